@@ -1,0 +1,110 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+)
+
+// ErrQueueFull is returned by Post and PostRecv when the queue cannot take the
+// whole list; nothing of it has been queued.
+var ErrQueueFull = errors.New("fabric: work queue is full")
+
+// ErrNotSupported is wrapped by errors about what a provider cannot do.
+var ErrNotSupported = errors.New("fabric: not supported by this provider")
+
+// WCStatus is the result of a work request, numbered as ibv_wc_status.
+type WCStatus uint8
+
+const (
+	WCSuccess      WCStatus = 0
+	WCLocLenErr    WCStatus = 1  // message longer than the receive
+	WCLocQPOpErr   WCStatus = 2  // malformed work request
+	WCLocProtErr   WCStatus = 4  // SGE outside its region, or without the right
+	WCFlushErr     WCStatus = 5  // the connection ended first
+	WCMWBindErr    WCStatus = 6  // window not prepared, or bound already
+	WCLocAccessErr WCStatus = 8  // a remote operation hit memory it had no right to
+	WCRemInvReqErr WCStatus = 9  // the peer found the request malformed
+	WCRemAccessErr WCStatus = 10 // the peer refused access to its memory
+	WCRemOpErr     WCStatus = 11 // the peer could not complete the request
+	WCGeneralErr   WCStatus = 21
+)
+
+func (s WCStatus) String() string {
+	switch s {
+	case WCSuccess:
+		return "success"
+	case WCLocLenErr:
+		return "local length error"
+	case WCLocQPOpErr:
+		return "local QP operation error"
+	case WCLocProtErr:
+		return "local protection error"
+	case WCFlushErr:
+		return "flushed"
+	case WCMWBindErr:
+		return "memory window bind error"
+	case WCLocAccessErr:
+		return "local access error"
+	case WCRemInvReqErr:
+		return "remote invalid request error"
+	case WCRemAccessErr:
+		return "remote access error"
+	case WCRemOpErr:
+		return "remote operation error"
+	case WCGeneralErr:
+		return "general error"
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}
+
+// A ConnError is why a connection ended. It unwraps to net.ErrClosed and to its
+// cause, if there is one.
+type ConnError struct {
+	Provider string
+	Remote   bool  // the peer ended it
+	Clean    bool  // by an orderly close, between messages
+	Cause    error // nil for an orderly close
+}
+
+func (e *ConnError) Error() string {
+	who := "this side"
+	if e.Remote {
+		who = "the peer"
+	}
+	if e.Cause == nil {
+		return fmt.Sprintf("%s: connection closed by %s", e.Provider, who)
+	}
+	return fmt.Sprintf("%s: connection ended by %s: %v", e.Provider, who, e.Cause)
+}
+
+func (e *ConnError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{net.ErrClosed}
+	}
+	return []error{net.ErrClosed, e.Cause}
+}
+
+// A RejectError says that the peer answered a connection request with a
+// rejection.
+type RejectError struct {
+	Addr        string
+	PrivateData []byte // what the peer gave with it; the receiver's to keep
+}
+
+func (e *RejectError) Error() string {
+	return fmt.Sprintf("fabric: %s rejected the connection", e.Addr)
+}
+
+// A CapabilityError says which capability a provider lacks. It unwraps to
+// ErrNotSupported.
+type CapabilityError struct {
+	Provider   string
+	Capability string
+}
+
+func (e *CapabilityError) Error() string {
+	return fmt.Sprintf("%s: no %s", e.Provider, e.Capability)
+}
+
+func (e *CapabilityError) Unwrap() error { return ErrNotSupported }

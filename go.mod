@@ -1,0 +1,3 @@
+module github.com/rpcrdma/rpcrdma
+
+go 1.25.0
