@@ -1,0 +1,25 @@
+module github.com/rpcrdma/rpcrdma/cmd/rpcrdma
+
+go 1.26.0
+
+require (
+	github.com/schollz/progressbar/v3 v3.19.1
+	github.com/spf13/cobra v1.10.2
+	github.com/willscott/go-nfs v0.0.4
+	golang.org/x/term v0.47.0
+)
+
+require (
+	github.com/go-git/go-billy/v5 v5.6.0 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
+	github.com/rasky/go-xdr v0.0.0-20170124162913-1a41d1a06c93 // indirect
+	github.com/rivo/uniseg v0.4.7 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	github.com/willscott/go-nfs-client v0.0.0-20240104095149-b44639837b00 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)
+
+replace github.com/rpcrdma/rpcrdma => ../..

@@ -1,0 +1,93 @@
+// Command rpcrdma is the tool of the module: it looks at, tests and uses
+// RPC-over-RDMA from a shell.
+//
+// Exit status: 0 when all went well, 1 when the work failed, 2 when the command
+// line made no sense.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is main with its surroundings as arguments. It returns the exit status.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for how it is used.\n", usage.command)
+		return 2
+	}
+	return 1
+}
+
+// newRoot builds the command tree. Every subcommand is one line here and one
+// file of its own.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "rpcrdma",
+		Short: "ONC RPC over RDMA from the command line",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return fmt.Errorf("unknown command %q, did you mean %q?", args[0], near[0])
+			}
+			return fmt.Errorf("unknown command %q", args[0])
+		},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.AddCommand(
+		newVersion(),
+	)
+	usageErrors(root)
+	return root
+}
+
+// usageError is a command line that made no sense, as opposed to work that
+// failed.
+type usageError struct {
+	command string // the command whose help would explain
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// usageErrors makes every complaint about flags and arguments, in cmd and all
+// below it, a *usageError.
+func usageErrors(cmd *cobra.Command) {
+	wrap := func(cmd *cobra.Command, err error) error {
+		if err == nil {
+			return nil
+		}
+		return &usageError{command: cmd.CommandPath(), err: err}
+	}
+	cmd.SetFlagErrorFunc(wrap)
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return wrap(cmd, check(cmd, args)) }
+	}
+	for _, sub := range cmd.Commands() {
+		usageErrors(sub)
+	}
+}

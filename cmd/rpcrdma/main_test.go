@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestExitStatus(t *testing.T) {
+	tests := []struct {
+		name   string
+		args   []string
+		status int
+		stderr string // a part of it
+	}{
+		{"no command prints help", nil, 0, ""},
+		{"version", []string{"version"}, 0, ""},
+		{"unknown command", []string{"versio"}, 2, `did you mean "version"?`},
+		{"unknown flag", []string{"--volume=11"}, 2, "unknown flag: --volume"},
+		{"too many arguments", []string{"version", "1"}, 2, "Run 'rpcrdma version --help'"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if got := run(tt.args, strings.NewReader(""), &stdout, &stderr); got != tt.status {
+				t.Errorf("exit status %d, want %d\n%s", got, tt.status, &stderr)
+			}
+			if !strings.Contains(stderr.String(), tt.stderr) {
+				t.Errorf("stderr lacks %q:\n%s", tt.stderr, &stderr)
+			}
+			if tt.status == 0 && (stdout.Len() == 0 || stderr.Len() != 0) {
+				t.Errorf("success with stdout %q, stderr %q", &stdout, &stderr)
+			}
+		})
+	}
+}
+
+func TestPrintVersion(t *testing.T) {
+	info := &debug.BuildInfo{
+		GoVersion: "go1.99",
+		Main:      debug.Module{Version: "v1.2.3"},
+		Settings: []debug.BuildSetting{
+			{Key: "CGO_ENABLED", Value: "0"},
+			{Key: "vcs.revision", Value: "abc"},
+			{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"},
+			{Key: "vcs.modified", Value: "true"},
+		},
+	}
+	var out strings.Builder
+	if err := printVersion(&out, info); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"rpcrdma v1.2.3, go1.99 ", "without cgo", "revision abc of 2026-01-02T03:04:05Z, with changes"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("output lacks %q:\n%s", want, out.String())
+		}
+	}
+}

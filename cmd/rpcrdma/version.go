@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print what this binary was built from",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info, ok := debug.ReadBuildInfo()
+			if !ok {
+				info = &debug.BuildInfo{GoVersion: runtime.Version()}
+			}
+			return printVersion(cmd.OutOrStdout(), info)
+		},
+	}
+}
+
+// printVersion writes only what the build recorded: a binary built outside a
+// version-controlled tree names no revision.
+func printVersion(w io.Writer, info *debug.BuildInfo) error {
+	settings := make(map[string]string)
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	version := info.Main.Version
+	if version == "" {
+		version = "(devel)"
+	}
+	cgo := "without cgo"
+	if settings["CGO_ENABLED"] == "1" {
+		cgo = "with cgo"
+	}
+	if _, err := fmt.Fprintf(w, "rpcrdma %s, %s %s/%s, %s\n", version, info.GoVersion, runtime.GOOS, runtime.GOARCH, cgo); err != nil {
+		return err
+	}
+	if rev := settings["vcs.revision"]; rev != "" {
+		dirty := ""
+		if settings["vcs.modified"] == "true" {
+			dirty = ", with changes"
+		}
+		_, err := fmt.Fprintf(w, "revision %s of %s%s\n", rev, settings["vcs.time"], dirty)
+		return err
+	}
+	return nil
+}
