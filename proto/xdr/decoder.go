@@ -1,0 +1,224 @@
+package xdr
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// A DecodeError says where a decode failed and what stood there.
+type DecodeError struct {
+	Offset int    // bytes from the start of the input
+	What   string // the item and what is wrong with it
+}
+
+func (e *DecodeError) Error() string {
+	return fmt.Sprintf("xdr: byte %d: %s", e.Offset, e.What)
+}
+
+// A Decoder reads the items of an XDR stream one after the other. The first error
+// sticks: from then on every method returns a zero value and the position stands
+// still, so a caller checks [Decoder.Err] once, after the last field and before it
+// believes any of them.
+//
+// A Decoder is a plain value: declare it as a variable and it stays on the stack.
+// Nothing is allocated until an error occurs, except by [Decoder.String].
+type Decoder struct {
+	b   []byte
+	off int
+	err *DecodeError
+}
+
+// NewDecoder returns a Decoder at the start of b. The slices that its methods
+// return are views of b.
+func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
+
+// Err returns the first error, a [*DecodeError], or nil.
+func (d *Decoder) Err() error {
+	if d.err == nil {
+		return nil
+	}
+	return d.err
+}
+
+// Offset returns the number of bytes consumed.
+func (d *Decoder) Offset() int { return d.off }
+
+// Remaining returns the number of bytes not consumed yet; 0 after an error.
+func (d *Decoder) Remaining() int { return len(d.rest()) }
+
+// Rest consumes and returns all remaining bytes as a view; nil after an error.
+func (d *Decoder) Rest() []byte {
+	rest := d.rest()
+	d.off += len(rest)
+	return rest
+}
+
+// Fail records an error at the current position, unless there is one already. It
+// lets a caller reject a value for reasons of its own, such as an enumeration
+// constant that the protocol does not have.
+func (d *Decoder) Fail(what string) {
+	if d.err == nil {
+		d.err = &DecodeError{Offset: d.off, What: what}
+	}
+}
+
+// End fails if bytes remain, and returns [Decoder.Err]. Call it where the items
+// read so far must be the whole input.
+func (d *Decoder) End() error {
+	if d.Remaining() > 0 {
+		d.Fail("bytes after the last item")
+	}
+	return d.Err()
+}
+
+func (d *Decoder) rest() []byte {
+	if d.err != nil {
+		return nil
+	}
+	return d.b[d.off:]
+}
+
+// Uint32 reads an unsigned integer or an enumeration.
+func (d *Decoder) Uint32() uint32 {
+	v, n := ConsumeUint32(d.rest())
+	if n < 0 {
+		d.Fail("uint32 is cut short")
+		return 0
+	}
+	d.off += n
+	return v
+}
+
+// Int32 reads a signed integer.
+func (d *Decoder) Int32() int32 {
+	v, n := ConsumeInt32(d.rest())
+	if n < 0 {
+		d.Fail("int32 is cut short")
+		return 0
+	}
+	d.off += n
+	return v
+}
+
+// Uint64 reads an unsigned hyper integer.
+func (d *Decoder) Uint64() uint64 {
+	v, n := ConsumeUint64(d.rest())
+	if n < 0 {
+		d.Fail("uint64 is cut short")
+		return 0
+	}
+	d.off += n
+	return v
+}
+
+// Int64 reads a hyper integer.
+func (d *Decoder) Int64() int64 {
+	v, n := ConsumeInt64(d.rest())
+	if n < 0 {
+		d.Fail("int64 is cut short")
+		return 0
+	}
+	d.off += n
+	return v
+}
+
+// Bool reads a bool.
+func (d *Decoder) Bool() bool {
+	v, n := ConsumeBool(d.rest())
+	if n < 0 {
+		d.Fail("bool is cut short or neither 0 nor 1")
+		return false
+	}
+	d.off += n
+	return v
+}
+
+// Optional reads the discriminant of optional-data and tells whether a value
+// follows. A linked list is read with
+//
+//	for d.Optional() { ... }
+//
+// which also ends at the first error. RFC 4506 section 4.19.
+func (d *Decoder) Optional() bool {
+	v, n := ConsumeBool(d.rest())
+	if n < 0 {
+		d.Fail("discriminant of optional-data is cut short or neither 0 nor 1")
+		return false
+	}
+	d.off += n
+	return v
+}
+
+// Opaque reads variable-length opaque data of at most max bytes, as a view.
+func (d *Decoder) Opaque(max uint32) []byte {
+	data, n := ConsumeOpaque(d.rest(), max)
+	if n < 0 {
+		d.failOpaque("opaque", max)
+		return nil
+	}
+	d.off += n
+	return data
+}
+
+// FixedOpaque reads size bytes of opaque data, as a view.
+func (d *Decoder) FixedOpaque(size int) []byte {
+	data, n := ConsumeFixedOpaque(d.rest(), size)
+	if n < 0 {
+		d.Fail("fixed-length opaque is cut short")
+		return nil
+	}
+	d.off += n
+	return data
+}
+
+// String reads a string of at most max bytes, as a copy.
+func (d *Decoder) String(max uint32) string {
+	s, n := ConsumeString(d.rest(), max)
+	if n < 0 {
+		d.failOpaque("string", max)
+		return ""
+	}
+	d.off += n
+	return s
+}
+
+// Count reads the length word of a variable-length array: at most max elements,
+// each of at least size bytes (at least 1). A count that the remaining bytes
+// cannot hold is an error, so the result is safe to allocate for.
+// RFC 4506 section 4.13.
+func (d *Decoder) Count(max uint32, size int) int {
+	rest := d.rest()
+	v, n := ConsumeUint32(rest)
+	if n < 0 {
+		d.Fail("array length is cut short")
+		return 0
+	}
+	if v > max {
+		d.Fail(fmt.Sprintf("array of %d elements, limit is %d", v, max))
+		return 0
+	}
+	// In elements, not in bytes: a product could overflow.
+	if uint64(v) > uint64((len(rest)-n)/size) {
+		d.Fail(fmt.Sprintf("array of %d elements does not fit the remaining bytes", v))
+		return 0
+	}
+	d.off += n
+	return int(v)
+}
+
+// failOpaque finds out why ConsumeOpaque refused, off the fast path.
+func (d *Decoder) failOpaque(item string, max uint32) {
+	if d.err != nil {
+		return
+	}
+	rest := d.b[d.off:]
+	if len(rest) < 4 {
+		d.Fail(item + " length is cut short")
+		return
+	}
+	if size := binary.BigEndian.Uint32(rest); size > max {
+		d.Fail(fmt.Sprintf("%s of %d bytes, limit is %d", item, size, max))
+		return
+	}
+	d.Fail(item + " is cut short")
+}
