@@ -1,0 +1,164 @@
+package oncrpc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// A Flavor is an authentication mechanism. RFC 5531 section 8.2.
+type Flavor uint32
+
+const (
+	FlavorNone  Flavor = 0 // AUTH_NONE, RFC 5531 section 10.1
+	FlavorSys   Flavor = 1 // AUTH_SYS, RFC 5531 appendix A
+	FlavorShort Flavor = 2 // AUTH_SHORT, RFC 5531 appendix A
+	FlavorDH    Flavor = 3 // AUTH_DH, RFC 5531 section 8.2
+	FlavorGSS   Flavor = 6 // RPCSEC_GSS, RFC 2203
+	FlavorTLS   Flavor = 7 // AUTH_TLS, RFC 9289 section 4.1
+)
+
+// String returns the RFC's spelling.
+func (f Flavor) String() string {
+	switch f {
+	case FlavorNone:
+		return "AUTH_NONE"
+	case FlavorSys:
+		return "AUTH_SYS"
+	case FlavorShort:
+		return "AUTH_SHORT"
+	case FlavorDH:
+		return "AUTH_DH"
+	case FlavorGSS:
+		return "RPCSEC_GSS"
+	case FlavorTLS:
+		return "AUTH_TLS"
+	}
+	return number("AUTH", uint32(f))
+}
+
+// number prints an enumeration value that has no name.
+func number(kind string, v uint32) string {
+	return kind + "(" + strconv.FormatUint(uint64(v), 10) + ")"
+}
+
+// MaxAuthBody is the largest body of a credential or verifier in bytes.
+// RFC 5531 section 8.2.
+const MaxAuthBody = 400
+
+// An Auth is a credential or a verifier: opaque_auth of RFC 5531 section 8.2. The
+// zero value is AUTH_NONE with an empty body.
+//
+//	0       4        8
+//	+-------+--------+----------------+-----+
+//	| flavor| length | body, <= 400   | pad |
+//	+-------+--------+----------------+-----+
+type Auth struct {
+	Flavor Flavor
+	Body   []byte // at most MaxAuthBody bytes
+}
+
+// Size returns the encoded size in bytes.
+func (a *Auth) Size() int { return 4 + xdr.SizeOpaque(len(a.Body)) }
+
+// appendAuth panics on a body that no receiver may accept: to cut it short would
+// turn a programming error into an authentication failure far away.
+func appendAuth(b []byte, a *Auth) []byte {
+	if len(a.Body) > MaxAuthBody {
+		panic(fmt.Sprintf("oncrpc: %v body of %d bytes, limit is %d", a.Flavor, len(a.Body), MaxAuthBody))
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(a.Flavor))
+	return xdr.AppendOpaque(b, a.Body)
+}
+
+// consumeAuth reads an Auth; n is negative if it is cut short or too long. An
+// empty body is nil, so that decoding AUTH_NONE gives the zero Auth.
+func consumeAuth(b []byte, a *Auth) (n int) {
+	if len(b) < 8 {
+		return -1
+	}
+	body, n := xdr.ConsumeOpaque(b[4:], MaxAuthBody)
+	if n < 0 {
+		return -1
+	}
+	a.Flavor = Flavor(binary.BigEndian.Uint32(b))
+	a.Body = nil
+	if len(body) > 0 {
+		a.Body = body
+	}
+	return 4 + n
+}
+
+// Limits of AUTH_SYS. RFC 5531 appendix A.
+const (
+	MaxMachineName = 255 // bytes in AuthSys.Machine
+	MaxGIDs        = 16  // entries in AuthSys.GIDs
+)
+
+// An AuthSys is the body of an AUTH_SYS credential: authsys_parms of RFC 5531
+// appendix A. Nothing in it is proved; a server that believes it trusts the
+// client's machine and everything between.
+//
+//	0       4                     .      +4     +8       +12
+//	+-------+---------------------+------+------+--------+- - - - -+
+//	| stamp | machine, string<255>| uid  | gid  | number | gids    |
+//	+-------+---------------------+------+------+--------+- - - - -+
+type AuthSys struct {
+	Stamp    uint32 // arbitrary; distinguishes calls of one caller
+	Machine  string // the caller's name for its machine, at most MaxMachineName bytes
+	UID, GID uint32 // effective user and group
+	GIDs     []uint32
+}
+
+// Size returns the encoded size in bytes, at most 340.
+func (a *AuthSys) Size() int {
+	return 4 + xdr.SizeOpaque(len(a.Machine)) + 4 + 4 + 4 + 4*len(a.GIDs)
+}
+
+// AppendAuthSys appends the body of an AUTH_SYS credential. It panics if the
+// machine name or the list of groups is over its limit.
+func AppendAuthSys(b []byte, a *AuthSys) []byte {
+	if len(a.Machine) > MaxMachineName || len(a.GIDs) > MaxGIDs {
+		panic(fmt.Sprintf("oncrpc: AUTH_SYS with a machine name of %d bytes and %d groups, limits are %d and %d",
+			len(a.Machine), len(a.GIDs), MaxMachineName, MaxGIDs))
+	}
+	b = xdr.AppendUint32(b, a.Stamp)
+	b = xdr.AppendString(b, a.Machine)
+	b = xdr.AppendUint32(b, a.UID)
+	b = xdr.AppendUint32(b, a.GID)
+	b = xdr.AppendUint32(b, uint32(len(a.GIDs)))
+	for _, gid := range a.GIDs {
+		b = xdr.AppendUint32(b, gid)
+	}
+	return b
+}
+
+// Auth returns the credential with a encoded in a new body. A client does this
+// once, not for every call.
+func (a *AuthSys) Auth() Auth {
+	return Auth{Flavor: FlavorSys, Body: AppendAuthSys(make([]byte, 0, a.Size()), a)}
+}
+
+// ConsumeAuthSys reads the body of an AUTH_SYS credential into a and returns the
+// bytes it took. The storage of a.GIDs is used again, and so is a.Machine if the
+// name is the same: decoding the calls of one client allocates nothing. The error
+// is a [*xdr.DecodeError].
+func ConsumeAuthSys(b []byte, a *AuthSys) (n int, err error) {
+	d := xdr.NewDecoder(b)
+	a.Stamp = d.Uint32()
+	if machine := d.Opaque(MaxMachineName); string(machine) != a.Machine {
+		a.Machine = string(machine)
+	}
+	a.UID = d.Uint32()
+	a.GID = d.Uint32()
+	a.GIDs = a.GIDs[:0]
+	for range d.Count(MaxGIDs, 4) {
+		a.GIDs = append(a.GIDs, d.Uint32())
+	}
+	if err := d.Err(); err != nil {
+		return 0, err
+	}
+	return d.Offset(), nil
+}
