@@ -1,0 +1,43 @@
+package rpcrdma
+
+import "fmt"
+
+// A HeaderError is why a message was refused, and what its sender is owed.
+//
+// Code is what an RDMA_ERROR answer must say; 0 means that there is none and the
+// message is to be dropped. RDMA_ERROR answers requests only: a receiver that knows
+// the message to be a reply drops it as well, whatever Code says (RFC 5666 section
+// 4.2).
+type HeaderError struct {
+	XID     uint32 // of the message, if HaveXID
+	HaveXID bool   // false if the message ended before its fixed fields did
+	Vers    uint32 // rdma_vers of the message; the answer copies it
+	Proc    Proc   // rdma_proc of the message
+	Offset  int    // bytes from the start of the message to the fault
+	Code    ErrCode
+	Reason  string // one phrase for a log
+}
+
+var _ error = (*HeaderError)(nil)
+
+func (e *HeaderError) Error() string {
+	if !e.HaveXID {
+		return fmt.Sprintf("rpcrdma: malformed message: byte %d: %s", e.Offset, e.Reason)
+	}
+	return fmt.Sprintf("rpcrdma: malformed %v xid %#08x version %d: byte %d: %s", e.Proc, e.XID, e.Vers, e.Offset, e.Reason)
+}
+
+// Answer makes h the RDMA_ERROR that the message is owed, with credit as the grant,
+// and reports whether there is one; if not, h is unchanged. An ERR_VERS names this
+// package's range of versions, low to high being [Version1] alone; a transport that
+// speaks more sets VersLow and VersHigh itself.
+func (e *HeaderError) Answer(h *Header, credit uint32) bool {
+	if e.Code == 0 || !e.HaveXID {
+		return false
+	}
+	*h = Header{XID: e.XID, Vers: e.Vers, Credit: credit, Proc: ProcError, Err: e.Code}
+	if e.Code == ErrVers {
+		h.VersLow, h.VersHigh = Version1, Version1
+	}
+	return true
+}

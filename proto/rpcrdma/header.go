@@ -1,0 +1,401 @@
+package rpcrdma
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// A Header is the transport header of a version 1 message. Proc decides which
+// fields mean anything; the others are neither written nor, when reading, anything
+// but zero or empty. RFC 5666 section 4.
+//
+//	0     4      8        12         16
+//	+-----+------+--------+----------+- - - - - - - - - - - - - - - - -
+//	| xid | vers | credit | proc     |  body
+//	+-----+------+--------+----------+- - - - - - - - - - - - - - - - -
+//
+//	RDMA_MSG     read list, write list, reply chunk, then the RPC message
+//	RDMA_NOMSG   read list, write list, reply chunk
+//	RDMA_MSGP    align, thresh, read list, write list, reply chunk, RPC message
+//	RDMA_DONE    nothing
+//	RDMA_ERROR   ERR_VERS low high | ERR_CHUNK | other code, 32 bytes
+type Header struct {
+	XID    uint32 // the XID of the RPC message, section 4.1 field 1
+	Vers   uint32 // Version1, section 4.1 field 2; written as it stands
+	Credit uint32 // asked for in a call, granted in a reply, section 3.3
+	Proc   Proc
+
+	Align  uint32 // RDMA_MSGP: alignment in bytes of padded opaques, section 3.9
+	Thresh uint32 // RDMA_MSGP: smallest opaque in bytes that is padded, section 3.9
+
+	Reads    []ReadSegment // rdma_reads, in the order of the wire
+	Writes   []WriteChunk  // rdma_writes, one chunk for each result
+	Reply    WriteChunk    // rdma_reply, if HasReply
+	HasReply bool          // a present chunk may have no segments, an absent one has none
+
+	Err      ErrCode // RDMA_ERROR
+	VersLow  uint32  // ERR_VERS: lowest version that the sender supports
+	VersHigh uint32  // ERR_VERS: highest, inclusive
+}
+
+// A Fixed is the start of every message, the same in all versions of the protocol.
+// RFC 5666 section 4.1.
+type Fixed struct {
+	XID, Vers, Credit uint32
+	Proc              Proc
+}
+
+// ConsumeFixed reads the first [FixedSize] bytes of a message of any version.
+// ok is false if there are fewer; such a message has no XID to answer to.
+func ConsumeFixed(b []byte) (f Fixed, ok bool) {
+	if len(b) < FixedSize {
+		return Fixed{}, false
+	}
+	return Fixed{
+		XID:    binary.BigEndian.Uint32(b[0:4]),
+		Vers:   binary.BigEndian.Uint32(b[4:8]),
+		Credit: binary.BigEndian.Uint32(b[8:12]),
+		Proc:   Proc(binary.BigEndian.Uint32(b[12:16])),
+	}, true
+}
+
+// hasLists tells which message types carry chunk lists.
+func (p Proc) hasLists() bool { return p == ProcMsg || p == ProcNomsg || p == ProcMsgp }
+
+// Size returns the encoded size in bytes. It panics as [AppendHeader] does.
+func (h *Header) Size() int {
+	switch h.Proc {
+	case ProcMsg, ProcNomsg, ProcMsgp:
+		size := FixedSize + ReadListSize(len(h.Reads)) + 4 + 4
+		if h.Proc == ProcMsgp {
+			size += 8
+		}
+		for _, chunk := range h.Writes {
+			size += WriteChunkSize(len(chunk))
+		}
+		if h.HasReply {
+			size += WriteChunkSize(len(h.Reply)) - 4
+		}
+		return size
+	case ProcDone:
+		return DoneSize
+	case ProcError:
+		switch h.Err {
+		case ErrVers:
+			return ErrVersSize
+		case ErrChunk:
+			return ErrChunkSize
+		}
+		return ErrOtherSize
+	}
+	panic("rpcrdma: version 1 has no message type " + h.Proc.String())
+}
+
+// AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates
+// only if b lacks the room. It panics if h.Proc is not a message type of version 1:
+// no receiver could make sense of the bytes.
+func AppendHeader(b []byte, h *Header) []byte {
+	b = slices.Grow(b, h.Size())
+	b = binary.BigEndian.AppendUint32(b, h.XID)
+	b = binary.BigEndian.AppendUint32(b, h.Vers)
+	b = binary.BigEndian.AppendUint32(b, h.Credit)
+	b = binary.BigEndian.AppendUint32(b, uint32(h.Proc))
+	switch h.Proc {
+	case ProcMsgp:
+		b = binary.BigEndian.AppendUint32(b, h.Align)
+		b = binary.BigEndian.AppendUint32(b, h.Thresh)
+		return appendLists(b, h)
+	case ProcMsg, ProcNomsg:
+		return appendLists(b, h)
+	case ProcError:
+		return appendError(b, h)
+	}
+	return b
+}
+
+func appendLists(b []byte, h *Header) []byte {
+	for i := range h.Reads {
+		b = binary.BigEndian.AppendUint32(b, 1)
+		b = binary.BigEndian.AppendUint32(b, h.Reads[i].Position)
+		b = appendSegment(b, &h.Reads[i].Segment)
+	}
+	b = binary.BigEndian.AppendUint32(b, 0)
+	for _, chunk := range h.Writes {
+		b = appendWriteChunk(b, chunk)
+	}
+	b = binary.BigEndian.AppendUint32(b, 0)
+	if h.HasReply {
+		return appendWriteChunk(b, h.Reply)
+	}
+	return binary.BigEndian.AppendUint32(b, 0)
+}
+
+func appendWriteChunk(b []byte, chunk WriteChunk) []byte {
+	b = binary.BigEndian.AppendUint32(b, 1)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(chunk)))
+	for i := range chunk {
+		b = appendSegment(b, &chunk[i])
+	}
+	return b
+}
+
+func appendSegment(b []byte, s *Segment) []byte {
+	b = binary.BigEndian.AppendUint32(b, s.Handle)
+	b = binary.BigEndian.AppendUint32(b, s.Length)
+	return binary.BigEndian.AppendUint64(b, s.Offset)
+}
+
+func appendError(b []byte, h *Header) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(h.Err))
+	switch h.Err {
+	case ErrVers:
+		b = binary.BigEndian.AppendUint32(b, h.VersLow)
+		b = binary.BigEndian.AppendUint32(b, h.VersHigh)
+	case ErrChunk:
+	default:
+		var extra [ErrOtherSize - ErrChunkSize]byte // rdma_extra[8]
+		b = append(b, extra[:]...)
+	}
+	return b
+}
+
+// Limits bound what a peer can make ConsumeHeader store. RFC 5666 states none, so
+// that only the length of the message bounds a header; a header over these is
+// answered as a malformed one. In each field 0 means the default and a negative
+// number means none at all.
+type Limits struct {
+	ReadSegments     int // entries in the read list; DefaultReadSegments
+	WriteChunks      int // entries in the write list; DefaultWriteChunks
+	SegmentsPerChunk int // segments in a write chunk or the reply chunk; DefaultSegmentsPerChunk
+}
+
+// Defaults of [Limits]. The Linux client describes a one-megabyte buffer page by
+// page where its adapter has nothing better, with 259 segments to the chunk; twice
+// that leaves room for other peers.
+const (
+	DefaultReadSegments     = 512
+	DefaultWriteChunks      = 16
+	DefaultSegmentsPerChunk = 512
+)
+
+func limit(v, def int) int {
+	switch {
+	case v == 0:
+		return def
+	case v < 0:
+		return 0
+	}
+	return v
+}
+
+// ConsumeHeader reads the header at the start of a message into h and returns its
+// size in bytes; b[n:] is the RPC message. lim may be nil for the defaults.
+//
+// Slices in h are filled up to their capacity before new ones are made, so that a
+// Header that is used for message after message settles to no allocations at all.
+//
+// The error is always a [*HeaderError], and h is then not fit for use. By message:
+//
+//   - Under 16 bytes: no answer, the XID cannot be trusted.
+//   - RDMA_ERROR is read whatever its version, as the fixed fields promise (RFC 5666
+//     section 4.1): an ERR_VERS answer may carry the version that was refused. An
+//     unknown code survives with any number of bytes behind it, and they, as any
+//     behind a known code, are consumed and dropped: refusing an error would leave
+//     its call waiting.
+//   - Any other version than [Version1]: ERR_VERS, whatever the message type.
+//   - RDMA_DONE is exactly 16 bytes, or it gets no answer.
+//   - RDMA_MSG, RDMA_NOMSG, RDMA_MSGP: anything that is cut short, has a
+//     discriminant that is neither 0 nor 1, a count that the message cannot hold, or
+//     more entries than lim allows: ERR_CHUNK. So is a byte behind the lists of
+//     RDMA_NOMSG, as its RPC message is elsewhere (RFC 5666 section 4.1).
+//   - Any other type: ERR_CHUNK.
+func ConsumeHeader(b []byte, h *Header, lim *Limits) (n int, err error) {
+	f, ok := ConsumeFixed(b)
+	if !ok {
+		return 0, &HeaderError{Offset: len(b), Reason: "message is shorter than the fixed header"}
+	}
+	h.XID, h.Vers, h.Credit, h.Proc = f.XID, f.Vers, f.Credit, f.Proc
+	h.Align, h.Thresh = 0, 0
+	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
+	h.Err, h.VersLow, h.VersHigh = 0, 0, 0
+
+	if f.Proc == ProcError {
+		return consumeError(b, h)
+	}
+	if f.Vers != Version1 {
+		return 0, h.bad(4, ErrVers, "version is not supported")
+	}
+	p := parser{b: b, off: FixedSize}
+	switch f.Proc {
+	case ProcMsg, ProcNomsg:
+	case ProcMsgp:
+		if len(b) < FixedSize+8 {
+			return 0, h.bad(len(b), ErrChunk, "rdma_align and rdma_thresh are cut short")
+		}
+		h.Align = binary.BigEndian.Uint32(b[16:20])
+		h.Thresh = binary.BigEndian.Uint32(b[20:24])
+		p.off += 8
+	case ProcDone:
+		if len(b) != DoneSize {
+			return 0, h.bad(DoneSize, 0, "bytes after RDMA_DONE")
+		}
+		return DoneSize, nil
+	default:
+		return 0, h.bad(12, ErrChunk, "message type is unknown")
+	}
+
+	if lim == nil {
+		lim = &Limits{}
+	}
+	if !p.lists(h, lim) {
+		return 0, h.bad(p.off, ErrChunk, p.reason)
+	}
+	if f.Proc == ProcNomsg && p.off != len(b) {
+		return 0, h.bad(p.off, ErrChunk, "bytes after the chunk lists of RDMA_NOMSG")
+	}
+	return p.off, nil
+}
+
+// bad makes the error for the message whose fixed fields are in h.
+func (h *Header) bad(offset int, code ErrCode, reason string) error {
+	return &HeaderError{
+		XID: h.XID, HaveXID: true, Vers: h.Vers, Proc: h.Proc,
+		Offset: offset, Code: code, Reason: reason,
+	}
+}
+
+func consumeError(b []byte, h *Header) (n int, err error) {
+	if len(b) < ErrChunkSize {
+		return 0, h.bad(len(b), 0, "RDMA_ERROR has no code")
+	}
+	h.Err = ErrCode(binary.BigEndian.Uint32(b[16:20]))
+	if h.Err == ErrVers {
+		if len(b) < ErrVersSize {
+			return 0, h.bad(len(b), 0, "version range of ERR_VERS is cut short")
+		}
+		h.VersLow = binary.BigEndian.Uint32(b[20:24])
+		h.VersHigh = binary.BigEndian.Uint32(b[24:28])
+	}
+	return len(b), nil
+}
+
+// A parser walks the chunk lists. Its methods return false at the first fault, with
+// off standing on the word that is to blame and reason saying why.
+type parser struct {
+	b      []byte
+	off    int
+	reason string
+}
+
+func (p *parser) fail(reason string) bool {
+	p.reason = reason
+	return false
+}
+
+// lists reads the read list, the write list and the reply chunk.
+func (p *parser) lists(h *Header, lim *Limits) bool {
+	maxReads := limit(lim.ReadSegments, DefaultReadSegments)
+	maxWrites := limit(lim.WriteChunks, DefaultWriteChunks)
+	maxSegments := limit(lim.SegmentsPerChunk, DefaultSegmentsPerChunk)
+
+	for {
+		more, ok := p.discriminant("read list is cut short", "read list has a discriminant that is neither 0 nor 1")
+		if !ok {
+			return false
+		}
+		if !more {
+			break
+		}
+		rest := p.b[p.off:]
+		if len(rest) < ReadSegmentSize {
+			return p.fail("read segment is cut short")
+		}
+		if len(h.Reads) >= maxReads {
+			return p.fail("read list has more segments than the limit")
+		}
+		h.Reads = append(h.Reads, ReadSegment{
+			Position: binary.BigEndian.Uint32(rest[0:4]),
+			Segment:  segment(rest[4:ReadSegmentSize]),
+		})
+		p.off += ReadSegmentSize
+	}
+
+	for {
+		more, ok := p.discriminant("write list is cut short", "write list has a discriminant that is neither 0 nor 1")
+		if !ok {
+			return false
+		}
+		if !more {
+			break
+		}
+		if len(h.Writes) >= maxWrites {
+			return p.fail("write list has more chunks than the limit")
+		}
+		i := len(h.Writes)
+		if i < cap(h.Writes) {
+			// Keep the slice of segments that an earlier message left here.
+			h.Writes = h.Writes[:i+1]
+		} else {
+			h.Writes = append(h.Writes, nil)
+		}
+		if !p.chunk(&h.Writes[i], maxSegments) {
+			return false
+		}
+	}
+
+	more, ok := p.discriminant("reply chunk is cut short", "reply chunk has a discriminant that is neither 0 nor 1")
+	if !ok {
+		return false
+	}
+	h.HasReply = more
+	return !more || p.chunk(&h.Reply, maxSegments)
+}
+
+// discriminant reads the word in front of an optional item.
+func (p *parser) discriminant(short, invalid string) (more, ok bool) {
+	rest := p.b[p.off:]
+	if len(rest) < 4 {
+		return false, p.fail(short)
+	}
+	v := binary.BigEndian.Uint32(rest)
+	if v > 1 {
+		return false, p.fail(invalid)
+	}
+	p.off += 4
+	return v == 1, true
+}
+
+// chunk reads a counted array of segments over the content of c. The count is held
+// against the bytes that are there before anything is done with it.
+func (p *parser) chunk(c *WriteChunk, max int) bool {
+	rest := p.b[p.off:]
+	if len(rest) < 4 {
+		return p.fail("segment count is cut short")
+	}
+	v := binary.BigEndian.Uint32(rest)
+	rest = rest[4:]
+	// In segments, not in bytes: a product could overflow.
+	if uint64(v) > uint64(len(rest)/SegmentSize) {
+		return p.fail("segment count is more than the message holds")
+	}
+	count := int(v)
+	if count > max {
+		return p.fail("chunk has more segments than the limit")
+	}
+	segs := slices.Grow((*c)[:0], count)[:count]
+	for i := range segs {
+		segs[i] = segment(rest[i*SegmentSize:][:SegmentSize])
+	}
+	*c = segs
+	p.off += 4 + count*SegmentSize
+	return true
+}
+
+func segment(b []byte) Segment {
+	_ = b[SegmentSize-1] // one bounds check
+	return Segment{
+		Handle: binary.BigEndian.Uint32(b[0:4]),
+		Length: binary.BigEndian.Uint32(b[4:8]),
+		Offset: binary.BigEndian.Uint64(b[8:16]),
+	}
+}

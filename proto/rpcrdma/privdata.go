@@ -1,0 +1,91 @@
+package rpcrdma
+
+import "encoding/binary"
+
+// Private data, RFC 8797 section 4. Both peers send this when they connect:
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+---------------------------------------------------------------+
+//	|                       format identifier                       |
+//	+---------------+-------------+-+---------------+---------------+
+//	|    version    |   reserved  |R|   send size   |  receive size |
+//	+---------------+-------------+-+---------------+---------------+
+const (
+	PrivateDataSize    = 8          // octets, section 4
+	PrivateDataID      = 0xf6ab0e18 // format identifier, sections 4 and 8
+	PrivateDataVersion = 1          // version, section 4
+
+	privFlagR = 0x01 // least significant bit of octet 5, section 4.1
+
+	// MinInline and MaxInline are the smallest and largest inline threshold in
+	// bytes that a size field can express, InlineUnit their step. Section 4.2.
+	MinInline  = 1024
+	MaxInline  = 262144
+	InlineUnit = 1024
+)
+
+// A PrivateData is what a peer says about its end of a connection. It holds for the
+// life of the connection, and for no other. RFC 8797 section 4.
+type PrivateData struct {
+	// RemoteInvalidation is set by a peer that understands when its receive
+	// completions tell of an invalidated handle, and all of whose handles may be
+	// invalidated so. Replies may be sent with invalidation only if both peers set
+	// it. Section 4.1.
+	RemoteInvalidation bool
+
+	SendSize int // largest message in bytes that this peer will Send, section 4.2
+	RecvSize int // largest message in bytes that this peer's receives can take, section 4.2
+}
+
+// DefaultPrivateData is what a peer that sent none is taken to have said: no remote
+// invalidation, 1024 bytes each way. RFC 8797 section 5.1.
+func DefaultPrivateData() PrivateData {
+	return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}
+}
+
+// AppendPrivateData appends the [PrivateDataSize] octets that say p. Sizes are
+// rounded down to a multiple of [InlineUnit] and held within [MinInline] and
+// [MaxInline], as the fields can express no others.
+func AppendPrivateData(b []byte, p PrivateData) []byte {
+	var flags byte
+	if p.RemoteInvalidation {
+		flags |= privFlagR
+	}
+	b = binary.BigEndian.AppendUint32(b, PrivateDataID)
+	return append(b, PrivateDataVersion, flags, encodeSize(p.SendSize), encodeSize(p.RecvSize))
+}
+
+// FindPrivateData looks for private data of this protocol anywhere in what the
+// connection manager delivered: at any offset, since other layers may put their own
+// in front, and with any octets behind (RFC 8797 section 5.2). A format identifier
+// that no complete message of a known version follows is passed over, and the search
+// goes on. Reserved bits are ignored.
+//
+// If there is none it returns [DefaultPrivateData] and false.
+func FindPrivateData(b []byte) (PrivateData, bool) {
+	for ; len(b) >= PrivateDataSize; b = b[1:] {
+		if binary.BigEndian.Uint32(b) != PrivateDataID || b[4] != PrivateDataVersion {
+			continue
+		}
+		return PrivateData{
+			RemoteInvalidation: b[5]&privFlagR != 0,
+			SendSize:           decodeSize(b[6]),
+			RecvSize:           decodeSize(b[7]),
+		}, true
+	}
+	return DefaultPrivateData(), false
+}
+
+// SendInline returns the inline threshold in bytes of messages from the peer that
+// said p to the one that said to: the smaller of what the one will send and the
+// other can take. A client's calls and its replies to backward calls are bound by
+// client.SendInline(server), a server's by server.SendInline(client). RFC 8797
+// section 4.2.
+func (p PrivateData) SendInline(to PrivateData) int { return min(p.SendSize, to.RecvSize) }
+
+func encodeSize(size int) byte {
+	return byte(min(max(size, MinInline), MaxInline)/InlineUnit - 1)
+}
+
+func decodeSize(v byte) int { return (int(v) + 1) * InlineUnit }

@@ -1,0 +1,155 @@
+package rpcrdma
+
+import "strconv"
+
+// Version1 is the value of rdma_vers. RFC 5666 section 4.1, field 2.
+const Version1 = 1
+
+// DefaultInline is the inline threshold in bytes of both directions when the peers
+// have not agreed on more: the largest message, transport header included, that
+// one Send may carry. RFC 5666 section 6.1, RFC 8797 section 3.1.
+const DefaultInline = 1024
+
+// A Proc is the type of a message, rdma_proc. RFC 5666 section 4.3.
+type Proc uint32
+
+// The message types of version 1. RFC 5666 section 4.1, field 4.
+const (
+	ProcMsg   Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
+	ProcNomsg Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
+	ProcMsgp  Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding in front of long opaques
+	ProcDone  Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched
+	ProcError Proc = 4 // RDMA_ERROR: the request could not be decoded
+)
+
+// String returns the RFC's spelling.
+func (p Proc) String() string {
+	switch p {
+	case ProcMsg:
+		return "RDMA_MSG"
+	case ProcNomsg:
+		return "RDMA_NOMSG"
+	case ProcMsgp:
+		return "RDMA_MSGP"
+	case ProcDone:
+		return "RDMA_DONE"
+	case ProcError:
+		return "RDMA_ERROR"
+	}
+	return "RDMA_PROC(" + strconv.FormatUint(uint64(p), 10) + ")"
+}
+
+// An ErrCode is the reason in an RDMA_ERROR message. RFC 5666 section 4.3,
+// rpc_rdma_errcode.
+type ErrCode uint32
+
+const (
+	ErrVers  ErrCode = 1 // ERR_VERS: version not supported; the message has the range that is
+	ErrChunk ErrCode = 2 // ERR_CHUNK: header or chunk lists do not decode
+)
+
+// String returns the RFC's spelling.
+func (c ErrCode) String() string {
+	switch c {
+	case ErrVers:
+		return "ERR_VERS"
+	case ErrChunk:
+		return "ERR_CHUNK"
+	}
+	return "ERR(" + strconv.FormatUint(uint64(c), 10) + ")"
+}
+
+// Sizes in bytes. RFC 5666 section 4.3; XDR words are four bytes.
+const (
+	FixedSize       = 16 // xid, vers, credit, proc: the same in all versions, section 4.1
+	SegmentSize     = 16 // handle, length, offset
+	ReadSegmentSize = 20 // position, segment
+
+	MinHeaderSize     = 28 // RDMA_MSG and RDMA_NOMSG without chunks
+	MinHeaderSizeMsgp = 36 // RDMA_MSGP without chunks
+	DoneSize          = 16 // RDMA_DONE
+	ErrVersSize       = 28 // RDMA_ERROR with ERR_VERS
+	ErrChunkSize      = 20 // RDMA_ERROR with ERR_CHUNK
+	ErrOtherSize      = 52 // RDMA_ERROR with any other code: rdma_extra[8]
+)
+
+// A Segment is memory of the peer: Length bytes from Offset in the region that
+// Handle names. Every value of each field is legal on the wire; Offset may be an
+// address, an index from zero, or any other token that the owner understands.
+// RFC 5666 sections 2 and 4.3, xdr_rdma_segment.
+//
+//	0        4        8                 16
+//	+--------+--------+-----------------+
+//	| handle | length |     offset      |
+//	+--------+--------+-----------------+
+type Segment struct {
+	Handle uint32 // steering tag
+	Length uint32 // bytes
+	Offset uint64
+}
+
+// A ReadSegment is an entry of the read list. Position is the offset in bytes,
+// from the XID of the RPC message with nothing removed from it, where the segment's
+// data belongs. Entries of one data item have the same position, and follow each
+// other. RFC 5666 sections 3.4 and 4.3, xdr_read_chunk.
+//
+//	0          4                                   20
+//	+----------+-----------------------------------+
+//	| position | segment                           |
+//	+----------+-----------------------------------+
+type ReadSegment struct {
+	Position uint32
+	Segment
+}
+
+// A WriteChunk is memory for one result, or for a whole reply: segments that are
+// filled in order, each to its end before the next. In a reply the lengths are what
+// was written. RFC 5666 sections 3.6 and 4.3, xdr_write_chunk.
+//
+//	0       4
+//	+-------+-----------+-----------+- - -
+//	| count | segment 0 | segment 1 |
+//	+-------+-----------+-----------+- - -
+type WriteChunk []Segment
+
+// Length returns the sum of the segment lengths in bytes. It cannot overflow: that
+// would take four billion segments.
+func (c WriteChunk) Length() uint64 {
+	var sum uint64
+	for i := range c {
+		sum += uint64(c[i].Length)
+	}
+	return sum
+}
+
+// ReadListSize returns the encoded size in bytes of a read list of n segments,
+// with its end mark.
+func ReadListSize(n int) int { return n*(4+ReadSegmentSize) + 4 }
+
+// WriteChunkSize returns the encoded size in bytes of a write chunk of n segments,
+// as it stands in the write list or as the reply chunk, with the word in front that
+// says it is there. The write list's end mark, or an absent reply chunk, takes
+// another word, which [MinHeaderSize] counts.
+func WriteChunkSize(n int) int { return 4 + 4 + n*SegmentSize }
+
+// OpaquePad returns how many bytes of padding an RDMA_MSGP message has between the
+// length word of an opaque and its data, such that the data begins at a multiple of
+// align: 0 to align-1. RFC 5666 section 3.9.
+//
+// pos is the offset in bytes of the byte behind the length word, counted from the
+// XID in the RPC message as it was sent, earlier padding included; length is the
+// opaque's length, align and thresh are the message's rdma_align and rdma_thresh.
+// Opaques shorter than thresh are not padded. The RFC says both that thresh itself
+// is and that it is not; here it is. An align of 0 or 1 means no padding.
+//
+// A receiver must check that the padding ends within the message. Padding does not
+// count for the positions of read segments.
+func OpaquePad(pos, length, align, thresh uint32) uint32 {
+	if align <= 1 || length < thresh {
+		return 0
+	}
+	if over := pos % align; over != 0 {
+		return align - over
+	}
+	return 0
+}
