@@ -1,0 +1,59 @@
+# make help lists the targets. Each of them installs what it needs and this
+# machine lacks, through scripts/setup.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The rooms that never need cgo, as far as they are built.
+PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport nfs))
+# The rooms that bind rdma-core.
+VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
+
+TEST_TIMEOUT ?= 15m
+FUZZ_SECONDS ?= 5
+BENCH_FLAGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+.PHONY: demo
+demo: ## run the main job once and show it: no RDMA hardware needed
+	@scripts/setup demo
+	@scripts/demo
+
+.PHONY: test
+test: ## every test: with the race detector, without cgo, exact allocation counts
+	@scripts/setup test
+	go test -race -shuffle=on -timeout=$(TEST_TIMEOUT) work
+	CGO_ENABLED=0 go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
+	CGO_ENABLED=0 go build -o /dev/null ./cmd/rpcrdma
+	$(if $(VERBS),go test -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
+	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work >/dev/null
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the house rules
+	@scripts/setup lint
+	@scripts/lint
+
+.PHONY: bench
+bench: ## measure against the alternatives, interleaved, and print the ratios
+	@scripts/setup bench
+	go run ./bench/ratio $(BENCH_FLAGS)
+
+.PHONY: race
+race: ## the tests five times over with the race detector, to shake out flakes
+	@scripts/setup test
+	go test -race -shuffle=on -count=5 -timeout=$(TEST_TIMEOUT) work
+
+.PHONY: fuzz-smoke
+fuzz-smoke: ## every fuzz target for a few seconds
+	@scripts/setup test
+	@scripts/fuzz-smoke $(FUZZ_SECONDS)
+
+.PHONY: build
+build: ## build every package, and the command into .bin/
+	@scripts/setup demo
+	go build work
+	go build -o .bin/ ./cmd/rpcrdma
