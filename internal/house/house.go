@@ -1,0 +1,141 @@
+// Package house holds the rules of the project that a machine can check: who may
+// import whom, no state behind the caller's back, no exported name without a
+// word about it. Its tests apply them to this tree, and to small broken trees
+// that show that each rule can fail.
+//
+// A rule works on syntax alone. Where it asks for too much, the way out is said
+// in the rule's comment and has to be taken in the open: a row in [Rooms], or
+// the word "immutable" in a variable's comment.
+package house
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Finding is one place that breaks a rule.
+type Finding struct {
+	File string
+	Line int // 0: the file as a whole
+	Text string
+}
+
+func (f Finding) String() string {
+	if f.Line == 0 {
+		return fmt.Sprintf("%s: %s", f.File, f.Text)
+	}
+	return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Text)
+}
+
+// File is one text file of a tree.
+type File struct {
+	Path string // slash-separated, under the root
+	Src  []byte
+	AST  *ast.File // nil unless it is Go
+}
+
+// Dir is the directory of the file, and so the package's.
+func (f *File) Dir() string { return path.Dir(f.Path) }
+
+// Test reports whether the file is compiled for tests alone.
+func (f *File) Test() bool { return strings.HasSuffix(f.Path, "_test.go") }
+
+// Tree is what the rules look at.
+type Tree struct {
+	Files []*File
+	fset  *token.FileSet
+}
+
+// Load reads every text file of fsys but those in directories whose name begins
+// with a dot. Go files in testdata directories are text, not code.
+func Load(fsys fs.FS) (*Tree, error) {
+	t := &Tree{fset: token.NewFileSet()}
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "." && strings.HasPrefix(d.Name(), ".") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		src, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		if bytes.IndexByte(src, 0) >= 0 {
+			return nil
+		}
+		f := &File{Path: name, Src: src}
+		if strings.HasSuffix(name, ".go") && !slices.Contains(strings.Split(name, "/"), "testdata") {
+			f.AST, err = parser.ParseFile(t.fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+		}
+		t.Files = append(t.Files, f)
+		return nil
+	})
+	return t, err
+}
+
+// code yields the Go files.
+func (t *Tree) code(yield func(*File) bool) {
+	for _, f := range t.Files {
+		if f.AST != nil && !yield(f) {
+			return
+		}
+	}
+}
+
+// linked yields the Go files, tests aside, of library rooms.
+func (t *Tree) linked(yield func(*File) bool) {
+	for f := range t.code {
+		if room, ok := RoomOf(f.Dir()); ok && room.Library && !f.Test() && !yield(f) {
+			return
+		}
+	}
+}
+
+func (t *Tree) finding(f *File, at ast.Node, format string, args ...any) Finding {
+	return Finding{File: f.Path, Line: t.fset.Position(at.Pos()).Line, Text: fmt.Sprintf(format, args...)}
+}
+
+// Rule is one thing that can be checked.
+type Rule struct {
+	Name  string
+	Check func(*Tree) []Finding
+}
+
+// Rules lists them all. Immutable.
+var Rules = []Rule{
+	{"imports", Imports},
+	{"cgo", CgoInOneRoom},
+	{"state", NoHiddenState},
+	{"docs", ExportedDocumented},
+	{"gofmt", Formatted},
+	{"words", NoLeftovers},
+	{"paths", NoMachinePaths},
+	{"skips", SkipsHaveReasons},
+	{"map", MapIsTrue},
+}
+
+// inOrder sorts findings as an editor walks through them.
+func inOrder(list []Finding) []Finding {
+	slices.SortFunc(list, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Text, b.Text))
+	})
+	return list
+}

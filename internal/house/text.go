@@ -1,0 +1,184 @@
+package house
+
+import (
+	"bytes"
+	"go/ast"
+	"go/format"
+	"go/token"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// wellKnown are methods of the standard library's interfaces, which need no
+// words of ours.
+var wellKnown = map[string]bool{
+	"String": true, "Error": true, "Unwrap": true, "Is": true, "As": true,
+	"Timeout": true, "Temporary": true, "Format": true, "GoString": true, "LogValue": true,
+	"MarshalText": true, "UnmarshalText": true, "MarshalJSON": true, "UnmarshalJSON": true,
+}
+
+// ExportedDocumented asks for a comment on every exported name of library rooms,
+// and on each package. A comment on a group of constants or variables is enough
+// for its members, and a list of constants of one type needs none but the type's.
+func ExportedDocumented(t *Tree) []Finding {
+	var list []Finding
+	packages := make(map[string]*File) // the first file of each package
+	introduced := make(map[string]bool)
+	for f := range t.linked {
+		if packages[f.Dir()] == nil {
+			packages[f.Dir()] = f
+		}
+		if f.AST.Doc != nil {
+			introduced[f.Dir()] = true
+		}
+		for _, decl := range f.AST.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Doc != nil || !d.Name.IsExported() {
+					continue
+				}
+				if d.Recv != nil && (wellKnown[d.Name.Name] || !ast.IsExported(receiver(d.Recv.List[0].Type))) {
+					continue
+				}
+				list = append(list, t.finding(f, d, "%s has no comment", d.Name.Name))
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						if spec.Name.IsExported() && d.Doc == nil && spec.Doc == nil && spec.Comment == nil {
+							list = append(list, t.finding(f, spec, "%s has no comment", spec.Name.Name))
+						}
+					case *ast.ValueSpec:
+						if d.Doc != nil || spec.Doc != nil || spec.Comment != nil {
+							continue
+						}
+						if first := d.Specs[0].(*ast.ValueSpec); d.Tok == token.CONST && len(d.Specs) > 1 && first.Type != nil {
+							continue
+						}
+						for _, name := range spec.Names {
+							if name.IsExported() {
+								list = append(list, t.finding(f, name, "%s has no comment", name.Name))
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	for dir, f := range packages {
+		if !introduced[dir] {
+			list = append(list, t.finding(f, f.AST.Name, "package %s has no comment", f.AST.Name.Name))
+		}
+	}
+	return inOrder(list)
+}
+
+// receiver returns the name of a method's type.
+func receiver(e ast.Expr) string {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x.Name
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.IndexListExpr:
+			e = x.X
+		default:
+			return ""
+		}
+	}
+}
+
+// Formatted is gofmt as a test.
+func Formatted(t *Tree) []Finding {
+	var list []Finding
+	for f := range t.code {
+		want, err := format.Source(f.Src)
+		if err != nil {
+			list = append(list, Finding{File: f.Path, Text: err.Error()})
+		} else if !bytes.Equal(want, f.Src) {
+			list = append(list, Finding{File: f.Path, Text: "gofmt would change it"})
+		}
+	}
+	return inOrder(list)
+}
+
+// The words are put together here so that this file holds none of them.
+var (
+	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|un" + "implemented|\\bst" + "ub\\b")
+	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")
+)
+
+// NoLeftovers wants programs finished: no notes to oneself.
+func NoLeftovers(t *Tree) []Finding {
+	return grep(t, leftover, "left behind", func(f *File) bool {
+		return strings.HasSuffix(f.Path, ".go") || strings.HasSuffix(f.Path, ".sh") ||
+			path.Base(f.Path) == "Makefile" || bytes.HasPrefix(f.Src, []byte("#!"))
+	})
+}
+
+// NoMachinePaths keeps out what is true of one machine only.
+func NoMachinePaths(t *Tree) []Finding {
+	return grep(t, machinePath, "belongs to one machine", func(*File) bool { return true })
+}
+
+func grep(t *Tree, re *regexp.Regexp, what string, in func(*File) bool) []Finding {
+	var list []Finding
+	for _, f := range t.Files {
+		if !in(f) {
+			continue
+		}
+		for i, line := range strings.Split(string(f.Src), "\n") {
+			if m := re.FindString(line); m != "" {
+				list = append(list, Finding{File: f.Path, Line: i + 1, Text: what + ": " + strconv.Quote(m)})
+			}
+		}
+	}
+	return inOrder(list)
+}
+
+// shortestReason is the number of letters below which a reason says nothing.
+const shortestReason = 10
+
+// SkipsHaveReasons asks every skipped test why.
+func SkipsHaveReasons(t *Tree) []Finding {
+	var list []Finding
+	for f := range t.code {
+		ast.Inspect(f.AST, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			on, ok := sel.X.(*ast.Ident)
+			if !ok || on.Name != "t" && on.Name != "tb" && on.Name != "b" && on.Name != "f" {
+				return true
+			}
+			switch sel.Sel.Name {
+			case "Skip" + "Now":
+				list = append(list, t.finding(f, call, "a test is skipped without a reason"))
+			case "Skip", "Skipf":
+				if len(call.Args) == 0 {
+					list = append(list, t.finding(f, call, "a test is skipped without a reason"))
+					break
+				}
+				lit, ok := call.Args[0].(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					break
+				}
+				if reason, err := strconv.Unquote(lit.Value); err == nil && len(strings.TrimSpace(reason)) < shortestReason {
+					list = append(list, t.finding(f, call, "%q is no reason to skip a test", reason))
+				}
+			}
+			return true
+		})
+	}
+	return inOrder(list)
+}
