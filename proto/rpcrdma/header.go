@@ -59,9 +59,6 @@ func ConsumeFixed(b []byte) (f Fixed, ok bool) {
 	}, true
 }
 
-// hasLists tells which message types carry chunk lists.
-func (p Proc) hasLists() bool { return p == ProcMsg || p == ProcNomsg || p == ProcMsgp }
-
 // Size returns the encoded size in bytes. It panics as [AppendHeader] does.
 func (h *Header) Size() int {
 	switch h.Proc {
@@ -169,9 +166,9 @@ type Limits struct {
 	SegmentsPerChunk int // segments in a write chunk or the reply chunk; DefaultSegmentsPerChunk
 }
 
-// Defaults of [Limits]. The Linux client describes a one-megabyte buffer page by
-// page where its adapter has nothing better, with 259 segments to the chunk; twice
-// that leaves room for other peers.
+// Defaults of [Limits]. The Linux server takes chunks of up to 259 segments, a
+// megabyte page by page and a little more; no peer should meet a lower limit here,
+// and twice that leaves room for larger transfers.
 const (
 	DefaultReadSegments     = 512
 	DefaultWriteChunks      = 16
