@@ -24,7 +24,7 @@ func (e *HeaderError) Error() string {
 	if !e.HaveXID {
 		return fmt.Sprintf("rpcrdma: malformed message: byte %d: %s", e.Offset, e.Reason)
 	}
-	return fmt.Sprintf("rpcrdma: malformed %v xid %#08x version %d: byte %d: %s", e.Proc, e.XID, e.Vers, e.Offset, e.Reason)
+	return fmt.Sprintf("rpcrdma: malformed %v xid 0x%08x version %d: byte %d: %s", e.Proc, e.XID, e.Vers, e.Offset, e.Reason)
 }
 
 // Answer makes h the RDMA_ERROR that the message is owed, with credit as the grant,

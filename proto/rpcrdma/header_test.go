@@ -232,7 +232,7 @@ func TestConsumeHeaderRefuses(t *testing.T) {
 		code   ErrCode
 		reason string
 	}{
-		// Too short for an XID: notes on RFC 5666, messages under 16 bytes.
+		// Too short for an XID that could be trusted.
 		{"V1-4.2-1 empty message", "", nil, 0, 0, "message is shorter than the fixed header"},
 		{"V1-4.2-1 fixed fields cut short", "01020304 00000001 00000020 000000", nil, 15, 0, "message is shorter than the fixed header"},
 

@@ -1,0 +1,47 @@
+package rpcrdma_test
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// A call offers memory for a result; the reply tells how much of it was used.
+func Example() {
+	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{
+		XID: 7, Vers: rpcrdma.Version1, Credit: 32, Proc: rpcrdma.ProcMsg,
+		Writes: []rpcrdma.WriteChunk{{{Handle: 0x1234, Length: 8192, Offset: 0}}},
+	})
+	b = append(b, "the RPC message"...)
+
+	var h rpcrdma.Header
+	n, err := rpcrdma.ConsumeHeader(b, &h, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(h.Proc, n, h.Writes[0].Length(), string(b[n:]))
+
+	h.Credit, h.Writes[0][0].Length = 64, 5000
+	fmt.Println(len(rpcrdma.AppendHeader(nil, &h)))
+	// Output:
+	// RDMA_MSG 52 8192 the RPC message
+	// 52
+}
+
+// A message of a version that is not spoken here, and what its sender is told.
+func ExampleHeaderError() {
+	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 3, Credit: 1})
+
+	var h rpcrdma.Header
+	_, err := rpcrdma.ConsumeHeader(b, &h, nil)
+	fmt.Println(err)
+	var bad *rpcrdma.HeaderError
+	if errors.As(err, &bad) && bad.Answer(&h, 1) {
+		fmt.Println(h.Proc, h.Err, h.VersLow, h.VersHigh)
+	}
+	// Output:
+	// rpcrdma: malformed RDMA_MSG xid 0x00000007 version 3: byte 4: version is not supported
+	// RDMA_ERROR ERR_VERS 1 1
+}
