@@ -11,7 +11,7 @@ PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport nfs))
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 
 TEST_TIMEOUT ?= 15m
-FUZZ_SECONDS ?= 5
+FUZZ_INPUTS ?= 20000
 BENCH_FLAGS ?=
 
 .PHONY: help
@@ -48,9 +48,9 @@ race: ## the tests five times over with the race detector, to shake out flakes
 	go test -race -shuffle=on -count=5 -timeout=$(TEST_TIMEOUT) work
 
 .PHONY: fuzz-smoke
-fuzz-smoke: ## every fuzz target for a few seconds
+fuzz-smoke: ## every fuzz target for a moment
 	@scripts/setup test
-	@scripts/fuzz-smoke $(FUZZ_SECONDS)
+	@scripts/fuzz-smoke $(FUZZ_INPUTS)
 
 .PHONY: build
 build: ## build every package, and the command into .bin/

@@ -3,6 +3,7 @@ module github.com/rpcrdma/rpcrdma/cmd/rpcrdma
 go 1.26.0
 
 require (
+	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/willscott/go-nfs v0.0.4

@@ -21,13 +21,16 @@ func main() {
 // run is main with its surroundings as arguments. It returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.Execute()
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, errReported):
+		return 1
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
 	if usage, ok := errors.AsType[*usageError](err); ok {
@@ -36,6 +39,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	return 1
 }
+
+// errReported is a failure about which all has been said.
+var errReported = errors.New("failed, as reported")
 
 // newRoot builds the command tree. Every subcommand is one line here and one
 // file of its own.
@@ -58,6 +64,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(
+		newDecode(),
 		newVersion(),
 	)
 	usageErrors(root)

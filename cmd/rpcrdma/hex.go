@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// maxMessage is the longest message that is read, in bytes: four times what RFC
+// 8797 lets peers agree on for one Send.
+const maxMessage = 1 << 20
+
+// readHex reads messages in hexadecimal, one to a paragraph. name is the input's
+// name in errors.
+func readHex(in io.Reader, name string) ([][]byte, error) {
+	var messages [][]byte
+	var p paragraph
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 4*maxMessage)
+	number := 0
+	for lines.Scan() {
+		number++
+		line := strings.TrimRight(lines.Text(), " \t\r")
+		switch {
+		case strings.HasPrefix(strings.TrimLeft(line, " \t"), "#"):
+		case line == "":
+			if p.lines > 0 {
+				messages = append(messages, p.bytes)
+			}
+			p = paragraph{}
+		default:
+			if err := p.add(line); err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", name, number, err)
+			}
+			if len(p.bytes) > maxMessage {
+				return nil, fmt.Errorf("%s:%d: message is longer than %d bytes", name, number, maxMessage)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, number+1, err)
+	}
+	if p.lines > 0 {
+		messages = append(messages, p.bytes)
+	}
+	return messages, nil
+}
+
+// A paragraph is a message in the reading.
+type paragraph struct {
+	bytes []byte
+	lines int
+
+	// A dump has an offset in front of each line. Offsets need not begin at
+	// zero.
+	dump   bool
+	base   uint64
+	last   []byte // the previous line's bytes
+	repeat bool   // the last line was a *, for lines like the one before
+}
+
+// add reads one line.
+//
+//	xxd, tcpdump -x    00000010: 0000 0020 ...  text      0x0010:  0000 0020 ...
+//	hexdump -C         00000010  00 00 00 20 ...  |text|
+//	Wireshark          0010   00 00 00 20 ...   text
+//	plain              00000020 0x00, 0x00 00:00
+func (p *paragraph) add(line string) error {
+	p.lines++
+	offset, data, ok := splitDump(line)
+	if p.lines == 1 {
+		p.dump, p.base = ok, offset
+	}
+	if !p.dump {
+		b, err := plainHex(line)
+		p.bytes = append(p.bytes, b...)
+		return err
+	}
+	if line == "*" && len(p.last) > 0 {
+		p.repeat = true
+		return nil
+	}
+	if !ok {
+		// hexdump ends with an offset alone.
+		var err error
+		if offset, err = strconv.ParseUint(line, 16, 64); err != nil {
+			return fmt.Errorf("%q has no offset in front as the lines before", line)
+		}
+	}
+	if offset < p.base || offset-p.base > maxMessage {
+		return fmt.Errorf("offset %#x is far from the one of the first line, %#x", offset, p.base)
+	}
+	at := int(offset - p.base)
+	for p.repeat && len(p.bytes)+len(p.last) <= at {
+		p.bytes = append(p.bytes, p.last...)
+	}
+	p.repeat = false
+	if at != len(p.bytes) {
+		return fmt.Errorf("offset %#x, but byte %#x is next: are lines missing?", offset, p.base+uint64(len(p.bytes)))
+	}
+	b, err := plainHex(data)
+	p.bytes = append(p.bytes, b...)
+	p.last = b
+	return err
+}
+
+// splitDump takes a line of a dump apart, if it is one.
+func splitDump(line string) (offset uint64, data string, ok bool) {
+	trimmed := strings.TrimLeft(line, " \t")
+	first, rest, more := strings.Cut(trimmed, " ")
+	if !more {
+		return 0, "", false
+	}
+	gap := "  " // what stands in front of the text column
+	digits, colon := strings.CutSuffix(first, ":")
+	digits = strings.TrimPrefix(digits, "0x")
+	rest = strings.TrimLeft(rest, " ")
+	if colon {
+		if len(digits) < 4 {
+			return 0, "", false
+		}
+	} else {
+		// Without a colon an offset is told from data by its length, next to
+		// single bytes.
+		next, _, _ := strings.Cut(rest, " ")
+		if len(digits) < 4 || len(next) != 2 {
+			return 0, "", false
+		}
+		gap = "   "
+	}
+	offset, err := strconv.ParseUint(digits, 16, 64)
+	if err != nil {
+		return 0, "", false
+	}
+	data, _, _ = strings.Cut(rest, "|")
+	data, _, _ = strings.Cut(data, gap)
+	return offset, data, true
+}
+
+// plainHex reads digits in groups of whole bytes.
+func plainHex(text string) ([]byte, error) {
+	var b []byte
+	for _, group := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t,:;{}", r) }) {
+		group = strings.ReplaceAll(group, `\x`, "")
+		group = strings.TrimPrefix(strings.TrimPrefix(group, "0x"), "0X")
+		if len(group) == 7 {
+			return nil, fmt.Errorf("%q is half a byte short; hexdump needs the option -C, without it the bytes are swapped", group)
+		}
+		if len(group)%2 != 0 {
+			return nil, fmt.Errorf("%q is half a byte short", group)
+		}
+		var err error
+		if b, err = hex.AppendDecode(b, []byte(group)); err != nil {
+			return nil, fmt.Errorf("%q is not hexadecimal", group)
+		}
+	}
+	return b, nil
+}

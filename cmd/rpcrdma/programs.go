@@ -1,0 +1,68 @@
+package main
+
+// programs names ONC RPC programs and the procedures of their versions, by number.
+// Immutable.
+var programs = map[uint32]struct {
+	name     string
+	versions map[uint32][]string
+}{
+	100000: {"rpcbind", map[uint32][]string{
+		2: { // RFC 1833 section 3.2
+			"NULL", "SET", "UNSET", "GETPORT", "DUMP", "CALLIT",
+		},
+		3: { // RFC 1833 section 2.1
+			"NULL", "SET", "UNSET", "GETADDR", "DUMP", "CALLIT", "GETTIME", "UADDR2TADDR", "TADDR2UADDR",
+		},
+		4: { // RFC 1833 section 2.1
+			"NULL", "SET", "UNSET", "GETADDR", "DUMP", "BCAST", "GETTIME", "UADDR2TADDR", "TADDR2UADDR",
+			"GETVERSADDR", "INDIRECT", "GETADDRLIST", "GETSTAT",
+		},
+	}},
+	100003: {"NFS", map[uint32][]string{
+		2: { // RFC 1094 section 2.2
+			"NULL", "GETATTR", "SETATTR", "ROOT", "LOOKUP", "READLINK", "READ", "WRITECACHE", "WRITE",
+			"CREATE", "REMOVE", "RENAME", "LINK", "SYMLINK", "MKDIR", "RMDIR", "READDIR", "STATFS",
+		},
+		3: { // RFC 1813 section 3
+			"NULL", "GETATTR", "SETATTR", "LOOKUP", "ACCESS", "READLINK", "READ", "WRITE",
+			"CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK",
+			"READDIR", "READDIRPLUS", "FSSTAT", "FSINFO", "PATHCONF", "COMMIT",
+		},
+		4: {"NULL", "COMPOUND"}, // RFC 8881 section 16
+	}},
+	100005: {"MOUNT", map[uint32][]string{
+		1: {"NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"}, // RFC 1094 appendix A
+		3: {"NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"}, // RFC 1813 section 5.2
+	}},
+	100021: {"NLM", map[uint32][]string{
+		4: { // RFC 1813 section 6.2 and the procedures of NLM version 3
+			"NULL", "TEST", "LOCK", "CANCEL", "UNLOCK", "GRANTED",
+			"TEST_MSG", "LOCK_MSG", "CANCEL_MSG", "UNLOCK_MSG", "GRANTED_MSG",
+			"TEST_RES", "LOCK_RES", "CANCEL_RES", "UNLOCK_RES", "GRANTED_RES",
+		},
+	}},
+	100024: {"NSM", map[uint32][]string{
+		1: {"NULL", "STAT", "MON", "UNMON", "UNMON_ALL", "SIMU_CRASH", "NOTIFY"},
+	}},
+	100227: {"NFSACL", map[uint32][]string{
+		3: {"NULL", "GETACL", "SETACL"},
+	}},
+	// The number that NFS servers call back to is the client's choice, this one
+	// is Linux's.
+	0x40000000: {"NFS callback", map[uint32][]string{
+		1: {"NULL", "COMPOUND"}, // RFC 8881 section 20
+	}},
+}
+
+// procedureName returns the names of a program and its procedure, each empty if
+// unknown. Procedure 0 is the null procedure of every program, by convention.
+func procedureName(prog, vers, proc uint32) (program, procedure string) {
+	p := programs[prog]
+	if names := p.versions[vers]; uint64(proc) < uint64(len(names)) {
+		return p.name, names[proc]
+	}
+	if proc == 0 {
+		return p.name, "NULL"
+	}
+	return p.name, ""
+}
