@@ -1,0 +1,147 @@
+package transport
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// Defaults and limits of a Config.
+const (
+	DefaultInline     = 4096    // bytes; what Linux uses
+	DefaultCredits    = 128     // calls in flight
+	DefaultMaxMessage = 4 << 20 // bytes
+	MaxCredits        = 16384   // as many as Linux allows
+)
+
+// A Config holds what one end of a connection can choose. The zero value and a
+// nil pointer are the defaults. It is not modified, and may be shared.
+type Config struct {
+	// InlineSend and InlineRecv are the largest Sends this end makes and
+	// accepts, in bytes, the transport header included: what it offers in the
+	// private data (RFC 8797 section 4.2). They are rounded down to a multiple
+	// of 1024 between 1024 and 262144. What both ends agree on is in ConnInfo.
+	// Zero is DefaultInline.
+	InlineSend, InlineRecv int
+
+	// Credits is, at a client, the number of calls in flight to ask for, and
+	// at a server the most it grants to one connection (RFC 5666 section
+	// 3.3). A connection starts with fewer and is given more as it uses them.
+	// Zero is DefaultCredits.
+	Credits int
+
+	// MaxMessage is the longest RPC message made or accepted, in bytes, with
+	// everything in chunks included. Zero is DefaultMaxMessage.
+	MaxMessage int
+
+	// MaxMemory bounds what the calls of one connection may hold at a server
+	// while they are pulled and executed, in bytes. Calls beyond it wait.
+	// Zero is 16 times MaxMessage.
+	MaxMemory int
+
+	// MaxSegment splits exposed memory into segments of at most so many
+	// bytes. Zero: one segment for each piece of memory.
+	MaxSegment int
+
+	// Limits bound the lists in headers from the peer.
+	Limits rpcrdma.Limits
+
+	// NoPrivateData keeps the RFC 8797 message from being sent: the peer then
+	// assumes 1024-byte thresholds.
+	NoPrivateData bool
+
+	// NoRemoteInvalidation clears the R bit (RFC 8797 section 4.1), so that
+	// the peer leaves all invalidation to this end.
+	NoRemoteInvalidation bool
+
+	// SetupTimeout bounds the set-up of a connection at a server. A client's
+	// is bounded by Dial's context. Zero is 10 seconds.
+	SetupTimeout time.Duration
+
+	// MaxConns bounds the connections of a server; more are rejected. Zero is
+	// 4096.
+	MaxConns int
+
+	// Logger gets one line for each connection that ends with an error. Nil
+	// logs nothing.
+	Logger *slog.Logger
+}
+
+func (c *Config) withDefaults() (*Config, error) {
+	var d Config
+	if c != nil {
+		d = *c
+	}
+	def := func(v *int, dflt int) {
+		if *v == 0 {
+			*v = dflt
+		}
+	}
+	def(&d.InlineSend, DefaultInline)
+	def(&d.InlineRecv, DefaultInline)
+	def(&d.Credits, DefaultCredits)
+	def(&d.MaxMessage, DefaultMaxMessage)
+	def(&d.MaxMemory, 16*d.MaxMessage)
+	def(&d.MaxConns, 4096)
+	if d.SetupTimeout == 0 {
+		d.SetupTimeout = 10 * time.Second
+	}
+	for _, f := range []struct {
+		name     string
+		v        int
+		min, max int
+	}{
+		{"InlineSend", d.InlineSend, 1024, 262144},
+		{"InlineRecv", d.InlineRecv, 1024, 262144},
+		{"Credits", d.Credits, 1, MaxCredits},
+		{"MaxMessage", d.MaxMessage, 1024, 1 << 30},
+		{"MaxMemory", d.MaxMemory, d.MaxMessage, 1 << 40},
+		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
+		{"MaxConns", d.MaxConns, 1, 1 << 20},
+	} {
+		if f.v < f.min || f.v > f.max {
+			return nil, fmt.Errorf("transport: Config.%s is %d, want %d to %d", f.name, f.v, f.min, f.max)
+		}
+	}
+	d.InlineSend &^= 1023
+	d.InlineRecv &^= 1023
+	if d.MaxSegment == 0 || d.MaxSegment > maxSegment {
+		d.MaxSegment = maxSegment
+	}
+	return &d, nil
+}
+
+// maxSegment is the longest segment: its length field has 32 bits.
+const maxSegment = 1<<32 - 4
+
+// role says which end of a connection this is. The client is the one that
+// opened it.
+type role uint8
+
+const (
+	roleClient role = iota
+	roleServer
+)
+
+// Queue sizes. A message is at most a handful of work requests unless the peer
+// splits its chunks; what does not fit waits in the connection's own list.
+const (
+	postBatch    = 64 // work requests posted at once, at most
+	wrsPerCall   = 4
+	maxReads     = 16 // RDMA Reads posted at once
+	initialGrant = 16 // credits of a fresh connection
+	recvSlack    = 4  // receives beyond the grant: RDMA_DONE, RDMA_ERROR
+	setupReads   = 16 // IRD and ORD offered
+)
+
+func (c *Config) connAttr(r role) fabric.ConnAttr {
+	return fabric.ConnAttr{
+		SendDepth:     c.Credits*wrsPerCall + 2*postBatch + maxReads,
+		RecvDepth:     c.Credits + recvSlack,
+		InboundReads:  setupReads,
+		OutboundReads: setupReads,
+	}
+}

@@ -1,0 +1,437 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// A conn is one connection, either end of it. It has a requester's half, which
+// makes calls, and a responder's half, which answers them.
+//
+// One goroutine at a time holds the progress token: the leader. Everything that
+// is marked "leader" below is touched by it alone; the rest that changes is
+// guarded by mu. See progress.go.
+type conn struct {
+	fc       fabric.Conn
+	provider string
+	cfg      *Config
+	role     role
+	caps     fabric.Capabilities // final after set-up
+	arena    *arena
+	stats    *counters
+
+	// Agreed on at set-up, constant afterwards.
+	priv      rpcrdma.PrivateData // the peer's
+	hasPriv   bool
+	sendMax   int  // longest Send we may make
+	recvMax   int  // longest Send the peer may make
+	remoteInv bool // both ends set R
+
+	mu      sync.Mutex
+	leading bool        // somebody holds the progress token
+	waiters waitList    // goroutines that wait for their slot or for the token
+	tick    *time.Timer // see progress.go
+	ticking bool
+	leads   uint64 // times the token was taken
+	seen    uint64 // of those, at the last tick
+	leadCtx context.Context
+	unwatch func() bool
+	closing bool // no new calls
+	ended   bool
+	err     error // why, once ended
+	done    chan struct{}
+	drain   atomic.Pointer[context.Context] // set by a server's Shutdown
+
+	req requester
+	rsp responder
+	sq  sendQueue
+
+	// leader
+	wcs    [32]fabric.WC
+	hdr    rpcrdma.Header  // scratch for incoming headers
+	rbufs  []*recvBuf      // all receive buffers, by number
+	repost []fabric.RecvWR // consumed receives to post again
+	wakes  []*waiter       // goroutines to wake after that
+	fatal  error           // this end's reason to end the connection
+}
+
+// A recvBuf is a receive buffer. It is posted, or holds a message.
+type recvBuf struct {
+	*buffer
+	idx uint32
+}
+
+// Work request IDs: a kind, and the number of what it belongs to.
+type wrKind uint8
+
+const (
+	wrRecv  wrKind = iota // receive buffer
+	wrCall                // slot: bind or Send of a call
+	wrInv                 // slot: local invalidation
+	wrRead                // exchange: Read of a chunk
+	wrWrite               // exchange: Write in front of a reply
+	wrReply               // exchange: Send of a reply
+)
+
+func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
+
+func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
+	c := &conn{
+		fc: fc, provider: provider, cfg: cfg, role: r,
+		caps:  fc.Capabilities(),
+		arena: newArena(fc),
+		stats: new(counters),
+		done:  make(chan struct{}),
+	}
+	c.waiters.init()
+	c.sq.init(fc)
+	c.req.init(c)
+	c.rsp.init(c)
+	c.tick = time.AfterFunc(time.Hour, c.onTick)
+	c.tick.Stop()
+	return c
+}
+
+// windows tells whether all memory that calls of this end expose is exposed
+// through windows, which the peer may invalidate.
+func (c *conn) windows() bool {
+	return c.caps.MemoryWindows && c.caps.LocalDMA
+}
+
+// privateData is what this end offers.
+func (c *conn) privateData() []byte {
+	if c.cfg.NoPrivateData {
+		return nil
+	}
+	return rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{
+		RemoteInvalidation: c.offersInvalidation(),
+		SendSize:           c.cfg.InlineSend,
+		RecvSize:           c.cfg.InlineRecv,
+	})
+}
+
+// offersInvalidation decides our R bit. For the requester it promises that
+// every handle of the connection may be invalidated (RFC 8797 section 3.2),
+// for the responder that it is able to.
+func (c *conn) offersInvalidation() bool {
+	return !c.cfg.NoRemoteInvalidation && c.caps.RemoteInvalidate && (c.role == roleServer || c.windows())
+}
+
+// connect sets up a client's connection. Receives are posted first: a peer that
+// has accepted may send, and one Send too many ends the connection.
+func (c *conn) connect(ctx context.Context) error {
+	if err := c.growReceives(initialGrant + recvSlack); err != nil {
+		return err
+	}
+	if err := c.fc.Connect(ctx, c.privateData()); err != nil {
+		return err
+	}
+	c.negotiate()
+	c.mu.Lock()
+	c.arm()
+	c.mu.Unlock()
+	return nil
+}
+
+// accept sets up a server's connection.
+func (c *conn) accept(ctx context.Context) error {
+	if err := c.rsp.grow(min(initialGrant, c.cfg.Credits)); err != nil {
+		return err
+	}
+	c.negotiate()
+	return c.fc.Accept(ctx, c.privateData())
+}
+
+// negotiate settles the thresholds and the use of remote invalidation (RFC
+// 8797 sections 4.1, 4.2, 5.1).
+func (c *conn) negotiate() {
+	c.caps = c.fc.Capabilities()
+	c.priv, c.hasPriv = rpcrdma.FindPrivateData(c.fc.PeerPrivateData())
+	peerSend, peerRecv := rpcrdma.DefaultInline, rpcrdma.DefaultInline
+	if c.hasPriv {
+		peerSend, peerRecv = c.priv.SendSize, c.priv.RecvSize
+	}
+	ownSend, ownRecv := c.cfg.InlineSend, c.cfg.InlineRecv
+	if c.cfg.NoPrivateData {
+		ownRecv = rpcrdma.DefaultInline
+	}
+	c.sendMax = min(ownSend, peerRecv)
+	c.recvMax = min(ownRecv, peerSend)
+	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && !c.cfg.NoPrivateData && c.offersInvalidation()
+}
+
+func (c *conn) info() ConnInfo {
+	c.mu.Lock()
+	credits := c.req.grant
+	c.mu.Unlock()
+	if c.role == roleServer {
+		credits = int(c.rsp.grant.Load())
+	}
+	return ConnInfo{
+		Provider: c.provider, LocalAddr: c.fc.LocalAddr(), RemoteAddr: c.fc.RemoteAddr(),
+		Version:     rpcrdma.Version1,
+		PrivateData: c.hasPriv, PeerSend: c.priv.SendSize, PeerRecv: c.priv.RecvSize,
+		InlineSend: c.sendMax, InlineRecv: c.recvMax,
+		RemoteInvalidation: c.remoteInv,
+		Credits:            credits,
+		Capabilities:       c.caps,
+	}
+}
+
+// growReceives posts receives until there are n buffers in all. Leader, or
+// before the connection is set up.
+func (c *conn) growReceives(n int) error {
+	var wrs [postBatch]fabric.RecvWR
+	for len(c.rbufs) < n {
+		k := 0
+		for ; k < len(wrs) && len(c.rbufs) < n; k++ {
+			b, err := c.arena.get(c.cfg.InlineRecv)
+			if err != nil {
+				return err
+			}
+			rb := &recvBuf{buffer: b, idx: uint32(len(c.rbufs))}
+			c.rbufs = append(c.rbufs, rb)
+			wrs[k] = c.recvWR(rb)
+		}
+		if err := c.fc.PostRecv(wrs[:k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
+	return fabric.RecvWR{
+		ID:  wrID(wrRecv, rb.idx),
+		SGE: fabric.SGE{Buf: rb.b[:c.cfg.InlineRecv], LKey: rb.key},
+	}
+}
+
+// receiveDone gives a receive buffer back. It is posted before anything that
+// lets the peer send again leaves: the end of the leader's pass posts receives
+// first, then replies, and wakes callers last. Leader.
+func (c *conn) receiveDone(rb *recvBuf) { c.repost = append(c.repost, c.recvWR(rb)) }
+
+// complete dispatches one completion. Leader.
+func (c *conn) complete(wc *fabric.WC) {
+	n := uint32(wc.ID)
+	switch wrKind(wc.ID >> 32) {
+	case wrRecv:
+		if wc.Status == fabric.WCSuccess {
+			c.message(c.rbufs[n], wc)
+		}
+	case wrInv:
+		c.req.invalidated(c.req.slots[n])
+	case wrRead:
+		c.rsp.readDone(c.rsp.exchs[n], wc)
+	case wrReply:
+		c.rsp.sent(c.rsp.exchs[n])
+	}
+}
+
+// message takes a received message apart. Leader.
+func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
+	b := rb.b[:wc.Len]
+	n, err := rpcrdma.ConsumeHeader(b, &c.hdr, &c.cfg.Limits)
+	if err != nil {
+		c.badHeader(rb, b, err)
+		return
+	}
+	h, payload := &c.hdr, b[n:]
+	switch h.Proc {
+	case rpcrdma.ProcMsg:
+		xid, dir, ok := oncrpc.Peek(payload)
+		switch {
+		case ok && xid == h.XID && dir == oncrpc.Reply:
+			c.req.reply(h, payload, wc)
+		case ok && dir == oncrpc.Call && c.rsp.serves():
+			c.rsp.call(rb, h, payload, xid == h.XID)
+			return
+		case !ok && c.rsp.serves():
+			// Too short to tell its direction: a server's peer sends calls.
+			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+			return
+		default:
+			c.req.malformed(h.XID, "it is not a reply to the call")
+		}
+	case rpcrdma.ProcNomsg:
+		// A call is in a read chunk, a reply in the reply chunk.
+		if c.rsp.serves() && (len(h.Reads) > 0 || !c.req.knows(h.XID)) {
+			c.rsp.call(rb, h, nil, true)
+			return
+		}
+		c.req.reply(h, nil, wc)
+	case rpcrdma.ProcError:
+		c.req.rdmaError(h)
+	case rpcrdma.ProcMsgp:
+		// RFC 8166 section 4.6 took padded messages out of the protocol.
+		if c.rsp.serves() {
+			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+			return
+		}
+		c.req.malformed(h.XID, "it is an RDMA_MSGP")
+	default: // RDMA_DONE: likewise, ignored
+		c.stats.dropped.Add(1)
+	}
+	c.receiveDone(rb)
+}
+
+// badHeader reacts to a message whose transport header is malformed: a call is
+// answered, anything else is not (RFC 5666 section 4.2), but a reply that names
+// one of our calls ends that call. Leader.
+func (c *conn) badHeader(rb *recvBuf, b []byte, err error) {
+	he, ok := err.(*rpcrdma.HeaderError)
+	if !ok || !he.HaveXID || he.Code == 0 {
+		c.stats.dropped.Add(1)
+		c.receiveDone(rb)
+		return
+	}
+	if c.rsp.serves() {
+		c.rsp.refuse(rb, he.XID, he.Vers, he.Code)
+		return
+	}
+	c.req.malformed(he.XID, he.Error())
+	c.receiveDone(rb)
+}
+
+// die makes the connection end for a reason of this end's. Leader.
+func (c *conn) die(reason error) {
+	if c.fatal == nil {
+		c.fatal = reason
+	}
+}
+
+// finish ends the connection: first the adapter lets go of all memory, then
+// everybody who waits learns of it. Leader, once.
+func (c *conn) finish(reason error) {
+	c.fc.Close()
+	c.mu.Lock()
+	if c.closing && c.fatal == nil {
+		reason = nil
+	}
+	if c.fatal != nil {
+		reason = c.fatal
+	}
+	c.ended = true
+	c.err = &ClosedError{Addr: c.addr(), Reason: reason}
+	if c.unwatch != nil {
+		c.unwatch()
+		c.unwatch = nil
+	}
+	c.tick.Stop()
+	c.req.fail(c.err)
+	for w := c.waiters.pop(); w != nil; w = c.waiters.pop() {
+		c.wakes = append(c.wakes, w)
+	}
+	unused := c.req.inUse == 0 // else the last call drops the arena
+	c.mu.Unlock()
+	c.wakeAll()
+	c.rsp.abort()
+	close(c.done)
+	if unused {
+		c.arena.drop()
+	}
+}
+
+func (c *conn) addr() string {
+	if a := c.fc.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return "peer"
+}
+
+func (c *conn) endErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// discard ends a connection whose set-up failed: nobody leads it yet.
+func (c *conn) discard() {
+	c.mu.Lock()
+	c.closing = true
+	c.leading = true
+	c.mu.Unlock()
+	c.finish(nil)
+}
+
+// shutdown ends a client's connection in order.
+func (c *conn) shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closing = true
+	w := newWaiter()
+	if c.req.inUse > 0 {
+		c.req.drained = w
+	} else {
+		w.wake <- struct{}{}
+	}
+	c.mu.Unlock()
+	select {
+	case <-w.wake:
+	case <-ctx.Done():
+		c.close()
+		return ctx.Err()
+	}
+	// The token must be ours: Disconnect makes progress by itself.
+	if c.take() {
+		err := c.fc.Disconnect(ctx)
+		c.finish(nil)
+		return err
+	}
+	return nil
+}
+
+// take waits for the progress token. It returns false when the connection has
+// ended.
+func (c *conn) take() bool {
+	for {
+		c.mu.Lock()
+		if c.ended {
+			c.mu.Unlock()
+			return false
+		}
+		if !c.leading {
+			c.startLeading(nil)
+			c.mu.Unlock()
+			return true
+		}
+		w := newWaiter()
+		c.waiters.push(w)
+		c.mu.Unlock()
+		c.fc.Wake() // the background leader gives way to waiters
+		<-w.wake
+	}
+}
+
+// close ends the connection at once. The adapter lets go of memory in Close of
+// the fabric's Conn, and whoever leads finds out; if nobody does, we do.
+func (c *conn) close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	c.fc.Close()
+	w := newWaiter()
+	c.await(context.Background(), w)
+	<-c.done
+	return nil
+}
+
+var _ net.Error = (*timeoutError)(nil)
+
+// timeoutError is what a net.Conn of the bridge returns after its deadline.
+type timeoutError struct{}
+
+func (*timeoutError) Error() string   { return "transport: deadline exceeded" }
+func (*timeoutError) Timeout() bool   { return true }
+func (*timeoutError) Temporary() bool { return true }

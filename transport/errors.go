@@ -1,0 +1,102 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// A DialError says which connection could not be made. It unwraps to the cause.
+type DialError struct {
+	Provider string
+	Addr     string
+	Err      error
+}
+
+func (e *DialError) Error() string {
+	return fmt.Sprintf("connect to %s over %s: %v", e.Addr, e.Provider, e.Err)
+}
+
+func (e *DialError) Unwrap() error { return e.Err }
+
+// A ClosedError is what calls get on a connection that has ended. It unwraps to
+// net.ErrClosed and to the reason, a *fabric.ConnError unless this end closed
+// the connection for a reason of its own.
+type ClosedError struct {
+	Addr   string
+	Reason error // nil: closed by this end's Close or Shutdown
+}
+
+func (e *ClosedError) Error() string {
+	if e.Reason == nil {
+		return fmt.Sprintf("connection to %s: closed", e.Addr)
+	}
+	return fmt.Sprintf("connection to %s: %v", e.Addr, e.Reason)
+}
+
+func (e *ClosedError) Unwrap() []error {
+	if e.Reason == nil {
+		return []error{net.ErrClosed}
+	}
+	return []error{net.ErrClosed, e.Reason}
+}
+
+// An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2):
+// its transport could not take the message, and the call was not executed.
+type RDMAError struct {
+	XID     uint32
+	Code    rpcrdma.ErrCode
+	VersLow uint32 // ERR_VERS: the versions the peer speaks
+	VersHi  uint32
+}
+
+func (e *RDMAError) Error() string {
+	switch e.Code {
+	case rpcrdma.ErrVers:
+		return fmt.Sprintf("peer speaks RPC-over-RDMA versions %d to %d, not %d (%v)",
+			e.VersLow, e.VersHi, rpcrdma.Version1, e.Code)
+	case rpcrdma.ErrChunk:
+		return fmt.Sprintf("peer could not decode the message or fit the reply into the chunks given (%v)", e.Code)
+	}
+	return fmt.Sprintf("peer refused the message with %v", e.Code)
+}
+
+// A ReplyError says that the peer's answer to a call makes no sense. The call
+// may have been executed.
+type ReplyError struct {
+	XID    uint32
+	Reason string
+}
+
+func (e *ReplyError) Error() string {
+	return "bad reply from peer: " + e.Reason
+}
+
+// A SizeError says that a call cannot be made because something is too long.
+// Nothing has been sent.
+type SizeError struct {
+	What        string
+	Size, Limit int // bytes
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("%s is %d bytes long, the limit is %d", e.What, e.Size, e.Limit)
+}
+
+// A PeerError is why this end closed a connection: the peer broke the protocol
+// in a way that no answer can mend.
+type PeerError struct {
+	Reason string
+}
+
+func (e *PeerError) Error() string { return "peer broke the protocol: " + e.Reason }
+
+var (
+	errOverrun    = &PeerError{"it sent more calls than it was granted"}
+	errInvalidate = &PeerError{"it invalidated memory of another call"}
+
+	errClosing  = errors.New("shutting down")
+	errNoMemory = errors.New("no memory for a reply")
+)

@@ -1,0 +1,366 @@
+package transport
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// Progress: leader and followers.
+//
+// A connection moves when somebody polls it. Whoever waits for something takes
+// the progress token if it is free and becomes the leader; the others are
+// followers, parked on a channel. The leader completes followers' calls as it
+// meets their replies. When its own is in, it hands the token to a follower and
+// leaves. With one call at a time nobody is ever handed anything.
+//
+// While nobody waits, a goroutine in the background leads, so that the end of
+// the connection is noticed and late replies give their credits back. It takes
+// over only when the connection has been quiet for a tick, and leaves when a
+// call has been completed. A server's connection is led by its own goroutine
+// for all its life.
+
+// tickTime is how long a connection is quiet before the background takes over,
+// and how long a leader waits before its context is watched.
+const tickTime = 2 * time.Millisecond
+
+// A waiter is a goroutine that waits for the leader to do something, ready, or
+// to hand over the token. Fields are guarded by conn.mu.
+type waiter struct {
+	// wake has room for one: whoever takes the waiter off the list sends
+	// exactly one value, the waiter receives it.
+	wake       chan struct{}
+	prev, next *waiter
+	queued     bool
+	ready      bool
+	slot       *slot // what a caller that waits for a credit was given
+}
+
+func newWaiter() *waiter { return &waiter{wake: make(chan struct{}, 1)} }
+
+// A waitList is a FIFO of waiters.
+type waitList struct{ head waiter }
+
+func (l *waitList) init()       { l.head.prev, l.head.next = &l.head, &l.head }
+func (l *waitList) empty() bool { return l.head.next == &l.head }
+
+func (l *waitList) push(w *waiter) {
+	w.prev, w.next = l.head.prev, &l.head
+	w.prev.next, l.head.prev = w, w
+	w.queued = true
+}
+
+func (l *waitList) remove(w *waiter) {
+	w.prev.next, w.next.prev = w.next, w.prev
+	w.prev, w.next, w.queued = nil, nil, false
+}
+
+func (l *waitList) pop() *waiter {
+	if l.empty() {
+		return nil
+	}
+	w := l.head.next
+	l.remove(w)
+	return w
+}
+
+// await returns nil when w is ready or the connection has ended, leading if
+// nobody else does, and ctx's error when that ends first.
+func (c *conn) await(ctx context.Context, w *waiter) error {
+	for {
+		c.mu.Lock()
+		if w.ready || c.ended {
+			c.mu.Unlock()
+			return nil
+		}
+		if !c.leading {
+			c.startLeading(ctx)
+			c.mu.Unlock()
+			c.lead(ctx, w)
+			c.mu.Lock()
+			next := c.stopLeading()
+			ready := w.ready || c.ended
+			c.mu.Unlock()
+			if next != nil {
+				next.wake <- struct{}{}
+			}
+			if ready {
+				return nil
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			continue
+		}
+		c.waiters.push(w)
+		c.mu.Unlock()
+		select {
+		case <-w.wake:
+			continue
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		if w.queued {
+			c.waiters.remove(w)
+		} else {
+			// Woken at the same time. Should it have been the token, the
+			// next in line gets it.
+			c.mu.Unlock()
+			<-w.wake
+			c.mu.Lock()
+		}
+		ready := w.ready || c.ended
+		next := c.nextLeader()
+		c.mu.Unlock()
+		if next != nil {
+			next.wake <- struct{}{}
+		}
+		if ready {
+			return nil
+		}
+		return ctx.Err()
+	}
+}
+
+// startLeading takes the token. mu is held.
+func (c *conn) startLeading(ctx context.Context) {
+	c.leading = true
+	c.leads++
+	if ctx != nil && ctx.Done() != nil {
+		c.leadCtx = ctx
+		c.arm()
+	}
+}
+
+// stopLeading gives the token back and returns the follower to wake for it. mu
+// is held.
+func (c *conn) stopLeading() *waiter {
+	c.leading = false
+	c.leadCtx = nil
+	if c.unwatch != nil {
+		c.unwatch()
+		c.unwatch = nil
+	}
+	if c.ended {
+		return nil
+	}
+	c.arm()
+	return c.nextLeader()
+}
+
+// nextLeader takes a follower off the list to become the leader, if there is
+// none. mu is held.
+func (c *conn) nextLeader() *waiter {
+	if c.leading || c.ended {
+		return nil
+	}
+	return c.waiters.pop()
+}
+
+// markReady completes what w waits for; the leader's pass wakes it at its end.
+// mu is held. Leader.
+func (c *conn) markReady(w *waiter) {
+	w.ready = true
+	if w.queued {
+		c.waiters.remove(w)
+		c.wakes = append(c.wakes, w)
+	}
+}
+
+// lead moves the connection until w is ready, ctx has ended, or the connection
+// has.
+func (c *conn) lead(ctx context.Context, w *waiter) {
+	for c.step() {
+		c.mu.Lock()
+		ready := w.ready
+		c.mu.Unlock()
+		if ready || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// step waits for completions and handles all there are. It returns false when
+// the connection has ended. Leader.
+func (c *conn) step() bool {
+	err := c.fc.Wait()
+	for err == nil && c.fatal == nil {
+		var n int
+		n, err = c.fc.Poll(c.wcs[:])
+		if n == 0 {
+			break
+		}
+		for i := range c.wcs[:n] {
+			c.complete(&c.wcs[i])
+		}
+		c.endPass()
+		if n < len(c.wcs) {
+			break
+		}
+	}
+	if err != nil || c.fatal != nil {
+		c.finish(err)
+		return false
+	}
+	return true
+}
+
+// endPass lets go what a pass over completions has gathered, in this order: the
+// receives that the peer's next messages need, our messages, our callers.
+// Leader.
+func (c *conn) endPass() {
+	if len(c.repost) > 0 {
+		_ = c.fc.PostRecv(c.repost) // fails when the connection has ended
+		clear(c.repost)
+		c.repost = c.repost[:0]
+	}
+	c.sq.flush()
+	c.wakeAll()
+}
+
+func (c *conn) wakeAll() {
+	for i, w := range c.wakes {
+		c.wakes[i] = nil
+		w.wake <- struct{}{}
+	}
+	c.wakes = c.wakes[:0]
+}
+
+// arm starts the tick. mu is held.
+func (c *conn) arm() {
+	if !c.ticking && !c.ended {
+		c.ticking = true
+		c.tick.Reset(tickTime)
+	}
+}
+
+// onTick runs every tickTime while callers lead. It costs the calls nothing:
+// a connection in use sees two different leaders at two ticks and is left
+// alone. Else either nobody leads, and the background takes over, or a leader
+// has waited for a whole tick, and from now on its context can interrupt it.
+func (c *conn) onTick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ticking = false
+	if c.ended || c.role == roleServer {
+		return
+	}
+	if c.leads != c.seen {
+		c.seen = c.leads
+		c.arm()
+		return
+	}
+	switch {
+	case !c.leading:
+		c.leading = true
+		c.leads++
+		go c.background()
+	case c.leadCtx != nil && c.unwatch == nil:
+		c.unwatch = context.AfterFunc(c.leadCtx, c.fc.Wake)
+	}
+}
+
+// background leads until a caller's wait has been completed, or one has come.
+func (c *conn) background() {
+	for {
+		c.mu.Lock()
+		before := c.req.completed
+		c.mu.Unlock()
+		if !c.step() {
+			return
+		}
+		c.mu.Lock()
+		if c.req.completed != before || !c.waiters.empty() {
+			next := c.stopLeading()
+			c.mu.Unlock()
+			if next != nil {
+				next.wake <- struct{}{}
+			}
+			return
+		}
+		c.mu.Unlock()
+	}
+}
+
+// A sendQueue combines what goroutines post: the first to come posts for those
+// that come meanwhile, so that many small messages share a doorbell.
+type sendQueue struct {
+	fc fabric.Conn
+
+	mu       sync.Mutex
+	pending  []fabric.SendWR
+	spare    []fabric.SendWR
+	flushing bool
+}
+
+func (q *sendQueue) init(fc fabric.Conn) { q.fc = fc }
+
+// add queues requests for the next flush. Their SGL stays the caller's to keep
+// alive until their completion.
+func (q *sendQueue) add(wrs []fabric.SendWR) {
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	q.mu.Unlock()
+}
+
+// post queues requests and flushes. When others are about to post too it lets
+// them run first.
+func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	if q.flushing {
+		q.mu.Unlock()
+		return
+	}
+	if others {
+		q.flushing = true
+		q.mu.Unlock()
+		runtime.Gosched()
+		q.mu.Lock()
+		q.flushing = false
+	}
+	q.mu.Unlock()
+	q.flush()
+}
+
+// flush posts all that is pending. What does not fit the adapter's queue stays,
+// in order, for the flush at the end of the leader's next pass: completions
+// make room.
+func (q *sendQueue) flush() {
+	q.mu.Lock()
+	for !q.flushing && len(q.pending) > 0 {
+		batch := q.pending
+		q.pending = q.spare[:0]
+		q.flushing = true
+		q.mu.Unlock()
+
+		rest := batch
+		full := false
+		for len(rest) > 0 && !full {
+			n := min(len(rest), postBatch)
+			switch err := q.fc.Post(rest[:n]); err {
+			case nil:
+				rest = rest[n:]
+			case fabric.ErrQueueFull:
+				full = true
+			default:
+				rest = nil // the connection has ended, and so will its calls
+			}
+		}
+
+		q.mu.Lock()
+		q.flushing = false
+		if full {
+			later := q.pending
+			q.pending = append(append([]fabric.SendWR(nil), rest...), later...)
+			q.spare = batch[:0]
+			break
+		}
+		clear(batch)
+		q.spare = batch[:0]
+	}
+	q.mu.Unlock()
+}

@@ -1,0 +1,567 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// The record-marking bridge: a connection as a net.Conn that speaks the record
+// marking of RFC 5531 section 11, so that any ONC RPC server or client written
+// for TCP runs over RDMA unchanged. Whole records are what a chunked call is
+// once it has been pulled; on the way back the Binding finds the items that may
+// go to chunks.
+
+// A recordParser puts records together from a byte stream.
+type recordParser struct {
+	max    int
+	mark   []byte // bytes of the record mark read so far
+	left   int    // bytes of the fragment to come
+	last   bool   // it is the record's last
+	record []byte
+}
+
+// write takes bytes of the stream and calls done with each whole record, which
+// is the callee's to keep.
+func (p *recordParser) write(b []byte, done func([]byte) error) error {
+	for len(b) > 0 {
+		if p.left == 0 {
+			n := min(oncrpc.RecordMarkSize-len(p.mark), len(b))
+			p.mark = append(p.mark, b[:n]...)
+			b = b[n:]
+			if len(p.mark) < oncrpc.RecordMarkSize {
+				return nil
+			}
+			length, last, _ := oncrpc.ConsumeRecordMark(p.mark)
+			p.mark = p.mark[:0]
+			if int64(length)+int64(len(p.record)) > int64(p.max) {
+				return &SizeError{What: "the record", Size: int(length) + len(p.record), Limit: p.max}
+			}
+			p.left, p.last = int(length), last
+			p.record = slices.Grow(p.record, p.left)
+		}
+		n := min(p.left, len(b))
+		p.record = append(p.record, b[:n]...)
+		p.left -= n
+		b = b[n:]
+		if p.left == 0 && p.last {
+			r := p.record
+			p.record, p.last = nil, false
+			if err := done(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A stream is the part of a bridge's net.Conn that both ends share: records to
+// be read, deadlines, the end.
+type stream struct {
+	mu       sync.Mutex
+	records  [][]byte // to be read; the first may be half read, its mark included
+	changed  chan struct{}
+	deadline time.Time // for reading
+	timer    *time.Timer
+	err      error // set when closed
+}
+
+func newStream() *stream { return &stream{changed: make(chan struct{})} }
+
+// notify wakes readers. mu is held.
+func (s *stream) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// push makes a record readable.
+func (s *stream) push(record []byte) {
+	s.mu.Lock()
+	s.records = append(s.records, record)
+	s.notify()
+	s.mu.Unlock()
+}
+
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = err
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		s.notify()
+	}
+	s.mu.Unlock()
+}
+
+func (s *stream) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *stream) Read(b []byte) (int, error) {
+	for {
+		s.mu.Lock()
+		if len(s.records) > 0 {
+			n := copy(b, s.records[0])
+			if s.records[0] = s.records[0][n:]; len(s.records[0]) == 0 {
+				s.records[0] = nil
+				s.records = s.records[1:]
+			}
+			s.mu.Unlock()
+			return n, nil
+		}
+		if s.err != nil {
+			defer s.mu.Unlock()
+			return 0, s.err
+		}
+		if !s.deadline.IsZero() && !time.Now().Before(s.deadline) {
+			s.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		<-changed
+	}
+}
+
+func (s *stream) SetReadDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.deadline = t
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
+	if !t.IsZero() {
+		s.timer = time.AfterFunc(time.Until(t), func() {
+			s.mu.Lock()
+			s.notify()
+			s.mu.Unlock()
+		})
+	}
+	s.notify()
+	return nil
+}
+
+// SetWriteDeadline does nothing: writing never waits for the peer.
+func (s *stream) SetWriteDeadline(time.Time) error { return s.failed() }
+
+func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
+
+// marked is a record with its mark in front.
+func marked(n int) []byte {
+	return oncrpc.AppendRecordMark(make([]byte, 0, oncrpc.RecordMarkSize+n), n, true)
+}
+
+// A bridge is a server's net.Listener for some programs. Each connection that
+// calls one of them appears as a net.Conn once.
+type bridge struct {
+	s       *Server
+	binding Binding
+	progs   []uint32 // none: all that nobody else serves
+
+	mu     sync.Mutex
+	conns  map[*conn]*serverRecords
+	accept chan *serverRecords
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Bridge returns a listener for the calls to progs, or, without any, to all
+// programs that are not registered: each of the server's connections that makes
+// such a call is accepted as a net.Conn, on which calls are read and replies
+// written as records (RFC 5531 section 11). Replies are matched by their xid and
+// may come in any order. b says what may travel as chunks; nil: nothing.
+//
+// It must be called before Serve. Closing the listener leaves connections open;
+// closing a net.Conn ends the connection under it.
+func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
+	br := &bridge{
+		s: s, binding: b, progs: progs,
+		conns:  make(map[*conn]*serverRecords),
+		accept: make(chan *serverRecords, s.cfg.MaxConns),
+		closed: make(chan struct{}),
+	}
+	s.mu.Lock()
+	s.bridges = append(s.bridges, br)
+	s.mu.Unlock()
+	return br
+}
+
+func (b *bridge) takes(prog uint32) bool {
+	return len(b.progs) == 0 || slices.Contains(b.progs, prog)
+}
+
+func (b *bridge) Accept() (net.Conn, error) {
+	select {
+	case c := <-b.accept:
+		return c, nil
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (b *bridge) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
+
+// Addr is the address of the server's first listener.
+func (b *bridge) Addr() net.Addr {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	for l := range b.s.listeners {
+		return l.Addr()
+	}
+	return bridgeAddr{}
+}
+
+type bridgeAddr struct{}
+
+func (bridgeAddr) Network() string { return "rpcrdma" }
+func (bridgeAddr) String() string  { return "bridge" }
+
+// dispatch passes a call on. The exchange has been taken off the leader.
+func (b *bridge) dispatch(x *exch) {
+	b.mu.Lock()
+	rc := b.conns[x.c]
+	if rc == nil {
+		select {
+		case <-b.closed:
+			b.mu.Unlock()
+			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
+			return
+		default:
+		}
+		rc = &serverRecords{
+			stream: newStream(), c: x.c, binding: b.binding,
+			pending: make(map[uint32]*exch), parser: recordParser{max: x.c.cfg.MaxMessage},
+		}
+		b.conns[x.c] = rc
+		select {
+		case b.accept <- rc:
+		default: // as many as MaxConns wait already, and nobody accepts
+			delete(b.conns, x.c)
+			b.mu.Unlock()
+			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr})
+			return
+		}
+	}
+	b.mu.Unlock()
+	rc.call(x)
+}
+
+// forget ends the net.Conn of a connection that has ended.
+func (b *bridge) forget(c *conn) {
+	b.mu.Lock()
+	rc := b.conns[c]
+	delete(b.conns, c)
+	b.mu.Unlock()
+	if rc != nil {
+		rc.end(c.endErr())
+	}
+}
+
+// serverRecords is a server's connection as a net.Conn.
+type serverRecords struct {
+	*stream
+	c       *conn
+	binding Binding
+
+	pmu     sync.Mutex
+	pending map[uint32]*exch // calls read or to be read, by xid
+
+	wmu    sync.Mutex
+	parser recordParser
+	items  []Range
+}
+
+func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
+func (rc *serverRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
+
+// call makes a call readable.
+func (rc *serverRecords) call(x *exch) {
+	xid := x.call.XID
+	rc.pmu.Lock()
+	if rc.pending == nil || rc.pending[xid] != nil {
+		// The end has come, or the client uses an xid twice at once.
+		rc.pmu.Unlock()
+		x.refuse(rpcrdma.ErrChunk)
+		return
+	}
+	rc.pending[xid] = x
+	rc.pmu.Unlock()
+	rc.push(append(marked(len(x.msg)), x.msg...))
+}
+
+// end drops the calls that have no reply yet.
+func (rc *serverRecords) end(err error) {
+	rc.fail(err)
+	rc.pmu.Lock()
+	pending := rc.pending
+	rc.pending = nil
+	rc.pmu.Unlock()
+	for _, x := range pending {
+		x.refuse(rpcrdma.ErrChunk)
+	}
+}
+
+// Close ends the connection under the net.Conn.
+func (rc *serverRecords) Close() error {
+	rc.c.close()
+	rc.fail(net.ErrClosed)
+	return nil
+}
+
+// Write takes replies as records, in pieces of any size.
+func (rc *serverRecords) Write(b []byte) (int, error) {
+	rc.wmu.Lock()
+	defer rc.wmu.Unlock()
+	if err := rc.failed(); err != nil {
+		return 0, err
+	}
+	if err := rc.parser.write(b, rc.reply); err != nil {
+		rc.fail(err)
+		rc.c.close()
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// reply answers a call with a record: its RPC header, results, and the items
+// that the binding finds in those.
+func (rc *serverRecords) reply(record []byte) error {
+	var h oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(record, &h)
+	if err != nil {
+		return fmt.Errorf("transport: a record written is not an RPC reply: %w", err)
+	}
+	rc.pmu.Lock()
+	x := rc.pending[h.XID]
+	delete(rc.pending, h.XID)
+	rc.pmu.Unlock()
+	if x == nil {
+		return nil // answered before, or the connection has ended
+	}
+	if h.Err() != nil {
+		x.replyError(h)
+		return nil
+	}
+	results := record[n:]
+	if rc.binding == nil {
+		if x.takeBack() {
+			x.send(h, results)
+		}
+		return nil
+	}
+	rc.items = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, rc.items[:0])
+	if x.takeBack() {
+		x.send(h, x.carve(results, rc.items))
+	}
+	return nil
+}
+
+// carve takes items out of a stream: they become the exchange's, and the rest
+// is closed up over them. Items that do not lie in the stream in order stay
+// where they are.
+func (x *exch) carve(b []byte, items []Range) []byte {
+	if !inOrder(items, len(b)) || len(items) == 0 {
+		return b
+	}
+	// The stream is short without its items: what is left of it is copied.
+	size := len(b)
+	for _, it := range items {
+		size -= xdr.Padded(it.Length)
+	}
+	out := make([]byte, 0, size)
+	from := 0
+	for _, it := range items {
+		out = append(out, b[from:it.Offset]...)
+		data, key := b[it.Offset:it.Offset+it.Length], fabric.LocalDMAKey
+		if !x.c.caps.LocalDMA {
+			data, key = x.local(data)
+		}
+		x.items = append(x.items, item{at: len(out), data: data, key: key})
+		from = it.End()
+	}
+	return append(out, b[from:]...)
+}
+
+// inOrder tells whether ranges ascend, without overlap, within n bytes.
+func inOrder(items []Range, n int) bool {
+	from := 0
+	for _, it := range items {
+		if it.Offset < from || it.Length < 0 || it.Length > n || it.Offset > n-xdr.Padded(it.Length) {
+			return false
+		}
+		from = it.End()
+	}
+	return true
+}
+
+// NewRecordConn returns a net.Conn that carries record-marked calls, as an ONC
+// RPC client written for TCP makes them, over cl. b says what of them and of
+// their replies may travel as chunks; with nil, replies of up to maxReply bytes
+// are provided for, and nothing is placed directly. Closing it closes cl.
+func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &clientRecords{
+		stream: newStream(), cl: cl, binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
+		parser: recordParser{max: cl.c.cfg.MaxMessage},
+	}
+}
+
+// clientRecords is a client's connection as a net.Conn.
+type clientRecords struct {
+	*stream
+	cl       *Client
+	binding  Binding
+	maxReply int
+	ctx      context.Context
+	cancel   context.CancelFunc
+	calls    sync.WaitGroup
+
+	wmu    sync.Mutex
+	parser recordParser
+}
+
+func (rc *clientRecords) LocalAddr() net.Addr  { return rc.cl.c.fc.LocalAddr() }
+func (rc *clientRecords) RemoteAddr() net.Addr { return rc.cl.c.fc.RemoteAddr() }
+
+// Close ends the connection; calls under way get no reply.
+func (rc *clientRecords) Close() error {
+	rc.fail(net.ErrClosed)
+	rc.cancel()
+	err := rc.cl.Close()
+	rc.calls.Wait()
+	return err
+}
+
+// Write takes calls as records, in pieces of any size.
+func (rc *clientRecords) Write(b []byte) (int, error) {
+	rc.wmu.Lock()
+	defer rc.wmu.Unlock()
+	if err := rc.failed(); err != nil {
+		return 0, err
+	}
+	err := rc.parser.write(b, func(record []byte) error {
+		if _, dir, ok := oncrpc.Peek(record); !ok || dir != oncrpc.Call {
+			return errors.New("transport: a record written is not an RPC call")
+		}
+		rc.calls.Add(1)
+		go rc.call(record)
+		return nil
+	})
+	if err != nil {
+		rc.fail(err)
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// call makes one call and makes its reply readable. What TCP would do to a call
+// that fails underneath is to break the connection.
+func (rc *clientRecords) call(record []byte) {
+	defer rc.calls.Done()
+	reply, err := rc.roundTrip(record)
+	if err != nil {
+		rc.fail(err)
+		return
+	}
+	rc.push(reply)
+}
+
+func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
+	var h oncrpc.CallHeader
+	n, err := oncrpc.ConsumeCall(record, &h)
+	if err != nil {
+		return nil, fmt.Errorf("transport: a record written is not an RPC call: %w", err)
+	}
+	proc := Procedure{h.Prog, h.Vers, h.Proc}
+	call := Call{Cred: h.Cred, raw: record, MaxResults: rc.maxReply}
+	if rc.binding != nil {
+		items, bounds := rc.binding.Call(proc, record[n:], nil)
+		call.MaxResults = bounds.MaxResults
+		if len(items) > 0 && inOrder(items, len(record)-n) {
+			call.raw = record[:0:0]
+			from := 0
+			for _, it := range items {
+				at := n + it.Offset
+				call.raw = append(call.raw, record[from:at]...)
+				call.ReadItems = append(call.ReadItems, ReadItem{Offset: len(call.raw), Data: record[at : at+it.Length]})
+				from = n + it.End()
+			}
+			call.raw = append(call.raw, record[from:]...)
+		}
+		for _, size := range bounds.Items[:bounds.NumItems] {
+			if size > 0 {
+				call.WriteItems = append(call.WriteItems, WriteItem{Buf: make([]byte, size)})
+			}
+		}
+	}
+	xid := h.XID
+	if err := rc.cl.Call(rc.ctx, &call); err != nil {
+		return nil, err
+	}
+	msg := call.Results
+	binary.BigEndian.PutUint32(msg, xid)
+	return rc.restore(proc, msg, call.WriteItems)
+}
+
+// restore puts the items that came through write chunks back into their places
+// in the reply: behind the length words that tell their sizes.
+func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]byte, error) {
+	size := len(msg)
+	placed := false
+	for i := range items {
+		if items[i].Chunked {
+			placed = true
+			size += xdr.Padded(items[i].N)
+		}
+	}
+	if !placed {
+		return append(marked(size), msg...), nil
+	}
+	var h oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(msg, &h)
+	if err != nil {
+		return nil, err
+	}
+	places := rc.binding.Reply(p, msg[n:], true, nil)
+	if len(places) > len(items) {
+		return nil, &ReplyError{XID: h.XID, Reason: "it has more items than chunks"}
+	}
+	for i, pl := range places {
+		if pl.Length > items[i].N || pl.Offset > len(msg)-n {
+			return nil, &ReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
+		}
+	}
+	out := make([]byte, 0, size+oncrpc.RecordMarkSize)
+	out = append(out, 0, 0, 0, 0)
+	from := 0
+	for i, pl := range places {
+		out = append(out, msg[from:n+pl.Offset]...)
+		out = append(out, items[i].Buf[:pl.Length]...)
+		out = append(out, zeros[:xdr.Pad(pl.Length)]...)
+		from = n + pl.Offset
+	}
+	out = append(out, msg[from:]...)
+	binary.BigEndian.PutUint32(out, oncrpc.LastFragment|uint32(len(out)-oncrpc.RecordMarkSize))
+	return out, nil
+}

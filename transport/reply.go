@@ -1,0 +1,409 @@
+package transport
+
+import (
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// How a reply is put on the wire (RFC 5666 sections 3.6, 5.2):
+//
+//	an item that may be a chunk, and a write chunk is there for it: Written there
+//	what is left fits inline                                        RDMA_MSG
+//	else, and there is a reply chunk                                Written there, RDMA_NOMSG
+//	else, or a chunk is too short                                   ERR_CHUNK
+//
+// The chunks of the call come back in the header with the lengths written. All
+// of it is one list of requests: Write, ..., Write, Send.
+
+// An item is a result that may go to a write chunk.
+type item struct {
+	at      int // its place in the stream, which does not have it
+	data    []byte
+	key     uint32
+	release func()
+}
+
+// begin prepares the reply's header and send buffer. The results are built right
+// where they will be sent from, behind room for the header.
+func (x *exch) begin() error {
+	c := x.c
+	if x.out == nil {
+		b, err := c.arena.get(c.cfg.InlineSend)
+		if err != nil {
+			return err
+		}
+		x.out = b
+	}
+	h, ch := &x.rh, &x.hdr
+	h.XID, h.Vers, h.Proc = ch.XID, rpcrdma.Version1, rpcrdma.ProcMsg
+	h.Reads, h.Writes = h.Reads[:0], h.Writes[:0]
+	for _, chunk := range ch.Writes {
+		h.Writes = addChunk(h.Writes)
+		last := &h.Writes[len(h.Writes)-1]
+		*last = unused(*last, chunk)
+	}
+	h.HasReply, h.Reply = ch.HasReply, unused(h.Reply[:0], ch.Reply)
+	x.base = h.Size()
+	return nil
+}
+
+// unused appends a chunk with all lengths zero.
+func unused(dst, chunk rpcrdma.WriteChunk) rpcrdma.WriteChunk {
+	for _, s := range chunk {
+		s.Length = 0
+		dst = append(dst, s)
+	}
+	return dst
+}
+
+// acceptedSize is the RPC header of an accepted reply with an empty verifier.
+const acceptedSize = 24
+
+// results returns the place where results are built, empty.
+func (x *exch) results() []byte {
+	start := x.base + acceptedSize
+	if start >= x.c.sendMax {
+		return nil
+	}
+	return x.out.b[start:start:x.c.sendMax]
+}
+
+// reply answers with results, which may or may not be in place, and the
+// exchange's items, whose at counts from the first byte of results.
+func (x *exch) reply(results []byte) {
+	if !x.takeBack() {
+		return
+	}
+	x.send(oncrpc.ReplyHeader{XID: x.hdr.XID}, results)
+}
+
+// replyError answers with an RPC-level error.
+func (x *exch) replyError(h oncrpc.ReplyHeader) {
+	if !x.takeBack() {
+		return
+	}
+	h.XID = x.hdr.XID
+	x.send(h, nil)
+}
+
+// send places and posts the reply. The RPC message is the header rh and results
+// with the items in between.
+func (x *exch) send(rh oncrpc.ReplyHeader, results []byte) {
+	c, h := x.c, &x.rh
+	buf := x.out.b
+	// The RPC header goes in front of the results, if there is room for it.
+	var head [64]byte
+	rpc := oncrpc.AppendReply(head[:0], &rh)
+	first := x.base + len(rpc)
+
+	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
+	x.reserve(len(x.items)*2 + 4)
+	moved := 0 // items that went to write chunks
+	inline := len(rpc) + len(results)
+	for i := range x.items {
+		it := &x.items[i]
+		if i >= len(h.Writes) {
+			inline += xdr.Padded(len(it.data))
+			continue
+		}
+		moved++
+		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
+		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
+			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+			return
+		}
+	}
+	if moved > 0 {
+		c.stats.writeChunk.Add(1)
+	}
+
+	var msg []byte
+	h.Credit = uint32(c.rsp.grant.Load())
+	switch {
+	case x.base+inline <= c.sendMax:
+		msg = buf[:x.base+inline]
+		inPlace := first < len(buf) && len(results) > 0 && &buf[first] == &results[0]
+		if !inPlace {
+			copy(msg[first:], results)
+		}
+		x.spliceInline(msg[first:], len(results), moved)
+		copy(msg[x.base:], rpc)
+		rpcrdma.AppendHeader(buf[:0], h)
+	case h.HasReply && x.base <= c.sendMax:
+		if !x.gather(rpc, results, moved) || !x.write(x.hdr.Reply, h.Reply) {
+			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+			return
+		}
+		h.Proc = rpcrdma.ProcNomsg
+		msg = rpcrdma.AppendHeader(buf[:0], h)
+		c.stats.replyChunk.Add(1)
+	default:
+		x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+		return
+	}
+	for i := range x.wrs {
+		for _, s := range x.wrs[i].SGL {
+			c.stats.writeBytes.Add(uint64(len(s.Buf)))
+		}
+	}
+	x.finishList(msg)
+	c.stats.replies.Add(1)
+	x.post()
+}
+
+// finishList adds the Send of msg, which is in x.out, to the list.
+func (x *exch) finishList(msg []byte) {
+	n := len(x.sges)
+	x.sges = append(x.sges, fabric.SGE{Buf: msg, LKey: x.out.key})
+	wr := fabric.SendWR{
+		ID: wrID(wrReply, x.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: x.sges[n : n+1],
+	}
+	if key, ok := x.invalidates(); ok && x.rh.Proc != rpcrdma.ProcError {
+		wr.Op, wr.RKey = fabric.OpSendInv, key
+		x.c.stats.remoteInv.Add(1)
+	}
+	x.wrs = append(x.wrs, wr)
+}
+
+// invalidates returns the one handle of the call's chunks, if both ends allow
+// remote invalidation (RFC 8797 section 4.1) and there is no other.
+func (x *exch) invalidates() (key uint32, ok bool) {
+	if !x.c.remoteInv {
+		return 0, false
+	}
+	one := func(handle uint32) bool {
+		if !ok {
+			key, ok = handle, true
+		}
+		return key == handle
+	}
+	for i := range x.hdr.Reads {
+		if !one(x.hdr.Reads[i].Handle) {
+			return 0, false
+		}
+	}
+	for _, chunk := range x.hdr.Writes {
+		for i := range chunk {
+			if !one(chunk[i].Handle) {
+				return 0, false
+			}
+		}
+	}
+	for i := range x.hdr.Reply {
+		if !one(x.hdr.Reply[i].Handle) {
+			return 0, false
+		}
+	}
+	return key, ok
+}
+
+// reserve makes room for n gather elements and as many again as the call has
+// segments: the SGLs of the list must not move while it grows.
+func (x *exch) reserve(n int) {
+	n += len(x.hdr.Reply)
+	for _, chunk := range x.hdr.Writes {
+		n += len(chunk)
+	}
+	if cap(x.sges) < n {
+		x.sges = make([]fabric.SGE, 0, n)
+	}
+	x.sges = x.sges[:0]
+}
+
+// write adds the Writes of x.parts, one after the other, to the segments of an
+// offered chunk, and the lengths to what is returned. Each segment is filled
+// before the next one is used (RFC 5666 section 3.6). False means that the
+// chunk is too short; nothing has been written.
+func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
+	var room uint64
+	for i := range offered {
+		room += uint64(offered[i].Length)
+	}
+	var need uint64
+	for i := range x.parts {
+		need += uint64(len(x.parts[i].Buf))
+	}
+	if need > room {
+		return false
+	}
+	maxSGE := max(x.c.caps.MaxSendSGE, 1)
+	parts := x.parts
+	for i := 0; len(parts) > 0; i++ {
+		seg := &offered[i]
+		left, offset := int(min(uint64(seg.Length), need)), seg.Offset
+		for left > 0 && len(parts) > 0 {
+			start, n := len(x.sges), 0
+			for left > 0 && len(parts) > 0 && len(x.sges)-start < maxSGE {
+				p := &parts[0]
+				k := min(left, len(p.Buf))
+				if k > 0 {
+					x.sges = append(x.sges, fabric.SGE{Buf: p.Buf[:k], LKey: p.LKey})
+				}
+				p.Buf = p.Buf[k:]
+				n, left = n+k, left-k
+				if len(p.Buf) == 0 {
+					parts = parts[1:]
+				}
+			}
+			if n == 0 {
+				break
+			}
+			x.wrs = append(x.wrs, fabric.SendWR{
+				ID: wrID(wrWrite, x.idx), Op: fabric.OpWrite, SGL: x.sges[start:len(x.sges):len(x.sges)],
+				RKey: seg.Handle, RemoteOffset: offset,
+			})
+			offset += uint64(n)
+			ret[i].Length += uint32(n)
+		}
+		for len(parts) > 0 && len(parts[0].Buf) == 0 {
+			parts = parts[1:]
+		}
+	}
+	return true
+}
+
+// spliceInline puts the items that stay inline into the stream of n bytes at
+// the start of b, from the last to the first.
+func (x *exch) spliceInline(b []byte, n, moved int) {
+	end := len(b)
+	for i := len(x.items) - 1; i >= moved; i-- {
+		it := &x.items[i]
+		tail := n - it.at
+		copy(b[end-tail:end], b[it.at:n])
+		end -= tail + xdr.Padded(len(it.data))
+		k := copy(b[end:], it.data)
+		clear(b[end+k : end+xdr.Padded(k)])
+		n = it.at
+	}
+}
+
+// gather lists the parts of the RPC message for the reply chunk, without the
+// items that went to write chunks.
+func (x *exch) gather(rpc, results []byte, moved int) bool {
+	parts := x.parts[:0]
+	// The RPC header and padding come from the send buffer, behind the
+	// transport header that RDMA_NOMSG puts there.
+	at := x.base
+	own := func(b []byte) bool {
+		if at+len(b) > len(x.out.b) {
+			return false
+		}
+		copy(x.out.b[at:], b)
+		parts = append(parts, fabric.SGE{Buf: x.out.b[at : at+len(b)], LKey: x.out.key})
+		at += len(b)
+		return true
+	}
+	// Results in place start right behind the header; those moved elsewhere by
+	// append are ordinary memory.
+	key, inPlace := fabric.LocalDMAKey, false
+	if len(results) > 0 {
+		start := x.base + acceptedSize
+		inPlace = start < len(x.out.b) && &results[0] == &x.out.b[start]
+	}
+	switch {
+	case inPlace:
+		key = x.out.key
+	case !x.c.caps.LocalDMA && len(results) > 0:
+		b, err := x.alloc(len(results))
+		if err != nil {
+			return false
+		}
+		copy(b.b, results)
+		results, key = b.b[:len(results)], b.key
+	}
+	if !own(rpc) {
+		return false
+	}
+	if inPlace {
+		at += len(results)
+	}
+	from := 0
+	for i := moved; i < len(x.items); i++ {
+		it := &x.items[i]
+		if it.at > from {
+			parts = append(parts, fabric.SGE{Buf: results[from:it.at], LKey: key})
+			from = it.at
+		}
+		if len(it.data) > 0 {
+			parts = append(parts, fabric.SGE{Buf: it.data, LKey: it.key})
+		}
+		if pad := xdr.Pad(len(it.data)); pad > 0 && !own(zeros[:pad]) {
+			return false
+		}
+	}
+	if len(results) > from {
+		parts = append(parts, fabric.SGE{Buf: results[from:], LKey: key})
+	}
+	x.parts = parts
+	x.reserveMore(len(parts))
+	return true
+}
+
+// reserveMore makes room for n more gather elements; lists formed before keep
+// the memory they have.
+func (x *exch) reserveMore(n int) {
+	n += len(x.hdr.Reply) + 1
+	if cap(x.sges)-len(x.sges) < n {
+		x.sges = append(make([]fabric.SGE, 0, len(x.sges)+n), x.sges...)
+	}
+}
+
+// alloc takes a buffer that the exchange keeps until its reply is out.
+func (x *exch) alloc(n int) (*buffer, error) {
+	b, err := x.c.arena.get(n)
+	if err == nil {
+		x.mems = append(x.mems, b)
+	}
+	return b, err
+}
+
+// refuse answers with RDMA_ERROR instead of a reply.
+func (x *exch) refuse(code rpcrdma.ErrCode) {
+	if !x.takeBack() {
+		return
+	}
+	if x.begin() != nil {
+		x.c.fc.Close()
+		x.abandon()
+		return
+	}
+	x.error(code, rpcrdma.Version1)
+}
+
+// error sends RDMA_ERROR in place of whatever was being built.
+func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
+	c := x.c
+	h := rpcrdma.Header{
+		XID: x.hdr.XID, Vers: vers, Credit: uint32(c.rsp.grant.Load()),
+		Proc: rpcrdma.ProcError, Err: code,
+	}
+	if code == rpcrdma.ErrVers {
+		h.VersLow, h.VersHigh = rpcrdma.Version1, rpcrdma.Version1
+		c.stats.errVers.Add(1)
+	} else {
+		c.stats.errChunk.Add(1)
+	}
+	x.rh.Proc = rpcrdma.ProcError
+	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
+	x.finishList(rpcrdma.AppendHeader(x.out.b[:0], &h))
+	x.post()
+}
+
+// refuse answers the message in rb, which has no usable header, with RDMA_ERROR.
+// Leader.
+func (r *responder) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) {
+	x := r.take(rb)
+	if x == nil {
+		return
+	}
+	x.fast = true
+	x.hdr.XID = xid
+	x.hdr.Reads, x.hdr.Writes, x.hdr.Reply, x.hdr.HasReply = x.hdr.Reads[:0], x.hdr.Writes[:0], x.hdr.Reply[:0], false
+	if x.begin() != nil {
+		r.c.die(errNoMemory)
+		return
+	}
+	x.error(code, vers)
+}

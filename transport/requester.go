@@ -1,0 +1,548 @@
+package transport
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// The requester's half of a connection: slots and credits.
+//
+// A slot is a place for a call, with everything that call needs. Taking a slot
+// is taking a credit. The xid is the slot's number and a generation, so that a
+// reply finds its call by an index and a compare, and a late reply finds the
+// generation changed.
+type requester struct {
+	c *conn
+
+	// Guarded by conn.mu.
+	slots     []*slot
+	free      []*slot
+	inUse     int      // slots that are not free: calls without a reply
+	grant     int      // the latest grant, within what we asked for
+	line      waitList // callers that wait for a slot, first come, first served
+	completed uint64   // calls completed, for the background leader
+	drained   *waiter  // waits for inUse to become zero
+}
+
+// A slot's life, guarded by conn.mu:
+//
+//	free -> pending -> answered -> done -> free          its reply came
+//	        pending -> cancelled -> zombie -> free       its caller gave up
+//
+// A slot is answered while the memory that the call exposed is being fenced,
+// and done when its caller may go on. A cancelled slot is fenced too before its
+// caller goes on; then it stays a zombie, its credit and its send buffer taken,
+// until the peer's reply shows that it is through with the call.
+type slotState uint8
+
+const (
+	slotFree slotState = iota
+	slotPending
+	slotAnswered
+	slotCancelled
+	slotZombie
+	slotDone
+)
+
+// xid = generation << slotBits | slot number.
+const slotBits = 14
+
+type slot struct {
+	waiter // the caller
+	c      *conn
+	idx    uint32
+	gen    uint32
+	state  slotState
+	err    error // of a slot that is done
+	late   bool  // the reply came while the slot was cancelled
+	fences int   // local invalidations under way
+
+	call *Call
+	hdr  rpcrdma.Header // of the call: what was offered
+	send *buffer        // the message as sent
+	long *buffer        // the RPC message of a long call
+	back *buffer        // memory of the reply chunk
+	msg  int            // length of the reply message in back; 0: it came inline
+
+	exposed []exposure
+	nexp    int
+	wrs     []fabric.SendWR
+	sge     [1]fabric.SGE
+}
+
+func (s *slot) xid() uint32 { return s.gen<<slotBits | s.idx }
+
+func (r *requester) init(c *conn) {
+	r.c = c
+	r.grant = 1 // RFC 8166 section 3.3.3: until the first reply
+	r.line.init()
+}
+
+var linePool = sync.Pool{New: func() any { return newWaiter() }}
+
+// acquire takes a slot, or waits for one.
+func (r *requester) acquire(ctx context.Context) (*slot, error) {
+	c := r.c
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if err := r.refuse(); err != nil {
+		c.mu.Unlock()
+		return nil, err
+	}
+	if r.inUse < r.grant && r.line.empty() {
+		s := r.take()
+		c.mu.Unlock()
+		return s, nil
+	}
+	w := linePool.Get().(*waiter)
+	defer linePool.Put(w)
+	w.slot = nil
+	r.line.push(w)
+	c.mu.Unlock()
+
+	select {
+	case <-w.wake:
+	case <-ctx.Done():
+		c.mu.Lock()
+		queued := w.queued
+		if queued {
+			r.line.remove(w)
+		}
+		c.mu.Unlock()
+		if queued {
+			return nil, ctx.Err()
+		}
+		<-w.wake // given a slot at the same moment: use it
+	}
+	if w.slot == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, r.refuse()
+	}
+	return w.slot, nil
+}
+
+// refuse says why there are no new calls. mu is held.
+func (r *requester) refuse() error {
+	if r.c.err != nil {
+		return r.c.err
+	}
+	if r.c.closing {
+		return &ClosedError{Addr: r.c.addr(), Reason: errClosing}
+	}
+	return nil
+}
+
+// take takes a slot; the caller knows that there is a credit. mu is held.
+func (r *requester) take() *slot {
+	var s *slot
+	if n := len(r.free); n > 0 {
+		s = r.free[n-1]
+		r.free = r.free[:n-1]
+	} else {
+		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: rand.Uint32()}
+		s.wake = make(chan struct{}, 1)
+		r.slots = append(r.slots, s)
+	}
+	r.inUse++
+	s.ready, s.err, s.late = false, nil, false
+	return s
+}
+
+// release frees a slot that the peer owes nothing any more, and returns the
+// caller in line that was given it, to be woken. mu is held.
+func (r *requester) release(s *slot) *waiter {
+	s.state = slotFree
+	s.gen++
+	s.call = nil
+	r.free = append(r.free, s)
+	r.inUse--
+	if r.inUse == 0 && r.c.ended {
+		r.c.arena.drop() // which finish left to the last call
+	}
+	if r.inUse == 0 && r.drained != nil {
+		w := r.drained
+		r.drained = nil
+		return w
+	}
+	return r.nextInLine()
+}
+
+// nextInLine gives a slot to the first caller in line, if there is a credit.
+// mu is held.
+func (r *requester) nextInLine() *waiter {
+	if r.inUse >= r.grant || r.c.ended {
+		return nil
+	}
+	w := r.line.pop()
+	if w != nil {
+		w.slot = r.take()
+	}
+	return w
+}
+
+// giveBack releases the slot of a call that is over.
+func (s *slot) giveBack() {
+	c := s.c
+	c.mu.Lock()
+	w := c.req.release(s)
+	c.mu.Unlock()
+	if w != nil {
+		w.wake <- struct{}{}
+	}
+}
+
+// call makes one call. See Client.Call.
+func (c *conn) call(ctx context.Context, call *Call) error {
+	s, err := c.req.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.build(call); err != nil {
+		s.unexpose()
+		s.giveBack()
+		return err
+	}
+	c.stats.calls.Add(1)
+	c.countCall(&s.hdr)
+
+	c.mu.Lock()
+	if err := c.req.refuse(); err != nil {
+		c.mu.Unlock()
+		s.unexpose()
+		s.giveBack()
+		return err
+	}
+	s.state = slotPending
+	others := c.req.inUse > 1
+	c.mu.Unlock()
+	c.sq.post(s.wrs, others)
+
+	if err := c.await(ctx, &s.waiter); err != nil && s.cancel() {
+		return err
+	}
+	if err = s.err; err == nil {
+		err = s.results()
+	}
+	s.unexpose()
+	s.giveBack()
+	return err
+}
+
+// results takes the reply message apart. The slot is done: nobody else touches
+// the memory.
+func (s *slot) results() error {
+	call := s.call
+	if s.msg > 0 {
+		call.store = append(call.store[:0], s.back.b[:s.msg]...)
+	}
+	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
+	if err != nil {
+		return &ReplyError{XID: s.xid(), Reason: err.Error()}
+	}
+	if call.Reply.XID != s.xid() {
+		return &ReplyError{XID: s.xid(), Reason: "its RPC message has another xid"}
+	}
+	if call.raw != nil {
+		call.Results = call.store
+		return nil
+	}
+	call.Results = call.store[n:]
+	return call.Reply.Err()
+}
+
+// cancel ends a call whose caller does not wait for the reply any more. It
+// returns when the peer cannot reach the call's memory. False means that the
+// reply was there already, and the call is done in the ordinary way.
+func (s *slot) cancel() bool {
+	c := s.c
+	background := context.Background()
+	c.mu.Lock()
+	if s.state != slotPending {
+		c.mu.Unlock()
+		c.await(background, &s.waiter)
+		return false
+	}
+	s.state = slotCancelled
+	s.wrs = s.invalidations(s.wrs[:0])
+	s.fences = len(s.wrs)
+	c.mu.Unlock()
+	c.stats.cancelled.Add(1)
+	if len(s.wrs) > 0 {
+		c.sq.post(s.wrs, false)
+		c.await(background, &s.waiter)
+	}
+	s.unexpose()
+
+	c.mu.Lock()
+	var w *waiter
+	if s.late || c.ended {
+		w = c.req.release(s)
+	} else {
+		s.state = slotZombie
+		s.call = nil
+	}
+	c.mu.Unlock()
+	if w != nil {
+		w.wake <- struct{}{}
+	}
+	return true
+}
+
+// lookup finds the call that a message is about. mu is held.
+func (r *requester) lookup(xid uint32) *slot {
+	i := xid & (1<<slotBits - 1)
+	if int(i) >= len(r.slots) || r.slots[i].state == slotFree || r.slots[i].xid() != xid {
+		return nil
+	}
+	return r.slots[i]
+}
+
+// knows tells whether xid is one of our calls. Leader.
+func (r *requester) knows(xid uint32) bool {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return r.lookup(xid) != nil
+}
+
+// answer finds the call that a message answers and marks it as answered. It
+// returns nil when nobody waits for the answer. Leader.
+func (r *requester) answer(xid uint32) *slot {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := r.lookup(xid)
+	switch {
+	case s != nil && s.state == slotPending:
+		s.state = slotAnswered
+		return s
+	case s != nil && s.state == slotZombie:
+		if w := r.release(s); w != nil {
+			c.wakes = append(c.wakes, w)
+		}
+	case s != nil && s.state == slotCancelled:
+		s.late = true
+	}
+	c.stats.dropped.Add(1)
+	return nil
+}
+
+// reply handles a message that is the reply to a call. Leader.
+func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
+	r.setGrant(int(h.Credit))
+	s := r.answer(h.XID)
+	if s == nil {
+		if wc.WithInv && r.exposes(wc.InvalidatedKey) {
+			r.c.die(errInvalidate)
+		}
+		return
+	}
+	r.c.stats.replies.Add(1)
+	if wc.WithInv {
+		if !s.closed(wc.InvalidatedKey) {
+			r.c.die(errInvalidate)
+		}
+		r.c.stats.remoteInv.Add(1)
+	}
+	s.err = s.accept(h, payload)
+	s.fence()
+}
+
+// exposes tells whether a pending call has exposed memory with this handle. A
+// late reply may invalidate what its own call had exposed, and nothing else.
+// Leader.
+func (r *requester) exposes(key uint32) bool {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	for _, s := range r.slots {
+		if s.state == slotPending && s.closed(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// setGrant takes the credits of a reply: an absolute value, in which zero counts
+// as one (RFC 8166 section 3.3.1). The receives for that many replies are posted
+// before more calls are let go. Leader.
+func (r *requester) setGrant(n int) {
+	c := r.c
+	n = min(max(n, 1), c.cfg.Credits)
+	if n+recvSlack > len(c.rbufs) {
+		if err := c.growReceives(n + recvSlack); err != nil {
+			n = max(1, min(n, len(c.rbufs)-recvSlack))
+		}
+	}
+	c.mu.Lock()
+	if n != r.grant {
+		r.grant = n
+		for w := r.nextInLine(); w != nil; w = r.nextInLine() {
+			c.wakes = append(c.wakes, w)
+		}
+	}
+	c.mu.Unlock()
+}
+
+// accept checks a reply against what its call offered and takes the inline part
+// out of the receive buffer. Leader.
+func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
+	bad := func(reason string) error { return &ReplyError{XID: h.XID, Reason: reason} }
+	call, c := s.call, s.c
+	if len(h.Reads) > 0 {
+		return bad("it has a read list")
+	}
+	if len(h.Writes) > len(s.hdr.Writes) {
+		return bad("it returns more write chunks than the call offered")
+	}
+	placed := false
+	for i, chunk := range h.Writes {
+		n, ok := returned(chunk, s.hdr.Writes[i])
+		if !ok {
+			return bad("it returns a write chunk that the call did not offer")
+		}
+		w := &call.WriteItems[i]
+		w.N = min(n, len(w.Buf))
+		w.Chunked = n > 0
+		placed = placed || w.Chunked
+	}
+	if placed {
+		c.stats.writeChunk.Add(1)
+	}
+	n := 0
+	if h.HasReply {
+		var ok bool
+		if n, ok = returned(h.Reply, s.hdr.Reply); !ok || !s.hdr.HasReply {
+			return bad("it returns a reply chunk that the call did not offer")
+		}
+	}
+	switch {
+	case h.Proc == rpcrdma.ProcMsg && n > 0:
+		return bad("it is inline and in the reply chunk")
+	case h.Proc == rpcrdma.ProcNomsg && n == 0:
+		return bad("it has no message")
+	case h.Proc == rpcrdma.ProcMsg:
+		call.store = append(call.store[:0], payload...)
+	default:
+		if n > len(s.back.b) {
+			return bad("it is longer than the reply chunk")
+		}
+		c.stats.replyChunk.Add(1)
+	}
+	s.msg = n
+	return nil
+}
+
+// returned compares a chunk in a reply with the one that was offered: the same
+// segments, of which lengths may have become smaller. It returns the number of
+// bytes the peer says it has written. An unused chunk may have lost its
+// segments. A length may include XDR padding (RFC 5666 section 3.7).
+func returned(got, offered rpcrdma.WriteChunk) (n int, ok bool) {
+	if len(got) == 0 {
+		return 0, true
+	}
+	if len(got) != len(offered) {
+		return 0, false
+	}
+	for i, g := range got {
+		o := offered[i]
+		if g.Handle != o.Handle || g.Offset != o.Offset || uint64(g.Length) > (uint64(o.Length)+3)&^3 {
+			return 0, false
+		}
+		n += int(g.Length)
+	}
+	return n, true
+}
+
+// rdmaError handles an RDMA_ERROR: the peer refused a call of ours. Its credits
+// say nothing (RFC 5666 section 6.1: only a valid reply opens the window).
+// Leader.
+func (r *requester) rdmaError(h *rpcrdma.Header) {
+	if h.Err == rpcrdma.ErrVers {
+		r.c.stats.errVers.Add(1)
+	} else {
+		r.c.stats.errChunk.Add(1)
+	}
+	if s := r.answer(h.XID); s != nil {
+		s.err = &RDMAError{XID: h.XID, Code: h.Err, VersLow: h.VersLow, VersHi: h.VersHigh}
+		s.fence()
+	}
+}
+
+// malformed handles a message that names a call of ours but cannot be its
+// reply: the call fails, the connection lives. Leader.
+func (r *requester) malformed(xid uint32, reason string) {
+	if s := r.answer(xid); s != nil {
+		s.err = &ReplyError{XID: xid, Reason: reason}
+		s.fence()
+	}
+}
+
+// fence invalidates what is still exposed of an answered call, and completes the
+// call if nothing is. Leader.
+func (s *slot) fence() {
+	c := s.c
+	s.wrs = s.invalidations(s.wrs[:0])
+	c.mu.Lock()
+	s.fences = len(s.wrs)
+	if s.fences == 0 {
+		s.finish()
+	}
+	c.mu.Unlock()
+	if len(s.wrs) > 0 {
+		c.sq.add(s.wrs)
+	}
+}
+
+// invalidated handles the completion of a local invalidation. Leader.
+func (r *requester) invalidated(s *slot) {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.fences--; s.fences > 0 {
+		return
+	}
+	switch s.state {
+	case slotAnswered:
+		s.finish()
+	case slotCancelled:
+		c.markReady(&s.waiter)
+	}
+}
+
+// finish completes a call. mu is held. Leader.
+func (s *slot) finish() {
+	s.state = slotDone
+	s.c.req.completed++
+	s.c.markReady(&s.waiter)
+}
+
+// fail ends all calls with the connection. The adapter has let go of all memory
+// already. mu is held. Leader.
+func (r *requester) fail(err error) {
+	for _, s := range r.slots {
+		switch s.state {
+		case slotPending, slotAnswered:
+			s.err = err
+			s.finish()
+		case slotCancelled:
+			r.c.markReady(&s.waiter)
+		case slotZombie:
+			s.state = slotFree
+			r.inUse--
+		}
+	}
+	for w := r.line.pop(); w != nil; w = r.line.pop() {
+		r.c.wakes = append(r.c.wakes, w)
+	}
+	if r.drained != nil {
+		r.c.wakes = append(r.c.wakes, r.drained)
+		r.drained = nil
+	}
+}

@@ -1,0 +1,501 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// The responder's half of a connection: exchanges and grants.
+//
+// A call that arrives takes an exchange. The leader pulls its read chunks, so
+// that the service sees the whole RPC message in one piece, whatever way it
+// came. Small calls run on the leader, the others on a goroutine each; both
+// answer with one posted list: the Writes into the call's chunks, and the Send.
+//
+// The grant is what we have posted receives for. It starts small, and doubles
+// when a client has half of it in use, up to what it asks for and what the
+// configuration allows.
+type responder struct {
+	c     *conn
+	svc   service // nil: this end serves nothing
+	grant atomic.Int64
+
+	ctx    context.Context // of handlers; ends with the connection
+	cancel context.CancelFunc
+
+	// leader
+	exchs   []*exch
+	free    []*exch
+	reading int     // Reads posted and not completed
+	readq   []*exch // exchanges with Reads to post, first come, first served
+	memory  int     // bytes held by pulled calls
+	memq    []*exch // exchanges that wait for memory
+	stop    bool    // no new calls are taken
+}
+
+// A service executes calls.
+type service interface {
+	// dispatch is called by the leader with a whole call in x.msg. It must see
+	// to it that x.reply, x.refuse or x.drop is called once, now or later.
+	dispatch(x *exch)
+}
+
+// An exch is one call being answered. States, guarded by conn.mu:
+//
+//	free -> pulling -> executing -> (posting) -> replying -> free
+//
+// Memory of an exchange belongs to the leader while it is pulling, to the
+// service while it is executing, and to the adapter while it is replying.
+type exchState uint8
+
+const (
+	exchFree exchState = iota
+	exchPulling
+	exchExecuting
+	exchPosting // the service has answered, on a goroutine of its own
+	exchReplying
+)
+
+type exch struct {
+	c     *conn
+	idx   uint32
+	state exchState
+
+	hdr rpcrdma.Header // of the call: the chunks to use
+	rb  *recvBuf       // the receive buffer that msg is in; nil when it is in mem
+	mem *buffer        // the assembled message
+	msg []byte         // the whole RPC call message
+
+	reads    []pull
+	next     int // first of reads not posted
+	underway int // Reads posted and not completed
+
+	call oncrpc.CallHeader
+	fast bool // executing on the leader
+	req  Request
+	res  Response
+
+	out   *buffer        // the reply as sent; see reply.go
+	rh    rpcrdma.Header // its header
+	base  int            // offset of the RPC message in out
+	items []item
+	mems  []*buffer // handed out by Response.Alloc
+	parts []fabric.SGE
+	sges  []fabric.SGE
+	wrs   []fabric.SendWR
+	recv  [1]fabric.RecvWR
+}
+
+// A pull is one RDMA Read to do.
+type pull struct {
+	handle uint32
+	offset uint64
+	dst    [1]fabric.SGE
+}
+
+func (r *responder) init(c *conn) {
+	r.c = c
+	r.grant.Store(1)
+}
+
+func (r *responder) serves() bool { return r.svc != nil }
+
+// grow posts receives for n calls and grants them. Leader, or before set-up.
+func (r *responder) grow(n int) error {
+	if err := r.c.growReceives(n + recvSlack); err != nil {
+		return err
+	}
+	r.grant.Store(int64(n))
+	return nil
+}
+
+// inUse is the number of calls taken and not answered. Leader.
+func (r *responder) inUse() int { return len(r.exchs) - len(r.free) }
+
+// take takes an exchange for the message in rb. A client that obeys its grant
+// has at most that many calls here, and as many replies on their way out.
+// Leader.
+func (r *responder) take(rb *recvBuf) *exch {
+	var x *exch
+	if n := len(r.free); n > 0 {
+		x = r.free[n-1]
+		r.free = r.free[:n-1]
+	} else {
+		if len(r.exchs) >= 2*int(r.grant.Load())+recvSlack+len(r.c.wcs) {
+			r.c.die(errOverrun)
+			return nil
+		}
+		x = &exch{c: r.c, idx: uint32(len(r.exchs))}
+		x.req.x, x.res.x = x, x
+		r.exchs = append(r.exchs, x)
+	}
+	x.rb = rb
+	r.setState(x, exchPulling)
+	return x
+}
+
+func (r *responder) setState(x *exch, s exchState) {
+	r.c.mu.Lock()
+	x.state = s
+	r.c.mu.Unlock()
+}
+
+// call takes a call: its header h, and payload, which is what follows it in rb.
+// Leader.
+func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool) {
+	c := r.c
+	if r.stop {
+		c.stats.dropped.Add(1)
+		c.receiveDone(rb)
+		return
+	}
+	x := r.take(rb)
+	if x == nil {
+		return
+	}
+	x.hdr, *h = *h, x.hdr
+	if g := int(r.grant.Load()); r.inUse() > g/2 {
+		if n := min(2*g, int(x.hdr.Credit), c.cfg.Credits); n > g {
+			_ = r.grow(n) // without memory the grant stays
+		}
+	}
+	result := planBad
+	if xidOK {
+		result = x.plan(payload)
+	}
+	if result != planBad {
+		c.stats.calls.Add(1)
+		c.countCall(&x.hdr)
+	}
+	if result == planWait {
+		x.msg = payload // in the receive buffer, which is held
+		r.memq = append(r.memq, x)
+		return
+	}
+	r.proceed(x, result)
+}
+
+// proceed goes on with a planned call. Leader.
+func (r *responder) proceed(x *exch, p planResult) {
+	switch p {
+	case planBad:
+		x.fast = true
+		x.refuse(rpcrdma.ErrChunk)
+	case planWhole:
+		r.execute(x)
+	case planPull:
+		r.readq = append(r.readq, x)
+		r.startReads()
+	}
+}
+
+// execute hands a whole call to the service. Leader.
+func (r *responder) execute(x *exch) {
+	r.setState(x, exchExecuting)
+	x.fast = true
+	r.svc.dispatch(x)
+}
+
+// countCall counts a call by the chunks it has, sent or received.
+func (c *conn) countCall(h *rpcrdma.Header) {
+	switch st := c.stats; {
+	case h.Proc == rpcrdma.ProcNomsg:
+		st.longCall.Add(1)
+	case len(h.Reads) > 0:
+		st.readChunk.Add(1)
+	case len(h.Writes) == 0 && !h.HasReply:
+		st.inline.Add(1)
+	}
+}
+
+type planResult uint8
+
+const (
+	planBad   planResult = iota // ERR_CHUNK
+	planWhole                   // the message is there
+	planPull                    // Reads are to be done
+	planWait                    // there is no memory for it now
+)
+
+// plan checks the chunk lists of a call, and lays out how its message is put
+// together. Leader.
+//
+// A position counts from the RPC message's first byte, in the message as it was
+// before chunks were taken out (RFC 8166 section 3.4.4). An item's padding is
+// part of that, but not of what is sent, as a rule: it is accepted in the
+// chunk, inline behind it, or absent (RFC 5666 section 3.7).
+func (x *exch) plan(payload []byte) planResult {
+	h := &x.hdr
+	for i := range h.Writes {
+		if len(h.Writes[i]) == 0 {
+			return planBad
+		}
+	}
+	var lead int // entries of the position-zero chunk
+	var base uint64
+	for lead < len(h.Reads) && h.Reads[lead].Position == 0 {
+		base += uint64(h.Reads[lead].Length)
+		lead++
+	}
+	long := h.Proc == rpcrdma.ProcNomsg
+	if long != (lead > 0) {
+		return planBad
+	}
+	if !long {
+		base = uint64(len(payload))
+		if len(h.Reads) == 0 {
+			x.msg = payload
+			return planWhole
+		}
+	}
+	// The assembled message is no longer than this.
+	size := base
+	for i := range h.Reads[lead:] {
+		size += uint64(h.Reads[lead+i].Length) + 3
+	}
+	if size > uint64(x.c.cfg.MaxMessage) || base < 8 {
+		return planBad
+	}
+	r := &x.c.rsp
+	if need := classSize(int(size)); r.memory > 0 && r.memory+need > x.c.cfg.MaxMemory {
+		return planWait
+	}
+	var err error
+	if x.mem, err = x.c.arena.get(int(size)); err != nil {
+		return planBad
+	}
+	r.memory += len(x.mem.b)
+	if !x.assemble(payload, lead) {
+		return planBad
+	}
+	if len(x.reads) == 0 {
+		return planWhole
+	}
+	return planPull
+}
+
+// assemble copies what is inline into place and lists the Reads for the rest.
+func (x *exch) assemble(inline []byte, lead int) bool {
+	h := &x.hdr
+	out := x.mem.b
+	x.reads, x.next, x.underway = x.reads[:0], 0, 0
+	zero := h.Reads[:lead] // what is left of the position-zero chunk
+	var zoff uint32        // bytes used of its first entry
+	left := uint64(len(inline))
+	for i := range zero {
+		left += uint64(zero[i].Length)
+	}
+
+	pos := 0
+	// base moves n bytes of the message without its chunks; n <= left.
+	base := func(n int) {
+		left -= uint64(n)
+		if len(inline) > 0 {
+			pos += copy(out[pos:], inline[:n])
+			inline = inline[n:]
+			return
+		}
+		for n > 0 {
+			s := &zero[0]
+			k := min(n, int(s.Length-zoff))
+			x.pull(s.Handle, s.Offset+uint64(zoff), out[pos:pos+k])
+			pos, n, zoff = pos+k, n-k, zoff+uint32(k)
+			if zoff == s.Length {
+				zero, zoff = zero[1:], 0
+			}
+		}
+	}
+	rest := h.Reads[lead:]
+	for len(rest) > 0 {
+		at := int(rest[0].Position)
+		if at%4 != 0 || at < pos || uint64(at-pos) > left {
+			return false // out of order, or beyond the message
+		}
+		base(at - pos)
+		for len(rest) > 0 && int(rest[0].Position) == at {
+			s := &rest[0]
+			x.pull(s.Handle, s.Offset, out[pos:pos+int(s.Length)])
+			pos += int(s.Length)
+			rest = rest[1:]
+		}
+		pad := xdr.Pad(pos)
+		clear(out[pos : pos+pad])
+		pos += pad
+		if pad > 0 && left%4 == uint64(pad) && len(inline) > 0 {
+			inline = inline[pad:] // the sender left the padding inline
+			left -= uint64(pad)
+		}
+	}
+	base(int(left))
+	x.msg = out[:pos]
+	// The receive buffer is not needed any more.
+	x.c.receiveDone(x.rb)
+	x.rb = nil
+	return true
+}
+
+func (x *exch) pull(handle uint32, offset uint64, dst []byte) {
+	if len(dst) > 0 {
+		x.reads = append(x.reads, pull{handle, offset, [1]fabric.SGE{{Buf: dst, LKey: x.mem.key}}})
+	}
+}
+
+// startReads posts Reads as far as they are allowed at once. Leader.
+func (r *responder) startReads() {
+	var wr [1]fabric.SendWR
+	for r.reading < maxReads && len(r.readq) > 0 {
+		x := r.readq[0]
+		if x.next == len(x.reads) {
+			r.readq = r.readq[1:]
+			continue
+		}
+		p := &x.reads[x.next]
+		x.next++
+		x.underway++
+		r.reading++
+		wr[0] = fabric.SendWR{
+			ID: wrID(wrRead, x.idx), Op: fabric.OpRead, Flags: fabric.Signaled,
+			SGL: p.dst[:], RKey: p.handle, RemoteOffset: p.offset,
+		}
+		r.c.stats.readBytes.Add(uint64(len(p.dst[0].Buf)))
+		r.c.sq.add(wr[:])
+	}
+}
+
+// readDone handles the completion of a Read. One that failed has ended the
+// connection. Leader.
+func (r *responder) readDone(x *exch, wc *fabric.WC) {
+	r.reading--
+	x.underway--
+	if wc.Status == fabric.WCSuccess && x.underway == 0 && x.next == len(x.reads) {
+		r.execute(x)
+	}
+	r.startReads()
+}
+
+// sent handles the completion of a reply's Send: the exchange is over, and its
+// memory may serve calls that wait for some. Leader.
+func (r *responder) sent(x *exch) {
+	if x.mem != nil {
+		r.memory -= len(x.mem.b)
+	}
+	x.release()
+	r.setState(x, exchFree)
+	r.free = append(r.free, x)
+	for len(r.memq) > 0 {
+		x := r.memq[0]
+		p := x.plan(x.msg)
+		if p == planWait {
+			return
+		}
+		r.memq = r.memq[1:]
+		r.proceed(x, p)
+	}
+}
+
+// release gives back what an exchange holds.
+func (x *exch) release() {
+	c := x.c
+	for i := range x.items {
+		if f := x.items[i].release; f != nil {
+			f()
+		}
+	}
+	clear(x.items)
+	x.items = x.items[:0]
+	if x.mem != nil {
+		c.arena.put(x.mem)
+		x.mem = nil
+	}
+	for _, b := range x.mems {
+		c.arena.put(b)
+	}
+	clear(x.mems)
+	x.mems = x.mems[:0]
+	x.msg, x.res.Results = nil, nil
+	x.req.Args = nil
+	clear(x.parts)
+	clear(x.sges)
+}
+
+// abort ends all exchanges with the connection; those that are being executed
+// end when their service answers. The adapter has let go of all memory. Leader.
+func (r *responder) abort() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	for _, x := range r.exchs {
+		r.c.mu.Lock()
+		over := x.state == exchPulling || x.state == exchReplying
+		if over {
+			x.state = exchFree
+		}
+		r.c.mu.Unlock()
+		if over {
+			x.release()
+		}
+	}
+}
+
+// later moves an exchange off the leader: the service answers from a goroutine
+// of its own. The arena stays until then.
+func (x *exch) later() {
+	x.fast = false
+	x.c.arena.hold()
+}
+
+// takeBack takes the exchange back from its service, to build the reply. False
+// means that the connection has ended, and there is nothing to be done.
+func (x *exch) takeBack() bool {
+	c := x.c
+	c.mu.Lock()
+	ended := c.ended
+	if !x.fast {
+		x.state = exchPosting
+	}
+	c.mu.Unlock()
+	if ended {
+		x.abandon()
+	}
+	return !ended
+}
+
+// abandon ends an exchange that the end of the connection has overtaken.
+func (x *exch) abandon() {
+	x.release()
+	if !x.fast {
+		x.c.arena.drop()
+	}
+}
+
+// post sends the exchange's list of requests. The receive that its call used is
+// posted first: the reply allows the client to send another call. Once the list
+// is queued the exchange is the leader's.
+func (x *exch) post() {
+	c, rb, fast := x.c, x.rb, x.fast
+	x.rb = nil
+	if rb != nil && fast {
+		c.receiveDone(rb)
+	} else if rb != nil {
+		x.recv[0] = c.recvWR(rb)
+		_ = c.fc.PostRecv(x.recv[:])
+	}
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		x.abandon()
+		return
+	}
+	x.state = exchReplying
+	c.sq.add(x.wrs)
+	c.mu.Unlock()
+	if !fast { // the leader flushes at the end of its pass
+		c.sq.post(nil, true)
+		c.arena.drop()
+	}
+}

@@ -1,0 +1,78 @@
+package transport
+
+import (
+	"net"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// ConnInfo is what the set-up of a connection agreed on.
+type ConnInfo struct {
+	Provider   string
+	LocalAddr  net.Addr
+	RemoteAddr net.Addr
+	Version    uint32 // of RPC-over-RDMA
+
+	// PrivateData: the peer sent an RFC 8797 message; PeerSend and PeerRecv
+	// are the sizes in it, in bytes.
+	PrivateData        bool
+	PeerSend, PeerRecv int
+
+	// InlineSend and InlineRecv are the thresholds in force for messages
+	// sent and received by this end, in bytes, transport header included.
+	InlineSend, InlineRecv int
+
+	// RemoteInvalidation: both ends allow Send with Invalidate.
+	RemoteInvalidation bool
+
+	// Credits is, at a client, the latest grant (1 before the first reply),
+	// and at a server what it grants at the moment.
+	Credits int
+
+	Capabilities fabric.Capabilities
+}
+
+// Stats are counters of a connection, or of all connections of a server. Calls
+// and replies are counted where they are made, as well as where they arrive.
+type Stats struct {
+	Calls   uint64 // calls sent, or received and valid
+	Replies uint64 // replies received, or sent
+
+	Inline      uint64 // calls with no chunk in either direction
+	ReadChunk   uint64 // calls with arguments in read chunks
+	LongCall    uint64 // calls as a whole in a position-zero read chunk
+	WriteChunk  uint64 // calls with results placed in write chunks
+	ReplyChunk  uint64 // calls with a reply placed in a reply chunk
+	Invalidated uint64 // replies that came or went with remote invalidation
+
+	ReadBytes  uint64 // moved by RDMA Read for calls, in bytes
+	WriteBytes uint64 // moved by RDMA Write for replies, in bytes
+
+	ErrVers   uint64 // RDMA_ERROR messages with ERR_VERS, sent or received
+	ErrChunk  uint64 // RDMA_ERROR messages with another code
+	Dropped   uint64 // messages ignored: short, late, unexpected, RDMA_DONE
+	Cancelled uint64 // calls given up before their reply
+
+	Conns     uint64 // connections accepted (servers)
+	OpenConns uint64 // connections open now (servers)
+}
+
+// counters are the live form of Stats. A connection's are updated by whoever
+// moves it, a server's by many.
+type counters struct {
+	calls, replies                                                 atomic.Uint64
+	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv atomic.Uint64
+	readBytes, writeBytes                                          atomic.Uint64
+	errVers, errChunk, dropped, cancelled                          atomic.Uint64
+}
+
+func (c *counters) snapshot() Stats {
+	return Stats{
+		Calls: c.calls.Load(), Replies: c.replies.Load(),
+		Inline: c.inline.Load(), ReadChunk: c.readChunk.Load(), LongCall: c.longCall.Load(),
+		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(),
+		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
+		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
+	}
+}
