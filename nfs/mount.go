@@ -1,0 +1,244 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A Mount is an export that a path lies in.
+type Mount struct {
+	Export string     // its directory, such as "/srv/data"
+	Root   FileHandle // of that directory
+	Rest   string     // the path below it, without '/' in front; empty: the directory itself
+}
+
+// Mnt asks for the root handle of an exported directory. RFC 1813 section 5.2.1.
+func (c *Client) Mnt(ctx context.Context, dir string) (FileHandle, error) {
+	if len(dir) > MaxMountPath {
+		return FileHandle{}, &MountError{Dir: dir, Status: MountNameTooLong}
+	}
+	p := DirPath(dir)
+	var res MntRes
+	if err := c.mount(ctx, MountProcMnt, p.Append(nil), res.Decode); err != nil {
+		return FileHandle{}, err
+	}
+	if res.Status != MountOK {
+		return FileHandle{}, &MountError{Dir: dir, Status: res.Status}
+	}
+	return res.Handle, nil
+}
+
+// Umnt tells the server that a directory is no longer in use. Servers keep the
+// list for information only; nothing else changes. RFC 1813 section 5.2.3.
+func (c *Client) Umnt(ctx context.Context, dir string) error {
+	if len(dir) > MaxMountPath {
+		return &MountError{Dir: dir, Status: MountNameTooLong}
+	}
+	p := DirPath(dir)
+	return c.mount(ctx, MountProcUmnt, p.Append(nil), func(*xdr.Decoder) {})
+}
+
+// Exports returns what the server exports. RFC 1813 section 5.2.5.
+func (c *Client) Exports(ctx context.Context) ([]Export, error) {
+	var res ExportRes
+	err := c.mount(ctx, MountProcExport, nil, res.Decode)
+	return res.Exports, err
+}
+
+// Mounts returns what the server believes to be mounted by whom. RFC 1813 section
+// 5.2.2.
+func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
+	var res DumpRes
+	err := c.mount(ctx, MountProcDump, nil, res.Decode)
+	return res.Entries, err
+}
+
+// mount makes a call of the MOUNT program: on the RDMA connection, until a server
+// turns out not to have it there, from then on over TCP. Linux's is one.
+func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+	c.mu.Lock()
+	viaTCP := c.mountTCP
+	c.mu.Unlock()
+	if viaTCP {
+		return c.mountOverTCP(ctx, proc, args, decode)
+	}
+	err := c.mountOverRDMA(ctx, proc, args, decode)
+	if err == nil || !noMount(err) {
+		return err
+	}
+	if tcpErr := c.mountOverTCP(ctx, proc, args, decode); tcpErr != nil {
+		var re *oncrpc.RPCError
+		if errors.As(tcpErr, &re) {
+			return tcpErr // it is there, and said no
+		}
+		return &MountFallbackError{RDMA: err, TCP: tcpErr}
+	}
+	c.mu.Lock()
+	c.mountTCP = true
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+	call := transport.Call{
+		Prog: MountProgram, Vers: MountVersion, Proc: proc,
+		Cred:       c.cred,
+		Args:       args,
+		MaxResults: mountBound[proc],
+	}
+	if err := c.t.Call(ctx, &call); err != nil {
+		return fmt.Errorf("nfs: MOUNT: %w", err)
+	}
+	d := xdr.NewDecoder(call.Results)
+	decode(&d)
+	if err := d.End(); err != nil {
+		return &ReplyError{Op: "MOUNT", Reason: err.Error()}
+	}
+	return nil
+}
+
+// noMount tells whether an answer shows that there is no MOUNT on the connection,
+// and not that MOUNT said no.
+func noMount(err error) bool {
+	var rpc *oncrpc.RPCError
+	if errors.As(err, &rpc) {
+		// A server that knows the program but not the procedure is the right
+		// one to ask.
+		return rpc.Stat != oncrpc.MsgAccepted || rpc.AcceptStat != oncrpc.ProcUnavail
+	}
+	var bad *ReplyError
+	var reply *transport.ReplyError
+	var rdma *transport.RDMAError
+	return errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
+}
+
+func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+	port := c.opts.MountPort
+	if port == 0 {
+		netid := "tcp"
+		if strings.Contains(c.opts.MountHost, ":") {
+			netid = "tcp6"
+		}
+		var err error
+		port, err = LookupPort(ctx, hostPort(c.opts.MountHost, c.opts.RPCBindPort), MountProgram, MountVersion, netid)
+		if err != nil {
+			return err
+		}
+	}
+	t, err := dialTCP(ctx, hostPort(c.opts.MountHost, port), c.cred, true)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	return t.call(ctx, MountProgram, MountVersion, proc, args, decode)
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// Mount finds the export that path lies in, the longest one if there are several,
+// and gets its root handle. The answers are kept: asking again costs nothing. A
+// server that does not answer EXPORT is asked for every directory on the way to
+// path, from the root down, until it gives a handle.
+func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
+	path = cleanPath(path)
+	c.mu.Lock()
+	exports, known := c.exports, c.exported
+	// Handles found without EXPORT count as exports.
+	dir, ok := "", false
+	if !known {
+		for d := range c.roots {
+			if within(path, d) && (!ok || len(d) > len(dir)) {
+				dir, ok = d, true
+			}
+		}
+	}
+	c.mu.Unlock()
+
+	if !known && !ok {
+		var err error
+		exports, err = c.Exports(ctx)
+		var rpc *oncrpc.RPCError
+		switch {
+		case err == nil:
+			c.mu.Lock()
+			c.exports, c.exported = exports, true
+			c.mu.Unlock()
+			known = true
+		case errors.As(err, &rpc) && rpc.Stat == oncrpc.MsgAccepted && rpc.AcceptStat == oncrpc.ProcUnavail:
+			return c.probe(ctx, path)
+		default:
+			return Mount{}, err
+		}
+	}
+	if known {
+		for _, e := range exports {
+			if d := cleanPath(e.Dir); within(path, d) && (!ok || len(d) > len(dir)) {
+				dir, ok = d, true
+			}
+		}
+	}
+	if !ok {
+		return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: ErrNoExport}
+	}
+	return c.root(ctx, path, dir)
+}
+
+// probe mounts the first directory on the way to path that the server gives.
+func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
+	for end := 1; ; {
+		m, err := c.root(ctx, path, path[:end])
+		var refused *MountError
+		if err == nil || !errors.As(err, &refused) {
+			return m, err
+		}
+		if end == len(path) {
+			return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: errors.Join(ErrNoExport, err)}
+		}
+		// One more element; the first try was "/".
+		from := end
+		if end > 1 {
+			from++
+		}
+		if next := strings.IndexByte(path[from:], '/'); next >= 0 {
+			end = from + next
+		} else {
+			end = len(path)
+		}
+	}
+}
+
+// root returns the Mount of an export, whose handle it may know already.
+func (c *Client) root(ctx context.Context, path, dir string) (Mount, error) {
+	c.mu.Lock()
+	fh, ok := c.roots[dir]
+	c.mu.Unlock()
+	if !ok {
+		var err error
+		if fh, err = c.Mnt(ctx, dir); err != nil {
+			return Mount{}, err
+		}
+		c.mu.Lock()
+		c.roots[dir] = fh
+		c.mu.Unlock()
+	}
+	return Mount{Export: dir, Root: fh, Rest: below(path, dir)}, nil
+}
+
+// within tells whether the clean path lies in the clean directory.
+func within(path, dir string) bool {
+	return dir == "/" || path == dir || strings.HasPrefix(path, dir) && path[len(dir)] == '/'
+}
+
+// below is the part of path behind dir, which it lies within.
+func below(path, dir string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
+}

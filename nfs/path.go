@@ -1,0 +1,461 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Limits of paths and directories.
+const (
+	maxSymlinks  = 40 // in one path; what Linux allows
+	maxDepth     = 512
+	maxRestarts  = 3 // of a listing whose directory changes meanwhile
+	listingCount = 64 << 10
+	listingLeast = 8 << 10
+	permMask     = 0o7777
+)
+
+// A Node is an object that a path leads to.
+type Node struct {
+	Path   string // as asked for, cleaned
+	Handle FileHandle
+	Attr   Attr
+}
+
+// IsDir tells directories.
+func (n *Node) IsDir() bool { return n.Attr.Type == TypeDir }
+
+// Stat returns the object at path, an absolute path at the server that begins with
+// an export's, as in a URL. Symbolic links are followed, also the last one, as far
+// as they stay within the export.
+func (c *Client) Stat(ctx context.Context, path string) (Node, error) {
+	return c.resolve(ctx, path, true)
+}
+
+// Lstat is Stat without following the path's last element.
+func (c *Client) Lstat(ctx context.Context, path string) (Node, error) {
+	return c.resolve(ctx, path, false)
+}
+
+// resolve walks from the export's root to p. A ".." in a symbolic link goes back
+// the way that was taken, so the walk cannot get above the root: what would is
+// ErrSymlinkEscape. An absolute link is one of the server's paths; it stays within
+// the export or is refused in the same way.
+func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, error) {
+	p = cleanPath(p)
+	m, err := c.Mount(ctx, p)
+	if err != nil {
+		return Node{}, err
+	}
+	type step struct {
+		fh   FileHandle
+		attr Attr
+	}
+	rootAttr, err := c.GetAttr(ctx, m.Root)
+	if err != nil {
+		return Node{}, withPath(err, m.Export)
+	}
+	way := []step{{m.Root, rootAttr}}
+	todo := strings.Split(m.Rest, "/")
+	for links := 0; len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(way) == 1 {
+				return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
+			}
+			way = way[:len(way)-1]
+			continue
+		}
+		if len(name) > MaxName {
+			return Node{}, &Error{Op: "LOOKUP", Path: p, Status: StatusNameTooLong}
+		}
+		dir := way[len(way)-1]
+		if dir.attr.Type != TypeDir {
+			return Node{}, &Error{Op: "LOOKUP", Path: p, Status: StatusNotDir}
+		}
+		fh, attr, err := c.lookupAttr(ctx, dir.fh, name)
+		if err != nil {
+			return Node{}, withPath(err, p)
+		}
+		if attr.Type != TypeLnk || !follow && !hasNames(todo) {
+			way = append(way, step{fh, attr})
+			continue
+		}
+		if links++; links > maxSymlinks {
+			return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkLoop}
+		}
+		target, err := c.ReadLink(ctx, fh)
+		if err != nil {
+			return Node{}, withPath(err, p)
+		}
+		switch {
+		case target == "" || strings.ContainsRune(target, 0):
+			return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: &NameError{Name: target}}
+		case target[0] == '/':
+			if !within(target, m.Export) {
+				return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
+			}
+			way = way[:1]
+			target = below(target, m.Export)
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+	}
+	last := way[len(way)-1]
+	return Node{Path: p, Handle: last.fh, Attr: last.attr}, nil
+}
+
+// hasNames tells whether elements are left that lead somewhere.
+func hasNames(todo []string) bool {
+	return slices.ContainsFunc(todo, func(s string) bool { return s != "" && s != "." })
+}
+
+// lookupAttr is Lookup with the attributes, which a server may leave out.
+func (c *Client) lookupAttr(ctx context.Context, dir FileHandle, name string) (FileHandle, Attr, error) {
+	fh, post, err := c.Lookup(ctx, dir, name)
+	if err != nil {
+		return FileHandle{}, Attr{}, err
+	}
+	return c.withAttr(ctx, fh, post)
+}
+
+func (c *Client) withAttr(ctx context.Context, fh FileHandle, post PostOpAttr) (FileHandle, Attr, error) {
+	if post.Present {
+		return fh, post.Attr, nil
+	}
+	attr, err := c.GetAttr(ctx, fh)
+	return fh, attr, err
+}
+
+// parent resolves the directory of p and returns it with p's last element.
+func (c *Client) parent(ctx context.Context, p string) (dir Node, name string, err error) {
+	p = cleanPath(p)
+	if p == "/" {
+		return Node{}, "", &Error{Path: p, Op: "LOOKUP", Status: StatusInval}
+	}
+	if name = path.Base(p); len(name) > MaxName {
+		return Node{}, "", &Error{Path: p, Op: "LOOKUP", Status: StatusNameTooLong}
+	}
+	dir, err = c.resolve(ctx, path.Dir(p), true)
+	return dir, name, err
+}
+
+// ReadDir lists the directory at path, sorted by name, with the attributes and the
+// handle of every entry, without "." and "..". An entry with a name that cannot be
+// one, such as one with a '/', makes the listing fail with a *NameError. Names may
+// still mean something to the local system: see [ValidName].
+func (c *Client) ReadDir(ctx context.Context, path string) ([]DirEntry, error) {
+	n, err := c.Stat(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if !n.IsDir() {
+		return nil, &Error{Op: "READDIRPLUS", Path: n.Path, Status: StatusNotDir}
+	}
+	return c.list(ctx, n.Path, n.Handle)
+}
+
+// ListDir is ReadDir for a directory whose handle is known.
+func (c *Client) ListDir(ctx context.Context, dir FileHandle) ([]DirEntry, error) {
+	return c.list(ctx, dir.String(), dir)
+}
+
+func (c *Client) list(ctx context.Context, p string, dir FileHandle) ([]DirEntry, error) {
+	l := lister{c: c, dir: dir}
+	if lim := c.limits.Load(); lim != nil {
+		l.count = min(max(lim.dtpref, listingLeast), listingCount)
+	} else {
+		l.count = listingCount / 2
+	}
+	var err error
+	for try := 0; ; try++ {
+		err = l.run(ctx)
+		// The directory has changed so much that the server cannot go on
+		// from where it was. RFC 1813 section 3.3.17.
+		if !isStatus(err, StatusBadCookie) || try == maxRestarts {
+			break
+		}
+	}
+	if err != nil {
+		if errors.Is(err, ErrDirectory) {
+			err = &fs.PathError{Op: "readdir", Path: p, Err: err}
+		}
+		return nil, withPath(err, p)
+	}
+	slices.SortFunc(l.entries, func(a, b DirEntry) int { return strings.Compare(a.Name, b.Name) })
+	return l.entries, nil
+}
+
+// A lister collects the pages of a directory.
+type lister struct {
+	c       *Client
+	dir     FileHandle
+	count   uint32
+	plain   bool // the server has no READDIRPLUS
+	res     ReadDirPlusRes
+	entries []DirEntry
+}
+
+func (l *lister) run(ctx context.Context) error {
+	l.entries = l.entries[:0]
+	var cookie uint64
+	var verf Verf
+	// Each question continues at a cookie. A cookie that comes back has been
+	// asked for before, and the listing would go round for ever.
+	asked := map[uint64]bool{0: true}
+	for {
+		if err := l.page(ctx, cookie, verf); err != nil {
+			return err
+		}
+		for _, e := range l.res.Entries {
+			switch {
+			case e.Name == "." || e.Name == "..":
+				continue
+			case !validEntry(e.Name):
+				return &NameError{Name: e.Name}
+			case len(l.entries) == l.c.opts.MaxDirEntries:
+				return fmt.Errorf("%w: more than %d entries", ErrDirectory, l.c.opts.MaxDirEntries)
+			}
+			l.entries = append(l.entries, e)
+		}
+		if l.res.EOF {
+			return l.complete(ctx)
+		}
+		if len(l.res.Entries) == 0 {
+			return fmt.Errorf("%w: a page is empty and not the last", ErrDirectory)
+		}
+		cookie, verf = l.res.Entries[len(l.res.Entries)-1].Cookie, l.res.Verf
+		// Pages of nothing but "." make no entries: count the questions, too.
+		if asked[cookie] || len(asked) > l.c.opts.MaxDirEntries {
+			return fmt.Errorf("%w: the server repeats cookie %#x", ErrDirectory, cookie)
+		}
+		asked[cookie] = true
+	}
+}
+
+// page reads one page into l.res.
+func (l *lister) page(ctx context.Context, cookie uint64, verf Verf) error {
+	if !l.plain {
+		err := l.c.ReadDirPlus(ctx, &ReadDirPlusArgs{
+			Dir: l.dir, Cookie: cookie, Verf: verf, DirCount: l.count, MaxCount: l.count,
+		}, &l.res)
+		// Servers may support READDIRPLUS for some directories only.
+		if !isStatus(err, StatusNotSupp) || cookie != 0 {
+			return err
+		}
+		l.plain = true
+	}
+	res := ReadDirRes{Entries: l.res.Entries}
+	err := l.c.ReadDirNames(ctx, &ReadDirArgs{Dir: l.dir, Cookie: cookie, Verf: verf, Count: l.count}, &res)
+	l.res = ReadDirPlusRes{Status: res.Status, Verf: res.Verf, Entries: res.Entries, EOF: res.EOF}
+	return err
+}
+
+// complete looks up what the server left out. Entries that are gone meanwhile are
+// left out, too.
+func (l *lister) complete(ctx context.Context) error {
+	kept := l.entries[:0]
+	for _, e := range l.entries {
+		if !e.Attr.Present || !e.Handle.Present {
+			fh, attr, err := l.c.lookupAttr(ctx, l.dir, e.Name)
+			if isStatus(err, StatusNoEnt) || isStatus(err, StatusStale) {
+				continue
+			}
+			if err != nil {
+				return withPath(err, e.Name)
+			}
+			e.Handle = PostOpHandle{Present: true, Handle: fh}
+			e.Attr = PostOpAttr{Present: true, Attr: attr}
+		}
+		kept = append(kept, e)
+	}
+	l.entries = kept
+	return nil
+}
+
+// Walk calls fn for the object at root and for everything below it, directories
+// before what is in them, names in order. Symbolic links below root are not
+// followed. When a directory cannot be listed fn is called a second time for it,
+// with the error. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir; any
+// other error ends the walk and is returned.
+//
+// Every name below root has passed ValidName: an entry whose name has not is
+// reported to fn as its directory's *NameError.
+func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err error) error) error {
+	n, err := c.Stat(ctx, root)
+	if err != nil {
+		err = fn(Node{Path: cleanPath(root)}, err)
+	} else {
+		err = c.walk(ctx, n, nil, fn)
+	}
+	if err == fs.SkipDir || err == fs.SkipAll {
+		return nil
+	}
+	return err
+}
+
+// walk visits n, which lies in the directories with the handles in above.
+func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n Node, err error) error) error {
+	err := fn(n, nil)
+	if err == fs.SkipDir && n.IsDir() {
+		return nil
+	}
+	if err != nil || !n.IsDir() {
+		return err
+	}
+	var entries []DirEntry
+	if slices.Contains(above, n.Handle) || len(above) >= maxDepth {
+		err = &fs.PathError{Op: "walk", Path: n.Path, Err: ErrDirectory}
+	} else {
+		entries, err = c.list(ctx, n.Path, n.Handle)
+	}
+	if err != nil {
+		return skipped(fn(n, err))
+	}
+	above = append(above, n.Handle)
+	for _, e := range entries {
+		if !ValidName(e.Name) {
+			if err := fn(n, &NameError{Name: e.Name}); err != nil {
+				return skipped(err)
+			}
+			continue
+		}
+		child := Node{Path: path.Join(n.Path, e.Name), Handle: e.Handle.Handle, Attr: e.Attr.Attr}
+		if err := c.walk(ctx, child, above, fn); err == fs.SkipDir {
+			return nil // from a file: the rest of its directory
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skipped is what fn's answer to a directory's error means to the walk.
+func skipped(err error) error {
+	if err == fs.SkipDir {
+		return nil
+	}
+	return err
+}
+
+// A File is an open regular file: a Node with methods. NFS version 3 knows no open
+// files, and so a File needs no Close.
+type File struct {
+	Node
+	c *Client
+}
+
+// Open finds the regular file at path, following symbolic links as Stat does.
+func (c *Client) Open(ctx context.Context, path string) (*File, error) {
+	n, err := c.Stat(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return c.file(n)
+}
+
+func (c *Client) file(n Node) (*File, error) {
+	switch n.Attr.Type {
+	case TypeReg:
+		return &File{Node: n, c: c}, nil
+	case TypeDir:
+		return nil, &Error{Op: "READ", Path: n.Path, Status: StatusIsDir}
+	}
+	return nil, &Error{Op: "READ", Path: n.Path, Status: StatusInval}
+}
+
+// CreateFile makes the regular file at path with the given permissions, or empties
+// it if it is there; its permissions then stay. Symbolic links are followed as by
+// Stat.
+func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*File, error) {
+	n, err := c.Stat(ctx, path)
+	switch {
+	case err == nil:
+		f, err := c.file(n)
+		if err != nil {
+			return nil, err
+		}
+		if f.Attr.Size > 0 {
+			if err := c.SetAttr(ctx, f.Handle, &SetAttr{SetSize: true}); err != nil {
+				return nil, withPath(err, f.Path)
+			}
+			f.Attr.Size = 0
+		}
+		return f, nil
+	case !isStatus(err, StatusNoEnt):
+		return nil, err
+	}
+	dir, name, err := c.parent(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	p := cleanPath(path)
+	fh, post, err := c.Create(ctx, &CreateArgs{
+		Where: DirOpArgs{Dir: dir.Handle, Name: name},
+		Mode:  Unchecked, // another client may have made it meanwhile
+		Attr:  SetAttr{SetMode: true, Mode: mode & permMask, SetSize: true},
+	})
+	if err != nil {
+		return nil, withPath(err, p)
+	}
+	fh, attr, err := c.withAttr(ctx, fh, post)
+	if err != nil {
+		return nil, withPath(err, p)
+	}
+	return c.file(Node{Path: p, Handle: fh, Attr: attr})
+}
+
+// MakeDir makes the directory at path with the given permissions.
+func (c *Client) MakeDir(ctx context.Context, path string, mode uint32) (Node, error) {
+	dir, name, err := c.parent(ctx, path)
+	if err != nil {
+		return Node{}, err
+	}
+	p := cleanPath(path)
+	fh, post, err := c.Mkdir(ctx, dir.Handle, name, &SetAttr{SetMode: true, Mode: mode & permMask})
+	if err != nil {
+		return Node{}, withPath(err, p)
+	}
+	fh, attr, err := c.withAttr(ctx, fh, post)
+	return Node{Path: p, Handle: fh, Attr: attr}, withPath(err, p)
+}
+
+// RemovePath removes the object at path: a directory if it is empty. A symbolic link
+// is removed itself.
+func (c *Client) RemovePath(ctx context.Context, path string) error {
+	dir, name, err := c.parent(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, attr, err := c.lookupAttr(ctx, dir.Handle, name)
+	if err == nil {
+		if attr.Type == TypeDir {
+			err = c.Rmdir(ctx, dir.Handle, name)
+		} else {
+			err = c.Remove(ctx, dir.Handle, name)
+		}
+	}
+	return withPath(err, cleanPath(path))
+}
+
+// RenamePath renames the object at from to the path to, and replaces what is there
+// if the server can do that. Both lie in the same export.
+func (c *Client) RenamePath(ctx context.Context, from, to string) error {
+	fromDir, fromName, err := c.parent(ctx, from)
+	if err != nil {
+		return err
+	}
+	toDir, toName, err := c.parent(ctx, to)
+	if err != nil {
+		return err
+	}
+	return withPath(c.Rename(ctx, fromDir.Handle, fromName, toDir.Handle, toName), cleanPath(from))
+}

@@ -1,0 +1,275 @@
+package nfs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// Limits of the side channel that asks for ports and mounts.
+const (
+	tcpTimeout  = 15 * time.Second // for a connection or a reply, also with an endless context
+	maxTCPReply = 1 << 20          // bytes
+
+	// Reserved ports, and how many of them are tried.
+	lowReserved, highReserved = 665, 1023
+	reservedTries             = 16
+)
+
+// A tcpConn makes RPC calls over TCP with record marking (RFC 5531 section 11), one
+// at a time.
+type tcpConn struct {
+	net.Conn
+	cred oncrpc.Auth
+	xid  uint32
+	buf  []byte
+}
+
+// dialTCP connects to addr. With reserved it does so from a port below 1024 if the
+// process may bind one: an export that is "secure", the default on Linux, is given
+// to nobody else.
+func dialTCP(ctx context.Context, addr string, cred oncrpc.Auth, reserved bool) (*tcpConn, error) {
+	var c net.Conn
+	var err error
+	if reserved {
+		c, err = dialReserved(ctx, addr)
+	}
+	if c == nil && err == nil {
+		d := net.Dialer{Timeout: tcpTimeout}
+		c, err = d.DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &tcpConn{Conn: c, cred: cred, xid: rand.Uint32()}, nil
+}
+
+// dialReserved returns neither connection nor error when no reserved port is to
+// be had.
+func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
+	const ports = highReserved - lowReserved + 1
+	first := rand.IntN(ports)
+	for i := range reservedTries {
+		d := net.Dialer{
+			Timeout:   tcpTimeout,
+			LocalAddr: &net.TCPAddr{Port: lowReserved + (first+i)%ports},
+		}
+		c, err := d.DialContext(ctx, "tcp", addr)
+		var se *os.SyscallError
+		switch {
+		case err == nil:
+			return c, nil
+		case errors.Is(err, os.ErrPermission):
+			return nil, nil
+		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
+			// Taken, or in TIME_WAIT towards this very server.
+		case errors.As(err, &se) && se.Syscall == "bind":
+		default:
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// call makes a call and has decode read its results.
+func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
+	t.xid++
+	h := oncrpc.CallHeader{
+		XID: t.xid, RPCVers: oncrpc.Version, Prog: prog, Vers: vers, Proc: proc, Cred: t.cred,
+	}
+	b := oncrpc.AppendRecordMark(t.buf[:0], h.Size()+len(args), true)
+	b = oncrpc.AppendCall(b, &h)
+	t.buf = append(b, args...)
+
+	if err := t.SetDeadline(time.Now().Add(tcpTimeout)); err != nil {
+		return err
+	}
+	// A deadline in the past makes the I/O below fail at once. Only if it was not
+	// set, stop returns true, and the connection can be used for the next call.
+	stop := context.AfterFunc(ctx, func() { t.SetDeadline(time.Unix(1, 0)) })
+	err := t.exchange()
+	if !stop() && err != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+
+	var r oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(t.buf, &r)
+	if err != nil {
+		return &ReplyError{Op: "RPC over TCP", Reason: err.Error()}
+	}
+	if r.XID != t.xid {
+		return &ReplyError{Op: "RPC over TCP", Reason: "it answers another call"}
+	}
+	if err := r.Err(); err != nil {
+		var re *oncrpc.RPCError
+		if errors.As(err, &re) {
+			re.Prog, re.Vers, re.Proc = prog, vers, proc
+		}
+		return err
+	}
+	d := xdr.NewDecoder(t.buf[n:])
+	decode(&d)
+	if err := d.End(); err != nil {
+		return &ReplyError{Op: "RPC over TCP", Reason: err.Error()}
+	}
+	return nil
+}
+
+// exchange sends the record in t.buf and reads the record that answers it there.
+func (t *tcpConn) exchange() error {
+	if _, err := t.Write(t.buf); err != nil {
+		return err
+	}
+	t.buf = t.buf[:0]
+	for {
+		var mark [oncrpc.RecordMarkSize]byte
+		if _, err := io.ReadFull(t, mark[:]); err != nil {
+			return fmt.Errorf("reading the reply: %w", noEOF(err))
+		}
+		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
+		// An empty fragment that is not the last would let the peer keep this
+		// loop busy for ever.
+		if size == 0 && !last {
+			return &ReplyError{Op: "RPC over TCP", Reason: "empty fragment"}
+		}
+		if uint64(size) > uint64(maxTCPReply-len(t.buf)) {
+			return &ReplyError{Op: "RPC over TCP", Reason: "more than " + strconv.Itoa(maxTCPReply) + " bytes"}
+		}
+		start := len(t.buf)
+		t.buf = append(t.buf, make([]byte, size)...)
+		if _, err := io.ReadFull(t, t.buf[start:]); err != nil {
+			return fmt.Errorf("reading the reply: %w", noEOF(err))
+		}
+		if last {
+			return nil
+		}
+	}
+}
+
+// noEOF is for places where the stream must not end.
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// The port mapper, rpcbind. RFC 1833.
+const (
+	rpcbindProgram uint32 = 100000
+	rpcbindPort           = 111
+
+	portmapVersion  uint32 = 2
+	portmapGetPort  uint32 = 3 // PMAPPROC_GETPORT, RFC 1833 section 3.1
+	rpcbindVersion  uint32 = 4
+	rpcbindGetAddr  uint32 = 3 // RPCBPROC_GETADDR, RFC 1833 section 2.2.1
+	portmapProtoTCP uint32 = 6
+	maxUniversal    uint32 = 256
+)
+
+// LookupPort asks the rpcbind at addr ("host:port"; the port is 111 as a rule) on
+// which port a program is served over netid: "tcp" by the port mapper's version 2,
+// which every rpcbind speaks; "tcp6", "rdma", "rdma6" (RFC 5666 section 12) and
+// others by version 4. A program that is not registered is a *PortError. RFC 1833.
+func LookupPort(ctx context.Context, addr string, prog, vers uint32, netid string) (int, error) {
+	fail := func(err error) (int, error) {
+		return 0, &PortError{Addr: addr, Prog: prog, Vers: vers, NetID: netid, Err: err}
+	}
+	t, err := dialTCP(ctx, addr, oncrpc.Auth{}, false)
+	if err != nil {
+		return fail(err)
+	}
+	defer t.Close()
+
+	var port int
+	if netid == "tcp" {
+		var args []byte
+		for _, v := range [...]uint32{prog, vers, portmapProtoTCP, 0} {
+			args = xdr.AppendUint32(args, v)
+		}
+		var v uint32
+		err = t.call(ctx, rpcbindProgram, portmapVersion, portmapGetPort, args, func(d *xdr.Decoder) {
+			v = d.Uint32()
+		})
+		if err == nil && v > 65535 {
+			err = &ReplyError{Op: "GETPORT", Reason: "port " + strconv.FormatUint(uint64(v), 10)}
+		}
+		port = int(v)
+	} else {
+		args := xdr.AppendUint32(nil, prog)
+		args = xdr.AppendUint32(args, vers)
+		args = xdr.AppendString(args, netid)
+		args = xdr.AppendString(args, "") // r_addr, r_owner: not used in a question
+		args = xdr.AppendString(args, "")
+		var uaddr string
+		err = t.call(ctx, rpcbindProgram, rpcbindVersion, rpcbindGetAddr, args, func(d *xdr.Decoder) {
+			uaddr = d.String(maxUniversal)
+		})
+		if err == nil && uaddr != "" {
+			var ok bool
+			if port, ok = universalPort(uaddr); !ok {
+				err = &ReplyError{Op: "GETADDR", Reason: fmt.Sprintf("address %q", uaddr)}
+			}
+		}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if port == 0 {
+		return fail(nil)
+	}
+	return port, nil
+}
+
+// universalPort takes the port from a universal address: its last two parts are
+// the port's two bytes in decimal. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
+func universalPort(uaddr string) (port int, ok bool) {
+	var be [2]byte
+	for i := 1; i >= 0; i-- {
+		dot := strings.LastIndexByte(uaddr, '.')
+		if dot < 0 {
+			return 0, false
+		}
+		v, err := strconv.ParseUint(uaddr[dot+1:], 10, 8)
+		if err != nil {
+			return 0, false
+		}
+		be[i] = byte(v)
+		uaddr = uaddr[:dot]
+	}
+	return int(binary.BigEndian.Uint16(be[:])), true
+}
+
+// A PortError says that rpcbind could not tell a program's port. Err is nil when
+// it answered that the program is not registered.
+type PortError struct {
+	Addr       string // of rpcbind
+	Prog, Vers uint32
+	NetID      string
+	Err        error
+}
+
+func (e *PortError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("nfs: rpcbind at %s knows no program %d version %d over %s", e.Addr, e.Prog, e.Vers, e.NetID)
+	}
+	return fmt.Sprintf("nfs: asking rpcbind at %s for program %d version %d over %s: %v", e.Addr, e.Prog, e.Vers, e.NetID, e.Err)
+}
+
+// Unwrap returns the reason, if there is one.
+func (e *PortError) Unwrap() error { return e.Err }

@@ -1,0 +1,460 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// Constants of transfers.
+const (
+	defaultParallel = 8
+	leastTransfer   = 4096 // bytes, for servers that announce less or nothing
+	transferWindow  = 4096 // WRITEs between two COMMITs
+	writeTries      = 5    // for data that the server loses before its COMMIT
+)
+
+// TransferOptions are what Download and Upload can be told. The zero value and a
+// nil pointer are the defaults.
+type TransferOptions struct {
+	// Parallel is how many calls are kept in flight, as far as the connection
+	// has credits. Zero is 8.
+	Parallel int
+
+	// Progress is called with the number of bytes that have been moved so far.
+	// The calls come one at a time, from several goroutines, and with rising
+	// numbers; while one lasts the goroutine makes no call to the server.
+	Progress func(n int64)
+}
+
+func (o *TransferOptions) parallel() int {
+	if o == nil || o.Parallel <= 0 {
+		return defaultParallel
+	}
+	return o.Parallel
+}
+
+// limits are the sizes that transfers use, in bytes.
+type limits struct {
+	read, write int
+	dtpref      uint32
+}
+
+func newLimits(r *FSInfoRes, most int) *limits {
+	return &limits{
+		read:   transferSize(r.RTMax, r.RTPref, most),
+		write:  transferSize(r.WTMax, r.WTPref, most),
+		dtpref: r.DTPref,
+	}
+}
+
+// transferSize is the server's preference, no more than its maximum, whole pages
+// if that is possible.
+func transferSize(limit, pref uint32, most int) int {
+	size := pref
+	if size == 0 || limit != 0 && size > limit {
+		size = limit
+	}
+	n := min(int64(max(size, leastTransfer)), int64(most))
+	if n > leastTransfer {
+		n -= n % leastTransfer
+	}
+	return int(n)
+}
+
+// transferLimits asks FSINFO once. What it says of one file system is taken to hold
+// for all of the server's: where it does not, READ and WRITE come back short, which
+// transfers allow for.
+func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, error) {
+	if l := c.limits.Load(); l != nil {
+		return l, nil
+	}
+	if _, err := c.FSInfo(ctx, fh); err != nil {
+		return nil, err
+	}
+	return c.limits.Load(), nil
+}
+
+// parallel calls work for each of the pieces 0 to n-1 from up to workers goroutines,
+// and returns after all of them have: with the first error, or with that of ctx if
+// it ended before all pieces were done. The pieces begin in order. ctx of work ends
+// with the first error.
+func parallel(ctx context.Context, n int64, workers int, work func(ctx context.Context, i int64) error) error {
+	if n == 1 {
+		return work(ctx, 0)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next, done atomic.Int64
+	var wg sync.WaitGroup
+	for range min(int64(workers), n) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				i := next.Add(1) - 1
+				if i >= n {
+					return
+				}
+				if err := work(ctx, i); err != nil {
+					cancel(err) // the first one stays
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if done.Load() == n {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// pieces is how many pieces of size bytes total bytes make.
+func pieces(total int64, size int) int64 { return (total-1)/int64(size) + 1 }
+
+// buffer takes a buffer of size bytes; put gives it back.
+func (c *Client) buffer(size int) *[]byte {
+	b := c.bufs.Get().(*[]byte)
+	if cap(*b) < size {
+		*b = make([]byte, size)
+	}
+	*b = (*b)[:size]
+	return b
+}
+
+// progress adds up what the workers of a transfer have moved.
+type progress struct {
+	mu sync.Mutex
+	n  int64
+	f  func(int64)
+}
+
+func (o *TransferOptions) progress() *progress {
+	p := new(progress)
+	if o != nil {
+		p.f = o.Progress
+	}
+	return p
+}
+
+func (p *progress) add(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n += int64(n)
+	if p.f != nil && n > 0 {
+		p.f(p.n)
+	}
+}
+
+// readFull reads len(p) bytes at off, however short the server's answers are. At
+// the end of the file it returns io.EOF with what there is.
+func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
+	for done := 0; done < len(p); {
+		n, eof, err := c.Read(ctx, fh, uint64(off)+uint64(done), p[done:])
+		done += n
+		switch {
+		case err != nil:
+			return done, err
+		case done == len(p):
+		case eof:
+			return done, io.EOF
+		case n == 0:
+			return done, fmt.Errorf("nfs: READ of %d bytes at %d: %w", len(p)-done, off+int64(done), io.ErrNoProgress)
+		}
+	}
+	return len(p), nil
+}
+
+// ReadAt reads len(p) bytes at off, in bytes, into p, with several calls in flight
+// if p is long; the data goes from the network straight into p. When fewer bytes
+// are read the error says why; at the end of the file it is io.EOF. p belongs to
+// the call until it returns.
+func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, errNegative
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	lim, err := c.transferLimits(ctx, fh)
+	if err != nil {
+		return 0, err
+	}
+	// The bytes that count are those before the first gap.
+	var mu sync.Mutex
+	end := int64(len(p))
+	var endErr error
+	short := func(at int64, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if at < end {
+			end, endErr = at, err
+		}
+	}
+	err = parallel(ctx, pieces(int64(len(p)), lim.read), defaultParallel, func(ctx context.Context, i int64) error {
+		from := i * int64(lim.read)
+		n, err := c.readFull(ctx, fh, p[from:min(from+int64(lim.read), int64(len(p)))], off+from)
+		if err == nil {
+			return nil
+		}
+		short(from+int64(n), err)
+		if err == io.EOF {
+			return nil // earlier pieces are still under way
+		}
+		return err
+	})
+	switch {
+	case endErr == io.EOF:
+		// Pieces begin in order, so everything in front of the end was asked
+		// for, and none of it has failed.
+		return int(end), io.EOF
+	case err != nil && endErr == nil:
+		return 0, err // ctx ended before the first piece began
+	case err != nil:
+		return int(end), err // and not endErr, which err may have caused
+	}
+	return len(p), nil
+}
+
+// Download copies the first size bytes of a file to w, with several calls in
+// flight, and returns how many bytes it wrote. w must take parallel calls for
+// different offsets, as *os.File does. A file that ends before size is
+// io.ErrUnexpectedEOF. After an error w holds any part of the file.
+func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.WriterAt, opts *TransferOptions) (int64, error) {
+	if size < 0 {
+		return 0, errNegative
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	lim, err := c.transferLimits(ctx, fh)
+	if err != nil {
+		return 0, err
+	}
+	done := opts.progress()
+	err = parallel(ctx, pieces(size, lim.read), opts.parallel(), func(ctx context.Context, i int64) error {
+		off := i * int64(lim.read)
+		want := int(min(int64(lim.read), size-off))
+		buf := c.buffer(want)
+		defer c.bufs.Put(buf)
+		n, err := c.readFull(ctx, fh, *buf, off)
+		if err == io.EOF {
+			err = fmt.Errorf("nfs: file ends at %d, expected %d bytes: %w", off+int64(n), size, io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return err
+		}
+		n, err = w.WriteAt(*buf, off)
+		done.add(n)
+		return err
+	})
+	return done.n, err
+}
+
+// writeFull writes all of p at off, however little the server takes at a time, and
+// tells what became of it.
+func (c *Client) writeFull(ctx context.Context, fh FileHandle, p []byte, off int64, stable Stable) (state piece, err error) {
+	first := true
+	for done := 0; done < len(p); {
+		res, err := c.Write(ctx, fh, uint64(off)+uint64(done), p[done:], stable)
+		if err != nil {
+			return piece{}, err
+		}
+		if res.Count == 0 {
+			return piece{}, fmt.Errorf("nfs: WRITE of %d bytes at %d: %w", len(p)-done, off+int64(done), io.ErrShortWrite)
+		}
+		done += int(res.Count)
+		switch {
+		case res.Committed == FileSync || res.Committed == DataSync:
+			if first {
+				state = piece{state: pieceStable}
+			}
+		case first || state.state == pieceStable:
+			state = piece{state: pieceWritten, verf: res.Verf}
+		case state.verf != res.Verf:
+			state.mixed = true
+		}
+		first = false
+	}
+	return state, nil
+}
+
+// A piece is what became of one part of a file that is written.
+type piece struct {
+	state pieceState
+	mixed bool // parts of it have different verifiers
+	verf  Verf // pieceWritten
+}
+
+type pieceState uint8
+
+const (
+	piecePending pieceState = iota
+	pieceWritten            // in the server's memory, since verf
+	pieceStable             // on stable storage
+)
+
+// A source gives the bytes of a file that is written. buf is memory for them, which
+// a source that has them already need not use.
+type source func(buf *[]byte, off int64, n int) ([]byte, error)
+
+// writeAll writes size bytes from src at off: Unstable, in windows that each end
+// with a COMMIT. Data whose verifier is not that of the COMMIT is written again.
+// A COMMIT that fails leaves open which WRITE is to blame: then all of the window
+// is written again with FileSync, where every WRITE answers for itself.
+// RFC 1813 sections 3.3.7 and 3.3.21.
+func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, src source, opts *TransferOptions) (int64, error) {
+	if off < 0 || size < 0 {
+		return 0, errNegative
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	lim, err := c.transferLimits(ctx, fh)
+	if err != nil {
+		return 0, err
+	}
+	done := opts.progress()
+	total := pieces(size, lim.write)
+	stable := Unstable
+	if total == 1 {
+		stable = FileSync // one round trip instead of two
+	}
+	window := make([]piece, min(total, transferWindow))
+	for first := int64(0); first < total; first += int64(len(window)) {
+		window = window[:min(int64(len(window)), total-first)]
+		clear(window)
+		stable := stable
+		for try := 0; ; try++ {
+			if try == writeTries {
+				return done.n, ErrUnstable
+			}
+			err := parallel(ctx, int64(len(window)), opts.parallel(), func(ctx context.Context, i int64) error {
+				p := &window[i]
+				if p.state != piecePending {
+					return nil
+				}
+				at := (first + i) * int64(lim.write)
+				n := int(min(int64(lim.write), size-at))
+				buf := c.bufs.Get().(*[]byte)
+				defer c.bufs.Put(buf)
+				data, err := src(buf, at, n)
+				if err != nil {
+					return err
+				}
+				if *p, err = c.writeFull(ctx, fh, data, off+at, stable); err == nil && try == 0 {
+					done.add(n)
+				}
+				return err
+			})
+			if err != nil {
+				return done.n, err
+			}
+			lost, failed, err := c.commitWindow(ctx, fh, window)
+			if err != nil {
+				return done.n, err
+			}
+			if failed {
+				stable = FileSync
+			}
+			if !lost {
+				break
+			}
+		}
+	}
+	return done.n, nil
+}
+
+// commitWindow commits what has been written and marks as pending what the server
+// has lost. failed tells that the COMMIT itself failed at the server.
+func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece) (lost, failed bool, err error) {
+	needed := false
+	for i := range window {
+		needed = needed || window[i].state == pieceWritten
+	}
+	if !needed {
+		return false, false, nil
+	}
+	// From 0 with count 0 is all of the file.
+	verf, err := c.Commit(ctx, fh, 0, 0)
+	var status *Error
+	if errors.As(err, &status) {
+		failed = true
+	} else if err != nil {
+		return false, false, err
+	}
+	for i := range window {
+		p := &window[i]
+		if p.state == pieceWritten && (failed || p.mixed || p.verf != verf) {
+			*p = piece{}
+			lost = true
+		}
+	}
+	return lost, failed, nil
+}
+
+// WriteAt writes p at off, in bytes, and returns when it is on stable storage, with
+// several calls in flight if p is long; the data goes straight from p to the
+// network. p belongs to the call until it returns and must not change meanwhile.
+// When not all of p is written the error says why, and which bytes are is unknown.
+func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
+	n, err := c.writeAll(ctx, fh, off, int64(len(p)), func(_ *[]byte, at int64, n int) ([]byte, error) {
+		return p[at:][:n], nil
+	}, nil)
+	return int(n), err
+}
+
+// Upload copies size bytes from r to the start of a file, with several calls in
+// flight, and returns when they are on stable storage, with how many bytes it
+// wrote. r must take parallel calls, as every io.ReaderAt does, and give the same
+// bytes when asked again: what a server loses before its COMMIT is read and written
+// again. Neither is the file emptied before nor cut behind. An r that ends before
+// size is io.ErrUnexpectedEOF. After an error the file holds any part of r.
+func (c *Client) Upload(ctx context.Context, fh FileHandle, r io.ReaderAt, size int64, opts *TransferOptions) (int64, error) {
+	return c.writeAll(ctx, fh, 0, size, func(buf *[]byte, at int64, n int) ([]byte, error) {
+		if cap(*buf) < n {
+			*buf = make([]byte, n)
+		}
+		b := (*buf)[:n]
+		// A ReaderAt may return io.EOF with the last bytes.
+		if got, err := r.ReadAt(b, at); got < n {
+			return nil, fmt.Errorf("nfs: reading the data to write at %d: %w", at+int64(got), noEOF(err))
+		}
+		return b, nil
+	}, opts)
+}
+
+var errNegative = errors.New("nfs: negative offset or size")
+
+// ReadAt is Client.ReadAt for the file.
+func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	n, err := f.c.ReadAt(ctx, f.Handle, p, off)
+	return n, withPath(err, f.Path)
+}
+
+// WriteAt is Client.WriteAt for the file.
+func (f *File) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
+	n, err := f.c.WriteAt(ctx, f.Handle, p, off)
+	return n, withPath(err, f.Path)
+}
+
+// Download is Client.Download of as many bytes as the file had when it was opened.
+func (f *File) Download(ctx context.Context, w io.WriterAt, opts *TransferOptions) (int64, error) {
+	if f.Attr.Size > maxFileSize {
+		return 0, &Error{Op: "READ", Path: f.Path, Status: StatusFBig}
+	}
+	n, err := f.c.Download(ctx, f.Handle, int64(f.Attr.Size), w, opts)
+	return n, withPath(err, f.Path)
+}
+
+// Upload is Client.Upload to the file.
+func (f *File) Upload(ctx context.Context, r io.ReaderAt, size int64, opts *TransferOptions) (int64, error) {
+	n, err := f.c.Upload(ctx, f.Handle, r, size, opts)
+	return n, withPath(err, f.Path)
+}
+
+// maxFileSize is the largest file whose offsets an int64 can say.
+const maxFileSize = 1<<63 - 1

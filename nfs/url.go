@@ -1,0 +1,107 @@
+package nfs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A URL names an object on a server: nfs://HOST[:PORT]/EXPORT/PATH.
+type URL struct {
+	Host string // name or address, without brackets
+	Port int    // 1 to 65535
+	Path string // rooted, cleaned as path.Clean does, not escaped
+}
+
+// A URLError says what is wrong with a URL.
+type URLError struct {
+	URL string
+	Err error
+}
+
+func (e *URLError) Error() string { return fmt.Sprintf("nfs: URL %q: %v", e.URL, e.Err) }
+
+// Unwrap returns the reason.
+func (e *URLError) Unwrap() error { return e.Err }
+
+// ParseURL reads nfs://HOST[:PORT]/EXPORT/PATH. The port is 20049 if there is none
+// (RFC 5666 section 12). An IPv6 address stands in brackets; a byte in the path
+// that has a meaning in URLs, such as '?', '#' or '%', is written as %XX. Every
+// error is a *URLError.
+func ParseURL(s string) (*URL, error) {
+	u, err := parseURL(s)
+	if err != nil {
+		return nil, &URLError{URL: s, Err: err}
+	}
+	return u, nil
+}
+
+func parseURL(s string) (*URL, error) {
+	p, err := url.Parse(s)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err // without the URL, which URLError has
+		}
+		return nil, err
+	}
+	switch {
+	case !strings.Contains(s, "://"):
+		return nil, errors.New("want nfs://HOST[:PORT]/EXPORT/PATH")
+	case p.Scheme != "nfs":
+		return nil, fmt.Errorf("scheme is %q, want nfs", p.Scheme)
+	case p.User != nil:
+		return nil, errors.New("NFS knows no user in a URL")
+	case p.RawQuery != "" || p.ForceQuery:
+		return nil, errors.New("a '?' in the path must be written %3F")
+	case p.Fragment != "" || strings.HasSuffix(s, "#"):
+		return nil, errors.New("a '#' in the path must be written %23")
+	case p.Hostname() == "":
+		return nil, errors.New("no host")
+	case strings.ContainsRune(p.Path, 0):
+		return nil, errors.New("NUL in the path")
+	}
+	u := &URL{Host: p.Hostname(), Port: Port, Path: cleanPath(p.Path)}
+	// A bare IPv6 address would otherwise lose its last group to the port.
+	if strings.Contains(u.Host, ":") && !strings.HasPrefix(p.Host, "[") {
+		return nil, errors.New("an IPv6 address must stand in brackets")
+	}
+	if strings.HasSuffix(p.Host, ":") {
+		return nil, errors.New("no port behind ':'")
+	}
+	if port := p.Port(); port != "" {
+		if u.Port, err = strconv.Atoi(port); err != nil || u.Port < 1 || u.Port > 65535 {
+			return nil, fmt.Errorf("port %q is not one of 1 to 65535", port)
+		}
+	}
+	return u, nil
+}
+
+// Addr is host and port for Dial.
+func (u *URL) Addr() string { return net.JoinHostPort(u.Host, strconv.Itoa(u.Port)) }
+
+// String is the URL with the port, and with escapes where they are needed.
+func (u *URL) String() string {
+	return (&url.URL{Scheme: "nfs", Host: u.Addr(), Path: u.Path}).String()
+}
+
+func cleanPath(p string) string { return path.Clean("/" + p) }
+
+// validEntry tells whether a server may have a directory entry of this name,
+// apart from "." and "..".
+func validEntry(name string) bool {
+	return name != "" && !strings.ContainsAny(name, "/\x00")
+}
+
+// ValidName tells whether name, which may come from a hostile server, is safe to
+// join to a local path: it is one plain path element, and neither empty, "." nor
+// "..", nor anything else that the local system gives a meaning to.
+func ValidName(name string) bool {
+	return validEntry(name) && name != "." && name != ".." &&
+		!strings.ContainsRune(name, filepath.Separator) && filepath.IsLocal(name)
+}
