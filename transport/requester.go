@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -22,11 +21,12 @@ type requester struct {
 	// Guarded by conn.mu.
 	slots     []*slot
 	free      []*slot
-	inUse     int      // slots that are not free: calls without a reply
-	grant     int      // the latest grant, within what we asked for
-	line      waitList // callers that wait for a slot, first come, first served
-	completed uint64   // calls completed, for the background leader
-	drained   *waiter  // waits for inUse to become zero
+	inUse     int       // slots that are not free: calls without a reply
+	grant     int       // the latest grant, within what we asked for
+	line      waitList  // callers that wait for a slot, first come, first served
+	inLine    []*waiter // waiters not in use
+	completed uint64    // calls completed, for the background leader
+	drained   *waiter   // waits for inUse to become zero
 }
 
 // A slot's life, guarded by conn.mu:
@@ -83,8 +83,6 @@ func (r *requester) init(c *conn) {
 	r.line.init()
 }
 
-var linePool = sync.Pool{New: func() any { return newWaiter() }}
-
 // acquire takes a slot, or waits for one.
 func (r *requester) acquire(ctx context.Context) (*slot, error) {
 	c := r.c
@@ -101,32 +99,44 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 		c.mu.Unlock()
 		return s, nil
 	}
-	w := linePool.Get().(*waiter)
-	defer linePool.Put(w)
-	w.slot = nil
-	r.line.push(w)
+	w := r.stand()
 	c.mu.Unlock()
 
 	select {
 	case <-w.wake:
 	case <-ctx.Done():
 		c.mu.Lock()
-		queued := w.queued
-		if queued {
+		if w.queued {
 			r.line.remove(w)
-		}
-		c.mu.Unlock()
-		if queued {
+			r.inLine = append(r.inLine, w)
+			c.mu.Unlock()
 			return nil, ctx.Err()
 		}
+		c.mu.Unlock()
 		<-w.wake // given a slot at the same moment: use it
 	}
-	if w.slot == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := w.slot
+	w.slot = nil
+	r.inLine = append(r.inLine, w)
+	if s == nil {
 		return nil, r.refuse()
 	}
-	return w.slot, nil
+	return s, nil
+}
+
+// stand puts the caller in line. mu is held.
+func (r *requester) stand() *waiter {
+	var w *waiter
+	if n := len(r.inLine); n > 0 {
+		w = r.inLine[n-1]
+		r.inLine = r.inLine[:n-1]
+	} else {
+		w = newWaiter()
+	}
+	r.line.push(w)
+	return w
 }
 
 // refuse says why there are no new calls. mu is held.

@@ -1,0 +1,631 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// A scripted peer: the other end of a connection is the test itself. It sees
+// every Send as it would stand on the wire, answers with bytes of its choice,
+// and reaches exposed memory as an adapter would, or is refused. All of it is in
+// memory, so that conversations run in the fake time of testing/synctest.
+// TestScriptedPeer documents its use.
+type peer struct {
+	t    *testing.T
+	attr fabric.ConnAttr
+	caps fabric.Capabilities
+	addr peerAddr
+
+	hello  []byte // private data the peer gives
+	got    []byte // private data it was given
+	refuse error  // for Connect
+
+	mu       sync.Mutex
+	changed  chan struct{}
+	woken    bool
+	end      *fabric.ConnError
+	wcs      []fabric.WC
+	recvs    []fabric.RecvWR
+	sends    []sent
+	windows  map[uint32]*peerWindow // what this end exposes
+	memory   map[uint32][]byte      // what the peer exposes, offsets from peerBase
+	nextKey  uint32
+	posts    int // doorbells
+	ops      []fabric.Opcode
+	mrs, mws int // alive
+	holdRead []fabric.SendWR
+	noReads  bool // leave Reads pending
+	maxOut   int  // most Reads at once
+}
+
+const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
+
+// A sent is one Send of the end under test.
+type sent struct {
+	msg []byte
+	inv uint32 // handle invalidated with it
+}
+
+type peerAddr string
+
+func (a peerAddr) Network() string { return "script" }
+func (a peerAddr) String() string  { return string(a) }
+
+type peerWindow struct {
+	p      *peer
+	mem    []byte
+	key    uint32
+	access fabric.Access
+	bound  bool
+	mr     bool
+}
+
+func newPeer(t *testing.T) *peer {
+	return &peer{
+		t: t, addr: "script:20049",
+		caps: fabric.Capabilities{
+			MaxSendSGE: 4, MaxReadSGE: 1, MaxMessage: 1 << 31, MaxPrivateData: 56,
+			MemoryWindows: true, RemoteInvalidate: true, LocalDMA: true, InboundReads: 4, OutboundReads: 4,
+		},
+		changed: make(chan struct{}),
+		windows: make(map[uint32]*peerWindow),
+		memory:  make(map[uint32][]byte),
+		nextKey: 0x100,
+		hello:   rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096}),
+	}
+}
+
+// The provider.
+
+func (p *peer) Name() string { return "script" }
+func (p *peer) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	p.attr = attr
+	return peerConn{p}, nil
+}
+func (p *peer) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
+	l := &peerListener{p: p, conns: make(chan fabric.Conn, 1), closed: make(chan struct{})}
+	l.conns <- peerConn{p}
+	return l, nil
+}
+
+type peerListener struct {
+	p      *peer
+	conns  chan fabric.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *peerListener) Accept(context.Context) (fabric.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l *peerListener) Addr() net.Addr { return l.p.addr }
+func (l *peerListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+
+// The connection, as the end under test sees it.
+type peerConn struct{ *peer }
+
+func (p peerConn) Connect(_ context.Context, private []byte) error {
+	p.got = bytes.Clone(private)
+	return p.refuse
+}
+func (p peerConn) Accept(_ context.Context, private []byte) error {
+	p.got = bytes.Clone(private)
+	return nil
+}
+func (p peerConn) Reject([]byte) error               { return p.Close() }
+func (p peerConn) PeerPrivateData() []byte           { return p.hello }
+func (p peerConn) Capabilities() fabric.Capabilities { return p.caps }
+func (p peerConn) LocalAddr() net.Addr               { return peerAddr("script:1") }
+func (p peerConn) RemoteAddr() net.Addr              { return p.addr }
+
+func (p *peer) newKey() uint32 { p.nextKey += 0x101; return p.nextKey }
+
+func (p peerConn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &peerWindow{p: p.peer, mem: buf, key: p.newKey(), access: access, bound: true, mr: true}
+	p.windows[w.key] = w
+	p.mrs++
+	return w, nil
+}
+func (p peerConn) AllocMW() (fabric.MW, error) {
+	if !p.caps.MemoryWindows {
+		return nil, &fabric.CapabilityError{Provider: "script", Capability: "memory windows"}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mws++
+	return &peerMW{peerWindow{p: p.peer}}, nil
+}
+
+func (w *peerWindow) Bytes() []byte { return w.mem }
+func (w *peerWindow) LKey() uint32  { return w.key }
+func (w *peerWindow) Segment() fabric.Segment {
+	return fabric.Segment{Handle: w.key, Length: uint32(len(w.mem)), Offset: peerBase}
+}
+func (w *peerWindow) Close() error {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if w.bound {
+		w.bound = false
+		w.p.mrs--
+		delete(w.p.windows, w.key)
+	}
+	return nil
+}
+
+type peerMW struct{ peerWindow }
+
+func (w *peerMW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if w.bound {
+		return fabric.Segment{}, errors.New("script: the window is bound")
+	}
+	w.mem, w.access, w.key = mem.Buf, access, w.p.newKey()
+	return w.Segment(), nil
+}
+func (w *peerMW) Close() error { return nil }
+
+func (p peerConn) Post(wrs []fabric.SendWR) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.end != nil {
+		return p.end
+	}
+	p.posts++
+	for i := range wrs {
+		p.exec(&wrs[i])
+	}
+	p.notify()
+	return nil
+}
+
+func (p *peer) exec(wr *fabric.SendWR) {
+	p.ops = append(p.ops, wr.Op)
+	wc := fabric.WC{ID: wr.ID}
+	switch wr.Op {
+	case fabric.OpSend, fabric.OpSendInv:
+		var msg []byte
+		for _, s := range wr.SGL {
+			msg = append(msg, s.Buf...)
+		}
+		s := sent{msg: msg}
+		if wr.Op == fabric.OpSendInv {
+			s.inv = wr.RKey
+		}
+		p.sends = append(p.sends, s)
+		wc.Op = fabric.WCSend
+	case fabric.OpWrite:
+		m, off := p.memory[wr.RKey], wr.RemoteOffset-peerBase
+		for _, s := range wr.SGL {
+			if off+uint64(len(s.Buf)) > uint64(len(m)) {
+				p.t.Errorf("Write of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
+				return
+			}
+			off += uint64(copy(m[off:], s.Buf))
+		}
+		wc.Op = fabric.WCWrite
+	case fabric.OpRead:
+		wc.Op = fabric.WCRead
+		p.holdRead = append(p.holdRead, *wr)
+		p.maxOut = max(p.maxOut, len(p.holdRead))
+		if !p.noReads {
+			p.doReads()
+		}
+		return
+	case fabric.OpBindMW:
+		w := &wr.MW.(*peerMW).peerWindow
+		w.bound = true
+		p.windows[w.key] = w
+		wc.Op = fabric.WCBindMW
+	case fabric.OpLocalInv:
+		wc.Op = fabric.WCLocalInv
+		if w := p.windows[wr.RKey]; w == nil || !w.bound {
+			p.t.Errorf("local invalidation of handle %#x, which is not bound", wr.RKey)
+		} else {
+			w.bound = false
+			delete(p.windows, wr.RKey)
+		}
+	}
+	if wr.Flags&fabric.Signaled != 0 {
+		p.wcs = append(p.wcs, wc)
+	}
+}
+
+// doReads executes the Reads that were held back.
+func (p *peer) doReads() {
+	for _, wr := range p.holdRead {
+		m, off := p.memory[wr.RKey], wr.RemoteOffset-peerBase
+		n := 0
+		for _, s := range wr.SGL {
+			if off+uint64(len(s.Buf)) > uint64(len(m)) {
+				p.t.Errorf("Read of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
+				return
+			}
+			k := copy(s.Buf, m[off:])
+			off, n = off+uint64(k), n+k
+		}
+		p.wcs = append(p.wcs, fabric.WC{ID: wr.ID, Op: fabric.WCRead, Len: uint32(n)})
+	}
+	p.holdRead = nil
+}
+
+func (p peerConn) PostRecv(wrs []fabric.RecvWR) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.end != nil {
+		return p.end
+	}
+	p.recvs = append(p.recvs, wrs...)
+	if len(p.recvs) > p.attr.RecvDepth && p.attr.RecvDepth > 0 {
+		p.t.Errorf("%d receives posted, the queue holds %d", len(p.recvs), p.attr.RecvDepth)
+	}
+	return nil
+}
+
+func (p peerConn) Poll(wc []fabric.WC) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := copy(wc, p.wcs)
+	p.wcs = p.wcs[n:]
+	if n == 0 && p.end != nil {
+		return 0, p.end
+	}
+	return n, nil
+}
+
+func (p peerConn) Wait() error {
+	for {
+		p.mu.Lock()
+		if p.end != nil && len(p.wcs) == 0 {
+			defer p.mu.Unlock()
+			return p.end
+		}
+		if len(p.wcs) > 0 || p.woken {
+			p.woken = false
+			p.mu.Unlock()
+			return nil
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		<-changed
+	}
+}
+
+func (p peerConn) Wake() {
+	p.mu.Lock()
+	p.woken = true
+	p.notify()
+	p.mu.Unlock()
+}
+
+func (p *peer) notify() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *peer) finish(e *fabric.ConnError) {
+	p.mu.Lock()
+	if p.end == nil {
+		p.end = e
+		for _, r := range p.recvs {
+			p.wcs = append(p.wcs, fabric.WC{ID: r.ID, Status: fabric.WCFlushErr})
+		}
+		p.recvs = nil
+	}
+	p.notify()
+	p.mu.Unlock()
+}
+
+func (p peerConn) Disconnect(context.Context) error {
+	p.finish(&fabric.ConnError{Provider: "script", Clean: true})
+	return nil
+}
+
+func (p peerConn) Close() error {
+	p.finish(&fabric.ConnError{Provider: "script"})
+	p.mu.Lock()
+	p.wcs = nil
+	clear(p.windows)
+	p.mu.Unlock()
+	return nil
+}
+
+// What the test does as the peer.
+
+// hangUp ends the connection from the peer's side.
+func (p *peer) hangUp() {
+	p.finish(&fabric.ConnError{Provider: "script", Remote: true, Cause: errors.New("the line was cut")})
+}
+
+// next waits for the next Send and returns it. what says in words what is
+// expected.
+func (p *peer) next(what string) sent {
+	p.t.Helper()
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.sends) == 0 {
+		p.t.Fatalf("nothing was sent, want %s", what)
+	}
+	s := p.sends[0]
+	p.sends = p.sends[1:]
+	return s
+}
+
+// quiet checks that nothing is sent.
+func (p *peer) quiet(why string) {
+	p.t.Helper()
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.sends); n > 0 {
+		p.t.Fatalf("%d messages were sent, want none: %s", n, why)
+	}
+}
+
+// message waits for the next Send and takes it apart.
+func (p *peer) message(what string) (h rpcrdma.Header, payload []byte) {
+	p.t.Helper()
+	s := p.next(what)
+	n, err := rpcrdma.ConsumeHeader(s.msg, &h, nil)
+	if err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+	return h, s.msg[n:]
+}
+
+// send delivers bytes into the next posted receive, as a Send does; inv, if not
+// zero, is invalidated with it.
+func (p *peer) send(msg []byte, inv uint32) {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.recvs) == 0 {
+		p.t.Fatal("no receive is posted")
+	}
+	r := p.recvs[0]
+	p.recvs = p.recvs[1:]
+	if len(msg) > len(r.SGE.Buf) {
+		p.t.Fatalf("message of %d bytes for a receive of %d", len(msg), len(r.SGE.Buf))
+	}
+	wc := fabric.WC{ID: r.ID, Op: fabric.WCRecv, Len: uint32(copy(r.SGE.Buf, msg))}
+	if inv != 0 {
+		w := p.windows[inv]
+		if w == nil || !w.bound || w.mr {
+			p.t.Fatalf("handle %#x cannot be invalidated", inv)
+		}
+		w.bound = false
+		delete(p.windows, inv)
+		wc.WithInv, wc.InvalidatedKey = true, inv
+	}
+	p.wcs = append(p.wcs, wc)
+	p.notify()
+}
+
+// reply sends an accepted reply with results behind header h; xid, version and
+// credits have defaults.
+func (p *peer) reply(h rpcrdma.Header, results ...byte) {
+	p.t.Helper()
+	p.send(p.replyBytes(h, results), 0)
+}
+
+func (p *peer) replyBytes(h rpcrdma.Header, results []byte) []byte {
+	if h.Vers == 0 {
+		h.Vers = 1
+	}
+	if h.Credit == 0 {
+		h.Credit = 8
+	}
+	b := rpcrdma.AppendHeader(nil, &h)
+	if h.Proc == rpcrdma.ProcMsg {
+		b = append(oncrpc.AppendReply(b, &oncrpc.ReplyHeader{XID: h.XID}), results...)
+	}
+	return b
+}
+
+// reach is what the peer's adapter does with a segment of ours: it returns the
+// memory if the handle opens it for access.
+func (p *peer) reach(s rpcrdma.Segment, access fabric.Access) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.windows[s.Handle]
+	if w == nil || !w.bound {
+		return nil, fmt.Errorf("handle %#x is not valid", s.Handle)
+	}
+	if w.access&access == 0 {
+		return nil, fmt.Errorf("handle %#x does not allow that", s.Handle)
+	}
+	off := s.Offset - peerBase
+	if off > uint64(len(w.mem)) || uint64(s.Length) > uint64(len(w.mem))-off {
+		return nil, fmt.Errorf("segment beyond the memory of handle %#x", s.Handle)
+	}
+	return w.mem[off : off+uint64(s.Length)], nil
+}
+
+// write fills a segment that was offered.
+func (p *peer) write(s rpcrdma.Segment, data string) {
+	p.t.Helper()
+	m, err := p.reach(s, fabric.AccessRemoteWrite)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	copy(m, data)
+}
+
+// read pulls a read chunk.
+func (p *peer) read(segs []rpcrdma.ReadSegment) []byte {
+	p.t.Helper()
+	var b []byte
+	for _, s := range segs {
+		m, err := p.reach(s.Segment, fabric.AccessRemoteRead)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		b = append(b, m...)
+	}
+	return b
+}
+
+// offer makes memory of the peer's that the end under test can reach.
+func (p *peer) offer(handle uint32, mem []byte) rpcrdma.Segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.memory[handle] = mem
+	return rpcrdma.Segment{Handle: handle, Length: uint32(len(mem)), Offset: peerBase}
+}
+
+func (p *peer) posted() int {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.recvs)
+}
+
+func (p *peer) openWindows() int {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.windows)
+}
+
+// client runs a conversation with a client under test.
+func client(t *testing.T, cfg *Config, script func(p *peer, cl *Client)) {
+	t.Helper()
+	clientOf(t, newPeer(t), cfg, script)
+}
+
+func clientOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, cl *Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p.t = t
+		p.changed = make(chan struct{})
+		cl, err := Dial(context.Background(), p, "script:20049", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			cl.Close()
+			checkArena(t, cl.c)
+		}()
+		script(p, cl)
+	})
+}
+
+// checkArena checks that an ended connection holds no memory.
+func checkArena(t *testing.T, c *conn) {
+	t.Helper()
+	synctest.Wait()
+	c.arena.mu.Lock()
+	defer c.arena.mu.Unlock()
+	if c.arena.refs != 0 || c.arena.slabs != nil {
+		t.Errorf("arena has %d references and %d slabs after the end", c.arena.refs, len(c.arena.slabs))
+	}
+}
+
+// server runs a conversation with a server under test, which serves programs.
+func server(t *testing.T, cfg *Config, progs []Program, script func(p *peer, s *Server)) {
+	t.Helper()
+	serverOf(t, newPeer(t), cfg, progs, script)
+}
+
+func serverOf(t *testing.T, p *peer, cfg *Config, progs []Program, script func(p *peer, s *Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p.t = t
+		p.changed = make(chan struct{})
+		s, err := NewServer(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pr := range progs {
+			if err := s.Register(pr); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err := s.Listen(context.Background(), p, "script:20049")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(l) }()
+		synctest.Wait()
+		var conns []*conn
+		s.mu.Lock()
+		for c := range s.conns {
+			conns = append(conns, c)
+		}
+		s.mu.Unlock()
+		defer func() {
+			s.Close()
+			if err := <-served; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve returned %v", err)
+			}
+			for _, c := range conns {
+				checkArena(t, c)
+			}
+		}()
+		script(p, s)
+	})
+}
+
+// call is the message of a call: header h and the arguments.
+func callBytes(h rpcrdma.Header, proc uint32, args ...byte) []byte {
+	if h.Vers == 0 {
+		h.Vers = 1
+	}
+	if h.Credit == 0 {
+		h.Credit = 8
+	}
+	b := rpcrdma.AppendHeader(nil, &h)
+	if h.Proc == rpcrdma.ProcMsg {
+		b = appendCall(b, h.XID, proc, args...)
+	}
+	return b
+}
+
+const testProg = 0x20000099
+
+func appendCall(b []byte, xid, proc uint32, args ...byte) []byte {
+	b = oncrpc.AppendCall(b, &oncrpc.CallHeader{XID: xid, RPCVers: 2, Prog: testProg, Vers: 1, Proc: proc})
+	return append(b, args...)
+}
+
+func word(b []byte, i int) uint32 { return binary.BigEndian.Uint32(b[4*i:]) }
+
+// async starts a call and returns where its outcome will be.
+func async(cl *Client, ctx context.Context, call *Call) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- cl.Call(ctx, call) }()
+	return done
+}
+
+// outcome returns the outcome of a call that must be over.
+func outcome(t *testing.T, done <-chan error) error {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-done:
+		return err
+	default:
+		t.Fatal("the call is not over")
+		return nil
+	}
+}
