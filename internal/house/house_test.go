@@ -125,6 +125,10 @@ func TestRulesCanFail(t *testing.T) {
 			"fabric/names.go": doc("fabric") + "var names = [...]string{0: \"a\", 1: \"b\"}\n",
 			"fabric/x.go":     doc("fabric") + "func rename() { names[0] = \"c\" }\n",
 		}, "variable names"},
+		{"a local variable of a table's name", "state", map[string]string{
+			"fabric/names.go": doc("fabric") + "var names = [...]string{0: \"a\", 1: \"b\"}\n",
+			"fabric/x.go":     doc("fabric") + "func f() { names := []string{\"\"}; names[0] = \"c\" }\n",
+		}, ""},
 		{"an exported table on the writer's word", "state", map[string]string{
 			"fabric/names.go": doc("fabric") + "// Names is immutable.\nvar Names = []string{\"a\"}\n",
 		}, ""},

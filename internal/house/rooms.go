@@ -64,8 +64,8 @@ var Rooms = []Room{
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"transport", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests: []string{"fabric", "fabric/fabrictest", "iwarp", "rdmacm"},
+		May:   []string{"transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 
 	{Path: "cmd/rpcrdma", May: []string{"*"}, Third: []string{"*"}},

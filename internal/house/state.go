@@ -90,8 +90,9 @@ var makers = map[string]bool{
 	"errors.New":          true,
 	"netip.MustParse":     true,
 	"regexp.MustCompile":  true,
-	"slog.String":         true,
 	"strings.NewReplacer": true,
+	"time.Date":           true,
+	"time.Unix":           true,
 }
 
 // frozen reports whether an expression is made of literals and names alone.
@@ -164,8 +165,8 @@ func inert(e ast.Expr) bool {
 }
 
 // assignedNames lists, per directory, the names that are assigned to, counted
-// up, or have their address taken outside of declarations. A local variable of
-// the same name counts as well: then "immutable" says what is meant.
+// up, or have their address taken. Names that a function declares itself do not
+// count in it.
 func assignedNames(t *Tree) map[string]map[string]bool {
 	all := make(map[string]map[string]bool)
 	for f := range t.code {
@@ -174,35 +175,76 @@ func assignedNames(t *Tree) map[string]map[string]bool {
 			names = make(map[string]bool)
 			all[f.Dir()] = names
 		}
-		ast.Inspect(f.AST, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.AssignStmt:
-				for _, lhs := range n.Lhs {
-					// x := ... makes a variable, x[i] := ... is no Go.
-					if n.Tok != token.DEFINE {
-						names[root(lhs)] = true
-					}
-				}
-			case *ast.IncDecStmt:
-				names[root(n.X)] = true
-			case *ast.RangeStmt:
-				if n.Tok == token.ASSIGN {
-					names[root(n.Key)] = true
-					names[root(n.Value)] = true
-				}
-			case *ast.UnaryExpr:
-				if n.Op == token.AND {
-					names[root(n.X)] = true
-				}
-			case *ast.CallExpr:
-				if fun, ok := n.Fun.(*ast.Ident); ok && (fun.Name == "delete" || fun.Name == "clear" || fun.Name == "copy") && len(n.Args) > 0 {
-					names[root(n.Args[0])] = true
+		for _, decl := range f.AST.Decls {
+			local := localNames(decl)
+			written := func(e ast.Expr) {
+				if name := root(e); !local[name] {
+					names[name] = true
 				}
 			}
-			return true
-		})
+			ast.Inspect(decl, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					for _, lhs := range n.Lhs {
+						written(lhs)
+					}
+				case *ast.IncDecStmt:
+					written(n.X)
+				case *ast.RangeStmt:
+					written(n.Key)
+					written(n.Value)
+				case *ast.UnaryExpr:
+					if n.Op == token.AND {
+						written(n.X)
+					}
+				case *ast.CallExpr:
+					if fun, ok := n.Fun.(*ast.Ident); ok && (fun.Name == "delete" || fun.Name == "clear" || fun.Name == "copy") && len(n.Args) > 0 {
+						written(n.Args[0])
+					}
+				}
+				return true
+			})
+		}
 	}
 	return all
+}
+
+// localNames lists what a function declares: its parameters and variables.
+func localNames(decl ast.Decl) map[string]bool {
+	names := make(map[string]bool)
+	if _, ok := decl.(*ast.FuncDecl); !ok {
+		return names
+	}
+	declared := func(e ast.Expr) {
+		if id, ok := e.(*ast.Ident); ok {
+			names[id.Name] = true
+		}
+	}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Field:
+			for _, name := range n.Names {
+				declared(name)
+			}
+		case *ast.ValueSpec:
+			for _, name := range n.Names {
+				declared(name)
+			}
+		case *ast.AssignStmt:
+			if n.Tok == token.DEFINE {
+				for _, lhs := range n.Lhs {
+					declared(lhs)
+				}
+			}
+		case *ast.RangeStmt:
+			if n.Tok == token.DEFINE {
+				declared(n.Key)
+				declared(n.Value)
+			}
+		}
+		return true
+	})
+	return names
 }
 
 // root returns the variable that an expression such as v.f[i] is a part of.
