@@ -195,3 +195,21 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestReadme runs the example in the README and compares the output.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, ok1 := strings.Cut(string(text), "rpcrdma decode <<'END'\n")
+	in, rest, ok2 := strings.Cut(example, "END\n")
+	want, _, ok3 := strings.Cut(rest, "```")
+	if !ok1 || !ok2 || !ok3 {
+		t.Fatal("the README has no example of decode")
+	}
+	var stdout, stderr bytes.Buffer
+	if status := run([]string{"decode"}, strings.NewReader(in), &stdout, &stderr); status != 0 || stdout.String() != want {
+		t.Errorf("exit status %d\n%s%s", status, &stdout, &stderr)
+	}
+}
