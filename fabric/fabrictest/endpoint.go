@@ -1,0 +1,701 @@
+package fabrictest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+const (
+	loopback       = "127.0.0.1:0"
+	defaultTimeout = 20 * time.Second
+)
+
+// A Setup is how Pair connects two ends. Its zero value is a connection over
+// loopback with the provider's own sizes and no private data.
+type Setup struct {
+	Addr           string // where to listen; "127.0.0.1:0" if empty
+	Client, Server fabric.ConnAttr
+	Request, Reply []byte // private data
+	Timeout        time.Duration
+
+	// BeforeConnect and BeforeAccept, if set, get an end before it is offered
+	// to the other: the time to post receives.
+	BeforeConnect func(client fabric.Conn)
+	BeforeAccept  func(server fabric.Conn)
+}
+
+// Pair returns two connected ends. Both are closed when the test ends.
+func Pair(t testing.TB, p fabric.Provider, set Setup) (client, server fabric.Conn) {
+	t.Helper()
+	if set.Addr == "" {
+		set.Addr = loopback
+	}
+	if set.Timeout == 0 {
+		set.Timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), set.Timeout)
+	defer cancel()
+	l, err := p.Listen(ctx, set.Addr, set.Server)
+	if err != nil {
+		t.Fatalf("listen at %s: %v", set.Addr, err)
+	}
+	defer l.Close()
+	client, server, err = join(ctx, p, l, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	return client, server
+}
+
+// join connects over l, on which nobody else may be connecting.
+func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, err = p.Resolve(ctx, l.Addr().String(), set.Client)
+	if err != nil {
+		return nil, nil, fmt.Errorf("resolve %s: %w", l.Addr(), err)
+	}
+	var wg sync.WaitGroup
+	keep := false
+	defer func() {
+		if !keep {
+			cancel()
+			client.Close()
+			if server != nil {
+				server.Close()
+			}
+			wg.Wait()
+		}
+	}()
+	if set.BeforeConnect != nil {
+		set.BeforeConnect(client)
+	}
+	connected := make(chan error, 1)
+	wg.Go(func() {
+		err := client.Connect(ctx, set.Request)
+		if err != nil {
+			cancel() // nobody will come
+		}
+		connected <- err
+	})
+	server, err = l.Accept(ctx)
+	if err == nil {
+		if set.BeforeAccept != nil {
+			set.BeforeAccept(server)
+		}
+		err = server.Accept(ctx, set.Reply)
+	}
+	if err != nil {
+		select {
+		case cerr := <-connected:
+			return nil, nil, fmt.Errorf("connect: %w", errors.Join(cerr, err))
+		default:
+			return nil, nil, fmt.Errorf("accept: %w", err)
+		}
+	}
+	if err := <-connected; err != nil {
+		return nil, nil, fmt.Errorf("connect: %w", err)
+	}
+	keep = true
+	return client, server, nil
+}
+
+// An Endpoint plays one end of a connection in a test. It posts, and it keeps
+// account: every request posted through it must complete once, in its turn, and
+// as what it was posted as; whatever does not is reported at the next
+// expectation. Expectations take an English sentence about what is waited for.
+//
+// Between Start and Stop a goroutine of the Endpoint drives the Conn. Methods
+// that end the test may be called by the test's goroutine alone.
+type Endpoint struct {
+	Conn    fabric.Conn
+	Name    string        // who is speaking, in messages
+	Timeout time.Duration // for each expectation
+
+	t testing.TB
+
+	posting sync.Mutex // one post at a time, so that the accounts are in the queue's order
+
+	mu      sync.Mutex
+	changed sync.Cond
+	sq      []request     // posted, not known to be done
+	rq      []request     // likewise
+	sent    []fabric.WC   // completed, not yet expected
+	rcvd    []received    // likewise
+	end     error         // what Poll said last
+	wrong   []string      // broken rules
+	sqError bool          // a send has failed: no other may succeed
+	rqError bool          // likewise
+	closed  bool          // by this side: what is outstanding may be lost
+	wcs     [16]fabric.WC // the driver's
+	nextID  uint64        // of requests that the Endpoint names itself
+	stop    atomic.Bool   // the driver is to return
+	stopped chan struct{} // closed when it has; nil when there is none
+	in, out heap          // of the test's goroutine
+}
+
+// A request is the account of something posted.
+type request struct {
+	id       uint64
+	op       fabric.WCOpcode
+	signaled bool
+	asked    bool   // the adapter has not said yet whether it takes it
+	buf      []byte // of a receive
+}
+
+// A received message, and the buffer it is in.
+type received struct {
+	wc   fabric.WC
+	data []byte
+}
+
+// NewEndpoint makes an Endpoint of c, whose Close the test's end brings about.
+// Until Start nobody drives it.
+func NewEndpoint(t testing.TB, name string, c fabric.Conn) *Endpoint {
+	e := &Endpoint{Conn: c, Name: name, Timeout: defaultTimeout, t: t, nextID: 1 << 32}
+	e.changed.L = &e.mu
+	t.Cleanup(func() {
+		e.Close()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if len(e.wrong) > 0 {
+			t.Errorf("%s: %s", e.Name, strings.Join(e.wrong, "\n\t"))
+		}
+	})
+	return e
+}
+
+// Start lets a goroutine drive the Conn, which must be established.
+func (e *Endpoint) Start() {
+	e.stop.Store(false)
+	e.stopped = make(chan struct{})
+	go func() {
+		defer close(e.stopped)
+		e.drive()
+	}()
+}
+
+// Stop ends what Start began, so that the test itself may be in Poll, Wait or
+// Disconnect of the Conn.
+func (e *Endpoint) Stop() {
+	e.t.Helper()
+	if e.stopped == nil {
+		return
+	}
+	e.mu.Lock()
+	ended := e.end != nil
+	e.mu.Unlock()
+	e.stop.Store(true)
+	if !ended { // else the driver is on its way out
+		e.Conn.Wake()
+	}
+	if !returns(e.Timeout, func() { <-e.stopped }) {
+		e.t.Fatalf("%s: Wait has not returned %v after Wake", e.Name, e.Timeout)
+	}
+	e.stopped = nil
+}
+
+// Close closes the Conn and waits for the driver to notice.
+func (e *Endpoint) Close() {
+	e.t.Helper()
+	e.abandon()
+	if !returns(e.Timeout, func() {
+		if err := e.Conn.Close(); err != nil {
+			e.fault("Close: %v", err)
+		}
+	}) {
+		e.t.Errorf("%s: Close has not returned after %v", e.Name, e.Timeout)
+		return
+	}
+	if e.stopped != nil && !returns(e.Timeout, func() { <-e.stopped }) {
+		e.t.Errorf("%s: the driver is still in Poll or Wait %v after Close", e.Name, e.Timeout)
+	}
+}
+
+// abandon says that this side closes: completions may get lost from now on.
+func (e *Endpoint) abandon() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+}
+
+// drive moves the connection until it has ended or Stop is called.
+func (e *Endpoint) drive() {
+	for !e.stop.Load() {
+		n, err := e.Step()
+		if err != nil {
+			return
+		}
+		if n > 0 {
+			continue
+		}
+		if werr := e.Conn.Wait(); werr != nil {
+			if n, err := e.Step(); err == nil && n == 0 {
+				e.fault("Wait returned %v, and Poll behind it nothing", werr)
+				return
+			}
+		}
+	}
+}
+
+// Step polls once and takes what comes into account. It is what the driver
+// does, and what a test that has not called Start does itself.
+func (e *Endpoint) Step() (int, error) {
+	n, err := e.Conn.Poll(e.wcs[:])
+	if n == 0 && err == nil {
+		return 0, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, wc := range e.wcs[:n] {
+		if wc.Op == fabric.WCRecv {
+			e.countRecv(wc)
+		} else {
+			e.countSend(wc)
+		}
+	}
+	if err != nil {
+		e.countEnd(n, err)
+	}
+	e.changed.Broadcast()
+	return n, err
+}
+
+// fault notes a broken rule.
+func (e *Endpoint) fault(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.faultLocked(format, args...)
+	e.changed.Broadcast()
+}
+
+func (e *Endpoint) faultLocked(format string, args ...any) {
+	if len(e.wrong) < 10 { // one mistake draws others
+		e.wrong = append(e.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+// countRecv: receives complete in the order posted.
+func (e *Endpoint) countRecv(wc fabric.WC) {
+	if len(e.rq) == 0 {
+		e.faultLocked("receive %d completed (%v) with none outstanding", wc.ID, wc.Status)
+		return
+	}
+	r := e.rq[0]
+	e.rq = slices.Delete(e.rq, 0, 1)
+	if r.id != wc.ID {
+		e.faultLocked("receive %d completed (%v) in the turn of receive %d", wc.ID, wc.Status, r.id)
+	}
+	m := received{wc: wc}
+	if wc.Status == fabric.WCSuccess {
+		if e.rqError {
+			e.faultLocked("receive %d succeeded after one had failed", wc.ID)
+		}
+		if int64(wc.Len) > int64(len(r.buf)) {
+			e.faultLocked("receive %d of %d bytes holds %d", wc.ID, len(r.buf), wc.Len)
+			wc.Len = uint32(len(r.buf))
+		}
+		m.data = r.buf[:wc.Len]
+	} else {
+		e.rqError = true
+	}
+	e.rcvd = append(e.rcvd, m)
+}
+
+// countSend: the send queue completes in order. Requests that are not signaled
+// say nothing unless they fail; after one has failed, all others do, aloud.
+func (e *Endpoint) countSend(wc fabric.WC) {
+	at := slices.IndexFunc(e.sq, func(r request) bool {
+		return r.signaled || wc.Status != fabric.WCSuccess && r.id == wc.ID
+	})
+	if at >= 0 && wc.Status != fabric.WCSuccess && e.sq[at].id != wc.ID {
+		e.faultLocked("request %d failed (%v) in the turn of request %d", wc.ID, wc.Status, e.sq[at].id)
+	}
+	if at < 0 {
+		e.faultLocked("request %d completed (%v) with none outstanding that would", wc.ID, wc.Status)
+		return
+	}
+	if at > 0 && e.sqError {
+		e.faultLocked("request %d completed (%v) and request %d in front of it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
+	}
+	r := e.sq[at]
+	e.sq = slices.Delete(e.sq, 0, at+1)
+	if wc.Status != fabric.WCSuccess {
+		e.sqError = true
+	} else {
+		if r.id != wc.ID {
+			e.faultLocked("request %d completed in the turn of request %d", wc.ID, r.id)
+		}
+		if r.op != wc.Op {
+			e.faultLocked("request %d completed with opcode %d, want %d", wc.ID, wc.Op, r.op)
+		}
+		if e.sqError {
+			e.faultLocked("request %d succeeded after one had failed", wc.ID)
+		}
+	}
+	e.sent = append(e.sent, wc)
+}
+
+// countEnd: the end comes behind the last completion.
+func (e *Endpoint) countEnd(n int, err error) {
+	if n != 0 {
+		e.faultLocked("Poll returned %d completions and %v at once", n, err)
+	}
+	var ce *fabric.ConnError
+	if !errors.As(err, &ce) || !errors.Is(err, net.ErrClosed) {
+		e.faultLocked("Poll ended with %T (%v), which is not a *fabric.ConnError that unwraps to net.ErrClosed", err, err)
+	}
+	if !e.closed {
+		for _, r := range e.rq {
+			if !r.asked {
+				e.faultLocked("receive %d has not completed at the connection's end", r.id)
+			}
+		}
+		for _, r := range e.sq {
+			if r.signaled && !r.asked {
+				e.faultLocked("request %d has not completed at the connection's end", r.id)
+			}
+		}
+	}
+	if e.end == nil {
+		e.end = err
+	}
+}
+
+// TryPost posts and returns what Post says.
+func (e *Endpoint) TryPost(wrs ...fabric.SendWR) error {
+	e.posting.Lock()
+	defer e.posting.Unlock()
+	e.mu.Lock()
+	for i := range wrs {
+		e.sq = append(e.sq, request{id: wrs[i].ID, op: completionOf(wrs[i].Op), signaled: wrs[i].Flags&fabric.Signaled != 0, asked: true})
+	}
+	e.mu.Unlock()
+	err := e.Conn.Post(wrs)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.sq = e.settle(e.sq, err)
+	return err
+}
+
+// TryPostRecv posts receives and returns what PostRecv says.
+func (e *Endpoint) TryPostRecv(wrs ...fabric.RecvWR) error {
+	e.posting.Lock()
+	defer e.posting.Unlock()
+	e.mu.Lock()
+	for i := range wrs {
+		e.rq = append(e.rq, request{id: wrs[i].ID, op: fabric.WCRecv, signaled: true, buf: wrs[i].SGE.Buf, asked: true})
+	}
+	e.mu.Unlock()
+	err := e.Conn.PostRecv(wrs)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rq = e.settle(e.rq, err)
+	return err
+}
+
+// settle enters into the account q what became of the requests asked for last.
+// They are in it already, since they may have completed meanwhile.
+func (e *Endpoint) settle(q []request, err error) []request {
+	if err != nil {
+		return slices.DeleteFunc(q, func(r request) bool { return r.asked })
+	}
+	for i := range q {
+		if q[i].asked && q[i].signaled && e.end != nil && !e.closed {
+			e.faultLocked("request %d was taken, and the connection's end came without its completion", q[i].id)
+		}
+		q[i].asked = false
+	}
+	return q
+}
+
+func completionOf(op fabric.Opcode) fabric.WCOpcode {
+	switch op {
+	case fabric.OpWrite:
+		return fabric.WCWrite
+	case fabric.OpRead:
+		return fabric.WCRead
+	case fabric.OpBindMW:
+		return fabric.WCBindMW
+	case fabric.OpLocalInv:
+		return fabric.WCLocalInv
+	}
+	return fabric.WCSend
+}
+
+// Post posts requests, which must be taken.
+func (e *Endpoint) Post(what string, wrs ...fabric.SendWR) {
+	e.t.Helper()
+	if err := e.TryPost(wrs...); err != nil {
+		e.t.Fatalf("%s: post %s: %v", e.Name, what, err)
+	}
+}
+
+// Region registers n bytes of new memory. It is deregistered with the Conn, if
+// not before.
+func (e *Endpoint) Region(n int, access fabric.Access) fabric.MR {
+	e.t.Helper()
+	mr, err := e.Conn.RegMR(make([]byte, n), access)
+	if err != nil {
+		e.t.Fatalf("%s: register %d bytes: %v", e.Name, n, err)
+	}
+	return mr
+}
+
+// Window allocates a memory window.
+func (e *Endpoint) Window() fabric.MW {
+	e.t.Helper()
+	mw, err := e.Conn.AllocMW()
+	if err != nil {
+		e.t.Fatalf("%s: allocate a memory window: %v", e.Name, err)
+	}
+	return mw
+}
+
+// Receives posts n receives of size bytes each, over memory that is not used
+// for anything else.
+func (e *Endpoint) Receives(n, size int) {
+	e.t.Helper()
+	wrs := make([]fabric.RecvWR, n)
+	for i := range wrs {
+		wrs[i] = fabric.RecvWR{ID: e.newID(), SGE: e.in.take(e, size, fabric.AccessLocalWrite)}
+	}
+	if err := e.TryPostRecv(wrs...); err != nil {
+		e.t.Fatalf("%s: post %d receives: %v", e.Name, n, err)
+	}
+}
+
+func (e *Endpoint) newID() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.nextID++
+	return e.nextID
+}
+
+// A heap hands out registered memory and takes nothing back.
+type heap struct {
+	mr   fabric.MR
+	free int // from here on
+}
+
+func (h *heap) take(e *Endpoint, n int, access fabric.Access) fabric.SGE {
+	e.t.Helper()
+	if h.mr == nil || len(h.mr.Bytes())-h.free < n {
+		h.mr, h.free = e.Region(max(n, 1<<16), access), 0
+	}
+	sge := SGE(h.mr, h.free, n)
+	h.free += n
+	return sge
+}
+
+// SGE names n bytes of mr from off on.
+func SGE(mr fabric.MR, off, n int) fabric.SGE {
+	return fabric.SGE{Buf: mr.Bytes()[off : off+n : off+n], LKey: mr.LKey()}
+}
+
+// Message returns a signaled Send of a registered copy of data.
+func (e *Endpoint) Message(data []byte) fabric.SendWR {
+	e.t.Helper()
+	wr := fabric.SendWR{ID: e.newID(), Op: fabric.OpSend, Flags: fabric.Signaled}
+	if len(data) > 0 {
+		sge := e.out.take(e, len(data), 0)
+		copy(sge.Buf, data)
+		wr.SGL = []fabric.SGE{sge}
+	}
+	return wr
+}
+
+// Send sends a copy of data and waits for the completion.
+func (e *Endpoint) Send(what string, data []byte) {
+	e.t.Helper()
+	wr := e.Message(data)
+	e.Post(what, wr)
+	e.WantSent(what, wr.ID)
+}
+
+// await waits until ready, which is called with e.mu held, or until it is late.
+func (e *Endpoint) await(ready func() bool) (ok bool) {
+	late := false
+	timer := time.AfterFunc(e.Timeout, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		late = true
+		e.changed.Broadcast()
+	})
+	defer timer.Stop()
+	for !ready() {
+		if late || len(e.wrong) > 0 {
+			return false
+		}
+		e.changed.Wait()
+	}
+	return true
+}
+
+// state describes the accounts. The caller holds e.mu.
+func (e *Endpoint) state() string {
+	s := fmt.Sprintf("%d sends and %d receives outstanding, %d and %d completed and not looked at",
+		len(e.sq), len(e.rq), len(e.sent), len(e.rcvd))
+	if e.end != nil {
+		s += fmt.Sprintf("; the connection has ended: %v", e.end)
+	}
+	for _, w := range e.wrong {
+		s += "\n\t" + w
+	}
+	return s
+}
+
+// NextSend takes the next completion of the send queue. The error says why
+// there is none.
+func (e *Endpoint) NextSend() (fabric.WC, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.await(func() bool { return len(e.sent) > 0 || e.end != nil })
+	if len(e.sent) == 0 {
+		return fabric.WC{}, e.none("send")
+	}
+	wc := e.sent[0]
+	e.sent = slices.Delete(e.sent, 0, 1)
+	return wc, nil
+}
+
+// NextRecv takes the next completion of a receive, and the bytes received.
+func (e *Endpoint) NextRecv() (fabric.WC, []byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.await(func() bool { return len(e.rcvd) > 0 || e.end != nil })
+	if len(e.rcvd) == 0 {
+		return fabric.WC{}, nil, e.none("receive")
+	}
+	m := e.rcvd[0]
+	e.rcvd = slices.Delete(e.rcvd, 0, 1)
+	return m.wc, m.data, nil
+}
+
+func (e *Endpoint) none(what string) error {
+	if e.end != nil {
+		return e.end
+	}
+	return fmt.Errorf("no completion of a %s: %s", what, e.state())
+}
+
+// WantSent wants the next request of the send queue to have succeeded, and to
+// be the one with this ID.
+func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
+	e.t.Helper()
+	wc, err := e.NextSend()
+	if err != nil {
+		e.t.Fatalf("%s: want completion of %s: %v", e.Name, what, err)
+	}
+	if wc.ID != id || wc.Status != fabric.WCSuccess {
+		e.t.Fatalf("%s: want success of %s (%d), got %v of %d", e.Name, what, id, wc.Status, wc.ID)
+	}
+	return wc
+}
+
+// WantFailed wants the next request of the send queue to have failed, with one
+// of these statuses.
+func (e *Endpoint) WantFailed(what string, id uint64, status ...fabric.WCStatus) fabric.WC {
+	e.t.Helper()
+	wc, err := e.NextSend()
+	if err != nil {
+		e.t.Fatalf("%s: want %s to fail: %v", e.Name, what, err)
+	}
+	if wc.ID != id || !slices.Contains(status, wc.Status) {
+		e.t.Fatalf("%s: want %s (%d) to fail with %v, got %v of %d", e.Name, what, id, status, wc.Status, wc.ID)
+	}
+	return wc
+}
+
+// WantRecv wants a message, and returns its completion and its bytes.
+func (e *Endpoint) WantRecv(what string) (fabric.WC, []byte) {
+	e.t.Helper()
+	wc, data, err := e.NextRecv()
+	if err != nil {
+		e.t.Fatalf("%s: want %s: %v", e.Name, what, err)
+	}
+	if wc.Status != fabric.WCSuccess {
+		e.t.Fatalf("%s: want %s, got %v", e.Name, what, wc.Status)
+	}
+	return wc, data
+}
+
+// WantMessage wants a message with these bytes.
+func (e *Endpoint) WantMessage(what string, want []byte) fabric.WC {
+	e.t.Helper()
+	wc, got := e.WantRecv(what)
+	if !bytes.Equal(got, want) {
+		e.t.Fatalf("%s: %s is %s, want %s", e.Name, what, brief(got), brief(want))
+	}
+	return wc
+}
+
+// WantNothing wants every completion so far to have been looked at. What makes
+// it more than a glance is an expectation before it, of something later.
+func (e *Endpoint) WantNothing(what string) {
+	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.sent) > 0 || len(e.rcvd) > 0 || e.end != nil || len(e.wrong) > 0 {
+		e.t.Fatalf("%s: want nothing more %s: %s", e.Name, what, e.state())
+	}
+}
+
+// WantEnd wants the connection to end, and every outstanding request to be
+// flushed before. Messages that still arrive are passed over.
+func (e *Endpoint) WantEnd(what string) *fabric.ConnError {
+	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.await(func() bool { return e.end != nil })
+	var ce *fabric.ConnError
+	if len(e.wrong) > 0 || !errors.As(e.end, &ce) {
+		e.t.Fatalf("%s: want the connection to end %s: %s", e.Name, what, e.state())
+	}
+	return ce
+}
+
+// brief prints the beginning of a message.
+func brief(b []byte) string {
+	const most = 24
+	if len(b) <= most {
+		return fmt.Sprintf("%d bytes %x", len(b), b)
+	}
+	return fmt.Sprintf("%d bytes %x...", len(b), b[:most])
+}
+
+// Fill fills b with bytes that depend on seed and on their place, so that
+// neither a stale nor a shifted copy looks the same.
+func Fill(b []byte, seed uint64) {
+	x := seed*0x9e3779b97f4a7c15 + 1
+	for i := range b {
+		if i%8 == 0 {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+		}
+		b[i] = byte(x >> (8 * (i % 8)))
+	}
+}
+
+// Pattern returns n bytes as Fill makes them.
+func Pattern(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	Fill(b, seed)
+	return b
+}

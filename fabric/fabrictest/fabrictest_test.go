@@ -1,0 +1,16 @@
+package fabrictest
+
+import (
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// The suite passes on a provider that does what the rules say.
+func TestModel(t *testing.T) {
+	cfg := newModel("").config()
+	cfg.Complete = true
+	Run(t, cfg)
+}
+
+var _ fabric.Provider = (*model)(nil)
