@@ -722,7 +722,7 @@ func TestRemoteInvalidation(t *testing.T) {
 			data := make([]byte, 5000)
 			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000),
 				ReadItems: []ReadItem{{Offset: 4, Data: data}}, WriteItems: []WriteItem{{Buf: make([]byte, 5000)}}})
-			before := p.mrs
+			before := p.regions()
 			h, _ := p.message("the call")
 			p.write(h.Writes[0][0], "x")
 			p.read(h.Reads)
@@ -734,8 +734,8 @@ func TestRemoteInvalidation(t *testing.T) {
 			if err := outcome(t, done); err != nil {
 				t.Fatal(err)
 			}
-			if p.mrs >= before+2 {
-				t.Errorf("%d regions alive, %d before the reply: the call's are not deregistered", p.mrs, before)
+			if n := p.regions(); n != before-2 {
+				t.Errorf("%d regions alive, %d before the reply: the call's two are not deregistered", n, before)
 			}
 			if _, err := p.reach(h.Reads[0].Segment, fabric.AccessRemoteRead); err == nil {
 				t.Error("the read chunk is still open")

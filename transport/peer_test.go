@@ -499,6 +499,13 @@ func (p *peer) posted() int {
 	return len(p.recvs)
 }
 
+func (p *peer) regions() int {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mrs
+}
+
 func (p *peer) openWindows() int {
 	synctest.Wait()
 	p.mu.Lock()
