@@ -790,6 +790,31 @@ func TestCancel(t *testing.T) {
 		})
 	})
 
+	t.Run("the call returns after the fence, and a reply that comes before it frees the credit", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			open(p, cl)
+			p.holdInv = true
+			ctx, cancel := context.WithCancel(bg)
+			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			h, _ := p.message("the call")
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+			synctest.Wait()
+			select {
+			case err := <-done:
+				t.Fatalf("the call returned %v before its memory was fenced", err)
+			default:
+			}
+			p.completeInv()
+			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
+				t.Errorf("call returned %v", err)
+			}
+			async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			p.message("a call that takes the one credit")
+		})
+	})
+
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			open(p, cl)

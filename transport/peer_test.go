@@ -47,6 +47,8 @@ type peer struct {
 	holdRead []fabric.SendWR
 	noReads  bool // leave Reads pending
 	maxOut   int  // most Reads at once
+	holdInv  bool // keep completions of invalidations
+	heldInv  []fabric.WC
 }
 
 const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
@@ -244,9 +246,21 @@ func (p *peer) exec(wr *fabric.SendWR) {
 			delete(p.windows, wr.RKey)
 		}
 	}
-	if wr.Flags&fabric.Signaled != 0 {
+	switch {
+	case wr.Op == fabric.OpLocalInv && p.holdInv:
+		p.heldInv = append(p.heldInv, wc)
+	case wr.Flags&fabric.Signaled != 0:
 		p.wcs = append(p.wcs, wc)
 	}
+}
+
+// completeInv lets the invalidations complete that were held back.
+func (p *peer) completeInv() {
+	p.mu.Lock()
+	p.wcs = append(p.wcs, p.heldInv...)
+	p.heldInv = nil
+	p.notify()
+	p.mu.Unlock()
 }
 
 // doReads executes the Reads that were held back.

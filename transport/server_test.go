@@ -741,10 +741,12 @@ func TestServerInvalidates(t *testing.T) {
 				if got := p.next("the reply"); got.inv != tt.inv {
 					t.Errorf("the reply invalidates %d, want %d", got.inv, tt.inv)
 				}
-				p.send(callBytes(h, procEcho, 9, 9), 0)
-				if tt.inv == 0 {
-					if got := p.next("an error"); got.inv != 0 {
-						t.Error("an error invalidates")
+				if tt.inv != 0 {
+					h.Writes = []rpcrdma.WriteChunk{{p.offer(tt.inv, make([]byte, 1))}}
+					h.HasReply = false
+					p.send(callBytes(h, procEcho, opaque("too long")...), 0)
+					if got := p.next("an RDMA_ERROR (PVT-4.1-4)"); got.inv != 0 || len(got.msg) != rpcrdma.ErrChunkSize {
+						t.Errorf("an error of %d bytes invalidates %d", len(got.msg), got.inv)
 					}
 				}
 			})

@@ -1,0 +1,63 @@
+// Package transport carries ONC RPC over RDMA: version 1 of the protocol of RFC
+// 5666 and RFC 8166, with the private data of RFC 8797, for either role.
+//
+// # Nouns
+//
+// A [Client] is the requester's end of one connection and makes [Call]s; a
+// [Server] executes the calls to its [Program]s on any number of connections.
+// Both work on a provider of package fabric, which the program names:
+//
+//	cl, err := transport.Dial(ctx, iwarp.New(nil), "server:20049", nil)
+//	...
+//	call := transport.Call{Prog: 100003, Vers: 3, Proc: 6, Args: args,
+//		WriteItems: []transport.WriteItem{{Buf: buf}}, MaxResults: 128}
+//	err = cl.Call(ctx, &call)
+//
+// Small messages travel inside Sends. Bulk data goes straight from memory to
+// memory: arguments named in Call.ReadItems are read by the server's adapter,
+// results for Call.WriteItems are written by it. Which data items of a protocol
+// may do so is the word of its upper-layer binding; whether one does in a given
+// call is decided here, by size. Messages that fit nowhere else go into a
+// position-zero read chunk or the reply chunk as a whole.
+//
+// [Server.Bridge] and [NewRecordConn] hand out connections as net.Conn with the
+// record marking of RFC 5531, for ONC RPC servers and clients written for TCP.
+// Their [Binding] finds the bulk items.
+//
+// # Progress
+//
+// There is no goroutine between the wire and the caller. Who waits for a reply
+// moves the connection, for itself and for the others that wait; with one call at
+// a time nothing is handed from one goroutine to another. Progress.go has the
+// rules.
+//
+// # Cancellation
+//
+// A call ends when its context does, and then returns only when the peer cannot
+// reach its memory any more. Its credit comes back with the late reply. If the
+// server was moving the data just then, the refusal of the adapter ends the
+// connection: that is how RDMA works. A context that has a deadline is watched
+// from about 2 ms after the start of a wait; one that ends before that is noticed
+// then.
+//
+// # Ownership
+//
+//   - A Call and everything it points to belong to the transport from Client.Call's
+//     start to its return, and Results stay valid until the Call is used again.
+//   - A Request is valid until ServeRPC returns, and what is given to
+//     Response.AddItem is the response's until its release function is called.
+//   - All memory the peer can reach is exposed for one call, with one right, and
+//     closed before that call returns.
+//
+// # Limits
+//
+// Everything a peer controls is bounded: header lists by Config.Limits, messages
+// by MaxMessage, what calls hold at a server by MaxMemory, calls by the credits
+// granted, connections by MaxConns, set-up by SetupTimeout.
+//
+// # Limitations
+//
+// RDMA_MSGP, RDMA_DONE and read chunks in replies, which RFC 8166 has removed, are
+// refused or ignored. Calls from the server to the client are ignored. A
+// connection that ends is not made again.
+package transport
