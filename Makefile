@@ -28,7 +28,7 @@ test: ## every test: with the race detector, without cgo, exact allocation count
 	@scripts/setup test
 	go test -race -shuffle=on -timeout=$(TEST_TIMEOUT) work
 	CGO_ENABLED=0 go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
-	CGO_ENABLED=0 go build -o /dev/null ./cmd/rpcrdma
+	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
 	$(if $(VERBS),go test -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
 	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work >/dev/null
 
