@@ -1,0 +1,551 @@
+package iwarp
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+// A state of a Conn is left for a later one, never for an earlier one.
+//
+//	new --Connect, Accept--> setup --> up --> over
+//	 \___________________________\___________/
+type state uint8
+
+const (
+	stateNew   state = iota // resolved, or requested by a peer
+	stateSetup              // Connect, Accept or Reject is under way
+	stateUp
+	stateOver
+)
+
+// A Conn is one iWARP stream over one TCP connection, with its queues and its
+// protection domain. It is a fabric.Conn.
+//
+// # Locks
+//
+// txMu, then rxMu, then mu or stags.mu, which are leaves. Who holds txMu may
+// write to the socket and read memory for it; who holds rxMu may read from the
+// socket and place into memory. Both are held for one non-blocking system call
+// at a time and never by somebody who waits for the peer. To have held them
+// after an STag was changed is to know that nobody uses what it was: fence.
+type Conn struct {
+	p       *Provider
+	attr    fabric.ConnAttr
+	passive bool           // from a Listener
+	target  string         // as given to Resolve
+	addrs   []*net.TCPAddr // of target
+
+	// Written during set-up, before state becomes stateUp.
+	sock        socket
+	crc         bool // CRCs are generated and checked
+	rtrFPDU     bool // an empty FPDU is a Ready To Receive frame
+	maxTagged   int  // longest payload of a tagged segment
+	maxUntagged int  // longest payload of an untagged segment
+	ird, ord    int
+
+	up   atomic.Bool // state has been stateUp: sock is there
+	shut atomic.Bool // Close has been called
+
+	endOnce   sync.Once
+	closeOnce sync.Once
+	writers   sync.WaitGroup // the writer goroutine
+
+	mu           sync.Mutex
+	state        state
+	laddr, raddr net.Addr
+	tcp          *net.TCPConn // of a request that is neither accepted nor rejected
+	req          mpa.Start    // that request
+	reqRDMA      mpa.Enhanced
+	peerData     []byte
+	cancelSetup  context.CancelFunc // while state is stateSetup
+	setupDone    chan struct{}      // closed when it no longer is
+	err          *fabric.ConnError  // since stateOver
+	quiet        bool               // Disconnect has begun: no more posts
+	doorbells    uint64
+	queues
+
+	cqn    atomic.Int32 // len(cq)
+	over   atomic.Bool  // everything outstanding has been flushed
+	parked atomic.Bool  // somebody waits for the socket, and must be told of other things
+	wakeup atomic.Bool  // Wake has been called
+	wakes  atomic.Uint64
+	drain  atomic.Bool // tell the waiter when the send queue is empty
+
+	stags table
+
+	txMu      sync.Mutex
+	tx        tx
+	txPending atomic.Bool // there may be something to send
+	spoke     atomic.Bool // something has been sent
+	held      atomic.Bool // nothing may be sent until something has come
+	fin       atomic.Bool // the peer has been told that no more will come
+	txBroken  atomic.Bool // writing has failed
+
+	rxMu sync.Mutex
+	rx   rx
+
+	// Made once, so that parking and writing allocate nothing.
+	waitFn, drainFn, writeFn func(fd uintptr) bool
+	writerFn                 func()
+}
+
+var _ fabric.Conn = (*Conn)(nil)
+
+func (p *Provider) newConn(attr fabric.ConnAttr) *Conn {
+	c := &Conn{p: p, attr: attr, ird: attr.InboundReads, ord: attr.OutboundReads}
+	c.waitFn, c.drainFn, c.writeFn, c.writerFn = c.waitStep, c.drainStep, c.writeStep, c.writer
+	c.tx.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
+	c.rx.msn = [3]uint32{1, 1, 1}
+	p.live.conns.Add(1)
+	return c
+}
+
+// PeerPrivateData implements fabric.Conn.
+func (c *Conn) PeerPrivateData() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peerData
+}
+
+// Capabilities implements fabric.Conn.
+func (c *Conn) Capabilities() fabric.Capabilities {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fabric.Capabilities{
+		MaxSendSGE:       MaxSendSGE,
+		MaxReadSGE:       1,
+		MaxMessage:       math.MaxUint32,
+		MaxPrivateData:   MaxPrivateData,
+		MemoryWindows:    true,
+		RemoteInvalidate: true,
+		LocalDMA:         true,
+		InboundReads:     c.ird,
+		OutboundReads:    c.ord,
+	}
+}
+
+// LocalAddr implements fabric.Conn. It is nil until there is a TCP connection.
+func (c *Conn) LocalAddr() net.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.laddr
+}
+
+// RemoteAddr implements fabric.Conn.
+func (c *Conn) RemoteAddr() net.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.raddr
+}
+
+// connErr is why the connection has ended.
+func (c *Conn) connErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connErrLocked()
+}
+
+func (c *Conn) connErrLocked() error {
+	if c.err == nil {
+		return &fabric.ConnError{Provider: name, Clean: true}
+	}
+	return c.err
+}
+
+// alive is nil until Close.
+func (c *Conn) alive() error {
+	if c.shut.Load() {
+		return c.connErr()
+	}
+	return nil
+}
+
+// Post implements fabric.Conn.
+func (c *Conn) Post(wrs []fabric.SendWR) error {
+	for i := range wrs {
+		if err := checkWR(&wrs[i]); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	switch {
+	case c.state == stateOver || c.quiet:
+		defer c.mu.Unlock()
+		return c.connErrLocked()
+	case c.state != stateUp:
+		c.mu.Unlock()
+		return ErrNotConnected
+	case c.sqUsed+len(wrs) > c.attr.SendDepth:
+		c.mu.Unlock()
+		return fabric.ErrQueueFull
+	case len(wrs) == 0:
+		c.mu.Unlock()
+		return nil
+	}
+	for i := range wrs {
+		c.pushSend(&wrs[i], false)
+	}
+	c.doorbells++
+	c.mu.Unlock()
+	c.kick()
+	return nil
+}
+
+// checkWR refuses what can never be executed.
+func checkWR(wr *fabric.SendWR) error {
+	most := 0
+	switch wr.Op {
+	case fabric.OpSend, fabric.OpSendInv, fabric.OpWrite:
+		most = MaxSendSGE
+	case fabric.OpRead:
+		most = 1
+	case fabric.OpBindMW, fabric.OpLocalInv:
+	default:
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("opcode %d", wr.Op)}
+	}
+	if len(wr.SGL) > most {
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("list of %d SGEs with opcode %d", len(wr.SGL), wr.Op)}
+	}
+	n := uint64(0)
+	for i := range wr.SGL {
+		n += uint64(len(wr.SGL[i].Buf))
+	}
+	if n > math.MaxUint32 {
+		return &fabric.CapabilityError{Provider: name, Capability: "message of 4 GiB or more"}
+	}
+	return nil
+}
+
+// PostRecv implements fabric.Conn.
+func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateOver {
+		return c.connErrLocked()
+	}
+	if c.rqUsed+len(wrs) > c.attr.RecvDepth {
+		return fabric.ErrQueueFull
+	}
+	for i := range wrs {
+		*c.rq.push() = wrs[i]
+	}
+	c.rqUsed += len(wrs)
+	return nil
+}
+
+// Poll implements fabric.Conn. It reads from the socket only when no completion
+// is there already.
+func (c *Conn) Poll(wc []fabric.WC) (int, error) {
+	if c.cqn.Load() == 0 && c.up.Load() && !c.over.Load() {
+		c.progress(true)
+	}
+	return c.take(wc)
+}
+
+// Wait implements fabric.Conn.
+func (c *Conn) Wait() error {
+	if !c.up.Load() {
+		// There is nothing to wait on before set-up and nothing to wait for
+		// when set-up has failed.
+		if c.ready() {
+			return c.readyErr()
+		}
+		return ErrNotConnected
+	}
+	c.park(c.waitFn)
+	c.wakeup.Store(false)
+	return c.readyErr()
+}
+
+// park runs step with the socket until it returns true, and again whenever the
+// socket becomes readable or somebody calls unpark.
+func (c *Conn) park(step func(fd uintptr) bool) {
+	for {
+		err := c.sock.rc.Read(step)
+		c.parked.Store(false)
+		if err == nil {
+			return
+		}
+		// Either the deadline that unpark has set, or the end of the file. The
+		// deadline is taken back before step looks again at what unpark may
+		// have been about: one that is set after that stays set.
+		if c.shut.Load() || c.sock.f.SetReadDeadline(time.Time{}) != nil {
+			return
+		}
+	}
+}
+
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
+// unpark makes a parked waiter look again. What it shall see must have been
+// stored before: the waiter says that it is parked, and then looks.
+func (c *Conn) unpark() {
+	if c.parked.Load() {
+		c.wakes.Add(1)
+		c.sock.f.SetReadDeadline(past)
+	}
+}
+
+// waitStep is what Wait runs whenever the socket may have something. It
+// returns false to park.
+func (c *Conn) waitStep(uintptr) bool {
+	c.parked.Store(false)
+	for {
+		if c.ready() {
+			return true
+		}
+		if empty := c.progress(true); !empty {
+			continue
+		}
+		c.parked.Store(true)
+		if !c.ready() {
+			return false
+		}
+	}
+}
+
+// ready reports whether Wait has something to return for.
+func (c *Conn) ready() bool {
+	return c.cqn.Load() > 0 || c.over.Load() || c.wakeup.Load()
+}
+
+func (c *Conn) readyErr() error {
+	if c.cqn.Load() == 0 && c.over.Load() {
+		return c.connErr()
+	}
+	return nil
+}
+
+// Wake implements fabric.Conn.
+func (c *Conn) Wake() {
+	c.wakeup.Store(true)
+	c.unpark()
+}
+
+// A failure is an end of the connection, and what there is to do about it.
+type failure struct {
+	err    fabric.ConnError
+	term   bool            // tell the peer with a Terminate message
+	cause  rdmap.Cause     // what to tell
+	quote  []byte          // DDP header of the segment that was refused
+	seglen int             // length of that segment
+	read   []byte          // Read Request header in that segment
+	recv   fabric.WCStatus // of the receive under way
+	abort  bool            // abandon what is queued
+}
+
+// violation is a failure for which the peer is to blame.
+func violation(cause rdmap.Cause, format string, args ...any) *failure {
+	return &failure{
+		err:   fabric.ConnError{Provider: name, Cause: &ProtocolError{cause, fmt.Sprintf(format, args...)}},
+		term:  true,
+		cause: cause,
+	}
+}
+
+func ddpUntagged(code uint8) rdmap.Cause {
+	return rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeUntagged), Code: code}
+}
+
+func ddpTagged(code uint8) rdmap.Cause {
+	return rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeTagged), Code: code}
+}
+
+func rdmaOperation(code rdmap.Code) rdmap.Cause {
+	return rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeOperation), Code: uint8(code)}
+}
+
+func rdmaProtection(code rdmap.Code) rdmap.Cause {
+	return rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection), Code: uint8(code)}
+}
+
+func llp(code mpa.Code) rdmap.Cause {
+	return rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.TypeMPA, Code: uint8(code)}
+}
+
+// catastrophic is what the peer is told of faults on this side.
+var catastrophic = rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeCatastrophic)}
+
+// end ends the connection. The first call decides why; all return when what is
+// outstanding has been flushed. No lock may be held.
+func (c *Conn) end(f *failure) { c.endOnce.Do(func() { c.endLocked(f) }) }
+
+func (c *Conn) endLocked(f *failure) {
+	c.mu.Lock()
+	wasUp := c.state == stateUp
+	c.state = stateOver
+	c.err = &f.err
+	c.mu.Unlock()
+
+	// Nothing is sent or placed from here on: who takes one of the locks
+	// later finds its side dead.
+	c.txMu.Lock()
+	silent := wasUp && c.lastWords(f)
+	c.tx.dead = true
+	c.releaseBatch()
+	c.rxMu.Lock()
+	c.rx.dead = true
+	c.rx.dst = nil
+	c.releaseStage()
+	c.rxMu.Unlock()
+
+	c.mu.Lock()
+	if t, ok := f.err.Cause.(*TerminateError); ok {
+		c.blame(t)
+	}
+	c.flushQueues(f.recv)
+	c.over.Store(true)
+	c.mu.Unlock()
+	if wasUp {
+		if !silent {
+			shutdownWrite(c.sock.fd)
+		}
+		c.sock.f.SetWriteDeadline(past) // sends the writer home
+	}
+	c.unlockTx()
+	if wasUp {
+		c.unpark()
+	}
+}
+
+// Disconnect implements fabric.Conn.
+func (c *Conn) Disconnect(ctx context.Context) error {
+	c.mu.Lock()
+	st := c.state
+	c.quiet = true
+	c.mu.Unlock()
+	switch st {
+	case stateOver:
+		return c.goneErr()
+	case stateNew, stateSetup:
+		c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() {
+		c.end(&failure{err: fabric.ConnError{Provider: name, Cause: context.Cause(ctx)}, abort: true})
+	})
+	defer stop()
+
+	c.drain.Store(true)
+	c.park(c.drainFn)
+	c.drain.Store(false)
+
+	// All has been sent and answered: say that no more will come, and let the
+	// peer say the same. RFC 5044 section 7.2: a connection is closed between
+	// FPDUs.
+	c.txMu.Lock()
+	if !c.tx.dead {
+		c.fin.Store(true)
+		shutdownWrite(c.sock.fd)
+	}
+	c.unlockTx()
+	c.park(c.drainFn)
+	if err := ctx.Err(); err != nil {
+		if ce, ok := c.connErr().(*fabric.ConnError); ok && !ce.Clean {
+			return err
+		}
+	}
+	return c.goneErr()
+}
+
+// goneErr is what Disconnect has to say about a connection that has ended.
+func (c *Conn) goneErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil || c.err.Clean {
+		return nil
+	}
+	return c.err
+}
+
+// drainStep is what Disconnect waits with: first for the queues to drain, then
+// for the end.
+func (c *Conn) drainStep(uintptr) bool {
+	c.parked.Store(false)
+	for {
+		if c.drainDone() {
+			return true
+		}
+		if empty := c.progress(false); !empty {
+			continue
+		}
+		c.parked.Store(true)
+		if !c.drainDone() {
+			return false
+		}
+	}
+}
+
+func (c *Conn) drainDone() bool {
+	if c.over.Load() {
+		return true
+	}
+	return c.drain.Load() && c.idle()
+}
+
+// idle reports whether nothing is on its way to the peer.
+func (c *Conn) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sq.len() == 0 && c.irq.len() == 0
+}
+
+// Close implements fabric.Conn.
+func (c *Conn) Close() error {
+	c.closeOnce.Do(c.close)
+	return nil
+}
+
+func (c *Conn) close() {
+	c.shut.Store(true)
+	c.mu.Lock()
+	if c.state == stateSetup {
+		c.cancelSetup()
+		done := c.setupDone
+		c.mu.Unlock()
+		<-done
+		c.mu.Lock()
+	}
+	tcp := c.tcp
+	c.tcp = nil
+	c.mu.Unlock()
+	if tcp != nil {
+		tcp.Close()
+	}
+	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true})
+	if c.up.Load() {
+		// Both sides are dead, so nobody makes a system call on the descriptor
+		// any more. Closing the file unblocks who is parked on it and waits
+		// until they have let go.
+		c.sock.f.Close()
+		c.writers.Wait()
+	}
+	mrs, mws := c.stags.clear()
+	c.p.live.mrs.Add(-mrs)
+	c.p.live.mws.Add(-mws)
+	c.mu.Lock()
+	c.cq, c.rq, c.sq = ring[fabric.WC]{}, ring[fabric.RecvWR]{}, ring[sqEntry]{}
+	c.cqn.Store(0)
+	c.mu.Unlock()
+	c.p.live.conns.Add(-1)
+}
+
+// fence returns when nobody uses memory by an STag that has been changed
+// before the call.
+func (c *Conn) fence() {
+	c.txMu.Lock()
+	c.rxMu.Lock()
+	c.rxMu.Unlock() //nolint:staticcheck // to have held it is the point
+	c.unlockTx()
+}

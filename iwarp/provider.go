@@ -1,0 +1,198 @@
+package iwarp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+)
+
+const name = "iwarp"
+
+// Defaults of Config and of fabric.ConnAttr.
+const (
+	DefaultRequestTimeout = 10 * time.Second
+	DefaultReplyTimeout   = 5 * time.Second
+	DefaultMaxPending     = 128
+	DefaultBacklog        = 128
+
+	DefaultSendDepth = 128
+	DefaultRecvDepth = 128
+	DefaultReads     = 16
+
+	// MaxDepth is the deepest queue that can be asked for.
+	MaxDepth = 1 << 16
+)
+
+// MaxPrivateData is the longest private data that can be sent. The protocol has
+// room for 512 bytes (RFC 5044 section 7.1.1), but Linux's siw takes no more
+// than 256, of which the enhanced data of RFC 6581 is four. What a peer sends
+// may be as long as the protocol allows.
+const MaxPrivateData = 252
+
+// MaxSendSGE is the longest gather list of a Send or Write.
+const MaxSendSGE = 16
+
+// Config is what a program may choose. The zero value is good.
+type Config struct {
+	// CRC asks for a CRC32C on every FPDU when this side connects. Both
+	// sides use it if either asks (RFC 5044 section 7.1.1); a side that
+	// accepts repeats what it was asked. Default: no CRC, as TCP has a
+	// checksum of its own.
+	CRC bool
+
+	// RequireCRC asks for CRCs also when this side accepts.
+	RequireCRC bool
+
+	// PeerToPeer asks for the connection model of RFC 6581 section 4 when
+	// this side connects: a Ready To Receive frame follows the reply by
+	// itself, so that the accepting side may send first. Without it what
+	// the accepting side posts stays queued until the other side has sent
+	// something (RFC 5044 section 7.1.2). A side that accepts does as it is
+	// asked.
+	PeerToPeer bool
+
+	// MaxFPDU is the longest FPDU to send, in bytes on the wire. Default: as
+	// long as can be (64 KiB) if the peer is on the same host, and what
+	// fits one TCP segment otherwise, since adapters with a TCP stack of
+	// their own may take no more. Peers that run this package or Linux's
+	// siw take 64 KiB over any network, and are faster with it. FPDUs of
+	// any length are received.
+	MaxFPDU int
+
+	// RequestTimeout is how long an incoming TCP connection may take to
+	// send its MPA request.
+	RequestTimeout time.Duration
+
+	// ReplyTimeout is how long Connect waits for the MPA reply, and thus for
+	// the peer's decision to accept.
+	ReplyTimeout time.Duration
+
+	// MaxPending is how many incoming TCP connections of a Listener may be
+	// on the way to their MPA request. One more takes the place of the
+	// oldest.
+	MaxPending int
+
+	// Backlog is how many connection requests of a Listener may wait for
+	// Accept. Further ones are rejected.
+	Backlog int
+}
+
+func (c Config) withDefaults() Config {
+	if c.RequestTimeout <= 0 {
+		c.RequestTimeout = DefaultRequestTimeout
+	}
+	if c.ReplyTimeout <= 0 {
+		c.ReplyTimeout = DefaultReplyTimeout
+	}
+	if c.MaxPending <= 0 {
+		c.MaxPending = DefaultMaxPending
+	}
+	if c.Backlog <= 0 {
+		c.Backlog = DefaultBacklog
+	}
+	return c
+}
+
+// A Provider is a software RDMA adapter over TCP. The zero value works, with
+// the zero Config. It must not be copied.
+type Provider struct {
+	cfg     Config
+	live    live
+	stages  sync.Pool // *stage
+	batches sync.Pool // *batch
+}
+
+var _ fabric.Provider = (*Provider)(nil)
+
+// New returns a Provider.
+func New(cfg Config) *Provider { return &Provider{cfg: cfg} }
+
+// live counts what is open.
+type live struct{ conns, mrs, mws, handshakes atomic.Int64 }
+
+// Live is what a Provider holds open.
+type Live struct {
+	Conns      int // not closed yet
+	MRs        int
+	MWs        int
+	Handshakes int // incoming connections whose request is not complete
+}
+
+// Live returns what is open now. It is for tests that look for leaks.
+func (p *Provider) Live() Live {
+	return Live{
+		Conns:      int(p.live.conns.Load()),
+		MRs:        int(p.live.mrs.Load()),
+		MWs:        int(p.live.mws.Load()),
+		Handshakes: int(p.live.handshakes.Load()),
+	}
+}
+
+// Name implements fabric.Provider.
+func (p *Provider) Name() string { return name }
+
+// checkAttr fills in defaults and refuses what cannot be had.
+func checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
+	for _, f := range []struct {
+		v    *int
+		def  int
+		most int
+		what string
+	}{
+		{&a.SendDepth, DefaultSendDepth, MaxDepth, "send queue"},
+		{&a.RecvDepth, DefaultRecvDepth, MaxDepth, "receive queue"},
+		{&a.InboundReads, DefaultReads, mpa.MaxReads, "number of inbound Reads"},
+		{&a.OutboundReads, DefaultReads, mpa.MaxReads, "number of outbound Reads"},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < 0 || *f.v > f.most {
+			return a, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("%s of %d (1 to %d)", f.what, *f.v, f.most)}
+		}
+	}
+	if !supported {
+		return a, &fabric.CapabilityError{Provider: name, Capability: "data path for this operating system"}
+	}
+	return a, nil
+}
+
+// Resolve implements fabric.Provider. It looks the host name up; the TCP
+// connection is made by Connect.
+func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	attr, err := checkAttr(attr)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Reason: "malformed address", Err: err}
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Reason: "unknown port", Err: err}
+	}
+	var ips []net.IPAddr
+	if host == "" {
+		// As with net.Dial, no host is this host.
+		ips = []net.IPAddr{{IP: net.IPv6loopback}, {IP: net.IPv4(127, 0, 0, 1)}}
+	} else if ips, err = net.DefaultResolver.LookupIPAddr(ctx, host); err != nil {
+		return nil, &SetupError{Addr: addr, Reason: "unknown host", Err: err}
+	}
+	c := p.newConn(attr)
+	c.target = addr
+	for _, ip := range ips {
+		c.addrs = append(c.addrs, &net.TCPAddr{IP: ip.IP, Port: port, Zone: ip.Zone})
+	}
+	c.raddr = c.addrs[0]
+	return c, nil
+}

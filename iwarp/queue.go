@@ -1,0 +1,195 @@
+package iwarp
+
+import (
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+// queues is what Conn.mu is about: the work queues and the completion queue.
+//
+// The send queue is a row of entries in which three numbers move forward:
+//
+//	head       done     entries before it have completed
+//	written    sent     entries before it have been handed to TCP
+//	tx.next    begun    entries before it have been put into a batch (txMu)
+//	tail       posted
+//
+// A request completes when everything in front of it has, it has been written,
+// and, if it is a Read, its data has come.
+type queues struct {
+	sq      ring[sqEntry]
+	sges    ring[fabric.SGE] // of the entries, in order
+	written uint64
+	sqUsed  int // posted, and neither silently done nor polled
+
+	rq     ring[fabric.RecvWR]
+	rqUsed int // posted and not polled
+
+	cq ring[fabric.WC] // never longer than sqUsed + rqUsed
+
+	// orq is the row of our Reads that wait for data, as numbers of send
+	// queue entries. RFC 5040 section 5.5: their data comes in this order.
+	orq ring[uint64]
+
+	// irq is the row of the peer's Reads. Those before irqNext have been put
+	// into a batch entirely, but may not have left. RFC 5040 section 5.5:
+	// they are answered in order.
+	irq     ring[rdmap.ReadRequest]
+	irqNext uint64
+}
+
+// A sqEntry is a SendWR that has been posted.
+type sqEntry struct {
+	id     uint64
+	roff   uint64
+	sge    uint64 // number of the first SGE in sges
+	mw     *MW
+	n      uint32 // length of the message
+	rkey   uint32
+	nsge   uint8
+	op     fabric.Opcode
+	flags  fabric.SendFlags
+	status fabric.WCStatus
+	done   bool // a Read: its data has come
+	hidden bool // not the user's: no completion, whatever happens
+}
+
+// pushSend appends a request. The caller holds mu.
+func (c *Conn) pushSend(wr *fabric.SendWR, hidden bool) {
+	e := c.sq.push()
+	*e = sqEntry{
+		id: wr.ID, roff: wr.RemoteOffset, rkey: wr.RKey, op: wr.Op, flags: wr.Flags,
+		sge: c.sges.tail, nsge: uint8(len(wr.SGL)), hidden: hidden,
+	}
+	if wr.Op == fabric.OpBindMW {
+		if w, ok := wr.MW.(*MW); ok && w.c == c {
+			e.mw = w
+		}
+	}
+	for i := range wr.SGL {
+		*c.sges.push() = wr.SGL[i]
+		e.n += uint32(len(wr.SGL[i].Buf))
+	}
+	if !hidden {
+		c.sqUsed++
+	}
+}
+
+var wcOpcode = [...]fabric.WCOpcode{
+	fabric.OpSend:     fabric.WCSend,
+	fabric.OpSendInv:  fabric.WCSend,
+	fabric.OpWrite:    fabric.WCWrite,
+	fabric.OpRead:     fabric.WCRead,
+	fabric.OpBindMW:   fabric.WCBindMW,
+	fabric.OpLocalInv: fabric.WCLocalInv,
+}
+
+// retire completes what can be completed. The caller holds mu and calls unpark
+// when it has let go of it, unless it is the waiter.
+func (c *Conn) retire() {
+	for c.sq.head < c.written {
+		e := c.sq.at(c.sq.head)
+		if e.op == fabric.OpRead && !e.done {
+			return
+		}
+		c.complete(e.status)
+	}
+}
+
+// complete takes the oldest entry of the send queue out of it.
+func (c *Conn) complete(status fabric.WCStatus) {
+	e := c.sq.at(c.sq.head)
+	switch {
+	case e.hidden:
+	case status != fabric.WCSuccess || e.flags&fabric.Signaled != 0:
+		wc := c.cq.push()
+		wc.ID, wc.Status, wc.Op = e.id, status, wcOpcode[e.op]
+		if e.op == fabric.OpRead && status == fabric.WCSuccess {
+			wc.Len = e.n
+		}
+		c.cqn.Add(1)
+	default:
+		c.sqUsed--
+	}
+	c.sges.drop(int(e.nsge))
+	c.sq.drop(1)
+}
+
+// completeRecv takes the oldest receive out of its queue.
+func (c *Conn) completeRecv(wc fabric.WC) {
+	wc.ID = c.rq.at(c.rq.head).ID
+	wc.Op = fabric.WCRecv
+	c.rq.drop(1)
+	*c.cq.push() = wc
+	c.cqn.Add(1)
+}
+
+// take is the consumer's half of the completion queue.
+func (c *Conn) take(wc []fabric.WC) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(wc), c.cq.len())
+	for i := range n {
+		wc[i] = *c.cq.at(c.cq.head + uint64(i))
+		if wc[i].Op == fabric.WCRecv {
+			c.rqUsed--
+		} else {
+			c.sqUsed--
+		}
+	}
+	c.cq.drop(n)
+	c.cqn.Add(-int32(n))
+	if n == 0 && c.cq.len() == 0 && c.over.Load() {
+		return 0, c.connErrLocked()
+	}
+	return n, nil
+}
+
+// blame finds the request that a Terminate message is about and notes how it
+// failed. A Send or Write that has left may have completed already; then only
+// the connection's end tells. The caller holds mu.
+func (c *Conn) blame(t *TerminateError) {
+	status := t.status()
+	for i := c.sq.head; i != c.sq.tail; i++ {
+		e := c.sq.at(i)
+		switch e.op {
+		case fabric.OpRead:
+			if !e.done && t.sink == sinkSTag(i) {
+				e.status = status
+				return
+			}
+		case fabric.OpWrite:
+			if t.sink == 0 && t.STag != 0 && t.STag == e.rkey && e.n > 0 {
+				e.status = status
+				return
+			}
+		}
+	}
+	if t.sink == 0 && t.STag == 0 && c.orq.len() > 0 && t.Layer == rdmap.LayerRDMA && rdmap.ErrorType(t.Type) == rdmap.TypeProtection {
+		// A protection error of layer RDMA without its header: Reads are what
+		// such errors are mostly about, and they are answered in order.
+		c.sq.at(*c.orq.at(c.orq.head)).status = status
+	}
+}
+
+// flushQueues completes everything that is outstanding: WCFlushErr, or how it
+// failed if that is known. The caller holds mu.
+func (c *Conn) flushQueues(recv fabric.WCStatus) {
+	for c.sq.len() > 0 {
+		status := c.sq.at(c.sq.head).status
+		if status == fabric.WCSuccess {
+			status = fabric.WCFlushErr
+		}
+		c.complete(status)
+	}
+	for c.rq.len() > 0 {
+		if recv == fabric.WCSuccess {
+			recv = fabric.WCFlushErr
+		}
+		c.completeRecv(fabric.WC{Status: recv})
+		recv = fabric.WCFlushErr
+	}
+	c.orq.drop(c.orq.len())
+	c.irq.drop(c.irq.len())
+	c.irqNext = c.irq.head
+}

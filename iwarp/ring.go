@@ -1,0 +1,41 @@
+package iwarp
+
+// A ring is a queue that grows, by doubling, to whatever its user bounds it
+// to, and then never allocates again. Elements are numbered from the first one
+// ever pushed, so that a number stays good while the ring grows.
+type ring[T any] struct {
+	buf        []T // a power of two long, or nil
+	head, tail uint64
+}
+
+func (r *ring[T]) len() int { return int(r.tail - r.head) }
+
+// at returns the element numbered i, which must lie between head and tail. The
+// pointer is good until the next push.
+func (r *ring[T]) at(i uint64) *T { return &r.buf[i&uint64(len(r.buf)-1)] }
+
+// push appends a zero element and returns it for the caller to fill.
+func (r *ring[T]) push() *T {
+	if r.len() == len(r.buf) {
+		r.grow()
+	}
+	r.tail++
+	return r.at(r.tail - 1)
+}
+
+// drop removes the first n elements and forgets what they refer to.
+func (r *ring[T]) drop(n int) {
+	var zero T
+	for range n {
+		*r.at(r.head) = zero
+		r.head++
+	}
+}
+
+func (r *ring[T]) grow() {
+	old := *r
+	r.buf = make([]T, max(8, 2*len(old.buf)))
+	for i := old.head; i != old.tail; i++ {
+		*r.at(i) = *old.at(i)
+	}
+}

@@ -1,0 +1,651 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"io"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+const (
+	stageLen = 64 << 10
+
+	// readAhead is what is read when large payloads are expected: enough for
+	// the headers of what comes, and little to copy. It grows when small
+	// messages fill it.
+	readAhead = 4 << 10
+
+	// directMin is the shortest rest of a payload that is worth a system call
+	// of its own, straight into its place.
+	directMin = 16 << 10
+
+	// rxBurst bounds the system calls of one Poll.
+	rxBurst = 64
+)
+
+// A stage is where bytes go whose place is not known yet. A connection has one
+// while bytes are coming in.
+type stage [stageLen]byte
+
+type rxPhase uint8
+
+const (
+	rxHeader  rxPhase = iota // at the front of an FPDU
+	rxPayload                // x.pay bytes are still to be placed
+	rxTrailer                // pad and CRC
+)
+
+// rx is the receiving side, under Conn.rxMu.
+type rx struct {
+	dead  bool // for good
+	phase rxPhase
+	heard bool // a whole FPDU has come
+	kick  bool // there is something for the sending side to do
+
+	st    *stage // nil while idle
+	r, w  int    // bytes of st to look at
+	ahead int    // bytes to read into st
+	gen   uint32 // stags.gen when ref was last known to be valid
+
+	// The FPDU under way.
+	last, crcDone bool
+	local         bool // a ref that is no longer valid is this side's fault
+	op            rdmap.Opcode
+	hlen          int // length of the DDP header
+	ulpdu         int
+	pay           int    // payload bytes to come
+	dst           []byte // where they go
+	ref           ref    // what leave that rests on
+	crc           uint32
+	inv           uint32                // STag to invalidate
+	hdr           [ddp.UntaggedLen]byte // for a Terminate message to quote
+	ctl           [stageControl]byte    // payload of a control message
+	ctlLen        int
+	iov           [2]iovec
+
+	// Messages under way.
+	msn     [3]uint32 // expected on each queue
+	sending bool      // a Send whose last segment is to come
+	sendGot uint32
+	writing bool // a Write whose last segment is to come
+	readGot uint32
+	stats   struct{ readv, empty, direct, fpdus, bytes uint64 }
+}
+
+// stageControl is room for the longest control message.
+const stageControl = 64
+
+// progress reads and handles what the socket has, until that is nothing (empty)
+// or, if asked to, until there is a completion. No lock may be held.
+func (c *Conn) progress(untilCompletion bool) (empty bool) {
+	x := &c.rx
+	for range rxBurst {
+		c.rxMu.Lock()
+		if x.dead {
+			c.rxMu.Unlock()
+			return true
+		}
+		empty, f := c.step()
+		if empty && x.r == x.w && x.phase == rxHeader {
+			c.releaseStage()
+		}
+		kick := x.kick
+		x.kick = false
+		c.rxMu.Unlock()
+		if f != nil {
+			c.end(f)
+			return true
+		}
+		if kick {
+			c.kick()
+		}
+		if empty {
+			return true
+		}
+		if untilCompletion && c.cqn.Load() > 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// releaseStage gives the stage back. The caller holds rxMu.
+func (c *Conn) releaseStage() {
+	x := &c.rx
+	if x.st != nil {
+		c.p.stages.Put(x.st)
+		x.st = nil
+	}
+	x.r, x.w = 0, 0
+}
+
+// step makes one system call and handles what it brings. The caller holds rxMu.
+// Everything looked up in the STag table is good until rxMu is let go: who
+// invalidates an STag waits for it.
+func (c *Conn) step() (empty bool, f *failure) {
+	x := &c.rx
+	if x.st == nil {
+		st, ok := c.p.stages.Get().(*stage)
+		if !ok {
+			st = new(stage)
+		}
+		x.st = st
+		x.ahead = max(x.ahead, readAhead)
+	}
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+	}
+	var v []iovec
+	direct := 0
+	if x.phase == rxPayload && x.pay >= directMin {
+		// The stage is empty: payload goes from there first.
+		if f := c.stillMay(); f != nil {
+			return false, f
+		}
+		direct = x.pay
+		setIovec(&x.iov[0], x.dst)
+		// Behind the payload come the trailer and, in the middle of a message,
+		// the header of the next segment. Behind a message there may be a
+		// small one.
+		extra := mpa.Pad(x.ulpdu) + mpa.CRCLen + mpa.LengthLen + ddp.TaggedLen
+		if x.last {
+			extra = readAhead
+		}
+		setIovec(&x.iov[1], x.st[:extra])
+		v = x.iov[:2]
+	} else {
+		if len(x.st)-x.w < readAhead {
+			x.w = copy(x.st[:], x.st[x.r:x.w])
+			x.r = 0
+		}
+		want := x.ahead
+		if x.phase == rxPayload {
+			want = max(want, x.pay+readAhead)
+		}
+		setIovec(&x.iov[0], x.st[x.w:min(x.w+want, len(x.st))])
+		v = x.iov[:1]
+	}
+	room := iovecLen(&v[len(v)-1])
+	n, err := readv(c.sock.fd, v)
+	x.iov = [2]iovec{}
+	x.stats.readv++
+	switch {
+	case err == errAgain:
+		x.stats.empty++
+		return true, nil
+	case err != nil:
+		return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", err}}}
+	case n == 0:
+		return false, c.eof()
+	}
+	x.stats.bytes += uint64(n)
+	if direct > 0 {
+		x.stats.direct++
+		d := min(n, direct)
+		if c.crc && !x.crcDone {
+			x.crc = mpa.UpdateCRC(x.crc, x.dst[:d])
+		}
+		x.dst = x.dst[d:]
+		x.pay -= d
+		n -= d
+		x.ahead = readAhead
+	} else if n == room {
+		// As much as was asked for: there is more.
+		x.ahead = min(4*x.ahead, len(x.st))
+	}
+	x.w += n
+	return false, c.parse()
+}
+
+// eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an
+// orderly end.
+func (c *Conn) eof() *failure {
+	x := &c.rx
+	f := &failure{err: fabric.ConnError{Provider: name, Remote: !c.fin.Load(), Clean: true}}
+	if x.phase != rxHeader || x.r != x.w || x.sending || x.writing || x.readGot > 0 || c.txBroken.Load() {
+		f.err = fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"read", io.ErrUnexpectedEOF}}
+	}
+	return f
+}
+
+// stillMay checks again what the current FPDU was allowed to place into, if an
+// STag has changed since.
+func (c *Conn) stillMay() *failure {
+	x := &c.rx
+	gen := c.stags.gen.Load()
+	if gen == x.gen || x.ref.index == 0 {
+		return nil
+	}
+	if c.stags.valid(x.ref) {
+		x.gen = gen
+		return nil
+	}
+	if x.local {
+		return c.localFault()
+	}
+	return c.refuse(faultSTag.writeCause(), "STag invalidated in the middle of a segment")
+}
+
+// localFault ends the connection because a receive or the sink of a Read is not
+// in memory that may be written.
+func (c *Conn) localFault() *failure {
+	f := &failure{
+		err:   fabric.ConnError{Provider: name, Cause: &WorkError{Status: fabric.WCLocProtErr}},
+		term:  true,
+		cause: catastrophic,
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	we := f.err.Cause.(*WorkError)
+	if c.rx.op == rdmap.OpReadResponse {
+		e := c.sq.at(*c.orq.at(c.orq.head))
+		e.status = fabric.WCLocProtErr
+		we.ID = e.id
+	} else {
+		f.recv = fabric.WCLocProtErr
+		we.ID = c.rq.at(c.rq.head).ID
+	}
+	return f
+}
+
+// refuse is a violation by the FPDU under way, whose header is quoted.
+func (c *Conn) refuse(cause rdmap.Cause, format string, args ...any) *failure {
+	x := &c.rx
+	f := violation(cause, format, args...)
+	f.quote = append([]byte(nil), x.hdr[:x.hlen]...)
+	f.seglen = x.ulpdu
+	return f
+}
+
+// parse handles what is in the stage.
+func (c *Conn) parse() *failure {
+	x := &c.rx
+	for {
+		switch x.phase {
+		case rxHeader:
+			if f := c.header(); f != nil || x.phase == rxHeader {
+				return f
+			}
+		case rxPayload:
+			if n := min(x.w-x.r, x.pay); n > 0 {
+				if f := c.stillMay(); f != nil {
+					return f
+				}
+				b := x.st[x.r : x.r+n]
+				if c.crc && !x.crcDone {
+					x.crc = mpa.UpdateCRC(x.crc, b)
+				}
+				copy(x.dst, b)
+				x.dst = x.dst[n:]
+				x.r += n
+				x.pay -= n
+			}
+			if x.pay > 0 {
+				return nil
+			}
+			x.phase = rxTrailer
+		case rxTrailer:
+			pad := mpa.Pad(x.ulpdu)
+			if x.w-x.r < pad+mpa.CRCLen {
+				return nil
+			}
+			if c.crc && !x.crcDone {
+				if mpa.UpdateCRC(x.crc, x.st[x.r:x.r+pad]) != mpa.CRC(x.st[x.r+pad:]) {
+					return violation(llp(mpa.CodeCRC), "CRC mismatch")
+				}
+			}
+			x.r += pad + mpa.CRCLen
+			x.phase = rxHeader
+			x.dst = nil
+			x.stats.fpdus++
+			if !x.heard {
+				x.heard = true
+				if c.held.Load() {
+					// RFC 5044 section 7.1.2: now the side that accepted may
+					// send.
+					c.held.Store(false)
+					x.kick = true
+				}
+			}
+			if f := c.deliver(); f != nil {
+				return f
+			}
+		}
+	}
+}
+
+// opNone is the empty FPDU that RFC 6581 section 4 allows as a Ready To Receive
+// frame.
+const opNone = rdmap.Opcode(0xff)
+
+// header takes the headers at the front of an FPDU, if they are all there, and
+// finds the place of its payload.
+func (c *Conn) header() *failure {
+	x := &c.rx
+	b := x.st[x.r:x.w]
+	if len(b) < mpa.LengthLen {
+		return nil
+	}
+	if !c.passive && !c.spoke.Load() {
+		return violation(llp(mpa.CodeInvalidFrame), "the peer sent before it was sent to")
+	}
+	u := int(binary.BigEndian.Uint16(b))
+	x.ulpdu, x.hlen, x.ref, x.local = u, 0, ref{}, false
+	if u == 0 && c.rtrFPDU && !x.heard {
+		x.crcDone, x.crc = false, mpa.UpdateCRC(0, b[:mpa.LengthLen])
+		x.op, x.pay, x.dst = opNone, 0, nil
+		x.r += mpa.LengthLen
+		x.phase = rxPayload
+		return nil
+	}
+	if len(b) < mpa.LengthLen+1 && u > 0 {
+		return nil
+	}
+	hlen := ddp.UntaggedLen
+	if u > 0 && ddp.IsTagged(b[mpa.LengthLen:]) {
+		hlen = ddp.TaggedLen
+	}
+	if u < hlen {
+		return violation(llp(mpa.CodeFPDUStart), "ULPDU of %d bytes", u)
+	}
+	if len(b) < mpa.LengthLen+hlen {
+		return nil
+	}
+	x.crcDone = false
+	if c.crc {
+		if n := mpa.FPDULen(u); len(b) >= n {
+			// All there: know that it is right before doing as it says.
+			if mpa.UpdateCRC(0, b[:n-mpa.CRCLen]) != mpa.CRC(b[n-mpa.CRCLen:]) {
+				return violation(llp(mpa.CodeCRC), "CRC mismatch")
+			}
+			x.crcDone = true
+		} else {
+			x.crc = mpa.UpdateCRC(0, b[:mpa.LengthLen+hlen])
+		}
+	}
+	x.hlen = copy(x.hdr[:hlen], b[mpa.LengthLen:])
+	x.pay = u - hlen
+	x.dst = nil
+	x.r += mpa.LengthLen + hlen
+	x.phase = rxPayload
+	x.gen = c.stags.gen.Load()
+	if hlen == ddp.TaggedLen {
+		return c.tagged()
+	}
+	return c.untagged()
+}
+
+// control checks what all segments have in common.
+func (c *Conn) control(ulp uint8, tagged bool) *failure {
+	op, err := rdmap.ParseControl(ulp)
+	c.rx.op = op
+	switch {
+	case err != nil:
+		return c.refuse(rdmaOperation(rdmap.CodeVersion), "RDMAP version %d", ulp>>6)
+	case op > rdmap.OpTerminate || op.Tagged() != tagged:
+		return c.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "%v in a segment with T=%t", op, tagged)
+	}
+	return nil
+}
+
+// tagged finds the place of a tagged segment's payload. RFC 5041 section 7.1,
+// RFC 5040 section 7.
+func (c *Conn) tagged() *failure {
+	x := &c.rx
+	var h ddp.Tagged
+	if _, err := ddp.ConsumeTagged(x.hdr[:x.hlen], &h); err != nil {
+		return c.refuse(ddpTagged(ddp.TaggedVersion), "%v", err)
+	}
+	x.last = h.Last
+	if f := c.control(h.ULP, true); f != nil {
+		return f
+	}
+	if x.op == rdmap.OpReadResponse {
+		return c.readResponse(&h)
+	}
+	x.writing = !h.Last
+	if x.pay == 0 {
+		return nil // nothing is touched, so nothing is looked up
+	}
+	buf, r, flt := c.stags.remote(h.STag, h.TO, uint32(x.pay), fabric.AccessRemoteWrite)
+	if flt != faultNone {
+		return c.refuse(flt.writeCause(), "RDMA Write of %d bytes to STag %#x, offset %#x: %v", x.pay, h.STag, h.TO, flt)
+	}
+	x.dst, x.ref = buf, r
+	return nil
+}
+
+// readResponse holds a segment against the oldest Read that waits for data.
+func (c *Conn) readResponse(h *ddp.Tagged) *failure {
+	x := &c.rx
+	c.mu.Lock()
+	if c.orq.len() == 0 {
+		c.mu.Unlock()
+		return c.refuse(rdmaOperation(rdmap.CodeUnexpectedOpcode), "RDMA Read Response to no Read")
+	}
+	seq := *c.orq.at(c.orq.head)
+	e := c.sq.at(seq)
+	size := e.n
+	var sge fabric.SGE
+	if e.nsge > 0 {
+		sge = *c.sges.at(e.sge)
+	}
+	c.mu.Unlock()
+	got := x.readGot
+	switch {
+	case h.STag != sinkSTag(seq):
+		return c.refuse(ddpTagged(ddp.TaggedInvalidSTag), "RDMA Read Response to STag %#x, want %#x", h.STag, sinkSTag(seq))
+	case h.TO != sinkTO(seq)+uint64(got) && (x.pay > 0 || size > 0):
+		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response at offset %#x, want %#x", h.TO, sinkTO(seq)+uint64(got))
+	case uint64(x.pay) > uint64(size-got):
+		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of more than %d bytes", size)
+	case h.Last != (got+uint32(x.pay) == size) && (h.Last || x.pay > 0 || size > 0):
+		return c.refuse(ddpTagged(ddp.TaggedBaseBounds), "RDMA Read Response of %d bytes with L=%t, want %d", got+uint32(x.pay), h.Last, size)
+	}
+	if x.pay == 0 {
+		return nil
+	}
+	r, ok := c.stags.local(&sge, true)
+	if !ok {
+		return c.localFault()
+	}
+	x.dst, x.ref, x.local = sge.Buf[got:got+uint32(x.pay)], r, true
+	return nil
+}
+
+// untagged finds the place of an untagged segment's payload. RFC 5041
+// section 7.1.
+func (c *Conn) untagged() *failure {
+	x := &c.rx
+	var h ddp.Untagged
+	if _, err := ddp.ConsumeUntagged(x.hdr[:x.hlen], &h); err != nil {
+		return c.refuse(ddpUntagged(ddp.UntaggedBadVersion), "%v", err)
+	}
+	x.last, x.inv = h.Last, h.ULP32
+	if f := c.control(h.ULP, false); f != nil {
+		return f
+	}
+	qn := uint32(rdmap.QNSend)
+	switch x.op {
+	case rdmap.OpReadRequest:
+		qn = rdmap.QNRead
+	case rdmap.OpTerminate:
+		qn = rdmap.QNTerminate
+	}
+	switch {
+	case h.QN != qn:
+		return c.refuse(ddpUntagged(ddp.UntaggedInvalidQN), "%v on queue %d", x.op, h.QN)
+	case h.MSN != x.msn[qn]:
+		return c.refuse(ddpUntagged(ddp.UntaggedMSNRange), "%v number %d, want %d", x.op, h.MSN, x.msn[qn])
+	}
+	if qn == rdmap.QNSend {
+		return c.send(&h)
+	}
+	// The buffers of the other queues hold one message of a known length.
+	most := rdmap.ReadRequestLen
+	if qn == rdmap.QNTerminate {
+		most = stageControl
+	}
+	switch {
+	case h.MO != 0:
+		return c.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "%v at offset %d", x.op, h.MO)
+	case x.pay > most:
+		return c.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "%v of %d bytes", x.op, x.pay)
+	case !h.Last || qn == rdmap.QNRead && x.pay < most:
+		return c.refuse(rdmaOperation(rdmap.CodeCatastrophicStream), "%v of %d bytes with L=%t", x.op, x.pay, h.Last)
+	}
+	x.ctlLen = x.pay
+	x.dst = x.ctl[:x.pay]
+	return nil
+}
+
+// send finds the place of a Send's segment: the oldest receive.
+func (c *Conn) send(h *ddp.Untagged) *failure {
+	x := &c.rx
+	if !x.sending {
+		x.sendGot = 0
+	}
+	if h.MO != x.sendGot {
+		return c.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "Send at offset %d, want %d", h.MO, x.sendGot)
+	}
+	c.mu.Lock()
+	if c.rq.len() == 0 {
+		c.mu.Unlock()
+		return c.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
+	}
+	sge := c.rq.at(c.rq.head).SGE
+	c.mu.Unlock()
+	if uint64(x.pay) > uint64(len(sge.Buf))-uint64(h.MO) {
+		f := c.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
+		f.recv = fabric.WCLocLenErr
+		return f
+	}
+	r, ok := c.stags.local(&sge, true)
+	if !ok {
+		return c.localFault()
+	}
+	x.sending = !h.Last
+	if x.pay == 0 {
+		return nil
+	}
+	x.dst, x.ref, x.local = sge.Buf[h.MO:uint64(h.MO)+uint64(x.pay)], r, true
+	return nil
+}
+
+// deliver acts on an FPDU that is complete.
+func (c *Conn) deliver() *failure {
+	x := &c.rx
+	n := x.ulpdu - x.hlen
+	switch x.op {
+	case opNone, rdmap.OpWrite:
+	case rdmap.OpReadResponse:
+		x.readGot += uint32(n)
+		if x.last {
+			x.readGot = 0
+			c.mu.Lock()
+			c.sq.at(*c.orq.at(c.orq.head)).done = true
+			c.orq.drop(1)
+			c.retire()
+			c.mu.Unlock()
+			x.kick = true // a request may have waited for this
+		}
+	case rdmap.OpReadRequest:
+		return c.readRequest()
+	case rdmap.OpTerminate:
+		return c.terminated(n)
+	default: // the four Sends
+		x.sendGot += uint32(n)
+		if !x.last {
+			return nil
+		}
+		x.msn[rdmap.QNSend]++
+		wc := fabric.WC{Len: x.sendGot}
+		if x.op.Invalidates() {
+			if f := c.remoteInvalidate(x.inv); f != nil {
+				return f
+			}
+			wc.WithInv, wc.InvalidatedKey = true, x.inv
+		}
+		c.mu.Lock()
+		c.completeRecv(wc)
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing
+// is being placed, as this goroutine holds rxMu. Something may be being sent
+// from the window, but then the peer has a Read of it outstanding, and is not
+// allowed to invalidate it: RFC 5040 section 5.3 has the STag become unusable
+// for what follows, and what the peer has asked for before would follow.
+func (c *Conn) remoteInvalidate(stag uint32) *failure {
+	c.mu.Lock()
+	busy := false
+	for i := c.irq.head; i != c.irq.tail; i++ {
+		r := c.irq.at(i)
+		busy = busy || r.SrcSTag == stag && r.Size > 0
+	}
+	c.mu.Unlock()
+	if busy || !c.stags.invalidate(stag) {
+		return c.refuse(rdmaProtection(rdmap.CodeCannotInvalidate), "%v of STag %#x", c.rx.op, stag)
+	}
+	return nil
+}
+
+// readRequest queues a Read of the peer.
+func (c *Conn) readRequest() *failure {
+	x := &c.rx
+	x.msn[rdmap.QNRead]++
+	var r rdmap.ReadRequest
+	rdmap.ConsumeReadRequest(x.ctl[:x.ctlLen], &r) // cannot be short: untagged has seen to it
+	refuse := func(cause rdmap.Cause, format string, args ...any) *failure {
+		f := c.refuse(cause, format, args...)
+		f.read = append([]byte(nil), x.ctl[:x.ctlLen]...)
+		return f
+	}
+	if r.Size > 0 {
+		if _, _, flt := c.stags.remote(r.SrcSTag, r.SrcTO, r.Size, fabric.AccessRemoteRead); flt != faultNone {
+			return refuse(flt.readCause(), "RDMA Read of %d bytes from STag %#x, offset %#x: %v", r.Size, r.SrcSTag, r.SrcTO, flt)
+		}
+	}
+	c.mu.Lock()
+	most := c.ird
+	if r.Size == 0 && x.stats.fpdus == 1 {
+		most = max(most, 1) // a Ready To Receive frame
+	}
+	full := int(c.irq.tail-c.irqNext) >= most
+	if !full {
+		*c.irq.push() = r
+	}
+	c.mu.Unlock()
+	if full {
+		return refuse(ddpUntagged(ddp.UntaggedNoBuffer), "more than %d Reads at once", c.ird)
+	}
+	x.kick = true
+	return nil
+}
+
+// terminated takes the peer's Terminate message.
+func (c *Conn) terminated(n int) *failure {
+	x := &c.rx
+	var m rdmap.Terminate
+	rdmap.ConsumeTerminate(x.ctl[:n], &m) // what could be read of it is there
+	t := &TerminateError{Cause: m.Cause}
+	if m.DDP != nil && ddp.IsTagged(m.DDP) {
+		var h ddp.Tagged
+		ddp.ConsumeTagged(m.DDP, &h)
+		t.STag, t.TO = h.STag, h.TO
+		if m.DDP[1]&0xf == byte(rdmap.OpReadResponse) {
+			t.STag, t.TO = 0, 0 // a name of the peer's own
+		}
+	}
+	var r rdmap.ReadRequest
+	if m.RDMAP != nil {
+		rdmap.ConsumeReadRequest(m.RDMAP, &r)
+		t.STag, t.TO, t.sink = r.SrcSTag, r.SrcTO, r.SinkSTag
+	}
+	return &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: t}}
+}

@@ -1,0 +1,473 @@
+package iwarp
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+// An STag is 24 bits of index and 8 bits of key (RFC 5040 section 1.1.4 leaves
+// the split to the adapter). Index 0 is never given out, since key and index 0
+// together are fabric.LocalDMAKey; the highest one names the sinks of our
+// Reads, see sinkSTag.
+const (
+	stagKeyBits = 8
+	maxIndex    = 1<<24 - 2
+)
+
+// sinkSTag is the name under which Read number seq asks for its data. It is in
+// no table: a Read Response is held against the oldest outstanding Read, and a
+// Write to it finds nothing.
+func sinkSTag(seq uint64) uint32 { return (maxIndex+1)<<stagKeyBits | uint32(seq&0xff) }
+
+// sinkTO sets the offsets of successive sinks apart, so that a response to the
+// wrong Read does not pass for the right one.
+func sinkTO(seq uint64) uint64 { return (seq & 0xffff) << 40 }
+
+type stagKind uint8
+
+const (
+	kindFree stagKind = iota
+	kindRegion
+	kindWindow   // allocated, not bound
+	kindPrepared // a window that the next OpBindMW will bind
+	kindBound    // a window that is bound
+)
+
+// An entry of the table is a region or a window.
+type entry struct {
+	buf    []byte
+	base   uint64 // tagged offset of buf[0]
+	epoch  uint32 // changes with every change of the entry
+	parent ref    // region that a window's memory is in; zero with LocalDMAKey
+	key    uint8
+	kind   stagKind
+	access fabric.Access
+}
+
+// A ref remembers an entry as it was when it was looked up. The zero ref is to
+// memory that needs no leave, and always valid.
+type ref struct{ index, epoch uint32 }
+
+// A table is the STag table of a connection, which is a protection domain of
+// its own. All its locks are leaves.
+//
+// Invalidation has two halves: the entry is changed under mu, after which no
+// lookup finds it and no ref to it is valid; and whoever used an earlier
+// lookup must have stopped, which is what the callers' fence sees to.
+type table struct {
+	mu    sync.Mutex
+	gen   atomic.Uint32 // changes whenever a ref may have become invalid
+	e     []entry
+	free  []uint32
+	seed  uint8
+	stags struct{ mrs, mws int64 } // live
+}
+
+// alloc finds a free entry. The caller holds mu.
+func (t *table) alloc() (uint32, error) {
+	if n := len(t.free); n > 0 {
+		i := t.free[n-1]
+		t.free = t.free[:n-1]
+		return i, nil
+	}
+	if len(t.e) > maxIndex {
+		return 0, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("more than %d regions and windows", maxIndex)}
+	}
+	if len(t.e) == 0 {
+		t.seed = uint8(rand.Uint32())
+		t.e = append(t.e, entry{}) // index 0 is never given out
+	}
+	t.e = append(t.e, entry{key: t.seed + uint8(len(t.e)*37)})
+	return uint32(len(t.e) - 1), nil
+}
+
+// release frees an entry. The key of its next use is another one.
+func (t *table) release(i uint32) {
+	e := &t.e[i]
+	*e = entry{key: e.key + 1, epoch: e.epoch + 1}
+	t.free = append(t.free, i)
+	t.gen.Add(1)
+}
+
+func (t *table) stag(i uint32) uint32 { return i<<stagKeyBits | uint32(t.e[i].key) }
+
+// entry returns what stag names, if its index is in use and its key is right.
+func (t *table) entry(stag uint32) (uint32, *entry) {
+	i := stag >> stagKeyBits
+	if i == 0 || int64(i) >= int64(len(t.e)) {
+		return 0, nil
+	}
+	e := &t.e[i]
+	if e.kind == kindFree || e.key != uint8(stag) {
+		return 0, nil
+	}
+	return i, e
+}
+
+// baseOf is the tagged offset at which the memory of stag begins: a token that
+// changes with the key. base + length cannot wrap, since the largest index is
+// not given out and no exposed length exceeds 32 bits.
+func baseOf(stag uint32) uint64 { return uint64(stag) << 32 }
+
+// A fault is why the peer may not touch the memory it names.
+type fault uint8
+
+const (
+	faultNone fault = iota
+	faultSTag
+	faultBounds
+	faultAccess
+	faultWrap
+)
+
+func (f fault) String() string {
+	switch f {
+	case faultNone:
+		return "none"
+	case faultSTag:
+		return "invalid STag"
+	case faultBounds:
+		return "outside the memory of the STag"
+	case faultAccess:
+		return "STag without the access right"
+	case faultWrap:
+		return "tagged offset wraps"
+	}
+	return fmt.Sprintf("fault %d", uint8(f))
+}
+
+// writeCause is what a Write that runs into f is told. RFC 5041 section 8.2 has
+// no code for access rights; RFC 5040 section 4.8 has.
+func (f fault) writeCause() rdmap.Cause {
+	c := rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeTagged)}
+	switch f {
+	case faultSTag:
+		c.Code = ddp.TaggedInvalidSTag
+	case faultBounds:
+		c.Code = ddp.TaggedBaseBounds
+	case faultWrap:
+		c.Code = ddp.TaggedTOWrap
+	default:
+		return f.readCause()
+	}
+	return c
+}
+
+// readCause is what a Read Request that runs into f is told.
+// RFC 5040 section 4.8.
+func (f fault) readCause() rdmap.Cause {
+	c := rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection)}
+	switch f {
+	case faultSTag:
+		c.Code = uint8(rdmap.CodeInvalidSTag)
+	case faultBounds:
+		c.Code = uint8(rdmap.CodeBaseBounds)
+	case faultWrap:
+		c.Code = uint8(rdmap.CodeTOWrap)
+	case faultAccess:
+		c.Code = uint8(rdmap.CodeAccess)
+	default:
+		c.Code = uint8(rdmap.CodeUnspecified)
+	}
+	return c
+}
+
+// remote looks up the n bytes at tagged offset to for the peer.
+func (t *table) remote(stag uint32, to uint64, n uint32, need fabric.Access) ([]byte, ref, fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, e := t.entry(stag)
+	if e == nil || e.kind != kindRegion && e.kind != kindBound {
+		return nil, ref{}, faultSTag
+	}
+	if e.access&need == 0 {
+		return nil, ref{}, faultAccess
+	}
+	if to+uint64(n) < to {
+		return nil, ref{}, faultWrap
+	}
+	// off wraps to something huge when to lies below the base.
+	off, size := to-e.base, uint64(len(e.buf))
+	if off > size || uint64(n) > size-off {
+		return nil, ref{}, faultBounds
+	}
+	return e.buf[off : off+uint64(n) : off+uint64(n)], ref{i, e.epoch}, faultNone
+}
+
+// local checks an SGE: its memory must lie in the region of its key, with the
+// right to be written if it is to be.
+func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
+	if sge.LKey == fabric.LocalDMAKey {
+		return ref{}, true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.localLocked(sge, write)
+}
+
+func (t *table) localLocked(sge *fabric.SGE, write bool) (ref, bool) {
+	i, e := t.entry(sge.LKey)
+	if e == nil || e.kind != kindRegion || write && e.access&fabric.AccessLocalWrite == 0 || !within(sge.Buf, e.buf) {
+		return ref{}, false
+	}
+	return ref{i, e.epoch}, true
+}
+
+// within reports whether b lies inside of m.
+func within(b, m []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	lo, base := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(m)))
+	return lo >= base && uintptr(len(b)) <= uintptr(len(m)) && lo-base <= uintptr(len(m)-len(b))
+}
+
+// valid reports whether the entry is still what it was.
+func (t *table) valid(r ref) bool {
+	if r.index == 0 {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.validLocked(r)
+}
+
+func (t *table) validLocked(r ref) bool {
+	return r.index == 0 || int64(r.index) < int64(len(t.e)) && t.e[r.index].epoch == r.epoch
+}
+
+// bound reports whether stag names a window that is bound.
+func (t *table) bound(stag uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, e := t.entry(stag)
+	return e != nil && e.kind == kindBound
+}
+
+// bind executes an OpBindMW.
+func (t *table) bind(w *MW) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	e := &t.e[w.index]
+	if e.kind != kindPrepared || !t.validLocked(e.parent) {
+		return false
+	}
+	e.kind = kindBound
+	return true
+}
+
+// invalidate unbinds the window that stag names. The caller fences.
+func (t *table) invalidate(stag uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, e := t.entry(stag)
+	if e == nil || e.kind != kindBound {
+		return false
+	}
+	t.unbind(e)
+	return true
+}
+
+// unbind makes a window one that is merely allocated.
+func (t *table) unbind(e *entry) {
+	e.kind = kindWindow
+	e.buf = nil
+	e.access = 0
+	e.parent = ref{}
+	e.epoch++
+	t.gen.Add(1)
+}
+
+// clear frees everything, for Conn.Close.
+func (t *table) clear() (mrs, mws int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mrs, mws = t.stags.mrs, t.stags.mws
+	t.stags.mrs, t.stags.mws = 0, 0
+	t.e, t.free = nil, nil
+	t.gen.Add(1)
+	return mrs, mws
+}
+
+// An MR is a registered region. It is a fabric.MR.
+type MR struct {
+	c      *Conn
+	buf    []byte
+	index  uint32
+	stag   uint32
+	remote bool
+	closed bool // under table.mu
+}
+
+var _ fabric.MR = (*MR)(nil)
+
+// RegMR implements fabric.Conn. Memory of the Go heap is as good as any other,
+// since nothing but this process touches it.
+func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	if access&^(fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead) != 0 {
+		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("access right %#x", uint8(access))}
+	}
+	remote := access&(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0
+	if remote && uint64(len(buf)) > math.MaxUint32 {
+		return nil, &fabric.CapabilityError{Provider: name, Capability: "exposed region of 4 GiB or more"}
+	}
+	if access&fabric.AccessRemoteWrite != 0 && access&fabric.AccessLocalWrite == 0 {
+		// ibv_reg_mr(3): remote write needs local write.
+		return nil, fmt.Errorf("%w: remote write without local write", ErrMisuse)
+	}
+	if err := c.alive(); err != nil {
+		return nil, err
+	}
+	t := &c.stags
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.shut.Load() {
+		return nil, c.connErr()
+	}
+	i, err := t.alloc()
+	if err != nil {
+		return nil, err
+	}
+	e := &t.e[i]
+	e.kind, e.buf, e.access, e.base = kindRegion, buf, access, baseOf(t.stag(i))
+	t.stags.mrs++
+	c.p.live.mrs.Add(1)
+	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), remote: remote}, nil
+}
+
+// Bytes implements fabric.MR.
+func (m *MR) Bytes() []byte { return m.buf }
+
+// LKey implements fabric.MR.
+func (m *MR) LKey() uint32 { return m.stag }
+
+// Segment implements fabric.MR.
+func (m *MR) Segment() fabric.Segment {
+	if !m.remote {
+		return fabric.Segment{Length: uint32(min(uint64(len(m.buf)), math.MaxUint32))}
+	}
+	return fabric.Segment{Handle: m.stag, Length: uint32(len(m.buf)), Offset: baseOf(m.stag)}
+}
+
+// Close implements fabric.MR. Windows over the region are unbound with it.
+func (m *MR) Close() error {
+	t := &m.c.stags
+	t.mu.Lock()
+	if m.closed || int64(m.index) >= int64(len(t.e)) {
+		t.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	self := ref{m.index, t.e[m.index].epoch}
+	for i := range t.e {
+		if e := &t.e[i]; e.parent == self && (e.kind == kindBound || e.kind == kindPrepared) {
+			t.unbind(e)
+		}
+	}
+	t.release(m.index)
+	t.stags.mrs--
+	t.mu.Unlock()
+	m.c.p.live.mrs.Add(-1)
+	m.c.fence()
+	return nil
+}
+
+// An MW is a type-2 memory window. It is a fabric.MW.
+type MW struct {
+	c      *Conn
+	index  uint32
+	closed bool // under table.mu
+}
+
+var _ fabric.MW = (*MW)(nil)
+
+// AllocMW implements fabric.Conn.
+func (c *Conn) AllocMW() (fabric.MW, error) {
+	if err := c.alive(); err != nil {
+		return nil, err
+	}
+	t := &c.stags
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.shut.Load() {
+		return nil, c.connErr()
+	}
+	i, err := t.alloc()
+	if err != nil {
+		return nil, err
+	}
+	t.e[i].kind = kindWindow
+	t.stags.mws++
+	c.p.live.mws.Add(1)
+	return &MW{c: c, index: i}, nil
+}
+
+// Errors of MW.Prepare.
+var (
+	// ErrBound: the window is bound and must be invalidated first.
+	ErrBound = fmt.Errorf("%w: the window is bound", ErrMisuse)
+	// ErrBadMemory: the SGE does not lie in a region that allows the access.
+	ErrBadMemory = fmt.Errorf("%w: memory outside its region, or without the right", ErrMisuse)
+)
+
+// Prepare implements fabric.MW.
+func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
+	access &^= fabric.AccessLocalWrite
+	if access&^(fabric.AccessRemoteRead|fabric.AccessRemoteWrite) != 0 || access == 0 {
+		return fabric.Segment{}, ErrBadMemory
+	}
+	if uint64(len(mem.Buf)) > math.MaxUint32 {
+		return fabric.Segment{}, ErrBadMemory
+	}
+	t := &w.c.stags
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.closed || int64(w.index) >= int64(len(t.e)) {
+		return fabric.Segment{}, w.c.connErr()
+	}
+	e := &t.e[w.index]
+	if e.kind == kindBound {
+		return fabric.Segment{}, ErrBound
+	}
+	var parent ref
+	if mem.LKey != fabric.LocalDMAKey {
+		var ok bool
+		if parent, ok = t.localLocked(&mem, access&fabric.AccessRemoteWrite != 0); !ok {
+			return fabric.Segment{}, ErrBadMemory
+		}
+	}
+	e.key++
+	e.epoch++
+	e.kind, e.buf, e.access, e.parent = kindPrepared, mem.Buf, access, parent
+	stag := t.stag(w.index)
+	e.base = baseOf(stag)
+	return fabric.Segment{Handle: stag, Length: uint32(len(mem.Buf)), Offset: e.base}, nil
+}
+
+// Close implements fabric.MW.
+func (w *MW) Close() error {
+	t := &w.c.stags
+	t.mu.Lock()
+	if w.closed || int64(w.index) >= int64(len(t.e)) {
+		t.mu.Unlock()
+		return nil
+	}
+	w.closed = true
+	t.release(w.index)
+	t.stags.mws--
+	t.mu.Unlock()
+	w.c.p.live.mws.Add(-1)
+	w.c.fence()
+	return nil
+}

@@ -1,0 +1,33 @@
+//go:build !linux
+
+package iwarp
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// supported: Resolve and Listen refuse where the system calls of the data path
+// have not been written.
+const supported = false
+
+var errAgain = errors.New("iwarp: not supported")
+
+type iovec struct{ b []byte }
+
+func setIovec(v *iovec, b []byte)           { v.b = b }
+func advanceIovec(v *iovec, n int)          { v.b = v.b[n:] }
+func iovecLen(v *iovec) int                 { return len(v.b) }
+func readv(fd int, v []iovec) (int, error)  { return 0, errors.ErrUnsupported }
+func writev(fd int, v []iovec) (int, error) { return 0, errors.ErrUnsupported }
+func peek(fd int) (waiting, eof bool)       { return false, true }
+func shutdownWrite(fd int)                  {}
+func resetOnClose(fd int)                   {}
+func segmentSize(fd int) int                { return 0 }
+
+type socket struct {
+	f  *os.File
+	rc syscall.RawConn
+	fd int
+}

@@ -1,0 +1,624 @@
+package iwarp
+
+import (
+	"encoding/binary"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+const (
+	// batchIOV and batchBytes bound what one system call is asked to take.
+	// Linux allows 1024 elements; the socket's buffer is the real limit.
+	batchIOV   = 256
+	batchBytes = 2 << 20
+
+	// batchArena holds headers, trailers, and payloads up to inlineMax, which
+	// are cheaper to copy than to name: a batch of small messages is one
+	// stretch of memory.
+	batchArena = 16 << 10
+	inlineMax  = 512
+
+	// Most that one segment adds to the arena: length field, header, payload,
+	// pad and CRC.
+	segmentArena = mpa.LengthLen + ddp.UntaggedLen + inlineMax + 3 + mpa.CRCLen
+)
+
+// A batch is a row of FPDUs on its way into the socket. It is taken from a pool
+// when there is something to send and given back when that has left.
+type batch struct {
+	iov   [batchIOV]iovec
+	ref   [batchIOV]ref // what leave each element rests on
+	arena [batchArena]byte
+
+	niov, pos int // elements filled, and written
+	na, run   int // arena bytes used, and where those not in iov yet begin
+	bytes     int
+	blocked   bool   // the socket has been full since it was built
+	more      bool   // there was more to send when it was full
+	responses int    // Reads of the peer whose last byte is in here
+	exposes   bool   // memory lent to the peer is in here
+	sqDone    uint64 // send queue entries before this have left when it has
+}
+
+// closeRun makes an element of the arena bytes that are in none.
+func (b *batch) closeRun() {
+	if b.na > b.run {
+		setIovec(&b.iov[b.niov], b.arena[b.run:b.na])
+		b.ref[b.niov] = ref{}
+		b.niov++
+		b.run = b.na
+	}
+}
+
+func (b *batch) full() bool {
+	return b.niov > batchIOV-MaxSendSGE-2 || b.na > batchArena-segmentArena || b.bytes >= batchBytes
+}
+
+// tx is the sending side, under Conn.txMu.
+type tx struct {
+	dead   bool // for good
+	writer bool // a goroutine waits for room in the socket, and has the job
+	b      *batch
+	next   uint64    // send queue entry to begin next
+	msn    [3]uint32 // of the next message on each queue
+	cur    message
+	turn   bool     // responses have waited for a request
+	local  *failure // found while building: for when the batch has left
+	failed *failure // found by the writer
+	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
+}
+
+// A message is what is being cut into segments. Nothing comes between the
+// segments of a message, as siw asks of its peers.
+type message struct {
+	active   bool
+	response bool // to a Read of the peer
+	op       rdmap.Opcode
+	stag     uint32 // tagged: where to; Send with Invalidate: what to invalidate
+	to       uint64 // tagged: offset of the next segment
+	qn       uint32
+	mo       uint32
+	rem      uint32 // bytes to go
+	si, so   int    // the next of them: element of sgl, and offset in it
+	nsge     int
+	sgl      [MaxSendSGE]fabric.SGE
+	ref      [MaxSendSGE]ref
+	control  [rdmap.ReadRequestLen]byte
+}
+
+// kick sees to it that what has been queued is sent: by this goroutine, or by
+// the one that is at it already.
+func (c *Conn) kick() {
+	c.txPending.Store(true)
+	c.drive()
+}
+
+// drive does what kick has asked for. Whoever holds txMu calls it after letting
+// go (unlockTx), so that a kick that came too late for the holder and too early
+// for itself is not lost.
+func (c *Conn) drive() {
+	for c.txPending.Load() && c.txMu.TryLock() {
+		c.txPending.Store(false)
+		f := c.pump()
+		c.txMu.Unlock()
+		if f != nil {
+			c.endSending(f)
+			return
+		}
+	}
+}
+
+func (c *Conn) unlockTx() {
+	c.txMu.Unlock()
+	c.drive()
+}
+
+// pump sends what can be sent. The caller holds txMu.
+func (c *Conn) pump() *failure {
+	t := &c.tx
+	if t.dead || t.writer || c.held.Load() || c.txBroken.Load() {
+		return nil
+	}
+	blocked, f := c.flush()
+	if blocked {
+		// Posting never waits for the peer: a goroutine does, until the queue
+		// is empty.
+		t.writer = true
+		t.stats.writers++
+		c.writers.Add(1)
+		go c.writerFn()
+	}
+	return f
+}
+
+// writer waits for room in the socket and sends until there is nothing left.
+func (c *Conn) writer() {
+	defer c.writers.Done()
+	c.sock.rc.Write(c.writeFn) // fails when the connection has ended
+	c.txMu.Lock()
+	c.tx.writer = false
+	f := c.tx.failed
+	c.tx.failed = nil
+	c.unlockTx()
+	if f != nil {
+		c.endSending(f)
+	}
+}
+
+// writeStep is what the writer runs whenever there is room. It returns false to
+// wait for more.
+func (c *Conn) writeStep(uintptr) bool {
+	c.txMu.Lock()
+	blocked, f := c.flush()
+	if !blocked {
+		c.tx.failed = f
+		c.tx.writer = false
+	}
+	c.unlockTx()
+	return !blocked
+}
+
+// endSending ends the connection because of what has been found on the sending
+// side. When the peer is gone, what it said before tells more than a broken
+// pipe: it is read first.
+func (c *Conn) endSending(f *failure) {
+	if c.txBroken.Load() {
+		for !c.progress(false) {
+		}
+	}
+	c.end(f)
+}
+
+// flush builds batches and writes them until there is nothing to send or no
+// room, which it reports. The caller holds txMu.
+func (c *Conn) flush() (blocked bool, f *failure) {
+	t := &c.tx
+	for !t.dead {
+		if t.b == nil {
+			if !c.pending() {
+				return false, nil
+			}
+			t.b = c.p.getBatch()
+			c.build(t.b)
+		}
+		if blocked, f := c.write(t.b); blocked || f != nil {
+			return blocked, f
+		}
+		c.settle(t.b)
+		more := t.b.more
+		c.releaseBatch()
+		if t.local != nil {
+			f, t.local = t.local, nil
+			return false, f
+		}
+		if !more {
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+// pending reports whether there may be something to build.
+func (c *Conn) pending() bool {
+	if c.tx.cur.active {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tx.next != c.sq.tail || c.irqNext != c.irq.tail
+}
+
+// write hands b to the socket, from where it stopped last time.
+func (c *Conn) write(b *batch) (blocked bool, f *failure) {
+	t := &c.tx
+	if b.blocked && b.pos < b.niov && !c.leave(b) {
+		// Memory that is partly in the socket has been taken back. Nothing
+		// can stand for the rest of its FPDU, so the stream ends inside it.
+		return false, &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}}
+	}
+	for b.pos < b.niov {
+		if !c.spoke.Load() {
+			c.spoke.Store(true)
+		}
+		t.stats.writev++
+		n, err := writev(c.sock.fd, b.iov[b.pos:b.niov])
+		if err == errAgain {
+			t.stats.full++
+			b.blocked = true
+			return true, nil
+		}
+		if err != nil {
+			c.txBroken.Store(true)
+			return false, &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: &BrokenError{"write", err}}}
+		}
+		t.stats.bytes += uint64(n)
+		for n > 0 {
+			l := iovecLen(&b.iov[b.pos])
+			if n < l {
+				advanceIovec(&b.iov[b.pos], n)
+				break
+			}
+			n -= l
+			b.pos++
+		}
+	}
+	return false, nil
+}
+
+// leave reports whether all memory that b has still to read may still be read.
+func (c *Conn) leave(b *batch) bool {
+	t := &c.stags
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := b.pos; i < b.niov; i++ {
+		if !t.validLocked(b.ref[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// settle accounts for a batch that has left.
+func (c *Conn) settle(b *batch) {
+	c.mu.Lock()
+	before := c.cq.tail
+	c.written = b.sqDone
+	c.retire()
+	c.irq.drop(b.responses)
+	tell := c.cq.tail != before
+	if c.drain.Load() {
+		tell = tell || c.sq.len() == 0 && c.irq.len() == 0
+	}
+	c.mu.Unlock()
+	if tell {
+		c.unpark()
+	}
+}
+
+// build fills an empty batch. The caller holds txMu.
+func (c *Conn) build(b *batch) {
+	t := &c.tx
+	if m := &t.cur; m.active && !c.mayContinue(m) {
+		// Between two FPDUs, so the peer can be told.
+		f := &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}, term: true, cause: catastrophic}
+		if m.response {
+			f.cause = rdmaProtection(rdmap.CodeInvalidSTag)
+		}
+		t.local = f
+		b.sqDone = t.next
+		return
+	}
+	for t.local == nil {
+		if b.full() {
+			b.more = true
+			break
+		}
+		if !t.cur.active && !c.begin(b) {
+			break
+		}
+		c.segment(b)
+	}
+	b.closeRun()
+	b.sqDone = t.next
+}
+
+func (c *Conn) mayContinue(m *message) bool {
+	for i := m.si; i < m.nsge; i++ {
+		if !c.stags.valid(m.ref[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// begin makes the next message the current one. It executes on the way what
+// needs no message. It returns false when nothing can be begun now.
+func (c *Conn) begin(b *batch) bool {
+	t := &c.tx
+	c.mu.Lock()
+	for {
+		send := t.next != c.sq.tail && !c.stalled(c.sq.at(t.next))
+		if c.irqNext != c.irq.tail && (t.turn || !send) {
+			req := *c.irq.at(c.irqNext)
+			c.mu.Unlock()
+			t.turn = false
+			return c.beginResponse(&req)
+		}
+		if !send {
+			c.mu.Unlock()
+			return false
+		}
+		t.turn = true
+		e := *c.sq.at(t.next)
+		if e.op != fabric.OpBindMW && e.op != fabric.OpLocalInv {
+			for i := range int(e.nsge) {
+				t.cur.sgl[i] = *c.sges.at(e.sge + uint64(i))
+			}
+			c.mu.Unlock()
+			return c.beginRequest(&e)
+		}
+		if e.op == fabric.OpLocalInv && b.exposes {
+			// What is to be invalidated may be in this batch. Its turn comes
+			// when the batch has left.
+			b.more = true
+			c.mu.Unlock()
+			return false
+		}
+		c.mu.Unlock()
+		if status := c.executeLocal(&e); status != fabric.WCSuccess {
+			c.failRequest(status)
+			return false
+		}
+		t.next++
+		c.mu.Lock()
+	}
+}
+
+// stalled reports whether a request has to wait for Reads in front of it. The
+// caller holds mu.
+func (c *Conn) stalled(e *sqEntry) bool {
+	return e.flags&fabric.Fence != 0 && c.orq.len() > 0 || e.op == fabric.OpRead && c.orq.len() >= max(c.ord, 1)
+}
+
+// executeLocal executes a request that sends nothing.
+func (c *Conn) executeLocal(e *sqEntry) fabric.WCStatus {
+	if e.op == fabric.OpBindMW {
+		if e.mw == nil || !c.stags.bind(e.mw) {
+			return fabric.WCMWBindErr
+		}
+		return fabric.WCSuccess
+	}
+	if !c.stags.invalidate(e.rkey) {
+		return fabric.WCLocQPOpErr
+	}
+	// The fence: nothing is being sent, as this goroutine holds txMu, and
+	// nothing is being placed when rxMu has been had.
+	c.rxMu.Lock()
+	c.rxMu.Unlock() //nolint:staticcheck // to have held it is the point
+	return fabric.WCSuccess
+}
+
+// failRequest notes that the request to begin next cannot be executed. The
+// connection ends when what is in front of it has left.
+func (c *Conn) failRequest(status fabric.WCStatus) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.sq.at(c.tx.next)
+	e.status = status
+	c.tx.local = &failure{
+		err:   fabric.ConnError{Provider: name, Cause: &WorkError{e.id, status}},
+		term:  true,
+		cause: catastrophic,
+	}
+}
+
+var sendOps = [2][2]rdmap.Opcode{
+	{rdmap.OpSend, rdmap.OpSendSE},
+	{rdmap.OpSendInv, rdmap.OpSendSEInv},
+}
+
+// beginRequest makes the current message of a request whose gather list is in
+// tx.cur already.
+func (c *Conn) beginRequest(e *sqEntry) bool {
+	t := &c.tx
+	m := &t.cur
+	if e.op == fabric.OpRead && c.ord == 0 {
+		c.failRequest(fabric.WCLocQPOpErr) // the peer has said that it serves none
+		return false
+	}
+	for i := range int(e.nsge) {
+		r, ok := c.stags.local(&m.sgl[i], e.op == fabric.OpRead)
+		if !ok {
+			clear(m.sgl[:e.nsge])
+			c.failRequest(fabric.WCLocProtErr)
+			return false
+		}
+		m.ref[i] = r
+	}
+	m.active, m.response = true, false
+	m.stag, m.to, m.mo, m.qn = e.rkey, e.roff, 0, rdmap.QNSend
+	m.rem, m.si, m.so, m.nsge = e.n, 0, 0, int(e.nsge)
+	switch e.op {
+	case fabric.OpWrite:
+		m.op = rdmap.OpWrite
+	case fabric.OpRead:
+		m.op, m.qn, m.stag = rdmap.OpReadRequest, rdmap.QNRead, 0
+		rdmap.AppendReadRequest(m.control[:0], &rdmap.ReadRequest{
+			SinkSTag: sinkSTag(t.next), SinkTO: sinkTO(t.next), Size: e.n, SrcSTag: e.rkey, SrcTO: e.roff,
+		})
+		m.rem, m.nsge = rdmap.ReadRequestLen, 1
+		m.sgl[0], m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
+		// The response may come as soon as the request is in the socket.
+		c.mu.Lock()
+		*c.orq.push() = t.next
+		c.mu.Unlock()
+	default:
+		se, inv := 0, 0
+		if e.flags&fabric.Solicited != 0 {
+			se = 1
+		}
+		if e.op == fabric.OpSendInv {
+			inv = 1
+		} else {
+			m.stag = 0
+		}
+		m.op = sendOps[inv][se]
+	}
+	return true
+}
+
+// beginResponse makes the current message of a Read of the peer.
+func (c *Conn) beginResponse(req *rdmap.ReadRequest) bool {
+	m := &c.tx.cur
+	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
+	if req.Size > 0 {
+		// It was looked up when the request came, but it may have been taken
+		// back since.
+		buf, r, flt := c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
+		if flt != faultNone {
+			c.tx.local = &failure{
+				err:   fabric.ConnError{Provider: name, Cause: ErrRevoked},
+				term:  true,
+				cause: flt.readCause(),
+			}
+			return false
+		}
+		m.sgl[0], m.ref[0] = fabric.SGE{Buf: buf}, r
+	}
+	m.active, m.response = true, true
+	m.op, m.stag, m.to = rdmap.OpReadResponse, req.SinkSTag, req.SinkTO
+	m.rem, m.si, m.so, m.nsge = req.Size, 0, 0, 1
+	return true
+}
+
+// segment appends one FPDU of the current message to b.
+func (c *Conn) segment(b *batch) {
+	t := &c.tx
+	m := &t.cur
+	tagged := m.op.Tagged()
+	most := c.maxUntagged
+	if tagged {
+		most = c.maxTagged
+	}
+	n := int(min(int64(m.rem), int64(most)))
+	m.rem -= uint32(n)
+	last := m.rem == 0
+
+	start := b.na
+	h := b.arena[:start]
+	var ulpdu int
+	if tagged {
+		ulpdu = ddp.TaggedLen + n
+		h = binary.BigEndian.AppendUint16(h, uint16(ulpdu))
+		h = ddp.AppendTagged(h, &ddp.Tagged{Last: last, ULP: rdmap.Control(m.op), STag: m.stag, TO: m.to})
+		m.to += uint64(n)
+	} else {
+		ulpdu = ddp.UntaggedLen + n
+		h = binary.BigEndian.AppendUint16(h, uint16(ulpdu))
+		h = ddp.AppendUntagged(h, &ddp.Untagged{Last: last, ULP: rdmap.Control(m.op), ULP32: m.stag, QN: m.qn, MSN: t.msn[m.qn], MO: m.mo})
+		m.mo += uint32(n)
+	}
+	b.na = len(h)
+	var crc uint32
+	if c.crc {
+		crc = mpa.UpdateCRC(0, b.arena[start:b.na])
+	}
+	for left := n; left > 0; {
+		buf := m.sgl[m.si].Buf[m.so:]
+		if len(buf) == 0 {
+			m.si, m.so = m.si+1, 0
+			continue
+		}
+		buf = buf[:min(left, len(buf))]
+		m.so += len(buf)
+		left -= len(buf)
+		if c.crc {
+			crc = mpa.UpdateCRC(crc, buf)
+		}
+		if n <= inlineMax {
+			b.na += copy(b.arena[b.na:], buf)
+			continue
+		}
+		b.closeRun()
+		setIovec(&b.iov[b.niov], buf)
+		b.ref[b.niov] = m.ref[m.si]
+		b.niov++
+	}
+	tail := b.arena[b.na : b.na+mpa.Pad(ulpdu)+mpa.CRCLen]
+	clear(tail)
+	if c.crc {
+		pad := len(tail) - mpa.CRCLen
+		mpa.PutCRC(tail[pad:], mpa.UpdateCRC(crc, tail[:pad]))
+	}
+	b.na += len(tail)
+	b.bytes += mpa.FPDULen(ulpdu)
+	b.exposes = b.exposes || m.response
+	t.stats.fpdus++
+	if !last {
+		return
+	}
+	clear(m.sgl[:m.nsge])
+	m.active = false
+	if m.response {
+		// The peer may ask for more as soon as this is in the socket, so the
+		// request must not count any longer.
+		c.mu.Lock()
+		c.irqNext++
+		c.mu.Unlock()
+		b.responses++
+		return
+	}
+	if !tagged {
+		t.msn[m.qn]++
+	}
+	t.next++
+}
+
+// lastWords says to the peer, as far as it can be said without waiting, why the
+// connection ends. silent asks not to end the stream in order, either. The
+// caller holds txMu.
+func (c *Conn) lastWords(f *failure) (silent bool) {
+	t := &c.tx
+	if f.abort {
+		if t.b != nil || !c.idle() {
+			resetOnClose(c.sock.fd)
+			return true
+		}
+		return false
+	}
+	if !f.term || c.txBroken.Load() || c.fin.Load() {
+		return false
+	}
+	if t.b != nil {
+		// A Terminate message fits between two FPDUs only.
+		if blocked, g := c.write(t.b); blocked || g != nil {
+			return false
+		}
+	}
+	c.sendTerminate(f)
+	return false
+}
+
+// sendTerminate writes the Terminate message. RFC 5040 section 4.8.
+func (c *Conn) sendTerminate(f *failure) {
+	var buf [mpa.LengthLen + ddp.UntaggedLen + rdmap.MaxTerminateLen + 3 + mpa.CRCLen]byte
+	ulpdu := ddp.AppendUntagged(buf[:0], &ddp.Untagged{
+		Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: c.tx.msn[rdmap.QNTerminate],
+	})
+	m := rdmap.Terminate{Cause: f.cause}
+	if f.quote != nil {
+		m.HasSegment, m.Segment, m.DDP, m.RDMAP = true, uint16(f.seglen), f.quote, f.read
+	}
+	ulpdu = rdmap.AppendTerminate(ulpdu, &m)
+	fpdu := mpa.AppendFPDU(nil, ulpdu, c.crc)
+	v := make([]iovec, 1)
+	setIovec(&v[0], fpdu)
+	c.tx.stats.writev++
+	if n, err := writev(c.sock.fd, v); err == nil {
+		c.tx.stats.bytes += uint64(n)
+		c.tx.stats.fpdus++
+	}
+}
+
+func (p *Provider) getBatch() *batch {
+	if b, ok := p.batches.Get().(*batch); ok {
+		return b
+	}
+	return new(batch)
+}
+
+// releaseBatch gives the batch back. The caller holds txMu.
+func (c *Conn) releaseBatch() {
+	b := c.tx.b
+	if b == nil {
+		return
+	}
+	c.tx.b = nil
+	clear(b.iov[:b.niov])
+	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
+	b.blocked, b.more, b.exposes, b.responses, b.sqDone = false, false, false, 0, 0
+	c.p.batches.Put(b)
+}
