@@ -351,7 +351,7 @@ func (r *responder) startReads() {
 	for r.reading < maxReads && len(r.readq) > 0 {
 		x := r.readq[0]
 		if x.next == len(x.reads) {
-			r.readq = r.readq[1:]
+			r.readq = append(r.readq[:0], r.readq[1:]...)
 			continue
 		}
 		p := &x.reads[x.next]
@@ -393,7 +393,7 @@ func (r *responder) sent(x *exch) {
 		if p == planWait {
 			return
 		}
-		r.memq = r.memq[1:]
+		r.memq = append(r.memq[:0], r.memq[1:]...)
 		r.proceed(x, p)
 	}
 }

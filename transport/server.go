@@ -183,20 +183,20 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s over %s: %w", addr, p.Name(), err)
 	}
-	return &Listener{fl: fl, provider: p.Name()}, nil
+	l := &Listener{fl: fl, provider: p.Name()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		fl.Close()
+		return nil, net.ErrClosed
+	}
+	s.listeners[l] = struct{}{}
+	return l, nil
 }
 
 // Serve takes connections from l until l or the server is closed; the error is
 // then net.ErrClosed.
 func (s *Server) Serve(l *Listener) error {
-	s.mu.Lock()
-	if s.closing {
-		s.mu.Unlock()
-		l.Close()
-		return net.ErrClosed
-	}
-	s.listeners[l] = struct{}{}
-	s.mu.Unlock()
 	defer func() {
 		l.Close()
 		s.mu.Lock()
