@@ -122,17 +122,9 @@ func noMount(err error) bool {
 }
 
 func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
-	port := c.opts.MountPort
-	if port == 0 {
-		netid := "tcp"
-		if strings.Contains(c.opts.MountHost, ":") {
-			netid = "tcp6"
-		}
-		var err error
-		port, err = LookupPort(ctx, hostPort(c.opts.MountHost, c.opts.RPCBindPort), MountProgram, MountVersion, netid)
-		if err != nil {
-			return err
-		}
+	port, err := c.findMountPort(ctx)
+	if err != nil {
+		return err
 	}
 	t, err := dialTCP(ctx, hostPort(c.opts.MountHost, port), c.cred, true)
 	if err != nil {
@@ -140,6 +132,31 @@ func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, dec
 	}
 	defer t.Close()
 	return t.call(ctx, MountProgram, MountVersion, proc, args, decode)
+}
+
+// findMountPort is the TCP port of MOUNT: as given, or as rpcbind told once.
+func (c *Client) findMountPort(ctx context.Context) (int, error) {
+	if c.opts.MountPort != 0 {
+		return c.opts.MountPort, nil
+	}
+	c.mu.Lock()
+	port := c.mountPort
+	c.mu.Unlock()
+	if port != 0 {
+		return port, nil
+	}
+	netid := "tcp"
+	if strings.Contains(c.opts.MountHost, ":") {
+		netid = "tcp6"
+	}
+	port, err := LookupPort(ctx, hostPort(c.opts.MountHost, c.opts.RPCBindPort), MountProgram, MountVersion, netid)
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	c.mountPort = port
+	c.mu.Unlock()
+	return port, nil
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -61,10 +61,10 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 		return Node{}, withPath(err, m.Export)
 	}
 	way := []step{{m.Root, rootAttr}}
-	todo := strings.Split(m.Rest, "/")
-	for links := 0; len(todo) > 0; {
-		name := todo[0]
-		todo = todo[1:]
+	ahead := strings.Split(m.Rest, "/")
+	for links := 0; len(ahead) > 0; {
+		name := ahead[0]
+		ahead = ahead[1:]
 		switch name {
 		case "", ".":
 			continue
@@ -86,7 +86,7 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 		if err != nil {
 			return Node{}, withPath(err, p)
 		}
-		if attr.Type != TypeLnk || !follow && !hasNames(todo) {
+		if attr.Type != TypeLnk || !follow && !hasNames(ahead) {
 			way = append(way, step{fh, attr})
 			continue
 		}
@@ -107,15 +107,15 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 			way = way[:1]
 			target = below(target, m.Export)
 		}
-		todo = append(strings.Split(target, "/"), todo...)
+		ahead = append(strings.Split(target, "/"), ahead...)
 	}
 	last := way[len(way)-1]
 	return Node{Path: p, Handle: last.fh, Attr: last.attr}, nil
 }
 
 // hasNames tells whether elements are left that lead somewhere.
-func hasNames(todo []string) bool {
-	return slices.ContainsFunc(todo, func(s string) bool { return s != "" && s != "." })
+func hasNames(ahead []string) bool {
+	return slices.ContainsFunc(ahead, func(s string) bool { return s != "" && s != "." })
 }
 
 // lookupAttr is Lookup with the attributes, which a server may leave out.

@@ -78,38 +78,46 @@ func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, er
 	return c.limits.Load(), nil
 }
 
-// parallel calls work for each of the pieces 0 to n-1 from up to workers goroutines,
-// and returns after all of them have: with the first error, or with that of ctx if
-// it ended before all pieces were done. The pieces begin in order. ctx of work ends
-// with the first error.
-func parallel(ctx context.Context, n int64, workers int, work func(ctx context.Context, i int64) error) error {
+// parallel calls work for each of the pieces 0 to n-1, in order, from up to workers
+// goroutines, and returns after all of them have: with the first error, or with
+// that of ctx if it ended before all pieces were begun. After an error no piece is
+// begun, but those under way come to their end: giving up a call while the server
+// moves its data costs the connection.
+func parallel(ctx context.Context, n int64, workers int, work func(i int64) error) error {
 	if n == 1 {
-		return work(ctx, 0)
+		return work(0)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next, done atomic.Int64
-	var wg sync.WaitGroup
+	var (
+		next   atomic.Int64
+		failed atomic.Bool
+		once   sync.Once
+		first  error
+		wg     sync.WaitGroup
+	)
+	fail := func(err error) {
+		once.Do(func() { first = err })
+		failed.Store(true)
+	}
 	for range min(int64(workers), n) {
 		wg.Go(func() {
-			for ctx.Err() == nil {
+			for !failed.Load() {
 				i := next.Add(1) - 1
 				if i >= n {
 					return
 				}
-				if err := work(ctx, i); err != nil {
-					cancel(err) // the first one stays
+				err := ctx.Err()
+				if err == nil {
+					err = work(i)
+				}
+				if err != nil {
+					fail(err)
 					return
 				}
-				done.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	if done.Load() == n {
-		return nil
-	}
-	return context.Cause(ctx)
+	return first
 }
 
 // pieces is how many pieces of size bytes total bytes make.
@@ -194,7 +202,7 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 			end, endErr = at, err
 		}
 	}
-	err = parallel(ctx, pieces(int64(len(p)), lim.read), defaultParallel, func(ctx context.Context, i int64) error {
+	err = parallel(ctx, pieces(int64(len(p)), lim.read), defaultParallel, func(i int64) error {
 		from := i * int64(lim.read)
 		n, err := c.readFull(ctx, fh, p[from:min(from+int64(lim.read), int64(len(p)))], off+from)
 		if err == nil {
@@ -212,9 +220,9 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 		// for, and none of it has failed.
 		return int(end), io.EOF
 	case err != nil && endErr == nil:
-		return 0, err // ctx ended before the first piece began
+		return 0, err // ctx ended before a piece began
 	case err != nil:
-		return int(end), err // and not endErr, which err may have caused
+		return int(end), endErr
 	}
 	return len(p), nil
 }
@@ -235,7 +243,7 @@ func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.W
 		return 0, err
 	}
 	done := opts.progress()
-	err = parallel(ctx, pieces(size, lim.read), opts.parallel(), func(ctx context.Context, i int64) error {
+	err = parallel(ctx, pieces(size, lim.read), opts.parallel(), func(i int64) error {
 		off := i * int64(lim.read)
 		want := int(min(int64(lim.read), size-off))
 		buf := c.buffer(want)
@@ -332,7 +340,7 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 			if try == writeTries {
 				return done.n, ErrUnstable
 			}
-			err := parallel(ctx, int64(len(window)), opts.parallel(), func(ctx context.Context, i int64) error {
+			err := parallel(ctx, int64(len(window)), opts.parallel(), func(i int64) error {
 				p := &window[i]
 				if p.state != piecePending {
 					return nil

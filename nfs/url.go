@@ -63,6 +63,8 @@ func parseURL(s string) (*URL, error) {
 		return nil, errors.New("a '#' in the path must be written %23")
 	case p.Hostname() == "":
 		return nil, errors.New("no host")
+	case !validHost(p.Hostname()):
+		return nil, fmt.Errorf("host %q is neither a name nor an address", p.Hostname())
 	case strings.ContainsRune(p.Path, 0):
 		return nil, errors.New("NUL in the path")
 	}
@@ -80,6 +82,29 @@ func parseURL(s string) (*URL, error) {
 		}
 	}
 	return u, nil
+}
+
+// validHost tells whether host is made of what names and addresses are made of, a
+// zone of an IPv6 address included.
+func validHost(host string) bool {
+	host, zone, ok := strings.Cut(host, "%")
+	if ok && (zone == "" || !strings.Contains(host, ":")) {
+		return false
+	}
+	plain := func(r rune) bool {
+		return '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z' || strings.ContainsRune("-._~:", r)
+	}
+	for _, r := range zone {
+		if !plain(r) {
+			return false
+		}
+	}
+	for _, r := range host {
+		if !plain(r) && r < 0x80 { // beyond it there are letters of other scripts
+			return false
+		}
+	}
+	return true
 }
 
 // Addr is host and port for Dial.

@@ -52,6 +52,8 @@ func TestParseURL(t *testing.T) {
 		{"nfs://h/%00", "NUL"},
 		{"nfs://::1/e", ""},
 		{"nfs://[::1/e", "]"},
+		{"nfs://[::1%25a%25b]/e", "neither a name"},
+		{"nfs://a%25b/e", ""},
 	} {
 		_, err := ParseURL(test.in)
 		var ue *URLError

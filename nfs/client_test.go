@@ -1,0 +1,387 @@
+package nfs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// pattern is n bytes of which each position can be told from its neighbours.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>16) ^ byte(i>>8)*31 ^ byte(i)
+	}
+	return b
+}
+
+func TestProcedures(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	file := s.add("file", TypeReg, "hello, world")
+	root := s.root.handle()
+	check := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check("NULL", c.Null(ctx))
+
+	attr, err := c.GetAttr(ctx, file.handle())
+	check("GETATTR", err)
+	if attr.Type != TypeReg || attr.Size != 12 {
+		t.Errorf("GETATTR: %+v", attr)
+	}
+	fh, post, err := c.Lookup(ctx, root, "file")
+	check("LOOKUP", err)
+	if fh != file.handle() || post.Attr != attr {
+		t.Errorf("LOOKUP: %v, %+v", fh, post)
+	}
+	got, err := c.Access(ctx, fh, AccessRead|AccessDelete)
+	check("ACCESS", err)
+	if got != AccessRead {
+		t.Errorf("ACCESS grants %#x", got)
+	}
+	check("SETATTR", c.SetAttr(ctx, fh, &SetAttr{SetMode: true, Mode: 0o600, SetSize: true, Size: 5}))
+	if attr, _ := c.GetAttr(ctx, fh); attr.Mode != 0o600 || attr.Size != 5 {
+		t.Errorf("after SETATTR: %+v", attr)
+	}
+
+	link, _, err := c.Symlink(ctx, root, "link", strings.Repeat("x/", 2000), new(SetAttr))
+	check("SYMLINK", err)
+	target, err := c.ReadLink(ctx, link)
+	check("READLINK", err)
+	if target != strings.Repeat("x/", 2000) {
+		t.Errorf("READLINK: %d bytes", len(target))
+	}
+
+	dir, _, err := c.Mkdir(ctx, root, "dir", &SetAttr{SetMode: true, Mode: 0o700})
+	check("MKDIR", err)
+	made, post, err := c.Create(ctx, &CreateArgs{Where: DirOpArgs{dir, "new"}, Mode: Guarded, Attr: SetAttr{SetMode: true, Mode: 0o640}})
+	check("CREATE", err)
+	if post.Attr.Mode != 0o640 {
+		t.Errorf("CREATE: %+v", post)
+	}
+	_, _, err = c.Create(ctx, &CreateArgs{Where: DirOpArgs{dir, "new"}, Mode: Guarded})
+	if !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second CREATE: %v", err)
+	}
+	check("LINK", c.Link(ctx, made, dir, "second"))
+	check("RENAME", c.Rename(ctx, dir, "second", root, "third"))
+	if fh, _, err := c.Lookup(ctx, root, "third"); err != nil || fh != made {
+		t.Errorf("after LINK and RENAME: %v, %v", fh, err)
+	}
+	check("REMOVE", c.Remove(ctx, dir, "new"))
+	check("RMDIR", c.Rmdir(ctx, root, "dir"))
+	if err := c.Rmdir(ctx, root, "file"); !isStatus(err, StatusNotDir) {
+		t.Errorf("RMDIR of a file: %v", err)
+	}
+
+	var res ReadDirPlusRes
+	check("READDIRPLUS", c.ReadDirPlus(ctx, &ReadDirPlusArgs{Dir: root, DirCount: 4096, MaxCount: 32768}, &res))
+	if len(res.Entries) != 5 || !res.EOF || res.Entries[2].Handle.Handle != fh {
+		t.Errorf("READDIRPLUS: %+v", res.Entries)
+	}
+	var names ReadDirRes
+	check("READDIR", c.ReadDirNames(ctx, &ReadDirArgs{Dir: root, Count: 4096}, &names))
+	if len(names.Entries) != 5 || !names.EOF {
+		t.Errorf("READDIR: %+v", names.Entries)
+	}
+	stat, err := c.FSStat(ctx, root)
+	check("FSSTAT", err)
+	if stat.TotalBytes != 1<<40 || stat.AvailFiles != 7 {
+		t.Errorf("FSSTAT: %+v", stat)
+	}
+	info, err := c.FSInfo(ctx, root)
+	check("FSINFO", err)
+	if info.RTPref != 64<<10 {
+		t.Errorf("FSINFO: %+v", info)
+	}
+	conf, err := c.PathConf(ctx, root)
+	check("PATHCONF", err)
+	if conf.NameMax != 255 || !conf.NoTrunc {
+		t.Errorf("PATHCONF: %+v", conf)
+	}
+}
+
+// READ's data comes through a write chunk into the caller's memory, and nothing
+// beyond it is touched.
+func TestRead(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	want := pattern(100_003)
+	f := s.add("file", TypeReg, string(want)).handle()
+	for _, test := range []struct {
+		off, size, n int
+		eof          bool
+	}{
+		{0, 100_003, 100_003, true},
+		{0, 65536, 65536, false},
+		{1, 65535, 65535, false},
+		{65536, 65536, 100_003 - 65536, true},
+		{100_000, 10_000, 3, true}, // 3 bytes by chunk: padding may come, too
+		{100_003, 8192, 0, true},
+		{200_000, 8192, 0, true},
+		{7, 13, 13, false}, // inline
+		{0, 0, 0, false},
+	} {
+		buf := make([]byte, test.size+8)
+		n, eof, err := c.Read(ctx, f, uint64(test.off), buf[:test.size:test.size])
+		if n != test.n || eof != test.eof || err != nil {
+			t.Errorf("READ of %d at %d: %d, %v, %v", test.size, test.off, n, eof, err)
+			continue
+		}
+		if n > 0 && !bytes.Equal(buf[:n], want[test.off:test.off+n]) {
+			t.Errorf("READ of %d at %d: wrong data", test.size, test.off)
+		}
+		if !bytes.Equal(buf[test.size:], make([]byte, 8)) {
+			t.Errorf("READ of %d at %d wrote behind its buffer", test.size, test.off)
+		}
+	}
+	if st := c.Transport().Stats(); st.WriteChunk < 5 || st.ReplyChunk > 0 {
+		t.Errorf("READs used %d write chunks and %d reply chunks", st.WriteChunk, st.ReplyChunk)
+	}
+}
+
+// A server may return the data inline although a write chunk was offered.
+func TestReadInline(t *testing.T) {
+	s, c := pair(t)
+	s.set(func() { s.inline = true })
+	f := s.add("file", TypeReg, "inline data").handle()
+	buf := make([]byte, 65536)
+	n, eof, err := c.Read(t.Context(), f, 0, buf)
+	if string(buf[:n]) != "inline data" || !eof || err != nil {
+		t.Errorf("%q, %v, %v", buf[:n], eof, err)
+	}
+	if st := c.Transport().Stats(); st.WriteChunk > 0 {
+		t.Errorf("the data came through a write chunk")
+	}
+}
+
+// WRITE's data leaves through a read chunk when it does not fit inline.
+func TestWrite(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	f := s.add("file", TypeReg, "")
+	want := pattern(70_001)
+	res, err := c.Write(ctx, f.handle(), 0, want, FileSync)
+	if err != nil || res.Count != 70_001 || res.Committed != FileSync {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if st := c.Transport().Stats(); st.ReadChunk != 1 {
+		t.Errorf("%d read chunks", st.ReadChunk)
+	}
+	res, err = c.Write(ctx, f.handle(), 10, []byte("small"), Unstable)
+	if err != nil || res.Count != 5 || res.Committed != Unstable || res.Verf != s.verf {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if st := c.Transport().Stats(); st.ReadChunk != 1 {
+		t.Errorf("%d read chunks after a small WRITE", st.ReadChunk)
+	}
+	copy(want[10:], "small")
+	if !bytes.Equal(f.data, want) {
+		t.Error("the file has other data")
+	}
+	if verf, err := c.Commit(ctx, f.handle(), 0, 0); err != nil || verf != s.verf {
+		t.Errorf("COMMIT: %v, %v", verf, err)
+	}
+}
+
+// The credential is that of the options, and of the process without any.
+func TestCredential(t *testing.T) {
+	creds := make(chan oncrpc.Auth, 2)
+	srv, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	h := transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+		creds <- oncrpc.Auth{Flavor: req.Cred.Flavor, Body: bytes.Clone(req.Cred.Body)}
+		res.Results = (&GetAttrRes{}).Append(res.Results)
+	})
+	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := srv.Listen(t.Context(), provider(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Serve(l)
+
+	want := &oncrpc.AuthSys{Machine: "box", UID: 7, GID: 8, GIDs: []uint32{9}}
+	for _, opts := range []*Options{{Auth: want}, nil} {
+		c := dial(t, l.Addr().String(), opts)
+		if _, err := c.GetAttr(t.Context(), tHandle); err != nil {
+			t.Fatal(err)
+		}
+		cred := <-creds
+		var got oncrpc.AuthSys
+		if _, err := oncrpc.ConsumeAuthSys(cred.Body, &got); err != nil || cred.Flavor != oncrpc.FlavorSys {
+			t.Fatalf("flavor %v, %v", cred.Flavor, err)
+		}
+		exp := want
+		if opts == nil {
+			exp = processAuth()
+		}
+		if got.UID != exp.UID || got.GID != exp.GID || got.Machine != exp.Machine {
+			t.Errorf("%+v, want %+v", got, exp)
+		}
+	}
+}
+
+// Replies that decode, and lie.
+func TestHostileReplies(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	f := s.add("file", TypeReg, string(pattern(20_000))).handle()
+	// lie makes READ return data by write chunk, with a count and a length word
+	// of their own.
+	lie := func(count uint32, size int, data []byte) {
+		s.set(func() {
+			s.override[ProcRead] = func(_ []byte, res *transport.Response) bool {
+				res.Results = (&ReadRes{Count: count}).appendHead(res.Results)
+				res.AddItem(data, nil)
+				binary.BigEndian.PutUint32(res.Results[len(res.Results)-4:], uint32(size))
+				return true
+			}
+		})
+	}
+	buf := make([]byte, 8192)
+	for _, test := range []struct {
+		name  string
+		count uint32
+		size  int
+		data  []byte
+	}{
+		{"count larger than the buffer", 8193, 8192, pattern(8192)},
+		{"count 2^32-1", 1<<32 - 1, 8192, pattern(8192)},
+		{"count smaller than the data", 100, 8192, pattern(8192)},
+		{"count larger than the data", 8192, 100, pattern(100)},
+		{"length word larger than the chunk", 8192, 8192, pattern(8000)},
+		{"length word smaller than the chunk", 8000, 8000, pattern(8192)},
+		{"length word 2^32-1", 8192, 1<<32 - 1, pattern(8192)},
+	} {
+		lie(test.count, test.size, test.data)
+		n, _, err := c.Read(ctx, f, 0, buf)
+		var re *ReplyError
+		if n != 0 || !errors.As(err, &re) {
+			t.Errorf("%s: %d, %v", test.name, n, err)
+		}
+	}
+	// The honest form of the same: a chunk with its padding.
+	lie(8190, 8190, pattern(8192))
+	if n, _, err := c.Read(ctx, f, 0, buf); n != 8190 || err != nil {
+		t.Errorf("a chunk with padding: %d, %v", n, err)
+	}
+
+	expect := func(name string, err error) {
+		t.Helper()
+		var re *ReplyError
+		if !errors.As(err, &re) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.answer(ProcRead, &ReadRes{Count: 4, Data: []byte("12345")})
+	_, _, err := c.Read(ctx, f, 0, buf)
+	expect("READ, inline, count differs", err)
+	s.answer(ProcRead, &ReadRes{Count: 9000, Data: pattern(900)})
+	_, _, err = c.Read(ctx, f, 0, buf)
+	expect("READ, inline, count larger than the buffer", err)
+	s.answer(ProcRead, &FileHandle{})
+	_, _, err = c.Read(ctx, f, 0, buf)
+	expect("READ, results cut short", err)
+
+	s.answer(ProcWrite, &WriteRes{Count: 6, Committed: FileSync})
+	_, err = c.Write(ctx, f, 0, []byte("12345"), FileSync)
+	expect("WRITE, more written than given", err)
+	s.answer(ProcWrite, &WriteRes{Count: 5, Committed: Unstable})
+	_, err = c.Write(ctx, f, 0, []byte("12345"), FileSync)
+	expect("WRITE, less stable than asked for", err)
+
+	s.answer(ProcReadLink, &LookupRes{Status: StatusNoEnt, DirAttr: tPostAttr})
+	if _, err := c.ReadLink(ctx, f); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("READLINK: %v", err)
+	}
+	s.answer(ProcGetAttr, &ReadRes{Status: StatusOK})
+	_, err = c.GetAttr(ctx, f)
+	expect("GETATTR, results of another procedure", err)
+	if c.Transport().Err() != nil {
+		t.Errorf("the connection has ended: %v", c.Transport().Err())
+	}
+}
+
+// JUKEBOX is a wish to be asked again.
+func TestJukebox(t *testing.T) {
+	s, c := pair(t)
+	asked := 0
+	s.set(func() {
+		s.override[ProcGetAttr] = func(_ []byte, res *transport.Response) bool {
+			asked++
+			if asked < 3 {
+				res.Results = (&GetAttrRes{Status: StatusJukebox}).Append(res.Results)
+			}
+			return asked < 3
+		}
+	})
+	if _, err := c.GetAttr(t.Context(), s.root.handle()); err != nil || asked != 3 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+	s.answer(ProcGetAttr, &GetAttrRes{Status: StatusJukebox})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.Is(err, context.Canceled) {
+		t.Errorf("with an ended context: %v", err)
+	}
+}
+
+// Errors tell what happened, and calls on a connection that has ended fail.
+func TestCallErrors(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	_, _, err := c.Lookup(ctx, s.root.handle(), "nothing")
+	var e *Error
+	if !errors.As(err, &e) || e.Op != "LOOKUP" || e.Status != StatusNoEnt {
+		t.Errorf("LOOKUP: %v", err)
+	}
+	s.set(func() {
+		s.override[ProcGetAttr] = func(_ []byte, res *transport.Response) bool {
+			res.Fail(oncrpc.SystemErr)
+			return true
+		}
+	})
+	var rpc *oncrpc.RPCError
+	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.As(err, &rpc) || !strings.HasPrefix(err.Error(), "nfs: GETATTR: ") {
+		t.Errorf("GETATTR: %v", err)
+	}
+	c.Close()
+	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("on a closed connection: %v", err)
+	}
+}
+
+// The pool of calls keeps no hold of the caller's memory.
+func TestPool(t *testing.T) {
+	s, c := pair(t)
+	f := s.add("file", TypeReg, string(pattern(8192))).handle()
+	o := c.begin(ProcRead)
+	c.end(o)
+	buf := make([]byte, 8192)
+	if _, _, err := c.Read(t.Context(), f, 0, buf); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(t.Context(), f, 0, buf, FileSync); err != nil {
+		t.Fatal(err)
+	}
+	if o.wi[0].Buf != nil || o.ri[0].Data != nil || o.read.Data != nil || o.read.item != nil {
+		t.Error("a call in the pool has memory of the caller")
+	}
+}

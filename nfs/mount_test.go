@@ -1,0 +1,271 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// A server that has MOUNT on the RDMA connection is asked there.
+func TestMountOverRDMA(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	s.set(func() {
+		s.exports = []Export{{Dir: "/"}, {Dir: "/export/deep/"}, {Dir: "/export", Groups: []string{"a", "b"}}, {Dir: "/exp"}}
+	})
+	exports, err := c.Exports(ctx)
+	if err != nil || len(exports) != 4 || len(exports[2].Groups) != 2 {
+		t.Errorf("EXPORT: %v, %v", exports, err)
+	}
+	if m, err := c.Mounts(ctx); err != nil || len(m) != 1 {
+		t.Errorf("DUMP: %v, %v", m, err)
+	}
+	// The longest export wins, and names are compared whole.
+	for _, test := range []struct{ path, export, rest string }{
+		{"/export/a/b", "/export", "a/b"},
+		{"/export", "/export", ""},
+		{"/export/", "/export", ""},
+		{"/exports/a", "/", "exports/a"},
+		{"/exp/a", "/exp", "a"},
+		{"/", "/", ""},
+	} {
+		m, err := c.Mount(ctx, test.path)
+		if err != nil || m.Export != test.export || m.Rest != test.rest || m.Root != s.root.handle() {
+			t.Errorf("%s: %+v, %v", test.path, m, err)
+		}
+	}
+	if err := c.Umnt(ctx, "/export"); err != nil {
+		t.Errorf("UMNT: %v", err)
+	}
+	var me *MountError
+	if _, err := c.Mnt(ctx, "/other"); !errors.As(err, &me) || me.Status != MountNoEnt || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("MNT: %v", err)
+	}
+	if _, err := c.Mnt(ctx, strings.Repeat("/x", 600)); !errors.As(err, &me) || me.Status != MountNameTooLong {
+		t.Errorf("MNT of a long path: %v", err)
+	}
+}
+
+func TestNoExport(t *testing.T) {
+	_, c := pair(t)
+	_, err := c.Mount(t.Context(), "/elsewhere")
+	var pe *fs.PathError
+	if !errors.Is(err, ErrNoExport) || !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &pe) {
+		t.Error(err)
+	}
+}
+
+// A server without EXPORT is asked for each directory on the way, from the root.
+func TestMountWithoutExport(t *testing.T) {
+	s, c := pair(t)
+	ctx := t.Context()
+	s.set(func() { s.exports = []Export{{Dir: "no EXPORT"}, {Dir: "/srv/nfs"}} })
+	for _, path := range []string{"/srv/nfs/a/b", "/srv/nfs/c"} {
+		m, err := c.Mount(ctx, path)
+		if err != nil || m.Export != "/srv/nfs" || m.Rest != strings.TrimPrefix(path, "/srv/nfs/") {
+			t.Errorf("%s: %+v, %v", path, m, err)
+		}
+	}
+	if _, err := c.Mount(ctx, "/other/path"); !errors.Is(err, ErrNoExport) {
+		t.Error(err)
+	}
+}
+
+// A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
+// the port given, or on the one that rpcbind tells.
+func TestMountFallback(t *testing.T) {
+	for _, name := range []string{"port given", "rpcbind"} {
+		t.Run(name, func(t *testing.T) {
+			s := newMemServer(t)
+			addr := s.start(false)
+			host, port := s.mountServer()
+			opts := &Options{MountHost: host, MountPort: port}
+			if name == "rpcbind" {
+				opts = &Options{RPCBindPort: rpcbind(t, uint32(port), "")}
+			}
+			c := dial(t, addr, opts)
+			for range 2 { // the second time TCP is asked at once
+				if fh, err := c.Mnt(t.Context(), "/export"); err != nil || fh != s.root.handle() {
+					t.Fatalf("%v, %v", fh, err)
+				}
+			}
+			if !c.mountTCP {
+				t.Error("the way was not remembered")
+			}
+			s.add("file", TypeReg, "x")
+			if _, err := c.Stat(t.Context(), "/export/file"); err != nil {
+				t.Error(err)
+			}
+			var me *MountError
+			if _, err := c.Mnt(t.Context(), "/other"); !errors.As(err, &me) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// When neither way works the error has both reasons.
+func TestMountFallbackErrors(t *testing.T) {
+	s := newMemServer(t)
+	addr := s.start(false)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	for _, test := range []struct {
+		name string
+		opts Options
+		want string
+	}{
+		{"nobody listens", Options{MountPort: closed}, "refused"},
+		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind at 127.0.0.1"},
+		{"not registered", Options{RPCBindPort: rpcbind(t, 0, "")}, "knows no program 100005"},
+		{"a port that is none", Options{RPCBindPort: rpcbind(t, 65536, "")}, "port 65536"},
+	} {
+		c := dial(t, addr, &test.opts)
+		_, err := c.Exports(t.Context())
+		var fe *MountFallbackError
+		var rpc *oncrpc.RPCError
+		if !errors.As(err, &fe) || !errors.As(err, &rpc) || rpc.AcceptStat != oncrpc.ProgUnavail || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+func TestLookupPort(t *testing.T) {
+	ctx := t.Context()
+	addr := hostPort("127.0.0.1", rpcbind(t, 635, "::1.78.81"))
+	if port, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp"); port != 635 || err != nil {
+		t.Errorf("tcp: %d, %v", port, err)
+	}
+	if port, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); port != 78<<8|81 || err != nil {
+		t.Errorf("tcp6: %d, %v", port, err)
+	}
+	var rpc *oncrpc.RPCError
+	if _, err := LookupPort(ctx, addr, 1, 1, "tcp"); !errors.As(err, &rpc) || rpc.AcceptStat != oncrpc.GarbageArgs {
+		t.Errorf("refused: %v", err)
+	}
+	var pe *PortError
+	addr = hostPort("127.0.0.1", rpcbind(t, 0, ""))
+	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err != nil {
+		t.Errorf("not registered: %v", err)
+	}
+	addr = hostPort("127.0.0.1", rpcbind(t, 0, "nonsense"))
+	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err == nil {
+		t.Errorf("nonsense: %v", err)
+	}
+}
+
+func TestUniversalPort(t *testing.T) {
+	for _, test := range []struct {
+		in   string
+		port int
+		ok   bool
+	}{
+		// RFC 5665 section 5.2.3.3: h1.h2.h3.h4.p1.p2.
+		{"10.1.3.7.2.15", 2<<8 | 15, true},
+		{"::.78.81", 20049, true},
+		{"1.2", 0, false},
+		{".0.111", 111, true},
+		{"", 0, false},
+		{"10.0.0.1.256.1", 0, false},
+		{"10.0.0.1.1.-1", 0, false},
+		{"10.0.0.1.1.", 0, false},
+	} {
+		if port, ok := universalPort(test.in); port != test.port || ok != test.ok {
+			t.Errorf("%q: %d, %v", test.in, port, ok)
+		}
+	}
+}
+
+// What a server on a TCP port may answer.
+func TestTCPReplies(t *testing.T) {
+	good := func(xid uint32) []byte { return record(xid, oncrpc.Success, xdr.AppendUint32(nil, 5)) }
+	for _, test := range []struct {
+		name string
+		f    func(h *oncrpc.CallHeader, args []byte) []byte
+		want string // in the error; empty: none
+	}{
+		{"two fragments", func(h *oncrpc.CallHeader, _ []byte) []byte { return good(h.XID) }, ""},
+		{"another xid", func(h *oncrpc.CallHeader, _ []byte) []byte { return good(h.XID + 1) }, "another call"},
+		{"PROG_MISMATCH", func(h *oncrpc.CallHeader, _ []byte) []byte {
+			return record(h.XID, oncrpc.ProgMismatch, nil)
+		}, "has 3..3"},
+		{"results cut short", func(h *oncrpc.CallHeader, _ []byte) []byte { return record(h.XID, oncrpc.Success, nil) }, "uint32 is cut short"},
+		{"a tail", func(h *oncrpc.CallHeader, _ []byte) []byte {
+			return record(h.XID, oncrpc.Success, make([]byte, 8))
+		}, "bytes after the last item"},
+		{"no reply at all", func(*oncrpc.CallHeader, []byte) []byte {
+			return append(oncrpc.AppendRecordMark(nil, 4, true), 1, 2, 3, 4)
+		}, "bad reply"},
+		{"a record of 2^31-1 bytes", func(*oncrpc.CallHeader, []byte) []byte {
+			return oncrpc.AppendRecordMark(nil, oncrpc.MaxFragment, true)
+		}, "more than 1048576 bytes"},
+		{"empty fragments", func(*oncrpc.CallHeader, []byte) []byte {
+			return oncrpc.AppendRecordMark(nil, 0, false)
+		}, "empty fragment"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			host, port := rpcServer(t, test.f)
+			c, err := dialTCP(t.Context(), hostPort(host, port), oncrpc.Auth{}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			var v uint32
+			err = c.call(t.Context(), 1, 2, 3, nil, func(d *xdr.Decoder) { v = d.Uint32() })
+			switch {
+			case test.want == "" && (err != nil || v != 5):
+				t.Errorf("%d, %v", v, err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A server that does not answer, or hangs up, holds nobody.
+func TestTCPCancel(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := dialTCP(t.Context(), l.Addr().String(), oncrpc.Auth{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if err := c.call(ctx, 1, 2, 3, nil, func(*xdr.Decoder) {}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	c2, err := dialTCP(t.Context(), l.Addr().String(), oncrpc.Auth{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c2.Close()
+	if err := c2.call(t.Context(), 1, 2, 3, nil, func(*xdr.Decoder) {}); err == nil || errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
