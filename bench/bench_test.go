@@ -1,9 +1,28 @@
 package bench
 
 import (
+	"maps"
 	"strings"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
 )
+
+// ours are the workloads over this module.
+func ours() map[string][]Workload {
+	p := iwarp.New(iwarp.Config{})
+	return map[string][]Workload{
+		"Null": {Null(p, 1), Null(p, 32)},
+		"Echo": {Echo(p, 64, 1), Echo(p, 64, 32)},
+		"Push": {Push(p, 64<<10, 4), Push(p, 1<<20, 4)},
+		"Pull": {Pull(p, 64<<10, 4), Pull(p, 1<<20, 4)},
+	}
+}
+
+func BenchmarkNull(b *testing.B) { run(b, ours()["Null"]) }
+func BenchmarkEcho(b *testing.B) { run(b, ours()["Echo"]) }
+func BenchmarkPush(b *testing.B) { run(b, ours()["Push"]) }
+func BenchmarkPull(b *testing.B) { run(b, ours()["Pull"]) }
 
 // baselines are the workloads to compare with.
 func baselines() map[string][]Workload {
@@ -19,15 +38,15 @@ func baselines() map[string][]Workload {
 	}
 }
 
-func BenchmarkBaselineTCPEcho(b *testing.B)      { run(b, "TCPEcho") }
-func BenchmarkBaselineTCPCopy(b *testing.B)      { run(b, "TCPCopy") }
-func BenchmarkBaselineTCPPipelined(b *testing.B) { run(b, "TCPPipelined") }
-func BenchmarkBaselineNetRPC(b *testing.B)       { run(b, "NetRPC") }
-func BenchmarkBaselineGRPC(b *testing.B)         { run(b, "GRPC") }
+func BenchmarkBaselineTCPEcho(b *testing.B)      { run(b, baselines()["TCPEcho"]) }
+func BenchmarkBaselineTCPCopy(b *testing.B)      { run(b, baselines()["TCPCopy"]) }
+func BenchmarkBaselineTCPPipelined(b *testing.B) { run(b, baselines()["TCPPipelined"]) }
+func BenchmarkBaselineNetRPC(b *testing.B)       { run(b, baselines()["NetRPC"]) }
+func BenchmarkBaselineGRPC(b *testing.B)         { run(b, baselines()["GRPC"]) }
 
-// run times the workloads of one baseline.
-func run(b *testing.B, name string) {
-	for _, w := range baselines()[name] {
+// run times workloads one by one.
+func run(b *testing.B, list []Workload) {
+	for _, w := range list {
 		timeOne(b, w)
 	}
 }
@@ -61,7 +80,9 @@ func timeOne(b *testing.B, w Workload) {
 // TestWorkloads sets every workload up, uses it more than once, as the ratios do,
 // and closes it.
 func TestWorkloads(t *testing.T) {
-	for _, list := range baselines() {
+	all := baselines()
+	maps.Copy(all, ours())
+	for _, list := range all {
 		for _, w := range list {
 			t.Run(w.Name, func(t *testing.T) {
 				in, err := w.Start()

@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// The program that the workloads of this module call. Its number is of the range
+// that RFC 5531 section 8.3 leaves to users.
+const (
+	benchProgram = 0x20000bec
+	benchVersion = 1
+
+	procNull = 0
+	procEcho = 1 // an opaque argument comes back as the result
+	procGet  = 2 // the result is as many bytes as the argument, a number, says
+	procPut  = 3 // an opaque argument, and nothing comes back
+)
+
+// Null calls procedure 0, with nothing in it: the round trip that every call has
+// in it.
+func Null(p fabric.Provider, depth int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("Null/prov=%s/depth=%d", p.Name(), depth),
+		Depth: depth,
+		Setup: func() (*Instance, error) {
+			return startRPC(p, depth, func(*transport.Call) {}, procNull)
+		},
+	}
+}
+
+// Echo sends size bytes and gets them back, inside the messages.
+func Echo(p fabric.Provider, size, depth int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("Echo/prov=%s/size=%d/depth=%d", p.Name(), size, depth),
+		Depth: depth,
+		Setup: func() (*Instance, error) {
+			return startRPC(p, depth, func(c *transport.Call) {
+				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+				c.Args = append(c.Args, make([]byte, size)...)
+				c.MaxResults = 4 + size
+			}, procEcho)
+		},
+	}
+}
+
+// Push gets size bytes with each call: the server writes them to the caller's
+// memory, a write chunk.
+func Push(p fabric.Provider, size, depth int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", p.Name(), binaryPrefix(size), depth),
+		Depth: depth,
+		Bytes: size,
+		Setup: func() (*Instance, error) {
+			return startRPC(p, depth, func(c *transport.Call) {
+				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+				c.WriteItems = []transport.WriteItem{{Buf: make([]byte, size)}}
+				c.MaxResults = 64
+			}, procGet)
+		},
+	}
+}
+
+// Pull sends size bytes with each call: the server reads them from the caller's
+// memory, a read chunk.
+func Pull(p fabric.Provider, size, depth int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", p.Name(), binaryPrefix(size), depth),
+		Depth: depth,
+		Bytes: size,
+		Setup: func() (*Instance, error) {
+			return startRPC(p, depth, func(c *transport.Call) {
+				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+				c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+			}, procPut)
+		},
+	}
+}
+
+// startRPC serves, connects, and makes calls of one procedure that prepare fills.
+func startRPC(p fabric.Provider, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
+	bulk := make([]byte, 8<<20)
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		return nil, err
+	}
+	err = server.Register(transport.Program{
+		Number: benchProgram, Low: benchVersion, High: benchVersion,
+		Inline: func(_, _ uint32) bool { return true },
+		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+			switch req.Proc {
+			case procEcho:
+				res.Results = append(res.Results, req.Args...)
+			case procGet:
+				if len(req.Args) != 4 || binary.BigEndian.Uint32(req.Args) > uint32(len(bulk)) {
+					res.Fail(oncrpc.GarbageArgs)
+					return
+				}
+				res.AddItem(bulk[:binary.BigEndian.Uint32(req.Args)], nil)
+			case procPut:
+			default:
+				res.Fail(oncrpc.ProcUnavail)
+			}
+		}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	l, err := server.Listen(ctx, p, "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	client, err := transport.Dial(ctx, p, l.Addr().String(), nil)
+	if err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	calls := make([]transport.Call, depth)
+	for i := range calls {
+		calls[i] = transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc}
+		prepare(&calls[i])
+	}
+	return &Instance{
+		Call: func(worker int) error {
+			if err := client.Call(ctx, &calls[worker]); err != nil {
+				return err
+			}
+			return calls[worker].Reply.Err()
+		},
+		Close: func() error {
+			err := errors.Join(client.Close(), server.Close())
+			<-served
+			return err
+		},
+	}, nil
+}
