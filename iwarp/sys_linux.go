@@ -32,11 +32,14 @@ func iovecLen(v *iovec) int { return int(v.Len) }
 // readv reads without waiting: the descriptor is in non-blocking mode. n is
 // zero with a nil error at the end of the stream.
 func readv(fd int, v []iovec) (n int, err error) {
-	return vector(syscall.SYS_READV, fd, v)
+	n, err = vector(syscall.SYS_READV, fd, v)
+	raceAcquire()
+	return n, err
 }
 
 // writev writes what the socket takes without waiting.
 func writev(fd int, v []iovec) (n int, err error) {
+	raceRelease()
 	return vector(syscall.SYS_WRITEV, fd, v)
 }
 
