@@ -66,53 +66,43 @@ func Pair(t testing.TB, p fabric.Provider, set Setup) (client, server fabric.Con
 func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	client, err = p.Resolve(ctx, l.Addr().String(), set.Client)
+	c, err := p.Resolve(ctx, l.Addr().String(), set.Client)
 	if err != nil {
 		return nil, nil, fmt.Errorf("resolve %s: %w", l.Addr(), err)
 	}
-	var wg sync.WaitGroup
-	keep := false
-	defer func() {
-		if !keep {
-			cancel()
-			client.Close()
-			if server != nil {
-				server.Close()
-			}
-			wg.Wait()
-		}
-	}()
 	if set.BeforeConnect != nil {
-		set.BeforeConnect(client)
+		set.BeforeConnect(c)
 	}
 	connected := make(chan error, 1)
-	wg.Go(func() {
-		err := client.Connect(ctx, set.Request)
+	go func() {
+		err := c.Connect(ctx, set.Request)
 		if err != nil {
 			cancel() // nobody will come
 		}
 		connected <- err
-	})
-	server, err = l.Accept(ctx)
+	}()
+	v, err := l.Accept(ctx)
 	if err == nil {
 		if set.BeforeAccept != nil {
-			set.BeforeAccept(server)
+			set.BeforeAccept(v)
 		}
-		err = server.Accept(ctx, set.Reply)
+		err = v.Accept(ctx, set.Reply)
 	}
 	if err != nil {
-		select {
-		case cerr := <-connected:
-			return nil, nil, fmt.Errorf("connect: %w", errors.Join(cerr, err))
-		default:
-			return nil, nil, fmt.Errorf("accept: %w", err)
+		err = fmt.Errorf("accept: %w", err)
+		cancel()
+	}
+	if cerr := <-connected; cerr != nil {
+		err = fmt.Errorf("connect: %w", errors.Join(cerr, err))
+	}
+	if err != nil {
+		c.Close()
+		if v != nil {
+			v.Close()
 		}
+		return nil, nil, err
 	}
-	if err := <-connected; err != nil {
-		return nil, nil, fmt.Errorf("connect: %w", err)
-	}
-	keep = true
-	return client, server, nil
+	return c, v, nil
 }
 
 // An Endpoint plays one end of a connection in a test. It posts, and it keeps
@@ -285,7 +275,7 @@ func (e *Endpoint) fault(format string, args ...any) {
 }
 
 func (e *Endpoint) faultLocked(format string, args ...any) {
-	if len(e.wrong) < 10 { // one mistake draws others
+	if len(e.wrong) < 5 { // one mistake draws others
 		e.wrong = append(e.wrong, fmt.Sprintf(format, args...))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -300,7 +301,10 @@ func postersAtOnce(s *scene) {
 				}
 				at := (int(p)*each + int(n)) * 2
 				mr.Bytes()[at], mr.Bytes()[at+1] = p, n
-				err := client.Conn.Post([]fabric.SendWR{{ID: uint64(at), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{SGE(mr, at, 2)}}})
+				var err error
+				for err = fabric.ErrQueueFull; errors.Is(err, fabric.ErrQueueFull); runtime.Gosched() {
+					err = client.Conn.Post([]fabric.SendWR{{ID: uint64(at), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{SGE(mr, at, 2)}}})
+				}
 				if err != nil {
 					posted <- fmt.Errorf("poster %d: %w", p, err)
 					return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -52,10 +53,28 @@ func (m *model) config() Config {
 	return Config{
 		New:    func(testing.TB) fabric.Provider { return m },
 		Limits: m.limits,
+		Stall:  m.stall,
 		Live: func() (int, int, int) {
 			return int(m.live.conns.Load()), int(m.live.mrs.Load()), int(m.live.mws.Load())
 		},
 	}
+}
+
+type closer func()
+
+func (f closer) Close() error { f(); return nil }
+
+func (m *model) stall(_ testing.TB, addr string) io.Closer {
+	m.mu.Lock()
+	l := m.listeners[addr]
+	m.mu.Unlock()
+	count := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.stalled += n
+	}
+	count(1)
+	return closer(func() { count(-1) })
 }
 
 const modelPrivate = 100
@@ -68,7 +87,7 @@ func (m *model) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if attr.SendDepth > 1<<16 || attr.RecvDepth > 1<<16 {
+	if (attr.SendDepth > 1<<16 || attr.RecvDepth > 1<<16) && m.defect != "promises any depth" {
 		return nil, m.lacks("queues as deep as %d and %d", attr.SendDepth, attr.RecvDepth)
 	}
 	remote, err := net.ResolveTCPAddr("tcp", addr)
@@ -79,7 +98,13 @@ func (m *model) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) 
 	m.port++
 	local := &net.TCPAddr{IP: remote.IP, Port: m.port}
 	m.mu.Unlock()
-	return m.newConn(&link{}, attr, local, remote), nil
+	c := m.newConn(&link{}, attr, local, remote)
+	if m.defect == "offers what is resolved" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.listeners[remote.String()].pending = append(m.listeners[remote.String()].pending, c)
+	}
+	return c, nil
 }
 
 func (m *model) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
@@ -111,6 +136,7 @@ type modelListener struct {
 	pending []*modelConn // clients that wait
 	served  []*modelConn
 	closed  bool
+	stalled int // peers that never get to their request
 }
 
 func (l *modelListener) Addr() net.Addr { return l.addr }
@@ -129,13 +155,16 @@ func (l *modelListener) Accept(ctx context.Context) (fabric.Conn, error) {
 		if l.closed && l.m.defect != "deaf listener" {
 			return nil, fmt.Errorf("model: listener: %w", net.ErrClosed)
 		}
-		if len(l.pending) > 0 {
+		if len(l.pending) > 0 && (l.stalled == 0 || l.m.defect != "one request at a time") {
 			c := l.pending[0]
 			l.pending = l.pending[1:]
 			server := l.m.newConn(c.link, l.attr, l.addr, c.local)
 			c.link.Lock()
 			c.peer, server.peer = server, c
 			server.private = c.said
+			if n := len(l.served); n > 0 && l.m.defect == "mixes up requests" {
+				server.private = l.served[n-1].private
+			}
 			if c.err != nil { // gave up
 				server.end(&fabric.ConnError{Provider: "model", Remote: true})
 			}
@@ -159,6 +188,9 @@ func (l *modelListener) Close() error {
 	l.pending, l.closed = nil, true
 	l.changed.Broadcast()
 	l.mu.Unlock()
+	if l.m.defect == "forgets requests" {
+		pending = nil
+	}
 	for _, c := range pending {
 		c.answer <- errors.New("model: refused")
 	}
@@ -241,9 +273,10 @@ func (c *modelConn) RemoteAddr() net.Addr { return c.remote }
 func (c *modelConn) Capabilities() fabric.Capabilities {
 	c.link.Lock()
 	defer c.link.Unlock()
+	dma := !c.m.noDMA || c.m.defect == "boasts of local DMA"
 	caps := fabric.Capabilities{
 		MaxSendSGE: 5, MaxReadSGE: c.m.scatter, MaxMessage: 1 << 30, MaxPrivateData: modelPrivate,
-		MemoryWindows: !c.m.noWindows, RemoteInvalidate: !c.m.noWindows && !c.m.noInv, LocalDMA: !c.m.noDMA,
+		MemoryWindows: !c.m.noWindows, RemoteInvalidate: !c.m.noWindows && !c.m.noInv, LocalDMA: dma,
 		InboundReads: c.attr.InboundReads, OutboundReads: c.attr.OutboundReads,
 	}
 	if c.peer != nil && c.m.defect != "read limits of its own" {
@@ -299,6 +332,9 @@ func (c *modelConn) Connect(ctx context.Context, private []byte) error {
 	c.m.mu.Lock()
 	l := c.m.listeners[c.remote.String()]
 	c.m.mu.Unlock()
+	if l == nil && c.m.defect == "connects to nobody" {
+		return nil
+	}
 	if l == nil {
 		return errors.New("model: refused")
 	}
@@ -346,6 +382,9 @@ func (c *modelConn) Accept(ctx context.Context, private []byte) error {
 		return c.err
 	}
 	c.peer.private = c.pad(private)
+	if c.m.defect == "answers without a word" {
+		c.peer.private = nil
+	}
 	c.established, c.peer.established = true, true
 	if c.m.defect == "forgets early receives" {
 		c.peer.rq, c.peer.received = nil, 0
@@ -399,11 +438,11 @@ func (r *modelMR) Segment() fabric.Segment {
 	if r.access&remoteRights == 0 && r.c.m.defect != "names local regions" {
 		return fabric.Segment{}
 	}
-	return fabric.Segment{Handle: r.key, Length: uint32(len(r.buf)), Offset: base(r.key)}
+	return fabric.Segment{Handle: r.key, Length: uint32(len(r.buf)), Offset: base}
 }
 
-// base is the offset of the first byte behind a handle.
-func base(handle uint32) uint64 { return uint64(handle) << 20 }
+// base is the offset of the first byte behind any handle.
+const base uint64 = 0x7f5a_c000_0000
 
 func (r *modelMR) Close() error {
 	r.c.link.Lock()
@@ -427,6 +466,7 @@ type modelMW struct {
 	closed   bool
 	mem      fabric.SGE
 	access   fabric.Access
+	since    time.Time
 }
 
 func (c *modelConn) AllocMW() (fabric.MW, error) {
@@ -459,7 +499,7 @@ func (w *modelMW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment,
 		w.tag++
 	}
 	w.prepared, w.mem, w.access = true, mem, access
-	return fabric.Segment{Handle: w.handle(), Length: uint32(len(mem.Buf)), Offset: base(w.handle())}, nil
+	return fabric.Segment{Handle: w.handle(), Length: uint32(len(mem.Buf)), Offset: base}, nil
 }
 
 func (w *modelMW) Close() error {
@@ -485,13 +525,25 @@ func (r *modelMR) inside(b []byte) bool {
 	return at <= uintptr(len(r.buf)) && uintptr(len(b)) <= uintptr(len(r.buf))-at
 }
 
+// others calls f with connections that are not this one and are not busy.
+func (c *modelConn) others(f func(*modelConn)) {
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	for o := range c.m.conns {
+		if o.link != c.link && o.link.TryLock() {
+			f(o)
+			o.link.Unlock()
+		}
+	}
+}
+
 // allows checks an element of a list of ours.
 func (c *modelConn) allows(e fabric.SGE, need fabric.Access) bool {
 	if len(e.Buf) == 0 || c.m.defect == "trusts local keys" {
 		return true
 	}
 	if e.LKey == fabric.LocalDMAKey {
-		return !c.m.noDMA
+		return !c.m.noDMA && c.m.defect != "boasts of local DMA"
 	}
 	r := c.regions[e.LKey]
 	return r != nil && r.access&need == need && r.inside(e.Buf)
@@ -505,26 +557,25 @@ func (c *modelConn) reach(handle uint32, offset uint64, n int, need fabric.Acces
 	var buf []byte
 	var access fabric.Access
 	r, w := c.regions[handle], c.windows[handle]
+	if w != nil && c.m.defect == "binds late" && time.Since(w.since) < 5*time.Millisecond {
+		w = nil
+	}
 	if c.m.defect == "one table for all" {
-		c.m.mu.Lock()
-		for o := range c.m.conns {
-			if o.regions[handle] != nil && o.link == c.link || o.link != c.link && o.link.TryLock() {
-				if o.regions[handle] != nil {
-					r = o.regions[handle]
-				}
-				if o.link != c.link {
-					o.link.Unlock()
-				}
+		c.others(func(o *modelConn) {
+			if o.regions[handle] != nil {
+				r = o.regions[handle]
 			}
-		}
-		c.m.mu.Unlock()
+			if o.windows[handle] != nil {
+				w = o.windows[handle]
+			}
+		})
 	}
 	switch {
 	case r != nil:
 		buf, access = r.buf, r.access
 	case w != nil:
 		buf, access = w.mem.Buf, w.access
-		if r := c.regions[w.mem.LKey]; r == nil {
+		if r := w.c.regions[w.mem.LKey]; r == nil {
 			return nil, false
 		} else if c.m.defect == "windows open their region" {
 			buf = r.buf
@@ -535,10 +586,10 @@ func (c *modelConn) reach(handle uint32, offset uint64, n int, need fabric.Acces
 	if access&need != need && c.m.defect != "ignores rights" {
 		return nil, false
 	}
-	at := offset - base(handle)
+	at := offset - base
 	switch c.m.defect {
 	case "adds up bounds":
-		if offset+uint64(n) > base(handle)+uint64(len(buf)) {
+		if offset+uint64(n) > base+uint64(len(buf)) {
 			return nil, false
 		}
 		if at > uint64(len(buf)) {
@@ -562,7 +613,7 @@ func (c *modelConn) Post(wrs []fabric.SendWR) error {
 		return c.over()
 	}
 	for i := range wrs {
-		if len(wrs[i].SGL) > 5 {
+		if len(wrs[i].SGL) > 5 && c.m.defect != "gathers more than it says" {
 			return errors.New("model: too many elements")
 		}
 		if wrs[i].Op == fabric.OpSendInv && (c.m.noInv || c.m.noWindows) {
@@ -584,6 +635,13 @@ func (c *modelConn) Post(wrs []fabric.SendWR) error {
 		wr := &c.sq[len(c.sq)-1]
 		wr.SendWR, wr.sgl = wrs[i], append(wr.sgl[:0], wrs[i].SGL...)
 		wr.SGL = wr.sgl
+		if c.m.defect == "keeps the list" {
+			wr.sgl = wrs[i].SGL
+		}
+	}
+	if c.dawdles() {
+		c.changed.Broadcast()
+		return nil
 	}
 	c.run()
 	if c.m.defect == "post waits" && c.peer != nil {
@@ -613,6 +671,11 @@ func (c *modelConn) PostRecv(wrs []fabric.RecvWR) error {
 		c.peer.run() // a Send may have waited
 	}
 	return nil
+}
+
+// dawdles: nothing is carried out before somebody polls or waits.
+func (c *modelConn) dawdles() bool {
+	return c.m.defect == "keeps the list" || c.m.defect == "leaves before its messages"
 }
 
 // run carries out what is posted, as far as it goes.
@@ -670,6 +733,20 @@ func (c *modelConn) execute(wr *modelWR) int {
 		}
 	}
 	op := completionOf(wr.Op)
+	switch {
+	case c.m.defect == "gathers one piece" && len(wr.sgl) > 1:
+		wr.sgl, n = wr.sgl[:1], len(wr.sgl[0].Buf)
+	case c.m.defect == "short of breath" && n > 1<<19 && op == fabric.WCSend:
+		c.fail(wr, fabric.WCLocLenErr)
+		return failed
+	case c.m.defect == "drops empty messages" && n == 0 && op == fabric.WCSend,
+		c.m.defect == "drops what nobody receives" && op == fabric.WCSend && len(p.rq) == 0:
+		c.sendDone(wr, op, fabric.WCSuccess, n)
+		return done
+	case c.m.defect == "refuses nothing" && n == 0 && op == fabric.WCWrite:
+		c.refused(wr, fabric.WCRemAccessErr)
+		return failed
+	}
 	switch wr.Op {
 	case fabric.OpSend, fabric.OpSendInv:
 		if len(p.rq) == 0 {
@@ -700,6 +777,8 @@ func (c *modelConn) execute(wr *modelWR) int {
 			if w := p.windows[wr.RKey]; w != nil {
 				w.bound = false
 				delete(p.windows, wr.RKey)
+			} else if c.m.defect == "one table for all" {
+				c.others(func(o *modelConn) { delete(o.windows, wr.RKey) })
 			} else if c.m.defect != "invalidates anything" {
 				c.refused(wr, fabric.WCRemAccessErr)
 				return failed
@@ -730,6 +809,9 @@ func (c *modelConn) execute(wr *modelWR) int {
 			c.fail(wr, fabric.WCLocQPOpErr)
 			return failed
 		}
+		if c.m.defect == "reads from the beginning" {
+			from = p.regions[wr.RKey].buf
+		}
 		if c.m.defect == "reads when it likes" {
 			c.readLater(wr.sgl[0].Buf, from)
 		} else {
@@ -759,15 +841,21 @@ func (c *modelConn) execute(wr *modelWR) int {
 				return failed
 			}
 		}
+		if c.m.defect == "one window at a time" {
+			clear(c.windows)
+		}
 		w.prepared, w.bound = false, true
+		w.since = time.Now()
 		c.windows[w.handle()] = w
 	case fabric.OpLocalInv:
 		w := c.windows[wr.RKey]
-		if w == nil {
+		if w == nil && c.m.defect != "finds nothing to invalidate" {
 			c.fail(wr, fabric.WCLocQPOpErr)
 			return failed
 		}
-		w.bound = false
+		if w != nil {
+			w.bound = false
+		}
 		if c.m.defect != "local invalidation does nothing" {
 			delete(c.windows, wr.RKey)
 		}
@@ -830,7 +918,9 @@ func (c *modelConn) push(wc modelWC) {
 	}
 	c.cq = append(c.cq, wc)
 	c.edge = true
-	c.changed.Broadcast()
+	if c.m.defect != "deaf to messages" || wc.Op != fabric.WCRecv {
+		c.changed.Broadcast()
+	}
 }
 
 // refused ends the connection since the peer does not carry out wr.
@@ -859,15 +949,7 @@ func (c *modelConn) ends(status fabric.WCStatus) {
 	c.end(&fabric.ConnError{Provider: "model", Cause: why})
 	c.peer.end(&fabric.ConnError{Provider: "model", Remote: true, Cause: why})
 	if c.m.defect == "contagious" {
-		c.m.mu.Lock()
-		conns := c.m.conns
-		for o := range conns {
-			if o.link != c.link && o.link.TryLock() {
-				o.end(&fabric.ConnError{Provider: "model", Cause: why})
-				o.link.Unlock()
-			}
-		}
-		c.m.mu.Unlock()
+		c.others(func(o *modelConn) { o.end(&fabric.ConnError{Provider: "model", Cause: why}) })
 	}
 }
 
@@ -901,8 +983,14 @@ func (c *modelConn) Poll(wc []fabric.WC) (int, error) {
 	c.link.Lock()
 	defer c.link.Unlock()
 	c.polls++
-	if c.peer != nil {
-		c.peer.changed.Broadcast()
+	if c.peer != nil && c.m.defect != "deaf to messages" {
+		c.peer.changed.Broadcast() // for those that wait for a poll
+	}
+	if c.dawdles() && c.err == nil {
+		c.run()
+	}
+	for c.m.defect == "poll waits" && len(c.cq) == 0 && c.err == nil {
+		c.changed.Wait()
 	}
 	if c.m.defect == "allocates" {
 		sink = make([]byte, 100)
@@ -929,6 +1017,9 @@ func (c *modelConn) Poll(wc []fabric.WC) (int, error) {
 		}
 	}
 	c.cq = c.cq[:copy(c.cq, c.cq[n:])]
+	if c.m.defect == "forgets what does not fit" {
+		c.cq = c.cq[:0]
+	}
 	return n, nil
 }
 
@@ -938,6 +1029,9 @@ func (c *modelConn) Wait() error {
 	c.link.Lock()
 	defer c.link.Unlock()
 	for {
+		if c.dawdles() && c.err == nil {
+			c.run()
+		}
 		switch {
 		case c.woken:
 			c.woken = c.m.defect == "never stops waking"
@@ -967,8 +1061,10 @@ func (c *modelConn) Disconnect(ctx context.Context) error {
 	c.link.Lock()
 	defer c.link.Unlock()
 	clean := c.m.defect != "rude"
-	if c.m.defect == "leaves before its messages" && c.peer != nil {
-		c.peer.cq = c.peer.cq[:0]
+	if c.m.defect == "waits for ever to part" {
+		for n := c.peer.polls; c.peer.polls == n && c.err == nil; {
+			c.changed.Wait()
+		}
 	}
 	c.end(&fabric.ConnError{Provider: "model", Clean: clean})
 	if c.peer != nil {
@@ -1020,9 +1116,11 @@ func (c *modelConn) Close() error {
 	if c.m.defect != "leaks connections" {
 		c.m.live.conns.Add(-1)
 	}
-	select {
-	case c.answer <- fmt.Errorf("model: %w", net.ErrClosed):
-	default:
+	if c.m.defect != "lets connect wait" {
+		select {
+		case c.answer <- fmt.Errorf("model: %w", net.ErrClosed):
+		default:
+		}
 	}
 	c.m.mu.Lock()
 	delete(c.m.conns, c)

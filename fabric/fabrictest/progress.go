@@ -263,8 +263,20 @@ func waitForMessage(s *scene) {
 		if i%2 == 0 {
 			wr.Flags |= fabric.Solicited
 		}
-		client.Post("a message", wr)
-		s.waitOnce(server)
+		if i%3 == 0 {
+			client.Post("a message", wr)
+			s.waitOnce(server)
+		} else {
+			waiting := later(server.Conn.Wait)
+			runtime.Gosched()
+			client.Post("a message", wr)
+			if err := s.result("Wait", waiting); err != nil {
+				s.Fatalf("Wait for a message: %v", err)
+			}
+			if n, err := server.Step(); n == 0 || err != nil {
+				s.Fatalf("Wait returned and Poll has %d completions (%v)", n, err)
+			}
+		}
 		server.WantMessage("what Wait waited for", []byte{i})
 		client.WantSent("a message", wr.ID)
 	}
