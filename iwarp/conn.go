@@ -72,6 +72,8 @@ type Conn struct {
 	err          *fabric.ConnError  // since stateOver
 	quiet        bool               // Disconnect has begun: no more posts
 	doorbells    uint64
+	writing      bool      // a batch is being written, and not accounted for yet
+	wrote        sync.Cond // writing has become false
 	queues
 
 	cqn    atomic.Int32 // len(cq)
@@ -104,6 +106,7 @@ var _ fabric.Conn = (*Conn)(nil)
 func (p *Provider) newConn(attr fabric.ConnAttr) *Conn {
 	c := &Conn{p: p, attr: attr, ird: attr.InboundReads, ord: attr.OutboundReads}
 	c.waitFn, c.drainFn, c.writeFn, c.writerFn = c.waitStep, c.drainStep, c.writeStep, c.writer
+	c.wrote.L = &c.mu
 	c.tx.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
 	c.rx.msn = [3]uint32{1, 1, 1}
 	p.live.conns.Add(1)

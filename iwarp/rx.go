@@ -581,18 +581,33 @@ func (c *Conn) deliver() *failure {
 // from the window, but then the peer has a Read of it outstanding, and is not
 // allowed to invalidate it: RFC 5040 section 5.3 has the STag become unusable
 // for what follows, and what the peer has asked for before would follow.
+//
+// A response may have reached the peer whole, and the peer's answer us, while the
+// goroutine that wrote it has not accounted for it yet: then that is waited for. It
+// needs nothing of this goroutine's to get there.
 func (c *Conn) remoteInvalidate(stag uint32) *failure {
 	c.mu.Lock()
-	busy := false
-	for i := c.irq.head; i != c.irq.tail; i++ {
-		r := c.irq.at(i)
-		busy = busy || r.SrcSTag == stag && r.Size > 0
+	busy := c.responding(stag)
+	for busy && c.writing {
+		c.wrote.Wait()
+		busy = c.responding(stag)
 	}
 	c.mu.Unlock()
 	if busy || !c.stags.invalidate(stag) {
 		return c.refuse(rdmaProtection(rdmap.CodeCannotInvalidate), "%v of STag %#x", c.rx.op, stag)
 	}
 	return nil
+}
+
+// responding reports whether a Read of the memory that stag names has not been
+// answered to its end. The caller holds mu.
+func (c *Conn) responding(stag uint32) bool {
+	for i := c.irq.head; i != c.irq.tail; i++ {
+		if r := c.irq.at(i); r.SrcSTag == stag && r.Size > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // readRequest queues a Read of the peer.

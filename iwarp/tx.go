@@ -184,7 +184,14 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 			t.b = c.p.getBatch()
 			c.build(t.b)
 		}
-		if blocked, f := c.write(t.b); blocked || f != nil {
+		c.mu.Lock()
+		c.writing = true
+		c.mu.Unlock()
+		blocked, f := c.write(t.b)
+		if blocked || f != nil {
+			c.mu.Lock()
+			c.stopWriting()
+			c.mu.Unlock()
 			return blocked, f
 		}
 		c.settle(t.b)
@@ -261,9 +268,17 @@ func (c *Conn) leave(b *batch) bool {
 	return true
 }
 
+// stopWriting tells those who wait for it that no memory is being read from. The
+// caller holds mu.
+func (c *Conn) stopWriting() {
+	c.writing = false
+	c.wrote.Broadcast()
+}
+
 // settle accounts for a batch that has left.
 func (c *Conn) settle(b *batch) {
 	c.mu.Lock()
+	c.stopWriting()
 	before := c.cq.tail
 	c.written = b.sqDone
 	c.retire()

@@ -457,3 +457,24 @@ func TestIdleConnection(t *testing.T) {
 	}
 	runtime.KeepAlive(cls)
 }
+
+// TestIwarpPull: calls whose one chunk the server reads and then invalidates, one
+// after the other, so that each answer comes as soon as it can.
+func TestIwarpPull(t *testing.T) {
+	w := start(t, iwarp.Config{}, nil)
+	cl := w.dial(t, nil)
+	data := make([]byte, 1<<20)
+	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, MaxResults: 32}
+	for i := range 3000 {
+		n := 5000 + i*331%len(data)
+		n = min(n, len(data))
+		call.Args = xdr.AppendUint32(call.Args[:0], uint32(n))
+		call.ReadItems = append(call.ReadItems[:0], transport.ReadItem{Offset: 4, Data: data[:n]})
+		if err := cl.Call(bg, &call); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if st := cl.Stats(); st.Invalidated != 3000 {
+		t.Errorf("%d of 3000 replies invalidated", st.Invalidated)
+	}
+}
