@@ -64,12 +64,13 @@ type Client struct {
 	// limits are what FSINFO said last, for transfers; nil before.
 	limits atomic.Pointer[limits]
 
-	mu        sync.Mutex // held for lookups and stores, not for calls
-	mountTCP  bool       // MOUNT was found over TCP
-	mountPort int        // of MOUNT over TCP, as rpcbind told; 0: not asked
-	exports   []Export   // as EXPORT said
-	exported  bool       // EXPORT has been answered
-	roots     map[string]FileHandle
+	mu          sync.Mutex // held for lookups and stores, not for calls
+	mountAt     mountPlace // where MOUNT is
+	mountAbsent error      // why it is not on the RDMA connection
+	mountPort   int        // of MOUNT over TCP, as rpcbind told; 0: not asked
+	exports     []Export   // as EXPORT said
+	exported    bool       // EXPORT has been answered
+	roots       map[string]FileHandle
 }
 
 // Dial connects to the NFS server at addr ("host:port") with provider p. Nil opts

@@ -62,30 +62,64 @@ func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
 	return res.Entries, err
 }
 
-// mount makes a call of the MOUNT program: on the RDMA connection, until a server
-// turns out not to have it there, from then on over TCP. Linux's is one.
+// A mountPlace is where a server has MOUNT.
+type mountPlace uint8
+
+const (
+	mountUnknown mountPlace = iota
+	mountOnRDMA             // on the connection that NFS is on
+	mountOnTCP              // elsewhere, as Linux has it
+)
+
+// mount makes a call of the MOUNT program where the server has it.
 func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
-	c.mu.Lock()
-	viaTCP := c.mountTCP
-	c.mu.Unlock()
-	if viaTCP {
-		return c.mountOverTCP(ctx, proc, args, decode)
-	}
-	err := c.mountOverRDMA(ctx, proc, args, decode)
-	if err == nil || !noMount(err) {
+	place, absent, err := c.findMount(ctx)
+	if err != nil {
 		return err
 	}
-	if tcpErr := c.mountOverTCP(ctx, proc, args, decode); tcpErr != nil {
-		var re *oncrpc.RPCError
-		if errors.As(tcpErr, &re) {
-			return tcpErr // it is there, and said no
+	if place == mountOnRDMA {
+		return c.mountOverRDMA(ctx, proc, args, decode)
+	}
+	err = c.mountOverTCP(ctx, proc, args, decode)
+	var rpc *oncrpc.RPCError
+	if err != nil && !errors.As(err, &rpc) {
+		// Had the server MOUNT on the RDMA connection, there would be no need
+		// for any of this.
+		err = &MountFallbackError{RDMA: absent, TCP: err}
+	}
+	return err
+}
+
+// findMount asks once whether the server has MOUNT on the RDMA connection: whether
+// it answers the procedure that does nothing. absent is why it is not there.
+func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err error) {
+	c.mu.Lock()
+	place, absent = c.mountAt, c.mountAbsent
+	c.mu.Unlock()
+	if place != mountUnknown {
+		return place, absent, nil
+	}
+	place = mountOnRDMA
+	if absent = c.t.Null(ctx, MountProgram, MountVersion); absent != nil {
+		if !refusal(absent) {
+			return 0, nil, fmt.Errorf("nfs: MOUNT: %w", absent)
 		}
-		return &MountFallbackError{RDMA: err, TCP: tcpErr}
+		place = mountOnTCP
 	}
 	c.mu.Lock()
-	c.mountTCP = true
+	c.mountAt, c.mountAbsent = place, absent
 	c.mu.Unlock()
-	return nil
+	return place, absent, nil
+}
+
+// refusal tells whether the server answered a call and did not execute it, or
+// answered in a way that makes no sense.
+func refusal(err error) bool {
+	var rpc *oncrpc.RPCError
+	var bad *ReplyError
+	var reply *transport.ReplyError
+	var rdma *transport.RDMAError
+	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
 }
 
 func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
@@ -104,21 +138,6 @@ func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, de
 		return &ReplyError{Op: "MOUNT", Reason: err.Error()}
 	}
 	return nil
-}
-
-// noMount tells whether an answer shows that there is no MOUNT on the connection,
-// and not that MOUNT said no.
-func noMount(err error) bool {
-	var rpc *oncrpc.RPCError
-	if errors.As(err, &rpc) {
-		// A server that knows the program but not the procedure is the right
-		// one to ask.
-		return rpc.Stat != oncrpc.MsgAccepted || rpc.AcceptStat != oncrpc.ProcUnavail
-	}
-	var bad *ReplyError
-	var reply *transport.ReplyError
-	var rdma *transport.RDMAError
-	return errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
 }
 
 func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
@@ -183,14 +202,15 @@ func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
 	if !known && !ok {
 		var err error
 		exports, err = c.Exports(ctx)
-		var rpc *oncrpc.RPCError
+		var fallback *MountFallbackError
 		switch {
 		case err == nil:
 			c.mu.Lock()
 			c.exports, c.exported = exports, true
 			c.mu.Unlock()
 			known = true
-		case errors.As(err, &rpc) && rpc.Stat == oncrpc.MsgAccepted && rpc.AcceptStat == oncrpc.ProcUnavail:
+		case refusal(err) && !errors.As(err, &fallback):
+			// MOUNT is there, EXPORT is not; or its list is too long.
 			return c.probe(ctx, path)
 		default:
 			return Mount{}, err

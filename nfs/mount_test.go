@@ -3,6 +3,7 @@ package nfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"strings"
@@ -78,6 +79,19 @@ func TestMountWithoutExport(t *testing.T) {
 	}
 }
 
+// So is one whose list is longer than anybody provides for.
+func TestMountLongList(t *testing.T) {
+	s, c := pair(t)
+	long := []Export{{Dir: "/export"}}
+	for i := range 8000 {
+		long = append(long, Export{Dir: fmt.Sprint("/", i)})
+	}
+	s.set(func() { s.exports = long })
+	if m, err := c.Mount(t.Context(), "/export/a"); err != nil || m.Export != "/export" {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
 // A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
 // the port given, or on the one that rpcbind tells.
 func TestMountFallback(t *testing.T) {
@@ -91,12 +105,12 @@ func TestMountFallback(t *testing.T) {
 				opts = &Options{RPCBindPort: rpcbind(t, uint32(port), "")}
 			}
 			c := dial(t, addr, opts)
-			for range 2 { // the second time TCP is asked at once
+			for range 2 { // the second time RDMA is not asked
 				if fh, err := c.Mnt(t.Context(), "/export"); err != nil || fh != s.root.handle() {
 					t.Fatalf("%v, %v", fh, err)
 				}
 			}
-			if !c.mountTCP {
+			if c.mountAt != mountOnTCP {
 				t.Error("the way was not remembered")
 			}
 			s.add("file", TypeReg, "x")

@@ -172,7 +172,7 @@ func noEOF(err error) error {
 // The port mapper, rpcbind. RFC 1833.
 const (
 	rpcbindProgram uint32 = 100000
-	rpcbindPort           = 111
+	rpcbindPort    int    = 111
 
 	portmapVersion  uint32 = 2
 	portmapGetPort  uint32 = 3 // PMAPPROC_GETPORT, RFC 1833 section 3.1
