@@ -3,6 +3,7 @@ module github.com/rpcrdma/rpcrdma/cmd/rpcrdma
 go 1.26.0
 
 require (
+	github.com/go-git/go-billy/v5 v5.6.0
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
@@ -11,9 +12,6 @@ require (
 )
 
 require (
-	github.com/go-git/go-billy/v5 v5.6.0 // indirect
-	github.com/google/uuid v1.6.0 // indirect
-	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
 	github.com/rasky/go-xdr v0.0.0-20170124162913-1a41d1a06c93 // indirect

@@ -64,6 +64,12 @@ func newRoot() *cobra.Command {
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(
+		newServe(),
+		newLs(),
+		newGet(),
+		newPut(),
+		newPing(),
+		newProbe(),
 		newDecode(),
 		newVersion(),
 	)

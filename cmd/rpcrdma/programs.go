@@ -47,6 +47,9 @@ var programs = map[uint32]struct {
 	100227: {"NFSACL", map[uint32][]string{
 		3: {"NULL", "GETACL", "SETACL"},
 	}},
+	benchProgram: {"RPCRDMA_BENCH", map[uint32][]string{
+		benchVersion: {"NULL", "ECHO", "SINK", "SOURCE"},
+	}},
 	// The number that NFS servers call back to is the client's choice, this one
 	// is Linux's.
 	0x40000000: {"NFS callback", map[uint32][]string{

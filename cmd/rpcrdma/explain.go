@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// explain is an error as one line for the person at the terminal: what went wrong,
+// and in brackets what the protocol calls it.
+func explain(err error) string {
+	if item, ok := err.(*itemError); ok {
+		return printable(item.path) + ": " + explain(item.err)
+	}
+	var (
+		status   *nfs.Error
+		mount    *nfs.MountError
+		fallback *nfs.MountFallbackError
+		rpc      *oncrpc.RPCError
+		rdma     *transport.RDMAError
+		dial     *transport.DialError
+		reject   *fabric.RejectError
+		closed   *transport.ClosedError
+		path     *fs.PathError
+		link     *os.LinkError
+		dns      *net.DNSError
+	)
+	switch {
+	case errors.As(err, &status):
+		return statusText(status.Status)
+	case errors.As(err, &mount):
+		if mount.Status == nfs.MountNoEnt {
+			return fmt.Sprintf("the server does not export %s (%v)", printable(mount.Dir), mount.Status)
+		}
+		// The numbers are those of NFS. RFC 1813 section 5.1.5.
+		text, _, _ := strings.Cut(statusText(nfs.Status(mount.Status)), " (")
+		return fmt.Sprintf("mounting %s: %s (%v)", printable(mount.Dir), text, mount.Status)
+	case errors.As(err, &fallback):
+		return fmt.Sprintf("no MOUNT on the RDMA connection (%s), nor over TCP: %s", explain(fallback.RDMA), explain(fallback.TCP))
+	case errors.Is(err, nfs.ErrNoExport):
+		return "the server exports nothing that contains it"
+	case errors.Is(err, nfs.ErrSymlinkEscape), errors.Is(err, nfs.ErrSymlinkLoop), errors.Is(err, nfs.ErrDirectory):
+		for errors.As(err, &path) {
+			err = path.Err
+		}
+		return oneLine(err)
+	case errors.As(err, &rpc):
+		return rpcText(rpc)
+	case errors.As(err, &rdma):
+		return oneLine(rdma)
+	case errors.As(err, &dial):
+		return fmt.Sprintf("no connection to %s over %s: %s", dial.Addr, dial.Provider, explain(dial.Err))
+	case errors.As(err, &reject):
+		return "the server rejected it"
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host"
+	case errors.As(err, &closed):
+		if closed.Reason == nil {
+			return "connection closed"
+		}
+		return "connection lost: " + explain(closed.Reason)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "timed out"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "the file became shorter meanwhile"
+	case errors.As(err, &link):
+		return fmt.Sprintf("local file %s: %v", printable(link.New), link.Err)
+	case errors.As(err, &path):
+		return fmt.Sprintf("local file %s: %v", printable(path.Path), path.Err)
+	}
+	var sys *os.SyscallError
+	if errors.As(err, &sys) {
+		return sys.Err.Error()
+	}
+	return oneLine(err)
+}
+
+// explained is an error whose text is all that is to be said.
+func explained(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(explain(err))
+}
+
+// oneLine is an error's text on one line.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "nfs: "), "\n", "; ")
+}
+
+// rpcText says why a server did not execute a call.
+func rpcText(e *oncrpc.RPCError) string {
+	name, _ := procedureName(e.Prog, e.Vers, e.Proc)
+	if name == "" {
+		name = fmt.Sprintf("program %d", e.Prog)
+	}
+	switch {
+	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgUnavail:
+		return fmt.Sprintf("the server does not have %s (%v)", name, e.AcceptStat)
+	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgMismatch:
+		versions := fmt.Sprintf("version %d", e.Low)
+		if e.High != e.Low {
+			versions = fmt.Sprintf("versions %d to %d", e.Low, e.High)
+		}
+		return fmt.Sprintf("the server has %s in %s only, not %d (%v)", name, versions, e.Vers, e.AcceptStat)
+	}
+	return oneLine(e)
+}
+
+// statusText is a status for people.
+func statusText(s nfs.Status) string {
+	text, ok := statusTexts[s]
+	if !ok {
+		return s.String()
+	}
+	return fmt.Sprintf("%s (%v)", text, s)
+}
+
+// statusTexts are for people. Immutable.
+var statusTexts = map[nfs.Status]string{
+	nfs.StatusPerm:        "not permitted",
+	nfs.StatusNoEnt:       "no such file",
+	nfs.StatusIO:          "the server could not read or write its disk",
+	nfs.StatusNXIO:        "no such device",
+	nfs.StatusAcces:       "permission denied",
+	nfs.StatusExist:       "file exists",
+	nfs.StatusXDev:        "not on the same file system",
+	nfs.StatusNoDev:       "no such device",
+	nfs.StatusNotDir:      "not a directory",
+	nfs.StatusIsDir:       "is a directory",
+	nfs.StatusInval:       "not possible with this kind of file",
+	nfs.StatusFBig:        "file too large",
+	nfs.StatusNoSpc:       "no space left at the server",
+	nfs.StatusROFS:        "the server is read-only",
+	nfs.StatusMLink:       "too many links",
+	nfs.StatusNameTooLong: "name too long",
+	nfs.StatusNotEmpty:    "directory not empty",
+	nfs.StatusDQuot:       "quota exceeded at the server",
+	nfs.StatusStale:       "the file is gone",
+	nfs.StatusBadHandle:   "the server does not know its own file handle",
+	nfs.StatusNotSupp:     "the server does not support this",
+	nfs.StatusServerFault: "the server failed",
+	nfs.StatusBadType:     "the server does not support this kind of file",
+	nfs.StatusJukebox:     "the server needs more time than we have",
+}
+
+// printable is a name that may come from anywhere, without what a terminal would
+// obey.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
+}
+
+// An itemError is about one of the files of a tree.
+type itemError struct {
+	path string // below the tree's root, with slashes
+	err  error
+}
+
+func (e *itemError) Error() string { return e.path + ": " + e.err.Error() }
+func (e *itemError) Unwrap() error { return e.err }

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+func newGet() *cobra.Command {
+	var o transferOptions
+	cmd := &cobra.Command{
+		Use:   "get URL LOCAL",
+		Short: "Copy files from an NFS server",
+		Long: `Copy a file, or with -r a directory, from an NFS server.
+
+URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. LOCAL
+is the name of the copy, or a directory that the copy is put into. With -r LOCAL
+becomes a copy of the directory; it is made if need be, and what else is in it stays.
+
+A file appears under its name when it is whole, not before. Symbolic links below the
+directory become symbolic links if they lead to something in it; those that lead out,
+devices and the like are skipped and make the exit status 1.`,
+		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
+  rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, err := parseURL(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			ctx, r, err := o.dial(cmd, u, "get "+args[0])
+			if err != nil {
+				return err
+			}
+			t := &transfer{remote: r, parallel: o.parallel, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+			err = t.get(ctx, args[1], o.recursive)
+			return t.finish(ctx, args[1], o.json, cmd.OutOrStdout(), err)
+		},
+	}
+	addTransferOptions(cmd, &o)
+	return cmd
+}
+
+// get copies what the URL names.
+func (t *transfer) get(ctx context.Context, local string, recursive bool) error {
+	node, err := t.Stat(ctx, t.url.Path)
+	if err != nil {
+		return err
+	}
+	if node.IsDir() {
+		if !recursive {
+			return errIsDir
+		}
+		return t.getTree(ctx, node, local)
+	}
+	if node.Attr.Type != nfs.TypeReg {
+		return fmt.Errorf("is a %s, which cannot be copied", typeName(node.Attr.Type))
+	}
+	dir, name := filepath.Split(filepath.Clean(local))
+	if info, err := os.Stat(local); err == nil && info.IsDir() || strings.HasSuffix(local, string(filepath.Separator)) {
+		if dir, name = local, path.Base(node.Path); !nfs.ValidName(name) {
+			return &nfs.NameError{Name: name}
+		}
+	}
+	if dir == "" {
+		dir = "."
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	t.meter = newMeter(t.stderr, int64(node.Attr.Size))
+	defer t.meter.close()
+	return t.getFile(ctx, root, name, &node, t.parallel)
+}
+
+// getFile copies a file to name, which appears when it is whole.
+func (t *transfer) getFile(ctx context.Context, root *os.Root, name string, node *nfs.Node, parallel int) (err error) {
+	part := filepath.Join(filepath.Dir(name), partName())
+	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, node.Attr.FileMode().Perm())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			root.Remove(part)
+		}
+	}()
+	if _, err := t.Download(ctx, node.Handle, int64(node.Attr.Size), f, &nfs.TransferOptions{
+		Parallel: parallel, Progress: t.meter.file(),
+	}); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := root.Rename(part, name); err != nil {
+		return err
+	}
+	t.meter.finished()
+	return nil
+}
+
+// A found is something below the directory that is copied.
+type found struct {
+	rel  string // local path below LOCAL
+	node nfs.Node
+}
+
+// getTree makes local a copy of a directory. Names come from the server: os.Root
+// keeps them, and links that they go through, from leading out of local.
+func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
+	var dirs, files, links []found
+	var total int64
+	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
+		rel := below(n.Path, top.Path)
+		var name *nfs.NameError
+		switch {
+		case errors.As(err, &name):
+			t.skip(path.Join(rel, name.Name), "the name means something else here")
+			return nil
+		case err != nil:
+			return &itemError{cmp.Or(rel, "."), err}
+		case rel == "":
+			return nil
+		}
+		f := found{filepath.FromSlash(rel), n}
+		switch n.Attr.Type {
+		case nfs.TypeDir:
+			dirs = append(dirs, f)
+		case nfs.TypeReg:
+			if n.Attr.Size > 1<<62 {
+				return &itemError{rel, &nfs.Error{Op: "READ", Status: nfs.StatusFBig}}
+			}
+			files = append(files, f)
+			total += int64(n.Attr.Size)
+		case nfs.TypeLnk:
+			links = append(links, f)
+		default:
+			t.skip(rel, "it is a "+typeName(n.Attr.Type))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	if err := os.MkdirAll(local, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(local)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, d := range dirs {
+		// Somebody must be able to fill it.
+		err := root.Mkdir(d.rel, d.node.Attr.FileMode().Perm()|0o700)
+		if errors.Is(err, fs.ErrExist) {
+			var info fs.FileInfo
+			if info, err = root.Stat(d.rel); err == nil && !info.IsDir() {
+				err = &itemError{filepath.ToSlash(d.rel), errors.New("a local file is in the way of this directory")}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		t.dirs++
+	}
+
+	t.meter = newMeter(t.stderr, total)
+	defer t.meter.close()
+	size := func(f found) int64 { return int64(f.node.Attr.Size) }
+	if err := copyAll(ctx, t, files, size, func(ctx context.Context, f found, parallel int) error {
+		if err := t.getFile(ctx, root, f.rel, &f.node, parallel); err != nil {
+			return &itemError{filepath.ToSlash(f.rel), err}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	// Links come last: nothing is written through one that this get has made.
+	for _, l := range links {
+		if err := t.getLink(ctx, root, l); err != nil {
+			return &itemError{filepath.ToSlash(l.rel), err}
+		}
+	}
+	return nil
+}
+
+// getLink makes a symbolic link like the server's, if it stays below LOCAL.
+func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
+	target, err := t.ReadLink(ctx, l.node.Handle)
+	if err != nil {
+		return err
+	}
+	rel := filepath.ToSlash(l.rel)
+	if !staysBelow(rel, target) {
+		t.skip(rel, "it is a link that leads out, to "+printable(target))
+		return nil
+	}
+	part := filepath.Join(filepath.Dir(l.rel), partName())
+	if err := root.Symlink(filepath.FromSlash(target), part); err != nil {
+		return err
+	}
+	if err := root.Rename(part, l.rel); err != nil {
+		root.Remove(part)
+		return err
+	}
+	t.links++
+	return nil
+}
+
+// staysBelow tells whether a link at rel that says target leads to something in the
+// same tree, by its looks: as far as no other link is on the way.
+func staysBelow(rel, target string) bool {
+	return target != "" && !strings.ContainsRune(target, 0) && !path.IsAbs(target) &&
+		filepath.IsLocal(filepath.FromSlash(path.Join(path.Dir(rel), target)))
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// options are what every command that uses a connection takes.
+type options struct {
+	providerName providerFlag
+	timeout      time.Duration
+	verbose      bool
+	json         bool
+}
+
+// addOptions gives cmd the flags. meaning is what its --timeout says.
+func addOptions(cmd *cobra.Command, o *options, timeout time.Duration, meaning string) {
+	o.providerName = providerFlag(providers[0].name)
+	flags := cmd.Flags()
+	flags.Var(&o.providerName, "provider", "the RDMA adapter to use")
+	flags.DurationVar(&o.timeout, "timeout", timeout, meaning)
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "tell on standard error what happens")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object")
+}
+
+// logger writes to w what -v asks for.
+func (o *options) logger(w io.Writer) *slog.Logger {
+	level := slog.LevelError
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// errInterrupted is why work ends after SIGINT or SIGTERM.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible returns a context that ends with errInterrupted at the first SIGINT
+// or SIGTERM. The second one ends the process, as if nobody had asked.
+func interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	signals, stopSignals := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := context.WithCancelCause(parent)
+	detach := context.AfterFunc(signals, func() {
+		stopSignals()
+		cancel(errInterrupted)
+	})
+	return ctx, func() {
+		detach()
+		stopSignals()
+		cancel(nil)
+	}
+}
+
+// printJSON prints one object.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// logInfo logs what set-up agreed on.
+func logInfo(log *slog.Logger, i transport.ConnInfo) {
+	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr,
+		"private_data", i.PrivateData, "inline_send", i.InlineSend, "inline_recv", i.InlineRecv,
+		"remote_invalidation", i.RemoteInvalidation)
+}
+
+// logStats logs a connection's counters, those that are not zero.
+func logStats(log *slog.Logger, s transport.Stats) {
+	var args []any
+	for _, f := range []struct {
+		name string
+		n    uint64
+	}{
+		{"calls", s.Calls}, {"replies", s.Replies}, {"inline", s.Inline},
+		{"read_chunk", s.ReadChunk}, {"long_call", s.LongCall},
+		{"write_chunk", s.WriteChunk}, {"reply_chunk", s.ReplyChunk}, {"invalidated", s.Invalidated},
+		{"read_bytes", s.ReadBytes}, {"write_bytes", s.WriteBytes},
+		{"err_vers", s.ErrVers}, {"err_chunk", s.ErrChunk}, {"dropped", s.Dropped}, {"cancelled", s.Cancelled},
+		{"conns", s.Conns},
+	} {
+		if f.n != 0 {
+			args = append(args, f.name, f.n)
+		}
+	}
+	log.Debug("statistics", args...)
+}
+
+// statsJSON is how counters are printed.
+type statsJSON struct {
+	Calls       uint64 `json:"calls"`
+	Replies     uint64 `json:"replies"`
+	Inline      uint64 `json:"inline"`
+	ReadChunk   uint64 `json:"read_chunk"`
+	LongCall    uint64 `json:"long_call"`
+	WriteChunk  uint64 `json:"write_chunk"`
+	ReplyChunk  uint64 `json:"reply_chunk"`
+	Invalidated uint64 `json:"invalidated"`
+	ReadBytes   uint64 `json:"read_bytes"`
+	WriteBytes  uint64 `json:"write_bytes"`
+	ErrVers     uint64 `json:"err_vers"`
+	ErrChunk    uint64 `json:"err_chunk"`
+	Dropped     uint64 `json:"dropped"`
+	Cancelled   uint64 `json:"cancelled"`
+	Conns       uint64 `json:"conns,omitempty"`
+}
+
+func newStatsJSON(s transport.Stats) statsJSON {
+	return statsJSON{
+		Calls: s.Calls, Replies: s.Replies, Inline: s.Inline,
+		ReadChunk: s.ReadChunk, LongCall: s.LongCall, WriteChunk: s.WriteChunk, ReplyChunk: s.ReplyChunk,
+		Invalidated: s.Invalidated, ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes,
+		ErrVers: s.ErrVers, ErrChunk: s.ErrChunk, Dropped: s.Dropped, Cancelled: s.Cancelled, Conns: s.Conns,
+	}
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// checkAddr refuses an argument that is no HOST:PORT.
+func checkAddr(cmd *cobra.Command, addr string) error {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want HOST:PORT, got %q", addr)}
+	}
+	return nil
+}
+
+// dialAddr connects to addr, within the timeout.
+func (o *options) dialAddr(ctx context.Context, addr string) (*transport.Client, error) {
+	p, err := o.providerName.provider()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	return transport.Dial(ctx, p, addr, nil)
+}
+
+// null makes one NULL call, within the timeout.
+func (o *options) null(ctx context.Context, c *transport.Client, prog, vers uint32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, &silentError{o.timeout})
+	defer cancel()
+	err := c.Null(ctx, prog, vers)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func newPing() *cobra.Command {
+	var o options
+	var prog, vers uint32
+	var count int
+	cmd := &cobra.Command{
+		Use:   "ping HOST:PORT",
+		Short: "Time NULL calls to a server",
+		Long: `Make NULL calls, one after the other on one connection, and print how long they took.
+
+Every program answers procedure 0 and does nothing else for it. The first call is not
+counted, since it finds the way for those after it.`,
+		Example: `  rpcrdma ping server:20049
+  rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkAddr(cmd, args[0]); err != nil {
+				return err
+			}
+			if count < 1 {
+				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--count is %d, want 1 or more", count)}
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			log := o.logger(cmd.ErrOrStderr())
+			c, err := o.dialAddr(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("ping: %w", explained(err))
+			}
+			defer c.Close()
+			logInfo(log, c.Info())
+
+			times := make([]time.Duration, 0, min(count, 1<<20))
+			for i := -1; i < count; i++ {
+				start := time.Now()
+				if err := o.null(ctx, c, prog, vers); err != nil {
+					return fmt.Errorf("ping %s: %w", args[0], explained(err))
+				}
+				if i >= 0 {
+					times = append(times, time.Since(start))
+				}
+			}
+			logStats(log, c.Stats())
+			return printPing(cmd, o.json, args[0], c.Info().Provider, prog, vers, times)
+		},
+	}
+	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for each answer")
+	flags := cmd.Flags()
+	flags.Uint32Var(&prog, "prog", nfs.Program, "the program to call")
+	flags.Uint32Var(&vers, "vers", nfs.Version, "its version")
+	flags.IntVarP(&count, "count", "c", 100, "make `N` calls")
+	return cmd
+}
+
+// printPing prints what ping has measured. It sorts times.
+func printPing(cmd *cobra.Command, asJSON bool, addr, provider string, prog, vers uint32, times []time.Duration) error {
+	slices.Sort(times)
+	n := len(times)
+	// The p99 is the shortest time that 99 % of the calls did not exceed.
+	lowest, median, p99, highest := times[0], times[(n-1)/2], times[(n*99+99)/100-1], times[n-1]
+	out := cmd.OutOrStdout()
+	if asJSON {
+		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+		return printJSON(out, struct {
+			Address  string  `json:"address"`
+			Provider string  `json:"provider"`
+			Program  uint32  `json:"program"`
+			Version  uint32  `json:"version"`
+			Calls    int     `json:"calls"`
+			Min      float64 `json:"min_us"`
+			Median   float64 `json:"median_us"`
+			P99      float64 `json:"p99_us"`
+			Max      float64 `json:"max_us"`
+		}{addr, provider, prog, vers, n, us(lowest), us(median), us(p99), us(highest)})
+	}
+	name, _ := procedureName(prog, vers, 0)
+	if name == "" {
+		name = fmt.Sprintf("program %d", prog)
+	}
+	micro := func(d time.Duration) time.Duration { return d.Round(100 * time.Nanosecond) }
+	_, err := fmt.Fprintf(out, "%d NULL calls to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
+		n, name, vers, addr, provider, micro(lowest), micro(median), micro(p99), micro(highest))
+	return err
+}

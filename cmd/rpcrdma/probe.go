@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+func newProbe() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "probe HOST:PORT",
+		Short: "Show what a connection to a server agrees on",
+		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two
+ends have agreed on. A server without NFS will do as well: its refusal has the credits.`,
+		Example: "  rpcrdma probe server:20049",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkAddr(cmd, args[0]); err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			log := o.logger(cmd.ErrOrStderr())
+			c, err := o.dialAddr(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("probe: %w", explained(err))
+			}
+			defer c.Close()
+			err = o.null(ctx, c, nfs.Program, nfs.Version)
+			var refused *oncrpc.RPCError
+			if err != nil && !errors.As(err, &refused) {
+				return fmt.Errorf("probe %s: %w", args[0], explained(err))
+			}
+			answer := "answered"
+			if refused != nil {
+				answer = explain(refused)
+			}
+			logStats(log, c.Stats())
+			info := newInfoJSON(c.Info(), answer)
+			if o.json {
+				return printJSON(cmd.OutOrStdout(), info)
+			}
+			return info.print(cmd.OutOrStdout())
+		},
+	}
+	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for the answer")
+	return cmd
+}
+
+// infoJSON is transport.ConnInfo as it is printed with --json. Sizes are in bytes.
+type infoJSON struct {
+	Provider           string `json:"provider"`
+	Local              string `json:"local"`
+	Remote             string `json:"remote"`
+	Version            uint32 `json:"version"`
+	PrivateData        bool   `json:"private_data"`
+	PeerSend           int    `json:"peer_send,omitempty"`
+	PeerRecv           int    `json:"peer_recv,omitempty"`
+	InlineSend         int    `json:"inline_send"`
+	InlineRecv         int    `json:"inline_recv"`
+	RemoteInvalidation bool   `json:"remote_invalidation"`
+	Credits            int    `json:"credits"`
+	NullCall           string `json:"null_call"`
+
+	Capabilities capabilitiesJSON `json:"capabilities"`
+}
+
+type capabilitiesJSON struct {
+	MaxSendSGE       int    `json:"max_send_sge"`
+	MaxReadSGE       int    `json:"max_read_sge"`
+	MaxMessage       uint64 `json:"max_message"`
+	MaxPrivateData   int    `json:"max_private_data"`
+	MemoryWindows    bool   `json:"memory_windows"`
+	RemoteInvalidate bool   `json:"remote_invalidate"`
+	LocalDMA         bool   `json:"local_dma"`
+	InboundReads     int    `json:"inbound_reads"`
+	OutboundReads    int    `json:"outbound_reads"`
+}
+
+func newInfoJSON(i transport.ConnInfo, nullCall string) infoJSON {
+	c := i.Capabilities
+	return infoJSON{
+		Provider: i.Provider, Local: i.LocalAddr.String(), Remote: i.RemoteAddr.String(), Version: i.Version,
+		PrivateData: i.PrivateData, PeerSend: i.PeerSend, PeerRecv: i.PeerRecv,
+		InlineSend: i.InlineSend, InlineRecv: i.InlineRecv,
+		RemoteInvalidation: i.RemoteInvalidation, Credits: i.Credits, NullCall: nullCall,
+		Capabilities: capabilitiesJSON{
+			MaxSendSGE: c.MaxSendSGE, MaxReadSGE: c.MaxReadSGE, MaxMessage: c.MaxMessage,
+			MaxPrivateData: c.MaxPrivateData, MemoryWindows: c.MemoryWindows,
+			RemoteInvalidate: c.RemoteInvalidate, LocalDMA: c.LocalDMA,
+			InboundReads: c.InboundReads, OutboundReads: c.OutboundReads,
+		},
+	}
+}
+
+func (i *infoJSON) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{name}, args...)...)
+	}
+	yes := func(b bool) string {
+		if b {
+			return "yes"
+		}
+		return "no"
+	}
+	row("provider", "%s", i.Provider)
+	row("connection", "%s to %s", i.Local, i.Remote)
+	row("RPC-over-RDMA version", "%d", i.Version)
+	if i.PrivateData {
+		row("private data", "yes: the server sends up to %d bytes inline, receives %d", i.PeerSend, i.PeerRecv)
+	} else {
+		row("private data", "none from the server, so 1024 bytes inline")
+	}
+	row("inline, sent", "up to %d bytes", i.InlineSend)
+	row("inline, received", "up to %d bytes", i.InlineRecv)
+	row("remote invalidation", "%s", yes(i.RemoteInvalidation))
+	row("credits granted", "%d", i.Credits)
+	row("NULL call", "%s", i.NullCall)
+	c := &i.Capabilities
+	row("memory windows", "%s", yes(c.MemoryWindows))
+	row("RDMA Reads at once", "%d served, %d made", c.InboundReads, c.OutboundReads)
+	row("gather, scatter", "%d elements of a Send or Write, %d of a Read", c.MaxSendSGE, c.MaxReadSGE)
+	return w.Flush()
+}

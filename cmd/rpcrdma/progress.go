@@ -1,0 +1,64 @@
+package main
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// A meter counts what a transfer has moved, and shows it if somebody watches.
+type meter struct {
+	mu    sync.Mutex
+	files int
+	bytes int64
+	bar   *progressbar.ProgressBar // nil: nobody watches
+}
+
+// newMeter makes a meter for total bytes. The bar goes to w if that is a terminal.
+func newMeter(w io.Writer, total int64) *meter {
+	m := new(meter)
+	if f, ok := w.(*os.File); ok && total > 0 && term.IsTerminal(int(f.Fd())) {
+		m.bar = progressbar.NewOptions64(total,
+			progressbar.OptionSetWriter(w),
+			progressbar.OptionShowBytes(true),
+			progressbar.OptionUseIECUnits(true),
+			progressbar.OptionSetWidth(30),
+			progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionClearOnFinish(),
+		)
+	}
+	return m
+}
+
+// file returns a function for the progress of one file, which is given the number
+// of bytes moved so far.
+func (m *meter) file() func(int64) {
+	var last int64
+	return func(n int64) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.bytes += n - last
+		if m.bar != nil {
+			_ = m.bar.Add64(n - last) // the terminal may go away
+		}
+		last = n
+	}
+}
+
+// finished counts a whole file.
+func (m *meter) finished() {
+	m.mu.Lock()
+	m.files++
+	m.mu.Unlock()
+}
+
+// close takes the bar away.
+func (m *meter) close() {
+	if m.bar != nil {
+		_ = m.bar.Finish()
+	}
+}

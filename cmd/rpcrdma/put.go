@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+func newPut() *cobra.Command {
+	var o transferOptions
+	cmd := &cobra.Command{
+		Use:   "put LOCAL URL",
+		Short: "Copy files to an NFS server",
+		Long: `Copy a file, or with -r a directory, to an NFS server.
+
+URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. It is
+the name of the copy, or a directory that the copy is put into. With -r the URL's
+directory becomes a copy of LOCAL; it is made if need be, and what else is in it stays.
+
+A file appears under its name when it is whole and on the server's disk, not before.
+Symbolic links below LOCAL become symbolic links, whatever they say; devices and the
+like are skipped and make the exit status 1.`,
+		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
+  rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, err := parseURL(cmd, args[1])
+			if err != nil {
+				return err
+			}
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			// What is wrong here needs no server.
+			info, err := os.Stat(args[0])
+			switch {
+			case err != nil:
+				return fmt.Errorf("put %s: %w", args[1], explained(err))
+			case info.IsDir() && !o.recursive:
+				return fmt.Errorf("put %s: %s %w", args[1], args[0], errIsDir)
+			case !info.IsDir() && !info.Mode().IsRegular():
+				return fmt.Errorf("put %s: %s is neither a file nor a directory", args[1], args[0])
+			}
+			ctx, r, err := o.dial(cmd, u, "put "+args[1])
+			if err != nil {
+				return err
+			}
+			t := &transfer{remote: r, parallel: o.parallel, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+			if info.IsDir() {
+				err = t.putTree(ctx, args[0])
+			} else {
+				err = t.put(ctx, args[0])
+			}
+			return t.finish(ctx, args[0], o.json, cmd.OutOrStdout(), err)
+		},
+	}
+	addTransferOptions(cmd, &o)
+	return cmd
+}
+
+// put copies a file to what the URL names.
+func (t *transfer) put(ctx context.Context, local string) error {
+	node, err := t.Stat(ctx, t.url.Path)
+	name := filepath.Base(local)
+	switch {
+	case err == nil && node.IsDir():
+	case err == nil || isMissing(err):
+		name = path.Base(t.url.Path)
+		if node, err = t.Stat(ctx, path.Dir(t.url.Path)); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	root, err := os.OpenRoot(filepath.Dir(local))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := root.Stat(filepath.Base(local))
+	if err != nil {
+		return err
+	}
+	t.meter = newMeter(t.stderr, info.Size())
+	defer t.meter.close()
+	return t.putFile(ctx, root, filepath.Base(local), node.Handle, name, t.parallel)
+}
+
+func isMissing(err error) bool {
+	var status *nfs.Error
+	return errors.As(err, &status) && status.Status == nfs.StatusNoEnt
+}
+
+// putFile copies a local file to name in a directory, where it appears when it is
+// whole.
+func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir nfs.FileHandle, name string, parallel int) (err error) {
+	f, err := root.Open(local)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// A server need not let us write to a file that is to be read-only.
+	mode := uint32(info.Mode().Perm())
+	part := partName()
+	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
+		Where: nfs.DirOpArgs{Dir: dir, Name: part},
+		Mode:  nfs.Guarded,
+		Attr:  nfs.SetAttr{SetMode: true, Mode: mode | 0o600},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			// Also after an interrupt, which has ended ctx.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_ = t.Remove(ctx, dir, part)
+		}
+	}()
+	if _, err := t.Upload(ctx, fh, f, info.Size(), &nfs.TransferOptions{
+		Parallel: parallel, Progress: t.meter.file(),
+	}); err != nil {
+		return err
+	}
+	if mode&0o600 != 0o600 {
+		if err := t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: mode}); err != nil {
+			return err
+		}
+	}
+	if err := t.Rename(ctx, dir, part, dir, name); err != nil {
+		return err
+	}
+	t.meter.finished()
+	return nil
+}
+
+// A localItem is something below the directory that is copied.
+type localItem struct {
+	rel  string
+	size int64
+	dir  nfs.FileHandle // of the directory that it goes to
+}
+
+// putTree makes the URL's directory a copy of a local one.
+func (t *transfer) putTree(ctx context.Context, local string) error {
+	root, err := os.OpenRoot(local)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	top, err := t.Stat(ctx, t.url.Path)
+	switch {
+	case isMissing(err):
+		info, err := root.Stat(".")
+		if err != nil {
+			return err
+		}
+		if top, err = t.MakeDir(ctx, t.url.Path, uint32(info.Mode().Perm())); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	case !top.IsDir():
+		return &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
+	}
+
+	handles := map[string]nfs.FileHandle{".": top.Handle}
+	var files, links []localItem
+	var total int64
+	err = fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return &itemError{rel, err}
+		}
+		if rel == "." {
+			return ctx.Err()
+		}
+		info, err := d.Info()
+		if err != nil {
+			return &itemError{rel, err}
+		}
+		item := localItem{rel: rel, size: info.Size(), dir: handles[path.Dir(rel)]}
+		switch {
+		case info.IsDir():
+			fh, err := t.makeDir(ctx, item.dir, d.Name(), info.Mode())
+			if err != nil {
+				return &itemError{rel, err}
+			}
+			handles[rel] = fh
+			t.dirs++
+		case info.Mode().IsRegular():
+			files = append(files, item)
+			total += item.size
+		case info.Mode().Type() == fs.ModeSymlink:
+			links = append(links, item)
+		default:
+			t.skip(rel, "it is neither a file nor a directory nor a link")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	t.meter = newMeter(t.stderr, total)
+	defer t.meter.close()
+	size := func(f localItem) int64 { return f.size }
+	if err := copyAll(ctx, t, files, size, func(ctx context.Context, f localItem, parallel int) error {
+		if err := t.putFile(ctx, root, f.rel, f.dir, path.Base(f.rel), parallel); err != nil {
+			return &itemError{f.rel, err}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := t.putLink(ctx, root, l); err != nil {
+			return &itemError{l.rel, err}
+		}
+	}
+	return nil
+}
+
+// makeDir makes a directory, unless it is there.
+func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, name string, mode fs.FileMode) (nfs.FileHandle, error) {
+	fh, _, err := t.Mkdir(ctx, dir, name, &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | 0o700)})
+	if !errors.Is(err, fs.ErrExist) {
+		return fh, err
+	}
+	fh, attr, err := t.Lookup(ctx, dir, name)
+	if err != nil {
+		return fh, err
+	}
+	if !attr.Present {
+		if attr.Attr, err = t.GetAttr(ctx, fh); err != nil {
+			return fh, err
+		}
+	}
+	if attr.Attr.Type != nfs.TypeDir {
+		return fh, &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
+	}
+	return fh, nil
+}
+
+// putLink makes a symbolic link like the local one.
+func (t *transfer) putLink(ctx context.Context, root *os.Root, l localItem) error {
+	target, err := root.Readlink(l.rel)
+	if err != nil {
+		return err
+	}
+	part := partName()
+	if _, _, err := t.Symlink(ctx, l.dir, part, filepath.ToSlash(target), &nfs.SetAttr{}); err != nil {
+		return err
+	}
+	if err := t.Rename(ctx, l.dir, part, l.dir, path.Base(l.rel)); err != nil {
+		_ = t.Remove(ctx, l.dir, part)
+		return err
+	}
+	t.links++
+	return nil
+}

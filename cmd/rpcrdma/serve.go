@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// serveOptions are the options of serve.
+type serveOptions struct {
+	options
+	addr, tcpAddr, dir string
+	readOnly, async    bool
+}
+
+func newServe() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve --dir DIR",
+		Short: "Export a directory over NFS version 3",
+		Long: `Export a directory over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
+
+Clients know DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside DIR can be
+reached, by no name and through no symbolic link. Inside it there is no protection:
+whoever reaches the port can do what the user can who runs this command, whatever
+user a client says it is. Files that clients make belong to that user.
+
+Data is on disk when the server says so, unless --async is given. Names of files are
+left to the file system.
+
+Beside NFS there is a small benchmark program, 0x20524442 version 1: null, echo, sink
+and source.
+
+When it is ready the command prints a line that contains "listening on HOST:PORT". At
+SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
+		Example: `  rpcrdma serve --dir /srv/data --read-only
+  rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.dir == "" {
+				return &usageError{command: cmd.CommandPath(), err: errors.New("which directory? --dir DIR is missing")}
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			return o.serve(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way")
+	flags := cmd.Flags()
+	flags.StringVar(&o.addr, "addr", ":20049", "listen on `HOST:PORT`; port 0 picks one")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
+	flags.StringVar(&o.dir, "dir", "", "the `DIR`ectory to export")
+	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
+	flags.BoolVar(&o.async, "async", false, "answer before data is on disk")
+	return cmd
+}
+
+// serve runs until ctx ends.
+func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) error {
+	log := o.logger(stderr)
+	p, err := o.providerName.provider()
+	if err != nil {
+		return err
+	}
+	e, err := newExport(o.dir, o.readOnly)
+	if err != nil {
+		return fmt.Errorf("serve: %s", explain(err))
+	}
+	defer e.Close()
+	server, err := transport.NewServer(&transport.Config{Logger: log})
+	if err != nil {
+		return err
+	}
+	if err := server.Register(benchmarkProgram()); err != nil {
+		return err
+	}
+	l, err := server.Listen(ctx, p, o.addr)
+	if err != nil {
+		return fmt.Errorf("serve: %s", oneLine(err))
+	}
+	var tcp net.Listener
+	if o.tcpAddr != "" {
+		if tcp, err = net.Listen("tcp", o.tcpAddr); err != nil {
+			l.Close()
+			return fmt.Errorf("serve: %s", oneLine(err))
+		}
+	}
+
+	g := newGuard(e, o.async, log)
+	bridge := server.Bridge(nfs.Binding{}, nfs.Program, nfs.MountProgram)
+	var running sync.WaitGroup
+	failed := make(chan error, 3) // one for each below
+	run := func(f func() error) {
+		running.Go(func() {
+			if err := f(); !errors.Is(err, net.ErrClosed) {
+				failed <- err
+			}
+		})
+	}
+	run(func() error { return g.serveRDMA(bridge) })
+	run(func() error { return server.Serve(l) })
+	where := fmt.Sprintf("%v (%s)", l.Addr(), p.Name())
+	if tcp != nil {
+		run(func() error { return g.serveTCP(tcp) })
+		where += fmt.Sprintf(" and %v (tcp)", tcp.Addr())
+	}
+
+	ready := stdout
+	if o.json {
+		ready = stderr
+	}
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		dir = o.dir
+	}
+	how := ""
+	if o.readOnly {
+		how = ", read-only"
+	}
+	if _, err = fmt.Fprintf(ready, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how); err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+
+	// In order: nobody new, then the calls under way, then what they need.
+	deadline := time.Now().Add(o.timeout)
+	l.Close()
+	if tcp != nil {
+		tcp.Close()
+	}
+	shutdown, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	if cut := server.Shutdown(shutdown); cut != nil && err == nil {
+		err = fmt.Errorf("calls were still under way after %v, and have been cut off", o.timeout)
+	}
+	bridge.Close()
+	g.stop(time.Until(deadline))
+	running.Wait()
+	stats := server.Stats()
+	logStats(log, stats)
+	if o.json {
+		if err := printJSON(stdout, newStatsJSON(stats)); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("serve: %s", oneLine(err))
+	}
+	return nil
+}
