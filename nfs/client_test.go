@@ -362,7 +362,9 @@ func TestCallErrors(t *testing.T) {
 	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.As(err, &rpc) || !strings.HasPrefix(err.Error(), "nfs: GETATTR: ") {
 		t.Errorf("GETATTR: %v", err)
 	}
-	c.Close()
+	if err := c.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
 	if _, err := c.GetAttr(ctx, s.root.handle()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("on a closed connection: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -300,6 +301,13 @@ func TestNames(t *testing.T) {
 			t.Errorf("%d is %v, want %s", uint32(s), s, want)
 		}
 	}
+	for typ, want := range map[FileType]string{
+		1: "NF3REG", 2: "NF3DIR", 3: "NF3BLK", 4: "NF3CHR", 5: "NF3LNK", 6: "NF3SOCK", 7: "NF3FIFO",
+	} {
+		if typ.String() != want {
+			t.Errorf("%d is %v, want %s", uint32(typ), typ, want)
+		}
+	}
 	for proc, want := range map[uint32]string{ProcNull: "NULL", ProcRead: "READ", ProcReadDirPlus: "READDIRPLUS", ProcCommit: "COMMIT"} {
 		if got := ProcName(proc); got != want {
 			t.Errorf("%d is %s, want %s", proc, got, want)
@@ -307,6 +315,14 @@ func TestNames(t *testing.T) {
 	}
 	if ProcCommit != 21 || ProcReadDirPlus != 17 || ProcLink != 15 || ProcWrite != 7 {
 		t.Error("procedure numbers are not those of RFC 1813 section 3")
+	}
+}
+
+func TestTime(t *testing.T) {
+	// 2001-09-09 01:46:40 UTC is 10^9 seconds after the epoch of nfstime3.
+	at := time.Date(2001, 9, 9, 1, 46, 40, 5, time.UTC)
+	if got := TimeOf(at); got != (Time{1e9, 5}) || !got.Time().Equal(at) {
+		t.Errorf("%+v, %v", got, got.Time())
 	}
 }
 

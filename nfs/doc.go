@@ -28,7 +28,9 @@
 // asked for on the RDMA connection. A server that does not have it there, such as
 // Linux's, is asked over TCP: on Options.MountPort, or on the port that its rpcbind
 // tells. That connection comes from a port below 1024 if the process may bind one,
-// since many servers want it to.
+// since many servers want it to. The export is the longest one in the server's list
+// that the path lies in; a server without a list is asked for the directories on
+// the way, from the root down.
 //
 // # Errors
 //
@@ -40,7 +42,9 @@
 // # Cancellation
 //
 // A call whose context ends returns once the server can no longer reach the
-// caller's memory. Whether it was executed is not known.
+// caller's memory. Whether it was executed is not known. If the server is moving
+// data of the call at that moment the connection ends, too. A transfer that fails
+// for another reason lets the calls under way come to their end first.
 //
 // # Ownership
 //
