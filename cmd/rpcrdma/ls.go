@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -40,8 +39,11 @@ are printed one to a line, those with unprintable characters in quotes.`,
 			}
 			l := lister{r: r, long: long, recursive: recursive, json: o.json, out: bufio.NewWriter(cmd.OutOrStdout())}
 			err = l.list(ctx)
-			err = errors.Join(r.failed(ctx, err), l.out.Flush())
+			err = r.failed(ctx, err)
 			r.close(err == nil)
+			if flushErr := l.out.Flush(); err == nil {
+				err = flushErr
+			}
 			return err
 		},
 	}

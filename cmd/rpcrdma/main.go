@@ -72,6 +72,7 @@ func newRoot() *cobra.Command {
 		newProbe(),
 		newDecode(),
 		newVersion(),
+		newDemo(),
 	)
 	usageErrors(root)
 	return root

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// demoSizes are the sizes of generated files, in bytes: around what fits inline,
+// what fills a page, a READ and a chunk, and odd ones. Immutable.
+var demoSizes = []int64{
+	0, 1, 3, 4, 5,
+	1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537,
+	1<<20 - 1, 1 << 20, 1<<20 + 1, 8<<20 + 3, 64 << 20,
+}
+
+// demoTime is how long one step may take.
+const demoTime = 5 * time.Minute
+
+// A demo is the main job on real input: it reads a tree from one server and writes
+// it to another, all of them processes of their own, and compares every byte.
+type demo struct {
+	from     []string
+	parallel int
+	flip     bool
+
+	command string // this executable
+	dir     string
+	out     io.Writer
+	stderr  io.Writer
+}
+
+func newDemo() *cobra.Command {
+	d := &demo{}
+	cmd := &cobra.Command{
+		Use:    "demo",
+		Short:  "Copy a tree to and fro and compare every byte",
+		Hidden: true, // scripts/demo runs it
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			d.out, d.stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if err := d.run(ctx); err != nil {
+				if ctx.Err() != nil {
+					err = context.Cause(ctx)
+				}
+				return fmt.Errorf("demo: %w", err)
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&d.from, "from", nil, "put a copy of `DIR` into the tree; may be given several times")
+	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
+	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be noticed")
+	return cmd
+}
+
+func (d *demo) run(ctx context.Context) (err error) {
+	if d.command, err = os.Executable(); err != nil {
+		return err
+	}
+	if d.dir, err = os.MkdirTemp("", "rpcrdma-demo-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(d.dir)
+	source, copied, target := filepath.Join(d.dir, "source"), filepath.Join(d.dir, "copied"), filepath.Join(d.dir, "target")
+	if err := d.makeSource(ctx, source); err != nil {
+		return err
+	}
+	if err := os.Mkdir(target, 0o777); err != nil {
+		return err
+	}
+
+	var reading, writing resultJSON
+	if err := d.withServer(ctx, []string{"--dir", source, "--read-only"}, func(url string) error {
+		return d.transfer(ctx, &reading, "get", url, copied)
+	}); err != nil {
+		return err
+	}
+	if err := d.withServer(ctx, []string{"--dir", target}, func(url string) error {
+		return d.transfer(ctx, &writing, "put", copied, url)
+	}); err != nil {
+		return err
+	}
+
+	if d.flip {
+		if err := flipByte(filepath.Join(target, "sizes", "65537.bin")); err != nil {
+			return err
+		}
+	}
+	want, err := hashTree(source)
+	if err != nil {
+		return err
+	}
+	for _, tree := range []struct{ name, dir string }{{"read", copied}, {"written", target}} {
+		got, err := hashTree(tree.dir)
+		if err != nil {
+			return err
+		}
+		if wrong := compareTrees(want, got); len(wrong) > 0 {
+			for _, line := range wrong {
+				fmt.Fprintf(d.stderr, "rpcrdma: demo: %s\n", line)
+			}
+			return fmt.Errorf("%d of %d files are not what they were after having been %s", len(wrong), len(want), tree.name)
+		}
+	}
+	return d.report(want, &reading, &writing)
+}
+
+// makeSource makes the tree.
+func (d *demo) makeSource(ctx context.Context, source string) error {
+	for _, from := range d.from {
+		to := filepath.Join(source, filepath.Base(from))
+		fmt.Fprintf(d.out, "copying %s\n", from)
+		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	sizes := filepath.Join(source, "sizes")
+	fmt.Fprintf(d.out, "generating %d files of 0 to %s\n", len(demoSizes), binarySize(slices.Max(demoSizes)))
+	if err := os.MkdirAll(sizes, 0o777); err != nil {
+		return err
+	}
+	for i, size := range demoSizes {
+		f, err := os.Create(filepath.Join(sizes, fmt.Sprintf("%d.bin", size)))
+		if err != nil {
+			return err
+		}
+		// The same bytes every time, and different ones in every file.
+		_, err = io.CopyN(f, rand.NewChaCha8([32]byte{byte(i)}), size)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listening finds the address in serve's ready line. Immutable.
+var listening = regexp.MustCompile(`listening on (\S+)`)
+
+// withServer runs a server while f works with it.
+func (d *demo) withServer(ctx context.Context, args []string, f func(url string) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, demoTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.command, append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...)
+	cmd.Stderr = d.stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 15 * time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	line, readErr := bufio.NewReader(stdout).ReadString('\n')
+	match := listening.FindStringSubmatch(line)
+	if match == nil {
+		err = fmt.Errorf("the server is not ready: it says %q (%v)", line, readErr)
+	} else {
+		fmt.Fprintf(d.out, "%s", strings.ReplaceAll(line, d.dir+string(filepath.Separator), ""))
+		err = f("nfs://" + match[1] + "/")
+	}
+	stopErr := cmd.Process.Signal(syscall.SIGTERM)
+	if waitErr := cmd.Wait(); waitErr != nil {
+		stopErr = fmt.Errorf("the server ended with: %w", waitErr)
+	}
+	return errors.Join(err, stopErr)
+}
+
+// transfer runs get or put.
+func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, demoTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.command, command, "-r", "-P", strconv.Itoa(d.parallel), "--json", from, to)
+	cmd.Stderr = d.stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 15 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", command, err)
+	}
+	return json.Unmarshal(out.Bytes(), result)
+}
+
+// A fileSum is what a file holds.
+type fileSum struct {
+	size   int64
+	sha256 [sha256.Size]byte
+}
+
+// hashTree reads every file of a tree.
+func hashTree(dir string) (map[string]fileSum, error) {
+	sums := make(map[string]fileSum)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		h := sha256.New()
+		n, err := io.Copy(h, f)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		sums[rel] = fileSum{n, [sha256.Size]byte(h.Sum(nil))}
+		return err
+	})
+	return sums, err
+}
+
+// compareTrees says for each file in which way it is not what it should be.
+func compareTrees(want, got map[string]fileSum) (wrong []string) {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		w, g := want[name], got[name]
+		_, there := got[name]
+		switch {
+		case !there:
+			wrong = append(wrong, name+" is missing")
+		case w.size != g.size:
+			wrong = append(wrong, fmt.Sprintf("%s has %d bytes, want %d", name, g.size, w.size))
+		case w.sha256 != g.sha256:
+			wrong = append(wrong, fmt.Sprintf("%s has SHA-256 %x, want %x", name, g.sha256, w.sha256))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, there := want[name]; !there {
+			wrong = append(wrong, name+" comes from nowhere")
+		}
+	}
+	return wrong
+}
+
+// flipByte changes the last byte of a file.
+func flipByte(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], info.Size()-1); err != nil {
+		return err
+	}
+	b[0] ^= 1
+	_, err = f.WriteAt(b[:], info.Size()-1)
+	return err
+}
+
+// report prints the table.
+func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON) error {
+	var total int64
+	for _, s := range sums {
+		total += s.size
+	}
+	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: the same before, after reading and after writing\n\n", len(sums), binarySize(total))
+	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "\tfiles\tbytes\tcalls\tinline\tread chunk\twrite chunk\treply chunk\tseconds\tMiB/s\t")
+	for _, row := range []struct {
+		name string
+		r    *resultJSON
+	}{{"get", reading}, {"put", writing}} {
+		r := row.r
+		if r.Files != len(sums) || r.Bytes != total {
+			return fmt.Errorf("%s counts %d files with %d bytes, there are %d with %d", row.name, r.Files, r.Bytes, len(sums), total)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.0f\t\n", row.name, r.Files, r.Bytes, r.Stats.Calls,
+			r.Stats.Inline, r.Stats.ReadChunk+r.Stats.LongCall, r.Stats.WriteChunk, r.Stats.ReplyChunk,
+			r.Seconds, float64(r.Bytes)/(1<<20)/r.Seconds)
+	}
+	return w.Flush()
+}
+
+// binarySize is a number of bytes in MiB.
+func binarySize(n int64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<20)), ".0") + " MiB"
+}
