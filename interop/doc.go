@@ -1,0 +1,3 @@
+// Package interop tests the module against programs that it did not write: as a
+// decoder of what it sends, and as peers. It has no code of its own.
+package interop
