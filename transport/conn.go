@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -402,7 +401,7 @@ func (c *conn) take() bool {
 			return false
 		}
 		if !c.leading {
-			c.startLeading(nil)
+			c.startLeading(context.Background())
 			c.mu.Unlock()
 			return true
 		}
@@ -426,12 +425,3 @@ func (c *conn) close() error {
 	<-c.done
 	return nil
 }
-
-var _ net.Error = (*timeoutError)(nil)
-
-// timeoutError is what a net.Conn of the bridge returns after its deadline.
-type timeoutError struct{}
-
-func (*timeoutError) Error() string   { return "transport: deadline exceeded" }
-func (*timeoutError) Timeout() bool   { return true }
-func (*timeoutError) Temporary() bool { return true }

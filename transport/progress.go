@@ -129,7 +129,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 func (c *conn) startLeading(ctx context.Context) {
 	c.leading = true
 	c.leads++
-	if ctx != nil && ctx.Done() != nil {
+	if ctx.Done() != nil {
 		c.leadCtx = ctx
 		c.arm()
 	}

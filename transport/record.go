@@ -345,35 +345,33 @@ func (rc *serverRecords) Write(b []byte) (int, error) {
 }
 
 // reply answers a call with a record: its RPC header, results, and the items
-// that the binding finds in those.
+// that the binding finds in those. A record whose RPC header cannot be read is the
+// client's to judge, and goes out as it is.
 func (rc *serverRecords) reply(record []byte) error {
-	var h oncrpc.ReplyHeader
-	n, err := oncrpc.ConsumeReply(record, &h)
-	if err != nil {
-		return fmt.Errorf("transport: a record written is not an RPC reply: %w", err)
+	xid, dir, ok := oncrpc.Peek(record)
+	if !ok || dir != oncrpc.Reply {
+		return errors.New("transport: a record written is not an RPC reply")
 	}
 	rc.pmu.Lock()
-	x := rc.pending[h.XID]
-	delete(rc.pending, h.XID)
+	x := rc.pending[xid]
+	delete(rc.pending, xid)
 	rc.pmu.Unlock()
-	if x == nil {
+	if x == nil || !x.takeBack() {
 		return nil // answered before, or the connection has ended
 	}
-	if h.Err() != nil {
-		x.replyError(h)
+	var h oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(record, &h)
+	if err != nil || h.Err() != nil {
+		x.send(record, nil)
 		return nil
 	}
 	results := record[n:]
 	if rc.binding == nil {
-		if x.takeBack() {
-			x.send(h, results)
-		}
+		x.send(record[:n], results)
 		return nil
 	}
 	rc.items = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, rc.items[:0])
-	if x.takeBack() {
-		x.send(h, x.carve(results, rc.items))
-	}
+	x.send(record[:n], x.carve(results, rc.items))
 	return nil
 }
 

@@ -167,6 +167,29 @@ func TestBridge(t *testing.T) {
 		})
 	})
 
+	t.Run("without a binding a long reply goes to the reply chunk; what cannot be read passes as it is", func(t *testing.T) {
+		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
+			mem := make([]byte, 9000)
+			p.send(callBytes(rpcrdma.Header{XID: 1, HasReply: true, Reply: rpcrdma.WriteChunk{p.offer(3, mem)}}, 1), 0)
+			c, _ := l.Accept()
+			readRecord(t, c)
+			want := replyMsg(1, bytes.Repeat([]byte("long"), 2000))
+			c.Write(record(want))
+			h, _ := p.message("the reply")
+			if h.Proc != rpcrdma.ProcNomsg || !bytes.Equal(mem[:h.Reply.Length()], want) {
+				t.Errorf("reply %+v", h)
+			}
+			p.send(callBytes(rpcrdma.Header{XID: 2}, 1), 0)
+			readRecord(t, c)
+			// PROG_MISMATCH without its range of versions.
+			odd := xdr.AppendUint32(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: 2})[:20], 2)
+			c.Write(record(odd))
+			if _, payload := p.message("the odd reply"); !bytes.Equal(payload, odd) {
+				t.Errorf("reply is %x", payload)
+			}
+		})
+	})
+
 	t.Run("an xid used twice at once is refused", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
 			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)

@@ -73,29 +73,29 @@ func (x *exch) results() []byte {
 // reply answers with results, which may or may not be in place, and the
 // exchange's items, whose at counts from the first byte of results.
 func (x *exch) reply(results []byte) {
-	if !x.takeBack() {
-		return
-	}
-	x.send(oncrpc.ReplyHeader{XID: x.hdr.XID}, results)
+	x.answer(oncrpc.ReplyHeader{}, results)
 }
 
 // replyError answers with an RPC-level error.
 func (x *exch) replyError(h oncrpc.ReplyHeader) {
+	x.answer(h, nil)
+}
+
+// answer answers with the RPC header h and results.
+func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
 	if !x.takeBack() {
 		return
 	}
+	var head [64]byte
 	h.XID = x.hdr.XID
-	x.send(h, nil)
+	x.send(oncrpc.AppendReply(head[:0], &h), results)
 }
 
-// send places and posts the reply. The RPC message is the header rh and results
-// with the items in between.
-func (x *exch) send(rh oncrpc.ReplyHeader, results []byte) {
+// send places and posts the reply. The RPC message is its header, rpc, and
+// results, with the exchange's items in these.
+func (x *exch) send(rpc, results []byte) {
 	c, h := x.c, &x.rh
 	buf := x.out.b
-	// The RPC header goes in front of the results, if there is room for it.
-	var head [64]byte
-	rpc := oncrpc.AppendReply(head[:0], &rh)
 	first := x.base + len(rpc)
 
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]

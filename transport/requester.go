@@ -499,14 +499,15 @@ func (r *requester) malformed(xid uint32, reason string) {
 func (s *slot) fence() {
 	c := s.c
 	s.wrs = s.invalidations(s.wrs[:0])
-	c.mu.Lock()
-	s.fences = len(s.wrs)
-	if s.fences == 0 {
-		s.finish()
-	}
-	c.mu.Unlock()
-	if len(s.wrs) > 0 {
+	n := len(s.wrs)
+	if n > 0 {
 		c.sq.add(s.wrs)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.fences = n
+	if n == 0 {
+		s.finish() // the slot may be its caller's from here on
 	}
 }
 
