@@ -593,7 +593,7 @@ func (c *Conn) remoteInvalidate(stag uint32) *failure {
 		busy = c.responding(stag)
 	}
 	c.mu.Unlock()
-	if busy || !c.stags.invalidate(stag) {
+	if busy || !c.stags.invalidate(stag, true) {
 		return c.refuse(rdmaProtection(rdmap.CodeCannotInvalidate), "%v of STag %#x", c.rx.op, stag)
 	}
 	return nil

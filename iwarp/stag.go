@@ -50,6 +50,7 @@ type entry struct {
 	key    uint8
 	kind   stagKind
 	access fabric.Access
+	byPeer bool // unbound by the peer's Send with Invalidate, and not prepared since
 }
 
 // A ref remembers an entry as it was when it was looked up. The zero ref is to
@@ -244,14 +245,6 @@ func (t *table) validLocked(r ref) bool {
 	return r.index == 0 || int64(r.index) < int64(len(t.e)) && t.e[r.index].epoch == r.epoch
 }
 
-// bound reports whether stag names a window that is bound.
-func (t *table) bound(stag uint32) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, e := t.entry(stag)
-	return e != nil && e.kind == kindBound
-}
-
 // bind executes an OpBindMW.
 func (t *table) bind(w *MW) bool {
 	t.mu.Lock()
@@ -268,15 +261,24 @@ func (t *table) bind(w *MW) bool {
 }
 
 // invalidate unbinds the window that stag names. The caller fences.
-func (t *table) invalidate(stag uint32) bool {
+//
+// This side may want to invalidate what the peer has invalidated just now and
+// has not told it yet, as when a call is given up while its reply is coming in.
+// It then has what it wants. The peer has no such excuse: it knows what it has
+// been told.
+func (t *table) invalidate(stag uint32, peer bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, e := t.entry(stag)
-	if e == nil || e.kind != kindBound {
+	switch {
+	case e == nil:
 		return false
+	case e.kind == kindBound:
+		t.unbind(e)
+		e.byPeer = peer
+		return true
 	}
-	t.unbind(e)
-	return true
+	return !peer && e.kind == kindWindow && e.byPeer
 }
 
 // unbind makes a window one that is merely allocated.
@@ -449,7 +451,7 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 	}
 	e.key++
 	e.epoch++
-	e.kind, e.buf, e.access, e.parent = kindPrepared, mem.Buf, access, parent
+	e.kind, e.buf, e.access, e.parent, e.byPeer = kindPrepared, mem.Buf, access, parent, false
 	stag := t.stag(w.index)
 	e.base = baseOf(stag)
 	return fabric.Segment{Handle: stag, Length: uint32(len(mem.Buf)), Offset: e.base}, nil

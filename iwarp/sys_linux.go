@@ -32,7 +32,11 @@ func iovecLen(v *iovec) int { return int(v.Len) }
 // readv reads without waiting: the descriptor is in non-blocking mode. n is
 // zero with a nil error at the end of the stream.
 func readv(fd int, v []iovec) (n int, err error) {
-	n, err = vector(syscall.SYS_READV, fd, v)
+	if len(v) == 1 {
+		n, err = call(syscall.SYS_READ, fd, unsafe.Pointer(v[0].Base), iovecLen(&v[0]))
+	} else {
+		n, err = call(syscall.SYS_READV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
+	}
 	raceAcquire()
 	return n, err
 }
@@ -40,12 +44,17 @@ func readv(fd int, v []iovec) (n int, err error) {
 // writev writes what the socket takes without waiting.
 func writev(fd int, v []iovec) (n int, err error) {
 	raceRelease()
-	return vector(syscall.SYS_WRITEV, fd, v)
+	if len(v) == 1 {
+		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(v[0].Base), iovecLen(&v[0]))
+	}
+	return call(syscall.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
 }
 
-func vector(trap uintptr, fd int, v []iovec) (int, error) {
+// call makes a system call on n bytes or elements at p. A vector of one is not
+// worth its price: the plain calls save the kernel a copy of it.
+func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	for {
-		r, _, e := syscall.Syscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+		r, _, e := syscall.Syscall(trap, uintptr(fd), uintptr(p), uintptr(n))
 		switch e {
 		case 0:
 			return int(r), nil

@@ -386,7 +386,7 @@ func (c *Conn) executeLocal(e *sqEntry) fabric.WCStatus {
 		}
 		return fabric.WCSuccess
 	}
-	if !c.stags.invalidate(e.rkey) {
+	if !c.stags.invalidate(e.rkey, false) {
 		return fabric.WCLocQPOpErr
 	}
 	// The fence: nothing is being sent, as this goroutine holds txMu, and

@@ -1,0 +1,374 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+// patience bounds every single expectation.
+const patience = 20 * time.Second
+
+// A rawPeer is the other end of a connection, played byte by byte. Expectations
+// take an English sentence.
+type rawPeer struct {
+	t   testing.TB
+	c   net.Conn
+	crc bool
+}
+
+func (p *rawPeer) write(b ...[]byte) {
+	p.t.Helper()
+	p.c.SetDeadline(time.Now().Add(patience))
+	if _, err := p.c.Write(bytes.Join(b, nil)); err != nil {
+		p.t.Fatalf("the scripted peer cannot write: %v", err)
+	}
+}
+
+func (p *rawPeer) read(what string, n int) []byte {
+	p.t.Helper()
+	p.c.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, n)
+	if m, err := io.ReadFull(p.c, b); err != nil {
+		p.t.Fatalf("want %s of %d bytes, got %x and %v", what, n, b[:m], err)
+	}
+	return b
+}
+
+// wantSilence looks whether anything has come. What has been written to a
+// loopback socket before the call is there.
+func (p *rawPeer) wantSilence(what string) {
+	p.t.Helper()
+	rc, err := p.c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	rc.Control(func(fd uintptr) {
+		if waiting, eof := peek(int(fd)); waiting || eof {
+			p.t.Fatalf("want silence %s; something has come: %t, the end: %t", what, waiting, eof)
+		}
+	})
+}
+
+// wantEnd wants the end of the stream, in order or by a reset, and nothing
+// before it.
+func (p *rawPeer) wantEnd(what string) {
+	p.t.Helper()
+	p.c.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 64)
+	n, err := p.c.Read(b)
+	if n > 0 || err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+		p.t.Fatalf("want the end of the stream %s, got %x and %v", what, b[:n], err)
+	}
+}
+
+func (p *rawPeer) wantFrame(what string, kind mpa.Kind) (mpa.Start, []byte) {
+	p.t.Helper()
+	var s mpa.Start
+	if _, err := mpa.ConsumeStart(p.read(what, mpa.StartLen), &s); err != nil || s.Kind != kind {
+		p.t.Fatalf("want %s, got %+v and %v", what, s, err)
+	}
+	return s, p.read("its private data", s.PDLength)
+}
+
+// startFrame is a start-up frame with private data; the enhanced data is part
+// of that.
+func startFrame(s mpa.Start, pd []byte) []byte {
+	s.PDLength = len(pd)
+	return append(mpa.AppendStart(nil, &s), pd...)
+}
+
+func enhanced(e mpa.Enhanced, pd ...byte) []byte { return append(mpa.AppendEnhanced(nil, &e), pd...) }
+
+func (p *rawPeer) fpdu(ulpdu ...[]byte) []byte {
+	return mpa.AppendFPDU(nil, bytes.Join(ulpdu, nil), p.crc)
+}
+
+// A segment as the scripted peer got it.
+type segment struct {
+	tagged   bool
+	t        ddp.Tagged
+	u        ddp.Untagged
+	op       rdmap.Opcode
+	payload  []byte
+	fpduSize int
+}
+
+func (p *rawPeer) wantSegment(what string, op rdmap.Opcode) segment {
+	p.t.Helper()
+	l := p.read("the length of "+what, 2)
+	n := int(binary.BigEndian.Uint16(l))
+	rest := p.read(what, mpa.FPDULen(n)-2)
+	u, _, err := mpa.ConsumeFPDU(append(l, rest...), p.crc)
+	if err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+	if !p.crc && mpa.CRC(rest[len(rest)-4:]) != 0 {
+		p.t.Errorf("%s: the CRC field of a stream without CRCs is not zero", what)
+	}
+	s := segment{tagged: len(u) > 0 && ddp.IsTagged(u), fpduSize: mpa.FPDULen(n)}
+	var ulp uint8
+	if s.tagged {
+		var k int
+		k, err = ddp.ConsumeTagged(u, &s.t)
+		s.payload, ulp = u[k:], s.t.ULP
+	} else {
+		var k int
+		k, err = ddp.ConsumeUntagged(u, &s.u)
+		s.payload, ulp = u[k:], s.u.ULP
+	}
+	if err != nil {
+		p.t.Fatalf("%s: %v in %x", what, err, u)
+	}
+	if s.op, err = rdmap.ParseControl(ulp); err != nil || s.op != op {
+		p.t.Fatalf("want %s, a %v, got a %v (%v): %+v", what, op, s.op, err, s)
+	}
+	return s
+}
+
+// wantTerminate wants a Terminate message and then the end.
+func (p *rawPeer) wantTerminate(what string, cause rdmap.Cause) rdmap.Terminate {
+	p.t.Helper()
+	s := p.wantSegment("a Terminate message "+what, rdmap.OpTerminate)
+	if s.u.QN != rdmap.QNTerminate || s.u.MSN != 1 || s.u.MO != 0 || !s.u.Last {
+		p.t.Errorf("the Terminate message has the header %+v", s.u)
+	}
+	var m rdmap.Terminate
+	if n, err := rdmap.ConsumeTerminate(s.payload, &m); err != nil || n != len(s.payload) {
+		p.t.Fatalf("Terminate message %x: %d, %v", s.payload, n, err)
+	}
+	if m.Cause != cause {
+		p.t.Fatalf("the Terminate message %s says %v, want %v", what, m.Cause, cause)
+	}
+	p.wantEnd("after the Terminate message " + what)
+	return m
+}
+
+func tagged(op rdmap.Opcode, last bool, stag uint32, to uint64) []byte {
+	return ddp.AppendTagged(nil, &ddp.Tagged{Last: last, ULP: rdmap.Control(op), STag: stag, TO: to})
+}
+
+func untagged(op rdmap.Opcode, last bool, qn, msn, mo uint32) []byte {
+	return ddp.AppendUntagged(nil, &ddp.Untagged{Last: last, ULP: rdmap.Control(op), QN: qn, MSN: msn, MO: mo})
+}
+
+func readRequest(msn uint32, r rdmap.ReadRequest) []byte {
+	return rdmap.AppendReadRequest(untagged(rdmap.OpReadRequest, true, rdmap.QNRead, msn, 0), &r)
+}
+
+// dialRaw connects to a listener and says nothing.
+func dialRaw(t testing.TB, l fabric.Listener) *rawPeer {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &rawPeer{t: t, c: c}
+}
+
+func listen(t testing.TB, p *Provider, attr fabric.ConnAttr) fabric.Listener {
+	t.Helper()
+	l, err := p.Listen(context.Background(), "127.0.0.1:0", attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func acceptNext(t testing.TB, l fabric.Listener) *Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatalf("no connection request: %v", err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*Conn)
+}
+
+func mustAccept(t testing.TB, c *Conn, pd []byte) {
+	t.Helper()
+	if err := c.Accept(context.Background(), pd); err != nil {
+		t.Fatalf("accept: %v", err)
+	}
+}
+
+// underAttack sets up a responder with a scripted initiator. The responder has
+// been accepted and nothing has been sent.
+func underAttack(t testing.TB, p *Provider, attr fabric.ConnAttr, flags mpa.Flags) (*Conn, *rawPeer) {
+	t.Helper()
+	l := listen(t, p, attr)
+	peer := dialRaw(t, l)
+	peer.write(startFrame(mpa.Start{Kind: mpa.Request, Revision: 2, Flags: flags | mpa.FlagEnhanced}, enhanced(mpa.Enhanced{IRD: 4, ORD: 4})))
+	c := acceptNext(t, l)
+	mustAccept(t, c, nil)
+	s, _ := peer.wantFrame("a reply", mpa.Reply)
+	peer.crc = s.Flags&mpa.FlagCRC != 0
+	return c, peer
+}
+
+// scriptedServer is a listener that the test plays, and a Conn that connects to
+// it. connected is what Connect says.
+func scriptedServer(t testing.TB, p *Provider, attr fabric.ConnAttr, pd []byte) (c *Conn, peer *rawPeer, connected <-chan error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fc, err := p.Resolve(context.Background(), l.Addr().String(), attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { fc.Close() })
+	done := make(chan error, 1)
+	go func() { done <- fc.Connect(context.Background(), pd) }()
+	nc, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	return fc.(*Conn), &rawPeer{t: t, c: nc}, done
+}
+
+// connectRaw is scriptedServer with the usual handshake.
+func connectRaw(t testing.TB, p *Provider, attr fabric.ConnAttr) (*Conn, *rawPeer) {
+	t.Helper()
+	c, peer, connected := scriptedServer(t, p, attr, nil)
+	s, pd := peer.wantFrame("a request", mpa.Request)
+	var e mpa.Enhanced
+	mpa.ConsumeEnhanced(pd, &e)
+	peer.crc = s.Flags&mpa.FlagCRC != 0
+	peer.write(startFrame(mpa.Start{Kind: mpa.Reply, Revision: 2, Flags: s.Flags}, enhanced(mpa.Enhanced{IRD: e.ORD, ORD: e.IRD})))
+	if err := <-connected; err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	return c, peer
+}
+
+// drive polls c until it ends, and returns the completions before that.
+func drive(t testing.TB, c *Conn) (wcs []fabric.WC, end *fabric.ConnError) {
+	t.Helper()
+	timer := time.AfterFunc(patience, func() { c.Close() })
+	defer timer.Stop()
+	var wc [8]fabric.WC
+	for {
+		n, err := c.Poll(wc[:])
+		wcs = append(wcs, wc[:n]...)
+		if err != nil {
+			if !errors.As(err, &end) || !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("ended with %T: %v", err, err)
+			}
+			return wcs, end
+		}
+		if n == 0 {
+			c.Wait()
+		}
+	}
+}
+
+// wantViolation drives c until it ends because of what the peer has done.
+func wantViolation(t testing.TB, c *Conn, cause rdmap.Cause) []fabric.WC {
+	t.Helper()
+	wcs, end := drive(t, c)
+	var pe *ProtocolError
+	if !errors.As(end, &pe) || pe.Cause != cause || end.Remote || end.Clean {
+		t.Errorf("ended with %#v (%v), want a *ProtocolError of %v", end, end, cause)
+	}
+	return wcs
+}
+
+func register(t testing.TB, c *Conn, n int, access fabric.Access) fabric.MR {
+	t.Helper()
+	mr, err := c.RegMR(make([]byte, n), access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mr
+}
+
+func postRecv(t testing.TB, c *Conn, bufs ...[]byte) {
+	t.Helper()
+	for i, b := range bufs {
+		if err := c.PostRecv([]fabric.RecvWR{{ID: 100 + uint64(i), SGE: fabric.SGE{Buf: b}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func post(t testing.TB, c *Conn, wrs ...fabric.SendWR) {
+	t.Helper()
+	if err := c.Post(wrs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestScriptedPeer shows how the scripted peer is used.
+func TestScriptedPeer(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	in := make([]byte, 16)
+	postRecv(t, c, in)
+	peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("ping")))
+	if wc := next(t, c); wc.ID != 100 || string(in[:wc.Len]) != "ping" {
+		t.Fatalf("received %+v, %q", wc, in)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: []byte("pong")}}})
+	s := peer.wantSegment("the answer", rdmap.OpSend)
+	if string(s.payload) != "pong" || s.u.MSN != 1 || !s.u.Last {
+		t.Errorf("the answer is %+v", s)
+	}
+	peer.c.Close()
+	if _, end := drive(t, c); !end.Remote || !end.Clean {
+		t.Errorf("ended with %+v, want the peer's orderly end", end)
+	}
+}
+
+// streamPair is an established Conn over a Unix socket, which is cheaper than
+// set-up and good enough for what comes after it.
+func streamPair(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Conn, *rawPeer) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[1]), "peer")
+	nc, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	attr, err = checkAttr(attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := p.newConn(attr)
+	c.passive, c.crc = true, crc
+	own := os.NewFile(uintptr(fds[0]), "conn")
+	rc, err := own.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.sock = socket{f: own, rc: rc, fd: fds[0]}
+	c.maxTagged, c.maxUntagged = 65000, 64992
+	c.laddr, c.raddr = nc.RemoteAddr(), nc.LocalAddr()
+	c.state = stateUp
+	c.up.Store(true)
+	t.Cleanup(func() { c.Close() })
+	return c, &rawPeer{t: t, c: nc, crc: crc}
+}
