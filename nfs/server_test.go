@@ -3,16 +3,14 @@ package nfs
 import (
 	"context"
 	"encoding/binary"
-	"flag"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/leak"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -23,30 +21,7 @@ import (
 // on the loopback interface. The server answers as RFC 1813 says, unless a test
 // overrides a procedure.
 
-// TestMain fails when goroutines are left behind. While fuzzing, the testing
-// package has some of its own.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	fuzzing := flag.Lookup("test.fuzz").Value.String() != ""
-	if code == 0 && !fuzzing && !settled(1) {
-		buf := make([]byte, 1<<20)
-		os.Stderr.Write(buf[:runtime.Stack(buf, true)])
-		os.Stderr.WriteString("goroutines are left behind\n")
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// settled waits until no more than n goroutines are left.
-func settled(n int) bool {
-	for range 200 {
-		if runtime.NumGoroutine() <= n {
-			return true
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return false
-}
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 type memNode struct {
 	id     uint64

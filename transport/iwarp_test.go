@@ -199,8 +199,7 @@ func TestIwarpLong(t *testing.T) {
 	if st := cl.Stats(); st.LongCall != 1 || st.ReplyChunk != 2 {
 		t.Errorf("counters are %+v", st)
 	}
-	var call2 transport.Call
-	call2 = transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
+	call2 := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, 9000)}
 	var re *transport.RDMAError
 	if err := cl.Call(bg, &call2); !errors.As(err, &re) {
 		t.Errorf("a long reply without a chunk: %v", err)

@@ -561,12 +561,7 @@ func checkArena(t *testing.T, c *conn) {
 	}
 }
 
-// server runs a conversation with a server under test, which serves programs.
-func server(t *testing.T, cfg *Config, progs []Program, script func(p *peer, s *Server)) {
-	t.Helper()
-	serverOf(t, newPeer(t), cfg, progs, script)
-}
-
+// serverOf runs a conversation with a server under test, which serves programs.
 func serverOf(t *testing.T, p *peer, cfg *Config, progs []Program, script func(p *peer, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -31,7 +31,7 @@ func Imports(t *Tree) []Finding {
 				switch {
 				case ok && target.Path == room.Path:
 				case ok && slices.Contains(room.May, target.Path), slices.Contains(room.May, "*"):
-				case ok && f.Test() && slices.Contains(room.Tests, target.Path):
+				case ok && f.Test() && (slices.Contains(room.Tests, target.Path) || slices.Contains(testRooms, target.Path)):
 				default:
 					list = append(list, t.finding(f, spec, "%s may not import %s", room.Path, own))
 				}

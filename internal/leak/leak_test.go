@@ -1,0 +1,37 @@
+package leak
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNotices: what is left behind is noticed, and nothing else.
+func TestNotices(t *testing.T) {
+	before := now()
+	var out strings.Builder
+	if !settled(before, 0, &out) {
+		t.Errorf("nothing was left, but: %s", out.String())
+	}
+
+	stop := make(chan struct{})
+	go func() { <-stop }()
+	if settled(before, 0, &out) || !strings.Contains(out.String(), "1 goroutines") {
+		t.Errorf("a goroutine goes unnoticed: %s", out.String())
+	}
+	close(stop)
+	if !settled(before, time.Minute, &out) {
+		t.Error("a goroutine that has ended is counted")
+	}
+
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if descriptors() > 0 && (settled(before, 0, &out) || !strings.Contains(out.String(), "1 descriptors")) {
+		t.Errorf("a descriptor goes unnoticed: %s", out.String())
+	}
+	f.Close()
+}
