@@ -26,6 +26,7 @@ type requester struct {
 	line      waitList  // callers that wait for a slot, first come, first served
 	inLine    []*waiter // waiters not in use
 	completed uint64    // calls completed, for the background leader
+	granted   int       // leader: the same as grant
 	drained   *waiter   // waits for inUse to become zero
 }
 
@@ -385,6 +386,10 @@ func (r *requester) exposes(key uint32) bool {
 func (r *requester) setGrant(n int) {
 	c := r.c
 	n = min(max(n, 1), c.cfg.Credits)
+	if n == r.granted {
+		return
+	}
+	r.granted = n
 	if n+recvSlack > len(c.rbufs) {
 		if err := c.growReceives(n + recvSlack); err != nil {
 			n = max(1, min(n, len(c.rbufs)-recvSlack))

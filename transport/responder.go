@@ -45,7 +45,8 @@ type service interface {
 	dispatch(x *exch)
 }
 
-// An exch is one call being answered. States, guarded by conn.mu:
+// An exch is one call being answered. Its states, which the leader changes, and a
+// service on a goroutine of its own under conn.mu:
 //
 //	free -> pulling -> executing -> (posting) -> replying -> free
 //
@@ -135,14 +136,8 @@ func (r *responder) take(rb *recvBuf) *exch {
 		r.exchs = append(r.exchs, x)
 	}
 	x.rb = rb
-	r.setState(x, exchPulling)
+	x.state = exchPulling
 	return x
-}
-
-func (r *responder) setState(x *exch, s exchState) {
-	r.c.mu.Lock()
-	x.state = s
-	r.c.mu.Unlock()
 }
 
 // call takes a call: its header h, and payload, which is what follows it in rb.
@@ -196,7 +191,7 @@ func (r *responder) proceed(x *exch, p planResult) {
 
 // execute hands a whole call to the service. Leader.
 func (r *responder) execute(x *exch) {
-	r.setState(x, exchExecuting)
+	x.state = exchExecuting
 	x.fast = true
 	r.svc.dispatch(x)
 }
@@ -385,7 +380,7 @@ func (r *responder) sent(x *exch) {
 		r.memory -= len(x.mem.b)
 	}
 	x.release()
-	r.setState(x, exchFree)
+	x.state = exchFree
 	r.free = append(r.free, x)
 	for len(r.memq) > 0 {
 		x := r.memq[0]
@@ -452,12 +447,13 @@ func (x *exch) later() {
 // takeBack takes the exchange back from its service, to build the reply. False
 // means that the connection has ended, and there is nothing to be done.
 func (x *exch) takeBack() bool {
+	if x.fast {
+		return true // the leader, who would end it, is here
+	}
 	c := x.c
 	c.mu.Lock()
 	ended := c.ended
-	if !x.fast {
-		x.state = exchPosting
-	}
+	x.state = exchPosting
 	c.mu.Unlock()
 	if ended {
 		x.abandon()
@@ -477,11 +473,17 @@ func (x *exch) abandon() {
 // posted first: the reply allows the client to send another call. Once the list
 // is queued the exchange is the leader's.
 func (x *exch) post() {
-	c, rb, fast := x.c, x.rb, x.fast
+	c, rb := x.c, x.rb
 	x.rb = nil
-	if rb != nil && fast {
-		c.receiveDone(rb)
-	} else if rb != nil {
+	if x.fast {
+		if rb != nil {
+			c.receiveDone(rb)
+		}
+		x.state = exchReplying
+		c.sq.add(x.wrs) // the leader flushes at the end of its pass
+		return
+	}
+	if rb != nil {
 		x.recv[0] = c.recvWR(rb)
 		_ = c.fc.PostRecv(x.recv[:])
 	}
@@ -494,8 +496,6 @@ func (x *exch) post() {
 	x.state = exchReplying
 	c.sq.add(x.wrs)
 	c.mu.Unlock()
-	if !fast { // the leader flushes at the end of its pass
-		c.sq.post(nil, true)
-		c.arena.drop()
-	}
+	c.sq.post(nil, true)
+	c.arena.drop()
 }
