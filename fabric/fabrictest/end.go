@@ -152,7 +152,7 @@ func disconnectGivesUp(s *scene) {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		s.Errorf("Disconnect from a peer that does not move: %v", err)
 	}
-	s.within("Close", client.Close)
+	client.Close()
 }
 
 // When the peer is gone, every request that is outstanding completes, once,
@@ -233,7 +233,7 @@ func closeUnderLoad(s *scene) {
 		for range round % 25 {
 			closer.WantRecv("a message under load")
 		}
-		s.within("Close under load", closer.Close)
+		closer.Close()
 		other.WantEnd("after the peer's Close under load")
 		closer.WantEnd("after its own Close under load")
 		wg.Wait()
@@ -248,9 +248,9 @@ func closeUnblocksWait(s *scene) {
 		client, server := s.pairAt(l, stage{idle: true})
 		waiting := later(client.Conn.Wait)
 		runtime.Gosched()
-		s.within("Close", client.Close)
+		client.Close()
 		s.wantOver("Wait on a Conn that was closed meanwhile", s.result("Wait", waiting))
-		s.within("Close", server.Close)
+		server.Close()
 	}
 }
 
@@ -262,19 +262,16 @@ func closeAtOnce(s *scene) {
 		client.Receives(10, 64)
 		mr := client.Region(64, writable)
 		client.abandon()
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				if err := client.Conn.Close(); err != nil {
-					s.Errorf("Close by several at once: %v", err)
-				}
-				// Whoever's Close has returned may reuse the memory.
-				if err := mr.Close(); err != nil {
-					s.Errorf("MR.Close after Close: %v", err)
-				}
-			})
+		const closers = 8
+		closed := make(chan error, closers)
+		for range closers {
+			go func() { closed <- errors.Join(client.Conn.Close(), mr.Close()) }()
 		}
-		s.within("Close by several at once", wg.Wait)
+		for range closers {
+			if err := s.result("Close by several at once", closed); err != nil {
+				s.Errorf("Close by several at once: %v", err)
+			}
+		}
 		server.WantEnd("after the peer's Close")
 		client.Close()
 		server.Close()
@@ -288,7 +285,7 @@ func closeBeforeConnect(s *scene) {
 	e := s.endpoint("client", c)
 	e.Region(4096, writable)
 	e.Receives(4, 64)
-	s.within("Close", e.Close)
+	e.Close()
 	s.wantOver("Post after Close", c.Post([]fabric.SendWR{{Op: fabric.OpSend}}))
 	if err := c.Connect(s.ctx(), nil); err == nil {
 		s.Error("a Conn could be connected after Close")
@@ -320,13 +317,9 @@ func afterClose(s *scene) {
 		if _, err := client.Conn.AllocMW(); err == nil {
 			s.Error("a window could be allocated after Close")
 		}
-		s.within("MW.Close after Close", func() { mw.Close() })
+		s.within("MW.Close after Close", mw.Close)
 	}
-	s.within("MR.Close after Close", func() {
-		if err := mr.Close(); err != nil {
-			s.Errorf("MR.Close after Close: %v", err)
-		}
-	})
+	s.within("MR.Close after Close", mr.Close)
 	client.Conn.Wake()
 	client.Conn.Capabilities()
 	client.Conn.PeerPrivateData()
@@ -360,12 +353,8 @@ func afterPeersEnd(s *scene) {
 	server.Close()
 	client.WantEnd("after the peer's Close")
 	s.wantAfterEnd(client)
-	s.within("MR.Close after the end", func() {
-		if err := mr.Close(); err != nil {
-			s.Errorf("MR.Close after the end: %v", err)
-		}
-	})
-	s.within("Close", client.Close)
+	s.within("MR.Close after the end", mr.Close)
+	client.Close()
 }
 
 // Messages that have arrived are not lost to an orderly end behind them, even

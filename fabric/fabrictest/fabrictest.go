@@ -213,11 +213,11 @@ func (s *scene) ctx() context.Context {
 	return ctx
 }
 
-// within runs f, which must return in time.
-func (s *scene) within(what string, f func()) {
+// within runs f, which must return in time, and nil.
+func (s *scene) within(what string, f func() error) {
 	s.Helper()
-	if !returns(s.cfg.Timeout, f) {
-		s.Fatalf("%s has not returned after %v", what, s.cfg.Timeout)
+	if err := s.result(what, later(f)); err != nil {
+		s.Errorf("%s: %v", what, err)
 	}
 }
 

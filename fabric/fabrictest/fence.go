@@ -41,22 +41,14 @@ func revokeByMWClose(s *scene, owner *Endpoint, memory []byte, access fabric.Acc
 	mw := owner.Window()
 	seg := s.bind(owner, mw, SGE(mr, 0, len(memory)), access)
 	return seg, func() {
-		s.within("MW.Close", func() {
-			if err := mw.Close(); err != nil {
-				s.Errorf("MW.Close: %v", err)
-			}
-		})
+		s.within("MW.Close", mw.Close)
 	}
 }
 
 func revokeByMRClose(s *scene, owner *Endpoint, memory []byte, access fabric.Access) (fabric.Segment, func()) {
 	mr := s.register(owner, memory, access|fabric.AccessLocalWrite)
 	return mr.Segment(), func() {
-		s.within("MR.Close", func() {
-			if err := mr.Close(); err != nil {
-				s.Errorf("MR.Close: %v", err)
-			}
-		})
+		s.within("MR.Close", mr.Close)
 	}
 }
 
@@ -229,11 +221,7 @@ func ownReadStops(s *scene) {
 		memory := make([]byte, n)
 		sink := s.register(client, memory, fabric.AccessLocalWrite)
 		client.Post("a Read", get(1, src.Segment(), 0, SGE(sink, 0, n)))
-		s.within("MR.Close", func() {
-			if err := sink.Close(); err != nil {
-				s.Errorf("MR.Close: %v", err)
-			}
-		})
+		s.within("MR.Close", sink.Close)
 		then := bytes.Clone(memory)
 		wc, err := client.NextSend()
 		if err != nil {
@@ -262,11 +250,7 @@ func receiveStops(s *scene) {
 	if err := server.TryPostRecv(fabric.RecvWR{ID: 1, SGE: SGE(mr, 0, 64)}); err != nil {
 		s.Fatalf("post a receive: %v", err)
 	}
-	s.within("MR.Close", func() {
-		if err := mr.Close(); err != nil {
-			s.Errorf("MR.Close: %v", err)
-		}
-	})
+	s.within("MR.Close", mr.Close)
 	wr := client.Message(Pattern(64, 51))
 	client.Post("a message", wr)
 	if wc, _, err := server.NextRecv(); err != nil || wc.Status == fabric.WCSuccess {

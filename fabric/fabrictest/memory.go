@@ -272,12 +272,8 @@ func segment(s *scene) {
 		}
 	}
 	mr := client.Region(4096, readable)
-	s.within("MR.Close", func() {
-		if err := mr.Close(); err != nil {
-			s.Errorf("MR.Close: %v", err)
-		}
-		mr.Close() // harmless
-	})
+	s.within("MR.Close", mr.Close)
+	s.within("a second MR.Close", mr.Close)
 }
 
 // An outrage is a Write or Read that must be refused.
@@ -496,11 +492,7 @@ func handleAfterClose(s *scene) {
 			target: func(victim *Endpoint) (uint32, uint64) {
 				mr := s.register(victim, memory, writable|readable)
 				seg := mr.Segment()
-				s.within("MR.Close", func() {
-					if err := mr.Close(); err != nil {
-						s.Errorf("MR.Close: %v", err)
-					}
-				})
+				s.within("MR.Close", mr.Close)
 				s.register(victim, memory, writable|readable) // may take its place
 				return seg.Handle, seg.Offset
 			},

@@ -550,7 +550,7 @@ func wrongLocalKey(s *scene) {
 		{"the key of a region that is closed", fabric.OpSend, func(e *Endpoint) fabric.SGE {
 			mr := s.register(e, backing[:4096], 0)
 			sge := SGE(mr, 0, 16)
-			s.within("MR.Close", func() { mr.Close() })
+			s.within("MR.Close", mr.Close)
 			return sge
 		}},
 		{"a key of another connection", fabric.OpSend, func(*Endpoint) fabric.SGE {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"runtime"
 	"time"
 
@@ -179,30 +179,32 @@ func postDoesNotWait(s *scene) {
 		}
 		s.postInTime(client, wr)
 	}
-	s.within("Close", client.Close)
+	client.Close()
 }
 
 // Poll returns though there is nothing, and nobody at the other end.
 func pollDoesNotWait(s *scene) {
 	client, server := s.pair(stage{idle: true})
-	s.within("Poll", func() {
+	s.within("Poll", func() error {
 		for _, e := range []*Endpoint{client, server} {
 			for range 100 {
 				if n, err := e.Step(); n != 0 || err != nil {
-					s.Errorf("%s: Poll returned %d, %v on an idle connection", e.Name, n, err)
+					return fmt.Errorf("%s: %d completions (%w) on an idle connection", e.Name, n, err)
 				}
 			}
 		}
+		return nil
 	})
 	src := server.Region(1<<20, readable).Segment()
 	in := client.Region(1<<20, fabric.AccessLocalWrite)
 	client.Post("a Read from a peer that does not move", get(1, src, 0, SGE(in, 0, 1<<20)))
-	s.within("Poll", func() {
+	s.within("Poll", func() error {
 		for range 100 {
 			if _, err := client.Step(); err != nil {
-				s.Errorf("Poll: %v", err)
+				return err
 			}
 		}
+		return nil
 	})
 }
 
@@ -215,39 +217,34 @@ func pollTakesWhatFits(s *scene) {
 	for i := range byte(n) {
 		client.Send("a message", []byte{i})
 	}
-	s.within("Poll and Wait", func() {
+	s.within("Poll and Wait", func() error {
 		var wc [4]fabric.WC
 		if got, err := server.Conn.Poll(nil); got != 0 || err != nil {
-			s.Errorf("Poll of no completions: %d, %v", got, err)
+			return fmt.Errorf("no room, and %d completions (%w)", got, err)
 		}
 		for seen := 0; seen < n; {
 			space := 1 + seen%3
 			got, err := server.Conn.Poll(wc[:space])
 			if err != nil || got > space {
-				s.Errorf("Poll of %d completions: %d, %v", space, got, err)
-				return
+				return fmt.Errorf("room for %d, and %d completions (%w)", space, got, err)
 			}
 			if seen += got; got == 0 {
 				if err := server.Conn.Wait(); err != nil {
-					s.Errorf("Wait: %v", err)
-					return
+					return err
 				}
 			}
 		}
 		if got, err := server.Conn.Poll(wc[:]); got != 0 || err != nil {
-			s.Errorf("Poll after the last completion: %d, %v", got, err)
+			return fmt.Errorf("%d completions (%w) after the last one", got, err)
 		}
+		return nil
 	})
 }
 
 // waitOnce wants Wait to return, and a poll behind it to have the completion.
 func (s *scene) waitOnce(e *Endpoint) {
 	s.Helper()
-	var err error
-	s.within("Wait", func() { err = e.Conn.Wait() })
-	if err != nil {
-		s.Fatalf("%s: Wait: %v", e.Name, err)
-	}
+	s.within("Wait", e.Conn.Wait)
 	if n, err := e.Step(); n == 0 || err != nil {
 		s.Fatalf("%s: Wait returned and Poll has %d completions (%v)", e.Name, n, err)
 	}
@@ -310,24 +307,22 @@ func waitWhileThereIsSomething(s *scene) {
 	client.Send("a message", []byte("one"))
 	client.Send("a message", []byte("two"))
 	for range 5 {
-		s.within("Wait with something to poll", func() {
-			if err := server.Conn.Wait(); err != nil {
-				s.Errorf("Wait: %v", err)
-			}
-		})
+		s.within("Wait with something to poll", server.Conn.Wait)
 	}
 	var wc [1]fabric.WC
-	s.within("Poll and Wait", func() {
+	s.within("Poll and Wait", func() error {
 		for seen := 0; seen < 2; {
 			n, err := server.Conn.Poll(wc[:])
 			if err != nil {
-				s.Errorf("Poll: %v", err)
-				return
+				return err
 			}
 			if seen += n; n == 0 {
-				server.Conn.Wait()
+				if err := server.Conn.Wait(); err != nil {
+					return err
+				}
 			}
 		}
+		return nil
 	})
 }
 
@@ -353,11 +348,7 @@ func wakeBeforeWait(s *scene) {
 	for range 10 {
 		client.Conn.Wake()
 		client.Step() // does not count as a Wait
-		s.within("Wait after Wake", func() {
-			if err := client.Conn.Wait(); err != nil {
-				s.Errorf("Wait that was woken before: %v", err)
-			}
-		})
+		s.within("Wait after Wake", client.Conn.Wait)
 	}
 }
 
@@ -367,7 +358,7 @@ func wakeWakesOnce(s *scene) {
 	for range 3 {
 		client.Conn.Wake()
 		client.Conn.Wake()
-		s.within("Wait after Wake", func() { client.Conn.Wait() })
+		s.within("Wait after Wake", client.Conn.Wait)
 	}
 	// Two Wakes may count for two Waits; of more Waits, some must last.
 	ctx, cancel := context.WithTimeout(s.ctx(), 20*time.Millisecond)
@@ -377,7 +368,10 @@ func wakeWakesOnce(s *scene) {
 		if waits++; waits > 5 {
 			s.Fatal("Wait keeps returning, and there is neither a Wake nor anything to poll")
 		}
-		s.within("WaitContext", func() { fabric.WaitContext(ctx, client.Conn) })
+		err := s.result("WaitContext", later(func() error { return fabric.WaitContext(ctx, client.Conn) }))
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			s.Fatalf("WaitContext: %v", err)
+		}
 	}
 }
 
@@ -420,27 +414,24 @@ func waitSeesEnd(s *scene) {
 	server.Receives(3, 8)
 	client.Close()
 	flushed := 0
-	s.within("Wait until the end", func() {
+	s.within("Wait until the end", func() error {
 		var wc [1]fabric.WC
 		for {
 			n, err := server.Conn.Poll(wc[:])
 			if flushed += n; err != nil {
-				break
+				return nil
 			}
 			if n > 0 {
 				if wc[0].Status == fabric.WCSuccess {
-					s.Error("a receive has succeeded without a message")
+					return errors.New("a receive has succeeded without a message")
 				}
 				continue
 			}
 			if err := server.Conn.Wait(); err != nil {
-				if !errors.Is(err, net.ErrClosed) {
-					s.Errorf("Wait at the end: %v", err)
-				}
 				if n, perr := server.Conn.Poll(wc[:]); n != 0 || perr == nil {
-					s.Errorf("Wait says %v, and Poll %d, %v", err, n, perr)
+					return fmt.Errorf("Wait says %w, and Poll %d, %w", err, n, perr)
 				}
-				break
+				return nil
 			}
 		}
 	})

@@ -1,0 +1,442 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// ErrInjected is what a Fault fails with unless it names an error of its own,
+// and what the end of a connection that a Fault broke unwraps to.
+var ErrInjected = errors.New("fabrictest: injected fault")
+
+// A Point is where a Fault strikes.
+type Point uint8
+
+const (
+	AtResolve    Point = iota // Provider.Resolve
+	AtListen                  // Provider.Listen
+	AtTake                    // Listener.Accept
+	AtConnect                 // Conn.Connect
+	AtAccept                  // Conn.Accept
+	AtRegMR                   // Conn.RegMR
+	AtAllocMW                 // Conn.AllocMW
+	AtPost                    // Conn.Post, a call however long its list
+	AtPostRecv                // Conn.PostRecv, likewise
+	AtCompletion              // a completion that Poll returns
+	points
+)
+
+func (p Point) String() string {
+	names := [points]string{"Resolve", "Listen", "Listener.Accept", "Connect", "Accept",
+		"RegMR", "AllocMW", "Post", "PostRecv", "completion"}
+	if p < points {
+		return names[p]
+	}
+	return fmt.Sprintf("point %d", uint8(p))
+}
+
+// An Action is what a Fault does.
+type Action uint8
+
+const (
+	// Fail lets the call fail, and nothing of it is done. At a completion it
+	// reports the Status of the Fault in place of the real one, and the
+	// connection ends as with an adapter on which a request has failed.
+	Fail Action = iota
+	// Break lets the call through, or the completion, and then ends the
+	// connection: what is outstanding is flushed, the peer sees an end.
+	Break
+)
+
+func (a Action) String() string {
+	if a == Break {
+		return "break"
+	}
+	return "fail"
+}
+
+// A Side says on which Conns a Fault strikes.
+type Side uint8
+
+const (
+	BothSides Side = iota
+	Dialed         // made by Resolve
+	Taken          // made by a listener
+)
+
+// A Fault strikes once, or again and again.
+type Fault struct {
+	At    Point
+	Do    Action
+	Side  Side // Resolve belongs to Dialed, Listen and Listener.Accept to Taken
+	N     int  // at the N-th passage of that point on that side, over all Conns; 0 is 1
+	Every bool // at each N-th passage from then on
+
+	// Err is what the call fails with, and the Cause of the connection's end.
+	// Default: ErrInjected.
+	Err error
+
+	// Status is what a completion fails with. Default: WCGeneralErr.
+	Status fabric.WCStatus
+}
+
+// A Plan is the faults to inject. They count independently of each other; if
+// several strike at once, the first in the list does.
+type Plan []Fault
+
+// A FaultyProvider is a provider with faults by plan. All else is as with the
+// provider in it: nothing is delayed and nothing changes its order.
+type FaultyProvider struct {
+	inner fabric.Provider
+
+	mu     sync.Mutex
+	faults []countedFault
+}
+
+type countedFault struct {
+	Fault
+	seen, struck int
+}
+
+// Faulty wraps p. With an empty plan the wrapper changes nothing.
+func Faulty(p fabric.Provider, plan Plan) *FaultyProvider {
+	f := &FaultyProvider{inner: p}
+	for _, fault := range plan {
+		if fault.N <= 0 {
+			fault.N = 1
+		}
+		if fault.Err == nil {
+			fault.Err = ErrInjected
+		}
+		if fault.Status == fabric.WCSuccess {
+			fault.Status = fabric.WCGeneralErr
+		}
+		f.faults = append(f.faults, countedFault{Fault: fault})
+	}
+	return f
+}
+
+// Struck returns how often the i-th fault of the plan has struck.
+func (f *FaultyProvider) Struck(i int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.faults[i].struck
+}
+
+// pass counts a passage, and returns the fault that strikes at it.
+func (f *FaultyProvider) pass(at Point, side Side) (Fault, bool) {
+	if len(f.faults) == 0 {
+		return Fault{}, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hit := -1
+	for i := range f.faults {
+		c := &f.faults[i]
+		if c.At != at || c.Side != BothSides && c.Side != side {
+			continue
+		}
+		c.seen++
+		if c.seen == c.N || c.Every && c.seen%c.N == 0 {
+			if hit < 0 {
+				hit = i
+			}
+		}
+	}
+	if hit < 0 {
+		return Fault{}, false
+	}
+	f.faults[hit].struck++
+	return f.faults[hit].Fault, true
+}
+
+// Name implements fabric.Provider.
+func (f *FaultyProvider) Name() string { return f.inner.Name() }
+
+// Resolve implements fabric.Provider.
+func (f *FaultyProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	fault, hit := f.pass(AtResolve, Dialed)
+	if hit && fault.Do == Fail {
+		return nil, fault.Err
+	}
+	inner, err := f.inner.Resolve(ctx, addr, attr)
+	if err != nil {
+		return nil, err
+	}
+	c := &faultyConn{Conn: inner, p: f, side: Dialed}
+	c.after(fault, hit)
+	return c, nil
+}
+
+// Listen implements fabric.Provider.
+func (f *FaultyProvider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	fault, hit := f.pass(AtListen, Taken)
+	if hit && fault.Do == Fail {
+		return nil, fault.Err
+	}
+	inner, err := f.inner.Listen(ctx, addr, attr)
+	if err != nil {
+		return nil, err
+	}
+	if hit {
+		inner.Close()
+	}
+	return &faultyListener{inner, f}, nil
+}
+
+type faultyListener struct {
+	fabric.Listener
+	p *FaultyProvider
+}
+
+func (l *faultyListener) Accept(ctx context.Context) (fabric.Conn, error) {
+	fault, hit := l.p.pass(AtTake, Taken)
+	if hit && fault.Do == Fail {
+		return nil, fault.Err
+	}
+	inner, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &faultyConn{Conn: inner, p: l.p, side: Taken}
+	c.after(fault, hit)
+	return c, nil
+}
+
+// A faultyConn keeps account of what is posted, so that it can flush it.
+type faultyConn struct {
+	fabric.Conn
+	p    *FaultyProvider
+	side Side
+
+	// mu is held over posting and over looking at completions, so that the
+	// accounts have what the adapter has, in its order. It comes before the
+	// adapter's own locks and is not held where the adapter waits.
+	mu     sync.Mutex
+	broken *fabric.ConnError
+	sq     []faultyRequest
+	rq     []uint64
+}
+
+type faultyRequest struct {
+	id       uint64
+	op       fabric.WCOpcode
+	signaled bool
+}
+
+// after does what a Fault does behind a call that has succeeded.
+func (c *faultyConn) after(fault Fault, hit bool) {
+	if !hit {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ruin(fault)
+}
+
+// ruin ends the connection. The caller holds c.mu.
+func (c *faultyConn) ruin(fault Fault) {
+	if c.broken != nil {
+		return
+	}
+	c.broken = &fabric.ConnError{Provider: c.p.Name(), Cause: fault.Err}
+	c.Conn.Close() // and so the adapter's memory is the caller's, and Wait returns
+}
+
+// call is a method without a list.
+func (c *faultyConn) call(at Point, do func() error) error {
+	fault, hit := c.p.pass(at, c.side)
+	if hit && fault.Do == Fail {
+		return fault.Err
+	}
+	if err := c.end(); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	c.after(fault, hit)
+	return nil
+}
+
+// end returns the end that a fault has brought about.
+func (c *faultyConn) end() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return c.broken
+	}
+	return nil
+}
+
+func (c *faultyConn) Connect(ctx context.Context, privateData []byte) error {
+	return c.call(AtConnect, func() error { return c.Conn.Connect(ctx, privateData) })
+}
+
+func (c *faultyConn) Accept(ctx context.Context, privateData []byte) error {
+	return c.call(AtAccept, func() error { return c.Conn.Accept(ctx, privateData) })
+}
+
+func (c *faultyConn) RegMR(buf []byte, access fabric.Access) (mr fabric.MR, err error) {
+	err = c.call(AtRegMR, func() (err error) {
+		mr, err = c.Conn.RegMR(buf, access)
+		return err
+	})
+	return mr, err
+}
+
+func (c *faultyConn) AllocMW() (mw fabric.MW, err error) {
+	err = c.call(AtAllocMW, func() (err error) {
+		mw, err = c.Conn.AllocMW()
+		return err
+	})
+	return mw, err
+}
+
+func (c *faultyConn) Post(wrs []fabric.SendWR) error {
+	fault, hit := c.p.pass(AtPost, c.side)
+	if hit && fault.Do == Fail {
+		return fault.Err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return c.broken
+	}
+	if err := c.Conn.Post(wrs); err != nil {
+		return err
+	}
+	for i := range wrs {
+		c.sq = append(c.sq, faultyRequest{wrs[i].ID, completionOf(wrs[i].Op), wrs[i].Flags&fabric.Signaled != 0})
+	}
+	if hit {
+		c.ruin(fault)
+	}
+	return nil
+}
+
+func (c *faultyConn) PostRecv(wrs []fabric.RecvWR) error {
+	fault, hit := c.p.pass(AtPostRecv, c.side)
+	if hit && fault.Do == Fail {
+		return fault.Err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return c.broken
+	}
+	if err := c.Conn.PostRecv(wrs); err != nil {
+		return err
+	}
+	for i := range wrs {
+		c.rq = append(c.rq, wrs[i].ID)
+	}
+	if hit {
+		c.ruin(fault)
+	}
+	return nil
+}
+
+func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
+	if c.end() == nil {
+		n, err := c.Conn.Poll(wc)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.broken == nil {
+			return c.look(wc[:n]), err
+		}
+		// It broke meanwhile: what has completed is told, the rest flushed.
+		if n > 0 {
+			for i := range wc[:n] {
+				c.settled(&wc[i])
+			}
+			return n, nil
+		}
+	} else {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+	}
+	return c.flush(wc)
+}
+
+// look lets completions pass, up to and with the one at which a fault strikes.
+// What it keeps back has not happened and will be flushed.
+func (c *faultyConn) look(wc []fabric.WC) int {
+	for i := range wc {
+		c.settled(&wc[i])
+		fault, hit := c.p.pass(AtCompletion, c.side)
+		if !hit {
+			continue
+		}
+		if fault.Do == Fail {
+			wc[i].Status = fault.Status
+		}
+		c.ruin(fault)
+		return i + 1
+	}
+	return len(wc)
+}
+
+// settled takes a completed request out of the accounts.
+func (c *faultyConn) settled(wc *fabric.WC) {
+	if wc.Op == fabric.WCRecv {
+		c.rq = slices.Delete(c.rq, 0, min(1, len(c.rq)))
+		return
+	}
+	at := slices.IndexFunc(c.sq, func(r faultyRequest) bool {
+		return r.signaled || wc.Status != fabric.WCSuccess && r.id == wc.ID
+	})
+	c.sq = slices.Delete(c.sq, 0, at+1)
+}
+
+// flush completes what is outstanding on a connection that a fault has broken,
+// and tells the end behind it.
+func (c *faultyConn) flush(wc []fabric.WC) (n int, err error) {
+	for ; n < len(wc) && len(c.sq) > 0; n++ {
+		wc[n] = fabric.WC{ID: c.sq[0].id, Op: c.sq[0].op, Status: fabric.WCFlushErr}
+		c.sq = slices.Delete(c.sq, 0, 1)
+	}
+	for ; n < len(wc) && len(c.rq) > 0; n++ {
+		wc[n] = fabric.WC{ID: c.rq[0], Op: fabric.WCRecv, Status: fabric.WCFlushErr}
+		c.rq = slices.Delete(c.rq, 0, 1)
+	}
+	if n == 0 && len(c.sq) == 0 && len(c.rq) == 0 {
+		return 0, c.broken
+	}
+	return n, nil
+}
+
+func (c *faultyConn) Wait() error {
+	if c.end() == nil {
+		err := c.Conn.Wait()
+		if c.end() == nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sq) == 0 && len(c.rq) == 0 {
+		return c.broken
+	}
+	return nil
+}
+
+func (c *faultyConn) Disconnect(ctx context.Context) error {
+	if err := c.end(); err != nil {
+		return err
+	}
+	return c.Conn.Disconnect(ctx)
+}
+
+func (c *faultyConn) Close() error {
+	err := c.Conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sq, c.rq = nil, nil
+	return err
+}
