@@ -95,12 +95,12 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 		kick := x.kick
 		x.kick = false
 		c.rxMu.Unlock()
+		if kick {
+			c.kick()
+		}
 		if f != nil {
 			c.end(f)
 			return true
-		}
-		if kick {
-			c.kick()
 		}
 		if empty {
 			return true

@@ -36,7 +36,7 @@ type batch struct {
 	niov, pos int // elements filled, and written
 	na, run   int // arena bytes used, and where those not in iov yet begin
 	bytes     int
-	blocked   bool   // the socket has been full since it was built
+	blocked   bool   // it has had to wait since it was built
 	more      bool   // there was more to send when it was full
 	responses int    // Reads of the peer whose last byte is in here
 	exposes   bool   // memory lent to the peer is in here
@@ -119,7 +119,7 @@ func (c *Conn) unlockTx() {
 // pump sends what can be sent. The caller holds txMu.
 func (c *Conn) pump() *failure {
 	t := &c.tx
-	if t.dead || t.writer || c.held.Load() || c.txBroken.Load() {
+	if t.dead || t.writer || c.txBroken.Load() {
 		return nil
 	}
 	blocked, f := c.flush()
@@ -587,11 +587,12 @@ func (c *Conn) lastWords(f *failure) (silent bool) {
 	if !f.term || c.txBroken.Load() || c.fin.Load() {
 		return false
 	}
-	if t.b != nil {
+	if t.b != nil && !c.held.Load() {
 		// A Terminate message fits between two FPDUs only.
 		if blocked, g := c.write(t.b); blocked || g != nil {
 			return false
 		}
+		c.settle(t.b)
 	}
 	c.sendTerminate(f)
 	return false
