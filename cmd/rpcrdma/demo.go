@@ -42,6 +42,7 @@ const demoTime = 5 * time.Minute
 type demo struct {
 	from     []string
 	parallel int
+	largest  int64 // generated file
 	flip     bool
 
 	command string // this executable
@@ -73,6 +74,7 @@ func newDemo() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&d.from, "from", nil, "put a copy of `DIR` into the tree; may be given several times")
 	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
+	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")
 	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be noticed")
 	return cmd
 }
@@ -142,11 +144,14 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 		}
 	}
 	sizes := filepath.Join(source, "sizes")
-	fmt.Fprintf(d.out, "generating %d files of 0 to %s\n", len(demoSizes), binarySize(slices.Max(demoSizes)))
+	fmt.Fprintf(d.out, "generating files of 0 to %s\n", binarySize(min(d.largest, slices.Max(demoSizes))))
 	if err := os.MkdirAll(sizes, 0o777); err != nil {
 		return err
 	}
 	for i, size := range demoSizes {
+		if size > d.largest {
+			continue
+		}
 		f, err := os.Create(filepath.Join(sizes, fmt.Sprintf("%d.bin", size)))
 		if err != nil {
 			return err

@@ -76,10 +76,7 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 			return &nfs.NameError{Name: name}
 		}
 	}
-	if dir == "" {
-		dir = "."
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := os.OpenRoot(filepath.Clean(dir))
 	if err != nil {
 		return err
 	}

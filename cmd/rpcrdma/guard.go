@@ -2,7 +2,7 @@ package main
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -181,6 +181,8 @@ func (g *guard) serveConn(conn net.Conn, parallel int) error {
 			writing.Lock()
 			_, err := conn.Write(reply)
 			writing.Unlock()
+			putRecord(reply)
+			putRecord(record)
 			if err != nil {
 				conn.Close() // which ends the loop, too
 			}
@@ -189,10 +191,10 @@ func (g *guard) serveConn(conn net.Conn, parallel int) error {
 	}
 }
 
-// readRecord reads a record and returns it as one fragment, with its mark.
+// readRecord reads a record and returns it as one fragment, with its mark. Memory is
+// taken as data arrives, and not for the asking.
 func readRecord(r io.Reader) ([]byte, error) {
-	var record bytes.Buffer
-	record.Write(make([]byte, oncrpc.RecordMarkSize))
+	record := getRecord(512)[:oncrpc.RecordMarkSize]
 	for last := false; !last; {
 		var mark [oncrpc.RecordMarkSize]byte
 		if _, err := io.ReadFull(r, mark[:]); err != nil {
@@ -200,21 +202,27 @@ func readRecord(r io.Reader) ([]byte, error) {
 		}
 		var size uint32
 		size, last, _ = oncrpc.ConsumeRecordMark(mark[:])
-		if int64(record.Len())+int64(size) > maxRecord {
+		if int64(len(record))+int64(size) > maxRecord {
 			return nil, fmt.Errorf("a call of more than %d bytes", maxRecord)
 		}
 		if size == 0 && !last {
 			return nil, errors.New("an empty fragment")
 		}
-		// Memory is taken as data arrives, and not for the asking.
-		record.Grow(min(int(size), 64<<10) + bytes.MinRead)
-		if _, err := io.CopyN(&record, r, int64(size)); err != nil {
-			return nil, noEOF(err)
+		for left := int(size); left > 0; {
+			n := min(left, largeRecord)
+			if len(record)+n > cap(record) {
+				record = append(getRecord(len(record)+n), record...)
+			}
+			at := len(record)
+			record = record[:at+n]
+			if _, err := io.ReadFull(r, record[at:]); err != nil {
+				return nil, noEOF(err)
+			}
+			left -= n
 		}
 	}
-	b := record.Bytes()
-	binary.BigEndian.PutUint32(b, oncrpc.LastFragment|uint32(len(b)-oncrpc.RecordMarkSize))
-	return b, nil
+	binary.BigEndian.PutUint32(record, oncrpc.LastFragment|uint32(len(record)-oncrpc.RecordMarkSize))
+	return record, nil
 }
 
 // noEOF is err where an end of input comes too early.
@@ -299,10 +307,11 @@ func (g *guard) answer(h *oncrpc.CallHeader, record []byte, at int) []byte {
 		n, err = oncrpc.ConsumeReply(reply[oncrpc.RecordMarkSize:], &r)
 	}
 	switch {
-	case err != nil || r.XID != h.XID:
-		g.log.Error("NFS server failed", "proc", h.Proc, "err", err)
+	case err != nil || r.XID != h.XID || r.Err() != nil:
+		// What the library says instead has the numbers of other errors.
+		g.log.Error("NFS server failed", "prog", h.Prog, "proc", h.Proc, "err", cmp.Or(err, r.Err()))
 		return refuse(oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr})
-	case r.Err() != nil || c == nil:
+	case c == nil:
 		return reply
 	}
 	results := reply[oncrpc.RecordMarkSize+n:]
@@ -332,7 +341,10 @@ func mountCall(proc uint32, args []byte) (results []byte, done bool, err error) 
 	switch proc {
 	case nfs.MountProcMnt, nfs.MountProcUmnt:
 		var dir nfs.DirPath
-		dir.Decode(&d)
+		if dir.Decode(&d); dir == "" && proc == nfs.MountProcMnt {
+			res := nfs.MntRes{Status: nfs.MountNoEnt} // the library wants a path
+			results, done = res.Append(nil), true
+		}
 	case nfs.MountProcDump:
 		var res nfs.DumpRes // nobody keeps a list
 		results, done = res.Append(nil), true

@@ -52,7 +52,8 @@ func newLane(e *export, listings *listings, verifier [8]byte) *lane {
 var errLane = errors.New("the NFS server closed its connection")
 
 // call has a call executed and returns the reply, both with their record marks.
-// Only the lane's current user may call it.
+// The reply is the caller's, who gives it back with putRecord. Only the lane's
+// current user may call it.
 func (l *lane) call(record []byte) ([]byte, error) {
 	l.view.err = nil
 	select {
@@ -86,7 +87,7 @@ func (l *lane) Read(b []byte) (int, error) {
 func (l *lane) Write(b []byte) (int, error) {
 	if len(l.out) == 0 && len(b) >= oncrpc.RecordMarkSize {
 		size, _, _ := oncrpc.ConsumeRecordMark(b)
-		l.out = make([]byte, 0, oncrpc.RecordMarkSize+int(size))
+		l.out = getRecord(oncrpc.RecordMarkSize + int(size))
 	}
 	l.out = append(l.out, b...)
 	size, _, n := oncrpc.ConsumeRecordMark(l.out)
@@ -100,6 +101,33 @@ func (l *lane) Write(b []byte) (int, error) {
 		return len(b), nil
 	case <-l.closed:
 		return 0, net.ErrClosed
+	}
+}
+
+// Large records come and go too fast to leave them to the garbage collector.
+const (
+	largeRecord = 64 << 10 // bytes
+	recordRoom  = 4 << 10  // for headers, on top of a power of two
+)
+
+var records sync.Pool // *[]byte of transferSize and recordRoom, or more
+
+// getRecord returns an empty slice with room for n bytes.
+func getRecord(n int) []byte {
+	if n >= largeRecord {
+		if b, ok := records.Get().(*[]byte); ok && cap(*b) >= n {
+			return (*b)[:0]
+		}
+		return make([]byte, 0, max(n, transferSize+recordRoom))
+	}
+	return make([]byte, 0, n)
+}
+
+// putRecord takes memory back that getRecord returned, or other memory. Nobody may
+// use it any more.
+func putRecord(b []byte) {
+	if cap(b) >= transferSize+recordRoom {
+		records.Put(&b)
 	}
 }
 

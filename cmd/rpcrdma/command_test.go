@@ -1,0 +1,303 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// asCommand in the environment makes the test binary the command itself, so that
+// tests run real processes.
+const asCommand = "RPCRDMA_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	os.Setenv(asCommand, "1")
+	os.Exit(leak.Main(m))
+}
+
+// testTimeout bounds every wait, so that a test that hangs says where.
+const testTimeout = time.Minute
+
+// A result is what a command has done.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// command returns the command with arguments, ready to start.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // prints stacks
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// runCommand runs the command to its end.
+func runCommand(t *testing.T, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	cmd := command(ctx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// mustRun runs a command that must succeed and say nothing about it on standard
+// error.
+func mustRun(t *testing.T, args ...string) string {
+	t.Helper()
+	r := runCommand(t, args...)
+	if r.status != 0 || r.stderr != "" {
+		t.Fatalf("rpcrdma %s: status %d\n%s", strings.Join(args, " "), r.status, r.stderr)
+	}
+	return r.stdout
+}
+
+// mustFail runs a command that must fail with status and one line on standard error
+// that contains text.
+func mustFail(t *testing.T, status int, text string, args ...string) {
+	t.Helper()
+	r := runCommand(t, args...)
+	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+	if status == 2 {
+		lines = lines[:len(lines)-1] // where help is
+	}
+	if r.status != status || len(lines) != 1 || !strings.HasPrefix(lines[0], "rpcrdma: ") || !strings.Contains(lines[0], text) {
+		t.Errorf("rpcrdma %s: status %d, want %d and one line with %q:\n%s", strings.Join(args, " "), r.status, status, text, r.stderr)
+	}
+}
+
+// A testServer is a serve command.
+type testServer struct {
+	cmd    *exec.Cmd
+	addr   string // HOST:PORT
+	tcp    string // HOST:PORT, with --tcp-addr
+	stderr bytes.Buffer
+	rest   chan string // of standard output, at the end
+	once   sync.Once
+	result error
+}
+
+func (s *testServer) url(path string) string { return "nfs://" + s.addr + path }
+
+var tcpAddr = regexp.MustCompile(`and (\S+) \(tcp\)`)
+
+// startServer runs serve until the test ends, when it must stop in order.
+func startServer(t *testing.T, args ...string) *testServer {
+	t.Helper()
+	s := &testServer{rest: make(chan string, 1)}
+	s.cmd = command(context.Background(), append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...)
+	s.cmd.Stderr = &s.stderr
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Errorf("serve: %v\n%s", err, &s.stderr)
+		}
+	})
+	r := bufio.NewReader(out)
+	line, err := r.ReadString('\n')
+	match := listening.FindStringSubmatch(line)
+	if err != nil || match == nil {
+		t.Fatalf("serve says %q, %v\n%s", line, err, &s.stderr)
+	}
+	s.addr = match[1]
+	if match := tcpAddr.FindStringSubmatch(line); match != nil {
+		s.tcp = match[1]
+	}
+	go func() {
+		rest, _ := io.ReadAll(r)
+		s.rest <- string(rest)
+	}()
+	return s
+}
+
+// stop asks the server to end, and returns how it did.
+func (s *testServer) stop() error {
+	s.once.Do(func() {
+		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			s.result = err
+			return
+		}
+		late := time.AfterFunc(testTimeout, func() { s.cmd.Process.Signal(syscall.SIGQUIT) })
+		defer late.Stop()
+		s.rest <- <-s.rest // Wait closes the pipe
+		s.result = s.cmd.Wait()
+	})
+	return s.result
+}
+
+// dialNFS connects a client in this process.
+func (s *testServer) dialNFS(t *testing.T) *nfs.Client {
+	t.Helper()
+	c, err := nfs.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// root mounts the export.
+func root(t *testing.T, c *nfs.Client) nfs.FileHandle {
+	t.Helper()
+	fh, err := c.Mnt(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fh
+}
+
+// writeFiles makes a tree. A name that ends in a slash is a directory, contents
+// that begin with "-> " are a link's.
+func writeFiles(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if target, ok := strings.CutPrefix(text, "-> "); ok {
+			err = os.Symlink(target, path)
+		} else if strings.HasSuffix(name, "/") {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			err = os.WriteFile(path, []byte(text), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantTree compares what is below two directories: names, types, permissions,
+// contents.
+func wantTree(t *testing.T, got, want string) {
+	t.Helper()
+	g, w := describe(t, got), describe(t, want)
+	for name := range w {
+		if g[name] != w[name] {
+			t.Errorf("%s: %.60q, want %.60q", name, g[name], w[name])
+		}
+	}
+	for name := range g {
+		if _, ok := w[name]; !ok {
+			t.Errorf("%s should not be there: %.60q", name, g[name])
+		}
+	}
+}
+
+func describe(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	tree := make(map[string]string)
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		var data []byte
+		switch {
+		case info.Mode().IsRegular():
+			data, err = os.ReadFile(path)
+		case info.Mode().Type() == os.ModeSymlink:
+			var target string
+			target, err = os.Readlink(path)
+			data = []byte(target)
+		}
+		rel, _ := filepath.Rel(dir, path)
+		tree[rel] = info.Mode().String() + " " + string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// decodeJSON decodes output that must be one object.
+func decodeJSON[T any](t *testing.T, out string) T {
+	t.Helper()
+	var v T
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		t.Errorf("more than one object in\n%s", out)
+	}
+	return v
+}
+
+// A proxy stands between a client and a server. After limit bytes from the server
+// it passes on nothing any more: it cuts the connection or keeps silent.
+type proxy struct {
+	addr    string
+	reached chan struct{} // closed at the limit
+}
+
+func startProxy(t *testing.T, to string, limit int64, cut bool) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{addr: l.Addr().String(), reached: make(chan struct{})}
+	var wg sync.WaitGroup
+	end := make(chan struct{})
+	t.Cleanup(func() {
+		l.Close()
+		close(end)
+		wg.Wait()
+	})
+	wg.Go(func() {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		server, err := net.Dial("tcp", to)
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		wg.Go(func() { io.Copy(server, client); server.Close() })
+		io.CopyN(client, server, limit)
+		close(p.reached)
+		if !cut {
+			<-end
+		}
+	})
+	return p
+}
