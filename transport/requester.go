@@ -266,7 +266,11 @@ func (s *slot) results() error {
 		return nil
 	}
 	call.Results = call.store[n:]
-	return call.Reply.Err()
+	err = call.Reply.Err()
+	if refused, ok := err.(*oncrpc.RPCError); ok {
+		refused.Prog, refused.Vers, refused.Proc = call.Prog, call.Vers, call.Proc
+	}
+	return err
 }
 
 // cancel ends a call whose caller does not wait for the reply any more. It
