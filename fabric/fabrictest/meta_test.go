@@ -282,6 +282,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 		"Message/PostersAtOnce":      "looks for races, which a model behind one lock has not",
 		"Progress/WritesBothWays":    "looks for a lock-up of both drivers, which a model behind one lock has not",
 		"Progress/ReadsBothWays":     "likewise",
+		"Progress/BurstsBothWays":    "likewise",
 		"Progress/WaitForCompletion": "has nothing to wait for where requests are carried out by Post",
 	}
 	shown := map[string]bool{}

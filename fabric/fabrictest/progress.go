@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"time"
 
@@ -18,6 +19,7 @@ func progressChecks() []check {
 		{"ReadsBothWays", func(s *scene) { bothWays(s, fabric.OpRead, false) }},
 		{"ReadsBothWaysOneGoroutine", func(s *scene) { bothWays(s, fabric.OpRead, true) }},
 		{"SendsBothWaysOneGoroutine", sendsBothWays},
+		{"BurstsBothWays", burstsBothWays},
 		{"PostDoesNotWait", postDoesNotWait},
 		{"PollDoesNotWait", pollDoesNotWait},
 		{"PollTakesWhatFits", pollTakesWhatFits},
@@ -162,6 +164,44 @@ func sendsBothWays(s *scene) {
 			e.WantMessage("one of many messages", Pattern(size, uint64(2*m+1-i)))
 		}
 	}
+}
+
+// Bursts that come while an earlier one is under way are not forgotten, however
+// full things are at that moment: nothing comes behind a burst that would remind
+// the adapter of it.
+func burstsBothWays(s *scene) {
+	const n, size = 12, 2 << 20
+	client, server := s.pair(stage{})
+	ends := []*Endpoint{client, server}
+	var put1, get1 [2]fabric.Segment
+	var out, in [2]fabric.MR
+	for i, e := range ends {
+		put1[i] = e.Region(size, writable).Segment()
+		get1[i] = e.Region(size, readable).Segment()
+		out[i], in[i] = e.Region(size, 0), e.Region(size, fabric.AccessLocalWrite)
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	for round := range repeat(100) {
+		var posted [2][]fabric.SendWR
+		for i := range ends {
+			for id := range uint64(1 + rng.IntN(n)) {
+				wr := get(id, get1[1-i], 0, SGE(in[i], 0, size>>rng.IntN(4)))
+				if rng.IntN(3) == 0 {
+					wr = put(id, put1[1-i], 0, SGE(out[i], 0, size>>rng.IntN(4)))
+				}
+				posted[i] = append(posted[i], wr)
+			}
+		}
+		for i, e := range ends {
+			e.Post("a burst", posted[i]...)
+		}
+		for i, e := range ends {
+			for id := range posted[i] {
+				e.WantSent(fmt.Sprintf("part of burst %d", round), uint64(id))
+			}
+		}
+	}
+	s.exchange("behind many bursts", client, server)
 }
 
 // Post returns though the peer takes nothing, however much there is.
