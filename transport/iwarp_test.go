@@ -477,3 +477,39 @@ func TestIwarpPull(t *testing.T) {
 		t.Errorf("%d of 3000 replies invalidated", st.Invalidated)
 	}
 }
+
+// TestIwarpPush: many large results at once, from goroutines, so that the server's
+// socket is full while more is posted.
+func TestIwarpPush(t *testing.T) {
+	w := start(t, iwarp.Config{}, nil)
+	rounds := 30
+	if testing.Short() {
+		rounds = 5
+	}
+	for range rounds {
+		cl := w.dial(t, nil)
+		var wg sync.WaitGroup
+		for g := range 16 {
+			wg.Go(func() {
+				buf, want := make([]byte, 1<<20), make([]byte, 1<<20)
+				fill(want, uint32(g))
+				call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: buf}}}
+				for range 10 {
+					call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args[:0], 1<<20), uint32(g))
+					ctx, cancel := context.WithTimeout(bg, time.Minute)
+					err := cl.Call(ctx, &call)
+					cancel()
+					if err != nil {
+						t.Errorf("%v; client %+v, server %+v", err, cl.Stats(), w.server.Stats())
+						return
+					}
+					if !bytes.Equal(buf, want) {
+						t.Error("wrong data")
+					}
+				}
+			})
+		}
+		wg.Wait()
+		cl.Close()
+	}
+}
