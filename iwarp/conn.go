@@ -72,6 +72,7 @@ type Conn struct {
 	err          *fabric.ConnError  // since stateOver
 	quiet        bool               // Disconnect has begun: no more posts
 	doorbells    uint64
+	unsent       bool      // a batch has not left entirely
 	writing      bool      // a batch is being written, and not accounted for yet
 	wrote        sync.Cond // writing has become false
 	queues
@@ -501,7 +502,7 @@ func (c *Conn) drainDone() bool {
 func (c *Conn) idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sq.len() == 0 && c.irq.len() == 0
+	return c.sq.len() == 0 && c.irq.len() == 0 && !c.unsent
 }
 
 // Close implements fabric.Conn.

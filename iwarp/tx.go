@@ -38,9 +38,23 @@ type batch struct {
 	bytes     int
 	blocked   bool   // it has had to wait since it was built
 	more      bool   // there was more to send when it was full
-	responses int    // Reads of the peer whose last byte is in here
 	exposes   bool   // memory lent to the peer is in here
 	sqDone    uint64 // send queue entries before this have left when it has
+
+	// resp lists the Reads of the peer whose last byte is in here: n of them
+	// have no memory from element end on.
+	resp  [batchIOV]struct{ end, n uint16 }
+	nresp int
+}
+
+// addResponse notes that a response ends here.
+func (b *batch) addResponse() {
+	end := uint16(b.niov) // its memory is in front of this element
+	if b.nresp == 0 || b.resp[b.nresp-1].end != end {
+		b.resp[b.nresp].end, b.resp[b.nresp].n = end, 0
+		b.nresp++
+	}
+	b.resp[b.nresp-1].n++
 }
 
 // closeRun makes an element of the arena bytes that are in none.
@@ -142,6 +156,8 @@ func (c *Conn) writer() {
 	c.tx.writer = false
 	f := c.tx.failed
 	c.tx.failed = nil
+	// What was posted while the writer was at work has relied on it.
+	c.txPending.Store(true)
 	c.unlockTx()
 	if f != nil {
 		c.endSending(f)
@@ -155,7 +171,6 @@ func (c *Conn) writeStep(uintptr) bool {
 	blocked, f := c.flush()
 	if !blocked {
 		c.tx.failed = f
-		c.tx.writer = false
 	}
 	c.unlockTx()
 	return !blocked
@@ -184,18 +199,17 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 			t.b = c.p.getBatch()
 			c.build(t.b)
 		}
-		c.mu.Lock()
-		c.writing = true
-		c.mu.Unlock()
-		blocked, f := c.write(t.b)
-		if blocked || f != nil {
-			c.mu.Lock()
-			c.stopWriting()
-			c.mu.Unlock()
+		if t.b.niov > 0 && c.held.Load() {
+			// Binds and invalidations take effect, but nothing is sent until
+			// the peer has.
+			t.b.blocked = true
+			return false, nil
+		}
+		if blocked, f := c.write(t.b); blocked || f != nil {
 			return blocked, f
 		}
 		c.settle(t.b)
-		more := t.b.more
+		more := t.b.more || t.b.blocked
 		c.releaseBatch()
 		if t.local != nil {
 			f, t.local = t.local, nil
@@ -226,12 +240,21 @@ func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 		// can stand for the rest of its FPDU, so the stream ends inside it.
 		return false, &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}}
 	}
+	if b.pos < b.niov {
+		c.mu.Lock()
+		c.unsent, c.writing = true, true
+		c.mu.Unlock()
+		c.spoke.Store(true)
+	}
 	for b.pos < b.niov {
-		if !c.spoke.Load() {
-			c.spoke.Store(true)
-		}
 		t.stats.writev++
 		n, err := writev(c.sock.fd, b.iov[b.pos:b.niov])
+		if err != nil {
+			c.mu.Lock()
+			c.answered(b)
+			c.stopWriting()
+			c.mu.Unlock()
+		}
 		if err == errAgain {
 			t.stats.full++
 			b.blocked = true
@@ -253,6 +276,19 @@ func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 		}
 	}
 	return false, nil
+}
+
+// answered drops the Reads of the peer for which no memory will be read any
+// more. What comes from the peer after it has all of a response must find the
+// Read gone, also when the rest of the batch is still waiting. The caller holds
+// mu.
+func (c *Conn) answered(b *batch) {
+	k := 0
+	for k < b.nresp && int(b.resp[k].end) <= b.pos {
+		c.irq.drop(int(b.resp[k].n))
+		k++
+	}
+	b.nresp = copy(b.resp[:], b.resp[k:b.nresp])
 }
 
 // leave reports whether all memory that b has still to read may still be read.
@@ -278,11 +314,12 @@ func (c *Conn) stopWriting() {
 // settle accounts for a batch that has left.
 func (c *Conn) settle(b *batch) {
 	c.mu.Lock()
+	c.unsent = false
+	c.answered(b)
 	c.stopWriting()
 	before := c.cq.tail
 	c.written = b.sqDone
 	c.retire()
-	c.irq.drop(b.responses)
 	tell := c.cq.tail != before
 	if c.drain.Load() {
 		tell = tell || c.sq.len() == 0 && c.irq.len() == 0
@@ -563,7 +600,7 @@ func (c *Conn) segment(b *batch) {
 		c.mu.Lock()
 		c.irqNext++
 		c.mu.Unlock()
-		b.responses++
+		b.addResponse()
 		return
 	}
 	if !tagged {
@@ -635,6 +672,6 @@ func (c *Conn) releaseBatch() {
 	c.tx.b = nil
 	clear(b.iov[:b.niov])
 	b.niov, b.pos, b.na, b.run, b.bytes = 0, 0, 0, 0, 0
-	b.blocked, b.more, b.exposes, b.responses, b.sqDone = false, false, false, 0, 0
+	b.blocked, b.more, b.exposes, b.nresp, b.sqDone = false, false, false, 0, 0
 	c.p.batches.Put(b)
 }

@@ -162,7 +162,9 @@ func TestViolations(t *testing.T) {
 		{name: "Send number 0", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush, script: one(send(true, 0, 0))},
 		{name: "Send number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush, script: one(send(true, 2, 0))},
 		{name: "Send number 1 again", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCSuccess, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte { return [][]byte{p.fpdu(send(true, 1, 0)), p.fpdu(send(true, 1, 0))} }},
+			script: func(g *target, p *rawPeer) [][]byte {
+				return [][]byte{p.fpdu(send(true, 1, 0)), p.fpdu(send(true, 1, 0))}
+			}},
 		{name: "Read Request number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush,
 			script: one(readRequest(2, rdmap.ReadRequest{}))},
 		{name: "Send that begins in the middle", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: flush, script: one(send(true, 1, 4), garbage[:4])},

@@ -1,0 +1,729 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/ddp"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
+	"github.com/rpcrdma/rpcrdma/proto/rdmap"
+)
+
+// poll takes what is there.
+func poll(t testing.TB, c *Conn) []fabric.WC {
+	t.Helper()
+	var wc [16]fabric.WC
+	n, err := c.Poll(wc[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]fabric.WC(nil), wc[:n]...)
+}
+
+// pollUntil polls until ok.
+func pollUntil(t testing.TB, c *Conn, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%s has not come about", what)
+		}
+		poll(t, c)
+	}
+}
+
+// TestFenceInSegment: memory is taken back in the middle of an FPDU that is
+// being placed. The rest of it goes nowhere.
+func TestFenceInSegment(t *testing.T) {
+	const size = 60000
+	for _, how := range []string{"OpLocalInv", "MW.Close", "MR.Close", "MR.Close under a window"} {
+		t.Run(how, func(t *testing.T) {
+			p := New(Config{})
+			c, peer := underAttack(t, p, fabric.ConnAttr{}, 0)
+			mem := make([]byte, size)
+			mr, err := c.RegMR(mem, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seg := mr.Segment()
+			var mw fabric.MW
+			if how != "MR.Close" {
+				if mw, err = c.AllocMW(); err != nil {
+					t.Fatal(err)
+				}
+				key := mr.LKey()
+				if how == "MW.Close" {
+					key = fabric.LocalDMAKey
+				}
+				if seg, err = mw.Prepare(fabric.SGE{Buf: mem, LKey: key}, fabric.AccessRemoteWrite); err != nil {
+					t.Fatal(err)
+				}
+				post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+			}
+			f := peer.fpdu(tagged(rdmap.OpWrite, true, seg.Handle, seg.Offset), bytes.Repeat([]byte{1}, size))
+			peer.write(f[:size/2])
+			pollUntil(t, c, "the first half", func() bool { return c.Stats().RxBytes == size/2 })
+			switch how {
+			case "OpLocalInv":
+				post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
+				if wc := next(t, c); wc.ID != 3 || wc.Status != fabric.WCSuccess || wc.Op != fabric.WCLocalInv {
+					t.Fatalf("invalidated with %+v", wc)
+				}
+			case "MW.Close":
+				mw.Close()
+			default:
+				mr.Close()
+			}
+			had := bytes.Count(mem, []byte{1})
+			if had == 0 || had > size/2 {
+				t.Fatalf("%d bytes placed by the first half", had)
+			}
+			clear(mem)
+			peer.write(f[size/2:])
+			wantViolation(t, c, ddpTagged(ddp.TaggedInvalidSTag))
+			if n := bytes.Count(mem, []byte{1}); n > 0 {
+				t.Errorf("%d bytes placed after the fence", n)
+			}
+			m := peer.wantTerminate("after writing to memory that was taken back", ddpTagged(ddp.TaggedInvalidSTag))
+			if !bytes.Equal(m.DDP, f[2:16]) {
+				t.Errorf("the Terminate message quotes %x", m.DDP)
+			}
+		})
+	}
+}
+
+// TestFenceInResponse: memory is taken back while a Read of the peer is being
+// answered and the peer does not take the answer. What it gets later is from
+// before.
+func TestFenceInResponse(t *testing.T) {
+	const size = 16 << 20
+	for _, how := range []string{"MW.Close", "MR.Close"} {
+		t.Run(how, func(t *testing.T) {
+			c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+			mem := bytes.Repeat([]byte{1}, size)
+			mr, err := c.RegMR(mem, fabric.AccessRemoteRead)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mw, err := c.AllocMW()
+			if err != nil {
+				t.Fatal(err)
+			}
+			seg, err := mw.Prepare(fabric.SGE{Buf: mem, LKey: mr.LKey()}, fabric.AccessRemoteRead)
+			if err != nil {
+				t.Fatal(err)
+			}
+			post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+			peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
+			pollUntil(t, c, "a full socket", func() bool { return c.Stats().Writers > 0 })
+			if how == "MW.Close" {
+				mw.Close()
+			} else {
+				mr.Close()
+			}
+			for i := range mem {
+				mem[i] = 2
+			}
+			type result struct {
+				got []byte
+				err error
+			}
+			read := make(chan result)
+			go func() {
+				got, err := io.ReadAll(peer.c)
+				read <- result{got, err}
+			}()
+			_, end := drive(t, c)
+			if !errors.Is(end, ErrRevoked) || end.Remote || end.Clean {
+				t.Errorf("ended with %v, want ErrRevoked", end)
+			}
+			c.Close()
+			r := <-read
+			// Headers may hold a 2, but not a row of them.
+			if i := bytes.Index(r.got, bytes.Repeat([]byte{2}, 16)); i >= 0 {
+				t.Errorf("byte %d of what the peer got is from after the fence", i)
+			}
+			if len(r.got) >= size {
+				t.Errorf("the peer got %d bytes", len(r.got))
+			}
+		})
+	}
+}
+
+// TestLocalInvBehindResponse: an invalidation in the send queue waits for the
+// Read that is being answered from the same batch.
+func TestLocalInvBehindResponse(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	mw, _ := c.AllocMW()
+	mem := make([]byte, 4096)
+	seg, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+	peer.write(peer.fpdu(tagged(rdmap.OpWrite, true, 0, 0)))
+	pollUntil(t, c, "the first FPDU", func() bool { return c.Stats().RxFPDUs == 1 })
+	// Take the sending side, so that the request and the invalidation meet.
+	c.txMu.Lock()
+	post(t, c, fabric.SendWR{ID: 5, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
+	c.tx.turn = true // the response goes first
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: 4096, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
+	var wc [1]fabric.WC
+	for {
+		c.Poll(wc[:])
+		c.mu.Lock()
+		n := c.irq.len()
+		c.mu.Unlock()
+		if n == 1 {
+			break
+		}
+	}
+	c.unlockTx()
+	if wc := next(t, c); wc.ID != 5 || wc.Status != fabric.WCSuccess {
+		t.Fatalf("invalidated with %+v", wc)
+	}
+	if s := peer.wantSegment("a response", rdmap.OpReadResponse); len(s.payload) != 4096 {
+		t.Errorf("response of %d bytes", len(s.payload))
+	}
+}
+
+// TestInvalidateWhatThePeerHas: this side gives up a call whose reply, with the
+// invalidation, has just come in.
+func TestInvalidateWhatThePeerHas(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	mw, _ := c.AllocMW()
+	bind := func() fabric.Segment {
+		seg, err := mw.Prepare(fabric.SGE{Buf: make([]byte, 64)}, fabric.AccessRemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+		return seg
+	}
+	seg := bind()
+	postRecv(t, c, make([]byte, 8))
+	peer.write(peer.fpdu(ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: seg.Handle, MSN: 1})))
+	if wc := next(t, c); !wc.WithInv || wc.InvalidatedKey != seg.Handle {
+		t.Fatalf("received %+v", wc)
+	}
+	inv := fabric.SendWR{ID: 6, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle}
+	post(t, c, inv)
+	if wc := next(t, c); wc.ID != 6 || wc.Status != fabric.WCSuccess {
+		t.Fatalf("invalidated with %+v", wc)
+	}
+	bind()
+	post(t, c, inv) // the old name
+	wcs, end := drive(t, c)
+	var we *WorkError
+	if len(wcs) != 1 || wcs[0].Status != fabric.WCLocQPOpErr || !errors.As(end, &we) {
+		t.Errorf("a stale name: %+v, %v", wcs, end)
+	}
+}
+
+// TestBusyInvalidation: a peer must not invalidate what it is reading.
+func TestBusyInvalidation(t *testing.T) {
+	const size = 16 << 20
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	mw, _ := c.AllocMW()
+	seg, err := mw.Prepare(fabric.SGE{Buf: make([]byte, size)}, fabric.AccessRemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+	postRecv(t, c, make([]byte, 8))
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})),
+		peer.fpdu(ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: seg.Handle, MSN: 1})))
+	wantViolation(t, c, rdmaProtection(rdmap.CodeCannotInvalidate))
+}
+
+// TestOneDoorbell: what is posted as a list leaves in one system call, and a
+// large payload arrives without a copy.
+func TestOneDoorbell(t *testing.T) {
+	a, b := join(t, New(Config{}), fabric.ConnAttr{})
+	mr := register(t, b, 1<<20, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+	seg := mr.Segment()
+	buf := make([]byte, 1<<20)
+	postRecv(t, b, make([]byte, 64))
+	var wrs []fabric.SendWR
+	for i := range 8 {
+		n := 200 << (i % 4)
+		wrs = append(wrs, fabric.SendWR{Op: fabric.OpWrite, RKey: seg.Handle, RemoteOffset: seg.Offset + uint64(i)*1000, SGL: []fabric.SGE{{Buf: buf[:n]}}})
+	}
+	wrs = append(wrs, fabric.SendWR{Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{{Buf: buf[:64]}}})
+	post(t, a, wrs...)
+	next(t, a)
+	next(t, b)
+	if s := a.Stats(); s.Writev != 1 || s.Doorbells != 1 || s.TxFPDUs != 9 {
+		t.Errorf("a list of nine: %+v", s)
+	}
+	before := b.Stats()
+	postRecv(t, b, make([]byte, 64))
+	post(t, a, fabric.SendWR{Op: fabric.OpWrite, RKey: seg.Handle, RemoteOffset: seg.Offset, SGL: []fabric.SGE{{Buf: buf}}}, wrs[8])
+	next(t, a)
+	next(t, b)
+	after := b.Stats()
+	if d := after.ReadDirect - before.ReadDirect; d < 8 {
+		t.Errorf("a megabyte in 17 segments was read with %d direct reads: %+v", d, after)
+	}
+	if after.RxFPDUs-before.RxFPDUs != 18 || after.RxBytes != a.Stats().TxBytes {
+		t.Errorf("received %+v, sent %+v", after, a.Stats())
+	}
+}
+
+// TestWriterComesAndGoes: a full socket costs a goroutine until it is empty.
+func TestWriterComesAndGoes(t *testing.T) {
+	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
+	before := runtime.NumGoroutine()
+	const size = 32 << 20
+	for range 2 {
+		post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled, SGL: []fabric.SGE{{Buf: make([]byte, size)}}})
+		if n := runtime.NumGoroutine(); n != before+1 {
+			t.Errorf("%d goroutines with a full socket, %d before", n, before)
+		}
+		for got := 0; got < size; {
+			got += len(peer.wantSegment("a segment", rdmap.OpWrite).payload)
+		}
+		if wc := next(t, c); wc.ID != 1 || wc.Status != fabric.WCSuccess {
+			t.Fatalf("completion %+v", wc)
+		}
+		pollUntil(t, c, "the writer's end", func() bool { return runtime.NumGoroutine() == before })
+	}
+	if s := c.Stats(); s.Writers != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestWakes: no Wake is lost, whoever is where.
+func TestWakes(t *testing.T) {
+	a, _ := join(t, New(Config{}), fabric.ConnAttr{})
+	woken := make(chan struct{})
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			if err := a.Wait(); err != nil {
+				return
+			}
+			select {
+			case woken <- struct{}{}:
+			case <-quit:
+				return
+			}
+		}
+	})
+	for range 20000 {
+		a.Wake()
+		<-woken
+	}
+	close(quit)
+	a.Wake()
+	wg.Wait()
+	// A Wake nobody waits for is for the next.
+	a.Wake()
+	if err := a.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWaitSeesOthersWork: who waits is told of completions that others have
+// brought about.
+func TestWaitSeesOthersWork(t *testing.T) {
+	a, b := join(t, New(Config{}), fabric.ConnAttr{})
+	go b.Wait()
+	done := make(chan fabric.WC)
+	go func() {
+		for {
+			if err := a.Wait(); err != nil {
+				return
+			}
+			var wc [1]fabric.WC
+			if n, _ := a.Poll(wc[:]); n > 0 {
+				done <- wc[0]
+			}
+		}
+	}()
+	for i := range uint64(3000) {
+		post(t, a, fabric.SendWR{ID: i, Op: fabric.OpWrite, Flags: fabric.Signaled})
+		if wc := <-done; wc.ID != i {
+			t.Fatalf("completion %+v, want %d", wc, i)
+		}
+	}
+}
+
+// TestDisconnectHeld: an accepting side that may not speak yet is not held up
+// for ever by what it has posted.
+func TestDisconnectHeld(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpSend, Flags: fabric.Signaled})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if err := c.Disconnect(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Disconnect: %v", err)
+	}
+	wcs, _ := drive(t, c)
+	if len(wcs) != 1 || wcs[0].Status != fabric.WCFlushErr {
+		t.Errorf("completions %+v", wcs)
+	}
+	c.Close()
+	peer.wantEnd("of a connection that was given up")
+}
+
+// TestDisconnectAnswers: the Reads of the peer that have come are answered
+// before the end.
+func TestDisconnectAnswers(t *testing.T) {
+	const size = 8 << 20
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	seg := register(t, c, size, fabric.AccessRemoteRead).Segment()
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
+	pollUntil(t, c, "a full socket", func() bool { return c.Stats().Writers > 0 })
+	gone := make(chan error, 1)
+	go func() { gone <- c.Disconnect(context.Background()) }()
+	for got := 0; got < size; {
+		got += len(peer.wantSegment("a Read Response", rdmap.OpReadResponse).payload)
+	}
+	peer.wantEnd("after the answer")
+	peer.c.Close()
+	if err := <-gone; err != nil {
+		t.Errorf("Disconnect: %v", err)
+	}
+	if _, end := drive(t, c); !end.Clean || end.Remote {
+		t.Errorf("ended with %v", end)
+	}
+}
+
+// TestCloseAbandons: Close with work outstanding is not an orderly end for the
+// peer.
+func TestCloseAbandons(t *testing.T) {
+	a, b := join(t, New(Config{}), fabric.ConnAttr{})
+	post(t, a, fabric.SendWR{Op: fabric.OpRead, RKey: 0x100, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
+	a.Close()
+	if _, end := drive(t, b); end.Clean {
+		t.Errorf("ended with %v", end)
+	}
+	a, b = join(t, New(Config{}), fabric.ConnAttr{})
+	post(t, a, fabric.SendWR{Op: fabric.OpWrite})
+	a.Close()
+	if _, end := drive(t, b); !end.Clean || !end.Remote {
+		t.Errorf("ended with %v, want an orderly end after idle", end)
+	}
+}
+
+// TestIdleMemory: what a connection costs while nothing happens: no goroutine,
+// and at most 40 KiB, with 32 receives posted and after some use.
+func TestIdleMemory(t *testing.T) {
+	const pairs = 100
+	p := New(Config{})
+	buf := make([]byte, 1024)
+	conns := make([]*Conn, 0, 2*pairs)
+	one := func() {
+		a, b := join(t, p, fabric.ConnAttr{})
+		for _, c := range []*Conn{a, b} {
+			recvs := make([]fabric.RecvWR, 32)
+			for i := range recvs {
+				recvs[i].SGE.Buf = buf
+			}
+			if err := c.PostRecv(recvs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 8 {
+			post(t, a, fabric.SendWR{Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{{Buf: buf}}})
+			next(t, a)
+			next(t, b)
+		}
+		// Who waits gives the stage back.
+		for _, c := range []*Conn{a, b} {
+			c.Poll(nil)
+		}
+		conns = append(conns, a, b)
+	}
+	one()
+	heap := func() uint64 {
+		var m runtime.MemStats
+		for range 3 {
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	goroutines := runtime.NumGoroutine()
+	before := heap()
+	for range pairs {
+		one()
+	}
+	each := float64(heap()-before) / (2 * pairs)
+	t.Logf("%.1f KiB per connection", each/1024)
+	if each > 40<<10 {
+		t.Errorf("%.1f KiB per idle connection, want at most 40", each/1024)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines for %d idle connections", n-goroutines, 2*pairs)
+	}
+	runtime.KeepAlive(conns)
+}
+
+// TestStress: everything at once, and then the end at some moment, from either
+// side.
+func TestStress(t *testing.T) {
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	for round := range rounds {
+		p := New(Config{CRC: round%2 == 0, MaxFPDU: []int{0, 1448, 9000}[round%3], PeerToPeer: true})
+		a, b := join(t, p, fabric.ConnAttr{InboundReads: 3, OutboundReads: 3})
+		var wg sync.WaitGroup
+		ends := []*Conn{a, b}
+		var segs [2]fabric.Segment
+		for i, c := range ends {
+			segs[i] = register(t, c, 1<<20, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite).Segment()
+			for range 64 {
+				postRecv(t, c, make([]byte, 256))
+			}
+		}
+		for i, c := range ends {
+			other := segs[1-i]
+			wg.Go(func() { // drives
+				var wc [16]fabric.WC
+				for {
+					n, err := c.Poll(wc[:])
+					if err != nil {
+						return
+					}
+					for _, w := range wc[:n] {
+						if w.Op == fabric.WCRecv && w.Status == fabric.WCSuccess {
+							c.PostRecv([]fabric.RecvWR{{SGE: fabric.SGE{Buf: make([]byte, 256)}}})
+						}
+					}
+					if n == 0 {
+						c.Wait()
+					}
+				}
+			})
+			for k := range 2 {
+				wg.Go(func() { // posts
+					buf := make([]byte, 200<<10)
+					for n := 1; ; n++ {
+						size := (n * 7919) % len(buf)
+						wr := fabric.SendWR{Op: fabric.OpWrite, RKey: other.Handle, RemoteOffset: other.Offset, SGL: []fabric.SGE{{Buf: buf[:size]}}}
+						if (n+k)%2 == 0 {
+							wr.Op = fabric.OpRead
+						}
+						if n%5 == 0 {
+							wr.Flags = fabric.Signaled
+						}
+						err := c.Post([]fabric.SendWR{wr})
+						if errors.Is(err, fabric.ErrQueueFull) {
+							runtime.Gosched()
+						} else if err != nil {
+							return
+						}
+					}
+				})
+			}
+			wg.Go(func() { // wakes, exposes and takes back
+				for {
+					mw, err := c.AllocMW()
+					if err != nil {
+						return
+					}
+					c.Wake()
+					mw.Prepare(fabric.SGE{Buf: make([]byte, 64)}, fabric.AccessRemoteRead)
+					c.Post([]fabric.SendWR{{Op: fabric.OpBindMW, MW: mw}})
+					c.Stats()
+					mw.Close()
+					if c.over.Load() {
+						return
+					}
+				}
+			})
+		}
+		for a.Stats().TxFPDUs < uint64(100+round*20) && !a.over.Load() {
+			runtime.Gosched()
+		}
+		wg.Go(func() { ends[round%2].Close() })
+		if round%4 == 0 {
+			wg.Go(func() { ends[1-round%2].Close() })
+		}
+		wg.Wait()
+		a.Close()
+		b.Close()
+		if l := p.Live(); l != (Live{}) {
+			t.Fatalf("left open: %+v", l)
+		}
+	}
+}
+
+// TestTable: the STag table by itself.
+func TestTable(t *testing.T) {
+	c, _ := join(t, New(Config{}), fabric.ConnAttr{})
+	mem := make([]byte, 100)
+	mr, err := c.RegMR(mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg := mr.Segment()
+	tb := &c.stags
+	for _, tc := range []struct {
+		stag uint32
+		off  uint64 // from the segment's
+		n    uint32
+		want fault
+	}{
+		{seg.Handle, 0, 100, faultNone},
+		{seg.Handle, 100, 0, faultNone},
+		{seg.Handle, 99, 1, faultNone},
+		{seg.Handle, 99, 2, faultBounds},
+		{seg.Handle, 101, 0, faultBounds},
+		{seg.Handle, 0, 101, faultBounds},
+		{seg.Handle, 0, 1<<32 - 1, faultBounds},
+		{seg.Handle, -seg.Offset - 1, 1, faultWrap},
+		{seg.Handle, -seg.Offset - 1, 0, faultBounds},
+		{seg.Handle, -seg.Offset, 0, faultBounds},
+		{seg.Handle, ^uint64(0), 1, faultBounds},
+		{seg.Handle ^ 0x80, 0, 1, faultSTag},
+		{seg.Handle + 0x100, 0, 1, faultSTag},
+		{0, 0, 1, faultSTag},
+		{0xffffffff, 0, 1, faultSTag},
+	} {
+		buf, _, got := tb.remote(tc.stag, seg.Offset+tc.off, tc.n, fabric.AccessRemoteRead)
+		if got != tc.want {
+			t.Errorf("STag %#x, offset base+%#x, %d bytes: %v, want %v", tc.stag, tc.off, tc.n, got, tc.want)
+		}
+		if got == faultNone && (uint32(len(buf)) != tc.n || cap(buf) != len(buf) || tc.n > 0 && &buf[0] != &mem[tc.off]) {
+			t.Errorf("offset %d, %d bytes: another place", tc.off, tc.n)
+		}
+	}
+	for _, tc := range []struct {
+		sge  fabric.SGE
+		want bool
+	}{
+		{fabric.SGE{Buf: mem, LKey: mr.LKey()}, true},
+		{fabric.SGE{Buf: mem[50:], LKey: mr.LKey()}, true},
+		{fabric.SGE{LKey: mr.LKey()}, true},
+		{fabric.SGE{Buf: make([]byte, 100), LKey: mr.LKey()}, false},
+		{fabric.SGE{Buf: make([]byte, 100)}, true},
+		{fabric.SGE{Buf: mem, LKey: mr.LKey() ^ 1}, false},
+	} {
+		if _, ok := tb.local(&tc.sge, true); ok != tc.want {
+			t.Errorf("SGE of %d bytes with key %#x: %t", len(tc.sge.Buf), tc.sge.LKey, ok)
+		}
+	}
+	// An index is used again with another key, and 256 bindings of a window
+	// have 256 names.
+	mr.Close()
+	mr2, err := c.RegMR(mem, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := mr2.LKey(), seg.Handle; a>>8 != b>>8 || a == b {
+		t.Errorf("the next region is %#x after %#x", a, b)
+	}
+	if s := mr2.Segment(); s.Handle != 0 {
+		t.Errorf("a local region has the handle %#x", s.Handle)
+	}
+	mw, _ := c.AllocMW()
+	seen := map[uint32]bool{}
+	for range 256 {
+		s, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteRead)
+		if err != nil || seen[s.Handle] {
+			t.Fatalf("handle %#x again, %v", s.Handle, err)
+		}
+		seen[s.Handle] = true
+	}
+}
+
+// TestGrowingRings: numbers stay good while a ring grows.
+func TestGrowingRings(t *testing.T) {
+	var r ring[int]
+	sum := 0
+	for i := range 1000 {
+		*r.push() = i
+		if i%3 == 0 {
+			sum += *r.at(r.head)
+			r.drop(1)
+		}
+	}
+	for i := r.head; i != r.tail; i++ {
+		if *r.at(i) != int(i) {
+			t.Fatalf("element %d is %d", i, *r.at(i))
+		}
+	}
+	if r.len() != 1000-334 || sum != 333*334/2 {
+		t.Errorf("%d left, sum %d", r.len(), sum)
+	}
+}
+
+// TestPartialBytes: a stream that comes byte by byte.
+func TestPartialBytes(t *testing.T) {
+	for _, crc := range []mpa.Flags{0, mpa.FlagCRC} {
+		c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, crc)
+		mr := register(t, c, 100, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+		seg := mr.Segment()
+		in := make([]byte, 50)
+		postRecv(t, c, in)
+		var b []byte
+		b = append(b, peer.fpdu(tagged(rdmap.OpWrite, false, seg.Handle, seg.Offset), garbage[:33])...)
+		b = append(b, peer.fpdu(tagged(rdmap.OpWrite, true, seg.Handle, seg.Offset+33), garbage[:67])...)
+		b = append(b, peer.fpdu(untagged(rdmap.OpSend, false, 0, 1, 0), garbage[:21])...)
+		b = append(b, peer.fpdu(untagged(rdmap.OpSendSE, true, 0, 1, 21), garbage[:29])...)
+		for i := range b {
+			peer.write(b[i : i+1])
+			if i%3 == 0 {
+				poll(t, c)
+			}
+		}
+		if wc := next(t, c); wc.Len != 50 || !bytes.Equal(in, garbage[:50]) || !bytes.Equal(mr.Bytes(), garbage[:100]) {
+			t.Errorf("received %+v", wc)
+		}
+	}
+}
+
+// TestSendFlavours: the four Sends on the wire.
+func TestSendFlavours(t *testing.T) {
+	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
+	for i, tc := range []struct {
+		wr   fabric.SendWR
+		op   rdmap.Opcode
+		stag uint32
+	}{
+		{fabric.SendWR{Op: fabric.OpSend, RKey: 9}, rdmap.OpSend, 0},
+		{fabric.SendWR{Op: fabric.OpSendInv, RKey: 9}, rdmap.OpSendInv, 9},
+		{fabric.SendWR{Op: fabric.OpSend, Flags: fabric.Solicited}, rdmap.OpSendSE, 0},
+		{fabric.SendWR{Op: fabric.OpSendInv, Flags: fabric.Solicited, RKey: 10}, rdmap.OpSendSEInv, 10},
+	} {
+		post(t, c, tc.wr)
+		s := peer.wantSegment(tc.op.String(), tc.op)
+		if s.u.ULP32 != tc.stag || s.u.MSN != uint32(i+1) || s.u.QN != 0 || !s.u.Last || len(s.payload) != 0 {
+			t.Errorf("%v: %+v", tc.op, s.u)
+		}
+	}
+}
+
+// TestGolden: the first FPDUs of an initiator, byte by byte, put together by
+// hand from RFC 5044 section 4, RFC 5041 section 4 and RFC 5040 section 4.
+func TestGolden(t *testing.T) {
+	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
+	post(t, c,
+		fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: []byte("ab")}, {Buf: []byte("c")}}},
+		fabric.SendWR{Op: fabric.OpWrite, RKey: 0x01020304, RemoteOffset: 0x1112131415161718, SGL: []fabric.SGE{{Buf: []byte("write")}}},
+		fabric.SendWR{Op: fabric.OpRead, RKey: 0x21222324, RemoteOffset: 0x3132333435363738, SGL: []fabric.SGE{{Buf: make([]byte, 0x55)}}})
+	want := unhex(t, "0015"+"4143"+"00000000"+"00000000"+"00000001"+"00000000"+"616263"+"00"+"00000000"+
+		"0013"+"c140"+"01020304"+"1112131415161718"+"7772697465"+"000000"+"00000000"+
+		"002e"+"4141"+"00000000"+"00000001"+"00000001"+"00000000")
+	got := peer.read("three FPDUs", len(want))
+	if !bytes.Equal(got, want) {
+		t.Errorf("sent\n%x, want\n%x", got, want)
+	}
+	rr := peer.read("the Read Request", 28+4)
+	if binary.BigEndian.Uint32(rr[12:]) != 0x55 || !bytes.Equal(rr[16:], unhex(t, "21222324"+"3132333435363738"+"00000000")) {
+		t.Errorf("the Read Request is %x", rr)
+	}
+}
