@@ -132,7 +132,7 @@ const (
 	postBatch    = 64 // work requests posted at once, at most
 	wrsPerCall   = 4
 	maxReads     = 16 // RDMA Reads posted at once
-	initialGrant = 16 // credits of a fresh connection
+	initialGrant = 8  // credits of a fresh connection
 	recvSlack    = 4  // receives beyond the grant: RDMA_DONE, RDMA_ERROR
 	setupReads   = 16 // IRD and ORD offered
 )

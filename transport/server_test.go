@@ -658,7 +658,7 @@ func TestServerCredits(t *testing.T) {
 
 	t.Run("V1-3.3-2 a client that asks for little gets no more", func(t *testing.T) {
 		testServer(t, nil, func(p *peer, s *Server, svc *testService) {
-			for xid := range uint32(12) {
+			for xid := range uint32(initialGrant - 1) {
 				p.send(callBytes(rpcrdma.Header{XID: xid, Credit: 3}, procHold), 0)
 			}
 			p.send(callBytes(rpcrdma.Header{XID: 99, Credit: 3}, 0), 0)
