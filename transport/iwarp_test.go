@@ -482,9 +482,9 @@ func TestIwarpPull(t *testing.T) {
 // socket is full while more is posted.
 func TestIwarpPush(t *testing.T) {
 	w := start(t, iwarp.Config{}, nil)
-	rounds := 30
+	rounds := 10
 	if testing.Short() {
-		rounds = 5
+		rounds = 3
 	}
 	for range rounds {
 		cl := w.dial(t, nil)
