@@ -2,6 +2,8 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +44,8 @@ type conn struct {
 	seen    uint64 // of those, at the last tick
 	leadCtx context.Context
 	unwatch func() bool
-	closing bool // no new calls
+	closing bool  // no new calls
+	broken  error // what the adapter would not do
 	ended   bool
 	err     error // why, once ended
 	done    chan struct{}
@@ -90,7 +93,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 		done:  make(chan struct{}),
 	}
 	c.waiters.init()
-	c.sq.init(fc)
+	c.sq.init(c)
 	c.req.init(c)
 	c.rsp.init(c)
 	c.tick = time.AfterFunc(time.Hour, c.onTick)
@@ -307,6 +310,18 @@ func (c *conn) die(reason error) {
 	}
 }
 
+// breakOff ends the connection because the adapter refused a request: calls would
+// wait for it for ever. Most often the connection has ended already, and that is
+// why.
+func (c *conn) breakOff(err error) {
+	c.mu.Lock()
+	if c.broken == nil && !errors.Is(err, net.ErrClosed) {
+		c.broken = err
+	}
+	c.mu.Unlock()
+	c.fc.Close() // the leader finds out
+}
+
 // finish ends the connection: first the adapter lets go of all memory, then
 // everybody who waits learns of it. Leader, once.
 func (c *conn) finish(reason error) {
@@ -314,6 +329,9 @@ func (c *conn) finish(reason error) {
 	c.mu.Lock()
 	if c.closing && c.fatal == nil {
 		reason = nil
+	}
+	if c.broken != nil {
+		reason = c.broken
 	}
 	if c.fatal != nil {
 		reason = c.fatal

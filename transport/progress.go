@@ -213,7 +213,9 @@ func (c *conn) step() bool {
 // Leader.
 func (c *conn) endPass() {
 	if len(c.repost) > 0 {
-		_ = c.fc.PostRecv(c.repost) // fails when the connection has ended
+		if err := c.fc.PostRecv(c.repost); err != nil {
+			c.breakOff(err)
+		}
 		clear(c.repost)
 		c.repost = c.repost[:0]
 	}
@@ -288,7 +290,7 @@ func (c *conn) background() {
 // A sendQueue combines what goroutines post: the first to come posts for those
 // that come meanwhile, so that many small messages share a doorbell.
 type sendQueue struct {
-	fc fabric.Conn
+	c *conn
 
 	mu       sync.Mutex
 	pending  []fabric.SendWR
@@ -296,7 +298,7 @@ type sendQueue struct {
 	flushing bool
 }
 
-func (q *sendQueue) init(fc fabric.Conn) { q.fc = fc }
+func (q *sendQueue) init(c *conn) { q.c = c }
 
 // add queues requests for the next flush. Their SGL stays the caller's to keep
 // alive until their completion.
@@ -341,13 +343,14 @@ func (q *sendQueue) flush() {
 		full := false
 		for len(rest) > 0 && !full {
 			n := min(len(rest), postBatch)
-			switch err := q.fc.Post(rest[:n]); err {
+			switch err := q.c.fc.Post(rest[:n]); err {
 			case nil:
 				rest = rest[n:]
 			case fabric.ErrQueueFull:
 				full = true
 			default:
-				rest = nil // the connection has ended, and so will its calls
+				rest = nil
+				q.c.breakOff(err)
 			}
 		}
 

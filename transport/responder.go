@@ -485,7 +485,9 @@ func (x *exch) post() {
 	}
 	if rb != nil {
 		x.recv[0] = c.recvWR(rb)
-		_ = c.fc.PostRecv(x.recv[:])
+		if err := c.fc.PostRecv(x.recv[:]); err != nil {
+			c.breakOff(err)
+		}
 	}
 	c.mu.Lock()
 	if c.ended {

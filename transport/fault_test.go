@@ -1,0 +1,99 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// TestFaults: whatever the adapter refuses, and whenever it breaks, every call
+// returns, and nothing is left. The adapter is the real one behind a wrapper that
+// injects the faults.
+func TestFaults(t *testing.T) {
+	for at := fabrictest.AtResolve; at <= fabrictest.AtCompletion; at++ {
+		for _, do := range []fabrictest.Action{fabrictest.Fail, fabrictest.Break} {
+			for _, side := range []fabrictest.Side{fabrictest.Dialed, fabrictest.Taken} {
+				for n := 1; n <= 12; n++ {
+					fault := fabrictest.Fault{At: at, Do: do, Side: side, N: n}
+					struck := false
+					ok := t.Run(fmt.Sprintf("%v/%v/side%d/%d", at, do, side, n), func(t *testing.T) {
+						struck = underFault(t, fault)
+					})
+					if !struck || !ok {
+						break // it does not come to pass so often
+					}
+				}
+			}
+		}
+	}
+}
+
+func underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
+	inner := iwarp.New(iwarp.Config{})
+	p := fabrictest.Faulty(inner, fabrictest.Plan{fault})
+	defer func() { struck = p.Struck(0) > 0 }()
+	ctx, cancel := context.WithTimeout(bg, 30*time.Second)
+	defer cancel()
+
+	s, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := &service{}
+	err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: svc,
+		Inline: func(_, proc uint32) bool { return proc == procEcho }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(ctx, p, "127.0.0.1:0")
+	if err != nil {
+		if !errors.Is(err, fabrictest.ErrInjected) {
+			t.Error(err)
+		}
+		return
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() {
+		s.Close()
+		l.Close()
+		<-served
+		if live := inner.Live(); live.Conns != 0 || live.MRs != 0 || live.MWs != 0 {
+			t.Errorf("left open: %+v", live)
+		}
+	}()
+
+	cl, err := transport.Dial(ctx, p, l.Addr().String(), nil)
+	if err != nil {
+		if ctx.Err() != nil {
+			t.Errorf("Dial hangs: %v", err)
+		}
+		return
+	}
+	defer cl.Close()
+	data := make([]byte, 70_000)
+	var wg sync.WaitGroup
+	for _, proc := range []uint32{procEcho, procSlow} {
+		wg.Go(func() {
+			buf := make([]byte, len(data))
+			for _, n := range []int{10, len(data), 100, len(data)} {
+				call := transport.Call{Prog: prog, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 8,
+					ReadItems:  []transport.ReadItem{{Offset: 4, Data: data[:n]}},
+					WriteItems: []transport.WriteItem{{Buf: buf[:n]}}}
+				if err := cl.Call(ctx, &call); err != nil && ctx.Err() != nil {
+					t.Errorf("call hangs: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return
+}
