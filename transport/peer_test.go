@@ -49,6 +49,7 @@ type peer struct {
 	maxOut   int  // most Reads at once
 	holdInv  bool // keep completions of invalidations
 	heldInv  []fabric.WC
+	hostile  bool // handles that were never offered end the connection
 }
 
 const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
@@ -218,6 +219,10 @@ func (p *peer) exec(wr *fabric.SendWR) {
 		m, off := p.memory[wr.RKey], wr.RemoteOffset-peerBase
 		for _, s := range wr.SGL {
 			if off+uint64(len(s.Buf)) > uint64(len(m)) {
+				if p.hostile {
+					p.refuseAccess()
+					return
+				}
 				p.t.Errorf("Write of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
 				return
 			}
@@ -270,6 +275,10 @@ func (p *peer) doReads() {
 		n := 0
 		for _, s := range wr.SGL {
 			if off+uint64(len(s.Buf)) > uint64(len(m)) {
+				if p.hostile {
+					p.refuseAccess()
+					return
+				}
 				p.t.Errorf("Read of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
 				return
 			}
@@ -335,8 +344,19 @@ func (p *peer) notify() {
 	p.changed = make(chan struct{})
 }
 
+// refuseAccess is what an adapter does that is asked for memory which was never
+// exposed. mu is held.
+func (p *peer) refuseAccess() {
+	p.finishLocked(&fabric.ConnError{Provider: "script", Remote: true, Cause: errors.New("remote access error")})
+}
+
 func (p *peer) finish(e *fabric.ConnError) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finishLocked(e)
+}
+
+func (p *peer) finishLocked(e *fabric.ConnError) {
 	if p.end == nil {
 		p.end = e
 		for _, r := range p.recvs {
@@ -345,7 +365,6 @@ func (p *peer) finish(e *fabric.ConnError) {
 		p.recvs = nil
 	}
 	p.notify()
-	p.mu.Unlock()
 }
 
 func (p peerConn) Disconnect(context.Context) error {

@@ -238,21 +238,26 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 	cancel()
 
 	s.mu.Lock()
-	s.setups--
-	if err == nil && !s.closing {
+	if err == nil && s.closing {
+		err = net.ErrClosed
+	}
+	if err == nil {
+		s.setups--
 		s.conns[c] = struct{}{}
 		s.accepted++
-	} else if err == nil {
-		err = net.ErrClosed
 	}
 	s.mu.Unlock()
 	if err != nil {
 		s.log("connection not set up", c, err)
 		c.discard()
-	} else {
-		c.serve()
+		s.mu.Lock()
+		s.setups--
+		s.checkIdle()
+		s.mu.Unlock()
+		return
 	}
 
+	c.serve()
 	s.mu.Lock()
 	delete(s.conns, c)
 	bridges := s.bridges
@@ -262,11 +267,9 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 		b.forget(c)
 	}
 	var closed *ClosedError
-	if errors.As(c.endErr(), &closed) && err == nil && closed.Reason != nil {
-		var ce *fabric.ConnError
-		if !errors.As(closed.Reason, &ce) || !ce.Clean {
-			s.log("connection ended", c, closed.Reason)
-		}
+	var ce *fabric.ConnError
+	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
+		s.log("connection ended", c, closed.Reason)
 	}
 }
 
