@@ -193,7 +193,7 @@ func (l *listener) handshake(tc *net.TCPConn) {
 	}
 	enhanced := req.Revision >= 2 && req.Flags&mpa.FlagEnhanced != 0
 	if req.Flags&mpa.FlagMarkers != 0 || req.Flags&mpa.FlagReject != 0 {
-		// Markers are not implemented (RFC 5044 section 7.1.1 lets the
+		// Markers are not for this side (RFC 5044 section 7.1.1 lets the
 		// responder decline), and a request cannot reject.
 		sendReject(tc, &req, enhanced, nil)
 		tc.Close()

@@ -2,5 +2,5 @@
 
 package iwarp
 
-func raceRelease() {}
-func raceAcquire() {}
+func raceRelease()       {}
+func raceAcquire(fd int) {}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package iwarp
 
 import (
@@ -264,7 +266,10 @@ func connectRaw(t testing.TB, p *Provider, attr fabric.ConnAttr) (*Conn, *rawPee
 // drive polls c until it ends, and returns the completions before that.
 func drive(t testing.TB, c *Conn) (wcs []fabric.WC, end *fabric.ConnError) {
 	t.Helper()
-	timer := time.AfterFunc(patience, func() { c.Close() })
+	timer := time.AfterFunc(patience, func() {
+		t.Errorf("the connection has not ended: %+v", c.Stats())
+		c.Close()
+	})
 	defer timer.Stop()
 	var wc [8]fabric.WC
 	for {

@@ -37,7 +37,7 @@ func readv(fd int, v []iovec) (n int, err error) {
 	} else {
 		n, err = call(syscall.SYS_READV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
 	}
-	raceAcquire()
+	raceAcquire(fd)
 	return n, err
 }
 
