@@ -3,6 +3,7 @@ package fabrictest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -673,13 +674,19 @@ func brief(b []byte) string {
 // neither a stale nor a shifted copy looks the same.
 func Fill(b []byte, seed uint64) {
 	x := seed*0x9e3779b97f4a7c15 + 1
-	for i := range b {
-		if i%8 == 0 {
-			x ^= x << 13
-			x ^= x >> 7
-			x ^= x << 17
-		}
-		b[i] = byte(x >> (8 * (i % 8)))
+	next := func() uint64 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		return x
+	}
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, next())
+	}
+	if len(b) > 0 {
+		var rest [8]byte
+		binary.LittleEndian.PutUint64(rest[:], next())
+		copy(b, rest[:])
 	}
 }
 

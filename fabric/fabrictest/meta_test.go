@@ -3,6 +3,7 @@ package fabrictest
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,25 +113,52 @@ func spoiled() []struct {
 
 // Each rule is broken once, and its check says so.
 func TestSuiteCanFail(t *testing.T) {
+	type trial struct {
+		name string
+		run  func() *recorder
+		r    *recorder
+	}
+	var together, alone []*trial
 	for _, c := range spoiled() {
 		for _, name := range c.checks {
-			t.Run(string(c.defect)+"/"+name, func(t *testing.T) {
-				if c.racy && raceEnabled {
-					t.Skip("the defect is a data race of its own, or the check is skipped with the race detector")
-				}
-				if !strings.HasPrefix(name, "Cost/") { // which counts what everybody allocates
-					t.Parallel()
-				}
+			if c.racy && raceEnabled {
+				continue // a data race of its own, or a check that is skipped with the race detector
+			}
+			x := &trial{name: string(c.defect) + "/" + name, run: func() *recorder {
 				cfg := newModel(c.defect).config()
 				cfg.Timeout = 300 * time.Millisecond
 				cfg.Bulk = 4 << 20
-				r := rehearse(t, cfg.withDefaults(), find(t, name))
-				if !r.failed {
-					t.Errorf("a provider that breaks the rule passes; skipped: %v; it said: %s", r.skipped, r.log)
-				}
-				t.Logf("noticed by: %s", strings.TrimSpace(strings.Join(r.log, "\n")))
-			})
+				return rehearse(t, cfg.withDefaults(), find(t, name))
+			}}
+			if strings.HasPrefix(name, "Cost/") { // which counts what everybody allocates
+				alone = append(alone, x)
+			} else {
+				together = append(together, x)
+			}
 		}
+	}
+	// Most of these wait for something that does not come, so several may do so
+	// together.
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, 8)
+	for _, x := range together {
+		wg.Go(func() {
+			turns <- struct{}{}
+			x.r = x.run()
+			<-turns
+		})
+	}
+	wg.Wait()
+	for _, x := range alone {
+		x.r = x.run()
+	}
+	for _, x := range slices.Concat(together, alone) {
+		t.Run(x.name, func(t *testing.T) {
+			if !x.r.Failed() {
+				t.Errorf("a provider that breaks the rule passes; skipped: %v; it said: %s", x.r.Skipped(), x.r.text())
+			}
+			t.Logf("noticed by: %s", x.r.text())
+		})
 	}
 }
 
@@ -146,20 +174,29 @@ func TestRehearsal(t *testing.T) {
 
 // All manners and lacks that Config knows pass.
 func TestModelManners(t *testing.T) {
-	for name, change := range map[string]func(*model){
-		"sends wait for a receive":  func(m *model) { m.limits.Shortage = ShortageWaits },
-		"padded private data":       func(m *model) { m.limits.PaddedPrivateData = true },
-		"completes when it is sent": func(m *model) { m.limits.LocalCompletion = true },
-		"client first":              func(m *model) { m.limits.ClientFirst = true },
-		"no windows":                func(m *model) { m.noWindows = true },
-		"no remote invalidation":    func(m *model) { m.noInv = true },
-		"no local DMA":              func(m *model) { m.noDMA = true },
-		"one read element":          func(m *model) { m.scatter = 1 },
+	for _, c := range []struct {
+		name   string
+		change func(*model)
+	}{
+		{"as with verbs", func(m *model) {
+			m.limits = Limits{Shortage: ShortageWaits, PaddedPrivateData: true, CoarseStatus: true}
+			m.noDMA, m.noInv = true, true
+		}},
+		{"as with iWARP", func(m *model) {
+			m.limits = Limits{LocalCompletion: true, ClientFirst: true}
+			m.scatter = 1
+		}},
+		{"as with siw", func(m *model) {
+			m.limits = Limits{LocalCompletion: true, CoarseStatus: true}
+			m.noDMA, m.noWindows, m.scatter = true, true, 1
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			m := newModel("")
-			change(m)
-			Run(t, m.config())
+			c.change(m)
+			cfg := m.config()
+			cfg.Bulk = 8 << 20
+			Run(t, cfg)
 		})
 	}
 }
@@ -170,12 +207,12 @@ func TestLack(t *testing.T) {
 	m.noWindows = true
 	cfg := m.config().withDefaults()
 	r := rehearse(t, cfg, find(t, "Window/SendInv"))
-	if !r.skipped || r.failed || !strings.Contains(fmt.Sprint(r.log), "the provider has no memory windows: model: no memory windows") {
-		t.Errorf("without windows: skipped %v, failed %v: %s", r.skipped, r.failed, r.log)
+	if !r.Skipped() || r.Failed() || !strings.Contains(r.text(), "the provider has no memory windows: model: no memory windows") {
+		t.Errorf("without windows: skipped %v, failed %v: %s", r.Skipped(), r.Failed(), r.text())
 	}
 	cfg.Complete = true
-	if r := rehearse(t, cfg, find(t, "Window/SendInv")); r.skipped || !r.failed {
-		t.Errorf("without windows in a complete provider: skipped %v, failed %v: %s", r.skipped, r.failed, r.log)
+	if r := rehearse(t, cfg, find(t, "Window/SendInv")); r.Skipped() || !r.Failed() {
+		t.Errorf("without windows in a complete provider: skipped %v, failed %v: %s", r.Skipped(), r.Failed(), r.text())
 	}
 }
 
@@ -255,6 +292,12 @@ func (r *recorder) SkipNow() {
 	r.skipped = true
 	r.mu.Unlock()
 	runtime.Goexit()
+}
+
+func (r *recorder) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.TrimSpace(strings.Join(r.log, "\n"))
 }
 
 func (r *recorder) Failed() bool {

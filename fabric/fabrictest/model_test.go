@@ -884,7 +884,7 @@ func (c *modelConn) sendDone(wr *modelWR, op fabric.WCOpcode, status fabric.WCSt
 	if wr.Flags&fabric.Signaled == 0 && status == fabric.WCSuccess && c.m.defect != "signals all" {
 		return
 	}
-	wc := modelWC{WC: fabric.WC{ID: wr.ID, Status: status, Op: op}, frees: c.silent}
+	wc := modelWC{WC: fabric.WC{ID: wr.ID, Status: c.coarse(status), Op: op}, frees: c.silent}
 	if op == fabric.WCRead {
 		wc.Len = uint32(n)
 	}
@@ -896,13 +896,21 @@ func (c *modelConn) sendDone(wr *modelWR, op fabric.WCOpcode, status fabric.WCSt
 	}
 }
 
+// coarse is what a status is told as.
+func (c *modelConn) coarse(status fabric.WCStatus) fabric.WCStatus {
+	if c.m.limits.CoarseStatus && status != fabric.WCSuccess && status != fabric.WCFlushErr {
+		return fabric.WCGeneralErr
+	}
+	return status
+}
+
 func (c *modelConn) recvDone(wc fabric.WC) {
 	if c.m.defect == "last receive first" {
 		c.rq = c.rq[:len(c.rq)-1]
 	} else {
 		c.rq = slices.Delete(c.rq, 0, 1)
 	}
-	wc.Op = fabric.WCRecv
+	wc.Op, wc.Status = fabric.WCRecv, c.coarse(wc.Status)
 	c.push(modelWC{WC: wc, frees: 1})
 }
 

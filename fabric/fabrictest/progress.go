@@ -181,7 +181,7 @@ func burstsBothWays(s *scene) {
 		out[i], in[i] = e.Region(size, 0), e.Region(size, fabric.AccessLocalWrite)
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
-	for round := range repeat(100) {
+	for round := range max(50*s.cfg.Bulk/(n*size), 4) {
 		var posted [2][]fabric.SendWR
 		for i := range ends {
 			for id := range uint64(1 + rng.IntN(n)) {
