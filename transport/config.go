@@ -37,9 +37,10 @@ type Config struct {
 	// everything in chunks included. Zero is DefaultMaxMessage.
 	MaxMessage int
 
-	// MaxMemory bounds what the calls of one connection may hold at a server
-	// while they are pulled and executed, in bytes. Calls beyond it wait.
-	// Zero is 16 times MaxMessage.
+	// MaxMemory bounds what the calls of one connection hold at a server, in
+	// bytes: arguments that were pulled, and bulk results until they have been
+	// sent. While more is held, further calls of the connection wait. Zero is
+	// 16 times MaxMessage.
 	MaxMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many

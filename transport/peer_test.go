@@ -31,25 +31,27 @@ type peer struct {
 	got    []byte // private data it was given
 	refuse error  // for Connect
 
-	mu       sync.Mutex
-	changed  chan struct{}
-	woken    bool
-	end      *fabric.ConnError
-	wcs      []fabric.WC
-	recvs    []fabric.RecvWR
-	sends    []sent
-	windows  map[uint32]*peerWindow // what this end exposes
-	memory   map[uint32][]byte      // what the peer exposes, offsets from peerBase
-	nextKey  uint32
-	posts    int // doorbells
-	ops      []fabric.Opcode
-	mrs, mws int // alive
-	holdRead []fabric.SendWR
-	noReads  bool // leave Reads pending
-	maxOut   int  // most Reads at once
-	holdInv  bool // keep completions of invalidations
-	heldInv  []fabric.WC
-	hostile  bool // handles that were never offered end the connection
+	mu        sync.Mutex
+	changed   chan struct{}
+	woken     bool
+	end       *fabric.ConnError
+	wcs       []fabric.WC
+	recvs     []fabric.RecvWR
+	sends     []sent
+	windows   map[uint32]*peerWindow // what this end exposes
+	memory    map[uint32][]byte      // what the peer exposes, offsets from peerBase
+	nextKey   uint32
+	posts     int // doorbells
+	ops       []fabric.Opcode
+	mrs, mws  int // alive
+	holdRead  []fabric.SendWR
+	noReads   bool // leave Reads pending
+	maxOut    int  // most Reads at once
+	holdInv   bool // keep completions of invalidations
+	heldInv   []fabric.WC
+	holdSends bool // keep completions of Sends
+	heldSends []fabric.WC
+	hostile   bool // handles that were never offered end the connection
 }
 
 const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
@@ -254,6 +256,8 @@ func (p *peer) exec(wr *fabric.SendWR) {
 	switch {
 	case wr.Op == fabric.OpLocalInv && p.holdInv:
 		p.heldInv = append(p.heldInv, wc)
+	case p.holdSends && wc.Op == fabric.WCSend:
+		p.heldSends = append(p.heldSends, wc)
 	case wr.Flags&fabric.Signaled != 0:
 		p.wcs = append(p.wcs, wc)
 	}
@@ -264,6 +268,15 @@ func (p *peer) completeInv() {
 	p.mu.Lock()
 	p.wcs = append(p.wcs, p.heldInv...)
 	p.heldInv = nil
+	p.notify()
+	p.mu.Unlock()
+}
+
+// completeSends lets the Sends complete that were held back.
+func (p *peer) completeSends() {
+	p.mu.Lock()
+	p.wcs = append(p.wcs, p.heldSends...)
+	p.heldSends = nil
 	p.notify()
 	p.mu.Unlock()
 }

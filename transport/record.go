@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -391,11 +390,7 @@ func (x *exch) carve(b []byte, items []Range) []byte {
 	from := 0
 	for _, it := range items {
 		out = append(out, b[from:it.Offset]...)
-		data, key := b[it.Offset:it.Offset+it.Length], fabric.LocalDMAKey
-		if !x.c.caps.LocalDMA {
-			data, key = x.local(data)
-		}
-		x.items = append(x.items, item{at: len(out), data: data, key: key})
+		x.addItem(len(out), b[it.Offset:it.Offset+it.Length], nil)
 		from = it.End()
 	}
 	return append(out, b[from:]...)

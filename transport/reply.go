@@ -98,6 +98,10 @@ func (x *exch) send(rpc, results []byte) {
 	buf := x.out.b
 	first := x.base + len(rpc)
 
+	if x.failed {
+		x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+		return
+	}
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
 	x.reserve(len(x.items)*2 + 4)
 	moved := 0 // items that went to write chunks
@@ -355,6 +359,7 @@ func (x *exch) alloc(n int) (*buffer, error) {
 	b, err := x.c.arena.get(n)
 	if err == nil {
 		x.mems = append(x.mems, b)
+		x.charge(len(b.b))
 	}
 	return b, err
 }

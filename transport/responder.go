@@ -25,6 +25,7 @@ type responder struct {
 	svc   service // nil: this end serves nothing
 	grant atomic.Int64
 
+	memory atomic.Int64    // bytes that exchanges hold: calls pulled, results until they are sent
 	ctx    context.Context // of handlers; ends with the connection
 	cancel context.CancelFunc
 
@@ -33,7 +34,6 @@ type responder struct {
 	free    []*exch
 	reading int     // Reads posted and not completed
 	readq   []*exch // exchanges with Reads to post, first come, first served
-	memory  int     // bytes held by pulled calls
 	memq    []*exch // exchanges that wait for memory
 	stop    bool    // no new calls are taken
 }
@@ -67,10 +67,11 @@ type exch struct {
 	idx   uint32
 	state exchState
 
-	hdr rpcrdma.Header // of the call: the chunks to use
-	rb  *recvBuf       // the receive buffer that msg is in; nil when it is in mem
-	mem *buffer        // the assembled message
-	msg []byte         // the whole RPC call message
+	hdr  rpcrdma.Header // of the call: the chunks to use
+	rb   *recvBuf       // the receive buffer that msg is in; nil when it is in mem
+	mem  *buffer        // the assembled message
+	held int            // bytes counted in responder.memory
+	msg  []byte         // the whole RPC call message
 
 	reads    []pull
 	next     int // first of reads not posted
@@ -81,15 +82,16 @@ type exch struct {
 	req  Request
 	res  Response
 
-	out   *buffer        // the reply as sent; see reply.go
-	rh    rpcrdma.Header // its header
-	base  int            // offset of the RPC message in out
-	items []item
-	mems  []*buffer // handed out by Response.Alloc
-	parts []fabric.SGE
-	sges  []fabric.SGE
-	wrs   []fabric.SendWR
-	recv  [1]fabric.RecvWR
+	out    *buffer        // the reply as sent; see reply.go
+	rh     rpcrdma.Header // its header
+	base   int            // offset of the RPC message in out
+	items  []item
+	failed bool      // there was no memory for an item
+	mems   []*buffer // handed out by Response.Alloc
+	parts  []fabric.SGE
+	sges   []fabric.SGE
+	wrs    []fabric.SendWR
+	recv   [1]fabric.RecvWR
 }
 
 // A pull is one RDMA Read to do.
@@ -244,6 +246,9 @@ func (x *exch) plan(payload []byte) planResult {
 	if !long {
 		base = uint64(len(payload))
 		if len(h.Reads) == 0 {
+			if x.mustWait(0) {
+				return planWait
+			}
 			x.msg = payload
 			return planWhole
 		}
@@ -256,15 +261,14 @@ func (x *exch) plan(payload []byte) planResult {
 	if size > uint64(x.c.cfg.MaxMessage) || base < 8 {
 		return planBad
 	}
-	r := &x.c.rsp
-	if need := classSize(int(size)); r.memory > 0 && r.memory+need > x.c.cfg.MaxMemory {
+	if x.mustWait(classSize(int(size))) {
 		return planWait
 	}
 	var err error
 	if x.mem, err = x.c.arena.get(int(size)); err != nil {
 		return planBad
 	}
-	r.memory += len(x.mem.b)
+	x.charge(len(x.mem.b))
 	if !x.assemble(payload, lead) {
 		return planBad
 	}
@@ -272,6 +276,20 @@ func (x *exch) plan(payload []byte) planResult {
 		return planWhole
 	}
 	return planPull
+}
+
+// mustWait tells whether a call that needs n bytes has to wait until other calls
+// of the connection are over. A client that does not take its replies comes to
+// that, too.
+func (x *exch) mustWait(n int) bool {
+	held := x.c.rsp.memory.Load()
+	return held > 0 && held+int64(n) > int64(x.c.cfg.MaxMemory)
+}
+
+// charge counts memory that the exchange holds until its end.
+func (x *exch) charge(n int) {
+	x.held += n
+	x.c.rsp.memory.Add(int64(n))
 }
 
 // assemble copies what is inline into place and lists the Reads for the rest.
@@ -376,9 +394,8 @@ func (r *responder) readDone(x *exch, wc *fabric.WC) {
 // sent handles the completion of a reply's Send: the exchange is over, and its
 // memory may serve calls that wait for some. Leader.
 func (r *responder) sent(x *exch) {
-	if x.mem != nil {
-		r.memory -= len(x.mem.b)
-	}
+	r.memory.Add(-int64(x.held))
+	x.held = 0
 	x.release()
 	x.state = exchFree
 	r.free = append(r.free, x)
@@ -412,6 +429,7 @@ func (x *exch) release() {
 	}
 	clear(x.mems)
 	x.mems = x.mems[:0]
+	x.failed = false
 	x.msg, x.res.Results = nil, nil
 	x.req.Args = nil
 	clear(x.parts)

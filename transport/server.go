@@ -74,11 +74,20 @@ type Response struct {
 // from Alloc is copied.
 func (w *Response) AddItem(data []byte, release func()) {
 	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	it := item{at: len(w.Results), data: data, key: fabric.LocalDMAKey, release: release}
-	if !w.x.c.caps.LocalDMA {
-		it.data, it.key = w.x.local(data)
+	w.x.addItem(len(w.Results), data, release)
+}
+
+// addItem adds an item at a place of the stream.
+func (x *exch) addItem(at int, data []byte, release func()) {
+	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
+	if own := x.own(data); own != nil {
+		it.key = own.key
+	} else if x.c.caps.LocalDMA {
+		x.charge(len(data))
+	} else {
+		it.data, it.key = x.local(data)
 	}
-	w.x.items = append(w.x.items, it)
+	x.items = append(x.items, it)
 }
 
 // Alloc returns n bytes of the connection's memory for AddItem, to be filled by
@@ -100,19 +109,25 @@ func (w *Response) Alloc(n int) []byte {
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
 
-// local returns data as memory with a local key: where it is, if that is one of
-// the exchange's own buffers, and a copy otherwise.
+// own returns the exchange's own buffer that data is at the start of.
+func (x *exch) own(data []byte) *buffer {
+	for _, b := range x.mems {
+		if len(data) > 0 && &b.b[0] == &data[0] {
+			return b
+		}
+	}
+	return nil
+}
+
+// local returns a copy of data in memory with a local key. Without memory the call
+// fails.
 func (x *exch) local(data []byte) ([]byte, uint32) {
 	if len(data) == 0 {
 		return nil, fabric.LocalDMAKey
 	}
-	for _, b := range x.mems {
-		if &b.b[0] == &data[0] {
-			return data, b.key
-		}
-	}
 	b, err := x.alloc(len(data))
 	if err != nil {
+		x.failed = true
 		return nil, fabric.LocalDMAKey
 	}
 	return b.b[:copy(b.b, data)], b.key

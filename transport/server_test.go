@@ -694,6 +694,31 @@ func TestServerMemory(t *testing.T) {
 	})
 }
 
+// TestServerSlowReader: a client that calls and calls, and does not take what it
+// gets, is not given more than MaxMemory.
+func TestServerSlowReader(t *testing.T) {
+	testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, svc *testService) {
+		p.holdSends = true
+		for xid := uint32(1); xid <= 12; xid++ {
+			if p.posted() == 0 {
+				break
+			}
+			p.send(callBytes(rpcrdma.Header{XID: xid, Writes: []rpcrdma.WriteChunk{{p.offer(xid, make([]byte, 60_000))}}},
+				procAlloc, xdr.AppendUint32(nil, 60_000)...), 0)
+		}
+		synctest.Wait()
+		if n := s.Stats().Replies; n < 3 || n > 6 {
+			t.Errorf("%d replies are on their way, memory is for 4", n)
+		}
+		before := s.Stats().Replies
+		p.completeSends()
+		synctest.Wait()
+		if n := s.Stats().Replies; n <= before {
+			t.Errorf("%d replies after some were taken, %d before", n, before)
+		}
+	})
+}
+
 func TestServerInvalidates(t *testing.T) {
 	r1 := rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 4096})
 	r0 := rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096})
