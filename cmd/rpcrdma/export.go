@@ -196,7 +196,7 @@ func (e *export) open(name string, flag int) (*os.File, error) {
 // 4.4. There is no open file that would remember this.
 func (e *export) openAsOwner(name string, flag int, info fs.FileInfo) (*os.File, error) {
 	refused := &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
-	if sys, ok := info.Sys().(*syscall.Stat_t); !ok || int(sys.Uid) != os.Geteuid() {
+	if !ownFile(info) {
 		return nil, refused
 	}
 	if err := e.root.Chmod(name, info.Mode()|0o600); err != nil {

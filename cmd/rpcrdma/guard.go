@@ -307,6 +307,9 @@ func (g *guard) answer(h *oncrpc.CallHeader, record []byte, at int) []byte {
 		n, err = oncrpc.ConsumeReply(reply[oncrpc.RecordMarkSize:], &r)
 	}
 	switch {
+	case err == nil && r.Err() != nil && c != nil && fsErr != nil:
+		// It has no status for some of the errors of a file system.
+		return success(failure(h.Proc, statusOf(fsErr)))
 	case err != nil || r.XID != h.XID || r.Err() != nil:
 		// What the library says instead has the numbers of other errors.
 		g.log.Error("NFS server failed", "prog", h.Prog, "proc", h.Proc, "err", cmp.Or(err, r.Err()))

@@ -57,7 +57,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	}
 	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way")
 	flags := cmd.Flags()
-	flags.StringVar(&o.addr, "addr", ":20049", "listen on `HOST:PORT`; port 0 picks one")
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means every address of this machine, port 0 picks one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
 	flags.StringVar(&o.dir, "dir", "", "the `DIR`ectory to export")
 	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")

@@ -660,6 +660,15 @@ func TestProcedures(t *testing.T) {
 	_, err = c.Write(ctx, fh, 1<<63-2, []byte("abc"), nfs.Unstable)
 	wantStatus(t, "WRITE at 1<<63-2", err, nfs.StatusFBig)
 
+	var refused *nfs.Error
+	if err := c.SetAttr(ctx, fh, &nfs.SetAttr{SetSize: true, Size: 1<<63 - 1}); err != nil && !errors.As(err, &refused) {
+		t.Errorf("SETATTR of a size that no disk has: %v", err)
+	} else if err == nil {
+		c.SetAttr(ctx, fh, &nfs.SetAttr{SetSize: true, Size: 1<<20 + 3})
+	}
+	err = c.SetAttr(ctx, fh, &nfs.SetAttr{SetSize: true, Size: 1 << 63})
+	wantStatus(t, "SETATTR of size 1<<63", err, nfs.StatusInval)
+
 	// Handles follow renames, and end with what they stood for.
 	if err := c.Rename(ctx, top, "file", top, "renamed"); err != nil {
 		t.Fatal(err)

@@ -224,6 +224,7 @@ func FuzzGuard(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	e.handles.instance = [8]byte{} // what one process finds means the same to another
 	g := newGuard(e, true, (&options{}).logger(io.Discard))
 	f.Cleanup(func() {
 		g.stop(time.Second)

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+func testGuard(t *testing.T, dir string) *guard {
+	t.Helper()
+	e, err := newExport(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return newGuard(e, false, (&options{}).logger(io.Discard))
+}
+
+// pipeListener accepts the connections that are sent to it.
+type pipeListener chan net.Conn
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l pipeListener) Close() error   { close(l); return nil }
+func (l pipeListener) Addr() net.Addr { return laneAddr{} }
+
+// stop lets a client have the reply to its call. One that does not take it is cut
+// off in the end.
+func TestGuardStops(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration
+		reads   bool
+	}{
+		{"the client takes its reply", testTimeout, true},
+		{"the client does not", 10 * time.Millisecond, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := testGuard(t, t.TempDir())
+			l := make(pipeListener)
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				if err := g.serveTCP(l); !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+			})
+			near, far := net.Pipe()
+			defer near.Close()
+			l <- far
+			c := &rpcConn{Conn: near, t: t}
+			c.send(c.message(nfs.Program, nfs.Version, nfs.ProcNull, nil), 1000)
+			var one [1]byte
+			if _, err := io.ReadFull(near, one[:]); err != nil { // the reply is on its way
+				t.Fatal(err)
+			}
+			l.Close()
+			stopped := make(chan struct{})
+			go func() {
+				g.stop(tt.timeout)
+				close(stopped)
+			}()
+			if tt.reads {
+				select {
+				case <-stopped:
+					t.Fatal("stop returns while a reply is on its way")
+				case <-time.After(50 * time.Millisecond):
+				}
+				rest, err := io.ReadAll(near)
+				if want := oncrpc.RecordMarkSize + oncrpc.MinReplySize; err != nil || 1+len(rest) != want {
+					t.Errorf("the reply has %d bytes, %v, want %d", 1+len(rest), err, want)
+				}
+			}
+			<-stopped
+			serving.Wait()
+		})
+	}
+}
+
+// A server may have MOUNT on another port, as Linux's has.
+func TestMountPort(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"file": ""})
+	g := testGuard(t, dir)
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bridge := server.Bridge(nfs.Binding{}, nfs.Program)
+	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { server.Serve(l) })
+	serving.Go(func() { g.serveRDMA(bridge) })
+	serving.Go(func() { g.serveTCP(tcp) })
+	defer func() {
+		server.Close()
+		bridge.Close()
+		tcp.Close()
+		g.stop(testTimeout)
+		serving.Wait()
+	}()
+	_, port, _ := net.SplitHostPort(tcp.Addr().String())
+	url := "nfs://" + l.Addr().String() + "/"
+	if out := mustRun(t, "ls", "--mount-port", port, url); out != "file\n" {
+		t.Errorf("ls prints %q", out)
+	}
+	mustFail(t, 1, "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: connection refused",
+		"ls", "--mount-port", strconv.Itoa(1), url)
+}
+
+// A hostile is an NFS server whose directories hold what it is told.
+type hostile struct {
+	entries map[string][]nfs.DirEntry // by the handle of the directory
+	data    string
+}
+
+func hostileEntry(name, handle string, kind nfs.FileType) nfs.DirEntry {
+	fh, _ := nfs.NewFileHandle([]byte(handle))
+	return nfs.DirEntry{
+		FileID: 1, Name: name, Cookie: 1,
+		Attr:   nfs.PostOpAttr{Present: true, Attr: hostileAttr(kind)},
+		Handle: nfs.PostOpHandle{Present: true, Handle: fh},
+	}
+}
+
+func hostileAttr(kind nfs.FileType) nfs.Attr {
+	return nfs.Attr{Type: kind, Mode: 0o777, Nlink: 1, Size: 8, FileID: 1}
+}
+
+func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
+	d := xdr.NewDecoder(req.Args)
+	if req.Prog == nfs.MountProgram {
+		if req.Proc == nfs.MountProcExport {
+			r := nfs.ExportRes{Exports: []nfs.Export{{Dir: "/"}}}
+			res.Results = r.Append(res.Results)
+			return
+		}
+		fh, _ := nfs.NewFileHandle([]byte("/"))
+		r := nfs.MntRes{Handle: fh}
+		res.Results = r.Append(res.Results)
+		return
+	}
+	var fh nfs.FileHandle
+	fh.Decode(&d)
+	switch req.Proc {
+	case nfs.ProcGetAttr:
+		r := nfs.GetAttrRes{Attr: hostileAttr(nfs.TypeDir)}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcReadDirPlus:
+		r := nfs.ReadDirPlusRes{Entries: h.entries[string(fh.Bytes())], EOF: true}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcReadLink:
+		r := nfs.ReadLinkRes{Target: []byte(h.data)}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcFSInfo:
+		r := nfs.FSInfoRes{RTMax: 4096, RTPref: 4096}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcRead:
+		r := nfs.ReadRes{Count: uint32(len(h.data)), EOF: true, Data: []byte(h.data)}
+		res.Results = r.Append(res.Results)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// Whatever names a server has, a get writes nothing outside of LOCAL.
+func TestHostileServer(t *testing.T) {
+	outside := t.TempDir()
+	for _, tt := range []struct {
+		name    string
+		entries []nfs.DirEntry
+		below   []nfs.DirEntry // in those with the handle "d"
+	}{
+		{"a parent", []nfs.DirEntry{hostileEntry("../../evil", "f", nfs.TypeReg)}, nil},
+		{"an absolute path", []nfs.DirEntry{hostileEntry(filepath.Join(outside, "evil"), "f", nfs.TypeReg)}, nil},
+		{"a path", []nfs.DirEntry{hostileEntry("sub/evil", "f", nfs.TypeReg)}, nil},
+		{"an end of string", []nfs.DirEntry{hostileEntry("evil\x00", "f", nfs.TypeReg)}, nil},
+		{"no name", []nfs.DirEntry{hostileEntry("", "f", nfs.TypeReg)}, nil},
+		{"dots", []nfs.DirEntry{hostileEntry(".", "f", nfs.TypeReg), hostileEntry("..", "d", nfs.TypeDir)},
+			[]nfs.DirEntry{hostileEntry("evil", "f", nfs.TypeReg)}},
+		{"a link and a directory of one name",
+			[]nfs.DirEntry{hostileEntry("sub", "l", nfs.TypeLnk), hostileEntry("sub", "d", nfs.TypeDir)},
+			[]nfs.DirEntry{hostileEntry("evil", "f", nfs.TypeReg)}},
+		{"a directory and a link of one name",
+			[]nfs.DirEntry{hostileEntry("sub", "d", nfs.TypeDir), hostileEntry("sub", "l", nfs.TypeLnk)},
+			[]nfs.DirEntry{hostileEntry("evil", "f", nfs.TypeReg)}},
+		{"a directory in itself", []nfs.DirEntry{hostileEntry("sub", "d", nfs.TypeDir)},
+			[]nfs.DirEntry{hostileEntry("sub", "d", nfs.TypeDir)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server, err := transport.NewServer(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := &hostile{entries: map[string][]nfs.DirEntry{"/": tt.entries, "d": tt.below}, data: outside[:8]}
+			for _, prog := range []uint32{nfs.Program, nfs.MountProgram} {
+				if err := server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var serving sync.WaitGroup
+			serving.Go(func() { server.Serve(l) })
+			defer serving.Wait()
+			defer server.Close()
+
+			parent := t.TempDir()
+			local := filepath.Join(parent, "a", "b", "local")
+			if err := os.MkdirAll(filepath.Dir(local), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			r := runCommand(t, "get", "-r", "nfs://"+l.Addr().String()+"/", local)
+			if r.status != 1 && tt.name != "dots" {
+				t.Errorf("status %d\n%s", r.status, r.stderr)
+			}
+			err = filepath.WalkDir(parent, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && strings.Contains(d.Name(), "evil") && !strings.HasPrefix(path, local+string(filepath.Separator)) {
+					t.Errorf("it made %s", path)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+				t.Errorf("it made %v in another directory, %v", left, err)
+			}
+		})
+	}
+}
+
+// A listing that is continued is the same as before, for a while; later it is read
+// again, and goes on if no name has changed.
+func TestListings(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"a": "", "b": ""})
+	v := testGuard(t, dir)
+	defer v.stop(0)
+	read := func() []fs.FileInfo {
+		infos, err := v.export.readDir(".")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return infos
+	}
+	var c listings
+	first := c.keep("/x", read())
+	if got := c.find("/x", first); len(got) != 2 {
+		t.Errorf("%d entries, want 2", len(got))
+	}
+	if c.find("/y", first) != nil || c.find("/x", first+1) != nil {
+		t.Error("another directory's listing, or of another time")
+	}
+	if again := c.keep("/x", read()); again != first || len(c.list) != 1 {
+		t.Errorf("the same names have another verifier, or are kept %d times", len(c.list))
+	}
+	if c.keep("/y", read()) == first {
+		t.Error("two directories have the same verifier")
+	}
+	c.list[0].taken = time.Now().Add(-listingMaxAge - time.Second)
+	if c.find("/x", first) != nil {
+		t.Error("a listing stays for ever")
+	}
+	for i := range 3 * maxListings {
+		c.keep(strconv.Itoa(i), read())
+	}
+	if len(c.list) != maxListings || c.size != 2*maxListings {
+		t.Errorf("%d listings with %d entries, want %d", len(c.list), c.size, maxListings)
+	}
+}
