@@ -218,17 +218,12 @@ func (p *peer) exec(wr *fabric.SendWR) {
 		p.sends = append(p.sends, s)
 		wc.Op = fabric.WCSend
 	case fabric.OpWrite:
-		m, off := p.memory[wr.RKey], wr.RemoteOffset-peerBase
+		m := p.remote(wr)
+		if m == nil {
+			return
+		}
 		for _, s := range wr.SGL {
-			if off+uint64(len(s.Buf)) > uint64(len(m)) {
-				if p.hostile {
-					p.refuseAccess()
-					return
-				}
-				p.t.Errorf("Write of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
-				return
-			}
-			off += uint64(copy(m[off:], s.Buf))
+			m = m[copy(m, s.Buf):]
 		}
 		wc.Op = fabric.WCWrite
 	case fabric.OpRead:
@@ -281,22 +276,35 @@ func (p *peer) completeSends() {
 	p.mu.Unlock()
 }
 
+// remote is the peer's memory that a Write or Read is about, nil if there is none.
+// mu is held.
+func (p *peer) remote(wr *fabric.SendWR) []byte {
+	m, off, n := p.memory[wr.RKey], wr.RemoteOffset-peerBase, uint64(0)
+	for _, s := range wr.SGL {
+		n += uint64(len(s.Buf))
+	}
+	if off <= uint64(len(m)) && n <= uint64(len(m))-off {
+		return m[off : off+n]
+	}
+	if p.hostile {
+		p.finishLocked(&fabric.ConnError{Provider: "script", Remote: true, Cause: errors.New("remote access error")})
+	} else {
+		p.t.Errorf("%d bytes at offset %d of a chunk of %d", n, off, len(m))
+	}
+	return nil
+}
+
 // doReads executes the Reads that were held back.
 func (p *peer) doReads() {
-	for _, wr := range p.holdRead {
-		m, off := p.memory[wr.RKey], wr.RemoteOffset-peerBase
-		n := 0
+	for i := range p.holdRead {
+		wr := &p.holdRead[i]
+		m := p.remote(wr)
+		if m == nil {
+			return
+		}
+		n := len(m)
 		for _, s := range wr.SGL {
-			if off+uint64(len(s.Buf)) > uint64(len(m)) {
-				if p.hostile {
-					p.refuseAccess()
-					return
-				}
-				p.t.Errorf("Read of %d bytes at %d of a chunk of %d", len(s.Buf), off, len(m))
-				return
-			}
-			k := copy(s.Buf, m[off:])
-			off, n = off+uint64(k), n+k
+			m = m[copy(s.Buf, m):]
 		}
 		p.wcs = append(p.wcs, fabric.WC{ID: wr.ID, Op: fabric.WCRead, Len: uint32(n)})
 	}
@@ -355,12 +363,6 @@ func (p peerConn) Wake() {
 func (p *peer) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
-}
-
-// refuseAccess is what an adapter does that is asked for memory which was never
-// exposed. mu is held.
-func (p *peer) refuseAccess() {
-	p.finishLocked(&fabric.ConnError{Provider: "script", Remote: true, Cause: errors.New("remote access error")})
 }
 
 func (p *peer) finish(e *fabric.ConnError) {
