@@ -68,7 +68,8 @@ type Listener interface {
 }
 
 // ConnAttr sizes a connection's queues. Zero fields take the provider's
-// defaults; what a provider cannot give is refused when the Conn is made.
+// defaults; what a provider cannot give is refused with a *CapabilityError when
+// the Conn is made.
 type ConnAttr struct {
 	SendDepth int // work requests in the send queue at once
 	RecvDepth int // receives posted at once
@@ -107,10 +108,13 @@ const LocalDMAKey uint32 = 0
 
 // A Conn is one reliable connection: queue pair, completion queue and
 // protection domain. Its life is: Resolve or Listener.Accept; register memory
-// and post receives; Connect, Accept or Reject; work; Disconnect; Close.
+// and post receives; Connect, Accept or Reject; work; Disconnect; Close. Before
+// it is established nothing can be sent or polled: those calls fail.
 type Conn interface {
 	// Connect sends the connection request of a resolved Conn and waits for
-	// the answer. A peer's rejection is a *RejectError.
+	// the answer. A peer's rejection is a *RejectError, private data that is
+	// longer than Capabilities says a *CapabilityError. Close ends it with
+	// net.ErrClosed.
 	Connect(ctx context.Context, privateData []byte) error
 
 	// Accept and Reject answer the request of a Conn from a Listener.
@@ -138,7 +142,9 @@ type Conn interface {
 	// Post appends work requests to the send queue, in order, with at most
 	// one doorbell. It does not wait for the peer. A full queue is
 	// ErrQueueFull and nothing is queued; on a Conn that has ended it is the
-	// *ConnError. Errors of execution come as completions.
+	// *ConnError. Errors of execution come as completions: a request that
+	// fails ends the connection, and all requests behind it complete, whether
+	// they are signaled or not. A malformed request may be refused by either.
 	Post(wrs []SendWR) error
 
 	// PostRecv appends receives. Those posted before the connection is
@@ -199,7 +205,8 @@ type MR interface {
 	Segment() Segment
 
 	// Close deregisters. It is a fence: on return nothing of the region is
-	// read or written any more. Closing twice is harmless.
+	// read or written any more. Closing twice is harmless, and so is closing
+	// after the Conn. Windows on the region are to be closed first.
 	Close() error
 }
 
