@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,6 +74,11 @@ func (t *transfer) put(ctx context.Context, local string) error {
 	name := filepath.Base(local)
 	switch {
 	case err == nil && node.IsDir():
+	case strings.HasSuffix(t.name, "/"):
+		if err == nil {
+			err = &nfs.Error{Op: "LOOKUP", Status: nfs.StatusNotDir}
+		}
+		return err
 	case err == nil || isMissing(err):
 		name = path.Base(t.url.Path)
 		if node, err = t.Stat(ctx, path.Dir(t.url.Path)); err != nil {

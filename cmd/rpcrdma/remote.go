@@ -32,7 +32,7 @@ const defaultTimeout = 30 * time.Second
 func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
 	addOptions(cmd, &o.options, defaultTimeout, "give up when the server has not answered for so long")
 	cmd.Flags().IntVar(&o.mountPort, "mount-port", 0,
-		"the TCP port of MOUNT at a server that does not have it on the RDMA connection (default: ask its rpcbind)")
+		"the TCP `PORT` of MOUNT at a server that does not have it on the RDMA connection (default: ask its rpcbind)")
 }
 
 // parseURL reads a URL argument. An error is about usage.

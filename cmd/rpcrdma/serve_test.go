@@ -228,6 +228,8 @@ func TestMessages(t *testing.T) {
 		{1, "is a directory", []string{"put", in("dir"), s.url("/x")}},
 		{1, "no such file or directory", []string{"put", in("nope"), s.url("/x")}},
 		{1, "no such file (NFS3ERR_NOENT)", []string{"put", in("file"), s.url("/no/such/dir")}},
+		{1, "no such file (NFS3ERR_NOENT)", []string{"put", in("file"), s.url("/nope/")}},
+		{1, "not a directory (NFS3ERR_NOTDIR)", []string{"put", in("file"), s.url("/file/")}},
 		{1, "not a directory (NFS3ERR_NOTDIR)", []string{"put", "-r", in("dir"), s.url("/file")}},
 		{1, "ls " + s.url("/nope") + ": no such file", []string{"ls", s.url("/nope")}},
 		{1, "connection refused", []string{"ls", "nfs://127.0.0.1:1/"}},
