@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // duel runs two contestants in turns and reports the ratio of their medians.
 // Each turn of a contestant is ops operations.
 func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
-	var times [2][]float64
+	var times, cpu [2][]float64
 	ours(ops)
 	theirs(ops)
 	b.ResetTimer()
@@ -30,18 +31,21 @@ func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
 	for b.Loop() {
 		order := [2]int{rounds & 1, 1 - rounds&1}
 		for _, who := range order {
-			start := time.Now()
+			start, used := time.Now(), cpuTime()
 			if who == 0 {
 				ours(ops)
 			} else {
 				theirs(ops)
 			}
 			times[who] = append(times[who], float64(time.Since(start))/float64(ops))
+			cpu[who] = append(cpu[who], float64(cpuTime()-used)/float64(ops))
 		}
 		rounds++
 	}
 	b.StopTimer()
 	a, t := median(times[0]), median(times[1])
+	// CPU time is steadier than wall time on a machine that others use, too.
+	b.ReportMetric(median(cpu[0])/median(cpu[1]), "cpu-ratio")
 	b.ReportMetric(0, "ns/op")
 	if bytes > 0 {
 		b.ReportMetric(float64(bytes)/a*1e3, "iwarp-MB/s")
@@ -52,6 +56,13 @@ func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
 		b.ReportMetric(t, "tcp-ns")
 		b.ReportMetric(a/t, "time-ratio")
 	}
+}
+
+// cpuTime is what both ends of all contestants have used so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func median(v []float64) float64 {

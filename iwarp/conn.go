@@ -549,7 +549,13 @@ func (c *Conn) close() {
 // before the call.
 func (c *Conn) fence() {
 	c.txMu.Lock()
-	c.rxMu.Lock()
-	c.rxMu.Unlock() //nolint:staticcheck // to have held it is the point
+	c.awaitRx()
 	c.unlockTx()
+}
+
+// awaitRx returns when nothing is being placed any more that was looked up
+// before the call. The caller holds txMu.
+func (c *Conn) awaitRx() {
+	c.rxMu.Lock()
+	defer c.rxMu.Unlock()
 }

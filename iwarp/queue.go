@@ -62,7 +62,7 @@ func (c *Conn) pushSend(wr *fabric.SendWR, hidden bool) {
 		sge: c.sges.tail, nsge: uint8(len(wr.SGL)), hidden: hidden,
 	}
 	if wr.Op == fabric.OpBindMW {
-		if w, ok := wr.MW.(*MW); ok && w.c == c {
+		if w, ok := wr.MW.(*MW); ok && w != nil && w.c == c {
 			e.mw = w
 		}
 	}

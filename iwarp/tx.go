@@ -11,9 +11,12 @@ import (
 
 const (
 	// batchIOV and batchBytes bound what one system call is asked to take.
-	// Linux allows 1024 elements; the socket's buffer is the real limit.
+	// Linux allows 1024 elements. A batch is to be small enough to be in the
+	// CPU's cache still when the kernel copies what the CRC has just been
+	// computed of, and to let the receiver begin while the next one is made:
+	// of 128 KiB to 2 MiB, 256 KiB was the fastest with and without CRC.
 	batchIOV   = 256
-	batchBytes = 2 << 20
+	batchBytes = 256 << 10
 
 	// batchArena holds headers, trailers, and payloads up to inlineMax, which
 	// are cheaper to copy than to name: a batch of small messages is one
@@ -428,8 +431,7 @@ func (c *Conn) executeLocal(e *sqEntry) fabric.WCStatus {
 	}
 	// The fence: nothing is being sent, as this goroutine holds txMu, and
 	// nothing is being placed when rxMu has been had.
-	c.rxMu.Lock()
-	c.rxMu.Unlock() //nolint:staticcheck // to have held it is the point
+	c.awaitRx()
 	return fabric.WCSuccess
 }
 

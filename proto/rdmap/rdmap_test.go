@@ -147,7 +147,9 @@ func TestAllocs(t *testing.T) {
 		if err != ErrShort {
 			panic(err)
 		}
-		ParseControl(Control(OpSend))
+		if op, _ := ParseControl(Control(OpSend)); op != OpSend {
+			panic(op)
+		}
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
