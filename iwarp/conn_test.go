@@ -479,7 +479,7 @@ func TestIdleMemory(t *testing.T) {
 // TestStress: everything at once, and then the end at some moment, from either
 // side.
 func TestStress(t *testing.T) {
-	rounds := 40
+	rounds := 24
 	if testing.Short() {
 		rounds = 8
 	}
@@ -488,15 +488,16 @@ func TestStress(t *testing.T) {
 		a, b := join(t, p, fabric.ConnAttr{InboundReads: 3, OutboundReads: 3})
 		var wg sync.WaitGroup
 		ends := []*Conn{a, b}
-		var segs [2]fabric.Segment
+		var put, get [2]fabric.Segment
 		for i, c := range ends {
-			segs[i] = register(t, c, 1<<20, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite).Segment()
+			put[i] = register(t, c, 1<<18, fabric.AccessLocalWrite|fabric.AccessRemoteWrite).Segment()
+			get[i] = register(t, c, 1<<18, fabric.AccessRemoteRead).Segment()
 			for range 64 {
 				postRecv(t, c, make([]byte, 256))
 			}
 		}
 		for i, c := range ends {
-			other := segs[1-i]
+			put, get := put[1-i], get[1-i]
 			wg.Go(func() { // drives
 				var wc [16]fabric.WC
 				for {
@@ -516,12 +517,12 @@ func TestStress(t *testing.T) {
 			})
 			for k := range 2 {
 				wg.Go(func() { // posts
-					buf := make([]byte, 200<<10)
+					out, in := make([]byte, 200<<10), make([]byte, 200<<10)
 					for n := 1; ; n++ {
-						size := (n * 7919) % len(buf)
-						wr := fabric.SendWR{Op: fabric.OpWrite, RKey: other.Handle, RemoteOffset: other.Offset, SGL: []fabric.SGE{{Buf: buf[:size]}}}
+						size := (n * 7919) % len(out)
+						wr := fabric.SendWR{Op: fabric.OpWrite, RKey: put.Handle, RemoteOffset: put.Offset, SGL: []fabric.SGE{{Buf: out[:size]}}}
 						if (n+k)%2 == 0 {
-							wr.Op = fabric.OpRead
+							wr = fabric.SendWR{Op: fabric.OpRead, RKey: get.Handle, RemoteOffset: get.Offset, SGL: []fabric.SGE{{Buf: in[:size]}}}
 						}
 						if n%5 == 0 {
 							wr.Flags = fabric.Signaled
