@@ -735,3 +735,58 @@ func TestGolden(t *testing.T) {
 		t.Errorf("the Read Request is %x", rr)
 	}
 }
+
+// TestNoInterleaving: a message is sent to its end before the next one begins,
+// whatever waits, as siw asks for.
+func TestNoInterleaving(t *testing.T) {
+	const size = 300000
+	c, peer := underAttack(t, New(Config{MaxFPDU: 9000}), fabric.ConnAttr{}, 0)
+	seg := register(t, c, size, fabric.AccessRemoteRead).Segment()
+	var reads []byte
+	for msn := range uint32(4) {
+		reads = append(reads, peer.fpdu(readRequest(1+msn, rdmap.ReadRequest{SinkSTag: 50 + msn, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset}))...)
+	}
+	var wrs []fabric.SendWR
+	for i := range uint32(6) {
+		wr := fabric.SendWR{Op: fabric.OpWrite, RKey: 60 + i, SGL: []fabric.SGE{{Buf: make([]byte, size)}}}
+		if i%2 == 1 {
+			wr.Op = fabric.OpSend
+		}
+		wrs = append(wrs, wr)
+	}
+	post(t, c, wrs...) // and wait for the peer's first word
+	peer.write(reads)
+	ended := make(chan struct{})
+	go func() {
+		drive(t, c)
+		close(ended)
+	}()
+	responses, lastResponse := 0, 0
+	for messages := 0; messages < 10; messages++ {
+		first, got := peer.wantAny("the first segment of a message"), 0
+		for s := first; ; s = peer.wantAny("the next segment of a message") {
+			if s.op != first.op || s.t.STag != first.t.STag || s.u.MSN != first.u.MSN {
+				t.Fatalf("a %v of %+v in the middle of a %v of %+v", s.op, s.t, first.op, first.t)
+			}
+			if off := s.t.TO + uint64(s.u.MO); off != uint64(got) {
+				t.Fatalf("%v at offset %d, want %d", s.op, off, got)
+			}
+			got += len(s.payload)
+			if s.t.Last || s.u.Last {
+				break
+			}
+		}
+		if got != size {
+			t.Fatalf("a %v of %d bytes", first.op, got)
+		}
+		if first.op == rdmap.OpReadResponse {
+			responses++
+			lastResponse = messages
+		}
+	}
+	if responses != 4 || lastResponse == 9 {
+		t.Errorf("%d responses, the last as message %d: they and our own messages take turns", responses, lastResponse)
+	}
+	peer.c.Close()
+	<-ended
+}

@@ -110,6 +110,16 @@ type segment struct {
 
 func (p *rawPeer) wantSegment(what string, op rdmap.Opcode) segment {
 	p.t.Helper()
+	s := p.wantAny(what)
+	if s.op != op {
+		p.t.Fatalf("want %s, a %v, got a %v: %+v", what, op, s.op, s)
+	}
+	return s
+}
+
+// wantAny wants a segment of whatever kind.
+func (p *rawPeer) wantAny(what string) segment {
+	p.t.Helper()
 	l := p.read("the length of "+what, 2)
 	n := int(binary.BigEndian.Uint16(l))
 	rest := p.read(what, mpa.FPDULen(n)-2)
@@ -122,20 +132,20 @@ func (p *rawPeer) wantSegment(what string, op rdmap.Opcode) segment {
 	}
 	s := segment{tagged: len(u) > 0 && ddp.IsTagged(u), fpduSize: mpa.FPDULen(n)}
 	var ulp uint8
+	var k int
 	if s.tagged {
-		var k int
 		k, err = ddp.ConsumeTagged(u, &s.t)
-		s.payload, ulp = u[k:], s.t.ULP
+		ulp = s.t.ULP
 	} else {
-		var k int
 		k, err = ddp.ConsumeUntagged(u, &s.u)
-		s.payload, ulp = u[k:], s.u.ULP
+		ulp = s.u.ULP
+	}
+	if err == nil {
+		s.payload = u[k:]
+		s.op, err = rdmap.ParseControl(ulp)
 	}
 	if err != nil {
 		p.t.Fatalf("%s: %v in %x", what, err, u)
-	}
-	if s.op, err = rdmap.ParseControl(ulp); err != nil || s.op != op {
-		p.t.Fatalf("want %s, a %v, got a %v (%v): %+v", what, op, s.op, err, s)
 	}
 	return s
 }

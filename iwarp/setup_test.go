@@ -221,7 +221,7 @@ func TestResponderWaits(t *testing.T) {
 			if tc.answer {
 				// It was asked for before the Send could go, but the Send was
 				// posted earlier: either may be first.
-				s := peer.wantEither("the response and the Send")
+				s := peer.wantAny("the response or the Send")
 				if s.op == rdmap.OpSend {
 					s = peer.wantSegment("the response", rdmap.OpReadResponse)
 				} else {
@@ -282,30 +282,6 @@ func TestInitiatorReady(t *testing.T) {
 			}
 		})
 	}
-}
-
-func (p *rawPeer) wantEither(what string) segment {
-	p.t.Helper()
-	l := p.read("the length of one of "+what, 2)
-	op := rdmap.OpSend
-	b := p.read(what, mpa.FPDULen(int(l[0])<<8|int(l[1]))-2)
-	if b[0]&0x80 != 0 {
-		op = rdmap.OpReadResponse
-	}
-	r := rawPeer{t: p.t, c: &replay{Conn: p.c, b: append(l, b...)}, crc: p.crc}
-	return r.wantSegment(what, op)
-}
-
-// A replay is a connection with bytes put back in front.
-type replay struct {
-	net.Conn
-	b []byte
-}
-
-func (r *replay) Read(b []byte) (int, error) {
-	n := copy(b, r.b)
-	r.b = r.b[n:]
-	return n, nil
 }
 
 // TestReplyRefused: replies that Connect does not take.
