@@ -10,6 +10,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -409,7 +410,8 @@ func TestDisconnectAnswers(t *testing.T) {
 // peer.
 func TestCloseAbandons(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
-	post(t, a, fabric.SendWR{Op: fabric.OpRead, RKey: 0x100, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
+	seg := register(t, b, 8, fabric.AccessRemoteRead).Segment()
+	post(t, a, fabric.SendWR{Op: fabric.OpRead, RKey: seg.Handle, RemoteOffset: seg.Offset, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
 	a.Close()
 	if _, end := drive(t, b); end.Clean {
 		t.Errorf("ended with %v", end)
@@ -789,4 +791,66 @@ func TestNoInterleaving(t *testing.T) {
 	}
 	peer.c.Close()
 	<-ended
+}
+
+// TestReadBehindDisconnect: what the peer asks for after this side has said that
+// no more will come is not answered, and does not spoil the end.
+func TestReadBehindDisconnect(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	seg := register(t, c, 64, fabric.AccessRemoteRead).Segment()
+	gone := make(chan error, 1)
+	go func() { gone <- c.Disconnect(context.Background()) }()
+	peer.wantEnd("of what this side has to say")
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: 64, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
+	peer.c.Close()
+	if err := <-gone; err != nil {
+		t.Errorf("Disconnect: %v", err)
+	}
+	if _, end := drive(t, c); !end.Clean || end.Remote {
+		t.Errorf("ended with %v", end)
+	}
+}
+
+// TestInvalidationBehindBlockedBatch: a peer has all of a response and closes
+// the window behind it, while what shares the batch with the response waits for
+// room in the socket.
+func TestInvalidationBehindBlockedBatch(t *testing.T) {
+	const size = 4096
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
+		t.Fatal(err)
+	}
+	mw, _ := c.AllocMW()
+	seg, err := mw.Prepare(fabric.SGE{Buf: make([]byte, size)}, fabric.AccessRemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+	postRecv(t, c, make([]byte, 8))
+	c.txMu.Lock()
+	post(t, c, fabric.SendWR{Op: fabric.OpWrite, RKey: 0x100, SGL: []fabric.SGE{{Buf: make([]byte, 8<<20)}}})
+	c.tx.turn = true // the response goes first
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
+	requested := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.irq.len() == 1
+	}
+	for !requested() {
+		c.Poll(nil)
+	}
+	c.unlockTx()
+	pollUntil(t, c, "a full socket", func() bool { return c.Stats().Writers == 1 })
+	if s := peer.wantSegment("the response", rdmap.OpReadResponse); len(s.payload) != size {
+		t.Fatalf("response of %d bytes", len(s.payload))
+	}
+	peer.write(peer.fpdu(ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: seg.Handle, MSN: 1})))
+	if wc := next(t, c); wc.ID != 100 || !wc.WithInv || wc.InvalidatedKey != seg.Handle {
+		t.Errorf("received %+v", wc)
+	}
+	c.txMu.Lock()
+	if c.tx.b == nil || !c.tx.b.blocked || c.tx.b.pos == c.tx.b.niov {
+		t.Error("the batch is no longer waiting, so that nothing has been shown")
+	}
+	c.unlockTx()
 }

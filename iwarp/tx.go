@@ -136,7 +136,7 @@ func (c *Conn) unlockTx() {
 // pump sends what can be sent. The caller holds txMu.
 func (c *Conn) pump() *failure {
 	t := &c.tx
-	if t.dead || t.writer || c.txBroken.Load() {
+	if t.dead || t.writer || c.txBroken.Load() || c.fin.Load() {
 		return nil
 	}
 	blocked, f := c.flush()

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -405,21 +407,40 @@ func TestReadsInTurn(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 1}, 0)
 	mr := register(t, c, 4096, fabric.AccessRemoteRead)
 	seg := mr.Segment()
+	// Somebody else posts at the same time, so that responses are often written
+	// by another goroutine than the one that reads the next request.
+	turns := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range turns {
+			for range 4 {
+				c.Post([]fabric.SendWR{{Op: fabric.OpWrite}})
+				runtime.Gosched()
+			}
+		}
+	})
 	done := make(chan *fabric.ConnError)
 	go func() {
 		_, end := drive(t, c)
 		done <- end
 	}()
-	for msn := uint32(1); msn <= 2000; msn++ {
+	for msn := uint32(1); msn <= 3000; msn++ {
+		turns <- struct{}{}
 		peer.write(peer.fpdu(readRequest(msn, rdmap.ReadRequest{SinkSTag: msn, SinkTO: 9, Size: 4096, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
-		if s := peer.wantSegment("a Read Response", rdmap.OpReadResponse); s.t.STag != msn || s.t.TO != 9 || !s.t.Last || len(s.payload) != 4096 {
-			t.Fatalf("response %d: %+v", msn, s.t)
+		s := peer.wantAny("a Read Response, behind Writes")
+		for s.op == rdmap.OpWrite {
+			s = peer.wantAny("a Read Response, behind Writes")
+		}
+		if s.op != rdmap.OpReadResponse || s.t.STag != msn || s.t.TO != 9 || !s.t.Last || len(s.payload) != 4096 {
+			t.Fatalf("response %d: %+v", msn, s)
 		}
 	}
-	peer.c.Close()
+	peer.c.(*net.TCPConn).CloseWrite()
 	if end := <-done; !end.Remote || !end.Clean {
 		t.Errorf("ended with %v", end)
 	}
+	close(turns)
+	wg.Wait()
 }
 
 // TestTerminated: what a Terminate message of the peer does to the requests.
