@@ -513,3 +513,15 @@ func TestSegmentSize(t *testing.T) {
 		c.Close()
 	}
 }
+
+// TestSilentFailure: an accepting side whose own request fails before the peer
+// has spoken does not speak first for that, either.
+func TestSilentFailure(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpBindMW})
+	wcs, _ := drive(t, c)
+	if len(wcs) != 1 || wcs[0].Status != fabric.WCMWBindErr {
+		t.Errorf("completions %+v", wcs)
+	}
+	peer.wantEnd("without a word")
+}

@@ -626,6 +626,9 @@ func (c *Conn) lastWords(f *failure) (silent bool) {
 	if !f.term || c.txBroken.Load() || c.fin.Load() {
 		return false
 	}
+	if c.held.Load() && !c.heard() {
+		return false // not even this may be sent before the peer has spoken
+	}
 	if t.b != nil && !c.held.Load() {
 		// A Terminate message fits between two FPDUs only.
 		if blocked, g := c.write(t.b); blocked || g != nil {
@@ -635,6 +638,14 @@ func (c *Conn) lastWords(f *failure) (silent bool) {
 	}
 	c.sendTerminate(f)
 	return false
+}
+
+// heard reports whether anything has come from the peer since set-up. The caller
+// holds txMu.
+func (c *Conn) heard() bool {
+	c.rxMu.Lock()
+	defer c.rxMu.Unlock()
+	return c.rx.stats.bytes > 0
 }
 
 // sendTerminate writes the Terminate message. RFC 5040 section 4.8.
