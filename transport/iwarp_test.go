@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -511,5 +513,74 @@ func TestIwarpPush(t *testing.T) {
 		}
 		wg.Wait()
 		cl.Close()
+	}
+}
+
+// TestIwarpHostileClient: a client that keeps no rule loses its connection, and
+// nobody else notices.
+func TestIwarpHostileClient(t *testing.T) {
+	call := func(h rpcrdma.Header, proc uint32, args ...byte) []byte {
+		h.Vers, h.Credit = rpcrdma.Version1, 1000
+		b := rpcrdma.AppendHeader(nil, &h)
+		b = oncrpc.AppendCall(b, &oncrpc.CallHeader{XID: h.XID, RPCVers: oncrpc.Version, Prog: prog, Vers: 1, Proc: proc})
+		return append(b, args...)
+	}
+	never := rpcrdma.Segment{Handle: 0xdead00, Length: 5000, Offset: 1 << 60}
+	for name, sends := range map[string]func(i uint32) []byte{
+		"V1-3.3-7 calls beyond the grant": func(i uint32) []byte { return call(rpcrdma.Header{XID: i}, procHang) },
+		"V1-11-4 a read chunk in memory that was never exposed": func(i uint32) []byte {
+			return call(rpcrdma.Header{XID: i, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: never}}}, procSum, 0, 0, 0x13, 0x88)
+		},
+		"V1-11-4 a write chunk in memory that was never exposed": func(i uint32) []byte {
+			return call(rpcrdma.Header{XID: i, Writes: []rpcrdma.WriteChunk{{never}}}, procMake, 0, 0, 0x13, 0x88, 0, 0, 0, 1)
+		},
+		"CCP-6-1 a message longer than the receives": func(i uint32) []byte { return make([]byte, 5000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, iwarp.Config{}, nil)
+			good := w.dial(t, nil)
+			fc, err := w.provider.Resolve(bg, w.addr, fabric.ConnAttr{SendDepth: 1024})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fc.Close()
+			for i := range uint64(32) {
+				err := fc.PostRecv([]fabric.RecvWR{{ID: i, SGE: fabric.SGE{Buf: make([]byte, 4096)}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := fc.Connect(bg, nil); err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint32(transport.DefaultCredits + 100) {
+				wr := fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: sends(i)}}}
+				if err := fc.Post([]fabric.SendWR{wr}); err != nil {
+					break // the connection has ended
+				}
+			}
+			var wcs [8]fabric.WC
+			ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+			defer cancel()
+			for {
+				if _, err = fc.Poll(wcs[:]); err == nil {
+					err = fabric.WaitContext(ctx, fc)
+				}
+				if err != nil {
+					break
+				}
+			}
+			var ce *fabric.ConnError
+			if !errors.As(err, &ce) {
+				t.Fatalf("the connection lives: %v", err)
+			}
+			t.Log(err)
+			if err := good.Null(bg, prog, 1); err != nil {
+				t.Errorf("another client: %v", err)
+			}
+			if st := w.server.Stats(); st.Conns != 2 {
+				t.Errorf("%d connections were accepted, want 2", st.Conns)
+			}
+		})
 	}
 }
