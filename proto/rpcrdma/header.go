@@ -191,7 +191,8 @@ func limit(v, def int) int {
 // Slices in h are filled up to their capacity before new ones are made, so that a
 // Header that is used for message after message settles to no allocations at all.
 //
-// The error is always a [*HeaderError], and h is then not fit for use. By message:
+// The error is always a [*HeaderError]. h then holds what was read in front of the
+// fault, for a program that prints messages; it is not to be acted upon. By message:
 //
 //   - Under 16 bytes: no answer, the XID cannot be trusted.
 //   - RDMA_ERROR is read whatever its version, as the fixed fields promise (RFC 5666
