@@ -497,7 +497,11 @@ func TestBadReply(t *testing.T) {
 			b := p.replyBytes(rpcrdma.Header{XID: h.XID}, nil)
 			return b[:len(b)-4]
 		}},
-		{"that is a call", func(p *peer, h rpcrdma.Header) []byte { return callBytes(rpcrdma.Header{XID: h.XID}, 1) }},
+		{"that is neither call nor reply", func(p *peer, h rpcrdma.Header) []byte {
+			b := callBytes(rpcrdma.Header{XID: h.XID}, 1)
+			b[rpcrdma.MinHeaderSize+7] = 2
+			return b
+		}},
 		{"RDMA_MSGP", func(p *peer, h rpcrdma.Header) []byte {
 			b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 1, Credit: 1, Proc: rpcrdma.ProcMsgp})
 			return oncrpc.AppendReply(b, &oncrpc.ReplyHeader{XID: h.XID})
@@ -621,6 +625,38 @@ func TestIgnored(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestPeersCall(t *testing.T) {
+	t.Run("BIDI-2.4-1 a call with the xid of a pending call of ours leaves that untouched", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			h, _ := p.message("the call")
+			p.send(callBytes(rpcrdma.Header{XID: h.XID}, 1), 0)
+			p.quiet("nobody serves it here")
+			p.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// TestFewCredits: a client may ask for as little as it likes.
+func TestFewCredits(t *testing.T) {
+	client(t, &Config{Credits: 1}, func(p *peer, cl *Client) {
+		for range 3 {
+			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			h, _ := p.message("a call")
+			if h.Credit != 1 {
+				t.Errorf("asks for %d credits", h.Credit)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 32})
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 func TestThresholds(t *testing.T) {
@@ -813,6 +849,34 @@ func TestCancel(t *testing.T) {
 			async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			p.message("a call that takes the one credit")
 		})
+	})
+
+	t.Run("a fence that never comes costs the connection, not the caller's time", func(t *testing.T) {
+		for _, answered := range []bool{false, true} {
+			client(t, nil, func(p *peer, cl *Client) {
+				open(p, cl)
+				p.holdInv = true
+				ctx, cancel := context.WithTimeout(bg, time.Second)
+				defer cancel()
+				start := time.Now()
+				done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+				h, _ := p.message("the call")
+				if answered {
+					p.reply(rpcrdma.Header{XID: h.XID})
+				}
+				err := <-done
+				if took := time.Since(start); err == nil || took > 3*time.Second {
+					t.Errorf("call returned %v after %v", err, took)
+				}
+				if _, err := p.reach(h.Writes[0][0], fabric.AccessRemoteWrite); err == nil {
+					t.Error("the peer can still write")
+				}
+				var pe *PeerError
+				if <-cl.Done(); !errors.As(cl.Err(), &pe) {
+					t.Errorf("the connection ended with %v", cl.Err())
+				}
+			})
+		}
 	})
 
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {

@@ -129,7 +129,7 @@ func (c *conn) offersInvalidation() bool {
 // connect sets up a client's connection. Receives are posted first: a peer that
 // has accepted may send, and one Send too many ends the connection.
 func (c *conn) connect(ctx context.Context) error {
-	if err := c.growReceives(initialGrant + recvSlack); err != nil {
+	if err := c.growReceives(min(initialGrant, c.cfg.Credits) + recvSlack); err != nil {
 		return err
 	}
 	if err := c.fc.Connect(ctx, c.privateData()); err != nil {
@@ -260,6 +260,10 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 			// Too short to tell its direction: a server's peer sends calls.
 			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
 			return
+		case ok && dir == oncrpc.Call:
+			// Calls of the peer have xids of their own: one that is equal to
+			// ours says nothing about our call.
+			c.stats.dropped.Add(1)
 		default:
 			c.req.malformed(h.XID, "it is not a reply to the call")
 		}

@@ -95,6 +95,7 @@ func (e *PeerError) Error() string { return "peer broke the protocol: " + e.Reas
 
 var (
 	errOverrun    = &PeerError{"it sent more calls than it was granted"}
+	errStuck      = &PeerError{"it takes nothing, and memory of a cancelled call cannot be closed"}
 	errInvalidate = &PeerError{"it invalidated memory of another call"}
 
 	errClosing  = errors.New("shutting down")

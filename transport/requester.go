@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -278,11 +279,10 @@ func (s *slot) results() error {
 // reply was there already, and the call is done in the ordinary way.
 func (s *slot) cancel() bool {
 	c := s.c
-	background := context.Background()
 	c.mu.Lock()
 	if s.state != slotPending {
 		c.mu.Unlock()
-		c.await(background, &s.waiter)
+		s.awaitFence()
 		return false
 	}
 	s.state = slotCancelled
@@ -292,7 +292,7 @@ func (s *slot) cancel() bool {
 	c.stats.cancelled.Add(1)
 	if len(s.wrs) > 0 {
 		c.sq.post(s.wrs, false)
-		c.await(background, &s.waiter)
+		s.awaitFence()
 	}
 	s.unexpose()
 
@@ -309,6 +309,22 @@ func (s *slot) cancel() bool {
 		w.wake <- struct{}{}
 	}
 	return true
+}
+
+// fencePatience is how long a caller whose context has ended waits for the
+// invalidation of its memory. It takes its turn behind what was posted before, and a
+// peer that takes nothing can hold that up for ever.
+const fencePatience = time.Second
+
+// awaitFence waits until the call's memory is closed, at the price of the
+// connection if there is no other way: its end is a fence, too.
+func (s *slot) awaitFence() {
+	ctx, stop := context.WithTimeout(context.Background(), fencePatience)
+	defer stop()
+	if s.c.await(ctx, &s.waiter) != nil {
+		s.c.breakOff(errStuck)
+		s.c.await(context.Background(), &s.waiter)
+	}
 }
 
 // lookup finds the call that a message is about. mu is held.
