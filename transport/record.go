@@ -5,12 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -124,7 +126,7 @@ func (s *stream) Read(b []byte) (int, error) {
 		}
 		if s.err != nil {
 			defer s.mu.Unlock()
-			return 0, s.err
+			return 0, endOfStream(s.err)
 		}
 		if !s.deadline.IsZero() && !time.Now().Before(s.deadline) {
 			s.mu.Unlock()
@@ -134,6 +136,16 @@ func (s *stream) Read(b []byte) (int, error) {
 		s.mu.Unlock()
 		<-changed
 	}
+}
+
+// endOfStream is what a reader is told of the end: as on TCP, io.EOF when the peer
+// has closed in order.
+func endOfStream(err error) error {
+	var ce *fabric.ConnError
+	if errors.As(err, &ce) && ce.Remote && ce.Clean {
+		return io.EOF
+	}
+	return err
 }
 
 func (s *stream) SetReadDeadline(t time.Time) error {
@@ -414,10 +426,15 @@ func inOrder(items []Range, n int) bool {
 // are provided for, and nothing is placed directly. Closing it closes cl.
 func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &clientRecords{
+	rc := &clientRecords{
 		stream: newStream(), cl: cl, binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
 		parser: recordParser{max: cl.c.cfg.MaxMessage},
 	}
+	go func() { // whoever reads learns of the connection's end
+		<-cl.Done()
+		rc.fail(cl.Err())
+	}()
+	return rc
 }
 
 // clientRecords is a client's connection as a net.Conn.

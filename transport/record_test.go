@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -240,6 +241,28 @@ func TestBridge(t *testing.T) {
 			if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("Accept returned %v", err)
 			}
+		})
+	})
+
+	t.Run("an orderly end reads as on TCP", func(t *testing.T) {
+		orderly := &fabric.ConnError{Provider: "script", Remote: true, Clean: true}
+		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			c, _ := l.Accept()
+			readRecord(t, c)
+			p.finish(orderly)
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("server: Read returned %v", err)
+			}
+		})
+		client(t, nil, func(p *peer, cl *Client) {
+			c := NewRecordConn(cl, nil, 0)
+			time.Sleep(time.Second) // idle: nobody calls
+			p.finish(orderly)
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("client: Read returned %v", err)
+			}
+			c.Close()
 		})
 	})
 
