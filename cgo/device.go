@@ -1,0 +1,245 @@
+//go:build linux && cgo
+
+package cgo
+
+/*
+#cgo pkg-config: libibverbs librdmacm
+#include <stdlib.h>
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+
+	// Says which packages to install when the headers are missing.
+	_ "github.com/rpcrdma/rpcrdma/cgo/internal/headers"
+)
+
+// asErrno is the errno of a library call that failed: what cgo saw, or EIO when
+// the library forgot to set it.
+func asErrno(err error) syscall.Errno {
+	if e, ok := err.(syscall.Errno); ok && e != 0 {
+		return e
+	}
+	return syscall.EIO
+}
+
+// status is the outcome of a call of libibverbs, which returns an errno value;
+// some providers return it negative, or -1 for what they cannot tell.
+func status(ret C.int) syscall.Errno {
+	switch {
+	case ret == -1:
+		return syscall.EIO
+	case ret < 0:
+		return syscall.Errno(-ret)
+	}
+	return syscall.Errno(ret)
+}
+
+// A DeviceInfo is what the list of devices tells of each.
+type DeviceInfo struct {
+	Name      string
+	GUID      [8]byte // in network byte order
+	NodeType  int32   // enum ibv_node_type
+	Transport int32   // enum ibv_transport_type
+	Index     int32   // the kernel's, -1 when it does not tell
+}
+
+// A DeviceList holds references to all devices until Free. A device's pointer is
+// valid that long, or while a Context of it is open.
+type DeviceList struct {
+	list    **C.struct_ibv_device
+	Devices []*Device
+}
+
+// GetDeviceList calls ibv_get_device_list.
+func GetDeviceList() (*DeviceList, syscall.Errno) {
+	var n C.int
+	list, err := C.ibv_get_device_list(&n)
+	if list == nil {
+		return nil, asErrno(err)
+	}
+	l := &DeviceList{list: list}
+	for _, d := range unsafe.Slice(list, int(n)) {
+		l.Devices = append(l.Devices, (*Device)(unsafe.Pointer(d)))
+	}
+	return l, 0
+}
+
+// Free calls ibv_free_device_list.
+func (l *DeviceList) Free() { C.ibv_free_device_list(l.list) }
+
+// Info calls ibv_get_device_name, ibv_get_device_guid, ibv_get_device_index.
+func (p *Device) Info() DeviceInfo {
+	d := p.c()
+	info := DeviceInfo{
+		Name:      C.GoString(C.ibv_get_device_name(d)),
+		NodeType:  int32(d.node_type),
+		Transport: int32(d.transport_type),
+		Index:     int32(C.ibv_get_device_index(d)),
+	}
+	guid := C.ibv_get_device_guid(d)
+	info.GUID = *(*[8]byte)(unsafe.Pointer(&guid))
+	return info
+}
+
+// OpenDevice calls ibv_open_device.
+func OpenDevice(d *Device) (*Context, syscall.Errno) {
+	ctx, err := C.ibv_open_device(d.c())
+	if ctx == nil {
+		return nil, asErrno(err)
+	}
+	return (*Context)(unsafe.Pointer(ctx)), 0
+}
+
+// CloseDevice calls ibv_close_device.
+func CloseDevice(ctx *Context) syscall.Errno { return status(C.ibv_close_device(ctx.c())) }
+
+// ContextDevice is the device that ctx is open on.
+func ContextDevice(ctx *Context) *Device { return (*Device)(unsafe.Pointer(ctx.c().device)) }
+
+// AsyncFD is the descriptor on which asynchronous events are announced.
+func AsyncFD(ctx *Context) int { return int(ctx.c().async_fd) }
+
+// NumCompVectors is how many completion vectors the device has.
+func NumCompVectors(ctx *Context) int { return int(ctx.c().num_comp_vectors) }
+
+// A DeviceAttr is struct ibv_device_attr, see ibv_query_device(3).
+type DeviceAttr struct {
+	FirmwareVersion                                       string
+	NodeGUID, SysImageGUID                                [8]byte
+	MaxMRSize, PageSizeCap                                uint64
+	VendorID, VendorPartID, HWVersion, CapFlags           uint32
+	MaxQP, MaxQPWR, MaxSGE, MaxSGERd, MaxCQ, MaxCQE       int32
+	MaxMR, MaxPD, MaxMW, MaxSRQ, MaxSRQWR, MaxSRQSGE      int32
+	MaxQPRdAtom, MaxResRdAtom, MaxQPInitRdAtom, AtomicCap int32
+	MaxPkeys                                              uint16
+	LocalCAAckDelay, PhysPortCount                        uint8
+}
+
+// QueryDevice calls ibv_query_device.
+func QueryDevice(ctx *Context) (DeviceAttr, syscall.Errno) {
+	var a C.struct_ibv_device_attr
+	if errno := status(C.ibv_query_device(ctx.c(), &a)); errno != 0 {
+		return DeviceAttr{}, errno
+	}
+	return DeviceAttr{
+		FirmwareVersion: C.GoString(&a.fw_ver[0]),
+		NodeGUID:        *(*[8]byte)(unsafe.Pointer(&a.node_guid)),
+		SysImageGUID:    *(*[8]byte)(unsafe.Pointer(&a.sys_image_guid)),
+		MaxMRSize:       uint64(a.max_mr_size), PageSizeCap: uint64(a.page_size_cap),
+		VendorID: uint32(a.vendor_id), VendorPartID: uint32(a.vendor_part_id), HWVersion: uint32(a.hw_ver),
+		CapFlags: uint32(a.device_cap_flags),
+		MaxQP:    int32(a.max_qp), MaxQPWR: int32(a.max_qp_wr), MaxSGE: int32(a.max_sge), MaxSGERd: int32(a.max_sge_rd),
+		MaxCQ: int32(a.max_cq), MaxCQE: int32(a.max_cqe), MaxMR: int32(a.max_mr), MaxPD: int32(a.max_pd),
+		MaxMW: int32(a.max_mw), MaxSRQ: int32(a.max_srq), MaxSRQWR: int32(a.max_srq_wr), MaxSRQSGE: int32(a.max_srq_sge),
+		MaxQPRdAtom: int32(a.max_qp_rd_atom), MaxResRdAtom: int32(a.max_res_rd_atom),
+		MaxQPInitRdAtom: int32(a.max_qp_init_rd_atom), AtomicCap: int32(a.atomic_cap),
+		MaxPkeys: uint16(a.max_pkeys), LocalCAAckDelay: uint8(a.local_ca_ack_delay), PhysPortCount: uint8(a.phys_port_cnt),
+	}, 0
+}
+
+// A PortAttr is struct ibv_port_attr, see ibv_query_port(3).
+type PortAttr struct {
+	State, MaxMTU, ActiveMTU                int32
+	GIDTableLen                             int32
+	CapFlags, MaxMsgSize                    uint32
+	BadPkeyCounter, QkeyViolCounter         uint32
+	PkeyTableLen, LID, SMLID                uint16
+	LMC, MaxVLNum, SMSL, SubnetTimeout      uint8
+	InitTypeReply, ActiveWidth, ActiveSpeed uint8
+	PhysState, LinkLayer, Flags             uint8
+	CapFlags2                               uint16
+}
+
+// QueryPort calls ibv_query_port.
+func QueryPort(ctx *Context, port uint8) (PortAttr, syscall.Errno) {
+	var a C.struct_ibv_port_attr
+	if errno := status(C.rr_query_port(ctx.c(), C.uint8_t(port), &a)); errno != 0 {
+		return PortAttr{}, errno
+	}
+	return PortAttr{
+		State: int32(a.state), MaxMTU: int32(a.max_mtu), ActiveMTU: int32(a.active_mtu),
+		GIDTableLen: int32(a.gid_tbl_len), CapFlags: uint32(a.port_cap_flags), MaxMsgSize: uint32(a.max_msg_sz),
+		BadPkeyCounter: uint32(a.bad_pkey_cntr), QkeyViolCounter: uint32(a.qkey_viol_cntr),
+		PkeyTableLen: uint16(a.pkey_tbl_len), LID: uint16(a.lid), SMLID: uint16(a.sm_lid),
+		LMC: uint8(a.lmc), MaxVLNum: uint8(a.max_vl_num), SMSL: uint8(a.sm_sl), SubnetTimeout: uint8(a.subnet_timeout),
+		InitTypeReply: uint8(a.init_type_reply), ActiveWidth: uint8(a.active_width), ActiveSpeed: uint8(a.active_speed),
+		PhysState: uint8(a.phys_state), LinkLayer: uint8(a.link_layer), Flags: uint8(a.flags),
+		CapFlags2: uint16(a.port_cap_flags2),
+	}, 0
+}
+
+// A GIDEntry is struct ibv_gid_entry, see ibv_query_gid_table(3).
+type GIDEntry struct {
+	GID         [16]byte
+	Index       uint32
+	Port        uint32
+	Type        uint32 // enum ibv_gid_type
+	NetdevIndex uint32 // 0 when there is no network device
+}
+
+// QueryGIDTable calls ibv_query_gid_table for up to max entries.
+func QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno) {
+	if max <= 0 {
+		return nil, 0
+	}
+	list := make([]C.struct_ibv_gid_entry, max)
+	n, err := C.ibv_query_gid_table(ctx.c(), &list[0], C.size_t(max), 0)
+	if n < 0 {
+		if n == -1 {
+			return nil, asErrno(err)
+		}
+		return nil, syscall.Errno(-n)
+	}
+	out := make([]GIDEntry, n)
+	for i := range out {
+		e := &list[i]
+		out[i] = GIDEntry{
+			GID: *(*[16]byte)(unsafe.Pointer(&e.gid)), Index: uint32(e.gid_index), Port: uint32(e.port_num),
+			Type: uint32(e.gid_type), NetdevIndex: uint32(e.ndev_ifindex),
+		}
+	}
+	return out, 0
+}
+
+// QueryGID calls ibv_query_gid.
+func QueryGID(ctx *Context, port uint8, index int) ([16]byte, syscall.Errno) {
+	var gid C.union_ibv_gid
+	errno := status(C.ibv_query_gid(ctx.c(), C.uint8_t(port), C.int(index), &gid))
+	return *(*[16]byte)(unsafe.Pointer(&gid)), errno
+}
+
+// QueryPkey calls ibv_query_pkey. The key is in network byte order.
+func QueryPkey(ctx *Context, port uint8, index int) (uint16, syscall.Errno) {
+	var pkey C.__be16
+	errno := status(C.ibv_query_pkey(ctx.c(), C.uint8_t(port), C.int(index), &pkey))
+	return uint16(pkey), errno
+}
+
+// ForkInit calls ibv_fork_init.
+func ForkInit() syscall.Errno { return status(C.ibv_fork_init()) }
+
+// IsForkInitialized calls ibv_is_fork_initialized: 0 disabled, 1 enabled, 2
+// unneeded.
+func IsForkInitialized() int { return int(C.ibv_is_fork_initialized()) }
+
+// NodeTypeString calls ibv_node_type_str.
+func NodeTypeString(t int32) string { return C.GoString(C.ibv_node_type_str(C.enum_ibv_node_type(t))) }
+
+// PortStateString calls ibv_port_state_str.
+func PortStateString(s int32) string {
+	return C.GoString(C.ibv_port_state_str(C.enum_ibv_port_state(s)))
+}
+
+// EventTypeString calls ibv_event_type_str.
+func EventTypeString(t int32) string {
+	return C.GoString(C.ibv_event_type_str(C.enum_ibv_event_type(t)))
+}
+
+// WCStatusString calls ibv_wc_status_str.
+func WCStatusString(s int32) string {
+	return C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(s)))
+}

@@ -1,0 +1,72 @@
+//go:build linux && cgo
+
+package cgo
+
+/*
+#include "verbs.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Objects of libibverbs and librdmacm: opaque, in C memory. A Word is such an
+// object as a number, for structs that hold no pointers and for comparison with
+// what an event names.
+type (
+	// Device is a struct ibv_device.
+	Device struct{ _ [0]byte }
+	// Context is a struct ibv_context.
+	Context struct{ _ [0]byte }
+	// PD is a struct ibv_pd.
+	PD struct{ _ [0]byte }
+	// MR is a struct ibv_mr.
+	MR struct{ _ [0]byte }
+	// MW is a struct ibv_mw.
+	MW struct{ _ [0]byte }
+	// CompChannel is a struct ibv_comp_channel.
+	CompChannel struct{ _ [0]byte }
+	// CQ is a struct ibv_cq.
+	CQ struct{ _ [0]byte }
+	// SRQ is a struct ibv_srq.
+	SRQ struct{ _ [0]byte }
+	// QP is a struct ibv_qp.
+	QP struct{ _ [0]byte }
+	// EventChannel is a struct rdma_event_channel.
+	EventChannel struct{ _ [0]byte }
+	// CMID is a struct rdma_cm_id.
+	CMID struct{ _ [0]byte }
+)
+
+func (p *Device) c() *C.struct_ibv_device   { return (*C.struct_ibv_device)(unsafe.Pointer(p)) }
+func (p *Context) c() *C.struct_ibv_context { return (*C.struct_ibv_context)(unsafe.Pointer(p)) }
+func (p *PD) c() *C.struct_ibv_pd           { return (*C.struct_ibv_pd)(unsafe.Pointer(p)) }
+func (p *MR) c() *C.struct_ibv_mr           { return (*C.struct_ibv_mr)(unsafe.Pointer(p)) }
+func (p *MW) c() *C.struct_ibv_mw           { return (*C.struct_ibv_mw)(unsafe.Pointer(p)) }
+func (p *CompChannel) c() *C.struct_ibv_comp_channel {
+	return (*C.struct_ibv_comp_channel)(unsafe.Pointer(p))
+}
+func (p *CQ) c() *C.struct_ibv_cq   { return (*C.struct_ibv_cq)(unsafe.Pointer(p)) }
+func (p *SRQ) c() *C.struct_ibv_srq { return (*C.struct_ibv_srq)(unsafe.Pointer(p)) }
+func (p *QP) c() *C.struct_ibv_qp   { return (*C.struct_ibv_qp)(unsafe.Pointer(p)) }
+func (p *EventChannel) c() *C.struct_rdma_event_channel {
+	return (*C.struct_rdma_event_channel)(unsafe.Pointer(p))
+}
+func (p *CMID) c() *C.struct_rdma_cm_id { return (*C.struct_rdma_cm_id)(unsafe.Pointer(p)) }
+
+// Word is the region as a number, for [SendWR.MR].
+func (p *MR) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word is the window as a number, for [SendWR.MW].
+func (p *MW) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word is the completion queue as a number, see [AsyncEvent].
+func (p *CQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word is the shared receive queue as a number, see [AsyncEvent].
+func (p *SRQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word is the queue pair as a number, see [AsyncEvent].
+func (p *QP) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
+// Word is the ID as a number, see [CMEvent].
+func (p *CMID) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }

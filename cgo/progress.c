@@ -1,0 +1,254 @@
+//go:build linux && cgo
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "verbs.h"
+
+/* How many work requests go to the device in one list: one doorbell. */
+enum { LIST = 128 };
+
+static void post_recvs(struct ibv_qp *qp, struct ibv_srq *srq, const struct rr_recv_wr *recvs, uint32_t n,
+		       struct ibv_sge *sges, struct rr_outcome *out)
+{
+	struct ibv_recv_wr list[LIST], *bad;
+
+	while (out->recvs < n) {
+		uint32_t k = n - out->recvs < LIST ? n - out->recvs : LIST;
+
+		for (uint32_t i = 0; i < k; i++) {
+			const struct rr_recv_wr *wr = &recvs[out->recvs + i];
+
+			list[i].wr_id = wr->wr_id;
+			list[i].sg_list = sges + wr->first_sge;
+			list[i].num_sge = wr->num_sge;
+			list[i].next = i + 1 < k ? &list[i + 1] : NULL;
+		}
+		bad = NULL;
+		int err = srq ? ibv_post_srq_recv(srq, list, &bad) : ibv_post_recv(qp, list, &bad);
+		if (err) {
+			out->recvs += bad ? bad - list : 0;
+			out->recv_err = err < 0 ? -err : err;
+			return;
+		}
+		out->recvs += k;
+	}
+}
+
+static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struct ibv_sge *sges)
+{
+	memset(to, 0, sizeof(*to));
+	to->wr_id = wr->wr_id;
+	to->opcode = wr->opcode;
+	to->send_flags = wr->send_flags;
+	to->sg_list = sges + wr->first_sge;
+	to->num_sge = wr->num_sge;
+	switch (to->opcode) {
+	case IBV_WR_SEND_WITH_INV:
+	case IBV_WR_LOCAL_INV:
+		to->invalidate_rkey = wr->imm;
+		break;
+	case IBV_WR_SEND_WITH_IMM:
+		to->imm_data = wr->imm;
+		break;
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		to->imm_data = wr->imm;
+		/* fall through */
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_READ:
+		to->wr.rdma.remote_addr = wr->remote_addr;
+		to->wr.rdma.rkey = wr->rkey;
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		to->wr.atomic.remote_addr = wr->remote_addr;
+		to->wr.atomic.rkey = wr->rkey;
+		to->wr.atomic.compare_add = wr->arg1;
+		to->wr.atomic.swap = wr->arg2;
+		break;
+	case IBV_WR_BIND_MW:
+		to->bind_mw.mw = (struct ibv_mw *)(uintptr_t)wr->mw;
+		to->bind_mw.rkey = wr->rkey;
+		to->bind_mw.bind_info.mr = (struct ibv_mr *)(uintptr_t)wr->mr;
+		to->bind_mw.bind_info.addr = wr->arg1;
+		to->bind_mw.bind_info.length = wr->arg2;
+		to->bind_mw.bind_info.mw_access_flags = wr->bind_access;
+		break;
+	default:
+		break;
+	}
+}
+
+static void post_sends(struct ibv_qp *qp, const struct rr_send_wr *sends, uint32_t n, struct ibv_sge *sges,
+		       struct rr_outcome *out)
+{
+	struct ibv_send_wr list[LIST], *bad;
+
+	while (out->sends < n) {
+		uint32_t k = n - out->sends < LIST ? n - out->sends : LIST;
+
+		for (uint32_t i = 0; i < k; i++) {
+			fill_send(&list[i], &sends[out->sends + i], sges);
+			list[i].next = i + 1 < k ? &list[i + 1] : NULL;
+		}
+		bad = NULL;
+		int err = ibv_post_send(qp, list, &bad);
+		if (err) {
+			out->sends += bad ? bad - list : 0;
+			out->send_err = err < 0 ? -err : err;
+			return;
+		}
+		out->sends += k;
+	}
+}
+
+static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, struct rr_outcome *out)
+{
+	int n = ibv_poll_cq(cq, nwc, wcs);
+
+	if (n < 0) {
+		/* the man page says negative, providers return -errno or -1 */
+		out->poll_err = n == -1 ? EIO : -n;
+		return 0;
+	}
+	out->wcs = n;
+	return n;
+}
+
+/*
+ * The whole data path in one call: refill the receives, then the sends that let
+ * the peer use them, then look for completions.
+ */
+void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
+		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
+		 struct ibv_sge *sges, struct ibv_wc *wcs, uint32_t nwc, uint32_t flags, struct rr_outcome *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (nrecv)
+		post_recvs(qp, srq, recvs, nrecv, sges, out);
+	if (nsend && !out->recv_err)
+		post_sends(qp, sends, nsend, sges, out);
+	if (flags & RR_TAKE_EVENT) {
+		struct ibv_cq *which;
+		void *context;
+
+		/* the channel does not block: EAGAIN is no event */
+		if (ibv_get_cq_event(channel, &which, &context) == 0)
+			out->events = 1;
+		else if (errno != EAGAIN && errno != EINTR)
+			out->poll_err = errno;
+	}
+	if (!nwc || poll_cq(cq, wcs, nwc, out) || out->poll_err)
+		return;
+	if (flags & RR_ARM) {
+		int err = ibv_req_notify_cq(cq, 0);
+
+		if (err) {
+			out->poll_err = err < 0 ? -err : err;
+			return;
+		}
+		out->armed = 1;
+		poll_cq(cq, wcs, nwc, out);
+	}
+}
+
+int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out)
+{
+	struct ibv_async_event event;
+
+	if (ibv_get_async_event(context, &event))
+		return errno ? errno : EIO;
+	out->type = event.event_type;
+	out->reserved = 0;
+	out->element = 0;
+	switch (event.event_type) {
+	case IBV_EVENT_CQ_ERR:
+		out->element = (uintptr_t)event.element.cq;
+		break;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		out->element = (uintptr_t)event.element.srq;
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		out->element = (uintptr_t)event.element.qp;
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+		break;
+	default:
+		out->element = event.element.port_num;
+		break;
+	}
+	/* acknowledged at once: destroying the object waits for it */
+	ibv_ack_async_event(&event);
+	return 0;
+}
+
+int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
+{
+	struct rdma_cm_event *event;
+
+	if (rdma_get_cm_event(channel, &event))
+		return errno ? errno : EIO;
+	memset(out, 0, offsetof(struct rr_cm_event, private_data));
+	out->id = (uintptr_t)event->id;
+	out->context = (uintptr_t)(event->listen_id ? event->listen_id->context : event->id->context);
+	out->type = event->event;
+	out->status = event->status;
+	out->has_verbs = event->id->verbs != NULL;
+	if (event->id->ps != RDMA_PS_UDP) {
+		out->qp_num = event->param.conn.qp_num;
+		out->responder_resources = event->param.conn.responder_resources;
+		out->initiator_depth = event->param.conn.initiator_depth;
+		if (event->param.conn.private_data) {
+			out->private_data_len = event->param.conn.private_data_len;
+			memcpy(out->private_data, event->param.conn.private_data, out->private_data_len);
+		}
+	}
+	/* acknowledged at once: rdma_destroy_id waits for it */
+	return rdma_ack_cm_event(event) ? errno : 0;
+}
+
+#define FIELD(s, f) offsetof(struct s, f)
+
+uint32_t rr_layout(uint32_t *out, uint32_t max)
+{
+	const uint32_t table[] = {
+		sizeof(struct rr_send_wr), FIELD(rr_send_wr, wr_id), FIELD(rr_send_wr, remote_addr), FIELD(rr_send_wr, arg1),
+		FIELD(rr_send_wr, arg2), FIELD(rr_send_wr, mw), FIELD(rr_send_wr, mr), FIELD(rr_send_wr, opcode),
+		FIELD(rr_send_wr, send_flags), FIELD(rr_send_wr, rkey), FIELD(rr_send_wr, imm), FIELD(rr_send_wr, first_sge),
+		FIELD(rr_send_wr, num_sge), FIELD(rr_send_wr, bind_access), FIELD(rr_send_wr, reserved),
+
+		sizeof(struct rr_recv_wr), FIELD(rr_recv_wr, wr_id), FIELD(rr_recv_wr, first_sge), FIELD(rr_recv_wr, num_sge),
+
+		sizeof(struct ibv_sge), FIELD(ibv_sge, addr), FIELD(ibv_sge, length), FIELD(ibv_sge, lkey),
+
+		sizeof(struct ibv_wc), FIELD(ibv_wc, wr_id), FIELD(ibv_wc, status), FIELD(ibv_wc, opcode), FIELD(ibv_wc, vendor_err),
+		FIELD(ibv_wc, byte_len), FIELD(ibv_wc, imm_data), FIELD(ibv_wc, qp_num), FIELD(ibv_wc, src_qp), FIELD(ibv_wc, wc_flags),
+		FIELD(ibv_wc, pkey_index), FIELD(ibv_wc, slid), FIELD(ibv_wc, sl), FIELD(ibv_wc, dlid_path_bits),
+
+		sizeof(struct rr_outcome), FIELD(rr_outcome, recvs), FIELD(rr_outcome, sends), FIELD(rr_outcome, recv_err),
+		FIELD(rr_outcome, send_err), FIELD(rr_outcome, poll_err), FIELD(rr_outcome, wcs), FIELD(rr_outcome, events),
+		FIELD(rr_outcome, armed),
+
+		sizeof(struct rr_cm_event), FIELD(rr_cm_event, id), FIELD(rr_cm_event, context), FIELD(rr_cm_event, type),
+		FIELD(rr_cm_event, status), FIELD(rr_cm_event, qp_num), FIELD(rr_cm_event, responder_resources),
+		FIELD(rr_cm_event, initiator_depth), FIELD(rr_cm_event, private_data_len), FIELD(rr_cm_event, has_verbs),
+		FIELD(rr_cm_event, private_data),
+
+		sizeof(struct rr_async_event), FIELD(rr_async_event, element), FIELD(rr_async_event, type),
+		FIELD(rr_async_event, reserved),
+	};
+	const uint32_t n = sizeof(table) / sizeof(table[0]);
+
+	for (uint32_t i = 0; i < n && i < max; i++)
+		out[i] = table[i];
+	return n;
+}

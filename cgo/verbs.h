@@ -1,0 +1,104 @@
+/*
+ * The flat face of libibverbs and librdmacm that Go calls. Structs named rr_* are
+ * mirrored in wr.go and event.go; rr_layout tells their offsets to the test.
+ */
+#ifndef RR_VERBS_H
+#define RR_VERBS_H
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+/* The data path. */
+
+struct rr_send_wr {
+	uint64_t wr_id;
+	uint64_t remote_addr; /* Read, Write, atomics */
+	uint64_t arg1;        /* atomics: compare or add; bind: address */
+	uint64_t arg2;        /* atomics: swap; bind: length */
+	uint64_t mw;          /* bind: the struct ibv_mw */
+	uint64_t mr;          /* bind: the struct ibv_mr under it */
+	uint32_t opcode;      /* enum ibv_wr_opcode */
+	uint32_t send_flags;  /* enum ibv_send_flags */
+	uint32_t rkey;        /* the peer's key; bind: the window's new key */
+	uint32_t imm;         /* immediate data, big endian, or the key to invalidate */
+	uint32_t first_sge;
+	uint32_t num_sge;
+	uint32_t bind_access;
+	uint32_t reserved;
+};
+
+struct rr_recv_wr {
+	uint64_t wr_id;
+	uint32_t first_sge;
+	uint32_t num_sge;
+};
+
+/* What rr_progress shall do, and what became of it. */
+enum {
+	RR_TAKE_EVENT = 1 << 0, /* take one completion event, if there is one */
+	RR_ARM        = 1 << 1, /* nothing polled: ask for an event, poll again */
+};
+
+struct rr_outcome {
+	uint32_t recvs;   /* receives posted */
+	uint32_t sends;   /* sends posted */
+	int32_t recv_err; /* errno of the first that was not */
+	int32_t send_err;
+	int32_t poll_err; /* errno of taking the event, arming or polling */
+	uint32_t wcs;     /* completions stored */
+	uint32_t events;  /* completion events taken */
+	uint32_t armed;   /* 1: the queue is armed now */
+};
+
+void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
+		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
+		 struct ibv_sge *sges, struct ibv_wc *wcs, uint32_t nwc, uint32_t flags, struct rr_outcome *out);
+
+/* Events of the connection manager, copied and acknowledged. */
+
+struct rr_cm_event {
+	uint64_t id;
+	uint64_t context;        /* of id; of the listener for a connection request */
+	int32_t type;            /* enum rdma_cm_event_type */
+	int32_t status;
+	uint32_t qp_num;
+	uint8_t responder_resources;
+	uint8_t initiator_depth;
+	uint8_t private_data_len;
+	uint8_t has_verbs;
+	uint8_t private_data[256];
+};
+
+int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out);
+
+/* Asynchronous events of a device, copied and acknowledged. */
+
+struct rr_async_event {
+	uint64_t element; /* the QP, CQ, SRQ, or port number */
+	int32_t type;     /* enum ibv_event_type */
+	int32_t reserved;
+};
+
+int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out);
+
+/* Calls that the headers have as macros or inline functions, or with an out struct. */
+
+struct rr_mr {
+	struct ibv_mr *mr;
+	uint32_t lkey;
+	uint32_t rkey;
+};
+
+int rr_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access, struct rr_mr *out);
+int rr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *out);
+struct ibv_mw *rr_alloc_mw(struct ibv_pd *pd, int type);
+int rr_dealloc_mw(struct ibv_mw *mw);
+int rr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t wr_id, uint32_t send_flags, struct ibv_mr *mr, uint64_t addr,
+	       uint64_t length, uint32_t access);
+int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uint64_t context, int ps);
+void rr_set_context(struct rdma_cm_id *id, uint64_t context);
+int rr_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap *cap);
+
+uint32_t rr_layout(uint32_t *out, uint32_t max);
+
+#endif
