@@ -31,6 +31,7 @@ type Room struct {
 var Rooms = []Room{
 	{Path: "internal/house"},
 	{Path: "internal/leak"},
+	{Path: "internal/pollfd", Library: true, Pure: true},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
@@ -49,10 +50,10 @@ var Rooms = []Room{
 		Third: []string{"golang.org/x/sys"},
 	},
 	{Path: "cgo", Library: true},
-	{Path: "ibv", Library: true, May: []string{"cgo"}, Third: []string{"golang.org/x/sys"}},
+	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, Third: []string{"golang.org/x/sys"}},
 	{
 		Path: "rdmacm", Library: true,
-		May:   []string{"fabric", "ibv", "cgo"},
+		May:   []string{"internal/pollfd", "fabric", "ibv", "cgo"},
 		Tests: []string{"fabric/fabrictest"},
 		Third: []string{"golang.org/x/sys"},
 	},
