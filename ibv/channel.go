@@ -1,0 +1,128 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// A CompChannel is where completion queues announce that they have something. It
+// is closed after its completion queues.
+type CompChannel struct {
+	life
+	raw *cgo.CompChannel
+	ctx *Context
+	w   *watch
+
+	cqs sync.Map // *CQ by *cgo.CQ
+}
+
+// CreateCompChannel makes a channel whose descriptor is in Go's poller.
+//
+// Implements:
+//
+//	struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+func (c *Context) CreateCompChannel() (*CompChannel, error) {
+	if err := c.enter("ibv_create_comp_channel"); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	raw, errno := cgo.CreateCompChannel(c.raw)
+	if errno != 0 {
+		return nil, &Error{Call: "ibv_create_comp_channel", Device: c.device, Err: errno}
+	}
+	w, err := newWatch(raw.FD(), "completion channel of "+c.device)
+	if err != nil {
+		cgo.DestroyCompChannel(raw)
+		return nil, err
+	}
+	ch := &CompChannel{raw: raw, ctx: c, w: w}
+	ch.begin(aChannel, c.device, &c.life)
+	return ch, nil
+}
+
+// Raw is the channel as package cgo takes it, valid until Close. It does not block.
+func (ch *CompChannel) Raw() *cgo.CompChannel { return ch.raw }
+
+// Await calls try until it returns true, and parks in Go's poller between calls
+// until there is an event. It is for whoever arms a queue, takes its events and
+// polls it in one call of C, all of it inside try: an event that came before the
+// first call wakes nobody. Events taken that way are acknowledged with
+// [CQ.AckEvents].
+//
+// Await returns nil when try did return true, ErrClosed after Close, and another
+// error after Wake, which may show twice, or without a Wake when a GetEvent has
+// ended: look why, and call again. One goroutine at a time, and no GetEvent
+// meanwhile. try must not close the channel.
+func (ch *CompChannel) Await(try func() bool) error {
+	err := ch.w.fd.Await(try)
+	if errors.Is(err, os.ErrClosed) {
+		return &Error{Call: "ibv_get_cq_event", Device: ch.device, Err: ErrClosed}
+	}
+	return err
+}
+
+// Wake makes the current Await, or else the next one, return.
+func (ch *CompChannel) Wake() { ch.w.fd.Wake() }
+
+// GetEvent waits for the next event and returns the completion queue that it is
+// of, which has to be armed anew for another. The event is acknowledged without
+// the caller's doing.
+//
+// Implements:
+//
+//	int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+//	void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
+	var cq *CQ
+	var failed syscall.Errno
+	err := ch.w.next(ctx, func() bool {
+		for {
+			raw, errno := cgo.GetCQEvent(ch.raw)
+			switch errno {
+			case 0:
+			case syscall.EINTR:
+				continue
+			case syscall.EAGAIN:
+				return false
+			default:
+				failed = errno
+				return true
+			}
+			// Until the event is acknowledged, raw cannot be destroyed and cq is known.
+			if found, ok := ch.cqs.Load(raw); ok && found.(*CQ).count(1) {
+				cq = found.(*CQ)
+				return true
+			} else if !ok {
+				cgo.AckCQEvents(raw, 1)
+			}
+		}
+	})
+	switch {
+	case err == nil && failed == 0:
+		return cq, nil
+	case err == nil:
+		err = failed
+	case err != ErrClosed:
+		return nil, err
+	}
+	return nil, &Error{Call: "ibv_get_cq_event", Device: ch.device, Err: err}
+}
+
+// Close ends Await and GetEvent, and destroys the channel.
+//
+// Implements:
+//
+//	int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+func (ch *CompChannel) Close() error {
+	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
+		ch.w.fd.Close() // and wait until nobody is in the library
+		return cgo.DestroyCompChannel(ch.raw)
+	})
+}

@@ -1,0 +1,116 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// A Context is an open device. Whoever opened it closes it, after all that was
+// made of it.
+type Context struct {
+	life
+	raw  *cgo.Context
+	lent bool // librdmacm closes it
+	info DeviceInfo
+
+	// Taking an event together with looking up what it names excludes creating and
+	// destroying objects: the library uses addresses again.
+	turnover sync.RWMutex
+	objects  sync.Map // *QP, *CQ, *SRQ by Word
+
+	asyncMu sync.Mutex
+	async   *watch // made by the first AsyncEvent
+}
+
+// Open opens the device of that name. An unknown name is a [*NoDeviceError] that
+// lists the names that there are.
+//
+// Implements:
+//
+//	struct ibv_context *ibv_open_device(struct ibv_device *device)
+func Open(name string) (*Context, error) {
+	var c *Context
+	var names []string
+	var failed error
+	err := eachDevice(func(d *cgo.Device) bool {
+		info := infoOf(d)
+		names = append(names, info.Name)
+		if info.Name != name {
+			return true
+		}
+		raw, errno := cgo.OpenDevice(d)
+		if errno != 0 {
+			failed = openError(name, errno)
+		} else {
+			c = newContext(raw, info)
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case failed != nil:
+		return nil, failed
+	case c == nil:
+		slices.Sort(names)
+		e := &NoDeviceError{Name: name, Devices: names}
+		if len(names) == 0 {
+			e.InKernel = inKernel()
+		}
+		return nil, e
+	}
+	return c, nil
+}
+
+func openError(name string, errno syscall.Errno) error {
+	if errno == syscall.EACCES || errno == syscall.EPERM {
+		return &PermissionError{Device: name, Path: verbsPath(name), Err: errno}
+	}
+	return &Error{Call: "ibv_open_device", Device: name, Err: errno}
+}
+
+// Wrap makes a Context of one that librdmacm owns and keeps open: Close does not
+// close the device. Wrap a context once: asynchronous events come to one Context
+// only.
+func Wrap(raw *cgo.Context) *Context {
+	c := newContext(raw, infoOf(cgo.ContextDevice(raw)))
+	c.lent = true
+	return c
+}
+
+func newContext(raw *cgo.Context, info DeviceInfo) *Context {
+	c := &Context{raw: raw, info: info}
+	c.begin(aContext, info.Name)
+	return c
+}
+
+// Raw is the context as package cgo takes it, valid until Close.
+func (c *Context) Raw() *cgo.Context { return c.raw }
+
+// Info is what was known of the device before it was opened.
+func (c *Context) Info() DeviceInfo { return c.info }
+
+// Close closes the device and ends AsyncEvent. Before that everything that was
+// made of the Context has to be closed.
+//
+// Implements:
+//
+//	int ibv_close_device(struct ibv_context *context)
+func (c *Context) Close() error {
+	return c.end("ibv_close_device", func() syscall.Errno {
+		c.asyncMu.Lock()
+		defer c.asyncMu.Unlock()
+		if c.async != nil {
+			c.async.fd.Close()
+		}
+		if c.lent {
+			return 0
+		}
+		return cgo.CloseDevice(c.raw)
+	})
+}

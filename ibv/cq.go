@@ -1,0 +1,197 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// ackBatch is how many events are acknowledged at once: acknowledging takes a lock
+// in the library that only destroying the queue cares for.
+const ackBatch = 1024
+
+// A CQ is a completion queue. It is closed after its queue pairs and before its
+// channel.
+type CQ struct {
+	life
+	raw *cgo.CQ
+	ctx *Context
+	ch  *CompChannel
+
+	eventMu sync.Mutex
+	events  uint32 // taken, not acknowledged
+	state   cqState
+}
+
+// A cqState says what is to be done with events.
+type cqState uint8
+
+const (
+	cqLive   cqState = iota // acknowledge in bulk
+	cqEnding                // acknowledge at once: the library waits for it
+	cqGone                  // there is nothing to acknowledge to
+)
+
+// CreateCQ makes a completion queue for at least cqe completions. Its events go to
+// ch, which may be nil; the device signals them on the completion vector of that
+// number, see [Context.NumCompVectors].
+//
+// Implements:
+//
+//	struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
+func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
+	const call = "ibv_create_cq"
+	var rawCh *cgo.CompChannel
+	var chLife *life
+	if ch != nil {
+		rawCh, chLife = ch.raw, &ch.life
+	}
+	leave, err := enterAll(call, &c.life, chLife)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c.turnover.RLock()
+	defer c.turnover.RUnlock()
+	raw, errno := cgo.CreateCQ(c.raw, cqe, rawCh, vector)
+	if errno != 0 {
+		return nil, c.memoryError(call, errno, cqBytes(cqe))
+	}
+	cq := &CQ{raw: raw, ctx: c, ch: ch}
+	cq.begin(aCQ, c.device, &c.life, chLife)
+	c.objects.Store(raw.Word(), cq)
+	if ch != nil {
+		ch.cqs.Store(raw, cq)
+	}
+	return cq, nil
+}
+
+// Raw is the queue as package cgo takes it, valid until Close.
+func (cq *CQ) Raw() *cgo.CQ { return cq.raw }
+
+// Poll takes up to len(wcs) completions and returns how many there were. It does
+// not wait.
+//
+// Implements:
+//
+//	int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+func (cq *CQ) Poll(wcs []WC) (int, error) {
+	const call = "ibv_poll_cq"
+	if err := cq.enter(call); err != nil {
+		return 0, err
+	}
+	var out cgo.Outcome
+	cgo.Progress(nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
+	cq.leave()
+	if out.PollErr != 0 {
+		return int(out.WCs), &Error{Call: call, Device: cq.device, Err: syscall.Errno(out.PollErr)}
+	}
+	return int(out.WCs), nil
+}
+
+// Arm asks for one event on the channel with the next completion, or with the
+// next that is solicited or an error. Poll afterwards: what completed before has
+// raised no event.
+//
+// Implements:
+//
+//	int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+func (cq *CQ) Arm(solicitedOnly bool) error {
+	const call = "ibv_req_notify_cq"
+	if err := cq.enter(call); err != nil {
+		return err
+	}
+	defer cq.leave()
+	if errno := cgo.ReqNotifyCQ(cq.raw, solicitedOnly); errno != 0 {
+		return &Error{Call: call, Device: cq.device, Err: errno}
+	}
+	return nil
+}
+
+// Resize makes the queue hold at least cqe completions. Not all devices can.
+//
+// Implements:
+//
+//	int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+func (cq *CQ) Resize(cqe int) error {
+	const call = "ibv_resize_cq"
+	// Size reads what the call writes.
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if cq.closed {
+		return &Error{Call: call, Device: cq.device, Err: ErrClosed}
+	}
+	if errno := cgo.ResizeCQ(cq.raw, cqe); errno != 0 {
+		return cq.ctx.memoryError(call, errno, cqBytes(cqe))
+	}
+	return nil
+}
+
+// Size is how many completions the queue holds, 0 when it is closed.
+func (cq *CQ) Size() int {
+	if cq.enter("") != nil {
+		return 0
+	}
+	defer cq.leave()
+	return cq.raw.Size()
+}
+
+// AckEvents acknowledges n events that the caller has taken from the channel by
+// itself, inside [CompChannel.Await]; not those of [CompChannel.GetEvent]. The
+// library hears of them in bulk, at the latest from Close, which would wait for
+// events that never are acknowledged.
+//
+// Implements:
+//
+//	void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+func (cq *CQ) AckEvents(n uint32) { cq.count(n) }
+
+// count notes n events as taken and reports whether the queue is to live on.
+func (cq *CQ) count(n uint32) bool {
+	cq.eventMu.Lock()
+	defer cq.eventMu.Unlock()
+	if cq.state != cqGone {
+		cq.events += n
+		if cq.events >= ackBatch || cq.state == cqEnding {
+			cgo.AckCQEvents(cq.raw, cq.events)
+			cq.events = 0
+		}
+	}
+	return cq.state == cqLive
+}
+
+func (cq *CQ) become(s cqState) {
+	cq.eventMu.Lock()
+	defer cq.eventMu.Unlock()
+	cq.state = s
+}
+
+// Close acknowledges the events that were taken, and destroys the queue.
+//
+// Implements:
+//
+//	int ibv_destroy_cq(struct ibv_cq *cq)
+func (cq *CQ) Close() error {
+	return cq.end("ibv_destroy_cq", func() syscall.Errno {
+		cq.ctx.turnover.RLock()
+		defer cq.ctx.turnover.RUnlock()
+		// From here on GetEvent acknowledges at once what it takes.
+		cq.become(cqEnding)
+		cq.count(0)
+		if errno := cgo.DestroyCQ(cq.raw); errno != 0 {
+			cq.become(cqLive)
+			return errno
+		}
+		cq.become(cqGone)
+		// The address may belong to another queue by now.
+		cq.ctx.objects.CompareAndDelete(cq.raw.Word(), cq)
+		if cq.ch != nil {
+			cq.ch.cqs.CompareAndDelete(cq.raw, cq)
+		}
+		return 0
+	})
+}

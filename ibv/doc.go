@@ -1,0 +1,61 @@
+// Package ibv is libibverbs for Go programs: devices, memory, queues and what can
+// be asked of them. The names are those of the man pages, and every function says
+// at its end which call it is.
+//
+// # Usage
+//
+//	dev, err := ibv.Open("rxe0")
+//	pd, err := dev.AllocPD()
+//	mr, err := pd.RegMR(buf, ibv.AccessLocalWrite|ibv.AccessRemoteRead)
+//	ch, err := dev.CreateCompChannel()
+//	cq, err := dev.CreateCQ(64, ch, 0)
+//	qp, err := pd.CreateQP(ibv.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibv.QPCap{...}})
+//
+// A queue pair is connected with [QP.Modify], or by package rdmacm, which most
+// programs want. Then lists of work requests are posted with [QP.PostSend] and
+// [QP.PostRecv], and [CQ.Poll] takes lists of completions. Posting and polling
+// allocate nothing.
+//
+// To wait for completions: arm the queue with [CQ.Arm], poll until nothing comes,
+// then wait with [CompChannel.GetEvent]. Whatever completes between arming and
+// waiting raises the event.
+//
+// # Ownership
+//
+// Buffers of a posted work request belong to the device until its completion has
+// been polled, or the queue pair has been closed. Nothing checks that. Inline data
+// and the lists themselves are free again when the call that posts them returns.
+//
+// A [MR] keeps the memory it was made of: Go memory stays pinned until Close,
+// memory from mmap must stay mapped until then. A region of Go memory covers whole
+// pages, which other Go objects share; memory of its own, from mmap, is better for
+// whatever lives longer than a call.
+//
+// Whoever creates an object closes it, children first: a queue pair before its
+// queues and its protection domain, a completion queue before its channel,
+// everything before the [Context]. The wrong order is a [*BusyError] and closes
+// nothing. Close may be called again, and from any goroutine; a closed object
+// answers with [ErrClosed].
+//
+// # Cancellation
+//
+// [CompChannel.GetEvent] and [Context.AsyncEvent] are the calls that wait. They
+// park in Go's poller, not in a thread, and end with their context or with the
+// Close of what they wait for. A context that is done does not keep them from
+// taking an event that is there.
+//
+// # Errors
+//
+// A call that failed is an [*Error] with its name, the device and the errno, or one
+// of the types that know more: [*NoDeviceError], [*PermissionError],
+// [*MemlockError], [*BusyError], [*ModifyError], [*PostError]. All of them keep the
+// errno: errors.Is(err, syscall.ENOMEM) works. Work requests that failed are in
+// their completions, see [WC.Err].
+//
+// # Limitations
+//
+// Queue pairs are reliable connections: no datagrams, no multicast, no raw packets.
+// docs/coverage.md lists every function of the library.
+//
+// The package is empty when cgo is off or the system is not Linux.
+package ibv

@@ -1,0 +1,95 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A MemlockError says that the limit of locked memory is the likely reason why
+// memory could not be registered, or a queue not be created. It unwraps to the
+// errno.
+type MemlockError struct {
+	Call      string
+	Device    string
+	Limit     uint64 // RLIMIT_MEMLOCK, in bytes
+	Locked    uint64 // what this process had locked and pinned before
+	Requested uint64 // what the call needed besides; for queues an estimate
+	Err       error
+}
+
+func (e *MemlockError) Error() string {
+	return fmt.Sprintf("ibv: %s on %s: %v: locked memory is limited to %d bytes, %d are in use and %d more were needed: "+
+		"raise it with ulimit -l, LimitMEMLOCK= (systemd) or --ulimit memlock=-1 (containers), or give the process CAP_IPC_LOCK",
+		e.Call, e.Device, e.Err, e.Limit, e.Locked, e.Requested)
+}
+
+func (e *MemlockError) Unwrap() error { return e.Err }
+
+// memoryError is the error of a call that needed about so many bytes of locked
+// memory.
+func (c *Context) memoryError(call string, errno syscall.Errno, requested uint64) error {
+	return lockedMemory().explain(call, c.device, errno, requested)
+}
+
+// A memlock is how much memory this process may lock.
+type memlock struct {
+	limit  uint64
+	locked uint64
+	exempt bool // no limit applies
+}
+
+// explain blames the limit if a call that failed with errno has run into it.
+func (m memlock) explain(call, device string, errno syscall.Errno, requested uint64) error {
+	switch errno {
+	case syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM:
+		if !m.exempt && m.locked+requested > m.limit {
+			return &MemlockError{Call: call, Device: device, Limit: m.limit, Locked: m.locked, Requested: requested, Err: errno}
+		}
+	}
+	return &Error{Call: call, Device: device, Err: errno}
+}
+
+// lockedMemory asks the kernel. What it does not tell counts in favour of the
+// limit.
+func lockedMemory() memlock {
+	m := memlock{exempt: true}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
+		m.limit, m.exempt = limit.Cur, false
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0 {
+		m.exempt = true
+	}
+	if f, err := os.Open("/proc/self/status"); err == nil {
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			var kB uint64
+			if v, ok := strings.CutPrefix(lines.Text(), "VmLck:"); ok {
+				fmt.Sscan(v, &kB)
+			} else if v, ok := strings.CutPrefix(lines.Text(), "VmPin:"); ok {
+				fmt.Sscan(v, &kB)
+			}
+			m.locked += kB << 10
+		}
+	}
+	return m
+}
+
+// pageBytes is the size of the pages that buf lies in.
+func pageBytes(buf []byte) uint64 {
+	page := uint64(os.Getpagesize())
+	first := addrOf(buf) &^ (page - 1)
+	return (addrOf(buf) + uint64(len(buf)) - first + page - 1) &^ (page - 1)
+}
+
+// cqBytes is what the entries of a completion queue take on common devices.
+func cqBytes(cqe int) uint64 { return uint64(max(cqe, 0)) * 64 }

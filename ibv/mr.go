@@ -1,0 +1,108 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// Access is a set of rights on memory, see ibv_reg_mr(3). Reading locally is
+// always allowed.
+type Access uint32
+
+// Rights. AccessRemoteWrite and AccessRemoteAtomic want AccessLocalWrite as well.
+const (
+	AccessLocalWrite      Access = 1 << 0  // receives, results of Reads and atomics
+	AccessRemoteWrite     Access = 1 << 1  // the peer's RDMA Writes
+	AccessRemoteRead      Access = 1 << 2  // the peer's RDMA Reads
+	AccessRemoteAtomic    Access = 1 << 3  // the peer's atomic operations
+	AccessMWBind          Access = 1 << 4  // memory windows may be bound
+	AccessZeroBased       Access = 1 << 5  // remote addresses count from the beginning of the region or window
+	AccessOnDemand        Access = 1 << 6  // pages are faulted in, none is pinned
+	AccessHugeTLB         Access = 1 << 7  // the memory is of huge pages, for AccessOnDemand
+	AccessRelaxedOrdering Access = 1 << 20 // the device may reorder its writes; ignored where it cannot
+)
+
+func (a Access) String() string {
+	return flagString(uint32(a), []string{
+		"IBV_ACCESS_LOCAL_WRITE", "IBV_ACCESS_REMOTE_WRITE", "IBV_ACCESS_REMOTE_READ", "IBV_ACCESS_REMOTE_ATOMIC", "IBV_ACCESS_MW_BIND",
+		"IBV_ACCESS_ZERO_BASED", "IBV_ACCESS_ON_DEMAND", "IBV_ACCESS_HUGETLB", 20: "IBV_ACCESS_RELAXED_ORDERING",
+	})
+}
+
+// An MR is memory that a device may use, with two keys: one for work requests of
+// this side, one for the peer's.
+type MR struct {
+	life
+	raw        *cgo.MR
+	buf        []byte
+	lkey, rkey uint32
+	pin        runtime.Pinner
+}
+
+// RegMR registers buf, which the device may use with the rights of access until
+// Close. The memory may be Go's, which stays pinned, or from mmap. The kernel pins
+// the pages, counts them against the limit of locked memory, see [MemlockError],
+// and keeps them when the process forks, see [ForkInit].
+//
+// Implements:
+//
+//	struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
+	const call = "ibv_reg_mr"
+	if err := pd.enter(call); err != nil {
+		return nil, err
+	}
+	defer pd.leave()
+	mr := &MR{buf: buf}
+	if start := unsafe.SliceData(buf); start != nil {
+		mr.pin.Pin(start)
+	}
+	raw, lkey, rkey, errno := cgo.RegMR(pd.raw, buf, int(access))
+	if errno != 0 {
+		mr.pin.Unpin()
+		return nil, pd.ctx.memoryError(call, errno, pageBytes(buf))
+	}
+	mr.raw, mr.lkey, mr.rkey = raw, lkey, rkey
+	mr.begin(aMR, pd.device, &pd.life)
+	return mr, nil
+}
+
+// Raw is the region as package cgo takes it, valid until Close.
+func (mr *MR) Raw() *cgo.MR { return mr.raw }
+
+// Bytes is the memory that was registered.
+func (mr *MR) Bytes() []byte { return mr.buf }
+
+// LKey is the key for SGEs of this side.
+func (mr *MR) LKey() uint32 { return mr.lkey }
+
+// RKey is the key for the peer.
+func (mr *MR) RKey() uint32 { return mr.rkey }
+
+// Addr is where the memory begins: the peer's remote address for its first byte,
+// unless the region is zero-based.
+func (mr *MR) Addr() uint64 { return addrOf(mr.buf) }
+
+// Close takes the memory away from the device, which must not be using it. It
+// fails with a [*BusyError] while a memory window is bound to the region.
+//
+// Implements:
+//
+//	int ibv_dereg_mr(struct ibv_mr *mr)
+func (mr *MR) Close() error {
+	return mr.end("ibv_dereg_mr", func() syscall.Errno {
+		errno := cgo.DeregMR(mr.raw)
+		if errno == 0 {
+			mr.pin.Unpin()
+		}
+		return errno
+	})
+}
+
+// addrOf is the address of a buffer that does not move.
+func addrOf(buf []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf)))) }

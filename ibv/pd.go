@@ -1,0 +1,52 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// A PD is a protection domain: queue pairs reach the memory regions and windows of
+// their own domain only. It is closed after all of them.
+type PD struct {
+	life
+	raw *cgo.PD
+	ctx *Context
+}
+
+// AllocPD makes a protection domain.
+//
+// Implements:
+//
+//	struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+func (c *Context) AllocPD() (*PD, error) {
+	const call = "ibv_alloc_pd"
+	if err := c.enter(call); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	raw, errno := cgo.AllocPD(c.raw)
+	if errno != 0 {
+		return nil, &Error{Call: call, Device: c.device, Err: errno}
+	}
+	pd := &PD{raw: raw, ctx: c}
+	pd.begin(aPD, c.device, &c.life)
+	return pd, nil
+}
+
+// Raw is the domain as package cgo takes it, valid until Close.
+func (pd *PD) Raw() *cgo.PD { return pd.raw }
+
+// Context is the device that the domain is of.
+func (pd *PD) Context() *Context { return pd.ctx }
+
+// Close destroys the domain.
+//
+// Implements:
+//
+//	int ibv_dealloc_pd(struct ibv_pd *pd)
+func (pd *PD) Close() error {
+	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return cgo.DeallocPD(pd.raw) })
+}

@@ -1,0 +1,56 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/rpcrdma/rpcrdma/internal/pollfd"
+)
+
+// A watch waits for events on a descriptor of the library.
+type watch struct {
+	fd   *pollfd.FD
+	turn chan struct{} // holds a token while somebody waits
+}
+
+func newWatch(fd int, name string) (*watch, error) {
+	p, err := pollfd.New(fd, name)
+	if err != nil {
+		return nil, err
+	}
+	return &watch{fd: p, turn: make(chan struct{}, 1)}, nil
+}
+
+// next calls take until it returns true, or ctx is done. take is called at least
+// once, even if ctx is done before, and never after the watch is closed.
+func (w *watch) next(ctx context.Context, take func() bool) error {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+		select {
+		case w.turn <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer func() { <-w.turn }()
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, w.fd.Wake)()
+	}
+	looked := false
+	look := func() bool { looked = true; return take() }
+	for {
+		err := w.fd.Await(look)
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return ErrClosed
+		case err != pollfd.ErrWoken:
+			return err
+		case looked && ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
