@@ -50,11 +50,10 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	if ch != nil {
 		rawCh, chLife = ch.raw, &ch.life
 	}
-	leave, err := enterAll(call, &c.life, chLife)
-	if err != nil {
+	if err := enterAll(call, &c.life, chLife); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer leaveAll(&c.life, chLife)
 	c.turnover.RLock()
 	defer c.turnover.RUnlock()
 	raw, errno := cgo.CreateCQ(c.raw, cqe, rawCh, vector)
@@ -119,8 +118,7 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 //	int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 func (cq *CQ) Resize(cqe int) error {
 	const call = "ibv_resize_cq"
-	// Size reads what the call writes.
-	cq.mu.Lock()
+	cq.alone() // Size reads what the call writes
 	defer cq.mu.Unlock()
 	if cq.closed {
 		return &Error{Call: call, Device: cq.device, Err: ErrClosed}

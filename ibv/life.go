@@ -30,61 +30,28 @@ var kindNames = [kinds]string{
 }
 
 // A life is the part of every object that begins and ends. The library frees an
-// object's memory on close, so whoever passes the object to C holds the life for
-// reading meanwhile, and close holds it for writing. While a child is created
-// every parent is held; closing a child only counts down.
+// object's memory on close, so whoever passes the object to C is inside the life
+// meanwhile, and close waits until nobody is. This is no sync.RWMutex, because
+// one goroutine may be inside several lives, or inside one of them twice: those who
+// enter do not queue up behind a close that waits.
+//
+// While a child is created its parents are entered; closing it only counts down.
 type life struct {
-	mu       sync.RWMutex
+	mu     sync.Mutex
+	inside int
+	empty  *sync.Cond
+	closed bool
+
 	kind     kind
-	closed   bool
 	device   string
 	parents  []*life
 	children [kinds]atomic.Int32
 }
 
-// enter holds the object open until leave, unless it is closed already.
-func (l *life) enter(call string) error {
-	l.mu.RLock()
-	if l.closed {
-		l.mu.RUnlock()
-		return &Error{Call: call, Device: l.device, Err: ErrClosed}
-	}
-	return nil
-}
-
-func (l *life) leave() { l.mu.RUnlock() }
-
-// enterAll enters each of the lives, which may repeat and may be nil.
-func enterAll(call string, lives ...*life) (leave func(), err error) {
-	held := make([]*life, 0, len(lives))
-	leave = func() {
-		for _, l := range held {
-			l.leave()
-		}
-	}
-next:
-	for _, l := range lives {
-		if l == nil {
-			continue
-		}
-		for _, h := range held {
-			// Entering twice would wait for a Close in between, which waits for us.
-			if h == l {
-				continue next
-			}
-		}
-		if err := l.enter(call); err != nil {
-			leave()
-			return nil, err
-		}
-		held = append(held, l)
-	}
-	return leave, nil
-}
-
-// begin makes l the life of a new object. The parents are entered.
+// begin makes l the life of a new object. The parents are entered; nil is none.
 func (l *life) begin(k kind, device string, parents ...*life) {
 	l.kind, l.device = k, device
+	l.empty = sync.NewCond(&l.mu)
 	for _, p := range parents {
 		if p != nil {
 			p.children[k].Add(1)
@@ -93,9 +60,59 @@ func (l *life) begin(k kind, device string, parents ...*life) {
 	}
 }
 
+// enter keeps the object open until leave, unless it is closed already.
+func (l *life) enter(call string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return &Error{Call: call, Device: l.device, Err: ErrClosed}
+	}
+	l.inside++
+	return nil
+}
+
+func (l *life) leave() {
+	l.mu.Lock()
+	l.inside--
+	if l.inside == 0 {
+		l.empty.Broadcast()
+	}
+	l.mu.Unlock()
+}
+
+// enterAll enters all of the lives, or none; nil is none.
+func enterAll(call string, lives ...*life) error {
+	for i, l := range lives {
+		if l == nil {
+			continue
+		}
+		if err := l.enter(call); err != nil {
+			leaveAll(lives[:i]...)
+			return err
+		}
+	}
+	return nil
+}
+
+func leaveAll(lives ...*life) {
+	for _, l := range lives {
+		if l != nil {
+			l.leave()
+		}
+	}
+}
+
+// alone waits until nobody is inside, and lets nobody in until mu is unlocked.
+func (l *life) alone() {
+	l.mu.Lock()
+	for l.inside > 0 {
+		l.empty.Wait()
+	}
+}
+
 // end closes the object with destroy, unless it has been closed or has children.
 func (l *life) end(call string, destroy func() syscall.Errno) error {
-	l.mu.Lock()
+	l.alone()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil

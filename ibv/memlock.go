@@ -93,3 +93,8 @@ func pageBytes(buf []byte) uint64 {
 
 // cqBytes is what the entries of a completion queue take on common devices.
 func cqBytes(cqe int) uint64 { return uint64(max(cqe, 0)) * 64 }
+
+// wqBytes is the same for a work queue: a header, the buffers or the inline data.
+func wqBytes(wrs, sges, inline uint32) uint64 {
+	return uint64(wrs) * (64 + max(16*uint64(sges), uint64(inline)))
+}

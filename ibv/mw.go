@@ -36,8 +36,8 @@ func (t MWType) String() string {
 // each bind to name the key of the last one, and for type 2 leaves remembering it to
 // the program; devices fail the bind of one that forgets. Here posting the bind
 // remembers. So after [QP.PostSend] RKey is the new key, and before it NextRKey
-// is. A bind whose completion has failed leaves a window that is good for Close
-// only.
+// is. If the completion of a bind says that it failed, nothing was bound and the
+// window has the key of before: Close it, or tell it that key with SetRKey.
 type MW struct {
 	life
 	raw *cgo.MW
@@ -80,9 +80,7 @@ func (mw *MW) RKey() uint32 {
 		return 0
 	}
 	defer mw.leave()
-	mw.keyMu.Lock()
-	defer mw.keyMu.Unlock()
-	return mw.raw.RKey()
+	return mw.key()
 }
 
 // NextRKey is the key that the next bind gives the window.
@@ -92,13 +90,23 @@ func (mw *MW) RKey() uint32 {
 //	uint32_t ibv_inc_rkey(uint32_t rkey)
 func (mw *MW) NextRKey() uint32 { return cgo.IncRKey(mw.RKey()) }
 
-// SetRKey notes that a bind with this key has been posted by other means than
-// [QP.PostSend].
+// SetRKey notes the key that the window has: after a bind that was posted by other
+// means than [QP.PostSend], or the key of before after a bind that failed.
 func (mw *MW) SetRKey(rkey uint32) {
 	if mw.enter("") != nil {
 		return
 	}
 	defer mw.leave()
+	mw.setKey(rkey)
+}
+
+func (mw *MW) key() uint32 {
+	mw.keyMu.Lock()
+	defer mw.keyMu.Unlock()
+	return mw.raw.RKey()
+}
+
+func (mw *MW) setKey(rkey uint32) {
 	mw.keyMu.Lock()
 	defer mw.keyMu.Unlock()
 	mw.raw.SetRKey(rkey)

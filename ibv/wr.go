@@ -4,7 +4,263 @@ package ibv
 
 import (
 	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
 )
+
+// An Opcode is what a work request of the send queue does, see ibv_post_send(3).
+type Opcode uint32
+
+// What work requests do. The comments name the fields of [SendWR] that each uses
+// besides ID and Flags.
+const (
+	OpRDMAWrite        Opcode = 0 // SGL to RemoteAddr, RKey
+	OpRDMAWriteWithImm Opcode = 1 // the same, and Imm; takes a receive of the peer
+	OpSend             Opcode = 2 // SGL
+	OpSendWithImm      Opcode = 3 // SGL, Imm
+	OpRDMARead         Opcode = 4 // RemoteAddr, RKey to SGL
+	OpAtomicCmpSwp     Opcode = 5 // RemoteAddr, RKey, CompareAdd, Swap; 8 bytes to SGL
+	OpAtomicFetchAdd   Opcode = 6 // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
+	OpLocalInv         Opcode = 7 // RKey: unbinds a window of type 2 of this side
+	OpBindMW           Opcode = 8 // Bind
+	OpSendWithInv      Opcode = 9 // SGL, RKey: unbinds a window of type 2 of the peer's
+)
+
+func (o Opcode) String() string {
+	return name([]string{
+		"IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_READ",
+		"IBV_WR_ATOMIC_CMP_AND_SWP", "IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_LOCAL_INV", "IBV_WR_BIND_MW", "IBV_WR_SEND_WITH_INV",
+	}, int32(o), "ibv_wr_opcode")
+}
+
+// SendFlags are properties of a work request of the send queue, see
+// ibv_post_send(3).
+type SendFlags uint32
+
+// Properties of work requests.
+const (
+	SendFence     SendFlags = 1 << 0 // begins after the RDMA Reads and atomics before it are done
+	SendSignaled  SendFlags = 1 << 1 // has a completion even if it succeeds
+	SendSolicited SendFlags = 1 << 2 // raises the peer's event that is armed for solicited ones
+	SendInline    SendFlags = 1 << 3 // SGL is copied while posting, up to QPCap.MaxInlineData; needs no region
+)
+
+func (f SendFlags) String() string {
+	return flagString(uint32(f), []string{
+		"IBV_SEND_FENCE", "IBV_SEND_SIGNALED", "IBV_SEND_SOLICITED", "IBV_SEND_INLINE", "IBV_SEND_IP_CSUM",
+	})
+}
+
+// An SGE is a buffer of a work request: a part of the region with the local key
+// LKey, or anything for SendInline. A region with AccessZeroBased cannot be
+// addressed in this way.
+type SGE struct {
+	Buf  []byte
+	LKey uint32
+}
+
+// A SendWR is a work request for the send queue, see ibv_post_send(3).
+type SendWR struct {
+	ID         uint64 // comes back in the completion
+	Opcode     Opcode
+	Flags      SendFlags
+	SGL        []SGE
+	Imm        uint32 // a number: it arrives as the same number
+	RKey       uint32 // of the peer's memory, or what is to be invalidated
+	RemoteAddr uint64
+	CompareAdd uint64
+	Swap       uint64
+	Bind       *MWBind
+}
+
+// An MWBind says what a window is bound to. The window's new key is
+// [MW.NextRKey] before the bind is posted and [MW.RKey] afterwards.
+type MWBind struct {
+	MW     *MW
+	MR     *MR    // with AccessMWBind, and AccessLocalWrite if the peer shall write
+	Buf    []byte // a part of the region's memory
+	Access Access // what the peer may do, of the remote rights
+}
+
+// A RecvWR is a work request for a receive queue, see ibv_post_recv(3).
+type RecvWR struct {
+	ID  uint64
+	SGL []SGE
+}
+
+// A PostError is a list of work requests that was posted in part. It unwraps to
+// an errno: usually ENOMEM for a queue that is full, and EINVAL for a request that
+// is not right.
+type PostError struct {
+	Call   string
+	Device string
+	Index  int // the first that was not posted; those before it were
+	Err    error
+}
+
+func (e *PostError) Error() string {
+	return fmt.Sprintf("ibv: %s on %s: work request %d of the list: %v", e.Call, e.Device, e.Index, e.Err)
+}
+
+func (e *PostError) Unwrap() error { return e.Err }
+
+// A sendQueue turns lists of work requests into what C takes. Its memory is used
+// again for each list.
+type sendQueue struct {
+	mu    sync.Mutex
+	wrs   []cgo.SendWR
+	sges  []cgo.SGE
+	bufs  []*byte // inline data: an address in an SGE keeps nothing alive, and a stack would move
+	binds []bind
+}
+
+// A bind is one of the list that is being posted.
+type bind struct {
+	MWBind
+	index int
+	rkey  uint32
+}
+
+// post posts a list and returns how much of it.
+func (q *sendQueue) post(qp *cgo.QP, list []SendWR) (posted int, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for posted < len(list) {
+		wrong := q.gather(list[posted:])
+		n, errno := q.flush(qp)
+		posted += n
+		if errno != 0 {
+			return posted, errno
+		}
+		if wrong != nil {
+			return posted, wrong
+		}
+	}
+	return posted, nil
+}
+
+// gather takes requests from the list until its end, or until one that is wrong, or
+// one that binds a window for the second time: the library reads the window's key
+// while it posts, so the first bind has to be posted before.
+func (q *sendQueue) gather(list []SendWR) error {
+	for i := range list {
+		from := &list[i]
+		to := cgo.SendWR{
+			ID: from.ID, Opcode: uint32(from.Opcode), Flags: uint32(from.Flags), RKey: from.RKey, RemoteAddr: from.RemoteAddr,
+			Arg1: from.CompareAdd, Arg2: from.Swap, FirstSGE: uint32(len(q.sges)),
+		}
+		switch from.Opcode {
+		case OpSendWithImm, OpRDMAWriteWithImm:
+			to.Imm = htonl(from.Imm)
+		case OpSendWithInv, OpLocalInv:
+			to.Imm = from.RKey
+		case OpBindMW:
+			if from.Bind == nil || from.Bind.MW == nil || from.Bind.MR == nil || from.Bind.MW.typ != MWType2 {
+				return syscall.EINVAL
+			}
+			for j := range q.binds {
+				if q.binds[j].MW == from.Bind.MW {
+					return nil
+				}
+			}
+			if err := q.bind(*from.Bind, i, &to); err != nil {
+				return err
+			}
+		}
+		var err error
+		if q.sges, err = appendSGL(q.sges, from.SGL); err != nil {
+			return err
+		}
+		to.NumSGE = uint32(len(q.sges)) - to.FirstSGE
+		if from.Flags&SendInline != 0 {
+			for _, sge := range from.SGL {
+				q.bufs = append(q.bufs, unsafe.SliceData(sge.Buf))
+			}
+		}
+		q.wrs = append(q.wrs, to)
+	}
+	return nil
+}
+
+// bind fills in a bind. Window and region stay open until it is posted.
+func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
+	if err := enterAll("ibv_post_send", &b.MW.life, &b.MR.life); err != nil {
+		return err
+	}
+	rkey := cgo.IncRKey(b.MW.key())
+	q.binds = append(q.binds, bind{b, index, rkey})
+	to.MW, to.MR, to.RKey = b.MW.raw.Word(), b.MR.raw.Word(), rkey
+	to.Arg1, to.Arg2, to.BindAccess = addrOf(b.Buf), uint64(len(b.Buf)), uint32(b.Access)
+	return nil
+}
+
+// flush posts what was gathered, and forgets it.
+func (q *sendQueue) flush(qp *cgo.QP) (int, syscall.Errno) {
+	var out cgo.Outcome
+	if len(q.wrs) > 0 {
+		cgo.Progress(qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
+	}
+	for i := range q.binds {
+		b := &q.binds[i]
+		if b.index < int(out.Sends) {
+			b.MW.setKey(b.rkey)
+		}
+		leaveAll(&b.MW.life, &b.MR.life)
+	}
+	clear(q.binds)
+	clear(q.bufs)
+	q.wrs, q.sges, q.bufs, q.binds = q.wrs[:0], q.sges[:0], q.bufs[:0], q.binds[:0]
+	return int(out.Sends), syscall.Errno(out.SendErr)
+}
+
+// A recvQueue is the same for receives.
+type recvQueue struct {
+	mu   sync.Mutex
+	wrs  []cgo.RecvWR
+	sges []cgo.SGE
+}
+
+// post posts a list to srq, or to qp if that is nil, and returns how much of it.
+func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
+	for i := range list {
+		first := uint32(len(q.sges))
+		if q.sges, err = appendSGL(q.sges, list[i].SGL); err != nil {
+			break
+		}
+		q.wrs = append(q.wrs, cgo.RecvWR{ID: list[i].ID, FirstSGE: first, NumSGE: uint32(len(q.sges)) - first})
+	}
+	var out cgo.Outcome
+	if len(q.wrs) > 0 {
+		cgo.Progress(qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
+	}
+	if out.RecvErr != 0 {
+		err = syscall.Errno(out.RecvErr)
+	}
+	return int(out.Recvs), err
+}
+
+// appendSGL adds a gather or scatter list. Empty buffers are left out: a length of
+// zero means 2 GiB to some devices.
+func appendSGL(sges []cgo.SGE, list []SGE) ([]cgo.SGE, error) {
+	for i := range list {
+		buf := list[i].Buf
+		if uint64(len(buf)) > math.MaxUint32 {
+			return sges, syscall.EINVAL
+		}
+		if len(buf) > 0 {
+			sges = append(sges, cgo.SGE{Addr: addrOf(buf), Length: uint32(len(buf)), LKey: list[i].LKey})
+		}
+	}
+	return sges, nil
+}
 
 // htonl turns a number into one whose bytes in memory are in network byte order,
 // and back.

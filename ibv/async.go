@@ -1,0 +1,162 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// An EventType is what an asynchronous event is about, see ibv_get_async_event(3).
+type EventType int32
+
+// Asynchronous events.
+const (
+	EventCQErr            EventType = 0  // a completion queue overran
+	EventQPFatal          EventType = 1  // a queue pair failed without a completion that could say so
+	EventQPReqErr         EventType = 2  // the peer's request is invalid
+	EventQPAccessErr      EventType = 3  // the peer accessed what it may not
+	EventCommEst          EventType = 4  // a message came before the state was RTS
+	EventSQDrained        EventType = 5  // asked for with EnSQDAsyncNotify
+	EventPathMig          EventType = 6  // moved to the alternate path
+	EventPathMigErr       EventType = 7  // could not move to it
+	EventDeviceFatal      EventType = 8  // the device is lost: close everything
+	EventPortActive       EventType = 9  // the link is up
+	EventPortErr          EventType = 10 // the link is down
+	EventLIDChange        EventType = 11
+	EventPkeyChange       EventType = 12
+	EventSMChange         EventType = 13
+	EventSRQErr           EventType = 14
+	EventSRQLimitReached  EventType = 15 // fewer receives are left than the limit, which is now 0
+	EventQPLastWQEReached EventType = 16 // a queue pair in error takes no more receives from its SRQ
+	EventClientReregister EventType = 17
+	EventGIDChange        EventType = 18
+	EventWQFatal          EventType = 19
+)
+
+func (t EventType) String() string {
+	return name([]string{
+		"IBV_EVENT_CQ_ERR", "IBV_EVENT_QP_FATAL", "IBV_EVENT_QP_REQ_ERR", "IBV_EVENT_QP_ACCESS_ERR", "IBV_EVENT_COMM_EST",
+		"IBV_EVENT_SQ_DRAINED", "IBV_EVENT_PATH_MIG", "IBV_EVENT_PATH_MIG_ERR", "IBV_EVENT_DEVICE_FATAL", "IBV_EVENT_PORT_ACTIVE",
+		"IBV_EVENT_PORT_ERR", "IBV_EVENT_LID_CHANGE", "IBV_EVENT_PKEY_CHANGE", "IBV_EVENT_SM_CHANGE", "IBV_EVENT_SRQ_ERR",
+		"IBV_EVENT_SRQ_LIMIT_REACHED", "IBV_EVENT_QP_LAST_WQE_REACHED", "IBV_EVENT_CLIENT_REREGISTER", "IBV_EVENT_GID_CHANGE",
+		"IBV_EVENT_WQ_FATAL",
+	}, int32(t), "ibv_event_type")
+}
+
+// Text is the event in words.
+//
+// Implements:
+//
+//	const char *ibv_event_type_str(enum ibv_event_type event)
+func (t EventType) Text() string { return cgo.EventTypeString(int32(t)) }
+
+// An AsyncEvent is something that happened to a device or to one of its objects.
+// At most one of the fields after Type is set. None is for EventDeviceFatal, and for
+// an object that has been closed since.
+type AsyncEvent struct {
+	Type EventType
+	QP   *QP
+	CQ   *CQ
+	SRQ  *SRQ
+	Port uint8
+}
+
+func (e AsyncEvent) String() string {
+	switch {
+	case e.QP != nil:
+		return fmt.Sprintf("%v of queue pair %d", e.Type, e.QP.num)
+	case e.CQ != nil:
+		return fmt.Sprintf("%v of a completion queue", e.Type)
+	case e.SRQ != nil:
+		return fmt.Sprintf("%v of a shared receive queue", e.Type)
+	case e.Port != 0:
+		return fmt.Sprintf("%v of port %d", e.Type, e.Port)
+	}
+	return e.Type.String()
+}
+
+// AsyncEvent waits for the next asynchronous event of the device. One goroutine
+// waits at a time, others queue up. Events are kept from the moment that the device
+// was opened, and acknowledged here: closing an object never waits for somebody to
+// have looked at its events.
+//
+// Implements:
+//
+//	int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+//	void ibv_ack_async_event(struct ibv_async_event *event)
+func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
+	const call = "ibv_get_async_event"
+	w, err := c.asyncWatch(call)
+	if err != nil {
+		return AsyncEvent{}, err
+	}
+	var event AsyncEvent
+	var failed syscall.Errno
+	err = w.next(ctx, func() bool {
+		c.turnover.Lock()
+		defer c.turnover.Unlock()
+		var raw cgo.AsyncEvent
+		for {
+			switch failed = cgo.GetAsyncEvent(c.raw, &raw); failed {
+			case syscall.EINTR:
+				continue
+			case syscall.EAGAIN:
+				return false
+			case 0:
+				event = c.eventOf(&raw)
+			}
+			return true
+		}
+	})
+	switch {
+	case err == nil && failed == 0:
+		return event, nil
+	case err == nil:
+		err = failed
+	case err != ErrClosed:
+		return AsyncEvent{}, err
+	}
+	return AsyncEvent{}, &Error{Call: call, Device: c.device, Err: err}
+}
+
+// asyncWatch makes the watch when it is asked for the first time.
+func (c *Context) asyncWatch(call string) (*watch, error) {
+	if err := c.enter(call); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	c.asyncMu.Lock()
+	defer c.asyncMu.Unlock()
+	if c.async == nil {
+		w, err := newWatch(cgo.AsyncFD(c.raw), "asynchronous events of "+c.device)
+		if err != nil {
+			return nil, err
+		}
+		c.async = w
+	}
+	return c.async, nil
+}
+
+// eventOf finds what an event is of.
+func (c *Context) eventOf(raw *cgo.AsyncEvent) AsyncEvent {
+	e := AsyncEvent{Type: EventType(raw.Type)}
+	switch e.Type {
+	case EventPortActive, EventPortErr, EventLIDChange, EventPkeyChange, EventSMChange, EventClientReregister, EventGIDChange:
+		e.Port = uint8(raw.Element)
+		return e
+	}
+	object, _ := c.objects.Load(raw.Element)
+	switch o := object.(type) {
+	case *QP:
+		e.QP = o
+	case *CQ:
+		e.CQ = o
+	case *SRQ:
+		e.SRQ = o
+	}
+	return e
+}
