@@ -141,7 +141,8 @@ void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, stru
 	}
 	if (!nwc || poll_cq(cq, wcs, nwc, out) || out->poll_err)
 		return;
-	if (flags & RR_ARM) {
+	/* armed already, unless an event has used that up */
+	if ((flags & RR_ARM) && (!(flags & RR_TAKE_EVENT) || out->events)) {
 		int err = ibv_req_notify_cq(cq, 0);
 
 		if (err) {

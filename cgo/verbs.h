@@ -36,7 +36,7 @@ struct rr_recv_wr {
 /* What rr_progress shall do, and what became of it. */
 enum {
 	RR_TAKE_EVENT = 1 << 0, /* take one completion event, if there is one */
-	RR_ARM        = 1 << 1, /* nothing polled: ask for an event, poll again */
+	RR_ARM        = 1 << 1, /* nothing polled: ask for an event, poll again; with RR_TAKE_EVENT only if one was taken */
 };
 
 struct rr_outcome {

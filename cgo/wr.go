@@ -61,7 +61,9 @@ const (
 	// The channel must not block.
 	TakeEvent uint32 = 1 << iota
 	// Arm asks for an event with the next completion when nothing was polled,
-	// and polls once more: what came in between raises no event.
+	// and polls once more: what came in between raises no event. Together with
+	// TakeEvent it stands for a queue that is armed, and arms only when the event
+	// has been taken.
 	Arm
 )
 

@@ -23,10 +23,13 @@ const (
 	WCLocProtErr   WCStatus = 4  // SGE outside its region, or without the right
 	WCFlushErr     WCStatus = 5  // the connection ended first
 	WCMWBindErr    WCStatus = 6  // window not prepared, or bound already
+	WCBadRespErr   WCStatus = 7  // the peer answered with what cannot be
 	WCLocAccessErr WCStatus = 8  // a remote operation hit memory it had no right to
 	WCRemInvReqErr WCStatus = 9  // the peer found the request malformed
 	WCRemAccessErr WCStatus = 10 // the peer refused access to its memory
 	WCRemOpErr     WCStatus = 11 // the peer could not complete the request
+	WCRetryExcErr  WCStatus = 12 // the peer does not acknowledge
+	WCRNRRetryErr  WCStatus = 13 // the peer had no receive posted for too long
 	WCGeneralErr   WCStatus = 21
 )
 
@@ -44,6 +47,12 @@ func (s WCStatus) String() string {
 		return "flushed"
 	case WCMWBindErr:
 		return "memory window bind error"
+	case WCBadRespErr:
+		return "bad response"
+	case WCRetryExcErr:
+		return "no acknowledgement from the peer"
+	case WCRNRRetryErr:
+		return "the peer has no receive posted"
 	case WCLocAccessErr:
 		return "local access error"
 	case WCRemInvReqErr:

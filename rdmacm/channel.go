@@ -1,0 +1,130 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/internal/pollfd"
+)
+
+// An EventChannel reports the events of its IDs. A goroutine waits for its
+// descriptor in Go's poller and gives each event to the ID that it is about; it
+// ends with Close.
+type EventChannel struct {
+	raw  *cgo.EventChannel
+	fd   *pollfd.FD
+	done chan struct{} // the goroutine has ended
+
+	mu     sync.Mutex
+	ids    map[uint64]*ID // by the number that is each ID's context
+	last   uint64
+	closed bool
+}
+
+// NewEventChannel opens a channel. It fails with an error that is
+// syscall.ENODEV when the machine has no RDMA device.
+//
+// Implements: struct rdma_event_channel *rdma_create_event_channel(void)
+func NewEventChannel() (*EventChannel, error) {
+	raw, errno := cgo.CreateEventChannel()
+	if errno != 0 {
+		return nil, callError("rdma_create_event_channel", "", errno)
+	}
+	fd, err := pollfd.New(raw.FD(), "rdma event channel")
+	if err != nil {
+		cgo.DestroyEventChannel(raw)
+		return nil, err
+	}
+	ch := &EventChannel{raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
+	go ch.demux()
+	return ch, nil
+}
+
+// demux takes events until Close and hands each to its ID. An event of an ID that
+// has been closed meanwhile finds nobody; numbers are never used twice.
+//
+// Implements: int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+// Implements: int rdma_ack_cm_event(struct rdma_cm_event *event)
+func (ch *EventChannel) demux() {
+	defer close(ch.done)
+	var e cgo.CMEvent
+	take := func() bool {
+		for {
+			switch errno := cgo.GetCMEvent(ch.raw, &e); errno {
+			case 0:
+				ch.dispatch(&e)
+			case syscall.EINTR:
+			default: // EAGAIN: there is none
+				return false
+			}
+		}
+	}
+	for {
+		if err := ch.fd.Await(take); !errors.Is(err, pollfd.ErrWoken) {
+			return
+		}
+	}
+}
+
+func (ch *EventChannel) dispatch(e *cgo.CMEvent) {
+	ev := Event{
+		Type: EventType(e.Type), Status: int(e.Status),
+		ResponderResources: int(e.ResponderResources), InitiatorDepth: int(e.InitiatorDepth),
+	}
+	if e.PrivateDataLen > 0 {
+		ev.PrivateData = append([]byte(nil), e.PrivateData[:e.PrivateDataLen]...)
+	}
+	ch.mu.Lock()
+	id := ch.ids[e.Context]
+	var child *ID
+	if ev.Type == EventConnectRequest {
+		child = ch.adopt(cgo.IDOf(e))
+		child.request = ev
+	}
+	ch.mu.Unlock()
+	switch {
+	case child != nil && (id == nil || !id.requested(child)):
+		// The listener has been closed.
+		child.Reject(nil)
+		child.Close()
+	case child == nil && id != nil:
+		id.deliver(ev)
+	}
+}
+
+// adopt makes the Go side of an ID of librdmacm. mu is held.
+func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
+	ch.last++
+	id := &ID{ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	if raw != nil {
+		raw.SetContext(id.num)
+	}
+	ch.ids[id.num] = id
+	return id
+}
+
+// Close ends the channel. Its IDs have to be closed before: else it fails with
+// syscall.EBUSY and nothing has happened. Closing twice is harmless.
+//
+// Implements: void rdma_destroy_event_channel(struct rdma_event_channel *channel)
+func (ch *EventChannel) Close() error {
+	ch.mu.Lock()
+	if len(ch.ids) > 0 {
+		ch.mu.Unlock()
+		return callError("rdma_destroy_event_channel", "with open IDs", syscall.EBUSY)
+	}
+	if ch.closed {
+		ch.mu.Unlock()
+		return nil
+	}
+	ch.closed = true
+	ch.mu.Unlock()
+	ch.fd.Close()
+	<-ch.done
+	cgo.DestroyEventChannel(ch.raw)
+	return nil
+}

@@ -1,0 +1,51 @@
+//go:build linux && cgo
+
+package rdmacm_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// limits are what the kinds of devices leave to users of the seam.
+var limits = map[string]fabrictest.Limits{ // immutable
+	"rxe": {Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true},
+	"siw": {Shortage: fabrictest.ShortageEnds, LocalCompletion: true, CoarseStatus: true, ClientFirst: true},
+}
+
+func TestRDMAConformance(t *testing.T) {
+	for _, kind := range []string{"rxe", "siw"} {
+		for _, tc := range []struct {
+			name string
+			cfg  rdmacm.Config
+		}{
+			{"Adaptive", rdmacm.Config{}},
+			{"Event", rdmacm.Config{Wait: rdmacm.WaitEvent}},
+			{"Poll", rdmacm.Config{Wait: rdmacm.WaitPoll}},
+			{"SharedCQ", rdmacm.Config{SharedCQ: 4096}},
+		} {
+			t.Run(kind+"/"+tc.name, func(t *testing.T) {
+				addr := device(t, kind)
+				p, err := rdmacm.New(tc.cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fabrictest.Run(t, fabrictest.Config{
+					New:     func(testing.TB) fabric.Provider { return p },
+					Addr:    addr + ":0",
+					Timeout: 15 * time.Second,
+					Bulk:    8 << 20,
+					Limits:  limits[kind],
+					Live: func() (conns, mrs, mws int) {
+						l := p.Live()
+						return l.Conns, l.MRs, l.MWs
+					},
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,626 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+// A state of a Conn is left for a later one, never for an earlier one.
+type state uint8
+
+const (
+	stateNew   state = iota // resolved, or requested by a peer
+	stateSetup              // Connect, Accept or Reject is under way
+	stateUp
+	stateOver // the reason of the end is known
+)
+
+// A Conn is one reliable connection: ID, queue pair, completion queue and
+// protection domain. It is a fabric.Conn.
+//
+// # Locks
+//
+// Each side has its own: sendMu and recvMu for posting, queue.mu for completions,
+// mu for state. Whoever takes several takes them in this order: queue.mu, sendMu,
+// recvMu, mu. Posting and polling meet only in the positions of the work queues,
+// which are atomic.
+//
+// # The end
+//
+// A failed request, an event of the connection manager or Close makes the
+// connection end. Whoever polls next settles it: the queue pair is destroyed, so
+// that the device holds no memory of requests that are still outstanding, and those
+// complete as flushed. Devices differ in what they flush by themselves and when;
+// this does not depend on it.
+type Conn struct {
+	p       *Provider
+	dev     *device
+	id      *ID
+	target  string // as given to Resolve
+	passive bool
+	attr    fabric.ConnAttr
+	pd      *ibv.PD
+	q       *queue
+	cap     cgo.QPCap
+	laddr   netip.AddrPort
+	raddr   netip.AddrPort
+
+	recent atomic.Pointer[region] // the region that a request named last
+
+	up     atomic.Bool // state has been stateUp
+	ending atomic.Bool // the connection is ending: settle
+	wakeup atomic.Bool // Wake has been called
+	shut   atomic.Bool // Close has been called
+
+	closeOnce sync.Once
+
+	mu       sync.Mutex
+	state    state
+	ird, ord int
+	peerData []byte
+	err      *fabric.ConnError // since stateOver
+	quiet    bool              // Disconnect has begun: no more posts
+	hungUp   bool              // rdma_disconnect has been called
+	setup    context.CancelCauseFunc
+	left     chan struct{} // closed when the peer has ended its side
+	leftOnce sync.Once
+	patience *time.Timer // bounds the wait for the reason of an end
+	mrs      map[*region]struct{}
+	mws      map[*window]struct{}
+	byKey    map[uint32]*region // by local key
+	windows  map[uint32]*window // those bound, by key
+
+	sendMu sync.Mutex
+	qp     *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
+	send   workQueue
+	swr    []cgo.SendWR // scratch
+	sges   []cgo.SGE
+	silent int // sends since the last signaled one
+	posted PostStats
+
+	recvMu sync.Mutex
+	recv   workQueue
+	rwr    []cgo.RecvWR
+	rsges  []cgo.SGE
+
+	// Guarded by queue.mu.
+	done    []fabric.WC // completions not polled yet, a ring
+	doneAt  int
+	doneN   int
+	settled bool
+	turn    chan struct{} // wakes a waiter on a shared queue
+	spin    spinner
+}
+
+var _ fabric.Conn = (*Conn)(nil)
+
+// A workQueue is the order of outstanding requests. One side adds at the tail
+// under its lock, whoever polls takes from the head.
+type workQueue struct {
+	slots []slot
+	tail  uint64 // guarded by the side's lock
+	head  atomic.Uint64
+}
+
+// A slot is an outstanding request.
+type slot struct {
+	id     uint64
+	op     fabric.WCOpcode
+	report bool // the caller asked for the completion
+}
+
+func (w *workQueue) init(depth int)            { w.slots = make([]slot, depth) }
+func (w *workQueue) room() int                 { return len(w.slots) - int(w.tail-w.head.Load()) }
+func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
+func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
+
+// Work request IDs are positions; receives have the top bit.
+const recvBit = 1 << 63
+
+// newConn makes what a connection needs on the device that id is bound to. The
+// caller keeps id and its hold on the provider's channel when it fails.
+func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive bool) (*Conn, error) {
+	dev, err := p.device(id)
+	if err != nil {
+		return nil, err
+	}
+	if attr, err = dev.size(attr); err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		p: p, dev: dev, id: id, target: target, passive: passive, attr: attr,
+		ird: attr.InboundReads, ord: attr.OutboundReads,
+		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
+		left: make(chan struct{}), turn: make(chan struct{}, 1),
+		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
+		done: make([]fabric.WC, attr.SendDepth+attr.RecvDepth),
+	}
+	c.send.init(attr.SendDepth)
+	c.recv.init(attr.RecvDepth)
+	if passive {
+		req := id.Request()
+		c.peerData = req.PrivateData
+		c.ird, c.ord = min(c.ird, req.ResponderResources), min(c.ord, req.InitiatorDepth)
+	}
+	if c.pd, err = dev.ctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	if c.q, err = dev.queue(c, p.cfg.SharedCQ); err != nil {
+		c.pd.Close()
+		return nil, err
+	}
+	if err := c.createQP(); err != nil {
+		c.q.leave(c)
+		c.pd.Close()
+		return nil, err
+	}
+	if p.cfg.AckTimeout != 0 && !dev.iwarp {
+		if err := id.SetAckTimeout(p.cfg.AckTimeout); err != nil {
+			c.destroyQP()
+			c.q.leave(c)
+			c.pd.Close()
+			return nil, err
+		}
+	}
+	p.live.conns.Add(1)
+	id.Notify(c.event)
+	return c, nil
+}
+
+func (c *Conn) createQP() error {
+	want := cgo.QPCap{
+		MaxSendWR: uint32(c.attr.SendDepth), MaxRecvWR: uint32(c.attr.RecvDepth),
+		MaxSendSGE: uint32(min(int(c.dev.attr.MaxSGE), maxSGE)), MaxRecvSGE: 1,
+		MaxInlineData: uint32(c.p.cfg.MaxInline),
+	}
+	for {
+		var errno syscall.Errno
+		err := c.id.use("rdma_create_qp", c.dev.name, func(raw *cgo.CMID) syscall.Errno {
+			c.qp, c.cap, errno = cgo.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
+			return errno
+		})
+		switch {
+		case err == nil:
+			// Beyond what was asked for is of no use.
+			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
+			c.q.join(c)
+			return nil
+		case errno == syscall.EINVAL && want.MaxInlineData > 0:
+			// No verb tells how much the device takes inline.
+			want.MaxInlineData /= 2
+		case errno != 0:
+			return c.dev.ctx.MemoryError("rdma_create_qp", errno, uint64(c.attr.SendDepth+c.attr.RecvDepth)*queueEntry)
+		default:
+			return err
+		}
+	}
+}
+
+// queueEntry is about what a device locks for a work request.
+const queueEntry = 256
+
+// maxSGE is how many elements a gather list has; more does not pay.
+const maxSGE = 16
+
+// destroyQP ends the device's use of memory. Its completions stay in the queue. The
+// windows go first: bound ones hold the queue pair, and rxe waits for them.
+func (c *Conn) destroyQP() {
+	c.sendMu.Lock()
+	c.recvMu.Lock()
+	if c.qp != nil {
+		c.mu.Lock()
+		mws := c.mws
+		c.mws = nil
+		c.mu.Unlock()
+		for w := range mws {
+			w.free()
+		}
+		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+		c.qp = nil
+	}
+	c.recvMu.Unlock()
+	c.sendMu.Unlock()
+}
+
+// event takes events of the connection manager once set-up is over, on the
+// channel's goroutine.
+func (c *Conn) event(ev Event) {
+	switch ev.Type {
+	case EventDisconnected:
+		c.mu.Lock()
+		remote := !c.hungUp
+		c.mu.Unlock()
+		c.leftOnce.Do(func() { close(c.left) })
+		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
+	case EventDeviceRemoval:
+		c.leftOnce.Do(func() { close(c.left) })
+		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
+	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
+		c.mu.Lock()
+		setup := c.setup
+		c.mu.Unlock()
+		if setup != nil {
+			setup(setupEvent{ev})
+		}
+	}
+}
+
+// setupEvent carries the event that ended the wait of set-up.
+type setupEvent struct{ Event }
+
+func (setupEvent) Error() string { return "set-up has ended" }
+
+// end notes that the connection is over and why. The first reason stays.
+func (c *Conn) end(reason *fabric.ConnError) {
+	c.mu.Lock()
+	if c.state != stateOver {
+		c.state = stateOver
+		c.err = reason
+		if c.patience != nil {
+			c.patience.Stop()
+		}
+	}
+	setup := c.setup
+	c.mu.Unlock()
+	if setup != nil {
+		setup(c.connErr())
+	}
+	c.ending.Store(true)
+	c.q.wake(c)
+}
+
+// failing notes that requests fail and the reason has to come from the connection
+// manager yet: the other end has ended the connection, and the device knew first.
+func (c *Conn) failing() {
+	if c.ending.Swap(true) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != stateOver && c.patience == nil {
+		c.patience = time.AfterFunc(patience, func() {
+			c.end(&fabric.ConnError{Provider: name, Cause: &WCError{Status: fabric.WCFlushErr}})
+		})
+	}
+}
+
+// patience is how long the connection manager may take to tell why.
+const patience = 2 * time.Second
+
+// hangUp tells the peer, once, and moves the queue pair to its error state.
+func (c *Conn) hangUp() {
+	c.mu.Lock()
+	first := !c.hungUp
+	c.hungUp = true
+	c.mu.Unlock()
+	if first && c.up.Load() {
+		c.id.Disconnect()
+	}
+}
+
+// settle completes what is outstanding as flushed, once the reason of the end is
+// known. queue.mu is held.
+func (c *Conn) settle() {
+	if c.settled {
+		return
+	}
+	// Without a reason the peer is told as well: the answer brings one.
+	c.mu.Lock()
+	known := c.state == stateOver
+	c.mu.Unlock()
+	c.hangUp()
+	if !known {
+		return
+	}
+	c.destroyQP()
+	for c.q.pump(0) == len(c.q.wcs) {
+	}
+	c.sendMu.Lock()
+	c.recvMu.Lock()
+	cut := false
+	for pos := c.send.head.Load(); pos != c.send.tail; pos++ {
+		s := c.send.at(pos)
+		c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
+		cut = cut || s.report
+	}
+	if cut {
+		// The peer ended it, but not between messages.
+		c.mu.Lock()
+		if c.err.Clean && c.err.Remote {
+			c.err = &fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}}
+		}
+		c.mu.Unlock()
+	}
+	c.send.head.Store(c.send.tail)
+	for pos := c.recv.head.Load(); pos != c.recv.tail; pos++ {
+		c.push(fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCFlushErr, Op: fabric.WCRecv})
+	}
+	c.recv.head.Store(c.recv.tail)
+	c.settled = true
+	c.recvMu.Unlock()
+	c.sendMu.Unlock()
+}
+
+// connErr is why the connection has ended.
+func (c *Conn) connErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connErrLocked()
+}
+
+func (c *Conn) connErrLocked() error {
+	if c.err == nil {
+		return &fabric.ConnError{Provider: name, Clean: true}
+	}
+	return c.err
+}
+
+// begin enters set-up and returns its context, which event and end cancel with
+// what has happened.
+func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Context, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.state == stateOver:
+		return nil, c.connErrLocked()
+	case c.passive != passive || c.state != stateNew:
+		return nil, fmt.Errorf("%w: %s", ErrMisuse, what)
+	}
+	c.state = stateSetup
+	ctx, c.setup = context.WithCancelCause(ctx)
+	return ctx, nil
+}
+
+// finish leaves set-up with the event that ended it.
+func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
+	if err == nil {
+		<-ctx.Done()
+		err = context.Cause(ctx)
+	}
+	c.mu.Lock()
+	c.setup(nil)
+	c.setup = nil
+	var ev setupEvent
+	if errors.As(err, &ev) && ev.Type == EventEstablished && c.state == stateSetup {
+		c.state = stateUp
+		if !c.passive {
+			c.peerData = ev.PrivateData
+			c.ird, c.ord = min(c.ird, ev.ResponderResources), min(c.ord, ev.InitiatorDepth)
+		}
+		c.up.Store(true)
+		c.mu.Unlock()
+		return nil
+	}
+	over := c.state == stateOver
+	c.mu.Unlock()
+	switch {
+	case over:
+		err = c.connErr()
+	case errors.As(err, &ev):
+		err = c.refused(op, ev.Event)
+	case parent.Err() != nil:
+		err = parent.Err()
+	}
+	if !over {
+		c.end(&fabric.ConnError{Provider: name, Cause: err})
+	}
+	return err
+}
+
+// refused turns an event that ended set-up into an error.
+func (c *Conn) refused(op string, ev Event) error {
+	e := &EventError{Op: op, Addr: c.raddr.String(), Event: ev}
+	if ev.Type != EventRejected {
+		return e
+	}
+	byProgram := ev.Status == rejectConsumer
+	if c.dev.iwarp {
+		// The reply of a peer that rejects; a port without a listener shows
+		// in rdma_connect, or as a refusal without private data.
+		byProgram = len(ev.PrivateData) > 0 || ev.errno() == syscall.ECONNRESET
+	}
+	if byProgram {
+		return &fabric.RejectError{Addr: c.raddr.String(), PrivateData: ev.PrivateData}
+	}
+	return e
+}
+
+// Connect implements fabric.Conn.
+func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
+	}
+	setup, err := c.begin(ctx, false, "Connect")
+	if err != nil {
+		return err
+	}
+	err = c.id.use("rdma_connect", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
+		return cgo.Connect(raw, c.param(privateData).raw())
+	})
+	return c.finish(ctx, setup, "connecting to", err)
+}
+
+// Accept implements fabric.Conn.
+func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
+	}
+	setup, err := c.begin(ctx, true, "Accept")
+	if err != nil {
+		return err
+	}
+	err = c.id.use("rdma_accept", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
+		return cgo.Accept(raw, c.param(privateData).raw())
+	})
+	return c.finish(ctx, setup, "accepting", err)
+}
+
+func (c *Conn) param(privateData []byte) *ConnParam {
+	return &ConnParam{
+		PrivateData: privateData, ResponderResources: c.ird, InitiatorDepth: c.ord,
+		RetryCount: c.p.cfg.RetryCount, RNRRetryCount: c.p.cfg.RNRRetryCount,
+	}
+}
+
+// Reject implements fabric.Conn.
+func (c *Conn) Reject(privateData []byte) error {
+	if err := c.checkPrivateData(privateData); err != nil {
+		return err
+	}
+	if _, err := c.begin(context.Background(), true, "Reject"); err != nil {
+		return err
+	}
+	err := c.id.Reject(privateData)
+	c.mu.Lock()
+	c.setup(nil)
+	c.setup = nil
+	c.mu.Unlock()
+	c.end(&fabric.ConnError{Provider: name, Cause: ErrRejected})
+	c.Close()
+	return err
+}
+
+// Private data that fits into a connection request of InfiniBand's connection
+// manager beside the addresses, and into an MPA frame beside IRD and ORD. siw takes
+// 256 bytes in all.
+const (
+	maxPrivateDataIB    = 56
+	maxPrivateDataIWARP = 252
+)
+
+func (c *Conn) maxPrivateData() int {
+	if c.dev.iwarp {
+		return maxPrivateDataIWARP
+	}
+	return maxPrivateDataIB
+}
+
+func (c *Conn) checkPrivateData(b []byte) error {
+	if most := c.maxPrivateData(); len(b) > most {
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("private data of %d bytes: at most %d on %s", len(b), most, c.dev.name)}
+	}
+	return nil
+}
+
+// PeerPrivateData implements fabric.Conn.
+func (c *Conn) PeerPrivateData() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peerData
+}
+
+// Capabilities implements fabric.Conn.
+func (c *Conn) Capabilities() fabric.Capabilities {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	caps := fabric.Capabilities{
+		MaxSendSGE: int(c.cap.MaxSendSGE), MaxReadSGE: 1, MaxMessage: uint64(c.dev.maxMsg), MaxPrivateData: c.maxPrivateData(),
+		MemoryWindows: c.dev.windows, RemoteInvalidate: c.dev.sendInv,
+		InboundReads: c.ird, OutboundReads: c.ord,
+	}
+	if !c.dev.iwarp {
+		caps.MaxReadSGE = min(int(c.dev.attr.MaxSGERd), caps.MaxSendSGE)
+		if caps.MaxReadSGE == 0 {
+			caps.MaxReadSGE = 1
+		}
+	}
+	return caps
+}
+
+// Device is the name of the RDMA device that carries the connection.
+func (c *Conn) Device() string { return c.dev.name }
+
+// LocalAddr implements fabric.Conn.
+func (c *Conn) LocalAddr() net.Addr { return netAddr(c.laddr) }
+
+// RemoteAddr implements fabric.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.raddr) }
+
+// Disconnect implements fabric.Conn.
+func (c *Conn) Disconnect(ctx context.Context) error {
+	c.mu.Lock()
+	switch {
+	case c.state == stateOver:
+		c.mu.Unlock()
+		return nil
+	case c.state != stateUp:
+		c.mu.Unlock()
+		return ErrNotConnected
+	}
+	c.quiet = true
+	c.mu.Unlock()
+	if err := c.drain(ctx); err != nil {
+		return err
+	}
+	c.hangUp()
+	select {
+	case <-c.left:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// drain waits until all sends have completed. Nobody else polls.
+func (c *Conn) drain(ctx context.Context) error {
+	if err := c.marker(); err != nil {
+		return nil // the connection has ended meanwhile
+	}
+	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
+	defer stop()
+	for {
+		c.sendMu.Lock()
+		idle := c.send.head.Load() == c.send.tail
+		c.sendMu.Unlock()
+		if idle || c.ending.Load() {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.q.await(c, func() bool { return c.send.head.Load() == c.sendTail() })
+	}
+}
+
+func (c *Conn) sendTail() uint64 {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	return c.send.tail
+}
+
+// Close implements fabric.Conn. Parents go after their children: queue pair,
+// completion queue, windows, regions, ID, protection domain.
+func (c *Conn) Close() error {
+	c.closeOnce.Do(func() {
+		c.shut.Store(true)
+		c.end(&fabric.ConnError{Provider: name, Clean: true})
+		c.hangUp()
+		c.destroyQP()
+		c.q.leave(c)
+		c.mu.Lock()
+		mrs := c.mrs
+		c.mrs, c.byKey = nil, nil
+		c.mu.Unlock()
+		for r := range mrs {
+			r.free()
+		}
+		c.id.Close()
+		c.pd.Close()
+		c.p.live.conns.Add(-1)
+		c.p.release()
+	})
+	return nil
+}

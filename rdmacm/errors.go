@@ -1,0 +1,94 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// ErrNotConnected is returned for work that needs an established connection while
+// there is none yet.
+var ErrNotConnected = errors.New("rdmacm: not connected yet")
+
+// ErrMisuse is wrapped by errors about calls that a connection's life does not
+// allow at that point, such as Connect on a Conn from a Listener.
+var ErrMisuse = errors.New("rdmacm: call out of place")
+
+// ErrRejected is the cause of the end of a Conn on which Reject was called.
+var ErrRejected = errors.New("rdmacm: the request was rejected")
+
+// A CallError is a call of librdmacm that failed. It unwraps to its errno.
+type CallError struct {
+	Op    string // the C function
+	Addr  string // what it was about, or empty
+	Errno syscall.Errno
+}
+
+func (e *CallError) Error() string {
+	s := "rdmacm: " + e.Op
+	if e.Addr != "" {
+		s += " " + e.Addr
+	}
+	return s + ": " + e.Errno.Error() + e.advice()
+}
+
+// advice says what to do about it, where that is known.
+func (e *CallError) advice() string {
+	switch {
+	case e.Op == "rdma_create_event_channel" && (e.Errno == syscall.ENODEV || e.Errno == syscall.ENOENT || e.Errno == syscall.ENOSYS):
+		return " (there is no RDMA device, or the kernel's rdma_ucm module is not loaded: modprobe rdma_ucm)"
+	case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
+		return " (no permission on /dev/infiniband/rdma_cm: give the process its group, or the container the device)"
+	case e.Errno == syscall.ENODEV || e.Errno == syscall.EADDRNOTAVAIL:
+		return " (no RDMA device has this address; 'rpcrdma devices' lists what there is, and the loopback interface is none)"
+	}
+	return ""
+}
+
+func (e *CallError) Unwrap() error { return e.Errno }
+
+func callError(op, addr string, errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return &CallError{Op: op, Addr: addr, Errno: errno}
+}
+
+// errClosed is what calls on a closed ID or channel return.
+func errClosed(what string) error { return fmt.Errorf("rdmacm: %s: %w", what, net.ErrClosed) }
+
+// A DeviceError is what ended a connection: its device does not work any more, or
+// is gone. It unwraps to the errno of the call that found out.
+type DeviceError struct {
+	Device string
+	Op     string // the C function, empty for an event
+	Errno  syscall.Errno
+}
+
+func (e *DeviceError) Error() string {
+	if e.Errno == syscall.ENODEV && e.Op == "" {
+		return fmt.Sprintf("rdmacm: device %s has been removed", e.Device)
+	}
+	return fmt.Sprintf("rdmacm: device %s: %s: %v", e.Device, e.Op, e.Errno)
+}
+
+func (e *DeviceError) Unwrap() error { return e.Errno }
+
+// A WCError is a request that failed, and with it the connection.
+type WCError struct {
+	Status    fabric.WCStatus
+	VendorErr uint32 // what the device adds, in its own terms
+	Op        fabric.WCOpcode
+}
+
+func (e *WCError) Error() string {
+	if e.VendorErr != 0 {
+		return fmt.Sprintf("rdmacm: request failed: %v (vendor error %#x)", e.Status, e.VendorErr)
+	}
+	return fmt.Sprintf("rdmacm: request failed: %v", e.Status)
+}

@@ -1,0 +1,105 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// EventType is what an event tells, numbered as enum rdma_cm_event_type.
+type EventType int32
+
+// Events of a connection, see rdma_get_cm_event(3).
+const (
+	EventAddrResolved    EventType = 0
+	EventAddrError       EventType = 1
+	EventRouteResolved   EventType = 2
+	EventRouteError      EventType = 3
+	EventConnectRequest  EventType = 4
+	EventConnectResponse EventType = 5
+	EventConnectError    EventType = 6
+	EventUnreachable     EventType = 7
+	EventRejected        EventType = 8
+	EventEstablished     EventType = 9
+	EventDisconnected    EventType = 10
+	EventDeviceRemoval   EventType = 11
+	EventMulticastJoin   EventType = 12
+	EventMulticastError  EventType = 13
+	EventAddrChange      EventType = 14
+	EventTimewaitExit    EventType = 15
+)
+
+// String is the name that librdmacm gives the event.
+//
+// Implements: const char *rdma_event_str(enum rdma_cm_event_type event)
+func (t EventType) String() string { return cgo.EventString(int32(t)) }
+
+// An Event tells what became of a request or of the connection.
+type Event struct {
+	Type EventType
+
+	// Status is zero, a negative errno, or for a rejection over InfiniBand the
+	// reason that the specification numbers.
+	Status int
+
+	// PrivateData is what the peer sent with its request or answer; InfiniBand
+	// pads it with zeros to a fixed length. The receiver's to keep.
+	PrivateData []byte
+
+	// ResponderResources and InitiatorDepth are from our side: how many Reads
+	// the peer wants to have outstanding towards us, and how many it will serve.
+	ResponderResources, InitiatorDepth int
+}
+
+// errno is the status as an error number, 0 if it is none.
+func (e *Event) errno() syscall.Errno {
+	if e.Status < 0 {
+		return syscall.Errno(-e.Status)
+	}
+	return 0
+}
+
+// Reasons of a rejection over InfiniBand that matter here (volume 1, 12.6.7.2).
+const (
+	rejectNoService = 8  // nobody listens
+	rejectConsumer  = 28 // the peer's program said no
+)
+
+// An EventError is an event that came instead of the one waited for. It unwraps to
+// its errno, if the event has one.
+type EventError struct {
+	Op    string // what was asked for
+	Addr  string // of the peer, or listened on
+	Event Event
+}
+
+func (e *EventError) Error() string {
+	what := ""
+	switch errno := e.Unwrap(); {
+	case errno == syscall.ENODEV || errno == syscall.ENETUNREACH:
+		what = ": no RDMA device has a route to this address ('rpcrdma devices' lists what there is; the loopback interface is no RDMA device)"
+	case e.Event.Type == EventUnreachable || errno == syscall.ETIMEDOUT:
+		what = ": the peer does not answer"
+	case errno == syscall.ECONNREFUSED:
+		what = ": nobody listens there"
+	case errno != nil:
+		what = ": " + errno.Error()
+	case e.Event.Status != 0:
+		what = fmt.Sprintf(": status %d", e.Event.Status)
+	}
+	return fmt.Sprintf("rdmacm: %s %s: %v%s", e.Op, e.Addr, e.Event.Type, what)
+}
+
+// Unwrap returns the errno that the event carries.
+func (e *EventError) Unwrap() error {
+	if e.Event.Type == EventRejected && e.Event.Status == rejectNoService {
+		return syscall.ECONNREFUSED
+	}
+	if errno := e.Event.errno(); errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,471 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+// An ID is one end of a connection, or a listener: struct rdma_cm_id of the TCP
+// port space, for reliable connections. One goroutine at a time may wait on it;
+// Close may be called by anybody at any time and ends the wait.
+type ID struct {
+	ch  *EventChannel
+	num uint64
+
+	// Guards raw against Close: calls into librdmacm hold it for reading.
+	life sync.RWMutex
+	raw  *cgo.CMID
+
+	request Event // of an ID that a listener gave
+
+	mu       sync.Mutex
+	events   []Event
+	children []*ID // connection requests not taken yet
+	notify   func(Event)
+	wake     chan struct{} // something has been added
+	gone     chan struct{} // closed by Close
+	closed   bool
+}
+
+// NewID makes an ID on the channel.
+//
+// Implements: int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps)
+func (ch *EventChannel) NewID() (*ID, error) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.closed {
+		return nil, errClosed("event channel")
+	}
+	id := ch.adopt(nil)
+	raw, errno := cgo.CreateID(ch.raw, id.num, portSpaceTCP)
+	if errno != 0 {
+		delete(ch.ids, id.num)
+		return nil, callError("rdma_create_id", "", errno)
+	}
+	id.raw = raw
+	return id, nil
+}
+
+const portSpaceTCP = 0x0106 // RDMA_PS_TCP
+
+// use calls f with the C object, unless the ID is closed.
+func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
+	id.life.RLock()
+	defer id.life.RUnlock()
+	if id.raw == nil {
+		return errClosed(op)
+	}
+	return callError(op, addr, f(id.raw))
+}
+
+// deliver is called on the channel's goroutine.
+func (id *ID) deliver(ev Event) {
+	id.mu.Lock()
+	notify := id.notify
+	if notify == nil {
+		id.events = append(id.events, ev)
+	}
+	id.mu.Unlock()
+	if notify != nil {
+		notify(ev)
+		return
+	}
+	id.signal()
+}
+
+func (id *ID) signal() {
+	select {
+	case id.wake <- struct{}{}:
+	default:
+	}
+}
+
+// requested queues a connection request for its listener.
+func (id *ID) requested(child *ID) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.closed {
+		return false
+	}
+	id.children = append(id.children, child)
+	id.signal()
+	return true
+}
+
+// Notify has f called with every event from now on instead of queueing them; those
+// queued already come first. It runs on the channel's goroutine, where it must not
+// wait nor call Close.
+func (id *ID) Notify(f func(Event)) {
+	id.mu.Lock()
+	queued := id.events
+	id.events = nil
+	id.notify = f
+	id.mu.Unlock()
+	for _, ev := range queued {
+		f(ev)
+	}
+}
+
+// Event waits for the next event of the ID other than a connection request. It
+// fails with the context's error, or net.ErrClosed after Close.
+func (id *ID) Event(ctx context.Context) (Event, error) {
+	for {
+		id.mu.Lock()
+		if len(id.events) > 0 {
+			ev := id.events[0]
+			id.events = id.events[1:]
+			id.mu.Unlock()
+			return ev, nil
+		}
+		id.mu.Unlock()
+		if err := id.pause(ctx); err != nil {
+			return Event{}, err
+		}
+	}
+}
+
+func (id *ID) pause(ctx context.Context) error {
+	select {
+	case <-id.wake:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-id.gone:
+		return errClosed("ID")
+	}
+}
+
+// expect waits for one of the events that end an operation and turns all but want
+// into errors. Events that belong to something else are passed over.
+func (id *ID) expect(ctx context.Context, op, addr string, want EventType) (Event, error) {
+	for {
+		ev, err := id.Event(ctx)
+		if err != nil {
+			return ev, err
+		}
+		switch ev.Type {
+		case want:
+			return ev, nil
+		case EventAddrChange, EventTimewaitExit:
+			continue
+		}
+		return ev, &EventError{Op: op, Addr: addr, Event: ev}
+	}
+}
+
+// BindAddr binds the ID to a local address; port 0 picks a free one.
+//
+// Implements: int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr)
+func (id *ID) BindAddr(addr netip.AddrPort) error {
+	return id.use("rdma_bind_addr", addr.String(), func(raw *cgo.CMID) syscall.Errno { return cgo.BindAddr(raw, sockaddr(addr)) })
+}
+
+// ResolveAddr finds the device that reaches dst and binds the ID to it. src may be
+// the zero AddrPort. The timeout is one of the kernel's, for the neighbour's
+// address.
+//
+// Implements: int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr, int timeout_ms)
+func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout time.Duration) error {
+	var from *cgo.Sockaddr
+	if src.IsValid() {
+		from = sockaddr(src)
+	}
+	if err := id.use("rdma_resolve_addr", dst.String(), func(raw *cgo.CMID) syscall.Errno {
+		return cgo.ResolveAddr(raw, from, sockaddr(dst), milliseconds(timeout))
+	}); err != nil {
+		return err
+	}
+	_, err := id.expect(ctx, "resolving the address of", dst.String(), EventAddrResolved)
+	return err
+}
+
+// ResolveRoute finds the way to the address that ResolveAddr found.
+//
+// Implements: int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
+func (id *ID) ResolveRoute(ctx context.Context, timeout time.Duration) error {
+	peer := id.PeerAddr().String()
+	if err := id.use("rdma_resolve_route", peer, func(raw *cgo.CMID) syscall.Errno {
+		return cgo.ResolveRoute(raw, milliseconds(timeout))
+	}); err != nil {
+		return err
+	}
+	_, err := id.expect(ctx, "resolving the route to", peer, EventRouteResolved)
+	return err
+}
+
+func milliseconds(d time.Duration) int { return int(max(d.Milliseconds(), 1)) }
+
+// A ConnParam is what both ends tell each other at set-up, see rdma_connect(3).
+type ConnParam struct {
+	PrivateData        []byte // at most 56 bytes on InfiniBand and RoCE, 255 otherwise
+	ResponderResources int    // Reads and atomics of the peer that we serve at once, at most 255
+	InitiatorDepth     int    // of ours that may be outstanding, at most 255
+	RetryCount         int    // 0 to 7, when the peer does not acknowledge
+	RNRRetryCount      int    // 0 to 7, when the peer has no receive posted; 7 is for ever
+}
+
+func (p *ConnParam) raw() *cgo.ConnParam {
+	return &cgo.ConnParam{
+		PrivateData:        p.PrivateData,
+		ResponderResources: uint8(min(p.ResponderResources, 255)), InitiatorDepth: uint8(min(p.InitiatorDepth, 255)),
+		RetryCount: uint8(p.RetryCount), RNRRetry: uint8(p.RNRRetryCount), FlowControl: 1,
+	}
+}
+
+// Connect sends the connection request and waits for the answer. The queue pair
+// must be there. A rejection and whatever else goes wrong is an *EventError.
+//
+// Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
+func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
+	peer := id.PeerAddr().String()
+	if err := id.use("rdma_connect", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Connect(raw, p.raw()) }); err != nil {
+		return Event{}, err
+	}
+	return id.expect(ctx, "connecting to", peer, EventEstablished)
+}
+
+// Listen makes a bound ID a listener with room for backlog requests in the kernel.
+//
+// Implements: int rdma_listen(struct rdma_cm_id *id, int backlog)
+func (id *ID) Listen(backlog int) error {
+	return id.use("rdma_listen", id.LocalAddr().String(), func(raw *cgo.CMID) syscall.Errno { return cgo.Listen(raw, backlog) })
+}
+
+// GetRequest waits for the next connection request of a listener and returns the
+// ID for it, which is to be accepted or rejected, and closed. Request tells what
+// the peer sent.
+func (id *ID) GetRequest(ctx context.Context) (*ID, error) {
+	for {
+		id.mu.Lock()
+		if len(id.children) > 0 {
+			child := id.children[0]
+			id.children = id.children[1:]
+			id.mu.Unlock()
+			return child, nil
+		}
+		id.mu.Unlock()
+		if err := id.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Request is the connection request of an ID that GetRequest returned.
+func (id *ID) Request() Event { return id.request }
+
+// Accept accepts the request and waits until the connection is established. The
+// queue pair must be there, and receives posted.
+//
+// Implements: int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
+func (id *ID) Accept(ctx context.Context, p ConnParam) (Event, error) {
+	peer := id.PeerAddr().String()
+	if err := id.use("rdma_accept", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Accept(raw, p.raw()) }); err != nil {
+		return Event{}, err
+	}
+	return id.expect(ctx, "accepting", peer, EventEstablished)
+}
+
+// Reject turns the request down. Private data is at most 148 bytes on InfiniBand
+// and RoCE, 255 otherwise.
+//
+// Implements: int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
+func (id *ID) Reject(privateData []byte) error {
+	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Reject(raw, privateData) })
+}
+
+// Disconnect ends the connection: the queue pair goes into its error state, and
+// both ends get EventDisconnected.
+//
+// Implements: int rdma_disconnect(struct rdma_cm_id *id)
+func (id *ID) Disconnect() error {
+	return id.use("rdma_disconnect", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Disconnect(raw) })
+}
+
+// Migrate moves the ID to another channel, and with it the events that have not
+// been taken. It must not be called from a Notify function.
+//
+// Implements: int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
+func (id *ID) Migrate(to *EventChannel) error {
+	id.life.Lock()
+	defer id.life.Unlock()
+	if id.raw == nil {
+		return errClosed("rdma_migrate_id")
+	}
+	from := id.ch
+	if from == to {
+		return nil
+	}
+	// Under its new number the ID is known to both channels until it has moved,
+	// under the old one to the channel whose goroutine may hold such an event.
+	first, second := from, to
+	if uintptr(unsafe.Pointer(first)) > uintptr(unsafe.Pointer(second)) {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	second.mu.Lock()
+	if to.closed {
+		second.mu.Unlock()
+		first.mu.Unlock()
+		return errClosed("event channel")
+	}
+	num := max(from.last, to.last) + 1
+	from.last, to.last = num, num
+	from.ids[num], to.ids[num] = id, id
+	second.mu.Unlock()
+	first.mu.Unlock()
+	id.raw.SetContext(num)
+
+	errno := cgo.MigrateID(id.raw, to.raw)
+	stays, leaves := to, from
+	if errno != 0 {
+		stays, leaves = from, to
+	}
+	leaves.mu.Lock()
+	delete(leaves.ids, num)
+	leaves.mu.Unlock()
+	from.mu.Lock()
+	delete(from.ids, id.num)
+	from.mu.Unlock()
+	id.ch, id.num = stays, num
+	return callError("rdma_migrate_id", "", errno)
+}
+
+// Options of rdma_set_option(3), RDMA_OPTION_ID.
+const (
+	optionTOS = iota
+	optionReuseAddr
+	optionAFOnly
+	optionAckTimeout
+)
+
+// SetTOS sets the type of service (RFC 2474) of what the connection sends. Before
+// the address is resolved.
+//
+// Implements: int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen)
+func (id *ID) SetTOS(tos uint8) error { return id.setOption(optionTOS, int32(tos), 1) }
+
+// SetReuseAddr lets the ID be bound to an address in use (compare SO_REUSEADDR).
+func (id *ID) SetReuseAddr(on bool) error { return id.setOption(optionReuseAddr, toInt(on), 4) }
+
+// SetAFOnly keeps a listener on an IPv6 address from taking IPv4 (compare
+// IPV6_V6ONLY). Before it is bound.
+func (id *ID) SetAFOnly(on bool) error { return id.setOption(optionAFOnly, toInt(on), 4) }
+
+// SetAckTimeout sets the time that the queue pair waits for an acknowledgement to
+// 4.096 us * 2^exp, exp 0 to 31, in place of what the path suggests. Before the
+// connection is made; not on iWARP.
+func (id *ID) SetAckTimeout(exp uint8) error { return id.setOption(optionAckTimeout, int32(exp), 1) }
+
+func (id *ID) setOption(option int, value int32, size int) error {
+	return id.use("rdma_set_option", "", func(raw *cgo.CMID) syscall.Errno { return cgo.SetOption(raw, 0, option, value, size) })
+}
+
+func toInt(b bool) int32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// LocalAddr is the address that the ID is bound to.
+//
+// Implements: struct sockaddr *rdma_get_local_addr(struct rdma_cm_id *id)
+// Implements: __be16 rdma_get_src_port(struct rdma_cm_id *id)
+func (id *ID) LocalAddr() netip.AddrPort {
+	return id.addr((*cgo.CMID).LocalAddr)
+}
+
+// PeerAddr is the address of the other end.
+//
+// Implements: struct sockaddr *rdma_get_peer_addr(struct rdma_cm_id *id)
+// Implements: __be16 rdma_get_dst_port(struct rdma_cm_id *id)
+func (id *ID) PeerAddr() netip.AddrPort {
+	return id.addr((*cgo.CMID).PeerAddr)
+}
+
+func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
+	id.life.RLock()
+	defer id.life.RUnlock()
+	if id.raw == nil {
+		return netip.AddrPort{}
+	}
+	s := get(id.raw)
+	return addrPort(&s)
+}
+
+// Verbs is the device that the ID is bound to, nil before there is one. The
+// context belongs to librdmacm and stays open.
+func (id *ID) Verbs() *ibv.Context {
+	id.life.RLock()
+	defer id.life.RUnlock()
+	if id.raw == nil || id.raw.Verbs() == nil {
+		return nil
+	}
+	return ibv.Wrap(id.raw.Verbs())
+}
+
+// Port is the port of the device that the ID is bound to.
+func (id *ID) Port() uint8 {
+	id.life.RLock()
+	defer id.life.RUnlock()
+	if id.raw == nil {
+		return 0
+	}
+	return id.raw.Port()
+}
+
+// Close destroys the ID and ends whoever waits on it with net.ErrClosed. Requests
+// that a listener has not handed out are rejected. The queue pair must be gone.
+// Closing twice is harmless. It must not be called from a Notify function.
+//
+// Implements: int rdma_destroy_id(struct rdma_cm_id *id)
+func (id *ID) Close() error {
+	id.mu.Lock()
+	if id.closed {
+		id.mu.Unlock()
+		return nil
+	}
+	id.closed = true
+	children := id.children
+	id.children = nil
+	close(id.gone)
+	id.mu.Unlock()
+	for _, child := range children {
+		child.Reject(nil)
+		child.Close()
+	}
+
+	id.life.Lock()
+	raw, ch, num := id.raw, id.ch, id.num
+	id.raw = nil
+	id.life.Unlock()
+	// Waits until the channel's goroutine is done with events of this ID.
+	errno := cgo.DestroyID(raw)
+	ch.mu.Lock()
+	delete(ch.ids, num)
+	ch.mu.Unlock()
+	return callError("rdma_destroy_id", "", errno)
+}
+
+// udpAddr and tcpAddr would both be wrong: an address of RDMA_PS_TCP.
+type cmAddr struct{ netip.AddrPort }
+
+// Network implements net.Addr.
+func (cmAddr) Network() string { return "rdma" }
+
+func netAddr(ap netip.AddrPort) net.Addr {
+	if !ap.IsValid() {
+		return nil
+	}
+	return cmAddr{ap}
+}

@@ -1,0 +1,280 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// Opcodes and flags of struct ibv_send_wr.
+const (
+	wrRDMAWrite = 0
+	wrSend      = 2
+	wrRDMARead  = 4
+	wrLocalInv  = 7
+	wrBindMW    = 8
+	wrSendInv   = 9
+
+	sendFence     = 1 << 0
+	sendSignaled  = 1 << 1
+	sendSolicited = 1 << 2
+	sendInline    = 1 << 3
+)
+
+// earlyBytes is from where on iWARP completes an unsignaled request before its
+// memory is free: siw hands pages of that size to TCP, which reads them again when
+// it retransmits. Signaled ones it copies.
+const earlyBytes = 4096
+
+// Post implements fabric.Conn.
+func (c *Conn) Post(wrs []fabric.SendWR) error {
+	for i := range wrs {
+		if err := c.check(&wrs[i]); err != nil {
+			return err
+		}
+	}
+	if err := c.mayPost(); err != nil {
+		return err
+	}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if c.qp == nil {
+		return c.connErr()
+	}
+	if len(wrs) > c.send.room() {
+		return fabric.ErrQueueFull
+	}
+	if len(wrs) == 0 {
+		return nil
+	}
+	if c.dev.windows {
+		if err := c.checkWindows(wrs); err != nil {
+			return err
+		}
+	}
+	tail := c.send.tail
+	c.swr, c.sges = c.swr[:0], c.sges[:0]
+	for i := range wrs {
+		c.append(&wrs[i])
+	}
+	err := c.ring(tail)
+	for i := range wrs {
+		if wrs[i].Op == fabric.OpBindMW {
+			wrs[i].MW.(*window).stored()
+		}
+	}
+	return err
+}
+
+// mayPost is nil while the connection is up.
+func (c *Conn) mayPost() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.state == stateOver || c.quiet:
+		return c.connErrLocked()
+	case c.state != stateUp:
+		return ErrNotConnected
+	}
+	return nil
+}
+
+// check refuses what can never be executed.
+func (c *Conn) check(wr *fabric.SendWR) error {
+	most := 0
+	switch wr.Op {
+	case fabric.OpSend, fabric.OpWrite:
+		most = int(c.cap.MaxSendSGE)
+	case fabric.OpSendInv:
+		if !c.dev.sendInv {
+			return &fabric.CapabilityError{Provider: name, Capability: "Send with Invalidate on " + c.dev.name}
+		}
+		most = int(c.cap.MaxSendSGE)
+	case fabric.OpRead:
+		most = c.Capabilities().MaxReadSGE
+	case fabric.OpBindMW, fabric.OpLocalInv:
+		if !c.dev.windows {
+			return &fabric.CapabilityError{Provider: name, Capability: "memory windows on " + c.dev.name}
+		}
+	default:
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("opcode %d", wr.Op)}
+	}
+	if len(wr.SGL) > most {
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("list of %d SGEs with opcode %d on %s: at most %d", len(wr.SGL), wr.Op, c.dev.name, most)}
+	}
+	n := uint64(0)
+	for i := range wr.SGL {
+		n += uint64(len(wr.SGL[i].Buf))
+	}
+	if n > uint64(c.dev.maxMsg) {
+		return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("message of %d bytes on %s: at most %d", n, c.dev.name, c.dev.maxMsg)}
+	}
+	return nil
+}
+
+// checkWindows refuses a list with a bind or an invalidation that cannot be, before
+// anything of it is queued. sendMu is held.
+func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
+	for i := range wrs {
+		switch wr := &wrs[i]; wr.Op {
+		case fabric.OpBindMW:
+			if err := c.checkBind(wr.MW); err != nil {
+				return err
+			}
+		case fabric.OpLocalInv:
+			if !c.isBound(wr.RKey, wrs[:i]) {
+				return fmt.Errorf("%w: OpLocalInv of %#x, which names no window that is bound", ErrMisuse, wr.RKey)
+			}
+		}
+	}
+	return nil
+}
+
+// append adds a request to the scratch list and to the queue. sendMu is held.
+func (c *Conn) append(wr *fabric.SendWR) {
+	to := cgo.SendWR{ID: c.send.tail, FirstSGE: uint32(len(c.sges))}
+	op := fabric.WCSend
+	n, known := 0, true
+	for i := range wr.SGL {
+		if b := wr.SGL[i].Buf; len(b) > 0 { // length 0 stands for 2 GiB in places
+			c.sges = append(c.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wr.SGL[i].LKey})
+			n += len(b)
+			// Inline data needs no key: one that is wrong is for the device to find.
+			known = known && n <= int(c.cap.MaxInlineData) && c.covers(&wr.SGL[i])
+		}
+	}
+	to.NumSGE = uint32(len(c.sges)) - to.FirstSGE
+	switch wr.Op {
+	case fabric.OpSend:
+		to.Opcode = wrSend
+	case fabric.OpSendInv:
+		to.Opcode, to.Imm = wrSendInv, wr.RKey
+	case fabric.OpWrite:
+		to.Opcode, to.RKey, to.RemoteAddr = wrRDMAWrite, wr.RKey, wr.RemoteOffset
+		op = fabric.WCWrite
+	case fabric.OpRead:
+		to.Opcode, to.RKey, to.RemoteAddr = wrRDMARead, wr.RKey, wr.RemoteOffset
+		op = fabric.WCRead
+		if to.NumSGE == 0 && c.dev.iwarp { // wants exactly one
+			c.sges = append(c.sges, cgo.SGE{})
+			to.NumSGE = 1
+		}
+	case fabric.OpBindMW:
+		wr.MW.(*window).bind(&to)
+		op = fabric.WCBindMW
+	case fabric.OpLocalInv:
+		to.Opcode, to.Imm = wrLocalInv, wr.RKey
+		c.unbind(wr.RKey)
+		op = fabric.WCLocalInv
+	}
+	if wr.Flags&fabric.Fence != 0 {
+		to.Flags |= sendFence
+	}
+	if wr.Flags&fabric.Solicited != 0 && op == fabric.WCSend {
+		to.Flags |= sendSolicited
+	}
+	if n > 0 && known && (op == fabric.WCSend || op == fabric.WCWrite) {
+		to.Flags |= sendInline
+	}
+	// Positions are given back by signaled completions alone, so there has to be
+	// one now and then.
+	report := wr.Flags&fabric.Signaled != 0
+	c.silent++
+	if report || c.silent >= max(len(c.send.slots)/4, 1) || c.dev.iwarp && n >= earlyBytes {
+		to.Flags |= sendSignaled
+		c.silent = 0
+	}
+	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report}
+	c.send.tail++
+	c.swr = append(c.swr, to)
+}
+
+// ring posts the scratch list. What the device refuses at this point, after our
+// own checks, is the end of the connection. sendMu is held; tail is where the list
+// begins.
+func (c *Conn) ring(tail uint64) error {
+	var out cgo.Outcome
+	cgo.Progress(c.qp, nil, nil, nil, nil, c.swr, c.sges, nil, 0, &out)
+	c.posted.SendCalls++
+	c.posted.Sends += uint64(out.Sends)
+	if out.SendErr == 0 {
+		return nil
+	}
+	c.send.tail = tail + uint64(out.Sends)
+	return c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
+}
+
+func (c *Conn) refusedBy(op string, errno syscall.Errno) error {
+	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Op: op, Errno: errno}}
+	if errors.Is(errno, syscall.ENOTCONN) || errors.Is(errno, syscall.EINVAL) {
+		// The queue pair is in its error state: the peer was quicker, and the
+		// connection manager will say so.
+		c.failing()
+		c.q.wake(c)
+		return reason
+	}
+	c.end(reason)
+	return c.connErr()
+}
+
+// marker posts a request behind everything that is not signaled, so that its
+// completion says that all has left: a Write of nothing, which touches no memory.
+func (c *Conn) marker() error {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if c.qp == nil {
+		return c.connErr()
+	}
+	if c.silent == 0 || c.send.room() == 0 {
+		return nil
+	}
+	tail := c.send.tail
+	c.swr, c.sges = c.swr[:0], c.sges[:0]
+	c.silent = len(c.send.slots)
+	c.append(&fabric.SendWR{Op: fabric.OpWrite})
+	return c.ring(tail)
+}
+
+// PostRecv implements fabric.Conn.
+func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
+	c.recvMu.Lock()
+	defer c.recvMu.Unlock()
+	if c.qp == nil {
+		return c.connErr()
+	}
+	if len(wrs) > c.recv.room() {
+		return fabric.ErrQueueFull
+	}
+	if len(wrs) == 0 {
+		return nil
+	}
+	tail := c.recv.tail
+	c.rwr, c.rsges = c.rwr[:0], c.rsges[:0]
+	for i := range wrs {
+		to := cgo.RecvWR{ID: c.recv.tail | recvBit, FirstSGE: uint32(len(c.rsges))}
+		if b := wrs[i].SGE.Buf; len(b) > 0 {
+			c.rsges = append(c.rsges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wrs[i].SGE.LKey})
+			to.NumSGE = 1
+		}
+		*c.recv.at(c.recv.tail) = slot{id: wrs[i].ID, op: fabric.WCRecv, report: true}
+		c.recv.tail++
+		c.rwr = append(c.rwr, to)
+	}
+	var out cgo.Outcome
+	cgo.Progress(c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
+	c.posted.RecvCalls++
+	c.posted.Recvs += uint64(out.Recvs)
+	if out.RecvErr == 0 {
+		return nil
+	}
+	c.recv.tail = tail + uint64(out.Recvs)
+	return c.refusedBy("ibv_post_recv", syscall.Errno(out.RecvErr))
+}
+
+func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }

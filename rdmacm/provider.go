@@ -1,0 +1,381 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+const name = "rdma"
+
+// Live counts what a provider holds open.
+type Live struct {
+	Conns, Listeners, MRs, MWs int
+}
+
+// A Provider makes connections over RDMA devices. It is a fabric.Provider. While
+// it has connections or listeners it has one event channel and one goroutine.
+type Provider struct {
+	cfg Config
+
+	live struct{ conns, listeners, mrs, mws atomic.Int64 }
+
+	mu      sync.Mutex
+	channel *EventChannel // while users > 0
+	users   int
+	devices map[*cgo.Context]*device
+}
+
+// New makes a provider. It fails when the machine has no RDMA device or the
+// process may not use it.
+func New(cfg Config) (*Provider, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{cfg: cfg, devices: make(map[*cgo.Context]*device)}
+	// Look now, so that the reason comes before the first connection.
+	if _, err := p.acquire(); err != nil {
+		return nil, err
+	}
+	p.release()
+	return p, nil
+}
+
+// Name implements fabric.Provider.
+func (p *Provider) Name() string { return name }
+
+// Live counts what is open now.
+func (p *Provider) Live() Live {
+	return Live{
+		Conns: int(p.live.conns.Load()), Listeners: int(p.live.listeners.Load()),
+		MRs: int(p.live.mrs.Load()), MWs: int(p.live.mws.Load()),
+	}
+}
+
+// acquire opens the event channel for the first user.
+func (p *Provider) acquire() (*EventChannel, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == 0 {
+		ch, err := NewEventChannel()
+		if err != nil {
+			return nil, err
+		}
+		p.channel = ch
+	}
+	p.users++
+	return p.channel, nil
+}
+
+// release closes the event channel after the last user. It must not be called on
+// the channel's goroutine.
+func (p *Provider) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users--
+	if p.users > 0 {
+		return
+	}
+	p.channel.Close()
+	p.channel = nil
+}
+
+// A device is what the provider knows of an RDMA device.
+type device struct {
+	ctx      *ibv.Context
+	name     string
+	iwarp    bool
+	attr     cgo.DeviceAttr
+	maxMsg   uint32
+	windows  bool
+	sendInv  bool
+	withInv  uint32     // the flag of a completion that invalidated a window
+	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
+
+	mu     sync.Mutex
+	queues []*queue // shared completion queues
+}
+
+// Bits of enum ibv_device_cap_flags.
+const (
+	capMemMgtExtensions = 1 << 21
+	capWindowType2A     = 1 << 23
+	capWindowType2B     = 1 << 24
+)
+
+const (
+	transportIWARP = 1
+	vendorSIW      = 0x626d74
+	vendorRXE      = 0xffffff
+)
+
+// device returns what is known of the device that id is bound to.
+func (p *Provider) device(id *ID) (*device, error) {
+	ctx := id.Verbs()
+	if ctx == nil {
+		return nil, &CallError{Op: "rdma_resolve_addr", Addr: id.PeerAddr().String(), Errno: syscall.ENODEV}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d := p.devices[ctx.Raw()]; d != nil {
+		return d, nil
+	}
+	attr, errno := cgo.QueryDevice(ctx.Raw())
+	if errno != 0 {
+		return nil, callError("ibv_query_device", "", errno)
+	}
+	port, errno := cgo.QueryPort(ctx.Raw(), id.Port())
+	if errno != 0 {
+		return nil, callError("ibv_query_port", "", errno)
+	}
+	info := cgo.ContextDevice(ctx.Raw()).Info()
+	d := &device{ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
+	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
+	d.withInv = wcWithInv
+	if attr.VendorID == vendorRXE && !d.iwarp {
+		d.withInv = rxeWithInv | wcWithInv
+	}
+	if d.iwarp && attr.VendorID != vendorSIW {
+		// A Read response is a tagged message: adapters hold it against the
+		// rights of the peer (RFC 5040 section 4.4). siw does not.
+		d.sinkBits = accessRemoteWrite
+	}
+	if d.maxMsg == 0 {
+		d.maxMsg = 1 << 30
+	}
+	p.devices[ctx.Raw()] = d
+	return d, nil
+}
+
+// Resolve implements fabric.Provider.
+func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	addrs, err := lookup(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	var first error
+	for _, ap := range addrs {
+		c, err := p.resolve(ctx, addr, ap, attr)
+		if err == nil {
+			return c, nil
+		}
+		first = cmp.Or(first, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, first
+}
+
+func (p *Provider) resolve(ctx context.Context, target string, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
+	ch, err := p.acquire()
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID()
+	if err != nil {
+		p.release()
+		return nil, err
+	}
+	c, err := p.resolveID(ctx, id, target, ap, attr)
+	if err != nil {
+		id.Close()
+		p.release()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (p *Provider) resolveID(ctx context.Context, id *ID, target string, ap netip.AddrPort, attr fabric.ConnAttr) (*Conn, error) {
+	if p.cfg.TOS != 0 {
+		if err := id.SetTOS(p.cfg.TOS); err != nil {
+			return nil, err
+		}
+	}
+	if err := id.ResolveAddr(ctx, netip.AddrPort{}, ap, p.cfg.ResolveTimeout); err != nil {
+		return nil, err
+	}
+	if err := id.ResolveRoute(ctx, p.cfg.ResolveTimeout); err != nil {
+		return nil, err
+	}
+	return p.newConn(id, target, attr, false)
+}
+
+// lookup turns "host:port" into addresses.
+func lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	if host == "" {
+		return nil, &net.AddrError{Err: "missing host", Addr: addr}
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]netip.AddrPort, 0, len(ips))
+	for _, ip := range ips {
+		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(port)))
+	}
+	return out, nil
+}
+
+// A Listener accepts connections of one address, or of all devices when that is
+// unspecified.
+type Listener struct {
+	p    *Provider
+	id   *ID
+	attr fabric.ConnAttr
+	addr net.Addr
+	once sync.Once
+}
+
+// Listen implements fabric.Provider. An empty host listens on all devices, with
+// IPv4 and IPv6.
+func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.AddrPort
+	if host == "" {
+		port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+		if err != nil {
+			return nil, err
+		}
+		addrs = []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)), netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))}
+	} else if addrs, err = lookup(ctx, addr); err != nil {
+		return nil, err
+	}
+	var first error
+	for _, ap := range addrs {
+		l, err := p.listen(ap, attr, host != "")
+		if err == nil {
+			return l, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, first
+}
+
+func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr, only bool) (*Listener, error) {
+	ch, err := p.acquire()
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID()
+	if err != nil {
+		p.release()
+		return nil, err
+	}
+	if err := listenOn(id, ap, only, p.cfg.Backlog); err != nil {
+		id.Close()
+		p.release()
+		return nil, err
+	}
+	p.live.listeners.Add(1)
+	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr())}, nil
+}
+
+func listenOn(id *ID, ap netip.AddrPort, only bool, backlog int) error {
+	if ap.Addr().Is6() {
+		if err := id.SetAFOnly(only); err != nil {
+			return err
+		}
+	}
+	if err := id.BindAddr(ap); err != nil {
+		return err
+	}
+	return id.Listen(backlog)
+}
+
+// Addr implements fabric.Listener.
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Accept implements fabric.Listener. A request for which this side lacks the
+// means, such as locked memory, is rejected and logged.
+func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
+	for {
+		id, err := l.id.GetRequest(ctx)
+		if errors.Is(err, net.ErrClosed) {
+			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: net.ErrClosed}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, err := l.p.acquire(); err != nil {
+			return nil, err // cannot be: the listener holds the channel
+		}
+		c, err := l.p.newConn(id, "", l.attr, true)
+		if err == nil {
+			return c, nil
+		}
+		l.p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "connection request rejected",
+			slog.String("peer", id.PeerAddr().String()), slog.Any("err", err))
+		id.Reject(nil)
+		id.Close()
+		l.p.release()
+	}
+}
+
+// Close implements fabric.Listener.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		l.id.Close()
+		l.p.live.listeners.Add(-1)
+		l.p.release()
+	})
+	return nil
+}
+
+// size fills in queue sizes: zero is the default, what the device cannot give is
+// refused.
+func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
+	maxWR := min(int(d.attr.MaxQPWR), maxDepth)
+	maxIn := min(int(d.attr.MaxQPRdAtom), 255)
+	maxOut := min(int(d.attr.MaxQPInitRdAtom), 255)
+	for _, f := range []struct {
+		what           string
+		field          *int
+		standard, most int
+	}{
+		{"send queue", &attr.SendDepth, 128, maxWR},
+		{"receive queue", &attr.RecvDepth, 128, maxWR},
+		{"inbound reads", &attr.InboundReads, 16, maxIn},
+		{"outbound reads", &attr.OutboundReads, 16, maxOut},
+	} {
+		if *f.field == 0 {
+			*f.field = min(f.standard, f.most)
+		}
+		if *f.field < 0 || *f.field > f.most {
+			return attr, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("%s of %d on %s: at most %d", f.what, *f.field, d.name, f.most)}
+		}
+	}
+	return attr, nil
+}
+
+// maxDepth keeps the positions in a queue within what a work request ID holds,
+// and its memory within reason.
+const maxDepth = 1 << 20
+
+var _ fabric.Provider = (*Provider)(nil)

@@ -1,0 +1,550 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/pollfd"
+)
+
+// A queue is a completion queue with its channel, of one connection or of several.
+// Whoever polls it sorts the completions to their connections.
+type queue struct {
+	dev    *device
+	ch     *ibv.CompChannel
+	cq     *ibv.CQ
+	shared bool
+	room   int // shared: completions not promised to a connection; guarded by dev.mu
+
+	mu      sync.Mutex
+	closed  bool
+	armed   bool   // an event is asked for, or waits in the channel
+	unacked uint32 // events taken and not acknowledged
+	own     *Conn  // not shared
+	conns   map[uint32]*Conn
+	waiting map[*Conn]struct{} // shared: waiters that do not lead
+	leader  *Conn              // shared: who is parked on the channel
+	stats   PollStats
+
+	// The C side fills these; here, so that they need no allocation.
+	wcs [32]cgo.WC
+	out cgo.Outcome
+}
+
+// ackBatch is how many completion events are acknowledged together: each time is a
+// lock in the library.
+const ackBatch = 512
+
+// queue returns the completion queue for a new connection.
+func (d *device) queue(c *Conn, entries int) (*queue, error) {
+	need := c.attr.SendDepth + c.attr.RecvDepth + 1 // and Disconnect's marker
+	if entries == 0 {
+		q, err := d.newQueue(need)
+		if err != nil {
+			return nil, err
+		}
+		q.own = c
+		return q, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range d.queues {
+		if q.room >= need {
+			q.room -= need
+			return q, nil
+		}
+	}
+	entries = min(max(entries, need), int(d.attr.MaxCQE))
+	q, err := d.newQueue(entries)
+	if err != nil {
+		return nil, err
+	}
+	q.shared, q.conns, q.waiting = true, make(map[uint32]*Conn), make(map[*Conn]struct{})
+	q.room = entries - need
+	d.queues = append(d.queues, q)
+	return q, nil
+}
+
+func (d *device) newQueue(entries int) (*queue, error) {
+	ch, err := d.ctx.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	cq, err := d.ctx.CreateCQ(entries, ch, 0)
+	if err != nil {
+		ch.Close()
+		return nil, err
+	}
+	return &queue{dev: d, ch: ch, cq: cq}, nil
+}
+
+// join has completions of c's queue pair given to c.
+func (q *queue) join(c *Conn) {
+	if q.shared {
+		q.mu.Lock()
+		q.conns[c.qp.Num()] = c
+		q.mu.Unlock()
+	}
+}
+
+// leave takes c out, and with the last connection the queue goes. The queue pair
+// is gone; so are completions that were not polled.
+func (q *queue) leave(c *Conn) {
+	q.mu.Lock()
+	c.settled = true
+	c.doneN = 0
+	c.send.head.Store(c.sendTail())
+	c.recvMu.Lock()
+	c.recv.head.Store(c.recv.tail)
+	c.recvMu.Unlock()
+	if q.shared {
+		for num, other := range q.conns {
+			if other == c {
+				delete(q.conns, num)
+			}
+		}
+		q.mu.Unlock()
+		q.wake(c)
+		q.dev.mu.Lock()
+		q.room += c.attr.SendDepth + c.attr.RecvDepth + 1
+		q.mu.Lock()
+		last := len(q.conns) == 0
+		if last {
+			q.dev.queues = without(q.dev.queues, q)
+		}
+		q.mu.Unlock()
+		q.dev.mu.Unlock()
+		if !last {
+			return
+		}
+		q.mu.Lock()
+	}
+	q.closed = true
+	q.ackEvents()
+	q.mu.Unlock()
+	// The channel's descriptor first: it unblocks whoever is parked on it.
+	q.ch.Wake()
+	q.cq.Close()
+	q.ch.Close()
+}
+
+func without(list []*queue, q *queue) []*queue {
+	out := list[:0]
+	for _, other := range list {
+		if other != q {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+func (q *queue) ackEvents() {
+	if q.unacked > 0 {
+		cgo.AckCQEvents(q.cq.Raw(), q.unacked)
+		q.unacked = 0
+	}
+}
+
+// pump polls once, up to 32 completions, and hands them to their connections. mu is
+// held.
+func (q *queue) pump(flags uint32) int {
+	if q.closed {
+		return 0
+	}
+	cgo.Progress(nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
+	n := int(q.out.WCs)
+	q.stats.Calls++
+	if n == 0 {
+		q.stats.Empty++
+	}
+	if q.out.Events > 0 {
+		q.stats.Events++
+		q.armed = false
+		if q.unacked++; q.unacked >= ackBatch {
+			q.ackEvents()
+		}
+	}
+	if q.out.Armed != 0 {
+		q.stats.Arms++
+		q.armed = true
+	}
+	for i := range q.wcs[:n] {
+		wc := &q.wcs[i]
+		c := q.own
+		if q.shared {
+			if c = q.conns[wc.QPNum]; c == nil {
+				continue // of a queue pair that is gone
+			}
+		}
+		c.completed(wc)
+		if q.shared && c != q.leader {
+			q.nudge(c)
+		}
+	}
+	if q.out.PollErr != 0 {
+		q.fail(syscall.Errno(q.out.PollErr))
+	}
+	return n
+}
+
+// fail ends all connections of a queue that cannot be polled any more.
+func (q *queue) fail(errno syscall.Errno) {
+	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: q.dev.name, Op: "ibv_poll_cq", Errno: errno}}
+	if q.own != nil {
+		go q.own.end(reason)
+	}
+	for _, c := range q.conns {
+		go c.end(reason)
+	}
+}
+
+// await runs step whenever there may be something for c, until it returns true or
+// somebody wakes c. step polls the queue, and arms it.
+func (q *queue) await(c *Conn, step func() bool) error {
+	if !q.shared {
+		return q.ch.Await(step)
+	}
+	q.mu.Lock()
+	if q.leader != nil {
+		// Registered under the lock under which the leader leaves: it cannot
+		// leave without seeing us.
+		q.waiting[c] = struct{}{}
+		q.mu.Unlock()
+		<-c.turn
+		q.mu.Lock()
+		delete(q.waiting, c)
+		q.mu.Unlock()
+		return nil
+	}
+	q.leader = c
+	q.mu.Unlock()
+	err := q.ch.Await(step)
+	q.mu.Lock()
+	q.leader = nil
+	for next := range q.waiting {
+		q.nudge(next)
+		break
+	}
+	q.mu.Unlock()
+	return err
+}
+
+// nudge makes a waiter that does not lead look again. mu is held.
+func (q *queue) nudge(c *Conn) {
+	if _, ok := q.waiting[c]; !ok {
+		return
+	}
+	select {
+	case c.turn <- struct{}{}:
+	default:
+	}
+}
+
+// wake makes whoever waits for c look again.
+func (q *queue) wake(c *Conn) {
+	if !q.shared {
+		q.ch.Wake()
+		return
+	}
+	q.mu.Lock()
+	if q.leader == c {
+		q.ch.Wake()
+	} else {
+		q.nudge(c)
+	}
+	q.mu.Unlock()
+}
+
+// completed takes one completion. queue.mu is held.
+func (c *Conn) completed(wc *cgo.WC) {
+	if wc.ID&recvBit != 0 {
+		pos := wc.ID &^ recvBit
+		if pos != c.recv.head.Load() {
+			return // flushed already
+		}
+		out := fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
+		c.recv.head.Store(pos + 1)
+		if wc.Status == 0 {
+			out.Len = wc.ByteLen
+			if wc.Flags&c.dev.withInv != 0 {
+				out.WithInv, out.InvalidatedKey = true, wc.Imm
+				c.unbind(wc.Imm)
+			}
+		}
+		c.push(out)
+		c.note(&out)
+		return
+	}
+	pos := wc.ID
+	if !c.send.outstanding(pos) {
+		return
+	}
+	s := *c.send.at(pos)
+	// Those before it are done: they were not signaled and have not failed.
+	c.send.head.Store(pos + 1)
+	out := fabric.WC{ID: s.id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: s.op}
+	if wc.Status == 0 && s.op == fabric.WCRead {
+		out.Len = wc.ByteLen
+	}
+	if s.report || out.Status != fabric.WCSuccess {
+		c.push(out)
+	}
+	c.note(&out)
+}
+
+const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
+
+// rxeWithInv is how rxe says it: the kernel's own number for the flag, which is
+// IBV_WC_IP_CSUM_OK to libibverbs. rxe checks no IP checksums for it to report.
+const rxeWithInv = 1 << 2
+
+// note ends the connection with the first request that fails.
+func (c *Conn) note(wc *fabric.WC) {
+	switch wc.Status {
+	case fabric.WCSuccess:
+	case fabric.WCFlushErr:
+		c.failing()
+	default:
+		if c.ending.Load() && c.up.Load() {
+			c.mu.Lock()
+			known := c.state == stateOver
+			c.mu.Unlock()
+			if known {
+				return
+			}
+		}
+		reason := &fabric.ConnError{
+			Provider: name, Remote: remoteFault(wc.Status),
+			Cause: &WCError{Status: wc.Status, VendorErr: wc.VendorErr, Op: wc.Op},
+		}
+		c.mu.Lock()
+		if c.state != stateOver {
+			c.state, c.err = stateOver, reason
+			if c.patience != nil {
+				c.patience.Stop()
+			}
+		}
+		c.mu.Unlock()
+		c.ending.Store(true)
+	}
+}
+
+// remoteFault tells whether the peer ended the connection, or its silence did.
+func remoteFault(s fabric.WCStatus) bool {
+	switch s {
+	case fabric.WCRemInvReqErr, fabric.WCRemAccessErr, fabric.WCRemOpErr, fabric.WCRetryExcErr, fabric.WCRNRRetryErr, fabric.WCBadRespErr:
+		return true
+	}
+	return false
+}
+
+// push appends to the completions that have not been polled. There is room: each
+// outstanding request completes once.
+func (c *Conn) push(wc fabric.WC) {
+	c.done[(c.doneAt+c.doneN)%len(c.done)] = wc
+	c.doneN++
+}
+
+func (c *Conn) take(wc []fabric.WC) int {
+	n := 0
+	for n < len(wc) && c.doneN > 0 {
+		wc[n] = c.done[c.doneAt]
+		c.doneAt = (c.doneAt + 1) % len(c.done)
+		c.doneN--
+		n++
+	}
+	return n
+}
+
+// advance polls, and settles the connection when it is ending and nothing comes
+// any more. It reports whether there is something for Poll to return. queue.mu is
+// held.
+func (c *Conn) advance(flags uint32) bool {
+	if c.doneN > 0 || c.settled {
+		return true
+	}
+	n := c.q.pump(flags)
+	if c.ending.Load() && n == 0 {
+		c.settle()
+	}
+	return c.doneN > 0 || c.settled
+}
+
+// Poll implements fabric.Conn.
+func (c *Conn) Poll(wc []fabric.WC) (int, error) {
+	if !c.up.Load() {
+		return 0, c.notUp()
+	}
+	c.q.mu.Lock()
+	c.advance(0)
+	n := c.take(wc)
+	over := c.settled
+	c.q.mu.Unlock()
+	if n == 0 && over {
+		return 0, c.connErr()
+	}
+	return n, nil
+}
+
+// notUp is why there is nothing to poll before set-up has succeeded.
+func (c *Conn) notUp() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateOver {
+		return c.connErrLocked()
+	}
+	return ErrNotConnected
+}
+
+// Wait implements fabric.Conn.
+func (c *Conn) Wait() error {
+	if !c.up.Load() {
+		return c.notUp()
+	}
+	start := time.Now()
+	if c.spinWait(start) {
+		return c.waited()
+	}
+	for {
+		err := c.q.await(c, c.waitStep)
+		if c.wakeup.Swap(false) {
+			return c.waited()
+		}
+		if err == nil || errors.Is(err, pollfd.ErrWoken) {
+			if c.waitStep() {
+				break
+			}
+			continue
+		}
+		break // closed
+	}
+	c.spin.learn(time.Since(start))
+	return c.waited()
+}
+
+// waitStep reports whether Wait has something to return for. It polls, and sees to
+// it that the next completion raises an event.
+func (c *Conn) waitStep() bool {
+	flags := cgo.Arm
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	if c.q.armed {
+		flags |= cgo.TakeEvent
+	}
+	return c.q.closed || c.advance(flags) || c.wakeup.Load()
+}
+
+// waited is what Wait returns when there is something: the reason of the end if
+// nothing else is left.
+func (c *Conn) waited() error {
+	c.q.mu.Lock()
+	over := c.settled && c.doneN == 0
+	c.q.mu.Unlock()
+	if over {
+		return c.connErr()
+	}
+	return nil
+}
+
+// Wake implements fabric.Conn.
+func (c *Conn) Wake() {
+	c.wakeup.Store(true)
+	c.q.wake(c)
+}
+
+// A spinner decides how long polling pays before parking does.
+type spinner struct {
+	mean   time.Duration // of the time until something came, as far as it came soon
+	score  float64       // share of the spins that found something, lately
+	paused time.Time     // no spinning before
+}
+
+const (
+	minSpin = 20 * time.Microsecond
+	maxSpin = 200 * time.Microsecond
+	// A gap between two polls that is as long as this means that somebody else
+	// had the processor.
+	descheduled = 50 * time.Microsecond
+	spinPause   = 10 * time.Millisecond
+)
+
+// budget is how long to poll now.
+func (s *spinner) budget(now time.Time) time.Duration {
+	if now.Before(s.paused) {
+		return 0
+	}
+	return min(max(2*s.mean, minSpin), maxSpin)
+}
+
+// learn takes in how long a wait took.
+func (s *spinner) learn(d time.Duration) {
+	d = min(d, 2*maxSpin)
+	s.mean += (d - s.mean) / 8
+}
+
+// result takes in whether a spin found something.
+func (s *spinner) result(now time.Time, found bool) {
+	hit := 0.0
+	if found {
+		hit = 1
+	}
+	s.score += (hit - s.score) / 8
+	if s.score < 0.2 && !found {
+		s.paused = now.Add(spinPause)
+	}
+}
+
+// spinWait polls for as long as the mode and experience allow and reports whether
+// Wait can return.
+func (c *Conn) spinWait(start time.Time) bool {
+	mode := c.p.cfg.Wait
+	if mode == WaitEvent {
+		return false
+	}
+	budget := c.spin.budget(start)
+	if mode == WaitAdaptive && budget == 0 {
+		return false
+	}
+	last := start
+	for i := 1; ; i++ {
+		c.q.mu.Lock()
+		ready := c.q.closed || c.advance(0)
+		c.q.mu.Unlock()
+		if c.wakeup.Swap(false) {
+			return true
+		}
+		now := time.Now()
+		if ready {
+			c.spin.learn(now.Sub(start))
+			c.spin.result(now, true)
+			return true
+		}
+		if mode == WaitAdaptive {
+			if now.Sub(last) > descheduled {
+				c.spin.paused = now.Add(spinPause)
+				return false
+			}
+			if now.Sub(start) > budget {
+				c.spin.result(now, false)
+				return false
+			}
+		}
+		// The other end may be a goroutine, a process or a kernel thread that
+		// needs this processor.
+		runtime.Gosched()
+		if i%yieldEvery == 0 {
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+		}
+		last = now
+	}
+}
+
+const yieldEvery = 8

@@ -1,0 +1,37 @@
+//go:build linux && cgo
+
+package rdmacm
+
+// PostStats counts what a connection has posted.
+type PostStats struct {
+	SendCalls, Sends uint64 // calls into C, each one doorbell, and requests
+	RecvCalls, Recvs uint64
+}
+
+// PollStats counts the polling of a completion queue.
+type PollStats struct {
+	Calls  uint64 // calls into C
+	Empty  uint64 // of those, with nothing there
+	Arms   uint64 // times an event was asked for
+	Events uint64 // events taken: times that a waiter was woken by the device
+}
+
+// Stats counts the calls into C of the data path since the connection was made, and
+// with a shared completion queue the polling for all its connections.
+type Stats struct {
+	PostStats
+	PollStats
+}
+
+// Stats returns the counters.
+func (c *Conn) Stats() Stats {
+	c.q.mu.Lock()
+	polls := c.q.stats
+	c.q.mu.Unlock()
+	c.sendMu.Lock()
+	c.recvMu.Lock()
+	posts := c.posted
+	c.recvMu.Unlock()
+	c.sendMu.Unlock()
+	return Stats{posts, polls}
+}

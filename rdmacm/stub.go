@@ -1,0 +1,30 @@
+//go:build !linux || !cgo
+
+package rdmacm
+
+import (
+	"context"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A Provider cannot be made in this build.
+type Provider struct{}
+
+// New fails with [ErrNotBuilt].
+func New(Config) (*Provider, error) { return nil, ErrNotBuilt }
+
+// Name implements fabric.Provider.
+func (*Provider) Name() string { return "rdma" }
+
+// Resolve fails with [ErrNotBuilt].
+func (*Provider) Resolve(context.Context, string, fabric.ConnAttr) (fabric.Conn, error) {
+	return nil, ErrNotBuilt
+}
+
+// Listen fails with [ErrNotBuilt].
+func (*Provider) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
+	return nil, ErrNotBuilt
+}
+
+var _ fabric.Provider = (*Provider)(nil)
