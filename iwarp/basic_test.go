@@ -19,6 +19,7 @@ func join(t testing.TB, p *Provider, attr fabric.ConnAttr) (client, server *Conn
 
 func joinTwo(t testing.TB, cp, sp *Provider, attr fabric.ConnAttr) (client, server *Conn) {
 	t.Helper()
+	noNudges(cp)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	l, err := sp.Listen(ctx, "127.0.0.1:0", attr)

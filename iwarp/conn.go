@@ -69,6 +69,7 @@ type Conn struct {
 	peerData     []byte
 	cancelSetup  context.CancelFunc // while state is stateSetup
 	setupDone    chan struct{}      // closed when it no longer is
+	nudger       *time.Timer        // nil unless this side has connected
 	err          *fabric.ConnError  // since stateOver
 	quiet        bool               // Disconnect has begun: no more posts
 	doorbells    uint64
@@ -390,6 +391,7 @@ func (c *Conn) endLocked(f *failure) {
 	wasUp := c.state == stateUp
 	c.state = stateOver
 	c.err = &f.err
+	c.stopNudging()
 	c.mu.Unlock()
 
 	// Nothing is sent or placed from here on: who takes one of the locks

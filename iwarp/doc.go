@@ -77,6 +77,10 @@
 // unless Config.PeerToPeer of the other side has agreed on a frame for that.
 // Binds and invalidations in front of the first message take effect at once.
 //
+// Linux's siw can miss the first message of a side that connects until more
+// comes. So if the peer has been sent something and has not been heard within
+// 50 ms, the side that connects sends a Write of no bytes, up to five times.
+//
 // # Ends
 //
 // A connection ends with a *fabric.ConnError. Its cause is nil when a side has

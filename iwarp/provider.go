@@ -106,6 +106,8 @@ type Provider struct {
 	live    live
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
+
+	nudgeAfter time.Duration // for tests; firstNudge if zero
 }
 
 var _ fabric.Provider = (*Provider)(nil)

@@ -110,10 +110,11 @@ func (c *Conn) connect(ctx context.Context, privateData []byte) error {
 	if rtr != 0 {
 		// RFC 6581 section 4.3: the frame that lets the responder send.
 		c.mu.Lock()
-		c.pushSend(&fabric.SendWR{Op: rtr}, true)
+		c.pushSend(&fabric.SendWR{Op: rtr, RKey: noSTag}, true)
 		c.mu.Unlock()
 		c.kick()
 	}
+	c.startNudging()
 	return nil
 }
 

@@ -260,13 +260,13 @@ func TestInitiatorReady(t *testing.T) {
 			}
 			s := peer.wantSegment("a Ready To Receive frame", tc.op)
 			if tc.op == rdmap.OpWrite {
-				if len(s.payload) != 0 || !s.t.Last {
+				if len(s.payload) != 0 || !s.t.Last || s.t.STag == 0 {
 					t.Errorf("the frame is %+v", s)
 				}
 			} else {
 				var r rdmap.ReadRequest
 				rdmap.ConsumeReadRequest(s.payload, &r)
-				if r.Size != 0 || s.u.MSN != 1 {
+				if r.Size != 0 || s.u.MSN != 1 || r.SrcSTag == 0 {
 					t.Errorf("the frame is %+v", r)
 				}
 				peer.write(peer.fpdu(tagged(rdmap.OpReadResponse, true, r.SinkSTag, r.SinkTO)))

@@ -83,6 +83,7 @@ type tx struct {
 	msn    [3]uint32 // of the next message on each queue
 	cur    message
 	turn   bool     // responses have waited for a request
+	nudge  bool     // an empty Write is to be sent, which nobody has posted
 	local  *failure // found while building: for when the batch has left
 	failed *failure // found by the writer
 	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
@@ -93,6 +94,7 @@ type tx struct {
 type message struct {
 	active   bool
 	response bool // to a Read of the peer
+	nudge    bool // of this side's own making
 	op       rdmap.Opcode
 	stag     uint32 // tagged: where to; Send with Invalidate: what to invalidate
 	to       uint64 // tagged: offset of the next segment
@@ -227,7 +229,7 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 
 // pending reports whether there may be something to build.
 func (c *Conn) pending() bool {
-	if c.tx.cur.active {
+	if c.tx.cur.active || c.tx.nudge {
 		return true
 	}
 	c.mu.Lock()
@@ -373,6 +375,15 @@ func (c *Conn) mayContinue(m *message) bool {
 // needs no message. It returns false when nothing can be begun now.
 func (c *Conn) begin(b *batch) bool {
 	t := &c.tx
+	if t.nudge {
+		// In front of requests, which may be waiting for the peer.
+		t.nudge = false
+		m := &t.cur
+		m.active, m.response, m.nudge = true, false, true
+		m.op, m.stag, m.to = rdmap.OpWrite, noSTag, 0
+		m.rem, m.si, m.so, m.nsge = 0, 0, 0, 0
+		return true
+	}
 	c.mu.Lock()
 	for {
 		send := t.next != c.sq.tail && !c.stalled(c.sq.at(t.next))
@@ -596,6 +607,10 @@ func (c *Conn) segment(b *batch) {
 	}
 	clear(m.sgl[:m.nsge])
 	m.active = false
+	if m.nudge {
+		m.nudge = false
+		return
+	}
 	if m.response {
 		// The peer may ask for more as soon as this is in the socket, so the
 		// request must not count any longer.
