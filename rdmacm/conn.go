@@ -73,8 +73,10 @@ type Conn struct {
 	peerData []byte
 	err      *fabric.ConnError // since stateOver
 	quiet    bool              // Disconnect has begun: no more posts
+	cut      bool              // requests were flushed that the caller waits for
 	hungUp   bool              // rdma_disconnect has been called
 	setup    context.CancelCauseFunc
+	wait     func() bool   // waitStep, made once
 	left     chan struct{} // closed when the peer has ended its side
 	leftOnce sync.Once
 	patience *time.Timer // bounds the wait for the reason of an end
@@ -100,6 +102,7 @@ type Conn struct {
 	done    []fabric.WC // completions not polled yet, a ring
 	doneAt  int
 	doneN   int
+	passed  uint64 // the furthest send that the device has reported
 	settled bool
 	turn    chan struct{} // wakes a waiter on a shared queue
 	spin    spinner
@@ -117,9 +120,12 @@ type workQueue struct {
 
 // A slot is an outstanding request.
 type slot struct {
-	id     uint64
-	op     fabric.WCOpcode
-	report bool // the caller asked for the completion
+	id       uint64
+	op       fabric.WCOpcode
+	report   bool // the caller asked for the completion
+	signaled bool // the device reports it
+	done     bool // it has; wc is what the caller gets
+	wc       fabric.WC
 }
 
 func (w *workQueue) init(depth int)            { w.slots = make([]slot, depth) }
@@ -148,6 +154,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 		done: make([]fabric.WC, attr.SendDepth+attr.RecvDepth),
 	}
+	c.wait = c.waitStep
 	c.send.init(attr.SendDepth)
 	c.recv.init(attr.RecvDepth)
 	if passive {
@@ -241,7 +248,7 @@ func (c *Conn) event(ev Event) {
 	switch ev.Type {
 	case EventDisconnected:
 		c.mu.Lock()
-		remote := !c.hungUp
+		remote := !c.quiet
 		c.mu.Unlock()
 		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
@@ -330,19 +337,14 @@ func (c *Conn) settle() {
 	}
 	c.sendMu.Lock()
 	c.recvMu.Lock()
-	cut := false
 	for pos := c.send.head.Load(); pos != c.send.tail; pos++ {
 		s := c.send.at(pos)
-		c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
-		cut = cut || s.report
-	}
-	if cut {
-		// The peer ended it, but not between messages.
-		c.mu.Lock()
-		if c.err.Clean && c.err.Remote {
-			c.err = &fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}}
+		if s.done {
+			c.deliver(s)
+			continue
 		}
-		c.mu.Unlock()
+		c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
+		c.cutShort(s)
 	}
 	c.send.head.Store(c.send.tail)
 	for pos := c.recv.head.Load(); pos != c.recv.tail; pos++ {
@@ -352,6 +354,23 @@ func (c *Conn) settle() {
 	c.settled = true
 	c.recvMu.Unlock()
 	c.sendMu.Unlock()
+
+	c.mu.Lock()
+	if c.cut && c.err.Clean && c.err.Remote {
+		// The peer has ended it, but not between messages.
+		c.err = &fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}}
+	}
+	c.mu.Unlock()
+}
+
+// cutShort notes that a request was flushed. One that is not signaled may have been
+// done before.
+func (c *Conn) cutShort(s *slot) {
+	if s.report {
+		c.mu.Lock()
+		c.cut = true
+		c.mu.Unlock()
+	}
 }
 
 // connErr is why the connection has ended.
@@ -581,18 +600,16 @@ func (c *Conn) drain(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
-	for {
-		c.sendMu.Lock()
-		idle := c.send.head.Load() == c.send.tail
-		c.sendMu.Unlock()
-		if idle || c.ending.Load() {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		c.q.await(c, func() bool { return c.send.head.Load() == c.sendTail() })
+	idle := func() bool {
+		c.q.mu.Lock()
+		defer c.q.mu.Unlock()
+		c.q.pump(c.q.awaiting())
+		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
 	}
+	for !idle() {
+		c.q.await(c, idle)
+	}
+	return ctx.Err()
 }
 
 func (c *Conn) sendTail() uint64 {

@@ -186,11 +186,12 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	// one now and then.
 	report := wr.Flags&fabric.Signaled != 0
 	c.silent++
-	if report || c.silent >= max(len(c.send.slots)/4, 1) || c.dev.iwarp && n >= earlyBytes {
+	signaled := report || c.silent >= max(len(c.send.slots)/4, 1) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
+	if signaled {
 		to.Flags |= sendSignaled
 		c.silent = 0
 	}
-	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report}
+	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report, signaled: signaled}
 	c.send.tail++
 	c.swr = append(c.swr, to)
 }

@@ -206,6 +206,14 @@ func (q *queue) fail(errno syscall.Errno) {
 	}
 }
 
+// awaiting is what pump needs to be told before somebody parks. mu is held.
+func (q *queue) awaiting() uint32 {
+	if q.armed {
+		return cgo.Arm | cgo.TakeEvent
+	}
+	return cgo.Arm
+}
+
 // await runs step whenever there may be something for c, until it returns true or
 // somebody wakes c. step polls the queue, and arms it.
 func (q *queue) await(c *Conn, step func() bool) error {
@@ -287,17 +295,39 @@ func (c *Conn) completed(wc *cgo.WC) {
 	if !c.send.outstanding(pos) {
 		return
 	}
-	s := *c.send.at(pos)
-	// Those before it are done: they were not signaled and have not failed.
-	c.send.head.Store(pos + 1)
-	out := fabric.WC{ID: s.id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: s.op}
+	s := c.send.at(pos)
+	s.done = true
+	s.wc = fabric.WC{ID: s.id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: s.op}
 	if wc.Status == 0 && s.op == fabric.WCRead {
-		out.Len = wc.ByteLen
+		s.wc.Len = wc.ByteLen
 	}
-	if s.report || out.Status != fabric.WCSuccess {
-		c.push(out)
+	c.passed = max(c.passed, pos)
+	if wc.Status == int32(fabric.WCFlushErr) {
+		c.cutShort(s)
 	}
-	c.note(&out)
+	c.note(&s.wc)
+	// In order, and so is what the device reports, but for siw, whose Reads are
+	// overtaken by what is behind them. What is not signaled is done when
+	// something behind it is.
+	head := c.send.head.Load()
+	for ; head <= c.passed; head++ {
+		s := c.send.at(head)
+		if !s.done && (s.signaled || head == c.passed) {
+			break
+		}
+		if s.done {
+			c.deliver(s)
+		}
+	}
+	c.send.head.Store(head)
+}
+
+// deliver gives the caller a completion that it asked for, or of a request that
+// failed.
+func (c *Conn) deliver(s *slot) {
+	if s.report || s.wc.Status != fabric.WCSuccess {
+		c.push(s.wc)
+	}
 }
 
 const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
@@ -414,7 +444,7 @@ func (c *Conn) Wait() error {
 		return c.waited()
 	}
 	for {
-		err := c.q.await(c, c.waitStep)
+		err := c.q.await(c, c.wait)
 		if c.wakeup.Swap(false) {
 			return c.waited()
 		}
@@ -433,13 +463,9 @@ func (c *Conn) Wait() error {
 // waitStep reports whether Wait has something to return for. It polls, and sees to
 // it that the next completion raises an event.
 func (c *Conn) waitStep() bool {
-	flags := cgo.Arm
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	if c.q.armed {
-		flags |= cgo.TakeEvent
-	}
-	return c.q.closed || c.advance(flags) || c.wakeup.Load()
+	return c.q.closed || c.advance(c.q.awaiting()) || c.wakeup.Load()
 }
 
 // waited is what Wait returns when there is something: the reason of the end if
