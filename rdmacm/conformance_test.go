@@ -13,8 +13,14 @@ import (
 
 // limits are what the kinds of devices leave to users of the seam.
 var limits = map[string]fabrictest.Limits{ // immutable
-	"rxe": {Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true},
-	"siw": {Shortage: fabrictest.ShortageEnds, LocalCompletion: true, CoarseStatus: true, ClientFirst: true},
+	"rxe": {
+		Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true,
+		LooseWindows: true, LooseInvalidation: true,
+	},
+	"siw": {
+		Shortage: fabrictest.ShortageEnds, PaddedPrivateData: true, LocalCompletion: true, CoarseStatus: true,
+		ClientFirst: true, CoarseEnd: true, LateReads: true,
+	},
 }
 
 func TestRDMAConformance(t *testing.T) {
@@ -37,7 +43,7 @@ func TestRDMAConformance(t *testing.T) {
 				fabrictest.Run(t, fabrictest.Config{
 					New:     func(testing.TB) fabric.Provider { return p },
 					Addr:    addr + ":0",
-					Timeout: 15 * time.Second,
+					Timeout: 30 * time.Second,
 					Bulk:    8 << 20,
 					Limits:  limits[kind],
 					Live: func() (conns, mrs, mws int) {

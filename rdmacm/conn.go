@@ -65,7 +65,9 @@ type Conn struct {
 	wakeup atomic.Bool // Wake has been called
 	shut   atomic.Bool // Close has been called
 
-	closeOnce sync.Once
+	closeOnce  sync.Once
+	listener   *Listener // of a request, on iWARP
+	answerOnce sync.Once
 
 	mu       sync.Mutex
 	state    state
@@ -421,10 +423,12 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 		}
 		c.up.Store(true)
 		c.mu.Unlock()
+		c.answered()
 		return nil
 	}
 	over := c.state == stateOver
 	c.mu.Unlock()
+	c.answered()
 	switch {
 	case over:
 		err = c.connErr()
@@ -502,6 +506,11 @@ func (c *Conn) Reject(privateData []byte) error {
 	if _, err := c.begin(context.Background(), true, "Reject"); err != nil {
 		return err
 	}
+	if len(privateData) == 0 && c.dev.iwarp {
+		// siw sends the rejection and closes, and takes an end of the stream right
+		// behind a frame without private data for a broken connection.
+		privateData = []byte{0}
+	}
 	err := c.id.Reject(privateData)
 	c.mu.Lock()
 	c.setup(nil)
@@ -510,6 +519,13 @@ func (c *Conn) Reject(privateData []byte) error {
 	c.end(&fabric.ConnError{Provider: name, Cause: ErrRejected})
 	c.Close()
 	return err
+}
+
+// answered lets the listener go that has waited for the request to be answered.
+func (c *Conn) answered() {
+	if c.listener != nil {
+		c.answerOnce.Do(c.listener.answered)
+	}
 }
 
 // Private data that fits into a connection request of InfiniBand's connection
@@ -635,6 +651,7 @@ func (c *Conn) Close() error {
 			r.free()
 		}
 		c.id.Close()
+		c.answered()
 		c.pd.Close()
 		c.p.live.conns.Add(-1)
 		c.p.release()

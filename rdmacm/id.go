@@ -34,6 +34,7 @@ type ID struct {
 	notify   func(Event)
 	wake     chan struct{} // something has been added
 	gone     chan struct{} // closed by Close
+	refuse   bool          // requests
 	closed   bool
 }
 
@@ -94,7 +95,7 @@ func (id *ID) signal() {
 func (id *ID) requested(child *ID) bool {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.closed {
+	if id.closed || id.refuse {
 		return false
 	}
 	id.children = append(id.children, child)
@@ -246,17 +247,39 @@ func (id *ID) Listen(backlog int) error {
 // the peer sent.
 func (id *ID) GetRequest(ctx context.Context) (*ID, error) {
 	for {
-		id.mu.Lock()
-		if len(id.children) > 0 {
-			child := id.children[0]
-			id.children = id.children[1:]
-			id.mu.Unlock()
+		if child := id.takeRequest(); child != nil {
 			return child, nil
 		}
-		id.mu.Unlock()
 		if err := id.pause(ctx); err != nil {
 			return nil, err
 		}
+	}
+}
+
+func (id *ID) takeRequest() *ID {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if len(id.children) == 0 {
+		return nil
+	}
+	child := id.children[0]
+	id.children = id.children[1:]
+	if len(id.children) > 0 {
+		id.signal() // for the next who waits
+	}
+	return child
+}
+
+// refuseRequests turns down the requests that nobody has taken, and those to come.
+func (id *ID) refuseRequests() {
+	id.mu.Lock()
+	id.refuse = true
+	children := id.children
+	id.children = nil
+	id.mu.Unlock()
+	for _, child := range children {
+		child.Reject(nil)
+		child.Close()
 	}
 }
 
@@ -436,14 +459,9 @@ func (id *ID) Close() error {
 		return nil
 	}
 	id.closed = true
-	children := id.children
-	id.children = nil
 	close(id.gone)
 	id.mu.Unlock()
-	for _, child := range children {
-		child.Reject(nil)
-		child.Close()
-	}
+	id.refuseRequests()
 
 	id.life.Lock()
 	raw, ch, num := id.raw, id.ch, id.num

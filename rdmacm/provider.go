@@ -5,7 +5,6 @@ package rdmacm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -247,7 +246,13 @@ type Listener struct {
 	id   *ID
 	attr fabric.ConnAttr
 	addr net.Addr
-	once sync.Once
+
+	// Guarded by mu. siw drops requests that have been handed out when their
+	// listener goes, so it stays until they are answered.
+	mu         sync.Mutex
+	unanswered int
+	closed     bool
+	stop       chan struct{} // closed by Close
 }
 
 // Listen implements fabric.Provider. An empty host listens on all devices, with
@@ -294,7 +299,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr, only bool) (*
 		return nil, err
 	}
 	p.live.listeners.Add(1)
-	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr())}, nil
+	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}, nil
 }
 
 func listenOn(id *ID, ap netip.AddrPort, only bool, backlog int) error {
@@ -316,10 +321,7 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 // means, such as locked memory, is rejected and logged.
 func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 	for {
-		id, err := l.id.GetRequest(ctx)
-		if errors.Is(err, net.ErrClosed) {
-			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: net.ErrClosed}
-		}
+		id, err := l.next(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -328,8 +330,14 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 		}
 		c, err := l.p.newConn(id, "", l.attr, true)
 		if err == nil {
+			if c.dev.iwarp {
+				c.listener = l
+				return c, nil
+			}
+			l.answered()
 			return c, nil
 		}
+		l.answered()
 		l.p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "connection request rejected",
 			slog.String("peer", id.PeerAddr().String()), slog.Any("err", err))
 		id.Reject(nil)
@@ -338,14 +346,63 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 	}
 }
 
-// Close implements fabric.Listener.
+// next waits for a request, which counts as unanswered from then on.
+func (l *Listener) next(ctx context.Context) (*ID, error) {
+	for {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: net.ErrClosed}
+		}
+		if id := l.id.takeRequest(); id != nil {
+			l.unanswered++
+			l.mu.Unlock()
+			return id, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.id.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.stop:
+		}
+	}
+}
+
+// answered counts a request as answered.
+func (l *Listener) answered() {
+	l.mu.Lock()
+	l.unanswered--
+	last := l.closed && l.unanswered == 0
+	l.mu.Unlock()
+	if last {
+		l.shut()
+	}
+}
+
+// Close implements fabric.Listener. On iWARP the address stays taken, and requests
+// are turned away, until those that Accept has returned are accepted or closed.
 func (l *Listener) Close() error {
-	l.once.Do(func() {
-		l.id.Close()
-		l.p.live.listeners.Add(-1)
-		l.p.release()
-	})
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	last := l.unanswered == 0
+	close(l.stop)
+	l.mu.Unlock()
+	l.id.refuseRequests()
+	if last {
+		l.shut()
+	}
 	return nil
+}
+
+func (l *Listener) shut() {
+	l.id.Close()
+	l.p.live.listeners.Add(-1)
+	l.p.release()
 }
 
 // size fills in queue sizes: zero is the default, what the device cannot give is

@@ -88,6 +88,22 @@ type Limits struct {
 	// CoarseStatus: the adapter tells only that a request failed, not
 	// reliably why.
 	CoarseStatus bool
+
+	// CoarseEnd: an end that the peer was forced to may look like one in order.
+	CoarseEnd bool
+
+	// LateReads: a message may arrive before a Read that was posted in front of
+	// it has been carried out, or refused (RFC 5040 section 5.5).
+	LateReads bool
+
+	// LooseWindows: a window does not hold its bounds, so that the peer reaches
+	// all of the region beneath (rxe of Linux 6.1).
+	LooseWindows bool
+
+	// LooseInvalidation: a Send with Invalidate of what is not open does not
+	// fail for its sender, and one of another connection's window is carried out
+	// (rxe of Linux 6.1).
+	LooseInvalidation bool
 }
 
 // A Shortage is what an adapter does with a Send that finds no receive posted.

@@ -32,7 +32,14 @@ func revokeByLocalInv(s *scene, owner *Endpoint, memory []byte, access fabric.Ac
 	s.needWindows(owner)
 	mr := s.register(owner, memory, fabric.AccessLocalWrite)
 	seg := s.bind(owner, owner.Window(), SGE(mr, 0, len(memory)), access)
-	return seg, func() { s.invalidate(owner, seg.Handle) }
+	return seg, func() {
+		// The peer's access may end the connection first, which is a fence too.
+		const id = 7003
+		owner.Post("a local invalidation", localInvWR(id, seg.Handle))
+		if wc, err := owner.NextSend(); err != nil || wc.ID != id || wc.Status != fabric.WCSuccess && wc.Status != fabric.WCFlushErr {
+			s.Fatalf("%s: a local invalidation completed with %v of %d (%v)", owner.Name, wc.Status, wc.ID, err)
+		}
+	}
 }
 
 func revokeByMWClose(s *scene, owner *Endpoint, memory []byte, access fabric.Access) (fabric.Segment, func()) {
