@@ -13,6 +13,7 @@ VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 TEST_TIMEOUT ?= 15m
 FUZZ_INPUTS ?= 20000
 BENCH_FLAGS ?=
+TEST_RDMA_FLAGS ?=
 
 .PHONY: help
 help: ## list the targets
@@ -31,6 +32,11 @@ test: ## every test: with the race detector, without cgo, exact allocation count
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
 	$(if $(VERBS),go test -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
 	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work >/dev/null
+
+.PHONY: test-rdma
+test-rdma: ## the tests with RDMA devices: this machine's, or a virtual machine's
+	@scripts/setup test-rdma
+	@scripts/test-rdma $(TEST_RDMA_FLAGS)
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the house rules
