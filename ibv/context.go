@@ -3,6 +3,9 @@
 package ibv
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -17,6 +20,8 @@ type Context struct {
 	raw  *cgo.Context
 	lent bool // librdmacm closes it
 	info DeviceInfo
+
+	kernelFlags bool // see CQ.Flags
 
 	// Taking an event together with looking up what it names excludes creating and
 	// destroying objects: the library uses addresses again.
@@ -67,9 +72,18 @@ func Open(name string) (*Context, error) {
 	return c, nil
 }
 
+// openError looks at the device's file, too: the library tries other ways when it
+// may not open it, and tells the errno of the last.
 func openError(name string, errno syscall.Errno) error {
+	path := verbsPath(name)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err == nil {
+		f.Close()
+	} else if errors.Is(err, fs.ErrPermission) {
+		errors.As(err, &errno)
+	}
 	if errno == syscall.EACCES || errno == syscall.EPERM {
-		return &PermissionError{Device: name, Path: verbsPath(name), Err: errno}
+		return &PermissionError{Device: name, Path: path, Err: errno}
 	}
 	return &Error{Call: "ibv_open_device", Device: name, Err: errno}
 }
@@ -84,7 +98,9 @@ func Wrap(raw *cgo.Context) *Context {
 }
 
 func newContext(raw *cgo.Context, info DeviceInfo) *Context {
-	c := &Context{raw: raw, info: info}
+	const rxeVendor = 0xffffff
+	attr, errno := cgo.QueryDevice(raw)
+	c := &Context{raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
 	c.begin(aContext, info.Name)
 	return c
 }

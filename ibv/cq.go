@@ -86,10 +86,35 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 	var out cgo.Outcome
 	cgo.Progress(nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
 	cq.leave()
+	if cq.ctx.kernelFlags {
+		for i := range wcs[:out.WCs] {
+			wcs[i].Flags = userFlags(wcs[i].Flags)
+		}
+	}
 	if out.PollErr != 0 {
 		return int(out.WCs), &Error{Call: call, Device: cq.device, Err: syscall.Errno(out.PollErr)}
 	}
 	return int(out.WCs), nil
+}
+
+// Flags are the flags of a completion that was polled by other means than Poll.
+//
+// The device rxe writes the kernel's flags into completions of user space, which
+// differ in the bit for a key that was invalidated: WCWithInv of the one is the
+// IBV_WC_IP_CSUM_OK of the other, which a reliable connection never has.
+func (cq *CQ) Flags(wc *cgo.WC) WCFlags {
+	if cq.ctx.kernelFlags {
+		return userFlags(WCFlags(wc.Flags))
+	}
+	return WCFlags(wc.Flags)
+}
+
+func userFlags(f WCFlags) WCFlags {
+	const kernelWithInv = 1 << 2
+	if f&kernelWithInv != 0 {
+		f = f&^kernelWithInv | WCWithInv
+	}
+	return f
 }
 
 // Arm asks for one event on the channel with the next completion, or with the

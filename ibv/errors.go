@@ -73,7 +73,7 @@ func (e *NoDeviceError) Error() string {
 		return msg + "; there are: " + strings.Join(e.Devices, ", ")
 	case len(e.InKernel) > 0:
 		return fmt.Sprintf("%s: the kernel has %s, but libibverbs offers none of them: load module ib_uverbs, "+
-			"and install the provider (package ibverbs-providers; libibverbs on Fedora)", msg, strings.Join(e.InKernel, ", "))
+			"install the provider (package ibverbs-providers; libibverbs on Fedora), and give a container its files in /dev/infiniband", msg, strings.Join(e.InKernel, ", "))
 	}
 	return msg + ": the kernel has none either; load the adapter's module, or for a software device rdma_rxe or siw, " +
 		"followed by: rdma link add rxe0 type rxe netdev NETDEV"

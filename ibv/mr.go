@@ -97,8 +97,11 @@ func (mr *MR) Addr() uint64 { return addrOf(mr.buf) }
 func (mr *MR) Close() error {
 	return mr.end("ibv_dereg_mr", func() syscall.Errno {
 		errno := cgo.DeregMR(mr.raw)
-		if errno == 0 {
+		switch errno {
+		case 0:
 			mr.pin.Unpin()
+		case syscall.EINVAL:
+			errno = syscall.EBUSY // rxe's word for a window that is bound
 		}
 		return errno
 	})

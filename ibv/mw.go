@@ -38,6 +38,9 @@ func (t MWType) String() string {
 // remembers. So after [QP.PostSend] RKey is the new key, and before it NextRKey
 // is. If the completion of a bind says that it failed, nothing was bound and the
 // window has the key of before: Close it, or tell it that key with SetRKey.
+//
+// The device rxe checks the peer's rights against the window, and addresses
+// against the whole region under it only.
 type MW struct {
 	life
 	raw *cgo.MW

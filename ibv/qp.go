@@ -173,21 +173,18 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 }
 
 // BindMW1 posts the bind of a window of type 1, which has the key MW.RKey
-// afterwards. An empty Buf unbinds, and then MR may be nil.
+// afterwards. An empty Buf unbinds; the region is asked for even then, because
+// not every provider can do without.
 //
 // Implements:
 //
 //	int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
 func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	const call = "ibv_bind_mw"
-	if b.MW == nil || b.MR == nil && len(b.Buf) > 0 {
+	if b.MW == nil || b.MR == nil {
 		return &Error{Call: call, Device: qp.device, Err: syscall.EINVAL}
 	}
-	lives := [3]*life{&qp.life, &b.MW.life}
-	var mr *cgo.MR
-	if b.MR != nil {
-		mr, lives[2] = b.MR.raw, &b.MR.life
-	}
+	lives := [...]*life{&qp.life, &b.MW.life, &b.MR.life}
 	if err := enterAll(call, lives[:]...); err != nil {
 		return err
 	}
@@ -198,7 +195,7 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	}
 	b.MW.keyMu.Lock() // the library changes the key
 	defer b.MW.keyMu.Unlock()
-	if _, errno := cgo.BindMW(qp.raw, b.MW.raw, id, uint32(flags), mr, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
+	if _, errno := cgo.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
 		return &Error{Call: call, Device: qp.device, Err: errno}
 	}
 	return nil

@@ -40,17 +40,20 @@ func (w *watch) next(ctx context.Context, take func() bool) error {
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, w.fd.Wake)()
 	}
-	looked := false
-	look := func() bool { looked = true; return take() }
+	taken := false
+	look := func() bool {
+		taken = take()
+		return taken || ctx.Err() != nil
+	}
 	for {
-		err := w.fd.Await(look)
-		switch {
+		// A Wake may come before anybody has looked, so it is the look that sees why.
+		switch err := w.fd.Await(look); {
 		case errors.Is(err, os.ErrClosed):
 			return ErrClosed
+		case err == nil && !taken:
+			return ctx.Err()
 		case err != pollfd.ErrWoken:
 			return err
-		case looked && ctx.Err() != nil:
-			return ctx.Err()
 		}
 	}
 }

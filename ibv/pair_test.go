@@ -1,0 +1,173 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"testing"
+	"time"
+)
+
+// everything is what the peer may do in these tests.
+const everything = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind
+
+// An end is one of two connected queue pairs, with a completion queue and memory of
+// its own.
+type end struct {
+	t   testing.TB
+	qp  *QP
+	cq  *CQ
+	ch  *CompChannel
+	mr  *MR
+	buf []byte
+}
+
+// A pair is two queue pairs of one device, connected without rdma_cm.
+type pair struct {
+	c    *Context
+	pd   *PD
+	a, b *end
+}
+
+const endMemory = 64 << 10
+
+// newPair connects two queue pairs of a RoCE device. The SRQ is b's, and may be
+// nil.
+func newPair(t testing.TB, c *Context, srq func(*PD) *SRQ) *pair {
+	t.Helper()
+	p := &pair{c: c, pd: must[*PD](t)(c.AllocPD())}
+	var shared *SRQ
+	if srq != nil {
+		shared = srq(p.pd)
+	}
+	p.a, p.b = newEnd(t, p.pd, nil), newEnd(t, p.pd, shared)
+	connect(t, p.a.qp, p.b.qp)
+	connect(t, p.b.qp, p.a.qp)
+	return p
+}
+
+func newEnd(t testing.TB, pd *PD, srq *SRQ) *end {
+	t.Helper()
+	e := &end{t: t, buf: mmapped(t, endMemory)}
+	e.mr = must[*MR](t)(pd.RegMR(e.buf, everything))
+	e.ch = must[*CompChannel](t)(pd.ctx.CreateCompChannel())
+	e.cq = must[*CQ](t)(pd.ctx.CreateCQ(512, e.ch, 0))
+	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
+		SendCQ: e.cq, RecvCQ: e.cq, SRQ: srq,
+		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128},
+	}))
+	return e
+}
+
+// connect moves a queue pair to RTS, with another one of the same device as its
+// peer.
+func connect(t testing.TB, qp, peer *QP) {
+	t.Helper()
+	gids, err := qp.ctx.GIDTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := -1
+	for i, g := range gids {
+		if g.Type == GIDTypeRoCEv2 && (best < 0 || g.GID.Addr().Is4()) {
+			best = i
+		}
+	}
+	if best < 0 {
+		t.Fatalf("no address of RoCE v2 among %v", gids)
+	}
+	port, err := qp.ctx.QueryPort(gids[best].Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		attr QPAttr
+		mask AttrMask
+	}{
+		{
+			QPAttr{State: QPSInit, PortNum: gids[best].Port, Access: everything &^ (AccessLocalWrite | AccessMWBind)},
+			AttrState | AttrPkeyIndex | AttrPort | AttrAccessFlags,
+		},
+		{
+			QPAttr{
+				State: QPSRTR, PathMTU: port.ActiveMTU, DestQPNum: peer.Num(), RQPSN: peer.Num() & 0xffffff, MaxDestRdAtomic: 16, MinRNRTimer: 1,
+				AH: AHAttr{
+					IsGlobal: true, PortNum: gids[best].Port,
+					GRH: GlobalRoute{DGID: gids[best].GID, SGIDIndex: uint8(gids[best].Index), HopLimit: 64},
+				},
+			},
+			AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+		},
+		{
+			QPAttr{State: QPSRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: qp.Num() & 0xffffff, MaxRdAtomic: 16},
+			AttrState | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrSQPSN | AttrMaxQPRdAtomic,
+		},
+	}
+	for _, s := range steps {
+		if err := qp.Modify(s.attr, s.mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// sge is a part of the end's memory.
+func (e *end) sge(from, to int) []SGE { return []SGE{{Buf: e.buf[from:to], LKey: e.mr.LKey()}} }
+
+// post posts to the send queue. Everything is signaled.
+func (e *end) post(wrs ...SendWR) {
+	e.t.Helper()
+	for i := range wrs {
+		wrs[i].Flags |= SendSignaled
+	}
+	if err := e.qp.PostSend(wrs); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// recv posts a receive for a part of the end's memory.
+func (e *end) recv(id uint64, from, to int) {
+	e.t.Helper()
+	if err := e.qp.PostRecv([]RecvWR{{ID: id, SGL: e.sge(from, to)}}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// next polls until there is a completion, whatever it says.
+func (e *end) next() WC {
+	e.t.Helper()
+	var wcs [1]WC
+	for end := time.Now().Add(patience); ; {
+		n, err := e.cq.Poll(wcs[:])
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if n == 1 {
+			return wcs[0]
+		}
+		if time.Now().After(end) {
+			e.t.Fatal("no completion comes")
+		}
+	}
+}
+
+// done wants the next completion to be a success of the request with this ID.
+func (e *end) done(id uint64, op WCOpcode) WC {
+	e.t.Helper()
+	wc := e.next()
+	if err := wc.Err(); err != nil || wc.ID != id || wc.Opcode != op {
+		e.t.Fatalf("completion of %#x, %v, %v; want %#x, %v", wc.ID, wc.Opcode, wc.Status, id, op)
+	}
+	return wc
+}
+
+// failed wants the next completion to be of the request with this ID, and not a
+// success.
+func (e *end) failed(id uint64, statuses ...WCStatus) {
+	e.t.Helper()
+	wc := e.next()
+	for _, s := range statuses {
+		if wc.Status == s && wc.ID == id {
+			return
+		}
+	}
+	e.t.Fatalf("completion of %#x, %v; want %#x, one of %v", wc.ID, wc.Status, id, statuses)
+}
