@@ -54,6 +54,13 @@ type Config struct {
 	// negative for none.
 	MaxInline int
 
+	// UnsafeWindows uses memory windows also on a device whose windows are known
+	// not to protect memory: rxe, where an access under way goes on behind the
+	// invalidation and, in Linux 6.1, a window does not hold its bounds, another
+	// connection's peer can invalidate it, and a second invalidation crashes the
+	// kernel. Without them memory is registered for each call.
+	UnsafeWindows bool
+
 	// RetryCount is how often the device sends again what the peer does not
 	// acknowledge, 1 to 7. Default 7. RNRRetryCount likewise for a peer that has
 	// no receive posted; 7, the default, is for ever. iWARP has neither.

@@ -15,7 +15,7 @@ import (
 var limits = map[string]fabrictest.Limits{ // immutable
 	"rxe": {
 		Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true,
-		LooseWindows: true, LooseInvalidation: true,
+		LooseWindows: true, LooseFence: true, LooseInvalidation: true,
 	},
 	"siw": {
 		Shortage: fabrictest.ShortageEnds, PaddedPrivateData: true, LocalCompletion: true, CoarseStatus: true,
@@ -33,7 +33,11 @@ func TestRDMAConformance(t *testing.T) {
 			{"Event", rdmacm.Config{Wait: rdmacm.WaitEvent}},
 			{"Poll", rdmacm.Config{Wait: rdmacm.WaitPoll}},
 			{"SharedCQ", rdmacm.Config{SharedCQ: 4096}},
+			{"UnsafeWindows", rdmacm.Config{UnsafeWindows: true}},
 		} {
+			if tc.cfg.UnsafeWindows && kind != "rxe" {
+				continue // the switch is about rxe
+			}
 			t.Run(kind+"/"+tc.name, func(t *testing.T) {
 				addr := device(t, kind)
 				p, err := rdmacm.New(tc.cfg)

@@ -69,23 +69,25 @@ type Conn struct {
 	listener   *Listener // of a request, on iWARP
 	answerOnce sync.Once
 
-	mu       sync.Mutex
-	state    state
-	ird, ord int
-	peerData []byte
-	err      *fabric.ConnError // since stateOver
-	quiet    bool              // Disconnect has begun: no more posts
-	cut      bool              // requests were flushed that the caller waits for
-	hungUp   bool              // rdma_disconnect has been called
-	setup    context.CancelCauseFunc
-	wait     func() bool   // waitStep, made once
-	left     chan struct{} // closed when the peer has ended its side
-	leftOnce sync.Once
-	patience *time.Timer // bounds the wait for the reason of an end
-	mrs      map[*region]struct{}
-	mws      map[*window]struct{}
-	byKey    map[uint32]*region // by local key
-	windows  map[uint32]*window // those bound, by key
+	mu                  sync.Mutex
+	state               state
+	ird, ord            int
+	peerData            []byte
+	err                 *fabric.ConnError // since stateOver
+	quiet               bool              // Disconnect has begun: no more posts
+	cut                 bool              // requests were flushed that the caller waits for
+	hungUp              bool              // rdma_disconnect has been called
+	setup               context.CancelCauseFunc
+	wait                func() bool   // waitStep, made once
+	accepted            bool          // rdma_accept has been called
+	heard               chan struct{} // closed when set-up has ended, late or in time
+	left                chan struct{} // closed when the peer has ended its side
+	leftOnce, heardOnce sync.Once
+	patience            *time.Timer // bounds the wait for the reason of an end
+	mrs                 map[*region]struct{}
+	mws                 map[*window]struct{}
+	byKey               map[uint32]*region // by local key
+	windows             map[uint32]*window // those bound, by key
 
 	sendMu sync.Mutex
 	qp     *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
@@ -105,6 +107,7 @@ type Conn struct {
 	doneAt  int
 	doneN   int
 	passed  uint64 // the furthest send that the device has reported
+	failed  bool   // a send has failed
 	settled bool
 	turn    chan struct{} // wakes a waiter on a shared queue
 	spin    spinner
@@ -152,7 +155,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		p: p, dev: dev, id: id, target: target, passive: passive, attr: attr,
 		ird: attr.InboundReads, ord: attr.OutboundReads,
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
-		left: make(chan struct{}), turn: make(chan struct{}, 1),
+		heard: make(chan struct{}), left: make(chan struct{}), turn: make(chan struct{}, 1),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 		done: make([]fabric.WC, attr.SendDepth+attr.RecvDepth),
 	}
@@ -264,6 +267,7 @@ func (c *Conn) event(ev Event) {
 		if setup != nil {
 			setup(setupEvent{ev})
 		}
+		c.heardOnce.Do(func() { close(c.heard) })
 	}
 }
 
@@ -314,11 +318,27 @@ func (c *Conn) hangUp() {
 	c.mu.Lock()
 	first := !c.hungUp
 	c.hungUp = true
+	accepted := c.accepted
 	c.mu.Unlock()
-	if first && c.up.Load() {
+	if !first {
+		return
+	}
+	if accepted && !c.up.Load() {
+		// The peer may believe in the connection already, and before it has said so
+		// there is nothing to disconnect.
+		select {
+		case <-c.heard:
+		case <-time.After(acceptGrace):
+		}
+	}
+	if c.up.Load() || accepted {
 		c.id.Disconnect()
 	}
 }
+
+// acceptGrace is how long Close waits for the peer's last word in a set-up that
+// this side has given up.
+const acceptGrace = 500 * time.Millisecond
 
 // settle completes what is outstanding as flushed, once the reason of the end is
 // known. queue.mu is held.
@@ -488,6 +508,9 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	err = c.id.use("rdma_accept", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
 		return cgo.Accept(raw, c.param(privateData).raw())
 	})
+	c.mu.Lock()
+	c.accepted = err == nil
+	c.mu.Unlock()
 	return c.finish(ctx, setup, "accepting", err)
 }
 
@@ -619,7 +642,8 @@ func (c *Conn) drain(ctx context.Context) error {
 	idle := func() bool {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
-		c.q.pump(c.q.awaiting())
+		for c.q.pump(c.q.awaiting()) > 0 {
+		}
 		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
 	}
 	for !idle() {

@@ -147,6 +147,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
 	d.withInv = wcWithInv
 	if attr.VendorID == vendorRXE && !d.iwarp {
+		d.windows = d.windows && p.cfg.UnsafeWindows
 		d.withInv = rxeWithInv | wcWithInv
 	}
 	if d.iwarp && attr.VendorID != vendorSIW {

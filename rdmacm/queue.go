@@ -206,7 +206,8 @@ func (q *queue) fail(errno syscall.Errno) {
 	}
 }
 
-// awaiting is what pump needs to be told before somebody parks. mu is held.
+// awaiting is what pump has to be told by somebody who will park when it returns
+// 0. mu is held.
 func (q *queue) awaiting() uint32 {
 	if q.armed {
 		return cgo.Arm | cgo.TakeEvent
@@ -325,6 +326,12 @@ func (c *Conn) completed(wc *cgo.WC) {
 // deliver gives the caller a completion that it asked for, or of a request that
 // failed.
 func (c *Conn) deliver(s *slot) {
+	if s.wc.Status != fabric.WCSuccess {
+		c.failed = true
+	} else if c.failed {
+		// It overtook the one that failed.
+		s.wc.Status = fabric.WCFlushErr
+	}
 	if s.report || s.wc.Status != fabric.WCSuccess {
 		c.push(s.wc)
 	}
@@ -401,8 +408,16 @@ func (c *Conn) advance(flags uint32) bool {
 	if c.doneN > 0 || c.settled {
 		return true
 	}
-	n := c.q.pump(flags)
-	if c.ending.Load() && n == 0 {
+	// What comes need not be for the caller, and only an empty poll arms.
+	for c.q.pump(flags) > 0 {
+		if c.doneN > 0 {
+			return true
+		}
+		if flags != 0 {
+			flags = c.q.awaiting()
+		}
+	}
+	if c.ending.Load() {
 		c.settle()
 	}
 	return c.doneN > 0 || c.settled

@@ -71,6 +71,9 @@ func (s *scene) needWindows(e *Endpoint) {
 		_, err := e.Conn.AllocMW()
 		s.lack("memory windows", err)
 	}
+	if s.cfg.Limits.LooseFence {
+		s.Skip("the provider declares that its windows are no fences")
+	}
 }
 
 const (
