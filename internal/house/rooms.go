@@ -74,6 +74,7 @@ var Rooms = []Room{
 	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "interop", May: []string{"*"}, Third: []string{"*"}},
+	{Path: "tools"},
 }
 
 // testRooms are the rooms that any test may use.

@@ -1,0 +1,294 @@
+// Coverage lists which functions of libibverbs and librdmacm the module offers, and
+// why not the others.
+//
+// What there is it reads from the installed headers, what is offered from the
+// comments of packages ibv and rdmacm: a line that begins with "Implements:" is
+// followed by the prototype of the C function. Why a function is left out stands in
+// this program; it fails for one that it knows nothing about.
+//
+//	coverage [-o FILE] ROOT
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A library is a C library with the header that declares it.
+type library struct {
+	name   string // of pkg-config
+	header string
+	prefix *regexp.Regexp // of its functions
+}
+
+var libraries = []library{
+	{"libibverbs", "infiniband/verbs.h", regexp.MustCompile(`^(ibv_|mult_to_ibv|mbps_to_ibv)`)},
+	{"librdmacm", "rdma/rdma_cma.h", regexp.MustCompile(`^rdma_`)},
+}
+
+// rooms are the packages that offer what C offers.
+var rooms = []string{"ibv", "rdmacm"}
+
+// A group is functions that are left out for one reason.
+type group struct {
+	title  string
+	reason string
+	names  *regexp.Regexp
+}
+
+var groups = []group{
+	{
+		"Datagrams and multicast", "queue pairs are reliable connections",
+		regexp.MustCompile(`_ah$|_ah_from_wc$|_mcast$|_multicast(_ex)?$|^ibv_resolve_eth_l2_from_gid$|^ibv_flow_label_to_udp_sport$|^ibv_wr_set_ud_addr$`),
+	},
+	{"Raw packets: flow steering, TSO", "queue pairs are reliable connections", regexp.MustCompile(`_flow(_|$)|_tso$`)},
+	{"XRC", "one queue pair per connection is what RPC-over-RDMA has", regexp.MustCompile(`xrc|^ibv_get_srq_num$|^ibv_open_qp$`)},
+	{"Tag matching", "RPC-over-RDMA finds the receiver of a message by its XID", regexp.MustCompile(`^ibv_post_srq_ops$|^ibv_create_srq_ex$`)},
+	{"Work queues and RSS", "they are for raw packets", regexp.MustCompile(`_wq$|_wq_recv$|_rwq_`)},
+	{"Device memory", "payload is in the memory of programs", regexp.MustCompile(`_dm(_mr)?$`)},
+	{"Counters", "they count packets of flows", regexp.MustCompile(`_counters`)},
+	{"Thread domains", "the locks that they save are not felt beside a system call", regexp.MustCompile(`_td$|_parent_domain$`)},
+	{"Import and export", "objects are not shared between processes", regexp.MustCompile(`_(un)?import_`)},
+	{
+		"Memory that is not plain", "DMA-BUF, prefetching and null regions serve accelerators and on-demand paging",
+		regexp.MustCompile(`^ibv_reg_dmabuf_mr$|^ibv_advise_mr$|^ibv_alloc_null_mr$`),
+	},
+	{
+		"Other addresses and changes of regions", "a region is at the address of its memory, and a new one takes the place of another",
+		regexp.MustCompile(`^ibv_reg_mr_iova2?$|^ibv_rereg_mr$`),
+	},
+	{
+		"Extended completion queues", "they take a call for each field of a completion; here one call of C takes a batch",
+		regexp.MustCompile(`_poll$|^ibv_wc_read_|^ibv_cq_ex_to_cq$|^ibv_create_cq_ex$|^ibv_modify_cq$`),
+	},
+	{
+		"Extended posting", "it takes a call for each part of a work request; here one call of C posts a list",
+		regexp.MustCompile(`^ibv_wr_|^ibv_qp_to_qp_ex$|_create_qp_ex$`),
+	},
+	{
+		"Extended queries", "nothing in them concerns reliable connections",
+		regexp.MustCompile(`^ibv_query_device_ex$|^ibv_query_rt_values_ex$|^ibv_query_qp_data_in_order$|^ibv_is_qpt_supported$`),
+	},
+	{"Single rows of tables", "`ibv.Context.GIDTable` has all rows", regexp.MustCompile(`^ibv_query_gid_ex$|^ibv_get_pkey_index$`)},
+	{"Rates", "limiting them is left to the fabric", regexp.MustCompile(`_rate(_|$)|_ibv_rate$`)},
+	{"Enhanced connection establishment", "it negotiates options of one vendor's adapters", regexp.MustCompile(`_ece$`)},
+	{
+		"Blocking helpers of librdmacm", "they wait in the library, without a context; addresses are resolved by package net",
+		regexp.MustCompile(`^rdma_create_ep$|^rdma_destroy_ep$|^rdma_get_request$|^rdma_(get|free)addrinfo$`),
+	},
+	{
+		"Queue pairs of librdmacm", "`rdmacm` makes and destroys the queue pair of a connection by itself",
+		regexp.MustCompile(`^rdma_(create|destroy)_qp$`),
+	},
+	{
+		"Connecting by hand with librdmacm", "librdmacm moves the queue pair by itself",
+		regexp.MustCompile(`^rdma_init_qp_attr$|^rdma_establish$|^rdma_notify$`),
+	},
+	{"Devices of librdmacm", "`ibv.Devices` lists them", regexp.MustCompile(`^rdma_(get|free)_devices$`)},
+	{"Static linking", "an internal of the library's build", regexp.MustCompile(`^ibv_static_providers$`)},
+}
+
+func main() {
+	out := flag.String("o", "", "write to this `file` instead of the standard output")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	text, err := report(flag.Arg(0))
+	if err == nil && *out != "" {
+		err = os.WriteFile(*out, []byte(text), 0o666)
+	} else if err == nil {
+		fmt.Print(text)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "coverage:", err)
+		os.Exit(1)
+	}
+}
+
+// report writes the document for the tree at root and the installed headers.
+func report(root string) (string, error) {
+	offered, err := implemented(root)
+	if err != nil {
+		return "", err
+	}
+	var declared []string
+	var versions []string
+	for _, lib := range libraries {
+		version, names, err := lib.functions()
+		if err != nil {
+			return "", err
+		}
+		versions = append(versions, lib.name+" "+version)
+		declared = append(declared, names...)
+	}
+	return document(versions, declared, offered)
+}
+
+// document writes the document.
+func document(versions, declared []string, offered map[string][]string) (string, error) {
+	var b strings.Builder
+	var rest []string
+	for _, name := range declared {
+		if offered[name] == nil {
+			rest = append(rest, name)
+		}
+	}
+	for name := range maps.Keys(offered) {
+		if !slices.Contains(declared, name) {
+			return "", fmt.Errorf("%s implements %s, which no header declares", offered[name], name)
+		}
+	}
+	fmt.Fprintf(&b, "# What of rdma-core's interface is covered\n\n")
+	fmt.Fprintf(&b, "Written by `scripts/coverage` from the headers of %s, and from the `Implements:` lines of the packages.\n\n", strings.Join(versions, " and "))
+	fmt.Fprintf(&b, "%d of %d functions are covered. The others are left out on purpose: the module is a transport over reliable connections.\n\n", len(declared)-len(rest), len(declared))
+	fmt.Fprintf(&b, "## Covered\n\n| C | Go |\n|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(offered)) {
+		fmt.Fprintf(&b, "| `%s` | `%s` |\n", name, strings.Join(offered[name], "`, `"))
+	}
+	fmt.Fprintf(&b, "\n## Left out\n\n| what | why | functions |\n|---|---|---|\n")
+	left := make(map[string][]string)
+	for _, name := range rest {
+		i := slices.IndexFunc(groups, func(g group) bool { return g.names.MatchString(name) })
+		if i < 0 {
+			return "", fmt.Errorf("%s is not offered, and has no reason", name)
+		}
+		left[groups[i].title] = append(left[groups[i].title], name)
+	}
+	for _, g := range groups {
+		if names := left[g.title]; names != nil {
+			fmt.Fprintf(&b, "| %s | %s | `%s` |\n", g.title, g.reason, strings.Join(names, "` `"))
+		}
+	}
+	return b.String(), nil
+}
+
+// implemented finds which Go names offer which C functions.
+func implemented(root string) (map[string][]string, error) {
+	offered := make(map[string][]string)
+	for _, room := range rooms {
+		files, err := filepath.Glob(filepath.Join(root, room, "*.go"))
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			for _, decl := range f.Decls {
+				d, ok := decl.(*ast.FuncDecl)
+				if !ok || d.Doc == nil {
+					continue
+				}
+				for line := range strings.Lines(d.Doc.Text()) {
+					prototype, ok := strings.CutPrefix(line, "Implements:")
+					if !ok {
+						continue
+					}
+					m := function.FindStringSubmatch(prototype)
+					if m == nil {
+						return nil, fmt.Errorf("%s: %s: no prototype in %q", file, d.Name.Name, line)
+					}
+					goName := room + "." + qualified(d)
+					if !slices.Contains(offered[m[1]], goName) {
+						offered[m[1]] = append(offered[m[1]], goName)
+					}
+				}
+			}
+		}
+	}
+	for _, names := range offered {
+		slices.Sort(names)
+	}
+	return offered, nil
+}
+
+// qualified is the name of a function or method.
+func qualified(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return d.Name.Name
+	}
+	t := d.Recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	if id, ok := t.(*ast.Ident); ok {
+		return id.Name + "." + d.Name.Name
+	}
+	return d.Name.Name
+}
+
+// function matches a name before its parameters.
+var function = regexp.MustCompile(`\b([a-z][a-z0-9_]*)\s*\(`)
+
+// functions lists what the installed header declares, and which version it is of.
+func (lib *library) functions() (version string, names []string, err error) {
+	out, err := exec.Command("pkg-config", "--modversion", lib.name).Output()
+	if err != nil {
+		return "", nil, fmt.Errorf("pkg-config knows no %s: %w", lib.name, fs.ErrNotExist)
+	}
+	version = strings.TrimSpace(string(out))
+	dir, err := exec.Command("pkg-config", "--variable=includedir", lib.name).Output()
+	if err != nil {
+		return "", nil, err
+	}
+	src, err := os.ReadFile(filepath.Join(cmp.Or(strings.TrimSpace(string(dir)), "/usr/include"), lib.header))
+	if err != nil {
+		return "", nil, err
+	}
+	return version, declarations(string(src), lib.prefix), nil
+}
+
+var (
+	noise     = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	cplusplus = regexp.MustCompile(`(?s)#ifdef __cplusplus\n.*?\n#endif`)
+	directive = regexp.MustCompile(`(?m)^[ \t]*#(?:[^\n]*\\\n)*[^\n]*`)
+)
+
+// declarations lists the functions of a header, in its order: what looks like one
+// outside of all braces and parentheses.
+func declarations(src string, prefix *regexp.Regexp) (names []string) {
+	src = noise.ReplaceAllString(src, " ")
+	src = cplusplus.ReplaceAllString(src, "")
+	src = directive.ReplaceAllString(src, "")
+	depth := 0
+	word := func(c byte) bool {
+		return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	}
+	for i := 0; i < len(src); i++ {
+		switch src[i] {
+		case '{', '(':
+			if src[i] == '(' && depth == 0 {
+				end := len(strings.TrimRight(src[:i], " \t\n"))
+				start := end
+				for start > 0 && word(src[start-1]) {
+					start--
+				}
+				if name := src[start:end]; prefix.MatchString(name) && !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+			depth++
+		case '}', ')':
+			depth--
+		}
+	}
+	return names
+}
