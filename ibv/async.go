@@ -49,9 +49,7 @@ func (t EventType) String() string {
 
 // Text is the event in words.
 //
-// Implements:
-//
-//	const char *ibv_event_type_str(enum ibv_event_type event)
+// Implements: const char *ibv_event_type_str(enum ibv_event_type event)
 func (t EventType) Text() string { return cgo.EventTypeString(int32(t)) }
 
 // An AsyncEvent is something that happened to a device or to one of its objects.
@@ -84,10 +82,8 @@ func (e AsyncEvent) String() string {
 // was opened, and acknowledged here: closing an object never waits for somebody to
 // have looked at its events.
 //
-// Implements:
-//
-//	int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
-//	void ibv_ack_async_event(struct ibv_async_event *event)
+// Implements: int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+// Implements: void ibv_ack_async_event(struct ibv_async_event *event)
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const call = "ibv_get_async_event"
 	w, err := c.asyncWatch(call)

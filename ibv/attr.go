@@ -107,9 +107,7 @@ func (a *DeviceAttr) SendWithInvalidate() bool { return a.CapFlags&DeviceMemMgtE
 
 // Query asks what the device can do.
 //
-// Implements:
-//
-//	int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
+// Implements: int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
 func (c *Context) Query() (DeviceAttr, error) {
 	const call = "ibv_query_device"
 	if err := c.enter(call); err != nil {
@@ -159,9 +157,7 @@ const (
 
 // String is the library's description.
 //
-// Implements:
-//
-//	const char *ibv_port_state_str(enum ibv_port_state port_state)
+// Implements: const char *ibv_port_state_str(enum ibv_port_state port_state)
 func (s PortState) String() string { return cgo.PortStateString(int32(s)) }
 
 // An MTU is the most data of a packet, see enum ibv_mtu.
@@ -230,9 +226,7 @@ type PortAttr struct {
 
 // QueryPort asks about a port; they are numbered from 1.
 //
-// Implements:
-//
-//	int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr)
+// Implements: int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr)
 func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 	if err := c.enter("ibv_query_port"); err != nil {
 		return PortAttr{}, err
@@ -259,9 +253,7 @@ func (c *Context) queryPort(port uint8) (PortAttr, error) {
 
 // QueryPkey asks for a partition key of a port.
 //
-// Implements:
-//
-//	int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
+// Implements: int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 	const call = "ibv_query_pkey"
 	if err := c.enter(call); err != nil {
@@ -311,10 +303,8 @@ type GIDEntry struct {
 
 // GIDTable lists the GIDs of all ports.
 //
-// Implements:
-//
-//	ssize_t ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags)
-//	int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
+// Implements: ssize_t ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags)
+// Implements: int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
 func (c *Context) GIDTable() ([]GIDEntry, error) {
 	const call = "ibv_query_gid_table"
 	if err := c.enter(call); err != nil {

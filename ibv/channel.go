@@ -25,9 +25,7 @@ type CompChannel struct {
 
 // CreateCompChannel makes a channel whose descriptor is in Go's poller.
 //
-// Implements:
-//
-//	struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+// Implements: struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err := c.enter("ibv_create_comp_channel"); err != nil {
 		return nil, err
@@ -75,10 +73,8 @@ func (ch *CompChannel) Wake() { ch.w.fd.Wake() }
 // of, which has to be armed anew for another. The event is acknowledged without
 // the caller's doing.
 //
-// Implements:
-//
-//	int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
-//	void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+// Implements: int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+// Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	var cq *CQ
 	var failed syscall.Errno
@@ -117,9 +113,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 
 // Close ends Await and GetEvent, and destroys the channel.
 //
-// Implements:
-//
-//	int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+// Implements: int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 func (ch *CompChannel) Close() error {
 	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
 		ch.w.fd.Close() // and wait until nobody is in the library

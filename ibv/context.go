@@ -35,9 +35,7 @@ type Context struct {
 // Open opens the device of that name. An unknown name is a [*NoDeviceError] that
 // lists the names that there are.
 //
-// Implements:
-//
-//	struct ibv_context *ibv_open_device(struct ibv_device *device)
+// Implements: struct ibv_context *ibv_open_device(struct ibv_device *device)
 func Open(name string) (*Context, error) {
 	var c *Context
 	var names []string
@@ -114,9 +112,7 @@ func (c *Context) Info() DeviceInfo { return c.info }
 // Close closes the device and ends AsyncEvent. Before that everything that was
 // made of the Context has to be closed.
 //
-// Implements:
-//
-//	int ibv_close_device(struct ibv_context *context)
+// Implements: int ibv_close_device(struct ibv_context *context)
 func (c *Context) Close() error {
 	return c.end("ibv_close_device", func() syscall.Errno {
 		c.asyncMu.Lock()

@@ -40,9 +40,7 @@ const (
 // ch, which may be nil; the device signals them on the completion vector of that
 // number, see [Context.NumCompVectors].
 //
-// Implements:
-//
-//	struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
+// Implements: struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
 func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	const call = "ibv_create_cq"
 	var rawCh *cgo.CompChannel
@@ -75,9 +73,7 @@ func (cq *CQ) Raw() *cgo.CQ { return cq.raw }
 // Poll takes up to len(wcs) completions and returns how many there were. It does
 // not wait.
 //
-// Implements:
-//
-//	int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+// Implements: int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 func (cq *CQ) Poll(wcs []WC) (int, error) {
 	const call = "ibv_poll_cq"
 	if err := cq.enter(call); err != nil {
@@ -121,9 +117,7 @@ func userFlags(f WCFlags) WCFlags {
 // next that is solicited or an error. Poll afterwards: what completed before has
 // raised no event.
 //
-// Implements:
-//
-//	int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+// Implements: int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 func (cq *CQ) Arm(solicitedOnly bool) error {
 	const call = "ibv_req_notify_cq"
 	if err := cq.enter(call); err != nil {
@@ -138,9 +132,7 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 
 // Resize makes the queue hold at least cqe completions. Not all devices can.
 //
-// Implements:
-//
-//	int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+// Implements: int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 func (cq *CQ) Resize(cqe int) error {
 	const call = "ibv_resize_cq"
 	cq.alone() // Size reads what the call writes
@@ -168,9 +160,7 @@ func (cq *CQ) Size() int {
 // library hears of them in bulk, at the latest from Close, which would wait for
 // events that never are acknowledged.
 //
-// Implements:
-//
-//	void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+// Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 func (cq *CQ) AckEvents(n uint32) { cq.count(n) }
 
 // count notes n events as taken and reports whether the queue is to live on.
@@ -195,9 +185,7 @@ func (cq *CQ) become(s cqState) {
 
 // Close acknowledges the events that were taken, and destroys the queue.
 //
-// Implements:
-//
-//	int ibv_destroy_cq(struct ibv_cq *cq)
+// Implements: int ibv_destroy_cq(struct ibv_cq *cq)
 func (cq *CQ) Close() error {
 	return cq.end("ibv_destroy_cq", func() syscall.Errno {
 		cq.ctx.turnover.RLock()

@@ -38,9 +38,7 @@ const (
 
 // String is the library's description.
 //
-// Implements:
-//
-//	const char *ibv_node_type_str(enum ibv_node_type node_type)
+// Implements: const char *ibv_node_type_str(enum ibv_node_type node_type)
 func (t NodeType) String() string { return cgo.NodeTypeString(int32(t)) }
 
 // A Transport is the protocol family of a device, see enum ibv_transport_type.
@@ -91,13 +89,11 @@ func infoOf(d *cgo.Device) DeviceInfo {
 // Devices lists the devices that can be opened. When there are none, the error is
 // a [*NoDeviceError].
 //
-// Implements:
-//
-//	struct ibv_device **ibv_get_device_list(int *num_devices)
-//	void ibv_free_device_list(struct ibv_device **list)
-//	const char *ibv_get_device_name(struct ibv_device *device)
-//	__be64 ibv_get_device_guid(struct ibv_device *device)
-//	int ibv_get_device_index(struct ibv_device *device)
+// Implements: struct ibv_device **ibv_get_device_list(int *num_devices)
+// Implements: void ibv_free_device_list(struct ibv_device **list)
+// Implements: const char *ibv_get_device_name(struct ibv_device *device)
+// Implements: __be64 ibv_get_device_guid(struct ibv_device *device)
+// Implements: int ibv_get_device_index(struct ibv_device *device)
 func Devices() ([]DeviceInfo, error) {
 	var infos []DeviceInfo
 	if err := eachDevice(func(d *cgo.Device) bool { infos = append(infos, infoOf(d)); return true }); err != nil {

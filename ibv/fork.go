@@ -37,9 +37,7 @@ func (s ForkStatus) String() string {
 // What ForkInit costs the child: memory that is registered when it starts is
 // missing there, in whole pages.
 //
-// Implements:
-//
-//	int ibv_fork_init(void)
+// Implements: int ibv_fork_init(void)
 func ForkInit() error {
 	if errno := cgo.ForkInit(); errno != 0 {
 		return &Error{Call: "ibv_fork_init", Err: errno}
@@ -49,7 +47,5 @@ func ForkInit() error {
 
 // IsForkInitialized says what a fork does to registered memory, see [ForkInit].
 //
-// Implements:
-//
-//	enum ibv_fork_status ibv_is_fork_initialized(void)
+// Implements: enum ibv_fork_status ibv_is_fork_initialized(void)
 func IsForkInitialized() ForkStatus { return ForkStatus(cgo.IsForkInitialized()) }

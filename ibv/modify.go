@@ -226,9 +226,7 @@ func modifyError(device string, transport Transport, from, to QPState, mask Attr
 // steps: to QPSInit, to QPSRTR with the peer's address and number, to QPSRTS. An
 // invalid step is a [*ModifyError], which says what is missing.
 //
-// Implements:
-//
-//	int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
+// Implements: int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
 func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 	const call = "ibv_modify_qp"
 	if err := qp.enter(call); err != nil {
@@ -259,9 +257,7 @@ func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 
 // Query asks for those fields that are in mask; a device may fill in others, too.
 //
-// Implements:
-//
-//	int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr)
+// Implements: int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr)
 func (qp *QP) Query(mask AttrMask) (QPAttr, error) {
 	const call = "ibv_query_qp"
 	if err := qp.enter(call); err != nil {

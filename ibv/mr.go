@@ -49,9 +49,7 @@ type MR struct {
 // the pages, counts them against the limit of locked memory, see [MemlockError],
 // and keeps them when the process forks, see [ForkInit].
 //
-// Implements:
-//
-//	struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+// Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	const call = "ibv_reg_mr"
 	if err := pd.enter(call); err != nil {
@@ -91,9 +89,7 @@ func (mr *MR) Addr() uint64 { return addrOf(mr.buf) }
 // Close takes the memory away from the device, which must not be using it. It
 // fails with a [*BusyError] while a memory window is bound to the region.
 //
-// Implements:
-//
-//	int ibv_dereg_mr(struct ibv_mr *mr)
+// Implements: int ibv_dereg_mr(struct ibv_mr *mr)
 func (mr *MR) Close() error {
 	return mr.end("ibv_dereg_mr", func() syscall.Errno {
 		errno := cgo.DeregMR(mr.raw)

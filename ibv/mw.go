@@ -51,9 +51,7 @@ type MW struct {
 
 // AllocMW makes a window, not bound to anything.
 //
-// Implements:
-//
-//	struct ibv_mw *ibv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+// Implements: struct ibv_mw *ibv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 func (pd *PD) AllocMW(typ MWType) (*MW, error) {
 	const call = "ibv_alloc_mw"
 	if err := pd.enter(call); err != nil {
@@ -88,9 +86,7 @@ func (mw *MW) RKey() uint32 {
 
 // NextRKey is the key that the next bind gives the window.
 //
-// Implements:
-//
-//	uint32_t ibv_inc_rkey(uint32_t rkey)
+// Implements: uint32_t ibv_inc_rkey(uint32_t rkey)
 func (mw *MW) NextRKey() uint32 { return cgo.IncRKey(mw.RKey()) }
 
 // SetRKey notes the key that the window has: after a bind that was posted by other
@@ -117,9 +113,7 @@ func (mw *MW) setKey(rkey uint32) {
 
 // Close destroys the window and with it the peer's access.
 //
-// Implements:
-//
-//	int ibv_dealloc_mw(struct ibv_mw *mw)
+// Implements: int ibv_dealloc_mw(struct ibv_mw *mw)
 func (mw *MW) Close() error {
 	return mw.end("ibv_dealloc_mw", func() syscall.Errno { return cgo.DeallocMW(mw.raw) })
 }

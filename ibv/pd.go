@@ -18,9 +18,7 @@ type PD struct {
 
 // AllocPD makes a protection domain.
 //
-// Implements:
-//
-//	struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+// Implements: struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 func (c *Context) AllocPD() (*PD, error) {
 	const call = "ibv_alloc_pd"
 	if err := c.enter(call); err != nil {
@@ -44,9 +42,7 @@ func (pd *PD) Context() *Context { return pd.ctx }
 
 // Close destroys the domain.
 //
-// Implements:
-//
-//	int ibv_dealloc_pd(struct ibv_pd *pd)
+// Implements: int ibv_dealloc_pd(struct ibv_pd *pd)
 func (pd *PD) Close() error {
 	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return cgo.DeallocPD(pd.raw) })
 }

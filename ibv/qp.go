@@ -66,9 +66,7 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 // the device gave, which may be more than was asked for; asking for more than
 // it has is an error.
 //
-// Implements:
-//
-//	struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
+// Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	const call = "ibv_create_qp"
 	parents, err := attr.parents(pd)
@@ -137,9 +135,7 @@ func (qp *QP) Cap() QPCap { return qp.cap }
 // that of a later one; inline data is free at once. Nothing waits here: an error
 // of the operation is in its completion.
 //
-// Implements:
-//
-//	int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+// Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 func (qp *QP) PostSend(wrs []SendWR) error {
 	const call = "ibv_post_send"
 	if err := qp.enter(call); err != nil {
@@ -156,9 +152,7 @@ func (qp *QP) PostSend(wrs []SendWR) error {
 // PostRecv posts a list of receives, likewise. A queue pair with an SRQ has no
 // receive queue of its own.
 //
-// Implements:
-//
-//	int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+// Implements: int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 func (qp *QP) PostRecv(wrs []RecvWR) error {
 	const call = "ibv_post_recv"
 	if err := qp.enter(call); err != nil {
@@ -176,9 +170,7 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 // afterwards. An empty Buf unbinds; the region is asked for even then, because
 // not every provider can do without.
 //
-// Implements:
-//
-//	int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
+// Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
 func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	const call = "ibv_bind_mw"
 	if b.MW == nil || b.MR == nil {
@@ -204,9 +196,7 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 // Close destroys the queue pair. What was posted and not completed ends without a
 // completion.
 //
-// Implements:
-//
-//	int ibv_destroy_qp(struct ibv_qp *qp)
+// Implements: int ibv_destroy_qp(struct ibv_qp *qp)
 func (qp *QP) Close() error {
 	return qp.end("ibv_destroy_qp", func() (errno syscall.Errno) {
 		qp.ctx.turnover.RLock()

@@ -41,9 +41,7 @@ type SRQ struct {
 // CreateSRQ makes a shared receive queue; Attr tells what the device gave. Its
 // limit is not set here but with Modify, once receives have been posted.
 //
-// Implements:
-//
-//	struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr)
+// Implements: struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr)
 func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	const call = "ibv_create_srq"
 	if err := pd.enter(call); err != nil {
@@ -72,9 +70,7 @@ func (srq *SRQ) Attr() SRQAttr { return srq.attr }
 // [*PostError]. The buffers belong to the device until the completions have been
 // polled.
 //
-// Implements:
-//
-//	int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr)
+// Implements: int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr)
 func (srq *SRQ) PostRecv(wrs []RecvWR) error {
 	const call = "ibv_post_srq_recv"
 	if err := srq.enter(call); err != nil {
@@ -91,9 +87,7 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) error {
 // Modify changes the size or the limit. The limit holds for one event, which comes
 // through [Context.AsyncEvent].
 //
-// Implements:
-//
-//	int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr, int srq_attr_mask)
+// Implements: int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr, int srq_attr_mask)
 func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	const call = "ibv_modify_srq"
 	if err := srq.enter(call); err != nil {
@@ -109,9 +103,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 
 // Query asks for size and limit. A limit that has raised its event is 0.
 //
-// Implements:
-//
-//	int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr)
+// Implements: int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr)
 func (srq *SRQ) Query() (SRQAttr, error) {
 	const call = "ibv_query_srq"
 	if err := srq.enter(call); err != nil {
@@ -127,9 +119,7 @@ func (srq *SRQ) Query() (SRQAttr, error) {
 
 // Close destroys the queue. Its receives end without completions.
 //
-// Implements:
-//
-//	int ibv_destroy_srq(struct ibv_srq *srq)
+// Implements: int ibv_destroy_srq(struct ibv_srq *srq)
 func (srq *SRQ) Close() error {
 	return srq.end("ibv_destroy_srq", func() syscall.Errno {
 		srq.ctx.turnover.RLock()

@@ -54,9 +54,7 @@ func (s WCStatus) String() string { return name(wcStatusNames, int32(s), "ibv_wc
 
 // Text is the status in words.
 //
-// Implements:
-//
-//	const char *ibv_wc_status_str(enum ibv_wc_status status)
+// Implements: const char *ibv_wc_status_str(enum ibv_wc_status status)
 func (s WCStatus) Text() string { return cgo.WCStatusString(int32(s)) }
 
 // A WCOpcode is what was completed, see ibv_poll_cq(3).
