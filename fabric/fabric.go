@@ -28,7 +28,8 @@
 // request itself and its SGL slice are the caller's again when Post returns.
 // Memory that a peer may reach belongs to the window or region that exposes it
 // until that has been invalidated or deregistered: both are fences, after
-// which no byte of it is read or written on the peer's behalf.
+// which no byte of it is read or written on the peer's behalf, unless
+// Capabilities say WeakRevocation.
 package fabric
 
 import (
@@ -97,6 +98,12 @@ type Capabilities struct {
 	// LocalDMA: an SGE with LKey LocalDMAKey may name any memory of the
 	// process, registered or not.
 	LocalDMA bool
+
+	// WeakRevocation: invalidation, and closing a region or window, stop every
+	// access that begins afterwards, but the part of one that is being placed
+	// or fetched at that moment may still finish. Only the end of the Conn is a
+	// fence then. Kernel siw works like that, and so do the windows of rxe.
+	WeakRevocation bool
 
 	InboundReads  int // IRD in force
 	OutboundReads int // ORD in force

@@ -53,15 +53,21 @@ func (ch *EventChannel) demux() {
 	defer close(ch.done)
 	var e cgo.CMEvent
 	take := func() bool {
-		for {
+		// An event that the library could not make sense of is passed over: the
+		// poller would not call again for those behind it.
+		for bad := 0; bad < maxBad; {
 			switch errno := cgo.GetCMEvent(ch.raw, &e); errno {
 			case 0:
 				ch.dispatch(&e)
-			case syscall.EINTR:
-			default: // EAGAIN: there is none
+				bad = 0
+			case syscall.EAGAIN:
 				return false
+			case syscall.EINTR:
+			default:
+				bad++
 			}
 		}
+		return false
 	}
 	for {
 		if err := ch.fd.Await(take); !errors.Is(err, pollfd.ErrWoken) {
@@ -69,6 +75,9 @@ func (ch *EventChannel) demux() {
 		}
 	}
 }
+
+// maxBad is how many failures in a row mean that the channel itself has failed.
+const maxBad = 64
 
 func (ch *EventChannel) dispatch(e *cgo.CMEvent) {
 	ev := Event{

@@ -15,11 +15,11 @@ import (
 var limits = map[string]fabrictest.Limits{ // immutable
 	"rxe": {
 		Shortage: fabrictest.ShortageWaits, PaddedPrivateData: true, CoarseStatus: true,
-		LooseWindows: true, LooseFence: true, LooseInvalidation: true,
+		LooseWindows: true, LooseInvalidation: true,
 	},
 	"siw": {
-		Shortage: fabrictest.ShortageEnds, PaddedPrivateData: true, LocalCompletion: true, CoarseStatus: true,
-		ClientFirst: true, CoarseEnd: true, LateReads: true,
+		Shortage: fabrictest.ShortageEnds, LocalCompletion: true, CoarseStatus: true,
+		ClientFirst: true, CoarseEnd: true, LateReads: true, LooseReads: true,
 	},
 }
 

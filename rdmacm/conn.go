@@ -366,6 +366,7 @@ func (c *Conn) settle() {
 			continue
 		}
 		c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
+		c.failed = true
 		c.cutShort(s)
 	}
 	c.send.head.Store(c.send.tail)
@@ -529,11 +530,6 @@ func (c *Conn) Reject(privateData []byte) error {
 	if _, err := c.begin(context.Background(), true, "Reject"); err != nil {
 		return err
 	}
-	if len(privateData) == 0 && c.dev.iwarp {
-		// siw sends the rejection and closes, and takes an end of the stream right
-		// behind a frame without private data for a broken connection.
-		privateData = []byte{0}
-	}
 	err := c.id.Reject(privateData)
 	c.mu.Lock()
 	c.setup(nil)
@@ -552,11 +548,11 @@ func (c *Conn) answered() {
 }
 
 // Private data that fits into a connection request of InfiniBand's connection
-// manager beside the addresses, and into an MPA frame beside IRD and ORD. siw takes
-// 256 bytes in all.
+// manager beside the addresses, and into an MPA frame beside IRD and ORD: siw counts
+// both together in a byte.
 const (
 	maxPrivateDataIB    = 56
-	maxPrivateDataIWARP = 252
+	maxPrivateDataIWARP = 251
 )
 
 func (c *Conn) maxPrivateData() int {
@@ -586,7 +582,7 @@ func (c *Conn) Capabilities() fabric.Capabilities {
 	defer c.mu.Unlock()
 	caps := fabric.Capabilities{
 		MaxSendSGE: int(c.cap.MaxSendSGE), MaxReadSGE: 1, MaxMessage: uint64(c.dev.maxMsg), MaxPrivateData: c.maxPrivateData(),
-		MemoryWindows: c.dev.windows, RemoteInvalidate: c.dev.sendInv,
+		MemoryWindows: c.dev.windows, RemoteInvalidate: c.dev.sendInv, WeakRevocation: c.dev.weak,
 		InboundReads: c.ird, OutboundReads: c.ord,
 	}
 	if !c.dev.iwarp {

@@ -101,6 +101,7 @@ type device struct {
 	attr     cgo.DeviceAttr
 	maxMsg   uint32
 	windows  bool
+	weak     bool // taking memory back does not stop an access under way
 	sendInv  bool
 	withInv  uint32     // the flag of a completion that invalidated a window
 	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
@@ -150,6 +151,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 		d.windows = d.windows && p.cfg.UnsafeWindows
 		d.withInv = rxeWithInv | wcWithInv
 	}
+	d.weak = d.iwarp && attr.VendorID == vendorSIW || d.windows && attr.VendorID == vendorRXE
 	if d.iwarp && attr.VendorID != vendorSIW {
 		// A Read response is a tagged message: adapters hold it against the
 		// rights of the peer (RFC 5040 section 4.4). siw does not.

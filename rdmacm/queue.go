@@ -316,8 +316,12 @@ func (c *Conn) completed(wc *cgo.WC) {
 		if !s.done && (s.signaled || head == c.passed) {
 			break
 		}
-		if s.done {
+		switch {
+		case s.done:
 			c.deliver(s)
+		case c.failed:
+			// Some devices flush in silence what is not signaled.
+			c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
 		}
 	}
 	c.send.head.Store(head)

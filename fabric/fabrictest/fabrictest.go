@@ -100,9 +100,9 @@ type Limits struct {
 	// all of the region beneath (rxe of Linux 6.1).
 	LooseWindows bool
 
-	// LooseFence: an access that is under way goes on when its window is
-	// invalidated or closed (rxe).
-	LooseFence bool
+	// LooseReads: a Read needs no right, only a region of the connection (siw of
+	// Linux 6.1).
+	LooseReads bool
 
 	// LooseInvalidation: a Send with Invalidate of what is not open does not
 	// fail for its sender, and one of another connection's window is carried out
