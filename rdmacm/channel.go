@@ -56,9 +56,9 @@ func (ch *EventChannel) demux() {
 		// An event that the library could not make sense of is passed over: the
 		// poller would not call again for those behind it.
 		for bad := 0; bad < maxBad; {
-			switch errno := cgo.GetCMEvent(ch.raw, &e); errno {
+			switch deliver, errno := ch.next(&e); errno {
 			case 0:
-				ch.dispatch(&e)
+				deliver()
 				bad = 0
 			case syscall.EAGAIN:
 				return false
@@ -79,7 +79,14 @@ func (ch *EventChannel) demux() {
 // maxBad is how many failures in a row mean that the channel itself has failed.
 const maxBad = 64
 
-func (ch *EventChannel) dispatch(e *cgo.CMEvent) {
+// next takes an event and finds out whose it is, in one step for Migrate: an event
+// that the library has given away is known to be somebody's.
+func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if errno := cgo.GetCMEvent(ch.raw, e); errno != 0 {
+		return nil, errno
+	}
 	ev := Event{
 		Type: EventType(e.Type), Status: int(e.Status),
 		ResponderResources: int(e.ResponderResources), InitiatorDepth: int(e.InitiatorDepth),
@@ -87,22 +94,23 @@ func (ch *EventChannel) dispatch(e *cgo.CMEvent) {
 	if e.PrivateDataLen > 0 {
 		ev.PrivateData = append([]byte(nil), e.PrivateData[:e.PrivateDataLen]...)
 	}
-	ch.mu.Lock()
 	id := ch.ids[e.Context]
-	var child *ID
-	if ev.Type == EventConnectRequest {
-		child = ch.adopt(cgo.IDOf(e))
-		child.request = ev
+	if ev.Type != EventConnectRequest {
+		return func() {
+			if id != nil {
+				id.deliver(ev)
+			}
+		}, 0
 	}
-	ch.mu.Unlock()
-	switch {
-	case child != nil && (id == nil || !id.requested(child)):
-		// The listener has been closed.
-		child.Reject(nil)
-		child.Close()
-	case child == nil && id != nil:
-		id.deliver(ev)
-	}
+	child := ch.adopt(cgo.IDOf(e))
+	child.request = ev
+	return func() {
+		if id == nil || !id.requested(child) {
+			// The listener has been closed.
+			child.Reject(nil)
+			child.Close()
+		}
+	}, 0
 }
 
 // adopt makes the Go side of an ID of librdmacm. mu is held.

@@ -638,7 +638,7 @@ func (c *Conn) drain(ctx context.Context) error {
 	idle := func() bool {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
-		for c.q.pump(c.q.awaiting()) > 0 {
+		for c.q.pump(c.q.awaiting(c)) > 0 {
 		}
 		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 // device returns an address of an RDMA device of the kind "rxe" or "siw", as
 // scripts/vm and scripts/rdma set them up.

@@ -23,6 +23,7 @@ type queue struct {
 	cq     *ibv.CQ
 	shared bool
 	room   int // shared: completions not promised to a connection; guarded by dev.mu
+	users  int // shared: connections that it is promised to; guarded by dev.mu
 
 	mu      sync.Mutex
 	closed  bool
@@ -59,6 +60,7 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	for _, q := range d.queues {
 		if q.room >= need {
 			q.room -= need
+			q.users++
 			return q, nil
 		}
 	}
@@ -68,7 +70,7 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 		return nil, err
 	}
 	q.shared, q.conns, q.waiting = true, make(map[uint32]*Conn), make(map[*Conn]struct{})
-	q.room = entries - need
+	q.room, q.users = entries-need, 1
 	d.queues = append(d.queues, q)
 	return q, nil
 }
@@ -99,40 +101,44 @@ func (q *queue) join(c *Conn) {
 // is gone; so are completions that were not polled.
 func (q *queue) leave(c *Conn) {
 	q.mu.Lock()
-	c.settled = true
-	c.doneN = 0
-	c.send.head.Store(c.sendTail())
-	c.recvMu.Lock()
-	c.recv.head.Store(c.recv.tail)
-	c.recvMu.Unlock()
+	// The device may give the number of the queue pair to another one now: what is
+	// left of this one must not be in the queue then.
+	for q.pump(0) > 0 {
+	}
 	if q.shared {
 		for num, other := range q.conns {
 			if other == c {
 				delete(q.conns, num)
 			}
 		}
-		q.mu.Unlock()
+	}
+	c.settled = true
+	c.doneN = 0
+	c.send.head.Store(c.sendTail())
+	c.recvMu.Lock()
+	c.recv.head.Store(c.recv.tail)
+	c.recvMu.Unlock()
+	q.mu.Unlock()
+	if q.shared {
 		q.wake(c)
 		q.dev.mu.Lock()
 		q.room += c.attr.SendDepth + c.attr.RecvDepth + 1
-		q.mu.Lock()
-		last := len(q.conns) == 0
+		q.users--
+		last := q.users == 0
 		if last {
 			q.dev.queues = without(q.dev.queues, q)
 		}
-		q.mu.Unlock()
 		q.dev.mu.Unlock()
 		if !last {
 			return
 		}
-		q.mu.Lock()
 	}
+	q.mu.Lock()
 	q.closed = true
 	q.ackEvents()
 	q.mu.Unlock()
-	// The channel's descriptor first: it unblocks whoever is parked on it.
-	q.ch.Wake()
 	q.cq.Close()
+	// Unblocks whoever is parked on it.
 	q.ch.Close()
 }
 
@@ -185,8 +191,12 @@ func (q *queue) pump(flags uint32) int {
 			}
 		}
 		c.completed(wc)
-		if q.shared && c != q.leader {
+		switch {
+		case !q.shared:
+		case c != q.leader:
 			q.nudge(c)
+		case flags&cgo.Arm == 0:
+			q.ch.Wake() // it is parked, and we have polled in its place
 		}
 	}
 	if q.out.PollErr != 0 {
@@ -206,44 +216,71 @@ func (q *queue) fail(errno syscall.Errno) {
 	}
 }
 
-// awaiting is what pump has to be told by somebody who will park when it returns
-// 0. mu is held.
-func (q *queue) awaiting() uint32 {
-	if q.armed {
+// awaiting is what pump has to be told for c, who will park when it returns 0. Only
+// who parks on the channel may take events from it. mu is held.
+func (q *queue) awaiting(c *Conn) uint32 {
+	switch {
+	case q.shared && q.leader != c:
+		return 0
+	case q.armed:
 		return cgo.Arm | cgo.TakeEvent
 	}
 	return cgo.Arm
 }
 
 // await runs step whenever there may be something for c, until it returns true or
-// somebody wakes c. step polls the queue, and arms it.
+// somebody wakes c. step polls the queue, and arms it. It returns at once when there
+// is something already.
+//
+// Of those who wait on a shared queue one leads: it is parked on the channel, and
+// the others on channels of their own until the leader, or anybody who polls, has
+// something for them, or the lead to give away. Whoever stops waiting, for whatever
+// reason, sees to it that another one leads.
 func (q *queue) await(c *Conn, step func() bool) error {
 	if !q.shared {
 		return q.ch.Await(step)
 	}
 	q.mu.Lock()
-	if q.leader != nil {
-		// Registered under the lock under which the leader leaves: it cannot
-		// leave without seeing us.
+	if q.closed || c.ready() {
+		q.mu.Unlock()
+		return nil
+	}
+	var err error
+	if q.leader == nil {
+		q.leader = c
+		q.mu.Unlock()
+		err = q.ch.Await(step)
+		q.mu.Lock()
+		q.leader = nil
+	} else {
 		q.waiting[c] = struct{}{}
 		q.mu.Unlock()
 		<-c.turn
 		q.mu.Lock()
 		delete(q.waiting, c)
-		q.mu.Unlock()
-		return nil
 	}
-	q.leader = c
-	q.mu.Unlock()
-	err := q.ch.Await(step)
-	q.mu.Lock()
-	q.leader = nil
-	for next := range q.waiting {
-		q.nudge(next)
-		break
+	if q.leader == nil {
+		for next := range q.waiting {
+			q.nudge(next)
+			break
+		}
 	}
 	q.mu.Unlock()
 	return err
+}
+
+// ready reports whether Wait has something to do other than to wait. queue.mu is
+// held.
+func (c *Conn) ready() bool {
+	if c.doneN > 0 || c.settled || c.wakeup.Load() {
+		return true
+	}
+	if !c.ending.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == stateOver // to be settled
 }
 
 // nudge makes a waiter that does not lead look again. mu is held.
@@ -418,7 +455,7 @@ func (c *Conn) advance(flags uint32) bool {
 			return true
 		}
 		if flags != 0 {
-			flags = c.q.awaiting()
+			flags = c.q.awaiting(c)
 		}
 	}
 	if c.ending.Load() {
@@ -484,7 +521,7 @@ func (c *Conn) Wait() error {
 func (c *Conn) waitStep() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.q.closed || c.advance(c.q.awaiting()) || c.wakeup.Load()
+	return c.q.closed || c.advance(c.q.awaiting(c)) || c.wakeup.Load()
 }
 
 // waited is what Wait returns when there is something: the reason of the end if

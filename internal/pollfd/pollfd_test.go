@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
 
 func pipe(t *testing.T) (*FD, int, int) {
 	t.Helper()
