@@ -10,7 +10,7 @@ import (
 
 // ours are the workloads over this module.
 func ours() map[string][]Workload {
-	p := iwarp.New(iwarp.Config{})
+	p := Loopback(iwarp.New(iwarp.Config{}))
 	return map[string][]Workload{
 		"Null": {Null(p, 1), Null(p, 32)},
 		"Echo": {Echo(p, 64, 1), Echo(p, 64, 32)},

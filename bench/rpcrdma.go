@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -23,25 +24,38 @@ const (
 	procPut  = 3 // an opaque argument, and nothing comes back
 )
 
+// A Site is where a workload of this module runs: both ends in this process, over
+// a provider, at an address of this machine.
+type Site struct {
+	Name     string // of the provider and how it is set up: siw/mode=event
+	Provider fabric.Provider
+	Host     string
+}
+
+// Loopback is the site of a provider that needs no device.
+func Loopback(p fabric.Provider) Site {
+	return Site{Name: p.Name(), Provider: p, Host: "127.0.0.1"}
+}
+
 // Null calls procedure 0, with nothing in it: the round trip that every call has
 // in it.
-func Null(p fabric.Provider, depth int) Workload {
+func Null(at Site, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("Null/prov=%s/depth=%d", p.Name(), depth),
+		Name:  fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth),
 		Depth: depth,
 		Setup: func() (*Instance, error) {
-			return startRPC(p, depth, func(*transport.Call) {}, procNull)
+			return startRPC(at, depth, func(*transport.Call) {}, procNull)
 		},
 	}
 }
 
 // Echo sends size bytes and gets them back, inside the messages.
-func Echo(p fabric.Provider, size, depth int) Workload {
+func Echo(at Site, size, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("Echo/prov=%s/size=%d/depth=%d", p.Name(), size, depth),
+		Name:  fmt.Sprintf("Echo/prov=%s/size=%d/depth=%d", at.Name, size, depth),
 		Depth: depth,
 		Setup: func() (*Instance, error) {
-			return startRPC(p, depth, func(c *transport.Call) {
+			return startRPC(at, depth, func(c *transport.Call) {
 				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
 				c.Args = append(c.Args, make([]byte, size)...)
 				c.MaxResults = 4 + size
@@ -52,13 +66,13 @@ func Echo(p fabric.Provider, size, depth int) Workload {
 
 // Push gets size bytes with each call: the server writes them to the caller's
 // memory, a write chunk.
-func Push(p fabric.Provider, size, depth int) Workload {
+func Push(at Site, size, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", p.Name(), binaryPrefix(size), depth),
+		Name:  fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
 		Depth: depth,
 		Bytes: size,
 		Setup: func() (*Instance, error) {
-			return startRPC(p, depth, func(c *transport.Call) {
+			return startRPC(at, depth, func(c *transport.Call) {
 				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
 				c.WriteItems = []transport.WriteItem{{Buf: make([]byte, size)}}
 				c.MaxResults = 64
@@ -69,13 +83,13 @@ func Push(p fabric.Provider, size, depth int) Workload {
 
 // Pull sends size bytes with each call: the server reads them from the caller's
 // memory, a read chunk.
-func Pull(p fabric.Provider, size, depth int) Workload {
+func Pull(at Site, size, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", p.Name(), binaryPrefix(size), depth),
+		Name:  fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
 		Depth: depth,
 		Bytes: size,
 		Setup: func() (*Instance, error) {
-			return startRPC(p, depth, func(c *transport.Call) {
+			return startRPC(at, depth, func(c *transport.Call) {
 				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
 				c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
 			}, procPut)
@@ -84,7 +98,7 @@ func Pull(p fabric.Provider, size, depth int) Workload {
 }
 
 // startRPC serves, connects, and makes calls of one procedure that prepare fills.
-func startRPC(p fabric.Provider, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
+func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
 	bulk := make([]byte, 8<<20)
 	server, err := transport.NewServer(nil)
 	if err != nil {
@@ -113,13 +127,13 @@ func startRPC(p fabric.Provider, depth int, prepare func(*transport.Call), proc 
 		return nil, err
 	}
 	ctx := context.Background()
-	l, err := server.Listen(ctx, p, "127.0.0.1:0")
+	l, err := server.Listen(ctx, at.Provider, net.JoinHostPort(at.Host, "0"))
 	if err != nil {
 		return nil, err
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	client, err := transport.Dial(ctx, p, l.Addr().String(), nil)
+	client, err := transport.Dial(ctx, at.Provider, l.Addr().String(), nil)
 	if err != nil {
 		return nil, errors.Join(err, server.Close())
 	}

@@ -3,6 +3,7 @@
 //
 //	go run ./bench/ratio                    all pairs
 //	go run ./bench/ratio -run gRPC -check   some, exit status 1 if one misses its floor
+//	go run ./bench/ratio -rdma              on RDMA devices, such as those of scripts/vm
 package main
 
 import (
@@ -28,6 +29,8 @@ func run() error {
 	flag.IntVar(&o.Rounds, "rounds", 12, "how often each pair is run")
 	flag.DurationVar(&o.Run, "time", 100*time.Millisecond, "how long a run takes")
 	match := flag.String("run", "", "only pairs whose line matches the regular `expression`")
+	rdma := flag.Bool("rdma", false, "pairs on RDMA devices, against the C programs in bench/cverbs")
+	cverbs := flag.String("cverbs", "bench/cverbs/bin", "where those are, built")
 	check := flag.Bool("check", false, "fail if a pair misses its floor, undisturbed")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Rounds < 1 || o.Run <= 0 {
@@ -43,7 +46,13 @@ func run() error {
 	where := measure.Begin(command, o, "google.golang.org/grpc")
 	var results []measure.Result
 	var below []string
-	for _, p := range pairs() {
+	list := pairs()
+	if *rdma {
+		if list, err = devicePairs(*cverbs); err != nil {
+			return err
+		}
+	}
+	for _, p := range list {
 		if !re.MatchString(p.ID + " " + p.What) {
 			continue
 		}

@@ -14,7 +14,7 @@ func pairs() []measure.Pair {
 	echo := bench.TCPEcho(64)
 	copyLoop := list(bench.TCPCopy(1<<20, 64<<10), bench.TCPCopy(1<<20, 256<<10), bench.TCPCopy(1<<20, 1<<20))
 
-	sw, crc := iwarp.New(iwarp.Config{}), iwarp.New(iwarp.Config{CRC: true})
+	sw, crc := bench.Loopback(iwarp.New(iwarp.Config{})), bench.Loopback(iwarp.New(iwarp.Config{CRC: true}))
 
 	return []measure.Pair{
 		{ID: "13", What: "RPC NULL, over TCP echo of 64 B", A: bench.Null(sw, 1), B: list(echo), Floor: 1.4, Goal: 1.25},

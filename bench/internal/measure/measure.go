@@ -197,11 +197,11 @@ func (r *runner) perUnit(ref *runner) []float64 {
 // calibrate finds how many calls make a run, and warms up.
 func (r *runner) calibrate(o Options) error {
 	for n := 1; ; n *= 2 {
-		start := o.clock()
-		if err := r.in.Do(n); err != nil {
+		took, err := r.timed(n, o)
+		if err != nil {
 			return err
 		}
-		if took := o.clock() - start; took >= o.Run/4 || n > 1<<28 {
+		if took >= o.Run/4 || n > 1<<28 {
 			r.calls = max(1, int(float64(n)*float64(o.Run)/float64(max(1, took))))
 			return nil
 		}
@@ -211,14 +211,28 @@ func (r *runner) calibrate(o Options) error {
 // run makes one run. Everyone begins without the garbage of others.
 func (r *runner) run(o Options) error {
 	runtime.GC()
-	cpu, start := o.cpu(), o.clock()
-	if err := r.in.Do(r.calls); err != nil {
+	cpu := o.cpu()
+	took, err := r.timed(r.calls, o)
+	if err != nil {
 		return err
 	}
-	took, used := o.clock()-start, o.cpu()-cpu
+	used := float64(o.cpu() - cpu)
+	if r.in.Batch != nil {
+		used = math.NaN() // another process's
+	}
 	r.time = append(r.time, float64(took)/float64(r.calls))
-	r.cpu = append(r.cpu, float64(used)/float64(r.calls))
+	r.cpu = append(r.cpu, used/float64(r.calls))
 	return nil
+}
+
+// timed does n calls.
+func (r *runner) timed(n int, o Options) (time.Duration, error) {
+	if r.in.Batch != nil {
+		return r.in.Batch(n)
+	}
+	start := o.clock()
+	err := r.in.Do(n)
+	return o.clock() - start, err
 }
 
 var epoch = time.Now() // immutable
