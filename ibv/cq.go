@@ -22,6 +22,8 @@ type CQ struct {
 	ctx *Context
 	ch  *CompChannel
 
+	sizeMu sync.Mutex // the size in raw
+
 	eventMu sync.Mutex
 	events  uint32 // taken, not acknowledged
 	state   cqState
@@ -135,11 +137,12 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 // Implements: int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 func (cq *CQ) Resize(cqe int) error {
 	const call = "ibv_resize_cq"
-	cq.alone() // Size reads what the call writes
-	defer cq.mu.Unlock()
-	if cq.closed {
-		return &Error{Call: call, Device: cq.device, Err: ErrClosed}
+	if err := cq.enter(call); err != nil {
+		return err
 	}
+	defer cq.leave()
+	cq.sizeMu.Lock()
+	defer cq.sizeMu.Unlock()
 	if errno := cgo.ResizeCQ(cq.raw, cqe); errno != 0 {
 		return cq.ctx.memoryError(call, errno, cqBytes(cqe))
 	}
@@ -152,6 +155,8 @@ func (cq *CQ) Size() int {
 		return 0
 	}
 	defer cq.leave()
+	cq.sizeMu.Lock()
+	defer cq.sizeMu.Unlock()
 	return cq.raw.Size()
 }
 

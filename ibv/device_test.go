@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -288,6 +289,50 @@ func TestResourcesRDMA(t *testing.T) {
 			if time.Now().After(end) {
 				t.Fatalf("before\n%safter\n%s", before, resources())
 			}
+		}
+	})
+}
+
+// TestCloseDuringUseRDMA: closing waits for those who are in the library, and turns
+// away those who come later.
+func TestCloseDuringUseRDMA(t *testing.T) {
+	onDevices(t, nil, func(t *testing.T, c *Context) {
+		pd := must[*PD](t)(c.AllocPD())
+		for range 3 {
+			e := newEnd(t, pd, nil)
+			var busy sync.WaitGroup
+			use := func(call func() error) {
+				busy.Go(func() {
+					for {
+						if err := call(); errors.Is(err, ErrClosed) {
+							return
+						}
+					}
+				})
+			}
+			use(func() error { _, err := e.cq.Poll(make([]WC, 4)); return err })
+			use(func() error { return e.cq.Arm(false) })
+			use(func() error { return e.qp.PostRecv([]RecvWR{{SGL: e.sge(0, 8)}}) })
+			use(func() error { _, err := e.qp.State(); return err })
+			use(func() error { _, err := e.ch.GetEvent(soon(t)); return err })
+			for _, closer := range []interface{ Close() error }{e.qp, e.cq, e.ch} {
+				for range 3 {
+					busy.Go(func() {
+						// The channel's turn comes when the queue is gone, and so on.
+						for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+							err := closer.Close()
+							if err == nil {
+								return
+							}
+							if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+								t.Errorf("closing %T: %v", closer, err)
+								return
+							}
+						}
+					})
+				}
+			}
+			busy.Wait()
 		}
 	})
 }

@@ -34,8 +34,8 @@
 // Whoever creates an object closes it, children first: a queue pair before its
 // queues and its protection domain, a completion queue before its channel,
 // everything before the [Context]. The wrong order is a [*BusyError] and closes
-// nothing. Close may be called again, and from any goroutine; a closed object
-// answers with [ErrClosed].
+// nothing. Close may be called again, and from any goroutine; it waits for calls that
+// are under way. A closed object answers with [ErrClosed].
 //
 // # Cancellation
 //

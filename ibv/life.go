@@ -31,16 +31,18 @@ var kindNames = [kinds]string{
 
 // A life is the part of every object that begins and ends. The library frees an
 // object's memory on close, so whoever passes the object to C is inside the life
-// meanwhile, and close waits until nobody is. This is no sync.RWMutex, because
-// one goroutine may be inside several lives, or inside one of them twice: those who
-// enter do not queue up behind a close that waits.
+// meanwhile, and close waits until nobody is. Those who come while it waits are
+// turned away, so that it does end; they do not wait for it (as they would for a
+// sync.RWMutex), because one goroutine may be inside several lives, or inside one of
+// them twice.
 //
 // While a child is created its parents are entered; closing it only counts down.
 type life struct {
-	mu     sync.Mutex
-	inside int
-	empty  *sync.Cond
-	closed bool
+	mu      sync.Mutex
+	change  *sync.Cond // of what follows
+	inside  int
+	closing bool
+	closed  bool
 
 	kind     kind
 	device   string
@@ -51,7 +53,7 @@ type life struct {
 // begin makes l the life of a new object. The parents are entered; nil is none.
 func (l *life) begin(k kind, device string, parents ...*life) {
 	l.kind, l.device = k, device
-	l.empty = sync.NewCond(&l.mu)
+	l.change = sync.NewCond(&l.mu)
 	for _, p := range parents {
 		if p != nil {
 			p.children[k].Add(1)
@@ -60,11 +62,11 @@ func (l *life) begin(k kind, device string, parents ...*life) {
 	}
 }
 
-// enter keeps the object open until leave, unless it is closed already.
+// enter keeps the object open until leave, unless it is closed or about to be.
 func (l *life) enter(call string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.closing || l.closed {
 		return &Error{Call: call, Device: l.device, Err: ErrClosed}
 	}
 	l.inside++
@@ -74,8 +76,8 @@ func (l *life) enter(call string) error {
 func (l *life) leave() {
 	l.mu.Lock()
 	l.inside--
-	if l.inside == 0 {
-		l.empty.Broadcast()
+	if l.inside == 0 && l.closing {
+		l.change.Broadcast()
 	}
 	l.mu.Unlock()
 }
@@ -102,34 +104,32 @@ func leaveAll(lives ...*life) {
 	}
 }
 
-// alone waits until nobody is inside, and lets nobody in until mu is unlocked.
-func (l *life) alone() {
-	l.mu.Lock()
-	for l.inside > 0 {
-		l.empty.Wait()
-	}
-}
-
 // end closes the object with destroy, unless it has been closed or has children.
 func (l *life) end(call string, destroy func() syscall.Errno) error {
-	l.alone()
+	l.mu.Lock()
 	defer l.mu.Unlock()
+	for l.closing {
+		l.change.Wait()
+	}
 	if l.closed {
 		return nil
 	}
-	busy := &BusyError{Call: call, Device: l.device, Object: kindNames[l.kind]}
-	for k := range l.children {
-		if n := l.children[k].Load(); n == 1 {
-			busy.Users = append(busy.Users, "1 "+kindNames[k])
-		} else if n > 1 {
-			busy.Users = append(busy.Users, fmt.Sprintf("%d %ss", n, kindNames[k]))
-		}
-	}
-	if len(busy.Users) > 0 {
+	if busy := l.busy(call); busy != nil {
 		return busy
+	}
+	l.closing = true
+	defer func() {
+		l.closing = false
+		l.change.Broadcast()
+	}()
+	for l.inside > 0 {
+		l.change.Wait()
+	}
+	if busy := l.busy(call); busy != nil {
+		return busy // by a child of somebody who was inside
 	}
 	if errno := destroy(); errno == syscall.EBUSY {
-		return busy
+		return &BusyError{Call: call, Device: l.device, Object: kindNames[l.kind]}
 	} else if errno != 0 {
 		return &Error{Call: call, Device: l.device, Err: errno}
 	}
@@ -138,4 +138,20 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 		p.children[l.kind].Add(-1)
 	}
 	return nil
+}
+
+// busy is nil when the object has no children. mu is locked.
+func (l *life) busy(call string) error {
+	var users []string
+	for k := range l.children {
+		if n := l.children[k].Load(); n == 1 {
+			users = append(users, "1 "+kindNames[k])
+		} else if n > 1 {
+			users = append(users, fmt.Sprintf("%d %ss", n, kindNames[k]))
+		}
+	}
+	if users == nil {
+		return nil
+	}
+	return &BusyError{Call: call, Device: l.device, Object: kindNames[l.kind], Users: users}
 }

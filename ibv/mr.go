@@ -47,7 +47,8 @@ type MR struct {
 // RegMR registers buf, which the device may use with the rights of access until
 // Close. The memory may be Go's, which stays pinned, or from mmap. The kernel pins
 // the pages, counts them against the limit of locked memory, see [MemlockError],
-// and keeps them when the process forks, see [ForkInit].
+// and keeps them when the process forks, see [ForkInit]. A region of Go memory that
+// is forgotten instead of closed makes the runtime panic.
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {

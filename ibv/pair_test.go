@@ -53,7 +53,7 @@ func newEnd(t testing.TB, pd *PD, srq *SRQ) *end {
 	e.cq = must[*CQ](t)(pd.ctx.CreateCQ(512, e.ch, 0))
 	e.qp = must[*QP](t)(pd.CreateQP(QPInitAttr{
 		SendCQ: e.cq, RecvCQ: e.cq, SRQ: srq,
-		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128},
+		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64},
 	}))
 	return e
 }

@@ -27,7 +27,7 @@ func TestPairRDMA(t *testing.T) {
 			if s, err := e.qp.State(); s != QPSRTS || err != nil {
 				t.Errorf("%v is in state %v, %v", e.qp, s, err)
 			}
-			if got := e.qp.Cap(); got.MaxSendWR < 256 || got.MaxInlineData < 128 {
+			if got := e.qp.Cap(); got.MaxSendWR < 256 || got.MaxInlineData < 64 {
 				t.Errorf("%+v", got)
 			}
 		}
@@ -179,21 +179,54 @@ func TestInlineRDMA(t *testing.T) {
 		if !errors.As(err, &partly) || !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%d bytes inline of %d: %v", limit+1, limit, err)
 		}
+	})
+}
 
-		// More than the device has is refused, not cut down.
-		pd, cq := p.pd, a.cq
-		for _, inline := range []uint32{512, 1 << 20} {
-			qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: inline}})
-			if err == nil {
-				if got := qp.Cap().MaxInlineData; got < inline {
-					t.Errorf("asked for %d bytes inline, got %d", inline, got)
-				}
-				if err := qp.Close(); err != nil {
-					t.Error(err)
-				}
+// TestLimitsRDMA: more than the device has is refused, not cut down.
+func TestLimitsRDMA(t *testing.T) {
+	onDevices(t, nil, func(t *testing.T, c *Context) {
+		pd := must[*PD](t)(c.AllocPD())
+		cq := must[*CQ](t)(c.CreateCQ(16, nil, 0))
+		has, err := c.Query()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inline := uint32(512) // of rxe
+		if kindOf(c.Info().Name) == "siw" {
+			inline = 80
+		}
+		small := QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
+		for what, tt := range map[string]struct {
+			change func(*QPCap)
+			ok     bool
+		}{
+			"little":                   {func(*QPCap) {}, true},
+			"the most inline data":     {func(c *QPCap) { c.MaxInlineData = inline }, true},
+			"1 MiB of inline data":     {func(c *QPCap) { c.MaxInlineData = 1 << 20 }, false},
+			"the most buffers":         {func(c *QPCap) { c.MaxSendSGE, c.MaxRecvSGE = uint32(has.MaxSGE), uint32(has.MaxSGE) }, true},
+			"a buffer too many":        {func(c *QPCap) { c.MaxSendSGE = uint32(has.MaxSGE) + 1 }, false},
+			"a receive buffer to many": {func(c *QPCap) { c.MaxRecvSGE = uint32(has.MaxSGE) + 1 }, false},
+			"a request too many":       {func(c *QPCap) { c.MaxSendWR = uint32(has.MaxQPWR) + 1 }, false},
+		} {
+			want := small
+			tt.change(&want)
+			qp, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: want})
+			if (err == nil) != tt.ok {
+				t.Errorf("%s: %v", what, err)
 			}
-			if (err == nil) != (inline == 512) {
-				t.Errorf("a queue pair with %d bytes inline: %v", inline, err)
+			if err != nil {
+				if !errors.As(err, new(*Error)) {
+					t.Errorf("%s: %v", what, err)
+				}
+				continue
+			}
+			got := qp.Cap()
+			if got.MaxSendWR < want.MaxSendWR || got.MaxRecvWR < want.MaxRecvWR || got.MaxSendSGE < want.MaxSendSGE ||
+				got.MaxRecvSGE < want.MaxRecvSGE || got.MaxInlineData < want.MaxInlineData {
+				t.Errorf("%s: asked for %+v, got %+v", what, want, got)
+			}
+			if err := qp.Close(); err != nil {
+				t.Error(err)
 			}
 		}
 	})
@@ -351,6 +384,70 @@ func TestAllocsRDMA(t *testing.T) {
 		}
 		if n := testing.AllocsPerRun(50, func() { a.cq.Arm(true); b.cq.AckEvents(0); mw.RKey() }); n != 0 {
 			t.Errorf("%v allocations for arming", n)
+		}
+	})
+}
+
+// TestFlushRDMA: a queue pair that ends gives its receives back, with an event, on
+// every device and without a connection.
+func TestFlushRDMA(t *testing.T) {
+	onDevices(t, nil, func(t *testing.T, c *Context) {
+		pd := must[*PD](t)(c.AllocPD())
+		e := newEnd(t, pd, nil)
+		if kindOf(c.Info().Name) == "rxe" {
+			if err := e.qp.Modify(QPAttr{State: QPSInit, PortNum: 1}, AttrState|AttrPkeyIndex|AttrPort|AttrAccessFlags); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range uint64(5) {
+			e.recv(i, 0, 100)
+		}
+		if err := e.cq.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.qp.Modify(QPAttr{State: QPSErr}, AttrState); err != nil {
+			t.Fatal(err)
+		}
+		if cq, err := e.ch.GetEvent(soon(t)); err != nil || cq != e.cq {
+			t.Errorf("event of %v, %v", cq, err)
+		}
+		for i := range uint64(5) {
+			e.failed(i, WCWRFlushErr)
+		}
+	})
+}
+
+// TestWrapQPRDMA: a queue pair that somebody else has made and will destroy.
+func TestWrapQPRDMA(t *testing.T) {
+	onDevices(t, []string{"rxe"}, func(t *testing.T, c *Context) {
+		p := newPair(t, c, nil)
+		w, err := p.pd.WrapQP(p.a.qp.Raw(), QPInitAttr{SendCQ: p.a.cq, RecvCQ: p.a.cq, Cap: p.a.qp.Cap()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.Num() != p.a.qp.Num() || w.Cap() != p.a.qp.Cap() {
+			t.Errorf("%v is not %v", w, p.a.qp)
+		}
+		p.b.recv(1, 0, 8)
+		if err := w.PostSend([]SendWR{{ID: 2, Opcode: OpSend, SGL: p.a.sge(0, 8), Flags: SendSignaled}}); err != nil {
+			t.Fatal(err)
+		}
+		p.a.done(2, WCSend)
+		p.b.done(1, WCRecv)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.PostSend([]SendWR{{Opcode: OpSend}}); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if s, err := p.a.qp.State(); err != nil || s != QPSRTS {
+			t.Errorf("the queue pair itself: %v, %v", s, err)
+		}
+		if _, err := p.pd.WrapQP(p.a.qp.Raw(), QPInitAttr{}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("without completion queues: %v", err)
+		}
+		if _, err := p.pd.CreateQP(QPInitAttr{}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("without completion queues: %v", err)
 		}
 	})
 }
