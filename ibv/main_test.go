@@ -3,6 +3,7 @@
 package ibv
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -76,7 +77,7 @@ func deviceNames(t testing.TB, kinds ...string) []string {
 		}
 	}
 	if len(names) == 0 {
-		t.Skipf("no RDMA device of kind %q in /sys/class/infiniband", kinds)
+		t.Skipf("no RDMA device in /sys/class/infiniband, of %s", cmp.Or(strings.Join(kinds, " or "), "any kind"))
 	}
 	return names
 }
