@@ -276,24 +276,31 @@ type setupEvent struct{ Event }
 
 func (setupEvent) Error() string { return "set-up has ended" }
 
-// end notes that the connection is over and why. The first reason stays.
+// end notes that the connection is over and why, and has whoever waits find out.
 func (c *Conn) end(reason *fabric.ConnError) {
+	c.over(reason)
+	c.q.wake(c)
+}
+
+// over notes that the connection is over and why. The first reason stays.
+func (c *Conn) over(reason *fabric.ConnError) {
 	c.mu.Lock()
 	if c.state != stateOver {
-		c.state = stateOver
-		c.err = reason
+		c.state, c.err = stateOver, reason
 		if c.patience != nil {
 			c.patience.Stop()
 		}
 	}
-	setup := c.setup
+	setup, err := c.setup, c.connErrLocked()
 	c.mu.Unlock()
 	if setup != nil {
-		setup(c.connErr())
+		setup(err)
 	}
 	c.ending.Store(true)
-	c.q.wake(c)
 }
+
+// wakePoller is for those who hold a lock that queue.mu comes before.
+func (c *Conn) wakePoller() { go c.q.wake(c) }
 
 // failing notes that requests fail and the reason has to come from the connection
 // manager yet: the other end has ended the connection, and the device knew first.

@@ -3,15 +3,35 @@
 package rdmacm_test
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
+func TestMain(m *testing.M) {
+	openDevices()
+	os.Exit(leak.Main(m))
+}
+
+// openDevices has librdmacm open the devices that tests use. It keeps them open as
+// long as the process lives, and would seem to leak their descriptors.
+func openDevices() {
+	p, err := rdmacm.New(rdmacm.Config{})
+	if err != nil {
+		return // there are none
+	}
+	for _, kind := range []string{"RXE", "SIW"} {
+		if l, err := p.Listen(context.Background(), os.Getenv("RPCRDMA_"+kind+"_ADDR")+":0", fabric.ConnAttr{}); err == nil {
+			l.Close()
+		}
+	}
+}
 
 // device returns an address of an RDMA device of the kind "rxe" or "siw", as
 // scripts/vm and scripts/rdma set them up.

@@ -3,7 +3,6 @@
 package rdmacm
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 	"unsafe"
@@ -58,18 +57,17 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
-	tail := c.send.tail
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
 	for i := range wrs {
 		c.append(&wrs[i])
 	}
-	err := c.ring(tail)
+	c.ring()
 	for i := range wrs {
 		if wrs[i].Op == fabric.OpBindMW {
 			wrs[i].MW.(*window).stored()
 		}
 	}
-	return err
+	return nil
 }
 
 // mayPost is nil while the connection is up.
@@ -196,32 +194,30 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	c.swr = append(c.swr, to)
 }
 
-// ring posts the scratch list. What the device refuses at this point, after our
-// own checks, is the end of the connection. sendMu is held; tail is where the list
-// begins.
-func (c *Conn) ring(tail uint64) error {
+// ring posts the scratch list. What the device refuses at this point, after our own
+// checks, ends the connection, and the requests complete as flushed: how much of the
+// list has been taken is not reliably told. sendMu is held.
+func (c *Conn) ring() {
 	var out cgo.Outcome
 	cgo.Progress(c.qp, nil, nil, nil, nil, c.swr, c.sges, nil, 0, &out)
 	c.posted.SendCalls++
-	c.posted.Sends += uint64(out.Sends)
-	if out.SendErr == 0 {
-		return nil
+	c.posted.Sends += uint64(len(c.swr))
+	if out.SendErr != 0 {
+		c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
 	}
-	c.send.tail = tail + uint64(out.Sends)
-	return c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
 }
 
-func (c *Conn) refusedBy(op string, errno syscall.Errno) error {
-	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Op: op, Errno: errno}}
-	if errors.Is(errno, syscall.ENOTCONN) || errors.Is(errno, syscall.EINVAL) {
+func (c *Conn) refusedBy(op string, errno syscall.Errno) {
+	if errno == syscall.ENOTCONN || errno == syscall.EINVAL {
 		// The queue pair is in its error state: the peer was quicker, and the
 		// connection manager will say so.
 		c.failing()
-		c.q.wake(c)
-		return reason
+		c.wakePoller()
+		return
 	}
-	c.end(reason)
-	return c.connErr()
+	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Op: op, Errno: errno}}
+	c.over(reason)
+	c.wakePoller()
 }
 
 // marker posts a request behind everything that is not signaled, so that its
@@ -235,11 +231,11 @@ func (c *Conn) marker() error {
 	if c.silent == 0 || c.send.room() == 0 {
 		return nil
 	}
-	tail := c.send.tail
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
 	c.silent = len(c.send.slots)
 	c.append(&fabric.SendWR{Op: fabric.OpWrite})
-	return c.ring(tail)
+	c.ring()
+	return nil
 }
 
 // PostRecv implements fabric.Conn.
@@ -255,7 +251,6 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 	if len(wrs) == 0 {
 		return nil
 	}
-	tail := c.recv.tail
 	c.rwr, c.rsges = c.rwr[:0], c.rsges[:0]
 	for i := range wrs {
 		to := cgo.RecvWR{ID: c.recv.tail | recvBit, FirstSGE: uint32(len(c.rsges))}
@@ -270,12 +265,11 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 	var out cgo.Outcome
 	cgo.Progress(c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
 	c.posted.RecvCalls++
-	c.posted.Recvs += uint64(out.Recvs)
-	if out.RecvErr == 0 {
-		return nil
+	c.posted.Recvs += uint64(len(c.rwr))
+	if out.RecvErr != 0 {
+		c.refusedBy("ibv_post_recv", syscall.Errno(out.RecvErr))
 	}
-	c.recv.tail = tail + uint64(out.Recvs)
-	return c.refusedBy("ibv_post_recv", syscall.Errno(out.RecvErr))
+	return nil
 }
 
 func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }

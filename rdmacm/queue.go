@@ -391,27 +391,10 @@ func (c *Conn) note(wc *fabric.WC) {
 	case fabric.WCFlushErr:
 		c.failing()
 	default:
-		if c.ending.Load() && c.up.Load() {
-			c.mu.Lock()
-			known := c.state == stateOver
-			c.mu.Unlock()
-			if known {
-				return
-			}
-		}
-		reason := &fabric.ConnError{
+		c.over(&fabric.ConnError{
 			Provider: name, Remote: remoteFault(wc.Status),
 			Cause: &WCError{Status: wc.Status, VendorErr: wc.VendorErr, Op: wc.Op},
-		}
-		c.mu.Lock()
-		if c.state != stateOver {
-			c.state, c.err = stateOver, reason
-			if c.patience != nil {
-				c.patience.Stop()
-			}
-		}
-		c.mu.Unlock()
-		c.ending.Store(true)
+		})
 	}
 }
 
