@@ -41,6 +41,8 @@ const demoTime = 5 * time.Minute
 // it to another, all of them processes of their own, and compares every byte.
 type demo struct {
 	from     []string
+	provider string
+	addr     string // of the servers
 	parallel int
 	largest  int64 // generated file
 	flip     bool
@@ -73,6 +75,8 @@ func newDemo() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&d.from, "from", nil, "put a copy of `DIR` into the tree; may be given several times")
+	flags.StringVar(&d.provider, "provider", providerIWARP, "the RDMA adapter of both ends, as of serve")
+	flags.StringVar(&d.addr, "addr", "127.0.0.1:0", "the servers listen on `HOST:0`")
 	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
 	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")
 	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be noticed")
@@ -172,7 +176,7 @@ var listening = regexp.MustCompile(`listening on (\S+)`)
 func (d *demo) withServer(ctx context.Context, args []string, f func(url string) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, d.command, append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...)
+	cmd := exec.CommandContext(ctx, d.command, append([]string{"serve", "--provider", d.provider, "--addr", d.addr}, args...)...)
 	cmd.Stderr = d.stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
@@ -202,7 +206,7 @@ func (d *demo) withServer(ctx context.Context, args []string, f func(url string)
 func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, d.command, command, "-r", "-P", strconv.Itoa(d.parallel), "--json", from, to)
+	cmd := exec.CommandContext(ctx, d.command, command, "--provider", d.provider, "-r", "-P", strconv.Itoa(d.parallel), "--json", from, to)
 	cmd.Stderr = d.stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second

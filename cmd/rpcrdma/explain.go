@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -60,7 +61,9 @@ func explain(err error) string {
 	case errors.As(err, &rdma):
 		return oneLine(rdma)
 	case errors.As(err, &dial):
-		return fmt.Sprintf("no connection to %s over %s: %s", dial.Addr, dial.Provider, explain(dial.Err))
+		return fmt.Sprintf("no connection to %s over %s: %s%s", dial.Addr, dial.Provider, explain(dial.Err), otherProvider(dial))
+	case errors.Is(err, rdmacm.ErrNotBuilt):
+		return "this build has the provider iwarp alone: rdma needs cgo and rdma-core"
 	case errors.As(err, &reject):
 		return "the server rejected it"
 	case errors.As(err, &dns) && dns.IsNotFound:
@@ -78,6 +81,9 @@ func explain(err error) string {
 		return fmt.Sprintf("local file %s: %v", printable(link.New), link.Err)
 	case errors.As(err, &path):
 		return fmt.Sprintf("local file %s: %v", printable(path.Path), path.Err)
+	}
+	if text, ok := explainRDMA(err); ok {
+		return text
 	}
 	var sys *os.SyscallError
 	if errors.As(err, &sys) {

@@ -70,6 +70,7 @@ func newRoot() *cobra.Command {
 		newPut(),
 		newPing(),
 		newProbe(),
+		newDevices(),
 		newDecode(),
 		newVersion(),
 		newDemo(),

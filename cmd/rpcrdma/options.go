@@ -17,17 +17,16 @@ import (
 
 // options are what every command that uses a connection takes.
 type options struct {
-	providerName providerFlag
-	timeout      time.Duration
-	verbose      bool
-	json         bool
+	providerOptions
+	timeout time.Duration
+	verbose bool
+	json    bool
 }
 
 // addOptions gives cmd the flags. meaning is what its --timeout says.
 func addOptions(cmd *cobra.Command, o *options, timeout time.Duration, meaning string) {
-	o.providerName = providerFlag(providers[0].name)
+	addProviderOptions(cmd, &o.providerOptions)
 	flags := cmd.Flags()
-	flags.Var(&o.providerName, "provider", "the RDMA adapter to use")
 	flags.DurationVar(&o.timeout, "timeout", timeout, meaning)
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "tell on standard error what happens")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object")

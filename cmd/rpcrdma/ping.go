@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"time"
@@ -23,13 +24,13 @@ func checkAddr(cmd *cobra.Command, addr string) error {
 }
 
 // dialAddr connects to addr, within the timeout.
-func (o *options) dialAddr(ctx context.Context, addr string) (*transport.Client, error) {
-	p, err := o.providerName.provider()
+func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string) (*transport.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	p, err := o.newClient(ctx, stderr, addr)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
 	return transport.Dial(ctx, p, addr, nil)
 }
 
@@ -68,7 +69,7 @@ counted, since it finds the way for those after it.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, err := o.dialAddr(ctx, args[0])
+			c, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0])
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}

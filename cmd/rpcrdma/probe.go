@@ -30,7 +30,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, err := o.dialAddr(ctx, args[0])
+			c, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0])
 			if err != nil {
 				return fmt.Errorf("probe: %w", explained(err))
 			}
@@ -46,6 +46,9 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 			}
 			logStats(log, c.Stats())
 			info := newInfoJSON(c.Info(), answer)
+			if info.Provider == providerRDMA {
+				info.Device, _ = deviceAt(ctx, info.Local)
+			}
 			if o.json {
 				return printJSON(cmd.OutOrStdout(), info)
 			}
@@ -59,6 +62,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 // infoJSON is transport.ConnInfo as it is printed with --json. Sizes are in bytes.
 type infoJSON struct {
 	Provider           string `json:"provider"`
+	Device             string `json:"device,omitempty"` // of provider rdma
 	Local              string `json:"local"`
 	Remote             string `json:"remote"`
 	Version            uint32 `json:"version"`
@@ -107,13 +111,10 @@ func (i *infoJSON) print(out io.Writer) error {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{name}, args...)...)
 	}
-	yes := func(b bool) string {
-		if b {
-			return "yes"
-		}
-		return "no"
-	}
 	row("provider", "%s", i.Provider)
+	if i.Device != "" {
+		row("device", "%s", i.Device)
+	}
 	row("connection", "%s to %s", i.Local, i.Remote)
 	row("RPC-over-RDMA version", "%d", i.Version)
 	if i.PrivateData {
@@ -123,11 +124,11 @@ func (i *infoJSON) print(out io.Writer) error {
 	}
 	row("inline, sent", "up to %d bytes", i.InlineSend)
 	row("inline, received", "up to %d bytes", i.InlineRecv)
-	row("remote invalidation", "%s", yes(i.RemoteInvalidation))
+	row("remote invalidation", "%s", yesNo(i.RemoteInvalidation))
 	row("credits granted", "%d", i.Credits)
 	row("NULL call", "%s", i.NullCall)
 	c := &i.Capabilities
-	row("memory windows", "%s", yes(c.MemoryWindows))
+	row("memory windows", "%s", yesNo(c.MemoryWindows))
 	row("RDMA Reads at once", "%d served, %d made", c.InboundReads, c.OutboundReads)
 	row("gather, scatter", "%d elements of a Send or Write, %d of a Read", c.MaxSendSGE, c.MaxReadSGE)
 	return w.Flush()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A remote is an object at a server, and the connection to it.
@@ -47,21 +49,25 @@ func parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 // dial connects to the server of a URL. The context that it returns ends when the
 // command is interrupted or the server falls silent. close must be called.
 func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
-	p, err := o.providerName.provider()
-	if err != nil {
-		return nil, nil, err
-	}
 	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr())}
 	ctx, stop := interruptible(cmd.Context())
 	r.stop = append(r.stop, stop)
 
-	dialCtx, cancel := context.WithTimeoutCause(ctx, o.timeout, &silentError{o.timeout})
+	silent := &silentError{o.timeout}
+	dialCtx, cancel := context.WithTimeoutCause(ctx, o.timeout, silent)
 	defer cancel()
-	r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{MountPort: o.mountPort})
+	p, err := o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
+	if err == nil {
+		r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{MountPort: o.mountPort})
+	}
 	if err != nil {
+		defer stop()
+		hint := ""
+		if dial, ok := errors.AsType[*transport.DialError](err); ok && context.Cause(dialCtx) == error(silent) {
+			hint = otherProvider(dial)
+		}
 		err = r.failed(dialCtx, err)
-		stop()
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w%s", err, hint)
 	}
 	logInfo(r.log, r.Transport().Info())
 

@@ -68,9 +68,9 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 // serve runs until ctx ends.
 func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	log := o.logger(stderr)
-	p, err := o.providerName.provider()
+	p, err := o.newServer(ctx, stderr, o.addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("serve: %w", err)
 	}
 	e, err := newExport(o.dir, o.readOnly)
 	if err != nil {
@@ -85,8 +85,17 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		return err
 	}
 	l, err := server.Listen(ctx, p, o.addr)
+	if err == nil && p.Name() == providerRDMA {
+		if err = checkServing(ctx, l.Addr().String()); err != nil {
+			l.Close()
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("serve: %s", oneLine(err))
+		text, ok := explainRDMA(err)
+		if !ok {
+			text = oneLine(err)
+		}
+		return fmt.Errorf("serve: %s", text)
 	}
 	var tcp net.Listener
 	if o.tcpAddr != "" {
@@ -110,6 +119,11 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	run(func() error { return g.serveRDMA(bridge) })
 	run(func() error { return server.Serve(l) })
 	where := fmt.Sprintf("%v (%s)", l.Addr(), p.Name())
+	if p.Name() == providerRDMA {
+		if device, err := deviceAt(ctx, l.Addr().String()); err == nil {
+			where = fmt.Sprintf("%v (%s, %s)", l.Addr(), p.Name(), device)
+		}
+	}
 	if tcp != nil {
 		run(func() error { return g.serveTCP(tcp) })
 		where += fmt.Sprintf(" and %v (tcp)", tcp.Addr())

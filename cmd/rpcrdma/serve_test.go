@@ -241,7 +241,7 @@ func TestMessages(t *testing.T) {
 		{1, "address already in use", []string{"serve", "--dir", dir, "--addr", s.addr}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "somewhere"}},
 		{2, `scheme is "http"`, []string{"ls", "http://host/"}},
-		{2, "this build has iwarp", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
+		{2, "want iwarp, rdma or auto", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
 		{2, "want HOST:PORT", []string{"ping", "host"}},
 		{2, "want HOST:PORT", []string{"probe", "host"}},
 		{2, "--count is 0", []string{"ping", "-c", "0", s.addr}},

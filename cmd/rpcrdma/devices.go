@@ -1,0 +1,284 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+func newDevices() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "devices",
+		Short: "List RDMA devices, and which of them can serve",
+		Long: `List the RDMA devices of this machine: their ports, what they can do, and the IP
+addresses that lead to them, since connections are made by address. A device can be used
+by this process if it may open the device, a port is active, an address leads there, and
+enough memory may be locked for one message.
+
+With --json the output is one object:
+
+  providers        what --provider takes: name, usable, and reason if it is not
+  devices          name, driver (rxe, siw, or the kernel module of an adapter), transport
+                   (infiniband, roce, iwarp), node_guid, firmware, usable and reason
+    addresses      address, port, network_device
+    ports          port, state (active ...), link_layer, mtu, max_mtu, max_message (bytes),
+                   and gids: index, gid, type (ib, roce_v1, roce_v2, iwarp), network_device
+    capabilities   max_qp, max_qp_requests, max_sge, max_read_sge, max_cq, max_cq_entries,
+                   max_srq, max_srq_requests, max_mr, max_mr_bytes, max_mw, memory_windows
+                   (type_1, type_2a, type_2b), safe_windows, send_with_invalidate, atomics
+                   (none, device, global), inbound_reads, outbound_reads, shared_inbound_reads
+
+A device that may not be opened has neither ports nor capabilities there. How much a message
+may carry inline is none of them: no device can be asked that.
+
+Without devices this is no failure: the list is empty.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			devices, err := listDevices()
+			r := newReport(devices, err)
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), r)
+			}
+			return r.print(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// reportJSON is what devices prints.
+type reportJSON struct {
+	Providers []providerJSON `json:"providers"`
+	Devices   []deviceJSON   `json:"devices"`
+}
+
+type providerJSON struct {
+	Name   string `json:"name"`
+	Usable bool   `json:"usable"`
+	Reason string `json:"reason,omitempty"` // why not
+}
+
+type deviceJSON struct {
+	Name         string          `json:"name"`
+	Driver       string          `json:"driver"`
+	Transport    string          `json:"transport"`
+	NodeGUID     string          `json:"node_guid"`
+	Firmware     string          `json:"firmware"`
+	Usable       bool            `json:"usable"`
+	Reason       string          `json:"reason,omitempty"` // why not
+	Addresses    []addressJSON   `json:"addresses"`
+	Ports        []portJSON      `json:"ports"`
+	Capabilities *deviceCapsJSON `json:"capabilities,omitempty"`
+}
+
+type addressJSON struct {
+	Address       string `json:"address"`
+	Port          int    `json:"port"`
+	NetworkDevice string `json:"network_device"`
+}
+
+type portJSON struct {
+	Port       int       `json:"port"`
+	State      string    `json:"state"`
+	LinkLayer  string    `json:"link_layer"`
+	MTU        int       `json:"mtu"`
+	MaxMTU     int       `json:"max_mtu"`
+	MaxMessage uint32    `json:"max_message"`
+	GIDs       []gidJSON `json:"gids"`
+}
+
+type gidJSON struct {
+	Index         int    `json:"index"`
+	GID           string `json:"gid"`
+	Type          string `json:"type"`
+	NetworkDevice string `json:"network_device,omitempty"`
+}
+
+type deviceCapsJSON struct {
+	MaxQP              int      `json:"max_qp"`
+	MaxQPRequests      int      `json:"max_qp_requests"`
+	MaxSGE             int      `json:"max_sge"`
+	MaxReadSGE         int      `json:"max_read_sge"`
+	MaxCQ              int      `json:"max_cq"`
+	MaxCQEntries       int      `json:"max_cq_entries"`
+	MaxSRQ             int      `json:"max_srq"`
+	MaxSRQRequests     int      `json:"max_srq_requests"`
+	MaxMR              int      `json:"max_mr"`
+	MaxMRBytes         uint64   `json:"max_mr_bytes"`
+	MaxMW              int      `json:"max_mw"`
+	MemoryWindows      []string `json:"memory_windows"`
+	SafeWindows        bool     `json:"safe_windows"`
+	SendWithInvalidate bool     `json:"send_with_invalidate"`
+	Atomics            string   `json:"atomics"`
+	InboundReads       int      `json:"inbound_reads"`
+	OutboundReads      int      `json:"outbound_reads"`
+	SharedInboundReads int      `json:"shared_inbound_reads"`
+}
+
+// newReport says of devices, or of why there are none, what can be used.
+func newReport(devices []deviceJSON, err error) *reportJSON {
+	rdma := providerJSON{Name: providerRDMA, Usable: len(usableDevices(devices)) > 0}
+	switch {
+	case rdma.Usable:
+	case errors.Is(err, rdmacm.ErrNotBuilt):
+		rdma.Reason = explain(err)
+	case err != nil:
+		rdma.Reason = explain(err) + howToGetDevices
+	default:
+		rdma.Reason = "no device can be used, for the reasons below"
+	}
+	if devices == nil {
+		devices = []deviceJSON{}
+	}
+	return &reportJSON{Providers: []providerJSON{{Name: providerIWARP, Usable: true}, rdma}, Devices: devices}
+}
+
+// howToGetDevices is what to do without any.
+const howToGetDevices = ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
+	"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
+
+// usableDevices are the names of those that can be used.
+func usableDevices(devices []deviceJSON) (names []string) {
+	for _, d := range devices {
+		if d.Usable {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// print writes the report for people, no line wider than width.
+func (r *reportJSON) print(out io.Writer) error {
+	b := &block{column: 16}
+	for _, p := range r.Providers {
+		text := "usable"
+		switch {
+		case !p.Usable:
+			text = "not usable: " + p.Reason
+		case p.Name == providerIWARP:
+			text += ", needs no device"
+		default:
+			text += " on " + strings.Join(usableDevices(r.Devices), ", ")
+		}
+		b.row("provider "+p.Name, text)
+	}
+	b.column = 24
+	for i := range r.Devices {
+		r.Devices[i].print(b)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func (d *deviceJSON) print(b *block) {
+	b.WriteString("\n" + printable(d.Name) + "\n")
+	row := func(name, format string, args ...any) { b.row("  "+name, fmt.Sprintf(format, args...)) }
+	row("driver", "%s, %s", d.Driver, transportNames[d.Transport])
+	if d.Usable {
+		row("provider rdma", "usable")
+	} else {
+		row("provider rdma", "not usable: %s", d.Reason)
+	}
+	for _, a := range d.Addresses {
+		row("address", "%s on %s", a.Address, a.NetworkDevice)
+	}
+	row("node GUID", "%s", d.NodeGUID)
+	if d.Firmware != "" {
+		row("firmware", "%s", printable(d.Firmware))
+	}
+	for _, p := range d.Ports {
+		layer := map[string]string{"ethernet": "Ethernet", "infiniband": "InfiniBand"}[p.LinkLayer]
+		if layer != "" {
+			layer = ", " + layer
+		}
+		row(fmt.Sprintf("port %d", p.Port), "%s%s, MTU %d of %d, messages up to %d bytes",
+			strings.ReplaceAll(p.State, "_", " "), layer, p.MTU, p.MaxMTU, p.MaxMessage)
+		for _, g := range p.GIDs {
+			on := ""
+			if g.NetworkDevice != "" {
+				on = " on " + g.NetworkDevice
+			}
+			row(fmt.Sprintf("  GID %d", g.Index), "%s, %s%s", g.GID, gidTypeNames[g.Type], on)
+		}
+	}
+	c := d.Capabilities
+	if c == nil {
+		return
+	}
+	row("queue pairs", "%d, with %d requests in a queue", c.MaxQP, c.MaxQPRequests)
+	row("gather, scatter", "%d elements of a request, %d of an RDMA Read", c.MaxSGE, c.MaxReadSGE)
+	row("completion queues", "%d, of %d entries", c.MaxCQ, c.MaxCQEntries)
+	if c.MaxSRQ > 0 {
+		row("shared receives", "%d queues, of %d requests", c.MaxSRQ, c.MaxSRQRequests)
+	} else {
+		row("shared receives", "no")
+	}
+	if c.MaxMRBytes == math.MaxUint64 {
+		row("memory regions", "%d, of any size", c.MaxMR)
+	} else {
+		row("memory regions", "%d, of up to %d bytes", c.MaxMR, c.MaxMRBytes)
+	}
+	windows := "no"
+	if len(c.MemoryWindows) > 0 {
+		windows = fmt.Sprintf("%d, of %s", c.MaxMW, strings.ReplaceAll(strings.Join(c.MemoryWindows, ", "), "_", " "))
+		if !c.SafeWindows {
+			windows += "; known not to protect memory, so used only with --unsafe-windows"
+		}
+	}
+	row("memory windows", "%s", windows)
+	row("Send with Invalidate", "%s", yesNo(c.SendWithInvalidate))
+	row("atomics", "%s", map[string]string{"none": "no", "device": "among those of the device", "global": "with the processors, too"}[c.Atomics])
+	row("RDMA Reads at once", "%d served and %d made on a connection, %d served in all", c.InboundReads, c.OutboundReads, c.SharedInboundReads)
+}
+
+// Names for people. Immutable.
+var (
+	transportNames = map[string]string{"infiniband": "InfiniBand", "roce": "RoCE", "iwarp": "iWARP"}
+	gidTypeNames   = map[string]string{"ib": "InfiniBand", "roce_v1": "RoCE v1", "roce_v2": "RoCE v2", "iwarp": "iWARP"}
+)
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// width is how wide the output for people is at most.
+const width = 100
+
+// A block is text of two columns, a name and what there is to say of it.
+type block struct {
+	strings.Builder
+	column int // where the second begins
+}
+
+// row adds a row. Text that is too long goes on below its beginning, words that are
+// too long stay whole.
+func (b *block) row(name, text string) {
+	fmt.Fprintf(b, "%-*s", b.column, name)
+	at := b.column
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case at+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", b.column))
+			at = b.column
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += n
+	}
+	b.WriteByte('\n')
+}

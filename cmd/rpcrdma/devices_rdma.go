@@ -1,0 +1,261 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// What software devices say they are, in place of a vendor.
+const (
+	vendorRXE = 0xffffff
+	vendorSIW = 0x626d74
+)
+
+// listDevices describes all RDMA devices. The error says why there are none.
+func listDevices() ([]deviceJSON, error) {
+	infos, err := ibv.Devices()
+	if err != nil {
+		return nil, err
+	}
+	addresses, addressErr := listAddresses()
+	devices := make([]deviceJSON, 0, len(infos))
+	for _, info := range infos {
+		d := deviceJSON{
+			Name: info.Name, Driver: driverOf(info.Name), Transport: transportOf(&info), NodeGUID: info.GUID.String(),
+			Addresses: addresses[info.Name], Ports: []portJSON{},
+		}
+		if d.Addresses == nil {
+			d.Addresses = []addressJSON{}
+		}
+		err := describeDevice(&d)
+		if err == nil {
+			err = addressErr
+		}
+		if err != nil {
+			d.Reason = explain(err)
+		} else {
+			d.Reason = d.lacks()
+		}
+		d.Usable = d.Reason == ""
+		devices = append(devices, d)
+	}
+	slices.SortFunc(devices, func(a, b deviceJSON) int { return strings.Compare(a.Name, b.Name) })
+	return devices, nil
+}
+
+// describeDevice opens the device and asks it. It fails when the device cannot be
+// used by this process at all.
+func describeDevice(d *deviceJSON) error {
+	dev, err := ibv.Open(d.Name)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	iwarp := d.Transport == "iwarp"
+	rxe := attr.VendorID == vendorRXE && !iwarp
+	switch {
+	case rxe:
+		d.Driver = "rxe"
+	case attr.VendorID == vendorSIW && iwarp:
+		d.Driver = "siw"
+	}
+	d.Firmware = attr.FirmwareVersion
+	d.Capabilities = newDeviceCaps(&attr)
+	d.Capabilities.SafeWindows = len(d.Capabilities.MemoryWindows) > 0 && !rxe
+	gids, err := dev.GIDTable()
+	if err != nil {
+		return err
+	}
+	for n := range attr.PhysPortCount {
+		port, err := dev.QueryPort(uint8(n + 1))
+		if err != nil {
+			return err
+		}
+		p := portJSON{
+			Port: n + 1, State: stateName(port.State), LinkLayer: linkLayerName(port.LinkLayer),
+			MTU: port.ActiveMTU.Bytes(), MaxMTU: port.MaxMTU.Bytes(), MaxMessage: port.MaxMsgSize, GIDs: []gidJSON{},
+		}
+		for _, g := range gids {
+			if int(g.Port) == p.Port {
+				p.GIDs = append(p.GIDs, gidJSON{Index: g.Index, GID: g.GID.String(), Type: gidTypeName(g.Type, iwarp), NetworkDevice: interfaceName(g.NetdevIndex)})
+			}
+		}
+		d.Ports = append(d.Ports, p)
+	}
+	return tryMemoryOn(dev)
+}
+
+// lacks is what keeps a device that can be opened from being used.
+func (d *deviceJSON) lacks() string {
+	active := func(p portJSON) bool { return p.State == stateName(ibv.PortActive) }
+	if !slices.ContainsFunc(d.Ports, active) {
+		var states []string
+		for _, p := range d.Ports {
+			states = append(states, fmt.Sprintf("port %d is %s", p.Port, strings.ReplaceAll(p.State, "_", " ")))
+		}
+		return fmt.Sprintf("no port is active (%s): plug in the cable, or 'ip link set %s up'", strings.Join(states, ", "), d.netdev())
+	}
+	for _, a := range d.Addresses {
+		if slices.ContainsFunc(d.Ports, func(p portJSON) bool { return p.Port == a.Port && active(p) }) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev %s'", d.netdev())
+}
+
+// netdev is a network device that belongs to the RDMA device, or a word for it.
+func (d *deviceJSON) netdev() string {
+	if len(d.Addresses) > 0 {
+		return d.Addresses[0].NetworkDevice
+	}
+	for _, p := range d.Ports {
+		for _, g := range p.GIDs {
+			if g.NetworkDevice != "" {
+				return g.NetworkDevice
+			}
+		}
+	}
+	entries, _ := os.ReadDir(sysfs(d.Name, "device/net"))
+	if len(entries) > 0 {
+		return entries[0].Name()
+	}
+	if parent, err := os.ReadFile(sysfs(d.Name, "parent")); err == nil {
+		return strings.TrimSpace(string(parent))
+	}
+	return "NETDEV"
+}
+
+// listAddresses finds out to which device each address of this machine leads: an ID
+// that is bound to an address is on its device, and there is no other way that is
+// right for every kind of device.
+func listAddresses() (map[string][]addressJSON, error) {
+	ch, err := rdmacm.NewEventChannel()
+	if err != nil {
+		return nil, err
+	}
+	defer ch.Close()
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string][]addressJSON)
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // the interface is gone
+		}
+		for _, a := range addrs {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err != nil || prefix.Addr().IsLoopback() {
+				continue
+			}
+			addr := prefix.Addr()
+			if addr.Is6() && addr.IsLinkLocalUnicast() {
+				addr = addr.WithZone(i.Name)
+			}
+			name, port, err := boundTo(ch, func(id *rdmacm.ID) error { return id.BindAddr(netip.AddrPortFrom(addr, 0)) })
+			if err == nil {
+				found[name] = append(found[name], addressJSON{Address: addr.String(), Port: int(port), NetworkDevice: i.Name})
+			}
+		}
+	}
+	return found, nil
+}
+
+func newDeviceCaps(a *ibv.DeviceAttr) *deviceCapsJSON {
+	windows := []string{}
+	for _, w := range []struct {
+		bit  ibv.DeviceCap
+		name string
+	}{{ibv.DeviceMemWindow, "type_1"}, {ibv.DeviceMemWindowType2A, "type_2a"}, {ibv.DeviceMemWindowType2B, "type_2b"}} {
+		if a.MaxMW > 0 && a.CapFlags&w.bit != 0 {
+			windows = append(windows, w.name)
+		}
+	}
+	atomics := map[ibv.AtomicCap]string{ibv.AtomicHCA: "device", ibv.AtomicGlob: "global"}[a.AtomicCap]
+	if atomics == "" {
+		atomics = "none"
+	}
+	return &deviceCapsJSON{
+		MaxQP: a.MaxQP, MaxQPRequests: a.MaxQPWR, MaxSGE: a.MaxSGE, MaxReadSGE: a.MaxSGERd,
+		MaxCQ: a.MaxCQ, MaxCQEntries: a.MaxCQE, MaxSRQ: a.MaxSRQ, MaxSRQRequests: a.MaxSRQWR,
+		MaxMR: a.MaxMR, MaxMRBytes: a.MaxMRSize, MaxMW: a.MaxMW, MemoryWindows: windows,
+		SendWithInvalidate: a.SendWithInvalidate(), Atomics: atomics,
+		InboundReads: a.MaxQPRdAtom, OutboundReads: a.MaxQPInitRdAtom, SharedInboundReads: a.MaxResRdAtom,
+	}
+}
+
+func stateName(s ibv.PortState) string {
+	names := []string{"nop", "down", "init", "armed", "active", "active_defer"}
+	if s >= 0 && int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprint(int32(s))
+}
+
+func linkLayerName(l ibv.LinkLayer) string {
+	switch l {
+	case ibv.LinkLayerInfiniBand:
+		return "infiniband"
+	case ibv.LinkLayerEthernet:
+		return "ethernet"
+	}
+	return "unspecified"
+}
+
+func gidTypeName(t ibv.GIDType, iwarp bool) string {
+	switch {
+	case t == ibv.GIDTypeRoCEv1:
+		return "roce_v1"
+	case t == ibv.GIDTypeRoCEv2:
+		return "roce_v2"
+	case iwarp:
+		return "iwarp"
+	}
+	return "ib"
+}
+
+// interfaceName is the name of a network interface, empty if there is none.
+func interfaceName(index int) string {
+	if i, err := net.InterfaceByIndex(index); err == nil {
+		return i.Name
+	}
+	return ""
+}
+
+// driverOf is the kernel module of an adapter, as far as that can be known without
+// opening it.
+func driverOf(device string) string {
+	if path, err := os.Readlink(sysfs(device, "device/driver")); err == nil {
+		return filepath.Base(path)
+	}
+	return "unknown"
+}
+
+func transportOf(d *ibv.DeviceInfo) string {
+	layer, _ := os.ReadFile(sysfs(d.Name, "ports/1/link_layer"))
+	switch {
+	case d.Transport == ibv.TransportIWARP:
+		return "iwarp"
+	case strings.TrimSpace(string(layer)) == "Ethernet":
+		return "roce"
+	}
+	return "infiniband"
+}
+
+// sysfs is a file in which the kernel tells of a device.
+func sysfs(device, file string) string { return filepath.Join("/sys/class/infiniband", device, file) }

@@ -1,0 +1,288 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// hasDevices reports whether the kernel has RDMA devices.
+func hasDevices() bool {
+	entries, _ := os.ReadDir("/sys/class/infiniband")
+	return len(entries) > 0
+}
+
+// deviceTo is the name of the RDMA device that has a route to addr.
+func deviceTo(ctx context.Context, addr string) (name string, err error) {
+	const patience = 2 * time.Second // as of provider rdma
+	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
+		if err := id.ResolveAddr(ctx, netip.AddrPort{}, ap, patience); err != nil {
+			return err
+		}
+		return id.ResolveRoute(ctx, patience)
+	})
+}
+
+// deviceAt is the name of the RDMA device that has the address of addr.
+func deviceAt(ctx context.Context, addr string) (name string, err error) {
+	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
+		// The port stays free: it may be taken, and it is for the listener.
+		return id.BindAddr(netip.AddrPortFrom(ap.Addr(), 0))
+	})
+}
+
+// firstDevice binds an ID to each address of addr until it gets a device.
+func firstDevice(ctx context.Context, addr string, bind func(*rdmacm.ID, netip.AddrPort) error) (string, error) {
+	addrs, err := lookup(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	ch, err := rdmacm.NewEventChannel()
+	if err != nil {
+		return "", err
+	}
+	defer ch.Close()
+	var first error
+	for _, ap := range addrs {
+		name, _, err := boundTo(ch, func(id *rdmacm.ID) error { return bind(id, ap) })
+		if err == nil {
+			return name, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return "", first
+}
+
+// boundTo is the device that an ID is on once bind has bound it.
+func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string, port uint8, err error) {
+	id, err := ch.NewID()
+	if err != nil {
+		return "", 0, err
+	}
+	defer id.Close()
+	if err := bind(id); err != nil {
+		return "", 0, err
+	}
+	verbs := id.Verbs()
+	if verbs == nil {
+		return "", 0, &rdmacm.CallError{Op: "rdma_bind_addr", Addr: id.LocalAddr().Addr().String(), Errno: syscall.ENODEV}
+	}
+	return verbs.Info().Name, id.Port(), nil
+}
+
+// checkServing fails when connections could not be served on addr, where there is a
+// listener: a server finds out when the first client comes, which is late.
+func checkServing(ctx context.Context, addr string) error {
+	var names []string
+	if name, err := deviceAt(ctx, addr); err == nil {
+		names = append(names, name)
+	} else if devices, err := ibv.Devices(); err == nil {
+		for _, d := range devices {
+			names = append(names, d.Name)
+		}
+	}
+	var first error
+	for _, name := range names {
+		err := tryMemory(name)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// tryMemory registers as much memory as one message takes.
+func tryMemory(device string) error {
+	dev, err := ibv.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return tryMemoryOn(dev)
+}
+
+func tryMemoryOn(dev *ibv.Context) error {
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	mr, err := pd.RegMR(make([]byte, transport.DefaultMaxMessage), ibv.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	return mr.Close()
+}
+
+// explainRDMA is explain for errors of the provider rdma.
+func explainRDMA(err error) (text string, ok bool) {
+	var (
+		call       *rdmacm.CallError
+		event      *rdmacm.EventError
+		memlock    *ibv.MemlockError
+		permission *ibv.PermissionError
+		none       *ibv.NoDeviceError
+		verbs      *ibv.Error
+	)
+	switch {
+	case errors.As(err, &memlock):
+		return fmt.Sprintf("this process may lock %s of memory and needs %s more on %s: "+
+			"raise the limit (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock=-1 of containers)",
+			memorySize(memlock.Limit), memorySize(memlock.Requested), memlock.Device), true
+	case errors.As(err, &permission):
+		return fmt.Sprintf("no permission to use %s: it takes read and write access to %s", permission.Device, permission.Path), true
+	case errors.As(err, &none):
+		return noDeviceText(none), true
+	case errors.As(err, &call):
+		return callText(call), true
+	case errors.As(err, &event):
+		return eventText(event), true
+	case errors.As(err, &verbs):
+		return fmt.Sprintf("%s on %s: %v", verbs.Call, verbs.Device, verbs.Err), true
+	}
+	return "", false
+}
+
+func noDeviceText(e *ibv.NoDeviceError) string {
+	if len(e.InKernel) > 0 {
+		return fmt.Sprintf("the kernel has %s, but the library does not offer it: module ib_uverbs, "+
+			"package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing", printable(fmt.Sprint(e.InKernel)))
+	}
+	return "this machine has no RDMA device"
+}
+
+// callText says why a call of librdmacm has failed.
+func callText(e *rdmacm.CallError) string {
+	const channel = "/dev/infiniband/rdma_cm"
+	switch {
+	case e.Op == "rdma_create_event_channel":
+		switch {
+		case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
+			return "no permission to use RDMA devices: it takes read and write access to " + channel
+		case !hasDevices():
+			return "this machine has no RDMA device"
+		}
+		if f, err := os.OpenFile(channel, os.O_RDWR, 0); err == nil {
+			f.Close()
+		} else if errors.Is(err, fs.ErrPermission) {
+			return "no permission to use RDMA devices: it takes read and write access to " + channel
+		}
+		return fmt.Sprintf("RDMA's connection manager is not there (%v): 'modprobe rdma_ucm' loads it", e.Errno)
+	case taken(e):
+		return e.Addr + ": address already in use"
+	case noDevice(e.Errno) || e.Errno == syscall.EPERM || e.Errno == syscall.EACCES:
+		if err := denied(); err != nil {
+			return explain(err)
+		}
+		switch {
+		case noDevice(e.Errno) && e.Op == "rdma_bind_addr":
+			return "no RDMA device has the address of " + e.Addr + seeDevices
+		case noDevice(e.Errno):
+			return "no RDMA device has a route there" + seeDevices
+		case e.Op == "rdma_bind_addr":
+			return e.Addr + ": permission denied: ports below 1024 are for root"
+		}
+		return fmt.Sprintf("%v (%s)", e.Errno, e.Op)
+	case e.Errno == syscall.ECONNREFUSED:
+		return "connection refused"
+	case e.Addr != "":
+		return fmt.Sprintf("%s: %v (%s)", e.Addr, e.Errno, e.Op)
+	}
+	return fmt.Sprintf("%s: %v", e.Op, e.Errno)
+}
+
+// taken reports whether the kernel has said of an address that is a device's that
+// it is not available: another listener has the port on all addresses.
+func taken(e *rdmacm.CallError) bool {
+	if e.Errno != syscall.EADDRNOTAVAIL {
+		return e.Errno == syscall.EADDRINUSE
+	}
+	if unspecified(e.Addr) {
+		return true
+	}
+	_, err := deviceAt(context.Background(), e.Addr)
+	return err == nil
+}
+
+// denied is the error of a device that this process may not open. librdmacm passes
+// over such devices, and tells something else or nothing.
+func denied() error {
+	devices, _ := ibv.Devices()
+	for _, d := range devices {
+		dev, err := ibv.Open(d.Name)
+		if err == nil {
+			dev.Close()
+		} else if errors.As(err, new(*ibv.PermissionError)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// noDevice are the errnos for an address that no device has, or has a route to.
+func noDevice(errno syscall.Errno) bool {
+	return errno == syscall.ENODEV || errno == syscall.EADDRNOTAVAIL || errno == syscall.ENETUNREACH
+}
+
+const seeDevices = ": 'rpcrdma devices' lists those that there are"
+
+// noAnswer reports whether a connection was not made because nobody was found at
+// the address.
+func noAnswer(err error) bool {
+	if event, ok := errors.AsType[*rdmacm.EventError](err); ok {
+		errno, _ := event.Unwrap().(syscall.Errno)
+		return event.Event.Type == rdmacm.EventUnreachable || errno == syscall.ETIMEDOUT || noDevice(errno)
+	}
+	if call, ok := errors.AsType[*rdmacm.CallError](err); ok {
+		return call.Errno == syscall.ETIMEDOUT || noDevice(call.Errno)
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
+
+// memorySize is a number of bytes in KiB or MiB.
+func memorySize(n uint64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return binarySize(int64(n))
+}
+
+// eventText says what an event of the connection manager means.
+func eventText(e *rdmacm.EventError) string {
+	var what string
+	switch errno, _ := e.Unwrap().(syscall.Errno); {
+	case errno == syscall.EPERM || errno == syscall.EACCES || noDevice(errno):
+		if err := denied(); err != nil {
+			return explain(err)
+		}
+		if noDevice(errno) {
+			return "no RDMA device has a route there" + seeDevices
+		}
+		what = errno.Error()
+	case errno == syscall.ECONNREFUSED:
+		what = "connection refused"
+	case errno == syscall.ETIMEDOUT || e.Event.Type == rdmacm.EventUnreachable:
+		what = "no answer"
+	case errno != 0:
+		what = errno.Error()
+	default:
+		what = fmt.Sprintf("status %d", e.Event.Status)
+	}
+	return fmt.Sprintf("%s (%v)", what, e.Event.Type)
+}
