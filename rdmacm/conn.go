@@ -240,7 +240,11 @@ func (c *Conn) destroyQP() {
 		for w := range mws {
 			w.free()
 		}
+		// Set-up that has been given up may still be under way in the library, which
+		// moves the queue pair through its states when it takes the event.
+		c.id.ch.mu.Lock()
 		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+		c.id.ch.mu.Unlock()
 		c.qp = nil
 	}
 	c.recvMu.Unlock()
@@ -339,7 +343,9 @@ func (c *Conn) hangUp() {
 		}
 	}
 	if c.up.Load() || accepted {
+		c.sendMu.Lock() // librdmacm reaches for the queue pair
 		c.id.Disconnect()
+		c.sendMu.Unlock()
 	}
 }
 
@@ -447,7 +453,11 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 		c.state = stateUp
 		if !c.passive {
 			c.peerData = ev.PrivateData
-			c.ird, c.ord = min(c.ird, ev.ResponderResources), min(c.ord, ev.InitiatorDepth)
+			in, out := ev.ResponderResources, ev.InitiatorDepth
+			if c.dev.iwarp {
+				in, out = out, in // told from the other side than in a request
+			}
+			c.ird, c.ord = min(c.ird, in), min(c.ord, out)
 		}
 		c.up.Store(true)
 		c.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -44,10 +45,22 @@ func (e *CallError) advice() string {
 		return " (there is no RDMA device, or the kernel's rdma_ucm module is not loaded: modprobe rdma_ucm)"
 	case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
 		return " (no permission on /dev/infiniband/rdma_cm: give the process its group, or the container the device)"
+	case e.Op == "rdma_bind_addr" && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL && e.wildcard()):
+		return " (the port is taken)"
 	case e.Errno == syscall.ENODEV || e.Errno == syscall.EADDRNOTAVAIL:
 		return " (no RDMA device has this address; 'rpcrdma devices' lists what there is, and the loopback interface is none)"
+	case e.Errno == syscall.ENETUNREACH || e.Errno == syscall.EHOSTUNREACH:
+		return " (no RDMA device has a route to this address; 'rpcrdma devices' lists what there is)"
+	case e.Errno == syscall.ECONNREFUSED:
+		return " (nobody listens there)"
 	}
 	return ""
+}
+
+// wildcard tells whether the call was about all addresses of this machine.
+func (e *CallError) wildcard() bool {
+	ap, err := netip.ParseAddrPort(e.Addr)
+	return err == nil && ap.Addr().IsUnspecified()
 }
 
 func (e *CallError) Unwrap() error { return e.Errno }

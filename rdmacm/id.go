@@ -32,6 +32,7 @@ type ID struct {
 	events   []Event
 	children []*ID // connection requests not taken yet
 	notify   func(Event)
+	forward  *ID // who gets the requests instead
 	wake     chan struct{} // something has been added
 	gone     chan struct{} // closed by Close
 	refuse   bool          // requests
@@ -94,6 +95,10 @@ func (id *ID) signal() {
 // requested queues a connection request for its listener.
 func (id *ID) requested(child *ID) bool {
 	id.mu.Lock()
+	if to := id.forward; to != nil {
+		id.mu.Unlock()
+		return to.requested(child)
+	}
 	defer id.mu.Unlock()
 	if id.closed || id.refuse {
 		return false

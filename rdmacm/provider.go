@@ -250,6 +250,8 @@ type Listener struct {
 	attr fabric.ConnAttr
 	addr net.Addr
 
+	second *ID // of the other family; its requests come to id
+
 	// Guarded by mu. siw drops requests that have been handed out when their
 	// listener goes, so it stays until they are answered.
 	mu         sync.Mutex
@@ -265,28 +267,62 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	if err != nil {
 		return nil, err
 	}
-	var addrs []netip.AddrPort
-	if host == "" {
-		port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if host != "" {
+		addrs, err := lookup(ctx, addr)
 		if err != nil {
 			return nil, err
 		}
-		addrs = []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)), netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))}
-	} else if addrs, err = lookup(ctx, addr); err != nil {
+		return p.listen(addrs[0], attr)
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
 		return nil, err
 	}
-	var first error
-	for _, ap := range addrs {
-		l, err := p.listen(ap, attr, host != "")
-		if err == nil {
+	for range wildcardTries {
+		var l *Listener
+		if l, err = p.listenBoth(uint16(port), attr); err == nil {
 			return l, nil
 		}
-		first = cmp.Or(first, err)
+		if port != 0 {
+			break
+		}
 	}
-	return nil, first
+	return nil, err
 }
 
-func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr, only bool) (*Listener, error) {
+// wildcardTries is how often a port is picked that has to be free twice.
+const wildcardTries = 8
+
+// listenBoth listens on all devices: with an ID for each family, since iWARP does
+// not give IPv4 to a listener on IPv6.
+func (p *Provider) listenBoth(port uint16, attr fabric.ConnAttr) (*Listener, error) {
+	l, err := p.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), attr)
+	if err != nil {
+		return p.listen(netip.AddrPortFrom(netip.IPv4Unspecified(), port), attr) // without IPv6
+	}
+	v4, err := p.listenID(netip.AddrPortFrom(netip.IPv4Unspecified(), l.id.LocalAddr().Port()))
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	v4.mu.Lock()
+	v4.forward = l.id
+	v4.mu.Unlock()
+	l.second = v4
+	return l, nil
+}
+
+func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, error) {
+	id, err := p.listenID(ap)
+	if err != nil {
+		return nil, err
+	}
+	p.live.listeners.Add(1)
+	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}, nil
+}
+
+// listenID makes a listening ID, which holds the provider's channel.
+func (p *Provider) listenID(ap netip.AddrPort) (*ID, error) {
 	ch, err := p.acquire()
 	if err != nil {
 		return nil, err
@@ -296,23 +332,26 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr, only bool) (*
 		p.release()
 		return nil, err
 	}
-	if err := listenOn(id, ap, only, p.cfg.Backlog); err != nil {
+	if err := listenOn(id, ap, p.cfg.Backlog); err != nil {
 		id.Close()
 		p.release()
 		return nil, err
 	}
-	p.live.listeners.Add(1)
-	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}, nil
+	return id, nil
 }
 
-func listenOn(id *ID, ap netip.AddrPort, only bool, backlog int) error {
+func listenOn(id *ID, ap netip.AddrPort, backlog int) error {
 	if ap.Addr().Is6() {
-		if err := id.SetAFOnly(only); err != nil {
+		if err := id.SetAFOnly(true); err != nil {
 			return err
 		}
 	}
 	if err := id.BindAddr(ap); err != nil {
 		return err
+	}
+	if !ap.Addr().IsUnspecified() && id.Verbs() == nil {
+		// Bound, and nothing could ever arrive.
+		return &CallError{Op: "rdma_bind_addr", Addr: ap.String(), Errno: syscall.ENODEV}
 	}
 	return id.Listen(backlog)
 }
@@ -403,6 +442,10 @@ func (l *Listener) Close() error {
 }
 
 func (l *Listener) shut() {
+	if l.second != nil {
+		l.second.Close()
+		l.p.release()
+	}
 	l.id.Close()
 	l.p.live.listeners.Add(-1)
 	l.p.release()

@@ -14,6 +14,14 @@ type Provider struct{}
 // New fails with [ErrNotBuilt].
 func New(Config) (*Provider, error) { return nil, ErrNotBuilt }
 
+// Live counts what a provider holds open.
+type Live struct {
+	Conns, Listeners, MRs, MWs int
+}
+
+// Live counts nothing.
+func (*Provider) Live() Live { return Live{} }
+
 // Name implements fabric.Provider.
 func (*Provider) Name() string { return "rdma" }
 
