@@ -134,7 +134,12 @@ const (
 	wrsPerCall   = 4
 	maxReads     = 16 // RDMA Reads posted at once
 	initialGrant = 8  // credits of a fresh connection
-	recvSlack    = 4  // receives beyond the grant: RDMA_DONE, RDMA_ERROR
+	recvBatch    = 4  // receives posted again at once
+	maxSilent    = 15 // replies in a row whose Sends are not signaled
+
+	// recvSlack is how many receives there are beyond the grant: for RDMA_DONE
+	// and RDMA_ERROR, and for those that wait to be posted again.
+	recvSlack = 4 + recvBatch - 1
 	setupReads   = 16 // IRD and ORD offered
 )
 

@@ -209,10 +209,11 @@ func (c *conn) step() bool {
 }
 
 // endPass lets go what a pass over completions has gathered, in this order: the
-// receives that the peer's next messages need, our messages, our callers.
+// receives that the peer's next messages need, our messages, our callers. A few
+// receives may wait for others: recvSlack stands in for them.
 // Leader.
 func (c *conn) endPass() {
-	if len(c.repost) > 0 {
+	if len(c.repost) >= recvBatch {
 		if err := c.fc.PostRecv(c.repost); err != nil {
 			c.breakOff(err)
 		}
@@ -296,6 +297,11 @@ type sendQueue struct {
 	pending  []fabric.SendWR
 	spare    []fabric.SendWR
 	flushing bool
+
+	// Replies whose Sends are not signaled and that no completion has told of
+	// yet, in the order of the queue; and how many such there have been.
+	silent  []*exch
+	silents uint64
 }
 
 func (q *sendQueue) init(c *conn) { q.c = c }
@@ -306,6 +312,44 @@ func (q *sendQueue) add(wrs []fabric.SendWR) {
 	q.mu.Lock()
 	q.pending = append(q.pending, wrs...)
 	q.mu.Unlock()
+}
+
+// addReply queues the list of a reply, which ends with its Send. Most Sends of
+// replies are not signaled, so that they wake nobody: the completion of a later one
+// tells that they have left, as all before it in the queue. What holds more than its
+// message is signaled: memory should not wait for another call.
+func (q *sendQueue) addReply(x *exch) {
+	q.mu.Lock()
+	send := &x.wrs[len(x.wrs)-1]
+	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
+		q.silent = append(q.silent, x)
+		q.silents++
+	} else {
+		send.Flags |= fabric.Signaled
+	}
+	x.covers = q.silents
+	q.pending = append(q.pending, x.wrs...)
+	q.mu.Unlock()
+}
+
+// told returns the next reply that the completion of x tells to have left, nil when
+// there are no more.
+func (q *sendQueue) told(x *exch) *exch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.silent) == 0 || q.silent[0].covers > x.covers {
+		return nil
+	}
+	first := q.silent[0]
+	q.silent = append(q.silent[:0], q.silent[1:]...)
+	return first
+}
+
+// waiting is how many replies only a later completion will tell of.
+func (q *sendQueue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.silent)
 }
 
 // post queues requests and flushes. When others are about to post too it lets

@@ -162,7 +162,7 @@ func (x *exch) finishList(msg []byte) {
 	n := len(x.sges)
 	x.sges = append(x.sges, fabric.SGE{Buf: msg, LKey: x.out.key})
 	wr := fabric.SendWR{
-		ID: wrID(wrReply, x.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: x.sges[n : n+1],
+		ID: wrID(wrReply, x.idx), Op: fabric.OpSend, SGL: x.sges[n : n+1],
 	}
 	if key, ok := x.invalidates(); ok && x.rh.Proc != rpcrdma.ProcError {
 		wr.Op, wr.RKey = fabric.OpSendInv, key

@@ -74,8 +74,9 @@ type exch struct {
 	msg  []byte         // the whole RPC call message
 
 	reads    []pull
-	next     int // first of reads not posted
-	underway int // Reads posted and not completed
+	next     int    // first of reads not posted
+	underway int    // Reads posted and not completed
+	covers   uint64 // replies not signaled, up to this one; see sendQueue
 
 	call oncrpc.CallHeader
 	fast bool // executing on the leader
@@ -118,7 +119,7 @@ func (r *responder) grow(n int) error {
 }
 
 // inUse is the number of calls taken and not answered. Leader.
-func (r *responder) inUse() int { return len(r.exchs) - len(r.free) }
+func (r *responder) inUse() int { return len(r.exchs) - len(r.free) - r.c.sq.waiting() }
 
 // take takes an exchange for the message in rb. A client that obeys its grant
 // has at most that many calls here, and as many replies on their way out.
@@ -129,7 +130,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		x = r.free[n-1]
 		r.free = r.free[:n-1]
 	} else {
-		if len(r.exchs) >= 2*int(r.grant.Load())+recvSlack+len(r.c.wcs) {
+		if len(r.exchs) >= 2*int(r.grant.Load())+recvSlack+len(r.c.wcs)+maxSilent {
 			r.c.die(errOverrun)
 			return nil
 		}
@@ -393,7 +394,19 @@ func (r *responder) readDone(x *exch, wc *fabric.WC) {
 
 // sent handles the completion of a reply's Send: the exchange is over, and its
 // memory may serve calls that wait for some. Leader.
+// sent gives back exchanges whose replies have left: x and those in front of it that
+// were not signaled. Leader.
 func (r *responder) sent(x *exch) {
+	if !x.signaled() {
+		return // it has failed, and so has the connection: abort
+	}
+	for s := r.c.sq.told(x); s != nil; s = r.c.sq.told(x) {
+		r.done(s)
+	}
+	r.done(x)
+}
+
+func (r *responder) done(x *exch) {
 	r.memory.Add(-int64(x.held))
 	x.held = 0
 	x.release()
@@ -409,6 +422,14 @@ func (r *responder) sent(x *exch) {
 		r.proceed(x, p)
 	}
 }
+
+// lean reports whether a reply holds nothing but its message.
+func (x *exch) lean() bool {
+	return len(x.wrs) == 1 && x.held == 0 && x.mem == nil && len(x.items) == 0 && len(x.mems) == 0
+}
+
+// signaled reports whether the adapter tells when the reply has left.
+func (x *exch) signaled() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Signaled != 0 }
 
 // release gives back what an exchange holds.
 func (x *exch) release() {
@@ -498,7 +519,7 @@ func (x *exch) post() {
 			c.receiveDone(rb)
 		}
 		x.state = exchReplying
-		c.sq.add(x.wrs) // the leader flushes at the end of its pass
+		c.sq.addReply(x) // the leader flushes at the end of its pass
 		return
 	}
 	if rb != nil {
@@ -514,7 +535,7 @@ func (x *exch) post() {
 		return
 	}
 	x.state = exchReplying
-	c.sq.add(x.wrs)
+	c.sq.addReply(x)
 	c.mu.Unlock()
 	c.sq.post(nil, true)
 	c.arena.drop()

@@ -362,7 +362,7 @@ func TestServerRefuses(t *testing.T) {
 				if tt.code == rpcrdma.ErrVers && (h.VersLow != 1 || h.VersHigh != 1 || h.Vers != word(tt.msg, 1)) {
 					t.Errorf("answer is %+v", h)
 				}
-				if n := p.posted(); n != before {
+				if n := p.posted(); n <= before-recvBatch {
 					t.Errorf("%d receives are posted, %d before", n, before)
 				}
 				p.send(callBytes(rpcrdma.Header{XID: 8}, procEcho, opaque("still here")...), 0)
@@ -389,7 +389,7 @@ func TestServerIgnores(t *testing.T) {
 				before := p.posted()
 				p.send(msg, 0)
 				p.quiet("it is no request")
-				if n := p.posted(); n != before || s.Stats().Dropped != 1 {
+				if n := p.posted(); n <= before-recvBatch || s.Stats().Dropped != 1 {
 					t.Errorf("%d receives are posted, %d before; %d dropped", n, before, s.Stats().Dropped)
 				}
 			})
