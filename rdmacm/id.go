@@ -32,7 +32,7 @@ type ID struct {
 	events   []Event
 	children []*ID // connection requests not taken yet
 	notify   func(Event)
-	forward  *ID // who gets the requests instead
+	forward  *ID           // who gets the requests instead
 	wake     chan struct{} // something has been added
 	gone     chan struct{} // closed by Close
 	refuse   bool          // requests
