@@ -642,25 +642,3 @@ func (c *Conn) readRequest() *failure {
 	x.kick = true
 	return nil
 }
-
-// terminated takes the peer's Terminate message.
-func (c *Conn) terminated(n int) *failure {
-	x := &c.rx
-	var m rdmap.Terminate
-	rdmap.ConsumeTerminate(x.ctl[:n], &m) // what could be read of it is there
-	t := &TerminateError{Cause: m.Cause}
-	if m.DDP != nil && ddp.IsTagged(m.DDP) {
-		var h ddp.Tagged
-		ddp.ConsumeTagged(m.DDP, &h)
-		t.STag, t.TO = h.STag, h.TO
-		if m.DDP[1]&0xf == byte(rdmap.OpReadResponse) {
-			t.STag, t.TO = 0, 0 // a name of the peer's own
-		}
-	}
-	var r rdmap.ReadRequest
-	if m.RDMAP != nil {
-		rdmap.ConsumeReadRequest(m.RDMAP, &r)
-		t.STag, t.TO, t.sink = r.SrcSTag, r.SrcTO, r.SinkSTag
-	}
-	return &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: t}}
-}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"math/bits"
 	"net"
 	"runtime"
 	"sync"
@@ -470,7 +471,7 @@ func TestTerminated(t *testing.T) {
 		{"for a catastrophe", catastrophic, func([2]segment, segment) rdmap.Terminate { return rdmap.Terminate{} },
 			[3]fabric.WCStatus{fabric.WCFlushErr, fabric.WCFlushErr, fabric.WCFlushErr}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		terminated := func(t *testing.T, peerIsSiw bool) {
 			c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 			mem := make([]byte, 64)
 			sge := func(i int) []fabric.SGE { return []fabric.SGE{{Buf: mem[i : i+8]}} }
@@ -487,7 +488,12 @@ func TestTerminated(t *testing.T) {
 			w := peer.wantSegment("a Write", rdmap.OpWrite)
 			m := tc.quote(reads, w)
 			m.Cause = tc.cause
-			peer.write(peer.fpdu(rdmap.AppendTerminate(untagged(rdmap.OpTerminate, true, 2, 1, 0), &m)))
+			payload := rdmap.AppendTerminate(nil, &m)
+			if peerIsSiw {
+				payload[0] = payload[0]<<4 | payload[0]>>4
+				payload[2] = bits.Reverse8(payload[2])
+			}
+			peer.write(peer.fpdu(untagged(rdmap.OpTerminate, true, 2, 1, 0), payload))
 			wcs, end := drive(t, c)
 			var te *TerminateError
 			if !errors.As(end, &te) || te.Cause != tc.cause || !end.Remote || end.Clean {
@@ -508,7 +514,9 @@ func TestTerminated(t *testing.T) {
 				t.Errorf("the receive: %+v", wcs[3])
 			}
 			peer.wantEnd("after our Terminate message")
-		})
+		}
+		t.Run(tc.name, func(t *testing.T) { terminated(t, false) })
+		t.Run(tc.name+", as siw puts it", func(t *testing.T) { terminated(t, true) })
 	}
 }
 
