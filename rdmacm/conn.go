@@ -455,9 +455,13 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 			c.peerData = ev.PrivateData
 			in, out := ev.ResponderResources, ev.InitiatorDepth
 			if c.dev.iwarp {
-				in, out = out, in // told from the other side than in a request
+				// Told from the other side than in a request, says siw; the
+				// documents do not.
+				in, out = min(in, out), min(in, out)
 			}
 			c.ird, c.ord = min(c.ird, in), min(c.ord, out)
+		} else if c.dev.iwarp {
+			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves what it is asked for
 		}
 		c.up.Store(true)
 		c.mu.Unlock()
