@@ -83,6 +83,7 @@ type Conn struct {
 	heard               chan struct{} // closed when set-up has ended, late or in time
 	left                chan struct{} // closed when the peer has ended its side
 	leftOnce, heardOnce sync.Once
+	nudger              *time.Timer // see nudge.go
 	patience            *time.Timer // bounds the wait for the reason of an end
 	mrs                 map[*region]struct{}
 	mws                 map[*window]struct{}
@@ -294,6 +295,9 @@ func (c *Conn) over(reason *fabric.ConnError) {
 		if c.patience != nil {
 			c.patience.Stop()
 		}
+		if c.nudger != nil {
+			c.nudger.Stop()
+		}
 	}
 	setup, err := c.setup, c.connErrLocked()
 	c.mu.Unlock()
@@ -466,6 +470,7 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 		c.up.Store(true)
 		c.mu.Unlock()
 		c.answered()
+		c.startNudging()
 		return nil
 	}
 	over := c.state == stateOver

@@ -98,6 +98,7 @@ type device struct {
 	ctx      *ibv.Context
 	name     string
 	iwarp    bool
+	siw      bool
 	attr     cgo.DeviceAttr
 	maxMsg   uint32
 	windows  bool
@@ -151,8 +152,9 @@ func (p *Provider) device(id *ID) (*device, error) {
 		d.windows = d.windows && p.cfg.UnsafeWindows
 		d.withInv = rxeWithInv | wcWithInv
 	}
-	d.weak = d.iwarp && attr.VendorID == vendorSIW || d.windows && attr.VendorID == vendorRXE
-	if d.iwarp && attr.VendorID != vendorSIW {
+	d.siw = d.iwarp && attr.VendorID == vendorSIW
+	d.weak = d.siw || d.windows && attr.VendorID == vendorRXE
+	if d.iwarp && !d.siw {
 		// A Read response is a tagged message: adapters hold it against the
 		// rights of the peer (RFC 5040 section 4.4). siw does not.
 		d.sinkBits = accessRemoteWrite

@@ -1,0 +1,59 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// siw as the side that accepts first sends the MPA reply and then has its socket
+// tell the queue pair of what comes. A message in between lies there until more
+// comes, and the connection hangs: about one in a hundred on a slow machine. So the
+// side that connects, if it has sent something and has heard nothing, sends a Write
+// of no bytes, which a peer that is well does not notice.
+const (
+	nudgeAfter = 50 * time.Millisecond
+	nudges     = 5 // each waits four times as long as the one before
+)
+
+// startNudging is called once the connection is established.
+func (c *Conn) startNudging() {
+	if !c.dev.siw || c.passive {
+		return
+	}
+	wait, left := nudgeAfter, nudges
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != stateUp {
+		return
+	}
+	c.nudger = time.AfterFunc(wait, func() {
+		if c.recv.head.Load() > 0 {
+			return
+		}
+		if c.nudge() {
+			left--
+			wait *= 4
+		}
+		c.mu.Lock()
+		if c.state == stateUp && left > 0 {
+			c.nudger.Reset(wait)
+		}
+		c.mu.Unlock()
+	})
+}
+
+// nudge posts the Write, if something has been sent before.
+func (c *Conn) nudge() bool {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if c.qp == nil || c.ending.Load() || c.send.tail == 0 || c.send.room() == 0 {
+		return false
+	}
+	c.swr, c.sges = c.swr[:0], c.sges[:0]
+	c.append(&fabric.SendWR{Op: fabric.OpWrite})
+	c.ring()
+	return true
+}
