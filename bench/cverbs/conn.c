@@ -372,7 +372,8 @@ static void setup(struct conn *c)
 
 	c->stride = (t->message + 63) & ~63u;
 	c->messages = map_mr(c, (size_t)(c->recvs + t->depth) * c->stride, IBV_ACCESS_LOCAL_WRITE);
-	/* Where a READ puts its data must be remotely writable on iWARP, RFC 5040 section 5.2. */
+	/* What answers a READ on iWARP is a tagged message as a WRITE is: the memory that it
+	 * goes to must be remotely writable. */
 	if (t->data)
 		c->data = map_mr(c, (size_t)t->depth * t->data,
 				 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);

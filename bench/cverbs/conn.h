@@ -43,7 +43,8 @@ struct terms {
 
 /*
  * How every message begins. A reply has the xid of its request; the memory that a
- * request names is the client's, for the server to write or read.
+ * request names is the client's, for the server to write or read. Both sides have
+ * the same byte order.
  */
 struct message {
 	uint32_t xid;
