@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,10 @@ type Config struct {
 
 	// Complete makes it a failure to skip a check for want of a capability.
 	Complete bool
+
+	// Groups names the groups of checks to run, such as "Message" and "End". Nil:
+	// all of them.
+	Groups []string
 
 	// Limits are the provider's own ways where the seam leaves a choice.
 	Limits Limits
@@ -175,6 +180,9 @@ func Run(t *testing.T, cfg Config) {
 	cfg = cfg.withDefaults()
 	before := runtime.NumGoroutine()
 	for _, g := range suite() {
+		if cfg.Groups != nil && !slices.Contains(cfg.Groups, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.checks {
 				t.Run(c.name, func(t *testing.T) { runCheck(t, cfg, c) })
