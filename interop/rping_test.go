@@ -1,0 +1,387 @@
+//go:build linux
+
+package interop
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/interop/rping"
+)
+
+// patience bounds every test of one conversation. The devices are emulated, in
+// a machine that may be emulated.
+const patience = 60 * time.Second
+
+// A provider is one of our adapters, and what it is to be tried with.
+type provider struct {
+	name string
+
+	// peer is the kind of device that rping uses, and where: ours is there,
+	// too.
+	peer string
+
+	// new returns the adapter, or skips the test. gone, if there is one, says
+	// what the adapter still holds when it should hold nothing.
+	new func(t *testing.T) (p fabric.Provider, gone func() error)
+}
+
+// open is new with a look at what is left when the test ends.
+func (p provider) open(t *testing.T) fabric.Provider {
+	t.Helper()
+	f, gone := p.new(t)
+	t.Cleanup(func() {
+		if gone == nil {
+			return
+		}
+		if err := gone(); err != nil {
+			t.Error("left behind: ", err)
+		}
+	})
+	return f
+}
+
+// each runs a test with each provider.
+func each(t *testing.T, providers []provider, test func(t *testing.T, p provider)) {
+	for _, p := range providers {
+		t.Run(p.name, func(t *testing.T) { test(t, p) })
+	}
+}
+
+// pings are what the table of conversations consists of.
+var pings = []struct {
+	ipv6        bool
+	size, count int
+}{
+	{size: rping.DefaultSize, count: 1},
+	{size: rping.DefaultSize, count: 10},
+	{size: rping.MinSize, count: 10},
+	{size: 4096, count: 10},
+	{size: 65535, count: 10}, // rping takes no more
+	{size: 999, count: 200},
+	{ipv6: true, size: rping.DefaultSize, count: 10},
+	{ipv6: true, size: 65535, count: 3},
+}
+
+// conversations runs a test for each row of pings, with the address to use.
+func conversations(t *testing.T, p provider, test func(t *testing.T, addr string, size, count int)) {
+	for _, c := range pings {
+		t.Run(fmt.Sprintf("IPv6=%t size=%d count=%d", c.ipv6, c.size, c.count), func(t *testing.T) {
+			addr := ""
+			if c.ipv6 {
+				addr = requireDevice6(t, p.peer)
+			} else {
+				addr = requireDevice(t, p.peer)
+			}
+			test(t, addr, c.size, c.count)
+		})
+	}
+}
+
+// testServer has rping's client ping our server.
+func testServer(t *testing.T, p provider) {
+	conversations(t, p, func(t *testing.T, addr string, size, count int) {
+		s := &rping.Server{Provider: p.open(t), Validate: true}
+		served, port := serve(t, s, addr)
+		r := startRping(t, p.peer, "-c", "-a", addr, "-p", port, "-S", strconv.Itoa(size), "-C", strconv.Itoa(count), "-V", "-v")
+		r.wantSuccess()
+		r.wantTexts("ping data: ", size, count)
+		if got := <-served; got.pings != count || got.err != nil {
+			t.Errorf("our server has answered %d pings and ends with %v", got.pings, got.err)
+		}
+	})
+}
+
+// testClient has our client ping rping's server.
+func testClient(t *testing.T, p provider) {
+	conversations(t, p, func(t *testing.T, addr string, size, count int) {
+		c := &rping.Client{Provider: p.open(t), Size: size, Count: count, Validate: true}
+		r, at := startRpingServer(t, p.peer, addr, "-S", strconv.Itoa(size), "-v")
+		if n, err := r.pingFrom(testContext(t), c, at); n != count || err != nil {
+			t.Errorf("our client has had %d pings and ends with %v", n, err)
+		}
+		r.wantSuccess()
+		r.wantTexts("server ping data: ", size, count)
+	})
+}
+
+// testSeveral has our server serve several clients at once, over one listener.
+func testSeveral(t *testing.T, p provider) {
+	const clients, count = 4, 20
+	addr := requireDevice(t, p.peer)
+	s := &rping.Server{Provider: p.open(t), Validate: true}
+	ctx := testContext(t)
+	l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan result, clients)
+	for range clients {
+		go func() {
+			n, err := s.Serve(ctx, l)
+			served <- result{n, err}
+		}()
+	}
+	var rs []*program
+	for range clients {
+		rs = append(rs, startRping(t, p.peer, "-c", "-a", addr, "-p", portOf(l), "-S", "4096", "-C", strconv.Itoa(count), "-V"))
+	}
+	for _, r := range rs {
+		r.wantSuccess()
+	}
+	for range clients {
+		if got := <-served; got.pings != count || got.err != nil {
+			t.Errorf("our server has answered %d pings and ends with %v", got.pings, got.err)
+		}
+	}
+}
+
+// testInARow has our client come back many times, as someone new.
+func testInARow(t *testing.T, p provider) {
+	const times = 200
+	addr := requireDevice(t, p.peer)
+	f := p.open(t)
+	r, at := startRpingServer(t, p.peer, addr, "-P") // serves until it is killed
+	c := &rping.Client{Provider: f, Count: 1, Validate: true}
+	if _, err := r.pingFrom(testContext(t), c, at); err != nil {
+		t.Fatal(err)
+	}
+	for i := range times {
+		if n, err := c.Run(testContext(t), at); n != 1 || err != nil {
+			t.Fatalf("connection %d: %d pings and %v", i, n, err)
+		}
+	}
+}
+
+// A result is what Run or Serve has returned.
+type result struct {
+	pings int
+	err   error
+}
+
+// testContext ends with the test's patience.
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// serve starts to serve one client. It returns where, and what comes of it.
+func serve(t *testing.T, s *rping.Server, addr string) (served <-chan result, port string) {
+	t.Helper()
+	return serveContext(t, testContext(t), s, addr)
+}
+
+func serveContext(t *testing.T, ctx context.Context, s *rping.Server, addr string) (served <-chan result, port string) {
+	t.Helper()
+	l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan result, 1)
+	go func() {
+		n, err := s.Serve(ctx, l)
+		l.Close()
+		results <- result{n, err}
+	}()
+	return results, portOf(l)
+}
+
+func portOf(l fabric.Listener) string {
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		panic(err) // an Addr that nobody can connect to
+	}
+	return port
+}
+
+// A program is rping at work.
+type program struct {
+	t      *testing.T
+	args   []string
+	exited chan struct{}
+
+	// To be looked at when it has exited.
+	stdout, stderr *notes
+	err            error
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	killed bool
+}
+
+// collision is what rping says on siw when the port that the connection manager
+// has chosen for its end is in use with TCP, of which the connection manager
+// does not know. rping does not exit then.
+const collision = "rdma_connect: Address already in use"
+
+// startRping starts rping, which does not outlive the test. It is started again
+// after a collision.
+func startRping(t *testing.T, kind string, args ...string) *program {
+	t.Helper()
+	r := &program{t: t, args: args, exited: make(chan struct{})}
+	path := requireProgram(t, kind, "rping", "rdmacm-utils")
+	if err := r.start(path); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.exited)
+		for {
+			r.err = r.cmd.Wait()
+			if !strings.Contains(r.stderr.String(), collision) {
+				return
+			}
+			if err := r.start(path); err != nil {
+				r.err = err
+				return
+			}
+		}
+	}()
+	t.Cleanup(r.kill)
+	return r
+}
+
+// start starts rping, unless it was to be killed.
+func (r *program) start(path string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.killed {
+		return errors.New("rping is not started again")
+	}
+	cmd := exec.Command(path, r.args...)
+	r.stdout, r.stderr = new(notes), new(notes)
+	r.stderr.look = func(b []byte) {
+		if bytes.Contains(b, []byte(collision)) {
+			cmd.Process.Kill()
+		}
+	}
+	cmd.Stdout, cmd.Stderr = r.stdout, r.stderr
+	r.cmd = cmd
+	return cmd.Start()
+}
+
+// kill kills rping and waits until it is gone.
+func (r *program) kill() {
+	r.mu.Lock()
+	r.killed = true
+	if r.cmd.Process != nil {
+		r.cmd.Process.Kill()
+	}
+	r.mu.Unlock()
+	<-r.exited
+}
+
+// Notes are what a program writes.
+type notes struct {
+	buf  bytes.Buffer
+	look func(b []byte) // at all that is there, whenever there is more
+}
+
+func (n *notes) Write(b []byte) (int, error) {
+	n.buf.Write(b)
+	if n.look != nil {
+		n.look(n.buf.Bytes())
+	}
+	return len(b), nil
+}
+
+func (n *notes) String() string { return n.buf.String() }
+
+// nextPort is where rping listens next. The range is one from which the kernel
+// takes no ports on its own.
+var nextPort atomic.Int32
+
+// startRpingServer starts rping as a server at addr and a port of its own.
+func startRpingServer(t *testing.T, kind, addr string, args ...string) (r *program, at string) {
+	t.Helper()
+	port := ""
+	for at == "" {
+		port = strconv.Itoa(rping.Port + int(nextPort.Add(1)))
+		l, err := net.Listen("tcp", net.JoinHostPort(addr, port))
+		if err != nil {
+			continue // somebody else's
+		}
+		l.Close()
+		at = net.JoinHostPort(addr, port)
+	}
+	return startRping(t, kind, append([]string{"-s", "-a", addr, "-p", port}, args...)...), at
+}
+
+// pingFrom runs a client of ours, as soon as rping lets it connect. rping does
+// not say when it listens.
+func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int, error) {
+	r.t.Helper()
+	for {
+		n, err := c.Run(ctx, at)
+		var se *rping.SetupError
+		if !errors.As(err, &se) {
+			return n, err
+		}
+		select {
+		case <-r.exited:
+			r.t.Fatalf("rping has exited: %s\n%v", r.state(), err)
+		case <-ctx.Done():
+			r.t.Fatalf("rping is not to be connected to: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// wantExit waits until rping has exited by itself. It has exited in any case then.
+func (r *program) wantExit() {
+	r.t.Helper()
+	select {
+	case <-r.exited:
+	case <-time.After(patience):
+		r.kill()
+		r.t.Errorf("rping has not exited by itself: %s", r.state())
+	}
+}
+
+// wantSuccess waits until rping has exited, content.
+func (r *program) wantSuccess() {
+	r.t.Helper()
+	r.wantExit()
+	if r.err != nil {
+		r.t.Errorf("rping failed: %s", r.state())
+	}
+}
+
+// state is for messages, when rping has exited: with its last words.
+func (r *program) state() string {
+	s := fmt.Sprintf("%v: %v\n%s", r.cmd, cmp.Or[any](r.err, "exit status 0"), r.stderr.String())
+	lines := strings.SplitAfter(r.stdout.String(), "\n")
+	for _, line := range lines[max(0, len(lines)-4):] {
+		s += fmt.Sprintf("%.100s\n", strings.TrimSuffix(line, "\n"))
+	}
+	return s
+}
+
+// wantTexts wants rping to have printed the texts of count pings.
+func (r *program) wantTexts(prefix string, size, count int) {
+	r.t.Helper()
+	var want []string
+	text := make([]byte, size)
+	for i := range count {
+		rping.PutText(text, i)
+		want = append(want, prefix+string(text[:size-1]))
+	}
+	got := strings.Split(strings.TrimSuffix(r.stdout.String(), "\n"), "\n")
+	if !slices.Equal(got, want) {
+		r.t.Errorf("rping has printed %d lines, want %d; the first is %.80q, want %.80q", len(got), count, got[0], want[0])
+	}
+}
