@@ -31,8 +31,24 @@ func Main(m *testing.M) int {
 	return code
 }
 
+// Check looks at the end of a test whether it has left something behind. Tests that
+// run in parallel with others cannot use it.
+func Check(t testing.TB) {
+	t.Helper()
+	before := now()
+	t.Cleanup(func() {
+		var what strings.Builder
+		if !t.Failed() && !settled(before, patience, &what) {
+			t.Error(what.String())
+		}
+	})
+}
+
 // A count is what there is at one moment.
-type count struct{ goroutines, descriptors int }
+type count struct {
+	goroutines  int
+	descriptors []string // what they are about
+}
 
 func now() count { return count{runtime.NumGoroutine(), descriptors()} }
 
@@ -40,30 +56,35 @@ func now() count { return count{runtime.NumGoroutine(), descriptors()} }
 func settled(before count, patience time.Duration, w io.Writer) bool {
 	for end := time.Now().Add(patience); ; runtime.Gosched() {
 		c := now()
-		if c.goroutines <= before.goroutines && c.descriptors <= before.descriptors {
+		if c.goroutines <= before.goroutines && len(c.descriptors) <= len(before.descriptors) {
 			return true
 		}
 		if time.Now().After(end) {
 			buf := make([]byte, 1<<20)
-			fmt.Fprintf(w, "left behind: %d goroutines, %d descriptors\n%s\n",
-				c.goroutines-before.goroutines, c.descriptors-before.descriptors, buf[:runtime.Stack(buf, true)])
+			fmt.Fprintf(w, "left behind: %d goroutines, %d descriptors\n",
+				c.goroutines-before.goroutines, len(c.descriptors)-len(before.descriptors))
+			if len(c.descriptors) > len(before.descriptors) {
+				fmt.Fprintf(w, "descriptors: %q, before: %q\n", c.descriptors, before.descriptors)
+			}
+			if c.goroutines > before.goroutines {
+				fmt.Fprintf(w, "%s\n", buf[:runtime.Stack(buf, true)])
+			}
 			return false
 		}
 	}
 }
 
-// descriptors counts open files, but for those of the runtime's poller. Where
-// /proc is not to be had it returns 0.
-func descriptors() int {
+// descriptors tells what is open, but for what belongs to the runtime's poller, an
+// epoll and an eventfd. Where /proc is not to be had it returns nothing.
+func descriptors() (open []string) {
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0
+		return nil
 	}
-	n := 0
 	for _, e := range d {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
-			n++
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:[event") {
+			open = append(open, to)
 		}
 	}
-	return n
+	return open
 }
