@@ -609,8 +609,8 @@ func TestIgnored(t *testing.T) {
 				grant := cl.Info().Credits
 				p.send(msg, 0)
 				p.quiet("it is ignored")
-				if n := p.posted(); n != before {
-					t.Errorf("%d receives are posted, %d before", n, before)
+				if n := p.posted(); n > before || n <= before-recvBatch {
+					t.Errorf("%d receives are posted, %d before; fewer than %d may wait", n, before, recvBatch)
 				}
 				if g := cl.Info().Credits; g != grant && !strings.Contains(name, "reply") {
 					t.Errorf("the grant changed from %d to %d", grant, g)

@@ -139,8 +139,8 @@ const (
 
 	// recvSlack is how many receives there are beyond the grant: for RDMA_DONE
 	// and RDMA_ERROR, and for those that wait to be posted again.
-	recvSlack = 4 + recvBatch - 1
-	setupReads   = 16 // IRD and ORD offered
+	recvSlack  = 4 + recvBatch - 1
+	setupReads = 16 // IRD and ORD offered
 )
 
 func (c *Config) connAttr(r role) fabric.ConnAttr {
