@@ -355,10 +355,10 @@ func (c *conn) finish(reason error) {
 	c.mu.Unlock()
 	c.wakeAll()
 	c.rsp.abort()
-	close(c.done)
 	if unused {
 		c.arena.drop()
 	}
+	close(c.done)
 }
 
 func (c *conn) addr() string {

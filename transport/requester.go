@@ -222,9 +222,6 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 		s.giveBack()
 		return err
 	}
-	c.stats.calls.Add(1)
-	c.countCall(&s.hdr)
-
 	c.mu.Lock()
 	if err := c.req.refuse(); err != nil {
 		c.mu.Unlock()
@@ -235,6 +232,8 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	s.state = slotPending
 	others := c.req.inUse > 1
 	c.mu.Unlock()
+	c.stats.calls.Add(1)
+	c.countCall(&s.hdr)
 	c.sq.post(s.wrs, others)
 
 	if err := c.await(ctx, &s.waiter); err != nil && s.cancel() {
