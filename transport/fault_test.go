@@ -6,26 +6,28 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
-	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestFaults: whatever the adapter refuses, and whenever it breaks, every call
+// testFaults: whatever the adapter refuses, and whenever it breaks, every call
 // returns, and nothing is left. The adapter is the real one behind a wrapper that
 // injects the faults.
-func TestFaults(t *testing.T) {
+func testFaults(t *testing.T, b *bed) {
+	passages := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	if b.slow > 1 {
+		passages = []int{1, 2, 3, 5, 8}
+	}
 	for at := fabrictest.AtResolve; at <= fabrictest.AtCompletion; at++ {
 		for _, do := range []fabrictest.Action{fabrictest.Fail, fabrictest.Break} {
 			for _, side := range []fabrictest.Side{fabrictest.Dialed, fabrictest.Taken} {
-				for n := 1; n <= 12; n++ {
+				for _, n := range passages {
 					fault := fabrictest.Fault{At: at, Do: do, Side: side, N: n}
 					struck := false
 					ok := t.Run(fmt.Sprintf("%v/%v/side%d/%d", at, do, side, n), func(t *testing.T) {
-						struck = underFault(t, fault)
+						struck = b.underFault(t, fault)
 					})
 					if !struck || !ok {
 						break // it does not come to pass so often
@@ -36,11 +38,11 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
-	inner := iwarp.New(iwarp.Config{})
+func (b *bed) underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
+	inner, live := b.provider(t)
 	p := fabrictest.Faulty(inner, fabrictest.Plan{fault})
 	defer func() { struck = p.Struck(0) > 0 }()
-	ctx, cancel := context.WithTimeout(bg, 30*time.Second)
+	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 
 	s, err := transport.NewServer(nil)
@@ -53,7 +55,7 @@ func underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.Listen(ctx, p, "127.0.0.1:0")
+	l, err := s.Listen(ctx, p, b.addr)
 	if err != nil {
 		if !errors.Is(err, fabrictest.ErrInjected) {
 			t.Error(err)
@@ -66,9 +68,7 @@ func underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
 		s.Close()
 		l.Close()
 		<-served
-		if live := inner.Live(); live.Conns != 0 || live.MRs != 0 || live.MWs != 0 {
-			t.Errorf("left open: %+v", live)
-		}
+		live.check(t)
 	}()
 
 	cl, err := transport.Dial(ctx, p, l.Addr().String(), nil)

@@ -1,0 +1,132 @@
+package transport_test
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// A bed is what the tests of both ends together run on: a provider, and an address
+// to listen at.
+type bed struct {
+	addr string
+	open func() (fabric.Provider, live, error)
+
+	// slow divides the counts of tests and multiplies their patience: devices in
+	// software, in a machine in software, take their time.
+	slow int
+
+	// waits: a Send that finds no receive waits for one. Elsewhere it ends the
+	// connection.
+	waits bool
+
+	// chunkAllocs bounds the allocations of a call with a chunk in each direction:
+	// without windows that can be bound again it registers memory.
+	chunkAllocs float64
+
+	// idle bounds the memory of one end of a connection that does nothing, in bytes:
+	// on a device the queues, which are as long as the credits allow.
+	idle int
+
+	// refused is in the error of Dial where nobody listens.
+	refused string
+}
+
+// live tells what a provider holds open.
+type live func() (conns, mrs, mws int)
+
+func (l live) check(t testing.TB) {
+	t.Helper()
+	if conns, mrs, mws := l(); conns != 0 || mrs != 0 || mws != 0 {
+		t.Errorf("left open: %d connections, %d regions, %d windows", conns, mrs, mws)
+	}
+}
+
+func (b *bed) provider(t testing.TB) (fabric.Provider, live) {
+	t.Helper()
+	p, l, err := b.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, l
+}
+
+// count scales a number of repetitions.
+func (b *bed) count(n int) int {
+	if testing.Short() {
+		n /= 5
+	}
+	return max(n/b.slow, 1)
+}
+
+// patience is how long something may take that takes no time when all is well.
+func (b *bed) patience() time.Duration { return 30 * time.Second * time.Duration(min(b.slow, 2)) }
+
+// onIwarp is the software adapter over the loopback interface.
+func onIwarp(cfg iwarp.Config) *bed {
+	return &bed{
+		addr: "127.0.0.1:0", slow: 1, refused: "connection refused", idle: 128 << 10,
+		open: func() (fabric.Provider, live, error) {
+			p := iwarp.New(cfg)
+			return p, func() (conns, mrs, mws int) {
+				l := p.Live()
+				return l.Conns, l.MRs, l.MWs
+			}, nil
+		},
+	}
+}
+
+// onDevice is a device of the kind "rxe" or "siw", if there is one.
+func onDevice(t testing.TB, kind string, cfg rdmacm.Config) *bed {
+	t.Helper()
+	addr := device(t, kind)
+	b := &bed{
+		addr: addr + ":0", slow: 10, waits: kind == "rxe", refused: addr, chunkAllocs: 9, idle: 1 << 20,
+		open: func() (fabric.Provider, live, error) {
+			p, err := rdmacm.New(cfg)
+			if err != nil {
+				return nil, nil, err
+			}
+			return p, func() (conns, mrs, mws int) {
+				l := p.Live()
+				return l.Conns, l.MRs, l.MWs
+			}, nil
+		},
+	}
+	_, _, err := b.open()
+	if errors.Is(err, rdmacm.ErrNotBuilt) && !required(kind) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// device returns an address of an RDMA device of the kind, as the environment tells.
+func device(t testing.TB, kind string) string {
+	t.Helper()
+	name := "RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"
+	if addr := os.Getenv(name); addr != "" {
+		return addr
+	}
+	if required(kind) {
+		t.Fatalf("RPCRDMA_REQUIRE names %s, and %s is not set", kind, name)
+	}
+	if devices, _ := os.ReadDir("/sys/class/infiniband"); len(devices) == 0 {
+		t.Skip("no RDMA device on this machine (/sys/class/infiniband is empty): run it with scripts/vm")
+	}
+	t.Skipf("%s does not tell an address of a device of the kind %s", name, kind)
+	return ""
+}
+
+func required(kind string) bool {
+	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
+}

@@ -1,0 +1,10 @@
+package transport
+
+// ArenaSlabs is how many slabs the client's arena has. An ended connection without
+// calls has none.
+func (cl *Client) ArenaSlabs() int {
+	a := cl.c.arena
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.slabs)
+}
