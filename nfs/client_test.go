@@ -23,8 +23,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-func TestProcedures(t *testing.T) {
-	s, c := pair(t)
+func testProcedures(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	file := s.add("file", TypeReg, "hello, world")
 	root := s.root.handle()
@@ -115,8 +115,8 @@ func TestProcedures(t *testing.T) {
 
 // READ's data comes through a write chunk into the caller's memory, and nothing
 // beyond it is touched.
-func TestRead(t *testing.T) {
-	s, c := pair(t)
+func testRead(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(100_003)
 	f := s.add("file", TypeReg, string(want)).handle()
@@ -153,8 +153,8 @@ func TestRead(t *testing.T) {
 }
 
 // A server may return the data inline although a write chunk was offered.
-func TestReadInline(t *testing.T) {
-	s, c := pair(t)
+func testReadInline(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	s.set(func() { s.inline = true })
 	f := s.add("file", TypeReg, "inline data").handle()
 	buf := make([]byte, 65536)
@@ -168,8 +168,8 @@ func TestReadInline(t *testing.T) {
 }
 
 // WRITE's data leaves through a read chunk when it does not fit inline.
-func TestWrite(t *testing.T) {
-	s, c := pair(t)
+func testWrite(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, "")
 	want := pattern(70_001)
@@ -197,7 +197,7 @@ func TestWrite(t *testing.T) {
 }
 
 // The credential is that of the options, and of the process without any.
-func TestCredential(t *testing.T) {
+func testCredential(t *testing.T, b *bed) {
 	creds := make(chan oncrpc.Auth, 2)
 	srv, err := transport.NewServer(nil)
 	if err != nil {
@@ -211,7 +211,7 @@ func TestCredential(t *testing.T) {
 	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := srv.Listen(t.Context(), provider(), "127.0.0.1:0")
+	l, err := srv.Listen(t.Context(), b.provider, b.host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestCredential(t *testing.T) {
 
 	want := &oncrpc.AuthSys{Machine: "box", UID: 7, GID: 8, GIDs: []uint32{9}}
 	for _, opts := range []*Options{{Auth: want}, nil} {
-		c := dial(t, l.Addr().String(), opts)
+		c := dial(t, b, l.Addr().String(), opts)
 		if _, err := c.GetAttr(t.Context(), tHandle); err != nil {
 			t.Fatal(err)
 		}
@@ -239,8 +239,8 @@ func TestCredential(t *testing.T) {
 }
 
 // Replies that decode, and lie.
-func TestHostileReplies(t *testing.T) {
-	s, c := pair(t)
+func testHostileReplies(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, string(pattern(20_000))).handle()
 	// lie makes READ return data by write chunk, with a count and a length word
@@ -320,8 +320,8 @@ func TestHostileReplies(t *testing.T) {
 }
 
 // JUKEBOX is a wish to be asked again.
-func TestJukebox(t *testing.T) {
-	s, c := pair(t)
+func testJukebox(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	asked := 0
 	s.set(func() {
 		s.override[ProcGetAttr] = func(_ []byte, res *transport.Response) bool {
@@ -344,8 +344,8 @@ func TestJukebox(t *testing.T) {
 }
 
 // Errors tell what happened, and calls on a connection that has ended fail.
-func TestCallErrors(t *testing.T) {
-	s, c := pair(t)
+func testCallErrors(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	_, _, err := c.Lookup(ctx, s.root.handle(), "nothing")
 	var e *Error
@@ -371,8 +371,8 @@ func TestCallErrors(t *testing.T) {
 }
 
 // The pool of calls keeps no hold of the caller's memory.
-func TestPool(t *testing.T) {
-	s, c := pair(t)
+func testPool(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(8192))).handle()
 	o := c.begin(ProcRead)
 	c.end(o)

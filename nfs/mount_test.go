@@ -15,8 +15,8 @@ import (
 )
 
 // A server that has MOUNT on the RDMA connection is asked there.
-func TestMountOverRDMA(t *testing.T) {
-	s, c := pair(t)
+func testMountOverRDMA(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	s.set(func() {
 		s.exports = []Export{{Dir: "/"}, {Dir: "/export/deep/"}, {Dir: "/export", Groups: []string{"a", "b"}}, {Dir: "/exp"}}
@@ -54,8 +54,8 @@ func TestMountOverRDMA(t *testing.T) {
 	}
 }
 
-func TestNoExport(t *testing.T) {
-	_, c := pair(t)
+func testNoExport(t *testing.T, b *bed) {
+	_, c := pair(t, b)
 	_, err := c.Mount(t.Context(), "/elsewhere")
 	var pe *fs.PathError
 	if !errors.Is(err, ErrNoExport) || !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &pe) {
@@ -64,8 +64,8 @@ func TestNoExport(t *testing.T) {
 }
 
 // A server without EXPORT is asked for each directory on the way, from the root.
-func TestMountWithoutExport(t *testing.T) {
-	s, c := pair(t)
+func testMountWithoutExport(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	s.set(func() { s.exports = []Export{{Dir: "no EXPORT"}, {Dir: "/srv/nfs"}} })
 	for _, path := range []string{"/srv/nfs/a/b", "/srv/nfs/c"} {
@@ -80,8 +80,8 @@ func TestMountWithoutExport(t *testing.T) {
 }
 
 // So is one whose list is longer than anybody provides for.
-func TestMountLongList(t *testing.T) {
-	s, c := pair(t)
+func testMountLongList(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	long := []Export{{Dir: "/export"}}
 	for i := range 8000 {
 		long = append(long, Export{Dir: fmt.Sprint("/", i)})
@@ -94,17 +94,17 @@ func TestMountLongList(t *testing.T) {
 
 // A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
 // the port given, or on the one that rpcbind tells.
-func TestMountFallback(t *testing.T) {
+func testMountFallback(t *testing.T, b *bed) {
 	for _, name := range []string{"port given", "rpcbind"} {
 		t.Run(name, func(t *testing.T) {
-			s := newMemServer(t)
+			s := newMemServer(t, b)
 			addr := s.start(false)
 			host, port := s.mountServer()
 			opts := &Options{MountHost: host, MountPort: port}
 			if name == "rpcbind" {
-				opts = &Options{RPCBindPort: rpcbind(t, uint32(port), "")}
+				opts = &Options{RPCBindPort: rpcbind(t, b.host, uint32(port), "")}
 			}
-			c := dial(t, addr, opts)
+			c := dial(t, b, addr, opts)
 			for range 2 { // the second time RDMA is not asked
 				if fh, err := c.Mnt(t.Context(), "/export"); err != nil || fh != s.root.handle() {
 					t.Fatalf("%v, %v", fh, err)
@@ -126,10 +126,10 @@ func TestMountFallback(t *testing.T) {
 }
 
 // When neither way works the error has both reasons.
-func TestMountFallbackErrors(t *testing.T) {
-	s := newMemServer(t)
+func testMountFallbackErrors(t *testing.T, b *bed) {
+	s := newMemServer(t, b)
 	addr := s.start(false)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", b.host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +141,11 @@ func TestMountFallbackErrors(t *testing.T) {
 		want string
 	}{
 		{"nobody listens", Options{MountPort: closed}, "refused"},
-		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind at 127.0.0.1"},
-		{"not registered", Options{RPCBindPort: rpcbind(t, 0, "")}, "knows no program 100005"},
-		{"a port that is none", Options{RPCBindPort: rpcbind(t, 65536, "")}, "port 65536"},
+		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind at " + b.host},
+		{"not registered", Options{RPCBindPort: rpcbind(t, b.host, 0, "")}, "knows no program 100005"},
+		{"a port that is none", Options{RPCBindPort: rpcbind(t, b.host, 65536, "")}, "port 65536"},
 	} {
-		c := dial(t, addr, &test.opts)
+		c := dial(t, b, addr, &test.opts)
 		_, err := c.Exports(t.Context())
 		var fe *MountFallbackError
 		var rpc *oncrpc.RPCError
@@ -157,7 +157,7 @@ func TestMountFallbackErrors(t *testing.T) {
 
 func TestLookupPort(t *testing.T) {
 	ctx := t.Context()
-	addr := hostPort("127.0.0.1", rpcbind(t, 635, "::1.78.81"))
+	addr := hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 635, "::1.78.81"))
 	if port, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp"); port != 635 || err != nil {
 		t.Errorf("tcp: %d, %v", port, err)
 	}
@@ -169,11 +169,11 @@ func TestLookupPort(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 	var pe *PortError
-	addr = hostPort("127.0.0.1", rpcbind(t, 0, ""))
+	addr = hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 0, ""))
 	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err != nil {
 		t.Errorf("not registered: %v", err)
 	}
-	addr = hostPort("127.0.0.1", rpcbind(t, 0, "nonsense"))
+	addr = hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 0, "nonsense"))
 	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err == nil {
 		t.Errorf("nonsense: %v", err)
 	}
@@ -229,7 +229,7 @@ func TestTCPReplies(t *testing.T) {
 		}, "empty fragment"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			host, port := rpcServer(t, test.f)
+			host, port := rpcServer(t, "127.0.0.1", test.f)
 			c, err := dialTCP(t.Context(), hostPort(host, port), oncrpc.Auth{}, true)
 			if err != nil {
 				t.Fatal(err)

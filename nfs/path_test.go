@@ -11,8 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-func TestStat(t *testing.T) {
-	s, c := pair(t)
+func testStat(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	s.add("dir/file", TypeReg, "12345")
 	s.add("dir/sub/deep", TypeReg, "1")
 	s.add("rel", TypeLnk, "dir/file")
@@ -96,8 +96,8 @@ func names(entries []DirEntry) []string {
 	return l
 }
 
-func TestReadDir(t *testing.T) {
-	s, c := pair(t)
+func testReadDir(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	want := make([]string, 0, 100)
 	for i := range 100 {
@@ -156,8 +156,8 @@ func TestReadDir(t *testing.T) {
 }
 
 // Directories that have no end, or names that are none.
-func TestHostileDirectory(t *testing.T) {
-	s, c := pair(t)
+func testHostileDirectory(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	c.opts.MaxDirEntries = 1000
 	root := s.root.handle()
@@ -230,8 +230,8 @@ func TestHostileDirectory(t *testing.T) {
 	}
 }
 
-func TestWalk(t *testing.T) {
-	s, c := pair(t)
+func testWalk(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	for _, p := range []string{"a/1", "a/2", "b/c/3", "b/4", "d"} {
 		s.add(p, TypeReg, "x")
@@ -301,8 +301,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-func TestPathChanges(t *testing.T) {
-	s, c := pair(t)
+func testPathChanges(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	old := s.add("old", TypeReg, "contents")
 	s.add("link", TypeLnk, "old")

@@ -10,18 +10,37 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// The tests of the client talk to a server in memory, over RPC-over-RDMA on iWARP
-// on the loopback interface. The server answers as RFC 1813 says, unless a test
-// overrides a procedure.
+// The tests of the client talk to a server in memory, over RPC-over-RDMA on a bed.
+// The server answers as RFC 1813 says, unless a test overrides a procedure.
 
-func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }
+func TestMain(m *testing.M) {
+	openDevices()
+	os.Exit(leak.Main(m))
+}
+
+// openDevices opens the RDMA devices that tests use: librdmacm never closes them,
+// and they are not left behind by a test.
+func openDevices() {
+	p, err := rdmacm.New(rdmacm.Config{})
+	if err != nil {
+		return // the tests tell
+	}
+	for _, kind := range []string{"RXE", "SIW"} {
+		if addr := os.Getenv("RPCRDMA_" + kind + "_ADDR"); addr != "" {
+			if l, err := p.Listen(context.Background(), addr+":0", fabric.ConnAttr{}); err == nil {
+				l.Close()
+			}
+		}
+	}
+}
 
 type memNode struct {
 	id     uint64
@@ -33,6 +52,7 @@ type memNode struct {
 
 type memServer struct {
 	t testing.TB
+	b *bed
 
 	mu        sync.Mutex
 	nodes     map[uint64]*memNode
@@ -52,9 +72,9 @@ type memServer struct {
 	unstables int // WRITEs that were unstable
 }
 
-func newMemServer(t testing.TB) *memServer {
+func newMemServer(t testing.TB, b *bed) *memServer {
 	s := &memServer{
-		t: t, nodes: make(map[uint64]*memNode), calls: make(map[uint32]int),
+		t: t, b: b, nodes: make(map[uint64]*memNode), calls: make(map[uint32]int),
 		lost:     make(map[*memNode][]byte),
 		override: make(map[uint32]func([]byte, *transport.Response) bool),
 		verf:     Verf{1},
@@ -511,7 +531,7 @@ func (s *memServer) start(mount bool) string {
 			s.t.Fatal(err)
 		}
 	}
-	l, err := srv.Listen(s.t.Context(), provider(), "127.0.0.1:0")
+	l, err := srv.Listen(s.t.Context(), s.b.provider, s.b.host+":0")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -524,12 +544,10 @@ func (s *memServer) start(mount bool) string {
 	return l.Addr().String()
 }
 
-func provider() *iwarp.Provider { return iwarp.New(iwarp.Config{}) }
-
 // dial connects a client to the address; the test closes it.
-func dial(t testing.TB, addr string, opts *Options) *Client {
+func dial(t testing.TB, b *bed, addr string, opts *Options) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), provider(), addr, opts)
+	c, err := Dial(t.Context(), b.provider, addr, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -542,17 +560,17 @@ func dial(t testing.TB, addr string, opts *Options) *Client {
 }
 
 // pair starts a server with MOUNT and returns it with a client of it.
-func pair(t testing.TB) (*memServer, *Client) {
+func pair(t testing.TB, b *bed) (*memServer, *Client) {
 	t.Helper()
-	s := newMemServer(t)
-	return s, dial(t, s.start(true), nil)
+	s := newMemServer(t, b)
+	return s, dial(t, b, s.start(true), nil)
 }
 
 // rpcServer answers RPC calls over TCP: what f returns is the stream that answers
 // a call.
-func rpcServer(t testing.TB, f func(h *oncrpc.CallHeader, args []byte) []byte) (host string, port int) {
+func rpcServer(t testing.TB, at string, f func(h *oncrpc.CallHeader, args []byte) []byte) (host string, port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", at+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,7 +636,7 @@ func record(xid uint32, stat oncrpc.AcceptStat, results []byte) []byte {
 
 // mountServer serves s's MOUNT over TCP.
 func (s *memServer) mountServer() (host string, port int) {
-	return rpcServer(s.t, func(h *oncrpc.CallHeader, args []byte) []byte {
+	return rpcServer(s.t, s.b.host, func(h *oncrpc.CallHeader, args []byte) []byte {
 		if h.Prog != MountProgram {
 			return record(h.XID, oncrpc.ProgUnavail, nil)
 		}
@@ -628,8 +646,8 @@ func (s *memServer) mountServer() (host string, port int) {
 }
 
 // rpcbind answers GETPORT and GETADDR.
-func rpcbind(t testing.TB, port uint32, uaddr string) int {
-	_, p := rpcServer(t, func(h *oncrpc.CallHeader, args []byte) []byte {
+func rpcbind(t testing.TB, at string, port uint32, uaddr string) int {
+	_, p := rpcServer(t, at, func(h *oncrpc.CallHeader, args []byte) []byte {
 		d := xdr.NewDecoder(args)
 		prog, vers := d.Uint32(), d.Uint32()
 		switch {

@@ -30,8 +30,8 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	return copy(f.data[off:], p), nil
 }
 
-func TestDownload(t *testing.T) {
-	s, c := pair(t)
+func testDownload(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
 	s.add("file", TypeReg, string(want))
@@ -103,8 +103,8 @@ func TestDownload(t *testing.T) {
 }
 
 // Several calls are in flight at once.
-func TestParallel(t *testing.T) {
-	s, c := pair(t)
+func testParallel(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	s.add("file", TypeReg, string(want))
 	f, err := c.Open(t.Context(), "/export/file")
@@ -114,11 +114,12 @@ func TestParallel(t *testing.T) {
 	var mu sync.Mutex
 	inflight, most := 0, 0
 	met := make(chan struct{})
+	meet := sync.OnceFunc(func() { close(met) })
 	r := readerAt(func(p []byte, off int64) (int, error) {
 		mu.Lock()
 		inflight++
 		if most = max(most, inflight); inflight == 4 {
-			close(met)
+			meet()
 		}
 		mu.Unlock()
 		<-met // four of them meet here, or the test does not end
@@ -136,8 +137,8 @@ type readerAt func(p []byte, off int64) (int, error)
 
 func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-func TestReadAt(t *testing.T) {
-	s, c := pair(t)
+func testReadAt(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(300_000)
 	f := s.add("file", TypeReg, string(want)).handle()
@@ -185,8 +186,8 @@ func TestReadAt(t *testing.T) {
 	}
 }
 
-func TestUpload(t *testing.T) {
-	s, c := pair(t)
+func testUpload(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
 	for _, test := range []struct {
@@ -262,7 +263,7 @@ func TestUpload(t *testing.T) {
 
 // A server that restarts between WRITE and COMMIT has another verifier, and lost
 // what was not committed: it is written again. RFC 1813 section 3.3.7.
-func TestVerifierChange(t *testing.T) {
+func testVerifierChange(t *testing.T, b *bed) {
 	want := pattern(1 << 20)
 	for _, test := range []struct {
 		name    string
@@ -275,7 +276,7 @@ func TestVerifierChange(t *testing.T) {
 		{"again before the second COMMIT", ProcCommit, []int{1, 2}, true},
 		{"between the pieces of one WRITE", ProcWrite, []int{2, 3, 4}, true},
 	} {
-		s, c := pair(t)
+		s, c := pair(t, b)
 		f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
 		if err != nil {
 			t.Fatal(err)
@@ -297,7 +298,7 @@ func TestVerifierChange(t *testing.T) {
 	}
 
 	// One that never stops.
-	s, c := pair(t)
+	s, c := pair(t, b)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -314,8 +315,8 @@ func TestVerifierChange(t *testing.T) {
 }
 
 // A COMMIT that fails makes every WRITE answer for itself.
-func TestCommitError(t *testing.T) {
-	s, c := pair(t)
+func testCommitError(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
 	if err != nil {
@@ -341,8 +342,8 @@ func TestCommitError(t *testing.T) {
 }
 
 // Ending the context ends a transfer, and the memory is the caller's again.
-func TestTransferCancel(t *testing.T) {
-	s, c := pair(t)
+func testTransferCancel(t *testing.T, b *bed) {
+	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(1<<20)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
