@@ -230,7 +230,7 @@ func (c *conn) complete(wc *fabric.WC) {
 			c.message(c.rbufs[n], wc)
 		}
 	case wrInv:
-		c.req.invalidated(c.req.slots[n])
+		c.req.invalidated(n)
 	case wrRead:
 		c.rsp.readDone(c.rsp.exchs[n], wc)
 	case wrReply:

@@ -535,11 +535,12 @@ func (s *slot) fence() {
 	}
 }
 
-// invalidated handles the completion of a local invalidation. Leader.
-func (r *requester) invalidated(s *slot) {
+// invalidated handles the completion of a local invalidation of slot n. Leader.
+func (r *requester) invalidated(n uint32) {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s := r.slots[n]
 	if s.fences--; s.fences > 0 {
 		return
 	}
