@@ -32,7 +32,7 @@ type EventChannel struct {
 func NewEventChannel() (*EventChannel, error) {
 	raw, errno := cgo.CreateEventChannel()
 	if errno != 0 {
-		return nil, callError("rdma_create_event_channel", "", errno)
+		return nil, callError("rdma_create_event_channel", "", whyNotOpen(errno))
 	}
 	fd, err := pollfd.New(raw.FD(), "rdma event channel")
 	if err != nil {
@@ -42,6 +42,21 @@ func NewEventChannel() (*EventChannel, error) {
 	ch := &EventChannel{raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
 	go ch.demux()
 	return ch, nil
+}
+
+// whyNotOpen looks at the device's file itself: the library goes on searching when it
+// may not open it, and tells the errno of its last try.
+func whyNotOpen(errno syscall.Errno) syscall.Errno {
+	fd, err := syscall.Open("/dev/infiniband/rdma_cm", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	switch err {
+	case nil:
+		syscall.Close(fd)
+	case syscall.EACCES:
+		return syscall.EACCES
+	case syscall.EPERM:
+		return syscall.EPERM
+	}
+	return errno
 }
 
 // demux takes events until Close and hands each to its ID. An event of an ID that

@@ -365,6 +365,8 @@ func (id *ID) Migrate(to *EventChannel) error {
 	delete(from.ids, id.num)
 	from.mu.Unlock()
 	id.ch, id.num = stays, num
+	// The kernel moves events that wait, and tells nobody who polls the new channel.
+	to.fd.Wake()
 	return callError("rdma_migrate_id", "", errno)
 }
 
