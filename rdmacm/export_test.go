@@ -1,0 +1,24 @@
+//go:build linux && cgo
+
+package rdmacm
+
+import (
+	"syscall"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/ibv"
+)
+
+// NewQP gives a bare ID a queue pair, for tests of the connection manager by itself.
+func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cgo.QPCap, err error) {
+	err = id.use("rdma_create_qp", "", func(raw *cgo.CMID) (errno syscall.Errno) {
+		qp, given, errno = cgo.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
+		return errno
+	})
+	return qp, given, err
+}
+
+// DropQP is the end of it.
+func DropQP(id *ID) {
+	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+}
