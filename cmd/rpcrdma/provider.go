@@ -128,7 +128,7 @@ func (o *options) rdmaConfig(log *slog.Logger) rdmacm.Config {
 
 // providerTo chooses the provider for a connection to addr.
 func providerTo(ctx context.Context, addr string) (name, why string) {
-	// rxe resolves addresses of the loopback interface, and finds no route there.
+	// The connection manager takes any device for such an address, and finds no route.
 	if unspecified(addr) || loopback(addr) {
 		return providerIWARP, addr + " is on the loopback interface, which is no RDMA device"
 	}

@@ -76,7 +76,7 @@ func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string,
 	if err := bind(id); err != nil {
 		return "", 0, err
 	}
-	verbs := id.Verbs()
+	verbs := id.Verbs() // none for all addresses, which those of the loopback interface stand for
 	if verbs == nil {
 		return "", 0, &rdmacm.CallError{Op: "rdma_bind_addr", Addr: id.LocalAddr().Addr().String(), Errno: syscall.ENODEV}
 	}
@@ -84,10 +84,15 @@ func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string,
 }
 
 // checkServing fails when connections could not be served on addr, where there is a
-// listener: a server finds out when the first client comes, which is late.
+// listener: a server finds out when the first client comes, which is late. An
+// address of the loopback interface can be listened on, and nobody gets there.
 func checkServing(ctx context.Context, addr string) error {
 	var names []string
-	if name, err := deviceAt(ctx, addr); err == nil {
+	if !unspecified(addr) {
+		name, err := deviceAt(ctx, addr)
+		if err != nil {
+			return err
+		}
 		names = append(names, name)
 	} else if devices, err := ibv.Devices(); err == nil {
 		for _, d := range devices {
