@@ -450,7 +450,7 @@ func testAllocsPerCall(t *testing.T, b *bed) {
 				t.Fatal(name, err)
 			}
 		}
-		n := testing.AllocsPerRun(b.count(2000), func() {
+		n := testing.AllocsPerRun(b.count(2000)/min(b.slow, 2), func() {
 			if err := f(); err != nil {
 				t.Fatal(err)
 			}
@@ -521,9 +521,9 @@ func testPull(t *testing.T, b *bed) {
 		data = data[:1<<18]
 	}
 	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, MaxResults: 32}
-	calls := b.count(3000)
+	calls := b.count(3000) / min(b.slow, 3)
 	for i := range calls {
-		n := 5000 + i*331*b.slow%(len(data)-5000)
+		n := 5000 + i*331*3*b.slow%(len(data)-5000)
 		call.Args = xdr.AppendUint32(call.Args[:0], uint32(n))
 		call.ReadItems = append(call.ReadItems[:0], transport.ReadItem{Offset: 4, Data: data[:n]})
 		if err := cl.Call(bg, &call); err != nil {

@@ -18,7 +18,7 @@ import (
 func testFaults(t *testing.T, b *bed) {
 	passages := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	if b.slow > 1 {
-		passages = []int{1, 2, 3, 5, 8}
+		passages = []int{1, 2, 3, 6}
 	}
 	for at := fabrictest.AtResolve; at <= fabrictest.AtCompletion; at++ {
 		for _, do := range []fabrictest.Action{fabrictest.Fail, fabrictest.Break} {
