@@ -159,7 +159,7 @@ func testReadDir(t *testing.T, b *bed) {
 func testHostileDirectory(t *testing.T, b *bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
-	c.opts.MaxDirEntries = 1000
+	c.opts.MaxDirEntries = 200
 	root := s.root.handle()
 	page := func(f func(cookie uint64) *ReadDirPlusRes) {
 		s.set(func() {
