@@ -314,7 +314,7 @@ func TestRDMAMemlock(t *testing.T) {
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--addr", anyPort(addr))
 		const limit = "40" // below 32 the library warns by itself
 		const text = "this process may lock 40 KiB of memory and needs "
-		const todo = ": raise the limit (ulimit -l, "
+		const advice = ": raise the limit (ulimit -l, "
 		for _, args := range [][]string{
 			{"ping", "--provider", "rdma", s.addr},
 			{"ls", "--provider", "rdma", s.url("/")},
@@ -322,7 +322,7 @@ func TestRDMAMemlock(t *testing.T) {
 		} {
 			r := restricted(t, binary, limit, "", args...)
 			wantOneLine(t, r, text)
-			wantOneLine(t, r, " more on "+kind+"0"+todo)
+			wantOneLine(t, r, " more on "+kind+"0"+advice)
 		}
 		wantUnusable(t, restricted(t, binary, limit, "", "devices", "--json"), kind, text)
 		// With enough of it nobody needs no privilege.
