@@ -129,6 +129,7 @@ type slot struct {
 	id       uint64
 	op       fabric.WCOpcode
 	report   bool // the caller asked for the completion
+	internal bool // no caller knows of it
 	signaled bool // the device reports it
 	done     bool // it has; wc is what the caller gets
 	wc       fabric.WC
@@ -161,7 +162,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		done: make([]fabric.WC, attr.SendDepth+attr.RecvDepth),
 	}
 	c.wait = c.waitStep
-	c.send.init(attr.SendDepth)
+	c.send.init(attr.SendDepth + 1) // one for requests of our own
 	c.recv.init(attr.RecvDepth)
 	if passive {
 		req := id.Request()
@@ -188,6 +189,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 			return nil, err
 		}
 	}
+	p.enterDevice(dev)
 	p.live.conns.Add(1)
 	id.Notify(c.event)
 	return c, nil
@@ -195,7 +197,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 
 func (c *Conn) createQP() error {
 	want := cgo.QPCap{
-		MaxSendWR: uint32(c.attr.SendDepth), MaxRecvWR: uint32(c.attr.RecvDepth),
+		MaxSendWR: uint32(c.attr.SendDepth + 1), MaxRecvWR: uint32(c.attr.RecvDepth),
 		MaxSendSGE: uint32(min(int(c.dev.attr.MaxSGE), maxSGE)), MaxRecvSGE: 1,
 		MaxInlineData: uint32(c.p.cfg.MaxInline),
 	}
@@ -263,6 +265,7 @@ func (c *Conn) event(ev Event) {
 		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
 	case EventDeviceRemoval:
+		c.p.removed(c.dev)
 		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
@@ -382,8 +385,8 @@ func (c *Conn) settle() {
 			c.deliver(s)
 			continue
 		}
-		c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
-		c.failed = true
+		s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
+		c.deliver(s)
 		c.cutShort(s)
 	}
 	c.send.head.Store(c.send.tail)
@@ -699,6 +702,7 @@ func (c *Conn) Close() error {
 		c.id.Close()
 		c.answered()
 		c.pd.Close()
+		c.p.leaveDevice(c.dev)
 		c.p.live.conns.Add(-1)
 		c.p.release()
 	})

@@ -2,11 +2,7 @@
 
 package rdmacm
 
-import (
-	"time"
-
-	"github.com/rpcrdma/rpcrdma/fabric"
-)
+import "time"
 
 // siw as the side that accepts first sends the MPA reply and then has its socket
 // tell the queue pair of what comes. A message in between lies there until more
@@ -49,11 +45,9 @@ func (c *Conn) startNudging() {
 func (c *Conn) nudge() bool {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	if c.qp == nil || c.ending.Load() || c.send.tail == 0 || c.send.room() == 0 {
+	if c.qp == nil || c.ending.Load() || c.send.tail == 0 {
 		return false
 	}
-	c.swr, c.sges = c.swr[:0], c.sges[:0]
-	c.append(&fabric.SendWR{Op: fabric.OpWrite})
-	c.ring()
+	c.postNothing()
 	return true
 }

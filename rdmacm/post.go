@@ -46,7 +46,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if c.qp == nil {
 		return c.connErr()
 	}
-	if len(wrs) > c.send.room() {
+	if len(wrs) > c.send.room()-1 {
 		return fabric.ErrQueueFull
 	}
 	if len(wrs) == 0 {
@@ -228,14 +228,23 @@ func (c *Conn) marker() error {
 	if c.qp == nil {
 		return c.connErr()
 	}
-	if c.silent == 0 || c.send.room() == 0 {
-		return nil
+	if c.silent > 0 {
+		c.postNothing()
+	}
+	return nil
+}
+
+// postNothing posts a signaled Write of nothing that no caller hears of. sendMu is
+// held.
+func (c *Conn) postNothing() {
+	if c.send.room() == 0 {
+		return // there is one already
 	}
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
-	c.silent = len(c.send.slots)
+	c.silent = len(c.send.slots) // makes it signaled
 	c.append(&fabric.SendWR{Op: fabric.OpWrite})
+	c.send.at(c.send.tail - 1).internal = true
 	c.ring()
-	return nil
 }
 
 // PostRecv implements fabric.Conn.

@@ -107,8 +107,52 @@ type device struct {
 	withInv  uint32     // the flag of a completion that invalidated a window
 	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
 
+	// Guarded by Provider.mu.
+	users int  // connections
+	gone  bool // the kernel has removed it
+
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
+}
+
+// enterDevice counts a connection of the device.
+func (p *Provider) enterDevice(d *device) {
+	p.mu.Lock()
+	d.users++
+	p.mu.Unlock()
+}
+
+// leaveDevice discounts it.
+func (p *Provider) leaveDevice(d *device) {
+	p.mu.Lock()
+	d.users--
+	let := d.gone && d.users == 0
+	p.mu.Unlock()
+	if let {
+		letGo()
+	}
+}
+
+// removed notes that the kernel removes the device. What comes back, under whatever
+// address, is another one.
+func (p *Provider) removed(d *device) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d.gone = true
+	if p.devices[d.ctx.Raw()] == d {
+		delete(p.devices, d.ctx.Raw())
+	}
+}
+
+// letGo has librdmacm look at the list of devices, and so close those that are gone:
+// until then the kernel cannot finish their removal.
+//
+// Implements: struct ibv_context **rdma_get_devices(int *num_devices)
+// Implements: void rdma_free_devices(struct ibv_context **list)
+func letGo() {
+	if list, _, errno := cgo.GetDevices(); errno == 0 {
+		cgo.FreeDevices(list)
+	}
 }
 
 // Bits of enum ibv_device_cap_flags.
@@ -254,6 +298,8 @@ type Listener struct {
 
 	second *ID // of the other family; its requests come to id
 
+	cause error // of an end that is not Close; before stop is closed
+
 	// Guarded by mu. siw drops requests that have been handed out when their
 	// listener goes, so it stays until they are answered.
 	mu         sync.Mutex
@@ -320,7 +366,25 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 		return nil, err
 	}
 	p.live.listeners.Add(1)
-	return &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}, nil
+	l := &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}
+	id.Notify(l.event)
+	return l, nil
+}
+
+// event ends the listener with its device.
+func (l *Listener) event(ev Event) {
+	if ev.Type != EventDeviceRemoval {
+		return
+	}
+	go func() { // not on the channel's goroutine
+		l.mu.Lock()
+		if !l.closed {
+			l.cause = &DeviceError{Device: l.addr.String(), Errno: syscall.ENODEV}
+		}
+		l.mu.Unlock()
+		l.Close()
+		letGo()
+	}()
 }
 
 // listenID makes a listening ID, which holds the provider's channel.
@@ -396,7 +460,7 @@ func (l *Listener) next(ctx context.Context) (*ID, error) {
 		l.mu.Lock()
 		if l.closed {
 			l.mu.Unlock()
-			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: net.ErrClosed}
+			return nil, &net.OpError{Op: "accept", Net: name, Addr: l.addr, Err: cmp.Or(l.cause, net.ErrClosed)}
 		}
 		if id := l.id.takeRequest(); id != nil {
 			l.unanswered++
@@ -464,7 +528,7 @@ func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 		field          *int
 		standard, most int
 	}{
-		{"send queue", &attr.SendDepth, 128, maxWR},
+		{"send queue", &attr.SendDepth, 128, maxWR - 1},
 		{"receive queue", &attr.RecvDepth, 128, maxWR},
 		{"inbound reads", &attr.InboundReads, 16, maxIn},
 		{"outbound reads", &attr.OutboundReads, 16, maxOut},

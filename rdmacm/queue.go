@@ -358,7 +358,8 @@ func (c *Conn) completed(wc *cgo.WC) {
 			c.deliver(s)
 		case c.failed:
 			// Some devices flush in silence what is not signaled.
-			c.push(fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op})
+			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
+			c.deliver(s)
 		}
 	}
 	c.send.head.Store(head)
@@ -373,7 +374,7 @@ func (c *Conn) deliver(s *slot) {
 		// It overtook the one that failed.
 		s.wc.Status = fabric.WCFlushErr
 	}
-	if s.report || s.wc.Status != fabric.WCSuccess {
+	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal {
 		c.push(s.wc)
 	}
 }
