@@ -826,6 +826,33 @@ func TestCancel(t *testing.T) {
 		})
 	})
 
+	t.Run("where only the end of the connection is a fence, it ends", func(t *testing.T) {
+		weak := newPeer(t)
+		weak.caps.WeakRevocation = true
+		clientOf(t, weak, nil, func(p *peer, cl *Client) {
+			open(p, cl)
+			ctx, cancel := context.WithCancel(bg)
+			plain := async(cl, ctx, &Call{Prog: testProg, Vers: 1})
+			p.message("a call that lends no memory")
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+			if err := outcome(t, plain); !errors.Is(err, context.Canceled) || cl.Err() != nil {
+				t.Fatalf("call returned %v, the connection is %v", err, cl.Err())
+			}
+			ctx, cancel = context.WithCancel(bg)
+			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			p.message("a call that lends memory")
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
+				t.Fatalf("call returned %v", err)
+			}
+			if <-cl.Done(); !errors.Is(cl.Err(), errWeakFence) {
+				t.Errorf("the connection ended with %v", cl.Err())
+			}
+		})
+	})
+
 	t.Run("the call returns after the fence, and a reply that comes before it frees the credit", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			open(p, cl)

@@ -98,6 +98,9 @@ var (
 	errStuck      = &PeerError{"it takes nothing, and memory of a cancelled call cannot be closed"}
 	errInvalidate = &PeerError{"it invalidated memory of another call"}
 
+	// Nobody's fault: see fabric.Capabilities.
+	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
+
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")
 )

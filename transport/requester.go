@@ -293,6 +293,11 @@ func (s *slot) cancel() bool {
 		c.sq.post(s.wrs, false)
 		s.awaitFence()
 	}
+	if s.nexp > 0 && c.caps.WeakRevocation {
+		// The peer may be in the middle of an access, and only the connection's
+		// end stops that.
+		c.breakOff(errWeakFence)
+	}
 	s.unexpose()
 
 	c.mu.Lock()
