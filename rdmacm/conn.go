@@ -195,6 +195,9 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 	return c, nil
 }
 
+// createQP makes the queue pair, with what the device gives of inline data.
+//
+// Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (c *Conn) createQP() error {
 	want := cgo.QPCap{
 		MaxSendWR: uint32(c.attr.SendDepth + 1), MaxRecvWR: uint32(c.attr.RecvDepth),
@@ -232,6 +235,8 @@ const maxSGE = 16
 
 // destroyQP ends the device's use of memory. Its completions stay in the queue. The
 // windows go first: bound ones hold the queue pair, and rxe waits for them.
+//
+// Implements: void rdma_destroy_qp(struct rdma_cm_id *id)
 func (c *Conn) destroyQP() {
 	c.sendMu.Lock()
 	c.recvMu.Lock()
