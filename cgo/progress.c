@@ -46,6 +46,9 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 	to->num_sge = wr->num_sge;
 	switch (to->opcode) {
 	case IBV_WR_SEND_WITH_INV:
+		to->invalidate_rkey = wr->imm;
+		to->wr.rdma.rkey = wr->imm; /* where the library of siw looks for it */
+		break;
 	case IBV_WR_LOCAL_INV:
 		to->invalidate_rkey = wr->imm;
 		break;

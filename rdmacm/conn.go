@@ -79,6 +79,7 @@ type Conn struct {
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
 	wait                func() bool   // waitStep, made once
+	requested           chan struct{} // iWARP: closed when rdma_connect has returned
 	accepted            bool          // rdma_accept has been called
 	heard               chan struct{} // closed when set-up has ended, late or in time
 	left                chan struct{} // closed when the peer has ended its side
@@ -525,10 +526,30 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if err != nil {
 		return err
 	}
-	err = c.id.use("rdma_connect", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
-		return cgo.Connect(raw, c.param(privateData).raw())
-	})
-	return c.finish(ctx, setup, "connecting to", err)
+	request := func() error {
+		return c.id.use("rdma_connect", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
+			return cgo.Connect(raw, c.param(privateData).raw())
+		})
+	}
+	if !c.dev.iwarp {
+		return c.finish(ctx, setup, "connecting to", request())
+	}
+	// The kernel connects by TCP before it returns, for minutes if nobody answers.
+	c.mu.Lock()
+	c.requested = make(chan struct{})
+	c.mu.Unlock()
+	go func() {
+		defer close(c.requested)
+		if err := request(); err != nil {
+			c.mu.Lock()
+			failed := c.setup
+			c.mu.Unlock()
+			if failed != nil {
+				failed(err)
+			}
+		}
+	}()
+	return c.finish(ctx, setup, "connecting to", nil)
 }
 
 // Accept implements fabric.Conn.
@@ -689,7 +710,8 @@ func (c *Conn) sendTail() uint64 {
 }
 
 // Close implements fabric.Conn. Parents go after their children: queue pair,
-// completion queue, windows, regions, ID, protection domain.
+// completion queue, windows, regions, ID, protection domain. After a set-up over iWARP
+// that was given up the ID and what is behind it go in the background.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.shut.Store(true)
@@ -704,12 +726,27 @@ func (c *Conn) Close() error {
 		for r := range mrs {
 			r.free()
 		}
-		c.id.Close()
 		c.answered()
-		c.pd.Close()
-		c.p.leaveDevice(c.dev)
-		c.p.live.conns.Add(-1)
-		c.p.release()
+		c.mu.Lock()
+		requested := c.requested
+		c.mu.Unlock()
+		last := func() {
+			c.id.Close()
+			c.pd.Close()
+			c.p.leaveDevice(c.dev)
+			c.p.live.conns.Add(-1)
+			c.p.release()
+		}
+		if requested == nil || c.up.Load() {
+			last()
+			return
+		}
+		// Nothing of ours is in the adapter's hands any more but the ID, which the
+		// kernel keeps until TCP, or siw's wait for the answer, gives up.
+		go func() {
+			<-requested
+			last()
+		}()
 	})
 	return nil
 }

@@ -43,6 +43,10 @@ func (e *CallError) advice() string {
 	switch {
 	case e.Op == "rdma_create_event_channel" && (e.Errno == syscall.ENODEV || e.Errno == syscall.ENOENT || e.Errno == syscall.ENOSYS):
 		return " (there is no RDMA device, or the kernel's rdma_ucm module is not loaded: modprobe rdma_ucm)"
+	case e.Op == "rdma_bind_addr" && e.Errno == syscall.EADDRNOTAVAIL:
+		return " (no RDMA device has this address, or the port is taken on all addresses; 'rpcrdma devices' lists what there is)"
+	case e.Op == "rdma_bind_addr" && e.Errno == syscall.EACCES:
+		return " (a port below 1024 takes CAP_NET_BIND_SERVICE)"
 	case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
 		return " (no permission on /dev/infiniband/rdma_cm: give the process its group, or the container the device)"
 	case e.Op == "rdma_bind_addr" && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL && e.wildcard()):
