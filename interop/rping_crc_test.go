@@ -63,7 +63,7 @@ func (c crcCase) run(t *testing.T, change func(from side, fpdu []byte)) (result,
 		got = <-served
 	} else {
 		var at string
-		r, at = startRpingServer(t, p.peer, addr, "-v", "-S", strconv.Itoa(crcSize))
+		r, at = startRpingServer(t, p, addr, "-v", "-S", strconv.Itoa(crcSize))
 		wire.passTo(at)
 		cl := &rping.Client{Provider: f, Count: crcPings, Validate: true, Size: crcSize}
 		n, err := cl.Run(testContext(t), net.JoinHostPort(addr, port))

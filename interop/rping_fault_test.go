@@ -47,8 +47,7 @@ func testKilledClient(t *testing.T, p provider) {
 		<-started
 		r.kill()
 	})}
-	served, port := serve(t, s, addr)
-	r = startRping(t, p.peer, "-c", "-a", addr, "-p", port, "-S", "65535")
+	r, served := serveRping(t, testContext(t), p, s, addr, "-S", "65535")
 	close(started)
 	wantEnded(t, <-served)
 }
@@ -58,7 +57,7 @@ func testKilledClient(t *testing.T, p provider) {
 func testKilledServer(t *testing.T, p provider) {
 	addr := requireDevice(t, p.peer)
 	f := p.open(t)
-	r, at := startRpingServer(t, p.peer, addr, "-S", "65535")
+	r, at := startRpingServer(t, p, addr, "-S", "65535")
 	n, err := r.pingFrom(testContext(t), &rping.Client{Provider: f, Size: 65535, Validate: true, OnPing: after(r.kill)}, at)
 	wantEnded(t, result{n, err})
 }
@@ -72,8 +71,7 @@ func testStoppedServer(t *testing.T, p provider) {
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()
 	s := &rping.Server{Provider: p.open(t), OnPing: after(stop)}
-	served, port := serveContext(t, ctx, s, addr)
-	r := startRping(t, p.peer, "-c", "-a", addr, "-p", port, "-S", "4096")
+	r, served := serveRping(t, ctx, p, s, addr, "-S", "4096")
 	if got := <-served; !errors.Is(got.err, context.Canceled) {
 		t.Errorf("our server ends with %v", got.err)
 	}
@@ -86,7 +84,7 @@ func testStoppedServer(t *testing.T, p provider) {
 func testStoppedClient(t *testing.T, p provider) {
 	addr := requireDevice(t, p.peer)
 	f := p.open(t)
-	r, at := startRpingServer(t, p.peer, addr, "-S", "4096")
+	r, at := startRpingServer(t, p, addr, "-S", "4096")
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()
 	n, err := r.pingFrom(ctx, &rping.Client{Provider: f, Size: 4096, OnPing: after(stop)}, at)

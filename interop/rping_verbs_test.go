@@ -20,6 +20,7 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 	return provider{
 		name: name,
 		peer: peer,
+		deaf: peer == siw, // which is what accepts here
 		new: func(t *testing.T) (fabric.Provider, func() error) {
 			p, err := rdmacm.New(cfg)
 			if errors.Is(err, rdmacm.ErrNotBuilt) {

@@ -29,13 +29,19 @@ func (s *Server) Listen(ctx context.Context, addr string) (fabric.Listener, erro
 	return s.Provider.Listen(ctx, addr, attr)
 }
 
-// Serve accepts one connection and answers its pings, whose number it returns.
-// The error is nil if the client has disconnected in order, after a ping.
+// Serve accepts one connection and answers its pings, as ServeConn does.
 func (s *Server) Serve(ctx context.Context, l fabric.Listener) (pings int, err error) {
 	conn, err := l.Accept(ctx)
 	if err != nil {
 		return 0, &SetupError{err}
 	}
+	return s.ServeConn(ctx, conn)
+}
+
+// ServeConn accepts a connection request and answers pings, whose number it
+// returns. The error is nil if the client has disconnected in order, after a
+// ping. The connection is closed then.
+func (s *Server) ServeConn(ctx context.Context, conn fabric.Conn) (pings int, err error) {
 	defer conn.Close()
 	e, err := newSession(conn)
 	if err != nil {
