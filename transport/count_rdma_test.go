@@ -112,4 +112,3 @@ func (p *tap) stats() []rdmacm.Stats {
 	}
 	return out
 }
-
