@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -229,7 +230,6 @@ func serveRping(t *testing.T, ctx context.Context, p provider, s *rping.Server, 
 	r = startRping(t, p.peer, append([]string{"-c", "-a", addr, "-p", portOf(l)}, args...)...)
 	results := make(chan result, 1)
 	go func() {
-		defer l.Close()
 		tries := 1
 		if p.deaf {
 			tries = 3
@@ -238,6 +238,7 @@ func serveRping(t *testing.T, ctx context.Context, p provider, s *rping.Server, 
 			tries--
 			n, err := serveHeard(ctx, l, s, tries > 0)
 			if !errors.Is(err, errDeaf) {
+				l.Close()
 				results <- result{n, err}
 				return
 			}
@@ -434,11 +435,11 @@ func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r 
 	return r, at
 }
 
-// pingFrom runs a client of ours, as soon as rping lets it connect. rping does
-// not say when it listens.
+// pingFrom runs a client of ours, as soon as rping lets it connect.
 func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int, error) {
 	r.t.Helper()
 	for tries := 2; ; {
+		r.awaitListening()
 		n, err := runHeard(ctx, c, at, r.deaf && tries > 0)
 		var se *rping.SetupError
 		switch {
@@ -455,6 +456,31 @@ func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int
 		case <-ctx.Done():
 			r.t.Fatalf("rping is not to be connected to: %v", err)
 		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// awaitListening returns when rping's server listens. It does not say so; but when
+// its main thread waits for a semaphore, it waits for a client (proc(5), wchan).
+// Trying to connect instead would disturb siw: a connection that comes while
+// rdma_listen is at work gets stuck, and with it all that come later. Where the
+// kernel does not say what a thread waits for, a while has to do.
+func (r *program) awaitListening() {
+	r.mu.Lock()
+	wchan := fmt.Sprintf("/proc/%d/wchan", r.cmd.Process.Pid)
+	r.mu.Unlock()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(2 * time.Second); ; {
+		if b, _ := os.ReadFile(wchan); bytes.Contains(b, []byte("futex")) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-r.exited:
+			return
+		case <-late:
+			return
 		}
 	}
 }
