@@ -71,8 +71,9 @@ func provider(t testing.TB, cfg rdmacm.Config) *rdmacm.Provider {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if live := p.Live(); live != (rdmacm.Live{}) && !t.Failed() {
-			t.Errorf("the provider still has %+v", live)
+		// siw's kernel may keep a connection that was never made for a while.
+		if !t.Failed() && !holds(limit, func() bool { return p.Live() == (rdmacm.Live{}) }) {
+			t.Errorf("the provider still has %+v", p.Live())
 		}
 	})
 	return p
