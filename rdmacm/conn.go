@@ -170,30 +170,33 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		c.peerData = req.PrivateData
 		c.ird, c.ord = min(c.ird, req.ResponderResources), min(c.ord, req.InitiatorDepth)
 	}
-	if c.pd, err = dev.ctx.AllocPD(); err != nil {
-		return nil, err
-	}
-	if c.q, err = dev.queue(c, p.cfg.SharedCQ); err != nil {
-		c.pd.Close()
-		return nil, err
-	}
-	if err := c.createQP(); err != nil {
-		c.q.leave(c)
-		c.pd.Close()
-		return nil, err
-	}
-	if p.cfg.AckTimeout != 0 && !dev.iwarp {
-		if err := id.SetAckTimeout(p.cfg.AckTimeout); err != nil {
-			c.destroyQP()
-			c.q.leave(c)
-			c.pd.Close()
-			return nil, err
-		}
-	}
 	p.enterDevice(dev)
+	if err := c.setUp(); err != nil {
+		p.leaveDevice(dev)
+		return nil, err
+	}
 	p.live.conns.Add(1)
 	id.Notify(c.event)
 	return c, nil
+}
+
+// setUp makes the objects on the device, all or none.
+func (c *Conn) setUp() (err error) {
+	if c.pd, err = c.dev.ctx.AllocPD(); err != nil {
+		return err
+	}
+	if c.q, err = c.dev.queue(c, c.p.cfg.SharedCQ); err != nil {
+		c.pd.Close()
+		return err
+	}
+	if err = c.createQP(); err == nil && c.p.cfg.AckTimeout != 0 && !c.dev.iwarp {
+		err = c.id.SetAckTimeout(c.p.cfg.AckTimeout)
+	}
+	if err != nil {
+		c.q.leave(c)
+		c.pd.Close()
+	}
+	return err
 }
 
 // createQP makes the queue pair, with what the device gives of inline data.
@@ -717,8 +720,13 @@ func (c *Conn) Close() error {
 		c.shut.Store(true)
 		c.end(&fabric.ConnError{Provider: name, Clean: true})
 		c.hangUp()
-		c.destroyQP()
-		c.q.leave(c)
+		c.mu.Lock()
+		requested := c.requested
+		c.mu.Unlock()
+		underway := requested != nil && !c.up.Load()
+		if !underway {
+			c.q.leave(c)
+		}
 		c.mu.Lock()
 		mrs := c.mrs
 		c.mrs, c.byKey = nil, nil
@@ -727,25 +735,23 @@ func (c *Conn) Close() error {
 			r.free()
 		}
 		c.answered()
-		c.mu.Lock()
-		requested := c.requested
-		c.mu.Unlock()
-		last := func() {
+		rest := func() {
 			c.id.Close()
 			c.pd.Close()
 			c.p.leaveDevice(c.dev)
 			c.p.live.conns.Add(-1)
 			c.p.release()
 		}
-		if requested == nil || c.up.Load() {
-			last()
+		if !underway {
+			rest()
 			return
 		}
-		// Nothing of ours is in the adapter's hands any more but the ID, which the
-		// kernel keeps until TCP, or siw's wait for the answer, gives up.
+		// Nothing has been connected and no memory is registered any more. The rest
+		// the kernel keeps until TCP, or siw's wait for the answer, gives up.
 		go func() {
 			<-requested
-			last()
+			c.q.leave(c)
+			rest()
 		}()
 	})
 	return nil

@@ -108,26 +108,45 @@ type device struct {
 	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
 
 	// Guarded by Provider.mu.
-	users int  // connections
-	gone  bool // the kernel has removed it
+	users int     // connections
+	gone  bool    // the kernel has removed it
+	plug  *ibv.CQ // siw, while there are connections
 
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
 }
 
-// enterDevice counts a connection of the device.
+// enterDevice counts a connection of the device, before anything is made for it.
 func (p *Provider) enterDevice(d *device) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	d.users++
-	p.mu.Unlock()
+	if d.users == 1 && d.siw {
+		// Should it fail, so may connections later, and say why.
+		d.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
+	}
 }
 
-// leaveDevice discounts it.
+// plugEntries makes a completion queue of siw as long as 0x91 pages. Its library takes
+// the map offset of page 0x90 for that of no map, and the kernel hands offsets out from
+// the first page on: without something that lies across, the queue that would begin
+// there, and with it every new connection, could not be made.
+const plugEntries = 0x91*4096/32 + 1
+
+// leaveDevice discounts a connection, when nothing is left of it.
 func (p *Provider) leaveDevice(d *device) {
 	p.mu.Lock()
 	d.users--
-	let := d.gone && d.users == 0
+	last := d.users == 0
+	plug := d.plug
+	if last {
+		d.plug = nil
+	}
+	let := last && d.gone
 	p.mu.Unlock()
+	if last && plug != nil {
+		plug.Close()
+	}
 	if let {
 		letGo()
 	}

@@ -97,12 +97,13 @@ func (q *queue) join(c *Conn) {
 	}
 }
 
-// leave takes c out, and with the last connection the queue goes. The queue pair
-// is gone; so are completions that were not polled.
+// leave destroys c's queue pair and takes c out, and with the last connection the
+// queue goes. Completions that were not polled are gone.
 func (q *queue) leave(c *Conn) {
 	q.mu.Lock()
-	// The device may give the number of the queue pair to another one now: what is
-	// left of this one must not be in the queue then.
+	// Under one lock, which a newcomer needs: the device may give it the number of
+	// this queue pair, and nothing of this one must be left then.
+	c.destroyQP()
 	for q.pump(0) > 0 {
 	}
 	if q.shared {
