@@ -63,3 +63,8 @@ build: ## build every package, and the command into .bin/
 	@scripts/setup demo
 	go build work
 	go build -o .bin/ ./cmd/rpcrdma
+
+.PHONY: build-matrix
+build-matrix: ## what users build: with and without cgo, without rdma-core's headers, elsewhere
+	@scripts/setup test
+	@scripts/build-matrix
