@@ -99,10 +99,7 @@ func testStoppedClient(t *testing.T, p provider) {
 func testRejected(t *testing.T, p provider) {
 	addr := requireDevice(t, p.peer)
 	ctx := testContext(t)
-	l, err := p.open(t).Listen(ctx, net.JoinHostPort(addr, "0"), fabric.ConnAttr{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t, ctx, &rping.Server{Provider: p.open(t)}, addr)
 	defer l.Close()
 	r := startRping(t, p.peer, "-c", "-a", addr, "-p", portOf(l))
 	c, err := l.Accept(ctx)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,10 +132,7 @@ func testSeveral(t *testing.T, p provider) {
 	addr := requireDevice(t, p.peer)
 	s := &rping.Server{Provider: p.open(t), Validate: true}
 	ctx := testContext(t)
-	l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t, ctx, s, addr)
 	defer l.Close()
 	served := make(chan result, clients)
 	for range clients {
@@ -206,10 +204,7 @@ func testContext(t *testing.T) context.Context {
 func serve(t *testing.T, s *rping.Server, addr string) (served <-chan result, port string) {
 	t.Helper()
 	ctx := testContext(t)
-	l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t, ctx, s, addr)
 	results := make(chan result, 1)
 	go func() {
 		n, err := s.Serve(ctx, l)
@@ -223,10 +218,7 @@ func serve(t *testing.T, s *rping.Server, addr string) (served <-chan result, po
 // comes of that.
 func serveRping(t *testing.T, ctx context.Context, p provider, s *rping.Server, addr string, args ...string) (r *program, served <-chan result) {
 	t.Helper()
-	l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t, ctx, s, addr)
 	r = startRping(t, p.peer, append([]string{"-c", "-a", addr, "-p", portOf(l)}, args...)...)
 	results := make(chan result, 1)
 	go func() {
@@ -267,13 +259,39 @@ func serveHeard(ctx context.Context, l fabric.Listener, s *rping.Server, giveUp 
 }
 
 // runHeard is Run, but with giveUp it does not wait for ever for the first answer.
-func runHeard(ctx context.Context, c *rping.Client, at string, giveUp bool) (int, error) {
-	if !giveUp {
-		return c.Run(ctx, at)
+// After a collision it is done again.
+func runHeard(ctx context.Context, c *rping.Client, at string, giveUp bool) (n int, err error) {
+	for {
+		if giveUp {
+			watched := *c
+			n, err = watch(ctx, &watched.OnPing, func(ctx context.Context) (int, error) { return watched.Run(ctx, at) })
+		} else {
+			n, err = c.Run(ctx, at)
+		}
+		if !collision(err) || ctx.Err() != nil {
+			return n, err
+		}
 	}
-	watched := *c
-	return watch(ctx, &watched.OnPing, func(ctx context.Context) (int, error) { return watched.Run(ctx, at) })
 }
+
+// listen has a server listen at a free port.
+func listen(t *testing.T, ctx context.Context, s *rping.Server, addr string) fabric.Listener {
+	t.Helper()
+	for {
+		l, err := s.Listen(ctx, net.JoinHostPort(addr, "0"))
+		if err == nil {
+			return l
+		}
+		if !collision(err) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// collision reports whether an adapter on siw has been given a port that is in
+// use: the connection manager chooses among those that it has not given away, and
+// does not ask TCP, to which siw turns next.
+func collision(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
 // watch has run give up with errDeaf if *onPing is not called for a while.
 func watch(ctx context.Context, onPing *func([]byte), run func(context.Context) (int, error)) (int, error) {
@@ -320,10 +338,8 @@ type program struct {
 	again  bool // start it once more
 }
 
-// collision is what rping says on siw when the port that the connection manager
-// has chosen for its end is in use with TCP, of which the connection manager
-// does not know. rping does not exit then.
-const collision = "rdma_connect: Address already in use"
+// rpingCollision is what rping says after a collision. It does not exit then.
+const rpingCollision = "rdma_connect: Address already in use"
 
 // startRping starts rping, which does not outlive the test. It is started again
 // after a collision.
@@ -338,7 +354,7 @@ func startRping(t *testing.T, kind string, args ...string) *program {
 		defer close(r.exited)
 		for {
 			r.err = r.cmd.Wait()
-			if !strings.Contains(r.stderr.String(), collision) && !r.restarts() {
+			if !strings.Contains(r.stderr.String(), rpingCollision) && !r.restarts() {
 				return
 			}
 			if err := r.start(path); err != nil {
@@ -361,7 +377,7 @@ func (r *program) start(path string) error {
 	cmd := exec.Command(path, r.args...)
 	r.stdout, r.stderr = new(notes), new(notes)
 	r.stderr.look = func(b []byte) {
-		if bytes.Contains(b, []byte(collision)) {
+		if bytes.Contains(b, []byte(rpingCollision)) {
 			cmd.Process.Kill()
 		}
 	}

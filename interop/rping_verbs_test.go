@@ -78,7 +78,7 @@ func testTogether(t *testing.T, client, server provider) {
 			s := &rping.Server{Provider: server.open(t), MaxSize: size, Validate: true}
 			served, port := serve(t, s, addr)
 			c := &rping.Client{Provider: client.open(t), Size: size, Count: count, Validate: true}
-			n, err := c.Run(testContext(t), net.JoinHostPort(addr, port))
+			n, err := runHeard(testContext(t), c, net.JoinHostPort(addr, port), false)
 			if n != count || err != nil {
 				t.Errorf("the client has had %d pings and ends with %v", n, err)
 			}
