@@ -544,6 +544,7 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	go func() {
 		defer close(c.requested)
 		if err := request(); err != nil {
+			c.heardOnce.Do(func() { close(c.heard) })
 			c.mu.Lock()
 			failed := c.setup
 			c.mu.Unlock()
@@ -723,7 +724,14 @@ func (c *Conn) Close() error {
 		c.mu.Lock()
 		requested := c.requested
 		c.mu.Unlock()
-		underway := requested != nil && !c.up.Load()
+		underway := false // a set-up that nothing has been heard of
+		if requested != nil && !c.up.Load() {
+			select {
+			case <-c.heard:
+			default:
+				underway = true
+			}
+		}
 		if !underway {
 			c.q.leave(c)
 		}
