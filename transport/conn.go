@@ -216,10 +216,20 @@ func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	}
 }
 
-// receiveDone gives a receive buffer back. It is posted before anything that
-// lets the peer send again leaves: the end of the leader's pass posts receives
-// first, then replies, and wakes callers last. Leader.
-func (c *conn) receiveDone(rb *recvBuf) { c.repost = append(c.repost, c.recvWR(rb)) }
+// receiveDone gives a receive buffer back. A few of them may wait to be posted
+// together: recvSlack stands in for them. More must not, not even to the end of the
+// leader's pass, since a credit that has come back may be used at once. Leader.
+func (c *conn) receiveDone(rb *recvBuf) {
+	c.repost = append(c.repost, c.recvWR(rb))
+	if len(c.repost) < recvBatch {
+		return
+	}
+	if err := c.fc.PostRecv(c.repost); err != nil {
+		c.breakOff(err)
+	}
+	clear(c.repost)
+	c.repost = c.repost[:0]
+}
 
 // complete dispatches one completion. Leader.
 func (c *conn) complete(wc *fabric.WC) {

@@ -208,18 +208,9 @@ func (c *conn) step() bool {
 	return true
 }
 
-// endPass lets go what a pass over completions has gathered, in this order: the
-// receives that the peer's next messages need, our messages, our callers. A few
-// receives may wait for others: recvSlack stands in for them.
-// Leader.
+// endPass lets go what a pass over completions has gathered: our messages, then our
+// callers. Leader.
 func (c *conn) endPass() {
-	if len(c.repost) >= recvBatch {
-		if err := c.fc.PostRecv(c.repost); err != nil {
-			c.breakOff(err)
-		}
-		clear(c.repost)
-		c.repost = c.repost[:0]
-	}
 	c.sq.flush()
 	c.wakeAll()
 }
