@@ -12,8 +12,8 @@ enum {
 	PORT = 18600,
 	MIN_ITERATIONS = 10, /* so that there is a sample */
 
-	/* Some 10 us on the software devices: waiting that long is not worth a system call
-	 * when each side has a CPU, and loses little when they share one. */
+	/* A few us of polling. Where each side has a processor less makes no difference, and
+	 * where they share one that is what a round trip loses. */
 	YIELD = 100,
 };
 
