@@ -35,7 +35,7 @@ func result(ret C.int, err error) syscall.Errno {
 
 // CreateEventChannel calls rdma_create_event_channel.
 func CreateEventChannel() (*EventChannel, syscall.Errno) {
-	ch, err := C.rdma_create_event_channel()
+	ch, err := C.rr_create_event_channel()
 	if ch == nil {
 		return nil, asErrno(err)
 	}
@@ -84,7 +84,7 @@ func (p *CMID) Port() uint8 { return uint8(p.c().port_num) }
 
 // BindAddr calls rdma_bind_addr.
 func BindAddr(id *CMID, addr *Sockaddr) syscall.Errno {
-	ret, err := C.rdma_bind_addr(id.c(), addr.c())
+	ret, err := C.rr_bind_addr(id.c(), addr.c())
 	return result(ret, err)
 }
 
@@ -153,7 +153,7 @@ func Connect(id *CMID, p *ConnParam) syscall.Errno {
 
 // Listen calls rdma_listen.
 func Listen(id *CMID, backlog int) syscall.Errno {
-	ret, err := C.rdma_listen(id.c(), C.int(backlog))
+	ret, err := C.rr_listen(id.c(), C.int(backlog))
 	return result(ret, err)
 }
 
@@ -236,7 +236,7 @@ func copyAddr(to *Sockaddr, from *C.struct_sockaddr) {
 // open until FreeDevices.
 func GetDevices() (list **Context, n int, errno syscall.Errno) {
 	var count C.int
-	l, err := C.rdma_get_devices(&count)
+	l, err := C.rr_get_devices(&count)
 	if l == nil {
 		return nil, 0, asErrno(err)
 	}

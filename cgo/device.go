@@ -57,7 +57,7 @@ type DeviceList struct {
 // GetDeviceList calls ibv_get_device_list.
 func GetDeviceList() (*DeviceList, syscall.Errno) {
 	var n C.int
-	list, err := C.ibv_get_device_list(&n)
+	list, err := C.rr_get_device_list(&n)
 	if list == nil {
 		return nil, asErrno(err)
 	}

@@ -199,7 +199,7 @@ int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
 {
 	struct rdma_cm_event *event;
 
-	if (rdma_get_cm_event(channel, &event))
+	if (rr_take_cm_event(channel, &event))
 		return errno ? errno : EIO;
 	memset(out, 0, offsetof(struct rr_cm_event, private_data));
 	out->id = (uintptr_t)event->id;

@@ -99,6 +99,15 @@ int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uin
 void rr_set_context(struct rdma_cm_id *id, uint64_t context);
 int rr_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap *cap);
 
+/* Calls that look for devices, see finder.c. They leave errno as the library does. */
+
+struct ibv_device **rr_get_device_list(int *number);
+struct ibv_context **rr_get_devices(int *number);
+struct rdma_event_channel *rr_create_event_channel(void);
+int rr_take_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
+int rr_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr);
+int rr_listen(struct rdma_cm_id *id, int backlog);
+
 uint32_t rr_layout(uint32_t *out, uint32_t max);
 
 #endif

@@ -76,6 +76,7 @@ type Conn struct {
 	err                 *fabric.ConnError // since stateOver
 	quiet               bool              // Disconnect has begun: no more posts
 	cut                 bool              // requests were flushed that the caller waits for
+	alone               bool              // requests fail through this side
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
 	wait                func() bool   // waitStep, made once
@@ -323,17 +324,26 @@ func (c *Conn) over(reason *fabric.ConnError) {
 func (c *Conn) wakePoller() { go c.q.wake(c) }
 
 // failing notes that requests fail and the reason has to come from the connection
-// manager yet: the other end has ended the connection, and the device knew first.
-func (c *Conn) failing() {
+// manager yet: the other end has ended the connection or the device is being removed,
+// and the queue pair knew first. Without a reason it was wc.
+func (c *Conn) failing(wc *fabric.WC) {
 	if c.ending.Swap(true) {
 		return
 	}
+	reason := requestFailed(wc)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.alone = wc.Status != fabric.WCFlushErr
 	if c.state != stateOver && c.patience == nil {
-		c.patience = time.AfterFunc(patience, func() {
-			c.end(&fabric.ConnError{Provider: name, Cause: &WCError{Status: fabric.WCFlushErr}})
-		})
+		c.patience = time.AfterFunc(patience, func() { c.end(reason) })
+	}
+}
+
+// requestFailed is the reason of an end that a request's failure has brought.
+func requestFailed(wc *fabric.WC) *fabric.ConnError {
+	return &fabric.ConnError{
+		Provider: name, Remote: remoteFault(wc.Status),
+		Cause: &WCError{Status: wc.Status, VendorErr: wc.VendorErr, Op: wc.Op},
 	}
 }
 
@@ -375,11 +385,14 @@ func (c *Conn) settle() {
 	if c.settled {
 		return
 	}
-	// Without a reason the peer is told as well: the answer brings one.
+	// Without a reason the peer is told as well: the answer brings one, unless the
+	// fault is on this side.
 	c.mu.Lock()
-	known := c.state == stateOver
+	known, ask := c.state == stateOver, !c.alone
 	c.mu.Unlock()
-	c.hangUp()
+	if known || ask {
+		c.hangUp()
+	}
 	if !known {
 		return
 	}
@@ -679,8 +692,14 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 		return err
 	}
 	c.hangUp()
+	// The peer has everything. Its word that it knows of the end can be minutes away
+	// when both ends say so at once and one message is lost.
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
 	select {
 	case <-c.left:
+	case <-enough.C:
+		c.end(&fabric.ConnError{Provider: name, Clean: true})
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -211,7 +211,7 @@ func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	if errno == syscall.ENOTCONN || errno == syscall.EINVAL {
 		// The queue pair is in its error state: the peer was quicker, and the
 		// connection manager will say so.
-		c.failing()
+		c.failing(&fabric.WC{Status: fabric.WCFlushErr})
 		c.wakePoller()
 		return
 	}

@@ -390,13 +390,11 @@ const rxeWithInv = 1 << 2
 func (c *Conn) note(wc *fabric.WC) {
 	switch wc.Status {
 	case fabric.WCSuccess:
-	case fabric.WCFlushErr:
-		c.failing()
+	case fabric.WCFlushErr, fabric.WCLocQPOpErr:
+		// The second is what siw says of its removal.
+		c.failing(wc)
 	default:
-		c.over(&fabric.ConnError{
-			Provider: name, Remote: remoteFault(wc.Status),
-			Cause: &WCError{Status: wc.Status, VendorErr: wc.VendorErr, Op: wc.Op},
-		})
+		c.over(requestFailed(wc))
 	}
 }
 
