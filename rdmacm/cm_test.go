@@ -725,8 +725,8 @@ func TestRDMAWrongAddresses(t *testing.T) {
 			{"nobody's address", "192.0.2.1:4000", listen, []syscall.Errno{syscall.EADDRNOTAVAIL, syscall.ENODEV}, "no RDMA device"},
 			// lo takes no RDMA device, although rxe and siw can be put on it.
 			{"listen on lo", "127.0.0.1:0", listen, []syscall.Errno{syscall.ENODEV, syscall.EADDRNOTAVAIL}, "loopback"},
-			{"resolve on lo", "127.0.0.1:4000", resolve, []syscall.Errno{syscall.ENODEV, syscall.ENOENT}, "loopback"},
-			{"resolve on lo with IPv6", "[::1]:4000", resolve, []syscall.Errno{syscall.ENODEV, syscall.ENOENT, syscall.EADDRNOTAVAIL}, "loopback"},
+			{"resolve on lo", "127.0.0.1:4000", resolve, []syscall.Errno{syscall.ENODEV, syscall.ENOENT, syscall.EINVAL}, "loopback"},
+			{"resolve on lo with IPv6", "[::1]:4000", resolve, []syscall.Errno{syscall.ENODEV, syscall.ENOENT, syscall.EADDRNOTAVAIL, syscall.EINVAL}, "loopback"},
 			{"no route", "192.0.2.1:4000", resolve, []syscall.Errno{syscall.ENETUNREACH, syscall.ENODEV}, "no RDMA device"},
 			{"nobody listens", nobody, connect, []syscall.Errno{syscall.ECONNREFUSED}, "nobody listens"},
 		} {

@@ -49,8 +49,10 @@ func (e *CallError) advice() string {
 		return " (a port below 1024 takes CAP_NET_BIND_SERVICE)"
 	case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
 		return " (no permission on /dev/infiniband/rdma_cm: give the process its group, or the container the device)"
-	case e.Op == "rdma_bind_addr" && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL && e.wildcard()):
+	case e.Op == "rdma_bind_addr" && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL && e.about(netip.Addr.IsUnspecified)):
 		return " (the port is taken)"
+	case e.Errno == syscall.EINVAL && e.about(netip.Addr.IsLoopback):
+		return " (the loopback interface has no RDMA device: take an address that 'rpcrdma devices' lists)"
 	case e.Errno == syscall.ENODEV || e.Errno == syscall.EADDRNOTAVAIL:
 		return " (no RDMA device has this address; 'rpcrdma devices' lists what there is, and the loopback interface is none)"
 	case e.Errno == syscall.ENETUNREACH || e.Errno == syscall.EHOSTUNREACH:
@@ -61,10 +63,10 @@ func (e *CallError) advice() string {
 	return ""
 }
 
-// wildcard tells whether the call was about all addresses of this machine.
-func (e *CallError) wildcard() bool {
+// about tells whether the call was about such an address.
+func (e *CallError) about(kind func(netip.Addr) bool) bool {
 	ap, err := netip.ParseAddrPort(e.Addr)
-	return err == nil && ap.Addr().IsUnspecified()
+	return err == nil && kind(ap.Addr())
 }
 
 func (e *CallError) Unwrap() error { return e.Errno }

@@ -5,6 +5,7 @@ package rdmacm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -334,31 +335,34 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	if err != nil {
 		return nil, err
 	}
-	if host != "" {
-		addrs, err := lookup(ctx, addr)
-		if err != nil {
-			return nil, err
-		}
-		return p.listen(addrs[0], attr)
-	}
+	var listen func() (*Listener, error)
 	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
 	if err != nil {
 		return nil, err
 	}
-	for range wildcardTries {
-		var l *Listener
-		if l, err = p.listenBoth(uint16(port), attr); err == nil {
+	if host == "" {
+		listen = func() (*Listener, error) { return p.listenBoth(uint16(port), attr) }
+	} else {
+		addrs, err := lookup(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		listen = func() (*Listener, error) { return p.listen(addrs[0], attr) }
+	}
+	for try := 1; ; try++ {
+		l, err := listen()
+		if err == nil {
 			return l, nil
 		}
-		if port != 0 {
-			break
+		if port != 0 || try == pickTries || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			return nil, err
 		}
 	}
-	return nil, err
 }
 
-// wildcardTries is how often a port is picked that has to be free twice.
-const wildcardTries = 8
+// pickTries is how often a port is picked that has to be free in other places, too:
+// for both families, and on iWARP as a port of TCP.
+const pickTries = 8
 
 // listenBoth listens on all devices: with an ID for each family, since iWARP does
 // not give IPv4 to a listener on IPv6.

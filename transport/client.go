@@ -2,6 +2,8 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -82,16 +84,33 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	if err != nil {
 		return nil, err
 	}
+	for try := 1; ; try++ {
+		c, err := dial(ctx, p, addr, cfg)
+		if err == nil {
+			return &Client{c: c}, nil
+		}
+		// A provider that picks local ports and has the kernel open TCP connections
+		// from them, as siw's does, may pick one that TCP uses already.
+		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, &DialError{Provider: p.Name(), Addr: addr, Err: err}
+		}
+	}
+}
+
+// pickTries is how often a connection is tried whose local port is taken.
+const pickTries = 4
+
+func dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*conn, error) {
 	fc, err := p.Resolve(ctx, addr, cfg.connAttr(roleClient))
 	if err != nil {
-		return nil, &DialError{Provider: p.Name(), Addr: addr, Err: err}
+		return nil, err
 	}
 	c := newConn(fc, p.Name(), cfg, roleClient)
 	if err := c.connect(ctx); err != nil {
 		c.discard()
-		return nil, &DialError{Provider: p.Name(), Addr: addr, Err: err}
+		return nil, err
 	}
-	return &Client{c: c}, nil
+	return c, nil
 }
 
 // Call makes one call and waits for its reply. It fails with
