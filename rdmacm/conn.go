@@ -98,6 +98,7 @@ type Conn struct {
 	swr    []cgo.SendWR // scratch
 	sges   []cgo.SGE
 	silent int // sends since the last signaled one
+	held   heldBack
 	posted PostStats
 
 	recvMu sync.Mutex
@@ -119,11 +120,13 @@ type Conn struct {
 var _ fabric.Conn = (*Conn)(nil)
 
 // A workQueue is the order of outstanding requests. One side adds at the tail
-// under its lock, whoever polls takes from the head.
+// under its lock, whoever polls takes from the head. A request holds its room until its
+// caller has polled it: on a shared completion queue others take it from the device.
 type workQueue struct {
-	slots []slot
-	tail  uint64 // guarded by the side's lock
-	head  atomic.Uint64
+	slots    []slot
+	tail     uint64 // guarded by the side's lock
+	head     atomic.Uint64
+	unpolled atomic.Int64 // completed, and not yet returned by Poll
 }
 
 // A slot is an outstanding request.
@@ -137,8 +140,12 @@ type slot struct {
 	wc       fabric.WC
 }
 
-func (w *workQueue) init(depth int)            { w.slots = make([]slot, depth) }
-func (w *workQueue) room() int                 { return len(w.slots) - int(w.tail-w.head.Load()) }
+func (w *workQueue) init(depth int) { w.slots = make([]slot, depth) }
+func (w *workQueue) room() int {
+	// The head first: a request is unpolled before it leaves the queue.
+	waiting := int(w.tail - w.head.Load())
+	return len(w.slots) - waiting - int(w.unpolled.Load())
+}
 func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
 func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
 
@@ -333,9 +340,12 @@ func (c *Conn) failing(wc *fabric.WC) {
 	reason := requestFailed(wc)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.alone = wc.Status != fabric.WCFlushErr
+	wait := patience
+	if wc.Status != fabric.WCFlushErr {
+		c.alone, wait = true, removal
+	}
 	if c.state != stateOver && c.patience == nil {
-		c.patience = time.AfterFunc(patience, func() { c.end(reason) })
+		c.patience = time.AfterFunc(wait, func() { c.end(reason) })
 	}
 }
 
@@ -349,6 +359,10 @@ func requestFailed(wc *fabric.WC) *fabric.ConnError {
 
 // patience is how long the connection manager may take to tell why.
 const patience = 2 * time.Second
+
+// removal is how long the news of a device's removal may take, when its queue pairs
+// have failed already.
+const removal = 200 * time.Millisecond
 
 // hangUp tells the peer, once, and moves the queue pair to its error state.
 func (c *Conn) hangUp() {

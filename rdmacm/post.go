@@ -194,14 +194,17 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	c.swr = append(c.swr, to)
 }
 
-// ring posts the scratch list. What the device refuses at this point, after our own
-// checks, ends the connection, and the requests complete as flushed: how much of the
-// list has been taken is not reliably told. sendMu is held.
-func (c *Conn) ring() {
+// postSends posts requests whose elements are in sges. What the device refuses at this
+// point, after our own checks, ends the connection, and the requests complete as
+// flushed: how much of the list has been taken is not reliably told. sendMu is held.
+func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
+	if len(wrs) == 0 {
+		return
+	}
 	var out cgo.Outcome
-	cgo.Progress(c.qp, nil, nil, nil, nil, c.swr, c.sges, nil, 0, &out)
+	cgo.Progress(c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
 	c.posted.SendCalls++
-	c.posted.Sends += uint64(len(c.swr))
+	c.posted.Sends += uint64(len(wrs))
 	if out.SendErr != 0 {
 		c.refusedBy("ibv_post_send", syscall.Errno(out.SendErr))
 	}

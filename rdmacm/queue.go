@@ -318,7 +318,6 @@ func (c *Conn) completed(wc *cgo.WC) {
 			return // flushed already
 		}
 		out := fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
-		c.recv.head.Store(pos + 1)
 		if wc.Status == 0 {
 			out.Len = wc.ByteLen
 			if wc.Flags&c.dev.withInv != 0 {
@@ -327,6 +326,7 @@ func (c *Conn) completed(wc *cgo.WC) {
 			}
 		}
 		c.push(out)
+		c.recv.head.Store(pos + 1)
 		c.note(&out)
 		return
 	}
@@ -341,6 +341,7 @@ func (c *Conn) completed(wc *cgo.WC) {
 		s.wc.Len = wc.ByteLen
 	}
 	c.passed = max(c.passed, pos)
+	read := c.dev.siw && s.op == fabric.WCRead && wc.Status == 0
 	if wc.Status == int32(fabric.WCFlushErr) {
 		c.cutShort(s)
 	}
@@ -364,6 +365,9 @@ func (c *Conn) completed(wc *cgo.WC) {
 		}
 	}
 	c.send.head.Store(head)
+	if read {
+		c.readDone()
+	}
 }
 
 // deliver gives the caller a completion that it asked for, or of a request that
@@ -408,16 +412,26 @@ func remoteFault(s fabric.WCStatus) bool {
 }
 
 // push appends to the completions that have not been polled. There is room: each
-// outstanding request completes once.
+// request completes once, and keeps its place in its queue until take.
 func (c *Conn) push(wc fabric.WC) {
+	c.side(&wc).unpolled.Add(1)
 	c.done[(c.doneAt+c.doneN)%len(c.done)] = wc
 	c.doneN++
+}
+
+// side is the queue that a completion is of.
+func (c *Conn) side(wc *fabric.WC) *workQueue {
+	if wc.Op == fabric.WCRecv {
+		return &c.recv
+	}
+	return &c.send
 }
 
 func (c *Conn) take(wc []fabric.WC) int {
 	n := 0
 	for n < len(wc) && c.doneN > 0 {
 		wc[n] = c.done[c.doneAt]
+		c.side(&wc[n]).unpolled.Add(-1)
 		c.doneAt = (c.doneAt + 1) % len(c.done)
 		c.doneN--
 		n++
