@@ -36,9 +36,9 @@ func devicePairs(cverbs string) ([]measure.Pair, error) {
 			measure.Pair{ID: kind + " 2", What: "RPC NULL with events, over a ping-pong in C with events", A: bench.Null(event, 1), B: []bench.Workload{c("pingpong -m event", 0)}, Floor: 1.5, Goal: 1.25},
 			measure.Pair{ID: kind + " 3", What: "RPC NULL adaptive, over the better of polled and with events", A: bench.Null(adaptive, 1), B: []bench.Workload{bench.Null(poll, 1), bench.Null(event, 1)}, Floor: 1.5, Goal: 1.2},
 			measure.Pair{ID: kind + " 6", What: "RPC echo of 64 B, 32 outstanding, over a pipeline of 32 in C", Kind: measure.Rate, A: bench.Echo(adaptive, 64, 32), B: []bench.Workload{c("pipeline -m poll -d 32", 0), c("pipeline -m event -d 32", 0)}, Floor: 0.6, Goal: 0.8},
-			measure.Pair{ID: kind + " 7a", What: "1 MiB read through a write chunk, 4 outstanding, over Writes in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 4), B: []bench.Workload{c("stream -o write -d 4", mib)}, Floor: 0.85, Goal: 0.95},
-			measure.Pair{ID: kind + " 7b", What: "the same, 1 outstanding, over request, Write and reply in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 1), B: []bench.Workload{c("stream -o push -d 1", mib)}},
-			measure.Pair{ID: kind + " 7c", What: "1 MiB written through a read chunk, 4 outstanding, over Reads in C", Kind: measure.Rate, A: bench.Pull(adaptive, mib, 4), B: []bench.Workload{c("stream -o read -d 4", mib)}, Floor: 0.85, Goal: 0.95},
+			measure.Pair{ID: kind + " 7a", What: "1 MiB read through a write chunk, 4 outstanding, over Writes in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o write -d 4", mib), c("stream -m event -o write -d 4", mib), bench.WriteBW(host, mib)}, Floor: 0.85, Goal: 0.95},
+			measure.Pair{ID: kind + " 7b", What: "the same, 1 outstanding, over request, Write and reply in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 1), B: []bench.Workload{c("stream -m poll -o push -d 1", mib), c("stream -m event -o push -d 1", mib)}},
+			measure.Pair{ID: kind + " 7c", What: "1 MiB written through a read chunk, 4 outstanding, over Reads in C", Kind: measure.Rate, A: bench.Pull(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o read -d 4", mib), c("stream -m event -o read -d 4", mib)}, Floor: 0.85, Goal: 0.95},
 		)
 	}
 	if len(pairs) == 0 {

@@ -1,0 +1,72 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// WriteBW is perftest's ib_write_bw with both ends on this machine, connected by
+// librdmacm, on the device that the address belongs to: RDMA Writes of size bytes, its
+// standard 128 outstanding.
+func WriteBW(host string, size int) Workload {
+	return Workload{
+		Name:  fmt.Sprintf("ib_write_bw-R/host=%s", host),
+		Bytes: size,
+		Setup: func() (*Instance, error) {
+			if _, err := exec.LookPath("ib_write_bw"); err != nil {
+				return nil, fmt.Errorf("%w (it is in the package perftest)", err)
+			}
+			return &Instance{
+				Batch: func(n int) (time.Duration, error) { return writeBW(host, size, max(n, minIterations)) },
+				Close: func() error { return nil },
+			}, nil
+		},
+	}
+}
+
+// The client has to be told again when the server does not listen yet: nothing says that
+// it does.
+const (
+	writeBWPort  = "18620"
+	writeBWTries = 50
+	writeBWPause = 20 * time.Millisecond
+)
+
+func writeBW(host string, size, n int) (time.Duration, error) {
+	args := []string{"-R", "-p", writeBWPort, "-s", strconv.Itoa(size), "-n", strconv.Itoa(n), "--output=bandwidth"}
+	server := exec.Command("ib_write_bw", args...)
+	if err := server.Start(); err != nil {
+		return 0, err
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	var out, complaint bytes.Buffer
+	var err error
+	for range writeBWTries {
+		out.Reset()
+		complaint.Reset()
+		client := exec.Command("ib_write_bw", append(args, host)...)
+		client.Stdout, client.Stderr = &out, &complaint
+		if err = client.Run(); err == nil {
+			break
+		}
+		time.Sleep(writeBWPause)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ib_write_bw: %w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	// The number, in units of 2^20 bytes a second, is the last word.
+	words := strings.Fields(out.String())
+	if len(words) == 0 {
+		return 0, fmt.Errorf("ib_write_bw printed nothing")
+	}
+	rate, err := strconv.ParseFloat(words[len(words)-1], 64)
+	if err != nil || rate <= 0 {
+		return 0, fmt.Errorf("ib_write_bw printed %q", out.String())
+	}
+	return time.Duration(float64(n) * float64(size) / (rate * (1 << 20)) * float64(time.Second)), nil
+}
