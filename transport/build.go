@@ -129,7 +129,7 @@ func (s *slot) offer(call *Call) error {
 		return nil
 	}
 	for i := range call.WriteItems {
-		seg, err := s.expose(call.WriteItems[i].Buf, fabric.AccessRemoteWrite)
+		seg, err := s.lend(fabric.SGE{Buf: call.WriteItems[i].Buf, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteWrite)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (s *slot) offer(call *Call) error {
 		return err
 	}
 	mem := s.back.b[:xdr.Padded(rest)]
-	seg, err := s.expose(mem, fabric.AccessRemoteWrite)
+	seg, err := s.lend(fabric.SGE{Buf: mem, LKey: s.back.key}, fabric.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (s *slot) exposeItems() error {
 		if len(it.Data) == 0 {
 			continue
 		}
-		seg, err := s.expose(it.Data, fabric.AccessRemoteRead)
+		seg, err := s.lend(fabric.SGE{Buf: it.Data, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteRead)
 		if err != nil {
 			return err
 		}
@@ -269,7 +269,7 @@ func (s *slot) exposeMessage(full int) error {
 		return err
 	}
 	stream := s.appendStream(s.long.b[:0], padsOnly)
-	own, err := s.expose(stream, fabric.AccessRemoteRead)
+	own, err := s.lend(fabric.SGE{Buf: stream, LKey: s.long.key}, fabric.AccessRemoteRead)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (s *slot) exposeMessage(full int) error {
 			continue
 		}
 		part(at + it.Offset)
-		seg, err := s.expose(it.Data, fabric.AccessRemoteRead)
+		seg, err := s.lend(fabric.SGE{Buf: it.Data, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteRead)
 		if err != nil {
 			return err
 		}

@@ -51,9 +51,10 @@ type conn struct {
 	done    chan struct{}
 	drain   atomic.Pointer[context.Context] // set by a server's Shutdown
 
-	req requester
-	rsp responder
-	sq  sendQueue
+	req   requester
+	rsp   responder
+	sq    sendQueue
+	reads readQueue
 
 	// leader
 	wcs    [32]fabric.WC
@@ -94,6 +95,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 	}
 	c.waiters.init()
 	c.sq.init(c)
+	c.reads = readQueue{c: c, most: maxReads}
 	c.req.init(c)
 	c.rsp.init(c)
 	c.tick = time.AfterFunc(time.Hour, c.onTick)
@@ -103,9 +105,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 
 // windows tells whether all memory that calls of this end expose is exposed
 // through windows, which the peer may invalidate.
-func (c *conn) windows() bool {
-	return c.caps.MemoryWindows && c.caps.LocalDMA
-}
+func (c *conn) windows() bool { return c.caps.MemoryWindows }
 
 // privateData is what this end offers.
 func (c *conn) privateData() []byte {
@@ -242,7 +242,7 @@ func (c *conn) complete(wc *fabric.WC) {
 	case wrInv:
 		c.req.invalidated(n)
 	case wrRead:
-		c.rsp.readDone(c.rsp.exchs[n], wc)
+		c.reads.completed(&c.rsp.exchs[n].fetch, wc)
 	case wrReply:
 		c.rsp.sent(c.rsp.exchs[n])
 	}

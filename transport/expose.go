@@ -5,63 +5,81 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// Exposing memory for one call.
+// A loan is the memory that one message exposes to the peer: chunks of a call, or
+// read chunks of a reply.
 //
 // Two rungs of the registration ladder stand here. Where the adapter has memory
-// windows and takes any local memory, a window is bound in front of the Send, in
-// the same list, and ends by invalidation: the peer's, or ours. Elsewhere the
-// memory is registered for the call, with the one right that the chunk needs, and
-// deregistered by the caller before its call returns.
-
-// An exposure is one piece of memory that the peer can reach. Windows are kept
-// with their slot and bound again.
-type exposure struct {
-	mw   fabric.MW
-	mr   fabric.MR
-	seg  fabric.Segment
-	open bool // bound, or registered
+// windows, one is bound in front of the Send, in the same list, and ends by
+// invalidation: the peer's, or ours. Elsewhere the memory is registered for the loan,
+// with the one right that the chunk needs, and deregistered at its end.
+//
+// A window lies over memory that the adapter knows: any where it has LocalDMA, the
+// arena's elsewhere; other memory is registered for the loan, without rights for the
+// peer.
+type loan struct {
+	c     *conn
+	parts []exposure // windows are kept, and bound again
+	n     int        // parts in use
 }
 
-// expose adds buf to what the call exposes.
-func (s *slot) expose(buf []byte, access fabric.Access) (fabric.Segment, error) {
-	if s.nexp == len(s.exposed) {
-		s.exposed = append(s.exposed, exposure{})
+// An exposure is one piece of memory that the peer can reach.
+type exposure struct {
+	mw   fabric.MW
+	mr   fabric.MR // the memory under the window, or what the peer reaches
+	seg  fabric.Segment
+	open bool // bound, or registered for the peer
+}
+
+// lend exposes mem with one right and returns its name. Where that takes a bind, the
+// request with the given ID is appended to wrs, and is to be posted before the name
+// is.
+func (l *loan) lend(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
+	if l.n == len(l.parts) {
+		l.parts = append(l.parts, exposure{})
 	}
-	e := &s.exposed[s.nexp]
-	c := s.c
-	if !c.windows() {
-		if access&fabric.AccessRemoteWrite != 0 {
-			access |= fabric.AccessLocalWrite // ibv_reg_mr(3)
-		}
-		mr, err := c.fc.RegMR(buf, access)
+	e := &l.parts[l.n]
+	local := access
+	if access&fabric.AccessRemoteWrite != 0 {
+		local |= fabric.AccessLocalWrite // ibv_reg_mr(3), ibv_bind_mw(3)
+	}
+	if !l.c.windows() {
+		mr, err := l.c.fc.RegMR(mem.Buf, local)
 		if err != nil {
 			return fabric.Segment{}, err
 		}
 		e.mr, e.seg, e.open = mr, mr.Segment(), true
-		s.nexp++
+		l.n++
 		return e.seg, nil
 	}
 	if e.mw == nil {
-		mw, err := c.fc.AllocMW()
+		mw, err := l.c.fc.AllocMW()
 		if err != nil {
 			return fabric.Segment{}, err
 		}
 		e.mw = mw
 	}
-	seg, err := e.mw.Prepare(fabric.SGE{Buf: buf, LKey: fabric.LocalDMAKey}, access)
+	if mem.LKey == fabric.LocalDMAKey && !l.c.caps.LocalDMA {
+		mr, err := l.c.fc.RegMR(mem.Buf, local&fabric.AccessLocalWrite)
+		if err != nil {
+			return fabric.Segment{}, err
+		}
+		e.mr, mem.LKey = mr, mr.LKey()
+	}
+	seg, err := e.mw.Prepare(mem, access)
 	if err != nil {
+		e.closeMR()
 		return fabric.Segment{}, err
 	}
 	e.seg, e.open = seg, true
-	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpBindMW, MW: e.mw})
-	s.nexp++
+	*wrs = append(*wrs, fabric.SendWR{ID: id, Op: fabric.OpBindMW, MW: e.mw})
+	l.n++
 	return seg, nil
 }
 
-// closed notes that the peer has invalidated a window of the call.
-func (s *slot) closed(key uint32) bool {
-	for i := range s.exposed[:s.nexp] {
-		if e := &s.exposed[i]; e.mw != nil && e.open && e.seg.Handle == key {
+// invalidated notes that the peer has invalidated a window of the loan.
+func (l *loan) invalidated(key uint32) bool {
+	for i := range l.parts[:l.n] {
+		if e := &l.parts[i]; e.mw != nil && e.open && e.seg.Handle == key {
 			e.open = false
 			return true
 		}
@@ -69,38 +87,48 @@ func (s *slot) closed(key uint32) bool {
 	return false
 }
 
-// invalidations appends the requests that close the windows which are open.
-func (s *slot) invalidations(wrs []fabric.SendWR) []fabric.SendWR {
-	for i := range s.exposed[:s.nexp] {
-		if e := &s.exposed[i]; e.mw != nil && e.open {
+// revoke appends the requests that close the windows which are open.
+func (l *loan) revoke(wrs []fabric.SendWR, id uint64) []fabric.SendWR {
+	for i := range l.parts[:l.n] {
+		if e := &l.parts[i]; e.mw != nil && e.open {
 			e.open = false
-			wrs = append(wrs, fabric.SendWR{
-				ID: wrID(wrInv, s.idx), Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: e.seg.Handle,
-			})
+			wrs = append(wrs, fabric.SendWR{ID: id, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: e.seg.Handle})
 		}
 	}
 	return wrs
 }
 
-// unexpose ends the exposure of memory registered for the call and gives the
-// call's buffers back. Windows are closed by then: invalidated, or never bound.
-func (s *slot) unexpose() {
-	for i := range s.exposed[:s.nexp] {
-		e := &s.exposed[i]
-		if e.mr != nil {
-			e.mr.Close()
-			e.mr = nil
-		}
+// end deregisters what has been registered for the loan. Windows are closed by then:
+// invalidated, or never bound.
+func (l *loan) end() {
+	for i := range l.parts[:l.n] {
+		e := &l.parts[i]
+		e.closeMR()
 		e.open = false
 	}
-	s.nexp = 0
-	if s.long != nil {
-		s.c.arena.put(s.long)
-		s.long = nil
+	l.n = 0
+}
+
+func (e *exposure) closeMR() {
+	if e.mr != nil {
+		e.mr.Close()
+		e.mr = nil
 	}
-	if s.back != nil {
-		s.c.arena.put(s.back)
-		s.back = nil
+}
+
+// lend exposes memory for the call of the slot.
+func (s *slot) lend(mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
+	return s.lent.lend(&s.wrs, wrID(wrCall, s.idx), mem, access)
+}
+
+// unexpose ends the loan and gives the call's buffers back.
+func (s *slot) unexpose() {
+	s.lent.end()
+	for _, b := range []**buffer{&s.long, &s.back, &s.pull.mem} {
+		if *b != nil {
+			s.c.arena.put(*b)
+			*b = nil
+		}
 	}
 }
 

@@ -71,10 +71,10 @@ type slot struct {
 	back *buffer        // memory of the reply chunk
 	msg  int            // length of the reply message in back; 0: it came inline
 
-	exposed []exposure
-	nexp    int
-	wrs     []fabric.SendWR
-	sge     [1]fabric.SGE
+	lent loan  // memory of the call
+	pull fetch // of a reply with read chunks
+	wrs  []fabric.SendWR
+	sge  [1]fabric.SGE
 }
 
 func (s *slot) xid() uint32 { return s.gen<<slotBits | s.idx }
@@ -160,6 +160,7 @@ func (r *requester) take() *slot {
 		r.free = r.free[:n-1]
 	} else {
 		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: rand.Uint32()}
+		s.lent.c = r.c
 		s.wake = make(chan struct{}, 1)
 		r.slots = append(r.slots, s)
 	}
@@ -285,7 +286,7 @@ func (s *slot) cancel() bool {
 		return false
 	}
 	s.state = slotCancelled
-	s.wrs = s.invalidations(s.wrs[:0])
+	s.wrs = s.lent.revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	s.fences = len(s.wrs)
 	c.mu.Unlock()
 	c.stats.cancelled.Add(1)
@@ -293,7 +294,7 @@ func (s *slot) cancel() bool {
 		c.sq.post(s.wrs, false)
 		s.awaitFence()
 	}
-	if s.nexp > 0 && c.caps.WeakRevocation {
+	if s.lent.n > 0 && c.caps.WeakRevocation {
 		// The peer may be in the middle of an access, and only the connection's
 		// end stops that.
 		c.breakOff(errWeakFence)
@@ -381,7 +382,7 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 	}
 	r.c.stats.replies.Add(1)
 	if wc.WithInv {
-		if !s.closed(wc.InvalidatedKey) {
+		if !s.lent.invalidated(wc.InvalidatedKey) {
 			r.c.die(errInvalidate)
 		}
 		r.c.stats.remoteInv.Add(1)
@@ -397,7 +398,7 @@ func (r *requester) exposes(key uint32) bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	for _, s := range r.slots {
-		if s.state == slotPending && s.closed(key) {
+		if s.state == slotPending && s.lent.invalidated(key) {
 			return true
 		}
 	}
@@ -527,7 +528,7 @@ func (r *requester) malformed(xid uint32, reason string) {
 // call if nothing is. Leader.
 func (s *slot) fence() {
 	c := s.c
-	s.wrs = s.invalidations(s.wrs[:0])
+	s.wrs = s.lent.revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	n := len(s.wrs)
 	if n > 0 {
 		c.sq.add(s.wrs)

@@ -7,7 +7,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // The responder's half of a connection: exchanges and grants.
@@ -30,12 +29,10 @@ type responder struct {
 	cancel context.CancelFunc
 
 	// leader
-	exchs   []*exch
-	free    []*exch
-	reading int     // Reads posted and not completed
-	readq   []*exch // exchanges with Reads to post, first come, first served
-	memq    []*exch // exchanges that wait for memory
-	stop    bool    // no new calls are taken
+	exchs []*exch
+	free  []*exch
+	memq  []*exch // exchanges that wait for memory
+	stop  bool    // no new calls are taken
 }
 
 // A service executes calls.
@@ -63,20 +60,14 @@ const (
 )
 
 type exch struct {
-	c     *conn
+	fetch // of the call
 	idx   uint32
 	state exchState
 
-	hdr  rpcrdma.Header // of the call: the chunks to use
-	rb   *recvBuf       // the receive buffer that msg is in; nil when it is in mem
-	mem  *buffer        // the assembled message
-	held int            // bytes counted in responder.memory
-	msg  []byte         // the whole RPC call message
-
-	reads    []pull
-	next     int    // first of reads not posted
-	underway int    // Reads posted and not completed
-	covers   uint64 // replies not signaled, up to this one; see sendQueue
+	hdr    rpcrdma.Header // of the call: the chunks to use
+	rb     *recvBuf       // the receive buffer that msg is in; nil when it is in mem
+	held   int            // bytes counted in responder.memory
+	covers uint64         // replies not signaled, up to this one; see sendQueue
 
 	call oncrpc.CallHeader
 	fast bool // executing on the leader
@@ -93,13 +84,6 @@ type exch struct {
 	sges   []fabric.SGE
 	wrs    []fabric.SendWR
 	recv   [1]fabric.RecvWR
-}
-
-// A pull is one RDMA Read to do.
-type pull struct {
-	handle uint32
-	offset uint64
-	dst    [1]fabric.SGE
 }
 
 func (r *responder) init(c *conn) {
@@ -134,7 +118,9 @@ func (r *responder) take(rb *recvBuf) *exch {
 			r.c.die(errOverrun)
 			return nil
 		}
-		x = &exch{c: r.c, idx: uint32(len(r.exchs))}
+		idx := uint32(len(r.exchs))
+		x = &exch{fetch: fetch{c: r.c, id: wrID(wrRead, idx)}, idx: idx}
+		x.fetch.done = func() { r.execute(x) }
 		x.req.x, x.res.x = x, x
 		r.exchs = append(r.exchs, x)
 	}
@@ -187,8 +173,7 @@ func (r *responder) proceed(x *exch, p planResult) {
 	case planWhole:
 		r.execute(x)
 	case planPull:
-		r.readq = append(r.readq, x)
-		r.startReads()
+		r.c.reads.start(&x.fetch)
 	}
 }
 
@@ -222,11 +207,6 @@ const (
 
 // plan checks the chunk lists of a call, and lays out how its message is put
 // together. Leader.
-//
-// A position counts from the RPC message's first byte, in the message as it was
-// before chunks were taken out (RFC 8166 section 3.4.4). An item's padding is
-// part of that, but not of what is sent, as a rule: it is accepted in the
-// chunk, inline behind it, or absent (RFC 5666 section 3.7).
 func (x *exch) plan(payload []byte) planResult {
 	h := &x.hdr
 	for i := range h.Writes {
@@ -234,45 +214,31 @@ func (x *exch) plan(payload []byte) planResult {
 			return planBad
 		}
 	}
-	var lead int // entries of the position-zero chunk
-	var base uint64
-	for lead < len(h.Reads) && h.Reads[lead].Position == 0 {
-		base += uint64(h.Reads[lead].Length)
-		lead++
-	}
-	long := h.Proc == rpcrdma.ProcNomsg
-	if long != (lead > 0) {
-		return planBad
-	}
-	if !long {
-		base = uint64(len(payload))
-		if len(h.Reads) == 0 {
-			if x.mustWait(0) {
-				return planWait
-			}
-			x.msg = payload
-			return planWhole
+	if h.Proc != rpcrdma.ProcNomsg && len(h.Reads) == 0 {
+		if x.mustWait(0) {
+			return planWait
 		}
+		x.msg = payload
+		return planWhole
 	}
-	// The assembled message is no longer than this.
-	size := base
-	for i := range h.Reads[lead:] {
-		size += uint64(h.Reads[lead+i].Length) + 3
-	}
-	if size > uint64(x.c.cfg.MaxMessage) || base < 8 {
+	l, ok := x.outline(h, payload)
+	if !ok {
 		return planBad
 	}
-	if x.mustWait(classSize(int(size))) {
+	if x.mustWait(classSize(l.size)) {
 		return planWait
 	}
 	var err error
-	if x.mem, err = x.c.arena.get(int(size)); err != nil {
+	if x.mem, err = x.c.arena.get(l.size); err != nil {
 		return planBad
 	}
 	x.charge(len(x.mem.b))
-	if !x.assemble(payload, lead) {
+	if !x.assemble(h, payload, l.lead) {
 		return planBad
 	}
+	// The receive buffer is not needed any more.
+	x.c.receiveDone(x.rb)
+	x.rb = nil
 	if len(x.reads) == 0 {
 		return planWhole
 	}
@@ -293,107 +259,6 @@ func (x *exch) charge(n int) {
 	x.c.rsp.memory.Add(int64(n))
 }
 
-// assemble copies what is inline into place and lists the Reads for the rest.
-func (x *exch) assemble(inline []byte, lead int) bool {
-	h := &x.hdr
-	out := x.mem.b
-	x.reads, x.next, x.underway = x.reads[:0], 0, 0
-	zero := h.Reads[:lead] // what is left of the position-zero chunk
-	var zoff uint32        // bytes used of its first entry
-	left := uint64(len(inline))
-	for i := range zero {
-		left += uint64(zero[i].Length)
-	}
-
-	pos := 0
-	// base moves n bytes of the message without its chunks; n <= left.
-	base := func(n int) {
-		left -= uint64(n)
-		if len(inline) > 0 {
-			pos += copy(out[pos:], inline[:n])
-			inline = inline[n:]
-			return
-		}
-		for n > 0 {
-			s := &zero[0]
-			k := min(n, int(s.Length-zoff))
-			x.pull(s.Handle, s.Offset+uint64(zoff), out[pos:pos+k])
-			pos, n, zoff = pos+k, n-k, zoff+uint32(k)
-			if zoff == s.Length {
-				zero, zoff = zero[1:], 0
-			}
-		}
-	}
-	rest := h.Reads[lead:]
-	for len(rest) > 0 {
-		at := int(rest[0].Position)
-		if at%4 != 0 || at < pos || uint64(at-pos) > left {
-			return false // out of order, or beyond the message
-		}
-		base(at - pos)
-		for len(rest) > 0 && int(rest[0].Position) == at {
-			s := &rest[0]
-			x.pull(s.Handle, s.Offset, out[pos:pos+int(s.Length)])
-			pos += int(s.Length)
-			rest = rest[1:]
-		}
-		pad := xdr.Pad(pos)
-		clear(out[pos : pos+pad])
-		pos += pad
-		if pad > 0 && left%4 == uint64(pad) && len(inline) > 0 {
-			inline = inline[pad:] // the sender left the padding inline
-			left -= uint64(pad)
-		}
-	}
-	base(int(left))
-	x.msg = out[:pos]
-	// The receive buffer is not needed any more.
-	x.c.receiveDone(x.rb)
-	x.rb = nil
-	return true
-}
-
-func (x *exch) pull(handle uint32, offset uint64, dst []byte) {
-	if len(dst) > 0 {
-		x.reads = append(x.reads, pull{handle, offset, [1]fabric.SGE{{Buf: dst, LKey: x.mem.key}}})
-	}
-}
-
-// startReads posts Reads as far as they are allowed at once. Leader.
-func (r *responder) startReads() {
-	var wr [1]fabric.SendWR
-	for r.reading < maxReads && len(r.readq) > 0 {
-		x := r.readq[0]
-		if x.next == len(x.reads) {
-			r.readq = append(r.readq[:0], r.readq[1:]...)
-			continue
-		}
-		p := &x.reads[x.next]
-		x.next++
-		x.underway++
-		r.reading++
-		wr[0] = fabric.SendWR{
-			ID: wrID(wrRead, x.idx), Op: fabric.OpRead, Flags: fabric.Signaled,
-			SGL: p.dst[:], RKey: p.handle, RemoteOffset: p.offset,
-		}
-		r.c.stats.readBytes.Add(uint64(len(p.dst[0].Buf)))
-		r.c.sq.add(wr[:])
-	}
-}
-
-// readDone handles the completion of a Read. One that failed has ended the
-// connection. Leader.
-func (r *responder) readDone(x *exch, wc *fabric.WC) {
-	r.reading--
-	x.underway--
-	if wc.Status == fabric.WCSuccess && x.underway == 0 && x.next == len(x.reads) {
-		r.execute(x)
-	}
-	r.startReads()
-}
-
-// sent handles the completion of a reply's Send: the exchange is over, and its
-// memory may serve calls that wait for some. Leader.
 // sent gives back exchanges whose replies have left: x and those in front of it that
 // were not signaled. Leader.
 func (r *responder) sent(x *exch) {
@@ -406,6 +271,7 @@ func (r *responder) sent(x *exch) {
 	r.done(x)
 }
 
+// done ends an exchange; its memory may serve calls that wait for some.
 func (r *responder) done(x *exch) {
 	r.memory.Add(-int64(x.held))
 	x.held = 0
