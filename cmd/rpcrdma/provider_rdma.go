@@ -191,6 +191,9 @@ func callText(e *rdmacm.CallError) string {
 		return fmt.Sprintf("RDMA's connection manager is not there (%v): 'modprobe rdma_ucm' loads it", e.Errno)
 	case taken(e):
 		return e.Addr + ": address already in use"
+	case e.Errno == syscall.EINVAL && e.Op == "rdma_resolve_addr":
+		// What the kernel says of the loopback interface once it has had a device.
+		return "no RDMA device has a route there" + seeDevices
 	case noDevice(e.Errno) || e.Errno == syscall.EPERM || e.Errno == syscall.EACCES:
 		if err := denied(); err != nil {
 			return explain(err)
