@@ -70,6 +70,8 @@ var Rooms = []Room{
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 
+	{Path: "internal/conformance", Tests: []string{"nfs", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+
 	{Path: "cmd/rpcrdma", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, Third: []string{"*"}},
