@@ -16,13 +16,14 @@ import (
 //	else                                   a write chunk for each write item,
 //	  and what is left may not fit         a reply chunk
 //	the call fits inline                   RDMA_MSG
-//	it does without its read items         RDMA_MSG, and a read chunk for each
-//	else                                   RDMA_NOMSG, all of it in a
-//	                                       position-zero read chunk
+//	it does without read items             RDMA_MSG, and a read chunk for each
+//	else                                   RDMA_NOMSG, all of it in read chunks
 //
-// A position-zero read chunk is never sent together with others, since Linux
-// servers lose one of the two kinds. Its segments point at the caller's memory
-// all the same: nothing is copied but what lies between the items.
+// Linux servers take read chunks at one position only. So of several items the
+// largest goes to a chunk and the others stay inline, or all of it is in a
+// position-zero chunk, whose segments point at the caller's memory all the same:
+// nothing is copied but what lies between the items. A server that takes all gets a
+// chunk for each item, beside a position-zero chunk, too. See Peer.
 
 var (
 	errEmptyItem = errors.New("transport: a WriteItem of the call has no memory")
@@ -73,24 +74,7 @@ func (s *slot) build(call *Call) error {
 	if full > c.cfg.MaxMessage {
 		return &SizeError{What: "the call message", Size: full, Limit: c.cfg.MaxMessage}
 	}
-	var err error
-	room := c.sendMax - h.Size()
-	var msg []byte // the message, transport header and all
-	switch b := s.send.b[:0]; {
-	case full <= room:
-		msg = s.appendStream(rpcrdma.AppendHeader(b, h), inlineItems)
-	case len(call.ReadItems) > 0 && head+s.readListSize() <= room:
-		if err = s.exposeItems(); err == nil {
-			msg = s.appendStream(rpcrdma.AppendHeader(b, h), noItems)
-		}
-	default:
-		if err = s.exposeMessage(full); err == nil {
-			if n := h.Size(); n > c.sendMax {
-				return &SizeError{What: "the transport header", Size: n, Limit: c.sendMax}
-			}
-			msg = rpcrdma.AppendHeader(b, h)
-		}
-	}
+	msg, err := s.message(head, full)
 	if err != nil {
 		return err
 	}
@@ -103,6 +87,66 @@ func (s *slot) build(call *Call) error {
 	}
 	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, Flags: flags, SGL: s.sge[:]})
 	return nil
+}
+
+// message decides where the parts of the call go, exposes those that are for chunks,
+// and forms what is sent. The RPC message has full bytes, head of them without the read
+// items.
+func (s *slot) message(head, full int) ([]byte, error) {
+	c, h, b := s.c, &s.hdr, s.send.b[:0]
+	room := c.sendMax - h.Size()
+	if full <= room {
+		if o := c.cfg.RFC5666; o.pads(s.call) && full+o.padding(s.call)+8 <= room {
+			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(o.Align), uint32(o.Thresh)
+		}
+		return s.appendStream(rpcrdma.AppendHeader(b, h), noItems, false), nil
+	}
+	chunks := s.reducible()
+	rest := full
+	for i := range s.call.ReadItems {
+		if chunks.has(i) {
+			rest -= xdr.Padded(len(s.call.ReadItems[i].Data))
+		}
+	}
+	if rest < full && rest+s.readListSize(chunks) <= room {
+		if err := s.exposeItems(chunks); err != nil {
+			return nil, err
+		}
+		return s.appendStream(rpcrdma.AppendHeader(b, h), chunks, false), nil
+	}
+	h.Proc = rpcrdma.ProcNomsg
+	if err := s.exposeMessage(head); err != nil {
+		return nil, err
+	}
+	if n := h.Size(); n > c.sendMax {
+		return nil, &SizeError{What: "the transport header", Size: n, Limit: c.sendMax}
+	}
+	return rpcrdma.AppendHeader(b, h), nil
+}
+
+// An itemSet says which read items go to chunks of their own: the one of that number,
+// or none, or all.
+type itemSet int
+
+const (
+	noItems  itemSet = -1
+	allItems itemSet = -2
+)
+
+func (m itemSet) has(i int) bool { return m == allItems || int(m) == i }
+
+// reducible is what the server can take as chunks of their own beside an inline message.
+func (s *slot) reducible() itemSet {
+	if s.c.cfg.Peer == PeerFull {
+		return allItems
+	}
+	most := noItems
+	for i := range s.call.ReadItems {
+		if most == noItems || len(s.call.ReadItems[i].Data) > len(s.call.ReadItems[most].Data) {
+			most = itemSet(i)
+		}
+	}
+	return most
 }
 
 // offer decides what the reply may use: write chunks and a reply chunk.
@@ -181,17 +225,11 @@ func (s *slot) headSize() int {
 	return s.rpcHead() + len(s.call.Args)
 }
 
-type itemMode uint8
-
-const (
-	noItems     itemMode = iota // leave the items out, with their padding
-	inlineItems                 // put them in
-	padsOnly                    // leave them out, but not their padding
-)
-
-// appendStream appends the RPC message.
-func (s *slot) appendStream(b []byte, mode itemMode) []byte {
+// appendStream appends the RPC message. Of items in chunks the data is left out, and the
+// padding, unless pads is set.
+func (s *slot) appendStream(b []byte, chunks itemSet, pads bool) []byte {
 	call := s.call
+	start := len(b)
 	args := call.Args
 	if call.raw != nil {
 		args = call.raw
@@ -201,22 +239,25 @@ func (s *slot) appendStream(b []byte, mode itemMode) []byte {
 			Cred: call.Cred, Verf: call.Verf,
 		})
 	}
-	start := len(b)
-	if mode == noItems || len(call.ReadItems) == 0 {
-		b = append(b, args...)
-	} else {
-		from := 0
-		for i := range call.ReadItems {
-			it := &call.ReadItems[i]
-			b = append(b, args[from:it.Offset]...)
-			if mode == inlineItems {
-				b = append(b, it.Data...)
+	from := 0
+	for i := range call.ReadItems {
+		it := &call.ReadItems[i]
+		b = append(b, args[from:it.Offset]...)
+		from = it.Offset
+		if chunks.has(i) {
+			if pads {
+				b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
 			}
-			b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
-			from = it.Offset
+			continue
 		}
-		b = append(b, args[from:]...)
+		if s.hdr.Proc == rpcrdma.ProcMsgp {
+			n := rpcrdma.OpaquePad(uint32(len(b)-start), uint32(len(it.Data)), s.hdr.Align, s.hdr.Thresh)
+			b = append(b, make([]byte, n)...)
+		}
+		b = append(b, it.Data...)
+		b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
 	}
+	b = append(b, args[from:]...)
 	if call.raw != nil {
 		binary.BigEndian.PutUint32(b[start:], s.hdr.XID)
 	}
@@ -225,53 +266,61 @@ func (s *slot) appendStream(b []byte, mode itemMode) []byte {
 
 var zeros [4]byte
 
-// readListSize is what the read items would add to the header.
-func (s *slot) readListSize() int {
+// readListSize is what chunks of read items would add to the header.
+func (s *slot) readListSize(chunks itemSet) int {
 	n := 0
 	for i := range s.call.ReadItems {
-		n += s.segments(len(s.call.ReadItems[i].Data))
+		if chunks.has(i) {
+			n += s.segments(len(s.call.ReadItems[i].Data))
+		}
 	}
 	return rpcrdma.ReadListSize(n) - rpcrdma.ReadListSize(0)
 }
 
 func (s *slot) segments(n int) int { return (n + s.c.cfg.MaxSegment - 1) / s.c.cfg.MaxSegment }
 
-// exposeItems puts each read item into a read chunk at its position in the
+// exposeItems puts read items into chunks of their own, at their positions in the
 // unreduced message.
-func (s *slot) exposeItems() error {
+func (s *slot) exposeItems(chunks itemSet) error {
 	pos := s.rpcHead()
 	for i := range s.call.ReadItems {
 		it := &s.call.ReadItems[i]
-		if len(it.Data) == 0 {
-			continue
+		if chunks.has(i) && len(it.Data) > 0 {
+			seg, err := s.lend(fabric.SGE{Buf: it.Data, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteRead)
+			if err != nil {
+				return err
+			}
+			s.hdr.Reads = splitRead(s.hdr.Reads, pos+it.Offset, seg, s.c.cfg.MaxSegment)
 		}
-		seg, err := s.lend(fabric.SGE{Buf: it.Data, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteRead)
-		if err != nil {
-			return err
-		}
-		s.hdr.Reads = splitRead(s.hdr.Reads, pos+it.Offset, seg, s.c.cfg.MaxSegment)
 		pos += xdr.Padded(len(it.Data))
 	}
 	return nil
 }
 
-// exposeMessage puts the whole RPC message of full bytes into a position-zero
-// read chunk: from a buffer of ours and from the items in turn.
-func (s *slot) exposeMessage(full int) error {
+// exposeMessage puts the RPC message into read chunks: what lies between the read items
+// into a position-zero chunk, and the items into chunks of their own, if the server can
+// take that, else in turn with the rest into the one chunk.
+func (s *slot) exposeMessage(head int) error {
 	c, h := s.c, &s.hdr
-	h.Proc = rpcrdma.ProcNomsg
-	bulk := 0
-	for i := range s.call.ReadItems {
-		bulk += len(s.call.ReadItems[i].Data)
+	several := c.cfg.Peer == PeerFull
+	size := head
+	if !several {
+		for i := range s.call.ReadItems {
+			size += xdr.Pad(len(s.call.ReadItems[i].Data))
+		}
 	}
 	var err error
-	if s.long, err = c.arena.get(full - bulk); err != nil {
+	if s.long, err = c.arena.get(size); err != nil {
 		return err
 	}
-	stream := s.appendStream(s.long.b[:0], padsOnly)
+	stream := s.appendStream(s.long.b[:0], allItems, !several)
 	own, err := s.lend(fabric.SGE{Buf: stream, LKey: s.long.key}, fabric.AccessRemoteRead)
 	if err != nil {
 		return err
+	}
+	if several {
+		h.Reads = splitRead(h.Reads, 0, own, c.cfg.MaxSegment)
+		return s.exposeItems(allItems)
 	}
 	// part adds the next bytes of our buffer, up to end.
 	from := 0

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -58,6 +59,14 @@ type Config struct {
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
+	// Peer says which chunks the other end of a client's connections can take. The
+	// zero value is right for all servers.
+	Peer Peer
+
+	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
+	// nothing.
+	RFC5666 *RFC5666
+
 	// SetupTimeout bounds the set-up of a connection at a server. A client's
 	// is bounded by Dial's context. Zero is 10 seconds.
 	SetupTimeout time.Duration
@@ -70,6 +79,18 @@ type Config struct {
 	// logs nothing.
 	Logger *slog.Logger
 }
+
+// A Peer is a kind of server, by the chunks that it can take apart.
+type Peer uint8
+
+const (
+	// PeerLinux stands for Linux and everything simpler: the read list of a call
+	// has one position. Linux 6.1 mistakes others.
+	PeerLinux Peer = iota
+	// PeerFull takes all that RFC 8166 allows: read chunks at several positions,
+	// a position-zero chunk among them. A Server of this package does.
+	PeerFull
+)
 
 func (c *Config) withDefaults() (*Config, error) {
 	var d Config
@@ -102,10 +123,21 @@ func (c *Config) withDefaults() (*Config, error) {
 		{"MaxMemory", d.MaxMemory, d.MaxMessage, 1 << 40},
 		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
 		{"MaxConns", d.MaxConns, 1, 1 << 20},
+		{"Peer", int(d.Peer), int(PeerLinux), int(PeerFull)},
 	} {
 		if f.v < f.min || f.v > f.max {
 			return nil, fmt.Errorf("transport: Config.%s is %d, want %d to %d", f.name, f.v, f.min, f.max)
 		}
+	}
+	if d.RFC5666 != nil {
+		o := *d.RFC5666
+		if o.Align < 0 || o.Align > 1<<16 || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
+			return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most 65536, and more than %d", o.Align, o.Thresh, oncrpc.MaxAuthBody)
+		}
+		if o.DoneTimeout == 0 {
+			o.DoneTimeout = defaultDoneTimeout
+		}
+		d.RFC5666 = &o
 	}
 	d.InlineSend &^= 1023
 	d.InlineRecv &^= 1023

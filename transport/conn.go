@@ -81,6 +81,9 @@ const (
 	wrRead                // exchange: Read of a chunk
 	wrWrite               // exchange: Write in front of a reply
 	wrReply               // exchange: Send of a reply
+	wrPull                // slot: Read of a chunk of its reply
+	wrDone                // slot: RDMA_DONE for its reply
+	wrLoan                // exchange: local invalidation of a chunk of its reply
 )
 
 func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
@@ -166,6 +169,7 @@ func (c *conn) negotiate() {
 	}
 	c.sendMax = min(ownSend, peerRecv)
 	c.recvMax = min(ownRecv, peerSend)
+	c.reads.most = min(maxReads, c.caps.OutboundReads)
 	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && !c.cfg.NoPrivateData && c.offersInvalidation()
 }
 
@@ -245,6 +249,12 @@ func (c *conn) complete(wc *fabric.WC) {
 		c.reads.completed(&c.rsp.exchs[n].fetch, wc)
 	case wrReply:
 		c.rsp.sent(c.rsp.exchs[n])
+	case wrPull:
+		c.reads.completed(&c.req.slot(n).pull, wc)
+	case wrDone:
+		c.req.slot(n).doneSent()
+	case wrLoan:
+		c.rsp.loanRevoked(c.rsp.exchs[n])
 	}
 }
 
@@ -258,7 +268,16 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 	}
 	h, payload := &c.hdr, b[n:]
 	switch h.Proc {
-	case rpcrdma.ProcMsg:
+	case rpcrdma.ProcMsg, rpcrdma.ProcMsgp:
+		if h.Proc == rpcrdma.ProcMsgp && (c.cfg.RFC5666 == nil || !c.rsp.serves()) {
+			// RFC 8166 section 4.6 took padded messages out of the protocol.
+			if c.rsp.serves() {
+				c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+				return
+			}
+			c.req.malformed(h.XID, "it is an RDMA_MSGP")
+			break
+		}
 		xid, dir, ok := oncrpc.Peek(payload)
 		switch {
 		case ok && xid == h.XID && dir == oncrpc.Reply:
@@ -286,15 +305,12 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 		c.req.reply(h, nil, wc)
 	case rpcrdma.ProcError:
 		c.req.rdmaError(h)
-	case rpcrdma.ProcMsgp:
-		// RFC 8166 section 4.6 took padded messages out of the protocol.
-		if c.rsp.serves() {
-			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
-			return
+	default: // RDMA_DONE: taken out, too, and ignored unless we ask for it
+		if c.cfg.RFC5666 != nil && c.rsp.serves() {
+			c.rsp.clientDone(h.XID)
+		} else {
+			c.stats.dropped.Add(1)
 		}
-		c.req.malformed(h.XID, "it is an RDMA_MSGP")
-	default: // RDMA_DONE: likewise, ignored
-		c.stats.dropped.Add(1)
 	}
 	c.receiveDone(rb)
 }

@@ -96,6 +96,7 @@ func (e *PeerError) Error() string { return "peer broke the protocol: " + e.Reas
 var (
 	errOverrun    = &PeerError{"it sent more calls than it was granted"}
 	errStuck      = &PeerError{"it takes nothing, and memory of a cancelled call cannot be closed"}
+	errNoDone     = &PeerError{"it did not say RDMA_DONE in time"}
 	errInvalidate = &PeerError{"it invalidated memory of another call"}
 
 	// Nobody's fault: see fabric.Capabilities.

@@ -12,6 +12,7 @@ import (
 //	an item that may be a chunk, and a write chunk is there for it: Written there
 //	what is left fits inline                                        RDMA_MSG
 //	else, and there is a reply chunk                                Written there, RDMA_NOMSG
+//	else, and both ends and the program do as RFC 5666 does         lent in read chunks
 //	else, or a chunk is too short                                   ERR_CHUNK
 //
 // The chunks of the call come back in the header with the lengths written. All
@@ -118,6 +119,9 @@ func (x *exch) send(rpc, results []byte) {
 			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
 			return
 		}
+		if o := c.cfg.RFC5666; o != nil && o.InflateLengths {
+			inflate(h.Writes[i], x.hdr.Writes[i], len(it.data))
+		}
 	}
 	if moved > 0 {
 		c.stats.writeChunk.Add(1)
@@ -135,17 +139,19 @@ func (x *exch) send(rpc, results []byte) {
 		x.spliceInline(msg[first:], len(results), moved)
 		copy(msg[x.base:], rpc)
 		rpcrdma.AppendHeader(buf[:0], h)
-	case h.HasReply && x.base <= c.sendMax:
-		if !x.gather(rpc, results, moved) || !x.write(x.hdr.Reply, h.Reply) {
-			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
-			return
-		}
+	case h.HasReply && x.base <= c.sendMax && x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply):
 		h.Proc = rpcrdma.ProcNomsg
 		msg = rpcrdma.AppendHeader(buf[:0], h)
 		c.stats.replyChunk.Add(1)
 	default:
-		x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
-		return
+		ok := x.lendsReply()
+		if ok {
+			msg, ok = x.lendReply(rpc, results, moved)
+		}
+		if !ok {
+			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+			return
+		}
 	}
 	for i := range x.wrs {
 		for _, s := range x.wrs[i].SGL {
@@ -266,6 +272,17 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 		}
 	}
 	return true
+}
+
+// inflate adds the XDR padding of n bytes of data to the length of the last segment
+// that has been used, if that has room (RFC 5666 section 3.7).
+func inflate(ret, offered rpcrdma.WriteChunk, n int) {
+	for i := len(ret) - 1; i >= 0; i-- {
+		if ret[i].Length > 0 {
+			ret[i].Length = min(ret[i].Length+uint32(xdr.Pad(n)), offered[i].Length)
+			return
+		}
+	}
 }
 
 // spliceInline puts the items that stay inline into the stream of n bytes at
@@ -390,6 +407,7 @@ func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 	} else {
 		c.stats.errChunk.Add(1)
 	}
+	x.lent.end() // nothing of it has been posted
 	x.rh.Proc = rpcrdma.ProcError
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.b[:0], &h))

@@ -161,6 +161,7 @@ func (r *requester) take() *slot {
 	} else {
 		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: rand.Uint32()}
 		s.lent.c = r.c
+		s.pull = fetch{c: r.c, id: wrID(wrPull, s.idx), done: s.fetched}
 		s.wake = make(chan struct{}, 1)
 		r.slots = append(r.slots, s)
 	}
@@ -341,6 +342,13 @@ func (r *requester) lookup(xid uint32) *slot {
 	return r.slots[i]
 }
 
+// slot returns the slot of the given number. Leader.
+func (r *requester) slot(n uint32) *slot {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return r.slots[n]
+}
+
 // knows tells whether xid is one of our calls. Leader.
 func (r *requester) knows(xid uint32) bool {
 	r.c.mu.Lock()
@@ -388,7 +396,16 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 		r.c.stats.remoteInv.Add(1)
 	}
 	s.err = s.accept(h, payload)
-	s.fence()
+	if len(h.Reads) == 0 || r.c.cfg.RFC5666 == nil {
+		s.fence()
+		return
+	}
+	if s.err == nil {
+		s.err = s.fetchReply(h, payload)
+	}
+	if s.err != nil {
+		s.sayDone() // the server holds memory for us all the same
+	}
 }
 
 // exposes tells whether a pending call has exposed memory with this handle. A
@@ -435,7 +452,7 @@ func (r *requester) setGrant(n int) {
 func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
 	bad := func(reason string) error { return &ReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, s.c
-	if len(h.Reads) > 0 {
+	if len(h.Reads) > 0 && c.cfg.RFC5666 == nil {
 		return bad("it has a read list")
 	}
 	if len(h.Writes) > len(s.hdr.Writes) {
@@ -463,6 +480,9 @@ func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
 		}
 	}
 	switch {
+	case len(h.Reads) > 0 && n > 0:
+		return bad("it is in read chunks and in the reply chunk")
+	case len(h.Reads) > 0: // fetchReply gets it
 	case h.Proc == rpcrdma.ProcMsg && n > 0:
 		return bad("it is inline and in the reply chunk")
 	case h.Proc == rpcrdma.ProcNomsg && n == 0:

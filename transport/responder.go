@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -45,7 +46,7 @@ type service interface {
 // An exch is one call being answered. Its states, which the leader changes, and a
 // service on a goroutine of its own under conn.mu:
 //
-//	free -> pulling -> executing -> (posting) -> replying -> free
+//	free -> pulling -> executing -> (posting) -> replying -> (lent) -> free
 //
 // Memory of an exchange belongs to the leader while it is pulling, to the
 // service while it is executing, and to the adapter while it is replying.
@@ -57,6 +58,7 @@ const (
 	exchExecuting
 	exchPosting // the service has answered, on a goroutine of its own
 	exchReplying
+	exchLent // the reply's read chunks are the client's until RDMA_DONE
 )
 
 type exch struct {
@@ -68,6 +70,13 @@ type exch struct {
 	rb     *recvBuf       // the receive buffer that msg is in; nil when it is in mem
 	held   int            // bytes counted in responder.memory
 	covers uint64         // replies not signaled, up to this one; see sendQueue
+
+	// See rfc5666.go.
+	readReply bool        // the program allows read chunks in its replies
+	lent      loan        // memory of the reply
+	acked     bool        // RDMA_DONE has come
+	fences    int         // local invalidations under way
+	timer     *time.Timer // for RDMA_DONE
 
 	call oncrpc.CallHeader
 	fast bool // executing on the leader
@@ -121,6 +130,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		idx := uint32(len(r.exchs))
 		x = &exch{fetch: fetch{c: r.c, id: wrID(wrRead, idx)}, idx: idx}
 		x.fetch.done = func() { r.execute(x) }
+		x.lent.c = r.c
 		x.req.x, x.res.x = x, x
 		r.exchs = append(r.exchs, x)
 	}
@@ -222,8 +232,8 @@ func (x *exch) plan(payload []byte) planResult {
 		return planWhole
 	}
 	l, ok := x.outline(h, payload)
-	if !ok {
-		return planBad
+	if !ok || x.c.reads.most == 0 || h.Proc == rpcrdma.ProcMsgp {
+		return planBad // positions do not count padding, and nobody sends both
 	}
 	if x.mustWait(classSize(l.size)) {
 		return planWait
@@ -268,6 +278,10 @@ func (r *responder) sent(x *exch) {
 	for s := r.c.sq.told(x); s != nil; s = r.c.sq.told(x) {
 		r.done(s)
 	}
+	if x.lent.n > 0 {
+		x.waitDone()
+		return
+	}
 	r.done(x)
 }
 
@@ -291,7 +305,7 @@ func (r *responder) done(x *exch) {
 
 // lean reports whether a reply holds nothing but its message.
 func (x *exch) lean() bool {
-	return len(x.wrs) == 1 && x.held == 0 && x.mem == nil && len(x.items) == 0 && len(x.mems) == 0
+	return len(x.wrs) == 1 && x.lent.n == 0 && x.held == 0 && x.mem == nil && len(x.items) == 0 && len(x.mems) == 0
 }
 
 // signaled reports whether the adapter tells when the reply has left.
@@ -317,6 +331,12 @@ func (x *exch) release() {
 	clear(x.mems)
 	x.mems = x.mems[:0]
 	x.failed = false
+	x.lent.end()
+	if x.timer != nil {
+		x.timer.Stop()
+		x.timer = nil
+	}
+	x.acked = false
 	x.msg, x.res.Results = nil, nil
 	x.req.Args = nil
 	clear(x.parts)
@@ -331,7 +351,7 @@ func (r *responder) abort() {
 	}
 	for _, x := range r.exchs {
 		r.c.mu.Lock()
-		over := x.state == exchPulling || x.state == exchReplying
+		over := x.state == exchPulling || x.state == exchReplying || x.state == exchLent
 		if over {
 			x.state = exchFree
 		}

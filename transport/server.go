@@ -33,6 +33,14 @@ type Program struct {
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
+	// Padded says that the handler decodes its arguments with Request.Decoder, so
+	// that calls may come with RDMA_MSGP. See Config.RFC5666.
+	Padded bool
+
+	// ReadReplies says that the upper-layer binding allows read chunks in replies
+	// (RFC 5666 section 3.4). See Config.RFC5666.
+	ReadReplies bool
+
 	// Inline says which procedures are quick and never block: they run on
 	// the goroutine that moves the connection, with no hand-off. Nil: none.
 	Inline func(vers, proc uint32) bool
@@ -48,7 +56,13 @@ type Request struct {
 	// is in its place.
 	Args []byte
 
-	x *exch
+	at int // of Args in the message
+	x  *exch
+}
+
+// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
+func (r *Request) Decoder() xdr.Decoder {
+	return xdr.NewPaddedDecoder(r.Args, r.at, xdr.Padding{Align: r.x.hdr.Align, Thresh: r.x.hdr.Thresh})
 }
 
 // RemoteAddr is the client's address.
@@ -398,7 +412,10 @@ func (s *Server) dispatch(x *exch) {
 		return
 	}
 	p := s.programs[call.Prog]
+	x.readReply = p != nil && p.ReadReplies
 	switch {
+	case x.hdr.Align > 1 && (p == nil || !p.Padded):
+		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
 	case p == nil:
 		for _, b := range s.bridges {
 			if b.takes(call.Prog) {
@@ -426,7 +443,7 @@ func (x *exch) run(h Handler, n int) {
 	x.req = Request{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
 		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[n:], x: x,
+		Args: x.msg[n:], at: n, x: x,
 	}
 	x.res = Response{Results: x.results(), x: x}
 	h.ServeRPC(x.c.rsp.ctx, &x.req, &x.res)

@@ -44,6 +44,7 @@ type Stats struct {
 	LongCall    uint64 // calls as a whole in a position-zero read chunk
 	WriteChunk  uint64 // calls with results placed in write chunks
 	ReplyChunk  uint64 // calls with a reply placed in a reply chunk
+	Done        uint64 // RDMA_DONE messages sent, see Config.RFC5666
 	Invalidated uint64 // replies that came or went with remote invalidation
 
 	ReadBytes  uint64 // moved by RDMA Read for calls, in bytes
@@ -61,17 +62,17 @@ type Stats struct {
 // counters are the live form of Stats. A connection's are updated by whoever
 // moves it, a server's by many.
 type counters struct {
-	calls, replies                                                 atomic.Uint64
-	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv atomic.Uint64
-	readBytes, writeBytes                                          atomic.Uint64
-	errVers, errChunk, dropped, cancelled                          atomic.Uint64
+	calls, replies                                                       atomic.Uint64
+	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done atomic.Uint64
+	readBytes, writeBytes                                                atomic.Uint64
+	errVers, errChunk, dropped, cancelled                                atomic.Uint64
 }
 
 func (c *counters) snapshot() Stats {
 	return Stats{
 		Calls: c.calls.Load(), Replies: c.replies.Load(),
 		Inline: c.inline.Load(), ReadChunk: c.readChunk.Load(), LongCall: c.longCall.Load(),
-		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(),
+		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(), Done: c.done.Load(),
 		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
 		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
 	}

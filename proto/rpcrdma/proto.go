@@ -1,6 +1,10 @@
 package rpcrdma
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
 
 // Version1 is the value of rdma_vers. RFC 5666 section 4.1, field 2.
 const Version1 = 1
@@ -145,11 +149,5 @@ func WriteChunkSize(n int) int { return 4 + 4 + n*SegmentSize }
 // A receiver must check that the padding ends within the message. Padding does not
 // count for the positions of read segments.
 func OpaquePad(pos, length, align, thresh uint32) uint32 {
-	if align <= 1 || length < thresh {
-		return 0
-	}
-	if over := pos % align; over != 0 {
-		return align - over
-	}
-	return 0
+	return xdr.Padding{Align: align, Thresh: thresh}.Before(pos, length)
 }

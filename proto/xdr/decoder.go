@@ -26,11 +26,38 @@ type Decoder struct {
 	b   []byte
 	off int
 	err *DecodeError
+	pad Padding
+	pos int // of b in the message that pad counts from
 }
 
 // NewDecoder returns a Decoder at the start of b. The slices that its methods
 // return are views of b.
 func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
+
+// A Padding says that opaque data of at least Thresh bytes has padding in front of it,
+// such that it begins at a multiple of Align, counted from the start of the message.
+// An Align of 0 or 1 means none. RFC 5666 section 3.9.
+type Padding struct{ Align, Thresh uint32 }
+
+// Before returns how many bytes of padding are between the length word of opaque data
+// of length bytes and its first byte: 0 to Align-1. pos is the offset of the byte behind
+// the length word, earlier padding included.
+func (p Padding) Before(pos, length uint32) uint32 {
+	if p.Align <= 1 || length < p.Thresh {
+		return 0
+	}
+	if over := pos % p.Align; over != 0 {
+		return p.Align - over
+	}
+	return 0
+}
+
+// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message with
+// padding in front of opaque data and strings. [Decoder.Opaque] and [Decoder.String] skip
+// it; what it consists of does not matter.
+func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
+	return Decoder{b: b, pos: pos, pad: pad}
+}
 
 // Err returns the first error, a [*DecodeError], or nil.
 func (d *Decoder) Err() error {
@@ -151,7 +178,7 @@ func (d *Decoder) Optional() bool {
 
 // Opaque reads variable-length opaque data of at most max bytes, as a view.
 func (d *Decoder) Opaque(max uint32) []byte {
-	data, n := ConsumeOpaque(d.rest(), max)
+	data, n := d.opaque(max)
 	if n < 0 {
 		d.failOpaque("opaque", max)
 		return nil
@@ -173,13 +200,34 @@ func (d *Decoder) FixedOpaque(size int) []byte {
 
 // String reads a string of at most max bytes, as a copy.
 func (d *Decoder) String(max uint32) string {
-	s, n := ConsumeString(d.rest(), max)
+	s, n := d.opaque(max)
 	if n < 0 {
 		d.failOpaque("string", max)
 		return ""
 	}
 	d.off += n
-	return s
+	return string(s)
+}
+
+// opaque is ConsumeOpaque with the padding of the stream.
+func (d *Decoder) opaque(max uint32) (data []byte, n int) {
+	rest := d.rest()
+	if d.pad.Align <= 1 {
+		return ConsumeOpaque(rest, max)
+	}
+	size, n := ConsumeUint32(rest)
+	if n < 0 || size > max {
+		return nil, -1
+	}
+	skip := d.pad.Before(uint32(d.pos+d.off+n), size)
+	if uint64(skip)+uint64(size) > uint64(len(rest)-n) {
+		return nil, -1
+	}
+	rest = rest[n+int(skip):]
+	if data, n = ConsumeFixedOpaque(rest, int(size)); n < 0 {
+		return nil, -1
+	}
+	return data, 4 + int(skip) + n
 }
 
 // Count reads the length word of a variable-length array: at most max elements,

@@ -1,0 +1,214 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both
+// ends have to do so: a peer that has not answers RDMA_MSGP with ERR_CHUNK, fails calls
+// whose replies have read chunks, and ignores RDMA_DONE.
+//
+//   - A server takes RDMA_MSGP for programs that say Program.Padded.
+//   - A server answers programs that say Program.ReadReplies with read chunks when a
+//     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
+//   - A client fetches such replies and says RDMA_DONE.
+type RFC5666 struct {
+	// Align and Thresh make a client send a call whose bulk arguments fit inline with
+	// RDMA_MSGP: the data of ReadItems of at least Thresh bytes then begins at a
+	// multiple of Align, counted from the start of the RPC message (section 3.9).
+	// Thresh must be above 400, the longest credential, and calls whose other
+	// arguments could hold something as long are not padded. An Align of 0 or 1
+	// turns this off.
+	Align, Thresh int
+
+	// InflateLengths makes a server return the lengths of write chunks with XDR
+	// padding counted in, as far as the chunk has room, although it writes none
+	// (section 3.7).
+	InflateLengths bool
+
+	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the
+	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
+	DoneTimeout time.Duration
+}
+
+const defaultDoneTimeout = 30 * time.Second
+
+// pads tells whether a call of the given arguments may be padded: nothing that is not
+// padded may be as long as what is.
+func (o *RFC5666) pads(call *Call) bool {
+	return o != nil && o.Align > 1 && call.raw == nil && len(call.Args) < o.Thresh && len(call.ReadItems) > 0
+}
+
+// padding is the most that a call can need of it.
+func (o *RFC5666) padding(call *Call) (n int) {
+	for i := range call.ReadItems {
+		if len(call.ReadItems[i].Data) >= o.Thresh {
+			n += o.Align - 1
+		}
+	}
+	return n
+}
+
+// ---- replies with read chunks, at the requester
+
+// fetchReply gets what lies in the read chunks of a reply. Leader.
+func (s *slot) fetchReply(h *rpcrdma.Header, payload []byte) error {
+	c, f := s.c, &s.pull
+	bad := &ReplyError{XID: h.XID, Reason: "its read list makes no message"}
+	l, ok := f.outline(h, payload)
+	if !ok {
+		return bad
+	}
+	var err error
+	if f.mem, err = c.arena.get(l.size); err != nil {
+		return err
+	}
+	if !f.assemble(h, payload, l.lead) {
+		return bad
+	}
+	if len(f.reads) == 0 {
+		s.fetched()
+		return nil
+	}
+	c.reads.start(f)
+	return nil
+}
+
+// fetched takes the reply and tells the server so: RDMA_DONE, with the xid of the reply.
+// It takes the place of the call in our account of credits until it has left (section
+// 3.8). Leader.
+func (s *slot) fetched() {
+	s.call.store = append(s.call.store[:0], s.pull.msg...)
+	s.sayDone()
+}
+
+func (s *slot) sayDone() {
+	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(s.c.cfg.Credits), Proc: rpcrdma.ProcDone}
+	// The reply has come, so the call has left the buffer.
+	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.b[:0], &h), LKey: s.send.key}
+	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
+	s.c.stats.done.Add(1)
+	s.c.sq.add(s.wrs)
+}
+
+// doneSent handles the completion of RDMA_DONE: the call's own memory is next. Leader.
+func (s *slot) doneSent() {
+	s.fence()
+}
+
+// ---- replies with read chunks, at the responder
+
+// lendsReply tells whether the reply may have read chunks.
+func (x *exch) lendsReply() bool { return x.c.cfg.RFC5666 != nil && x.readReply }
+
+// lendReply puts into read chunks what fits nowhere else: the items, each at its
+// position, if the rest fits inline, else the whole message. moved items are in write
+// chunks already, which leaves no positions to count by. It returns the message to send.
+func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
+	c, h := x.c, &x.rh
+	first := wrID(wrWrite, x.idx)
+	head := len(rpc) + len(results)
+	if n := rpcrdma.ReadListSize(len(x.items)) - rpcrdma.ReadListSize(0); moved == 0 && len(x.items) > 0 && x.base+n+head <= c.sendMax {
+		pos := len(rpc)
+		for i := range x.items {
+			it := &x.items[i]
+			if len(it.data) == 0 {
+				continue
+			}
+			seg, err := x.lent.lend(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
+			if err != nil {
+				return nil, false
+			}
+			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(pos + it.at), Segment: rpcrdma.Segment(seg)})
+			pos += xdr.Padded(len(it.data))
+		}
+		at := h.Size()
+		copy(x.out.b[at+len(rpc):], results) // may overlap
+		copy(x.out.b[at:], rpc)
+		rpcrdma.AppendHeader(x.out.b[:0], h)
+		return x.out.b[:at+head], true
+	}
+	full := head
+	for i := moved; i < len(x.items); i++ {
+		full += xdr.Padded(len(x.items[i].data))
+	}
+	b, err := x.alloc(full)
+	if err != nil {
+		return nil, false
+	}
+	whole := append(b.b[:0], rpc...)
+	from := 0
+	for i := moved; i < len(x.items); i++ {
+		it := &x.items[i]
+		whole = append(append(whole, results[from:it.at]...), it.data...)
+		whole = append(whole, zeros[:xdr.Pad(len(it.data))]...)
+		from = it.at
+	}
+	whole = append(whole, results[from:]...)
+	seg, err := x.lent.lend(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.key}, fabric.AccessRemoteRead)
+	if err != nil {
+		return nil, false
+	}
+	h.Proc = rpcrdma.ProcNomsg
+	h.Reads = append(h.Reads, rpcrdma.ReadSegment{Segment: rpcrdma.Segment(seg)})
+	return rpcrdma.AppendHeader(x.out.b[:0], h), true
+}
+
+// waitDone keeps the memory of a reply that has left until its client is through with
+// it. Leader.
+func (x *exch) waitDone() {
+	if x.acked {
+		x.takeLoanBack()
+		return
+	}
+	x.state = exchLent
+	x.timer = time.AfterFunc(x.c.cfg.RFC5666.DoneTimeout, func() { x.c.breakOff(errNoDone) })
+}
+
+// clientDone handles RDMA_DONE. Leader.
+func (r *responder) clientDone(xid uint32) {
+	for _, x := range r.exchs {
+		if x.lent.n == 0 || x.acked || x.hdr.XID != xid {
+			continue
+		}
+		switch x.state {
+		case exchReplying: // the completion of the reply is behind it
+			x.acked = true
+			return
+		case exchLent:
+			x.timer.Stop()
+			x.acked = true
+			x.takeLoanBack()
+			return
+		}
+	}
+	r.c.stats.dropped.Add(1)
+}
+
+// takeLoanBack closes the memory of a reply's read chunks. Leader.
+func (x *exch) takeLoanBack() {
+	x.state = exchLent
+	x.wrs = x.lent.revoke(x.wrs[:0], wrID(wrLoan, x.idx))
+	if x.fences = len(x.wrs); x.fences > 0 {
+		x.c.sq.add(x.wrs)
+		return
+	}
+	x.c.rsp.loanClosed(x)
+}
+
+// loanRevoked handles the completion of an invalidation. Leader.
+func (r *responder) loanRevoked(x *exch) {
+	if x.fences--; x.fences == 0 {
+		r.loanClosed(x)
+	}
+}
+
+// loanClosed ends the exchange.
+func (r *responder) loanClosed(x *exch) {
+	x.lent.end()
+	r.done(x)
+}
