@@ -40,6 +40,8 @@ var Rooms = []Room{
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
 
+	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
+
 	{Path: "fabric", Library: true, Pure: true},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 

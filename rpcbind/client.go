@@ -1,0 +1,203 @@
+package rpcbind
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// Patience is how long an operation takes at most if its context has no deadline.
+const Patience = 15 * time.Second
+
+// A Client is the way to an rpcbind. It is a plain value; every operation makes a
+// connection and closes it.
+type Client struct {
+	// Network is "tcp" or "udp"; with "4" or "6" behind it that version of IP
+	// alone is used. Empty is "tcp". Over UDP a DUMP fits one datagram or fails.
+	Network string
+
+	// Addr is HOST:PORT.
+	Addr string
+}
+
+// do runs an operation with one version after the other, as long as rpcbind says
+// that it has not got them. Every error is an *OpError.
+func (c *Client) do(ctx context.Context, p proc, about Mapping, f func(context.Context, *conn, uint32) error) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, Patience)
+		defer cancel()
+	}
+	err := func() error {
+		conn, err := dial(ctx, cmp.Or(c.Network, "tcp"), c.Addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		for _, vers := range [...]uint32{version4, version3} {
+			if err = f(ctx, conn, vers); !lacksVersion(err) {
+				return err
+			}
+		}
+		if _, known := portmapProto(about.Netid); about.Netid != "" && !known {
+			return &VersionError{about.Netid, err}
+		}
+		return f(ctx, conn, version2)
+	}()
+	if err != nil {
+		return &OpError{p.String(), c.Addr, about.Prog, about.Vers, about.Netid, err}
+	}
+	return nil
+}
+
+// lacksVersion tells whether err says that rpcbind has not got the version asked for.
+// RFC 5531 section 9.
+func lacksVersion(err error) bool {
+	var e *oncrpc.RPCError
+	return errors.As(err, &e) && e.Stat == oncrpc.MsgAccepted &&
+		(e.AcceptStat == oncrpc.ProgMismatch || e.AcceptStat == oncrpc.ProgUnavail)
+}
+
+// change makes a SET or UNSET, which rpcbind answers with a bool.
+func change(ctx context.Context, c *conn, vers uint32, p proc, args []byte) error {
+	var done bool
+	err := c.call(ctx, vers, p, args, func(d *xdr.Decoder) { done = d.Bool() })
+	if err == nil && !done {
+		return ErrRefused
+	}
+	return err
+}
+
+// Set registers m. To register it again changes nothing. The port mapper takes the
+// port alone from the address. RFC 1833 sections 2.2.1 and 3.2, SET.
+func (c *Client) Set(ctx context.Context, m Mapping) error {
+	if err := m.check(); err != nil {
+		return &OpError{procSet.String(), c.Addr, m.Prog, m.Vers, m.Netid, err}
+	}
+	return c.do(ctx, procSet, m, func(ctx context.Context, conn *conn, vers uint32) error {
+		if vers != version2 {
+			return change(ctx, conn, vers, procSet, m.append(nil))
+		}
+		prot, _ := portmapProto(m.Netid)
+		addr, err := ParseAddr(m.Addr)
+		if err != nil {
+			return err
+		}
+		e := portEntry{m.Prog, m.Vers, prot, uint32(addr.Port())}
+		return change(ctx, conn, vers, procSet, e.append(nil))
+	})
+}
+
+// Unset takes back what is registered for a program over netid, or over all netids
+// if it is empty. With the port mapper it is always all of them. RFC 1833 sections
+// 2.2.1 and 3.2, UNSET.
+func (c *Client) Unset(ctx context.Context, prog, vers uint32, netid Netid) error {
+	m := Mapping{Prog: prog, Vers: vers, Netid: netid}
+	return c.do(ctx, procUnset, m, func(ctx context.Context, conn *conn, v uint32) error {
+		if v != version2 {
+			return change(ctx, conn, v, procUnset, m.append(nil))
+		}
+		return change(ctx, conn, v, procUnset, (&portEntry{prog: prog, vers: vers}).append(nil))
+	})
+}
+
+// GetAddr looks up where a program is served over netid, one of those that this
+// package names. When it is served on every address of the machine, the address is
+// the one that rpcbind was reached at if that is of the same version of IP.
+// ErrNotRegistered says that it is not served; a version that is not registered may
+// be answered with the address of another one.
+//
+// The RFC has rpcbind look up the netid that the question came over, whatever the
+// question says. For other netids, such as rdma, the whole list is asked for. RFC
+// 1833 sections 2.2.1 and 3.2: GETADDR, DUMP, GETPORT.
+func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (netip.AddrPort, error) {
+	m := Mapping{Prog: prog, Vers: vers, Netid: netid}
+	if netid.family() == 0 {
+		err := &AddrError{Netid: netid, What: "its addresses are not those of IP"}
+		return netip.AddrPort{}, &OpError{procGetAddr.String(), c.Addr, prog, vers, netid, err}
+	}
+	var at netip.AddrPort
+	err := c.do(ctx, procGetAddr, m, func(ctx context.Context, conn *conn, v uint32) error {
+		var err error
+		if v == version2 {
+			at, err = getPort(ctx, conn, m)
+			return err
+		}
+		uaddr, err := getAddr(ctx, conn, v, m)
+		if err != nil {
+			return err
+		}
+		if uaddr == "" {
+			return ErrNotRegistered
+		}
+		if at, err = parseFor(netid, uaddr); err != nil {
+			return &ReplyError{err}
+		}
+		if host := conn.remote.Addr(); at.Addr().IsUnspecified() && host.Is4() == at.Addr().Is4() {
+			at = netip.AddrPortFrom(host, at.Port())
+		}
+		return nil
+	})
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return at, nil
+}
+
+// getAddr returns a universal address, or nothing if there is none.
+func getAddr(ctx context.Context, c *conn, vers uint32, m Mapping) (uaddr string, err error) {
+	if m.Netid == c.netid {
+		err = c.call(ctx, vers, procGetAddr, m.append(nil), func(d *xdr.Decoder) { uaddr = d.String(maxString) })
+		return uaddr, err
+	}
+	err = c.call(ctx, vers, procDump, nil, func(d *xdr.Decoder) {
+		var e entry
+		each(d, &e, func() {
+			if uaddr == "" && e.prog == m.Prog && e.vers == m.Vers && Netid(e.netid) == m.Netid {
+				uaddr = string(e.addr)
+			}
+		})
+	})
+	return uaddr, err
+}
+
+// getPort asks the port mapper.
+func getPort(ctx context.Context, c *conn, m Mapping) (netip.AddrPort, error) {
+	prot, _ := portmapProto(m.Netid)
+	var port uint32
+	e := portEntry{prog: m.Prog, vers: m.Vers, prot: prot}
+	err := c.call(ctx, version2, procGetAddr, e.append(nil), func(d *xdr.Decoder) { port = decodePort(d) })
+	if err == nil && port == 0 {
+		err = ErrNotRegistered
+	}
+	return netip.AddrPortFrom(c.remote.Addr(), uint16(port)), err
+}
+
+// Dump lists everything that is registered. RFC 1833 sections 2.2.1 and 3.2, DUMP.
+func (c *Client) Dump(ctx context.Context) ([]Mapping, error) {
+	var list []Mapping
+	err := c.do(ctx, procDump, Mapping{}, func(ctx context.Context, conn *conn, vers uint32) error {
+		return conn.call(ctx, vers, procDump, nil, func(d *xdr.Decoder) { list = decodeList(d, vers) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// decodeList reads the answer to DUMP.
+func decodeList(d *xdr.Decoder, vers uint32) (list []Mapping) {
+	if vers == version2 {
+		var e portEntry
+		each(d, &e, func() { list = append(list, e.mapping()) })
+	} else {
+		var e entry
+		each(d, &e, func() { list = append(list, e.mapping()) })
+	}
+	return list
+}
