@@ -65,8 +65,10 @@ func TestFindPrivateData(t *testing.T) {
 		{"PVT-4-9 reserved bits set, R clear", "f6ab0e18 01 fe 03 07", true, PrivateData{false, 4096, 8192}},
 		{"PVT-5.2-1 behind four octets of MPA enhanced set-up", "80208020" + wire, true, said},
 		{"PVT-5.2-1 behind one octet", "80" + wire, true, said},
-		{"false hit of another version in front", "f6ab0e18 02 f6ab0e18 01 01 03 07", true, said},
-		{"false hit that begins in the identifier", "f6ab f6ab0e18 01 01 03 07", true, said},
+		{"PVT-5.2-3 false hit of another version in front", "f6ab0e18 02 f6ab0e18 01 01 03 07", true, said},
+		{"PVT-5.2-3 false hit that begins in the identifier", "f6ab f6ab0e18 01 01 03 07", true, said},
+		{"PVT-5.2-3 identifier in the last four octets", "0000000000000000 f6ab0e18", false, DefaultPrivateData()},
+		{"PVT-5.2-3 false hit of another version behind", wire + "f6ab0e18 02 00 ff ff", true, said},
 		{"first of two", wire + "f6ab0e18 01 00 ff ff", true, said},
 	}
 	for _, tt := range tests {
@@ -92,6 +94,45 @@ func TestFindPrivateDataAnywhere(t *testing.T) {
 				t.Errorf("%d octets at offset %d: %+v, found: %v", n, offset, got, ok)
 			}
 		}
+	}
+}
+
+// PVT-4.2-2, PVT-4.2-3: each of the 256 values of a size field, both fields.
+func TestPrivateDataEverySize(t *testing.T) {
+	for v := range 256 {
+		size := 1024 * (v + 1)
+		for _, p := range []PrivateData{{SendSize: size, RecvSize: 1024}, {SendSize: 1024, RecvSize: size}} {
+			b := AppendPrivateData(nil, p)
+			if int(b[6]) != p.SendSize/1024-1 || int(b[7]) != p.RecvSize/1024-1 {
+				t.Errorf("%+v is encoded as %x", p, b[6:])
+			}
+			if got, ok := FindPrivateData(b); !ok || got != p {
+				t.Errorf("%x is decoded as %+v, found: %v", b, got, ok)
+			}
+		}
+	}
+}
+
+// PVT-4-8, PVT-4-9, PVT-4-10: of octet 5 only the lowest bit is used, whatever the
+// others are, and the others are sent as zeros.
+func TestPrivateDataFlags(t *testing.T) {
+	for v := range 256 {
+		b := []byte{0xf6, 0xab, 0x0e, 0x18, 1, byte(v), 3, 7}
+		p, ok := FindPrivateData(b)
+		if want := (PrivateData{RemoteInvalidation: v%2 == 1, SendSize: 4096, RecvSize: 8192}); !ok || p != want {
+			t.Errorf("octet %#02x: %+v, found: %v", v, p, ok)
+		}
+		if got := AppendPrivateData(nil, p)[5]; got != byte(v%2) {
+			t.Errorf("octet %#02x is sent on as %#02x", v, got)
+		}
+	}
+}
+
+// PVT-8-1: the names and numbers are those of the registry of RDMA-CM Private Data
+// Identifiers.
+func TestPrivateDataRegistered(t *testing.T) {
+	if PrivateDataID != 0xf6ab0e18 || PrivateDataSize != 8 || len(AppendPrivateData(nil, DefaultPrivateData())) != 8 {
+		t.Errorf("identifier %#x, length %d", uint32(PrivateDataID), PrivateDataSize)
 	}
 }
 
