@@ -96,7 +96,8 @@ func (s *slot) message(head, full int) ([]byte, error) {
 	c, h, b := s.c, &s.hdr, s.send.b[:0]
 	room := c.sendMax - h.Size()
 	if full <= room {
-		if o := c.cfg.RFC5666; o.pads(s.call) && full+o.padding(s.call)+8 <= room {
+		o := c.cfg.RFC5666
+		if n := o.padding(s.call); n > 0 && full+n+8 <= room {
 			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(o.Align), uint32(o.Thresh)
 		}
 		return s.appendStream(rpcrdma.AppendHeader(b, h), noItems, false), nil

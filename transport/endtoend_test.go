@@ -35,6 +35,8 @@ var suite = []struct {
 }{
 	{"Sizes", testSizes},
 	{"Long", testLong},
+	{"Shapes", testShapes},
+	{"ReadReplies V1-3.5-3 V1-3.8-5 V1-3.8-6 V1-5.1-4", testReadReplies},
 	{"Parallel", testParallel},
 	{"Cancel", testCancel},
 	{"Ends", testEnds},
@@ -126,6 +128,9 @@ func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 	err = w.server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: w.svc,
 		Inline: func(_, proc uint32) bool { return proc == procEcho }})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := w.server.Listen(bg, w.provider, b.addr)

@@ -554,6 +554,13 @@ func (p *peer) regions() int {
 	return p.mrs
 }
 
+func (p *peer) over() bool {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.end != nil
+}
+
 func (p *peer) openWindows() int {
 	synctest.Wait()
 	p.mu.Lock()

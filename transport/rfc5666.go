@@ -37,14 +37,12 @@ type RFC5666 struct {
 
 const defaultDoneTimeout = 30 * time.Second
 
-// pads tells whether a call of the given arguments may be padded: nothing that is not
-// padded may be as long as what is.
-func (o *RFC5666) pads(call *Call) bool {
-	return o != nil && o.Align > 1 && call.raw == nil && len(call.Args) < o.Thresh && len(call.ReadItems) > 0
-}
-
-// padding is the most that a call can need of it.
+// padding is the most that a call can need of it, 0 for one that has none: nothing that
+// is not padded may be as long as what is.
 func (o *RFC5666) padding(call *Call) (n int) {
+	if o == nil || o.Align <= 1 || call.raw != nil || len(call.Args) >= o.Thresh {
+		return 0
+	}
 	for i := range call.ReadItems {
 		if len(call.ReadItems[i].Data) >= o.Thresh {
 			n += o.Align - 1
