@@ -92,13 +92,14 @@ func ParseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, p1<<8|p2), nil
 }
 
-// FormatAddr is the universal address of a, without zone: "192.0.2.1.78.81". It is
-// empty if a is not valid. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
+// FormatAddr is the universal address of a: "192.0.2.1.78.81". It is empty if a is
+// not valid. A zone is left out, and an IPv4 address inside an IPv6 one, as package
+// net has them, is one of IPv4. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
 func FormatAddr(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
 	}
-	return fmt.Sprintf("%v.%d.%d", a.Addr().WithZone(""), a.Port()>>8, a.Port()&0xff)
+	return fmt.Sprintf("%v.%d.%d", a.Addr().Unmap().WithZone(""), a.Port()>>8, a.Port()&0xff)
 }
 
 // cutLast cuts s at its last dot.

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -29,6 +30,7 @@ func explain(err error) string {
 		mount    *nfs.MountError
 		fallback *nfs.MountFallbackError
 		rpc      *oncrpc.RPCError
+		binding  *rpcbind.OpError
 		rdma     *transport.RDMAError
 		dial     *transport.DialError
 		reject   *fabric.RejectError
@@ -56,6 +58,8 @@ func explain(err error) string {
 			err = path.Err
 		}
 		return oneLine(err)
+	case errors.As(err, &binding):
+		return rpcbindText(binding)
 	case errors.As(err, &rpc):
 		return rpcText(rpc)
 	case errors.As(err, &rdma):

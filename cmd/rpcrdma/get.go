@@ -35,7 +35,7 @@ devices and the like are skipped and make the exit status 1.`,
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, err := parseURL(cmd, args[0])
+			u, err := o.parseURL(cmd, args[0])
 			if err != nil {
 				return err
 			}

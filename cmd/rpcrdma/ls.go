@@ -29,7 +29,7 @@ are printed one to a line, those with unprintable characters in quotes.`,
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, err := parseURL(cmd, args[0])
+			u, err := o.parseURL(cmd, args[0])
 			if err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ type options struct {
 	timeout time.Duration
 	verbose bool
 	json    bool
+	rpcbind string // HOST:PORT; empty: leave it alone
 }
 
 // addOptions gives cmd the flags. meaning is what its --timeout says.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,23 +16,26 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// checkAddr refuses an argument that is no HOST:PORT.
-func checkAddr(cmd *cobra.Command, addr string) error {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want HOST:PORT, got %q", addr)}
-	}
-	return nil
-}
-
-// dialAddr connects to addr, within the timeout.
-func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string) (*transport.Client, error) {
+// dialAddr connects to the server of an argument that checkAddr has let pass, within
+// the timeout. It returns the address as well, with the port of program prog if
+// rpcbind is to be asked for it.
+func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32) (*transport.Client, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
+	if o.rpcbind != "" {
+		host := bareHost(addr)
+		port, err := o.lookupPort(ctx, host, prog, vers)
+		if err != nil {
+			return nil, addr, err
+		}
+		addr = net.JoinHostPort(host, strconv.Itoa(port))
+	}
 	p, err := o.newClient(ctx, stderr, addr)
 	if err != nil {
-		return nil, err
+		return nil, addr, err
 	}
-	return transport.Dial(ctx, p, addr, nil)
+	c, err := transport.Dial(ctx, p, addr, nil)
+	return c, addr, err
 }
 
 // null makes one NULL call, within the timeout.
@@ -57,10 +61,11 @@ func newPing() *cobra.Command {
 Every program answers procedure 0 and does nothing else for it. The first call is not
 counted, since it finds the way for those after it.`,
 		Example: `  rpcrdma ping server:20049
+  rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkAddr(cmd, args[0]); err != nil {
+			if err := o.checkAddr(cmd, args[0]); err != nil {
 				return err
 			}
 			if count < 1 {
@@ -69,7 +74,7 @@ counted, since it finds the way for those after it.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0])
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers)
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}
@@ -80,17 +85,18 @@ counted, since it finds the way for those after it.`,
 			for i := -1; i < count; i++ {
 				start := time.Now()
 				if err := o.null(ctx, c, prog, vers); err != nil {
-					return fmt.Errorf("ping %s: %w", args[0], explained(err))
+					return fmt.Errorf("ping %s: %w", addr, explained(err))
 				}
 				if i >= 0 {
 					times = append(times, time.Since(start))
 				}
 			}
 			logStats(log, c.Stats())
-			return printPing(cmd, o.json, args[0], c.Info().Provider, prog, vers, times)
+			return printPing(cmd, o.json, addr, c.Info().Provider, prog, vers, times)
 		},
 	}
 	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for each answer")
+	addLookupOption(cmd, &o)
 	flags := cmd.Flags()
 	flags.Uint32Var(&prog, "prog", nfs.Program, "the program to call")
 	flags.Uint32Var(&vers, "vers", nfs.Version, "its version")

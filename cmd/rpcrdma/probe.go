@@ -24,13 +24,13 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 		Example: "  rpcrdma probe server:20049",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkAddr(cmd, args[0]); err != nil {
+			if err := o.checkAddr(cmd, args[0]); err != nil {
 				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0])
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version)
 			if err != nil {
 				return fmt.Errorf("probe: %w", explained(err))
 			}
@@ -38,7 +38,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 			err = o.null(ctx, c, nfs.Program, nfs.Version)
 			var refused *oncrpc.RPCError
 			if err != nil && !errors.As(err, &refused) {
-				return fmt.Errorf("probe %s: %w", args[0], explained(err))
+				return fmt.Errorf("probe %s: %w", addr, explained(err))
 			}
 			answer := "answered"
 			if refused != nil {
@@ -56,6 +56,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 		},
 	}
 	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for the answer")
+	addLookupOption(cmd, &o)
 	return cmd
 }
 

@@ -34,7 +34,7 @@ like are skipped and make the exit status 1.`,
   rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, err := parseURL(cmd, args[1])
+			u, err := o.parseURL(cmd, args[1])
 			if err != nil {
 				return err
 			}

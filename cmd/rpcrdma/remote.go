@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -33,21 +34,14 @@ const defaultTimeout = 30 * time.Second
 
 func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
 	addOptions(cmd, &o.options, defaultTimeout, "give up when the server has not answered for so long")
+	addLookupOption(cmd, &o.options)
 	cmd.Flags().IntVar(&o.mountPort, "mount-port", 0,
 		"the TCP `PORT` of MOUNT at a server that does not have it on the RDMA connection (default: ask its rpcbind)")
 }
 
-// parseURL reads a URL argument. An error is about usage.
-func parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
-	u, err := nfs.ParseURL(arg)
-	if err != nil {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s", oneLine(err))}
-	}
-	return u, nil
-}
-
-// dial connects to the server of a URL. The context that it returns ends when the
-// command is interrupted or the server falls silent. close must be called.
+// dial connects to the server of a URL, and has rpcbind tell the port if it is to be
+// asked. The context that it returns ends when the command is interrupted or the
+// server falls silent. close must be called.
 func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
 	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr())}
 	ctx, stop := interruptible(cmd.Context())
@@ -56,7 +50,14 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	silent := &silentError{o.timeout}
 	dialCtx, cancel := context.WithTimeoutCause(ctx, o.timeout, silent)
 	defer cancel()
-	p, err := o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
+	var p fabric.Provider
+	var err error
+	if o.rpcbind != "" {
+		u.Port, err = o.lookupPort(dialCtx, u.Host, nfs.Program, nfs.Version)
+	}
+	if err == nil {
+		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
+	}
 	if err == nil {
 		r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{MountPort: o.mountPort})
 	}

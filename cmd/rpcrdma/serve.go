@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -38,17 +40,24 @@ user a client says it is. Files that clients make belong to that user.
 Data is on disk when the server says so, unless --async is given. Names of files are
 left to the file system.
 
+With --rpcbind clients need not know the port: NFS and MOUNT are registered under the
+netid rdma or rdma6, and tcp or tcp6 with --tcp-addr, until the server ends.
+
 Beside NFS there is a small benchmark program, 0x20524442 version 1: null, echo, sink
 and source.
 
 When it is ready the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
-  rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049`,
+  rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
+  rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.dir == "" {
 				return &usageError{command: cmd.CommandPath(), err: errors.New("which directory? --dir DIR is missing")}
+			}
+			if err := o.checkRPCBind(cmd); err != nil {
+				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
@@ -56,6 +65,8 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		},
 	}
 	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way")
+	addRPCBindOption(cmd, &o.options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
+		"register with the rpcbind at `HOST:PORT`, which must be of this machine as a rule")
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means every address of this machine, port 0 picks one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
@@ -141,14 +152,25 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	if o.readOnly {
 		how = ", read-only"
 	}
-	if _, err = fmt.Fprintf(ready, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how); err == nil {
+	known, err := o.register(ctx, l.Addr(), tcp)
+	if o.rpcbind != "" {
+		how += ", registered with rpcbind at " + o.rpcbind
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(ready, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how)
+	}
+	if err == nil {
 		select {
 		case <-ctx.Done():
 		case err = <-failed:
 		}
 	}
 
-	// In order: nobody new, then the calls under way, then what they need.
+	// In order: nobody is sent here, nobody new, then the calls under way, then what
+	// they need.
+	if left := known.remove(); err == nil {
+		err = left
+	}
 	deadline := time.Now().Add(o.timeout)
 	l.Close()
 	if tcp != nil {

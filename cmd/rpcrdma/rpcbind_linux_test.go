@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
+	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
+)
+
+// registered lists what serve registers, as "PROGRAM NETID ADDRESS".
+func registered(t *testing.T) (list []string) {
+	t.Helper()
+	c := rpcbind.Client{Addr: rpcbindtest.Addr}
+	all, err := c.Dump(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.Prog == nfs.Program || m.Prog == nfs.MountProgram {
+			list = append(list, fmt.Sprintf("%d %s %s", m.Prog, m.Netid, m.Addr))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestRPCBind: clients find a server that is registered with the real rpcbind.
+// CTX-1833-1: register and look up netid rdma.
+func TestRPCBind(t *testing.T) {
+	rpcbindtest.Run(t, func(t *testing.T) {
+		dir, local := t.TempDir(), t.TempDir()
+		writeFiles(t, dir, map[string]string{"file": "x"})
+		s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0", "--rpcbind")
+		uaddr := func(addr string) string {
+			a, err := net.ResolveTCPAddr("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rpcbind.FormatAddr(a.AddrPort())
+		}
+		want := []string{
+			"100003 rdma " + uaddr(s.addr), "100003 tcp " + uaddr(s.tcp),
+			"100005 rdma " + uaddr(s.addr), "100005 tcp " + uaddr(s.tcp),
+		}
+		if got := registered(t); !slices.Equal(got, want) {
+			t.Errorf("registered is %q, want %q", got, want)
+		}
+
+		t.Run("clients", func(t *testing.T) {
+			if out := mustRun(t, "ls", "--rpcbind", "nfs://127.0.0.1/"); out != "file\n" {
+				t.Errorf("ls prints %q", out)
+			}
+			copied := filepath.Join(local, "copy")
+			mustRun(t, "get", "--rpcbind="+rpcbindtest.Addr, "nfs://127.0.0.1/file", copied)
+			mustRun(t, "put", "--rpcbind", copied, "nfs://127.0.0.1/again")
+			if b, err := os.ReadFile(filepath.Join(dir, "again")); err != nil || string(b) != "x" {
+				t.Errorf("put: %q, %v", b, err)
+			}
+			for _, prog := range []string{"100003", "100005"} {
+				if out := mustRun(t, "ping", "-c", "1", "--rpcbind", "--prog", prog, "127.0.0.1"); !strings.Contains(out, " at "+s.addr+" over iwarp\n") {
+					t.Errorf("ping prints\n%s", out)
+				}
+			}
+			if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
+				t.Errorf("probe: %+v", i)
+			}
+			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 knows no program 300000 version 1 over rdma",
+				"ping", "--rpcbind", "--prog", "300000", "--vers", "1", "127.0.0.1")
+		})
+		t.Run("another server", func(t *testing.T) {
+			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered for it already",
+				"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--rpcbind")
+			if got := registered(t); !slices.Equal(got, want) {
+				t.Errorf("then registered is %q, want %q", got, want)
+			}
+		})
+		t.Run("the end", func(t *testing.T) {
+			if err := s.stop(); err != nil {
+				t.Fatalf("%v\n%s", err, &s.stderr)
+			}
+			if got := registered(t); len(got) != 0 {
+				t.Errorf("SIGTERM leaves %q", got)
+			}
+		})
+		t.Run("all or nothing", func(t *testing.T) {
+			c := rpcbind.Client{Addr: rpcbindtest.Addr}
+			theirs := rpcbind.Mapping{Prog: nfs.MountProgram, Vers: nfs.MountVersion, Netid: rpcbind.TCP, Addr: "127.0.0.1.2.3"}
+			if err := c.Set(t.Context(), theirs); err != nil {
+				t.Fatal(err)
+			}
+			mustFail(t, 1, "registering MOUNT version 3 over tcp", "serve", "--dir", dir, "--addr", "127.0.0.1:0", "--tcp-addr", "127.0.0.1:0", "--rpcbind")
+			if got := registered(t); !slices.Equal(got, []string{"100005 tcp 127.0.0.1.2.3"}) {
+				t.Errorf("then registered is %q", got)
+			}
+		})
+	})
+}
