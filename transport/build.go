@@ -55,6 +55,12 @@ func (s *slot) build(call *Call) error {
 		s.send = b
 	}
 	h := &s.hdr
+	if call.raw != nil && call.Cred.Flavor == oncrpc.FlavorGSS {
+		// The verifier signs the header with its xid.
+		if err := c.req.keepXID(s, binary.BigEndian.Uint32(call.raw)); err != nil {
+			return err
+		}
+	}
 	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), rpcrdma.Version1, uint32(c.cfg.Credits), rpcrdma.ProcMsg
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 
@@ -138,6 +144,9 @@ func (m itemSet) has(i int) bool { return m == allItems || int(m) == i }
 
 // reducible is what the server can take as chunks of their own beside an inline message.
 func (s *slot) reducible() itemSet {
+	if s.call.Cred.Protected() {
+		return noItems
+	}
 	if s.c.cfg.Peer == PeerFull {
 		return allItems
 	}
@@ -173,7 +182,11 @@ func (s *slot) offer(call *Call) error {
 	if rpcrdma.MinHeaderSize+all <= c.recvMax {
 		return nil
 	}
-	for i := range call.WriteItems {
+	items := call.WriteItems
+	if call.Cred.Protected() {
+		items, rest = nil, all
+	}
+	for i := range items {
 		seg, err := s.lend(fabric.SGE{Buf: call.WriteItems[i].Buf, LKey: fabric.LocalDMAKey}, fabric.AccessRemoteWrite)
 		if err != nil {
 			return err
@@ -303,7 +316,7 @@ func (s *slot) exposeItems(chunks itemSet) error {
 // take that, else in turn with the rest into the one chunk.
 func (s *slot) exposeMessage(head int) error {
 	c, h := s.c, &s.hdr
-	several := c.cfg.Peer == PeerFull
+	several := s.reducible() == allItems
 	size := head
 	if !several {
 		for i := range s.call.ReadItems {

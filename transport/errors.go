@@ -102,6 +102,7 @@ var (
 	// Nobody's fault: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
 
+	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")
 )

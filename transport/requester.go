@@ -29,6 +29,8 @@ type requester struct {
 	completed uint64    // calls completed, for the background leader
 	granted   int       // leader: the same as grant
 	drained   *waiter   // waits for inUse to become zero
+
+	foreign map[uint32]*slot // calls that keep an xid of their own, see keepXID
 }
 
 // A slot's life, guarded by conn.mu:
@@ -60,6 +62,10 @@ type slot struct {
 	idx    uint32
 	gen    uint32
 	state  slotState
+
+	foreign uint32 // the xid, if kept is set
+	kept    bool
+
 	err    error // of a slot that is done
 	late   bool  // the reply came while the slot was cancelled
 	fences int   // local invalidations under way
@@ -77,7 +83,27 @@ type slot struct {
 	sge  [1]fabric.SGE
 }
 
-func (s *slot) xid() uint32 { return s.gen<<slotBits | s.idx }
+func (s *slot) xid() uint32 {
+	if s.kept {
+		return s.foreign
+	}
+	return s.gen<<slotBits | s.idx
+}
+
+// keepXID has the call of a slot go out with an xid that is not of our making.
+func (r *requester) keepXID(s *slot, xid uint32) error {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if r.lookup(xid) != nil {
+		return errSameXID
+	}
+	if r.foreign == nil {
+		r.foreign = make(map[uint32]*slot)
+	}
+	r.foreign[xid] = s
+	s.kept, s.foreign = true, xid
+	return nil
+}
 
 func (r *requester) init(c *conn) {
 	r.c = c
@@ -165,6 +191,9 @@ func (r *requester) take() *slot {
 		s.wake = make(chan struct{}, 1)
 		r.slots = append(r.slots, s)
 	}
+	for r.foreign[s.xid()] != nil {
+		s.gen++
+	}
 	r.inUse++
 	s.ready, s.err, s.late = false, nil, false
 	return s
@@ -174,6 +203,10 @@ func (r *requester) take() *slot {
 // caller in line that was given it, to be woken. mu is held.
 func (r *requester) release(s *slot) *waiter {
 	s.state = slotFree
+	if s.kept {
+		delete(r.foreign, s.foreign)
+		s.kept = false
+	}
 	s.gen++
 	s.call = nil
 	r.free = append(r.free, s)
@@ -335,6 +368,9 @@ func (s *slot) awaitFence() {
 
 // lookup finds the call that a message is about. mu is held.
 func (r *requester) lookup(xid uint32) *slot {
+	if s := r.foreign[xid]; s != nil {
+		return s
+	}
 	i := xid & (1<<slotBits - 1)
 	if int(i) >= len(r.slots) || r.slots[i].state == slotFree || r.slots[i].xid() != xid {
 		return nil

@@ -63,6 +63,26 @@ type Auth struct {
 // Size returns the encoded size in bytes.
 func (a *Auth) Size() int { return 4 + xdr.SizeOpaque(len(a.Body)) }
 
+// Services of RPCSEC_GSS. RFC 2203 section 5.3.1.
+const (
+	gssNone      = 1
+	gssIntegrity = 2
+	gssPrivacy   = 3
+)
+
+// Protected tells whether a credential has the arguments and results of its call signed
+// or encrypted: RPCSEC_GSS with integrity or privacy. An upper layer's data then lies
+// where only the security service finds it, and none of it may be moved by itself.
+// RFC 2203 sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
+func (a *Auth) Protected() bool {
+	// version, procedure, sequence number, service
+	if a.Flavor != FlavorGSS || len(a.Body) < 16 || binary.BigEndian.Uint32(a.Body) != 1 || binary.BigEndian.Uint32(a.Body[4:]) != 0 {
+		return false
+	}
+	s := binary.BigEndian.Uint32(a.Body[12:])
+	return s == gssIntegrity || s == gssPrivacy
+}
+
 // appendAuth panics on a body that no receiver may accept: to cut it short would
 // turn a programming error into an authentication failure far away.
 func appendAuth(b []byte, a *Auth) []byte {
