@@ -18,7 +18,8 @@ const Patience = 15 * time.Second
 // connection and closes it.
 type Client struct {
 	// Network is "tcp" or "udp"; with "4" or "6" behind it that version of IP
-	// alone is used. Empty is "tcp". Over UDP a DUMP fits one datagram or fails.
+	// alone is used. Empty is "tcp". Over UDP the first address of the host is
+	// asked and no other, and a DUMP fits one datagram or fails.
 	Network string
 
 	// Addr is HOST:PORT.

@@ -12,7 +12,7 @@ import (
 // TCP and UDP. RFC 1833 sections 2.1 and 3.1.
 const (
 	Program uint32 = 100000
-	Port           = 111
+	Port    int    = 111
 )
 
 // Versions of the protocol. RFC 1833 sections 2.1 and 3.1.
