@@ -72,7 +72,7 @@ var Rooms = []Room{
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 
-	{Path: "internal/conformance", Tests: []string{"nfs", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "cmd/rpcrdma", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
