@@ -284,24 +284,27 @@ func TestHostile(t *testing.T) {
 
 // TestHostileStream is about what only a stream can do.
 func TestHostileStream(t *testing.T) {
-	send := func(b []byte) func(net.Conn) {
-		return func(c net.Conn) {
-			readRecord(c)
-			c.Write(b)
-		}
-	}
 	mark := func(n int, last bool) []byte { return oncrpc.AppendRecordMark(nil, n, last) }
-	for name, f := range map[string]func(net.Conn){
-		"a record of 2 GiB":         send(mark(oncrpc.MaxFragment, true)),
-		"a record over the limit":   send(mark(maxReply+1, true)),
-		"fragments over the limit":  send(append(append(mark(4, false), 0, 0, 0, 0), mark(maxReply-3, false)...)),
-		"an empty fragment":         send(mark(0, false)),
-		"half a record mark":        send(mark(4, true)[:2]),
-		"half a record":             send(append(mark(8, true), 0, 0, 0, 0)),
-		"the end instead of a mark": send(nil),
+	for name, tt := range map[string]struct {
+		sent []byte
+		ends bool // and then the connection does; else the peer waits for us to go
+	}{
+		"a record of 2 GiB":         {mark(oncrpc.MaxFragment, true), false},
+		"a record over the limit":   {mark(maxReply+1, true), false},
+		"fragments over the limit":  {append(append(mark(4, false), 0, 0, 0, 0), mark(maxReply-3, false)...), false},
+		"an empty fragment":         {mark(0, false), false},
+		"half a record mark":        {mark(4, true)[:2], true},
+		"half a record":             {append(mark(8, true), 0, 0, 0, 0), true},
+		"the end instead of a mark": {nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newStream(t, f)
+			c := newStream(t, func(c net.Conn) {
+				readRecord(c)
+				c.Write(tt.sent)
+				if !tt.ends {
+					io.Copy(io.Discard, c)
+				}
+			})
 			_, err := c.Dump(t.Context())
 			wantError(t, err, new(*ReplyError))
 		})
