@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -459,5 +460,74 @@ func TestRuleSecurity(t *testing.T) {
 				t.Errorf("call is %+v, %v", ch, err)
 			}
 		})
+	})
+}
+
+// TestRuleNoDone: clients that fetch replies, or do not, and never say RDMA_DONE.
+func TestRuleNoDone(t *testing.T) {
+	const size = 60_000
+	lending := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true,
+		Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) { res.AddItem(res.Alloc(size), nil) }),
+		Inline:  func(uint32, uint32) bool { return true },
+	}
+	call := func(xid uint32) []byte { return callBytes(rpcrdma.Header{XID: xid}, 1) }
+
+	t.Run("V1-11-5 V1-11-8 they hold little memory, for a while, and disturb nobody", func(t *testing.T) {
+		cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18, RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
+		serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, s *Server) {
+			for xid := range uint32(1000) {
+				if p.posted() == 0 || p.over() {
+					break
+				}
+				p.send(call(xid), 0)
+				synctest.Wait()
+				if n := p.openWindows(); n > cfg.MaxMemory/size+1 {
+					t.Fatalf("%d replies are lent, memory is for %d", n, cfg.MaxMemory/size)
+				}
+			}
+			if p.openWindows() < 2 {
+				t.Error("nothing is lent")
+			}
+
+			other := newPeer(t)
+			l, err := s.Listen(bg, other, "script:2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(l) }()
+			synctest.Wait()
+			other.send(call(7), 0)
+			if h, _ := other.message("a reply to somebody else"); len(h.Reads) != 1 {
+				t.Errorf("reply header is %+v", h)
+			}
+			other.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone}), 0)
+			if n := other.openWindows(); n != 0 {
+				t.Errorf("%d windows are open after RDMA_DONE", n)
+			}
+
+			time.Sleep(6 * time.Second)
+			if n := p.openWindows(); n != 0 || !p.over() {
+				t.Errorf("%d windows are open after the time allowed", n)
+			}
+			if other.over() {
+				t.Error("the other client lost its connection")
+			}
+			l.Close()
+			<-served
+		})
+	})
+
+	t.Run("V1-11-7 the grant is never zero for want of RDMA_DONE", func(t *testing.T) {
+		for _, credits := range []int{1, 2, 128} {
+			serverOf(t, newPeer(t), &Config{Credits: credits, RFC5666: &RFC5666{}}, []Program{lending}, func(p *peer, _ *Server) {
+				for xid := range uint32(20) {
+					p.send(call(xid), 0)
+					if h, _ := p.message("a reply"); h.Credit < 1 || len(h.Reads) != 1 {
+						t.Fatalf("%d credits, reply %d: %+v", credits, xid, h)
+					}
+				}
+			})
+		}
 	})
 }

@@ -27,7 +27,7 @@ var Checks = []Check{
 func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
-		if _, ok := c.Reasons[r.ID]; !ok && len(s.Tests[r.ID]) == 0 && !slices.Contains(c.Open, r.ID) {
+		if _, ok := c.Reasons[r.ID]; !ok && len(s.Tests[r.ID]) == 0 && c.open(r.ID) == nil {
 			list = append(list, fmt.Sprintf("%s (%s) has neither a test nor a reason", r.ID, r.Level))
 		}
 	}
@@ -52,9 +52,9 @@ func KnownIDs(c *Catalogue, s *Sources, _ string) []string {
 			list = append(list, fmt.Sprintf("reasons.tsv: there is no rule %s", id))
 		}
 	}
-	for _, id := range c.Open {
-		if !rules[id] {
-			list = append(list, fmt.Sprintf("open.txt: there is no rule %s", id))
+	for _, o := range c.Open {
+		if !rules[o.ID] {
+			list = append(list, fmt.Sprintf("open.txt: there is no rule %s", o.ID))
 		}
 	}
 	return list
@@ -90,12 +90,15 @@ func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 // reason, and no more than there were.
 func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
-	for _, id := range c.Open {
-		if tests := s.Tests[id]; len(tests) > 0 {
-			list = append(list, fmt.Sprintf("%s is not open any more, %s is about it: run scripts/conformance", id, tests[0]))
+	for _, o := range c.Open {
+		if tests := s.Tests[o.ID]; len(tests) > 0 {
+			list = append(list, fmt.Sprintf("%s is not open any more, %s is about it: run scripts/conformance", o.ID, tests[0]))
 		}
-		if _, ok := c.Reasons[id]; ok {
-			list = append(list, fmt.Sprintf("%s is open and has a reason", id))
+		if _, ok := c.Reasons[o.ID]; ok {
+			list = append(list, fmt.Sprintf("%s is open and has a reason", o.ID))
+		}
+		if o.Why == "" {
+			list = append(list, fmt.Sprintf("open.txt: nothing says why %s is open", o.ID))
 		}
 	}
 	if n := len(c.Open); n > c.MaxOpen {

@@ -45,12 +45,18 @@ var kinds = map[string]bool{
 	"statement":   false, // nothing that a program does could break it
 }
 
+// An Open is a rule that has neither a test nor a reason yet.
+type Open struct {
+	ID  string
+	Why string
+}
+
 // A Catalogue is the rules and what is said of those without a test.
 type Catalogue struct {
 	Rules   []Rule
 	Reasons map[string]Reason
-	Open    []string // neither tested nor excused yet
-	MaxOpen int      // so many of them there may be
+	Open    []Open // neither tested nor excused yet
+	MaxOpen int    // so many of them there may be
 
 	ids *regexp.Regexp
 }
@@ -101,7 +107,11 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 	if c.MaxOpen, err = strconv.Atoi(strings.TrimPrefix(head, openHead)); err != nil {
 		return nil, fmt.Errorf("open rules: the first line is %q, want %q and a number", head, openHead)
 	}
-	c.Open = strings.Fields(list)
+	for _, line := range strings.Split(strings.TrimSpace(list), "\n") {
+		if id, why, _ := strings.Cut(line, "\t"); id != "" {
+			c.Open = append(c.Open, Open{id, why})
+		}
+	}
 	c.ids, err = regexp.Compile(`\b(?:` + strings.Join(prefixes, "|") + `)-[0-9][0-9.]*-[0-9]+[a-z]?\b`)
 	return c, err
 }
@@ -109,18 +119,32 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 // openHead begins the list of open rules.
 const openHead = "at most "
 
+// open returns the entry of a rule on the list of open ones, nil if there is none.
+func (c *Catalogue) open(id string) *Open {
+	for i := range c.Open {
+		if c.Open[i].ID == id {
+			return &c.Open[i]
+		}
+	}
+	return nil
+}
+
 // OpenText is the file of the open rules.
 func (c *Catalogue) OpenText() string {
-	return fmt.Sprintf("%s%d\n%s\n", openHead, c.MaxOpen, strings.Join(c.Open, "\n"))
+	text := fmt.Sprintf("%s%d\n", openHead, c.MaxOpen)
+	for _, o := range c.Open {
+		text += o.ID + "\t" + o.Why + "\n"
+	}
+	return text
 }
 
 // Settle takes rules that have a test off the list of open ones, and lowers its
 // limit. It returns them. Nothing is ever added.
 func (c *Catalogue) Settle(s *Sources) []string {
 	var settled []string
-	c.Open = slices.DeleteFunc(c.Open, func(id string) bool {
-		if len(s.Tests[id]) > 0 {
-			settled = append(settled, id)
+	c.Open = slices.DeleteFunc(c.Open, func(o Open) bool {
+		if len(s.Tests[o.ID]) > 0 {
+			settled = append(settled, o.ID)
 			return true
 		}
 		return false

@@ -104,7 +104,7 @@ func TestChecksCanFail(t *testing.T) {
 	}{
 		{"a test", "accounted", one, reasons, nobody, test(`t.Run("T9-1-1 is so", f)`), ""},
 		{"a reason", "accounted", one, reasons + "T9-1-1" + adapter, nobody, nil, ""},
-		{"on the list", "accounted", one, reasons, "at most 1\nT9-1-1\n", nil, ""},
+		{"on the list", "accounted", one, reasons, "at most 1\nT9-1-1\tnot built yet\n", nil, ""},
 		{"nothing", "accounted", one, reasons, nobody, nil, "T9-1-1 (MUST) has neither"},
 		{"nothing for a prohibition", "accounted", columns + mustNot, reasons, nobody, nil, "T9-1-2 (MUST NOT) has neither"},
 		{"nothing for a fact", "accounted", columns + fact, reasons, nobody, nil, "T9-2.1-3a (FACT) has neither"},
@@ -116,7 +116,7 @@ func TestChecksCanFail(t *testing.T) {
 		{"a test of no rule", "known", one, reasons, nobody, test(`t.Run("T9-1-7 is so", f)`), "a/a_test.go: there is no rule T9-1-7"},
 		{"a skipped test of no rule", "known", one, reasons, nobody, test(`t.Skip("T9-1-7 is not so")`), "no rule T9-1-7"},
 		{"a reason for no rule", "known", one, reasons + "T9-1-7" + adapter, nobody, nil, "reasons.tsv: there is no rule T9-1-7"},
-		{"no rule on the list", "known", one, reasons, "at most 1\nT9-1-7\n", nil, "open.txt: there is no rule T9-1-7"},
+		{"no rule on the list", "known", one, reasons, "at most 1\nT9-1-7\tnot built yet\n", nil, "open.txt: there is no rule T9-1-7"},
 
 		{"a good reason", "reasons", one, reasons + "T9-1-1" + adapter, nobody, nil, ""},
 		{"a good reason for a fact", "reasons", columns + fact, reasons + "T9-2.1-3a\tstatement\tIt asks nothing of programs.\n", nobody, nil, ""},
@@ -125,13 +125,14 @@ func TestChecksCanFail(t *testing.T) {
 		{"few words", "reasons", one, reasons + "T9-1-1\tadapter\tBecause.\n", nobody, nil, `"Because." is no reason`},
 		{"a reason for a rule with a test", "reasons", one, reasons + "T9-1-1" + adapter, nobody, test(`t.Error("T9-1-1")`), "has a reason and a test, a.TestA"},
 
-		{"as many as there were", "open", one, reasons, "at most 1\nT9-1-1\n", nil, ""},
-		{"more than there were", "open", one + mustNot, reasons, "at most 1\nT9-1-1\nT9-1-2\n", nil, "may only shrink"},
-		{"fewer than there were", "open", one + mustNot, reasons, "at most 2\nT9-1-2\n", nil, "limit is still 2"},
-		{"an open rule with a test", "open", one, reasons, "at most 1\nT9-1-1\n", test(`t.Run("T9-1-1 is so", f)`), "T9-1-1 is not open any more, a.TestA"},
-		{"an open rule with a reason", "open", one, reasons + "T9-1-1" + adapter, "at most 1\nT9-1-1\n", nil, "T9-1-1 is open and has a reason"},
+		{"as many as there were", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\n", nil, ""},
+		{"more than there were", "open", one + mustNot, reasons, "at most 1\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\n", nil, "may only shrink"},
+		{"fewer than there were", "open", one + mustNot, reasons, "at most 2\nT9-1-2\tnot built yet\n", nil, "limit is still 2"},
+		{"an open rule with a test", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\n", test(`t.Run("T9-1-1 is so", f)`), "T9-1-1 is not open any more, a.TestA"},
+		{"an open rule without a word", "open", one, reasons, "at most 1\nT9-1-1\n", nil, "nothing says why T9-1-1"},
+		{"an open rule with a reason", "open", one, reasons + "T9-1-1" + adapter, "at most 1\nT9-1-1\tnot built yet\n", nil, "T9-1-1 is open and has a reason"},
 
-		{"a document of before", "document", one, reasons, "at most 1\nT9-1-1\n", nil, "run scripts/conformance"},
+		{"a document of before", "document", one, reasons, "at most 1\nT9-1-1\tnot built yet\n", nil, "run scripts/conformance"},
 	}
 	broken := make(map[string]bool)
 	for _, tt := range tests {
@@ -160,7 +161,7 @@ func TestDocument(t *testing.T) {
 	why := reasons + "T9-1-2\tadapter\tEvery adapter is held to it.\n"
 	files := test(`t.Run("T9-1-1 is so", f)`)
 	files["b/b.go"] = "package b\n\n// f does as RFC 5666 section 2.1 says.\nfunc f() {}\n"
-	c, s := read(t, rules, why, "at most 1\nT9-2.1-3a\n", files)
+	c, s := read(t, rules, why, "at most 1\nT9-2.1-3a\tnot built yet\n", files)
 	doc := Document(c, s)
 	if got := DocumentCurrent(c, s, doc); got != nil {
 		t.Errorf("just written: %v", got)
@@ -170,25 +171,25 @@ func TestDocument(t *testing.T) {
 		"| **all** | **all** | 3 | 1 | 1 | 1 |\n",
 		"| T9-1-1 | 1 | MUST | It is so. | `a` | `a.TestA` |\n",
 		"| T9-1-2 | 1 | MUST NOT | It is not so. |  | adapter: Every adapter is held to it. |\n",
-		"| T9-2.1-3a | 2.1 | FACT | It was so. | `b/b.go` | open |\n",
+		"| T9-2.1-3a | 2.1 | FACT | It was so. | `b/b.go` | open: not built yet |\n",
 	} {
 		if !strings.Contains(doc, want) {
 			t.Errorf("the document lacks\n%s", want)
 		}
 	}
 	files["a/b_test.go"] = "package a\n\n// T9-1-1: it is.\nfunc TestB(t *testing.T) { f() }\n"
-	if c, s := read(t, rules, why, "at most 1\nT9-2.1-3a\n", files); DocumentCurrent(c, s, doc) == nil {
+	if c, s := read(t, rules, why, "at most 1\nT9-2.1-3a\tnot built yet\n", files); DocumentCurrent(c, s, doc) == nil {
 		t.Error("a new test makes no difference")
 	}
 }
 
 // TestSettle: what has a test leaves the list, and the limit goes with it.
 func TestSettle(t *testing.T) {
-	c, s := read(t, columns+must+mustNot, reasons, "at most 2\nT9-1-1\nT9-1-2\n", test(`t.Run("T9-1-1 is so", f)`))
+	c, s := read(t, columns+must+mustNot, reasons, "at most 2\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\n", test(`t.Run("T9-1-1 is so", f)`))
 	if got := c.Settle(s); !slices.Equal(got, []string{"T9-1-1"}) {
 		t.Errorf("settled %v", got)
 	}
-	if got, want := c.OpenText(), "at most 1\nT9-1-2\n"; got != want {
+	if got, want := c.OpenText(), "at most 1\nT9-1-2\tnot built yet\n"; got != want {
 		t.Errorf("the list is %q, want %q", got, want)
 	}
 }

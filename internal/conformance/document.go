@@ -47,7 +47,7 @@ built, do not count; that the tests compile and pass is what ` + "`make lint` an
 devices, and ` + "`make test-rdma`" + ` runs them.
 
 *With reason* are rules that no test here could break, with the reason in place of the tests. *Open* are the others: what they
-ask for is not built yet, or no test shows it.
+ask for is not built yet, or not whole. They are listed, and the list may only shrink.
 
 *Where* names the files whose comments cite the rule or its section of the RFC. Where there is none it names the packages of the
 tests.
@@ -91,6 +91,9 @@ func Document(c *Catalogue, s *Sources) string {
 				tests = strings.ReplaceAll(tests, deviceMark+"`", "`"+deviceMark)
 			default:
 				tests = "open"
+				if o := c.open(r.ID); o != nil {
+					tests += ": " + o.Why
+				}
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Section, r.Level, cell(r.Text), where(r, s, t.rfc), cell(tests))
 		}
