@@ -175,7 +175,7 @@ func TestRuleEligibility(t *testing.T) {
 }
 
 func TestRuleChunkLengths(t *testing.T) {
-	t.Run("a chunk that is shorter than its count is an error", func(t *testing.T) {
+	t.Run("V1-3.4-9 a chunk that is shorter than its count is an error", func(t *testing.T) {
 		testServer(t, nil, func(p *peer, _ *Server, _ *testService) {
 			for _, sum := range []int{0, 4, 96} {
 				h := rpcrdma.Header{XID: 9, Reads: []rpcrdma.ReadSegment{

@@ -27,7 +27,7 @@ var Checks = []Check{
 func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
-		if _, ok := c.Reasons[r.ID]; !ok && len(s.Tests[r.ID]) == 0 && c.open(r.ID) == nil {
+		if _, ok := c.Reasons[r.ID]; !ok && len(c.tests(s, r.ID)) == 0 && c.open(r.ID) == nil {
 			list = append(list, fmt.Sprintf("%s (%s) has neither a test nor a reason", r.ID, r.Level))
 		}
 	}
@@ -91,11 +91,16 @@ func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, o := range c.Open {
-		if tests := s.Tests[o.ID]; len(tests) > 0 {
+		if tests := c.tests(s, o.ID); len(tests) > 0 {
 			list = append(list, fmt.Sprintf("%s is not open any more, %s is about it: run scripts/conformance", o.ID, tests[0]))
 		}
 		if _, ok := c.Reasons[o.ID]; ok {
 			list = append(list, fmt.Sprintf("%s is open and has a reason", o.ID))
+		}
+		for _, part := range o.Part {
+			if !slices.Contains(s.Tests[o.ID], part) {
+				list = append(list, fmt.Sprintf("open.txt: %s does not name %s", part, o.ID))
+			}
 		}
 		if o.Why == "" {
 			list = append(list, fmt.Sprintf("open.txt: nothing says why %s is open", o.ID))

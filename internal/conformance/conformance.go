@@ -47,8 +47,9 @@ var kinds = map[string]bool{
 
 // An Open is a rule that has neither a test nor a reason yet.
 type Open struct {
-	ID  string
-	Why string
+	ID   string
+	Why  string
+	Part []string // tests that are about a part of it, such as its encoding alone
 }
 
 // A Catalogue is the rules and what is said of those without a test.
@@ -108,8 +109,10 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 		return nil, fmt.Errorf("open rules: the first line is %q, want %q and a number", head, openHead)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(list), "\n") {
-		if id, why, _ := strings.Cut(line, "\t"); id != "" {
-			c.Open = append(c.Open, Open{id, why})
+		id, why, _ := strings.Cut(line, "\t")
+		why, part, _ := strings.Cut(why, "\t")
+		if id != "" {
+			c.Open = append(c.Open, Open{id, why, strings.Fields(part)})
 		}
 	}
 	c.ids, err = regexp.Compile(`\b(?:` + strings.Join(prefixes, "|") + `)-[0-9][0-9.]*-[0-9]+[a-z]?\b`)
@@ -118,6 +121,15 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 
 // openHead begins the list of open rules.
 const openHead = "at most "
+
+// tests returns the tests of a rule, none if they are about a part of it.
+func (c *Catalogue) tests(s *Sources, id string) []string {
+	list := s.Tests[id]
+	if o := c.open(id); o != nil && !slices.ContainsFunc(list, func(t string) bool { return !slices.Contains(o.Part, t) }) {
+		return nil
+	}
+	return list
+}
 
 // open returns the entry of a rule on the list of open ones, nil if there is none.
 func (c *Catalogue) open(id string) *Open {
@@ -133,7 +145,7 @@ func (c *Catalogue) open(id string) *Open {
 func (c *Catalogue) OpenText() string {
 	text := fmt.Sprintf("%s%d\n", openHead, c.MaxOpen)
 	for _, o := range c.Open {
-		text += o.ID + "\t" + o.Why + "\n"
+		text += strings.TrimRight(o.ID+"\t"+o.Why+"\t"+strings.Join(o.Part, " "), "\t") + "\n"
 	}
 	return text
 }
@@ -143,7 +155,7 @@ func (c *Catalogue) OpenText() string {
 func (c *Catalogue) Settle(s *Sources) []string {
 	var settled []string
 	c.Open = slices.DeleteFunc(c.Open, func(o Open) bool {
-		if len(s.Tests[o.ID]) > 0 {
+		if len(c.tests(s, o.ID)) > 0 {
 			settled = append(settled, o.ID)
 			return true
 		}

@@ -129,6 +129,10 @@ func TestChecksCanFail(t *testing.T) {
 		{"more than there were", "open", one + mustNot, reasons, "at most 1\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\n", nil, "may only shrink"},
 		{"fewer than there were", "open", one + mustNot, reasons, "at most 2\nT9-1-2\tnot built yet\n", nil, "limit is still 2"},
 		{"an open rule with a test", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\n", test(`t.Run("T9-1-1 is so", f)`), "T9-1-1 is not open any more, a.TestA"},
+		{"an open rule with a test of a part of it", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\ta.TestA\n", test(`t.Run("T9-1-1 is so", f)`), ""},
+		{"and one of the whole", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\ta.TestB\n",
+			map[string]string{"a/a_test.go": "package a\n\n// T9-1-1\nfunc TestA(t *testing.T) { f() }\n\n// T9-1-1\nfunc TestB(t *testing.T) { f() }\n"}, "T9-1-1 is not open any more"},
+		{"a part that is none", "open", one, reasons, "at most 1\nT9-1-1\tnot built yet\ta.TestA\n", nil, "a.TestA does not name T9-1-1"},
 		{"an open rule without a word", "open", one, reasons, "at most 1\nT9-1-1\n", nil, "nothing says why T9-1-1"},
 		{"an open rule with a reason", "open", one, reasons + "T9-1-1" + adapter, "at most 1\nT9-1-1\tnot built yet\n", nil, "T9-1-1 is open and has a reason"},
 
@@ -185,11 +189,12 @@ func TestDocument(t *testing.T) {
 
 // TestSettle: what has a test leaves the list, and the limit goes with it.
 func TestSettle(t *testing.T) {
-	c, s := read(t, columns+must+mustNot, reasons, "at most 2\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\n", test(`t.Run("T9-1-1 is so", f)`))
+	c, s := read(t, columns+must+mustNot, reasons, "at most 2\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\ta.TestA\n",
+		test(`t.Run("T9-1-1 T9-1-2 are so", f)`))
 	if got := c.Settle(s); !slices.Equal(got, []string{"T9-1-1"}) {
 		t.Errorf("settled %v", got)
 	}
-	if got, want := c.OpenText(), "at most 1\nT9-1-2\tnot built yet\n"; got != want {
+	if got, want := c.OpenText(), "at most 1\nT9-1-2\tnot built yet\ta.TestA\n"; got != want {
 		t.Errorf("the list is %q, want %q", got, want)
 	}
 }

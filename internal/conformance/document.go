@@ -47,7 +47,7 @@ built, do not count; that the tests compile and pass is what ` + "`make lint` an
 devices, and ` + "`make test-rdma`" + ` runs them.
 
 *With reason* are rules that no test here could break, with the reason in place of the tests. *Open* are the others: what they
-ask for is not built yet, or not whole. They are listed, and the list may only shrink.
+ask for is not built yet, or not whole, and a test of a part does not change that. The list of them may only shrink.
 
 *Where* names the files whose comments cite the rule or its section of the RFC. Where there is none it names the packages of the
 tests.
@@ -86,19 +86,27 @@ func Document(c *Catalogue, s *Sources) string {
 			switch reason, ok := c.Reasons[r.ID]; {
 			case ok:
 				tests = fmt.Sprintf("%s: %s", reason.Kind, reason.Text)
-			case len(s.Tests[r.ID]) > 0:
-				tests = "`" + strings.Join(s.Tests[r.ID], "`, `") + "`"
-				tests = strings.ReplaceAll(tests, deviceMark+"`", "`"+deviceMark)
+			case len(c.tests(s, r.ID)) > 0:
+				tests = names(s.Tests[r.ID])
 			default:
 				tests = "open"
 				if o := c.open(r.ID); o != nil {
 					tests += ": " + o.Why
+				}
+				if part := s.Tests[r.ID]; len(part) > 0 {
+					tests += "; about a part of it is " + names(part)
 				}
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Section, r.Level, cell(r.Text), where(r, s, t.rfc), cell(tests))
 		}
 	}
 	return b.String()
+}
+
+// names lists tests.
+func names(tests []string) string {
+	list := "`" + strings.Join(tests, "`, `") + "`"
+	return strings.ReplaceAll(list, deviceMark+"`", "`"+deviceMark)
 }
 
 // where lists the places of a rule.
@@ -148,7 +156,7 @@ func count(c *Catalogue, s *Sources, of func(*Rule) bool) counts {
 		n.rules++
 		_, excused := c.Reasons[r.ID]
 		switch {
-		case len(s.Tests[r.ID]) > 0:
+		case len(c.tests(s, r.ID)) > 0:
 			n.tested++
 		case excused:
 			n.reason++
