@@ -99,6 +99,7 @@ type Conn struct {
 	sges   []cgo.SGE
 	silent int // sends since the last signaled one
 	held   heldBack
+	inner  atomic.Bool // a request of our own is outstanding
 	posted PostStats
 
 	recvMu sync.Mutex
@@ -141,10 +142,13 @@ type slot struct {
 }
 
 func (w *workQueue) init(depth int) { w.slots = make([]slot, depth) }
+
+// free is how many slots are; room, how many the caller may fill.
+func (w *workQueue) free() int { return len(w.slots) - int(w.tail-w.head.Load()) }
 func (w *workQueue) room() int {
-	// The head first: a request is unpolled before it leaves the queue.
-	waiting := int(w.tail - w.head.Load())
-	return len(w.slots) - waiting - int(w.unpolled.Load())
+	// In this order: a request is unpolled before it leaves the queue.
+	free := w.free()
+	return free - int(w.unpolled.Load())
 }
 func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
 func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }

@@ -46,7 +46,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if c.qp == nil {
 		return c.connErr()
 	}
-	if len(wrs) > c.send.room()-1 {
+	if len(wrs) > c.sendRoom() {
 		return fabric.ErrQueueFull
 	}
 	if len(wrs) == 0 {
@@ -211,7 +211,7 @@ func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 }
 
 func (c *Conn) refusedBy(op string, errno syscall.Errno) {
-	if errno == syscall.ENOTCONN || errno == syscall.EINVAL {
+	if errno == syscall.ENOTCONN || errno == syscall.EINVAL || errno == syscall.EPERM { // the last is libsiw's -1
 		// The queue pair is in its error state: the peer was quicker, and the
 		// connection manager will say so.
 		c.failing(&fabric.WC{Status: fabric.WCFlushErr})
@@ -221,6 +221,15 @@ func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Op: op, Errno: errno}}
 	c.over(reason)
 	c.wakePoller()
+}
+
+// sendRoom is how many requests of the caller there is room for. One more is for a
+// request of our own. sendMu is held.
+func (c *Conn) sendRoom() int {
+	if c.inner.Load() {
+		return c.send.room()
+	}
+	return c.send.room() - 1
 }
 
 // marker posts a request behind everything that is not signaled, so that its
@@ -240,9 +249,10 @@ func (c *Conn) marker() error {
 // postNothing posts a signaled Write of nothing that no caller hears of. sendMu is
 // held.
 func (c *Conn) postNothing() {
-	if c.send.room() == 0 {
+	if c.inner.Load() || c.send.free() == 0 {
 		return // there is one already
 	}
+	c.inner.Store(true)
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
 	c.silent = len(c.send.slots) // makes it signaled
 	c.append(&fabric.SendWR{Op: fabric.OpWrite})

@@ -350,6 +350,7 @@ func (c *Conn) completed(wc *cgo.WC) {
 	// overtaken by what is behind them. What is not signaled is done when
 	// something behind it is.
 	head := c.send.head.Load()
+	inner := false
 	for ; head <= c.passed; head++ {
 		s := c.send.at(head)
 		if !s.done && (s.signaled || head == c.passed) {
@@ -363,8 +364,12 @@ func (c *Conn) completed(wc *cgo.WC) {
 			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
 			c.deliver(s)
 		}
+		inner = inner || s.internal
 	}
 	c.send.head.Store(head)
+	if inner {
+		c.inner.Store(false)
+	}
 	if read {
 		c.readDone()
 	}
