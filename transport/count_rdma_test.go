@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A tap is a provider that remembers its connections.
@@ -99,6 +101,42 @@ func TestRDMACgoCallsPerCall(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRDMADoorbellsPerCall: V1-3.8-2 with remote invalidation a call with a write chunk
+// is one posted list at each end: bind and Send, Write and Send with Invalidate.
+func TestRDMADoorbellsPerCall(t *testing.T) {
+	b := onDevice(t, "rxe", rdmacm.Config{Wait: rdmacm.WaitEvent, UnsafeWindows: true})
+	real, _ := b.provider(t)
+	p := &tap{Provider: real}
+	b.open = func() (fabric.Provider, live, error) { return p, func() (a, b, c int) { return 0, 0, 0 }, nil }
+	w := b.start(t, nil)
+	cl := w.dial(t, nil)
+	const size, n = 1 << 20, 20
+	call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: make([]byte, size)}}, MaxResults: 8}
+	call.Args = xdr.AppendUint32(xdr.AppendUint32(nil, size), 3)
+	calls := func() {
+		for range n {
+			if err := cl.Call(bg, &call); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	calls()
+	before := p.stats()
+	calls()
+	for i, s := range p.stats() {
+		side := []string{"client", "server"}[i%2]
+		if got := s.SendCalls - before[i].SendCalls; got != n {
+			t.Errorf("%s: %d lists posted for %d calls", side, got, n)
+		}
+		if got := s.Sends - before[i].Sends; got < 2*n {
+			t.Errorf("%s: %d requests posted for %d calls", side, got, n)
+		}
+	}
+	if got := cl.Stats().Invalidated; got != 2*n {
+		t.Errorf("%d of %d replies came with an invalidation", got, 2*n)
 	}
 }
 

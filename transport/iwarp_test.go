@@ -14,6 +14,9 @@ import (
 
 func TestIwarpTransport(t *testing.T) { runSuite(t, onIwarp(iwarp.Config{})) }
 
+// TestIwarpInvalidation: V1-11-3 PVT-3.2-1 the handle of a reply with invalidation is dead.
+func TestIwarpInvalidation(t *testing.T) { testInvalidated(t, onIwarp(iwarp.Config{})) }
+
 // TestIwarpSizes: the adapter cuts messages into pieces of other sizes.
 func TestIwarpSizes(t *testing.T) {
 	for _, cfg := range []iwarp.Config{{CRC: true}, {MaxFPDU: 1448}} {

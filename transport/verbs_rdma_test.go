@@ -1,10 +1,14 @@
 package transport_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 var kinds = []string{"rxe", "siw"} // immutable
@@ -33,5 +37,41 @@ func TestRDMAModes(t *testing.T) {
 				t.Run("EndsUnderLoad", func(t *testing.T) { testEndsUnderLoad(t, b) })
 			})
 		}
+	}
+}
+
+// TestRDMAInvalidation: V1-11-3 PVT-3.2-1 remote invalidation of windows that are bound in
+// the list of the call's Send. Only rxe has windows, and only on request.
+func TestRDMAInvalidation(t *testing.T) {
+	b := onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true})
+	t.Run("the handle is dead after the reply", func(t *testing.T) { testInvalidated(t, b) })
+	t.Run("suite", func(t *testing.T) {
+		t.Run("Sizes", func(t *testing.T) { testSizes(t, b) })
+		t.Run("Shapes", func(t *testing.T) { testShapes(t, b) })
+		t.Run("EndsUnderLoad", func(t *testing.T) { testEndsUnderLoad(t, b) })
+	})
+}
+
+// TestRDMAInvalidatingServer: PVT-3.2-4 a server on siw, which has no windows itself,
+// invalidates those of a client of another provider.
+func TestRDMAInvalidatingServer(t *testing.T) {
+	b := onDevice(t, "siw", rdmacm.Config{})
+	w := b.start(t, nil)
+	w.provider = iwarp.New(iwarp.Config{})
+	cl := w.dial(t, nil)
+	if !cl.Info().RemoteInvalidation {
+		t.Fatal("remote invalidation was not agreed on")
+	}
+	call := transport.Call{Prog: prog, Vers: 1, Proc: procMake, WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}}, MaxResults: 8}
+	call.Args = xdr.AppendUint32(xdr.AppendUint32(nil, 1<<20), 3)
+	for range 20 {
+		if err := cl.Call(bg, &call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := make([]byte, 1<<20)
+	fill(want, 3)
+	if n := cl.Stats().Invalidated; n < 20 || !bytes.Equal(call.WriteItems[0].Buf, want) {
+		t.Errorf("%d of 20 replies came with an invalidation", n)
 	}
 }
