@@ -112,7 +112,7 @@ func (c *conn) windows() bool { return c.caps.MemoryWindows }
 
 // privateData is what this end offers.
 func (c *conn) privateData() []byte {
-	if c.cfg.NoPrivateData {
+	if c.cfg.NoPrivateData || c.caps.MaxPrivateData < rpcrdma.PrivateDataSize {
 		return nil
 	}
 	return rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{
@@ -164,13 +164,13 @@ func (c *conn) negotiate() {
 		peerSend, peerRecv = c.priv.SendSize, c.priv.RecvSize
 	}
 	ownSend, ownRecv := c.cfg.InlineSend, c.cfg.InlineRecv
-	if c.cfg.NoPrivateData {
+	if c.privateData() == nil {
 		ownRecv = rpcrdma.DefaultInline
 	}
 	c.sendMax = min(ownSend, peerRecv)
 	c.recvMax = min(ownRecv, peerSend)
 	c.reads.most = min(maxReads, c.caps.OutboundReads)
-	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && !c.cfg.NoPrivateData && c.offersInvalidation()
+	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation()
 }
 
 func (c *conn) info() ConnInfo {
@@ -207,6 +207,10 @@ func (c *conn) growReceives(n int) error {
 			wrs[k] = c.recvWR(rb)
 		}
 		if err := c.fc.PostRecv(wrs[:k]); err != nil {
+			for _, rb := range c.rbufs[len(c.rbufs)-k:] {
+				c.arena.put(rb.buffer)
+			}
+			c.rbufs = c.rbufs[:len(c.rbufs)-k]
 			return err
 		}
 	}

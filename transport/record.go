@@ -570,7 +570,8 @@ func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]
 		return nil, &ReplyError{XID: h.XID, Reason: "it has more items than chunks"}
 	}
 	for i, pl := range places {
-		if pl.Length > items[i].N || pl.Offset > len(msg)-n {
+		got, buf := items[i].N, items[i].Buf
+		if got != pl.Length && got != min(xdr.Padded(pl.Length), len(buf)) || pl.Length > len(buf) || pl.Offset > len(msg)-n {
 			return nil, &ReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
 		}
 	}

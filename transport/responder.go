@@ -78,10 +78,11 @@ type exch struct {
 	fences    int         // local invalidations under way
 	timer     *time.Timer // for RDMA_DONE
 
-	call oncrpc.CallHeader
-	fast bool // executing on the leader
-	req  Request
-	res  Response
+	call   oncrpc.CallHeader
+	ranges []Range // scratch
+	fast   bool    // executing on the leader
+	req    Request
+	res    Response
 
 	out    *buffer        // the reply as sent; see reply.go
 	rh     rpcrdma.Header // its header

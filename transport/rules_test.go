@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -203,6 +204,52 @@ func TestRuleChunkLengths(t *testing.T) {
 				t.Errorf("count 5000, chunk of 4996 bytes: read %d bytes, error %v", n, err)
 			}
 		})
+	})
+
+	t.Run("V1-3.4-9 a chunk that is longer than its count is an error", func(t *testing.T) {
+		svc := &testService{}
+		bound := svc.program()
+		bound.Binding = opaqueBinding{}
+		serverOf(t, newPeer(t), nil, []Program{bound}, func(p *peer, _ *Server) {
+			for _, c := range []struct {
+				pos, sum int
+				want     oncrpc.AcceptStat
+			}{{44, 101, oncrpc.Success}, {44, 104, oncrpc.Success}, {44, 100, oncrpc.GarbageArgs}, {44, 105, oncrpc.GarbageArgs}, {44, 200, oncrpc.GarbageArgs}, {40, 101, oncrpc.GarbageArgs}} {
+				h := rpcrdma.Header{XID: 9, Reads: []rpcrdma.ReadSegment{{Position: uint32(c.pos), Segment: p.offer(1, make([]byte, c.sum))}}}
+				p.send(callBytes(h, procEcho, xdr.AppendUint32(nil, 101)...), 0)
+				_, payload := p.message("the answer")
+				var rh oncrpc.ReplyHeader
+				if _, err := oncrpc.ConsumeReply(payload, &rh); err != nil || rh.AcceptStat != c.want {
+					t.Errorf("count 101, chunk of %d bytes at %d: %+v, want %v", c.sum, c.pos, rh, c.want)
+				}
+			}
+		})
+		bridged(t, opaqueBinding{}, func(p *peer, _ *Server, _ net.Listener) {
+			h := rpcrdma.Header{XID: 9, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(1, make([]byte, 105))}}}
+			p.send(callBytes(h, procEcho, xdr.AppendUint32(nil, 101)...), 0)
+			_, payload := p.message("an error")
+			var rh oncrpc.ReplyHeader
+			if _, err := oncrpc.ConsumeReply(payload, &rh); err != nil || rh.AcceptStat != oncrpc.GarbageArgs {
+				t.Errorf("count 101, chunk of 105 bytes: %+v", rh)
+			}
+		})
+		for written, ok := range map[uint32]bool{5001: true, 5004: true, 5000: false, 5005: false, 5008: false} {
+			client(t, nil, func(p *peer, cl *Client) {
+				rc := NewRecordConn(cl, opaqueBinding{max: 9000}, 0)
+				defer rc.Close()
+				if _, err := rc.Write(record(appendCall(nil, 7, 1, opaque("x")...))); err != nil {
+					t.Fatal(err)
+				}
+				h, _ := p.message("the call")
+				h.Writes[0][0].Length = written
+				p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 5001)...)
+				synctest.Wait()
+				var re *ReplyError
+				if n, err := rc.Read(make([]byte, 10000)); ok != (err == nil) || !ok && !errors.As(err, &re) {
+					t.Errorf("count 5001, chunk of %d bytes: read %d bytes, error %v", written, n, err)
+				}
+			})
+		}
 	})
 
 	t.Run("V1-3.4-17 what is beyond the length written is nobody's", func(t *testing.T) {
@@ -529,5 +576,58 @@ func TestRuleNoDone(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+func TestRuleNoRoomForPrivateData(t *testing.T) {
+	t.Run("PVT-4-4 what does not fit is not sent, and not relied on", func(t *testing.T) {
+		for _, room := range []int{0, 7, 8} {
+			p := newPeer(t)
+			p.caps.MaxPrivateData = room
+			clientOf(t, p, nil, func(p *peer, cl *Client) {
+				want := 0
+				if room == 8 {
+					want = 8
+				}
+				info := cl.Info()
+				if len(p.got) != want {
+					t.Errorf("%d octets of private data, there is room for %d", len(p.got), room)
+				}
+				if said := want == 8; (info.InlineRecv == 4096) != said || info.RemoteInvalidation && !said {
+					t.Errorf("room for %d octets: %+v", room, info)
+				}
+			})
+		}
+	})
+}
+
+// A stingyConn takes receives back, but no more than there were at set-up.
+type stingyConn struct{ peerConn }
+
+func (c stingyConn) PostRecv(wrs []fabric.RecvWR) error {
+	c.mu.Lock()
+	more := c.got != nil && len(wrs) > recvBatch // accepted, and not a few that are posted again
+	c.mu.Unlock()
+	if more {
+		return errors.New("script: no more receives")
+	}
+	return c.peerConn.PostRecv(wrs)
+}
+
+func TestRuleReceivesForGrants(t *testing.T) {
+	t.Run("CCP-6-2 BIDI-4.3.2-1 what the adapter does not take is not granted", func(t *testing.T) {
+		wrap := func(c peerConn) fabric.Conn { return stingyConn{c} }
+		wrappedServer(t, nil, wrap, func(p *peer, svc *testService) {
+			for xid := range uint32(initialGrant) { // half of it in use asks for more
+				p.send(callBytes(rpcrdma.Header{XID: xid + 1, Credit: 100}, procHold), 0)
+				synctest.Wait()
+			}
+			close(svc.gate)
+			for range initialGrant {
+				if h, _ := p.message("a reply"); h.Credit > initialGrant {
+					t.Fatalf("the grant is %d, there are receives for %d", h.Credit, initialGrant)
+				}
+			}
+		})
 	})
 }

@@ -33,6 +33,12 @@ type Program struct {
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
+	// Binding is the upper-layer binding, of which the server asks what of a call may
+	// be in read chunks: one that has anything else there, or another number of bytes
+	// than its length word says, is answered with GARBAGE_ARGS. Nil: the handler finds
+	// out.
+	Binding Binding
+
 	// Padded says that the handler decodes its arguments with Request.Decoder, so
 	// that calls may come with RDMA_MSGP. See Config.RFC5666.
 	Padded bool
@@ -418,23 +424,59 @@ func (s *Server) dispatch(x *exch) {
 		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
 	case p == nil:
 		for _, b := range s.bridges {
-			if b.takes(call.Prog) {
-				x.later()
-				b.dispatch(x)
+			if !b.takes(call.Prog) {
+				continue
+			}
+			if !x.chunksFit(b.binding, n) {
+				x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
 				return
 			}
+			x.later()
+			b.dispatch(x)
+			return
 		}
 		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
 	case call.Vers < p.Low || call.Vers > p.High:
 		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
 	case call.Proc == 0:
 		x.reply(nil)
+	case !x.chunksFit(p.Binding, n):
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
 		x.run(p.Handler, n)
 	default:
 		x.later()
 		go x.run(p.Handler, n)
 	}
+}
+
+// chunksFit compares the read chunks of a call, whose arguments start at offset n of its
+// message, with what the binding says: each is an item that may be one, and has as many
+// bytes as its length word says, or as many with padding (RFC 5666 section 3.4).
+func (x *exch) chunksFit(b Binding, n int) bool {
+	reads := x.hdr.Reads
+	for len(reads) > 0 && reads[0].Position == 0 {
+		reads = reads[1:]
+	}
+	if b == nil || len(reads) == 0 {
+		return true
+	}
+	call := &x.call
+	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
+	for items := x.ranges; len(reads) > 0; {
+		at, sum := int(reads[0].Position), 0
+		for len(reads) > 0 && int(reads[0].Position) == at {
+			sum += int(reads[0].Length)
+			reads = reads[1:]
+		}
+		for len(items) > 0 && n+items[0].Offset < at {
+			items = items[1:]
+		}
+		if len(items) == 0 || n+items[0].Offset != at || sum != items[0].Length && sum != xdr.Padded(items[0].Length) {
+			return false
+		}
+	}
+	return true
 }
 
 // run executes a call whose arguments start at offset n of its message.
