@@ -1,6 +1,7 @@
 // Package rpcrdma is the wire form of RPC-over-RDMA version 1, RFC 5666: the
 // transport header that goes in front of every RPC message, and the private data
-// that peers exchange when they connect, RFC 8797.
+// that peers exchange when they connect, RFC 8797. [ConfigCall] and [ConfigReply] are
+// the arguments and results of the Connection Configuration Protocol.
 //
 // A [Header] is what a message says about itself: its transaction, its credits,
 // and the lists of memory ([Segment]) that the peer may read from and write to.
