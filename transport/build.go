@@ -103,10 +103,13 @@ func (s *slot) message(head, full int) ([]byte, error) {
 	room := c.sendMax - h.Size()
 	if full <= room {
 		o := c.cfg.RFC5666
-		if n := o.padding(s.call); n > 0 && full+n+8 <= room {
-			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(o.Align), uint32(o.Thresh)
+		if n := o.padding(s.call, c.conf.align); n > 0 && full+n+8 <= room {
+			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(c.conf.align), uint32(o.Thresh)
 		}
 		return s.appendStream(rpcrdma.AppendHeader(b, h), noItems, false), nil
+	}
+	if c.conf.noReads {
+		return nil, &SizeError{What: "the call message, which may have no read chunks,", Size: h.Size() + full, Limit: c.sendMax}
 	}
 	chunks := s.reducible()
 	rest := full

@@ -110,6 +110,10 @@ func dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*co
 		c.discard()
 		return nil, err
 	}
+	if err := c.configure(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
 	return c, nil
 }
 

@@ -131,8 +131,13 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.RFC5666 != nil {
 		o := *d.RFC5666
-		if o.Align < 0 || o.Align > 1<<16 || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
+		if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
 			return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most 65536, and more than %d", o.Align, o.Thresh, oncrpc.MaxAuthBody)
+		}
+		if o.Configure != nil {
+			if err := o.Configure.check(&o); err != nil {
+				return nil, err
+			}
 		}
 		if o.DoneTimeout == 0 {
 			o.DoneTimeout = defaultDoneTimeout

@@ -28,12 +28,13 @@ type conn struct {
 	arena    *arena
 	stats    *counters
 
-	// Agreed on at set-up, constant afterwards.
+	// Agreed on at set-up, constant afterwards but for what ccp.go does.
 	priv      rpcrdma.PrivateData // the peer's
 	hasPriv   bool
 	sendMax   int  // longest Send we may make
 	recvMax   int  // longest Send the peer may make
 	remoteInv bool // both ends set R
+	conf      configuration
 
 	mu      sync.Mutex
 	leading bool        // somebody holds the progress token
@@ -171,16 +172,17 @@ func (c *conn) negotiate() {
 	c.recvMax = min(ownRecv, peerSend)
 	c.reads.most = min(maxReads, c.caps.OutboundReads)
 	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation()
+	c.startConfig()
 }
 
 func (c *conn) info() ConnInfo {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	credits := c.req.grant
-	c.mu.Unlock()
 	if c.role == roleServer {
 		credits = int(c.rsp.grant.Load())
 	}
-	return ConnInfo{
+	i := ConnInfo{
 		Provider: c.provider, LocalAddr: c.fc.LocalAddr(), RemoteAddr: c.fc.RemoteAddr(),
 		Version:     rpcrdma.Version1,
 		PrivateData: c.hasPriv, PeerSend: c.priv.SendSize, PeerRecv: c.priv.RecvSize,
@@ -189,6 +191,8 @@ func (c *conn) info() ConnInfo {
 		Credits:            credits,
 		Capabilities:       c.caps,
 	}
+	c.conf.fill(&i)
+	return i
 }
 
 // growReceives posts receives until there are n buffers in all. Leader, or

@@ -16,13 +16,15 @@ import (
 //   - A server answers programs that say Program.ReadReplies with read chunks when a
 //     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
 //   - A client fetches such replies and says RDMA_DONE.
+//   - With Configure the two ends settle sizes and the number of RDMA Reads.
 type RFC5666 struct {
 	// Align and Thresh make a client send a call whose bulk arguments fit inline with
 	// RDMA_MSGP: the data of ReadItems of at least Thresh bytes then begins at a
 	// multiple of Align, counted from the start of the RPC message (section 3.9).
 	// Thresh must be above 400, the longest credential, and calls whose other
 	// arguments could hold something as long are not padded. An Align of 0 or 1
-	// turns this off.
+	// turns this off; but with Thresh and Configure set, 0 is what the server
+	// recommends, if that is at most 65536.
 	Align, Thresh int
 
 	// InflateLengths makes a server return the lengths of write chunks with XDR
@@ -33,19 +35,26 @@ type RFC5666 struct {
 	// DoneTimeout is how long a server waits for RDMA_DONE before it ends the
 	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
 	DoneTimeout time.Duration
+
+	// Configure turns on the Connection Configuration Protocol (section 6). Nil:
+	// clients do without, and servers answer PROG_UNAVAIL.
+	Configure *Configure
 }
 
-const defaultDoneTimeout = 30 * time.Second
+const (
+	defaultDoneTimeout = 30 * time.Second
+	maxAlign           = 1 << 16
+)
 
 // padding is the most that a call can need of it, 0 for one that has none: nothing that
 // is not padded may be as long as what is.
-func (o *RFC5666) padding(call *Call) (n int) {
-	if o == nil || o.Align <= 1 || call.raw != nil || len(call.Args) >= o.Thresh {
+func (o *RFC5666) padding(call *Call, align int) (n int) {
+	if o == nil || align <= 1 || call.raw != nil || len(call.Args) >= o.Thresh {
 		return 0
 	}
 	for i := range call.ReadItems {
 		if len(call.ReadItems[i].Data) >= o.Thresh {
-			n += o.Align - 1
+			n += align - 1
 		}
 	}
 	return n
@@ -58,7 +67,7 @@ func (s *slot) fetchReply(h *rpcrdma.Header, payload []byte) error {
 	c, f := s.c, &s.pull
 	bad := &ReplyError{XID: h.XID, Reason: "its read list makes no message"}
 	l, ok := f.outline(h, payload)
-	if !ok {
+	if !ok || c.reads.most == 0 {
 		return bad
 	}
 	var err error
@@ -101,7 +110,7 @@ func (s *slot) doneSent() {
 // ---- replies with read chunks, at the responder
 
 // lendsReply tells whether the reply may have read chunks.
-func (x *exch) lendsReply() bool { return x.c.cfg.RFC5666 != nil && x.readReply }
+func (x *exch) lendsReply() bool { return x.c.cfg.RFC5666 != nil && x.readReply && !x.c.conf.noReads }
 
 // lendReply puts into read chunks what fits nowhere else: the items, each at its
 // position, if the rest fits inline, else the whole message. moved items are in write

@@ -422,6 +422,8 @@ func (s *Server) dispatch(x *exch) {
 	switch {
 	case x.hdr.Align > 1 && (p == nil || !p.Padded):
 		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
+	case p == nil && call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures():
+		x.configure(x.msg[n:])
 	case p == nil:
 		for _, b := range s.bridges {
 			if !b.takes(call.Prog) {
