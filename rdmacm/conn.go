@@ -127,7 +127,7 @@ type workQueue struct {
 	slots    []slot
 	tail     uint64 // guarded by the side's lock
 	head     atomic.Uint64
-	unpolled atomic.Int64 // completed, and not yet returned by Poll
+	returned atomic.Uint64 // how many are their callers' again
 }
 
 // A slot is an outstanding request.
@@ -143,13 +143,11 @@ type slot struct {
 
 func (w *workQueue) init(depth int) { w.slots = make([]slot, depth) }
 
-// free is how many slots are; room, how many the caller may fill.
+// free is how many slots are; room, how many the caller may fill. What has left the queue
+// comes back later, if at all, so room is never more than free.
 func (w *workQueue) free() int { return len(w.slots) - int(w.tail-w.head.Load()) }
-func (w *workQueue) room() int {
-	// In this order: a request is unpolled before it leaves the queue.
-	free := w.free()
-	return free - int(w.unpolled.Load())
-}
+func (w *workQueue) room() int { return len(w.slots) - int(w.tail-w.returned.Load()) }
+
 func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
 func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
 
@@ -172,7 +170,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
 		heard: make(chan struct{}), left: make(chan struct{}), turn: make(chan struct{}, 1),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
-		done: make([]fabric.WC, attr.SendDepth+attr.RecvDepth),
+		done: make([]fabric.WC, attr.SendDepth+1+attr.RecvDepth),
 	}
 	c.wait = c.waitStep
 	c.send.init(attr.SendDepth + 1) // one for requests of our own

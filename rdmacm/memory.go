@@ -188,6 +188,8 @@ func (w *window) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case w.freed && c.state == stateOver:
+		return fabric.Segment{}, c.connErrLocked()
 	case w.freed:
 		return fabric.Segment{}, fmt.Errorf("%w: Prepare on a closed window", ErrMisuse)
 	case w.bound:

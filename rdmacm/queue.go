@@ -325,8 +325,8 @@ func (c *Conn) completed(wc *cgo.WC) {
 				c.unbind(wc.Imm)
 			}
 		}
-		c.push(out)
 		c.recv.head.Store(pos + 1)
+		c.push(out)
 		c.note(&out)
 		return
 	}
@@ -351,22 +351,25 @@ func (c *Conn) completed(wc *cgo.WC) {
 	// something behind it is.
 	head := c.send.head.Load()
 	inner := false
-	for ; head <= c.passed; head++ {
-		s := c.send.at(head)
+	for head <= c.passed {
+		s := *c.send.at(head) // its place may be taken at once
 		if !s.done && (s.signaled || head == c.passed) {
 			break
 		}
+		head++
+		c.send.head.Store(head)
 		switch {
 		case s.done:
-			c.deliver(s)
+			c.deliver(&s)
 		case c.failed:
 			// Some devices flush in silence what is not signaled.
 			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
-			c.deliver(s)
+			c.deliver(&s)
+		default:
+			c.send.returned.Add(1)
 		}
 		inner = inner || s.internal
 	}
-	c.send.head.Store(head)
 	if inner {
 		c.inner.Store(false)
 	}
@@ -386,6 +389,8 @@ func (c *Conn) deliver(s *slot) {
 	}
 	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal {
 		c.push(s.wc)
+	} else {
+		c.send.returned.Add(1)
 	}
 }
 
@@ -417,9 +422,8 @@ func remoteFault(s fabric.WCStatus) bool {
 }
 
 // push appends to the completions that have not been polled. There is room: each
-// request completes once, and keeps its place in its queue until take.
+// request completes once, and is returned in take.
 func (c *Conn) push(wc fabric.WC) {
-	c.side(&wc).unpolled.Add(1)
 	c.done[(c.doneAt+c.doneN)%len(c.done)] = wc
 	c.doneN++
 }
@@ -436,7 +440,7 @@ func (c *Conn) take(wc []fabric.WC) int {
 	n := 0
 	for n < len(wc) && c.doneN > 0 {
 		wc[n] = c.done[c.doneAt]
-		c.side(&wc[n]).unpolled.Add(-1)
+		c.side(&wc[n]).returned.Add(1)
 		c.doneAt = (c.doneAt + 1) % len(c.done)
 		c.doneN--
 		n++

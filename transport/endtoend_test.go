@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -122,6 +123,13 @@ func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 	provider, live := b.provider(t)
 	w := &world{provider: provider, svc: &service{}}
 	var err error
+	var c transport.Config
+	if cfg != nil {
+		c = *cfg
+	}
+	if cfg = &c; c.Logger == nil {
+		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // why connections end
+	}
 	if w.server, err = transport.NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
