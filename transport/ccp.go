@@ -165,7 +165,7 @@ func (c *conn) configure(ctx context.Context) error {
 	c.recvMax = c.conf.recv
 	c.limitReads(r.MaxReads)
 	c.conf.peerAlign = r.Align
-	if o.Align == 0 && o.Thresh > 0 && r.Align <= maxAlign {
+	if o.Align == 0 && r.Align <= maxAlign {
 		c.conf.align = int(r.Align)
 	}
 	return nil

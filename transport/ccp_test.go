@@ -223,6 +223,17 @@ func TestConfigureClient(t *testing.T) {
 		})
 	}
 
+	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
+		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
+			configuring(t, silentPeer(t), configures(Config{}, Configure{MaxReads: most}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+				if c.MaxReads != want {
+					t.Errorf("%d Reads are announced, want %d", c.MaxReads, want)
+				}
+				p.reply(rpcrdma.Header{XID: xid}, make([]byte, 12)...)
+			}, func(*peer, *Client, error) {})
+		})
+	}
+
 	for _, tt := range []struct{ own, server, want int }{
 		{4096, 2048, 2048}, // smaller than what was asked for
 		{8192, 8192, 8192},
@@ -377,13 +388,14 @@ func TestConfigureClient(t *testing.T) {
 		{RFC5666{Thresh: 512}, 64, 64},
 		{RFC5666{Thresh: 512}, 1, 0},
 		{RFC5666{Thresh: 512}, 0, 0},
+		{RFC5666{Thresh: 512}, 1 << 16, 1 << 16},
 		{RFC5666{Thresh: 512}, 1<<16 + 1, 0},
 		{RFC5666{Thresh: 512, Align: 128}, 64, 128},
 		{RFC5666{Thresh: 512, Align: 1}, 64, 0},
 		{RFC5666{}, 4096, 0},
 	} {
 		t.Run("CCP-6.2-10 the server's alignment is for RDMA_MSGP, if that is on and has no other", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Config{RFC5666: &tt.o, InlineSend: 16384}), rpcrdma.ConfigReply{MaxCall: 16384, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), on(Config{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				data := letters(1000)
 				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
 				h, payload := p.message("the call")
@@ -801,7 +813,9 @@ func TestConfigureServer(t *testing.T) {
 			p.noReads = true
 			chunked(p)
 			p.quiet("the call is being fetched")
-			p.configure(rpcrdma.ConfigCall{})
+			if r := p.configure(rpcrdma.ConfigCall{}); r.MaxCall != 4096 {
+				t.Errorf("reply is %+v", r)
+			}
 			p.readAll()
 			if h, _ := p.message("the reply"); h.Proc != rpcrdma.ProcMsg || p.maxOut != 1 {
 				t.Errorf("the reply is %+v after %d Reads at once", h, p.maxOut)

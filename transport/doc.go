@@ -40,6 +40,14 @@
 // from about 2 ms after the start of a wait; one that ends before that is noticed
 // then.
 //
+// # Configuration
+//
+// Two ends agree on the sizes of messages while they connect, by private data (RFC
+// 8797). Between ends that RFC 5666 alone has been read for, [Configure] does so with a
+// call of its own, the Connection Configuration Protocol of its section 6: calls and
+// replies inline beyond 1024 bytes, and the number of RDMA Reads at once. It is off
+// unless both ends turn it on. [ConnInfo] has the outcome of either.
+//
 // # Ownership
 //
 //   - A Call and everything it points to belong to the transport from Client.Call's
