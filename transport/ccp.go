@@ -89,12 +89,14 @@ type configuration struct {
 	peerAlign uint32 // recommended by the server
 }
 
-// startConfig notes what set-up has agreed on. Private data holds for the life of the
-// connection (RFC 8797 section 4); without any, each end's own limits are the bounds.
+// startConfig sets the bounds: this end's own limits, and what the peer's private data
+// says, which holds for the life of the connection (RFC 8797 section 4). The 1024 bytes
+// that stand in for private data that was not sent are no bound.
 func (c *conn) startConfig() {
-	c.conf = configuration{send: c.sendMax, recv: c.recvMax}
-	if !c.hasPriv {
-		c.conf.send, c.conf.recv = c.cfg.InlineSend, c.cfg.InlineRecv
+	c.conf = configuration{send: c.cfg.InlineSend, recv: c.cfg.InlineRecv}
+	if c.hasPriv {
+		c.conf.send = min(c.conf.send, c.priv.RecvSize)
+		c.conf.recv = min(c.conf.recv, c.priv.SendSize)
 	}
 	if o := c.cfg.RFC5666; o != nil {
 		c.conf.align = o.Align

@@ -296,10 +296,13 @@ func TestConfigureClient(t *testing.T) {
 		})
 	})
 
-	for _, tt := range []struct{ server, want int }{{2048, 2048}, {4096, 4096}, {8192, 4096}} {
+	for _, tt := range []struct {
+		server, want int
+		silent       bool
+	}{{2048, 2048, false}, {4096, 4096, false}, {8192, 4096, false}, {8192, 4096, true}} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 what private data has agreed on is not exceeded", func(t *testing.T) {
 			var asked rpcrdma.ConfigCall
-			configuring(t, greeting(t, hello(false, 2048, 4096)), on(Config{InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+			configuring(t, greeting(t, hello(false, 2048, 4096)), on(Config{NoPrivateData: tt.silent, InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 				asked = c
 				p.reply(rpcrdma.Header{XID: xid}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: uint32(tt.server), MaxReads: 16})...)
 			}, func(p *peer, cl *Client, err error) {
@@ -660,6 +663,17 @@ func TestConfigureServer(t *testing.T) {
 				p.repliesUpTo(c.want)
 			}
 		})
+	})
+
+	t.Run("CCP-6.2-4 a server that sends no private data goes by the client's", func(t *testing.T) {
+		for _, size := range []int{1024, 2048, 4096} {
+			configServer(t, greeting(t, hello(false, size, size)), on(Config{NoPrivateData: true, InlineSend: 3072, InlineRecv: 3072}), func(p *peer, _ *testService) {
+				if r := p.configure(rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}); int(r.MaxCall) != min(size, 3072) {
+					t.Errorf("client's %d: reply is %+v", size, r)
+				}
+				p.repliesUpTo(min(size, 3072))
+			})
+		}
 	})
 
 	t.Run("CCP-6.2-7 a client that accepts nothing is sent no results", func(t *testing.T) {
