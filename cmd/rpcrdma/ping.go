@@ -19,7 +19,7 @@ import (
 // dialAddr connects to the server of an argument that checkAddr has let pass, within
 // the timeout. It returns the address as well, with the port of program prog if
 // rpcbind is to be asked for it.
-func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32) (*transport.Client, string, error) {
+func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.Config) (*transport.Client, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	if o.rpcbind != "" {
@@ -34,7 +34,7 @@ func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, p
 	if err != nil {
 		return nil, addr, err
 	}
-	c, err := transport.Dial(ctx, p, addr, nil)
+	c, err := transport.Dial(ctx, p, addr, cfg)
 	return c, addr, err
 }
 
@@ -74,7 +74,7 @@ counted, since it finds the way for those after it.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers)
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers, nil)
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}

@@ -16,6 +16,7 @@ import (
 
 func newProbe() *cobra.Command {
 	var o options
+	var ccp bool
 	cmd := &cobra.Command{
 		Use:   "probe HOST:PORT",
 		Short: "Show what a connection to a server agrees on",
@@ -30,7 +31,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version)
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version, probeConfig(ccp))
 			if err != nil {
 				return fmt.Errorf("probe: %w", explained(err))
 			}
@@ -57,7 +58,15 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 	}
 	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for the answer")
 	addLookupOption(cmd, &o)
+	cmd.Flags().BoolVar(&ccp, "ccp", false, "configure the connection with the protocol of RFC 5666 section 6")
 	return cmd
+}
+
+func probeConfig(ccp bool) *transport.Config {
+	if !ccp {
+		return nil
+	}
+	return &transport.Config{RFC5666: &transport.RFC5666{Configure: &transport.Configure{}}}
 }
 
 // infoJSON is transport.ConnInfo as it is printed with --json. Sizes are in bytes.
@@ -76,6 +85,12 @@ type infoJSON struct {
 	Credits            int    `json:"credits"`
 	NullCall           string `json:"null_call"`
 
+	// Of the Connection Configuration Protocol.
+	Configured  bool   `json:"configured"`
+	PeerReads   *int   `json:"peer_reads,omitempty"` // if configured
+	PeerAlign   *int   `json:"peer_align,omitempty"`
+	ConfigError string `json:"config_error,omitempty"` // why the server did not take part
+
 	Capabilities capabilitiesJSON `json:"capabilities"`
 }
 
@@ -87,24 +102,33 @@ type capabilitiesJSON struct {
 	MemoryWindows    bool   `json:"memory_windows"`
 	RemoteInvalidate bool   `json:"remote_invalidate"`
 	LocalDMA         bool   `json:"local_dma"`
+	WeakRevocation   bool   `json:"weak_revocation"`
 	InboundReads     int    `json:"inbound_reads"`
 	OutboundReads    int    `json:"outbound_reads"`
 }
 
 func newInfoJSON(i transport.ConnInfo, nullCall string) infoJSON {
 	c := i.Capabilities
-	return infoJSON{
+	j := infoJSON{
 		Provider: i.Provider, Local: i.LocalAddr.String(), Remote: i.RemoteAddr.String(), Version: i.Version,
 		PrivateData: i.PrivateData, PeerSend: i.PeerSend, PeerRecv: i.PeerRecv,
 		InlineSend: i.InlineSend, InlineRecv: i.InlineRecv,
 		RemoteInvalidation: i.RemoteInvalidation, Credits: i.Credits, NullCall: nullCall,
+		Configured: i.Configured,
 		Capabilities: capabilitiesJSON{
 			MaxSendSGE: c.MaxSendSGE, MaxReadSGE: c.MaxReadSGE, MaxMessage: c.MaxMessage,
 			MaxPrivateData: c.MaxPrivateData, MemoryWindows: c.MemoryWindows,
-			RemoteInvalidate: c.RemoteInvalidate, LocalDMA: c.LocalDMA,
+			RemoteInvalidate: c.RemoteInvalidate, LocalDMA: c.LocalDMA, WeakRevocation: c.WeakRevocation,
 			InboundReads: c.InboundReads, OutboundReads: c.OutboundReads,
 		},
 	}
+	if i.Configured {
+		j.PeerReads, j.PeerAlign = &i.PeerReads, &i.PeerAlign
+	}
+	if i.ConfigError != nil {
+		j.ConfigError = explain(i.ConfigError)
+	}
+	return j
 }
 
 func (i *infoJSON) print(out io.Writer) error {
@@ -118,13 +142,22 @@ func (i *infoJSON) print(out io.Writer) error {
 	}
 	row("connection", "%s to %s", i.Local, i.Remote)
 	row("RPC-over-RDMA version", "%d", i.Version)
-	if i.PrivateData {
+	switch {
+	case i.PrivateData:
 		row("private data", "yes: the server sends up to %d bytes inline, receives %d", i.PeerSend, i.PeerRecv)
-	} else {
+	case i.Configured:
+		row("private data", "none from the server")
+	default:
 		row("private data", "none from the server, so 1024 bytes inline")
 	}
 	row("inline, sent", "up to %d bytes", i.InlineSend)
 	row("inline, received", "up to %d bytes", i.InlineRecv)
+	switch {
+	case i.Configured:
+		row("configured", "yes: the server serves %d RDMA Reads at once, recommends alignment %d", *i.PeerReads, *i.PeerAlign)
+	case i.ConfigError != "":
+		row("configured", "no: %s", i.ConfigError)
+	}
 	row("remote invalidation", "%s", yesNo(i.RemoteInvalidation))
 	row("credits granted", "%d", i.Credits)
 	row("NULL call", "%s", i.NullCall)
