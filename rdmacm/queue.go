@@ -533,6 +533,7 @@ func (c *Conn) waitStep() bool {
 // waited is what Wait returns when there is something: the reason of the end if
 // nothing else is left.
 func (c *Conn) waited() error {
+	c.wakeup.Store(false) // a Wake that came meanwhile was for this Wait
 	c.q.mu.Lock()
 	over := c.settled && c.doneN == 0
 	c.q.mu.Unlock()
