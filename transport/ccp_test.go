@@ -751,6 +751,20 @@ func TestConfigureServer(t *testing.T) {
 		})
 	})
 
+	t.Run("CCP-6.2-7 a reply in read chunks has a header that the client accepts", func(t *testing.T) {
+		const header = 28 + 24 // a read list of one entry
+		for _, size := range []uint32{header, header - 1} {
+			serverOf(t, silentPeer(t), on(Config{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
+				args := append(opaque("a"), opaque("b")...)
+				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: size, MaxReads: 1})
+				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
+				if h, _ := p.message("the answer"); h.Proc == rpcrdma.ProcError != (size < header) || h.Proc != rpcrdma.ProcError && h.Size() != header {
+					t.Errorf("%d bytes are accepted, the answer is %+v", size, h)
+				}
+			})
+		}
+	})
+
 	t.Run("CCP-11-1 a call that is not protected as the server wants is rejected, and changes nothing", func(t *testing.T) {
 		cfg := configures(Config{}, Configure{Auth: func(cred oncrpc.Auth) oncrpc.AuthStat {
 			if cred.Flavor == oncrpc.FlavorNone {

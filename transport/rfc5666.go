@@ -139,6 +139,9 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 		rpcrdma.AppendHeader(x.out.b[:0], h)
 		return x.out.b[:at+head], true
 	}
+	if x.base+rpcrdma.ReadListSize(1)-rpcrdma.ReadListSize(0) > c.sendMax {
+		return nil, false
+	}
 	full := head
 	for i := moved; i < len(x.items); i++ {
 		full += xdr.Padded(len(x.items[i].data))
