@@ -19,7 +19,7 @@ import (
 //
 // The grant is what we have posted receives for. It starts small, and doubles
 // when a client has half of it in use, up to what it asks for and what the
-// configuration allows.
+// configuration allows. It is less while the client's calls wait for memory.
 type responder struct {
 	c     *conn
 	svc   service // nil: this end serves nothing
@@ -30,10 +30,11 @@ type responder struct {
 	cancel context.CancelFunc
 
 	// leader
-	exchs []*exch
-	free  []*exch
-	memq  []*exch // exchanges that wait for memory
-	stop  bool    // no new calls are taken
+	posted int // calls that there are receives for
+	exchs  []*exch
+	free   []*exch
+	memq   []*exch // exchanges that wait for memory
+	stop   bool    // no new calls are taken
 }
 
 // A service executes calls.
@@ -108,9 +109,24 @@ func (r *responder) grow(n int) error {
 	if err := r.c.growReceives(n + recvSlack); err != nil {
 		return err
 	}
-	r.grant.Store(int64(n))
+	r.posted = n
+	r.offer()
 	return nil
 }
+
+// offer decides the grant: all that there are receives for, or, while calls wait for
+// memory, a part of it. Calls that are on their way by an earlier grant are taken all the
+// same. It is never zero (RFC 5666 section 3.3). Leader, or before set-up.
+func (r *responder) offer() {
+	n := r.posted
+	if len(r.memq) > 0 {
+		n = max(n/loadedShare, 1)
+	}
+	r.grant.Store(int64(n))
+}
+
+// loadedShare is by how much the grant falls while a client's calls wait.
+const loadedShare = 4
 
 // inUse is the number of calls taken and not answered. Leader.
 func (r *responder) inUse() int { return len(r.exchs) - len(r.free) - r.c.sq.waiting() }
@@ -124,7 +140,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		x = r.free[n-1]
 		r.free = r.free[:n-1]
 	} else {
-		if len(r.exchs) >= 2*int(r.grant.Load())+recvSlack+len(r.c.wcs)+maxSilent {
+		if len(r.exchs) >= 2*r.posted+recvSlack+len(r.c.wcs)+maxSilent {
 			r.c.die(errOverrun)
 			return nil
 		}
@@ -154,7 +170,7 @@ func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK b
 		return
 	}
 	x.hdr, *h = *h, x.hdr
-	if g := int(r.grant.Load()); r.inUse() > g/2 {
+	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
 		if n := min(2*g, int(x.hdr.Credit), c.cfg.Credits); n > g {
 			_ = r.grow(n) // without memory the grant stays
 		}
@@ -170,6 +186,7 @@ func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK b
 	if result == planWait {
 		x.msg = payload // in the receive buffer, which is held
 		r.memq = append(r.memq, x)
+		r.offer()
 		return
 	}
 	r.proceed(x, result)
@@ -300,6 +317,7 @@ func (r *responder) done(x *exch) {
 			return
 		}
 		r.memq = append(r.memq[:0], r.memq[1:]...)
+		r.offer()
 		r.proceed(x, p)
 	}
 }
