@@ -48,6 +48,11 @@
 // replies inline beyond 1024 bytes, and the number of RDMA Reads at once. It is off
 // unless both ends turn it on. [ConnInfo] has the outcome of either.
 //
+// # What RFC 8166 removed
+//
+// RDMA_MSGP, RDMA_DONE, read chunks in replies and the Connection Configuration Protocol
+// are refused or ignored, unless Config.RFC5666 asks for them.
+//
 // # Ownership
 //
 //   - A Call and everything it points to belong to the transport from Client.Call's
@@ -65,7 +70,6 @@
 //
 // # Limitations
 //
-// RDMA_MSGP, RDMA_DONE and read chunks in replies, which RFC 8166 has removed, are
-// refused or ignored. Calls from the server to the client are ignored. A
-// connection that ends is not made again.
+// Calls from the server to the client are ignored. A connection that ends is not made
+// again.
 package transport
