@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -117,7 +118,7 @@ func NewClient(t *transport.Client, opts *Options) *Client {
 		}
 	}
 	if c.opts.RPCBindPort == 0 {
-		c.opts.RPCBindPort = rpcbindPort
+		c.opts.RPCBindPort = rpcbind.Port
 	}
 	auth := c.opts.Auth
 	if auth == nil {

@@ -37,6 +37,8 @@
 // What a server refuses is an [*Error] or a [*MountError] with its status; they are
 // fs.ErrNotExist and the like where that fits. Results that make no sense are a
 // [*ReplyError]. Errors of the connection are those of package transport, wrapped.
+// That MOUNT is nowhere to be had is a [*MountFallbackError], in which a question to
+// rpcbind that failed is a *rpcbind.OpError.
 // JUKEBOX, a server's wish to be asked again later, is granted for half a minute.
 //
 // # Cancellation

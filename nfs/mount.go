@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -81,8 +83,9 @@ func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode fun
 		return c.mountOverRDMA(ctx, proc, args, decode)
 	}
 	err = c.mountOverTCP(ctx, proc, args, decode)
+	var lookup *rpcbind.OpError // a refusal in it is not MOUNT's
 	var rpc *oncrpc.RPCError
-	if err != nil && !errors.As(err, &rpc) {
+	if errors.As(err, &lookup) || err != nil && !errors.As(err, &rpc) {
 		// Had the server MOUNT on the RDMA connection, there would be no need
 		// for any of this.
 		err = &MountFallbackError{RDMA: absent, TCP: err}
@@ -164,18 +167,25 @@ func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if port != 0 {
 		return port, nil
 	}
-	netid := "tcp"
-	if strings.Contains(c.opts.MountHost, ":") {
-		netid = "tcp6"
-	}
-	port, err := LookupPort(ctx, hostPort(c.opts.MountHost, c.opts.RPCBindPort), MountProgram, MountVersion, netid)
+	rb := rpcbind.Client{Addr: hostPort(c.opts.MountHost, c.opts.RPCBindPort)}
+	at, err := rb.GetAddr(ctx, MountProgram, MountVersion, mountNetid(c.opts.MountHost))
 	if err != nil {
 		return 0, err
 	}
+	port = int(at.Port()) // the host is known, and not for rpcbind to say
 	c.mu.Lock()
 	c.mountPort = port
 	c.mu.Unlock()
 	return port, nil
+}
+
+// mountNetid is TCP with the version of IP that the host's address is of. A name may
+// have addresses of both, and IPv4 is what every rpcbind knows.
+func mountNetid(host string) rpcbind.Netid {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return rpcbind.TCP.For(a)
+	}
+	return rpcbind.TCP
 }
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
 
 // A server that has MOUNT on the RDMA connection is asked there.
@@ -93,16 +94,21 @@ func testMountLongList(t *testing.T, b *bed) {
 }
 
 // A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
-// the port given, or on the one that rpcbind tells.
+// the port given, or on the one that rpcbind tells. That it tells another host too
+// changes nothing.
 func testMountFallback(t *testing.T, b *bed) {
-	for _, name := range []string{"port given", "rpcbind"} {
+	for _, name := range []string{"port given", "rpcbind", "port mapper"} {
 		t.Run(name, func(t *testing.T) {
 			s := newMemServer(t, b)
 			addr := s.start(false)
 			host, port := s.mountServer()
 			opts := &Options{MountHost: host, MountPort: port}
-			if name == "rpcbind" {
-				opts = &Options{RPCBindPort: rpcbind(t, b.host, uint32(port), "")}
+			switch name {
+			case "rpcbind":
+				elsewhere := fmt.Sprintf("192.0.2.1.%d.%d", port>>8, port&0xff)
+				opts = &Options{RPCBindPort: rpcbindServer(t, b.host, 4, elsewhere)}
+			case "port mapper":
+				opts = &Options{RPCBindPort: rpcbindServer(t, b.host, 2, port)}
 			}
 			c := dial(t, b, addr, opts)
 			for range 2 { // the second time RDMA is not asked
@@ -141,9 +147,11 @@ func testMountFallbackErrors(t *testing.T, b *bed) {
 		want string
 	}{
 		{"nobody listens", Options{MountPort: closed}, "refused"},
-		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind at " + b.host},
-		{"not registered", Options{RPCBindPort: rpcbind(t, b.host, 0, "")}, "knows no program 100005"},
-		{"a port that is none", Options{RPCBindPort: rpcbind(t, b.host, 65536, "")}, "port 65536"},
+		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind: GETADDR at " + hostPort(b.host, closed)},
+		{"not registered", Options{RPCBindPort: rpcbindServer(t, b.host, 4, "")}, "for program 100005 version 3 over tcp: not registered"},
+		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.host, 4, "nonsense")}, "makes no sense"},
+		{"a port that is none", Options{RPCBindPort: rpcbindServer(t, b.host, 2, 65536)}, "port 65536"},
+		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.host, 1, 0)}, "program 100000 version 2 not supported"},
 	} {
 		c := dial(t, b, addr, &test.opts)
 		_, err := c.Exports(t.Context())
@@ -155,48 +163,16 @@ func testMountFallbackErrors(t *testing.T, b *bed) {
 	}
 }
 
-func TestLookupPort(t *testing.T) {
-	ctx := t.Context()
-	addr := hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 635, "::1.78.81"))
-	if port, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp"); port != 635 || err != nil {
-		t.Errorf("tcp: %d, %v", port, err)
-	}
-	if port, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); port != 78<<8|81 || err != nil {
-		t.Errorf("tcp6: %d, %v", port, err)
-	}
-	var rpc *oncrpc.RPCError
-	if _, err := LookupPort(ctx, addr, 1, 1, "tcp"); !errors.As(err, &rpc) || rpc.AcceptStat != oncrpc.GarbageArgs {
-		t.Errorf("refused: %v", err)
-	}
-	var pe *PortError
-	addr = hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 0, ""))
-	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err != nil {
-		t.Errorf("not registered: %v", err)
-	}
-	addr = hostPort("127.0.0.1", rpcbind(t, "127.0.0.1", 0, "nonsense"))
-	if _, err := LookupPort(ctx, addr, MountProgram, MountVersion, "tcp6"); !errors.As(err, &pe) || pe.Err == nil {
-		t.Errorf("nonsense: %v", err)
-	}
-}
-
-func TestUniversalPort(t *testing.T) {
-	for _, test := range []struct {
-		in   string
-		port int
-		ok   bool
-	}{
-		// RFC 5665 section 5.2.3.3: h1.h2.h3.h4.p1.p2.
-		{"10.1.3.7.2.15", 2<<8 | 15, true},
-		{"::.78.81", 20049, true},
-		{"1.2", 0, false},
-		{".0.111", 111, true},
-		{"", 0, false},
-		{"10.0.0.1.256.1", 0, false},
-		{"10.0.0.1.1.-1", 0, false},
-		{"10.0.0.1.1.", 0, false},
+func TestMountNetid(t *testing.T) {
+	for host, want := range map[string]rpcbind.Netid{
+		"192.0.2.1":        rpcbind.TCP,
+		"::ffff:192.0.2.1": rpcbind.TCP, // that is how net writes some
+		"2001:db8::1":      rpcbind.TCP6,
+		"fe80::1%eth0":     rpcbind.TCP6,
+		"server":           rpcbind.TCP,
 	} {
-		if port, ok := universalPort(test.in); port != test.port || ok != test.ok {
-			t.Errorf("%q: %d, %v", test.in, port, ok)
+		if got := mountNetid(host); got != want {
+			t.Errorf("%s: %s, want %s", host, got, want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -645,19 +646,21 @@ func (s *memServer) mountServer() (host string, port int) {
 	})
 }
 
-// rpcbind answers GETPORT and GETADDR.
-func rpcbind(t testing.TB, at string, port uint32, uaddr string) int {
+// rpcbindServer has one version, and in it this answer to where MOUNT is: a universal
+// address, or a port in version 2. RFC 1833 sections 2.2.1 and 3.2.
+func rpcbindServer(t testing.TB, at string, vers uint32, answer any) int {
 	_, p := rpcServer(t, at, func(h *oncrpc.CallHeader, args []byte) []byte {
 		d := xdr.NewDecoder(args)
-		prog, vers := d.Uint32(), d.Uint32()
 		switch {
-		case h.Prog != 100000 || h.Proc != 3 || prog != MountProgram || vers != MountVersion:
-		case h.Vers == 2 && d.Uint32() == 6 && d.Uint32() == 0 && d.End() == nil:
-			return record(h.XID, oncrpc.Success, xdr.AppendUint32(nil, port))
-		case h.Vers == 4 && d.String(10) == "tcp6" && d.String(0) == "" && d.String(0) == "" && d.End() == nil:
+		case h.Prog != rpcbind.Program || h.Proc != 3 || d.Uint32() != MountProgram || d.Uint32() != MountVersion:
+			return record(h.XID, oncrpc.GarbageArgs, nil)
+		case h.Vers != vers:
+			return record(h.XID, oncrpc.ProgMismatch, nil)
+		}
+		if uaddr, ok := answer.(string); ok {
 			return record(h.XID, oncrpc.Success, xdr.AppendString(nil, uaddr))
 		}
-		return record(h.XID, oncrpc.GarbageArgs, nil)
+		return record(h.XID, oncrpc.Success, xdr.AppendUint32(nil, uint32(answer.(int))))
 	})
 	return p
 }

@@ -2,7 +2,6 @@ package nfs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Limits of the side channel that asks for ports and mounts.
+// Limits of the side channel that asks for mounts.
 const (
 	tcpTimeout  = 15 * time.Second // for a connection or a reply, also with an endless context
 	maxTCPReply = 1 << 20          // bytes
@@ -168,108 +166,3 @@ func noEOF(err error) error {
 	}
 	return err
 }
-
-// The port mapper, rpcbind. RFC 1833.
-const (
-	rpcbindProgram uint32 = 100000
-	rpcbindPort    int    = 111
-
-	portmapVersion  uint32 = 2
-	portmapGetPort  uint32 = 3 // PMAPPROC_GETPORT, RFC 1833 section 3.1
-	rpcbindVersion  uint32 = 4
-	rpcbindGetAddr  uint32 = 3 // RPCBPROC_GETADDR, RFC 1833 section 2.2.1
-	portmapProtoTCP uint32 = 6
-	maxUniversal    uint32 = 256
-)
-
-// LookupPort asks the rpcbind at addr ("host:port"; the port is 111 as a rule) on
-// which port a program is served over netid: "tcp" by the port mapper's version 2,
-// which every rpcbind speaks; "tcp6", "rdma", "rdma6" (RFC 5666 section 12) and
-// others by version 4. A program that is not registered is a *PortError. RFC 1833.
-func LookupPort(ctx context.Context, addr string, prog, vers uint32, netid string) (int, error) {
-	fail := func(err error) (int, error) {
-		return 0, &PortError{Addr: addr, Prog: prog, Vers: vers, NetID: netid, Err: err}
-	}
-	t, err := dialTCP(ctx, addr, oncrpc.Auth{}, false)
-	if err != nil {
-		return fail(err)
-	}
-	defer t.Close()
-
-	var port int
-	if netid == "tcp" {
-		var args []byte
-		for _, v := range [...]uint32{prog, vers, portmapProtoTCP, 0} {
-			args = xdr.AppendUint32(args, v)
-		}
-		var v uint32
-		err = t.call(ctx, rpcbindProgram, portmapVersion, portmapGetPort, args, func(d *xdr.Decoder) {
-			v = d.Uint32()
-		})
-		if err == nil && v > 65535 {
-			err = &ReplyError{Op: "GETPORT", Reason: "port " + strconv.FormatUint(uint64(v), 10)}
-		}
-		port = int(v)
-	} else {
-		args := xdr.AppendUint32(nil, prog)
-		args = xdr.AppendUint32(args, vers)
-		args = xdr.AppendString(args, netid)
-		args = xdr.AppendString(args, "") // r_addr, r_owner: not used in a question
-		args = xdr.AppendString(args, "")
-		var uaddr string
-		err = t.call(ctx, rpcbindProgram, rpcbindVersion, rpcbindGetAddr, args, func(d *xdr.Decoder) {
-			uaddr = d.String(maxUniversal)
-		})
-		if err == nil && uaddr != "" {
-			var ok bool
-			if port, ok = universalPort(uaddr); !ok {
-				err = &ReplyError{Op: "GETADDR", Reason: fmt.Sprintf("address %q", uaddr)}
-			}
-		}
-	}
-	if err != nil {
-		return fail(err)
-	}
-	if port == 0 {
-		return fail(nil)
-	}
-	return port, nil
-}
-
-// universalPort takes the port from a universal address: its last two parts are
-// the port's two bytes in decimal. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
-func universalPort(uaddr string) (port int, ok bool) {
-	var be [2]byte
-	for i := 1; i >= 0; i-- {
-		dot := strings.LastIndexByte(uaddr, '.')
-		if dot < 0 {
-			return 0, false
-		}
-		v, err := strconv.ParseUint(uaddr[dot+1:], 10, 8)
-		if err != nil {
-			return 0, false
-		}
-		be[i] = byte(v)
-		uaddr = uaddr[:dot]
-	}
-	return int(binary.BigEndian.Uint16(be[:])), true
-}
-
-// A PortError says that rpcbind could not tell a program's port. Err is nil when
-// it answered that the program is not registered.
-type PortError struct {
-	Addr       string // of rpcbind
-	Prog, Vers uint32
-	NetID      string
-	Err        error
-}
-
-func (e *PortError) Error() string {
-	if e.Err == nil {
-		return fmt.Sprintf("nfs: rpcbind at %s knows no program %d version %d over %s", e.Addr, e.Prog, e.Vers, e.NetID)
-	}
-	return fmt.Sprintf("nfs: asking rpcbind at %s for program %d version %d over %s: %v", e.Addr, e.Prog, e.Vers, e.NetID, e.Err)
-}
-
-// Unwrap returns the reason, if there is one.
-func (e *PortError) Unwrap() error { return e.Err }

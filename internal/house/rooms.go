@@ -68,7 +68,7 @@ var Rooms = []Room{
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"transport", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 
