@@ -31,6 +31,7 @@ func explain(err error) string {
 		fallback *nfs.MountFallbackError
 		rpc      *oncrpc.RPCError
 		binding  *rpcbind.OpError
+		answer   *rpcbind.ReplyError
 		rdma     *transport.RDMAError
 		dial     *transport.DialError
 		reject   *fabric.RejectError
@@ -60,6 +61,8 @@ func explain(err error) string {
 		return oneLine(err)
 	case errors.As(err, &binding):
 		return rpcbindText(binding)
+	case errors.As(err, &answer):
+		return "the answer makes no sense: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: ")
 	case errors.As(err, &rpc):
 		return rpcText(rpc)
 	case errors.As(err, &rdma):

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
 
@@ -29,6 +33,24 @@ func TestRPCBindMessages(t *testing.T) {
 		{2, "want HOST:PORT", []string{"probe", "host"}},
 	} {
 		mustFail(t, tt.status, tt.text, tt.args...)
+	}
+}
+
+// What an rpcbind said, or did not, when it was asked for the port of MOUNT.
+func TestMountPortMessages(t *testing.T) {
+	absent := &oncrpc.RPCError{Stat: oncrpc.MsgAccepted, AcceptStat: oncrpc.ProgUnavail, Prog: nfs.MountProgram, Vers: nfs.MountVersion}
+	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
+	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
+	for want, err := range map[string]error{
+		begin + "the rpcbind at server:111 knows no MOUNT version 3 over tcp":          rpcbind.ErrNotRegistered,
+		asking + "connection refused":                                                  &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		asking + "the answer makes no sense: unexpected EOF":                           &rpcbind.ReplyError{Err: io.ErrUnexpectedEOF},
+		asking + `the answer makes no sense: address "x" of netid "tcp": is cut short`: &rpcbind.ReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
+	} {
+		err = &rpcbind.OpError{Op: "GETADDR", Server: "server:111", Prog: nfs.MountProgram, Vers: nfs.MountVersion, Netid: rpcbind.TCP, Err: err}
+		if got := explain(&nfs.MountFallbackError{RDMA: absent, TCP: err}); got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
 	}
 }
 
