@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # The rooms that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport nfs))
+PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs))
 # The rooms that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 
