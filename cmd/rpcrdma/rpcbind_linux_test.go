@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
 )
 
-// registered lists what serve registers, as "PROGRAM NETID ADDRESS".
+// registered lists what serve registers, as DUMP has it: "PROGRAM VERSION NETID ADDRESS".
 func registered(t *testing.T) (list []string) {
 	t.Helper()
 	c := rpcbind.Client{Addr: rpcbindtest.Addr}
@@ -24,7 +24,7 @@ func registered(t *testing.T) (list []string) {
 	}
 	for _, m := range all {
 		if m.Prog == nfs.Program || m.Prog == nfs.MountProgram {
-			list = append(list, fmt.Sprintf("%d %s %s", m.Prog, m.Netid, m.Addr))
+			list = append(list, fmt.Sprintf("%d %d %s %s", m.Prog, m.Vers, m.Netid, m.Addr))
 		}
 	}
 	slices.Sort(list)
@@ -32,7 +32,9 @@ func registered(t *testing.T) (list []string) {
 }
 
 // TestRPCBind: clients find a server that is registered with the real rpcbind.
-// CTX-1833-1: register and look up netid rdma.
+// CTX-1833-1: register and look up netid rdma. V1-10-1: what is served over RDMA
+// registers as what is served over TCP does, and DUMP has its netid and its port. RFC
+// 5666 section 10.
 func TestRPCBind(t *testing.T) {
 	rpcbindtest.Run(t, func(t *testing.T) {
 		dir, local := t.TempDir(), t.TempDir()
@@ -46,8 +48,8 @@ func TestRPCBind(t *testing.T) {
 			return rpcbind.FormatAddr(a.AddrPort())
 		}
 		want := []string{
-			"100003 rdma " + uaddr(s.addr), "100003 tcp " + uaddr(s.tcp),
-			"100005 rdma " + uaddr(s.addr), "100005 tcp " + uaddr(s.tcp),
+			"100003 3 rdma " + uaddr(s.addr), "100003 3 tcp " + uaddr(s.tcp),
+			"100005 3 rdma " + uaddr(s.addr), "100005 3 tcp " + uaddr(s.tcp),
 		}
 		if got := registered(t); !slices.Equal(got, want) {
 			t.Errorf("registered is %q, want %q", got, want)
@@ -96,7 +98,7 @@ func TestRPCBind(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustFail(t, 1, "registering MOUNT version 3 over tcp", "serve", "--dir", dir, "--addr", "127.0.0.1:0", "--tcp-addr", "127.0.0.1:0", "--rpcbind")
-			if got := registered(t); !slices.Equal(got, []string{"100005 tcp 127.0.0.1.2.3"}) {
+			if got := registered(t); !slices.Equal(got, []string{"100005 3 tcp 127.0.0.1.2.3"}) {
 				t.Errorf("then registered is %q", got)
 			}
 		})
