@@ -1,0 +1,96 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// linuxFiles are what goes to and fro between Linux and us.
+func linuxFiles(t *testing.T) (source string) {
+	t.Helper()
+	source = filepath.Join(t.TempDir(), "source")
+	files := map[string]string{"empty": "", "one": "1", "dir/deep/x": randomText(1, 65537)}
+	for _, size := range []int{1021, 4095, 4097, 65521, 1 << 20, 1<<20 + 1, 3_000_000} {
+		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
+	}
+	writeFiles(t, source, files)
+	return source
+}
+
+// nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
+// as scripts/vm --nfsd sets it up.
+func nfsd(t *testing.T) (dir, port string) {
+	t.Helper()
+	dir, port = os.Getenv("RPCRDMA_NFSD_DIR"), os.Getenv("RPCRDMA_NFSD_PORT")
+	if dir == "" || port == "" {
+		t.Skip("RPCRDMA_NFSD_DIR and RPCRDMA_NFSD_PORT do not tell of a kernel's NFS server: run it with scripts/test-rdma --nfsd")
+	}
+	return dir, port
+}
+
+// TestRDMALinuxServer: our client moves a tree to the kernel's NFS server and back,
+// over each device, and from the software adapter to siw.
+func TestRDMALinuxServer(t *testing.T) {
+	dir, port := nfsd(t)
+	for _, tt := range []struct{ kind, provider string }{{"rxe", "rdma"}, {"siw", "rdma"}, {"siw", "iwarp"}} {
+		t.Run(tt.kind+"/"+tt.provider, func(t *testing.T) {
+			at := net.JoinHostPort(device(t, tt.kind), port)
+			source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")
+			there, err := os.MkdirTemp(dir, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(there)
+			url := "nfs://" + at + filepath.Join(there, "up")
+			with := []string{"--provider", tt.provider}
+			mustRun(t, append([]string{"put", "-r", source, url}, with...)...)
+			wantTree(t, filepath.Join(there, "up"), source)
+			got := decodeJSON[resultJSON](t, mustRun(t, append([]string{"get", "-r", "--json", url, back}, with...)...))
+			wantTree(t, back, source)
+			if got.Stats.WriteChunk == 0 {
+				t.Errorf("nothing came through write chunks: %+v", got)
+			}
+			info := decodeJSON[infoJSON](t, mustRun(t, append([]string{"probe", "--json", at}, with...)...))
+			if info.NullCall != "answered" || info.Credits == 0 || !info.PrivateData {
+				t.Errorf("probe: %+v", info)
+			}
+		})
+	}
+}
+
+// TestRDMALinuxClient: the kernel's NFS client mounts what we serve, and moves a tree to
+// us and back, over each device.
+func TestRDMALinuxClient(t *testing.T) {
+	nfsd(t) // with it the modules of the client are there, too
+	onDevices(t, func(t *testing.T, kind, addr string) {
+		exported, mounted := t.TempDir(), t.TempDir()
+		source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")
+		s := startServer(t, "--dir", exported, "--provider", "rdma", "--addr", anyPort(addr), "--tcp-addr", anyPort(addr))
+		_, rdmaPort, _ := net.SplitHostPort(s.addr)
+		_, mountPort, _ := net.SplitHostPort(s.tcp)
+		sh := func(name string, args ...string) {
+			t.Helper()
+			if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+				t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+			}
+		}
+		options := "vers=3,proto=rdma,port=" + rdmaPort + ",mountproto=tcp,mountport=" + mountPort + ",nolock"
+		sh("mount", "-t", "nfs", "-o", options, addr+":/", mounted)
+		unmount := func() { sh("umount", mounted) }
+		defer func() { unmount() }()
+		sh("cp", "-a", source, filepath.Join(mounted, "up"))
+		// Mounted again, so that nothing comes from the cache.
+		unmount()
+		wantTree(t, filepath.Join(exported, "up"), source)
+		sh("mount", "-t", "nfs", "-o", options, addr+":/", mounted)
+		sh("cp", "-a", filepath.Join(mounted, "up"), back)
+		wantTree(t, back, source)
+		sh("rm", "-r", filepath.Join(mounted, "up"))
+	})
+}
