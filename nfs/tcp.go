@@ -137,7 +137,7 @@ func (t *tcpConn) exchange() error {
 	for {
 		var mark [oncrpc.RecordMarkSize]byte
 		if _, err := io.ReadFull(t, mark[:]); err != nil {
-			return fmt.Errorf("reading the reply: %w", noEOF(err))
+			return cutShort(err)
 		}
 		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
 		// An empty fragment that is not the last would let the peer keep this
@@ -151,12 +151,21 @@ func (t *tcpConn) exchange() error {
 		start := len(t.buf)
 		t.buf = append(t.buf, make([]byte, size)...)
 		if _, err := io.ReadFull(t, t.buf[start:]); err != nil {
-			return fmt.Errorf("reading the reply: %w", noEOF(err))
+			return cutShort(err)
 		}
 		if last {
 			return nil
 		}
 	}
+}
+
+// cutShort is why there is no whole reply. A stream that ends is the server's fault, and
+// no end of anything that the caller reads.
+func cutShort(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return &ReplyError{Op: "RPC over TCP", Reason: "the server hung up"}
+	}
+	return fmt.Errorf("reading the reply: %w", err)
 }
 
 // noEOF is for places where the stream must not end.
