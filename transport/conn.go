@@ -260,7 +260,7 @@ func (c *conn) complete(wc *fabric.WC) {
 	case wrPull:
 		c.reads.completed(&c.req.slot(n).pull, wc)
 	case wrDone:
-		c.req.slot(n).doneSent()
+		c.req.slot(n).fence() // the call's own memory is next
 	case wrLoan:
 		c.rsp.loanRevoked(c.rsp.exchs[n])
 	}

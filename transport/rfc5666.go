@@ -102,11 +102,6 @@ func (s *slot) sayDone() {
 	s.c.sq.add(s.wrs)
 }
 
-// doneSent handles the completion of RDMA_DONE: the call's own memory is next. Leader.
-func (s *slot) doneSent() {
-	s.fence()
-}
-
 // ---- replies with read chunks, at the responder
 
 // lendsReply tells whether the reply may have read chunks.
@@ -182,10 +177,13 @@ func (x *exch) waitDone() {
 // clientDone handles RDMA_DONE. Leader.
 func (r *responder) clientDone(xid uint32) {
 	for _, x := range r.exchs {
-		if x.lent.n == 0 || x.acked || x.hdr.XID != xid {
+		r.c.mu.Lock()
+		state := x.state // in all others the exchange may be its service's
+		r.c.mu.Unlock()
+		if state != exchReplying && state != exchLent || x.lent.n == 0 || x.acked || x.hdr.XID != xid {
 			continue
 		}
-		switch x.state {
+		switch state {
 		case exchReplying: // the completion of the reply is behind it
 			x.acked = true
 			return

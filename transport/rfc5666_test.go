@@ -252,6 +252,33 @@ func TestReadReplies(t *testing.T) {
 		})
 	})
 
+	t.Run("V1-4.2-6 RDMA_DONE for nothing, while replies are being made", func(t *testing.T) {
+		gate := make(chan struct{})
+		prog := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+			<-gate
+			res.AddItem(letters(9000), nil)
+		})}
+		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+			gate = make(chan struct{})
+			const calls = 4
+			for xid := range uint32(calls) {
+				p.send(callBytes(rpcrdma.Header{XID: xid + 1}, 1), 0)
+			}
+			synctest.Wait()
+			close(gate)
+			for range 5 {
+				p.send(done(99), 0)
+			}
+			for range calls {
+				h, _ := p.message("a reply")
+				p.send(done(h.XID), 0)
+			}
+			if n := p.openWindows(); n != 0 {
+				t.Errorf("%d windows are open", n)
+			}
+		})
+	})
+
 	t.Run("the end of the connection ends the loan", func(t *testing.T) {
 		lends(t, Config{}, func(p *peer, s *Server, h rpcrdma.Header) { p.hangUp() })
 	})
