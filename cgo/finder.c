@@ -38,7 +38,7 @@ static struct {
 	bool running;
 } finder = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, false };
 
-static void *find(void *unused)
+static void *finder_loop(void *unused)
 {
 	(void)unused;
 	pthread_mutex_lock(&finder.lock);
@@ -60,8 +60,8 @@ static void *find(void *unused)
 	}
 }
 
-/* start makes the thread, which stays as long as the process: with all signals blocked, they are Go's. */
-static int start(void)
+/* start_finder makes the thread, which stays as long as the process: with all signals blocked, they are Go's. */
+static int start_finder(void)
 {
 	sigset_t all, before;
 	pthread_t thread;
@@ -69,20 +69,20 @@ static int start(void)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&thread, NULL, find, NULL);
+	err = pthread_create(&thread, NULL, finder_loop, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!err)
 		pthread_detach(thread);
 	return err;
 }
 
-/* run has the thread make the call and waits for it. errno is what the call left. */
-static void run(struct search *s)
+/* on_finder has the thread make the call and waits for it. errno is what the call left. */
+static void on_finder(struct search *s)
 {
 	int err = 0;
 
 	pthread_mutex_lock(&finder.lock);
-	if (!finder.running && !(err = start()))
+	if (!finder.running && !(err = start_finder()))
 		finder.running = true;
 	while (!err && finder.next)
 		pthread_cond_wait(&finder.done, &finder.lock);
@@ -105,7 +105,7 @@ struct ibv_device **rr_get_device_list(int *number)
 {
 	struct search s = { .call = device_list };
 
-	run(&s);
+	on_finder(&s);
 	*number = s.number;
 	return s.list;
 }
@@ -116,7 +116,7 @@ struct ibv_context **rr_get_devices(int *number)
 {
 	struct search s = { .call = cm_devices };
 
-	run(&s);
+	on_finder(&s);
 	*number = s.number;
 	return s.list;
 }
@@ -127,7 +127,7 @@ struct rdma_event_channel *rr_create_event_channel(void)
 {
 	struct search s = { .call = create_channel };
 
-	run(&s);
+	on_finder(&s);
 	return s.channel;
 }
 
@@ -137,7 +137,7 @@ int rr_take_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **
 {
 	struct search s = { .call = take_event, .channel = channel, .event = event };
 
-	run(&s);
+	on_finder(&s);
 	return s.ret;
 }
 
@@ -147,7 +147,7 @@ int rr_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr)
 {
 	struct search s = { .call = bind_addr, .id = id, .addr = addr };
 
-	run(&s);
+	on_finder(&s);
 	return s.ret;
 }
 
@@ -157,6 +157,6 @@ int rr_listen(struct rdma_cm_id *id, int backlog)
 {
 	struct search s = { .call = listen_on, .id = id, .number = backlog };
 
-	run(&s);
+	on_finder(&s);
 	return s.ret;
 }
