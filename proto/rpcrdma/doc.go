@@ -1,7 +1,8 @@
-// Package rpcrdma is the wire form of RPC-over-RDMA version 1, RFC 5666: the
-// transport header that goes in front of every RPC message, and the private data
-// that peers exchange when they connect, RFC 8797. [ConfigCall] and [ConfigReply] are
-// the arguments and results of the Connection Configuration Protocol.
+// Package rpcrdma is the wire form of RPC-over-RDMA version 1, RFC 5666, and version 2,
+// draft-cel-nfsv4-rpcrdma-version-two-00: the transport header that goes in front of
+// every RPC message, and the private data that peers exchange when they connect, RFC
+// 8797. [ConfigCall] and [ConfigReply] are the arguments and results of the Connection
+// Configuration Protocol.
 //
 // A [Header] is what a message says about itself: its transaction, its credits,
 // and the lists of memory ([Segment]) that the peer may read from and write to.
@@ -28,6 +29,14 @@
 //	}
 //	call := b[n:]
 //
+// # Versions
+//
+// Version 2 has the lists of version 1, and RDMA_OPTIONAL in place of RDMA_MSGP and
+// RDMA_DONE: an operation of an extension ([Header] OptType and OptInfo), with or
+// without an RPC message. Vers decides how a Header is written; which versions are
+// read is up to [Limits], and is version 1 alone unless that says more. An RDMA_ERROR is
+// read whatever its version, as its sender may not know ours.
+//
 // # The lists on the wire
 //
 // Handle, Length and Offset make a segment, HLOO; P is the position of a read
@@ -43,15 +52,16 @@
 //
 // # Ownership
 //
-// Headers hold no views: everything is copied out of the message, which may be
-// released at once. ConsumeHeader writes into the slices that it finds in the
+// A Header holds one view, OptInfo, which is valid as long as the message is. All else
+// is copied out of the message, which may be released at once. ConsumeHeader writes into the slices that it finds in the
 // Header, up to their capacity, and allocates only what is missing; do not hand it
 // a Header whose slices belong to someone else.
 //
 // # Limitations
 //
 // The codec judges the grammar of a header, not its sense. Left to the transport:
-// that an RPC message with the same XID follows RDMA_MSG and RDMA_MSGP, that a
+// that an RPC message with the same XID follows RDMA_MSG and RDMA_MSGP (in version 2
+// there are [MinRPCSize] bytes at least), what RDMA_OPTIONAL is about, that a
 // call with RDMA_NOMSG has a read chunk at position zero, that positions ascend and
 // lie within the message, that a reply returns the chunks of its call, and what any
 // handle or offset means. Offsets are tokens of the peer; all values are legal.

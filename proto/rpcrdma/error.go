@@ -16,6 +16,8 @@ type HeaderError struct {
 	Offset  int    // bytes from the start of the message to the fault
 	Code    ErrCode
 	Reason  string // one phrase for a log
+
+	Versions Range // ErrVers: the versions that would have been read
 }
 
 var _ error = (*HeaderError)(nil)
@@ -28,16 +30,16 @@ func (e *HeaderError) Error() string {
 }
 
 // Answer makes h the RDMA_ERROR that the message is owed, with credit as the grant,
-// and reports whether there is one; if not, h is unchanged. An ERR_VERS names this
-// package's range of versions, low to high being [Version1] alone; a transport that
-// speaks more sets VersLow and VersHigh itself.
+// and reports whether there is one; if not, h is unchanged. An ERR_VERS names the
+// range in e.Versions, and version 1 if that is zero.
 func (e *HeaderError) Answer(h *Header, credit uint32) bool {
 	if e.Code == 0 || !e.HaveXID {
 		return false
 	}
 	*h = Header{XID: e.XID, Vers: e.Vers, Credit: credit, Proc: ProcError, Err: e.Code}
 	if e.Code == ErrVers {
-		h.VersLow, h.VersHigh = Version1, Version1
+		r := e.Versions.known()
+		h.VersLow, h.VersHigh = r.Low, r.High
 	}
 	return true
 }

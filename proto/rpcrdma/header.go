@@ -3,25 +3,33 @@ package rpcrdma
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
+
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Header is the transport header of a version 1 message. Proc decides which
-// fields mean anything; the others are neither written nor, when reading, anything
-// but zero or empty. RFC 5666 section 4.
+// A Header is the transport header of a message. Proc decides which fields mean
+// anything; the others are neither written nor, when reading, anything but zero or
+// empty. RFC 5666 section 4, version two section 4.2.
 //
 //	0     4      8        12         16
 //	+-----+------+--------+----------+- - - - - - - - - - - - - - - - -
 //	| xid | vers | credit | proc     |  body
 //	+-----+------+--------+----------+- - - - - - - - - - - - - - - - -
 //
-//	RDMA_MSG     read list, write list, reply chunk, then the RPC message
-//	RDMA_NOMSG   read list, write list, reply chunk
-//	RDMA_MSGP    align, thresh, read list, write list, reply chunk, RPC message
-//	RDMA_DONE    nothing
-//	RDMA_ERROR   ERR_VERS low high | ERR_CHUNK | other code, 32 bytes
+//	RDMA_MSG       read list, write list, reply chunk, then the RPC message
+//	RDMA_NOMSG     read list, write list, reply chunk
+//	RDMA_MSGP      align, thresh, read list, write list, reply chunk, RPC message
+//	RDMA_DONE      nothing
+//	RDMA_ERROR     ERR_VERS low high | ERR_CHUNK | other code, 32 bytes
+//
+// Version 2 has the same RDMA_MSG and RDMA_NOMSG, no RDMA_MSGP, no RDMA_DONE, and
+//
+//	RDMA_ERROR     ERR_VERS low high | BAD_HEADER | INVAL_OPTION
+//	RDMA_OPTIONAL  opttype, optinfo, then an RPC message or nothing
 type Header struct {
 	XID    uint32 // the XID of the RPC message, section 4.1 field 1
-	Vers   uint32 // Version1, section 4.1 field 2; written as it stands
+	Vers   uint32 // Version1 or Version2, section 4.1 field 2; written as it stands
 	Credit uint32 // asked for in a call, granted in a reply, section 3.3
 	Proc   Proc
 
@@ -36,6 +44,9 @@ type Header struct {
 	Err      ErrCode // RDMA_ERROR
 	VersLow  uint32  // ERR_VERS: lowest version that the sender supports
 	VersHigh uint32  // ERR_VERS: highest, inclusive
+
+	OptType uint32 // RDMA_OPTIONAL: the operation, rdma_opttype; version two section 3.1
+	OptInfo []byte // RDMA_OPTIONAL: its data, rdma_optinfo; when reading, a view of the message
 }
 
 // A Fixed is the start of every message, the same in all versions of the protocol.
@@ -61,6 +72,9 @@ func ConsumeFixed(b []byte) (f Fixed, ok bool) {
 
 // Size returns the encoded size in bytes. It panics as [AppendHeader] does.
 func (h *Header) Size() int {
+	if h.Vers == Version2 {
+		h.mustVersion2()
+	}
 	switch h.Proc {
 	case ProcMsg, ProcNomsg, ProcMsgp:
 		size := FixedSize + ReadListSize(len(h.Reads)) + 4 + 4
@@ -83,14 +97,37 @@ func (h *Header) Size() int {
 		case ErrChunk:
 			return ErrChunkSize
 		}
+		if h.Vers == Version2 {
+			return ErrChunkSize // RDMA_ERR_INVAL_OPTION
+		}
 		return ErrOtherSize
+	case ProcOptional:
+		if h.Vers == Version2 {
+			return MinOptionalSize + xdr.Padded(len(h.OptInfo))
+		}
 	}
 	panic("rpcrdma: version 1 has no message type " + h.Proc.String())
 }
 
+// mustVersion2 panics if version 2 has no such message. RDMA_MSGP and RDMA_DONE are
+// reserved there, and its error codes have no default arm: version two section 4.2.
+func (h *Header) mustVersion2() {
+	switch h.Proc {
+	case ProcMsg, ProcNomsg, ProcOptional:
+		return
+	case ProcError:
+		if ErrVers <= h.Err && h.Err <= ErrInvalOption {
+			return
+		}
+		panic("rpcrdma: version 2 has no error code " + strconv.FormatUint(uint64(h.Err), 10))
+	}
+	panic("rpcrdma: version 2 has no message type " + h.Proc.String())
+}
+
 // AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates
-// only if b lacks the room. It panics if h.Proc is not a message type of version 1:
-// no receiver could make sense of the bytes.
+// only if b lacks the room. It panics if the version has no message of type h.Proc,
+// and version 2 has no error h.Err: no receiver could make sense of the bytes.
+// [Version2] is written as version 2, everything else as version 1.
 func AppendHeader(b []byte, h *Header) []byte {
 	b = slices.Grow(b, h.Size())
 	b = binary.BigEndian.AppendUint32(b, h.XID)
@@ -106,6 +143,9 @@ func AppendHeader(b []byte, h *Header) []byte {
 		return appendLists(b, h)
 	case ProcError:
 		return appendError(b, h)
+	case ProcOptional:
+		b = binary.BigEndian.AppendUint32(b, h.OptType)
+		return xdr.AppendOpaque(b, h.OptInfo)
 	}
 	return b
 }
@@ -150,20 +190,27 @@ func appendError(b []byte, h *Header) []byte {
 		b = binary.BigEndian.AppendUint32(b, h.VersHigh)
 	case ErrChunk:
 	default:
-		var extra [ErrOtherSize - ErrChunkSize]byte // rdma_extra[8]
-		b = append(b, extra[:]...)
+		if h.Vers != Version2 {
+			var extra [ErrOtherSize - ErrChunkSize]byte // rdma_extra[8]
+			b = append(b, extra[:]...)
+		}
 	}
 	return b
 }
 
-// Limits bound what a peer can make ConsumeHeader store. RFC 5666 states none, so
-// that only the length of the message bounds a header; a header over these is
-// answered as a malformed one. In each field 0 means the default and a negative
-// number means none at all.
+// Limits bound what ConsumeHeader takes from a peer: versions, and what it has to
+// store. RFC 5666 states none, so that only the length of the message bounds a header;
+// a header with longer lists than these is answered as a malformed one. In each number
+// 0 means the default and a negative one means none at all.
 type Limits struct {
+	// Versions are those that are read, others get ERR_VERS. The zero value means
+	// version 1 alone. Nothing but versions 1 and 2 is ever read, whatever it says.
+	Versions Range
+
 	ReadSegments     int // entries in the read list; DefaultReadSegments
 	WriteChunks      int // entries in the write list; DefaultWriteChunks
 	SegmentsPerChunk int // segments in a write chunk or the reply chunk; DefaultSegmentsPerChunk
+	OptInfo          int // bytes of rdma_optinfo; DefaultOptInfo. More get RDMA_ERR_INVAL_OPTION
 }
 
 // Defaults of [Limits]. The Linux server takes chunks of up to 259 segments, a
@@ -173,6 +220,7 @@ const (
 	DefaultReadSegments     = 512
 	DefaultWriteChunks      = 16
 	DefaultSegmentsPerChunk = 512
+	DefaultOptInfo          = 1024 // bytes
 )
 
 func limit(v, def int) int {
@@ -200,13 +248,21 @@ func limit(v, def int) int {
 //     unknown code survives with any number of bytes behind it, and they, as any
 //     behind a known code, are consumed and dropped: refusing an error would leave
 //     its call waiting.
-//   - Any other version than [Version1]: ERR_VERS, whatever the message type.
-//   - RDMA_DONE is exactly 16 bytes, or it gets no answer.
+//   - Any version that lim does not have: ERR_VERS, whatever the message type.
+//   - RDMA_DONE is exactly 16 bytes, or it gets no answer. In version 2 it never gets
+//     one: the number is reserved, and whoever means version 1's expects none.
 //   - RDMA_MSG, RDMA_NOMSG, RDMA_MSGP: anything that is cut short, has a
 //     discriminant that is neither 0 nor 1, a count that the message cannot hold, or
 //     more entries than lim allows: ERR_CHUNK. So is a byte behind the lists of
 //     RDMA_NOMSG, as its RPC message is elsewhere (RFC 5666 section 4.1).
-//   - Any other type: ERR_CHUNK.
+//   - RDMA_MSG in version 2 with fewer than [MinRPCSize] bytes behind it:
+//     RDMA_ERR_BAD_HEADER, as an RPC message must follow (version two section 4.2).
+//     Version 1 leaves that to the transport.
+//   - RDMA_OPTIONAL in version 2 that is cut short, or padded with anything but zeros:
+//     RDMA_ERR_BAD_HEADER. One with more data than lim allows is well-formed, but no
+//     operation that is supported: RDMA_ERR_INVAL_OPTION.
+//   - Any other type, RDMA_MSGP in version 2 included: ERR_CHUNK, or
+//     RDMA_ERR_BAD_HEADER, which is the same number.
 func ConsumeHeader(b []byte, h *Header, lim *Limits) (n int, err error) {
 	f, ok := ConsumeFixed(b)
 	if !ok {
@@ -216,42 +272,79 @@ func ConsumeHeader(b []byte, h *Header, lim *Limits) (n int, err error) {
 	h.Align, h.Thresh = 0, 0
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 	h.Err, h.VersLow, h.VersHigh = 0, 0, 0
+	h.OptType, h.OptInfo = 0, nil
 
 	if f.Proc == ProcError {
 		return consumeError(b, h)
 	}
-	if f.Vers != Version1 {
-		return 0, h.bad(4, ErrVers, "version is not supported")
+	if lim == nil {
+		lim = &Limits{}
+	}
+	if r := lim.Versions.known(); f.Vers < r.Low || f.Vers > r.High {
+		return 0, &HeaderError{
+			XID: h.XID, HaveXID: true, Vers: h.Vers, Proc: h.Proc,
+			Offset: 4, Code: ErrVers, Reason: "version is not supported", Versions: r,
+		}
 	}
 	p := parser{b: b, off: FixedSize}
-	switch f.Proc {
-	case ProcMsg, ProcNomsg:
-	case ProcMsgp:
+	switch {
+	case f.Proc == ProcMsg || f.Proc == ProcNomsg:
+	case f.Proc == ProcOptional && f.Vers == Version2:
+		return consumeOptional(b, h, limit(lim.OptInfo, DefaultOptInfo))
+	case f.Proc == ProcMsgp && f.Vers == Version1:
 		if len(b) < FixedSize+8 {
 			return 0, h.bad(len(b), ErrChunk, "rdma_align and rdma_thresh are cut short")
 		}
 		h.Align = binary.BigEndian.Uint32(b[16:20])
 		h.Thresh = binary.BigEndian.Uint32(b[20:24])
 		p.off += 8
-	case ProcDone:
+	case f.Proc == ProcDone && f.Vers == Version1:
 		if len(b) != DoneSize {
 			return 0, h.bad(DoneSize, 0, "bytes after RDMA_DONE")
 		}
 		return DoneSize, nil
+	case f.Proc == ProcDone:
+		return 0, h.bad(12, 0, "message type is reserved")
+	case f.Proc == ProcMsgp:
+		return 0, h.bad(12, ErrBadHeader, "message type is reserved")
 	default:
 		return 0, h.bad(12, ErrChunk, "message type is unknown")
 	}
 
-	if lim == nil {
-		lim = &Limits{}
-	}
 	if !p.lists(h, lim) {
 		return 0, h.bad(p.off, ErrChunk, p.reason)
 	}
 	if f.Proc == ProcNomsg && p.off != len(b) {
 		return 0, h.bad(p.off, ErrChunk, "bytes after the chunk lists of RDMA_NOMSG")
 	}
+	if f.Proc == ProcMsg && f.Vers == Version2 && len(b)-p.off < MinRPCSize {
+		return 0, h.bad(p.off, ErrBadHeader, "no RPC message follows RDMA_MSG")
+	}
 	return p.off, nil
+}
+
+// consumeOptional reads the body of RDMA_OPTIONAL.
+func consumeOptional(b []byte, h *Header, max int) (n int, err error) {
+	if len(b) < MinOptionalSize {
+		return 0, h.bad(len(b), ErrBadHeader, "rdma_opttype and rdma_optinfo are cut short")
+	}
+	h.OptType = binary.BigEndian.Uint32(b[16:20])
+	size, rest := binary.BigEndian.Uint32(b[20:24]), b[MinOptionalSize:]
+	if uint64(size) > uint64(len(rest)) || xdr.Padded(int(size)) > len(rest) {
+		return 0, h.bad(20, ErrBadHeader, "rdma_optinfo is longer than the message")
+	}
+	data := int(size)
+	end := xdr.Padded(data)
+	for i, pad := range rest[data:end] {
+		if pad != 0 {
+			return 0, h.bad(MinOptionalSize+data+i, ErrBadHeader, "rdma_optinfo is padded with other bytes than zeros")
+		}
+	}
+	if data > max {
+		return 0, h.bad(20, ErrInvalOption, "rdma_optinfo is longer than the limit")
+	}
+	h.OptInfo = rest[:data:data]
+	return MinOptionalSize + end, nil
 }
 
 // bad makes the error for the message whose fixed fields are in h.

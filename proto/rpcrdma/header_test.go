@@ -148,6 +148,7 @@ func equal(a, b *Header) bool {
 			h.Writes = append(h.Writes, append(WriteChunk{}, chunk...))
 		}
 		h.Reply = append(WriteChunk{}, h.Reply...)
+		h.OptInfo = append([]byte{}, h.OptInfo...)
 		return h
 	}
 	return reflect.DeepEqual(norm(*a), norm(*b))
@@ -213,74 +214,78 @@ func TestHeaderBackwardCall(t *testing.T) {
 	}
 }
 
+// Starts of messages of version 1, and pieces of lists.
+const (
+	msgHex   = "01020304 00000001 00000020 00000000 "
+	nomsgHex = "01020304 00000001 00000020 00000001 "
+	msgpHex  = "01020304 00000001 00000020 00000002 "
+	doneHex  = "01020304 00000001 00000020 00000003 "
+	errorHex = "01020304 00000001 00000020 00000004 "
+	readHex  = "00000001 00000000" + segHex
+	chunkHex = "00000001 00000001" + segHex // a write chunk of one segment
+	noneHex  = "00000000 "
+)
+
+// malformed are messages that are refused in version 1.
+var malformed = []struct {
+	name   string
+	wire   string
+	lim    *Limits
+	offset int
+	code   ErrCode
+	reason string
+}{
+	// Too short for an XID that could be trusted.
+	{"V1-4.2-1 empty message", "", nil, 0, 0, "message is shorter than the fixed header"},
+	{"V1-4.2-1 fixed fields cut short", "01020304 00000001 00000020 000000", nil, 15, 0, "message is shorter than the fixed header"},
+
+	{"V1-4.1-7 V1-4.2-3 version 77", "01020304 0000004d 00000020 00000000", nil, 4, ErrVers, "version is not supported"},
+	{"V1-4.2-3 version 2 with lists", "01020304 00000002 00000020 00000000" + noneHex + noneHex + noneHex, nil, 4, ErrVers, "version is not supported"},
+	{"version 0", "01020304 00000000 00000020 00000000", nil, 4, ErrVers, "version is not supported"},
+	{"version 2 with RDMA_DONE", "01020304 00000002 00000020 00000003", nil, 4, ErrVers, "version is not supported"},
+
+	{"V1-4.1-14 message type of version 2", "01020304 00000001 00000020 00000005" + noneHex + noneHex + noneHex, nil, 12, ErrChunk, "message type is unknown"},
+	{"largest message type", "01020304 00000001 00000020 ffffffff", nil, 12, ErrChunk, "message type is unknown"},
+
+	{"V1-4.1-15 RDMA_DONE with lists", doneHex + noneHex + noneHex + noneHex, nil, 16, 0, "bytes after RDMA_DONE"},
+	{"V1-4.2-6 RDMA_ERROR without code", errorHex, nil, 16, 0, "RDMA_ERROR has no code"},
+	{"V1-4.2-6 RDMA_ERROR with part of a code", errorHex + "000000", nil, 19, 0, "RDMA_ERROR has no code"},
+	{"V1-4.2-6 ERR_VERS without range", errorHex + "00000001", nil, 20, 0, "version range of ERR_VERS is cut short"},
+	{"V1-4.2-6 ERR_VERS with half a range", errorHex + "00000001 00000001 000000", nil, 27, 0, "version range of ERR_VERS is cut short"},
+
+	{"RDMA_MSGP without alignment", msgpHex + "00001000 000000", nil, 23, ErrChunk, "rdma_align and rdma_thresh are cut short"},
+	{"V1-4.1-9 RDMA_MSGP without lists", msgpHex + "00001000 00000400", nil, 24, ErrChunk, "read list is cut short"},
+
+	{"no lists", msgHex, nil, 16, ErrChunk, "read list is cut short"},
+	{"read list of part of a word", msgHex + "000000", nil, 16, ErrChunk, "read list is cut short"},
+	{"V1-4.2-2 CTX-4506-1 read list discriminant of 2", msgHex + "00000002" + noneHex + noneHex, nil, 16, ErrChunk, "read list has a discriminant that is neither 0 nor 1"},
+	{"read list discriminant of 2 behind an entry", msgHex + readHex + "00000002", nil, 40, ErrChunk, "read list has a discriminant that is neither 0 nor 1"},
+	{"read segment cut short", msgHex + "00000001 00000000 11223344 00001000 00000000 000000", nil, 20, ErrChunk, "read segment is cut short"},
+	{"read list without end", msgHex + readHex, nil, 40, ErrChunk, "read list is cut short"},
+	{"read list over the limit", msgHex + readHex + readHex + readHex + noneHex + noneHex + noneHex, &Limits{ReadSegments: 2}, 16 + 2*24 + 4, ErrChunk, "read list has more segments than the limit"},
+	{"BIDI-5.3-4 no read list allowed", msgHex + readHex + noneHex + noneHex + noneHex, &Limits{ReadSegments: -1}, 20, ErrChunk, "read list has more segments than the limit"},
+
+	{"write list missing", msgHex + noneHex, nil, 20, ErrChunk, "write list is cut short"},
+	{"write list discriminant of 2^31", msgHex + noneHex + "80000000" + noneHex, nil, 20, ErrChunk, "write list has a discriminant that is neither 0 nor 1"},
+	{"write chunk without count", msgHex + noneHex + "00000001", nil, 24, ErrChunk, "segment count is cut short"},
+	{"V1-4.2-5 write chunk of two segments with one", msgHex + noneHex + "00000001 00000002" + segHex + "00000000 00000000", nil, 24, ErrChunk, "segment count is more than the message holds"},
+	{"write chunk of 2^28 segments, whose bytes overflow 32 bits", msgHex + noneHex + "00000001 10000000" + segHex, nil, 24, ErrChunk, "segment count is more than the message holds"},
+	{"write chunk of 2^32-1 segments", msgHex + noneHex + "00000001 ffffffff" + segHex, nil, 24, ErrChunk, "segment count is more than the message holds"},
+	{"write list without end", msgHex + noneHex + chunkHex, nil, 44, ErrChunk, "write list is cut short"},
+	{"write list over the limit", msgHex + noneHex + chunkHex + chunkHex + noneHex + noneHex, &Limits{WriteChunks: 1}, 48, ErrChunk, "write list has more chunks than the limit"},
+	{"BIDI-5.3-4 no write list allowed", msgHex + noneHex + chunkHex + noneHex + noneHex, &Limits{WriteChunks: -1}, 24, ErrChunk, "write list has more chunks than the limit"},
+	{"write chunk over the limit", msgHex + noneHex + "00000001 00000002" + segHex + segHex + noneHex + noneHex, &Limits{SegmentsPerChunk: 1}, 24, ErrChunk, "chunk has more segments than the limit"},
+
+	{"reply chunk missing", msgHex + noneHex + noneHex, nil, 24, ErrChunk, "reply chunk is cut short"},
+	{"reply chunk discriminant of 2", msgHex + noneHex + noneHex + "00000002", nil, 24, ErrChunk, "reply chunk has a discriminant that is neither 0 nor 1"},
+	{"reply chunk of 2 segments with one", msgHex + noneHex + noneHex + "00000001 00000002" + segHex, nil, 28, ErrChunk, "segment count is more than the message holds"},
+	{"BIDI-5.3-4 no reply chunk allowed", msgHex + noneHex + noneHex + chunkHex, &Limits{SegmentsPerChunk: -1}, 28, ErrChunk, "chunk has more segments than the limit"},
+
+	{"V1-4.1-11 RDMA_NOMSG with a message", nomsgHex + readHex + noneHex + noneHex + noneHex + "01020304", nil, 52, ErrChunk, "bytes after the chunk lists of RDMA_NOMSG"},
+}
+
 func TestConsumeHeaderRefuses(t *testing.T) {
-	const (
-		msg   = "01020304 00000001 00000020 00000000 "
-		nomsg = "01020304 00000001 00000020 00000001 "
-		msgp  = "01020304 00000001 00000020 00000002 "
-		done  = "01020304 00000001 00000020 00000003 "
-		fault = "01020304 00000001 00000020 00000004 "
-		read  = "00000001 00000000" + segHex
-		one   = "00000001 00000001" + segHex // a write chunk of one segment
-		none  = "00000000 "
-	)
-	tests := []struct {
-		name   string
-		wire   string
-		lim    *Limits
-		offset int
-		code   ErrCode
-		reason string
-	}{
-		// Too short for an XID that could be trusted.
-		{"V1-4.2-1 empty message", "", nil, 0, 0, "message is shorter than the fixed header"},
-		{"V1-4.2-1 fixed fields cut short", "01020304 00000001 00000020 000000", nil, 15, 0, "message is shorter than the fixed header"},
-
-		{"V1-4.1-7 V1-4.2-3 version 77", "01020304 0000004d 00000020 00000000", nil, 4, ErrVers, "version is not supported"},
-		{"V1-4.2-3 version 2 with lists", "01020304 00000002 00000020 00000000" + none + none + none, nil, 4, ErrVers, "version is not supported"},
-		{"version 0", "01020304 00000000 00000020 00000000", nil, 4, ErrVers, "version is not supported"},
-		{"version 2 with RDMA_DONE", "01020304 00000002 00000020 00000003", nil, 4, ErrVers, "version is not supported"},
-
-		{"V1-4.1-14 message type of version 2", "01020304 00000001 00000020 00000005" + none + none + none, nil, 12, ErrChunk, "message type is unknown"},
-		{"largest message type", "01020304 00000001 00000020 ffffffff", nil, 12, ErrChunk, "message type is unknown"},
-
-		{"V1-4.1-15 RDMA_DONE with lists", done + none + none + none, nil, 16, 0, "bytes after RDMA_DONE"},
-		{"V1-4.2-6 RDMA_ERROR without code", fault, nil, 16, 0, "RDMA_ERROR has no code"},
-		{"V1-4.2-6 RDMA_ERROR with part of a code", fault + "000000", nil, 19, 0, "RDMA_ERROR has no code"},
-		{"V1-4.2-6 ERR_VERS without range", fault + "00000001", nil, 20, 0, "version range of ERR_VERS is cut short"},
-		{"V1-4.2-6 ERR_VERS with half a range", fault + "00000001 00000001 000000", nil, 27, 0, "version range of ERR_VERS is cut short"},
-
-		{"RDMA_MSGP without alignment", msgp + "00001000 000000", nil, 23, ErrChunk, "rdma_align and rdma_thresh are cut short"},
-		{"V1-4.1-9 RDMA_MSGP without lists", msgp + "00001000 00000400", nil, 24, ErrChunk, "read list is cut short"},
-
-		{"no lists", msg, nil, 16, ErrChunk, "read list is cut short"},
-		{"read list of part of a word", msg + "000000", nil, 16, ErrChunk, "read list is cut short"},
-		{"V1-4.2-2 CTX-4506-1 read list discriminant of 2", msg + "00000002" + none + none, nil, 16, ErrChunk, "read list has a discriminant that is neither 0 nor 1"},
-		{"read list discriminant of 2 behind an entry", msg + read + "00000002", nil, 40, ErrChunk, "read list has a discriminant that is neither 0 nor 1"},
-		{"read segment cut short", msg + "00000001 00000000 11223344 00001000 00000000 000000", nil, 20, ErrChunk, "read segment is cut short"},
-		{"read list without end", msg + read, nil, 40, ErrChunk, "read list is cut short"},
-		{"read list over the limit", msg + read + read + read + none + none + none, &Limits{ReadSegments: 2}, 16 + 2*24 + 4, ErrChunk, "read list has more segments than the limit"},
-		{"BIDI-5.3-4 no read list allowed", msg + read + none + none + none, &Limits{ReadSegments: -1}, 20, ErrChunk, "read list has more segments than the limit"},
-
-		{"write list missing", msg + none, nil, 20, ErrChunk, "write list is cut short"},
-		{"write list discriminant of 2^31", msg + none + "80000000" + none, nil, 20, ErrChunk, "write list has a discriminant that is neither 0 nor 1"},
-		{"write chunk without count", msg + none + "00000001", nil, 24, ErrChunk, "segment count is cut short"},
-		{"V1-4.2-5 write chunk of two segments with one", msg + none + "00000001 00000002" + segHex + "00000000 00000000", nil, 24, ErrChunk, "segment count is more than the message holds"},
-		{"write chunk of 2^28 segments, whose bytes overflow 32 bits", msg + none + "00000001 10000000" + segHex, nil, 24, ErrChunk, "segment count is more than the message holds"},
-		{"write chunk of 2^32-1 segments", msg + none + "00000001 ffffffff" + segHex, nil, 24, ErrChunk, "segment count is more than the message holds"},
-		{"write list without end", msg + none + one, nil, 44, ErrChunk, "write list is cut short"},
-		{"write list over the limit", msg + none + one + one + none + none, &Limits{WriteChunks: 1}, 48, ErrChunk, "write list has more chunks than the limit"},
-		{"BIDI-5.3-4 no write list allowed", msg + none + one + none + none, &Limits{WriteChunks: -1}, 24, ErrChunk, "write list has more chunks than the limit"},
-		{"write chunk over the limit", msg + none + "00000001 00000002" + segHex + segHex + none + none, &Limits{SegmentsPerChunk: 1}, 24, ErrChunk, "chunk has more segments than the limit"},
-
-		{"reply chunk missing", msg + none + none, nil, 24, ErrChunk, "reply chunk is cut short"},
-		{"reply chunk discriminant of 2", msg + none + none + "00000002", nil, 24, ErrChunk, "reply chunk has a discriminant that is neither 0 nor 1"},
-		{"reply chunk of 2 segments with one", msg + none + none + "00000001 00000002" + segHex, nil, 28, ErrChunk, "segment count is more than the message holds"},
-		{"BIDI-5.3-4 no reply chunk allowed", msg + none + none + one, &Limits{SegmentsPerChunk: -1}, 28, ErrChunk, "chunk has more segments than the limit"},
-
-		{"V1-4.1-11 RDMA_NOMSG with a message", nomsg + read + none + none + none + "01020304", nil, 52, ErrChunk, "bytes after the chunk lists of RDMA_NOMSG"},
-	}
-	for _, tt := range tests {
+	for _, tt := range malformed {
 		t.Run(tt.name, func(t *testing.T) {
 			wire := unhex(t, tt.wire)
 			var h Header
@@ -621,11 +626,15 @@ func FuzzConsumeHeader(f *testing.F) {
 		f.Add(unhex(f, tt.wire))
 		f.Add(append(unhex(f, tt.wire), "message"...))
 	}
+	for _, tt := range golden2 {
+		f.Add(unhex(f, tt.wire))
+		f.Add(append(unhex(f, tt.wire), "a message"...))
+	}
 	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 ffffffff 00000000"))
 	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 10000001 00000000"))
 	var kept Header // carries the storage of one input to the next
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := ConsumeHeader(b, &kept, nil)
+		n, err := ConsumeHeader(b, &kept, bothVersions)
 		if err != nil {
 			var bad *HeaderError
 			if !errors.As(err, &bad) || n != 0 || bad.Reason == "" || bad.Offset > len(b) {
@@ -642,25 +651,31 @@ func FuzzConsumeHeader(f *testing.F) {
 		if n < FixedSize || n > len(b) || kept.Proc == ProcNomsg && n != len(b) {
 			t.Fatalf("n = %d of %d bytes, %v", n, len(b), kept.Proc)
 		}
-		if kept.Proc != ProcError && kept.Vers != Version1 {
+		if kept.Proc != ProcError && kept.Vers != Version1 && kept.Vers != Version2 {
 			t.Fatalf("version %d is accepted", kept.Vers)
 		}
-		if len(kept.Reads) > DefaultReadSegments || len(kept.Writes) > DefaultWriteChunks {
-			t.Fatalf("%d reads, %d writes", len(kept.Reads), len(kept.Writes))
+		if len(kept.Reads) > DefaultReadSegments || len(kept.Writes) > DefaultWriteChunks || len(kept.OptInfo) > DefaultOptInfo {
+			t.Fatalf("%d reads, %d writes, %d bytes of rdma_optinfo", len(kept.Reads), len(kept.Writes), len(kept.OptInfo))
+		}
+		if kept.Vers == Version2 && kept.Proc == ProcError && (kept.Err < ErrVers || kept.Err > ErrInvalOption) {
+			return // read, but nothing that version 2 could write
 		}
 
 		enc := AppendHeader(nil, &kept)
 		if len(enc) != kept.Size() {
 			t.Fatalf("%d bytes encoded, Size %d", len(enc), kept.Size())
 		}
-		// Version 1 has one encoding for each header, but what stands behind an
-		// error code is dropped.
+		// There is one encoding for each header, but what stands behind an error
+		// code is dropped.
 		if kept.Proc != ProcError && !bytes.Equal(enc, b[:n]) {
 			t.Fatalf("decoded\n%x, encoded\n%x", b[:n], enc)
 		}
+		if kept.Vers == Version2 && kept.Proc == ProcMsg {
+			enc = append(enc, b[n:]...)
+		}
 		var again Header
-		if n, err := ConsumeHeader(enc, &again, nil); err != nil || n != len(enc) || !equal(&kept, &again) {
-			t.Fatalf("decoded again: n = %d of %d, error %v, %+v, want %+v", n, len(enc), err, again, kept)
+		if m, err := ConsumeHeader(enc, &again, bothVersions); err != nil || m != kept.Size() || !equal(&kept, &again) {
+			t.Fatalf("decoded again: n = %d of %d, error %v, %+v, want %+v", m, len(enc), err, again, kept)
 		}
 	})
 }

@@ -6,24 +6,42 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Version1 is the value of rdma_vers. RFC 5666 section 4.1, field 2.
-const Version1 = 1
+// Values of rdma_vers. "Version two" in citations is
+// draft-cel-nfsv4-rpcrdma-version-two-00.
+const (
+	Version1 = 1 // RFC 5666 section 4.1, field 2
+	Version2 = 2 // version two section 5
+)
 
-// DefaultInline is the inline threshold in bytes of both directions when the peers
-// have not agreed on more: the largest message, transport header included, that
-// one Send may carry. RFC 5666 section 6.1, RFC 8797 section 3.1.
-const DefaultInline = 1024
+// The inline threshold in bytes of both directions when the peers have not agreed on
+// more: the largest message, transport header included, that one Send may carry.
+const (
+	DefaultInline  = 1024 // of version 1: RFC 5666 section 6.1, RFC 8797 section 3.1
+	DefaultInline2 = 4096 // of version 2, once it is known that the peer speaks it: version two sections 2.3 and 5
+)
+
+// A Range is the versions from Low to High, both included.
+type Range struct{ Low, High uint32 }
+
+// known returns the versions of r that this package has; of the zero Range, version 1.
+func (r Range) known() Range {
+	if r == (Range{}) {
+		return Range{Version1, Version1}
+	}
+	return Range{max(r.Low, Version1), min(r.High, Version2)}
+}
 
 // A Proc is the type of a message, rdma_proc. RFC 5666 section 4.3.
 type Proc uint32
 
-// The message types of version 1. RFC 5666 section 4.1, field 4.
+// The message types. RFC 5666 section 4.1, field 4; version two section 4.2.
 const (
-	ProcMsg   Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
-	ProcNomsg Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
-	ProcMsgp  Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding in front of long opaques
-	ProcDone  Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched
-	ProcError Proc = 4 // RDMA_ERROR: the request could not be decoded
+	ProcMsg      Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
+	ProcNomsg    Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
+	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding in front of long opaques; version 1 only
+	ProcDone     Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched; version 1 only
+	ProcError    Proc = 4 // RDMA_ERROR: the request could not be decoded
+	ProcOptional Proc = 5 // RDMA_OPTIONAL: an operation of an extension, and perhaps an RPC message; version 2 only
 )
 
 // String returns the RFC's spelling.
@@ -39,31 +57,52 @@ func (p Proc) String() string {
 		return "RDMA_DONE"
 	case ProcError:
 		return "RDMA_ERROR"
+	case ProcOptional:
+		return "RDMA_OPTIONAL"
 	}
 	return "RDMA_PROC(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
 // An ErrCode is the reason in an RDMA_ERROR message. RFC 5666 section 4.3,
-// rpc_rdma_errcode.
+// rpc_rdma_errcode; version two section 4.2, rpcrdma2_errcode.
 type ErrCode uint32
 
+// The error codes. Version 2 calls the second by another name.
 const (
-	ErrVers  ErrCode = 1 // ERR_VERS: version not supported; the message has the range that is
-	ErrChunk ErrCode = 2 // ERR_CHUNK: header or chunk lists do not decode
+	ErrVers        ErrCode = 1 // ERR_VERS: version not supported; the message has the range that is
+	ErrChunk       ErrCode = 2 // ERR_CHUNK: header or chunk lists do not decode
+	ErrBadHeader   ErrCode = 2 // RDMA_ERR_BAD_HEADER: the header does not decode; version 2
+	ErrInvalOption ErrCode = 3 // RDMA_ERR_INVAL_OPTION: the operation of an RDMA_OPTIONAL is not supported; version 2
 )
 
-// String returns the RFC's spelling.
+// String returns the RFC's spelling, that of version 1 for what both versions have.
 func (c ErrCode) String() string {
-	switch c {
-	case ErrVers:
+	if c == ErrInvalOption {
+		return c.Name(Version2)
+	}
+	return c.Name(Version1)
+}
+
+// Name returns the spelling of version vers; versions that are not known here are
+// taken to spell as version 1 does.
+func (c ErrCode) Name(vers uint32) string {
+	switch {
+	case c == ErrVers && vers == Version2:
+		return "RDMA_ERR_VERS"
+	case c == ErrVers:
 		return "ERR_VERS"
-	case ErrChunk:
+	case c == ErrBadHeader && vers == Version2:
+		return "RDMA_ERR_BAD_HEADER"
+	case c == ErrChunk:
 		return "ERR_CHUNK"
+	case c == ErrInvalOption && vers == Version2:
+		return "RDMA_ERR_INVAL_OPTION"
 	}
 	return "ERR(" + strconv.FormatUint(uint64(c), 10) + ")"
 }
 
-// Sizes in bytes. RFC 5666 section 4.3; XDR words are four bytes.
+// Sizes in bytes. RFC 5666 section 4.3, version two section 4.2; XDR words are four
+// bytes.
 const (
 	FixedSize       = 16 // xid, vers, credit, proc: the same in all versions, section 4.1
 	SegmentSize     = 16 // handle, length, offset
@@ -73,8 +112,14 @@ const (
 	MinHeaderSizeMsgp = 36 // RDMA_MSGP without chunks
 	DoneSize          = 16 // RDMA_DONE
 	ErrVersSize       = 28 // RDMA_ERROR with ERR_VERS
-	ErrChunkSize      = 20 // RDMA_ERROR with ERR_CHUNK
-	ErrOtherSize      = 52 // RDMA_ERROR with any other code: rdma_extra[8]
+	ErrChunkSize      = 20 // RDMA_ERROR with ERR_CHUNK, RDMA_ERR_BAD_HEADER or RDMA_ERR_INVAL_OPTION
+	ErrOtherSize      = 52 // RDMA_ERROR of version 1 with any other code: rdma_extra[8]
+
+	MinOptionalSize = 24 // RDMA_OPTIONAL with an empty rdma_optinfo: rdma_opttype, length
+
+	// MinRPCSize is how much has to follow RDMA_MSG in version 2: the XID and the
+	// direction, without which nobody can tell a call from a reply.
+	MinRPCSize = 8
 )
 
 // A Segment is memory of the peer: Length bytes from Offset in the region that
