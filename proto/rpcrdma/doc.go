@@ -32,10 +32,10 @@
 // # Versions
 //
 // Version 2 has the lists of version 1, and RDMA_OPTIONAL in place of RDMA_MSGP and
-// RDMA_DONE: an operation of an extension ([Header] OptType and OptInfo), with or
-// without an RPC message. Vers decides how a Header is written; which versions are
-// read is up to [Limits], and is version 1 alone unless that says more. An RDMA_ERROR is
-// read whatever its version, as its sender may not know ours.
+// RDMA_DONE: an operation of an extension, with or without an RPC message. One is
+// defined here, [Properties]. The Vers of a Header decides how it is written; which
+// versions are read is up to [Limits], and is version 1 alone unless that says more.
+// An RDMA_ERROR is read whatever its version, as its sender may not know ours.
 //
 // # The lists on the wire
 //

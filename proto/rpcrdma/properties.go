@@ -1,0 +1,146 @@
+package rpcrdma
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// OptProperties is the rdma_opttype of the properties operation, the extension of
+// version 2 with which peers exchange what private data carries in version 1. It is
+// this project's own, and docs/extensions.md is its specification.
+const OptProperties = 0x52500001
+
+// Sizes of the operation's rdma_optinfo in bytes.
+const (
+	PropertiesSize = 16 // RDMA_PROP_OFFER, RDMA_PROP_ACCEPT
+	PropRejectSize = 8  // RDMA_PROP_REJECT
+)
+
+// A PropDir says who is speaking, rdma_dir. docs/extensions.md, XDR.
+type PropDir uint32
+
+// The messages of the operation. docs/extensions.md, XDR.
+const (
+	PropOffer  PropDir = 0 // RDMA_PROP_OFFER: the client's properties, and a request for the server's
+	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's, and from now on both hold
+	PropReject PropDir = 2 // RDMA_PROP_REJECT: all stays as it is
+)
+
+// String returns the specification's spelling.
+func (d PropDir) String() string {
+	switch d {
+	case PropOffer:
+		return "RDMA_PROP_OFFER"
+	case PropAccept:
+		return "RDMA_PROP_ACCEPT"
+	case PropReject:
+		return "RDMA_PROP_REJECT"
+	}
+	return "RDMA_PROP_DIR(" + strconv.FormatUint(uint64(d), 10) + ")"
+}
+
+// A PropReason is why an offer was rejected, rdma_reason. Others than those below may
+// be met, and mean no more than that it was. docs/extensions.md, Errors.
+type PropReason uint32
+
+// The reasons of a rejection. docs/extensions.md, Errors.
+const (
+	PropMalformed PropReason = 1 // RDMA_PROP_MALFORMED: the offer does not decode, or has sizes that must not be
+	PropNotNow    PropReason = 2 // RDMA_PROP_NOT_NOW: it came twice, from the wrong end, or when it cannot be taken
+)
+
+// String returns the specification's spelling.
+func (r PropReason) String() string {
+	switch r {
+	case PropMalformed:
+		return "RDMA_PROP_MALFORMED"
+	case PropNotNow:
+		return "RDMA_PROP_NOT_NOW"
+	}
+	return "RDMA_PROP_REASON(" + strconv.FormatUint(uint64(r), 10) + ")"
+}
+
+// propRemoteInvalidation is the bit of rdma_flags that means something,
+// RDMA_PROP_REMOTE_INVAL.
+const propRemoteInvalidation = 1
+
+// Properties are the rdma_optinfo of the properties operation. Dir decides which
+// fields mean anything, as Proc does in a [Header]. docs/extensions.md, XDR.
+//
+//	0     4           8           12      16
+//	+-----+-----------+-----------+-------+
+//	| dir | send size | recv size | flags |  RDMA_PROP_OFFER, RDMA_PROP_ACCEPT
+//	+-----+-----------+-----------+-------+
+//	| dir | reason    |                      RDMA_PROP_REJECT
+//	+-----+-----------+
+type Properties struct {
+	Dir PropDir
+
+	SendSize uint32 // largest message in bytes that the sender of this will Send
+	RecvSize uint32 // largest message in bytes that its receives can take
+
+	// RemoteInvalidation: the server may send its replies to the client's calls with
+	// invalidation, or is able to. It is done if both say so.
+	RemoteInvalidation bool
+
+	Reason PropReason // RDMA_PROP_REJECT
+}
+
+// AppendProperties appends the rdma_optinfo that says p, of [PropertiesSize] or
+// [PropRejectSize] bytes. Sizes are written as they stand. It panics if p.Dir is none
+// that there is.
+func AppendProperties(b []byte, p Properties) []byte {
+	switch p.Dir {
+	case PropOffer, PropAccept:
+		var flags uint32
+		if p.RemoteInvalidation {
+			flags |= propRemoteInvalidation
+		}
+		return appendWords(b, uint32(p.Dir), p.SendSize, p.RecvSize, flags)
+	case PropReject:
+		return appendWords(b, uint32(p.Dir), uint32(p.Reason))
+	}
+	panic("rpcrdma: the properties operation has no " + p.Dir.String())
+}
+
+// ConsumeProperties reads b, which is an rdma_optinfo and nothing else. Flags without
+// a meaning are ignored. The error is an *xdr.DecodeError; p then holds what was read
+// in front of the fault, a Dir of RDMA_PROP_OFFER if nothing was: an offer with an
+// error is rejected as [PropMalformed], an answer with one is dropped. Sizes below
+// [DefaultInline2], and those that are no multiple of four, are errors.
+func ConsumeProperties(b []byte) (p Properties, err error) {
+	d := xdr.NewDecoder(b)
+	p.Dir = PropDir(d.Uint32())
+	switch p.Dir {
+	case PropOffer, PropAccept:
+		p.SendSize, p.RecvSize = d.Uint32(), d.Uint32()
+		p.RemoteInvalidation = d.Uint32()&propRemoteInvalidation != 0
+	case PropReject:
+		p.Reason = PropReason(d.Uint32())
+	default:
+		return p, &xdr.DecodeError{Offset: 0, What: "rdma_dir is unknown"}
+	}
+	if err := d.End(); err != nil {
+		return p, err
+	}
+	if p.Dir != PropReject {
+		switch {
+		case !validSize(p.SendSize):
+			return p, &xdr.DecodeError{Offset: 4, What: "rdma_send_size is below 4096, or no multiple of 4"}
+		case !validSize(p.RecvSize):
+			return p, &xdr.DecodeError{Offset: 8, What: "rdma_recv_size is below 4096, or no multiple of 4"}
+		}
+	}
+	return p, nil
+}
+
+func validSize(size uint32) bool { return size >= DefaultInline2 && size%xdr.Unit == 0 }
+
+// SendInline returns the inline threshold in bytes of messages from the peer that
+// said p to the one that said to, once the offer of one is accepted by the other.
+// docs/extensions.md, Use.
+func (p Properties) SendInline(to Properties) int {
+	return int(min(p.SendSize, to.RecvSize, math.MaxInt32))
+}
