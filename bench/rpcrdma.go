@@ -106,7 +106,7 @@ func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*
 	}
 	err = server.Register(transport.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
-		Inline: func(_, _ uint32) bool { return true },
+		Inline: transport.Every, Idempotent: transport.Every,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
 			switch req.Proc {
 			case procEcho:

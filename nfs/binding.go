@@ -19,7 +19,10 @@ import (
 // decode to their last byte, have none either.
 type Binding struct{}
 
-var _ transport.Binding = Binding{}
+var (
+	_ transport.Binding     = Binding{}
+	_ transport.Idempotence = Binding{}
+)
 
 // Bounds on results, in bytes.
 const (
@@ -194,4 +197,17 @@ func lastLength(d *xdr.Decoder, items []transport.Range) []transport.Range {
 		return items
 	}
 	return append(items, transport.Range{Offset: d.Offset(), Length: int(size)})
+}
+
+// Idempotent tells which procedures may be executed again: those that change nothing,
+// and WRITE and COMMIT, which change nothing the second time. RFC 1813 section 4.5.
+func (Binding) Idempotent(p transport.Procedure) bool {
+	if p.Prog != Program || p.Vers != Version {
+		return p.Prog == MountProgram
+	}
+	switch p.Proc {
+	case ProcSetAttr, ProcCreate, ProcMkdir, ProcSymlink, ProcMknod, ProcRemove, ProcRmdir, ProcRename, ProcLink:
+		return false
+	}
+	return p.Proc < uint32(len(resultBound))
 }

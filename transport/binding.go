@@ -48,3 +48,9 @@ type ReplyBounds struct {
 	// NumItems is how many of Items are in use.
 	NumItems int
 }
+
+// An Idempotence is a Binding that knows which procedures may be executed again for a
+// call that is sent again, as nothing changes by it. See Program.Idempotent.
+type Idempotence interface {
+	Idempotent(p Procedure) bool
+}

@@ -19,6 +19,8 @@ import (
 //	it does without read items             RDMA_MSG, and a read chunk for each
 //	else                                   RDMA_NOMSG, all of it in read chunks
 //
+// Calls from a server to its client have no chunks unless the client can take all.
+//
 // Linux servers take read chunks at one position only. So of several items the
 // largest goes to a chunk and the others stay inline, or all of it is in a
 // position-zero chunk, whose segments point at the caller's memory all the same:
@@ -55,13 +57,12 @@ func (s *slot) build(call *Call) error {
 		s.send = b
 	}
 	h := &s.hdr
-	if call.raw != nil && call.Cred.Flavor == oncrpc.FlavorGSS {
-		// The verifier signs the header with its xid.
-		if err := c.req.keepXID(s, binary.BigEndian.Uint32(call.raw)); err != nil {
+	if keep, xid := call.keepsXID(); keep {
+		if err := c.req.keepXID(s, xid); err != nil {
 			return err
 		}
 	}
-	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), rpcrdma.Version1, uint32(c.cfg.Credits), rpcrdma.ProcMsg
+	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), rpcrdma.Version1, uint32(c.req.most.Load()), rpcrdma.ProcMsg
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 
 	if err := s.offer(call); err != nil {
@@ -95,6 +96,18 @@ func (s *slot) build(call *Call) error {
 	return nil
 }
 
+// keepsXID tells whether the call has an xid already: it is sent again (RFC 8167 section
+// 5.4), or its verifier signs a header that has one.
+func (call *Call) keepsXID() (keep bool, xid uint32) {
+	switch {
+	case call.sent:
+		return true, call.xid
+	case call.raw != nil && call.Cred.Flavor == oncrpc.FlavorGSS:
+		return true, binary.BigEndian.Uint32(call.raw)
+	}
+	return false, 0
+}
+
 // message decides where the parts of the call go, exposes those that are for chunks,
 // and forms what is sent. The RPC message has full bytes, head of them without the read
 // items.
@@ -103,10 +116,16 @@ func (s *slot) message(head, full int) ([]byte, error) {
 	room := c.sendMax - h.Size()
 	if full <= room {
 		o := c.cfg.RFC5666
+		if c.role == roleServer {
+			o = nil // padding is for calls to servers
+		}
 		if n := o.padding(s.call, c.conf.align); n > 0 && full+n+8 <= room {
 			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(c.conf.align), uint32(o.Thresh)
 		}
 		return s.appendStream(rpcrdma.AppendHeader(b, h), noItems, false), nil
+	}
+	if !c.chunks() {
+		return nil, &SizeError{What: "the call message, which may have no chunks,", Size: h.Size() + full, Limit: c.sendMax}
 	}
 	if c.conf.noReads {
 		return nil, &SizeError{What: "the call message, which may have no read chunks,", Size: h.Size() + full, Limit: c.sendMax}
@@ -184,6 +203,9 @@ func (s *slot) offer(call *Call) error {
 	}
 	if rpcrdma.MinHeaderSize+all <= c.recvMax {
 		return nil
+	}
+	if !c.chunks() {
+		return &SizeError{What: "the largest reply, which may have no chunks,", Size: rpcrdma.MinHeaderSize + all, Limit: c.recvMax}
 	}
 	items := call.WriteItems
 	if call.Cred.Protected() {

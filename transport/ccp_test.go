@@ -42,7 +42,7 @@ func configuring(t *testing.T, p *peer, cfg *Config, answer func(p *peer, xid ui
 		dialed := make(chan error, 1)
 		go func() {
 			var err error
-			cl, err = Dial(bg, p, "script:20049", cfg)
+			cl, err = Dial(bg, p, "script:20049", once(cfg))
 			dialed <- err
 		}()
 		h, payload := p.message("CONF_RDMA")
@@ -64,7 +64,7 @@ func configuring(t *testing.T, p *peer, cfg *Config, answer func(p *peer, xid ui
 		if cl != nil {
 			defer func() {
 				cl.Close()
-				checkArena(t, cl.c)
+				checkArena(t, cl.conn())
 			}()
 		}
 		script(p, cl, err)

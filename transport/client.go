@@ -2,8 +2,8 @@ package transport
 
 import (
 	"context"
-	"errors"
-	"syscall"
+	"sync"
+	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -35,6 +35,11 @@ type Call struct {
 	// Zero promises that the results are small enough.
 	MaxResults int
 
+	// NoResend keeps a call that has been sent from being sent again when its connection
+	// is lost: it fails with a *LostError instead. It is for calls that must not be
+	// executed twice, at servers without a cache of replies.
+	NoResend bool
+
 	// Results are the XDR-encoded results. The data of write items with
 	// Chunked set is not in it, their length words are. The memory belongs
 	// to the Call: it is valid until the next call with it.
@@ -44,6 +49,8 @@ type Call struct {
 	Reply oncrpc.ReplyHeader
 
 	store []byte // the reply message
+	sent  bool   // on an earlier connection, or this one
+	xid   uint32 // which it was sent with
 
 	// raw makes the call carry a whole RPC message, without the data of
 	// ReadItems, in place of a header and Args; its xid is replaced.
@@ -71,10 +78,24 @@ type WriteItem struct {
 	N       int
 }
 
-// A Client is the requester's end of a connection. Its methods may be called
-// by many goroutines at once; calls run in parallel as far as credits allow.
+// A Client is the requester's end of a connection, and of those that take its place
+// when it is lost. Its methods may be called by many goroutines at once; calls run in
+// parallel as far as credits allow.
 type Client struct {
-	c *conn
+	provider  fabric.Provider
+	addr      string
+	cfg       *Config
+	stats     *counters
+	conns     atomic.Uint64
+	callbacks *registry // nil: none
+
+	line   line
+	dialer dialer
+	last   atomic.Uint64   // program and version called last
+	ctx    context.Context // ends with the client
+	cancel context.CancelFunc
+	done   chan struct{}
+	once   sync.Once
 }
 
 // Dial connects to addr ("host:port") with provider p. A nil cfg is the default
@@ -84,38 +105,32 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	if err != nil {
 		return nil, err
 	}
-	for try := 1; ; try++ {
-		c, err := dial(ctx, p, addr, cfg)
-		if err == nil {
-			return &Client{c: c}, nil
-		}
-		// A provider that picks local ports and has the kernel open TCP connections
-		// from them, as siw's does, may pick one that TCP uses already.
-		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, &DialError{Provider: p.Name(), Addr: addr, Err: err}
+	cl := &Client{provider: p, addr: addr, cfg: cfg, stats: new(counters), done: make(chan struct{})}
+	if len(cfg.Callbacks) > 0 {
+		cl.callbacks = newRegistry(cfg, cl.stats)
+		for _, p := range cfg.Callbacks {
+			if err := cl.callbacks.register(p); err != nil {
+				return nil, err
+			}
 		}
 	}
-}
-
-// pickTries is how often a connection is tried whose local port is taken.
-const pickTries = 4
-
-func dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*conn, error) {
-	fc, err := p.Resolve(ctx, addr, cfg.connAttr(roleClient))
+	cl.line.init()
+	cl.dialer.cl = cl
+	cl.line.want = cl.dialer.want
+	cl.ctx, cl.cancel = context.WithCancel(context.Background())
+	c, err := cl.connect(ctx, 0, nil)
 	if err != nil {
+		cl.cancel()
 		return nil, err
 	}
-	c := newConn(fc, p.Name(), cfg, roleClient)
-	if err := c.connect(ctx); err != nil {
-		c.discard()
-		return nil, err
-	}
-	if err := c.configure(ctx); err != nil {
-		c.close()
-		return nil, err
-	}
-	return c, nil
+	cl.line.cur.Store(c)
+	c.whenEnded(cl.lost)
+	cl.watch()
+	return cl, nil
 }
+
+// conn is the latest connection.
+func (cl *Client) conn() *conn { return cl.line.cur.Load() }
 
 // Call makes one call and waits for its reply. It fails with
 //
@@ -124,13 +139,22 @@ func dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*co
 //   - a *ReplyError when the reply made no sense;
 //   - a *SizeError when the message is longer than the peers can exchange;
 //   - the error of ctx when that ended first: the call may have been executed;
-//   - a *ClosedError, which is net.ErrClosed, when the connection has ended.
+//   - a *LostError when the connection was lost and ctx ended before there was another,
+//     or the call has NoResend: it tells whether the call may have been executed;
+//   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has
+//     NoReconnect and the connection has ended, or when the server broke the protocol.
+//
+// A call that loses its connection is sent again on the next one, with the same xid. A
+// server that keeps a cache of replies, as Server does, executes it once all the same.
 //
 // In all cases the memory of ReadItems and WriteItems has been fenced off from
 // the peer before Call returns. Ending a call that has chunks in use while the
 // server moves them costs the connection: the adapter refuses the access.
 func (cl *Client) Call(ctx context.Context, call *Call) error {
-	return cl.c.call(ctx, call)
+	if cl.cfg.KeepAlive > 0 {
+		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))
+	}
+	return cl.line.call(ctx, call)
 }
 
 // Null calls procedure 0 of a program, which every program answers.
@@ -138,23 +162,66 @@ func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 	return cl.Call(ctx, &Call{Prog: prog, Vers: vers})
 }
 
-// Info tells what the connection's set-up agreed on, and the credits granted.
-func (cl *Client) Info() ConnInfo { return cl.c.info() }
+// Info tells what the set-up of the latest connection agreed on, and the credits
+// granted.
+func (cl *Client) Info() ConnInfo { return cl.conn().info() }
 
-// Stats returns the connection's counters.
-func (cl *Client) Stats() Stats { return cl.c.stats.snapshot() }
+// Stats returns the counters, of all connections together.
+func (cl *Client) Stats() Stats {
+	st := cl.stats.snapshot()
+	st.Conns = cl.conns.Load()
+	if cl.conn().lives() {
+		st.OpenConns = 1
+	}
+	return st
+}
 
-// Done is closed when the connection has ended; Err then tells why.
-func (cl *Client) Done() <-chan struct{} { return cl.c.done }
+// Done is closed when the client has been closed, or, with NoReconnect, when its
+// connection has ended; Err then tells why.
+func (cl *Client) Done() <-chan struct{} { return cl.done }
 
-// Err is nil while the connection lives, then the *ClosedError.
-func (cl *Client) Err() error { return cl.c.endErr() }
+// Err is nil before that, then the *ClosedError.
+func (cl *Client) Err() error {
+	cl.line.mu.Lock()
+	defer cl.line.mu.Unlock()
+	return cl.line.err
+}
+
+// over makes the client's end known.
+func (cl *Client) over() {
+	cl.cancel()
+	cl.once.Do(func() { close(cl.done) })
+}
+
+// stop ends what makes connections.
+func (cl *Client) stop() {
+	cl.line.close(&ClosedError{Addr: cl.line.addr()})
+	cl.cancel()
+}
 
 // Shutdown refuses new calls, waits until those under way have returned, and
 // closes in order. When ctx ends first the connection is closed at once and
 // ctx's error returned.
-func (cl *Client) Shutdown(ctx context.Context) error { return cl.c.shutdown(ctx) }
+func (cl *Client) Shutdown(ctx context.Context) error {
+	cl.stop()
+	err := cl.conn().shutdown(ctx)
+	cl.finish()
+	return err
+}
 
 // Close ends the connection at once: calls under way fail with *ClosedError. On
 // return no memory is exposed any more. It may be called twice and by anybody.
-func (cl *Client) Close() error { return cl.c.close() }
+func (cl *Client) Close() error {
+	cl.stop()
+	err := cl.conn().close()
+	cl.finish()
+	return err
+}
+
+// finish comes after the last connection.
+func (cl *Client) finish() {
+	if cl.callbacks != nil {
+		cl.callbacks.stop()
+	}
+	cl.over()
+}

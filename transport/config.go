@@ -14,6 +14,7 @@ import (
 const (
 	DefaultInline     = 4096    // bytes; what Linux uses
 	DefaultCredits    = 128     // calls in flight
+	DefaultBackward   = 16      // calls in flight from a server to its client; what Linux grants
 	DefaultMaxMessage = 4 << 20 // bytes
 	MaxCredits        = 16384   // as many as Linux allows
 )
@@ -59,16 +60,52 @@ type Config struct {
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
-	// Peer says which chunks the other end of a client's connections can take. The
-	// zero value is right for all servers.
+	// Peer says which chunks the other end of the connections can take. The zero value
+	// is right for all.
 	Peer Peer
+
+	// Callbacks are the programs that a client executes for its server, over the
+	// connection that the client has made (RFC 8167). Receives for their calls are
+	// posted before the connection is. A client without any drops calls from its
+	// server.
+	Callbacks []Program
+
+	// BackwardCredits is the number of calls in flight from a server to its client:
+	// at a client with Callbacks what it grants, at a server the most it asks for.
+	// They come on top of Credits. Zero is DefaultBackward.
+	BackwardCredits int
+
+	// NoReconnect ends a Client with its connection. Otherwise a lost connection is made
+	// again when a call needs it, or, by a client with Callbacks, at once.
+	NoReconnect bool
+
+	// OnReconnect, if not nil, is called on a goroutine of its own each time a Client's
+	// connection has been made again. A client with Callbacks tells the server here that
+	// it is ready for calls: what it said on the connection before does not count any
+	// more (RFC 8167 section 6).
+	OnReconnect func(cl *Client)
+
+	// KeepAlive is how long a Client's server may be silent before it is asked for a
+	// sign of life, procedure 0 of the program that was called last, and how long the
+	// answer may take before the connection counts as lost. Zero is a minute for a client
+	// with Callbacks, and no keep-alive for others; negative is none.
+	KeepAlive time.Duration
+
+	// IdleTimeout is how long a Client without Callbacks keeps a connection on which
+	// nothing happens; the next call makes a new one. Zero is for ever.
+	IdleTimeout time.Duration
+
+	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
+	// Callbacks.
+	ReplyCache ReplyCache
 
 	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
 	// nothing.
 	RFC5666 *RFC5666
 
-	// SetupTimeout bounds the set-up of a connection at a server. A client's
-	// is bounded by Dial's context. Zero is 10 seconds.
+	// SetupTimeout bounds the set-up of a connection at a server, and of one that a
+	// client makes again. A client's first is bounded by Dial's context. Zero is 10
+	// seconds.
 	SetupTimeout time.Duration
 
 	// MaxConns bounds the connections of a server; more are rejected. Zero is
@@ -80,15 +117,18 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Peer is a kind of server, by the chunks that it can take apart.
+// A Peer is a kind of peer, by the chunks that it can take apart.
 type Peer uint8
 
 const (
 	// PeerLinux stands for Linux and everything simpler: the read list of a call
-	// has one position. Linux 6.1 mistakes others.
+	// has one position. Linux 6.1 mistakes others. Calls from the server to the client,
+	// and their replies, have no chunks (RFC 8167 section 5.3): they fit inline, or
+	// they fail.
 	PeerLinux Peer = iota
-	// PeerFull takes all that RFC 8166 allows: read chunks at several positions,
-	// a position-zero chunk among them. A Server of this package does.
+	// PeerFull takes all that RFC 8166 and RFC 8167 allow: read chunks at several
+	// positions, a position-zero chunk among them, and chunks in both directions. A
+	// Server and a Client of this package do, if both are told so.
 	PeerFull
 )
 
@@ -108,8 +148,14 @@ func (c *Config) withDefaults() (*Config, error) {
 	def(&d.MaxMessage, DefaultMaxMessage)
 	def(&d.MaxMemory, 16*d.MaxMessage)
 	def(&d.MaxConns, 4096)
+	def(&d.BackwardCredits, DefaultBackward)
+	def(&d.ReplyCache.Entries, defaultCacheEntries)
+	def(&d.ReplyCache.Bytes, defaultCacheBytes)
 	if d.SetupTimeout == 0 {
 		d.SetupTimeout = 10 * time.Second
+	}
+	if d.KeepAlive == 0 && len(d.Callbacks) > 0 {
+		d.KeepAlive = time.Minute
 	}
 	for _, f := range []struct {
 		name     string
@@ -123,6 +169,9 @@ func (c *Config) withDefaults() (*Config, error) {
 		{"MaxMemory", d.MaxMemory, d.MaxMessage, 1 << 40},
 		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
 		{"MaxConns", d.MaxConns, 1, 1 << 20},
+		{"BackwardCredits", d.BackwardCredits, 1, MaxCredits},
+		{"ReplyCache.Entries", d.ReplyCache.Entries, 1, 1 << 20},
+		{"ReplyCache.Bytes", d.ReplyCache.Bytes, 1, 1 << 40},
 		{"Peer", int(d.Peer), int(PeerLinux), int(PeerFull)},
 	} {
 		if f.v < f.min || f.v > f.max {
@@ -180,10 +229,19 @@ const (
 	setupReads = 16 // IRD and ORD offered
 )
 
+// backward is how many calls from server to client an end provides for.
+func (c *Config) backward(r role) int {
+	if r == roleClient && len(c.Callbacks) == 0 {
+		return 0
+	}
+	return c.BackwardCredits
+}
+
 func (c *Config) connAttr(r role) fabric.ConnAttr {
+	calls := c.Credits + c.backward(r)
 	return fabric.ConnAttr{
-		SendDepth:     c.Credits*wrsPerCall + 2*postBatch + maxReads,
-		RecvDepth:     c.Credits + recvSlack,
+		SendDepth:     calls*wrsPerCall + 2*postBatch + maxReads,
+		RecvDepth:     calls + recvSlack,
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
 	}

@@ -29,6 +29,7 @@ type conn struct {
 	stats    *counters
 
 	// Agreed on at set-up, constant afterwards but for what ccp.go does.
+	peerHost  string              // see host
 	priv      rpcrdma.PrivateData // the peer's
 	hasPriv   bool
 	sendMax   int  // longest Send we may make
@@ -51,11 +52,14 @@ type conn struct {
 	err     error // why, once ended
 	done    chan struct{}
 	drain   atomic.Pointer[context.Context] // set by a server's Shutdown
+	onEnd   func()                          // called once the connection has ended
 
 	req   requester
 	rsp   responder
 	sq    sendQueue
 	reads readQueue
+
+	heard atomic.Uint64 // messages from the peer
 
 	// leader
 	wcs    [32]fabric.WC
@@ -131,9 +135,12 @@ func (c *conn) offersInvalidation() bool {
 }
 
 // connect sets up a client's connection. Receives are posted first: a peer that
-// has accepted may send, and one Send too many ends the connection.
-func (c *conn) connect(ctx context.Context) error {
-	if err := c.growReceives(min(initialGrant, c.cfg.Credits) + recvSlack); err != nil {
+// has accepted may send, and one Send too many ends the connection. There is one for
+// each reply that may come, pending being the calls to send at once, and the full set
+// for calls from the server (RFC 8167 section 4.3.1).
+func (c *conn) connect(ctx context.Context, pending int) error {
+	c.req.recvs = min(max(initialGrant, pending), c.cfg.Credits)
+	if err := c.rsp.grow(c.cfg.backward(roleClient)); err != nil {
 		return err
 	}
 	if err := c.fc.Connect(ctx, c.privateData()); err != nil {
@@ -178,9 +185,12 @@ func (c *conn) negotiate() {
 func (c *conn) info() ConnInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	credits := c.req.grant
+	credits, backward := c.req.grant, int(c.rsp.grant.Load())
 	if c.role == roleServer {
-		credits = int(c.rsp.grant.Load())
+		credits, backward = backward, credits
+	}
+	if c.cfg.backward(c.role) == 0 {
+		backward = 0
 	}
 	i := ConnInfo{
 		Provider: c.provider, LocalAddr: c.fc.LocalAddr(), RemoteAddr: c.fc.RemoteAddr(),
@@ -189,15 +199,18 @@ func (c *conn) info() ConnInfo {
 		InlineSend: c.sendMax, InlineRecv: c.recvMax,
 		RemoteInvalidation: c.remoteInv,
 		Credits:            credits,
+		BackwardCredits:    backward,
 		Capabilities:       c.caps,
 	}
 	c.conf.fill(&i)
 	return i
 }
 
-// growReceives posts receives until there are n buffers in all. Leader, or
-// before the connection is set up.
-func (c *conn) growReceives(n int) error {
+// growReceives posts receives until there are as many as both halves need: one for
+// each reply that may come, one for each call that the peer has credits for, and the
+// slack (RFC 8167 section 4.3). Leader, or before the connection is set up.
+func (c *conn) growReceives() error {
+	n := c.req.recvs + c.rsp.posted + recvSlack
 	var wrs [postBatch]fabric.RecvWR
 	for len(c.rbufs) < n {
 		k := 0
@@ -266,8 +279,11 @@ func (c *conn) complete(wc *fabric.WC) {
 	}
 }
 
-// message takes a received message apart. Leader.
+// message takes a received message apart. Whether it is a call or a reply is the word
+// of the RPC message in it, and of nothing else: both ends use what xids they like (RFC
+// 8167 section 2.4). Leader.
 func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
+	c.heard.Add(1)
 	b := rb.b[:wc.Len]
 	n, err := rpcrdma.ConsumeHeader(b, &c.hdr, &c.cfg.Limits)
 	if err != nil {
@@ -277,36 +293,33 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 	h, payload := &c.hdr, b[n:]
 	switch h.Proc {
 	case rpcrdma.ProcMsg, rpcrdma.ProcMsgp:
-		if h.Proc == rpcrdma.ProcMsgp && (c.cfg.RFC5666 == nil || !c.rsp.serves()) {
-			// RFC 8166 section 4.6 took padded messages out of the protocol.
-			if c.rsp.serves() {
+		xid, dir, ok := oncrpc.Peek(payload)
+		reply := ok && dir != oncrpc.Call || !ok && c.role == roleClient
+		switch {
+		case h.Proc == rpcrdma.ProcMsgp && (c.cfg.RFC5666 == nil || c.role == roleClient):
+			// RFC 8166 section 4.6 took padded messages out of the protocol, and before
+			// that they were for calls to servers.
+			if c.rsp.serves() && !reply {
 				c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
 				return
 			}
 			c.req.malformed(h.XID, "it is an RDMA_MSGP")
-			break
-		}
-		xid, dir, ok := oncrpc.Peek(payload)
-		switch {
-		case ok && xid == h.XID && dir == oncrpc.Reply:
+		case ok && dir == oncrpc.Reply && xid == h.XID:
 			c.req.reply(h, payload, wc)
-		case ok && dir == oncrpc.Call && c.rsp.serves():
-			c.rsp.call(rb, h, payload, xid == h.XID)
-			return
-		case !ok && c.rsp.serves():
+		case reply:
+			c.req.malformed(h.XID, "it is not a reply to the call")
+		case !c.rsp.serves():
+			c.stats.dropped.Add(1)
+		case !ok:
 			// Too short to tell its direction: a server's peer sends calls.
 			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
 			return
-		case ok && dir == oncrpc.Call:
-			// Calls of the peer have xids of their own: one that is equal to
-			// ours says nothing about our call.
-			c.stats.dropped.Add(1)
 		default:
-			c.req.malformed(h.XID, "it is not a reply to the call")
+			c.rsp.call(rb, h, payload, xid == h.XID)
+			return
 		}
 	case rpcrdma.ProcNomsg:
-		// A call is in a read chunk, a reply in the reply chunk.
-		if c.rsp.serves() && (len(h.Reads) > 0 || !c.req.knows(h.XID)) {
+		if c.rsp.serves() && c.longCall(h) {
 			c.rsp.call(rb, h, nil, true)
 			return
 		}
@@ -314,7 +327,7 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 	case rpcrdma.ProcError:
 		c.req.rdmaError(h)
 	default: // RDMA_DONE: taken out, too, and ignored unless we ask for it
-		if c.cfg.RFC5666 != nil && c.rsp.serves() {
+		if c.cfg.RFC5666 != nil && c.role == roleServer {
 			c.rsp.clientDone(h.XID)
 		} else {
 			c.stats.dropped.Add(1)
@@ -323,21 +336,31 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 	c.receiveDone(rb)
 }
 
+// longCall tells whether an RDMA_NOMSG is a call: its RPC message is in a read chunk
+// then, and a reply's in the reply chunk. Replies in read chunks, which a client gets
+// that does as RFC 5666 does, are known by their xids. Leader.
+func (c *conn) longCall(h *rpcrdma.Header) bool {
+	known := c.req.knows(h.XID)
+	if len(h.Reads) > 0 {
+		return !known || c.role == roleServer || c.cfg.RFC5666 == nil
+	}
+	return !known && c.role == roleServer
+}
+
 // badHeader reacts to a message whose transport header is malformed: a call is
-// answered, anything else is not (RFC 5666 section 4.2), but a reply that names
-// one of our calls ends that call. Leader.
+// answered, anything else is not (RFC 5666 section 4.2). Which of them it is cannot be
+// read any more. If it names one of our calls it ends that call. Leader.
 func (c *conn) badHeader(rb *recvBuf, b []byte, err error) {
 	he, ok := err.(*rpcrdma.HeaderError)
-	if !ok || !he.HaveXID || he.Code == 0 {
+	switch {
+	case !ok || !he.HaveXID || he.Code == 0:
 		c.stats.dropped.Add(1)
-		c.receiveDone(rb)
-		return
-	}
-	if c.rsp.serves() {
+	case !c.rsp.serves() || c.req.knows(he.XID):
+		c.req.malformed(he.XID, he.Error())
+	default:
 		c.rsp.refuse(rb, he.XID, he.Vers, he.Code)
 		return
 	}
-	c.req.malformed(he.XID, he.Error())
 	c.receiveDone(rb)
 }
 
@@ -393,6 +416,16 @@ func (c *conn) finish(reason error) {
 		c.arena.drop()
 	}
 	close(c.done)
+	if c.onEnd != nil {
+		c.onEnd()
+	}
+}
+
+// lives tells whether the connection has not ended.
+func (c *conn) lives() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.ended
 }
 
 func (c *conn) addr() string {

@@ -133,12 +133,12 @@ func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 	if w.server, err = transport.NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
-	err = w.server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: w.svc,
+	err = w.server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: transport.Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true}); err != nil {
+	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true, Idempotent: transport.Every}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := w.server.Listen(bg, w.provider, b.addr)
@@ -160,7 +160,7 @@ func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 
 func (w *world) dial(t testing.TB, cfg *transport.Config) *transport.Client {
 	t.Helper()
-	cl, err := transport.Dial(bg, w.provider, w.addr, cfg)
+	cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

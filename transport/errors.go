@@ -43,6 +43,57 @@ func (e *ClosedError) Unwrap() []error {
 	return []error{net.ErrClosed, e.Reason}
 }
 
+// A LostError is what a call gets that has lost its connection and does not live to see
+// another. It unwraps to net.ErrClosed, to the context's error if that is what ended the
+// call, and to what is known of the connection.
+type LostError struct {
+	Addr   string
+	Sent   bool  // the call has been sent: it may have been executed
+	Err    error // the context's; nil: the call has NoResend
+	Reason error // why the connection was lost, or the latest attempt to make one failed
+}
+
+func (e *LostError) Error() string {
+	what := "call was not sent"
+	if e.Sent {
+		what = "call may have been executed"
+	}
+	switch {
+	case e.Reason == nil && e.Err == nil:
+		return fmt.Sprintf("no connection to %s: %s", e.Addr, what)
+	case e.Reason == nil:
+		return fmt.Sprintf("no connection to %s: %v; %s", e.Addr, e.Err, what)
+	case e.Err == nil:
+		return fmt.Sprintf("%v; %s", e.Reason, what)
+	}
+	return fmt.Sprintf("%v (%v); %s", e.Reason, e.Err, what)
+}
+
+func (e *LostError) Unwrap() []error {
+	errs := []error{net.ErrClosed}
+	for _, err := range []error{e.Err, e.Reason} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// A NotReadyError says that a server may not call a client: the upper layer has not said
+// that the client is ready, or the client has dropped the connection on the first call
+// (RFC 8167 section 6).
+type NotReadyError struct {
+	Addr    string
+	Dropped bool
+}
+
+func (e *NotReadyError) Error() string {
+	if e.Dropped {
+		return fmt.Sprintf("client %s dropped the connection when it was called", e.Addr)
+	}
+	return fmt.Sprintf("client %s has not said that it is ready for calls", e.Addr)
+}
+
 // An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2):
 // its transport could not take the message, and the call was not executed.
 type RDMAError struct {
@@ -101,6 +152,10 @@ var (
 
 	// Nobody's fault: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
+
+	errSilent    = errors.New("server is silent")
+	errForgotten = errors.New("what became of a call that was sent again is not known")
+	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")
 
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")

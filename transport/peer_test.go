@@ -579,16 +579,26 @@ func clientOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, cl *Clien
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
 		p.changed = make(chan struct{})
-		cl, err := Dial(context.Background(), p, "script:20049", cfg)
+		cl, err := Dial(context.Background(), p, "script:20049", once(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
 			cl.Close()
-			checkArena(t, cl.c)
+			checkArena(t, cl.conn())
 		}()
 		script(p, cl)
 	})
+}
+
+// once is cfg for a client that has one connection.
+func once(cfg *Config) *Config {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	c.NoReconnect = true
+	return &c
 }
 
 // checkArena checks that an ended connection holds no memory.

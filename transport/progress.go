@@ -187,6 +187,9 @@ func (c *conn) lead(ctx context.Context, w *waiter) {
 // the connection has ended. Leader.
 func (c *conn) step() bool {
 	err := c.fc.Wait()
+	if c.req.chore.Load() {
+		c.req.open()
+	}
 	for err == nil && c.fatal == nil {
 		var n int
 		n, err = c.fc.Poll(c.wcs[:])

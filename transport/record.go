@@ -321,7 +321,8 @@ func (rc *serverRecords) call(x *exch) {
 	rc.push(append(marked(len(x.msg)), x.msg...))
 }
 
-// end drops the calls that have no reply yet.
+// end drops the calls that have no reply yet. What becomes of them is not known: should
+// they be sent again they are executed again.
 func (rc *serverRecords) end(err error) {
 	rc.fail(err)
 	rc.pmu.Lock()
@@ -367,22 +368,23 @@ func (rc *serverRecords) reply(record []byte) error {
 	x := rc.pending[xid]
 	delete(rc.pending, xid)
 	rc.pmu.Unlock()
-	if x == nil || !x.takeBack() {
+	if x == nil {
 		return nil // answered before, or the connection has ended
 	}
 	var h oncrpc.ReplyHeader
 	n, err := oncrpc.ConsumeReply(record, &h)
-	if err != nil || h.Err() != nil {
-		x.send(record, nil)
-		return nil
+	rpc, results := record, []byte(nil)
+	if err == nil && h.Err() == nil {
+		rpc, results = record[:n], record[n:]
+		if rc.binding != nil && !x.call.Cred.Protected() {
+			rc.items = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, rc.items[:0])
+			results = x.carve(results, rc.items)
+		}
 	}
-	results := record[n:]
-	if rc.binding == nil || x.call.Cred.Protected() {
-		x.send(record[:n], results)
-		return nil
+	x.remember(rpc, results)
+	if x.takeBack() {
+		x.send(rpc, results)
 	}
-	rc.items = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, rc.items[:0])
-	x.send(record[:n], x.carve(results, rc.items))
 	return nil
 }
 
@@ -423,16 +425,17 @@ func inOrder(items []Range, n int) bool {
 // NewRecordConn returns a net.Conn that carries record-marked calls, as an ONC
 // RPC client written for TCP makes them, over cl. b says what of them and of
 // their replies may travel as chunks; with nil, replies of up to maxReply bytes
-// are provided for, and nothing is placed directly. Closing it closes cl.
+// are provided for, and nothing is placed directly. It ends with the connection that cl has
+// at the moment, and closing it closes cl.
 func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
-		stream: newStream(), cl: cl, binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
-		parser: recordParser{max: cl.c.cfg.MaxMessage},
+		stream: newStream(), cl: cl, c: cl.conn(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
+		parser: recordParser{max: cl.cfg.MaxMessage},
 	}
 	go func() { // whoever reads learns of the connection's end
-		<-cl.Done()
-		rc.fail(cl.Err())
+		<-rc.c.done
+		rc.fail(rc.c.endErr())
 	}()
 	return rc
 }
@@ -441,6 +444,7 @@ func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 type clientRecords struct {
 	*stream
 	cl       *Client
+	c        *conn // the connection that there was: a net.Conn ends with it
 	binding  Binding
 	maxReply int
 	ctx      context.Context
@@ -451,8 +455,8 @@ type clientRecords struct {
 	parser recordParser
 }
 
-func (rc *clientRecords) LocalAddr() net.Addr  { return rc.cl.c.fc.LocalAddr() }
-func (rc *clientRecords) RemoteAddr() net.Addr { return rc.cl.c.fc.RemoteAddr() }
+func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
+func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
 
 // Close ends the connection; calls under way get no reply.
 func (rc *clientRecords) Close() error {
@@ -534,7 +538,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 		}
 	}
 	xid := h.XID
-	if err := rc.cl.Call(rc.ctx, &call); err != nil {
+	if err := rc.c.call(rc.ctx, &call); err != nil {
 		return nil, err
 	}
 	msg := call.Results

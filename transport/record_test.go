@@ -191,12 +191,34 @@ func TestBridge(t *testing.T) {
 		})
 	})
 
-	t.Run("an xid used twice at once is refused", func(t *testing.T) {
+	t.Run("an xid used twice at once for different calls is refused", func(t *testing.T) {
+		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 2), 0)
+			if h, _ := p.message("an RDMA_ERROR"); h.Proc != rpcrdma.ProcError {
+				t.Errorf("answer is %+v", h)
+			}
+		})
+	})
+
+	t.Run("a call that comes twice is executed once", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
 			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
 			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
-			if h, _ := p.message("an RDMA_ERROR"); h.Proc != rpcrdma.ProcError {
-				t.Errorf("answer is %+v", h)
+			c, _ := l.Accept()
+			readRecord(t, c)
+			synctest.Wait()
+			if err := c.SetReadDeadline(time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("there is another record: %v", err)
+			}
+			c.Write(record(replyMsg(1, []byte{0, 0, 0, 7})))
+			for range 2 {
+				if h, payload := p.message("the reply"); h.XID != 1 || payload[len(payload)-1] != 7 {
+					t.Errorf("reply %+v, %x", h, payload)
+				}
 			}
 		})
 	})

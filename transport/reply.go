@@ -84,12 +84,14 @@ func (x *exch) replyError(h oncrpc.ReplyHeader) {
 
 // answer answers with the RPC header h and results.
 func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
+	var head [64]byte
+	h.XID = x.hdr.XID
+	rpc := oncrpc.AppendReply(head[:0], &h)
+	x.remember(rpc, results)
 	if !x.takeBack() {
 		return
 	}
-	var head [64]byte
-	h.XID = x.hdr.XID
-	x.send(oncrpc.AppendReply(head[:0], &h), results)
+	x.send(rpc, results)
 }
 
 // send places and posts the reply. The RPC message is its header, rpc, and
@@ -180,8 +182,8 @@ func (x *exch) finishList(msg []byte) {
 // invalidates returns the one handle of the call's chunks, if both ends allow
 // remote invalidation (RFC 8797 section 4.1) and there is no other.
 func (x *exch) invalidates() (key uint32, ok bool) {
-	if !x.c.remoteInv {
-		return 0, false
+	if !x.c.remoteInv || x.c.role == roleClient {
+		return 0, false // what was agreed on is for replies to clients
 	}
 	one := func(handle uint32) bool {
 		if !ok {
@@ -383,6 +385,7 @@ func (x *exch) alloc(n int) (*buffer, error) {
 
 // refuse answers with RDMA_ERROR instead of a reply.
 func (x *exch) refuse(code rpcrdma.ErrCode) {
+	x.forgo()
 	if !x.takeBack() {
 		return
 	}

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -15,11 +16,22 @@ import (
 // A slot is a place for a call, with everything that call needs. Taking a slot
 // is taking a credit. The xid is the slot's number and a generation, so that a
 // reply finds its call by an index and a compare, and a late reply finds the
-// generation changed.
+// generation changed. A connection that takes the place of another goes on with its
+// generations, so that no xid comes twice for a long time: calls that are sent again
+// keep theirs, and a cache of replies knows calls by them.
+//
+// A client's half may call from the start. A server's is closed until the upper layer
+// says that the client is ready for it (RFC 8167 section 6).
 type requester struct {
-	c *conn
+	c     *conn
+	most  atomic.Int32 // credits to ask for
+	mask  uint32       // over all xids
+	chore atomic.Bool  // the leader is to open the half
 
 	// Guarded by conn.mu.
+	allowed   bool
+	gens      []uint32 // generations to start slots with
+	answered  bool     // a call has been
 	slots     []*slot
 	free      []*slot
 	inUse     int       // slots that are not free: calls without a reply
@@ -27,8 +39,11 @@ type requester struct {
 	line      waitList  // callers that wait for a slot, first come, first served
 	inLine    []*waiter // waiters not in use
 	completed uint64    // calls completed, for the background leader
-	granted   int       // leader: the same as grant
 	drained   *waiter   // waits for inUse to become zero
+
+	// leader
+	granted int // the same as grant
+	recvs   int // receives for replies
 
 	foreign map[uint32]*slot // calls that keep an xid of their own, see keepXID
 }
@@ -53,7 +68,7 @@ const (
 	slotDone
 )
 
-// xid = generation << slotBits | slot number.
+// xid = (generation << slotBits | slot number) ^ requester.mask.
 const slotBits = 14
 
 type slot struct {
@@ -87,7 +102,7 @@ func (s *slot) xid() uint32 {
 	if s.kept {
 		return s.foreign
 	}
-	return s.gen<<slotBits | s.idx
+	return (s.gen<<slotBits | s.idx) ^ s.c.req.mask
 }
 
 // keepXID has the call of a slot go out with an xid that is not of our making.
@@ -107,8 +122,60 @@ func (r *requester) keepXID(s *slot, xid uint32) error {
 
 func (r *requester) init(c *conn) {
 	r.c = c
-	r.grant = 1 // RFC 8166 section 3.3.3: until the first reply
 	r.line.init()
+	r.mask = rand.Uint32()
+	if c.role == roleClient {
+		r.most.Store(int32(c.cfg.Credits))
+		r.allowed = true
+		r.grant, r.granted = 1, 1 // RFC 8166 section 3.3.3: until the first reply
+	}
+}
+
+// inherit goes on with the xids of the connection before. Slots in use keep theirs.
+func (r *requester) inherit(from *requester) {
+	from.c.mu.Lock()
+	mask := from.mask
+	gens := append([]uint32(nil), from.gens...)
+	for i, s := range from.slots {
+		if i == len(gens) {
+			gens = append(gens, 0)
+		}
+		gens[i] = s.gen + 1
+	}
+	from.c.mu.Unlock()
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if r.inUse > 0 {
+		return // calls have been made with other xids already
+	}
+	r.mask, r.gens = mask, gens
+	for i, s := range r.slots {
+		if i < len(gens) {
+			s.gen = gens[i]
+		}
+	}
+}
+
+// allow opens the half of a server, for n calls at once.
+func (r *requester) allow(n int) {
+	if r.c.role == roleClient {
+		return
+	}
+	if n <= 0 || n > r.c.cfg.BackwardCredits {
+		n = r.c.cfg.BackwardCredits
+	}
+	r.most.Store(int32(n))
+	r.c.mu.Lock()
+	r.allowed = true
+	r.c.mu.Unlock()
+	r.chore.Store(true)
+	r.c.fc.Wake()
+}
+
+// open lets the first call out when there is a receive for its reply. Leader.
+func (r *requester) open() {
+	r.chore.Store(false)
+	r.setGrant(max(r.granted, 1))
 }
 
 // acquire takes a slot, or waits for one.
@@ -175,6 +242,9 @@ func (r *requester) refuse() error {
 	if r.c.closing {
 		return &ClosedError{Addr: r.c.addr(), Reason: errClosing}
 	}
+	if !r.allowed {
+		return &NotReadyError{Addr: r.c.addr()}
+	}
 	return nil
 }
 
@@ -186,6 +256,9 @@ func (r *requester) take() *slot {
 		r.free = r.free[:n-1]
 	} else {
 		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: rand.Uint32()}
+		if i := len(r.slots); i < len(r.gens) {
+			s.gen = r.gens[i]
+		}
 		s.lent.c = r.c
 		s.pull = fetch{c: r.c, id: wrID(wrPull, s.idx), done: s.fetched}
 		s.wake = make(chan struct{}, 1)
@@ -246,7 +319,8 @@ func (s *slot) giveBack() {
 	}
 }
 
-// call makes one call. See Client.Call.
+// call makes one call, or makes it again if it has been sent on another connection.
+// See Client.Call.
 func (c *conn) call(ctx context.Context, call *Call) error {
 	s, err := c.req.acquire(ctx)
 	if err != nil {
@@ -267,6 +341,10 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	s.state = slotPending
 	others := c.req.inUse > 1
 	c.mu.Unlock()
+	if call.sent {
+		c.stats.resent.Add(1)
+	}
+	call.xid, call.sent = s.xid(), true
 	c.stats.calls.Add(1)
 	c.countCall(&s.hdr)
 	c.sq.post(s.wrs, others)
@@ -371,7 +449,7 @@ func (r *requester) lookup(xid uint32) *slot {
 	if s := r.foreign[xid]; s != nil {
 		return s
 	}
-	i := xid & (1<<slotBits - 1)
+	i := (xid ^ r.mask) & (1<<slotBits - 1)
 	if int(i) >= len(r.slots) || r.slots[i].state == slotFree || r.slots[i].xid() != xid {
 		return nil
 	}
@@ -402,6 +480,7 @@ func (r *requester) answer(xid uint32) *slot {
 	switch {
 	case s != nil && s.state == slotPending:
 		s.state = slotAnswered
+		r.answered = true
 		return s
 	case s != nil && s.state == slotZombie:
 		if w := r.release(s); w != nil {
@@ -416,7 +495,9 @@ func (r *requester) answer(xid uint32) *slot {
 
 // reply handles a message that is the reply to a call. Leader.
 func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
-	r.setGrant(int(h.Credit))
+	if r.granted > 0 && (h.Proc == rpcrdma.ProcMsg || r.knows(h.XID)) {
+		r.setGrant(int(h.Credit))
+	}
 	s := r.answer(h.XID)
 	if s == nil {
 		if wc.WithInv && r.exposes(wc.InvalidatedKey) {
@@ -432,7 +513,7 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 		r.c.stats.remoteInv.Add(1)
 	}
 	s.err = s.accept(h, payload)
-	if len(h.Reads) == 0 || r.c.cfg.RFC5666 == nil {
+	if len(h.Reads) == 0 || !r.c.readReplies() {
 		s.fence()
 		return
 	}
@@ -463,16 +544,21 @@ func (r *requester) exposes(key uint32) bool {
 // before more calls are let go. Leader.
 func (r *requester) setGrant(n int) {
 	c := r.c
-	n = min(max(n, 1), c.cfg.Credits)
+	n = min(max(n, 1), int(r.most.Load()))
 	if n == r.granted {
 		return
 	}
-	r.granted = n
-	if n+recvSlack > len(c.rbufs) {
-		if err := c.growReceives(n + recvSlack); err != nil {
-			n = max(1, min(n, len(c.rbufs)-recvSlack))
+	if before := r.recvs; n > before {
+		r.recvs = n
+		if err := c.growReceives(); err != nil {
+			if before == 0 {
+				c.die(err)
+				return
+			}
+			r.recvs, n = before, before
 		}
 	}
+	r.granted = n
 	c.mu.Lock()
 	if n != r.grant {
 		r.grant = n
@@ -488,7 +574,7 @@ func (r *requester) setGrant(n int) {
 func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
 	bad := func(reason string) error { return &ReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, s.c
-	if len(h.Reads) > 0 && c.cfg.RFC5666 == nil {
+	if len(h.Reads) > 0 && !c.readReplies() {
 		return bad("it has a read list")
 	}
 	if len(h.Writes) > len(s.hdr.Writes) {

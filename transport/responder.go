@@ -17,6 +17,8 @@ import (
 // came. Small calls run on the leader, the others on a goroutine each; both
 // answer with one posted list: the Writes into the call's chunks, and the Send.
 //
+// A client that has Callbacks is a responder, too. What it grants does not change.
+//
 // The grant is what we have posted receives for. It starts small, and doubles
 // when a client has half of it in use, up to what it asks for and what the
 // configuration allows. It is less while the client's calls wait for memory.
@@ -31,6 +33,7 @@ type responder struct {
 
 	// leader
 	posted int // calls that there are receives for
+	most   int // calls to grant
 	exchs  []*exch
 	free   []*exch
 	memq   []*exch // exchanges that wait for memory
@@ -80,8 +83,9 @@ type exch struct {
 	timer     *time.Timer // for RDMA_DONE
 
 	call   oncrpc.CallHeader
-	ranges []Range // scratch
-	fast   bool    // executing on the leader
+	ranges []Range     // scratch
+	fast   bool        // executing on the leader
+	entry  *cacheEntry // where the reply is to be remembered
 	req    Request
 	res    Response
 
@@ -100,16 +104,28 @@ type exch struct {
 func (r *responder) init(c *conn) {
 	r.c = c
 	r.grant.Store(1)
+	r.most = c.cfg.Credits
+	if c.role == roleClient {
+		r.most = c.cfg.backward(roleClient)
+	}
+}
+
+// serve has the half execute calls with svc.
+func (r *responder) serve(svc service) {
+	r.svc = svc
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 
 func (r *responder) serves() bool { return r.svc != nil }
 
 // grow posts receives for n calls and grants them. Leader, or before set-up.
 func (r *responder) grow(n int) error {
-	if err := r.c.growReceives(n + recvSlack); err != nil {
+	before := r.posted
+	r.posted = n
+	if err := r.c.growReceives(); err != nil {
+		r.posted = before
 		return err
 	}
-	r.posted = n
 	r.offer()
 	return nil
 }
@@ -171,7 +187,7 @@ func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK b
 	}
 	x.hdr, *h = *h, x.hdr
 	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
-		if n := min(2*g, int(x.hdr.Credit), c.cfg.Credits); n > g {
+		if n := min(2*g, int(x.hdr.Credit), r.most); n > g {
 			_ = r.grow(n) // without memory the grant stays
 		}
 	}
@@ -237,6 +253,9 @@ const (
 // together. Leader.
 func (x *exch) plan(payload []byte) planResult {
 	h := &x.hdr
+	if !x.c.takesChunks() && (len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply) {
+		return planBad // RFC 8167 section 5.3
+	}
 	for i := range h.Writes {
 		if len(h.Writes[i]) == 0 {
 			return planBad

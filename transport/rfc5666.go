@@ -62,6 +62,9 @@ func (o *RFC5666) padding(call *Call, align int) (n int) {
 
 // ---- replies with read chunks, at the requester
 
+// readReplies tells whether replies may have read chunks: to clients.
+func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == roleClient }
+
 // fetchReply gets what lies in the read chunks of a reply. Leader.
 func (s *slot) fetchReply(h *rpcrdma.Header, payload []byte) error {
 	c, f := s.c, &s.pull
@@ -105,7 +108,9 @@ func (s *slot) sayDone() {
 // ---- replies with read chunks, at the responder
 
 // lendsReply tells whether the reply may have read chunks.
-func (x *exch) lendsReply() bool { return x.c.cfg.RFC5666 != nil && x.readReply && !x.c.conf.noReads }
+func (x *exch) lendsReply() bool {
+	return x.c.cfg.RFC5666 != nil && x.c.role == roleServer && x.readReply && !x.c.conf.noReads
+}
 
 // lendReply puts into read chunks what fits nowhere else: the items, each at its
 // position, if the rest fits inline, else the whole message. moved items are in write

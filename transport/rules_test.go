@@ -138,7 +138,7 @@ func TestRuleReceivesFirst(t *testing.T) {
 		posted = 0
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t)
-			cl, err := Dial(bg, wrapped{p, wrap}, "script:20049", nil)
+			cl, err := Dial(bg, wrapped{p, wrap}, "script:20049", once(nil))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,9 @@ import (
 type Handler interface {
 	// ServeRPC executes req and fills res; the reply goes out when it returns.
 	// req and what it points to are valid until then. ctx ends with the
-	// connection. Procedure 0 does not get here: the server answers it.
+	// connection, or, if the reply is to be remembered, with the server: a client
+	// that has lost its connection comes back for it. Procedure 0 does not get
+	// here: the server answers it.
 	ServeRPC(ctx context.Context, req *Request, res *Response)
 }
 
@@ -27,7 +29,7 @@ type HandlerFunc func(ctx context.Context, req *Request, res *Response)
 // ServeRPC calls f.
 func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) { f(ctx, req, res) }
 
-// A Program is a program that a server executes.
+// A Program is a program that a server executes, or a client for its server.
 type Program struct {
 	Number    uint32
 	Low, High uint32 // versions, inclusive
@@ -47,10 +49,18 @@ type Program struct {
 	// (RFC 5666 section 3.4). See Config.RFC5666.
 	ReadReplies bool
 
+	// Idempotent says which procedures may be executed again when a client that has lost
+	// its connection sends their calls again, because nothing changes by it. The replies
+	// of the others are remembered for that case; see ReplyCache. Nil: none may.
+	Idempotent func(vers, proc uint32) bool
+
 	// Inline says which procedures are quick and never block: they run on
 	// the goroutine that moves the connection, with no hand-off. Nil: none.
 	Inline func(vers, proc uint32) bool
 }
+
+// Every says yes to all procedures, for Program.Inline and Program.Idempotent.
+func Every(vers, proc uint32) bool { return true }
 
 // A Request is a call as a Handler sees it.
 type Request struct {
@@ -120,6 +130,9 @@ func (w *Response) Alloc(n int) []byte {
 	}
 	b, err := w.x.alloc(n)
 	if err != nil {
+		if w.x.orphan() {
+			return make([]byte, n)
+		}
 		return nil
 	}
 	return b.b[:n:n]
@@ -128,6 +141,10 @@ func (w *Response) Alloc(n int) []byte {
 // Fail makes the reply an error of RPC in place of results: oncrpc.GarbageArgs,
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
+
+// orphan tells whether the reply can only be remembered: its connection has ended, and
+// there is no registered memory any more.
+func (x *exch) orphan() bool { return x.entry != nil && !x.c.lives() }
 
 // own returns the exchange's own buffer that data is at the start of.
 func (x *exch) own(data []byte) *buffer {
@@ -146,6 +163,9 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 		return nil, fabric.LocalDMAKey
 	}
 	b, err := x.alloc(len(data))
+	if err != nil && x.orphan() {
+		return data, fabric.LocalDMAKey
+	}
 	if err != nil {
 		x.failed = true
 		return nil, fabric.LocalDMAKey
@@ -159,8 +179,9 @@ type Server struct {
 	cfg   *Config
 	stats *counters
 
+	*registry
+
 	mu        sync.Mutex
-	programs  map[uint32]*Program
 	bridges   []*bridge
 	listeners map[*Listener]struct{}
 	conns     map[*conn]struct{}
@@ -176,27 +197,22 @@ func NewServer(cfg *Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	s := &Server{
 		cfg: cfg, stats: new(counters),
-		programs:  make(map[uint32]*Program),
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
 		idle:      make(chan struct{}),
-	}, nil
+	}
+	s.registry = newRegistry(cfg, s.stats)
+	s.other = s.dispatchOther
+	return s, nil
 }
 
 // Register adds a program. It must be done before Serve.
 func (s *Server) Register(p Program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.Handler == nil || p.Low > p.High {
-		return fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
-	}
-	if s.programs[p.Number] != nil {
-		return fmt.Errorf("transport: program %d is registered twice", p.Number)
-	}
-	s.programs[p.Number] = &p
-	return nil
+	return s.register(p)
 }
 
 // A Listener is an address at which a server can be reached.
@@ -265,8 +281,7 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 	c := newConn(fc, provider, s.cfg, roleServer)
 	c.stats = s.stats
 	c.leading = true
-	c.rsp.svc = s
-	c.rsp.ctx, c.rsp.cancel = context.WithCancel(context.Background())
+	c.rsp.serve(s.registry)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.SetupTimeout)
 	err := c.accept(ctx)
@@ -372,6 +387,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	select {
 	case <-s.idle:
+		s.registry.stop()
 		return nil
 	case <-ctx.Done():
 		s.Close()
@@ -387,6 +403,7 @@ func (s *Server) Close() error {
 		c.close()
 	}
 	<-s.idle
+	s.registry.stop()
 	return nil
 }
 
@@ -399,113 +416,29 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// dispatch finds the program of a call (RFC 5531 section 9). Leader.
-func (s *Server) dispatch(x *exch) {
-	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
-	if err != nil || x.call.XID != x.hdr.XID {
-		x.refuse(rpcrdma.ErrChunk)
-		return
-	}
-	if x.begin() != nil {
-		x.refuse(rpcrdma.ErrChunk)
-		return
-	}
+// dispatchOther takes calls to the programs that the transport serves itself, and to
+// those of bridges, whose arguments start at offset n. Leader.
+func (s *Server) dispatchOther(x *exch, n int) bool {
 	call := &x.call
-	if call.RPCVers != oncrpc.Version {
-		x.replyError(oncrpc.ReplyHeader{
-			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
-		})
-		return
-	}
-	p := s.programs[call.Prog]
-	x.readReply = p != nil && p.ReadReplies
-	switch {
-	case x.hdr.Align > 1 && (p == nil || !p.Padded):
-		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
-	case p == nil && call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures():
+	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
 		x.configure(x.msg[n:])
-	case p == nil:
-		for _, b := range s.bridges {
-			if !b.takes(call.Prog) {
-				continue
-			}
-			if !x.chunksFit(b.binding, n) {
-				x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-				return
-			}
-			x.later()
-			b.dispatch(x)
-			return
-		}
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
-	case call.Vers < p.Low || call.Vers > p.High:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
-	case call.Proc == 0:
-		x.reply(nil)
-	case !x.chunksFit(p.Binding, n):
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
-		x.run(p.Handler, n)
-	default:
-		x.later()
-		go x.run(p.Handler, n)
-	}
-}
-
-// chunksFit compares the read chunks of a call, whose arguments start at offset n of its
-// message, with what the binding says: each is an item that may be one, and has as many
-// bytes as its length word says, or as many with padding (RFC 5666 section 3.4).
-func (x *exch) chunksFit(b Binding, n int) bool {
-	reads := x.hdr.Reads
-	for len(reads) > 0 && reads[0].Position == 0 {
-		reads = reads[1:]
-	}
-	if b == nil || len(reads) == 0 {
 		return true
 	}
-	call := &x.call
-	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
-	for items := x.ranges; len(reads) > 0; {
-		at, sum := int(reads[0].Position), 0
-		for len(reads) > 0 && int(reads[0].Position) == at {
-			sum += int(reads[0].Length)
-			reads = reads[1:]
+	for _, b := range s.bridges {
+		if !b.takes(call.Prog) {
+			continue
 		}
-		for len(items) > 0 && n+items[0].Offset < at {
-			items = items[1:]
+		proc := Procedure{call.Prog, call.Vers, call.Proc}
+		i, ok := b.binding.(Idempotence)
+		switch {
+		case !x.chunksFit(b.binding, n):
+			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+		case call.Proc != 0 && s.recall(x, n, ok && i.Idempotent(proc)):
+		default:
+			x.later()
+			b.dispatch(x)
 		}
-		if len(items) == 0 || n+items[0].Offset != at || sum != items[0].Length && sum != xdr.Padded(items[0].Length) {
-			return false
-		}
+		return true
 	}
-	return true
-}
-
-// run executes a call whose arguments start at offset n of its message.
-func (x *exch) run(h Handler, n int) {
-	call := &x.call
-	x.req = Request{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
-		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[n:], at: n, x: x,
-	}
-	x.res = Response{Results: x.results(), x: x}
-	h.ServeRPC(x.c.rsp.ctx, &x.req, &x.res)
-	if x.res.fail != oncrpc.Success {
-		x.dropItems()
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: x.res.fail})
-		return
-	}
-	x.reply(x.res.Results)
-}
-
-// dropItems forgets the results of a call that failed after all.
-func (x *exch) dropItems() {
-	for i := range x.items {
-		if f := x.items[i].release; f != nil {
-			f()
-		}
-	}
-	clear(x.items)
-	x.items = x.items[:0]
+	return false
 }

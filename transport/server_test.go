@@ -34,7 +34,7 @@ type testService struct {
 
 func (s *testService) program() Program {
 	return Program{
-		Number: testProg, Low: 1, High: 1, Handler: s,
+		Number: testProg, Low: 1, High: 1, Handler: s, Idempotent: Every,
 		Inline: func(_, proc uint32) bool { return proc == procEcho || proc == procFail },
 	}
 }

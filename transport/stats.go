@@ -30,6 +30,11 @@ type ConnInfo struct {
 	// and at a server what it grants at the moment.
 	Credits int
 
+	// BackwardCredits is the same for calls from the server to the client: at a server
+	// the latest grant, 0 before AllowBackward, and at a client what it grants, 0 if it
+	// has no Callbacks.
+	BackwardCredits int
+
 	// Configured: the Connection Configuration Protocol has been used (RFC 5666
 	// section 6, see Configure). PeerReads is how many RDMA Reads the peer then said
 	// it serves at once, 0 being that there are no read chunks, and PeerAlign the
@@ -64,7 +69,10 @@ type Stats struct {
 	Dropped   uint64 // messages ignored: short, late, unexpected, RDMA_DONE
 	Cancelled uint64 // calls given up before their reply
 
-	Conns     uint64 // connections accepted (servers)
+	Resent   uint64 // calls sent again on a new connection
+	Replayed uint64 // re-sent calls answered without executing them again
+
+	Conns     uint64 // connections accepted (servers), or made (clients)
 	OpenConns uint64 // connections open now (servers)
 }
 
@@ -75,6 +83,7 @@ type counters struct {
 	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done atomic.Uint64
 	readBytes, writeBytes                                                atomic.Uint64
 	errVers, errChunk, dropped, cancelled                                atomic.Uint64
+	resent, replayed                                                     atomic.Uint64
 }
 
 func (c *counters) snapshot() Stats {
@@ -84,5 +93,6 @@ func (c *counters) snapshot() Stats {
 		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(), Done: c.done.Load(),
 		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
 		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
+		Resent: c.resent.Load(), Replayed: c.replayed.Load(),
 	}
 }

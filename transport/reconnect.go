@@ -1,0 +1,408 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
+//
+// A call that has lost its connection is made again on the next one, with the xid it
+// was sent with, so that the peer's cache of replies can tell it from a new one. The
+// next connection is made by the client, with everything that belongs to a fresh one:
+// sizes agreed on anew, one credit, receives for all that will be sent.
+
+// A line is the way to a peer over one connection after another.
+type line struct {
+	cur atomic.Pointer[conn] // the latest, which may have ended; nil: none yet
+
+	mu   sync.Mutex
+	turn chan struct{} // closed, and made anew, with each connection, and at the end
+	err  error         // why there are no more
+	why  error         // why there is none at the moment, if that is known
+	need int           // callers that wait for one
+
+	want func() // sees to it that there will be one; nil: others do. mu is held
+
+	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
+	doubt bool
+}
+
+func (l *line) init() { l.turn = make(chan struct{}) }
+
+// put makes c the connection in use. before is called with the one that was.
+func (l *line) put(c *conn, before func(old *conn)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	old := l.cur.Load()
+	if before != nil {
+		before(old)
+	}
+	if old != nil && old.req.proven() {
+		l.doubt = false
+	}
+	l.why = nil
+	l.cur.Store(c)
+	l.turned()
+	return nil
+}
+
+func (l *line) turned() {
+	close(l.turn)
+	l.turn = make(chan struct{})
+}
+
+// close ends the line: calls that wait for a connection fail with err.
+func (l *line) close(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(err)
+}
+
+func (l *line) end(err error) {
+	if l.err == nil {
+		l.err = err
+		l.turned()
+	}
+}
+
+func (l *line) addr() string {
+	if c := l.cur.Load(); c != nil {
+		return c.addr()
+	}
+	return "peer"
+}
+
+// call makes one call on the connections that there are until its reply has come, or
+// nothing can be hoped for any more.
+func (l *line) call(ctx context.Context, call *Call) error {
+	call.sent = false
+	c := l.cur.Load()
+	for {
+		var err error
+		if c != nil {
+			err = c.call(ctx, call)
+			if err == nil || !l.lost(c, err) {
+				return err
+			}
+			if call.NoResend && call.sent {
+				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
+			}
+		}
+		if c, err = l.await(ctx, c, call); err != nil {
+			return err
+		}
+	}
+}
+
+// lost tells whether a call has failed for the end of its connection, and there is
+// reason to hope for another.
+func (l *line) lost(c *conn, err error) bool {
+	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
+		return false
+	}
+	// The next connection of a peer that breaks the protocol would end like this one.
+	var broke *PeerError
+	return !errors.As(err, &broke)
+}
+
+// await waits for another connection than old.
+func (l *line) await(ctx context.Context, old *conn, call *Call) (*conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old != nil && l.doubt && call.sent {
+		if old.req.proven() {
+			l.doubt = false
+		} else if dropped(old) {
+			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
+		}
+	}
+	l.need++
+	defer func() { l.need-- }()
+	for {
+		if l.err != nil {
+			return nil, l.err
+		}
+		if c := l.cur.Load(); c != old {
+			return c, nil
+		}
+		if l.want != nil {
+			l.want()
+		}
+		turn := l.turn
+		l.mu.Unlock()
+		var err error
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		l.mu.Lock()
+		if err != nil {
+			why := l.why
+			if why == nil && old != nil {
+				why = old.endErr()
+			}
+			return nil, &LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
+		}
+	}
+}
+
+// dropped tells whether it was the peer that ended the connection.
+func dropped(c *conn) bool {
+	var ended *fabric.ConnError
+	return errors.As(c.endErr(), &ended) && ended.Remote
+}
+
+// proven tells whether a call has been answered on the connection.
+func (r *requester) proven() bool {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return r.answered
+}
+
+// leaves tells whether the connection takes no new calls, though it has not ended.
+func (c *conn) leaves() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
+}
+
+// ---- the client's side
+
+// Pauses between attempts to connect: the first follows the loss at once, unless the
+// connection that was lost had been good for nothing.
+const (
+	minPause = 50 * time.Millisecond
+	maxPause = 10 * time.Second
+)
+
+// A dialer makes a client's connections again, one attempt at a time.
+type dialer struct {
+	cl    *Client
+	busy  bool          // a goroutine is at it; line.mu
+	pause time.Duration // before the next attempt; the goroutine's
+}
+
+// want starts an attempt if there is none under way. line.mu is held.
+func (d *dialer) want() {
+	if d.busy || d.cl.line.err != nil {
+		return
+	}
+	if c := d.cl.line.cur.Load(); c.lives() && !c.leaves() {
+		return
+	}
+	d.busy = true
+	go d.run()
+}
+
+// run makes a connection, however long it takes.
+func (d *dialer) run() {
+	cl := d.cl
+	old := cl.line.cur.Load()
+	if old.req.proven() || old.leaves() {
+		d.pause = 0
+	} else {
+		d.slower()
+	}
+	for {
+		if d.pause > 0 {
+			select {
+			case <-time.After(d.pause/2 + rand.N(d.pause)):
+			case <-cl.ctx.Done():
+			}
+		}
+		if cl.ctx.Err() != nil {
+			return // the line has been closed
+		}
+		c, err := d.connect(old)
+		cl.line.mu.Lock()
+		if err != nil {
+			cl.line.why = err
+		} else {
+			d.busy = false
+		}
+		cl.line.mu.Unlock()
+		if err == nil {
+			d.use(c, old)
+			return
+		}
+		d.slower()
+	}
+}
+
+func (d *dialer) slower() { d.pause = min(max(2*d.pause, minPause), maxPause) }
+
+// connect makes one attempt.
+func (d *dialer) connect(old *conn) (*conn, error) {
+	cl := d.cl
+	cl.line.mu.Lock()
+	pending := cl.line.need
+	cl.line.mu.Unlock()
+	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.SetupTimeout)
+	defer cancel()
+	return cl.connect(ctx, pending, old)
+}
+
+// use gives a new connection to those who wait for it.
+func (d *dialer) use(c, old *conn) {
+	cl := d.cl
+	if cl.line.put(c, nil) != nil {
+		c.close() // Close has come first
+		return
+	}
+	c.whenEnded(cl.lost)
+	if f := cl.cfg.OnReconnect; f != nil {
+		go f(cl)
+	}
+}
+
+// connect makes a connection that goes on where old, if there is one, has ended.
+func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, error) {
+	for try := 1; ; try++ {
+		c, err := cl.connectOnce(ctx, pending, old)
+		if err == nil {
+			cl.conns.Add(1)
+			return c, nil
+		}
+		// A provider that picks local ports and has the kernel open TCP connections
+		// from them, as siw's does, may pick one that TCP uses already.
+		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: err}
+		}
+	}
+}
+
+// pickTries is how often a connection is tried whose local port is taken.
+const pickTries = 4
+
+func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*conn, error) {
+	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.cfg.connAttr(roleClient))
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient)
+	c.stats = cl.stats
+	if old != nil {
+		c.req.inherit(&old.req)
+	}
+	if cl.callbacks != nil {
+		c.rsp.serve(cl.callbacks)
+	}
+	if err := c.connect(ctx, pending); err != nil {
+		c.discard()
+		return nil, err
+	}
+	if err := c.configure(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// whenEnded has f called once the connection has ended.
+func (c *conn) whenEnded(f func()) {
+	c.mu.Lock()
+	c.onEnd = f
+	ended := c.ended
+	c.mu.Unlock()
+	if ended {
+		// finish may not have seen f, or be about to call it: f stands being called twice.
+		f()
+	}
+}
+
+// lost is called when a connection has ended.
+func (cl *Client) lost() {
+	cl.line.mu.Lock()
+	defer cl.line.mu.Unlock()
+	switch {
+	case cl.cfg.NoReconnect:
+		c := cl.conn()
+		cl.line.end(c.endErr())
+		cl.over()
+	case cl.line.err != nil:
+	case cl.callbacks != nil:
+		// As long as the server may have calls for us there is a connection (RFC 8167
+		// section 5.4).
+		cl.dialer.want()
+	}
+}
+
+// ---- idle connections
+
+// watch looks after the connection from time to time: one on which nothing happens is
+// closed, or the server is asked for a sign of life.
+func (cl *Client) watch() {
+	cfg := cl.cfg
+	if cfg.IdleTimeout > 0 && cl.callbacks == nil {
+		go cl.every(cfg.IdleTimeout, cl.closeIdle)
+	}
+	if cfg.KeepAlive > 0 {
+		go cl.every(cfg.KeepAlive, cl.ask)
+	}
+}
+
+// every calls f with the connection each time it has been silent for d.
+func (cl *Client) every(d time.Duration, f func(c *conn)) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	var last *conn
+	var heard uint64
+	for {
+		select {
+		case <-t.C:
+		case <-cl.ctx.Done():
+			return
+		}
+		c := cl.conn()
+		n := c.heard.Load()
+		if c == last && n == heard && c.lives() {
+			f(c)
+		}
+		last, heard = c, c.heard.Load()
+	}
+}
+
+// closeIdle ends a connection that no call uses.
+func (cl *Client) closeIdle(c *conn) {
+	c.mu.Lock()
+	used := c.req.inUse > 0
+	if !used {
+		c.closing = true // calls that come now go to the next connection
+	}
+	c.mu.Unlock()
+	if !used {
+		ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.SetupTimeout)
+		defer cancel()
+		_ = c.shutdown(ctx)
+	}
+}
+
+// ask makes sure that the server is there.
+func (cl *Client) ask(c *conn) {
+	c.mu.Lock()
+	room := c.req.inUse < c.req.grant
+	c.mu.Unlock()
+	last := cl.last.Load()
+	if !room || last == 0 {
+		return // the calls that use all credits are not answered: that can be right
+	}
+	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
+	defer cancel()
+	call := Call{Prog: uint32(last >> 32), Vers: uint32(last)}
+	if err := c.call(ctx, &call); errors.Is(err, context.DeadlineExceeded) && call.sent {
+		c.breakOff(errSilent)
+	}
+}

@@ -1,0 +1,139 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// A registry is the programs that one end executes, and the replies it remembers. The
+// programs do not change once there are connections.
+type registry struct {
+	programs map[uint32]*Program
+	other    func(x *exch, n int) bool // takes calls to other programs; nil: there are none
+	cache    *replyCache
+}
+
+func newRegistry(cfg *Config, stats *counters) *registry {
+	return &registry{programs: make(map[uint32]*Program), cache: newReplyCache(cfg.ReplyCache, stats)}
+}
+
+func (r *registry) register(p Program) error {
+	if p.Handler == nil || p.Low > p.High {
+		return fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
+	}
+	if r.programs[p.Number] != nil {
+		return fmt.Errorf("transport: program %d is registered twice", p.Number)
+	}
+	r.programs[p.Number] = &p
+	return nil
+}
+
+// stop ends the contexts of handlers that connections have left behind.
+func (r *registry) stop() { r.cache.cancel() }
+
+// dispatch finds the program of a call (RFC 5531 section 9). Leader.
+func (r *registry) dispatch(x *exch) {
+	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
+	if err != nil || x.call.XID != x.hdr.XID {
+		x.refuse(rpcrdma.ErrChunk)
+		return
+	}
+	if x.begin() != nil {
+		x.refuse(rpcrdma.ErrChunk)
+		return
+	}
+	call := &x.call
+	if call.RPCVers != oncrpc.Version {
+		x.replyError(oncrpc.ReplyHeader{
+			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
+		})
+		return
+	}
+	p := r.programs[call.Prog]
+	x.readReply = p != nil && p.ReadReplies
+	switch {
+	case x.hdr.Align > 1 && (p == nil || !p.Padded):
+		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
+	case p == nil:
+		if r.other == nil || !r.other(x, n) {
+			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
+		}
+	case call.Vers < p.Low || call.Vers > p.High:
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
+	case call.Proc == 0:
+		x.reply(nil)
+	case !x.chunksFit(p.Binding, n):
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+	case r.recall(x, n, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
+	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
+		x.run(p.Handler, n)
+	default:
+		x.later()
+		go x.run(p.Handler, n)
+	}
+}
+
+// chunksFit compares the read chunks of a call, whose arguments start at offset n of its
+// message, with what the binding says: each is an item that may be one, and has as many
+// bytes as its length word says, or as many with padding (RFC 5666 section 3.4).
+func (x *exch) chunksFit(b Binding, n int) bool {
+	reads := x.hdr.Reads
+	for len(reads) > 0 && reads[0].Position == 0 {
+		reads = reads[1:]
+	}
+	if b == nil || len(reads) == 0 {
+		return true
+	}
+	call := &x.call
+	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
+	for items := x.ranges; len(reads) > 0; {
+		at, sum := int(reads[0].Position), 0
+		for len(reads) > 0 && int(reads[0].Position) == at {
+			sum += int(reads[0].Length)
+			reads = reads[1:]
+		}
+		for len(items) > 0 && n+items[0].Offset < at {
+			items = items[1:]
+		}
+		if len(items) == 0 || n+items[0].Offset != at || sum != items[0].Length && sum != xdr.Padded(items[0].Length) {
+			return false
+		}
+	}
+	return true
+}
+
+// run executes a call whose arguments start at offset n of its message.
+func (x *exch) run(h Handler, n int) {
+	call := &x.call
+	x.req = Request{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
+		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Args: x.msg[n:], at: n, x: x,
+	}
+	x.res = Response{Results: x.results(), x: x}
+	ctx := x.c.rsp.ctx
+	if x.entry != nil {
+		ctx = x.entry.cache.ctx
+	}
+	h.ServeRPC(ctx, &x.req, &x.res)
+	if x.res.fail != oncrpc.Success {
+		x.dropItems()
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: x.res.fail})
+		return
+	}
+	x.reply(x.res.Results)
+}
+
+// dropItems forgets the results of a call that failed after all.
+func (x *exch) dropItems() {
+	for i := range x.items {
+		if f := x.items[i].release; f != nil {
+			f()
+		}
+	}
+	clear(x.items)
+	x.items = x.items[:0]
+}
