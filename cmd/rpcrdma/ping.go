@@ -34,6 +34,10 @@ func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, p
 	if err != nil {
 		return nil, addr, err
 	}
+	if cfg == nil {
+		cfg = new(transport.Config)
+	}
+	cfg.NoReconnect = true // a connection that is lost is what the command is to tell
 	c, err := transport.Dial(ctx, p, addr, cfg)
 	return c, addr, err
 }
