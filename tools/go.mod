@@ -3,8 +3,14 @@ module github.com/rpcrdma/rpcrdma/tools
 go 1.26.0
 
 tool (
+	github.com/xdrpp/goxdr/cmd/goxdr
 	golang.org/x/perf/cmd/benchstat
 	honnef.co/go/tools/cmd/staticcheck
+)
+
+require (
+	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
+	github.com/xdrpp/goxdr v0.1.3
 )
 
 require (
@@ -17,3 +23,5 @@ require (
 	golang.org/x/tools v0.51.0 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 )
+
+replace github.com/rpcrdma/rpcrdma => ..
