@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ func newDecode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decode [FILE]",
 		Short: "Print RPC-over-RDMA messages field by field",
-		Long: `Print RPC-over-RDMA messages field by field.
+		Long: `Print RPC-over-RDMA messages of versions 1 and 2 field by field.
 
 The input is hexadecimal, from FILE or standard input: plain digits with or
 without 0x, commas and spaces, or the output of xxd, hexdump -C, tcpdump -x or
@@ -93,6 +94,7 @@ type message struct {
 	Thresh  *uint32  `json:"thresh,omitempty"`
 	Lists   *lists   `json:"lists,omitempty"`
 	Error   *rdmaErr `json:"error,omitempty"`
+	Option  *option  `json:"option,omitempty"`
 
 	RPCOffset int        `json:"rpc_offset,omitempty"`
 	Call      *callInfo  `json:"call,omitempty"`
@@ -120,6 +122,25 @@ type rdmaErr struct {
 	Code string  `json:"code"`
 	Low  *uint32 `json:"low,omitempty"`
 	High *uint32 `json:"high,omitempty"`
+}
+
+// An option is the body of RDMA_OPTIONAL, which version 2 alone has.
+type option struct {
+	Operation  hex32       `json:"operation"`
+	Name       string      `json:"operation_name,omitempty"`
+	Data       *string     `json:"data,omitempty"` // in hexadecimal; nil: it is cut short
+	Properties *properties `json:"properties,omitempty"`
+}
+
+// Properties are the data of the one operation that is known here.
+type properties struct {
+	Direction string  `json:"direction"`
+	Send      *uint32 `json:"send_size,omitempty"`
+	Recv      *uint32 `json:"recv_size,omitempty"`
+	Inval     *bool   `json:"remote_invalidation,omitempty"`
+	Reason    string  `json:"reason,omitempty"`
+
+	dir rpcrdma.PropDir
 }
 
 type callInfo struct {
@@ -179,7 +200,8 @@ func parseMessage(b []byte, number int, calls map[uint32]*callInfo) *message {
 	n, err := rpcrdma.ConsumeHeader(b, &h, &rpcrdma.Limits{
 		// What is on the screen is no load for anybody: the message's own
 		// length is limit enough.
-		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b),
+		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
+		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
 	var bad *rpcrdma.HeaderError
 	if errors.As(err, &bad) {
@@ -195,7 +217,7 @@ func parseMessage(b []byte, number int, calls map[uint32]*callInfo) *message {
 	// Of a broken header, h has what stands in front of the fault.
 	switch h.Proc {
 	case rpcrdma.ProcMsg, rpcrdma.ProcNomsg, rpcrdma.ProcMsgp:
-		if h.Vers != rpcrdma.Version1 {
+		if h.Vers != rpcrdma.Version1 && (h.Vers != rpcrdma.Version2 || h.Proc == rpcrdma.ProcMsgp) {
 			return m
 		}
 		if h.Proc == rpcrdma.ProcMsgp {
@@ -206,19 +228,63 @@ func parseMessage(b []byte, number int, calls map[uint32]*callInfo) *message {
 		if err != nil && bad.Offset < rpcrdma.ErrChunkSize {
 			return m
 		}
-		m.Error = &rdmaErr{Code: h.Err.String()}
+		m.Error = &rdmaErr{Code: h.Err.Name(h.Vers)}
 		if h.Err == rpcrdma.ErrVers && err == nil {
 			m.Error.Low, m.Error.High = &h.VersLow, &h.VersHigh
 		}
+	case rpcrdma.ProcOptional:
+		if h.Vers != rpcrdma.Version2 || len(b) < rpcrdma.MinOptionalSize {
+			return m
+		}
+		m.Option = &option{Operation: hex32(h.OptType)}
+		if err == nil {
+			data := hex.EncodeToString(h.OptInfo)
+			m.Option.Data = &data
+		}
+		if h.OptType == rpcrdma.OptProperties {
+			m.Option.Name = "RPCRDMA2_OPT_PROPERTIES"
+			if err == nil {
+				m.parseProperties(h.OptInfo)
+			}
+		}
 	}
-	if err != nil || h.Proc != rpcrdma.ProcMsg && h.Proc != rpcrdma.ProcMsgp {
+	switch {
+	case err != nil:
+		return m
+	case h.Proc == rpcrdma.ProcMsg, h.Proc == rpcrdma.ProcMsgp:
+	case h.Proc == rpcrdma.ProcOptional && n < len(b):
+	default:
 		return m
 	}
 	m.RPCOffset = n
-	if err := m.parseRPC(b[n:], calls); err != nil {
+	if err := m.parseRPC(b[n:], calls); err != nil && m.Problem == "" {
 		m.Problem = err.Error()
 	}
+	if m.Option != nil && m.Option.Properties != nil && m.Problem == "" {
+		m.Problem = fmt.Sprintf("byte %d: an RPC message follows %s", n, m.Option.Properties.Direction)
+	}
 	return m
+}
+
+// parseProperties reads b, the data of a properties operation, as far as it makes
+// sense.
+func (m *message) parseProperties(b []byte) {
+	p, err := rpcrdma.ConsumeProperties(b)
+	var bad *xdr.DecodeError
+	if errors.As(err, &bad) {
+		m.Problem = fmt.Sprintf("byte %d: properties: %s", rpcrdma.MinOptionalSize+bad.Offset, bad.What)
+	}
+	if len(b) < xdr.Unit {
+		return
+	}
+	info := &properties{Direction: p.Dir.String(), dir: p.Dir}
+	m.Option.Properties = info
+	switch {
+	case p.Dir == rpcrdma.PropReject && len(b) >= rpcrdma.PropRejectSize:
+		info.Reason = p.Reason.String()
+	case p.Dir <= rpcrdma.PropAccept && len(b) >= rpcrdma.PropertiesSize:
+		info.Send, info.Recv, info.Inval = &p.SendSize, &p.RecvSize, &p.RemoteInvalidation
+	}
 }
 
 // newLists takes the lists of h, the header of b, as far as they stand in front of
@@ -402,14 +468,7 @@ func (m *message) print(w io.Writer) error {
 	}
 	line(2, "xid", "%v", *m.XID)
 	line(2, "version", "%d", m.Version)
-	switch {
-	case m.Call != nil:
-		line(2, "credits", "%d asked for", m.Credits)
-	case m.Reply != nil:
-		line(2, "credits", "%d granted", m.Credits)
-	default:
-		line(2, "credits", "%d", m.Credits)
-	}
+	line(2, "credits", "%d%s", m.Credits, named(m.creditsAre()))
 	line(2, "type", "%s", m.Type)
 	if m.Align != nil {
 		line(2, "align", "%d", *m.Align)
@@ -442,6 +501,20 @@ func (m *message) print(w io.Writer) error {
 	}
 	if e := m.Error; e != nil {
 		line(2, "error", "%s%s", e.Code, versions(e.Low, e.High))
+	}
+	if o := m.Option; o != nil {
+		line(2, "operation", "%v%s", o.Operation, named(o.Name))
+		if o.Data != nil {
+			line(2, "data", "%s", dataText(*o.Data))
+		}
+		if p := o.Properties; p != nil {
+			line(4, "direction", "%s%s", p.Direction, named(p.Reason))
+			if p.Send != nil {
+				line(4, "send size", "%d", *p.Send)
+				line(4, "recv size", "%d", *p.Recv)
+				line(4, "invalidation", "%s", map[bool]string{true: "yes", false: "no"}[*p.Inval])
+			}
+		}
 	}
 	if c := m.Call; c != nil {
 		line(2, "RPC call", "at byte %d", m.RPCOffset)
@@ -476,6 +549,26 @@ func (m *message) print(w io.Writer) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// creditsAre says which of the two the credits are, as far as the message tells.
+func (m *message) creditsAre() string {
+	const request, grant = "asked for", "granted"
+	switch {
+	case m.Call != nil:
+		return request
+	case m.Reply != nil:
+		return grant
+	case m.Option == nil || m.Option.Properties == nil:
+		return ""
+	}
+	switch m.Option.Properties.dir {
+	case rpcrdma.PropOffer:
+		return request
+	case rpcrdma.PropAccept, rpcrdma.PropReject:
+		return grant
+	}
+	return ""
 }
 
 func (s segment) String() string {
@@ -520,6 +613,19 @@ func total(chunk []segment) string {
 		sum += uint64(s.Length)
 	}
 	return fmt.Sprintf("%s, %d bytes", count(len(chunk), "segment"), sum)
+}
+
+// dataText words data that is there in hexadecimal, and shows the start of it.
+func dataText(digits string) string {
+	const most = 2 * 32
+	text := count(len(digits)/2, "byte")
+	switch {
+	case digits == "":
+		return text
+	case len(digits) > most:
+		return text + ", " + digits[:most] + "..."
+	}
+	return text + ", " + digits
 }
 
 func named(name string) string {

@@ -41,6 +41,8 @@ func TestDecodeGolden(t *testing.T) {
 		{"long.hexdump", 0},
 		{"short.txt", 0},
 		{"broken.txt", 1},
+		{"version2.txt", 0},
+		{"broken2.txt", 1},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
 			file := filepath.Join("testdata", "decode", tt.file)
