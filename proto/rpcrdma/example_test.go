@@ -45,3 +45,32 @@ func ExampleHeaderError() {
 	// rpcrdma: malformed RDMA_MSG xid 0x00000007 version 3: byte 4: version is not supported
 	// RDMA_ERROR ERR_VERS 1 1
 }
+
+// A client of version 2 offers what private data would have said.
+func ExampleProperties() {
+	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{
+		XID: 7, Vers: rpcrdma.Version2, Credit: 32, Proc: rpcrdma.ProcOptional,
+		OptType: rpcrdma.OptProperties,
+		OptInfo: rpcrdma.AppendProperties(nil, rpcrdma.Properties{
+			Dir: rpcrdma.PropOffer, SendSize: 65536, RecvSize: 16384, RemoteInvalidation: true,
+		}),
+	})
+
+	var h rpcrdma.Header
+	lim := rpcrdma.Limits{Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2}}
+	if _, err := rpcrdma.ConsumeHeader(b, &h, &lim); err != nil {
+		fmt.Println(err)
+		return
+	}
+	offer, err := rpcrdma.ConsumeProperties(h.OptInfo)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := rpcrdma.Properties{Dir: rpcrdma.PropAccept, SendSize: 8192, RecvSize: 32768}
+	fmt.Println(h.Proc, offer.Dir, len(b))
+	fmt.Println(offer.SendInline(server), server.SendInline(offer))
+	// Output:
+	// RDMA_OPTIONAL RDMA_PROP_OFFER 40
+	// 32768 8192
+}
