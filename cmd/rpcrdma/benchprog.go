@@ -38,7 +38,7 @@ func benchmarkProgram() transport.Program {
 	return transport.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
 		Handler: transport.HandlerFunc(serveBench), Idempotent: transport.Every,
-		Inline:  func(_, proc uint32) bool { return proc == benchEcho },
+		Inline: func(_, proc uint32) bool { return proc == benchEcho },
 	}
 }
 
