@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -695,4 +697,139 @@ func outcome(t *testing.T, done <-chan error) error {
 		t.Fatal("the call is not over")
 		return nil
 	}
+}
+
+// peers is a provider of one scripted peer after another, for clients that lose their
+// connection, and for servers whose clients do.
+type peers struct {
+	t *testing.T
+
+	mu    sync.Mutex
+	line  []*peer     // to be connected to, in this order
+	last  *peer       // taken from line; a server's latest client
+	dials []time.Time // of each attempt
+	seen  []*conn     // connections of the end under test, but a client's latest
+	cl    *Client
+	doors chan fabric.Conn
+}
+
+func (ps *peers) Name() string { return "script" }
+
+func (ps *peers) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.dials = append(ps.dials, time.Now())
+	if ps.cl != nil {
+		ps.note(ps.cl.conn())
+	}
+	if len(ps.line) == 0 {
+		return nil, errors.New("script: nobody is there")
+	}
+	ps.last, ps.line = ps.line[0], ps.line[1:]
+	ps.last.attr = attr
+	return peerConn{ps.last}, nil
+}
+
+// note keeps a connection for the check at the end. mu is held.
+func (ps *peers) note(c *conn) {
+	if !slices.Contains(ps.seen, c) {
+		ps.seen = append(ps.seen, c)
+	}
+}
+
+func (ps *peers) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
+	return &peerListener{p: newPeer(ps.t), conns: ps.doors, closed: make(chan struct{})}, nil
+}
+
+// next is one more peer to be connected to.
+func (ps *peers) next() *peer {
+	p := newPeer(ps.t)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.line = append(ps.line, p)
+	return p
+}
+
+// attempts is how often a connection was tried.
+func (ps *peers) attempts() int {
+	synctest.Wait()
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return len(ps.dials)
+}
+
+// clientTo runs a conversation with a client under test that may lose its connection.
+// p is the first peer.
+func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ps := &peers{t: t}
+		p := ps.next()
+		cl, err := Dial(bg, ps, "script:20049", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ps.mu.Lock()
+		ps.cl = cl
+		ps.mu.Unlock()
+		defer func() {
+			cl.Close()
+			synctest.Wait()
+			ps.mu.Lock()
+			ps.note(cl.conn())
+			seen := ps.seen
+			ps.mu.Unlock()
+			for _, c := range seen {
+				checkArena(t, c)
+			}
+		}()
+		script(ps, p, cl)
+	})
+}
+
+// serverTo runs a conversation with a server under test whose clients come and go.
+func serverTo(t *testing.T, cfg *Config, progs []Program, script func(ps *peers, s *Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ps := &peers{t: t, doors: make(chan fabric.Conn)}
+		s, err := NewServer(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pr := range progs {
+			if err := s.Register(pr); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err := s.Listen(bg, ps, "script:20049")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go s.Serve(l)
+		defer func() {
+			s.Close()
+			for _, c := range ps.seen {
+				checkArena(t, c)
+			}
+		}()
+		script(ps, s)
+	})
+}
+
+// arrive connects a client from host to a server.
+func (ps *peers) arrive(s *Server, host string) *peer {
+	return ps.enter(s, host, newPeer(ps.t))
+}
+
+func (ps *peers) enter(s *Server, host string, p *peer) *peer {
+	ps.t.Helper()
+	p.addr = peerAddr(fmt.Sprintf("%s:%d", host, 700+len(ps.seen)))
+	ps.doors <- peerConn{p}
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		ps.note(c)
+	}
+	return p
 }

@@ -176,6 +176,7 @@ func (r *requester) allow(n int) {
 func (r *requester) open() {
 	r.chore.Store(false)
 	r.setGrant(max(r.granted, 1))
+	r.c.wakeAll() // no completion may come that ends the pass
 }
 
 // acquire takes a slot, or waits for one.
