@@ -93,7 +93,7 @@ type Backchannel struct {
 
 // NewBackchannel returns a Backchannel that is not bound yet.
 func NewBackchannel() *Backchannel {
-	b := &Backchannel{}
+	b := &Backchannel{line: line{doubt: true}}
 	b.line.init()
 	return b
 }

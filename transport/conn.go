@@ -409,6 +409,7 @@ func (c *conn) finish(reason error) {
 		c.wakes = append(c.wakes, w)
 	}
 	unused := c.req.inUse == 0 // else the last call drops the arena
+	onEnd := c.onEnd
 	c.mu.Unlock()
 	c.wakeAll()
 	c.rsp.abort()
@@ -416,8 +417,8 @@ func (c *conn) finish(reason error) {
 		c.arena.drop()
 	}
 	close(c.done)
-	if c.onEnd != nil {
-		c.onEnd()
+	if onEnd != nil {
+		onEnd()
 	}
 }
 

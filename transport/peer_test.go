@@ -772,6 +772,7 @@ func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Cli
 		ps.mu.Lock()
 		ps.cl = cl
 		ps.mu.Unlock()
+		settle()
 		defer func() {
 			cl.Close()
 			synctest.Wait()
@@ -785,6 +786,12 @@ func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Cli
 		}()
 		script(ps, p, cl)
 	})
+}
+
+// settle gives a client the time to lead its connection though no call does.
+func settle() {
+	time.Sleep(3 * tickTime)
+	synctest.Wait()
 }
 
 // serverTo runs a conversation with a server under test whose clients come and go.

@@ -197,7 +197,7 @@ type dialer struct {
 
 // want starts an attempt if there is none under way. line.mu is held.
 func (d *dialer) want() {
-	if d.busy || d.cl.line.err != nil {
+	if d.busy || d.cl.line.err != nil || d.cl.cfg.NoReconnect {
 		return
 	}
 	if c := d.cl.line.cur.Load(); c.lives() && !c.leaves() {
@@ -227,17 +227,13 @@ func (d *dialer) run() {
 			return // the line has been closed
 		}
 		c, err := d.connect(old)
-		cl.line.mu.Lock()
-		if err != nil {
-			cl.line.why = err
-		} else {
-			d.busy = false
-		}
-		cl.line.mu.Unlock()
 		if err == nil {
-			d.use(c, old)
+			d.use(c)
 			return
 		}
+		cl.line.mu.Lock()
+		cl.line.why = err
+		cl.line.mu.Unlock()
 		d.slower()
 	}
 }
@@ -255,10 +251,11 @@ func (d *dialer) connect(old *conn) (*conn, error) {
 	return cl.connect(ctx, pending, old)
 }
 
-// use gives a new connection to those who wait for it.
-func (d *dialer) use(c, old *conn) {
+// use gives a new connection to those who wait for it. It is known in the same moment that
+// none is being made any more: else somebody who comes in between would have another made.
+func (d *dialer) use(c *conn) {
 	cl := d.cl
-	if cl.line.put(c, nil) != nil {
+	if cl.line.put(c, func(*conn) { d.busy = false }) != nil {
 		c.close() // Close has come first
 		return
 	}
@@ -317,8 +314,7 @@ func (c *conn) whenEnded(f func()) {
 	c.onEnd = f
 	ended := c.ended
 	c.mu.Unlock()
-	if ended {
-		// finish may not have seen f, or be about to call it: f stands being called twice.
+	if ended { // finish has not seen f
 		f()
 	}
 }
