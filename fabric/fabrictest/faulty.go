@@ -28,12 +28,13 @@ const (
 	AtPost                    // Conn.Post, a call however long its list
 	AtPostRecv                // Conn.PostRecv, likewise
 	AtCompletion              // a completion that Poll returns
+	AtRequest                 // a request of the list that Conn.Post is given
 	points
 )
 
 func (p Point) String() string {
 	names := [points]string{"Resolve", "Listen", "Listener.Accept", "Connect", "Accept",
-		"RegMR", "AllocMW", "Post", "PostRecv", "completion"}
+		"RegMR", "AllocMW", "Post", "PostRecv", "completion", "request"}
 	if p < points {
 		return names[p]
 	}
@@ -49,13 +50,22 @@ const (
 	// connection ends as with an adapter on which a request has failed.
 	Fail Action = iota
 	// Break lets the call through, or the completion, and then ends the
-	// connection: what is outstanding is flushed, the peer sees an end.
+	// connection: what is outstanding is flushed, the peer sees an end. At a
+	// request, those behind it in the list are flushed without having been posted.
 	Break
+	// Cut ends the connection in front of the call, which then fails, or of the
+	// completion, which then has not happened. At a request, those in front of it
+	// in the list have been posted. At Resolve, Listen and
+	// Listener.Accept, where there is no connection yet, it is as Fail.
+	Cut
 )
 
 func (a Action) String() string {
-	if a == Break {
+	switch a {
+	case Break:
 		return "break"
+	case Cut:
+		return "cut"
 	}
 	return "fail"
 }
@@ -77,12 +87,32 @@ type Fault struct {
 	N     int  // at the N-th passage of that point on that side, over all Conns; 0 is 1
 	Every bool // at each N-th passage from then on
 
+	// Match, if not nil, says which passages count. It is called for one passage at
+	// a time, must not use the provider, and must not keep what is in the Passage.
+	Match func(Passage) bool
+
 	// Err is what the call fails with, and the Cause of the connection's end.
 	// Default: ErrInjected.
 	Err error
 
 	// Status is what a completion fails with. Default: WCGeneralErr.
 	Status fabric.WCStatus
+}
+
+// A Passage is what passes the Point of a Fault.
+type Passage struct {
+	Conn int // number of the Conn, in the order in which they were made; 0: there is none yet
+
+	// AtRequest: the list, of which the N-th request passes.
+	List []fabric.SendWR
+	N    int
+
+	// AtCompletion: what is reported.
+	WC *fabric.WC
+
+	// Message is what a Send at AtRequest sends, if it is in one piece, or what has
+	// been received at AtCompletion.
+	Message []byte
 }
 
 // A Plan is the faults to inject. They count independently of each other; if
@@ -96,6 +126,7 @@ type FaultyProvider struct {
 
 	mu     sync.Mutex
 	faults []countedFault
+	conns  int
 }
 
 type countedFault struct {
@@ -129,7 +160,7 @@ func (f *FaultyProvider) Struck(i int) int {
 }
 
 // pass counts a passage, and returns the fault that strikes at it.
-func (f *FaultyProvider) pass(at Point, side Side) (Fault, bool) {
+func (f *FaultyProvider) pass(at Point, side Side, p Passage) (Fault, bool) {
 	if len(f.faults) == 0 {
 		return Fault{}, false
 	}
@@ -138,7 +169,7 @@ func (f *FaultyProvider) pass(at Point, side Side) (Fault, bool) {
 	hit := -1
 	for i := range f.faults {
 		c := &f.faults[i]
-		if c.At != at || c.Side != BothSides && c.Side != side {
+		if c.At != at || c.Side != BothSides && c.Side != side || c.Match != nil && !c.Match(p) {
 			continue
 		}
 		c.seen++
@@ -160,23 +191,23 @@ func (f *FaultyProvider) Name() string { return f.inner.Name() }
 
 // Resolve implements fabric.Provider.
 func (f *FaultyProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
-	fault, hit := f.pass(AtResolve, Dialed)
-	if hit && fault.Do == Fail {
+	fault, hit := f.pass(AtResolve, Dialed, Passage{})
+	if hit && fault.Do != Break {
 		return nil, fault.Err
 	}
 	inner, err := f.inner.Resolve(ctx, addr, attr)
 	if err != nil {
 		return nil, err
 	}
-	c := &faultyConn{Conn: inner, p: f, side: Dialed}
+	c := f.conn(inner, Dialed)
 	c.after(fault, hit)
 	return c, nil
 }
 
 // Listen implements fabric.Provider.
 func (f *FaultyProvider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
-	fault, hit := f.pass(AtListen, Taken)
-	if hit && fault.Do == Fail {
+	fault, hit := f.pass(AtListen, Taken, Passage{})
+	if hit && fault.Do != Break {
 		return nil, fault.Err
 	}
 	inner, err := f.inner.Listen(ctx, addr, attr)
@@ -195,17 +226,24 @@ type faultyListener struct {
 }
 
 func (l *faultyListener) Accept(ctx context.Context) (fabric.Conn, error) {
-	fault, hit := l.p.pass(AtTake, Taken)
-	if hit && fault.Do == Fail {
+	fault, hit := l.p.pass(AtTake, Taken, Passage{})
+	if hit && fault.Do != Break {
 		return nil, fault.Err
 	}
 	inner, err := l.Listener.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &faultyConn{Conn: inner, p: l.p, side: Taken}
+	c := l.p.conn(inner, Taken)
 	c.after(fault, hit)
 	return c, nil
+}
+
+func (f *FaultyProvider) conn(inner fabric.Conn, side Side) *faultyConn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conns++
+	return &faultyConn{Conn: inner, p: f, side: side, no: f.conns}
 }
 
 // A faultyConn keeps account of what is posted, so that it can flush it.
@@ -213,6 +251,7 @@ type faultyConn struct {
 	fabric.Conn
 	p    *FaultyProvider
 	side Side
+	no   int
 
 	// mu is held over posting and over looking at completions, so that the
 	// accounts have what the adapter has, in its order. It comes before the
@@ -220,7 +259,7 @@ type faultyConn struct {
 	mu     sync.Mutex
 	broken *fabric.ConnError
 	sq     []faultyRequest
-	rq     []uint64
+	rq     []fabric.RecvWR
 }
 
 type faultyRequest struct {
@@ -248,11 +287,24 @@ func (c *faultyConn) ruin(fault Fault) {
 	c.Conn.Close() // and so the adapter's memory is the caller's, and Wait returns
 }
 
+// before does what a Fault does in front of a call, whose error it returns.
+func (c *faultyConn) before(at Point) (fault Fault, hit bool, err error) {
+	fault, hit = c.p.pass(at, c.side, Passage{Conn: c.no})
+	switch {
+	case hit && fault.Do == Fail:
+		err = fault.Err
+	case hit && fault.Do == Cut:
+		c.after(fault, hit)
+		err = c.end()
+	}
+	return fault, hit, err
+}
+
 // call is a method without a list.
 func (c *faultyConn) call(at Point, do func() error) error {
-	fault, hit := c.p.pass(at, c.side)
-	if hit && fault.Do == Fail {
-		return fault.Err
+	fault, hit, err := c.before(at)
+	if err != nil {
+		return err
 	}
 	if err := c.end(); err != nil {
 		return err
@@ -299,31 +351,58 @@ func (c *faultyConn) AllocMW() (mw fabric.MW, err error) {
 }
 
 func (c *faultyConn) Post(wrs []fabric.SendWR) error {
-	fault, hit := c.p.pass(AtPost, c.side)
-	if hit && fault.Do == Fail {
-		return fault.Err
+	fault, hit, err := c.before(AtPost)
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken != nil {
 		return c.broken
 	}
+	all := wrs
+	for i := range all {
+		at, strikes := c.p.pass(AtRequest, c.side, Passage{Conn: c.no, List: all, N: i, Message: message(&all[i])})
+		if !strikes {
+			continue
+		}
+		if at.Do == Fail {
+			return at.Err
+		}
+		fault, hit = at, true
+		if wrs = all[:i]; at.Do == Break {
+			wrs = all[:i+1]
+		}
+		break
+	}
+	if len(wrs) == 0 && len(all) > 0 {
+		c.ruin(fault)
+		return c.broken
+	}
 	if err := c.Conn.Post(wrs); err != nil {
 		return err
-	}
-	for i := range wrs {
-		c.sq = append(c.sq, faultyRequest{wrs[i].ID, completionOf(wrs[i].Op), wrs[i].Flags&fabric.Signaled != 0})
 	}
 	if hit {
 		c.ruin(fault)
 	}
+	for i := range all {
+		c.sq = append(c.sq, faultyRequest{all[i].ID, completionOf(all[i].Op), all[i].Flags&fabric.Signaled != 0})
+	}
 	return nil
 }
 
+// message is what a request sends.
+func message(wr *fabric.SendWR) []byte {
+	if wr.Op != fabric.OpSend && wr.Op != fabric.OpSendInv || len(wr.SGL) != 1 {
+		return nil
+	}
+	return wr.SGL[0].Buf
+}
+
 func (c *faultyConn) PostRecv(wrs []fabric.RecvWR) error {
-	fault, hit := c.p.pass(AtPostRecv, c.side)
-	if hit && fault.Do == Fail {
-		return fault.Err
+	fault, hit, err := c.before(AtPostRecv)
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,9 +412,7 @@ func (c *faultyConn) PostRecv(wrs []fabric.RecvWR) error {
 	if err := c.Conn.PostRecv(wrs); err != nil {
 		return err
 	}
-	for i := range wrs {
-		c.rq = append(c.rq, wrs[i].ID)
-	}
+	c.rq = append(c.rq, wrs...)
 	if hit {
 		c.ruin(fault)
 	}
@@ -364,12 +441,20 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 	return c.flush(wc)
 }
 
-// look lets completions pass, up to and with the one at which a fault strikes.
-// What it keeps back has not happened and will be flushed.
+// look lets completions pass, up to and with the one at which a fault strikes,
+// or without it. What it keeps back has not happened and will be flushed.
 func (c *faultyConn) look(wc []fabric.WC) int {
 	for i := range wc {
+		p := Passage{Conn: c.no, WC: &wc[i]}
+		if wc[i].Op == fabric.WCRecv && wc[i].Status == fabric.WCSuccess && len(c.rq) > 0 {
+			p.Message = c.rq[0].SGE.Buf[:wc[i].Len]
+		}
+		fault, hit := c.p.pass(AtCompletion, c.side, p)
+		if hit && fault.Do == Cut {
+			c.ruin(fault)
+			return i
+		}
 		c.settled(&wc[i])
-		fault, hit := c.p.pass(AtCompletion, c.side)
 		if !hit {
 			continue
 		}
@@ -402,7 +487,7 @@ func (c *faultyConn) flush(wc []fabric.WC) (n int, err error) {
 		c.sq = slices.Delete(c.sq, 0, 1)
 	}
 	for ; n < len(wc) && len(c.rq) > 0; n++ {
-		wc[n] = fabric.WC{ID: c.rq[0], Op: fabric.WCRecv, Status: fabric.WCFlushErr}
+		wc[n] = fabric.WC{ID: c.rq[0].ID, Op: fabric.WCRecv, Status: fabric.WCFlushErr}
 		c.rq = slices.Delete(c.rq, 0, 1)
 	}
 	if n == 0 && len(c.sq) == 0 && len(c.rq) == 0 {

@@ -169,6 +169,25 @@ func TestFaultyBreaks(t *testing.T) {
 				a.t.Errorf("a receive completed with %v (%v), want %v", wc.Status, err, fabric.WCGeneralErr)
 			}
 		}},
+		{Fault{At: AtPost, N: 2, Do: Cut, Side: Dialed}, func(a, b *Endpoint) {
+			a.Post("a message", a.Message([]byte("one")))
+			wantInjected(a.t.(*testing.T), "Post", a.TryPost(a.Message([]byte("two"))))
+		}},
+		{Fault{At: AtRequest, N: 1, Do: Cut, Side: Dialed, Match: sends("two")}, func(a, b *Endpoint) {
+			a.Post("three messages", a.Message([]byte("one")), a.Message([]byte("two")), a.Message([]byte("three")))
+		}},
+		{Fault{At: AtRequest, N: 1, Do: Cut, Side: Dialed, Match: sends("one")}, func(a, b *Endpoint) {
+			wantInjected(a.t.(*testing.T), "Post", a.TryPost(a.Message([]byte("one")), a.Message([]byte("two"))))
+		}},
+		{Fault{At: AtRequest, N: 1, Do: Break, Side: Dialed, Match: sends("two")}, func(a, b *Endpoint) {
+			a.Post("three messages", a.Message([]byte("one")), a.Message([]byte("two")), a.Message([]byte("three")))
+		}},
+		{Fault{At: AtCompletion, N: 1, Do: Cut, Side: Dialed, Match: receives("two")}, func(a, b *Endpoint) {
+			b.Post("messages", b.Message([]byte("one")), b.Message([]byte("two")))
+			if _, msg, err := a.NextRecv(); err != nil || string(msg) != "one" {
+				a.t.Errorf("received %q, %v", msg, err)
+			}
+		}},
 	} {
 		t.Run(fmt.Sprintf("%v/%v", c.fault.At, c.fault.Do), func(t *testing.T) {
 			s, f := rig(t, Plan{c.fault})
@@ -211,6 +230,36 @@ func TestFaultyBreaks(t *testing.T) {
 			t.Error("connected to a Conn that broke before")
 		}
 	})
+}
+
+func sends(msg string) func(Passage) bool {
+	return func(p Passage) bool {
+		return p.Conn > 0 && string(p.Message) == msg && &p.List[p.N].SGL[0].Buf[0] == &p.Message[0]
+	}
+}
+
+func receives(msg string) func(Passage) bool {
+	return func(p Passage) bool { return p.WC.Op == fabric.WCRecv && string(p.Message) == msg }
+}
+
+// What is cut off in a list has not been posted, and what is in front of it has.
+func TestFaultyCutsLists(t *testing.T) {
+	for do, want := range map[Action]int{Cut: 1, Break: 2} {
+		s, _ := rig(t, Plan{{At: AtRequest, Do: do, Side: Dialed, Match: sends("two")}})
+		a, b := s.pairAt(s.listen(attr), stage{})
+		b.Receives(3, 8)
+		a.Post("three messages", a.Message([]byte("one")), a.Message([]byte("two")), a.Message([]byte("three")))
+		if end := a.WantEnd("by the fault"); !errors.Is(end, ErrInjected) {
+			t.Errorf("the end is %v", end)
+		}
+		got := 0
+		for wc, _, err := b.NextRecv(); err == nil && wc.Status == fabric.WCSuccess; wc, _, err = b.NextRecv() {
+			got++
+		}
+		if got > want {
+			t.Errorf("%v: %d messages arrived, want at most %d", do, got, want)
+		}
+	}
 }
 
 // A fault may come again and again, under load, on either side: no completion
@@ -266,7 +315,7 @@ func TestFaultNames(t *testing.T) {
 			t.Errorf("point %d has no name", p)
 		}
 	}
-	if s := fmt.Sprint(points, Fail, Break); s != "point 10 fail break" {
+	if s := fmt.Sprint(points, Fail, Break, Cut); s != "point 11 fail break cut" {
 		t.Error(s)
 	}
 }
