@@ -1,0 +1,184 @@
+package nfs41
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+var bg = context.Background()
+
+// patience is how long something may take that takes no time when all is well.
+const patience = 60 * time.Second
+
+func TestMain(m *testing.M) {
+	openDevices()
+	os.Exit(leak.Main(m))
+}
+
+// openDevices opens the RDMA devices that tests use: librdmacm never closes them, and
+// they are not left behind by a test.
+func openDevices() {
+	p, err := rdmacm.New(rdmacm.Config{})
+	if err != nil {
+		return // the tests tell
+	}
+	for _, kind := range []string{"RXE", "SIW"} {
+		if addr := os.Getenv("RPCRDMA_" + kind + "_ADDR"); addr != "" {
+			if l, err := p.Listen(bg, addr+":0", fabric.ConnAttr{}); err == nil {
+				l.Close()
+			}
+		}
+	}
+}
+
+// A bed is what the tests of both ends together run on: a provider, and the host at which
+// it can be reached.
+type bed struct {
+	provider fabric.Provider
+	host     string
+	live     func() (conns, mrs, mws int) // what the provider holds open
+}
+
+func onIwarp() *bed {
+	p := iwarp.New(iwarp.Config{})
+	return &bed{provider: p, host: "127.0.0.1", live: func() (conns, mrs, mws int) {
+		l := p.Live()
+		return l.Conns, l.MRs, l.MWs
+	}}
+}
+
+// onDevice is a device of the kind "rxe" or "siw", if there is one.
+func onDevice(t testing.TB, kind string) *bed {
+	t.Helper()
+	host := device(t, kind)
+	p, err := rdmacm.New(rdmacm.Config{})
+	if errors.Is(err, rdmacm.ErrNotBuilt) && !required(kind) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bed{provider: p, host: host, live: func() (conns, mrs, mws int) {
+		l := p.Live()
+		return l.Conns, l.MRs, l.MWs
+	}}
+}
+
+// device returns an address of an RDMA device of the kind, as the environment tells.
+func device(t testing.TB, kind string) string {
+	t.Helper()
+	name := "RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"
+	if addr := os.Getenv(name); addr != "" {
+		return addr
+	}
+	if required(kind) {
+		t.Fatalf("RPCRDMA_REQUIRE names %s, and %s is not set", kind, name)
+	}
+	if devices, _ := os.ReadDir("/sys/class/infiniband"); len(devices) == 0 {
+		t.Skip("no RDMA device on this machine (/sys/class/infiniband is empty): run it with scripts/vm")
+	}
+	t.Skipf("%s does not tell an address of a device of the kind %s", name, kind)
+	return ""
+}
+
+func required(kind string) bool {
+	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
+}
+
+// check looks at the end of a test for what it has left behind.
+func (b *bed) check(t testing.TB) {
+	leak.Check(t)
+	t.Cleanup(func() { // after the cleanups of the test
+		if conns, mrs, mws := b.live(); conns != 0 || mrs != 0 || mws != 0 {
+			t.Errorf("left open: %d connections, %d regions, %d windows", conns, mrs, mws)
+		}
+	})
+}
+
+// A world is a Server that listens.
+type world struct {
+	*bed
+	addr     string
+	srv      *Server
+	t        *transport.Server
+	sessions chan *ServerSession // as they are made
+}
+
+// start makes a server, which ends with the test.
+func (b *bed) start(t testing.TB, cfg *ServerConfig) *world {
+	t.Helper()
+	w := &world{bed: b, sessions: make(chan *ServerSession, 16)}
+	var c ServerConfig
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.OnSession == nil {
+		c.OnSession = func(ctx context.Context, ss *ServerSession) { w.sessions <- ss }
+	}
+	w.srv = NewServer(&c)
+	w.serve(t, net.JoinHostPort(b.host, "0"))
+	t.Cleanup(func() { w.srv.Close() })
+	return w
+}
+
+// serve puts a transport under the server.
+func (w *world) serve(t testing.TB, addr string) {
+	t.Helper()
+	ts, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ts.Register(w.srv.Program()); err != nil {
+		t.Fatal(err)
+	}
+	l, err := ts.Listen(bg, w.provider, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- ts.Serve(l) }()
+	t.Cleanup(func() {
+		ts.Close()
+		if err := <-done; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	w.t, w.addr = ts, l.Addr().String()
+}
+
+// dial makes a session, which ends with the test.
+func (w *world) dial(t testing.TB, cfg *Config) *Session {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	s, err := Dial(ctx, w.provider, w.addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// next returns the server's end of the next session.
+func (w *world) next(t testing.TB) *ServerSession {
+	t.Helper()
+	select {
+	case ss := <-w.sessions:
+		return ss
+	case <-time.After(patience):
+		t.Fatal("no session was made")
+		return nil
+	}
+}

@@ -1,0 +1,217 @@
+package nfs41
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// The callback program: what a Session executes for its server.
+
+// A CallbackHandler executes an operation of a callback: OpCBRecall with a
+// *CBRecallArgs, or OpCBRecallAny with a *CBRecallAnyArgs, which are valid until it
+// returns. The answer is its status. It must not wait for the server: the server may be
+// waiting for it.
+type CallbackHandler func(ctx context.Context, op uint32, args Message) Status
+
+// CallbackStats counts what a server has called.
+type CallbackStats struct {
+	Compounds uint64 // CB_COMPOUND, whatever came of it
+	Sequences uint64 // CB_SEQUENCE that began something new
+	Replays   uint64 // requests answered from the replies kept
+	Refused   uint64 // CB_SEQUENCE that failed
+}
+
+type callbackCounters struct {
+	compounds, sequences, replays, refused atomic.Uint64
+}
+
+func (c *callbackCounters) snapshot() CallbackStats {
+	return CallbackStats{c.compounds.Load(), c.sequences.Load(), c.replays.Load(), c.refused.Load()}
+}
+
+// callbacks is the program for transport.Config.Callbacks.
+func (s *Session) callbacks() transport.Program {
+	return transport.Program{
+		Number: s.cfg.CallbackProgram, Low: CallbackVersion, High: CallbackVersion,
+		Handler:    transport.HandlerFunc(s.serve),
+		Idempotent: func(vers, proc uint32) bool { return true }, // the session keeps replies
+	}
+}
+
+// serve executes a CB_COMPOUND. RFC 8881 section 19.2.
+func (s *Session) serve(ctx context.Context, req *transport.Request, res *transport.Response) {
+	if req.Proc != ProcCompound {
+		res.Fail(oncrpc.ProcUnavail)
+		return
+	}
+	s.counters.compounds.Add(1)
+	c := cbCompound{s: s, ctx: ctx, args: req.Args}
+	c.size = oncrpc.MinCallSize + len(req.Cred.Body) + len(req.Verf.Body) + len(req.Args)
+	if !c.run(&res.Results) {
+		res.Fail(oncrpc.GarbageArgs)
+	}
+}
+
+// A cbCompound is a CB_COMPOUND being executed.
+type cbCompound struct {
+	s    *Session
+	ctx  context.Context
+	args []byte // as a whole
+	size int    // of the call, in bytes
+
+	d     xdr.Decoder
+	count uint32 // of operations
+	index uint32 // of the one being executed
+
+	held   *held // once CB_SEQUENCE has been executed
+	slot   uint32
+	cache  bool
+	replay *replySlot
+}
+
+// run executes the operations in order until one fails, and appends CB_COMPOUND4res to
+// *out. It is false when not even the start of the arguments decodes.
+func (c *cbCompound) run(out *[]byte) bool {
+	c.d = xdr.NewDecoder(c.args)
+	var head CBCompoundArgs
+	head.Decode(&c.d)
+	if c.d.Err() != nil {
+		return false
+	}
+	c.count = head.Count
+	res := CompoundRes{Tag: head.Tag}
+	start := len(*out)
+	b := res.Append(*out)
+	body := len(b)
+	if head.Minor != Minor {
+		res.Status = StatusMinorVersMismatch
+		c.count = 0
+	}
+	sequence := 0 // end of the result of CB_SEQUENCE
+	for c.index = 0; c.index < c.count && res.Status == StatusOK; c.index++ {
+		op := c.d.Uint32()
+		if c.d.Err() != nil {
+			if c.index == 0 {
+				return false
+			}
+			res.Status = StatusBadXDR
+			break
+		}
+		b, res.Status = c.operation(b, op)
+		if c.replay != nil {
+			*out = c.replay.replayed(b[:start], head.Tag, op, c.d.Uint32())
+			return true
+		}
+		res.Count++
+		if c.index == 0 {
+			sequence = len(b)
+		}
+	}
+	copy(b[start:body], res.Append(nil)) // as long as before
+	if c.held != nil {
+		reply, only := b[start:], c.count > 1 && (!c.cache || len(b)-start+replyHeader > int(c.held.back.MaxResponseCached))
+		if only {
+			reply = b[body+2*xdr.Unit : sequence]
+		}
+		c.s.mu.Lock()
+		c.held.replies.end(c.slot, reply, only)
+		c.s.mu.Unlock()
+	}
+	*out = b
+	return true
+}
+
+// operation executes one operation and appends its result.
+func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
+	at := len(b)
+	b = appendStatus(b, op, StatusOK)
+	var status Status
+	switch {
+	case op < firstCBOp || op > lastCBOp:
+		op, status = OpCBIllegal, StatusOpIllegal
+	case op == OpCBSequence:
+		b, status = c.sequence(b)
+	case c.held == nil:
+		status = StatusOpNotInSession
+	default:
+		status = c.handle(op)
+	}
+	if status != StatusOK {
+		b = appendStatus(b[:at], op, status)
+	}
+	return b, status
+}
+
+// sequence is CB_SEQUENCE. RFC 8881 section 20.9.
+func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
+	var a CBSequenceArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if c.index != 0 {
+		return b, StatusSequencePos
+	}
+	b, status := c.begin(b, &a)
+	switch {
+	case status != StatusOK:
+		c.s.counters.refused.Add(1)
+	case c.replay != nil:
+		c.s.counters.replays.Add(1)
+	default:
+		c.s.counters.sequences.Add(1)
+	}
+	return b, status
+}
+
+func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
+	h := c.s.known(c.ctx, a.Session)
+	if h == nil {
+		return b, StatusBadSession
+	}
+	switch {
+	case c.count > h.back.MaxOps:
+		return b, StatusTooManyOps
+	case int64(c.size) > int64(h.back.MaxRequest):
+		return b, StatusReqTooBig
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	replay, status := h.replies.begin(&a.SequenceArgs, h.replies.sum(c.args))
+	if status != StatusOK {
+		return b, status
+	}
+	if c.replay = replay; replay != nil {
+		return b, StatusOK
+	}
+	c.held, c.slot, c.cache = h, a.Slot, a.CacheThis
+	highest := h.back.MaxRequests - 1
+	res := CBSequenceRes{
+		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
+		HighestSlot: highest, TargetHighest: highest,
+	}
+	return res.Append(b), StatusOK
+}
+
+// handle executes what is not about the session itself.
+func (c *cbCompound) handle(op uint32) Status {
+	var args Message
+	switch op {
+	case OpCBRecall:
+		args = new(CBRecallArgs)
+	case OpCBRecallAny:
+		args = new(CBRecallAnyArgs)
+	default:
+		return StatusNotSupp
+	}
+	if c.s.cfg.Callback == nil {
+		return StatusNotSupp
+	}
+	if args.Decode(&c.d); c.d.Err() != nil {
+		return StatusBadXDR
+	}
+	return c.s.cfg.Callback(c.ctx, op, args)
+}

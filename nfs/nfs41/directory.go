@@ -1,0 +1,123 @@
+package nfs41
+
+import (
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// The directory that a Server has: the root, which is empty and stays so.
+
+// rootHandle is its handle. It never changes, so clients may keep it over a restart.
+func rootHandle() FileHandle { return FileHandle("root") }
+
+// rootAttrs are its attributes.
+func (s *Server) rootAttrs() *Attrs {
+	at := Time{Sec: s.start.Unix(), Nsec: uint32(s.start.Nanosecond())}
+	size := uint64(s.cfg.Fore.MaxRequest) / 2
+	a := &Attrs{
+		Supported:       KnownAttrs(),
+		Type:            TypeDir,
+		Change:          uint64(s.start.UnixNano()),
+		Size:            4096,
+		FSID:            FSID{Major: 1},
+		UniqueHandles:   true,
+		LeaseTime:       uint32(s.cfg.Lease / time.Second),
+		CasePreserving:  true,
+		FileHandle:      rootHandle(),
+		FileID:          1,
+		FilesTotal:      1,
+		MaxFileSize:     1<<63 - 1,
+		MaxLink:         2,
+		MaxName:         255,
+		MaxRead:         size,
+		MaxWrite:        size,
+		Mode:            0o555,
+		NumLinks:        2,
+		Owner:           "0",
+		OwnerGroup:      "0",
+		TimeAccess:      at,
+		TimeDelta:       Time{Nsec: 1},
+		TimeMetadata:    at,
+		TimeModify:      at,
+		MountedOnFileID: 1,
+		SuppExclCreate:  Bitmap{},
+	}
+	a.Mask = a.Supported
+	return a
+}
+
+// onDirectory executes an operation on the current file handle, which is the root.
+func (c *compound) onDirectory(b []byte, op uint32) ([]byte, Status) {
+	d := &c.d
+	switch op {
+	case OpGetFH:
+		return c.current.Append(b), StatusOK
+	case OpSaveFH:
+		c.saved = c.current
+		return b, StatusOK
+	case OpLookupP:
+		return b, StatusNoEnt // RFC 8881 section 18.14.3
+	case OpLookup, OpSecInfo:
+		var name Name
+		if name.Decode(d); d.Err() != nil {
+			return b, StatusBadXDR
+		}
+		if name == "" {
+			return b, StatusInval
+		}
+		return b, StatusNoEnt
+	case OpGetAttr:
+		var mask Bitmap
+		if mask.Decode(d); d.Err() != nil {
+			return b, StatusBadXDR
+		}
+		raw := c.s.rootAttrs().Select(mask)
+		return raw.Append(b), StatusOK
+	case OpAccess:
+		var a AccessArgs
+		if a.Decode(d); d.Err() != nil {
+			return b, StatusBadXDR
+		}
+		const all = AccessRead | AccessLookup | AccessModify | AccessExtend | AccessDelete
+		r := AccessRes{Supported: a.Access & all, Access: a.Access & (AccessRead | AccessLookup)}
+		return r.Append(b), StatusOK
+	case OpReadDir:
+		return c.readDir(b)
+	case OpSecInfoNoName:
+		return c.secInfoNoName(b)
+	}
+	return b, StatusNotSupp
+}
+
+// readDir is READDIR. RFC 8881 section 18.23.
+func (c *compound) readDir(b []byte) ([]byte, Status) {
+	var a ReadDirArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if a.Cookie != 0 {
+		return b, StatusBadCookie // none was given
+	}
+	r := ReadDirRes{EOF: true}
+	at := len(b)
+	if b = r.Append(b); uint64(len(b)-at) > uint64(a.MaxCount) {
+		return b, StatusTooSmall
+	}
+	return b, StatusOK
+}
+
+// secInfoNoName is SECINFO_NO_NAME, which takes the current file handle with it. RFC 8881
+// section 18.45.
+func (c *compound) secInfoNoName(b []byte) ([]byte, Status) {
+	var a SecInfoNoNameArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if a.Parent {
+		return b, StatusNoEnt
+	}
+	c.current = nil
+	r := SecInfoRes{Flavors: []SecInfo{{Flavor: uint32(oncrpc.FlavorSys)}, {Flavor: uint32(oncrpc.FlavorNone)}}}
+	return r.Append(b), StatusOK
+}

@@ -1,0 +1,749 @@
+package nfs41
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A ServerConfig is what a Server can choose. The zero value and a nil pointer are the
+// defaults. It is not modified.
+type ServerConfig struct {
+	// Lease is how long a client that says nothing is remembered for sure, in whole
+	// seconds. After that it is forgotten when there is no room for others. Zero is 90
+	// seconds.
+	Lease time.Duration
+
+	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero is 256,
+	// and 4.
+	MaxClients, MaxSessions int
+
+	// Fore bounds what sessions are granted: sizes in bytes, operations and slots. Zero
+	// fields are 1 MiB each way, replies of up to 2048 bytes kept, 16 operations and 32
+	// slots.
+	Fore ChannelAttrs
+
+	// NoBackchannel refuses backchannels: then the server cannot call its clients.
+	NoBackchannel bool
+
+	// OnSession, if not nil, is called on a goroutine of its own for each new session.
+	// ctx ends with the session or the server.
+	OnSession func(ctx context.Context, ss *ServerSession)
+}
+
+// MaxBackwardSlots is the most slots that a server uses of a backchannel: so many calls
+// it has in flight at once.
+const MaxBackwardSlots = 16
+
+// A Server is an NFS version 4.1 server of one empty directory that cannot be written
+// to: enough for clients that come for the sessions. Its methods may be called by many
+// goroutines at once.
+type Server struct {
+	cfg   ServerConfig
+	start time.Time
+	boot  uint32 // upper half of client ids
+	seed  maphash.Seed
+
+	mu       sync.Mutex
+	owners   map[string]*owner // by co_ownerid
+	clients  map[ClientID]*client
+	sessions map[SessionID]*ServerSession
+	lastID   uint32
+	closed   bool
+	hooks    sync.WaitGroup // OnSession
+}
+
+// An owner is who clients say they are. What has been confirmed by a CREATE_SESSION
+// stays until a successor is. RFC 8881 section 18.35.4.
+type owner struct {
+	confirmed, unconfirmed *client
+}
+
+// A client is a record of RFC 8881 section 18.35.4.
+type client struct {
+	id        ClientID
+	owner     string
+	verifier  Verifier
+	principal principal
+	confirmed bool
+	renewed   time.Time
+	reclaimed bool // RECLAIM_COMPLETE has been here
+
+	// CREATE_SESSION has a slot of its own, RFC 8881 section 18.36.4: the sequence id
+	// that it expects, and its last results.
+	sequence uint32
+	last     *CreateSessionRes
+	lastSum  uint64
+
+	sessions map[SessionID]*ServerSession
+}
+
+// A principal is who makes a call, as far as AUTH_SYS can tell.
+type principal struct {
+	flavor oncrpc.Flavor
+	uid    uint32
+}
+
+func principalOf(cred oncrpc.Auth) principal {
+	p := principal{flavor: cred.Flavor}
+	var sys oncrpc.AuthSys
+	if cred.Flavor == oncrpc.FlavorSys {
+		if _, err := oncrpc.ConsumeAuthSys(cred.Body, &sys); err == nil {
+			p.uid = sys.UID
+		}
+	}
+	return p
+}
+
+// NewServer makes a server. A nil cfg is the default configuration.
+func NewServer(cfg *ServerConfig) *Server {
+	s := &Server{
+		start:    time.Now(),
+		seed:     maphash.MakeSeed(),
+		owners:   make(map[string]*owner),
+		clients:  make(map[ClientID]*client),
+		sessions: make(map[SessionID]*ServerSession),
+	}
+	if cfg != nil {
+		s.cfg = *cfg
+	}
+	var boot [4]byte
+	rand.Read(boot[:]) // never fails
+	s.boot = binary.BigEndian.Uint32(boot[:])
+	c := &s.cfg
+	if c.Lease < time.Second {
+		c.Lease = 90 * time.Second
+	}
+	if c.MaxClients <= 0 {
+		c.MaxClients = 256
+	}
+	if c.MaxSessions <= 0 {
+		c.MaxSessions = 4
+	}
+	c.Fore = c.Fore.or(ChannelAttrs{MaxRequest: 1 << 20, MaxResponse: 1 << 20, MaxResponseCached: 2048, MaxOps: 16, MaxRequests: 32})
+	return s
+}
+
+// or returns a with d's values where it has none.
+func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
+	for _, f := range []struct{ v, d *uint32 }{
+		{&a.MaxRequest, &d.MaxRequest},
+		{&a.MaxResponse, &d.MaxResponse},
+		{&a.MaxResponseCached, &d.MaxResponseCached},
+		{&a.MaxOps, &d.MaxOps},
+		{&a.MaxRequests, &d.MaxRequests},
+	} {
+		if *f.v == 0 {
+			*f.v = *f.d
+		}
+	}
+	return a
+}
+
+// within returns what both a and b allow.
+func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
+	return ChannelAttrs{
+		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
+		MaxResponse:       min(a.MaxResponse, b.MaxResponse),
+		MaxResponseCached: min(a.MaxResponseCached, b.MaxResponseCached),
+		MaxOps:            min(a.MaxOps, b.MaxOps),
+		MaxRequests:       min(a.MaxRequests, b.MaxRequests),
+	}
+}
+
+// Program is what a transport.Server has to register.
+func (s *Server) Program() transport.Program {
+	return transport.Program{
+		Number: Program, Low: Version, High: Version,
+		Handler: transport.HandlerFunc(s.serve),
+		// Sessions have a cache of replies themselves. The transport's would answer a
+		// BIND_CONN_TO_SESSION that is sent again on another connection, and not bind it.
+		Idempotent: func(vers, proc uint32) bool { return true },
+	}
+}
+
+// Sessions returns the sessions there are.
+func (s *Server) Sessions() []*ServerSession {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*ServerSession, 0, len(s.sessions))
+	for _, ss := range s.sessions {
+		list = append(list, ss)
+	}
+	return list
+}
+
+// Close ends the backchannels of all sessions: calls that wait for a connection fail. It
+// returns when OnSession has. It may be called twice.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, ss := range s.sessions {
+		ss.close()
+	}
+	s.mu.Unlock()
+	s.hooks.Wait()
+	return nil
+}
+
+// serve executes a COMPOUND.
+func (s *Server) serve(ctx context.Context, req *transport.Request, res *transport.Response) {
+	if req.Proc != ProcCompound {
+		res.Fail(oncrpc.ProcUnavail)
+		return
+	}
+	c := compound{
+		s: s, conn: req.Conn(), principal: principalOf(req.Cred), args: req.Args,
+		size: oncrpc.MinCallSize + len(req.Cred.Body) + len(req.Verf.Body) + len(req.Args),
+	}
+	if !c.run(&res.Results) {
+		res.Fail(oncrpc.GarbageArgs)
+	}
+}
+
+// A compound is a COMPOUND being executed.
+type compound struct {
+	s         *Server
+	conn      *transport.Conn
+	principal principal
+	args      []byte // as a whole
+	size      int    // of the call, in bytes
+
+	d     xdr.Decoder
+	head  int    // bytes of the start of the reply
+	count uint32 // of operations
+	index uint32 // of the one being executed
+
+	session *ServerSession // once SEQUENCE has been executed
+	slot    uint32
+	cache   bool       // the client wants the reply kept
+	replay  *replySlot // it has been kept: this is a request that came before
+	current FileHandle // nil: none
+	saved   FileHandle
+}
+
+// Bytes that a reply has in front of the results of COMPOUND: an accepted reply with
+// AUTH_NONE.
+const replyHeader = oncrpc.MinReplySize
+
+// sizeSequence is the result of SEQUENCE with its number and status, in bytes.
+const sizeSequence = 2*xdr.Unit + SessionIDSize + 5*xdr.Unit
+
+// run executes the operations in order until one fails, and appends COMPOUND4res to *out.
+// It is false when not even the start of the arguments decodes. RFC 8881 section 16.2.
+func (c *compound) run(out *[]byte) bool {
+	c.d = xdr.NewDecoder(c.args)
+	var head CompoundArgs
+	head.Decode(&c.d)
+	if c.d.Err() != nil {
+		return false
+	}
+	c.count = head.Count
+	res := CompoundRes{Tag: head.Tag}
+	start := len(*out)
+	b := res.Append(*out)
+	body := len(b)
+	c.head = body - start
+	if head.Minor != Minor {
+		res.Status = StatusMinorVersMismatch
+		c.count = 0
+	}
+	sequence := 0 // end of the result of SEQUENCE
+	for c.index = 0; c.index < c.count && res.Status == StatusOK; c.index++ {
+		op := c.d.Uint32()
+		if c.d.Err() != nil {
+			if c.index > 0 {
+				// There is no number to answer: the result is that of the operation in front.
+				res.Status = StatusBadXDR
+				break
+			}
+			return false
+		}
+		at := len(b)
+		b, res.Status = c.operation(b, op)
+		if c.replay != nil {
+			next := c.d.Uint32() // 0 if there is none, and then the reply is there as a whole
+			*out = c.replay.replayed(b[:start], head.Tag, op, next)
+			return true
+		}
+		if limit, status := c.limit(); len(b)-start+replyHeader > limit && c.session != nil {
+			res.Status = status
+			b = appendStatus(b[:at], op, status)
+		}
+		res.Count++
+		if c.index == 0 {
+			sequence = len(b)
+		}
+	}
+	// The start has the same length, whatever the status.
+	copy(b[start:body], res.Append(nil))
+	if c.session != nil {
+		reply, only := b[start:], !c.cache && c.count > 1
+		if only {
+			reply = b[body+2*xdr.Unit : sequence]
+		}
+		c.s.mu.Lock()
+		c.session.fore.end(c.slot, reply, only)
+		c.s.mu.Unlock()
+	}
+	*out = b
+	return true
+}
+
+// limit is how long a reply may get, and what is the matter when it gets longer.
+func (c *compound) limit() (int, Status) {
+	switch {
+	case c.session == nil:
+		return 0, StatusOK
+	case c.cache:
+		return int(c.session.attrs.MaxResponseCached), StatusRepTooBigToCache
+	}
+	return int(c.session.attrs.MaxResponse), StatusRepTooBig
+}
+
+// appendStatus appends the start of a result: all of it if the operation has failed.
+func appendStatus(b []byte, op uint32, status Status) []byte {
+	b = xdr.AppendUint32(b, op)
+	return xdr.AppendUint32(b, uint32(status))
+}
+
+// outside tells operations that need no SEQUENCE in front. Without one they are alone in
+// their COMPOUND: RFC 8881 sections 18.34 to 18.37 and 18.50.
+func outside(op uint32) bool {
+	switch op {
+	case OpSequence, OpExchangeID, OpCreateSession, OpBindConnToSession, OpDestroySession, OpDestroyClientID:
+		return true
+	}
+	return false
+}
+
+// operation executes one operation and appends its result.
+func (c *compound) operation(b []byte, op uint32) ([]byte, Status) {
+	if op < firstOp || op > lastOp {
+		return appendStatus(b, OpIllegal, StatusOpIllegal), StatusOpIllegal
+	}
+	at := len(b)
+	b = appendStatus(b, op, StatusOK)
+	status := StatusOpNotInSession
+	switch {
+	case c.session == nil && outside(op) && op != OpSequence && c.count > 1:
+		status = StatusNotOnlyOp
+	case c.session != nil || outside(op):
+		b, status = c.execute(b, op)
+	}
+	if status != StatusOK {
+		return appendStatus(b[:at], op, status), status
+	}
+	return b, StatusOK
+}
+
+// execute executes an operation that may be where it is, and appends its result but for
+// the status. What it appends when it fails does not count.
+func (c *compound) execute(b []byte, op uint32) ([]byte, Status) {
+	d := &c.d
+	switch op {
+	case OpSequence:
+		return c.sequence(b)
+	case OpExchangeID:
+		return c.exchangeID(b)
+	case OpCreateSession:
+		return c.createSession(b)
+	case OpBindConnToSession:
+		return c.bindConn(b)
+	case OpDestroySession:
+		return b, c.destroySession()
+	case OpDestroyClientID:
+		return b, c.destroyClientID()
+	case OpReclaimComplete:
+		return b, c.reclaimComplete()
+	case OpPutRootFH, OpPutPubFH:
+		c.current = rootHandle()
+		return b, StatusOK
+	case OpPutFH:
+		var fh FileHandle
+		if fh.Decode(d); d.Err() != nil {
+			return b, StatusBadXDR
+		}
+		if !bytes.Equal(fh, rootHandle()) {
+			return b, StatusStale
+		}
+		c.current = rootHandle()
+		return b, StatusOK
+	case OpRestoreFH:
+		if c.saved == nil {
+			return b, StatusNoFileHandle
+		}
+		c.current = c.saved
+		return b, StatusOK
+	case OpGetFH, OpSaveFH, OpLookupP, OpLookup, OpGetAttr, OpAccess, OpReadDir, OpSecInfo, OpSecInfoNoName:
+		if c.current == nil {
+			return b, StatusNoFileHandle
+		}
+		return c.onDirectory(b, op)
+	}
+	return b, StatusNotSupp
+}
+
+// exchangeID is EXCHANGE_ID. RFC 8881 section 18.35.4 has the cases.
+func (c *compound) exchangeID(b []byte) ([]byte, Status) {
+	var a ExchangeIDArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if a.Flags&^exchangeArgs != 0 || a.Protect == ProtectMachCred {
+		return b, StatusInval // protection by RPCSEC_GSS is for calls that have it
+	}
+	if a.Protect == ProtectSSV {
+		return b, StatusEncrAlgUnsupp
+	}
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.owners[string(a.Owner)]
+	var conf *client
+	if o != nil {
+		conf = o.confirmed
+	}
+	update := a.Flags&ExchangeUpdConfirmedRecA != 0
+	cl := conf
+	switch {
+	case update && conf == nil:
+		return b, StatusNoEnt
+	case update && conf.verifier != a.Verifier:
+		return b, StatusNotSame
+	case update && conf.principal != c.principal:
+		return b, StatusPerm
+	case conf != nil && conf.principal != c.principal && !s.expired(conf):
+		return b, StatusClidInUse
+	case conf != nil && conf.principal == c.principal && conf.verifier == a.Verifier:
+		// The same client, or an update, of which nothing is kept.
+	default:
+		// A new client, or one that has restarted: what it had before goes when
+		// CREATE_SESSION confirms this.
+		if cl = s.newClient(&a, c.principal); cl == nil {
+			return b, StatusDelay
+		}
+	}
+	res := ExchangeIDRes{
+		ClientID: cl.id, Sequence: cl.sequence, Flags: ExchangeUseNonPNFS,
+		MajorID: s.name(), Scope: s.name(),
+	}
+	if cl.confirmed {
+		res.Flags |= ExchangeConfirmedR
+		cl.renewed = time.Now()
+	}
+	return res.Append(b), StatusOK
+}
+
+// name is the server's owner and scope. Its clients must not take it for another, and
+// nothing is left of it when it restarts.
+func (s *Server) name() []byte {
+	return binary.BigEndian.AppendUint32([]byte("rpcrdma-nfs41-"), s.boot)
+}
+
+// newClient adds an unconfirmed client, in place of one with the same owner. It is nil
+// when there is no room. mu is held.
+func (s *Server) newClient(a *ExchangeIDArgs, p principal) *client {
+	if o := s.owners[string(a.Owner)]; o != nil && o.unconfirmed != nil {
+		s.forget(o.unconfirmed)
+	}
+	if len(s.clients) >= s.cfg.MaxClients {
+		for _, cl := range s.clients {
+			if s.expired(cl) {
+				s.forget(cl)
+			}
+		}
+		if len(s.clients) >= s.cfg.MaxClients {
+			return nil
+		}
+	}
+	s.lastID++
+	cl := &client{
+		id:    ClientID(uint64(s.boot)<<32 | uint64(s.lastID)),
+		owner: string(a.Owner), verifier: a.Verifier, principal: p,
+		renewed: time.Now(), sequence: 1,
+		sessions: make(map[SessionID]*ServerSession),
+	}
+	s.clients[cl.id] = cl
+	o := s.owners[cl.owner]
+	if o == nil {
+		o = new(owner)
+		s.owners[cl.owner] = o
+	}
+	o.unconfirmed = cl
+	return cl
+}
+
+// expired tells whether the lease of a client has run out.
+func (s *Server) expired(cl *client) bool { return time.Since(cl.renewed) > s.cfg.Lease }
+
+// forget removes a client with its sessions. mu is held.
+func (s *Server) forget(cl *client) {
+	for _, ss := range cl.sessions {
+		s.drop(ss)
+	}
+	delete(s.clients, cl.id)
+	o := s.owners[cl.owner]
+	if o.confirmed == cl {
+		o.confirmed = nil
+	}
+	if o.unconfirmed == cl {
+		o.unconfirmed = nil
+	}
+	if o.confirmed == nil && o.unconfirmed == nil {
+		delete(s.owners, cl.owner)
+	}
+}
+
+// drop removes a session. mu is held.
+func (s *Server) drop(ss *ServerSession) {
+	delete(s.sessions, ss.id)
+	delete(ss.client.sessions, ss.id)
+	ss.close()
+}
+
+// Bounds of a channel below which it is of no use: a SEQUENCE and another operation, and
+// their headers. In bytes, and operations.
+const (
+	minMessage = 256
+	minOps     = 2
+)
+
+// createSession is CREATE_SESSION. RFC 8881 section 18.36.
+func (c *compound) createSession(b []byte) ([]byte, Status) {
+	var a CreateSessionArgs
+	before := c.d.Offset()
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cl := s.clients[a.ClientID]
+	if cl == nil {
+		return b, StatusStaleClientID
+	}
+	if cl.principal != c.principal {
+		return b, StatusClidInUse
+	}
+	sum := maphash.Bytes(s.seed, c.args[before:c.d.Offset()])
+	switch {
+	case cl.last != nil && a.Sequence == cl.sequence-1 && sum == cl.lastSum:
+		// Sent again, perhaps on another connection.
+		if ss := s.sessions[cl.last.Session]; ss != nil && cl.last.Flags&SessionConnBackChan != 0 {
+			ss.bind(c.conn)
+		}
+		return cl.last.Append(b), StatusOK
+	case a.Sequence != cl.sequence:
+		return b, StatusSeqMisordered
+	}
+	const flags = SessionPersist | SessionConnBackChan | SessionConnRDMA
+	if a.Flags&^flags != 0 {
+		return b, StatusInval
+	}
+	if a.Fore.MaxRequest < minMessage || a.Fore.MaxResponse < minMessage || a.Fore.MaxOps < minOps || a.Fore.MaxRequests == 0 {
+		return b, StatusTooSmall
+	}
+	back := a.Flags&SessionConnBackChan != 0
+	if back && (a.Back.MaxRequest < minMessage || a.Back.MaxResponse < minMessage || a.Back.MaxOps < minOps || a.Back.MaxRequests == 0) {
+		return b, StatusTooSmall
+	}
+	if len(cl.sessions) >= s.cfg.MaxSessions || s.closed {
+		return b, StatusDelay
+	}
+	cred, ok := callbackCred(a.CallbackSec)
+	if !ok {
+		return b, StatusEncrAlgUnsupp // as Linux says: RFC 8881 has no error for flavors
+	}
+	if !cl.confirmed {
+		o := s.owners[cl.owner]
+		if o.confirmed != nil {
+			s.forget(o.confirmed)
+		}
+		o.confirmed, o.unconfirmed, cl.confirmed = cl, nil, true
+	}
+	ss := &ServerSession{
+		s: s, client: cl,
+		attrs: s.cfg.Fore.within(a.Fore), back: a.Back,
+		program: a.CallbackProgram, cred: cred,
+	}
+	rand.Read(ss.id[:])
+	ss.init()
+	s.sessions[ss.id] = ss
+	cl.sessions[ss.id] = ss
+	cl.renewed = time.Now()
+	res := &CreateSessionRes{Session: ss.id, Sequence: a.Sequence, Fore: ss.attrs, Back: ss.back}
+	if back && ss.bind(c.conn) {
+		res.Flags |= SessionConnBackChan
+	}
+	cl.sequence++
+	cl.last, cl.lastSum = res, sum
+	if s.cfg.OnSession != nil {
+		s.hooks.Go(func() { s.cfg.OnSession(ss.ctx, ss) })
+	}
+	return res.Append(b), StatusOK
+}
+
+// callbackCred chooses what callbacks say who they are from: AUTH_SYS, which Linux wants,
+// or AUTH_NONE.
+func callbackCred(list []CallbackSec) (cred oncrpc.Auth, ok bool) {
+	for i := range list {
+		switch list[i].Flavor {
+		case oncrpc.FlavorSys:
+			return list[i].Sys.Auth(), true
+		case oncrpc.FlavorNone:
+			ok = true
+		}
+	}
+	return oncrpc.Auth{}, ok || len(list) == 0
+}
+
+// sequence is SEQUENCE. RFC 8881 section 18.46.
+func (c *compound) sequence(b []byte) ([]byte, Status) {
+	var a SequenceArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if c.index != 0 {
+		return b, StatusSequencePos
+	}
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ss := s.sessions[a.Session]
+	if ss == nil {
+		return b, StatusBadSession
+	}
+	switch {
+	case c.count > ss.attrs.MaxOps:
+		return b, StatusTooManyOps
+	case c.size > int(ss.attrs.MaxRequest):
+		return b, StatusReqTooBig
+	}
+	// A SEQUENCE that fails leaves the slot as it was, so it has to be known before
+	// whether its own result fits.
+	switch size := uint32(replyHeader + c.head + sizeSequence); {
+	case size > ss.attrs.MaxResponse:
+		return b, StatusRepTooBig
+	case a.CacheThis && size > ss.attrs.MaxResponseCached:
+		return b, StatusRepTooBigToCache
+	}
+	replay, status := ss.fore.begin(&a, ss.fore.sum(c.args))
+	if status != StatusOK {
+		return b, status
+	}
+	ss.client.renewed = time.Now()
+	ss.used()
+	if c.replay = replay; replay != nil {
+		return b, StatusOK
+	}
+	c.session, c.slot, c.cache = ss, a.Slot, a.CacheThis
+	highest := ss.attrs.MaxRequests - 1
+	res := SequenceRes{
+		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
+		HighestSlot: highest, TargetHighest: highest, Flags: ss.flags(),
+	}
+	return res.Append(b), StatusOK
+}
+
+// bindConn is BIND_CONN_TO_SESSION. RFC 8881 section 18.34.
+func (c *compound) bindConn(b []byte) ([]byte, Status) {
+	var a BindConnArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return b, StatusBadXDR
+	}
+	if c.count > 1 {
+		return b, StatusNotOnlyOp
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	ss := c.s.sessions[a.Session]
+	if ss == nil {
+		return b, StatusBadSession
+	}
+	res := BindConnRes{Session: a.Session, Dir: FromServerFore}
+	switch a.Dir {
+	case FromClientFore:
+	case FromClientBack:
+		if !ss.bind(c.conn) {
+			return b, StatusInval
+		}
+		res.Dir = FromServerBack
+	case FromClientForeOrBoth, FromClientBackOrBoth:
+		if ss.bind(c.conn) {
+			res.Dir = FromServerBoth
+		}
+	default:
+		return b, StatusInval
+	}
+	return res.Append(b), StatusOK
+}
+
+// destroySession is DESTROY_SESSION. RFC 8881 section 18.37.
+func (c *compound) destroySession() Status {
+	var id SessionID
+	if id.Decode(&c.d); c.d.Err() != nil {
+		return StatusBadXDR
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	ss := c.s.sessions[id]
+	switch {
+	case ss == nil:
+		return StatusBadSession
+	case ss == c.session && c.index != c.count-1:
+		return StatusNotOnlyOp // nothing could be executed behind it
+	}
+	c.s.drop(ss)
+	return StatusOK
+}
+
+// destroyClientID is DESTROY_CLIENTID. RFC 8881 section 18.50.
+func (c *compound) destroyClientID() Status {
+	var id ClientID
+	if id.Decode(&c.d); c.d.Err() != nil {
+		return StatusBadXDR
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	cl := c.s.clients[id]
+	switch {
+	case cl == nil:
+		return StatusStaleClientID
+	case len(cl.sessions) > 0:
+		return StatusClientIDBusy
+	}
+	c.s.forget(cl)
+	return StatusOK
+}
+
+// reclaimComplete is RECLAIM_COMPLETE: there is nothing that could be reclaimed. RFC 8881
+// section 18.51.
+func (c *compound) reclaimComplete() Status {
+	var a ReclaimCompleteArgs
+	if a.Decode(&c.d); c.d.Err() != nil {
+		return StatusBadXDR
+	}
+	if a.OneFS {
+		if c.current == nil {
+			return StatusNoFileHandle
+		}
+		return StatusOK
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	cl := c.session.client
+	if cl.reclaimed {
+		return StatusCompleteAlready
+	}
+	cl.reclaimed = true
+	return StatusOK
+}

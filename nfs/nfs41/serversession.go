@@ -1,0 +1,174 @@
+package nfs41
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A ServerSession is a session as its server holds it: the way to call the client.
+type ServerSession struct {
+	s       *Server
+	client  *client
+	id      SessionID
+	attrs   ChannelAttrs // of the fore channel
+	back    ChannelAttrs
+	program uint32
+	cred    oncrpc.Auth
+
+	channel *transport.Backchannel
+	calls   requester
+
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+	ready  context.Context // ends when the client has used the session
+	used   context.CancelFunc
+
+	// Server.mu
+	fore  *replySlots
+	conn  *transport.Conn // that the backchannel is bound to; nil: none
+	fault bool            // the client and we do not agree on the slots
+}
+
+func (ss *ServerSession) init() {
+	ss.fore = newReplySlots(int(ss.attrs.MaxRequests))
+	ss.channel = transport.NewBackchannel()
+	ss.ctx, ss.cancel = context.WithCancel(context.Background())
+	ss.ready, ss.used = context.WithCancel(context.Background())
+	ss.calls = requester{
+		session: ss.id,
+		table:   newSlotTable(ss.slots()),
+		name:    CBOpName,
+		begin: func(b []byte, count int, args *SequenceArgs) []byte {
+			head := CBCompoundArgs{Minor: Minor, Count: uint32(count)}
+			b = head.Append(b)
+			b = xdr.AppendUint32(b, OpCBSequence)
+			a := CBSequenceArgs{SequenceArgs: *args}
+			return a.Append(b)
+		},
+		first: func(res *sequenced) Operation { return Operation{Op: OpCBSequence, Result: &res.back} },
+		send: func(ctx context.Context, call *transport.Call) error {
+			call.Prog, call.Vers, call.Proc, call.Cred = ss.program, CallbackVersion, ProcCompound, ss.cred
+			if n := oncrpc.MinCallSize + len(ss.cred.Body) + len(call.Args); int64(n) > int64(ss.back.MaxRequest) {
+				return &transport.SizeError{What: "callback", Size: n, Limit: int(ss.back.MaxRequest)}
+			}
+			return ss.channel.Call(ctx, call)
+		},
+	}
+}
+
+// slots is how many slots of the backchannel are used.
+func (ss *ServerSession) slots() int { return int(min(ss.back.MaxRequests, MaxBackwardSlots)) }
+
+// ID is the session's id.
+func (ss *ServerSession) ID() SessionID { return ss.id }
+
+// Owner is what the client has said in EXCHANGE_ID that it is.
+func (ss *ServerSession) Owner() string { return ss.client.owner }
+
+// Back is what the client takes on the backchannel.
+func (ss *ServerSession) Back() ChannelAttrs { return ss.back }
+
+// CallbackProgram is the number of the client's program.
+func (ss *ServerSession) CallbackProgram() uint32 { return ss.program }
+
+// bind makes cn the connection of the backchannel: the client has said with a flag or a
+// direction that it executes calls there. Server.mu is held.
+func (ss *ServerSession) bind(cn *transport.Conn) bool {
+	if ss.s.cfg.NoBackchannel || ss.slots() == 0 {
+		return false
+	}
+	if ss.channel.Bind(cn, ss.slots()) != nil {
+		return false
+	}
+	ss.conn, ss.fault = cn, false
+	return true
+}
+
+// close ends the backchannel. Server.mu is held.
+func (ss *ServerSession) close() {
+	ss.cancel()
+	ss.channel.Close()
+	ss.conn = nil
+}
+
+// up tells whether the backchannel has a connection. Server.mu is held.
+func (ss *ServerSession) up() bool { return ss.conn != nil && ss.conn.Err() == nil }
+
+// flags is what SEQUENCE tells the client. RFC 8881 section 18.46.3. Server.mu is held.
+func (ss *ServerSession) flags() (f SeqFlags) {
+	if !ss.up() {
+		f |= SeqCBPathDown | SeqCBPathDownSession
+		for _, other := range ss.client.sessions {
+			if other.up() {
+				f &^= SeqCBPathDown
+			}
+		}
+	}
+	if ss.fault {
+		f |= SeqBackchannelFault
+	}
+	return f
+}
+
+// ErrSessionEnded says that the session that a call was for has been destroyed, or that
+// its server has been closed. It is net.ErrClosed.
+var ErrSessionEnded = fmt.Errorf("nfs41: session has ended: %w", net.ErrClosed)
+
+// during runs f with a context that ends with the session, too.
+func (ss *ServerSession) during(ctx context.Context, f func(context.Context) error) error {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ss.ctx, cancel)()
+	err := f(both)
+	if err != nil && ss.ctx.Err() != nil && ctx.Err() == nil {
+		return ErrSessionEnded
+	}
+	return err
+}
+
+// Null calls CB_NULL, which shows that the client is there. It fails with
+// ErrSessionEnded, or as transport.Backchannel.Call does.
+func (ss *ServerSession) Null(ctx context.Context) error {
+	return ss.during(ctx, func(ctx context.Context) error {
+		return ss.channel.Null(ctx, ss.program, CallbackVersion)
+	})
+}
+
+// Callback calls CB_COMPOUND with a CB_SEQUENCE and ops behind it; without ops it is
+// CB_SEQUENCE alone. It waits for a slot, for the client to have used the session, since
+// before that it may not know it, and for a connection if the client has lost its own.
+//
+// It fails with an *Error when the client answers that an operation failed, with a
+// *ReplyError, with ErrSessionEnded, or as transport.Backchannel.Call does. A call whose
+// reply was lost and has not been kept by the client fails with
+// NFS4ERR_RETRY_UNCACHED_REP: it has been executed.
+func (ss *ServerSession) Callback(ctx context.Context, ops ...Operation) error {
+	if n := int64(len(ops)) + 1; n > int64(ss.back.MaxOps) {
+		return &Error{CBOpName(OpCBSequence), StatusTooManyOps}
+	}
+	err := ss.during(ctx, func(ctx context.Context) error {
+		select {
+		case <-ss.ready.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		cache := len(ops) > 0 && ss.back.MaxResponseCached > 0
+		return ss.calls.compound(ctx, ops, cache, false, new(sequenced))
+	})
+	var failed *Error
+	if errors.As(err, &failed) && failed.Op == CBOpName(OpCBSequence) {
+		switch failed.Status {
+		case StatusBadSession, StatusBadSlot, StatusSeqMisordered, StatusSeqFalseRetry:
+			ss.s.mu.Lock()
+			ss.fault = true
+			ss.s.mu.Unlock()
+		}
+	}
+	return err
+}

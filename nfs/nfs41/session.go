@@ -1,0 +1,630 @@
+package nfs41
+
+import (
+	"encoding/hex"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// Arguments and results of the operations that sessions are made of.
+
+// Sizes in bytes, and counts. RFC 8881 section 3.1 where it has one; the others, which
+// have no limit there, are limits of this package.
+const (
+	SessionIDSize = 16   // NFS4_SESSIONID_SIZE
+	VerifierSize  = 8    // NFS4_VERIFIER_SIZE
+	MaxOwner      = 1024 // NFS4_OPAQUE_LIMIT: owners and scopes
+	maxImplName   = 1024 // nii_domain, nii_name
+	maxBitmap     = 8    // words of a bitmap4
+	maxOID        = 256  // sec_oid4
+	maxOIDs       = 16
+	maxGSSHandle  = 1024
+	maxSecParms   = 16 // csa_sec_parms
+	maxReferLists = 16 // csa_referring_call_lists
+	maxRefer      = 64 // calls in each
+)
+
+// A SessionID is sessionid4. Only the server can read meaning
+// into it.
+type SessionID [SessionIDSize]byte
+
+// String is the id in hexadecimal.
+func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
+
+// Append appends the encoding to b. It is the whole of the arguments of
+// DESTROY_SESSION.
+func (id *SessionID) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, id[:]) }
+
+// Decode reads the id.
+func (id *SessionID) Decode(d *xdr.Decoder) {
+	*id = SessionID{}
+	copy(id[:], d.FixedOpaque(SessionIDSize))
+}
+
+// A Verifier is verifier4: eight bytes that only their maker understands.
+type Verifier [VerifierSize]byte
+
+// Append appends the encoding to b.
+func (v *Verifier) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, v[:]) }
+
+// Decode reads the verifier.
+func (v *Verifier) Decode(d *xdr.Decoder) {
+	*v = Verifier{}
+	copy(v[:], d.FixedOpaque(VerifierSize))
+}
+
+// A ClientID is clientid4, by which a server knows a client until either restarts.
+type ClientID uint64
+
+// Append appends the encoding to b. It is the whole of the arguments of
+// DESTROY_CLIENTID.
+func (id *ClientID) Append(b []byte) []byte { return xdr.AppendUint64(b, uint64(*id)) }
+
+// Decode reads the id.
+func (id *ClientID) Decode(d *xdr.Decoder) { *id = ClientID(d.Uint64()) }
+
+// A Time is nfstime4: seconds since the start of 1970, UTC, and nanoseconds. RFC 8881
+// section 3.3.1.
+type Time struct {
+	Sec  int64
+	Nsec uint32
+}
+
+// Append appends the encoding to b.
+func (t *Time) Append(b []byte) []byte {
+	b = xdr.AppendInt64(b, t.Sec)
+	return xdr.AppendUint32(b, t.Nsec)
+}
+
+// Decode reads the time.
+func (t *Time) Decode(d *xdr.Decoder) {
+	t.Sec = d.Int64()
+	t.Nsec = d.Uint32()
+}
+
+// A Bitmap is bitmap4: bit n is bit n%32 of word n/32. Words that are not there are
+// zero. RFC 8881 section 3.3.
+type Bitmap []uint32
+
+// Bits makes a Bitmap.
+func Bits(bits ...uint32) Bitmap {
+	var m Bitmap
+	for _, n := range bits {
+		for int(n/32) >= len(m) {
+			m = append(m, 0)
+		}
+		m[n/32] |= 1 << (n % 32)
+	}
+	return m
+}
+
+// Has tells whether bit n is set.
+func (m Bitmap) Has(n uint32) bool { return int(n/32) < len(m) && m[n/32]>>(n%32)&1 != 0 }
+
+// Append appends the encoding to b.
+func (m *Bitmap) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, uint32(len(*m)))
+	for _, w := range *m {
+		b = xdr.AppendUint32(b, w)
+	}
+	return b
+}
+
+// Decode reads the bitmap, of at most 8 words.
+func (m *Bitmap) Decode(d *xdr.Decoder) {
+	*m = (*m)[:0]
+	for range d.Count(maxBitmap, xdr.Unit) {
+		*m = append(*m, d.Uint32())
+	}
+}
+
+// An ImplID is nfs_impl_id4: who has written a client or server, for statistics only.
+// RFC 8881 section 3.3.
+type ImplID struct {
+	Domain, Name string // at most 1024 bytes each
+	Date         Time
+}
+
+// appendImplID appends nfs_impl_id4<1>.
+func appendImplID(b []byte, id *ImplID) []byte {
+	if id == nil {
+		return xdr.AppendUint32(b, 0)
+	}
+	b = xdr.AppendUint32(b, 1)
+	b = xdr.AppendString(b, id.Domain)
+	b = xdr.AppendString(b, id.Name)
+	return id.Date.Append(b)
+}
+
+func decodeImplID(d *xdr.Decoder) *ImplID {
+	if d.Count(1, 20) == 0 {
+		return nil
+	}
+	id := &ImplID{Domain: d.String(maxImplName), Name: d.String(maxImplName)}
+	id.Date.Decode(d)
+	return id
+}
+
+// StateProtect is how a client and its server keep others from its state:
+// state_protect_how4. RFC 8881 section 18.35.3.
+type StateProtect uint32
+
+// Ways of protection.
+const (
+	ProtectNone     StateProtect = 0 // SP4_NONE
+	ProtectMachCred StateProtect = 1 // SP4_MACH_CRED
+	ProtectSSV      StateProtect = 2 // SP4_SSV
+)
+
+// ExchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
+type ExchangeIDArgs struct {
+	Verifier Verifier // changes when the client restarts
+	Owner    []byte   // co_ownerid: who the client is; at most 1024 bytes
+	Flags    uint32
+
+	Protect       StateProtect
+	Enforce       Bitmap // ProtectMachCred, ProtectSSV: operations
+	Allow         Bitmap
+	Hash, Encrypt [][]byte // ProtectSSV: OIDs of algorithms
+	Window        uint32   // ProtectSSV
+	Handles       uint32   // ProtectSSV
+
+	Impl *ImplID // nil: not told
+}
+
+// Append appends the encoding to b.
+func (a *ExchangeIDArgs) Append(b []byte) []byte {
+	b = a.Verifier.Append(b)
+	b = xdr.AppendOpaque(b, a.Owner)
+	b = xdr.AppendUint32(b, a.Flags)
+	b = xdr.AppendUint32(b, uint32(a.Protect))
+	if a.Protect != ProtectNone {
+		b = a.Enforce.Append(b)
+		b = a.Allow.Append(b)
+	}
+	if a.Protect == ProtectSSV {
+		b = appendOIDs(b, a.Hash)
+		b = appendOIDs(b, a.Encrypt)
+		b = xdr.AppendUint32(b, a.Window)
+		b = xdr.AppendUint32(b, a.Handles)
+	}
+	return appendImplID(b, a.Impl)
+}
+
+// Decode reads the arguments.
+func (a *ExchangeIDArgs) Decode(d *xdr.Decoder) {
+	*a = ExchangeIDArgs{}
+	a.Verifier.Decode(d)
+	a.Owner = d.Opaque(MaxOwner)
+	a.Flags = d.Uint32()
+	switch a.Protect = StateProtect(d.Uint32()); a.Protect {
+	case ProtectNone:
+	case ProtectMachCred, ProtectSSV:
+		a.Enforce.Decode(d)
+		a.Allow.Decode(d)
+	default:
+		d.Fail("state_protect_how4 that does not exist")
+	}
+	if a.Protect == ProtectSSV {
+		a.Hash = decodeOIDs(d)
+		a.Encrypt = decodeOIDs(d)
+		a.Window = d.Uint32()
+		a.Handles = d.Uint32()
+	}
+	a.Impl = decodeImplID(d)
+}
+
+func appendOIDs(b []byte, oids [][]byte) []byte {
+	b = xdr.AppendUint32(b, uint32(len(oids)))
+	for _, oid := range oids {
+		b = xdr.AppendOpaque(b, oid)
+	}
+	return b
+}
+
+func decodeOIDs(d *xdr.Decoder) (oids [][]byte) {
+	for range d.Count(maxOIDs, xdr.Unit) {
+		oids = append(oids, d.Opaque(maxOID))
+	}
+	return oids
+}
+
+// ExchangeIDRes is EXCHANGE_ID4resok, but for SP4_SSV, which nobody here asks for.
+// RFC 8881 section 18.35.
+type ExchangeIDRes struct {
+	ClientID ClientID
+	Sequence uint32 // of the first CREATE_SESSION; without meaning for a confirmed client
+	Flags    uint32
+
+	Protect        StateProtect // not ProtectSSV
+	Enforce, Allow Bitmap       // ProtectMachCred
+
+	MinorID uint64 // server_owner4
+	MajorID []byte // at most 1024 bytes
+	Scope   []byte // server_scope; at most 1024 bytes
+
+	Impl *ImplID // nil: not told
+}
+
+// maxExchangeIDRes is the longest encoding of results that decode, in bytes, but for
+// bitmaps of operations.
+const maxExchangeIDRes = 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+MaxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
+
+// Append appends the encoding to b.
+func (r *ExchangeIDRes) Append(b []byte) []byte {
+	b = r.ClientID.Append(b)
+	b = xdr.AppendUint32(b, r.Sequence)
+	b = xdr.AppendUint32(b, r.Flags)
+	b = xdr.AppendUint32(b, uint32(r.Protect))
+	if r.Protect == ProtectMachCred {
+		b = r.Enforce.Append(b)
+		b = r.Allow.Append(b)
+	}
+	b = xdr.AppendUint64(b, r.MinorID)
+	b = xdr.AppendOpaque(b, r.MajorID)
+	b = xdr.AppendOpaque(b, r.Scope)
+	return appendImplID(b, r.Impl)
+}
+
+// Decode reads the results.
+func (r *ExchangeIDRes) Decode(d *xdr.Decoder) {
+	*r = ExchangeIDRes{}
+	r.ClientID.Decode(d)
+	r.Sequence = d.Uint32()
+	r.Flags = d.Uint32()
+	switch r.Protect = StateProtect(d.Uint32()); r.Protect {
+	case ProtectNone:
+	case ProtectMachCred:
+		r.Enforce.Decode(d)
+		r.Allow.Decode(d)
+	default:
+		d.Fail("state_protect_how4 that was not asked for")
+	}
+	r.MinorID = d.Uint64()
+	r.MajorID = d.Opaque(MaxOwner)
+	r.Scope = d.Opaque(MaxOwner)
+	r.Impl = decodeImplID(d)
+}
+
+// ChannelAttrs is channel_attrs4: what calls of one direction may take. Sizes are in
+// bytes, of whole RPC messages with their headers. RFC 8881 section 18.36.
+type ChannelAttrs struct {
+	HeaderPad         uint32 // ca_headerpadsize
+	MaxRequest        uint32 // ca_maxrequestsize
+	MaxResponse       uint32 // ca_maxresponsesize
+	MaxResponseCached uint32 // ca_maxresponsesize_cached
+	MaxOps            uint32 // ca_maxoperations
+	MaxRequests       uint32 // ca_maxrequests: slots
+
+	// HasIRD tells that there is an IRD: how many RDMA Reads may be under way.
+	HasIRD bool
+	IRD    uint32
+}
+
+// Append appends the encoding to b.
+func (a *ChannelAttrs) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, a.HeaderPad)
+	b = xdr.AppendUint32(b, a.MaxRequest)
+	b = xdr.AppendUint32(b, a.MaxResponse)
+	b = xdr.AppendUint32(b, a.MaxResponseCached)
+	b = xdr.AppendUint32(b, a.MaxOps)
+	b = xdr.AppendUint32(b, a.MaxRequests)
+	if !a.HasIRD {
+		return xdr.AppendUint32(b, 0)
+	}
+	b = xdr.AppendUint32(b, 1)
+	return xdr.AppendUint32(b, a.IRD)
+}
+
+// Decode reads the attributes.
+func (a *ChannelAttrs) Decode(d *xdr.Decoder) {
+	*a = ChannelAttrs{
+		HeaderPad: d.Uint32(), MaxRequest: d.Uint32(), MaxResponse: d.Uint32(),
+		MaxResponseCached: d.Uint32(), MaxOps: d.Uint32(), MaxRequests: d.Uint32(),
+	}
+	if a.HasIRD = d.Count(1, xdr.Unit) == 1; a.HasIRD {
+		a.IRD = d.Uint32()
+	}
+}
+
+// CallbackSec is callback_sec_parms4: a credential that a server may use for its calls.
+// RFC 8881 section 18.36.
+type CallbackSec struct {
+	Flavor oncrpc.Flavor
+	Sys    oncrpc.AuthSys // FlavorSys
+
+	// With FlavorGSS: handles of RPCSEC_GSS contexts, and the service.
+	GSSService             uint32
+	FromServer, FromClient []byte // at most 1024 bytes each
+}
+
+// Append appends the encoding to b.
+func (c *CallbackSec) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, uint32(c.Flavor))
+	switch c.Flavor {
+	case oncrpc.FlavorSys:
+		b = oncrpc.AppendAuthSys(b, &c.Sys)
+	case oncrpc.FlavorGSS:
+		b = xdr.AppendUint32(b, c.GSSService)
+		b = xdr.AppendOpaque(b, c.FromServer)
+		b = xdr.AppendOpaque(b, c.FromClient)
+	}
+	return b
+}
+
+// Decode reads the parameters.
+func (c *CallbackSec) Decode(d *xdr.Decoder) {
+	*c = CallbackSec{Flavor: oncrpc.Flavor(d.Uint32())}
+	switch c.Flavor {
+	case oncrpc.FlavorNone:
+	case oncrpc.FlavorSys:
+		decodeAuthSys(d, &c.Sys)
+	case oncrpc.FlavorGSS:
+		c.GSSService = d.Uint32()
+		c.FromServer = d.Opaque(maxGSSHandle)
+		c.FromClient = d.Opaque(maxGSSHandle)
+	default:
+		d.Fail("flavor that callbacks cannot have")
+	}
+}
+
+// decodeAuthSys reads authsys_parms, which has no length word here.
+func decodeAuthSys(d *xdr.Decoder, a *oncrpc.AuthSys) {
+	*a = oncrpc.AuthSys{Stamp: d.Uint32(), Machine: d.String(oncrpc.MaxMachineName), UID: d.Uint32(), GID: d.Uint32()}
+	for range d.Count(oncrpc.MaxGIDs, xdr.Unit) {
+		a.GIDs = append(a.GIDs, d.Uint32())
+	}
+}
+
+// CreateSessionArgs is CREATE_SESSION4args. RFC 8881 section 18.36.
+type CreateSessionArgs struct {
+	ClientID        ClientID
+	Sequence        uint32
+	Flags           uint32
+	Fore, Back      ChannelAttrs
+	CallbackProgram uint32
+	CallbackSec     []CallbackSec // at most 16
+}
+
+// Append appends the encoding to b.
+func (a *CreateSessionArgs) Append(b []byte) []byte {
+	b = a.ClientID.Append(b)
+	b = xdr.AppendUint32(b, a.Sequence)
+	b = xdr.AppendUint32(b, a.Flags)
+	b = a.Fore.Append(b)
+	b = a.Back.Append(b)
+	b = xdr.AppendUint32(b, a.CallbackProgram)
+	b = xdr.AppendUint32(b, uint32(len(a.CallbackSec)))
+	for i := range a.CallbackSec {
+		b = a.CallbackSec[i].Append(b)
+	}
+	return b
+}
+
+// Decode reads the arguments.
+func (a *CreateSessionArgs) Decode(d *xdr.Decoder) {
+	*a = CreateSessionArgs{}
+	a.ClientID.Decode(d)
+	a.Sequence = d.Uint32()
+	a.Flags = d.Uint32()
+	a.Fore.Decode(d)
+	a.Back.Decode(d)
+	a.CallbackProgram = d.Uint32()
+	for range d.Count(maxSecParms, xdr.Unit) {
+		var c CallbackSec
+		c.Decode(d)
+		a.CallbackSec = append(a.CallbackSec, c)
+	}
+}
+
+// CreateSessionRes is CREATE_SESSION4resok. RFC 8881 section 18.36.
+type CreateSessionRes struct {
+	Session    SessionID
+	Sequence   uint32
+	Flags      uint32
+	Fore, Back ChannelAttrs
+}
+
+// Append appends the encoding to b.
+func (r *CreateSessionRes) Append(b []byte) []byte {
+	b = r.Session.Append(b)
+	b = xdr.AppendUint32(b, r.Sequence)
+	b = xdr.AppendUint32(b, r.Flags)
+	b = r.Fore.Append(b)
+	return r.Back.Append(b)
+}
+
+// Decode reads the results.
+func (r *CreateSessionRes) Decode(d *xdr.Decoder) {
+	r.Session.Decode(d)
+	r.Sequence = d.Uint32()
+	r.Flags = d.Uint32()
+	r.Fore.Decode(d)
+	r.Back.Decode(d)
+}
+
+// BindConnArgs is BIND_CONN_TO_SESSION4args. RFC 8881 section 18.34.
+type BindConnArgs struct {
+	Session  SessionID
+	Dir      uint32 // as in FromClientForeOrBoth
+	RDMAMode bool   // bctsa_use_conn_in_rdma_mode: step up from TCP
+}
+
+// Append appends the encoding to b.
+func (a *BindConnArgs) Append(b []byte) []byte {
+	b = a.Session.Append(b)
+	b = xdr.AppendUint32(b, a.Dir)
+	return xdr.AppendBool(b, a.RDMAMode)
+}
+
+// Decode reads the arguments.
+func (a *BindConnArgs) Decode(d *xdr.Decoder) {
+	a.Session.Decode(d)
+	a.Dir = d.Uint32()
+	a.RDMAMode = d.Bool()
+}
+
+// BindConnRes is BIND_CONN_TO_SESSION4resok. RFC 8881 section 18.34.
+type BindConnRes struct {
+	Session  SessionID
+	Dir      uint32 // as in FromServerBoth
+	RDMAMode bool
+}
+
+// Append appends the encoding to b.
+func (r *BindConnRes) Append(b []byte) []byte {
+	b = r.Session.Append(b)
+	b = xdr.AppendUint32(b, r.Dir)
+	return xdr.AppendBool(b, r.RDMAMode)
+}
+
+// Decode reads the results.
+func (r *BindConnRes) Decode(d *xdr.Decoder) {
+	r.Session.Decode(d)
+	r.Dir = d.Uint32()
+	r.RDMAMode = d.Bool()
+}
+
+// SequenceArgs is SEQUENCE4args. RFC 8881 section 18.46.
+type SequenceArgs struct {
+	Session     SessionID
+	Sequence    uint32
+	Slot        uint32
+	HighestSlot uint32 // in use by the client
+	CacheThis   bool   // the whole reply is to be kept for a replay
+}
+
+// Append appends the encoding to b.
+func (a *SequenceArgs) Append(b []byte) []byte {
+	b = a.Session.Append(b)
+	b = xdr.AppendUint32(b, a.Sequence)
+	b = xdr.AppendUint32(b, a.Slot)
+	b = xdr.AppendUint32(b, a.HighestSlot)
+	return xdr.AppendBool(b, a.CacheThis)
+}
+
+// Decode reads the arguments.
+func (a *SequenceArgs) Decode(d *xdr.Decoder) {
+	a.Session.Decode(d)
+	a.Sequence = d.Uint32()
+	a.Slot = d.Uint32()
+	a.HighestSlot = d.Uint32()
+	a.CacheThis = d.Bool()
+}
+
+// SequenceRes is SEQUENCE4resok. RFC 8881 section 18.46.
+type SequenceRes struct {
+	Session       SessionID
+	Sequence      uint32
+	Slot          uint32
+	HighestSlot   uint32 // that the server has
+	TargetHighest uint32 // that it would like the client to use
+	Flags         SeqFlags
+}
+
+// Append appends the encoding to b.
+func (r *SequenceRes) Append(b []byte) []byte {
+	b = r.Session.Append(b)
+	b = xdr.AppendUint32(b, r.Sequence)
+	b = xdr.AppendUint32(b, r.Slot)
+	b = xdr.AppendUint32(b, r.HighestSlot)
+	b = xdr.AppendUint32(b, r.TargetHighest)
+	return xdr.AppendUint32(b, uint32(r.Flags))
+}
+
+// Decode reads the results.
+func (r *SequenceRes) Decode(d *xdr.Decoder) {
+	r.Session.Decode(d)
+	r.Sequence = d.Uint32()
+	r.Slot = d.Uint32()
+	r.HighestSlot = d.Uint32()
+	r.TargetHighest = d.Uint32()
+	r.Flags = SeqFlags(d.Uint32())
+}
+
+// ReclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
+type ReclaimCompleteArgs struct {
+	OneFS bool // for the file system of the current file handle alone
+}
+
+// Append appends the encoding to b.
+func (a *ReclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.OneFS) }
+
+// Decode reads the arguments.
+func (a *ReclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
+
+// A ReferringCalls is referring_call_list4: calls of a session that a callback is about,
+// and whose replies the server has not seen arrive. RFC 8881 section 20.9.
+type ReferringCalls struct {
+	Session SessionID
+	Calls   []ReferringCall // at most 64
+}
+
+// A ReferringCall is referring_call4.
+type ReferringCall struct {
+	Sequence, Slot uint32
+}
+
+// CBSequenceArgs is CB_SEQUENCE4args. RFC 8881 section 20.9.
+type CBSequenceArgs struct {
+	SequenceArgs
+	Referring []ReferringCalls // at most 16
+}
+
+// Append appends the encoding to b.
+func (a *CBSequenceArgs) Append(b []byte) []byte {
+	b = a.SequenceArgs.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(a.Referring)))
+	for i := range a.Referring {
+		l := &a.Referring[i]
+		b = l.Session.Append(b)
+		b = xdr.AppendUint32(b, uint32(len(l.Calls)))
+		for _, c := range l.Calls {
+			b = xdr.AppendUint32(b, c.Sequence)
+			b = xdr.AppendUint32(b, c.Slot)
+		}
+	}
+	return b
+}
+
+// Decode reads the arguments.
+func (a *CBSequenceArgs) Decode(d *xdr.Decoder) {
+	a.SequenceArgs.Decode(d)
+	a.Referring = nil
+	for range d.Count(maxReferLists, SessionIDSize+xdr.Unit) {
+		var l ReferringCalls
+		l.Session.Decode(d)
+		for range d.Count(maxRefer, 2*xdr.Unit) {
+			l.Calls = append(l.Calls, ReferringCall{d.Uint32(), d.Uint32()})
+		}
+		a.Referring = append(a.Referring, l)
+	}
+}
+
+// CBSequenceRes is CB_SEQUENCE4resok. RFC 8881 section 20.9.
+type CBSequenceRes struct {
+	Session       SessionID
+	Sequence      uint32
+	Slot          uint32
+	HighestSlot   uint32 // that the client has
+	TargetHighest uint32 // that it would like the server to use
+}
+
+// Append appends the encoding to b.
+func (r *CBSequenceRes) Append(b []byte) []byte {
+	b = r.Session.Append(b)
+	b = xdr.AppendUint32(b, r.Sequence)
+	b = xdr.AppendUint32(b, r.Slot)
+	b = xdr.AppendUint32(b, r.HighestSlot)
+	return xdr.AppendUint32(b, r.TargetHighest)
+}
+
+// Decode reads the results.
+func (r *CBSequenceRes) Decode(d *xdr.Decoder) {
+	r.Session.Decode(d)
+	r.Sequence = d.Uint32()
+	r.Slot = d.Uint32()
+	r.HighestSlot = d.Uint32()
+	r.TargetHighest = d.Uint32()
+}

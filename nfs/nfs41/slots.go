@@ -1,0 +1,347 @@
+package nfs41
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// The slots of a session, RFC 8881 section 2.10.6.1. A session has them twice: those of
+// the fore channel, whose requester is the client, and those of the backchannel, whose
+// requester is the server. Both ends of both are here.
+//
+// A slot takes one request at a time, and each has the sequence id that follows the one
+// before. So the replier knows a request that was sent again from a new one, and
+// answers it with the reply that it has kept.
+
+// A slotTable is the requester's end.
+type slotTable struct {
+	mu    sync.Mutex
+	slots []slot
+	limit int           // slots that the replier wants in use
+	freed chan struct{} // closed when a slot comes back; nil: nobody waits
+}
+
+type slot struct {
+	next uint32 // sequence id of the next request
+	busy bool
+
+	// doubt: a request with id next was sent, and nobody knows whether it has arrived.
+	doubt bool
+}
+
+// newSlotTable makes a table of n slots, whose first sequence id is 1: RFC 8881 section
+// 2.10.6.1.
+func newSlotTable(n int) *slotTable {
+	t := &slotTable{slots: make([]slot, n), limit: n}
+	for i := range t.slots {
+		t.slots[i].next = 1
+	}
+	return t
+}
+
+// take waits for a slot and returns the lowest that is free, so that the highest in use
+// is low.
+func (t *slotTable) take(ctx context.Context) (int, error) {
+	for {
+		t.mu.Lock()
+		for i := range t.slots[:t.limit] {
+			if !t.slots[i].busy {
+				t.slots[i].busy = true
+				t.mu.Unlock()
+				return i, nil
+			}
+		}
+		if t.freed == nil {
+			t.freed = make(chan struct{})
+		}
+		freed := t.freed
+		t.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// An outcome is what became of a slot's sequence id.
+type outcome uint8
+
+const (
+	unused  outcome = iota // the replier has not seen it
+	used                   // it has
+	doubted                // nobody knows
+)
+
+// settle says what became of the sequence id that slot i has used.
+func (t *slotTable) settle(i int, o outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o == used {
+		t.slots[i].next++ // wraps, as it should
+	}
+	t.slots[i].doubt = o == doubted
+}
+
+// give gives slot i back.
+func (t *slotTable) give(i int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slots[i].busy = false
+	if t.freed != nil {
+		close(t.freed)
+		t.freed = nil
+	}
+}
+
+// target obeys a replier that wants slots up to highest in use. RFC 8881 section
+// 2.10.6.1.
+func (t *slotTable) target(highest uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = int(min(uint64(highest)+1, uint64(len(t.slots))))
+}
+
+// state returns the sequence id of slot i, whether it is doubted, and the highest slot
+// in use.
+func (t *slotTable) state(i int) (next uint32, doubt bool, highest uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for j := range t.slots {
+		if t.slots[j].busy {
+			highest = uint32(j)
+		}
+	}
+	return t.slots[i].next, t.slots[i].doubt, highest
+}
+
+// A requester makes the calls of one channel of a session.
+type requester struct {
+	session SessionID
+	table   *slotTable
+	name    func(op uint32) string
+
+	// begin appends the start of a COMPOUND or CB_COMPOUND of count operations, of which
+	// the first is SEQUENCE or CB_SEQUENCE with args.
+	begin func(b []byte, count int, args *SequenceArgs) []byte
+
+	// first is the operation in front, and its result.
+	first func(res *sequenced) Operation
+
+	// send makes the call.
+	send func(ctx context.Context, call *transport.Call) error
+}
+
+// A sequenced is what SEQUENCE and CB_SEQUENCE have in common in their results.
+type sequenced struct {
+	fore SequenceRes   // SEQUENCE
+	back CBSequenceRes // CB_SEQUENCE
+}
+
+// echo is what has to come back as it was sent, and the target.
+func (s *sequenced) echo(op uint32) (id SessionID, sequence, slot, target uint32) {
+	if op == OpSequence {
+		return s.fore.Session, s.fore.Sequence, s.fore.Slot, s.fore.TargetHighest
+	}
+	return s.back.Session, s.back.Sequence, s.back.Slot, s.back.TargetHighest
+}
+
+// Waits of a requester that is told to come again later: NFS4ERR_DELAY.
+const (
+	firstDelay = 10 * time.Millisecond
+	lastDelay  = time.Second
+)
+
+// pause waits for d, or fails with ctx's error.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// compound makes one call with ops behind the SEQUENCE, whose result goes to res. cache
+// asks the replier to keep the whole reply; again says that ops can be executed twice,
+// and so they are when a reply is lost that was not kept. The error is an *Error when an
+// operation failed, a *ReplyError, or one of transport.
+func (r *requester) compound(ctx context.Context, ops []Operation, cache, again bool, res *sequenced) error {
+	i, err := r.table.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.table.give(i)
+	all := make([]Operation, 0, 1+len(ops))
+	all = append(append(all, r.first(res)), ops...)
+	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
+		if err := r.clear(ctx, i); err != nil {
+			return err
+		}
+		next, _, highest := r.table.state(i)
+		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
+		call := transport.Call{Args: appendOps(r.begin(nil, len(all), &args), ops)}
+		r.table.settle(i, doubted) // until the reply is here
+		if err := r.send(ctx, &call); err != nil {
+			if notExecuted(err) {
+				r.table.settle(i, unused)
+			}
+			return err
+		}
+		failed, err := decodeOps(call.Results, all, r.name)
+		if err != nil {
+			return err
+		}
+		switch failed.index {
+		case 0, len(all):
+			// A SEQUENCE that fails leaves the slot as it was: RFC 8881 section 18.46.3.
+			r.table.settle(i, unused)
+			if failed.status == StatusDelay {
+				if err := pause(ctx, delay); err != nil {
+					return err
+				}
+				continue
+			}
+			return &Error{r.name(all[0].Op), failed.status}
+		}
+		id, sequence, slot, target := res.echo(all[0].Op)
+		if id != r.session || sequence != next || slot != uint32(i) {
+			return &ReplyError{r.name(all[0].Op), "is about another session, slot or sequence id"}
+		}
+		r.table.settle(i, used)
+		r.table.target(target)
+		switch {
+		case failed.index < 0:
+			return nil
+		case failed.status == StatusRetryUncachedRep && again:
+			continue
+		}
+		return &Error{r.name(all[failed.index].Op), failed.status}
+	}
+}
+
+// clear finds out about a slot that is doubted: it sends the SEQUENCE alone with the
+// doubted id. If that is a new request to the replier, then the other has never arrived,
+// and the id is used up now; if it is an old one, then it was used up before.
+func (r *requester) clear(ctx context.Context, i int) error {
+	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
+		next, doubt, highest := r.table.state(i)
+		if !doubt {
+			return nil
+		}
+		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
+		call := transport.Call{Args: r.begin(nil, 1, &args)}
+		if err := r.send(ctx, &call); err != nil {
+			return err
+		}
+		// The reply may be the one to the other request, with all of its results.
+		d := xdr.NewDecoder(call.Results)
+		var res CompoundRes
+		res.Decode(&d)
+		first := r.first(new(sequenced)).Op
+		op, status := d.Uint32(), Status(d.Uint32())
+		if d.Err() != nil || res.Count == 0 || op != first {
+			return &ReplyError{r.name(first), "has no result"}
+		}
+		switch status {
+		case StatusOK, StatusSeqFalseRetry, StatusRetryUncachedRep:
+			r.table.settle(i, used)
+		case StatusDelay: // the other request is being executed
+			if err := pause(ctx, delay); err != nil {
+				return err
+			}
+		default:
+			return &Error{r.name(first), status}
+		}
+	}
+}
+
+// notExecuted tells errors of calls that the peer has not executed.
+func notExecuted(err error) bool {
+	var rpc *oncrpc.RPCError
+	var rdma *transport.RDMAError
+	var size *transport.SizeError
+	var notReady *transport.NotReadyError
+	var lost *transport.LostError
+	return errors.As(err, &rpc) || errors.As(err, &rdma) || errors.As(err, &size) ||
+		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent
+}
+
+// A replySlots is the replier's end. Its owner has the lock.
+type replySlots struct {
+	slots []replySlot
+	seed  maphash.Seed
+}
+
+type replySlot struct {
+	last uint32 // sequence id of the last request; 0 at first
+	seen bool   // there was a request
+	busy bool   // it is being executed
+	sum  uint64 // of its arguments
+
+	// reply is the whole reply, or, with only set, the result of SEQUENCE in it.
+	reply []byte
+	only  bool
+}
+
+func newReplySlots(n int) *replySlots {
+	return &replySlots{slots: make([]replySlot, n), seed: maphash.MakeSeed()}
+}
+
+// sum tells requests apart. args are the whole arguments of the call.
+func (r *replySlots) sum(args []byte) uint64 { return maphash.Bytes(r.seed, args) }
+
+// begin takes a request, whose arguments have the sum. StatusOK starts it: the caller
+// executes it and calls end. With replay set the slot has its reply. RFC 8881 section
+// 2.10.6.1.
+func (r *replySlots) begin(a *SequenceArgs, sum uint64) (replay *replySlot, status Status) {
+	if uint64(a.Slot) >= uint64(len(r.slots)) {
+		return nil, StatusBadSlot
+	}
+	s := &r.slots[a.Slot]
+	switch {
+	case s.seen && a.Sequence == s.last && s.busy:
+		return nil, StatusDelay
+	case s.seen && a.Sequence == s.last && sum != s.sum:
+		return nil, StatusSeqFalseRetry
+	case s.seen && a.Sequence == s.last:
+		return s, StatusOK
+	case s.busy || a.Sequence != s.last+1:
+		return nil, StatusSeqMisordered
+	}
+	*s = replySlot{last: a.Sequence, seen: true, busy: true, sum: sum}
+	return nil, StatusOK
+}
+
+// end keeps the reply of a request that began: all of it, or only the result of SEQUENCE,
+// which is a copy in both cases.
+func (r *replySlots) end(slot uint32, reply []byte, only bool) {
+	s := &r.slots[slot]
+	s.busy = false
+	s.reply = append([]byte(nil), reply...)
+	s.only = only
+}
+
+// replayed appends the reply to a request that was made again. tag is its tag, next the
+// number of its second operation.
+func (s *replySlot) replayed(b, tag []byte, first, next uint32) []byte {
+	if !s.only {
+		return append(b, s.reply...)
+	}
+	res := CompoundRes{Status: StatusRetryUncachedRep, Tag: tag, Count: 2}
+	b = res.Append(b)
+	b = xdr.AppendUint32(b, first)
+	b = xdr.AppendUint32(b, uint32(StatusOK))
+	b = append(b, s.reply...)
+	b = xdr.AppendUint32(b, next)
+	return xdr.AppendUint32(b, uint32(StatusRetryUncachedRep))
+}
