@@ -32,6 +32,7 @@ type peer struct {
 	hello  []byte // private data the peer gives
 	got    []byte // private data it was given
 	refuse error  // for Connect
+	early  int    // receives posted when the connection was set up
 
 	mu        sync.Mutex
 	changed   chan struct{}
@@ -60,8 +61,9 @@ const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
 
 // A sent is one Send of the end under test.
 type sent struct {
-	msg []byte
-	inv uint32 // handle invalidated with it
+	msg    []byte
+	inv    uint32 // handle invalidated with it
+	posted int    // receives that were posted by then
 }
 
 type peerAddr string
@@ -129,10 +131,12 @@ type peerConn struct{ *peer }
 
 func (p peerConn) Connect(_ context.Context, private []byte) error {
 	p.got = bytes.Clone(private)
+	p.early = len(p.recvs)
 	return p.refuse
 }
 func (p peerConn) Accept(_ context.Context, private []byte) error {
 	p.got = bytes.Clone(private)
+	p.early = len(p.recvs)
 	return nil
 }
 func (p peerConn) Reject([]byte) error               { return p.Close() }
@@ -213,7 +217,7 @@ func (p *peer) exec(wr *fabric.SendWR) {
 		for _, s := range wr.SGL {
 			msg = append(msg, s.Buf...)
 		}
-		s := sent{msg: msg}
+		s := sent{msg: msg, posted: len(p.recvs)}
 		if wr.Op == fabric.OpSendInv {
 			s.inv = wr.RKey
 		}
