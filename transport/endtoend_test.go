@@ -49,6 +49,7 @@ var suite = []struct {
 	{"HostileClient", testHostileClient},
 	{"Bridge", testBridge},
 	{"Faults", testFaults},
+	{"BothWays", testBothWays},
 }
 
 func runSuite(t *testing.T, b *bed) {
