@@ -39,7 +39,7 @@ const (
 
 // An errander executes errands.
 type errander struct {
-	ready func(cn *transport.Conn)
+	ready func(req *transport.Request)
 	ran   func(no uint64)
 	meet  func(ctx context.Context)
 }
@@ -54,7 +54,7 @@ func (e *errander) program() transport.Program {
 
 func (e *errander) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
 	if req.Proc == procReady {
-		e.ready(req.Conn())
+		e.ready(req)
 		return
 	}
 	d := xdr.NewDecoder(req.Args)
@@ -85,6 +85,7 @@ type errand struct {
 	in, out int  // bytes
 	loose   bool // the argument may be a read chunk
 	placed  bool // the result may be in a write chunk
+	once    bool // NoResend
 }
 
 func (e errand) String() string {
@@ -102,6 +103,7 @@ func (r *runner) run(ctx context.Context, w way, e errand) (err, wrong error) {
 	call := &r.call
 	call.Prog, call.Vers, call.Proc = errands, 1, e.proc
 	call.Args = xdr.AppendUint32(xdr.AppendUint64(call.Args[:0], e.no), uint32(e.out))
+	call.NoResend = e.once
 	call.ReadItems, call.WriteItems, call.MaxResults = call.ReadItems[:0], call.WriteItems[:0], 12
 	if e.loose {
 		call.Args = xdr.AppendUint32(call.Args, uint32(e.in))
@@ -365,7 +367,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.Peer, calls int) {
 	conns := make(chan *transport.Conn, 1)
 	cfg := transport.Config{Credits: credits, BackwardCredits: credits, Peer: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
 	_, addr := b.serve(t, p, cfg, &errander{
-		ready: func(cn *transport.Conn) { conns <- cn },
+		ready: func(req *transport.Request) { conns <- req.Conn() },
 		meet: func(ctx context.Context) {
 			select {
 			case met <- struct{}{}:

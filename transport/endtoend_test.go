@@ -50,6 +50,7 @@ var suite = []struct {
 	{"Bridge", testBridge},
 	{"Faults", testFaults},
 	{"BothWays", testBothWays},
+	{"Chaos", testChaos},
 }
 
 func runSuite(t *testing.T, b *bed) {

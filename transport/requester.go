@@ -2,7 +2,9 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -330,7 +332,15 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	if err := s.build(call); err != nil {
 		s.unexpose()
 		s.giveBack()
-		return err
+		if !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		// The adapter has learned of the connection's end before us. Its reason comes
+		// from what waits for it.
+		if err := c.await(ctx, newWaiter()); err != nil {
+			return err
+		}
+		return c.endErr()
 	}
 	c.mu.Lock()
 	if err := c.req.refuse(); err != nil {

@@ -1,0 +1,425 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Connections are cut at every step of a call's life, in both directions, and every call
+// is executed once all the same.
+
+// A cut is a place where a connection is cut: in front of a step, or behind it.
+type cut struct {
+	name  string
+	at    fabrictest.Point
+	do    fabrictest.Action
+	side  fabrictest.Side
+	when  func(p fabrictest.Passage) bool // nil: always
+	first bool                            // only the first such step of a connection
+	seen  map[int]bool                    // connections that have had it
+	made  int
+}
+
+// setupCuts are those of connections that are being made.
+func setupCuts() []*cut {
+	return []*cut{
+		{name: "before Connect", at: fabrictest.AtConnect, do: fabrictest.Cut, side: fabrictest.Dialed},
+		{name: "after Connect", at: fabrictest.AtConnect, do: fabrictest.Break, side: fabrictest.Dialed},
+		{name: "request taken", at: fabrictest.AtTake, do: fabrictest.Break, side: fabrictest.Taken},
+		{name: "before Accept", at: fabrictest.AtAccept, do: fabrictest.Cut, side: fabrictest.Taken},
+		{name: "after Accept", at: fabrictest.AtAccept, do: fabrictest.Break, side: fabrictest.Taken},
+		{name: "first call not posted", at: fabrictest.AtRequest, do: fabrictest.Cut, side: fabrictest.Dialed, when: isCall, first: true},
+		{name: "first call posted", at: fabrictest.AtRequest, do: fabrictest.Break, side: fabrictest.Dialed, when: isCall, first: true},
+		{name: "first call arrived", at: fabrictest.AtCompletion, do: fabrictest.Cut, side: fabrictest.Taken, when: isCall, first: true},
+	}
+}
+
+// callCuts are those of calls that the caller's side makes.
+func callCuts(way string, caller, callee fabrictest.Side) []*cut {
+	request, completion := fabrictest.AtRequest, fabrictest.AtCompletion
+	before, after := fabrictest.Cut, fabrictest.Break
+	return []*cut{
+		{name: way + " call not posted", at: request, do: before, side: caller, when: isCall},
+		{name: way + " call posted", at: request, do: after, side: caller, when: isCall},
+		{name: way + " call arrived", at: completion, do: before, side: callee, when: isCall},
+		{name: way + " call received", at: completion, do: after, side: callee, when: isCall},
+		{name: way + " Read not posted", at: request, do: before, side: callee, when: isOp(fabric.OpRead)},
+		{name: way + " Read posted", at: request, do: after, side: callee, when: isOp(fabric.OpRead)},
+		{name: way + " Read done", at: completion, do: after, side: callee, when: isRead},
+		{name: way + " Write not posted", at: request, do: before, side: callee, when: isOp(fabric.OpWrite)},
+		{name: way + " between two Writes", at: request, do: before, side: callee, when: isNextWrite},
+		{name: way + " between Write and reply", at: request, do: before, side: callee, when: isPlacedReply},
+		{name: way + " reply not posted", at: request, do: before, side: callee, when: isReply},
+		{name: way + " reply posted", at: request, do: after, side: callee, when: isReply},
+		{name: way + " reply arrived", at: completion, do: before, side: caller, when: isReply},
+		{name: way + " reply received", at: completion, do: after, side: caller, when: isReply},
+	}
+}
+
+func direction5531(msg []byte) (dir oncrpc.MsgType, ok bool) {
+	var h rpcrdma.Header
+	n, err := rpcrdma.ConsumeHeader(msg, &h, nil)
+	switch {
+	case len(msg) == 0 || err != nil:
+		return 0, false
+	case h.Proc == rpcrdma.ProcNomsg && len(h.Reads) > 0:
+		return oncrpc.Call, true
+	case h.Proc == rpcrdma.ProcNomsg:
+		return oncrpc.Reply, true
+	}
+	_, dir, ok = oncrpc.Peek(msg[n:])
+	return dir, ok
+}
+
+func isCall(p fabrictest.Passage) bool {
+	dir, ok := direction5531(p.Message)
+	return ok && dir == oncrpc.Call
+}
+
+func isReply(p fabrictest.Passage) bool {
+	dir, ok := direction5531(p.Message)
+	return ok && dir == oncrpc.Reply
+}
+
+func isOp(op fabric.Opcode) func(p fabrictest.Passage) bool {
+	return func(p fabrictest.Passage) bool { return p.List[p.N].Op == op }
+}
+
+func isRead(p fabrictest.Passage) bool {
+	return p.WC.Op == fabric.WCRead && p.WC.Status == fabric.WCSuccess
+}
+
+func isNextWrite(p fabrictest.Passage) bool {
+	return p.N > 0 && p.List[p.N].Op == fabric.OpWrite && p.List[p.N-1].Op == fabric.OpWrite
+}
+
+func isPlacedReply(p fabrictest.Passage) bool {
+	return p.N > 0 && p.List[p.N-1].Op == fabric.OpWrite && isReply(p)
+}
+
+// A fate decides which connection is cut next, and where. Two cuts are in wait at any time:
+// one of a call, and one of the connection that comes after.
+type fate struct {
+	on   atomic.Bool
+	over chan struct{} // closed when there have been enough
+
+	// The provider calls match one at a time.
+	rng   *rand.Rand
+	left  int
+	waits [2]struct {
+		cuts []*cut
+		turn []*cut // those that have not had their turn
+		next *cut
+		skip int
+	}
+}
+
+func newFate(cuts int) (*fate, fabrictest.Plan) {
+	f := &fate{over: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 2)), left: cuts}
+	f.waits[0].cuts = setupCuts()
+	f.waits[1].cuts = append(callCuts("forward", fabrictest.Dialed, fabrictest.Taken), callCuts("backward", fabrictest.Taken, fabrictest.Dialed)...)
+	var plan fabrictest.Plan
+	for i := range f.waits {
+		for _, c := range f.waits[i].cuts {
+			c.seen = make(map[int]bool)
+			plan = append(plan, fabrictest.Fault{At: c.at, Do: c.do, Side: c.side, Every: true,
+				Match: func(p fabrictest.Passage) bool { return f.match(i, c, p) }})
+		}
+		f.choose(i)
+	}
+	return f, plan
+}
+
+// choose decides on the next cut of a kind: each has its turn.
+func (f *fate) choose(i int) {
+	w := &f.waits[i]
+	if len(w.turn) == 0 {
+		w.turn = append(w.turn, w.cuts...)
+		f.rng.Shuffle(len(w.turn), func(a, b int) { w.turn[a], w.turn[b] = w.turn[b], w.turn[a] })
+	}
+	w.next, w.turn = w.turn[0], w.turn[1:]
+	w.skip = f.rng.IntN([]int{5, 12}[i])
+}
+
+// match tells whether the connection is to be cut here.
+func (f *fate) match(i int, c *cut, p fabrictest.Passage) bool {
+	w := &f.waits[i]
+	if c.first {
+		if c.seen[p.Conn] || !c.when(p) {
+			return false
+		}
+		c.seen[p.Conn] = true
+	}
+	if !f.on.Load() || w.next != c || !c.first && c.when != nil && !c.when(p) {
+		return false
+	}
+	if w.skip--; w.skip >= 0 {
+		return false
+	}
+	c.made++
+	f.choose(i)
+	if f.left--; f.left == 0 {
+		f.on.Store(false)
+		close(f.over)
+	}
+	return true
+}
+
+// A ledger counts executions, by the number of the errand.
+type ledger struct {
+	mu   sync.Mutex
+	runs map[uint64]int
+}
+
+func (l *ledger) ran(no uint64) {
+	l.mu.Lock()
+	l.runs[no]++
+	l.mu.Unlock()
+}
+
+// An outcome is what the caller saw of an errand.
+type result struct {
+	errand
+	err error
+}
+
+// watch ends ctx when count does not change for so long that something hangs, and tells what
+// all goroutines do. It returns what ends it.
+func (b *bed) watch(t *testing.T, count *atomic.Int64, cancel func()) (stop func()) {
+	stopped := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(b.patience())
+		defer tick.Stop()
+		for last, dead := int64(-1), false; ; {
+			select {
+			case <-tick.C:
+			case <-stopped:
+				return
+			}
+			now := count.Load()
+			if now == last {
+				buf := make([]byte, 8<<20)
+				buf = buf[:runtime.Stack(buf, true)]
+				if dead {
+					panic("calls hang though their contexts have ended\n" + string(buf))
+				}
+				t.Errorf("nothing happens for %v after %d calls\n%s", b.patience(), now, buf)
+				cancel()
+				dead = true
+			}
+			last = now
+		}
+	})
+	return func() { close(stopped); wg.Wait() }
+}
+
+// testChaos: BIDI-5.4-1 BIDI-5.4-3 BIDI-5.4-4 whatever connections are cut, and whenever,
+// every call is executed once, or as often as its program allows, and answered.
+func testChaos(t *testing.T, b *bed) {
+	clients, callers, cuts := 12, 3, b.count(1000)
+	if raceEnabled {
+		cuts = b.count(300)
+	}
+	real, live := b.provider(t)
+	f, plan := newFate(cuts)
+	p := fabrictest.Faulty(real, plan)
+	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
+
+	var calls atomic.Int64
+	stop := b.watch(t, &calls, cancel)
+	defer stop()
+
+	// conns are all connections that were in use.
+	var mu sync.Mutex
+	var conns []*transport.Conn
+	used := func(cn *transport.Conn) {
+		mu.Lock()
+		conns = append(conns, cn)
+		mu.Unlock()
+	}
+	forward, backward := &ledger{runs: make(map[uint64]int)}, &ledger{runs: make(map[uint64]int)}
+	backs := make([]*transport.Backchannel, clients)
+	for i := range backs {
+		backs[i] = transport.NewBackchannel()
+	}
+	cfg := transport.Config{Peer: transport.PeerFull, Credits: 6, BackwardCredits: 6, MaxSegment: 10_000, Logger: slog.New(slog.DiscardHandler),
+		// A client may be away while the others make a thousand calls.
+		ReplyCache: transport.ReplyCache{Entries: 1 << 20, Bytes: 1 << 30}}
+	server, addr := b.serve(t, p, cfg, &errander{
+		ready: func(req *transport.Request) {
+			d := xdr.NewDecoder(req.Args)
+			used(req.Conn())
+			if err := backs[d.Uint32()].Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		},
+		ran: forward.ran,
+	})
+	cls := make([]*transport.Client, clients)
+	var binding sync.WaitGroup
+	for i := range cls {
+		cfg := cfg
+		back := &errander{ran: backward.ran}
+		cfg.Callbacks = []transport.Program{back.program()}
+		ready := func(cl *transport.Client) {
+			used(cl.Latest())
+			call := transport.Call{Prog: errands, Vers: 1, Proc: procReady, Args: xdr.AppendUint32(nil, uint32(i))}
+			if err := cl.Call(ctx, &call); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+		cfg.OnReconnect = func(cl *transport.Client) {
+			binding.Add(1)
+			defer binding.Done()
+			ready(cl)
+		}
+		cl, err := transport.Dial(ctx, p, addr, &cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		cls[i] = cl
+		ready(cl)
+		if err := backs[i].Null(ctx, errands, 1); err != nil {
+			t.Fatal(err) // the client is ready, and that is known
+		}
+	}
+
+	f.on.Store(true)
+	var results [2][]result
+	var wg sync.WaitGroup
+	for i := range clients {
+		for way, w := range []way{cls[i].Call, backs[i].Call} {
+			for g := range callers {
+				wg.Go(func() {
+					var r runner
+					var mine []result
+					seed := uint64(i*2+way)*100 + uint64(g)
+					rng := rand.New(rand.NewPCG(seed, 3))
+					for k := uint64(0); f.on.Load() && ctx.Err() == nil; k++ {
+						e := wildErrand(rng, seed<<32|k)
+						err, wrong := r.run(ctx, w, e)
+						if wrong != nil {
+							t.Error(wrong)
+						}
+						mine = append(mine, result{e, err})
+						calls.Add(1)
+					}
+					mu.Lock()
+					results[way] = append(results[way], mine...)
+					mu.Unlock()
+				})
+			}
+		}
+	}
+	wg.Wait()
+	cancel()
+	for _, cl := range cls {
+		cl.Close()
+	}
+	for _, back := range backs {
+		back.Close()
+	}
+	binding.Wait()
+	server.Close()
+
+	var resent, replayed uint64
+	for _, cl := range cls {
+		resent, replayed = resent+cl.Stats().Resent, replayed+cl.Stats().Replayed
+	}
+	t.Logf("%d calls; forward: %d sent again, %d replayed; backward: %d, %d", calls.Load(), resent, server.Stats().Replayed, server.Stats().Resent, replayed)
+	for i, l := range []*ledger{forward, backward} {
+		l.audit(t, []string{"forward", "backward"}[i], results[i], cuts)
+	}
+	for i := range f.waits {
+		for _, c := range f.waits[i].cuts {
+			t.Logf("%4d cuts: %s", c.made, c.name)
+			if c.made == 0 {
+				t.Errorf("no cut: %s", c.name)
+			}
+		}
+	}
+	for end := time.Now().Add(b.patience()); ; runtime.Gosched() {
+		mapped := 0
+		for _, cn := range conns {
+			n, _ := transport.ArenaUse(cn)
+			mapped += n
+		}
+		if mapped == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Errorf("%d bytes are mapped after the end, of %d connections", mapped, len(conns))
+			break
+		}
+	}
+	live.check(t)
+}
+
+// audit compares what callers saw with what was executed.
+func (l *ledger) audit(t *testing.T, way string, results []result, cuts int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost, twice, wrong := 0, 0, 0
+	for _, r := range results {
+		runs := l.runs[r.no]
+		bad := false
+		var le *transport.LostError
+		switch {
+		case r.err == nil && r.proc == procAgain && !r.once:
+			bad = runs < 1
+			if runs > 1 {
+				twice++
+			}
+		case r.err == nil:
+			bad = runs != 1
+		case r.once && errors.As(r.err, &le):
+			lost++
+			bad = !le.Sent || le.Err != nil || runs > 1
+		default:
+			bad = true
+		}
+		if bad {
+			if wrong++; wrong <= 10 {
+				t.Errorf("%s: %v (NoResend %v): executed %d times, %v", way, r.errand, r.once, runs, r.err)
+			}
+		}
+		delete(l.runs, r.no)
+	}
+	if len(l.runs) > 0 {
+		t.Errorf("%s: %d errands were executed that nobody sent", way, len(l.runs))
+	}
+	t.Logf("%s: %d of %d calls were lost, %d executed again", way, lost, len(results), twice)
+	if cuts >= 100 && (lost == 0 || twice == 0) {
+		t.Errorf("%s: %d calls with NoResend were lost, %d idempotent ones executed again", way, lost, twice)
+	}
+}
+
+// wildErrand takes chunks of one kind or another, most of the time.
+func wildErrand(rng *rand.Rand, no uint64) errand {
+	e := errand{no: no, proc: procErrand + rng.Uint32N(3), in: rng.IntN(200), out: rng.IntN(200), once: rng.IntN(8) == 0}
+	e.loose, e.placed = rng.IntN(2) == 0, rng.IntN(2) == 0
+	if rng.IntN(2) == 0 {
+		e.in = rng.IntN(50_000)
+	}
+	if rng.IntN(2) == 0 {
+		e.out = rng.IntN(50_000)
+	}
+	return e
+}
