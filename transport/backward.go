@@ -120,6 +120,9 @@ func (b *Backchannel) Bind(cn *Conn, calls int) error {
 // Sending calls again and again to one that is not is an attack on it (RFC 8167 section
 // 6).
 func (b *Backchannel) Call(ctx context.Context, call *Call) error {
+	if err := b.line.ended(); err != nil {
+		return err // though there may be a connection still
+	}
 	return b.line.call(ctx, call)
 }
 

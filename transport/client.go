@@ -181,11 +181,7 @@ func (cl *Client) Stats() Stats {
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
 // Err is nil before that, then the *ClosedError.
-func (cl *Client) Err() error {
-	cl.line.mu.Lock()
-	defer cl.line.mu.Unlock()
-	return cl.line.err
-}
+func (cl *Client) Err() error { return cl.line.ended() }
 
 // over makes the client's end known.
 func (cl *Client) over() {

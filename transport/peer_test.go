@@ -32,6 +32,7 @@ type peer struct {
 	hello  []byte // private data the peer gives
 	got    []byte // private data it was given
 	refuse error  // for Connect
+	stuck  bool   // Connect waits as long as it may
 	early  int    // receives posted when the connection was set up
 
 	mu        sync.Mutex
@@ -129,9 +130,13 @@ func (l *peerListener) Close() error   { l.once.Do(func() { close(l.closed) }); 
 // The connection, as the end under test sees it.
 type peerConn struct{ *peer }
 
-func (p peerConn) Connect(_ context.Context, private []byte) error {
+func (p peerConn) Connect(ctx context.Context, private []byte) error {
 	p.got = bytes.Clone(private)
 	p.early = len(p.recvs)
+	if p.stuck {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return p.refuse
 }
 func (p peerConn) Accept(_ context.Context, private []byte) error {
@@ -755,11 +760,14 @@ func (ps *peers) next() *peer {
 }
 
 // attempts is how often a connection was tried.
-func (ps *peers) attempts() int {
+func (ps *peers) attempts() int { return len(ps.tried()) }
+
+// tried is when.
+func (ps *peers) tried() []time.Time {
 	synctest.Wait()
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	return len(ps.dials)
+	return slices.Clone(ps.dials)
 }
 
 // clientTo runs a conversation with a client under test that may lose its connection.

@@ -77,6 +77,13 @@ func (l *line) end(err error) {
 	}
 }
 
+// ended is why there are no more connections, nil before that.
+func (l *line) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
 func (l *line) addr() string {
 	if c := l.cur.Load(); c != nil {
 		return c.addr()
@@ -93,7 +100,7 @@ func (l *line) call(ctx context.Context, call *Call) error {
 		var err error
 		if c != nil {
 			err = c.call(ctx, call)
-			if err == nil || !l.lost(c, err) {
+			if err == nil || !l.lost(c, call, err) {
 				return err
 			}
 			if call.NoResend && call.sent {
@@ -106,15 +113,21 @@ func (l *line) call(ctx context.Context, call *Call) error {
 	}
 }
 
-// lost tells whether a call has failed for the end of its connection, and there is
-// reason to hope for another.
-func (l *line) lost(c *conn, err error) bool {
+// lost tells whether a call has failed for the end of its connection, and is to be made
+// on another.
+func (l *line) lost(c *conn, call *Call, err error) bool {
 	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
 		return false
 	}
-	// The next connection of a peer that breaks the protocol would end like this one.
-	var broke *PeerError
-	return !errors.As(err, &broke)
+	// The next connection of a peer that breaks the protocol would end like this one, and it
+	// may have been for this call. A call that the peer has not got knows nothing of that.
+	return !call.sent || !broke(err)
+}
+
+// broke tells whether the peer has broken the protocol.
+func broke(err error) bool {
+	var e *PeerError
+	return errors.As(err, &e)
 }
 
 // await waits for another connection than old.
@@ -211,7 +224,7 @@ func (d *dialer) want() {
 func (d *dialer) run() {
 	cl := d.cl
 	old := cl.line.cur.Load()
-	if old.req.proven() || old.leaves() {
+	if old.leaves() || old.req.proven() && !broke(old.endErr()) {
 		d.pause = 0
 	} else {
 		d.slower()

@@ -1,14 +1,18 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // Connections that come back (RFC 5666 section 8, RFC 8167 section 5.4).
@@ -29,6 +33,635 @@ func proven(p *peer, cl *Client) {
 	if err := outcome(p.t, done); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// numbered is a call that is known by a number in its arguments.
+func numbered(n uint32) *Call {
+	return &Call{Prog: testProg, Vers: 1, Proc: 7, Args: xdr.AppendUint32(nil, n)}
+}
+
+// numberedCall waits for a call that numbered has made.
+func (p *peer) numberedCall(what string) (h rpcrdma.Header, n uint32) {
+	p.t.Helper()
+	h, payload := p.message(what)
+	if h.Proc != rpcrdma.ProcMsg || len(payload) != 44 || word(payload, 0) != h.XID || word(payload, 1) != 0 {
+		p.t.Fatalf("%s: it is %+v %x", what, h, payload)
+	}
+	return h, word(payload, 10)
+}
+
+// callback is a program that a client executes.
+func callback() []Program {
+	return []Program{{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
+		Handler: HandlerFunc(func(context.Context, *Request, *Response) {})}}
+}
+
+func TestReconnect(t *testing.T) {
+	t.Run("V1-8-2 BIDI-5.4-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 3)
+			done := make([]<-chan error, 6)
+			for i := range done {
+				done[i] = async(cl, bg, numbered(uint32(i)))
+				synctest.Wait()
+			}
+			xids := make(map[uint32]uint32) // by number
+			used := make(map[uint32]bool)
+			for range 3 {
+				h, n := p.numberedCall("a call")
+				xids[n], used[h.XID] = h.XID, true
+			}
+			for i := range 5 { // lost again and again
+				q := ps.next()
+				p.hangUp()
+				p = q
+				time.Sleep(time.Minute)
+				h, n := p.numberedCall("the first call on the new connection")
+				p.quiet("there is one credit before the first reply")
+				if n := cl.Info().Credits; n != 1 {
+					t.Errorf("%d credits", n)
+				}
+				again := func(h rpcrdma.Header, n uint32) {
+					t.Helper()
+					if xid, sent := xids[n]; sent && xid != h.XID {
+						t.Errorf("call %d was sent as %#x and now is as %#x", n, xid, h.XID)
+					} else if !sent && used[h.XID] {
+						t.Errorf("call %d has the xid %#x of another", n, h.XID)
+					}
+					xids[n], used[h.XID] = h.XID, true
+				}
+				again(h, n)
+				if i == 4 {
+					p.reply(rpcrdma.Header{XID: h.XID, Credit: 100})
+					for range 5 {
+						h, n := p.numberedCall("a call")
+						again(h, n)
+						p.reply(rpcrdma.Header{XID: h.XID, Credit: 100})
+					}
+				}
+				settle()
+			}
+			for i := range done {
+				if err := outcome(t, done[i]); err != nil {
+					t.Errorf("call %d: %v", i, err)
+				}
+			}
+			st := cl.Stats()
+			if st.Resent < 3 || st.Conns != 6 || st.OpenConns != 1 {
+				t.Errorf("counters are %+v", st)
+			}
+			// More calls, on a connection that has xids of five others behind it.
+			for n := range uint32(100) {
+				d := async(cl, bg, numbered(n))
+				h, _ := p.numberedCall("a new call")
+				if used[h.XID] {
+					t.Fatalf("xid %#x comes again", h.XID)
+				}
+				used[h.XID] = true
+				p.reply(rpcrdma.Header{XID: h.XID})
+				if err := outcome(t, d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+
+	t.Run("BIDI-5.4-1 a call with chunks exposes its memory anew", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			data := bytes.Repeat([]byte("again "), 1000)
+			call := &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 6000), MaxResults: 8,
+				ReadItems:  []ReadItem{{Offset: 4, Data: data}},
+				WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			done := async(cl, bg, call)
+			h, _ := p.message("the call")
+			first := h.Writes[0][0]
+			p.write(first, "on the connection that is lost")
+			q := ps.next()
+			q.nextKey = 0xabcd0000
+			p.hangUp()
+			synctest.Wait()
+			if n := p.openWindows(); n != 0 {
+				t.Errorf("%d windows of the lost connection are open", n)
+			}
+			time.Sleep(time.Second)
+			h2, _ := q.message("the call again")
+			if h2.XID != h.XID || h2.Writes[0][0].Handle == first.Handle {
+				t.Errorf("the call is %+v, it was %+v", h2, h)
+			}
+			if !bytes.Equal(q.read(h2.Reads), data) {
+				t.Error("the read chunk has other bytes")
+			}
+			q.write(h2.Writes[0][0], "placed")
+			h2.Writes[0][0].Length = 6
+			q.reply(rpcrdma.Header{XID: h.XID, Writes: h2.Writes}, xdr.AppendUint32(nil, 6)...)
+			if err := outcome(t, done); err != nil || string(call.WriteItems[0].Buf[:6]) != "placed" || call.WriteItems[0].N != 6 {
+				t.Errorf("the call returned %v, %q", err, call.WriteItems[0].Buf[:6])
+			}
+		})
+	})
+
+	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
+		const calls, backward = 20, 4
+		cfg := &Config{Credits: 32, BackwardCredits: backward, Callbacks: callback(), KeepAlive: -1}
+		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, calls)
+			for n := range uint32(calls) {
+				async(cl, bg, numbered(n))
+				p.message("a call")
+			}
+			p.hangUp() // comes back at once, and is lost again
+			synctest.Wait()
+			q := ps.next()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if q.early < calls+backward {
+				t.Errorf("%d receives were posted for %d calls and %d of the server's", q.early, calls, backward)
+			}
+			first := q.next("a call again")
+			q.reply(rpcrdma.Header{XID: word(first.msg, 0), Credit: 32})
+			for pending := 1; pending < calls; pending++ {
+				if s := q.next("a call again"); s.posted < pending+backward {
+					t.Errorf("%d receives are posted for %d calls and %d of the server's", s.posted, pending, backward)
+				}
+			}
+			q.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			q.replies(1, "the reply to the server's call")
+		})
+	})
+
+	t.Run("pauses between attempts: none after a connection that was good, then twice as long each time, up to ten seconds", func(t *testing.T) {
+		for range 20 { // the pauses are random
+			clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+				proven(p, cl)
+				start := time.Now()
+				p.hangUp()
+				async(cl, bg, testCall())
+				if tried := ps.tried()[1:]; len(tried) != 1 || !tried[0].Equal(start) {
+					t.Fatalf("attempts at %v, want one at once", tried)
+				}
+				time.Sleep(5 * time.Minute)
+				tried := ps.tried()[2:]
+				n := len(tried)
+				pause, last, odd := minPause, start, false
+				for i, at := range tried {
+					d := at.Sub(last)
+					if d < pause/2 || d >= pause*3/2 {
+						t.Fatalf("attempt %d comes after %v, want between %v and %v", i+1, d, pause/2, pause*3/2)
+					}
+					odd = odd || d != pause
+					last, pause = at, min(2*pause, maxPause)
+				}
+				if n < 5*60/15 || n > 5*60/5+10 || !odd {
+					t.Errorf("%d attempts in five minutes", n)
+				}
+				q := ps.next()
+				time.Sleep(15 * time.Second)
+				q.answerNext("the call, sent again")
+				synctest.Wait()
+				start = time.Now()
+				r := ps.next()
+				q.hangUp()
+				async(cl, bg, testCall())
+				r.message("the call")
+				if now := time.Now(); !now.Equal(start) {
+					t.Errorf("after a connection that was good: %v", now.Sub(start))
+				}
+			})
+		}
+	})
+
+	t.Run("connections that are good for nothing make the pauses grow, too", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			async(cl, bg, testCall())
+			pause := minPause
+			for i := range 12 {
+				q := ps.next()
+				p.message("the call")
+				lost := time.Now()
+				p.hangUp()
+				synctest.Wait()
+				time.Sleep(pause/2 - 1)
+				if n := ps.attempts(); n != i+1 {
+					t.Fatalf("connection %d comes too soon", i+1)
+				}
+				time.Sleep(pause + 1)
+				if n := ps.attempts(); n != i+2 {
+					t.Fatalf("%d attempts after %v", n, time.Since(lost))
+				}
+				p, pause = q, min(2*pause, maxPause)
+			}
+		})
+	})
+
+	t.Run("an attempt that gets no answer ends, and the next follows", func(t *testing.T) {
+		clientTo(t, &Config{SetupTimeout: 3 * time.Second}, func(ps *peers, p *peer, cl *Client) {
+			proven(p, cl)
+			stuck := ps.next()
+			stuck.stuck = true
+			refused := ps.next()
+			refused.refuse = errors.New("script: refused")
+			q := ps.next()
+			p.hangUp()
+			done := async(cl, bg, testCall())
+			time.Sleep(3*time.Second - 1)
+			if n := ps.attempts(); n != 2 {
+				t.Errorf("%d attempts", n)
+			}
+			time.Sleep(time.Second)
+			q.answerNext("the call")
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+			if !stuck.over() || !refused.over() {
+				t.Error("a connection that was not made is open")
+			}
+		})
+	})
+
+	t.Run("a call without a deadline waits, one with a deadline fails in time", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			ctx, cancel := context.WithTimeout(bg, time.Minute)
+			defer cancel()
+			forever := async(cl, bg, testCall())
+			h, _ := p.message("the call")
+			sent := async(cl, ctx, testCall())
+			p.quiet("one credit")
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+			p.message("the second call")
+			forever2 := async(cl, bg, testCall())
+			unsent := async(cl, ctx, testCall())
+			if err := outcome(t, forever); err != nil {
+				t.Error(err)
+			}
+			p.hangUp()
+			time.Sleep(time.Minute - 1)
+			select {
+			case err := <-sent:
+				t.Fatalf("the call returned %v", err)
+			default:
+			}
+			time.Sleep(1)
+			for want, done := range map[bool]<-chan error{true: sent, false: unsent} {
+				err := outcome(t, done)
+				var lost *LostError
+				if !errors.As(err, &lost) || lost.Sent != want {
+					t.Fatalf("the call returned %#v", err)
+				}
+				if !errors.Is(err, net.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || lost.Reason == nil {
+					t.Errorf("the call returned %v", err)
+				}
+				var dial *DialError
+				if !errors.As(err, &dial) {
+					t.Errorf("the reason is %v", lost.Reason)
+				}
+				text := "connect to script:20049 over script: script: nobody is there (context deadline exceeded); call was not sent"
+				if want {
+					text = strings.Replace(text, "was not sent", "may have been executed", 1)
+				}
+				if err.Error() != text {
+					t.Errorf("it says %q, want %q", err, text)
+				}
+			}
+			time.Sleep(24 * time.Hour)
+			q := ps.next()
+			time.Sleep(15 * time.Second)
+			q.answerNext("the call that had the time")
+			if err := outcome(t, forever2); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("a context that ends while the call waits for the next connection", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			ctx, cancel := context.WithCancel(bg)
+			done := async(cl, ctx, testCall())
+			p.message("the call")
+			p.hangUp()
+			synctest.Wait()
+			cancel()
+			err := outcome(t, done)
+			var lost *LostError
+			if !errors.As(err, &lost) || !lost.Sent || !errors.Is(err, context.Canceled) {
+				t.Fatalf("the call returned %v", err)
+			}
+			if want := "connection to script:20049: script: the line was cut (context canceled); call may have been executed"; !strings.HasSuffix(err.Error(), "(context canceled); call may have been executed") ||
+				!strings.Contains(err.Error(), "the line was cut") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("it says %q, want something like %q", err, want)
+			}
+			if err := cl.Call(ctx, testCall()); !errors.Is(err, context.Canceled) {
+				t.Errorf("a call with an ended context returned %v", err)
+			}
+		})
+	})
+
+	t.Run("NoResend fails a call that was sent, and leaves one that was not for the next connection", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			first, second := numbered(1), numbered(2)
+			first.NoResend, second.NoResend = true, true
+			sent := async(cl, bg, first)
+			p.message("the call")
+			unsent := async(cl, bg, second)
+			q := ps.next()
+			synctest.Wait()
+			p.hangUp()
+			err := outcome(t, sent)
+			var lost *LostError
+			if !errors.As(err, &lost) || !lost.Sent || lost.Err != nil || !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the call returned %v", err)
+			}
+			if strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "; call may have been executed") {
+				t.Errorf("it says %q", err)
+			}
+			time.Sleep(time.Second)
+			h, n := q.numberedCall("the call that had not been sent")
+			if n != 2 {
+				t.Errorf("call %d was sent", n)
+			}
+			q.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, unsent); err != nil {
+				t.Error(err)
+			}
+			q.quiet("the other is not sent again")
+			// The Call may be used again.
+			settle()
+			again := async(cl, bg, first)
+			h2, _ := q.numberedCall("the same Call, made anew")
+			if h2.XID == h.XID {
+				t.Error("it has an xid that was used")
+			}
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			if err := outcome(t, again); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("a server that breaks the protocol does not get a call again; calls that it has not got go on", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			victim := async(cl, bg, item)
+			h, _ := p.message("a call with a write chunk")
+			other := async(cl, bg, testCall())
+			h2, _ := p.message("another call")
+			unsent := async(cl, bg, numbered(3))
+			q := ps.next()
+			synctest.Wait()
+			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 2}, nil), h.Writes[0][0].Handle)
+			var broke *PeerError
+			if err := outcome(t, victim); !errors.As(err, &broke) {
+				t.Errorf("the call returned %v", err)
+			}
+			<-other // with an error, or with its reply
+			if n := ps.attempts(); n != 1 {
+				t.Errorf("%d connections were tried at once, as if the last had been good", n)
+			}
+			time.Sleep(time.Second)
+			hn, n := q.numberedCall("the call that had not been sent")
+			if n != 3 {
+				t.Errorf("call %d was sent", n)
+			}
+			q.reply(rpcrdma.Header{XID: hn.XID})
+			if err := outcome(t, unsent); err != nil {
+				t.Error(err)
+			}
+			q.quiet("nothing else is sent again")
+		})
+	})
+
+	t.Run("Close and Shutdown release all who wait for a connection", func(t *testing.T) {
+		for _, end := range []func(cl *Client) error{(*Client).Close, func(cl *Client) error { return cl.Shutdown(bg) }} {
+			for _, state := range []string{"between attempts", "during an attempt"} {
+				clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+					if state == "during an attempt" {
+						ps.next().stuck = true
+						proven(p, cl)
+					}
+					var done []<-chan error
+					for range 5 {
+						done = append(done, async(cl, bg, testCall()))
+					}
+					synctest.Wait()
+					p.hangUp()
+					synctest.Wait()
+					if err := end(cl); err != nil {
+						t.Error(err)
+					}
+					for _, d := range done {
+						var closed *ClosedError
+						if err := outcome(t, d); !errors.As(err, &closed) || !errors.Is(err, net.ErrClosed) {
+							t.Errorf("%s: the call returned %v", state, err)
+						}
+					}
+					<-cl.Done()
+					time.Sleep(time.Hour)
+					n := ps.attempts()
+					if err := cl.Call(bg, testCall()); !errors.Is(err, net.ErrClosed) {
+						t.Errorf("a late call returned %v", err)
+					}
+					if err := end(cl); err != nil {
+						t.Error(err)
+					}
+					if ps.attempts() != n || n > 2 {
+						t.Errorf("%d attempts", n)
+					}
+				})
+			}
+		}
+	})
+
+	t.Run("BIDI-5.4-4 a client with Callbacks comes back though it is idle, one without them when it is called", func(t *testing.T) {
+		for _, progs := range [][]Program{callback(), nil} {
+			told := 0
+			cfg := &Config{Callbacks: progs, KeepAlive: -1, OnReconnect: func(cl *Client) { told++ }}
+			clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
+				for i := range 5 {
+					p.opens(cl, 8)
+					q := ps.next()
+					start := time.Now()
+					p.hangUp()
+					synctest.Wait()
+					want := i + 1
+					if progs == nil {
+						want = i
+						time.Sleep(time.Hour)
+						start = time.Now()
+					}
+					if n := ps.attempts() - 1; n != want || told != want {
+						t.Fatalf("%d connections made again, and told of %d, want %d", n, told, want)
+					}
+					done := async(cl, bg, testCall())
+					q.answerNext("a call")
+					if err := outcome(t, done); err != nil || !time.Now().Equal(start) {
+						t.Errorf("%v after %v", err, time.Since(start))
+					}
+					settle()
+					if told != i+1 {
+						t.Errorf("told %d times, want %d", told, i+1)
+					}
+					p = q
+				}
+			})
+		}
+	})
+
+	t.Run("OnReconnect calls the server", func(t *testing.T) {
+		cfg := &Config{Callbacks: callback(), KeepAlive: -1, OnReconnect: func(cl *Client) {
+			if err := cl.Call(bg, numbered(99)); err != nil {
+				t.Error(err)
+			}
+		}}
+		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
+			q := ps.next()
+			p.hangUp()
+			time.Sleep(time.Second)
+			h, n := q.numberedCall("the call that says that the client is ready")
+			if n != 99 {
+				t.Errorf("call %d", n)
+			}
+			q.reply(rpcrdma.Header{XID: h.XID})
+			settle()
+			q.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			q.replies(1, "the reply to the server's call, on the new connection")
+		})
+	})
+}
+
+func TestIdleTimeout(t *testing.T) {
+	const idle = 10 * time.Second
+	t.Run("an idle connection is closed in order, and the next call connects at once", func(t *testing.T) {
+		clientTo(t, &Config{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
+			for range 3 {
+				proven(p, cl)
+				time.Sleep(idle - 1)
+				if p.over() {
+					t.Fatal("the connection ended too soon")
+				}
+				time.Sleep(idle + 1)
+				if !p.over() || !p.end.Clean {
+					t.Fatalf("the connection ended with %v", p.end)
+				}
+				time.Sleep(time.Hour)
+				p = ps.next()
+				start := time.Now()
+				proven(p, cl)
+				if !time.Now().Equal(start) {
+					t.Errorf("the connection took %v", time.Since(start))
+				}
+			}
+		})
+	})
+
+	t.Run("a connection with a call under way is not idle", func(t *testing.T) {
+		clientTo(t, &Config{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
+			done := async(cl, bg, testCall())
+			time.Sleep(time.Hour)
+			if p.over() {
+				t.Fatal("the connection has ended")
+			}
+			p.answerNext("the call")
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("nor is one on which the server may call", func(t *testing.T) {
+		clientTo(t, &Config{IdleTimeout: idle, Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
+			time.Sleep(time.Hour)
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			p.replies(1, "the reply")
+		})
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	const alive = 10 * time.Second
+	null := func(p *peer, what string) rpcrdma.Header {
+		p.t.Helper()
+		h, payload := p.message(what)
+		if len(payload) != 40 || word(payload, 3) != testProg || word(payload, 4) != 1 || word(payload, 5) != 0 {
+			p.t.Fatalf("%s: it is %x", what, payload)
+		}
+		return h
+	}
+	t.Run("a silent server is asked, with procedure 0 of the program called last", func(t *testing.T) {
+		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+			time.Sleep(time.Hour)
+			p.quiet("no program has been called")
+			p.opens(cl, 8)
+			time.Sleep(alive)
+			for range 10 {
+				time.Sleep(alive)
+				h := null(p, "a call of procedure 0")
+				p.reply(rpcrdma.Header{XID: h.XID})
+				settle()
+			}
+			if p.over() {
+				t.Error("the connection has ended")
+			}
+		})
+	})
+
+	t.Run("one that does not answer has lost the connection", func(t *testing.T) {
+		for _, progs := range [][]Program{nil, callback()} {
+			clientTo(t, &Config{KeepAlive: alive, Callbacks: progs}, func(ps *peers, p *peer, cl *Client) {
+				p.opens(cl, 8)
+				pending := async(cl, bg, numbered(5))
+				h, _ := p.numberedCall("a call that is not answered")
+				q := ps.next()
+				time.Sleep(3 * alive)
+				null(p, "a call of procedure 0")
+				time.Sleep(2 * tickTime)
+				if !p.over() {
+					t.Fatal("the connection lives")
+				}
+				h2, n := q.numberedCall("the call again, on a new connection")
+				if n != 5 || h2.XID != h.XID {
+					t.Errorf("call %d with xid %#x", n, h2.XID)
+				}
+				q.reply(rpcrdma.Header{XID: h2.XID})
+				if err := outcome(t, pending); err != nil {
+					t.Error(err)
+				}
+				q.quiet("procedure 0 is not sent again")
+			})
+		}
+	})
+
+	t.Run("a server that is heard, or whose credits are all in use, is not asked", func(t *testing.T) {
+		clientTo(t, &Config{KeepAlive: alive, Callbacks: callback()}, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 8)
+			for xid := range uint32(20) {
+				time.Sleep(alive / 2)
+				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
+				p.replies(xid, "the reply to the server")
+			}
+			p.opens(cl, 2)
+			for n := range uint32(3) {
+				async(cl, bg, numbered(n))
+			}
+			p.message("a call")
+			p.message("a call")
+			time.Sleep(time.Hour)
+			p.quiet("all credits are in use")
+			if p.over() {
+				t.Error("the connection has ended")
+			}
+		})
+	})
+
+	t.Run("with NoReconnect a silent server is the end of the client", func(t *testing.T) {
+		clientTo(t, &Config{KeepAlive: alive, NoReconnect: true}, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 8)
+			time.Sleep(4 * alive)
+			<-cl.Done()
+			if err := cl.Err(); !errors.Is(err, errSilent) || !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the client ended with %v", err)
+			}
+		})
+	})
 }
 
 func TestNoReconnect(t *testing.T) {
@@ -74,27 +707,332 @@ func TestNoReconnect(t *testing.T) {
 	})
 }
 
-func TestBackchannelDrops(t *testing.T) {
-	prog := Program{Number: testProg, Low: 1, High: 1}
-	conns := make(chan *Conn, 1)
-	prog.Handler = HandlerFunc(func(_ context.Context, req *Request, _ *Response) { conns <- req.Conn() })
-	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
-		serverTo(t, nil, []Program{prog}, func(ps *peers, s *Server) {
-			conns = make(chan *Conn, 1)
-			p := ps.arrive(s, "client")
-			p.send(callBytes(rpcrdma.Header{XID: 1}, procReady), 0)
-			p.message("the reply")
+// readyServer runs a conversation with a server whose clients come and go. ready has a client
+// say that it is ready for calls, and returns its connection.
+func readyServer(t *testing.T, cfg *Config, script func(ps *peers, s *Server, ready func(p *peer) *Conn)) {
+	t.Helper()
+	svc := &callerService{}
+	prog := svc.program()
+	prog.Handler = svc
+	serverTo(t, cfg, []Program{prog}, func(ps *peers, s *Server) {
+		svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
+		script(ps, s, func(p *peer) *Conn { return svc.ready(p, 0x5ead) })
+	})
+}
+
+// over starts a call on a Backchannel.
+func over(b *Backchannel, ctx context.Context, call *Call) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- b.Call(ctx, call) }()
+	return done
+}
+
+func pending(t *testing.T, done <-chan error) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-done:
+		t.Fatalf("the call returned %v", err)
+	default:
+	}
+}
+
+func TestBackchannel(t *testing.T) {
+	bind := func(t *testing.T, b *Backchannel, cn *Conn, calls int) {
+		t.Helper()
+		if err := b.Bind(cn, calls); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
 			b := NewBackchannel()
-			defer b.Close()
-			if err := b.Bind(<-conns, 0); err != nil {
+			done := over(b, bg, numbered(1))
+			time.Sleep(time.Hour)
+			pending(t, done)
+			if n := ps.attempts(); n != 0 {
+				t.Errorf("%d connections were tried", n)
+			}
+			p := ps.arrive(s, "client")
+			cn := ready(p)
+			p.quiet("the Backchannel is not bound yet")
+			bind(t, b, cn, 0)
+			h, _ := p.numberedCall("the call")
+			p.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("BIDI-5.4-3 BIDI-4.3.2-3 BIDI-6-2 calls without a reply wait for the client to come back, and go again with their xids", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 8)
+			done := over(b, bg, numbered(0))
+			h, _ := p.numberedCall("the first call")
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			if err := outcome(t, done); err != nil {
 				t.Fatal(err)
 			}
-			done := make(chan error, 1)
-			go func() { done <- b.Call(bg, testCall()) }()
+			xids := map[uint32]uint32{}
+			used := map[uint32]bool{h.XID: true}
+			var all []<-chan error
+			for n := range uint32(4) {
+				all = append(all, over(b, bg, numbered(n)))
+				synctest.Wait()
+			}
+			for range 2 {
+				h, n := p.numberedCall("a call")
+				xids[n], used[h.XID] = h.XID, true
+			}
+			p.quiet("the others have no credit")
+			p.hangUp()
+			for _, d := range all {
+				pending(t, d)
+			}
+			time.Sleep(time.Minute)
+			q := ps.arrive(s, "client")
+			q.quiet("the client has not said on this connection that it is ready")
+			cn := ready(q)
+			time.Sleep(time.Minute)
+			q.quiet("the upper layer has not said who it is")
+			var not *NotReadyError
+			if err := cn.Call(bg, testCall()); !errors.As(err, &not) {
+				t.Errorf("a call on the new connection returned %v", err)
+			}
+			bind(t, b, cn, 8)
+			var again int
+			for i := range 4 {
+				s := q.next("a call")
+				if forward := cn.Info().Credits; s.posted < forward+2 && i > 0 || s.posted < forward+1 {
+					t.Errorf("%d receives are posted for %d calls of the client's and those of the server", s.posted, forward)
+				}
+				xid, n := word(s.msg, 0), word(s.msg, 17)
+				if old, sent := xids[n]; sent {
+					again++
+					if xid != old {
+						t.Errorf("call %d was sent as %#x and now is as %#x", n, old, xid)
+					}
+				} else if used[xid] {
+					t.Errorf("call %d has the xid %#x of another", n, xid)
+				}
+				used[xid] = true
+				if i == 0 {
+					q.quiet("one credit before the first reply")
+				}
+				q.reply(rpcrdma.Header{XID: xid, Credit: 2})
+			}
+			for i, d := range all {
+				if err := outcome(t, d); err != nil {
+					t.Errorf("call %d: %v", i, err)
+				}
+			}
+			if again != 2 || s.Stats().Resent != 2 {
+				t.Errorf("%d calls were sent again, %d counted", again, s.Stats().Resent)
+			}
+			for n := range uint32(50) {
+				d := over(b, bg, numbered(n))
+				h, _ := q.numberedCall("a new call")
+				if used[h.XID] {
+					t.Fatalf("xid %#x comes again", h.XID)
+				}
+				used[h.XID] = true
+				q.reply(rpcrdma.Header{XID: h.XID})
+				if err := outcome(t, d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+
+	t.Run("a call ends with its context, and tells whether it was sent", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			ctx, cancel := context.WithTimeout(bg, time.Minute)
+			defer cancel()
+			unbound := over(b, ctx, numbered(1))
+			time.Sleep(time.Minute)
+			var lost *LostError
+			err := outcome(t, unbound)
+			if !errors.As(err, &lost) || lost.Sent || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("the call returned %v", err)
+			}
+			if want := "no connection to peer: context deadline exceeded; call was not sent"; err.Error() != want {
+				t.Errorf("it says %q, want %q", err, want)
+			}
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done := over(b, bg, numbered(1))
+			h, _ := p.numberedCall("a call")
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel = context.WithTimeout(bg, time.Minute)
+			defer cancel()
+			sent := over(b, ctx, numbered(2))
+			p.numberedCall("a call")
+			unsent := over(b, ctx, numbered(3))
+			synctest.Wait()
+			p.hangUp()
+			time.Sleep(time.Minute)
+			for want, d := range map[bool]<-chan error{true: sent, false: unsent} {
+				if err := outcome(t, d); !errors.As(err, &lost) || lost.Sent != want || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the call returned %v", err)
+				}
+			}
+			never := numbered(4)
+			never.NoResend = true
+			q := ps.arrive(s, "client")
+			bind(t, b, ready(q), 0)
+			last := over(b, bg, never)
+			q.numberedCall("a call that is sent once")
+			q.hangUp()
+			if err := outcome(t, last); !errors.As(err, &lost) || !lost.Sent || lost.Err != nil {
+				t.Errorf("the call returned %v", err)
+			}
+		})
+	})
+
+	t.Run("Close fails calls that wait, and leaves those under way", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			waits := over(b, bg, testCall())
+			synctest.Wait()
+			b.Close()
+			b.Close()
+			var closed *ClosedError
+			if err := outcome(t, waits); !errors.As(err, &closed) {
+				t.Errorf("the call returned %v", err)
+			}
+			b = NewBackchannel()
+			p := ps.arrive(s, "client")
+			cn := ready(p)
+			bind(t, b, cn, 0)
+			under := over(b, bg, testCall())
+			h, _ := p.message("the call")
+			b.Close()
+			if err := b.Bind(cn, 0); !errors.As(err, &closed) {
+				t.Errorf("Bind after Close returned %v", err)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, under); err != nil {
+				t.Error(err)
+			}
+			if err := b.Call(bg, testCall()); !errors.As(err, &closed) {
+				t.Errorf("a call after Close returned %v", err)
+			}
+		})
+	})
+
+	t.Run("Bind on a second connection: what is under way on the first stays there", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			cp, cq := ready(p), ready(q)
+			bind(t, b, cp, 0)
+			first := over(b, bg, numbered(1))
+			h, _ := p.numberedCall("the first call")
+			bind(t, b, cq, 0)
+			bind(t, b, cq, 0) // once more
+			second := over(b, bg, numbered(2))
+			h2, n := q.numberedCall("the second call")
+			if n != 2 || h2.XID == h.XID {
+				t.Errorf("call %d with xid %#x", n, h2.XID)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID})
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			for _, d := range []<-chan error{first, second} {
+				if err := outcome(t, d); err != nil {
+					t.Error(err)
+				}
+			}
+			// The first connection's end takes its calls to the second.
+			bind(t, b, cp, 0)
+			third := over(b, bg, numbered(3))
+			h3, _ := p.numberedCall("the third call")
+			bind(t, b, cq, 0)
+			q.quiet("the third call is under way elsewhere")
+			p.hangUp()
+			h4, n := q.numberedCall("the third call again")
+			if n != 3 || h4.XID != h3.XID {
+				t.Errorf("call %d with xid %#x, was %#x", n, h4.XID, h3.XID)
+			}
+			q.reply(rpcrdma.Header{XID: h4.XID})
+			if err := outcome(t, third); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done, line := over(b, bg, testCall()), over(b, bg, testCall())
 			p.message("the call")
 			p.hangUp()
 			var not *NotReadyError
-			if err := outcome(t, done); !errors.As(err, &not) || !not.Dropped {
+			for _, d := range []<-chan error{done, line} {
+				if err := outcome(t, d); !errors.As(err, &not) || !not.Dropped {
+					t.Errorf("the call returned %v", err)
+				}
+			}
+			q := ps.arrive(s, "client")
+			if err := b.Bind(ready(q), 0); !errors.As(err, &not) {
+				t.Errorf("Bind returned %v", err)
+			}
+			if err := b.Null(bg, testProg, 1); !errors.As(err, &not) {
+				t.Errorf("Null returned %v", err)
+			}
+			q.quiet("it would be an attack")
+		})
+	})
+
+	t.Run("one that has answered before may lose its connection, and so may one that was not called", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			p.hangUp()
+			p = ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done := over(b, bg, testCall())
+			p.answerNext("the first call")
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				done = over(b, bg, testCall())
+				p.message("a call")
+				p.hangUp()
+				p = ps.arrive(s, "client")
+				bind(t, b, ready(p), 0)
+				p.answerNext("the call again")
+				if err := outcome(t, done); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+
+	t.Run("Server.Shutdown leaves calls of a Backchannel waiting, and Close of that ends them", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done := over(b, bg, testCall())
+			p.message("a call")
+			if err := s.Shutdown(bg); err != nil {
+				t.Error(err)
+			}
+			pending(t, done)
+			b.Close()
+			if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("the call returned %v", err)
 			}
 		})
