@@ -1,0 +1,474 @@
+package nfs41
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A raw client makes COMPOUNDs as the test says, right or wrong.
+type raw struct {
+	t    testing.TB
+	cl   *transport.Client
+	cred oncrpc.Auth
+
+	id       ClientID
+	sequence uint32 // of the next CREATE_SESSION
+	session  SessionID
+	next     uint32 // sequence id of slot 0
+}
+
+func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
+	t.Helper()
+	cl, err := transport.Dial(bg, w.provider, w.addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return &raw{t: t, cl: cl, cred: (&oncrpc.AuthSys{UID: 1}).Auth()}
+}
+
+// A got is a reply: the status of each operation, and the whole of it.
+type got struct {
+	status []Status
+	bytes  []byte
+}
+
+// send sends a COMPOUND and decodes the reply into the results of ops.
+func (r *raw) send(minor uint32, ops ...Operation) got {
+	r.t.Helper()
+	head := CompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
+	return r.bytes(appendOps(head.Append(nil), ops), ops...)
+}
+
+func (r *raw) bytes(args []byte, ops ...Operation) got {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	call := transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Cred: r.cred, Args: args, MaxResults: 8192}
+	if err := r.cl.Call(ctx, &call); err != nil {
+		r.t.Fatalf("%+v: %v", ops, err)
+	}
+	g := got{bytes: bytes.Clone(call.Results)}
+	d := xdr.NewDecoder(g.bytes)
+	var res CompoundRes
+	res.Decode(&d)
+	for i := range int(res.Count) {
+		op, status := d.Uint32(), Status(d.Uint32())
+		if want := ops[i].Op; op != want && (op != OpIllegal || status != StatusOpIllegal) {
+			r.t.Errorf("%s is answered by %s", OpName(want), OpName(op))
+		}
+		g.status = append(g.status, status)
+		if ops[i].Result != nil && status == StatusOK {
+			ops[i].Result.Decode(&d)
+		}
+	}
+	if err := d.End(); err != nil {
+		r.t.Errorf("%+v: %v: %x", ops, err, g.bytes)
+	}
+	if n := len(g.status); string(res.Tag) != "tag" || n > 0 && g.status[n-1] != res.Status {
+		r.t.Errorf("%+v, and the operations %v", res, g.status)
+	}
+	if len(g.status) == 0 {
+		g.status = []Status{res.Status}
+	}
+	return g
+}
+
+// want sends a COMPOUND and compares the statuses.
+func (r *raw) want(what string, want []Status, ops ...Operation) got {
+	r.t.Helper()
+	g := r.send(Minor, ops...)
+	if !slices.Equal(g.status, want) {
+		r.t.Errorf("%s: %v, want %v", what, g.status, want)
+	}
+	return g
+}
+
+func ok(n int) []Status { return make([]Status, n) }
+
+func (r *raw) exchange(a ExchangeIDArgs, want Status) ExchangeIDRes {
+	r.t.Helper()
+	var res ExchangeIDRes
+	r.want("EXCHANGE_ID", []Status{want}, Operation{OpExchangeID, &a, &res})
+	if want == StatusOK {
+		r.id, r.sequence = res.ClientID, res.Sequence
+	}
+	return res
+}
+
+func (r *raw) create(change func(*CreateSessionArgs), want Status) CreateSessionRes {
+	r.t.Helper()
+	attrs := ChannelAttrs{MaxRequest: 4000, MaxResponse: 4000, MaxResponseCached: 1000, MaxOps: 8, MaxRequests: 4}
+	a := CreateSessionArgs{
+		ClientID: r.id, Sequence: r.sequence, Fore: attrs, Back: attrs,
+		CallbackProgram: CallbackProgram, CallbackSec: []CallbackSec{{}},
+	}
+	if change != nil {
+		change(&a)
+	}
+	var res CreateSessionRes
+	r.want("CREATE_SESSION", []Status{want}, Operation{OpCreateSession, &a, &res})
+	if want == StatusOK {
+		r.session, r.next = res.Session, 1
+	}
+	return res
+}
+
+// establish makes a client with one session.
+func (r *raw) establish(owner string) {
+	r.t.Helper()
+	r.exchange(ExchangeIDArgs{Owner: []byte(owner)}, StatusOK)
+	r.create(nil, StatusOK)
+	r.sequence++
+}
+
+// seq is the next SEQUENCE in slot 0.
+func (r *raw) seq(res *SequenceRes) Operation {
+	a := SequenceArgs{Session: r.session, Sequence: r.next}
+	r.next++
+	op := Operation{Op: OpSequence, Args: &a, Result: new(SequenceRes)}
+	if res != nil {
+		op.Result = res
+	}
+	return op
+}
+
+func TestServerExchangeID(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, &ServerConfig{Lease: time.Hour})
+	r := w.raw(t, nil)
+	one := ExchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
+
+	first := r.exchange(one, StatusOK)
+	if first.Flags != ExchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
+		t.Errorf("%+v", first)
+	}
+	// What is not confirmed is replaced.
+	second := r.exchange(one, StatusOK)
+	if second.ClientID == first.ClientID {
+		t.Error("an unconfirmed client is the same again")
+	}
+	r.id = first.ClientID
+	r.create(nil, StatusStaleClientID)
+	r.id = second.ClientID
+	r.create(nil, StatusOK)
+	// The same client again.
+	again := r.exchange(one, StatusOK)
+	if again.ClientID != second.ClientID || again.Flags&ExchangeConfirmedR == 0 || again.Sequence != 2 {
+		t.Errorf("%+v after %+v", again, second)
+	}
+	// Updates, of clients that there are.
+	update := one
+	update.Flags = ExchangeUpdConfirmedRecA
+	if res := r.exchange(update, StatusOK); res.ClientID != second.ClientID {
+		t.Errorf("%+v", res)
+	}
+	update.Verifier = Verifier{2}
+	r.exchange(update, StatusNotSame)
+	update.Owner = []byte("nobody")
+	r.exchange(update, StatusNoEnt)
+	// Others must not take a client's name.
+	other := w.raw(t, nil)
+	other.cred = (&oncrpc.AuthSys{UID: 2}).Auth()
+	other.exchange(one, StatusClidInUse)
+	update = one
+	update.Flags = ExchangeUpdConfirmedRecA
+	other.exchange(update, StatusPerm)
+	other.id, other.sequence = second.ClientID, 2
+	other.create(nil, StatusClidInUse)
+	// A client that has restarted keeps nothing, but not before it has a session.
+	session := r.session
+	restarted := one
+	restarted.Verifier = Verifier{3}
+	third := r.exchange(restarted, StatusOK)
+	if third.ClientID == second.ClientID || third.Flags&ExchangeConfirmedR != 0 {
+		t.Errorf("%+v after %+v", third, second)
+	}
+	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() != session {
+		t.Errorf("%v", got)
+	}
+	r.create(nil, StatusOK)
+	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() == session || got[0].Owner() != "one" {
+		t.Errorf("%v", got)
+	}
+	// What is not supported.
+	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
+	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectMachCred}, StatusInval)
+	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectSSV}, StatusEncrAlgUnsupp)
+}
+
+func TestServerCreateSession(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxSessions: 2})
+	r := w.raw(t, nil)
+	r.id = 7
+	r.create(nil, StatusStaleClientID)
+	r.exchange(ExchangeIDArgs{Owner: []byte("one")}, StatusOK)
+	r.create(func(a *CreateSessionArgs) { a.Sequence = 0 }, StatusSeqMisordered)
+	r.create(func(a *CreateSessionArgs) { a.Sequence = 2 }, StatusSeqMisordered)
+	r.create(func(a *CreateSessionArgs) { a.Flags = 8 }, StatusInval)
+	r.create(func(a *CreateSessionArgs) { a.Fore.MaxOps = 1 }, StatusTooSmall)
+	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse = 100 }, StatusTooSmall)
+	r.create(func(a *CreateSessionArgs) { a.Fore.MaxRequests = 0 }, StatusTooSmall)
+	r.create(func(a *CreateSessionArgs) { a.Back.MaxOps, a.Flags = 1, SessionConnBackChan }, StatusTooSmall)
+	r.create(func(a *CreateSessionArgs) { a.CallbackSec = []CallbackSec{{Flavor: oncrpc.FlavorGSS}} }, StatusEncrAlgUnsupp)
+	large := func(a *CreateSessionArgs) {
+		a.Fore = ChannelAttrs{HeaderPad: 8, MaxRequest: 1 << 31, MaxResponse: 1 << 31, MaxResponseCached: 1 << 31, MaxOps: 1 << 31, MaxRequests: 1 << 31, HasIRD: true}
+		a.Flags = SessionPersist | SessionConnRDMA
+	}
+	first := r.create(large, StatusOK)
+	if first.Flags != 0 || first.Sequence != 1 || first.Fore != w.srv.cfg.Fore {
+		t.Errorf("%+v, the server's limits are %+v", first, w.srv.cfg.Fore)
+	}
+	// The same call again is answered the same, another with its sequence id is not.
+	if again := r.create(large, StatusOK); again != first {
+		t.Errorf("%+v, at first %+v", again, first)
+	}
+	r.create(nil, StatusSeqMisordered)
+	r.sequence++
+	r.create(nil, StatusOK)
+	r.sequence++
+	r.create(nil, StatusDelay)
+	if n := len(w.srv.Sessions()); n != 2 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// TestServerLimits: a server forgets clients whose lease is over, and no others, when it
+// has no room.
+func TestServerLimits(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxClients: 2})
+	r := w.raw(t, nil)
+	r.establish("one")
+	r.establish("two")
+	r.exchange(ExchangeIDArgs{Owner: []byte("three")}, StatusDelay)
+	session := r.session
+	w.srv.mu.Lock()
+	for _, cl := range w.srv.clients {
+		if cl.owner == "two" {
+			cl.renewed = cl.renewed.Add(-2 * time.Hour)
+		}
+	}
+	w.srv.mu.Unlock()
+	r.establish("three")
+	for _, ss := range w.srv.Sessions() {
+		if ss.ID() == session {
+			t.Error("an expired client has its session")
+		}
+	}
+	if n := len(w.srv.Sessions()); n != 2 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+func TestServerSequence(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, nil)
+	r := w.raw(t, nil)
+	r.establish("one")
+	seq := func(slot, sequence uint32, cache bool) Operation {
+		return Operation{OpSequence, &SequenceArgs{Session: r.session, Slot: slot, Sequence: sequence, CacheThis: cache}, new(SequenceRes)}
+	}
+	root := Operation{Op: OpPutRootFH}
+	getFH := Operation{Op: OpGetFH, Result: new(FileHandle)}
+
+	r.want("an unknown session", []Status{StatusBadSession}, Operation{OpSequence, &SequenceArgs{Session: tSession}, nil})
+	r.want("slot 4 of 4", []Status{StatusBadSlot}, seq(4, 1, false))
+	r.want("sequence id 0", []Status{StatusSeqMisordered}, seq(0, 0, false))
+	r.want("sequence id 2", []Status{StatusSeqMisordered}, seq(0, 2, false))
+	first := r.want("the first", ok(3), seq(0, 1, true), root, getFH)
+	again := r.want("the first again", ok(3), seq(0, 1, true), root, getFH)
+	if !bytes.Equal(first.bytes, again.bytes) {
+		t.Errorf("the reply is another:\n%x\n%x", first.bytes, again.bytes)
+	}
+	r.want("another with its id", []Status{StatusSeqFalseRetry}, seq(0, 1, true), root)
+	r.want("the next, not kept", ok(3), seq(0, 2, false), root, getFH)
+	r.want("the next again", []Status{StatusOK, StatusRetryUncachedRep}, seq(0, 2, false), root, getFH)
+	// SEQUENCE alone is kept always, and so is a failure that was to be kept.
+	alone := r.want("SEQUENCE alone", ok(1), seq(0, 3, false))
+	if again := r.want("SEQUENCE alone again", ok(1), seq(0, 3, false)); !bytes.Equal(alone.bytes, again.bytes) {
+		t.Errorf("the reply is another:\n%x\n%x", alone.bytes, again.bytes)
+	}
+	r.want("a failure", []Status{StatusOK, StatusNoFileHandle}, seq(0, 4, true), getFH)
+	r.want("a failure again", []Status{StatusOK, StatusNoFileHandle}, seq(0, 4, true), getFH)
+	r.want("another slot", ok(1), seq(3, 1, false))
+
+	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes kept.
+	r.want("9 operations", []Status{StatusTooManyOps}, append([]Operation{seq(1, 1, false)}, slices.Repeat([]Operation{root}, 8)...)...)
+	name := Name(strings.Repeat("x", MaxName))
+	lookups := slices.Repeat([]Operation{{Op: OpLookup, Args: &name}}, 4)
+	r.want("4100 bytes", []Status{StatusReqTooBig}, append([]Operation{seq(1, 1, false)}, lookups...)...)
+	mask := KnownAttrs()
+	attrs := slices.Repeat([]Operation{{OpGetAttr, &mask, new(RawAttrs)}}, 6)
+	g := r.send(Minor, append([]Operation{seq(1, 1, true), root}, attrs...)...)
+	if last := g.status[len(g.status)-1]; last != StatusRepTooBigToCache || len(g.bytes) > 1000 {
+		t.Errorf("%v, %d bytes", g.status, len(g.bytes))
+	}
+	r.want("6 times all attributes", ok(8), append([]Operation{seq(1, 2, false), root}, attrs...)...)
+	r.sequence = 2
+	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse, a.Fore.MaxResponseCached = 1024, 64 }, StatusOK)
+	g = r.send(Minor, append([]Operation{seq(1, 1, false), root}, attrs...)...)
+	if last := g.status[len(g.status)-1]; last != StatusRepTooBig || len(g.bytes) > 1024 {
+		t.Errorf("%v, %d bytes", g.status, len(g.bytes))
+	}
+	r.want("nothing fits into 64 bytes", []Status{StatusRepTooBigToCache}, seq(0, 1, true))
+	r.want("the slot is as it was", ok(1), seq(0, 1, false))
+
+	// Where operations may be.
+	r.want("two SEQUENCEs", []Status{StatusOK, StatusSequencePos}, seq(2, 1, false), seq(2, 2, false))
+	r.want("no SEQUENCE", []Status{StatusOpNotInSession}, root)
+	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)})
+	r.want("EXCHANGE_ID with others", []Status{StatusNotOnlyOp}, Operation{Op: OpExchangeID, Args: &ExchangeIDArgs{}}, root)
+	r.want("BIND_CONN_TO_SESSION behind SEQUENCE", []Status{StatusOK, StatusNotOnlyOp},
+		seq(2, 2, false), Operation{Op: OpBindConnToSession, Args: &BindConnArgs{Session: r.session, Dir: FromClientFore}})
+	r.want("operation 2", []Status{StatusOK, StatusOpIllegal}, seq(2, 3, false), Operation{Op: 2})
+	r.want("operation 59", []Status{StatusOK, StatusOpIllegal}, seq(2, 4, false), Operation{Op: 59})
+	r.want("OPEN", []Status{StatusOK, StatusOK, StatusNotSupp}, seq(2, 5, false), root, Operation{Op: OpOpen, Args: &OpenArgs{}})
+	if g := r.send(2, seq(2, 6, false)); g.status[0] != StatusMinorVersMismatch {
+		t.Errorf("minor version 2: %v", g.status)
+	}
+	// Arguments that do not decode.
+	head := CompoundArgs{Tag: []byte("tag"), Minor: Minor, Count: 2}
+	args := appendOps(head.Append(nil), []Operation{seq(2, 6, false)})
+	cut := r.bytes(append(args, 0, 0, 0, byte(OpAccess)), seq(2, 6, false), Operation{Op: OpAccess})
+	if !slices.Equal(cut.status, []Status{StatusOK, StatusNoFileHandle}) {
+		t.Errorf("%v", cut.status)
+	}
+	head.Count = 3
+	args = appendOps(head.Append(nil), []Operation{seq(2, 7, false), root})
+	cut = r.bytes(append(args, 0, 0, 0, byte(OpAccess)), seq(2, 7, false), root, Operation{Op: OpAccess})
+	if !slices.Equal(cut.status, []Status{StatusOK, StatusOK, StatusBadXDR}) {
+		t.Errorf("%v", cut.status)
+	}
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CompoundArgs).Append(nil)[:8]} {
+		var e *oncrpc.RPCError
+		err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Args: args})
+		if !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
+			t.Errorf("%x: %v", args, err)
+		}
+	}
+	var e *oncrpc.RPCError
+	if err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: 2}); !errors.As(err, &e) || e.AcceptStat != oncrpc.ProcUnavail {
+		t.Error(err)
+	}
+}
+
+// TestServerDirectory: what a mount of the directory takes.
+func TestServerDirectory(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, nil)
+	r := w.raw(t, nil)
+	r.establish("one")
+	root := Operation{Op: OpPutRootFH}
+	var fh FileHandle
+	r.want("GETFH", ok(3), r.seq(nil), root, Operation{Op: OpGetFH, Result: &fh})
+	put := Operation{Op: OpPutFH, Args: &fh}
+	var attrs RawAttrs
+	mask := Bits(AttrType, AttrFSID, AttrMode)
+	r.want("GETATTR", ok(3), r.seq(nil), put, Operation{OpGetAttr, &mask, &attrs})
+	if a, err := attrs.Attrs(); err != nil || a.Type != TypeDir || a.Mode != 0o555 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	var access AccessRes
+	r.want("ACCESS", ok(3), r.seq(nil), put, Operation{OpAccess, &AccessArgs{0x3f}, &access})
+	if access != (AccessRes{0x1f, AccessRead | AccessLookup}) {
+		t.Errorf("%+v", access)
+	}
+	var dir ReadDirRes
+	r.want("READDIR", ok(3), r.seq(nil), put, Operation{OpReadDir, &ReadDirArgs{MaxCount: 100}, &dir})
+	if len(dir.Entries) != 0 || !dir.EOF {
+		t.Errorf("%+v", dir)
+	}
+	var sec SecInfoRes
+	r.want("SECINFO_NO_NAME", []Status{StatusOK, StatusOK, StatusOK, StatusNoFileHandle},
+		r.seq(nil), put, Operation{OpSecInfoNoName, new(SecInfoNoNameArgs), &sec}, Operation{Op: OpGetFH})
+	if len(sec.Flavors) != 2 || sec.Flavors[0].Flavor != uint32(oncrpc.FlavorSys) {
+		t.Errorf("%+v", sec)
+	}
+	name, empty, other := Name("x"), Name(""), FileHandle("x")
+	for _, test := range []struct {
+		what string
+		want Status
+		ops  []Operation
+	}{
+		{"SAVEFH and RESTOREFH", StatusOK, []Operation{put, {Op: OpSaveFH}, {Op: OpRestoreFH}}},
+		{"RESTOREFH", StatusNoFileHandle, []Operation{{Op: OpRestoreFH}}},
+		{"PUTPUBFH", StatusOK, []Operation{{Op: OpPutPubFH}}},
+		{"PUTFH of another", StatusStale, []Operation{{Op: OpPutFH, Args: &other}}},
+		{"LOOKUP", StatusNoEnt, []Operation{put, {Op: OpLookup, Args: &name}}},
+		{"LOOKUP of nothing", StatusInval, []Operation{put, {Op: OpLookup, Args: &empty}}},
+		{"LOOKUPP", StatusNoEnt, []Operation{put, {Op: OpLookupP}}},
+		{"SECINFO", StatusNoEnt, []Operation{put, {Op: OpSecInfo, Args: &name}}},
+		{"SECINFO_NO_NAME of the parent", StatusNoEnt, []Operation{put, {Op: OpSecInfoNoName, Args: &SecInfoNoNameArgs{true}}}},
+		{"READDIR from a cookie", StatusBadCookie, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{Cookie: 3, MaxCount: 100}}}},
+		{"READDIR into nothing", StatusTooSmall, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{MaxCount: 8}}}},
+		{"GETATTR of nothing", StatusNoFileHandle, []Operation{{Op: OpGetAttr, Args: &mask}}},
+		{"RECLAIM_COMPLETE of no file system", StatusNoFileHandle, []Operation{{Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE of one file system", StatusOK, []Operation{put, {Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE", StatusOK, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
+		{"RECLAIM_COMPLETE again", StatusCompleteAlready, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
+	} {
+		want := append(ok(len(test.ops)), test.want)
+		r.want(test.what, want, append([]Operation{r.seq(nil)}, test.ops...)...)
+	}
+}
+
+func TestServerDestroy(t *testing.T) {
+	b := onIwarp()
+	b.check(t)
+	w := b.start(t, nil)
+	r := w.raw(t, nil)
+	r.establish("one")
+	first := r.session
+	r.create(nil, StatusOK)
+	destroy := func(id SessionID) Operation { return Operation{Op: OpDestroySession, Args: &id} }
+	r.want("a session in use, and more", []Status{StatusOK, StatusNotOnlyOp}, r.seq(nil), destroy(r.session), Operation{Op: OpPutRootFH})
+	r.want("another session", ok(3), r.seq(nil), destroy(first), Operation{Op: OpPutRootFH})
+	r.want("it once more", []Status{StatusBadSession}, destroy(first))
+	r.want("a client with a session", []Status{StatusClientIDBusy}, Operation{Op: OpDestroyClientID, Args: &r.id})
+	r.want("the session in use", ok(2), r.seq(nil), destroy(r.session))
+	r.want("a client", ok(1), Operation{Op: OpDestroyClientID, Args: &r.id})
+	r.want("it once more", []Status{StatusStaleClientID}, Operation{Op: OpDestroyClientID, Args: &r.id})
+	w.srv.mu.Lock()
+	defer w.srv.mu.Unlock()
+	if len(w.srv.clients)+len(w.srv.owners)+len(w.srv.sessions) != 0 {
+		t.Errorf("left: %v, %v, %v", w.srv.clients, w.srv.owners, w.srv.sessions)
+	}
+}
+
+// FuzzServer: no arguments make the server do anything but answer.
+func FuzzServer(f *testing.F) {
+	for _, r := range recorded {
+		if !r.reply && !r.cb {
+			f.Add(unhex(f, r.hex))
+		}
+	}
+	s := NewServer(&ServerConfig{MaxClients: 4, NoBackchannel: true})
+	f.Fuzz(func(t *testing.T, args []byte) {
+		c := compound{s: s, args: args, size: len(args)}
+		out := []byte{0xff}
+		if !c.run(&out) {
+			return
+		}
+		var res CompoundRes
+		d := xdr.NewDecoder(out[1:])
+		if res.Decode(&d); d.Err() != nil || out[0] != 0xff {
+			t.Fatalf("%x is answered by %x", args, out)
+		}
+	})
+}
