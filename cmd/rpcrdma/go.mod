@@ -3,11 +3,13 @@ module github.com/rpcrdma/rpcrdma/cmd/rpcrdma
 go 1.26.0
 
 require (
+	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-git/go-billy/v5 v5.6.0
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/willscott/go-nfs v0.0.4
+	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 )
 
@@ -20,7 +22,6 @@ require (
 	github.com/rivo/uniseg v0.4.7 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/willscott/go-nfs-client v0.0.0-20240104095149-b44639837b00 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 )
 
 replace github.com/rpcrdma/rpcrdma => ../..

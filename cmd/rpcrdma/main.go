@@ -68,6 +68,7 @@ func newRoot() *cobra.Command {
 		newLs(),
 		newGet(),
 		newPut(),
+		newWatch(),
 		newPing(),
 		newProbe(),
 		newDevices(),

@@ -50,6 +50,12 @@ var programs = map[uint32]struct {
 	benchProgram: {"RPCRDMA_BENCH", map[uint32][]string{
 		benchVersion: {"NULL", "ECHO", "SINK", "SOURCE"},
 	}},
+	notifyProgram: {"RPCRDMA_NOTIFY", map[uint32][]string{
+		notifyVersion: {"NULL", "SUBSCRIBE", "UNSUBSCRIBE"},
+	}},
+	notifiedProgram: {"RPCRDMA_NOTIFIED", map[uint32][]string{
+		notifiedVersion: {"NULL", "NOTIFY"},
+	}},
 	// The number that NFS servers call back to is the client's choice, this one
 	// is Linux's.
 	0x40000000: {"NFS callback", map[uint32][]string{

@@ -44,7 +44,9 @@ With --rpcbind clients need not know the port: NFS and MOUNT are registered unde
 netid rdma or rdma6, and tcp or tcp6 with --tcp-addr, until the server ends.
 
 Beside NFS there is a small benchmark program, 0x20524442 version 1: null, echo, sink
-and source.
+and source; and a notification program, 0x2052444e version 1, with which 'rpcrdma watch'
+is told what changes in DIR. A client of it that is gone for longer than a minute is
+forgotten. No more than 128 watch at a time, no more than 32 of them from one address.
 
 When it is ready the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
@@ -88,12 +90,19 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		return fmt.Errorf("serve: %s", explain(err))
 	}
 	defer e.Close()
+	n, err := newNotifier(e, log)
+	if err != nil {
+		return fmt.Errorf("serve: %s", explain(err))
+	}
+	defer n.Close()
 	server, err := transport.NewServer(&transport.Config{Logger: log})
 	if err != nil {
 		return err
 	}
-	if err := server.Register(benchmarkProgram()); err != nil {
-		return err
+	for _, p := range []transport.Program{benchmarkProgram(), n.program()} {
+		if err := server.Register(p); err != nil {
+			return err
+		}
 	}
 	l, err := server.Listen(ctx, p, o.addr)
 	if err == nil && p.Name() == providerRDMA {
@@ -166,8 +175,8 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		}
 	}
 
-	// In order: nobody is sent here, nobody new, then the calls under way, then what
-	// they need.
+	// In order: nobody is sent here, nobody new, nobody is called, then the calls under
+	// way, then what they need.
 	if left := known.remove(); err == nil {
 		err = left
 	}
@@ -176,6 +185,7 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	if tcp != nil {
 		tcp.Close()
 	}
+	n.Close()
 	shutdown, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	if cut := server.Shutdown(shutdown); cut != nil && err == nil {

@@ -1,0 +1,483 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/leak"
+)
+
+// patience is how long what is told may take.
+const patience = 20 * time.Second
+
+// A listener keeps what it is told.
+type listener struct {
+	mu    sync.Mutex
+	got   []string
+	ended notifyStatus
+}
+
+func (l *listener) tell(e event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.kind == eventEnded {
+		l.ended = e.status
+		return
+	}
+	l.got = append(l.got, e.kind.String()+" "+e.text())
+}
+
+func (l *listener) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.got)
+}
+
+// eventually waits until what holds.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// wait waits until it has been told a line that ends in text, and forgets all up to it.
+func (l *listener) wait(t *testing.T, text string) []string {
+	t.Helper()
+	var got []string
+	for end := time.Now().Add(patience); ; runtime.Gosched() {
+		l.mu.Lock()
+		if i := slices.IndexFunc(l.got, func(s string) bool { return strings.HasSuffix(s, text) }); i >= 0 {
+			got = slices.Clone(l.got[:i+1])
+			l.got = slices.Delete(l.got, 0, i+1)
+		}
+		l.mu.Unlock()
+		if got != nil {
+			return got
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not told of %q, but of %q", text, l.lines())
+		}
+	}
+}
+
+// watchDir watches a directory that it makes for as long as the test runs, and wants
+// nothing left behind.
+func watchDir(t *testing.T) (c *changes, dir string) {
+	t.Helper()
+	leak.Check(t)
+	dir = filepath.Join(t.TempDir(), "export")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = newChanges(root, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		root.Close()
+		if len(c.watched) != 0 || c.names != 0 {
+			t.Errorf("%d directories and %d names are still watched", len(c.watched), c.names)
+		}
+	})
+	return c, dir
+}
+
+func (c *changes) mustWatch(t *testing.T, path string, recursive bool) (*interest, *listener) {
+	t.Helper()
+	l := &listener{}
+	i, err := c.watch(path, recursive, l.tell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i, l
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantLines compares what has been told. That contents have changed may be told once
+// more than it happens, when a directory has just been read.
+func wantLines(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	modified := func(s string) bool { return strings.HasPrefix(s, "modified ") }
+	if !slices.ContainsFunc(want, modified) {
+		got = slices.DeleteFunc(got, modified)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// Everything that can happen to a name is told, once.
+func TestChanges(t *testing.T) {
+	c, dir := watchDir(t)
+	in := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	outside := filepath.Join(filepath.Dir(dir), "outside")
+	writeFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
+	_, all := c.mustWatch(t, "", true)
+	_, flat := c.mustWatch(t, "/sub", false)
+
+	must(t, os.Mkdir(in("new"), 0o755))
+	wantLines(t, all.wait(t, "new/"), "created new/")
+	must(t, os.Chmod(in("new"), 0o700))
+	wantLines(t, all.wait(t, "new/"), "attributes new/")
+	must(t, os.Symlink("/", in("sub/link")))
+	wantLines(t, all.wait(t, "link"), "created sub/link")
+	wantLines(t, flat.wait(t, "link"), "created link")
+	must(t, os.Truncate(in("sub/deep/old"), 0))
+	wantLines(t, all.wait(t, "deep/old"), "modified sub/deep/old")
+	must(t, os.Chmod(in("old"), 0o600))
+	wantLines(t, all.wait(t, "old"), "attributes old")
+
+	must(t, os.Rename(in("old"), in("sub/a b\n")))
+	wantLines(t, all.wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
+	wantLines(t, flat.wait(t, `\n"`), `created "a b\n"`)
+	must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
+	wantLines(t, all.wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
+	wantLines(t, flat.wait(t, "-> old"), `renamed "a b\n" -> old`)
+	must(t, os.Rename(in("sub/old"), in("old")))
+	wantLines(t, all.wait(t, "-> old"), "renamed sub/old -> old")
+	wantLines(t, flat.wait(t, "old"), "removed old")
+	must(t, os.Rename(in("old"), outside))
+	wantLines(t, all.wait(t, "old"), "removed old")
+	must(t, os.Rename(outside, in("sub/back")))
+	wantLines(t, all.wait(t, "back"), "created sub/back")
+	wantLines(t, flat.wait(t, "back"), "created back")
+
+	// A directory goes, with what is in it, and is told of where it is then.
+	must(t, os.Rename(in("other"), in("new/here")))
+	wantLines(t, all.wait(t, "here/"), "renamed other/ -> new/here/")
+	must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
+	wantLines(t, all.wait(t, "y"), "created new/here/y")
+	must(t, os.Rename(in("new/here"), in("sub/here")))
+	wantLines(t, all.wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
+	wantLines(t, flat.wait(t, "here/"), "created here/")
+	must(t, os.Rename(in("sub/here"), outside))
+	wantLines(t, all.wait(t, "here/"), "removed sub/here/")
+	wantLines(t, flat.wait(t, "here/"), "removed here/")
+	must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
+	must(t, os.Rename(outside, in("here")))
+	wantLines(t, all.wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
+	must(t, os.RemoveAll(in("here")))
+	got := all.wait(t, "here/")
+	slices.Sort(got)
+	wantLines(t, got, "removed here/", "removed here/unseen", "removed here/x", "removed here/y")
+	wantLines(t, flat.lines())
+}
+
+// Trees that appear faster than they can be watched are told of completely, each name
+// once.
+func TestChangesTrees(t *testing.T) {
+	c, dir := watchDir(t)
+	_, l := c.mustWatch(t, "", true)
+	want := make(map[string]bool)
+	for i := range 20 {
+		at := ""
+		for j := range 8 {
+			at += fmt.Sprintf("%d.%d/", i, j)
+			must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
+			want["created "+at] = true
+			for k := range 3 {
+				name := at + fmt.Sprint("file", k)
+				must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+				want["created "+name] = true
+			}
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	got := make(map[string]int)
+	for _, line := range l.wait(t, "last") {
+		got[line]++
+	}
+	for line := range want {
+		if got[line] != 1 {
+			t.Errorf("%d times %q", got[line], line)
+		}
+	}
+	for line, n := range got {
+		if strings.HasPrefix(line, "created ") && n != 1 {
+			t.Errorf("%d times %q", n, line)
+		}
+		if strings.HasPrefix(line, "removed ") || strings.HasPrefix(line, "renamed ") {
+			t.Errorf("told of what has not happened: %q", line)
+		}
+	}
+}
+
+// What is told of many changes at once leads to what is there in the end.
+func TestChangesReplay(t *testing.T) {
+	c, dir := watchDir(t)
+	there := make(map[string]bool)
+	var mu sync.Mutex
+	under := func(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+	if _, err := c.watch("", true, func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e.kind {
+		case eventCreated:
+			there[e.path] = true
+		case eventRemoved:
+			for path := range there {
+				if under(path, e.path) {
+					delete(there, path)
+				}
+			}
+		case eventRenamed:
+			moved := make(map[string]bool)
+			for path := range there {
+				switch {
+				case under(path, e.from):
+					moved[e.path+strings.TrimPrefix(path, e.from)] = true
+					delete(there, path)
+				case under(path, e.path):
+					delete(there, path)
+				}
+			}
+			for path := range moved {
+				there[path] = true
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			own := filepath.Join(dir, fmt.Sprint("w", w))
+			for i := range 60 {
+				a, b := filepath.Join(own, fmt.Sprint("a", i)), filepath.Join(dir, fmt.Sprintf("b%d.%d", w, i%7))
+				os.MkdirAll(filepath.Join(a, "c", "d"), 0o755)
+				os.WriteFile(filepath.Join(a, "c", "f"), []byte("x"), 0o644)
+				os.WriteFile(filepath.Join(a, "c", ".part"), []byte("x"), 0o644)
+				os.Rename(filepath.Join(a, "c", ".part"), filepath.Join(a, "c", "d", "whole"))
+				os.RemoveAll(b)
+				os.Rename(filepath.Join(a, "c"), b)
+				if i%3 == 0 {
+					os.RemoveAll(a)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	want := make(map[string]bool)
+	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if rel, _ := filepath.Rel(dir, path); rel != "." {
+			want[rel] = true
+		}
+		return err
+	}))
+	equal := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(there) != len(want) {
+			return false
+		}
+		for path := range want {
+			if !there[path] {
+				return false
+			}
+		}
+		return true
+	}
+	for end := time.Now().Add(patience); !equal(); runtime.Gosched() {
+		if time.Now().After(end) {
+			mu.Lock()
+			for path := range want {
+				if !there[path] {
+					t.Errorf("%s is missing", path)
+				}
+			}
+			for path := range there {
+				if !want[path] {
+					t.Errorf("%s is not there", path)
+				}
+			}
+			t.FailNow()
+		}
+	}
+}
+
+// Nothing outside of the export can be watched, through no name and no link.
+func TestChangesEscape(t *testing.T) {
+	c, dir := watchDir(t)
+	outside := filepath.Join(filepath.Dir(dir), "outside")
+	writeFiles(t, outside, map[string]string{"secret/x": ""})
+	writeFiles(t, dir, map[string]string{
+		"out": "-> ../outside", "abs": "-> " + outside, "in": "-> real", "real/deep/": "", "file": "",
+	})
+	for path, want := range map[string]error{
+		"../outside": fs.ErrNotExist, "/../../outside": fs.ErrNotExist, "real/../../outside": fs.ErrNotExist,
+		outside: fs.ErrNotExist,
+		"out":   syscall.ENOTDIR, "out/secret": syscall.ENOTDIR, "abs": syscall.ENOTDIR, "abs/secret": syscall.ENOTDIR,
+		"in": syscall.ENOTDIR, "in/deep": syscall.ENOTDIR, "file": syscall.ENOTDIR, "nope": fs.ErrNotExist,
+		"real\x00": syscall.EINVAL,
+	} {
+		if i, err := c.watch(path, true, func(event) {}); !errors.Is(err, want) {
+			t.Errorf("watch %q: %v, want %v", path, err, want)
+			c.unwatch(i)
+		}
+	}
+	if c.source != nil || len(c.watched) != 0 {
+		t.Error("something is watched though nobody wants to know")
+	}
+
+	// A directory is exchanged for a link all the time, and back.
+	_, l := c.mustWatch(t, "", true)
+	real, aside := filepath.Join(dir, "real"), filepath.Join(dir, "aside")
+	for i := range 200 {
+		must(t, os.Rename(real, aside), os.Symlink(outside, real))
+		must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
+		must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
+		must(t, os.Remove(real), os.Rename(aside, real))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	for _, line := range l.wait(t, "created last") {
+		if strings.Contains(line, "secret") || strings.Contains(line, "/s") {
+			t.Errorf("told of what is outside: %q", line)
+		}
+	}
+	// And it is watched still.
+	must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
+	l.wait(t, "created real/deep/end")
+}
+
+// When the directory is not there any more under its name, the interest ends.
+func TestChangesGone(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(in func(string) string) error
+	}{
+		{"removed", func(in func(string) string) error { return os.RemoveAll(in("a/b")) }},
+		{"renamed", func(in func(string) string) error { return os.Rename(in("a/b"), in("a/c")) }},
+		{"renamed above", func(in func(string) string) error { return os.Rename(in("a"), in("c")) }},
+		{"gone out", func(in func(string) string) error { return os.Rename(in("a"), in("../c")) }},
+		{"replaced", func(in func(string) string) error { return syscall.Rename(in("e"), in("a/b")) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, dir := watchDir(t)
+			in := func(name string) string { return filepath.Join(dir, name) }
+			must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
+			_, l := c.mustWatch(t, "a/b", true)
+			_, other := c.mustWatch(t, "d", false)
+			must(t, tt.do(in))
+			eventually(t, "the interest ends", func() bool {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				return l.ended == notifyGone
+			})
+			must(t, os.WriteFile(in("d/x"), nil, 0o644))
+			wantLines(t, other.wait(t, "x"), "created x")
+		})
+	}
+}
+
+// Only what somebody wants to know is watched, and there are limits.
+func TestChangesLimits(t *testing.T) {
+	c, dir := watchDir(t)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for i := range 10 {
+		must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
+	}
+	must(t, os.MkdirAll(in("few/x/y"), 0o755))
+	few, _ := c.mustWatch(t, "few", true)
+	if len(c.watched) != 4 { // with the export
+		t.Errorf("%d directories are watched, want 4", len(c.watched))
+	}
+	c.maxDirs = 9
+	if _, err := c.watch("", true, func(event) {}); !errors.Is(err, errTooMuch) {
+		t.Errorf("watch: %v, want %v", err, errTooMuch)
+	}
+	if len(c.watched) != 4 {
+		t.Errorf("%d directories are watched after a failure, want 4", len(c.watched))
+	}
+	flat, l := c.mustWatch(t, "many", false)
+	must(t, os.Mkdir(in("many/new"), 0o755))
+	l.wait(t, "new/")
+	c.unwatch(few)
+	if len(c.watched) != 2 {
+		t.Errorf("%d directories are watched, want 2", len(c.watched))
+	}
+	// What grows beyond it ends.
+	_, grows := c.mustWatch(t, "few", true)
+	for i := range 10 {
+		must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
+	}
+	eventually(t, "the interest ends", func() bool {
+		grows.mu.Lock()
+		defer grows.mu.Unlock()
+		return grows.ended == notifyTooMuch
+	})
+	c.maxDirs = maxWatched
+	_, names := c.mustWatch(t, "few", true)
+	c.mu.Lock()
+	c.maxNames = c.names + 10
+	c.mu.Unlock()
+	for i := range 20 {
+		must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
+	}
+	eventually(t, "the interest ends", func() bool {
+		names.mu.Lock()
+		defer names.mu.Unlock()
+		return names.ended == notifyTooMuch
+	})
+	must(t, os.Mkdir(in("many/last"), 0o755))
+	l.wait(t, "last/")
+	c.unwatch(flat)
+	c.unwatch(flat)
+	if c.source != nil || len(c.watched) != 0 {
+		t.Error("something is watched though nobody wants to know")
+	}
+}
+
+// When the system has lost events it is said so, and what is there is found again.
+func TestChangesLost(t *testing.T) {
+	c, dir := watchDir(t)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	writeFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "c": ""})
+	_, l := c.mustWatch(t, "", true)
+	c.mu.Lock()
+	source := c.source
+	c.mu.Unlock()
+	// As if the system had lost what happens now.
+	c.mu.Lock()
+	for key := range c.watched {
+		must(t, source.Remove(key))
+	}
+	must(t, os.RemoveAll(in("b")), os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
+	for key := range c.watched {
+		must(t, source.Add(key))
+	}
+	source.mu.Lock()
+	source.lost = true
+	source.mu.Unlock()
+	c.mu.Unlock()
+	source.kick <- struct{}{}
+	wantLines(t, l.wait(t, "created a/y"), "overflow ./ changes were missed here: look for yourself",
+		"removed b/", "removed c", "created c/", "created c/d/", "created a/y")
+	must(t, os.WriteFile(in("c/d/z"), nil, 0o644))
+	wantLines(t, l.wait(t, "z"), "created c/d/z")
+}
