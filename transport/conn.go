@@ -265,7 +265,7 @@ func (c *conn) complete(wc *fabric.WC) {
 			c.message(c.rbufs[n], wc)
 		}
 	case wrInv:
-		c.req.invalidated(n)
+		c.req.invalidated(n, wc.Status == fabric.WCSuccess)
 	case wrRead:
 		c.reads.completed(&c.rsp.exchs[n].fetch, wc)
 	case wrReply:

@@ -109,6 +109,13 @@ func (l *loan) end() {
 	l.n = 0
 }
 
+// forget leaves the windows to the end of the connection.
+func (l *loan) forget() {
+	for i := range l.parts {
+		l.parts[i].mw = nil
+	}
+}
+
 func (e *exposure) closeMR() {
 	if e.mr != nil {
 		e.mr.Close()

@@ -719,6 +719,7 @@ type peers struct {
 	dials []time.Time // of each attempt
 	seen  []*conn     // connections of the end under test, but a client's latest
 	cl    *Client
+	wrap  func(peerConn) fabric.Conn // of a client's first connection
 	doors chan fabric.Conn
 }
 
@@ -736,6 +737,9 @@ func (ps *peers) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fab
 	}
 	ps.last, ps.line = ps.line[0], ps.line[1:]
 	ps.last.attr = attr
+	if ps.wrap != nil && len(ps.dials) == 1 {
+		return ps.wrap(peerConn{ps.last}), nil
+	}
 	return peerConn{ps.last}, nil
 }
 
@@ -774,9 +778,16 @@ func (ps *peers) tried() []time.Time {
 // p is the first peer.
 func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Client)) {
 	t.Helper()
+	p := newPeer(t)
+	clientOver(t, p, cfg, nil, func(ps *peers, cl *Client) { script(ps, p, cl) })
+}
+
+// clientOver is clientTo with a first peer of the caller's, whose connection is wrapped.
+func clientOver(t *testing.T, p *peer, cfg *Config, wrap func(peerConn) fabric.Conn, script func(ps *peers, cl *Client)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ps := &peers{t: t}
-		p := ps.next()
+		p.t, p.changed = t, make(chan struct{})
+		ps := &peers{t: t, line: []*peer{p}, wrap: wrap}
 		cl, err := Dial(bg, ps, "script:20049", cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -796,7 +807,7 @@ func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Cli
 				checkArena(t, c)
 			}
 		}()
-		script(ps, p, cl)
+		script(ps, cl)
 	})
 }
 

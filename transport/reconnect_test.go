@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -524,6 +525,73 @@ func TestReconnect(t *testing.T) {
 			settle()
 			q.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
 			q.replies(1, "the reply to the server's call, on the new connection")
+		})
+	})
+}
+
+// An unregistering connection ends when it is to expose memory.
+type unregistering struct{ peerConn }
+
+func (c unregistering) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	if access&fabric.AccessRemoteWrite == 0 {
+		return c.peerConn.RegMR(buf, access)
+	}
+	c.hangUp()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return nil, c.end
+}
+
+// TestEndSeenLate: what the end of the connection does to a call, before whoever leads has
+// seen it, is the connection's end to the call as well.
+func TestEndSeenLate(t *testing.T) {
+	item := func() *Call {
+		return &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+	}
+	t.Run("an invalidation that the end has flushed leaves a window that is bound", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.holdInv = true
+			first := async(cl, bg, item())
+			h, _ := p.message("a call with a write chunk")
+			second := async(cl, bg, item())
+			p.quiet("there is one credit")
+			p.mu.Lock()
+			window := p.windows[h.Writes[0][0].Handle]
+			p.mu.Unlock()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+			synctest.Wait()
+			q := ps.next()
+			p.mu.Lock()
+			for _, wc := range p.heldInv {
+				wc.Status = fabric.WCFlushErr
+				p.wcs = append(p.wcs, wc)
+			}
+			window.bound = true // the invalidation has not been done
+			p.finishLocked(&fabric.ConnError{Provider: "script", Remote: true})
+			p.mu.Unlock()
+			if err := outcome(t, first); err != nil {
+				t.Errorf("the call that was answered returned %v", err)
+			}
+			time.Sleep(time.Second)
+			q.answerNext("the call that waited")
+			if err := outcome(t, second); err != nil {
+				t.Errorf("the call that waited returned %v", err)
+			}
+		})
+	})
+
+	t.Run("memory that is not registered any more", func(t *testing.T) {
+		p := newPeer(t)
+		p.caps.MemoryWindows = false
+		clientOver(t, p, nil, func(c peerConn) fabric.Conn { return unregistering{c} }, func(ps *peers, cl *Client) {
+			proven(p, cl)
+			settle()
+			q := ps.next()
+			done := async(cl, bg, item())
+			q.answerNext("the call, on the next connection")
+			if err := outcome(t, done); err != nil {
+				t.Errorf("the call returned %v", err)
+			}
 		})
 	})
 }

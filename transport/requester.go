@@ -694,12 +694,17 @@ func (s *slot) fence() {
 	}
 }
 
-// invalidated handles the completion of a local invalidation of slot n. Leader.
-func (r *requester) invalidated(n uint32) {
+// invalidated handles the completion of a local invalidation of slot n. One that has
+// failed has done so because the connection has ended, which is a fence, too; but the
+// window is bound, and of no use for another call that comes before that is known. Leader.
+func (r *requester) invalidated(n uint32, ok bool) {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := r.slots[n]
+	if !ok {
+		s.lent.forget()
+	}
 	if s.fences--; s.fences > 0 {
 		return
 	}
