@@ -71,7 +71,9 @@ func (e *errander) ServeRPC(ctx context.Context, req *transport.Request, res *tr
 	}
 	res.Results = xdr.AppendUint64(res.Results, no)
 	out := res.Alloc(int(n))
-	copy(out, block(no+1, int(n)))
+	if copy(out, block(no+1, int(n))) < int(n) {
+		res.Fail(oncrpc.SystemErr)
+	}
 	res.AddItem(out, nil)
 }
 

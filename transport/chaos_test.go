@@ -13,6 +13,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -232,9 +234,6 @@ func (b *bed) watch(t *testing.T, count *atomic.Int64, cancel func()) (stop func
 // every call is executed once, or as often as its program allows, and answered.
 func testChaos(t *testing.T, b *bed) {
 	clients, callers, cuts := 12, 3, b.count(1000)
-	if raceEnabled {
-		cuts = b.count(300)
-	}
 	real, live := b.provider(t)
 	f, plan := newFate(cuts)
 	p := fabrictest.Faulty(real, plan)
@@ -422,4 +421,50 @@ func wildErrand(rng *rand.Rand, no uint64) errand {
 		e.out = rng.IntN(50_000)
 	}
 	return e
+}
+
+// TestIwarpRegistered: on an adapter that takes registered memory alone, and has no windows,
+// as the devices do.
+func TestIwarpRegistered(t *testing.T) {
+	b := onIwarp(iwarp.Config{})
+	b.slow = 4
+	open := b.open
+	b.open = func() (fabric.Provider, live, error) {
+		p, l, err := open()
+		return registered{p}, l, err
+	}
+	for name, test := range map[string]func(*testing.T, *bed){"BothWays": testBothWays, "Chaos": testChaos} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			test(t, b)
+		})
+	}
+}
+
+// registered is a provider that hides what its connections can do beyond the necessary.
+type registered struct{ fabric.Provider }
+
+func (p registered) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	c, err := p.Provider.Resolve(ctx, addr, attr)
+	return registeredConn{c}, err
+}
+
+func (p registered) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	l, err := p.Provider.Listen(ctx, addr, attr)
+	return registeredListener{l}, err
+}
+
+type registeredListener struct{ fabric.Listener }
+
+func (l registeredListener) Accept(ctx context.Context) (fabric.Conn, error) {
+	c, err := l.Listener.Accept(ctx)
+	return registeredConn{c}, err
+}
+
+type registeredConn struct{ fabric.Conn }
+
+func (c registeredConn) Capabilities() fabric.Capabilities {
+	caps := c.Conn.Capabilities()
+	caps.LocalDMA, caps.MemoryWindows, caps.RemoteInvalidate = false, false, false
+	return caps
 }

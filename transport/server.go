@@ -130,7 +130,7 @@ func (w *Response) Alloc(n int) []byte {
 	}
 	b, err := w.x.alloc(n)
 	if err != nil {
-		if w.x.orphan() {
+		if orphan(err) {
 			return make([]byte, n)
 		}
 		return nil
@@ -142,9 +142,9 @@ func (w *Response) Alloc(n int) []byte {
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
 
-// orphan tells whether the reply can only be remembered: its connection has ended, and
-// there is no registered memory any more.
-func (x *exch) orphan() bool { return x.entry != nil && !x.c.lives() }
+// orphan tells whether there was no memory because the connection has ended, which the
+// adapter knows before we do: the reply can only be remembered.
+func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
 
 // own returns the exchange's own buffer that data is at the start of.
 func (x *exch) own(data []byte) *buffer {
@@ -163,7 +163,7 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 		return nil, fabric.LocalDMAKey
 	}
 	b, err := x.alloc(len(data))
-	if err != nil && x.orphan() {
+	if orphan(err) {
 		return data, fabric.LocalDMAKey
 	}
 	if err != nil {
