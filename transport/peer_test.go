@@ -719,7 +719,7 @@ type peers struct {
 	dials []time.Time // of each attempt
 	seen  []*conn     // connections of the end under test, but a client's latest
 	cl    *Client
-	wrap  func(peerConn) fabric.Conn // of a client's first connection
+	wrap  func(peerConn) fabric.Conn // of a client's first connection, and of all of a server's
 	doors chan fabric.Conn
 }
 
@@ -820,17 +820,25 @@ func settle() {
 // serverTo runs a conversation with a server under test whose clients come and go.
 func serverTo(t *testing.T, cfg *Config, progs []Program, script func(ps *peers, s *Server)) {
 	t.Helper()
+	serverFor(t, cfg, func(s *Server) {
+		for _, pr := range progs {
+			if err := s.Register(pr); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}, script)
+}
+
+// serverFor is serverTo with a server that prepare has prepared.
+func serverFor(t *testing.T, cfg *Config, prepare func(s *Server), script func(ps *peers, s *Server)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ps := &peers{t: t, doors: make(chan fabric.Conn)}
 		s, err := NewServer(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, pr := range progs {
-			if err := s.Register(pr); err != nil {
-				t.Fatal(err)
-			}
-		}
+		prepare(s)
 		l, err := s.Listen(bg, ps, "script:20049")
 		if err != nil {
 			t.Fatal(err)
@@ -854,7 +862,11 @@ func (ps *peers) arrive(s *Server, host string) *peer {
 func (ps *peers) enter(s *Server, host string, p *peer) *peer {
 	ps.t.Helper()
 	p.addr = peerAddr(fmt.Sprintf("%s:%d", host, 700+len(ps.seen)))
-	ps.doors <- peerConn{p}
+	if ps.wrap != nil {
+		ps.doors <- ps.wrap(peerConn{p})
+	} else {
+		ps.doors <- peerConn{p}
+	}
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -204,7 +204,7 @@ func (x *exch) forgo() {
 	c.mu.Unlock()
 	for _, w := range waiting {
 		w.c.breakOff(errForgotten)
-		w.takeBack() // the connection's end takes it
+		w.leave()
 	}
 }
 

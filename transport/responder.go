@@ -424,6 +424,22 @@ func (x *exch) takeBack() bool {
 	return !ended
 }
 
+// leave gives an exchange that has no answer to the end of its connection, which is near.
+func (x *exch) leave() {
+	c := x.c
+	c.mu.Lock()
+	ended := c.ended
+	if !ended {
+		x.state = exchReplying // see abort
+	}
+	c.mu.Unlock()
+	if ended {
+		x.abandon()
+	} else {
+		c.arena.drop()
+	}
+}
+
 // abandon ends an exchange that the end of the connection has overtaken.
 func (x *exch) abandon() {
 	x.release()
