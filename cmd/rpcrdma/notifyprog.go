@@ -585,12 +585,14 @@ func (s *subscription) run() {
 
 // notify returns why there is nothing more to tell.
 func (s *subscription) notify() (why error) {
+	// A client that has answered once is known to be ready for calls, and may lose its
+	// connection from then on: see transport.Backchannel.
+	if why := s.ask(); why != nil {
+		return why
+	}
 	timer := time.NewTimer(s.n.grace)
 	defer timer.Stop()
 	for {
-		if s.ctx.Err() != nil {
-			return s.ctx.Err() // perhaps before there was a connection
-		}
 		s.mu.Lock()
 		conn := s.conn
 		s.mu.Unlock()
@@ -615,14 +617,21 @@ func (s *subscription) notify() (why error) {
 			if conn.Err() != nil {
 				return conn.Err()
 			}
-			ctx, cancel := context.WithTimeout(s.ctx, s.n.grace)
-			err := s.back.Null(ctx, notifiedProgram, notifiedVersion)
-			cancel()
-			if err != nil {
-				return s.silent(err)
+			if why := s.ask(); why != nil {
+				return why
 			}
 		}
 	}
+}
+
+// ask finds out whether the client is there.
+func (s *subscription) ask() error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.n.grace)
+	defer cancel()
+	if err := s.back.Null(ctx, notifiedProgram, notifiedVersion); err != nil {
+		return s.silent(err)
+	}
+	return nil
 }
 
 // send makes the next NOTIFY, if there is something to tell.
@@ -668,10 +677,10 @@ func (s *subscription) room() int {
 // silent is for a client that has failed with err to answer. If it is there all the
 // same it has to learn that it is told nothing any more: it will, when it comes back.
 func (s *subscription) silent(err error) error {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
 	if s.ctx.Err() == nil {
-		s.mu.Lock()
-		conn := s.conn
-		s.mu.Unlock()
 		conn.Close()
 	}
 	return err
