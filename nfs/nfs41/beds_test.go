@@ -114,12 +114,22 @@ type world struct {
 	srv      *Server
 	t        *transport.Server
 	sessions chan *ServerSession // as they are made
+
+	// handle, if not nil, stands in front of the server.
+	handle func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler)
 }
 
 // start makes a server, which ends with the test.
 func (b *bed) start(t testing.TB, cfg *ServerConfig) *world {
 	t.Helper()
 	w := &world{bed: b, sessions: make(chan *ServerSession, 16)}
+	w.open(t, cfg)
+	w.serve(t, net.JoinHostPort(b.host, "0"))
+	return w
+}
+
+// open makes the server, which ends with the test.
+func (w *world) open(t testing.TB, cfg *ServerConfig) {
 	var c ServerConfig
 	if cfg != nil {
 		c = *cfg
@@ -127,10 +137,9 @@ func (b *bed) start(t testing.TB, cfg *ServerConfig) *world {
 	if c.OnSession == nil {
 		c.OnSession = func(ctx context.Context, ss *ServerSession) { w.sessions <- ss }
 	}
-	w.srv = NewServer(&c)
-	w.serve(t, net.JoinHostPort(b.host, "0"))
-	t.Cleanup(func() { w.srv.Close() })
-	return w
+	srv := NewServer(&c)
+	w.srv = srv
+	t.Cleanup(func() { srv.Close() })
 }
 
 // serve puts a transport under the server.
@@ -140,7 +149,16 @@ func (w *world) serve(t testing.TB, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ts.Register(w.srv.Program()); err != nil {
+	p := w.srv.Program()
+	next := p.Handler
+	p.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		if w.handle != nil {
+			w.handle(ctx, req, res, next)
+			return
+		}
+		next.ServeRPC(ctx, req, res)
+	})
+	if err := ts.Register(p); err != nil {
 		t.Fatal(err)
 	}
 	l, err := ts.Listen(bg, w.provider, addr)
