@@ -88,7 +88,8 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	defer c.close()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	cl, err := transport.Dial(ctx, provider, l.Addr().String(), nil)
+	// tshark takes version 2 for none.
+	cl, err := transport.Dial(ctx, provider, l.Addr().String(), &transport.Config{Version: transport.Version1})
 	if err != nil {
 		t.Fatal(err)
 	}
