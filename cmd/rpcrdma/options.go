@@ -45,6 +45,25 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 // errInterrupted is why work ends after SIGINT or SIGTERM.
 var errInterrupted = errors.New("interrupted")
 
+// versionValue is transport.Config.Version as an option.
+type versionValue struct{ transport.Version }
+
+func (v *versionValue) Type() string { return "VERSION" }
+func (v *versionValue) Set(s string) error {
+	for _, known := range []transport.Version{transport.VersionAuto, transport.Version1, transport.Version2} {
+		if s == known.String() {
+			v.Version = known
+			return nil
+		}
+	}
+	return errors.New("want auto, 1 or 2")
+}
+
+// addVersionOption adds the option that chooses the version of RPC-over-RDMA.
+func addVersionOption(cmd *cobra.Command, v *versionValue) {
+	cmd.Flags().Var(v, "version", "speak `VERSION` 1 or 2 of RPC-over-RDMA; auto is 2 if the server does")
+}
+
 // interruptible returns a context that ends with errInterrupted at the first SIGINT
 // or SIGTERM. The second one ends the process, as if nobody had asked.
 func interruptible(parent context.Context) (ctx context.Context, stop func()) {
@@ -70,7 +89,7 @@ func printJSON(w io.Writer, v any) error {
 
 // logInfo logs what set-up agreed on.
 func logInfo(log *slog.Logger, i transport.ConnInfo) {
-	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr,
+	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr, "version", i.Version,
 		"private_data", i.PrivateData, "inline_send", i.InlineSend, "inline_recv", i.InlineRecv,
 		"remote_invalidation", i.RemoteInvalidation)
 }
@@ -87,7 +106,7 @@ func logStats(log *slog.Logger, s transport.Stats) {
 		{"write_chunk", s.WriteChunk}, {"reply_chunk", s.ReplyChunk}, {"invalidated", s.Invalidated},
 		{"read_bytes", s.ReadBytes}, {"write_bytes", s.WriteBytes},
 		{"err_vers", s.ErrVers}, {"err_chunk", s.ErrChunk}, {"dropped", s.Dropped}, {"cancelled", s.Cancelled},
-		{"conns", s.Conns},
+		{"optional", s.Optional}, {"resent", s.Resent}, {"replayed", s.Replayed}, {"conns", s.Conns},
 	} {
 		if f.n != 0 {
 			args = append(args, f.name, f.n)
@@ -112,6 +131,9 @@ type statsJSON struct {
 	ErrChunk    uint64 `json:"err_chunk"`
 	Dropped     uint64 `json:"dropped"`
 	Cancelled   uint64 `json:"cancelled"`
+	Optional    uint64 `json:"optional"`
+	Resent      uint64 `json:"resent"`
+	Replayed    uint64 `json:"replayed"`
 	Conns       uint64 `json:"conns,omitempty"`
 }
 
@@ -120,6 +142,7 @@ func newStatsJSON(s transport.Stats) statsJSON {
 		Calls: s.Calls, Replies: s.Replies, Inline: s.Inline,
 		ReadChunk: s.ReadChunk, LongCall: s.LongCall, WriteChunk: s.WriteChunk, ReplyChunk: s.ReplyChunk,
 		Invalidated: s.Invalidated, ReadBytes: s.ReadBytes, WriteBytes: s.WriteBytes,
-		ErrVers: s.ErrVers, ErrChunk: s.ErrChunk, Dropped: s.Dropped, Cancelled: s.Cancelled, Conns: s.Conns,
+		ErrVers: s.ErrVers, ErrChunk: s.ErrChunk, Dropped: s.Dropped, Cancelled: s.Cancelled,
+		Optional: s.Optional, Resent: s.Resent, Replayed: s.Replayed, Conns: s.Conns,
 	}
 }

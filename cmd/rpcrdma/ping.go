@@ -34,9 +34,6 @@ func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, p
 	if err != nil {
 		return nil, addr, err
 	}
-	if cfg == nil {
-		cfg = new(transport.Config)
-	}
 	cfg.NoReconnect = true // a connection that is lost is what the command is to tell
 	c, err := transport.Dial(ctx, p, addr, cfg)
 	return c, addr, err
@@ -56,6 +53,7 @@ func (o *options) null(ctx context.Context, c *transport.Client, prog, vers uint
 func newPing() *cobra.Command {
 	var o options
 	var prog, vers uint32
+	var version versionValue
 	var count int
 	cmd := &cobra.Command{
 		Use:   "ping HOST:PORT",
@@ -78,7 +76,7 @@ counted, since it finds the way for those after it.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers, nil)
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers, &transport.Config{Version: version.Version})
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}
@@ -96,11 +94,12 @@ counted, since it finds the way for those after it.`,
 				}
 			}
 			logStats(log, c.Stats())
-			return printPing(cmd, o.json, addr, c.Info().Provider, prog, vers, times)
+			return printPing(cmd, o.json, addr, c.Info(), prog, vers, times)
 		},
 	}
 	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for each answer")
 	addLookupOption(cmd, &o)
+	addVersionOption(cmd, &version)
 	flags := cmd.Flags()
 	flags.Uint32Var(&prog, "prog", nfs.Program, "the program to call")
 	flags.Uint32Var(&vers, "vers", nfs.Version, "its version")
@@ -109,7 +108,7 @@ counted, since it finds the way for those after it.`,
 }
 
 // printPing prints what ping has measured. It sorts times.
-func printPing(cmd *cobra.Command, asJSON bool, addr, provider string, prog, vers uint32, times []time.Duration) error {
+func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.ConnInfo, prog, vers uint32, times []time.Duration) error {
 	slices.Sort(times)
 	n := len(times)
 	// The p99 is the shortest time that 99 % of the calls did not exceed.
@@ -122,12 +121,13 @@ func printPing(cmd *cobra.Command, asJSON bool, addr, provider string, prog, ver
 			Provider string  `json:"provider"`
 			Program  uint32  `json:"program"`
 			Version  uint32  `json:"version"`
+			RDMA     uint32  `json:"rdma_version"`
 			Calls    int     `json:"calls"`
 			Min      float64 `json:"min_us"`
 			Median   float64 `json:"median_us"`
 			P99      float64 `json:"p99_us"`
 			Max      float64 `json:"max_us"`
-		}{addr, provider, prog, vers, n, us(lowest), us(median), us(p99), us(highest)})
+		}{addr, info.Provider, prog, vers, info.Version, n, us(lowest), us(median), us(p99), us(highest)})
 	}
 	name, _ := procedureName(prog, vers, 0)
 	if name == "" {
@@ -135,6 +135,6 @@ func printPing(cmd *cobra.Command, asJSON bool, addr, provider string, prog, ver
 	}
 	micro := func(d time.Duration) time.Duration { return d.Round(100 * time.Nanosecond) }
 	_, err := fmt.Fprintf(out, "%d NULL calls to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
-		n, name, vers, addr, provider, micro(lowest), micro(median), micro(p99), micro(highest))
+		n, name, vers, addr, info.Provider, micro(lowest), micro(median), micro(p99), micro(highest))
 	return err
 }

@@ -17,6 +17,7 @@ import (
 func newProbe() *cobra.Command {
 	var o options
 	var ccp bool
+	var version versionValue
 	cmd := &cobra.Command{
 		Use:   "probe HOST:PORT",
 		Short: "Show what a connection to a server agrees on",
@@ -31,7 +32,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version, probeConfig(ccp))
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version, probeConfig(ccp, version.Version))
 			if err != nil {
 				return fmt.Errorf("probe: %w", explained(err))
 			}
@@ -58,15 +59,17 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 	}
 	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for the answer")
 	addLookupOption(cmd, &o)
-	cmd.Flags().BoolVar(&ccp, "ccp", false, "configure the connection with the protocol of RFC 5666 section 6")
+	addVersionOption(cmd, &version)
+	cmd.Flags().BoolVar(&ccp, "ccp", false, "configure the connection with the protocol of RFC 5666 section 6, in version 1")
 	return cmd
 }
 
-func probeConfig(ccp bool) *transport.Config {
-	if !ccp {
-		return nil
+func probeConfig(ccp bool, version transport.Version) *transport.Config {
+	cfg := &transport.Config{Version: version}
+	if ccp {
+		cfg.RFC5666 = &transport.RFC5666{Configure: &transport.Configure{}}
 	}
-	return &transport.Config{RFC5666: &transport.RFC5666{Configure: &transport.Configure{}}}
+	return cfg
 }
 
 // infoJSON is transport.ConnInfo as it is printed with --json. Sizes are in bytes.
@@ -76,6 +79,7 @@ type infoJSON struct {
 	Local              string `json:"local"`
 	Remote             string `json:"remote"`
 	Version            uint32 `json:"version"`
+	Properties         bool   `json:"properties"`
 	PrivateData        bool   `json:"private_data"`
 	PeerSend           int    `json:"peer_send,omitempty"`
 	PeerRecv           int    `json:"peer_recv,omitempty"`
@@ -83,6 +87,7 @@ type infoJSON struct {
 	InlineRecv         int    `json:"inline_recv"`
 	RemoteInvalidation bool   `json:"remote_invalidation"`
 	Credits            int    `json:"credits"`
+	BackwardCredits    int    `json:"backward_credits"`
 	NullCall           string `json:"null_call"`
 
 	// Of the Connection Configuration Protocol.
@@ -110,10 +115,10 @@ type capabilitiesJSON struct {
 func newInfoJSON(i transport.ConnInfo, nullCall string) infoJSON {
 	c := i.Capabilities
 	j := infoJSON{
-		Provider: i.Provider, Local: i.LocalAddr.String(), Remote: i.RemoteAddr.String(), Version: i.Version,
+		Provider: i.Provider, Local: i.LocalAddr.String(), Remote: i.RemoteAddr.String(), Version: i.Version, Properties: i.Properties,
 		PrivateData: i.PrivateData, PeerSend: i.PeerSend, PeerRecv: i.PeerRecv,
 		InlineSend: i.InlineSend, InlineRecv: i.InlineRecv,
-		RemoteInvalidation: i.RemoteInvalidation, Credits: i.Credits, NullCall: nullCall,
+		RemoteInvalidation: i.RemoteInvalidation, Credits: i.Credits, BackwardCredits: i.BackwardCredits, NullCall: nullCall,
 		Configured: i.Configured,
 		Capabilities: capabilitiesJSON{
 			MaxSendSGE: c.MaxSendSGE, MaxReadSGE: c.MaxReadSGE, MaxMessage: c.MaxMessage,
@@ -145,10 +150,13 @@ func (i *infoJSON) print(out io.Writer) error {
 	switch {
 	case i.PrivateData:
 		row("private data", "yes: the server sends up to %d bytes inline, receives %d", i.PeerSend, i.PeerRecv)
-	case i.Configured:
+	case i.Configured, i.Version > 1:
 		row("private data", "none from the server")
 	default:
 		row("private data", "none from the server, so 1024 bytes inline")
+	}
+	if i.Version > 1 {
+		row("properties exchanged", "%s", yesNo(i.Properties))
 	}
 	row("inline, sent", "up to %d bytes", i.InlineSend)
 	row("inline, received", "up to %d bytes", i.InlineRecv)

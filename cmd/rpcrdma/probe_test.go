@@ -99,7 +99,7 @@ func TestProbeConfigures(t *testing.T) {
 			t.Errorf("probe prints\n%s", out)
 		}
 		plain := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", addr))
-		if plain.Configured || plain.ConfigError != "" || plain.InlineSend != 1024 {
+		if plain.Configured || plain.ConfigError != "" || plain.Version != 2 || plain.InlineSend != 4096 {
 			t.Errorf("without --ccp: %+v", plain)
 		}
 		if out := mustRun(t, "probe", addr); strings.Contains(out, "configured") {

@@ -59,7 +59,11 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
 	}
 	if err == nil {
-		r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{MountPort: o.mountPort})
+		r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{
+			MountPort: o.mountPort,
+			// That the connection is lost is for whoever waits to know.
+			Transport: &transport.Config{NoReconnect: true},
+		})
 	}
 	if err != nil {
 		defer stop()

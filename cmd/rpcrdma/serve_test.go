@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -283,13 +285,14 @@ func TestPingAndProbe(t *testing.T) {
 		Provider string  `json:"provider"`
 		Program  uint32  `json:"program"`
 		Version  uint32  `json:"version"`
+		RDMA     uint32  `json:"rdma_version"`
 		Calls    int     `json:"calls"`
 		Min      float64 `json:"min_us"`
 		Median   float64 `json:"median_us"`
 		P99      float64 `json:"p99_us"`
 		Max      float64 `json:"max_us"`
 	}](t, mustRun(t, "ping", "--json", "-c", "50", s.addr))
-	if p.Calls != 50 || p.Min <= 0 || p.Min > p.Median || p.Median > p.P99 || p.P99 > p.Max {
+	if p.RDMA != 2 || p.Calls != 50 || p.Min <= 0 || p.Min > p.Median || p.Median > p.P99 || p.P99 > p.Max {
 		t.Errorf("ping --json: %+v", p)
 	}
 
@@ -299,8 +302,13 @@ func TestPingAndProbe(t *testing.T) {
 			t.Errorf("probe lacks %q:\n%s", want, out)
 		}
 	}
+	mustRun(t, "ping", "--version", "2", s.addr)
+	if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--version", "1", s.addr)); i.Version != 1 || i.Properties {
+		t.Errorf("probe --version 1: %+v", i)
+	}
+	mustFail(t, 2, "want auto, 1 or 2", "probe", "--version", "3", s.addr)
 	i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", s.addr))
-	if i.Provider != "iwarp" || i.Version != 1 || !i.PrivateData || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Credits <= 1 || i.Remote != s.addr || i.NullCall != "answered" {
+	if i.Provider != "iwarp" || i.Version != 2 || !i.Properties || !i.PrivateData || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Credits <= 1 || i.Remote != s.addr || i.NullCall != "answered" {
 		t.Errorf("probe --json: %+v", i)
 	}
 }
@@ -817,8 +825,10 @@ func TestServerStops(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatalf("serve: %v\n%s", err, &s.stderr)
 	}
-	if _, err := c.GetAttr(t.Context(), fh); err == nil {
-		t.Error("a call after the end succeeds")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := c.GetAttr(ctx, fh); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a call after the end: %v", err)
 	}
 	mustFail(t, 1, "connection refused", "ping", s.addr)
 }
@@ -845,7 +855,7 @@ func TestServeJSON(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if s := decodeJSON[statsJSON](t, stdout.String()); s.Calls != 10 || s.Replies != 10 || s.Conns != 1 {
+	if s := decodeJSON[statsJSON](t, stdout.String()); s.Calls != 11 || s.Replies != 11 || s.Optional != 1 || s.Conns != 1 {
 		t.Errorf("serve --json: %+v", s)
 	}
 }
