@@ -293,7 +293,7 @@ func (o *observedConn) Poll(wcs []fabric.WC) (int, error) {
 // other's.
 func (o *observedConn) message(b []byte, calls, replies *direction) {
 	h := &o.hdr
-	n, err := rpcrdma.ConsumeHeader(b, h, nil)
+	n, err := rpcrdma.ConsumeHeader(b, h, &bothVersions)
 	if err != nil {
 		o.wrongf("header: %v", err)
 		return
@@ -306,6 +306,12 @@ func (o *observedConn) message(b []byte, calls, replies *direction) {
 			dir = oncrpc.Call
 		}
 	case rpcrdma.ProcMsg:
+	case rpcrdma.ProcOptional: // the properties, which are offered and accepted
+		p, err := rpcrdma.ConsumeProperties(h.OptInfo)
+		xid, dir, ok = h.XID, oncrpc.Reply, err == nil
+		if p.Dir == rpcrdma.PropOffer {
+			dir = oncrpc.Call
+		}
 	default:
 		ok = false
 	}
@@ -341,6 +347,8 @@ func (o *observedConn) message(b []byte, calls, replies *direction) {
 	}
 	replies.grant = int(h.Credit)
 }
+
+var bothVersions = rpcrdma.Limits{Versions: rpcrdma.Range{Low: 1, High: 2}} // immutable
 
 // footprint is what the process holds.
 type footprint struct{ heap, mapped, buffers, mrs, mws, goroutines int }

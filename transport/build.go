@@ -50,7 +50,7 @@ func (s *slot) build(call *Call) error {
 	s.msg = 0
 	s.wrs = s.wrs[:0]
 	if s.send == nil {
-		b, err := c.arena.get(c.cfg.InlineSend)
+		b, err := c.arena.get(c.cfg.sendSize)
 		if err != nil {
 			return err
 		}
@@ -62,9 +62,16 @@ func (s *slot) build(call *Call) error {
 			return err
 		}
 	}
-	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), rpcrdma.Version1, uint32(c.req.most.Load()), rpcrdma.ProcMsg
+	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), max(c.vers.Load(), rpcrdma.Version1), uint32(c.req.most.Load()), rpcrdma.ProcMsg
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 
+	if call.op != nil {
+		msg, err := s.operation(call.op)
+		if err == nil {
+			s.post(msg)
+		}
+		return err
+	}
 	if err := s.offer(call); err != nil {
 		return err
 	}
@@ -85,6 +92,12 @@ func (s *slot) build(call *Call) error {
 	if err != nil {
 		return err
 	}
+	s.post(msg)
+	return nil
+}
+
+// post adds the Send of msg, which is in s.send, to the list.
+func (s *slot) post(msg []byte) {
 	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.key}
 	// One Send in 16 is signaled, so that an adapter that frees its queue by
 	// completions can. The reply tells that the buffer is free.
@@ -93,7 +106,6 @@ func (s *slot) build(call *Call) error {
 		flags = fabric.Signaled
 	}
 	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, Flags: flags, SGL: s.sge[:]})
-	return nil
 }
 
 // keepsXID tells whether the call has an xid already: it is sent again (RFC 8167 section
@@ -113,11 +125,11 @@ func (call *Call) keepsXID() (keep bool, xid uint32) {
 // items.
 func (s *slot) message(head, full int) ([]byte, error) {
 	c, h, b := s.c, &s.hdr, s.send.b[:0]
-	room := c.sendMax - h.Size()
+	room := c.sendMax() - h.Size()
 	if full <= room {
 		o := c.cfg.RFC5666
-		if c.role == roleServer {
-			o = nil // padding is for calls to servers
+		if c.role == roleServer || h.Vers != rpcrdma.Version1 {
+			o = nil // padding is for calls to servers, in version 1
 		}
 		if n := o.padding(s.call, c.conf.align); n > 0 && full+n+8 <= room {
 			h.Proc, h.Align, h.Thresh = rpcrdma.ProcMsgp, uint32(c.conf.align), uint32(o.Thresh)
@@ -125,10 +137,10 @@ func (s *slot) message(head, full int) ([]byte, error) {
 		return s.appendStream(rpcrdma.AppendHeader(b, h), noItems, false), nil
 	}
 	if !c.chunks() {
-		return nil, &SizeError{What: "the call message, which may have no chunks,", Size: h.Size() + full, Limit: c.sendMax}
+		return nil, &SizeError{What: "the call message, which may have no chunks,", Size: h.Size() + full, Limit: c.sendMax()}
 	}
 	if c.conf.noReads {
-		return nil, &SizeError{What: "the call message, which may have no read chunks,", Size: h.Size() + full, Limit: c.sendMax}
+		return nil, &SizeError{What: "the call message, which may have no read chunks,", Size: h.Size() + full, Limit: c.sendMax()}
 	}
 	chunks := s.reducible()
 	rest := full
@@ -147,8 +159,8 @@ func (s *slot) message(head, full int) ([]byte, error) {
 	if err := s.exposeMessage(head); err != nil {
 		return nil, err
 	}
-	if n := h.Size(); n > c.sendMax {
-		return nil, &SizeError{What: "the transport header", Size: n, Limit: c.sendMax}
+	if n := h.Size(); n > c.sendMax() {
+		return nil, &SizeError{What: "the transport header", Size: n, Limit: c.sendMax()}
 	}
 	return rpcrdma.AppendHeader(b, h), nil
 }
@@ -201,11 +213,11 @@ func (s *slot) offer(call *Call) error {
 	if all > c.cfg.MaxMessage {
 		return &SizeError{What: "the largest reply", Size: all, Limit: c.cfg.MaxMessage}
 	}
-	if rpcrdma.MinHeaderSize+all <= c.recvMax {
+	if rpcrdma.MinHeaderSize+all <= c.recvMax() {
 		return nil
 	}
 	if !c.chunks() {
-		return &SizeError{What: "the largest reply, which may have no chunks,", Size: rpcrdma.MinHeaderSize + all, Limit: c.recvMax}
+		return &SizeError{What: "the largest reply, which may have no chunks,", Size: rpcrdma.MinHeaderSize + all, Limit: c.recvMax()}
 	}
 	items := call.WriteItems
 	if call.Cred.Protected() {
@@ -220,7 +232,7 @@ func (s *slot) offer(call *Call) error {
 		last := &h.Writes[len(h.Writes)-1]
 		*last = split(*last, seg, c.cfg.MaxSegment)
 	}
-	if h.Size()+rest <= c.recvMax {
+	if h.Size()+rest <= c.recvMax() {
 		return nil
 	}
 	var err error

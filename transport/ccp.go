@@ -163,8 +163,8 @@ func (c *conn) configure(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendMax = lesser(c.conf.send, r.MaxCall)
-	c.recvMax = c.conf.recv
+	c.sendLimit.Store(int32(lesser(c.conf.send, r.MaxCall)))
+	c.recvLimit.Store(int32(c.conf.recv))
 	c.limitReads(r.MaxReads)
 	c.conf.peerAlign = r.Align
 	if o.Align == 0 && r.Align <= maxAlign {
@@ -200,7 +200,7 @@ func (x *exch) configure(args []byte) {
 		return
 	}
 	alone := x.alone()
-	r := rpcrdma.ConfigReply{MaxCall: uint32(c.recvMax), Align: uint32(o.Align), MaxReads: c.maxServed()}
+	r := rpcrdma.ConfigReply{MaxCall: uint32(c.recvMax()), Align: uint32(o.Align), MaxReads: c.maxServed()}
 	if alone {
 		r.MaxCall = uint32(c.conf.recv)
 	}
@@ -210,8 +210,8 @@ func (x *exch) configure(args []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendMax = lesser(c.conf.send, req.MaxReply)
-	c.recvMax = c.conf.recv // what the receives are posted for
+	c.sendLimit.Store(int32(lesser(c.conf.send, req.MaxReply)))
+	c.recvLimit.Store(int32(c.conf.recv)) // what the receives are posted for
 	c.limitReads(req.MaxReads)
 }
 

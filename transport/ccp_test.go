@@ -921,7 +921,7 @@ func TestConfigureBothEnds(t *testing.T) {
 					t.Errorf("Serve returned %v", err)
 				}
 			}()
-			cl, err := Dial(bg, provider, l.Addr().String(), config(tt.client, 8192))
+			cl, err := Dial(bg, provider, l.Addr().String(), once(config(tt.client, 8192)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -74,7 +74,7 @@ func callCuts(way string, caller, callee fabrictest.Side) []*cut {
 
 func direction5531(msg []byte) (dir oncrpc.MsgType, ok bool) {
 	var h rpcrdma.Header
-	n, err := rpcrdma.ConsumeHeader(msg, &h, nil)
+	n, err := rpcrdma.ConsumeHeader(msg, &h, &bothVersions)
 	switch {
 	case len(msg) == 0 || err != nil:
 		return 0, false

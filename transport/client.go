@@ -48,15 +48,18 @@ type Call struct {
 	// Reply is the RPC reply header, likewise.
 	Reply oncrpc.ReplyHeader
 
-	store []byte // the reply message
-	sent  bool   // on an earlier connection, or this one
-	xid   uint32 // which it was sent with
+	store   []byte // the reply message
+	sent    bool   // on an earlier connection, or this one
+	xid     uint32 // which it was sent with
+	replied uint32 // version of the protocol that the reply has
 
 	// raw makes the call carry a whole RPC message, without the data of
 	// ReadItems, in place of a header and Args; its xid is replaced.
 	// ReadItems' offsets then count from the message's first byte, and
 	// Results receives the whole reply message.
 	raw []byte
+
+	op *operation // makes the call an optional operation, see optional.go
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the
@@ -87,7 +90,8 @@ type Client struct {
 	cfg       *Config
 	stats     *counters
 	conns     atomic.Uint64
-	callbacks *registry // nil: none
+	callbacks *registry
+	versions  *VersionCache
 
 	line   line
 	dialer dialer
@@ -106,13 +110,14 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 		return nil, err
 	}
 	cl := &Client{provider: p, addr: addr, cfg: cfg, stats: new(counters), done: make(chan struct{})}
-	if len(cfg.Callbacks) > 0 {
-		cl.callbacks = newRegistry(cfg, cl.stats)
-		for _, p := range cfg.Callbacks {
-			if err := cl.callbacks.register(p); err != nil {
-				return nil, err
-			}
+	cl.callbacks = newRegistry(cfg, cl.stats)
+	for _, p := range cfg.Callbacks {
+		if err := cl.callbacks.register(p); err != nil {
+			return nil, err
 		}
+	}
+	if cl.versions = cfg.VersionCache; cl.versions == nil {
+		cl.versions = NewVersionCache(0)
 	}
 	cl.line.init()
 	cl.dialer.cl = cl
@@ -121,6 +126,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	c, err := cl.connect(ctx, 0, nil)
 	if err != nil {
 		cl.cancel()
+		cl.callbacks.stop()
 		return nil, err
 	}
 	cl.line.cur.Store(c)
@@ -216,8 +222,6 @@ func (cl *Client) Close() error {
 
 // finish comes after the last connection.
 func (cl *Client) finish() {
-	if cl.callbacks != nil {
-		cl.callbacks.stop()
-	}
+	cl.callbacks.stop()
 	cl.over()
 }

@@ -99,6 +99,19 @@ type Config struct {
 	// Callbacks.
 	ReplyCache ReplyCache
 
+	// Version is which versions of RPC-over-RDMA are spoken. A client with VersionAuto
+	// asks for version 2 when it connects, and a server with it answers both.
+	Version Version
+
+	// VersionCache remembers which servers speak version 1 alone, so that clients with
+	// VersionAuto need not ask. Nil: each client remembers for itself. See
+	// NewVersionCache.
+	VersionCache *VersionCache
+
+	// Operations are the optional operations of version 2 that this end knows, beyond
+	// that of its own: see Operation.
+	Operations []Operation
+
 	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
 	// nothing.
 	RFC5666 *RFC5666
@@ -115,6 +128,8 @@ type Config struct {
 	// Logger gets one line for each connection that ends with an error. Nil
 	// logs nothing.
 	Logger *slog.Logger
+
+	sendSize, recvSize int // of buffers: all that any version may ask for
 }
 
 // A Peer is a kind of peer, by the chunks that it can take apart.
@@ -195,6 +210,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	d.InlineSend &^= 1023
 	d.InlineRecv &^= 1023
+	if err := d.settleVersions(); err != nil {
+		return nil, err
+	}
 	if d.MaxSegment == 0 || d.MaxSegment > maxSegment {
 		d.MaxSegment = maxSegment
 	}
@@ -231,10 +249,13 @@ const (
 
 // backward is how many calls from server to client an end provides for.
 func (c *Config) backward(r role) int {
-	if r == roleClient && len(c.Callbacks) == 0 {
-		return 0
+	switch {
+	case r == roleServer || len(c.Callbacks) > 0:
+		return c.BackwardCredits
+	case c.Version != Version1:
+		return 1 // for a call that finds no program
 	}
-	return c.BackwardCredits
+	return 0
 }
 
 func (c *Config) connAttr(r role) fabric.ConnAttr {

@@ -28,14 +28,17 @@ type conn struct {
 	arena    *arena
 	stats    *counters
 
-	// Agreed on at set-up, constant afterwards but for what ccp.go does.
+	// Agreed on at set-up, constant afterwards but for what ccp.go and version.go do.
 	peerHost  string              // see host
 	priv      rpcrdma.PrivateData // the peer's
 	hasPriv   bool
-	sendMax   int  // longest Send we may make
-	recvMax   int  // longest Send the peer may make
-	remoteInv bool // both ends set R
+	vers      atomic.Uint32 // of the protocol; 0: no call has come yet
+	sendLimit atomic.Int32  // longest Send we may make
+	recvLimit atomic.Int32  // longest Send the peer may make
+	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
 	conf      configuration
+	offered   bool // the client has told its properties; leader
+	told      bool // both have; mu
 
 	mu      sync.Mutex
 	leading bool        // somebody holds the progress token
@@ -175,12 +178,17 @@ func (c *conn) negotiate() {
 	if c.privateData() == nil {
 		ownRecv = rpcrdma.DefaultInline
 	}
-	c.sendMax = min(ownSend, peerRecv)
-	c.recvMax = min(ownRecv, peerSend)
+	c.sendLimit.Store(int32(min(ownSend, peerRecv)))
+	c.recvLimit.Store(int32(min(ownRecv, peerSend)))
 	c.reads.most = min(maxReads, c.caps.OutboundReads)
-	c.remoteInv = c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation()
+	c.remoteInv.Store(c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation())
 	c.startConfig()
 }
+
+// sendMax and recvMax are the thresholds: the longest Sends that we and the peer may
+// make, in bytes.
+func (c *conn) sendMax() int { return int(c.sendLimit.Load()) }
+func (c *conn) recvMax() int { return int(c.recvLimit.Load()) }
 
 func (c *conn) info() ConnInfo {
 	c.mu.Lock()
@@ -194,10 +202,11 @@ func (c *conn) info() ConnInfo {
 	}
 	i := ConnInfo{
 		Provider: c.provider, LocalAddr: c.fc.LocalAddr(), RemoteAddr: c.fc.RemoteAddr(),
-		Version:     rpcrdma.Version1,
+		Version:     max(c.vers.Load(), rpcrdma.Version1),
+		Properties:  c.told,
 		PrivateData: c.hasPriv, PeerSend: c.priv.SendSize, PeerRecv: c.priv.RecvSize,
-		InlineSend: c.sendMax, InlineRecv: c.recvMax,
-		RemoteInvalidation: c.remoteInv,
+		InlineSend: c.sendMax(), InlineRecv: c.recvMax(),
+		RemoteInvalidation: c.remoteInv.Load(),
 		Credits:            credits,
 		BackwardCredits:    backward,
 		Capabilities:       c.caps,
@@ -215,7 +224,7 @@ func (c *conn) growReceives() error {
 	for len(c.rbufs) < n {
 		k := 0
 		for ; k < len(wrs) && len(c.rbufs) < n; k++ {
-			b, err := c.arena.get(c.cfg.InlineRecv)
+			b, err := c.arena.get(c.cfg.recvSize)
 			if err != nil {
 				return err
 			}
@@ -237,7 +246,7 @@ func (c *conn) growReceives() error {
 func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	return fabric.RecvWR{
 		ID:  wrID(wrRecv, rb.idx),
-		SGE: fabric.SGE{Buf: rb.b[:c.cfg.InlineRecv], LKey: rb.key},
+		SGE: fabric.SGE{Buf: rb.b[:c.cfg.recvSize], LKey: rb.key},
 	}
 }
 
@@ -291,6 +300,9 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 		return
 	}
 	h, payload := &c.hdr, b[n:]
+	if c.vers.Load() == 0 {
+		c.settle(h)
+	}
 	switch h.Proc {
 	case rpcrdma.ProcMsg, rpcrdma.ProcMsgp:
 		xid, dir, ok := oncrpc.Peek(payload)
@@ -326,6 +338,10 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 		c.req.reply(h, nil, wc)
 	case rpcrdma.ProcError:
 		c.req.rdmaError(h)
+	case rpcrdma.ProcOptional:
+		if c.optional(rb, h, payload) {
+			return // the receive is in use
+		}
 	default: // RDMA_DONE: taken out, too, and ignored unless we ask for it
 		if c.cfg.RFC5666 != nil && c.role == roleServer {
 			c.rsp.clientDone(h.XID)

@@ -98,6 +98,7 @@ func (e *NotReadyError) Error() string {
 // its transport could not take the message, and the call was not executed.
 type RDMAError struct {
 	XID     uint32
+	Vers    uint32 // of the call
 	Code    rpcrdma.ErrCode
 	VersLow uint32 // ERR_VERS: the versions the peer speaks
 	VersHi  uint32
@@ -107,11 +108,11 @@ func (e *RDMAError) Error() string {
 	switch e.Code {
 	case rpcrdma.ErrVers:
 		return fmt.Sprintf("peer speaks RPC-over-RDMA versions %d to %d, not %d (%v)",
-			e.VersLow, e.VersHi, rpcrdma.Version1, e.Code)
+			e.VersLow, e.VersHi, e.Vers, e.Code.Name(e.Vers))
 	case rpcrdma.ErrChunk:
-		return fmt.Sprintf("peer could not decode the message or fit the reply into the chunks given (%v)", e.Code)
+		return fmt.Sprintf("peer could not decode the message or fit the reply into the chunks given (%s)", e.Code.Name(e.Vers))
 	}
-	return fmt.Sprintf("peer refused the message with %v", e.Code)
+	return fmt.Sprintf("peer refused the message with %s", e.Code.Name(e.Vers))
 }
 
 // A ReplyError says that the peer's answer to a call makes no sense. The call

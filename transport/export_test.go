@@ -12,7 +12,14 @@ func (cl *Client) ArenaSlabs() int {
 }
 
 // Once is cfg for a client that has one connection.
-func Once(cfg *Config) *Config { return once(cfg) }
+func Once(cfg *Config) *Config {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	c.NoReconnect = true
+	return &c
+}
 
 // Latest is the client's connection as a handler would see it.
 func (cl *Client) Latest() *Conn { return &Conn{c: cl.conn()} }

@@ -444,7 +444,7 @@ func (p *peer) quiet(why string) {
 func (p *peer) message(what string) (h rpcrdma.Header, payload []byte) {
 	p.t.Helper()
 	s := p.next(what)
-	n, err := rpcrdma.ConsumeHeader(s.msg, &h, nil)
+	n, err := rpcrdma.ConsumeHeader(s.msg, &h, &bothVersions)
 	if err != nil {
 		p.t.Fatalf("%s: %v", what, err)
 	}
@@ -609,6 +609,19 @@ func once(cfg *Config) *Config {
 		c = *cfg
 	}
 	c.NoReconnect = true
+	return inVersion1(&c)
+}
+
+// inVersion1 is cfg for an end that speaks version 1 alone, unless the test is one of
+// version 2.
+func inVersion1(cfg *Config) *Config {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.Version == VersionAuto {
+		c.Version = Version1
+	}
 	return &c
 }
 
@@ -629,7 +642,7 @@ func serverOf(t *testing.T, p *peer, cfg *Config, progs []Program, script func(p
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
 		p.changed = make(chan struct{})
-		s, err := NewServer(cfg)
+		s, err := NewServer(inVersion1(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -678,6 +691,8 @@ func callBytes(h rpcrdma.Header, proc uint32, args ...byte) []byte {
 	}
 	return b
 }
+
+var bothVersions = rpcrdma.Limits{Versions: rpcrdma.Range{Low: 1, High: 2}} // immutable
 
 const testProg = 0x20000099
 
@@ -788,7 +803,7 @@ func clientOver(t *testing.T, p *peer, cfg *Config, wrap func(peerConn) fabric.C
 	synctest.Test(t, func(t *testing.T) {
 		p.t, p.changed = t, make(chan struct{})
 		ps := &peers{t: t, line: []*peer{p}, wrap: wrap}
-		cl, err := Dial(bg, ps, "script:20049", cfg)
+		cl, err := Dial(bg, ps, "script:20049", inVersion1(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -834,7 +849,7 @@ func serverFor(t *testing.T, cfg *Config, prepare func(s *Server), script func(p
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ps := &peers{t: t, doors: make(chan fabric.Conn)}
-		s, err := NewServer(cfg)
+		s, err := NewServer(inVersion1(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}

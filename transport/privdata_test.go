@@ -343,7 +343,7 @@ func TestPrivateDataFixed(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			for k, h := range hellos {
-				cl, err := Dial(bg, greeting(t, h.b), "script:20049", cfg)
+				cl, err := Dial(bg, greeting(t, h.b), "script:20049", once(cfg))
 				if err != nil {
 					t.Fatal(err)
 				}

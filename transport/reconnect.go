@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
 // Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
@@ -185,6 +186,13 @@ func (r *requester) proven() bool {
 	return r.answered
 }
 
+// unproven forgets the answers of the set-up: they do not show that calls are answered.
+func (r *requester) unproven() {
+	r.c.mu.Lock()
+	r.answered = false
+	r.c.mu.Unlock()
+}
+
 // leaves tells whether the connection takes no new calls, though it has not ended.
 func (c *conn) leaves() bool {
 	c.mu.Lock()
@@ -240,6 +248,12 @@ func (d *dialer) run() {
 			return // the line has been closed
 		}
 		c, err := d.connect(old)
+		var version *VersionError
+		if errors.As(err, &version) {
+			cl.line.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
+			cl.over()
+			return
+		}
 		if err == nil {
 			d.use(c)
 			return
@@ -298,23 +312,43 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 const pickTries = 4
 
 func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*conn, error) {
+	vers := cl.firstVersion()
+	c, err := cl.connectAs(ctx, vers, pending, old)
+	var unheard *unheardError
+	if vers == rpcrdma.Version2 && errors.As(err, &unheard) {
+		// The server drops what it does not know, or its connection (version two section
+		// 5.2).
+		if cl.cfg.Version == Version2 {
+			return nil, &VersionError{Addr: cl.addr, Reason: unheard.err}
+		}
+		cl.versions.note(cl.versionKey())
+		c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old)
+	}
+	return c, err
+}
+
+// connectAs makes a connection whose first message is of the given version.
+func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *conn) (*conn, error) {
 	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.cfg.connAttr(roleClient))
 	if err != nil {
 		return nil, err
 	}
 	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient)
 	c.stats = cl.stats
+	c.vers.Store(vers)
 	if old != nil {
 		c.req.inherit(&old.req)
 	}
-	if cl.callbacks != nil {
-		c.rsp.serve(cl.callbacks)
-	}
+	c.rsp.serve(cl.callbacks)
 	if err := c.connect(ctx, pending); err != nil {
 		c.discard()
 		return nil, err
 	}
-	if err := c.configure(ctx); err != nil {
+	if err = cl.negotiate(ctx, c); err == nil {
+		err = c.configure(ctx)
+	}
+	c.req.unproven()
+	if err != nil {
 		c.close()
 		return nil, err
 	}
@@ -342,7 +376,7 @@ func (cl *Client) lost() {
 		cl.line.end(c.endErr())
 		cl.over()
 	case cl.line.err != nil:
-	case cl.callbacks != nil:
+	case len(cl.cfg.Callbacks) > 0:
 		// As long as the server may have calls for us there is a connection (RFC 8167
 		// section 5.4).
 		cl.dialer.want()
@@ -355,7 +389,7 @@ func (cl *Client) lost() {
 // closed, or the server is asked for a sign of life.
 func (cl *Client) watch() {
 	cfg := cl.cfg
-	if cfg.IdleTimeout > 0 && cl.callbacks == nil {
+	if cfg.IdleTimeout > 0 && len(cfg.Callbacks) == 0 {
 		go cl.every(cfg.IdleTimeout, cl.closeIdle)
 	}
 	if cfg.KeepAlive > 0 {

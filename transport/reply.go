@@ -31,14 +31,14 @@ type item struct {
 func (x *exch) begin() error {
 	c := x.c
 	if x.out == nil {
-		b, err := c.arena.get(c.cfg.InlineSend)
+		b, err := c.arena.get(c.cfg.sendSize)
 		if err != nil {
 			return err
 		}
 		x.out = b
 	}
 	h, ch := &x.rh, &x.hdr
-	h.XID, h.Vers, h.Proc = ch.XID, rpcrdma.Version1, rpcrdma.ProcMsg
+	h.XID, h.Vers, h.Proc = ch.XID, ch.Vers, rpcrdma.ProcMsg
 	h.Reads, h.Writes = h.Reads[:0], h.Writes[:0]
 	for _, chunk := range ch.Writes {
 		h.Writes = addChunk(h.Writes)
@@ -65,10 +65,10 @@ const acceptedSize = 24
 // results returns the place where results are built, empty.
 func (x *exch) results() []byte {
 	start := x.base + acceptedSize
-	if start >= x.c.sendMax {
+	if start >= x.c.sendMax() {
 		return nil
 	}
-	return x.out.b[start:start:x.c.sendMax]
+	return x.out.b[start:start:x.c.sendMax()]
 }
 
 // reply answers with results, which may or may not be in place, and the
@@ -102,7 +102,7 @@ func (x *exch) send(rpc, results []byte) {
 	first := x.base + len(rpc)
 
 	if x.failed {
-		x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+		x.error(rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
@@ -118,7 +118,7 @@ func (x *exch) send(rpc, results []byte) {
 		moved++
 		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
 		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
-			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+			x.error(rpcrdma.ErrChunk, x.hdr.Vers)
 			return
 		}
 		if o := c.cfg.RFC5666; o != nil && o.InflateLengths {
@@ -132,7 +132,7 @@ func (x *exch) send(rpc, results []byte) {
 	var msg []byte
 	h.Credit = uint32(c.rsp.grant.Load())
 	switch {
-	case x.base+inline <= c.sendMax:
+	case x.base+inline <= c.sendMax():
 		msg = buf[:x.base+inline]
 		inPlace := first < len(buf) && len(results) > 0 && &buf[first] == &results[0]
 		if !inPlace {
@@ -141,7 +141,7 @@ func (x *exch) send(rpc, results []byte) {
 		x.spliceInline(msg[first:], len(results), moved)
 		copy(msg[x.base:], rpc)
 		rpcrdma.AppendHeader(buf[:0], h)
-	case h.HasReply && x.base <= c.sendMax && x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply):
+	case h.HasReply && x.base <= c.sendMax() && x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply):
 		h.Proc = rpcrdma.ProcNomsg
 		msg = rpcrdma.AppendHeader(buf[:0], h)
 		c.stats.replyChunk.Add(1)
@@ -151,7 +151,7 @@ func (x *exch) send(rpc, results []byte) {
 			msg, ok = x.lendReply(rpc, results, moved)
 		}
 		if !ok {
-			x.error(rpcrdma.ErrChunk, rpcrdma.Version1)
+			x.error(rpcrdma.ErrChunk, x.hdr.Vers)
 			return
 		}
 	}
@@ -182,7 +182,7 @@ func (x *exch) finishList(msg []byte) {
 // invalidates returns the one handle of the call's chunks, if both ends allow
 // remote invalidation (RFC 8797 section 4.1) and there is no other.
 func (x *exch) invalidates() (key uint32, ok bool) {
-	if !x.c.remoteInv || x.c.role == roleClient {
+	if !x.c.remoteInv.Load() || x.hdr.Vers != x.c.vers.Load() || x.c.role == roleClient {
 		return 0, false // what was agreed on is for replies to clients
 	}
 	one := func(handle uint32) bool {
@@ -394,7 +394,7 @@ func (x *exch) refuse(code rpcrdma.ErrCode) {
 		x.abandon()
 		return
 	}
-	x.error(code, rpcrdma.Version1)
+	x.error(code, x.hdr.Vers)
 }
 
 // error sends RDMA_ERROR in place of whatever was being built.
@@ -405,7 +405,8 @@ func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 		Proc: rpcrdma.ProcError, Err: code,
 	}
 	if code == rpcrdma.ErrVers {
-		h.VersLow, h.VersHigh = rpcrdma.Version1, rpcrdma.Version1
+		r := c.cfg.Limits.Versions
+		h.VersLow, h.VersHigh = r.Low, r.High
 		c.stats.errVers.Add(1)
 	} else {
 		c.stats.errChunk.Add(1)
@@ -425,7 +426,7 @@ func (r *responder) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) 
 		return
 	}
 	x.fast = true
-	x.hdr.XID = xid
+	x.hdr.XID, x.hdr.Vers = xid, vers
 	x.hdr.Reads, x.hdr.Writes, x.hdr.Reply, x.hdr.HasReply = x.hdr.Reads[:0], x.hdr.Writes[:0], x.hdr.Reply[:0], false
 	if x.begin() != nil {
 		r.c.die(errNoMemory)

@@ -356,8 +356,12 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 		c.stats.resent.Add(1)
 	}
 	call.xid, call.sent = s.xid(), true
-	c.stats.calls.Add(1)
-	c.countCall(&s.hdr)
+	if call.op != nil {
+		c.stats.optional.Add(1)
+	} else {
+		c.stats.calls.Add(1)
+		c.countCall(&s.hdr)
+	}
 	c.sq.post(s.wrs, others)
 
 	if err := c.await(ctx, &s.waiter); err != nil && s.cancel() {
@@ -375,6 +379,9 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 // the memory.
 func (s *slot) results() error {
 	call := s.call
+	if call.op != nil {
+		return nil
+	}
 	if s.msg > 0 {
 		call.store = append(call.store[:0], s.back.b[:s.msg]...)
 	}
@@ -585,6 +592,10 @@ func (r *requester) setGrant(n int) {
 func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
 	bad := func(reason string) error { return &ReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, s.c
+	if call.op != nil {
+		return bad("the call was an optional operation")
+	}
+	call.replied = h.Vers
 	if len(h.Reads) > 0 && !c.readReplies() {
 		return bad("it has a read list")
 	}
@@ -663,7 +674,7 @@ func (r *requester) rdmaError(h *rpcrdma.Header) {
 		r.c.stats.errChunk.Add(1)
 	}
 	if s := r.answer(h.XID); s != nil {
-		s.err = &RDMAError{XID: h.XID, Code: h.Err, VersLow: h.VersLow, VersHi: h.VersHigh}
+		s.err = &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHi: h.VersHigh}
 		s.fence()
 	}
 }

@@ -116,7 +116,11 @@ func (r *responder) serve(svc service) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 
-func (r *responder) serves() bool { return r.svc != nil }
+// serves tells whether the half executes calls. In version 2 each end does, if only to
+// say that it has no program (version two section 4.2).
+func (r *responder) serves() bool {
+	return r.svc != nil && (r.c.role == roleServer || len(r.c.cfg.Callbacks) > 0 || r.c.vers.Load() == rpcrdma.Version2)
+}
 
 // grow posts receives for n calls and grants them. Leader, or before set-up.
 func (r *responder) grow(n int) error {

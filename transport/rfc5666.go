@@ -109,7 +109,7 @@ func (s *slot) sayDone() {
 
 // lendsReply tells whether the reply may have read chunks.
 func (x *exch) lendsReply() bool {
-	return x.c.cfg.RFC5666 != nil && x.c.role == roleServer && x.readReply && !x.c.conf.noReads
+	return x.c.cfg.RFC5666 != nil && x.c.role == roleServer && x.hdr.Vers == rpcrdma.Version1 && x.readReply && !x.c.conf.noReads
 }
 
 // lendReply puts into read chunks what fits nowhere else: the items, each at its
@@ -119,7 +119,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 	c, h := x.c, &x.rh
 	first := wrID(wrWrite, x.idx)
 	head := len(rpc) + len(results)
-	if n := rpcrdma.ReadListSize(len(x.items)) - rpcrdma.ReadListSize(0); moved == 0 && len(x.items) > 0 && x.base+n+head <= c.sendMax {
+	if n := rpcrdma.ReadListSize(len(x.items)) - rpcrdma.ReadListSize(0); moved == 0 && len(x.items) > 0 && x.base+n+head <= c.sendMax() {
 		pos := len(rpc)
 		for i := range x.items {
 			it := &x.items[i]
@@ -139,7 +139,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 		rpcrdma.AppendHeader(x.out.b[:0], h)
 		return x.out.b[:at+head], true
 	}
-	if x.base+rpcrdma.ReadListSize(1)-rpcrdma.ReadListSize(0) > c.sendMax {
+	if x.base+rpcrdma.ReadListSize(1)-rpcrdma.ReadListSize(0) > c.sendMax() {
 		return nil, false
 	}
 	full := head

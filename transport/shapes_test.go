@@ -244,7 +244,7 @@ func testReadReplies(t *testing.T, b *bed) {
 	}
 
 	// A client of RFC 8166 gets an error instead, and its connection stays.
-	plain := w.dial(t, &transport.Config{MaxMessage: 64 << 20})
+	plain := w.dial(t, &transport.Config{MaxMessage: 64 << 20, Version: transport.Version1})
 	long := shape{out: []int{50_000}}
 	var refused *transport.ReplyError
 	if err := long.run(plain, false); !errors.As(err, &refused) {

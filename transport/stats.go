@@ -13,6 +13,7 @@ type ConnInfo struct {
 	LocalAddr  net.Addr
 	RemoteAddr net.Addr
 	Version    uint32 // of RPC-over-RDMA
+	Properties bool   // the ends have told each other their properties, in version 2
 
 	// PrivateData: the peer sent an RFC 8797 message; PeerSend and PeerRecv
 	// are the sizes in it, in bytes.
@@ -58,6 +59,7 @@ type Stats struct {
 	LongCall    uint64 // calls as a whole in a position-zero read chunk
 	WriteChunk  uint64 // calls with results placed in write chunks
 	ReplyChunk  uint64 // calls with a reply placed in a reply chunk
+	Optional    uint64 // optional operations of version 2
 	Done        uint64 // RDMA_DONE messages sent, see Config.RFC5666
 	Invalidated uint64 // replies that came or went with remote invalidation
 
@@ -79,18 +81,18 @@ type Stats struct {
 // counters are the live form of Stats. A connection's are updated by whoever
 // moves it, a server's by many.
 type counters struct {
-	calls, replies                                                       atomic.Uint64
-	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done atomic.Uint64
-	readBytes, writeBytes                                                atomic.Uint64
-	errVers, errChunk, dropped, cancelled                                atomic.Uint64
-	resent, replayed                                                     atomic.Uint64
+	calls, replies                                                                 atomic.Uint64
+	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done, optional atomic.Uint64
+	readBytes, writeBytes                                                          atomic.Uint64
+	errVers, errChunk, dropped, cancelled                                          atomic.Uint64
+	resent, replayed                                                               atomic.Uint64
 }
 
 func (c *counters) snapshot() Stats {
 	return Stats{
 		Calls: c.calls.Load(), Replies: c.replies.Load(),
 		Inline: c.inline.Load(), ReadChunk: c.readChunk.Load(), LongCall: c.longCall.Load(),
-		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(), Done: c.done.Load(),
+		WriteChunk: c.writeChunk.Load(), ReplyChunk: c.replyChunk.Load(), Invalidated: c.remoteInv.Load(), Done: c.done.Load(), Optional: c.optional.Load(),
 		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
 		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
 		Resent: c.resent.Load(), Replayed: c.replayed.Load(),

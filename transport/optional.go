@@ -1,0 +1,231 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// Optional operations (version two section 3.1): messages of extensions, which go between
+// the transports beside the calls.
+//
+// The document leaves to each extension what an operation means. Here each is a request that
+// is answered: with a message of the same operation and the same xid, or with
+// RDMA_ERR_INVAL_OPTION by an end that does not know it. A request takes a credit as a call
+// does, and its answer grants as a reply does; both fit inline.
+
+// An Operation is an optional operation that an end knows.
+type Operation struct {
+	// Type is rdma_opttype. The transport's own properties operation is not to be had.
+	Type uint32
+
+	// Payload says whether an RPC message follows (version two section 3.2). Requests and
+	// answers that break the rule are refused, with RDMA_ERR_BAD_HEADER.
+	Payload PayloadRule
+
+	// IsAnswer tells an answer from a request by its rdma_optinfo: both ends may make
+	// requests, and their xids may be the same.
+	IsAnswer func(info []byte) bool
+
+	// Handle executes a request that came on cn and returns the answer, of which Type is
+	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
+	// errors that the other end is to understand are for the answer to tell. Nil: this
+	// end makes requests, and refuses the peer's.
+	Handle func(ctx context.Context, cn *Conn, m Optional) (answer Optional, err error)
+}
+
+// A PayloadRule says whether an RPC message follows the transport header of an optional
+// operation.
+type PayloadRule uint8
+
+const (
+	PayloadMay   PayloadRule = iota // it may
+	PayloadMust                     // it must
+	PayloadNever                    // it must not
+)
+
+func (r PayloadRule) holds(payload []byte) bool {
+	return r == PayloadMay || (r == PayloadMust) == (len(payload) > 0)
+}
+
+// An Optional is the content of an RDMA_OPTIONAL message.
+type Optional struct {
+	Type    uint32 // rdma_opttype
+	Info    []byte // rdma_optinfo
+	Payload []byte // the RPC message behind it, if there is one
+}
+
+// An OptionError says why an optional operation cannot be requested. Nothing has been sent.
+// It unwraps to errors.ErrUnsupported.
+type OptionError struct {
+	Type   uint32
+	Reason string
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("optional operation %#x: %s", e.Type, e.Reason)
+}
+
+func (e *OptionError) Unwrap() error { return errors.ErrUnsupported }
+
+// An operation is a request under way.
+type operation struct {
+	Optional
+	answers func(info []byte) bool
+	rule    PayloadRule
+	answer  Optional
+}
+
+// Operate requests an optional operation of Config.Operations and waits for the answer,
+// whose memory is the caller's. It fails with an *OptionError on a connection of version 1, with
+// an *RDMAError when the server does not know the operation, and else as Call does.
+func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
+	return operate(cl.cfg, m, func(call *Call) error { return cl.line.call(ctx, call) })
+}
+
+// Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
+func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
+	return operate(cn.c.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
+}
+
+func operate(cfg *Config, m Optional, do func(call *Call) error) (answer Optional, err error) {
+	o := cfg.operation(m.Type)
+	switch {
+	case o == nil:
+		return answer, &OptionError{m.Type, "it is not one of Config.Operations"}
+	case !o.Payload.holds(m.Payload):
+		return answer, &OptionError{m.Type, "its payload breaks its rule"}
+	}
+	op := operation{Optional: m, answers: o.IsAnswer, rule: o.Payload}
+	if err := do(&Call{op: &op}); err != nil {
+		return answer, err
+	}
+	return op.answer, nil
+}
+
+func (c *Config) operation(t uint32) *Operation {
+	for i := range c.Operations {
+		if c.Operations[i].Type == t {
+			return &c.Operations[i]
+		}
+	}
+	return nil
+}
+
+// ---- requester
+
+// operation forms the message of a request.
+func (s *slot) operation(op *operation) ([]byte, error) {
+	h := &s.hdr
+	if h.Vers != rpcrdma.Version2 {
+		return nil, &OptionError{op.Type, "the connection is of version 1"}
+	}
+	h.Proc, h.OptType, h.OptInfo = rpcrdma.ProcOptional, op.Type, op.Info
+	if n, most := h.Size()+len(op.Payload), s.c.sendMax(); n > most {
+		return nil, &SizeError{What: "the optional operation", Size: n, Limit: most}
+	}
+	return append(rpcrdma.AppendHeader(s.send.b[:0], h), op.Payload...), nil
+}
+
+// operated handles the answer to a request. It returns false if the message is no answer to
+// any. Leader.
+func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
+	r.c.mu.Lock()
+	s := r.lookup(h.XID)
+	ours := s != nil && s.state == slotPending && s.call.op != nil && s.call.op.Type == h.OptType && s.call.op.answers(h.OptInfo)
+	r.c.mu.Unlock()
+	if !ours {
+		return false
+	}
+	r.setGrant(int(h.Credit))
+	s = r.answer(h.XID)
+	if s == nil {
+		return true // cancelled just now
+	}
+	op := s.call.op
+	if op.rule.holds(payload) {
+		mem := append(append([]byte(nil), h.OptInfo...), payload...)
+		n := len(h.OptInfo)
+		op.answer = Optional{Type: h.OptType, Info: mem[:n:n], Payload: mem[n:]}
+	} else {
+		s.err = &ReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
+	}
+	s.fence()
+	return true
+}
+
+// ---- responder
+
+// optional takes an RDMA_OPTIONAL. It returns true if the receive buffer is in use now.
+// Leader.
+func (c *conn) optional(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
+	if c.req.operated(h, payload) {
+		return false
+	}
+	o := c.cfg.operation(h.OptType)
+	own := h.OptType == rpcrdma.OptProperties
+	switch {
+	case own && isPropertiesAnswer(h.OptInfo), o != nil && o.IsAnswer(h.OptInfo):
+		c.stats.dropped.Add(1) // nobody waits for it any more
+		return false
+	case !own && (o == nil || o.Handle == nil):
+		c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption)
+		return true
+	case o != nil && !o.Payload.holds(payload):
+		c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader)
+		return true
+	case c.rsp.stop:
+		c.stats.dropped.Add(1)
+		return false
+	}
+	x := c.rsp.take(rb)
+	if x == nil {
+		return true
+	}
+	c.stats.optional.Add(1)
+	x.hdr, *h = *h, x.hdr
+	x.state = exchExecuting
+	x.fast = true
+	if x.begin() != nil {
+		x.refuse(rpcrdma.ErrBadHeader)
+		return true
+	}
+	if own {
+		x.takeOffer(len(payload) > 0)
+		return true
+	}
+	x.later()
+	go x.operate(o, payload)
+	return true
+}
+
+// operate executes a request.
+func (x *exch) operate(o *Operation, payload []byte) {
+	answer, err := o.Handle(x.c.rsp.ctx, &Conn{c: x.c}, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
+	if err != nil || !o.Payload.holds(answer.Payload) {
+		x.refuse(rpcrdma.ErrInvalOption)
+		return
+	}
+	answer.Type = o.Type
+	x.operated(answer)
+}
+
+// operated answers a request.
+func (x *exch) operated(m Optional) {
+	if !x.takeBack() {
+		return
+	}
+	c, h := x.c, &x.rh
+	h.Proc, h.Credit = rpcrdma.ProcOptional, uint32(c.rsp.grant.Load())
+	h.OptType, h.OptInfo = m.Type, m.Info
+	if h.Size()+len(m.Payload) > c.sendMax() {
+		x.error(rpcrdma.ErrInvalOption, x.hdr.Vers)
+		return
+	}
+	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
+	x.reserve(1)
+	x.finishList(append(rpcrdma.AppendHeader(x.out.b[:0], h), m.Payload...))
+	x.post()
+}

@@ -1,0 +1,303 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// Which version of the protocol a connection speaks (version two section 5).
+//
+// A client that wants version 2 begins with a NULL call in it: the message is short enough
+// for servers of version 1, and whether it has been executed does not matter should the
+// answer be lost. A server of version 2 answers in kind. One of version 1 answers ERR_VERS,
+// and the connection goes on in version 1; or says nothing, or hangs up, and a new connection
+// begins with version 1. That a server speaks version 1 alone is remembered for a while.
+//
+// A server speaks the version of the first call that comes, and answers others, should there
+// be such, in theirs.
+//
+// Version 2 takes 4096 bytes in one Send, or what private data has agreed on if that is
+// more. Receives are that long from the start: thresholds change without a loss. Send with
+// Invalidate is not in version 2. It comes back, as do sizes that private data could not
+// tell, with the properties operation of docs/extensions.md.
+
+// A Version is what versions of RPC-over-RDMA one end speaks.
+type Version uint8
+
+const (
+	// VersionAuto is version 2 if the peer speaks it, else version 1.
+	VersionAuto Version = iota
+	// Version1 is version 1 alone.
+	Version1
+	// Version2 is version 2 alone: with other peers there are no connections.
+	Version2
+)
+
+// String returns what the command's options call it.
+func (v Version) String() string {
+	switch v {
+	case Version1:
+		return "1"
+	case Version2:
+		return "2"
+	}
+	return "auto"
+}
+
+// settleVersions derives what depends on the version.
+func (c *Config) settleVersions() error {
+	c.sendSize, c.recvSize = c.InlineSend, c.InlineRecv
+	if c.RFC5666 != nil {
+		if c.Version == Version2 {
+			return errors.New("transport: Config.RFC5666 is about version 1, and Version is Version2")
+		}
+	}
+	r := rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2}
+	switch c.Version {
+	case Version1:
+		r.High = rpcrdma.Version1
+	case Version2:
+		r.Low = rpcrdma.Version2
+	case VersionAuto:
+	default:
+		return fmt.Errorf("transport: Config.Version is %d, want VersionAuto, Version1 or Version2", c.Version)
+	}
+	c.Limits.Versions = r
+	if c.Version != Version1 {
+		c.sendSize, c.recvSize = max(c.sendSize, rpcrdma.DefaultInline2), max(c.recvSize, rpcrdma.DefaultInline2)
+	}
+	for i := range c.Operations {
+		o := &c.Operations[i]
+		if o.IsAnswer == nil || o.Type == rpcrdma.OptProperties {
+			return fmt.Errorf("transport: operation %#x has no IsAnswer, or is the transport's own", o.Type)
+		}
+	}
+	return nil
+}
+
+// A VersionCache remembers for a time which servers speak version 1 alone. Clients may
+// share it.
+type VersionCache struct {
+	lifetime time.Duration
+	mu       sync.Mutex
+	until    map[string]time.Time
+}
+
+// NewVersionCache returns an empty cache. Zero lifetime is an hour: so long may it take until
+// a server that has been upgraded is asked again.
+func NewVersionCache(lifetime time.Duration) *VersionCache {
+	if lifetime == 0 {
+		lifetime = time.Hour
+	}
+	return &VersionCache{lifetime: lifetime, until: make(map[string]time.Time)}
+}
+
+// maxVersions bounds a cache; what it forgets costs a round trip.
+const maxVersions = 4096
+
+func (v *VersionCache) note(key string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.until) >= maxVersions {
+		clear(v.until)
+	}
+	v.until[key] = time.Now().Add(v.lifetime)
+}
+
+func (v *VersionCache) has(key string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	until, ok := v.until[key]
+	if ok && time.Now().After(until) {
+		delete(v.until, key)
+		ok = false
+	}
+	return ok
+}
+
+// A VersionError says that a client and its server have no version in common. It is
+// permanent.
+type VersionError struct {
+	Addr      string
+	Low, High uint32 // what the server speaks; 0: it did not say
+	Reason    error  // what it did instead
+}
+
+func (e *VersionError) Error() string {
+	if e.High == 0 {
+		return fmt.Sprintf("%s does not answer version 2 of RPC-over-RDMA: %v", e.Addr, e.Reason)
+	}
+	return fmt.Sprintf("%s speaks versions %d to %d of RPC-over-RDMA, which are none of ours", e.Addr, e.Low, e.High)
+}
+
+func (e *VersionError) Unwrap() error { return e.Reason }
+
+// An unheardError is why the first message of version 2 got no answer.
+type unheardError struct{ err error }
+
+func (e *unheardError) Error() string { return "no answer to version 2: " + e.err.Error() }
+func (e *unheardError) Unwrap() error { return e.err }
+
+// ---- client
+
+// versionPatience is how long the answer to the first message of version 2 may take.
+const versionPatience = 5 * time.Second
+
+func (cl *Client) versionKey() string { return cl.provider.Name() + " " + cl.addr }
+
+// firstVersion is what the first message of a new connection is to be.
+func (cl *Client) firstVersion() uint32 {
+	switch v := cl.cfg.Version; {
+	case v == Version2:
+		return rpcrdma.Version2
+	case v == Version1 || cl.cfg.RFC5666 != nil || cl.versions.has(cl.versionKey()):
+		return rpcrdma.Version1
+	}
+	return rpcrdma.Version2
+}
+
+// negotiate finds out which version the server speaks. Nobody else uses the connection.
+func (cl *Client) negotiate(ctx context.Context, c *conn) error {
+	if c.vers.Load() == rpcrdma.Version1 {
+		return nil
+	}
+	patience := versionPatience
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2) // leaves time for version 1
+	}
+	short, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	call := Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
+	err := c.call(short, &call)
+	var rpc *oncrpc.RPCError
+	var refused *RDMAError
+	var senseless *ReplyError
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil || errors.As(err, &rpc):
+		if call.replied != rpcrdma.Version2 {
+			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
+		}
+		c.useVersion2()
+		return c.tellProperties(ctx)
+	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
+		return cl.version1(c, refused.VersLow, refused.VersHi)
+	case errors.As(err, &refused), errors.As(err, &senseless):
+		// It takes the message for one of version 1 that is malformed.
+		return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
+	case errors.Is(err, net.ErrClosed), errors.Is(err, context.DeadlineExceeded):
+		return &unheardError{err}
+	}
+	return err
+}
+
+// version1 goes on with version 1, if the server speaks it, and we do.
+func (cl *Client) version1(c *conn, low, high uint32) error {
+	if low > rpcrdma.Version1 || high < rpcrdma.Version1 || cl.cfg.Version == Version2 {
+		return &VersionError{Addr: cl.addr, Low: low, High: high}
+	}
+	cl.versions.note(cl.versionKey())
+	c.vers.Store(rpcrdma.Version1)
+	return nil
+}
+
+// tellProperties tells the server what private data could not: see docs/extensions.md.
+func (c *conn) tellProperties(ctx context.Context) error {
+	own := c.properties(rpcrdma.PropOffer)
+	if !own.RemoteInvalidation && own.SendSize <= rpcrdma.DefaultInline2 && own.RecvSize <= rpcrdma.DefaultInline2 {
+		return nil // there is nothing to gain
+	}
+	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
+	err := c.call(ctx, &Call{op: &op})
+	var refused *RDMAError
+	if errors.As(err, &refused) {
+		return nil // it does not know the operation
+	}
+	if err != nil {
+		return err
+	}
+	if p, err := rpcrdma.ConsumeProperties(op.answer.Info); err == nil && p.Dir == rpcrdma.PropAccept {
+		c.useProperties(own, p)
+	}
+	return nil
+}
+
+func isPropertiesAnswer(info []byte) bool {
+	p, _ := rpcrdma.ConsumeProperties(info)
+	return p.Dir != rpcrdma.PropOffer
+}
+
+// ---- server
+
+// settle makes the version of the first message from a client that of the connection.
+// Leader.
+func (c *conn) settle(h *rpcrdma.Header) {
+	switch {
+	case h.Proc == rpcrdma.ProcError: // an answer to nothing
+	case h.Vers == rpcrdma.Version2:
+		c.useVersion2()
+	default:
+		c.vers.Store(rpcrdma.Version1)
+	}
+}
+
+// takeOffer answers the properties of a client. They hold from the next message on. more
+// says that there is something behind them, which must not be. Leader.
+func (x *exch) takeOffer(more bool) {
+	c := x.c
+	offer, err := rpcrdma.ConsumeProperties(x.hdr.OptInfo)
+	own := c.properties(rpcrdma.PropAccept)
+	switch {
+	case err != nil || more:
+		own = rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropMalformed}
+	case c.role == roleClient || c.offered || !x.alone():
+		own = rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropNotNow}
+	}
+	x.operated(Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
+	if own.Dir == rpcrdma.PropAccept {
+		c.offered = true
+		c.useProperties(own, offer)
+	}
+}
+
+// ---- both
+
+// useVersion2 sets the thresholds of version 2. Private data counts if both ends gave
+// some, and it says more.
+func (c *conn) useVersion2() {
+	send, recv := rpcrdma.DefaultInline2, rpcrdma.DefaultInline2
+	if c.hasPriv && c.privateData() != nil {
+		send, recv = max(send, c.sendMax()), max(recv, c.recvMax())
+	}
+	c.sendLimit.Store(int32(send))
+	c.recvLimit.Store(int32(recv))
+	c.remoteInv.Store(false)
+	c.vers.Store(rpcrdma.Version2)
+}
+
+// properties are what this end can.
+func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
+	return rpcrdma.Properties{
+		Dir: dir, SendSize: uint32(c.cfg.sendSize), RecvSize: uint32(c.cfg.recvSize),
+		RemoteInvalidation: c.offersInvalidation(),
+	}
+}
+
+// useProperties makes the properties of both ends hold, but for what would lower a
+// threshold that private data has raised.
+func (c *conn) useProperties(own, peer rpcrdma.Properties) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = true
+	c.sendLimit.Store(int32(max(c.sendMax(), own.SendInline(peer))))
+	c.recvLimit.Store(int32(max(c.recvMax(), peer.SendInline(own))))
+	c.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
+}
