@@ -408,6 +408,42 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
+	t.Run("a callback calls the server before it answers", func(t *testing.T) {
+		prog := Program{Number: testProg, Low: 1, High: 1,
+			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+				req.Conn().AllowBackward(1) // nothing to a client
+				call := testCall()
+				if err := req.Conn().Call(ctx, call); err != nil {
+					t.Error(err)
+				}
+				res.Results = append(res.Results, call.Results...)
+			})}
+		client(t, &Config{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
+			settle()
+			for xid := range uint32(20) {
+				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
+				h, _ := p.message("the call of the handler")
+				p.reply(rpcrdma.Header{XID: h.XID}, opaque("back and forth")...)
+				if _, results := p.replies(xid, "the reply"); !bytes.Equal(results, opaque("back and forth")) {
+					t.Errorf("results are %q", results)
+				}
+				settle()
+			}
+		})
+	})
+
+	t.Run("PVT-4.1-2 a call that invalidates the memory of a call of the client's ends the connection", func(t *testing.T) {
+		callee(t, Config{}, func(p *peer, cl *Client, _ *testService) {
+			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			h, _ := p.message("a call with a write chunk")
+			p.send(callBytes(rpcrdma.Header{XID: 7}, procEcho, opaque("x")...), h.Writes[0][0].Handle)
+			var broke *PeerError
+			if err := outcome(t, done); !errors.As(err, &broke) {
+				t.Errorf("the call returned %v", err)
+			}
+		})
+	})
+
 	t.Run("Close and Shutdown while callbacks are executed", func(t *testing.T) {
 		for _, idempotent := range []bool{true, false} { // else the client would remember the reply
 			for _, end := range []func(cl *Client) error{(*Client).Close, func(cl *Client) error { return cl.Shutdown(bg) }} {
@@ -535,6 +571,42 @@ func TestAllowBackward(t *testing.T) {
 				}
 			})
 		}
+	})
+
+	t.Run("it may be called again, for more calls or for fewer, which the next reply puts into force", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			cn.AllowBackward(6)
+			for range 40 {
+				backward(cn, ctx, testCall())
+			}
+			var flight []uint32
+			answer := func(want int) {
+				t.Helper()
+				p.reply(rpcrdma.Header{XID: flight[0], Credit: 100})
+				flight = flight[1:]
+				for len(flight) < want {
+					h, _ := p.message("a call")
+					flight = append(flight, h.XID)
+				}
+				p.quiet("no more are allowed")
+				if len(flight) != want {
+					t.Errorf("%d calls in flight, want %d", len(flight), want)
+				}
+			}
+			h, _ := p.message("the first call")
+			flight = append(flight, h.XID)
+			answer(6)
+			cn.AllowBackward(3)
+			for _, want := range []int{5, 4, 3, 3, 3} {
+				answer(want)
+			}
+			cn.AllowBackward(8)
+			for range 5 {
+				answer(8)
+			}
+		})
 	})
 
 	t.Run("calls that wait for a credit go in line", func(t *testing.T) {

@@ -327,12 +327,12 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 			c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
 			return
 		default:
-			c.rsp.call(rb, h, payload, xid == h.XID)
+			c.called(rb, h, payload, xid == h.XID, wc)
 			return
 		}
 	case rpcrdma.ProcNomsg:
 		if c.rsp.serves() && c.longCall(h) {
-			c.rsp.call(rb, h, nil, true)
+			c.called(rb, h, nil, true, wc)
 			return
 		}
 		c.req.reply(h, nil, wc)
@@ -350,6 +350,14 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 		}
 	}
 	c.receiveDone(rb)
+}
+
+// called takes a call. It is for replies to invalidate what our calls have exposed. Leader.
+func (c *conn) called(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool, wc *fabric.WC) {
+	if wc.WithInv && c.req.exposes(wc.InvalidatedKey) {
+		c.die(errInvalidate)
+	}
+	c.rsp.call(rb, h, payload, xidOK)
 }
 
 // longCall tells whether an RDMA_NOMSG is a call: its RPC message is in a read chunk

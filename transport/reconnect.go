@@ -136,7 +136,7 @@ func (l *line) await(ctx context.Context, old *conn, call *Call) (*conn, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old != nil && l.doubt && call.sent {
-		if old.req.proven() {
+		if old.req.proven() || l.cur.Load().req.proven() {
 			l.doubt = false
 		} else if dropped(old) {
 			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})

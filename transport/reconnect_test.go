@@ -301,7 +301,7 @@ func TestReconnect(t *testing.T) {
 				t.Fatalf("the call returned %v", err)
 			default:
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			for want, done := range map[bool]<-chan error{true: sent, false: unsent} {
 				err := outcome(t, done)
 				var lost *LostError
@@ -1084,6 +1084,32 @@ func TestBackchannel(t *testing.T) {
 				if err := outcome(t, done); err != nil {
 					t.Fatal(err)
 				}
+			}
+		})
+	})
+
+	t.Run("nor is one not ready that has answered on another connection", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			cp, cq := ready(p), ready(q)
+			bind(t, b, cp, 0)
+			slow := over(b, bg, numbered(1))
+			h, _ := p.numberedCall("a call that is not answered yet")
+			bind(t, b, cq, 0)
+			quick := over(b, bg, numbered(2))
+			q.answerNext("a call on the second connection")
+			if err := outcome(t, quick); err != nil {
+				t.Fatal(err)
+			}
+			p.hangUp()
+			h2, n := q.numberedCall("the first call, on the second connection")
+			if n != 1 || h2.XID != h.XID {
+				t.Errorf("call %d with xid %#x, was %#x", n, h2.XID, h.XID)
+			}
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			if err := outcome(t, slow); err != nil {
+				t.Error(err)
 			}
 		})
 	})
