@@ -37,7 +37,7 @@ test: ## every test: with the race detector, without cgo, exact allocation count
 test-rdma: ## the tests with RDMA devices: this machine's, or a virtual machine's
 	@scripts/setup test-rdma
 	@scripts/test-rdma $(TEST_RDMA_FLAGS)
-	$(if $(TEST_RDMA_FLAGS),,@scripts/test-rdma --nfsd --filter TestRDMALinux ./cmd/rpcrdma)
+	$(if $(TEST_RDMA_FLAGS),,@scripts/test-rdma --nfsd --filter TestRDMALinux ./cmd/rpcrdma ./nfs/nfs41)
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the house rules

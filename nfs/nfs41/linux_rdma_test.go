@@ -67,6 +67,11 @@ func infoOf(t *testing.T, owner []byte) (info, dir string) {
 func endGrace(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"/proc/fs/nfsd/v4_end_grace", "/proc/fs/lockd/nlm_end_grace"} {
+		if over, err := os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		} else if bytes.HasPrefix(over, []byte("Y")) {
+			continue
+		}
 		if err := os.WriteFile(name, []byte("Y\n"), 0); err != nil {
 			t.Fatal(err)
 		}
