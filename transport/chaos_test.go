@@ -468,3 +468,168 @@ func (c registeredConn) Capabilities() fabric.Capabilities {
 	caps.LocalDMA, caps.MemoryWindows, caps.RemoteInvalidate = false, false, false
 	return caps
 }
+
+// A deaf provider is one whose first connection at the server can be kept from learning what
+// has come, and that it has ended.
+type deaf struct {
+	fabric.Provider
+	first *deafConn
+}
+
+func (p *deaf) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	l, err := p.Provider.Listen(ctx, addr, attr)
+	return &deafListener{l, p}, err
+}
+
+type deafListener struct {
+	fabric.Listener
+	p *deaf
+}
+
+func (l *deafListener) Accept(ctx context.Context) (fabric.Conn, error) {
+	c, err := l.Listener.Accept(ctx)
+	if err != nil || l.p.first != nil {
+		return c, err
+	}
+	l.p.first = &deafConn{Conn: c, wake: make(chan struct{}, 1)}
+	return l.p.first, nil
+}
+
+type deafConn struct {
+	fabric.Conn
+	wake chan struct{}
+	ears atomic.Int32
+}
+
+const (
+	hearsAll = iota
+	hearsNothing
+	hearsNoEnd // and all that came before it
+)
+
+func (c *deafConn) listen(ears int32) {
+	c.ears.Store(ears)
+	c.Wake()
+}
+
+func (c *deafConn) Wake() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	c.Conn.Wake()
+}
+
+func (c *deafConn) Poll(wcs []fabric.WC) (n int, err error) {
+	if c.ears.Load() != hearsNothing {
+		n, err = c.Conn.Poll(wcs)
+	}
+	if c.ears.Load() != hearsAll && n == 0 {
+		err = nil
+	}
+	return n, err
+}
+
+func (c *deafConn) Wait() error {
+	if c.ears.Load() != hearsNothing {
+		if err := c.Conn.Wait(); err == nil || c.ears.Load() == hearsAll {
+			return err
+		}
+	}
+	<-c.wake
+	return nil
+}
+
+func (c *deafConn) Close() error {
+	err := c.Conn.Close()
+	c.listen(hearsAll)
+	return err
+}
+
+// testLateEnd: BIDI-5.4-1 the server learns late that a connection has ended, when its calls go
+// over the next one already. Those that it sends on the old one even then, and has to send
+// again, are not in the way of others.
+func testLateEnd(t *testing.T, b *bed) {
+	real, live := b.provider(t)
+	t.Cleanup(func() { live.check(t) })
+	p := &observed{Provider: &deaf{Provider: real}, t: t}
+	ctx, cancel := context.WithTimeout(bg, 2*b.patience())
+	defer cancel()
+	binds := make(chan *transport.Conn, 2)
+	credits := 2
+	back := transport.NewBackchannel()
+	server, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) {
+		if err := back.Bind(req.Conn(), credits); err != nil {
+			t.Error(err)
+		}
+		credits = 8
+		binds <- req.Conn()
+	}})
+	met, leave := make(chan struct{}), make(chan struct{})
+	client := &errander{meet: func(context.Context) { met <- struct{}{}; <-leave }}
+	ready := func(cl *transport.Client) {
+		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+			t.Error(err)
+		}
+	}
+	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{client.program()}, OnReconnect: ready})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ready(cl)
+	old := <-binds
+	run := func(no uint64, proc uint32) chan error {
+		done := make(chan error, 1)
+		go func() {
+			var r runner
+			done <- errors.Join(r.run(ctx, back.Call, errand{no: no, proc: proc}))
+		}()
+		return done
+	}
+	until := func(cond func() bool) {
+		for !cond() && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+	}
+	if err := back.Null(ctx, errands, 1); err != nil {
+		t.Fatal(err)
+	}
+
+	// Two calls are answered, but the server does not see it, and so two more wait for credits.
+	ears := p.Provider.(*deaf).first
+	ears.listen(hearsNothing)
+	calls := []chan error{run(1, procErrand), run(2, procErrand)}
+	o := p.conns[0]
+	until(func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.peers.calls == 3 && len(o.peers.out) == 0
+	})
+	calls = append(calls, run(3, procErrand), run(4, procErrand))
+	until(func() bool { return transport.InLine(old) == 2 })
+
+	cl.Latest().Close()
+	<-binds
+	if err := back.Null(ctx, errands, 1); err != nil {
+		t.Fatal(err)
+	}
+	underway := []chan error{run(5, procMeet), run(6, procMeet)}
+	<-met
+	<-met
+	before := server.Stats().Calls
+	ears.listen(hearsNoEnd)
+	until(func() bool { return server.Stats().Calls >= before+2 }) // those in line are not any more
+	ears.listen(hearsAll)
+	for _, done := range calls {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	close(leave)
+	for _, done := range underway {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -51,6 +51,7 @@ var suite = []struct {
 	{"Faults", testFaults},
 	{"BothWays", testBothWays},
 	{"Chaos", testChaos},
+	{"LateEnd", testLateEnd},
 }
 
 func runSuite(t *testing.T, b *bed) {

@@ -66,3 +66,14 @@ func SameXIDs(cl *Client, cn *Conn) bool {
 	}
 	return true
 }
+
+// InLine is how many callers wait for a credit.
+func InLine(cn *Conn) (n int) {
+	r := &cn.c.req
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	for w := r.line.head.next; w != &r.line.head; w = w.next {
+		n++
+	}
+	return n
+}

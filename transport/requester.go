@@ -133,7 +133,8 @@ func (r *requester) init(c *conn) {
 	}
 }
 
-// inherit goes on with the xids of the connection before. Slots in use keep theirs.
+// inherit goes on with the xids of the connection before. It may live on, as far as this end
+// knows: slots in use keep theirs, and callers that are in line there get some of the gap.
 func (r *requester) inherit(from *requester) {
 	from.c.mu.Lock()
 	mask := from.mask
@@ -142,7 +143,7 @@ func (r *requester) inherit(from *requester) {
 		if i == len(gens) {
 			gens = append(gens, 0)
 		}
-		gens[i] = s.gen + 1
+		gens[i] = s.gen + inheritGap
 	}
 	from.c.mu.Unlock()
 	r.c.mu.Lock()
@@ -157,6 +158,9 @@ func (r *requester) inherit(from *requester) {
 		}
 	}
 }
+
+// inheritGap is how many xids of each slot are left to the connection before. There are 2^18.
+const inheritGap = 256
 
 // allow opens the half of a server, for n calls at once.
 func (r *requester) allow(n int) {
