@@ -12,8 +12,8 @@ import (
 func ours() map[string][]Workload {
 	p := Loopback(iwarp.New(iwarp.Config{}))
 	return map[string][]Workload{
-		"Null": {Null(p, 1), Null(p, 32)},
-		"Echo": {Echo(p, 64, 1), Echo(p, 64, 32)},
+		"Null": {Null(p, 1), Null(p, 32), NullWithCallbacks(p, 1), BackwardNull(p, 1)},
+		"Echo": {Echo(p, 64, 1), Echo(p, 64, 32), Echo(p, 2560, 1), EchoV1(p, 2560, 1)},
 		"Push": {Push(p, 64<<10, 4), Push(p, 1<<20, 4)},
 		"Pull": {Pull(p, 64<<10, 4), Pull(p, 1<<20, 4)},
 	}

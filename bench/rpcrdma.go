@@ -22,6 +22,7 @@ const (
 	procEcho = 1 // an opaque argument comes back as the result
 	procGet  = 2 // the result is as many bytes as the argument, a number, says
 	procPut  = 3 // an opaque argument, and nothing comes back
+	procDial = 4 // the server may call back on this connection
 )
 
 // A Site is where a workload of this module runs: both ends in this process, over
@@ -55,13 +56,49 @@ func Echo(at Site, size, depth int) Workload {
 		Name:  fmt.Sprintf("Echo/prov=%s/size=%d/depth=%d", at.Name, size, depth),
 		Depth: depth,
 		Setup: func() (*Instance, error) {
-			return startRPC(at, depth, func(c *transport.Call) {
-				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-				c.Args = append(c.Args, make([]byte, size)...)
-				c.MaxResults = 4 + size
-			}, procEcho)
+			return startRPC(at, depth, echoing(size), procEcho)
 		},
 	}
+}
+
+func echoing(size int) func(c *transport.Call) {
+	return func(c *transport.Call) {
+		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+		c.Args = append(c.Args, make([]byte, size)...)
+		c.MaxResults = 4 + size
+	}
+}
+
+// EchoV1 is Echo in version 1 without private data: what is longer than 1024 bytes goes
+// through chunks.
+func EchoV1(at Site, size, depth int) Workload {
+	w := Echo(at, size, depth)
+	w.Name += "/vers=1"
+	w.Setup = func() (*Instance, error) {
+		return ends{cfg: transport.Config{Version: transport.Version1, NoPrivateData: true}}.start(at, depth, echoing(size), procEcho)
+	}
+	return w
+}
+
+// NullWithCallbacks is Null for a client that serves calls from the server, which says
+// that it may make some and makes none.
+func NullWithCallbacks(at Site, depth int) Workload {
+	w := Null(at, depth)
+	w.Name += "/callbacks=idle"
+	w.Setup = func() (*Instance, error) {
+		return ends{callbacks: true}.start(at, depth, func(*transport.Call) {}, procNull)
+	}
+	return w
+}
+
+// BackwardNull is Null from the server to the client.
+func BackwardNull(at Site, depth int) Workload {
+	w := Null(at, depth)
+	w.Name += "/way=backward"
+	w.Setup = func() (*Instance, error) {
+		return ends{callbacks: true, backward: true}.start(at, depth, func(*transport.Call) {}, procNull)
+	}
+	return w
 }
 
 // Push gets size bytes with each call: the server writes them to the caller's
@@ -99,14 +136,26 @@ func Pull(at Site, size, depth int) Workload {
 
 // startRPC serves, connects, and makes calls of one procedure that prepare fills.
 func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
+	return ends{}.start(at, depth, prepare, proc)
+}
+
+// ends says what a workload wants of its two ends.
+type ends struct {
+	cfg       transport.Config // of both
+	callbacks bool             // the client serves the server's calls, and is ready for them
+	backward  bool             // the server calls
+}
+
+func (e ends) start(at Site, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
 	bulk := make([]byte, 8<<20)
-	server, err := transport.NewServer(nil)
+	server, err := transport.NewServer(&e.cfg)
 	if err != nil {
 		return nil, err
 	}
-	err = server.Register(transport.Program{
+	ready := make(chan *transport.Conn, 1)
+	program := transport.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
-		Inline: transport.Every, Idempotent: transport.Every,
+		Idempotent: transport.Every,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
 			switch req.Proc {
 			case procEcho:
@@ -118,12 +167,17 @@ func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*
 				}
 				res.AddItem(bulk[:binary.BigEndian.Uint32(req.Args)], nil)
 			case procPut:
+			case procDial:
+				req.Conn().AllowBackward(0)
+				ready <- req.Conn()
 			default:
 				res.Fail(oncrpc.ProcUnavail)
 			}
 		}),
-	})
-	if err != nil {
+	}
+	// What is kept beyond its call is not of a handler that runs on the connection.
+	program.Inline = func(_, proc uint32) bool { return proc != procDial }
+	if err := server.Register(program); err != nil {
 		return nil, err
 	}
 	ctx := context.Background()
@@ -133,9 +187,22 @@ func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	client, err := transport.Dial(ctx, at.Provider, l.Addr().String(), nil)
+	cfg := e.cfg
+	if e.callbacks {
+		cfg.Callbacks = []transport.Program{program}
+	}
+	client, err := transport.Dial(ctx, at.Provider, l.Addr().String(), &cfg)
 	if err != nil {
 		return nil, errors.Join(err, server.Close())
+	}
+	do := client.Call
+	if e.callbacks {
+		if err := client.Call(ctx, &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procDial}); err != nil {
+			return nil, errors.Join(err, client.Close(), server.Close())
+		}
+		if conn := <-ready; e.backward {
+			do = conn.Call
+		}
 	}
 	calls := make([]transport.Call, depth)
 	for i := range calls {
@@ -144,7 +211,7 @@ func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*
 	}
 	return &Instance{
 		Call: func(worker int) error {
-			if err := client.Call(ctx, &calls[worker]); err != nil {
+			if err := do(ctx, &calls[worker]); err != nil {
 				return err
 			}
 			return calls[worker].Reply.Err()

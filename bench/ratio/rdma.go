@@ -39,6 +39,10 @@ func devicePairs(cverbs string) ([]measure.Pair, error) {
 			measure.Pair{ID: kind + " 7a", What: "1 MiB read through a write chunk, 4 outstanding, over Writes in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o write -d 4", mib), c("stream -m event -o write -d 4", mib), bench.WriteBW(host, mib)}, Floor: 0.85, Goal: 0.95},
 			measure.Pair{ID: kind + " 7b", What: "the same, 1 outstanding, over request, Write and reply in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 1), B: []bench.Workload{c("stream -m poll -o push -d 1", mib), c("stream -m event -o push -d 1", mib)}},
 			measure.Pair{ID: kind + " 7c", What: "1 MiB written through a read chunk, 4 outstanding, over Reads in C", Kind: measure.Rate, A: bench.Pull(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o read -d 4", mib), c("stream -m event -o read -d 4", mib)}, Floor: 0.85, Goal: 0.95},
+			measure.Pair{ID: kind + " back 1", What: "RPC NULL with an idle backchannel, over one without", A: bench.NullWithCallbacks(event, 1), B: []bench.Workload{bench.Null(event, 1)}, Floor: 1.1, Goal: 1},
+			measure.Pair{ID: kind + " back 2", What: "RPC NULL from the server, over one from the client", A: bench.BackwardNull(event, 1), B: []bench.Workload{bench.Null(event, 1)}, Floor: 1.1, Goal: 1},
+			measure.Pair{ID: kind + " v2 1", What: "RPC echo of 1.5 KiB in version 2, over version 1 with 1024 bytes inline", Kind: measure.Rate, A: bench.Echo(event, 1536, 1), B: []bench.Workload{bench.EchoV1(event, 1536, 1)}, Floor: 1.3},
+			measure.Pair{ID: kind + " v2 2", What: "the same with 3.5 KiB", Kind: measure.Rate, A: bench.Echo(event, 3584, 1), B: []bench.Workload{bench.EchoV1(event, 3584, 1)}, Floor: 1.3},
 		)
 	}
 	if len(pairs) == 0 {
