@@ -101,8 +101,12 @@ func NewBackchannel() *Backchannel {
 // Bind says that the client is ready for calls on cn, as AllowBackward does, and sends
 // them there from now on. Calls that are under way on another connection that lives are
 // left to it. It fails with *NotReadyError once the client has dropped a connection on
-// the first call that ever was sent to it, and with *ClosedError after Close.
+// the first call that ever was sent to it, and with *ClosedError after Close, or if cn has
+// ended: a handler may come so late that the client is ready on the next connection already.
 func (b *Backchannel) Bind(cn *Conn, calls int) error {
+	if err := cn.Err(); err != nil {
+		return err
+	}
 	return b.line.put(cn.c, func(old *conn) {
 		if old != nil && old != cn.c {
 			cn.c.req.inherit(&old.req)

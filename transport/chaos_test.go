@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -264,7 +265,7 @@ func testChaos(t *testing.T, b *bed) {
 		ready: func(req *transport.Request) {
 			d := xdr.NewDecoder(req.Args)
 			used(req.Conn())
-			if err := backs[d.Uint32()].Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
+			if err := backs[d.Uint32()].Bind(req.Conn(), 0); err != nil && req.Conn().Err() == nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 		},
@@ -631,5 +632,41 @@ func testLateEnd(t *testing.T, b *bed) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// testLateBind: a handler that binds a connection which has ended does not take calls away
+// from the one that is bound.
+func testLateBind(t *testing.T, b *bed) {
+	p, live := b.provider(t)
+	t.Cleanup(func() { live.check(t) })
+	ctx, cancel := context.WithTimeout(bg, b.patience())
+	defer cancel()
+	binds := make(chan *transport.Conn, 2)
+	_, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
+	ready := func(cl *transport.Client) {
+		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+			t.Error(err)
+		}
+	}
+	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{new(errander).program()}, OnReconnect: ready})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ready(cl)
+	old := <-binds
+	cl.Latest().Close()
+	next := <-binds
+	<-old.Done()
+	back := transport.NewBackchannel()
+	if err := back.Bind(next, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := back.Bind(old, 0); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Bind of a connection that has ended returned %v", err)
+	}
+	if err := back.Null(ctx, errands, 1); err != nil {
+		t.Error(err)
 	}
 }

@@ -52,6 +52,7 @@ var suite = []struct {
 	{"BothWays", testBothWays},
 	{"Chaos", testChaos},
 	{"LateEnd", testLateEnd},
+	{"LateBind", testLateBind},
 }
 
 func runSuite(t *testing.T, b *bed) {
