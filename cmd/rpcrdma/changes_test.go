@@ -47,7 +47,7 @@ func (l *listener) lines() []string {
 // eventually waits until what holds.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !f(); runtime.Gosched() {
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("in vain: %s", what)
 		}

@@ -1,0 +1,401 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A testWatch is a watch command.
+type testWatch struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  chan string // of standard output
+	stderr *lineBuffer
+	once   sync.Once
+	status int
+}
+
+// A lineBuffer collects what a process says while it runs.
+type lineBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lineBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lineBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// startWatch runs watch until the test ends, and returns when it watches.
+func startWatch(t *testing.T, args ...string) *testWatch {
+	t.Helper()
+	w := &testWatch{t: t, lines: make(chan string, 1<<16), stderr: &lineBuffer{}}
+	w.cmd = command(context.Background(), append([]string{"watch"}, args...)...)
+	w.cmd.Stderr = w.stderr
+	out, err := w.cmd.StdoutPipe()
+	must(t, err, w.cmd.Start())
+	go func() {
+		defer close(w.lines)
+		for r := bufio.NewScanner(out); r.Scan(); {
+			w.lines <- r.Text()
+		}
+	}()
+	t.Cleanup(func() { w.stop(syscall.SIGTERM) })
+	w.wantError("watching " + args[len(args)-1])
+	return w
+}
+
+// stop ends it with a signal and returns its status.
+func (w *testWatch) stop(sig os.Signal) int {
+	w.once.Do(func() {
+		w.cmd.Process.Signal(sig)
+		w.status = w.wait()
+	})
+	return w.status
+}
+
+// wait waits for its end.
+func (w *testWatch) wait() int {
+	late := time.AfterFunc(testTimeout, func() { w.cmd.Process.Signal(syscall.SIGQUIT) })
+	defer late.Stop()
+	for range w.lines { // Wait closes the pipe
+	}
+	w.cmd.Wait()
+	return w.cmd.ProcessState.ExitCode()
+}
+
+// wantError waits until it has said text on standard error.
+func (w *testWatch) wantError(text string) {
+	w.t.Helper()
+	for end := time.Now().Add(testTimeout); !strings.Contains(w.stderr.String(), text); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("watch does not say %q, but\n%s", text, w.stderr)
+		}
+	}
+}
+
+// until returns the lines up to one that ends in text, without those about contents,
+// which may come once more than they change.
+func (w *testWatch) until(text string) (got []string) {
+	w.t.Helper()
+	timeout := time.After(testTimeout)
+	for {
+		select {
+		case line, ok := <-w.lines:
+			if !ok {
+				w.t.Fatalf("watch has ended without %q, with %q and\n%s", text, got, w.stderr)
+			}
+			last := strings.HasSuffix(line, text)
+			if last || !strings.HasPrefix(line, "modified ") {
+				got = append(got, line)
+			}
+			if last {
+				return got
+			}
+		case <-timeout:
+			w.t.Fatalf("watch does not print %q, but %q and says\n%s", text, got, w.stderr)
+		}
+	}
+}
+
+func (s *testServer) watchURL(path string) string { return "rdma://" + s.addr + path }
+
+// A relay stands between clients and a server, and can be cut.
+type relay struct {
+	addr string
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	held bool // nobody new is let through
+}
+
+func startRelay(t *testing.T, to string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool)}
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		r.cut(true)
+		running.Wait()
+	})
+	running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			r.mu.Lock()
+			held := r.held
+			if !held {
+				r.open[client], r.open[server] = true, true
+			}
+			r.mu.Unlock()
+			if held {
+				client.Close()
+				server.Close()
+				continue
+			}
+			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
+				running.Go(func() {
+					io.Copy(c[0], c[1])
+					c[0].Close()
+				})
+			}
+		}
+	})
+	return r
+}
+
+// cut ends all connections. hold keeps new ones out.
+func (r *relay) cut(hold bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = hold
+	for c := range r.open {
+		c.Close()
+	}
+	clear(r.open)
+}
+
+// What clients and local programs do is printed.
+func TestWatch(t *testing.T) {
+	dir, local := t.TempDir(), t.TempDir()
+	writeFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
+	writeFiles(t, local, map[string]string{"file": "12345"})
+	s := startServer(t, "--dir", dir)
+	w := startWatch(t, s.watchURL("/sub"))
+	flat := startWatch(t, "--no-recursive", s.url("/sub"))
+	in := func(name string) string { return filepath.Join(dir, "sub", name) }
+
+	must(t, os.Mkdir(in("a"), 0o755))
+	wantLines(t, w.until("a/"), `created     a/`)
+	must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
+	wantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
+	wantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
+	f, err := os.OpenFile(in("a/new\n"), os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteString("y")
+	must(t, err, f.Close())
+	wantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
+	must(t, os.RemoveAll(in("a")))
+	wantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
+	wantLines(t, flat.until("removed     a/"), `removed     a/`)
+
+	// By way of NFS.
+	mustRun(t, "put", filepath.Join(local, "file"), s.url("/sub/deep/file"))
+	got := w.until("-> deep/file")
+	created, renamed := "created     deep/.rpcrdma-", "renamed     deep/.rpcrdma-"
+	if len(got) < 2 || !strings.HasPrefix(got[0], created) || !strings.HasPrefix(got[len(got)-1], renamed) {
+		t.Errorf("put: %q", got)
+	}
+
+	// It ends in order.
+	for _, w := range []*testWatch{w, flat} {
+		if status := w.stop(syscall.SIGINT); status != 0 || strings.Count(w.stderr.String(), "\n") != 1 {
+			t.Errorf("interrupted: status %d\n%s", status, w.stderr)
+		}
+	}
+}
+
+// With --json each event is an object, and with --count there are so many.
+func TestWatchJSON(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	w := startWatch(t, "--json", "--count", "3", s.watchURL("/"))
+	var got []watchJSON
+	for _, do := range []func() error{
+		func() error { return os.Mkdir(filepath.Join(dir, "a"), 0o755) },
+		func() error { return os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "b")) },
+		func() error { return os.Remove(filepath.Join(dir, "b")) },
+	} {
+		must(t, do())
+		got = append(got, decodeJSON[watchJSON](t, w.until("}")[0]))
+	}
+	w.once.Do(func() { w.status = w.wait() })
+	for i := range got {
+		if got[i].Number == 0 || i > 0 && got[i].Number < got[i-1].Number {
+			t.Errorf("numbers: %+v", got)
+		}
+		got[i].Number = 0
+	}
+	want := []watchJSON{
+		{Event: "created", Path: "a", Directory: true},
+		{Event: "renamed", Path: "b", From: "a", Directory: true},
+		{Event: "removed", Path: "b", Directory: true},
+	}
+	if !slices.Equal(got, want) || w.status != 0 {
+		t.Errorf("status %d, %+v, want %+v", w.status, got, want)
+	}
+}
+
+// A connection that is cut loses nothing, however often, and says so.
+func TestWatchCut(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	r := startRelay(t, s.addr)
+	w := startWatch(t, "--json", "rdma://"+r.addr+"/")
+	n := 0
+	create := func(files int) {
+		for range files {
+			must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
+			n++
+		}
+	}
+	// hear checks what it prints: every file once, in order, in messages without gaps.
+	heard, number := 0, uint64(0)
+	hear := func() {
+		t.Helper()
+		timeout := time.After(testTimeout)
+		for heard < n {
+			var e watchJSON
+			select {
+			case line := <-w.lines:
+				must(t, json.Unmarshal([]byte(line), &e))
+			case <-timeout:
+				t.Fatalf("%d of %d files are told of\n%s", heard, n, w.stderr)
+			}
+			if e.Number != number && e.Number != number+1 {
+				t.Fatalf("message %d after %d", e.Number, number)
+			}
+			if number = e.Number; e.Event == "modified" {
+				continue
+			}
+			if want := fmt.Sprintf("f%04d", heard); e.Event != "created" || e.Path != want {
+				t.Fatalf("%+v, want %s created", e, want)
+			}
+			heard++
+		}
+	}
+	create(10)
+	hear()
+	const cuts = 5
+	for i := range cuts {
+		create(100)
+		r.cut(true) // with calls under way
+		create(100)
+		eventually(t, "it says that the connection is lost", func() bool {
+			return strings.Count(w.stderr.String(), ": connection lost, trying to get it back\n") == i+1
+		})
+		create(10)
+		r.cut(false)
+		create(100)
+		hear()
+		eventually(t, "it says that the connection is back", func() bool {
+			return strings.Count(w.stderr.String(), ": connected again, nothing is lost\n") == i+1
+		})
+	}
+	if status := w.stop(syscall.SIGTERM); status != 0 || strings.Count(w.stderr.String(), "\n") != 1+2*cuts {
+		t.Errorf("status %d\n%s", status, w.stderr)
+	}
+}
+
+// A server that comes back knows nothing of its clients, and they say so.
+func TestWatchRestart(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	w := startWatch(t, s.watchURL("/"))
+	must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
+	wantLines(t, w.until("before/"), "created     before/")
+	must(t, s.stop())
+	w.wantError(": connection lost, trying to get it back\n")
+	must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
+	again := startServer(t, "--dir", dir, "--addr", s.addr)
+	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
+	must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
+	wantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
+
+	// When the directory is not there any more, that is the end.
+	w2 := startWatch(t, again.watchURL("/before"))
+	must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
+	last := startServer(t, "--dir", dir, "--addr", s.addr)
+	w2.once.Do(func() { w2.status = w2.wait() })
+	if w2.status != 1 || !strings.HasSuffix(w2.stderr.String(), ": no such directory (NOENT)\n") {
+		t.Errorf("status %d\n%s", w2.status, w2.stderr)
+	}
+	w3 := startWatch(t, last.watchURL("/between"))
+	must(t, os.Remove(filepath.Join(dir, "between")))
+	w3.once.Do(func() { w3.status = w3.wait() })
+	if w3.status != 1 || !strings.HasSuffix(w3.stderr.String(), "rpcrdma: watch "+last.watchURL("/between")+": the directory has been removed or renamed (GONE)\n") {
+		t.Errorf("status %d\n%s", w3.status, w3.stderr)
+	}
+}
+
+// A watch that is stopped for a while, as by ^Z, costs the server little and hears that
+// it has missed something.
+func TestWatchStorm(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	w := startWatch(t, s.watchURL("/"))
+	must(t, w.cmd.Process.Signal(syscall.SIGSTOP))
+	for i := range 10_000 {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+	}
+	must(t, w.cmd.Process.Signal(syscall.SIGCONT))
+	w.until("look for yourself")
+	must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
+	w.until("created     last/")
+}
+
+func TestWatchMessages(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
+	s := startServer(t, "--dir", dir)
+
+	// A server that has other programs.
+	server, err := transport.NewServer(nil)
+	must(t, err, server.Register(benchmarkProgram()))
+	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+	must(t, err)
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+
+	for _, tt := range []struct {
+		status int
+		text   string
+		args   []string
+	}{
+		{1, "watch " + s.watchURL("/nope") + ": no such directory (NOENT)", []string{s.watchURL("/nope")}},
+		{1, "not a directory (NOTDIR)", []string{s.watchURL("/file")}},
+		{1, "not a directory (NOTDIR)", []string{s.watchURL("/out")}},
+		{1, "no such directory (NOENT)", []string{s.watchURL("/../../etc")}},
+		{1, "the server does not have RPCRDMA_NOTIFY (PROG_UNAVAIL)", []string{"rdma://" + l.Addr().String() + "/"}},
+		{1, "connection refused", []string{"rdma://127.0.0.1:1/"}},
+		{1, "timed out", []string{"--timeout", "300ms", "rdma://" + startProxy(t, s.addr, 0, false).addr + "/"}},
+		{2, "want rdma://HOST[:PORT]/EXPORT/PATH", []string{"somewhere"}},
+		{2, `scheme is "http"`, []string{"http://host/"}},
+		{2, "--count is -1", []string{"--count", "-1", s.watchURL("/")}},
+		{2, "accepts 1 arg(s)", nil},
+	} {
+		mustFail(t, tt.status, tt.text, append([]string{"watch"}, tt.args...)...)
+	}
+}
