@@ -1,10 +1,13 @@
 // Package transport carries ONC RPC over RDMA: version 1 of the protocol of RFC
-// 5666 and RFC 8166, with the private data of RFC 8797, for either role.
+// 5666 and RFC 8166, with the private data of RFC 8797, and version 2, in the form of
+// draft-cel-nfsv4-rpcrdma-version-two-00, for either role and in both directions (RFC
+// 8167).
 //
 // # Nouns
 //
-// A [Client] is the requester's end of one connection and makes [Call]s; a
-// [Server] executes the calls to its [Program]s on any number of connections.
+// A [Client] makes [Call]s, on one connection at a time; a [Server] executes the calls
+// to its [Program]s on any number of connections. A [Conn] is a connection as a handler
+// sees it, a [Backchannel] a server's way to one client, whatever its connection.
 // Both work on a provider of package fabric, which the program names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(nil), "server:20049", nil)
@@ -30,6 +33,31 @@
 // moves the connection, for itself and for the others that wait; with one call at
 // a time nothing is handed from one goroutine to another. Progress.go has the
 // rules.
+//
+// # Both directions
+//
+// A client may execute programs for its server, [Config.Callbacks], on the connection that
+// it has made. A server calls it back in one line of a handler,
+//
+//	err := req.Conn().Call(ctx, &call)
+//
+// once Conn.AllowBackward has said that the upper layer knows the client to be ready; not
+// before, since a client that is not loses its connection by it. Each direction has credits
+// and xids of its own. Chunks go backward only between ends that both have PeerFull.
+//
+// # Connections that come back
+//
+// A client makes a lost connection again, with pauses that grow, and sends the calls without
+// reply again, with the xids they had. A server remembers the replies to calls that are not
+// Idempotent and does not execute those again: see [ReplyCache]. A call that must not take
+// the risk at another server has NoResend. A server's calls wait in a [Backchannel] until
+// their client is back. Config.NoReconnect ends a client with its connection.
+//
+// # Versions
+//
+// A client asks for version 2 when it connects, and speaks version 1 to servers that do not
+// know it; a server answers both. [Config.Version] chooses one. Version 2 takes 4096 bytes
+// inline where nothing else has been agreed on, and has optional operations: [Operation].
 //
 // # Cancellation
 //
@@ -70,6 +98,6 @@
 //
 // # Limitations
 //
-// Calls from the server to the client are ignored. A connection that ends is not made
-// again.
+// A handler of a [Program] that names it Inline cannot make calls on its own connection.
+// Bridges and [NewRecordConn] carry calls forward only, and end with their connection.
 package transport
