@@ -105,8 +105,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	var told demoTold
 	if err := d.withServer(ctx, []string{"--dir", target}, func(url string) error {
-		return d.transfer(ctx, &writing, "put", copied, url)
+		return d.withWatch(ctx, &told, url, target, func() error {
+			return d.transfer(ctx, &writing, "put", copied, url)
+		})
 	}); err != nil {
 		return err
 	}
@@ -132,7 +135,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 			return fmt.Errorf("%d of %d files are not what they were after having been %s", len(wrong), len(want), tree.name)
 		}
 	}
-	return d.report(want, &reading, &writing)
+	return d.report(want, &reading, &writing, &told)
 }
 
 // makeSource makes the tree.
@@ -218,6 +221,133 @@ func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, 
 	return json.Unmarshal(out.Bytes(), result)
 }
 
+// demoTold is what watch has printed.
+type demoTold struct {
+	events int
+	files  map[string]bool // those that are there, if it is right
+}
+
+// add takes a line.
+func (told *demoTold) add(line []byte) error {
+	var e watchJSON
+	if err := json.Unmarshal(line, &e); err != nil {
+		return fmt.Errorf("watch prints %q: %w", line, err)
+	}
+	told.events++
+	switch {
+	case e.Event == eventOverflow.String():
+		return errors.New("watch has missed something")
+	case e.Directory:
+	case e.Event == eventCreated.String():
+		told.files[e.Path] = true
+	case e.Event == eventRemoved.String():
+		delete(told.files, e.Path)
+	case e.Event == eventRenamed.String():
+		delete(told.files, e.From)
+		told.files[e.Path] = true
+	}
+	return nil
+}
+
+// withWatch runs a watch of url while f works, and until it has told of all files that
+// are in dir then, and of no others.
+func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f func() error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, demoTime)
+	defer cancel()
+	url = "rdma" + strings.TrimPrefix(url, "nfs")
+	cmd := exec.CommandContext(ctx, d.command, "watch", "--provider", d.provider, "--json", url)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 15 * time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	lines := make(chan []byte, 1024)
+	go func() {
+		defer close(lines)
+		for r := bufio.NewScanner(stdout); r.Scan(); {
+			lines <- bytes.Clone(r.Bytes())
+		}
+	}()
+	says := bufio.NewReader(stderr)
+	line, readErr := says.ReadString('\n')
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		_, _ = io.Copy(d.stderr, says)
+	}()
+	if readErr != nil || !strings.Contains(line, "watching") {
+		err = fmt.Errorf("watch is not ready: it says %q (%v)", line, readErr)
+	} else {
+		fmt.Fprint(d.out, line)
+		err = told.follow(ctx, lines, dir, f)
+	}
+	err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
+	for range lines { // Wait closes the pipes
+	}
+	<-said
+	if waitErr := cmd.Wait(); waitErr != nil {
+		err = errors.Join(err, fmt.Errorf("watch ended with: %w", waitErr))
+	}
+	return err
+}
+
+// follow takes lines while f works, and until they have told of the files in dir.
+func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir string, f func() error) error {
+	told.files = make(map[string]bool)
+	worked := make(chan error, 1)
+	go func() { worked <- f() }()
+	var want map[string]bool // nil: f works
+	late := time.NewTimer(demoTime)
+	defer late.Stop()
+	for want == nil || !maps.Equal(told.files, want) {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return errors.New("watch has ended")
+			}
+			if err := told.add(line); err != nil {
+				return err
+			}
+		case err := <-worked:
+			if err != nil {
+				return err
+			}
+			if want, err = filesIn(dir); err != nil {
+				return err
+			}
+			late.Reset(demoPatience)
+		case <-late.C:
+			return fmt.Errorf("watch told of %d files, and %d are there", len(told.files), len(want))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// demoPatience is how long watch may take to tell what has happened.
+const demoPatience = 30 * time.Second
+
+// filesIn returns what is in a tree but directories, with slashes.
+func filesIn(dir string) (map[string]bool, error) {
+	files := make(map[string]bool)
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			files[path] = true
+		}
+		return err
+	})
+	return files, err
+}
+
 // A fileSum is what a file holds.
 type fileSum struct {
 	size   int64
@@ -291,12 +421,13 @@ func flipByte(name string) error {
 }
 
 // report prints the table.
-func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON) error {
+func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, told *demoTold) error {
 	var total int64
 	for _, s := range sums {
 		total += s.size
 	}
-	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: the same before, after reading and after writing\n\n", len(sums), binarySize(total))
+	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: the same before, after reading and after writing\n", len(sums), binarySize(total))
+	fmt.Fprintf(d.out, "watch told of %d files as they came, those that are there, by %d events\n\n", len(told.files), told.events)
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tfiles\tbytes\tcalls\tinline\tread chunk\twrite chunk\treply chunk\tseconds\tMiB/s\t")
 	for _, row := range []struct {
