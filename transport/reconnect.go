@@ -211,9 +211,10 @@ const (
 
 // A dialer makes a client's connections again, one attempt at a time.
 type dialer struct {
-	cl    *Client
-	busy  bool          // a goroutine is at it; line.mu
-	pause time.Duration // before the next attempt; the goroutine's
+	cl      *Client
+	busy    bool           // a goroutine is at it; line.mu
+	running sync.WaitGroup // that goroutine
+	pause   time.Duration  // before the next attempt; the goroutine's
 }
 
 // want starts an attempt if there is none under way. line.mu is held.
@@ -225,7 +226,7 @@ func (d *dialer) want() {
 		return
 	}
 	d.busy = true
-	go d.run()
+	d.running.Go(d.run)
 }
 
 // run makes a connection, however long it takes.
@@ -321,8 +322,9 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*con
 		if cl.cfg.Version == Version2 {
 			return nil, &VersionError{Addr: cl.addr, Reason: unheard.err}
 		}
-		cl.versions.note(cl.versionKey())
-		c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old)
+		if c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old); err == nil {
+			cl.versions.note(cl.versionKey()) // it was not the server that was away
+		}
 	}
 	return c, err
 }
