@@ -436,6 +436,9 @@ func (c *changes) entry(d *watched, name string, n notice) {
 	}
 	if n.Has(fsnotify.Chmod) && known {
 		c.emit(eventAttributes, d, name, isDir)
+		if isDir && d.dirs[name] == nil {
+			c.enter(d, name) // perhaps it may be read now
+		}
 	}
 }
 
@@ -685,8 +688,10 @@ func (c *changes) must(d *watched, err error) {
 func (c *changes) descend(parent *watched, name string, found func(dir *watched, name string)) error {
 	d, err := c.add(parent, name)
 	if err != nil {
-		if errors.Is(err, errTooMuch) || errors.Is(err, errNoWatch) {
-			return err
+		for _, fatal := range []error{errTooMuch, errNoWatch, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO} {
+			if errors.Is(err, fatal) {
+				return err
+			}
 		}
 		c.log.Debug("not watched", "dir", parent.below(name), "err", err)
 		return nil
@@ -750,6 +755,9 @@ func (c *changes) add(parent *watched, name string) (_ *watched, err error) {
 			return nil, err
 		}
 		c.log.Warn("cannot watch", "dir", path, "err", err)
+		if errors.Is(err, syscall.ENOSPC) { // inotify_add_watch(2): the user's limit
+			return nil, errTooMuch
+		}
 		return nil, errNoWatch
 	}
 	c.watched[d.key] = d

@@ -330,7 +330,7 @@ func (b *notifyBed) redial(t *testing.T, c *notified, cfg transport.Config) {
 
 func (c *notified) serve(_ context.Context, req *transport.Request, res *transport.Response) {
 	c.hold.Lock()
-	c.hold.Unlock() //nolint:staticcheck // it is to wait
+	defer c.hold.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var a notifyArgs

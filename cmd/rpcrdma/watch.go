@@ -179,15 +179,24 @@ func (w *watcher) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			w.end(nil)
+			// Somebody may have left it alone in the middle of a line.
+			ended := make(chan struct{})
+			go func() {
+				w.end(nil)
+				close(ended)
+			}()
+			select {
+			case <-ended:
+			case <-time.After(time.Second):
+				return nil
+			}
 		case <-w.over:
 			w.unsubscribe()
 			return w.err
 		case <-w.client.Done():
 			w.end(w.client.Err())
 		case <-tick.C:
-			if w.client.Stats().OpenConns == 0 {
-				w.mu.Lock()
+			if w.client.Stats().OpenConns == 0 && w.mu.TryLock() {
 				w.lost()
 				w.mu.Unlock()
 			}

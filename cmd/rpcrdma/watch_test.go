@@ -366,6 +366,27 @@ func TestWatchStorm(t *testing.T) {
 	w.until("created     last/")
 }
 
+// A watch whose lines nobody takes ends all the same.
+func TestWatchUnread(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	w := &testWatch{t: t, stderr: &lineBuffer{}}
+	w.cmd = command(t.Context(), "watch", s.watchURL("/"))
+	w.cmd.Stderr = w.stderr
+	out, err := w.cmd.StdoutPipe()
+	must(t, err, w.cmd.Start())
+	w.wantError("watching")
+	const size = 64 << 10 // of a pipe
+	for i := range size / 50 {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+	}
+	_, err = out.Read(make([]byte, 1)) // it prints
+	must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
+	if err := w.cmd.Wait(); err != nil {
+		t.Errorf("interrupted: %v\n%s", err, w.stderr)
+	}
+}
+
 func TestWatchMessages(t *testing.T) {
 	dir := t.TempDir()
 	writeFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
