@@ -42,6 +42,8 @@ type conn struct {
 
 	mu      sync.Mutex
 	leading bool        // somebody holds the progress token
+	aside   bool        // the keeper does not want it
+	keeper  waiter      // a server's own goroutine, when it stands aside
 	waiters waitList    // goroutines that wait for their slot or for the token
 	tick    *time.Timer // see progress.go
 	ticking bool
@@ -70,6 +72,7 @@ type conn struct {
 	rbufs  []*recvBuf      // all receive buffers, by number
 	repost []fabric.RecvWR // consumed receives to post again
 	wakes  []*waiter       // goroutines to wake after that
+	streak int             // backward calls answered since the last forward one, at a server
 	fatal  error           // this end's reason to end the connection
 }
 
@@ -105,6 +108,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 		done:  make(chan struct{}),
 	}
 	c.waiters.init()
+	c.keeper.wake = make(chan struct{}, 1)
 	c.sq.init(c)
 	c.reads = readQueue{c: c, most: maxReads}
 	c.req.init(c)
@@ -431,6 +435,10 @@ func (c *conn) finish(reason error) {
 	c.req.fail(c.err)
 	for w := c.waiters.pop(); w != nil; w = c.waiters.pop() {
 		c.wakes = append(c.wakes, w)
+	}
+	if c.aside {
+		c.aside = false
+		c.wakes = append(c.wakes, &c.keeper)
 	}
 	unused := c.req.inUse == 0 // else the last call drops the arena
 	onEnd := c.onEnd

@@ -20,12 +20,24 @@ import (
 // While nobody waits, a goroutine in the background leads, so that the end of
 // the connection is noticed and late replies give their credits back. It takes
 // over only when the connection has been quiet for a tick, and leaves when a
-// call has been completed. A server's connection is led by its own goroutine
-// for all its life.
+// call has been completed.
+//
+// A server's connection is led by its own goroutine, its keeper, since calls may come
+// at any time: callers of backward calls are followers. When many calls in a row go
+// backward and none comes forward, the keeper stands aside, and callers lead for
+// themselves, as at a client. It is back at the first forward call, and when nobody
+// has led for a tick.
 
 // tickTime is how long a connection is quiet before the background takes over,
-// and how long a leader waits before its context is watched.
-const tickTime = 2 * time.Millisecond
+// and how long a leader waits before its context is watched. asideTime is the same
+// at a server, where a forward call may be waiting.
+const (
+	tickTime  = 2 * time.Millisecond
+	asideTime = 100 * time.Microsecond
+)
+
+// manyBackward is how many backward calls in a row make the keeper stand aside.
+const manyBackward = 16
 
 // A waiter is a goroutine that waits for the leader to do something, ready, or
 // to hand over the token. Fields are guarded by conn.mu.
@@ -147,8 +159,40 @@ func (c *conn) stopLeading() *waiter {
 	if c.ended {
 		return nil
 	}
+	if c.wantsKeeper() {
+		return c.callKeeper()
+	}
 	c.arm()
 	return c.nextLeader()
+}
+
+// wantsKeeper tells whether the keeper, which stands aside, has to lead again: calls come
+// forward, or the server is shutting down. mu is held. Leader.
+func (c *conn) wantsKeeper() bool {
+	return c.aside && (c.streak < manyBackward || c.drain.Load() != nil)
+}
+
+// callKeeper gives the token to the keeper, which is to be woken. mu is held.
+func (c *conn) callKeeper() *waiter {
+	c.aside = false
+	c.streak = 0
+	c.leading = true
+	c.leads++
+	return &c.keeper
+}
+
+// standAside leaves the connection to those who make backward calls, until the keeper has
+// to lead again. It returns false when the connection has ended. Leader.
+func (c *conn) standAside() bool {
+	c.mu.Lock()
+	c.aside = true
+	next := c.stopLeading()
+	c.mu.Unlock()
+	if next != nil {
+		next.wake <- struct{}{}
+	}
+	<-c.keeper.wake
+	return c.lives()
 }
 
 // nextLeader takes a follower off the list to become the leader, if there is
@@ -175,7 +219,7 @@ func (c *conn) markReady(w *waiter) {
 func (c *conn) lead(ctx context.Context, w *waiter) {
 	for c.step() {
 		c.mu.Lock()
-		ready := w.ready
+		ready := w.ready || c.wantsKeeper()
 		c.mu.Unlock()
 		if ready || ctx.Err() != nil {
 			return
@@ -230,7 +274,11 @@ func (c *conn) wakeAll() {
 func (c *conn) arm() {
 	if !c.ticking && !c.ended {
 		c.ticking = true
-		c.tick.Reset(tickTime)
+		d := tickTime
+		if c.aside {
+			d = asideTime
+		}
+		c.tick.Reset(d)
 	}
 }
 
@@ -242,7 +290,7 @@ func (c *conn) onTick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ticking = false
-	if c.ended || c.role == roleServer {
+	if c.ended || c.role == roleServer && !c.aside {
 		return
 	}
 	if c.leads != c.seen {
@@ -251,6 +299,8 @@ func (c *conn) onTick() {
 		return
 	}
 	switch {
+	case !c.leading && c.aside:
+		c.callKeeper().wake <- struct{}{} // which has room: the keeper waits for it
 	case !c.leading:
 		c.leading = true
 		c.leads++

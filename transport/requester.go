@@ -528,6 +528,7 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 		return
 	}
 	r.c.stats.replies.Add(1)
+	r.c.streak++
 	if wc.WithInv {
 		if !s.lent.invalidated(wc.InvalidatedKey) {
 			r.c.die(errInvalidate)

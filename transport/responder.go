@@ -180,6 +180,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 // Leader.
 func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool) {
 	c := r.c
+	c.streak = 0
 	if r.stop {
 		c.stats.dropped.Add(1)
 		c.receiveDone(rb)

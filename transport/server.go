@@ -332,6 +332,9 @@ func (s *Server) log(msg string, c *conn, err error) {
 // serve leads a server's connection for all its life.
 func (c *conn) serve() {
 	for c.step() {
+		if c.streak >= manyBackward && c.drain.Load() == nil && !c.standAside() {
+			return
+		}
 		if ctx := c.drain.Load(); ctx != nil {
 			c.rsp.stop = true
 			if c.rsp.inUse() == 0 {

@@ -1,0 +1,137 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// The keeper of a server's connection stands aside while calls go backward only.
+func TestStandAside(t *testing.T) {
+	// aside makes as many backward calls as it takes.
+	aside := func(t *testing.T, p *peer, cn *Conn) {
+		t.Helper()
+		cn.AllowBackward(0)
+		for range manyBackward {
+			done := backward(cn, bg, testCall())
+			h, _ := p.message("a backward call")
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cn.c.mu.Lock()
+		defer cn.c.mu.Unlock()
+		if !cn.c.aside {
+			t.Fatalf("after %d backward calls the keeper leads", manyBackward)
+		}
+	}
+	leads := func(t *testing.T, cn *Conn) {
+		t.Helper()
+		synctest.Wait()
+		cn.c.mu.Lock()
+		defer cn.c.mu.Unlock()
+		if cn.c.aside || !cn.c.leading {
+			t.Error("the keeper does not lead")
+		}
+	}
+
+	t.Run("a forward call waits for two ticks at most", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			aside(t, p, cn)
+			start := time.Now()
+			p.send(callBytes(rpcrdma.Header{XID: 9}, 0), 0)
+			for time.Since(start) < 2*asideTime && len(p.sent()) == 0 {
+				time.Sleep(asideTime / 10)
+				synctest.Wait()
+			}
+			p.replies(9, "the reply to a forward call")
+			leads(t, cn)
+		})
+	})
+
+	t.Run("a caller that meets a forward call answers it, and the keeper is back", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			aside(t, p, cn)
+			done := backward(cn, bg, testCall())
+			h, _ := p.message("a backward call")
+			p.send(callBytes(rpcrdma.Header{XID: 9}, 0), 0)
+			p.replies(9, "the reply to a forward call")
+			leads(t, cn)
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("nobody calls and the peer hangs up", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			aside(t, p, cn)
+			p.hangUp()
+			time.Sleep(3 * asideTime)
+			synctest.Wait()
+			if err := cn.Err(); !errors.Is(err, net.ErrClosed) || s.Stats().OpenConns != 0 {
+				t.Errorf("the connection's end is %v, %d connections are open", err, s.Stats().OpenConns)
+			}
+		})
+	})
+
+	t.Run("a call is under way and the peer hangs up", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			aside(t, p, cn)
+			done := backward(cn, bg, testCall())
+			p.message("a backward call")
+			p.hangUp()
+			if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the call got %v", err)
+			}
+			if n := s.Stats().OpenConns; n != 0 {
+				t.Errorf("%d connections are open", n)
+			}
+		})
+	})
+
+	t.Run("Shutdown", func(t *testing.T) {
+		for _, pending := range []bool{false, true} {
+			caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+				aside(t, p, cn)
+				if pending {
+					defer func(done <-chan error) {
+						if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
+							t.Errorf("the call got %v", err)
+						}
+					}(backward(cn, bg, testCall()))
+					p.message("a backward call")
+				}
+				ctx, cancel := context.WithTimeout(bg, time.Second)
+				defer cancel()
+				if err := s.Shutdown(ctx); err != nil {
+					t.Errorf("pending %v: %v", pending, err)
+				}
+			})
+		}
+	})
+
+	t.Run("Close", func(t *testing.T) {
+		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
+			aside(t, p, cn)
+			cn.Close()
+			if err := cn.Err(); !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// sent is what has been sent and not been looked at.
+func (p *peer) sent() []sent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sends
+}
