@@ -61,7 +61,7 @@ func TestDialPicksAnotherPort(t *testing.T) {
 // TestIwarpBeyondGrant: V1-3.3-6 callers that wait for credits cost those that have some
 // next to nothing: with four times as many callers as the grant, the rate of calls stays.
 func TestIwarpBeyondGrant(t *testing.T) {
-	const grant, calls, rounds = 32, 3000, 5
+	const grant, calls, rounds = 32, 3000, 10
 	w := onIwarp(iwarp.Config{}).start(t, &transport.Config{Credits: grant})
 	cl := w.dial(t, nil)
 	rate := func(callers int) float64 {
@@ -83,13 +83,17 @@ func TestIwarpBeyondGrant(t *testing.T) {
 		return float64(calls/callers*callers) / time.Since(start).Seconds()
 	}
 	rate(grant) // credits grow, buffers are made
-	var within, beyond float64
-	for range rounds { // in turns; the best of each, since others use the machine
-		within, beyond = max(within, rate(grant)), max(beyond, rate(4*grant))
+	// In turns, until a round shows it: others use the machine. A collapse is one in all.
+	best := 0.0
+	for range rounds {
+		within, beyond := rate(grant), rate(4*grant)
+		t.Logf("%.0f calls/s within the grant, %.0f beyond: %.2f", within, beyond, beyond/within)
+		if best = max(best, beyond/within); best >= 0.5 {
+			break
+		}
 	}
-	t.Logf("%.0f calls/s within the grant, %.0f beyond: %.2f", within, beyond, beyond/within)
-	if beyond < within/2 {
-		t.Errorf("%.0f calls/s with %d callers, %.0f with %d", beyond, 4*grant, within, grant)
+	if best < 0.5 {
+		t.Errorf("with %d callers instead of %d no more than %.2f of the calls per second", 4*grant, grant, best)
 	}
 	if got := cl.Info().Credits; got > grant {
 		t.Errorf("the grant is %d", got)
