@@ -40,10 +40,11 @@ const (
 
 // rx is the receiving side, under Conn.rxMu.
 type rx struct {
-	dead  bool // for good
-	phase rxPhase
-	heard bool // a whole FPDU has come
-	kick  bool // there is something for the sending side to do
+	dead   bool     // for good
+	failed *failure // found here: nothing behind it is looked at, until end has come to it
+	phase  rxPhase
+	heard  bool // a whole FPDU has come
+	kick   bool // there is something for the sending side to do
 
 	st    *stage // nil while idle
 	r, w  int    // bytes of st to look at
@@ -88,7 +89,10 @@ func (c *Conn) progress(untilCompletion bool) (empty bool) {
 			c.rxMu.Unlock()
 			return true
 		}
-		empty, f := c.step()
+		if x.failed == nil {
+			empty, x.failed = c.step()
+		}
+		f := x.failed
 		if empty && x.r == x.w && x.phase == rxHeader {
 			c.releaseStage()
 		}

@@ -606,3 +606,19 @@ func TestTerminateBehindReset(t *testing.T) {
 		t.Errorf("ended with %v, want the peer's Terminate message", end)
 	}
 }
+
+// TestViolationBehindReset: nothing behind a violation is looked at, even when this side
+// notices at the same moment, by writing, that the connection was reset.
+func TestViolationBehindReset(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	postRecv(t, c, make([]byte, 8))
+	// It is held back until the peer has sent something.
+	post(t, c, fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
+	peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("hello")),
+		peer.fpdu(tagged(rdmap.OpWrite, true, 0xdead00, 0), make([]byte, 5*readAhead)))
+	if err := peer.c.(*net.TCPConn).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	peer.c.Close()
+	wantViolation(t, c, faultSTag.writeCause())
+}
