@@ -70,6 +70,7 @@ func newRoot() *cobra.Command {
 		newPut(),
 		newWatch(),
 		newPing(),
+		newBench(),
 		newProbe(),
 		newDevices(),
 		newDecode(),

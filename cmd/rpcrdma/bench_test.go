@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Every op moves what it should, with each size and depth asked for, and the numbers of
+// a step belong together.
+func TestBench(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	for _, version := range []string{"1", "2"} {
+		out := mustRun(t, "bench", "--json", "--version", version, "--calls", "60",
+			"--size", "1,100,64Ki..128Ki", "--depth", "1,8", s.addr)
+		j := decodeJSON[benchJSON](t, out)
+		if j.Address != s.addr || j.Provider != "iwarp" || j.Program != benchProgram || j.Version != benchVersion || j.InlineSend != 4096 || !j.Windows {
+			t.Errorf("%+v", j)
+		}
+		if want := uint32(version[0] - '0'); j.RDMA != want {
+			t.Errorf("RPC-over-RDMA version %d, want %d", j.RDMA, want)
+		}
+		if since := time.Since(j.Started); since < 0 || since > testTimeout {
+			t.Errorf("started %v ago", since)
+		}
+		var want []benchStep
+		for _, op := range []string{opNull, opEcho, opRead, opWrite} {
+			for _, size := range []int{1, 100, 64 << 10, 128 << 10} {
+				for _, depth := range []int{1, 8} {
+					if op == opNull {
+						size = 0
+					}
+					if st := (benchStep{op, size, depth}); !slices.Contains(want, st) {
+						want = append(want, st)
+					}
+				}
+			}
+		}
+		var got []benchStep
+		for _, st := range j.Steps {
+			got = append(got, benchStep{st.Op, st.Size, st.Depth})
+			if st.Calls != 60 || st.Seconds <= 0 || st.CallsPerSecond <= 0 || (st.BytesPerSecond > 0) != (st.Op != opNull) {
+				t.Errorf("%+v", st)
+			}
+			if st.Min <= 0 || st.Min > st.P50 || st.P50 > st.P90 || st.P90 > st.P99 || st.P99 > st.P999 || st.P999 > st.Max {
+				t.Errorf("times are out of order: %+v", st)
+			}
+			var n uint64
+			for _, b := range st.Histogram {
+				n += b.Calls
+			}
+			if n != st.Calls || st.Histogram[len(st.Histogram)-1].Below < st.Max {
+				t.Errorf("the histogram has %d calls: %+v", n, st)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("steps\n%v, want\n%v", got, want)
+		}
+	}
+}
+
+func TestBenchText(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	out := mustRun(t, "bench", "--calls", "10", "--size", "2Ki", "--depth", "4", "--histogram", s.addr)
+	for _, want := range []string{
+		`(?m)^RPCRDMA_BENCH at 127\.0\.0\.1:\d+ over iwarp, RPC-over-RDMA version 2, 4096 bytes inline$`,
+		`(?m)^ +op +size +depth +calls/s +MiB/s +min +p50 +p90 +p99 +p99\.9 +max$`,
+		`(?m)^ +null +- +4 +\d+ +- +`,
+		`(?m)^ +echo +2Ki +4 +\d+ +[\d.]+ +`,
+		`(?m)^ +read +2Ki +4 +\d+ +[\d.]+ +`,
+		`(?m)^ +write +2Ki +4 +\d+ +[\d.]+ +`,
+		`(?m)^write of 2Ki, depth 4: 10 calls in `,
+		`(?m)^  < [\d.]+.?s +[\d.]+ %  #+$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("bench prints nothing like %s:\n%s", want, out)
+		}
+	}
+}
+
+// A step that is bounded by time takes so long, about.
+func TestBenchTime(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))
+	if n := len(j.Steps); n != 1 {
+		t.Fatalf("%d steps", n)
+	}
+	if st := j.Steps[0]; st.Seconds < 0.05 || st.Calls < 2 {
+		t.Errorf("%d calls in %v s", st.Calls, st.Seconds)
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		args []string
+	}{
+		{"accepts 1 arg(s)", nil},
+		{"want HOST:PORT", []string{"server"}},
+		{`--op "reed": want null, echo, read, write`, []string{"--op", "reed", "h:1"}},
+		{`--size "1Gi": want numbers such as`, []string{"--size", "1Gi", "h:1"}},
+		{`--size "-1": want numbers`, []string{"--size", "64,-1", "h:1"}},
+		{`--size "0": want 1 to 4092Ki`, []string{"--size", "0", "h:1"}},
+		{`--size "4Mi": want 1 to 4092Ki`, []string{"--size", "4Mi", "h:1"}},
+		{`--size "99999999999999999999"`, []string{"--size", "99999999999999999999", "h:1"}},
+		{`--size "8..4": the range ends before it begins`, []string{"--size", "8..4", "h:1"}},
+		{`--depth "129": want 1 to 128`, []string{"--depth", "129", "h:1"}},
+		{"--depth is empty", []string{"--depth", "", "h:1"}},
+		{"--time is 0s", []string{"--time", "0", "h:1"}},
+		{"--calls is -1", []string{"--calls", "-1", "h:1"}},
+		{"--timeout is 0s", []string{"--timeout", "0", "h:1"}},
+		{"steps, want at most 1000", []string{"--size", "1..2Mi,1..2Mi,1..2Mi", "--depth", "1..128,1..128", "h:1"}},
+		{"--wait is for --provider rdma", []string{"--wait", "poll", "h:1"}},
+	} {
+		mustFail(t, 2, tt.text, append([]string{"bench"}, tt.args...)...)
+	}
+}
+
+func TestBenchErrors(t *testing.T) {
+	// Nobody listens there.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := l.Addr().String()
+	l.Close()
+	mustFail(t, 1, "bench: no connection to "+nobody+" over iwarp: connection refused", "bench", nobody)
+
+	// A server without the program.
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sl, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(sl) }()
+	defer func() { server.Close(); <-served }()
+	mustFail(t, 1, "the server does not have RPCRDMA_BENCH (PROG_UNAVAIL)", "bench", sl.Addr().String())
+
+	// A server that is gone, and one that says nothing any more, in the middle.
+	s := startServer(t, "--dir", t.TempDir())
+	for _, cut := range []bool{true, false} {
+		p := startProxy(t, s.addr, 1<<20, cut)
+		text := "no answer from the server for 300ms"
+		if cut {
+			text = "connection lost"
+		}
+		mustFail(t, 1, text, "bench", "--op", "read", "--depth", "4", "--size", "64Ki", "--time", "1m", "--timeout", "300ms", p.addr)
+	}
+}
+
+// A server's answer that is not what was asked for is no measurement.
+func TestBenchWrongAnswer(t *testing.T) {
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Register(transport.Program{
+		Number: benchProgram, Low: benchVersion, High: benchVersion, Idempotent: transport.Every,
+		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+			switch req.Proc {
+			case benchEcho:
+				res.Results = append(res.Results, req.Args...)
+				res.Results[len(res.Results)-1] ^= 1
+			case benchSink:
+				res.Results = append(res.Results, 0, 0, 0, 1)
+			case benchSource:
+				res.AddItem(make([]byte, 3), nil)
+			}
+		}),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	defer func() { server.Close(); <-served }()
+	for _, op := range []string{opEcho, opRead, opWrite} {
+		for _, size := range []string{"64", "64Ki"} {
+			mustFail(t, 1, op+" of "+size+", depth 1: the answer has the wrong length or contents", "bench", "--op", op, "--size", size, "--depth", "1", l.Addr().String())
+		}
+	}
+}
+
+// An interrupted bench says so, and soon.
+func TestBenchInterrupted(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	p := startProxy(t, s.addr, 64<<10, false) // reached when it is under way
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	cmd := command(ctx, "bench", "--op", "null", "--time", "1h", "--timeout", "1h", p.addr)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.reached:
+	case <-ctx.Done():
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(strings.TrimSpace(stderr.String()), "interrupted") {
+		t.Errorf("status %d\n%s", code, &stderr)
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	// Every duration lies in the bucket it is counted in, and buckets are narrow.
+	for _, d := range []time.Duration{0, 1, 63, 64, 65, 127, 128, 129, 1000, 12345, time.Millisecond, time.Second, time.Hour, 1<<63 - 1} {
+		i := bucketOf(d)
+		if i < 0 || i >= histogramSize || bucketStart(i) > d {
+			t.Fatalf("%d is in bucket %d, which begins at %d", d, i, bucketStart(i))
+		}
+		if i+1 < histogramSize {
+			if end := bucketStart(i + 1); end <= d || float64(end-bucketStart(i)) > max(1, float64(d)/32) {
+				t.Errorf("%d is in bucket %d, %d to %d", d, i, bucketStart(i), end)
+			}
+		}
+	}
+	var all []time.Duration
+	var one, two, h histogram
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 10_000 {
+		d := time.Duration(r.ExpFloat64() * 50_000)
+		all = append(all, d)
+		if i%3 == 0 {
+			one.add(d)
+		} else {
+			two.add(d)
+		}
+	}
+	h.merge(&one)
+	h.merge(new(histogram))
+	h.merge(&two)
+	slices.Sort(all)
+	if h.n != 10_000 || h.min != all[0] || h.max != all[len(all)-1] {
+		t.Errorf("%d durations from %v to %v, want %v to %v", h.n, h.min, h.max, all[0], all[len(all)-1])
+	}
+	for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 0.999, 1} {
+		want := all[int(q*10_000)-1]
+		if got := h.quantile(q); float64(got) < 0.98*float64(want) || float64(got) > 1.02*float64(want) {
+			t.Errorf("quantile %v is %v, want %v", q, got, want)
+		}
+	}
+	if got := new(histogram).quantile(0.5); got != 0 {
+		t.Errorf("of nothing the median is %v", got)
+	}
+	var b strings.Builder
+	var few histogram
+	for range 99 {
+		few.add(10 * time.Microsecond)
+	}
+	few.add(25 * time.Microsecond)
+	few.print(&b, 20)
+	want := "" +
+		"  < 12.29µs     99.00 %  ####################\n" +
+		"  < 16.38µs      0.00 %  \n" +
+		"  < 24.58µs      0.00 %  \n" +
+		"  < 32.77µs      1.00 %  .\n"
+	if b.String() != want {
+		t.Errorf("the histogram is drawn as\n%s, want\n%s", b.String(), want)
+	}
+}
+
+// What runStep says about a call that fails is why, not that others were given up for it.
+func TestBenchSaysWhy(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, &transport.Config{NoReconnect: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	why := errors.New("the reason")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	_, err = runStep(ctx, c, benchStep{opNull, 0, 8}, stint{time: time.Second, timeout: time.Minute}, func(float64) {})
+	if !errors.Is(err, why) {
+		t.Errorf("%v", err)
+	}
+}
