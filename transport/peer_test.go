@@ -479,6 +479,42 @@ func (p *peer) send(msg []byte, inv uint32) {
 	p.notify()
 }
 
+// take waits for the next Send, on a goroutine that is not the test's. False means that
+// the connection has ended.
+func (p *peer) take() (s sent, ok bool) {
+	for {
+		p.mu.Lock()
+		end, changed := p.end, p.changed
+		if len(p.sends) > 0 {
+			s, p.sends = p.sends[0], p.sends[1:]
+			p.mu.Unlock()
+			return s, true
+		}
+		p.mu.Unlock()
+		if end != nil {
+			return s, false
+		}
+		<-changed
+	}
+}
+
+// deliver is send on such a goroutine. What is sent after the end is lost.
+func (p *peer) deliver(msg []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.end != nil {
+		return
+	}
+	if len(p.recvs) == 0 {
+		p.t.Error("no receive is posted")
+		return
+	}
+	r := p.recvs[0]
+	p.recvs = p.recvs[1:]
+	p.wcs = append(p.wcs, fabric.WC{ID: r.ID, Op: fabric.WCRecv, Len: uint32(copy(r.SGE.Buf, msg))})
+	p.notify()
+}
+
 // reply sends an accepted reply with results behind header h; xid, version and
 // credits have defaults.
 func (p *peer) reply(h rpcrdma.Header, results ...byte) {
@@ -734,6 +770,7 @@ type peers struct {
 	dials []time.Time // of each attempt
 	seen  []*conn     // connections of the end under test, but a client's latest
 	cl    *Client
+	more  func() *peer               // makes one when line is empty; nil: nobody is there
 	wrap  func(peerConn) fabric.Conn // of a client's first connection, and of all of a server's
 	doors chan fabric.Conn
 }
@@ -746,6 +783,9 @@ func (ps *peers) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fab
 	ps.dials = append(ps.dials, time.Now())
 	if ps.cl != nil {
 		ps.note(ps.cl.conn())
+	}
+	if len(ps.line) == 0 && ps.more != nil {
+		ps.line = append(ps.line, ps.more())
 	}
 	if len(ps.line) == 0 {
 		return nil, errors.New("script: nobody is there")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -81,6 +83,14 @@ func TestReconnect(t *testing.T) {
 				p.quiet("there is one credit before the first reply")
 				if n := cl.Info().Credits; n != 1 {
 					t.Errorf("%d credits", n)
+				}
+				c := cl.conn()
+				for xid := range used { // those of this connection come behind
+					i := (xid ^ c.req.mask) & (1<<slotBits - 1)
+					gen := (xid ^ c.req.mask) >> slotBits
+					if int(i) >= len(c.req.gens) || int32((c.req.gens[i]-gen)<<slotBits) <= 0 {
+						t.Errorf("xid %#x may come again", xid)
+					}
 				}
 				again := func(h rpcrdma.Header, n uint32) {
 					t.Helper()
@@ -1133,51 +1143,155 @@ func TestBackchannel(t *testing.T) {
 	})
 }
 
-func TestReconnectRaces(t *testing.T) {
-	t.Run("whatever the moment, one connection takes the place of one", func(t *testing.T) {
-		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
-			ctx, cancel := context.WithCancel(bg)
-			var calls sync.WaitGroup
-			for range 8 {
-				calls.Go(func() {
-					for ctx.Err() == nil {
-						call := testCall()
-						call.NoResend = true
-						_ = cl.Call(ctx, call)
+// wild answers calls with their own arguments, makes calls with the same xids, says things
+// that nobody has asked for, grants whatever it likes, and ends the connection after a
+// number of calls.
+func (p *peer) wild(calls int) {
+	defer p.hangUp()
+	for n := 0; n < calls; {
+		s, ok := p.take()
+		if !ok {
+			return
+		}
+		var h rpcrdma.Header
+		k, err := rpcrdma.ConsumeHeader(s.msg, &h, nil)
+		if err != nil || h.Proc != rpcrdma.ProcMsg {
+			p.t.Errorf("a message of %+v, %v", h, err)
+			return
+		}
+		payload := s.msg[k:]
+		if word(payload, 1) != uint32(oncrpc.Call) {
+			if got := payload[24:]; !bytes.Equal(got, opaque("mine")) {
+				p.t.Errorf("a call of the peer's returned %q", got)
+			}
+			continue
+		}
+		n++
+		if rand.N(4) == 0 {
+			time.Sleep(rand.N(time.Second))
+		}
+		reply := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 1, Credit: uint32(rand.N(9))})
+		reply = oncrpc.AppendReply(reply, &oncrpc.ReplyHeader{XID: h.XID})
+		reply = append(reply, payload[40:]...)
+		switch rand.N(8) {
+		case 0:
+			p.deliver(callBytes(rpcrdma.Header{XID: h.XID}, uint32(procEcho+rand.N(2)), opaque("mine")...))
+		case 1:
+			p.deliver(p.replyBytes(rpcrdma.Header{XID: rand.Uint32(), Credit: 8}, nil))
+		case 2:
+			p.deliver(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: rand.Uint32(), Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}))
+		case 3:
+			p.deliver(reply)
+		}
+		p.deliver(reply)
+	}
+}
+
+// wildCalls makes calls of all kinds and checks what comes of each.
+func wildCalls(t *testing.T, call func(context.Context, *Call) error) {
+	var all sync.WaitGroup
+	for g := range uint32(8) {
+		all.Go(func() {
+			for i := range uint32(40) {
+				c := numbered(g<<16 | i)
+				ctx, cancel := bg, func() {}
+				kind := rand.N(8)
+				switch kind {
+				case 0:
+					ctx, cancel = context.WithTimeout(bg, rand.N(2*time.Second))
+				case 1:
+					c.NoResend = true
+				}
+				err := call(ctx, c)
+				cancel()
+				var lost *LostError
+				switch {
+				case err == nil:
+					if !bytes.Equal(c.Results, c.Args) {
+						t.Errorf("call %x returned %x", c.Args, c.Results)
 					}
-				})
-			}
-			proof := func(p *peer) {
-				p.mu.Lock()
-				n := len(p.sends)
-				p.mu.Unlock()
-				if n > 0 {
-					h, _ := p.message("a call")
-					p.reply(rpcrdma.Header{XID: h.XID})
+				case kind == 0 && errors.Is(err, context.DeadlineExceeded):
+				case kind == 1 && errors.As(err, &lost) && lost.Sent && lost.Err == nil:
+				default:
+					t.Errorf("a call of kind %d returned %v", kind, err)
 				}
-			}
-			all := []*peer{p}
-			for range 500 {
-				q := ps.next()
-				proof(p)
-				p.hangUp()
-				synctest.Wait()
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				all, p = append(all, q), q
-			}
-			cancel()
-			calls.Wait()
-			cl.Close()
-			synctest.Wait()
-			for i, q := range all {
-				if !q.over() {
-					t.Errorf("connection %d was left open", i)
-				}
-			}
-			if n := ps.attempts(); n != len(all) {
-				t.Errorf("%d connections were tried, want %d", n, len(all))
 			}
 		})
+	}
+	all.Wait()
+}
+
+// TestWildPeers: whatever a peer does that ends its connections again and again, every
+// call has the reply that is its own, and nothing is left behind.
+func TestWildPeers(t *testing.T) {
+	prog := func() Program {
+		p := (&testService{}).program()
+		p.Idempotent = nil
+		return p
+	}
+	t.Run("a client's servers", func(t *testing.T) {
+		for range 5 {
+			clientTo(t, &Config{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+				var wild sync.WaitGroup
+				ps.mu.Lock()
+				ps.more = func() *peer {
+					p := newPeer(t)
+					if rand.N(4) == 0 {
+						p.refuse = errors.New("script: refused")
+					} else {
+						wild.Go(func() { p.wild(1 + rand.N(20)) })
+					}
+					return p
+				}
+				ps.mu.Unlock()
+				wild.Go(func() { p.wild(5) })
+				wildCalls(t, cl.Call)
+				st := cl.Stats()
+				if st.Conns < 10 || st.Resent == 0 {
+					t.Errorf("counters are %+v", st)
+				}
+				cl.Close()
+				wild.Wait()
+			})
+		}
+	})
+
+	t.Run("a server's clients", func(t *testing.T) {
+		for range 5 {
+			svc := &callerService{}
+			pr := prog()
+			pr.Handler = svc
+			serverTo(t, nil, []Program{pr}, func(ps *peers, s *Server) {
+				svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
+				b := NewBackchannel()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					wildCalls(t, b.Call)
+				}()
+				for i := 0; ; i++ {
+					p := ps.arrive(s, "client")
+					if err := b.Bind(svc.ready(p, uint32(i)), 8); err != nil {
+						t.Fatal(err)
+					}
+					over := make(chan struct{})
+					go func() {
+						defer close(over)
+						p.wild(1 + rand.N(20))
+					}()
+					select {
+					case <-over:
+						continue
+					case <-done:
+					}
+					p.hangUp()
+					<-over
+					if st := s.Stats(); st.Conns < 10 || st.Resent == 0 {
+						t.Errorf("counters are %+v", st)
+					}
+					return
+				}
+			})
+		}
 	})
 }
