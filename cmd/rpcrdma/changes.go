@@ -33,7 +33,7 @@ const (
 )
 
 // moveTime is how long the two halves of a renaming may be apart.
-const moveTime = 20 * time.Millisecond
+const moveTime = 100 * time.Millisecond
 
 // Why something cannot be watched, beside the errors of the file system.
 var (

@@ -32,7 +32,8 @@ whoever changes it. The server calls this command over the connection that the
 command has made: nothing is asked for again and again.
 
 URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH, the port is 20049 unless it
-says another. Each event is a line:
+says another. PATH must be a directory; no symbolic link is followed. Each event is a
+line:
 
   created     a name is new, or has come from where nobody looks
   removed     a name is gone, or has gone to where nobody looks
