@@ -10,8 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 )
 
 // nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
@@ -79,7 +82,8 @@ func endGrace(t *testing.T) {
 }
 
 // TestRDMALinuxServer: BIDI-3.2-1 the kernel's NFS server has our backchannel after
-// CREATE_SESSION, and calls: it wants a delegation back.
+// CREATE_SESSION, and on a new connection after BIND_CONN_TO_SESSION, and calls: it wants
+// delegations back.
 func TestRDMALinuxServer(t *testing.T) {
 	dir, port := nfsd(t)
 	endGrace(t)
@@ -87,16 +91,14 @@ func TestRDMALinuxServer(t *testing.T) {
 		b.check(t)
 		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
-		name := "delegated-" + filepath.Base(t.Name())
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte("old"), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		defer os.Remove(file)
-
+		var lose atomic.Bool
+		provider := fabrictest.Faulty(b.provider, fabrictest.Plan{{
+			At: fabrictest.AtRequest, Do: fabrictest.Break, Every: true,
+			Match: func(fabrictest.Passage) bool { return lose.CompareAndSwap(true, false) },
+		}})
 		recalls := make(chan CBRecallArgs, 1)
 		owner := []byte("nfs41 " + t.Name())
-		s, err := Dial(ctx, b.provider, net.JoinHostPort(b.host, port), &Config{
+		s, err := Dial(ctx, provider, net.JoinHostPort(b.host, port), &Config{
 			Owner: owner,
 			Renew: true,
 			Callback: func(_ context.Context, op uint32, args Message) Status {
@@ -116,66 +118,24 @@ func TestRDMALinuxServer(t *testing.T) {
 		if err != nil || info.Flags&SessionConnBackChan == 0 {
 			t.Fatalf("no backchannel: %+v, %v", info, err)
 		}
-		if flags, err := s.Sequence(ctx); err != nil || flags != 0 {
-			t.Fatalf("SEQUENCE: %v, %v", flags, err)
-		}
+		wantFlags(t, s, 0)
+		wantRecall(t, s, dir, recalls)
 
-		// The server gives delegations only to clients whose callback path is up.
-		open := OpenArgs{Access: OpenRead | WantReadDeleg, ClientID: info.ClientID, Owner: []byte("owner"), Name: name}
-		var fh FileHandle
-		var opened OpenRes
-		err = s.Compound(ctx, Operation{Op: OpPutRootFH}, Operation{OpOpen, &open, &opened}, Operation{Op: OpGetFH, Result: &fh})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fh = bytes.Clone(fh)
-		if opened.Delegation != DelegateRead {
-			t.Fatalf("no delegation: %+v", opened)
-		}
-		if told, _ := infoOf(t, owner); !strings.Contains(told, "callback state: UP") {
-			t.Errorf("the server says:\n%s", told)
-		}
-
-		// Somebody else writes. He has to wait until we have given the delegation back,
-		// which the server asks us for.
-		written := make(chan error, 1)
-		go func() { written <- os.WriteFile(file, []byte("new"), 0o666) }()
-		var recall CBRecallArgs
-		select {
-		case recall = <-recalls:
-		case <-ctx.Done():
-			t.Fatal("no CB_RECALL has come")
-		}
-		if recall.StateID.Other != opened.Deleg.Other || !bytes.Equal(recall.Handle, fh) {
-			t.Errorf("CB_RECALL of %+v, the delegation is %+v of %v", recall, opened.Deleg, fh)
-		}
-		select {
-		case err := <-written:
-			t.Errorf("written although there is a delegation: %v", err)
-		default:
-		}
-		err = s.Compound(ctx, Operation{OpPutFH, &fh, nil}, Operation{OpDelegReturn, &recall.StateID, nil})
-		if err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case err := <-written:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-ctx.Done():
-			t.Fatal("the file cannot be written although there is no delegation")
-		}
-		var closed StateID
-		err = s.Compound(ctx, Operation{OpPutFH, &fh, nil}, Operation{OpClose, &CloseArgs{StateID: opened.StateID}, &closed})
-		if err != nil {
+		// The connection is lost with a call on it. The session is the same on the next.
+		lose.Store(true)
+		if _, err := s.LeaseTime(ctx); err != nil {
 			t.Error(err)
 		}
-		if st := s.CallbackStats(); st.Sequences == 0 || st.Refused != 0 {
-			t.Errorf("%+v", st)
+		if lose.Load() || provider.Struck(0) != 1 {
+			t.Error("the connection has not been lost")
 		}
-		if flags, err := s.Sequence(ctx); err != nil || flags != 0 {
-			t.Errorf("SEQUENCE: %v, %v", flags, err)
+		s.waitUp(t)
+		wantRecall(t, s, dir, recalls)
+		if again, err := s.Info(ctx); err != nil || again.ID != info.ID {
+			t.Errorf("%+v, %v, before %+v", again, err, info)
+		}
+		if st := s.CallbackStats(); st.Sequences < 2 || st.Refused != 0 {
+			t.Errorf("%+v", st)
 		}
 
 		// The server forgets us: another session takes the place of this one.
@@ -183,13 +143,12 @@ func TestRDMALinuxServer(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(proc, "ctl"), []byte("expire\n"), 0); err != nil {
 			t.Fatal(err)
 		}
-		if flags, err := s.Sequence(ctx); err != nil || flags != 0 {
-			t.Errorf("SEQUENCE after the server has forgotten us: %v, %v", flags, err)
-		}
+		wantFlags(t, s, 0)
 		again, err := s.Info(ctx)
 		if err != nil || again.ID == info.ID || again.Flags&SessionConnBackChan == 0 {
 			t.Errorf("%+v, %v", again, err)
 		}
+		wantRecall(t, s, dir, recalls)
 		if err := s.Destroy(ctx); err != nil {
 			t.Error(err)
 		}
@@ -197,6 +156,95 @@ func TestRDMALinuxServer(t *testing.T) {
 			t.Errorf("the server still knows:\n%s", told)
 		}
 	})
+}
+
+// wantRecall makes the kernel's server call: a delegation of a file in dir is recalled when
+// somebody else wants to write.
+func wantRecall(t *testing.T, s *Session, dir string, recalls <-chan CBRecallArgs) {
+	t.Helper()
+	ctx := patient(t)
+	file, fh, opened := delegated(t, s, dir)
+	defer os.Remove(file)
+	// Somebody else writes. He has to wait until we have given the delegation back, which
+	// the server asks us for.
+	written := make(chan error, 1)
+	go func() { written <- os.WriteFile(file, []byte("new"), 0o666) }()
+	var recall CBRecallArgs
+	select {
+	case recall = <-recalls:
+	case <-ctx.Done():
+		t.Fatal("no CB_RECALL has come")
+	}
+	if told, _ := infoOf(t, s.cfg.Owner); !strings.Contains(told, "callback state: UP") {
+		t.Errorf("the server has called, and says:\n%s", told)
+	}
+	if recall.StateID.Other != opened.Deleg.Other || !bytes.Equal(recall.Handle, fh) {
+		t.Errorf("CB_RECALL of %+v, the delegation is %+v of %v", recall, opened.Deleg, fh)
+	}
+	select {
+	case err := <-written:
+		t.Errorf("written although there is a delegation: %v", err)
+	default:
+	}
+	err := s.Compound(ctx, Operation{OpPutFH, &fh, nil}, Operation{OpDelegReturn, &recall.StateID, nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-written:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the file cannot be written although there is no delegation")
+	}
+	closeFile(t, s, fh, opened)
+	wantFlags(t, s, 0)
+}
+
+// delegated makes a file in dir and opens it such that the client has a delegation.
+func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRes) {
+	t.Helper()
+	ctx := patient(t)
+	info, err := s.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opened OpenRes
+	// The kernel notes files whose delegations it had to recall in a table of 256 bits, and
+	// now and then takes another file for one of them.
+	for range 20 {
+		file, err := os.CreateTemp(dir, "delegated")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		open := OpenArgs{
+			Access: OpenRead | WantReadDeleg, ClientID: info.ClientID,
+			Owner: []byte("owner"), Name: filepath.Base(file.Name()),
+		}
+		var fh FileHandle
+		err = s.Compound(ctx, Operation{Op: OpPutRootFH}, Operation{OpOpen, &open, &opened}, Operation{Op: OpGetFH, Result: &fh})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The server gives delegations only to clients whose callback path is not down.
+		if opened.Delegation == DelegateRead {
+			return file.Name(), fh, opened
+		}
+		closeFile(t, s, fh, opened)
+		os.Remove(file.Name())
+	}
+	t.Fatalf("no delegation: %+v", opened)
+	return "", nil, opened
+}
+
+func closeFile(t *testing.T, s *Session, fh FileHandle, opened OpenRes) {
+	t.Helper()
+	err := s.Compound(patient(t), Operation{OpPutFH, &fh, nil}, Operation{OpClose, &CloseArgs{StateID: opened.StateID}, new(StateID)})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRDMALinuxClient: BIDI-3.2-1 the kernel's NFS client mounts our server, and answers
@@ -218,7 +266,7 @@ func TestRDMALinuxClient(t *testing.T) {
 		}
 		dir := t.TempDir()
 		_, port, _ := net.SplitHostPort(w.addr)
-		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,port="+port, b.host+":/", dir)
+		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,actimeo=0,port="+port, b.host+":/", dir)
 		mounted := true
 		defer func() {
 			if mounted {
@@ -263,6 +311,19 @@ func TestRDMALinuxClient(t *testing.T) {
 		w.srv.mu.Unlock()
 		if flags != 0 {
 			t.Errorf("the client is told %v", flags)
+		}
+
+		// The connection is lost. The client makes another when it has something to ask,
+		// is told that there is no backchannel, and binds it.
+		for range 2 {
+			ss.lose()
+			if _, err := os.Stat(dir); err != nil {
+				t.Error(err)
+			}
+			wantCallbacks(t, ss)
+		}
+		if list := w.srv.Sessions(); len(list) != 1 || list[0] != ss {
+			t.Errorf("%v", list)
 		}
 		sh("umount", dir)
 		mounted = false

@@ -484,7 +484,7 @@ func testReconnect(t *testing.T, b *bed) {
 	w := b.start(t, nil)
 	arrived, proceed := make(chan struct{}, 16), make(chan struct{})
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
-		if isBind(req.Args) {
+		if firstOf(req.Args) == OpBindConnToSession {
 			arrived <- struct{}{}
 			<-proceed
 		}
@@ -516,11 +516,11 @@ func testReconnect(t *testing.T, b *bed) {
 	}
 }
 
-// isBind tells a COMPOUND that is a BIND_CONN_TO_SESSION.
-func isBind(args []byte) bool {
+// firstOf tells the first operation of a COMPOUND.
+func firstOf(args []byte) uint32 {
 	d := xdr.NewDecoder(args)
 	new(CompoundArgs).Decode(&d)
-	return d.Uint32() == OpBindConnToSession
+	return d.Uint32()
 }
 
 // testReconnectUnderWay: a callback whose connection is lost while the client executes it
@@ -682,6 +682,7 @@ func testRestart(t *testing.T, b *bed) {
 	if after, err := s.Info(bg); err != nil || after.ID == before.ID || after.ClientID == before.ClientID {
 		t.Errorf("%+v, %v, before %+v", after, err, before)
 	}
+	s.Close() // before the server, or it would look for that again
 }
 
 // testSlots: no more callbacks are in flight than the client has slots.
@@ -836,10 +837,15 @@ func testEnds(t *testing.T, b *bed) {
 	if _, err := Dial(bg, w.provider, w.addr, &Config{Owner: make([]byte, MaxOwner+1)}); err == nil {
 		t.Error("an owner of 1025 bytes is taken")
 	}
-	// A closed server makes no more sessions.
-	ctx, cancel = context.WithTimeout(bg, 50*time.Millisecond)
+	// A closed server makes no more sessions, and its clients do not ask for ever.
+	ctx, cancel = context.WithCancel(bg)
 	defer cancel()
-	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.DeadlineExceeded) {
+	w.handle = func(hctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
+		if next.ServeRPC(hctx, req, res); firstOf(req.Args) == OpCreateSession {
+			cancel()
+		}
+	}
+	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
