@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -129,14 +130,28 @@ type relay struct {
 	addr string
 	mu   sync.Mutex
 	open map[net.Conn]bool
-	held bool // nobody new is let through
+	held bool         // nobody new is let through
+	mute *atomic.Bool // what comes by the connections that there are goes nowhere
+}
+
+// A muteConn is a connection of a relay.
+type muteConn struct {
+	net.Conn
+	mute *atomic.Bool
+}
+
+func (c muteConn) Write(p []byte) (int, error) {
+	if c.mute.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
 }
 
 func startRelay(t *testing.T, to string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool)}
+	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool), mute: new(atomic.Bool)}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
 		l.Close()
@@ -155,7 +170,7 @@ func startRelay(t *testing.T, to string) *relay {
 				continue
 			}
 			r.mu.Lock()
-			held := r.held
+			held, mute := r.held, r.mute
 			if !held {
 				r.open[client], r.open[server] = true, true
 			}
@@ -167,7 +182,7 @@ func startRelay(t *testing.T, to string) *relay {
 			}
 			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
 				running.Go(func() {
-					io.Copy(c[0], c[1])
+					io.Copy(muteConn{c[0], mute}, c[1])
 					c[0].Close()
 				})
 			}
@@ -185,6 +200,14 @@ func (r *relay) cut(hold bool) {
 		c.Close()
 	}
 	clear(r.open)
+}
+
+// silence makes all connections pass on nothing any more, without ending them.
+func (r *relay) silence() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mute.Store(true)
+	r.mute = new(atomic.Bool)
 }
 
 // What clients and local programs do is printed.
@@ -317,6 +340,22 @@ func TestWatchCut(t *testing.T) {
 	if status := w.stop(syscall.SIGTERM); status != 0 || strings.Count(w.stderr.String(), "\n") != 1+2*cuts {
 		t.Errorf("status %d\n%s", status, w.stderr)
 	}
+}
+
+// A connection on which nothing comes through any more, though it has not ended, is
+// noticed and replaced, with nothing lost.
+func TestWatchSilence(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	r := startRelay(t, s.addr)
+	w := startWatch(t, "--timeout", "500ms", "rdma://"+r.addr+"/")
+	must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
+	w.until("a/")
+	r.silence()
+	must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
+	must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
+	wantLines(t, w.until("c/"), "created     b/", "created     c/")
+	w.wantError(": connected again, nothing is lost\n")
 }
 
 // A server that comes back knows nothing of its clients, and they say so.
