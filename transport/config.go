@@ -88,7 +88,8 @@ type Config struct {
 	// KeepAlive is how long a Client's server may be silent before it is asked for a
 	// sign of life, procedure 0 of the program that was called last, and how long the
 	// answer may take before the connection counts as lost. Zero is a minute for a client
-	// with Callbacks, and no keep-alive for others; negative is none.
+	// with Callbacks, and no keep-alive for others; negative is none. With IdleTimeout it is
+	// asked as long as calls are under way.
 	KeepAlive time.Duration
 
 	// IdleTimeout is how long a Client without Callbacks keeps a connection on which

@@ -233,7 +233,7 @@ func (d *dialer) want() {
 func (d *dialer) run() {
 	cl := d.cl
 	old := cl.line.cur.Load()
-	if old.leaves() || old.req.proven() && !broke(old.endErr()) {
+	if old.leaves() || old.good() {
 		d.pause = 0
 	} else {
 		d.slower()
@@ -264,6 +264,12 @@ func (d *dialer) run() {
 		cl.line.mu.Unlock()
 		d.slower()
 	}
+}
+
+// good tells whether a connection that has ended was of use: calls of either end have been
+// answered on it.
+func (c *conn) good() bool {
+	return (c.req.proven() || c.rsp.called.Load()) && !broke(c.endErr())
 }
 
 func (d *dialer) slower() { d.pause = min(max(2*d.pause, minPause), maxPause) }
@@ -438,11 +444,15 @@ func (cl *Client) closeIdle(c *conn) {
 // ask makes sure that the server is there.
 func (cl *Client) ask(c *conn) {
 	c.mu.Lock()
-	room := c.req.inUse < c.req.grant
+	used := c.req.inUse
+	room := used < c.req.grant
 	c.mu.Unlock()
 	last := cl.last.Load()
-	if !room || last == 0 {
+	switch {
+	case !room || last == 0:
 		return // the calls that use all credits are not answered: that can be right
+	case used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:
+		return // nobody needs the server, and asking would keep the connection
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
 	defer cancel()

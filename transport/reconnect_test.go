@@ -264,6 +264,22 @@ func TestReconnect(t *testing.T) {
 		})
 	})
 
+	t.Run("a connection that the server has called on was good, too", func(t *testing.T) {
+		clientTo(t, &Config{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
+			for i := range 10 {
+				p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+				p.replies(1, "the reply")
+				q := ps.next()
+				p.hangUp()
+				if n := ps.attempts(); n != i+2 {
+					t.Fatalf("%d attempts, want %d: the connection comes back at once", n, i+2)
+				}
+				settle()
+				p = q
+			}
+		})
+	})
+
 	t.Run("an attempt that gets no answer ends, and the next follows", func(t *testing.T) {
 		clientTo(t, &Config{SetupTimeout: 3 * time.Second}, func(ps *peers, p *peer, cl *Client) {
 			proven(p, cl)
@@ -641,6 +657,32 @@ func TestIdleTimeout(t *testing.T) {
 			p.answerNext("the call")
 			if err := outcome(t, done); err != nil {
 				t.Error(err)
+			}
+		})
+	})
+
+	t.Run("keep-alive does not keep it", func(t *testing.T) {
+		clientTo(t, &Config{IdleTimeout: idle, KeepAlive: idle / 5}, func(ps *peers, p *peer, cl *Client) {
+			for range 3 {
+				proven(p, cl)
+				done := async(cl, bg, testCall())
+				h, _ := p.message("a call that takes its time")
+				for range 20 {
+					time.Sleep(idle / 5)
+					synctest.Wait()
+					for len(p.sends) > 0 {
+						p.answerNext("procedure 0, as long as there is a call")
+					}
+				}
+				p.reply(rpcrdma.Header{XID: h.XID})
+				if err := outcome(t, done); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(2*idle + time.Second)
+				if !p.over() || !p.end.Clean {
+					t.Fatalf("the connection ended with %v", p.end)
+				}
+				p = ps.next()
 			}
 		})
 	})

@@ -27,6 +27,8 @@ type responder struct {
 	svc   service // nil: this end serves nothing
 	grant atomic.Int64
 
+	called atomic.Bool // by a call that was in order
+
 	memory atomic.Int64    // bytes that exchanges hold: calls pulled, results until they are sent
 	ctx    context.Context // of handlers; ends with the connection
 	cancel context.CancelFunc
@@ -203,6 +205,9 @@ func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK b
 	if result != planBad {
 		c.stats.calls.Add(1)
 		c.countCall(&x.hdr)
+		if !r.called.Load() {
+			r.called.Store(true)
+		}
 	}
 	if result == planWait {
 		x.msg = payload // in the receive buffer, which is held
