@@ -587,6 +587,14 @@ func (p *peer) offer(handle uint32, mem []byte) rpcrdma.Segment {
 	return rpcrdma.Segment{Handle: handle, Length: uint32(len(mem)), Offset: peerBase}
 }
 
+// unread is how many Sends the test has not looked at.
+func (p *peer) unread() int {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.sends)
+}
+
 func (p *peer) posted() int {
 	synctest.Wait()
 	p.mu.Lock()

@@ -669,8 +669,7 @@ func TestIdleTimeout(t *testing.T) {
 				h, _ := p.message("a call that takes its time")
 				for range 20 {
 					time.Sleep(idle / 5)
-					synctest.Wait()
-					for len(p.sends) > 0 {
+					for p.unread() > 0 {
 						p.answerNext("procedure 0, as long as there is a call")
 					}
 				}
