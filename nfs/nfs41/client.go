@@ -20,9 +20,9 @@ import (
 // A Config is what a Session can choose. The zero value and a nil pointer are the
 // defaults. It is not modified.
 type Config struct {
-	// Transport configures the connections. Its Callbacks get the callback program, and
-	// its OnReconnect is called after the Session has done what it does there. Nil is
-	// the default configuration.
+	// Transport configures the connections. The callback program is added to its
+	// Callbacks, and its OnReconnect is called beside what the Session does there. Nil
+	// is the default configuration.
 	Transport *transport.Config
 
 	// Auth is the AUTH_SYS credential of every call. Nil stands for the process: its
@@ -134,7 +134,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	}
 	user := tc.OnReconnect
 	tc.OnReconnect = func(cl *transport.Client) {
-		s.reconnected(cl)
+		s.reconnected()
 		if user != nil {
 			user(cl)
 		}
@@ -476,7 +476,7 @@ func gone(err error) bool {
 
 // reconnected is called when a connection has been made again: the server has to hear
 // that calls may come here. RFC 8881 section 2.10.3.1, RFC 8167 section 6.
-func (s *Session) reconnected(cl *transport.Client) {
+func (s *Session) reconnected() {
 	s.start(func() {
 		if err := s.Bind(s.ctx); err != nil {
 			s.log("connection not bound to the session", err)
@@ -545,8 +545,8 @@ func (s *Session) compound(ctx context.Context, h *held, twice bool, ops []Opera
 // Compound makes a COMPOUND of a SEQUENCE and ops behind it, and decodes the results of
 // those that succeed. Byte slices in them are theirs.
 //
-// It fails with an *Error when an operation fails, a *ReplyError, or as
-// transport.Client.Call does. When the server does not know the session, another is
+// It fails with an *Error when an operation fails, NFS4ERR_DELAY among the reasons, with
+// a *ReplyError, or as transport.Client.Call does. When the server does not know the session, another is
 // made. Ops that only read are then executed in that; otherwise the error is that of
 // SEQUENCE, and they may have been executed.
 func (s *Session) Compound(ctx context.Context, ops ...Operation) error {

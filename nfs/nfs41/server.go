@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"hash/maphash"
+	"math"
 	"sync"
 	"time"
 
@@ -517,6 +518,12 @@ const (
 	minOps     = 2
 )
 
+// backward is what is used of a backchannel at most.
+var backward = ChannelAttrs{
+	MaxRequest: math.MaxUint32, MaxResponse: math.MaxUint32, MaxResponseCached: math.MaxUint32,
+	MaxOps: math.MaxUint32, MaxRequests: MaxBackwardSlots,
+}
+
 // createSession is CREATE_SESSION. RFC 8881 section 18.36.
 func (c *compound) createSession(b []byte) ([]byte, Status) {
 	var a CreateSessionArgs
@@ -572,7 +579,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	}
 	ss := &ServerSession{
 		s: s, client: cl,
-		attrs: s.cfg.Fore.within(a.Fore), back: a.Back,
+		attrs: s.cfg.Fore.within(a.Fore), back: a.Back.within(backward),
 		program: a.CallbackProgram, cred: cred,
 	}
 	rand.Read(ss.id[:])

@@ -42,7 +42,7 @@ func (ss *ServerSession) init() {
 	ss.ready, ss.used = context.WithCancel(context.Background())
 	ss.calls = requester{
 		session: ss.id,
-		table:   newSlotTable(ss.slots()),
+		table:   newSlotTable(int(ss.back.MaxRequests)),
 		name:    CBOpName,
 		begin: func(b []byte, count int, args *SequenceArgs) []byte {
 			head := CBCompoundArgs{Minor: Minor, Count: uint32(count)}
@@ -62,16 +62,13 @@ func (ss *ServerSession) init() {
 	}
 }
 
-// slots is how many slots of the backchannel are used.
-func (ss *ServerSession) slots() int { return int(min(ss.back.MaxRequests, MaxBackwardSlots)) }
-
 // ID is the session's id.
 func (ss *ServerSession) ID() SessionID { return ss.id }
 
 // Owner is what the client has said in EXCHANGE_ID that it is.
 func (ss *ServerSession) Owner() string { return ss.client.owner }
 
-// Back is what the client takes on the backchannel.
+// Back is what the client takes on the backchannel, and of that what is used.
 func (ss *ServerSession) Back() ChannelAttrs { return ss.back }
 
 // CallbackProgram is the number of the client's program.
@@ -80,10 +77,11 @@ func (ss *ServerSession) CallbackProgram() uint32 { return ss.program }
 // bind makes cn the connection of the backchannel: the client has said with a flag or a
 // direction that it executes calls there. Server.mu is held.
 func (ss *ServerSession) bind(cn *transport.Conn) bool {
-	if ss.s.cfg.NoBackchannel || ss.slots() == 0 {
+	if ss.s.cfg.NoBackchannel || ss.back.MaxRequests == 0 {
 		return false
 	}
-	if ss.channel.Bind(cn, ss.slots()) != nil {
+	// It fails for a client that has dropped its connection on the first call.
+	if ss.channel.Bind(cn, int(ss.back.MaxRequests)) != nil {
 		return false
 	}
 	ss.conn, ss.fault = cn, false
