@@ -124,16 +124,15 @@ func (a *arena) hold() {
 func (a *arena) drop() {
 	a.mu.Lock()
 	a.refs--
-	last := a.refs == 0
-	a.mu.Unlock()
-	if !last {
-		return
+	var slabs []slab
+	if a.refs == 0 {
+		slabs, a.slabs = a.slabs, nil
 	}
-	for _, s := range a.slabs {
+	a.mu.Unlock()
+	for _, s := range slabs {
 		if s.mr != nil {
 			s.mr.Close()
 		}
 		unmapMemory(s.mem)
 	}
-	a.slabs = nil
 }

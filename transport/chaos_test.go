@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -194,10 +195,11 @@ func (l *ledger) ran(no uint64) {
 	l.mu.Unlock()
 }
 
-// An outcome is what the caller saw of an errand.
+// A result is what the caller saw of an errand.
 type result struct {
 	errand
-	err error
+	err     error
+	hurried bool // its context had little time
 }
 
 // watch ends ctx when count does not change for so long that something hangs, and tells what
@@ -314,11 +316,16 @@ func testChaos(t *testing.T, b *bed) {
 					rng := rand.New(rand.NewPCG(seed, 3))
 					for k := uint64(0); f.on.Load() && ctx.Err() == nil; k++ {
 						e := wildErrand(rng, seed<<32|k)
+						ctx, hurried, stop := ctx, rng.IntN(8) == 0, func() {}
+						if hurried {
+							ctx, stop = context.WithTimeout(ctx, time.Duration(b.slow*rng.IntN(3_000_000)))
+						}
 						err, wrong := r.run(ctx, w, e)
+						stop()
 						if wrong != nil {
 							t.Error(wrong)
 						}
-						mine = append(mine, result{e, err})
+						mine = append(mine, result{e, err, hurried})
 						calls.Add(1)
 					}
 					mu.Lock()
@@ -376,38 +383,44 @@ func testChaos(t *testing.T, b *bed) {
 func (l *ledger) audit(t *testing.T, way string, results []result, cuts int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost, twice, wrong := 0, 0, 0
+	lost, late, twice, wrong := 0, 0, 0, 0
 	for _, r := range results {
-		runs := l.runs[r.no]
-		bad := false
-		var le *transport.LostError
-		switch {
-		case r.err == nil && r.proc == procAgain && !r.once:
-			bad = runs < 1
-			if runs > 1 {
-				twice++
-			}
-		case r.err == nil:
-			bad = runs != 1
-		case r.once && errors.As(r.err, &le):
-			lost++
-			bad = !le.Sent || le.Err != nil || runs > 1
-		default:
-			bad = true
+		least, most := 1, 1
+		if r.proc == procAgain && !r.once {
+			most = math.MaxInt
 		}
-		if bad {
+		var le *transport.LostError
+		switch isLost := errors.As(r.err, &le); {
+		case r.err == nil:
+		case r.hurried && errors.Is(r.err, context.DeadlineExceeded):
+			late++
+			least = 0
+			if isLost && !le.Sent {
+				most = 0
+			}
+		case r.once && isLost && le.Sent && le.Err == nil:
+			lost++
+			least = 0
+		default:
+			least = math.MaxInt // no other error is right
+		}
+		runs := l.runs[r.no]
+		if runs < least || runs > most {
 			if wrong++; wrong <= 10 {
 				t.Errorf("%s: %v (NoResend %v): executed %d times, %v", way, r.errand, r.once, runs, r.err)
 			}
+		}
+		if runs > 1 {
+			twice++
 		}
 		delete(l.runs, r.no)
 	}
 	if len(l.runs) > 0 {
 		t.Errorf("%s: %d errands were executed that nobody sent", way, len(l.runs))
 	}
-	t.Logf("%s: %d of %d calls were lost, %d executed again", way, lost, len(results), twice)
-	if cuts >= 100 && (lost == 0 || twice == 0) {
-		t.Errorf("%s: %d calls with NoResend were lost, %d idempotent ones executed again", way, lost, twice)
+	t.Logf("%s: of %d calls %d were lost, %d given up, %d executed again", way, len(results), lost, late, twice)
+	if cuts >= 100 && (lost == 0 || late == 0 || twice == 0) {
+		t.Errorf("%s: %d calls with NoResend were lost, %d given up, %d idempotent ones executed again", way, lost, late, twice)
 	}
 }
 
@@ -468,6 +481,60 @@ func (c registeredConn) Capabilities() fabric.Capabilities {
 	caps := c.Conn.Capabilities()
 	caps.LocalDMA, caps.MemoryWindows, caps.RemoteInvalidate = false, false, false
 	return caps
+}
+
+// testFirstCall: BIDI-6-2 a connection that ends on the first call to a client shows that the
+// client was not ready, if it was the client who ended it.
+func testFirstCall(t *testing.T, b *bed) {
+	for name, tt := range map[string]struct {
+		cut   fabrictest.Fault
+		ready bool
+	}{
+		"the client does not read it":     {fabrictest.Fault{At: fabrictest.AtCompletion, Do: fabrictest.Cut, Side: fabrictest.Dialed, Match: isCall}, false},
+		"the client ends when it has it":  {fabrictest.Fault{At: fabrictest.AtCompletion, Do: fabrictest.Break, Side: fabrictest.Dialed, Match: isCall}, false},
+		"the server ends in front of it":  {fabrictest.Fault{At: fabrictest.AtRequest, Do: fabrictest.Cut, Side: fabrictest.Taken, Match: isCall}, true},
+		"the server ends when it is sent": {fabrictest.Fault{At: fabrictest.AtRequest, Do: fabrictest.Break, Side: fabrictest.Taken, Match: isCall}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			real, live := b.provider(t)
+			t.Cleanup(func() { live.check(t) })
+			p := fabrictest.Faulty(real, fabrictest.Plan{tt.cut})
+			ctx, cancel := context.WithTimeout(bg, b.patience())
+			defer cancel()
+			back := transport.NewBackchannel()
+			var notReady *transport.NotReadyError
+			_, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) {
+				if err := back.Bind(req.Conn(), 0); err != nil && (tt.ready || !errors.As(err, &notReady)) {
+					t.Error(err)
+				}
+			}})
+			ready := func(cl *transport.Client) {
+				if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+			}
+			ran := &ledger{runs: make(map[uint64]int)}
+			cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			ready(cl)
+			var r runner
+			err = errors.Join(r.run(ctx, back.Call, errand{no: 1, proc: procErrand}))
+			ran.mu.Lock()
+			defer ran.mu.Unlock()
+			switch {
+			case tt.ready && (err != nil || ran.runs[1] != 1):
+				t.Errorf("executed %d times, %v", ran.runs[1], err)
+			case !tt.ready && (!errors.As(err, &notReady) || !notReady.Dropped):
+				t.Errorf("the call returned %v", err)
+			}
+			if p.Struck(0) != 1 {
+				t.Errorf("%d cuts", p.Struck(0))
+			}
+		})
+	}
 }
 
 // A deaf provider is one whose first connection at the server can be kept from learning what

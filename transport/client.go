@@ -220,8 +220,10 @@ func (cl *Client) Close() error {
 	return err
 }
 
-// finish comes after the last connection.
+// finish comes after the last connection, and waits until one that was being made is
+// given up.
 func (cl *Client) finish() {
+	cl.dialer.running.Wait()
 	cl.callbacks.stop()
 	cl.over()
 }

@@ -51,6 +51,7 @@ var suite = []struct {
 	{"Faults", testFaults},
 	{"BothWays", testBothWays},
 	{"Chaos", testChaos},
+	{"FirstCall", testFirstCall},
 	{"LateEnd", testLateEnd},
 	{"LateBind", testLateBind},
 }
