@@ -408,6 +408,20 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
+	t.Run("so does one that calls and takes no replies", func(t *testing.T) {
+		callee(t, Config{BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
+			p.holdSends = true
+			n := uint32(0)
+			for ; n < 200 && !p.over(); n++ {
+				p.send(callBytes(rpcrdma.Header{XID: n}, procEcho, opaque("x")...), 0)
+			}
+			var broke *PeerError
+			if err := cl.Call(bg, testCall()); !errors.As(err, &broke) {
+				t.Errorf("after %d calls a call of the client's returned %v", n, err)
+			}
+		})
+	})
+
 	t.Run("a callback calls the server before it answers", func(t *testing.T) {
 		prog := Program{Number: testProg, Low: 1, High: 1,
 			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -1228,8 +1229,9 @@ func (p *peer) wild(calls int) {
 	}
 }
 
-// wildCalls makes calls of all kinds and checks what comes of each.
-func wildCalls(t *testing.T, call func(context.Context, *Call) error) {
+// wildCalls makes calls of all kinds and checks what comes of each. closed is set once
+// they may fail.
+func wildCalls(t *testing.T, call func(context.Context, *Call) error, closed *atomic.Bool) {
 	var all sync.WaitGroup
 	for g := range uint32(8) {
 		all.Go(func() {
@@ -1253,6 +1255,8 @@ func wildCalls(t *testing.T, call func(context.Context, *Call) error) {
 					}
 				case kind == 0 && errors.Is(err, context.DeadlineExceeded):
 				case kind == 1 && errors.As(err, &lost) && lost.Sent && lost.Err == nil:
+				case closed.Load() && errors.Is(err, net.ErrClosed):
+					return
 				default:
 					t.Errorf("a call of kind %d returned %v", kind, err)
 				}
@@ -1286,13 +1290,55 @@ func TestWildPeers(t *testing.T) {
 				}
 				ps.mu.Unlock()
 				wild.Go(func() { p.wild(5) })
-				wildCalls(t, cl.Call)
+				wildCalls(t, cl.Call, new(atomic.Bool))
 				st := cl.Stats()
 				if st.Conns < 10 || st.Resent == 0 {
 					t.Errorf("counters are %+v", st)
 				}
 				cl.Close()
 				wild.Wait()
+			})
+		}
+	})
+
+	t.Run("a client's servers, and its end", func(t *testing.T) {
+		for i := range 20 {
+			clientTo(t, &Config{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+				var wild sync.WaitGroup
+				ps.mu.Lock()
+				ps.more = func() *peer {
+					p := newPeer(t)
+					switch rand.N(4) {
+					case 0:
+						p.refuse = errors.New("script: refused")
+					case 1:
+						p.stuck = true
+					default:
+						wild.Go(func() { p.wild(1 + rand.N(20)) })
+					}
+					return p
+				}
+				ps.mu.Unlock()
+				wild.Go(func() { p.wild(5) })
+				var closed atomic.Bool
+				wild.Go(func() {
+					time.Sleep(rand.N(20 * time.Second))
+					closed.Store(true)
+					if i%2 == 0 {
+						if err := cl.Close(); err != nil {
+							t.Error(err)
+						}
+						return
+					}
+					ctx, cancel := context.WithTimeout(bg, time.Second)
+					defer cancel()
+					if err := cl.Shutdown(ctx); err != nil && err != context.DeadlineExceeded {
+						t.Error(err)
+					}
+				})
+				wildCalls(t, cl.Call, &closed)
+				wild.Wait()
+				<-cl.Done()
 			})
 		}
 	})
@@ -1308,7 +1354,7 @@ func TestWildPeers(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					wildCalls(t, b.Call)
+					wildCalls(t, b.Call, new(atomic.Bool))
 				}()
 				for i := 0; ; i++ {
 					p := ps.arrive(s, "client")

@@ -437,6 +437,29 @@ func TestReplyCache(t *testing.T) {
 		})
 	})
 
+	t.Run("a client that sends one call again and again, without waiting, loses its connection and nothing is left", func(t *testing.T) {
+		remembers(t, &Config{Credits: 4}, func(ps *peers, s *Server, svc *onceService) {
+			p := ps.arrive(s, "client")
+			call := callBytes(rpcrdma.Header{XID: 7, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(1, []byte("flood"))}}},
+				procHold, xdr.AppendUint32(nil, 5)...)
+			n := 0
+			for ; n < 200 && !p.over(); n++ {
+				p.send(call, 0)
+			}
+			if !p.over() {
+				t.Errorf("%d calls are waiting", n)
+			}
+			svc.ran(t, 1)
+			close(svc.gate)
+			synctest.Wait()
+			checkArena(t, ps.seen[0])
+			q := ps.arrive(s, "client")
+			q.send(callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("flood")...), 0)
+			q.replies(7, "the reply, on a new connection")
+			svc.ran(t, 1)
+		})
+	})
+
 	t.Run("a client remembers, too, what it has executed for its server", func(t *testing.T) {
 		svc := &onceService{}
 		cfg := &Config{Callbacks: []Program{svc.program()}, KeepAlive: -1}
