@@ -186,6 +186,16 @@ func (r *requester) proven() bool {
 	return r.answered
 }
 
+// givenUp is how many calls nobody waits for. mu is held.
+func (r *requester) givenUp() (n int) {
+	for _, s := range r.slots {
+		if s.state == slotZombie {
+			n++
+		}
+	}
+	return n
+}
+
 // unproven forgets the answers of the set-up: they do not show that calls are answered.
 func (r *requester) unproven() {
 	r.c.mu.Lock()
@@ -446,9 +456,14 @@ func (cl *Client) ask(c *conn) {
 	c.mu.Lock()
 	used := c.req.inUse
 	room := used < c.req.grant
+	dead := used > 0 && used == c.req.givenUp()
 	c.mu.Unlock()
 	last := cl.last.Load()
 	switch {
+	case !room && dead:
+		// The server cannot be asked, and whom it may answer has left.
+		c.breakOff(errSilent)
+		return
 	case !room || last == 0:
 		return // the calls that use all credits are not answered: that can be right
 	case used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:

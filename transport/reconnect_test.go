@@ -772,6 +772,50 @@ func TestKeepAlive(t *testing.T) {
 		})
 	})
 
+	t.Run("a server that is silent about calls that have been given up has lost the connection", func(t *testing.T) {
+		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			kept := async(cl, bg, numbered(1))
+			p.message("a call")
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			gone := async(cl, ctx, numbered(2))
+			p.message("a call that nobody waits for in the end")
+			time.Sleep(time.Hour)
+			if err := outcome(t, gone); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the call returned %v", err)
+			}
+			if p.over() {
+				t.Fatal("the connection has ended, with a call under way that may take its time")
+			}
+			pending(t, kept)
+		})
+		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			for n := range uint32(2) {
+				ctx, cancel := context.WithTimeout(bg, time.Second)
+				defer cancel()
+				async(cl, ctx, numbered(n))
+				p.message("a call")
+			}
+			waits := async(cl, bg, numbered(3))
+			q := ps.next()
+			time.Sleep(3 * alive)
+			if !p.over() {
+				t.Fatal("the connection lives: no call can be made on it")
+			}
+			h, n := q.numberedCall("the call that had no credit")
+			if n != 3 {
+				t.Errorf("call %d was sent", n)
+			}
+			q.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, waits); err != nil {
+				t.Error(err)
+			}
+			q.quiet("those that were given up are not made again")
+		})
+	})
+
 	t.Run("with NoReconnect a silent server is the end of the client", func(t *testing.T) {
 		clientTo(t, &Config{KeepAlive: alive, NoReconnect: true}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 8)
