@@ -49,6 +49,7 @@ type bed struct {
 	provider fabric.Provider
 	host     string
 	live     func() (conns, mrs, mws int) // what the provider holds open
+	version  transport.Version            // of RPC-over-RDMA, that servers speak
 }
 
 func onIwarp() *bed {
@@ -145,7 +146,7 @@ func (w *world) open(t testing.TB, cfg *ServerConfig) {
 // serve puts a transport under the server.
 func (w *world) serve(t testing.TB, addr string) {
 	t.Helper()
-	ts, err := transport.NewServer(nil)
+	ts, err := transport.NewServer(&transport.Config{Version: w.version})
 	if err != nil {
 		t.Fatal(err)
 	}

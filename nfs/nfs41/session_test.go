@@ -40,11 +40,16 @@ var suite = []struct {
 	{"Ends", testEnds},
 }
 
+// runSuite runs it over both versions of RPC-over-RDMA.
 func runSuite(t *testing.T, b *bed) {
-	for _, tt := range suite {
-		t.Run(tt.name, func(t *testing.T) {
-			b.check(t)
-			tt.run(t, b)
+	for _, b.version = range []transport.Version{transport.Version1, transport.Version2} {
+		t.Run("version "+b.version.String(), func(t *testing.T) {
+			for _, tt := range suite {
+				t.Run(tt.name, func(t *testing.T) {
+					b.check(t)
+					tt.run(t, b)
+				})
+			}
 		})
 	}
 }
