@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -282,6 +283,13 @@ func TestRDMALinuxClient(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "x")); !errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
 		}
+		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o666); err == nil {
+			t.Error("a file has been made")
+		}
+		var fs syscall.Statfs_t
+		if err := syscall.Statfs(dir, &fs); err != nil || fs.Namelen != 255 || fs.Blocks != 0 {
+			t.Errorf("statfs: %+v, %v", fs, err)
+		}
 		ss := w.next(t)
 		if back := ss.Back(); back.MaxRequest > 4096 || back.MaxRequests == 0 {
 			t.Errorf("backchannel: %+v", back)
@@ -327,12 +335,30 @@ func TestRDMALinuxClient(t *testing.T) {
 		}
 		sh("umount", dir)
 		mounted = false
-		// The client destroys its session, and its id, in the background.
-		for end := time.Now().Add(patience); len(w.srv.Sessions()) > 0; {
-			if time.Now().After(end) {
-				t.Fatal("the client has not destroyed its session")
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		w.waitGone(t)
+
+		// Without a version it asks for 4.2 first.
+		sh("mount", "-t", "nfs", "-o", "proto=rdma,port="+port, b.host+":/", dir)
+		mounted = true
+		wantCallbacks(t, w.next(t))
+		sh("umount", dir)
+		mounted = false
+		w.waitGone(t)
 	})
+}
+
+// waitGone waits until the kernel's client, which is not mounted any more, has destroyed its
+// session and its id: it does so in the background.
+func (w *world) waitGone(t *testing.T) {
+	t.Helper()
+	clients := func() int {
+		w.srv.mu.Lock()
+		defer w.srv.mu.Unlock()
+		return len(w.srv.clients)
+	}
+	for end := time.Now().Add(patience); clients() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the client has not destroyed its session and its id")
+		}
+	}
 }
