@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"github.com/rpcrdma/rpcrdma/internal/leak"
 )
 
@@ -365,6 +367,96 @@ func TestChangesEscape(t *testing.T) {
 	l.wait(t, "created real/deep/end")
 }
 
+// A directory that is exchanged for a link after it has been opened is what is watched,
+// and not what the link says; or nothing is.
+func TestChangesKey(t *testing.T) {
+	top := t.TempDir()
+	writeFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
+	in := func(name string) string { return filepath.Join(top, name) }
+	f, err := os.Open(in("export/real"))
+	must(t, err)
+	info, err := f.Stat()
+	must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
+	f, key, err := new(slots).keep(f, in("export/real"))
+	must(t, err)
+	defer f.Close()
+	w, err := fsnotify.NewWatcher()
+	must(t, err, w.Add(key))
+	defer w.Close()
+	if still(key, info) != nil {
+		return // it is noticed
+	}
+	must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
+	select {
+	case ev := <-w.Events:
+		if want := filepath.Join(key, "file"); ev.Name != want || !ev.Has(fsnotify.Create) {
+			t.Errorf("told of %v, want %s created", ev, want)
+		}
+	case <-time.After(patience):
+		t.Error("told of nothing")
+	}
+}
+
+// What the system tells late, when all is as it was before, does no harm.
+func TestChangesLate(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(in func(string) string)
+	}{
+		{"there and back", func(in func(string) string) {
+			os.Rename(in("real"), in("aside"))
+			os.Rename(in("aside"), in("real"))
+		}},
+		{"with a link meanwhile", func(in func(string) string) {
+			os.Rename(in("real"), in("aside"))
+			os.Symlink("..", in("real"))
+			os.Remove(in("real"))
+			os.Rename(in("aside"), in("real"))
+		}},
+		{"with a directory meanwhile", func(in func(string) string) {
+			os.Rename(in("real"), in("aside"))
+			os.MkdirAll(in("real/deep"), 0o755)
+			os.RemoveAll(in("real"))
+			os.Rename(in("aside"), in("real"))
+		}},
+		{"in a circle", func(in func(string) string) {
+			os.Rename(in("real"), in("a"))
+			os.Rename(in("other"), in("real"))
+			os.Rename(in("a"), in("other"))
+			os.Rename(in("real"), in("a"))
+			os.Rename(in("other"), in("real"))
+			os.Rename(in("a"), in("other"))
+		}},
+		{"into each other", func(in func(string) string) {
+			os.Rename(in("real"), in("other/real"))
+			os.Rename(in("other/real/deep"), in("deep"))
+			os.Rename(in("other/real"), in("real"))
+			os.Rename(in("deep"), in("real/deep"))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, dir := watchDir(t)
+			in := func(name string) string { return filepath.Join(dir, name) }
+			writeFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
+			_, l := c.mustWatch(t, "", true)
+			for i := range 3 {
+				c.mu.Lock()
+				for range i + 1 {
+					tt.do(in)
+				}
+				must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
+				c.mu.Unlock()
+				l.wait(t, fmt.Sprint("created late", i))
+				for _, name := range []string{"real/x", "real/deep/x", "other/x"} {
+					name += fmt.Sprint(i)
+					must(t, os.WriteFile(in(name), nil, 0o644))
+					l.wait(t, "created "+name)
+				}
+			}
+		})
+	}
+}
+
 // When the directory is not there any more under its name, the interest ends.
 func TestChangesGone(t *testing.T) {
 	for _, tt := range []struct {
@@ -457,17 +549,16 @@ func TestChangesLimits(t *testing.T) {
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	writeFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "c": ""})
+	writeFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
-	c.mu.Unlock()
 	// As if the system had lost what happens now.
-	c.mu.Lock()
 	for key := range c.watched {
 		must(t, source.Remove(key))
 	}
-	must(t, os.RemoveAll(in("b")), os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
+	must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
+	must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
 	for key := range c.watched {
 		must(t, source.Add(key))
 	}
@@ -476,8 +567,35 @@ func TestChangesLost(t *testing.T) {
 	source.mu.Unlock()
 	c.mu.Unlock()
 	source.kick <- struct{}{}
-	wantLines(t, l.wait(t, "created a/y"), "overflow ./ changes were missed here: look for yourself",
-		"removed b/", "removed c", "created c/", "created c/d/", "created a/y")
-	must(t, os.WriteFile(in("c/d/z"), nil, 0o644))
-	wantLines(t, l.wait(t, "z"), "created c/d/z")
+	wantLines(t, l.wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
+		"removed c", "created c/", "created c/d/",
+		"created a/moved/", "removed b/moves/", "created a/moved/x", "created a/y",
+		"removed b/x", "created b/d/")
+	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
+		must(t, os.WriteFile(in(name), nil, 0o644))
+		wantLines(t, l.wait(t, "z"), "created "+name)
+	}
+}
+
+// fsnotify stops watching a directory that is renamed. What happens before it is watched
+// again is told.
+func TestChangesGap(t *testing.T) {
+	c, dir := watchDir(t)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	writeFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
+	_, l := c.mustWatch(t, "", true)
+	c.mu.Lock()
+	key := c.top.dirs["d"].key
+	must(t, os.Rename(in("d"), in("e")))
+	eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
+	must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
+	c.mu.Unlock()
+	got := l.wait(t, "modified e/old")
+	slices.Sort(got)
+	want := []string{"created e/new/", "created e/new/x/", "modified e/old", "removed e/gone", "renamed d/ -> e/"}
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	must(t, os.WriteFile(in("e/z"), nil, 0o644))
+	wantLines(t, l.wait(t, "z"), "created e/z")
 }

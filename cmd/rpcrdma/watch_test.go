@@ -183,7 +183,9 @@ func startRelay(t *testing.T, to string) *relay {
 			for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
 				running.Go(func() {
 					io.Copy(muteConn{c[0], mute}, c[1])
-					c[0].Close()
+					if !mute.Load() { // otherwise nobody hears of that either
+						c[0].Close()
+					}
 				})
 			}
 		}
@@ -423,6 +425,42 @@ func TestWatchUnread(t *testing.T) {
 	must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("interrupted: %v\n%s", err, w.stderr)
+	}
+}
+
+// What a server sends again is printed once, what is missing is noticed, and what is for
+// somebody else is refused.
+func TestWatchNumbers(t *testing.T) {
+	var out strings.Builder
+	w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), known: true, id: notifyExample.id}
+	for _, tt := range []struct {
+		args notifyArgs
+		want string
+	}{
+		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, "created     a\n"},
+		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
+		{notifyArgs{number: 2, events: []event{{kind: eventRemoved, path: "a"}, {kind: eventCreated, path: "b"}}}, "removed     a\ncreated     b\n"},
+		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
+		{
+			notifyArgs{number: 4, events: []event{{kind: eventCreated, path: "c"}}},
+			"overflow    ./ changes were missed here: look for yourself\ncreated     c\n",
+		},
+		{notifyArgs{id: notifyToken{1}, number: 5, events: []event{{kind: eventCreated, path: "d"}}}, ""},
+		{notifyArgs{number: 5, events: []event{{kind: eventEnded, status: notifyGone}, {kind: eventCreated, path: "d"}}}, ""},
+		{notifyArgs{number: 6, events: []event{{kind: eventCreated, path: "d"}}}, ""},
+	} {
+		if tt.args.id == (notifyToken{}) {
+			tt.args.id = w.id
+		}
+		out.Reset()
+		req := &transport.Request{Procedure: transport.Procedure{Proc: notifiedNotify}, Args: tt.args.append(nil)}
+		w.serve(t.Context(), req, &transport.Response{})
+		if out.String() != tt.want {
+			t.Errorf("%+v prints %q, want %q", tt.args, &out, tt.want)
+		}
+	}
+	if <-w.over; w.err != notifyGone {
+		t.Errorf("ended with %v, want %v", w.err, notifyGone)
 	}
 }
 
