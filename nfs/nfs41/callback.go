@@ -74,7 +74,7 @@ type cbCompound struct {
 }
 
 // run executes the operations in order until one fails, and appends CB_COMPOUND4res to
-// *out. It is false when not even the start of the arguments decodes.
+// *out. It is false when the start of the arguments does not decode.
 func (c *cbCompound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
 	var head CBCompoundArgs
@@ -94,13 +94,6 @@ func (c *cbCompound) run(out *[]byte) bool {
 	sequence := 0 // end of the result of CB_SEQUENCE
 	for c.index = 0; c.index < c.count && res.Status == StatusOK; c.index++ {
 		op := c.d.Uint32()
-		if c.d.Err() != nil {
-			if c.index == 0 {
-				return false
-			}
-			res.Status = StatusBadXDR
-			break
-		}
 		b, res.Status = c.operation(b, op)
 		if c.replay != nil {
 			*out = c.replay.replayed(b[:start], head.Tag, op, c.d.Uint32())
@@ -131,6 +124,8 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 	b = appendStatus(b, op, StatusOK)
 	var status Status
 	switch {
+	case c.d.Err() != nil: // not even its number is there
+		op, status = OpCBIllegal, StatusBadXDR
 	case op < firstCBOp || op > lastCBOp:
 		op, status = OpCBIllegal, StatusOpIllegal
 	case op == OpCBSequence:

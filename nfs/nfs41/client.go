@@ -175,6 +175,9 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 // prepare fills in what the configuration leaves open.
 func (s *Session) prepare() error {
 	c := &s.cfg
+	if len(c.Owner) > MaxOwner {
+		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), MaxOwner)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rand.Read(s.verifier[:]) // never fails
 	host, _ := os.Hostname()
@@ -190,9 +193,6 @@ func (s *Session) prepare() error {
 		var unique [16]byte
 		rand.Read(unique[:])
 		c.Owner = fmt.Appendf(nil, "rpcrdma %s %x", host, unique)
-	}
-	if len(c.Owner) > MaxOwner {
-		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), MaxOwner)
 	}
 	if c.CallbackProgram == 0 {
 		c.CallbackProgram = CallbackProgram
@@ -271,10 +271,10 @@ func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, 
 		ops := []Operation{op}
 		call := transport.Call{
 			Prog: Program, Vers: Version, Proc: ProcCompound, Cred: s.cred,
-			Args: appendOps(head.Append(nil), ops), MaxResults: maxExchangeIDRes, NoResend: !again,
+			Args: appendOps(head.Append(nil), ops), NoResend: !again,
 		}
-		if op.Op != OpExchangeID {
-			call.MaxResults = 0
+		if op.Op == OpExchangeID {
+			call.MaxResults = maxExchangeIDRes
 		}
 		if err := cl.Call(ctx, &call); err != nil {
 			return err

@@ -127,7 +127,7 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 		if d.Err() != nil {
 			break
 		}
-		if number != op.Op && status != StatusOpIllegal {
+		if number != op.Op && (number != OpIllegal || status == StatusOK) {
 			return failedOp{}, &ReplyError{name(op.Op), "is answered by " + name(number)}
 		}
 		if status != StatusOK {

@@ -239,7 +239,7 @@ const replyHeader = oncrpc.MinReplySize
 const sizeSequence = 2*xdr.Unit + SessionIDSize + 5*xdr.Unit
 
 // run executes the operations in order until one fails, and appends COMPOUND4res to *out.
-// It is false when not even the start of the arguments decodes. RFC 8881 section 16.2.
+// It is false when the start of the arguments does not decode. RFC 8881 section 16.2.
 func (c *compound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
 	var head CompoundArgs
@@ -260,14 +260,6 @@ func (c *compound) run(out *[]byte) bool {
 	sequence := 0 // end of the result of SEQUENCE
 	for c.index = 0; c.index < c.count && res.Status == StatusOK; c.index++ {
 		op := c.d.Uint32()
-		if c.d.Err() != nil {
-			if c.index > 0 {
-				// There is no number to answer: the result is that of the operation in front.
-				res.Status = StatusBadXDR
-				break
-			}
-			return false
-		}
 		at := len(b)
 		b, res.Status = c.operation(b, op)
 		if c.replay != nil {
@@ -328,7 +320,10 @@ func outside(op uint32) bool {
 
 // operation executes one operation and appends its result.
 func (c *compound) operation(b []byte, op uint32) ([]byte, Status) {
-	if op < firstOp || op > lastOp {
+	switch {
+	case c.d.Err() != nil: // not even its number is there
+		return appendStatus(b, OpIllegal, StatusBadXDR), StatusBadXDR
+	case op < firstOp || op > lastOp:
 		return appendStatus(b, OpIllegal, StatusOpIllegal), StatusOpIllegal
 	}
 	at := len(b)

@@ -247,9 +247,9 @@ type ExchangeIDRes struct {
 	Impl *ImplID // nil: not told
 }
 
-// maxExchangeIDRes is the longest encoding of results that decode, in bytes, but for
-// bitmaps of operations.
-const maxExchangeIDRes = 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+MaxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
+// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that
+// decodes, in bytes, with what a COMPOUND has in front.
+const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+MaxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // Append appends the encoding to b.
 func (r *ExchangeIDRes) Append(b []byte) []byte {

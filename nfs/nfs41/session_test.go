@@ -293,7 +293,11 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	if _, status := send(0, seq(1, 6, false)); status[0] != StatusMinorVersMismatch {
 		t.Errorf("minor version 0: %v", status)
 	}
-	for _, args := range [][]byte{nil, {0, 0, 0, 1}, (&CBCompoundArgs{Minor: Minor, Count: 1}).Append(nil)} {
+	results, err := raw((&CBCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
+	if want := unhex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
+		t.Errorf("no operation: %x, %v", results, err)
+	}
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CBCompoundArgs).Append(nil)[:12]} {
 		var e *oncrpc.RPCError
 		if _, err := raw(args); !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
 			t.Errorf("%x: %v", args, err)
