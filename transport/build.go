@@ -46,7 +46,7 @@ func replyHead(cred *oncrpc.Auth) int {
 // it exposes: s.wrs is the list to post.
 func (s *slot) build(call *Call) error {
 	c := s.c
-	s.call = call
+	s.call, s.op = call, call.op
 	s.msg = 0
 	s.wrs = s.wrs[:0]
 	if s.send == nil {

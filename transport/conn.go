@@ -35,6 +35,7 @@ type conn struct {
 	vers      atomic.Uint32 // of the protocol; 0: no call has come yet
 	sendLimit atomic.Int32  // longest Send we may make
 	recvLimit atomic.Int32  // longest Send the peer may make
+	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
 	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
 	conf      configuration
 	offered   bool // the client has told its properties; leader

@@ -134,7 +134,8 @@ func (s *slot) operation(op *operation) ([]byte, error) {
 func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
 	r.c.mu.Lock()
 	s := r.lookup(h.XID)
-	ours := s != nil && s.state == slotPending && s.call.op != nil && s.call.op.Type == h.OptType && s.call.op.answers(h.OptInfo)
+	// Answers of requests that have been given up are answers, too.
+	ours := s != nil && s.state != slotFree && s.op != nil && s.op.Type == h.OptType && s.op.answers(h.OptInfo)
 	r.c.mu.Unlock()
 	if !ours {
 		return false
@@ -142,9 +143,9 @@ func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
 	r.setGrant(int(h.Credit))
 	s = r.answer(h.XID)
 	if s == nil {
-		return true // cancelled just now
+		return true // nobody waits for it any more, and its credit is back
 	}
-	op := s.call.op
+	op := s.op
 	if op.rule.holds(payload) {
 		mem := append(append([]byte(nil), h.OptInfo...), payload...)
 		n := len(h.OptInfo)
@@ -167,7 +168,7 @@ func (c *conn) optional(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
 	o := c.cfg.operation(h.OptType)
 	own := h.OptType == rpcrdma.OptProperties
 	switch {
-	case own && isPropertiesAnswer(h.OptInfo), o != nil && o.IsAnswer(h.OptInfo):
+	case own && lateProperties(h.OptInfo), o != nil && o.IsAnswer(h.OptInfo):
 		c.stats.dropped.Add(1) // nobody waits for it any more
 		return false
 	case !own && (o == nil || o.Handle == nil):
@@ -227,5 +228,6 @@ func (x *exch) operated(m Optional) {
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.reserve(1)
 	x.finishList(append(rpcrdma.AppendHeader(x.out.b[:0], h), m.Payload...))
+	c.answered()
 	x.post()
 }

@@ -162,6 +162,7 @@ func (x *exch) send(rpc, results []byte) {
 	}
 	x.finishList(msg)
 	c.stats.replies.Add(1)
+	c.answered()
 	x.post()
 }
 

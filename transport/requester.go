@@ -88,6 +88,7 @@ type slot struct {
 	fences int   // local invalidations under way
 
 	call *Call
+	op   *operation     // of the call; stays when the caller has given up
 	hdr  rpcrdma.Header // of the call: what was offered
 	send *buffer        // the message as sent
 	long *buffer        // the RPC message of a long call
@@ -288,7 +289,7 @@ func (r *requester) release(s *slot) *waiter {
 		s.kept = false
 	}
 	s.gen++
-	s.call = nil
+	s.call, s.op = nil, nil
 	r.free = append(r.free, s)
 	r.inUse--
 	if r.inUse == 0 && r.c.ended {

@@ -295,9 +295,15 @@ func TestServerReadChunks(t *testing.T) {
 	}
 }
 
-// TestServerRefuses: what is malformed is answered with ERR_CHUNK or ERR_VERS,
-// and the connection goes on.
-func TestServerRefuses(t *testing.T) {
+// A malformedCall is a message of version 1 with xid 7, and what the answer says.
+type malformedCall struct {
+	name string
+	msg  []byte
+	code rpcrdma.ErrCode
+}
+
+// malformedCalls are what no server executes.
+func malformedCalls() []malformedCall {
 	raw := func(h rpcrdma.Header, payload ...byte) []byte {
 		if h.Vers == 0 {
 			h.Vers = 1
@@ -307,11 +313,7 @@ func TestServerRefuses(t *testing.T) {
 	patch := func(b []byte, at int, v byte) []byte { b[at] = v; return b }
 	seg := rpcrdma.Segment{Handle: 1, Length: 8, Offset: peerBase}
 	good := func() []byte { return callBytes(rpcrdma.Header{XID: 7}, 0) }
-	tests := []struct {
-		name string
-		msg  []byte
-		code rpcrdma.ErrCode
-	}{
+	return []malformedCall{
 		{"V1-4.2-3 V1-4.1-7 version 77", patch(good(), 7, 77), rpcrdma.ErrVers},
 		{"V2-5.2-1 version 2", patch(good(), 7, 2), rpcrdma.ErrVers},
 		{"V1-4.1-14 A15 procedure 5", patch(good(), 15, 5), rpcrdma.ErrChunk},
@@ -350,7 +352,12 @@ func TestServerRefuses(t *testing.T) {
 		{"a write chunk without segments", callBytes(rpcrdma.Header{XID: 7, Writes: []rpcrdma.WriteChunk{{}}}, 0), rpcrdma.ErrChunk},
 		{"more write chunks than the limit", callBytes(rpcrdma.Header{XID: 7, Writes: make([]rpcrdma.WriteChunk, 17)}, 0), rpcrdma.ErrChunk},
 	}
-	for _, tt := range tests {
+}
+
+// TestServerRefuses: what is malformed is answered with ERR_CHUNK or ERR_VERS,
+// and the connection goes on.
+func TestServerRefuses(t *testing.T) {
+	for _, tt := range malformedCalls() {
 		t.Run(tt.name, func(t *testing.T) {
 			testServer(t, nil, func(p *peer, s *Server, _ *testService) {
 				before := p.posted()

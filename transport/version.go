@@ -126,15 +126,15 @@ func (v *VersionCache) has(key string) bool {
 // permanent.
 type VersionError struct {
 	Addr      string
-	Low, High uint32 // what the server speaks; 0: it did not say
-	Reason    error  // what it did instead
+	Low, High uint32 // what the server says it speaks
+	Reason    error  // what it did instead of answering; nil: it did answer
 }
 
 func (e *VersionError) Error() string {
-	if e.High == 0 {
+	if e.Reason != nil {
 		return fmt.Sprintf("%s does not answer version 2 of RPC-over-RDMA: %v", e.Addr, e.Reason)
 	}
-	return fmt.Sprintf("%s speaks versions %d to %d of RPC-over-RDMA, which are none of ours", e.Addr, e.Low, e.High)
+	return fmt.Sprintf("%s refuses our versions of RPC-over-RDMA, and speaks versions %d to %d", e.Addr, e.Low, e.High)
 }
 
 func (e *VersionError) Unwrap() error { return e.Reason }
@@ -224,15 +224,23 @@ func (c *conn) tellProperties(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p, err := rpcrdma.ConsumeProperties(op.answer.Info); err == nil && p.Dir == rpcrdma.PropAccept {
+	if p, err := rpcrdma.ConsumeProperties(op.answer.Info); err == nil && p.Dir == rpcrdma.PropAccept && len(op.answer.Payload) == 0 {
 		c.useProperties(own, p)
 	}
 	return nil
 }
 
+// isPropertiesAnswer takes what is no offer for the answer to one that is under way.
 func isPropertiesAnswer(info []byte) bool {
 	p, _ := rpcrdma.ConsumeProperties(info)
 	return p.Dir != rpcrdma.PropOffer
+}
+
+// lateProperties tells whether a message that answers no offer is an answer all the same,
+// which is not answered. What is neither that nor an offer is rejected.
+func lateProperties(info []byte) bool {
+	p, _ := rpcrdma.ConsumeProperties(info)
+	return p.Dir == rpcrdma.PropAccept || p.Dir == rpcrdma.PropReject
 }
 
 // ---- server
@@ -277,10 +285,23 @@ func (c *conn) useVersion2() {
 	if c.hasPriv && c.privateData() != nil {
 		send, recv = max(send, c.sendMax()), max(recv, c.recvMax())
 	}
+	if c.role == roleServer {
+		// The first reply still keeps to version 1: see answered.
+		c.raise.Store(int32(send))
+		send = rpcrdma.DefaultInline
+	}
 	c.sendLimit.Store(int32(send))
 	c.recvLimit.Store(int32(recv))
 	c.remoteInv.Store(false)
 	c.vers.Store(rpcrdma.Version2)
+}
+
+// answered is told of each reply that goes out: after the first one in version 2 the
+// thresholds of version 2 hold (version two section 5.1).
+func (c *conn) answered() {
+	if n := c.raise.Load(); n != 0 && c.raise.CompareAndSwap(n, 0) {
+		c.sendLimit.Store(n)
+	}
 }
 
 // properties are what this end can.
