@@ -14,10 +14,11 @@ TEST_TIMEOUT ?= 15m
 FUZZ_INPUTS ?= 20000
 BENCH_FLAGS ?=
 TEST_RDMA_FLAGS ?=
+CONTAINER_TEST_FLAGS ?=
 
 .PHONY: help
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 .PHONY: demo
 demo: ## run the main job once and show it: no RDMA hardware needed
@@ -69,3 +70,40 @@ build: ## build every package, and the command into .bin/
 build-matrix: ## what users build: with and without cgo, without rdma-core's headers, elsewhere
 	@scripts/setup test
 	@scripts/build-matrix
+
+.PHONY: test-oldest
+test-oldest: ## the library alone, with the oldest Go that its go.mod allows
+	@scripts/setup test
+	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go vet ./...
+	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
+
+.PHONY: interop
+interop: ## against programs of others: Wireshark's dissectors, and rping in a virtual machine
+	@scripts/setup test-rdma
+	go test -race -timeout=$(TEST_TIMEOUT) ./interop/...
+	@scripts/test-rdma ./interop/...
+
+.PHONY: bench-smoke
+bench-smoke: ## every benchmark once, to see that it runs: its numbers mean nothing
+	@scripts/setup bench test
+	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work
+	go run ./bench/ratio -rounds 1 -time 1ms
+
+.PHONY: vulncheck
+vulncheck: ## known vulnerabilities in what we call; needs the network
+	@scripts/setup test
+	@scripts/vulncheck
+
+.PHONY: container-test
+container-test: ## build the container images and test them, as far as this machine allows
+	@scripts/setup container-test
+	@scripts/container-test $(CONTAINER_TEST_FLAGS)
+
+.PHONY: release
+release: ## the command for other systems, what is in it, and checksums, into .bin/release/
+	@scripts/setup release
+	@scripts/release
+
+.PHONY: publish
+publish: ## hand what make release has made to the host of the repository
+	@scripts/release --publish

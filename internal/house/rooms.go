@@ -78,7 +78,7 @@ var Rooms = []Room{
 	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "interop", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "tools", Tests: []string{"proto/rpcrdma"}, Third: []string{"github.com/xdrpp/goxdr"}},
+	{Path: "tools", Tests: []string{"proto/rpcrdma"}, Third: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
 }
 
 // testRooms are the rooms that any test may use.

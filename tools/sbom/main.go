@@ -1,0 +1,100 @@
+// Command sbom prints what a Go binary was built from, as a CycloneDX document: its
+// modules and the standard library, as the binary itself tells.
+package main
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+)
+
+// Version 1.5 of the format, https://cyclonedx.org/docs/1.5/json/.
+type document struct {
+	Format     string      `json:"bomFormat"`
+	Spec       string      `json:"specVersion"`
+	Version    int         `json:"version"` // of the document
+	Metadata   metadata    `json:"metadata"`
+	Components []component `json:"components"`
+}
+
+type metadata struct {
+	Component component `json:"component"`
+}
+
+type component struct {
+	Type       string     `json:"type"`
+	Name       string     `json:"name"`
+	Version    string     `json:"version"`
+	URL        string     `json:"purl"`
+	Properties []property `json:"properties,omitempty"`
+}
+
+type property struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+func main() {
+	version := flag.String("version", "", "`VERSION` of the binary and of the modules in its own repository")
+	flag.Parse()
+	if err := run(flag.Args(), *version, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, version string, w io.Writer) error {
+	if len(args) != 1 || version == "" {
+		return errors.New("usage: sbom -version VERSION BINARY")
+	}
+	info, err := buildinfo.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(describe(info, filepath.Base(args[0]), version))
+}
+
+// describe lists what info tells. It has no time and no serial number in it: the same
+// binary gives the same document.
+func describe(info *debug.BuildInfo, name, version string) *document {
+	main := module("application", info.Main.Path, version)
+	main.Name = name
+	for _, s := range info.Settings {
+		main.Properties = append(main.Properties, property{"go:build:" + s.Key, s.Value})
+	}
+	d := &document{Format: "CycloneDX", Spec: "1.5", Version: 1, Metadata: metadata{main}}
+	d.Components = append(d.Components, module("library", "std", strings.TrimPrefix(info.GoVersion, "go")))
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			if v := m.Replace.Version; v == "" || v == "(devel)" { // a directory: of the binary's own repository
+				d.Components = append(d.Components, module("library", m.Path, version))
+				continue
+			}
+			m = m.Replace
+		}
+		c := module("library", m.Path, m.Version)
+		if m.Sum != "" {
+			c.Properties = []property{{"go:sum", m.Sum}}
+		}
+		d.Components = append(d.Components, c)
+	}
+	return d
+}
+
+// module names a module the way of https://github.com/package-url/purl-spec.
+func module(kind, path, version string) component {
+	return component{
+		Type: kind, Name: path, Version: version,
+		URL: "pkg:golang/" + path + "@" + strings.ReplaceAll(url.QueryEscape(version), "%2F", "/"),
+	}
+}
