@@ -53,6 +53,7 @@ var suite = []struct {
 	{"Chaos", testChaos},
 	{"FirstCall", testFirstCall},
 	{"LateEnd", testLateEnd},
+	{"Versions", testVersions},
 	{"LateBind", testLateBind},
 }
 
