@@ -308,19 +308,22 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 	}
 
 	c.serve()
-	s.mu.Lock()
-	delete(s.conns, c)
-	bridges := s.bridges
-	s.checkIdle()
-	s.mu.Unlock()
-	for _, b := range bridges {
-		b.forget(c)
-	}
 	var closed *ClosedError
 	var ce *fabric.ConnError
 	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
 		s.log("connection ended", c, closed.Reason)
 	}
+	s.mu.Lock()
+	bridges := s.bridges
+	s.mu.Unlock()
+	for _, b := range bridges {
+		b.forget(c)
+	}
+	// Close may return from here on.
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.checkIdle()
+	s.mu.Unlock()
 }
 
 func (s *Server) log(msg string, c *conn, err error) {
