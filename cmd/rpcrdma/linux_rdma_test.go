@@ -56,10 +56,17 @@ func TestRDMALinuxServer(t *testing.T) {
 			if got.Stats.WriteChunk == 0 {
 				t.Errorf("nothing came through write chunks: %+v", got)
 			}
-			info := decodeJSON[infoJSON](t, mustRun(t, append([]string{"probe", "--json", at}, with...)...))
-			if info.NullCall != "answered" || info.Credits == 0 || !info.PrivateData {
-				t.Errorf("probe: %+v", info)
+			// Linux has version 1 alone, and says so: the connection goes on in it.
+			if got.Stats.ErrVers != 1 || got.Stats.Conns != 1 || got.Stats.Resent != 0 {
+				t.Errorf("the version took more than a question and an answer: %+v", got.Stats)
 			}
+			for _, version := range []string{"auto", "1"} {
+				info := decodeJSON[infoJSON](t, mustRun(t, append([]string{"probe", "--json", "--version", version, at}, with...)...))
+				if info.Version != 1 || info.NullCall != "answered" || info.Credits == 0 || !info.PrivateData || info.Properties {
+					t.Errorf("probe --version %s: %+v", version, info)
+				}
+			}
+			mustFail(t, 1, "versions 1 to 1", append([]string{"probe", "--version", "2", at}, with...)...)
 		})
 	}
 }
