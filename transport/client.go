@@ -92,6 +92,7 @@ type Client struct {
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
+	trust     int // see versionTrust; that of whoever makes a connection
 
 	line   line
 	dialer dialer

@@ -57,8 +57,9 @@ type Optional struct {
 	Payload []byte // the RPC message behind it, if there is one
 }
 
-// An OptionError says why an optional operation cannot be requested. Nothing has been sent.
-// It unwraps to errors.ErrUnsupported.
+// An OptionError says why an optional operation cannot be requested. Nothing has been sent,
+// unless the request was under way when its connection was lost, and the next is of version
+// 1. It unwraps to errors.ErrUnsupported.
 type OptionError struct {
 	Type   uint32
 	Reason string
@@ -187,6 +188,7 @@ func (c *conn) optional(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
 	}
 	c.stats.optional.Add(1)
 	x.hdr, *h = *h, x.hdr
+	c.rsp.keepUp(x.hdr.Credit)
 	x.state = exchExecuting
 	x.fast = true
 	if x.begin() != nil {

@@ -719,6 +719,30 @@ func TestOptionalExecuted(t *testing.T) {
 		})
 	})
 
+	t.Run("a client that makes many requests at once is granted more", func(t *testing.T) {
+		var gate chan struct{}
+		server := &Config{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
+			Handle: func(context.Context, *Conn, Optional) (Optional, error) {
+				<-gate
+				return Optional{Info: []byte("!done")}, nil
+			}}}}
+		server2(t, server, func(p *peer, s *Server, _ *testService) {
+			gate = make(chan struct{})
+			for xid := range uint32(initialGrant) {
+				msg := optBytes(xid, testOp, "?")
+				msg[11] = 100 // credits
+				p.send(msg, 0)
+				synctest.Wait()
+			}
+			close(gate)
+			for range initialGrant {
+				if h, _ := p.optional("an answer"); h.Credit <= initialGrant || h.Credit > 100 {
+					t.Errorf("the grant is %d", h.Credit)
+				}
+			}
+		})
+	})
+
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
 		server := &Config{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,

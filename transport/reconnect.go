@@ -333,12 +333,16 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*con
 	c, err := cl.connectAs(ctx, vers, pending, old)
 	var unheard *unheardError
 	if vers == rpcrdma.Version2 && errors.As(err, &unheard) {
+		if cl.trust > 0 {
+			cl.trust--
+			return nil, err
+		}
 		// The server drops what it does not know, or its connection (version two section
 		// 5.2).
 		if cl.cfg.Version == Version2 {
 			return nil, &VersionError{Addr: cl.addr, Reason: unheard.err}
 		}
-		if c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old); err == nil {
+		if c, err = cl.connectAs(ctx, rpcrdma.Version1, pending, old); err == nil && !unheard.brief {
 			cl.versions.note(cl.versionKey()) // it was not the server that was away
 		}
 	}

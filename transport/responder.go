@@ -178,6 +178,16 @@ func (r *responder) take(rb *recvBuf) *exch {
 	return x
 }
 
+// keepUp grants more to a client that uses what it has, up to the credits it asks for.
+// Leader.
+func (r *responder) keepUp(credit uint32) {
+	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
+		if n := min(2*g, int(credit), r.most); n > g {
+			_ = r.grow(n) // without memory the grant stays
+		}
+	}
+}
+
 // call takes a call: its header h, and payload, which is what follows it in rb.
 // Leader.
 func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool) {
@@ -193,11 +203,7 @@ func (r *responder) call(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK b
 		return
 	}
 	x.hdr, *h = *h, x.hdr
-	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
-		if n := min(2*g, int(x.hdr.Credit), r.most); n > g {
-			_ = r.grow(n) // without memory the grant stays
-		}
-	}
+	r.keepUp(x.hdr.Credit)
 	result := planBad
 	if xidOK {
 		result = x.plan(payload)

@@ -18,7 +18,8 @@ import (
 // for servers of version 1, and whether it has been executed does not matter should the
 // answer be lost. A server of version 2 answers in kind. One of version 1 answers ERR_VERS,
 // and the connection goes on in version 1; or says nothing, or hangs up, and a new connection
-// begins with version 1. That a server speaks version 1 alone is remembered for a while.
+// begins with version 1. That a server speaks version 1 alone is remembered for a while. One
+// that has spoken version 2 before may be starting when it hangs up, and is asked again.
 //
 // A server speaks the version of the first call that comes, and answers others, should there
 // be such, in theirs.
@@ -140,15 +141,24 @@ func (e *VersionError) Error() string {
 func (e *VersionError) Unwrap() error { return e.Reason }
 
 // An unheardError is why the first message of version 2 got no answer.
-type unheardError struct{ err error }
+type unheardError struct {
+	err   error
+	brief bool // it was not waited for long: that says little about the server
+}
 
 func (e *unheardError) Error() string { return "no answer to version 2: " + e.err.Error() }
 func (e *unheardError) Unwrap() error { return e.err }
 
 // ---- client
 
-// versionPatience is how long the answer to the first message of version 2 may take.
-const versionPatience = 5 * time.Second
+const (
+	// versionPatience is how long the answer to the first message of version 2 may take.
+	versionPatience = 5 * time.Second
+
+	// versionTrust is how many connections in a row may be lost over that message before a
+	// server that has spoken version 2 counts as one that does not: rather it is starting.
+	versionTrust = 3
+)
 
 func (cl *Client) versionKey() string { return cl.provider.Name() + " " + cl.addr }
 
@@ -186,6 +196,7 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		if call.replied != rpcrdma.Version2 {
 			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
 		}
+		cl.trust = versionTrust
 		c.useVersion2()
 		return c.tellProperties(ctx)
 	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
@@ -193,8 +204,10 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	case errors.As(err, &refused), errors.As(err, &senseless):
 		// It takes the message for one of version 1 that is malformed.
 		return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
-	case errors.Is(err, net.ErrClosed), errors.Is(err, context.DeadlineExceeded):
-		return &unheardError{err}
+	case errors.Is(err, net.ErrClosed):
+		return &unheardError{err: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &unheardError{err: err, brief: patience < versionPatience/2}
 	}
 	return err
 }

@@ -151,6 +151,19 @@ func (p *peer) asked() rpcrdma.Header {
 	return h
 }
 
+// waited waits for the first message of a connection that is to be made.
+func (p *peer) waited() {
+	for range 2 * maxPause / time.Millisecond {
+		p.mu.Lock()
+		n := len(p.sends)
+		p.mu.Unlock()
+		if n > 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // speaks2 answers the first message in version 2.
 func (p *peer) speaks2() {
 	p.t.Helper()
@@ -589,14 +602,18 @@ func TestVersionUnheard(t *testing.T) {
 				p.quiet("the connection has ended")
 				q.finishes(cl, 1)
 				q.inlineUpTo(cl, 1024)
-				// The next does not ask either.
+				// The next does not ask either, if that was enough to know.
 				r := d.another()
 				q.hangUp()
 				synctest.Wait()
 				done := async(cl, bg, testCall())
 				time.Sleep(time.Second)
-				if h, _ := r.message("the call"); h.Vers != 1 {
-					t.Errorf("the call is of version %d", h.Vers)
+				want := uint32(1)
+				if tt.patience < versionPatience/2 {
+					want = 2
+				}
+				if h, _ := r.message("the first message"); h.Vers != want {
+					t.Errorf("after %v of silence the first message of the next connection is of version %d", tt.patience, h.Vers)
 				}
 				d.stop()
 				cl.Close()
@@ -627,6 +644,57 @@ func TestVersionUnheard(t *testing.T) {
 					t.Errorf("connections at %v", tried)
 				}
 				q.finishes(cl, 1)
+			})
+		}
+	})
+
+	t.Run("a server that has spoken version 2 is asked some times more, whatever it does meanwhile", func(t *testing.T) {
+		for _, vers := range []Version{VersionAuto, Version2} {
+			dials(t, &Config{Version: vers, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+				p.speaks2()
+				cl := d.client()
+				p.finishes(cl, 2)
+				done := async(cl, bg, testCall())
+				first, _ := p.message("a call")
+				for range 3 { // and after each answer anew
+					for i := range versionTrust {
+						q := d.another()
+						p.hangUp()
+						q.waited()
+						q.asked()
+						if p = q; i%2 == 0 {
+							time.Sleep(versionPatience + time.Second)
+						}
+					}
+					q := d.another()
+					p.hangUp()
+					q.waited()
+					q.speaks2()
+					h, _ := q.message("the call")
+					if h.Vers != 2 || h.XID != first.XID {
+						t.Fatalf("the call is %+v", h)
+					}
+					p = q
+				}
+				p.hangUp()
+				for range versionTrust {
+					q := d.another()
+					q.waited()
+					q.asked()
+					q.hangUp()
+				}
+				q, r := d.another(), d.another()
+				q.waited()
+				q.asked()
+				q.hangUp()
+				if vers == VersionAuto {
+					r.answerNext("the call, in version 1")
+					if err := outcome(t, done); err != nil || cl.Info().Version != 1 {
+						t.Errorf("the call returned %v", err)
+					}
+				} else if err := outcome(t, done); !errors.As(err, new(*VersionError)) {
+					t.Errorf("the call returned %v", err)
+				}
 			})
 		}
 	})
