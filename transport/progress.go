@@ -29,11 +29,11 @@ import (
 // has led for a tick.
 
 // tickTime is how long a connection is quiet before the background takes over,
-// and how long a leader waits before its context is watched. asideTime is the same
-// at a server, where a forward call may be waiting.
+// and how long a leader waits before its context is watched. Where the peer may call,
+// it takes no longer than quietTime until somebody leads again.
 const (
 	tickTime  = 2 * time.Millisecond
-	asideTime = 100 * time.Microsecond
+	quietTime = 100 * time.Microsecond
 )
 
 // manyBackward is how many backward calls in a row make the keeper stand aside.
@@ -162,8 +162,18 @@ func (c *conn) stopLeading() *waiter {
 	if c.wantsKeeper() {
 		return c.callKeeper()
 	}
-	c.arm()
+	if c.awaitsCalls() {
+		c.ticking = true
+		c.tick.Reset(quietTime)
+	} else {
+		c.arm()
+	}
 	return c.nextLeader()
+}
+
+// awaitsCalls tells whether the peer may call, so that there has to be a leader. mu is held.
+func (c *conn) awaitsCalls() bool {
+	return c.aside || c.role == roleClient && len(c.cfg.Callbacks) > 0
 }
 
 // wantsKeeper tells whether the keeper, which stands aside, has to lead again: calls come
@@ -274,11 +284,7 @@ func (c *conn) wakeAll() {
 func (c *conn) arm() {
 	if !c.ticking && !c.ended {
 		c.ticking = true
-		d := tickTime
-		if c.aside {
-			d = asideTime
-		}
-		c.tick.Reset(d)
+		c.tick.Reset(tickTime)
 	}
 }
 
@@ -293,7 +299,7 @@ func (c *conn) onTick() {
 	if c.ended || c.role == roleServer && !c.aside {
 		return
 	}
-	if c.leads != c.seen {
+	if c.leads != c.seen && (c.leading || !c.awaitsCalls()) {
 		c.seen = c.leads
 		c.arm()
 		return
