@@ -705,6 +705,61 @@ func testLateEnd(t *testing.T, b *bed) {
 	}
 }
 
+// testStuck: a call whose caller gives up, and whose memory cannot be closed in time, costs the
+// connection, and no other call.
+func testStuck(t *testing.T, b *bed) {
+	real, live := b.provider(t)
+	t.Cleanup(func() { live.check(t) })
+	p := &deaf{Provider: real}
+	ctx, cancel := context.WithTimeout(bg, 2*b.patience())
+	defer cancel()
+	back := transport.NewBackchannel()
+	cfg := transport.Config{Peer: transport.PeerFull}
+	_, addr := b.serve(t, p, cfg, &errander{ready: func(req *transport.Request) {
+		if err := back.Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	}})
+	met, leave := make(chan struct{}), make(chan struct{})
+	client := &errander{meet: func(context.Context) { met <- struct{}{}; <-leave }}
+	ready := func(cl *transport.Client) {
+		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	cfg.Callbacks, cfg.OnReconnect = []transport.Program{client.program()}, ready
+	cl, err := transport.Dial(ctx, p, addr, &cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ready(cl)
+	if err := back.Null(ctx, errands, 1); err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context, e errand) chan error {
+		done := make(chan error, 1)
+		go func() {
+			var r runner
+			done <- errors.Join(r.run(ctx, back.Call, e))
+		}()
+		<-met
+		return done
+	}
+	short, giveUp := context.WithCancel(ctx)
+	given := run(short, errand{no: 1, proc: procMeet, out: 20_000, placed: true})
+	other := run(ctx, errand{no: 2, proc: procMeet})
+	p.first.listen(hearsNothing)
+	giveUp()
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that was given up returned %v", err)
+	}
+	close(leave)
+	if err := <-other; err != nil {
+		t.Errorf("the other call: %v", err)
+	}
+}
+
 // testLateBind: a handler that binds a connection which has ended does not take calls away
 // from the one that is bound.
 func testLateBind(t *testing.T, b *bed) {

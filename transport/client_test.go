@@ -898,8 +898,7 @@ func TestCancel(t *testing.T) {
 				if _, err := p.reach(h.Writes[0][0], fabric.AccessRemoteWrite); err == nil {
 					t.Error("the peer can still write")
 				}
-				var pe *PeerError
-				if <-cl.Done(); !errors.As(cl.Err(), &pe) {
+				if <-cl.Done(); !errors.Is(cl.Err(), errStuck) {
 					t.Errorf("the connection ended with %v", cl.Err())
 				}
 			})

@@ -55,6 +55,7 @@ var suite = []struct {
 	{"LateEnd", testLateEnd},
 	{"Versions", testVersions},
 	{"LateBind", testLateBind},
+	{"Stuck", testStuck},
 }
 
 func runSuite(t *testing.T, b *bed) {

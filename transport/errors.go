@@ -147,9 +147,12 @@ func (e *PeerError) Error() string { return "peer broke the protocol: " + e.Reas
 
 var (
 	errOverrun    = &PeerError{"it sent more calls than it was granted"}
-	errStuck      = &PeerError{"it takes nothing, and memory of a cancelled call cannot be closed"}
 	errNoDone     = &PeerError{"it did not say RDMA_DONE in time"}
 	errInvalidate = &PeerError{"it invalidated memory of another call"}
+
+	// Nobody's fault: a peer that is slow for a while has broken nothing, so that other
+	// calls are made again.
+	errStuck = errors.New("peer takes nothing, and memory of a cancelled call cannot be closed")
 
 	// Nobody's fault: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
