@@ -89,7 +89,7 @@ COPY scripts/guest /usr/lib/rpcrdma/guest
 ENV RPCRDMA_VM_CACHE=/var/cache/rpcrdma-vm
 VOLUME /var/cache/rpcrdma-vm
 ENTRYPOINT ["/usr/lib/rpcrdma/vm"]
-CMD ["--dev", "rxe", "--", "rpcrdma", "demo", "--provider", "rdma", "--addr", "10.9.9.1:0", "--from", "/usr/share/doc"]
+CMD ["--dev", "rxe", "--", "rpcrdma", "demo", "--provider", "rdma", "--addr", "10.9.9.1:0", "--from", "/usr/lib/rpcrdma"]
 
 # ---- the default: no shell, no package manager, not root
 FROM scratch AS runtime
