@@ -719,6 +719,24 @@ func TestOptionalExecuted(t *testing.T) {
 		})
 	})
 
+	t.Run("floods of requests that nobody knows, from a peer that takes no answers, end the connection", func(t *testing.T) {
+		flood := func(t *testing.T, p *peer, c *conn) {
+			p.mu.Lock()
+			p.holdSends = true
+			p.mu.Unlock()
+			n := 0
+			for ; n < 5000 && !p.over(); n++ {
+				p.send(optBytes(uint32(n), 0xdeadbeef, "?"), 0)
+			}
+			var broke *PeerError
+			if err := c.endErr(); !errors.As(err, &broke) || n > 200 {
+				t.Errorf("after %d requests the connection's end is %v", n, err)
+			}
+		}
+		server2(t, nil, func(p *peer, s *Server, _ *testService) { flood(t, p, theConn(s)) })
+		client2(t, nil, func(p *peer, cl *Client) { flood(t, p, cl.conn()) })
+	})
+
 	t.Run("a client that makes many requests at once is granted more", func(t *testing.T) {
 		var gate chan struct{}
 		server := &Config{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
