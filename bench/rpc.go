@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/rpc"
 
+	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
@@ -17,35 +18,36 @@ import (
 // encoding.
 func NetRPC(size, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("NetRPC/size=%d/depth=%d", size, depth),
-		Depth: depth,
-		Setup: func() (*Instance, error) {
-			server := rpc.NewServer()
-			if err := server.RegisterName("Echo", netRPCEcho{}); err != nil {
-				return nil, err
-			}
-			t, err := startTCP(func(c *net.TCPConn) error {
-				server.ServeConn(c)
-				return nil
-			})
+		Name:   fmt.Sprintf("NetRPC/size=%d/depth=%d", size, depth),
+		Depth:  depth,
+		Server: &Server{Kind: "netrpc"},
+		Client: func(addr string) (*Instance, error) {
+			c, err := dialTCP(addr)
 			if err != nil {
 				return nil, err
 			}
-			client := rpc.NewClient(t.client)
+			client := rpc.NewClient(c)
 			args := make([]byte, size)
 			replies := make([][]byte, depth)
 			return &Instance{
 				Call: func(worker int) error {
 					return client.Call("Echo.Echo", &args, &replies[worker])
 				},
-				Close: func() error {
-					err := client.Close()
-					<-t.done
-					return err
-				},
+				Close: client.Close,
 			}, nil
 		},
 	}
+}
+
+func serveNetRPC() (*far, error) {
+	server := rpc.NewServer()
+	if err := server.RegisterName("Echo", netRPCEcho{}); err != nil {
+		return nil, err
+	}
+	return serveTCP(func(c *net.TCPConn) error {
+		server.ServeConn(c)
+		return nil
+	})
 }
 
 type netRPCEcho struct{}
@@ -59,9 +61,12 @@ func (netRPCEcho) Echo(args, reply *[]byte) error {
 // GRPC echoes size bytes with unary calls of gRPC. See [GRPCPut] for tuned.
 func GRPC(size, depth int, tuned bool) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("GRPC/size=%d/depth=%d/tuned=%t", size, depth, tuned),
-		Depth: depth,
-		Setup: func() (*Instance, error) { return startGRPC("/bench.Bench/Echo", size, depth, tuned) },
+		Name:   fmt.Sprintf("GRPC/size=%d/depth=%d/tuned=%t", size, depth, tuned),
+		Depth:  depth,
+		Server: &Server{Kind: "grpc", Size: size, Depth: depth, Tuned: tuned},
+		Client: func(addr string) (*Instance, error) {
+			return dialGRPC(addr, "/bench.Bench/Echo", size, depth, tuned)
+		},
 	}
 }
 
@@ -72,9 +77,12 @@ func GRPC(size, depth int, tuned bool) Workload {
 // windows, no encoding at all, and receives into buffers that are used again.
 func GRPCPut(size int, tuned bool) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("GRPC/put=%s/tuned=%t", binaryPrefix(size), tuned),
-		Bytes: size,
-		Setup: func() (*Instance, error) { return startGRPC("/bench.Bench/Put", size, 1, tuned) },
+		Name:   fmt.Sprintf("GRPC/put=%s/tuned=%t", binaryPrefix(size), tuned),
+		Bytes:  size,
+		Server: &Server{Kind: "grpc", Size: size, Depth: 1, Tuned: tuned},
+		Client: func(addr string) (*Instance, error) {
+			return dialGRPC(addr, "/bench.Bench/Put", size, 1, tuned)
+		},
 	}
 }
 
@@ -157,31 +165,24 @@ func rawMethods(size, depth int) (echo, put grpcMethod) {
 	return echo, put
 }
 
-// startGRPC begins to serve, and connects.
-func startGRPC(method string, size, depth int, tuned bool) (*Instance, error) {
+const grpcWindow = 4 << 20
+
+// grpcLimit is the longest message for payload of size bytes.
+func grpcLimit(size int) int { return 2*size + 4096 }
+
+func (s *Server) serveGRPC() (*far, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	limit := 2*size + 4096
-	serverOptions := []grpc.ServerOption{grpc.MaxRecvMsgSize(limit)}
-	clientOptions := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(limit)),
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(grpcLimit(s.Size))}
+	echo, put := protoMethods()
+	if s.Tuned {
+		options = append(options, grpc.ForceServerCodecV2(rawCodec{}),
+			grpc.InitialWindowSize(grpcWindow), grpc.InitialConnWindowSize(grpcWindow))
+		echo, put = rawMethods(s.Size, s.Depth)
 	}
-	var echo, put grpcMethod
-	if tuned {
-		const window = 4 << 20
-		serverOptions = append(serverOptions, grpc.ForceServerCodecV2(rawCodec{}),
-			grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window))
-		clientOptions = append(clientOptions, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})),
-			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))
-		echo, put = rawMethods(size, depth)
-	} else {
-		echo, put = protoMethods()
-	}
-
-	server := grpc.NewServer(serverOptions...)
+	server := grpc.NewServer(options...)
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "bench.Bench",
 		HandlerType: (*any)(nil),
@@ -192,11 +193,16 @@ func startGRPC(method string, size, depth int, tuned bool) (*Instance, error) {
 	}, struct{}{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-
-	client, err := grpc.NewClient("passthrough:///"+l.Addr().String(), clientOptions...)
-	if err != nil {
+	return &far{addr: l.Addr().String(), close: func() error {
 		server.Stop()
-		return nil, errors.Join(err, <-served)
+		return <-served
+	}}, nil
+}
+
+func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, error) {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(grpcLimit(size))),
 	}
 	var args any = wrapperspb.Bytes(make([]byte, size))
 	replies := make([]any, depth)
@@ -204,20 +210,72 @@ func startGRPC(method string, size, depth int, tuned bool) (*Instance, error) {
 		replies[i] = new(wrapperspb.BytesValue)
 	}
 	if tuned {
+		options = append(options, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})),
+			grpc.WithInitialWindowSize(grpcWindow), grpc.WithInitialConnWindowSize(grpcWindow))
 		raw := make([]byte, size)
 		args = &raw
 		for i := range replies {
 			replies[i] = new([]byte)
 		}
 	}
+	client, err := grpc.NewClient("passthrough:///"+addr, options...)
+	if err != nil {
+		return nil, err
+	}
 	return &Instance{
 		Call: func(worker int) error {
 			return client.Invoke(context.Background(), method, args, replies[worker])
 		},
-		Close: func() error {
-			err := client.Close()
-			server.Stop()
-			return errors.Join(err, <-served)
-		},
+		Close: client.Close,
 	}, nil
+}
+
+// TTRPC echoes size bytes with unary calls of containerd's ttrpc, which is gRPC without
+// HTTP/2.
+func TTRPC(size, depth int) Workload {
+	return Workload{
+		Name:   fmt.Sprintf("TTRPC/size=%d/depth=%d", size, depth),
+		Depth:  depth,
+		Server: &Server{Kind: "ttrpc"},
+		Client: func(addr string) (*Instance, error) {
+			c, err := dialTCP(addr)
+			if err != nil {
+				return nil, err
+			}
+			client := ttrpc.NewClient(c)
+			args := wrapperspb.Bytes(make([]byte, size))
+			return &Instance{
+				Call: func(int) error {
+					return client.Call(context.Background(), "bench.Bench", "Echo", args, new(wrapperspb.BytesValue))
+				},
+				Close: client.Close,
+			}, nil
+		},
+	}
+}
+
+func serveTTRPC() (*far, error) {
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		return nil, err
+	}
+	server.Register("bench.Bench", map[string]ttrpc.Method{
+		"Echo": func(_ context.Context, decode func(any) error) (any, error) {
+			in := new(wrapperspb.BytesValue)
+			return in, decode(in)
+		},
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(context.Background(), l) }()
+	return &far{addr: l.Addr().String(), close: func() error {
+		err := server.Close()
+		if end := <-served; !errors.Is(end, ttrpc.ErrServerClosed) {
+			err = errors.Join(err, end)
+		}
+		return err
+	}}, nil
 }

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -25,59 +26,115 @@ const (
 	procDial = 4 // the server may call back on this connection
 )
 
-// A Site is where a workload of this module runs: both ends in this process, over
-// a provider, at an address of this machine.
-type Site struct {
-	Name     string // of the provider and how it is set up: siw/mode=event
-	Provider fabric.Provider
-	Host     string
+// Ends say what a workload wants of its two ends.
+type Ends struct {
+	Version1  bool `json:"version1,omitempty"`  // without private data: 1024 bytes inline
+	LocalInv  bool `json:"local_inv,omitempty"` // no remote invalidation
+	Credits   int  `json:"credits,omitempty"`   // most that are granted
+	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
+	callbacks bool // the client serves the server's calls, and is ready for them
+	backward  bool // the server calls
 }
 
-// Loopback is the site of a provider that needs no device.
-func Loopback(p fabric.Provider) Site {
-	return Site{Name: p.Name(), Provider: p, Host: "127.0.0.1"}
+func (e Ends) config() transport.Config {
+	cfg := transport.Config{Credits: e.Credits, NoRemoteInvalidation: e.LocalInv}
+	if e.Version1 {
+		cfg.Version, cfg.NoPrivateData = transport.Version1, true
+	}
+	return cfg
+}
+
+// suffix names what is not as usual.
+func (e Ends) suffix() string {
+	s := ""
+	if e.Version1 {
+		s += "/vers=1"
+	}
+	if e.LocalInv {
+		s += "/inv=local"
+	}
+	if e.Register {
+		s += "/reg=mr"
+	}
+	if e.Credits != 0 {
+		s += fmt.Sprintf("/credits=%d", e.Credits)
+	}
+	return s
+}
+
+// calls is a workload of calls of one procedure, which prepare fills, on one connection.
+func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare func(*transport.Call)) Workload {
+	return Workload{
+		Name:   name + e.suffix(),
+		Depth:  depth,
+		Bytes:  bytes,
+		Server: &Server{Kind: "rpc", Site: at, Ends: e},
+		Client: func(addr string) (*Instance, error) {
+			return dialRPC(at, e, addr, 1, depth, proc, prepare)
+		},
+	}
 }
 
 // Null calls procedure 0, with nothing in it: the round trip that every call has
 // in it.
 func Null(at Site, depth int) Workload {
-	return Workload{
-		Name:  fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth),
-		Depth: depth,
-		Setup: func() (*Instance, error) {
-			return startRPC(at, depth, func(*transport.Call) {}, procNull)
-		},
-	}
+	return calls(at, Ends{}, fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
 }
 
-// Echo sends size bytes and gets them back, inside the messages.
-func Echo(at Site, size, depth int) Workload {
-	return Workload{
-		Name:  fmt.Sprintf("Echo/prov=%s/size=%d/depth=%d", at.Name, size, depth),
-		Depth: depth,
-		Setup: func() (*Instance, error) {
-			return startRPC(at, depth, echoing(size), procEcho)
-		},
+// NullConns is Null over several connections, depth calls outstanding on all of them
+// together. Callers go from one connection to the next.
+func NullConns(at Site, conns, depth int) Workload {
+	w := Null(at, depth)
+	w.Name = fmt.Sprintf("Conns/prov=%s/conns=%d/depth=%d", at.Name, conns, depth)
+	w.Client = func(addr string) (*Instance, error) {
+		return dialRPC(at, Ends{}, addr, conns, depth, procNull, nil)
 	}
+	return w
 }
 
-func echoing(size int) func(c *transport.Call) {
-	return func(c *transport.Call) {
-		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-		c.Args = append(c.Args, make([]byte, size)...)
-		c.MaxResults = 4 + size
-	}
+// OverCommit is Null from so many callers on a connection that is granted a number of
+// credits.
+func OverCommit(at Site, credits, depth int) Workload {
+	return calls(at, Ends{Credits: credits}, fmt.Sprintf("OverCommit/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
 }
+
+// Echo sends size bytes and gets them back, inside the messages as far as they fit.
+func Echo(at Site, size, depth int) Workload { return echoWith(at, Ends{}, size, depth) }
 
 // EchoV1 is Echo in version 1 without private data: what is longer than 1024 bytes goes
 // through chunks.
 func EchoV1(at Site, size, depth int) Workload {
-	w := Echo(at, size, depth)
-	w.Name += "/vers=1"
-	w.Setup = func() (*Instance, error) {
-		return ends{cfg: transport.Config{Version: transport.Version1, NoPrivateData: true}}.start(at, depth, echoing(size), procEcho)
-	}
-	return w
+	return echoWith(at, Ends{Version1: true}, size, depth)
+}
+
+func echoWith(at Site, e Ends, size, depth int) Workload {
+	return calls(at, e, fmt.Sprintf("Echo/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, 0, procEcho, func(c *transport.Call) {
+		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+		c.Args = append(c.Args, make([]byte, size+(4-size%4)%4)...)
+		c.MaxResults = len(c.Args)
+	})
+}
+
+// Push gets size bytes with each call: the server writes them to the caller's
+// memory, a write chunk.
+func Push(at Site, size, depth int) Workload { return PushWith(at, Ends{}, size, depth) }
+
+// PushWith is Push between ends that want something else than usual.
+func PushWith(at Site, e Ends, size, depth int) Workload {
+	return calls(at, e, fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procGet, func(c *transport.Call) {
+		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+		c.WriteItems = []transport.WriteItem{{Buf: make([]byte, size)}}
+		c.MaxResults = 64
+	})
+}
+
+// Pull sends size bytes with each call: the server reads them from the caller's
+// memory, a read chunk.
+func Pull(at Site, size, depth int) Workload {
+	return calls(at, Ends{}, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *transport.Call) {
+		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+		c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+	})
 }
 
 // NullWithCallbacks is Null for a client that serves calls from the server, which says
@@ -85,9 +142,8 @@ func EchoV1(at Site, size, depth int) Workload {
 func NullWithCallbacks(at Site, depth int) Workload {
 	w := Null(at, depth)
 	w.Name += "/callbacks=idle"
-	w.Setup = func() (*Instance, error) {
-		return ends{callbacks: true}.start(at, depth, func(*transport.Call) {}, procNull)
-	}
+	w.Server, w.Client = nil, nil
+	w.Setup = func() (*Instance, error) { return bothWays(at, Ends{callbacks: true}, depth) }
 	return w
 }
 
@@ -95,65 +151,121 @@ func NullWithCallbacks(at Site, depth int) Workload {
 func BackwardNull(at Site, depth int) Workload {
 	w := Null(at, depth)
 	w.Name += "/way=backward"
-	w.Setup = func() (*Instance, error) {
-		return ends{callbacks: true, backward: true}.start(at, depth, func(*transport.Call) {}, procNull)
+	w.Server, w.Client = nil, nil
+	w.Setup = func() (*Instance, error) { return bothWays(at, Ends{callbacks: true, backward: true}, depth) }
+	return w
+}
+
+// Connect makes a connection and one call on it, and closes it.
+func Connect(at Site) Workload {
+	return Workload{
+		Name:   "Connect/prov=" + at.Name,
+		Server: &Server{Kind: "rpc", Site: at},
+		Client: func(addr string) (*Instance, error) {
+			p, err := at.tap()
+			if err != nil {
+				return nil, err
+			}
+			closed := false
+			ctx := context.Background()
+			return &Instance{
+				Call: func(int) error {
+					if closed {
+						return net.ErrClosed
+					}
+					p.forget()
+					c, err := transport.Dial(ctx, p, addr, nil)
+					if err != nil {
+						return err
+					}
+					return errors.Join(c.Null(ctx, benchProgram, benchVersion), c.Close())
+				},
+				Close: func() error { closed = true; return nil },
+			}, nil
+		},
+	}
+}
+
+// NullContext is Null with a context that could end, and does not.
+func NullContext(at Site) Workload {
+	w := Null(at, 1)
+	w.Name += "/ctx=cancellable"
+	w.Client = func(addr string) (*Instance, error) {
+		return dialRPCWith(at, Ends{}, addr, 1, 1, procNull, nil, func() (context.Context, context.CancelFunc) {
+			return context.WithCancel(context.Background())
+		})
 	}
 	return w
 }
 
-// Push gets size bytes with each call: the server writes them to the caller's
-// memory, a write chunk.
-func Push(at Site, size, depth int) Workload {
+// Cancelled makes calls with size bytes in the caller's memory, a read chunk, and gives
+// each up while its procedure runs. An operation is the call, the end of its context,
+// the fence that closes its memory, and the reply that comes too late. Where that reply
+// invalidates the memory, which is closed already, it ends the connection: memory is to
+// be small enough to go inline, or invalidation local.
+func Cancelled(at Site, e Ends, size int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
-		Depth: depth,
-		Bytes: size,
-		Setup: func() (*Instance, error) {
-			return startRPC(at, depth, func(c *transport.Call) {
-				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-				c.WriteItems = []transport.WriteItem{{Buf: make([]byte, size)}}
-				c.MaxResults = 64
-			}, procGet)
-		},
+		Name:  fmt.Sprintf("Cancelled/prov=%s/size=%s", at.Name, binaryPrefix(size)) + e.suffix(),
+		Setup: func() (*Instance, error) { return startCancelled(at, e, size) },
 	}
 }
 
-// Pull sends size bytes with each call: the server reads them from the caller's
-// memory, a read chunk.
-func Pull(at Site, size, depth int) Workload {
-	return Workload{
-		Name:  fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
-		Depth: depth,
-		Bytes: size,
-		Setup: func() (*Instance, error) {
-			return startRPC(at, depth, func(c *transport.Call) {
-				c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
-				c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
-			}, procPut)
-		},
+func startCancelled(at Site, e Ends, size int) (*Instance, error) {
+	begun, returned := make(chan struct{}), make(chan struct{})
+	program := transport.Program{
+		Number: benchProgram, Low: benchVersion, High: benchVersion, Idempotent: transport.Every,
+		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {
+			begun <- struct{}{}
+			<-returned
+		}),
 	}
-}
-
-// startRPC serves, connects, and makes calls of one procedure that prepare fills.
-func startRPC(at Site, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
-	return ends{}.start(at, depth, prepare, proc)
-}
-
-// ends says what a workload wants of its two ends.
-type ends struct {
-	cfg       transport.Config // of both
-	callbacks bool             // the client serves the server's calls, and is ready for them
-	backward  bool             // the server calls
-}
-
-func (e ends) start(at Site, depth int, prepare func(*transport.Call), proc uint32) (*Instance, error) {
-	bulk := make([]byte, 8<<20)
-	server, err := transport.NewServer(&e.cfg)
+	server, err := startServer(at, e, program)
 	if err != nil {
 		return nil, err
 	}
-	ready := make(chan *transport.Conn, 1)
-	program := transport.Program{
+	p, err := at.tap()
+	if err != nil {
+		return nil, errors.Join(err, server.close())
+	}
+	cfg := e.config()
+	client, err := transport.Dial(context.Background(), p, server.addr, &cfg)
+	if err != nil {
+		return nil, errors.Join(err, server.close())
+	}
+	call := transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procPut}
+	call.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
+	call.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
+	return &Instance{
+		Call: func(int) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- client.Call(ctx, &call) }()
+			select {
+			case <-begun:
+			case err := <-ended:
+				return fmt.Errorf("the call ended before it was given up: %w", err)
+			}
+			cancel()
+			err := <-ended
+			returned <- struct{}{}
+			if !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("a call that was given up: %w", err)
+			}
+			return nil
+		},
+		Close: func() error { return errors.Join(client.Close(), server.close()) },
+	}, nil
+}
+
+// program returns what the server does. ready is given connections on which the server
+// may call.
+func (e Ends) program(ready chan<- *transport.Conn) transport.Program {
+	var bulk []byte
+	if e.Register {
+		bulk = make([]byte, 8<<20)
+	}
+	return transport.Program{
 		Number: benchProgram, Low: benchVersion, High: benchVersion,
 		Idempotent: transport.Every,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
@@ -161,11 +273,22 @@ func (e ends) start(at Site, depth int, prepare func(*transport.Call), proc uint
 			case procEcho:
 				res.Results = append(res.Results, req.Args...)
 			case procGet:
-				if len(req.Args) != 4 || binary.BigEndian.Uint32(req.Args) > uint32(len(bulk)) {
+				if len(req.Args) != 4 {
 					res.Fail(oncrpc.GarbageArgs)
 					return
 				}
-				res.AddItem(bulk[:binary.BigEndian.Uint32(req.Args)], nil)
+				n := int(binary.BigEndian.Uint32(req.Args))
+				var data []byte
+				if !e.Register {
+					data = res.Alloc(n) // memory that the adapter knows
+				} else if n <= len(bulk) {
+					data = bulk[:n]
+				}
+				if data == nil {
+					res.Fail(oncrpc.SystemErr)
+					return
+				}
+				res.AddItem(data, nil)
 			case procPut:
 			case procDial:
 				req.Conn().AllowBackward(0)
@@ -174,52 +297,241 @@ func (e ends) start(at Site, depth int, prepare func(*transport.Call), proc uint
 				res.Fail(oncrpc.ProcUnavail)
 			}
 		}),
+		// What is kept beyond its call is not of a handler that runs on the connection.
+		Inline: func(_, proc uint32) bool { return proc != procDial },
 	}
-	// What is kept beyond its call is not of a handler that runs on the connection.
-	program.Inline = func(_, proc uint32) bool { return proc != procDial }
+}
+
+// startServer serves a program.
+func startServer(at Site, e Ends, program transport.Program) (*far, error) {
+	cfg := e.config()
+	server, err := transport.NewServer(&cfg)
+	if err != nil {
+		return nil, err
+	}
 	if err := server.Register(program); err != nil {
 		return nil, err
 	}
-	ctx := context.Background()
-	l, err := server.Listen(ctx, at.Provider, net.JoinHostPort(at.Host, "0"))
+	p, err := at.tap()
+	if err != nil {
+		return nil, err
+	}
+	l, err := server.Listen(context.Background(), p, net.JoinHostPort(at.Host, "0"))
 	if err != nil {
 		return nil, err
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	cfg := e.cfg
-	if e.callbacks {
-		cfg.Callbacks = []transport.Program{program}
-	}
-	client, err := transport.Dial(ctx, at.Provider, l.Addr().String(), &cfg)
+	return &far{addr: l.Addr().String(), counters: p.counters, close: func() error {
+		err := server.Close()
+		<-served
+		return err
+	}}, nil
+}
+
+func (s *Server) serveRPC() (*far, error) {
+	return startServer(s.Site, s.Ends, s.Ends.program(make(chan *transport.Conn, 1)))
+}
+
+func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call)) (*Instance, error) {
+	return dialRPCWith(at, e, addr, conns, depth, proc, prepare, nil)
+}
+
+// dialRPCWith connects, and makes calls of one procedure, with a context for all of them
+// if there is a function that makes it.
+func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call), with func() (context.Context, context.CancelFunc)) (*Instance, error) {
+	p, err := at.tap()
 	if err != nil {
-		return nil, errors.Join(err, server.Close())
+		return nil, err
 	}
+	cfg := e.config()
+	ctx, cancel := context.Background(), func() {}
+	if with != nil {
+		ctx, cancel = with()
+	}
+	clients := make([]*transport.Client, 0, conns)
+	end := func() error {
+		defer cancel()
+		var errs []error
+		for _, c := range clients {
+			errs = append(errs, c.Close())
+		}
+		return errors.Join(errs...)
+	}
+	for range conns {
+		c, err := transport.Dial(context.Background(), p, addr, &cfg)
+		if err != nil {
+			return nil, errors.Join(err, end())
+		}
+		clients = append(clients, c)
+	}
+	in := caller(depth, proc, prepare, func(worker, n int, call *transport.Call) error {
+		return clients[(worker+n*depth)%conns].Call(ctx, call)
+	})
+	in.Counters = func() (client, _ Counters) { return p.counters(), Counters{} }
+	in.Close = end
+	return in, nil
+}
+
+// caller makes calls of one procedure that prepare fills. do is told the worker and how
+// many calls that one has made before.
+func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worker, n int, call *transport.Call) error) *Instance {
+	type worker struct {
+		call transport.Call
+		n    int
+		_    [64]byte // workers do not share cache lines
+	}
+	workers := make([]worker, depth)
+	for i := range workers {
+		workers[i].call = transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc}
+		if prepare != nil {
+			prepare(&workers[i].call)
+		}
+	}
+	return &Instance{Call: func(i int) error {
+		w := &workers[i]
+		n := w.n
+		w.n++
+		if err := do(i, n, &w.call); err != nil {
+			return err
+		}
+		return w.call.Reply.Err()
+	}}
+}
+
+// bothWays connects ends of which the client serves calls, too.
+func bothWays(at Site, e Ends, depth int) (*Instance, error) {
+	ready := make(chan *transport.Conn, 1)
+	program := e.program(ready)
+	server, err := startServer(at, e, program)
+	if err != nil {
+		return nil, err
+	}
+	p, err := at.tap()
+	if err != nil {
+		return nil, errors.Join(err, server.close())
+	}
+	cfg := e.config()
+	cfg.Callbacks = []transport.Program{program}
+	ctx := context.Background()
+	client, err := transport.Dial(ctx, p, server.addr, &cfg)
+	if err != nil {
+		return nil, errors.Join(err, server.close())
+	}
+	end := func() error { return errors.Join(client.Close(), server.close()) }
 	do := client.Call
-	if e.callbacks {
-		if err := client.Call(ctx, &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procDial}); err != nil {
-			return nil, errors.Join(err, client.Close(), server.Close())
-		}
-		if conn := <-ready; e.backward {
-			do = conn.Call
-		}
+	if err := client.Call(ctx, &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: procDial}); err != nil {
+		return nil, errors.Join(err, end())
 	}
-	calls := make([]transport.Call, depth)
-	for i := range calls {
-		calls[i] = transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc}
-		prepare(&calls[i])
+	if conn := <-ready; e.backward {
+		do = conn.Call
 	}
-	return &Instance{
-		Call: func(worker int) error {
-			if err := do(ctx, &calls[worker]); err != nil {
+	in := caller(depth, procNull, nil, func(_, _ int, call *transport.Call) error { return do(ctx, call) })
+	in.Close = end
+	return in, nil
+}
+
+// An Idle is what connections cost that do nothing, each end by itself.
+type Idle struct {
+	Conns          int
+	ClientResident float64 // bytes of memory for a connection
+	ServerResident float64
+	ClientRoutines float64 // goroutines for a connection
+	ServerRoutines float64
+	CPU            float64 // of both ends and all connections, in processors
+}
+
+// MeasureIdle opens connections between two processes, makes some calls on each, and
+// looks at what both processes use, then for a while at what they do.
+func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error) {
+	server, err := (&Server{Kind: "rpc", Site: at}).apart()
+	if err != nil {
+		return idle, err
+	}
+	client, err := (&Server{Kind: "idle", Site: at, Addr: server.addr}).apart()
+	if err != nil {
+		return idle, errors.Join(err, server.close())
+	}
+	defer func() { err = errors.Join(err, client.close(), server.close()) }()
+	var before, after, begin, later [2]Usage
+	look := func(u *[2]Usage) error {
+		for i, f := range []*far{client, server} {
+			var err error
+			if u[i], err = f.settle(); err != nil {
 				return err
 			}
-			return calls[worker].Reply.Err()
+		}
+		return nil
+	}
+	const warm = 2 // connections that pay for what all share
+	if err := errors.Join(client.open(warm), look(&before), client.open(conns), look(&after)); err != nil {
+		return idle, err
+	}
+	// Collecting garbage is work: what is used from here on is nobody's but the
+	// connections'.
+	used := func(u *[2]Usage) error {
+		for i, f := range []*far{client, server} {
+			var err error
+			if u[i], err = f.usage(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	time.Sleep(200 * time.Millisecond) // what the collector left to the background
+	if err := used(&begin); err != nil {
+		return idle, err
+	}
+	start := time.Now()
+	time.Sleep(watch)
+	if err := used(&later); err != nil {
+		return idle, err
+	}
+	took := time.Since(start)
+	per := func(a, b int) float64 { return float64(a-b) / float64(conns) }
+	return Idle{
+		Conns:          conns,
+		ClientResident: per(after[0].Resident, before[0].Resident),
+		ServerResident: per(after[1].Resident, before[1].Resident),
+		ClientRoutines: per(after[0].Goroutines, before[0].Goroutines),
+		ServerRoutines: per(after[1].Goroutines, before[1].Goroutines),
+		CPU:            float64(later[0].CPU-begin[0].CPU+later[1].CPU-begin[1].CPU) / float64(took),
+	}, nil
+}
+
+// idleClients opens connections to a server in another process when it is told to.
+func (s *Server) idleClients() (*far, error) {
+	p, err := s.Site.tap()
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var clients []*transport.Client
+	ctx := context.Background()
+	return &far{
+		open: func(n int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for range n {
+				c, err := transport.Dial(ctx, p, s.Addr, nil)
+				if err != nil {
+					return err
+				}
+				clients = append(clients, c)
+				for range 50 {
+					if err := c.Null(ctx, benchProgram, benchVersion); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
 		},
-		Close: func() error {
-			err := errors.Join(client.Close(), server.Close())
-			<-served
-			return err
+		close: func() error {
+			var errs []error
+			for _, c := range clients {
+				errs = append(errs, c.Close())
+			}
+			return errors.Join(errs...)
 		},
 	}, nil
 }

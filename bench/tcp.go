@@ -8,87 +8,93 @@ import (
 	"net"
 	"runtime"
 	"sync"
-	"sync/atomic"
 )
-
-// tcpPair is both ends of a connection over loopback.
-func tcpPair() (client, server *net.TCPConn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := l.Accept()
-	if err != nil {
-		c.Close()
-		return nil, nil, err
-	}
-	return c.(*net.TCPConn), s.(*net.TCPConn), nil
-}
-
-// A tcpServer runs serve on the server's end of a connection.
-type tcpServer struct {
-	client, server *net.TCPConn
-	done           chan error
-}
-
-func startTCP(serve func(*net.TCPConn) error) (*tcpServer, error) {
-	c, s, err := tcpPair()
-	if err != nil {
-		return nil, err
-	}
-	t := &tcpServer{client: c, server: s, done: make(chan error, 1)}
-	go func() { t.done <- serve(s) }()
-	return t, nil
-}
-
-// close ends the connection from the client's side and waits for the server, which
-// is expected to have met the end of the stream.
-func (t *tcpServer) close() error {
-	err := t.client.Close()
-	served := <-t.done
-	if errors.Is(served, io.EOF) {
-		served = nil
-	}
-	return errors.Join(err, served, t.server.Close())
-}
 
 // TCPEcho sends size bytes and reads them back: the round trip that every call has
 // in it, with nothing added.
 func TCPEcho(size int) Workload {
 	return Workload{
-		Name: fmt.Sprintf("TCPEcho/size=%d", size),
-		Setup: func() (*Instance, error) {
-			t, err := startTCP(func(c *net.TCPConn) error {
-				buf := make([]byte, size)
-				for {
-					if _, err := io.ReadFull(c, buf); err != nil {
-						return err
-					}
-					if _, err := c.Write(buf); err != nil {
-						return err
-					}
-				}
-			})
+		Name:   fmt.Sprintf("TCPEcho/size=%d", size),
+		Server: &Server{Kind: "echo", Size: size},
+		Client: func(addr string) (*Instance, error) {
+			c, err := dialTCP(addr)
 			if err != nil {
 				return nil, err
 			}
 			buf := make([]byte, size)
 			return &Instance{
 				Call: func(int) error {
-					if _, err := t.client.Write(buf); err != nil {
+					if _, err := c.Write(buf); err != nil {
 						return err
 					}
-					_, err := io.ReadFull(t.client, buf)
+					_, err := io.ReadFull(c, buf)
 					return err
 				},
-				Close: t.close,
+				Close: c.Close,
 			}, nil
 		},
+	}
+}
+
+// TCPEchoConns is TCPEcho on several connections, by depth callers that go from one to
+// the next.
+func TCPEchoConns(size, conns, depth int) Workload {
+	return Workload{
+		Name:   fmt.Sprintf("TCPEcho/size=%d/conns=%d/depth=%d", size, conns, depth),
+		Depth:  depth,
+		Server: &Server{Kind: "echo", Size: size},
+		Client: func(addr string) (*Instance, error) {
+			// A connection has one caller at a time.
+			type conn struct {
+				sync.Mutex
+				*net.TCPConn
+				buf []byte
+			}
+			list := make([]conn, conns)
+			end := func() error {
+				var errs []error
+				for i := range list {
+					if list[i].TCPConn != nil {
+						errs = append(errs, list[i].Close())
+					}
+				}
+				return errors.Join(errs...)
+			}
+			for i := range list {
+				c, err := dialTCP(addr)
+				if err != nil {
+					return nil, errors.Join(err, end())
+				}
+				list[i].TCPConn, list[i].buf = c, make([]byte, size)
+			}
+			next := make([]int, depth)
+			return &Instance{
+				Call: func(worker int) error {
+					c := &list[(worker+next[worker]*depth)%conns]
+					next[worker]++
+					c.Lock()
+					defer c.Unlock()
+					if _, err := c.Write(c.buf); err != nil {
+						return err
+					}
+					_, err := io.ReadFull(c, c.buf)
+					return err
+				},
+				Close: end,
+			}, nil
+		},
+	}
+}
+
+func echo(c *net.TCPConn, size int) error {
+	buf := make([]byte, size)
+	for {
+		if _, err := io.ReadFull(c, buf); err != nil {
+			return err
+		}
+		if _, err := c.Write(buf); err != nil {
+			return err
+		}
 	}
 }
 
@@ -97,71 +103,110 @@ func TCPEcho(size int) Workload {
 // bulk data. One byte goes back when everything has arrived, at a Flush.
 func TCPCopy(size, read int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("TCPCopy/size=%s/read=%s", binaryPrefix(size), binaryPrefix(read)),
-		Bytes: size,
-		Setup: func() (*Instance, error) {
-			var sent atomic.Int64 // bytes that the server has to see before it answers
-			t, err := startTCP(func(c *net.TCPConn) error {
-				dst := make([]byte, size)
-				var seen int64
-				at := 0
-				for {
-					n, err := c.Read(dst[at:min(at+read, size)])
-					if err != nil {
-						return err
-					}
-					seen += int64(n)
-					if at += n; at == size {
-						at = 0
-						if seen == sent.Load() {
-							if _, err := c.Write(dst[:1]); err != nil {
-								return err
-							}
-						}
-					}
-				}
-			})
+		Name:   fmt.Sprintf("TCPCopy/size=%s/read=%s", binaryPrefix(size), binaryPrefix(read)),
+		Bytes:  size,
+		Server: &Server{Kind: "copy", Size: size, Read: read},
+		Client: func(addr string) (*Instance, error) {
+			c, err := dialTCP(addr)
 			if err != nil {
 				return nil, err
 			}
-			src := make([]byte, size)
-			var total int64
-			write := func() error {
-				total += int64(size)
-				_, err := t.client.Write(src)
-				return err
-			}
+			src, last := make([]byte, size), make([]byte, size)
+			last[0] = 1
 			return &Instance{
-				Call: func(int) error { return write() },
-				Flush: func() error {
-					// The server must know what is the last before it comes.
-					sent.Store(total + int64(size))
-					if err := write(); err != nil {
-						return err
-					}
-					_, err := io.ReadFull(t.client, make([]byte, 1))
+				Call: func(int) error {
+					_, err := c.Write(src)
 					return err
 				},
-				Close: t.close,
+				Flush: func() error {
+					if _, err := c.Write(last); err != nil {
+						return err
+					}
+					_, err := io.ReadFull(c, make([]byte, 1))
+					return err
+				},
+				Close: c.Close,
 			}, nil
 		},
 	}
 }
+
+// receive is the other side. The first byte of what is to be answered is 1.
+func receive(c *net.TCPConn, size, read int) error {
+	dst := make([]byte, size)
+	at := 0
+	for {
+		n, err := c.Read(dst[at:min(at+read, size)])
+		if err != nil {
+			return err
+		}
+		if at += n; at == size {
+			at = 0
+			if dst[0] != 0 {
+				if _, err := c.Write(dst[:1]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// TCPDial connects, exchanges as many bytes as the set-up of iWARP does, makes one more
+// round trip, and closes.
+func TCPDial() Workload {
+	return Workload{
+		Name:   "TCPDial",
+		Server: &Server{Kind: "mpa"},
+		Client: func(addr string) (*Instance, error) {
+			buf := make([]byte, greeting)
+			closed := false
+			return &Instance{
+				Call: func(int) error {
+					if closed {
+						return net.ErrClosed
+					}
+					c, err := dialTCP(addr)
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					for range 2 { // the greeting, and a first call
+						if _, err := c.Write(buf); err != nil {
+							return err
+						}
+						if _, err := io.ReadFull(c, buf); err != nil {
+							return err
+						}
+					}
+					return nil
+				},
+				Close: func() error { closed = true; return nil },
+			}, nil
+		},
+	}
+}
+
+// greeting is the length of an MPA request (RFC 5044 section 7.1.1) with the enhanced
+// data of RFC 6581 and the private data of RFC 8797.
+const greeting = 20 + 4 + 8
+
+func greet(c *net.TCPConn) error { return echo(c, greeting) }
 
 // TCPPipelined is what an expert writes by hand for one purpose: messages of size
 // bytes, depth of them outstanding, a table of slots to find the caller of an
 // answer, writes and answers coalesced.
 func TCPPipelined(size, depth int) Workload {
 	return Workload{
-		Name:  fmt.Sprintf("TCPPipelined/size=%d/depth=%d", size, depth),
-		Depth: depth,
-		Setup: func() (*Instance, error) {
-			t, err := startTCP(func(c *net.TCPConn) error { return echoInBulk(c, size) })
+		Name:   fmt.Sprintf("TCPPipelined/size=%d/depth=%d", size, depth),
+		Depth:  depth,
+		Server: &Server{Kind: "bulk", Size: size},
+		Client: func(addr string) (*Instance, error) {
+			c, err := dialTCP(addr)
 			if err != nil {
 				return nil, err
 			}
 			p := &pipeline{
-				conn:    t.client,
+				conn:    c,
 				size:    size,
 				pending: make([]byte, 0, depth*size),
 				writing: make([]byte, 0, depth*size),
@@ -177,7 +222,7 @@ func TCPPipelined(size, depth int) Workload {
 			return &Instance{
 				Call: p.call,
 				Close: func() error {
-					err := t.close()
+					err := c.Close()
 					<-p.done
 					return err
 				},

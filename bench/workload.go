@@ -1,11 +1,14 @@
 // Package bench measures remote procedure calls over this module against what a
-// Go program would otherwise use: sockets, net/rpc, gRPC.
+// Go program would otherwise use: sockets, net/rpc, gRPC, ttrpc, ONC RPC over TCP; and
+// against C programs on the same RDMA device.
 //
 // What can be measured is a [Workload]. Benchmarks in this package time workloads
 // one by one, for benchstat; the program in directory ratio times pairs of them in
-// turns, which is the only honest way on a machine that does other things too.
+// turns, which is the only honest way on a machine that does other things too, and the
+// program in directory report makes pages of what it has found.
 //
-// All workloads run client and server in one process, over loopback.
+// The server of a workload runs in this process, or in one of its own: see
+// [Workload.Split].
 package bench
 
 import (
@@ -29,8 +32,34 @@ type Workload struct {
 	// throughput; others have 0.
 	Bytes int
 
-	// Setup makes it ready to be called.
-	Setup func() (*Instance, error)
+	// Setup makes it ready to be called, both ends of it. Most have instead a Server
+	// and a Client, which is given the server's address.
+	Setup  func() (*Instance, error)
+	Server *Server
+	Client func(addr string) (*Instance, error)
+
+	// Under, if not nil, is what goes on beside it: see [Condition].
+	Under Condition
+
+	apart bool // the server is a process of its own
+}
+
+// Split returns the workload with its server in a process of its own, if it can have
+// one.
+func (w Workload) Split() (Workload, bool) {
+	if w.Server == nil {
+		return w, false
+	}
+	w.Name += "/procs=2"
+	w.apart = true
+	return w, true
+}
+
+// In returns the workload with something going on beside it.
+func (w Workload) In(name string, c Condition) Workload {
+	w.Name += "/" + name
+	w.Under = c
+	return w
 }
 
 // An Instance is a workload that is set up.
@@ -47,59 +76,152 @@ type Instance struct {
 	// be nil.
 	Flush func() error
 
+	// Enter and Leave are called before and after each run, and are no part of it.
+	// They may be nil.
+	Enter, Leave func() error
+
+	// Counters returns what the adapters of both ends have counted; nil where nobody
+	// does, and without a server's where that is another process.
+	Counters func() (client, server Counters)
+
+	// Used returns the processor time of a server that is another process. It may be
+	// nil.
+	Used func() (time.Duration, error)
+
 	// Close ends it and gives everything back.
 	Close func() error
 
 	depth int
 }
 
+// Counters are the crossings of a boundary since the connection was made. What an
+// adapter does not count is 0.
+type Counters struct {
+	Doorbells uint64 // lists posted to the send queue
+	CgoCalls  uint64 // calls into C of the data path
+	Syscalls  uint64 // of an adapter in Go: reads and writes of the socket
+	Wakes     uint64 // times that a waiter was woken
+}
+
 // Start sets the workload up.
 func (w Workload) Start() (*Instance, error) {
-	in, err := w.Setup()
+	in, err := w.start()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.Name, err)
 	}
 	in.depth = max(1, w.Depth)
+	if w.Under != nil {
+		if err := in.under(w.Under); err != nil {
+			return nil, fmt.Errorf("%s: %w", w.Name, errors.Join(err, in.Close()))
+		}
+	}
+	return in, nil
+}
+
+func (w Workload) start() (*Instance, error) {
+	if w.Setup != nil {
+		return w.Setup()
+	}
+	start := w.Server.here
+	if w.apart {
+		start = w.Server.apart
+	}
+	far, err := start()
+	if err != nil {
+		return nil, err
+	}
+	in, err := w.Client(far.addr)
+	if err != nil {
+		return nil, errors.Join(err, far.close())
+	}
+	closeClient := in.Close
+	in.Close = func() error { return errors.Join(closeClient(), far.close()) }
+	if far.counters != nil && in.Counters != nil {
+		client := in.Counters
+		in.Counters = func() (Counters, Counters) {
+			c, _ := client()
+			return c, far.counters()
+		}
+	}
+	if far.usage != nil {
+		in.Used = func() (time.Duration, error) {
+			u, err := far.usage()
+			return u.CPU, err
+		}
+	}
 	return in, nil
 }
 
 // Do makes n calls, depth at a time, and waits until all is done.
 func (in *Instance) Do(n int) error {
-	var err error
-	if in.Batch != nil {
+	_, err := in.do(n, false)
+	return err
+}
+
+// Observe is Do, and returns how long each of the calls took, in no order.
+func (in *Instance) Observe(n int) ([]time.Duration, error) { return in.do(n, true) }
+
+func (in *Instance) do(n int, observe bool) (times []time.Duration, err error) {
+	switch {
+	case in.Batch != nil:
 		_, err = in.Batch(n)
-	} else if in.depth == 1 {
+	case in.depth == 1:
 		// No goroutine but the caller's: hand-overs would be part of the time.
+		if observe {
+			times = make([]time.Duration, 0, n)
+		}
 		for range n {
+			var begin time.Time
+			if observe {
+				begin = time.Now()
+			}
 			if err = in.Call(0); err != nil {
 				break
 			}
+			if observe {
+				times = append(times, time.Since(begin))
+			}
 		}
-	} else {
-		err = in.doConcurrently(n)
+	default:
+		times, err = in.doConcurrently(n, observe)
 	}
 	if err == nil && in.Flush != nil {
 		err = in.Flush()
 	}
-	return err
+	return times, err
 }
 
-func (in *Instance) doConcurrently(n int) error {
+func (in *Instance) doConcurrently(n int, observe bool) ([]time.Duration, error) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	errs := make([]error, in.depth)
+	lists := make([][]time.Duration, in.depth)
 	var wg sync.WaitGroup
 	for worker := range in.depth {
+		if observe {
+			lists[worker] = make([]time.Duration, 0, 2*n/in.depth+16)
+		}
 		wg.Go(func() {
 			for left.Add(-1) >= 0 {
+				var begin time.Time
+				if observe {
+					begin = time.Now()
+				}
 				if err := in.Call(worker); err != nil {
 					errs[worker] = err
 					left.Store(0)
 					return
 				}
+				if observe {
+					lists[worker] = append(lists[worker], time.Since(begin))
+				}
 			}
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	var all []time.Duration
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all, errors.Join(errs...)
 }

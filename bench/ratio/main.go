@@ -1,9 +1,11 @@
 // Command ratio measures pairs of workloads in turns and prints their ratios as a
 // Markdown table, with all that has to be known about where they are from.
 //
-//	go run ./bench/ratio                    all pairs
+//	go run ./bench/ratio                    everything
 //	go run ./bench/ratio -run gRPC -check   some, exit status 1 if one misses its floor
-//	go run ./bench/ratio -rdma              on RDMA devices, such as those of scripts/vm
+//	go run ./bench/ratio -json FILE         and keep the results, for ./bench/report
+//	go run ./bench/ratio -rdma              on this machine's RDMA devices
+//	go run ./bench/ratio -vm                on those of a virtual machine, which scripts/vm boots
 package main
 
 import (
@@ -14,24 +16,70 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/bench"
 	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
 func main() {
+	bench.Child()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "ratio:", err)
 		os.Exit(1)
 	}
 }
 
+// A plan is all that is to be measured. A task of it belongs to the goals that it names.
+type plan struct {
+	title         string
+	pairs         []pairTask
+	values        []valueTask
+	sweeps        []sweepTask
+	distributions []measure.Distribution
+	missing       []result.Missing
+}
+
+// A pairTask is a pair, and a value that follows from it, if there is a function for
+// that.
+type pairTask struct {
+	measure.Pair
+	derived func(result.Pair) result.Value
+}
+
+func tasks(pairs []measure.Pair) []pairTask {
+	var list []pairTask
+	for _, p := range pairs {
+		list = append(list, pairTask{Pair: p})
+	}
+	return list
+}
+
+// A valueTask measures numbers that are no ratios of runs in turns.
+type valueTask struct {
+	id, what string
+	goals    []int
+	measure  func() ([]result.Value, error)
+}
+
+// A sweepTask is a sweep, and values that follow from it.
+type sweepTask struct {
+	measure.Sweep
+	goals   []int
+	rounds  int // at most
+	derived func(result.Sweep) []result.Value
+}
+
 func run() error {
 	var o measure.Options
 	flag.IntVar(&o.Rounds, "rounds", 12, "how often each pair is run")
 	flag.DurationVar(&o.Run, "time", 100*time.Millisecond, "how long a run takes")
-	match := flag.String("run", "", "only pairs whose line matches the regular `expression`")
-	rdma := flag.Bool("rdma", false, "pairs on RDMA devices, against the C programs in bench/cverbs")
+	match := flag.String("run", "", "only what has an ID and a line that match the regular `expression`")
+	rdma := flag.Bool("rdma", false, "on RDMA devices, against the C programs in bench/cverbs")
 	cverbs := flag.String("cverbs", "bench/cverbs/bin", "where those are, built")
-	check := flag.Bool("check", false, "fail if a pair misses its floor, undisturbed")
+	keep := flag.String("json", "", "write the results to `FILE`, too")
+	budget := flag.Duration("budget", 0, "begin nothing more after so long; what is left out is said to be")
+	check := flag.Bool("check", false, "fail if something misses its floor, undisturbed")
+	inVM := flag.Bool("vm", false, "the same on those of a virtual machine, which scripts/vm boots")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Rounds < 1 || o.Run <= 0 {
 		flag.Usage()
@@ -41,40 +89,140 @@ func run() error {
 	if err != nil {
 		return err
 	}
-
 	command := strings.Join(append([]string{"go run ./bench/ratio"}, os.Args[1:]...), " ")
-	where := measure.Begin(command, o, "google.golang.org/grpc")
-	var results []measure.Result
-	var below []string
-	list := pairs()
+	finish := func(f *result.File) error { return finish(f, *keep, *check) }
+	if *inVM {
+		f, err := runVM(command, *cverbs, *budget)
+		if err != nil {
+			return err
+		}
+		return finish(f)
+	}
+	var p plan
 	if *rdma {
-		if list, err = devicePairs(*cverbs); err != nil {
+		o.Shared = true
+		if p, err = devicePlan(*cverbs); err != nil {
+			return err
+		}
+	} else {
+		p = softwarePlan()
+	}
+	provenance := measure.Begin(command, o, "google.golang.org/grpc", "github.com/containerd/ttrpc")
+	m := &measurer{Options: o, re: re, begin: time.Now(), budget: *budget}
+	m.file.Title = p.title
+	if err := m.all(&p); err != nil {
+		return err
+	}
+	measure.End(provenance)
+	m.file.Provenance = *provenance
+	if !m.any {
+		return fmt.Errorf("nothing matches %q", *match)
+	}
+	return finish(&m.file)
+}
+
+// finish prints the results, keeps them, and holds them against their floors.
+func finish(f *result.File, keep string, check bool) error {
+	f.MarkBusy()
+	if _, err := fmt.Print(f.Markdown()); err != nil {
+		return err
+	}
+	if keep != "" {
+		if err := f.Save(keep); err != nil {
 			return err
 		}
 	}
-	for _, p := range list {
-		if !re.MatchString(p.ID + " " + p.What) {
+	if breaches := f.Breaches(); check && len(breaches) > 0 {
+		return fmt.Errorf("below the floor: %s", result.Names(breaches))
+	}
+	return nil
+}
+
+// A measurer goes through a plan.
+type measurer struct {
+	measure.Options
+	re     *regexp.Regexp
+	begin  time.Time
+	budget time.Duration
+	file   result.File
+	any    bool // something was measured
+}
+
+// wanted tells whether a task is to be done, and says that it is.
+func (m *measurer) wanted(id, what string, goals ...int) bool {
+	why := ""
+	switch {
+	case !m.re.MatchString(id + " " + what):
+		why = "left out by -run"
+	case m.budget > 0 && time.Since(m.begin) > m.budget:
+		why = fmt.Sprintf("the time was over after %v", m.budget)
+		fmt.Fprintf(os.Stderr, "%s: left out, %s\n", id, why)
+	default:
+		m.any = true
+		fmt.Fprintf(os.Stderr, "%4.0fs %s: %s\n", time.Since(m.begin).Seconds(), id, what)
+		return true
+	}
+	for _, g := range goals {
+		if g > 0 {
+			m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: why})
+		}
+	}
+	return false
+}
+
+func (m *measurer) all(p *plan) error {
+	m.file.Missing = append(m.file.Missing, p.missing...)
+	for _, t := range p.values {
+		if !m.wanted(t.id, t.what, t.goals...) {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "%s: %s\n", p.ID, p.What)
-		r, err := measure.Run(p, o)
+		v, err := t.measure()
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.ID, err)
+			return fmt.Errorf("%s: %w", t.id, err)
 		}
-		results = append(results, r)
-		if r.Verdict() == measure.Below {
-			below = append(below, p.ID)
+		m.file.Values = append(m.file.Values, v...)
+	}
+	for _, pair := range p.pairs {
+		if !m.wanted(pair.ID, pair.What, pair.Goal) {
+			continue
+		}
+		r, err := measure.Run(pair.Pair, m.Options)
+		if err != nil {
+			return fmt.Errorf("%s: %w", pair.ID, err)
+		}
+		m.file.Pairs = append(m.file.Pairs, r)
+		if pair.derived != nil {
+			m.file.Values = append(m.file.Values, pair.derived(r))
 		}
 	}
-	if len(results) == 0 {
-		return fmt.Errorf("no pair matches %q", *match)
+	for _, d := range p.distributions {
+		if !m.wanted(d.ID, d.What) {
+			continue
+		}
+		r, err := measure.RunDistribution(d, m.Options)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.ID, err)
+		}
+		m.file.Distributions = append(m.file.Distributions, r)
 	}
-	where.End()
-	if err := measure.Report(os.Stdout, where, results); err != nil {
-		return err
-	}
-	if *check && len(below) > 0 {
-		return fmt.Errorf("below the floor: %s", strings.Join(below, ", "))
+	for _, s := range p.sweeps {
+		if !m.wanted(s.ID, s.What, s.goals...) {
+			continue
+		}
+		o := m.Options
+		o.Run /= 2 // there are many points
+		o.Rounds = min(o.Rounds, s.rounds)
+		r, err := measure.RunSweep(s.Sweep, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.ID, err)
+		}
+		m.file.Sweeps = append(m.file.Sweeps, r)
+		if s.derived != nil {
+			for _, v := range s.derived(r) {
+				v.Busy = v.Busy || r.Disturbed()
+				m.file.Values = append(m.file.Values, v)
+			}
+		}
 	}
 	return nil
 }

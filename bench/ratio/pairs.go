@@ -1,44 +1,127 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/rpcrdma/rpcrdma/bench"
 	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
-	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// pairs lists what is compared, one entry a row. Floors and goals stand with the
-// rows that are about this module; rows that begin with "ref" put others into
-// relation, so that a table says what kind of machine it was made on.
-func pairs() []measure.Pair {
-	list := func(w ...bench.Workload) []bench.Workload { return w }
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+func list(w ...bench.Workload) []bench.Workload { return w }
+
+// split appends the pair with the servers of both sides in processes of their own. Goals
+// are of the first.
+func split(pairs []measure.Pair) []measure.Pair {
+	var all []measure.Pair
+	for _, p := range pairs {
+		all = append(all, p)
+		far := p
+		far.ID += " p2"
+		far.What += ", servers in processes of their own"
+		far.Floor, far.Want, far.B = 0, 0, nil
+		var ok bool
+		if far.A, ok = p.A.Split(); !ok {
+			continue
+		}
+		for _, b := range p.B {
+			if b, ok = b.Split(); ok {
+				far.B = append(far.B, b)
+			}
+		}
+		if len(far.B) == len(p.B) {
+			all = append(all, far)
+		}
+	}
+	return all
+}
+
+// softwarePlan is what can be measured anywhere: the software adapter, over loopback.
+// Floors and goals stand with the rows that are about this module; rows that begin with
+// "ref" put others into relation, so that a table says what kind of machine it was made
+// on.
+func softwarePlan() plan {
+	const rate = result.Rate
 	echo := bench.TCPEcho(64)
-	copyLoop := list(bench.TCPCopy(1<<20, 64<<10), bench.TCPCopy(1<<20, 256<<10), bench.TCPCopy(1<<20, 1<<20))
+	copyLoop := list(bench.TCPCopy(mib, 64*kib), bench.TCPCopy(mib, 256*kib), bench.TCPCopy(mib, mib))
+	sw, crc := bench.Software(bench.Adapter{}), bench.Software(bench.Adapter{CRC: true})
+	small := bench.Software(bench.Adapter{MaxFPDU: 1428})
+	null := bench.Null(sw, 1)
+	hogs := bench.Hogs(numCPU())
 
-	sw, crc := bench.Loopback(iwarp.New(iwarp.Config{})), bench.Loopback(iwarp.New(iwarp.Config{CRC: true}))
-
-	return []measure.Pair{
-		{ID: "13", What: "RPC NULL, over TCP echo of 64 B", A: bench.Null(sw, 1), B: list(echo), Floor: 1.4, Goal: 1.25},
-		{ID: "14a", What: "RPC NULL, over net/rpc", A: bench.Null(sw, 1), B: list(bench.NetRPC(64, 1)), Floor: 0.8, Goal: 0.55},
-		{ID: "14b", What: "RPC NULL, over gRPC", A: bench.Null(sw, 1), B: list(bench.GRPC(64, 1, false)), Floor: 0.5, Goal: 0.3},
-		{ID: "14c", What: "RPC NULL, over gRPC tuned", A: bench.Null(sw, 1), B: list(bench.GRPC(64, 1, true))},
-		{ID: "15a", What: "RPC echo of 64 B, 32 outstanding, over TCP pipelined by hand", Kind: measure.Rate, A: bench.Echo(sw, 64, 32), B: list(bench.TCPPipelined(64, 32)), Floor: 0.6, Goal: 0.8},
-		{ID: "15b", What: "RPC echo of 64 B, 32 outstanding, over net/rpc", Kind: measure.Rate, A: bench.Echo(sw, 64, 32), B: list(bench.NetRPC(64, 32)), Floor: 2, Goal: 3.5},
-		{ID: "15c", What: "RPC echo of 64 B, 32 outstanding, over gRPC", Kind: measure.Rate, A: bench.Echo(sw, 64, 32), B: list(bench.GRPC(64, 32, false)), Floor: 3, Goal: 5},
-		{ID: "10a", What: "1 MiB read through a write chunk, over a TCP copy loop", Kind: measure.Rate, A: bench.Push(sw, 1<<20, 1), B: copyLoop, Floor: 0.8, Goal: 0.95},
-		{ID: "10b", What: "the same with CRC", Kind: measure.Rate, A: bench.Push(crc, 1<<20, 1), B: copyLoop, Floor: 0.65, Goal: 0.85},
-		{ID: "10c", What: "the same, 4 outstanding", Kind: measure.Rate, A: bench.Push(sw, 1<<20, 4), B: copyLoop, Floor: 0.8, Goal: 0.95},
-		{ID: "10d", What: "1 MiB written through a read chunk, over a TCP copy loop", Kind: measure.Rate, A: bench.Pull(sw, 1<<20, 1), B: copyLoop},
-		{ID: "16", What: "1 MiB written through a read chunk, over gRPC", Kind: measure.Rate, A: bench.Pull(sw, 1<<20, 1), B: list(bench.GRPCPut(1<<20, false)), Floor: 2.5, Goal: 3.5},
-		{ID: "16t", What: "the same, over gRPC tuned", Kind: measure.Rate, A: bench.Pull(sw, 1<<20, 1), B: list(bench.GRPCPut(1<<20, true))},
-		{ID: "back 1", What: "RPC NULL with an idle backchannel, over one without", A: bench.NullWithCallbacks(sw, 1), B: list(bench.Null(sw, 1)), Floor: 1.1, Goal: 1},
-		{ID: "back 2", What: "RPC NULL from the server, over one from the client", A: bench.BackwardNull(sw, 1), B: list(bench.Null(sw, 1)), Floor: 1.1, Goal: 1},
-		{ID: "v2 1", What: "RPC echo of 1.5 KiB in version 2, over version 1 with 1024 bytes inline", Kind: measure.Rate, A: bench.Echo(sw, 1536, 1), B: list(bench.EchoV1(sw, 1536, 1))},
-		{ID: "v2 2", What: "the same with 3.5 KiB", Kind: measure.Rate, A: bench.Echo(sw, 3584, 1), B: list(bench.EchoV1(sw, 3584, 1))},
+	pairs := split([]measure.Pair{
+		{ID: "13", Goal: 13, What: "RPC NULL, over TCP echo of 64 B", A: null, B: list(echo), Floor: 1.4, Want: 1.25},
+		{ID: "14a", Goal: 14, What: "RPC NULL, over net/rpc", A: null, B: list(bench.NetRPC(64, 1)), Floor: 0.8, Want: 0.55},
+		{ID: "14b", Goal: 14, What: "RPC NULL, over gRPC", A: null, B: list(bench.GRPC(64, 1, false)), Floor: 0.5, Want: 0.3},
+		{ID: "15a", Goal: 15, What: "RPC echo of 64 B, 32 outstanding, over TCP pipelined by hand", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.TCPPipelined(64, 32)), Floor: 0.6, Want: 0.8},
+		{ID: "15b", Goal: 15, What: "RPC echo of 64 B, 32 outstanding, over net/rpc", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.NetRPC(64, 32)), Floor: 2, Want: 3.5},
+		{ID: "15c", Goal: 15, What: "RPC echo of 64 B, 32 outstanding, over gRPC", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.GRPC(64, 32, false)), Floor: 3, Want: 5},
+		{ID: "10a", Goal: 10, What: "1 MiB read through a write chunk, over a TCP copy loop", Kind: rate, A: bench.Push(sw, mib, 1), B: copyLoop, Floor: 0.8, Want: 0.95},
+		{ID: "16", Goal: 16, What: "1 MiB written through a read chunk, over gRPC", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, false)), Floor: 2.5, Want: 3.5},
+	})
+	pairs = append(pairs, []measure.Pair{
+		{ID: "14c", What: "RPC NULL, over gRPC tuned", A: null, B: list(bench.GRPC(64, 1, true))},
+		{ID: "14d", What: "RPC NULL, over ttrpc", A: null, B: list(bench.TTRPC(64, 1))},
+		{ID: "14e", What: "RPC echo of 64 B, over ONC RPC on TCP", A: bench.Echo(sw, 64, 1), B: list(bench.ONCRPCTCP(64, 1))},
+		{ID: "15d", What: "RPC echo of 64 B, 32 outstanding, over ttrpc", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.TTRPC(64, 32))},
+		{ID: "15e", What: "RPC echo of 64 B, 32 outstanding, over ONC RPC on TCP", Kind: rate, A: bench.Echo(sw, 64, 32), B: list(bench.ONCRPCTCP(64, 32))},
+		{ID: "10b", Goal: 10, What: "1 MiB read through a write chunk, with CRC, over a TCP copy loop", Kind: rate, A: bench.Push(crc, mib, 1), B: copyLoop, Floor: 0.65, Want: 0.85},
+		{ID: "10c", Goal: 10, What: "1 MiB read through a write chunk, 4 outstanding, over a TCP copy loop", Kind: rate, A: bench.Push(sw, mib, 4), B: copyLoop, Floor: 0.8, Want: 0.95},
+		{ID: "10d", What: "1 MiB written through a read chunk, over a TCP copy loop", Kind: rate, A: bench.Pull(sw, mib, 1), B: copyLoop},
+		{ID: "10w", Goal: 10, What: "1 MiB Writes of the adapter alone, over a TCP copy loop", Kind: rate, A: bench.Write(sw, mib, 4), B: copyLoop, Floor: 0.75, Want: 0.95},
+		{ID: "10x", Goal: 10, What: "the same with CRC", Kind: rate, A: bench.Write(crc, mib, 4), B: copyLoop, Floor: 0.65, Want: 0.85},
+		{ID: "12", Goal: 12, What: "1 MiB Writes in FPDUs of 1428 bytes, over a TCP copy loop", Kind: rate, A: bench.Write(small, mib, 4), B: copyLoop, Floor: 0.4, Want: 0.55},
+		{ID: "16t", What: "1 MiB written through a read chunk, over gRPC tuned", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, true))},
+		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
+		{ID: "24t", What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128))},
+		{ID: "25", Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(sw, 32), Floor: 5, Want: 3},
+		{ID: "27", Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(sw, 16, 64), B: list(bench.OverCommit(sw, 16, 16)), Floor: 0.9, Want: 0.98},
+		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 3, Want: 1.5, Rounds: 10, Longer: 3},
+		{ID: "30", Goal: 30, What: "connect, RPC NULL, close, over net.Dial, a greeting and a round trip", Kind: rate, A: bench.Connect(sw), B: list(bench.TCPDial()), Floor: 0.6, Want: 0.85},
+		{ID: "hog 1", What: "RPC NULL beside a hog for each CPU, over TCP echo beside them", A: null.In(fmt.Sprintf("hogs=%d", numCPU()), hogs), B: list(echo.In(fmt.Sprintf("hogs=%d", numCPU()), hogs))},
+		{ID: "hog 2", What: "RPC NULL with GOMAXPROCS=1, over TCP echo with it", A: null.In("procs=one", bench.OneProcessor), B: list(echo.In("procs=one", bench.OneProcessor))},
+		{ID: "reg 1", What: "64 KiB read through a write chunk that the caller invalidates, over one that the server does", Kind: rate, A: bench.PushWith(sw, bench.Ends{LocalInv: true}, 64*kib, 1), B: list(bench.Push(sw, 64*kib, 1))},
+		{ID: "cancel 1", What: "RPC NULL with a context that could end, over one that cannot", A: bench.NullContext(sw), B: list(null)},
+		{ID: "cancel 2", What: "RPC that is given up while it runs, and its late reply, over RPC NULL", A: bench.Cancelled(sw, bench.Ends{}, 64), B: list(null)},
+		{ID: "cancel 3", What: "the same with 64 KiB in a read chunk, over one that ends well", A: bench.Cancelled(sw, bench.Ends{LocalInv: true}, 64*kib), B: list(bench.Pull(sw, 64*kib, 1))},
+		{ID: "back 1", What: "RPC NULL with an idle backchannel, over one without", A: bench.NullWithCallbacks(sw, 1), B: list(null), Floor: 1.1, Want: 1},
+		{ID: "back 2", What: "RPC NULL from the server, over one from the client", A: bench.BackwardNull(sw, 1), B: list(null), Floor: 1.1, Want: 1},
+		{ID: "v2 1", What: "RPC echo of 1.5 KiB in version 2, over version 1 with 1024 bytes inline", Kind: rate, A: bench.Echo(sw, 1536, 1), B: list(bench.EchoV1(sw, 1536, 1))},
+		{ID: "v2 2", What: "the same with 3.5 KiB", Kind: rate, A: bench.Echo(sw, 3584, 1), B: list(bench.EchoV1(sw, 3584, 1))},
 		{ID: "ref 1", What: "net/rpc, 64 B echo, over TCP echo", A: bench.NetRPC(64, 1), B: list(echo)},
 		{ID: "ref 2", What: "gRPC, 64 B echo, over TCP echo", A: bench.GRPC(64, 1, false), B: list(echo)},
-		{ID: "ref 3", What: "net/rpc, 32 outstanding, over TCP pipelined by hand", Kind: measure.Rate, A: bench.NetRPC(64, 32), B: list(bench.TCPPipelined(64, 32))},
-		{ID: "ref 4", What: "gRPC, 32 outstanding, over TCP pipelined by hand", Kind: measure.Rate, A: bench.GRPC(64, 32, false), B: list(bench.TCPPipelined(64, 32))},
-		{ID: "ref 5", What: "gRPC, 1 MiB put, over a TCP copy loop", Kind: measure.Rate, A: bench.GRPCPut(1<<20, false), B: copyLoop},
-		{ID: "ref 6", What: "gRPC tuned, 1 MiB put, over a TCP copy loop", Kind: measure.Rate, A: bench.GRPCPut(1<<20, true), B: copyLoop},
+		{ID: "ref 3", What: "net/rpc, 32 outstanding, over TCP pipelined by hand", Kind: rate, A: bench.NetRPC(64, 32), B: list(bench.TCPPipelined(64, 32))},
+		{ID: "ref 4", What: "gRPC, 32 outstanding, over TCP pipelined by hand", Kind: rate, A: bench.GRPC(64, 32, false), B: list(bench.TCPPipelined(64, 32))},
+		{ID: "ref 5", What: "gRPC, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, false), B: copyLoop},
+		{ID: "ref 6", What: "gRPC tuned, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, true), B: copyLoop},
+	}...)
+
+	return plan{
+		title: "The software adapter, over loopback",
+		pairs: tasks(pairs),
+		values: []valueTask{
+			countTask("", sw, false),
+			idleTask("", sw, 100, 128, 72, 2, 1),
+		},
+		distributions: []measure.Distribution{{
+			ID: "latency", What: "Time of single calls, one at a time",
+			Points: []measure.Point{
+				{Series: "TCP echo, 64 B", W: echo}, {Series: "RPC NULL", W: null}, {Series: "net/rpc", W: bench.NetRPC(64, 1)},
+				{Series: "ttrpc", W: bench.TTRPC(64, 1)}, {Series: "gRPC", W: bench.GRPC(64, 1, false)},
+			},
+		}},
+		sweeps: []sweepTask{
+			sizeSweep("", sw),
+			throughputSweep(sw, true),
+			depthSweep(sw, true),
+			connsSweep(sw, 1000),
+		},
+		missing: missing(true),
 	}
 }

@@ -7,46 +7,143 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/bench"
 	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// devicePairs lists what is compared on RDMA devices: calls, with what a C program
+// deviceConns is how many connections stand for 1000 on software devices in a virtual
+// machine, where each takes some milliseconds to make.
+const deviceConns = 100
+
+// kinds are the devices that the environment may tell an address of: RPCRDMA_RXE_ADDR,
+// RPCRDMA_SIW_ADDR, and RPCRDMA_HW_ADDR for one that is no software. Immutable.
+var kinds = []string{"rxe", "siw", hardware}
+
+const hardware = "hw"
+
+func addressOf(kind string) string { return os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR") }
+
+// devicePlan is what is compared on RDMA devices: calls, with what a C program
 // does on the same device with the same number of messages. The environment tells
 // the devices' addresses, as scripts/vm sets them.
-func devicePairs(cverbs string) ([]measure.Pair, error) {
-	var pairs []measure.Pair
-	for _, kind := range []string{"rxe", "siw"} {
-		host := os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR")
+func devicePlan(cverbs string) (plan, error) {
+	var p plan
+	p.title = "RDMA devices"
+	p.missing = missing(false)
+	for _, kind := range kinds {
+		host := addressOf(kind)
 		if host == "" {
 			continue
 		}
-		at := make(map[rdmacm.WaitMode]bench.Site)
-		for _, mode := range []rdmacm.WaitMode{rdmacm.WaitPoll, rdmacm.WaitEvent, rdmacm.WaitAdaptive} {
-			p, err := rdmacm.New(rdmacm.Config{Wait: mode})
-			if err != nil {
-				return nil, err
-			}
-			at[mode] = bench.Site{Name: fmt.Sprintf("%s/mode=%v", kind, mode), Provider: p, Host: host}
+		d := deviceAt(kind, host, cverbs)
+		list := tasks(d.pairs())
+		if kind == hardware {
+			list[0].derived = overhead
 		}
-		c := func(command string, size int) bench.Workload { return bench.CVerbs(cverbs, command, host, size) }
-		poll, event, adaptive := at[rdmacm.WaitPoll], at[rdmacm.WaitEvent], at[rdmacm.WaitAdaptive]
-		const mib = 1 << 20
+		p.pairs = append(p.pairs, list...)
+		p.values = append(p.values, countTask(kind, d.event, true), idleTask(kind, d.adaptive, 25, 64, 24, 1, 0))
+		p.distributions = append(p.distributions, measure.Distribution{
+			ID: id(kind, "latency"), What: id(kind, "Time of single RPC NULL, one at a time"),
+			Points: []measure.Point{
+				{Series: "polled", W: bench.Null(d.poll, 1)}, {Series: "adaptive", W: bench.Null(d.adaptive, 1)}, {Series: "with events", W: bench.Null(d.event, 1)},
+			},
+		})
+		p.sweeps = append(p.sweeps, sizeSweep(kind, d.event), throughputSweep(d.event, false), depthSweep(d.event, false), connsSweep(d.event, deviceConns))
+	}
+	if len(p.pairs) == 0 {
+		return p, fmt.Errorf("none of RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR and RPCRDMA_HW_ADDR tells the address of an RDMA device; -vm has some")
+	}
+	return p, nil
+}
+
+// overhead is what a call adds to the ping-pong, in time.
+func overhead(p result.Pair) result.Value {
+	return result.Value{
+		ID: id(hardware, "5"), Goal: 5, What: "what a polled RPC NULL adds to the polled ping-pong in C", Unit: "µs",
+		Value: result.Float(float64(p.TimeA-p.TimeB) / 1e3), Floor: 2, Want: 1, Judged: true, Busy: p.Disturbed(),
+	}
+}
+
+// A device is one of a kind in all modes of waiting.
+type device struct {
+	kind, host, cverbs              string
+	poll, event, adaptive, windowed bench.Site
+}
+
+func deviceAt(kind, host, cverbs string) device {
+	site := func(a bench.Adapter) bench.Site { return bench.OnDevice(kind, host, a) }
+	return device{
+		kind: kind, host: host, cverbs: cverbs,
+		poll: site(bench.Adapter{Wait: rdmacm.WaitPoll}), event: site(bench.Adapter{Wait: rdmacm.WaitEvent}),
+		adaptive: site(bench.Adapter{Wait: rdmacm.WaitAdaptive}), windowed: site(bench.Adapter{Wait: rdmacm.WaitAdaptive, Windows: true}),
+	}
+}
+
+// c is a C program with its options, in both modes of waiting: the better one counts.
+func (d *device) c(command string, size int) []bench.Workload {
+	name, options, _ := strings.Cut(command, " ")
+	var both []bench.Workload
+	for _, mode := range []string{"poll", "event"} {
+		both = append(both, d.c1(fmt.Sprintf("%s -m %s %s", name, mode, options), size))
+	}
+	return both
+}
+
+func (d *device) c1(command string, size int) bench.Workload {
+	return bench.CVerbs(d.cverbs, strings.TrimSpace(command), d.host, size)
+}
+
+func (d *device) pairs() []measure.Pair {
+	const rate = result.Rate
+	row := func(name string) string { return id(d.kind, name) }
+	poll, event, adaptive := d.poll, d.event, d.adaptive
+	hogs, hogName := bench.Hogs(numCPU()), fmt.Sprintf("hogs=%d", numCPU())
+	one := func(w bench.Workload) bench.Workload { return w.In("procs=one", bench.OneProcessor) }
+	beside := func(w bench.Workload) bench.Workload { return w.In(hogName, hogs) }
+	writes := append(d.c("stream -o write -d 4", mib), bench.WriteBW(d.host, mib))
+
+	pairs := []measure.Pair{
+		{ID: row("1"), Goal: 1, What: "RPC NULL polled, over a polled ping-pong in C", A: bench.Null(poll, 1), B: list(d.c1("pingpong -m poll", 0)), Floor: 1.6, Want: 1.3},
+		{ID: row("2"), Goal: 2, What: "RPC NULL with events, over a ping-pong in C with events", A: bench.Null(event, 1), B: list(d.c1("pingpong -m event", 0)), Floor: 1.5, Want: 1.25},
+		{ID: row("3"), Goal: 3, What: "RPC NULL adaptive, over the better of polled and with events", A: bench.Null(adaptive, 1), B: list(bench.Null(poll, 1), bench.Null(event, 1)), Floor: 1.5, Want: 1.2},
+		{ID: row("4a"), Goal: 4, What: "the same beside a hog for each CPU", A: beside(bench.Null(adaptive, 1)), B: list(beside(bench.Null(poll, 1)), beside(bench.Null(event, 1))), Floor: 2, Want: 1.3},
+		{ID: row("4b"), Goal: 4, What: "the same with GOMAXPROCS=1", A: one(bench.Null(adaptive, 1)), B: list(one(bench.Null(poll, 1)), one(bench.Null(event, 1))), Floor: 2, Want: 1.3},
+	}
+	for _, depth := range []int{1, 8, 32, 128} {
+		pairs = append(pairs, measure.Pair{
+			ID: row(fmt.Sprintf("6 d%d", depth)), Goal: 6, What: fmt.Sprintf("RPC echo of 64 B, %d outstanding, over a pipeline in C", depth), Kind: rate,
+			A: bench.Echo(adaptive, 64, depth), B: d.c(fmt.Sprintf("pipeline -d %d", depth), 0), Floor: 0.6, Want: 0.8,
+		})
+	}
+	pairs = append(pairs, []measure.Pair{
+		{ID: row("7a"), Goal: 7, What: "1 MiB read through a write chunk, 4 outstanding, over Writes in C", Kind: rate, A: bench.Push(adaptive, mib, 4), B: writes, Floor: 0.85, Want: 0.95, Longer: 2},
+		{ID: row("7b"), What: "the same, 1 outstanding, over request, Write and reply in C", Kind: rate, A: bench.Push(adaptive, mib, 1), B: d.c("stream -o push -d 1", mib), Longer: 2},
+		{ID: row("7c"), Goal: 7, What: "1 MiB written through a read chunk, 4 outstanding, over Reads in C", Kind: rate, A: bench.Pull(adaptive, mib, 4), B: d.c("stream -o read -d 4", mib), Floor: 0.85, Want: 0.95, Longer: 2},
+		{ID: row("9"), Goal: 9, What: "1 MiB read through a write chunk, 4 outstanding, both ends registering for each call, over Writes in C", Kind: rate, A: bench.PushWith(adaptive, bench.Ends{Register: true}, mib, 4), B: writes[:2], Want: 0.6, Longer: 2},
+		{ID: row("17"), Goal: 17, What: "RPC NULL, over gRPC on the same machine", A: bench.Null(adaptive, 1), B: list(bench.GRPC(64, 1, false)), Floor: 0.6, Want: 0.35},
+		{ID: row("24"), Goal: 24, What: fmt.Sprintf("RPC NULL, 128 outstanding on %d connections, over one connection", deviceConns), Kind: rate, A: bench.NullConns(event, deviceConns, 128), B: list(bench.NullConns(event, 1, 128)), Floor: 0.5, Want: 0.8},
+		{ID: row("25"), Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(event, 32), Floor: 5, Want: 3},
+		{ID: row("27"), Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(event, 16, 64), B: list(bench.OverCommit(event, 16, 16)), Floor: 0.9, Want: 0.98},
+		{ID: row("30"), Goal: 30, What: "connect, RPC NULL, close, over the same in C", Kind: rate, A: bench.Connect(event), B: list(d.c1("connect -m event", 0)), Floor: 0.6, Want: 0.85},
+		{ID: row("cancel 1"), What: "RPC NULL with a context that could end, over one that cannot", A: bench.NullContext(event), B: list(bench.Null(event, 1))},
+		{ID: row("back 1"), What: "RPC NULL with an idle backchannel, over one without", A: bench.NullWithCallbacks(event, 1), B: list(bench.Null(event, 1)), Floor: 1.1, Want: 1},
+		{ID: row("back 2"), What: "RPC NULL from the server, over one from the client", A: bench.BackwardNull(event, 1), B: list(bench.Null(event, 1)), Floor: 1.1, Want: 1},
+		{ID: row("v2 1"), What: "RPC echo of 1.5 KiB in version 2, over version 1 with 1024 bytes inline", Kind: rate, A: bench.Echo(event, 1536, 1), B: list(bench.EchoV1(event, 1536, 1)), Floor: 1.3},
+		{ID: row("v2 2"), What: "the same with 3.5 KiB", Kind: rate, A: bench.Echo(event, 3584, 1), B: list(bench.EchoV1(event, 3584, 1)), Floor: 1.3},
+	}...)
+	switch d.kind {
+	case "rxe":
+		small := d.c(fmt.Sprintf("stream -o write -d 4 -s %d", 64*kib), 64*kib)
 		pairs = append(pairs,
-			measure.Pair{ID: kind + " 1", What: "RPC NULL polled, over a polled ping-pong in C", A: bench.Null(poll, 1), B: []bench.Workload{c("pingpong -m poll", 0)}, Floor: 1.6, Goal: 1.3},
-			measure.Pair{ID: kind + " 2", What: "RPC NULL with events, over a ping-pong in C with events", A: bench.Null(event, 1), B: []bench.Workload{c("pingpong -m event", 0)}, Floor: 1.5, Goal: 1.25},
-			measure.Pair{ID: kind + " 3", What: "RPC NULL adaptive, over the better of polled and with events", A: bench.Null(adaptive, 1), B: []bench.Workload{bench.Null(poll, 1), bench.Null(event, 1)}, Floor: 1.5, Goal: 1.2},
-			measure.Pair{ID: kind + " 6", What: "RPC echo of 64 B, 32 outstanding, over a pipeline of 32 in C", Kind: measure.Rate, A: bench.Echo(adaptive, 64, 32), B: []bench.Workload{c("pipeline -m poll -d 32", 0), c("pipeline -m event -d 32", 0)}, Floor: 0.6, Goal: 0.8},
-			measure.Pair{ID: kind + " 7a", What: "1 MiB read through a write chunk, 4 outstanding, over Writes in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o write -d 4", mib), c("stream -m event -o write -d 4", mib), bench.WriteBW(host, mib)}, Floor: 0.85, Goal: 0.95},
-			measure.Pair{ID: kind + " 7b", What: "the same, 1 outstanding, over request, Write and reply in C", Kind: measure.Rate, A: bench.Push(adaptive, mib, 1), B: []bench.Workload{c("stream -m poll -o push -d 1", mib), c("stream -m event -o push -d 1", mib)}},
-			measure.Pair{ID: kind + " 7c", What: "1 MiB written through a read chunk, 4 outstanding, over Reads in C", Kind: measure.Rate, A: bench.Pull(adaptive, mib, 4), B: []bench.Workload{c("stream -m poll -o read -d 4", mib), c("stream -m event -o read -d 4", mib)}, Floor: 0.85, Goal: 0.95},
-			measure.Pair{ID: kind + " back 1", What: "RPC NULL with an idle backchannel, over one without", A: bench.NullWithCallbacks(event, 1), B: []bench.Workload{bench.Null(event, 1)}, Floor: 1.1, Goal: 1},
-			measure.Pair{ID: kind + " back 2", What: "RPC NULL from the server, over one from the client", A: bench.BackwardNull(event, 1), B: []bench.Workload{bench.Null(event, 1)}, Floor: 1.1, Goal: 1},
-			measure.Pair{ID: kind + " v2 1", What: "RPC echo of 1.5 KiB in version 2, over version 1 with 1024 bytes inline", Kind: measure.Rate, A: bench.Echo(event, 1536, 1), B: []bench.Workload{bench.EchoV1(event, 1536, 1)}, Floor: 1.3},
-			measure.Pair{ID: kind + " v2 2", What: "the same with 3.5 KiB", Kind: measure.Rate, A: bench.Echo(event, 3584, 1), B: []bench.Workload{bench.EchoV1(event, 3584, 1)}, Floor: 1.3},
+			measure.Pair{ID: row("8a"), Goal: 8, What: "1 MiB read through a write chunk behind a memory window, 4 outstanding, over Writes in C", Kind: rate, A: bench.Push(d.windowed, mib, 4), B: writes[:2], Floor: 0.8, Want: 0.9, Longer: 2},
+			measure.Pair{ID: row("8b"), Goal: 8, What: "the same with 64 KiB", Kind: rate, A: bench.Push(d.windowed, 64*kib, 4), B: small, Floor: 0.6, Want: 0.75},
 		)
+	case "siw":
+		sw := bench.Software(bench.Adapter{})
+		pairs = append(pairs, measure.Pair{
+			ID: row("11"), Goal: 11, What: "1 MiB Writes of the software adapter, over ib_write_bw on the kernel's", Kind: rate,
+			A: bench.Write(sw, mib, 4), B: list(bench.WriteBW(d.host, mib)), Floor: 1, Want: 1.2, Longer: 2,
+		})
 	}
-	if len(pairs) == 0 {
-		return nil, fmt.Errorf("neither RPCRDMA_RXE_ADDR nor RPCRDMA_SIW_ADDR tells the address of an RDMA device: run it with scripts/vm")
-	}
-	return pairs, nil
+	return pairs
 }

@@ -5,7 +5,8 @@
 // next to another that was taken at the same time: so a pair is run as A B A,
 // again and again, in short runs, and what is reported is the median of the
 // rounds' ratios. The two runs of A in a round should be equal: how far they are
-// apart, the control, says what the ratio is worth.
+// apart, the control, says what the ratio is worth. So does what others used of the
+// machine meanwhile.
 package measure
 
 import (
@@ -18,30 +19,30 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/bench"
-)
-
-// Kind is what is compared.
-type Kind int
-
-const (
-	// Time per call: the smaller the ratio, the better is A.
-	Time Kind = iota
-	// Rate, of calls or, where both sides move payload, of bytes: the larger the
-	// ratio, the better is A.
-	Rate
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
 // A Pair is a comparison, A over B.
 type Pair struct {
 	ID   string // short
+	Goal int    // the number of the goal that it is about, or 0
 	What string // one line
 
-	Kind Kind
+	Kind result.Kind // Time, unless it is Rate
 	A    bench.Workload
 	B    []bench.Workload // of several, the best one counts
 
-	// Floor and Goal are ratios that have to be and ought to be reached; 0 is none.
-	Floor, Goal float64
+	// Of is what is compared instead of the mean time: result.P99, the time that 99 %
+	// of a run's calls did not exceed, or result.SelfP99, that over the median of the
+	// same run, where there is no B.
+	Of string
+
+	// Floor and Want are ratios that have to be and ought to be reached; 0 is none.
+	Floor, Want float64
+
+	// Longer makes runs so many times longer; 0 is 1. Rounds, if not 0, is how often
+	// the pair is run instead.
+	Longer, Rounds int
 }
 
 // Options say how long to measure.
@@ -49,125 +50,226 @@ type Options struct {
 	Rounds int           // at least 10 for a result to be quoted
 	Run    time.Duration // of one run; a pair takes Rounds * (2 + len(B)) of them
 
+	// Shared is set where work for the workloads is done outside of this process and
+	// its children, by the kernel's devices in software: what others use is not to be
+	// told from it.
+	Shared bool
+
 	// clock and cpu are for tests; nil means the machine's.
 	clock, cpu func() time.Duration
 }
 
-// tolerance is how far the control may be from 1.
-const tolerance = 0.08
-
-// A Result is what was measured for a pair. A and B are medians.
-type Result struct {
-	Pair
-	Against bench.Workload // the best of Pair.B
-
-	TimeA, TimeB time.Duration // per call
-
-	Ratio    float64 // median of the rounds
-	Low      float64 // first quartile
-	High     float64 // third quartile
-	Control  float64 // A over A
-	CPURatio float64 // of processor time per call, or per byte; NaN if unknown
-}
-
-// Verdict holds the result against floor and goal.
-type Verdict string
-
-// The verdicts.
-const (
-	None      Verdict = ""             // there is neither floor nor goal
-	Disturbed Verdict = "disturbed"    // the control is off: measure again
-	Below     Verdict = "below floor"  //
-	Above     Verdict = "above floor"  // and short of the goal
-	Reached   Verdict = "goal reached" //
-)
-
-// Verdict judges the result.
-func (r *Result) Verdict() Verdict {
-	reached := func(limit float64) bool {
-		if r.Kind == Time {
-			return r.Ratio <= limit
-		}
-		return r.Ratio >= limit
+func (o *Options) defaults() {
+	if o.clock == nil {
+		o.clock, o.cpu = monotonic, bench.ProcessorTime
 	}
-	switch {
-	case r.disturbed():
-		return Disturbed
-	case r.Floor != 0 && !reached(r.Floor):
-		return Below
-	case r.Goal != 0 && reached(r.Goal):
-		return Reached
-	case r.Floor != 0 || r.Goal != 0:
-		return Above
-	}
-	return None
 }
-
-func (r *Result) disturbed() bool { return math.Abs(r.Control-1) > tolerance }
 
 // A runner is a workload that is set up, with what has been measured of it.
 type runner struct {
 	bench.Workload
 	in    *bench.Instance
+	of    string
 	calls int
 
 	time, cpu []float64 // ns per call, by round
+	value     []float64 // what is compared, by round
+	all       []time.Duration
+	keep      bool // all of them
+}
+
+// start sets a workload up and finds out how much of it makes a run.
+func start(w bench.Workload, of string, o Options) (*runner, error) {
+	in, err := w.Start()
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{Workload: w, in: in, of: of}
+	if err := r.calibrate(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", w.Name, err), in.Close())
+	}
+	return r, nil
+}
+
+// again is another one with the same workload, on the same connection.
+func (r *runner) again() *runner {
+	return &runner{Workload: r.Workload, in: r.in, of: r.of, calls: r.calls}
+}
+
+// turns runs all of them in each round, and the other way round in the next: what comes
+// first or last must not matter.
+func turns(order []*runner, rounds int, o Options) error {
+	order = slices.Clone(order)
+	for range rounds {
+		for _, r := range order {
+			if err := r.run(o); err != nil {
+				return fmt.Errorf("%s: %w", r.Name, err)
+			}
+		}
+		slices.Reverse(order)
+	}
+	return nil
 }
 
 // Run measures a pair.
-func Run(p Pair, o Options) (result Result, err error) {
-	if o.clock == nil {
-		o.clock, o.cpu = monotonic, processorTime
+func Run(p Pair, o Options) (res result.Pair, err error) {
+	o.defaults()
+	o.Run *= time.Duration(max(1, p.Longer))
+	if p.Rounds > 0 {
+		o.Rounds = min(o.Rounds, p.Rounds)
 	}
+	crowd := watchOthers(o)
 	runners := make([]*runner, 0, 2+len(p.B))
-	defer func() {
+	closeAll := func() {
 		for _, r := range runners {
 			err = errors.Join(err, r.in.Close())
 		}
-	}()
-	for _, w := range append([]bench.Workload{p.A}, p.B...) {
-		in, err := w.Start()
-		if err != nil {
-			return Result{}, err
-		}
-		r := &runner{Workload: w, in: in}
-		runners = append(runners, r)
-		if err := r.calibrate(o); err != nil {
-			return Result{}, fmt.Errorf("%s: %w", w.Name, err)
-		}
+		runners = nil
 	}
-	// A's second run of each round, on the same connection.
-	a := runners[0]
-	again := &runner{Workload: a.Workload, in: a.in, calls: a.calls}
-	order := append(slices.Clone(runners), again)
-	for range o.Rounds {
-		for _, r := range order {
-			if err := r.run(o); err != nil {
-				return Result{}, fmt.Errorf("%s: %w", r.Name, err)
-			}
+	defer closeAll()
+	for _, w := range append([]bench.Workload{p.A}, p.B...) {
+		r, err := start(w, p.Of, o)
+		if err != nil {
+			return res, err
 		}
-		// What comes first or last must not matter.
-		slices.Reverse(order)
+		runners = append(runners, r)
+	}
+	a := runners[0]
+	again := a.again()
+	if err := turns(append(slices.Clone(runners), again), o.Rounds, o); err != nil {
+		return res, err
 	}
 
-	b := slices.MinFunc(runners[1:], func(x, y *runner) int {
-		return cmp.Compare(median(x.perUnit(a)), median(y.perUnit(a)))
-	})
-	ratios := b.ratios(a, a.time, b.time)
-	if p.Kind == Rate {
-		for i := range ratios {
-			ratios[i] = 1 / ratios[i]
+	res = result.Pair{
+		ID: p.ID, Goal: p.Goal, What: p.What, Kind: p.kind(), Of: p.Of, Floor: result.Float(p.Floor), Want: result.Float(p.Want),
+		A: a.Name, Bs: len(p.B), BytesA: a.Bytes, TimeA: time.Duration(median(a.time)),
+		Control: result.Float(median(a.ratios(again, again.value, a.value))), CPURatio: result.Float(math.NaN()),
+	}
+	ratios := slices.Clone(a.value)
+	if len(p.B) > 0 {
+		b := slices.MinFunc(runners[1:], func(x, y *runner) int {
+			return cmp.Compare(median(x.perUnit(a)), median(y.perUnit(a)))
+		})
+		ratios = b.ratios(a, a.value, b.value)
+		if res.Kind == result.Rate {
+			for i := range ratios {
+				ratios[i] = 1 / ratios[i]
+			}
 		}
+		res.B, res.BytesB, res.TimeB = b.Name, b.Bytes, time.Duration(median(b.time))
+		res.CPURatio = result.Float(median(b.ratios(a, a.cpu, b.cpu)))
 	}
 	slices.Sort(ratios)
-	return Result{
-		Pair: p, Against: b.Workload,
-		TimeA: time.Duration(median(a.time)), TimeB: time.Duration(median(b.time)),
-		Ratio: quantile(ratios, 0.5), Low: quantile(ratios, 0.25), High: quantile(ratios, 0.75),
-		Control:  median(a.ratios(again, again.time, a.time)),
-		CPURatio: median(b.ratios(a, a.cpu, b.cpu)),
-	}, nil
+	res.Ratio, res.Low, res.High = result.Float(quantile(ratios, 0.5)), result.Float(quantile(ratios, 0.25)), result.Float(quantile(ratios, 0.75))
+	// What children have used is known when they have ended.
+	closeAll()
+	res.Others, res.Crowded = crowd.result()
+	return res, err
 }
+
+func (p *Pair) kind() result.Kind {
+	if p.Kind == "" {
+		return result.Time
+	}
+	return p.Kind
+}
+
+// A Point is a workload of a sweep.
+type Point struct {
+	Series string
+	X      int
+	W      bench.Workload
+}
+
+// A Sweep is workloads that differ in one number.
+type Sweep struct {
+	ID, What, X, Show string // see result.Sweep
+	Points            []Point
+}
+
+// RunSweep measures all of its points in turns. The first one's control stands for all.
+func RunSweep(s Sweep, o Options) (res result.Sweep, err error) {
+	o.defaults()
+	crowd := watchOthers(o)
+	var runners []*runner
+	closeAll := func() {
+		for _, r := range runners {
+			err = errors.Join(err, r.in.Close())
+		}
+		runners = nil
+	}
+	defer closeAll()
+	for _, p := range s.Points {
+		r, err := start(p.W, "", o)
+		if err != nil {
+			return res, err
+		}
+		runners = append(runners, r)
+	}
+	measured := slices.Clone(runners)
+	again := runners[0].again()
+	if err := turns(append(slices.Clone(runners), again), o.Rounds, o); err != nil {
+		return res, err
+	}
+	closeAll()
+	res = result.Sweep{ID: s.ID, What: s.What, X: s.X, Show: s.Show, Control: result.Float(median(measured[0].ratios(again, again.time, measured[0].time)))}
+	for i, r := range measured {
+		sorted := slices.Sorted(slices.Values(r.time))
+		res.Points = append(res.Points, result.Point{
+			Series: s.Points[i].Series, X: s.Points[i].X, Bytes: r.Bytes,
+			Time: time.Duration(quantile(sorted, 0.5)), Low: time.Duration(quantile(sorted, 0.25)), High: time.Duration(quantile(sorted, 0.75)),
+		})
+	}
+	_, res.Crowded = crowd.result()
+	return res, err
+}
+
+// A Distribution is workloads of which every single call is looked at.
+type Distribution struct {
+	ID, What string
+	Points   []Point
+}
+
+// RunDistribution measures them in turns.
+func RunDistribution(d Distribution, o Options) (res result.Distribution, err error) {
+	o.defaults()
+	crowd := watchOthers(o)
+	var runners []*runner
+	closeAll := func() {
+		for _, r := range runners {
+			err = errors.Join(err, r.in.Close())
+		}
+		runners = nil
+	}
+	defer closeAll()
+	for _, p := range d.Points {
+		r, err := start(p.W, "", o)
+		if err != nil {
+			return res, err
+		}
+		r.keep = true
+		runners = append(runners, r)
+	}
+	measured := slices.Clone(runners)
+	if err := turns(runners, o.Rounds, o); err != nil {
+		return res, err
+	}
+	closeAll()
+	res = result.Distribution{ID: d.ID, What: d.What}
+	for i, r := range measured {
+		slices.Sort(r.all)
+		line := result.DistributionLine{Name: d.Points[i].Series, Calls: len(r.all)}
+		for _, p := range quantiles {
+			line.Quantiles = append(line.Quantiles, result.Quantile{P: p, Time: timeQuantile(r.all, p)})
+		}
+		res.Series = append(res.Series, line)
+	}
+	_, res.Crowded = crowd.result()
+	return res, err
+}
+
+// quantiles are those that are kept of a distribution. Immutable.
+var quantiles = []float64{0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1}
 
 // ratios returns x over r's own y, round by round, corrected for payload where
 // both move some.
@@ -183,9 +285,9 @@ func (r *runner) ratios(of *runner, x, y []float64) []float64 {
 	return list
 }
 
-// perUnit returns r's times, for as many bytes as a call of ref moves.
+// perUnit returns r's values, for as many bytes as a call of ref moves.
 func (r *runner) perUnit(ref *runner) []float64 {
-	list := slices.Clone(r.time)
+	list := slices.Clone(r.value)
 	if r.Bytes > 0 && ref.Bytes > 0 {
 		for i := range list {
 			list[i] *= float64(ref.Bytes) / float64(r.Bytes)
@@ -194,10 +296,22 @@ func (r *runner) perUnit(ref *runner) []float64 {
 	return list
 }
 
+// hook calls what goes before or after a run.
+func hook(f func() error) error {
+	if f == nil {
+		return nil
+	}
+	return f()
+}
+
 // calibrate finds how many calls make a run, and warms up.
-func (r *runner) calibrate(o Options) error {
+func (r *runner) calibrate(o Options) (err error) {
+	if err := hook(r.in.Enter); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hook(r.in.Leave)) }()
 	for n := 1; ; n *= 2 {
-		took, err := r.timed(n, o)
+		took, _, err := r.timed(n, o)
 		if err != nil {
 			return err
 		}
@@ -211,28 +325,69 @@ func (r *runner) calibrate(o Options) error {
 // run makes one run. Everyone begins without the garbage of others.
 func (r *runner) run(o Options) error {
 	runtime.GC()
-	cpu := o.cpu()
-	took, err := r.timed(r.calls, o)
+	if err := hook(r.in.Enter); err != nil {
+		return err
+	}
+	cpu, err := r.used(o)
 	if err != nil {
 		return err
 	}
-	used := float64(o.cpu() - cpu)
-	if r.in.Batch != nil {
-		used = math.NaN() // another process's
+	took, times, err := r.timed(r.calls, o)
+	if err != nil {
+		return err
 	}
-	r.time = append(r.time, float64(took)/float64(r.calls))
-	r.cpu = append(r.cpu, used/float64(r.calls))
-	return nil
+	after, err := r.used(o)
+	if err != nil {
+		return err
+	}
+	perCall := float64(took) / float64(r.calls)
+	r.time = append(r.time, perCall)
+	r.cpu = append(r.cpu, (after-cpu)/float64(r.calls))
+	switch r.of {
+	case result.P99:
+		r.value = append(r.value, float64(timeQuantile(times, 0.99)))
+	case result.SelfP99:
+		r.value = append(r.value, float64(timeQuantile(times, 0.99))/float64(timeQuantile(times, 0.5)))
+	default:
+		r.value = append(r.value, perCall)
+	}
+	if r.keep {
+		r.all = append(r.all, times...)
+	}
+	return hook(r.in.Leave)
 }
 
-// timed does n calls.
-func (r *runner) timed(n int, o Options) (time.Duration, error) {
+// used is the processor time of both ends, NaN where it is another program's.
+func (r *runner) used(o Options) (float64, error) {
+	used := float64(o.cpu())
 	if r.in.Batch != nil {
-		return r.in.Batch(n)
+		return math.NaN(), nil
 	}
-	start := o.clock()
-	err := r.in.Do(n)
-	return o.clock() - start, err
+	if r.in.Used != nil {
+		far, err := r.in.Used()
+		if err != nil {
+			return 0, err
+		}
+		used += float64(far)
+	}
+	return used, nil
+}
+
+// timed does n calls. Single ones are looked at where that is wanted; they come sorted.
+func (r *runner) timed(n int, o Options) (took time.Duration, times []time.Duration, err error) {
+	if r.in.Batch != nil {
+		took, err = r.in.Batch(n)
+		return took, nil, err
+	}
+	begin := o.clock()
+	if r.of == "" && !r.keep {
+		err = r.in.Do(n)
+	} else {
+		times, err = r.in.Observe(n)
+	}
+	took = o.clock() - begin
+	slices.Sort(times)
+	return took, times, err
 }
 
 var epoch = time.Now() // immutable
@@ -255,4 +410,12 @@ func quantile(sorted []float64, q float64) float64 {
 		return sorted[low]
 	}
 	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
+}
+
+// timeQuantile is the shortest time that the part q of a sorted list does not exceed.
+func timeQuantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

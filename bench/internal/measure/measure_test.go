@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/bench"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
 // A machine has a clock that moves only when its workloads are called.
@@ -20,7 +21,7 @@ type machine struct {
 
 func (m *machine) options(rounds int) Options {
 	return Options{
-		Rounds: rounds, Run: time.Millisecond,
+		Rounds: rounds, Run: time.Millisecond, Shared: true,
 		clock: func() time.Duration { return m.now },
 		cpu:   func() time.Duration { return m.cpu },
 	}
@@ -57,8 +58,8 @@ func TestRatioOfTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !near(r.Ratio, 1.5) || !near(r.Control, 1) || !near(r.CPURatio, 1.5) || r.Against.Name != "fast" {
-		t.Errorf("ratio %v, control %v, cpu %v against %s, want 1.5, 1, 1.5 against fast", r.Ratio, r.Control, r.CPURatio, r.Against.Name)
+	if !near(float64(r.Ratio), 1.5) || !near(float64(r.Control), 1) || !near(float64(r.CPURatio), 1.5) || r.B != "fast" {
+		t.Errorf("ratio %v, control %v, cpu %v against %s, want 1.5, 1, 1.5 against fast", r.Ratio, r.Control, r.CPURatio, r.B)
 	}
 	if r.TimeA != 30*time.Microsecond || r.TimeB != 20*time.Microsecond {
 		t.Errorf("times %v and %v", r.TimeA, r.TimeB)
@@ -73,14 +74,14 @@ func TestRatioOfTimes(t *testing.T) {
 func TestRatioOfRates(t *testing.T) {
 	var m machine
 	r, err := Run(Pair{
-		Kind: Rate,
+		Kind: result.Rate,
 		A:    m.workload("a", 2000, always(30*time.Microsecond)),
 		B:    []bench.Workload{m.workload("b", 1000, always(10*time.Microsecond))},
 	}, m.options(10))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !near(r.Ratio, 2.0/3) {
+	if !near(float64(r.Ratio), 2.0/3) {
 		t.Errorf("ratio %v, want 2/3", r.Ratio)
 	}
 }
@@ -114,7 +115,7 @@ func TestDriftCancels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if math.Abs(r.Ratio-1.5) > 0.02 || math.Abs(r.Control-1) > 0.02 {
+	if math.Abs(float64(r.Ratio)-1.5) > 0.02 || math.Abs(float64(r.Control)-1) > 0.02 {
 		t.Errorf("ratio %v, control %v", r.Ratio, r.Control)
 	}
 }
@@ -138,30 +139,8 @@ func TestControlSeesTrouble(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.Verdict(); got != Disturbed {
+	if got := r.Verdict(); got != result.Disturbed {
 		t.Errorf("control %v, verdict %q", r.Control, got)
-	}
-}
-
-func TestVerdict(t *testing.T) {
-	tests := []struct {
-		r    Result
-		want Verdict
-	}{
-		{Result{Ratio: 3, Control: 1}, None},
-		{Result{Pair: Pair{Floor: 1.6, Goal: 1.25}, Ratio: 1.2, Control: 1.07}, Reached},
-		{Result{Pair: Pair{Floor: 1.6, Goal: 1.25}, Ratio: 1.3, Control: 0.93}, Above},
-		{Result{Pair: Pair{Floor: 1.6, Goal: 1.25}, Ratio: 1.7, Control: 1}, Below},
-		{Result{Pair: Pair{Floor: 1.6, Goal: 1.25}, Ratio: 1.2, Control: 1.09}, Disturbed},
-		{Result{Pair: Pair{Kind: Rate, Floor: 2.5, Goal: 3.5}, Ratio: 3.6, Control: 1}, Reached},
-		{Result{Pair: Pair{Kind: Rate, Floor: 2.5, Goal: 3.5}, Ratio: 3, Control: 1}, Above},
-		{Result{Pair: Pair{Kind: Rate, Floor: 2.5, Goal: 3.5}, Ratio: 2, Control: 1}, Below},
-		{Result{Pair: Pair{Kind: Rate, Floor: 2.5}, Ratio: 9, Control: 1}, Above},
-	}
-	for _, tt := range tests {
-		if got := tt.r.Verdict(); got != tt.want {
-			t.Errorf("%+v: %q, want %q", tt.r, got, tt.want)
-		}
 	}
 }
 
@@ -186,37 +165,111 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestReport(t *testing.T) {
-	p := Begin("ratio -rounds 9", Options{Rounds: 9, Run: time.Millisecond})
-	p.Busy = true
-	p.End()
-	var b strings.Builder
-	err := Report(&b, p, []Result{
-		{
-			Pair:    Pair{ID: "13", What: "NULL call over echo", A: bench.Workload{Name: "Null"}, B: make([]bench.Workload, 1), Floor: 1.6, Goal: 1.25},
-			Against: bench.Workload{Name: "TCPEcho"}, TimeA: 24 * time.Microsecond, TimeB: 20 * time.Microsecond,
-			Ratio: 1.2, Low: 1.1, High: 1.3, Control: 1.01, CPURatio: math.NaN(),
-		},
-		{
-			Pair:    Pair{ID: "16", What: "put", Kind: Rate, A: bench.Workload{Name: "Put", Bytes: 1e6}, B: make([]bench.Workload, 2), Goal: 3.5},
-			Against: bench.Workload{Name: "GRPC", Bytes: 1e6}, TimeA: 500 * time.Microsecond, TimeB: 2 * time.Millisecond,
-			Ratio: 4, Low: 4, High: 4, Control: 1, CPURatio: 0.25,
-		},
+// TestConditions: what goes on beside a workload goes on while that runs, and then only.
+func TestConditions(t *testing.T) {
+	var m machine
+	on := false
+	w := m.workload("a", 0, func() time.Duration {
+		if !on {
+			t.Error("called without its condition")
+		}
+		return 10 * time.Microsecond
+	}).In("x", func() (enter, leave, end func() error, err error) {
+		return func() error { on = true; return nil }, func() error { on = false; return nil },
+			func() error { m.closed = append(m.closed, "x"); return nil }, nil
 	})
+	b := m.workload("b", 0, func() time.Duration {
+		if on {
+			t.Error("called with another's condition")
+		}
+		return 10 * time.Microsecond
+	})
+	r, err := Run(Pair{A: w, B: []bench.Workload{b}}, m.options(3))
+	if err != nil || r.A != "a/x" {
+		t.Error(r.A, err)
+	}
+	if !slices.Equal(m.closed, []string{"a", "x", "b"}) {
+		t.Errorf("closed %v", m.closed)
+	}
+}
+
+// TestQuantiles: of single calls, which a real clock times.
+func TestQuantiles(t *testing.T) {
+	n := 0
+	w := bench.Workload{Name: "a", Setup: func() (*bench.Instance, error) {
+		return &bench.Instance{Call: func(int) error {
+			if n++; n%20 == 0 { // 5 %
+				for start := time.Now(); time.Since(start) < time.Millisecond; {
+				}
+			}
+			return nil
+		}, Close: func() error { return nil }}, nil
+	}}
+	r, err := Run(Pair{A: w, Of: result.SelfP99}, Options{Rounds: 3, Run: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{
-		"| 13 | NULL call over echo | 24µs | 20µs | **1.20** | 1.10 to 1.30 | 1.01 | - | ≤ 1.60 | ≤ 1.25 | goal reached |",
-		"| 16 | put | 2.00 GB/s | 0.50 GB/s | **4.00** | 4.00 to 4.00 | 1.00 | 0.25 | - | ≥ 3.50 | goal reached |",
-		"- 16: Put over GRPC, the best of 2",
-		"- command: `ratio -rounds 9`",
-		"The machine was busy",
-		"Fewer than 10 rounds",
-		"GOMAXPROCS",
-	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("report lacks %q:\n%s", want, b.String())
+	if r.Ratio < 100 || r.B != "" {
+		t.Errorf("p99 over p50 is %v", r.Ratio)
+	}
+	d, err := RunDistribution(Distribution{ID: "d", Points: []Point{{"a", 0, w}}}, Options{Rounds: 2, Run: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := d.Series[0].Quantiles
+	if d.Series[0].Name != "a" || d.Series[0].Calls == 0 || len(q) != len(quantiles) || !slices.IsSortedFunc(q, func(x, y result.Quantile) int { return int(x.Time - y.Time) }) {
+		t.Errorf("%+v", d)
+	}
+	sorted := []time.Duration{1, 2, 3, 4}
+	for q, want := range map[float64]time.Duration{0: 1, 0.25: 1, 0.26: 2, 0.5: 2, 0.99: 4, 1: 4} {
+		if got := timeQuantile(sorted, q); got != want {
+			t.Errorf("quantile %v of %v is %v, want %v", q, sorted, got, want)
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	var m machine
+	var points []Point
+	for _, x := range []int{1, 2, 4} {
+		points = append(points, Point{"s", x, m.workload("w", x, always(time.Duration(x)*10*time.Microsecond))})
+	}
+	r, err := RunSweep(Sweep{ID: "s", What: "w", X: "size", Show: "bytes", Points: points}, m.options(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !near(float64(r.Control), 1) || len(r.Points) != 3 || len(m.closed) != 3 {
+		t.Fatalf("%+v, closed %v", r, m.closed)
+	}
+	for i, p := range r.Points {
+		if p.X != points[i].X || p.Time != time.Duration(p.X)*10*time.Microsecond || p.Low != p.Time || !near(r.Value(&p)/1e5, 1) {
+			t.Errorf("%+v, %v", p, r.Value(&p))
+		}
+	}
+}
+
+// TestOthers: what others use is seen, what this process uses is not.
+func TestOthers(t *testing.T) {
+	w := others{start: time.Now().Add(-time.Second), ok: true, mine: familyTime()}
+	w.all, _ = machineTime()
+	w.all -= 100 * time.Second // all of this somebody else has used
+	if used, tooMuch := w.result(); !tooMuch || used < 50 {
+		t.Errorf("others used %v, too much: %t", used, tooMuch)
+	}
+	w.mine -= 100 * time.Second
+	if used, _ := w.result(); used > 50 {
+		t.Errorf("what was used here is said to be others': %v", used)
+	}
+	w.shared = true
+	if used, tooMuch := w.result(); tooMuch || !math.IsNaN(float64(used)) {
+		t.Errorf("what cannot be known is said to be %v, %t", used, tooMuch)
+	}
+	if got, ok := parseStat("cpu  1 2 3 1000 1000 4 5 6 0 0\ncpu0 ..."); !ok || got != 210*time.Millisecond {
+		t.Errorf("%v, %t", got, ok)
+	}
+	for _, bad := range []string{"", "cpu", "cpu a b c d e f g h", "intr 1 2 3 4 5 6 7 8"} {
+		if _, ok := parseStat(bad); ok {
+			t.Errorf("%q is understood", bad)
 		}
 	}
 }

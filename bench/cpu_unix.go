@@ -1,14 +1,14 @@
 //go:build unix
 
-package measure
+package bench
 
 import (
 	"syscall"
 	"time"
 )
 
-// processorTime is what this process has used so far, in user and kernel mode.
-func processorTime() time.Duration {
+// ProcessorTime is what this process has used so far, in user and kernel mode.
+func ProcessorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0

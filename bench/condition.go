@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A Condition is something that goes on beside a workload while that runs, and not
+// while others do. It is set up with the workload.
+type Condition func() (enter, leave, end func() error, err error)
+
+// under sets the condition up.
+func (in *Instance) under(c Condition) error {
+	enter, leave, end, err := c()
+	if err != nil {
+		return err
+	}
+	in.Enter, in.Leave = enter, leave
+	closeIt := in.Close
+	in.Close = func() error { return errors.Join(closeIt(), end()) }
+	return nil
+}
+
+// OneProcessor has Go use one processor.
+func OneProcessor() (enter, leave, end func() error, err error) {
+	before := runtime.GOMAXPROCS(0)
+	enter = func() error { runtime.GOMAXPROCS(1); return nil }
+	leave = func() error { runtime.GOMAXPROCS(before); return nil }
+	return enter, leave, leave, nil
+}
+
+// hogChild in the environment makes a child a hog.
+const hogChild = "hog"
+
+// hog uses a processor until its parent is gone.
+func hog() {
+	runtime.GOMAXPROCS(1)
+	parent := os.Getppid()
+	x := uint32(1)
+	for start := time.Now(); ; {
+		for range 1 << 24 { // work without system calls
+			x = x*1664525 + 1013904223
+		}
+		if os.Getppid() != parent || time.Since(start) > 30*time.Minute {
+			os.Exit(int(x & 1)) // so that the compiler leaves it its work; nobody looks
+		}
+	}
+}
+
+// Hogs has n other processes use a processor each.
+func Hogs(n int) Condition {
+	return func() (enter, leave, end func() error, err error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		var hogs []*exec.Cmd
+		signal := func(s os.Signal) error {
+			var errs []error
+			for _, h := range hogs {
+				errs = append(errs, h.Process.Signal(s))
+			}
+			return errors.Join(errs...)
+		}
+		end = sync.OnceValue(func() error {
+			err := signal(os.Kill)
+			for _, h := range hogs {
+				h.Wait() // its status is our signal
+			}
+			return err
+		})
+		for range n {
+			h := exec.Command(self)
+			h.Env = append(os.Environ(), childVariable+"="+hogChild)
+			if err := h.Start(); err != nil {
+				return nil, nil, nil, errors.Join(err, end())
+			}
+			hogs = append(hogs, h)
+		}
+		enter = func() error { return signal(syscall.SIGCONT) }
+		leave = func() error { return signal(syscall.SIGSTOP) }
+		if err := leave(); err != nil {
+			return nil, nil, nil, errors.Join(err, end())
+		}
+		return enter, leave, end, nil
+	}
+}
+
+// Garbage has the collector run all the time, over a heap of so many bytes that is
+// full of pointers.
+func Garbage(heap int) Condition {
+	return func() (enter, leave, end func() error, err error) {
+		type node struct {
+			next *node
+			_    [56]byte
+		}
+		var live []*node
+		var stop atomic.Bool
+		done := make(chan struct{})
+		enter = func() error {
+			const chunk = 1 << 12
+			for range heap / (chunk * 64) {
+				nodes := make([]node, chunk)
+				for i := range nodes[1:] {
+					nodes[i].next = &nodes[i+1]
+				}
+				live = append(live, &nodes[0])
+			}
+			stop.Store(false)
+			done = make(chan struct{})
+			go func() {
+				defer close(done)
+				for !stop.Load() {
+					runtime.GC()
+				}
+			}()
+			return nil
+		}
+		leave = func() error {
+			stop.Store(true)
+			<-done
+			if len(live) != heap/(1<<18) {
+				return fmt.Errorf("the heap has %d pieces", len(live))
+			}
+			live = nil
+			runtime.GC()
+			return nil
+		}
+		return enter, leave, func() error { return nil }, nil
+	}
+}

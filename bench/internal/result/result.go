@@ -1,0 +1,350 @@
+// Package result is what has been measured, as data: where numbers are from, what they
+// are, what they were to be, and how they are printed.
+//
+// A number that was disturbed while it was taken says so, and proves nothing: it neither
+// reaches a goal nor breaks a floor.
+package result
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"time"
+)
+
+// Format is the version of a file of results.
+const Format = 1
+
+// A File is the results of one run.
+type File struct {
+	Format        int            `json:"format"`
+	Title         string         `json:"title"`
+	Provenance    Provenance     `json:"provenance"`
+	Pairs         []Pair         `json:"pairs,omitempty"`
+	Values        []Value        `json:"values,omitempty"`
+	Sweeps        []Sweep        `json:"sweeps,omitempty"`
+	Distributions []Distribution `json:"distributions,omitempty"`
+	Benchmarks    []Benchmark    `json:"benchmarks,omitempty"`
+	Missing       []Missing      `json:"missing,omitempty"`
+}
+
+// Provenance is where numbers are from.
+type Provenance struct {
+	Date     time.Time     `json:"date"`
+	Commit   string        `json:"commit"`
+	Machine  string        `json:"machine"` // processor and how many
+	Kernel   string        `json:"kernel"`
+	Go       string        `json:"go"` // version, platform, GOMAXPROCS
+	Modules  []string      `json:"modules,omitempty"`
+	Devices  []string      `json:"devices,omitempty"` // RDMA devices, with the MTU of what they are on
+	Load     [2]string     `json:"load"`              // averages of a minute, before and after
+	Idle     Float         `json:"others"`            // processors that others used in the second before
+	Busy     bool          `json:"busy,omitempty"`    // too many of them
+	Command  string        `json:"command"`
+	Rounds   int           `json:"rounds"`
+	Run      time.Duration `json:"run_ns"`
+	Duration time.Duration `json:"duration_ns"`
+}
+
+// Tolerance is how far a control may be from 1.
+const Tolerance = 0.08
+
+// Kind is what is compared.
+type Kind string
+
+const (
+	// Time per call: the smaller the ratio, the better is A.
+	Time Kind = "time"
+	// Rate, of calls or, where both sides move payload, of bytes: the larger the
+	// ratio, the better is A.
+	Rate Kind = "rate"
+)
+
+// Verdict holds a number against floor and goal.
+type Verdict string
+
+// The verdicts.
+const (
+	None      Verdict = ""             // there is neither floor nor goal
+	Disturbed Verdict = "disturbed"    // measure again
+	Below     Verdict = "below floor"  //
+	Above     Verdict = "above floor"  // and short of the goal
+	Reached   Verdict = "goal reached" //
+)
+
+// judge holds a number against limits; 0 is no limit. Of a limit that is 0 itself, zero
+// tells.
+func judge(v float64, smaller bool, floor, goal float64, zero bool) Verdict {
+	reached := func(limit float64) bool {
+		if smaller {
+			return v <= limit
+		}
+		return v >= limit
+	}
+	switch {
+	case (floor != 0 || zero) && !reached(floor):
+		return Below
+	case (goal != 0 || zero) && reached(goal):
+		return Reached
+	case floor != 0 || goal != 0 || zero:
+		return Above
+	}
+	return None
+}
+
+// A Float is a number that may be NaN, which is null in JSON.
+type Float float64
+
+// MarshalJSON implements json.Marshaler.
+func (f Float) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(f))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Float) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*f = Float(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(b, (*float64)(f))
+}
+
+// A Pair is a comparison, A over B.
+type Pair struct {
+	ID   string `json:"id"`
+	Goal int    `json:"goal_number,omitempty"` // of [Goals]; 0: of none
+	What string `json:"what"`
+	Kind Kind   `json:"kind"`
+	Of   string `json:"of,omitempty"` // what is compared instead of the mean: p99, or p99/p50 of A alone
+
+	A  string `json:"a"`
+	B  string `json:"b"`            // the best of several
+	Bs int    `json:"bs,omitempty"` // how many these are
+
+	Floor Float `json:"floor,omitempty"` // ratios that have to be and ought to be reached; 0 is none
+	Want  Float `json:"goal,omitempty"`
+
+	TimeA  time.Duration `json:"time_a_ns"` // per call, medians
+	TimeB  time.Duration `json:"time_b_ns"`
+	BytesA int           `json:"bytes_a,omitempty"` // payload of a call
+	BytesB int           `json:"bytes_b,omitempty"`
+
+	Ratio    Float `json:"ratio"` // median of the rounds
+	Low      Float `json:"low"`   // first quartile
+	High     Float `json:"high"`  // third quartile
+	Control  Float `json:"control"`
+	CPURatio Float `json:"cpu"`    // of processor time per call, or per byte
+	Others   Float `json:"others"` // processors that others used meanwhile; null: not to be known
+
+	Crowded bool `json:"crowded,omitempty"` // too many of them
+	Busy    bool `json:"busy,omitempty"`    // the whole run is disturbed
+}
+
+// Disturbed tells whether the ratio is worth nothing.
+func (p *Pair) Disturbed() bool {
+	return p.Busy || p.Crowded || !(math.Abs(float64(p.Control)-1) <= Tolerance)
+}
+
+// Verdict judges the ratio.
+func (p *Pair) Verdict() Verdict {
+	if p.Disturbed() {
+		return Disturbed
+	}
+	return judge(float64(p.Ratio), p.Kind == Time, float64(p.Floor), float64(p.Want), false)
+}
+
+// A Value is one number: an exact count, or something that is no ratio of times.
+type Value struct {
+	ID     string `json:"id"`
+	Goal   int    `json:"goal_number,omitempty"`
+	What   string `json:"what"`
+	Unit   string `json:"unit"`
+	Value  Float  `json:"value"`
+	Low    Float  `json:"low,omitempty"` // spread, where there is one
+	High   Float  `json:"high,omitempty"`
+	Floor  Float  `json:"floor,omitempty"`
+	Want   Float  `json:"goal,omitempty"`
+	Judged bool   `json:"judged,omitempty"` // there are limits, of which one may be 0
+	Exact  bool   `json:"exact,omitempty"`  // a count: nothing disturbs it
+	Busy   bool   `json:"busy,omitempty"`   // it was disturbed
+}
+
+// Verdict judges the value: smaller is better.
+func (v *Value) Verdict() Verdict {
+	if v.Busy && !v.Exact {
+		return Disturbed
+	}
+	if !v.Judged {
+		return None
+	}
+	return judge(float64(v.Value), true, float64(v.Floor), float64(v.Want), true)
+}
+
+// A Sweep is a cost over something that grows.
+type Sweep struct {
+	ID      string  `json:"id"`
+	What    string  `json:"what"`
+	X       string  `json:"x"`    // size, depth or conns
+	Show    string  `json:"show"` // time, calls or bytes
+	Control Float   `json:"control"`
+	Crowded bool    `json:"crowded,omitempty"`
+	Busy    bool    `json:"busy,omitempty"`
+	Points  []Point `json:"points"`
+}
+
+// Disturbed tells whether the points are worth nothing.
+func (s *Sweep) Disturbed() bool {
+	return s.Busy || s.Crowded || !(math.Abs(float64(s.Control)-1) <= Tolerance)
+}
+
+// A Point is one of a sweep.
+type Point struct {
+	Series string        `json:"series"`
+	X      int           `json:"x"`
+	Bytes  int           `json:"bytes,omitempty"` // of a call
+	Time   time.Duration `json:"time_ns"`         // per call, the median of the rounds
+	Low    time.Duration `json:"low_ns"`          // first quartile
+	High   time.Duration `json:"high_ns"`         // third quartile
+}
+
+// Value is what the sweep shows of the point: microseconds, calls or bytes per second.
+func (s *Sweep) Value(p *Point) float64 {
+	seconds := p.Time.Seconds()
+	switch s.Show {
+	case "calls":
+		return 1 / seconds
+	case "bytes":
+		return float64(p.Bytes) / seconds
+	}
+	return seconds * 1e6
+}
+
+// A Distribution is how long single calls took.
+type Distribution struct {
+	ID      string             `json:"id"`
+	What    string             `json:"what"`
+	Crowded bool               `json:"crowded,omitempty"`
+	Busy    bool               `json:"busy,omitempty"`
+	Series  []DistributionLine `json:"series"`
+}
+
+// A DistributionLine is that of one workload.
+type DistributionLine struct {
+	Name      string     `json:"name"`
+	Calls     int        `json:"calls"`
+	Quantiles []Quantile `json:"quantiles"`
+}
+
+// A Quantile is the time that the part P of all calls did not exceed.
+type Quantile struct {
+	P    float64       `json:"p"`
+	Time time.Duration `json:"ns"`
+}
+
+// A Benchmark is what go test -bench has said of one, all of its lines together.
+type Benchmark struct {
+	Name    string            `json:"name"` // without the number of processors
+	Procs   int               `json:"procs"`
+	Runs    int               `json:"runs"`
+	Metrics map[string]Spread `json:"metrics"` // by unit
+	Labels  map[string]string `json:"labels,omitempty"`
+	Keys    map[string]string `json:"keys,omitempty"`
+}
+
+// A Spread is the median of several numbers, and their quartiles.
+type Spread struct {
+	Median Float `json:"median"`
+	Low    Float `json:"low"`
+	High   Float `json:"high"`
+}
+
+// A Missing is a goal about which nothing has been measured, and why.
+type Missing struct {
+	Goal int    `json:"goal_number"`
+	Why  string `json:"why"`
+}
+
+// Load reads a file of results.
+func Load(name string) (*File, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	f := new(File)
+	if err := json.Unmarshal(b, f); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if f.Format != Format {
+		return nil, fmt.Errorf("%s: format %d, want %d", name, f.Format, Format)
+	}
+	return f, nil
+}
+
+// Save writes the file.
+func (f *File) Save(name string) error {
+	f.Format = Format
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(b, '\n'), 0o644)
+}
+
+// A Breach is a floor that was not reached, undisturbed.
+type Breach struct {
+	ID           string
+	Value, Floor float64
+}
+
+// Breaches lists the floors that are broken.
+func (f *File) Breaches() []Breach {
+	var list []Breach
+	for i := range f.Pairs {
+		if p := &f.Pairs[i]; p.Verdict() == Below {
+			list = append(list, Breach{p.ID, float64(p.Ratio), float64(p.Floor)})
+		}
+	}
+	for i := range f.Values {
+		if v := &f.Values[i]; v.Verdict() == Below {
+			list = append(list, Breach{v.ID, float64(v.Value), float64(v.Floor)})
+		}
+	}
+	return list
+}
+
+// Enough is how many rounds make a result that can be quoted.
+const Enough = 10
+
+// MarkBusy says of everything that it was disturbed, if the run was, or was too short to
+// tell.
+func (f *File) MarkBusy() {
+	if !f.Provenance.Busy && f.Provenance.Rounds >= Enough {
+		return
+	}
+	for i := range f.Pairs {
+		f.Pairs[i].Busy = true
+	}
+	for i := range f.Values {
+		f.Values[i].Busy = true
+	}
+	for i := range f.Sweeps {
+		f.Sweeps[i].Busy = true
+	}
+	for i := range f.Distributions {
+		f.Distributions[i].Busy = true
+	}
+}
+
+// Names is a list of breaches as text.
+func Names(list []Breach) string {
+	var words []string
+	for _, b := range list {
+		words = append(words, fmt.Sprintf("%s (%.2f, floor %.2f)", b.ID, b.Value, b.Floor))
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/bench"
+	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
+)
+
+func numCPU() int { return runtime.NumCPU() }
+
+// missing says why there will be nothing about some goals, as far as that is known
+// before. software is a run without devices.
+func missing(software bool) []result.Missing {
+	var list []result.Missing
+	devices := measure.RDMADevices()
+	real := measure.Hardware(devices)
+	why5 := fmt.Sprintf("%s, on a bus of this machine: RPCRDMA_HW_ADDR does not tell an address of it, or this was a run without devices", strings.Join(real, ", "))
+	switch {
+	case len(devices) == 0:
+		why5 = "there is no RDMA device here: /sys/class/infiniband is empty"
+	case len(real) == 0:
+		why5 = fmt.Sprintf("%s work in software: none is on a bus", strings.Join(devices, ", "))
+	}
+	for _, g := range result.Goals {
+		switch {
+		case g.Number == 5 && !software && addressOf(hardware) != "":
+		case g.Number == 5:
+			list = append(list, result.Missing{Goal: 5, Why: why5})
+		case software && !g.Software:
+			list = append(list, result.Missing{Goal: g.Number, Why: "it is about RDMA devices: make bench-rdma"})
+		case !software && !g.Devices:
+			list = append(list, result.Missing{Goal: g.Number, Why: "it is about the software adapter: make bench"})
+		}
+	}
+	return list
+}
+
+// id is a row's name at a device, or without one.
+func id(kind, name string) string { return strings.TrimSpace(kind + " " + name) }
+
+// countTask counts what is exact: allocations, calls into C, doorbells.
+func countTask(kind string, at bench.Site, device bool) valueTask {
+	goals := []int{18, 21}
+	if device {
+		goals = append(goals, 19, 20)
+	}
+	return valueTask{id: id(kind, "count"), what: "allocations, doorbells, calls into C", goals: goals, measure: func() ([]result.Value, error) {
+		return counts(kind, at, device)
+	}}
+}
+
+func counts(kind string, at bench.Site, device bool) ([]result.Value, error) {
+	var values []result.Value
+	for _, w := range []struct {
+		name string
+		bench.Workload
+	}{{"NULL", bench.Null(at, 1)}, {"echo", bench.Echo(at, 64, 1)}} {
+		n, err := allocations(w.Workload)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, result.Value{
+			ID: id(kind, "18 "+w.name), Goal: 18, What: "allocations per call, client and inline server: " + w.name, Value: result.Float(n), Judged: true, Exact: true,
+		})
+	}
+	reply, err := crossings(bench.Push(at, mib, 1), 50)
+	if err != nil {
+		return nil, err
+	}
+	values = append(values, result.Value{
+		ID: id(kind, "21"), Goal: 21, What: "doorbells of the server for a reply with 1 MiB", Value: result.Float(reply[1].doorbells), Floor: 2, Want: 1, Judged: true, Exact: true,
+	})
+	for _, depth := range []int{1, 32} {
+		c, err := crossings(bench.Null(at, depth), 3200)
+		if err != nil {
+			return nil, err
+		}
+		for i, side := range []string{"client", "server"} {
+			at := fmt.Sprintf(" %s d%d", side, depth)
+			if device {
+				floor, want := 4.0, 2.0
+				if depth > 1 {
+					floor, want = 1, 0.25
+				}
+				values = append(values, result.Value{
+					ID: id(kind, "19"+at), Goal: 19, What: fmt.Sprintf("calls into C for an RPC, %s, %d outstanding", side, depth), Value: result.Float(c[i].cgo),
+					Floor: result.Float(floor), Want: result.Float(want), Judged: true, Exact: true,
+				})
+			} else {
+				values = append(values, result.Value{
+					ID: "syscalls" + at, What: fmt.Sprintf("reads and writes of the socket for an RPC, %s, %d outstanding", side, depth), Value: result.Float(c[i].syscalls), Exact: true,
+				})
+			}
+			v := result.Value{ID: id(kind, "20"+at), What: fmt.Sprintf("doorbells for an RPC, %s, %d outstanding", side, depth), Value: result.Float(c[i].doorbells), Exact: true}
+			if depth > 1 && device {
+				v.Goal, v.Floor, v.Want, v.Judged = 20, 1, 0.2, true
+			}
+			values = append(values, v)
+		}
+	}
+	return values, nil
+}
+
+// allocations counts them in steady state, on all goroutines of the process.
+func allocations(w bench.Workload) (n float64, err error) {
+	in, err := w.Start()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	if err := in.Do(200); err != nil {
+		return 0, err
+	}
+	n = testing.AllocsPerRun(2000, func() {
+		if e := in.Call(0); e != nil {
+			err = e
+		}
+	})
+	return n, err
+}
+
+// A crossing counts what one call of a side took.
+type crossing struct{ doorbells, cgo, syscalls float64 }
+
+// crossings counts what a call takes at the client and at the server.
+func crossings(w bench.Workload, n int) (sides [2]crossing, err error) {
+	in, err := w.Start()
+	if err != nil {
+		return sides, err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	if err := in.Do(max(10, n/10)); err != nil {
+		return sides, err
+	}
+	var before, after [2]bench.Counters
+	before[0], before[1] = in.Counters()
+	if err := in.Do(n); err != nil {
+		return sides, err
+	}
+	after[0], after[1] = in.Counters()
+	for i := range sides {
+		per := func(a, b uint64) float64 { return float64(a-b) / float64(n) }
+		sides[i] = crossing{
+			doorbells: per(after[i].Doorbells, before[i].Doorbells),
+			cgo:       per(after[i].CgoCalls, before[i].CgoCalls),
+			syscalls:  per(after[i].Syscalls, before[i].Syscalls),
+		}
+	}
+	return sides, nil
+}
+
+// idleTask looks at connections that do nothing.
+func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRoutines, wantRoutines float64) valueTask {
+	return valueTask{id: id(kind, "idle"), what: fmt.Sprintf("%d idle connections, ends in two processes", conns), goals: []int{22, 23, 29}, measure: func() ([]result.Value, error) {
+		const times = 3
+		var mem, server, cpu []float64
+		var i bench.Idle
+		for range times {
+			var err error
+			if i, err = bench.MeasureIdle(at, conns, 2*time.Second); err != nil {
+				return nil, err
+			}
+			mem, server, cpu = append(mem, i.ClientResident/kib), append(server, i.ServerResident/kib), append(cpu, 100*i.CPU)
+		}
+		spread := func(v result.Value, list []float64) result.Value {
+			low, middle, high := math.Inf(1), list[0], math.Inf(-1)
+			for _, x := range list {
+				low, high = min(low, x), max(high, x)
+			}
+			for _, x := range list { // the one between them, of three
+				if x > low && x < high {
+					middle = x
+				}
+			}
+			v.Value, v.Low, v.High = result.Float(middle), result.Float(low), result.Float(high)
+			return v
+		}
+		values := []result.Value{
+			spread(result.Value{ID: id(kind, "22"), Goal: 22, What: "resident memory of an idle connection, client's side", Unit: "KiB", Floor: result.Float(floorKiB), Want: result.Float(wantKiB), Judged: true}, mem),
+			spread(result.Value{ID: id(kind, "22s"), What: "the same, server's side", Unit: "KiB"}, server),
+		}
+		for k, n := range []float64{i.ClientRoutines, i.ServerRoutines} {
+			side := []string{"client", "server"}[k]
+			values = append(values, result.Value{
+				ID: id(kind, "23 "+side), Goal: 23, What: "goroutines of an idle connection, " + side, Value: result.Float(n),
+				Floor: result.Float(floorRoutines), Want: result.Float(wantRoutines), Judged: true, Exact: true,
+			})
+		}
+		cpuValue := spread(result.Value{ID: id(kind, "29"), Goal: 29, What: fmt.Sprintf("CPU of %d idle connections, both ends", conns), Unit: "%", Floor: 1, Want: 0.1, Judged: true}, cpu)
+		return append(values, cpuValue), nil
+	}}
+}
+
+// sizes of the sweep about goal 26: on both sides of what goes inline, and far from it.
+var sizes = []int{1, 64, 512, 1 * kib, 2 * kib, 3 * kib, 3584, 4608, 6 * kib, 8 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 3 * mib} // immutable
+
+// The threshold between inline and chunks lies between these two sizes: messages of 4096
+// bytes take their headers' length less of data.
+const belowThreshold, aboveThreshold = 3584, 4608
+
+// sizeSweep is one call at a time whose result has S bytes and whose memory has been
+// lent for them: inline or in a write chunk, as the transport likes.
+func sizeSweep(kind string, at bench.Site) sweepTask {
+	s := sweepTask{rounds: 10, goals: []int{26}, Sweep: measure.Sweep{ID: id(kind, "size"), What: id(kind, "RPC with a result of S bytes, one at a time"), X: "size", Show: "time"}}
+	for _, size := range sizes {
+		s.Points = append(s.Points, measure.Point{Series: "RPC", X: size, W: bench.Push(at, size, 1)})
+	}
+	s.derived = func(r result.Sweep) []result.Value { return linearity(kind, r) }
+	return s
+}
+
+// linearity holds the times of sizes against RTT + S/BW, with the RTT of the shortest
+// and the bandwidth that the longest has.
+func linearity(kind string, r result.Sweep) []result.Value {
+	first, last := r.Points[0], r.Points[len(r.Points)-1]
+	perByte := float64(last.Time-first.Time) / float64(last.X-first.X)
+	worst, at := 0.0, 0
+	byX := make(map[int]float64)
+	for _, p := range r.Points {
+		byX[p.X] = float64(p.Time)
+		if v := float64(p.Time) / (float64(first.Time) + perByte*float64(p.X-first.X)); v > worst {
+			worst, at = v, p.X
+		}
+	}
+	return []result.Value{
+		{ID: id(kind, "26a"), Goal: 26, What: fmt.Sprintf("time of 1 B to 3 MiB over RTT + S/BW, the worst, at %d bytes", at), Value: result.Float(worst), Floor: 1.4, Want: 1.2, Judged: true},
+		{ID: id(kind, "26b"), Goal: 26, What: "step across the threshold between inline and chunks", Value: result.Float(byX[aboveThreshold] / byX[belowThreshold]), Floor: 2, Want: 1.5, Judged: true},
+	}
+}
+
+// throughputSweep is bulk data, 4 calls outstanding, with what else moves bytes if that
+// is wanted.
+func throughputSweep(at bench.Site, others bool) sweepTask {
+	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "throughput"), What: id(kindOf(at), "Throughput over the size of a call's data, 4 outstanding"), X: "size", Show: "bytes"}}
+	for size := 4 * kib; size <= 2*mib; size *= 8 {
+		add := func(series string, w bench.Workload) {
+			s.Points = append(s.Points, measure.Point{Series: series, X: size, W: w})
+		}
+		add("RPC, write chunk", bench.Push(at, size, 4))
+		add("RPC, read chunk", bench.Pull(at, size, 4))
+		if others {
+			add("TCP copy loop", bench.TCPCopy(size, min(size, 256*kib)))
+			add("gRPC put", bench.GRPCPut(size, false))
+		}
+	}
+	return s
+}
+
+// kindOf is the device's kind, empty for the software adapter.
+func kindOf(at bench.Site) string {
+	if !at.Adapter.Device {
+		return ""
+	}
+	kind, _, _ := strings.Cut(at.Name, "/")
+	return kind
+}
+
+// depthSweep is small calls.
+func depthSweep(at bench.Site, others bool) sweepTask {
+	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "depth"), What: id(kindOf(at), "Rate of calls with 64 bytes over how many are outstanding"), X: "depth", Show: "calls"}}
+	for _, depth := range []int{1, 4, 16, 64, 128} {
+		add := func(series string, w bench.Workload) {
+			s.Points = append(s.Points, measure.Point{Series: series, X: depth, W: w})
+		}
+		add("RPC", bench.Echo(at, 64, depth))
+		if others {
+			add("TCP pipelined by hand", bench.TCPPipelined(64, depth))
+			add("ONC RPC on TCP", bench.ONCRPCTCP(64, depth))
+			add("net/rpc", bench.NetRPC(64, depth))
+			add("ttrpc", bench.TTRPC(64, depth))
+			add("gRPC", bench.GRPC(64, depth, false))
+		}
+	}
+	return s
+}
+
+// connsSweep is calls on more and more connections.
+func connsSweep(at bench.Site, most int) sweepTask {
+	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "conns"), What: id(kindOf(at), "Time per call over the number of connections, 128 outstanding on all together"), X: "conns", Show: "time"}}
+	for _, conns := range []int{1, 3, 10, 30, 100, 300, 1000} {
+		if conns <= most {
+			s.Points = append(s.Points, measure.Point{Series: "RPC NULL", X: conns, W: bench.NullConns(at, conns, 128)})
+		}
+	}
+	return s
+}

@@ -1,0 +1,182 @@
+// Command report makes pages of results: of those that ./bench/ratio has kept, and of
+// what go test -bench has printed.
+//
+//	go run ./bench/report FILE...          a page on standard output
+//	go run ./bench/report -o DIR FILE...   README.md, report.json and plots in DIR
+//
+// The page has every goal with its floor and what was measured for it, or why nothing
+// was. Exit status 1 means that a floor is broken by a number that was not disturbed, or
+// that the work failed; 2 that the command line made no sense.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("report", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("o", "", "write README.md, report.json and plots into `DIR`")
+	title := flags.String("title", "Measurements", "what the page is called")
+	quiet := flags.Bool("goals", false, "print the list of goals alone")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if flags.NArg() == 0 {
+		fmt.Fprintln(stderr, "report: which results? FILE... is missing")
+		return 2
+	}
+	var files []*result.File
+	for _, name := range flags.Args() {
+		f, err := read(name)
+		if err != nil {
+			fmt.Fprintln(stderr, "report:", err)
+			return 1
+		}
+		files = append(files, f)
+	}
+	if err := write(stdout, *dir, *title, *quiet, files); err != nil {
+		fmt.Fprintln(stderr, "report:", err)
+		return 1
+	}
+	var breaches []result.Breach
+	for _, f := range files {
+		breaches = append(breaches, f.Breaches()...)
+	}
+	if len(breaches) > 0 {
+		fmt.Fprintf(stderr, "report: below the floor: %s\n", result.Names(breaches))
+		return 1
+	}
+	return 0
+}
+
+// read reads a file of either sort.
+func read(name string) (*result.File, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' {
+		return result.Load(name)
+	}
+	f, err := parseBenchmarks(string(b))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return f, nil
+}
+
+// write writes a page, and what belongs to it.
+func write(stdout io.Writer, dir, title string, goalsOnly bool, files []*result.File) error {
+	goals := result.GoalsMarkdown(files)
+	if goalsOnly {
+		_, err := io.WriteString(stdout, goals)
+		return err
+	}
+	if dir == "" {
+		_, err := io.WriteString(stdout, page(title, goals, files, nil))
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	var plots []plotFile
+	for _, f := range files {
+		list, err := plotAll(dir, f)
+		if err != nil {
+			return err
+		}
+		plots = append(plots, list...)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), []byte(page(title, goals, files, plots)), 0o666); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(merged(files), "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "report.json"), append(b, '\n'), 0o666)
+}
+
+// A reportJSON is the report as data: the goals with what is known about each, and
+// all results.
+type reportJSON struct {
+	Goals []goalJSON     `json:"goals"`
+	Files []*result.File `json:"results"`
+}
+
+type goalJSON struct {
+	Number int       `json:"number"`
+	What   string    `json:"what"`
+	Floor  string    `json:"floor"`
+	Goal   string    `json:"goal"`
+	Rows   []rowJSON `json:"rows"`
+	Why    []string  `json:"not_measured,omitempty"`
+}
+
+type rowJSON struct {
+	ID      string         `json:"id"`
+	Value   result.Float   `json:"value"`
+	Low     result.Float   `json:"low"`
+	High    result.Float   `json:"high"`
+	Verdict result.Verdict `json:"verdict"`
+}
+
+func merged(files []*result.File) reportJSON {
+	r := reportJSON{Files: files}
+	for _, g := range result.Goals {
+		j := goalJSON{Number: g.Number, What: g.What, Floor: g.Floor, Goal: g.Want, Rows: []rowJSON{}}
+		for _, f := range files {
+			for i := range f.Pairs {
+				if p := &f.Pairs[i]; p.Goal == g.Number {
+					j.Rows = append(j.Rows, rowJSON{p.ID, p.Ratio, p.Low, p.High, p.Verdict()})
+				}
+			}
+			for i := range f.Values {
+				if v := &f.Values[i]; v.Goal == g.Number {
+					j.Rows = append(j.Rows, rowJSON{v.ID, v.Value, v.Low, v.High, v.Verdict()})
+				}
+			}
+			for _, m := range f.Missing {
+				if m.Goal == g.Number {
+					j.Why = append(j.Why, m.Why)
+				}
+			}
+		}
+		if len(j.Rows) > 0 {
+			j.Why = nil
+		}
+		r.Goals = append(r.Goals, j)
+	}
+	return r
+}
+
+// page is everything as Markdown.
+func page(title, goals string, files []*result.File, plots []plotFile) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n", title)
+	for _, f := range files {
+		fmt.Fprintf(&b, "\n## %s\n\n%s", f.Title, f.Markdown())
+		for _, p := range plots {
+			if p.of == f {
+				fmt.Fprintf(&b, "\n![%s](%s)\n", p.what, p.name)
+			}
+		}
+	}
+	b.WriteString("\n## All goals\n\nA measured value has its quartiles, or its spread, in brackets.\n\n" + goals)
+	return b.String()
+}

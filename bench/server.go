@@ -1,0 +1,275 @@
+package bench
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Server says all about the far end of a workload that has to be known to start it:
+// in this process, or in another one.
+type Server struct {
+	Kind  string `json:"kind"` // what it speaks, see here
+	Size  int    `json:"size,omitempty"`
+	Depth int    `json:"depth,omitempty"`
+	Read  int    `json:"read,omitempty"`
+	Tuned bool   `json:"tuned,omitempty"`
+
+	// Of servers of this module.
+	Site Site `json:"site,omitzero"`
+	Ends Ends `json:"ends,omitzero"`
+
+	// Of clients that are far ends, too: where their server is.
+	Addr string `json:"addr,omitempty"`
+}
+
+// A far is a far end that runs.
+type far struct {
+	addr     string
+	counters func() Counters       // nil: nobody counts
+	usage    func() (Usage, error) // of a process of its own: without memory
+	settle   func() (Usage, error) // the same with memory, which takes a while
+	open     func(n int) error     // connections of an "idle" client
+	close    func() error
+}
+
+// A Usage is what a process has used.
+type Usage struct {
+	CPU        time.Duration `json:"cpu_ns"`
+	Resident   int           `json:"resident"` // bytes, after garbage collection
+	Goroutines int           `json:"goroutines"`
+}
+
+// here starts the far end in this process.
+func (s *Server) here() (*far, error) {
+	switch s.Kind {
+	case "echo":
+		return serveTCP(func(c *net.TCPConn) error { return echo(c, s.Size) })
+	case "copy":
+		return serveTCP(func(c *net.TCPConn) error { return receive(c, s.Size, s.Read) })
+	case "bulk":
+		return serveTCP(func(c *net.TCPConn) error { return echoInBulk(c, s.Size) })
+	case "mpa":
+		return serveTCP(greet)
+	case "netrpc":
+		return serveNetRPC()
+	case "grpc":
+		return s.serveGRPC()
+	case "ttrpc":
+		return serveTTRPC()
+	case "oncrpc":
+		return serveTCP(func(c *net.TCPConn) error { return serveRecords(c, s.Size) })
+	case "rpc":
+		return s.serveRPC()
+	case "idle":
+		return s.idleClients()
+	case "write":
+		return s.receiveWrites()
+	}
+	return nil, fmt.Errorf("no server is called %q", s.Kind)
+}
+
+// childVariable in the environment makes a program that calls [Child] a far end, or a
+// hog.
+const childVariable = "RPCRDMA_BENCH_CHILD"
+
+// Child makes the process a far end of its parent's, if it has been started as one: it
+// does not return then. Programs that use [Workload.Split] or [Hogs] call it first.
+func Child() {
+	text := os.Getenv(childVariable)
+	switch text {
+	case "":
+		return
+	case hogChild:
+		hog()
+	}
+	if err := child(text, os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// child is a far end that prints its address, answers each line of in with one line,
+// and ends with in.
+func child(text string, in io.Reader, out io.Writer) error {
+	var s Server
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	f, err := s.here()
+	if err != nil {
+		return err
+	}
+	answers := json.NewEncoder(out)
+	if err := answers.Encode(f.addr); err != nil {
+		return errors.Join(err, f.close())
+	}
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		command, number, _ := strings.Cut(lines.Text(), " ")
+		if command == "open" {
+			n, err := strconv.Atoi(number)
+			if err == nil {
+				err = f.open(n)
+			}
+			if err != nil {
+				return errors.Join(err, f.close())
+			}
+		}
+		look := usage
+		if command != "usage" {
+			look = settle
+		}
+		u, err := look()
+		if err == nil {
+			err = answers.Encode(u)
+		}
+		if err != nil {
+			return errors.Join(err, f.close())
+		}
+	}
+	return f.close()
+}
+
+// apart starts the far end in a process of its own.
+func (s *Server) apart() (*far, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	// The race detector would make every process wait a second at its end.
+	cmd.Env = append(os.Environ(), childVariable+"="+string(text), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop := func() error { return errors.Join(in.Close(), cmd.Wait()) }
+	answers := json.NewDecoder(out)
+	f := &far{close: sync.OnceValue(stop)}
+	if err := answers.Decode(&f.addr); err != nil {
+		return nil, errors.Join(fmt.Errorf("the server's process ended: %w", err), stop())
+	}
+	var mu sync.Mutex
+	ask := func(line string) (u Usage, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := io.WriteString(in, line+"\n"); err != nil {
+			return u, err
+		}
+		err = answers.Decode(&u)
+		return u, err
+	}
+	f.usage = func() (Usage, error) { return ask("usage") }
+	f.settle = func() (Usage, error) { return ask("settle") }
+	f.open = func(n int) error {
+		_, err := ask("open " + strconv.Itoa(n))
+		return err
+	}
+	return f, nil
+}
+
+// usage is what this process has used.
+func usage() (Usage, error) {
+	u := Usage{CPU: ProcessorTime(), Goroutines: runtime.NumGoroutine()}
+	return u, nil
+}
+
+// settle is usage with its memory, for which all that is garbage is given back first.
+func settle() (Usage, error) {
+	runtime.GC()
+	debug.FreeOSMemory()
+	u, err := usage()
+	if err != nil {
+		return u, err
+	}
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return u, err
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return u, err
+	}
+	u.Resident = resident * os.Getpagesize()
+	return u, nil
+}
+
+// serveTCP serves every connection to a port on a goroutine of its own.
+func serveTCP(serve func(*net.TCPConn) error) (*far, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var errs []error
+	conns := make(map[net.Conn]bool)
+	closed := false
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			if closed {
+				c.Close()
+			}
+			conns[c] = true
+			mu.Unlock()
+			wg.Go(func() {
+				err := serve(c.(*net.TCPConn))
+				c.Close()
+				mu.Lock()
+				defer mu.Unlock()
+				delete(conns, c)
+				if err != nil && !errors.Is(err, io.EOF) && !closed {
+					errs = append(errs, err)
+				}
+			})
+		}
+	})
+	return &far{addr: l.Addr().String(), close: func() error {
+		err := l.Close()
+		mu.Lock()
+		closed = true
+		for c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+		return errors.Join(append(errs, err)...)
+	}}, nil
+}
+
+func dialTCP(addr string) (*net.TCPConn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}

@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// A Site is where a workload of this module runs: both ends on this machine, over an
+// adapter, at an address of the machine.
+type Site struct {
+	Name    string  `json:"name"` // of the adapter and how it is set up: siw/mode=event
+	Host    string  `json:"host"`
+	Adapter Adapter `json:"adapter"`
+}
+
+// An Adapter says how a provider is made, in whichever process.
+type Adapter struct {
+	Device bool `json:"device,omitempty"` // an RDMA device, instead of the software adapter
+
+	// Of the software adapter.
+	CRC     bool `json:"crc,omitempty"`
+	MaxFPDU int  `json:"max_fpdu,omitempty"` // bytes
+
+	// Of RDMA devices.
+	Wait     rdmacm.WaitMode `json:"wait,omitempty"`
+	Windows  bool            `json:"windows,omitempty"`   // also those that do not protect memory
+	SharedCQ int             `json:"shared_cq,omitempty"` // entries
+}
+
+// provider makes the provider.
+func (a Adapter) provider() (fabric.Provider, error) {
+	if !a.Device {
+		return iwarp.New(iwarp.Config{CRC: a.CRC, MaxFPDU: a.MaxFPDU}), nil
+	}
+	return rdmacm.New(rdmacm.Config{Wait: a.Wait, UnsafeWindows: a.Windows, SharedCQ: a.SharedCQ})
+}
+
+// Software is the software adapter on the loopback interface.
+func Software(a Adapter) Site {
+	s := Site{Name: "iwarp", Host: "127.0.0.1", Adapter: a}
+	if a.CRC {
+		s.Name += "/crc=on"
+	}
+	if a.MaxFPDU != 0 {
+		s.Name += fmt.Sprintf("/mulpdu=%d", a.MaxFPDU)
+	}
+	return s
+}
+
+// OnDevice is an RDMA device, of a kind such as rxe, at one of its addresses.
+func OnDevice(kind, host string, a Adapter) Site {
+	a.Device = true
+	s := Site{Name: fmt.Sprintf("%s/mode=%v", kind, a.Wait), Host: host, Adapter: a}
+	if a.Windows {
+		s.Name += "/reg=mw"
+	}
+	return s
+}
+
+// A tap is a provider that remembers its connections, to read their counters.
+type tap struct {
+	fabric.Provider
+	mu    sync.Mutex
+	conns []fabric.Conn
+}
+
+// tap makes the provider of a process for one end of a workload.
+func (s Site) tap() (*tap, error) {
+	p, err := s.Adapter.provider()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	return &tap{Provider: p}, nil
+}
+
+// maxTapped is how many connections are remembered; sums over more than one workload's
+// few are of no use.
+const maxTapped = 16
+
+func (t *tap) add(c fabric.Conn, err error) (fabric.Conn, error) {
+	if err == nil {
+		t.mu.Lock()
+		if len(t.conns) < maxTapped {
+			t.conns = append(t.conns, c)
+		}
+		t.mu.Unlock()
+	}
+	return c, err
+}
+
+// forget lets go of all connections.
+func (t *tap) forget() {
+	t.mu.Lock()
+	t.conns = nil
+	t.mu.Unlock()
+}
+
+// Resolve implements fabric.Provider.
+func (t *tap) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	return t.add(t.Provider.Resolve(ctx, addr, attr))
+}
+
+// Listen implements fabric.Provider.
+func (t *tap) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	l, err := t.Provider.Listen(ctx, addr, attr)
+	return tapListener{l, t}, err
+}
+
+type tapListener struct {
+	fabric.Listener
+	t *tap
+}
+
+// Accept implements fabric.Listener.
+func (l tapListener) Accept(ctx context.Context) (fabric.Conn, error) {
+	return l.t.add(l.Listener.Accept(ctx))
+}
+
+// counters adds up what the connections have counted.
+func (t *tap) counters() Counters {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var sum Counters
+	for _, c := range t.conns {
+		var n Counters
+		if sw, ok := c.(*iwarp.Conn); ok {
+			s := sw.Stats()
+			n = Counters{Doorbells: s.Doorbells, Syscalls: s.Writev + s.Readv, Wakes: s.Wakes}
+		} else {
+			n = deviceCounters(c)
+		}
+		sum.Doorbells += n.Doorbells
+		sum.CgoCalls += n.CgoCalls
+		sum.Syscalls += n.Syscalls
+		sum.Wakes += n.Wakes
+	}
+	return sum
+}

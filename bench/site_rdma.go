@@ -1,0 +1,18 @@
+//go:build linux && cgo
+
+package bench
+
+import (
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// deviceCounters are those of a connection over an RDMA device.
+func deviceCounters(c fabric.Conn) Counters {
+	dev, ok := c.(*rdmacm.Conn)
+	if !ok {
+		return Counters{}
+	}
+	s := dev.Stats()
+	return Counters{Doorbells: s.SendCalls, CgoCalls: s.SendCalls + s.RecvCalls + s.Calls, Wakes: s.Events}
+}
