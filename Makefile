@@ -13,6 +13,8 @@ VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 TEST_TIMEOUT ?= 15m
 FUZZ_INPUTS ?= 20000
 BENCH_FLAGS ?=
+# Where the benchmarks leave their page, plots and data: .bin/bench, .bin/bench-rdma.
+BENCH_OUT ?=
 TEST_RDMA_FLAGS ?=
 CONTAINER_TEST_FLAGS ?=
 
@@ -46,9 +48,24 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the house rules
 	@scripts/lint
 
 .PHONY: bench
-bench: ## measure against the alternatives, interleaved, and print the ratios
+bench: OUT = $(or $(BENCH_OUT),.bin/bench)
+bench: ## measure against the alternatives, interleaved, and print the ratios; within 10 minutes
 	@scripts/setup bench
-	go run ./bench/ratio $(BENCH_FLAGS)
+	@mkdir -p $(OUT)
+	go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS)
+	go run ./bench/report -o $(OUT) $(OUT)/results.json
+	@echo 'bench: the page with plots and goals is $(OUT)/README.md'
+
+.PHONY: bench-rdma
+bench-rdma: OUT = $(or $(BENCH_OUT),.bin/bench-rdma)
+bench-rdma: ON = $(if $(RPCRDMA_RXE_ADDR)$(RPCRDMA_SIW_ADDR)$(RPCRDMA_HW_ADDR),-rdma,-vm)
+bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's; within 20 minutes
+	@scripts/setup test-rdma
+	@$(MAKE) --no-print-directory -C bench/cverbs
+	@mkdir -p $(OUT)
+	go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 14m -json $(OUT)/results.json $(BENCH_FLAGS)
+	go run ./bench/report -o $(OUT) $(OUT)/results.json
+	@echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'
 
 .PHONY: race
 race: ## the tests five times over with the race detector, to shake out flakes
