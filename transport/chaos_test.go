@@ -754,6 +754,7 @@ func testStuck(t *testing.T, b *bed) {
 	if err := <-given; !errors.Is(err, context.Canceled) {
 		t.Errorf("the call that was given up returned %v", err)
 	}
+	p.first.listen(hearsAll) // where memory closes without a request the connection lives
 	close(leave)
 	if err := <-other; err != nil {
 		t.Errorf("the other call: %v", err)
