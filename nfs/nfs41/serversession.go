@@ -142,6 +142,11 @@ func (ss *ServerSession) Null(ctx context.Context) error {
 // CB_SEQUENCE alone. It waits for a slot, for the client to have used the session, since
 // before that it may not know it, and for a connection if the client has lost its own.
 //
+// Linux's client has receives for 32 callbacks, and for as many more as it has credits,
+// from one reply to a call of its own to the next. One callback more ends its
+// connection; it is made again, and so is the callback, when the client has something to
+// say, which may be half a lease later.
+//
 // It fails with an *Error when the client answers that an operation failed, with a
 // *ReplyError, with ErrSessionEnded, or as transport.Backchannel.Call does. A call whose
 // reply was lost and has not been kept by the client fails with
