@@ -2,6 +2,7 @@ package result
 
 import (
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -195,5 +196,26 @@ func TestGoals(t *testing.T) {
 		if _, ok := GoalOf(n); ok {
 			t.Errorf("there is a goal %d", n)
 		}
+	}
+}
+
+// The documentation has these goals, and no others.
+func TestGoalsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../../docs/bench/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(b), "\n## Goals\n")
+	if !ok {
+		t.Fatal("docs/bench/README.md has no section about goals")
+	}
+	for _, g := range Goals {
+		row := fmt.Sprintf("| %d | %s | %s | %s |\n", g.Number, g.What, g.Floor, g.Want)
+		if !strings.Contains(text, row) {
+			t.Errorf("docs/bench/README.md lacks the row\n%s", row)
+		}
+	}
+	if got, want := strings.Count(text, "\n|"), len(Goals)+2; got != want {
+		t.Errorf("docs/bench/README.md has %d rows, want %d", got, want)
 	}
 }
