@@ -32,12 +32,16 @@ type Ends struct {
 	LocalInv  bool `json:"local_inv,omitempty"` // no remote invalidation
 	Credits   int  `json:"credits,omitempty"`   // most that are granted
 	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
+	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
 	callbacks bool // the client serves the server's calls, and is ready for them
 	backward  bool // the server calls
 }
 
 func (e Ends) config() transport.Config {
 	cfg := transport.Config{Credits: e.Credits, NoRemoteInvalidation: e.LocalInv}
+	if e.Large {
+		cfg.MaxMessage = 9 << 20
+	}
 	if e.Version1 {
 		cfg.Version, cfg.NoPrivateData = transport.Version1, true
 	}
@@ -260,9 +264,14 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 
 // program returns what the server does. ready is given connections on which the server
 // may call.
-func (e Ends) program(ready chan<- *transport.Conn) transport.Program {
+//
+// Bulk data comes from one place for all calls, as that of the loops does that move
+// bytes over TCP. A device has to know the memory: there it is the transport's, unless
+// it is to be registered for each call.
+func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
+	alloc := at.Adapter.Device && !e.Register
 	var bulk []byte
-	if e.Register {
+	if !alloc {
 		bulk = make([]byte, 8<<20)
 	}
 	return transport.Program{
@@ -279,8 +288,8 @@ func (e Ends) program(ready chan<- *transport.Conn) transport.Program {
 				}
 				n := int(binary.BigEndian.Uint32(req.Args))
 				var data []byte
-				if !e.Register {
-					data = res.Alloc(n) // memory that the adapter knows
+				if alloc {
+					data = res.Alloc(n)
 				} else if n <= len(bulk) {
 					data = bulk[:n]
 				}
@@ -330,7 +339,7 @@ func startServer(at Site, e Ends, program transport.Program) (*far, error) {
 }
 
 func (s *Server) serveRPC() (*far, error) {
-	return startServer(s.Site, s.Ends, s.Ends.program(make(chan *transport.Conn, 1)))
+	return startServer(s.Site, s.Ends, s.Ends.program(s.Site, make(chan *transport.Conn, 1)))
 }
 
 func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call)) (*Instance, error) {
@@ -402,7 +411,7 @@ func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worke
 // bothWays connects ends of which the client serves calls, too.
 func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	ready := make(chan *transport.Conn, 1)
-	program := e.program(ready)
+	program := e.program(at, ready)
 	server, err := startServer(at, e, program)
 	if err != nil {
 		return nil, err

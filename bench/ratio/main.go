@@ -71,7 +71,7 @@ type sweepTask struct {
 
 func run() error {
 	var o measure.Options
-	flag.IntVar(&o.Rounds, "rounds", 12, "how often each pair is run")
+	flag.IntVar(&o.Rounds, "rounds", 10, "how often each pair is run")
 	flag.DurationVar(&o.Run, "time", 100*time.Millisecond, "how long a run takes")
 	match := flag.String("run", "", "only what has an ID and a line that match the regular `expression`")
 	rdma := flag.Bool("rdma", false, "on RDMA devices, against the C programs in bench/cverbs")
