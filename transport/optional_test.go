@@ -262,18 +262,21 @@ func TestOptionalRequested(t *testing.T) {
 
 	t.Run("the answer's memory is the caller's", func(t *testing.T) {
 		client2(t, ops, func(p *peer, cl *Client) {
-			done := operateAsync(bg, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
-			h, _ := p.optional("a request")
-			p.send(optBytes(h.XID, testOp, "!first", []byte("message")...), 0)
-			m, err := result(t, done)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 40 { // every receive is used again
-				p.finishes(cl, 2)
-			}
-			if m.Info = append(m.Info, "-and-more"...); string(m.Info) != "!first-and-more" || string(m.Payload) != "message" {
-				t.Errorf("the answer has become %q %q", m.Info, m.Payload)
+			for _, payload := range []string{"message", ""} {
+				done := operateAsync(bg, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
+				h, _ := p.optional("a request")
+				p.send(optBytes(h.XID, testOp, "!first", []byte(payload)...), 0)
+				m, err := result(t, done)
+				if err != nil {
+					t.Fatal(err)
+				}
+				settle()
+				for range 40 { // every receive is used again
+					p.finishes(cl, 2)
+				}
+				if m.Info = append(m.Info, "-and-more"...); string(m.Info) != "!first-and-more" || string(m.Payload) != payload {
+					t.Errorf("the answer has become %q %q", m.Info, m.Payload)
+				}
 			}
 		})
 	})
@@ -719,6 +722,21 @@ func TestOptionalExecuted(t *testing.T) {
 		})
 	})
 
+	t.Run("V2-5.1-1 an answer is a first reply, too", func(t *testing.T) {
+		auto(t, greeting(t, nil), &Config{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
+			p.send(optBytes(1, testOp, "?", make([]byte, 1024)...), 0)
+			if h, _ := p.message("an RDMA_ERROR: the answer is too long"); h.Err != rpcrdma.ErrInvalOption {
+				t.Errorf("the answer is %+v", h)
+			}
+			p.send(optBytes(2, testOp, "?"), 0)
+			p.optional("the answer")
+			p.send(optBytes(3, testOp, "?", make([]byte, 4096-28)...), 0)
+			if _, payload := p.optional("the answer"); len(payload) != 4096-28 {
+				t.Errorf("the answer has %d bytes behind it", len(payload))
+			}
+		})
+	})
+
 	t.Run("floods of requests that nobody knows, from a peer that takes no answers, end the connection", func(t *testing.T) {
 		flood := func(t *testing.T, p *peer, c *conn) {
 			p.mu.Lock()
@@ -787,6 +805,7 @@ func TestOptionalExecuted(t *testing.T) {
 			if err := outcome(t, down); err != nil || !p.over() {
 				t.Errorf("Shutdown returned %v", err)
 			}
+			p.quiet("what came after Shutdown was not executed")
 		})
 	})
 
