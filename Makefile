@@ -63,7 +63,7 @@ bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's;
 	@scripts/setup test-rdma
 	@$(MAKE) --no-print-directory -C bench/cverbs
 	@mkdir -p $(OUT)
-	go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 14m -json $(OUT)/results.json $(BENCH_FLAGS)
+	go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS)
 	go run ./bench/report -o $(OUT) $(OUT)/results.json
 	@echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'
 

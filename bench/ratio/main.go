@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,65 +164,82 @@ func (m *measurer) wanted(id, what string, goals ...int) bool {
 		return true
 	}
 	for _, g := range goals {
-		if g > 0 {
-			m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: why})
-		}
+		m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: why})
 	}
 	return false
 }
 
+// all goes through the plan: first what goals are about, as the time may be over before
+// the rest.
 func (m *measurer) all(p *plan) error {
 	m.file.Missing = append(m.file.Missing, p.missing...)
+	type task struct {
+		id, what string
+		goals    []int
+		do       func() error
+	}
+	var tasks []task
 	for _, t := range p.values {
+		tasks = append(tasks, task{t.id, t.what, t.goals, func() error {
+			v, err := t.measure()
+			m.file.Values = append(m.file.Values, v...)
+			return err
+		}})
+	}
+	for _, t := range p.pairs {
+		var goals []int
+		if t.Goal > 0 {
+			goals = []int{t.Goal}
+		}
+		tasks = append(tasks, task{t.ID, t.What, goals, func() error { return m.pair(t) }})
+	}
+	for _, d := range p.distributions {
+		tasks = append(tasks, task{d.ID, d.What, nil, func() error {
+			r, err := measure.RunDistribution(d, m.Options)
+			m.file.Distributions = append(m.file.Distributions, r)
+			return err
+		}})
+	}
+	for _, t := range p.sweeps {
+		tasks = append(tasks, task{t.ID, t.What, t.goals, func() error { return m.sweep(t) }})
+	}
+	slices.SortStableFunc(tasks, func(a, b task) int { return min(1, len(b.goals)) - min(1, len(a.goals)) })
+	for _, t := range tasks {
 		if !m.wanted(t.id, t.what, t.goals...) {
 			continue
 		}
-		v, err := t.measure()
-		if err != nil {
+		if err := t.do(); err != nil {
 			return fmt.Errorf("%s: %w", t.id, err)
 		}
-		m.file.Values = append(m.file.Values, v...)
 	}
-	for _, pair := range p.pairs {
-		if !m.wanted(pair.ID, pair.What, pair.Goal) {
-			continue
-		}
-		r, err := measure.Run(pair.Pair, m.Options)
-		if err != nil {
-			return fmt.Errorf("%s: %w", pair.ID, err)
-		}
-		m.file.Pairs = append(m.file.Pairs, r)
-		if pair.derived != nil {
-			m.file.Values = append(m.file.Values, pair.derived(r))
-		}
+	return nil
+}
+
+func (m *measurer) pair(t pairTask) error {
+	r, err := measure.Run(t.Pair, m.Options)
+	if err != nil {
+		return err
 	}
-	for _, d := range p.distributions {
-		if !m.wanted(d.ID, d.What) {
-			continue
-		}
-		r, err := measure.RunDistribution(d, m.Options)
-		if err != nil {
-			return fmt.Errorf("%s: %w", d.ID, err)
-		}
-		m.file.Distributions = append(m.file.Distributions, r)
+	m.file.Pairs = append(m.file.Pairs, r)
+	if t.derived != nil {
+		m.file.Values = append(m.file.Values, t.derived(r))
 	}
-	for _, s := range p.sweeps {
-		if !m.wanted(s.ID, s.What, s.goals...) {
-			continue
-		}
-		o := m.Options
-		o.Run /= 2 // there are many points
-		o.Rounds = min(o.Rounds, s.rounds)
-		r, err := measure.RunSweep(s.Sweep, o)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.ID, err)
-		}
-		m.file.Sweeps = append(m.file.Sweeps, r)
-		if s.derived != nil {
-			for _, v := range s.derived(r) {
-				v.Busy = v.Busy || r.Disturbed()
-				m.file.Values = append(m.file.Values, v)
-			}
+	return nil
+}
+
+func (m *measurer) sweep(t sweepTask) error {
+	o := m.Options
+	o.Run /= 2 // there are many points
+	o.Rounds = min(o.Rounds, t.rounds)
+	r, err := measure.RunSweep(t.Sweep, o)
+	if err != nil {
+		return err
+	}
+	m.file.Sweeps = append(m.file.Sweeps, r)
+	if t.derived != nil {
+		for _, v := range t.derived(r) {
+			v.Busy = v.Busy || r.Disturbed()
+			m.file.Values = append(m.file.Values, v)
 		}
 	}
 	return nil
