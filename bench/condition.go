@@ -79,6 +79,7 @@ func Hogs(n int) Condition {
 		for range n {
 			h := exec.Command(self)
 			h.Env = append(os.Environ(), childVariable+"="+hogChild)
+			dieWithParent(h) // one that is stopped cannot see to it itself
 			if err := h.Start(); err != nil {
 				return nil, nil, nil, errors.Join(err, end())
 			}

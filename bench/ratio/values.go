@@ -222,17 +222,28 @@ func sizeSweep(kind string, at bench.Site) sweepTask {
 func linearity(kind string, r result.Sweep) []result.Value {
 	first, last := r.Points[0], r.Points[len(r.Points)-1]
 	perByte := float64(last.Time-first.Time) / float64(last.X-first.X)
-	worst, at := 0.0, 0
-	byX := make(map[int]float64)
+	var worst result.Point
+	var most float64
+	byX := make(map[int]result.Point)
+	model := func(x int) float64 { return float64(first.Time) + perByte*float64(x-first.X) }
 	for _, p := range r.Points {
-		byX[p.X] = float64(p.Time)
-		if v := float64(p.Time) / (float64(first.Time) + perByte*float64(p.X-first.X)); v > worst {
-			worst, at = v, p.X
+		byX[p.X] = p
+		if v := float64(p.Time) / model(p.X); v > most {
+			worst, most = p, v
 		}
 	}
+	above, below := byX[aboveThreshold], byX[belowThreshold]
+	over := func(a, b time.Duration) result.Float { return result.Float(float64(a) / float64(b)) }
 	return []result.Value{
-		{ID: id(kind, "26a"), Goal: 26, What: fmt.Sprintf("time of 1 B to 8 MiB over RTT + S/BW, the worst, at %d bytes", at), Value: result.Float(worst), Floor: 1.4, Want: 1.2, Judged: true},
-		{ID: id(kind, "26b"), Goal: 26, What: "step across the threshold between inline and chunks", Value: result.Float(byX[aboveThreshold] / byX[belowThreshold]), Floor: 2, Want: 1.5, Judged: true},
+		{
+			ID: id(kind, "26a"), Goal: 26, What: fmt.Sprintf("time of 1 B to 8 MiB over RTT + S/BW, the worst, at %d bytes", worst.X),
+			Value: result.Float(most), Low: result.Float(float64(worst.Low) / model(worst.X)), High: result.Float(float64(worst.High) / model(worst.X)),
+			Floor: 1.4, Want: 1.2, Judged: true,
+		},
+		{
+			ID: id(kind, "26b"), Goal: 26, What: "step across the threshold between inline and chunks",
+			Value: over(above.Time, below.Time), Low: over(above.Low, below.High), High: over(above.High, below.Low), Floor: 2, Want: 1.5, Judged: true,
+		},
 	}
 }
 

@@ -127,8 +127,12 @@ func (p *Provenance) markdown(b *strings.Builder) {
 }
 
 func (p *Pair) row(b *strings.Builder) {
+	other := p.value(p.TimeB, p.BytesB)
+	if p.Of == SelfP99 {
+		other = "-"
+	}
 	fmt.Fprintf(b, "| %s | %s | %s | %s | **%s** | %.2f to %.2f | %.2f | %s | %s | %s | %s |\n",
-		p.ID, p.What, p.value(p.TimeA, p.BytesA), p.value(p.TimeB, p.BytesB),
+		p.ID, p.What, p.value(p.TimeA, p.BytesA), other,
 		number(p.Ratio), float64(p.Low), float64(p.High), float64(p.Control), number(p.CPURatio),
 		limit(p.Kind, p.Floor), limit(p.Kind, p.Want), p.Verdict())
 }
