@@ -140,7 +140,8 @@ const (
 	// PeerLinux stands for Linux and everything simpler: the read list of a call
 	// has one position. Linux 6.1 mistakes others. Calls from the server to the client,
 	// and their replies, have no chunks (RFC 8167 section 5.3): they fit inline, or
-	// they fail.
+	// they fail. Linux 6.1's client makes new receives only as it gets replies to calls of
+	// its own: more than some thirty calls to it in between end its connection.
 	PeerLinux Peer = iota
 	// PeerFull takes all that RFC 8166 and RFC 8167 allow: read chunks at several
 	// positions, a position-zero chunk among them, and chunks in both directions. A
