@@ -80,6 +80,7 @@ LABEL org.opencontainers.image.title="rpcrdma-vm" \
 	org.opencontainers.image.description="A virtual machine with RDMA devices that runs rpcrdma"
 # Nothing in there is worth more than the container: root owns /dev/kvm on most hosts,
 # and needs none of its capabilities.
+# hadolint ignore=DL3002
 USER root
 RUN apt-get update \
 	&& apt-get install -y --no-install-recommends busybox-static cpio gcc kmod libc6-dev make qemu-system-x86 xz-utils \
