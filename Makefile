@@ -52,9 +52,10 @@ bench: OUT = $(or $(BENCH_OUT),.bin/bench)
 bench: ## measure against the alternatives, interleaved, and print the ratios; within 10 minutes
 	@scripts/setup bench
 	@mkdir -p $(OUT)
-	go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS)
-	go run ./bench/report -o $(OUT) $(OUT)/results.json
-	@echo 'bench: the page with plots and goals is $(OUT)/README.md'
+	@rm -f $(OUT)/results.json
+	status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
+	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	echo 'bench: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
 .PHONY: bench-rdma
 bench-rdma: OUT = $(or $(BENCH_OUT),.bin/bench-rdma)
@@ -63,9 +64,10 @@ bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's;
 	@scripts/setup test-rdma
 	@$(MAKE) --no-print-directory -C bench/cverbs
 	@mkdir -p $(OUT)
-	go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS)
-	go run ./bench/report -o $(OUT) $(OUT)/results.json
-	@echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'
+	@rm -f $(OUT)/results.json
+	status=0; go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
+	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
 .PHONY: race
 race: ## the tests five times over with the race detector, to shake out flakes

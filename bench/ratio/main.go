@@ -9,6 +9,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -94,10 +95,10 @@ func run() error {
 	finish := func(f *result.File) error { return finish(f, *keep, *check) }
 	if *inVM {
 		f, err := runVM(command, *cverbs, *budget)
-		if err != nil {
+		if f == nil {
 			return err
 		}
-		return finish(f)
+		return errors.Join(finish(f), err)
 	}
 	var p plan
 	if *rdma {
@@ -111,15 +112,13 @@ func run() error {
 	provenance := measure.Begin(command, o, "google.golang.org/grpc", "github.com/containerd/ttrpc")
 	m := &measurer{Options: o, re: re, begin: time.Now(), budget: *budget}
 	m.file.Title = p.title
-	if err := m.all(&p); err != nil {
-		return err
-	}
+	failed := m.all(&p)
 	measure.End(provenance)
 	m.file.Provenance = *provenance
 	if !m.any {
 		return fmt.Errorf("nothing matches %q", *match)
 	}
-	return finish(&m.file)
+	return errors.Join(finish(&m.file), failed)
 }
 
 // finish prints the results, keeps them, and holds them against their floors.
@@ -170,7 +169,8 @@ func (m *measurer) wanted(id, what string, goals ...int) bool {
 }
 
 // all goes through the plan: first what goals are about, as the time may be over before
-// the rest.
+// the rest. What fails does not keep the rest from being measured; it is the reason why
+// nothing is known about its goals.
 func (m *measurer) all(p *plan) error {
 	m.file.Missing = append(m.file.Missing, p.missing...)
 	type task struct {
@@ -182,7 +182,9 @@ func (m *measurer) all(p *plan) error {
 	for _, t := range p.values {
 		tasks = append(tasks, task{t.id, t.what, t.goals, func() error {
 			v, err := t.measure()
-			m.file.Values = append(m.file.Values, v...)
+			if err == nil {
+				m.file.Values = append(m.file.Values, v...)
+			}
 			return err
 		}})
 	}
@@ -196,23 +198,36 @@ func (m *measurer) all(p *plan) error {
 	for _, d := range p.distributions {
 		tasks = append(tasks, task{d.ID, d.What, nil, func() error {
 			r, err := measure.RunDistribution(d, m.Options)
-			m.file.Distributions = append(m.file.Distributions, r)
+			if err == nil {
+				m.file.Distributions = append(m.file.Distributions, r)
+			}
 			return err
 		}})
 	}
 	for _, t := range p.sweeps {
 		tasks = append(tasks, task{t.ID, t.What, t.goals, func() error { return m.sweep(t) }})
 	}
+	var failed []error
 	slices.SortStableFunc(tasks, func(a, b task) int { return min(1, len(b.goals)) - min(1, len(a.goals)) })
 	for _, t := range tasks {
 		if !m.wanted(t.id, t.what, t.goals...) {
 			continue
 		}
 		if err := t.do(); err != nil {
-			return fmt.Errorf("%s: %w", t.id, err)
+			err = fmt.Errorf("%s: %w", t.id, err)
+			fmt.Fprintln(os.Stderr, err)
+			failed = append(failed, err)
+			for _, g := range t.goals {
+				m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: oneLine(err)})
+			}
 		}
 	}
-	return nil
+	return errors.Join(failed...)
+}
+
+// oneLine is an error in a cell of a table.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.ReplaceAll(err.Error(), "\n", "; "), "|", "\\|")
 }
 
 func (m *measurer) pair(t pairTask) error {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,6 +162,33 @@ func TestMeasurer(t *testing.T) {
 	late := &measurer{Options: m.Options, re: regexp.MustCompile(""), begin: time.Now().Add(-time.Hour), budget: time.Minute}
 	if err := late.all(&p); err != nil || late.any {
 		t.Errorf("measured after the time was over: %v", err)
+	}
+}
+
+// What fails is said, with the goals it was about, and does not stop the rest.
+func TestFailure(t *testing.T) {
+	broken := errors.New("cut\n|wire|")
+	noSetup := bench.Workload{Name: "broken", Setup: func() (*bench.Instance, error) { return nil, broken }}
+	p := plan{
+		pairs: tasks([]measure.Pair{
+			{ID: "a", Goal: 7, What: "broken", A: noSetup, B: list(noSetup)},
+			{ID: "b", Goal: 8, What: "whole", A: bench.TCPEcho(64), B: list(bench.TCPEcho(64))},
+		}),
+		distributions: []measure.Distribution{{ID: "c", What: "broken", Points: []measure.Point{{W: noSetup}}}},
+		sweeps:        []sweepTask{{rounds: 1, Sweep: measure.Sweep{ID: "d", What: "broken", Points: []measure.Point{{W: noSetup}}}}},
+		values:        []valueTask{{id: "e", what: "broken", goals: []int{9}, measure: func() ([]result.Value, error) { return []result.Value{{}}, broken }}},
+	}
+	m := &measurer{Options: measure.Options{Rounds: 1, Run: time.Millisecond}, re: regexp.MustCompile(""), begin: time.Now()}
+	err := m.all(&p)
+	if !errors.Is(err, broken) || strings.Count(err.Error(), "broken: cut") != 3 {
+		t.Errorf("%v", err)
+	}
+	f := &m.file
+	if len(f.Pairs) != 1 || f.Pairs[0].ID != "b" || len(f.Distributions)+len(f.Sweeps)+len(f.Values) != 0 {
+		t.Errorf("%+v", f)
+	}
+	if len(f.Missing) != 2 || f.Missing[0] != (result.Missing{Goal: 9, Why: `e: cut; \|wire\|`}) || f.Missing[1].Goal != 7 {
+		t.Errorf("%+v", f.Missing)
 	}
 }
 

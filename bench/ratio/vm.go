@@ -17,7 +17,8 @@ import (
 const vmSetup = 3 * time.Minute
 
 // runVM runs this program with -rdma in a virtual machine. Whether the machine that it
-// runs on was busy cannot be seen inside: it is watched from here.
+// runs on was busy cannot be seen inside: it is watched from here. When some of it has
+// failed there is a file as well as an error.
 func runVM(command, cverbs string, budget time.Duration) (*result.File, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -50,20 +51,21 @@ func runVM(command, cverbs string, budget time.Duration) (*result.File, error) {
 	cmd.Env = append(os.Environ(), measure.CommitVariable+"="+measure.Commit())
 	cmd.Stderr = os.Stderr
 	others := measure.Others()
-	if err := cmd.Run(); err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w (-vm is for the root of the working tree)", err)
-		}
-		return nil, err
-	}
+	failed := cmd.Run()
 	used, tooMuch := others()
+	if errors.Is(failed, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w (-vm is for the root of the working tree)", failed)
+	}
 	f, err := result.Load(kept)
+	if failed != nil {
+		failed = fmt.Errorf("in the virtual machine: %w", failed)
+	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(failed, err)
 	}
 	f.Title = "RDMA devices of a virtual machine"
 	f.Provenance.Command = command
 	f.Provenance.Idle = used
 	f.Provenance.Busy = f.Provenance.Busy || tooMuch
-	return f, nil
+	return f, failed
 }
