@@ -35,7 +35,7 @@ func TestDemoWatch(t *testing.T) {
 		{`{"event":"created","path":"a"} {"event":"created","path":"b","directory":true} {"event":"created","path":"b/.x"} {"event":"renamed","path":"b/c","from":"b/.x"}`, ""},
 		{`{"event":"created","path":"x"} {"event":"created","path":"a"} {"event":"created","path":"b/c"} {"event":"removed","path":"x"}`, ""},
 		{`{"event":"created","path":"a"} {"event":"created","path":"b"}`, "watch has ended"},
-		{`{"event":"created","path":"a"} {"event":"created","path":"b/c"} {"event":"created","path":"d"}`, "watch has ended"},
+		{`{"event":"created","path":"d"} {"event":"created","path":"a"} {"event":"created","path":"b/c"}`, "watch has ended"},
 		{`{"event":"created","path":"a"} {"event":"overflow","path":""}`, "watch has missed something"},
 		{`created`, "watch prints"},
 	} {

@@ -36,6 +36,7 @@ func explain(err error) string {
 		dial     *transport.DialError
 		reject   *fabric.RejectError
 		closed   *transport.ClosedError
+		version  *transport.VersionError
 		path     *fs.PathError
 		link     *os.LinkError
 		dns      *net.DNSError
@@ -69,6 +70,8 @@ func explain(err error) string {
 		return oneLine(rdma)
 	case errors.As(err, &dial):
 		return fmt.Sprintf("no connection to %s over %s: %s%s", dial.Addr, dial.Provider, explain(dial.Err), otherProvider(dial))
+	case errors.As(err, &version):
+		return oneLine(version)
 	case errors.Is(err, rdmacm.ErrNotBuilt):
 		return "this build has the provider iwarp alone: rdma needs cgo and rdma-core"
 	case errors.As(err, &reject):
