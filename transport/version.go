@@ -198,7 +198,13 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		}
 		cl.trust = versionTrust
 		c.useVersion2()
-		return c.tellProperties(ctx)
+		offer, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		err := c.tellProperties(offer)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return &unheardError{err: err} // version 2 demands an answer, if only an error
+		}
+		return err
 	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
 		return cl.version1(c, refused.VersLow, refused.VersHi)
 	case errors.As(err, &refused), errors.As(err, &senseless):
