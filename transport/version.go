@@ -202,7 +202,8 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		defer cancel()
 		err := c.tellProperties(offer)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return &unheardError{err: err} // version 2 demands an answer, if only an error
+			cl.trust = 0 // version 2 demands an answer, if only an error
+			return &unheardError{err: err}
 		}
 		return err
 	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:

@@ -622,6 +622,20 @@ func TestVersionUnheard(t *testing.T) {
 		}
 	})
 
+	t.Run("a server that answers version 2 and no offer", func(t *testing.T) {
+		dials(t, nil, func(d *dialing, p *peer) {
+			q := d.another()
+			h := p.asked()
+			p.reply(rpcrdma.Header{XID: h.XID, Vers: 2, Credit: 8})
+			p.offered(4096, 4096, true)
+			time.Sleep(versionPatience)
+			q.finishes(d.client(), 1)
+			if d.attempts() != 2 || !p.over() {
+				t.Errorf("%d connections", d.attempts())
+			}
+		})
+	})
+
 	t.Run("V2-5.2-4 a server that hangs up, too, at once", func(t *testing.T) {
 		for _, early := range []bool{false, true} {
 			p := greeting(t, nil)
