@@ -112,9 +112,16 @@ func run() error {
 	provenance := measure.Begin(command, o, "google.golang.org/grpc", "github.com/containerd/ttrpc")
 	m := &measurer{Options: o, re: re, begin: time.Now(), budget: *budget}
 	m.file.Title = p.title
+	m.done = func() error {
+		measure.End(provenance)
+		m.file.Provenance = *provenance
+		if *keep == "" {
+			return nil
+		}
+		// Whoever ends us before our time finds what there is.
+		return m.file.Save(*keep)
+	}
 	failed := m.all(&p)
-	measure.End(provenance)
-	m.file.Provenance = *provenance
 	if !m.any {
 		return fmt.Errorf("nothing matches %q", *match)
 	}
@@ -145,7 +152,8 @@ type measurer struct {
 	begin  time.Time
 	budget time.Duration
 	file   result.File
-	any    bool // something was measured
+	any    bool         // something was measured
+	done   func() error // if not nil, called after each task
 }
 
 // wanted tells whether a task is to be done, and says that it is.
@@ -219,6 +227,11 @@ func (m *measurer) all(p *plan) error {
 			failed = append(failed, err)
 			for _, g := range t.goals {
 				m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: oneLine(err)})
+			}
+		}
+		if m.done != nil {
+			if err := m.done(); err != nil {
+				return errors.Join(append(failed, err)...)
 			}
 		}
 	}

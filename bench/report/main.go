@@ -71,7 +71,11 @@ func read(name string) (*result.File, error) {
 		return nil, err
 	}
 	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' {
-		return result.Load(name)
+		f, err := result.Load(name)
+		if err == nil {
+			f.MarkBusy() // of a run that did not come to its end
+		}
+		return f, err
 	}
 	f, err := parseBenchmarks(string(b))
 	if err != nil {

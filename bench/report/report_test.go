@@ -37,6 +37,11 @@ func results(ratio, control float64) *result.File {
 	}
 }
 
+func busy(f *result.File) *result.File {
+	f.Provenance.Busy = true
+	return f
+}
+
 func save(t *testing.T, f *result.File) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "results.json")
@@ -66,6 +71,7 @@ func TestExitStatus(t *testing.T) {
 		{"the floor is kept", []string{save(t, results(1.5, 1))}, 0, ""},
 		{"the floor is broken", []string{save(t, results(1.7, 1))}, 1, "report: below the floor: 13 (1.70, floor 1.60)\n"},
 		{"it was disturbed", []string{save(t, results(1.7, 1.1))}, 0, ""},
+		{"the machine was busy", []string{save(t, busy(results(1.7, 1)))}, 0, ""},
 		{"one of two", []string{save(t, results(1.2, 1)), save(t, results(1.7, 1))}, 1, "below the floor"},
 		{"the goals alone", []string{"-goals", save(t, results(1.7, 1))}, 1, "below the floor"},
 		{"no file", nil, 2, "FILE... is missing"},
