@@ -53,7 +53,7 @@ bench: ## measure against the alternatives, interleaved, and print the ratios; w
 	@scripts/setup bench
 	@mkdir -p $(OUT)
 	@rm -f $(OUT)/results.json
-	status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
+	export CGO_ENABLED=0; status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
 	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
 	echo 'bench: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
