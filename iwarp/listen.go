@@ -178,7 +178,8 @@ func (l *listener) dismiss(tc *net.TCPConn) bool {
 // handshake reads the request of tc and hands it to Accept.
 func (l *listener) handshake(tc *net.TCPConn) {
 	l.p.live.handshakes.Add(1)
-	defer l.p.live.handshakes.Add(-1)
+	over := sync.OnceFunc(func() { l.p.live.handshakes.Add(-1) })
+	defer over()
 	release := bound(context.Background(), tc, l.cfg.RequestTimeout)
 	defer release()
 	var req mpa.Start
@@ -217,6 +218,7 @@ func (l *listener) handshake(tc *net.TCPConn) {
 	}
 	c.peerData = pd
 	c.tcp, c.laddr, c.raddr = tc, tc.LocalAddr(), tc.RemoteAddr()
+	over() // not after whoever takes the request has used it
 	select {
 	case l.requests <- c:
 	default:
