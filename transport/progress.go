@@ -33,7 +33,7 @@ import (
 // it takes no longer than quietTime until somebody leads again.
 const (
 	tickTime  = 2 * time.Millisecond
-	quietTime = 100 * time.Microsecond
+	quietTime = 500 * time.Microsecond
 )
 
 // manyBackward is how many backward calls in a row make the keeper stand aside.
