@@ -65,7 +65,7 @@
 // reach its memory any more. Its credit comes back with the late reply. If the
 // server was moving the data just then, the refusal of the adapter ends the
 // connection: that is how RDMA works. A context that has a deadline is watched
-// from about 2 ms after the start of a wait; one that ends before that is noticed
+// from some 2 to 4 ms after the start of a wait; one that ends before that is noticed
 // then.
 //
 // # Configuration
