@@ -140,21 +140,25 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 // makeSource makes the tree.
 func (d *demo) makeSource(ctx context.Context, source string) error {
-	for _, from := range d.from {
-		to := filepath.Join(source, filepath.Base(from))
-		fmt.Fprintf(d.out, "copying %s\n", from)
-		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
 	sizes := filepath.Join(source, "sizes")
-	fmt.Fprintf(d.out, "generating files of 0 to %s\n", binarySize(min(d.largest, slices.Max(demoSizes))))
 	if err := os.MkdirAll(sizes, 0o777); err != nil {
 		return err
 	}
+	for _, from := range d.from {
+		fmt.Fprintf(d.out, "copying %s\n", from)
+		to, err := makeNamed(source, from)
+		if err != nil {
+			return err
+		}
+		left, err := copyTree(ctx, to, os.DirFS(from))
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			fmt.Fprintf(d.out, "left out of %s: %v\n", from, left)
+		}
+	}
+	fmt.Fprintf(d.out, "generating files of 0 to %s\n", binarySize(min(d.largest, slices.Max(demoSizes))))
 	for i, size := range demoSizes {
 		if size > d.largest {
 			continue
@@ -170,6 +174,107 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 		}
 	}
 	return nil
+}
+
+// makeNamed makes a directory in parent with the name of dir, or the like if that is taken.
+func makeNamed(parent, dir string) (string, error) {
+	dir, err := filepath.Abs(dir) // "." has a name
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Base(dir)
+	if name == string(filepath.Separator) {
+		name = "root"
+	}
+	for n := 1; ; n++ {
+		made := filepath.Join(parent, name)
+		if n > 1 {
+			made += fmt.Sprintf("-%d", n)
+		}
+		if err := os.Mkdir(made, 0o777); !errors.Is(err, fs.ErrExist) {
+			return made, err
+		}
+	}
+}
+
+// leftOut counts what of a tree has not been copied, by what it is.
+type leftOut map[string]int
+
+func (l leftOut) String() string {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(l)) {
+		all = append(all, fmt.Sprintf("%s (%d)", what, l[what]))
+	}
+	return strings.Join(all, ", ")
+}
+
+// copyTree copies directories and regular files to the directory to. What else there is has no
+// bytes to be compared, or leads to those of another tree; and files may be for others alone.
+func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
+	left := make(leftOut)
+	err := fs.WalkDir(from, ".", func(path string, e fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if kind := otherKind(e); err == nil && kind != "" {
+			left[kind]++
+			return nil
+		}
+		made := filepath.Join(to, filepath.FromSlash(path))
+		if err == nil && e.IsDir() {
+			return os.MkdirAll(made, 0o777)
+		}
+		if err == nil {
+			var f fs.File
+			if f, err = from.Open(path); err == nil {
+				return writeFile(made, f)
+			}
+		}
+		switch {
+		case path == ".": // all of it
+			return err
+		case errors.Is(err, fs.ErrPermission):
+			left["what may not be read"]++
+		case errors.Is(err, fs.ErrNotExist):
+			left["what was removed meanwhile"]++
+		default:
+			return err
+		}
+		return nil
+	})
+	return left, err
+}
+
+// otherKind is what an entry is that is neither a regular file nor a directory; empty of those
+// two, and where there is no entry.
+func otherKind(e fs.DirEntry) string {
+	if e == nil {
+		return ""
+	}
+	switch t := e.Type(); {
+	case t.IsRegular(), t.IsDir():
+		return ""
+	case t&fs.ModeSymlink != 0:
+		return "symbolic links"
+	case t&fs.ModeSocket != 0:
+		return "sockets"
+	case t&fs.ModeNamedPipe != 0:
+		return "pipes"
+	case t&fs.ModeDevice != 0:
+		return "devices"
+	}
+	return "special files"
+}
+
+// writeFile makes a file of what is in f, and closes f.
+func writeFile(name string, f fs.File) error {
+	defer f.Close()
+	w, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, f)
+	return errors.Join(err, w.Close())
 }
 
 // listening finds the address in serve's ready line. Immutable.

@@ -1,9 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/fstest"
 )
 
 func TestDemo(t *testing.T) {
@@ -15,6 +23,82 @@ func TestDemo(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("demo lacks %q:\n%s", want, out)
 		}
+	}
+}
+
+// Of a tree as trees are, the demo takes what can be compared, and says what it leaves out.
+func TestDemoLeavesOut(t *testing.T) {
+	dir := t.TempDir()
+	from := filepath.Join(dir, "tree")
+	writeFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
+	again := filepath.Join(dir, "other", "tree") // two trees, one name
+	writeFiles(t, again, map[string]string{"a": "3"})
+	sizes := filepath.Join(dir, "sizes") // the demo's own name
+	writeFiles(t, sizes, map[string]string{"0.bin": "4"})
+	for link, target := range map[string]string{"dangling": "nowhere", "dir": "b", "file": "a", "loop": "loop", "out": dir} {
+		if err := os.Symlink(target, filepath.Join(from, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("unix", filepath.Join(from, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	out := mustRun(t, "demo", "--from", from, "--from", again, "--from", sizes, "--largest", "1")
+	for _, want := range []string{"left out of " + from + ": sockets (1), symbolic links (5)\n", "SHA-256 of 6 files, "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("demo lacks %q:\n%s", want, out)
+		}
+	}
+	if n := strings.Count(out, "left out"); n != 1 {
+		t.Errorf("%d trees have something left out, want 1:\n%s", n, out)
+	}
+	mustFail(t, 1, "no such file", "demo", "--from", filepath.Join(dir, "missing"))
+}
+
+// A refusing file system has files that may not be read or are gone.
+type refusing struct {
+	fs.FS
+	paths map[string]error
+}
+
+func (r refusing) Open(path string) (fs.File, error) {
+	if err := r.paths[path]; err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return r.FS.Open(path)
+}
+
+func TestCopyTree(t *testing.T) {
+	tree := fstest.MapFS{
+		"a": {Data: []byte("1")}, "b/c": {Data: []byte("2")}, "b/secret": {}, "closed/x": {}, "gone": {},
+		"disk": {Mode: fs.ModeDevice}, "tty": {Mode: fs.ModeDevice | fs.ModeCharDevice}, "pipe": {Mode: fs.ModeNamedPipe}, "odd": {Mode: fs.ModeIrregular},
+	}
+	to := t.TempDir()
+	left, err := copyTree(t.Context(), to, refusing{tree, map[string]error{
+		"b/secret": fs.ErrPermission, "closed": fs.ErrPermission, "gone": fs.ErrNotExist,
+	}})
+	const want = "devices (2), pipes (1), special files (1), what may not be read (2), what was removed meanwhile (1)"
+	if err != nil || left.String() != want {
+		t.Errorf("left out %v, %v, want %s", left, err, want)
+	}
+	files, err := filesIn(to)
+	if err != nil || !maps.Equal(files, map[string]bool{"a": true, "b/c": true}) {
+		t.Errorf("copied %v, %v", files, err)
+	}
+	for _, path := range []string{".", "a"} {
+		if _, err := copyTree(t.Context(), t.TempDir(), refusing{tree, map[string]error{path: syscall.EIO}}); !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s cannot be read: %v", path, err)
+		}
+	}
+	if _, err := copyTree(t.Context(), t.TempDir(), refusing{tree, map[string]error{".": fs.ErrPermission}}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("nothing can be read: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := copyTree(ctx, t.TempDir(), tree); !errors.Is(err, context.Canceled) {
+		t.Errorf("after an interrupt: %v", err)
 	}
 }
 
