@@ -81,7 +81,7 @@ func (a *arena) get(n int) (*buffer, error) {
 func (a *arena) grow(class int) error {
 	size := 1 << (class + minClassBits)
 	n := max(size, slabSize)
-	mem, err := mapMemory(n)
+	mem, err := a.memory(n)
 	if err != nil {
 		return err
 	}
@@ -104,6 +104,16 @@ func (a *arena) grow(class int) error {
 	return nil
 }
 
+// memory returns n zeroed bytes for a slab.
+func (a *arena) memory(n int) ([]byte, error) {
+	if a.localDMA && n == slabSize {
+		if mem := spare.take(); mem != nil {
+			return mem, nil
+		}
+	}
+	return mapMemory(n)
+}
+
 // put gives a buffer back. Nobody, the adapter included, may use it any more.
 func (a *arena) put(b *buffer) {
 	a.mu.Lock()
@@ -119,7 +129,7 @@ func (a *arena) hold() {
 	a.mu.Unlock()
 }
 
-// drop gives a reference back; the last one unmaps all memory. The connection
+// drop gives a reference back; the last one lets go of all memory. The connection
 // drops its own only after the adapter has let go of everything.
 func (a *arena) drop() {
 	a.mu.Lock()
@@ -132,6 +142,8 @@ func (a *arena) drop() {
 	for _, s := range slabs {
 		if s.mr != nil {
 			s.mr.Close()
+		} else if spare.keep(s.mem) {
+			continue
 		}
 		unmapMemory(s.mem)
 	}
