@@ -213,7 +213,7 @@ func (c *conn) leaves() bool {
 // ---- the client's side
 
 // Pauses between attempts to connect: the first follows the loss at once, unless the
-// connection that was lost had been good for nothing.
+// connection that was lost had been good for nothing, see rest.
 const (
 	minPause = 50 * time.Millisecond
 	maxPause = 10 * time.Second
@@ -225,6 +225,11 @@ type dialer struct {
 	busy    bool           // a goroutine is at it; line.mu
 	running sync.WaitGroup // that goroutine
 	pause   time.Duration  // before the next attempt; the goroutine's
+
+	// As of the moment when the latest connection was made; the goroutine's.
+	made    time.Time
+	heard   uint64 // messages on it
+	givenUp uint64 // the client's calls that nobody waits for
 }
 
 // want starts an attempt if there is none under way. line.mu is held.
@@ -243,11 +248,7 @@ func (d *dialer) want() {
 func (d *dialer) run() {
 	cl := d.cl
 	old := cl.line.cur.Load()
-	if old.leaves() || old.good() {
-		d.pause = 0
-	} else {
-		d.slower()
-	}
+	d.rest(old)
 	for {
 		if d.pause > 0 {
 			select {
@@ -276,13 +277,37 @@ func (d *dialer) run() {
 	}
 }
 
-// good tells whether a connection that has ended was of use: calls of either end have been
-// answered on it.
-func (c *conn) good() bool {
-	return (c.req.proven() || c.rsp.called.Load()) && !broke(c.endErr())
+// rest sets the pause after the loss of old. A connection that has proved itself costs the
+// next one nothing, and one that was lost for a call of ours that was given up does not make
+// the pause grow: it is no sign that the server is in trouble. A server that takes connections
+// and drops them is.
+func (d *dialer) rest(old *conn) {
+	end := old.endErr()
+	gaveUp := d.cl.stats.cancelled.Load() != d.givenUp
+	late := gaveUp && old.heard.Load() != d.heard // an answer that nobody waited for
+	switch {
+	case old.leaves():
+		d.pause = 0
+	case broke(end):
+		d.slower()
+	case old.good(), late, time.Since(d.made) > d.longer():
+		d.pause = 0
+	case gaveUp && !dropped(old):
+		// A fence that took the connection, or a late reply that invalidated memory which was
+		// closed already: the adapter ends the connection before it hands out the message.
+		d.pause = minPause
+	default:
+		d.slower()
+	}
 }
 
-func (d *dialer) slower() { d.pause = min(max(2*d.pause, minPause), maxPause) }
+// good tells whether a connection was of use: calls of either end have been answered on it.
+func (c *conn) good() bool { return c.req.proven() || c.rsp.called.Load() }
+
+// longer is the pause that follows the present one.
+func (d *dialer) longer() time.Duration { return min(max(2*d.pause, minPause), maxPause) }
+
+func (d *dialer) slower() { d.pause = d.longer() }
 
 // connect makes one attempt.
 func (d *dialer) connect(old *conn) (*conn, error) {
@@ -315,6 +340,8 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 		c, err := cl.connectOnce(ctx, pending, old)
 		if err == nil {
 			cl.conns.Add(1)
+			d := &cl.dialer
+			d.made, d.heard, d.givenUp = time.Now(), c.heard.Load(), cl.stats.cancelled.Load()
 			return c, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections

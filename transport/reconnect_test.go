@@ -281,6 +281,83 @@ func TestReconnect(t *testing.T) {
 		})
 	})
 
+	t.Run("a connection that has lived for longer than the pause was good, too", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			async(cl, bg, testCall())
+			for i := range 10 {
+				p.message("the call")
+				time.Sleep(2*minPause + 1)
+				q := ps.next()
+				p.hangUp()
+				if n := ps.attempts(); n != i+2 {
+					t.Fatalf("%d attempts, want %d: the connection comes back at once", n, i+2)
+				}
+				p = q
+			}
+		})
+	})
+
+	// Calls that are given up early, one on each connection, which ends then. The next comes
+	// after a pause of at least least and less than most.
+	givesUp := func(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least, most func(i int) time.Duration) {
+		t.Helper()
+		first := newPeer(t)
+		first.caps.WeakRevocation = weak
+		clientOver(t, first, nil, nil, func(ps *peers, cl *Client) {
+			p := first
+			for i := range 8 {
+				lost := time.Now()
+				ctx, cancel := context.WithCancel(bg)
+				done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+				if i > 0 {
+					for len(ps.tried()) == i {
+						time.Sleep(time.Millisecond)
+					}
+					if d := ps.tried()[i].Sub(lost); d < least(i) || d >= most(i) {
+						t.Errorf("connection %d comes after %v, want %v to %v", i+1, d, least(i), most(i))
+					}
+				}
+				h, _ := p.message("the call")
+				cancel()
+				settle()
+				if err := outcome(t, done); !errors.Is(err, context.Canceled) {
+					t.Fatalf("the call returned %v", err)
+				}
+				q := ps.next()
+				q.caps.WeakRevocation = weak
+				end(p, h)
+				settle() // the client notices
+				p = q
+			}
+		})
+	}
+	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+	t.Run("pauses do not grow when calls that are given up take the connection along", func(t *testing.T) {
+		givesUp(t, true, func(p *peer, _ rpcrdma.Header) {
+			if !p.over() {
+				t.Error("the connection is there")
+			}
+		}, always(minPause/2), always(minPause*3/2))
+		givesUp(t, false, func(p *peer, _ rpcrdma.Header) { // as for a late Send with Invalidate
+			p.finish(&fabric.ConnError{Provider: "script", Cause: errors.New("script: it invalidates what is gone")})
+		}, always(minPause/2), always(minPause*3/2))
+	})
+
+	t.Run("a connection on which a reply came too late was good, too", func(t *testing.T) {
+		givesUp(t, false, func(p *peer, h rpcrdma.Header) {
+			p.reply(rpcrdma.Header{XID: h.XID})
+			settle()
+			p.hangUp()
+		}, always(0), always(1))
+	})
+
+	t.Run("pauses grow when it is the server that drops connections with calls that are given up", func(t *testing.T) {
+		givesUp(t, false, func(p *peer, _ rpcrdma.Header) { p.hangUp() },
+			func(i int) time.Duration { return minPause << (i - 1) / 2 },
+			func(i int) time.Duration { return minPause << (i - 1) * 3 / 2 })
+	})
+
 	t.Run("an attempt that gets no answer ends, and the next follows", func(t *testing.T) {
 		clientTo(t, &Config{SetupTimeout: 3 * time.Second}, func(ps *peers, p *peer, cl *Client) {
 			proven(p, cl)
