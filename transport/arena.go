@@ -2,6 +2,7 @@ package transport
 
 import (
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -97,6 +98,7 @@ func (a *arena) grow(class int) error {
 	a.slabs = append(a.slabs, s)
 	a.bytes += n
 	bufs := make([]buffer, n/size)
+	a.free[class] = slices.Grow(a.free[class], len(bufs))
 	for i := range bufs {
 		bufs[i] = buffer{b: mem[i*size : (i+1)*size : (i+1)*size], key: key, class: int8(class)}
 		a.free[class] = append(a.free[class], &bufs[i])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,7 +110,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 		done:  make(chan struct{}),
 	}
 	c.waiters.init()
-	c.keeper.wake = make(chan struct{}, 1)
+	c.keeper.wake = make(chan bool, 1)
 	c.sq.init(c)
 	c.reads = readQueue{c: c, most: maxReads}
 	c.req.init(c)
@@ -226,23 +227,30 @@ func (c *conn) info() ConnInfo {
 func (c *conn) growReceives() error {
 	n := c.req.recvs + c.rsp.posted + recvSlack
 	var wrs [postBatch]fabric.RecvWR
+	c.rbufs = slices.Grow(c.rbufs, max(n-len(c.rbufs), 0))
 	for len(c.rbufs) < n {
+		more := make([]recvBuf, min(n-len(c.rbufs), len(wrs)))
+		var err error
 		k := 0
-		for ; k < len(wrs) && len(c.rbufs) < n; k++ {
-			b, err := c.arena.get(c.cfg.recvSize)
-			if err != nil {
-				return err
+		for ; k < len(more); k++ {
+			rb := &more[k]
+			if rb.buffer, err = c.arena.get(c.cfg.recvSize); err != nil {
+				break
 			}
-			rb := &recvBuf{buffer: b, idx: uint32(len(c.rbufs))}
-			c.rbufs = append(c.rbufs, rb)
+			rb.idx = uint32(len(c.rbufs) + k)
 			wrs[k] = c.recvWR(rb)
 		}
-		if err := c.fc.PostRecv(wrs[:k]); err != nil {
-			for _, rb := range c.rbufs[len(c.rbufs)-k:] {
-				c.arena.put(rb.buffer)
+		if err == nil {
+			err = c.fc.PostRecv(wrs[:k])
+		}
+		if err != nil {
+			for i := range more[:k] {
+				c.arena.put(more[i].buffer)
 			}
-			c.rbufs = c.rbufs[:len(c.rbufs)-k]
 			return err
+		}
+		for i := range more {
+			c.rbufs = append(c.rbufs, &more[i])
 		}
 	}
 	return nil
@@ -496,7 +504,7 @@ func (c *conn) shutdown(ctx context.Context) error {
 	if c.req.inUse > 0 {
 		c.req.drained = w
 	} else {
-		w.wake <- struct{}{}
+		w.wake <- false
 	}
 	c.mu.Unlock()
 	select {

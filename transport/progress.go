@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -45,15 +46,15 @@ const manyBackward = 16
 // to hand over the token. Fields are guarded by conn.mu.
 type waiter struct {
 	// wake has room for one: whoever takes the waiter off the list sends
-	// exactly one value, the waiter receives it.
-	wake       chan struct{}
+	// exactly one value, the waiter receives it. True spares it another look.
+	wake       chan bool
 	prev, next *waiter
 	queued     bool
 	ready      bool
 	slot       *slot // what a caller that waits for a credit was given
 }
 
-func newWaiter() *waiter { return &waiter{wake: make(chan struct{}, 1)} }
+func newWaiter() *waiter { return &waiter{wake: make(chan bool, 1)} }
 
 // A waitList is a FIFO of waiters.
 type waitList struct{ head waiter }
@@ -99,7 +100,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 			ready := w.ready || c.ended
 			c.mu.Unlock()
 			if next != nil {
-				next.wake <- struct{}{}
+				next.wake <- false
 			}
 			if ready {
 				return nil
@@ -111,10 +112,12 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 		}
 		c.waiters.push(w)
 		c.mu.Unlock()
-		select {
-		case <-w.wake:
+		ready, woken := w.sleep(ctx)
+		if ready {
+			return nil
+		}
+		if woken {
 			continue
-		case <-ctx.Done():
 		}
 		c.mu.Lock()
 		if w.queued {
@@ -126,16 +129,30 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 			<-w.wake
 			c.mu.Lock()
 		}
-		ready := w.ready || c.ended
+		ready = w.ready || c.ended
 		next := c.nextLeader()
 		c.mu.Unlock()
 		if next != nil {
-			next.wake <- struct{}{}
+			next.wake <- false
 		}
 		if ready {
 			return nil
 		}
 		return ctx.Err()
+	}
+}
+
+// sleep waits for the wake-up, or for the end of ctx.
+func (w *waiter) sleep(ctx context.Context) (ready, woken bool) {
+	done := ctx.Done()
+	if done == nil {
+		return <-w.wake, true // a third of what a select costs
+	}
+	select {
+	case ready = <-w.wake:
+		return ready, true
+	case <-done:
+		return false, false
 	}
 }
 
@@ -201,7 +218,7 @@ func (c *conn) standAside() bool {
 	next := c.stopLeading()
 	c.mu.Unlock()
 	if next != nil {
-		next.wake <- struct{}{}
+		next.wake <- false
 	}
 	<-c.keeper.wake
 	return c.lives()
@@ -277,7 +294,7 @@ func (c *conn) endPass() {
 func (c *conn) wakeAll() {
 	for i, w := range c.wakes {
 		c.wakes[i] = nil
-		w.wake <- struct{}{}
+		w.wake <- w.ready
 	}
 	c.wakes = c.wakes[:0]
 }
@@ -308,7 +325,7 @@ func (c *conn) onTick() {
 	}
 	switch {
 	case !c.leading && c.aside:
-		c.callKeeper().wake <- struct{}{} // which has room: the keeper waits for it
+		c.callKeeper().wake <- false // which has room: the keeper waits for it
 	case !c.leading:
 		c.leading = true
 		c.leads++
@@ -340,7 +357,7 @@ func (c *conn) background() {
 			next := c.stopLeading()
 			c.mu.Unlock()
 			if next != nil {
-				next.wake <- struct{}{}
+				next.wake <- false
 			}
 			return
 		}
@@ -362,6 +379,8 @@ type sendQueue struct {
 	// yet, in the order of the queue; and how many such there have been.
 	silent  []*exch
 	silents uint64
+	waiting atomic.Int32     // len(silent)
+	gone    [maxSilent]*exch // scratch; leader
 }
 
 func (q *sendQueue) init(c *conn) { q.c = c }
@@ -383,6 +402,7 @@ func (q *sendQueue) addReply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
 		q.silent = append(q.silent, x)
+		q.waiting.Add(1)
 		q.silents++
 	} else {
 		send.Flags |= fabric.Signaled
@@ -392,24 +412,19 @@ func (q *sendQueue) addReply(x *exch) {
 	q.mu.Unlock()
 }
 
-// told returns the next reply that the completion of x tells to have left, nil when
-// there are no more.
-func (q *sendQueue) told(x *exch) *exch {
+// told returns the replies that the completion of x tells to have left. They are good
+// until the next call. Leader.
+func (q *sendQueue) told(x *exch) []*exch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.silent) == 0 || q.silent[0].covers > x.covers {
-		return nil
+	n := 0
+	for n < len(q.silent) && q.silent[n].covers <= x.covers {
+		n++
 	}
-	first := q.silent[0]
-	q.silent = append(q.silent[:0], q.silent[1:]...)
-	return first
-}
-
-// waiting is how many replies only a later completion will tell of.
-func (q *sendQueue) waiting() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.silent)
+	copy(q.gone[:], q.silent[:n])
+	q.silent = append(q.silent[:0], q.silent[n:]...)
+	q.waiting.Add(-int32(n))
+	return q.gone[:n]
 }
 
 // post queues requests and flushes. When others are about to post too it lets

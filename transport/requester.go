@@ -269,7 +269,7 @@ func (r *requester) take() *slot {
 		}
 		s.lent.c = r.c
 		s.pull = fetch{c: r.c, id: wrID(wrPull, s.idx), done: s.fetched}
-		s.wake = make(chan struct{}, 1)
+		s.wake = make(chan bool, 1)
 		r.slots = append(r.slots, s)
 	}
 	for r.foreign[s.xid()] != nil {
@@ -323,7 +323,7 @@ func (s *slot) giveBack() {
 	w := c.req.release(s)
 	c.mu.Unlock()
 	if w != nil {
-		w.wake <- struct{}{}
+		w.wake <- false
 	}
 }
 
@@ -446,7 +446,7 @@ func (s *slot) cancel() bool {
 	}
 	c.mu.Unlock()
 	if w != nil {
-		w.wake <- struct{}{}
+		w.wake <- false
 	}
 	return true
 }

@@ -151,7 +151,7 @@ func (r *responder) offer() {
 const loadedShare = 4
 
 // inUse is the number of calls taken and not answered. Leader.
-func (r *responder) inUse() int { return len(r.exchs) - len(r.free) - r.c.sq.waiting() }
+func (r *responder) inUse() int { return len(r.exchs) - len(r.free) - int(r.c.sq.waiting.Load()) }
 
 // take takes an exchange for the message in rb. A client that obeys its grant
 // has at most that many calls here, and as many replies on their way out.
@@ -328,7 +328,7 @@ func (r *responder) sent(x *exch) {
 	if !x.signaled() {
 		return // it has failed, and so has the connection: abort
 	}
-	for s := r.c.sq.told(x); s != nil; s = r.c.sq.told(x) {
+	for _, s := range r.c.sq.told(x) {
 		r.done(s)
 	}
 	if x.lent.n > 0 {
