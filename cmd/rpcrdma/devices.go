@@ -43,7 +43,7 @@ Without devices this is no failure: the list is empty.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, err := listDevices()
-			r := newReport(devices, err)
+			r := newReport(devices, err, inContainer())
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), r)
 			}
@@ -124,14 +124,14 @@ type deviceCapsJSON struct {
 }
 
 // newReport says of devices, or of why there are none, what can be used.
-func newReport(devices []deviceJSON, err error) *reportJSON {
+func newReport(devices []deviceJSON, err error, contained bool) *reportJSON {
 	rdma := providerJSON{Name: providerRDMA, Usable: len(usableDevices(devices)) > 0}
 	switch {
 	case rdma.Usable:
 	case errors.Is(err, rdmacm.ErrNotBuilt):
 		rdma.Reason = explain(err)
 	case err != nil:
-		rdma.Reason = explain(err) + howToGetDevices
+		rdma.Reason = explain(err) + howToGetDevices(contained)
 	default:
 		rdma.Reason = "no device can be used, for the reasons below"
 	}
@@ -142,8 +142,14 @@ func newReport(devices []deviceJSON, err error) *reportJSON {
 }
 
 // howToGetDevices is what to do without any.
-const howToGetDevices = ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
-	"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
+func howToGetDevices(contained bool) string {
+	if contained {
+		return ". In a container they are those of the host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
+			"docker run and podman run hand them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
+	}
+	return ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
+		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
+}
 
 // usableDevices are the names of those that can be used.
 func usableDevices(devices []deviceJSON) (names []string) {

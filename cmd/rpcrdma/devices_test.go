@@ -55,16 +55,18 @@ func testDevices() []deviceJSON {
 // TestDevicesGolden compares what is printed, for people and for programs.
 func TestDevicesGolden(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		devices []deviceJSON
-		err     error
+		name      string
+		devices   []deviceJSON
+		err       error
+		contained bool
 	}{
-		{"devices", testDevices(), nil},
-		{"unusable", testDevices()[2:], nil},
-		{"none", nil, errors.New("this machine has no RDMA device")},
-		{"pure", nil, rdmacm.ErrNotBuilt},
+		{"devices", testDevices(), nil, false},
+		{"unusable", testDevices()[2:], nil, true},
+		{"none", nil, errors.New("this machine has no RDMA device"), false},
+		{"container", nil, errors.New("this machine has no RDMA device"), true},
+		{"pure", nil, rdmacm.ErrNotBuilt, true},
 	} {
-		r := newReport(tt.devices, tt.err)
+		r := newReport(tt.devices, tt.err, tt.contained)
 		var text, object bytes.Buffer
 		if err := errors.Join(r.print(&text), printJSON(&object, r)); err != nil {
 			t.Fatal(err)
@@ -82,7 +84,7 @@ func TestDevicesGolden(t *testing.T) {
 // TestDevicesHelp holds the documentation against the keys that there are.
 func TestDevicesHelp(t *testing.T) {
 	help := newDevices().Long
-	object, err := json.Marshal(newReport(testDevices(), nil))
+	object, err := json.Marshal(newReport(testDevices(), nil, false))
 	if err != nil {
 		t.Fatal(err)
 	}

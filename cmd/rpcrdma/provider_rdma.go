@@ -153,7 +153,7 @@ func explainRDMA(err error) (text string, ok bool) {
 	case errors.As(err, &permission):
 		return fmt.Sprintf("no permission to use %s: it takes read and write access to %s", permission.Device, permission.Path), true
 	case errors.As(err, &none):
-		return noDeviceText(none), true
+		return noDeviceText(none, inContainer()), true
 	case errors.As(err, &call):
 		return callText(call), true
 	case errors.As(err, &event):
@@ -164,12 +164,25 @@ func explainRDMA(err error) (text string, ok bool) {
 	return "", false
 }
 
-func noDeviceText(e *ibv.NoDeviceError) string {
-	if len(e.InKernel) > 0 {
-		return fmt.Sprintf("the kernel has %s, but the library does not offer it: module ib_uverbs, "+
-			"package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing", printable(fmt.Sprint(e.InKernel)))
+func noDeviceText(e *ibv.NoDeviceError, contained bool) string {
+	if len(e.InKernel) == 0 {
+		return "this machine has no RDMA device"
 	}
-	return "this machine has no RDMA device"
+	text := fmt.Sprintf("the kernel has %s, but the library does not offer it: ", printable(fmt.Sprint(e.InKernel)))
+	if contained {
+		return text + "start the container with '--device /dev/infiniband', and have package ibverbs-providers (libibverbs on Fedora) in its image"
+	}
+	return text + "module ib_uverbs, package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing"
+}
+
+// managerText says why there are devices and no connection manager. The library looks for
+// its file, and for those of the devices.
+func managerText(errno syscall.Errno, contained bool) string {
+	text := fmt.Sprintf("RDMA's connection manager is not there (%v): ", errno)
+	if contained {
+		return text + "start the container with '--device /dev/infiniband'; it is its host that needs module rdma_ucm"
+	}
+	return text + "'modprobe rdma_ucm' loads it"
 }
 
 // callText says why a call of librdmacm has failed.
@@ -188,7 +201,7 @@ func callText(e *rdmacm.CallError) string {
 		} else if errors.Is(err, fs.ErrPermission) {
 			return "no permission to use RDMA devices: it takes read and write access to " + channel
 		}
-		return fmt.Sprintf("RDMA's connection manager is not there (%v): 'modprobe rdma_ucm' loads it", e.Errno)
+		return managerText(e.Errno, inContainer())
 	case taken(e):
 		return e.Addr + ": address already in use"
 	case e.Errno == syscall.EINVAL && e.Op == "rdma_resolve_addr":
