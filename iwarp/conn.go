@@ -403,6 +403,7 @@ func (c *Conn) endLocked(f *failure) {
 	c.rxMu.Lock()
 	c.rx.dead = true
 	c.rx.dst = nil
+	c.rx.place, c.rx.placed = fabric.SGE{}, false
 	c.releaseStage()
 	c.rxMu.Unlock()
 

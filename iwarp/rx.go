@@ -68,8 +68,10 @@ type rx struct {
 	iov           [2]iovec
 
 	// Messages under way.
-	msn     [3]uint32 // expected on each queue
-	sending bool      // a Send whose last segment is to come
+	msn     [3]uint32  // expected on each queue
+	place   fabric.SGE // of the oldest receive, if placed
+	placed  bool
+	sending bool // a Send whose last segment is to come
 	sendGot uint32
 	writing bool // a Write whose last segment is to come
 	readGot uint32
@@ -515,13 +517,15 @@ func (c *Conn) send(h *ddp.Untagged) *failure {
 	if h.MO != x.sendGot {
 		return c.refuse(ddpUntagged(ddp.UntaggedInvalidMO), "Send at offset %d, want %d", h.MO, x.sendGot)
 	}
-	c.mu.Lock()
-	if c.rq.len() == 0 {
+	if !x.placed {
+		c.mu.Lock()
+		c.placeReceive()
 		c.mu.Unlock()
+	}
+	if !x.placed {
 		return c.refuse(ddpUntagged(ddp.UntaggedNoBuffer), "Send without a receive posted")
 	}
-	sge := c.rq.at(c.rq.head).SGE
-	c.mu.Unlock()
+	sge := x.place
 	if uint64(x.pay) > uint64(len(sge.Buf))-uint64(h.MO) {
 		f := c.refuse(ddpUntagged(ddp.UntaggedMsgTooLong), "Send of more than the %d bytes of its receive", len(sge.Buf))
 		f.recv = fabric.WCLocLenErr
@@ -575,9 +579,21 @@ func (c *Conn) deliver() *failure {
 		}
 		c.mu.Lock()
 		c.completeRecv(wc)
+		c.placeReceive()
 		c.mu.Unlock()
 	}
 	return nil
+}
+
+// placeReceive notes where the next Send goes: only this side takes receives out of
+// their queue, so it stays so. The caller holds rxMu and mu.
+func (c *Conn) placeReceive() {
+	x := &c.rx
+	if x.placed = c.rq.len() > 0; x.placed {
+		x.place = c.rq.at(c.rq.head).SGE
+	} else {
+		x.place = fabric.SGE{}
+	}
 }
 
 // remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing

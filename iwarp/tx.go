@@ -348,12 +348,13 @@ func (c *Conn) build(b *batch) {
 		b.sqDone = t.next
 		return
 	}
+	var next lookahead
 	for t.local == nil {
 		if b.full() {
 			b.more = true
 			break
 		}
-		if !t.cur.active && !c.begin(b) {
+		if !t.cur.active && !c.begin(b, &next) {
 			break
 		}
 		c.segment(b)
@@ -371,10 +372,44 @@ func (c *Conn) mayContinue(m *message) bool {
 	return true
 }
 
+// A lookahead holds requests that begin has seen behind the one that it began, so that
+// it takes the lock once for a row of small messages.
+type lookahead struct {
+	list [8]struct {
+		e   sqEntry
+		sge fabric.SGE
+	}
+	n, at int
+}
+
+// look fills an empty lookahead with what stands behind the request numbered i, as far
+// as it depends on nothing that may change. The caller holds mu.
+func (l *lookahead) look(q *queues, i uint64) {
+	l.n, l.at = 0, 0
+	for i++; i != q.sq.tail && l.n < len(l.list); i++ {
+		e := q.sq.at(i)
+		if e.op > fabric.OpWrite || e.nsge > 1 || e.flags&fabric.Fence != 0 {
+			return
+		}
+		to := &l.list[l.n]
+		to.e = *e
+		if e.nsge > 0 {
+			to.sge = *q.sges.at(e.sge)
+		}
+		l.n++
+	}
+}
+
 // begin makes the next message the current one. It executes on the way what
 // needs no message. It returns false when nothing can be begun now.
-func (c *Conn) begin(b *batch) bool {
+func (c *Conn) begin(b *batch, next *lookahead) bool {
 	t := &c.tx
+	if next.at < next.n {
+		l := &next.list[next.at]
+		next.at++
+		t.cur.sgl[0] = l.sge
+		return c.beginRequest(&l.e)
+	}
 	if t.nudge {
 		// In front of requests, which may be waiting for the peer.
 		t.nudge = false
@@ -403,6 +438,7 @@ func (c *Conn) begin(b *batch) bool {
 			for i := range int(e.nsge) {
 				t.cur.sgl[i] = *c.sges.at(e.sge + uint64(i))
 			}
+			next.look(&c.queues, t.next)
 			c.mu.Unlock()
 			return c.beginRequest(&e)
 		}
