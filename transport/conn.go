@@ -69,13 +69,14 @@ type conn struct {
 	heard atomic.Uint64 // messages from the peer
 
 	// leader
-	wcs    [32]fabric.WC
-	hdr    rpcrdma.Header  // scratch for incoming headers
-	rbufs  []*recvBuf      // all receive buffers, by number
-	repost []fabric.RecvWR // consumed receives to post again
-	wakes  []*waiter       // goroutines to wake after that
-	streak int             // backward calls answered since the last forward one, at a server
-	fatal  error           // this end's reason to end the connection
+	wcs     [32]fabric.WC
+	hdr     rpcrdma.Header  // scratch for incoming headers
+	rbufs   []*recvBuf      // all receive buffers, by number
+	repost  []fabric.RecvWR // consumed receives to post again
+	replies []*exch         // made in this pass, to be posted together
+	wakes   []*waiter       // goroutines to wake after that
+	streak  int             // backward calls answered since the last forward one, at a server
+	fatal   error           // this end's reason to end the connection
 }
 
 // A recvBuf is a receive buffer. It is posted, or holds a message.

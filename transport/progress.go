@@ -85,12 +85,13 @@ func (l *waitList) pop() *waiter {
 // await returns nil when w is ready or the connection has ended, leading if
 // nobody else does, and ctx's error when that ends first.
 func (c *conn) await(ctx context.Context, w *waiter) error {
-	for {
-		c.mu.Lock()
-		if w.ready || c.ended {
-			c.mu.Unlock()
-			return nil
-		}
+	c.mu.Lock()
+	return c.awaitLocked(ctx, w)
+}
+
+// awaitLocked is await for who holds mu, which it lets go.
+func (c *conn) awaitLocked(ctx context.Context, w *waiter) error {
+	for !w.ready && !c.ended {
 		if !c.leading {
 			c.startLeading(ctx)
 			c.mu.Unlock()
@@ -108,38 +109,47 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			c.mu.Lock()
 			continue
 		}
 		c.waiters.push(w)
 		c.mu.Unlock()
-		ready, woken := w.sleep(ctx)
-		if ready {
-			return nil
-		}
-		if woken {
-			continue
+		if done, err := c.follow(ctx, w); done {
+			return err
 		}
 		c.mu.Lock()
-		if w.queued {
-			c.waiters.remove(w)
-		} else {
-			// Woken at the same time. Should it have been the token, the
-			// next in line gets it.
-			c.mu.Unlock()
-			<-w.wake
-			c.mu.Lock()
-		}
-		ready = w.ready || c.ended
-		next := c.nextLeader()
-		c.mu.Unlock()
-		if next != nil {
-			next.wake <- false
-		}
-		if ready {
-			return nil
-		}
-		return ctx.Err()
 	}
+	c.mu.Unlock()
+	return nil
+}
+
+// follow waits for the leader to wake w, which is in the list. It returns false when
+// that was for w to lead.
+func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
+	ready, woken := w.sleep(ctx)
+	if woken {
+		return ready, nil
+	}
+	c.mu.Lock()
+	if w.queued {
+		c.waiters.remove(w)
+	} else {
+		// Woken at the same time. Should it have been the token, the
+		// next in line gets it.
+		c.mu.Unlock()
+		<-w.wake
+		c.mu.Lock()
+	}
+	ready = w.ready || c.ended
+	next := c.nextLeader()
+	c.mu.Unlock()
+	if next != nil {
+		next.wake <- false
+	}
+	if ready {
+		return true, nil
+	}
+	return true, ctx.Err()
 }
 
 // sleep waits for the wake-up, or for the end of ctx.
@@ -287,6 +297,11 @@ func (c *conn) step() bool {
 // endPass lets go what a pass over completions has gathered: our messages, then our
 // callers. Leader.
 func (c *conn) endPass() {
+	if len(c.replies) > 0 {
+		c.sq.addReplies(c.replies...)
+		clear(c.replies)
+		c.replies = c.replies[:0]
+	}
 	c.sq.flush()
 	c.wakeAll()
 }
@@ -393,12 +408,20 @@ func (q *sendQueue) add(wrs []fabric.SendWR) {
 	q.mu.Unlock()
 }
 
-// addReply queues the list of a reply, which ends with its Send. Most Sends of
+// addReplies queues the lists of replies, each of which ends with its Send. Most Sends of
 // replies are not signaled, so that they wake nobody: the completion of a later one
 // tells that they have left, as all before it in the queue. What holds more than its
 // message is signaled: memory should not wait for another call.
-func (q *sendQueue) addReply(x *exch) {
+func (q *sendQueue) addReplies(list ...*exch) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, x := range list {
+		q.addReply(x)
+	}
+}
+
+// addReply queues one of them. mu is held.
+func (q *sendQueue) addReply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
 		q.silent = append(q.silent, x)
@@ -409,7 +432,6 @@ func (q *sendQueue) addReply(x *exch) {
 	}
 	x.covers = q.silents
 	q.pending = append(q.pending, x.wrs...)
-	q.mu.Unlock()
 }
 
 // told returns the replies that the completion of x tells to have left. They are good

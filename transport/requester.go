@@ -356,6 +356,10 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	}
 	s.state = slotPending
 	others := c.req.inUse > 1
+	follows := c.leading
+	if follows {
+		c.waiters.push(&s.waiter) // now, while the lock is held
+	}
 	c.mu.Unlock()
 	if call.sent {
 		c.stats.resent.Add(1)
@@ -369,7 +373,14 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	}
 	c.sq.post(s.wrs, others)
 
-	if err := c.await(ctx, &s.waiter); err != nil && s.cancel() {
+	done := false
+	if follows {
+		done, err = c.follow(ctx, &s.waiter)
+	}
+	if !done {
+		err = c.await(ctx, &s.waiter)
+	}
+	if err != nil && s.cancel() {
 		return err
 	}
 	if err = s.err; err == nil {

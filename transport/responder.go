@@ -150,7 +150,8 @@ func (r *responder) offer() {
 // loadedShare is by how much the grant falls while a client's calls wait.
 const loadedShare = 4
 
-// inUse is the number of calls taken and not answered. Leader.
+// inUse is the number of calls taken and not answered, or answered in this pass: the
+// client has had a credit for each of them at once. Leader.
 func (r *responder) inUse() int { return len(r.exchs) - len(r.free) - int(r.c.sq.waiting.Load()) }
 
 // take takes an exchange for the message in rb. A client that obeys its grant
@@ -475,7 +476,7 @@ func (x *exch) post() {
 			c.receiveDone(rb)
 		}
 		x.state = exchReplying
-		c.sq.addReply(x) // the leader flushes at the end of its pass
+		c.replies = append(c.replies, x) // which the end of the pass lets go
 		return
 	}
 	if rb != nil {
@@ -491,7 +492,7 @@ func (x *exch) post() {
 		return
 	}
 	x.state = exchReplying
-	c.sq.addReply(x)
+	c.sq.addReplies(x)
 	c.mu.Unlock()
 	c.sq.post(nil, true)
 	c.arena.drop()
