@@ -44,6 +44,7 @@ const (
 	minClassBits = 10 // 1 KiB
 	numClasses   = 21 // up to 1 GiB
 	slabSize     = 64 << 10
+	leastSlab    = 16 << 10
 )
 
 func newArena(fc fabric.Conn) *arena {
@@ -77,11 +78,10 @@ func (a *arena) get(n int) (*buffer, error) {
 	return b, nil
 }
 
-// grow maps a slab and cuts it into buffers of one class. The pages take no
-// memory before they are touched.
+// grow maps a slab and cuts it into buffers of one class.
 func (a *arena) grow(class int) error {
 	size := 1 << (class + minClassBits)
-	n := max(size, slabSize)
+	n := max(size, a.slabSize())
 	mem, err := a.memory(n)
 	if err != nil {
 		return err
@@ -104,6 +104,17 @@ func (a *arena) grow(class int) error {
 		a.free[class] = append(a.free[class], &bufs[i])
 	}
 	return nil
+}
+
+// slabSize is how long the next slab is. Pages take no memory before they are touched,
+// but an adapter that registers them touches all: beyond the first slab, which is for the
+// receives of a fresh connection, there it is a quarter of what the connection has.
+func (a *arena) slabSize() int {
+	if a.localDMA || a.bytes == 0 {
+		return slabSize
+	}
+	quarter := 1 << (bits.Len(uint(a.bytes)) - 3) // rounded down to a power of two
+	return min(max(quarter, leastSlab), slabSize)
 }
 
 // memory returns n zeroed bytes for a slab.

@@ -1,0 +1,63 @@
+package transport
+
+import (
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A pinning is an adapter that has all memory registered, and so resident.
+type pinning struct {
+	fabric.Conn
+	pinned *int
+}
+
+func (p pinning) Capabilities() fabric.Capabilities { return fabric.Capabilities{} }
+
+func (p pinning) RegMR(b []byte, access fabric.Access) (fabric.MR, error) {
+	*p.pinned += len(b)
+	return pinnedMR{n: len(b), pinned: p.pinned}, nil
+}
+
+type pinnedMR struct {
+	fabric.MR
+	n      int
+	pinned *int
+}
+
+func (pinnedMR) LKey() uint32 { return 7 }
+
+func (m pinnedMR) Close() error { *m.pinned -= m.n; return nil }
+
+// An arena whose memory is registered has little more than what is in use: a slab of 64 KiB
+// at first, then a quarter more at a time.
+func TestArenaPinsLittleMore(t *testing.T) {
+	pinned := 0
+	a := newArena(pinning{pinned: &pinned})
+	const size = 4 << 10
+	for n := 1; n <= 300; n++ {
+		b, err := a.get(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.b) != size || b.key != 7 {
+			t.Fatalf("buffer %d has %d bytes under key %d", n, len(b.b), b.key)
+		}
+		b.b[0], b.b[size-1] = 1, 1
+		if most := max(slabSize, n*size+max(n*size/4, leastSlab)); pinned < n*size || pinned > most {
+			t.Fatalf("%d KiB are pinned for %d, want at most %d", pinned>>10, n*size>>10, most>>10)
+		}
+	}
+	// What is longer than a slab has its own.
+	before := pinned
+	if _, err := a.get(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if pinned != before+1<<20 {
+		t.Errorf("a buffer of 1 MiB has pinned %d KiB", (pinned-before)>>10)
+	}
+	a.drop()
+	if pinned != 0 {
+		t.Errorf("%d bytes are pinned after the end", pinned)
+	}
+}
