@@ -12,6 +12,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
@@ -34,11 +35,9 @@ func openDevices() {
 	if err != nil {
 		return // the tests tell
 	}
-	for _, kind := range []string{"RXE", "SIW"} {
-		if addr := os.Getenv("RPCRDMA_" + kind + "_ADDR"); addr != "" {
-			if l, err := p.Listen(context.Background(), addr+":0", fabric.ConnAttr{}); err == nil {
-				l.Close()
-			}
+	for _, addr := range rdmatest.Addrs() {
+		if l, err := p.Listen(context.Background(), addr+":0", fabric.ConnAttr{}); err == nil {
+			l.Close()
 		}
 	}
 }

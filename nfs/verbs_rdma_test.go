@@ -1,9 +1,13 @@
 package nfs
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+)
 
 func TestRDMANFS(t *testing.T) {
-	for _, kind := range []string{"rxe", "siw"} {
+	for _, kind := range rdmatest.Kinds() {
 		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind)) })
 	}
 }

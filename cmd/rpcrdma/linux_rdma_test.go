@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 )
 
 // linuxFiles are what goes to and fro between Linux and us.
@@ -40,7 +42,7 @@ func TestRDMALinuxServer(t *testing.T) {
 	dir, port := nfsd(t)
 	for _, tt := range []struct{ kind, provider string }{{"rxe", "rdma"}, {"siw", "rdma"}, {"siw", "iwarp"}} {
 		t.Run(tt.kind+"/"+tt.provider, func(t *testing.T) {
-			at := net.JoinHostPort(device(t, tt.kind), port)
+			at := net.JoinHostPort(rdmatest.Device(t, tt.kind), port)
 			source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")
 			there, err := os.MkdirTemp(dir, "test")
 			if err != nil {
@@ -75,7 +77,7 @@ func TestRDMALinuxServer(t *testing.T) {
 // us and back, over each device.
 func TestRDMALinuxClient(t *testing.T) {
 	nfsd(t) // with it the modules of the client are there, too
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		exported, mounted := t.TempDir(), t.TempDir()
 		source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")
 		s := startServer(t, "--dir", exported, "--provider", "rdma", "--addr", anyPort(addr), "--tcp-addr", anyPort(addr))

@@ -16,32 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 )
-
-// device returns an address of an RDMA device of the kind "rxe" or "siw", as
-// scripts/vm and scripts/rdma set them up.
-func device(t *testing.T, kind string) string {
-	t.Helper()
-	variable := "RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"
-	if addr := os.Getenv(variable); addr != "" {
-		return addr
-	}
-	if slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind) {
-		t.Fatalf("RPCRDMA_REQUIRE names %s, and %s is not set", kind, variable)
-	}
-	if !hasDevices() {
-		t.Skipf("no RDMA device on this machine (/sys/class/infiniband is empty): run it with scripts/vm")
-	}
-	t.Skipf("%s does not tell an address of a %s device", variable, kind)
-	return ""
-}
-
-// onDevices runs f for each kind of device.
-func onDevices(t *testing.T, f func(t *testing.T, kind, addr string)) {
-	for _, kind := range []string{"rxe", "siw"} {
-		t.Run(kind, func(t *testing.T) { f(t, kind, device(t, kind)) })
-	}
-}
 
 func anyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
@@ -80,25 +57,22 @@ func useServer(t *testing.T, server, client []string, provider string) {
 }
 
 func TestRDMACommands(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		overRDMA := []string{"--provider", "rdma"}
 		useServer(t, append(overRDMA, "--addr", anyPort(addr)), overRDMA, "rdma")
 	})
 }
 
 func TestRDMAIPv6(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
-		addr6 := os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR6")
-		if addr6 == "" {
-			t.Skipf("device %s at %s has no IPv6 address in RPCRDMA_%s_ADDR6", kind, addr, strings.ToUpper(kind))
-		}
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
+		addr6 := rdmatest.Device6(t, kind)
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--addr", anyPort(addr6))
 		mustRun(t, "ls", "--provider", "rdma", s.url("/"))
 	})
 }
 
 func TestRDMAWait(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, wait := range []string{"adaptive", "event", "poll"} {
 			s := startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--wait", wait, "--addr", anyPort(addr))
 			mustRun(t, "ping", "-c", "5", "--provider", "rdma", "--wait", wait, s.addr)
@@ -111,7 +85,7 @@ func TestRDMAWait(t *testing.T) {
 
 // The kernel's iWARP and ours understand each other.
 func TestRDMAAndIWARP(t *testing.T) {
-	addr := device(t, "siw")
+	addr := rdmatest.Device(t, "siw")
 	t.Run("client on the device", func(t *testing.T) {
 		useServer(t, []string{"--provider", "iwarp", "--addr", anyPort(addr)}, []string{"--provider", "rdma"}, "rdma")
 	})
@@ -138,7 +112,7 @@ func TestRDMAAuto(t *testing.T) {
 			t.Errorf("serve says %q, want %q", &s.stderr, want)
 		}
 	}
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		run(t, addr, "rdma", "device "+kind+"0 has the address of "+addr, "device "+kind+"0 has a route to "+addr)
 	})
 	t.Run("loopback", func(t *testing.T) {
@@ -148,7 +122,7 @@ func TestRDMAAuto(t *testing.T) {
 		run(t, "127.0.0.1", "iwarp", "no RDMA device has the address of 127.0.0.1", "127.0.0.1:")
 	})
 	t.Run("all addresses", func(t *testing.T) {
-		addr := device(t, "rxe")
+		addr := rdmatest.Device(t, "rxe")
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "auto", "--addr", "0.0.0.0:0")
 		_, port, _ := net.SplitHostPort(s.addr)
 		mustRun(t, "ping", "-c", "1", "--provider", "rdma", net.JoinHostPort(addr, port))
@@ -160,7 +134,7 @@ func TestRDMAAuto(t *testing.T) {
 
 // Who asks a server of the other kind is told so.
 func TestRDMAWrongProvider(t *testing.T) {
-	addr := device(t, "rxe")
+	addr := rdmatest.Device(t, "rxe")
 	const iwarpHint = "connection refused (RDMA_CM_EVENT_REJECTED); a server that speaks iWARP over TCP is reached with --provider iwarp"
 	s := startServer(t, "--dir", t.TempDir(), "--provider", "iwarp", "--addr", anyPort(addr))
 	mustFail(t, 1, iwarpHint, "ping", "--provider", "rdma", s.addr)
@@ -179,7 +153,7 @@ func TestRDMAWrongProvider(t *testing.T) {
 
 // The demonstration's tree, over devices.
 func TestRDMADemo(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		from := filepath.Join(t.TempDir(), "tree")
 		files := make(map[string]string)
 		for i := range 100 {
@@ -201,7 +175,7 @@ func TestRDMADemo(t *testing.T) {
 
 // What cannot work says why, on one line.
 func TestRDMABadInput(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		dir := t.TempDir()
 		s := startServer(t, "--dir", dir, "--provider", "rdma", "--addr", anyPort(addr))
 		all := startServer(t, "--dir", dir, "--provider", "rdma", "--addr", "0.0.0.0:0")
@@ -309,7 +283,7 @@ func wantUnusable(t *testing.T, r result, kind, text string) {
 }
 
 func TestRDMAMemlock(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		binary := nobodysCommand(t)
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--addr", anyPort(addr))
 		const limit = "40" // below 32 the library warns by itself
@@ -333,7 +307,7 @@ func TestRDMAMemlock(t *testing.T) {
 }
 
 func TestRDMAPermission(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		binary := nobodysCommand(t)
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--addr", anyPort(addr))
 		for _, denied := range []string{"uverbs", "rdma_cm"} {
@@ -353,7 +327,7 @@ func TestRDMAPermission(t *testing.T) {
 }
 
 func TestRDMADevices(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		r := decodeJSON[reportJSON](t, mustRun(t, "devices", "--json"))
 		i := slices.IndexFunc(r.Devices, func(d deviceJSON) bool { return d.Driver == kind })
 		if i < 0 || !r.Providers[1].Usable {

@@ -31,6 +31,7 @@ type Room struct {
 var Rooms = []Room{
 	{Path: "internal/house"},
 	{Path: "internal/leak"},
+	{Path: "internal/rdmatest"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
@@ -82,7 +83,7 @@ var Rooms = []Room{
 }
 
 // testRooms are the rooms that any test may use.
-var testRooms = []string{"internal/leak"}
+var testRooms = []string{"internal/leak", "internal/rdmatest"}
 
 // testThird is what any test may use of others' modules.
 var testThird = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

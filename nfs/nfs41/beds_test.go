@@ -5,13 +5,12 @@ import (
 	"errors"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -34,11 +33,9 @@ func openDevices() {
 	if err != nil {
 		return // the tests tell
 	}
-	for _, kind := range []string{"RXE", "SIW"} {
-		if addr := os.Getenv("RPCRDMA_" + kind + "_ADDR"); addr != "" {
-			if l, err := p.Listen(bg, addr+":0", fabric.ConnAttr{}); err == nil {
-				l.Close()
-			}
+	for _, addr := range rdmatest.Addrs() {
+		if l, err := p.Listen(bg, addr+":0", fabric.ConnAttr{}); err == nil {
+			l.Close()
 		}
 	}
 }
@@ -63,10 +60,10 @@ func onIwarp() *bed {
 // onDevice is a device of the kind "rxe" or "siw", if there is one.
 func onDevice(t testing.TB, kind string) *bed {
 	t.Helper()
-	host := device(t, kind)
+	host := rdmatest.Device(t, kind)
 	p, err := rdmacm.New(rdmacm.Config{})
-	if errors.Is(err, rdmacm.ErrNotBuilt) && !required(kind) {
-		t.Skip(err)
+	if errors.Is(err, rdmacm.ErrNotBuilt) {
+		rdmatest.Lacking(t, kind, err.Error())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -75,27 +72,6 @@ func onDevice(t testing.TB, kind string) *bed {
 		l := p.Live()
 		return l.Conns, l.MRs, l.MWs
 	}}
-}
-
-// device returns an address of an RDMA device of the kind, as the environment tells.
-func device(t testing.TB, kind string) string {
-	t.Helper()
-	name := "RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"
-	if addr := os.Getenv(name); addr != "" {
-		return addr
-	}
-	if required(kind) {
-		t.Fatalf("RPCRDMA_REQUIRE names %s, and %s is not set", kind, name)
-	}
-	if devices, _ := os.ReadDir("/sys/class/infiniband"); len(devices) == 0 {
-		t.Skip("no RDMA device on this machine (/sys/class/infiniband is empty): run it with scripts/vm")
-	}
-	t.Skipf("%s does not tell an address of a device of the kind %s", name, kind)
-	return ""
-}
-
-func required(kind string) bool {
-	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
 }
 
 // check looks at the end of a test for what it has left behind.

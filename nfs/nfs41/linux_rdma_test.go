@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 )
 
 // nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
@@ -34,12 +35,12 @@ func nfsd(t *testing.T) (dir, port string) {
 // onDevices runs a test on each kind of device, and with the software adapter against
 // the kernel's iWARP.
 func onDevices(t *testing.T, test func(t *testing.T, b *bed)) {
-	for _, kind := range []string{"rxe", "siw"} {
+	for _, kind := range rdmatest.Kinds() {
 		t.Run(kind, func(t *testing.T) { test(t, onDevice(t, kind)) })
 	}
 	t.Run("iwarp", func(t *testing.T) {
 		b := onIwarp()
-		b.host = device(t, "siw")
+		b.host = rdmatest.Device(t, "siw")
 		test(t, b)
 	})
 }

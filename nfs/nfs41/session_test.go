@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -57,7 +58,7 @@ func runSuite(t *testing.T, b *bed) {
 func TestIwarpSessions(t *testing.T) { runSuite(t, onIwarp()) }
 
 func TestRDMASessions(t *testing.T) {
-	for _, kind := range []string{"rxe", "siw"} {
+	for _, kind := range rdmatest.Kinds() {
 		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind)) })
 	}
 }
