@@ -161,9 +161,17 @@ func BackwardNull(at Site, depth int) Workload {
 }
 
 // Connect makes a connection and one call on it, and closes it.
-func Connect(at Site) Workload {
+func Connect(at Site) Workload { return ConnectWith(at, Ends{}) }
+
+// ConnectWith is Connect with other ends.
+func ConnectWith(at Site, e Ends) Workload {
+	name := "Connect/prov=" + at.Name
+	if e.Version1 {
+		name += "/version=1"
+	}
+	cfg := e.config()
 	return Workload{
-		Name:   "Connect/prov=" + at.Name,
+		Name:   name,
 		Server: &Server{Kind: "rpc", Site: at},
 		Client: func(addr string) (*Instance, error) {
 			p, err := at.tap()
@@ -178,7 +186,7 @@ func Connect(at Site) Workload {
 						return net.ErrClosed
 					}
 					p.forget()
-					c, err := transport.Dial(ctx, p, addr, nil)
+					c, err := transport.Dial(ctx, p, addr, &cfg)
 					if err != nil {
 						return err
 					}
