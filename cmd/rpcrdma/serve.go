@@ -72,7 +72,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means every address of this machine, port 0 picks one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
-	flags.StringVar(&o.dir, "dir", "", "the `DIR`ectory to export")
+	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR`")
 	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk")
 	return cmd
