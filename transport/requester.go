@@ -80,6 +80,8 @@ type slot struct {
 	gen    uint32
 	state  slotState
 
+	stood *waiter // where the caller stood in line; until the slot is free
+
 	foreign uint32 // the xid, if kept is set
 	kept    bool
 
@@ -204,10 +206,7 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 	}
 	w := r.stand()
 	c.mu.Unlock()
-
-	select {
-	case <-w.wake:
-	case <-ctx.Done():
+	if _, woken := w.sleep(ctx); !woken {
 		c.mu.Lock()
 		if w.queued {
 			r.line.remove(w)
@@ -218,15 +217,14 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 		c.mu.Unlock()
 		<-w.wake // given a slot at the same moment: use it
 	}
+	if s := w.slot; s != nil {
+		w.slot, s.stood = nil, w
+		return s, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := w.slot
-	w.slot = nil
 	r.inLine = append(r.inLine, w)
-	if s == nil {
-		return nil, r.refuse()
-	}
-	return s, nil
+	return nil, r.refuse()
 }
 
 // stand puts the caller in line. mu is held.
@@ -290,6 +288,10 @@ func (r *requester) release(s *slot) *waiter {
 	}
 	s.gen++
 	s.call, s.op = nil, nil
+	if s.stood != nil {
+		r.inLine = append(r.inLine, s.stood)
+		s.stood = nil
+	}
 	r.free = append(r.free, s)
 	r.inUse--
 	if r.inUse == 0 && r.c.ended {
