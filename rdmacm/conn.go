@@ -108,7 +108,7 @@ type Conn struct {
 	rsges  []cgo.SGE
 
 	// Guarded by queue.mu.
-	done    []fabric.WC // completions not polled yet, a ring
+	done    []fabric.WC // completions not polled yet, a ring with a place for all slots
 	doneAt  int
 	doneN   int
 	passed  uint64 // the furthest send that the device has reported
@@ -124,11 +124,16 @@ var _ fabric.Conn = (*Conn)(nil)
 // under its lock, whoever polls takes from the head. A request holds its room until its
 // caller has polled it: on a shared completion queue others take it from the device.
 type workQueue struct {
-	slots    []slot
+	slots    []slot // a ring, which grows to depth; replaced under queue.mu and the side's lock
+	depth    int
 	tail     uint64 // guarded by the side's lock
 	head     atomic.Uint64
 	returned atomic.Uint64 // how many are their callers' again
 }
+
+// firstSlots is how long a ring is at first: most connections have few requests
+// outstanding most of the time, and many of those that never have more.
+const firstSlots = 16
 
 // A slot is an outstanding request.
 type slot struct {
@@ -141,12 +146,36 @@ type slot struct {
 	wc       fabric.WC
 }
 
-func (w *workQueue) init(depth int) { w.slots = make([]slot, depth) }
+func (w *workQueue) init(depth int) {
+	w.depth = depth
+	w.slots = make([]slot, min(depth, firstSlots))
+}
 
-// free is how many slots are; room, how many the caller may fill. What has left the queue
-// comes back later, if at all, so room is never more than free.
-func (w *workQueue) free() int { return len(w.slots) - int(w.tail-w.head.Load()) }
-func (w *workQueue) room() int { return len(w.slots) - int(w.tail-w.returned.Load()) }
+// used is how many requests are outstanding or on their way to the caller.
+func (w *workQueue) used() int { return int(w.tail - w.returned.Load()) }
+
+// free is how many more may be outstanding; room, how many of them the caller may fill. What
+// has left the queue comes back later, if at all, so room is never more than free.
+func (w *workQueue) free() int { return w.depth - int(w.tail-w.head.Load()) }
+func (w *workQueue) room() int { return w.depth - w.used() }
+
+// tight tells whether the ring has to grow for n more requests.
+func (w *workQueue) tight(n int) bool {
+	return w.used()+n > len(w.slots) && len(w.slots) < w.depth
+}
+
+// grow makes the ring long enough for n more requests. queue.mu and the side's lock are held.
+func (w *workQueue) grow(n int) {
+	size := len(w.slots)
+	for size < w.used()+n {
+		size *= 2
+	}
+	slots := make([]slot, min(size, w.depth))
+	for pos := w.head.Load(); pos != w.tail; pos++ {
+		slots[pos%uint64(len(slots))] = *w.at(pos)
+	}
+	w.slots = slots
+}
 
 func (w *workQueue) at(pos uint64) *slot       { return &w.slots[pos%uint64(len(w.slots))] }
 func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64(len(w.slots)) }
@@ -170,11 +199,11 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
 		heard: make(chan struct{}), left: make(chan struct{}), turn: make(chan struct{}, 1),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
-		done: make([]fabric.WC, attr.SendDepth+1+attr.RecvDepth),
 	}
 	c.wait = c.waitStep
 	c.send.init(attr.SendDepth + 1) // one for requests of our own
 	c.recv.init(attr.RecvDepth)
+	c.done = make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
 	if passive {
 		req := id.Request()
 		c.peerData = req.PrivateData

@@ -4,6 +4,7 @@ package rdmacm
 
 import (
 	"fmt"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -31,6 +32,10 @@ const (
 // it retransmits. Signaled ones it copies.
 const earlyBytes = 4096
 
+// maxSilent is how many requests in a row are not signaled, at most: until a completion
+// comes, those before it keep their places, and the rings are as long as that takes.
+const maxSilent = 32
+
 // Post implements fabric.Conn.
 func (c *Conn) Post(wrs []fabric.SendWR) error {
 	for i := range wrs {
@@ -41,7 +46,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if err := c.mayPost(); err != nil {
 		return err
 	}
-	c.sendMu.Lock()
+	c.lockFor(&c.send, &c.sendMu, len(wrs)+1) // and one of our own
 	defer c.sendMu.Unlock()
 	if c.qp == nil {
 		return c.connErr()
@@ -68,6 +73,28 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 		}
 	}
 	return nil
+}
+
+// lockFor takes mu, the lock of a side, with places in its ring for n more requests,
+// as far as it goes.
+func (c *Conn) lockFor(side *workQueue, mu *sync.Mutex, n int) {
+	mu.Lock()
+	if !side.tight(n) {
+		return
+	}
+	mu.Unlock()
+	c.q.mu.Lock()
+	mu.Lock()
+	defer c.q.mu.Unlock()
+	if !side.tight(n) {
+		return // others have been here
+	}
+	side.grow(n)
+	done := make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
+	for i := range c.doneN {
+		done[i] = c.done[(c.doneAt+i)%len(c.done)]
+	}
+	c.done, c.doneAt = done, 0
 }
 
 // mayPost is nil while the connection is up.
@@ -184,7 +211,7 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	// one now and then.
 	report := wr.Flags&fabric.Signaled != 0
 	c.silent++
-	signaled := report || c.silent >= max(len(c.send.slots)/4, 1) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
+	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
 	if signaled {
 		to.Flags |= sendSignaled
 		c.silent = 0
@@ -254,7 +281,7 @@ func (c *Conn) postNothing() {
 	}
 	c.inner.Store(true)
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
-	c.silent = len(c.send.slots) // makes it signaled
+	c.silent = c.send.depth // makes it signaled
 	c.append(&fabric.SendWR{Op: fabric.OpWrite})
 	c.send.at(c.send.tail - 1).internal = true
 	c.ring()
@@ -262,7 +289,7 @@ func (c *Conn) postNothing() {
 
 // PostRecv implements fabric.Conn.
 func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
-	c.recvMu.Lock()
+	c.lockFor(&c.recv, &c.recvMu, len(wrs))
 	defer c.recvMu.Unlock()
 	if c.qp == nil {
 		return c.connErr()
