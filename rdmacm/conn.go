@@ -626,6 +626,9 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	err = c.id.use("rdma_accept", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
 		return cgo.Accept(raw, c.param(privateData).raw())
 	})
+	if errors.Is(err, syscall.EINVAL) && c.id.withdrawn() {
+		c.end(&fabric.ConnError{Provider: name, Remote: true, Cause: ErrWithdrawn})
+	}
 	c.mu.Lock()
 	c.accepted = err == nil
 	c.mu.Unlock()

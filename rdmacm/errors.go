@@ -23,6 +23,10 @@ var ErrMisuse = errors.New("rdmacm: call out of place")
 // ErrRejected is the cause of the end of a Conn on which Reject was called.
 var ErrRejected = errors.New("rdmacm: the request was rejected")
 
+// ErrWithdrawn is the cause of the end of a Conn whose peer has given up its request before
+// Accept.
+var ErrWithdrawn = errors.New("rdmacm: the peer has given up its request")
+
 // A CallError is a call of librdmacm that failed. It unwraps to its errno.
 type CallError struct {
 	Op    string // the C function

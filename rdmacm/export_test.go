@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
@@ -21,4 +22,12 @@ func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cg
 // DropQP is the end of it.
 func DropQP(id *ID) {
 	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+}
+
+// Requests is how many connection requests wait at a listener.
+func Requests(l fabric.Listener) int {
+	id := l.(*Listener).id
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return len(id.children)
 }

@@ -4,6 +4,7 @@ package rdmacm
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -310,6 +311,11 @@ func (id *ID) Accept(ctx context.Context, p ConnParam) (Event, error) {
 func (id *ID) Reject(privateData []byte) error {
 	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Reject(raw, privateData) })
 }
+
+// withdrawn turns down a request that could not be served, and tells whether the peer has
+// given it up meanwhile. No event says so: the kernel has none for an ID that has not been
+// accepted. But there is nobody to turn down then, an invalid argument.
+func (id *ID) withdrawn() bool { return errors.Is(id.Reject(nil), syscall.EINVAL) }
 
 // Disconnect ends the connection: the queue pair goes into its error state, and
 // both ends get EventDisconnected.

@@ -281,7 +281,11 @@ func (p *Provider) resolveID(ctx context.Context, id *ID, target string, ap neti
 	if err := id.ResolveRoute(ctx, p.cfg.ResolveTimeout); err != nil {
 		return nil, err
 	}
-	return p.newConn(id, target, attr, false)
+	c, err := p.newConn(id, target, attr, false)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return c, err
 }
 
 // lookup turns "host:port" into addresses.
@@ -469,9 +473,13 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 			return c, nil
 		}
 		l.answered()
-		l.p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "connection request rejected",
-			slog.String("peer", id.PeerAddr().String()), slog.Any("err", err))
-		id.Reject(nil)
+		peer := slog.String("peer", id.PeerAddr().String())
+		// A queue pair for a request that does not stand any more is an invalid argument.
+		if id.withdrawn() && errors.Is(err, syscall.EINVAL) {
+			l.p.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "connection request withdrawn", peer)
+		} else {
+			l.p.cfg.Logger.LogAttrs(ctx, slog.LevelError, "connection request rejected", peer, slog.Any("err", err))
+		}
 		id.Close()
 		l.p.release()
 	}
