@@ -66,7 +66,7 @@ func ours() map[string][]Workload {
 			}
 		}),
 		"Conns": at(func(s Site) (list []Workload) {
-			for _, conns := range []int{1, 10, 100, 1000} {
+			for _, conns := range []int{1, 10, 30, 100, 1000} {
 				list = append(list, NullConns(s, conns, 128))
 			}
 			return list

@@ -2,13 +2,11 @@ package transport_test
 
 import (
 	"errors"
-	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
@@ -86,7 +84,7 @@ func onIwarp(cfg iwarp.Config) *bed {
 // onDevice is a device of the kind "rxe" or "siw", if there is one.
 func onDevice(t testing.TB, kind string, cfg rdmacm.Config) *bed {
 	t.Helper()
-	addr := device(t, kind)
+	addr := rdmatest.Device(t, kind)
 	b := &bed{
 		addr: addr + ":0", slow: 10, waits: kind == "rxe", refused: addr, chunkAllocs: 9, idle: 1 << 20,
 		open: func() (fabric.Provider, live, error) {
@@ -101,32 +99,11 @@ func onDevice(t testing.TB, kind string, cfg rdmacm.Config) *bed {
 		},
 	}
 	_, _, err := b.open()
-	if errors.Is(err, rdmacm.ErrNotBuilt) && !required(kind) {
-		t.Skip(err)
+	if errors.Is(err, rdmacm.ErrNotBuilt) {
+		rdmatest.Lacking(t, kind, err.Error())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// device returns an address of an RDMA device of the kind, as the environment tells.
-func device(t testing.TB, kind string) string {
-	t.Helper()
-	name := "RPCRDMA_" + strings.ToUpper(kind) + "_ADDR"
-	if addr := os.Getenv(name); addr != "" {
-		return addr
-	}
-	if required(kind) {
-		t.Fatalf("RPCRDMA_REQUIRE names %s, and %s is not set", kind, name)
-	}
-	if devices, _ := os.ReadDir("/sys/class/infiniband"); len(devices) == 0 {
-		t.Skip("no RDMA device on this machine (/sys/class/infiniband is empty): run it with scripts/vm")
-	}
-	t.Skipf("%s does not tell an address of a device of the kind %s", name, kind)
-	return ""
-}
-
-func required(kind string) bool {
-	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -50,7 +51,7 @@ func (l tapListener) Accept(ctx context.Context) (fabric.Conn, error) {
 // TestRDMACgoCallsPerCall counts calls into C: exactly, and so without regard to how
 // busy the machine is, where Wait does not poll while it waits.
 func TestRDMACgoCallsPerCall(t *testing.T) {
-	for _, kind := range kinds {
+	for _, kind := range rdmatest.Kinds() {
 		for _, tt := range []struct {
 			depth    int
 			mode     rdmacm.WaitMode

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -21,11 +22,9 @@ func openDevices() {
 	if err != nil {
 		return // the tests tell
 	}
-	for _, kind := range []string{"RXE", "SIW"} {
-		if addr := os.Getenv("RPCRDMA_" + kind + "_ADDR"); addr != "" {
-			if l, err := p.Listen(bg, addr+":0", fabric.ConnAttr{}); err == nil {
-				l.Close()
-			}
+	for _, addr := range rdmatest.Addrs() {
+		if l, err := p.Listen(bg, addr+":0", fabric.ConnAttr{}); err == nil {
+			l.Close()
 		}
 	}
 }

@@ -5,23 +5,22 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-var kinds = []string{"rxe", "siw"} // immutable
-
 func TestRDMATransport(t *testing.T) {
-	for _, kind := range kinds {
+	for _, kind := range rdmatest.Kinds() {
 		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind, rdmacm.Config{})) })
 	}
 }
 
 // TestRDMAModes: other ways to wait for completions.
 func TestRDMAModes(t *testing.T) {
-	for _, kind := range kinds {
+	for _, kind := range rdmatest.Kinds() {
 		for _, tt := range []struct {
 			name string
 			cfg  rdmacm.Config
