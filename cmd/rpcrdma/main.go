@@ -46,6 +46,7 @@ var errReported = errors.New("failed, as reported")
 // newRoot builds the command tree. Every subcommand is one line here and one
 // file of its own.
 func newRoot() *cobra.Command {
+	version := false // --version is what people try first
 	root := &cobra.Command{
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",
@@ -58,11 +59,17 @@ func newRoot() *cobra.Command {
 			}
 			return fmt.Errorf("unknown command %q", args[0])
 		},
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return printOwnVersion(cmd.OutOrStdout())
+			}
+			return cmd.Help()
+		},
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SuggestionsMinimumDistance = 2
+	root.Flags().BoolVar(&version, "version", false, "print what this binary was built from, like the command")
 	root.AddCommand(
 		newServe(),
 		newLs(),

@@ -14,14 +14,16 @@ func newVersion() *cobra.Command {
 		Use:   "version",
 		Short: "Print what this binary was built from",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				info = &debug.BuildInfo{GoVersion: runtime.Version()}
-			}
-			return printVersion(cmd.OutOrStdout(), info)
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printOwnVersion(cmd.OutOrStdout()) },
 	}
+}
+
+func printOwnVersion(w io.Writer) error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{GoVersion: runtime.Version()}
+	}
+	return printVersion(w, info)
 }
 
 // printVersion writes only what the build recorded: a binary built outside a
