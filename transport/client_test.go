@@ -591,7 +591,7 @@ func TestIgnored(t *testing.T) {
 	msgs := map[string][]byte{
 		"A14 a short message":                 {1, 2, 3},
 		"A14 an empty message":                {},
-		"V1-4.2-6 a reply to no call":         (&peer{}).replyBytes(rpcrdma.Header{XID: 77}, nil),
+		"V1-4.2-6 a reply to no call":         (&peer{}).replyBytes(rpcrdma.Header{XID: 77, Credit: initialGrant}, nil),
 		"BIDI-2.4-1 a call":                   callBytes(rpcrdma.Header{XID: 77}, 1),
 		"V1-4.2-6 a malformed error":          {0, 0, 0, 77, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 4},
 		"an error about no call":              rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}),

@@ -239,15 +239,25 @@ const (
 	postBatch    = 64 // work requests posted at once, at most
 	wrsPerCall   = 4
 	maxReads     = 16 // RDMA Reads posted at once
-	initialGrant = 8  // credits of a fresh connection
+	initialGrant = 4  // credits of a fresh connection
 	recvBatch    = 4  // receives posted again at once
 	maxSilent    = 15 // replies in a row whose Sends are not signaled
 
-	// recvSlack is how many receives there are beyond the grant: for RDMA_DONE
-	// and RDMA_ERROR, and for those that wait to be posted again.
-	recvSlack  = 4 + recvBatch - 1
 	setupReads = 16 // IRD and ORD offered
+
+	// recvSlack is how many receives there are beyond the grant: for those that wait to
+	// be posted again, and for RDMA_DONE and RDMA_ERROR. Of these a client gets only
+	// what one of its calls has a receive for.
+	recvSlack   = 4 + recvBatch - 1
+	clientSlack = 1 + recvBatch - 1
 )
+
+func slack(r role) int {
+	if r == roleClient {
+		return clientSlack
+	}
+	return recvSlack
+}
 
 // backward is how many calls from server to client an end provides for.
 func (c *Config) backward(r role) int {
@@ -264,7 +274,7 @@ func (c *Config) connAttr(r role) fabric.ConnAttr {
 	calls := c.Credits + c.backward(r)
 	return fabric.ConnAttr{
 		SendDepth:     calls*wrsPerCall + 2*postBatch + maxReads,
-		RecvDepth:     calls + recvSlack,
+		RecvDepth:     calls + slack(r),
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
 	}

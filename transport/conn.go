@@ -226,7 +226,7 @@ func (c *conn) info() ConnInfo {
 // each reply that may come, one for each call that the peer has credits for, and the
 // slack (RFC 8167 section 4.3). Leader, or before the connection is set up.
 func (c *conn) growReceives() error {
-	n := c.req.recvs + c.rsp.posted + recvSlack
+	n := c.req.recvs + c.rsp.posted + slack(c.role)
 	var wrs [postBatch]fabric.RecvWR
 	c.rbufs = slices.Grow(c.rbufs, max(n-len(c.rbufs), 0))
 	for len(c.rbufs) < n {
@@ -265,7 +265,7 @@ func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 }
 
 // receiveDone gives a receive buffer back. A few of them may wait to be posted
-// together: recvSlack stands in for them. More must not, not even to the end of the
+// together: the slack stands in for them. More must not, not even to the end of the
 // leader's pass, since a credit that has come back may be used at once. Leader.
 func (c *conn) receiveDone(rb *recvBuf) {
 	c.repost = append(c.repost, c.recvWR(rb))

@@ -606,8 +606,9 @@ type stingyConn struct{ peerConn }
 
 func (c stingyConn) PostRecv(wrs []fabric.RecvWR) error {
 	c.mu.Lock()
-	more := c.got != nil && len(wrs) > recvBatch // accepted, and not a few that are posted again
+	early := c.early
 	c.mu.Unlock()
+	more := early > 0 && slices.ContainsFunc(wrs, func(wr fabric.RecvWR) bool { return int(uint32(wr.ID)) >= early })
 	if more {
 		return errors.New("script: no more receives")
 	}
