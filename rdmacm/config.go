@@ -15,10 +15,10 @@ var ErrNotBuilt = errors.New("rdmacm: this program was built without rdma-core (
 type WaitMode uint8
 
 const (
-	// WaitAdaptive polls for as long as that has paid lately, at most a few hundred
-	// microseconds, then waits for an event. It gives way to other goroutines
-	// and other processes between polls, and does not poll while it is being
-	// descheduled.
+	// WaitAdaptive polls, at most 200 microseconds for each wait, or waits for an event
+	// at once: what has taken less time lately, on this connection. Now and then it
+	// tries the other one. It gives way to other goroutines and other processes
+	// between polls.
 	WaitAdaptive WaitMode = iota
 	// WaitEvent waits for an event from the device at once.
 	WaitEvent

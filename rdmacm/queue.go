@@ -4,7 +4,6 @@ package rdmacm
 
 import (
 	"errors"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -114,6 +113,9 @@ func (q *queue) leave(c *Conn) {
 		}
 	}
 	c.settled = true
+	if c.spin.turn != nil {
+		c.spin.turn.Close()
+	}
 	c.doneN = 0
 	c.send.head.Store(c.sendTail())
 	c.recvMu.Lock()
@@ -501,25 +503,35 @@ func (c *Conn) Wait() error {
 	if !c.up.Load() {
 		return c.notUp()
 	}
-	start := time.Now()
-	if c.spinWait(start) {
-		return c.waited()
+	switch c.p.cfg.Wait {
+	case WaitPoll:
+		c.poll(time.Now(), 0)
+	case WaitEvent:
+		c.park()
+	default:
+		start := time.Now()
+		limit := c.spin.begin(c.recv.head.Load())
+		if limit == 0 || !c.poll(start, limit) {
+			c.park()
+		}
+		if !c.wakeup.Load() {
+			c.spin.end(c.recv.head.Load(), time.Since(start))
+		}
 	}
+	return c.waited()
+}
+
+// park waits for events until Wait has something to return for.
+func (c *Conn) park() {
 	for {
 		err := c.q.await(c, c.wait)
-		if c.wakeup.Swap(false) {
-			return c.waited()
+		if err != nil && !errors.Is(err, pollfd.ErrWoken) {
+			return // closed
 		}
-		if err == nil || errors.Is(err, pollfd.ErrWoken) {
-			if c.waitStep() {
-				break
-			}
-			continue
+		if c.wakeup.Load() || c.waitStep() {
+			return
 		}
-		break // closed
 	}
-	c.spin.learn(time.Since(start))
-	return c.waited()
 }
 
 // waitStep reports whether Wait has something to return for. It polls, and sees to
@@ -548,92 +560,3 @@ func (c *Conn) Wake() {
 	c.wakeup.Store(true)
 	c.q.wake(c)
 }
-
-// A spinner decides how long polling pays before parking does.
-type spinner struct {
-	mean   time.Duration // of the time until something came, as far as it came soon
-	score  float64       // share of the spins that found something, lately
-	paused time.Time     // no spinning before
-}
-
-const (
-	minSpin = 20 * time.Microsecond
-	maxSpin = 200 * time.Microsecond
-	// A gap between two polls that is as long as this means that somebody else
-	// had the processor.
-	descheduled = 50 * time.Microsecond
-	spinPause   = 10 * time.Millisecond
-)
-
-// budget is how long to poll now.
-func (s *spinner) budget(now time.Time) time.Duration {
-	if now.Before(s.paused) {
-		return 0
-	}
-	return min(max(2*s.mean, minSpin), maxSpin)
-}
-
-// learn takes in how long a wait took.
-func (s *spinner) learn(d time.Duration) {
-	d = min(d, 2*maxSpin)
-	s.mean += (d - s.mean) / 8
-}
-
-// result takes in whether a spin found something.
-func (s *spinner) result(now time.Time, found bool) {
-	hit := 0.0
-	if found {
-		hit = 1
-	}
-	s.score += (hit - s.score) / 8
-	if s.score < 0.2 && !found {
-		s.paused = now.Add(spinPause)
-	}
-}
-
-// spinWait polls for as long as the mode and experience allow and reports whether
-// Wait can return.
-func (c *Conn) spinWait(start time.Time) bool {
-	mode := c.p.cfg.Wait
-	if mode == WaitEvent {
-		return false
-	}
-	budget := c.spin.budget(start)
-	if mode == WaitAdaptive && budget == 0 {
-		return false
-	}
-	last := start
-	for i := 1; ; i++ {
-		c.q.mu.Lock()
-		ready := c.q.closed || c.advance(0)
-		c.q.mu.Unlock()
-		if c.wakeup.Swap(false) {
-			return true
-		}
-		now := time.Now()
-		if ready {
-			c.spin.learn(now.Sub(start))
-			c.spin.result(now, true)
-			return true
-		}
-		if mode == WaitAdaptive {
-			if now.Sub(last) > descheduled {
-				c.spin.paused = now.Add(spinPause)
-				return false
-			}
-			if now.Sub(start) > budget {
-				c.spin.result(now, false)
-				return false
-			}
-		}
-		// The other end may be a goroutine, a process or a kernel thread that
-		// needs this processor.
-		runtime.Gosched()
-		if i%yieldEvery == 0 {
-			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
-		}
-		last = now
-	}
-}
-
-const yieldEvery = 8
