@@ -23,6 +23,7 @@ type EventChannel struct {
 	ids    map[uint64]*ID // by the number that is each ID's context
 	last   uint64
 	closed bool
+	left   bool // to be closed with its last ID
 }
 
 // NewEventChannel opens a channel. It fails with an error that is
@@ -137,6 +138,15 @@ func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
 	}
 	ch.ids[id.num] = id
 	return id
+}
+
+// leave closes the channel, at once or with its last ID: that of a connection request
+// which has come for a listener that was just being closed.
+func (ch *EventChannel) leave() {
+	ch.mu.Lock()
+	ch.left = true
+	ch.mu.Unlock()
+	_ = ch.Close() // busy: ID.Close does it
 }
 
 // Close ends the channel. Its IDs have to be closed before: else it fails with

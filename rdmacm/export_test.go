@@ -31,3 +31,14 @@ func Requests(l fabric.Listener) int {
 	defer id.mu.Unlock()
 	return len(id.children)
 }
+
+// Channel is the provider's event channel, nil while it has none, and a channel that is
+// closed when the goroutine of it has ended.
+func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.channel == nil {
+		return nil, nil
+	}
+	return p.channel, p.channel.done
+}

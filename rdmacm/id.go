@@ -484,7 +484,11 @@ func (id *ID) Close() error {
 	errno := cgo.DestroyID(raw)
 	ch.mu.Lock()
 	delete(ch.ids, num)
+	last := ch.left && len(ch.ids) == 0
 	ch.mu.Unlock()
+	if last {
+		go ch.Close() // not here: this may be the channel's own goroutine, which it waits for
+	}
 	return callError("rdma_destroy_id", "", errno)
 }
 

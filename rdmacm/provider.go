@@ -90,7 +90,7 @@ func (p *Provider) release() {
 	if p.users > 0 {
 		return
 	}
-	p.channel.Close()
+	p.channel.leave()
 	p.channel = nil
 }
 
