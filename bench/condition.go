@@ -22,6 +22,16 @@ func (in *Instance) under(c Condition) error {
 	if err != nil {
 		return err
 	}
+	if begin, finish := in.Enter, in.Leave; begin != nil {
+		within, without := enter, leave
+		enter = func() error {
+			if err := begin(); err != nil {
+				return err
+			}
+			return within()
+		}
+		leave = func() error { return errors.Join(without(), finish()) }
+	}
 	in.Enter, in.Leave = enter, leave
 	closeIt := in.Close
 	in.Close = func() error { return errors.Join(closeIt(), end()) }

@@ -105,7 +105,11 @@ type Counters struct {
 
 // Start sets the workload up.
 func (w Workload) Start() (*Instance, error) {
-	in, err := w.start()
+	start := w.start
+	if w.restless() {
+		start = w.startEach
+	}
+	in, err := start()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.Name, err)
 	}
