@@ -317,13 +317,14 @@ func (c *Conn) event(ev Event) {
 		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
+		// Before the wait of set-up ends: Close looks at it, who may come right after.
+		c.heardOnce.Do(func() { close(c.heard) })
 		c.mu.Lock()
 		setup := c.setup
 		c.mu.Unlock()
 		if setup != nil {
 			setup(setupEvent{ev})
 		}
-		c.heardOnce.Do(func() { close(c.heard) })
 	}
 }
 
