@@ -36,7 +36,6 @@ type spinner struct {
 type tally struct {
 	n    int           // how many they are
 	mean time.Duration // of what counts of each
-	full time.Duration // how long all took, since the beginning
 	vain int           // how many more of them have polled in vain than not
 }
 
@@ -94,7 +93,7 @@ func (s *spinner) end(received uint64, took time.Duration) {
 	switch n := time.Duration(t.n); {
 	case n*t.mean >= limit || t.vain > maxVain:
 		s.trial = false
-		s.putOff(received, t.full-n*s.use.mean+time.Duration(t.vain)*maxSpin)
+		s.putOff(received, n*(t.mean-s.use.mean)+time.Duration(t.vain)*maxSpin)
 	case n == fewWaits:
 		s.trial = false
 		s.parks, s.use = !s.parks, s.try
@@ -105,7 +104,6 @@ func (s *spinner) end(received uint64, took time.Duration) {
 func (t *tally) add(took time.Duration, vain bool) {
 	t.n = min(t.n+1, fewWaits)
 	t.mean += (min(took, maxWait) - t.mean) / time.Duration(t.n)
-	t.full += took
 	if vain {
 		t.vain++
 	} else {
