@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
 // TestRDMAChannelClosesLate: an event channel that the ID of a late connection request
 // still holds when the provider has no more use for it goes with that ID.
 func TestRDMAChannelClosesLate(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		l, err := p.Listen(soon(t), addr+":0", fabric.ConnAttr{})
 		if err != nil {

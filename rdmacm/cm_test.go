@@ -19,14 +19,15 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
 // onAddresses runs f with an IPv4 and an IPv6 address of each kind of device.
 func onAddresses(t *testing.T, f func(t *testing.T, kind, addr string)) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		t.Run("IPv4", func(t *testing.T) { f(t, kind, addr) })
-		t.Run("IPv6", func(t *testing.T) { f(t, kind, device6(t, kind)) })
+		t.Run("IPv6", func(t *testing.T) { f(t, kind, rdmatest.Device6(t, kind)) })
 	})
 }
 
@@ -135,7 +136,7 @@ func TestRDMAManagerRejects(t *testing.T) {
 
 // TestRDMARequestsAreSharedOut: with many waiters each request comes to one of them.
 func TestRDMARequestsAreSharedOut(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		const waiters, clients = 4, 24
 		ch := channel(t)
 		l, at := listening(t, ch, addr)
@@ -187,7 +188,7 @@ func TestRDMARequestsAreSharedOut(t *testing.T) {
 // TestRDMAOptions: options that can be seen from outside, and that the others are
 // taken.
 func TestRDMAOptions(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		ch := channel(t)
 		ip := netip.MustParseAddr(addr)
 		t.Run("ReuseAddr", func(t *testing.T) {
@@ -213,7 +214,7 @@ func TestRDMAOptions(t *testing.T) {
 			}
 		})
 		t.Run("AFOnly", func(t *testing.T) {
-			ip6 := netip.MustParseAddr(device6(t, kind))
+			ip6 := netip.MustParseAddr(rdmatest.Device6(t, kind))
 			for _, only := range []bool{false, true} {
 				six, four := newID(t, ch), newID(t, ch)
 				if err := six.SetAFOnly(only); err != nil {
@@ -312,7 +313,7 @@ func requested(t *testing.T, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.Ad
 
 // TestRDMAListenEverywhere: an empty host listens on all devices with both families.
 func TestRDMAListenEverywhere(t *testing.T) {
-	device(t, "rxe")
+	rdmatest.Device(t, "rxe")
 	p := provider(t, rdmacm.Config{})
 	l, err := p.Listen(soon(t), ":0", fabric.ConnAttr{})
 	if err != nil {
@@ -347,7 +348,7 @@ func TestRDMAListenEverywhere(t *testing.T) {
 // TestRDMAMigrate: an ID that moves to another channel takes its events along:
 // those that wait and those that come meanwhile, each of them once.
 func TestRDMAMigrate(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		t.Run("waiting", func(t *testing.T) {
 			from, to := channel(t), channel(t)
 			client, server := joined(t, from, addr)
@@ -458,7 +459,7 @@ func silent(addr string) netip.AddrPort {
 
 // TestRDMAWaitsEnd: Close of an ID and a context that is done end whatever waits.
 func TestRDMAWaitsEnd(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		ch := channel(t)
 		for _, wait := range []struct {
 			name    string
@@ -584,7 +585,7 @@ func TestRDMAChannelCloses(t *testing.T) {
 // TestRDMACloseMeetsEvents: IDs that are closed at any moment of their set-up, while
 // events for them come in: nothing crashes, hangs or stays.
 func TestRDMACloseMeetsEvents(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		ch := channel(t)
 		l, at := listening(t, ch, addr)
 		ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
@@ -678,7 +679,7 @@ func TestRDMACloseMeetsEvents(t *testing.T) {
 
 // TestRDMAWrongAddresses: errors keep their errno and tell in one line what is wrong.
 func TestRDMAWrongAddresses(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{ResolveTimeout: time.Second})
 		taken, err := p.Listen(soon(t), net.JoinHostPort(addr, "0"), fabric.ConnAttr{})
 		if err != nil {
@@ -755,7 +756,7 @@ func TestRDMAWrongAddresses(t *testing.T) {
 // than it does, and more than that can be posted. siw's accepting end serves as many as
 // the other wants to have under way, whatever it was asked to serve itself.
 func TestRDMAReadLimits(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		c, s := fabrictest.Pair(t, p, fabrictest.Setup{
 			Addr: addr + ":0", Timeout: limit,
@@ -791,7 +792,7 @@ func TestRDMAReadLimits(t *testing.T) {
 // request over RoCE. siw puts 4 bytes in front and counts the sum in a byte: 252
 // bytes would become none.
 func TestRDMAPrivateDataLimits(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		want := map[string]int{"rxe": 56, "siw": 251}[kind]
 		p := provider(t, rdmacm.Config{})
 		data := fabrictest.Pattern(want+1, 9)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -43,7 +44,7 @@ func TestRDMAConformance(t *testing.T) {
 				continue // the switch is about rxe
 			}
 			t.Run(kind+"/"+tc.name, func(t *testing.T) {
-				addr := device(t, kind)
+				addr := rdmatest.Device(t, kind)
 				p, err := rdmacm.New(tc.cfg)
 				if err != nil {
 					t.Fatal(err)

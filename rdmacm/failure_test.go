@@ -23,6 +23,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -38,7 +39,7 @@ func exchanges(t *testing.T, p fabric.Provider, addr string) {
 // connections, on both sides, and does not take the provider with it: when it is
 // back, new connections work.
 func TestRDMADeviceRemoved(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		machine(t)
 		name := kind + "0"
 		t.Cleanup(func() {
@@ -106,13 +107,13 @@ func waitRemoved(t *testing.T, removed <-chan error) {
 // machine's own addresses stay reachable over lo. Nothing hangs, Close comes back, and
 // what is new works when the network is back.
 func TestRDMALinkDown(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		machine(t)
 		p := provider(t, rdmacm.Config{AckTimeout: 12, RetryCount: 1})
 		client, server := fabrictest.Pair(t, p, fabrictest.Setup{Addr: addr + ":0", Timeout: limit})
 		c, s, moved := traffic(t, client, server)
 		comes(t, "traffic", func() bool { return moved.Load() > 10 })
-		v6 := device6(t, kind)
+		v6 := rdmatest.Device6(t, kind)
 		t.Cleanup(func() {
 			try("ip", "link", "set", netdev(kind), "up")
 			try("ip", "addr", "add", v6+"/64", "dev", netdev(kind), "nodad") // a link that goes down loses it
@@ -167,7 +168,7 @@ func TestRDMAPeerKilled(t *testing.T) {
 		serveUntilKilled(t)
 		return
 	}
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		cmd := child(t, name, "RPCRDMA_TEST_ADDR="+addr)
 		out, err := cmd.StdoutPipe()
@@ -279,7 +280,7 @@ func serveUntilKilled(t *testing.T) {
 // TestRDMAManyConnections: a thousand connections, one after the other, leave nothing
 // behind: not in the kernel, not in this process.
 func TestRDMAManyConnections(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, run := range []struct {
 			cfg  rdmacm.Config
 			tens int
@@ -338,7 +339,7 @@ func connect(t testing.TB, p fabric.Provider, l fabric.Listener) (client, server
 
 // TestRDMAAbandonedSetup: set-up that is given up at any step leaves nothing behind.
 func TestRDMAAbandonedSetup(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		listen := func() fabric.Listener {
 			l, err := p.Listen(soon(t), net.JoinHostPort(addr, "0"), fabric.ConnAttr{})
@@ -497,7 +498,7 @@ func TestRDMALockedMemory(t *testing.T) {
 		}
 		return
 	}
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		cmd := child(t, name, "RPCRDMA_TEST_ADDR="+addr)
 		asNobody(t, cmd)
 		if out, err := cmd.Output(); err != nil {
@@ -517,7 +518,7 @@ func TestRDMANoPermission(t *testing.T) {
 		}
 		return
 	}
-	device(t, "rxe")
+	rdmatest.Device(t, "rxe")
 	machine(t)
 	info, err := os.Stat(path)
 	if err != nil {
@@ -537,7 +538,7 @@ func TestRDMANoPermission(t *testing.T) {
 // TestRDMAUnservableRequest: a request that this side lacks the means for is turned
 // down and told of in the log; the listener goes on.
 func TestRDMAUnservableRequest(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		var log safeBuffer
 		p := provider(t, rdmacm.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		// No device has such a queue.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -45,7 +46,7 @@ func (j *journal) take() []string {
 // between that and Accept of the connection, is a peer that has gone, not an invalid
 // argument of ours; the next one is served.
 func TestRDMAGivenUp(t *testing.T) {
-	addr := device(t, "rxe") // siw's kernel lets such a request be accepted
+	addr := rdmatest.Device(t, "rxe") // siw's kernel lets such a request be accepted
 	var log journal
 	p := provider(t, rdmacm.Config{Logger: slog.New(&log)})
 	l, err := p.Listen(soon(t), addr+":0", fabric.ConnAttr{})

@@ -25,29 +25,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
 // limit bounds every single wait of these tests.
 const limit = 30 * time.Second
-
-// onDevices runs f with an address of each kind of device.
-func onDevices(t *testing.T, f func(t *testing.T, kind, addr string)) {
-	for _, kind := range []string{"rxe", "siw"} {
-		t.Run(kind, func(t *testing.T) { f(t, kind, device(t, kind)) })
-	}
-}
-
-// device6 is an IPv6 address of the device.
-func device6(t testing.TB, kind string) string {
-	t.Helper()
-	device(t, kind)
-	addr := os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR6")
-	if addr == "" {
-		t.Skipf("RPCRDMA_%s_ADDR6 does not tell an IPv6 address of a %s device", strings.ToUpper(kind), kind)
-	}
-	return addr
-}
 
 // soon is a context that ends with the test, or when it is late.
 func soon(t testing.TB) context.Context {
@@ -223,7 +206,7 @@ func leavesNothing(t *testing.T, p *rdmacm.Provider, first, f func()) {
 
 func channel(t testing.TB) *rdmacm.EventChannel {
 	t.Helper()
-	device(t, "rxe") // or another: without any there is no channel
+	rdmatest.Device(t, "rxe") // or another: without any there is no channel
 	ch, err := rdmacm.NewEventChannel()
 	if err != nil {
 		t.Fatal(err)

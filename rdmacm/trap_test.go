@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -19,7 +20,7 @@ import (
 // in the library's struct, which no call puts there: rxe refuses the bind otherwise.
 // The provider does it.
 func TestRDMATrapWindowKey(t *testing.T) {
-	addr := device(t, "rxe")
+	addr := rdmatest.Device(t, "rxe")
 	p := provider(t, rdmacm.Config{UnsafeWindows: true})
 	client, server := pair(t, p, addr, fabric.ConnAttr{})
 	mem := client.Region(4096, fabric.AccessLocalWrite)
@@ -65,7 +66,7 @@ func TestRDMATrapWindowKey(t *testing.T) {
 // it out, and as nothing makes a region valid again for programs, it is dead then:
 // whoever accesses it is refused. Either way nothing is written, and it can be closed.
 func TestRDMATrapInvalidateRegion(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		client, server := pair(t, p, addr, fabric.ConnAttr{})
 		mr := server.Region(4096, fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead)
@@ -126,7 +127,7 @@ const (
 // of its own, which make siw copy, so that a buffer is free when something behind it has
 // completed. With packets lost on the way TCP does send twice.
 func TestRDMATrapEarlyCompletion(t *testing.T) {
-	addr := device(t, "siw")
+	addr := rdmatest.Device(t, "siw")
 	lossy(t, "5%")
 	t.Run("provider", func(t *testing.T) {
 		p := provider(t, rdmacm.Config{})
@@ -207,7 +208,7 @@ func TestRDMATrapEarlyCompletion(t *testing.T) {
 // differs by device and that no verb tells: siw refuses to make a queue pair with
 // more than it takes. Messages around each limit arrive whole.
 func TestRDMATrapInline(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, most := range []int{0, -1, 1, 80, 512, 4096} {
 			t.Run(fmt.Sprint(most), func(t *testing.T) {
 				p := provider(t, rdmacm.Config{MaxInline: most})
@@ -245,7 +246,7 @@ func TestRDMATrapInline(t *testing.T) {
 
 // TestRDMATrapReadList: a Read goes into one buffer on iWARP, into a list on RoCE.
 func TestRDMATrapReadList(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{})
 		client, server := pair(t, p, addr, fabric.ConnAttr{})
 		src := server.Region(256, fabric.AccessRemoteRead)
@@ -279,7 +280,7 @@ func TestRDMATrapReadList(t *testing.T) {
 // TestRDMATrapOvertaking: on siw a Send that was posted behind a Read completes first,
 // since it need not wait for an answer. The provider tells of both in the order posted.
 func TestRDMATrapOvertaking(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		const size = 512 << 10
 		t.Run("provider", func(t *testing.T) {
 			p := provider(t, rdmacm.Config{})
@@ -336,7 +337,7 @@ func TestRDMATrapOvertaking(t *testing.T) {
 // TestRDMATrapInvalidatedFlag: rxe tells that a window was invalidated with the kernel's
 // number for the flag, which libibverbs uses for something else. The provider knows.
 func TestRDMATrapInvalidatedFlag(t *testing.T) {
-	addr := device(t, "rxe")
+	addr := rdmatest.Device(t, "rxe")
 	p := provider(t, rdmacm.Config{UnsafeWindows: true})
 	client, server := pair(t, p, addr, fabric.ConnAttr{})
 	if !server.Conn.Capabilities().RemoteInvalidate {

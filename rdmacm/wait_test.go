@@ -15,6 +15,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -27,7 +28,7 @@ var waitModes = []rdmacm.Config{
 }
 
 func onModes(t *testing.T, f func(t *testing.T, addr string, cfg rdmacm.Config)) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, cfg := range waitModes {
 			t.Run(modeName(cfg), func(t *testing.T) { f(t, addr, cfg) })
 		}
@@ -81,7 +82,7 @@ func TestRDMAWake(t *testing.T) {
 
 // TestRDMAIdle: connections on which nothing happens cost next to nothing.
 func TestRDMAIdle(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, cfg := range waitModes {
 			if cfg.Wait == rdmacm.WaitPoll {
 				continue // that is what it does
@@ -244,7 +245,7 @@ func (b *ball) last(n uint64) error {
 // its own, all of them at work while others are closed and made anew. Whoever waits on
 // one gets what is for it, whoever else polls the queue.
 func TestRDMASharedQueue(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		for _, mode := range []rdmacm.WaitMode{rdmacm.WaitEvent, rdmacm.WaitAdaptive} {
 			t.Run(mode.String(), func(t *testing.T) {
 				p := provider(t, rdmacm.Config{Wait: mode, SharedCQ: 16384})
@@ -306,7 +307,7 @@ func TestRDMASharedQueue(t *testing.T) {
 // TestRDMASharedQueueLead: whoever leads the waiting on a shared queue may stop for
 // good; another has to take over.
 func TestRDMASharedQueueLead(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: 4096})
 		const pairs = 6
 		var ends [pairs][2]*ball
@@ -357,7 +358,7 @@ func TestRDMASharedQueueLead(t *testing.T) {
 // TestRDMASharedQueueChurn: connections that come and go leave a shared queue alone:
 // what they did not poll is no longer there, and never takes the place of others'.
 func TestRDMASharedQueueChurn(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		attr := fabric.ConnAttr{SendDepth: 32, RecvDepth: 96}
 		p := provider(t, rdmacm.Config{SharedCQ: 600})
 		stay := func() (c, s *fabrictest.Endpoint) { return pair(t, p, addr, attr) }
@@ -401,7 +402,7 @@ func TestRDMASharedQueueChurn(t *testing.T) {
 // TestRDMASharedQueueTurnover: the last connection of a shared queue may leave while
 // the next one joins it.
 func TestRDMASharedQueueTurnover(t *testing.T) {
-	onDevices(t, func(t *testing.T, kind, addr string) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		p := provider(t, rdmacm.Config{SharedCQ: 4096})
 		l, err := p.Listen(soon(t), net.JoinHostPort(addr, "0"), fabric.ConnAttr{})
 		if err != nil {

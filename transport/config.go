@@ -238,10 +238,11 @@ const (
 const (
 	postBatch    = 64 // work requests posted at once, at most
 	wrsPerCall   = 4
-	maxReads     = 16 // RDMA Reads posted at once
-	initialGrant = 4  // credits of a fresh connection
-	recvBatch    = 4  // receives posted again at once
-	maxSilent    = 15 // replies in a row whose Sends are not signaled
+	mostSends    = 126 // a device has room for a power of two, and needs some itself
+	maxReads     = 16  // RDMA Reads posted at once
+	initialGrant = 4   // credits of a fresh connection
+	recvBatch    = 4   // receives posted again at once
+	maxSilent    = 15  // replies in a row whose Sends are not signaled
 
 	setupReads = 16 // IRD and ORD offered
 
@@ -273,7 +274,7 @@ func (c *Config) backward(r role) int {
 func (c *Config) connAttr(r role) fabric.ConnAttr {
 	calls := c.Credits + c.backward(r)
 	return fabric.ConnAttr{
-		SendDepth:     calls*wrsPerCall + 2*postBatch + maxReads,
+		SendDepth:     min(calls*wrsPerCall+postBatch+maxReads, mostSends),
 		RecvDepth:     calls + slack(r),
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
