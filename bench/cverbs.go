@@ -26,8 +26,7 @@ func CVerbs(dir, command, host string, size int) Workload {
 			}
 			return &Instance{
 				Batch: func(n int) (time.Duration, error) {
-					n = max(n, minIterations)
-					out, err := exec.Command(path, append(args[1:], "-n", strconv.Itoa(n), host)...).Output()
+					out, err := exec.Command(path, append(args[1:], "-n", strconv.Itoa(max(n, minIterations)), host)...).Output()
 					var exit *exec.ExitError
 					if errors.As(err, &exit) {
 						err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
@@ -49,5 +48,6 @@ func CVerbs(dir, command, host string, size int) Workload {
 	}
 }
 
-// minIterations is the least that the C programs do.
+// minIterations is the least that the C programs do. Who asks for fewer is told what so
+// many take on the average.
 const minIterations = 10

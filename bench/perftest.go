@@ -21,7 +21,7 @@ func WriteBW(host string, size int) Workload {
 				return nil, fmt.Errorf("%w (it is in the package perftest)", err)
 			}
 			return &Instance{
-				Batch: func(n int) (time.Duration, error) { return writeBW(host, size, max(n, minIterations)) },
+				Batch: func(n int) (time.Duration, error) { return writeBW(host, size, n) },
 				Close: func() error { return nil },
 			}, nil
 		},
@@ -36,8 +36,9 @@ const (
 	writeBWPause = 20 * time.Millisecond
 )
 
+// writeBW returns how long n Writes take, as at least minIterations do on the average.
 func writeBW(host string, size, n int) (time.Duration, error) {
-	args := []string{"-R", "-p", writeBWPort, "-s", strconv.Itoa(size), "-n", strconv.Itoa(n), "--output=bandwidth"}
+	args := []string{"-R", "-p", writeBWPort, "-s", strconv.Itoa(size), "-n", strconv.Itoa(max(n, minIterations)), "--output=bandwidth"}
 	server := exec.Command("ib_write_bw", args...)
 	if err := server.Start(); err != nil {
 		return 0, err
