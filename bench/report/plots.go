@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
@@ -27,7 +31,7 @@ func plotAll(dir string, f *result.File) ([]plotFile, error) {
 	save := func(p *plot.Plot, id, what string) error {
 		name := strings.ReplaceAll(id, " ", "-") + ".svg"
 		list = append(list, plotFile{f, name, what})
-		return p.Save(18*vg.Centimeter, 11*vg.Centimeter, filepath.Join(dir, name))
+		return saveSVG(p, filepath.Join(dir, name))
 	}
 	for i := range f.Sweeps {
 		s := &f.Sweeps[i]
@@ -52,6 +56,19 @@ func plotAll(dir string, f *result.File) ([]plotFile, error) {
 	return list, nil
 }
 
+// saveSVG leaves room on the right for half of the last number below the axis.
+func saveSVG(p *plot.Plot, path string) (err error) {
+	c := vgsvg.New(18*vg.Centimeter, 11*vg.Centimeter)
+	p.Draw(draw.Crop(draw.New(c), 0, -6*vg.Millimeter, 0, 0))
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = c.WriteTo(f)
+	return err
+}
+
 func newPlot(title string, disturbed bool) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = title
@@ -59,6 +76,7 @@ func newPlot(title string, disturbed bool) *plot.Plot {
 		p.Title.Text += " (disturbed: do not quote)"
 	}
 	p.Title.Padding = vg.Points(6)
+	p.Title.TextStyle.Font.Size = vg.Points(9) // the longest fits
 	p.Legend.Top = true
 	p.Legend.Left = true
 	p.Legend.Padding = vg.Points(3)
