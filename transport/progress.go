@@ -86,11 +86,6 @@ func (l *waitList) pop() *waiter {
 // nobody else does, and ctx's error when that ends first.
 func (c *conn) await(ctx context.Context, w *waiter) error {
 	c.mu.Lock()
-	return c.awaitLocked(ctx, w)
-}
-
-// awaitLocked is await for who holds mu, which it lets go.
-func (c *conn) awaitLocked(ctx context.Context, w *waiter) error {
 	for !w.ready && !c.ended {
 		if !c.leading {
 			c.startLeading(ctx)
