@@ -93,6 +93,7 @@ type Client struct {
 	callbacks *registry
 	versions  *VersionCache
 	trust     int // see versionTrust; that of whoever makes a connection
+	memories  memories
 
 	line   line
 	dialer dialer
@@ -155,7 +156,7 @@ func (cl *Client) conn() *conn { return cl.line.cur.Load() }
 // server that keeps a cache of replies, as Server does, executes it once all the same.
 //
 // In all cases the memory of ReadItems and WriteItems has been fenced off from
-// the peer before Call returns. Ending a call that has chunks in use while the
+// the peer before Call returns, unless [Client.RegisterMemory] says otherwise. Ending a call that has chunks in use while the
 // server moves them costs the connection: the adapter refuses the access.
 func (cl *Client) Call(ctx context.Context, call *Call) error {
 	if cl.cfg.KeepAlive > 0 {

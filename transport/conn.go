@@ -27,6 +27,7 @@ type conn struct {
 	role     role
 	caps     fabric.Capabilities // final after set-up
 	arena    *arena
+	memories *memories // that stay registered; nil at a server
 	stats    *counters
 
 	// Agreed on at set-up, constant afterwards but for what ccp.go and version.go do.
@@ -455,6 +456,9 @@ func (c *conn) finish(reason error) {
 	c.mu.Unlock()
 	c.wakeAll()
 	c.rsp.abort()
+	if c.memories != nil {
+		c.memories.forget(c)
+	}
 	if unused {
 		c.arena.drop()
 	}

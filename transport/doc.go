@@ -88,7 +88,8 @@
 //   - A Request is valid until ServeRPC returns, and what is given to
 //     Response.AddItem is the response's until its release function is called.
 //   - All memory the peer can reach is exposed for one call, with one right, and
-//     closed before that call returns.
+//     closed before that call returns. [Client.RegisterMemory] trades some of that for
+//     speed, on adapters without memory windows.
 //
 // # Limits
 //

@@ -56,6 +56,7 @@ var suite = []struct {
 	{"Versions", testVersions},
 	{"LateBind", testLateBind},
 	{"Stuck", testStuck},
+	{"RegisteredMemory", testRegisteredMemory},
 }
 
 func runSuite(t *testing.T, b *bed) {
@@ -120,6 +121,7 @@ func fill(b []byte, seed uint32) {
 type world struct {
 	provider fabric.Provider
 	server   *transport.Server
+	live     live
 	svc      *service
 	addr     string
 }
@@ -128,7 +130,7 @@ type world struct {
 func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 	t.Helper()
 	provider, live := b.provider(t)
-	w := &world{provider: provider, svc: &service{}}
+	w := &world{provider: provider, live: live, svc: &service{}}
 	var err error
 	var c transport.Config
 	if cfg != nil {
@@ -454,15 +456,23 @@ func testAllocsPerCall(t *testing.T, b *bed) {
 	w := b.start(t, nil)
 	cl := w.dial(t, nil)
 	null := transport.Call{Prog: prog, Vers: 1}
-	var small, large transport.Call
+	var small, large, known transport.Call
 	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
+	mem, err := cl.RegisterMemory(make([]byte, 1<<17))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	arg, res := mem.Bytes()[:1<<16], mem.Bytes()[1<<16:]
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()
+	const registered = "echo of 64 KiB, in registered memory"
 	for name, f := range map[string]func() error{
 		"null":                    func() error { return cl.Call(bg, &null) },
 		"null, with a context":    func() error { return cl.Call(ctx, &null) },
 		"echo of 64 bytes":        func() error { return echo(cl, procEcho, data[:64], buf, &small) },
 		"echo of 64 KiB, chunked": func() error { return echo(cl, procEcho, data, buf, &large) },
+		registered:                func() error { return echo(cl, procEcho, arg, res, &known) },
 	} {
 		before := cl.Stats().ReadChunk
 		for range 100 {
@@ -476,7 +486,7 @@ func testAllocsPerCall(t *testing.T, b *bed) {
 			}
 		})
 		want := 0.0
-		if cl.Stats().ReadChunk > before {
+		if cl.Stats().ReadChunk > before && name != registered {
 			want = b.chunkAllocs
 		}
 		if n > want {
@@ -839,4 +849,57 @@ func readRecord(c net.Conn) ([]byte, error) {
 	b := make([]byte, n)
 	_, err := io.ReadFull(c, b)
 	return b, err
+}
+
+// testRegisteredMemory: calls that have their data in memory which stays registered
+// register nothing, and after Close of it nothing is left.
+func testRegisteredMemory(t *testing.T, b *bed) {
+	w := b.start(t, nil)
+	cl := w.dial(t, nil)
+	const size, callers = 64 << 10, 4
+	mem := make([]byte, 2*size*callers)
+	m, err := cl.RegisterMemory(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	regions := func() int { _, mrs, _ := w.live(); return mrs }
+	round := func(n int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for g := range callers {
+			wg.Go(func() {
+				data, buf := mem[2*g*size:][:size], mem[(2*g+1)*size:][:size]
+				var call transport.Call
+				for i := range n {
+					fill(data, uint32(g*n+i))
+					clear(buf)
+					if err := echo(cl, procSlow, data[i:], buf[i:], &call); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	round(b.count(200)) // buffers are made, credits grow
+	before := regions()
+	round(b.count(200))
+	if after := regions(); after != before {
+		t.Errorf("%d regions after more calls, %d before", after, before)
+	}
+	var call transport.Call
+	kept := 0
+	if !cl.Info().Capabilities.LocalDMA {
+		kept = 1
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := regions(); after != before-kept {
+		t.Errorf("%d regions after Close, want %d", after, before-kept)
+	}
+	if err := echo(cl, procEcho, mem[:size], mem[size:2*size], &call); err != nil {
+		t.Errorf("a call after Close: %v", err)
+	}
 }

@@ -15,7 +15,7 @@ import (
 //
 // A window lies over memory that the adapter knows: any where it has LocalDMA, the
 // arena's elsewhere; other memory is registered for the loan, without rights for the
-// peer.
+// peer. A Memory stays registered from loan to loan, in either case.
 type loan struct {
 	c     *conn
 	parts []exposure // windows are kept, and bound again
@@ -26,6 +26,7 @@ type loan struct {
 type exposure struct {
 	mw   fabric.MW
 	mr   fabric.MR // the memory under the window, or what the peer reaches
+	kept *region   // instead of mr, which is nil
 	seg  fabric.Segment
 	open bool // bound, or registered for the peer
 }
@@ -43,11 +44,14 @@ func (l *loan) lend(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fabr
 		local |= fabric.AccessLocalWrite // ibv_reg_mr(3), ibv_bind_mw(3)
 	}
 	if !l.c.windows() {
-		mr, err := l.c.fc.RegMR(mem.Buf, local)
-		if err != nil {
+		if err := e.register(l.c, mem, local); err != nil {
 			return fabric.Segment{}, err
 		}
-		e.mr, e.seg, e.open = mr, mr.Segment(), true
+		if e.open = true; e.kept != nil {
+			e.seg = e.kept.segment(mem.Buf)
+		} else {
+			e.seg = e.mr.Segment()
+		}
 		l.n++
 		return e.seg, nil
 	}
@@ -59,15 +63,14 @@ func (l *loan) lend(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fabr
 		e.mw = mw
 	}
 	if mem.LKey == fabric.LocalDMAKey && !l.c.caps.LocalDMA {
-		mr, err := l.c.fc.RegMR(mem.Buf, local&fabric.AccessLocalWrite)
-		if err != nil {
+		if err := e.register(l.c, mem, local&fabric.AccessLocalWrite); err != nil {
 			return fabric.Segment{}, err
 		}
-		e.mr, mem.LKey = mr, mr.LKey()
+		mem.LKey = e.lkey()
 	}
 	seg, err := e.mw.Prepare(mem, access)
 	if err != nil {
-		e.closeMR()
+		e.deregister()
 		return fabric.Segment{}, err
 	}
 	e.seg, e.open = seg, true
@@ -103,7 +106,7 @@ func (l *loan) revoke(wrs []fabric.SendWR, id uint64) []fabric.SendWR {
 func (l *loan) end() {
 	for i := range l.parts[:l.n] {
 		e := &l.parts[i]
-		e.closeMR()
+		e.deregister()
 		e.open = false
 	}
 	l.n = 0
@@ -116,8 +119,46 @@ func (l *loan) forget() {
 	}
 }
 
-func (e *exposure) closeMR() {
-	if e.mr != nil {
+// withdraw ends the registrations through which the peer reaches memory beyond the
+// loan: for a call whose reply has not come.
+func (l *loan) withdraw() {
+	if l.c.windows() {
+		return
+	}
+	for i := range l.parts[:l.n] {
+		if r := l.parts[i].kept; r != nil {
+			r.withdraw()
+		}
+	}
+}
+
+// register makes the adapter know memory of the caller's: as part of a Memory, if it lies
+// in one, otherwise for the loan, with the rights given.
+func (e *exposure) register(c *conn, mem fabric.SGE, access fabric.Access) (err error) {
+	if c.memories != nil && mem.LKey == fabric.LocalDMAKey {
+		if m := c.memories.find(mem.Buf); m != nil {
+			if e.kept, err = m.borrow(c); err != nil || e.kept != nil {
+				return err
+			}
+		}
+	}
+	e.mr, err = c.fc.RegMR(mem.Buf, access)
+	return err
+}
+
+func (e *exposure) lkey() uint32 {
+	if e.kept != nil {
+		return e.kept.mr.LKey()
+	}
+	return e.mr.LKey()
+}
+
+func (e *exposure) deregister() {
+	switch {
+	case e.kept != nil:
+		e.kept.giveBack()
+		e.kept = nil
+	case e.mr != nil:
 		e.mr.Close()
 		e.mr = nil
 	}

@@ -383,7 +383,7 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *
 		return nil, err
 	}
 	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient)
-	c.stats = cl.stats
+	c.stats, c.memories = cl.stats, &cl.memories
 	c.vers.Store(vers)
 	if old != nil {
 		c.req.inherit(&old.req)

@@ -447,6 +447,7 @@ func (s *slot) cancel() bool {
 		// end stops that.
 		c.breakOff(errWeakFence)
 	}
+	s.lent.withdraw()
 	s.unexpose()
 
 	c.mu.Lock()
