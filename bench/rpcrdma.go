@@ -33,6 +33,7 @@ type Ends struct {
 	Credits   int  `json:"credits,omitempty"`   // most that are granted
 	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
 	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
+	Kept      bool `json:"kept,omitempty"`      // the client's memory stays registered
 	callbacks bool // the client serves the server's calls, and is ready for them
 	backward  bool // the server calls
 }
@@ -59,6 +60,9 @@ func (e Ends) suffix() string {
 	}
 	if e.Register {
 		s += "/reg=mr"
+	}
+	if e.Kept {
+		s += "/reg=kept"
 	}
 	if e.Credits != 0 {
 		s += fmt.Sprintf("/credits=%d", e.Credits)
@@ -134,8 +138,11 @@ func PushWith(at Site, e Ends, size, depth int) Workload {
 
 // Pull sends size bytes with each call: the server reads them from the caller's
 // memory, a read chunk.
-func Pull(at Site, size, depth int) Workload {
-	return calls(at, Ends{}, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *transport.Call) {
+func Pull(at Site, size, depth int) Workload { return PullWith(at, Ends{}, size, depth) }
+
+// PullWith is Pull between ends that want something else than usual.
+func PullWith(at Site, e Ends, size, depth int) Workload {
+	return calls(at, e, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *transport.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
 		c.ReadItems = []transport.ReadItem{{Offset: 4, Data: make([]byte, size)}}
 	})
@@ -382,12 +389,35 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 		}
 		clients = append(clients, c)
 	}
+	if e.Kept {
+		prepare = keep(prepare, clients, &err)
+	}
 	in := caller(depth, proc, prepare, func(worker, n int, call *transport.Call) error {
 		return clients[(worker+n*depth)%conns].Call(ctx, call)
 	})
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
 	in.Counters = func() (client, _ Counters) { return p.counters(), Counters{} }
 	in.Close = end
 	return in, nil
+}
+
+// keep registers what a call has in its items with all clients.
+func keep(prepare func(*transport.Call), clients []*transport.Client, failed *error) func(*transport.Call) {
+	return func(call *transport.Call) {
+		prepare(call)
+		for _, c := range clients {
+			for _, it := range call.ReadItems {
+				_, err := c.RegisterMemory(it.Data)
+				*failed = errors.Join(*failed, err)
+			}
+			for _, it := range call.WriteItems {
+				_, err := c.RegisterMemory(it.Buf)
+				*failed = errors.Join(*failed, err)
+			}
+		}
+	}
 }
 
 // caller makes calls of one procedure that prepare fills. do is told the worker and how

@@ -199,9 +199,11 @@ func TestLinearity(t *testing.T) {
 		if size == aboveThreshold {
 			took *= 3
 		}
-		s.Points = append(s.Points, result.Point{X: size, Time: took, Low: took, High: took})
+		s.Points = append(s.Points,
+			result.Point{Series: kept, X: size, Time: time.Millisecond},
+			result.Point{Series: perCall, X: size, Time: took, Low: took, High: took})
 	}
-	v := linearity("", s)
+	v := linearity("rxe", s, perCall, "")
 	if len(v) != 2 || v[0].Value < 2.9 || v[0].Value > 3.1 || v[1].Value < 3 || v[1].Value > 3.5 || v[0].Low != v[0].Value || v[1].High != v[1].Value {
 		t.Errorf("%+v", v)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -206,27 +207,50 @@ var sizes = []int{1, 64, 512, 1 * kib, 2 * kib, 3 * kib, 3584, 4608, 6 * kib, 8 
 // bytes take their headers' length less of data.
 const belowThreshold, aboveThreshold = 3584, 4608
 
+// Series of sizeSweep.
+const (
+	perCall = "RPC"
+	kept    = "RPC, registered memory"
+)
+
 // sizeSweep is one call at a time whose result has S bytes and whose memory has been
-// lent for them: inline or in a write chunk, as the transport likes.
+// lent for them: inline or in a write chunk, as the transport likes. On devices, which
+// register it, once more with memory that stays registered.
 func sizeSweep(kind string, at bench.Site) sweepTask {
 	s := sweepTask{rounds: 10, goals: []int{26}, Sweep: measure.Sweep{ID: id(kind, "size"), What: id(kind, "RPC with a result of S bytes, one at a time"), X: "size", Show: "time"}}
 	for _, size := range sizes {
-		s.Points = append(s.Points, measure.Point{Series: "RPC", X: size, W: bench.PushWith(at, bench.Ends{Large: true}, size, 1)})
+		s.Points = append(s.Points, measure.Point{Series: perCall, X: size, W: bench.PushWith(at, bench.Ends{Large: true}, size, 1)})
 	}
-	s.derived = func(r result.Sweep) []result.Value { return linearity(kind, r) }
+	if at.Adapter.Device {
+		for _, size := range sizes {
+			s.Points = append(s.Points, measure.Point{Series: kept, X: size, W: bench.PushWith(at, bench.Ends{Large: true, Kept: true}, size, 1)})
+		}
+	}
+	s.derived = func(r result.Sweep) []result.Value {
+		values := linearity(kind, r, perCall, "")
+		if at.Adapter.Device {
+			values = append(values, linearity(kind, r, kept, ", in memory that stays registered")...)
+		}
+		return values
+	}
 	return s
 }
 
 // linearity holds the times of sizes against RTT + S/BW, with the RTT of the shortest
 // and the bandwidth that the longest has.
-func linearity(kind string, r result.Sweep) []result.Value {
-	first, last := r.Points[0], r.Points[len(r.Points)-1]
+func linearity(kind string, r result.Sweep, series, where string) []result.Value {
+	suffix := ""
+	if where != "" {
+		suffix = "k"
+	}
+	points := slices.DeleteFunc(slices.Clone(r.Points), func(p result.Point) bool { return p.Series != series })
+	first, last := points[0], points[len(points)-1]
 	perByte := float64(last.Time-first.Time) / float64(last.X-first.X)
 	var worst result.Point
 	var most float64
 	byX := make(map[int]result.Point)
 	model := func(x int) float64 { return float64(first.Time) + perByte*float64(x-first.X) }
-	for _, p := range r.Points {
+	for _, p := range points {
 		byX[p.X] = p
 		if v := float64(p.Time) / model(p.X); v > most {
 			worst, most = p, v
@@ -236,12 +260,12 @@ func linearity(kind string, r result.Sweep) []result.Value {
 	over := func(a, b time.Duration) result.Float { return result.Float(float64(a) / float64(b)) }
 	return []result.Value{
 		{
-			ID: id(kind, "26a"), Goal: 26, What: fmt.Sprintf("time of 1 B to 8 MiB over RTT + S/BW, the worst, at %d bytes", worst.X),
+			ID: id(kind, "26a"+suffix), Goal: 26, What: fmt.Sprintf("time of 1 B to 8 MiB over RTT + S/BW%s, the worst, at %d bytes", where, worst.X),
 			Value: result.Float(most), Low: result.Float(float64(worst.Low) / model(worst.X)), High: result.Float(float64(worst.High) / model(worst.X)),
 			Floor: 1.4, Want: 1.2, Judged: true,
 		},
 		{
-			ID: id(kind, "26b"), Goal: 26, What: "step across the threshold between inline and chunks",
+			ID: id(kind, "26b"+suffix), Goal: 26, What: "step across the threshold between inline and chunks" + where,
 			Value: over(above.Time, below.Time), Low: over(above.Low, below.High), High: over(above.High, below.Low), Floor: 2, Want: 1.5, Judged: true,
 		},
 	}
