@@ -33,11 +33,12 @@ var Rooms = []Room{
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
+	{Path: "internal/crc32c", Library: true, Pure: true, Third: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
-	{Path: "proto/mpa", Library: true, Pure: true},
+	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
 

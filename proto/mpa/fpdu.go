@@ -2,7 +2,8 @@ package mpa
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/rpcrdma/rpcrdma/internal/crc32c"
 )
 
 const (
@@ -29,14 +30,9 @@ func MULPDU(emss int) int {
 	return min(max(emss-(LengthLen+CRCLen+emss%4), 0), MaxULPDU)
 }
 
-// castagnoli is the table of CRC32C, which RFC 5044 section 4.4 takes from
-// iSCSI. The standard library computes it with the CPU's instruction where
-// there is one.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// UpdateCRC extends a CRC over b. The first call takes zero. The CRC covers the
-// length field, the ULPDU and the pad. RFC 5044 section 4.4.
-func UpdateCRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
+// UpdateCRC extends a CRC over b. The first call takes zero. It is the CRC32C of
+// iSCSI, and covers the length field, the ULPDU and the pad. RFC 5044 section 4.4.
+func UpdateCRC(crc uint32, b []byte) uint32 { return crc32c.Update(crc, b) }
 
 // PutCRC stores a CRC in a CRC field. The bit reflection of CRC32C makes the
 // least significant byte the first one on the wire; the examples of RFC 3720

@@ -1,0 +1,92 @@
+//go:build !purego
+
+package crc32c
+
+import (
+	"bytes"
+	"hash/crc32"
+	"math/bits"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// needsFold skips a test of fold where that cannot run. What Linux says of the CPU
+// must agree, unless somebody has switched something off.
+func needsFold(t *testing.T) {
+	t.Helper()
+	if canFold {
+		return
+	}
+	if runtime.GOOS == "linux" && !strings.Contains(os.Getenv("GODEBUG"), "cpu.") {
+		info, err := os.ReadFile("/proc/cpuinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := func(flag string) bool { return bytes.Contains(info, []byte(" "+flag)) }; has("avx512f") && has("vpclmulqdq") {
+			t.Fatal("fold is not used, but the CPU has AVX-512 and VPCLMULQDQ")
+		}
+	}
+	t.Skip("this CPU has no AVX-512 with VPCLMULQDQ")
+}
+
+// TestFold compares fold alone, at all lengths that Update may give to it.
+func TestFold(t *testing.T) {
+	needsFold(t)
+	buf := random(4096)
+	for n := foldMin; n <= len(buf); n += foldUnit {
+		for _, rem := range []uint32{0, 1, 1 << 31, 0xffffffff, uint32(n) * 0x9e3779b9} {
+			if got, w := fold(rem, buf[:n]), ^want(^rem, buf[:n]); got != w {
+				t.Fatalf("%d bytes from %08x: %08x, want %08x", n, rem, got, w)
+			}
+		}
+	}
+}
+
+// TestWithoutFold does without, as on other CPUs.
+func TestWithoutFold(t *testing.T) {
+	defer func(can bool) { canFold = can }(canFold)
+	canFold = false
+	t.Run("vectors", TestVectors)
+	t.Run("lengths", TestLengthsAndAlignments)
+	t.Run("split", TestSplit)
+}
+
+// power returns x^n modulo the polynomial by doubling and adding, in the usual bit
+// order: the lowest bit is x^0.
+func power(n int) uint32 {
+	poly := bits.Reverse32(crc32.Castagnoli) // x^32 left out
+	r := uint32(1)
+	for range n {
+		carry := r >> 31
+		r = r<<1 ^ poly*carry
+	}
+	return r
+}
+
+// TestPower: zeroes behind a remainder multiply it by x for every bit, which the
+// standard library knows too.
+func TestPower(t *testing.T) {
+	if got := power(32); got != 0x1edc6f41 { // RFC 3720 section 12.1
+		t.Errorf("x^32 is %08x, want the polynomial", got)
+	}
+	zeroes := make([]byte, 300)
+	for n := range zeroes {
+		const one = 1 << 31
+		w := ^crc32.Update(^uint32(one), castagnoli, zeroes[:n])
+		if got := bits.Reverse32(power(8 * n)); got != w {
+			t.Fatalf("x^%d is %08x, want %08x", 8*n, got, w)
+		}
+	}
+}
+
+func TestMultipliers(t *testing.T) {
+	for i, d := range []int{8 * foldMin, 8 * foldUnit} {
+		for j, n := range []int{d + 63, d - 1} {
+			if got, w := multipliers[2*i+j], bits.Reverse64(uint64(power(n))); got != w {
+				t.Errorf("multiplier %d of distance %d is %016x, want x^%d, %016x", j, d, got, n, w)
+			}
+		}
+	}
+}
