@@ -456,6 +456,11 @@ func TestRDMAAbandonedSetup(t *testing.T) {
 					// the ID stays until siw has given up on the reply, after 10 s.
 					n = 1
 				}
+				if kind == "siw" && step.name == "connecting, closed" {
+					// A connection that goes before siw has accepted it takes the listener
+					// with it, and now and then the kernel: see scripts/test-rdma.
+					n = times(5)
+				}
 				leavesNothing(t, p, step.f, func() {
 					for range n {
 						step.f()
