@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -935,9 +936,16 @@ func TestPropertiesOffered(t *testing.T) {
 			{[2]int{4096, 4096}, [2]int{4096, 4096}, [2]int{4096, 4096}, [2]bool{true, true}},
 		} {
 			cfg := &Config{InlineSend: tt.own[0], InlineRecv: tt.own[1], NoPrivateData: true, NoRemoteInvalidation: !tt.flag[0]}
-			dials(t, cfg, func(d *dialing, p *peer) {
-				p.speaks2()
-				xid := p.offered(uint32(max(tt.own[0], 4096)), uint32(max(tt.own[1], 4096)), tt.flag[0])
+			conversation := func(d *dialing, p *peer, older bool) {
+				h, told := p.askedWith()
+				xid := h.XID
+				if want := offer(uint32(max(tt.own[0], 4096)), uint32(max(tt.own[1], 4096)), tt.flag[0]); told == nil || *told != want {
+					t.Errorf("the first message tells %+v, want %+v", told, want)
+				}
+				if older {
+					p.unavailable(xid)
+					xid = p.offered(uint32(max(tt.own[0], 4096)), uint32(max(tt.own[1], 4096)), tt.flag[0])
+				}
 				p.mu.Lock()
 				for _, r := range p.recvs { // before the offer
 					if n := len(r.SGE.Buf); n < tt.own[1] {
@@ -948,7 +956,14 @@ func TestPropertiesOffered(t *testing.T) {
 				if d.over() {
 					t.Fatal("Dial has returned before the answer")
 				}
-				p.send(propBytes(xid, accept(uint32(tt.peer[1]), uint32(tt.peer[0]), tt.flag[1])), 0)
+				answer := accept(uint32(tt.peer[1]), uint32(tt.peer[0]), tt.flag[1])
+				var operations uint64
+				if older {
+					p.send(propBytes(xid, answer), 0)
+					operations = 1
+				} else {
+					p.reply(rpcrdma.Header{XID: xid, Vers: 2}, rpcrdma.AppendProperties(nil, answer)...)
+				}
 				cl := d.client()
 				i := cl.Info()
 				if i.InlineSend != tt.want[0] || i.InlineRecv != tt.want[1] || !i.Properties || i.PrivateData || i.RemoteInvalidation != (tt.flag[0] && tt.flag[1]) {
@@ -959,8 +974,56 @@ func TestPropertiesOffered(t *testing.T) {
 				if i.RemoteInvalidation {
 					p.invalidates(cl)
 				}
-				if st := cl.Stats(); st.Optional != 1 {
+				if st := cl.Stats(); st.Optional != operations {
 					t.Errorf("counters are %+v", st)
+				}
+			}
+			dials(t, cfg, func(d *dialing, p *peer) { conversation(d, p, false) })
+			dials(t, cfg, func(d *dialing, p *peer) { conversation(d, p, true) })
+		}
+	})
+
+	t.Run("whatever else the results are, everything stays as it is, and it is not told again", func(t *testing.T) {
+		good := rpcrdma.AppendProperties(nil, accept(8192, 8192, true))
+		for name, results := range map[string][]byte{
+			"RDMA_PROP_MALFORMED":      rpcrdma.AppendProperties(nil, reject(rpcrdma.PropMalformed)),
+			"RDMA_PROP_NOT_NOW":        rpcrdma.AppendProperties(nil, reject(rpcrdma.PropNotNow)),
+			"a reason of its own":      rpcrdma.AppendProperties(nil, reject(99)),
+			"none":                     nil,
+			"an offer":                 rpcrdma.AppendProperties(nil, offer(8192, 8192, true)),
+			"sizes below 4096":         rpcrdma.AppendProperties(nil, accept(4092, 8192, true)),
+			"half an answer":           good[:12],
+			"one and a half":           append(good[:16:16], 0, 0, 0, 0),
+			"a direction there is not": {0, 0, 0, 9},
+		} {
+			dials(t, &Config{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+				p.reply(rpcrdma.Header{XID: p.asked().XID, Vers: 2}, results...)
+				cl := d.client()
+				if i := cl.Info(); i.Version != 2 || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
+					t.Errorf("%s: ConnInfo is %+v", name, i)
+				}
+				p.quiet("it is told once")
+				p.finishes(cl, 2)
+				p.invalidates(cl) // what was told holds
+				p.inlineUpTo(cl, 4096)
+			})
+		}
+	})
+
+	t.Run("a server that does not execute the call is offered them by the operation", func(t *testing.T) {
+		for _, reply := range []oncrpc.ReplyHeader{
+			{AcceptStat: oncrpc.ProgUnavail},
+			{AcceptStat: oncrpc.ProgMismatch, Low: 2, High: 4},
+			{AcceptStat: oncrpc.ProcUnavail},
+			{AcceptStat: oncrpc.GarbageArgs},
+			{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: oncrpc.AuthTooWeak},
+		} {
+			dials(t, nil, func(d *dialing, p *peer) {
+				reply.XID = p.asked().XID
+				p.send(oncrpc.AppendReply(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: reply.XID, Vers: 2, Credit: 3}), &reply), 0)
+				p.send(propBytes(p.offered(4096, 4096, true), accept(4096, 4096, true)), 0)
+				if i := d.client().Info(); !i.Properties || !i.RemoteInvalidation {
+					t.Errorf("%+v: ConnInfo is %+v", reply, i)
 				}
 			})
 		}
@@ -1270,6 +1333,121 @@ func TestPropertiesAccepted(t *testing.T) {
 				t.Errorf("ConnInfo is %+v", i)
 			}
 			p.proves(2, 2)
+		})
+	})
+
+	// exchange calls a procedure of the properties program, and returns the reply.
+	exchange := func(p *peer, h rpcrdma.Header, vers, proc uint32, args []byte) (oncrpc.ReplyHeader, []byte) {
+		p.t.Helper()
+		h.Credit = 8
+		msg := oncrpc.AppendCall(rpcrdma.AppendHeader(nil, &h), &oncrpc.CallHeader{
+			XID: h.XID, RPCVers: 2, Prog: rpcrdma.PropProgram, Vers: vers, Proc: proc,
+		})
+		p.send(append(msg, args...), 0)
+		back, payload := p.message("the reply to the exchange")
+		var r oncrpc.ReplyHeader
+		n, err := oncrpc.ConsumeReply(payload, &r)
+		if err != nil || back.XID != h.XID || back.Vers != h.Vers || r.XID != h.XID || back.Credit == 0 {
+			p.t.Fatalf("the reply is %+v %+v, %v", back, r, err)
+		}
+		return r, payload[n:]
+	}
+	tells := func(p *peer, args []byte) rpcrdma.Properties {
+		p.t.Helper()
+		r, results := exchange(p, rpcrdma.Header{XID: 7, Vers: 2}, 1, 1, args)
+		props, err := rpcrdma.ConsumeProperties(results)
+		if r.Err() != nil || err != nil {
+			p.t.Fatalf("the reply is %+v with %x, %v", r, results, err)
+		}
+		return props
+	}
+
+	t.Run("V2-5.1-1 V2-2.3-2 by a call, which may be the first message: the same, in one round trip", func(t *testing.T) {
+		for _, first := range []bool{true, false} {
+			auto(t, greeting(t, nil), large, func(p *peer, s *Server, _ *testService) {
+				if !first {
+					p.proves(1, 2)
+				}
+				if got := tells(p, rpcrdma.AppendProperties(nil, offer(8192, 12288, true))); got != accept(16384, 16384, true) {
+					t.Errorf("the answer is %+v", got)
+				}
+				if i := theConn(s).info(); i.Version != 2 || i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.Properties || !i.RemoteInvalidation {
+					t.Errorf("ConnInfo is %+v", i)
+				}
+				args := make([]byte, 8192-rpcrdma.MinHeaderSize-40)
+				p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procArgs, args...), 0)
+				if h, results := p.replies(3, "the reply"); len(results) != len(args) || h.Vers != 2 {
+					t.Errorf("the reply is %+v with %d bytes", h, len(results))
+				}
+				h := rpcrdma.Header{XID: 8, Vers: 2, Writes: []rpcrdma.WriteChunk{{p.offer(0x77, make([]byte, 100))}}}
+				p.send(callBytes(h, procEcho, opaque("x")...), 0)
+				if s := p.next("the reply"); s.inv != 0x77 {
+					t.Errorf("the reply invalidates %#x", s.inv)
+				}
+				again := rpcrdma.AppendProperties(nil, offer(8192, 8192, false))
+				if got := tells(p, again); got != reject(rpcrdma.PropNotNow) {
+					t.Errorf("the answer to another is %+v", got)
+				}
+				if got := answers(p, optBytes(9, rpcrdma.OptProperties, string(again))); got != reject(rpcrdma.PropNotNow) {
+					t.Errorf("the answer to one by the operation is %+v", got)
+				}
+				if i := theConn(s).info(); i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.RemoteInvalidation {
+					t.Errorf("ConnInfo is %+v", i)
+				}
+			})
+		}
+	})
+
+	t.Run("calls that are malformed, and of what there is not", func(t *testing.T) {
+		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
+		server2(t, large, func(p *peer, s *Server, _ *testService) {
+			for _, args := range [][]byte{
+				nil, good[:12], append(good[:16:16], 0, 0, 0, 0), {0, 0, 0, 9},
+				rpcrdma.AppendProperties(nil, accept(8192, 8192, true)), rpcrdma.AppendProperties(nil, reject(1)),
+				rpcrdma.AppendProperties(nil, offer(0, 8192, true)), rpcrdma.AppendProperties(nil, offer(8192, 4095, true)),
+			} {
+				if got := tells(p, args); got != reject(rpcrdma.PropMalformed) {
+					t.Errorf("the answer to %x is %+v", args, got)
+				}
+			}
+			for _, tt := range []struct {
+				h          rpcrdma.Header
+				vers, proc uint32
+				want       oncrpc.ReplyHeader
+			}{
+				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 0, oncrpc.ReplyHeader{XID: 7}},
+				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 2, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProcUnavail}},
+				{rpcrdma.Header{XID: 7, Vers: 2}, 2, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
+				{rpcrdma.Header{XID: 7, Vers: 1}, 1, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgUnavail}},
+			} {
+				r, results := exchange(p, tt.h, tt.vers, tt.proc, good)
+				if r.AcceptStat != tt.want.AcceptStat || r.Stat != tt.want.Stat || r.Low != tt.want.Low || r.High != tt.want.High || len(results) != 0 {
+					t.Errorf("the reply to procedure %d of version %d in %+v is %+v with %x", tt.proc, tt.vers, tt.h, r, results)
+				}
+			}
+			if i := theConn(s).info(); i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
+				t.Errorf("ConnInfo is %+v", i)
+			}
+			// None of them was an offer, and one may still come.
+			if got := tells(p, good); got != accept(16384, 16384, true) {
+				t.Errorf("the answer to a good one is %+v", got)
+			}
+		})
+	})
+
+	t.Run("a call while calls are executed is rejected", func(t *testing.T) {
+		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
+		server2(t, large, func(p *peer, s *Server, svc *testService) {
+			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procHold), 0)
+			synctest.Wait()
+			if got := tells(p, good); got != reject(rpcrdma.PropNotNow) {
+				t.Errorf("the answer is %+v", got)
+			}
+			close(svc.gate)
+			p.replies(3, "the reply")
+			if i := theConn(s).info(); i.Properties {
+				t.Errorf("ConnInfo is %+v", i)
+			}
 		})
 	})
 

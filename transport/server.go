@@ -430,6 +430,10 @@ func (s *Server) dispatchOther(x *exch, n int) bool {
 		x.configure(x.msg[n:])
 		return true
 	}
+	if call.Prog == rpcrdma.PropProgram && x.hdr.Vers == rpcrdma.Version2 {
+		x.exchange(x.msg[n:])
+		return true
+	}
 	for _, b := range s.bridges {
 		if !b.takes(call.Prog) {
 			continue

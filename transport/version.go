@@ -14,12 +14,13 @@ import (
 
 // Which version of the protocol a connection speaks (version two section 5).
 //
-// A client that wants version 2 begins with a NULL call in it: the message is short enough
-// for servers of version 1, and whether it has been executed does not matter should the
-// answer be lost. A server of version 2 answers in kind. One of version 1 answers ERR_VERS,
-// and the connection goes on in version 1; or says nothing, or hangs up, and a new connection
-// begins with version 1. That a server speaks version 1 alone is remembered for a while. One
-// that has spoken version 2 before may be starting when it hangs up, and is asked again.
+// A client that wants version 2 begins with a call in it: one that tells its properties, or
+// NULL if there is nothing to tell. The message is short enough for servers of version 1, and
+// whether it has been executed does not matter should the answer be lost. A server of version 2
+// answers in kind. One of version 1 answers ERR_VERS, and the connection goes on in version 1; or
+// says nothing, or hangs up, and a new connection begins with version 1. That a server speaks
+// version 1 alone is remembered for a while. One that has spoken version 2 before may be starting
+// when it hangs up, and is asked again.
 //
 // A server speaks the version of the first call that comes, and answers others, should there
 // be such, in theirs.
@@ -27,7 +28,7 @@ import (
 // Version 2 takes 4096 bytes in one Send, or what private data has agreed on if that is
 // more. Receives are that long from the start: thresholds change without a loss. Send with
 // Invalidate is not in version 2. It comes back, as do sizes that private data could not
-// tell, with the properties operation of docs/extensions.md.
+// tell, with the properties of docs/extensions.md.
 
 // A Version is what versions of RPC-over-RDMA one end speaks.
 type Version uint8
@@ -184,7 +185,15 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	}
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	own := c.properties(rpcrdma.PropOffer)
+	tells := own.RemoteInvalidation || own.SendSize > rpcrdma.DefaultInline2 || own.RecvSize > rpcrdma.DefaultInline2
 	call := Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
+	if tells {
+		call = Call{
+			Prog: rpcrdma.PropProgram, Vers: rpcrdma.PropVersion, Proc: rpcrdma.ProcPropExchange,
+			Args: rpcrdma.AppendProperties(nil, own), MaxResults: rpcrdma.PropertiesSize,
+		}
+	}
 	err := c.call(short, &call)
 	var rpc *oncrpc.RPCError
 	var refused *RDMAError
@@ -198,9 +207,16 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		}
 		cl.trust = versionTrust
 		c.useVersion2()
+		switch {
+		case !tells:
+			return nil
+		case err == nil:
+			c.takeProperties(own, call.Results)
+			return nil
+		}
 		offer, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		err := c.tellProperties(offer)
+		err = c.offerProperties(offer, own)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			cl.trust = 0 // version 2 demands an answer, if only an error
 			return &unheardError{err: err}
@@ -229,25 +245,30 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 	return nil
 }
 
-// tellProperties tells the server what private data could not: see docs/extensions.md.
-func (c *conn) tellProperties(ctx context.Context) error {
-	own := c.properties(rpcrdma.PropOffer)
-	if !own.RemoteInvalidation && own.SendSize <= rpcrdma.DefaultInline2 && own.RecvSize <= rpcrdma.DefaultInline2 {
-		return nil // there is nothing to gain
-	}
+// offerProperties tells a server of version 2 that does not know the procedure what private
+// data could not, with the operation: it may be older. See docs/extensions.md.
+func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
 	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
 	err := c.call(ctx, &Call{op: &op})
 	var refused *RDMAError
 	if errors.As(err, &refused) {
-		return nil // it does not know the operation
+		return nil // nor does it know the operation
 	}
 	if err != nil {
 		return err
 	}
-	if p, err := rpcrdma.ConsumeProperties(op.answer.Info); err == nil && p.Dir == rpcrdma.PropAccept && len(op.answer.Payload) == 0 {
-		c.useProperties(own, p)
+	if len(op.answer.Payload) == 0 {
+		c.takeProperties(own, op.answer.Info)
 	}
 	return nil
+}
+
+// takeProperties takes the answer to our offer. Whatever it is but an acceptance, everything
+// stays as it is.
+func (c *conn) takeProperties(own rpcrdma.Properties, info []byte) {
+	if p, err := rpcrdma.ConsumeProperties(info); err == nil && p.Dir == rpcrdma.PropAccept {
+		c.useProperties(own, p)
+	}
 }
 
 // isPropertiesAnswer takes what is no offer for the answer to one that is under way.
@@ -277,22 +298,51 @@ func (c *conn) settle(h *rpcrdma.Header) {
 	}
 }
 
-// takeOffer answers the properties of a client. They hold from the next message on. more
-// says that there is something behind them, which must not be. Leader.
+// takeOffer answers the properties of a client that come as an operation. more says that
+// there is something behind them, which must not be. Leader.
 func (x *exch) takeOffer(more bool) {
-	c := x.c
-	offer, err := rpcrdma.ConsumeProperties(x.hdr.OptInfo)
-	own := c.properties(rpcrdma.PropAccept)
-	switch {
-	case err != nil || more:
-		own = rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropMalformed}
-	case c.role == roleClient || c.offered || !x.alone():
-		own = rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropNotNow}
-	}
+	offer, own := x.judge(x.hdr.OptInfo, more)
 	x.operated(Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
-	if own.Dir == rpcrdma.PropAccept {
+	x.c.accepted(own, offer)
+}
+
+// exchange answers a call to the properties program, with arguments args. Leader.
+func (x *exch) exchange(args []byte) {
+	switch call := &x.call; {
+	case call.Vers != rpcrdma.PropVersion:
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: rpcrdma.PropVersion, High: rpcrdma.PropVersion})
+		return
+	case call.Proc == 0:
+		x.reply(nil)
+		return
+	case call.Proc != rpcrdma.ProcPropExchange:
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+		return
+	}
+	offer, own := x.judge(args, false)
+	x.reply(rpcrdma.AppendProperties(x.results(), own))
+	x.c.accepted(own, offer)
+}
+
+// judge reads an offer and says what the answer is. Leader.
+func (x *exch) judge(info []byte, more bool) (offer, answer rpcrdma.Properties) {
+	c := x.c
+	offer, err := rpcrdma.ConsumeProperties(info)
+	switch {
+	case err != nil || more || offer.Dir != rpcrdma.PropOffer:
+		return offer, rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropMalformed}
+	case c.role == roleClient || c.offered || !x.alone():
+		return offer, rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropNotNow}
+	}
+	return offer, c.properties(rpcrdma.PropAccept)
+}
+
+// accepted makes an offer that has been answered hold, from the next message on, if it was
+// accepted. Leader.
+func (c *conn) accepted(answer, offer rpcrdma.Properties) {
+	if answer.Dir == rpcrdma.PropAccept {
 		c.offered = true
-		c.useProperties(own, offer)
+		c.useProperties(answer, offer)
 	}
 }
 

@@ -137,6 +137,13 @@ func (d *dialing) none(low, high uint32) *VersionError {
 // asked checks the first message of a connection, by which a client asks for version 2.
 func (p *peer) asked() rpcrdma.Header {
 	p.t.Helper()
+	h, _ := p.askedWith()
+	return h
+}
+
+// askedWith does, and returns the properties in that message: nil if it is NULL.
+func (p *peer) askedWith() (rpcrdma.Header, *rpcrdma.Properties) {
+	p.t.Helper()
 	s := p.next("the first message")
 	var h rpcrdma.Header
 	n, err := rpcrdma.ConsumeHeader(s.msg, &h, &bothVersions)
@@ -144,11 +151,22 @@ func (p *peer) asked() rpcrdma.Header {
 		p.t.Fatalf("the first message is %+v in %d bytes, %v", h, len(s.msg), err)
 	}
 	var call oncrpc.CallHeader
-	if k, err := oncrpc.ConsumeCall(s.msg[n:], &call); err != nil || call.Proc != 0 || call.XID != h.XID || n+k != len(s.msg) {
+	k, err := oncrpc.ConsumeCall(s.msg[n:], &call)
+	if err != nil || call.XID != h.XID {
 		p.t.Fatalf("the first message has %+v, %v", call, err)
 	}
+	var told *rpcrdma.Properties
+	if args := s.msg[n+k:]; call.Proc != 0 {
+		offer, err := rpcrdma.ConsumeProperties(args)
+		if err != nil || offer.Dir != rpcrdma.PropOffer || call.Prog != rpcrdma.PropProgram || call.Vers != 1 || call.Proc != 1 {
+			p.t.Fatalf("the first message has %+v with %x, %v", call, args, err)
+		}
+		told = &offer
+	} else if len(args) > 0 {
+		p.t.Fatalf("the first message is NULL with %d bytes of arguments", len(args))
+	}
 	p.quiet("nothing follows before the answer")
-	return h
+	return h, told
 }
 
 // waited waits for the first message of a connection that is to be made.
@@ -164,10 +182,26 @@ func (p *peer) waited() {
 	}
 }
 
-// speaks2 answers the first message in version 2.
+// speaks2 answers the first message in version 2, as a server does that does not know the
+// procedure for properties.
 func (p *peer) speaks2() {
 	p.t.Helper()
-	p.reply(rpcrdma.Header{XID: p.asked().XID, Vers: 2})
+	p.answers2(p.askedWith())
+}
+
+func (p *peer) answers2(h rpcrdma.Header, told *rpcrdma.Properties) {
+	p.t.Helper()
+	if told == nil {
+		p.reply(rpcrdma.Header{XID: h.XID, Vers: 2})
+		return
+	}
+	p.unavailable(h.XID)
+}
+
+// unavailable answers a call in version 2 with PROG_UNAVAIL.
+func (p *peer) unavailable(xid uint32) {
+	msg := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 2, Credit: 100})
+	p.send(oncrpc.AppendReply(msg, &oncrpc.ReplyHeader{XID: xid, AcceptStat: oncrpc.ProgUnavail}), 0)
 }
 
 // errVers is the answer of a server that speaks other versions.
@@ -313,7 +347,7 @@ func TestVersionAnswered(t *testing.T) {
 	t.Run("V2-5.2-6 V2-2.3-1 V2-2.3-2 receives are long enough before the first message is sent", func(t *testing.T) {
 		for _, size := range []int{1024, 4096, 16384} {
 			dials(t, &Config{InlineSend: size, InlineRecv: size, NoRemoteInvalidation: true, Version: VersionAuto}, func(d *dialing, p *peer) {
-				h := p.asked()
+				h, told := p.askedWith()
 				p.mu.Lock()
 				for _, r := range p.recvs {
 					if n := len(r.SGE.Buf); n != max(size, 4096) {
@@ -323,7 +357,7 @@ func TestVersionAnswered(t *testing.T) {
 				p.mu.Unlock()
 				// A call of the server's, as long as they get, right behind the answer.
 				args := make([]byte, 4096-rpcrdma.MinHeaderSize-40)
-				p.reply(rpcrdma.Header{XID: h.XID, Vers: 2})
+				p.answers2(h, told)
 				p.send(callBytes(rpcrdma.Header{XID: 0xca11, Vers: 2}, 1, args...), 0)
 				settle() // the answer may have been taken alone
 				var back rpcrdma.Header
@@ -626,8 +660,7 @@ func TestVersionUnheard(t *testing.T) {
 	t.Run("a server that answers version 2 and no offer", func(t *testing.T) {
 		dials(t, nil, func(d *dialing, p *peer) {
 			q := d.another()
-			h := p.asked()
-			p.reply(rpcrdma.Header{XID: h.XID, Vers: 2, Credit: 8})
+			p.speaks2()
 			p.offered(4096, 4096, true)
 			time.Sleep(versionPatience)
 			q.finishes(d.client(), 1)

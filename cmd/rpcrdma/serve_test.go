@@ -853,7 +853,7 @@ func TestServeJSON(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if s := decodeJSON[statsJSON](t, stdout.String()); s.Calls != 11 || s.Replies != 11 || s.Optional != 1 || s.Conns != 1 {
+	if s := decodeJSON[statsJSON](t, stdout.String()); s.Calls != 11 || s.Replies != 11 || s.Optional != 0 || s.Conns != 1 {
 		t.Errorf("serve --json: %+v", s)
 	}
 }

@@ -12,7 +12,17 @@ import (
 // this project's own, and docs/extensions.md is its specification.
 const OptProperties = 0x52500001
 
-// Sizes of the operation's rdma_optinfo in bytes.
+// The RPC program whose procedure is the same exchange, with an offer as its arguments and
+// the answer as its results: a client begins with it, since all servers have an answer to a
+// call. The number is of the range that RFC 5531 section 8.3 leaves to users.
+// docs/extensions.md, As a call.
+const (
+	PropProgram      = 0x20525001 // RDMA_PROP_PROG
+	PropVersion      = 1          // RDMA_PROP_V1
+	ProcPropExchange = 1          // RDMA_PROP_EXCHANGE
+)
+
+// Sizes of an rpcrdma2_prop_info in bytes.
 const (
 	PropertiesSize = 16 // RDMA_PROP_OFFER, RDMA_PROP_ACCEPT
 	PropRejectSize = 8  // RDMA_PROP_REJECT
@@ -66,7 +76,8 @@ func (r PropReason) String() string {
 // RDMA_PROP_REMOTE_INVAL.
 const propRemoteInvalidation = 1
 
-// Properties are the rdma_optinfo of the properties operation. Dir decides which
+// Properties are the rdma_optinfo of the properties operation, or the arguments or results
+// of the procedure. Dir decides which
 // fields mean anything, as Proc does in a [Header]. docs/extensions.md, XDR.
 //
 //	0     4           8           12      16
@@ -88,7 +99,7 @@ type Properties struct {
 	Reason PropReason // RDMA_PROP_REJECT
 }
 
-// AppendProperties appends the rdma_optinfo that says p, of [PropertiesSize] or
+// AppendProperties appends the rpcrdma2_prop_info that says p, of [PropertiesSize] or
 // [PropRejectSize] bytes. Sizes are written as they stand. It panics if p.Dir is none
 // that there is.
 func AppendProperties(b []byte, p Properties) []byte {
@@ -105,7 +116,7 @@ func AppendProperties(b []byte, p Properties) []byte {
 	panic("rpcrdma: the properties operation has no " + p.Dir.String())
 }
 
-// ConsumeProperties reads b, which is an rdma_optinfo and nothing else. Flags without
+// ConsumeProperties reads b, which is one rpcrdma2_prop_info and nothing else. Flags without
 // a meaning are ignored. The error is an *xdr.DecodeError; p then holds what was read
 // in front of the fault, a Dir of RDMA_PROP_OFFER if nothing was: an offer with an
 // error is rejected as [PropMalformed], an answer with one is dropped. Sizes below
