@@ -44,12 +44,33 @@ func TestFold(t *testing.T) {
 	}
 }
 
+// TestBraid compares braid alone, and then all that stands around the lengths from
+// which on Update uses it, once or more.
+func TestBraid(t *testing.T) {
+	needsFold(t)
+	buf := random(4 * braidLen)
+	for at := range 200 {
+		p, rem := (*[braidLen]byte)(buf[at:]), uint32(at)*0x9e3779b9
+		if got, w := braid(rem, p), ^want(^rem, p[:]); got != w {
+			t.Fatalf("at %d from %08x: %08x, want %08x", at, rem, got, w)
+		}
+	}
+	for _, n := range []int{braidLen, 2 * braidLen, 3 * braidLen} {
+		for d := -70; d < foldMin+70; d++ {
+			if got, w := Update(1, buf[:n+d]), want(1, buf[:n+d]); got != w {
+				t.Fatalf("%d bytes: %08x, want %08x", n+d, got, w)
+			}
+		}
+	}
+}
+
 // TestWithoutFold does without, as on other CPUs.
 func TestWithoutFold(t *testing.T) {
 	defer func(can bool) { canFold = can }(canFold)
 	canFold = false
 	t.Run("vectors", TestVectors)
 	t.Run("lengths", TestLengthsAndAlignments)
+	t.Run("long", TestLong)
 	t.Run("split", TestSplit)
 }
 
@@ -77,6 +98,15 @@ func TestPower(t *testing.T) {
 		w := ^crc32.Update(^uint32(one), castagnoli, zeroes[:n])
 		if got := bits.Reverse32(power(8 * n)); got != w {
 			t.Fatalf("x^%d is %08x, want %08x", 8*n, got, w)
+		}
+	}
+}
+
+func TestJoints(t *testing.T) {
+	for i, parts := range []int{3, 2, 1} {
+		n := 8*parts*braidPart - 33
+		if got, w := joints[i], uint64(bits.Reverse32(power(n))); got != w {
+			t.Errorf("joint %d is %08x, want x^%d, %08x", i, got, n, w)
 		}
 	}
 }
