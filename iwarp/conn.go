@@ -45,7 +45,7 @@ type Conn struct {
 	target  string         // as given to Resolve
 	addrs   []*net.TCPAddr // of target
 
-	// Written during set-up, before state becomes stateUp.
+	// Written during set-up, before state becomes stateUp; sock under mu.
 	sock        socket
 	crc         bool // CRCs are generated and checked
 	rtrFPDU     bool // an empty FPDU is a Ready To Receive frame
@@ -59,19 +59,17 @@ type Conn struct {
 	endOnce   sync.Once
 	closeOnce sync.Once
 	writers   sync.WaitGroup // the writer goroutine
+	setups    sync.WaitGroup // the set-up under way
 
 	mu           sync.Mutex
 	state        state
 	laddr, raddr net.Addr
-	tcp          *net.TCPConn // of a request that is neither accepted nor rejected
-	req          mpa.Start    // that request
+	req          mpa.Start // of the peer, if passive
 	reqRDMA      mpa.Enhanced
 	peerData     []byte
-	cancelSetup  context.CancelFunc // while state is stateSetup
-	setupDone    chan struct{}      // closed when it no longer is
-	nudger       *time.Timer        // nil unless this side has connected
-	err          *fabric.ConnError  // since stateOver
-	quiet        bool               // Disconnect has begun: no more posts
+	nudger       *time.Timer       // nil unless this side has connected
+	err          *fabric.ConnError // since stateOver
+	quiet        bool              // Disconnect has begun: no more posts
 	doorbells    uint64
 	unsent       bool      // a batch has not left entirely
 	writing      bool      // a batch is being written, and not accounted for yet
@@ -348,6 +346,7 @@ type failure struct {
 	read   []byte          // Read Request header in that segment
 	recv   fabric.WCStatus // of the receive under way
 	abort  bool            // abandon what is queued
+	closes bool            // the descriptor is closed next, which ends the stream
 }
 
 // violation is a failure for which the peer is to blame.
@@ -415,7 +414,7 @@ func (c *Conn) endLocked(f *failure) {
 	c.over.Store(true)
 	c.mu.Unlock()
 	if wasUp {
-		if !silent {
+		if !silent && !f.closes {
 			shutdownWrite(c.sock.fd)
 		}
 		c.sock.f.SetWriteDeadline(past) // sends the writer home
@@ -517,21 +516,18 @@ func (c *Conn) Close() error {
 func (c *Conn) close() {
 	c.shut.Store(true)
 	c.mu.Lock()
-	if c.state == stateSetup {
-		c.cancelSetup()
-		done := c.setupDone
-		c.mu.Unlock()
-		<-done
-		c.mu.Lock()
+	switch c.state {
+	case stateNew:
+		c.state = stateOver // no set-up begins any more
+	case stateSetup:
+		if c.sock.f != nil {
+			c.sock.f.SetDeadline(past)
+		}
 	}
-	tcp := c.tcp
-	c.tcp = nil
 	c.mu.Unlock()
-	if tcp != nil {
-		tcp.Close()
-	}
-	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true})
-	if c.up.Load() {
+	c.setups.Wait()
+	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true, closes: true})
+	if c.sock.f != nil {
 		// Both sides are dead, so nobody makes a system call on the descriptor
 		// any more. Closing the file unblocks who is parked on it and waits
 		// until they have let go.

@@ -3,6 +3,8 @@ package iwarp
 import (
 	"context"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +18,8 @@ type listener struct {
 	p    *Provider
 	attr fabric.ConnAttr
 	cfg  Config
-	l    *net.TCPListener
+	addr *net.TCPAddr
+	sock socket
 
 	requests chan *Conn    // complete, not yet handed out
 	closed   chan struct{} // by Close
@@ -24,7 +27,7 @@ type listener struct {
 	wg       sync.WaitGroup // the accepting goroutine and the handshakes
 
 	mu      sync.Mutex
-	pending []*net.TCPConn // handshakes under way, oldest first
+	pending []*os.File // handshakes under way, oldest first
 	down    bool
 }
 
@@ -41,9 +44,14 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	if err != nil {
 		return nil, &SetupError{Addr: addr, Reason: "cannot listen", Err: err}
 	}
+	sock, err := listeningSocket(nl.(*net.TCPListener))
+	nl.Close()
+	if err != nil {
+		return nil, &SetupError{Addr: addr, Reason: "descriptor", Err: err}
+	}
 	cfg := p.cfg.withDefaults()
 	l := &listener{
-		p: p, attr: attr, cfg: cfg, l: nl.(*net.TCPListener),
+		p: p, attr: attr, cfg: cfg, addr: nl.Addr().(*net.TCPAddr), sock: sock,
 		requests: make(chan *Conn, cfg.Backlog),
 		closed:   make(chan struct{}),
 	}
@@ -52,7 +60,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 }
 
 // Addr implements fabric.Listener.
-func (l *listener) Addr() net.Addr { return l.l.Addr() }
+func (l *listener) Addr() net.Addr { return l.addr }
 
 // Accept implements fabric.Listener.
 func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
@@ -80,11 +88,11 @@ func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
-		l.l.Close()
+		l.sock.f.Close()
 		l.mu.Lock()
 		l.down = true
-		for _, tc := range l.pending {
-			tc.SetDeadline(past)
+		for _, f := range l.pending {
+			f.SetDeadline(past)
 		}
 		l.mu.Unlock()
 		l.wg.Wait()
@@ -106,14 +114,19 @@ const acceptPause = 10 * time.Millisecond
 
 // run accepts TCP connections until the listener is closed.
 func (l *listener) run() {
+	var next socket
+	var peer *net.TCPAddr
+	var err error
+	accept := func(fd uintptr) bool {
+		next, peer, err = acceptSocket(int(fd))
+		return err != errAgain
+	}
+	buf := make([]byte, maxStart)
 	for {
-		tc, err := l.l.AcceptTCP()
+		if rerr := l.sock.rc.Read(accept); rerr != nil {
+			return // it has been closed
+		}
 		if err != nil {
-			select {
-			case <-l.closed:
-				return
-			default:
-			}
 			// Out of descriptors, or a connection that was gone before it was
 			// taken. Closing the oldest pending one gives at least one
 			// descriptor back; without any this end is all there is to say.
@@ -126,17 +139,28 @@ func (l *listener) run() {
 			}
 			continue
 		}
-		if !l.admit(tc) {
-			tc.Close()
+		// The request has come, as a rule: see listeningSocket.
+		s, from, in := next, peer, startReader{buf: buf}
+		var v [1]iovec
+		setIovec(&v[0], buf)
+		if in.n, err = readv(s.fd, v[:]); err == nil && in.n > 0 {
+			if done, err := in.whole(mpa.Request); done && err == nil {
+				l.request(s, from, &in)
+				continue
+			}
+		}
+		if !l.admit(s.f) {
+			s.f.Close()
 			continue
 		}
-		l.wg.Go(func() { l.handshake(tc) })
+		in.buf = append([]byte(nil), buf...)
+		l.wg.Go(func() { l.handshake(s, from, &in) })
 	}
 }
 
-// admit enters tc into the list of pending handshakes, if need be in place of
+// admit enters f into the list of pending handshakes, if need be in place of
 // the oldest one.
-func (l *listener) admit(tc *net.TCPConn) bool {
+func (l *listener) admit(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down {
@@ -146,7 +170,7 @@ func (l *listener) admit(tc *net.TCPConn) bool {
 		l.pending[0].SetDeadline(past) // its goroutine does the rest
 		l.pending = append(l.pending[:0], l.pending[1:]...)
 	}
-	l.pending = append(l.pending, tc)
+	l.pending = append(l.pending, f)
 	return true
 }
 
@@ -161,13 +185,13 @@ func (l *listener) dropOldest() bool {
 	return true
 }
 
-// dismiss takes tc out of the list. It returns false if it was not there any
+// dismiss takes f out of the list. It returns false if it was not there any
 // more: the listener has given it up.
-func (l *listener) dismiss(tc *net.TCPConn) bool {
+func (l *listener) dismiss(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range l.pending {
-		if p == tc {
+		if p == f {
 			l.pending = append(l.pending[:i], l.pending[i+1:]...)
 			return !l.down
 		}
@@ -175,50 +199,73 @@ func (l *listener) dismiss(tc *net.TCPConn) bool {
 	return false
 }
 
-// handshake reads the request of tc and hands it to Accept.
-func (l *listener) handshake(tc *net.TCPConn) {
+// handshake reads the rest of a request and hands it to Accept.
+func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	l.p.live.handshakes.Add(1)
 	over := sync.OnceFunc(func() { l.p.live.handshakes.Add(-1) })
 	defer over()
-	release := bound(context.Background(), tc, l.cfg.RequestTimeout)
-	defer release()
-	var req mpa.Start
-	pd, err := readStart(tc, &req, mpa.Request)
-	kept := l.dismiss(tc)
+	// First the deadline, then the look: who gives it up does the opposite.
+	err := s.f.SetDeadline(time.Now().Add(l.cfg.RequestTimeout))
+	if err == nil && l.pends(s.f) {
+		done := false
+		if in.n > 0 {
+			done, err = in.whole(mpa.Request)
+		}
+		if !done && err == nil {
+			err = in.readAll(s.f, mpa.Request)
+		}
+	}
+	kept := l.dismiss(s.f)
 	if err != nil || !kept {
 		if err == mpa.ErrPrivateDataLen || err == mpa.ErrRevision {
-			sendReject(tc, &mpa.Start{Revision: req.Revision}, false, nil)
+			sendReject(s.f, &mpa.Start{Revision: in.start.Revision}, false, nil)
 		}
-		tc.Close()
+		s.f.Close()
 		return
 	}
+	s.f.SetDeadline(time.Time{})
+	over() // not after whoever takes the request has used it
+	l.request(s, from, in)
+}
+
+// pends reports whether f is in the list, and has not been given up.
+func (l *listener) pends(f *os.File) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.down && slices.Contains(l.pending, f)
+}
+
+// request takes a complete request, and hands it to Accept if it is one that can be
+// accepted.
+func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
+	req := in.start
 	enhanced := req.Revision >= 2 && req.Flags&mpa.FlagEnhanced != 0
-	if req.Flags&mpa.FlagMarkers != 0 || req.Flags&mpa.FlagReject != 0 {
-		// Markers are not for this side (RFC 5044 section 7.1.1 lets the
-		// responder decline), and a request cannot reject.
-		sendReject(tc, &req, enhanced, nil)
-		tc.Close()
+	// Markers are not for this side (RFC 5044 section 7.1.1 lets the responder
+	// decline), a request cannot reject, and nothing follows it until it has been
+	// answered (section 7.1.2).
+	if req.Flags&mpa.FlagMarkers != 0 || req.Flags&mpa.FlagReject != 0 || in.more() {
+		sendReject(s.f, &req, enhanced, nil)
+		s.f.Close()
 		return
 	}
-	if waiting, _ := peekConn(tc); waiting {
-		// RFC 5044 section 7.1.2: nothing follows the request until it has
-		// been answered.
-		sendReject(tc, &req, enhanced, nil)
-		tc.Close()
-		return
+	local := l.addr
+	if local.IP.IsUnspecified() {
+		var err error
+		if local, err = localAddr(s.fd); err != nil {
+			s.f.Close()
+			return
+		}
 	}
-	release()
-	tc.SetDeadline(time.Time{})
 	c := l.p.newConn(l.attr)
 	c.passive = true
 	c.req = req
+	pd := in.privateData()
 	if enhanced {
 		mpa.ConsumeEnhanced(pd, &c.reqRDMA) // long enough: ConsumeStart has seen to it
 		pd = pd[mpa.EnhancedLen:]
 	}
 	c.peerData = pd
-	c.tcp, c.laddr, c.raddr = tc, tc.LocalAddr(), tc.RemoteAddr()
-	over() // not after whoever takes the request has used it
+	c.sock, c.laddr, c.raddr = s, local, from
 	select {
 	case l.requests <- c:
 	default:

@@ -36,6 +36,9 @@ func (c *Conn) startNudging() {
 	}
 	left := nudges
 	c.nudger = time.AfterFunc(d, func() {
+		if left == nudges {
+			c.keepAlive()
+		}
 		silent := c.nudge()
 		d *= nudgeFactor
 		left--
@@ -45,6 +48,16 @@ func (c *Conn) startNudging() {
 			c.nudger.Reset(d)
 		}
 	})
+}
+
+// keepAlive is for a connection that lives for longer than a moment: short ones are
+// spared the system calls. What has been accepted has it from the listener.
+func (c *Conn) keepAlive() {
+	c.txMu.Lock()
+	defer c.unlockTx()
+	if !c.tx.dead {
+		setKeepAlive(c.sock.fd)
+	}
 }
 
 // stopNudging is part of the connection's end. The caller holds mu.

@@ -32,52 +32,90 @@ func lacksPrivateData(n int) error {
 	return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("private data of %d bytes (at most %d)", n, MaxPrivateData)}
 }
 
-// beginSetup moves the connection into set-up. end must be called with the
+// beginSetup moves the connection into set-up. endSetup must be called with the
 // result.
-func (c *Conn) beginSetup(ctx context.Context, passive bool) (sctx context.Context, end func(error) error, err error) {
+func (c *Conn) beginSetup(passive bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.state == stateOver:
-		return nil, nil, c.connErrLocked()
+		return c.connErrLocked()
 	case c.passive != passive:
-		return nil, nil, fmt.Errorf("%w: Connect is for resolved connections, Accept and Reject for requests", ErrMisuse)
+		return fmt.Errorf("%w: Connect is for resolved connections, Accept and Reject for requests", ErrMisuse)
 	case c.state != stateNew:
-		return nil, nil, fmt.Errorf("%w: set-up has begun already", ErrMisuse)
+		return fmt.Errorf("%w: set-up has begun already", ErrMisuse)
 	}
-	sctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	c.state, c.cancelSetup, c.setupDone = stateSetup, cancel, done
-	return sctx, func(err error) error {
-		defer close(done)
-		defer cancel()
-		if err == nil {
-			return nil
-		}
-		var rejected *fabric.RejectError
-		if errors.As(err, &rejected) {
-			c.end(&failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: err}})
-			return err
-		}
-		if c.shut.Load() {
-			c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
-			return c.connErr()
-		}
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		c.end(&failure{err: fabric.ConnError{Provider: name, Cause: err}})
-		return err
-	}, nil
+	c.state = stateSetup
+	c.setups.Add(1)
+	return nil
 }
 
-// bound makes reads and writes of tc fail when ctx ends or d has passed.
-func bound(ctx context.Context, tc *net.TCPConn, d time.Duration) (release func()) {
-	if d > 0 {
-		tc.SetDeadline(time.Now().Add(d))
+// endSetup ends the connection if its set-up has failed, and says why.
+func (c *Conn) endSetup(ctx context.Context, err error) error {
+	defer c.setups.Done()
+	if err == nil {
+		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { tc.SetDeadline(past) })
-	return func() { stop() }
+	c.dropSocket()
+	var rejected *fabric.RejectError
+	if errors.As(err, &rejected) {
+		c.end(&failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: err}})
+		return err
+	}
+	if c.shut.Load() {
+		c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}})
+		return c.connErr()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	c.end(&failure{err: fabric.ConnError{Provider: name, Cause: err}})
+	return err
+}
+
+// useSocket makes s the socket of the set-up under way, which Close may interrupt.
+func (c *Conn) useSocket(s socket) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sock = s
+	if c.shut.Load() {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// dropSocket closes the socket of a set-up that has failed.
+func (c *Conn) dropSocket() {
+	c.mu.Lock()
+	s := c.sock
+	c.sock = socket{}
+	c.mu.Unlock()
+	if s.f != nil {
+		s.f.Close()
+	}
+}
+
+// bounded runs wait, which waits for the socket of the set-up under way: not beyond
+// the end of ctx, nor, if d is not zero, for longer than d, nor beyond Close.
+func (c *Conn) bounded(ctx context.Context, d time.Duration, wait func() error) error {
+	f := c.sock.f
+	if d > 0 {
+		if err := f.SetDeadline(time.Now().Add(d)); err != nil {
+			return err
+		}
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { f.SetDeadline(past) })
+		defer stop() // too late only when ctx has ended, and with it the set-up
+	}
+	// Close says that it was called, and then sets the deadline.
+	if c.shut.Load() {
+		return net.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return wait()
 }
 
 // Connect implements fabric.Conn.
@@ -85,26 +123,21 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return lacksPrivateData(len(privateData))
 	}
-	sctx, end, err := c.beginSetup(ctx, false)
-	if err != nil {
+	if err := c.beginSetup(false); err != nil {
 		return err
 	}
-	return end(c.connect(sctx, privateData))
+	return c.endSetup(ctx, c.connect(ctx, privateData))
 }
 
 func (c *Conn) connect(ctx context.Context, privateData []byte) error {
-	tc, err := c.dial(ctx)
-	if err != nil {
+	if err := c.dial(ctx); err != nil {
 		return &SetupError{Addr: c.target, Reason: "no TCP connection", Err: err}
 	}
-	release := bound(ctx, tc, c.p.cfg.withDefaults().ReplyTimeout)
-	rtr, err := c.initiate(tc, privateData)
-	release()
+	rtr, err := c.initiate(ctx, privateData)
 	if err == nil {
-		err = c.establish(ctx, tc)
+		err = c.establish(ctx)
 	}
 	if err != nil {
-		tc.Close()
 		return err
 	}
 	if rtr != 0 {
@@ -118,25 +151,69 @@ func (c *Conn) connect(ctx context.Context, privateData []byte) error {
 	return nil
 }
 
-func (c *Conn) dial(ctx context.Context) (*net.TCPConn, error) {
-	var d net.Dialer
+// dial connects to the first address that it can.
+func (c *Conn) dial(ctx context.Context) error {
 	var errs []error
 	for _, a := range c.addrs {
-		conn, err := d.DialContext(ctx, "tcp", a.String())
+		err := c.dialTo(ctx, a)
 		if err == nil {
-			return conn.(*net.TCPConn), nil
+			return nil
 		}
-		errs = append(errs, err)
-		if ctx.Err() != nil {
+		c.dropSocket()
+		errs = append(errs, &net.OpError{Op: "dial", Net: "tcp", Addr: a, Err: err})
+		if ctx.Err() != nil || c.shut.Load() {
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	return errors.Join(errs...)
 }
+
+func (c *Conn) dialTo(ctx context.Context, a *net.TCPAddr) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s, finish, err := startConnect(a)
+	if err != nil {
+		return err
+	}
+	if err := c.useSocket(s); err != nil {
+		return err
+	}
+	if finish != nil {
+		err = c.bounded(ctx, 0, func() (err error) {
+			werr := s.rc.Write(func(uintptr) (done bool) {
+				done, err = finish()
+				return done
+			})
+			if err == nil {
+				err = werr
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	local, err := localAddr(s.fd)
+	if err != nil {
+		return err
+	}
+	if local.Port == a.Port && local.IP.Equal(a.IP) {
+		return errSelf
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.laddr, c.raddr = local, a
+	return nil
+}
+
+// errSelf: TCP connects a socket to itself when nobody listens at a port that it
+// picks for the socket (RFC 9293 section 3.5, simultaneous open).
+var errSelf = errors.New("connection to itself")
 
 // initiate is the initiator's side of the handshake. rtr is the operation of
 // the Ready To Receive frame that has been agreed on, or zero.
-func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode, err error) {
+func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opcode, err error) {
 	cfg := &c.p.cfg
 	refuse := func(reason string, err error) (fabric.Opcode, error) {
 		return 0, &SetupError{Addr: c.target, Reason: reason, Err: err}
@@ -152,15 +229,21 @@ func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode,
 	frame := mpa.AppendStart(make([]byte, 0, mpa.StartLen+s.PDLength), &s)
 	frame = mpa.AppendEnhanced(frame, &want)
 	frame = append(frame, privateData...)
-	if _, err := tc.Write(frame); err != nil {
+	if err := c.say(ctx, frame); err != nil {
 		return refuse("request not sent", err)
 	}
 
-	var rep mpa.Start
-	pd, err := readStart(tc, &rep, mpa.Reply)
+	st, ok := c.p.stages.Get().(*stage)
+	if !ok {
+		st = new(stage)
+	}
+	defer c.p.stages.Put(st)
+	in := startReader{buf: st[:]}
+	err = c.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(c.sock.f, mpa.Reply) })
 	if err != nil {
 		return refuse("no usable reply", err)
 	}
+	rep, pd := in.start, in.privateData()
 	var got mpa.Enhanced
 	enhanced := rep.Revision >= 2 && rep.Flags&mpa.FlagEnhanced != 0
 	if enhanced {
@@ -173,7 +256,7 @@ func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode,
 	if rep.Flags&mpa.FlagMarkers != 0 {
 		return refuse("the peer demands markers", nil)
 	}
-	if waiting, _ := peekConn(tc); waiting {
+	if in.more() {
 		// RFC 5044 section 7.1.2.
 		return refuse("the peer sends before it has been sent to", nil)
 	}
@@ -183,7 +266,7 @@ func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode,
 		if got.ORD != mpa.ReadsUnknown && int(got.ORD) > ird {
 			// RFC 6581 section 9: a responder asks for no more than it was
 			// offered.
-			c.refuseReply(tc, mpa.CodeInsufficientIRD)
+			c.refuseReply(mpa.CodeInsufficientIRD)
 			return refuse(fmt.Sprintf("the peer wants %d Reads at once, and was offered %d", got.ORD, ird), nil)
 		}
 		if got.IRD != mpa.ReadsUnknown {
@@ -196,7 +279,7 @@ func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode,
 			case got.RTRRead && ord > 0:
 				rtr = fabric.OpRead
 			default:
-				c.refuseReply(tc, mpa.CodeNoMatchingRTR)
+				c.refuseReply(mpa.CodeNoMatchingRTR)
 				return refuse("the peer has chosen no Ready To Receive frame that it was offered", nil)
 			}
 		}
@@ -209,99 +292,107 @@ func (c *Conn) initiate(tc *net.TCPConn, privateData []byte) (rtr fabric.Opcode,
 
 // refuseReply tells the responder by a Terminate message why its reply is not
 // acceptable. RFC 6581 section 8.
-func (c *Conn) refuseReply(tc *net.TCPConn, code mpa.Code) {
+func (c *Conn) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
 	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llp(code)})
-	tc.Write(mpa.AppendFPDU(nil, ulpdu, c.crc))
+	c.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, c.crc))
 }
 
-// readStart reads a start-up frame of the given kind and nothing behind it.
-func readStart(r io.Reader, s *mpa.Start, kind mpa.Kind) (privateData []byte, err error) {
-	var b [mpa.StartLen]byte
-	for n := 0; ; {
-		m, rerr := r.Read(b[n:])
-		n += m
-		_, err := mpa.ConsumeStart(b[:n], s)
-		if err == nil {
-			break
-		}
-		if err != mpa.ErrShort {
-			return nil, err
-		}
-		if rerr != nil {
-			if rerr == io.EOF {
-				rerr = io.ErrUnexpectedEOF
-			}
-			return nil, rerr
-		}
-	}
-	if s.Kind != kind {
-		return nil, mpa.ErrKey
-	}
-	if s.PDLength == 0 {
-		return nil, nil
-	}
-	privateData = make([]byte, s.PDLength)
-	if _, err := io.ReadFull(r, privateData); err != nil {
-		return nil, err
-	}
-	return privateData, nil
-}
-
-// peekConn reports whether the peer has sent more, or ended its side.
-func peekConn(tc *net.TCPConn) (waiting, eof bool) {
-	rc, err := tc.SyscallConn()
-	if err != nil {
-		return false, true
-	}
-	rc.Control(func(fd uintptr) { waiting, eof = peek(int(fd)) })
-	return waiting, eof
-}
-
-// establish turns a TCP connection after its handshake into an iWARP stream. It
-// takes over the descriptor; tc is closed.
-func (c *Conn) establish(ctx context.Context, tc *net.TCPConn) error {
-	tc.SetDeadline(time.Time{})
-	if err := ctx.Err(); err != nil {
+// say sends a start-up frame. There is room for it in a new socket, as a rule.
+func (c *Conn) say(ctx context.Context, frame []byte) error {
+	var v [1]iovec
+	setIovec(&v[0], frame)
+	n, err := writev(c.sock.fd, v[:])
+	if err != nil && err != errAgain {
 		return err
 	}
-	f, err := tc.File() // a descriptor of our own, in the poller on its own
-	if err != nil {
-		return &SetupError{Addr: tc.RemoteAddr().String(), Reason: "descriptor", Err: err}
+	if n == len(frame) {
+		return nil
 	}
-	rc, err := f.SyscallConn()
-	if err == nil {
-		err = rc.Control(func(fd uintptr) { c.sock = socket{f: f, rc: rc, fd: int(fd)} })
+	return c.bounded(ctx, 0, func() error {
+		_, err := c.sock.f.Write(frame[n:])
+		return err
+	})
+}
+
+// A startReader reads a start-up frame. It reads all that has come: nothing follows
+// the frame until it has been answered.
+type startReader struct {
+	buf   []byte // of maxStart at least
+	n     int    // bytes of buf that have come
+	start mpa.Start
+}
+
+// maxStart is how much may have to be read to know that there is more than a frame.
+const maxStart = mpa.StartLen + mpa.MaxPrivateData + 1
+
+// whole looks at what has come. done tells that the frame is there.
+func (r *startReader) whole(kind mpa.Kind) (done bool, err error) {
+	_, err = mpa.ConsumeStart(r.buf[:r.n], &r.start)
+	switch {
+	case err == mpa.ErrShort:
+		return false, nil
+	case err != nil:
+		return false, err
+	case r.start.Kind != kind:
+		return false, mpa.ErrKey
 	}
-	if err == nil {
-		err = f.SetDeadline(time.Time{}) // fails if the poller does not watch it
+	return r.n >= mpa.StartLen+r.start.PDLength, nil
+}
+
+// readAll reads until the frame is there.
+func (r *startReader) readAll(from io.Reader, kind mpa.Kind) error {
+	for {
+		n, rerr := from.Read(r.buf[r.n:maxStart])
+		r.n += n
+		if done, err := r.whole(kind); done || err != nil {
+			return err
+		}
+		if rerr == io.EOF {
+			rerr = io.ErrUnexpectedEOF
+		}
+		if rerr != nil {
+			return rerr
+		}
 	}
-	if err != nil {
-		f.Close()
-		return &SetupError{Addr: tc.RemoteAddr().String(), Reason: "descriptor", Err: err}
-	}
-	c.sizeSegments(tc)
+}
+
+// privateData is a copy of that of the frame.
+func (r *startReader) privateData() []byte {
+	return append([]byte(nil), r.buf[mpa.StartLen:mpa.StartLen+r.start.PDLength]...)
+}
+
+// more reports whether something has come behind the frame.
+func (r *startReader) more() bool { return r.n > mpa.StartLen+r.start.PDLength }
+
+// establish turns a TCP connection after its handshake into an iWARP stream.
+func (c *Conn) establish(ctx context.Context) error {
+	c.sizeSegments()
 	c.held.Store(c.passive)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.laddr, c.raddr = tc.LocalAddr(), tc.RemoteAddr()
-	if c.state != stateSetup {
-		f.Close()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c.shut.Load() || c.state != stateSetup {
 		return net.ErrClosed
 	}
-	tc.Close()
+	// Fails if the poller does not watch it.
+	if err := c.sock.f.SetDeadline(time.Time{}); err != nil {
+		return &SetupError{Addr: c.raddr.String(), Reason: "descriptor", Err: err}
+	}
 	c.state = stateUp
 	c.up.Store(true)
 	return nil
 }
 
 // sizeSegments decides how much goes into one FPDU.
-func (c *Conn) sizeSegments(tc *net.TCPConn) {
+func (c *Conn) sizeSegments() {
 	ulpdu := mpa.MaxULPDU
 	switch fpdu := c.p.cfg.MaxFPDU; {
 	case fpdu > 0:
 		ulpdu = mpa.MULPDU(fpdu)
-	case sameHost(tc):
+	case c.sameHost():
 		ulpdu = localFPDU
 	default:
 		if emss := segmentSize(c.sock.fd); emss > 0 {
@@ -314,9 +405,9 @@ func (c *Conn) sizeSegments(tc *net.TCPConn) {
 	c.maxUntagged = max(ulpdu-ddp.UntaggedLen, 8) &^ 7
 }
 
-func sameHost(tc *net.TCPConn) bool {
-	l, lok := tc.LocalAddr().(*net.TCPAddr)
-	r, rok := tc.RemoteAddr().(*net.TCPAddr)
+func (c *Conn) sameHost() bool {
+	l, lok := c.laddr.(*net.TCPAddr)
+	r, rok := c.raddr.(*net.TCPAddr)
 	return lok && rok && (r.IP.IsLoopback() || r.IP.Equal(l.IP))
 }
 
@@ -328,42 +419,24 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	sctx, end, err := c.beginSetup(ctx, true)
-	if err != nil {
+	if err := c.beginSetup(true); err != nil {
 		return err
 	}
-	tc := c.takeRequest()
-	release := bound(sctx, tc, 0)
-	err = c.respond(tc, privateData)
-	release()
+	err := c.respond(ctx, privateData)
 	if err == nil {
-		err = c.establish(sctx, tc)
+		err = c.establish(ctx)
 	}
-	if err != nil {
-		tc.Close()
-	}
-	return end(err)
-}
-
-// takeRequest takes the TCP connection of a request out of Close's reach: from
-// now on it is the set-up's to close.
-func (c *Conn) takeRequest() *net.TCPConn {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	tc := c.tcp
-	c.tcp = nil
-	return tc
+	return c.endSetup(ctx, err)
 }
 
 // respond is the responder's half of the handshake.
-func (c *Conn) respond(tc *net.TCPConn, privateData []byte) error {
-	addr := tc.RemoteAddr().String()
-	if waiting, eof := peekConn(tc); waiting {
+func (c *Conn) respond(ctx context.Context, privateData []byte) error {
+	if waiting, eof := peek(c.sock.fd); waiting {
 		// RFC 5044 section 7.1.2: the initiator waits for the reply.
-		c.replyReject(tc, nil)
-		return &SetupError{Addr: addr, Reason: "the peer sends before it has been answered"}
+		c.replyReject(nil)
+		return &SetupError{Addr: c.raddr.String(), Reason: "the peer sends before it has been answered"}
 	} else if eof {
-		return &SetupError{Addr: addr, Reason: "the peer has given up", Err: io.ErrUnexpectedEOF}
+		return &SetupError{Addr: c.raddr.String(), Reason: "the peer has given up", Err: io.ErrUnexpectedEOF}
 	}
 	rep := mpa.Start{Kind: mpa.Reply, Flags: c.req.Flags & mpa.FlagCRC, Revision: c.req.Revision, PDLength: len(privateData)}
 	if c.p.cfg.RequireCRC {
@@ -409,8 +482,8 @@ func (c *Conn) respond(tc *net.TCPConn, privateData []byte) error {
 	c.mu.Lock()
 	c.ird, c.ord = ird, ord
 	c.mu.Unlock()
-	if _, err := tc.Write(frame); err != nil {
-		return &SetupError{Addr: addr, Reason: "reply not sent", Err: err}
+	if err := c.say(ctx, frame); err != nil {
+		return &SetupError{Addr: c.raddr.String(), Reason: "reply not sent", Err: err}
 	}
 	return nil
 }
@@ -421,11 +494,11 @@ func (c *Conn) enhanced() bool {
 
 // replyReject sends a rejection, which is as long as there is room for in the
 // socket: a peer that does not read does not get it.
-func (c *Conn) replyReject(tc *net.TCPConn, privateData []byte) error {
-	return sendReject(tc, &c.req, c.enhanced(), privateData)
+func (c *Conn) replyReject(privateData []byte) error {
+	return sendReject(c.sock.f, &c.req, c.enhanced(), privateData)
 }
 
-func sendReject(tc *net.TCPConn, req *mpa.Start, enhanced bool, privateData []byte) error {
+func sendReject(f *os.File, req *mpa.Start, enhanced bool, privateData []byte) error {
 	rep := mpa.Start{Kind: mpa.Reply, Flags: mpa.FlagReject | req.Flags&mpa.FlagCRC, Revision: min(req.Revision, mpa.MaxRevision), PDLength: len(privateData)}
 	if enhanced {
 		rep.Flags |= mpa.FlagEnhanced
@@ -436,8 +509,8 @@ func sendReject(tc *net.TCPConn, req *mpa.Start, enhanced bool, privateData []by
 		frame = mpa.AppendEnhanced(frame, &mpa.Enhanced{})
 	}
 	frame = append(frame, privateData...)
-	tc.SetWriteDeadline(time.Now().Add(time.Second))
-	_, err := tc.Write(frame)
+	f.SetWriteDeadline(time.Now().Add(time.Second))
+	_, err := f.Write(frame)
 	return err
 }
 
@@ -446,14 +519,11 @@ func (c *Conn) Reject(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return lacksPrivateData(len(privateData))
 	}
-	_, end, err := c.beginSetup(context.Background(), true)
-	if err != nil {
+	if err := c.beginSetup(true); err != nil {
 		return err
 	}
-	tc := c.takeRequest()
-	err = c.replyReject(tc, privateData)
-	tc.Close()
-	end(ErrRejected)
+	err := c.replyReject(privateData)
+	c.endSetup(context.Background(), ErrRejected)
 	c.Close()
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return &SetupError{Addr: c.raddr.String(), Reason: "rejection not sent", Err: err}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -524,4 +525,190 @@ func TestSilentFailure(t *testing.T) {
 		t.Errorf("completions %+v", wcs)
 	}
 	peer.wantEnd("without a word")
+}
+
+// fullListener listens at an address whose queue is full: who connects to it waits until
+// empty has been called, and is accepted then.
+func fullListener(t *testing.T) (addr string, empty func()) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil { // listen(2): one more than that may wait
+		t.Fatal(err)
+	}
+	at, err := localAddr(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := net.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { first.Close() })
+	return at.String(), func() {
+		for range 2 {
+			c, _, err := syscall.Accept(fd)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { syscall.Close(c) })
+		}
+	}
+}
+
+// TestConnectWaits: a TCP connection that is not there at once is waited for, until the
+// context ends or the connection is closed.
+func TestConnectWaits(t *testing.T) {
+	connect := func(addr string, ctx context.Context) (fabric.Conn, <-chan error) {
+		c, err := New(Config{ReplyTimeout: 30 * time.Millisecond}).Resolve(ctx, addr, fabric.ConnAttr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		done := make(chan error, 1)
+		go func() { done <- c.Connect(ctx, nil) }()
+		return c, done
+	}
+	addr, empty := fullListener(t)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if _, done := connect(addr, ctx); !errors.Is(<-done, context.DeadlineExceeded) {
+		t.Error("the end of the context is not told")
+	}
+
+	// tried returns when the peer has dropped the first attempt.
+	tried := func(c fabric.Conn) {
+		for c.(*Conn).setupSocket() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	c, done := connect(addr, context.Background())
+	tried(c)
+	c.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Connect of a connection that is closed meanwhile: %v", err)
+	}
+
+	// It gets through when there is room, with TCP's next attempt, and then waits for a
+	// reply.
+	c, done = connect(addr, context.Background())
+	tried(c)
+	empty()
+	var se *SetupError
+	if err := <-done; !errors.As(err, &se) || se.Reason != "no usable reply" || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Connect to one who does not answer: %v", err)
+	}
+}
+
+func (c *Conn) setupSocket() *os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sock.f
+}
+
+// TestConnectRefused: what the system says can be found in the error, and the other
+// addresses are tried.
+func TestConnectRefused(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	p := New(Config{})
+	fc, err := p.Resolve(context.Background(), nobody.Addr().String(), fabric.ConnAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fc.Close()
+	var op *net.OpError
+	if err := fc.Connect(context.Background(), nil); !errors.Is(err, syscall.ECONNREFUSED) || !errors.As(err, &op) {
+		t.Errorf("Connect to nobody: %v", err)
+	}
+
+	l := listen(t, p, fabric.ConnAttr{})
+	fc, err = p.Resolve(context.Background(), l.Addr().String(), fabric.ConnAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fc.Close()
+	c := fc.(*Conn)
+	c.addrs = append([]*net.TCPAddr{nobody.Addr().(*net.TCPAddr)}, c.addrs...)
+	done := make(chan error, 1)
+	go func() { done <- c.Connect(context.Background(), nil) }()
+	mustAccept(t, acceptNext(t, l), nil)
+	if err := <-done; err != nil || c.RemoteAddr().String() != l.Addr().String() {
+		t.Errorf("Connect to the second address: %v, the peer is %v", err, c.RemoteAddr())
+	}
+}
+
+// TestKeepAlive: TCP looks after connections that live for a while.
+func TestKeepAlive(t *testing.T) {
+	p := New(Config{})
+	p.nudgeAfter = time.Millisecond
+	l := listen(t, p, fabric.ConnAttr{})
+	fc, err := p.Resolve(context.Background(), l.Addr().String(), fabric.ConnAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fc.Close()
+	done := make(chan error, 1)
+	go func() { done <- fc.Connect(context.Background(), nil) }()
+	server := acceptNext(t, l)
+	mustAccept(t, server, nil)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		on, err := syscall.GetsockoptInt(fc.(*Conn).sock.fd, syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
+		if on != 0 {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the initiator has no keep-alive: %v", err)
+		}
+	}
+	for _, o := range []struct{ level, name, want int }{
+		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
+		{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 15},
+		{syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1},
+	} {
+		if v, err := syscall.GetsockoptInt(server.sock.fd, o.level, o.name); v != o.want || err != nil {
+			t.Errorf("option %d/%d of an accepted socket is %d, %v; want %d", o.level, o.name, v, err, o.want)
+		}
+	}
+}
+
+// TestAddresses: an address is the same after the way through the system's form.
+func TestAddresses(t *testing.T) {
+	loopback := "lo"
+	if ifis, err := net.Interfaces(); err == nil && len(ifis) > 0 {
+		loopback = ifis[0].Name
+	}
+	for _, a := range []*net.TCPAddr{
+		{IP: net.IPv4(192, 0, 2, 1), Port: 20049},
+		{IP: net.ParseIP("2001:db8::1"), Port: 1},
+		{IP: net.ParseIP("fe80::1"), Port: 65535, Zone: loopback},
+	} {
+		_, sa, err := sockaddr(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tcpAddr(sa); got.String() != a.String() {
+			t.Errorf("%v has become %v", a, got)
+		}
+	}
+	if _, sa, err := sockaddr(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "77"}); err != nil || sa.(*syscall.SockaddrInet6).ZoneId != 77 {
+		t.Errorf("a zone by number: %v, %v", sa, err)
+	}
+	if _, _, err := sockaddr(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "no such"}); err == nil {
+		t.Error("a zone that is not there is taken")
+	}
 }

@@ -4,6 +4,7 @@ package iwarp
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 )
@@ -26,8 +27,22 @@ func shutdownWrite(fd int)                  {}
 func resetOnClose(fd int)                   {}
 func segmentSize(fd int) int                { return 0 }
 
+func setKeepAlive(fd int) {}
+
 type socket struct {
 	f  *os.File
 	rc syscall.RawConn
 	fd int
 }
+
+func startConnect(a *net.TCPAddr) (s socket, finish func() (bool, error), err error) {
+	return socket{}, nil, errors.ErrUnsupported
+}
+
+func listeningSocket(l *net.TCPListener) (socket, error) { return socket{}, errors.ErrUnsupported }
+
+func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
+	return socket{}, nil, errors.ErrUnsupported
+}
+
+func localAddr(fd int) (*net.TCPAddr, error) { return nil, errors.ErrUnsupported }
