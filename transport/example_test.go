@@ -63,3 +63,29 @@ func Example() {
 	fmt.Println(item.Chunked, item.N, string(buf[item.N-8:item.N]), len(call.Results))
 	// Output: true 1000000 datadata 4
 }
+
+// Buffers that are used again stay registered. Where the adapter has no memory windows,
+// the server can reach them until Close.
+func ExampleClient_RegisterMemory() {
+	ctx := context.Background()
+	client, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server.example:20049", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	mem, err := client.RegisterMemory(make([]byte, 16<<20))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mem.Close()
+	var call transport.Call
+	for block := range uint32(16) {
+		buf := mem.Bytes()[block<<20:][:1<<20]
+		call.Prog, call.Vers, call.Proc = 0x20000001, 1, 1
+		call.Args = xdr.AppendUint32(call.Args[:0], block)
+		call.WriteItems = append(call.WriteItems[:0], transport.WriteItem{Buf: buf})
+		if err := client.Call(ctx, &call); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
