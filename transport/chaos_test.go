@@ -784,7 +784,13 @@ func testLateBind(t *testing.T, b *bed) {
 			t.Error(err)
 		}
 	}
-	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{new(errander).program()}, OnReconnect: ready})
+	again := make(chan struct{}) // closed when the next connection's call has returned
+	returned := sync.OnceFunc(func() { close(again) })
+	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{new(errander).program()},
+		OnReconnect: func(cl *transport.Client) {
+			ready(cl)
+			returned()
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -804,4 +810,5 @@ func testLateBind(t *testing.T, b *bed) {
 	if err := back.Null(ctx, errands, 1); err != nil {
 		t.Error(err)
 	}
+	<-again
 }
