@@ -239,6 +239,7 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 	if c.rqUsed+len(wrs) > c.attr.RecvDepth {
 		return fabric.ErrQueueFull
 	}
+	c.rq.reserve(len(wrs))
 	for i := range wrs {
 		*c.rq.push() = wrs[i]
 	}

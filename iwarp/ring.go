@@ -1,5 +1,7 @@
 package iwarp
 
+import "math/bits"
+
 // A ring is a queue that grows, by doubling, to whatever its user bounds it
 // to, and then never allocates again. Elements are numbered from the first one
 // ever pushed, so that a number stays good while the ring grows.
@@ -32,9 +34,19 @@ func (r *ring[T]) drop(n int) {
 	}
 }
 
-func (r *ring[T]) grow() {
+// reserve makes room for n more at once.
+func (r *ring[T]) reserve(n int) {
+	if want := r.len() + n; want > len(r.buf) {
+		r.resize(1 << bits.Len(uint(max(8, want)-1)))
+	}
+}
+
+func (r *ring[T]) grow() { r.resize(max(8, 2*len(r.buf))) }
+
+// resize makes room for n in all, a power of two.
+func (r *ring[T]) resize(n int) {
 	old := *r
-	r.buf = make([]T, max(8, 2*len(old.buf)))
+	r.buf = make([]T, n)
 	for i := old.head; i != old.tail; i++ {
 		*r.at(i) = *old.at(i)
 	}

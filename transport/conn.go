@@ -48,7 +48,7 @@ type conn struct {
 	aside   bool        // the keeper does not want it
 	keeper  waiter      // a server's own goroutine, when it stands aside
 	waiters waitList    // goroutines that wait for their slot or for the token
-	tick    *time.Timer // see progress.go
+	tick    *time.Timer // see progress.go; nil: it has not been needed yet
 	ticking bool
 	leads   uint64 // times the token was taken
 	seen    uint64 // of those, at the last tick
@@ -70,7 +70,7 @@ type conn struct {
 	heard atomic.Uint64 // messages from the peer
 
 	// leader
-	wcs     [32]fabric.WC
+	wcs     []fabric.WC     // of one poll; see step
 	hdr     rpcrdma.Header  // scratch for incoming headers
 	rbufs   []*recvBuf      // all receive buffers, by number
 	repost  []fabric.RecvWR // consumed receives to post again
@@ -112,13 +112,14 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 		done:  make(chan struct{}),
 	}
 	c.waiters.init()
-	c.keeper.wake = make(chan bool, 1)
+	if r == roleServer {
+		c.keeper.wake = make(chan bool, 1)
+	}
+	c.wcs = make([]fabric.WC, firstPoll)
 	c.sq.init(c)
 	c.reads = readQueue{c: c, most: maxReads}
 	c.req.init(c)
 	c.rsp.init(c)
-	c.tick = time.AfterFunc(time.Hour, c.onTick)
-	c.tick.Stop()
 	return c
 }
 
@@ -228,8 +229,11 @@ func (c *conn) info() ConnInfo {
 // slack (RFC 8167 section 4.3). Leader, or before the connection is set up.
 func (c *conn) growReceives() error {
 	n := c.req.recvs + c.rsp.posted + slack(c.role)
-	var wrs [postBatch]fabric.RecvWR
-	c.rbufs = slices.Grow(c.rbufs, max(n-len(c.rbufs), 0))
+	if n <= len(c.rbufs) {
+		return nil
+	}
+	c.rbufs = slices.Grow(c.rbufs, n-len(c.rbufs))
+	wrs := make([]fabric.RecvWR, min(n-len(c.rbufs), postBatch))
 	for len(c.rbufs) < n {
 		more := make([]recvBuf, min(n-len(c.rbufs), len(wrs)))
 		var err error
@@ -442,7 +446,9 @@ func (c *conn) finish(reason error) {
 		c.unwatch()
 		c.unwatch = nil
 	}
-	c.tick.Stop()
+	if c.tick != nil {
+		c.tick.Stop()
+	}
 	c.req.fail(c.err)
 	for w := c.waiters.pop(); w != nil; w = c.waiters.pop() {
 		c.wakes = append(c.wakes, w)

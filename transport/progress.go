@@ -39,6 +39,13 @@ const (
 	quietTime = 500 * time.Microsecond
 )
 
+// firstPoll is how many completions are taken at once, mostPoll how many when there are
+// that many: a connection that is idle, or short, needs no room for them.
+const (
+	firstPoll = 4
+	mostPoll  = 32
+)
+
 // manyBackward is how many backward calls in a row make the keeper stand aside.
 const manyBackward = 16
 
@@ -187,8 +194,7 @@ func (c *conn) stopLeading() *waiter {
 		return c.callKeeper()
 	}
 	if c.awaitsCalls() {
-		c.ticking = true
-		c.tick.Reset(quietTime)
+		c.startTick(quietTime)
 	} else {
 		c.arm()
 	}
@@ -270,7 +276,7 @@ func (c *conn) step() bool {
 	}
 	for err == nil && c.fatal == nil {
 		var n int
-		n, err = c.fc.Poll(c.wcs[:])
+		n, err = c.fc.Poll(c.wcs)
 		if n == 0 {
 			break
 		}
@@ -280,6 +286,9 @@ func (c *conn) step() bool {
 		c.endPass()
 		if n < len(c.wcs) {
 			break
+		}
+		if n < mostPoll {
+			c.wcs = make([]fabric.WC, min(2*n, mostPoll))
 		}
 	}
 	if err != nil || c.fatal != nil {
@@ -312,8 +321,17 @@ func (c *conn) wakeAll() {
 // arm starts the tick. mu is held.
 func (c *conn) arm() {
 	if !c.ticking && !c.ended {
-		c.ticking = true
-		c.tick.Reset(tickTime)
+		c.startTick(tickTime)
+	}
+}
+
+// startTick has the next tick come after d. mu is held.
+func (c *conn) startTick(d time.Duration) {
+	c.ticking = true
+	if c.tick == nil {
+		c.tick = time.AfterFunc(d, c.onTick)
+	} else {
+		c.tick.Reset(d)
 	}
 }
 

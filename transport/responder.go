@@ -163,7 +163,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		x = r.free[n-1]
 		r.free = r.free[:n-1]
 	} else {
-		if len(r.exchs) >= 2*r.posted+recvSlack+len(r.c.wcs)+maxSilent {
+		if len(r.exchs) >= 2*r.posted+recvSlack+mostPoll+maxSilent {
 			r.c.die(errOverrun)
 			return nil
 		}
