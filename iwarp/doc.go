@@ -32,8 +32,8 @@
 // # Data path
 //
 // A list of requests becomes one writev of many FPDUs: headers, trailers and
-// short payloads lie in a buffer of the adapter, longer payloads are taken from
-// where they are. Incoming payloads of which at least 16 KiB are still to come
+// payloads up to 4 KiB lie in a buffer of the adapter, longer payloads are taken
+// from where they are. Incoming payloads of which at least 16 KiB are still to come
 // are read straight into their place, together with what follows them; the rest
 // goes through a buffer of 64 KiB that a connection has while bytes are coming
 // in. In steady state nothing is allocated.
@@ -61,7 +61,7 @@
 // under a lock, for one system call at a time, and the STag is looked up again
 // when the lock is taken again in the middle of a segment; so is what an answer
 // to a Read takes its bytes from. When a fence has taken the locks once, nobody
-// uses the memory. A peer that is in the middle of a Write or Read then is
+// uses the memory; what has been copied from it before may still be sent. A peer that is in the middle of a Write or Read then is
 // refused, which ends the connection; OpLocalInv, being in the send queue,
 // waits for answers to Reads that were begun before it.
 //

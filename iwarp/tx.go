@@ -18,15 +18,16 @@ const (
 	batchIOV   = 256
 	batchBytes = 256 << 10
 
-	// batchArena holds headers, trailers, and payloads up to inlineMax, which
-	// are cheaper to copy than to name: a batch of small messages is one
-	// stretch of memory.
-	batchArena = 16 << 10
-	inlineMax  = 512
+	// Payloads up to copyMax are copied into the arena, between the headers and
+	// trailers: a batch of them is one stretch of memory. Short ones cost less
+	// to copy than to name. So do those that fit one TCP segment where the
+	// kernel's buffers come from another CPU's cache: it fills them at a third
+	// of the speed when it has to stop for every FPDU.
+	copyMax = 4 << 10
 
 	// Most that one segment adds to the arena: length field, header, payload,
 	// pad and CRC.
-	segmentArena = mpa.LengthLen + ddp.UntaggedLen + inlineMax + 3 + mpa.CRCLen
+	segmentArena = mpa.LengthLen + ddp.UntaggedLen + copyMax + 3 + mpa.CRCLen
 )
 
 // A batch is a row of FPDUs on its way into the socket. It is taken from a pool
@@ -34,7 +35,7 @@ const (
 type batch struct {
 	iov   [batchIOV]iovec
 	ref   [batchIOV]ref // what leave each element rests on
-	arena [batchArena]byte
+	arena [batchBytes]byte
 
 	niov, pos int // elements filled, and written
 	na, run   int // arena bytes used, and where those not in iov yet begin
@@ -71,7 +72,7 @@ func (b *batch) closeRun() {
 }
 
 func (b *batch) full() bool {
-	return b.niov > batchIOV-MaxSendSGE-2 || b.na > batchArena-segmentArena || b.bytes >= batchBytes
+	return b.niov > batchIOV-MaxSendSGE-2 || b.bytes > batchBytes-segmentArena
 }
 
 // tx is the sending side, under Conn.txMu.
@@ -603,10 +604,7 @@ func (c *Conn) segment(b *batch) {
 		m.mo += uint32(n)
 	}
 	b.na = len(h)
-	var crc uint32
-	if c.crc {
-		crc = mpa.UpdateCRC(0, b.arena[start:b.na])
-	}
+	crc, summed := uint32(0), start // bytes of the arena before summed are in crc
 	for left := n; left > 0; {
 		buf := m.sgl[m.si].Buf[m.so:]
 		if len(buf) == 0 {
@@ -616,25 +614,27 @@ func (c *Conn) segment(b *batch) {
 		buf = buf[:min(left, len(buf))]
 		m.so += len(buf)
 		left -= len(buf)
-		if c.crc {
-			crc = mpa.UpdateCRC(crc, buf)
-		}
-		if n <= inlineMax {
+		if n <= copyMax {
 			b.na += copy(b.arena[b.na:], buf)
 			continue
+		}
+		if c.crc {
+			crc = mpa.UpdateCRC(mpa.UpdateCRC(crc, b.arena[summed:b.na]), buf)
+			summed = b.na
 		}
 		b.closeRun()
 		setIovec(&b.iov[b.niov], buf)
 		b.ref[b.niov] = m.ref[m.si]
 		b.niov++
 	}
-	tail := b.arena[b.na : b.na+mpa.Pad(ulpdu)+mpa.CRCLen]
-	clear(tail)
+	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
+	clear(pad)
+	b.na += len(pad)
 	if c.crc {
-		pad := len(tail) - mpa.CRCLen
-		mpa.PutCRC(tail[pad:], mpa.UpdateCRC(crc, tail[:pad]))
+		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
 	}
-	b.na += len(tail)
+	mpa.PutCRC(b.arena[b.na:], crc) // zero when none is in use
+	b.na += mpa.CRCLen
 	b.bytes += mpa.FPDULen(ulpdu)
 	b.exposes = b.exposes || m.response
 	t.stats.fpdus++
