@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"sync"
@@ -43,62 +44,77 @@ func pollUntil(t testing.TB, c *Conn, what string, ok func() bool) {
 }
 
 // TestFenceInSegment: memory is taken back in the middle of an FPDU that is
-// being placed. The rest of it goes nowhere.
+// being placed, or between two of one Write. The rest goes nowhere.
 func TestFenceInSegment(t *testing.T) {
-	const size = 60000
 	for _, how := range []string{"OpLocalInv", "MW.Close", "MR.Close", "MR.Close under a window"} {
-		t.Run(how, func(t *testing.T) {
-			p := New(Config{})
-			c, peer := underAttack(t, p, fabric.ConnAttr{}, 0)
-			mem := make([]byte, size)
-			mr, err := c.RegMR(mem, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
-			if err != nil {
-				t.Fatal(err)
-			}
-			seg := mr.Segment()
-			var mw fabric.MW
-			if how != "MR.Close" {
-				if mw, err = c.AllocMW(); err != nil {
-					t.Fatal(err)
-				}
-				key := mr.LKey()
-				if how == "MW.Close" {
-					key = fabric.LocalDMAKey
-				}
-				if seg, err = mw.Prepare(fabric.SGE{Buf: mem, LKey: key}, fabric.AccessRemoteWrite); err != nil {
-					t.Fatal(err)
-				}
-				post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
-			}
-			f := peer.fpdu(tagged(rdmap.OpWrite, true, seg.Handle, seg.Offset), bytes.Repeat([]byte{1}, size))
-			peer.write(f[:size/2])
-			pollUntil(t, c, "the first half", func() bool { return c.Stats().RxBytes == size/2 })
-			switch how {
-			case "OpLocalInv":
-				post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
-				if wc := next(t, c); wc.ID != 3 || wc.Status != fabric.WCSuccess || wc.Op != fabric.WCLocalInv {
-					t.Fatalf("invalidated with %+v", wc)
-				}
-			case "MW.Close":
-				mw.Close()
-			default:
-				mr.Close()
-			}
-			had := bytes.Count(mem, []byte{1})
-			if had == 0 || had > size/2 {
-				t.Fatalf("%d bytes placed by the first half", had)
-			}
-			clear(mem)
-			peer.write(f[size/2:])
-			wantViolation(t, c, ddpTagged(ddp.TaggedInvalidSTag))
-			if n := bytes.Count(mem, []byte{1}); n > 0 {
-				t.Errorf("%d bytes placed after the fence", n)
-			}
-			m := peer.wantTerminate("after writing to memory that was taken back", ddpTagged(ddp.TaggedInvalidSTag))
-			if !bytes.Equal(m.DDP, f[2:16]) {
-				t.Errorf("the Terminate message quotes %x", m.DDP)
-			}
-		})
+		t.Run(how, func(t *testing.T) { fenceInWrite(t, how, 60000, 30000) })
+		t.Run(how+", between segments", func(t *testing.T) { fenceInWrite(t, how, 1408, 2*1428+10) })
+	}
+}
+
+// fenceInWrite is a Write in segments of so many bytes of payload, which is
+// taken its memory when cut bytes of the stream have come.
+func fenceInWrite(t *testing.T, how string, payload, cut int) {
+	const size = 60000
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	mem := make([]byte, size)
+	mr, err := c.RegMR(mem, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg := mr.Segment()
+	var mw fabric.MW
+	if how != "MR.Close" {
+		if mw, err = c.AllocMW(); err != nil {
+			t.Fatal(err)
+		}
+		key := mr.LKey()
+		if how == "MW.Close" {
+			key = fabric.LocalDMAKey
+		}
+		if seg, err = mw.Prepare(fabric.SGE{Buf: mem, LKey: key}, fabric.AccessRemoteWrite); err != nil {
+			t.Fatal(err)
+		}
+		post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+	}
+	var stream, refused []byte
+	for at := 0; at < size; at += payload {
+		n := min(payload, size-at)
+		f := peer.fpdu(tagged(rdmap.OpWrite, at+n == size, seg.Handle, seg.Offset+uint64(at)), bytes.Repeat([]byte{1}, n))
+		if len(stream) <= cut {
+			refused = f[2:16]
+		}
+		stream = append(stream, f...)
+	}
+	peer.write(stream[:cut])
+	pollUntil(t, c, "the first part", func() bool { return c.Stats().RxBytes == uint64(cut) })
+	switch how {
+	case "OpLocalInv":
+		post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
+		if wc := next(t, c); wc.ID != 3 || wc.Status != fabric.WCSuccess || wc.Op != fabric.WCLocalInv {
+			t.Fatalf("invalidated with %+v", wc)
+		}
+	case "MW.Close":
+		mw.Close()
+	default:
+		mr.Close()
+	}
+	if c.rx.target.stag != seg.Handle {
+		t.Error("what was looked up is forgotten, so that nothing has been shown")
+	}
+	had := bytes.Count(mem, []byte{1})
+	if had == 0 || had > cut {
+		t.Fatalf("%d bytes placed by the first part", had)
+	}
+	clear(mem)
+	peer.write(stream[cut:])
+	wantViolation(t, c, ddpTagged(ddp.TaggedInvalidSTag))
+	if n := bytes.Count(mem, []byte{1}); n > 0 {
+		t.Errorf("%d bytes placed after the fence", n)
+	}
+	m := peer.wantTerminate("after writing to memory that was taken back", ddpTagged(ddp.TaggedInvalidSTag))
+	if !bytes.Equal(m.DDP, refused) {
+		t.Errorf("the Terminate message quotes %x, want %x", m.DDP, refused)
 	}
 }
 
@@ -107,9 +123,13 @@ func TestFenceInSegment(t *testing.T) {
 // before.
 func TestFenceInResponse(t *testing.T) {
 	const size = 16 << 20
-	for _, how := range []string{"MW.Close", "MR.Close"} {
-		t.Run(how, func(t *testing.T) {
-			c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	for _, tc := range []struct {
+		how  string
+		fpdu int
+	}{{"MW.Close", 0}, {"MR.Close", 0}, {"MW.Close", 1428}, {"MR.Close", 1428}} {
+		how := tc.how
+		t.Run(fmt.Sprintf("%s/MaxFPDU=%d", how, tc.fpdu), func(t *testing.T) {
+			c, peer := underAttack(t, New(Config{MaxFPDU: tc.fpdu}), fabric.ConnAttr{}, 0)
 			mem := bytes.Repeat([]byte{1}, size)
 			mr, err := c.RegMR(mem, fabric.AccessRemoteRead)
 			if err != nil {

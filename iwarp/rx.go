@@ -38,6 +38,14 @@ const (
 	rxTrailer                // pad and CRC
 )
 
+// A writeTarget is what an STag named when it was looked up, or nothing. stags.gen was
+// gen before that: while it still is, the STag names the same.
+type writeTarget struct {
+	stag uint32
+	gen  uint64
+	exposure
+}
+
 // rx is the receiving side, under Conn.rxMu.
 type rx struct {
 	dead   bool     // for good
@@ -49,7 +57,7 @@ type rx struct {
 	st    *stage // nil while idle
 	r, w  int    // bytes of st to look at
 	ahead int    // bytes to read into st
-	gen   uint32 // stags.gen when ref was last known to be valid
+	gen   uint64 // stags.gen when ref was last known to be valid
 
 	// The FPDU under way.
 	last, crcDone bool
@@ -66,6 +74,8 @@ type rx struct {
 	ctl           [stageControl]byte    // payload of a control message
 	ctlLen        int
 	iov           [2]iovec
+
+	target writeTarget // of the Write before
 
 	// Messages under way.
 	msn     [3]uint32  // expected on each queue
@@ -126,6 +136,7 @@ func (c *Conn) releaseStage() {
 		x.st = nil
 	}
 	x.r, x.w = 0, 0
+	x.target = writeTarget{}
 }
 
 // step makes one system call and handles what it brings. The caller holds rxMu.
@@ -416,12 +427,27 @@ func (c *Conn) tagged() *failure {
 	if x.pay == 0 {
 		return nil // nothing is touched, so nothing is looked up
 	}
-	buf, r, flt := c.stags.remote(h.STag, h.TO, uint32(x.pay), fabric.AccessRemoteWrite)
+	flt := c.aim(h.STag)
+	if flt == faultNone {
+		x.dst, flt = x.target.at(h.TO, uint32(x.pay))
+	}
 	if flt != faultNone {
 		return c.refuse(flt.writeCause(), "RDMA Write of %d bytes to STag %#x, offset %#x: %v", x.pay, h.STag, h.TO, flt)
 	}
-	x.dst, x.ref = buf, r
+	x.ref = x.target.ref
 	return nil
+}
+
+// aim makes x.target what stag names. A row of segments to the same STag takes
+// one lookup, as long as nothing has been taken back since.
+func (c *Conn) aim(stag uint32) fault {
+	x := &c.rx
+	if x.target.stag == stag && x.target.gen == x.gen && x.target.ref.index != 0 {
+		return faultNone
+	}
+	e, flt := c.stags.exposed(stag, fabric.AccessRemoteWrite)
+	x.target = writeTarget{stag, x.gen, e}
+	return flt
 }
 
 // readResponse holds a segment against the oldest Read that waits for data.

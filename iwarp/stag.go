@@ -65,7 +65,7 @@ type ref struct{ index, epoch uint32 }
 // lookup must have stopped, which is what the callers' fence sees to.
 type table struct {
 	mu    sync.Mutex
-	gen   atomic.Uint32 // changes whenever a ref may have become invalid
+	gen   atomic.Uint64 // changes whenever a ref may have become invalid
 	e     []entry
 	free  []uint32
 	seed  uint8
@@ -181,26 +181,48 @@ func (f fault) readCause() rdmap.Cause {
 	return c
 }
 
-// remote looks up the n bytes at tagged offset to for the peer.
-func (t *table) remote(stag uint32, to uint64, n uint32, need fabric.Access) ([]byte, ref, fault) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i, e := t.entry(stag)
-	if e == nil || e.kind != kindRegion && e.kind != kindBound {
-		return nil, ref{}, faultSTag
-	}
-	if e.access&need == 0 {
-		return nil, ref{}, faultAccess
-	}
+// An exposure is memory that the peer may reach by an STag.
+type exposure struct {
+	buf  []byte
+	base uint64 // tagged offset of buf[0]
+	ref  ref
+}
+
+// at returns the n bytes at tagged offset to.
+func (e *exposure) at(to uint64, n uint32) ([]byte, fault) {
 	if to+uint64(n) < to {
-		return nil, ref{}, faultWrap
+		return nil, faultWrap
 	}
 	// off wraps to something huge when to lies below the base.
 	off, size := to-e.base, uint64(len(e.buf))
 	if off > size || uint64(n) > size-off {
-		return nil, ref{}, faultBounds
+		return nil, faultBounds
 	}
-	return e.buf[off : off+uint64(n) : off+uint64(n)], ref{i, e.epoch}, faultNone
+	return e.buf[off : off+uint64(n) : off+uint64(n)], faultNone
+}
+
+// exposed looks up for the peer what stag names.
+func (t *table) exposed(stag uint32, need fabric.Access) (exposure, fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, e := t.entry(stag)
+	if e == nil || e.kind != kindRegion && e.kind != kindBound {
+		return exposure{}, faultSTag
+	}
+	if e.access&need == 0 {
+		return exposure{}, faultAccess
+	}
+	return exposure{e.buf, e.base, ref{i, e.epoch}}, faultNone
+}
+
+// remote looks up the n bytes at tagged offset to for the peer.
+func (t *table) remote(stag uint32, to uint64, n uint32, need fabric.Access) ([]byte, ref, fault) {
+	e, flt := t.exposed(stag, need)
+	if flt != faultNone {
+		return nil, ref{}, flt
+	}
+	buf, flt := e.at(to, n)
+	return buf, e.ref, flt
 }
 
 // local checks an SGE: its memory must lie in the region of its key, with the

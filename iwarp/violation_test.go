@@ -276,12 +276,21 @@ func TestViolations(t *testing.T) {
 				return [][]byte{p.fpdu(sendInv(g.window.Handle)),
 					p.fpdu(tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset), garbage[:4])}
 			}},
+		{name: "Write through a window that was written through and has been invalidated", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCSuccess,
+			script: func(g *target, p *rawPeer) [][]byte {
+				write := tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset)
+				return [][]byte{p.fpdu(write, []byte{guard}), p.fpdu(sendInv(g.window.Handle)), p.fpdu(write, garbage[:4])}
+			}},
 	} {
-		for _, crc := range []bool{false, true} {
+		for i := range 4 {
+			crc, behindWrite := i&1 != 0, i&2 != 0
 			if tc.crcOnly && !crc {
 				continue
 			}
 			name := tc.name
+			if behindWrite {
+				name += ", behind a Write"
+			}
 			if crc {
 				name += ", with CRC"
 			}
@@ -292,6 +301,11 @@ func TestViolations(t *testing.T) {
 				// A good FPDU first, so that the responder may speak: the empty
 				// Send it has posted is the first thing that comes back.
 				g.peer.write(g.peer.fpdu(tagged(rdmap.OpWrite, true, 0, 0)))
+				if behindWrite {
+					// What a good one has looked up does not help a bad one.
+					good := g.peer.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), []byte{guard})
+					fpdus = append([][]byte{good}, fpdus...)
+				}
 				g.peer.write(fpdus...)
 				wcs := wantViolation(t, g.c, tc.cause)
 				g.wantUntouched(t, tc.writes)
