@@ -165,7 +165,9 @@ type Conn interface {
 	Poll(wc []WC) (int, error)
 
 	// Wait blocks until Poll would return something or Wake is called, and
-	// makes progress meanwhile. It returns the *ConnError when Poll would.
+	// makes progress meanwhile. After Post has said ErrQueueFull it also returns
+	// when requests of which no completion tells have made room. It returns the
+	// *ConnError when Poll would.
 	Wait() error
 
 	// Wake makes the current Wait, or else the next one, return at once.

@@ -189,6 +189,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 		c.mu.Unlock()
 		return ErrNotConnected
 	case c.sqUsed+len(wrs) > c.attr.SendDepth:
+		c.starved = true
 		c.mu.Unlock()
 		return fabric.ErrQueueFull
 	case len(wrs) == 0:

@@ -874,3 +874,46 @@ func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	}
 	c.unlockTx()
 }
+
+// TestSilentRoom: requests that are not signaled make room without a word, and Wait
+// returns for whoever has found none.
+func TestSilentRoom(t *testing.T) {
+	client, server := join(t, New(Config{}), fabric.ConnAttr{SendDepth: 4, RecvDepth: 1})
+	defer client.Close()
+	defer server.Close()
+	serve := sync.OnceFunc(func() {
+		go func() {
+			for server.Wait() == nil {
+				server.Poll(nil)
+			}
+		}()
+	})
+	sink := make([]byte, 8<<20) // four do not fit the socket
+	mr, err := server.RegMR(sink, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg, data := mr.Segment(), make([]byte, len(sink))
+	full := 0
+	for range 20 {
+		put := []fabric.SendWR{{Op: fabric.OpWrite, RKey: seg.Handle, RemoteOffset: seg.Offset, SGL: []fabric.SGE{{Buf: data}}}}
+		err := client.Post(put)
+		for ; errors.Is(err, fabric.ErrQueueFull); err = client.Post(put) {
+			full++
+			serve()
+			if err := client.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			var wcs [1]fabric.WC
+			if n, err := client.Poll(wcs[:]); n > 0 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if full == 0 {
+		t.Error("the queue was never full")
+	}
+}

@@ -20,7 +20,8 @@ type queues struct {
 	sq      ring[sqEntry]
 	sges    ring[fabric.SGE] // of the entries, in order
 	written uint64
-	sqUsed  int // posted, and neither silently done nor polled
+	sqUsed  int  // posted, and neither silently done nor polled
+	starved bool // Post has found no room: Wait returns when there is more
 
 	rq     ring[fabric.RecvWR]
 	rqUsed int // posted and not polled
@@ -110,6 +111,10 @@ func (c *Conn) complete(status fabric.WCStatus) {
 		c.cqn.Add(1)
 	default:
 		c.sqUsed--
+		if c.starved {
+			c.starved = false
+			c.wakeup.Store(true)
+		}
 	}
 	c.sges.drop(int(e.nsge))
 	c.sq.drop(1)

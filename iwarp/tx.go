@@ -326,7 +326,7 @@ func (c *Conn) settle(b *batch) {
 	before := c.cq.tail
 	c.written = b.sqDone
 	c.retire()
-	tell := c.cq.tail != before
+	tell := c.cq.tail != before || c.wakeup.Load() // for room, perhaps
 	if c.drain.Load() {
 		tell = tell || c.sq.len() == 0 && c.irq.len() == 0
 	}

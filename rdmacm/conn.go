@@ -100,7 +100,10 @@ type Conn struct {
 	silent int // sends since the last signaled one
 	held   heldBack
 	inner  atomic.Bool // a request of our own is outstanding
-	posted PostStats
+	// starved: Post has found no room, so that Wait returns when there is more, also if
+	// nobody is told of the completions that make it.
+	starved atomic.Bool
+	posted  PostStats
 
 	recvMu sync.Mutex
 	recv   workQueue

@@ -52,7 +52,11 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 		return c.connErr()
 	}
 	if len(wrs) > c.sendRoom() {
-		return fabric.ErrQueueFull
+		c.starved.Store(true)
+		if len(wrs) > c.sendRoom() { // completions may have come before they could see that
+			return fabric.ErrQueueFull
+		}
+		c.starved.Store(false)
 	}
 	if len(wrs) == 0 {
 		return nil

@@ -352,7 +352,7 @@ func (c *Conn) completed(wc *cgo.WC) {
 	// overtaken by what is behind them. What is not signaled is done when
 	// something behind it is.
 	head := c.send.head.Load()
-	inner := false
+	before, inner := head, false
 	for head <= c.passed {
 		s := *c.send.at(head) // its place may be taken at once
 		if !s.done && (s.signaled || head == c.passed) {
@@ -374,6 +374,9 @@ func (c *Conn) completed(wc *cgo.WC) {
 	}
 	if inner {
 		c.inner.Store(false)
+	}
+	if head != before && c.starved.Load() && c.starved.Swap(false) {
+		c.wakeup.Store(true) // whoever waits for c looks at that before parking
 	}
 	if read {
 		c.readDone()

@@ -366,3 +366,44 @@ func TestRDMATrapInvalidatedFlag(t *testing.T) {
 		}
 	}
 }
+
+// TestRDMASilentRoom: requests that are not signaled make room without a word, and Wait
+// returns for whoever has found none.
+func TestRDMASilentRoom(t *testing.T) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
+		for _, shared := range []int{0, 1024} {
+			t.Run(fmt.Sprintf("shared=%d", shared), func(t *testing.T) {
+				p := provider(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: shared})
+				client, server := pair(t, p, addr, fabric.ConnAttr{SendDepth: 64, RecvDepth: 8})
+				client.Stop()
+				sink := server.Region(8, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
+				data := client.Region(8, 0)
+				full := 0
+				returns(t, "posting", func() {
+					for i := range uint64(1000) {
+						put := fabric.SendWR{ID: i, Op: fabric.OpWrite, RKey: sink.Segment().Handle, RemoteOffset: sink.Segment().Offset,
+							SGL: []fabric.SGE{fabrictest.SGE(data, 0, 8)}}
+						err := client.TryPost(put)
+						for ; errors.Is(err, fabric.ErrQueueFull); err = client.TryPost(put) {
+							full++
+							if err := client.Conn.Wait(); err != nil {
+								t.Error(err)
+								return
+							}
+							var wcs [1]fabric.WC
+							if n, err := client.Conn.Poll(wcs[:]); n > 0 || err != nil {
+								t.Error(n, err)
+								return
+							}
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+				t.Logf("the queue was full %d times", full)
+			})
+		}
+	})
+}

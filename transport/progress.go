@@ -274,10 +274,13 @@ func (c *conn) step() bool {
 	if c.req.chore.Load() {
 		c.req.open()
 	}
-	for err == nil && c.fatal == nil {
+	for first := true; err == nil && c.fatal == nil; first = false {
 		var n int
 		n, err = c.fc.Poll(c.wcs)
 		if n == 0 {
+			if first {
+				c.sq.flush() // Wait may have returned for room alone
+			}
 			break
 		}
 		for i := range c.wcs[:n] {
@@ -402,6 +405,7 @@ type sendQueue struct {
 	pending  []fabric.SendWR
 	spare    []fabric.SendWR
 	flushing bool
+	again    bool // there may be more room than the flush under way has met
 
 	// Replies whose Sends are not signaled and that no completion has told of
 	// yet, in the order of the queue; and how many such there have been.
@@ -484,13 +488,19 @@ func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
 
 // flush posts all that is pending. What does not fit the adapter's queue stays,
 // in order, for the flush at the end of the leader's next pass: completions
-// make room.
+// make room. A pass that ends while somebody else flushes may have been the last one:
+// then that flush, if it met a full queue, tries again.
 func (q *sendQueue) flush() {
 	q.mu.Lock()
-	for !q.flushing && len(q.pending) > 0 {
+	defer q.mu.Unlock()
+	if q.flushing {
+		q.again = true
+		return
+	}
+	for len(q.pending) > 0 {
 		batch := q.pending
 		q.pending = q.spare[:0]
-		q.flushing = true
+		q.flushing, q.again = true, false
 		q.mu.Unlock()
 
 		rest := batch
@@ -514,10 +524,12 @@ func (q *sendQueue) flush() {
 			later := q.pending
 			q.pending = append(append([]fabric.SendWR(nil), rest...), later...)
 			q.spare = batch[:0]
-			break
+			if !q.again {
+				return
+			}
+			continue
 		}
 		clear(batch)
 		q.spare = batch[:0]
 	}
-	q.mu.Unlock()
 }

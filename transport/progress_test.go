@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -134,4 +135,49 @@ func (p *peer) sent() []sent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sends
+}
+
+// fullOnce is a connection whose send queue is full once: its Post stands until it is told
+// to say so.
+type fullOnce struct {
+	fabric.Conn
+	posting chan struct{} // nil: not yet, or not any more
+	refuse  chan struct{}
+}
+
+func (c *fullOnce) Post(wrs []fabric.SendWR) error {
+	if p := c.posting; p != nil {
+		c.posting = nil
+		close(p)
+		<-c.refuse
+		return fabric.ErrQueueFull
+	}
+	return c.Conn.Post(wrs)
+}
+
+// TestLastPass: a caller that is told that the queue is full, while the last pass over
+// completions makes room behind its back, tries again: nothing else would.
+func TestLastPass(t *testing.T) {
+	conn := &fullOnce{refuse: make(chan struct{})}
+	wrap := func(p peerConn) fabric.Conn { conn.Conn = p; return conn }
+	p := newPeer(t)
+	clientOver(t, p, nil, wrap, func(_ *peers, cl *Client) {
+		p.opens(cl, 4)
+		first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		h, _ := p.message("the first call")
+		posting := make(chan struct{})
+		conn.posting, conn.refuse = posting, make(chan struct{})
+		second := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+		<-posting
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
+		if err := outcome(t, first); err != nil {
+			t.Fatal(err)
+		}
+		close(conn.refuse)
+		h, _ = p.message("the second call")
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
+		if err := outcome(t, second); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
