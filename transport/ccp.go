@@ -177,20 +177,12 @@ func (c *conn) configure(ctx context.Context) error {
 
 // configure answers a call to the program, with arguments args. Leader.
 func (x *exch) configure(args []byte) {
-	c, call := x.c, &x.call
-	o := c.cfg.RFC5666.Configure
-	switch {
-	case call.Vers != rpcrdma.ConfigVersion:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: rpcrdma.ConfigVersion, High: rpcrdma.ConfigVersion})
-		return
-	case call.Proc == 0:
-		x.reply(nil)
-		return
-	case call.Proc != rpcrdma.ProcConfRDMA:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+	if !x.asks(rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
 		return
 	}
-	if stat := o.authorize(call.Cred); stat != oncrpc.AuthOK {
+	c := x.c
+	o := c.cfg.RFC5666.Configure
+	if stat := o.authorize(x.call.Cred); stat != oncrpc.AuthOK {
 		x.replyError(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
 		return
 	}

@@ -435,3 +435,19 @@ func (r *responder) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) 
 	}
 	x.error(code, vers)
 }
+
+// asks tells whether a call to a program of the transport's own, which has one version
+// and one procedure besides NULL, is for that. All else it answers. Leader.
+func (x *exch) asks(vers, proc uint32) bool {
+	switch {
+	case x.call.Vers != vers:
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: vers, High: vers})
+	case x.call.Proc == 0:
+		x.reply(nil)
+	case x.call.Proc != proc:
+		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+	default:
+		return true
+	}
+	return false
+}

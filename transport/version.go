@@ -308,15 +308,7 @@ func (x *exch) takeOffer(more bool) {
 
 // exchange answers a call to the properties program, with arguments args. Leader.
 func (x *exch) exchange(args []byte) {
-	switch call := &x.call; {
-	case call.Vers != rpcrdma.PropVersion:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: rpcrdma.PropVersion, High: rpcrdma.PropVersion})
-		return
-	case call.Proc == 0:
-		x.reply(nil)
-		return
-	case call.Proc != rpcrdma.ProcPropExchange:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+	if !x.asks(rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
 		return
 	}
 	offer, own := x.judge(args, false)
