@@ -137,7 +137,7 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 // dissector knows RFC 5044 alone, where RFC 6581 has a revision 2 with one more
 // flag.
 var expected = []string{
-	"TCP window", "TCP Zero Window", "TCP window update", "Connection establish", "Connection finish", "This frame ",
+	"TCP window", "TCP Zero Window", "TCP window update", "D-SACK", "Connection establish", "Connection finish", "This frame ",
 	"Res field is NOT set to zero", "Rev field is NOT set to one",
 }
 
