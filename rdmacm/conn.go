@@ -75,7 +75,7 @@ type Conn struct {
 	peerData            []byte
 	err                 *fabric.ConnError // since stateOver
 	quiet               bool              // Disconnect has begun: no more posts
-	cut                 bool              // requests were flushed that the caller waits for
+	cut                 *fabric.ConnError // what ended requests that the caller waits for
 	alone               bool              // requests fail through this side
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
@@ -85,7 +85,7 @@ type Conn struct {
 	heard               chan struct{} // closed when set-up has ended, late or in time
 	left                chan struct{} // closed when the peer has ended its side
 	leftOnce, heardOnce sync.Once
-	nudger              *time.Timer // see nudge.go
+	nudger              *time.Timer // see nudge.go; nil before the first request
 	patience            *time.Timer // bounds the wait for the reason of an end
 	mrs                 map[*region]struct{}
 	mws                 map[*window]struct{}
@@ -470,9 +470,10 @@ func (c *Conn) settle() {
 	c.sendMu.Unlock()
 
 	c.mu.Lock()
-	if c.cut && c.err.Clean && c.err.Remote {
-		// The peer has ended it, but not between messages.
-		c.err = &fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}}
+	if c.cut != nil && c.err.Clean && c.err.Remote {
+		// The peer has ended it, but not between messages: its connection manager was
+		// heard before the completion.
+		c.err = c.cut
 	}
 	c.mu.Unlock()
 }
@@ -481,9 +482,16 @@ func (c *Conn) settle() {
 // done before.
 func (c *Conn) cutShort(s *slot) {
 	if s.report {
-		c.mu.Lock()
-		c.cut = true
-		c.mu.Unlock()
+		c.broke(&fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}})
+	}
+}
+
+// broke notes what the first request that did not complete came to.
+func (c *Conn) broke(reason *fabric.ConnError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut == nil {
+		c.cut = reason
 	}
 }
 
@@ -544,7 +552,6 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 		c.up.Store(true)
 		c.mu.Unlock()
 		c.answered()
-		c.startNudging()
 		return nil
 	}
 	over := c.state == stateOver

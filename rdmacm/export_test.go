@@ -42,3 +42,6 @@ func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
 	}
 	return p.channel, p.channel.done
 }
+
+// Left is closed when the connection manager has told of the peer's end of c.
+func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left }

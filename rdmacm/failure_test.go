@@ -103,6 +103,50 @@ func waitRemoved(t *testing.T, removed <-chan error) {
 	}
 }
 
+// TestRDMARefusedRequest: a request that the peer's device refuses is why the connection
+// has ended, also when the connection manager is heard first: the peer learns of the
+// refusal, too, and closes its end.
+func TestRDMARefusedRequest(t *testing.T) {
+	addr := rdmatest.Device(t, "rxe") // siw completes a Write before the peer has it
+	p := provider(t, rdmacm.Config{})
+	for range 3 {
+		c, s := fabrictest.Pair(t, p, fabrictest.Setup{Addr: addr + ":0", Timeout: limit})
+		mr, err1 := c.RegMR(make([]byte, 64), fabric.AccessLocalWrite)
+		at, err2 := s.RegMR(make([]byte, 64), fabric.AccessLocalWrite)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.PostRecv([]fabric.RecvWR{{SGE: fabrictest.SGE(at, 0, 64)}}); err != nil {
+			t.Fatal(err)
+		}
+		write := fabric.SendWR{ID: 7, Op: fabric.OpWrite, Flags: fabric.Signaled, SGL: []fabric.SGE{fabrictest.SGE(mr, 0, 64)}, RKey: 0xbad}
+		if err := c.Post([]fabric.SendWR{write}); err != nil {
+			t.Fatal(err)
+		}
+		var wcs [2]fabric.WC
+		returns(t, "the end of the peer", func() {
+			for {
+				if _, err := s.Poll(wcs[:]); err != nil {
+					return
+				}
+				s.Wait()
+			}
+		})
+		s.Close()
+		arrives(t, "the peer's end", rdmacm.Left(c))
+		n, err := c.Poll(wcs[:])
+		if n != 1 || err != nil || wcs[0].ID != 7 || wcs[0].Status != fabric.WCRemAccessErr {
+			t.Errorf("the Write completed with %+v, %v", wcs[:n], err)
+		}
+		_, err = c.Poll(wcs[:])
+		var failed *rdmacm.WCError
+		if !errors.As(err, &failed) || failed.Status != fabric.WCRemAccessErr {
+			t.Errorf("the connection has ended with %v, want the Write's failure", err)
+		}
+		c.Close()
+	}
+}
+
 // TestRDMALinkDown: while the network is away messages may or may not get through: a
 // machine's own addresses stay reachable over lo. Nothing hangs, Close comes back, and
 // what is new works when the network is back.

@@ -14,7 +14,7 @@ const (
 	nudges     = 5 // each waits four times as long as the one before
 )
 
-// startNudging is called once the connection is established.
+// startNudging is called with the first request of a connection.
 func (c *Conn) startNudging() {
 	if !c.dev.siw || c.passive {
 		return
@@ -29,10 +29,9 @@ func (c *Conn) startNudging() {
 		if c.recv.head.Load() > 0 {
 			return
 		}
-		if c.nudge() {
-			left--
-			wait *= 4
-		}
+		c.nudge()
+		left--
+		wait *= 4
 		c.mu.Lock()
 		if c.state == stateUp && left > 0 {
 			c.nudger.Reset(wait)
@@ -41,13 +40,11 @@ func (c *Conn) startNudging() {
 	})
 }
 
-// nudge posts the Write, if something has been sent before.
-func (c *Conn) nudge() bool {
+// nudge posts the Write.
+func (c *Conn) nudge() {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	if c.qp == nil || c.ending.Load() || c.send.tail == 0 {
-		return false
+	if c.qp != nil && !c.ending.Load() {
+		c.postNothing()
 	}
-	c.postNothing()
-	return true
 }

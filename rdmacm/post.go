@@ -66,6 +66,9 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 			return err
 		}
 	}
+	if c.send.tail == 0 {
+		c.startNudging()
+	}
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
 	for i := range wrs {
 		c.append(&wrs[i])

@@ -413,7 +413,9 @@ func (c *Conn) note(wc *fabric.WC) {
 		// The second is what siw says of its removal.
 		c.failing(wc)
 	default:
-		c.over(requestFailed(wc))
+		reason := requestFailed(wc)
+		c.broke(reason)
+		c.over(reason)
 	}
 }
 
