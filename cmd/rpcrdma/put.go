@@ -158,6 +158,7 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 type localItem struct {
 	rel  string
 	size int64
+	mode fs.FileMode
 	dir  nfs.FileHandle // of the directory that it goes to
 }
 
@@ -168,45 +169,22 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		return err
 	}
 	defer root.Close()
-	top, err := t.Stat(ctx, t.url.Path)
-	switch {
-	case isMissing(err):
-		info, err := root.Stat(".")
-		if err != nil {
-			return err
-		}
-		if top, err = t.MakeDir(ctx, t.url.Path, uint32(info.Mode().Perm())); err != nil {
-			return err
-		}
-	case err != nil:
-		return err
-	case !top.IsDir():
-		return &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
-	}
-
-	handles := map[string]nfs.FileHandle{".": top.Handle}
-	var files, links []localItem
+	// The whole list first: the copy may grow inside the original, which the server may
+	// have on this machine.
+	var dirs, files, links []localItem
 	var total int64
 	err = fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return &itemError{rel, err}
 		}
-		if rel == "." {
-			return ctx.Err()
-		}
 		info, err := d.Info()
 		if err != nil {
 			return &itemError{rel, err}
 		}
-		item := localItem{rel: rel, size: info.Size(), dir: handles[path.Dir(rel)]}
+		item := localItem{rel: rel, size: info.Size(), mode: info.Mode()}
 		switch {
 		case info.IsDir():
-			fh, err := t.makeDir(ctx, item.dir, d.Name(), info.Mode())
-			if err != nil {
-				return &itemError{rel, err}
-			}
-			handles[rel] = fh
-			t.dirs++
+			dirs = append(dirs, item)
 		case info.Mode().IsRegular():
 			files = append(files, item)
 			total += item.size
@@ -215,9 +193,12 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		default:
 			t.skip(rel, "it is neither a file nor a directory nor a link")
 		}
-		return nil
+		return ctx.Err()
 	})
 	if err != nil {
+		return err
+	}
+	if err := t.makeDirs(ctx, dirs, files, links); err != nil {
 		return err
 	}
 
@@ -235,6 +216,37 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 	for _, l := range links {
 		if err := t.putLink(ctx, root, l); err != nil {
 			return &itemError{l.rel, err}
+		}
+	}
+	return nil
+}
+
+// makeDirs makes the directories, the URL's first and each before what is in it, and
+// tells each file and link its own.
+func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem) error {
+	top, err := t.Stat(ctx, t.url.Path)
+	switch {
+	case isMissing(err):
+		if top, err = t.MakeDir(ctx, t.url.Path, uint32(dirs[0].mode.Perm())); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	case !top.IsDir():
+		return &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
+	}
+	handles := map[string]nfs.FileHandle{".": top.Handle}
+	for _, d := range dirs[1:] {
+		fh, err := t.makeDir(ctx, handles[path.Dir(d.rel)], path.Base(d.rel), d.mode)
+		if err != nil {
+			return &itemError{d.rel, err}
+		}
+		handles[d.rel] = fh
+		t.dirs++
+	}
+	for _, items := range [][]localItem{files, links} {
+		for i := range items {
+			items[i].dir = handles[path.Dir(items[i].rel)]
 		}
 	}
 	return nil

@@ -75,6 +75,20 @@ func TestTreeRoundTrip(t *testing.T) {
 	}
 }
 
+// A directory that is put into itself, through a server on this machine, is copied as
+// it was before.
+func TestPutIntoItself(t *testing.T) {
+	dir, was := t.TempDir(), t.TempDir()
+	files := map[string]string{"one": "1", "sub/two": "2", "sub/link": "-> two", "empty/": ""}
+	writeFiles(t, dir, files)
+	writeFiles(t, was, files)
+	s := startServer(t, "--dir", dir)
+	mustRun(t, "put", "-r", dir, s.url("/sub/copy"))
+	wantTree(t, filepath.Join(dir, "sub", "copy"), was)
+	mustRun(t, "put", "-r", dir, s.url("/"))
+	wantTree(t, filepath.Join(dir, "sub", "copy"), was)
+}
+
 // Directories of thousands of files are read page by page.
 func TestLargeDirectory(t *testing.T) {
 	dir := t.TempDir()
