@@ -5,10 +5,10 @@ import (
 	"errors"
 	"net"
 	"os"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // A capture records the loopback traffic of one TCP port, as a pcap file. It
@@ -30,8 +30,8 @@ func hton16(v uint16) uint16 { return v<<8 | v>>8 }
 // startCapture begins to record, or skips the test if this process may not.
 func startCapture(t *testing.T, port int, path string) *capture {
 	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, 0) // nothing comes before Bind
-	if errors.Is(err, syscall.EPERM) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // nothing comes before Bind
+	if errors.Is(err, unix.EPERM) {
 		t.Skip("no right to capture packets: ", err)
 	}
 	if err != nil {
@@ -42,14 +42,15 @@ func startCapture(t *testing.T, port int, path string) *capture {
 		t.Fatal(err)
 	}
 	// Others use loopback too, and at high rates: the kernel leaves them out.
-	if err := attachFilter(fd, onePort(uint16(port))); err != nil {
+	filter := onePort(uint16(port))
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		t.Fatal("filter: ", err)
 	}
 	// The socket's queue holds the whole conversation.
-	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, 256<<20); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20); err != nil {
 		t.Skip("no right to enlarge the capture's buffer: ", err)
 	}
-	if err := syscall.Bind(fd, &syscall.SockaddrLinklayer{Protocol: hton16(etherAll), Ifindex: lo.Index}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: hton16(etherAll), Ifindex: lo.Index}); err != nil {
 		t.Fatal("bind: ", err)
 	}
 	file, err := os.Create(path)
@@ -78,8 +79,8 @@ func (c *capture) drain(t *testing.T) int {
 	buf := make([]byte, 1<<18)
 	n := 0
 	for {
-		size, from, err := syscall.Recvfrom(c.fd, buf, syscall.MSG_DONTWAIT|syscall.MSG_TRUNC)
-		if errors.Is(err, syscall.EAGAIN) {
+		size, from, err := unix.Recvfrom(c.fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
 		if err != nil {
@@ -88,7 +89,7 @@ func (c *capture) drain(t *testing.T) int {
 		if size > len(buf) {
 			t.Fatalf("capture: packet of %d bytes", size)
 		}
-		ll, ok := from.(*syscall.SockaddrLinklayer)
+		ll, ok := from.(*unix.SockaddrLinklayer)
 		if !ok || ll.Pkttype == outgoing {
 			continue
 		}
@@ -103,59 +104,37 @@ func (c *capture) drain(t *testing.T) int {
 		n++
 	}
 	// Nothing may have been lost: a gap would look like an error of ours.
-	var stats [2]uint32
-	if err := packetStats(c.fd, &stats); err != nil {
+	stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
 		t.Fatal("capture statistics: ", err)
 	}
-	if stats[1] != 0 {
-		t.Fatalf("the capture lost %d packets", stats[1])
+	if stats.Drops != 0 {
+		t.Fatalf("the capture lost %d packets", stats.Drops)
 	}
 	return n
 }
 
-// packetStats reads PACKET_STATISTICS: packets seen, and dropped.
-func packetStats(fd int, stats *[2]uint32) error {
-	const solPacket, packetStatistics = 263, 6
-	size := uint32(unsafe.Sizeof(*stats))
-	_, _, e := syscall.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), solPacket, packetStatistics,
-		uintptr(unsafe.Pointer(stats)), uintptr(unsafe.Pointer(&size)), 0)
-	if e != 0 {
-		return e
-	}
-	return nil
-}
-
 func (c *capture) close() {
-	syscall.Close(c.fd)
+	unix.Close(c.fd)
 	c.file.Close()
-}
-
-func attachFilter(fd int, filter []syscall.SockFilter) error {
-	prog := syscall.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, e := syscall.Syscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_ATTACH_FILTER,
-		uintptr(unsafe.Pointer(&prog)), unsafe.Sizeof(prog), 0)
-	if e != 0 {
-		return e
-	}
-	return nil
 }
 
 // onePort is a packet filter (socket(7), SO_ATTACH_FILTER) for IPv4 TCP from or to
 // a port, in Ethernet frames.
-func onePort(port uint16) []syscall.SockFilter {
+func onePort(port uint16) []unix.SockFilter {
 	const (
-		loadHalf  = syscall.BPF_LD | syscall.BPF_H | syscall.BPF_ABS
-		loadByte  = syscall.BPF_LD | syscall.BPF_B | syscall.BPF_ABS
-		loadAfter = syscall.BPF_LD | syscall.BPF_H | syscall.BPF_IND // behind the IP header
-		headerLen = syscall.BPF_LDX | syscall.BPF_B | syscall.BPF_MSH
-		equal     = syscall.BPF_JMP | syscall.BPF_JEQ | syscall.BPF_K
-		give      = syscall.BPF_RET | syscall.BPF_K
+		loadHalf  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+		loadByte  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+		loadAfter = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // behind the IP header
+		headerLen = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
+		equal     = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		give      = unix.BPF_RET | unix.BPF_K
 	)
-	return []syscall.SockFilter{
+	return []unix.SockFilter{
 		{Code: loadHalf, K: 12},
 		{Code: equal, K: etherIPv4, Jf: 7},
 		{Code: loadByte, K: 14 + 9},
-		{Code: equal, K: syscall.IPPROTO_TCP, Jf: 5},
+		{Code: equal, K: unix.IPPROTO_TCP, Jf: 5},
 		{Code: headerLen, K: 14},
 		{Code: loadAfter, K: 14},
 		{Code: equal, K: uint32(port), Jt: 3},

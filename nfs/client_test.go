@@ -245,12 +245,12 @@ func testHostileReplies(t *testing.T, b *bed) {
 	f := s.add("file", TypeReg, string(pattern(20_000))).handle()
 	// lie makes READ return data by write chunk, with a count and a length word
 	// of their own.
-	lie := func(count uint32, size int, data []byte) {
+	lie := func(count, size uint32, data []byte) {
 		s.set(func() {
 			s.override[ProcRead] = func(_ []byte, res *transport.Response) bool {
 				res.Results = (&ReadRes{Count: count}).appendHead(res.Results)
 				res.AddItem(data, nil)
-				binary.BigEndian.PutUint32(res.Results[len(res.Results)-4:], uint32(size))
+				binary.BigEndian.PutUint32(res.Results[len(res.Results)-4:], size)
 				return true
 			}
 		})
@@ -259,7 +259,7 @@ func testHostileReplies(t *testing.T, b *bed) {
 	for _, test := range []struct {
 		name  string
 		count uint32
-		size  int
+		size  uint32
 		data  []byte
 	}{
 		{"count larger than the buffer", 8193, 8192, pattern(8192)},

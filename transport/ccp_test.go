@@ -234,7 +234,11 @@ func TestConfigureClient(t *testing.T) {
 		})
 	}
 
-	for _, tt := range []struct{ own, server, want int }{
+	for _, tt := range []struct {
+		own    int
+		server uint32
+		want   int
+	}{
 		{4096, 2048, 2048}, // smaller than what was asked for
 		{8192, 8192, 8192},
 		{4096, 8192, 4096}, // larger, which obliges to nothing
@@ -243,7 +247,7 @@ func TestConfigureClient(t *testing.T) {
 		{4096, 600, 600},
 	} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 CCP-6.2-11 calls are inline up to what the server returned", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Config{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: uint32(tt.server), MaxReads: 16}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), on(Config{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				thresholdIs(t, p, cl, tt.want)
 			})
 		})
@@ -649,8 +653,11 @@ func TestConfigureServer(t *testing.T) {
 	t.Run("CCP-6.2-7 inline replies are as long as the client accepts, and no longer than the server's own limit", func(t *testing.T) {
 		configServer(t, silentPeer(t), on(Config{InlineSend: 4096}), func(p *peer, _ *testService) {
 			p.repliesUpTo(1024)
-			for _, c := range []struct{ asked, want int }{{1500, 1500}, {4096, 4096}, {600, 600}, {1 << 31, 4096}} {
-				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: uint32(c.asked), MaxReads: 1})
+			for _, c := range []struct {
+				asked uint32
+				want  int
+			}{{1500, 1500}, {4096, 4096}, {600, 600}, {1 << 31, 4096}} {
+				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: c.asked, MaxReads: 1})
 				p.repliesUpTo(c.want)
 			}
 		})

@@ -3,6 +3,7 @@ package transport
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -177,21 +178,21 @@ func (c *Config) withDefaults() (*Config, error) {
 	for _, f := range []struct {
 		name     string
 		v        int
-		min, max int
+		min, max int64
 	}{
 		{"InlineSend", d.InlineSend, 1024, 262144},
 		{"InlineRecv", d.InlineRecv, 1024, 262144},
 		{"Credits", d.Credits, 1, MaxCredits},
 		{"MaxMessage", d.MaxMessage, 1024, 1 << 30},
-		{"MaxMemory", d.MaxMemory, d.MaxMessage, 1 << 40},
+		{"MaxMemory", d.MaxMemory, int64(d.MaxMessage), 1 << 40},
 		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
 		{"MaxConns", d.MaxConns, 1, 1 << 20},
 		{"BackwardCredits", d.BackwardCredits, 1, MaxCredits},
 		{"ReplyCache.Entries", d.ReplyCache.Entries, 1, 1 << 20},
 		{"ReplyCache.Bytes", d.ReplyCache.Bytes, 1, 1 << 40},
-		{"Peer", int(d.Peer), int(PeerLinux), int(PeerFull)},
+		{"Peer", int(d.Peer), int64(PeerLinux), int64(PeerFull)},
 	} {
-		if f.v < f.min || f.v > f.max {
+		if v := int64(f.v); v < f.min || v > f.max {
 			return nil, fmt.Errorf("transport: Config.%s is %d, want %d to %d", f.name, f.v, f.min, f.max)
 		}
 	}
@@ -221,8 +222,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	return &d, nil
 }
 
-// maxSegment is the longest segment: its length field has 32 bits.
-const maxSegment = 1<<32 - 4
+// maxSegment is the longest segment: its length field has 32 bits, and an int may have
+// no more.
+const maxSegment = math.MaxInt & (1<<32 - 4)
 
 // role says which end of a connection this is. The client is the one that
 // opened it.

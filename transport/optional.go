@@ -141,7 +141,7 @@ func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
 	if !ours {
 		return false
 	}
-	r.setGrant(int(h.Credit))
+	r.setGrant(h.Credit)
 	s = r.answer(h.XID)
 	if s == nil {
 		return true // nobody waits for it any more, and its credit is back

@@ -926,14 +926,16 @@ func reject(reason rpcrdma.PropReason) rpcrdma.Properties {
 func TestPropertiesOffered(t *testing.T) {
 	t.Run("V2-2.1-1 V2-2.3-2 thresholds are the smaller ones, in each direction, and replies may invalidate", func(t *testing.T) {
 		for _, tt := range []struct {
-			own, peer, want [2]int // sent and received by the client
-			flag            [2]bool
+			own  [2]int // sent and received by the client
+			peer [2]uint32
+			want [2]int
+			flag [2]bool
 		}{
-			{[2]int{16384, 16384}, [2]int{16384, 16384}, [2]int{16384, 16384}, [2]bool{true, true}},
-			{[2]int{16384, 8192}, [2]int{12288, 65536}, [2]int{12288, 8192}, [2]bool{true, false}},
-			{[2]int{8192, 16384}, [2]int{65536, 4096}, [2]int{8192, 4096}, [2]bool{false, true}},
-			{[2]int{1024, 262144}, [2]int{1 << 20, 0xfffffffc}, [2]int{4096, 262144}, [2]bool{true, true}},
-			{[2]int{4096, 4096}, [2]int{4096, 4096}, [2]int{4096, 4096}, [2]bool{true, true}},
+			{[2]int{16384, 16384}, [2]uint32{16384, 16384}, [2]int{16384, 16384}, [2]bool{true, true}},
+			{[2]int{16384, 8192}, [2]uint32{12288, 65536}, [2]int{12288, 8192}, [2]bool{true, false}},
+			{[2]int{8192, 16384}, [2]uint32{65536, 4096}, [2]int{8192, 4096}, [2]bool{false, true}},
+			{[2]int{1024, 262144}, [2]uint32{1 << 20, 0xfffffffc}, [2]int{4096, 262144}, [2]bool{true, true}},
+			{[2]int{4096, 4096}, [2]uint32{4096, 4096}, [2]int{4096, 4096}, [2]bool{true, true}},
 		} {
 			cfg := &Config{InlineSend: tt.own[0], InlineRecv: tt.own[1], NoPrivateData: true, NoRemoteInvalidation: !tt.flag[0]}
 			conversation := func(d *dialing, p *peer, older bool) {
@@ -956,7 +958,7 @@ func TestPropertiesOffered(t *testing.T) {
 				if d.over() {
 					t.Fatal("Dial has returned before the answer")
 				}
-				answer := accept(uint32(tt.peer[1]), uint32(tt.peer[0]), tt.flag[1])
+				answer := accept(tt.peer[1], tt.peer[0], tt.flag[1])
 				var operations uint64
 				if older {
 					p.send(propBytes(xid, answer), 0)

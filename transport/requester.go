@@ -184,7 +184,7 @@ func (r *requester) allow(n int) {
 // open lets the first call out when there is a receive for its reply. Leader.
 func (r *requester) open() {
 	r.chore.Store(false)
-	r.setGrant(max(r.granted, 1))
+	r.setGrant(uint32(r.granted))
 	r.c.wakeAll() // no completion may come that ends the pass
 }
 
@@ -533,7 +533,7 @@ func (r *requester) answer(xid uint32) *slot {
 // reply handles a message that is the reply to a call. Leader.
 func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 	if r.granted > 0 && (h.Proc == rpcrdma.ProcMsg || r.knows(h.XID)) {
-		r.setGrant(int(h.Credit))
+		r.setGrant(h.Credit)
 	}
 	s := r.answer(h.XID)
 	if s == nil {
@@ -580,9 +580,9 @@ func (r *requester) exposes(key uint32) bool {
 // setGrant takes the credits of a reply: an absolute value, in which zero counts
 // as one (RFC 8166 section 3.3.1). The receives for that many replies are posted
 // before more calls are let go. Leader.
-func (r *requester) setGrant(n int) {
+func (r *requester) setGrant(credit uint32) {
 	c := r.c
-	n = min(max(n, 1), int(r.most.Load()))
+	n := int(min(max(credit, 1), uint32(r.most.Load())))
 	if n == r.granted {
 		return
 	}

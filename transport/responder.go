@@ -183,7 +183,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 // Leader.
 func (r *responder) keepUp(credit uint32) {
 	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
-		if n := min(2*g, int(credit), r.most); n > g {
+		if n := min(2*g, int(min(credit, uint32(r.most)))); n > g {
 			_ = r.grow(n) // without memory the grant stays
 		}
 	}

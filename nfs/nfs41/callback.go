@@ -106,7 +106,7 @@ func (c *cbCompound) run(out *[]byte) bool {
 	}
 	copy(b[start:body], res.Append(nil)) // as long as before
 	if c.held != nil {
-		reply, only := b[start:], c.count > 1 && (!c.cache || len(b)-start+replyHeader > int(c.held.back.MaxResponseCached))
+		reply, only := b[start:], c.count > 1 && (!c.cache || int64(len(b)-start+replyHeader) > int64(c.held.back.MaxResponseCached))
 		if only {
 			reply = b[body+2*xdr.Unit : sequence]
 		}

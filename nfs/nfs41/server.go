@@ -267,7 +267,7 @@ func (c *compound) run(out *[]byte) bool {
 			*out = c.replay.replayed(b[:start], head.Tag, op, next)
 			return true
 		}
-		if limit, status := c.limit(); len(b)-start+replyHeader > limit && c.session != nil {
+		if limit, status := c.limit(); int64(len(b)-start+replyHeader) > int64(limit) && c.session != nil {
 			res.Status = status
 			b = appendStatus(b[:at], op, status)
 		}
@@ -292,14 +292,14 @@ func (c *compound) run(out *[]byte) bool {
 }
 
 // limit is how long a reply may get, and what is the matter when it gets longer.
-func (c *compound) limit() (int, Status) {
+func (c *compound) limit() (uint32, Status) {
 	switch {
 	case c.session == nil:
 		return 0, StatusOK
 	case c.cache:
-		return int(c.session.attrs.MaxResponseCached), StatusRepTooBigToCache
+		return c.session.attrs.MaxResponseCached, StatusRepTooBigToCache
 	}
-	return int(c.session.attrs.MaxResponse), StatusRepTooBig
+	return c.session.attrs.MaxResponse, StatusRepTooBig
 }
 
 // appendStatus appends the start of a result: all of it if the operation has failed.
@@ -627,7 +627,7 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 	switch {
 	case c.count > ss.attrs.MaxOps:
 		return b, StatusTooManyOps
-	case c.size > int(ss.attrs.MaxRequest):
+	case int64(c.size) > int64(ss.attrs.MaxRequest):
 		return b, StatusReqTooBig
 	}
 	// A SEQUENCE that fails leaves the slot as it was, so it has to be known before
