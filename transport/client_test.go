@@ -947,6 +947,33 @@ func TestCancel(t *testing.T) {
 		})
 	})
 
+	t.Run("a call that waited for a credit, and was made by who had it, is given up", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			a := async(cl, bg, testCall())
+			ha, _ := p.message("the first call")
+			ctx, cancel := context.WithCancel(bg)
+			b := async(cl, ctx, testCall())
+			synctest.Wait()
+			c := async(cl, bg, testCall())
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: ha.XID, Credit: 1})
+			outcome(t, a)
+			hb, _ := p.message("the second call")
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+			if err := outcome(t, b); !errors.Is(err, context.Canceled) {
+				t.Errorf("call returned %v", err)
+			}
+			p.quiet("the credit stays taken")
+			p.reply(rpcrdma.Header{XID: hb.XID, Credit: 1})
+			hc, _ := p.message("the third call")
+			p.reply(rpcrdma.Header{XID: hc.XID, Credit: 1})
+			if err := outcome(t, c); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
 	t.Run("an ended context sends nothing", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			ctx, cancel := context.WithCancel(bg)
@@ -955,6 +982,79 @@ func TestCancel(t *testing.T) {
 				t.Errorf("call returned %v", err)
 			}
 			p.quiet("nothing was to be sent")
+		})
+	})
+}
+
+// TestLine: who gives a credit back makes the call of who is first in line.
+func TestLine(t *testing.T) {
+	// waiting has the test hold the only credit, and a call in line for it.
+	waiting := func(t *testing.T, call *Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
+		client(t, nil, func(p *peer, cl *Client) {
+			held, err := cl.conn().req.acquire(bg, testCall())
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := async(cl, bg, call)
+			p.quiet("there is no credit")
+			f(p, cl, held, done)
+		})
+	}
+	sent := func(p *peer) int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.sends)
+	}
+	replied := func(t *testing.T, p *peer, done <-chan error) {
+		p.answerNext("the call that waited")
+		if err := outcome(t, done); err != nil {
+			t.Error(err)
+		}
+	}
+
+	t.Run("the call has left when the credit has been given back", func(t *testing.T) {
+		waiting(t, testCall(), func(p *peer, cl *Client, held *slot, done <-chan error) {
+			held.giveBack()
+			if n := sent(p); n != 1 {
+				t.Errorf("%d messages have been sent, want the call", n)
+			}
+			replied(t, p, done)
+		})
+	})
+
+	t.Run("one with chunks is made by its own caller", func(t *testing.T) {
+		call := testCall()
+		call.WriteItems = []WriteItem{{Buf: make([]byte, 9000)}}
+		waiting(t, call, func(p *peer, cl *Client, held *slot, done <-chan error) {
+			if held.plain(call) {
+				t.Error("the call counts as plain")
+			}
+			held.giveBack()
+			replied(t, p, done)
+		})
+	})
+
+	t.Run("the connection ends before the reply", func(t *testing.T) {
+		waiting(t, testCall(), func(p *peer, cl *Client, held *slot, done <-chan error) {
+			held.giveBack()
+			p.hangUp()
+			if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("call returned %v", err)
+			}
+		})
+	})
+
+	t.Run("the connection has ended before the credit comes back", func(t *testing.T) {
+		waiting(t, testCall(), func(p *peer, cl *Client, held *slot, done <-chan error) {
+			p.hangUp()
+			time.Sleep(time.Second) // nobody leads, and the background looks now and then
+			if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("call returned %v", err)
+			}
+			held.giveBack()
+			if n := sent(p); n != 0 {
+				t.Errorf("%d messages have been sent", n)
+			}
 		})
 	})
 }

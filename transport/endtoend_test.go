@@ -40,6 +40,7 @@ var suite = []struct {
 	{"Shapes", testShapes},
 	{"ReadReplies V1-3.5-3 V1-3.8-5 V1-3.8-6 V1-5.1-4", testReadReplies},
 	{"Parallel", testParallel},
+	{"Line", testLine},
 	{"Cancel", testCancel},
 	{"Ends", testEnds},
 	{"EndsUnderLoad", testEndsUnderLoad},
@@ -313,6 +314,63 @@ func testParallel(t *testing.T, b *bed) {
 				t.Errorf("granted %d", i.Credits)
 			}
 			t.Logf("%+v", cl.Stats())
+		})
+	}
+}
+
+// testLine: many callers share few credits, and some give up, in line or after their
+// call has been made by another. Each has its own reply, and no credit is lost.
+func testLine(t *testing.T, b *bed) {
+	for _, credits := range []int{1, 2, 5} {
+		t.Run(fmt.Sprint(credits), func(t *testing.T) {
+			w := b.start(t, &transport.Config{Credits: credits})
+			cl := w.dial(t, nil)
+			var gaveUp atomic.Int64
+			plain := func(ctx context.Context, id uint32, call *transport.Call) error {
+				*call = transport.Call{Prog: prog, Vers: 1, Proc: procEcho + id%2, Args: call.Args[:0], MaxResults: 8}
+				call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args, 4), id)
+				if err := cl.Call(ctx, call); err != nil {
+					return err
+				}
+				if !bytes.Equal(call.Results, call.Args) {
+					return fmt.Errorf("call %d has the reply %x", id, call.Results)
+				}
+				return nil
+			}
+			var wg sync.WaitGroup
+			for g := range uint32(24) {
+				wg.Go(func() {
+					rng := rand.New(rand.NewPCG(uint64(g), 1))
+					var call transport.Call
+					for i := range uint32(b.count(500)) {
+						ctx, cancel := bg, func() {}
+						switch g % 3 {
+						case 1: // could give up, and does not
+							ctx, cancel = context.WithCancel(bg)
+						case 2:
+							ctx, cancel = context.WithTimeout(bg, time.Duration(b.slow*rng.IntN(2_000_000)))
+						}
+						err := plain(ctx, g<<16|i, &call)
+						cancel()
+						switch {
+						case g%3 == 2 && errors.Is(err, context.DeadlineExceeded):
+							gaveUp.Add(1)
+							call = transport.Call{} // its late reply is not for the next one
+						case err != nil:
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			var call transport.Call
+			for i := range uint32(2*credits + 2) {
+				if err := plain(bg, i, &call); err != nil {
+					t.Error(err)
+				}
+			}
+			t.Logf("%d calls given up, %+v", gaveUp.Load(), cl.Stats())
 		})
 	}
 }

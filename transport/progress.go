@@ -58,7 +58,11 @@ type waiter struct {
 	prev, next *waiter
 	queued     bool
 	ready      bool
-	slot       *slot // what a caller that waits for a credit was given
+
+	// Of a caller that waits for a credit:
+	call    *Call
+	slot    *slot // what it was given
+	leaving bool  // its context has ended
 }
 
 func newWaiter() *waiter { return &waiter{wake: make(chan bool, 1)} }
@@ -128,7 +132,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 // follow waits for the leader to wake w, which is in the list. It returns false when
 // that was for w to lead.
 func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
-	ready, woken := w.sleep(ctx)
+	ready, woken := sleep(ctx, w.wake)
 	if woken {
 		return ready, nil
 	}
@@ -155,13 +159,13 @@ func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 }
 
 // sleep waits for the wake-up, or for the end of ctx.
-func (w *waiter) sleep(ctx context.Context) (ready, woken bool) {
+func sleep(ctx context.Context, wake <-chan bool) (ready, woken bool) {
 	done := ctx.Done()
 	if done == nil {
-		return <-w.wake, true // a third of what a select costs
+		return <-wake, true // a third of what a select costs
 	}
 	select {
-	case ready = <-w.wake:
+	case ready = <-wake:
 		return ready, true
 	case <-done:
 		return false, false

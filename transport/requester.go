@@ -188,8 +188,9 @@ func (r *requester) open() {
 	r.c.wakeAll() // no completion may come that ends the pass
 }
 
-// acquire takes a slot, or waits for one.
-func (r *requester) acquire(ctx context.Context) (*slot, error) {
+// acquire takes a slot for the call, or waits for one. If it had to wait, the call may
+// have been made already: see startNext.
+func (r *requester) acquire(ctx context.Context, call *Call) (*slot, error) {
 	c := r.c
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -204,9 +205,10 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 		c.mu.Unlock()
 		return s, nil
 	}
-	w := r.stand()
+	w := r.stand(call)
+	wake := w.wake // which becomes the slot's when another makes the call
 	c.mu.Unlock()
-	if _, woken := w.sleep(ctx); !woken {
+	if _, woken := sleep(ctx, wake); !woken {
 		c.mu.Lock()
 		if w.queued {
 			r.line.remove(w)
@@ -214,8 +216,14 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 			c.mu.Unlock()
 			return nil, ctx.Err()
 		}
-		c.mu.Unlock()
-		<-w.wake // given a slot at the same moment: use it
+		if s := w.slot; s != nil && s.queued {
+			c.waiters.remove(&s.waiter)
+			c.mu.Unlock()
+		} else {
+			w.leaving = true
+			c.mu.Unlock()
+			<-wake // given a slot at the same moment: use it
+		}
 	}
 	if s := w.slot; s != nil {
 		w.slot, s.stood = nil, w
@@ -228,7 +236,7 @@ func (r *requester) acquire(ctx context.Context) (*slot, error) {
 }
 
 // stand puts the caller in line. mu is held.
-func (r *requester) stand() *waiter {
+func (r *requester) stand(call *Call) *waiter {
 	var w *waiter
 	if n := len(r.inLine); n > 0 {
 		w = r.inLine[n-1]
@@ -236,6 +244,7 @@ func (r *requester) stand() *waiter {
 	} else {
 		w = newWaiter()
 	}
+	w.call, w.leaving = call, false
 	r.line.push(w)
 	return w
 }
@@ -324,56 +333,75 @@ func (s *slot) giveBack() {
 	c.mu.Lock()
 	w := c.req.release(s)
 	c.mu.Unlock()
-	if w != nil {
+	switch {
+	case w == nil:
+	case w.slot != nil && w.slot.plain(w.call):
+		w.slot.startNext(w)
+	default:
 		w.wake <- false
 	}
+}
+
+// plain tells whether the call is made in no time: it goes inline, and so does its reply.
+func (s *slot) plain(call *Call) bool {
+	return call.op == nil && call.raw == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
+		len(call.Args) <= s.c.sendMax()/2 && call.MaxResults <= s.c.recvMax()/2
+}
+
+// startNext makes the call of w, who has stood in line and was given s, so that he sleeps
+// once until he has his reply, and not for the credit first. What comes of it before w is
+// woken is for him to see, when he looks.
+func (s *slot) startNext(w *waiter) {
+	c := s.c
+	err := s.build(w.call)
+	if err == nil {
+		_, err = s.launch(false)
+	}
+	if err != nil {
+		s.unexpose()
+		s.call = nil // w makes it himself, and meets the error
+		w.wake <- false
+		return
+	}
+	c.mu.Lock()
+	s.wake, w.wake = w.wake, s.wake
+	if c.leading && !s.ready && !c.ended && !w.leaving {
+		c.waiters.push(&s.waiter)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	s.wake <- false
 }
 
 // call makes one call, or makes it again if it has been sent on another connection.
 // See Client.Call.
 func (c *conn) call(ctx context.Context, call *Call) error {
-	s, err := c.req.acquire(ctx)
+	s, err := c.req.acquire(ctx, call)
 	if err != nil {
 		return err
 	}
-	if err := s.build(call); err != nil {
-		s.unexpose()
-		s.giveBack()
-		if !errors.Is(err, net.ErrClosed) {
+	follows := false
+	if s.call == nil {
+		if err := s.build(call); err != nil {
+			s.unexpose()
+			s.giveBack()
+			if !errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			// The adapter has learned of the connection's end before us. Its reason comes
+			// from what waits for it.
+			if err := c.await(ctx, newWaiter()); err != nil {
+				return err
+			}
+			return c.endErr()
+		}
+		if follows, err = s.launch(true); err != nil {
+			s.unexpose()
+			s.giveBack()
 			return err
 		}
-		// The adapter has learned of the connection's end before us. Its reason comes
-		// from what waits for it.
-		if err := c.await(ctx, newWaiter()); err != nil {
-			return err
-		}
-		return c.endErr()
 	}
-	c.mu.Lock()
-	if err := c.req.refuse(); err != nil {
-		c.mu.Unlock()
-		s.unexpose()
-		s.giveBack()
-		return err
-	}
-	s.state = slotPending
-	others := c.req.inUse > 1
-	follows := c.leading
-	if follows {
-		c.waiters.push(&s.waiter) // now, while the lock is held
-	}
-	c.mu.Unlock()
-	if call.sent {
-		c.stats.resent.Add(1)
-	}
-	call.xid, call.sent = s.xid(), true
-	if call.op != nil {
-		c.stats.optional.Add(1)
-	} else {
-		c.stats.calls.Add(1)
-		c.countCall(&s.hdr)
-	}
-	c.sq.post(s.wrs, others)
 
 	done := false
 	if follows {
@@ -391,6 +419,35 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	s.unexpose()
 	s.giveBack()
 	return err
+}
+
+// launch sends the message that build has formed. With follow the caller is among the
+// followers before a reply can come, if somebody leads.
+func (s *slot) launch(follow bool) (follows bool, err error) {
+	c, call := s.c, s.call
+	c.mu.Lock()
+	if err := c.req.refuse(); err != nil {
+		c.mu.Unlock()
+		return false, err
+	}
+	s.state = slotPending
+	others := c.req.inUse > 1
+	if follows = follow && c.leading; follows {
+		c.waiters.push(&s.waiter) // now, while the lock is held
+	}
+	c.mu.Unlock()
+	if call.sent {
+		c.stats.resent.Add(1)
+	}
+	call.xid, call.sent = s.xid(), true
+	if call.op != nil {
+		c.stats.optional.Add(1)
+	} else {
+		c.stats.calls.Add(1)
+		c.countCall(&s.hdr)
+	}
+	c.sq.post(s.wrs, others)
+	return follows, nil
 }
 
 // results takes the reply message apart. The slot is done: nobody else touches
