@@ -212,7 +212,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		c.peerData = req.PrivateData
 		c.ird, c.ord = min(c.ird, req.ResponderResources), min(c.ord, req.InitiatorDepth)
 	}
-	p.enterDevice(dev)
+	p.enterDevice(dev, attr)
 	if err := c.setUp(); err != nil {
 		p.leaveDevice(dev)
 		return nil, err
@@ -248,7 +248,7 @@ func (c *Conn) createQP() error {
 	want := cgo.QPCap{
 		MaxSendWR: uint32(c.attr.SendDepth + 1), MaxRecvWR: uint32(c.attr.RecvDepth),
 		MaxSendSGE: uint32(min(int(c.dev.attr.MaxSGE), maxSGE)), MaxRecvSGE: 1,
-		MaxInlineData: uint32(c.p.cfg.MaxInline),
+		MaxInlineData: uint32(c.dev.inline.Load()),
 	}
 	for {
 		var errno syscall.Errno
@@ -260,6 +260,7 @@ func (c *Conn) createQP() error {
 		case err == nil:
 			// Beyond what was asked for is of no use.
 			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
+			c.dev.inline.Store(int32(want.MaxInlineData)) // not to try again
 			c.q.join(c)
 			return nil
 		case errno == syscall.EINVAL && want.MaxInlineData > 0:

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -27,15 +28,17 @@ type Live struct {
 }
 
 // A Provider makes connections over RDMA devices. It is a fabric.Provider. While
-// it has connections or listeners it has one event channel and one goroutine.
+// it has connections or listeners, and for a moment after, it has one event channel and
+// one goroutine.
 type Provider struct {
 	cfg Config
 
 	live struct{ conns, listeners, mrs, mws atomic.Int64 }
 
 	mu      sync.Mutex
-	channel *EventChannel // while users > 0
+	channel *EventChannel // while users > 0, and for a moment after
 	users   int
+	retirer *time.Timer // closes a channel that nobody has taken up again
 	devices map[*cgo.Context]*device
 }
 
@@ -66,11 +69,15 @@ func (p *Provider) Live() Live {
 	}
 }
 
-// acquire opens the event channel for the first user.
+// linger is how long the event channel stays open for the next user. Opening one, and
+// ending it, is a tenth of a connection's set-up.
+const linger = 100 * time.Millisecond
+
+// acquire takes the event channel, opening it if there is none.
 func (p *Provider) acquire() (*EventChannel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.users == 0 {
+	if p.channel == nil {
 		ch, err := NewEventChannel()
 		if err != nil {
 			return nil, err
@@ -81,17 +88,28 @@ func (p *Provider) acquire() (*EventChannel, error) {
 	return p.channel, nil
 }
 
-// release closes the event channel after the last user. It must not be called on
-// the channel's goroutine.
+// release has the event channel closed a moment after its last user.
 func (p *Provider) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.users--
-	if p.users > 0 {
-		return
+	switch {
+	case p.users > 0:
+	case p.retirer == nil:
+		p.retirer = time.AfterFunc(linger, p.retire)
+	default:
+		p.retirer.Reset(linger)
 	}
-	p.channel.leave()
-	p.channel = nil
+}
+
+// retire closes the event channel if it has no user.
+func (p *Provider) retire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == 0 && p.channel != nil {
+		p.channel.leave()
+		p.channel = nil
+	}
 }
 
 // A device is what the provider knows of an RDMA device.
@@ -108,21 +126,23 @@ type device struct {
 	withInv  uint32     // the flag of a completion that invalidated a window
 	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
 
+	inline atomic.Int32 // bytes of inline data to ask for: Config's, or what was given once
+
 	// Guarded by Provider.mu.
 	users int     // connections
 	gone  bool    // the kernel has removed it
-	plug  *ibv.CQ // siw, while there are connections
+	plug  *ibv.CQ // siw, from the second connection to the last
 
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
 }
 
 // enterDevice counts a connection of the device, before anything is made for it.
-func (p *Provider) enterDevice(d *device) {
+func (p *Provider) enterDevice(d *device, attr fabric.ConnAttr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d.users++
-	if d.users == 1 && d.siw {
+	if d.siw && d.plug == nil && (d.users > 1 || attr.SendDepth+attr.RecvDepth > unplugged) {
 		// Should it fail, so may connections later, and say why.
 		d.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
 	}
@@ -132,7 +152,14 @@ func (p *Provider) enterDevice(d *device) {
 // the map offset of page 0x90 for that of no map, and the kernel hands offsets out from
 // the first page on: without something that lies across, the queue that would begin
 // there, and with it every new connection, could not be made.
-const plugEntries = 0x91*4096/32 + 1
+//
+// Making it and mapping it takes as long as the rest of a connection's set-up, and so a
+// connection that is alone goes without: its queues, of that many entries in all, end
+// before that page.
+const (
+	plugEntries = 0x91*4096/32 + 1
+	unplugged   = 1024
+)
 
 // leaveDevice discounts a connection, when nothing is left of it.
 func (p *Provider) leaveDevice(d *device) {
@@ -209,6 +236,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 	}
 	info := cgo.ContextDevice(ctx.Raw()).Info()
 	d := &device{ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
 	d.withInv = wcWithInv
