@@ -628,23 +628,30 @@ func (c *changes) resync(d *watched, since time.Time) {
 
 // ---- the tree
 
-// create is for a name that is new.
+// create is for a name that is new. A directory is watched before anybody is told of it:
+// what those who were told do in it is not found there once more.
 func (c *changes) create(d *watched, name string, isDir bool) {
 	c.addName(d, name, isDir)
-	c.emit(eventCreated, d, name, isDir)
+	if isDir && c.names <= c.maxNames && d.covered() {
+		c.must(d, c.descend(d, name, c.created))
+		return
+	}
+	c.created(d, name)
 	if c.names > c.maxNames {
 		c.must(d, errTooMuch)
-	} else if isDir {
-		c.enter(d, name)
 	}
 }
 
-// enter watches a new directory, if somebody wants to know what is in it, and tells of
-// that.
+func (c *changes) created(d *watched, name string) { c.emit(eventCreated, d, name, d.names[name]) }
+
+// enter watches a directory that has been told of, if somebody wants to know what is in
+// it, and tells of that.
 func (c *changes) enter(d *watched, name string) {
 	if d.covered() {
-		c.must(d, c.descend(d, name, func(dir *watched, name string) {
-			c.emit(eventCreated, dir, name, dir.names[name])
+		c.must(d, c.descend(d, name, func(dir *watched, below string) {
+			if dir != d {
+				c.created(dir, below)
+			}
 		}))
 	}
 }
@@ -683,10 +690,14 @@ func (c *changes) must(d *watched, err error) {
 	}
 }
 
-// descend watches a directory and all below it, and calls found for what is in there.
-// What is no directory any more, or may not be read, is left alone.
+// descend watches a directory and all below it, and calls found for it, once it is
+// watched, and then for what is in there. What is no directory any more, or may not be
+// read, is left alone.
 func (c *changes) descend(parent *watched, name string, found func(dir *watched, name string)) error {
 	d, err := c.add(parent, name)
+	if found != nil {
+		found(parent, name)
+	}
 	if err != nil {
 		for _, fatal := range []error{errTooMuch, errNoWatch, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO} {
 			if errors.Is(err, fatal) {
@@ -697,13 +708,12 @@ func (c *changes) descend(parent *watched, name string, found func(dir *watched,
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.names)) {
-		if found != nil {
-			found(d, name)
-		}
 		if d.names[name] {
 			if err := c.descend(d, name, found); err != nil {
 				return err
 			}
+		} else if found != nil {
+			found(d, name)
 		}
 	}
 	return nil

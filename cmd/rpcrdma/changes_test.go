@@ -569,7 +569,7 @@ func TestChangesLost(t *testing.T) {
 	source.kick <- struct{}{}
 	wantLines(t, l.wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
 		"removed c", "created c/", "created c/d/",
-		"created a/moved/", "removed b/moves/", "created a/moved/x", "created a/y",
+		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")
 	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
 		must(t, os.WriteFile(in(name), nil, 0o644))
