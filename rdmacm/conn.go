@@ -212,7 +212,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		c.peerData = req.PrivateData
 		c.ird, c.ord = min(c.ird, req.ResponderResources), min(c.ord, req.InitiatorDepth)
 	}
-	p.enterDevice(dev, attr)
+	p.enterDevice(dev)
 	if err := c.setUp(); err != nil {
 		p.leaveDevice(dev)
 		return nil, err

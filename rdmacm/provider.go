@@ -131,18 +131,18 @@ type device struct {
 	// Guarded by Provider.mu.
 	users int     // connections
 	gone  bool    // the kernel has removed it
-	plug  *ibv.CQ // siw, from the second connection to the last
+	plug  *ibv.CQ // siw, while there are connections
 
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
 }
 
 // enterDevice counts a connection of the device, before anything is made for it.
-func (p *Provider) enterDevice(d *device, attr fabric.ConnAttr) {
+func (p *Provider) enterDevice(d *device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d.users++
-	if d.siw && d.plug == nil && (d.users > 1 || attr.SendDepth+attr.RecvDepth > unplugged) {
+	if d.users == 1 && d.siw {
 		// Should it fail, so may connections later, and say why.
 		d.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
 	}
@@ -153,13 +153,10 @@ func (p *Provider) enterDevice(d *device, attr fabric.ConnAttr) {
 // the first page on: without something that lies across, the queue that would begin
 // there, and with it every new connection, could not be made.
 //
-// Making it and mapping it takes as long as the rest of a connection's set-up, and so a
-// connection that is alone goes without: its queues, of that many entries in all, end
-// before that page.
-const (
-	plugEntries = 0x91*4096/32 + 1
-	unplugged   = 1024
-)
+// It is there from the first connection on, though it takes as long as the rest of its
+// set-up: later it might begin at that page itself, since all providers of a process
+// share a context's offsets.
+const plugEntries = 0x91*4096/32 + 1
 
 // leaveDevice discounts a connection, when nothing is left of it.
 func (p *Provider) leaveDevice(d *device) {

@@ -407,3 +407,17 @@ func TestRDMASilentRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestRDMATrapMapOffset: libsiw takes the map offset of one page for that of no map.
+// Whatever connections there are on a context, of whichever providers, none of their
+// queues begins there.
+func TestRDMATrapMapOffset(t *testing.T) {
+	addr := rdmatest.Device(t, "siw")
+	for _, recvs := range []int{16, 128, 1000, 4000} {
+		for range 12 { // by then in use: more than what lies before that page
+			fabrictest.Pair(t, provider(t, rdmacm.Config{}), fabrictest.Setup{
+				Addr: addr + ":0", Client: fabric.ConnAttr{RecvDepth: recvs}, Server: fabric.ConnAttr{RecvDepth: recvs}, Timeout: limit,
+			})
+		}
+	}
+}
