@@ -212,11 +212,11 @@ func (r *requester) acquire(ctx context.Context, call *Call) (*slot, error) {
 		c.mu.Lock()
 		if w.queued {
 			r.line.remove(w)
-			r.inLine = append(r.inLine, w)
+			r.leave(w)
 			c.mu.Unlock()
 			return nil, ctx.Err()
 		}
-		if s := w.slot; s != nil && s.queued {
+		if s := w.slot; s != nil && s.queued { // the call is made, its reply not in
 			c.waiters.remove(&s.waiter)
 			c.mu.Unlock()
 		} else {
@@ -231,7 +231,7 @@ func (r *requester) acquire(ctx context.Context, call *Call) (*slot, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.inLine = append(r.inLine, w)
+	r.leave(w)
 	return nil, r.refuse()
 }
 
@@ -247,6 +247,12 @@ func (r *requester) stand(call *Call) *waiter {
 	w.call, w.leaving = call, false
 	r.line.push(w)
 	return w
+}
+
+// leave keeps w for another caller. mu is held.
+func (r *requester) leave(w *waiter) {
+	w.call = nil // which is its caller's again
+	r.inLine = append(r.inLine, w)
 }
 
 // refuse says why there are no new calls. mu is held.
@@ -298,7 +304,7 @@ func (r *requester) release(s *slot) *waiter {
 	s.gen++
 	s.call, s.op = nil, nil
 	if s.stood != nil {
-		r.inLine = append(r.inLine, s.stood)
+		r.leave(s.stood)
 		s.stood = nil
 	}
 	r.free = append(r.free, s)
@@ -348,9 +354,9 @@ func (s *slot) plain(call *Call) bool {
 		len(call.Args) <= s.c.sendMax()/2 && call.MaxResults <= s.c.recvMax()/2
 }
 
-// startNext makes the call of w, who has stood in line and was given s, so that he sleeps
-// once until he has his reply, and not for the credit first. What comes of it before w is
-// woken is for him to see, when he looks.
+// startNext makes the call of w, a caller in line that was given s: it sleeps once, until
+// its reply is in, and not for the credit first. What happens before w is among the
+// followers wakes nobody, so that is looked at when w joins them.
 func (s *slot) startNext(w *waiter) {
 	c := s.c
 	err := s.build(w.call)
@@ -359,7 +365,7 @@ func (s *slot) startNext(w *waiter) {
 	}
 	if err != nil {
 		s.unexpose()
-		s.call = nil // w makes it himself, and meets the error
+		s.call = nil // w makes it again, and meets the error
 		w.wake <- false
 		return
 	}
@@ -382,7 +388,7 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 		return err
 	}
 	follows := false
-	if s.call == nil {
+	if s.call == nil { // else it has been made by another, in line
 		if err := s.build(call); err != nil {
 			s.unexpose()
 			s.giveBack()
