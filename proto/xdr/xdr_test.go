@@ -283,6 +283,33 @@ func TestDecoderList(t *testing.T) {
 	}
 }
 
+// An opaque behind padding is read where all of it is in the stream, and nowhere else:
+// each length of the stream, the padding and the item near each other.
+func TestPaddedOpaqueBounds(t *testing.T) {
+	for pos := range 4 {
+		for _, align := range []uint32{2, 4, 7, 8, 16} {
+			for size := range uint32(9) {
+				for room := range 40 {
+					b := AppendUint32(nil, size)
+					b = append(b, bytes.Repeat([]byte{0xff}, room)...)
+					d := NewPaddedDecoder(b, 4*pos, Padding{Align: align, Thresh: 1})
+					skip := 0
+					if size >= 1 { // counted from the start of the message
+						for (4*pos+4+skip)%int(align) != 0 {
+							skip++
+						}
+					}
+					fits := room >= skip+Padded(int(size))
+					data := d.Opaque(8)
+					if (d.Err() == nil) != fits || fits && len(data) != int(size) {
+						t.Fatalf("%d bytes at %d behind %d of padding to %d, in %d: read %d, %v", size, 4*pos+4, skip, align, room, len(data), d.Err())
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestDecodeErrorText(t *testing.T) {
 	err := &DecodeError{Offset: 12, What: "uint32 is cut short"}
 	if got, want := err.Error(), "xdr: byte 12: uint32 is cut short"; got != want {

@@ -1,0 +1,120 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// Memory of a server's calls: it is counted, once each way, and nobody finds in it what
+// others have left.
+
+// TestMemoryIsCounted: MaxMemory binds after any number of calls as it did before the
+// first, and for results from wherever they come.
+func TestMemoryIsCounted(t *testing.T) {
+	t.Run("what arguments have taken is given back once", func(t *testing.T) {
+		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, _ *Server, svc *testService) {
+			const calls = 6
+			data := make([]byte, 60_000)
+			first := int32(0)
+			for round := range 5 {
+				for i := range uint32(calls) {
+					xid := uint32(round)*calls + i + 1
+					p.send(callBytes(rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{
+						{Position: 40, Segment: p.offer(xid, data)}}}, procHold), 0)
+				}
+				synctest.Wait()
+				n := svc.running.Load()
+				if round == 0 {
+					first = n
+				}
+				if n != first || n < 1 || n > 2 {
+					t.Fatalf("round %d: %d calls are being executed, memory is for 2, at first there were %d", round, n, first)
+				}
+				for range calls {
+					svc.gate <- struct{}{}
+				}
+				for range calls {
+					p.message("a reply")
+				}
+			}
+		})
+	})
+
+	for _, dma := range []bool{true, false} {
+		t.Run(fmt.Sprintf("results that are not from Alloc, LocalDMA %v", dma), func(t *testing.T) {
+			p := newPeer(t)
+			p.caps.LocalDMA = dma
+			testServerOf(t, p, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, _ *testService) {
+				p.holdSends = true // a client that does not take what it gets
+				for xid := uint32(1); xid <= 12 && p.posted() > 0; xid++ {
+					p.send(callBytes(rpcrdma.Header{XID: xid, Writes: []rpcrdma.WriteChunk{{p.offer(xid, make([]byte, 60_000))}}},
+						procTwo, xdr.AppendUint32(xdr.AppendUint32(nil, 60_000), 0)...), 0)
+				}
+				synctest.Wait()
+				before := s.Stats().Replies
+				if before < 3 || before > 6 {
+					t.Errorf("%d replies are on their way, memory is for 4", before)
+				}
+				p.completeSends()
+				synctest.Wait()
+				if n := s.Stats().Replies; n <= before {
+					t.Errorf("%d replies after some were taken, %d before", n, before)
+				}
+			})
+		})
+	}
+}
+
+// TestMemoryOfOthers: what one client's calls have left in memory does not get to the
+// calls of another, nor into the padding of a later message.
+func TestMemoryOfOthers(t *testing.T) {
+	t.Run("of a connection that has ended", func(t *testing.T) {
+		const size, bufs = slabSize, 4 // a slab each
+		var dirty []byte
+		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every,
+			Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+				for range bufs {
+					b := res.Alloc(size)
+					for _, v := range b {
+						if v != 0 {
+							dirty = append(dirty, v)
+							break
+						}
+					}
+					for i := range b {
+						b[i] = 0xee
+					}
+				}
+			})}
+		for range 3 {
+			serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, _ *Server) {
+				p.send(callBytes(rpcrdma.Header{XID: 5}, 1), 0)
+				_, payload := p.message("the reply")
+				accepted(t, payload, 5)
+			})
+		}
+		if len(dirty) > 0 {
+			t.Errorf("%d buffers of fresh connections have bytes of others: %x", len(dirty), dirty)
+		}
+	})
+
+	t.Run("padding that no sender has sent is zero", func(t *testing.T) {
+		testServer(t, nil, func(p *peer, _ *Server, _ *testService) {
+			for i, data := range [][]byte{bytes.Repeat([]byte{0xff}, 900), []byte("fives"), []byte("sixsix"), []byte("seven77")} {
+				xid := uint32(i + 1)
+				h := rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(xid, data)}}}
+				p.send(callBytes(h, procArgs, xdr.AppendUint32(nil, uint32(len(data)))...), 0)
+				_, payload := p.message("the reply")
+				if got, want := accepted(t, payload, xid), opaque(string(data)); !bytes.Equal(got, want) {
+					t.Errorf("the handler saw %x, want %x", got, want)
+				}
+			}
+		})
+	})
+}
