@@ -55,7 +55,8 @@ type Tree struct {
 }
 
 // Load reads every text file of fsys but those in directories whose name begins
-// with a dot. Go files in testdata directories are text, not code.
+// with a dot, and the file .git that a worktree has instead of such a directory. Go
+// files in testdata directories are text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -68,7 +69,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 			}
 			return nil
 		}
-		if !d.Type().IsRegular() {
+		if !d.Type().IsRegular() || name == ".git" {
 			return nil
 		}
 		src, err := fs.ReadFile(fsys, name)

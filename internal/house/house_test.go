@@ -183,6 +183,9 @@ func TestRulesCanFail(t *testing.T) {
 		{"a path that only looks like it", "paths", map[string]string{
 			"README.md": "See docs/wo" + "rk/notes and https://example.org/net" + "work/.\n",
 		}, ""},
+		{"where a worktree's repository is", "paths", map[string]string{
+			".git": "gitdir: /ro" + "ot/rpcrdma/.git/worktrees/x\n",
+		}, ""},
 
 		{"no reason", "skips", map[string]string{
 			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Skip" + "() }\n",
