@@ -49,7 +49,6 @@ var suite = []struct {
 	{"ReadAt", testReadAt},
 	{"Upload", testUpload},
 	{"VerifierChange", testVerifierChange},
-	{"UploadWindows", testUploadWindows},
 	{"CommitError", testCommitError},
 	{"TransferCancel", testTransferCancel},
 }

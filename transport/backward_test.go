@@ -136,6 +136,29 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
+	t.Run("BIDI-5.2-2 the reply has the version of its call, whatever the connection's is", func(t *testing.T) {
+		svc := &testService{}
+		cfg := &Config{Version: VersionAuto, NoRemoteInvalidation: true, KeepAlive: -1, Callbacks: []Program{svc.program()}}
+		for spoken := uint32(1); spoken <= 2; spoken++ {
+			dials(t, cfg, func(d *dialing, p *peer) {
+				if spoken == 2 {
+					p.speaks2()
+				} else {
+					p.speaks(1, 1)
+				}
+				cl := d.client()
+				p.finishes(cl, spoken)
+				for xid := uint32(1); xid <= 6; xid++ {
+					vers := xid%2 + 1
+					p.send(callBytes(rpcrdma.Header{XID: xid, Vers: vers}, procEcho, opaque("x")...), 0)
+					if h, _ := p.replies(xid, "the reply"); h.Vers != vers {
+						t.Errorf("on a connection of version %d the reply to a call of version %d has version %d", spoken, vers, h.Vers)
+					}
+				}
+			})
+		}
+	})
+
 	t.Run("BIDI-2.3-1 a connection with calls from the server alone", func(t *testing.T) {
 		callee(t, Config{}, func(p *peer, cl *Client, _ *testService) {
 			for xid := range uint32(100) {

@@ -106,6 +106,44 @@ func TestCredits(t *testing.T) {
 		})
 	})
 
+	t.Run("V2-5-2 nor does a message that cannot be the reply to its call", func(t *testing.T) {
+		for name, msg := range map[string]func(xid uint32) []byte{
+			"RDMA_MSGP": func(xid uint32) []byte {
+				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100, Proc: rpcrdma.ProcMsgp})
+				return oncrpc.AppendReply(b, &oncrpc.ReplyHeader{XID: xid})
+			},
+			"another xid within": func(xid uint32) []byte {
+				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100})
+				return oncrpc.AppendReply(b, &oncrpc.ReplyHeader{XID: xid + 1})
+			},
+			"half an RPC header": func(xid uint32) []byte {
+				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100})
+				return append(b, oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid})[:4]...)
+			},
+			"a list with no end": func(xid uint32) []byte {
+				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100})
+				b[19] = 2
+				return b
+			},
+		} {
+			client(t, nil, func(p *peer, cl *Client) {
+				for range 4 {
+					async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				}
+				for range 3 {
+					h, _ := p.message("a call")
+					p.quiet(name + ": one call at a time before the first reply")
+					p.send(msg(h.XID), 0)
+				}
+				h, _ := p.message("the last call")
+				p.reply(rpcrdma.Header{XID: h.XID, Credit: 5})
+				if synctest.Wait(); cl.Info().Credits != 5 {
+					t.Errorf("%s: %d credits after a reply that grants 5", name, cl.Info().Credits)
+				}
+			})
+		}
+	})
+
 	open := func(p *peer, cl *Client, credit uint32) {
 		done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 		h, _ := p.message("a call")

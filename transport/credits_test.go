@@ -11,44 +11,54 @@ import (
 // TestGrantFollowsLoad: a client whose calls wait for memory is granted less, until they
 // do not wait any more.
 func TestGrantFollowsLoad(t *testing.T) {
-	t.Run("V1-3.3-5 V1-3.3-4 V1-3.3-8 the grant falls under load, never to zero, and rises again", func(t *testing.T) {
-		const size = 60_000
-		cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17} // for two calls
+	const size = 60_000
+	// loaded sends two calls for each that there is memory for, with credits to grant, and
+	// returns the grants before the load, under it, and in the last reply of the load.
+	loaded := func(t *testing.T, credits, fit int) (before, under, last uint32) {
+		cfg := &Config{Credits: credits, MaxMessage: 1 << 16, MaxMemory: fit << 16}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			data := make([]byte, size)
-			send := func(xid, proc uint32) {
-				h := rpcrdma.Header{XID: xid, Credit: 100, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(xid, data)}}}
-				p.send(callBytes(h, proc, xdr.AppendUint32(nil, size)...), 0)
-				synctest.Wait()
-			}
 			p.send(callBytes(rpcrdma.Header{XID: 1}, procEcho, opaque("x")...), 0)
 			h, _ := p.message("a reply without load")
-			before := h.Credit
-			for xid := range uint32(2) {
-				send(10+xid, procHold)
+			before = h.Credit
+			for xid := range uint32(2 * fit) {
+				h := rpcrdma.Header{XID: 10 + xid, Credit: 100, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(10+xid, data)}}}
+				p.send(callBytes(h, procHold, xdr.AppendUint32(nil, size)...), 0)
+				synctest.Wait()
 			}
-			for xid := range uint32(3) { // there is no memory for these
-				send(20+xid, procHold)
+			if n := int(svc.running.Load()); n != fit {
+				t.Fatalf("%d calls run, memory is for %d", n, fit)
 			}
-			if n := svc.running.Load(); n != 2 {
-				t.Fatalf("%d calls run", n)
-			}
-			svc.gate <- struct{}{}
-			h, _ = p.message("a reply under load")
-			if h.Credit < 1 || h.Credit >= before {
-				t.Errorf("under load the grant is %d, it was %d", h.Credit, before)
-			}
-			close(svc.gate)
-			for range 4 {
-				h, _ = p.message("a reply")
+			for i := range 2 * fit {
+				svc.gate <- struct{}{}
+				h, _ := p.message("a reply under load")
 				if h.Credit < 1 {
-					t.Error("a grant of zero")
+					t.Errorf("reply %d grants nothing", i)
 				}
-			}
-			p.send(callBytes(rpcrdma.Header{XID: 2}, procEcho, opaque("x")...), 0)
-			if h, _ = p.message("a reply after the load"); h.Credit < before {
-				t.Errorf("after the load the grant is %d, it was %d", h.Credit, before)
+				if i == 0 {
+					under = h.Credit
+				}
+				last = h.Credit
 			}
 		})
+		return before, under, last
+	}
+
+	t.Run("V1-3.3-5 the grant falls under load, and rises again with its end", func(t *testing.T) {
+		for _, credits := range []int{initialGrant, 128} {
+			before, under, last := loaded(t, credits, 2)
+			if before < initialGrant || under >= before || last < before {
+				t.Errorf("%d credits: the grant is %d, %d under load, and then %d", credits, before, under, last)
+			}
+		}
+	})
+
+	t.Run("V1-3.3-4 V1-3.3-8 however small, the grant does not fall to zero", func(t *testing.T) {
+		for credits := 1; credits <= loadedShare; credits++ {
+			before, under, last := loaded(t, credits, 1)
+			if before != uint32(credits) || under != 1 || last != before {
+				t.Errorf("%d credits: the grant is %d, %d under load, and then %d", credits, before, under, last)
+			}
+		}
 	})
 }

@@ -30,22 +30,33 @@ func greeting(t *testing.T, b []byte) *peer {
 
 // noMessage are contents of the private data that are no message of version 1.
 var noMessage = map[string][]byte{
-	"none":                                 nil,
-	"zeros":                                make([]byte, 56),
-	"others' data":                         bytes.Repeat([]byte{0x5a}, 56),
-	"seven octets":                         hello(true, 8192, 8192)[:7],
-	"version 0":                            version(0),
-	"version 2":                            version(2),
-	"version 255 and more octets":          append(version(255), 1, 2, 3, 4),
-	"an identifier with the octets turned": {0x18, 0x0e, 0xab, 0xf6, 1, 1, 7, 7},
-	"the last four octets":                 append(make([]byte, 52), 0xf6, 0xab, 0x0e, 0x18),
-	"the last seven octets":                append(make([]byte, 49), hello(true, 8192, 8192)[:7]...),
+	"none":                                   nil,
+	"zeros":                                  make([]byte, 56),
+	"others' data":                           bytes.Repeat([]byte{0x5a}, 56),
+	"seven octets":                           hello(true, 8192, 8192)[:7],
+	"version 0":                              version(0),
+	"version 2":                              version(2),
+	"version 255 and more octets":            append(version(255), 1, 2, 3, 4),
+	"the identifier's last octet is another": otherIdentifier(3),
+	"the identifier's third octet is another":  otherIdentifier(2),
+	"the identifier's second octet is another": otherIdentifier(1),
+	"the identifier's first octet is another":  otherIdentifier(0),
+	"an identifier with the octets turned":     {0x18, 0x0e, 0xab, 0xf6, 1, 1, 7, 7},
+	"the last four octets":                     append(make([]byte, 52), 0xf6, 0xab, 0x0e, 0x18),
+	"the last seven octets":                    append(make([]byte, 49), hello(true, 8192, 8192)[:7]...),
 }
 
 // version is a message of another version.
 func version(v byte) []byte {
 	b := hello(true, 8192, 8192)
 	b[4] = v
+	return b
+}
+
+// otherIdentifier is a message whose identifier has one bit of octet i wrong.
+func otherIdentifier(i int) []byte {
+	b := hello(true, 8192, 8192)
+	b[i] ^= 1
 	return b
 }
 
@@ -341,14 +352,32 @@ func TestPrivateDataFixed(t *testing.T) {
 				t.Errorf("%s %d has %+v", what, k, i)
 			}
 		}
-		synctest.Test(t, func(t *testing.T) {
-			for k, h := range hellos {
-				cl, err := Dial(bg, greeting(t, h.b), "script:20049", once(cfg))
-				if err != nil {
+		clientOver(t, greeting(t, hellos[0].b), cfg, nil, func(ps *peers, cl *Client) {
+			ps.mu.Lock()
+			p := ps.last
+			ps.mu.Unlock()
+			same("the client's connection", cl.Info(), 0)
+			proven(p, cl)
+			for k := range hellos {
+				h := hellos[(k+1)%len(hellos)] // the first one's again in the end
+				q := ps.next()
+				q.hello = h.b
+				p.hangUp()
+				settle()
+				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, h.send-68)})
+				s := q.next("a call on the next connection")
+				if len(s.msg) != h.send || word(s.msg, 3) != uint32(rpcrdma.ProcMsg) {
+					t.Errorf("connection %d: a call at the threshold of %d is a Send of %d, RPC-over-RDMA message %d", k+1, h.send, len(s.msg), word(s.msg, 3))
+				}
+				q.reply(rpcrdma.Header{XID: word(s.msg, 0)}, make([]byte, h.recv-28-24)...)
+				if err := outcome(t, done); err != nil {
 					t.Fatal(err)
 				}
-				same("the client's connection", cl.Info(), k)
-				cl.Close()
+				same("the client's connection", cl.Info(), (k+1)%len(hellos))
+				p = q
+			}
+			if n := ps.attempts(); n != len(hellos)+1 {
+				t.Errorf("%d connections", n)
 			}
 		})
 		synctest.Test(t, func(t *testing.T) {

@@ -130,6 +130,37 @@ func TestStandAside(t *testing.T) {
 	})
 }
 
+// TestTokenPassedOn: a follower whose context ends at the moment when the token is handed
+// to it hands it on, and the next does not have to wait for the tick.
+func TestTokenPassedOn(t *testing.T) {
+	client(t, nil, func(p *peer, cl *Client) {
+		p.opens(cl, 4)
+		c := cl.conn()
+		if !c.take() {
+			t.Fatal("the connection has ended")
+		}
+		ctx, cancel := context.WithCancel(bg)
+		first := async(cl, ctx, testCall())
+		p.message("the first follower's call")
+		second := async(cl, bg, testCall())
+		h, _ := p.message("the second follower's call")
+
+		c.mu.Lock()
+		next := c.stopLeading() // the first follower is chosen, and not told yet
+		c.mu.Unlock()
+		cancel()
+		synctest.Wait()
+		next.wake <- false
+		if err := outcome(t, first); !errors.Is(err, context.Canceled) {
+			t.Errorf("the first call returned %v", err)
+		}
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 4})
+		if err := outcome(t, second); err != nil { // no time has passed
+			t.Error(err)
+		}
+	})
+}
+
 // sent is what has been sent and not been looked at.
 func (p *peer) sent() []sent {
 	p.mu.Lock()

@@ -451,6 +451,53 @@ func TestRuleCredits(t *testing.T) {
 	})
 }
 
+func TestRuleXIDs(t *testing.T) {
+	t.Run("BIDI-2.4-2 a call does not get the xid of one in flight that has brought its own", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			p.opens(cl, 3)
+			var flight []uint32
+			for range 2 {
+				async(cl, bg, testCall())
+				h, _ := p.message("a call")
+				flight = append(flight, h.XID)
+			}
+			for _, xid := range flight {
+				p.reply(rpcrdma.Header{XID: xid, Credit: 3})
+			}
+			settle()
+			c := cl.conn()
+			c.mu.Lock()
+			coming := c.req.free[0].xid() // of the second call from now
+			c.mu.Unlock()
+
+			rc := NewRecordConn(cl, nil, 0)
+			defer rc.Close()
+			sealed := oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: coming, RPCVers: 2, Prog: testProg, Vers: 1, Proc: 1,
+				Cred: oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: make([]byte, 20)}})
+			if _, err := rc.Write(record(sealed)); err != nil {
+				t.Fatal(err)
+			}
+			if h, _ := p.message("a call whose header is signed"); h.XID != coming {
+				t.Fatalf("the xid is %#x, want %#x", h.XID, coming)
+			}
+			call := testCall()
+			done := async(cl, bg, call)
+			h, _ := p.message("a call")
+			if h.XID == coming {
+				t.Fatalf("%#x is in flight twice", h.XID)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 3}, 1, 2, 3, 4)
+			if err := outcome(t, done); err != nil || !bytes.Equal(call.Results, []byte{1, 2, 3, 4}) {
+				t.Errorf("the call returned %v, results %x", err, call.Results)
+			}
+			p.reply(rpcrdma.Header{XID: coming, Credit: 3}, 5, 6, 7, 8)
+			if msg := readRecord(t, rc); word(msg, 0) != coming || !bytes.HasSuffix(msg, []byte{5, 6, 7, 8}) {
+				t.Errorf("the record is %x", msg)
+			}
+		})
+	})
+}
+
 func TestRuleWritesBeforeSend(t *testing.T) {
 	t.Run("V1-2-3 what was Written is there when the reply is", func(t *testing.T) {
 		s, err := NewServer(nil)
@@ -563,6 +610,41 @@ func TestRuleNoDone(t *testing.T) {
 			l.Close()
 			<-served
 		})
+	})
+
+	t.Run("V1-11-5 each reply that is lent has its own time", func(t *testing.T) {
+		done := func(xid uint32) []byte {
+			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone})
+		}
+		cfg := &Config{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
+		for _, together := range []bool{false, true} { // the replies before the last one are lent with it, or over
+			serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, _ *Server) {
+				const last = 4
+				for xid := range uint32(last + 1) {
+					p.send(call(xid), 0)
+					p.message("a reply")
+					if !together && xid < last {
+						p.send(done(xid), 0)
+					}
+				}
+				for xid := range uint32(last) {
+					if together {
+						p.send(done(xid), 0)
+					}
+				}
+				if n := p.openWindows(); n != 1 {
+					t.Fatalf("%d windows are open, want that of the last reply", n)
+				}
+				time.Sleep(4 * time.Second)
+				if p.over() {
+					t.Fatal("the connection ended too soon")
+				}
+				time.Sleep(2 * time.Second)
+				if n := p.openWindows(); n != 0 || !p.over() {
+					t.Errorf("together %v: %d windows are open after the time allowed", together, n)
+				}
+			})
+		}
 	})
 
 	t.Run("V1-11-7 the grant is never zero for want of RDMA_DONE", func(t *testing.T) {

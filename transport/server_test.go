@@ -383,6 +383,37 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
+// TestServerRefusesLong: what is malformed in a message that came through chunks.
+func TestServerRefusesLong(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		msg  []byte
+	}{
+		{"V1-4.1-2 V1-4.1-3 V1-4.2-2 another xid in the RPC message", appendCall(nil, 8, procEcho, opaque("hello")...)},
+		{"V1-4.1-2 the xid with its octets turned", appendCall(nil, 7<<24, procEcho, opaque("hello")...)},
+		{"V1-4.2-2 a reply", oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: 7})},
+		{"V1-4.2-2 an RPC header that is cut short", appendCall(nil, 7, procEcho)[:30]},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			testServer(t, nil, func(p *peer, _ *Server, svc *testService) {
+				call := func(xid uint32, msg []byte) []byte {
+					return callBytes(rpcrdma.Header{XID: xid, Proc: rpcrdma.ProcNomsg, Reads: []rpcrdma.ReadSegment{{Segment: p.offer(xid, msg)}}}, 0)
+				}
+				p.send(call(7, tt.msg), 0)
+				if h, _ := p.message("an RDMA_ERROR"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk || h.XID != 7 {
+					t.Errorf("answer is %+v", h)
+				}
+				if n := svc.released.Load(); n != 0 {
+					t.Error("the call was executed")
+				}
+				p.send(call(9, appendCall(nil, 9, procEcho, opaque("still here")...)), 0)
+				_, payload := p.message("a reply: the connection goes on")
+				accepted(t, payload, 9)
+			})
+		})
+	}
+}
+
 // TestServerIgnores: what is not a request is never answered.
 func TestServerIgnores(t *testing.T) {
 	for name, msg := range map[string][]byte{

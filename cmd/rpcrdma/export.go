@@ -24,7 +24,6 @@ type export struct {
 	root     *os.Root
 	readOnly bool
 	handles  *handleTable
-	fsync    func(*os.File) error // (*os.File).Sync
 }
 
 // newExport opens dir.
@@ -33,7 +32,7 @@ func newExport(dir string, readOnly bool) (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &export{root: root, readOnly: readOnly, handles: newHandleTable(maxHandles), fsync: (*os.File).Sync}, nil
+	return &export{root: root, readOnly: readOnly, handles: newHandleTable(maxHandles)}, nil
 }
 
 func (e *export) Close() error { return e.root.Close() }
@@ -387,7 +386,7 @@ func (e *export) sync(name string) error {
 		return err
 	}
 	defer f.Close()
-	return e.fsync(f)
+	return f.Sync()
 }
 
 // statusOf is the result that says what went wrong.

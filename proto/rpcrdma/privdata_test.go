@@ -97,6 +97,19 @@ func TestFindPrivateDataAnywhere(t *testing.T) {
 	}
 }
 
+// All 32 bits of the identifier count.
+func TestPrivateDataIdentifier(t *testing.T) {
+	t.Run("PVT-5.2-2 an identifier with one bit wrong is none", func(t *testing.T) {
+		for bit := range 32 {
+			b := AppendPrivateData(nil, PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 8192})
+			b[bit/8] ^= 1 << (bit % 8)
+			if got, ok := FindPrivateData(append(b, make([]byte, 48)...)); ok || got != DefaultPrivateData() {
+				t.Errorf("%x is decoded as %+v, found: %v", b, got, ok)
+			}
+		}
+	})
+}
+
 // PVT-4.2-2, PVT-4.2-3: each of the 256 values of a size field, both fields.
 func TestPrivateDataEverySize(t *testing.T) {
 	for v := range 256 {
