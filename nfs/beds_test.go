@@ -49,6 +49,7 @@ var suite = []struct {
 	{"ReadAt", testReadAt},
 	{"Upload", testUpload},
 	{"VerifierChange", testVerifierChange},
+	{"UploadWindows", testUploadWindows},
 	{"CommitError", testCommitError},
 	{"TransferCancel", testTransferCancel},
 }

@@ -296,6 +296,16 @@ func testHostileReplies(t *testing.T, b *bed) {
 	s.answer(ProcRead, &ReadRes{Count: 9000, Data: pattern(900)})
 	_, _, err = c.Read(ctx, f, 0, buf)
 	expect("READ, inline, count larger than the buffer", err)
+	// The count is all that tells: item and buffer are of one size, and a caller that
+	// believed it would go behind the end of its memory.
+	s.answer(ProcRead, &ReadRes{Count: 5, Data: []byte("12345")})
+	for _, few := range [][]byte{nil, make([]byte, 4)} {
+		n, _, err := c.Read(ctx, f, 0, few)
+		expect("READ, inline, more than was asked for", err)
+		if n != 0 {
+			t.Errorf("READ of %d bytes returns %d", len(few), n)
+		}
+	}
 	s.answer(ProcRead, &FileHandle{})
 	_, _, err = c.Read(ctx, f, 0, buf)
 	expect("READ, results cut short", err)

@@ -262,19 +262,21 @@ func testUpload(t *testing.T, b *bed) {
 }
 
 // A server that restarts between WRITE and COMMIT has another verifier, and lost
-// what was not committed: it is written again. RFC 1813 section 3.3.7.
+// what was not committed: that is written again, and nothing else. RFC 1813 section
+// 3.3.7. The file takes 16 pieces of two WRITEs each, one after the other.
 func testVerifierChange(t *testing.T, b *bed) {
 	want := pattern(1 << 20)
 	for _, test := range []struct {
-		name    string
-		at      uint32 // the server restarts when this procedure is called
-		times   []int  // for the n-th time
-		rewrite bool
+		name            string
+		at              uint32 // the server restarts when this procedure is called
+		times           []int  // for the n-th time
+		writes, commits int
 	}{
-		{"before the COMMIT", ProcCommit, []int{1}, true},
-		{"between WRITEs", ProcWrite, []int{5, 11}, true},
-		{"again before the second COMMIT", ProcCommit, []int{1, 2}, true},
-		{"between the pieces of one WRITE", ProcWrite, []int{2, 3, 4}, true},
+		{"never", ProcCommit, nil, 32, 1},
+		{"before the COMMIT", ProcCommit, []int{1}, 64, 2},
+		{"between WRITEs", ProcWrite, []int{5, 11}, 32 + 10, 2},
+		{"again before the second COMMIT", ProcCommit, []int{1, 2}, 96, 3},
+		{"between the parts of one piece", ProcWrite, []int{2, 3, 4}, 32 + 4, 2},
 	} {
 		s, c := pair(t, b)
 		f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
@@ -291,16 +293,44 @@ func testVerifierChange(t *testing.T, b *bed) {
 				return false
 			}
 		})
-		got, err := f.Upload(t.Context(), bytes.NewReader(want), int64(len(want)), nil)
+		got, err := f.Upload(t.Context(), bytes.NewReader(want), int64(len(want)), &TransferOptions{Parallel: 1})
 		if got != int64(len(want)) || err != nil || !bytes.Equal(s.root.kids["file"].data, want) {
 			t.Errorf("%s: %d, %v", test.name, got, err)
 		}
+		if writes, commits := s.count(ProcWrite), s.count(ProcCommit); writes != test.writes || commits != test.commits {
+			t.Errorf("%s: %d WRITEs and %d COMMITs, want %d and %d", test.name, writes, commits, test.writes, test.commits)
+		}
 	}
 
-	// One that never stops.
+	// A verifier that comes back, as that of one of two servers which stand in for each
+	// other: a piece of which a part went to the other one is written again, though the
+	// COMMIT has the verifier of its first part.
 	s, c := pair(t, b)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
 	if err != nil {
+		t.Fatal(err)
+	}
+	first, n := s.verf, 0
+	s.set(func() {
+		s.maxWrite = 50_000
+		s.override[ProcWrite] = func([]byte, *transport.Response) bool {
+			if s.verf, n = first, n+1; n == 2 {
+				s.verf = Verf{9}
+			}
+			return false
+		}
+		s.override[ProcCommit] = func([]byte, *transport.Response) bool {
+			s.verf = first
+			return false
+		}
+	})
+	if _, err := f.Upload(t.Context(), bytes.NewReader(want), int64(len(want)), &TransferOptions{Parallel: 1}); err != nil || s.count(ProcWrite) != 32+2 {
+		t.Errorf("a verifier that comes back: %d WRITEs, want 34, %v", s.count(ProcWrite), err)
+	}
+
+	// One that never stops.
+	s, c = pair(t, b)
+	if f, err = c.CreateFile(t.Context(), "/export/file", 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.set(func() {
@@ -311,6 +341,40 @@ func testVerifierChange(t *testing.T, b *bed) {
 	})
 	if _, err := f.Upload(t.Context(), bytes.NewReader(want), int64(len(want)), nil); !errors.Is(err, ErrUnstable) {
 		t.Errorf("a server that always restarts: %v", err)
+	}
+}
+
+// A file of more pieces than are written between two COMMITs is written to its end, and
+// what a restart loses of the second window is written again.
+func testUploadWindows(t *testing.T, b *bed) {
+	const size = 64
+	want := pattern(size*(transferWindow+100) + 7)
+	for _, restart := range []bool{false, true} {
+		s := newMemServer(t, b)
+		c := dial(t, b, s.start(true), &Options{MaxTransfer: size})
+		f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantWrites, wantCommits := transferWindow+101, 2
+		if restart {
+			wantWrites, wantCommits = wantWrites+101, 3
+			s.set(func() {
+				s.override[ProcCommit] = func([]byte, *transport.Response) bool {
+					if s.calls[ProcCommit] == 2 {
+						s.reboot()
+					}
+					return false
+				}
+			})
+		}
+		n, err := f.Upload(t.Context(), bytes.NewReader(want), int64(len(want)), nil)
+		if n != int64(len(want)) || err != nil || !bytes.Equal(s.root.kids["file"].data, want) {
+			t.Errorf("%d of %d bytes, %v", n, len(want), err)
+		}
+		if writes, commits := s.count(ProcWrite), s.count(ProcCommit); writes != wantWrites || commits != wantCommits {
+			t.Errorf("%d WRITEs and %d COMMITs, want %d and %d", writes, commits, wantWrites, wantCommits)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -262,13 +263,19 @@ func decodeJSON[T any](t *testing.T, out string) T {
 }
 
 // A proxy stands between a client and a server. After limit bytes from the server
-// it passes on nothing any more: it cuts the connection or keeps silent.
+// it passes on nothing any more: it cuts the connection or keeps silent. With again
+// those who connect after a cut get through.
 type proxy struct {
 	addr    string
 	reached chan struct{} // closed at the limit
 }
 
 func startProxy(t *testing.T, to string, limit int64, cut bool) *proxy {
+	t.Helper()
+	return newProxy(t, to, limit, cut, false)
+}
+
+func newProxy(t *testing.T, to string, limit int64, cut, again bool) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -282,22 +289,37 @@ func startProxy(t *testing.T, to string, limit int64, cut bool) *proxy {
 		close(end)
 		wg.Wait()
 	})
-	wg.Go(func() {
-		client, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer client.Close()
+	pass := func(client net.Conn, n int64) {
 		server, err := net.Dial("tcp", to)
 		if err != nil {
 			return
 		}
 		defer server.Close()
 		wg.Go(func() { io.Copy(server, client); server.Close() })
-		io.CopyN(client, server, limit)
+		io.CopyN(client, server, n)
+	}
+	wg.Go(func() {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		pass(client, limit)
 		close(p.reached)
 		if !cut {
 			<-end
+			return
+		}
+		client.Close()
+		for again {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer client.Close()
+				pass(client, math.MaxInt64)
+			})
 		}
 	})
 	return p

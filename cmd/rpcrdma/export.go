@@ -24,6 +24,7 @@ type export struct {
 	root     *os.Root
 	readOnly bool
 	handles  *handleTable
+	fsync    func(*os.File) error // (*os.File).Sync
 }
 
 // newExport opens dir.
@@ -32,7 +33,7 @@ func newExport(dir string, readOnly bool) (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &export{root: root, readOnly: readOnly, handles: newHandleTable(maxHandles)}, nil
+	return &export{root: root, readOnly: readOnly, handles: newHandleTable(maxHandles), fsync: (*os.File).Sync}, nil
 }
 
 func (e *export) Close() error { return e.root.Close() }
@@ -386,7 +387,7 @@ func (e *export) sync(name string) error {
 		return err
 	}
 	defer f.Close()
-	return f.Sync()
+	return e.fsync(f)
 }
 
 // statusOf is the result that says what went wrong.

@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -55,43 +59,167 @@ func TestGuardStops(t *testing.T) {
 		{"the client does not", 10 * time.Millisecond, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := testGuard(t, t.TempDir())
-			l := make(pipeListener)
-			var serving sync.WaitGroup
-			serving.Go(func() {
-				if err := g.serveTCP(l); !errors.Is(err, net.ErrClosed) {
-					t.Error(err)
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				g := testGuard(t, dir)
+				l := make(pipeListener)
+				var serving sync.WaitGroup
+				serving.Go(func() {
+					if err := g.serveTCP(l); !errors.Is(err, net.ErrClosed) {
+						t.Error(err)
+					}
+				})
+				near, far := net.Pipe()
+				defer near.Close()
+				l <- far
+				c := &rpcConn{Conn: near, t: t}
+				c.send(c.message(nfs.Program, nfs.Version, nfs.ProcNull, nil), 1000)
+				var one [1]byte
+				if _, err := io.ReadFull(near, one[:]); err != nil { // the reply is on its way
+					t.Fatal(err)
 				}
-			})
-			near, far := net.Pipe()
-			defer near.Close()
-			l <- far
-			c := &rpcConn{Conn: near, t: t}
-			c.send(c.message(nfs.Program, nfs.Version, nfs.ProcNull, nil), 1000)
-			var one [1]byte
-			if _, err := io.ReadFull(near, one[:]); err != nil { // the reply is on its way
-				t.Fatal(err)
-			}
-			l.Close()
-			stopped := make(chan struct{})
-			go func() {
-				g.stop(tt.timeout)
-				close(stopped)
-			}()
-			if tt.reads {
-				select {
-				case <-stopped:
+				l.Close()
+				stopped := make(chan time.Duration, 1)
+				start := time.Now()
+				go func() {
+					g.stop(tt.timeout)
+					stopped <- time.Since(start)
+				}()
+				synctest.Wait()
+				if len(stopped) > 0 {
 					t.Fatal("stop returns while a reply is on its way")
-				case <-time.After(50 * time.Millisecond):
 				}
-				rest, err := io.ReadAll(near)
-				if want := oncrpc.RecordMarkSize + oncrpc.MinReplySize; err != nil || 1+len(rest) != want {
-					t.Errorf("the reply has %d bytes, %v, want %d", 1+len(rest), err, want)
+				want := tt.timeout
+				if tt.reads {
+					want = 0
+					rest, err := io.ReadAll(near)
+					if want := oncrpc.RecordMarkSize + oncrpc.MinReplySize; err != nil || 1+len(rest) != want {
+						t.Errorf("the reply has %d bytes, %v, want %d", 1+len(rest), err, want)
+					}
 				}
-			}
-			<-stopped
-			serving.Wait()
+				if took := <-stopped; took != want {
+					t.Errorf("stop took %v, want %v", took, want)
+				}
+				serving.Wait()
+			})
 		})
+	}
+}
+
+// A file that a WRITE says is on disk, and a COMMIT, has been synced before the answer;
+// nothing else is, and what cannot be synced is an error.
+func TestStableStorage(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		dir := t.TempDir()
+		writeFiles(t, dir, map[string]string{"file": ""})
+		g := testGuard(t, dir)
+		defer g.stop(0)
+		g.async = async
+		var synced []string
+		var failure error
+		g.export.fsync = func(f *os.File) error {
+			data, err := os.ReadFile(filepath.Join(dir, "file"))
+			if synced = append(synced, string(data)); err != nil || failure != nil {
+				return errors.Join(failure, err)
+			}
+			return f.Sync()
+		}
+		file, _ := nfs.NewFileHandle(g.export.handles.handle([]string{"file"}))
+		write := func(at uint64, text string, stable nfs.Stable) (nfs.Status, nfs.Stable) {
+			var res nfs.WriteRes
+			args := nfs.WriteArgs{File: file, Offset: at, Count: uint32(len(text)), Stable: stable, Data: []byte(text)}
+			g.call(t, nfs.ProcWrite, args.Append(nil), &res)
+			return res.Status, res.Committed
+		}
+		commit := func() nfs.Status {
+			var res nfs.CommitRes
+			g.call(t, nfs.ProcCommit, (&nfs.CommitArgs{File: file}).Append(nil), &res)
+			return res.Status
+		}
+		steps := []struct {
+			name   string
+			do     func() (nfs.Status, nfs.Stable)
+			stable nfs.Stable
+			synced string // what the file holds then, "": it need not be
+		}{
+			{"an unstable WRITE", func() (nfs.Status, nfs.Stable) { return write(0, "a", nfs.Unstable) }, nfs.Unstable, ""},
+			{"a WRITE with DATA_SYNC", func() (nfs.Status, nfs.Stable) { return write(1, "b", nfs.DataSync) }, nfs.DataSync, "ab"},
+			{"a WRITE with FILE_SYNC", func() (nfs.Status, nfs.Stable) { return write(2, "c", nfs.FileSync) }, nfs.FileSync, "abc"},
+			{"another unstable WRITE", func() (nfs.Status, nfs.Stable) { return write(3, "d", nfs.Unstable) }, nfs.Unstable, ""},
+			{"a COMMIT", func() (nfs.Status, nfs.Stable) { return commit(), nfs.Unstable }, nfs.Unstable, "abcd"},
+		}
+		for _, step := range steps {
+			synced = nil
+			status, stable := step.do()
+			if status != nfs.StatusOK || stable < step.stable || step.stable == nfs.Unstable && stable != nfs.Unstable {
+				t.Errorf("async %v, %s: %v, stability %d", async, step.name, status, stable)
+			}
+			var want []string
+			if step.synced != "" && !async {
+				want = []string{step.synced}
+			}
+			if !slices.Equal(synced, want) {
+				t.Errorf("async %v, %s: synced when the file held %q, want %q", async, step.name, synced, want)
+			}
+		}
+		if async {
+			continue
+		}
+		failure = syscall.EIO
+		for _, step := range steps {
+			if status, _ := step.do(); (status == nfs.StatusIO) != (step.synced != "") {
+				t.Errorf("%s when the disk fails: %v", step.name, status)
+			}
+		}
+	}
+}
+
+// call has the guard execute a call of NFS.
+func (g *guard) call(t *testing.T, proc uint32, args []byte, res interface{ Decode(*xdr.Decoder) }) {
+	t.Helper()
+	h := oncrpc.CallHeader{XID: 1, RPCVers: oncrpc.Version, Prog: nfs.Program, Vers: nfs.Version, Proc: proc}
+	record := oncrpc.AppendCall(oncrpc.AppendRecordMark(nil, h.Size()+len(args), true), &h)
+	reply := g.answer(&h, append(record, args...), len(record))
+	var r oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(reply[oncrpc.RecordMarkSize:], &r)
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", nfs.ProcName(proc), err)
+	}
+	d := xdr.NewDecoder(reply[oncrpc.RecordMarkSize+n:])
+	res.Decode(&d)
+	if err := d.End(); err != nil {
+		t.Fatalf("%s: %v", nfs.ProcName(proc), err)
+	}
+}
+
+// Both directories of RENAME and LINK are known, or the call fails with the status that
+// says what is wrong with the one that is not.
+func TestSecondHandle(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"file": "x"})
+	g := testGuard(t, dir)
+	defer g.stop(0)
+	top, _ := nfs.NewFileHandle(g.export.handles.handle(nil))
+	file, _ := nfs.NewFileHandle(g.export.handles.handle([]string{"file"}))
+	gone, _ := nfs.NewFileHandle(binary.BigEndian.AppendUint64(g.export.handles.instance[:8:8], 1<<40))
+	short, _ := nfs.NewFileHandle([]byte("abc"))
+	for _, tt := range []struct {
+		to   nfs.FileHandle
+		want nfs.Status
+	}{{gone, nfs.StatusStale}, {short, nfs.StatusBadHandle}} {
+		var renamed nfs.RenameRes
+		rename := nfs.RenameArgs{From: nfs.DirOpArgs{Dir: top, Name: "file"}, To: nfs.DirOpArgs{Dir: tt.to, Name: "new"}}
+		if g.call(t, nfs.ProcRename, rename.Append(nil), &renamed); renamed.Status != tt.want {
+			t.Errorf("RENAME to %v: %v, want %v", tt.to, renamed.Status, tt.want)
+		}
+		var linked nfs.LinkRes
+		link := nfs.LinkArgs{File: file, Link: nfs.DirOpArgs{Dir: tt.to, Name: "new"}}
+		if g.call(t, nfs.ProcLink, link.Append(nil), &linked); linked.Status != tt.want {
+			t.Errorf("LINK in %v: %v, want %v", tt.to, linked.Status, tt.want)
+		}
 	}
 }
 

@@ -383,7 +383,8 @@ func (r *subscribeRes) decode(d *xdr.Decoder) {
 type notifier struct {
 	changes *changes
 	log     *slog.Logger
-	grace   time.Duration
+	grace   time.Duration // that a subscription outlives its connection; then it is asked whether it is there
+	answer  time.Duration // that a client may take for an answer
 
 	mu      sync.Mutex
 	closed  bool
@@ -419,7 +420,7 @@ func newNotifier(e *export, log *slog.Logger) (*notifier, error) {
 		return nil, err
 	}
 	return &notifier{
-		changes: c, log: log, grace: notifyGrace,
+		changes: c, log: log, grace: notifyGrace, answer: notifyGrace,
 		subs: make(map[notifyToken]*subscription), hosts: make(map[string]int),
 	}, nil
 }
@@ -626,7 +627,7 @@ func (s *subscription) notify() (why error) {
 
 // ask finds out whether the client is there.
 func (s *subscription) ask() error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.n.grace)
+	ctx, cancel := context.WithTimeout(s.ctx, s.n.answer)
 	defer cancel()
 	if err := s.back.Null(ctx, notifiedProgram, notifiedVersion); err != nil {
 		return s.silent(err)
@@ -646,7 +647,7 @@ func (s *subscription) send() (more bool, err error) {
 	if len(events) == 0 {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.n.grace)
+	ctx, cancel := context.WithTimeout(s.ctx, s.n.answer)
 	defer cancel()
 	call := transport.Call{Prog: notifiedProgram, Vers: notifiedVersion, Proc: notifiedNotify, Args: a.append(nil)}
 	err = s.back.Call(ctx, &call)

@@ -246,7 +246,7 @@ type notifyBed struct {
 }
 
 // newNotifyBed runs a server until the test ends, which must leave nothing behind.
-func newNotifyBed(t *testing.T, grace time.Duration) *notifyBed {
+func newNotifyBed(t *testing.T, grace, answer time.Duration) *notifyBed {
 	t.Helper()
 	leak.Check(t)
 	b := &notifyBed{dir: t.TempDir()}
@@ -254,7 +254,7 @@ func newNotifyBed(t *testing.T, grace time.Duration) *notifyBed {
 	must(t, err)
 	b.n, err = newNotifier(e, slog.New(slog.DiscardHandler))
 	must(t, err)
-	b.n.grace = grace
+	b.n.grace, b.n.answer = grace, answer
 	server, err := transport.NewServer(nil)
 	must(t, err, server.Register(b.n.program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
@@ -385,7 +385,7 @@ func (c *notified) mustSubscribe(a subscribeArgs) subscribeRes {
 // A client that comes back with its token is told everything, once and in order; with
 // anything else it is somebody new.
 func TestSubscribeAgain(t *testing.T) {
-	b := newNotifyBed(t, time.Minute)
+	b := newNotifyBed(t, time.Minute, time.Minute)
 	c := b.dial(t, transport.Config{})
 	file := func(i int) string { return fmt.Sprintf("file%d", i) }
 	r := c.mustSubscribe(subscribeArgs{recursive: true})
@@ -444,7 +444,7 @@ func TestSubscribeAgain(t *testing.T) {
 // Whatever clients do, nothing is kept for those that are gone, and not much for the
 // others.
 func TestSubscribeHostile(t *testing.T) {
-	b := newNotifyBed(t, time.Minute)
+	b := newNotifyBed(t, time.Minute, time.Minute)
 	writeFiles(t, b.dir, map[string]string{"dir/file": "", "link": "-> dir", "out": "-> /"})
 	c := b.dial(t, transport.Config{})
 	garbage := func(proc uint32, args []byte) {
@@ -506,18 +506,20 @@ func TestSubscribeHostile(t *testing.T) {
 
 // A client that is gone, does not answer, or refuses to be told is not kept.
 func TestSubscriptionEnds(t *testing.T) {
+	const short = 200 * time.Millisecond
 	for _, tt := range []struct {
-		name string
-		do   func(b *notifyBed, c *notified)
+		name   string
+		answer time.Duration // long where the client has to answer, however slow it is
+		do     func(b *notifyBed, c *notified, id notifyToken)
 	}{
-		{"gone", func(_ *notifyBed, c *notified) { c.cl.Close() }},
-		{"gone with a call under way", func(b *notifyBed, c *notified) {
+		{"gone", short, func(_ *notifyBed, c *notified, _ notifyToken) { c.cl.Close() }},
+		{"gone with a call under way", short, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.hold.Lock()
 			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 			c.cl.Close()
 			c.hold.Unlock()
 		}},
-		{"silent", func(b *notifyBed, c *notified) {
+		{"silent", short, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.hold.Lock()
 			c.t.Cleanup(c.hold.Unlock)
 			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
@@ -528,13 +530,13 @@ func TestSubscriptionEnds(t *testing.T) {
 				c.t.Error("the connection lives")
 			}
 		}},
-		{"refusing", func(b *notifyBed, c *notified) {
+		{"refusing", patience, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.mu.Lock()
 			c.refuse = true
 			c.mu.Unlock()
 			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 		}},
-		{"with a directory that goes", func(b *notifyBed, c *notified) {
+		{"with a directory that goes", patience, func(b *notifyBed, c *notified, id notifyToken) {
 			r := c.mustSubscribe(subscribeArgs{dir: "dir", recursive: true})
 			must(c.t, os.Remove(filepath.Join(b.dir, "dir")))
 			eventually(c.t, "the end is told", func() bool {
@@ -543,20 +545,19 @@ func TestSubscriptionEnds(t *testing.T) {
 				return c.ended == notifyGone
 			})
 			eventually(c.t, "it is forgotten", func() bool { return b.n.find(r.id) == nil })
-			c.cl.Close()
+			c.unsubscribe(id)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newNotifyBed(t, 200*time.Millisecond)
+			b := newNotifyBed(t, short, tt.answer)
 			must(t, os.Mkdir(filepath.Join(b.dir, "dir"), 0o755))
 			c := b.dial(t, transport.Config{})
-			c.mustSubscribe(subscribeArgs{recursive: true})
-			tt.do(b, c)
+			tt.do(b, c, c.mustSubscribe(subscribeArgs{recursive: true}).id)
 			b.idle(t)
 		})
 	}
 	t.Run("without the program", func(t *testing.T) {
-		b := newNotifyBed(t, 200*time.Millisecond)
+		b := newNotifyBed(t, short, patience)
 		c := b.dial(t, transport.Config{Callbacks: []transport.Program{{
 			Number: notifiedProgram + 1, Low: 1, High: 1, Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
 		}}})
@@ -564,7 +565,7 @@ func TestSubscriptionEnds(t *testing.T) {
 		b.idle(t) // the server has asked whether it is there
 	})
 	t.Run("idle and there", func(t *testing.T) {
-		b := newNotifyBed(t, 50*time.Millisecond)
+		b := newNotifyBed(t, 50*time.Millisecond, patience)
 		c := b.dial(t, transport.Config{})
 		c.mustSubscribe(subscribeArgs{recursive: true})
 		eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
@@ -576,7 +577,7 @@ func TestSubscriptionEnds(t *testing.T) {
 // A storm of changes costs a bounded amount of memory for a client that is slow, which
 // learns that it has to look for itself and is told on.
 func TestNotifyStorm(t *testing.T) {
-	b := newNotifyBed(t, time.Minute)
+	b := newNotifyBed(t, time.Minute, time.Minute)
 	slow, quick := b.dial(t, transport.Config{}), b.dial(t, transport.Config{})
 	id := slow.mustSubscribe(subscribeArgs{recursive: true}).id
 	quick.mustSubscribe(subscribeArgs{recursive: true})

@@ -131,10 +131,7 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 	}
 	defer func() {
 		if err != nil {
-			// Also after an interrupt, which has ended ctx.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			_ = t.Remove(ctx, dir, part)
+			t.discard(ctx, dir, part)
 		}
 	}()
 	if _, err := t.Upload(ctx, fh, f, info.Size(), &nfs.TransferOptions{
@@ -152,6 +149,52 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 	}
 	t.meter.finished()
 	return nil
+}
+
+// A leftover is a file at the server that is to be removed.
+type leftover struct {
+	dir  nfs.FileHandle
+	name string
+}
+
+// cleanupTimeout bounds what a put that has failed does about its leftovers: on the
+// connection that it has, and then on another one.
+const cleanupTimeout = 2 * time.Second
+
+// discard removes a file that has not become whole, also after an interrupt, which has
+// ended ctx. Where the connection is lost clean has to do it: a call that was given up
+// while the server moved its data may have cost it.
+func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := t.Remove(ctx, dir, name); err != nil && !isMissing(err) {
+		t.mu.Lock()
+		t.left = append(t.left, leftover{dir, name})
+		t.mu.Unlock()
+	}
+}
+
+// clean removes what discard could not, over a connection of its own. What is left all
+// the same is named.
+func (t *transfer) clean() {
+	if len(t.left) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	c, err := t.again(ctx)
+	if err == nil {
+		defer c.Close()
+	}
+	for _, l := range t.left {
+		if err == nil {
+			if err = c.Remove(ctx, l.dir, l.name); err == nil || isMissing(err) {
+				err = nil
+				continue
+			}
+		}
+		fmt.Fprintf(t.stderr, "rpcrdma: %s: %s may be left at the server, in the directory of the copy\n", t.name, l.name)
+	}
 }
 
 // A localItem is something below the directory that is copied.
@@ -284,7 +327,7 @@ func (t *transfer) putLink(ctx context.Context, root *os.Root, l localItem) erro
 		return err
 	}
 	if err := t.Rename(ctx, l.dir, part, l.dir, path.Base(l.rel)); err != nil {
-		_ = t.Remove(ctx, l.dir, part)
+		t.discard(ctx, l.dir, part)
 		return err
 	}
 	t.links++

@@ -21,6 +21,8 @@ type remote struct {
 	name string // of the work, for errors: the command and the URL as it was given
 	log  *slog.Logger
 	stop []func()
+
+	again func(context.Context) (*nfs.Client, error) // makes another connection
 }
 
 // nfsOptions are the options of commands that speak NFS.
@@ -59,11 +61,14 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
 	}
 	if err == nil {
-		r.Client, err = nfs.Dial(dialCtx, p, u.Addr(), &nfs.Options{
-			MountPort: o.mountPort,
-			// That the connection is lost is for whoever waits to know.
-			Transport: &transport.Config{NoReconnect: true},
-		})
+		r.again = func(ctx context.Context) (*nfs.Client, error) {
+			return nfs.Dial(ctx, p, u.Addr(), &nfs.Options{
+				MountPort: o.mountPort,
+				// That the connection is lost is for whoever waits to know.
+				Transport: &transport.Config{NoReconnect: true},
+			})
+		}
+		r.Client, err = r.again(dialCtx)
 	}
 	if err != nil {
 		defer stop()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -403,6 +404,11 @@ func TestReadOnly(t *testing.T) {
 		"RENAME":  func() error { return c.Rename(ctx, top, "file", top, "new") },
 		"LINK":    func() error { return c.Link(ctx, file, top, "new") },
 		"COMMIT":  func() error { _, err := c.Commit(ctx, file, 0, 0); return err },
+
+		// That nothing can be changed comes before what is wrong with the change.
+		"REMOVE of nothing":     func() error { return c.Remove(ctx, top, "nothing") },
+		"REMOVE of a directory": func() error { return c.Remove(ctx, top, "dir") },
+		"RMDIR of a file":       func() error { return c.Rmdir(ctx, top, "file") },
 	}
 	for name, change := range changes {
 		wantStatus(t, name, change(), nfs.StatusROFS)
@@ -779,16 +785,69 @@ func TestFailedGetLeavesNothing(t *testing.T) {
 	}
 }
 
-// A put whose connection is cut leaves nothing under the name.
-func TestFailedPutLeavesNothing(t *testing.T) {
+// A put that fails leaves nothing of its own: neither when the server refuses a step, nor
+// when it is interrupted.
+func TestFailedPutCleansUp(t *testing.T) {
+	dir, local := t.TempDir(), t.TempDir()
+	writeFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
+	writeFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
+	s := startServer(t, "--dir", dir, "--async")
+	before := describe(t, dir)
+	for _, tree := range []string{"tree", "links"} {
+		mustFail(t, 1, "name: file exists", "put", "-r", filepath.Join(local, tree), s.url("/refused"))
+		if after := describe(t, dir); !maps.Equal(before, after) {
+			t.Errorf("put -r %s leaves %q, before %q", tree, after, before)
+		}
+	}
+
+	// As large as it is it takes minutes.
+	large := filepath.Join(local, "large")
+	if err := os.WriteFile(large, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	cmd := command(ctx, "put", large, s.url("/copy"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the put is under way", func() bool {
+		parts, err := filepath.Glob(filepath.Join(dir, ".rpcrdma-*.part"))
+		if err != nil || len(parts) == 0 {
+			return false
+		}
+		info, err := os.Stat(parts[0])
+		return err == nil && info.Size() > 0
+	})
+	cmd.Process.Signal(syscall.SIGINT)
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(stderr.String(), "/copy: interrupted\n") {
+		t.Errorf("interrupted: status %d\n%s", code, &stderr)
+	}
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("an interrupted put leaves %d things, %d before: %s", len(after), len(before), &stderr)
+	}
+}
+
+// A put whose connection is cut changes nothing under the name, and takes back what it
+// has made, over another connection.
+func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	writeFiles(t, dir, map[string]string{"large": "what was there before"})
 	writeFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
-	p := startProxy(t, s.addr, 2000, true)
+	p := newProxy(t, s.addr, 2000, true, true)
 	mustFail(t, 1, "connection lost", "put", filepath.Join(local, "large"), "nfs://"+p.addr+"/large")
 	if b, err := os.ReadFile(filepath.Join(dir, "large")); err != nil || string(b) != "what was there before" {
 		t.Errorf("the server has %d bytes, %v", len(b), err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
 

@@ -47,6 +47,9 @@ type transfer struct {
 	dirs    int
 	links   int
 	skipped int
+
+	mu   sync.Mutex
+	left []leftover // what a put could not remove after it failed
 }
 
 // skip tells about something that cannot be copied. The rest is.
@@ -73,6 +76,7 @@ func (t *transfer) finish(ctx context.Context, local string, asJSON bool, stdout
 	seconds := time.Since(t.start).Seconds()
 	stats := t.Transport().Stats()
 	err = t.failed(ctx, err)
+	t.clean()
 	t.close(err == nil)
 	if err != nil {
 		return err
