@@ -460,3 +460,59 @@ func BenchmarkConnect(b *testing.B) {
 	tl.Close()
 	wg.Wait()
 }
+
+// BenchmarkExpose: what a window costs without the wire.
+func BenchmarkExpose(b *testing.B) {
+	for _, size := range []int{4096, 1 << 20} {
+		b.Run(fmt.Sprintf("Prepare+bind+invalidate/size=%d", size), func(b *testing.B) {
+			c := New(Config{}).newConn(fabric.ConnAttr{})
+			defer c.Close()
+			mw, err := c.AllocMW()
+			if err != nil {
+				b.Fatal(err)
+			}
+			sge := fabric.SGE{Buf: make([]byte, size)}
+			b.ReportAllocs()
+			for b.Loop() {
+				seg, err := mw.Prepare(sge, fabric.AccessRemoteWrite)
+				if err != nil || !c.stags.bind(mw.(*MW)) || !c.stags.invalidate(seg.Handle, false) {
+					b.Fatal("not bound")
+				}
+			}
+		})
+	}
+	b.Run("RegMR+Close", func(b *testing.B) {
+		c := New(Config{}).newConn(fabric.ConnAttr{})
+		defer c.Close()
+		mem := make([]byte, 4096)
+		b.ReportAllocs()
+		for b.Loop() {
+			mr, err := c.RegMR(mem, fabric.AccessRemoteRead)
+			if err != nil {
+				b.Fatal(err)
+			}
+			mr.Close()
+		}
+	})
+	b.Run("lookup", func(b *testing.B) {
+		c := New(Config{}).newConn(fabric.ConnAttr{})
+		defer c.Close()
+		segs := make([]fabric.Segment, 64)
+		for i := range segs {
+			mr, err := c.RegMR(make([]byte, 4096), fabric.AccessRemoteRead)
+			if err != nil {
+				b.Fatal(err)
+			}
+			segs[i] = mr.Segment()
+		}
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			s := &segs[i%len(segs)]
+			i++
+			if _, _, flt := c.stags.remote(s.Handle, s.Offset+96, 4000, fabric.AccessRemoteRead); flt != faultNone {
+				b.Fatal(flt)
+			}
+		}
+	})
+}

@@ -53,9 +53,22 @@
 //
 // All memory of the process is registered under fabric.LocalDMAKey, and memory
 // of the Go heap may be exposed like any other: nobody but this process touches
-// it. STags and their keys are the peer's only names for memory, checked for
-// every segment against bounds and rights; tagged offsets are tokens that say
-// nothing about addresses.
+// it. STag and tagged offset are the peer's only names for memory, checked for
+// every segment against bounds and rights. They say nothing about addresses, and
+// each registration and each MW.Prepare draws others: 12 random bits of the STag,
+// and a tagged offset that looks random in all its bits.
+//
+//   - A guess hits L bytes with a probability of about L / 2^76, and those of 2 GiB
+//     and more with 2^-44.
+//   - A handle whose region was closed or whose window was invalidated opens
+//     nothing for the next 2^32 uses of its entry in the table. That is no matter of
+//     chance: no two of them have a tagged offset in common.
+//   - One wrong handle ends the connection with a Terminate message. Nothing behind
+//     it is looked at, and the next connection has other secrets: a peer has one
+//     guess for each connection that it can get.
+//
+// docs/adr/0019 has the arithmetic. A connection has 1,048,574 regions and windows
+// at most; one more is refused with a fabric.CapabilityError.
 //
 // OpLocalInv, MW.Close, MR.Close and Conn.Close are fences. Placement happens
 // under a lock, for one system call at a time, and the STag is looked up again

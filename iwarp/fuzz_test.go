@@ -15,7 +15,7 @@ import (
 // every run.
 func fuzzTarget(t testing.TB, p *Provider, crc bool) *target {
 	c, peer := streamPair(t, p, fabric.ConnAttr{InboundReads: 2}, crc)
-	c.stags.e = []entry{{}}
+	c.stags.tokens = seededTokens([32]byte{})
 	g := &target{c: c, peer: peer}
 	g.prepare(t)
 	post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpRead, Flags: fabric.Signaled, RKey: 3, SGL: []fabric.SGE{{Buf: g.slab[9*4096:][:100]}}})

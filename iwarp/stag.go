@@ -3,7 +3,6 @@ package iwarp
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -13,19 +12,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// An STag is 24 bits of index and 8 bits of key (RFC 5040 section 1.1.4 leaves
+// An STag is 20 bits of index and 12 bits of key (RFC 5040 section 1.1.4 leaves
 // the split to the adapter). Index 0 is never given out, since key and index 0
 // together are fabric.LocalDMAKey; the highest one names the sinks of our
 // Reads, see sinkSTag.
 const (
-	stagKeyBits = 8
-	maxIndex    = 1<<24 - 2
+	stagKeyBits = 12
+	keyMask     = 1<<stagKeyBits - 1
+	maxIndex    = 1<<20 - 2
 )
 
 // sinkSTag is the name under which Read number seq asks for its data. It is in
 // no table: a Read Response is held against the oldest outstanding Read, and a
-// Write to it finds nothing.
-func sinkSTag(seq uint64) uint32 { return (maxIndex+1)<<stagKeyBits | uint32(seq&0xff) }
+// Write to it finds nothing. So it opens nothing, and need not be hard to guess.
+func sinkSTag(seq uint64) uint32 { return (maxIndex+1)<<stagKeyBits | uint32(seq&keyMask) }
 
 // sinkTO sets the offsets of successive sinks apart, so that a response to the
 // wrong Read does not pass for the right one.
@@ -47,7 +47,9 @@ type entry struct {
 	base   uint64 // tagged offset of buf[0]
 	epoch  uint32 // changes with every change of the entry
 	parent ref    // region that a window's memory is in; zero with LocalDMAKey
-	key    uint8
+	tweak  tweak  // what makes its slots its own
+	uses   uint32 // tokens drawn with this tweak
+	key    uint16
 	kind   stagKind
 	access fabric.Access
 	byPeer bool // unbound by the peer's Send with Invalidate, and not prepared since
@@ -64,12 +66,12 @@ type ref struct{ index, epoch uint32 }
 // lookup finds it and no ref to it is valid; and whoever used an earlier
 // lookup must have stopped, which is what the callers' fence sees to.
 type table struct {
-	mu    sync.Mutex
-	gen   atomic.Uint64 // changes whenever a ref may have become invalid
-	e     []entry
-	free  []uint32
-	seed  uint8
-	stags struct{ mrs, mws int64 } // live
+	mu     sync.Mutex
+	gen    atomic.Uint64 // changes whenever a ref may have become invalid
+	e      []entry
+	free   []uint32
+	tokens *tokens                  // nil before the first entry
+	stags  struct{ mrs, mws int64 } // live
 }
 
 // alloc finds a free entry. The caller holds mu.
@@ -82,18 +84,31 @@ func (t *table) alloc() (uint32, error) {
 	if len(t.e) > maxIndex {
 		return 0, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("more than %d regions and windows", maxIndex)}
 	}
+	if t.tokens == nil {
+		t.tokens = newTokens()
+	}
 	if len(t.e) == 0 {
-		t.seed = uint8(rand.Uint32())
 		t.e = append(t.e, entry{}) // index 0 is never given out
 	}
-	t.e = append(t.e, entry{key: t.seed + uint8(len(t.e)*37)})
+	t.e = append(t.e, entry{tweak: t.tokens.tweak()})
 	return uint32(len(t.e) - 1), nil
 }
 
-// release frees an entry. The key of its next use is another one.
+// name gives an entry the token under which size bytes of memory are known from
+// now on. The caller holds mu.
+func (t *table) name(e *entry, size int) {
+	tok := t.tokens.draw(e.tweak, e.uses, uint32(size), e.key)
+	e.key, e.base = tok.key, tok.base
+	if e.uses++; e.uses == 0 {
+		e.tweak = t.tokens.tweak()
+	}
+}
+
+// release frees an entry. Its next use goes on with the tokens where this one
+// has stopped.
 func (t *table) release(i uint32) {
 	e := &t.e[i]
-	*e = entry{key: e.key + 1, epoch: e.epoch + 1}
+	*e = entry{key: e.key, tweak: e.tweak, uses: e.uses, epoch: e.epoch + 1}
 	t.free = append(t.free, i)
 	t.gen.Add(1)
 }
@@ -107,16 +122,11 @@ func (t *table) entry(stag uint32) (uint32, *entry) {
 		return 0, nil
 	}
 	e := &t.e[i]
-	if e.kind == kindFree || e.key != uint8(stag) {
+	if e.kind == kindFree || uint32(e.key) != stag&keyMask {
 		return 0, nil
 	}
 	return i, e
 }
-
-// baseOf is the tagged offset at which the memory of stag begins: a token that
-// changes with the key. base + length cannot wrap, since the largest index is
-// not given out and no exposed length exceeds 32 bits.
-func baseOf(stag uint32) uint64 { return uint64(stag) << 32 }
 
 // A fault is why the peer may not touch the memory it names.
 type fault uint8
@@ -330,6 +340,7 @@ type MR struct {
 	buf    []byte
 	index  uint32
 	stag   uint32
+	base   uint64
 	remote bool
 	closed bool // under table.mu
 }
@@ -364,10 +375,15 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 		return nil, err
 	}
 	e := &t.e[i]
-	e.kind, e.buf, e.access, e.base = kindRegion, buf, access, baseOf(t.stag(i))
+	e.kind, e.buf, e.access = kindRegion, buf, access
+	size := len(buf)
+	if !remote {
+		size = 0 // has no tagged offset, and may be of any size
+	}
+	t.name(e, size)
 	t.stags.mrs++
 	c.p.live.mrs.Add(1)
-	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), remote: remote}, nil
+	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), base: e.base, remote: remote}, nil
 }
 
 // Bytes implements fabric.MR.
@@ -381,7 +397,7 @@ func (m *MR) Segment() fabric.Segment {
 	if !m.remote {
 		return fabric.Segment{Length: uint32(min(uint64(len(m.buf)), math.MaxUint32))}
 	}
-	return fabric.Segment{Handle: m.stag, Length: uint32(len(m.buf)), Offset: baseOf(m.stag)}
+	return fabric.Segment{Handle: m.stag, Length: uint32(len(m.buf)), Offset: m.base}
 }
 
 // Close implements fabric.MR. Windows over the region are unbound with it.
@@ -471,12 +487,10 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 			return fabric.Segment{}, ErrBadMemory
 		}
 	}
-	e.key++
 	e.epoch++
 	e.kind, e.buf, e.access, e.parent, e.byPeer = kindPrepared, mem.Buf, access, parent, false
-	stag := t.stag(w.index)
-	e.base = baseOf(stag)
-	return fabric.Segment{Handle: stag, Length: uint32(len(mem.Buf)), Offset: e.base}, nil
+	t.name(e, len(mem.Buf))
+	return fabric.Segment{Handle: t.stag(w.index), Length: uint32(len(mem.Buf)), Offset: e.base}, nil
 }
 
 // Close implements fabric.MW.

@@ -62,7 +62,7 @@ func (g *target) prepare(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.none = fabric.Segment{Handle: mr.LKey(), Length: 4096, Offset: baseOf(mr.LKey())}
+	g.none = fabric.Segment{Handle: mr.LKey(), Length: 4096, Offset: mr.(*MR).base}
 	mw, err := g.c.AllocMW()
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +235,13 @@ func TestViolations(t *testing.T) {
 		}},
 
 		{name: "Read of an STag never given", cause: prot(rdmap.CodeInvalidSTag), recv: flush,
-			script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x100}))},
+			script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
+		{name: "Read of the first STag that is not given yet", cause: prot(rdmap.CodeInvalidSTag), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: uint32(len(g.c.stags.e)) << stagKeyBits, SrcTO: g.read.Offset}))}
+		}},
+		{name: "Read with the wrong key", cause: prot(rdmap.CodeInvalidSTag), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.read.Handle ^ 1, SrcTO: g.read.Offset}))}
+		}},
 		{name: "Read of memory that is for writing", cause: prot(rdmap.CodeAccess), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
 			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.write.Handle, SrcTO: g.write.Offset}))}
 		}},

@@ -13,7 +13,10 @@
 // # The provider
 //
 // [New] makes a [Provider]. Each connection has its own protection domain: a
-// handle that leaks from one connection opens nothing in another. Nothing runs
+// handle that leaks from one connection opens nothing in another. Handles are of
+// the device's making, and offsets are virtual addresses: what a peer has not been
+// told it can guess with one try for each connection, which a wrong one ends, at 8
+// random bits on rxe and 24 on siw, if it knows the address. Nothing runs
 // between the wire and whoever waits: Wait polls the completion queue, spins for
 // a while if that has paid lately, then asks the device for an event and parks in
 // Go's poller ([WaitAdaptive]; [WaitEvent] and [WaitPoll] are its two halves).
