@@ -32,6 +32,7 @@ var Rooms = []Room{
 	{Path: "internal/house"},
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
+	{Path: "internal/limited"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, Third: []string{"golang.org/x/sys"}},
 
@@ -80,7 +81,7 @@ var Rooms = []Room{
 	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, Third: []string{"*"}},
 	{Path: "interop", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "tools", Tests: []string{"proto/rpcrdma"}, Third: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
+	{Path: "tools", May: []string{"*"}, Third: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
 }
 
 // testRooms are the rooms that any test may use.

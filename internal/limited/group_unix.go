@@ -1,0 +1,25 @@
+//go:build unix
+
+package limited
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// ownGroup makes the program the first of a group, which can be killed as a whole.
+func ownGroup(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Setpgid = true
+	endWithUs(cmd.SysProcAttr)
+}
+
+// killGroup may be called when the program itself has been waited for: as long as
+// somebody is left in the group, its number is nobody else's; and when nobody is, there is
+// no such group but in the moment that it takes the system to come round to that number.
+func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+
+// askForStacks is for a Go program, which prints them and ends.
+func askForStacks(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGQUIT) }

@@ -1,0 +1,188 @@
+//go:build unix
+
+package limited
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/leak"
+)
+
+// role tells this test binary to be one of the programs that are run.
+const role = "LIMITED_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(role) {
+	case "":
+		os.Exit(leak.Main(m))
+	case "hang":
+		os.Stdout.WriteString("before\n")
+		time.Sleep(time.Hour)
+	case "chatter":
+		for {
+			os.Stdout.WriteString(strings.Repeat("word ", 1000))
+		}
+	case "parent":
+		// The child keeps the pipes open, and is heard of by its number.
+		child := self("sleep")
+		child.Stdout, child.Stderr = os.Stdout, os.Stderr
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		os.Stdout.WriteString(strconv.Itoa(child.Process.Pid) + "\n")
+		time.Sleep(time.Hour)
+	case "orphan":
+		child := self("sleep")
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		os.Stdout.WriteString(strconv.Itoa(child.Process.Pid) + "\n")
+	case "sleep":
+		time.Sleep(time.Hour)
+	case "well":
+		os.Stdout.WriteString("out")
+		os.Stderr.WriteString("err")
+	}
+}
+
+func self(as string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), role+"="+as)
+	return cmd
+}
+
+// gone waits until no process has the number; zombies of others are as good as gone.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && bytes.Contains(stat, []byte(") Z ")) {
+			return
+		}
+	}
+	t.Errorf("process %d is still there", pid)
+}
+
+// A heard is standard output, and says when something has come.
+type heard struct {
+	b bytes.Buffer // not embedded: it would read by itself
+	c chan time.Time
+}
+
+func (h *heard) Write(b []byte) (int, error) {
+	defer func() { h.c <- time.Now() }()
+	return h.b.Write(b)
+}
+
+// runUntilHeard runs a program whose time is over with its first word.
+func runUntilHeard(t *testing.T, p *Program) (string, Result, error) {
+	t.Helper()
+	h := &heard{c: make(chan time.Time, 100)}
+	p.Cmd.Stdout = h
+	p.after = func(time.Duration) <-chan time.Time { return h.c }
+	r, err := p.Run(t.Context())
+	return h.b.String(), r, err
+}
+
+func TestWell(t *testing.T) {
+	r, err := (&Program{Cmd: self("well"), Limit: time.Minute}).Run(t.Context())
+	if err != nil || string(r.Stdout) != "out" || string(r.Stderr) != "err" {
+		t.Errorf("%q, %v", r, err)
+	}
+}
+
+// TestTimer: the limit is one of time.
+func TestTimer(t *testing.T) {
+	cmd := self("hang")
+	_, err := (&Program{Cmd: cmd, Limit: 10 * time.Millisecond}).Run(t.Context())
+	if !errors.As(err, new(*TimeError)) {
+		t.Errorf("%v", err)
+	}
+	gone(t, cmd.Process.Pid)
+}
+
+func TestHangs(t *testing.T) {
+	cmd := self("hang")
+	said, _, err := runUntilHeard(t, &Program{Cmd: cmd, Limit: time.Minute})
+	var e *TimeError
+	if !errors.As(err, &e) || e.Limit != time.Minute || err.Error() != "limited.test was killed: it had not ended after 1m0s" || !e.Timeout() {
+		t.Errorf("%v", err)
+	}
+	if said != "before\n" {
+		t.Errorf("%q", said)
+	}
+	gone(t, cmd.Process.Pid)
+}
+
+// TestStacks: a Go program that hangs says where.
+func TestStacks(t *testing.T) {
+	_, r, err := runUntilHeard(t, &Program{Cmd: self("hang"), Limit: time.Minute, Stacks: true})
+	if !errors.As(err, new(*TimeError)) || !bytes.Contains(r.Stderr, []byte("limited.TestMain")) {
+		t.Errorf("%v: %s", err, r.Stderr)
+	}
+}
+
+func TestPrintsWithoutEnd(t *testing.T) {
+	cmd := self("chatter")
+	r, err := (&Program{Cmd: cmd, Limit: time.Minute, MaxOutput: 10000}).Run(t.Context())
+	var e *OutputError
+	if !errors.As(err, &e) || e.Limit != 10000 || len(r.Stdout) != 10000 {
+		t.Errorf("%d bytes, %v", len(r.Stdout), err)
+	}
+	gone(t, cmd.Process.Pid)
+}
+
+// TestGroup: what a program has started goes with it, whether it is killed or ends.
+func TestGroup(t *testing.T) {
+	for _, as := range []string{"parent", "orphan"} {
+		var said string
+		var err error
+		p := &Program{Cmd: self(as), Limit: time.Minute}
+		if as == "parent" {
+			said, _, err = runUntilHeard(t, p)
+		} else {
+			var r Result
+			r, err = p.Run(t.Context())
+			said = string(r.Stdout)
+		}
+		if (as == "parent") != errors.As(err, new(*TimeError)) {
+			t.Errorf("%s: %v", as, err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(said))
+		if err != nil {
+			t.Fatalf("%s: %v", as, err)
+		}
+		gone(t, pid)
+	}
+}
+
+func TestContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := self("hang")
+	_, err := (&Program{Cmd: cmd, Limit: time.Minute, Started: cancel}).Run(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	gone(t, cmd.Process.Pid)
+	if _, err := (&Program{Cmd: self("well")}).Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("started all the same: %v", err)
+	}
+}
+
+func TestSaid(t *testing.T) {
+	if s := (Result{Stdout: []byte("out\n")}).Said(); s != "out" {
+		t.Errorf("%q", s)
+	}
+	if s := (Result{Stdout: []byte("out"), Stderr: bytes.Repeat([]byte("e"), 5000)}).Said(); !strings.HasPrefix(s, "... e") || len(s) > 2100 {
+		t.Errorf("%d bytes", len(s))
+	}
+}
