@@ -16,11 +16,17 @@ BENCH_FLAGS ?=
 # Where the benchmarks leave their page, plots and data: .bin/bench, .bin/bench-rdma.
 BENCH_OUT ?=
 TEST_RDMA_FLAGS ?=
+# make mutate RUN=iwarp SAMPLE=10 SEED=7 J=2: which defects, how many of them, chosen by what, at a time.
+RUN ?=
+SAMPLE ?=
+SEED ?=
+J ?=
+MUTATE_FLAGS ?=
 CONTAINER_TEST_FLAGS ?=
 
 .PHONY: help
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-15s %s\n' "$$name" "$$text"; done
 
 .PHONY: demo
 demo: ## run the main job once and show it: no RDMA hardware needed
@@ -78,6 +84,16 @@ race: ## the tests five times over with the race detector, to shake out flakes
 fuzz-smoke: ## every fuzz target for a moment
 	@scripts/setup test
 	@scripts/fuzz-smoke $(FUZZ_INPUTS)
+
+.PHONY: mutate
+mutate: ## put each known defect into a copy, and want the test that it names to fail: some 10 s each
+	@scripts/setup mutate
+	go run ./tools/mutate $(if $(RUN),-run '$(RUN)') $(if $(SAMPLE),-sample $(SAMPLE)) $(if $(SEED),-seed $(SEED)) $(if $(J),-j $(J)) $(MUTATE_FLAGS)
+
+.PHONY: mutate-sample
+mutate-sample: ## the same with some of them, by chance, within 3 minutes
+	@scripts/setup mutate
+	go run ./tools/mutate -sample 12 -budget 3m
 
 .PHONY: build
 build: ## build every package, and the command into .bin/

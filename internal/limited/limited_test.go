@@ -133,7 +133,7 @@ func TestStacks(t *testing.T) {
 
 func TestPrintsWithoutEnd(t *testing.T) {
 	cmd := self("chatter")
-	r, err := (&Program{Cmd: cmd, Limit: time.Minute, MaxOutput: 10000}).Run(t.Context())
+	r, err := (&Program{Cmd: cmd, Limit: 20 * time.Second, MaxOutput: 10000}).Run(t.Context())
 	var e *OutputError
 	if !errors.As(err, &e) || e.Limit != 10000 || len(r.Stdout) != 10000 {
 		t.Errorf("%d bytes, %v", len(r.Stdout), err)

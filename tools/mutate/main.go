@@ -1,0 +1,329 @@
+// Mutate puts defects into a copy of the tree, one at a time, and wants each of them to
+// make the tests fail that it names. Whoever adds a test for a defect adds the defect to
+// tools/mutate/defects, as a patch with a header:
+//
+//	Defect: what is wrong with the code once this is applied, in a sentence
+//	Rule: none                     (or ids of internal/conformance/rules.tsv)
+//	Test: ./transport TestName/sub (the test that must fail; -race behind it if it needs that)
+//
+//	diff --git a/transport/x.go b/transport/x.go
+//	...
+//
+// A test kills a defect by failing or by a panic. A patch that does not apply or does not
+// build, a test that does not exist, is skipped, hangs or fails without the defect: all of
+// these fail the run. So does a defect of a rule whose killer does not bear the rule's id.
+//
+//	go run ./tools/mutate                        all of them
+//	go run ./tools/mutate -run iwarp             those whose file's name matches
+//	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
+//	go run ./tools/mutate -check                 only whether all apply, and their rules
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// Defects is where the defects are, from the root of the tree.
+const defectsDir = "tools/mutate/defects"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	var o options
+	flag.StringVar(&o.root, "root", ".", "the `directory` with the tree")
+	flag.StringVar(&o.match, "run", "", "only defects whose file's name matches the regular `expression`")
+	flag.IntVar(&o.sample, "sample", 0, "only `n` of them, chosen at random; 0 is all")
+	flag.Uint64Var(&o.seed, "seed", 0, "choose like the run that printed this `number`; 0 takes another each time")
+	flag.IntVar(&o.workers, "j", 1, "so many at a time, each in a copy of its own")
+	flag.DurationVar(&o.limit, "limit", time.Minute, "what a test may take, without compiling it")
+	flag.DurationVar(&o.budget, "budget", 0, "begin no other defect when it would not be over after so long; 0 is no limit")
+	flag.BoolVar(&o.check, "check", false, "only look whether all of them apply, and at their rules")
+	flag.Parse()
+	if flag.NArg() > 0 || o.workers < 1 || o.sample < 0 || o.limit <= 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ok, err := run(ctx, o, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	root    string
+	match   string
+	sample  int
+	seed    uint64
+	workers int
+	limit   time.Duration
+	budget  time.Duration
+	check   bool
+}
+
+// An outcome is what became of a defect.
+type outcome struct {
+	d      *defect
+	killer string
+	bad    string // why that is not as it should be
+	output string // of the test, if it is bad
+	took   time.Duration
+}
+
+// run does it all, and reports whether every defect was killed as it should be.
+func run(ctx context.Context, o options, w io.Writer) (bool, error) {
+	re, err := regexp.Compile(o.match)
+	if err != nil {
+		return false, err
+	}
+	root, err := filepath.Abs(o.root)
+	if err != nil {
+		return false, err
+	}
+	defects, err := read(os.DirFS(filepath.Join(root, defectsDir)))
+	if err != nil {
+		return false, err
+	}
+	defects = slices.DeleteFunc(defects, func(d *defect) bool { return !re.MatchString(d.name) })
+	if len(defects) == 0 {
+		return false, fmt.Errorf("no defect in %s matches %q", defectsDir, o.match)
+	}
+	rules, err := readRules(os.DirFS(root))
+	if err != nil {
+		return false, err
+	}
+	if o.check {
+		return checkAll(ctx, root, defects, rules, w), nil
+	}
+	known := len(defects)
+	if o.sample > 0 {
+		for o.seed == 0 {
+			o.seed = rand.Uint64()
+		}
+		fmt.Fprintf(w, "mutate: %d of %d defects, -seed %d\n", min(o.sample, known), known, o.seed)
+		r := rand.New(rand.NewPCG(o.seed, 0))
+		r.Shuffle(known, func(i, j int) { defects[i], defects[j] = defects[j], defects[i] })
+		defects = defects[:min(o.sample, known)]
+	}
+	outcomes, err := runAll(ctx, o, root, defects, rules, w)
+	if err != nil {
+		return false, err
+	}
+	return report(w, outcomes, len(defects)-len(outcomes)), nil
+}
+
+// checkAll looks at what can be told without a test.
+func checkAll(ctx context.Context, root string, defects []*defect, rules *rules, w io.Writer) bool {
+	ok := true
+	for _, d := range defects {
+		err := applies(ctx, root, d)
+		if err == nil {
+			err = rules.check(d)
+		}
+		if err != nil {
+			fmt.Fprintf(w, "%s/%s.patch: %v\n", defectsDir, d.name, err)
+			ok = false
+		}
+	}
+	return ok
+}
+
+// runAll tries the defects, and returns what became of those for which there was time.
+func runAll(ctx context.Context, o options, root string, defects []*defect, rules *rules, w io.Writer) ([]outcome, error) {
+	work, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	begin := time.Now()
+	var mu sync.Mutex
+	var longest time.Duration
+	var outcomes []outcome
+	var failed error
+	next := 0
+	// take returns another defect, none if there is none or no time for it.
+	take := func() *defect {
+		mu.Lock()
+		defer mu.Unlock()
+		late := o.budget > 0 && next > 0 && time.Since(begin)+longest > o.budget
+		if next == len(defects) || late || failed != nil || ctx.Err() != nil {
+			return nil
+		}
+		next++
+		return defects[next-1]
+	}
+	var wg sync.WaitGroup
+	for i := range min(o.workers, len(defects)) {
+		wg.Go(func() {
+			tree := filepath.Join(work, fmt.Sprint(i))
+			err := os.Mkdir(tree, 0o777)
+			if err == nil {
+				err = copyTree(ctx, root, tree)
+			}
+			wk := &worker{options: o, tree: tree, rules: rules, sound: make(map[test]string)}
+			for d := take(); err == nil && d != nil; d = take() {
+				start := time.Now()
+				var out outcome
+				out, err = wk.try(ctx, d)
+				if err != nil {
+					err = fmt.Errorf("%s: %w", d.name, err)
+					break
+				}
+				out.took = time.Since(start)
+				mu.Lock()
+				longest = max(longest, out.took)
+				outcomes = append(outcomes, out)
+				fmt.Fprintf(w, "%4.0fs %s: %s\n", time.Since(begin).Seconds(), d.name, out)
+				mu.Unlock()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if failed == nil {
+				failed = err
+			}
+		})
+	}
+	wg.Wait()
+	if failed == nil {
+		failed = ctx.Err()
+	}
+	slices.SortFunc(outcomes, func(a, b outcome) int { return strings.Compare(a.d.name, b.d.name) })
+	return outcomes, failed
+}
+
+func (o outcome) String() string {
+	if o.bad != "" {
+		return o.bad
+	}
+	return "killed by " + o.killer
+}
+
+// A worker tries defects in a tree of its own.
+type worker struct {
+	options
+	tree  string
+	rules *rules
+	sound map[test]string // tests that have run without a defect, and what was wrong
+}
+
+// try puts a defect in and takes it out again. An error is one of this program; what is
+// wrong with the defect or its test is in the outcome.
+func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
+	out := outcome{d: d}
+	if err := wk.rules.check(d); err != nil {
+		out.bad = err.Error()
+		return out, nil
+	}
+	if err := applies(ctx, wk.tree, d); err != nil {
+		out.bad = err.Error()
+		return out, nil
+	}
+	for _, t := range d.tests {
+		bad, known := wk.sound[t]
+		if !known {
+			v := goTest(ctx, wk.tree, t, wk.limit)
+			switch {
+			case v.fault != "":
+				bad = fmt.Sprintf("%v, without the defect: %s", t, v.fault)
+			case v.alone || len(v.failed) > 0:
+				bad = fmt.Sprintf("%v fails without the defect: %s", t, v.killer())
+			}
+			if bad != "" {
+				out.output = v.output
+			}
+			wk.sound[t] = bad
+		}
+		if bad != "" {
+			out.bad = bad
+			return out, ctx.Err()
+		}
+	}
+	if _, err := git(ctx, wk.tree, d.patch, "apply", "-"); err != nil {
+		return out, err
+	}
+	var survived []string
+	born := make(map[string]bool) // rules whose id the killers bear
+	for _, t := range d.tests {
+		v := goTest(ctx, wk.tree, t, wk.limit)
+		switch {
+		case v.fault != "":
+			out.bad, out.output = fmt.Sprintf("%v: %s", t, v.fault), v.output
+		case !v.alone && len(v.failed) == 0:
+			survived = append(survived, t.String())
+		default:
+			if out.killer == "" {
+				out.killer = v.killer()
+			}
+			for _, name := range v.failed {
+				function, _, _ := strings.Cut(name, "/")
+				for _, id := range d.rules {
+					born[id] = born[id] || wk.rules.bears(t.pkg, function, id)
+				}
+			}
+		}
+	}
+	if out.bad == "" && len(survived) > 0 {
+		out.bad = "SURVIVED " + strings.Join(survived, ", ")
+	}
+	for _, id := range d.rules {
+		if out.bad == "" && !born[id] {
+			out.bad = fmt.Sprintf("%s, which killed it, does not bear the id %s", out.killer, id)
+		}
+	}
+	// The defect goes even when we are being ended: another may be to come.
+	if _, err := git(context.WithoutCancel(ctx), wk.tree, d.patch, "apply", "--reverse", "-"); err != nil {
+		return out, err
+	}
+	return out, ctx.Err()
+}
+
+// report prints the table, and what is wrong behind it.
+func report(w io.Writer, outcomes []outcome, left int) bool {
+	fmt.Fprintln(w)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "defect\trule\tkilled by\tseconds")
+	bad := 0
+	for _, o := range outcomes {
+		killer := o.killer
+		if o.bad != "" {
+			bad++
+			killer = "- see below"
+		}
+		ids := strings.Join(o.d.rules, " ")
+		if ids == "" {
+			ids = noRule
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.1f\n", o.d.name, ids, killer, o.took.Seconds())
+	}
+	tw.Flush()
+	for _, o := range outcomes {
+		if o.bad != "" {
+			fmt.Fprintf(w, "\n%s/%s.patch: %s\n  %s\n", defectsDir, o.d.name, o.bad, o.d.says)
+			for line := range strings.Lines(strings.TrimSpace(o.output)) {
+				fmt.Fprintf(w, "    %s\n", strings.TrimRight(line, "\n"))
+			}
+		}
+	}
+	fmt.Fprintf(w, "\nmutate: %d of %d defects killed by the tests that they name", len(outcomes)-bad, len(outcomes))
+	if left > 0 {
+		fmt.Fprintf(w, "; no time was left for %d others", left)
+	}
+	fmt.Fprintln(w)
+	return bad == 0 && len(outcomes) > 0
+}
