@@ -147,8 +147,9 @@ func (cl *Client) conn() *conn { return cl.line.cur.Load() }
 //   - a *ReplyError when the reply made no sense;
 //   - a *SizeError when the message is longer than the peers can exchange;
 //   - the error of ctx when that ended first: the call may have been executed;
-//   - a *LostError when the connection was lost and ctx ended before there was another,
-//     or the call has NoResend: it tells whether the call may have been executed;
+//   - a *LostError when the connection was lost and ctx ended before there was another, or
+//     there was no memory to send it again, or the call has NoResend: it tells whether the
+//     call may have been executed;
 //   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has
 //     NoReconnect and the connection has ended, or when the server broke the protocol.
 //

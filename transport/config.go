@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -132,6 +133,16 @@ type Config struct {
 	Logger *slog.Logger
 
 	sendSize, recvSize int // of buffers: all that any version may ask for
+
+	random func() uint64 // nil: math/rand's; set by tests that want the same again
+}
+
+// rand returns a random number.
+func (c *Config) rand() uint64 {
+	if c.random != nil {
+		return c.random()
+	}
+	return rand.Uint64()
 }
 
 // A Peer is a kind of peer, by the chunks that it can take apart.

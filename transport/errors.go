@@ -49,8 +49,8 @@ func (e *ClosedError) Unwrap() []error {
 type LostError struct {
 	Addr   string
 	Sent   bool  // the call has been sent: it may have been executed
-	Err    error // the context's; nil: the call has NoResend
-	Reason error // why the connection was lost, or the latest attempt to make one failed
+	Err    error // the context's; nil: the call has NoResend, or could not be formed again
+	Reason error // why the connection was lost, or the latest attempt to make one or to form the call failed
 }
 
 func (e *LostError) Error() string {

@@ -1,6 +1,10 @@
 package transport
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // ArenaSlabs is how many slabs the client's arena has. An ended connection without
 // calls has none.
@@ -76,4 +80,62 @@ func InLine(cn *Conn) (n int) {
 		n++
 	}
 	return n
+}
+
+// Random is cfg with random numbers from f: xids, and pauses between attempts to connect.
+func Random(cfg *Config, f func() uint64) *Config {
+	c := *cfg
+	c.random = f
+	return &c
+}
+
+// XID is the xid that a call was last sent with, 0 if it was not sent.
+func (call *Call) XID() uint32 {
+	if !call.sent {
+		return 0
+	}
+	return call.xid
+}
+
+// Busy tells what a connection still holds on which nothing is under way, "" if all is well.
+func Busy(cn *Conn) string {
+	c := cn.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sq.mu.Lock()
+	defer c.sq.mu.Unlock()
+	var what []string
+	note := func(bad bool, format string, args ...any) {
+		if bad {
+			what = append(what, fmt.Sprintf(format, args...))
+		}
+	}
+	waiting := int(c.sq.waiting.Load())
+	held := c.rsp.memory.Load()
+	note(held != 0, "its calls hold %d bytes", held)
+	note(len(c.rsp.exchs)-len(c.rsp.free) != waiting, "%d calls are being answered", len(c.rsp.exchs)-len(c.rsp.free)-waiting)
+	note(len(c.rsp.memq) > 0, "%d calls wait for memory", len(c.rsp.memq))
+	note(c.req.inUse > 0, "%d calls have no reply", c.req.inUse)
+	note(!c.req.line.empty(), "callers wait for credits")
+	note(!c.waiters.empty(), "callers wait for the connection")
+	note(len(c.sq.pending) > 0, "%d requests have not been posted", len(c.sq.pending))
+	note(c.reads.posted > 0 || len(c.reads.line) > 0, "%d Reads are under way, %d messages wait", c.reads.posted, len(c.reads.line))
+	used := len(c.rbufs)
+	for _, s := range c.req.slots {
+		note(s.lent.n > 0, "a loan is open")
+		if s.send != nil {
+			used++
+		}
+	}
+	for _, x := range c.rsp.exchs {
+		if x.out != nil {
+			used++
+		}
+		note(x.held != 0, "a call that is over holds %d bytes", x.held)
+	}
+	c.arena.mu.Lock()
+	defer c.arena.mu.Unlock()
+	note(c.arena.out != used, "%d buffers are in use, %d by what stays", c.arena.out, used)
+	note(c.arena.refs != 1, "%d hold the arena", c.arena.refs)
+	return strings.Join(what, "; ")
 }

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -252,7 +251,7 @@ func (d *dialer) run() {
 	for {
 		if d.pause > 0 {
 			select {
-			case <-time.After(d.pause/2 + rand.N(d.pause)):
+			case <-time.After(d.pause/2 + time.Duration(d.cl.cfg.rand()%uint64(d.pause))):
 			case <-cl.ctx.Done():
 			}
 		}

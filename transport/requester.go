@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"sync/atomic"
 	"time"
@@ -128,7 +127,7 @@ func (r *requester) keepXID(s *slot, xid uint32) error {
 func (r *requester) init(c *conn) {
 	r.c = c
 	r.line.init()
-	r.mask = rand.Uint32()
+	r.mask = uint32(c.cfg.rand())
 	if c.role == roleClient {
 		r.most.Store(int32(c.cfg.Credits))
 		r.allowed = true
@@ -276,7 +275,7 @@ func (r *requester) take() *slot {
 		s = r.free[n-1]
 		r.free = r.free[:n-1]
 	} else {
-		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: rand.Uint32()}
+		s = &slot{c: r.c, idx: uint32(len(r.slots)), gen: uint32(r.c.cfg.rand())}
 		if i := len(r.slots); i < len(r.gens) {
 			s.gen = r.gens[i]
 		}
@@ -393,6 +392,9 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 			s.unexpose()
 			s.giveBack()
 			if !errors.Is(err, net.ErrClosed) {
+				if call.sent { // on an earlier connection
+					return &LostError{Addr: c.addr(), Sent: true, Reason: err}
+				}
 				return err
 			}
 			// The adapter has learned of the connection's end before us. Its reason comes

@@ -48,6 +48,8 @@ var Rooms = []Room{
 	{Path: "fabric", Library: true, Pure: true},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 
+	{Path: "internal/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
+
 	{
 		Path: "iwarp", Library: true, Pure: true,
 		May:   []string{"fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
@@ -66,7 +68,7 @@ var Rooms = []Room{
 	{
 		Path: "transport", Library: true, Pure: true,
 		May:   []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
+		Tests: []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		Third: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{

@@ -1,0 +1,50 @@
+package simfabric_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
+	"github.com/rpcrdma/rpcrdma/internal/simfabric"
+)
+
+// TestConformance holds the simulated adapter against the rules of package fabric: with
+// everything at once, and with delays that put all that is free out of order.
+func TestConformance(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		cfg  simfabric.Config
+	}{
+		{"at once", simfabric.Config{}},
+		{"delayed", simfabric.Config{Decide: delays}},
+		{"delayed, local completion", simfabric.Config{Decide: delays, LocalCompletion: true}},
+		{"registered memory alone", simfabric.Config{NoLocalDMA: true, NoWindows: true}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var live func() (int, int, int)
+			tt.cfg.Violation = func(string) {} // the suite breaks rules on purpose
+			f := simfabric.New(tt.cfg)
+			live = f.Live
+			fabrictest.Run(t, fabrictest.Config{
+				New:  func(testing.TB) fabric.Provider { return f },
+				Bulk: 1 << 20,
+				Limits: fabrictest.Limits{
+					LateReads: true, LocalCompletion: tt.cfg.LocalCompletion, CoarseStatus: true, CoarseEnd: true,
+				},
+				Live: live,
+				// What it costs does not matter.
+				Groups: []string{"Setup", "Message", "Memory", "Window", "Fence", "Progress", "End"},
+			})
+		})
+	}
+}
+
+// delays are for one event in eight, by its identity.
+func delays(e simfabric.Event) simfabric.Verdict {
+	h := simfabric.Hash(uint64(e.Conn), uint64(e.Side), uint64(e.Kind), uint64(e.N))
+	if h%8 > 0 {
+		return simfabric.Verdict{}
+	}
+	return simfabric.Verdict{Delay: time.Duration(h >> 8 % 50_000)}
+}
