@@ -38,7 +38,9 @@ type Options struct {
 	// bytes. It only lowers what the server allows. Zero is 1 MiB.
 	MaxTransfer int
 
-	// MaxDirEntries bounds the entries of one directory. Zero is 1 << 20.
+	// MaxDirEntries bounds the entries of one directory that ReadDir and ListDir
+	// return: one with more is ErrDirectory. Zero is 1 << 20. Entries and Walk,
+	// which keep no list, know no such bound.
 	MaxDirEntries int
 
 	// Transport configures the connection that Dial makes. NewClient looks at

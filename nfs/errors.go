@@ -19,8 +19,8 @@ var ErrSymlinkEscape = errors.New("symbolic link leaves the export")
 var ErrNoExport = fmt.Errorf("no export of the server contains it: %w", fs.ErrNotExist)
 
 // ErrDirectory says that a directory listing does not come to an end: the server
-// repeats its cookies, nests a directory in itself, or sends more entries than
-// Options allow. It comes wrapped in an *fs.PathError.
+// repeats its cookies, nests a directory in itself, sends page after page with nothing in
+// it, or more entries than Options allow. It comes wrapped in an *fs.PathError.
 var ErrDirectory = errors.New("endless directory")
 
 // ErrUnstable says that the server kept losing data between WRITE and COMMIT,

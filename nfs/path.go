@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -18,6 +19,9 @@ const (
 	listingCount = 64 << 10
 	listingLeast = 8 << 10
 	permMask     = 0o7777
+
+	sortedEntries = 64 << 10 // of one directory: larger ones come in the server's order
+	maxEmptyPages = 64       // of a listing, one after the other, with nothing but "." and ".."
 )
 
 // A Node is an object that a path leads to.
@@ -149,9 +153,10 @@ func (c *Client) parent(ctx context.Context, p string) (dir Node, name string, e
 }
 
 // ReadDir lists the directory at path, sorted by name, with the attributes and the
-// handle of every entry, without "." and "..". An entry with a name that cannot be
-// one, such as one with a '/', makes the listing fail with a *NameError. Names may
-// still mean something to the local system: see [ValidName].
+// handle of every entry, without "." and "..". Entries with names that cannot be
+// one, such as one with a '/', are left out: the error is then the *NameError of the
+// first, and the other entries are there all the same. Names may still mean something
+// to the local system: see [ValidName]. Options.MaxDirEntries bounds the listing.
 func (c *Client) ReadDir(ctx context.Context, path string) ([]DirEntry, error) {
 	n, err := c.Stat(ctx, path)
 	if err != nil {
@@ -169,126 +174,226 @@ func (c *Client) ListDir(ctx context.Context, dir FileHandle) ([]DirEntry, error
 }
 
 func (c *Client) list(ctx context.Context, p string, dir FileHandle) ([]DirEntry, error) {
-	l := lister{c: c, dir: dir}
+	var entries []DirEntry
+	var bad error
+	l := c.newLister(p, dir)
+	l.most, l.sorted = c.opts.MaxDirEntries, c.opts.MaxDirEntries
+	for e, err := range l.all(ctx) {
+		var name *NameError
+		switch {
+		case errors.As(err, &name):
+			if bad == nil {
+				bad = err
+			}
+		case err != nil:
+			return nil, err
+		default:
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, byName)
+	return entries, bad
+}
+
+func byName(a, b DirEntry) int { return strings.Compare(a.Name, b.Name) }
+
+// Entries reads a directory page by page, with the attributes and the handle of every
+// entry, without "." and "..": however many entries there are, it takes a bounded
+// amount of memory. The entries of a directory with up to 65,536 come sorted by name.
+// Those of a larger one come as the server sends them; if such a directory changes so
+// much that the server cannot go on, the listing ends with NFS3ERR_BAD_COOKIE.
+//
+// An error with an entry that has a Name, or with a *NameError, is about that entry
+// alone: its name cannot be one, or its attributes are not to be had. Any other error
+// comes with no entry and is the last one. Those that were read before it have been
+// yielded.
+func (c *Client) Entries(ctx context.Context, dir FileHandle) iter.Seq2[DirEntry, error] {
+	return c.newLister(dir.String(), dir).all(ctx)
+}
+
+// A lister reads the pages of a directory.
+type lister struct {
+	c      *Client
+	path   string
+	dir    FileHandle
+	count  uint32
+	most   int  // entries, 0: no bound
+	sorted int  // so many are sorted before the first is yielded
+	plain  bool // the server has no READDIRPLUS
+	res    ReadDirPlusRes
+
+	cookie uint64 // where the next page begins
+	verf   Verf
+	total  int // entries so far
+	empty  int // pages without entries, one after the other
+
+	// Each page continues at a cookie, and where a cookie comes back the listing would
+	// go round for ever. Brent's way to see it needs one of them: kept is exchanged for
+	// the latest cookie after 1 page, 2 pages, 4, 8 and so on.
+	kept        uint64
+	pages, turn int // since then, and how many until the next exchange
+}
+
+func (c *Client) newLister(p string, dir FileHandle) *lister {
+	l := &lister{c: c, path: p, dir: dir, turn: 1, sorted: sortedEntries}
 	if lim := c.limits.Load(); lim != nil {
 		l.count = min(max(lim.dtpref, listingLeast), listingCount)
 	} else {
 		l.count = listingCount / 2
 	}
-	var err error
-	for try := 0; ; try++ {
-		err = l.run(ctx)
-		// The directory has changed so much that the server cannot go on
-		// from where it was. RFC 1813 section 3.3.17.
-		if !isStatus(err, StatusBadCookie) || try == maxRestarts {
-			break
-		}
-	}
-	if err != nil {
-		if errors.Is(err, ErrDirectory) {
-			err = &fs.PathError{Op: "readdir", Path: p, Err: err}
-		}
-		return nil, withPath(err, p)
-	}
-	slices.SortFunc(l.entries, func(a, b DirEntry) int { return strings.Compare(a.Name, b.Name) })
-	return l.entries, nil
+	return l
 }
 
-// A lister collects the pages of a directory.
-type lister struct {
-	c       *Client
-	dir     FileHandle
-	count   uint32
-	plain   bool // the server has no READDIRPLUS
-	res     ReadDirPlusRes
-	entries []DirEntry
-}
-
-func (l *lister) run(ctx context.Context) error {
-	l.entries = l.entries[:0]
-	var cookie uint64
-	var verf Verf
-	// Each question continues at a cookie. A cookie that comes back has been
-	// asked for before, and the listing would go round for ever.
-	asked := map[uint64]bool{0: true}
-	for {
-		if err := l.page(ctx, cookie, verf); err != nil {
-			return err
-		}
-		for _, e := range l.res.Entries {
-			switch {
-			case e.Name == "." || e.Name == "..":
-				continue
-			case !validEntry(e.Name):
-				return &NameError{Name: e.Name}
-			case len(l.entries) == l.c.opts.MaxDirEntries:
-				return fmt.Errorf("%w: more than %d entries", ErrDirectory, l.c.opts.MaxDirEntries)
+// all yields the directory as Entries says.
+func (l *lister) all(ctx context.Context) iter.Seq2[DirEntry, error] {
+	return func(yield func(DirEntry, error) bool) {
+		var held []DirEntry
+		flush := func() bool {
+			slices.SortFunc(held, byName)
+			for _, e := range held {
+				if !l.emit(ctx, e, yield) {
+					return false
+				}
 			}
-			l.entries = append(l.entries, e)
+			held = nil
+			return true
 		}
-		if l.res.EOF {
-			return l.complete(ctx)
+		restarts, holding := 0, true
+		for {
+			err := l.next(ctx)
+			// The directory has changed so much that the server cannot go on
+			// from where it was. RFC 1813 section 3.3.17.
+			if isStatus(err, StatusBadCookie) && holding && restarts < maxRestarts {
+				restarts++
+				held = held[:0]
+				*l = lister{c: l.c, path: l.path, dir: l.dir, count: l.count, most: l.most, sorted: l.sorted, plain: l.plain, turn: 1}
+				continue
+			}
+			if err != nil {
+				if flush() {
+					yield(DirEntry{}, l.failed(err))
+				}
+				return
+			}
+			for _, e := range l.res.Entries {
+				if e.Name == "." || e.Name == ".." {
+					continue
+				}
+				if l.total++; l.most > 0 && l.total > l.most {
+					if flush() {
+						yield(DirEntry{}, l.failed(fmt.Errorf("%w: more than %d entries", ErrDirectory, l.most)))
+					}
+					return
+				}
+				if holding {
+					held = append(held, e)
+				} else if !l.emit(ctx, e, yield) {
+					return
+				}
+			}
+			if holding && len(held) > l.sorted {
+				holding = false
+				if !flush() {
+					return
+				}
+			}
+			if l.res.EOF {
+				flush()
+				return
+			}
 		}
-		if len(l.res.Entries) == 0 {
-			return fmt.Errorf("%w: a page is empty and not the last", ErrDirectory)
-		}
-		cookie, verf = l.res.Entries[len(l.res.Entries)-1].Cookie, l.res.Verf
-		// Pages of nothing but "." make no entries: count the questions, too.
-		if asked[cookie] || len(asked) > l.c.opts.MaxDirEntries {
-			return fmt.Errorf("%w: the server repeats cookie %#x", ErrDirectory, cookie)
-		}
-		asked[cookie] = true
 	}
 }
 
-// page reads one page into l.res.
-func (l *lister) page(ctx context.Context, cookie uint64, verf Verf) error {
+// failed is the error with which a listing ends.
+func (l *lister) failed(err error) error {
+	if errors.Is(err, ErrDirectory) {
+		err = &fs.PathError{Op: "readdir", Path: l.path, Err: err}
+	}
+	return withPath(err, l.path)
+}
+
+// emit yields an entry, with what the server left out. One that is gone meanwhile is
+// left out. It returns false when there shall be no more.
+func (l *lister) emit(ctx context.Context, e DirEntry, yield func(DirEntry, error) bool) bool {
+	if !validEntry(e.Name) {
+		return yield(DirEntry{Name: e.Name}, &NameError{Name: e.Name})
+	}
+	if e.Attr.Present && e.Handle.Present {
+		return yield(e, nil)
+	}
+	fh, attr, err := l.c.lookupAttr(ctx, l.dir, e.Name)
+	var status *Error
+	switch {
+	case err == nil:
+		e.Handle = PostOpHandle{Present: true, Handle: fh}
+		e.Attr = PostOpAttr{Present: true, Attr: attr}
+		return yield(e, nil)
+	case isStatus(err, StatusNoEnt) || isStatus(err, StatusStale):
+		return true
+	case errors.As(err, &status):
+		return yield(DirEntry{Name: e.Name}, withPath(err, e.Name))
+	}
+	yield(DirEntry{}, err)
+	return false
+}
+
+// next reads the next page into l.res.
+func (l *lister) next(ctx context.Context) error {
+	if err := l.page(ctx); err != nil {
+		return err
+	}
+	if l.res.EOF {
+		return nil
+	}
+	if len(l.res.Entries) == 0 {
+		return fmt.Errorf("%w: a page is empty and not the last", ErrDirectory)
+	}
+	dots := func(e DirEntry) bool { return e.Name == "." || e.Name == ".." }
+	if l.empty++; slices.ContainsFunc(l.res.Entries, func(e DirEntry) bool { return !dots(e) }) {
+		l.empty = 0
+	}
+	if l.empty > maxEmptyPages {
+		return fmt.Errorf("%w: more than %d pages have nothing but dots", ErrDirectory, maxEmptyPages)
+	}
+	l.cookie, l.verf = l.res.Entries[len(l.res.Entries)-1].Cookie, l.res.Verf
+	if l.cookie == l.kept {
+		return fmt.Errorf("%w: the server repeats cookie %#x", ErrDirectory, l.cookie)
+	}
+	if l.pages++; l.pages == l.turn {
+		l.kept, l.pages, l.turn = l.cookie, 0, 2*l.turn
+	}
+	return nil
+}
+
+// page reads a page, with attributes and handles if the server has READDIRPLUS.
+func (l *lister) page(ctx context.Context) error {
 	if !l.plain {
 		err := l.c.ReadDirPlus(ctx, &ReadDirPlusArgs{
-			Dir: l.dir, Cookie: cookie, Verf: verf, DirCount: l.count, MaxCount: l.count,
+			Dir: l.dir, Cookie: l.cookie, Verf: l.verf, DirCount: l.count, MaxCount: l.count,
 		}, &l.res)
 		// Servers may support READDIRPLUS for some directories only.
-		if !isStatus(err, StatusNotSupp) || cookie != 0 {
+		if !isStatus(err, StatusNotSupp) || l.cookie != 0 {
 			return err
 		}
 		l.plain = true
 	}
 	res := ReadDirRes{Entries: l.res.Entries}
-	err := l.c.ReadDirNames(ctx, &ReadDirArgs{Dir: l.dir, Cookie: cookie, Verf: verf, Count: l.count}, &res)
+	err := l.c.ReadDirNames(ctx, &ReadDirArgs{Dir: l.dir, Cookie: l.cookie, Verf: l.verf, Count: l.count}, &res)
 	l.res = ReadDirPlusRes{Status: res.Status, Verf: res.Verf, Entries: res.Entries, EOF: res.EOF}
 	return err
 }
 
-// complete looks up what the server left out. Entries that are gone meanwhile are
-// left out, too.
-func (l *lister) complete(ctx context.Context) error {
-	kept := l.entries[:0]
-	for _, e := range l.entries {
-		if !e.Attr.Present || !e.Handle.Present {
-			fh, attr, err := l.c.lookupAttr(ctx, l.dir, e.Name)
-			if isStatus(err, StatusNoEnt) || isStatus(err, StatusStale) {
-				continue
-			}
-			if err != nil {
-				return withPath(err, e.Name)
-			}
-			e.Handle = PostOpHandle{Present: true, Handle: fh}
-			e.Attr = PostOpAttr{Present: true, Attr: attr}
-		}
-		kept = append(kept, e)
-	}
-	l.entries = kept
-	return nil
-}
-
 // Walk calls fn for the object at root and for everything below it, directories
-// before what is in them, names in order. Symbolic links below root are not
-// followed. When a directory cannot be listed fn is called a second time for it,
-// with the error. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir; any
-// other error ends the walk and is returned.
+// before what is in them, names in the order of [Client.Entries]. Symbolic links below
+// root are not followed. When a directory cannot be listed, or not to its end, fn is
+// called once more for it, with the error: before what is in it, or after what was
+// read. It is called with an error, and without handle and attributes, for an entry
+// whose attributes are not to be had. fn may return fs.SkipDir and fs.SkipAll, as for
+// fs.WalkDir; any other error ends the walk and is returned.
 //
 // Every name below root has passed ValidName: an entry whose name has not is
-// reported to fn as its directory's *NameError.
+// reported to fn as its directory's *NameError, and the walk goes on behind it.
 func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err error) error) error {
 	n, err := c.Stat(ctx, root)
 	if err != nil {
@@ -311,25 +416,24 @@ func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n
 	if err != nil || !n.IsDir() {
 		return err
 	}
-	var entries []DirEntry
 	if slices.Contains(above, n.Handle) || len(above) >= maxDepth {
-		err = &fs.PathError{Op: "walk", Path: n.Path, Err: ErrDirectory}
-	} else {
-		entries, err = c.list(ctx, n.Path, n.Handle)
-	}
-	if err != nil {
-		return skipped(fn(n, err))
+		return skipped(fn(n, &fs.PathError{Op: "walk", Path: n.Path, Err: ErrDirectory}))
 	}
 	above = append(above, n.Handle)
-	for _, e := range entries {
-		if !ValidName(e.Name) {
-			if err := fn(n, &NameError{Name: e.Name}); err != nil {
-				return skipped(err)
-			}
-			continue
-		}
+	for e, err := range c.newLister(n.Path, n.Handle).all(ctx) {
 		child := Node{Path: path.Join(n.Path, e.Name), Handle: e.Handle.Handle, Attr: e.Attr.Attr}
-		if err := c.walk(ctx, child, above, fn); err == fs.SkipDir {
+		var bad *NameError
+		switch {
+		case errors.As(err, &bad), err != nil && e.Name == "":
+			err = fn(n, err)
+		case !ValidName(e.Name):
+			err = fn(n, &NameError{Name: e.Name})
+		case err != nil:
+			err = fn(child, err)
+		default:
+			err = c.walk(ctx, child, above, fn)
+		}
+		if err == fs.SkipDir {
 			return nil // from a file: the rest of its directory
 		} else if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -180,33 +181,34 @@ func testHostileDirectory(t *testing.T, b *bed) {
 		name string
 		f    func(cookie uint64) *ReadDirPlusRes
 		err  error
+		good []string // that are listed all the same
 	}{
 		{"a cookie that comes back", func(cookie uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry("a", (cookie+1)%5)}}
-		}, ErrDirectory},
+		}, ErrDirectory, nil},
 		{"the same cookie", func(uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry("a", 7)}}
-		}, ErrDirectory},
+		}, ErrDirectory, nil},
 		{"no end", func(cookie uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry("a", cookie+1)}}
-		}, ErrDirectory},
+		}, ErrDirectory, nil},
 		{"no end, and nothing but dots", func(cookie uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry(".", cookie+1)}}
-		}, ErrDirectory},
-		{"an empty page", func(uint64) *ReadDirPlusRes { return &ReadDirPlusRes{} }, ErrDirectory},
+		}, ErrDirectory, nil},
+		{"an empty page", func(uint64) *ReadDirPlusRes { return &ReadDirPlusRes{} }, ErrDirectory, nil},
 		{"a name with '/'", func(uint64) *ReadDirPlusRes {
-			return &ReadDirPlusRes{Entries: []DirEntry{entry("ok", 1), entry("../../etc/passwd", 2)}, EOF: true}
-		}, fs.ErrInvalid},
+			return &ReadDirPlusRes{Entries: []DirEntry{entry("ok", 1), entry("../../etc/passwd", 2), entry("fine", 3)}, EOF: true}
+		}, fs.ErrInvalid, []string{"fine", "ok"}},
 		{"a name with NUL", func(uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry("a\x00", 1)}, EOF: true}
-		}, fs.ErrInvalid},
+		}, fs.ErrInvalid, nil},
 		{"an empty name", func(uint64) *ReadDirPlusRes {
 			return &ReadDirPlusRes{Entries: []DirEntry{entry("", 1)}, EOF: true}
-		}, fs.ErrInvalid},
+		}, fs.ErrInvalid, nil},
 	} {
 		page(test.f)
 		entries, err := c.ListDir(ctx, root)
-		if !errors.Is(err, test.err) || entries != nil {
+		if !errors.Is(err, test.err) || !slices.Equal(names(entries), test.good) {
 			t.Errorf("%s: %v, %v", test.name, names(entries), err)
 		}
 	}
@@ -216,6 +218,82 @@ func testHostileDirectory(t *testing.T, b *bed) {
 	})
 	if entries, err := c.ListDir(ctx, root); err != nil || !reflect.DeepEqual(names(entries), []string{"a", "b"}) {
 		t.Errorf("%v, %v", names(entries), err)
+	}
+
+	// One bad name does not keep the others from being visited.
+	page(func(uint64) *ReadDirPlusRes {
+		return &ReadDirPlusRes{Entries: []DirEntry{entry("a", 1), entry("x/../..", 2), entry("b", 3)}, EOF: true}
+	})
+	var visited []string
+	if err := c.Walk(ctx, "/export", func(n Node, err error) error {
+		var bad *NameError
+		if errors.As(err, &bad) {
+			visited = append(visited, n.Path+" has "+bad.Name)
+			return nil
+		}
+		visited = append(visited, n.Path)
+		return err
+	}); err != nil || !slices.Equal(visited, []string{"/export", "/export/a", "/export/b", "/export has x/../.."}) {
+		t.Errorf("Walk: %q, %v", visited, err)
+	}
+
+	// Without a bound the end of what has none is found by its cookies, or by what is in
+	// its pages; what was read before is there.
+	count := func() (n int, err error) {
+		var e DirEntry
+		for e, err = range c.Entries(ctx, root) {
+			if err == nil {
+				n++
+			} else if e.Name != "" {
+				t.Errorf("%q: %v", e.Name, err)
+			}
+		}
+		return n, err
+	}
+	for _, cycle := range []uint64{1, 2, 100, 1000} {
+		page(func(cookie uint64) *ReadDirPlusRes {
+			if cookie++; cookie == cycle+20 {
+				cookie = 20
+			}
+			return &ReadDirPlusRes{Entries: []DirEntry{entry("a", cookie)}}
+		})
+		if n, err := count(); !errors.Is(err, ErrDirectory) || n < int(cycle)+19 || n > 4*(int(cycle)+20) {
+			t.Errorf("a cycle of %d cookies: %d entries, %v", cycle, n, err)
+		}
+	}
+	page(func(cookie uint64) *ReadDirPlusRes {
+		return &ReadDirPlusRes{Entries: []DirEntry{entry(".", cookie+1)}}
+	})
+	if n, err := count(); !errors.Is(err, ErrDirectory) || n != 0 {
+		t.Errorf("nothing but dots: %d entries, %v", n, err)
+	}
+
+	// A large directory comes in the server's order, is not held back until its end, and
+	// has no bound.
+	const perPage, pages = 100, 800
+	sent := 0
+	page(func(cookie uint64) *ReadDirPlusRes {
+		r := &ReadDirPlusRes{EOF: cookie == perPage*(pages-1)}
+		for i := range uint64(perPage) {
+			r.Entries = append(r.Entries, entry(fmt.Sprintf("%08d", perPage*pages-cookie-i), cookie+i+1))
+		}
+		sent++
+		return r
+	})
+	n, unsorted, early := 0, 0, false
+	last := ""
+	for e, err := range c.Entries(ctx, root) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; e.Name < last {
+			unsorted++
+		}
+		last = e.Name
+		s.set(func() { early = early || n == sortedEntries && sent < pages })
+	}
+	if n != perPage*pages || !early || unsorted != n-(sortedEntries/perPage+1)*perPage {
+		t.Errorf("%d entries, %d of them unsorted, before the end: %v", n, unsorted, early)
 	}
 
 	// A directory that contains itself.
