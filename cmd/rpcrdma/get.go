@@ -29,8 +29,9 @@ is the name of the copy, or a directory that the copy is put into. With -r LOCAL
 becomes a copy of the directory; it is made if need be, and what else is in it stays.
 
 A file appears under its name when it is whole, not before. Symbolic links below the
-directory become symbolic links if they lead to something in it; those that lead out,
-devices and the like are skipped and make the exit status 1.`,
+directory become symbolic links if they lead to something in it, on whichever way. Those
+that lead out, devices and the like, and what the server does not give are skipped: it is
+named, all else is copied, and the exit status is 1.`,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
 		Args: cobra.ExactArgs(2),
@@ -120,85 +121,109 @@ type found struct {
 	node nfs.Node
 }
 
-// getTree makes local a copy of a directory. Names come from the server: os.Root
-// keeps them, and links that they go through, from leading out of local.
+// getTree makes local a copy of a directory, of any number of files: they are copied as
+// they are found. Names come from the server: os.Root keeps them, and links that they go
+// through, from leading out of local.
 func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
-	var dirs, files, links []found
-	var total int64
+	var root *os.Root // from the first thing that is found on
+	open := func() (err error) {
+		if root != nil {
+			return nil
+		}
+		if err := os.MkdirAll(local, 0o777); err != nil {
+			return err
+		}
+		root, err = os.OpenRoot(local)
+		return err
+	}
+	defer func() {
+		if root != nil {
+			root.Close()
+		}
+	}()
+	t.meter = newMeter(t.stderr, 1)
+	defer t.meter.close()
+	files := newCopier(ctx, t.parallel, func(ctx context.Context, f found, parallel int) error {
+		err := t.getFile(ctx, root, f.rel, &f.node, parallel)
+		switch {
+		case err == nil:
+		case passable(ctx, err):
+			t.skip(filepath.ToSlash(f.rel), explain(err))
+		default:
+			return &itemError{filepath.ToSlash(f.rel), err}
+		}
+		return nil
+	})
+	var links []found
 	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
 		rel := below(n.Path, top.Path)
 		var name *nfs.NameError
 		switch {
 		case errors.As(err, &name):
-			t.skip(path.Join(rel, name.Name), "the name means something else here")
+			t.skip(path.Join(rel, name.Name), "the name cannot be used here")
+			return nil
+		case err != nil && rel != "" && passable(ctx, err):
+			t.skip(rel, explain(err))
 			return nil
 		case err != nil:
 			return &itemError{cmp.Or(rel, "."), err}
 		case rel == "":
 			return nil
 		}
+		if err := open(); err != nil {
+			return err
+		}
 		f := found{filepath.FromSlash(rel), n}
-		switch n.Attr.Type {
-		case nfs.TypeDir:
-			dirs = append(dirs, f)
-		case nfs.TypeReg:
-			if n.Attr.Size > 1<<62 {
-				return &itemError{rel, &nfs.Error{Op: "READ", Status: nfs.StatusFBig}}
-			}
-			files = append(files, f)
-			total += int64(n.Attr.Size)
-		case nfs.TypeLnk:
+		switch {
+		case n.Attr.Type == nfs.TypeDir:
+			return t.getDir(root, f)
+		case n.Attr.Type == nfs.TypeReg && n.Attr.Size > 1<<62:
+			t.skip(rel, explain(&nfs.Error{Op: "READ", Status: nfs.StatusFBig}))
+		case n.Attr.Type == nfs.TypeReg:
+			t.meter.more(int64(n.Attr.Size))
+			return files.add(f, int64(n.Attr.Size))
+		case n.Attr.Type == nfs.TypeLnk:
 			links = append(links, f)
 		default:
 			t.skip(rel, "it is a "+typeName(n.Attr.Type))
 		}
 		return nil
 	})
-	if err != nil {
+	if err == nil {
+		err = open() // an empty directory
+	}
+	if err := files.wait(err); err != nil {
 		return err
 	}
-
-	if err := os.MkdirAll(local, 0o777); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(local)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	for _, d := range dirs {
-		// Somebody must be able to fill it.
-		err := root.Mkdir(d.rel, d.node.Attr.FileMode().Perm()|0o700)
-		if errors.Is(err, fs.ErrExist) {
-			var info fs.FileInfo
-			if info, err = root.Stat(d.rel); err == nil && !info.IsDir() {
-				err = &itemError{filepath.ToSlash(d.rel), errors.New("a local file is in the way of this directory")}
-			}
-		}
-		if err != nil {
-			return err
-		}
-		t.dirs++
-	}
-
-	t.meter = newMeter(t.stderr, total)
-	defer t.meter.close()
-	size := func(f found) int64 { return int64(f.node.Attr.Size) }
-	if err := copyAll(ctx, t, files, size, func(ctx context.Context, f found, parallel int) error {
-		if err := t.getFile(ctx, root, f.rel, &f.node, parallel); err != nil {
-			return &itemError{filepath.ToSlash(f.rel), err}
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	// Links come last: nothing is written through one that this get has made.
+	// Links come last: nothing is written through one that this get has made, and what
+	// they lead through is there.
 	for _, l := range links {
-		if err := t.getLink(ctx, root, l); err != nil {
+		err := t.getLink(ctx, root, l)
+		switch {
+		case err == nil:
+		case passable(ctx, err):
+			t.skip(filepath.ToSlash(l.rel), explain(err))
+		default:
 			return &itemError{filepath.ToSlash(l.rel), err}
 		}
 	}
 	return nil
+}
+
+// getDir makes a directory, unless it is there.
+func (t *transfer) getDir(root *os.Root, d found) error {
+	// Somebody must be able to fill it.
+	err := root.Mkdir(d.rel, d.node.Attr.FileMode().Perm()|0o700)
+	if errors.Is(err, fs.ErrExist) {
+		var info fs.FileInfo
+		if info, err = root.Stat(d.rel); err == nil && !info.IsDir() {
+			err = &itemError{filepath.ToSlash(d.rel), errors.New("a local file is in the way of this directory")}
+		}
+	}
+	if err == nil {
+		t.dirs++
+	}
+	return err
 }
 
 // getLink makes a symbolic link like the server's, if it stays below LOCAL.
@@ -208,7 +233,7 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 		return err
 	}
 	rel := filepath.ToSlash(l.rel)
-	if !staysBelow(rel, target) {
+	if !staysBelow(root, rel, target) {
 		t.skip(rel, "it is a link that leads out, to "+printable(target))
 		return nil
 	}
@@ -224,9 +249,41 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	return nil
 }
 
-// staysBelow tells whether a link at rel that says target leads to something in the
-// same tree, by its looks: as far as no other link is on the way.
-func staysBelow(rel, target string) bool {
-	return target != "" && !strings.ContainsRune(target, 0) && !path.IsAbs(target) &&
-		filepath.IsLocal(filepath.FromSlash(path.Join(path.Dir(rel), target)))
+// staysBelow tells whether a link at rel that says target leads to something in the same
+// tree, whatever other links there are, now or later, on condition that this holds for
+// each of them.
+//
+// ".." leads to where the directory before it really is. So it may follow real
+// directories alone: those above the link, and those that the target names. The copy
+// never puts a link in the place of one. Names that no ".." follows lead down, or through
+// other links, which stay below by themselves.
+func staysBelow(root *os.Root, rel, target string) bool {
+	if target == "" || strings.ContainsRune(target, 0) || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) {
+		return false
+	}
+	var way []string
+	if dir := path.Dir(rel); dir != "." {
+		way = strings.Split(dir, "/")
+	}
+	known := 0 // so many elements of way are real directories
+	for _, name := range strings.FieldsFunc(target, func(r rune) bool { return r == '/' || r < 0x80 && os.IsPathSeparator(uint8(r)) }) {
+		switch name {
+		case ".":
+		case "..":
+			if len(way) == 0 {
+				return false
+			}
+			for ; known < len(way); known++ {
+				info, err := root.Lstat(filepath.Join(way[:known+1]...))
+				if err != nil || !info.IsDir() {
+					return false
+				}
+			}
+			way = way[:len(way)-1]
+			known = len(way)
+		default:
+			way = append(way, name)
+		}
+	}
+	return filepath.IsLocal(filepath.Join(append(way, ".")...))
 }

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -24,7 +27,10 @@ func newLs() *cobra.Command {
 		Long: `List a directory of an NFS server, or a single file.
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. Names
-are printed one to a line, those with unprintable characters in quotes.`,
+are printed one to a line, those with unprintable characters in quotes: sorted, or as the
+server sends them if a directory has more than 65,536.
+
+What cannot be listed is named, the rest is listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
 		Args: cobra.ExactArgs(1),
@@ -37,12 +43,18 @@ are printed one to a line, those with unprintable characters in quotes.`,
 			if err != nil {
 				return err
 			}
-			l := lister{r: r, long: long, recursive: recursive, json: o.json, out: bufio.NewWriter(cmd.OutOrStdout())}
+			l := lister{
+				r: r, long: long, recursive: recursive, json: o.json,
+				out: bufio.NewWriter(cmd.OutOrStdout()), stderr: cmd.ErrOrStderr(),
+			}
 			err = l.list(ctx)
 			err = r.failed(ctx, err)
 			r.close(err == nil)
 			if flushErr := l.out.Flush(); err == nil {
 				err = flushErr
+			}
+			if err == nil && l.skipped > 0 {
+				err = fmt.Errorf("%s: %s skipped", r.name, things(l.skipped))
 			}
 			return err
 		},
@@ -58,7 +70,9 @@ type lister struct {
 	r                     *remote
 	long, recursive, json bool
 	out                   *bufio.Writer
-	entries               []entryJSON
+	stderr                io.Writer
+	begun                 bool // the head of the JSON object has been printed
+	printed, skipped      int
 }
 
 // entryJSON is an entry as it is printed with --json.
@@ -75,18 +89,60 @@ type entryJSON struct {
 	Target string    `json:"target,omitempty"` // of a symbolic link
 }
 
+// list prints what there is as it comes, in bounded memory. After an error what has been
+// printed is a whole JSON object all the same.
 func (l *lister) list(ctx context.Context) error {
-	l.entries = []entryJSON{}
-	if err := l.walk(ctx); err != nil {
-		return err
+	err := l.walk(ctx)
+	if l.json && (l.begun || err == nil) {
+		if headErr := l.head(); headErr != nil {
+			return cmp.Or(err, headErr)
+		}
+		end := "]\n}\n"
+		if l.printed > 0 {
+			end = "\n  ]\n}\n"
+		}
+		io.WriteString(l.out, end)
 	}
-	if !l.json {
+	return err
+}
+
+// head prints the JSON object up to its first entry, once.
+func (l *lister) head() error {
+	if l.begun {
 		return nil
 	}
-	return printJSON(l.out, struct {
-		URL     string      `json:"url"`
-		Entries []entryJSON `json:"entries"`
-	}{l.r.url.String(), l.entries})
+	l.begun = true
+	url, err := json.Marshal(l.r.url.String())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(l.out, "{\n  \"url\": %s,\n  \"entries\": [", url)
+	return err
+}
+
+// entry prints one of the entries of the JSON object.
+func (l *lister) entry(e *entryJSON) error {
+	if err := l.head(); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(e, "    ", "  ")
+	if err != nil {
+		return err
+	}
+	separator := "\n    "
+	if l.printed > 0 {
+		separator = ",\n    "
+	}
+	io.WriteString(l.out, separator)
+	l.printed++
+	_, err = l.out.Write(text)
+	return err
+}
+
+// skip tells about something that cannot be listed. The rest is.
+func (l *lister) skip(path string, err error) {
+	l.skipped++
+	fmt.Fprintf(l.stderr, "rpcrdma: %s: %s skipped: %s\n", l.r.name, printable(path), explain(err))
 }
 
 func (l *lister) walk(ctx context.Context) error {
@@ -98,22 +154,35 @@ func (l *lister) walk(ctx context.Context) error {
 		return l.print(ctx, path.Base(root.Path), &root)
 	}
 	if !l.recursive {
-		entries, err := l.r.ListDir(ctx, root.Handle)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if err := l.print(ctx, e.Name, &nfs.Node{Handle: e.Handle.Handle, Attr: e.Attr.Attr}); err != nil {
-				return &itemError{e.Name, err}
+		for e, err := range l.r.Entries(ctx, root.Handle) {
+			var bad *nfs.NameError
+			switch {
+			case errors.As(err, &bad):
+				l.skip(bad.Name, err)
+			case err != nil && e.Name == "":
+				return err
+			case err != nil:
+				l.skip(e.Name, err)
+			default:
+				if err := l.print(ctx, e.Name, &nfs.Node{Handle: e.Handle.Handle, Attr: e.Attr.Attr}); err != nil {
+					return &itemError{e.Name, err}
+				}
 			}
 		}
 		return nil
 	}
 	return l.r.Walk(ctx, l.r.url.Path, func(n nfs.Node, err error) error {
 		rel := below(n.Path, root.Path)
+		var bad *nfs.NameError
 		switch {
+		case errors.As(err, &bad):
+			l.skip(path.Join(rel, bad.Name), err)
+			return nil
 		case err != nil && rel == "":
 			return err
+		case err != nil && passable(ctx, err):
+			l.skip(rel, err)
+			return nil
 		case err != nil:
 			return &itemError{rel, err}
 		case rel == "":
@@ -137,17 +206,20 @@ func (l *lister) print(ctx context.Context, name string, n *nfs.Node) error {
 	if n.Attr.Type == nfs.TypeLnk && (l.long || l.json) {
 		var err error
 		if target, err = l.r.ReadLink(ctx, n.Handle); err != nil {
+			if passable(ctx, err) {
+				l.skip(name, err)
+				err = nil
+			}
 			return err
 		}
 	}
 	mode := n.Attr.FileMode()
 	if l.json {
-		l.entries = append(l.entries, entryJSON{
+		return l.entry(&entryJSON{
 			Path: name, Type: typeName(n.Attr.Type), Mode: modeText(mode), Links: n.Attr.Nlink,
 			UID: n.Attr.UID, GID: n.Attr.GID, Size: n.Attr.Size, Mtime: n.Attr.MTime.Time(),
 			FileID: n.Attr.FileID, Target: target,
 		})
-		return nil
 	}
 	if l.long {
 		fmt.Fprintf(l.out, "%s %3d %5d %5d %12d %s ", modeText(mode), n.Attr.Nlink, n.Attr.UID, n.Attr.GID, n.Attr.Size,

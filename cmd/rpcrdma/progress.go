@@ -15,12 +15,13 @@ type meter struct {
 	mu    sync.Mutex
 	files int
 	bytes int64
+	total int64                    // as far as it is known
 	bar   *progressbar.ProgressBar // nil: nobody watches
 }
 
 // newMeter makes a meter for total bytes. The bar goes to w if that is a terminal.
 func newMeter(w io.Writer, total int64) *meter {
-	m := new(meter)
+	m := &meter{total: total}
 	if f, ok := w.(*os.File); ok && total > 0 && term.IsTerminal(int(f.Fd())) {
 		m.bar = progressbar.NewOptions64(total,
 			progressbar.OptionSetWriter(w),
@@ -32,6 +33,17 @@ func newMeter(w io.Writer, total int64) *meter {
 		)
 	}
 	return m
+}
+
+// more tells that another n bytes are to be moved. The bar is not full before all is
+// known.
+func (m *meter) more(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.total += n
+	if m.bar != nil {
+		m.bar.ChangeMax64(m.total + 1)
+	}
 }
 
 // file returns a function for the progress of one file, which is given the number

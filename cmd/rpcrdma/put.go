@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -28,8 +30,9 @@ the name of the copy, or a directory that the copy is put into. With -r the URL'
 directory becomes a copy of LOCAL; it is made if need be, and what else is in it stays.
 
 A file appears under its name when it is whole and on the server's disk, not before.
-Symbolic links below LOCAL become symbolic links, whatever they say; devices and the
-like are skipped and make the exit status 1.`,
+Symbolic links below LOCAL become symbolic links, whatever they say. Devices and the like,
+and what cannot be read here are skipped: it is named, all else is copied, and the exit
+status is 1.`,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
   rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
 		Args: cobra.ExactArgs(2),
@@ -217,10 +220,14 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 	var dirs, files, links []localItem
 	var total int64
 	err = fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return &itemError{rel, err}
+		var info fs.FileInfo
+		if err == nil {
+			info, err = d.Info()
 		}
-		info, err := d.Info()
+		if err != nil && rel != "." {
+			t.skip(rel, explain(err))
+			return ctx.Err()
+		}
 		if err != nil {
 			return &itemError{rel, err}
 		}
@@ -247,21 +254,37 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 
 	t.meter = newMeter(t.stderr, total)
 	defer t.meter.close()
-	size := func(f localItem) int64 { return f.size }
-	if err := copyAll(ctx, t, files, size, func(ctx context.Context, f localItem, parallel int) error {
-		if err := t.putFile(ctx, root, f.rel, f.dir, path.Base(f.rel), parallel); err != nil {
-			return &itemError{f.rel, err}
+	copies := newCopier(ctx, t.parallel, func(ctx context.Context, f localItem, parallel int) error {
+		return t.put1(ctx, f, t.putFile(ctx, root, f.rel, f.dir, path.Base(f.rel), parallel))
+	})
+	for _, f := range files {
+		if err = copies.add(f, f.size); err != nil {
+			break
 		}
-		return nil
-	}); err != nil {
+	}
+	if err := copies.wait(err); err != nil {
 		return err
 	}
 	for _, l := range links {
-		if err := t.putLink(ctx, root, l); err != nil {
-			return &itemError{l.rel, err}
+		if err := t.put1(ctx, l, t.putLink(ctx, root, l)); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// put1 is how the copy of one of many things ends. What cannot be read here does not keep
+// the others from being copied.
+func (t *transfer) put1(ctx context.Context, item localItem, err error) error {
+	var local *fs.PathError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && (errors.As(err, &local) || errors.Is(err, io.ErrUnexpectedEOF)):
+		t.skip(item.rel, explain(err))
+		return nil
+	}
+	return &itemError{item.rel, err}
 }
 
 // makeDirs makes the directories, the URL's first and each before what is in it, and

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -48,12 +51,14 @@ type transfer struct {
 	links   int
 	skipped int
 
-	mu   sync.Mutex
+	mu   sync.Mutex // skipped and left
 	left []leftover // what a put could not remove after it failed
 }
 
 // skip tells about something that cannot be copied. The rest is.
 func (t *transfer) skip(path string, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.skipped++
 	fmt.Fprintf(t.stderr, "rpcrdma: %s: %s skipped: %s\n", t.name, printable(path), why)
 }
@@ -90,60 +95,103 @@ func (t *transfer) finish(ctx context.Context, local string, asJSON bool, stdout
 		}
 	}
 	if t.skipped > 0 {
-		what := "things were"
-		if t.skipped == 1 {
-			what = "thing was"
-		}
-		return fmt.Errorf("%s: %d %s skipped, all else is copied", t.name, t.skipped, what)
+		return fmt.Errorf("%s: %s skipped, all else is copied", t.name, things(t.skipped))
 	}
 	return nil
+}
+
+// things is a number of things that something was done to.
+func things(n int) string {
+	if n == 1 {
+		return "1 thing was"
+	}
+	return fmt.Sprintf("%d things were", n)
+}
+
+// passable tells whether err is what the server has said about one of its files alone,
+// so that the others can be had all the same.
+func passable(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	var (
+		status  *nfs.Error
+		name    *nfs.NameError
+		reply   *nfs.ReplyError
+		rpc     *oncrpc.RPCError
+		refused *transport.RDMAError
+	)
+	return errors.As(err, &status) || errors.As(err, &name) || errors.As(err, &reply) || errors.As(err, &rpc) ||
+		errors.As(err, &refused) || errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // smallFile is the size up to which a file takes one call to move, in bytes.
 const smallFile = 1 << 20
 
-// copyAll calls work for every file, so that no more than t.parallel calls are in
-// flight: for small files side by side, for large ones one after the other with
-// that many calls each. It returns the first error, after all work has ended.
-func copyAll[F any](ctx context.Context, t *transfer, files []F, size func(F) int64, work func(ctx context.Context, f F, parallel int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	queue := make(chan F)
-	var wg sync.WaitGroup
-	for range t.parallel {
-		wg.Go(func() {
-			for f := range queue {
-				if err := work(ctx, f, 1); err != nil {
-					cancel(err) // the first one stays
+// A copier copies files so that no more than parallel calls are in flight: small files
+// side by side as they are added, large ones at the end, one after the other, with that
+// many calls each.
+type copier[F any] struct {
+	parallel int
+	work     func(ctx context.Context, f F, parallel int) error
+
+	ctx     context.Context // ends with the first error
+	cancel  context.CancelCauseFunc
+	queue   chan F
+	running sync.WaitGroup
+	large   []F
+}
+
+// newCopier returns a copier that calls work for each file. wait must be called.
+func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.Context, f F, parallel int) error) *copier[F] {
+	c := &copier[F]{parallel: parallel, work: work, queue: make(chan F)}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	for range parallel {
+		c.running.Go(func() {
+			for f := range c.queue {
+				if err := work(c.ctx, f, 1); err != nil {
+					c.cancel(err) // the first one stays
 				}
 			}
 		})
 	}
-	var large []F
-feed:
-	for _, f := range files {
-		if size(f) > smallFile {
-			large = append(large, f)
-			continue
-		}
-		select {
-		case queue <- f:
-		case <-ctx.Done():
-			break feed
-		}
+	return c
+}
+
+// add has a file copied, and waits until somebody is free to do so. It returns the error
+// that has ended the work.
+func (c *copier[F]) add(f F, size int64) error {
+	if size > smallFile {
+		c.large = append(c.large, f)
+		return nil
 	}
-	close(queue)
-	wg.Wait()
-	for _, f := range large {
-		if ctx.Err() != nil {
+	select {
+	case c.queue <- f:
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}
+
+// wait copies what has been left for the end, unless err, what the caller has failed
+// with, is one. It returns the first error, after all work has ended.
+func (c *copier[F]) wait(err error) error {
+	if err != nil {
+		c.cancel(err)
+	}
+	defer c.cancel(nil)
+	close(c.queue)
+	c.running.Wait()
+	for _, f := range c.large {
+		if c.ctx.Err() != nil {
 			break
 		}
-		if err := work(ctx, f, t.parallel); err != nil {
-			cancel(err)
+		if err := c.work(c.ctx, f, c.parallel); err != nil {
+			c.cancel(err)
 		}
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
 	}
 	return nil
 }
