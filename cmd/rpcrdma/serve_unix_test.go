@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -30,5 +31,42 @@ func TestFIFO(t *testing.T) {
 		if files := describe(t, dir); len(files) != 1 || !strings.HasSuffix(files["file"], " x") {
 			t.Errorf("copied to %s: %q", dir, files)
 		}
+	}
+}
+
+// What cannot be read here does not keep the rest from being copied to a server.
+func TestPutUnreadable(t *testing.T) {
+	export, local := t.TempDir(), t.TempDir()
+	writeFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
+	must(t, os.Chmod(filepath.Join(local, "secret"), 0))
+	must(t, os.Chmod(filepath.Join(local, "closed"), 0))
+	t.Cleanup(func() { os.Chmod(filepath.Join(local, "closed"), 0o755) })
+	s := startServer(t, "--dir", export)
+	cmd := command(t.Context(), "put", "-r", local, s.url("/copy"))
+	if os.Geteuid() == 0 {
+		// Somebody who may not read everything has to get at the program, too.
+		cmd.Path = filepath.Join(local, "..", "command")
+		program, err := os.ReadFile(os.Args[0])
+		must(t, err)
+		must(t, os.WriteFile(cmd.Path, program, 0o755))
+		must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
+		must(t, os.Chmod(local, 0o755))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.Dir = local
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	cmd.Run()
+	for _, want := range []string{
+		": closed skipped: local file closed: permission denied\n", ": secret skipped: local file secret: permission denied\n",
+		": 2 things were skipped, all else is copied\n",
+	} {
+		if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("status %d, lacks %q:\n%s", cmd.ProcessState.ExitCode(), want, &stderr)
+		}
+	}
+	got := describe(t, filepath.Join(export, "copy"))
+	if len(got) != 4 || !strings.HasSuffix(got["a"], " x") || !strings.HasSuffix(got["z/b"], " x") {
+		t.Errorf("copied: %q", got)
 	}
 }
