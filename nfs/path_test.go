@@ -243,7 +243,9 @@ func testHostileDirectory(t *testing.T, b *bed) {
 		var e DirEntry
 		for e, err = range c.Entries(ctx, root) {
 			if err == nil {
-				n++
+				if n++; n > 10_000 {
+					break // it would go on for ever
+				}
 			} else if e.Name != "" {
 				t.Errorf("%q: %v", e.Name, err)
 			}
