@@ -1,0 +1,23 @@
+package transport_test
+
+import (
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// TestRDMAMemoryAttacks: V1-11-3 V1-11-4 on each adapter, in each of its ways to expose
+// memory. RPCRDMA_ATTACKS is how many attempts there are on an end.
+func TestRDMAMemoryAttacks(t *testing.T) {
+	t.Run("iwarp", func(t *testing.T) { runMemoryAttacks(t, onIwarp(iwarp.Config{}), victim{}, 1000) })
+	t.Run("rxe", func(t *testing.T) {
+		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{}), victim{looseInvalidation: true}, 500)
+	})
+	t.Run("rxe with windows", func(t *testing.T) {
+		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true}), victim{looseWindows: true, looseInvalidation: true}, 500)
+	})
+	t.Run("siw", func(t *testing.T) {
+		runMemoryAttacks(t, onDevice(t, "siw", rdmacm.Config{}), victim{looseReads: true}, 500)
+	})
+}
