@@ -181,26 +181,29 @@ func TestFenceInResponse(t *testing.T) {
 }
 
 // TestLocalInvBehindResponse: an invalidation in the send queue waits for the
-// Read that is being answered from the same batch.
+// Read that is being answered from the same batch, also when the socket does not
+// take the batch at once. Were it executed before, the rest of the batch would
+// have lost its leave.
 func TestLocalInvBehindResponse(t *testing.T) {
-	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	const size = batchBytes / 2 // so that there is room in the batch behind it
+	c, peer := streamPair(t, New(Config{}), fabric.ConnAttr{}, false)
+	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
+		t.Fatal(err)
+	}
 	mw, _ := c.AllocMW()
-	mem := make([]byte, 4096)
+	mem := bytes.Repeat([]byte{1}, size)
 	seg, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteRead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
-	peer.write(peer.fpdu(tagged(rdmap.OpWrite, true, 0, 0)))
-	pollUntil(t, c, "the first FPDU", func() bool { return c.Stats().RxFPDUs == 1 })
 	// Take the sending side, so that the request and the invalidation meet.
 	c.txMu.Lock()
 	post(t, c, fabric.SendWR{ID: 5, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
 	c.tx.turn = true // the response goes first
-	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: 4096, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
-	var wc [1]fabric.WC
+	peer.write(peer.fpdu(readRequest(1, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
 	for {
-		c.Poll(wc[:])
+		c.Poll(nil)
 		c.mu.Lock()
 		n := c.irq.len()
 		c.mu.Unlock()
@@ -209,11 +212,75 @@ func TestLocalInvBehindResponse(t *testing.T) {
 		}
 	}
 	c.unlockTx()
+	pollUntil(t, c, "a full socket", func() bool { return c.Stats().Writers == 1 })
+	if c.cqn.Load() != 0 || !c.stags.names(seg.Handle) {
+		t.Fatal("the window was invalidated while the response was on its way")
+	}
+	got := make(chan []byte, 1)
+	go func() {
+		var b []byte
+		for len(b) < size {
+			b = append(b, peer.wantSegment("a response", rdmap.OpReadResponse).payload...)
+		}
+		got <- b
+	}()
 	if wc := next(t, c); wc.ID != 5 || wc.Status != fabric.WCSuccess {
 		t.Fatalf("invalidated with %+v", wc)
 	}
-	if s := peer.wantSegment("a response", rdmap.OpReadResponse); len(s.payload) != 4096 {
-		t.Errorf("response of %d bytes", len(s.payload))
+	if !bytes.Equal(<-got, mem) {
+		t.Error("the response has other bytes than the window")
+	}
+}
+
+// names reports whether the peer can reach something by stag.
+func (t *table) names(stag uint32) bool {
+	_, flt := t.exposed(stag, fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
+	return flt == faultNone
+}
+
+// TestLocalInvFencesPlacing: an invalidation in the send queue completes when
+// whoever has looked up the memory before has done with it. Here that is the test,
+// which has the lock that whoever places bytes has.
+func TestLocalInvFencesPlacing(t *testing.T) {
+	c, _ := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	mw, _ := c.AllocMW()
+	mem := make([]byte, 64)
+	seg, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+	c.rxMu.Lock()
+	place, _, flt := c.stags.remote(seg.Handle, seg.Offset, seg.Length, fabric.AccessRemoteWrite)
+	if flt != faultNone {
+		t.Fatal(flt)
+	}
+	posted := make(chan struct{})
+	go func() {
+		defer close(posted)
+		if err := c.Post([]fabric.SendWR{{ID: 5, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle}}); err != nil {
+			t.Error(err)
+		}
+	}()
+	// Either it waits for the lock or it is through.
+	stacks := make([]byte, 1<<20)
+	for waits := false; !waits; runtime.Gosched() {
+		select {
+		case <-posted:
+			c.rxMu.Unlock()
+			t.Fatal("executed while bytes were being placed")
+		default:
+			waits = bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".(*Conn).awaitRx"))
+		}
+	}
+	if c.stags.names(seg.Handle) || c.cqn.Load() != 0 {
+		t.Errorf("while bytes are being placed: the window is still named: %t, completions: %d", c.stags.names(seg.Handle), c.cqn.Load())
+	}
+	copy(place, garbage)
+	c.rxMu.Unlock()
+	<-posted
+	if wc := next(t, c); wc.ID != 5 || wc.Status != fabric.WCSuccess {
+		t.Fatalf("invalidated with %+v", wc)
 	}
 }
 

@@ -558,7 +558,9 @@ func (c *Conn) beginResponse(req *rdmap.ReadRequest) bool {
 	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
 		// It was looked up when the request came, but it may have been taken
-		// back since.
+		// back since. Bounds and rights cannot have changed, as whatever else the
+		// entry stands for now has another name; to look for them again costs
+		// nothing.
 		buf, r, flt := c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
 		if flt != faultNone {
 			c.tx.local = &failure{

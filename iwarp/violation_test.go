@@ -404,17 +404,25 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadFlood: no more Reads of the peer at once than set-up has agreed on.
-// The peer does not take its data, so none of them is done.
+// TestReadFlood, V1-3.3-12: no more Reads of the peer at once than set-up has agreed on, and
+// no fewer. The peer does not take its data, so none of them is done.
 func TestReadFlood(t *testing.T) {
-	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 2}, 0)
-	mr := register(t, c, 8<<20, fabric.AccessRemoteRead)
+	const reads, size = 2, 64 << 20 // more than sockets take
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: reads}, 0)
+	mr := register(t, c, size, fabric.AccessRemoteRead)
 	seg := mr.Segment()
-	var flood []byte
-	for msn := range uint32(4) {
-		flood = append(flood, peer.fpdu(readRequest(1+msn, rdmap.ReadRequest{SinkSTag: 1, Size: 8 << 20, SrcSTag: seg.Handle, SrcTO: seg.Offset}))...)
+	ask := func(msn uint32) {
+		peer.write(peer.fpdu(readRequest(msn, rdmap.ReadRequest{SinkSTag: 1, Size: size, SrcSTag: seg.Handle, SrcTO: seg.Offset})))
 	}
-	peer.write(flood)
+	for msn := range uint32(reads) {
+		ask(1 + msn)
+	}
+	pollUntil(t, c, "as many Reads as were agreed on", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.irq.len() == reads
+	})
+	ask(1 + reads)
 	_, end := drive(t, c)
 	var pe *ProtocolError
 	if !errors.As(end, &pe) || pe.Cause != ddpUntagged(ddp.UntaggedNoBuffer) {
