@@ -366,33 +366,37 @@ func TestScriptedPeer(t *testing.T) {
 // set-up and good enough for what comes after it.
 func streamPair(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Conn, *rawPeer) {
 	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fds[1]), "peer")
+	c, fd := bareStream(t, p, attr, crc)
+	f := os.NewFile(uintptr(fd), "peer")
 	nc, err := net.FileConn(f)
 	f.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
+	t.Cleanup(func() { c.Close() })
+	return c, &rawPeer{t: t, c: nc, crc: crc}
+}
+
+// bareStream is streamPair with a descriptor for a peer. The caller closes both ends.
+func bareStream(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Conn, int) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	attr, err = checkAttr(attr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := p.newConn(attr)
 	c.passive, c.crc = true, crc
-	own := os.NewFile(uintptr(fds[0]), "conn")
-	rc, err := own.SyscallConn()
-	if err != nil {
+	if c.sock, err = newSocket(fds[0]); err != nil {
 		t.Fatal(err)
 	}
-	c.sock = socket{f: own, rc: rc, fd: fds[0]}
 	c.maxTagged, c.maxUntagged = 65000, 64992
-	c.laddr, c.raddr = nc.RemoteAddr(), nc.LocalAddr()
+	c.laddr, c.raddr = &net.UnixAddr{}, &net.UnixAddr{}
 	c.state = stateUp
 	c.up.Store(true)
-	t.Cleanup(func() { c.Close() })
-	return c, &rawPeer{t: t, c: nc, crc: crc}
+	return c, fds[1]
 }

@@ -133,6 +133,11 @@ func (c *Conn) connect(ctx context.Context, privateData []byte) error {
 	if err := c.dial(ctx); err != nil {
 		return &SetupError{Addr: c.target, Reason: "no TCP connection", Err: err}
 	}
+	return c.greet(ctx, privateData)
+}
+
+// greet makes an iWARP stream of a TCP connection that this side has made.
+func (c *Conn) greet(ctx context.Context, privateData []byte) error {
 	rtr, err := c.initiate(ctx, privateData)
 	if err == nil {
 		err = c.establish(ctx)
