@@ -727,6 +727,33 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestTableFull: a connection has 1,048,574 regions and windows, and one more when
+// one of them is closed.
+func TestTableFull(t *testing.T) {
+	c := New(Config{}).newConn(fabric.ConnAttr{})
+	defer c.Close()
+	register(t, c, 1, 0)
+	c.stags.e = append(c.stags.e, make([]entry, 1_048_574-2)...)
+	mw, err := c.AllocMW()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := mw.(*MW).index; i != 1_048_574 || i >= sinkSTag(0)>>stagKeyBits {
+		t.Errorf("the last index is %d", i)
+	}
+	var ce *fabric.CapabilityError
+	if _, err := c.RegMR(make([]byte, 1), 0); !errors.As(err, &ce) {
+		t.Errorf("another region: %v, want a *fabric.CapabilityError", err)
+	}
+	if _, err := c.AllocMW(); !errors.As(err, &ce) {
+		t.Errorf("another window: %v, want a *fabric.CapabilityError", err)
+	}
+	mw.Close()
+	if _, err := c.AllocMW(); err != nil {
+		t.Errorf("when one was closed: %v", err)
+	}
+}
+
 // TestGrowingRings: numbers stay good while a ring grows.
 func TestGrowingRings(t *testing.T) {
 	var r ring[int]
