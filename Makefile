@@ -95,6 +95,16 @@ mutate-sample: ## the same with some of them, by chance, within 3 minutes
 	@scripts/setup mutate
 	go run ./tools/mutate -sample 12 -budget 3m
 
+.PHONY: sanitize
+sanitize: ## what touches C, with ASan, UBSan, cgocheck2 and checkptr
+	@scripts/setup test
+	go run ./tools/sanitize
+
+.PHONY: sanitize-rdma
+sanitize-rdma: ## the same with RDMA devices: this machine's, or a virtual machine's
+	@scripts/setup test-rdma
+	go run ./tools/sanitize -rdma
+
 .PHONY: build
 build: ## build every package, and the command into .bin/
 	@scripts/setup demo

@@ -1,0 +1,15 @@
+// Pointer writes a Go pointer into memory of C.
+package main
+
+// #include <stdlib.h>
+import "C"
+
+import "unsafe"
+
+var keep *int
+
+func main() {
+	p := (**int)(C.calloc(1, C.size_t(unsafe.Sizeof(keep))))
+	keep = new(int)
+	*p = keep
+}

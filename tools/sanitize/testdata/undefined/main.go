@@ -1,0 +1,9 @@
+// Undefined shifts a number of 32 bits by 32.
+package main
+
+// static int shift(volatile int n) { return 1 << n; }
+import "C"
+
+import "os"
+
+func main() { os.Exit(int(C.shift(32)) & 0) }
