@@ -1,20 +1,26 @@
 package bench
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
 // CVerbs is one of the C programs in bench/cverbs, on the device that the address
 // belongs to. Its name and options are those of its command line, such as
 // "pingpong -m event".
 func CVerbs(dir, command, host string, size int) Workload {
+	return cVerbs(dir, command, host, size, ProgramLimit)
+}
+
+func cVerbs(dir, command, host string, size int, limit time.Duration) Workload {
 	args := strings.Fields(command)
 	path := filepath.Join(dir, args[0])
 	return Workload{
@@ -26,11 +32,7 @@ func CVerbs(dir, command, host string, size int) Workload {
 			}
 			return &Instance{
 				Batch: func(n int) (time.Duration, error) {
-					out, err := exec.Command(path, append(args[1:], "-n", strconv.Itoa(max(n, minIterations)), host)...).Output()
-					var exit *exec.ExitError
-					if errors.As(err, &exit) {
-						err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
-					}
+					out, err := program(limit, path, append(args[1:], "-n", strconv.Itoa(max(n, minIterations)), host)...)
 					if err != nil {
 						return 0, err
 					}
@@ -38,7 +40,7 @@ func CVerbs(dir, command, host string, size int) Workload {
 						PerOp float64 `json:"ns_per_op"`
 					}
 					if err := json.Unmarshal(out, &report); err != nil {
-						return 0, fmt.Errorf("%s: %w", command, err)
+						return 0, &ProgramError{command, err, limited.Result{Stdout: out}}
 					}
 					return time.Duration(report.PerOp * float64(n)), nil
 				},
@@ -46,6 +48,38 @@ func CVerbs(dir, command, host string, size int) Workload {
 			}, nil
 		},
 	}
+}
+
+// ProgramLimit is what one run of a program that is not ours may take, of those that
+// workloads start: some tenths of a second are usual. One that has not ended then is
+// killed, and so is one that prints more than 1 MiB; the call fails with a [ProgramError].
+const ProgramLimit = time.Minute
+
+// A ProgramError says that a program that is not ours has failed.
+type ProgramError struct {
+	Command string
+	Err     error
+	Output  limited.Result // all that it has printed
+}
+
+func (e *ProgramError) Error() string {
+	text := fmt.Sprintf("%s: %v", e.Command, e.Err)
+	if said := e.Output.Said(); said != "" {
+		text += ": " + said
+	}
+	return text
+}
+
+// Unwrap returns what happened.
+func (e *ProgramError) Unwrap() error { return e.Err }
+
+// program runs a program and returns what it has printed.
+func program(limit time.Duration, name string, args ...string) ([]byte, error) {
+	r, err := (&limited.Program{Cmd: exec.Command(name, args...), Limit: limit}).Run(context.Background())
+	if err != nil {
+		return nil, &ProgramError{strings.Join(append([]string{filepath.Base(name)}, args...), " "), err, r}
+	}
+	return r.Stdout, nil
 }
 
 // minIterations is the least that the C programs do. Who asks for fewer is told what so

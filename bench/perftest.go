@@ -1,12 +1,14 @@
 package bench
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
 // WriteBW is perftest's ib_write_bw with both ends on this machine, connected by
@@ -40,34 +42,32 @@ const (
 func writeBW(host string, size, n int) (time.Duration, error) {
 	args := []string{"-R", "-p", writeBWPort, "-s", strconv.Itoa(size), "-n", strconv.Itoa(max(n, minIterations)), "--output=bandwidth"}
 	server := exec.Command("ib_write_bw", args...)
+	dieWithParent(server)
 	if err := server.Start(); err != nil {
 		return 0, err
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
-	var out, complaint bytes.Buffer
+	var out []byte
 	var err error
 	for range writeBWTries {
-		out.Reset()
-		complaint.Reset()
-		client := exec.Command("ib_write_bw", append(args, host)...)
-		client.Stdout, client.Stderr = &out, &complaint
-		if err = client.Run(); err == nil {
+		out, err = program(ProgramLimit, "ib_write_bw", append(args, host)...)
+		if err == nil || errors.As(err, new(*limited.TimeError)) {
 			break
 		}
 		time.Sleep(writeBWPause)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ib_write_bw: %w: %s", err, strings.TrimSpace(complaint.String()))
+		return 0, err
 	}
 	// The number, in units of 2^20 bytes a second, is the last word.
-	words := strings.Fields(out.String())
+	words := strings.Fields(string(out))
 	if len(words) == 0 {
 		return 0, fmt.Errorf("ib_write_bw printed nothing")
 	}
 	rate, err := strconv.ParseFloat(words[len(words)-1], 64)
 	if err != nil || rate <= 0 {
-		return 0, fmt.Errorf("ib_write_bw printed %q", out.String())
+		return 0, fmt.Errorf("ib_write_bw printed %q", out)
 	}
 	return time.Duration(float64(n) * float64(size) / (rate * (1 << 20)) * float64(time.Second)), nil
 }

@@ -6,16 +6,25 @@
 //	go run ./bench/ratio -json FILE         and keep the results, for ./bench/report
 //	go run ./bench/ratio -rdma              on this machine's RDMA devices
 //	go run ./bench/ratio -vm                on those of a virtual machine, which scripts/vm boots
+//
+// A row that fails or hangs does not take the others with it: the rows are measured by a
+// process of their own, which is killed when one of them has taken too long, and another
+// process goes on with the next row. Such a row is named in the results, what it has
+// printed is kept, with the stacks of all goroutines, and the exit status is 1.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/bench"
@@ -25,7 +34,9 @@ import (
 
 func main() {
 	bench.Child()
-	if err := run(); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "ratio:", err)
 		os.Exit(1)
 	}
@@ -71,7 +82,7 @@ type sweepTask struct {
 	derived func(result.Sweep) []result.Value
 }
 
-func run() error {
+func run(ctx context.Context) error {
 	var o measure.Options
 	flag.IntVar(&o.Rounds, "rounds", 10, "how often each pair is run")
 	flag.DurationVar(&o.Run, "time", 100*time.Millisecond, "how long a run takes")
@@ -81,6 +92,8 @@ func run() error {
 	keep := flag.String("json", "", "write the results to `FILE`, too")
 	budget := flag.Duration("budget", 0, "begin nothing more after so long; what is left out is said to be")
 	check := flag.Bool("check", false, "fail if something misses its floor, undisturbed")
+	rowLimit := flag.Duration("row-limit", defaultRowLimit, "what a row may take; one that has not ended then is killed and named, and the rest goes on")
+	logs := flag.String("failed", "", "keep what rows that fail have printed in this `directory`; without: \"failed\" beside the file of -json")
 	inVM := flag.Bool("vm", false, "the same on those of a virtual machine, which scripts/vm boots")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Rounds < 1 || o.Run <= 0 {
@@ -92,40 +105,46 @@ func run() error {
 		return err
 	}
 	command := strings.Join(append([]string{"go run ./bench/ratio"}, os.Args[1:]...), " ")
-	finish := func(f *result.File) error { return finish(f, *keep, *check) }
+	w, err := workOf()
+	if err != nil {
+		return err
+	}
+	o.Shared = *rdma
+	planned := func() (plan, error) { return softwarePlan(), nil }
+	if *rdma {
+		planned = func() (plan, error) { return devicePlan(*cverbs) }
+	}
+	if w != nil {
+		p, err := planned()
+		if err != nil {
+			return err
+		}
+		return w.do(&p, measurer{Options: o, re: re, budget: *budget}, command, *keep, *logs)
+	}
+	if *logs == "" && *keep != "" {
+		*logs = filepath.Join(filepath.Dir(*keep), "failed")
+	}
 	if *inVM {
-		f, err := runVM(command, *cverbs, *budget)
+		f, err := runVM(ctx, command, *cverbs, *logs, *budget, *rowLimit)
 		if f == nil {
 			return err
 		}
-		return errors.Join(finish(f), err)
+		return errors.Join(finish(f, *keep, *check), err)
 	}
-	var p plan
 	if *rdma {
-		o.Shared = true
-		if p, err = devicePlan(*cverbs); err != nil {
+		if _, err := planned(); err != nil {
 			return err
 		}
-	} else {
-		p = softwarePlan()
 	}
-	provenance := measure.Begin(command, o, "google.golang.org/grpc", "github.com/containerd/ttrpc")
-	m := &measurer{Options: o, re: re, begin: time.Now(), budget: *budget}
-	m.file.Title = p.title
-	m.done = func() error {
-		measure.End(provenance)
-		m.file.Provenance = *provenance
-		if *keep == "" {
-			return nil
-		}
-		// Whoever ends us before our time finds what there is.
-		return m.file.Save(*keep)
+	s := &supervisor{args: os.Args[1:], keep: *keep, logs: *logs, limit: *rowLimit}
+	f, err := s.run(ctx)
+	if f == nil {
+		return err
 	}
-	failed := m.all(&p)
-	if !m.any {
-		return fmt.Errorf("nothing matches %q", *match)
+	if !s.any {
+		return errors.Join(err, fmt.Errorf("nothing matches %q", *match))
 	}
-	return errors.Join(finish(&m.file), failed)
+	return errors.Join(finish(f, *keep, *check), err)
 }
 
 // finish prints the results, keeps them, and holds them against their floors.
@@ -152,40 +171,49 @@ type measurer struct {
 	begin  time.Time
 	budget time.Duration
 	file   result.File
-	any    bool         // something was measured
-	done   func() error // if not nil, called after each task
+
+	// Of a worker; nil otherwise.
+	skip map[string]bool // tasks that another has been through
+	told func(e event, failed error) error
+}
+
+// tell is for whoever watches.
+func (m *measurer) tell(e event, failed error) error {
+	if m.told == nil {
+		return nil
+	}
+	return m.told(e, failed)
 }
 
 // wanted tells whether a task is to be done, and says that it is.
-func (m *measurer) wanted(id, what string, goals ...int) bool {
+func (m *measurer) wanted(t task) bool {
 	why := ""
 	switch {
-	case !m.re.MatchString(id + " " + what):
+	case !m.re.MatchString(t.id + " " + t.what):
 		why = "left out by -run"
 	case m.budget > 0 && time.Since(m.begin) > m.budget:
 		why = fmt.Sprintf("the time was over after %v", m.budget)
-		fmt.Fprintf(os.Stderr, "%s: left out, %s\n", id, why)
+		fmt.Fprintf(os.Stderr, "%s: left out, %s\n", t.id, why)
 	default:
-		m.any = true
-		fmt.Fprintf(os.Stderr, "%4.0fs %s: %s\n", time.Since(m.begin).Seconds(), id, what)
+		fmt.Fprintf(os.Stderr, "%4.0fs %s: %s\n", time.Since(m.begin).Seconds(), t.id, t.what)
 		return true
 	}
-	for _, g := range goals {
+	for _, g := range t.goals {
 		m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: why})
 	}
 	return false
 }
 
-// all goes through the plan: first what goals are about, as the time may be over before
-// the rest. What fails does not keep the rest from being measured; it is the reason why
-// nothing is known about its goals.
-func (m *measurer) all(p *plan) error {
-	m.file.Missing = append(m.file.Missing, p.missing...)
-	type task struct {
-		id, what string
-		goals    []int
-		do       func() error
-	}
+// A task is a row, or several that are measured together.
+type task struct {
+	id, what string
+	goals    []int
+	do       func() error
+}
+
+// tasks are what a plan is made of: first what goals are about, as the time may be over
+// before the rest.
+func (m *measurer) tasks(p *plan) []task {
 	var tasks []task
 	for _, t := range p.values {
 		tasks = append(tasks, task{t.id, t.what, t.goals, func() error {
@@ -215,24 +243,39 @@ func (m *measurer) all(p *plan) error {
 	for _, t := range p.sweeps {
 		tasks = append(tasks, task{t.ID, t.What, t.goals, func() error { return m.sweep(t) }})
 	}
-	var failed []error
 	slices.SortStableFunc(tasks, func(a, b task) int { return min(1, len(b.goals)) - min(1, len(a.goals)) })
-	for _, t := range tasks {
-		if !m.wanted(t.id, t.what, t.goals...) {
+	return tasks
+}
+
+// all goes through the plan. What fails does not keep the rest from being measured; it is
+// the reason why nothing is known about its goals.
+func (m *measurer) all(p *plan) error {
+	if len(m.skip) == 0 {
+		m.file.Missing = append(m.file.Missing, p.missing...)
+	}
+	var failed []error
+	for _, t := range m.tasks(p) {
+		if m.skip[t.id] {
 			continue
 		}
-		if err := t.do(); err != nil {
-			err = fmt.Errorf("%s: %w", t.id, err)
-			fmt.Fprintln(os.Stderr, err)
-			failed = append(failed, err)
-			for _, g := range t.goals {
-				m.file.Missing = append(m.file.Missing, result.Missing{Goal: g, Why: oneLine(err)})
+		e := event{Kind: taskLeftOut, ID: t.id, What: t.what, Goals: t.goals}
+		var err error
+		if m.wanted(t) {
+			e.Kind = taskBegins
+			if err := m.tell(e, nil); err != nil {
+				return err
+			}
+			e.Kind = taskEnds
+			if err = t.do(); err != nil {
+				e.Why = oneLine(err)
+				err = fmt.Errorf("%s: %w", t.id, err)
+				fmt.Fprintln(os.Stderr, err)
+				failed = append(failed, err)
+				failRow(&m.file, e)
 			}
 		}
-		if m.done != nil {
-			if err := m.done(); err != nil {
-				return errors.Join(append(failed, err)...)
-			}
+		if err := m.tell(e, err); err != nil {
+			return errors.Join(append(failed, err)...)
 		}
 	}
 	return errors.Join(failed...)

@@ -41,7 +41,9 @@ type Program struct {
 	// Started, if not nil, is called with the program running.
 	Started func()
 
-	after func(time.Duration) <-chan time.Time // if not nil, instead of a timer
+	// Over, if not nil, says by a value when the time is over, for whoever keeps it in
+	// another way; Limit is then only what the error tells.
+	Over <-chan time.Time
 }
 
 // A Result is what a program has printed, also when it was ended.
@@ -105,8 +107,8 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	go func() { ended <- cmd.Wait() }()
 	var timer <-chan time.Time
 	switch {
-	case p.after != nil:
-		timer = p.after(p.Limit)
+	case p.Over != nil:
+		timer = p.Over
 	case p.Limit > 0:
 		t := time.NewTimer(p.Limit)
 		defer t.Stop()

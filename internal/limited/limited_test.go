@@ -88,7 +88,7 @@ func runUntilHeard(t *testing.T, p *Program) (string, Result, error) {
 	t.Helper()
 	h := &heard{c: make(chan time.Time, 100)}
 	p.Cmd.Stdout = h
-	p.after = func(time.Duration) <-chan time.Time { return h.c }
+	p.Over = h.c
 	r, err := p.Run(t.Context())
 	return h.b.String(), r, err
 }

@@ -54,6 +54,12 @@ func (f *File) Markdown() string {
 		f.Distributions[i].markdown(&b)
 	}
 	benchmarksMarkdown(&b, f.Benchmarks)
+	if len(f.Failed) > 0 {
+		b.WriteString("\nNot measured, because it failed:\n\n| | | why | what it printed |\n|---|---|---|---|\n")
+		for _, r := range f.Failed {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.ID, r.What, r.Why, r.Output)
+		}
+	}
 	return b.String()
 }
 

@@ -28,6 +28,7 @@ type File struct {
 	Distributions []Distribution `json:"distributions,omitempty"`
 	Benchmarks    []Benchmark    `json:"benchmarks,omitempty"`
 	Missing       []Missing      `json:"missing,omitempty"`
+	Failed        []Failed       `json:"failed,omitempty"`
 }
 
 // Provenance is where numbers are from.
@@ -267,6 +268,14 @@ type Spread struct {
 type Missing struct {
 	Goal int    `json:"goal_number"`
 	Why  string `json:"why"`
+}
+
+// A Failed is a row that was to be measured and was not.
+type Failed struct {
+	ID     string `json:"id"`
+	What   string `json:"what"`
+	Why    string `json:"why"`
+	Output string `json:"output,omitempty"` // the file that keeps what was printed
 }
 
 // Load reads a file of results.

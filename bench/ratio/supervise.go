@@ -1,0 +1,348 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/bench"
+	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
+	"github.com/rpcrdma/rpcrdma/bench/internal/result"
+	"github.com/rpcrdma/rpcrdma/internal/limited"
+)
+
+// defaultRowLimit is several times what the longest row takes on a virtual machine
+// without KVM.
+const defaultRowLimit = 2 * time.Minute
+
+// startLimit is what the process may take until its first row begins.
+const startLimit = time.Minute
+
+// An event is what the process that measures tells about a task: a line of its standard
+// error, so that it stands between what the tasks print, of JSON behind a zero.
+type event struct {
+	Kind  string `json:"kind"`
+	ID    string `json:"id"`
+	What  string `json:"what"`
+	Goals []int  `json:"goals,omitempty"`
+	Why   string `json:"why,omitempty"` // it has failed
+}
+
+const (
+	taskLeftOut = "left out"
+	taskBegins  = "begins"
+	taskEnds    = "ends" // well, or with Why
+)
+
+// mark begins the line of an event.
+const mark = '\x00'
+
+func (e event) tell(w io.Writer) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(append([]byte{mark}, b...), '\n'))
+	return err
+}
+
+// failRow puts a task that has failed into the results.
+func failRow(f *result.File, e event) {
+	for _, g := range e.Goals {
+		f.Missing = append(f.Missing, result.Missing{Goal: g, Why: e.ID + ": " + e.Why})
+	}
+	f.Failed = append(f.Failed, result.Failed{ID: e.ID, What: e.What, Why: e.Why})
+}
+
+// A work is what the process that measures is told in its environment: what has been done
+// before it.
+type work struct {
+	Begin time.Time
+	Skip  []string // tasks
+}
+
+const workVariable = "RPCRDMA_BENCH_WORK"
+
+// workOf is nil in a process that does not measure itself.
+func workOf() (*work, error) {
+	text, ok := os.LookupEnv(workVariable)
+	if !ok {
+		return nil, nil
+	}
+	w := new(work)
+	return w, json.Unmarshal([]byte(text), w)
+}
+
+// do measures what is left, goes on with the file of whoever measured before, and saves it
+// after each task. What fails is told, and no error.
+func (w *work) do(p *plan, m measurer, command, keep, logs string) error {
+	m.begin = w.Begin
+	m.skip = make(map[string]bool)
+	for _, id := range w.Skip {
+		m.skip[id] = true
+	}
+	if len(w.Skip) == 0 {
+		m.file.Title = p.title
+		m.file.Provenance = *measure.Begin(command, m.Options, "google.golang.org/grpc", "github.com/containerd/ttrpc")
+	} else {
+		f, err := result.Load(keep)
+		if err != nil {
+			return err
+		}
+		m.file = *f
+	}
+	var told error
+	m.told = func(e event, failed error) error {
+		told = errors.Join(w.save(&m.file, e, keep), w.keep(e, failed, logs))
+		if told == nil {
+			told = e.tell(os.Stderr)
+		}
+		return told
+	}
+	_ = m.all(p)
+	return told
+}
+
+// save leaves what there is, also when there is nothing yet, to whoever ends us.
+func (w *work) save(f *result.File, e event, keep string) error {
+	if e.Kind != taskBegins {
+		measure.End(&f.Provenance)
+	}
+	return f.Save(keep)
+}
+
+// keep writes down all that a program has printed that has failed.
+func (w *work) keep(e event, failed error, logs string) error {
+	var p *bench.ProgramError
+	if !errors.As(failed, &p) {
+		return nil
+	}
+	return appendLog(logs, e.ID, fmt.Sprintf("%v\n\nstandard output:\n%s\n\nstandard error:\n%s\n\n", failed, p.Output.Stdout, p.Output.Stderr))
+}
+
+// A supervisor has rows measured by a process of this program, watches it, and starts
+// another when it has to be killed.
+type supervisor struct {
+	args  []string
+	keep  string // the file of results
+	logs  string // the directory for what rows that fail have printed; empty: a temporary one
+	limit time.Duration
+	env   []string // besides, for tests
+
+	any    bool // something was measured, or was to be
+	skip   []string
+	now    *event // the task that has begun
+	failed []event
+	said   bytes.Buffer // standard error since then
+	line   []byte       // of it, that has not ended
+	quiet  bool         // it prints its stacks
+	timer  *time.Timer
+}
+
+// maxSaid is how much of what a row prints is kept.
+const maxSaid = 4 << 20
+
+// run returns the results, nil if there are none.
+func (s *supervisor) run(ctx context.Context) (*result.File, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	keep := s.keep
+	if keep == "" {
+		dir, err := os.MkdirTemp("", "ratio")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		keep = filepath.Join(dir, "results.json")
+	}
+	if s.logs == "" {
+		if s.logs, err = os.MkdirTemp("", "ratio-failed"); err != nil {
+			return nil, err
+		}
+		defer os.Remove(s.logs) // if there is nothing in it
+	} else if err := os.RemoveAll(s.logs); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	var broken error
+	for {
+		before := len(s.skip)
+		err := s.work(ctx, self, keep, begin)
+		if ctx.Err() != nil {
+			broken = ctx.Err()
+			break
+		}
+		if err == nil {
+			break
+		}
+		if s.now == nil && len(s.skip) == before {
+			broken = err // it does not get as far as a row
+			break
+		}
+		if s.now != nil {
+			s.lost(err, keep)
+		}
+	}
+	f, err := result.Load(keep)
+	if err != nil {
+		return nil, errors.Join(broken, err)
+	}
+	errs := []error{broken}
+	for _, e := range s.failed {
+		errs = append(errs, fmt.Errorf("%s: %s", e.ID, e.Why))
+	}
+	if len(s.failed) > 0 {
+		s.name(f)
+		if s.keep != "" {
+			errs = append(errs, f.Save(s.keep))
+		}
+		errs = append(errs, fmt.Errorf("%d rows failed; what they have printed is in %s", len(s.failed), s.logs))
+	}
+	return f, errors.Join(errs...)
+}
+
+// name tells of each row that has failed where to look.
+func (s *supervisor) name(f *result.File) {
+	for i := range f.Failed {
+		f.Failed[i].Output = filepath.Base(s.logs) + "/" + logName(f.Failed[i].ID)
+	}
+}
+
+// work starts a process and returns how it ended.
+func (s *supervisor) work(ctx context.Context, self, keep string, begin time.Time) error {
+	text, err := json.Marshal(work{begin, s.skip})
+	if err != nil {
+		return err
+	}
+	// The first may be said again: the last one counts.
+	args := append(append([]string{"-json", keep}, s.args...), "-failed", s.logs)
+	if keep == s.keep {
+		args = args[2:]
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(append(os.Environ(), workVariable+"="+string(text)), s.env...)
+	cmd.Stdout = io.Discard
+	cmd.Stderr = (*sayer)(s)
+	s.line, s.quiet = nil, false
+	// A row's time begins with it.
+	s.timer = time.NewTimer(max(s.limit, startLimit))
+	defer s.timer.Stop()
+	_, err = (&limited.Program{Cmd: cmd, Limit: s.limit, Over: s.timer.C, Stacks: true}).Run(ctx)
+	if len(s.line) > 0 {
+		s.print(s.line)
+	}
+	return err
+}
+
+// heard takes down what the process tells.
+func (s *supervisor) heard(e event) {
+	if e.Kind == taskBegins {
+		s.any = true
+		s.now = &e
+		s.said.Reset()
+		s.timer.Reset(s.limit)
+		return
+	}
+	s.now = nil
+	s.skip = append(s.skip, e.ID)
+	if e.Why != "" {
+		s.failed = append(s.failed, e)
+		if err := appendLog(s.logs, e.ID, s.said.String()); err != nil {
+			fmt.Fprintln(os.Stderr, "ratio:", err)
+		}
+	}
+}
+
+// lost is about a row whose process is gone.
+func (s *supervisor) lost(err error, keep string) {
+	e := *s.now
+	s.now = nil
+	e.Kind, e.Why = taskEnds, "its process ended: "+oneLine(err)
+	if errors.As(err, new(*limited.TimeError)) {
+		e.Why = fmt.Sprintf("it had not ended after %v, the limit of a row, and was killed", s.limit)
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s\n", e.ID, e.Why)
+	s.skip = append(s.skip, e.ID)
+	s.failed = append(s.failed, e)
+	f, err := result.Load(keep)
+	if err == nil {
+		failRow(f, e)
+		err = f.Save(keep)
+	}
+	if err = errors.Join(err, appendLog(s.logs, e.ID, e.Why+"\n\n"+s.said.String())); err != nil {
+		fmt.Fprintln(os.Stderr, "ratio:", err)
+	}
+}
+
+// appendLog keeps what a row has printed.
+func appendLog(dir, id, text string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, logName(id)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// logName is a file's name for a row.
+func logName(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' {
+			return r
+		}
+		return '-'
+	}, id) + ".txt"
+}
+
+// A sayer is the standard error of the process: for people, and for the log of a row. A
+// process that is killed with its stacks printed says them to the log alone.
+type sayer supervisor
+
+func (s *sayer) Write(b []byte) (int, error) {
+	n := len(b)
+	for {
+		line, rest, ended := bytes.Cut(b, []byte{'\n'})
+		s.line = append(s.line, line...)
+		if !ended && len(s.line) < maxLine {
+			return n, nil
+		}
+		if ended {
+			s.line = append(s.line, '\n')
+		}
+		(*supervisor)(s).print(s.line)
+		s.line, b = s.line[:0], rest
+	}
+}
+
+// maxLine is the longest line that is waited for.
+const maxLine = 1 << 20
+
+// print is for a line of the process.
+func (s *supervisor) print(line []byte) {
+	if line[0] == mark {
+		var e event
+		if err := json.Unmarshal(line[1:], &e); err == nil {
+			s.heard(e)
+			return
+		}
+	}
+	if room := maxSaid - s.said.Len(); room > 0 {
+		s.said.Write(line[:min(room, len(line))])
+	}
+	if s.quiet = s.quiet || bytes.HasPrefix(line, []byte("SIGQUIT: quit")); !s.quiet {
+		_, _ = os.Stderr.Write(line)
+	}
+}
