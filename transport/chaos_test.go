@@ -264,6 +264,7 @@ func testChaos(t *testing.T, b *bed) {
 		backs[i] = transport.NewBackchannel()
 	}
 	cfg := transport.Config{Peer: transport.PeerFull, Credits: 6, BackwardCredits: 6, MaxSegment: 10_000, Logger: slog.New(slog.DiscardHandler),
+		MaxPause: time.Millisecond, // no connection lives for long
 		// A client may be away while the others make a thousand calls.
 		ReplyCache: transport.ReplyCache{Entries: 1 << 20, Bytes: 1 << 30}}
 	server, addr := b.serve(t, p, cfg, &errander{

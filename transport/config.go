@@ -81,10 +81,21 @@ type Config struct {
 	// again when a call needs it, or, by a client with Callbacks, at once.
 	NoReconnect bool
 
+	// MaxPause is the longest pause between two attempts to make a Client's connection
+	// again. A connection that has lived for two seconds is followed by the next at once,
+	// as is the first that was shorter, if calls have been answered on it. After that, and
+	// after attempts that fail, pauses begin with 50 ms, at random a half more or less, and
+	// each is twice as long as the one before. Zero is 10 seconds: a server that ends each
+	// connection at once is then asked some eight times in the first five seconds, and six
+	// times a minute later on. How often a call is sent again is not bounded, but by its
+	// context.
+	MaxPause time.Duration
+
 	// OnReconnect, if not nil, is called on a goroutine of its own each time a Client's
 	// connection has been made again. A client with Callbacks tells the server here that
 	// it is ready for calls: what it said on the connection before does not count any
-	// more (RFC 8167 section 6).
+	// more (RFC 8167 section 6). Should four calls of it be under way, one more follows
+	// when the first of them has returned, for all connections made meanwhile.
 	OnReconnect func(cl *Client)
 
 	// KeepAlive is how long a Client's server may be silent before it is asked for a
@@ -183,6 +194,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	if d.SetupTimeout == 0 {
 		d.SetupTimeout = 10 * time.Second
 	}
+	if d.MaxPause == 0 {
+		d.MaxPause = defaultMaxPause
+	}
 	if d.KeepAlive == 0 && len(d.Callbacks) > 0 {
 		d.KeepAlive = time.Minute
 	}
@@ -206,6 +220,9 @@ func (c *Config) withDefaults() (*Config, error) {
 		if v := int64(f.v); v < f.min || v > f.max {
 			return nil, fmt.Errorf("transport: Config.%s is %d, want %d to %d", f.name, f.v, f.min, f.max)
 		}
+	}
+	if d.MaxPause < 0 || d.MaxPause > time.Hour {
+		return nil, fmt.Errorf("transport: Config.MaxPause is %v, want up to an hour", d.MaxPause)
 	}
 	if d.RFC5666 != nil {
 		o := *d.RFC5666

@@ -416,10 +416,14 @@ func (c *conn) die(reason error) {
 
 // breakOff ends the connection because the adapter refused a request: calls would
 // wait for it for ever. Most often the connection has ended already, and that is
-// why.
+// why: then the leader finds out, and takes in first what had come before the end.
 func (c *conn) breakOff(err error) {
+	if errors.Is(err, net.ErrClosed) {
+		c.fc.Wake()
+		return
+	}
 	c.mu.Lock()
-	if c.broken == nil && !errors.Is(err, net.ErrClosed) {
+	if c.broken == nil {
 		c.broken = err
 	}
 	c.mu.Unlock()

@@ -211,11 +211,16 @@ func (c *conn) leaves() bool {
 
 // ---- the client's side
 
-// Pauses between attempts to connect: the first follows the loss at once, unless the
-// connection that was lost had been good for nothing, see rest.
+// Pauses between attempts to connect. The first follows the loss of a connection that was
+// good at once; from then on each is twice as long as the one before, up to
+// Config.MaxPause, until a connection has lived for a while: see rest.
 const (
-	minPause = 50 * time.Millisecond
-	maxPause = 10 * time.Second
+	minPause        = 50 * time.Millisecond
+	defaultMaxPause = 10 * time.Second
+
+	// steady is how long a connection has to live for the next one to follow at once.
+	// Answers alone do not prove a server that ends each connection behind the first.
+	steady = 2 * time.Second
 )
 
 // A dialer makes a client's connections again, one attempt at a time.
@@ -224,10 +229,14 @@ type dialer struct {
 	busy    bool           // a goroutine is at it; line.mu
 	running sync.WaitGroup // that goroutine
 	pause   time.Duration  // before the next attempt; the goroutine's
+	spared  bool           // a connection that was good, and short, has cost no pause; the goroutine's
+
+	// OnReconnect; line.mu.
+	telling int  // calls under way
+	untold  bool // it is to be called once more
 
 	// As of the moment when the latest connection was made; the goroutine's.
 	made    time.Time
-	heard   uint64 // messages on it
 	givenUp uint64 // the client's calls that nobody waits for
 }
 
@@ -276,25 +285,30 @@ func (d *dialer) run() {
 	}
 }
 
-// rest sets the pause after the loss of old. A connection that has proved itself costs the
-// next one nothing, and one that was lost for a call of ours that was given up does not make
-// the pause grow: it is no sign that the server is in trouble. A server that takes connections
-// and drops them is.
+// rest sets the pause after the loss of old. A connection that has lived for a while costs the
+// next one nothing. One that was short makes the pause grow, whatever was answered on it,
+// but for the first that was good: cables are pulled and servers started again when calls are
+// under way. One that was lost for a call of ours that was given up is no sign that the server
+// is in trouble, unless it was the server that ended it.
 func (d *dialer) rest(old *conn) {
 	end := old.endErr()
-	gaveUp := d.cl.stats.cancelled.Load() != d.givenUp
-	late := gaveUp && old.heard.Load() != d.heard // an answer that nobody waited for
+	enough := steady
+	if !old.good() {
+		enough = max(steady, d.longer())
+	}
 	switch {
 	case old.leaves():
 		d.pause = 0
 	case broke(end):
 		d.slower()
-	case old.good(), late, time.Since(d.made) > d.longer():
-		d.pause = 0
-	case gaveUp && !dropped(old):
+	case time.Since(d.made) >= enough:
+		d.pause, d.spared = 0, false
+	case d.cl.stats.cancelled.Load() != d.givenUp && !dropped(old):
 		// A fence that took the connection, or a late reply that invalidated memory which was
 		// closed already: the adapter ends the connection before it hands out the message.
-		d.pause = minPause
+		d.pause = min(minPause, d.cl.cfg.MaxPause)
+	case old.good() && !d.spared:
+		d.pause, d.spared = 0, true
 	default:
 		d.slower()
 	}
@@ -304,7 +318,9 @@ func (d *dialer) rest(old *conn) {
 func (c *conn) good() bool { return c.req.proven() || c.rsp.called.Load() }
 
 // longer is the pause that follows the present one.
-func (d *dialer) longer() time.Duration { return min(max(2*d.pause, minPause), maxPause) }
+func (d *dialer) longer() time.Duration {
+	return min(max(2*d.pause, minPause), d.cl.cfg.MaxPause)
+}
 
 func (d *dialer) slower() { d.pause = d.longer() }
 
@@ -328,9 +344,36 @@ func (d *dialer) use(c *conn) {
 		return
 	}
 	c.whenEnded(cl.lost)
-	if f := cl.cfg.OnReconnect; f != nil {
-		go f(cl)
+	if cl.cfg.OnReconnect != nil {
+		d.tell()
 	}
+}
+
+// maxTelling bounds the calls of OnReconnect that are under way: one that makes a call waits
+// for its reply over any number of connections.
+const maxTelling = 4
+
+// tell calls OnReconnect, or sees to it that this will be done once a call of it has returned.
+func (d *dialer) tell() {
+	mu := &d.cl.line.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if d.telling == maxTelling {
+		d.untold = true
+		return
+	}
+	d.telling++
+	go func() {
+		for more := true; more; {
+			d.cl.cfg.OnReconnect(d.cl)
+			mu.Lock()
+			if more = d.untold; !more {
+				d.telling--
+			}
+			d.untold = false
+			mu.Unlock()
+		}
+	}()
 }
 
 // connect makes a connection that goes on where old, if there is one, has ended.
@@ -340,7 +383,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 		if err == nil {
 			cl.conns.Add(1)
 			d := &cl.dialer
-			d.made, d.heard, d.givenUp = time.Now(), c.heard.Load(), cl.stats.cancelled.Load()
+			d.made, d.givenUp = time.Now(), cl.stats.cancelled.Load()
 			return c, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections

@@ -221,7 +221,7 @@ func TestReconnect(t *testing.T) {
 						t.Fatalf("attempt %d comes after %v, want between %v and %v", i+1, d, pause/2, pause*3/2)
 					}
 					odd = odd || d != pause
-					last, pause = at, min(2*pause, maxPause)
+					last, pause = at, min(2*pause, defaultMaxPause)
 				}
 				if n < 5*60/15 || n > 5*60/5+10 || !odd {
 					t.Errorf("%d attempts in five minutes", n)
@@ -229,6 +229,7 @@ func TestReconnect(t *testing.T) {
 				q := ps.next()
 				time.Sleep(15 * time.Second)
 				q.answerNext("the call, sent again")
+				time.Sleep(steady)
 				synctest.Wait()
 				start = time.Now()
 				r := ps.next()
@@ -260,41 +261,106 @@ func TestReconnect(t *testing.T) {
 				if n := ps.attempts(); n != i+2 {
 					t.Fatalf("%d attempts after %v", n, time.Since(lost))
 				}
-				p, pause = q, min(2*pause, maxPause)
+				p, pause = q, min(2*pause, defaultMaxPause)
 			}
 		})
 	})
 
-	t.Run("a connection that the server has called on was good, too", func(t *testing.T) {
+	// A flapper ends the connections of a client that makes them again by itself, and measures
+	// the pauses.
+	type flapper struct {
+		ps   *peers
+		p    *peer
+		cl   *Client
+		made time.Time
+		use  func(p *peer, cl *Client)
+	}
+	flap := func(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper)) {
+		t.Helper()
 		clientTo(t, &Config{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
-			for i := range 10 {
-				p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
-				p.replies(1, "the reply")
-				q := ps.next()
-				p.hangUp()
-				if n := ps.attempts(); n != i+2 {
-					t.Fatalf("%d attempts, want %d: the connection comes back at once", n, i+2)
+			script(&flapper{ps: ps, p: p, cl: cl, made: ps.tried()[0], use: use})
+		})
+	}
+	// lose ends the connection when it has lived for so long, and checks that the next comes
+	// after pause, or at random a half more or less.
+	lose := func(f *flapper, lived, pause time.Duration) {
+		t := f.ps.t
+		t.Helper()
+		f.use(f.p, f.cl)
+		settle()
+		time.Sleep(lived - time.Since(f.made))
+		q := f.ps.next()
+		n := f.ps.attempts()
+		f.p.hangUp()
+		lost := time.Now()
+		for f.ps.attempts() == n {
+			time.Sleep(time.Millisecond)
+		}
+		f.made = f.ps.tried()[n]
+		if d := f.made.Sub(lost); d < pause/2 || d > pause*3/2 {
+			t.Errorf("the next connection comes after %v, want %v", d, pause)
+		}
+		f.p = q
+	}
+	const short = 20 * time.Millisecond
+	for name, use := range map[string]func(p *peer, cl *Client){
+		"the server has called on": func(p *peer, _ *Client) {
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			settle()
+			p.replies(1, "the reply")
+		},
+		"calls are answered on": proven,
+	} {
+		t.Run("a short connection that "+name+" costs no pause, but the second does, until one has lived for a while", func(t *testing.T) {
+			flap(t, use, func(f *flapper) {
+				for range 3 {
+					lose(f, short, 0)
+					for pause := minPause; pause < 2*defaultMaxPause; pause *= 2 {
+						lose(f, steady-1, min(pause, defaultMaxPause))
+					}
+					lose(f, steady, 0)
 				}
-				settle()
-				p = q
+			})
+		})
+	}
+
+	t.Run("a connection that was of no use has to live for two seconds, and longer than the pause", func(t *testing.T) {
+		flap(t, func(*peer, *Client) {}, func(f *flapper) {
+			lose(f, short, minPause)
+			lose(f, steady-1, 2*minPause)
+			lose(f, steady, 0)
+			pause := minPause
+			for ; pause < steady; pause *= 2 {
+				lose(f, steady-1, pause)
 			}
+			lose(f, pause-1, pause)
+			lose(f, 2*pause, 0)
+			lose(f, short, minPause)
 		})
 	})
 
-	t.Run("a connection that has lived for longer than the pause was good, too", func(t *testing.T) {
-		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
-			async(cl, bg, testCall())
-			for i := range 10 {
+	t.Run("the longest pause is what the configuration says", func(t *testing.T) {
+		for _, most := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Minute} {
+			clientTo(t, &Config{MaxPause: most}, func(ps *peers, p *peer, cl *Client) {
+				async(cl, bg, testCall())
 				p.message("the call")
-				time.Sleep(2*minPause + 1)
-				q := ps.next()
 				p.hangUp()
-				if n := ps.attempts(); n != i+2 {
-					t.Fatalf("%d attempts, want %d: the connection comes back at once", n, i+2)
+				time.Sleep(200 * most)
+				tried := ps.tried()
+				if len(tried) < 102 {
+					t.Fatalf("%d attempts", len(tried))
 				}
-				p = q
+				sum := tried[len(tried)-1].Sub(tried[len(tried)-101])
+				if mean := sum / 100; mean < most*3/4 || mean > most*5/4 {
+					t.Errorf("a pause is %v in the mean, want %v", mean, most)
+				}
+			})
+		}
+		for _, wrong := range []time.Duration{-1, time.Hour + 1} {
+			if _, err := Dial(bg, newPeer(t), "script:1", &Config{MaxPause: wrong}); err == nil {
+				t.Errorf("a MaxPause of %v is taken", wrong)
 			}
-		})
+		}
 	})
 
 	// Calls that are given up early, one on each connection, which ends then. The next comes
@@ -344,18 +410,18 @@ func TestReconnect(t *testing.T) {
 		}, always(minPause/2), always(minPause*3/2))
 	})
 
-	t.Run("a connection on which a reply came too late was good, too", func(t *testing.T) {
-		givesUp(t, false, func(p *peer, h rpcrdma.Header) {
-			p.reply(rpcrdma.Header{XID: h.XID})
-			settle()
-			p.hangUp()
-		}, always(0), always(1))
-	})
-
-	t.Run("pauses grow when it is the server that drops connections with calls that are given up", func(t *testing.T) {
-		givesUp(t, false, func(p *peer, _ rpcrdma.Header) { p.hangUp() },
-			func(i int) time.Duration { return minPause << (i - 1) / 2 },
-			func(i int) time.Duration { return minPause << (i - 1) * 3 / 2 })
+	t.Run("pauses grow when it is the server that drops connections with calls that are given up, though it has answered them too late", func(t *testing.T) {
+		for _, answers := range []bool{false, true} {
+			givesUp(t, false, func(p *peer, h rpcrdma.Header) {
+				if answers {
+					p.reply(rpcrdma.Header{XID: h.XID})
+					settle()
+				}
+				p.hangUp()
+			},
+				func(i int) time.Duration { return minPause << (i - 1) / 2 },
+				func(i int) time.Duration { return minPause << (i - 1) * 3 / 2 })
+		}
 	})
 
 	t.Run("an attempt that gets no answer ends, and the next follows", func(t *testing.T) {
@@ -583,6 +649,7 @@ func TestReconnect(t *testing.T) {
 			clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 				for i := range 5 {
 					p.opens(cl, 8)
+					time.Sleep(steady)
 					q := ps.next()
 					start := time.Now()
 					p.hangUp()

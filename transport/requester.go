@@ -51,12 +51,14 @@ type requester struct {
 
 // A slot's life, guarded by conn.mu:
 //
-//	free -> pending -> answered -> done -> free          its reply came
-//	        pending -> cancelled -> zombie -> free       its caller gave up
+//	free -> pending -> answered -> accepted -> done -> free     its reply came
+//	        pending -> cancelled -> zombie -> free              its caller gave up
 //
-// A slot is answered while the memory that the call exposed is being fenced,
-// and done when its caller may go on. A cancelled slot is fenced too before its
-// caller goes on; then it stays a zombie, its credit and its send buffer taken,
+// A slot is answered while read chunks of its reply are being fetched, accepted when
+// its outcome is known but the memory that the call exposed is being fenced, and done
+// when its caller may go on. The end of the connection is a fence, too: a slot that is
+// accepted keeps its outcome, and the call is not made again. A cancelled slot is fenced
+// before its caller goes on; then it stays a zombie, its credit and its send buffer taken,
 // until the peer's reply shows that it is through with the call.
 type slotState uint8
 
@@ -64,6 +66,7 @@ const (
 	slotFree slotState = iota
 	slotPending
 	slotAnswered
+	slotAccepted
 	slotCancelled
 	slotZombie
 	slotDone
@@ -628,6 +631,13 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 	}
 }
 
+// accepted makes the outcome of an answered call final. Leader.
+func (s *slot) accepted() {
+	s.c.mu.Lock()
+	s.state = slotAccepted
+	s.c.mu.Unlock()
+}
+
 // exposes tells whether a pending call has exposed memory with this handle. A
 // late reply may invalidate what its own call had exposed, and nothing else.
 // Leader.
@@ -784,15 +794,16 @@ func (s *slot) fence() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.fences = n
+	s.fences, s.state = n, slotAccepted
 	if n == 0 {
 		s.finish() // the slot may be its caller's from here on
 	}
 }
 
 // invalidated handles the completion of a local invalidation of slot n. One that has
-// failed has done so because the connection has ended, which is a fence, too; but the
-// window is bound, and of no use for another call that comes before that is known. Leader.
+// failed has done so because the connection has ended, which is the fence then, but only once
+// it has been closed: see fail. The window is bound, and of no use for another call that
+// comes before that is known. Leader.
 func (r *requester) invalidated(n uint32, ok bool) {
 	c := r.c
 	c.mu.Lock()
@@ -800,12 +811,13 @@ func (r *requester) invalidated(n uint32, ok bool) {
 	s := r.slots[n]
 	if !ok {
 		s.lent.forget()
+		return
 	}
 	if s.fences--; s.fences > 0 {
 		return
 	}
 	switch s.state {
-	case slotAnswered:
+	case slotAccepted:
 		s.finish()
 	case slotCancelled:
 		c.markReady(&s.waiter)
@@ -826,6 +838,8 @@ func (r *requester) fail(err error) {
 		switch s.state {
 		case slotPending, slotAnswered:
 			s.err = err
+			s.finish()
+		case slotAccepted:
 			s.finish()
 		case slotCancelled:
 			r.c.markReady(&s.waiter)

@@ -102,6 +102,7 @@ func (s *slot) sayDone() {
 	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.b[:0], &h), LKey: s.send.key}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
 	s.c.stats.done.Add(1)
+	s.accepted()
 	s.c.sq.add(s.wrs)
 }
 

@@ -171,7 +171,7 @@ func (p *peer) askedWith() (rpcrdma.Header, *rpcrdma.Properties) {
 
 // waited waits for the first message of a connection that is to be made.
 func (p *peer) waited() {
-	for range 2 * maxPause / time.Millisecond {
+	for range 2 * defaultMaxPause / time.Millisecond {
 		p.mu.Lock()
 		n := len(p.sends)
 		p.mu.Unlock()

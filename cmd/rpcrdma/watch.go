@@ -47,9 +47,9 @@ unprintable characters stand in quotes. A change of what has been named already,
 been sent yet, is not named again.
 
 That it watches is said on standard error, and so are the loss of the connection and its
-return; it is made again by itself, for as long as it takes. The server keeps what happens
-meanwhile for a minute. If that was not enough, or the server is another one, an overflow
-is printed. At SIGINT or SIGTERM the command ends with status 0.`,
+return, though not more than three times a minute when that goes on; it is made again by
+itself, for as long as it takes. The server keeps what happens meanwhile for a minute. If
+that was not enough, or the server is another one, an overflow is printed. At SIGINT or SIGTERM the command ends with status 0.`,
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
@@ -106,8 +106,12 @@ type watcher struct {
 	id     notifyToken
 	known  bool   // id is a subscription's
 	number uint64 // of the latest NOTIFY
-	down   bool   // the connection is lost, and it has been said
-	left   int    // events that are to be printed
+	down   bool   // the connection is lost
+	told   bool   // and it has been said
+	hushed int    // losses that have not been said
+	missed bool   // an overflow has not been printed
+	spoke  pace
+	left   int // events that are to be printed
 	ended  bool
 	err    error         // why it has ended
 	over   chan struct{} // closed when it has
@@ -197,8 +201,11 @@ func (w *watcher) wait(ctx context.Context) error {
 		case <-w.client.Done():
 			w.end(w.client.Err())
 		case <-tick.C:
-			if w.client.Stats().OpenConns == 0 && w.mu.TryLock() {
-				w.lost()
+			if w.mu.TryLock() {
+				if w.client.Stats().OpenConns == 0 {
+					w.lost()
+				}
+				w.catchUp()
 				w.mu.Unlock()
 			}
 		}
@@ -219,11 +226,90 @@ func (w *watcher) endLocked(err error) {
 	}
 }
 
-// lost says that the connection is lost, once. mu is held.
+// A pace is how often the same may be said: three times at once, then three times a minute.
+type pace struct {
+	since time.Time // when the first of those that count was said
+}
+
+const (
+	paceBurst    = 3
+	paceInterval = 20 * time.Second
+)
+
+// allows tells whether it may be said now, and counts that.
+func (p *pace) allows() bool {
+	now := time.Now()
+	if oldest := now.Add(-paceBurst * paceInterval); p.since.Before(oldest) {
+		p.since = oldest
+	}
+	next := p.since.Add(paceInterval)
+	if next.After(now) {
+		return false
+	}
+	p.since = next
+	return true
+}
+
+// say tells what has become of the connection.
+func (w *watcher) say(format string, args ...any) {
+	fmt.Fprintf(w.stderr, "rpcrdma: %s: %s\n", w.name, fmt.Sprintf(format, args...))
+}
+
+// lost says that the connection is lost, once, unless that has been said too often.
+// mu is held.
 func (w *watcher) lost() {
-	if !w.down && !w.ended {
-		w.down = true
-		fmt.Fprintf(w.stderr, "rpcrdma: %s: connection lost, trying to get it back\n", w.name)
+	if w.down || w.ended {
+		return
+	}
+	w.down, w.told = true, w.spoke.allows()
+	if !w.told {
+		w.hushed++
+		return
+	}
+	w.say("connection lost, trying to get it back")
+}
+
+// back says that the connection, and the subscription with it, is there again, if it has said
+// that they were lost. same tells that the server has kept what happened meanwhile. mu is held.
+func (w *watcher) back(same bool) {
+	w.down = false
+	w.missed = w.missed || !same
+	switch {
+	case !w.told:
+		return
+	case w.missed:
+		w.say("connected again, but the server has forgotten us: changes may have been missed")
+		w.overflow()
+	default:
+		w.say("connected again, nothing is lost")
+	}
+	w.told = false
+}
+
+// overflow prints that changes have been missed. mu is held.
+func (w *watcher) overflow() {
+	w.missed = false
+	w.print([]event{{kind: eventOverflow, isDir: true}})
+}
+
+// catchUp says, as soon as it may, what lost and back have not. mu is held.
+func (w *watcher) catchUp() {
+	if w.hushed == 0 || w.told || w.ended || !w.spoke.allows() {
+		return
+	}
+	n := w.hushed
+	w.hushed = 0
+	switch {
+	case w.down:
+		w.told = true
+		w.say("connection lost again and again, %d times more: trying to get it back", n)
+	case w.missed:
+		w.say("connected again, lost %d times more, and the server has forgotten us: changes may have been missed", n)
+	default:
+		w.say("connected again, lost %d times more, nothing is lost", n)
+	}
+	if w.missed {
+		w.overflow()
 	}
 }
 
@@ -244,13 +330,7 @@ func (w *watcher) again(ctx context.Context) {
 		w.endLocked(err)
 		return
 	}
-	w.down = false
-	if same {
-		fmt.Fprintf(w.stderr, "rpcrdma: %s: connected again, nothing is lost\n", w.name)
-		return
-	}
-	fmt.Fprintf(w.stderr, "rpcrdma: %s: connected again, but the server has forgotten us: changes may have been missed\n", w.name)
-	w.print([]event{{kind: eventOverflow, isDir: true}})
+	w.back(same)
 }
 
 // subscribe makes the subscription, or has the server call us here from now on. It

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -323,7 +324,7 @@ func TestWatchCut(t *testing.T) {
 	}
 	create(10)
 	hear()
-	const cuts = 5
+	const cuts = paceBurst // all of which it tells
 	for i := range cuts {
 		create(100)
 		r.cut(true) // with calls under way
@@ -388,6 +389,86 @@ func TestWatchRestart(t *testing.T) {
 	w3.once.Do(func() { w3.status = w3.wait() })
 	if w3.status != 1 || !strings.HasSuffix(w3.stderr.String(), "rpcrdma: watch "+last.watchURL("/between")+": the directory has been removed or renamed (GONE)\n") {
 		t.Errorf("status %d\n%s", w3.status, w3.stderr)
+	}
+}
+
+// A connection that comes and goes is told of three times a minute, and what is said last is
+// how it is.
+func TestWatchFlood(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var out, stderr bytes.Buffer
+			w := &watcher{options: &options{}, name: "watch", out: &out, stderr: &stderr, over: make(chan struct{})}
+			lines := func() int { return strings.Count(stderr.String(), "\n") }
+			last := func() string {
+				said := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+				return said[len(said)-1]
+			}
+			flaps := func(d, pause time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); {
+					w.lost()
+					time.Sleep(pause)
+					w.catchUp()
+					w.back(same)
+					time.Sleep(pause)
+					w.catchUp()
+				}
+			}
+			tick := func(d time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+					w.catchUp()
+				}
+			}
+			flaps(5*time.Second, time.Millisecond)
+			if n := lines(); n != 2*paceBurst {
+				t.Errorf("%d lines in five seconds", n)
+			}
+			flaps(55*time.Second, 50*time.Millisecond)
+			if n := lines(); n > 4*paceBurst {
+				t.Errorf("%d lines in a minute", n)
+			}
+			before := lines()
+			flaps(time.Hour, 5*time.Second)
+			if n := lines() - before; n < 60 || n > 2*60*paceBurst {
+				t.Errorf("%d lines in the hour after", n)
+			}
+			if n := strings.Count(out.String(), "overflow"); (n == 0) != same || n > 60*paceBurst+2*paceBurst {
+				t.Errorf("%d overflows are printed", n)
+			}
+
+			// How it is in the end is known.
+			w.lost()
+			flaps(time.Second, time.Millisecond)
+			w.lost()
+			tick(2 * paceInterval)
+			if s := last(); !strings.HasSuffix(s, "trying to get it back") {
+				t.Errorf("in the end it says %q", s)
+			}
+			out.Reset()
+			w.back(same)
+			tick(2 * paceInterval)
+			if s := last(); !strings.Contains(s, "connected again") || strings.HasSuffix(s, "nothing is lost") != same || (out.Len() == 0) != same {
+				t.Errorf("in the end it says %q, and prints %q", s, &out)
+			}
+			before = lines()
+			tick(time.Hour)
+			if n := lines() - before; n != 0 {
+				t.Errorf("%d lines in an hour in which nothing happens\n%s", n, &stderr)
+			}
+
+			// A gap that was not told of is, with the next connection that is.
+			flaps(5*time.Second, time.Millisecond)
+			for i := 0; w.hushed == 0 && i < 10; i++ {
+				flaps(time.Millisecond, time.Millisecond)
+			}
+			out.Reset()
+			time.Sleep(paceInterval)
+			w.lost()
+			w.back(true)
+			if strings.HasSuffix(last(), "nothing is lost") != same || (out.Len() == 0) != same {
+				t.Errorf("then it says %q, and prints %q", last(), &out)
+			}
+		})
 	}
 }
 
