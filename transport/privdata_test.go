@@ -8,6 +8,7 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -362,6 +363,7 @@ func TestPrivateDataFixed(t *testing.T) {
 				h := hellos[(k+1)%len(hellos)] // the first one's again in the end
 				q := ps.next()
 				q.hello = h.b
+				time.Sleep(steady) // so that the next one follows at once
 				p.hangUp()
 				settle()
 				done := async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: make([]byte, h.send-68)})
