@@ -258,7 +258,7 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
-	t.Run("credits of RDMA_NOMSG, RDMA_DONE, RDMA_ERROR and of malformed messages count for neither window", func(t *testing.T) {
+	t.Run("BIDI-4.1-6a BIDI-4.1-6b credits of RDMA_NOMSG, RDMA_DONE, RDMA_ERROR and of malformed messages count for neither window", func(t *testing.T) {
 		callee(t, Config{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
 			p.opens(cl, 5)
 			for _, credit := range []uint32{0, 1, 9999} {

@@ -615,8 +615,11 @@ func TestRDMAError(t *testing.T) {
 				h, _ := p.message("the call")
 				p.send(tt.msg(h.XID), 0)
 				var re *RDMAError
-				if err := outcome(t, done); !errors.As(err, &re) || re.Code != tt.code {
+				if err := outcome(t, done); !errors.As(err, &re) || re.Code != tt.code || re.XID != h.XID {
 					t.Fatalf("call returned %v, want RDMAError %v", err, tt.code)
+				}
+				if low, high := re.VersLow, re.VersHi; tt.code == rpcrdma.ErrVers && (low != 2 || high != 3) {
+					t.Errorf("the versions are %d to %d, want 2 to 3", low, high)
 				}
 				p.quiet("nobody answers an error")
 			})
@@ -624,40 +627,57 @@ func TestRDMAError(t *testing.T) {
 	}
 }
 
-// TestIgnored: what is not about a call of ours changes nothing.
+// TestIgnored: what is not about a call of ours changes nothing, least of all what the
+// server has granted.
 func TestIgnored(t *testing.T) {
+	const granted = 5
+	done := func(credit uint32, behind ...byte) []byte {
+		return append(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: credit, Proc: rpcrdma.ProcDone}), behind...)
+	}
+	refused := func(credit uint32) []byte {
+		return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: credit, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
+	}
+	long := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: 9999, Proc: rpcrdma.ProcNomsg,
+		HasReply: true, Reply: rpcrdma.WriteChunk{{Handle: 1, Length: 100}}})
+	short := append(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: 9999}), 0, 0, 0, 77)
 	msgs := map[string][]byte{
-		"A14 a short message":                 {1, 2, 3},
-		"A14 an empty message":                {},
-		"V1-4.2-6 a reply to no call":         (&peer{}).replyBytes(rpcrdma.Header{XID: 77, Credit: initialGrant}, nil),
-		"BIDI-2.4-1 a call":                   callBytes(rpcrdma.Header{XID: 77}, 1),
-		"V1-4.2-6 a malformed error":          {0, 0, 0, 77, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 4},
-		"an error about no call":              rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}),
-		"CTX-8166-2 RDMA_DONE":                rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Proc: rpcrdma.ProcDone}),
-		"BIDI-4.1-6a RDMA_DONE with 0":        rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: 0, Proc: rpcrdma.ProcDone}),
-		"BIDI-4.1-6b RDMA_ERROR with 9999":    rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 77, Vers: 1, Credit: 9999, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}),
-		"V1-4.1-12 an RDMA_DONE that is long": make([]byte, 28),
+		"A14 a short message":                       {1, 2, 3},
+		"A14 an empty message":                      {},
+		"V1-4.2-6 a reply to no call":               (&peer{}).replyBytes(rpcrdma.Header{XID: 77, Credit: granted}, nil),
+		"BIDI-2.4-1 a call":                         callBytes(rpcrdma.Header{XID: 77}, 1),
+		"V1-4.2-6 a malformed error":                {0, 0, 0, 77, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 4},
+		"an error about no call":                    refused(0),
+		"CTX-8166-2 BIDI-4.1-6a RDMA_DONE with 0":   done(0),
+		"BIDI-4.1-6a RDMA_DONE with 1":              done(1),
+		"BIDI-4.1-6a RDMA_DONE with 9999":           done(9999),
+		"BIDI-4.1-6a RDMA_NOMSG with 9999":          long,
+		"BIDI-4.1-6a an RDMA_MSG that says nothing": short,
+		"BIDI-4.1-6b RDMA_ERROR with 9999":          refused(9999),
+		"V1-4.1-12 an RDMA_DONE with lists":         done(9999, make([]byte, 12)...),
+		"V1-4.1-12 an RDMA_DONE with a message":     done(9999, callBytes(rpcrdma.Header{XID: 77}, 1)[16:]...),
 	}
 	for name, msg := range msgs {
 		t.Run(name, func(t *testing.T) {
 			client(t, nil, func(p *peer, cl *Client) {
-				done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+				p.opens(cl, granted)
+				over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 				h, _ := p.message("the call")
 				before := p.posted()
-				grant := cl.Info().Credits
-				p.send(msg, 0)
-				p.quiet("it is ignored")
+				for range recvBatch { // each takes a receive, and all but a few are posted again
+					p.send(msg, 0)
+					p.quiet("it is ignored")
+					if g := cl.Info().Credits; g != granted {
+						t.Fatalf("the grant changed from %d to %d", granted, g)
+					}
+				}
 				if n := p.posted(); n > before || n <= before-recvBatch {
 					t.Errorf("%d receives are posted, %d before; fewer than %d may wait", n, before, recvBatch)
 				}
-				if g := cl.Info().Credits; g != grant && !strings.Contains(name, "reply") {
-					t.Errorf("the grant changed from %d to %d", grant, g)
-				}
-				if cl.Stats().Dropped == 0 {
-					t.Error("it is not counted")
+				if n := cl.Stats().Dropped; n != recvBatch {
+					t.Errorf("%d are counted, want %d", n, recvBatch)
 				}
 				p.reply(rpcrdma.Header{XID: h.XID})
-				if err := outcome(t, done); err != nil {
+				if err := outcome(t, over); err != nil {
 					t.Fatal(err)
 				}
 			})

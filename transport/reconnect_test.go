@@ -61,7 +61,7 @@ func callback() []Program {
 }
 
 func TestReconnect(t *testing.T) {
-	t.Run("V1-8-2 BIDI-5.4-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
+	t.Run("V1-8-2 BIDI-5.4-1 CTX-8166-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 3)
 			done := make([]<-chan error, 6)

@@ -230,14 +230,58 @@ func TestReadReplies(t *testing.T) {
 		})
 	})
 
-	t.Run("V1-3.8-7 with a grant of one there is room for RDMA_DONE", func(t *testing.T) {
-		lends(t, Config{Credits: 1}, func(p *peer, s *Server, h rpcrdma.Header) {
-			if n := p.posted(); n < int(h.Credit)+1 {
-				t.Errorf("%d receives for a grant of %d and one RDMA_DONE", n, h.Credit)
+	t.Run("V1-3.8-7 beside the calls of the whole grant there is room for RDMA_DONE, each time", func(t *testing.T) {
+		for _, credits := range []int{1, 2, 4} {
+			cfg := &Config{Credits: credits, InlineSend: 1024, RFC5666: &RFC5666{}}
+			serverOf(t, newPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+				for round := range 3 * recvBatch { // receives are posted again some together
+					for i := range credits {
+						p.send(callBytes(rpcrdma.Header{XID: uint32(round*credits + i), Credit: uint32(credits)}, 1, args...), 0)
+					}
+					var lent []uint32
+					for range credits {
+						h, _ := p.message("a reply")
+						if len(h.Reads) == 0 || int(h.Credit) != credits {
+							t.Fatalf("the reply is %+v", h)
+						}
+						lent = append(lent, h.XID)
+					}
+					// It may send as many calls, and owes RDMA_DONE for each reply.
+					if n := p.posted(); n < credits+len(lent) {
+						t.Fatalf("round %d: %d receives for %d calls and %d RDMA_DONE", round, n, credits, len(lent))
+					}
+					for _, xid := range lent {
+						p.send(done(xid), 0)
+					}
+				}
+				if n := p.openWindows(); n != 0 {
+					t.Errorf("%d windows are open", n)
+				}
+			})
+		}
+	})
+
+	t.Run("V1-3.8-4 what fits inline or into the chunks of the call is not lent", func(t *testing.T) {
+		serverOf(t, newPeer(t), &Config{InlineSend: 1024, RFC5666: &RFC5666{}}, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+			chunk := func(handle uint32, n int) rpcrdma.WriteChunk {
+				return rpcrdma.WriteChunk{p.offer(handle, make([]byte, n))}
 			}
-			p.send(done(3), 0)
-			if n := p.openWindows(); n != 0 {
-				t.Errorf("%d windows are open", n)
+			few := append(opaque("a"), opaque("b")...)
+			for what, call := range map[string][]byte{
+				"inline":               callBytes(rpcrdma.Header{XID: 3}, 1, few...),
+				"into the reply chunk": callBytes(rpcrdma.Header{XID: 3, HasReply: true, Reply: chunk(1, 4000)}, 1, args...),
+				"into the write list":  callBytes(rpcrdma.Header{XID: 3, Writes: []rpcrdma.WriteChunk{chunk(2, 3000), chunk(3, 10)}}, 1, args...),
+				"into both": callBytes(rpcrdma.Header{XID: 3, Writes: []rpcrdma.WriteChunk{chunk(4, 3000)},
+					HasReply: true, Reply: chunk(5, 4000)}, 1, args...),
+			} {
+				p.send(call, 0)
+				h, _ := p.message("the reply")
+				if h.Proc == rpcrdma.ProcError || len(h.Reads) != 0 {
+					t.Errorf("%s: the reply is %+v", what, h)
+				}
+				if n := p.openWindows(); n != 0 {
+					t.Errorf("%s: %d windows are open", what, n)
+				}
 			}
 		})
 	})

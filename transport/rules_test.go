@@ -496,6 +496,35 @@ func TestRuleXIDs(t *testing.T) {
 			}
 		})
 	})
+
+	t.Run("BIDI-2.4-2 a call that brings the xid of one in flight is not sent", func(t *testing.T) {
+		for _, brought := range []bool{false, true} { // the one in flight has brought it, too
+			client(t, nil, func(p *peer, cl *Client) {
+				p.opens(cl, 3)
+				rc := NewRecordConn(cl, nil, 0)
+				defer rc.Close()
+				sealed := func(xid uint32) []byte {
+					return record(oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: xid, RPCVers: 2, Prog: testProg, Vers: 1, Proc: 1,
+						Cred: oncrpc.Auth{Flavor: oncrpc.FlavorGSS, Body: make([]byte, 20)}}))
+				}
+				if brought {
+					if _, err := rc.Write(sealed(0xabcd)); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					async(cl, bg, testCall())
+				}
+				h, _ := p.message("a call")
+				if _, err := rc.Write(sealed(h.XID)); err != nil {
+					t.Fatal(err)
+				}
+				p.quiet("there is a call with this xid")
+				if _, err := rc.Read(make([]byte, 4)); !errors.Is(err, errSameXID) {
+					t.Errorf("it is answered with %v", err)
+				}
+			})
+		}
+	})
 }
 
 func TestRuleWritesBeforeSend(t *testing.T) {

@@ -1107,7 +1107,7 @@ func TestVersionServer(t *testing.T) {
 		}
 	})
 
-	t.Run("V2-5.2-1 other versions get the range there is, in 28 bytes, and the connection goes on", func(t *testing.T) {
+	t.Run("V1-4.2-3 V1-4.2-4 V2-5.2-1 other versions get the range there is, in 28 bytes, and the connection goes on", func(t *testing.T) {
 		for _, tt := range []struct {
 			cfg       Version
 			low, high byte
@@ -1139,7 +1139,7 @@ func TestVersionServer(t *testing.T) {
 		}
 	})
 
-	t.Run("V2-5.1-1 V2-5-3 the first reply has no more than 1024 bytes, later ones have 4096, and the rest is in chunks", func(t *testing.T) {
+	t.Run("V2-5.2-6 V2-5.1-1 V2-5-3 the first reply has no more than 1024 bytes, later ones have 4096, and the rest is in chunks", func(t *testing.T) {
 		words := func(size int) []byte { return xdr.AppendUint32(nil, uint32(size-rpcrdma.MinHeaderSize-24)/4) }
 		auto(t, greeting(t, nil), nil, func(p *peer, s *Server, _ *testService) {
 			mem := make([]byte, 8000)
@@ -1369,7 +1369,7 @@ func caller2(t *testing.T, cfg *Config, script func(p *peer, s *Server, cn *Conn
 }
 
 func TestVersionBackward(t *testing.T) {
-	t.Run("V2-4.2-10 V2-2.3-1 a server calls in the version of its client, with up to 4096 bytes", func(t *testing.T) {
+	t.Run("BIDI-5.1-2 V2-4.2-10 V2-2.3-1 a server calls in the version of its client, with up to 4096 bytes", func(t *testing.T) {
 		caller2(t, nil, func(p *peer, s *Server, cn *Conn) {
 			for _, size := range []int{100, 4096} {
 				call := callOf(size)

@@ -492,11 +492,13 @@ func testRefused(t *testing.T, b *bed) {
 // bound to the new connection.
 func testReconnect(t *testing.T, b *bed) {
 	w := b.start(t, nil)
-	arrived, proceed := make(chan struct{}, 16), make(chan struct{})
+	arrived, proceed := make(chan *transport.Conn, 16), make(chan struct{})
+	var binds atomic.Int32
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		if firstOf(req.Args) == OpBindConnToSession {
-			arrived <- struct{}{}
+			arrived <- req.Conn()
 			<-proceed
+			binds.Add(1)
 		}
 		next.ServeRPC(ctx, req, res)
 	}
@@ -504,17 +506,21 @@ func testReconnect(t *testing.T, b *bed) {
 	ss := w.next(t)
 	wantCallbacks(t, ss)
 	ss.lose()
-	<-arrived // on the new connection
-	null := make(chan error, 1)
-	go func() { null <- ss.Null(patient(t)) }()
-	select {
-	case err := <-null:
-		t.Errorf("CB_NULL is answered on a connection that is not bound: %v", err)
-	case <-time.After(20 * time.Millisecond):
+	cn := <-arrived // the new connection
+	var notReady *transport.NotReadyError
+	if err := cn.Null(patient(t), ss.CallbackProgram(), CallbackVersion); !errors.As(err, &notReady) {
+		t.Errorf("CB_NULL on a connection that is not bound: %v", err)
 	}
+	null := make(chan error, 1)
+	early := false
+	go func() {
+		err := ss.Null(patient(t))
+		early = binds.Load() == 0
+		null <- err
+	}()
 	close(proceed)
-	if err := <-null; err != nil {
-		t.Error(err)
+	if err := <-null; err != nil || early {
+		t.Errorf("CB_NULL before the connection was bound: %v; %v", early, err)
 	}
 	wantFlags(t, s, 0)
 	for range 3 {

@@ -438,6 +438,7 @@ func TestSizes(t *testing.T) {
 }
 
 // V1-4.1-15: fields of other message types are not written.
+// V1-4.1-12, V1-4.1-15: a header has what its message type has, whatever else is set.
 func TestAppendHeaderIgnoresOtherFields(t *testing.T) {
 	full := Header{XID: 1, Vers: 1, Credit: 1, Align: 8, Thresh: 8,
 		Reads: []ReadSegment{{0, seg}}, Writes: []WriteChunk{{seg}}, Reply: WriteChunk{seg}, HasReply: true,
