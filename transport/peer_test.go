@@ -55,7 +55,7 @@ type peer struct {
 	heldInv   []fabric.WC
 	holdSends bool // keep completions of Sends
 	heldSends []fabric.WC
-	hostile   bool // handles that were never offered end the connection
+	hostile   bool // handles that there are not end the connection
 }
 
 const peerBase = 0x7fee_0000_0000_1000 // offsets are opaque tokens
@@ -252,7 +252,11 @@ func (p *peer) exec(wr *fabric.SendWR) {
 		wc.Op = fabric.WCBindMW
 	case fabric.OpLocalInv:
 		wc.Op = fabric.WCLocalInv
-		if w := p.windows[wr.RKey]; w == nil || !w.bound {
+		if w := p.windows[wr.RKey]; (w == nil || !w.bound) && p.hostile {
+			// The peer has invalidated it, in a message that is on its way.
+			p.finishLocked(&fabric.ConnError{Provider: "script", Cause: errors.New("invalidation of a handle there is not")})
+			return
+		} else if w == nil || !w.bound {
 			p.t.Errorf("local invalidation of handle %#x, which is not bound", wr.RKey)
 		} else {
 			w.bound = false
@@ -262,9 +266,10 @@ func (p *peer) exec(wr *fabric.SendWR) {
 	switch {
 	case wr.Op == fabric.OpLocalInv && p.holdInv:
 		p.heldInv = append(p.heldInv, wc)
+	case wr.Flags&fabric.Signaled == 0:
 	case p.holdSends && wc.Op == fabric.WCSend:
 		p.heldSends = append(p.heldSends, wc)
-	case wr.Flags&fabric.Signaled != 0:
+	default:
 		p.wcs = append(p.wcs, wc)
 	}
 }
