@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
@@ -733,7 +734,13 @@ func TestTableFull(t *testing.T) {
 	c := New(Config{}).newConn(fabric.ConnAttr{})
 	defer c.Close()
 	register(t, c, 1, 0)
-	c.stags.e = append(c.stags.e, make([]entry, 1_048_574-2)...)
+	// A table of which hardly a page is touched.
+	m, err := syscall.Mmap(-1, 0, 1<<20*int(unsafe.Sizeof(entry{})), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(m)
+	c.stags.e = unsafe.Slice((*entry)(unsafe.Pointer(&m[0])), 1<<20)[:1_048_574]
 	mw, err := c.AllocMW()
 	if err != nil {
 		t.Fatal(err)
