@@ -94,6 +94,8 @@ const (
 	secret = 0x5e // what the peer may not read
 	public = 0x22 // what it may
 
+	wildly = 200 // steps from here on may be anything
+
 	mostSteps = 48
 	mostSent  = 192 << 10
 )
@@ -374,43 +376,68 @@ func (k *talk) post(wr fabric.SendWR, d duty) {
 }
 
 // step is a byte of what to do and four of how. It reports whether there can be
-// more.
+// more. What ends the conversation for certain takes a wild one of two in nine, so
+// that most are of some length.
 func (k *talk) step() bool {
 	op := k.s.next()
 	a, b, n, odd := k.s.next(), k.s.next(), k.s.next(), k.s.next()
-	switch op % 20 {
+	wild := op >= wildly
+	if op %= 20; !wild {
+		odd &^= 15
+		if op == 6 || op >= 17 {
+			op = 0
+		}
+	}
+	switch op {
 	default:
 		k.cut = int(a)<<8 | int(b)
 		return k.poll()
 	case 1:
-		seg, to, size := k.aim(a, b, n)
+		seg, to, size := k.aim(wild, a, b, n, fabric.AccessRemoteWrite)
 		k.fpdu(odd, tagged(rdmap.OpWrite, odd&16 == 0, seg.Handle, to), size)
 	case 2:
-		seg, to, size := k.aim(a, b, n)
+		seg, to, size := k.aim(wild, a, b, n, fabric.AccessRemoteRead)
 		h := readRequest(k.msn[1], rdmap.ReadRequest{SinkSTag: 1, SinkTO: 2, Size: uint32(size), SrcSTag: seg.Handle, SrcTO: to})
 		k.msn[1]++
 		k.fpdu(odd, h, 0)
 	case 3, 4:
 		h := ddp.Untagged{Last: odd&16 == 0, ULP: rdmap.Control(rdmap.OpSend), MSN: k.msn[0], MO: k.mo}
-		if op%20 == 4 {
-			h.ULP, h.ULP32 = rdmap.Control(rdmap.OpSendSEInv), k.pick(a).Handle
+		if op == 4 {
+			h.ULP, h.ULP32 = rdmap.Control(rdmap.OpSendSEInv), k.bound[int(a)%3]
+			if !wild && !k.c.stags.names(h.ULP32) {
+				break
+			}
 		}
 		size := k.length(n)
+		if wild {
+			h.ULP32 = k.pick(wild, a, 0).Handle
+		} else if size = min(size, k.room()-int(k.mo)); size < 0 {
+			k.receive(int(a) % 5)
+			break
+		}
 		if k.mo += uint32(size); h.Last {
 			k.msn[0]++
 			k.mo = 0
 		}
 		k.fpdu(odd, ddp.AppendUntagged(nil, &h), size)
 	case 5:
+		if k.read(); !wild {
+			if b = 0; len(k.reads) == 0 {
+				break
+			}
+		}
 		k.answer(a, b, n, odd)
 	case 6:
 		m := rdmap.Terminate{Cause: rdmap.Cause{Layer: rdmap.Layer(a & 3), Type: b & 3, Code: n}}
 		if odd&16 != 0 {
-			m = rdmap.Terminate{Cause: m.Cause, HasSegment: true, Segment: 20, DDP: tagged(rdmap.OpWrite, true, k.pick(a).Handle, 0)}
+			m = rdmap.Terminate{Cause: m.Cause, HasSegment: true, Segment: 20, DDP: tagged(rdmap.OpWrite, true, k.pick(wild, a, 0).Handle, 0)}
 		}
 		k.fpdu(odd, rdmap.AppendTerminate(untagged(rdmap.OpTerminate, true, rdmap.QNTerminate, 1, 0), &m), 0)
 	case 7:
 		// Whatever the next bytes say, in a frame or without.
+		if !wild {
+			break
+		}
 		raw := make([]byte, n&63)
 		for i := range raw {
 			raw[i] = k.s.next()
@@ -435,8 +462,10 @@ func (k *talk) step() bool {
 		k.bind(int(a)%3, b, n, odd)
 	case 13:
 		key := k.bound[int(a)%3]
-		if b&7 == 7 {
-			key = k.pick(n).Handle
+		if wild {
+			key = k.pick(wild, n, 0).Handle
+		} else if !k.c.stags.names(key) {
+			break
 		}
 		k.post(fabric.SendWR{Op: fabric.OpLocalInv, RKey: key}, duty{stag: key})
 	case 14:
@@ -531,28 +560,65 @@ func (k *talk) gather(n, odd byte) (l []fabric.SGE) {
 
 var publicBytes = bytes.Repeat([]byte{public}, 1<<16)
 
-// pick is one of the handles that were ever given out, or one that was not.
-func (k *talk) pick(a byte) fabric.Segment {
-	switch a {
-	case 255:
-		return fabric.Segment{}
-	case 254:
-		return fabric.Segment{Handle: sinkSTag(0), Offset: sinkTO(0), Length: 100}
-	case 253:
-		return fabric.Segment{Handle: uint32(len(k.c.stags.e)) << stagKeyBits, Length: 100}
+// room is that of the oldest receive, or -1 if there is none.
+func (k *talk) room() int {
+	oldest, room := k.last+1, -1
+	for id, d := range k.due {
+		if d.area >= areaRecv && d.area < areaSink && id < oldest {
+			oldest, room = id, talkSizes[d.area]
+		}
+	}
+	return room
+}
+
+// pick is one of the handles that were ever given out, of which the last ones are
+// good as a rule, or if wild one that was not.
+func (k *talk) pick(wild bool, a byte, need fabric.Access) fabric.Segment {
+	if wild {
+		switch a {
+		case 255:
+			return fabric.Segment{}
+		case 254:
+			return fabric.Segment{Handle: sinkSTag(0), Offset: sinkTO(0), Length: 100}
+		case 253:
+			return fabric.Segment{Handle: uint32(len(k.c.stags.e)) << stagKeyBits, Length: 100}
+		}
 	}
 	seg := k.handles[len(k.handles)-1-int(a&63)%len(k.handles)]
-	if a >= 192 {
+	if wild && a >= 192 {
 		seg.Handle ^= 1 << (a & 31)
-	} else if a >= 128 {
+	} else if wild && a >= 128 {
 		seg.Offset ^= 1 << (a & 63)
+	}
+	if !wild {
+		// The next one that is good.
+		for i := range k.handles {
+			if s := k.handles[(len(k.handles)-1-int(a)%len(k.handles)+i)%len(k.handles)]; k.opens(s.Handle, need) {
+				return s
+			}
+		}
 	}
 	return seg
 }
 
-// aim is where and how much: at or around the ends of what a handle names.
-func (k *talk) aim(a, b, n byte) (seg fabric.Segment, to uint64, size int) {
-	seg = k.pick(a)
+func (k *talk) opens(stag uint32, need fabric.Access) bool {
+	_, flt := k.c.stags.exposed(stag, need)
+	return flt == faultNone
+}
+
+// aim is where and how much: inside of what a handle names, or if wild at or around
+// its ends.
+func (k *talk) aim(wild bool, a, b, n byte, need fabric.Access) (seg fabric.Segment, to uint64, size int) {
+	seg = k.pick(wild, a, need)
+	size = k.length(n)
+	if !wild {
+		if n >= 250 {
+			size = int(seg.Length)
+		}
+		size = min(size, int(seg.Length))
+		space := int(seg.Length) - size
+		return seg, seg.Offset + uint64(min(int(b), space)), size
+	}
 	delta := uint64(int64(int8(b)) >> 2)
 	switch b & 3 {
 	case 0:
@@ -564,7 +630,6 @@ func (k *talk) aim(a, b, n byte) (seg fabric.Segment, to uint64, size int) {
 	case 3:
 		to = delta // around zero, and around the end of all offsets
 	}
-	size = k.length(n)
 	if n >= 250 {
 		// As much as there is, give or take one.
 		size = int(int64(seg.Offset+uint64(seg.Length)-to)) + int(n) - 252
@@ -584,7 +649,6 @@ func (k *talk) length(n byte) int {
 
 // answer is a segment of a Read Response, to what has been asked for or otherwise.
 func (k *talk) answer(a, b, n, odd byte) {
-	k.read()
 	r := rdmap.ReadRequest{SinkSTag: sinkSTag(uint64(a)), SinkTO: sinkTO(uint64(a)), Size: 100}
 	if len(k.reads) > 0 {
 		r = k.reads[0]
@@ -886,46 +950,47 @@ func conversations() (all [][]byte) {
 	const (
 		poll, write, read, send, sendInv, answer, terminate, raw = 0, 1, 2, 3, 4, 5, 6, 7
 		recv, post, postWrite, postRead, bind, inv, end, deaf    = 8, 9, 10, 11, 12, 13, 14, 15
-		nudge, hangUp, closes, disconnect                        = 16, 17, 18, 19
-		most                                                     = 252 // as much as there is
+		nudge, hangUp, closes, disconnect                        = 16, 217, 218, 219
+		wild                                                     = wildly // to be added
+		most                                                     = 252    // as much as there is
 	)
 	talks := [][]step{
 		// Messages there and back, with receives posted again.
 		{{send, 0, 0, 10, 0}, {}, {post, 0, 0, 20, 1}, {recv, 0, 0, 0, 0}, {send, 0, 0, 64, 0}, {}, {hangUp}},
 		// Writes to all of two regions, in segments, straight and otherwise.
-		{{write, 2, 0, most, 0}, {write, 1, 0, most, 0}, {}, {write, 1, 0, 249, 16}, {write, 1, 0, 10, 0}, {0, 16, 0}, {hangUp}},
+		{{wild + write, 2, 0, most, 0}, {wild + write, 1, 0, most, 0}, {}, {write, 1, 0, 249, 16}, {write, 1, 0, 10, 0}, {0, 16, 0}, {hangUp}},
 		// Reads, two at once; a third one is too many while the peer is deaf.
-		{{read, 0, 0, most, 0}, {read, 1, 0, most, 0}, {}, {read, 1, 1, 200, 0}, {}, {deaf, 1}, {read, 1, 0, most, 0}, {read, 1, 0, most, 0}, {}, {hangUp}},
+		{{wild + read, 0, 0, most, 0}, {read, 1, 0, most, 0}, {}, {read, 1, 1, 200, 0}, {}, {deaf, 1}, {read, 1, 0, most, 0}, {read, 1, 0, most, 0}, {}, {hangUp}},
 		// A window's life: bound, written to, invalidated by the peer, tried again.
-		{{bind, 1, 4, 100, 2}, {write, 0, 0, most, 0}, {read, 0, 0, most, 0}, {}, {sendInv, 0, 0, 3, 0}, {}, {write, 0, 0, 1, 0}, {}},
-		{{bind, 1, 4, 100, 2}, {write, 0, 0, most, 0}, {}, {sendInv, 0, 0, 3, 0}, {}, {bind, 1, 8, 50, 0}, {write, 0, 0, most, 0}, {}, {write, 1, 0, 1, 0}, {}},
+		{{bind, 1, 4, 100, 2}, {wild + write, 0, 0, most, 0}, {wild + read, 0, 0, most, 0}, {}, {wild + sendInv, 0, 0, 3, 0}, {}, {wild + write, 0, 0, 1, 0}, {}},
+		{{bind, 1, 4, 100, 2}, {wild + write, 0, 0, most, 0}, {}, {wild + sendInv, 0, 0, 3, 0}, {}, {bind, 1, 8, 50, 0}, {wild + write, 0, 0, most, 0}, {}, {wild + write, 1, 0, 1, 0}, {}},
 		// The same, ended by this side in all ways, and in the middle of a Write.
-		{{bind, 2, 0, 255, 2}, {write, 0, 0, most, 0}, {}, {inv, 2}, {}, {write, 0, 0, 1, 0}, {}},
-		{{bind, 2, 0, 255, 2}, {write, 0, 0, most, 0}, {0, 0, 40}, {inv, 2}, {0, 0, 40}, {}},
-		{{bind, 2, 0, 255, 2}, {write, 0, 0, most, 0}, {0, 0, 40}, {end, 2, 0}, {}},
-		{{bind, 2, 0, 255, 2}, {write, 0, 0, 100, 16}, {write, 0, 0, most, 0}, {0, 0, 130}, {end, 2, 0}, {}},
-		{{bind, 0, 0, 90, 2}, {write, 0, 0, most, 0}, {0, 0, 40}, {end, 0, 1}, {}},
-		{{bind, 0, 0, 90, 2}, {write, 0, 0, most, 0}, {}, {end, 0, 1}, {write, 1, 0, 10, 0}, {}},
-		{{write, 1, 0, most, 0}, {0, 64, 0}, {end, 1, 1}, {0, 64, 0}, {}},
+		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {}, {inv, 2}, {}, {wild + write, 0, 0, 1, 0}, {}},
+		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {0, 0, 40}, {inv, 2}, {0, 0, 40}, {}},
+		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {0, 0, 40}, {end, 2, 0}, {}},
+		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, 100, 16}, {wild + write, 0, 0, most, 0}, {0, 0, 130}, {end, 2, 0}, {}},
+		{{bind, 0, 0, 90, 2}, {wild + write, 0, 0, most, 0}, {0, 0, 40}, {end, 0, 1}, {}},
+		{{bind, 0, 0, 90, 2}, {wild + write, 0, 0, most, 0}, {}, {end, 0, 1}, {wild + write, 1, 0, 10, 0}, {}},
+		{{wild + write, 1, 0, most, 0}, {0, 64, 0}, {end, 1, 1}, {0, 64, 0}, {}},
 		// One byte too many, at both ends, and rights that are not there.
-		{{write, 2, 0, 253, 0}, {}}, {{write, 2, 0xfd, 4, 0}, {}}, {{write, 2, 0xfe, 2, 0}, {}}, {{write, 0, 0, 4, 0}, {}},
-		{{read, 0, 0, 253, 0}, {}}, {{read, 0, 0xfd, 4, 0}, {}}, {{read, 0, 0xfe, 2, 0}, {}}, {{read, 2, 0, 4, 0}, {}},
-		{{send, 0, 0, 65, 0}, {}}, {{send, 0, 0, 60, 16}, {send, 0, 0, 5, 0}, {}},
+		{{wild + write, 2, 0, 253, 0}, {}}, {{wild + write, 2, 0xfd, 4, 0}, {}}, {{wild + write, 2, 0xfe, 2, 0}, {}}, {{wild + write, 0, 0, 4, 0}, {}},
+		{{wild + read, 0, 0, 253, 0}, {}}, {{wild + read, 0, 0xfd, 4, 0}, {}}, {{wild + read, 0, 0xfe, 2, 0}, {}}, {{wild + read, 2, 0, 4, 0}, {}},
+		{{wild + send, 0, 0, 65, 0}, {}}, {{send, 0, 0, 60, 16}, {wild + send, 0, 0, 5, 0}, {}},
 		// Reads of this side, answered well and badly.
 		{{post, 0, 0, 1, 1}, {postRead, 0}, {postRead, 1}, {postRead, 2}, {}, {answer, 0, 0, 50, 0}, {answer, 0, 0, 0, 0}, {}, {answer, 0, 0, 249, 0}, {0, 64, 0}, {answer}, {}, {answer}, {}, {hangUp}},
-		{{postRead, 0}, {}, {answer, 0, 1}, {}},
-		{{postRead, 0}, {}, {answer, 0, 1 + 8}, {}},
-		{{postRead, 0}, {}, {answer, 0, 2}, {}},
-		{{postRead, 0}, {}, {answer, 0, 4}, {}},
+		{{postRead, 0}, {}, {wild + answer, 0, 1}, {}},
+		{{postRead, 0}, {}, {wild + answer, 0, 1 + 8}, {}},
+		{{postRead, 0}, {}, {wild + answer, 0, 2}, {}},
+		{{postRead, 0}, {}, {wild + answer, 0, 4}, {}},
 		// What ends a stream.
-		{{terminate, 1, 1, 2, 16}, {}},
-		{{send, 0, 0, 10, 6}, {}},
-		{{send, 0, 0, 10, 16}, {send, 0, 0, 55, 0}, {}, {send, 0, 0, 100, 0}, {}},
-		{{write, 2, 2, 4, 0}, {}},
-		{{write, 2, 3, 4, 0}, {}},
-		{{write, 200, 0, 4, 0}, {}},
-		{{read, 130, 0, 4, 0}, {}},
-		{{raw, 0, 0, 5, 16}, {'a', 'b', 'c', 'd', 'e'}, {}},
+		{{wild + terminate, 1, 1, 2, 16}, {}},
+		{{wild + send, 0, 0, 10, 6}, {}},
+		{{send, 0, 0, 10, 16}, {send, 0, 0, 55, 0}, {}, {wild + send, 0, 0, 100, 0}, {}},
+		{{wild + write, 2, 2, 4, 0}, {}},
+		{{wild + write, 2, 3, 4, 0}, {}},
+		{{wild + write, 200, 0, 4, 0}, {}},
+		{{wild + read, 130, 0, 4, 0}, {}},
+		{{wild + raw, 0, 0, 5, 16}, {'a', 'b', 'c', 'd', 'e'}, {}},
 		// How this side ends it.
 		{{post, 0, 0, 5, 3}, {postWrite, 1, 1, 249, 2}, {postWrite, 1, 0, 249, 2}, {disconnect}},
 		{{post, 0, 0, 5, 3}, {nudge}, {closes}},
