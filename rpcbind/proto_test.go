@@ -3,10 +3,15 @@ package rpcbind
 import (
 	"bytes"
 	"encoding/hex"
+	"io"
+	"net"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -127,6 +132,81 @@ func FuzzList(f *testing.F) {
 		d2 := xdr.NewDecoder(again)
 		if back := decodeList(&d2, version4); d2.End() != nil || !reflect.DeepEqual(back, list) || len(again) != d.Offset() {
 			t.Errorf("%v becomes %v, %v", list, back, d2.Err())
+		}
+	})
+}
+
+// A recorded is a connection whose peer says what has been recorded, whatever it is asked.
+// Where the recorded xid is zero it is that of the question.
+type recorded struct {
+	net.Conn
+	say  []byte
+	mark int // bytes of a record mark in front of messages
+}
+
+func (r *recorded) Write(b []byte) (int, error) {
+	if xid := r.say[min(r.mark, len(r.say)):]; len(xid) >= 4 && bytes.Equal(xid[:4], make([]byte, 4)) {
+		copy(xid, b[r.mark:][:4])
+	}
+	return len(b), nil
+}
+
+func (r *recorded) Read(b []byte) (int, error) {
+	if len(r.say) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, r.say)
+	r.say = r.say[n:]
+	return n, nil
+}
+
+func (r *recorded) SetDeadline(time.Time) error     { return nil }
+func (r *recorded) SetReadDeadline(time.Time) error { return nil }
+
+// Whatever comes over TCP, or as a datagram, a question ends with an answer of which
+// nothing is left, or with an error, and no more is kept than a reply may have.
+func FuzzAnswers(f *testing.F) {
+	answer := func(results string) []byte {
+		msg := append(reply(0, oncrpc.Success), unhex(f, results)...)
+		return append(oncrpc.AppendRecordMark(nil, len(msg), true), msg...)
+	}
+	f.Add(answer(goldenList), false, true)
+	f.Add(answer(goldenPorts), false, false)
+	f.Add(answer("00000801"), false, false)
+	f.Add(answer(goldenList)[4:], true, true)
+	f.Add(append([]byte{0, 0, 0, 4, 0, 0, 0, 0}, answer(goldenList)...), false, true)
+	f.Add([]byte{0x7f, 0xff, 0xff, 0xff}, false, true)
+	f.Fuzz(func(t *testing.T, say []byte, udp, four bool) {
+		vers := version2
+		if four {
+			vers = version4
+		}
+		dial := func() *conn {
+			r := &recorded{say: bytes.Clone(say), mark: oncrpc.RecordMarkSize}
+			c := &conn{Conn: r, netid: TCP, wait: time.Second, remote: netip.MustParseAddrPort("127.0.0.1:111")}
+			if udp {
+				c.netid, r.mark = UDP, 0
+			}
+			return c
+		}
+		c := dial()
+		var list []Mapping
+		err := c.call(t.Context(), vers, procDump, nil, func(d *xdr.Decoder) { list = decodeList(d, vers) })
+		if err == nil && 20*len(list)+oncrpc.MinReplySize > len(say) {
+			t.Fatalf("%d mappings out of %d bytes", len(list), len(say))
+		}
+		if cap(c.buf) > 2*maxReply+1<<16 {
+			t.Fatalf("%d bytes are kept", cap(c.buf))
+		}
+		for _, netid := range []Netid{TCP, RDMA} { // by GETADDR, and by DUMP
+			c = dial()
+			if vers == version2 {
+				if at, err := getPort(t.Context(), c, Mapping{Prog: 1, Vers: 1, Netid: netid}); err == nil && at.Port() == 0 {
+					t.Fatalf("registered at %v", at)
+				}
+			} else if uaddr, err := getAddr(t.Context(), c, vers, Mapping{Prog: 1, Vers: 1, Netid: netid}); err == nil && len(uaddr) > maxString {
+				t.Fatalf("an address of %d bytes", len(uaddr))
+			}
 		}
 	})
 }

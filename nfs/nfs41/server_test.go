@@ -482,3 +482,53 @@ func FuzzServer(f *testing.F) {
 		}
 	})
 }
+
+// FuzzCallbacks: no arguments make a client's end of a session do anything but answer, and
+// what has come twice is not executed twice.
+func FuzzCallbacks(f *testing.F) {
+	var id SessionID
+	for _, r := range recorded {
+		if r.reply || !r.cb {
+			continue
+		}
+		b := unhex(f, r.hex)
+		d := xdr.NewDecoder(b)
+		new(CBCompoundArgs).Decode(&d)
+		if op := d.Uint32(); op != OpCBSequence {
+			f.Fatalf("%s begins with %s", r.what, CBOpName(op))
+		}
+		var first CBSequenceArgs
+		first.Decode(&d)
+		id = first.Session
+		f.Add(b, b)
+		f.Add(b[:len(b)-4], b)
+	}
+	back := ChannelAttrs{MaxRequest: 4096, MaxResponse: 4096, MaxResponseCached: 100, MaxOps: 4, MaxRequests: 2}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		executed := 0
+		s := &Session{cfg: Config{Callback: func(context.Context, uint32, Message) Status {
+			executed++
+			return StatusOK
+		}}}
+		s.held = s.hold(&CreateSessionArgs{Back: back}, &CreateSessionRes{Session: id, Back: back})
+		for _, args := range [][]byte{first, first, second, second, first} {
+			before, begun := executed, s.counters.snapshot().Sequences
+			c := cbCompound{s: s, ctx: bg, args: args, size: len(args)}
+			out := []byte{0xff}
+			if !c.run(&out) {
+				continue
+			}
+			var res CompoundRes
+			d := xdr.NewDecoder(out[1:])
+			if res.Decode(&d); d.Err() != nil || out[0] != 0xff || res.Count > back.MaxOps {
+				t.Fatalf("%x is answered by %x", args, out)
+			}
+			if n := s.counters.snapshot().Sequences - begun; n > 1 || executed > before && n == 0 {
+				t.Fatalf("%x: %d operations without a request of their own", args, executed-before)
+			}
+		}
+		if n := s.counters.snapshot().Sequences; n > 2 {
+			t.Fatalf("%d requests have been executed, there were two", n)
+		}
+	})
+}
