@@ -22,6 +22,7 @@ SAMPLE ?=
 SEED ?=
 J ?=
 MUTATE_FLAGS ?=
+SOAK_FLAGS ?=
 CONTAINER_TEST_FLAGS ?=
 
 .PHONY: help
@@ -104,6 +105,24 @@ sanitize: ## what touches C, with ASan, UBSan, cgocheck2 and checkptr
 sanitize-rdma: ## the same with RDMA devices: this machine's, or a virtual machine's
 	@scripts/setup test-rdma
 	go run ./tools/sanitize -rdma
+
+.PHONY: soak
+soak: MINUTES = 30
+soak: ## mixed calls for MINUTES=30 while peers come, go and are killed: all replies right, all resources flat
+	@scripts/setup test
+	go run ./tools/soak -time $(MINUTES)m $(SOAK_FLAGS)
+
+.PHONY: soak-rdma
+soak-rdma: MINUTES = 10
+soak-rdma: ON = $(if $(RPCRDMA_RXE_ADDR)$(RPCRDMA_SIW_ADDR),-rdma,-vm)
+soak-rdma: ## the same for MINUTES=10 on RDMA devices, which are removed, cut off and lose packets
+	@scripts/setup test-rdma
+	go run ./tools/soak $(ON) -time $(MINUTES)m $(SOAK_FLAGS)
+
+.PHONY: soak-short
+soak-short: ## make soak for a minute
+	@scripts/setup test
+	go run ./tools/soak -time 1m
 
 .PHONY: build
 build: ## build every package, and the command into .bin/

@@ -21,5 +21,7 @@ func ownGroup(cmd *exec.Cmd) {
 // no such group but in the moment that it takes the system to come round to that number.
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
+func termGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+
 // askForStacks is for a Go program, which prints them and ends.
 func askForStacks(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGQUIT) }

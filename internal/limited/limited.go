@@ -125,22 +125,19 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 			askForStacks(cmd)
 			select {
 			case <-ended:
-				ended <- nil
+				ended <- nil // for end
 			case <-over:
 			case <-time.After(grace):
 			}
 		}
 		err = &TimeError{name, p.Limit}
-		killGroup(cmd)
-		<-ended
+		end(cmd, ended)
 	case <-over:
 		err = &OutputError{name, limit}
-		killGroup(cmd)
-		<-ended
+		end(cmd, ended)
 	case <-ctx.Done():
 		err = ctx.Err()
-		killGroup(cmd)
-		<-ended
+		end(cmd, ended)
 	}
 	// A program may have ended by itself after it printed too much.
 	select {
@@ -151,6 +148,18 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	default:
 	}
 	return Result{stdout.bytes(), stderr.bytes()}, err
+}
+
+// end ends a program and its group: first by SIGTERM, as there are scripts that clean up.
+func end(cmd *exec.Cmd, ended <-chan error) {
+	termGroup(cmd)
+	select {
+	case <-ended:
+		killGroup(cmd)
+	case <-time.After(grace):
+		killGroup(cmd)
+		<-ended
+	}
 }
 
 // Said is the end of what a program has printed, for an error in one line or a few.

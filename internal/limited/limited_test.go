@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,6 +49,13 @@ func TestMain(m *testing.M) {
 		os.Stdout.WriteString(strconv.Itoa(child.Process.Pid) + "\n")
 	case "sleep":
 		time.Sleep(time.Hour)
+	case "tidy":
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		os.Stdout.WriteString("ready\n")
+		<-c
+		os.Stdout.WriteString("tidied up\n")
+		os.Exit(0)
 	case "well":
 		os.Stdout.WriteString("out")
 		os.Stderr.WriteString("err")
@@ -128,6 +136,15 @@ func TestStacks(t *testing.T) {
 	_, r, err := runUntilHeard(t, &Program{Cmd: self("hang"), Limit: time.Minute, Stacks: true})
 	if !errors.As(err, new(*TimeError)) || !bytes.Contains(r.Stderr, []byte("limited.TestMain")) {
 		t.Errorf("%v: %s", err, r.Stderr)
+	}
+}
+
+// TestTidies: a program that cleans up when it is told to end may do so, and has failed all
+// the same.
+func TestTidies(t *testing.T) {
+	said, _, err := runUntilHeard(t, &Program{Cmd: self("tidy"), Limit: time.Minute})
+	if !errors.As(err, new(*TimeError)) || said != "ready\ntidied up\n" {
+		t.Errorf("%q, %v", said, err)
 	}
 }
 

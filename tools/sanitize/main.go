@@ -110,10 +110,13 @@ func (p *pass) run(ctx context.Context, rdma bool, limit time.Duration) error {
 		}
 	}
 	if rdma {
-		return stream(ctx, limit, p.env, "scripts/test-rdma", append([]string{"--limit", fmt.Sprint(int(limit.Seconds()))}, p.deviceTests...)...)
+		return stream(ctx, limit, p.env, "scripts/test-rdma", append([]string{"--skip", allocs, "--limit", fmt.Sprint(int(limit.Seconds()))}, p.deviceTests...)...)
 	}
-	return stream(ctx, limit, p.env, "go", append([]string{"test", "-timeout=" + limit.String()}, p.tests...)...)
+	return stream(ctx, limit, p.env, "go", append([]string{"test", "-skip=" + allocs, "-timeout=" + limit.String()}, p.tests...)...)
 }
+
+// allocs are tests that count allocations, of which sanitizers make some.
+const allocs = "Alloc"
 
 // finds runs a program that is wrong, and wants that to be said.
 func (p *pass) finds(ctx context.Context, program, want string, limit time.Duration) error {

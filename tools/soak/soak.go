@@ -1,0 +1,482 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// A soak is a run.
+type soak struct {
+	length, every time.Duration
+	rng           *rand.Rand
+	addrs         []string // of this machine
+	rdma          bool
+	faults        []fault
+
+	mu     sync.Mutex
+	series map[string]map[string][]int64 // by process that stays, and what
+	totals map[string]int64              // over all processes, those that were killed included
+	wrong  []string
+	procs  map[string]*process // by name
+	done   map[string]int      // faults by name
+	roles  map[string]role     // of those that are started again
+}
+
+// The processes.
+const (
+	server, client = "server", "client" // stay
+	rover, caller  = "other server", "other client"
+)
+
+// A process is one that takes part.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	in    io.Closer
+	addrs chan []string
+	ended chan error
+	moved time.Time // when it last had something new to tell
+	calls int64
+	last  sample
+	stops bool // it is stopped, or is to end
+}
+
+// A fault is what happens to a peer, or to what lies between.
+type fault struct {
+	name string
+	do   func(ctx context.Context, s *soak) error
+}
+
+// pause is how long a fault lasts that is taken back.
+const pause = 2 * time.Second
+
+// Immutable.
+var softwareFaults = []fault{
+	{"client killed", func(ctx context.Context, s *soak) error { return s.again(ctx, caller, 0) }},
+	{"server killed", func(ctx context.Context, s *soak) error { return s.again(ctx, rover, 0) }},
+	{"client stopped", func(ctx context.Context, s *soak) error { return s.stop(ctx, caller) }},
+	{"server stopped", func(ctx context.Context, s *soak) error { return s.stop(ctx, rover) }},
+}
+
+// littleMemory is what a client may lock of it, in KiB, where that is little.
+const littleMemory = 256
+
+// Immutable.
+var deviceFaults = []fault{
+	{"device removed", func(ctx context.Context, s *soak) error { return s.remove(ctx) }},
+	{"network down", func(ctx context.Context, s *soak) error {
+		dev := s.netdev()
+		return s.during(ctx, []string{"ip", "link", "set", dev, "down"}, []string{"ip", "link", "set", dev, "up"})
+	}},
+	{"packets lost and reordered", func(ctx context.Context, s *soak) error {
+		// Both ends are on this machine: what they send each other goes through lo.
+		return s.during(ctx, []string{"tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms", "reorder", "25%", "loss", "1%"},
+			[]string{"tc", "qdisc", "del", "dev", "lo", "root"})
+	}},
+	{"little memory to lock", func(ctx context.Context, s *soak) error { return s.again(ctx, caller, littleMemory) }},
+}
+
+func (s *soak) run(ctx context.Context) error {
+	s.series = map[string]map[string][]int64{server: {}, client: {}, "verbs objects": {}}
+	s.totals, s.procs, s.done = make(map[string]int64), make(map[string]*process), make(map[string]int)
+	defer func() {
+		for _, p := range s.procs {
+			_ = p.cmd.Process.Kill()
+		}
+	}()
+	if s.rdma {
+		// It need not be there; then the fault fails and says so.
+		_ = exec.Command("modprobe", "sch_netem").Run()
+	}
+	var at []string
+	for _, a := range s.addrs {
+		at = append(at, a+":0")
+	}
+	steady, err := s.start(ctx, server, role{Server: true, Addrs: at}, 0)
+	if err != nil {
+		return err
+	}
+	other, err := s.start(ctx, rover, role{Server: true, Addrs: at}, 0)
+	if err != nil {
+		return err
+	}
+	both := append(slices.Clone(steady), other...)
+	s.roles = map[string]role{rover: {Server: true, Addrs: other}, caller: {Addrs: steady}}
+	if _, err := s.start(ctx, client, role{Addrs: both}, 0); err != nil {
+		return err
+	}
+	if _, err := s.start(ctx, caller, s.roles[caller], 0); err != nil {
+		return err
+	}
+	begin := time.Now()
+	end, cancel := context.WithTimeout(ctx, s.length)
+	defer cancel()
+	// Some hundred of them in half an hour.
+	next := time.NewTicker(min(5*time.Second, max(s.length/20, 2*time.Second)))
+	defer next.Stop()
+	look := time.NewTicker(s.every)
+	defer look.Stop()
+	var turn []fault
+	var failed error
+	for end.Err() == nil && failed == nil {
+		select {
+		case <-next.C:
+			if len(turn) == 0 {
+				turn = slices.Clone(s.faults)
+				s.rng.Shuffle(len(turn), func(i, j int) { turn[i], turn[j] = turn[j], turn[i] })
+			}
+			f := turn[0]
+			turn = turn[1:]
+			if err := f.do(end, s); err != nil && end.Err() == nil {
+				failed = fmt.Errorf("%s, after %v: %w", f.name, time.Since(begin).Round(time.Second), err)
+			}
+			s.done[f.name]++
+		case <-look.C:
+			failed = s.look()
+		case <-end.Done():
+		}
+	}
+	// What stays ends well, and tells last what it has seen.
+	for _, name := range []string{client, caller, server, rover} {
+		failed = errors.Join(failed, s.end(name))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := s.report(os.Stdout, time.Since(begin))
+	if err := errors.Join(ctx.Err(), failed); err != nil {
+		return err
+	}
+	if !ok {
+		return errors.New("not all is as it should be")
+	}
+	return nil
+}
+
+// start starts a process; memlock limits what it may lock, in KiB, 0 leaves that.
+func (s *soak) start(ctx context.Context, name string, r role, memlock int) ([]string, error) {
+	r.Every, r.RDMA, r.Seed = s.every, s.rdma, s.rng.Uint64()
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	if memlock > 0 {
+		cmd = exec.Command("sh", "-c", fmt.Sprintf("ulimit -l %d; exec \"$0\"", memlock), self)
+	}
+	cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = endWithUs()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{name: name, cmd: cmd, in: in, addrs: make(chan []string, 1), ended: make(chan error, 1), moved: time.Now()}
+	s.mu.Lock()
+	s.procs[name] = p
+	s.mu.Unlock()
+	go func() {
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var x sample
+			if err := json.Unmarshal(lines.Bytes(), &x); err == nil {
+				s.take(p, x)
+			}
+		}
+		p.ended <- cmd.Wait()
+	}()
+	if !r.Server {
+		return nil, nil
+	}
+	select {
+	case addrs := <-p.addrs:
+		return addrs, nil
+	case err := <-p.ended:
+		p.ended <- err
+		return nil, fmt.Errorf("the %s ended: %v", name, err)
+	case <-time.After(patience):
+		return nil, fmt.Errorf("the %s does not listen after %v", name, patience)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// maxWrong is how many replies that are wrong are told of.
+const maxWrong = 20
+
+// take takes a sample.
+func (s *soak) take(p *process, x sample) {
+	if x.Addrs != nil {
+		p.addrs <- x.Addrs
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, n := range x.Right {
+		side := "calls made: "
+		if p.name == server || p.name == rover {
+			side = "calls served: "
+		}
+		s.totals[side+k] += n - p.last.Right[k]
+	}
+	s.totals["calls given up"] += x.GivenUp - p.last.GivenUp
+	s.totals["ended with a peer"] += x.Lost - p.last.Lost
+	s.totals["WRONG"] += x.NumWrong - p.last.NumWrong
+	for _, w := range x.Wrong[:min(len(x.Wrong), max(0, maxWrong-len(s.wrong)))] {
+		s.wrong = append(s.wrong, p.name+": "+w)
+	}
+	p.last = x
+	var calls int64
+	for _, n := range x.Right {
+		calls += n
+	}
+	if calls != p.calls {
+		p.calls, p.moved = calls, time.Now()
+	}
+	if list := s.series[p.name]; list != nil && !p.stops {
+		for what, n := range map[string]int64{"resident": x.Resident, "live heap": x.Heap, "mapped": x.Mapped, "descriptors": x.Descriptors, "goroutines": x.Goroutines} {
+			list[what] = append(list[what], n)
+		}
+	}
+}
+
+// silence is how long a process that stays may have nothing done before it counts as hung.
+const silence = 2 * time.Minute
+
+// look counts verbs objects, and sees whether those who stay are well.
+func (s *soak) look() error {
+	if s.rdma {
+		out, err := exec.Command("rdma", "resource", "show").Output()
+		if err != nil {
+			return fmt.Errorf("rdma resource show: %w", err)
+		}
+		for what, n := range objects(string(out)) {
+			s.series["verbs objects"][what] = append(s.series["verbs objects"][what], n)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range []string{server, client} {
+		p := s.procs[name]
+		select {
+		case err := <-p.ended:
+			p.ended <- err
+			return fmt.Errorf("the %s ended: %v", name, err)
+		default:
+		}
+		if time.Since(p.moved) > silence {
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			<-p.ended
+			return fmt.Errorf("the %s has done nothing for %v; its stacks are above", name, silence)
+		}
+	}
+	return nil
+}
+
+// objects adds up what all devices have, of lines like "0: rxe0: pd 1 cq 2 qp 1 cm_id 0 mr 0 ctx 1 srq 0".
+func objects(text string) map[string]int64 {
+	sum := make(map[string]int64)
+	for line := range strings.Lines(text) {
+		_, rest, _ := strings.Cut(line, ": ")
+		_, rest, _ = strings.Cut(rest, ": ")
+		words := strings.Fields(rest)
+		for i := 0; i+1 < len(words); i += 2 {
+			var n int64
+			if _, err := fmt.Sscan(words[i+1], &n); err == nil {
+				sum[words[i]] += n
+			}
+		}
+	}
+	return sum
+}
+
+// again kills a process and starts another in its place.
+func (s *soak) again(ctx context.Context, name string, memlock int) error {
+	p := s.procs[name]
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.ended
+	// Whoever has the port may need a moment to be gone.
+	var err error
+	for range 100 {
+		if _, err = s.start(ctx, name, s.roles[name], memlock); err == nil || ctx.Err() != nil {
+			return err
+		}
+		if p := s.procs[name]; p != nil {
+			<-p.ended
+		}
+		if !rest(ctx) {
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+// stop stops a process for a while.
+func (s *soak) stop(ctx context.Context, name string) error {
+	p := s.procs[name].cmd.Process
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	wait(ctx)
+	return p.Signal(syscall.SIGCONT)
+}
+
+func wait(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
+
+// during runs a command, and another after a while.
+func (s *soak) during(ctx context.Context, begin, end []string) error {
+	if err := command(begin); err != nil {
+		return err
+	}
+	wait(ctx)
+	return command(end)
+}
+
+func command(words []string) error {
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// kinds has the devices by the networks that scripts/vm gives them.
+func (s *soak) kind() string {
+	var kinds []string
+	for _, kind := range []string{"rxe", "siw"} {
+		if os.Getenv("RPCRDMA_"+strings.ToUpper(kind)+"_ADDR") != "" {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds[s.rng.IntN(len(kinds))]
+}
+
+func (s *soak) netdev() string { return "rdma-" + s.kind() }
+
+// remove takes a device away, under all that use it, and makes it again.
+func (s *soak) remove(ctx context.Context) error {
+	kind := s.kind()
+	return s.during(ctx, []string{"rdma", "link", "delete", kind + "0"}, []string{"rdma", "link", "add", kind + "0", "type", kind, "netdev", "rdma-" + kind})
+}
+
+// end lets a process end, and wants it to do so well.
+func (s *soak) end(name string) error {
+	s.mu.Lock()
+	p := s.procs[name]
+	if p == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	p.stops = true
+	s.mu.Unlock()
+	p.in.Close()
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			return fmt.Errorf("the %s: %w", name, err)
+		}
+		return nil
+	case <-time.After(2 * patience):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+		<-p.ended
+		return fmt.Errorf("the %s has not ended after %v; its stacks are above", name, 2*patience)
+	}
+}
+
+// slack is how much more than before there may be, besides a tenth. Immutable.
+var slack = map[string]int64{
+	"resident": 32 << 20, "live heap": 16 << 20, "mapped": 128 << 20, "descriptors": 16, "goroutines": 32,
+	"pd": 2, "cq": 24, "qp": 24, "cm_id": 32, "mr": 256, "ctx": 2, "srq": 0,
+}
+
+// A flatness is what became of a number.
+type flatness struct {
+	first, last, limit int64
+	flat               bool
+}
+
+// flat judges samples, after a warm-up of a tenth of them.
+func flat(list []int64, slack int64) flatness {
+	list = list[len(list)/10:]
+	third := len(list) / 3
+	if third == 0 {
+		return flatness{}
+	}
+	f := flatness{first: slices.Max(list[:third]), last: slices.Max(list[len(list)-third:])}
+	f.limit = f.first + f.first/10 + slack
+	f.flat = f.last <= f.limit
+	return f
+}
+
+// report prints the summary.
+func (s *soak) report(w io.Writer, took time.Duration) bool {
+	ok := s.totals["WRONG"] == 0
+	fmt.Fprintf(w, "\nsoak: %v\n\n", took.Round(time.Second))
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var calls int64
+	for _, k := range slices.Sorted(maps.Keys(s.totals)) {
+		if s.totals[k] == 0 && strings.HasPrefix(k, "calls ") {
+			continue // connections are not served, and NULL is not the program's
+		}
+		fmt.Fprintf(tw, "%s\t%d\t\n", k, s.totals[k])
+		if strings.HasPrefix(k, "calls made: ") {
+			calls += s.totals[k]
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.done)) {
+		fmt.Fprintf(tw, "%s\t%d\t\n", k, s.done[k])
+	}
+	tw.Flush()
+	fmt.Fprintln(w)
+	fmt.Fprintln(tw, "who\twhat\tsamples\tmost, first third\tmost, last third\tat most\t\t")
+	for _, who := range []string{server, client, "verbs objects"} {
+		for _, what := range slices.Sorted(maps.Keys(s.series[who])) {
+			f := flat(s.series[who][what], slack[what])
+			verdict := "flat"
+			if !f.flat {
+				verdict, ok = "GROWS", false
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t\n", who, what, len(s.series[who][what]), f.first, f.last, f.limit, verdict)
+		}
+	}
+	tw.Flush()
+	for _, text := range s.wrong {
+		fmt.Fprintf(w, "WRONG: %s\n", text)
+	}
+	if calls == 0 {
+		fmt.Fprintln(w, "no call was answered")
+		ok = false
+	}
+	return ok
+}

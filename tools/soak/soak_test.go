@@ -1,0 +1,77 @@
+package main
+
+import (
+	"io"
+	"maps"
+	"testing"
+	"time"
+)
+
+func TestFlat(t *testing.T) {
+	rising := func(from, by int64) (list []int64) {
+		for range 60 {
+			list = append(list, from)
+			from += by
+		}
+		return list
+	}
+	jagged := rising(100, 0)
+	for i := range jagged {
+		jagged[i] += int64(i%7) * 20
+	}
+	warm := append([]int64{1000, 1000, 1000}, rising(100, 0)...) // more before it is warm counts for nothing
+	warm[len(warm)-1] = 900
+	for name, tt := range map[string]struct {
+		list []int64
+		flat bool
+	}{
+		"level": {rising(100, 0), true}, "rising": {rising(100, 2), false}, "falling": {rising(1000, -2), true},
+		"jagged": {jagged, true}, "a little": {rising(1000, 1), true}, "after the warm-up": {warm, false}, "nothing": {nil, false}, "too few": {[]int64{1, 1}, false},
+	} {
+		if f := flat(tt.list, 10); f.flat != tt.flat {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+func TestObjects(t *testing.T) {
+	got := objects("0: rxe0: pd 1 cq 20 qp 3 cm_id 4 mr 5 ctx 1 srq 0 \n1: siw0: pd 1 cq 2 qp 1 cm_id 0 mr 7 ctx 1 srq 0 \n")
+	if want := map[string]int64{"pd": 2, "cq": 22, "qp": 4, "cm_id": 4, "mr": 12, "ctx": 2, "srq": 0}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestReport: a wrong reply, something that grows, and no calls at all fail the run.
+func TestReport(t *testing.T) {
+	s := func() *soak {
+		level := make([]int64, 60)
+		return &soak{totals: map[string]int64{"calls made: NULL": 1}, series: map[string]map[string][]int64{server: {"descriptors": level}}}
+	}
+	if !s().report(io.Discard, time.Minute) {
+		t.Error("nothing is wrong, and it has failed")
+	}
+	wrong, growing, idle := s(), s(), s()
+	wrong.totals["WRONG"] = 1
+	growing.series[server]["descriptors"][59] = slack["descriptors"] + 1
+	idle.totals = nil
+	for name, s := range map[string]*soak{"wrong": wrong, "growing": growing, "idle": idle} {
+		if s.report(io.Discard, time.Minute) {
+			t.Errorf("%s: it has passed", name)
+		}
+	}
+}
+
+// TestFill: what follows from one seed does not follow from another, at any length.
+func TestFill(t *testing.T) {
+	for _, n := range []int{1, 7, 8, 9, 4000} {
+		b := make([]byte, n)
+		fill(b, 12345)
+		if !filled(b, 12345) || n > 1 && filled(b, 54321) {
+			t.Errorf("%d bytes", n)
+		}
+		b[n-1] ^= 1
+		if filled(b, 12345) {
+			t.Errorf("%d bytes: the last one may be anything", n)
+		}
+	}
+}
