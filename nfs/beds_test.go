@@ -33,6 +33,7 @@ var suite = []struct {
 	{"Jukebox", testJukebox},
 	{"CallErrors", testCallErrors},
 	{"Pool", testPool},
+	{"Pending", testPending},
 	{"MountOverRDMA", testMountOverRDMA},
 	{"NoExport", testNoExport},
 	{"MountWithoutExport", testMountWithoutExport},

@@ -61,6 +61,8 @@ type Client struct {
 	opts Options
 	cred oncrpc.Auth
 
+	waiting waiting // calls that have no answer yet
+
 	ops  sync.Pool // *op
 	bufs sync.Pool // *[]byte, for transfers
 
@@ -177,6 +179,44 @@ type op struct {
 
 	read  readReply
 	write WriteRes
+
+	// While it waits: see Client.Pending.
+	since          time.Time
+	earlier, later *op
+}
+
+// waiting is a list of calls, in the order in which they were begun.
+type waiting struct {
+	sync.Mutex
+	oldest, latest *op
+}
+
+func (w *waiting) begin(o *op) {
+	w.Lock()
+	defer w.Unlock()
+	o.since, o.earlier, o.later = time.Now(), w.latest, nil
+	if w.latest == nil {
+		w.oldest = o
+	} else {
+		w.latest.later = o
+	}
+	w.latest = o
+}
+
+func (w *waiting) end(o *op) {
+	w.Lock()
+	defer w.Unlock()
+	if o.earlier == nil {
+		w.oldest = o.later
+	} else {
+		o.earlier.later = o.later
+	}
+	if o.later == nil {
+		w.latest = o.earlier
+	} else {
+		o.later.earlier = o.earlier
+	}
+	o.earlier, o.later = nil, nil
 }
 
 // results is what a procedure's results are decoded by.
@@ -219,7 +259,7 @@ func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status)
 	delay := jukeboxFirst
 	for try := 1; ; try++ {
 		o.wi[0].Chunked, o.wi[0].N = false, 0
-		if err := c.t.Call(ctx, &o.call); err != nil {
+		if err := c.do(ctx, o); err != nil {
 			return fmt.Errorf("nfs: %s: %w", name, err)
 		}
 		o.d = xdr.NewDecoder(o.call.Results)
@@ -247,7 +287,7 @@ func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status)
 }
 
 // Null calls the procedure that does nothing. RFC 1813 section 3.3.0.
-func (c *Client) Null(ctx context.Context) error { return c.t.Null(ctx, Program, Version) }
+func (c *Client) Null(ctx context.Context) error { return c.null(ctx, Program, Version) }
 
 // GetAttr returns the attributes of an object. RFC 1813 section 3.3.1.
 func (c *Client) GetAttr(ctx context.Context, fh FileHandle) (Attr, error) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -395,5 +396,60 @@ func testPool(t *testing.T, b *bed) {
 	}
 	if o.wi[0].Buf != nil || o.ri[0].Data != nil || o.read.Data != nil || o.read.item != nil {
 		t.Error("a call in the pool has memory of the caller")
+	}
+}
+
+// What has no answer yet can be asked for, oldest first, with what it is about.
+func testPending(t *testing.T, b *bed) {
+	s, c := pair(t, b)
+	f := s.add("file", TypeReg, "x").handle()
+	if got := c.Pending(); len(got) != 0 {
+		t.Errorf("before any call: %+v", got)
+	}
+	var reached, release, done sync.WaitGroup
+	release.Add(1)
+	s.set(func() {
+		s.override[ProcGetAttr] = func([]byte, *transport.Response) bool {
+			s.mu.Unlock() // others are answered meanwhile
+			defer s.mu.Lock()
+			reached.Done()
+			release.Wait()
+			return false
+		}
+	})
+	const calls = 3
+	for i := range calls {
+		reached.Add(1)
+		done.Go(func() {
+			fh := f
+			if i == 1 {
+				fh = s.root.handle()
+			}
+			if _, err := c.GetAttr(t.Context(), fh); err != nil {
+				t.Error(err)
+			}
+		})
+		reached.Wait()
+		if err := c.Null(t.Context()); err != nil { // it comes and goes between them
+			t.Error(err)
+		}
+	}
+	got := c.Pending()
+	if len(got) != calls {
+		t.Fatalf("%d calls wait, want %d", len(got), calls)
+	}
+	for i, p := range got {
+		want := f
+		if i == 1 {
+			want = s.root.handle()
+		}
+		if p.Program != Program || p.Proc != ProcGetAttr || p.Object != want || i > 0 && p.Since.Before(got[i-1].Since) {
+			t.Errorf("call %d: %+v", i, p)
+		}
+	}
+	release.Done()
+	done.Wait()
+	if got := c.Pending(); len(got) != 0 {
+		t.Errorf("after all calls: %+v", got)
 	}
 }

@@ -103,7 +103,7 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 		return place, absent, nil
 	}
 	place = mountOnRDMA
-	if absent = c.t.Null(ctx, MountProgram, MountVersion); absent != nil {
+	if absent = c.null(ctx, MountProgram, MountVersion); absent != nil {
 		if !refusal(absent) {
 			return 0, nil, fmt.Errorf("nfs: MOUNT: %w", absent)
 		}
@@ -126,16 +126,16 @@ func refusal(err error) bool {
 }
 
 func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
-	call := transport.Call{
+	o := op{call: transport.Call{
 		Prog: MountProgram, Vers: MountVersion, Proc: proc,
 		Cred:       c.cred,
 		Args:       args,
 		MaxResults: mountBound[proc],
-	}
-	if err := c.t.Call(ctx, &call); err != nil {
+	}}
+	if err := c.do(ctx, &o); err != nil {
 		return fmt.Errorf("nfs: MOUNT: %w", err)
 	}
-	d := xdr.NewDecoder(call.Results)
+	d := xdr.NewDecoder(o.call.Results)
 	decode(&d)
 	if err := d.End(); err != nil {
 		return &ReplyError{Op: "MOUNT", Reason: err.Error()}

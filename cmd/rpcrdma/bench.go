@@ -98,9 +98,6 @@ func (o *benchOptions) steps() ([]benchStep, error) {
 	if o.calls < 0 {
 		return nil, fmt.Errorf("--calls is %d, want 1 or more", o.calls)
 	}
-	if o.timeout <= 0 {
-		return nil, fmt.Errorf("--timeout is %v, want more than 0", o.timeout)
-	}
 	depths, err := numbers("--depth", o.depths, 1, maxBenchDepth)
 	if err != nil {
 		return nil, err
@@ -205,7 +202,7 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []benchStep) 
 	defer c.Close()
 	logInfo(log, c.Info())
 	// That the server has the program at all is another matter than how fast it is.
-	if err := o.null(ctx, c, benchProgram, benchVersion); err != nil {
+	if err := o.null(ctx, cmd.ErrOrStderr(), c, benchProgram, benchVersion); err != nil {
 		return fmt.Errorf("bench %s: %w", addr, explained(err))
 	}
 
@@ -214,7 +211,8 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []benchStep) 
 	var results []*benchResult
 	for i, s := range steps {
 		progress.show(s.String(), i, 0)
-		r, err := runStep(ctx, c, s, stint{time: o.time, calls: o.calls, timeout: o.timeout},
+		late := func() error { return o.stalled(cmd.ErrOrStderr(), "calls of "+s.String(), c) }
+		r, err := runStep(ctx, c, s, stint{time: o.time, calls: o.calls, timeout: o.timeout, late: late},
 			func(done float64) { progress.show(s.String(), i, done) })
 		if err != nil {
 			progress.close()

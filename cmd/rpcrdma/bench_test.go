@@ -118,7 +118,6 @@ func TestBenchUsage(t *testing.T) {
 		{"--depth is empty", []string{"--depth", "", "h:1"}},
 		{"--time is 0s", []string{"--time", "0", "h:1"}},
 		{"--calls is -1", []string{"--calls", "-1", "h:1"}},
-		{"--timeout is 0s", []string{"--timeout", "0", "h:1"}},
 		{"steps, want at most 1000", []string{"--size", "1..2Mi,1..2Mi,1..2Mi", "--depth", "1..128,1..128", "h:1"}},
 		{"--wait is for --provider rdma", []string{"--wait", "poll", "h:1"}},
 	} {

@@ -117,7 +117,8 @@ func (b *bencher) once(ctx context.Context, c *transport.Client) error {
 type stint struct {
 	time    time.Duration
 	calls   int64
-	timeout time.Duration // without any answer
+	timeout time.Duration // without any answer, 0: no limit
+	late    func() error  // is why a step ends then
 }
 
 // runStep makes calls, after some that do not count. tick is called every now and then
@@ -135,7 +136,10 @@ func runStep(ctx context.Context, c *transport.Client, s benchStep, how stint, t
 	var begun atomic.Pointer[time.Time]
 	go func() {
 		defer close(watched)
-		every := min(how.timeout/4+1, 100*time.Millisecond)
+		every := 100 * time.Millisecond
+		if how.timeout > 0 {
+			every = min(how.timeout/4+1, every)
+		}
 		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		var seen int64
@@ -147,8 +151,8 @@ func runStep(ctx context.Context, c *transport.Client, s benchStep, how stint, t
 			case now := <-ticker.C:
 				if n := answers.Load(); n != seen {
 					seen, since = n, now
-				} else if now.Sub(since) >= how.timeout {
-					cancel(&silentError{how.timeout})
+				} else if how.timeout > 0 && now.Sub(since) >= how.timeout {
+					cancel(how.late())
 					return
 				}
 				if start := begun.Load(); start != nil && how.calls == 0 {

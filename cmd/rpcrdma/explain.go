@@ -25,6 +25,9 @@ func explain(err error) string {
 	if item, ok := err.(*itemError); ok {
 		return printable(item.path) + ": " + explain(item.err)
 	}
+	if stall, ok := errors.AsType[*stallError](err); ok {
+		return stall.Error()
+	}
 	var (
 		status   *nfs.Error
 		mount    *nfs.MountError

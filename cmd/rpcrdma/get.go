@@ -100,6 +100,7 @@ func (t *transfer) getFile(ctx context.Context, root *os.Root, name string, node
 			root.Remove(part)
 		}
 	}()
+	defer t.known.add(node.Handle, node.Path)()
 	if _, err := t.Download(ctx, node.Handle, int64(node.Attr.Size), f, &nfs.TransferOptions{
 		Parallel: parallel, Progress: t.meter.file(),
 	}); err != nil {
@@ -167,7 +168,10 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 			return nil
 		case err != nil:
 			return &itemError{cmp.Or(rel, "."), err}
-		case rel == "":
+		case n.IsDir():
+			t.known.add(n.Handle, n.Path)
+		}
+		if rel == "" {
 			return nil
 		}
 		if err := open(); err != nil {
@@ -228,6 +232,7 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 
 // getLink makes a symbolic link like the server's, if it stays below LOCAL.
 func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
+	defer t.known.add(l.node.Handle, l.node.Path)()
 	target, err := t.ReadLink(ctx, l.node.Handle)
 	if err != nil {
 		return err

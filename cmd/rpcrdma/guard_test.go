@@ -359,6 +359,24 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 	case nfs.ProcFSInfo:
 		r := nfs.FSInfoRes{RTMax: 4096, RTPref: 4096}
 		res.Results = r.Append(res.Results)
+	case nfs.ProcCreate:
+		made, _ := nfs.NewFileHandle([]byte("made"))
+		r := nfs.CreateRes{Object: nfs.PostOpHandle{Present: true, Handle: made}}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcWrite:
+		d.Uint64()
+		r := nfs.WriteRes{Count: d.Uint32()}
+		r.Committed = nfs.Stable(d.Uint32())
+		res.Results = r.Append(res.Results)
+	case nfs.ProcCommit:
+		r := nfs.CommitRes{}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcRemove:
+		r := nfs.WccRes{}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcRename:
+		r := nfs.RenameRes{}
+		res.Results = r.Append(res.Results)
 	case nfs.ProcRead:
 		r := nfs.ReadRes{Count: uint32(len(h.data)), EOF: true, Data: []byte(h.data)}
 		res.Results = r.Append(res.Results)

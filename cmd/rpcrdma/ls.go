@@ -154,6 +154,7 @@ func (l *lister) walk(ctx context.Context) error {
 		return l.print(ctx, path.Base(root.Path), &root)
 	}
 	if !l.recursive {
+		l.r.known.add(root.Handle, root.Path)
 		for e, err := range l.r.Entries(ctx, root.Handle) {
 			var bad *nfs.NameError
 			switch {
@@ -185,7 +186,10 @@ func (l *lister) walk(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return &itemError{rel, err}
-		case rel == "":
+		case n.IsDir():
+			l.r.known.add(n.Handle, n.Path)
+		}
+		if rel == "" {
 			return nil
 		}
 		if err := l.print(ctx, rel, &n); err != nil {

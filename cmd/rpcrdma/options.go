@@ -18,17 +18,21 @@ import (
 // options are what every command that uses a connection takes.
 type options struct {
 	providerOptions
-	timeout time.Duration
+	timeout time.Duration // 0: no limit
 	verbose bool
-	json    bool
-	rpcbind string // HOST:PORT; empty: leave it alone
+
+	debugStalls bool
+	json        bool
+	rpcbind     string // HOST:PORT; empty: leave it alone
 }
 
 // addOptions gives cmd the flags. meaning is what its --timeout says.
 func addOptions(cmd *cobra.Command, o *options, timeout time.Duration, meaning string) {
 	addProviderOptions(cmd, &o.providerOptions)
 	flags := cmd.Flags()
-	flags.DurationVar(&o.timeout, "timeout", timeout, meaning)
+	o.timeout = timeout
+	flags.Var(limitValue{&o.timeout}, "timeout", meaning+"; 0 and none are no limit")
+	flags.BoolVar(&o.debugStalls, "debug-stalls", false, "when a wait has passed its limit, print the stacks of all goroutines")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "tell on standard error what happens")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object")
 }

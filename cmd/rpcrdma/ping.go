@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,28 +21,38 @@ import (
 // the timeout. It returns the address as well, with the port of program prog if
 // rpcbind is to be asked for it.
 func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.Config) (*transport.Client, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	var at stage
+	ctx, cancel := within(ctx, o.timeout, func() error { return o.stalled(stderr, at.get(), nil) })
 	defer cancel()
 	if o.rpcbind != "" {
 		host := bareHost(addr)
+		at.set("asking the rpcbind at %s", o.rpcbindAt(host))
 		port, err := o.lookupPort(ctx, host, prog, vers)
 		if err != nil {
-			return nil, addr, err
+			return nil, addr, withHint(ctx, err)
 		}
 		addr = net.JoinHostPort(host, strconv.Itoa(port))
 	}
+	at.set("connecting to %s", addr)
 	p, err := o.newClient(ctx, stderr, addr)
 	if err != nil {
-		return nil, addr, err
+		return nil, addr, withHint(ctx, err)
 	}
+	at.set("connecting to %s over %s", addr, p.Name())
 	cfg.NoReconnect = true // a connection that is lost is what the command is to tell
 	c, err := transport.Dial(ctx, p, addr, cfg)
-	return c, addr, err
+	if err != nil {
+		return nil, addr, withHint(ctx, err)
+	}
+	return c, addr, nil
 }
 
 // null makes one NULL call, within the timeout.
-func (o *options) null(ctx context.Context, c *transport.Client, prog, vers uint32) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, &silentError{o.timeout})
+func (o *options) null(ctx context.Context, stderr io.Writer, c *transport.Client, prog, vers uint32) error {
+	ctx, cancel := within(ctx, o.timeout, func() error {
+		name, _ := procedureName(prog, vers, 0)
+		return o.stalled(stderr, fmt.Sprintf("NULL of %s version %d", cmp.Or(name, fmt.Sprintf("program %d", prog)), vers), c)
+	})
 	defer cancel()
 	err := c.Null(ctx, prog, vers)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -86,7 +97,7 @@ counted, since it finds the way for those after it.`,
 			times := make([]time.Duration, 0, min(count, 1<<20))
 			for i := -1; i < count; i++ {
 				start := time.Now()
-				if err := o.null(ctx, c, prog, vers); err != nil {
+				if err := o.null(ctx, cmd.ErrOrStderr(), c, prog, vers); err != nil {
 					return fmt.Errorf("ping %s: %w", addr, explained(err))
 				}
 				if i >= 0 {

@@ -37,7 +37,7 @@ ends have agreed on. A server without NFS will do as well: its refusal has the c
 				return fmt.Errorf("probe: %w", explained(err))
 			}
 			defer c.Close()
-			err = o.null(ctx, c, nfs.Program, nfs.Version)
+			err = o.null(ctx, cmd.ErrOrStderr(), c, nfs.Program, nfs.Version)
 			var refused *oncrpc.RPCError
 			if err != nil && !errors.As(err, &refused) {
 				return fmt.Errorf("probe %s: %w", addr, explained(err))

@@ -137,6 +137,7 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 			t.discard(ctx, dir, part)
 		}
 	}()
+	defer t.known.add(fh, local)()
 	if _, err := t.Upload(ctx, fh, f, info.Size(), &nfs.TransferOptions{
 		Parallel: parallel, Progress: t.meter.file(),
 	}); err != nil {

@@ -22,6 +22,8 @@ type remote struct {
 	log  *slog.Logger
 	stop []func()
 
+	known names
+
 	again func(context.Context) (*nfs.Client, error) // makes another connection
 }
 
@@ -32,10 +34,10 @@ type nfsOptions struct {
 }
 
 // defaultTimeout is how long a server may be silent.
-const defaultTimeout = 30 * time.Second
+const defaultTimeout = time.Minute
 
 func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
-	addOptions(cmd, &o.options, defaultTimeout, "give up when the server has not answered for so long")
+	addOptions(cmd, &o.options, defaultTimeout, "give up when nothing has come from the server for so long, though it has been asked")
 	addLookupOption(cmd, &o.options)
 	cmd.Flags().IntVar(&o.mountPort, "mount-port", 0,
 		"the TCP `PORT` of MOUNT at a server that does not have it on the RDMA connection (default: ask its rpcbind)")
@@ -49,18 +51,21 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	ctx, stop := interruptible(cmd.Context())
 	r.stop = append(r.stop, stop)
 
-	silent := &silentError{o.timeout}
-	dialCtx, cancel := context.WithTimeoutCause(ctx, o.timeout, silent)
+	var at stage
+	dialCtx, cancel := within(ctx, o.timeout, func() error { return o.stalled(cmd.ErrOrStderr(), at.get(), nil) })
 	defer cancel()
 	var p fabric.Provider
 	var err error
 	if o.rpcbind != "" {
+		at.set("asking the rpcbind at %s", o.rpcbindAt(u.Host))
 		u.Port, err = o.lookupPort(dialCtx, u.Host, nfs.Program, nfs.Version)
 	}
+	at.set("connecting to %s", u.Addr())
 	if err == nil {
 		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
 	}
 	if err == nil {
+		at.set("connecting to %s over %s", u.Addr(), p.Name())
 		r.again = func(ctx context.Context) (*nfs.Client, error) {
 			return nfs.Dial(ctx, p, u.Addr(), &nfs.Options{
 				MountPort: o.mountPort,
@@ -72,12 +77,7 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	}
 	if err != nil {
 		defer stop()
-		hint := ""
-		if dial, ok := errors.AsType[*transport.DialError](err); ok && context.Cause(dialCtx) == error(silent) {
-			hint = otherProvider(dial)
-		}
-		err = r.failed(dialCtx, err)
-		return nil, nil, fmt.Errorf("%w%s", err, hint)
+		return nil, nil, r.failed(dialCtx, withHint(dialCtx, err))
 	}
 	logInfo(r.log, r.Transport().Info())
 
@@ -85,39 +85,30 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if watch(ctx, r.Client, o.timeout) {
-			cancelCause(&silentError{o.timeout})
+		if o.timeout == 0 {
+			return
+		}
+		tick := time.NewTicker(max(o.timeout/8, time.Millisecond))
+		defer tick.Stop()
+		if watch(ctx, tick.C, o.timeout, r.Transport().Stats) {
+			cancelCause(o.stalled(cmd.ErrOrStderr(), r.known.waitsFor(r.Pending()), r.Transport()))
 		}
 	}()
 	r.stop = append(r.stop, func() { cancelCause(nil); <-done })
 	return ctx, r, nil
 }
 
-// A silentError says that a server does not answer.
-type silentError struct{ d time.Duration }
-
-func (e *silentError) Error() string { return fmt.Sprintf("no answer from the server for %v", e.d) }
-
-// watch waits until calls are under way and no reply has come for d, and returns
-// true; or until ctx ends.
-func watch(ctx context.Context, c *nfs.Client, d time.Duration) (silent bool) {
-	tick := time.NewTicker(max(d/8, time.Millisecond))
-	defer tick.Stop()
-	var seen uint64
-	since := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case now := <-tick.C:
-			s := c.Transport().Stats()
-			if s.Replies != seen || s.Calls <= s.Replies+s.Cancelled {
-				seen, since = s.Replies, now
-			} else if now.Sub(since) >= d {
-				return true
-			}
-		}
+// withHint is the error of a connection that was not made. When that took too long it says
+// what else may be tried, as other errors do.
+func withHint(ctx context.Context, err error) error {
+	stall, ok := context.Cause(ctx).(*stallError)
+	if dial, isDial := errors.AsType[*transport.DialError](err); ok && isDial {
+		stall.hint = otherProvider(&transport.DialError{Provider: dial.Provider, Addr: dial.Addr, Err: context.DeadlineExceeded})
 	}
+	if ok {
+		return stall
+	}
+	return err
 }
 
 // failed is err with the URL in front, as the command's error. ctx is the one that

@@ -92,6 +92,12 @@ func (o *options) parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	return u, nil
 }
 
+// rpcbindAt is the rpcbind that lookupPort asks.
+func (o *options) rpcbindAt(host string) string {
+	at, port, _ := net.SplitHostPort(o.rpcbind)
+	return net.JoinHostPort(cmp.Or(at, host), port)
+}
+
 // lookupPort asks rpcbind on which port host serves a program over RDMA. Of the
 // answer it takes the port alone: which host it shall be has been said already.
 func (o *options) lookupPort(ctx context.Context, host string, prog, vers uint32) (int, error) {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -66,7 +68,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 			return o.serve(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way")
+	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way, which are then cut off")
 	addRPCBindOption(cmd, &o.options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
 		"register with the rpcbind at `HOST:PORT`, which must be of this machine as a rule")
 	flags := cmd.Flags()
@@ -177,22 +179,30 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 
 	// In order: nobody is sent here, nobody new, nobody is called, then the calls under
 	// way, then what they need.
-	if left := known.remove(); err == nil {
-		err = left
+	if unset := known.remove(); err == nil {
+		err = unset
 	}
-	deadline := time.Now().Add(o.timeout)
+	left := time.Duration(math.MaxInt64)
+	if o.timeout > 0 {
+		left = o.timeout
+	}
+	begun := time.Now()
 	l.Close()
 	if tcp != nil {
 		tcp.Close()
 	}
 	n.Close()
-	shutdown, cancel := context.WithDeadline(context.Background(), deadline)
+	shutdown, cancel := within(context.Background(), o.timeout, func() error {
+		s := server.Stats()
+		return fmt.Errorf("calls were still under way after %v, and have been cut off (%d connections, %d calls without a reply)",
+			o.timeout, s.OpenConns, max(0, int64(s.Calls-s.Replies)))
+	})
 	defer cancel()
 	if cut := server.Shutdown(shutdown); cut != nil && err == nil {
-		err = fmt.Errorf("calls were still under way after %v, and have been cut off", o.timeout)
+		err = cmp.Or(context.Cause(shutdown), cut)
 	}
 	bridge.Close()
-	g.stop(time.Until(deadline))
+	g.stop(left - time.Since(begun))
 	running.Wait()
 	stats := server.Stats()
 	logStats(log, stats)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,7 +130,7 @@ func (w *watcher) run(ctx context.Context) error {
 			Handler: transport.HandlerFunc(w.serve),
 		}},
 		OnReconnect: func(*transport.Client) { w.again(ctx) },
-		KeepAlive:   w.timeout,
+		KeepAlive:   cmp.Or(w.timeout, -1),
 		Logger:      log,
 	}
 	cl, err := w.dial(ctx, cfg)
@@ -162,19 +163,27 @@ func (w *watcher) run(ctx context.Context) error {
 
 // dial makes the first connection.
 func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (*transport.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	var at stage
+	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, at.get(), nil) })
 	defer cancel()
 	if w.rpcbind != "" {
+		at.set("asking the rpcbind at %s", w.rpcbindAt(w.url.Host))
 		var err error
 		if w.url.Port, err = w.lookupPort(ctx, w.url.Host, nfs.Program, nfs.Version); err != nil {
-			return nil, err
+			return nil, withHint(ctx, err)
 		}
 	}
+	at.set("connecting to %s", w.url.Addr())
 	p, err := w.newClient(ctx, w.stderr, w.url.Addr())
 	if err != nil {
-		return nil, err
+		return nil, withHint(ctx, err)
 	}
-	return transport.Dial(ctx, p, w.url.Addr(), cfg)
+	at.set("connecting to %s over %s", w.url.Addr(), p.Name())
+	c, err := transport.Dial(ctx, p, w.url.Addr(), cfg)
+	if err != nil {
+		return nil, withHint(ctx, err)
+	}
+	return c, nil
 }
 
 // wait returns when there is nothing more to print.
@@ -336,8 +345,7 @@ func (w *watcher) again(ctx context.Context) {
 // subscribe makes the subscription, or has the server call us here from now on. It
 // returns whether the subscription is the same as before. mu is held.
 func (w *watcher) subscribe(ctx context.Context) (same bool, err error) {
-	silent := &silentError{w.timeout}
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, silent)
+	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, "SUBSCRIBE to "+w.url.Path, w.client) })
 	defer cancel()
 	a := subscribeArgs{dir: strings.TrimPrefix(w.url.Path, "/"), recursive: w.recursive, again: w.known, old: w.id}
 	call := transport.Call{

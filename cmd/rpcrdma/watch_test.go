@@ -553,7 +553,7 @@ func TestWatchMessages(t *testing.T) {
 		{1, "no such directory (NOENT)", []string{s.watchURL("/../../etc")}},
 		{1, "the server does not have RPCRDMA_NOTIFY (PROG_UNAVAIL)", []string{"rdma://" + l.Addr().String() + "/"}},
 		{1, "connection refused", []string{"rdma://127.0.0.1:1/"}},
-		{1, "timed out", []string{"--timeout", "300ms", "rdma://" + startProxy(t, s.addr, 0, false).addr + "/"}},
+		{1, "no answer from the server for 300ms: connecting to ", []string{"--timeout", "300ms", "rdma://" + startProxy(t, s.addr, 0, false).addr + "/"}},
 		{2, "want rdma://HOST[:PORT]/EXPORT/PATH", []string{"somewhere"}},
 		{2, `scheme is "http"`, []string{"http://host/"}},
 		{2, "--count is -1", []string{"--count", "-1", s.watchURL("/")}},

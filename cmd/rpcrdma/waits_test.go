@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A mute is a server that does not answer one procedure. NULL, which a server answers by
+// itself, it passes on to a program that never does.
+type mute struct {
+	*hostile
+	prog, proc uint32
+	end        chan struct{}
+}
+
+func (m *mute) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+	if req.Prog == m.prog && req.Proc == m.proc {
+		<-m.end
+		res.Fail(oncrpc.SystemErr)
+		return
+	}
+	if req.Prog != nfs.Program && req.Prog != nfs.MountProgram {
+		return
+	}
+	m.hostile.ServeRPC(ctx, req, res)
+}
+
+func (m *mute) start(t *testing.T) string {
+	t.Helper()
+	server, err := transport.NewServer(nil)
+	must(t, err)
+	var serving sync.WaitGroup
+	var bridge net.Listener
+	if m.proc == 0 {
+		bridge = server.Bridge(nfs.Binding{}, m.prog)
+		serving.Go(func() {
+			if conn, err := bridge.Accept(); err == nil {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			}
+		})
+	}
+	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notifyProgram: notifyVersion, benchProgram: benchVersion} {
+		if m.proc == 0 && prog == m.prog {
+			continue
+		}
+		must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
+	}
+	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
+	must(t, err)
+	m.end = make(chan struct{})
+	serving.Go(func() { server.Serve(l) })
+	t.Cleanup(func() {
+		close(m.end)
+		server.Close()
+		if bridge != nil {
+			bridge.Close()
+		}
+		serving.Wait()
+	})
+	return l.Addr().String()
+}
+
+// Whatever a server is silent at, the command ends, and says what it has waited for and in
+// which state the connection is.
+func TestStalls(t *testing.T) {
+	local := t.TempDir()
+	writeFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, as the system does for it
+	must(t, err)
+	defer silent.Close()
+	in := func(name string) string { return filepath.Join(local, name) }
+	state := regexp.MustCompile(`\(calls in flight: \d, credits: \d+, replies before: \d+, RPC-over-RDMA version 2 over iwarp\)\n$`)
+	const (
+		none  = 0
+		limit = "3s"
+	)
+	var running sync.WaitGroup
+	for _, tt := range []struct {
+		prog, proc uint32
+		want       string // behind the limit
+		args       []string
+	}{
+		{none, 0, "connecting to ADDR over iwarp", []string{"ls", "nfs://ADDR/"}},
+		{none, 0, "connecting to ADDR over iwarp", []string{"ping", "ADDR"}},
+		{none, 0, "connecting to ADDR over iwarp", []string{"probe", "ADDR"}},
+		{none, 0, "connecting to ADDR over iwarp", []string{"watch", "rdma://ADDR/"}},
+		{none, 0, "asking the rpcbind at ADDR", []string{"ls", "--rpcbind=ADDR", "nfs://127.0.0.1/"}},
+		{none, 0, "asking the rpcbind at ADDR", []string{"ping", "--rpcbind=ADDR", "127.0.0.1"}},
+		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, credits: ", []string{"ping", "ADDR"}},
+		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, ", []string{"probe", "ADDR"}},
+		{benchProgram, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
+		{benchProgram, benchEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
+		{notifyProgram, notifySubscribe, "SUBSCRIBE to /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
+		{nfs.MountProgram, 0, "MOUNT NULL (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
+		{nfs.MountProgram, nfs.MountProcExport, "MOUNT EXPORT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
+		{nfs.MountProgram, nfs.MountProcMnt, "MOUNT MNT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
+		{nfs.Program, nfs.ProcGetAttr, "GETATTR (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
+		{nfs.Program, nfs.ProcReadDirPlus, "READDIRPLUS of / (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
+		{nfs.Program, nfs.ProcReadDirPlus, "READDIRPLUS of / (calls in flight: 1, ", []string{"get", "-r", "nfs://ADDR/", in("tree")}},
+		{nfs.Program, nfs.ProcLookup, "LOOKUP (calls in flight: 1, ", []string{"get", "nfs://ADDR/file", in("copy")}},
+		{nfs.Program, nfs.ProcRead, "READ of /file (calls in flight: 1, ", []string{"get", "nfs://ADDR/file", in("copy")}},
+		{nfs.Program, nfs.ProcReadLink, "READLINK of /link (calls in flight: 1, ", []string{"get", "-r", "nfs://ADDR/", in("tree2")}},
+		{nfs.Program, nfs.ProcCreate, "CREATE (calls in flight: 1, ", []string{"put", in("file"), "nfs://ADDR/new"}},
+		{nfs.Program, nfs.ProcWrite, "WRITE of large and 2 more (calls in flight: 3, ", []string{"put", in("large"), "nfs://ADDR/new"}},
+		{nfs.Program, nfs.ProcCommit, "COMMIT of large (calls in flight: 1, ", []string{"put", in("large"), "nfs://ADDR/new"}},
+		{nfs.Program, nfs.ProcRename, "RENAME (calls in flight: 1, ", []string{"put", in("file"), "nfs://ADDR/new"}},
+	} {
+		addr := silent.Addr().String()
+		if tt.prog != none {
+			m := &mute{prog: tt.prog, proc: tt.proc, hostile: &hostile{
+				entries: map[string][]nfs.DirEntry{"/": {hostileEntry("file", "f", nfs.TypeReg), hostileEntry("link", "l", nfs.TypeLnk)}},
+				data:    "contents",
+			}}
+			addr = m.start(t)
+		}
+		want := "no answer from the server for " + limit + ": " + strings.ReplaceAll(tt.want, "ADDR", addr)
+		args := []string{tt.args[0], "--timeout", limit}
+		for _, arg := range tt.args[1:] {
+			args = append(args, strings.ReplaceAll(arg, "ADDR", addr))
+		}
+		running.Go(func() {
+			r := runCommand(t, args...)
+			if r.status != 1 || !strings.Contains(r.stderr, want) || tt.prog != none && !state.MatchString(r.stderr) {
+				t.Errorf("%q: status %d, want %q:\n%s", args, r.status, want, r.stderr)
+			}
+		})
+	}
+	running.Go(func() {
+		r := runCommand(t, "ping", "--timeout", "100ms", "--debug-stalls", silent.Addr().String())
+		if r.status != 1 || !strings.Contains(r.stderr, "and all goroutines are:\ngoroutine ") || !strings.Contains(r.stderr, "transport.Dial(") {
+			t.Errorf("ping --debug-stalls: status %d\n%s", r.status, r.stderr)
+		}
+	})
+	running.Wait()
+	if left, _ := filepath.Glob(in(".rpcrdma-*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// A connection is given up when calls are under way and nothing has come for as long as
+// the limit is, and not before.
+func TestWatchLimit(t *testing.T) {
+	s := func(calls, replies, cancelled uint64) transport.Stats {
+		return transport.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
+	}
+	other := s(5, 1, 0)
+	other.Dropped = 1
+	for _, tt := range []struct {
+		name  string
+		stats []transport.Stats // at each second
+		want  int               // the second at which it is given up, -1: never
+	}{
+		{"no answer at all", []transport.Stats{s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0), s(1, 0, 0)}, 3},
+		{"nothing is asked", []transport.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0)}, -1},
+		{"what was asked is not wanted any more", []transport.Stats{s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2), s(3, 1, 2)}, -1},
+		{"an answer now and then", []transport.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 3, 0), s(5, 3, 0)}, -1},
+		{"other messages", []transport.Stats{s(5, 1, 0), s(5, 1, 0), s(5, 1, 0), other, other, other}, -1},
+		{"the last answer", []transport.Stats{s(5, 1, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0), s(5, 2, 0)}, 4},
+		{"a call after a rest", []transport.Stats{s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(1, 1, 0), s(2, 1, 0), s(2, 1, 0), s(2, 1, 0)}, 6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				ticks, got := make(chan time.Time), make(chan bool, 1)
+				var now atomic.Int64
+				go func() {
+					got <- watch(ctx, ticks, 3*time.Second, func() transport.Stats { return tt.stats[now.Load()] })
+				}()
+				ended := -1
+				for i := range tt.stats {
+					now.Store(int64(i))
+					ticks <- time.Unix(int64(i), 0)
+					synctest.Wait() // it has looked
+					if len(got) > 0 {
+						ended = i
+						break
+					}
+				}
+				cancel()
+				if silent := <-got; silent != (ended >= 0) || ended != tt.want {
+					t.Errorf("given up at second %d, want %d; %v", ended, tt.want, silent)
+				}
+			})
+		})
+	}
+}
+
+// A limit of 0, or none, is no limit, and never one that has passed.
+func TestNoLimit(t *testing.T) {
+	for text, want := range map[string]time.Duration{"0": 0, "none": 0, "0s": 0, "90s": 90 * time.Second} {
+		d := time.Hour
+		if err := (limitValue{&d}).Set(text); err != nil || d != want {
+			t.Errorf("--timeout %s: %v, %v", text, d, err)
+		}
+	}
+	for _, text := range []string{"-1s", "fast", "", "5"} {
+		d := time.Hour
+		if err := (limitValue{&d}).Set(text); err == nil {
+			t.Errorf("--timeout %q: %v", text, d)
+		}
+	}
+	ctx, cancel := within(t.Context(), 0, func() error { return errors.New("late") })
+	if _, ok := ctx.Deadline(); ok || ctx.Err() != nil {
+		t.Errorf("no limit: %v", ctx.Err())
+	}
+	cancel()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the end without a limit: %v", err)
+	}
+	dir := t.TempDir()
+	writeFiles(t, dir, map[string]string{"file": "x"})
+	s := startServer(t, "--dir", dir, "--timeout", "none")
+	for _, none := range []string{"0", "none"} {
+		mustRun(t, "ping", "--timeout", none, "-c", "1", s.addr)
+		mustRun(t, "probe", "--timeout", none, s.addr)
+		mustRun(t, "bench", "--timeout", none, "--op", "null", "--calls", "5", "--depth", "1", s.addr)
+		mustRun(t, "ls", "--timeout", none, s.url("/"))
+		if err := os.Remove(filepath.Join(dir, "watched")); err != nil && none == "none" {
+			t.Error(err)
+		}
+		watching := command(t.Context(), "watch", "--timeout", none, "--count", "1", "rdma://"+s.addr+"/")
+		stderr, err := watching.StderrPipe()
+		must(t, err, watching.Start())
+		if n, err := stderr.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("watch: %v", err)
+		}
+		writeFiles(t, dir, map[string]string{"watched": "x"})
+		must(t, watching.Wait())
+	}
+	mustFail(t, 2, "want a time such as 90s or 2m, or none", "ping", "--timeout", "-1s", s.addr)
+}
