@@ -44,7 +44,7 @@ type benchOptions struct {
 func newBench() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
-		Use:   "bench HOST:PORT",
+		Use:   "bench HOST[:PORT]",
 		Short: "Measure calls to a server: latency, rate, throughput",
 		Long: `Measure calls to a server on one connection, and print how long they took, how many
 there were in a second, and how much data they moved.
@@ -61,20 +61,21 @@ Each op is measured with each size and each depth, the number of calls outstandi
 --size and --depth take lists, 64,4Ki,1Mi, and ranges that double, 4Ki..1Mi. Some calls
 that do not count go before those of each step, and every answer is checked.
 
-MiB/s counts the data of a call once, echo's too.`,
+MiB/s counts the data of a call once, echo's too. The port is 20049 unless it is given.`,
 		Example: `  rpcrdma bench server:20049
   rpcrdma bench --op read,write --size 4Ki..2Mi --depth 1,16 server:20049
   rpcrdma bench --op null --time 10s --histogram --json server:20049`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkAddr(cmd, args[0]); err != nil {
+			at, err := o.checkAddr(cmd, args[0])
+			if err != nil {
 				return err
 			}
 			steps, err := o.steps()
 			if err != nil {
 				return &usageError{command: cmd.CommandPath(), err: err}
 			}
-			return o.bench(cmd, args[0], steps)
+			return o.bench(cmd, at, steps)
 		},
 	}
 	addOptions(cmd, &o.options, 10*time.Second, "wait so long for the connection, and then for any answer")

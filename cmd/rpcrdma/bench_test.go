@@ -106,7 +106,7 @@ func TestBenchUsage(t *testing.T) {
 		args []string
 	}{
 		{"accepts 1 arg(s)", nil},
-		{"want HOST:PORT", []string{"server"}},
+		{"want HOST or HOST:PORT", []string{"a:b:c"}},
 		{`--op "reed": want null, echo, read, write`, []string{"--op", "reed", "h:1"}},
 		{`--size "1Gi": want numbers such as`, []string{"--size", "1Gi", "h:1"}},
 		{`--size "-1": want numbers`, []string{"--size", "64,-1", "h:1"}},

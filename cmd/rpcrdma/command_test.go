@@ -90,7 +90,7 @@ func mustFail(t *testing.T, status int, text string, args ...string) {
 	if status == 2 {
 		lines = lines[:len(lines)-1] // where help is
 	}
-	if r.status != status || len(lines) != 1 || !strings.HasPrefix(lines[0], "rpcrdma: ") || !strings.Contains(lines[0], text) {
+	if r.status != status || len(lines) != 1 || !strings.HasPrefix(lines[0], "rpcrdma: ") || !strings.Contains(lines[0]+"\n", text) {
 		t.Errorf("rpcrdma %s: status %d, want %d and one line with %q:\n%s", strings.Join(args, " "), r.status, status, text, r.stderr)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
@@ -72,7 +74,11 @@ func explain(err error) string {
 	case errors.As(err, &rdma):
 		return oneLine(rdma)
 	case errors.As(err, &dial):
-		return fmt.Sprintf("no connection to %s over %s: %s%s", dial.Addr, dial.Provider, explain(dial.Err), otherProvider(dial))
+		why := connText(dial.Err)
+		if why == "" {
+			why = explain(dial.Err)
+		}
+		return fmt.Sprintf("no connection to %s over %s: %s%s", dial.Addr, dial.Provider, why, otherProvider(dial))
 	case errors.As(err, &version):
 		return oneLine(version)
 	case errors.Is(err, rdmacm.ErrNotBuilt):
@@ -84,6 +90,9 @@ func explain(err error) string {
 	case errors.As(err, &closed):
 		if closed.Reason == nil {
 			return "connection closed"
+		}
+		if why := connText(closed.Reason); why != "" {
+			return "connection lost: " + why
 		}
 		return "connection lost: " + explain(closed.Reason)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -101,6 +110,38 @@ func explain(err error) string {
 	var sys *os.SyscallError
 	if errors.As(err, &sys) {
 		return sys.Err.Error()
+	}
+	return oneLine(err)
+}
+
+// connText says why a connection was not made or is lost, where the reason alone reads
+// like one of a file. It is empty if there is nothing better to say than the error does.
+func connText(err error) string {
+	var errno syscall.Errno
+	var path *fs.PathError // of a socket, which os.File has a name for
+	switch {
+	case errors.Is(err, mpa.ErrKey):
+		return "what answers there is no RDMA server"
+	case errors.Is(err, io.ErrUnexpectedEOF), err == io.EOF:
+		return "the other end closed the connection; is there an RDMA server?"
+	case errors.As(err, &path) && errors.As(path.Err, &errno):
+		return errno.Error()
+	}
+	return ""
+}
+
+// listenText says why nothing can be listened for at an address, which is named once.
+func listenText(addr string, err error) string {
+	if text, ok := explainRDMA(err); ok {
+		return text
+	}
+	var errno syscall.Errno
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &errno):
+		return fmt.Sprintf("listening on %s: %v", addr, errno)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Sprintf("listening on %s: no such host", addr)
 	}
 	return oneLine(err)
 }

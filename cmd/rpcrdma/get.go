@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -27,6 +28,7 @@ func newGet() *cobra.Command {
 URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. LOCAL
 is the name of the copy, or a directory that the copy is put into. With -r LOCAL
 becomes a copy of the directory; it is made if need be, and what else is in it stays.
+LOCAL - is standard output, for a single file; a file of this name is ./-.
 
 A file appears under its name when it is whole, not before. Symbolic links below the
 directory become symbolic links if they lead to something in it, on whichever way. Those
@@ -43,17 +45,50 @@ named, all else is copied, and the exit status is 1.`,
 			if err := o.check(cmd); err != nil {
 				return err
 			}
+			toStdout := args[1] == "-"
+			if toStdout && (o.recursive || o.json) {
+				return &usageError{command: cmd.CommandPath(), err: errors.New("to standard output goes one file and nothing else: - is not for -r and --json")}
+			}
 			ctx, r, err := o.dial(cmd, u, "get "+args[0])
 			if err != nil {
 				return err
 			}
-			t := &transfer{remote: r, parallel: o.parallel, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
-			err = t.get(ctx, args[1], o.recursive)
+			t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+			if toStdout {
+				err = t.getTo(ctx, cmd.OutOrStdout())
+			} else {
+				err = t.get(ctx, args[1], o.recursive)
+			}
 			return t.finish(ctx, args[1], o.json, cmd.OutOrStdout(), err)
 		},
 	}
 	addTransferOptions(cmd, &o)
 	return cmd
+}
+
+// getTo copies the file that the URL names to w, in order.
+func (t *transfer) getTo(ctx context.Context, w io.Writer) error {
+	f, err := t.Open(ctx, t.url.Path)
+	if err != nil {
+		return err
+	}
+	defer t.known.add(f.Handle, f.Path)()
+	// Reads of a MiB each run side by side, as many as there are credits and parallel
+	// allows. The file may grow or shrink meanwhile: its end is where the server says.
+	buf := make([]byte, min(t.parallel, 64)<<20)
+	for off := int64(0); ; {
+		n, err := f.ReadAt(ctx, buf, off)
+		if _, err := w.Write(buf[:n]); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+		off += int64(n)
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 // get copies what the URL names.

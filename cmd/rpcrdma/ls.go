@@ -142,7 +142,7 @@ func (l *lister) entry(e *entryJSON) error {
 // skip tells about something that cannot be listed. The rest is.
 func (l *lister) skip(path string, err error) {
 	l.skipped++
-	fmt.Fprintf(l.stderr, "rpcrdma: %s: %s skipped: %s\n", l.r.name, printable(path), explain(err))
+	printSkipped(l.stderr, l.json, l.r.name, path, explain(err))
 }
 
 func (l *lister) walk(ctx context.Context) error {

@@ -2,10 +2,11 @@
 // RPC-over-RDMA from a shell.
 //
 // Exit status: 0 when all went well, 1 when the work failed, 2 when the command
-// line made no sense.
+// line made no sense. Why is said on standard error, with --json as JSON objects.
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,19 +26,48 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, errReported):
 		return 1
 	}
-	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
-	if usage, ok := errors.AsType[*usageError](err); ok {
-		fmt.Fprintf(stderr, "Run '%s --help' for how it is used.\n", usage.command)
-		return 2
+	status := 1
+	usage, ok := errors.AsType[*usageError](err)
+	if ok {
+		status = 2
 	}
-	return 1
+	if asked, flagErr := cmd.Flags().GetBool("json"); flagErr == nil && asked {
+		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // nobody is left to tell
+		return status
+	}
+	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
+	if ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for how it is used.\n", usage.command)
+	}
+	return status
+}
+
+// errorJSON is what a command that has failed prints on standard error with --json.
+type errorJSON struct {
+	Error  string `json:"error"`
+	Status int    `json:"status"` // the exit status
+}
+
+// skippedJSON is what it prints there about something that is skipped.
+type skippedJSON struct {
+	Skipped string `json:"skipped"` // the path
+	Reason  string `json:"reason"`
+}
+
+// printSkipped tells that something is skipped, in work that has a name.
+func printSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
+	if asJSON {
+		_ = json.NewEncoder(stderr).Encode(skippedJSON{path, why})
+		return
+	}
+	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, printable(path), why)
 }
 
 // errReported is a failure about which all has been said.

@@ -67,18 +67,19 @@ func newPing() *cobra.Command {
 	var version versionValue
 	var count int
 	cmd := &cobra.Command{
-		Use:   "ping HOST:PORT",
+		Use:   "ping HOST[:PORT]",
 		Short: "Time NULL calls to a server",
 		Long: `Make NULL calls, one after the other on one connection, and print how long they took.
 
 Every program answers procedure 0 and does nothing else for it. The first call is not
-counted, since it finds the way for those after it.`,
+counted, since it finds the way for those after it. The port is 20049 unless it is given.`,
 		Example: `  rpcrdma ping server:20049
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkAddr(cmd, args[0]); err != nil {
+			at, err := o.checkAddr(cmd, args[0])
+			if err != nil {
 				return err
 			}
 			if count < 1 {
@@ -87,7 +88,7 @@ counted, since it finds the way for those after it.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], prog, vers, &transport.Config{Version: version.Version})
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), at, prog, vers, &transport.Config{Version: version.Version})
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}

@@ -19,20 +19,22 @@ func newProbe() *cobra.Command {
 	var ccp bool
 	var version versionValue
 	cmd := &cobra.Command{
-		Use:   "probe HOST:PORT",
+		Use:   "probe HOST[:PORT]",
 		Short: "Show what a connection to a server agrees on",
 		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two
-ends have agreed on. A server without NFS will do as well: its refusal has the credits.`,
+ends have agreed on. A server without NFS will do as well: its refusal has the credits.
+The port is 20049 unless it is given.`,
 		Example: "  rpcrdma probe server:20049",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkAddr(cmd, args[0]); err != nil {
+			at, err := o.checkAddr(cmd, args[0])
+			if err != nil {
 				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), args[0], nfs.Program, nfs.Version, probeConfig(ccp, version.Version))
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), at, nfs.Program, nfs.Version, probeConfig(ccp, version.Version))
 			if err != nil {
 				return fmt.Errorf("probe: %w", explained(err))
 			}

@@ -58,7 +58,7 @@ status is 1.`,
 			if err != nil {
 				return err
 			}
-			t := &transfer{remote: r, parallel: o.parallel, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+			t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
 			if info.IsDir() {
 				err = t.putTree(ctx, args[0])
 			} else {

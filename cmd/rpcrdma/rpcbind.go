@@ -48,29 +48,32 @@ func (o *options) checkRPCBind(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkAddr refuses an argument that is no HOST:PORT, or with --rpcbind no HOST.
-func (o *options) checkAddr(cmd *cobra.Command, arg string) error {
+// checkAddr reads an argument that is HOST or HOST:PORT, the port being that of URLs if
+// there is none; with --rpcbind it is HOST. An error is about usage.
+func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err error) {
 	if err := o.checkRPCBind(cmd); err != nil {
-		return err
+		return "", err
 	}
 	_, port, err := net.SplitHostPort(arg)
 	switch {
+	case o.rpcbind == "" && err != nil && isHost(arg):
+		return net.JoinHostPort(bareHost(arg), strconv.Itoa(nfs.Port)), nil
 	case o.rpcbind == "" && err != nil:
-		err = fmt.Errorf("want HOST:PORT, got %q", arg)
+		err = fmt.Errorf("want HOST or HOST:PORT, got %q", arg)
 	case o.rpcbind != "" && err == nil:
 		err = fmt.Errorf("the port is %s already: --rpcbind wants HOST alone", port)
 	case o.rpcbind != "" && !isHost(arg):
 		err = fmt.Errorf("with --rpcbind want HOST, got %q", arg)
 	default:
-		return nil
+		return arg, nil
 	}
-	return &usageError{command: cmd.CommandPath(), err: err}
+	return "", &usageError{command: cmd.CommandPath(), err: err}
 }
 
 // isHost tells whether s is a name or an address, IPv6's with brackets or without.
 func isHost(s string) bool {
 	_, err := netip.ParseAddr(bareHost(s))
-	return err == nil || s != "" && !strings.ContainsAny(s, ":[]")
+	return err == nil && strings.HasPrefix(s, "[") == strings.HasSuffix(s, "]") || s != "" && !strings.ContainsAny(s, ":[]")
 }
 
 func bareHost(s string) string {

@@ -30,7 +30,7 @@ func TestRPCBindMessages(t *testing.T) {
 		{2, "with --rpcbind want HOST", []string{"probe", "--rpcbind", "a:b:c"}},
 		{2, "--rpcbind wants =HOST:PORT", []string{"probe", "--rpcbind=host", "host"}},
 		{2, "--rpcbind wants =HOST:PORT", []string{"serve", "--rpcbind=host:", "--dir", dir}},
-		{2, "want HOST:PORT", []string{"probe", "host"}},
+		{2, "want HOST or HOST:PORT", []string{"probe", "a:b:c"}},
 	} {
 		mustFail(t, tt.status, tt.text, tt.args...)
 	}

@@ -113,17 +113,13 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		}
 	}
 	if err != nil {
-		text, ok := explainRDMA(err)
-		if !ok {
-			text = oneLine(err)
-		}
-		return fmt.Errorf("serve: %s", text)
+		return fmt.Errorf("serve: %s", listenText(o.addr, err))
 	}
 	var tcp net.Listener
 	if o.tcpAddr != "" {
 		if tcp, err = net.Listen("tcp", o.tcpAddr); err != nil {
 			l.Close()
-			return fmt.Errorf("serve: %s", oneLine(err))
+			return fmt.Errorf("serve: %s", listenText(o.tcpAddr, err))
 		}
 	}
 

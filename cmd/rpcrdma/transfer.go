@@ -43,6 +43,7 @@ func (o *transferOptions) check(cmd *cobra.Command) error {
 type transfer struct {
 	*remote
 	parallel int
+	json     bool
 	stderr   io.Writer
 	start    time.Time
 
@@ -60,7 +61,7 @@ func (t *transfer) skip(path string, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.skipped++
-	fmt.Fprintf(t.stderr, "rpcrdma: %s: %s skipped: %s\n", t.name, printable(path), why)
+	printSkipped(t.stderr, t.json, t.name, path, why)
 }
 
 // resultJSON is what get and put print with --json.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// Who answers at a port and is no RDMA server is called that, and not a file.
+func TestStrangers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var mu sync.Mutex
+	var answer func(net.Conn)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			answer(c)
+			mu.Unlock()
+			c.Close()
+		}
+	})
+	defer serving.Wait()
+	defer l.Close()
+	first := func(c net.Conn) { c.Read(make([]byte, 1000)) } // what was sent and not read makes the end a reset
+	for _, tt := range []struct {
+		name   string
+		answer func(net.Conn)
+		want   string // one of them, parted by "|"
+	}{
+		{"hangs up", first, "the other end closed the connection; is there an RDMA server?\n"},
+		{"resets", func(c net.Conn) { first(c); c.(*net.TCPConn).SetLinger(0) }, ": connection reset by peer\n"},
+		{"does not read", func(net.Conn) {}, ": connection reset by peer\n|is there an RDMA server?\n"},
+		{"speaks HTTP", func(c net.Conn) { first(c); io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") }, "what answers there is no RDMA server\n"},
+	} {
+		mu.Lock()
+		answer = tt.answer
+		mu.Unlock()
+		for _, args := range [][]string{{"ping", l.Addr().String()}, {"ls", "nfs://" + l.Addr().String() + "/"}} {
+			r := runCommand(t, args...)
+			said := func(want string) bool { return strings.HasSuffix(r.stderr, want) }
+			if r.status != 1 || !slices.ContainsFunc(strings.Split(tt.want, "|"), said) || !strings.Contains(r.stderr, "no connection to "+l.Addr().String()+" over iwarp: ") || strings.Contains(r.stderr, "file") {
+				t.Errorf("%s to one that %s: status %d, want %q:\n%s", args[0], tt.name, r.status, tt.want, r.stderr)
+			}
+		}
+	}
+}
+
+// With --json what goes wrong is JSON as well, on standard error.
+func TestErrorsJSON(t *testing.T) {
+	h := &hostile{
+		entries: map[string][]nfs.DirEntry{"/": {hostileEntry("closed", "closed", nfs.TypeDir), hostileEntry("file", "f", nfs.TypeReg)}},
+		data:    "contents",
+		denied:  map[string]nfs.Status{"closed": nfs.StatusAcces},
+	}
+	addr := h.start(t)
+	for _, tt := range []struct {
+		status int
+		want   []string // of each object
+		args   []string
+	}{
+		{1, []string{"no connection to 127.0.0.1:1 over iwarp: connection refused"}, []string{"ping", "--json", "127.0.0.1:1"}},
+		{1, []string{"no such file"}, []string{"ls", "--json", "nfs://" + addr + "/nothing"}},
+		{1, []string{"permission denied (NFS3ERR_ACCES)", "1 thing was skipped"}, []string{"ls", "-r", "--json", "nfs://" + addr + "/"}},
+		{1, []string{"permission denied (NFS3ERR_ACCES)", "1 thing was skipped"}, []string{"get", "-r", "--json", "nfs://" + addr + "/", filepath.Join(t.TempDir(), "x")}},
+		{2, []string{"want HOST or HOST:PORT"}, []string{"probe", "--json", "a:b:c"}},
+		{2, []string{"unknown flag"}, []string{"ping", "--json", "--no-such-flag"}},
+	} {
+		r := runCommand(t, tt.args...)
+		d := json.NewDecoder(strings.NewReader(r.stderr))
+		for i, want := range tt.want {
+			var got struct {
+				errorJSON
+				skippedJSON
+			}
+			if err := d.Decode(&got); err != nil {
+				t.Fatalf("%q: %v in\n%s", tt.args, err, r.stderr)
+			}
+			last := i == len(tt.want)-1
+			if text := got.Error + got.Reason; !strings.Contains(text, want) || last != (got.Status == tt.status && got.Error != "") || last == (got.Skipped == "closed") {
+				t.Errorf("%q: %+v, want %q", tt.args, got, want)
+			}
+		}
+		if r.status != tt.status || d.More() {
+			t.Errorf("%q: status %d, want %d:\n%s", tt.args, r.status, tt.status, r.stderr)
+		}
+	}
+}
+
+// A file goes to standard output whole and in order, and nothing else does.
+func TestGetToStdout(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]string{"empty": "", "small": "contents", "large": randomText(1, 5<<20+3), "even": randomText(2, 2<<20)}
+	writeFiles(t, dir, files)
+	s := startServer(t, "--dir", dir)
+	for name, want := range files {
+		for _, parallel := range []string{"1", "3"} {
+			if got := mustRun(t, "get", "-P", parallel, s.url("/"+name), "-"); got != want {
+				t.Errorf("%s with -P %s: %d bytes, want %d", name, parallel, len(got), len(want))
+			}
+		}
+	}
+	here := t.TempDir()
+	cmd := command(t.Context(), "get", s.url("/small"), "./-")
+	cmd.Dir = here
+	cmd.Env = append(cmd.Env, "PWD="+here)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("get to ./-: %v, %q", err, out)
+	}
+	if b, err := os.ReadFile(filepath.Join(here, "-")); err != nil || !bytes.Equal(b, []byte("contents")) {
+		t.Errorf("./- is %q, %v", b, err)
+	}
+}
+
+// An argument without a port means that of URLs.
+func TestDefaultPort(t *testing.T) {
+	for arg, want := range map[string]string{
+		"localhost": "localhost:20049", "localhost:1": "localhost:1", "192.0.2.1": "192.0.2.1:20049", "::1": "[::1]:20049", "[::1]": "[::1]:20049",
+		"[::1]:7": "[::1]:7", "": "", "a:b:c": "", "[::1": "",
+	} {
+		addr, err := new(options).checkAddr(new(cobra.Command), arg)
+		if addr != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", arg, addr, err, want)
+		}
+	}
+}
