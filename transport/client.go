@@ -123,7 +123,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	}
 	cl.line.init()
 	cl.dialer.cl = cl
-	cl.line.want = cl.dialer.want
+	cl.line.want, cl.line.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
 	c, err := cl.connect(ctx, 0, nil)
 	if err != nil {

@@ -32,6 +32,10 @@ type line struct {
 
 	want func() // sees to it that there will be one; nil: others do. mu is held
 
+	// outdated tells whether a call has failed since its connection speaks a version that
+	// the peer does not, and the next one will not. Nil: it has not.
+	outdated func(c *conn, err error) bool
+
 	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
 	doubt bool
 }
@@ -96,14 +100,19 @@ func (l *line) addr() string {
 func (l *line) call(ctx context.Context, call *Call) error {
 	call.sent = false
 	c := l.cur.Load()
+	asked := false
 	for {
 		var err error
 		if c != nil {
 			err = c.call(ctx, call)
-			if err == nil || !l.lost(c, call, err) {
+			switch {
+			case err == nil:
+				return nil
+			case l.outdated != nil && !asked && l.outdated(c, err):
+				asked = true
+			case !l.lost(c, call, err):
 				return err
-			}
-			if call.NoResend && call.sent {
+			case call.NoResend && call.sent:
 				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
 			}
 		}

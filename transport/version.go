@@ -124,6 +124,12 @@ func (v *VersionCache) has(key string) bool {
 	return ok
 }
 
+func (v *VersionCache) forget(key string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.until, key)
+}
+
 // A VersionError says that a client and its server have no version in common. It is
 // permanent.
 type VersionError struct {
@@ -243,6 +249,21 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 	cl.versions.note(cl.versionKey())
 	c.vers.Store(rpcrdma.Version1)
 	return nil
+}
+
+// outdated tells whether a server that refuses a call for its version, 1, speaks version 2:
+// it was away, or starting, when it was asked. The connection then ends, and the next one
+// begins with version 2. The call has not been executed.
+func (cl *Client) outdated(c *conn, err error) bool {
+	var refused *RDMAError
+	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
+		refused.VersLow > rpcrdma.Version2 || refused.VersHi < rpcrdma.Version2 ||
+		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
+		return false
+	}
+	cl.versions.forget(cl.versionKey())
+	c.close()
+	return true
 }
 
 // offerProperties tells a server of version 2 that does not know the procedure what private
