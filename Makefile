@@ -86,6 +86,16 @@ fuzz-smoke: ## every fuzz target for a moment
 	@scripts/setup test
 	@scripts/fuzz-smoke $(FUZZ_INPUTS)
 
+# make simulate SEEDS=1000 FIRST=1 WORKERS=2, or SCRIPT=file, VERBOSE=1: which histories, by how many processes.
+SEEDS ?= 100000
+FIRST ?= 1
+WORKERS ?= 2
+.PHONY: simulate
+simulate: ## client and server in simulated histories, each against a model: SEEDS=n FIRST=n VERBOSE=1 replays one
+	@scripts/setup test
+	CGO_ENABLED=0 go test -C transport -count=1 -timeout=0 -run='^TestSimulation$$' -first=$(FIRST) -seeds=$(SEEDS) \
+		$(if $(SCRIPT),-script=$(abspath $(SCRIPT))) $(if $(VERBOSE),-history,-workers=$(WORKERS))
+
 .PHONY: mutate
 mutate: ## put each known defect into a copy, and want the test that it names to fail: some 10 s each
 	@scripts/setup mutate

@@ -58,7 +58,7 @@ type simEnd struct {
 
 // A simOp is something that somebody does.
 type simOp struct {
-	Do     string // call, back, restart, stop, close, shutdown, memory
+	Do     string // call, back, operate, restart, stop, close, shutdown, memory
 	ID     int
 	At     time.Duration
 	Client int
@@ -144,14 +144,14 @@ func newSimHistory(seed uint64) *simHistory {
 	h.Server.Memory = pick(r, simMaxMessage, simMaxMessage, 2*simMaxMessage, 0)
 	for range pick(r, 1, 1, 1, 2, 3) {
 		c := end()
+		c.NoReconnect = chance(r, 12)
 		if c.Version = pick(r, 0, 1, 2); version != 0 && c.Version != version {
 			c.Version = 0
 		}
-		if version == 2 {
-			c.Version = 2
+		if c.NoReconnect && version == 2 {
+			c.Version = 2 // with VersionAuto it may have settled for version 1, for good
 		}
 		c.Callbacks = chance(r, 40)
-		c.NoReconnect = chance(r, 12)
 		c.Register = chance(r, 20)
 		if chance(r, 15) {
 			c.KeepAlive = upTo(r, 20*time.Millisecond, 5*time.Second)
@@ -164,17 +164,26 @@ func newSimHistory(seed uint64) *simHistory {
 	span := upTo(r, 50*time.Microsecond, 300*time.Millisecond)
 	at := func() time.Duration { return time.Duration(r.Int64N(int64(span))) }
 	calls := 1 + r.IntN(24)
+	back := 35 // of a hundred calls
+	if chance(r, 5) {
+		h.Clients[0].Callbacks = true
+		calls, back = 50, 95
+	}
 	id := 0
 	for range calls {
 		id++
 		c := r.IntN(len(h.Clients))
-		h.Ops = append(h.Ops, h.newCall(r, id, c, at()))
+		h.Ops = append(h.Ops, h.newCall(r, id, c, back, at()))
 	}
 	if chance(r, 25) {
 		for range 1 + r.IntN(2) {
 			id++
 			h.Ops = append(h.Ops, simOp{Do: pick(r, "restart", "restart", "stop"), ID: id, At: at(), Down: upTo(r, 10*time.Microsecond, 500*time.Millisecond)})
 		}
+	}
+	for chance(r, 15) {
+		id++
+		h.Ops = append(h.Ops, simOp{Do: "operate", ID: id, At: at(), Client: r.IntN(len(h.Clients)), Args: simSize(r, 300), Timeout: upTo(r, 10*time.Microsecond, 20*time.Second)})
 	}
 	if chance(r, 10) {
 		id++
@@ -192,9 +201,9 @@ func newSimHistory(seed uint64) *simHistory {
 	return h
 }
 
-func (h *simHistory) newCall(r *rand.Rand, id, client int, at time.Duration) simOp {
+func (h *simHistory) newCall(r *rand.Rand, id, client, back int, at time.Duration) simOp {
 	o := simOp{Do: "call", ID: id, Client: client, At: at, Timeout: 20 * time.Second}
-	if h.Clients[client].Callbacks && chance(r, 35) {
+	if h.Clients[client].Callbacks && chance(r, back) {
 		o.Do = "back"
 	}
 	chunks := o.Do == "call" || h.Server.Full

@@ -45,9 +45,11 @@ const (
 	simProg = 0x20000001
 	simBack = 0x20000002
 
-	simWork  = 1
-	simSafe  = 2
-	simQuick = 3
+	simWork   = 1
+	simSafe   = 2
+	simQuick  = 3
+	simOption = 0x51
+
 	simReady = 4 // the client is ready for calls
 
 	simAddr  = "10.0.0.1:2049"
@@ -62,13 +64,13 @@ var errInjected = errors.New("injected fault")
 
 // A simResult is what has come of a history.
 type simResult struct {
-	wrong  []string
-	hash   uint64 // of all that has happened
-	calls  int
-	failed int // of these
-	resent uint64
-	cuts   int
-	struck map[string]int // faults, by kind
+	Wrong  []string
+	Hash   uint64 // of all that has happened
+	Calls  int
+	Unmade int    // of these, how many were never executed
+	Resent uint64 // by clients
+	Cuts   int
+	Struck map[string]int // faults, by kind
 }
 
 type simWorld struct {
@@ -83,6 +85,7 @@ type simWorld struct {
 	start   time.Time
 	seen    []int // of each fault, how often its event has come
 	memory  bool  // a registration has failed
+	gaveUp  bool  // a call's context has ended
 	struck  map[string]int
 	cuts    int
 	ops     map[int]*simCall
@@ -92,7 +95,7 @@ type simWorld struct {
 	clients []*simClient
 	scraps  []simScrap // memory that nobody may write to any more
 	leases  int        // items that are not released
-	stats   uint64
+	resent  uint64
 	made    uint64 // ends
 }
 
@@ -127,7 +130,6 @@ type simClient struct {
 	mem    []byte // where items lie, if it is registered
 	used   int
 	memory *transport.Memory
-	stale  bool // memory that is not registered any more
 }
 
 // A simCall is an operation that is a call, and what is known of it.
@@ -183,11 +185,11 @@ func simulate(t *testing.T, h *simHistory, log func(string, ...any)) (res simRes
 		w := &simWorld{h: h, log: log, start: time.Now(), struck: make(map[string]int),
 			ops: make(map[int]*simCall), handles: make(map[uint32][]simHandle), seen: make([]int, len(h.Faults))}
 		w.run()
-		res.wrong, res.hash, res.struck, res.cuts, res.resent = w.wrong, w.sum, w.struck, w.cuts, w.stats
+		res = simResult{Wrong: w.wrong, Hash: w.sum, Struck: w.struck, Cuts: w.cuts, Resent: w.resent}
 		for _, c := range w.ops {
-			res.calls++
+			res.Calls++
 			if len(c.execs) == 0 {
-				res.failed++
+				res.Unmade++
 			}
 		}
 	})
@@ -201,6 +203,7 @@ func (w *simWorld) newFabric() {
 	w.f = simfabric.New(simfabric.Config{
 		Decide: w.decide, Sent: w.sent,
 		Violation: func(what string) { w.fail("%s", what) },
+		Refused:   w.refused, Pause: w.pause,
 		NoWindows: s.NoWindows, NoInvalidate: s.NoInv, NoLocalDMA: s.NoDMA, WeakRevocation: s.Weak,
 		LocalCompletion: s.LocalDone, MaxSendSGE: s.SGE, Seed: s.Seed,
 	})
@@ -276,6 +279,28 @@ func (w *simWorld) strike(v *simfabric.Verdict, e simfabric.Event, op string, i 
 			w.memory = true
 		}
 	}
+}
+
+// refused is told of accesses to memory that is not open: a call must have been given up.
+func (w *simWorld) refused(side simfabric.Side, conn int, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noteLocked("%d %v refuses: %s", conn, side, why)
+	if !w.gaveUp {
+		w.failLocked("connection %d: the %v refuses, and no call has been given up: %s", conn, side, why)
+	}
+}
+
+// pause keeps back who posts something.
+func (w *simWorld) pause(side simfabric.Side, conn, n int) time.Duration {
+	r := simfabric.Hash(w.h.Setup.Seed, uint64(conn), uint64(side), uint64(n), 'p')
+	switch net := w.h.Setup.Net; {
+	case r%64 > 0 || net == "fast":
+		return 0
+	case net == "mixed" && r>>8%16 == 0:
+		return time.Duration(r >> 16 % uint64(20*time.Millisecond))
+	}
+	return time.Duration(r >> 16 % uint64(200*time.Microsecond))
 }
 
 // sent sees each message: what handles it gives out.
@@ -518,6 +543,18 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Config {
 	if e.KeepAlive == 0 {
 		cfg.KeepAlive = -1
 	}
+	cfg.Operations = []transport.Operation{{
+		Type:     simOption,
+		IsAnswer: func(info []byte) bool { return len(info) == 1 },
+		Handle: func(_ context.Context, cn *transport.Conn, m transport.Optional) (transport.Optional, error) {
+			want := make([]byte, len(m.Payload))
+			if simFill(want, uint64(len(want)), 'o'); !bytes.Equal(want, m.Payload) {
+				w.fail("an operation has a wrong payload")
+			}
+			simFill(want, uint64(len(want)), 'O')
+			return transport.Optional{Info: []byte{1}, Payload: want}, nil
+		},
+	}}
 	if e.Full {
 		cfg.Peer = transport.PeerFull
 	}
@@ -667,17 +704,15 @@ func (w *simWorld) dial(i int) *simClient {
 			return nil
 		}
 	}
+	if e.Register {
+		mem := make([]byte, 512<<10)
+		if m, err := c.cl.RegisterMemory(mem); err == nil {
+			c.mem, c.memory = mem, m
+		}
+	}
 	w.mu.Lock()
 	w.clients[i] = c
 	w.mu.Unlock()
-	if e.Register {
-		c.mem = make([]byte, 8<<20)
-		m, err := c.cl.RegisterMemory(c.mem)
-		if err != nil {
-			c.mem = nil
-		}
-		c.memory = m
-	}
 	if e.Callbacks {
 		w.ready(c.cl, c)
 	}
@@ -767,6 +802,9 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 		mu.Lock()
 		defer mu.Unlock()
 		ended = time.Now()
+		w.mu.Lock()
+		w.gaveUp = true
+		w.mu.Unlock()
 	})
 	err := do(ctx, &call)
 	stop()
@@ -787,7 +825,7 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 	w.count(uint64(c.ID), outcome)
 	w.mu.Unlock()
 	w.note("call %d returns %v", c.ID, err)
-	w.fenced(c, &call)
+	w.fenced(c, &call, err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()))
 	if err == nil {
 		w.right(c, &call)
 	} else {
@@ -809,14 +847,15 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 	return err
 }
 
-// fenced tries what the peer could still reach.
-func (w *simWorld) fenced(c *simCall, call *transport.Call) {
+// fenced tries what the peer could still reach. A registration that stays is withdrawn from a
+// call that is given up.
+func (w *simWorld) fenced(c *simCall, call *transport.Call, givenUp bool) {
 	kept := c.client != nil && c.client.mem != nil && w.h.Setup.NoWindows
 	w.mu.Lock()
 	list := slices.Clone(w.handles[call.XID()])
 	w.mu.Unlock()
 	for _, h := range list {
-		if r, wr := w.f.Try(h.conn, h.side, h.seg); (r || wr) && !kept {
+		if r, wr := w.f.Try(h.conn, h.side, h.seg); (r || wr) && (!kept || givenUp) {
 			w.fail("call %d has returned, and handle %08x of it is open for reading %v, writing %v", c.ID, h.seg.Handle, r, wr)
 		}
 	}
@@ -944,6 +983,9 @@ func (w *simWorld) run() {
 	w.newFabric()
 	w.serveLife()
 	w.clients = make([]*simClient, len(w.h.Clients))
+	for i := range w.h.Clients {
+		w.gaveUp = w.gaveUp || w.h.Clients[i].KeepAlive > 0 || w.h.Clients[i].Idle > 0
+	}
 	var dials sync.WaitGroup
 	for i := range w.h.Clients {
 		dials.Go(func() { time.Sleep(w.odd(i)); w.dial(i) })
@@ -1003,6 +1045,10 @@ func (w *simWorld) do(o *simOp, dials *sync.WaitGroup) {
 		if b != nil {
 			w.callBack(c, b.Call)
 		}
+	case "operate":
+		if c := w.client(o.Client); c != nil {
+			w.operate(o, c)
+		}
 	case "restart", "stop":
 		w.mu.Lock()
 		if w.lives[len(w.lives)-1].l == nil {
@@ -1029,6 +1075,32 @@ func (w *simWorld) do(o *simOp, dials *sync.WaitGroup) {
 	}
 }
 
+// operate makes an optional operation.
+func (w *simWorld) operate(o *simOp, c *simClient) {
+	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
+	defer cancel()
+	out := make([]byte, o.Args)
+	simFill(out, uint64(len(out)), 'o')
+	answer, err := c.cl.Operate(ctx, transport.Optional{Type: simOption, Info: []byte{1, 2}, Payload: out})
+	w.note("operation %d returns %v", o.ID, err)
+	var option *transport.OptionError
+	switch {
+	case err == nil:
+		simFill(out, uint64(len(out)), 'O')
+		if !bytes.Equal(answer.Info, []byte{1}) || !bytes.Equal(answer.Payload, out) {
+			w.fail("operation %d has a wrong answer", o.ID)
+		}
+	case errors.As(err, &option) && c.cfg.Version != 2:
+	default:
+		w.honest("an operation", err)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if closed := errors.Is(err, net.ErrClosed) && (c.closed || c.cfg.NoReconnect); ctx.Err() == nil && !closed && !w.memory {
+			w.failLocked("operation %d fails with an error that nothing explains: %T: %v", o.ID, err, err)
+		}
+	}
+}
+
 func (w *simWorld) endClient(c *simClient, order bool) {
 	w.mu.Lock()
 	if c.closed {
@@ -1046,7 +1118,7 @@ func (w *simWorld) endClient(c *simClient, order bool) {
 		c.cl.Close()
 	}
 	w.mu.Lock()
-	w.stats += c.cl.Stats().Resent
+	w.resent += c.cl.Stats().Resent
 	if w.clients[c.i] == c {
 		w.clients[c.i] = nil
 	}
@@ -1089,22 +1161,26 @@ func (w *simWorld) probe() {
 
 // idle looks at what connections hold on which nothing is under way.
 func (w *simWorld) idle() {
-	kept := 0
 	for _, c := range w.clients {
 		if c == nil {
 			continue
 		}
-		if c.memory != nil && w.h.Setup.NoWindows && !w.h.Setup.NoDMA {
-			kept++ // nothing: see below
+		if c.memory != nil {
+			c.memory.Close()
+			if n := w.f.Reached(c.mem); n > 0 {
+				w.fail("client %d: memory that is not registered any more can be reached through %d handles", c.i, n)
+			}
 		}
 		cn := c.cl.Latest()
-		if n := w.f.Exposed(simfabric.Dialed); cn.Err() == nil {
+		if cn.Err() == nil {
 			if what := transport.Busy(cn); what != "" {
 				w.fail("client %d is idle: %s", c.i, what)
 			}
-			_ = n
 		}
-		w.honest("a client", c.cl.Latest().Err())
+		w.honest("a client", cn.Err())
+	}
+	if n := w.f.Exposed(simfabric.Dialed); n > 0 {
+		w.fail("%d pieces of memory of clients can be reached", n)
 	}
 	if n := w.f.Exposed(simfabric.Taken); n > 0 {
 		w.fail("%d pieces of memory of servers can be reached", n)

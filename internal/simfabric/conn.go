@@ -20,6 +20,7 @@ type end struct {
 	peer          *end
 	cond          sync.Cond
 	counts        [Kinds]int
+	pauses        int
 
 	said, private []byte
 	established   bool
@@ -137,9 +138,24 @@ func (e *end) gone() error {
 	return nil
 }
 
+// pause keeps a caller back.
+func (e *end) pause() {
+	if f := e.f; f.cfg.Pause != nil {
+		f.mu.Lock()
+		e.pauses++
+		d := f.cfg.Pause(e.side, e.no, e.pauses)
+		f.unlock()
+		if d > 0 {
+			time.Sleep(d)
+		}
+	}
+}
+
 // Post implements fabric.Conn.
 func (e *end) Post(wrs []fabric.SendWR) error {
 	f := e.f
+	e.pause()
+	defer e.pause()
 	f.mu.Lock()
 	defer f.unlock()
 	if e.err != nil {
@@ -218,6 +234,8 @@ func (e *end) makeRoom() {
 
 // PostRecv implements fabric.Conn.
 func (e *end) PostRecv(wrs []fabric.RecvWR) error {
+	e.pause()
+	defer e.pause()
 	e.f.mu.Lock()
 	defer e.f.unlock()
 	if e.err != nil {
@@ -309,8 +327,10 @@ func (e *end) execute(r *request) {
 	case fabric.OpLocalInv:
 		w := e.windows[r.RKey]
 		if w == nil {
-			if !e.past[r.RKey] {
-				e.f.violation("connection %d: the %v invalidates a window that the peer has not invalidated", e.no, e.side)
+			if e.past[r.RKey] {
+				e.f.refusal(e, "the peer has invalidated a window first")
+			} else {
+				e.f.violation("connection %d: the %v invalidates a window that is not open", e.no, e.side)
 			}
 			e.fail(r, fabric.WCLocQPOpErr, errors.New("a window that is not open"))
 			return
@@ -594,6 +614,9 @@ func (e *end) fail(r *request, status fabric.WCStatus, why error) {
 
 // turnedDown ends the connection since the peer does not carry out a request.
 func (e *end) turnedDown(r *request, status fabric.WCStatus, why string) {
+	if e.peer.err == nil {
+		e.f.refusal(e.peer, why)
+	}
 	err := errors.New("simfabric: " + why)
 	e.failed(r, status, &fabric.ConnError{Provider: e.f.Name(), Remote: true, Cause: err})
 	e.mute, e.peer.mute, e.told = true, true, true

@@ -128,6 +128,14 @@ type Config struct {
 	// Violation is told of what the user of the seam must not do, likewise. Nil panics.
 	Violation func(what string)
 
+	// Refused, if not nil, is told, likewise, when an end does not let the peer at memory, or
+	// would close what the peer has closed: that is in order only where a call is given up.
+	Refused func(side Side, conn int, why string)
+
+	// Pause, if not nil, says how long a caller of Post or PostRecv is kept back, in front of
+	// the call and behind it, as a goroutine may be at any time. n counts.
+	Pause func(side Side, conn, n int) time.Duration
+
 	NoWindows       bool // no MemoryWindows, and no RemoteInvalidate
 	NoInvalidate    bool // no RemoteInvalidate
 	NoLocalDMA      bool
@@ -244,6 +252,12 @@ func (f *Fabric) violation(format string, args ...any) {
 		panic("simfabric: " + what)
 	}
 	f.cfg.Violation(what)
+}
+
+func (f *Fabric) refusal(e *end, why string) {
+	if f.cfg.Refused != nil {
+		f.cfg.Refused(e.side, e.no, why)
+	}
 }
 
 // random is a number that depends on the seed and on what has been drawn before.
