@@ -136,7 +136,7 @@ soak-short: ## make soak for a minute
 
 .PHONY: build
 build: ## build every package, and the command into .bin/
-	@scripts/setup demo
+	@scripts/setup release
 	go build work
 	go build -o .bin/ ./cmd/rpcrdma
 

@@ -33,10 +33,24 @@ func (t test) String() string {
 	return t.pkg + " " + t.run
 }
 
-// function is the name of the test function, if it is one whole name.
-func (t test) function() string {
-	name, _, _ := strings.Cut(t.run, "/")
-	return strings.TrimSuffix(strings.TrimPrefix(name, "^"), "$")
+// functions are the names of the test functions, of each alternative of the expression.
+func (t test) functions() []string {
+	var names []string
+	for one := range strings.SplitSeq(t.run, "|") {
+		name, _, _ := strings.Cut(one, "/")
+		names = append(names, strings.TrimSuffix(strings.TrimPrefix(name, "^"), "$"))
+	}
+	return names
+}
+
+// depth is how many names deep the tests are that are meant, of the alternative where that
+// is least.
+func (t test) depth() int {
+	depth := strings.Count(t.run, "/")
+	for one := range strings.SplitSeq(t.run, "|") {
+		depth = min(depth, strings.Count(one, "/"))
+	}
+	return depth
 }
 
 // noRule is what stands in the place of a rule's id when no rule is broken.
@@ -143,7 +157,9 @@ func (r *rules) check(d *defect) error {
 		if !r.known[id] {
 			return fmt.Errorf("there is no rule %s", id)
 		}
-		if !slices.ContainsFunc(d.tests, func(t test) bool { return r.bears(t.pkg, t.function(), id) }) {
+		if !slices.ContainsFunc(d.tests, func(t test) bool {
+			return slices.ContainsFunc(t.functions(), func(name string) bool { return r.bears(t.pkg, name, id) })
+		}) {
 			return fmt.Errorf("none of its tests bears the id %s", id)
 		}
 	}

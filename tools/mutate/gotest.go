@@ -46,7 +46,7 @@ func goTest(ctx context.Context, tree string, t test, limit time.Duration) verdi
 	cmd.Dir = tree
 	p := limited.Program{Cmd: cmd, Limit: limit + buildLimit, MaxOutput: maxOutput}
 	r, err := p.Run(ctx)
-	return judge(r.Stdout, r.Said(), strings.Count(t.run, "/"), err)
+	return judge(r.Stdout, r.Said(), t.depth(), err)
 }
 
 // judge reads what go test -json has printed. depth is how many slashes the expression

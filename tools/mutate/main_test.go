@@ -45,6 +45,10 @@ func TestParse(t *testing.T) {
 	if d.tests[0] != (test{"./transport", "TestA/sub_case", true}) || d.tests[1] != (test{"./iwarp", "TestB", false}) {
 		t.Errorf("%+v", d.tests)
 	}
+	several := test{run: "^TestA$|TestB/sub|TestC"}
+	if got := strings.Join(several.functions(), " "); got != "TestA TestB TestC" || several.depth() != 0 || d.tests[0].depth() != 1 {
+		t.Errorf("%s, %d deep", got, several.depth())
+	}
 	if d, err := parse("x", []byte("Defect: It is wrong.\nRule: none\nTest: ./a TestA\n"+diff)); err != nil || len(d.rules) != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
