@@ -12,12 +12,12 @@ import (
 func TestRDMAMemoryAttacks(t *testing.T) {
 	t.Run("iwarp", func(t *testing.T) { runMemoryAttacks(t, onIwarp(iwarp.Config{}), victim{}, 1000) })
 	t.Run("rxe", func(t *testing.T) {
-		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{}), victim{looseInvalidation: true}, 500)
+		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{}), victim{looseInvalidation: true}, 300)
 	})
 	t.Run("rxe with windows", func(t *testing.T) {
-		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true}), victim{looseWindows: true, looseInvalidation: true}, 500)
+		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true}), victim{looseWindows: true, looseInvalidation: true}, 300)
 	})
 	t.Run("siw", func(t *testing.T) {
-		runMemoryAttacks(t, onDevice(t, "siw", rdmacm.Config{}), victim{looseReads: true}, 500)
+		runMemoryAttacks(t, onDevice(t, "siw", rdmacm.Config{}), victim{looseReads: true}, 300)
 	})
 }

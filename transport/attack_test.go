@@ -578,6 +578,9 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 		return err
 	}
 	if mem != nil && !caps.MemoryWindows {
+		if m == racing {
+			m = returned // it is open as long as it is registered
+		}
 		// All of it is open, in both directions.
 		for i := range e.given {
 			if d := &e.given[i]; !d.arena {
@@ -629,9 +632,6 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 	case during:
 		s = l.v.outside(l.rng, pick, e)
 	case racing:
-		if mem != nil && !caps.MemoryWindows {
-			return nil // it is open anyway
-		}
 		at := slices.IndexFunc(given, func(h handle) bool { return h.access == fabric.AccessRemoteWrite && !h.arena })
 		return l.raceWrites(e, replyTo(&h, 0), given[at], done, caps)
 	case returned:
