@@ -108,6 +108,9 @@ func withHint(ctx context.Context, err error) error {
 	if ok {
 		return stall
 	}
+	if cause := context.Cause(ctx); cause == errInterrupted {
+		return cause
+	}
 	return err
 }
 

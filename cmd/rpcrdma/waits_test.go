@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,34 @@ func TestStalls(t *testing.T) {
 		r := runCommand(t, "ping", "--timeout", "100ms", "--debug-stalls", silent.Addr().String())
 		if r.status != 1 || !strings.Contains(r.stderr, "and all goroutines are:\ngoroutine ") || !strings.Contains(r.stderr, "transport.Dial(") {
 			t.Errorf("ping --debug-stalls: status %d\n%s", r.status, r.stderr)
+		}
+	})
+	running.Go(func() {
+		// Without a limit an interrupt is what ends it. It is in the middle of things when
+		// the server has heard of it.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer l.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		cmd := command(ctx, "ping", "--timeout", "none", l.Addr().String())
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		if c, err := l.Accept(); err == nil {
+			defer c.Close()
+			c.Read(make([]byte, 1))
+		}
+		cmd.Process.Signal(syscall.SIGINT)
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 1 || stderr.String() != "rpcrdma: ping: interrupted\n" {
+			t.Errorf("interrupted: status %d\n%s", code, &stderr)
 		}
 	})
 	running.Wait()
