@@ -105,7 +105,8 @@ type Client struct {
 }
 
 // Dial connects to addr ("host:port") with provider p. A nil cfg is the default
-// configuration.
+// configuration. When the server takes no more connections at the moment, it is asked again
+// until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Client, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -125,7 +126,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	cl.dialer.cl = cl
 	cl.line.want, cl.line.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
-	c, err := cl.connect(ctx, 0, nil)
+	c, err := cl.connectPatiently(ctx)
 	if err != nil {
 		cl.cancel()
 		cl.callbacks.stop()

@@ -41,11 +41,29 @@ type Config struct {
 	// everything in chunks included. Zero is DefaultMaxMessage.
 	MaxMessage int
 
-	// MaxMemory bounds what the calls of one connection hold at a server, in
-	// bytes: arguments that were pulled, and bulk results until they have been
-	// sent. While more is held, further calls of the connection wait. Zero is
-	// 16 times MaxMessage.
+	// MaxMemory bounds what the calls of one connection hold at a server, in bytes:
+	// arguments that are pulled, and bulk results until they have been sent. A call
+	// reserves, before it runs, as much as it has pulled and as much as the chunks that it
+	// offers for results have room for, the latter up to MaxMessage; once it has been
+	// answered, what its reply holds. Each piece counts as the next power of two. A call
+	// for which there is no room waits, but one call is always let through. Calls without
+	// chunks wait only while one such call holds more than all. A connection begins with 4 times
+	// MaxMessage, and may hold twice as much each time that it has taken as much; one that
+	// takes nothing for 2 seconds begins anew. Zero is 16 times MaxMessage.
 	MaxMemory int
+
+	// MaxTotalMemory bounds the same for all connections of a server together, in bytes,
+	// and with it what is mapped: memory of calls that are over, until it is given back,
+	// which takes some seconds, or no time when others need it, and the connections' own
+	// buffers, which are in proportion to the credits they use. Of what is free a host may
+	// take as much as it leaves to others, and a connection a third of what is left to its
+	// host then; calls wait until they can have what they need, the connections in turn.
+	// A host that holds nothing needs only that it is there. When the connections' own
+	// buffers take more than half, no connection is granted more credits, and hosts that
+	// have 16 connections already get no new ones, except in place of others. Results that are ordinary memory of the program
+	// are in the account, but not what the Go runtime has not collected yet. Zero is 8
+	// times MaxMemory.
+	MaxTotalMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many
 	// bytes. Zero: one segment for each piece of memory.
@@ -135,8 +153,21 @@ type Config struct {
 	// seconds.
 	SetupTimeout time.Duration
 
-	// MaxConns bounds the connections of a server; more are rejected. Zero is
-	// 4096.
+	// StallTimeout is how long a peer may make no progress with what this end waits for:
+	// replies that it does not take, or RDMA Reads of its memory that it does not answer.
+	// Then it loses the connection, with a *StallError. What counts is whole requests: at
+	// 30 seconds a message of 4 MiB has to come across at 140 kB/s. Zero is 30 seconds,
+	// negative is for ever.
+	StallTimeout time.Duration
+
+	// MaxConns bounds the connections of a server, those being set up included, of which
+	// no more than an eighth may be under way at once, or 16. When there are as many, the
+	// host that has the most loses one, if it has more than the newcomer's would have with
+	// it: of those that have been silent for a second and longer one without calls in flight,
+	// if there is one, and of these the one that has been silent for longest. Otherwise the
+	// newcomer is rejected; a Client is told so by a *BusyError. Zero is 4096, but no more
+	// than a quarter of the descriptors that the process may have open (RLIMIT_NOFILE) when
+	// NewServer is called: a connection may need three, and there are files to be opened.
 	MaxConns int
 
 	// Logger gets one line for each connection that ends with an error. Nil
@@ -187,7 +218,8 @@ func (c *Config) withDefaults() (*Config, error) {
 	def(&d.Credits, DefaultCredits)
 	def(&d.MaxMessage, DefaultMaxMessage)
 	def(&d.MaxMemory, 16*d.MaxMessage)
-	def(&d.MaxConns, 4096)
+	def(&d.MaxTotalMemory, 8*d.MaxMemory)
+	def(&d.MaxConns, defaultMaxConns(descriptors()))
 	def(&d.BackwardCredits, DefaultBackward)
 	def(&d.ReplyCache.Entries, defaultCacheEntries)
 	def(&d.ReplyCache.Bytes, defaultCacheBytes)
@@ -196,6 +228,9 @@ func (c *Config) withDefaults() (*Config, error) {
 	}
 	if d.MaxPause == 0 {
 		d.MaxPause = defaultMaxPause
+	}
+	if d.StallTimeout == 0 {
+		d.StallTimeout = 30 * time.Second
 	}
 	if d.KeepAlive == 0 && len(d.Callbacks) > 0 {
 		d.KeepAlive = time.Minute
@@ -210,6 +245,7 @@ func (c *Config) withDefaults() (*Config, error) {
 		{"Credits", d.Credits, 1, MaxCredits},
 		{"MaxMessage", d.MaxMessage, 1024, 1 << 30},
 		{"MaxMemory", d.MaxMemory, int64(d.MaxMessage), 1 << 40},
+		{"MaxTotalMemory", d.MaxTotalMemory, int64(d.MaxMemory), 1 << 40},
 		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
 		{"MaxConns", d.MaxConns, 1, 1 << 20},
 		{"BackwardCredits", d.BackwardCredits, 1, MaxCredits},

@@ -67,7 +67,9 @@ type conn struct {
 	sq    sendQueue
 	reads readQueue
 
-	heard atomic.Uint64 // messages from the peer
+	heard   atomic.Uint64 // messages from the peer; calls taken, in the upper half
+	watched atomic.Bool   // a client's: see keepWatch
+	watch   watch
 
 	// leader
 	wcs     []fabric.WC     // of one poll; see step
@@ -111,6 +113,9 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
 		stats: new(counters),
 		done:  make(chan struct{}),
 	}
+	c.arena.keep = classOf(max(cfg.sendSize, cfg.recvSize))
+	c.arena.most = cfg.MaxMemory
+	c.arena.grown = c.keepWatch
 	c.waiters.init()
 	if r == roleServer {
 		c.keeper.wake = make(chan bool, 1)
@@ -311,7 +316,13 @@ func (c *conn) complete(wc *fabric.WC) {
 // of the RPC message in it, and of nothing else: both ends use what xids they like (RFC
 // 8167 section 2.4). Leader.
 func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
-	c.heard.Add(1)
+	taken := c.rsp.taken
+	c.read(rb, wc)
+	c.heard.Add(1 + uint64(c.rsp.taken-taken)<<32)
+}
+
+// read is message but for the count. Leader.
+func (c *conn) read(rb *recvBuf, wc *fabric.WC) {
 	b := rb.b[:wc.Len]
 	n, err := rpcrdma.ConsumeHeader(b, &c.hdr, &c.cfg.Limits)
 	if err != nil {
@@ -466,6 +477,7 @@ func (c *conn) finish(reason error) {
 	c.mu.Unlock()
 	c.wakeAll()
 	c.rsp.abort()
+	c.rsp.tenant.leave()
 	if c.memories != nil {
 		c.memories.forget(c)
 	}

@@ -399,7 +399,7 @@ func checkResting(t *testing.T, c *conn) {
 	if !c.lives() {
 		return
 	}
-	if n := c.rsp.memory.Load(); n != 0 {
+	if n := c.rsp.tenant.held.Load(); n != 0 {
 		t.Errorf("%d bytes are counted for calls, and there are none", n)
 	}
 	want := len(c.rbufs)

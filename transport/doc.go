@@ -94,8 +94,9 @@
 // # Limits
 //
 // Everything a peer controls is bounded: header lists by Config.Limits, messages
-// by MaxMessage, what calls hold at a server by MaxMemory, calls by the credits
-// granted, connections by MaxConns, set-up by SetupTimeout.
+// by MaxMessage, what calls hold at a server by MaxMemory and MaxTotalMemory, calls by
+// the credits granted, connections by MaxConns, set-up by SetupTimeout, time without
+// progress by StallTimeout.
 //
 // # Limitations
 //

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
@@ -42,6 +43,45 @@ func (e *ClosedError) Unwrap() []error {
 	}
 	return []error{net.ErrClosed, e.Reason}
 }
+
+// A StallError is why this end closed a connection: the peer has made no progress with
+// what this end waits for, for all of Config.StallTimeout. Nothing that was sent after
+// some reply has been taken, or a Read of the peer's memory has not been answered.
+type StallError struct {
+	For     time.Duration
+	Replies int // that wait to be taken, as far as that is known
+	Reads   int // RDMA Reads without an answer
+}
+
+func (e *StallError) Error() string {
+	what := fmt.Sprintf("%d replies", e.Replies)
+	switch {
+	case e.Replies == 0:
+		what = fmt.Sprintf("%d RDMA Reads", e.Reads)
+	case e.Reads > 0:
+		what += fmt.Sprintf(" and %d RDMA Reads", e.Reads)
+	}
+	return fmt.Sprintf("peer has taken nothing for %v: %s wait for it", e.For, what)
+}
+
+// Timeout is true: see net.Error.
+func (e *StallError) Timeout() bool { return true }
+
+// A BusyError is what a server of this package answers when it takes no more connections,
+// for now. It unwraps to the rejection.
+type BusyError struct {
+	Addr string
+	Err  error
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("server at %s takes no more connections at the moment: try again later", e.Addr)
+}
+
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// Temporary is true: the same may succeed later.
+func (e *BusyError) Temporary() bool { return true }
 
 // A LostError is what a call gets that has lost its connection and does not live to see
 // another. It unwraps to net.ErrClosed, to the context's error if that is what ended the
@@ -157,6 +197,7 @@ var (
 	// Nobody's fault: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
 
+	errMakesRoom = errors.New("closed to make room for another host: no connection of this one was silent for longer")
 	errSilent    = errors.New("server is silent")
 	errForgotten = errors.New("what became of a call that was sent again is not known")
 	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")
@@ -164,4 +205,5 @@ var (
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")
+	errMemory   = errors.New("transport: calls hold as much memory as they may")
 )

@@ -111,7 +111,7 @@ func Busy(cn *Conn) string {
 		}
 	}
 	waiting := int(c.sq.waiting.Load())
-	held := c.rsp.memory.Load()
+	held := c.rsp.tenant.held.Load()
 	note(held != 0, "its calls hold %d bytes", held)
 	note(len(c.rsp.exchs)-len(c.rsp.free) != waiting, "%d calls are being answered", len(c.rsp.exchs)-len(c.rsp.free)-waiting)
 	note(len(c.rsp.memq) > 0, "%d calls wait for memory", len(c.rsp.memq))

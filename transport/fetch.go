@@ -159,7 +159,7 @@ func (q *readQueue) post() {
 			SGL: p.dst[:], RKey: p.handle, RemoteOffset: p.offset,
 		}
 		q.c.stats.readBytes.Add(uint64(len(p.dst[0].Buf)))
-		q.c.sq.add(wr[:])
+		q.c.sq.addRead(wr[:])
 	}
 }
 
@@ -167,6 +167,7 @@ func (q *readQueue) post() {
 // connection.
 func (q *readQueue) completed(f *fetch, wc *fabric.WC) {
 	q.posted--
+	q.c.sq.readDone()
 	f.underway--
 	if wc.Status == fabric.WCSuccess && f.underway == 0 && f.next == len(f.reads) {
 		f.done()

@@ -277,6 +277,8 @@ func (c *conn) step() bool {
 	err := c.fc.Wait()
 	if c.req.chore.Load() {
 		c.req.open()
+		c.rsp.admit() // for which others may have made room
+		c.endPass()
 	}
 	for first := true; err == nil && c.fatal == nil; first = false {
 		var n int
@@ -415,8 +417,15 @@ type sendQueue struct {
 	// yet, in the order of the queue; and how many such there have been.
 	silent  []*exch
 	silents uint64
-	waiting atomic.Int32     // len(silent)
-	gone    [maxSilent]*exch // scratch; leader
+
+	replies uint32 // queued so far
+
+	// What the peer has a part in: requests queued and completed so far, as far as
+	// completions tell. See conn.look.
+	awaited, met           uint64
+	readsAwaited, readsMet uint64
+	waiting                atomic.Int32     // len(silent)
+	gone                   [maxSilent]*exch // scratch; leader
 }
 
 func (q *sendQueue) init(c *conn) { q.c = c }
@@ -426,6 +435,22 @@ func (q *sendQueue) init(c *conn) { q.c = c }
 func (q *sendQueue) add(wrs []fabric.SendWR) {
 	q.mu.Lock()
 	q.pending = append(q.pending, wrs...)
+	q.mu.Unlock()
+}
+
+// addRead is add for an RDMA Read.
+func (q *sendQueue) addRead(wrs []fabric.SendWR) {
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	q.readsAwaited++
+	q.mu.Unlock()
+	q.c.keepWatch()
+}
+
+// readDone notes that a Read has completed. Leader.
+func (q *sendQueue) readDone() {
+	q.mu.Lock()
+	q.readsMet++
 	q.mu.Unlock()
 }
 
@@ -450,7 +475,10 @@ func (q *sendQueue) addReply(x *exch) {
 		q.silents++
 	} else {
 		send.Flags |= fabric.Signaled
+		q.awaited++
+		q.c.keepWatch()
 	}
+	q.replies++
 	x.covers = q.silents
 	q.pending = append(q.pending, x.wrs...)
 }
@@ -467,6 +495,7 @@ func (q *sendQueue) told(x *exch) []*exch {
 	copy(q.gone[:], q.silent[:n])
 	q.silent = append(q.silent[:0], q.silent[n:]...)
 	q.waiting.Add(-int32(n))
+	q.met++
 	return q.gone[:n]
 }
 

@@ -398,7 +398,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 		// A provider that picks local ports and has the kernel open TCP connections
 		// from them, as siw's does, may pick one that TCP uses already.
 		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: err}
+			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: busy(cl.addr, err)}
 		}
 	}
 }
@@ -439,7 +439,7 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *
 	if old != nil {
 		c.req.inherit(&old.req)
 	}
-	c.rsp.serve(cl.callbacks)
+	c.rsp.serve(cl.callbacks, newBudget(cl.cfg.MaxTotalMemory), "")
 	if err := c.connect(ctx, pending); err != nil {
 		c.discard()
 		return nil, err

@@ -317,8 +317,14 @@ func (rc *serverRecords) call(x *exch) {
 		return
 	}
 	rc.pending[xid] = x
+	record := append(marked(len(x.msg)), x.msg...)
+	x.msg = nil
+	if x.mem != nil { // the copy takes its place in the account
+		x.c.arena.put(x.mem)
+		x.mem = nil
+	}
 	rc.pmu.Unlock()
-	rc.push(append(marked(len(x.msg)), x.msg...))
+	rc.push(record)
 }
 
 // end drops the calls that have no reply yet. What becomes of them is not known: should

@@ -163,6 +163,7 @@ func (x *exch) send(rpc, results []byte) {
 	x.finishList(msg)
 	c.stats.replies.Add(1)
 	c.answered()
+	x.settle(false)
 	x.post()
 }
 
@@ -336,6 +337,8 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 		}
 		copy(b.b, results)
 		results, key = b.b[:len(results)], b.key
+	default:
+		x.charge(len(results))
 	}
 	if !own(rpc) {
 		return false
@@ -376,10 +379,14 @@ func (x *exch) reserveMore(n int) {
 
 // alloc takes a buffer that the exchange keeps until its reply is out.
 func (x *exch) alloc(n int) (*buffer, error) {
+	if !x.chargeIfRoom(classSize(n)) {
+		return nil, errMemory
+	}
 	b, err := x.c.arena.get(n)
 	if err == nil {
 		x.mems = append(x.mems, b)
-		x.charge(len(b.b))
+	} else {
+		x.used -= classSize(n)
 	}
 	return b, err
 }
@@ -412,7 +419,15 @@ func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 	} else {
 		c.stats.errChunk.Add(1)
 	}
-	x.lent.end() // nothing of it has been posted
+	// Nothing of it has been posted.
+	x.lent.end()
+	x.dropItems()
+	x.dropMems()
+	x.used = 0
+	if x.mem != nil {
+		x.used = len(x.mem.b)
+	}
+	x.settle(false)
 	x.rh.Proc = rpcrdma.ProcError
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.b[:0], &h))

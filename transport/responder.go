@@ -29,13 +29,14 @@ type responder struct {
 
 	called atomic.Bool // by a call that was in order
 
-	memory atomic.Int64    // bytes that exchanges hold: calls pulled, results until they are sent
+	tenant tenant          // of the memory that exchanges reserve and hold
 	ctx    context.Context // of handlers; ends with the connection
 	cancel context.CancelFunc
 
 	// leader
-	posted int // calls that there are receives for
-	most   int // calls to grant
+	taken  uint32 // calls, so far
+	posted int    // calls that there are receives for
+	most   int    // calls to grant
 	exchs  []*exch
 	free   []*exch
 	memq   []*exch // exchanges that wait for memory
@@ -74,7 +75,8 @@ type exch struct {
 
 	hdr    rpcrdma.Header // of the call: the chunks to use
 	rb     *recvBuf       // the receive buffer that msg is in; nil when it is in mem
-	held   int            // bytes counted in responder.memory
+	held   int            // bytes reserved, see budget
+	used   int            // bytes of memory that it has; those of bulk data are reserved
 	covers uint64         // replies not signaled, up to this one; see sendQueue
 
 	// See rfc5666.go.
@@ -112,9 +114,10 @@ func (r *responder) init(c *conn) {
 	}
 }
 
-// serve has the half execute calls with svc.
-func (r *responder) serve(svc service) {
+// serve has the half execute calls with svc, in memory of b.
+func (r *responder) serve(svc service, b *budget, host string) {
 	r.svc = svc
+	b.enter(&r.tenant, r.c, host)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 
@@ -176,13 +179,14 @@ func (r *responder) take(rb *recvBuf) *exch {
 	}
 	x.rb = rb
 	x.state = exchPulling
+	r.taken++
 	return x
 }
 
 // keepUp grants more to a client that uses what it has, up to the credits it asks for.
 // Leader.
 func (r *responder) keepUp(credit uint32) {
-	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 {
+	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 && g < r.most && !r.tenant.b.crowded() {
 		if n := min(2*g, int(min(credit, uint32(r.most)))); n > g {
 			_ = r.grow(n) // without memory the grant stays
 		}
@@ -279,7 +283,7 @@ func (x *exch) plan(payload []byte) planResult {
 		}
 	}
 	if h.Proc != rpcrdma.ProcNomsg && len(h.Reads) == 0 {
-		if x.mustWait(0) {
+		if !x.claim(x.offered()) {
 			return planWait
 		}
 		x.msg = payload
@@ -289,7 +293,7 @@ func (x *exch) plan(payload []byte) planResult {
 	if !ok || x.c.reads.most == 0 || h.Proc == rpcrdma.ProcMsgp {
 		return planBad // positions do not count padding, and nobody sends both
 	}
-	if x.mustWait(classSize(l.size)) {
+	if !x.claim(classSize(l.size) + x.offered()) {
 		return planWait
 	}
 	var err error
@@ -309,18 +313,76 @@ func (x *exch) plan(payload []byte) planResult {
 	return planPull
 }
 
-// mustWait tells whether a call that needs n bytes has to wait until other calls
-// of the connection are over. A client that does not take its replies comes to
-// that, too.
-func (x *exch) mustWait(n int) bool {
-	held := x.c.rsp.memory.Load()
-	return held > 0 && held+int64(n) > int64(x.c.cfg.MaxMemory)
+// offered is how much memory the results of a call may take that go to its chunks.
+func (x *exch) offered() int {
+	h := &x.hdr
+	if len(h.Writes) == 0 && !h.HasReply {
+		return 0
+	}
+	most := uint64(x.c.cfg.MaxMessage)
+	n := 0
+	add := func(chunk rpcrdma.WriteChunk) {
+		if l := min(chunk.Length(), most); l > 0 {
+			n += classSize(int(l))
+		}
+	}
+	for _, chunk := range h.Writes {
+		add(chunk)
+	}
+	if h.HasReply {
+		add(h.Reply)
+	}
+	return min(n, classSize(int(most)))
 }
 
-// charge counts memory that the exchange holds until its end.
+// claim reserves n bytes for the call, in its turn. False: it has to wait, until other
+// calls are over, of this connection or others. A client that does not take its replies
+// comes to that, too. Leader.
+func (x *exch) claim(n int) bool {
+	r := &x.c.rsp
+	if n == 0 && r.tenant.held.Load() <= int64(x.c.cfg.MaxMemory) {
+		return true
+	}
+	if n > 0 && x.held == n {
+		return true // by who made room for it
+	}
+	if len(r.memq) > 0 && r.memq[0] != x || !r.tenant.reserve(int64(n)) {
+		return false
+	}
+	x.held = n
+	return true
+}
+
+// charge counts memory that the exchange holds until its end, or until settle.
 func (x *exch) charge(n int) {
-	x.held += n
-	x.c.rsp.memory.Add(int64(n))
+	x.used += n
+	if more := x.used - x.held; more > 0 {
+		x.held += more
+		x.c.rsp.tenant.charge(int64(more))
+	}
+}
+
+// chargeIfRoom is charge for memory that can be refused. What is as short as what goes
+// inline is not.
+func (x *exch) chargeIfRoom(n int) bool {
+	more := x.used + n - x.held
+	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
+		if !x.c.rsp.tenant.more(int64(x.held), int64(more)) {
+			return false
+		}
+		x.held += more
+	}
+	x.charge(n)
+	return true
+}
+
+// settle gives back what was reserved and is not needed: took tells that this is because
+// the reply has been taken.
+func (x *exch) settle(took bool) {
+	if n := x.held - x.used; n > 0 {
+		x.held = x.used
+		x.c.rsp.tenant.release(int64(n), took)
+	}
 }
 
 // sent gives back exchanges whose replies have left: x and those in front of it that
@@ -339,15 +401,21 @@ func (r *responder) sent(x *exch) {
 	r.done(x)
 }
 
-// done ends an exchange; its memory may serve calls that wait for some.
+// done ends an exchange; its memory may serve calls that wait for some. Leader.
 func (r *responder) done(x *exch) {
-	r.memory.Add(-int64(x.held))
-	x.held = 0
-	x.release()
+	x.letGo(true)
 	x.state = exchFree
 	r.free = append(r.free, x)
+	r.admit()
+}
+
+// admit goes on with calls that have waited for memory. Leader.
+func (r *responder) admit() {
 	for len(r.memq) > 0 {
 		x := r.memq[0]
+		if n := r.tenant.grant(); n > 0 {
+			x.held = int(n)
+		}
 		p := x.plan(x.msg)
 		if p == planWait {
 			return
@@ -366,8 +434,11 @@ func (x *exch) lean() bool {
 // signaled reports whether the adapter tells when the reply has left.
 func (x *exch) signaled() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Signaled != 0 }
 
-// release gives back what an exchange holds.
-func (x *exch) release() {
+// release gives back what an exchange holds, which has ended without its reply.
+func (x *exch) release() { x.letGo(false) }
+
+// letGo gives back what an exchange holds.
+func (x *exch) letGo(took bool) {
 	c := x.c
 	for i := range x.items {
 		if f := x.items[i].release; f != nil {
@@ -380,11 +451,7 @@ func (x *exch) release() {
 		c.arena.put(x.mem)
 		x.mem = nil
 	}
-	for _, b := range x.mems {
-		c.arena.put(b)
-	}
-	clear(x.mems)
-	x.mems = x.mems[:0]
+	x.dropMems()
 	x.failed = false
 	x.lent.end()
 	if x.timer != nil {
@@ -396,6 +463,17 @@ func (x *exch) release() {
 	x.req.Args = nil
 	clear(x.parts)
 	clear(x.sges)
+	x.used = 0
+	x.settle(took)
+}
+
+// dropMems gives back what Response.Alloc has handed out.
+func (x *exch) dropMems() {
+	for _, b := range x.mems {
+		x.c.arena.put(b)
+	}
+	clear(x.mems)
+	x.mems = x.mems[:0]
 }
 
 // abort ends all exchanges with the connection; those that are being executed

@@ -108,9 +108,12 @@ func (s *slot) sayDone() {
 
 // ---- replies with read chunks, at the responder
 
+// lends tells whether there are replies with read chunks.
+func (c *conn) lends() bool { return c.cfg.RFC5666 != nil && c.role == roleServer }
+
 // lendsReply tells whether the reply may have read chunks.
 func (x *exch) lendsReply() bool {
-	return x.c.cfg.RFC5666 != nil && x.c.role == roleServer && x.hdr.Vers == rpcrdma.Version1 && x.readReply && !x.c.conf.noReads
+	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.readReply && !x.c.conf.noReads
 }
 
 // lendReply puts into read chunks what fits nowhere else: the items, each at its

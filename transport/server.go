@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -176,8 +178,9 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 // A Server executes calls. It serves any number of listeners, of any providers,
 // with the same programs.
 type Server struct {
-	cfg   *Config
-	stats *counters
+	cfg    *Config
+	stats  *counters
+	memory *budget
 
 	*registry
 
@@ -186,6 +189,8 @@ type Server struct {
 	listeners map[*Listener]struct{}
 	conns     map[*conn]struct{}
 	setups    int // connections being set up
+	guests    guests
+	sweeping  bool // see sweep
 	accepted  uint64
 	closing   bool
 	idle      chan struct{} // closed when closing and no connection is left
@@ -199,8 +204,10 @@ func NewServer(cfg *Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, stats: new(counters),
+		memory:    newBudget(cfg.MaxTotalMemory),
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
+		guests:    guests{hosts: make(map[string]*guestHost), most: cfg.MaxConns, mostSetups: max(cfg.MaxConns/8, 16)},
 		idle:      make(chan struct{}),
 	}
 	s.registry = newRegistry(cfg, s.stats)
@@ -246,7 +253,7 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 }
 
 // Serve takes connections from l until l or the server is closed; the error is
-// then net.ErrClosed.
+// then net.ErrClosed. While there are no descriptors, or no memory, it waits for some.
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -254,26 +261,37 @@ func (s *Server) Serve(l *Listener) error {
 		delete(s.listeners, l)
 		s.mu.Unlock()
 	}()
+	var pause time.Duration
 	for {
 		fc, err := l.fl.Accept(context.Background())
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return net.ErrClosed
-			}
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return net.ErrClosed
+		case scarce(err):
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+			continue
+		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		s.mu.Lock()
-		full := s.closing || len(s.conns)+s.setups >= s.cfg.MaxConns
-		if !full {
-			s.setups++
+		pause = 0
+		if g := s.admit(fc); g != nil {
+			go s.serveConn(g, fc, l.provider)
+		} else {
+			fc.Reject([]byte(busyMark)[:min(len(busyMark), fc.Capabilities().MaxPrivateData)])
 		}
-		s.mu.Unlock()
-		if full {
-			fc.Reject(nil)
-			continue
-		}
-		go s.serveConn(fc, l.provider)
 	}
+}
+
+// scarce tells whether there was no connection for want of something that there may be more
+// of in a moment.
+func scarce(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECONNABORTED} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // growStack makes the stack of a new goroutine as long as that of a connection gets, while
@@ -287,14 +305,15 @@ func growStack(n int) byte {
 }
 
 // serveConn sets up a connection and leads it until it ends.
-func (s *Server) serveConn(fc fabric.Conn, provider string) {
+func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	growStack(len(provider))
 	c := newConn(fc, provider, s.cfg, roleServer)
 	c.stats = s.stats
 	c.leading = true
-	c.rsp.serve(s.registry)
+	c.arena.budget = s.memory
+	c.rsp.serve(s.registry, s.memory, c.host())
 
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.SetupTimeout)
+	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
 	err := c.accept(ctx)
 	cancel()
 
@@ -303,9 +322,14 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 		err = net.ErrClosed
 	}
 	if err == nil {
+		err = g.ctx.Err() // it has been thrown out
+	}
+	if err == nil {
 		s.setups--
+		s.guests.settle(g, c)
 		s.conns[c] = struct{}{}
 		s.accepted++
+		s.startSweep()
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -313,6 +337,7 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 		c.discard()
 		s.mu.Lock()
 		s.setups--
+		s.guests.remove(g)
 		s.checkIdle()
 		s.mu.Unlock()
 		return
@@ -333,6 +358,7 @@ func (s *Server) serveConn(fc fabric.Conn, provider string) {
 	// Close may return from here on.
 	s.mu.Lock()
 	delete(s.conns, c)
+	s.guests.remove(g)
 	s.checkIdle()
 	s.mu.Unlock()
 }

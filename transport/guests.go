@@ -1,0 +1,338 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// Who may have a connection to a server, when not all can. See Config.MaxConns.
+
+// guests are the connections of a server, and those being set up. Guarded by Server.mu.
+type guests struct {
+	hosts            map[string]*guestHost
+	n, setups        int
+	most, mostSetups int
+}
+
+type guestHost struct {
+	guests map[*guest]struct{}
+	setups int
+}
+
+// A guest is a connection, from the moment that its request was taken.
+type guest struct {
+	host   string
+	ctx    context.Context // of the set-up
+	cancel context.CancelFunc
+	since  time.Time
+	c      *conn // nil: it is being set up
+	gone   bool
+}
+
+// leastSilence is how long a connection must have been silent before it makes room for
+// another: who talks all the time stays.
+const leastSilence = time.Second
+
+// crowdShare is how many connections a host may have whose server has no memory to spare.
+const crowdShare = 16
+
+// admit takes a connection, in place of another one if need be. It returns nil when there
+// is no room for it.
+func (s *Server) admit(fc fabric.Conn) *guest {
+	host := "peer"
+	if a := fc.RemoteAddr(); a != nil {
+		host = hostOf(a.String())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gs := &s.guests
+	if s.closing {
+		return nil
+	}
+	if gs.setups >= gs.mostSetups && !gs.makeRoom(host, true) {
+		return nil
+	}
+	crowded := s.memory.crowded() && gs.hosts[host] != nil && len(gs.hosts[host].guests) >= crowdShare
+	if (gs.n >= gs.most || crowded) && !gs.makeRoom(host, false) {
+		return nil
+	}
+	s.setups++
+	return gs.add(host)
+}
+
+func (gs *guests) add(host string) *guest {
+	h := gs.hosts[host]
+	if h == nil {
+		h = &guestHost{guests: make(map[*guest]struct{})}
+		gs.hosts[host] = h
+	}
+	g := &guest{host: host, since: time.Now()}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	h.guests[g] = struct{}{}
+	h.setups++
+	gs.n++
+	gs.setups++
+	return g
+}
+
+// settle notes that the connection has been set up.
+func (gs *guests) settle(g *guest, c *conn) {
+	g.c = c
+	gs.hosts[g.host].setups--
+	gs.setups--
+}
+
+func (gs *guests) remove(g *guest) {
+	g.cancel()
+	if g.gone {
+		return
+	}
+	g.gone = true
+	h := gs.hosts[g.host]
+	delete(h.guests, g)
+	gs.n--
+	if g.c == nil {
+		h.setups--
+		gs.setups--
+	}
+	if len(h.guests) == 0 {
+		delete(gs.hosts, g.host)
+	}
+}
+
+// makeRoom throws out one of the host that has the most, for one of host. setups tells to
+// count, and to throw out, only what is being set up.
+func (gs *guests) makeRoom(host string, setups bool) bool {
+	count := func(h *guestHost) int {
+		switch {
+		case h == nil:
+			return 0
+		case setups:
+			return h.setups
+		}
+		return len(h.guests)
+	}
+	var most *guestHost
+	for _, h := range gs.hosts {
+		if count(h) > count(most) {
+			most = h
+		}
+	}
+	if count(most) <= count(gs.hosts[host])+1 {
+		return false
+	}
+	now := time.Now()
+	var victim *guest
+	var silence time.Duration
+	var busy bool
+	for g := range most.guests {
+		d, b := now.Sub(g.since), false
+		switch {
+		case setups && g.c != nil || !setups && g.c == nil:
+			continue
+		case !setups:
+			d, b = g.c.silence(now)
+			if d < leastSilence {
+				continue
+			}
+		}
+		if victim == nil || busy && !b || busy == b && d > silence {
+			victim, silence, busy = g, d, b
+		}
+	}
+	if victim == nil {
+		return false
+	}
+	gs.remove(victim)
+	if victim.c != nil {
+		go victim.c.breakOff(errMakesRoom)
+	}
+	return true
+}
+
+// hostOf is an address without the port.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+// defaultMaxConns is how many connections there may be by default in a process that can
+// have so many descriptors. See Config.MaxConns.
+func defaultMaxConns(descriptors int) int { return min(4096, max(descriptors/4, 16)) }
+
+// busyMark is in a rejection that is for want of room, as private data.
+const busyMark = "rpcrBUSY"
+
+// busy makes a BusyError of such a rejection.
+func busy(addr string, err error) error {
+	var r *fabric.RejectError
+	if errors.As(err, &r) && bytes.Contains(r.PrivateData, []byte(busyMark)) {
+		return &BusyError{Addr: addr, Err: err}
+	}
+	return err
+}
+
+// Pauses of Dial between attempts at a server that has no room.
+const (
+	minBusyPause = 100 * time.Millisecond
+	maxBusyPause = time.Second
+)
+
+// connectPatiently makes the first connection.
+func (cl *Client) connectPatiently(ctx context.Context) (*conn, error) {
+	for pause := minBusyPause; ; pause = min(2*pause, maxBusyPause) {
+		c, err := cl.connect(ctx, 0, nil)
+		var full *BusyError
+		end, ok := ctx.Deadline()
+		if !errors.As(err, &full) || !ok || time.Until(end) < pause {
+			return c, err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// ---- watching connections
+
+// A watch is what is seen of a connection from time to time. Guarded by conn.mu.
+type watch struct {
+	met     uint64    // requests completed
+	since   time.Time // that nothing more has completed, while something is awaited
+	heard   uint64
+	spoke   time.Time // when the peer did last, about
+	trimmed time.Time
+}
+
+const (
+	sweepTime = time.Second
+
+	// slowTime is how long a peer takes nothing until it is given no more than a new one.
+	slowTime = 2 * time.Second
+
+	// trimTime is how long memory of calls is kept without a use, at least. It goes after
+	// twice as long, at most.
+	trimTime = 4 * time.Second
+)
+
+// sweepTime is how often connections are looked at.
+func (c *Config) sweepTime() time.Duration {
+	if c.StallTimeout > 0 {
+		return min(sweepTime, max(c.StallTimeout/4, time.Millisecond))
+	}
+	return sweepTime
+}
+
+// startSweep has the connections of the server looked at from now on. mu is held.
+func (s *Server) startSweep() {
+	if !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
+	}
+}
+
+func (s *Server) sweep() {
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, c := range conns {
+		c.look(now)
+	}
+	s.mu.Lock()
+	s.sweeping = false
+	if len(s.conns) > 0 {
+		s.startSweep()
+	}
+	s.mu.Unlock()
+}
+
+// keepWatch does the same for a client's connection, as long as there is something to look
+// at.
+func (c *conn) keepWatch() {
+	if c.role == roleClient && !c.watched.Load() && !c.watched.Swap(true) {
+		time.AfterFunc(c.cfg.sweepTime(), c.onWatch)
+	}
+}
+
+func (c *conn) onWatch() {
+	c.watched.Store(false)
+	if c.lives() && (c.look(time.Now()) || c.arena.bulky()) {
+		c.keepWatch()
+	}
+}
+
+// look sees to a connection that makes no progress, and to memory that nobody uses. It
+// tells whether something is awaited of the peer.
+func (c *conn) look(now time.Time) (awaits bool) {
+	q := &c.sq
+	q.mu.Lock()
+	replies, reads := q.awaited-q.met, q.readsAwaited-q.readsMet
+	met := q.met + q.readsMet
+	q.mu.Unlock()
+	awaits = replies+reads > 0
+
+	c.mu.Lock()
+	w := &c.watch
+	switch {
+	case !awaits:
+		w.since = time.Time{}
+	case w.since.IsZero() || met != w.met:
+		w.since, w.met = now, met
+	}
+	stalled := awaits && c.cfg.StallTimeout > 0 && now.Sub(w.since) >= c.cfg.StallTimeout
+	slow := awaits && now.Sub(w.since) >= slowTime
+	w.note(c.heard.Load(), now)
+	trim := now.Sub(w.trimmed) >= trimTime
+	if trim {
+		w.trimmed = now
+	}
+	c.mu.Unlock()
+
+	if slow {
+		c.rsp.tenant.restart()
+	}
+	if trim {
+		c.arena.sweep()
+	}
+	if stalled {
+		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: int(replies), Reads: int(reads)})
+	}
+	return awaits
+}
+
+// note takes down when the peer spoke.
+func (w *watch) note(heard uint64, now time.Time) {
+	if heard != w.heard || w.spoke.IsZero() {
+		w.heard, w.spoke = heard, now
+	}
+}
+
+// silence is how long the peer has been silent, and whether calls of it are in flight.
+func (c *conn) silence(now time.Time) (d time.Duration, inFlight bool) {
+	heard := c.heard.Load()
+	c.sq.mu.Lock()
+	inFlight = int32(uint32(heard>>32)-c.sq.replies) > 0
+	c.sq.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watch.note(heard, now)
+	return now.Sub(c.watch.spoke), inFlight
+}
+
+// manyDescriptors stands for any number of them.
+const manyDescriptors = math.MaxInt32
