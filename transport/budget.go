@@ -46,14 +46,15 @@ type hostShare struct {
 
 // A tenant is a connection as its budget knows it. Guarded by budget.mu.
 type tenant struct {
-	b *budget
-	c *conn
+	b     *budget
+	arena *arena // nil: it has none
+	wake  func() // called when something has been granted
+	name  string
+	host  *hostShare
+
 	// What this connection may reserve at present, at first, and at most: MaxMemory.
 	allow, start, most int64
 	took               int64 // since allow has last been raised
-
-	name string
-	host *hostShare
 
 	held atomic.Int64 // reserved; changes under mu
 
@@ -71,12 +72,13 @@ func newBudget(limit int) *budget {
 	return &budget{limit: int64(limit), hosts: make(map[string]*hostShare), tenants: make(map[*tenant]struct{})}
 }
 
-// enter makes t a tenant.
-func (b *budget) enter(t *tenant, c *conn, host string) {
+// enter makes t a tenant, for a connection of a host. wake is called when what it waits for
+// has been granted, and must not wait itself.
+func (b *budget) enter(t *tenant, cfg *Config, host string, a *arena, wake func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.b, t.c, t.name, t.most = b, c, host, int64(c.cfg.MaxMemory)
-	t.start = min(t.most, startMessages*int64(c.cfg.MaxMessage))
+	t.b, t.arena, t.wake, t.name, t.most = b, a, wake, host, int64(cfg.MaxMemory)
+	t.start = min(t.most, startMessages*int64(cfg.MaxMessage))
 	t.allow = t.start
 	if t.host = b.hosts[host]; t.host == nil {
 		t.host = new(hostShare)
@@ -303,8 +305,7 @@ func (b *budget) serve() (woken []*tenant) {
 // wakeTenants has the leaders of connections look at what they were granted.
 func wakeTenants(list []*tenant) {
 	for _, t := range list {
-		t.c.req.chore.Store(true)
-		t.c.fc.Wake()
+		t.wake()
 	}
 }
 
@@ -320,12 +321,15 @@ func (b *budget) reclaim(n int64, asks *tenant) {
 	b.mu.Lock()
 	arenas := make([]*arena, 0, len(b.tenants))
 	for t := range b.tenants {
-		if t != asks {
-			arenas = append(arenas, t.c.arena)
+		if t != asks && t.arena != nil {
+			arenas = append(arenas, t.arena)
 		}
 	}
 	b.mu.Unlock()
-	for _, a := range append(arenas, asks.c.arena) {
+	if asks.arena != nil {
+		arenas = append(arenas, asks.arena)
+	}
+	for _, a := range arenas {
 		if n <= 0 {
 			return
 		}

@@ -139,3 +139,11 @@ func Busy(cn *Conn) string {
 	note(c.arena.refs != 1, "%d hold the arena", c.arena.refs)
 	return strings.Join(what, "; ")
 }
+
+// MemoryUse is what a server keeps for its clients, as it counts it.
+func MemoryUse(s *Server) int64 {
+	b := s.memory
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held + b.base.Load() + b.idle.Load()
+}

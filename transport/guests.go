@@ -32,8 +32,16 @@ type guest struct {
 	ctx    context.Context // of the set-up
 	cancel context.CancelFunc
 	since  time.Time
-	c      *conn // nil: it is being set up
+	c      visitor // nil: it is being set up
 	gone   bool
+}
+
+// A visitor is a connection that may have to make room for another.
+type visitor interface {
+	// silence is how long the peer has been silent, and whether calls of it are in flight.
+	silence(now time.Time) (d time.Duration, inFlight bool)
+	// breakOff ends the connection.
+	breakOff(err error)
 }
 
 // leastSilence is how long a connection must have been silent before it makes room for
@@ -44,14 +52,12 @@ const leastSilence = time.Second
 const crowdShare = 16
 
 // admit takes a connection, in place of another one if need be. It returns nil when there
-// is no room for it.
-func (s *Server) admit(fc fabric.Conn) *guest {
+// is no room for it. mu is held.
+func (s *Server) admit(from net.Addr) *guest {
 	host := "peer"
-	if a := fc.RemoteAddr(); a != nil {
-		host = hostOf(a.String())
+	if from != nil {
+		host = hostOf(from.String())
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	gs := &s.guests
 	if s.closing {
 		return nil
@@ -63,7 +69,6 @@ func (s *Server) admit(fc fabric.Conn) *guest {
 	if (gs.n >= gs.most || crowded) && !gs.makeRoom(host, false) {
 		return nil
 	}
-	s.setups++
 	return gs.add(host)
 }
 
@@ -83,7 +88,7 @@ func (gs *guests) add(host string) *guest {
 }
 
 // settle notes that the connection has been set up.
-func (gs *guests) settle(g *guest, c *conn) {
+func (gs *guests) settle(g *guest, c visitor) {
 	g.c = c
 	gs.hosts[g.host].setups--
 	gs.setups--

@@ -386,10 +386,9 @@ func TestTotalMemory(t *testing.T) {
 	t.Run("the end of one that was served in the same moment", func(t *testing.T) {
 		b := newBudget(1 << 20)
 		cfg := &Config{MaxMessage: 1 << 20, MaxMemory: 1 << 20}
-		c := &conn{fc: peerConn{newPeer(t)}, cfg: cfg}
 		var holds, waits tenant
-		b.enter(&holds, c, "a")
-		b.enter(&waits, c, "b")
+		b.enter(&holds, cfg, "a", nil, nil)
+		b.enter(&waits, cfg, "b", nil, func() {})
 		if !holds.reserve(1<<20) || waits.reserve(1<<20) {
 			t.Fatal("there is room for one")
 		}

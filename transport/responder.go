@@ -117,7 +117,10 @@ func (r *responder) init(c *conn) {
 // serve has the half execute calls with svc, in memory of b.
 func (r *responder) serve(svc service, b *budget, host string) {
 	r.svc = svc
-	b.enter(&r.tenant, r.c, host)
+	b.enter(&r.tenant, r.c.cfg, host, r.c.arena, func() {
+		r.c.req.chore.Store(true)
+		r.c.fc.Wake()
+	})
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 

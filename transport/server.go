@@ -275,7 +275,13 @@ func (s *Server) Serve(l *Listener) error {
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
 		pause = 0
-		if g := s.admit(fc); g != nil {
+		s.mu.Lock()
+		g := s.admit(fc.RemoteAddr())
+		if g != nil {
+			s.setups++
+		}
+		s.mu.Unlock()
+		if g != nil {
 			go s.serveConn(g, fc, l.provider)
 		} else {
 			fc.Reject([]byte(busyMark)[:min(len(busyMark), fc.Capabilities().MaxPrivateData)])
@@ -327,6 +333,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	if err == nil {
 		s.setups--
 		s.guests.settle(g, c)
+		c.watch.spoke = time.Now() // nobody else knows the connection yet
 		s.conns[c] = struct{}{}
 		s.accepted++
 		s.startSweep()

@@ -436,6 +436,8 @@ func statusOf(err error) nfs.Status {
 		return nfs.StatusDQuot
 	case syscall.ESTALE:
 		return nfs.StatusStale
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
+		return nfs.StatusJukebox // which has clients try again
 	}
 	return nfs.StatusIO
 }

@@ -121,6 +121,7 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 			l.Close()
 			return fmt.Errorf("serve: %s", listenText(o.tcpAddr, err))
 		}
+		tcp = server.LimitTCP(tcp)
 	}
 
 	g := newGuard(e, o.async, log)

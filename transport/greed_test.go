@@ -1,0 +1,379 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Clients that want to make a server keep memory, or its connections, and clients that
+// work with it meanwhile.
+
+// A raw is a connection of a client that does as the test wants.
+type raw struct {
+	fabric.Conn
+	w    *world
+	xid  uint32
+	bufs [][]byte // of what has been posted
+}
+
+func (w *world) raw(t testing.TB) *raw {
+	t.Helper()
+	fc, err := w.provider.Resolve(bg, w.addr, fabric.ConnAttr{SendDepth: 256, RecvDepth: 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { fc.Close() })
+	hello := rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096})
+	if err := fc.Connect(bg, hello); err != nil {
+		t.Fatal(err)
+	}
+	return &raw{Conn: fc, w: w}
+}
+
+// send sends one call, and waits until the server has it.
+func (r *raw) send(h rpcrdma.Header, proc uint32, args ...byte) error {
+	r.xid++
+	h.XID, h.Vers, h.Credit = r.xid, rpcrdma.Version1, transport.DefaultCredits
+	b := rpcrdma.AppendHeader(nil, &h)
+	b = oncrpc.AppendCall(b, &oncrpc.CallHeader{XID: h.XID, RPCVers: oncrpc.Version, Prog: prog, Vers: 1, Proc: proc})
+	b = append(b, args...)
+	r.bufs = append(r.bufs, b)
+	before := r.w.server.Stats().Calls
+	if err := r.Post([]fabric.SendWR{{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: b}}}}); err != nil {
+		return err
+	}
+	for end := time.Now().Add(5 * time.Second); r.w.server.Stats().Calls == before; time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(end) {
+			return errors.New("the server does not take the call")
+		}
+	}
+	return nil
+}
+
+// greed asks for many results, and takes none.
+func (r *raw) greed(calls, size int) error {
+	for i := range calls {
+		seg := rpcrdma.Segment{Handle: 0x100 + uint32(i), Length: uint32(size), Offset: 1 << 40}
+		h := rpcrdma.Header{Writes: []rpcrdma.WriteChunk{{seg}}}
+		if err := r.send(h, procMake, xdr.AppendUint32(xdr.AppendUint32(nil, uint32(size)), 1)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withhold sends calls whose arguments are to be read, and does not let them be.
+func (r *raw) withhold(calls, size int) error {
+	for i := range calls {
+		seg := rpcrdma.Segment{Handle: 0x100 + uint32(i), Length: uint32(size), Offset: 1 << 40}
+		h := rpcrdma.Header{Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: seg}}}
+		if err := r.send(h, procSum, xdr.AppendUint32(nil, uint32(size))...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// produce has the server make n bytes.
+func produce(cl *transport.Client, n int, buf []byte, call *transport.Call) error {
+	call.Prog, call.Vers, call.Proc = prog, 1, procMake
+	call.Args = xdr.AppendUint32(xdr.AppendUint32(call.Args[:0], uint32(n)), 1)
+	call.WriteItems = append(call.WriteItems[:0], transport.WriteItem{Buf: buf[:n]})
+	call.MaxResults = 8
+	if err := cl.Call(bg, call); err != nil {
+		return err
+	}
+	if got := call.WriteItems[0].N; got != n {
+		return fmt.Errorf("%d bytes, want %d", got, n)
+	}
+	return nil
+}
+
+// TestIwarpGreed: ten connections ask for results that they do not take, or offer arguments
+// that they do not let be read. What the server keeps stays within its bounds, and another
+// client's calls are made.
+func TestIwarpGreed(t *testing.T) {
+	const size, calls, attackers = 1 << 20, 10, 10 // which is what there are receives for at first
+	cfg := &transport.Config{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
+	for name, attack := range map[string]func(r *raw) error{
+		"results":   func(r *raw) error { return r.greed(calls, size) },
+		"arguments": func(r *raw) error { return r.withhold(calls, size-100) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := onIwarp(iwarp.Config{}).start(t, cfg)
+			good := w.dial(t, nil)
+			for range attackers {
+				if err := attack(w.raw(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var callers sync.WaitGroup
+			var most atomic.Int64
+			for range 4 {
+				callers.Go(func() {
+					var call transport.Call
+					buf := make([]byte, 1<<20)
+					for range 25 {
+						if err := produce(good, 1<<20, buf, &call); err != nil {
+							t.Error(err)
+							return
+						}
+						if n := int64(transport.MemoryUse(w.server)); n > most.Load() {
+							most.Store(n)
+						}
+					}
+				})
+			}
+			callers.Wait()
+			t.Logf("%d KiB at most", most.Load()>>10)
+			if n := most.Load(); n > int64(cfg.MaxTotalMemory) || n < attackers*size {
+				t.Errorf("the server keeps %d KiB for its clients, want at most %d", n>>10, cfg.MaxTotalMemory>>10)
+			}
+		})
+	}
+}
+
+// BenchmarkUnderAttack measures what one client gets while others attack, in turns with
+// what it gets in peace: "share" is the median of the ratios.
+func BenchmarkUnderAttack(b *testing.B) {
+	for _, a := range []struct {
+		name   string
+		attack func(b *testing.B, w *world) (stop func())
+	}{
+		{"results=10x10x4Mi", func(b *testing.B, w *world) func() {
+			return w.attackers(b, 10, func(r *raw) error { return r.greed(10, 4<<20) })
+		}},
+		{"arguments=10x10x4Mi", func(b *testing.B, w *world) func() {
+			return w.attackers(b, 10, func(r *raw) error { return r.withhold(10, 4<<20-100) })
+		}},
+		{"silent=1000", func(b *testing.B, w *world) func() { return w.attackers(b, 1000, func(*raw) error { return nil }) }},
+		{"halfopen", func(b *testing.B, w *world) func() {
+			done := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				var conns []net.Conn
+				for {
+					select {
+					case <-done:
+						for _, c := range conns {
+							c.Close()
+						}
+						return
+					case <-time.After(time.Millisecond):
+					}
+					if c, err := net.Dial("tcp", w.addr); err == nil {
+						conns = append(conns, c)
+					}
+					if len(conns) > 500 {
+						conns[0].Close()
+						conns = conns[1:]
+					}
+				}
+			})
+			return func() { close(done); wg.Wait() }
+		}},
+		{"turnedaway", func(b *testing.B, w *world) func() {
+			done := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					if cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(nil)); err == nil {
+						cl.Close()
+					}
+				}
+			})
+			return func() { close(done); wg.Wait() }
+		}},
+	} {
+		for _, load := range []struct {
+			name  string
+			depth int
+			call  func(cl *transport.Client, buf []byte, call *transport.Call) error
+		}{
+			{"null", 1, func(cl *transport.Client, _ []byte, _ *transport.Call) error { return cl.Null(bg, prog, 1) }},
+			{"read=1Mi", 4, func(cl *transport.Client, buf []byte, call *transport.Call) error {
+				return produce(cl, 1<<20, buf, call)
+			}},
+		} {
+			b.Run(a.name+"/"+load.name, func(b *testing.B) {
+				w := onIwarp(iwarp.Config{}).start(b, nil)
+				cl := w.dial(b, nil)
+				rate := func(d time.Duration) float64 {
+					var n atomic.Int64
+					var wg sync.WaitGroup
+					start := time.Now()
+					for range load.depth {
+						wg.Go(func() {
+							var call transport.Call
+							buf := make([]byte, 1<<20)
+							for time.Since(start) < d {
+								if err := load.call(cl, buf, &call); err != nil {
+									b.Error(err)
+									return
+								}
+								n.Add(1)
+							}
+						})
+					}
+					wg.Wait()
+					return float64(n.Load()) / time.Since(start).Seconds()
+				}
+				rate(200 * time.Millisecond)
+				var shares []float64
+				for b.Loop() {
+					peace := rate(300 * time.Millisecond)
+					stop := a.attack(b, w)
+					under := rate(300 * time.Millisecond)
+					stop()
+					peace = (peace + rate(300*time.Millisecond)) / 2
+					shares = append(shares, under/peace)
+				}
+				slices.Sort(shares)
+				b.ReportMetric(shares[len(shares)/2], "share")
+				b.ReportMetric(shares[0], "worst")
+			})
+		}
+	}
+}
+
+// attackers makes n connections and has each attack.
+func (w *world) attackers(t testing.TB, n int, attack func(r *raw) error) (stop func()) {
+	var list []*raw
+	for range n {
+		r := w.raw(t)
+		list = append(list, r)
+		if err := attack(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		for _, r := range list {
+			r.Close()
+		}
+		for w.server.Stats().OpenConns > 1 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// TestIwarpSilentConnections: a host that holds all connections a server takes does not keep
+// another host out.
+func TestIwarpSilentConnections(t *testing.T) {
+	n := 64
+	if s := os.Getenv("RPCRDMA_SILENT"); s != "" {
+		fmt.Sscan(s, &n)
+	}
+	b := onIwarp(iwarp.Config{})
+	b.addr = "localhost:0"
+	if l, err := net.Listen("tcp", "[::]:0"); err != nil {
+		t.Skip("no IPv6: ", err)
+	} else {
+		l.Close()
+	}
+	b.addr = "[::]:0"
+	w := b.start(t, &transport.Config{MaxConns: n})
+	_, port, _ := net.SplitHostPort(w.addr)
+	four, six := net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)
+	w.addr = four
+	for range n {
+		w.raw(t)
+	}
+	time.Sleep(1100 * time.Millisecond) // silent for a second
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	start := time.Now()
+	cl, err := transport.Dial(ctx, w.provider, six, transport.Once(nil))
+	if err != nil {
+		t.Fatalf("another host: %v", err)
+	}
+	defer cl.Close()
+	if err := cl.Null(ctx, prog, 1); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d silent connections: another host has made its first call after %v", n, time.Since(start))
+	var busy *transport.BusyError
+	if cl, err := transport.Dial(bg, w.provider, four, transport.Once(nil)); !errors.As(err, &busy) {
+		t.Errorf("one more of the same host: %v", err)
+		if err == nil {
+			cl.Close()
+		}
+	}
+}
+
+// TestIwarpDescriptors: a server that has no descriptors goes on, and so do the clients that
+// it has.
+func TestIwarpDescriptors(t *testing.T) {
+	const env = "RPCRDMA_TEST_DESCRIPTORS"
+	if os.Getenv(env) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestIwarpDescriptors$", "-test.v", "-test.timeout=50s")
+		cmd.Env = append(os.Environ(), env+"=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "went on without descriptors") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	w := onIwarp(iwarp.Config{}).start(t, nil)
+	cl := w.dial(t, nil)
+	// All descriptors but one are taken: that is the attacker's end of a connection.
+	var files []*os.File
+	limit := syscall.Rlimit{Cur: 64, Max: 64}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			break
+		}
+		files = append(files, f)
+	}
+	files[len(files)-1].Close()
+	c, err := net.Dial("tcp", w.addr) // which nobody can accept
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if err := cl.Null(bg, prog, 1); err != nil {
+			t.Fatalf("a connected client: %v", err)
+		}
+	}
+	c.Close()
+	for _, f := range files[:len(files)-1] {
+		f.Close()
+	}
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	next, err := transport.Dial(ctx, w.provider, w.addr, transport.Once(nil))
+	if err != nil {
+		t.Fatalf("with descriptors again: %v", err)
+	}
+	defer next.Close()
+	if err := next.Null(bg, prog, 1); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("went on without descriptors")
+}

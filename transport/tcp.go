@@ -1,0 +1,332 @@
+package transport
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// LimitTCP returns a listener for a server of plain ONC RPC over TCP that runs beside this
+// one: its connections carry records (RFC 5531 section 11), and are bounded in the same
+// words of the same Config. They count in MaxConns, and hosts in them. At most Credits calls
+// of one are in flight: read, and not answered by a record written. A call reserves, in
+// MaxMemory and MaxTotalMemory, its length and 1 MiB for its reply, or MaxMessage if it comes
+// in several fragments. While there is no room nothing more is read. A peer that takes
+// nothing for StallTimeout, or leaves a call half sent for so long, loses the connection,
+// with a *StallError. Accept waits while there are no descriptors.
+//
+// Closing the listener leaves connections open, and so does closing the Server.
+func (s *Server) LimitTCP(l net.Listener) net.Listener { return &limitedListener{l, s} }
+
+// tcpReply is what is reserved for a reply.
+const tcpReply = 1 << 20
+
+type limitedListener struct {
+	net.Listener
+	s *Server
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	var pause time.Duration
+	for {
+		c, err := l.Listener.Accept()
+		if scarce(err) {
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		pause = 0
+		s := l.s
+		s.mu.Lock()
+		g := s.admit(c.RemoteAddr())
+		if g == nil {
+			s.mu.Unlock()
+			c.Close()
+			continue
+		}
+		lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
+		lc.r = bufio.NewReaderSize(c, 32<<10)
+		s.memory.enter(&lc.tenant, s.cfg, g.host, nil, lc.changed)
+		s.guests.settle(g, lc)
+		s.mu.Unlock()
+		return lc, nil
+	}
+}
+
+// A limitedConn is a connection from a limitedListener. One goroutine at a time reads, and
+// one writes.
+type limitedConn struct {
+	net.Conn
+	s      *Server
+	g      *guest
+	r      *bufio.Reader
+	tenant tenant
+	once   sync.Once
+	closed chan struct{}
+	change chan struct{} // something that the reader waits for
+
+	// The reader's.
+	mark  [oncrpc.RecordMarkSize]byte
+	given int  // bytes of mark that have been read by the caller; all: they belong to a fragment
+	left  int  // bytes of the fragment to come
+	last  bool // it is the record's last
+	begun bool // a record
+
+	// The writer's.
+	out recordCount
+
+	mu      sync.Mutex
+	calls   []int // in flight, what they have reserved
+	spoke   time.Time
+	stopped bool  // the caller has set a deadline for reading
+	err     error // why the connection was ended
+}
+
+// Read reads what there is of the present call, and waits before the next one begins until
+// there is room for it.
+func (c *limitedConn) Read(b []byte) (n int, err error) {
+	if c.left == 0 && c.given == 0 {
+		if err := c.next(); err != nil {
+			return 0, c.why(err)
+		}
+	}
+	if k := copy(b, c.mark[c.given:]); k > 0 && c.given < len(c.mark) {
+		if c.given += k; c.given < len(c.mark) || c.left > 0 {
+			return k, nil
+		}
+		c.ended()
+		return k, nil
+	}
+	n, err = c.r.Read(b[:min(len(b), c.left)])
+	if c.left -= n; c.left == 0 {
+		c.ended()
+	} else if c.r.Buffered() == 0 {
+		c.patience() // from one part to the next
+	}
+	return n, c.why(err)
+}
+
+// ended ends a fragment.
+func (c *limitedConn) ended() {
+	c.given = 0
+	if c.begun = !c.last; c.last {
+		c.deadline(time.Time{})
+	}
+}
+
+// next reads the mark of a fragment, and sees to its memory.
+func (c *limitedConn) next() error {
+	head, err := c.r.Peek(oncrpc.RecordMarkSize)
+	if err != nil {
+		return err
+	}
+	copy(c.mark[:], head)
+	_, _ = c.r.Discard(len(c.mark))
+	size, last, _ := oncrpc.ConsumeRecordMark(c.mark[:])
+	c.left, c.last = int(size), last
+	if !c.begun {
+		need := c.s.cfg.MaxMessage
+		if last {
+			need = min(c.left, need)
+		}
+		if err := c.reserve(need + tcpReply); err != nil {
+			return err
+		}
+	}
+	c.patience()
+	return nil
+}
+
+// reserve takes a call into the account, in its turn.
+func (c *limitedConn) reserve(n int) error {
+	for {
+		c.mu.Lock()
+		c.spoke = time.Now()
+		full := len(c.calls) >= c.s.cfg.Credits
+		c.mu.Unlock()
+		if !full {
+			break
+		}
+		if err := c.wait(); err != nil {
+			return err
+		}
+	}
+	if !c.tenant.reserve(int64(n)) {
+		for c.tenant.grant() == 0 {
+			if err := c.wait(); err != nil {
+				return err
+			}
+		}
+	}
+	c.mu.Lock()
+	c.calls = append(c.calls, n)
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *limitedConn) wait() error {
+	select {
+	case <-c.change:
+		return nil
+	case <-c.closed:
+		return net.ErrClosed
+	}
+}
+
+func (c *limitedConn) changed() {
+	select {
+	case c.change <- struct{}{}:
+	default:
+	}
+}
+
+// patience bounds the time until more of a call comes.
+func (c *limitedConn) patience() {
+	if d := c.s.cfg.StallTimeout; d > 0 && (c.left > 0 || !c.last) {
+		c.deadline(time.Now().Add(d))
+	}
+}
+
+func (c *limitedConn) deadline(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		_ = c.Conn.SetReadDeadline(t)
+	}
+}
+
+// SetReadDeadline takes the deadline out of our hands: it is how servers are stopped.
+func (c *limitedConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Write writes replies, as long as the peer takes something of them now and then.
+func (c *limitedConn) Write(b []byte) (n int, err error) {
+	for {
+		if d := c.s.cfg.StallTimeout; d > 0 {
+			_ = c.Conn.SetWriteDeadline(time.Now().Add(d))
+		}
+		var k int
+		k, err = c.Conn.Write(b[n:])
+		n += k
+		if err == nil || k == 0 || !timedOut(err) {
+			break
+		}
+	}
+	if timedOut(err) {
+		c.breakOff(&StallError{For: c.s.cfg.StallTimeout, Replies: 1})
+	}
+	for range c.out.ends(b[:n]) {
+		c.answered()
+	}
+	return n, c.why(err)
+}
+
+func timedOut(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// answered takes the oldest call out of the account: which one it was does not matter for
+// the sum.
+func (c *limitedConn) answered() {
+	c.mu.Lock()
+	n := 0
+	if len(c.calls) > 0 {
+		n = c.calls[0]
+		c.calls = append(c.calls[:0], c.calls[1:]...)
+	}
+	c.mu.Unlock()
+	c.tenant.release(int64(n), true)
+	c.changed()
+}
+
+// why is err, or the reason for which this end has ended the connection.
+func (c *limitedConn) why(err error) error {
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	if timedOut(err) && !c.stopped {
+		return &StallError{For: c.s.cfg.StallTimeout, Calls: 1}
+	}
+	return err
+}
+
+func (c *limitedConn) silence(now time.Time) (d time.Duration, inFlight bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Sub(c.spoke), len(c.calls) > 0
+}
+
+func (c *limitedConn) breakOff(err error) {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = &ClosedError{Addr: c.RemoteAddr().String(), Reason: err}
+	}
+	c.mu.Unlock()
+	c.Conn.Close()
+}
+
+// Close ends the connection.
+func (c *limitedConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() {
+		close(c.closed)
+		c.tenant.leave()
+		c.mu.Lock()
+		n := 0
+		for _, k := range c.calls {
+			n += k
+		}
+		c.calls = nil
+		c.mu.Unlock()
+		c.tenant.release(int64(n), false)
+		c.s.mu.Lock()
+		c.s.guests.remove(c.g)
+		c.s.mu.Unlock()
+	})
+	return err
+}
+
+// A recordCount counts records in a stream.
+type recordCount struct {
+	mark []byte
+	left int
+	last bool
+}
+
+// ends tells how many records end in the next piece of the stream.
+func (r *recordCount) ends(b []byte) (n int) {
+	for len(b) > 0 {
+		if r.left == 0 {
+			k := min(oncrpc.RecordMarkSize-len(r.mark), len(b))
+			r.mark = append(r.mark, b[:k]...)
+			if b = b[k:]; len(r.mark) < oncrpc.RecordMarkSize {
+				return n
+			}
+			size, last, _ := oncrpc.ConsumeRecordMark(r.mark)
+			r.mark, r.left, r.last = r.mark[:0], int(size), last
+		}
+		k := min(r.left, len(b))
+		b = b[k:]
+		if r.left -= k; r.left == 0 && r.last {
+			n++
+		}
+	}
+	return n
+}
