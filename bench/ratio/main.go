@@ -119,7 +119,7 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return w.do(&p, measurer{Options: o, re: re, budget: *budget}, command, *keep, *logs)
+		return w.do(&p, measurer{Options: o, re: re, budget: *budget}, *keep, *logs)
 	}
 	if *logs == "" && *keep != "" {
 		*logs = filepath.Join(filepath.Dir(*keep), "failed")
@@ -136,7 +136,7 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	s := &supervisor{args: os.Args[1:], keep: *keep, logs: *logs, limit: *rowLimit}
+	s := &supervisor{args: os.Args[1:], command: command, keep: *keep, logs: *logs, limit: *rowLimit}
 	f, err := s.run(ctx)
 	if f == nil {
 		return err

@@ -65,8 +65,9 @@ func failRow(f *result.File, e event) {
 // A work is what the process that measures is told in its environment: what has been done
 // before it.
 type work struct {
-	Begin time.Time
-	Skip  []string // tasks
+	Begin   time.Time
+	Skip    []string // tasks
+	Command string   // as it was given
 }
 
 const workVariable = "RPCRDMA_BENCH_WORK"
@@ -83,7 +84,7 @@ func workOf() (*work, error) {
 
 // do measures what is left, goes on with the file of whoever measured before, and saves it
 // after each task. What fails is told, and no error.
-func (w *work) do(p *plan, m measurer, command, keep, logs string) error {
+func (w *work) do(p *plan, m measurer, keep, logs string) error {
 	m.begin = w.Begin
 	m.skip = make(map[string]bool)
 	for _, id := range w.Skip {
@@ -91,7 +92,7 @@ func (w *work) do(p *plan, m measurer, command, keep, logs string) error {
 	}
 	if len(w.Skip) == 0 {
 		m.file.Title = p.title
-		m.file.Provenance = *measure.Begin(command, m.Options, "google.golang.org/grpc", "github.com/containerd/ttrpc")
+		m.file.Provenance = *measure.Begin(w.Command, m.Options, "google.golang.org/grpc", "github.com/containerd/ttrpc")
 	} else {
 		f, err := result.Load(keep)
 		if err != nil {
@@ -131,11 +132,12 @@ func (w *work) keep(e event, failed error, logs string) error {
 // A supervisor has rows measured by a process of this program, watches it, and starts
 // another when it has to be killed.
 type supervisor struct {
-	args  []string
-	keep  string // the file of results
-	logs  string // the directory for what rows that fail have printed; empty: a temporary one
-	limit time.Duration
-	env   []string // besides, for tests
+	args    []string
+	command string // for the results
+	keep    string // the file of results
+	logs    string // the directory for what rows that fail have printed; empty: a temporary one
+	limit   time.Duration
+	env     []string // besides, for tests
 
 	any    bool // something was measured, or was to be
 	skip   []string
@@ -220,7 +222,7 @@ func (s *supervisor) name(f *result.File) {
 
 // work starts a process and returns how it ended.
 func (s *supervisor) work(ctx context.Context, self, keep string, begin time.Time) error {
-	text, err := json.Marshal(work{begin, s.skip})
+	text, err := json.Marshal(work{begin, s.skip, s.command})
 	if err != nil {
 		return err
 	}

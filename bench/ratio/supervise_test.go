@@ -43,7 +43,7 @@ func testRows(keep string) error {
 		row("well 3", 6, well),
 		row("left", 7, well),
 	}, missing: []result.Missing{{Goal: 8, Why: "not here"}}}
-	return w.do(&p, measurer{Options: measure.Options{Rounds: 10, Run: time.Millisecond}, re: regexp.MustCompile("^[^l]")}, "test", keep, filepath.Join(filepath.Dir(keep), "failed"))
+	return w.do(&p, measurer{Options: measure.Options{Rounds: 10, Run: time.Millisecond}, re: regexp.MustCompile("^[^l]")}, keep, filepath.Join(filepath.Dir(keep), "failed"))
 }
 
 func hangHere() { time.Sleep(time.Hour) }
@@ -53,7 +53,7 @@ func hangHere() { time.Sleep(time.Hour) }
 func TestSupervisor(t *testing.T) {
 	dir := t.TempDir()
 	keep := filepath.Join(dir, "results.json")
-	s := &supervisor{keep: keep, logs: filepath.Join(dir, "failed"), limit: 3 * time.Second, env: []string{rowsVariable + "=" + keep}}
+	s := &supervisor{command: "go run it", keep: keep, logs: filepath.Join(dir, "failed"), limit: 3 * time.Second, env: []string{rowsVariable + "=" + keep}}
 	f, err := s.run(t.Context())
 	if f == nil || err == nil || !s.any {
 		t.Fatalf("%v, %v", f, err)
@@ -83,7 +83,7 @@ func TestSupervisor(t *testing.T) {
 	if len(why) != 5 || why[7] != "left out by -run" || why[8] != "not here" || !strings.Contains(why[2], "limit of a row") {
 		t.Errorf("missing: %v", why)
 	}
-	if f.Title != "rows" || f.Provenance.Rounds != 10 {
+	if f.Title != "rows" || f.Provenance.Command != "go run it" || f.Provenance.Rounds != 10 {
 		t.Errorf("%+v", f.Provenance)
 	}
 
