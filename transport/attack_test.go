@@ -50,6 +50,13 @@ type victim struct {
 	registered bool
 }
 
+// A hitError says that an attempt has succeeded.
+type hitError struct{ what string }
+
+func (e *hitError) Error() string { return e.what }
+
+func hit(format string, args ...any) error { return &hitError{fmt.Sprintf(format, args...)} }
+
 // A moment is when an attempt is made.
 type moment int
 
@@ -162,9 +169,7 @@ type intruder struct {
 	b    *bed
 	p    fabric.Provider
 	made [moments]atomic.Int64
-	// behind counts Writes that a call's end has not stopped, where only that of the
-	// connection does.
-	behind atomic.Int64
+	lost atomic.Int64 // attempts that were not made: the connection ended before
 
 	mu   sync.Mutex
 	kept []handle // of connections that have ended
@@ -365,19 +370,19 @@ func (e *rawEnd) strike(s strike) error {
 	for {
 		wc, err := e.next(&e.sends)
 		if e.ctx.Err() != nil {
-			return fmt.Errorf("%v was not refused: the connection lives", s)
+			return hit("%v was not refused: the connection lives", s)
 		}
 		if err != nil {
 			break
 		}
 		if s.op == fabric.OpRead && wc.Status == fabric.WCSuccess {
-			return fmt.Errorf("%v was carried out", s)
+			return hit("%v was carried out", s)
 		}
 	}
 	if s.op == fabric.OpRead {
 		for _, b := range sge.Buf {
 			if b != 0 {
-				return fmt.Errorf("%v was refused, and has brought data", s)
+				return hit("%v was refused, and has brought data", s)
 			}
 		}
 	}
@@ -418,7 +423,7 @@ func (e *rawEnd) race(msg []byte, h handle, then func()) ([]byte, error) {
 	_ = e.c.Post(list[1:2])
 	for {
 		if _, err := e.next(&e.sends); e.ctx.Err() != nil {
-			return nil, errors.New("an access was not refused: the connection lives")
+			return nil, hit("an access was not refused: the connection lives")
 		} else if err != nil {
 			return data.Buf, nil
 		}
@@ -461,7 +466,7 @@ func (g *haven) check() error {
 	}
 	for i := range g.all {
 		if g.all[i] != g.want[i] {
-			return fmt.Errorf("memory has changed from byte %d on of %d: %x", i, len(g.all), g.all[i:min(i+16, len(g.all))])
+			return hit("memory has changed from byte %d on of %d: %x", i, len(g.all), g.all[i:min(i+16, len(g.all))])
 		}
 	}
 	return nil
@@ -471,7 +476,7 @@ func (g *haven) check() error {
 func (g *haven) exact(given []handle) error {
 	for _, h := range given {
 		if int(h.Length) != len(g.src) && !h.arena {
-			return fmt.Errorf("%d bytes are exposed, of %d", h.Length, len(g.src))
+			return hit("%d bytes are exposed, of %d", h.Length, len(g.src))
 		}
 	}
 	return nil
@@ -555,6 +560,9 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 	defer cl.Close()
 	defer e.c.Close()
 	caps := cl.Info().Capabilities
+	if m == racing && (caps.WeakRevocation || l.v.registered && !caps.MemoryWindows) {
+		m = returned // the call's end does not stop an access that has begun
+	}
 	var mem *transport.Memory
 	if l.v.registered {
 		if mem, err = cl.RegisterMemory(g.mem); err != nil {
@@ -578,9 +586,6 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 		return err
 	}
 	if mem != nil && !caps.MemoryWindows {
-		if m == racing {
-			m = returned // it is open as long as it is registered
-		}
 		// All of it is open, in both directions.
 		for i := range e.given {
 			if d := &e.given[i]; !d.arena {
@@ -633,7 +638,7 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 		s = l.v.outside(l.rng, pick, e)
 	case racing:
 		at := slices.IndexFunc(given, func(h handle) bool { return h.access == fabric.AccessRemoteWrite && !h.arena })
-		return l.raceWrites(e, replyTo(&h, 0), given[at], done, caps)
+		return l.raceWrites(e, replyTo(&h, 0), given[at], done)
 	case returned:
 		if err := finish(); err != nil {
 			return err
@@ -682,7 +687,7 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 }
 
 // raceWrites has a call return, and writes to its memory at the same time.
-func (l *lair) raceWrites(e *rawEnd, reply []byte, h handle, done <-chan error, caps fabric.Capabilities) error {
+func (l *lair) raceWrites(e *rawEnd, reply []byte, h handle, done <-chan error) error {
 	g := l.haven
 	var then []byte
 	_, err := e.race(reply, h, func() {
@@ -693,15 +698,12 @@ func (l *lair) raceWrites(e *rawEnd, reply []byte, h handle, done <-chan error, 
 		return err
 	}
 	l.made[racing].Add(1)
-	switch changed := !bytes.Equal(g.all, then); {
-	case changed && caps.WeakRevocation:
-		l.behind.Add(1) // what has begun may be finished
-	case changed:
-		return errors.New("memory has changed behind the call's end")
+	if !bytes.Equal(g.all, then) {
+		return hit("memory has changed behind the call's end")
 	}
 	dst := margin + g.dstAt
 	if !bytes.Equal(g.all[:dst], g.want[:dst]) || !bytes.Equal(g.all[dst+len(g.dst):], g.want[dst+len(g.dst):]) {
-		return errors.New("memory beside the call's has changed")
+		return hit("memory beside the call's has changed")
 	}
 	return nil
 }
@@ -736,7 +738,12 @@ func (l *lair) waitingClient(ctx context.Context) (*bystander, error) {
 
 // exposing is a service that exposes memory to its clients: in read chunks of a reply,
 // and in calls back to them. The argument is the number of the lair.
-type exposing struct{ lairs []*exposure }
+type exposing struct {
+	lairs [places + 1]atomic.Pointer[exposure]
+}
+
+// places is from how many of them at once attempts are made.
+const places = 4
 
 // An exposure is what one client is given at a time.
 type exposure struct {
@@ -754,7 +761,7 @@ const (
 
 func (s *exposing) ServeRPC(_ context.Context, req *transport.Request, res *transport.Response) {
 	d := req.Decoder()
-	x := s.lairs[d.Uint32()]
+	x := s.lairs[d.Uint32()].Load()
 	switch req.Proc {
 	case procLend:
 		res.AddItem(x.g.src, func() { x.released <- struct{}{} })
@@ -812,13 +819,16 @@ func (l *lair) fetched(e *rawEnd, xid uint32) error {
 // onServer makes one attempt on a server, with what the reply to a call has exposed, or a
 // call to the client.
 func (l *lair) onServer(ctx context.Context, m moment, other *bystander) error {
-	g, x := l.haven, l.svc.lairs[l.no]
+	g, x := l.haven, l.svc.lairs[l.no].Load()
 	g.fill(l.rng)
 	e, err := l.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer e.c.Close()
+	if m == racing && e.c.Capabilities().WeakRevocation {
+		m = returned // the call's end does not stop an access that has begun
+	}
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	back := l.rng.IntN(2) == 0 || m == givenUp
@@ -875,7 +885,7 @@ func (l *lair) onServer(ctx context.Context, m moment, other *bystander) error {
 	case racing:
 		if back {
 			at := slices.IndexFunc(given, func(h handle) bool { return h.access == fabric.AccessRemoteWrite && !h.arena })
-			return l.raceWrites(e, replyTo(&h, 0), given[at], x.done, e.c.Capabilities())
+			return l.raceWrites(e, replyTo(&h, 0), given[at], x.done)
 		}
 		lent--
 		old := bytes.Clone(g.src)
@@ -888,8 +898,8 @@ func (l *lair) onServer(ctx context.Context, m moment, other *bystander) error {
 		}
 		l.made[m].Add(1)
 		for i := range got {
-			if got[i] != 0 && got[i] != old[i] && !e.c.Capabilities().WeakRevocation {
-				return errors.New("a Read has brought what was written behind RDMA_DONE")
+			if got[i] != 0 && got[i] != old[i] {
+				return hit("a Read has brought what was written behind RDMA_DONE")
 			}
 		}
 		return g.check()
@@ -946,7 +956,7 @@ func (l *lair) waitingServer(ctx context.Context) (*bystander, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := l.svc.lairs[l.no]
+	x := l.svc.lairs[l.no].Load()
 	x.g.fill(l.rng)
 	h, err := l.lent(e, 1)
 	return &bystander{e, x.g, func() error {
@@ -992,7 +1002,6 @@ func attacks(t *testing.T, n int) int {
 // testMemoryAttacks: V1-11-3 V1-11-4 attempts on a client, or on a server.
 func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	leak.Check(t)
-	const places = 4
 	provider, live := b.provider(t)
 	defer live.check(t)
 	v.server = server
@@ -1025,8 +1034,7 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	var lairs []*lair
 	for i := range places + 1 {
 		l := &lair{intruder: in, rng: rand.New(rand.NewPCG(13, uint64(i))), addr: addr, svc: svc, no: uint32(i)}
-		l.haven = newHaven(l.rng)
-		svc.lairs = append(svc.lairs, &exposure{g: l.haven, done: make(chan error, 1), released: make(chan struct{}, 2)})
+		l.recover()
 		if !server {
 			var err error
 			if l.listen, err = provider.Listen(bg, b.addr, fabric.ConnAttr{SendDepth: 16, RecvDepth: 2 * rawRecvs}); err != nil {
@@ -1059,7 +1067,14 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 				one, cancel := context.WithTimeout(ctx, b.patience()/2)
 				err := attempt(l, one, m, other)
 				cancel()
-				if err != nil {
+				var success *hitError
+				switch {
+				case err == nil:
+				case b.slow > 1 && !errors.As(err, &success) && in.lost.Add(1) <= mostLost:
+					// On a busy machine a device gives up a connection now and then.
+					t.Logf("%v: %v", m, err)
+					l.recover()
+				default:
 					failed.Store(true)
 					t.Errorf("%v: %v", m, err)
 				}
@@ -1077,10 +1092,16 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	for m := range moments {
 		parts = append(parts, fmt.Sprintf("%s %d", m, in.made[m].Load()))
 	}
-	if behind := in.behind.Load(); behind > 0 {
-		t.Logf("%d of %d calls returned before what the peer was writing was in its place, as Capabilities.WeakRevocation says", behind, in.made[racing].Load())
-	}
 	t.Logf("%d attempts in %v, none hit: %s", n, time.Since(start).Round(time.Millisecond), strings.Join(parts, ", "))
+}
+
+// mostLost is how many attempts on a device may come to nothing.
+const mostLost = 8
+
+// recover gives the lair a haven that nobody has anything to do with any more.
+func (l *lair) recover() {
+	l.haven = newHaven(l.rng)
+	l.svc.lairs[l.no].Store(&exposure{g: l.haven, done: make(chan error, 1), released: make(chan struct{}, 2)})
 }
 
 func runMemoryAttacks(t *testing.T, b *bed, v victim, n int) {
