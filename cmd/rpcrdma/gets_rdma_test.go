@@ -149,13 +149,19 @@ func watchGet(t *testing.T, args ...string) (g getRun) {
 		t.Error(err)
 		return g
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	done := make(chan time.Duration, 1) // when it ended, not when we looked
+	go func() {
+		cmd.Wait() // what came of it is in ProcessState
+		done <- time.Since(start).Round(time.Millisecond)
+	}()
+	status := "the process is there still"
 	over := func(patience time.Duration) (ended bool) {
 		select {
-		case err = <-done:
+		case g.took = <-done:
+			status = cmd.ProcessState.String()
 			return true
 		case <-time.After(patience):
+			g.took = time.Since(start).Round(time.Millisecond)
 			return false
 		}
 	}
@@ -171,9 +177,8 @@ func watchGet(t *testing.T, args ...string) (g getRun) {
 			g.state += "\nSIGQUIT does not end it"
 		}
 	}
-	g.took = time.Since(start).Round(time.Millisecond)
 	printed, _ := os.ReadFile(file.Name())
-	g.out = fmt.Sprintf("%v\n%s", err, printed)
+	g.out = fmt.Sprintf("%s\n%s", status, printed)
 	return g
 }
 
