@@ -60,6 +60,8 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 	used, tooMuch := others()
 	if err := keepFailed(filepath.Join(dir, failedDir), logs); err != nil {
 		failed = errors.Join(failed, err)
+	} else if failed != nil && logs != "" {
+		failed = fmt.Errorf("%w (what rows that failed have printed is in %s here)", failed, logs)
 	}
 	if errors.Is(failed, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w (-vm is for the root of the working tree)", failed)

@@ -164,7 +164,7 @@ func end(cmd *exec.Cmd, ended <-chan error) {
 
 // Said is the end of what a program has printed, for an error in one line or a few.
 func (r Result) Said() string {
-	const most = 2048
+	const most = 400
 	b := bytes.TrimSpace(r.Stderr)
 	if len(b) == 0 {
 		b = bytes.TrimSpace(r.Stdout)
