@@ -18,6 +18,6 @@ func TestRDMAMemoryAttacks(t *testing.T) {
 		runMemoryAttacks(t, onDevice(t, "rxe", rdmacm.Config{UnsafeWindows: true}), victim{looseWindows: true, looseInvalidation: true}, 300)
 	})
 	t.Run("siw", func(t *testing.T) {
-		runMemoryAttacks(t, onDevice(t, "siw", rdmacm.Config{}), victim{looseReads: true}, 300)
+		runMemoryAttacks(t, onDevice(t, "siw", rdmacm.Config{}), victim{looseReads: true}, 100)
 	})
 }
