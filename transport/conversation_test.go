@@ -393,12 +393,19 @@ func (cv *conversation) calm() {
 	}
 }
 
-// checkResting checks that a connection on which nothing is under way holds no memory of calls.
-func checkResting(t *testing.T, c *conn) {
+// checkResting checks that a connection on which nothing is under way holds no memory of
+// calls, and that its receives are where messages can come into them.
+func (cv *conversation) checkResting(c *conn) {
+	t := cv.t
 	t.Helper()
 	if !c.lives() {
 		return
 	}
+	cv.p.mu.Lock()
+	if n := len(cv.p.recvs) + len(c.repost); n != len(c.rbufs) {
+		t.Errorf("%d receives are posted, or about to be, of %d", n, len(c.rbufs))
+	}
+	cv.p.mu.Unlock()
 	if n := c.rsp.tenant.held.Load(); n != 0 {
 		t.Errorf("%d bytes are counted for calls, and there are none", n)
 	}
@@ -639,7 +646,7 @@ func serverConversation(t *testing.T, script []byte) {
 		cv.calm()
 		cv.heard()
 		if p.end == nil {
-			checkResting(t, c)
+			cv.checkResting(c)
 		}
 		down := make(chan error, 1)
 		go func() { down <- s.Shutdown(bg) }()
@@ -775,7 +782,7 @@ func clientConversation(t *testing.T, script []byte) {
 			giveUp() // those that have been answered with nonsense all along
 			time.Sleep(2 * fencePatience)
 			cv.calm()
-			checkResting(t, c)
+			cv.checkResting(c)
 		}
 	case 1:
 		giveUp()
