@@ -128,7 +128,7 @@ type Config struct {
 	IdleTimeout time.Duration
 
 	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
-	// Callbacks.
+	// Callbacks: 4096 replies and 16 MiB, unless it says otherwise.
 	ReplyCache ReplyCache
 
 	// Version is which versions of RPC-over-RDMA are spoken. A client with VersionAuto

@@ -32,6 +32,7 @@ type conn struct {
 
 	// Agreed on at set-up, constant afterwards but for what ccp.go and version.go do.
 	peerHost  string              // see host
+	life      *lineage            // at a server, see there
 	priv      rpcrdma.PrivateData // the peer's
 	hasPriv   bool
 	vers      atomic.Uint32 // of the protocol; 0: no call has come yet

@@ -45,6 +45,9 @@ func (r *registry) dispatch(x *exch) {
 		x.refuse(rpcrdma.ErrChunk)
 		return
 	}
+	if l := x.c.life; l != nil {
+		l.called(&r.cache.births, x.c.rsp.posted)
+	}
 	call := &x.call
 	if call.RPCVers != oncrpc.Version {
 		x.replyError(oncrpc.ReplyHeader{
@@ -67,7 +70,7 @@ func (r *registry) dispatch(x *exch) {
 		x.reply(nil)
 	case !x.chunksFit(p.Binding, n):
 		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-	case r.recall(x, n, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
+	case r.recall(x, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
 		x.run(p.Handler, n)
 	default:

@@ -390,15 +390,7 @@ func TestReplyCache(t *testing.T) {
 					runs++
 				}
 				svc.ran(t, runs)
-				c := s.cache
-				sum, n := 0, 0
-				for e := c.done.next; e != &c.done; e = e.next {
-					sum += len(e.store)
-					n++
-				}
-				if sum != c.bytes || n != c.count || n != len(c.entries) || sum > most {
-					t.Fatalf("%d bytes in %d replies, counted are %d in %d, entries %d", sum, n, c.bytes, c.count, len(c.entries))
-				}
+				s.cache.check(t)
 			}
 			const head = 24 + 4 // of the reply, and the item's length
 			ask(1, most/8-head, true)
@@ -652,7 +644,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 	rpc, results := make([]byte, 24), make([]byte, 100)
 	once := func() {
 		x.call.XID++
-		if r.recall(x, 40, false) {
+		if r.recall(x, false) {
 			t.Fatal("a call that is new has been answered")
 		}
 		x.remember(rpc, results)

@@ -87,9 +87,10 @@ type exch struct {
 	timer     *time.Timer // for RDMA_DONE
 
 	call   oncrpc.CallHeader
-	ranges []Range     // scratch
-	fast   bool        // executing on the leader
-	entry  *cacheEntry // where the reply is to be remembered
+	ranges []Range                    // scratch
+	fast   bool                       // executing on the leader
+	entry  *cacheEntry                // where the reply is to be remembered
+	awaits atomic.Pointer[cacheEntry] // of whom the reply is awaited; see recall
 	req    Request
 	res    Response
 
@@ -494,6 +495,8 @@ func (r *responder) abort() {
 		r.c.mu.Unlock()
 		if over {
 			x.release()
+		} else {
+			x.unwait()
 		}
 	}
 }

@@ -318,6 +318,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	c.leading = true
 	c.arena.budget = s.memory
 	c.rsp.serve(s.registry, s.memory, c.host())
+	c.life = s.cache.newLineage() // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
 	err := c.accept(ctx)
@@ -487,7 +488,7 @@ func (s *Server) dispatchOther(x *exch, n int) bool {
 		switch {
 		case !x.chunksFit(b.binding, n):
 			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-		case call.Proc != 0 && s.recall(x, n, ok && i.Idempotent(proc)):
+		case call.Proc != 0 && s.recall(x, ok && i.Idempotent(proc)):
 		default:
 			x.later()
 			b.dispatch(x)
