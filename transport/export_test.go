@@ -97,6 +97,9 @@ func (call *Call) XID() uint32 {
 	return call.xid
 }
 
+// Held is how many bytes the calls hold that this end of a connection is answering.
+func Held(cn *Conn) int64 { return cn.c.rsp.tenant.held.Load() }
+
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
 	c := cn.c

@@ -90,6 +90,7 @@ type simWorld struct {
 	cuts    int
 	ops     map[int]*simCall
 	handles map[uint32][]simHandle // given out with an xid
+	windows map[int]*simWindow     // by connection
 	conns   []*transport.Conn      // that handlers have seen
 	lives   []*simLife
 	clients []*simClient
@@ -183,7 +184,7 @@ func (w *simWorld) count(vals ...uint64) {
 func simulate(t *testing.T, h *simHistory, log func(string, ...any)) (res simResult) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &simWorld{h: h, log: log, start: time.Now(), struck: make(map[string]int),
-			ops: make(map[int]*simCall), handles: make(map[uint32][]simHandle), seen: make([]int, len(h.Faults))}
+			ops: make(map[int]*simCall), handles: make(map[uint32][]simHandle), windows: make(map[int]*simWindow), seen: make([]int, len(h.Faults))}
 		w.run()
 		res = simResult{Wrong: w.wrong, Hash: w.sum, Struck: w.struck, Cuts: w.cuts, Resent: w.resent}
 		for _, c := range w.ops {
@@ -316,6 +317,7 @@ func (w *simWorld) sent(side simfabric.Side, conn int, msg []byte) {
 		w.noteLocked("%d %v sends %v xid %08x credit %d, %d bytes, reads %d, writes %d, reply chunk %v", conn, side, h.Proc, h.XID, h.Credit,
 			len(msg), len(h.Reads), len(h.Writes), h.HasReply)
 	}
+	w.credits(side, conn, &h, msg)
 	list := w.handles[h.XID]
 	add := func(s rpcrdma.Segment) { list = append(list, simHandle{conn, side, fabric.Segment(s)}) }
 	for i := range h.Reads {
@@ -331,6 +333,34 @@ func (w *simWorld) sent(side simfabric.Side, conn int, msg []byte) {
 	}
 	if len(list) > 0 {
 		w.handles[h.XID] = list
+	}
+}
+
+// A simWindow is what a client may have under way on a connection.
+type simWindow struct {
+	out   int // calls sent, less the replies
+	grant int // the most that was granted
+}
+
+// credits holds a client's calls against the grants of its server: a call whose context has
+// ended is under way until its reply, and so is its credit. mu is held.
+func (w *simWorld) credits(side simfabric.Side, conn int, h *rpcrdma.Header, msg []byte) {
+	win := w.windows[conn]
+	if win == nil {
+		win = &simWindow{grant: 1}
+		w.windows[conn] = win
+	}
+	dir, ok := direction5531(msg)
+	switch {
+	case side == simfabric.Dialed && ok && dir == oncrpc.Call && h.Proc != rpcrdma.ProcOptional:
+		if win.out++; win.out > win.grant {
+			w.failLocked("connection %d: the client has %d calls under way, and was granted %d", conn, win.out, win.grant)
+		}
+	case side == simfabric.Taken && (h.Proc == rpcrdma.ProcError || ok && dir != oncrpc.Call || h.Proc == rpcrdma.ProcOptional):
+		if h.Proc != rpcrdma.ProcOptional {
+			win.out = max(win.out-1, 0)
+		}
+		win.grant = max(win.grant, int(h.Credit))
 	}
 }
 
@@ -473,6 +503,9 @@ func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response
 			w.leases--
 			clear(data) // it is ours again
 		})
+		if held := transport.Held(cn); held < int64(len(data)) && cn.Info().Capabilities.LocalDMA {
+			w.fail("call %d: a result of %d bytes is not counted: %d are", id, len(data), held)
+		}
 	}
 }
 
