@@ -146,7 +146,7 @@ func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 	for i := range uses {
 		buf := mem[:sizes[i%len(sizes)]]
 		var seg fabric.Segment
-		end := func() { mw.Close() }
+		var end func()
 		if i%3 > 0 {
 			// A window, from now until it is unbound.
 			if seg, err = mw.Prepare(fabric.SGE{Buf: buf}, fabric.AccessRemoteRead); err != nil {

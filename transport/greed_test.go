@@ -289,7 +289,7 @@ func TestIwarpSilentConnections(t *testing.T) {
 	b := onIwarp(iwarp.Config{})
 	b.addr = "localhost:0"
 	if l, err := net.Listen("tcp", "[::]:0"); err != nil {
-		t.Skip("no IPv6: ", err)
+		t.Skipf("the kernel has no IPv6: %v", err)
 	} else {
 		l.Close()
 	}
