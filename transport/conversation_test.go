@@ -341,7 +341,9 @@ func (cv *conversation) make(ctx context.Context, number uint32, do func(context
 	if form&8 != 0 {
 		call.MaxResults = size()
 	}
+	cv.p.mu.Lock()
 	cv.open++
+	cv.p.mu.Unlock()
 	go func() {
 		err := do(ctx, call)
 		cv.closed(items...)
