@@ -51,7 +51,7 @@ type Call struct {
 	store   []byte // the reply message
 	sent    bool   // on an earlier connection, or this one
 	xid     uint32 // which it was sent with
-	replied uint32 // version of the protocol that the reply has
+	replied uint32 // version of the protocol that the reply, or the refusal, has
 
 	// raw makes the call carry a whole RPC message, without the data of
 	// ReadItems, in place of a header and Args; its xid is replaced.
@@ -92,7 +92,7 @@ type Client struct {
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
-	trust     int // see versionTrust; that of whoever makes a connection
+	trust     atomic.Int32 // see versionTrust
 	memories  memories
 
 	line   line
@@ -144,7 +144,8 @@ func (cl *Client) conn() *conn { return cl.line.cur.Load() }
 // Call makes one call and waits for its reply. It fails with
 //
 //   - an *oncrpc.RPCError when the server answered that it did not execute it;
-//   - an *RDMAError when the server's transport refused the message;
+//   - an *RDMAError when the server's transport refused the message, or could not send the
+//     reply: then the call has been executed;
 //   - a *ReplyError when the reply made no sense;
 //   - a *SizeError when the message is longer than the peers can exchange;
 //   - the error of ctx when that ended first: the call may have been executed;

@@ -44,8 +44,9 @@ type Config struct {
 	// MaxMemory bounds what the calls of one connection hold at a server, in bytes:
 	// arguments that are pulled, and bulk results until they have been sent. A call
 	// reserves, before it runs, as much as it has pulled and as much as the chunks that it
-	// offers for results have room for, the latter up to MaxMessage; once it has been
-	// answered, what its reply holds. Each piece counts as the next power of two. A call
+	// offers for results have room for, the latter up to twice MaxMessage; once it has been
+	// answered, what its reply holds. Each piece counts as the next power of two, and may
+	// take twice its length therefore. A call
 	// for which there is no room waits, but one call is always let through. Calls without
 	// chunks wait only while one such call holds more than all. A connection begins with 4 times
 	// MaxMessage, and may hold twice as much each time that it has taken as much; one that

@@ -137,8 +137,10 @@ func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("client %s has not said that it is ready for calls", e.Addr)
 }
 
-// An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2):
-// its transport could not take the message, and the call was not executed.
+// An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2): its transport
+// could not take the message, or could not send the reply. With ERR_VERS the call was not
+// executed. With all other codes it may have been: the reply did not fit what the call offered
+// for it, or the peer had no memory for it.
 type RDMAError struct {
 	XID     uint32
 	Vers    uint32 // of the call
@@ -201,6 +203,7 @@ var (
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
 
 	errMakesRoom = errors.New("closed to make room for another host: no connection of this one was silent for longer")
+	errOutdated  = errors.New("server refuses the version that was agreed on, and speaks another")
 	errSilent    = errors.New("server is silent")
 	errForgotten = errors.New("what became of a call that was sent again is not known")
 	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")

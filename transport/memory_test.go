@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -66,6 +67,55 @@ func TestMemoryIsCounted(t *testing.T) {
 				if n := s.Stats().Replies; n <= before {
 					t.Errorf("%d replies after some were taken, %d before", n, before)
 				}
+			})
+		})
+	}
+}
+
+// TestMemoryOfResults: a call that has been let through has the memory for all results that fit
+// its chunks, however they are cut into buffers, and whatever others hold meanwhile.
+func TestMemoryOfResults(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		memory  int // MaxMemory: too little for the first call, what this one offers, and the rounding
+		writes  []int
+		reply   int
+		items   []int
+		results int
+	}{
+		{"several items, all rounded up", 200 << 10, []int{33001, 20046, 9000}, 36_000, []int{33001, 20046, 9000}, 33_000},
+		{"several items in the reply chunk", 132 << 10, nil, 40_000, []int{33_000, 6000}, 4},
+		{"many small items, and a large one", 150 << 10, nil, 40_000, append(slices.Repeat([]int{40}, 60), 33_000), 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			prog := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+				if req.Proc == 1 {
+					res.AddItem(res.Alloc(60_000), nil)
+					return
+				}
+				for _, n := range tt.items {
+					res.AddItem(make([]byte, n), nil)
+				}
+				res.Results = append(res.Results, make([]byte, tt.results)...)
+			})}
+			p := newPeer(t)
+			p.caps.LocalDMA = false
+			serverOf(t, p, &Config{MaxMessage: 128 << 10, MaxMemory: tt.memory}, []Program{prog}, func(p *peer, _ *Server) {
+				p.holdSends = true
+				p.send(callBytes(rpcrdma.Header{XID: 1, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, 60_000))}}}, 1), 0)
+				p.message("the first reply, which is not taken yet")
+				h := rpcrdma.Header{XID: 2, HasReply: true}
+				for i, n := range tt.writes {
+					h.Writes = append(h.Writes, rpcrdma.WriteChunk{p.offer(uint32(2+i), make([]byte, n))})
+				}
+				h.Reply = rpcrdma.WriteChunk{p.offer(9, make([]byte, tt.reply))}
+				p.send(callBytes(h, 2), 0)
+				synctest.Wait()
+				p.completeSends() // should the call wait
+				if h, _ := p.message("the second reply"); h.Proc != rpcrdma.ProcNomsg {
+					t.Errorf("the second reply is %v", h.Proc)
+				}
+				p.completeSends()
 			})
 		})
 	}

@@ -100,7 +100,7 @@ func (l *line) addr() string {
 func (l *line) call(ctx context.Context, call *Call) error {
 	call.sent = false
 	c := l.cur.Load()
-	asked := false
+	asked := 0
 	for {
 		var err error
 		if c != nil {
@@ -108,8 +108,8 @@ func (l *line) call(ctx context.Context, call *Call) error {
 			switch {
 			case err == nil:
 				return nil
-			case l.outdated != nil && !asked && l.outdated(c, err):
-				asked = true
+			case l.outdated != nil && asked < versionAsks && l.outdated(c, err):
+				asked++
 			case !l.lost(c, call, err):
 				return err
 			case call.NoResend && call.sent:
@@ -411,8 +411,8 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*con
 	c, err := cl.connectAs(ctx, vers, pending, old)
 	var unheard *unheardError
 	if vers == rpcrdma.Version2 && errors.As(err, &unheard) {
-		if cl.trust > 0 {
-			cl.trust--
+		if cl.trust.Load() > 0 {
+			cl.trust.Add(-1)
 			return nil, err
 		}
 		// The server drops what it does not know, or its connection (version two section

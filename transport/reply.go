@@ -379,7 +379,7 @@ func (x *exch) reserveMore(n int) {
 
 // alloc takes a buffer that the exchange keeps until its reply is out.
 func (x *exch) alloc(n int) (*buffer, error) {
-	if !x.chargeIfRoom(classSize(n)) {
+	if !x.chargeIfRoom(n) {
 		return nil, errMemory
 	}
 	b, err := x.c.arena.get(n)

@@ -769,6 +769,7 @@ func (r *requester) rdmaError(h *rpcrdma.Header) {
 		r.c.stats.errChunk.Add(1)
 	}
 	if s := r.answer(h.XID); s != nil {
+		s.call.replied = h.Vers
 		s.err = &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHi: h.VersHigh}
 		s.fence()
 	}

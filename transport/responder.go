@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -317,26 +318,26 @@ func (x *exch) plan(payload []byte) planResult {
 	return planPull
 }
 
-// offered is how much memory the results of a call may take that go to its chunks.
+// offered is how much memory the results of a call may take that go to its chunks. A write
+// chunk takes one piece, whose buffer is of the next size class. A reply chunk takes any number
+// of them, and so do all chunks together: then each may be rounded up to twice its length, and
+// those that are rounded further do not count here, see chargeIfRoom.
 func (x *exch) offered() int {
 	h := &x.hdr
 	if len(h.Writes) == 0 && !h.HasReply {
 		return 0
 	}
 	most := uint64(x.c.cfg.MaxMessage)
-	n := 0
-	add := func(chunk rpcrdma.WriteChunk) {
+	var n uint64
+	for _, chunk := range h.Writes {
 		if l := min(chunk.Length(), most); l > 0 {
-			n += classSize(int(l))
+			n += uint64(classSize(int(l)))
 		}
 	}
-	for _, chunk := range h.Writes {
-		add(chunk)
-	}
 	if h.HasReply {
-		add(h.Reply)
+		n += 2 * min(h.Reply.Length(), most)
 	}
-	return min(n, classSize(int(most)))
+	return int(min(n, 2*most, math.MaxInt/2)) // to which what is pulled is added
 }
 
 // claim reserves n bytes for the call, in its turn. False: it has to wait, until other
@@ -366,9 +367,18 @@ func (x *exch) charge(n int) {
 	}
 }
 
-// chargeIfRoom is charge for memory that can be refused. What is as short as what goes
-// inline is not.
-func (x *exch) chargeIfRoom(n int) bool {
+// chargeIfRoom is charge for a buffer of at least size bytes, which can be refused, but not if
+// it is as short as what goes inline. What the call has reserved has room for all results that
+// fit its chunks and MaxMessage: for less than half a buffer of the smallest class there is
+// more, so that many of these do not use it up.
+func (x *exch) chargeIfRoom(size int) bool {
+	n := classSize(size)
+	if n > 2*size {
+		x.used += n
+		x.held += n
+		x.c.rsp.tenant.charge(int64(n))
+		return true
+	}
 	more := x.used + n - x.held
 	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
 		if !x.c.rsp.tenant.more(int64(x.held), int64(more)) {

@@ -165,6 +165,10 @@ const (
 	// versionTrust is how many connections in a row may be lost over that message before a
 	// server that has spoken version 2 counts as one that does not: rather it is starting.
 	versionTrust = 3
+
+	// versionAsks is how often a call that is refused for its version has the server asked for
+	// its version anew. Each time may take versionTrust connections and more.
+	versionAsks = 2
 )
 
 func (cl *Client) versionKey() string { return cl.provider.Name() + " " + cl.addr }
@@ -207,11 +211,14 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == nil || errors.As(err, &rpc):
+	case err == nil || errors.As(err, &rpc),
+		errors.As(err, &refused) && refused.Code != rpcrdma.ErrVers && call.replied == rpcrdma.Version2:
+		// An error of version 2 is one of the call, for want of memory, say: the server speaks
+		// version 2 all the same.
 		if call.replied != rpcrdma.Version2 {
 			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
 		}
-		cl.trust = versionTrust
+		cl.trust.Store(versionTrust)
 		c.useVersion2()
 		switch {
 		case !tells:
@@ -224,7 +231,7 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		defer cancel()
 		err = c.offerProperties(offer, own)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			cl.trust = 0 // version 2 demands an answer, if only an error
+			cl.trust.Store(0) // version 2 demands an answer, if only an error
 			return &unheardError{err: err}
 		}
 		return err
@@ -253,7 +260,8 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 
 // outdated tells whether a server that refuses a call for its version, 1, speaks version 2:
 // it was away, or starting, when it was asked. The connection then ends, and the next one
-// begins with version 2. The call has not been executed.
+// begins with version 2, as with a server that has spoken it: some connections more may be lost
+// over the first message before version 1 is tried again. The call has not been executed.
 func (cl *Client) outdated(c *conn, err error) bool {
 	var refused *RDMAError
 	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
@@ -262,7 +270,11 @@ func (cl *Client) outdated(c *conn, err error) bool {
 		return false
 	}
 	cl.versions.forget(cl.versionKey())
-	c.close()
+	cl.trust.Store(versionTrust)
+	// Not as closed by the client: if this goes on, the next connections take their time.
+	c.breakOff(errOutdated)
+	c.await(context.Background(), newWaiter())
+	<-c.done
 	return true
 }
 

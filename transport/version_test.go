@@ -816,12 +816,6 @@ func TestVersionSenseless(t *testing.T) {
 		"ERR_CHUNK of version 1": func(xid uint32) []byte {
 			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
 		},
-		"RDMA_ERR_BAD_HEADER": func(xid uint32) []byte {
-			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 2, Credit: 100, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrBadHeader})
-		},
-		"RDMA_ERR_INVAL_OPTION": func(xid uint32) []byte {
-			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 2, Credit: 100, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrInvalOption})
-		},
 		"another error": func(xid uint32) []byte {
 			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100, Proc: rpcrdma.ProcError, Err: 77})
 		},
@@ -865,6 +859,95 @@ func TestVersionSenseless(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestVersionErrors: an error of version 2 is not one of the version. The server has taken the
+// first message for what it is, and has no memory for the answer, say.
+func TestVersionErrors(t *testing.T) {
+	for name, code := range map[string]rpcrdma.ErrCode{"RDMA_ERR_BAD_HEADER": rpcrdma.ErrBadHeader, "RDMA_ERR_INVAL_OPTION": rpcrdma.ErrInvalOption} {
+		t.Run(name, func(t *testing.T) {
+			for _, vers := range []Version{VersionAuto, Version2} {
+				dials(t, &Config{Version: vers}, func(d *dialing, p *peer) {
+					h, told := p.askedWith()
+					if told == nil {
+						t.Fatal("there are no properties to tell")
+					}
+					p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: h.XID, Vers: 2, Credit: 100, Proc: rpcrdma.ProcError, Err: code}), 0)
+					h, _ = p.message("the properties, once more")
+					if h.Proc != rpcrdma.ProcOptional || h.OptType != rpcrdma.OptProperties {
+						t.Fatalf("the second message is %+v", h)
+					}
+					p.send(invalOption(h.XID, 100), 0)
+					p.finishes(d.client(), 2)
+					if n := d.attempts(); n != 1 {
+						t.Errorf("%d connections", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestVersionContradiction: a server that refuses calls of version 1, for it speaks version 2,
+// and does not answer that either, is asked again, at the pace of reconnections, and the calls
+// come to an end.
+func TestVersionContradiction(t *testing.T) {
+	serve := func(p *peer) {
+		p.ends(func(h rpcrdma.Header, _ []byte) bool {
+			if h.Vers == rpcrdma.Version2 {
+				return true
+			}
+			p.deliver(errVers(h.XID, rpcrdma.Version2, rpcrdma.Version2))
+			return false
+		})
+	}
+	dials(t, nil, func(d *dialing, p *peer) {
+		d.mu.Lock()
+		d.more = func() *peer {
+			p := newPeer(t)
+			if len(d.dials) > 1000 {
+				p.refuse = errors.New("script: enough")
+				return p
+			}
+			go func() {
+				for p.posted() == 0 { // the connection is being made
+					time.Sleep(time.Millisecond)
+				}
+				serve(p)
+			}()
+			return p
+		}
+		d.mu.Unlock()
+		serve(p)
+		time.Sleep(time.Second)
+		cl := d.client()
+		if n := d.attempts(); n != 2 {
+			t.Fatalf("%d connections until there is a client", n)
+		}
+		var refused *RDMAError
+		ctx, cancel := context.WithTimeout(bg, 10*time.Minute)
+		defer cancel()
+		if err := cl.Call(ctx, numbered(1)); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers {
+			t.Fatalf("the call returned %v", err)
+		}
+		if n := d.attempts() - 2; n != versionAsks*(versionTrust+2) {
+			t.Errorf("%d connections for one call", n)
+		}
+		ctx, cancel = context.WithCancel(bg)
+		defer cancel()
+		go func() {
+			for ctx.Err() == nil {
+				_ = cl.Call(ctx, numbered(1))
+			}
+		}()
+		before := d.attempts()
+		time.Sleep(time.Hour)
+		if n := d.attempts() - before; n < 300 || n > 520 {
+			t.Errorf("%d connections in an hour", n)
+		}
+		cancel()
+		settle()
+	})
 }
 
 func TestVersionChosen(t *testing.T) {

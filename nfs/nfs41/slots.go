@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -272,7 +273,8 @@ func notExecuted(err error) bool {
 	var size *transport.SizeError
 	var notReady *transport.NotReadyError
 	var lost *transport.LostError
-	return errors.As(err, &rpc) || errors.As(err, &rdma) || errors.As(err, &size) ||
+	return errors.As(err, &rpc) || errors.As(err, &size) ||
+		errors.As(err, &rdma) && rdma.Code == rpcrdma.ErrVers || // else it may be about the reply
 		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -211,6 +212,11 @@ func answer(status Status) func(func() []byte, *transport.Call) error {
 func TestRequester(t *testing.T) {
 	op := []Operation{{Op: OpPutRootFH}}
 	refused := func(func() []byte, *transport.Call) error { return &oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs} }
+	tooNew := func(func() []byte, *transport.Call) error { return &transport.RDMAError{Code: rpcrdma.ErrVers} }
+	tooLong := func(execute func() []byte, _ *transport.Call) error {
+		execute()
+		return &transport.RDMAError{Code: rpcrdma.ErrChunk}
+	}
 	garbage := func(execute func() []byte, call *transport.Call) error {
 		execute()
 		call.Results = []byte{1}
@@ -235,6 +241,8 @@ func TestRequester(t *testing.T) {
 		{"the call is lost", []func(func() []byte, *transport.Call) error{lostCall}, isLost, []uint32{1, 2}},
 		{"the reply is lost", []func(func() []byte, *transport.Call) error{lostReply}, isLost, []uint32{1, 1, 2}},
 		{"refused by RPC", []func(func() []byte, *transport.Call) error{refused}, func(err error) bool { return err != nil }, []uint32{1}},
+		{"refused for its version", []func(func() []byte, *transport.Call) error{tooNew}, func(err error) bool { return err != nil }, []uint32{1}},
+		{"no way for the reply", []func(func() []byte, *transport.Call) error{tooLong}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
 		{"told to wait", []func(func() []byte, *transport.Call) error{answer(StatusDelay), answer(StatusDelay)}, nil, []uint32{1, 2}},
 		{"not known", []func(func() []byte, *transport.Call) error{answer(StatusBadSession)}, wantError(StatusBadSession), []uint32{1}},
 		{"a reply that makes no sense", []func(func() []byte, *transport.Call) error{garbage}, func(err error) bool { return err != nil }, []uint32{1, 1, 2}},
@@ -262,7 +270,8 @@ func TestRequester(t *testing.T) {
 				} else if !ok {
 					t.Errorf("the first call: %v", err)
 				}
-				if err := r.compound(bg, op, false, true, &res); err != nil {
+				// Another one: as a retry of the first it would be a false one.
+				if err := r.compound(bg, append(op, op...), false, true, &res); err != nil {
 					t.Errorf("the second call: %v", err)
 				}
 				var seen []uint32
