@@ -55,9 +55,13 @@ type Result struct {
 type TimeError struct {
 	Program string
 	Limit   time.Duration
+	Stuck   bool // it has not ended after it was killed either: it waits in the kernel
 }
 
 func (e *TimeError) Error() string {
+	if e.Stuck {
+		return fmt.Sprintf("%s waits in the kernel and cannot be killed: it had not ended after %v", e.Program, e.Limit)
+	}
 	return fmt.Sprintf("%s was killed: it had not ended after %v", e.Program, e.Limit)
 }
 
@@ -75,7 +79,8 @@ func (e *OutputError) Error() string {
 }
 
 // Run runs the program until it ends, by itself or because of a limit or the context.
-// Nothing that it has started in its group is left then.
+// Nothing that it has started in its group is left then, but what the kernel does not
+// let end: Run does not wait for that.
 func (p *Program) Run(ctx context.Context) (Result, error) {
 	cmd := p.Cmd
 	limit := p.MaxOutput
@@ -130,8 +135,7 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 			case <-time.After(grace):
 			}
 		}
-		err = &TimeError{name, p.Limit}
-		end(cmd, ended)
+		err = &TimeError{Program: name, Limit: p.Limit, Stuck: !end(cmd, ended)}
 	case <-over:
 		err = &OutputError{name, limit}
 		end(cmd, ended)
@@ -151,14 +155,23 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 }
 
 // end ends a program and its group: first by SIGTERM, as there are scripts that clean up.
-func end(cmd *exec.Cmd, ended <-chan error) {
+// It tells whether the program has ended, which one that waits uninterruptibly in the
+// kernel does not even when it is killed. Twice the grace is for that: pipes that others
+// keep open are read for once.
+func end(cmd *exec.Cmd, ended <-chan error) bool {
 	termGroup(cmd)
 	select {
 	case <-ended:
 		killGroup(cmd)
+		return true
 	case <-time.After(grace):
-		killGroup(cmd)
-		<-ended
+	}
+	killGroup(cmd)
+	select {
+	case <-ended:
+		return true
+	case <-time.After(2 * grace):
+		return false
 	}
 }
 

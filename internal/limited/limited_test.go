@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
@@ -129,6 +130,28 @@ func TestHangs(t *testing.T) {
 		t.Errorf("%q", said)
 	}
 	gone(t, cmd.Process.Pid)
+}
+
+// TestStuck: a program that does not end when it is killed, as one that waits in the
+// kernel, is not waited for.
+func TestStuck(t *testing.T) {
+	cmd := self("hang")
+	ownGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if end(cmd, make(chan error)) {
+			t.Error("it has ended")
+		}
+	})
+	if err := cmd.Wait(); err == nil {
+		t.Error("it was not killed")
+	}
+	e := &TimeError{Program: "rdma", Limit: time.Minute, Stuck: true}
+	if got, want := e.Error(), "rdma waits in the kernel and cannot be killed: it had not ended after 1m0s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // TestStacks: a Go program that hangs says where.
