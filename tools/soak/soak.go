@@ -11,12 +11,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
 // A soak is a run.
@@ -31,6 +34,7 @@ type soak struct {
 	series map[string]map[string][]int64 // by process that stays, and what
 	totals map[string]int64              // over all processes, those that were killed included
 	wrong  []string
+	hung   []string            // commands that did not come back, and what there is to know of that
 	procs  map[string]*process // by name
 	done   map[string]int      // faults by name
 	roles  map[string]role     // of those that are started again
@@ -100,7 +104,7 @@ func (s *soak) run(ctx context.Context) error {
 	}()
 	if s.rdma {
 		// It need not be there; then the fault fails and says so.
-		_ = exec.Command("modprobe", "sch_netem").Run()
+		_ = command(ctx, "modprobe", "sch_netem")
 	}
 	var at []string
 	for _, a := range s.addrs {
@@ -141,18 +145,30 @@ func (s *soak) run(ctx context.Context) error {
 			}
 			f := turn[0]
 			turn = turn[1:]
-			if err := f.do(end, s); err != nil && end.Err() == nil {
+			if err := f.do(end, s); err != nil && (end.Err() == nil || errors.As(err, new(*hungError))) {
 				failed = fmt.Errorf("%s, after %v: %w", f.name, time.Since(begin).Round(time.Second), err)
 			}
 			s.done[f.name]++
 		case <-look.C:
-			failed = s.look()
+			if err := s.look(end); err != nil && (end.Err() == nil || errors.As(err, new(*hungError))) {
+				failed = err
+			}
 		case <-end.Done():
 		}
 	}
-	// What stays ends well, and tells last what it has seen.
-	for _, name := range []string{client, caller, server, rover} {
-		failed = errors.Join(failed, s.end(name))
+	var hung *hungError
+	if errors.As(failed, &hung) {
+		// Nobody can be expected to end well.
+		s.examine(hung)
+	} else {
+		// What stays ends well, and tells last what it has seen.
+		limit := 2 * patience
+		for _, name := range []string{client, caller, server, rover} {
+			if err := s.end(name, limit); err != nil {
+				failed = errors.Join(failed, err)
+				limit = deathLimit // there is something to report by now
+			}
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,13 +285,13 @@ func (s *soak) take(p *process, x sample) {
 const silence = 2 * time.Minute
 
 // look counts verbs objects, and sees whether those who stay are well.
-func (s *soak) look() error {
+func (s *soak) look(ctx context.Context) error {
 	if s.rdma {
-		out, err := exec.Command("rdma", "resource", "show").Output()
+		out, err := output(ctx, "rdma", "resource", "show")
 		if err != nil {
-			return fmt.Errorf("rdma resource show: %w", err)
+			return err
 		}
-		for what, n := range objects(string(out)) {
+		for what, n := range objects(out) {
 			s.series["verbs objects"][what] = append(s.series["verbs objects"][what], n)
 		}
 	}
@@ -290,8 +306,7 @@ func (s *soak) look() error {
 		default:
 		}
 		if time.Since(p.moved) > silence {
-			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-			<-p.ended
+			p.tellStacks()
 			return fmt.Errorf("the %s has done nothing for %v; its stacks are above", name, silence)
 		}
 	}
@@ -321,7 +336,9 @@ func (s *soak) again(ctx context.Context, name string, memlock int) error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	<-p.ended
+	if !p.ends(deathLimit) {
+		return fmt.Errorf("the %s has not ended %v after it was killed", name, deathLimit)
+	}
 	// Whoever has the port may need a moment to be gone.
 	var err error
 	for range 100 {
@@ -329,7 +346,9 @@ func (s *soak) again(ctx context.Context, name string, memlock int) error {
 			return err
 		}
 		if p := s.procs[name]; p != nil {
-			<-p.ended
+			if !p.ends(deathLimit) {
+				return fmt.Errorf("the %s has not ended after %v: %w", name, deathLimit, err)
+			}
 		}
 		if !rest(ctx) {
 			return ctx.Err()
@@ -357,18 +376,125 @@ func wait(ctx context.Context) {
 
 // during runs a command, and another after a while.
 func (s *soak) during(ctx context.Context, begin, end []string) error {
-	if err := command(begin); err != nil {
+	// What has begun is taken back, also when the time is over.
+	ctx, whole := context.WithoutCancel(ctx), ctx
+	if err := command(ctx, begin...); err != nil {
 		return err
 	}
-	wait(ctx)
-	return command(end)
+	wait(whole)
+	return command(ctx, end...)
 }
 
-func command(words []string) error {
-	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(string(out)))
+// commandLimit is how long a command may take. The removal of a device takes longest: it
+// waits for all who have the device open.
+const commandLimit = time.Minute
+
+func command(ctx context.Context, words ...string) error {
+	_, err := output(ctx, words...)
+	return err
+}
+
+// output is what a command prints. One that takes longer than it may is a *hungError.
+func output(ctx context.Context, words ...string) (string, error) {
+	p := limited.Program{Cmd: exec.Command(words[0], words[1:]...), Limit: commandLimit}
+	r, err := p.Run(ctx)
+	line := strings.Join(words, " ")
+	var late *limited.TimeError
+	switch {
+	case errors.As(err, &late):
+		return "", &hungError{line, late}
+	case err != nil:
+		return "", fmt.Errorf("%s: %w: %s", line, err, r.Said())
 	}
-	return nil
+	return string(r.Stdout), nil
+}
+
+// A hungError says that a command did not come back.
+type hungError struct {
+	line string
+	err  *limited.TimeError
+}
+
+func (e *hungError) Error() string { return e.line + ": " + e.err.Error() }
+
+func (e *hungError) Unwrap() error { return e.err }
+
+// examine finds out who is in the way of a command that hangs, for the report. Of our own
+// processes who are, it wants the stacks.
+func (s *soak) examine(hung *hungError) {
+	list := holders("/proc")
+	who := "nobody"
+	if len(list) > 0 {
+		who = strings.Join(list, "; ")
+	}
+	what := "command"
+	if strings.Contains(hung.line, "link delete") {
+		what = "device removal"
+	}
+	s.hung = append(s.hung, fmt.Sprintf("%s hung: %v: RDMA devices are held by %s", what, hung, who))
+	if out, err := output(context.Background(), "dmesg"); err == nil {
+		lines := slices.Collect(strings.Lines(out))
+		s.hung = append(s.hung, "the end of the kernel's log:\n"+strings.Join(lines[max(0, len(lines)-20):], ""))
+	}
+	s.mu.Lock()
+	procs := maps.Clone(s.procs)
+	for _, p := range procs {
+		p.stops = true
+	}
+	s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(procs)) {
+		p := procs[name]
+		fmt.Fprintf(os.Stderr, "soak: stacks of the %s, process %d:\n", name, p.cmd.Process.Pid)
+		p.tellStacks()
+	}
+}
+
+// holders lists who has RDMA devices open, of the folder proc: "soak (12): uverbs0 uverbs1
+// (deleted)". A device whose file is deleted is one that is being removed.
+func holders(proc string) []string {
+	var list []string
+	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	for _, dir := range dirs {
+		var devices []string
+		files, _ := os.ReadDir(filepath.Join(dir, "fd"))
+		for _, f := range files {
+			at, err := os.Readlink(filepath.Join(dir, "fd", f.Name()))
+			if device, ok := strings.CutPrefix(at, "/dev/infiniband/uverbs"); err == nil && ok {
+				devices = append(devices, "uverbs"+device)
+			}
+		}
+		if len(devices) == 0 {
+			continue
+		}
+		slices.Sort(devices)
+		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
+		list = append(list, fmt.Sprintf("%s (%s): %s", strings.TrimSpace(string(name)), filepath.Base(dir), strings.Join(slices.Compact(devices), " ")))
+	}
+	return list
+}
+
+// deathLimit is how long a process may take to end that was killed, or told to print its
+// stacks: one that waits in the kernel may not end at all.
+const deathLimit = 20 * time.Second
+
+// ends waits until the process has ended.
+func (p *process) ends(limit time.Duration) bool {
+	select {
+	case err := <-p.ended:
+		p.ended <- err // for whoever asks next
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// tellStacks ends a process that is to say where it hangs.
+func (p *process) tellStacks() {
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+	if !p.ends(deathLimit) {
+		_ = p.cmd.Process.Kill()
+	}
 }
 
 // kinds has the devices by the networks that scripts/vm gives them.
@@ -386,12 +512,20 @@ func (s *soak) netdev() string { return "rdma-" + s.kind() }
 
 // remove takes a device away, under all that use it, and makes it again.
 func (s *soak) remove(ctx context.Context) error {
+	// Devices of rxe and siw are not taken away from those who have them open: the kernel
+	// waits until all have closed them, which one who is stopped does not. stop has let
+	// all go on before it has come back; should a signal be lost, this is where it hurts.
+	for _, p := range s.procs {
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+	}
 	kind := s.kind()
 	return s.during(ctx, []string{"rdma", "link", "delete", kind + "0"}, []string{"rdma", "link", "add", kind + "0", "type", kind, "netdev", "rdma-" + kind})
 }
 
 // end lets a process end, and wants it to do so well.
-func (s *soak) end(name string) error {
+func (s *soak) end(name string, limit time.Duration) error {
 	s.mu.Lock()
 	p := s.procs[name]
 	if p == nil {
@@ -407,10 +541,9 @@ func (s *soak) end(name string) error {
 			return fmt.Errorf("the %s: %w", name, err)
 		}
 		return nil
-	case <-time.After(2 * patience):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-		<-p.ended
-		return fmt.Errorf("the %s has not ended after %v; its stacks are above", name, 2*patience)
+	case <-time.After(limit):
+		p.tellStacks()
+		return fmt.Errorf("the %s has not ended after %v; its stacks are above", name, limit)
 	}
 }
 
@@ -471,6 +604,10 @@ func (s *soak) report(w io.Writer, took time.Duration) bool {
 		}
 	}
 	tw.Flush()
+	for _, text := range s.hung {
+		fmt.Fprintf(w, "HUNG: %s\n", text)
+		ok = false
+	}
 	for _, text := range s.wrong {
 		fmt.Fprintf(w, "WRONG: %s\n", text)
 	}

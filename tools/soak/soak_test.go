@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -50,14 +54,35 @@ func TestReport(t *testing.T) {
 	if !s().report(io.Discard, time.Minute) {
 		t.Error("nothing is wrong, and it has failed")
 	}
-	wrong, growing, idle := s(), s(), s()
+	wrong, growing, idle, hung := s(), s(), s(), s()
+	hung.hung = []string{"device removal hung"}
 	wrong.totals["WRONG"] = 1
 	growing.series[server]["descriptors"][59] = slack["descriptors"] + 1
 	idle.totals = nil
-	for name, s := range map[string]*soak{"wrong": wrong, "growing": growing, "idle": idle} {
+	for name, s := range map[string]*soak{"wrong": wrong, "growing": growing, "idle": idle, "hung": hung} {
 		if s.report(io.Discard, time.Minute) {
 			t.Errorf("%s: it has passed", name)
 		}
+	}
+}
+
+// TestHolders: who has a device open is told from files of the kernel's.
+func TestHolders(t *testing.T) {
+	proc := t.TempDir()
+	for path, to := range map[string]string{
+		"12/fd/0": "/dev/null", "12/fd/5": "/dev/infiniband/uverbs1 (deleted)", "12/fd/6": "/dev/infiniband/uverbs0",
+		"13/fd/3": "/dev/infiniband/rdma_cm", "self/fd/3": "/dev/infiniband/uverbs0",
+	} {
+		path = filepath.Join(proc, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(to, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(proc, "12", "comm"), []byte("soak\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := holders(proc), []string{"soak (12): uverbs0 uverbs1 (deleted)"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
