@@ -131,6 +131,7 @@ var Rules = []Rule{
 	{"paths", NoMachinePaths},
 	{"skips", SkipsHaveReasons},
 	{"map", MapIsTrue},
+	{"tests", NamedTestsExist},
 }
 
 // inOrder sorts findings as an editor walks through them.

@@ -201,6 +201,11 @@ func TestRulesCanFail(t *testing.T) {
 		}, ""},
 
 		{"no map", "map", nil, "the document is gone"},
+
+		{"a test that is gone", "tests", map[string]string{
+			"docs/security.md": "Shown by `fabric.TestX` and\n`fabric.TestY/one of it`.\n",
+			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) {}\n",
+		}, "docs/security.md:2: there is no test fabric.TestY"},
 	}
 
 	broken := make(map[string]bool)

@@ -182,3 +182,35 @@ func SkipsHaveReasons(t *Tree) []Finding {
 	}
 	return inOrder(list)
 }
+
+// testInText is a test as documents name it: the package's directory, a dot, the function.
+var testInText = regexp.MustCompile("`([a-z][a-z0-9/]*)\\.((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
+
+// NamedTestsExist holds the tests that documents point to against those there are.
+func NamedTestsExist(t *Tree) []Finding {
+	tests := make(map[string]bool)
+	for f := range t.code {
+		if !f.Test() {
+			continue
+		}
+		for _, decl := range f.AST.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil {
+				tests[f.Dir()+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	var list []Finding
+	for _, f := range t.Files {
+		if path.Dir(f.Path) != "docs" || path.Ext(f.Path) != ".md" {
+			continue
+		}
+		for i, text := range bytes.Split(f.Src, []byte("\n")) {
+			for _, m := range testInText.FindAllSubmatch(text, -1) {
+				if name := string(m[1]) + "." + string(m[2]); !tests[name] {
+					list = append(list, Finding{File: f.Path, Line: i + 1, Text: "there is no test " + name})
+				}
+			}
+		}
+	}
+	return list
+}
