@@ -55,6 +55,8 @@ func (e *CallError) advice() string {
 		return " (no permission on /dev/infiniband/rdma_cm: give the process its group, or the container the device)"
 	case e.Op == "rdma_bind_addr" && (e.Errno == syscall.EADDRINUSE || e.Errno == syscall.EADDRNOTAVAIL && e.about(netip.Addr.IsUnspecified)):
 		return " (the port is taken)"
+	case e.Op == "rdma_connect" && e.Errno == syscall.EADDRNOTAVAIL:
+		return " (the local port is taken: a TCP connection from it to this address ended a moment ago)"
 	case e.Errno == syscall.EINVAL && e.about(netip.Addr.IsLoopback):
 		return " (the loopback interface has no RDMA device: take an address that 'rpcrdma devices' lists)"
 	case e.Errno == syscall.ENODEV || e.Errno == syscall.EADDRNOTAVAIL:

@@ -31,11 +31,12 @@ func TestIwarpSizes(t *testing.T) {
 type portTaken struct {
 	fabric.Provider
 	times int
+	errno syscall.Errno
 }
 
 func (p *portTaken) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	if p.times--; p.times >= 0 {
-		return nil, syscall.EADDRINUSE
+		return nil, p.errno
 	}
 	return p.Provider.Resolve(ctx, addr, attr)
 }
@@ -45,12 +46,13 @@ func (p *portTaken) Resolve(ctx context.Context, addr string, attr fabric.ConnAt
 func TestDialPicksAnotherPort(t *testing.T) {
 	for _, c := range []struct {
 		times int
+		errno syscall.Errno
 		ok    bool
-	}{{3, true}, {4, false}} {
+	}{{3, syscall.EADDRINUSE, true}, {4, syscall.EADDRINUSE, false}, {3, syscall.EADDRNOTAVAIL, true}, {4, syscall.EADDRNOTAVAIL, false}} {
 		w := onIwarp(iwarp.Config{}).start(t, nil)
-		cl, err := transport.Dial(context.Background(), &portTaken{w.provider, c.times}, w.addr, nil)
-		if (err == nil) != c.ok || !c.ok && !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("%d ports taken: %v", c.times, err)
+		cl, err := transport.Dial(context.Background(), &portTaken{w.provider, c.times, c.errno}, w.addr, nil)
+		if (err == nil) != c.ok || !c.ok && !errors.Is(err, c.errno) {
+			t.Errorf("%d ports taken, %v: %v", c.times, c.errno, err)
 		}
 		if err == nil {
 			cl.Close()

@@ -396,8 +396,9 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 			return c, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections
-		// from them, as siw's does, may pick one that TCP uses already.
-		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) {
+		// from them, as siw's does, may pick one that TCP uses already, or, with
+		// EADDRNOTAVAIL, from which a connection to this server ended a moment ago.
+		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: busy(cl.addr, err)}
 		}
 	}
