@@ -155,11 +155,17 @@ func (b *budget) admits(t *tenant, own, n int64) bool {
 }
 
 // reserve takes n bytes for the call that is next. If there is no room the connection is in
-// line for them from then on: see grant.
+// line for them from then on: it is woken once they have been taken for it, and asks again.
 func (t *tenant) reserve(n int64) bool {
 	b := t.b
 	b.mu.Lock()
+	granted := t.granted > 0 && t.granted == n
+	if !granted {
+		b.add(t, -t.granted)
+	}
+	t.granted = 0
 	switch {
+	case granted:
 	case t.waits:
 		b.mu.Unlock()
 		return false
@@ -167,8 +173,9 @@ func (t *tenant) reserve(n int64) bool {
 		b.queue(t, n)
 		b.mu.Unlock()
 		return false
+	default:
+		b.add(t, n)
 	}
-	b.add(t, n)
 	over := b.over()
 	b.mu.Unlock()
 	if over > 0 {
@@ -220,15 +227,6 @@ func (t *tenant) restart() {
 	t.b.mu.Lock()
 	t.allow, t.took = t.start, 0
 	t.b.mu.Unlock()
-}
-
-// grant returns what has been reserved for the call that is next.
-func (t *tenant) grant() int64 {
-	t.b.mu.Lock()
-	defer t.b.mu.Unlock()
-	n := t.granted
-	t.granted = 0
-	return n
 }
 
 // queue puts t in line for n bytes. mu is held.

@@ -348,9 +348,6 @@ func (x *exch) claim(n int) bool {
 	if n == 0 && r.tenant.held.Load() <= int64(x.c.cfg.MaxMemory) {
 		return true
 	}
-	if n > 0 && x.held == n {
-		return true // by who made room for it
-	}
 	if len(r.memq) > 0 && r.memq[0] != x || !r.tenant.reserve(int64(n)) {
 		return false
 	}
@@ -427,9 +424,6 @@ func (r *responder) done(x *exch) {
 func (r *responder) admit() {
 	for len(r.memq) > 0 {
 		x := r.memq[0]
-		if n := r.tenant.grant(); n > 0 {
-			x.held = int(n)
-		}
 		p := x.plan(x.msg)
 		if p == planWait {
 			return

@@ -158,11 +158,9 @@ func (c *limitedConn) reserve(n int) error {
 			return err
 		}
 	}
-	if !c.tenant.reserve(int64(n)) {
-		for c.tenant.grant() == 0 {
-			if err := c.wait(); err != nil {
-				return err
-			}
+	for !c.tenant.reserve(int64(n)) {
+		if err := c.wait(); err != nil {
+			return err
 		}
 	}
 	c.mu.Lock()
