@@ -221,7 +221,7 @@ func (x *exch) operated(m Optional) {
 		return
 	}
 	c, h := x.c, &x.rh
-	h.Proc, h.Credit = rpcrdma.ProcOptional, uint32(c.rsp.grant.Load())
+	h.Proc = rpcrdma.ProcOptional
 	h.OptType, h.OptInfo = m.Type, m.Info
 	if h.Size()+len(m.Payload) > c.sendMax() {
 		x.error(rpcrdma.ErrInvalOption, x.hdr.Vers)

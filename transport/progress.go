@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
 // Progress: leader and followers.
@@ -466,9 +467,12 @@ func (q *sendQueue) addReplies(list ...*exch) {
 	}
 }
 
-// addReply queues one of them. mu is held.
+// addReply queues one of them. The grant is written here, in the order in which replies
+// leave: a reply that has been built before the grant rose must not tell the old one after
+// another reply has told the new one. mu is held.
 func (q *sendQueue) addReply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
+	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.rsp.grant.Load()))
 	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
 		q.silent = append(q.silent, x)
 		q.waiting.Add(1)

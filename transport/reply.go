@@ -130,7 +130,6 @@ func (x *exch) send(rpc, results []byte) {
 	}
 
 	var msg []byte
-	h.Credit = uint32(c.rsp.grant.Load())
 	switch {
 	case x.base+inline <= c.sendMax():
 		msg = buf[:x.base+inline]
@@ -409,7 +408,7 @@ func (x *exch) refuse(code rpcrdma.ErrCode) {
 func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 	c := x.c
 	h := rpcrdma.Header{
-		XID: x.hdr.XID, Vers: vers, Credit: uint32(c.rsp.grant.Load()),
+		XID: x.hdr.XID, Vers: vers,
 		Proc: rpcrdma.ProcError, Err: code,
 	}
 	if code == rpcrdma.ErrVers {

@@ -150,6 +150,10 @@ func AppendHeader(b []byte, h *Header) []byte {
 	return b
 }
 
+// SetCredit writes the credits into a message, of any version, that has been encoded before
+// they were known. b must hold at least [FixedSize] bytes.
+func SetCredit(b []byte, credit uint32) { binary.BigEndian.PutUint32(b[8:], credit) }
+
 func appendLists(b []byte, h *Header) []byte {
 	for i := range h.Reads {
 		b = binary.BigEndian.AppendUint32(b, 1)

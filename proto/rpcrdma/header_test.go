@@ -165,6 +165,12 @@ func TestHeaderGolden(t *testing.T) {
 			if got := AppendHeader([]byte("prefix"), &tt.h)[len("prefix"):]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded\n%x, want\n%x", got, wire)
 			}
+			later := tt.h
+			later.Credit = ^tt.h.Credit
+			b := AppendHeader(nil, &later)
+			if SetCredit(b, tt.h.Credit); !bytes.Equal(b, wire) {
+				t.Errorf("with the credits set later\n%x, want\n%x", b, wire)
+			}
 			if got := tt.h.Size(); got != tt.size {
 				t.Errorf("Size is %d, want %d", got, tt.size)
 			}
