@@ -38,6 +38,7 @@ type responder struct {
 	taken  uint32 // calls, so far
 	posted int    // calls that there are receives for
 	most   int    // calls to grant
+	sends  int    // Sends that the adapter holds, at most
 	exchs  []*exch
 	free   []*exch
 	memq   []*exch // exchanges that wait for memory
@@ -110,7 +111,7 @@ type exch struct {
 func (r *responder) init(c *conn) {
 	r.c = c
 	r.grant.Store(1)
-	r.most = c.cfg.Credits
+	r.most, r.sends = c.cfg.Credits, c.cfg.connAttr(c.role).SendDepth
 	if c.role == roleClient {
 		r.most = c.cfg.backward(roleClient)
 	}
@@ -171,7 +172,9 @@ func (r *responder) take(rb *recvBuf) *exch {
 		x = r.free[n-1]
 		r.free = r.free[:n-1]
 	} else {
-		if len(r.exchs) >= 2*r.posted+recvSlack+mostPoll+maxSilent {
+		// No more than what there are receives for, before and after a new grant, and replies
+		// whose Sends the adapter has not told the end of.
+		if len(r.exchs) >= 2*r.posted+recvSlack+r.sends {
 			r.c.die(errOverrun)
 			return nil
 		}
