@@ -937,14 +937,14 @@ func TestServerEnds(t *testing.T) {
 
 	t.Run("V1-3.3-7 more calls than anybody was granted end the connection", func(t *testing.T) {
 		const credits = 8
-		// Twice the grant, for calls and for replies that are on their way, and what is
-		// posted, polled and not told of beyond.
-		const most = 2*credits + recvSlack + mostPoll + maxSilent
+		// Twice the grant, for calls by the last one and the one before, and the Sends that
+		// the adapter holds.
+		const most = 2*credits + recvSlack + mostSends
 		testServer(t, &Config{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 			p.holdSends = true // the peer's adapter takes no replies: Sends never complete
 			for xid := range uint32(2 * most) {
 				if p.over() {
-					if xid < 2*credits {
+					if xid < mostSends {
 						t.Errorf("the connection ended after %d calls", xid)
 					}
 					return
