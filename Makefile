@@ -5,9 +5,9 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The rooms that never need cgo, as far as they are built.
+# The packages that never need cgo, as far as they are built.
 PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs))
-# The rooms that bind rdma-core.
+# The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 
 TEST_TIMEOUT ?= 15m
@@ -50,7 +50,7 @@ test-rdma: ## the tests with RDMA devices: this machine's, or a virtual machine'
 	$(if $(TEST_RDMA_FLAGS),,@scripts/test-rdma --nfsd --filter TestRDMALinux ./cmd/rpcrdma ./nfs/nfs41)
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the house rules
+lint: ## gofmt, go vet, staticcheck, go mod tidy, shellcheck, the project's own rules
 	@scripts/setup lint
 	@scripts/lint
 

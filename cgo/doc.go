@@ -3,7 +3,7 @@
 // library call, or on the data path one batch of them. Packages ibv and rdmacm
 // are what programs use.
 //
-// The rules of the house:
+// The rules of this package:
 //
 //   - Objects of the library are opaque pointers to C memory. Who frees them is
 //     written in the man page of the call.
