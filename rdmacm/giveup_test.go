@@ -77,13 +77,16 @@ func TestRDMAGivenUp(t *testing.T) {
 		}
 		giveUp, _ := request()
 		var served <-chan error
+		var accepted fabric.Conn // open until its peer has seen that it is connected
 		serve := func(s fabric.Conn, err error) error {
 			for ; err == nil; s, err = l.Accept(soon(t)) {
 				err := s.Accept(soon(t), nil)
+				if err == nil {
+					accepted = s
+					return nil
+				}
 				s.Close()
 				switch {
-				case err == nil:
-					return nil
 				case errors.Is(err, rdmacm.ErrWithdrawn):
 					late++
 				case strings.Contains(err.Error(), "invalid argument"):
@@ -108,6 +111,7 @@ func TestRDMAGivenUp(t *testing.T) {
 		if err := arrives(t, "the listener's side", served); err != nil {
 			t.Fatal(err)
 		}
+		accepted.Close()
 		for _, line := range log.take() {
 			if strings.HasPrefix(line, "ERROR") {
 				t.Fatalf("given up %d: logged %q", i, line)
