@@ -276,11 +276,12 @@ func (k *talk) start() bool {
 			k.hangUp()
 		}
 		l := &listener{p: k.p, attr: attr, cfg: k.p.cfg.withDefaults(), addr: &net.TCPAddr{Port: 1}, requests: make(chan *Conn, 1)}
+		from := &net.TCPAddr{Port: 2}
 		in := startReader{buf: make([]byte, maxStart)}
-		if !l.admit(s.f) {
+		if !l.admit(s.f, from) {
 			k.t.Fatal("not admitted")
 		}
-		l.handshake(s, &net.TCPAddr{Port: 2}, &in)
+		l.handshake(s, from, &in)
 		select {
 		case k.c = <-l.requests:
 		default:

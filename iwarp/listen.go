@@ -3,6 +3,7 @@ package iwarp
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -27,8 +28,14 @@ type listener struct {
 	wg       sync.WaitGroup // the accepting goroutine and the handshakes
 
 	mu      sync.Mutex
-	pending []*os.File // handshakes under way, oldest first
+	pending []handshaker // oldest first
 	down    bool
+}
+
+// A handshaker is a TCP connection whose request is still on its way.
+type handshaker struct {
+	f    *os.File
+	host netip.Addr
 }
 
 var _ fabric.Listener = (*listener)(nil)
@@ -91,8 +98,8 @@ func (l *listener) Close() error {
 		l.sock.f.Close()
 		l.mu.Lock()
 		l.down = true
-		for _, f := range l.pending {
-			f.SetDeadline(past)
+		for _, h := range l.pending {
+			h.f.SetDeadline(past)
 		}
 		l.mu.Unlock()
 		l.wg.Wait()
@@ -128,9 +135,9 @@ func (l *listener) run() {
 		}
 		if err != nil {
 			// Out of descriptors, or a connection that was gone before it was
-			// taken. Closing the oldest pending one gives at least one
-			// descriptor back; without any this end is all there is to say.
-			if !l.dropOldest() {
+			// taken. Closing a pending one gives at least one descriptor
+			// back; without any this end is all there is to say.
+			if !l.makeRoom() {
 				select {
 				case <-l.closed:
 					return
@@ -149,7 +156,7 @@ func (l *listener) run() {
 				continue
 			}
 		}
-		if !l.admit(s.f) {
+		if !l.admit(s.f, from) {
 			s.f.Close()
 			continue
 		}
@@ -158,31 +165,43 @@ func (l *listener) run() {
 	}
 }
 
-// admit enters f into the list of pending handshakes, if need be in place of
-// the oldest one.
-func (l *listener) admit(f *os.File) bool {
+// admit enters f into the list of pending handshakes, if need be in place of another.
+func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down {
 		return false
 	}
 	if len(l.pending) >= l.cfg.MaxPending {
-		l.pending[0].SetDeadline(past) // its goroutine does the rest
-		l.pending = append(l.pending[:0], l.pending[1:]...)
+		l.giveUp()
 	}
-	l.pending = append(l.pending, f)
+	l.pending = append(l.pending, handshaker{f, from.AddrPort().Addr().Unmap()})
 	return true
 }
 
-func (l *listener) dropOldest() bool {
+// makeRoom gives up a pending handshake, if there is one.
+func (l *listener) makeRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) == 0 {
 		return false
 	}
-	l.pending[0].SetDeadline(past)
-	l.pending = append(l.pending[:0], l.pending[1:]...)
+	l.giveUp()
 	return true
+}
+
+// giveUp ends the oldest handshake of the host that has the most of them, so that a host
+// that sends no requests takes its own places only. mu is held.
+func (l *listener) giveUp() {
+	count := make(map[netip.Addr]int, len(l.pending))
+	most := 0
+	for _, h := range l.pending {
+		count[h.host]++
+		most = max(most, count[h.host])
+	}
+	i := slices.IndexFunc(l.pending, func(h handshaker) bool { return count[h.host] == most })
+	l.pending[i].f.SetDeadline(past) // its goroutine does the rest
+	l.pending = slices.Delete(l.pending, i, i+1)
 }
 
 // dismiss takes f out of the list. It returns false if it was not there any
@@ -190,11 +209,9 @@ func (l *listener) dropOldest() bool {
 func (l *listener) dismiss(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, p := range l.pending {
-		if p == f {
-			l.pending = append(l.pending[:i], l.pending[i+1:]...)
-			return !l.down
-		}
+	if i := l.find(f); i >= 0 {
+		l.pending = slices.Delete(l.pending, i, i+1)
+		return !l.down
 	}
 	return false
 }
@@ -232,7 +249,12 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 func (l *listener) pends(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.down && slices.Contains(l.pending, f)
+	return !l.down && l.find(f) >= 0
+}
+
+// find returns where f is in the list, or -1. mu is held.
+func (l *listener) find(f *os.File) int {
+	return slices.IndexFunc(l.pending, func(h handshaker) bool { return h.f == f })
 }
 
 // request takes a complete request, and hands it to Accept if it is one that can be

@@ -183,7 +183,14 @@ func readRequest(msn uint32, r rdmap.ReadRequest) []byte {
 // dialRaw connects to a listener and says nothing.
 func dialRaw(t testing.TB, l fabric.Listener) *rawPeer {
 	t.Helper()
-	c, err := net.Dial("tcp", l.Addr().String())
+	return dialRawFrom(t, "127.0.0.1", l)
+}
+
+// dialRawFrom is dialRaw from one of this host's addresses.
+func dialRawFrom(t testing.TB, host string, l fabric.Listener) *rawPeer {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
+	c, err := d.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ type Config struct {
 
 	// MaxPending is how many incoming TCP connections of a Listener may be
 	// on the way to their MPA request. One more takes the place of the
-	// oldest.
+	// oldest of the host that has the most.
 	MaxPending int
 
 	// Backlog is how many connection requests of a Listener may wait for

@@ -383,6 +383,22 @@ func TestSilentPeers(t *testing.T) {
 	mustAccept(t, acceptNext(t, l), nil)
 	peer.wantFrame("a reply", mpa.Reply)
 
+	// Of three places one host has one and another two: that one loses its older one,
+	// and the first is still waited for.
+	shared := listen(t, New(Config{MaxPending: 3}), fabric.ConnAttr{})
+	lone := dialRawFrom(t, "127.0.0.2", shared)
+	lone.write([]byte("MPA ID"))
+	var many []*rawPeer
+	for range 3 {
+		s := dialRaw(t, shared)
+		s.write([]byte("MPA ID"))
+		many = append(many, s)
+	}
+	many[0].wantEnd("of the oldest of the host that has the most")
+	lone.write(startFrame(mpa.Start{Kind: mpa.Request, Revision: 1}, nil)[len("MPA ID"):])
+	mustAccept(t, acceptNext(t, shared), nil)
+	lone.wantFrame("a reply to the host that had one place", mpa.Reply)
+
 	brief := listen(t, New(Config{RequestTimeout: 30 * time.Millisecond}), fabric.ConnAttr{})
 	s := dialRaw(t, brief)
 	s.write([]byte("MPA ID Req Fra"))
