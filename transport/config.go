@@ -171,8 +171,8 @@ type Config struct {
 	// NewServer is called: a connection may need three, and there are files to be opened.
 	MaxConns int
 
-	// Logger gets one line for each connection that ends with an error. Nil
-	// logs nothing.
+	// Logger gets one line for each connection that ends with an error, and one for each
+	// panic of a handler. Nil logs nothing but panics, to slog.Default().
 	Logger *slog.Logger
 
 	sendSize, recvSize int // of buffers: all that any version may ask for

@@ -1,7 +1,10 @@
 package transport
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -121,13 +124,33 @@ func (x *exch) run(h Handler, n int) {
 	if x.entry != nil {
 		ctx = x.entry.cache.ctx
 	}
-	h.ServeRPC(ctx, &x.req, &x.res)
+	x.serve(ctx, h)
 	if x.res.fail != oncrpc.Success {
 		x.dropItems()
 		x.replyError(oncrpc.ReplyHeader{AcceptStat: x.res.fail})
 		return
 	}
 	x.reply(x.res.Results)
+}
+
+// serve has the handler fill x.res. A panic is the handler's alone: its caller is told
+// SYSTEM_ERR, and the connection and all others go on.
+func (x *exch) serve(ctx context.Context, h Handler) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		x.res.fail = oncrpc.SystemErr
+		log := x.c.cfg.Logger
+		if log == nil {
+			log = slog.Default()
+		}
+		call := &x.call
+		log.Error("a handler has panicked", "prog", call.Prog, "vers", call.Vers, "proc", call.Proc,
+			"peer", x.c.addr(), "panic", v, "stack", string(debug.Stack()))
+	}()
+	h.ServeRPC(ctx, &x.req, &x.res)
 }
 
 // dropItems forgets the results of a call that failed after all.

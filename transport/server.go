@@ -21,7 +21,8 @@ type Handler interface {
 	// req and what it points to are valid until then. ctx ends with the
 	// connection, or, if the reply is to be remembered, with the server: a client
 	// that has lost its connection comes back for it. Procedure 0 does not get
-	// here: the server answers it.
+	// here: the server answers it. If ServeRPC panics the caller is told SYSTEM_ERR,
+	// and Config.Logger the panic with its stack; nothing else ends.
 	ServeRPC(ctx context.Context, req *Request, res *Response)
 }
 

@@ -1,0 +1,101 @@
+package transport_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// TestHandlerPanics: a handler that panics ends its call and nothing else, in either
+// direction, on the goroutine that moves the connection as on one of its own.
+func TestHandlerPanics(t *testing.T) {
+	const inline, alone, late, well = 1, 2, 3, 4
+	released := 0
+	program := func(stray func(*transport.Request)) transport.Program {
+		return transport.Program{
+			Number: prog, Low: 1, High: 1,
+			Inline: func(_, proc uint32) bool { return proc == inline },
+			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+				switch req.Proc {
+				case late:
+					res.AddItem(res.Alloc(9000), func() { released++ })
+					fallthrough
+				case inline, alone:
+					var none map[int]int
+					none[1] = 1
+				default:
+					stray(req)
+				}
+			}),
+		}
+	}
+	b := onIwarp(iwarp.Config{})
+	p, live := b.provider(t)
+	t.Cleanup(func() { live.check(t) })
+	var log, clientLog bytes.Buffer // written by one goroutine at a time: calls are made in turn
+	conns := make(chan *transport.Conn, 1)
+	server, err := transport.NewServer(&transport.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err == nil {
+		err = server.Register(program(func(req *transport.Request) {
+			select {
+			case conns <- req.Conn():
+			default:
+			}
+		}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := server.Listen(bg, p, b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() { server.Close(); <-served })
+	cl, err := transport.Dial(bg, p, l.Addr().String(), transport.Once(&transport.Config{
+		Logger:    slog.New(slog.NewTextHandler(&clientLog, nil)),
+		Callbacks: []transport.Program{program(func(*transport.Request) {})},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+
+	try := func(call func(context.Context, *transport.Call) error, log *bytes.Buffer) {
+		t.Helper()
+		for _, proc := range []uint32{inline, alone, late} {
+			log.Reset()
+			c := transport.Call{Prog: prog, Vers: 1, Proc: proc}
+			var refused *oncrpc.RPCError
+			if err := call(bg, &c); !errors.As(err, &refused) || refused.AcceptStat != oncrpc.SystemErr {
+				t.Errorf("procedure %d: %v", proc, err)
+			}
+			for _, want := range []string{"level=ERROR", "assignment to entry in nil map", "panic_test.go", "proc=", "peer=127.0.0.1"} {
+				if !strings.Contains(log.String(), want) {
+					t.Errorf("procedure %d: %q is not in the log: %s", proc, want, log)
+				}
+			}
+		}
+		if err := call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: well}); err != nil {
+			t.Errorf("a call after them: %v", err)
+		}
+	}
+	try(cl.Call, &log)
+	if released != 1 {
+		t.Errorf("an item that was not sent was released %d times", released)
+	}
+	cn := <-conns
+	cn.AllowBackward(0)
+	try(cn.Call, &clientLog)
+	if st := server.Stats(); st.Conns != 1 || st.OpenConns != 1 {
+		t.Errorf("%d connections, %d of them open; want one", st.Conns, st.OpenConns)
+	}
+}
