@@ -19,7 +19,7 @@ import (
 // first, and for results from wherever they come.
 func TestMemoryIsCounted(t *testing.T) {
 	t.Run("what arguments have taken is given back once", func(t *testing.T) {
-		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, _ *Server, svc *testService) {
+		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
 			const calls = 6
 			data := make([]byte, 60_000)
 			first := int32(0)
@@ -42,6 +42,14 @@ func TestMemoryIsCounted(t *testing.T) {
 				}
 				for range calls {
 					p.message("a reply")
+				}
+				for i := range uint32(calls) { // which have taken nothing
+					p.send(callBytes(rpcrdma.Header{XID: 1000 + i}, procArgs), 0)
+					p.message("a reply")
+				}
+				synctest.Wait()
+				if n := s.reserved(); n != 0 {
+					t.Fatalf("round %d: %d bytes are reserved in the end", round, n)
 				}
 			}
 		})
