@@ -661,29 +661,41 @@ func (l *lair) onClient(ctx context.Context, m moment, other *bystander) error {
 		if _, done, err = begin(); err != nil {
 			return err
 		}
-	case nextConn:
-		old, ok := l.old(l.rng)
-		if !ok {
-			s = l.v.outside(l.rng, pick, e)
-			break
-		}
-		s = old.use(l.rng, "")
-	case otherConn:
-		s = other.e.given[l.rng.IntN(len(other.e.given))].use(l.rng, "")
+	case nextConn, otherConn:
+		s = l.foreign(m, pick, e, other.e)
 	}
-	if (m == nextConn || m == otherConn) && !l.v.looseInvalidation && !e.has(s.handle) && l.rng.IntN(4) == 0 {
-		s.op, s.length = fabric.OpSendInv, 1
-	}
-	s.what = cmp.Or(s.what, m.String())
-	if err := e.strike(s); err != nil {
+	if err := l.strike(m, e, s); err != nil {
 		return err
 	}
-	l.made[m].Add(1)
 	cl.Close()
 	if m != returned && m != givenUp {
 		<-done
 	}
 	return errors.Join(g.check(), other.g.check())
+}
+
+// foreign is a strike at what e has never been given: an earlier connection has, or other.
+func (l *lair) foreign(m moment, pick handle, e, other *rawEnd) strike {
+	s := l.v.outside(l.rng, pick, e)
+	if m == otherConn {
+		s = other.given[l.rng.IntN(len(other.given))].use(l.rng, "")
+	} else if old, ok := l.old(l.rng); ok {
+		s = old.use(l.rng, "")
+	}
+	if !l.v.looseInvalidation && !e.has(s.handle) && l.rng.IntN(4) == 0 {
+		s.op, s.length = fabric.OpSendInv, 1
+	}
+	return s
+}
+
+// strike makes one attempt of the moment's kind.
+func (l *lair) strike(m moment, e *rawEnd, s strike) error {
+	s.what = cmp.Or(s.what, m.String())
+	if err := e.strike(s); err != nil {
+		return err
+	}
+	l.made[m].Add(1)
+	return nil
 }
 
 // raceWrites has a call return, and writes to its memory at the same time.
@@ -922,24 +934,12 @@ func (l *lair) onServer(ctx context.Context, m moment, other *bystander) error {
 		if err := begin(2); err != nil {
 			return err
 		}
-	case nextConn:
-		old, ok := l.old(l.rng)
-		if !ok {
-			s = l.v.outside(l.rng, pick, e)
-			break
-		}
-		s = old.use(l.rng, "")
-	case otherConn:
-		s = other.e.given[l.rng.IntN(len(other.e.given))].use(l.rng, "")
+	case nextConn, otherConn:
+		s = l.foreign(m, pick, e, other.e)
 	}
-	if (m == nextConn || m == otherConn) && !l.v.looseInvalidation && !e.has(s.handle) && l.rng.IntN(4) == 0 {
-		s.op, s.length = fabric.OpSendInv, 1
-	}
-	s.what = cmp.Or(s.what, m.String())
-	if err := e.strike(s); err != nil {
+	if err := l.strike(m, e, s); err != nil {
 		return err
 	}
-	l.made[m].Add(1)
 	e.c.Close()
 	for range lent {
 		<-x.released
