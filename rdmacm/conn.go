@@ -793,7 +793,7 @@ func (c *Conn) sendTail() uint64 {
 }
 
 // Close implements fabric.Conn. Parents go after their children: queue pair,
-// completion queue, windows, regions, protection domain, ID. After a set-up over iWARP
+// completion queue, windows, regions, ID, protection domain. After a set-up over iWARP
 // that was given up the ID and what is behind it go in the background.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
@@ -823,11 +823,9 @@ func (c *Conn) Close() error {
 		}
 		c.answered()
 		rest := func() {
+			c.id.Close()
 			c.pd.Close()
 			c.p.leaveDevice(c.dev)
-			// The last ID takes the context of a device that is gone with it, to which
-			// all of the above belongs.
-			c.id.Close()
 			c.p.live.conns.Add(-1)
 			c.p.release()
 		}

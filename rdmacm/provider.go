@@ -10,14 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-	"weak"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -33,8 +29,7 @@ type Live struct {
 
 // A Provider makes connections over RDMA devices. It is a fabric.Provider. While
 // it has connections or listeners, and for a moment after, it has one event channel and
-// one goroutine. Devices that it has used stay open, until it sees, within a second, that
-// they are gone.
+// one goroutine.
 type Provider struct {
 	cfg Config
 
@@ -45,9 +40,6 @@ type Provider struct {
 	users   int
 	retirer *time.Timer // closes a channel that nobody has taken up again
 	devices map[*cgo.Context]*device
-	opened  map[string]opened // devices that librdmacm may have open, by their folder in sysfs
-	owed    bool              // librdmacm has not yet seen that one is gone
-	looker  *time.Timer       // calls look, while there is anything to look at
 }
 
 // New makes a provider. It fails when the machine has no RDMA device or the
@@ -57,7 +49,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, devices: make(map[*cgo.Context]*device), opened: make(map[string]opened)}
+	p := &Provider{cfg: cfg, devices: make(map[*cgo.Context]*device)}
 	// Look now, so that the reason comes before the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
@@ -181,7 +173,7 @@ func (p *Provider) leaveDevice(d *device) {
 		plug.Close()
 	}
 	if let {
-		p.letGo()
+		letGo()
 	}
 }
 
@@ -197,99 +189,13 @@ func (p *Provider) removed(d *device) {
 }
 
 // letGo has librdmacm look at the list of devices, and so close those that are gone:
-// until then the kernel cannot finish their removal. It opens all others.
+// until then the kernel cannot finish their removal.
 //
 // Implements: struct ibv_context **rdma_get_devices(int *num_devices)
 // Implements: void rdma_free_devices(struct ibv_context **list)
-func (p *Provider) letGo() {
-	list, _, errno := cgo.GetDevices()
-	if errno == 0 {
+func letGo() {
+	if list, _, errno := cgo.GetDevices(); errno == 0 {
 		cgo.FreeDevices(list)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// When the last device of a machine goes, librdmacm does not look at what it has
-	// open: that is for when there is one again.
-	p.owed = errno != 0
-	p.noteOpened()
-}
-
-// An opened is a device that librdmacm may have open: its name, and what was there when
-// it was.
-type opened struct {
-	name string
-	info os.FileInfo
-}
-
-const sysVerbs = "/sys/class/infiniband_verbs"
-
-// lookEvery is how often a provider that has used devices sees whether these are still
-// there: so long may the removal of one take that it has no connection or listener on.
-const lookEvery = time.Second
-
-// noteOpened notes all devices, and looks after them from now on. mu is held.
-//
-// librdmacm keeps a device open that it has once used, and only IDs hear of its removal:
-// without one on the device nobody would close it, and the kernel would wait with the
-// removal until the process ends (ib_uverbs_remove_one, of devices that cannot be taken
-// away from those who have them open, as rxe and siw). The device's folder in sysfs is gone
-// when the kernel begins to wait.
-func (p *Provider) noteOpened() {
-	entries, _ := os.ReadDir(sysVerbs)
-	for _, e := range entries {
-		path := filepath.Join(sysVerbs, e.Name())
-		name, err := os.ReadFile(filepath.Join(path, "ibdev"))
-		if err != nil {
-			continue // not a device, or it is just going
-		}
-		if _, ok := p.opened[path]; ok {
-			continue // or another in its place: look sees that
-		}
-		if info, err := os.Stat(path); err == nil {
-			p.opened[path] = opened{strings.TrimSpace(string(name)), info}
-		}
-	}
-	p.lookLater()
-}
-
-// lookLater arms the timer, if there is something to look at. mu is held. A provider that
-// nobody has any more is not kept by it.
-func (p *Provider) lookLater() {
-	switch {
-	case len(p.opened) == 0 && !p.owed:
-	case p.looker == nil:
-		weakly := weak.Make(p)
-		p.looker = time.AfterFunc(lookEvery, func() {
-			if p := weakly.Value(); p != nil {
-				p.look()
-			}
-		})
-	default:
-		p.looker.Reset(lookEvery)
-	}
-}
-
-// look lets go of devices that are gone.
-func (p *Provider) look() {
-	p.mu.Lock()
-	let := p.owed
-	for path, was := range p.opened {
-		if now, err := os.Stat(path); err == nil && os.SameFile(now, was.info) {
-			continue
-		}
-		delete(p.opened, path)
-		let = true
-		for raw, d := range p.devices {
-			if d.name == was.name {
-				d.gone = true
-				delete(p.devices, raw)
-			}
-		}
-	}
-	p.lookLater()
-	p.mu.Unlock()
-	if let {
-		p.letGo()
 	}
 }
 
@@ -346,7 +252,6 @@ func (p *Provider) device(id *ID) (*device, error) {
 		d.maxMsg = 1 << 30
 	}
 	p.devices[ctx.Raw()] = d
-	p.noteOpened()
 	return d, nil
 }
 
@@ -530,7 +435,7 @@ func (l *Listener) event(ev Event) {
 		}
 		l.mu.Unlock()
 		l.Close()
-		l.p.letGo()
+		letGo()
 	}()
 }
 
