@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // How a call is put on the wire (RFC 5666 sections 3.4, 4, 5):
@@ -50,7 +51,7 @@ func (s *slot) build(call *Call) error {
 	s.msg = 0
 	s.wrs = s.wrs[:0]
 	if s.send == nil {
-		b, err := c.arena.get(c.cfg.sendSize)
+		b, err := c.arena.Get(c.cfg.sendSize)
 		if err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func (s *slot) build(call *Call) error {
 
 // post adds the Send of msg, which is in s.send, to the list.
 func (s *slot) post(msg []byte) {
-	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.key}
+	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.LKey}
 	// One Send in 16 is signaled, so that an adapter that frees its queue by
 	// completions can. The reply tells that the buffer is free.
 	var flags fabric.SendFlags
@@ -124,7 +125,7 @@ func (call *Call) keepsXID() (keep bool, xid uint32) {
 // and forms what is sent. The RPC message has full bytes, head of them without the read
 // items.
 func (s *slot) message(head, full int) ([]byte, error) {
-	c, h, b := s.c, &s.hdr, s.send.b[:0]
+	c, h, b := s.c, &s.hdr, s.send.Bytes[:0]
 	room := c.sendMax() - h.Size()
 	if full <= room {
 		o := c.cfg.RFC5666
@@ -236,11 +237,11 @@ func (s *slot) offer(call *Call) error {
 		return nil
 	}
 	var err error
-	if s.back, err = c.arena.get(rest); err != nil {
+	if s.back, err = c.arena.Get(rest); err != nil {
 		return err
 	}
-	mem := s.back.b[:xdr.Padded(rest)]
-	seg, err := s.lend(fabric.SGE{Buf: mem, LKey: s.back.key}, fabric.AccessRemoteWrite)
+	mem := s.back.Bytes[:xdr.Padded(rest)]
+	seg, err := s.lend(fabric.SGE{Buf: mem, LKey: s.back.LKey}, fabric.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -361,11 +362,11 @@ func (s *slot) exposeMessage(head int) error {
 		}
 	}
 	var err error
-	if s.long, err = c.arena.get(size); err != nil {
+	if s.long, err = c.arena.Get(size); err != nil {
 		return err
 	}
-	stream := s.appendStream(s.long.b[:0], allItems, !several)
-	own, err := s.lend(fabric.SGE{Buf: stream, LKey: s.long.key}, fabric.AccessRemoteRead)
+	stream := s.appendStream(s.long.Bytes[:0], allItems, !several)
+	own, err := s.lend(fabric.SGE{Buf: stream, LKey: s.long.LKey}, fabric.AccessRemoteRead)
 	if err != nil {
 		return err
 	}
@@ -399,4 +400,42 @@ func (s *slot) exposeMessage(head int) error {
 	}
 	part(len(stream))
 	return nil
+}
+
+// lend exposes memory for the call of the slot.
+func (s *slot) lend(mem fabric.SGE, access fabric.Access) (fabric.Segment, error) {
+	return s.lent.Expose(&s.wrs, wrID(wrCall, s.idx), mem, access)
+}
+
+// unexpose ends the loan and gives the call's buffers back.
+func (s *slot) unexpose() {
+	s.lent.End()
+	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.mem} {
+		if *b != nil {
+			s.c.arena.Put(*b)
+			*b = nil
+		}
+	}
+}
+
+// split appends a piece of exposed memory to a list of segments, in segments of
+// at most max bytes.
+func split(dst []rpcrdma.Segment, seg fabric.Segment, max int) []rpcrdma.Segment {
+	for seg.Length > uint32(max) {
+		dst = append(dst, rpcrdma.Segment{Handle: seg.Handle, Length: uint32(max), Offset: seg.Offset})
+		seg.Offset += uint64(max)
+		seg.Length -= uint32(max)
+	}
+	return append(dst, rpcrdma.Segment(seg))
+}
+
+// splitRead is split for read lists.
+func splitRead(dst []rpcrdma.ReadSegment, pos int, seg fabric.Segment, max int) []rpcrdma.ReadSegment {
+	for seg.Length > uint32(max) {
+		dst = append(dst, rpcrdma.ReadSegment{Position: uint32(pos),
+			Segment: rpcrdma.Segment{Handle: seg.Handle, Length: uint32(max), Offset: seg.Offset}})
+		seg.Offset += uint64(max)
+		seg.Length -= uint32(max)
+	}
+	return append(dst, rpcrdma.ReadSegment{Position: uint32(pos), Segment: rpcrdma.Segment(seg)})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
 // A Call is one remote procedure call: what goes out, where bulk results go,
@@ -92,8 +93,8 @@ type Client struct {
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
-	trust     atomic.Int32 // see versionTrust
-	memories  memories
+	trust     atomic.Int32   // see versionTrust
+	regions   expose.Regions // memory that stays registered
 
 	line   line
 	dialer dialer

@@ -12,6 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
 // A conn is one connection, either end of it. It has a requester's half, which
@@ -26,8 +28,8 @@ type conn struct {
 	cfg      *Config
 	role     role
 	caps     fabric.Capabilities // final after set-up
-	arena    *arena
-	memories *memories // that stay registered; nil at a server
+	arena    *arena.Arena
+	exposes  expose.Adapter
 	stats    *counters
 
 	// Agreed on at set-up, constant afterwards but for what ccp.go and version.go do.
@@ -85,7 +87,7 @@ type conn struct {
 
 // A recvBuf is a receive buffer. It is posted, or holds a message.
 type recvBuf struct {
-	*buffer
+	*arena.Buffer
 	idx uint32
 }
 
@@ -106,17 +108,20 @@ const (
 
 func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
 
-func newConn(fc fabric.Conn, provider string, cfg *Config, r role) *conn {
+// newConn makes a connection that is not set up. usage, which may be nil, counts the memory
+// of its arena with that of others.
+func newConn(fc fabric.Conn, provider string, cfg *Config, r role, usage *arena.Usage) *conn {
 	c := &conn{
 		fc: fc, provider: provider, cfg: cfg, role: r,
 		caps:  fc.Capabilities(),
-		arena: newArena(fc),
 		stats: new(counters),
 		done:  make(chan struct{}),
 	}
-	c.arena.keep = classOf(max(cfg.sendSize, cfg.recvSize))
-	c.arena.most = cfg.MaxMemory
-	c.arena.grown = c.keepWatch
+	c.exposes = expose.Adapter{Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA}
+	c.arena = arena.New(fc, arena.Options{
+		LocalDMA: c.caps.LocalDMA, Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
+		Usage: usage, OnBulk: c.keepWatch,
+	})
 	c.waiters.init()
 	if r == roleServer {
 		c.keeper.wake = make(chan bool, 1)
@@ -184,6 +189,7 @@ func (c *conn) accept(ctx context.Context) error {
 // 8797 sections 4.1, 4.2, 5.1).
 func (c *conn) negotiate() {
 	c.caps = c.fc.Capabilities()
+	c.exposes.Windows, c.exposes.LocalDMA = c.caps.MemoryWindows, c.caps.LocalDMA
 	c.priv, c.hasPriv = rpcrdma.FindPrivateData(c.fc.PeerPrivateData())
 	peerSend, peerRecv := rpcrdma.DefaultInline, rpcrdma.DefaultInline
 	if c.hasPriv {
@@ -246,7 +252,7 @@ func (c *conn) growReceives() error {
 		k := 0
 		for ; k < len(more); k++ {
 			rb := &more[k]
-			if rb.buffer, err = c.arena.get(c.cfg.recvSize); err != nil {
+			if rb.Buffer, err = c.arena.Get(c.cfg.recvSize); err != nil {
 				break
 			}
 			rb.idx = uint32(len(c.rbufs) + k)
@@ -257,7 +263,7 @@ func (c *conn) growReceives() error {
 		}
 		if err != nil {
 			for i := range more[:k] {
-				c.arena.put(more[i].buffer)
+				c.arena.Put(more[i].Buffer)
 			}
 			return err
 		}
@@ -271,7 +277,7 @@ func (c *conn) growReceives() error {
 func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
 	return fabric.RecvWR{
 		ID:  wrID(wrRecv, rb.idx),
-		SGE: fabric.SGE{Buf: rb.b[:c.cfg.recvSize], LKey: rb.key},
+		SGE: fabric.SGE{Buf: rb.Bytes[:c.cfg.recvSize], LKey: rb.LKey},
 	}
 }
 
@@ -324,7 +330,7 @@ func (c *conn) message(rb *recvBuf, wc *fabric.WC) {
 
 // read is message but for the count. Leader.
 func (c *conn) read(rb *recvBuf, wc *fabric.WC) {
-	b := rb.b[:wc.Len]
+	b := rb.Bytes[:wc.Len]
 	n, err := rpcrdma.ConsumeHeader(b, &c.hdr, &c.cfg.Limits)
 	if err != nil {
 		c.badHeader(rb, b, err)
@@ -478,12 +484,12 @@ func (c *conn) finish(reason error) {
 	c.mu.Unlock()
 	c.wakeAll()
 	c.rsp.abort()
-	c.rsp.tenant.leave()
-	if c.memories != nil {
-		c.memories.forget(c)
+	c.rsp.tenant.Leave()
+	if c.exposes.Regions != nil {
+		c.exposes.Regions.Forget(&c.exposes)
 	}
 	if unused {
-		c.arena.drop()
+		c.arena.Drop()
 	}
 	close(c.done)
 	if onEnd != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
 // Whole conversations, of which a fuzzer writes the scripts. Each byte of a script decides
@@ -310,7 +311,7 @@ func (cv *conversation) closed(items ...[]byte) {
 			continue
 		}
 		for _, m := range items {
-			if startOf(w.mem) < endOf(m) && startOf(m) < endOf(w.mem) {
+			if expose.Overlap(w.mem, m) {
 				cv.t.Errorf("handle %#x opens %d bytes of a call that has returned", key, len(m))
 			}
 		}
@@ -408,7 +409,7 @@ func (cv *conversation) checkResting(c *conn) {
 		t.Errorf("%d receives are posted, or about to be, of %d", n, len(c.rbufs))
 	}
 	cv.p.mu.Unlock()
-	if n := c.rsp.tenant.held.Load(); n != 0 {
+	if n := c.rsp.tenant.Held(); n != 0 {
 		t.Errorf("%d bytes are counted for calls, and there are none", n)
 	}
 	want := len(c.rbufs)
@@ -427,10 +428,8 @@ func (cv *conversation) checkResting(c *conn) {
 			want++
 		}
 	}
-	c.arena.mu.Lock()
-	defer c.arena.mu.Unlock()
-	if c.arena.out != want {
-		t.Errorf("%d buffers are in use, want %d: those of receives, replies and calls to come", c.arena.out, want)
+	if n := c.arena.Stats().Buffers; n != want {
+		t.Errorf("%d buffers are in use, want %d: those of receives, replies and calls to come", n, want)
 	}
 }
 

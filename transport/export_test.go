@@ -9,10 +9,7 @@ import (
 // ArenaSlabs is how many slabs the client's arena has. An ended connection without
 // calls has none.
 func (cl *Client) ArenaSlabs() int {
-	a := cl.conn().arena
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.slabs)
+	return cl.conn().arena.Stats().Slabs
 }
 
 // Once is cfg for a client that has one connection.
@@ -31,13 +28,8 @@ func (cl *Client) Latest() *Conn { return &Conn{c: cl.conn()} }
 // ArenaUse is how many bytes the arena of a connection has mapped, and how many of its
 // buffers are in use.
 func ArenaUse(cn *Conn) (mapped, buffers int) {
-	a := cn.c.arena
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, s := range a.slabs {
-		mapped += len(s.mem)
-	}
-	return mapped, a.out
+	a := cn.c.arena.Stats()
+	return a.Bytes, a.Buffers
 }
 
 // SameXIDs has the next calls of both ends begin with the same xids. False means that
@@ -98,7 +90,7 @@ func (call *Call) XID() uint32 {
 }
 
 // Held is how many bytes the calls hold that this end of a connection is answering.
-func Held(cn *Conn) int64 { return cn.c.rsp.tenant.held.Load() }
+func Held(cn *Conn) int64 { return cn.c.rsp.tenant.Held() }
 
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
@@ -114,7 +106,7 @@ func Busy(cn *Conn) string {
 		}
 	}
 	waiting := int(c.sq.waiting.Load())
-	held := c.rsp.tenant.held.Load()
+	held := c.rsp.tenant.Held()
 	note(held != 0, "its calls hold %d bytes", held)
 	note(len(c.rsp.exchs)-len(c.rsp.free) != waiting, "%d calls are being answered", len(c.rsp.exchs)-len(c.rsp.free)-waiting)
 	note(len(c.rsp.memq) > 0, "%d calls wait for memory", len(c.rsp.memq))
@@ -125,7 +117,7 @@ func Busy(cn *Conn) string {
 	note(c.reads.posted > 0 || len(c.reads.line) > 0, "%d Reads are under way, %d messages wait", c.reads.posted, len(c.reads.line))
 	used := len(c.rbufs)
 	for _, s := range c.req.slots {
-		note(s.lent.n > 0, "a loan is open")
+		note(s.lent.Len() > 0, "a loan is open")
 		if s.send != nil {
 			used++
 		}
@@ -136,17 +128,14 @@ func Busy(cn *Conn) string {
 		}
 		note(x.held != 0, "a call that is over holds %d bytes", x.held)
 	}
-	c.arena.mu.Lock()
-	defer c.arena.mu.Unlock()
-	note(c.arena.out != used, "%d buffers are in use, %d by what stays", c.arena.out, used)
-	note(c.arena.refs != 1, "%d hold the arena", c.arena.refs)
+	a := c.arena.Stats()
+	note(a.Buffers != used, "%d buffers are in use, %d by what stays", a.Buffers, used)
+	note(a.Refs != 1, "%d hold the arena", a.Refs)
 	return strings.Join(what, "; ")
 }
 
 // MemoryUse is what a server keeps for its clients, as it counts it.
 func MemoryUse(s *Server) int64 {
-	b := s.memory
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.held + b.base.Load() + b.idle.Load()
+	st := s.memory.Stats()
+	return st.Held + st.Base + st.Idle
 }

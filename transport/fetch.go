@@ -4,6 +4,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // A fetch puts an RPC message together from what came inline and what lies in the
@@ -15,8 +16,8 @@ import (
 // chunk, inline behind it, or absent (RFC 5666 section 3.7).
 type fetch struct {
 	c    *conn
-	id   uint64  // of its Reads
-	mem  *buffer // the message, if it does not lie in a receive buffer
+	id   uint64        // of its Reads
+	mem  *arena.Buffer // the message, if it does not lie in a receive buffer
 	msg  []byte
 	done func() // called when all of it is there; made once
 
@@ -67,7 +68,7 @@ func (f *fetch) outline(h *rpcrdma.Header, payload []byte) (l layout, ok bool) {
 // assemble copies what is inline into place, in f.mem, and lists the Reads for the
 // rest. False means that a position is out of order, or beyond the message.
 func (f *fetch) assemble(h *rpcrdma.Header, inline []byte, lead int) bool {
-	out := f.mem.b
+	out := f.mem.Bytes
 	f.reads, f.next, f.underway = f.reads[:0], 0, 0
 	zero := h.Reads[:lead] // what is left of the position-zero chunk
 	var zoff uint32        // bytes used of its first entry
@@ -123,7 +124,7 @@ func (f *fetch) assemble(h *rpcrdma.Header, inline []byte, lead int) bool {
 
 func (f *fetch) add(handle uint32, offset uint64, dst []byte) {
 	if len(dst) > 0 {
-		f.reads = append(f.reads, pull{handle, offset, [1]fabric.SGE{{Buf: dst, LKey: f.mem.key}}})
+		f.reads = append(f.reads, pull{handle, offset, [1]fabric.SGE{{Buf: dst, LKey: f.mem.LKey}}})
 	}
 }
 

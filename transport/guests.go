@@ -65,7 +65,7 @@ func (s *Server) admit(from net.Addr) *guest {
 	if gs.setups >= gs.mostSetups && !gs.makeRoom(host, true) {
 		return nil
 	}
-	crowded := s.memory.crowded() && gs.hosts[host] != nil && len(gs.hosts[host].guests) >= crowdShare
+	crowded := s.memory.Crowded() && gs.hosts[host] != nil && len(gs.hosts[host].guests) >= crowdShare
 	if (gs.n >= gs.most || crowded) && !gs.makeRoom(host, false) {
 		return nil
 	}
@@ -276,7 +276,7 @@ func (c *conn) keepWatch() {
 
 func (c *conn) onWatch() {
 	c.watched.Store(false)
-	if c.lives() && (c.look(time.Now()) || c.arena.bulky()) {
+	if c.lives() && (c.look(time.Now()) || c.arena.Bulky()) {
 		c.keepWatch()
 	}
 }
@@ -309,10 +309,10 @@ func (c *conn) look(now time.Time) (awaits bool) {
 	c.mu.Unlock()
 
 	if slow {
-		c.rsp.tenant.restart()
+		c.rsp.tenant.Restart()
 	}
 	if trim {
-		c.arena.sweep()
+		c.arena.Sweep()
 	}
 	if stalled {
 		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: int(replies), Reads: int(reads)})

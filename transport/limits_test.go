@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // What peers can make an end keep, and what happens at each limit.
@@ -59,9 +60,7 @@ func (s *Server) only() *conn {
 // reserved is what the calls of all connections have reserved.
 func (s *Server) reserved() int64 {
 	synctest.Wait()
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	return s.memory.held
+	return s.memory.Stats().Held
 }
 
 // offering is a call that offers a write chunk of n bytes for its result.
@@ -221,10 +220,10 @@ func TestMemoryIsReserved(t *testing.T) {
 			p.hangUp()
 			synctest.Wait()
 			close(svc.gate)
-			if n := s.reserved(); n != 0 || len(s.memory.hosts)+len(s.memory.tenants) != 0 || s.memory.first != nil {
-				t.Errorf("%d bytes are reserved by %d hosts, %d connections", n, len(s.memory.hosts), len(s.memory.tenants))
+			if n := s.reserved(); n != 0 || s.memory.Stats().Hosts+s.memory.Stats().Tenants != 0 || s.memory.Stats().Waiting > 0 {
+				t.Errorf("%d bytes are reserved by %d hosts, %d connections", n, s.memory.Stats().Hosts, s.memory.Stats().Tenants)
 			}
-			if n := s.memory.base.Load() + s.memory.idle.Load(); n != 0 {
+			if n := s.memory.Stats().Base + s.memory.Stats().Idle; n != 0 {
 				t.Errorf("%d bytes count as mapped", n)
 			}
 		})
@@ -265,7 +264,7 @@ func TestTotalMemory(t *testing.T) {
 			same, other := newPeer(t), newPeer(t)
 			c := same.join(s, "script:1")
 			greed(same, 8)
-			if n := c.rsp.tenant.held.Load(); n < 3*unit {
+			if n := c.rsp.tenant.Held(); n < 3*unit {
 				t.Errorf("one more connection of the host has got %d units", n/unit)
 			}
 			for range 12 { // until nobody of this host gets anything
@@ -278,7 +277,7 @@ func TestTotalMemory(t *testing.T) {
 			}
 			c = other.join(s, "elsewhere:1")
 			greed(other, 8)
-			if n := c.rsp.tenant.held.Load(); n < 4*unit {
+			if n := c.rsp.tenant.Held(); n < 4*unit {
 				t.Errorf("a connection of another host has got %d units", n/unit)
 			}
 			if n := s.reserved(); n > 128*unit {
@@ -383,46 +382,6 @@ func TestTotalMemory(t *testing.T) {
 		})
 	})
 
-	t.Run("the end of one that was served in the same moment", func(t *testing.T) {
-		b := newBudget(1 << 20)
-		cfg := &Config{MaxMessage: 1 << 20, MaxMemory: 1 << 20}
-		var holds, waits tenant
-		b.enter(&holds, cfg, "a", nil, nil)
-		b.enter(&waits, cfg, "b", nil, func() {})
-		if !holds.reserve(1<<20) || waits.reserve(1<<20) {
-			t.Fatal("there is room for one")
-		}
-		holds.release(1<<20, true)
-		if waits.granted != 1<<20 {
-			t.Fatalf("%d bytes are granted", waits.granted)
-		}
-		waits.leave()
-		if holds.leave(); b.held != 0 {
-			t.Errorf("%d bytes are reserved", b.held)
-		}
-	})
-
-	t.Run("one that asks again in the moment it is served", func(t *testing.T) {
-		const room = 1 << 20
-		b := newBudget(room)
-		cfg := &Config{MaxMessage: room, MaxMemory: room}
-		var holds, waits tenant
-		b.enter(&holds, cfg, "a", nil, nil)
-		b.enter(&waits, cfg, "b", nil, func() {})
-		holds.reserve(room)
-		if waits.reserve(room / 4) {
-			t.Fatal("there is room for one")
-		}
-		holds.release(room, true)
-		if !waits.reserve(room/4) || b.held != room/4 {
-			t.Errorf("%d bytes are reserved for a call of %d", b.held, room/4)
-		}
-		waits.release(room/4, true)
-		if b.held != 0 {
-			t.Errorf("%d bytes are reserved in the end", b.held)
-		}
-	})
-
 	t.Run("free memory of one connection is given back when another needs it", func(t *testing.T) {
 		const unit, size = 1 << 16, 60_000
 		// The two of them have 4 units of their own buffers and come to need 3 more each.
@@ -439,7 +398,7 @@ func TestTotalMemory(t *testing.T) {
 				for synctest.Wait(); svc.running.Load() > 0; synctest.Wait() {
 					svc.gate <- struct{}{}
 				}
-				total := s.memory.base.Load() + s.memory.idle.Load() + s.reserved()
+				total := s.memory.Stats().Base + s.memory.Stats().Idle + s.reserved()
 				if total > room {
 					t.Errorf("%d units count, of %d", total/unit, room/unit)
 				}
@@ -460,7 +419,7 @@ func TestTotalMemory(t *testing.T) {
 					h := rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 40, Segment: p.offer(xid, make([]byte, size))}}}
 					p.send(callBytes(h, procHold), 0)
 					p.message("a reply")
-					if total := s.memory.base.Load() + s.memory.idle.Load() + s.reserved(); total > 3*unit {
+					if total := s.memory.Stats().Base + s.memory.Stats().Idle + s.reserved(); total > 3*unit {
 						t.Fatalf("%d bytes count, of %d", total, 3*unit)
 					}
 				}
@@ -472,9 +431,7 @@ func TestTotalMemory(t *testing.T) {
 // TestIdleMemory: what calls have needed goes back when there are no more of them.
 func TestIdleMemory(t *testing.T) {
 	mapped := func(c *conn) int {
-		c.arena.mu.Lock()
-		defer c.arena.mu.Unlock()
-		return c.arena.bytes
+		return c.arena.Stats().Bytes
 	}
 	for _, registered := range []bool{false, true} {
 		p := newPeer(t)
@@ -501,13 +458,13 @@ func TestIdleMemory(t *testing.T) {
 					t.Fatalf("%d bytes are mapped, %d before", used, before)
 				}
 				time.Sleep(2*trimTime + 2*sweepTime)
-				if n := mapped(c); n > before+slabSize {
+				if n := mapped(c); n > before+arena.SlabSize {
 					t.Errorf("%d bytes are mapped after a while, %d before", n, before)
 				}
 				if n := p.regions(); n > regions+1 {
 					t.Errorf("%d regions are registered, %d before", n, regions)
 				}
-				if n := s.memory.idle.Load(); n != 0 {
+				if n := s.memory.Stats().Idle; n != 0 {
 					t.Errorf("%d bytes count as idle", n)
 				}
 			})
@@ -579,11 +536,9 @@ func TestIdleMemory(t *testing.T) {
 					svc.gate <- struct{}{}
 					p.message("a reply")
 				}
-				c.arena.mu.Lock()
-				if c.arena.bulk > 16*unit {
-					t.Errorf("%d units are mapped, of 16", c.arena.bulk/unit)
+				if n := c.arena.Stats().Bulk; n > 16*unit {
+					t.Errorf("%d units are mapped, of 16", n/unit)
 				}
-				c.arena.mu.Unlock()
 			}
 		})
 	})

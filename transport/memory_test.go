@@ -10,6 +10,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // Memory of a server's calls: it is counted, once each way, and nobody finds in it what
@@ -133,7 +134,7 @@ func TestMemoryOfResults(t *testing.T) {
 // calls of another, nor into the padding of a later message.
 func TestMemoryOfOthers(t *testing.T) {
 	t.Run("of a connection that has ended", func(t *testing.T) {
-		const size, bufs = slabSize, 4 // a slab each
+		const size, bufs = arena.SlabSize, 4 // a slab each
 		var dirty []byte
 		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every,
 			Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {

@@ -127,7 +127,7 @@ func (s *slot) operation(op *operation) ([]byte, error) {
 	if n, most := h.Size()+len(op.Payload), s.c.sendMax(); n > most {
 		return nil, &SizeError{What: "the optional operation", Size: n, Limit: most}
 	}
-	return append(rpcrdma.AppendHeader(s.send.b[:0], h), op.Payload...), nil
+	return append(rpcrdma.AppendHeader(s.send.Bytes[:0], h), op.Payload...), nil
 }
 
 // operated handles the answer to a request. It returns false if the message is no answer to
@@ -229,7 +229,7 @@ func (x *exch) operated(m Optional) {
 	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.reserve(1)
-	x.finishList(append(rpcrdma.AppendHeader(x.out.b[:0], h), m.Payload...))
+	x.finishList(append(rpcrdma.AppendHeader(x.out.Bytes[:0], h), m.Payload...))
 	c.answered()
 	x.post()
 }

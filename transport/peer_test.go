@@ -678,10 +678,8 @@ func inVersion1(cfg *Config) *Config {
 func checkArena(t *testing.T, c *conn) {
 	t.Helper()
 	synctest.Wait()
-	c.arena.mu.Lock()
-	defer c.arena.mu.Unlock()
-	if c.arena.refs != 0 || c.arena.slabs != nil {
-		t.Errorf("arena has %d references and %d slabs after the end", c.arena.refs, len(c.arena.slabs))
+	if a := c.arena.Stats(); a.Refs != 0 || a.Slabs != 0 {
+		t.Errorf("arena has %d references and %d slabs after the end", a.Refs, a.Slabs)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
 // Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
@@ -434,13 +435,13 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient)
-	c.stats, c.memories = cl.stats, &cl.memories
+	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient, nil)
+	c.stats, c.exposes.Regions = cl.stats, &cl.regions
 	c.vers.Store(vers)
 	if old != nil {
 		c.req.inherit(&old.req)
 	}
-	c.rsp.serve(cl.callbacks, newBudget(cl.cfg.MaxTotalMemory), "")
+	c.rsp.serve(cl.callbacks, budget.New(cl.cfg.MaxTotalMemory), "")
 	if err := c.connect(ctx, pending); err != nil {
 		c.discard()
 		return nil, err

@@ -320,7 +320,7 @@ func (rc *serverRecords) call(x *exch) {
 	record := append(marked(len(x.msg)), x.msg...)
 	x.msg = nil
 	if x.mem != nil { // the copy takes its place in the account
-		x.c.arena.put(x.mem)
+		x.c.arena.Put(x.mem)
 		x.mem = nil
 	}
 	rc.pmu.Unlock()

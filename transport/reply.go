@@ -5,6 +5,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // How a reply is put on the wire (RFC 5666 sections 3.6, 5.2):
@@ -31,7 +32,7 @@ type item struct {
 func (x *exch) begin() error {
 	c := x.c
 	if x.out == nil {
-		b, err := c.arena.get(c.cfg.sendSize)
+		b, err := c.arena.Get(c.cfg.sendSize)
 		if err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (x *exch) results() []byte {
 	if start >= x.c.sendMax() {
 		return nil
 	}
-	return x.out.b[start:start:x.c.sendMax()]
+	return x.out.Bytes[start:start:x.c.sendMax()]
 }
 
 // reply answers with results, which may or may not be in place, and the
@@ -98,7 +99,7 @@ func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
 // results, with the exchange's items in these.
 func (x *exch) send(rpc, results []byte) {
 	c, h := x.c, &x.rh
-	buf := x.out.b
+	buf := x.out.Bytes
 	first := x.base + len(rpc)
 
 	if x.failed {
@@ -169,7 +170,7 @@ func (x *exch) send(rpc, results []byte) {
 // finishList adds the Send of msg, which is in x.out, to the list.
 func (x *exch) finishList(msg []byte) {
 	n := len(x.sges)
-	x.sges = append(x.sges, fabric.SGE{Buf: msg, LKey: x.out.key})
+	x.sges = append(x.sges, fabric.SGE{Buf: msg, LKey: x.out.LKey})
 	wr := fabric.SendWR{
 		ID: wrID(wrReply, x.idx), Op: fabric.OpSend, SGL: x.sges[n : n+1],
 	}
@@ -311,11 +312,11 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	// transport header that RDMA_NOMSG puts there.
 	at := x.base
 	own := func(b []byte) bool {
-		if at+len(b) > len(x.out.b) {
+		if at+len(b) > len(x.out.Bytes) {
 			return false
 		}
-		copy(x.out.b[at:], b)
-		parts = append(parts, fabric.SGE{Buf: x.out.b[at : at+len(b)], LKey: x.out.key})
+		copy(x.out.Bytes[at:], b)
+		parts = append(parts, fabric.SGE{Buf: x.out.Bytes[at : at+len(b)], LKey: x.out.LKey})
 		at += len(b)
 		return true
 	}
@@ -324,18 +325,18 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	key, inPlace := fabric.LocalDMAKey, false
 	if len(results) > 0 {
 		start := x.base + acceptedSize
-		inPlace = start < len(x.out.b) && &results[0] == &x.out.b[start]
+		inPlace = start < len(x.out.Bytes) && &results[0] == &x.out.Bytes[start]
 	}
 	switch {
 	case inPlace:
-		key = x.out.key
+		key = x.out.LKey
 	case !x.c.caps.LocalDMA && len(results) > 0:
 		b, err := x.alloc(len(results))
 		if err != nil {
 			return false
 		}
-		copy(b.b, results)
-		results, key = b.b[:len(results)], b.key
+		copy(b.Bytes, results)
+		results, key = b.Bytes[:len(results)], b.LKey
 	default:
 		x.charge(len(results))
 	}
@@ -377,15 +378,15 @@ func (x *exch) reserveMore(n int) {
 }
 
 // alloc takes a buffer that the exchange keeps until its reply is out.
-func (x *exch) alloc(n int) (*buffer, error) {
+func (x *exch) alloc(n int) (*arena.Buffer, error) {
 	if !x.chargeIfRoom(n) {
 		return nil, errMemory
 	}
-	b, err := x.c.arena.get(n)
+	b, err := x.c.arena.Get(n)
 	if err == nil {
 		x.mems = append(x.mems, b)
 	} else {
-		x.used -= classSize(n)
+		x.used -= arena.SizeOf(n)
 	}
 	return b, err
 }
@@ -419,17 +420,17 @@ func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 		c.stats.errChunk.Add(1)
 	}
 	// Nothing of it has been posted.
-	x.lent.end()
+	x.lent.End()
 	x.dropItems()
 	x.dropMems()
 	x.used = 0
 	if x.mem != nil {
-		x.used = len(x.mem.b)
+		x.used = len(x.mem.Bytes)
 	}
 	x.settle(false)
 	x.rh.Proc = rpcrdma.ProcError
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
-	x.finishList(rpcrdma.AppendHeader(x.out.b[:0], &h))
+	x.finishList(rpcrdma.AppendHeader(x.out.Bytes[:0], &h))
 	x.post()
 }
 

@@ -16,7 +16,7 @@ func BenchmarkReplyCache(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer)
+			c := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
 			r := newRegistry(cfg, c.stats)
 			x := &exch{fetch: fetch{c: c}}
 			x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}

@@ -635,7 +635,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer)
+	c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 	r := newRegistry(cfg, c.stats)
 	x := &exch{fetch: fetch{c: c}}
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}

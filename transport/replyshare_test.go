@@ -132,7 +132,7 @@ func TestReplyCacheShares(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var conns []*conn
 		for i := range 12 {
-			c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer)
+			c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 			c.peerHost = fmt.Sprint("host", i)
 			conns = append(conns, c)
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
 // The requester's half of a connection: slots and credits.
@@ -94,13 +96,13 @@ type slot struct {
 	call *Call
 	op   *operation     // of the call; stays when the caller has given up
 	hdr  rpcrdma.Header // of the call: what was offered
-	send *buffer        // the message as sent
-	long *buffer        // the RPC message of a long call
-	back *buffer        // memory of the reply chunk
+	send *arena.Buffer  // the message as sent
+	long *arena.Buffer  // the RPC message of a long call
+	back *arena.Buffer  // memory of the reply chunk
 	msg  int            // length of the reply message in back; 0: it came inline
 
-	lent loan  // memory of the call
-	pull fetch // of a reply with read chunks
+	lent expose.Loan // memory of the call
+	pull fetch       // of a reply with read chunks
 	wrs  []fabric.SendWR
 	sge  [1]fabric.SGE
 }
@@ -282,7 +284,7 @@ func (r *requester) take() *slot {
 		if i := len(r.slots); i < len(r.gens) {
 			s.gen = r.gens[i]
 		}
-		s.lent.c = r.c
+		s.lent = expose.NewLoan(&r.c.exposes)
 		s.pull = fetch{c: r.c, id: wrID(wrPull, s.idx), done: s.fetched}
 		s.wake = make(chan bool, 1)
 		r.slots = append(r.slots, s)
@@ -312,7 +314,7 @@ func (r *requester) release(s *slot) *waiter {
 	r.free = append(r.free, s)
 	r.inUse--
 	if r.inUse == 0 && r.c.ended {
-		r.c.arena.drop() // which finish left to the last call
+		r.c.arena.Drop() // which finish left to the last call
 	}
 	if r.inUse == 0 && r.drained != nil {
 		w := r.drained
@@ -469,7 +471,7 @@ func (s *slot) results() error {
 		return nil
 	}
 	if s.msg > 0 {
-		call.store = append(call.store[:0], s.back.b[:s.msg]...)
+		call.store = append(call.store[:0], s.back.Bytes[:s.msg]...)
 	}
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
@@ -502,7 +504,7 @@ func (s *slot) cancel() bool {
 		return false
 	}
 	s.state = slotCancelled
-	s.wrs = s.lent.revoke(s.wrs[:0], wrID(wrInv, s.idx))
+	s.wrs = s.lent.Revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	s.fences = len(s.wrs)
 	c.mu.Unlock()
 	c.stats.cancelled.Add(1)
@@ -510,12 +512,12 @@ func (s *slot) cancel() bool {
 		c.sq.post(s.wrs, false)
 		s.awaitFence()
 	}
-	if s.lent.n > 0 && c.caps.WeakRevocation {
+	if s.lent.Len() > 0 && c.caps.WeakRevocation {
 		// The peer may be in the middle of an access, and only the connection's
 		// end stops that.
 		c.breakOff(errWeakFence)
 	}
-	s.lent.withdraw()
+	s.lent.Withdraw()
 	s.unexpose()
 
 	c.mu.Lock()
@@ -613,7 +615,7 @@ func (r *requester) reply(h *rpcrdma.Header, payload []byte, wc *fabric.WC) {
 	r.c.stats.replies.Add(1)
 	r.c.streak++
 	if wc.WithInv {
-		if !s.lent.invalidated(wc.InvalidatedKey) {
+		if !s.lent.Invalidated(wc.InvalidatedKey) {
 			r.c.die(errInvalidate)
 		}
 		r.c.stats.remoteInv.Add(1)
@@ -645,7 +647,7 @@ func (r *requester) exposes(key uint32) bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	for _, s := range r.slots {
-		if s.state == slotPending && s.lent.invalidated(key) {
+		if s.state == slotPending && s.lent.Invalidated(key) {
 			return true
 		}
 	}
@@ -729,7 +731,7 @@ func (s *slot) accept(h *rpcrdma.Header, payload []byte) error {
 	case h.Proc == rpcrdma.ProcMsg:
 		call.store = append(call.store[:0], payload...)
 	default:
-		if n > len(s.back.b) {
+		if n > len(s.back.Bytes) {
 			return bad("it is longer than the reply chunk")
 		}
 		c.stats.replyChunk.Add(1)
@@ -788,7 +790,7 @@ func (r *requester) malformed(xid uint32, reason string) {
 // call if nothing is. Leader.
 func (s *slot) fence() {
 	c := s.c
-	s.wrs = s.lent.revoke(s.wrs[:0], wrID(wrInv, s.idx))
+	s.wrs = s.lent.Revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	n := len(s.wrs)
 	if n > 0 {
 		c.sq.add(s.wrs)
@@ -811,7 +813,7 @@ func (r *requester) invalidated(n uint32, ok bool) {
 	defer c.mu.Unlock()
 	s := r.slots[n]
 	if !ok {
-		s.lent.forget()
+		s.lent.Abandon()
 		return
 	}
 	if s.fences--; s.fences > 0 {

@@ -9,6 +9,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
 // The responder's half of a connection: exchanges and grants.
@@ -30,7 +33,8 @@ type responder struct {
 
 	called atomic.Bool // by a call that was in order
 
-	tenant tenant          // of the memory that exchanges reserve and hold
+	memory *budget.Budget
+	tenant budget.Tenant   // of the memory that exchanges reserve and hold
 	ctx    context.Context // of handlers; ends with the connection
 	cancel context.CancelFunc
 
@@ -83,7 +87,7 @@ type exch struct {
 
 	// See rfc5666.go.
 	readReply bool        // the program allows read chunks in its replies
-	lent      loan        // memory of the reply
+	lent      expose.Loan // memory of the reply
 	acked     bool        // RDMA_DONE has come
 	fences    int         // local invalidations under way
 	timer     *time.Timer // for RDMA_DONE
@@ -96,12 +100,12 @@ type exch struct {
 	req    Request
 	res    Response
 
-	out    *buffer        // the reply as sent; see reply.go
+	out    *arena.Buffer  // the reply as sent; see reply.go
 	rh     rpcrdma.Header // its header
 	base   int            // offset of the RPC message in out
 	items  []item
-	failed bool      // there was no memory for an item
-	mems   []*buffer // handed out by Response.Alloc
+	failed bool            // there was no memory for an item
+	mems   []*arena.Buffer // handed out by Response.Alloc
 	parts  []fabric.SGE
 	sges   []fabric.SGE
 	wrs    []fabric.SendWR
@@ -117,13 +121,24 @@ func (r *responder) init(c *conn) {
 	}
 }
 
+// startMessages is what a new connection may reserve, in messages of full length.
+const startMessages = 4
+
+// terms are those of a connection of a host in a server's memory.
+func terms(cfg *Config, host string, trim func(int) int, wake func()) budget.Terms {
+	return budget.Terms{
+		Host: host, Start: startMessages * int64(cfg.MaxMessage), Most: int64(cfg.MaxMemory), Trim: trim, Wake: wake,
+	}
+}
+
 // serve has the half execute calls with svc, in memory of b.
-func (r *responder) serve(svc service, b *budget, host string) {
-	r.svc = svc
-	b.enter(&r.tenant, r.c.cfg, host, r.c.arena, func() {
-		r.c.req.chore.Store(true)
-		r.c.fc.Wake()
-	})
+func (r *responder) serve(svc service, b *budget.Budget, host string) {
+	c := r.c
+	r.svc, r.memory = svc, b
+	b.Join(&r.tenant, terms(c.cfg, host, c.arena.Trim, func() {
+		c.req.chore.Store(true)
+		c.fc.Wake()
+	}))
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 }
 
@@ -181,7 +196,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		idx := uint32(len(r.exchs))
 		x = &exch{fetch: fetch{c: r.c, id: wrID(wrRead, idx)}, idx: idx}
 		x.fetch.done = func() { r.execute(x) }
-		x.lent.c = r.c
+		x.lent = expose.NewLoan(&r.c.exposes)
 		x.req.x, x.res.x = x, x
 		r.exchs = append(r.exchs, x)
 	}
@@ -194,7 +209,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 // keepUp grants more to a client that uses what it has, up to the credits it asks for.
 // Leader.
 func (r *responder) keepUp(credit uint32) {
-	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 && g < r.most && !r.tenant.b.crowded() {
+	if g := r.posted; r.inUse() > g/2 && len(r.memq) == 0 && g < r.most && !r.memory.Crowded() {
 		if n := min(2*g, int(min(credit, uint32(r.most)))); n > g {
 			_ = r.grow(n) // without memory the grant stays
 		}
@@ -301,14 +316,14 @@ func (x *exch) plan(payload []byte) planResult {
 	if !ok || x.c.reads.most == 0 || h.Proc == rpcrdma.ProcMsgp {
 		return planBad // positions do not count padding, and nobody sends both
 	}
-	if !x.claim(classSize(l.size) + x.offered()) {
+	if !x.claim(arena.SizeOf(l.size) + x.offered()) {
 		return planWait
 	}
 	var err error
-	if x.mem, err = x.c.arena.get(l.size); err != nil {
+	if x.mem, err = x.c.arena.Get(l.size); err != nil {
 		return planBad
 	}
-	x.charge(len(x.mem.b))
+	x.charge(len(x.mem.Bytes))
 	if !x.assemble(h, payload, l.lead) {
 		return planBad
 	}
@@ -334,7 +349,7 @@ func (x *exch) offered() int {
 	var n uint64
 	for _, chunk := range h.Writes {
 		if l := min(chunk.Length(), most); l > 0 {
-			n += uint64(classSize(int(l)))
+			n += uint64(arena.SizeOf(int(l)))
 		}
 	}
 	if h.HasReply {
@@ -348,10 +363,10 @@ func (x *exch) offered() int {
 // comes to that, too. Leader.
 func (x *exch) claim(n int) bool {
 	r := &x.c.rsp
-	if n == 0 && r.tenant.held.Load() <= int64(x.c.cfg.MaxMemory) {
+	if n == 0 && r.tenant.Held() <= int64(x.c.cfg.MaxMemory) {
 		return true
 	}
-	if len(r.memq) > 0 && r.memq[0] != x || !r.tenant.reserve(int64(n)) {
+	if len(r.memq) > 0 && r.memq[0] != x || !r.tenant.Reserve(int64(n)) {
 		return false
 	}
 	x.held = n
@@ -363,7 +378,7 @@ func (x *exch) charge(n int) {
 	x.used += n
 	if more := x.used - x.held; more > 0 {
 		x.held += more
-		x.c.rsp.tenant.charge(int64(more))
+		x.c.rsp.tenant.Charge(int64(more))
 	}
 }
 
@@ -372,16 +387,16 @@ func (x *exch) charge(n int) {
 // fit its chunks and MaxMessage: for less than half a buffer of the smallest class there is
 // more, so that many of these do not use it up.
 func (x *exch) chargeIfRoom(size int) bool {
-	n := classSize(size)
+	n := arena.SizeOf(size)
 	if n > 2*size {
 		x.used += n
 		x.held += n
-		x.c.rsp.tenant.charge(int64(n))
+		x.c.rsp.tenant.Charge(int64(n))
 		return true
 	}
 	more := x.used + n - x.held
 	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
-		if !x.c.rsp.tenant.more(int64(x.held), int64(more)) {
+		if !x.c.rsp.tenant.Extend(int64(x.held), int64(more)) {
 			return false
 		}
 		x.held += more
@@ -395,7 +410,7 @@ func (x *exch) chargeIfRoom(size int) bool {
 func (x *exch) settle(took bool) {
 	if n := x.held - x.used; n > 0 {
 		x.held = x.used
-		x.c.rsp.tenant.release(int64(n), took)
+		x.c.rsp.tenant.Release(int64(n), took)
 	}
 }
 
@@ -408,7 +423,7 @@ func (r *responder) sent(x *exch) {
 	for _, s := range r.c.sq.told(x) {
 		r.done(s)
 	}
-	if x.lent.n > 0 {
+	if x.lent.Len() > 0 {
 		x.waitDone()
 		return
 	}
@@ -439,7 +454,7 @@ func (r *responder) admit() {
 
 // lean reports whether a reply holds nothing but its message.
 func (x *exch) lean() bool {
-	return len(x.wrs) == 1 && x.lent.n == 0 && x.held == 0 && x.mem == nil && len(x.items) == 0 && len(x.mems) == 0
+	return len(x.wrs) == 1 && x.lent.Len() == 0 && x.held == 0 && x.mem == nil && len(x.items) == 0 && len(x.mems) == 0
 }
 
 // signaled reports whether the adapter tells when the reply has left.
@@ -459,12 +474,12 @@ func (x *exch) letGo(took bool) {
 	clear(x.items)
 	x.items = x.items[:0]
 	if x.mem != nil {
-		c.arena.put(x.mem)
+		c.arena.Put(x.mem)
 		x.mem = nil
 	}
 	x.dropMems()
 	x.failed = false
-	x.lent.end()
+	x.lent.End()
 	if x.timer != nil {
 		x.timer.Stop()
 		x.timer = nil
@@ -481,7 +496,7 @@ func (x *exch) letGo(took bool) {
 // dropMems gives back what Response.Alloc has handed out.
 func (x *exch) dropMems() {
 	for _, b := range x.mems {
-		x.c.arena.put(b)
+		x.c.arena.Put(b)
 	}
 	clear(x.mems)
 	x.mems = x.mems[:0]
@@ -512,7 +527,7 @@ func (r *responder) abort() {
 // of its own. The arena stays until then.
 func (x *exch) later() {
 	x.fast = false
-	x.c.arena.hold()
+	x.c.arena.Hold()
 }
 
 // takeBack takes the exchange back from its service, to build the reply. False
@@ -544,7 +559,7 @@ func (x *exch) leave() {
 	if ended {
 		x.abandon()
 	} else {
-		c.arena.drop()
+		c.arena.Drop()
 	}
 }
 
@@ -552,7 +567,7 @@ func (x *exch) leave() {
 func (x *exch) abandon() {
 	x.release()
 	if !x.fast {
-		x.c.arena.drop()
+		x.c.arena.Drop()
 	}
 }
 
@@ -586,5 +601,5 @@ func (x *exch) post() {
 	c.sq.addReplies(x)
 	c.mu.Unlock()
 	c.sq.post(nil, true)
-	c.arena.drop()
+	c.arena.Drop()
 }

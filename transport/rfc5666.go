@@ -74,7 +74,7 @@ func (s *slot) fetchReply(h *rpcrdma.Header, payload []byte) error {
 		return bad
 	}
 	var err error
-	if f.mem, err = c.arena.get(l.size); err != nil {
+	if f.mem, err = c.arena.Get(l.size); err != nil {
 		return err
 	}
 	if !f.assemble(h, payload, l.lead) {
@@ -99,7 +99,7 @@ func (s *slot) fetched() {
 func (s *slot) sayDone() {
 	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(s.c.cfg.Credits), Proc: rpcrdma.ProcDone}
 	// The reply has come, so the call has left the buffer.
-	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.b[:0], &h), LKey: s.send.key}
+	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.Bytes[:0], &h), LKey: s.send.LKey}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
 	s.c.stats.done.Add(1)
 	s.accepted()
@@ -130,7 +130,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 			if len(it.data) == 0 {
 				continue
 			}
-			seg, err := x.lent.lend(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
+			seg, err := x.lent.Expose(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
 			if err != nil {
 				return nil, false
 			}
@@ -138,10 +138,10 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 			pos += xdr.Padded(len(it.data))
 		}
 		at := h.Size()
-		copy(x.out.b[at+len(rpc):], results) // may overlap
-		copy(x.out.b[at:], rpc)
-		rpcrdma.AppendHeader(x.out.b[:0], h)
-		return x.out.b[:at+head], true
+		copy(x.out.Bytes[at+len(rpc):], results) // may overlap
+		copy(x.out.Bytes[at:], rpc)
+		rpcrdma.AppendHeader(x.out.Bytes[:0], h)
+		return x.out.Bytes[:at+head], true
 	}
 	if x.base+rpcrdma.ReadListSize(1)-rpcrdma.ReadListSize(0) > c.sendMax() {
 		return nil, false
@@ -154,7 +154,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	whole := append(b.b[:0], rpc...)
+	whole := append(b.Bytes[:0], rpc...)
 	from := 0
 	for i := moved; i < len(x.items); i++ {
 		it := &x.items[i]
@@ -163,13 +163,13 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 		from = it.at
 	}
 	whole = append(whole, results[from:]...)
-	seg, err := x.lent.lend(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.key}, fabric.AccessRemoteRead)
+	seg, err := x.lent.Expose(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.LKey}, fabric.AccessRemoteRead)
 	if err != nil {
 		return nil, false
 	}
 	h.Proc = rpcrdma.ProcNomsg
 	h.Reads = append(h.Reads, rpcrdma.ReadSegment{Segment: rpcrdma.Segment(seg)})
-	return rpcrdma.AppendHeader(x.out.b[:0], h), true
+	return rpcrdma.AppendHeader(x.out.Bytes[:0], h), true
 }
 
 // waitDone keeps the memory of a reply that has left until its client is through with
@@ -189,7 +189,7 @@ func (r *responder) clientDone(xid uint32) {
 		r.c.mu.Lock()
 		state := x.state // in all others the exchange may be its service's
 		r.c.mu.Unlock()
-		if state != exchReplying && state != exchLent || x.lent.n == 0 || x.acked || x.hdr.XID != xid {
+		if state != exchReplying && state != exchLent || x.lent.Len() == 0 || x.acked || x.hdr.XID != xid {
 			continue
 		}
 		switch state {
@@ -209,7 +209,7 @@ func (r *responder) clientDone(xid uint32) {
 // takeLoanBack closes the memory of a reply's read chunks. Leader.
 func (x *exch) takeLoanBack() {
 	x.state = exchLent
-	x.wrs = x.lent.revoke(x.wrs[:0], wrID(wrLoan, x.idx))
+	x.wrs = x.lent.Revoke(x.wrs[:0], wrID(wrLoan, x.idx))
 	if x.fences = len(x.wrs); x.fences > 0 {
 		x.c.sq.add(x.wrs)
 		return
@@ -226,6 +226,6 @@ func (r *responder) loanRevoked(x *exch) {
 
 // loanClosed ends the exchange.
 func (r *responder) loanClosed(x *exch) {
-	x.lent.end()
+	x.lent.End()
 	r.done(x)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
 // A Handler executes the procedures of a program.
@@ -114,7 +116,7 @@ func (w *Response) AddItem(data []byte, release func()) {
 func (x *exch) addItem(at int, data []byte, release func()) {
 	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
 	if own := x.own(data); own != nil {
-		it.key = own.key
+		it.key = own.LKey
 	} else if x.c.caps.LocalDMA {
 		x.charge(len(data))
 	} else {
@@ -138,7 +140,7 @@ func (w *Response) Alloc(n int) []byte {
 		}
 		return nil
 	}
-	return b.b[:n:n]
+	return b.Bytes[:n:n]
 }
 
 // Fail makes the reply an error of RPC in place of results: oncrpc.GarbageArgs,
@@ -150,9 +152,9 @@ func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
 func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
 
 // own returns the exchange's own buffer that data is at the start of.
-func (x *exch) own(data []byte) *buffer {
+func (x *exch) own(data []byte) *arena.Buffer {
 	for _, b := range x.mems {
-		if len(data) > 0 && &b.b[0] == &data[0] {
+		if len(data) > 0 && &b.Bytes[0] == &data[0] {
 			return b
 		}
 	}
@@ -173,7 +175,7 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 		x.failed = true
 		return nil, fabric.LocalDMAKey
 	}
-	return b.b[:copy(b.b, data)], b.key
+	return b.Bytes[:copy(b.Bytes, data)], b.LKey
 }
 
 // A Server executes calls. It serves any number of listeners, of any providers,
@@ -181,7 +183,7 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 type Server struct {
 	cfg    *Config
 	stats  *counters
-	memory *budget
+	memory *budget.Budget
 
 	*registry
 
@@ -205,7 +207,7 @@ func NewServer(cfg *Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, stats: new(counters),
-		memory:    newBudget(cfg.MaxTotalMemory),
+		memory:    budget.New(cfg.MaxTotalMemory),
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
 		guests:    guests{hosts: make(map[string]*guestHost), most: cfg.MaxConns, mostSetups: max(cfg.MaxConns/8, 16)},
@@ -314,10 +316,9 @@ func growStack(n int) byte {
 // serveConn sets up a connection and leads it until it ends.
 func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	growStack(len(provider))
-	c := newConn(fc, provider, s.cfg, roleServer)
+	c := newConn(fc, provider, s.cfg, roleServer, s.memory.Usage())
 	c.stats = s.stats
 	c.leading = true
-	c.arena.budget = s.memory
 	c.rsp.serve(s.registry, s.memory, c.host())
 	c.life = s.cache.newLineage() // before the client learns that there is a connection
 

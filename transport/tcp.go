@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
 // LimitTCP returns a listener for a server of plain ONC RPC over TCP that runs beside this
@@ -53,7 +54,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		}
 		lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
 		lc.r = bufio.NewReaderSize(c, 32<<10)
-		s.memory.enter(&lc.tenant, s.cfg, g.host, nil, lc.changed)
+		s.memory.Join(&lc.tenant, terms(s.cfg, g.host, nil, lc.changed))
 		s.guests.settle(g, lc)
 		s.mu.Unlock()
 		return lc, nil
@@ -67,7 +68,7 @@ type limitedConn struct {
 	s      *Server
 	g      *guest
 	r      *bufio.Reader
-	tenant tenant
+	tenant budget.Tenant
 	once   sync.Once
 	closed chan struct{}
 	change chan struct{} // something that the reader waits for
@@ -158,7 +159,7 @@ func (c *limitedConn) reserve(n int) error {
 			return err
 		}
 	}
-	for !c.tenant.reserve(int64(n)) {
+	for !c.tenant.Reserve(int64(n)) {
 		if err := c.wait(); err != nil {
 			return err
 		}
@@ -245,7 +246,7 @@ func (c *limitedConn) answered() {
 		c.calls = append(c.calls[:0], c.calls[1:]...)
 	}
 	c.mu.Unlock()
-	c.tenant.release(int64(n), true)
+	c.tenant.Release(int64(n), true)
 	c.changed()
 }
 
@@ -285,7 +286,7 @@ func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
 		close(c.closed)
-		c.tenant.leave()
+		c.tenant.Leave()
 		c.mu.Lock()
 		n := 0
 		for _, k := range c.calls {
@@ -293,7 +294,7 @@ func (c *limitedConn) Close() error {
 		}
 		c.calls = nil
 		c.mu.Unlock()
-		c.tenant.release(int64(n), false)
+		c.tenant.Release(int64(n), false)
 		c.s.mu.Lock()
 		c.s.guests.remove(c.g)
 		c.s.mu.Unlock()

@@ -65,7 +65,7 @@ func overTCP(t *testing.T, cfg *Config, script func(s *Server, l *pipeListener, 
 		l := &pipeListener{conns: make(chan net.Conn)}
 		script(s, l, s.LimitTCP(l))
 		synctest.Wait()
-		if n := s.reserved(); n != 0 || s.guests.n != 0 || len(s.memory.hosts) != 0 {
+		if n := s.reserved(); n != 0 || s.guests.n != 0 || s.memory.Stats().Hosts != 0 {
 			t.Errorf("in the end %d bytes are reserved, and there are %d connections", n, s.guests.n)
 		}
 		s.Close()

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package transport
+package arena
 
 // mapMemory returns n zeroed bytes. Objects of the Go heap stay in place too.
 func mapMemory(n int) ([]byte, error) { return make([]byte, n), nil }

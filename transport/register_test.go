@@ -237,11 +237,9 @@ func TestRegisterMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			m.mu.Lock()
-			if len(m.regions) != 1 {
-				t.Errorf("%d connections are remembered", len(m.regions))
+			if n := m.region.Registrations(); n != 1 {
+				t.Errorf("%d connections are remembered", n)
 			}
-			m.mu.Unlock()
 			m.Close()
 			if _, err := q.reach(second, fabric.AccessRemoteWrite); err == nil {
 				t.Error("after Close the peer can still write")

@@ -1,0 +1,357 @@
+// Package arena hands out the local buffers of one connection: memory outside the Go
+// heap, in size classes, registered once where the adapter requires that.
+//
+// # The life of a buffer
+//
+// Get cuts a free buffer from a slab, mapping (and registering) a new slab when its size
+// class has none. The buffer then belongs to one call or message, and may be posted to
+// the adapter. Put returns it to its class; by then neither the program nor the adapter
+// may use it. A buffer is never exposed to the peer by itself.
+//
+// # The life of a slab
+//
+// Slabs of small buffers, which connections need all the time, stay until the arena ends.
+// Slabs of bulk data are unmapped when all their buffers have been free for a while
+// (Sweep), when another size class needs the room (Get), or when another connection does
+// (Trim). The arena itself is reference counted: the connection holds one reference, and
+// so does each call whose handler may still read from a buffer. The last Drop unmaps all.
+package arena
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A Registrar makes memory known to an adapter. A fabric.Conn is one.
+type Registrar interface {
+	RegMR(mem []byte, access fabric.Access) (fabric.MR, error)
+}
+
+// Options are what an arena depends on.
+type Options struct {
+	// LocalDMA: the adapter takes any memory, so that nothing needs to be registered.
+	LocalDMA bool
+	// Small is the size in bytes up to which buffers do not count as bulk data.
+	Small int
+	// MaxBulk is how many bytes of bulk data may be mapped, unless more are in use at
+	// the same time. Zero: any number.
+	MaxBulk int
+	// Usage, if not nil, counts what is mapped, together with other arenas.
+	Usage *Usage
+	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
+	// use the arena.
+	OnBulk func()
+}
+
+// Usage counts the memory, in bytes, that several arenas have mapped and that no call
+// accounts for.
+type Usage struct {
+	Base atomic.Int64 // small buffers, in use or not
+	Idle atomic.Int64 // slabs of bulk data with no buffer in use
+}
+
+// An Arena hands out buffers. Its methods may be called by any goroutine.
+type Arena struct {
+	reg   Registrar
+	opt   Options
+	small int // the largest class that does not hold bulk data
+
+	mu    sync.Mutex
+	refs  int
+	free  [numClasses][]*Buffer
+	least [numClasses]int // the fewest free buffers of each class since the last sweep
+	slabs []*slab
+	bytes int // mapped
+	bulk  int // of these, in classes above small
+	out   int // buffers handed out
+}
+
+// A Buffer is memory of an arena, owned by one call or message at a time.
+type Buffer struct {
+	// Bytes is all of the buffer: its length is the size of its class.
+	Bytes []byte
+	// LKey is the key for work requests that name the buffer.
+	LKey uint32
+
+	class int8
+	slab  *slab
+}
+
+type slab struct {
+	mem []byte
+	mr  fabric.MR // nil where the adapter takes any memory
+	at  int       // index in Arena.slabs; -1: unmapped
+	out int       // buffers handed out
+}
+
+const (
+	minClassBits = 10 // 1 KiB
+	numClasses   = 21 // up to 1 GiB
+	leastSlab    = 16 << 10
+)
+
+// SlabSize is how many bytes are mapped at once for small buffers.
+const SlabSize = 64 << 10
+
+// New returns an empty arena with one reference, whose buffers are registered with r.
+func New(r Registrar, opt Options) *Arena {
+	return &Arena{reg: r, opt: opt, small: classOf(opt.Small), refs: 1}
+}
+
+func classOf(n int) int {
+	if n <= 1<<minClassBits {
+		return 0
+	}
+	return bits.Len(uint(n-1)) - minClassBits
+}
+
+// SizeOf is the length of the buffer that Get(n) returns: the next power of two, and at
+// least 1 KiB.
+func SizeOf(n int) int { return 1 << (classOf(n) + minClassBits) }
+
+// Get returns a buffer of at least n bytes, at most 1 GiB. Its content is undefined.
+func (a *Arena) Get(n int) (*Buffer, error) {
+	class := classOf(n)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.free[class]) == 0 {
+		if err := a.grow(class); err != nil {
+			return nil, err
+		}
+	}
+	l := a.free[class]
+	b := l[len(l)-1]
+	a.free[class] = l[:len(l)-1]
+	a.least[class] = min(a.least[class], len(l)-1)
+	if b.slab.out++; b.slab.out == 1 && class > a.small {
+		a.countIdle(-len(b.slab.mem))
+	}
+	a.out++
+	return b, nil
+}
+
+// Put takes a buffer back. Nobody, the adapter included, may use it any more.
+func (a *Arena) Put(b *Buffer) {
+	a.mu.Lock()
+	a.free[b.class] = append(a.free[b.class], b)
+	if b.slab.out--; b.slab.out == 0 && int(b.class) > a.small && a.refs > 0 {
+		a.countIdle(len(b.slab.mem))
+	}
+	a.out--
+	a.mu.Unlock()
+}
+
+// countIdle counts n more bytes of bulk data with no buffer in use.
+func (a *Arena) countIdle(n int) {
+	if a.opt.Usage != nil {
+		a.opt.Usage.Idle.Add(int64(n))
+	}
+}
+
+// countMapped counts n more bytes mapped for a class. mu is held.
+func (a *Arena) countMapped(class, n int) {
+	a.bytes += n
+	if class > a.small {
+		a.bulk += n
+		a.countIdle(n)
+	} else if a.opt.Usage != nil {
+		a.opt.Usage.Base.Add(int64(n))
+	}
+}
+
+// grow maps a slab and cuts it into buffers of one class. mu is held.
+func (a *Arena) grow(class int) error {
+	size := 1 << (class + minClassBits)
+	n := max(size, a.nextSlab())
+	if class > a.small {
+		if over := a.bulk + n - a.opt.MaxBulk; a.opt.MaxBulk > 0 && over > 0 {
+			release(a.take(over))
+		}
+		if a.opt.OnBulk != nil {
+			a.opt.OnBulk()
+		}
+	}
+	mem, err := a.mapSlab(n)
+	if err != nil {
+		return err
+	}
+	s := &slab{mem: mem, at: len(a.slabs)}
+	key := fabric.LocalDMAKey
+	if !a.opt.LocalDMA {
+		if s.mr, err = a.reg.RegMR(mem, fabric.AccessLocalWrite); err != nil {
+			unmapMemory(mem)
+			return err
+		}
+		key = s.mr.LKey()
+	}
+	a.slabs = append(a.slabs, s)
+	a.countMapped(class, n)
+	bufs := make([]Buffer, n/size)
+	a.free[class] = slices.Grow(a.free[class], len(bufs))
+	for i := range bufs {
+		bufs[i] = Buffer{Bytes: mem[i*size : (i+1)*size : (i+1)*size], LKey: key, class: int8(class), slab: s}
+		a.free[class] = append(a.free[class], &bufs[i])
+	}
+	return nil
+}
+
+// nextSlab is how long the next slab is. A page takes no memory before it is touched, but
+// an adapter that registers a page touches it. There, after the first slab, which holds
+// the receives of a fresh connection, the next one is a quarter of what is mapped.
+func (a *Arena) nextSlab() int {
+	if a.opt.LocalDMA || a.bytes == 0 {
+		return SlabSize
+	}
+	quarter := 1 << (bits.Len(uint(a.bytes)) - 3) // rounded down to a power of two
+	return min(max(quarter, leastSlab), SlabSize)
+}
+
+// mapSlab returns n zeroed bytes.
+func (a *Arena) mapSlab(n int) ([]byte, error) {
+	if a.opt.LocalDMA && n == SlabSize {
+		if mem := spare.take(); mem != nil {
+			return mem, nil
+		}
+	}
+	return mapMemory(n)
+}
+
+// Sweep unmaps the bulk memory that has not been in use since the last Sweep: as many
+// buffers of each class as have been free all the time.
+func (a *Arena) Sweep() {
+	a.mu.Lock()
+	var gone []*slab
+	for class := a.small + 1; class < numClasses; class++ {
+		gone = a.shrink(gone, class, a.least[class]<<(class+minClassBits))
+		a.least[class] = len(a.free[class])
+	}
+	a.mu.Unlock()
+	release(gone)
+}
+
+// Trim unmaps n bytes of bulk memory, or as many as are free, and returns how many.
+func (a *Arena) Trim(n int) (freed int) {
+	a.mu.Lock()
+	before := a.bulk
+	gone := a.take(n)
+	freed = before - a.bulk
+	a.mu.Unlock()
+	release(gone)
+	return freed
+}
+
+// take removes slabs of n bytes together, or as many as are free, the largest first. mu
+// is held.
+func (a *Arena) take(n int) (gone []*slab) {
+	before := a.bulk
+	for class := numClasses - 1; class > a.small && before-a.bulk < n; class-- {
+		if len(a.free[class]) > 0 {
+			left := n - (before - a.bulk)
+			size := max(1<<(class+minClassBits), SlabSize)
+			gone = a.shrink(gone, class, (left+size-1)/size*size)
+		}
+	}
+	return gone
+}
+
+// shrink removes slabs of a class with no buffer in use, of at most n bytes together,
+// those that have been free for longest first. mu is held.
+func (a *Arena) shrink(gone []*slab, class, n int) []*slab {
+	before := len(gone)
+	for _, b := range a.free[class] {
+		s := b.slab
+		if s.at < 0 || s.out > 0 || len(s.mem) > n {
+			continue
+		}
+		n -= len(s.mem)
+		a.countMapped(class, -len(s.mem))
+		last := a.slabs[len(a.slabs)-1]
+		a.slabs[s.at], last.at = last, s.at
+		a.slabs[len(a.slabs)-1] = nil
+		a.slabs = a.slabs[:len(a.slabs)-1]
+		s.at = -1
+		gone = append(gone, s)
+	}
+	if len(gone) > before {
+		a.free[class] = slices.DeleteFunc(a.free[class], func(b *Buffer) bool { return b.slab.at < 0 })
+		a.least[class] = min(a.least[class], len(a.free[class]))
+	}
+	return gone
+}
+
+// Bulky tells whether bulk memory is mapped, which a later Sweep may unmap.
+func (a *Arena) Bulky() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bulk > 0
+}
+
+// Hold takes a reference.
+func (a *Arena) Hold() {
+	a.mu.Lock()
+	a.refs++
+	a.mu.Unlock()
+}
+
+// Drop gives a reference back. The last one unmaps everything, so the connection drops
+// its own only after the adapter has released all memory.
+func (a *Arena) Drop() {
+	a.mu.Lock()
+	a.refs--
+	var slabs []*slab
+	if a.refs == 0 {
+		slabs, a.slabs = a.slabs, nil
+		a.uncount()
+	}
+	a.mu.Unlock()
+	release(slabs)
+}
+
+// uncount takes what is mapped out of Usage. mu is held.
+func (a *Arena) uncount() {
+	if a.opt.Usage != nil {
+		a.opt.Usage.Base.Add(-int64(a.bytes - a.bulk))
+		for class := a.small + 1; class < numClasses; class++ {
+			for _, b := range a.free[class] {
+				if s := b.slab; s.out == 0 && s.at >= 0 {
+					s.at = -1
+					a.countIdle(-len(s.mem))
+				}
+			}
+		}
+	}
+	a.bytes, a.bulk = 0, 0
+	a.free = [numClasses][]*Buffer{}
+}
+
+// Stats is what an arena holds.
+type Stats struct {
+	Refs    int // references
+	Slabs   int // mapped
+	Bytes   int // mapped
+	Bulk    int // of these bytes, for bulk data
+	Buffers int // in use
+}
+
+// Stats returns what the arena holds now.
+func (a *Arena) Stats() Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Stats{Refs: a.refs, Slabs: len(a.slabs), Bytes: a.bytes, Bulk: a.bulk, Buffers: a.out}
+}
+
+// release unmaps slabs that are no longer in an arena.
+func release(slabs []*slab) {
+	for _, s := range slabs {
+		if s.mr != nil {
+			s.mr.Close()
+		} else if spare.keep(s.mem) {
+			continue
+		}
+		unmapMemory(s.mem)
+	}
+}

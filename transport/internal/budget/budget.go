@@ -1,0 +1,382 @@
+// Package budget shares a server's memory for calls among its connections.
+//
+// # The life of a reservation
+//
+// Before a call runs it reserves the memory that it may come to hold: what will be pulled
+// for its arguments, and as much for its results as the chunks that it offers have room
+// for. When the reply is built the reservation shrinks to what is held, and it ends when
+// the reply has left. A call for which there is no room stays in its receive buffer, and
+// so do the calls of its connection behind it. Calls without chunks reserve nothing and
+// wait for nothing.
+//
+// # Fairness
+//
+// Nobody gets all there is. A host may reserve no more than it leaves to others, and a
+// connection no more than a third of what is then left to its host, so that something
+// remains for the next. A connection starts with a part of its maximum and may reserve
+// more as its peer takes replies. Taking none is the cheapest way to make a server hold
+// memory, and does not get beyond the start.
+//
+// Memory that is mapped and that no call has reserved counts too ([Budget.Usage]); it is
+// unmapped when others need it.
+package budget
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+)
+
+// A Budget is the memory of all connections of a server. Its methods, and those of its
+// tenants, may be called by any goroutine; none of them waits.
+type Budget struct {
+	limit int64
+	usage arena.Usage
+
+	mu      sync.Mutex
+	held    int64 // reserved
+	hosts   map[string]*hostShare
+	tenants map[*Tenant]struct{}
+	first   *Tenant // the queue of those that wait for room, in order of arrival
+	last    *Tenant
+	short   int // waiting tenants that hold nothing and whose need did not fit the whole
+}
+
+// A hostShare is what the connections of a host have reserved. Guarded by Budget.mu.
+type hostShare struct {
+	held   int64
+	hungry int // waiting tenants that hold nothing
+	refs   int // tenants
+}
+
+// A Tenant is one connection's part in a Budget. The zero Tenant is to be given to
+// [Budget.Join].
+type Tenant struct {
+	b    *Budget
+	cfg  Terms
+	host *hostShare
+
+	held atomic.Int64 // reserved; changes under Budget.mu
+
+	// Guarded by Budget.mu.
+	allow   int64 // what may be reserved at present
+	took    int64 // released by replies taken since allow was last raised
+	granted int64 // reserved for the call that waits, by somebody who made room
+	left    bool
+
+	// While the tenant waits.
+	next          *Tenant
+	waits         bool
+	hungry, short bool
+	need          int64 // of the call that waits
+}
+
+// Terms are what a connection joins a Budget with.
+type Terms struct {
+	// Host names the peer's host, among whose connections memory is shared first.
+	Host string
+	// Start and Most are what the connection may reserve at first and in the end, in
+	// bytes.
+	Start, Most int64
+	// Trim unmaps up to n bytes of memory that the connection does not use, and returns
+	// how many. Nil: there is none.
+	Trim func(n int) int
+	// Wake is called when the memory that a call waits for has been granted. It must not
+	// block.
+	Wake func()
+}
+
+// New returns a Budget of limit bytes.
+func New(limit int) *Budget {
+	return &Budget{limit: int64(limit), hosts: make(map[string]*hostShare), tenants: make(map[*Tenant]struct{})}
+}
+
+// Usage is for the arenas of the connections to count what they have mapped.
+func (b *Budget) Usage() *arena.Usage { return &b.usage }
+
+// Stats is the state of a Budget.
+type Stats struct {
+	Held           int64 // bytes that calls have reserved
+	Base, Idle     int64 // bytes mapped beyond these, see Usage
+	Hosts, Tenants int
+	Waiting        int // tenants in the queue
+}
+
+// Stats returns the present state.
+func (b *Budget) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waiting := 0
+	for t := b.first; t != nil; t = t.next {
+		waiting++
+	}
+	return Stats{
+		Held: b.held, Base: b.usage.Base.Load(), Idle: b.usage.Idle.Load(),
+		Hosts: len(b.hosts), Tenants: len(b.tenants), Waiting: waiting,
+	}
+}
+
+// Join makes t a tenant.
+func (b *Budget) Join(t *Tenant, terms Terms) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.b, t.cfg = b, terms
+	t.cfg.Start = min(terms.Start, terms.Most)
+	t.allow = t.cfg.Start
+	if t.host = b.hosts[terms.Host]; t.host == nil {
+		t.host = new(hostShare)
+		b.hosts[terms.Host] = t.host
+	}
+	t.host.refs++
+	b.tenants[t] = struct{}{}
+}
+
+// Leave ends the wait of a tenant whose connection has ended. What its calls hold they
+// release themselves, some of them later. Leaving twice is harmless.
+func (t *Tenant) Leave() {
+	b := t.b
+	b.mu.Lock()
+	if !t.left {
+		t.left = true
+		b.unqueue(t)
+		b.add(t, -t.granted)
+		t.granted = 0
+		delete(b.tenants, t)
+		if t.host.refs--; t.host.refs == 0 {
+			delete(b.hosts, t.cfg.Host)
+		}
+	}
+	woken := b.serve()
+	b.mu.Unlock()
+	wake(woken)
+}
+
+// Held is how many bytes the tenant's calls have reserved.
+func (t *Tenant) Held() int64 { return t.held.Load() }
+
+// add changes what is reserved. mu is held.
+func (b *Budget) add(t *Tenant, n int64) {
+	b.held += n
+	t.host.held += n
+	t.held.Add(n)
+}
+
+// baseShare is the part of the limit, one in so many, that the connections' own buffers
+// may take before the server is crowded.
+const baseShare = 2
+
+// Crowded tells whether the connections' own buffers take so much that there should be
+// no more of them: no higher grants, and no new connections for hosts that have many.
+func (b *Budget) Crowded() bool { return b.usage.Base.Load() > b.limit/baseShare }
+
+// fits tells whether the whole has room for n more bytes, and how much it would have
+// left. mu is held.
+func (b *Budget) fits(n int64) (left int64, ok bool) {
+	left = b.limit - b.held - n - min(b.usage.Base.Load(), b.limit/baseShare)
+	return left, left >= 0 || b.held == 0
+}
+
+// admits tells whether the tenant may reserve n more bytes for a call that holds own
+// bytes already. mu is held.
+func (b *Budget) admits(t *Tenant, own, n int64) bool {
+	held := t.held.Load()
+	if held > own && held+n > t.allow {
+		return false
+	}
+	left, ok := b.fits(n)
+	switch {
+	case !ok:
+		return false
+	case t.host.held == own:
+		return true
+	case t.host.held+n > left:
+		return false
+	case held == own:
+		return true
+	}
+	return held+n <= (left-t.host.held-n)/3
+}
+
+// Reserve takes n bytes for the tenant's next call. If there is no room it returns false
+// and queues the tenant: it is woken once the bytes have been reserved for it, and then
+// asks again.
+func (t *Tenant) Reserve(n int64) bool {
+	b := t.b
+	b.mu.Lock()
+	granted := t.granted > 0 && t.granted == n
+	if !granted {
+		b.add(t, -t.granted)
+	}
+	t.granted = 0
+	switch {
+	case granted:
+	case t.waits:
+		b.mu.Unlock()
+		return false
+	case t.held.Load() > 0 && (b.short > 0 || t.host.hungry > 0), !b.admits(t, 0, n):
+		b.queue(t, n)
+		b.mu.Unlock()
+		return false
+	default:
+		b.add(t, n)
+	}
+	over := b.over()
+	b.mu.Unlock()
+	if over > 0 {
+		b.reclaim(over, t)
+	}
+	return true
+}
+
+// Extend takes n more bytes for a call that runs and holds own bytes, if there is room.
+func (t *Tenant) Extend(own, n int64) bool {
+	b := t.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.admits(t, own, n) {
+		return false
+	}
+	b.add(t, n)
+	return true
+}
+
+// Charge counts n more bytes that a call holds, whether there is room or not.
+func (t *Tenant) Charge(n int64) {
+	t.b.mu.Lock()
+	t.b.add(t, n)
+	t.b.mu.Unlock()
+}
+
+// Release returns n bytes, and grants room to those who wait. taken tells that the peer
+// has taken a reply that held them, which raises what the tenant may reserve.
+func (t *Tenant) Release(n int64, taken bool) {
+	b := t.b
+	b.mu.Lock()
+	b.add(t, -n)
+	if taken && t.allow < t.cfg.Most {
+		if t.took += n; t.took >= t.allow {
+			t.allow, t.took = min(2*t.allow, t.cfg.Most), 0
+		}
+	}
+	var woken []*Tenant
+	if b.first != nil {
+		woken = b.serve()
+	}
+	b.mu.Unlock()
+	wake(woken)
+}
+
+// Restart reduces what the tenant may reserve to its start, since its peer takes nothing.
+func (t *Tenant) Restart() {
+	t.b.mu.Lock()
+	t.allow, t.took = t.cfg.Start, 0
+	t.b.mu.Unlock()
+}
+
+// queue appends t to the queue, for n bytes. mu is held.
+func (b *Budget) queue(t *Tenant, n int64) {
+	t.waits, t.need, t.next = true, n, nil
+	if b.first == nil {
+		b.first = t
+	} else {
+		b.last.next = t
+	}
+	b.last = t
+	if t.held.Load() == 0 {
+		// Tenants that hold something must not overtake it.
+		t.hungry = true
+		t.host.hungry++
+		if _, ok := b.fits(n); !ok {
+			t.short = true
+			b.short++
+		}
+	}
+}
+
+// unqueue removes t from the queue, if it waits. mu is held.
+func (b *Budget) unqueue(t *Tenant) {
+	if !t.waits {
+		return
+	}
+	var before *Tenant
+	for w := b.first; w != t; w = w.next {
+		before = w
+	}
+	b.remove(t, before)
+}
+
+func (b *Budget) remove(t, before *Tenant) {
+	if before == nil {
+		b.first = t.next
+	} else {
+		before.next = t.next
+	}
+	if b.last == t {
+		b.last = before
+	}
+	t.next, t.waits = nil, false
+	if t.hungry {
+		t.hungry = false
+		t.host.hungry--
+	}
+	if t.short {
+		t.short = false
+		b.short--
+	}
+}
+
+// serve reserves what waiting tenants wait for, as far as there is room, one call each: a
+// tenant that needs more queues again, at the end. They are returned, to be woken. mu is
+// held.
+func (b *Budget) serve() (woken []*Tenant) {
+	var before *Tenant
+	for t := b.first; t != nil; {
+		next := t.next
+		if !b.admits(t, 0, t.need) {
+			before, t = t, next
+			continue
+		}
+		b.add(t, t.need)
+		t.granted = t.need
+		b.remove(t, before)
+		woken = append(woken, t)
+		t = next
+	}
+	return woken
+}
+
+// wake calls the Wake of tenants that have been granted something; mu is not held.
+func wake(list []*Tenant) {
+	for _, t := range list {
+		t.cfg.Wake()
+	}
+}
+
+// over is how much unused memory has to be unmapped for the limit to hold. mu is held.
+func (b *Budget) over() int64 {
+	idle := b.usage.Idle.Load()
+	return min(b.held+b.usage.Base.Load()+idle-b.limit, idle)
+}
+
+// reclaim has tenants unmap n bytes that nobody uses. The one that asks comes last: it is
+// about to use its own.
+func (b *Budget) reclaim(n int64, asks *Tenant) {
+	b.mu.Lock()
+	trims := make([]func(int) int, 0, len(b.tenants))
+	for t := range b.tenants {
+		if t != asks && t.cfg.Trim != nil {
+			trims = append(trims, t.cfg.Trim)
+		}
+	}
+	b.mu.Unlock()
+	if asks.cfg.Trim != nil {
+		trims = append(trims, asks.cfg.Trim)
+	}
+	for _, trim := range trims {
+		if n <= 0 {
+			return
+		}
+		n -= int64(trim(int(n)))
+	}
+}

@@ -1,0 +1,202 @@
+package expose
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A Region is memory of the program that stays registered with the adapters of one
+// connection after another, for any number of loans.
+//
+// It is registered with a connection when a loan first needs it there, or by Register.
+// The registration ends with the connection, when a loan withdraws it, or, once the
+// Region is closed, with the last loan that uses it.
+type Region struct {
+	set *Regions
+	buf []byte
+
+	mu            sync.Mutex
+	registrations map[*Adapter]*registration
+	closed        bool
+}
+
+// A registration is a Region as one connection's adapter knows it. Guarded by Region.mu.
+type registration struct {
+	m     *Region
+	a     *Adapter
+	mr    fabric.MR
+	users int // exposures
+}
+
+// Bytes is the memory of the Region.
+func (m *Region) Bytes() []byte { return m.buf }
+
+// Registrations is how many adapters know the Region.
+func (m *Region) Registrations() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.registrations)
+}
+
+// Register registers the Region with a connection's adapter, if it is not.
+func (m *Region) Register(a *Adapter) error {
+	r, err := m.borrow(a)
+	if r != nil {
+		r.giveBack()
+	}
+	return err
+}
+
+// Close ends the registrations. On return no peer can reach the memory, but for what
+// loans still use: the last of these ends the registration. Closing twice is harmless.
+func (m *Region) Close() {
+	m.set.remove(m)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for _, r := range m.registrations {
+		if r.users == 0 {
+			r.end()
+		}
+	}
+}
+
+// borrow returns the Region as a knows it, registering it if need be. Whoever borrows
+// gives back. It returns nil if the Region is closed.
+func (m *Region) borrow(a *Adapter) (*registration, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, nil
+	}
+	r := m.registrations[a]
+	if r == nil {
+		access := fabric.AccessLocalWrite
+		if !a.Windows {
+			access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
+		}
+		mr, err := a.Conn.RegMR(m.buf, access)
+		if err != nil {
+			return nil, err
+		}
+		r = &registration{m: m, a: a, mr: mr}
+		m.registrations[a] = r
+	}
+	r.users++
+	return r, nil
+}
+
+func (r *registration) giveBack() {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	if r.users--; r.users == 0 && r.m.closed {
+		r.end()
+	}
+}
+
+// withdraw ends the registration while others may use it.
+func (r *registration) withdraw() {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	r.end()
+}
+
+// end deregisters. Region.mu is held.
+func (r *registration) end() {
+	if r.m.registrations[r.a] == r {
+		delete(r.m.registrations, r.a)
+	}
+	r.mr.Close()
+}
+
+// segment names a part of the Region for the peer.
+func (r *registration) segment(part []byte) fabric.Segment {
+	seg := r.mr.Segment()
+	seg.Offset += uint64(startOf(part) - startOf(r.m.buf))
+	seg.Length = uint32(len(part))
+	return seg
+}
+
+// Regions is a set of Regions that do not overlap. The zero value is empty. It is read
+// for every piece of memory that a call exposes, and changes rarely.
+type Regions struct {
+	mu     sync.Mutex
+	sorted atomic.Pointer[[]*Region] // by address; copied to be changed
+}
+
+func (s *Regions) list() []*Region {
+	if l := s.sorted.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+// Add makes mem a Region of the set. It fails when mem is empty or overlaps another.
+func (s *Regions) Add(mem []byte) (*Region, error) {
+	if len(mem) == 0 {
+		return nil, errors.New("transport: no memory to register")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.list()
+	i := firstAfter(l, startOf(mem))
+	if i > 0 && Overlap(l[i-1].buf, mem) || i < len(l) && Overlap(l[i].buf, mem) {
+		return nil, errors.New("transport: memory to register overlaps memory that is registered")
+	}
+	m := &Region{set: s, buf: mem, registrations: make(map[*Adapter]*registration)}
+	l = slices.Insert(slices.Clone(l), i, m)
+	s.sorted.Store(&l)
+	return m, nil
+}
+
+func (s *Regions) remove(m *Region) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := slices.DeleteFunc(slices.Clone(s.list()), func(o *Region) bool { return o == m })
+	s.sorted.Store(&l)
+}
+
+// find returns the Region in which b lies, nil if there is none.
+func (s *Regions) find(b []byte) *Region {
+	l := s.list()
+	if len(l) == 0 || len(b) == 0 {
+		return nil
+	}
+	if i := firstAfter(l, startOf(b)); i > 0 && endOf(b) <= endOf(l[i-1].buf) {
+		return l[i-1]
+	}
+	return nil
+}
+
+// Forget drops the registrations of a connection that has ended, and with it its memory
+// regions.
+func (s *Regions) Forget(a *Adapter) {
+	for _, m := range s.list() {
+		m.mu.Lock()
+		delete(m.registrations, a)
+		m.mu.Unlock()
+	}
+}
+
+// firstAfter returns the index of the first Region that begins behind an address.
+func firstAfter(l []*Region, at uintptr) int {
+	i, found := slices.BinarySearchFunc(l, at, func(m *Region, at uintptr) int { return cmp.Compare(startOf(m.buf), at) })
+	if found {
+		i++
+	}
+	return i
+}
+
+// Overlap tells whether two slices share memory.
+func Overlap(a, b []byte) bool { return startOf(a) < endOf(b) && startOf(b) < endOf(a) }
+
+// startOf and endOf are addresses, to be compared and subtracted; whoever has b keeps the
+// memory alive.
+func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func endOf(b []byte) uintptr   { return startOf(b) + uintptr(len(b)) }

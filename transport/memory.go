@@ -1,0 +1,58 @@
+package transport
+
+import (
+	"errors"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+)
+
+// A Memory is memory of the program that stays registered with the connections of a
+// Client: see [Client.RegisterMemory].
+type Memory struct{ region *expose.Region }
+
+// RegisterMemory keeps mem registered with the client's adapter, on this connection and
+// on those that replace it, until the Memory is closed. Calls whose ReadItems and
+// WriteItems lie in it, anywhere, then need not register them, which costs two system
+// calls for each item and takes the longer the longer the item is. mem must not be empty,
+// nor overlap what is registered already. The Memory keeps mem from being collected.
+//
+// What that exposes depends on the adapter (ConnInfo.Capabilities). With MemoryWindows a
+// call opens a window over its own items, as always. Without them the server can read and
+// write all of mem at any time until Close has returned: do this only with servers that
+// are trusted with it. Call still is a fence, in so far as a call that is given up takes
+// the registration with it and the next one renews it; other calls with items in mem at
+// that moment lose their connection. Adapters with LocalDMA take any memory as it is, and
+// nothing is registered.
+//
+// It fails as registering does: with an *ibv.MemlockError on devices when the limit of
+// locked memory is too low.
+func (cl *Client) RegisterMemory(mem []byte) (*Memory, error) {
+	r, err := cl.regions.Add(mem)
+	if err != nil {
+		return nil, err
+	}
+	m := &Memory{r}
+	c := cl.conn()
+	if c.caps.LocalDMA {
+		return m, nil
+	}
+	// A connection that has ended is no reason to fail: calls register with the next one.
+	if err := r.Register(&c.exposes); err != nil && !errors.Is(err, net.ErrClosed) {
+		r.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Bytes is what has been registered.
+func (m *Memory) Bytes() []byte { return m.region.Bytes() }
+
+// Close ends the registration. On return no peer can reach the memory, as far as the
+// adapter revokes (Capabilities.WeakRevocation), except for the items of calls under way:
+// the last of these calls ends the registration when it returns. Closing twice is
+// harmless.
+func (m *Memory) Close() error {
+	m.region.Close()
+	return nil
+}
