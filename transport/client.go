@@ -114,7 +114,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 		return nil, err
 	}
 	cl := &Client{provider: p, addr: addr, cfg: cfg, stats: new(counters), done: make(chan struct{})}
-	cl.callbacks = newRegistry(cfg, cl.stats)
+	cl.callbacks = newRegistry(cfg)
 	for _, p := range cfg.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
 // A conn is one connection, either end of it. It has a requester's half, which
@@ -34,7 +35,7 @@ type conn struct {
 
 	// Agreed on at set-up, constant afterwards but for what ccp.go and version.go do.
 	peerHost  string              // see host
-	life      *lineage            // at a server, see there
+	life      *replycache.Lineage // at a server
 	priv      rpcrdma.PrivateData // the peer's
 	hasPriv   bool
 	vers      atomic.Uint32 // of the protocol; 0: no call has come yet
@@ -502,6 +503,14 @@ func (c *conn) lives() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.ended
+}
+
+// host is the peer's address without the port.
+func (c *conn) host() string {
+	if c.peerHost == "" {
+		c.peerHost = hostOf(c.addr())
+	}
+	return c.peerHost
 }
 
 func (c *conn) addr() string {

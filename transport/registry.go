@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
 // A registry is the programs that one end executes, and the replies it remembers. The
@@ -16,11 +17,11 @@ import (
 type registry struct {
 	programs map[uint32]*Program
 	other    func(x *exch, n int) bool // takes calls to other programs; nil: there are none
-	cache    *replyCache
+	cache    *replycache.Cache
 }
 
-func newRegistry(cfg *Config, stats *counters) *registry {
-	return &registry{programs: make(map[uint32]*Program), cache: newReplyCache(cfg.ReplyCache, stats)}
+func newRegistry(cfg *Config) *registry {
+	return &registry{programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache))}
 }
 
 func (r *registry) register(p Program) error {
@@ -35,7 +36,7 @@ func (r *registry) register(p Program) error {
 }
 
 // stop ends the contexts of handlers that connections have left behind.
-func (r *registry) stop() { r.cache.cancel() }
+func (r *registry) stop() { r.cache.Close() }
 
 // dispatch finds the program of a call (RFC 5531 section 9). Leader.
 func (r *registry) dispatch(x *exch) {
@@ -49,7 +50,7 @@ func (r *registry) dispatch(x *exch) {
 		return
 	}
 	if l := x.c.life; l != nil {
-		l.called(&r.cache.births, x.c.rsp.posted)
+		l.Called(x.c.rsp.posted)
 	}
 	call := &x.call
 	if call.RPCVers != oncrpc.Version {
@@ -122,7 +123,7 @@ func (x *exch) run(h Handler, n int) {
 	x.res = Response{Results: x.results(), x: x}
 	ctx := x.c.rsp.ctx
 	if x.entry != nil {
-		ctx = x.entry.cache.ctx
+		ctx = x.entry.Context()
 	}
 	x.serve(ctx, h)
 	if x.res.fail != oncrpc.Success {

@@ -17,7 +17,7 @@ func BenchmarkReplyCache(b *testing.B) {
 				b.Fatal(err)
 			}
 			c := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
-			r := newRegistry(cfg, c.stats)
+			r := newRegistry(cfg)
 			x := &exch{fetch: fetch{c: c}}
 			x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
 			x.msg = appendCall(nil, 1, 1, make([]byte, size)...)

@@ -369,9 +369,8 @@ func TestReplyCache(t *testing.T) {
 			for xid := range uint32(1000) {
 				ask(100+xid, int32(xid)+8)
 			}
-			c := s.cache
-			if c.count != 4 || len(c.entries) != 4 {
-				t.Errorf("%d replies are kept, %d entries", c.count, len(c.entries))
+			if st := s.cache.Stats(); st.Replies != 4 || st.Entries != 4 {
+				t.Errorf("%d replies are kept, %d entries", st.Replies, st.Entries)
 			}
 		})
 	})
@@ -390,7 +389,7 @@ func TestReplyCache(t *testing.T) {
 					runs++
 				}
 				svc.ran(t, runs)
-				s.cache.check(t)
+				checkCache(t, s)
 			}
 			const head = 24 + 4 // of the reply, and the item's length
 			ask(1, most/8-head, true)
@@ -423,7 +422,7 @@ func TestReplyCache(t *testing.T) {
 			p.send(call, 0)
 			p.replies(7, "a reply that nobody remembers")
 			svc.ran(t, 2)
-			if n := len(s.cache.entries); n != 0 {
+			if n := s.cache.Stats().Entries; n != 0 {
 				t.Errorf("%d entries are left", n)
 			}
 		})
@@ -615,7 +614,7 @@ func TestReplyCacheBridge(t *testing.T) {
 			for _, c := range ps.seen {
 				checkArena(t, c)
 			}
-			if n := len(s.cache.entries); n != 0 {
+			if n := s.cache.Stats().Entries; n != 0 {
 				t.Errorf("%d entries are left", n)
 			}
 			close(rs.gate)
@@ -636,7 +635,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
-	r := newRegistry(cfg, c.stats)
+	r := newRegistry(cfg)
 	x := &exch{fetch: fetch{c: c}}
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
 	x.msg = appendCall(nil, 1, 1, opaque("arguments")...)
@@ -655,7 +654,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(10_000, once); n != 0 {
 		t.Errorf("%v allocations for each reply", n)
 	}
-	if r.cache.count != 100 || r.cache.bytes != 100*624 {
-		t.Errorf("%d replies with %d bytes", r.cache.count, r.cache.bytes)
+	if st := r.cache.Stats(); st.Replies != 100 || st.Bytes != 100*624 {
+		t.Errorf("%d replies with %d bytes", st.Replies, st.Bytes)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
 // Who may have what of the reply cache: hosts their shares, clients their own replies.
@@ -30,47 +31,11 @@ func (svc *onceService) asks(t *testing.T, p *peer, xid uint32, arg string, anew
 	}
 }
 
-// check holds what a cache counts against what is there.
-func (c *replyCache) check(t *testing.T) {
+// checkCache compares what the cache of a server counts with what it holds.
+func checkCache(t *testing.T, s *Server) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	entries, running, count, sum := 0, 0, 0, 0
-	for _, first := range c.entries {
-		for e := first; e != nil; e = e.alike {
-			entries++
-			if c.hosts[e.key.host.name] != e.key.host {
-				t.Fatalf("an entry is of host %q, which is not there", e.key.host.name)
-			}
-		}
-	}
-	for name, h := range c.hosts {
-		n, b := 0, 0
-		for e := h.done.next; e != &h.done; e = e.next {
-			n++
-			b += len(e.store)
-		}
-		if n != h.count || b != h.bytes || h.name != name || n+h.running == 0 {
-			t.Fatalf("host %q has %d replies of %d bytes, counted are %d of %d, and %d calls", name, n, b, h.count, h.bytes, h.running)
-		}
-		if n > 0 && c.shares[h.at] != h {
-			t.Fatalf("host %q is not where it is", name)
-		}
-		running, count, sum = running+h.running, count+n, sum+b
-	}
-	if running != c.running || count != c.count || sum != c.bytes || entries != count+running {
-		t.Fatalf("%d entries, %d replies of %d bytes, %d calls; counted are %d of %d, %d", entries, count, sum, running, c.count, c.bytes, c.running)
-	}
-	if count > c.limits.Entries || sum > c.limits.Bytes || running > c.limits.Entries {
-		t.Fatalf("%d replies of %d bytes, %d calls are more than the limits", count, sum, running)
-	}
-	for i, h := range c.shares {
-		if i > 0 && c.share(c.shares[(i-1)/2]) < c.share(h) {
-			t.Fatalf("share %d is larger than the one above it", i)
-		}
-		if h.count == 0 {
-			t.Fatalf("host %q has no share", h.name)
-		}
+	if err := s.cache.Check(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -91,7 +56,7 @@ func TestReplyCacheShares(t *testing.T) {
 						svc.asks(t, more, 5000+xid, arg, true)
 					}
 				}
-				s.cache.check(t)
+				checkCache(t, s)
 				for xid := range uint32(3) {
 					svc.asks(t, quiet, xid, arg, false)
 					svc.asks(t, second, xid, arg, false)
@@ -103,7 +68,7 @@ func TestReplyCacheShares(t *testing.T) {
 				}
 				svc.asks(t, busy, 2000, arg, true)
 				svc.asks(t, quiet, 0, arg, false)
-				s.cache.check(t)
+				checkCache(t, s)
 			})
 		}
 	})
@@ -115,9 +80,9 @@ func TestReplyCacheShares(t *testing.T) {
 				svc.asks(t, p, 1, "x", true)
 				p.hangUp()
 				synctest.Wait()
-				s.cache.check(t)
+				checkCache(t, s)
 			}
-			if n := len(s.cache.hosts); n != 10 {
+			if n := s.cache.Stats().Hosts; n != 10 {
 				t.Errorf("%d hosts are known", n)
 			}
 		})
@@ -128,7 +93,7 @@ func TestReplyCacheShares(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newRegistry(cfg, new(counters))
+		r := newRegistry(cfg)
 		rng := rand.New(rand.NewPCG(1, 2))
 		var conns []*conn
 		for i := range 12 {
@@ -158,7 +123,9 @@ func TestReplyCacheShares(t *testing.T) {
 					under = append(under, x)
 				}
 			}
-			r.cache.check(t)
+			if err := r.cache.Check(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 
@@ -180,10 +147,10 @@ func TestReplyCacheShares(t *testing.T) {
 					p.hangUp()
 				}
 				synctest.Wait()
-				s.cache.check(t)
-				left := min((host+1)*entries/runningShare, entries)
-				if n := int(ended.Load()); s.cache.running != left || n != (host+1)*calls-left {
-					t.Fatalf("%d calls of %d are under way, %d have ended", s.cache.running, (host+1)*calls, n)
+				checkCache(t, s)
+				left := min((host+1)*entries/replycache.HostShare, entries)
+				if n := int(ended.Load()); s.cache.Stats().Running != left || n != (host+1)*calls-left {
+					t.Fatalf("%d calls of %d are under way, %d have ended", s.cache.Stats().Running, (host+1)*calls, n)
 				}
 			}
 		})
@@ -208,10 +175,8 @@ func TestReplyCacheShares(t *testing.T) {
 			last := ps.arrive(s, "client")
 			last.send(call, 0)
 			synctest.Wait()
-			for _, e := range s.cache.entries {
-				if len(e.waiting) != 1 {
-					t.Errorf("%d calls wait", len(e.waiting))
-				}
+			if n := s.cache.Stats().Waiting; n != 1 {
+				t.Errorf("%d calls wait", n)
 			}
 			for _, c := range ps.seen[1:51] {
 				checkArena(t, c)
@@ -219,7 +184,7 @@ func TestReplyCacheShares(t *testing.T) {
 			close(svc.gate)
 			last.replies(7, "the reply")
 			svc.ran(t, 1)
-			s.cache.check(t)
+			checkCache(t, s)
 		})
 	})
 }
@@ -321,7 +286,7 @@ func TestReplyCacheLineage(t *testing.T) {
 				svc.asks(t, other, 105, "talk", true)
 				next := ps.arrive(s, "host") // of one of them: it is served
 				svc.asks(t, next, 7, "secret", false)
-				s.cache.check(t)
+				checkCache(t, s)
 			})
 		}
 	})
@@ -346,21 +311,21 @@ func TestReplyCacheLineage(t *testing.T) {
 			talks(t, svc, victim, 100, enough)
 			other.send(call, 0)
 			svc.ran(t, 2+enough)
-			s.cache.check(t)
+			checkCache(t, s)
 			close(svc.gate)
 			for _, p := range []*peer{victim, other} {
 				if _, results := p.replies(7, "the reply"); !bytes.Equal(results, opaque("secret")) {
 					t.Errorf("results are %q", results)
 				}
 			}
-			s.cache.check(t)
+			checkCache(t, s)
 		})
 	})
 
 	t.Run("the same call of many clients of one host is remembered for some of them", func(t *testing.T) {
 		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
 			var all []*peer
-			for range 2 * maxAlike {
+			for range 2 * replycache.MaxAlike {
 				all = append(all, ps.arrive(s, "host"))
 			}
 			for i, p := range all {
@@ -368,20 +333,14 @@ func TestReplyCacheLineage(t *testing.T) {
 			}
 			for range 2 {
 				for i, p := range all {
-					first := svc.runs.Load() < 2*maxAlike*(enough+1)
-					svc.asks(t, p, 7, "the same", first || i >= maxAlike)
+					first := svc.runs.Load() < 2*replycache.MaxAlike*(enough+1)
+					svc.asks(t, p, 7, "the same", first || i >= replycache.MaxAlike)
 				}
 			}
-			for _, e := range s.cache.entries {
-				n := 0
-				for ; e != nil; e = e.alike {
-					n++
-				}
-				if n > maxAlike {
-					t.Errorf("%d are alike", n)
-				}
+			if n := s.cache.Stats().Alike; n > replycache.MaxAlike {
+				t.Errorf("%d are alike", n)
 			}
-			s.cache.check(t)
+			checkCache(t, s)
 		})
 	})
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
 // The responder's half of a connection: exchanges and grants.
@@ -93,10 +94,10 @@ type exch struct {
 	timer     *time.Timer // for RDMA_DONE
 
 	call   oncrpc.CallHeader
-	ranges []Range                    // scratch
-	fast   bool                       // executing on the leader
-	entry  *cacheEntry                // where the reply is to be remembered
-	awaits atomic.Pointer[cacheEntry] // of whom the reply is awaited; see recall
+	ranges []Range           // scratch
+	fast   bool              // executing on the leader
+	entry  *replycache.Entry // where the reply is to be remembered
+	awaits *replycache.Entry // whose reply is awaited; leader
 	req    Request
 	res    Response
 
@@ -200,7 +201,7 @@ func (r *responder) take(rb *recvBuf) *exch {
 		x.req.x, x.res.x = x, x
 		r.exchs = append(r.exchs, x)
 	}
-	x.rb = rb
+	x.rb, x.awaits = rb, nil
 	x.state = exchPulling
 	r.taken++
 	return x

@@ -213,7 +213,7 @@ func NewServer(cfg *Config) (*Server, error) {
 		guests:    guests{hosts: make(map[string]*guestHost), most: cfg.MaxConns, mostSetups: max(cfg.MaxConns/8, 16)},
 		idle:      make(chan struct{}),
 	}
-	s.registry = newRegistry(cfg, s.stats)
+	s.registry = newRegistry(cfg)
 	s.other = s.dispatchOther
 	return s, nil
 }
@@ -320,7 +320,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	c.stats = s.stats
 	c.leading = true
 	c.rsp.serve(s.registry, s.memory, c.host())
-	c.life = s.cache.newLineage() // before the client learns that there is a connection
+	c.life = s.cache.NewLineage() // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
 	err := c.accept(ctx)
