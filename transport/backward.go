@@ -19,9 +19,6 @@ import (
 // chunks tells whether calls of this end may have chunks.
 func (c *conn) chunks() bool { return c.role == roleClient || c.cfg.Peer == PeerFull }
 
-// takesChunks tells whether this end executes calls that have chunks.
-func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.Peer == PeerFull }
-
 // A Conn is one connection as a handler sees it: the way to the end that has called.
 // It may be kept, and used by many goroutines at once, beyond the call.
 type Conn struct {
@@ -31,13 +28,13 @@ type Conn struct {
 }
 
 // Conn returns the connection that the call came by.
-func (r *Request) Conn() *Conn { return &Conn{c: r.x.c, inline: r.x.fast} }
+func (r *Request) Conn() *Conn { return &Conn{c: r.x.c, inline: r.inline} }
 
 // AllowBackward says that the client is ready for calls: the upper layer has it from
 // the client, on this connection. At most calls of them are in flight at once, and no
 // more than Config.BackwardCredits, which zero stands for; the client may grant fewer.
 // At a client, whose calls nobody holds back, it does nothing.
-func (cn *Conn) AllowBackward(calls int) { cn.c.req.allow(calls) }
+func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 
 // Call makes a call to the other end, in the way of Client.Call, with these
 // differences:
@@ -109,9 +106,9 @@ func (b *Backchannel) Bind(cn *Conn, calls int) error {
 	}
 	return b.line.put(cn.c, func(old *conn) {
 		if old != nil && old != cn.c {
-			cn.c.req.inherit(&old.req)
+			cn.c.inherit(old)
 		}
-		cn.c.req.allow(calls)
+		cn.c.allow(calls)
 	})
 }
 

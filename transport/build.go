@@ -59,11 +59,11 @@ func (s *slot) build(call *Call) error {
 	}
 	h := &s.hdr
 	if keep, xid := call.keepsXID(); keep {
-		if err := c.req.keepXID(s, xid); err != nil {
+		if err := c.keepXID(s, xid); err != nil {
 			return err
 		}
 	}
-	h.XID, h.Vers, h.Credit, h.Proc = s.xid(), max(c.vers.Load(), rpcrdma.Version1), uint32(c.req.most.Load()), rpcrdma.ProcMsg
+	h.XID, h.Vers, h.Credit, h.Proc = s.xid, max(c.version(), rpcrdma.Version1), uint32(c.mostCalls.Load()), rpcrdma.ProcMsg
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 
 	if call.op != nil {
@@ -410,7 +410,7 @@ func (s *slot) lend(mem fabric.SGE, access fabric.Access) (fabric.Segment, error
 // unexpose ends the loan and gives the call's buffers back.
 func (s *slot) unexpose() {
 	s.lent.End()
-	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.mem} {
+	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.Mem} {
 		if *b != nil {
 			s.c.arena.Put(*b)
 			*b = nil

@@ -76,7 +76,8 @@ func (f *Configure) check(o *RFC5666) error {
 }
 
 // A configuration is what a connection's set-up leaves to the protocol, and what that
-// has made of it. It changes while nobody else uses the connection, and under conn.mu.
+// has made of it. It changes while nobody else uses the connection, and while the
+// connection's state is locked.
 type configuration struct {
 	send, recv int // the most that our Sends and the peer's can get
 
@@ -114,13 +115,14 @@ func (c *conn) maxServed() uint32 {
 	return uint32(c.caps.InboundReads)
 }
 
-// limitReads observes the peer's maxrdmaread (RFC 5666 section 6.2). c.mu is held.
-func (c *conn) limitReads(peers uint32) {
+// limitReads observes the peer's maxrdmaread (RFC 5666 section 6.2).
+func (l *leader) limitReads(peers uint32) {
+	c := l.c
 	c.conf.done, c.conf.peerReads = true, peers
 	c.conf.noReads = peers == 0 || c.maxServed() == 0
-	c.reads.most = lesser(min(maxReads, c.caps.OutboundReads), peers)
+	l.reads.Most = lesser(min(maxReads, c.caps.OutboundReads), peers)
 	if c.conf.noReads {
-		c.reads.most = 0
+		l.reads.Most = 0
 	}
 }
 
@@ -149,9 +151,9 @@ func (c *conn) configure(ctx context.Context) error {
 	var unread *RDMAError
 	if errors.As(err, &refused) || errors.As(err, &unread) {
 		// The protocol is optional: it goes on as it is (section 6).
-		c.mu.Lock()
+		c.state.Lock()
 		c.conf.refused = err
-		c.mu.Unlock()
+		c.state.Unlock()
 		return nil
 	}
 	if err != nil {
@@ -161,11 +163,16 @@ func (c *conn) configure(ctx context.Context) error {
 	if err != nil || n != len(call.Results) {
 		return &ReplyError{XID: call.Reply.XID, Reason: "it is no config_rdma_reply"}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sendLimit.Store(int32(lesser(c.conf.send, r.MaxCall)))
-	c.recvLimit.Store(int32(c.conf.recv))
-	c.limitReads(r.MaxReads)
+	l := c.take()
+	if l == nil {
+		return c.endErr()
+	}
+	defer l.release()
+	c.state.Lock()
+	defer c.state.Unlock()
+	c.agreed.sendLimit.Store(int32(lesser(c.conf.send, r.MaxCall)))
+	c.agreed.recvLimit.Store(int32(c.conf.recv))
+	l.limitReads(r.MaxReads)
 	c.conf.peerAlign = r.Align
 	if o.Align == 0 && r.Align <= maxAlign {
 		c.conf.align = int(r.Align)
@@ -175,36 +182,36 @@ func (c *conn) configure(ctx context.Context) error {
 
 // ---- server
 
-// configure answers a call to the program, with arguments args. Leader.
-func (x *exch) configure(args []byte) {
-	if !x.asks(rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
+// configure answers a call to the program, with arguments args.
+func (l *leader) configure(x *exch, args []byte) {
+	if !x.asks(l, rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
 		return
 	}
-	c := x.c
+	c := l.c
 	o := c.cfg.RFC5666.Configure
 	if stat := o.authorize(x.call.Cred); stat != oncrpc.AuthOK {
-		x.replyError(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
+		x.replyError(l, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
 		return
 	}
 	req, n, err := rpcrdma.ConsumeConfigCall(args)
 	if err != nil || n != len(args) {
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
 		return
 	}
-	alone := x.alone()
+	alone := l.alone(x)
 	r := rpcrdma.ConfigReply{MaxCall: uint32(c.recvMax()), Align: uint32(o.Align), MaxReads: c.maxServed()}
 	if alone {
 		r.MaxCall = uint32(c.conf.recv)
 	}
-	x.reply(rpcrdma.AppendConfigReply(x.results(), r)) // under what was in force
+	x.reply(l, rpcrdma.AppendConfigReply(x.results(), r)) // under what was in force
 	if !alone {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sendLimit.Store(int32(lesser(c.conf.send, req.MaxReply)))
-	c.recvLimit.Store(int32(c.conf.recv)) // what the receives are posted for
-	c.limitReads(req.MaxReads)
+	c.state.Lock()
+	defer c.state.Unlock()
+	c.agreed.sendLimit.Store(int32(lesser(c.conf.send, req.MaxReply)))
+	c.agreed.recvLimit.Store(int32(c.conf.recv)) // what the receives are posted for
+	l.limitReads(req.MaxReads)
 }
 
 func (o *Configure) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
@@ -218,11 +225,11 @@ func (o *Configure) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
 }
 
 // alone reports whether no other call of the connection is being answered: services on
-// goroutines of their own go by what may change now. Leader.
-func (x *exch) alone() bool {
-	x.c.mu.Lock()
-	defer x.c.mu.Unlock()
-	for _, other := range x.c.rsp.exchs {
+// goroutines of their own go by what may change now.
+func (l *leader) alone(x *exch) bool {
+	l.c.state.Lock()
+	defer l.c.state.Unlock()
+	for _, other := range l.exchs {
 		switch other.state {
 		case exchPulling, exchExecuting, exchPosting:
 			if other != x {

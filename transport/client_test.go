@@ -1049,7 +1049,7 @@ func TestLine(t *testing.T) {
 	// waiting has the test hold the only credit, and a call in line for it.
 	waiting := func(t *testing.T, call *Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
 		client(t, nil, func(p *peer, cl *Client) {
-			held, err := cl.conn().req.acquire(bg, testCall())
+			held, err := cl.conn().acquire(bg, testCall())
 			if err != nil {
 				t.Fatal(err)
 			}

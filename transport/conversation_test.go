@@ -404,33 +404,33 @@ func (cv *conversation) checkResting(c *conn) {
 	if !c.lives() {
 		return
 	}
-	cv.p.mu.Lock()
-	if n := len(cv.p.recvs) + len(c.repost); n != len(c.rbufs) {
-		t.Errorf("%d receives are posted, or about to be, of %d", n, len(c.rbufs))
-	}
-	cv.p.mu.Unlock()
-	if n := c.rsp.tenant.Held(); n != 0 {
+	if n := c.tenant.Held(); n != 0 {
 		t.Errorf("%d bytes are counted for calls, and there are none", n)
 	}
-	want := len(c.rbufs)
-	for _, x := range c.rsp.exchs {
-		if x.state != exchFree && !slices.Contains(c.sq.silent, x) { // whose replies have left, unsaid
-			t.Errorf("exchange %d is in state %d", x.idx, x.state)
+	c.inspect(func(l *leader, st *state) {
+		cv.p.mu.Lock()
+		if n := len(cv.p.recvs) + len(l.recvs.repost); n != len(l.recvs.bufs) {
+			t.Errorf("%d receives are posted, or about to be, of %d", n, len(l.recvs.bufs))
 		}
-		if x.out != nil {
-			want++
+		cv.p.mu.Unlock()
+		want := len(l.recvs.bufs)
+		for _, x := range l.exchs {
+			if x.state != exchFree && !slices.Contains(c.sends.silent, x) { // whose replies have left, unsaid
+				t.Errorf("exchange %d is in state %d", x.idx, x.state)
+			}
+			if x.out != nil {
+				want++
+			}
 		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.req.slots {
-		if s.send != nil {
-			want++
+		for _, s := range st.calls.slots {
+			if s.send != nil {
+				want++
+			}
 		}
-	}
-	if n := c.arena.Stats().Buffers; n != want {
-		t.Errorf("%d buffers are in use, want %d: those of receives, replies and calls to come", n, want)
-	}
+		if n := c.arena.Stats().Buffers; n != want {
+			t.Errorf("%d buffers are in use, want %d: those of receives, replies and calls to come", n, want)
+		}
+	})
 }
 
 // A convService executes the calls of a conversation.

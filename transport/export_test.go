@@ -32,43 +32,67 @@ func ArenaUse(cn *Conn) (mapped, buffers int) {
 	return a.Bytes, a.Buffers
 }
 
+// inspect has f look at what only the leader may touch.
+func (c *conn) inspect(f func(l *leader, st *state)) {
+	st := c.state.Lock()
+	if st.taken() {
+		c.state.Unlock()
+		looked := make(chan struct{})
+		c.ask(func(l *leader) {
+			f(l, c.state.Lock())
+			c.state.Unlock()
+			close(looked)
+		})
+		select {
+		case <-looked:
+			return
+		case <-c.done:
+		}
+		c.state.Lock()
+	}
+	f(st.token, st)
+	c.state.Unlock()
+}
+
 // SameXIDs has the next calls of both ends begin with the same xids. False means that
 // there are calls under way.
 func SameXIDs(cl *Client, cn *Conn) bool {
-	ends := []*requester{&cl.conn().req, &cn.c.req}
-	var gen uint32
-	for _, r := range ends {
-		r.c.mu.Lock()
-		for _, s := range r.slots {
+	ends := []*conn{cl.conn(), cn.c}
+	var gen, mask uint32
+	for _, c := range ends {
+		t := &c.state.Lock().calls
+		for _, s := range t.slots {
 			gen = max(gen, s.gen+1)
 		}
-		r.c.mu.Unlock()
+		mask = t.mask
+		c.state.Unlock()
 	}
-	mask := ends[0].mask
-	for _, r := range ends {
-		r.c.mu.Lock()
-		defer r.c.mu.Unlock()
-		if r.inUse > 0 {
+	for _, c := range ends {
+		t := &c.state.Lock().calls
+		busy := t.inUse > 0
+		if !busy {
+			t.mask, t.gens = mask, make([]uint32, MaxCredits)
+			for i := range t.gens {
+				t.gens[i] = gen
+			}
+			for _, s := range t.slots {
+				s.gen = gen
+			}
+			slices.SortFunc(t.free, func(a, b *slot) int { return int(b.idx) - int(a.idx) })
+		}
+		c.state.Unlock()
+		if busy {
 			return false
 		}
-		r.mask, r.gens = mask, make([]uint32, MaxCredits)
-		for i := range r.gens {
-			r.gens[i] = gen
-		}
-		for _, s := range r.slots {
-			s.gen = gen
-		}
-		slices.SortFunc(r.free, func(a, b *slot) int { return int(b.idx) - int(a.idx) })
 	}
 	return true
 }
 
 // InLine is how many callers wait for a credit.
 func InLine(cn *Conn) (n int) {
-	r := &cn.c.req
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	for w := r.line.head.next; w != &r.line.head; w = w.next {
+	t := &cn.c.state.Lock().calls
+	defer cn.c.state.Unlock()
+	for w := t.queue.head.next; w != &t.queue.head; w = w.next {
 		n++
 	}
 	return n
@@ -90,47 +114,48 @@ func (call *Call) XID() uint32 {
 }
 
 // Held is how many bytes the calls hold that this end of a connection is answering.
-func Held(cn *Conn) int64 { return cn.c.rsp.tenant.Held() }
+func Held(cn *Conn) int64 { return cn.c.tenant.Held() }
 
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
 	c := cn.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sq.mu.Lock()
-	defer c.sq.mu.Unlock()
 	var what []string
 	note := func(bad bool, format string, args ...any) {
 		if bad {
 			what = append(what, fmt.Sprintf(format, args...))
 		}
 	}
-	waiting := int(c.sq.waiting.Load())
-	held := c.rsp.tenant.Held()
-	note(held != 0, "its calls hold %d bytes", held)
-	note(len(c.rsp.exchs)-len(c.rsp.free) != waiting, "%d calls are being answered", len(c.rsp.exchs)-len(c.rsp.free)-waiting)
-	note(len(c.rsp.memq) > 0, "%d calls wait for memory", len(c.rsp.memq))
-	note(c.req.inUse > 0, "%d calls have no reply", c.req.inUse)
-	note(!c.req.line.empty(), "callers wait for credits")
-	note(!c.waiters.empty(), "callers wait for the connection")
-	note(len(c.sq.pending) > 0, "%d requests have not been posted", len(c.sq.pending))
-	note(c.reads.posted > 0 || len(c.reads.line) > 0, "%d Reads are under way, %d messages wait", c.reads.posted, len(c.reads.line))
-	used := len(c.rbufs)
-	for _, s := range c.req.slots {
-		note(s.lent.Len() > 0, "a loan is open")
-		if s.send != nil {
-			used++
+	c.inspect(func(l *leader, st *state) {
+		c.sends.mu.Lock()
+		defer c.sends.mu.Unlock()
+		waiting := int(c.sends.waiting.Load())
+		held := c.tenant.Held()
+		note(held != 0, "its calls hold %d bytes", held)
+		note(len(l.exchs)-len(l.free) != waiting, "%d calls are being answered", len(l.exchs)-len(l.free)-waiting)
+		note(len(l.memq) > 0, "%d calls wait for memory", len(l.memq))
+		note(st.calls.inUse > 0, "%d calls have no reply", st.calls.inUse)
+		note(!st.calls.queue.empty(), "callers wait for credits")
+		note(!st.waiters.empty(), "callers wait for the connection")
+		note(len(c.sends.pending) > 0, "%d requests have not been posted", len(c.sends.pending))
+		posted, queued := l.reads.Len()
+		note(posted > 0 || queued > 0, "%d Reads are under way, %d messages wait", posted, queued)
+		used := len(l.recvs.bufs)
+		for _, s := range st.calls.slots {
+			note(s.lent.Len() > 0, "a loan is open")
+			if s.send != nil {
+				used++
+			}
 		}
-	}
-	for _, x := range c.rsp.exchs {
-		if x.out != nil {
-			used++
+		for _, x := range l.exchs {
+			if x.out != nil {
+				used++
+			}
+			note(x.held != 0, "a call that is over holds %d bytes", x.held)
 		}
-		note(x.held != 0, "a call that is over holds %d bytes", x.held)
-	}
-	a := c.arena.Stats()
-	note(a.Buffers != used, "%d buffers are in use, %d by what stays", a.Buffers, used)
-	note(a.Refs != 1, "%d hold the arena", a.Refs)
+		a := c.arena.Stats()
+		note(a.Buffers != used, "%d buffers are in use, %d by what stays", a.Buffers, used)
+		note(a.Refs != 1, "%d hold the arena", a.Refs)
+	})
 	return strings.Join(what, "; ")
 }
 

@@ -264,7 +264,7 @@ func TestTotalMemory(t *testing.T) {
 			same, other := newPeer(t), newPeer(t)
 			c := same.join(s, "script:1")
 			greed(same, 8)
-			if n := c.rsp.tenant.Held(); n < 3*unit {
+			if n := c.tenant.Held(); n < 3*unit {
 				t.Errorf("one more connection of the host has got %d units", n/unit)
 			}
 			for range 12 { // until nobody of this host gets anything
@@ -277,7 +277,7 @@ func TestTotalMemory(t *testing.T) {
 			}
 			c = other.join(s, "elsewhere:1")
 			greed(other, 8)
-			if n := c.rsp.tenant.Held(); n < 4*unit {
+			if n := c.tenant.Held(); n < 4*unit {
 				t.Errorf("a connection of another host has got %d units", n/unit)
 			}
 			if n := s.reserved(); n > 128*unit {

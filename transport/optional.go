@@ -130,19 +130,18 @@ func (s *slot) operation(op *operation) ([]byte, error) {
 	return append(rpcrdma.AppendHeader(s.send.Bytes[:0], h), op.Payload...), nil
 }
 
-// operated handles the answer to a request. It returns false if the message is no answer to
-// any. Leader.
-func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
-	r.c.mu.Lock()
-	s := r.lookup(h.XID)
+// answerReceived handles the answer to a request. It returns false if the message is no
+// answer to any.
+func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
+	s := l.c.state.Lock().calls.lookup(h.XID)
 	// Answers of requests that have been given up are answers, too.
 	ours := s != nil && s.state != slotFree && s.op != nil && s.op.Type == h.OptType && s.op.answers(h.OptInfo)
-	r.c.mu.Unlock()
+	l.c.state.Unlock()
 	if !ours {
 		return false
 	}
-	r.setGrant(h.Credit)
-	s = r.answer(h.XID)
+	l.setGrant(h.Credit)
+	s = l.answered(h.XID)
 	if s == nil {
 		return true // nobody waits for it any more, and its credit is back
 	}
@@ -154,16 +153,17 @@ func (r *requester) operated(h *rpcrdma.Header, payload []byte) bool {
 	} else {
 		s.err = &ReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
 	}
-	s.fence()
+	l.fence(s)
 	return true
 }
 
 // ---- responder
 
-// optional takes an RDMA_OPTIONAL. It returns true if the receive buffer is in use now.
-// Leader.
-func (c *conn) optional(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
-	if c.req.operated(h, payload) {
+// optionalReceived handles an RDMA_OPTIONAL. It returns true if the receive buffer is in
+// use now.
+func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
+	c := l.c
+	if l.answerReceived(h, payload) {
 		return false
 	}
 	o := c.cfg.operation(h.OptType)
@@ -173,63 +173,62 @@ func (c *conn) optional(rb *recvBuf, h *rpcrdma.Header, payload []byte) bool {
 		c.stats.dropped.Add(1) // nobody waits for it any more
 		return false
 	case !own && (o == nil || o.Handle == nil):
-		c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption)
+		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption)
 		return true
 	case o != nil && !o.Payload.holds(payload):
-		c.rsp.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader)
+		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader)
 		return true
-	case c.rsp.stop:
+	case l.stop:
 		c.stats.dropped.Add(1)
 		return false
 	}
-	x := c.rsp.take(rb)
+	x := l.takeExchange(rb)
 	if x == nil {
 		return true
 	}
 	c.stats.optional.Add(1)
 	x.hdr, *h = *h, x.hdr
-	c.rsp.keepUp(x.hdr.Credit)
+	l.keepUp(x.hdr.Credit)
 	x.state = exchExecuting
-	x.fast = true
 	if x.begin() != nil {
-		x.refuse(rpcrdma.ErrBadHeader)
+		x.refuse(l, rpcrdma.ErrBadHeader)
 		return true
 	}
 	if own {
-		x.takeOffer(len(payload) > 0)
+		l.takeOffer(x, len(payload) > 0)
 		return true
 	}
-	x.later()
+	x.detach()
 	go x.operate(o, payload)
 	return true
 }
 
 // operate executes a request.
 func (x *exch) operate(o *Operation, payload []byte) {
-	answer, err := o.Handle(x.c.rsp.ctx, &Conn{c: x.c}, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
+	answer, err := o.Handle(x.c.handling, &Conn{c: x.c}, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
 	if err != nil || !o.Payload.holds(answer.Payload) {
-		x.refuse(rpcrdma.ErrInvalOption)
+		x.refuse(nil, rpcrdma.ErrInvalOption)
 		return
 	}
 	answer.Type = o.Type
-	x.operated(answer)
+	x.operated(nil, answer)
 }
 
 // operated answers a request.
-func (x *exch) operated(m Optional) {
-	if !x.takeBack() {
+func (x *exch) operated(l *leader, m Optional) {
+	if !x.takeBack(l) {
 		return
 	}
 	c, h := x.c, &x.rh
 	h.Proc = rpcrdma.ProcOptional
 	h.OptType, h.OptInfo = m.Type, m.Info
 	if h.Size()+len(m.Payload) > c.sendMax() {
-		x.error(rpcrdma.ErrInvalOption, x.hdr.Vers)
+		x.sendError(l, rpcrdma.ErrInvalOption, x.hdr.Vers)
 		return
 	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.reserve(1)
 	x.finishList(append(rpcrdma.AppendHeader(x.out.Bytes[:0], h), m.Payload...))
-	c.answered()
-	x.post()
+	c.replySent()
+	x.post(l)
 }

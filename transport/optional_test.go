@@ -585,11 +585,10 @@ func (p *peer) pendingXID(cl *Client) uint32 {
 	p.t.Helper()
 	synctest.Wait()
 	c := cl.conn()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.req.slots {
+	defer c.state.Unlock()
+	for _, s := range c.state.Lock().calls.slots {
 		if s.state == slotPending {
-			return s.xid()
+			return s.xid
 		}
 	}
 	p.t.Fatal("nothing is under way")

@@ -26,18 +26,16 @@ func TestStandAside(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cn.c.mu.Lock()
-		defer cn.c.mu.Unlock()
-		if !cn.c.aside {
+		defer cn.c.state.Unlock()
+		if !cn.c.state.Lock().aside {
 			t.Fatalf("after %d backward calls the keeper leads", manyBackward)
 		}
 	}
 	leads := func(t *testing.T, cn *Conn) {
 		t.Helper()
 		synctest.Wait()
-		cn.c.mu.Lock()
-		defer cn.c.mu.Unlock()
-		if cn.c.aside || !cn.c.leading {
+		defer cn.c.state.Unlock()
+		if st := cn.c.state.Lock(); st.aside || !st.taken() {
 			t.Error("the keeper does not lead")
 		}
 	}
@@ -136,7 +134,8 @@ func TestTokenPassedOn(t *testing.T) {
 	client(t, nil, func(p *peer, cl *Client) {
 		p.opens(cl, 4)
 		c := cl.conn()
-		if !c.take() {
+		l := c.take()
+		if l == nil {
 			t.Fatal("the connection has ended")
 		}
 		ctx, cancel := context.WithCancel(bg)
@@ -145,9 +144,8 @@ func TestTokenPassedOn(t *testing.T) {
 		second := async(cl, bg, testCall())
 		h, _ := p.message("the second follower's call")
 
-		c.mu.Lock()
-		next := c.stopLeading() // the first follower is chosen, and not told yet
-		c.mu.Unlock()
+		next := l.giveBack(c.state.Lock()) // the first follower is chosen, and not told yet
+		c.state.Unlock()
 		cancel()
 		synctest.Wait()
 		next.wake <- false

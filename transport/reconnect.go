@@ -54,7 +54,7 @@ func (l *line) put(c *conn, before func(old *conn)) error {
 	if before != nil {
 		before(old)
 	}
-	if old != nil && old.req.proven() {
+	if old != nil && old.proven() {
 		l.doubt = false
 	}
 	l.why = nil
@@ -145,7 +145,7 @@ func (l *line) await(ctx context.Context, old *conn, call *Call) (*conn, error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old != nil && l.doubt && call.sent {
-		if old.req.proven() || l.cur.Load().req.proven() {
+		if old.proven() || l.cur.Load().proven() {
 			l.doubt = false
 		} else if dropped(old) {
 			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
@@ -186,37 +186,6 @@ func (l *line) await(ctx context.Context, old *conn, call *Call) (*conn, error) 
 func dropped(c *conn) bool {
 	var ended *fabric.ConnError
 	return errors.As(c.endErr(), &ended) && ended.Remote
-}
-
-// proven tells whether a call has been answered on the connection.
-func (r *requester) proven() bool {
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	return r.answered
-}
-
-// givenUp is how many calls nobody waits for. mu is held.
-func (r *requester) givenUp() (n int) {
-	for _, s := range r.slots {
-		if s.state == slotZombie {
-			n++
-		}
-	}
-	return n
-}
-
-// unproven forgets the answers of the set-up: they do not show that calls are answered.
-func (r *requester) unproven() {
-	r.c.mu.Lock()
-	r.answered = false
-	r.c.mu.Unlock()
-}
-
-// leaves tells whether the connection takes no new calls, though it has not ended.
-func (c *conn) leaves() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closing
 }
 
 // ---- the client's side
@@ -325,7 +294,7 @@ func (d *dialer) rest(old *conn) {
 }
 
 // good tells whether a connection was of use: calls of either end have been answered on it.
-func (c *conn) good() bool { return c.req.proven() || c.rsp.called.Load() }
+func (c *conn) good() bool { return c.proven() || c.called.Load() }
 
 // longer is the pause that follows the present one.
 func (d *dialer) longer() time.Duration {
@@ -435,37 +404,27 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(fc, cl.provider.Name(), cl.cfg, roleClient, nil)
+	c, l := newConn(fc, cl.provider.Name(), cl.cfg, roleClient, nil)
 	c.stats, c.exposes.Regions = cl.stats, &cl.regions
-	c.vers.Store(vers)
+	c.agreed.version.Store(vers)
 	if old != nil {
-		c.req.inherit(&old.req)
+		c.inherit(old)
 	}
-	c.rsp.serve(cl.callbacks, budget.New(cl.cfg.MaxTotalMemory), "")
-	if err := c.connect(ctx, pending); err != nil {
-		c.discard()
+	c.execute(cl.callbacks, budget.New(cl.cfg.MaxTotalMemory), "")
+	if err := l.connect(ctx, pending); err != nil {
+		l.discard()
 		return nil, err
 	}
+	l.release()
 	if err = cl.negotiate(ctx, c); err == nil {
 		err = c.configure(ctx)
 	}
-	c.req.unproven()
+	c.unproven()
 	if err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
-}
-
-// whenEnded has f called once the connection has ended.
-func (c *conn) whenEnded(f func()) {
-	c.mu.Lock()
-	c.onEnd = f
-	ended := c.ended
-	c.mu.Unlock()
-	if ended { // finish has not seen f
-		f()
-	}
 }
 
 // lost is called when a connection has ended.
@@ -522,12 +481,12 @@ func (cl *Client) every(d time.Duration, f func(c *conn)) {
 
 // closeIdle ends a connection that no call uses.
 func (cl *Client) closeIdle(c *conn) {
-	c.mu.Lock()
-	used := c.req.inUse > 0
+	st := c.state.Lock()
+	used := st.calls.inUse > 0
 	if !used {
-		c.closing = true // calls that come now go to the next connection
+		st.closing = true // calls that come now go to the next connection
 	}
-	c.mu.Unlock()
+	c.state.Unlock()
 	if !used {
 		ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.SetupTimeout)
 		defer cancel()
@@ -537,11 +496,11 @@ func (cl *Client) closeIdle(c *conn) {
 
 // ask makes sure that the server is there.
 func (cl *Client) ask(c *conn) {
-	c.mu.Lock()
-	used := c.req.inUse
-	room := used < c.req.grant
-	dead := used > 0 && used == c.req.givenUp()
-	c.mu.Unlock()
+	t := &c.state.Lock().calls
+	used := t.inUse
+	room := used < t.grant
+	dead := used > 0 && used == t.givenUp()
+	c.state.Unlock()
 	last := cl.last.Load()
 	switch {
 	case !room && dead:

@@ -86,13 +86,15 @@ func TestReconnect(t *testing.T) {
 					t.Errorf("%d credits", n)
 				}
 				c := cl.conn()
+				slots := &c.state.Lock().calls
 				for xid := range used { // those of this connection come behind
-					i := (xid ^ c.req.mask) & (1<<slotBits - 1)
-					gen := (xid ^ c.req.mask) >> slotBits
-					if int(i) >= len(c.req.gens) || int32((c.req.gens[i]-gen)<<slotBits) <= 0 {
+					i := (xid ^ slots.mask) & (1<<slotBits - 1)
+					gen := (xid ^ slots.mask) >> slotBits
+					if int(i) >= len(slots.gens) || int32((slots.gens[i]-gen)<<slotBits) <= 0 {
 						t.Errorf("xid %#x may come again", xid)
 					}
 				}
+				c.state.Unlock()
 				again := func(h rpcrdma.Header, n uint32) {
 					t.Helper()
 					if xid, sent := xids[n]; sent && xid != h.XID {

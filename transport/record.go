@@ -256,7 +256,7 @@ func (b *bridge) dispatch(x *exch) {
 		select {
 		case <-b.closed:
 			b.mu.Unlock()
-			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
+			x.replyError(nil, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
 			return
 		default:
 		}
@@ -270,7 +270,7 @@ func (b *bridge) dispatch(x *exch) {
 		default: // as many as MaxConns wait already, and nobody accepts
 			delete(b.conns, x.c)
 			b.mu.Unlock()
-			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr})
+			x.replyError(nil, oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr})
 			return
 		}
 	}
@@ -313,15 +313,15 @@ func (rc *serverRecords) call(x *exch) {
 	if rc.pending == nil || rc.pending[xid] != nil {
 		// The end has come, or the client uses an xid twice at once.
 		rc.pmu.Unlock()
-		x.refuse(rpcrdma.ErrChunk)
+		x.refuse(nil, rpcrdma.ErrChunk)
 		return
 	}
 	rc.pending[xid] = x
-	record := append(marked(len(x.msg)), x.msg...)
-	x.msg = nil
-	if x.mem != nil { // the copy takes its place in the account
-		x.c.arena.Put(x.mem)
-		x.mem = nil
+	record := append(marked(len(x.Msg)), x.Msg...)
+	x.Msg = nil
+	if x.Mem != nil { // the copy takes its place in the account
+		x.c.arena.Put(x.Mem)
+		x.Mem = nil
 	}
 	rc.pmu.Unlock()
 	rc.push(record)
@@ -336,7 +336,7 @@ func (rc *serverRecords) end(err error) {
 	rc.pending = nil
 	rc.pmu.Unlock()
 	for _, x := range pending {
-		x.refuse(rpcrdma.ErrChunk)
+		x.refuse(nil, rpcrdma.ErrChunk)
 	}
 }
 
@@ -388,8 +388,8 @@ func (rc *serverRecords) reply(record []byte) error {
 		}
 	}
 	x.remember(rpc, results)
-	if x.takeBack() {
-		x.send(rpc, results)
+	if x.takeBack(nil) {
+		x.send(nil, rpc, results)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // programs do not change once there are connections.
 type registry struct {
 	programs map[uint32]*Program
-	other    func(x *exch, n int) bool // takes calls to other programs; nil: there are none
+	other    func(l *leader, x *exch, n int) bool // takes calls to other programs; nil: there are none
 	cache    *replycache.Cache
 }
 
@@ -38,48 +38,48 @@ func (r *registry) register(p Program) error {
 // stop ends the contexts of handlers that connections have left behind.
 func (r *registry) stop() { r.cache.Close() }
 
-// dispatch finds the program of a call (RFC 5531 section 9). Leader.
-func (r *registry) dispatch(x *exch) {
-	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
+// dispatch finds the program of a call (RFC 5531 section 9).
+func (r *registry) dispatch(l *leader, x *exch) {
+	n, err := oncrpc.ConsumeCall(x.Msg, &x.call)
 	if err != nil || x.call.XID != x.hdr.XID {
-		x.refuse(rpcrdma.ErrChunk)
+		x.refuse(l, rpcrdma.ErrChunk)
 		return
 	}
 	if x.begin() != nil {
-		x.refuse(rpcrdma.ErrChunk)
+		x.refuse(l, rpcrdma.ErrChunk)
 		return
 	}
-	if l := x.c.life; l != nil {
-		l.Called(x.c.rsp.posted)
+	if ln := x.c.lineage; ln != nil {
+		ln.Called(l.posted)
 	}
 	call := &x.call
 	if call.RPCVers != oncrpc.Version {
-		x.replyError(oncrpc.ReplyHeader{
+		x.replyError(l, oncrpc.ReplyHeader{
 			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
 		})
 		return
 	}
 	p := r.programs[call.Prog]
-	x.readReply = p != nil && p.ReadReplies
+	x.lending.allowed = p != nil && p.ReadReplies
 	switch {
 	case x.hdr.Align > 1 && (p == nil || !p.Padded):
-		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
+		x.refuse(l, rpcrdma.ErrChunk) // nobody would find the data
 	case p == nil:
-		if r.other == nil || !r.other(x, n) {
-			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
+		if r.other == nil || !r.other(l, x, n) {
+			x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
 		}
 	case call.Vers < p.Low || call.Vers > p.High:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
 	case call.Proc == 0:
-		x.reply(nil)
+		x.reply(l, nil)
 	case !x.chunksFit(p.Binding, n):
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-	case r.recall(x, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+	case r.recall(l, x, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
-		x.run(p.Handler, n)
+		x.run(l, p.Handler, n)
 	default:
-		x.later()
-		go x.run(p.Handler, n)
+		x.detach()
+		go x.run(nil, p.Handler, n)
 	}
 }
 
@@ -95,7 +95,7 @@ func (x *exch) chunksFit(b Binding, n int) bool {
 		return true
 	}
 	call := &x.call
-	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
+	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.Msg[n:], x.ranges[:0])
 	for items := x.ranges; len(reads) > 0; {
 		at, sum := int(reads[0].Position), 0
 		for len(reads) > 0 && int(reads[0].Position) == at {
@@ -113,25 +113,25 @@ func (x *exch) chunksFit(b Binding, n int) bool {
 }
 
 // run executes a call whose arguments start at offset n of its message.
-func (x *exch) run(h Handler, n int) {
+func (x *exch) run(l *leader, h Handler, n int) {
 	call := &x.call
 	x.req = Request{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
 		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[n:], at: n, x: x,
+		Args: x.Msg[n:], at: n, inline: l != nil, x: x,
 	}
 	x.res = Response{Results: x.results(), x: x}
-	ctx := x.c.rsp.ctx
+	ctx := x.c.handling
 	if x.entry != nil {
 		ctx = x.entry.Context()
 	}
 	x.serve(ctx, h)
 	if x.res.fail != oncrpc.Success {
 		x.dropItems()
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: x.res.fail})
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: x.res.fail})
 		return
 	}
-	x.reply(x.res.Results)
+	x.reply(l, x.res.Results)
 }
 
 // serve has the handler fill x.res. A panic is the handler's alone: its caller is told
@@ -152,15 +152,4 @@ func (x *exch) serve(ctx context.Context, h Handler) {
 			"peer", x.c.addr(), "panic", v, "stack", string(debug.Stack()))
 	}()
 	h.ServeRPC(ctx, &x.req, &x.res)
-}
-
-// dropItems forgets the results of a call that failed after all.
-func (x *exch) dropItems() {
-	for i := range x.items {
-		if f := x.items[i].release; f != nil {
-			f()
-		}
-	}
-	clear(x.items)
-	x.items = x.items[:0]
 }

@@ -5,7 +5,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // How a reply is put on the wire (RFC 5666 sections 3.6, 5.2):
@@ -74,36 +73,36 @@ func (x *exch) results() []byte {
 
 // reply answers with results, which may or may not be in place, and the
 // exchange's items, whose at counts from the first byte of results.
-func (x *exch) reply(results []byte) {
-	x.answer(oncrpc.ReplyHeader{}, results)
+func (x *exch) reply(l *leader, results []byte) {
+	x.answer(l, oncrpc.ReplyHeader{}, results)
 }
 
 // replyError answers with an RPC-level error.
-func (x *exch) replyError(h oncrpc.ReplyHeader) {
-	x.answer(h, nil)
+func (x *exch) replyError(l *leader, h oncrpc.ReplyHeader) {
+	x.answer(l, h, nil)
 }
 
 // answer answers with the RPC header h and results.
-func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
+func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
 	var head [64]byte
 	h.XID = x.hdr.XID
 	rpc := oncrpc.AppendReply(head[:0], &h)
 	x.remember(rpc, results)
-	if !x.takeBack() {
+	if !x.takeBack(l) {
 		return
 	}
-	x.send(rpc, results)
+	x.send(l, rpc, results)
 }
 
 // send places and posts the reply. The RPC message is its header, rpc, and
 // results, with the exchange's items in these.
-func (x *exch) send(rpc, results []byte) {
+func (x *exch) send(l *leader, rpc, results []byte) {
 	c, h := x.c, &x.rh
 	buf := x.out.Bytes
 	first := x.base + len(rpc)
 
 	if x.failed {
-		x.error(rpcrdma.ErrChunk, x.hdr.Vers)
+		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
@@ -119,7 +118,7 @@ func (x *exch) send(rpc, results []byte) {
 		moved++
 		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
 		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
-			x.error(rpcrdma.ErrChunk, x.hdr.Vers)
+			x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 			return
 		}
 		if o := c.cfg.RFC5666; o != nil && o.InflateLengths {
@@ -151,7 +150,7 @@ func (x *exch) send(rpc, results []byte) {
 			msg, ok = x.lendReply(rpc, results, moved)
 		}
 		if !ok {
-			x.error(rpcrdma.ErrChunk, x.hdr.Vers)
+			x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 			return
 		}
 	}
@@ -162,9 +161,9 @@ func (x *exch) send(rpc, results []byte) {
 	}
 	x.finishList(msg)
 	c.stats.replies.Add(1)
-	c.answered()
+	c.replySent()
 	x.settle(false)
-	x.post()
+	x.post(l)
 }
 
 // finishList adds the Send of msg, which is in x.out, to the list.
@@ -184,7 +183,7 @@ func (x *exch) finishList(msg []byte) {
 // invalidates returns the one handle of the call's chunks, if both ends allow
 // remote invalidation (RFC 8797 section 4.1) and there is no other.
 func (x *exch) invalidates() (key uint32, ok bool) {
-	if !x.c.remoteInv.Load() || x.hdr.Vers != x.c.vers.Load() || x.c.role == roleClient {
+	if !x.c.agreed.remoteInv.Load() || x.hdr.Vers != x.c.version() || x.c.role == roleClient {
 		return 0, false // what was agreed on is for replies to clients
 	}
 	one := func(handle uint32) bool {
@@ -377,24 +376,10 @@ func (x *exch) reserveMore(n int) {
 	}
 }
 
-// alloc takes a buffer that the exchange keeps until its reply is out.
-func (x *exch) alloc(n int) (*arena.Buffer, error) {
-	if !x.chargeIfRoom(n) {
-		return nil, errMemory
-	}
-	b, err := x.c.arena.Get(n)
-	if err == nil {
-		x.mems = append(x.mems, b)
-	} else {
-		x.used -= arena.SizeOf(n)
-	}
-	return b, err
-}
-
 // refuse answers with RDMA_ERROR instead of a reply.
-func (x *exch) refuse(code rpcrdma.ErrCode) {
+func (x *exch) refuse(l *leader, code rpcrdma.ErrCode) {
 	x.forgo()
-	if !x.takeBack() {
+	if !x.takeBack(l) {
 		return
 	}
 	if x.begin() != nil {
@@ -402,11 +387,11 @@ func (x *exch) refuse(code rpcrdma.ErrCode) {
 		x.abandon()
 		return
 	}
-	x.error(code, x.hdr.Vers)
+	x.sendError(l, code, x.hdr.Vers)
 }
 
-// error sends RDMA_ERROR in place of whatever was being built.
-func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
+// sendError sends RDMA_ERROR in place of whatever was being built.
+func (x *exch) sendError(l *leader, code rpcrdma.ErrCode, vers uint32) {
 	c := x.c
 	h := rpcrdma.Header{
 		XID: x.hdr.XID, Vers: vers,
@@ -420,47 +405,46 @@ func (x *exch) error(code rpcrdma.ErrCode, vers uint32) {
 		c.stats.errChunk.Add(1)
 	}
 	// Nothing of it has been posted.
-	x.lent.End()
+	x.lending.loan.End()
 	x.dropItems()
 	x.dropMems()
 	x.used = 0
-	if x.mem != nil {
-		x.used = len(x.mem.Bytes)
+	if x.Mem != nil {
+		x.used = len(x.Mem.Bytes)
 	}
 	x.settle(false)
 	x.rh.Proc = rpcrdma.ProcError
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.Bytes[:0], &h))
-	x.post()
+	x.post(l)
 }
 
 // refuse answers the message in rb, which has no usable header, with RDMA_ERROR.
-// Leader.
-func (r *responder) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) {
-	x := r.take(rb)
+func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) {
+	x := l.takeExchange(rb)
 	if x == nil {
 		return
 	}
-	x.fast = true
-	x.hdr.XID, x.hdr.Vers = xid, vers
-	x.hdr.Reads, x.hdr.Writes, x.hdr.Reply, x.hdr.HasReply = x.hdr.Reads[:0], x.hdr.Writes[:0], x.hdr.Reply[:0], false
+	h := &x.hdr
+	h.XID, h.Vers = xid, vers
+	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false
 	if x.begin() != nil {
-		r.c.die(errNoMemory)
+		l.fail(errNoMemory)
 		return
 	}
-	x.error(code, vers)
+	x.sendError(l, code, vers)
 }
 
 // asks tells whether a call to a program of the transport's own, which has one version
 // and one procedure besides NULL, is for that. All else it answers. Leader.
-func (x *exch) asks(vers, proc uint32) bool {
+func (x *exch) asks(l *leader, vers, proc uint32) bool {
 	switch {
 	case x.call.Vers != vers:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: vers, High: vers})
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: vers, High: vers})
 	case x.call.Proc == 0:
-		x.reply(nil)
+		x.reply(l, nil)
 	case x.call.Proc != proc:
-		x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
 	default:
 		return true
 	}

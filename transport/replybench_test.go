@@ -16,16 +16,16 @@ func BenchmarkReplyCache(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
+			c, _ := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
 			r := newRegistry(cfg)
-			x := &exch{fetch: fetch{c: c}}
+			x := &exch{c: c}
 			x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
-			x.msg = appendCall(nil, 1, 1, make([]byte, size)...)
+			x.Msg = appendCall(nil, 1, 1, make([]byte, size)...)
 			rpc, results := make([]byte, 24), make([]byte, 100)
 			b.ReportAllocs()
 			for b.Loop() {
 				x.call.XID++
-				if r.recall(x, false) {
+				if r.recall(nil, x, false) {
 					b.Fatal("a call that is new has been answered")
 				}
 				x.remember(rpc, results)

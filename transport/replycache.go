@@ -30,40 +30,43 @@ const (
 const credAt = 24
 
 // recall looks whether the call of x has come before, and takes it then. Else its reply will
-// be remembered, unless idempotent says that there is no need. Leader.
-func (r *registry) recall(x *exch, idempotent bool) (taken bool) {
+// be remembered, unless idempotent says that there is no need.
+func (r *registry) recall(l *leader, x *exch, idempotent bool) (taken bool) {
 	if idempotent {
 		return false
 	}
 	call := &x.call
 	outcome, e, reply := r.cache.Begin(&replycache.Call{
-		Host: x.c.host(), Client: x.c.life,
-		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
+		Host: x.c.host(), Client: x.c.lineage,
+		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.Msg[credAt:],
 	}, x)
 	switch outcome {
 	case replycache.Fresh:
 		x.entry = e
 		return false
 	case replycache.Answered:
-		x.Answer(reply)
+		x.replay(l, reply)
 	}
 	return true
 }
 
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *exch) Wait(e *replycache.Entry) {
-	x.later()
+	x.detach()
 	x.awaits = e
 }
 
-// Answer answers with a reply from the cache.
-func (x *exch) Answer(r replycache.Reply) {
+// Answer answers with the reply that the exchange has waited for.
+func (x *exch) Answer(r replycache.Reply) { x.replay(nil, r) }
+
+// replay answers with a reply from the cache.
+func (x *exch) replay(l *leader, r replycache.Reply) {
 	for _, it := range r.Items {
 		x.addItem(it.At, it.Data, nil)
 	}
 	x.c.stats.replayed.Add(1)
-	if x.takeBack() {
-		x.send(r.Header, r.Results)
+	if x.takeBack(l) {
+		x.send(l, r.Header, r.Results)
 	}
 }
 
@@ -98,7 +101,7 @@ func (x *exch) forgo() {
 }
 
 // unwait ends an exchange that waits for the reply to another's call, when its connection has
-// ended: a client that comes back again and again must not leave more and more behind. Leader.
+// ended: a client that comes back again and again must not leave more and more behind.
 func (x *exch) unwait() {
 	if x.awaits != nil && x.awaits.Leave(x) {
 		x.abandon()

@@ -634,16 +634,16 @@ func TestReplyCacheAllocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
+	c, _ := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 	r := newRegistry(cfg)
-	x := &exch{fetch: fetch{c: c}}
+	x := &exch{c: c}
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
-	x.msg = appendCall(nil, 1, 1, opaque("arguments")...)
+	x.Msg = appendCall(nil, 1, 1, opaque("arguments")...)
 	x.items = []item{{at: 4, data: make([]byte, 500)}}
 	rpc, results := make([]byte, 24), make([]byte, 100)
 	once := func() {
 		x.call.XID++
-		if r.recall(x, false) {
+		if r.recall(nil, x, false) {
 			t.Fatal("a call that is new has been answered")
 		}
 		x.remember(rpc, results)

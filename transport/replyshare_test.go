@@ -97,7 +97,7 @@ func TestReplyCacheShares(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var conns []*conn
 		for i := range 12 {
-			c := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
+			c, _ := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 			c.peerHost = fmt.Sprint("host", i)
 			conns = append(conns, c)
 		}
@@ -113,10 +113,10 @@ func TestReplyCacheShares(t *testing.T) {
 				x.remember(make([]byte, 24), make([]byte, rng.IntN(5000)))
 			default:
 				c := conns[rng.IntN(1+rng.IntN(len(conns)))]
-				x := &exch{fetch: fetch{c: c}}
+				x := &exch{c: c}
 				x.call = oncrpc.CallHeader{XID: uint32(i), Prog: testProg, Vers: 1, Proc: 1}
-				x.msg = appendCall(nil, uint32(i), 1)
-				if r.recall(x, false) {
+				x.Msg = appendCall(nil, uint32(i), 1)
+				if r.recall(nil, x, false) {
 					t.Fatal("a new call was known")
 				}
 				if x.entry != nil {

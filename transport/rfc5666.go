@@ -6,6 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
 // RFC5666 turns on what RFC 5666 has and RFC 8166 has taken out of the protocol. Both
@@ -65,45 +66,48 @@ func (o *RFC5666) padding(call *Call, align int) (n int) {
 // readReplies tells whether replies may have read chunks: to clients.
 func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == roleClient }
 
-// fetchReply gets what lies in the read chunks of a reply. Leader.
-func (s *slot) fetchReply(h *rpcrdma.Header, payload []byte) error {
-	c, f := s.c, &s.pull
+// fetchReply gets what lies in the read chunks of a reply.
+func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
+	c, m := l.c, &s.pull
 	bad := &ReplyError{XID: h.XID, Reason: "its read list makes no message"}
-	l, ok := f.outline(h, payload)
-	if !ok || c.reads.most == 0 {
+	lay, ok := reads.Outline(h, len(payload), c.cfg.MaxMessage)
+	if !ok || l.reads.Most == 0 {
 		return bad
 	}
 	var err error
-	if f.mem, err = c.arena.Get(l.size); err != nil {
+	if m.Mem, err = c.arena.Get(lay.Size); err != nil {
 		return err
 	}
-	if !f.assemble(h, payload, l.lead) {
+	if !m.Assemble(h, payload, lay.Lead) {
 		return bad
 	}
-	if len(f.reads) == 0 {
-		s.fetched()
+	if !m.Pulls() {
+		l.fetched(s)
 		return nil
 	}
-	c.reads.start(f)
+	l.reads.Start(m)
 	return nil
 }
 
 // fetched takes the reply and tells the server so: RDMA_DONE, with the xid of the reply.
 // It takes the place of the call in our account of credits until it has left (section
-// 3.8). Leader.
-func (s *slot) fetched() {
-	s.call.store = append(s.call.store[:0], s.pull.msg...)
-	s.sayDone()
+// 3.8).
+func (l *leader) fetched(s *slot) {
+	s.call.store = append(s.call.store[:0], s.pull.Msg...)
+	l.sayDone(s)
 }
 
-func (s *slot) sayDone() {
-	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(s.c.cfg.Credits), Proc: rpcrdma.ProcDone}
+func (l *leader) sayDone(s *slot) {
+	c := l.c
+	h := rpcrdma.Header{XID: s.hdr.XID, Vers: rpcrdma.Version1, Credit: uint32(c.cfg.Credits), Proc: rpcrdma.ProcDone}
 	// The reply has come, so the call has left the buffer.
 	s.sge[0] = fabric.SGE{Buf: rpcrdma.AppendHeader(s.send.Bytes[:0], &h), LKey: s.send.LKey}
 	s.wrs = append(s.wrs[:0], fabric.SendWR{ID: wrID(wrDone, s.idx), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: s.sge[:]})
-	s.c.stats.done.Add(1)
-	s.accepted()
-	s.c.sq.add(s.wrs)
+	c.stats.done.Add(1)
+	c.state.Lock()
+	s.state = slotAccepted
+	c.state.Unlock()
+	c.sends.add(s.wrs)
 }
 
 // ---- replies with read chunks, at the responder
@@ -113,7 +117,7 @@ func (c *conn) lends() bool { return c.cfg.RFC5666 != nil && c.role == roleServe
 
 // lendsReply tells whether the reply may have read chunks.
 func (x *exch) lendsReply() bool {
-	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.readReply && !x.c.conf.noReads
+	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.lending.allowed && !x.c.conf.noReads
 }
 
 // lendReply puts into read chunks what fits nowhere else: the items, each at its
@@ -130,7 +134,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 			if len(it.data) == 0 {
 				continue
 			}
-			seg, err := x.lent.Expose(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
+			seg, err := x.lending.loan.Expose(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
 			if err != nil {
 				return nil, false
 			}
@@ -163,7 +167,7 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 		from = it.at
 	}
 	whole = append(whole, results[from:]...)
-	seg, err := x.lent.Expose(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.LKey}, fabric.AccessRemoteRead)
+	seg, err := x.lending.loan.Expose(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.LKey}, fabric.AccessRemoteRead)
 	if err != nil {
 		return nil, false
 	}
@@ -172,60 +176,60 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 	return rpcrdma.AppendHeader(x.out.Bytes[:0], h), true
 }
 
-// waitDone keeps the memory of a reply that has left until its client is through with
-// it. Leader.
-func (x *exch) waitDone() {
-	if x.acked {
-		x.takeLoanBack()
+// awaitDone keeps the memory of a reply that has left until its client is through with it.
+func (l *leader) awaitDone(x *exch) {
+	ln := &x.lending
+	if ln.acked {
+		l.takeLoanBack(x)
 		return
 	}
 	x.state = exchLent
-	x.timer = time.AfterFunc(x.c.cfg.RFC5666.DoneTimeout, func() { x.c.breakOff(errNoDone) })
+	c := l.c
+	ln.timer = time.AfterFunc(c.cfg.RFC5666.DoneTimeout, func() { c.breakOff(errNoDone) })
 }
 
-// clientDone handles RDMA_DONE. Leader.
-func (r *responder) clientDone(xid uint32) {
-	for _, x := range r.exchs {
-		r.c.mu.Lock()
+// doneReceived handles RDMA_DONE.
+func (l *leader) doneReceived(xid uint32) {
+	for _, x := range l.exchs {
+		l.c.state.Lock()
 		state := x.state // in all others the exchange may be its service's
-		r.c.mu.Unlock()
-		if state != exchReplying && state != exchLent || x.lent.Len() == 0 || x.acked || x.hdr.XID != xid {
+		l.c.state.Unlock()
+		ln := &x.lending
+		if state != exchReplying && state != exchLent || ln.loan.Len() == 0 || ln.acked || x.hdr.XID != xid {
 			continue
 		}
-		switch state {
-		case exchReplying: // the completion of the reply is behind it
-			x.acked = true
-			return
-		case exchLent:
-			x.timer.Stop()
-			x.acked = true
-			x.takeLoanBack()
-			return
+		ln.acked = true
+		if state == exchLent { // else the completion of the reply is behind it
+			ln.timer.Stop()
+			l.takeLoanBack(x)
 		}
-	}
-	r.c.stats.dropped.Add(1)
-}
-
-// takeLoanBack closes the memory of a reply's read chunks. Leader.
-func (x *exch) takeLoanBack() {
-	x.state = exchLent
-	x.wrs = x.lent.Revoke(x.wrs[:0], wrID(wrLoan, x.idx))
-	if x.fences = len(x.wrs); x.fences > 0 {
-		x.c.sq.add(x.wrs)
 		return
 	}
-	x.c.rsp.loanClosed(x)
+	l.c.stats.dropped.Add(1)
 }
 
-// loanRevoked handles the completion of an invalidation. Leader.
-func (r *responder) loanRevoked(x *exch) {
-	if x.fences--; x.fences == 0 {
-		r.loanClosed(x)
+// takeLoanBack closes the memory of a reply's read chunks.
+func (l *leader) takeLoanBack(x *exch) {
+	ln := &x.lending
+	x.state = exchLent
+	x.wrs = ln.loan.Revoke(x.wrs[:0], wrID(wrLoan, x.idx))
+	if ln.fences = len(x.wrs); ln.fences > 0 {
+		l.c.sends.add(x.wrs)
+		return
+	}
+	l.loanClosed(x)
+}
+
+// loanRevoked handles the completion of an invalidation.
+func (l *leader) loanRevoked(x *exch) {
+	ln := &x.lending
+	if ln.fences--; ln.fences == 0 {
+		l.loanClosed(x)
 	}
 }
 
 // loanClosed ends the exchange.
-func (r *responder) loanClosed(x *exch) {
-	x.lent.End()
-	r.done(x)
+func (l *leader) loanClosed(x *exch) {
+	x.lending.loan.End()
+	l.done(x)
 }

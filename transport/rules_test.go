@@ -466,9 +466,9 @@ func TestRuleXIDs(t *testing.T) {
 			}
 			settle()
 			c := cl.conn()
-			c.mu.Lock()
-			coming := c.req.free[0].xid() // of the second call from now
-			c.mu.Unlock()
+			slots := &c.state.Lock().calls
+			coming := slots.nextXID(slots.free[0]) // of the second call from now
+			c.state.Unlock()
 
 			rc := NewRecordConn(cl, nil, 0)
 			defer rc.Close()

@@ -77,8 +77,9 @@ type Request struct {
 	// is in its place.
 	Args []byte
 
-	at int // of Args in the message
-	x  *exch
+	at     int  // of Args in the message
+	inline bool // the leader executes the call
+	x      *exch
 }
 
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
@@ -316,14 +317,13 @@ func growStack(n int) byte {
 // serveConn sets up a connection and leads it until it ends.
 func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	growStack(len(provider))
-	c := newConn(fc, provider, s.cfg, roleServer, s.memory.Usage())
+	c, l := newConn(fc, provider, s.cfg, roleServer, s.memory.Usage())
 	c.stats = s.stats
-	c.leading = true
-	c.rsp.serve(s.registry, s.memory, c.host())
-	c.life = s.cache.NewLineage() // before the client learns that there is a connection
+	c.execute(s.registry, s.memory, c.host())
+	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
-	err := c.accept(ctx)
+	err := l.accept(ctx)
 	cancel()
 
 	s.mu.Lock()
@@ -336,7 +336,8 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	if err == nil {
 		s.setups--
 		s.guests.settle(g, c)
-		c.watch.spoke = time.Now() // nobody else knows the connection yet
+		c.state.Lock().watch.spoke = time.Now()
+		c.state.Unlock()
 		s.conns[c] = struct{}{}
 		s.accepted++
 		s.startSweep()
@@ -344,7 +345,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.mu.Unlock()
 	if err != nil {
 		s.log("connection not set up", c, err)
-		c.discard()
+		l.discard()
 		s.mu.Lock()
 		s.setups--
 		s.guests.remove(g)
@@ -353,7 +354,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 		return
 	}
 
-	c.serve()
+	l.serve()
 	var closed *ClosedError
 	var ce *fabric.ConnError
 	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
@@ -376,26 +377,6 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 func (s *Server) log(msg string, c *conn, err error) {
 	if s.cfg.Logger != nil {
 		s.cfg.Logger.Warn(msg, "peer", c.addr(), "provider", c.provider, "err", err)
-	}
-}
-
-// serve leads a server's connection for all its life.
-func (c *conn) serve() {
-	for c.step() {
-		if c.streak >= manyBackward && c.drain.Load() == nil && !c.standAside() {
-			return
-		}
-		if ctx := c.drain.Load(); ctx != nil {
-			c.rsp.stop = true
-			if c.rsp.inUse() == 0 {
-				_ = c.fc.Disconnect(*ctx)
-				c.mu.Lock()
-				c.closing = true
-				c.mu.Unlock()
-				c.finish(nil)
-				return
-			}
-		}
 	}
 }
 
@@ -470,15 +451,15 @@ func (s *Server) Stats() Stats {
 }
 
 // dispatchOther takes calls to the programs that the transport serves itself, and to
-// those of bridges, whose arguments start at offset n. Leader.
-func (s *Server) dispatchOther(x *exch, n int) bool {
+// those of bridges, whose arguments start at offset n.
+func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 	call := &x.call
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
-		x.configure(x.msg[n:])
+		l.configure(x, x.Msg[n:])
 		return true
 	}
 	if call.Prog == rpcrdma.PropProgram && x.hdr.Vers == rpcrdma.Version2 {
-		x.exchange(x.msg[n:])
+		l.exchange(x, x.Msg[n:])
 		return true
 	}
 	for _, b := range s.bridges {
@@ -489,10 +470,10 @@ func (s *Server) dispatchOther(x *exch, n int) bool {
 		i, ok := b.binding.(Idempotence)
 		switch {
 		case !x.chunksFit(b.binding, n):
-			x.replyError(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-		case call.Proc != 0 && s.recall(x, ok && i.Idempotent(proc)):
+			x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+		case call.Proc != 0 && s.recall(l, x, ok && i.Idempotent(proc)):
 		default:
-			x.later()
+			x.detach()
 			b.dispatch(x)
 		}
 		return true

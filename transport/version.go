@@ -186,7 +186,7 @@ func (cl *Client) firstVersion() uint32 {
 
 // negotiate finds out which version the server speaks. Nobody else uses the connection.
 func (cl *Client) negotiate(ctx context.Context, c *conn) error {
-	if c.vers.Load() == rpcrdma.Version1 {
+	if c.version() == rpcrdma.Version1 {
 		return nil
 	}
 	patience := versionPatience
@@ -254,7 +254,7 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 		return &VersionError{Addr: cl.addr, Low: low, High: high}
 	}
 	cl.versions.note(cl.versionKey())
-	c.vers.Store(rpcrdma.Version1)
+	c.agreed.version.Store(rpcrdma.Version1)
 	return nil
 }
 
@@ -319,101 +319,54 @@ func lateProperties(info []byte) bool {
 
 // ---- server
 
-// settle makes the version of the first message from a client that of the connection.
-// Leader.
-func (c *conn) settle(h *rpcrdma.Header) {
+// settleVersion makes the version of the first message from a client that of the
+// connection.
+func (l *leader) settleVersion(h *rpcrdma.Header) {
 	switch {
 	case h.Proc == rpcrdma.ProcError: // an answer to nothing
 	case h.Vers == rpcrdma.Version2:
-		c.useVersion2()
+		l.c.useVersion2()
 	default:
-		c.vers.Store(rpcrdma.Version1)
+		l.c.agreed.version.Store(rpcrdma.Version1)
 	}
 }
 
 // takeOffer answers the properties of a client that come as an operation. more says that
-// there is something behind them, which must not be. Leader.
-func (x *exch) takeOffer(more bool) {
-	offer, own := x.judge(x.hdr.OptInfo, more)
-	x.operated(Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
-	x.c.accepted(own, offer)
+// there is something behind them, which must not be.
+func (l *leader) takeOffer(x *exch, more bool) {
+	offer, own := l.judge(x, x.hdr.OptInfo, more)
+	x.operated(l, Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
+	l.accepted(own, offer)
 }
 
-// exchange answers a call to the properties program, with arguments args. Leader.
-func (x *exch) exchange(args []byte) {
-	if !x.asks(rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
+// exchange answers a call to the properties program, with arguments args.
+func (l *leader) exchange(x *exch, args []byte) {
+	if !x.asks(l, rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
 		return
 	}
-	offer, own := x.judge(args, false)
-	x.reply(rpcrdma.AppendProperties(x.results(), own))
-	x.c.accepted(own, offer)
+	offer, own := l.judge(x, args, false)
+	x.reply(l, rpcrdma.AppendProperties(x.results(), own))
+	l.accepted(own, offer)
 }
 
-// judge reads an offer and says what the answer is. Leader.
-func (x *exch) judge(info []byte, more bool) (offer, answer rpcrdma.Properties) {
-	c := x.c
+// judge reads an offer and says what the answer is.
+func (l *leader) judge(x *exch, info []byte, more bool) (offer, answer rpcrdma.Properties) {
+	c := l.c
 	offer, err := rpcrdma.ConsumeProperties(info)
 	switch {
 	case err != nil || more || offer.Dir != rpcrdma.PropOffer:
 		return offer, rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropMalformed}
-	case c.role == roleClient || c.offered || !x.alone():
+	case c.role == roleClient || l.offered || !l.alone(x):
 		return offer, rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: rpcrdma.PropNotNow}
 	}
 	return offer, c.properties(rpcrdma.PropAccept)
 }
 
 // accepted makes an offer that has been answered hold, from the next message on, if it was
-// accepted. Leader.
-func (c *conn) accepted(answer, offer rpcrdma.Properties) {
+// accepted.
+func (l *leader) accepted(answer, offer rpcrdma.Properties) {
 	if answer.Dir == rpcrdma.PropAccept {
-		c.offered = true
-		c.useProperties(answer, offer)
+		l.offered = true
+		l.c.useProperties(answer, offer)
 	}
-}
-
-// ---- both
-
-// useVersion2 sets the thresholds of version 2. Private data counts if both ends gave
-// some, and it says more.
-func (c *conn) useVersion2() {
-	send, recv := rpcrdma.DefaultInline2, rpcrdma.DefaultInline2
-	if c.hasPriv && c.privateData() != nil {
-		send, recv = max(send, c.sendMax()), max(recv, c.recvMax())
-	}
-	if c.role == roleServer {
-		// The first reply still keeps to version 1: see answered.
-		c.raise.Store(int32(send))
-		send = rpcrdma.DefaultInline
-	}
-	c.sendLimit.Store(int32(send))
-	c.recvLimit.Store(int32(recv))
-	c.remoteInv.Store(false)
-	c.vers.Store(rpcrdma.Version2)
-}
-
-// answered is told of each reply that goes out: after the first one in version 2 the
-// thresholds of version 2 hold (version two section 5.1).
-func (c *conn) answered() {
-	if n := c.raise.Load(); n != 0 && c.raise.CompareAndSwap(n, 0) {
-		c.sendLimit.Store(n)
-	}
-}
-
-// properties are what this end can.
-func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
-	return rpcrdma.Properties{
-		Dir: dir, SendSize: uint32(c.cfg.sendSize), RecvSize: uint32(c.cfg.recvSize),
-		RemoteInvalidation: c.offersInvalidation(),
-	}
-}
-
-// useProperties makes the properties of both ends hold, but for what would lower a
-// threshold that private data has raised.
-func (c *conn) useProperties(own, peer rpcrdma.Properties) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.told = true
-	c.sendLimit.Store(int32(max(c.sendMax(), own.SendInline(peer))))
-	c.recvLimit.Store(int32(max(c.recvMax(), peer.SendInline(own))))
-	c.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
 }

@@ -1,0 +1,84 @@
+package lockorder
+
+import (
+	"strings"
+	"sync"
+	"testing"
+)
+
+const (
+	outer Rank = iota + 1
+	inner
+)
+
+// taken takes locks in the given order and returns the panic, if there is one.
+func taken(locks ...*Mutex) (panicked any) {
+	defer func() { panicked = recover() }()
+	for _, m := range locks {
+		m.Lock()
+		defer m.Unlock()
+	}
+	return nil
+}
+
+// A goroutine that takes locks against the order panics in builds with the race detector,
+// though nobody else is there to be in its way.
+func TestOrder(t *testing.T) {
+	if !Checked {
+		t.Skip("the order is checked in builds with the race detector")
+	}
+	var a, b, b2, free Mutex
+	a.Init(outer)
+	b.Init(inner)
+	b2.Init(inner)
+	for _, tt := range []struct {
+		name  string
+		locks []*Mutex
+		ok    bool
+	}{
+		{"ascending", []*Mutex{&a, &b}, true},
+		{"descending", []*Mutex{&b, &a}, false},
+		{"two of one rank", []*Mutex{&b, &b2}, false},
+		{"one without a rank anywhere", []*Mutex{&b, &free}, true},
+		{"the same again, after the panics before", []*Mutex{&a, &b}, true},
+	} {
+		p := taken(tt.locks...)
+		if (p == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, p)
+		}
+		if p != nil && !strings.Contains(p.(string), "rank 2") {
+			t.Errorf("%s: the panic does not name the ranks: %v", tt.name, p)
+		}
+	}
+
+	// What one goroutine holds is nothing to another.
+	b.Lock()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if p := taken(&a); p != nil {
+			t.Error(p)
+		}
+	})
+	wg.Wait()
+	b.Unlock()
+}
+
+func TestValue(t *testing.T) {
+	var v Value[int]
+	*v.Init(outer) = 1
+	*v.Lock()++
+	v.Unlock()
+	if n := *v.Lock(); n != 2 {
+		t.Errorf("the value is %d", n)
+	}
+	v.Unlock()
+}
+
+func BenchmarkLock(b *testing.B) {
+	var m Mutex
+	m.Init(outer)
+	for b.Loop() {
+		m.Lock()
+		m.Unlock()
+	}
+}

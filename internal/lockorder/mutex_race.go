@@ -1,0 +1,92 @@
+//go:build race
+
+package lockorder
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+)
+
+// A Mutex is a sync.Mutex with a rank.
+type Mutex struct {
+	mu     sync.Mutex
+	rank   Rank
+	holder uint64 // goroutine; guarded by mu
+}
+
+// Checked tells whether this build checks the order.
+const Checked = true
+
+// held is which ranks each goroutine holds. It is spread over several maps, by goroutine,
+// so that goroutines of a test do not wait for each other.
+var held [64]struct {
+	sync.Mutex
+	ranks map[uint64][]Rank
+}
+
+// Init sets the rank, before the first use.
+func (m *Mutex) Init(rank Rank) { m.rank = rank }
+
+// Lock locks m. It panics if the calling goroutine holds a lock of the same or a later
+// rank.
+func (m *Mutex) Lock() {
+	if m.rank == 0 {
+		m.mu.Lock()
+		return
+	}
+	id := goroutine()
+	h := &held[id%uint64(len(held))]
+	h.Lock()
+	mine := h.ranks[id]
+	for _, r := range mine {
+		if r >= m.rank {
+			h.Unlock()
+			panic(fmt.Sprintf("lockorder: a lock of rank %d is taken by a goroutine that holds one of rank %d", m.rank, r))
+		}
+	}
+	if h.ranks == nil {
+		h.ranks = make(map[uint64][]Rank)
+	}
+	h.ranks[id] = append(mine, m.rank)
+	h.Unlock()
+	m.mu.Lock()
+	m.holder = id
+}
+
+// Unlock unlocks m.
+func (m *Mutex) Unlock() {
+	if m.rank != 0 {
+		id := m.holder
+		h := &held[id%uint64(len(held))]
+		h.Lock()
+		mine := h.ranks[id]
+		for i := len(mine) - 1; i >= 0; i-- {
+			if mine[i] == m.rank {
+				mine = append(mine[:i], mine[i+1:]...)
+				break
+			}
+		}
+		if len(mine) > 0 {
+			h.ranks[id] = mine
+		} else {
+			delete(h.ranks, id)
+		}
+		h.Unlock()
+	}
+	m.mu.Unlock()
+}
+
+// goroutine returns the number of the calling goroutine, which the runtime tells only at
+// the head of a stack trace.
+func goroutine() uint64 {
+	var buf [32]byte
+	b := buf[len("goroutine "):runtime.Stack(buf[:], false)]
+	n := 0
+	for n < len(b) && '0' <= b[n] && b[n] <= '9' {
+		n++
+	}
+	id, _ := strconv.ParseUint(string(b[:n]), 10, 64)
+	return id
+}

@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// What the two ends of a connection agree on: the inline thresholds and the use of remote
+// invalidation, by private data (RFC 8797) and by the version of the protocol.
+
+// An agreement is what is in force.
+type agreement struct {
+	version   atomic.Uint32 // of the protocol; 0: no call has come yet
+	sendLimit atomic.Int32  // longest Send we may make
+	recvLimit atomic.Int32  // longest Send the peer may make
+	raise     atomic.Int32  // what sendLimit becomes with the first reply; 0: it has been sent
+	remoteInv atomic.Bool   // both ends allow it, for replies to the client's calls
+}
+
+// version is that of the connection, 0 before the first call.
+func (c *conn) version() uint32 { return c.agreed.version.Load() }
+
+// sendMax and recvMax are the inline thresholds: the longest Sends that we and the peer
+// may make, in bytes.
+func (c *conn) sendMax() int { return int(c.agreed.sendLimit.Load()) }
+func (c *conn) recvMax() int { return int(c.agreed.recvLimit.Load()) }
+
+// privateData is what this end offers, nil if it sends none.
+func (c *conn) privateData() []byte {
+	if c.cfg.NoPrivateData || c.caps.MaxPrivateData < rpcrdma.PrivateDataSize {
+		return nil
+	}
+	return rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{
+		RemoteInvalidation: c.offersInvalidation(),
+		SendSize:           c.cfg.InlineSend,
+		RecvSize:           c.cfg.InlineRecv,
+	})
+}
+
+// offersInvalidation decides our R bit. For the requester it promises that
+// every handle of the connection may be invalidated (RFC 8797 section 3.2),
+// for the responder that it is able to.
+func (c *conn) offersInvalidation() bool {
+	return !c.cfg.NoRemoteInvalidation && c.caps.RemoteInvalidate && (c.role == roleServer || c.windows())
+}
+
+// agree settles the thresholds and the use of remote invalidation by private data (RFC
+// 8797 sections 4.1, 4.2, 5.1).
+func (c *conn) agree() {
+	peerSend, peerRecv := rpcrdma.DefaultInline, rpcrdma.DefaultInline
+	if c.hasPriv {
+		peerSend, peerRecv = c.priv.SendSize, c.priv.RecvSize
+	}
+	ownSend, ownRecv := c.cfg.InlineSend, c.cfg.InlineRecv
+	if c.privateData() == nil {
+		ownRecv = rpcrdma.DefaultInline
+	}
+	a := &c.agreed
+	a.sendLimit.Store(int32(min(ownSend, peerRecv)))
+	a.recvLimit.Store(int32(min(ownRecv, peerSend)))
+	a.remoteInv.Store(c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation())
+}
+
+// useVersion2 sets the thresholds of version 2. Private data counts if both ends gave
+// some, and it says more.
+func (c *conn) useVersion2() {
+	send, recv := rpcrdma.DefaultInline2, rpcrdma.DefaultInline2
+	if c.hasPriv && c.privateData() != nil {
+		send, recv = max(send, c.sendMax()), max(recv, c.recvMax())
+	}
+	a := &c.agreed
+	if c.role == roleServer {
+		// The first reply still keeps to version 1: see replySent.
+		a.raise.Store(int32(send))
+		send = rpcrdma.DefaultInline
+	}
+	a.sendLimit.Store(int32(send))
+	a.recvLimit.Store(int32(recv))
+	a.remoteInv.Store(false)
+	a.version.Store(rpcrdma.Version2)
+}
+
+// replySent is called for each reply that goes out: after the first one in version 2 the
+// thresholds of version 2 hold (version two section 5.1).
+func (c *conn) replySent() {
+	a := &c.agreed
+	if n := a.raise.Load(); n != 0 && a.raise.CompareAndSwap(n, 0) {
+		a.sendLimit.Store(n)
+	}
+}
+
+// properties are what this end can do.
+func (c *conn) properties(dir rpcrdma.PropDir) rpcrdma.Properties {
+	return rpcrdma.Properties{
+		Dir: dir, SendSize: uint32(c.cfg.sendSize), RecvSize: uint32(c.cfg.recvSize),
+		RemoteInvalidation: c.offersInvalidation(),
+	}
+}
+
+// useProperties puts the properties of both ends in force, except for what would lower a
+// threshold that private data has raised.
+func (c *conn) useProperties(own, peer rpcrdma.Properties) {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	st.told = true
+	a := &c.agreed
+	a.sendLimit.Store(int32(max(c.sendMax(), own.SendInline(peer))))
+	a.recvLimit.Store(int32(max(c.recvMax(), peer.SendInline(own))))
+	a.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
+}

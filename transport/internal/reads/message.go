@@ -1,0 +1,147 @@
+// Package reads pulls RPC messages that lie in read chunks.
+//
+// # The life of a message
+//
+// [Outline] checks the read list of a header and says how long the message may get, so
+// that memory for it can be taken. [Message.Assemble] copies what came inline into that
+// memory and lists the RDMA Reads for the rest. [Queue.Start] has them done, a bounded
+// number at a time and in order of arrival; [Queue.Completed] tells when the last one is.
+// Until then the memory belongs to the adapter.
+package reads
+
+import (
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+)
+
+// A Message is an RPC message, put together from what came inline and what lies in read
+// chunks.
+type Message struct {
+	// Mem is the memory of the message, nil when it lies in a receive buffer.
+	Mem *arena.Buffer
+	// Msg is the message.
+	Msg []byte
+
+	id       uint64 // of its Reads
+	pulls    []pull
+	next     int // first of pulls not posted
+	underway int // Reads posted and not completed
+}
+
+// A pull is one RDMA Read to do.
+type pull struct {
+	handle uint32
+	offset uint64
+	dst    [1]fabric.SGE
+}
+
+// Init sets the ID of the message's work requests.
+func (m *Message) Init(id uint64) { m.id = id }
+
+// Pulls tells whether there are Reads to do.
+func (m *Message) Pulls() bool { return len(m.pulls) > 0 }
+
+// A Layout is the outline of a message with read chunks.
+type Layout struct {
+	Lead int // entries of the read list that are the position-zero chunk
+	Size int // the message is no longer than this, in bytes
+}
+
+// Outline checks the read list of a message with so many bytes inline. It returns false
+// when the list makes no message, or one that is longer than limit.
+//
+// A position counts from the first byte of the RPC message as it was before chunks were
+// taken out (RFC 8166 section 3.4.4). Position zero is the message itself, and is there if
+// and only if the header says RDMA_NOMSG.
+func Outline(h *rpcrdma.Header, inline, limit int) (l Layout, ok bool) {
+	var base uint64
+	for l.Lead < len(h.Reads) && h.Reads[l.Lead].Position == 0 {
+		base += uint64(h.Reads[l.Lead].Length)
+		l.Lead++
+	}
+	long := h.Proc == rpcrdma.ProcNomsg
+	if long != (l.Lead > 0) {
+		return l, false
+	}
+	if !long {
+		base = uint64(inline)
+	}
+	size := base
+	for i := range h.Reads[l.Lead:] {
+		size += uint64(h.Reads[l.Lead+i].Length) + 3
+	}
+	if size > uint64(limit) || base < 8 {
+		return l, false
+	}
+	l.Size = int(size)
+	return l, true
+}
+
+// Assemble copies inline into place, in m.Mem, which has room for the Size of the
+// Outline, and lists the Reads for the rest. lead is the Outline's Lead. It returns false
+// when a position is out of order, or beyond the message.
+//
+// The padding of an item counts in positions, but is not sent as a rule: it is accepted in
+// the chunk, inline behind the item, or absent (RFC 5666 section 3.7).
+func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, lead int) bool {
+	out := m.Mem.Bytes
+	m.pulls, m.next, m.underway = m.pulls[:0], 0, 0
+	zero := h.Reads[:lead] // what is left of the position-zero chunk
+	var zoff uint32        // bytes used of its first entry
+	left := uint64(len(inline))
+	for i := range zero {
+		left += uint64(zero[i].Length)
+	}
+
+	pos := 0
+	// base moves n bytes of the message without its chunks; n <= left.
+	base := func(n int) {
+		left -= uint64(n)
+		if len(inline) > 0 {
+			pos += copy(out[pos:], inline[:n])
+			inline = inline[n:]
+			return
+		}
+		for n > 0 {
+			s := &zero[0]
+			k := min(n, int(s.Length-zoff))
+			m.pull(s.Handle, s.Offset+uint64(zoff), out[pos:pos+k])
+			pos, n, zoff = pos+k, n-k, zoff+uint32(k)
+			if zoff == s.Length {
+				zero, zoff = zero[1:], 0
+			}
+		}
+	}
+	rest := h.Reads[lead:]
+	for len(rest) > 0 {
+		at := int(rest[0].Position)
+		if at%4 != 0 || at < pos || uint64(at-pos) > left {
+			return false
+		}
+		base(at - pos)
+		for len(rest) > 0 && int(rest[0].Position) == at {
+			s := &rest[0]
+			m.pull(s.Handle, s.Offset, out[pos:pos+int(s.Length)])
+			pos += int(s.Length)
+			rest = rest[1:]
+		}
+		pad := xdr.Pad(pos)
+		clear(out[pos : pos+pad])
+		pos += pad
+		if pad > 0 && left%4 == uint64(pad) && len(inline) > 0 {
+			inline = inline[pad:] // the sender left the padding inline
+			left -= uint64(pad)
+		}
+	}
+	base(int(left))
+	m.Msg = out[:pos]
+	return true
+}
+
+func (m *Message) pull(handle uint32, offset uint64, dst []byte) {
+	if len(dst) > 0 {
+		m.pulls = append(m.pulls, pull{handle, offset, [1]fabric.SGE{{Buf: dst, LKey: m.Mem.LKey}}})
+	}
+}

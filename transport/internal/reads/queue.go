@@ -1,0 +1,64 @@
+package reads
+
+import "github.com/rpcrdma/rpcrdma/fabric"
+
+// A Poster takes RDMA Reads for the adapter. The slice is valid during the call, what it
+// points to until the Read has completed.
+type Poster interface {
+	PostRead(wrs []fabric.SendWR)
+}
+
+// A Queue holds the messages of a connection whose Reads are not all done, in order of
+// arrival. It belongs to the goroutine that moves the connection.
+type Queue struct {
+	// Most is how many Reads may be posted at once. Zero: none.
+	Most int
+
+	poster  Poster
+	posted  int // and not completed
+	waiting []*Message
+	wr      [1]fabric.SendWR // scratch
+}
+
+// Init names the queue that Reads are posted to.
+func (q *Queue) Init(p Poster, most int) { q.poster, q.Most = p, most }
+
+// Len is how many Reads are posted and how many messages have Reads that are not.
+func (q *Queue) Len() (posted, waiting int) { return q.posted, len(q.waiting) }
+
+// Start queues the Reads of a message. There is at least one.
+func (q *Queue) Start(m *Message) {
+	q.waiting = append(q.waiting, m)
+	q.post()
+}
+
+// post posts Reads, as many as are allowed at once.
+func (q *Queue) post() {
+	for q.posted < q.Most && len(q.waiting) > 0 {
+		m := q.waiting[0]
+		if m.next == len(m.pulls) {
+			q.waiting = append(q.waiting[:0], q.waiting[1:]...)
+			continue
+		}
+		p := &m.pulls[m.next]
+		m.next++
+		m.underway++
+		q.posted++
+		q.wr[0] = fabric.SendWR{
+			ID: m.id, Op: fabric.OpRead, Flags: fabric.Signaled,
+			SGL: p.dst[:], RKey: p.handle, RemoteOffset: p.offset,
+		}
+		q.poster.PostRead(q.wr[:])
+	}
+}
+
+// Completed takes the completion of a Read of m. It returns true when that was the last
+// one and all of the message is there. A Read that fails ends the connection, so nothing
+// is done for its message.
+func (q *Queue) Completed(m *Message, wc *fabric.WC) (whole bool) {
+	q.posted--
+	m.underway--
+	whole = wc.Status == fabric.WCSuccess && m.underway == 0 && m.next == len(m.pulls)
+	q.post()
+	return whole
+}

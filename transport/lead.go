@@ -1,0 +1,224 @@
+package transport
+
+import (
+	"context"
+	"time"
+)
+
+// How goroutines wait, follow and lead: see progress.go.
+
+// await returns nil when w is ready or the connection has ended, leading if nobody else
+// does, and ctx's error when that ends first.
+func (c *conn) await(ctx context.Context, w *waiter) error {
+	st := c.state.Lock()
+	for !w.ready && !st.ended {
+		if st.taken() {
+			st.waiters.push(w)
+			c.state.Unlock()
+			if done, err := c.follow(ctx, w); done {
+				return err
+			}
+			c.state.Lock()
+			continue
+		}
+		l := st.take(ctx)
+		c.state.Unlock()
+		if !l.lead(ctx, w) {
+			return nil
+		}
+		c.state.Lock()
+		next := l.giveBack(st)
+		ready := w.ready
+		c.state.Unlock()
+		wakeUp(next)
+		if ready {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.state.Lock()
+	}
+	c.state.Unlock()
+	return nil
+}
+
+// follow waits for the leader to wake w, which is in the list. It returns false when
+// that was for w to lead.
+func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
+	ready, woken := sleep(ctx, w.wake)
+	if woken {
+		return ready, nil
+	}
+	st := c.state.Lock()
+	if w.queued {
+		st.waiters.remove(w)
+	} else {
+		// Woken at the same time. Should it have been to lead, the next follower does.
+		c.state.Unlock()
+		<-w.wake
+		c.state.Lock()
+	}
+	ready = w.ready || st.ended
+	var next *waiter
+	if !st.ended {
+		next = st.nextLeader()
+	}
+	c.state.Unlock()
+	wakeUp(next)
+	if ready {
+		return true, nil
+	}
+	return true, ctx.Err()
+}
+
+// sleep waits for the wake-up, or for the end of ctx.
+func sleep(ctx context.Context, wake <-chan bool) (ready, woken bool) {
+	done := ctx.Done()
+	if done == nil {
+		return <-wake, true // a third of what a select costs
+	}
+	select {
+	case ready = <-wake:
+		return ready, true
+	case <-done:
+		return false, false
+	}
+}
+
+// take waits for the token. It returns nil when the connection has ended.
+func (c *conn) take() *leader {
+	for {
+		st := c.state.Lock()
+		if st.ended {
+			c.state.Unlock()
+			return nil
+		}
+		if !st.taken() {
+			l := st.take(context.Background())
+			c.state.Unlock()
+			return l
+		}
+		w := newWaiter()
+		st.waiters.push(w)
+		c.state.Unlock()
+		c.fc.Wake() // the background leader gives way to waiters
+		<-w.wake
+	}
+}
+
+// release gives the token back.
+func (l *leader) release() {
+	st := l.c.state.Lock()
+	next := l.giveBack(st)
+	l.c.state.Unlock()
+	wakeUp(next)
+}
+
+// lead moves the connection until w is ready, ctx has ended, or the keeper is wanted. It
+// returns false when the connection has ended.
+func (l *leader) lead(ctx context.Context, w *waiter) bool {
+	for l.step() {
+		st := l.c.state.Lock()
+		leave := w.ready || l.wantsKeeper(st)
+		l.c.state.Unlock()
+		if leave || ctx.Err() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// onTick runs every tickTime while callers lead. It costs the calls nothing: a connection
+// in use sees two different leaders at two ticks and is left alone. Else either nobody
+// leads, and the background takes over, or a leader has waited for a whole tick, and from
+// now on its context can interrupt it.
+func (c *conn) onTick() {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	st.ticking = false
+	if st.ended || c.role == roleServer && !st.aside {
+		return
+	}
+	if st.leads != st.seen && (st.taken() || !st.awaitsCalls()) {
+		st.seen = st.leads
+		st.arm()
+		return
+	}
+	switch {
+	case !st.taken() && st.aside:
+		wakeUp(st.callKeeper()) // which has room: the keeper waits for it
+	case !st.taken():
+		go st.take(context.Background()).background()
+	case st.leadCtx != nil && st.unwatch == nil:
+		st.unwatch = context.AfterFunc(st.leadCtx, c.fc.Wake)
+	}
+}
+
+// background leads until calls have come in quick succession, or a caller waits for
+// more than its reply.
+func (l *leader) background() {
+	c := l.c
+	var last time.Time // when a call has been completed
+	for {
+		before := l.completed
+		if !l.step() {
+			return
+		}
+		st := c.state.Lock()
+		leave := !st.waiters.empty()
+		if l.completed != before {
+			now := time.Now()
+			leave = leave || now.Sub(last) < tickTime
+			last = now
+		}
+		if leave {
+			next := l.giveBack(st)
+			c.state.Unlock()
+			wakeUp(next)
+			return
+		}
+		c.state.Unlock()
+	}
+}
+
+// serve leads a server's connection until it ends.
+func (l *leader) serve() {
+	c := l.c
+	for l.step() {
+		if l.streak >= manyBackward && c.drain.Load() == nil {
+			if l = l.standAside(); l == nil {
+				return
+			}
+		}
+		if ctx := c.drain.Load(); ctx != nil {
+			l.stop = true
+			if l.executing() == 0 {
+				_ = c.fc.Disconnect(*ctx)
+				c.setClosing()
+				l.finish(nil)
+				return
+			}
+		}
+	}
+}
+
+// standAside leaves the connection to those who make backward calls, until the keeper has
+// to lead again. It returns nil when the connection has ended.
+func (l *leader) standAside() *leader {
+	c := l.c
+	st := c.state.Lock()
+	st.aside = true
+	next := l.giveBack(st)
+	c.state.Unlock()
+	wakeUp(next)
+	<-c.keeper.wake
+
+	c.state.Lock()
+	l, st.kept = st.kept, nil
+	c.state.Unlock()
+	if l != nil {
+		l.streak = 0
+	}
+	return l
+}

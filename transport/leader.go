@@ -1,0 +1,380 @@
+package transport
+
+import (
+	"slices"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
+)
+
+// A leader is what only the goroutine that moves a connection may touch. It is the
+// progress token: who has the pointer leads (progress.go).
+type leader struct {
+	c *conn
+
+	wcs    []fabric.WC    // of one poll; see step
+	hdr    rpcrdma.Header // scratch for incoming headers
+	recvs  receives
+	reads  reads.Queue
+	gone   [maxSilent]*exch // scratch
+	fatal  error            // this end's reason to end the connection
+	streak int              // backward calls answered since the last forward one, at a server
+
+	// Gathered in a pass over completions, and let go at its end.
+	replies []*exch   // to be posted together
+	wakes   []*waiter // goroutines to wake after that
+
+	// Of the calls that this end makes.
+	granted    int    // the latest grant, as in slotTable
+	replyRecvs int    // receives for replies
+	completed  uint64 // calls completed
+
+	// Of the calls that this end executes.
+	exchanges
+	offered bool // the client has told its properties
+}
+
+// firstPoll is how many completions are taken at once, mostPoll how many when there are
+// that many: a connection that is idle, or short, needs no room for them.
+const (
+	firstPoll = 4
+	mostPoll  = 32
+)
+
+func newLeader(c *conn) *leader {
+	l := &leader{c: c, wcs: make([]fabric.WC, firstPoll)}
+	l.reads.Init(&c.sends, maxReads)
+	if c.role == roleClient {
+		l.granted = 1 // RFC 8166 section 3.3.3: until the first reply
+	}
+	l.exchanges.init(c)
+	return l
+}
+
+// Work request IDs: a kind, and the number of what it belongs to.
+type wrKind uint8
+
+const (
+	wrRecv  wrKind = iota // receive buffer
+	wrCall                // slot: bind or Send of a call
+	wrInv                 // slot: local invalidation
+	wrRead                // exchange: Read of a chunk
+	wrWrite               // exchange: Write in front of a reply
+	wrReply               // exchange: Send of a reply
+	wrPull                // slot: Read of a chunk of its reply
+	wrDone                // slot: RDMA_DONE for its reply
+	wrLoan                // exchange: local invalidation of a chunk of its reply
+)
+
+func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
+
+// step waits for completions and handles all there are. It returns false when the
+// connection has ended.
+func (l *leader) step() bool {
+	c := l.c
+	err := c.fc.Wait()
+	if c.asked.Load() {
+		l.doAsked()
+	}
+	for first := true; err == nil && l.fatal == nil; first = false {
+		var n int
+		n, err = c.fc.Poll(l.wcs)
+		if n == 0 {
+			if first {
+				c.sends.flush() // Wait may have returned for room alone
+			}
+			break
+		}
+		for i := range l.wcs[:n] {
+			l.complete(&l.wcs[i])
+		}
+		l.endPass()
+		if n < len(l.wcs) {
+			break
+		}
+		if n < mostPoll {
+			l.wcs = make([]fabric.WC, min(2*n, mostPoll))
+		}
+	}
+	if err != nil || l.fatal != nil {
+		l.finish(err)
+		return false
+	}
+	return true
+}
+
+// ask has the leader call f, soon. If nobody leads, the next one does.
+func (c *conn) ask(f func(*leader)) {
+	st := c.state.Lock()
+	st.asked = append(st.asked, f)
+	c.state.Unlock()
+	c.asked.Store(true)
+	c.fc.Wake()
+}
+
+// doAsked calls what other goroutines have asked the leader to.
+func (l *leader) doAsked() {
+	l.c.asked.Store(false)
+	st := l.c.state.Lock()
+	list := st.asked
+	st.asked = nil
+	l.c.state.Unlock()
+	for _, f := range list {
+		f(l)
+	}
+	l.endPass() // no completion may come that does
+}
+
+// endPass lets go what a pass over completions has gathered: our messages, then our
+// callers.
+func (l *leader) endPass() {
+	if len(l.replies) > 0 {
+		l.c.sends.addReplies(l.replies...)
+		clear(l.replies)
+		l.replies = l.replies[:0]
+	}
+	l.c.sends.flush()
+	l.wakeAll()
+}
+
+func (l *leader) wakeAll() {
+	for i, w := range l.wakes {
+		l.wakes[i] = nil
+		w.wake <- w.ready
+	}
+	l.wakes = l.wakes[:0]
+}
+
+// markReady completes what w waits for; the end of the pass wakes it. The connection's
+// state is locked.
+func (l *leader) markReady(st *state, w *waiter) {
+	w.ready = true
+	if w.queued {
+		st.waiters.remove(w)
+		l.wakes = append(l.wakes, w)
+	}
+}
+
+// fail makes the connection end for a reason of this end's.
+func (l *leader) fail(reason error) {
+	if l.fatal == nil {
+		l.fatal = reason
+	}
+}
+
+// complete dispatches one completion.
+func (l *leader) complete(wc *fabric.WC) {
+	n := uint32(wc.ID)
+	switch wrKind(wc.ID >> 32) {
+	case wrRecv:
+		if wc.Status == fabric.WCSuccess {
+			l.receive(l.recvs.bufs[n], wc)
+		}
+	case wrInv:
+		l.invalidated(n, wc.Status == fabric.WCSuccess)
+	case wrRead:
+		x := l.exchs[n]
+		l.c.sends.readDone()
+		if l.reads.Completed(&x.Message, wc) {
+			l.execute(x)
+		}
+	case wrReply:
+		l.sent(l.exchs[n])
+	case wrPull:
+		s := l.slot(n)
+		l.c.sends.readDone()
+		if l.reads.Completed(&s.pull, wc) {
+			l.fetched(s)
+		}
+	case wrDone:
+		l.fence(l.slot(n)) // the call's own memory is next
+	case wrLoan:
+		l.loanRevoked(l.exchs[n])
+	}
+}
+
+// ---- receives
+
+// receives are the receive buffers of a connection.
+type receives struct {
+	bufs   []*recvBuf      // all, by number
+	repost []fabric.RecvWR // consumed, to be posted again
+}
+
+// A recvBuf is a receive buffer. It is posted, or holds a message.
+type recvBuf struct {
+	*arena.Buffer
+	idx uint32
+}
+
+// growReceives posts receives until there are as many as both directions need: one for
+// each reply that may come, one for each call that the peer has credits for, and the
+// slack (RFC 8167 section 4.3).
+func (l *leader) growReceives() error {
+	c, r := l.c, &l.recvs
+	n := l.replyRecvs + l.posted + slack(c.role)
+	if n <= len(r.bufs) {
+		return nil
+	}
+	r.bufs = slices.Grow(r.bufs, n-len(r.bufs))
+	wrs := make([]fabric.RecvWR, min(n-len(r.bufs), postBatch))
+	for len(r.bufs) < n {
+		more := make([]recvBuf, min(n-len(r.bufs), len(wrs)))
+		var err error
+		k := 0
+		for ; k < len(more); k++ {
+			rb := &more[k]
+			if rb.Buffer, err = c.arena.Get(c.cfg.recvSize); err != nil {
+				break
+			}
+			rb.idx = uint32(len(r.bufs) + k)
+			wrs[k] = c.recvWR(rb)
+		}
+		if err == nil {
+			err = c.fc.PostRecv(wrs[:k])
+		}
+		if err != nil {
+			for i := range more[:k] {
+				c.arena.Put(more[i].Buffer)
+			}
+			return err
+		}
+		for i := range more {
+			r.bufs = append(r.bufs, &more[i])
+		}
+	}
+	return nil
+}
+
+func (c *conn) recvWR(rb *recvBuf) fabric.RecvWR {
+	return fabric.RecvWR{
+		ID:  wrID(wrRecv, rb.idx),
+		SGE: fabric.SGE{Buf: rb.Bytes[:c.cfg.recvSize], LKey: rb.LKey},
+	}
+}
+
+// receiveDone gives a receive buffer back. A few of them may wait to be posted
+// together: the slack stands in for them. More must not, not even to the end of the
+// pass, since a credit that has come back may be used at once.
+func (l *leader) receiveDone(rb *recvBuf) {
+	r := &l.recvs
+	r.repost = append(r.repost, l.c.recvWR(rb))
+	if len(r.repost) < recvBatch {
+		return
+	}
+	if err := l.c.fc.PostRecv(r.repost); err != nil {
+		l.c.breakOff(err)
+	}
+	clear(r.repost)
+	r.repost = r.repost[:0]
+}
+
+// receive takes a received message. Whether it is a call or a reply is the word of the
+// RPC message in it, and of nothing else: both ends use what xids they like (RFC 8167
+// section 2.4).
+func (l *leader) receive(rb *recvBuf, wc *fabric.WC) {
+	before := l.taken
+	l.dispatch(rb, wc)
+	l.c.heard.Add(1 + uint64(l.taken-before)<<32)
+}
+
+// dispatch gives a message to whom it is for.
+func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
+	c := l.c
+	b := rb.Bytes[:wc.Len]
+	n, err := rpcrdma.ConsumeHeader(b, &l.hdr, &c.cfg.Limits)
+	if err != nil {
+		l.badHeader(rb, err)
+		return
+	}
+	h, payload := &l.hdr, b[n:]
+	if c.version() == 0 {
+		l.settleVersion(h)
+	}
+	switch h.Proc {
+	case rpcrdma.ProcMsg, rpcrdma.ProcMsgp:
+		xid, dir, ok := oncrpc.Peek(payload)
+		reply := ok && dir != oncrpc.Call || !ok && c.role == roleClient
+		switch {
+		case h.Proc == rpcrdma.ProcMsgp && (c.cfg.RFC5666 == nil || c.role == roleClient):
+			// RFC 8166 section 4.6 took padded messages out of the protocol, and before
+			// that they were for calls to servers.
+			if c.serves() && !reply {
+				l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+				return
+			}
+			l.malformed(h.XID, "it is an RDMA_MSGP")
+		case ok && dir == oncrpc.Reply && xid == h.XID:
+			l.replyReceived(h, payload, wc)
+		case reply:
+			l.malformed(h.XID, "it is not a reply to the call")
+		case !c.serves():
+			c.stats.dropped.Add(1)
+		case !ok:
+			// Too short to tell its direction: a server's peer sends calls.
+			l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+			return
+		default:
+			l.callReceived(rb, h, payload, xid == h.XID, wc)
+			return
+		}
+	case rpcrdma.ProcNomsg:
+		if c.serves() && l.isLongCall(h) {
+			l.callReceived(rb, h, nil, true, wc)
+			return
+		}
+		l.replyReceived(h, nil, wc)
+	case rpcrdma.ProcError:
+		l.errorReceived(h)
+	case rpcrdma.ProcOptional:
+		if l.optionalReceived(rb, h, payload) {
+			return // the receive is in use
+		}
+	default: // RDMA_DONE: removed by RFC 8166, and ignored unless we ask for it
+		if c.cfg.RFC5666 != nil && c.role == roleServer {
+			l.doneReceived(h.XID)
+		} else {
+			c.stats.dropped.Add(1)
+		}
+	}
+	l.receiveDone(rb)
+}
+
+// callReceived takes a call. Only replies may invalidate what our calls have exposed.
+func (l *leader) callReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK bool, wc *fabric.WC) {
+	if wc.WithInv && l.exposed(wc.InvalidatedKey) {
+		l.fail(errInvalidate)
+	}
+	l.takeCall(rb, h, payload, xidOK)
+}
+
+// isLongCall tells whether an RDMA_NOMSG is a call: then its RPC message is in a read
+// chunk, and a reply's is in the reply chunk. Replies in read chunks, which a client gets
+// that does as RFC 5666 does, are known by their xids.
+func (l *leader) isLongCall(h *rpcrdma.Header) bool {
+	known := l.c.knows(h.XID)
+	if len(h.Reads) > 0 {
+		return !known || l.c.role == roleServer || l.c.cfg.RFC5666 == nil
+	}
+	return !known && l.c.role == roleServer
+}
+
+// badHeader reacts to a message whose transport header is malformed: a call is answered,
+// anything else is not (RFC 5666 section 4.2). Which of them it is cannot be told any
+// more: if it names one of our calls it ends that call.
+func (l *leader) badHeader(rb *recvBuf, err error) {
+	he, ok := err.(*rpcrdma.HeaderError)
+	switch {
+	case !ok || !he.HaveXID || he.Code == 0:
+		l.c.stats.dropped.Add(1)
+	case !l.c.serves() || l.c.knows(he.XID):
+		l.malformed(he.XID, he.Error())
+	default:
+		l.refuse(rb, he.XID, he.Vers, he.Code)
+		return
+	}
+	l.receiveDone(rb)
+}

@@ -1,0 +1,183 @@
+package transport
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// A sendQueue combines what goroutines post: the first to come posts for those that come
+// meanwhile, so that many small messages share a doorbell. What does not fit the adapter's
+// queue waits here.
+type sendQueue struct {
+	c  *conn
+	mu lockorder.Mutex // guards what follows
+
+	pending  []fabric.SendWR
+	spare    []fabric.SendWR
+	flushing bool
+	again    bool // there may be more room than the flush under way has met
+
+	// Replies whose Sends are not signaled and that no completion has told of
+	// yet, in the order of the queue; and how many such there have been.
+	silent  []*exch
+	silents uint64
+
+	replies uint32 // queued so far
+
+	// What the peer has a part in: requests queued and completed so far, as far as
+	// completions tell. See conn.look.
+	awaited, met           uint64
+	readsAwaited, readsMet uint64
+
+	waiting atomic.Int32 // len(silent), for any goroutine
+}
+
+func (q *sendQueue) init(c *conn) {
+	q.c = c
+	q.mu.Init(rankSends)
+}
+
+// add queues requests for the next flush. Their SGL stays the caller's to keep
+// alive until their completion.
+func (q *sendQueue) add(wrs []fabric.SendWR) {
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	q.mu.Unlock()
+}
+
+// PostRead is add for an RDMA Read.
+func (q *sendQueue) PostRead(wrs []fabric.SendWR) {
+	q.c.stats.readBytes.Add(uint64(len(wrs[0].SGL[0].Buf)))
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	q.readsAwaited++
+	q.mu.Unlock()
+	q.c.keepWatch()
+}
+
+// readDone notes that a Read has completed.
+func (q *sendQueue) readDone() {
+	q.mu.Lock()
+	q.readsMet++
+	q.mu.Unlock()
+}
+
+// addReplies queues the lists of replies, each of which ends with its Send. Most Sends of
+// replies are not signaled, so that they wake nobody: the completion of a later one
+// tells that they have left, as all before it in the queue. What holds more than its
+// message is signaled: memory should not wait for another call.
+func (q *sendQueue) addReplies(list ...*exch) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, x := range list {
+		q.addReply(x)
+	}
+}
+
+// addReply queues one of them. The grant is written here, in the order in which replies
+// leave: a reply that has been built before the grant rose must not tell the old one after
+// another reply has told the new one. mu is held.
+func (q *sendQueue) addReply(x *exch) {
+	send := &x.wrs[len(x.wrs)-1]
+	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.grant.Load()))
+	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
+		q.silent = append(q.silent, x)
+		q.waiting.Add(1)
+		q.silents++
+	} else {
+		send.Flags |= fabric.Signaled
+		q.awaited++
+		q.c.keepWatch()
+	}
+	q.replies++
+	x.covers = q.silents
+	q.pending = append(q.pending, x.wrs...)
+}
+
+// told returns the replies that the completion of x tells to have left, in the array that
+// the caller brings.
+func (q *sendQueue) told(x *exch, gone *[maxSilent]*exch) []*exch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for n < len(q.silent) && q.silent[n].covers <= x.covers {
+		n++
+	}
+	copy(gone[:], q.silent[:n])
+	q.silent = append(q.silent[:0], q.silent[n:]...)
+	q.waiting.Add(-int32(n))
+	q.met++
+	return gone[:n]
+}
+
+// post queues requests and flushes. When others are about to post too it lets
+// them run first.
+func (q *sendQueue) post(wrs []fabric.SendWR, others bool) {
+	q.mu.Lock()
+	q.pending = append(q.pending, wrs...)
+	if q.flushing {
+		q.mu.Unlock()
+		return
+	}
+	if others {
+		q.flushing = true
+		q.mu.Unlock()
+		runtime.Gosched()
+		q.mu.Lock()
+		q.flushing = false
+	}
+	q.mu.Unlock()
+	q.flush()
+}
+
+// flush posts all that is pending. What does not fit the adapter's queue stays, in order,
+// for the flush at the end of the leader's next pass: completions make room. A pass that
+// ends while somebody else flushes may have been the last one: then that flush, if it met
+// a full queue, tries again.
+func (q *sendQueue) flush() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.flushing {
+		q.again = true
+		return
+	}
+	for len(q.pending) > 0 {
+		batch := q.pending
+		q.pending = q.spare[:0]
+		q.flushing, q.again = true, false
+		q.mu.Unlock()
+
+		rest := batch
+		full := false
+		for len(rest) > 0 && !full {
+			n := min(len(rest), postBatch)
+			switch err := q.c.fc.Post(rest[:n]); err {
+			case nil:
+				rest = rest[n:]
+			case fabric.ErrQueueFull:
+				full = true
+			default:
+				rest = nil
+				q.c.breakOff(err)
+			}
+		}
+
+		q.mu.Lock()
+		q.flushing = false
+		if full {
+			later := q.pending
+			q.pending = append(append([]fabric.SendWR(nil), rest...), later...)
+			q.spare = batch[:0]
+			if !q.again {
+				return
+			}
+			continue
+		}
+		clear(batch)
+		q.spare = batch[:0]
+	}
+}

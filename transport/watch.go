@@ -1,0 +1,136 @@
+package transport
+
+import (
+	"time"
+)
+
+// Watching connections: a peer that makes no progress loses its connection, and memory
+// that is not used is unmapped. A server looks at its connections from time to time, a
+// client at its own as long as there is something to see.
+
+// A watch is what has been seen of a connection. It is part of the connection's state.
+type watch struct {
+	met     uint64    // requests completed
+	since   time.Time // that nothing more has completed, while something is awaited
+	heard   uint64
+	spoke   time.Time // when the peer did last, about
+	trimmed time.Time
+}
+
+const (
+	sweepTime = time.Second
+
+	// slowTime is how long a peer takes nothing until it is given no more than a new one.
+	slowTime = 2 * time.Second
+
+	// trimTime is how long memory of calls is kept without a use, at least. It goes after
+	// twice as long, at most.
+	trimTime = 4 * time.Second
+)
+
+// sweepTime is how often connections are looked at.
+func (c *Config) sweepTime() time.Duration {
+	if c.StallTimeout > 0 {
+		return min(sweepTime, max(c.StallTimeout/4, time.Millisecond))
+	}
+	return sweepTime
+}
+
+// startSweep has the connections of the server looked at from now on. mu is held.
+func (s *Server) startSweep() {
+	if !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
+	}
+}
+
+func (s *Server) sweep() {
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, c := range conns {
+		c.look(now)
+	}
+	s.mu.Lock()
+	s.sweeping = false
+	if len(s.conns) > 0 {
+		s.startSweep()
+	}
+	s.mu.Unlock()
+}
+
+// keepWatch does the same for a client's connection, as long as there is something to look
+// at.
+func (c *conn) keepWatch() {
+	if c.role == roleClient && !c.watched.Load() && !c.watched.Swap(true) {
+		time.AfterFunc(c.cfg.sweepTime(), c.onWatch)
+	}
+}
+
+func (c *conn) onWatch() {
+	c.watched.Store(false)
+	if c.lives() && (c.look(time.Now()) || c.arena.Bulky()) {
+		c.keepWatch()
+	}
+}
+
+// look checks a connection for progress, and its memory for use. It tells whether
+// something is awaited of the peer.
+func (c *conn) look(now time.Time) (awaits bool) {
+	q := &c.sends
+	q.mu.Lock()
+	replies, reads := q.awaited-q.met, q.readsAwaited-q.readsMet
+	met := q.met + q.readsMet
+	q.mu.Unlock()
+	awaits = replies+reads > 0
+
+	w := &c.state.Lock().watch
+	switch {
+	case !awaits:
+		w.since = time.Time{}
+	case w.since.IsZero() || met != w.met:
+		w.since, w.met = now, met
+	}
+	stalled := awaits && c.cfg.StallTimeout > 0 && now.Sub(w.since) >= c.cfg.StallTimeout
+	slow := awaits && now.Sub(w.since) >= slowTime
+	w.note(c.heard.Load(), now)
+	trim := now.Sub(w.trimmed) >= trimTime
+	if trim {
+		w.trimmed = now
+	}
+	c.state.Unlock()
+
+	if slow {
+		c.tenant.Restart()
+	}
+	if trim {
+		c.arena.Sweep()
+	}
+	if stalled {
+		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: int(replies), Reads: int(reads)})
+	}
+	return awaits
+}
+
+// note takes down when the peer spoke.
+func (w *watch) note(heard uint64, now time.Time) {
+	if heard != w.heard || w.spoke.IsZero() {
+		w.heard, w.spoke = heard, now
+	}
+}
+
+// silence is how long the peer has been silent, and whether calls of it are in flight.
+func (c *conn) silence(now time.Time) (d time.Duration, inFlight bool) {
+	heard := c.heard.Load()
+	c.sends.mu.Lock()
+	inFlight = int32(uint32(heard>>32)-c.sends.replies) > 0
+	c.sends.mu.Unlock()
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	st.watch.note(heard, now)
+	return now.Sub(st.watch.spoke), inFlight
+}
