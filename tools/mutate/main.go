@@ -54,13 +54,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	var o options
-	flag.StringVar(&o.root, "root", ".", "the `directory` with the tree")
+	flag.StringVar(&o.root, "root", ".", "the root `directory` of the tree")
 	flag.StringVar(&o.match, "run", "", "only defects whose name matches the regular `expression`")
 	flag.IntVar(&o.sample, "sample", 0, "only `n` of them, chosen at random; 0 is all")
-	flag.Uint64Var(&o.seed, "seed", 0, "choose like the run that printed this `number`; 0 takes another each time")
-	flag.IntVar(&o.workers, "j", 1, "so many at a time, each in a copy of its own")
-	flag.DurationVar(&o.limit, "limit", time.Minute, "what a test may take, without compiling it")
-	flag.DurationVar(&o.budget, "budget", 0, "begin no other defect when it would not be over after so long; 0 is no limit")
+	flag.Uint64Var(&o.seed, "seed", 0, "repeat the choice of the run that printed this `number`; 0 chooses anew")
+	flag.IntVar(&o.workers, "j", 1, "how many to try at a time, each in a copy of its own")
+	flag.DurationVar(&o.limit, "limit", time.Minute, "time limit of a test, without compiling it")
+	flag.DurationVar(&o.budget, "budget", 0, "start no defect that would probably end later than this; 0 is no limit")
 	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply")
 	flag.Parse()
 	if flag.NArg() > 0 || o.workers < 1 || o.sample < 0 || o.limit <= 0 {
@@ -87,16 +87,16 @@ type options struct {
 	check   bool
 }
 
-// An outcome is what became of a defect.
+// An outcome is the result for one defect.
 type outcome struct {
 	d      *defect
 	killer string
-	bad    string // why that is not as it should be
-	output string // of the test, if it is bad
+	bad    string // what is wrong with the defect or its tests
+	output string // of the test, if something is wrong
 	took   time.Duration
 }
 
-// run does it all, and reports whether every defect was killed as it should be.
+// run reports whether every selected defect was killed as required.
 func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 	re, err := regexp.Compile(o.match)
 	if err != nil {
@@ -138,7 +138,7 @@ func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 	return report(w, outcomes, len(defects)-len(outcomes)), nil
 }
 
-// runAll tries the defects, and returns what became of those for which there was time.
+// runAll tries the defects and returns the outcomes of those for which there was time.
 func runAll(ctx context.Context, o options, root string, defects []*defect, rules *rules, w io.Writer) ([]outcome, error) {
 	work, err := os.MkdirTemp("", "mutate")
 	if err != nil {
@@ -151,7 +151,7 @@ func runAll(ctx context.Context, o options, root string, defects []*defect, rule
 	var outcomes []outcome
 	var failed error
 	next := 0
-	// take returns another defect, none if there is none or no time for it.
+	// take returns the next defect, or nil if none is left or there is no time for it.
 	take := func() *defect {
 		mu.Lock()
 		defer mu.Unlock()
@@ -292,7 +292,7 @@ func (wk *worker) kill(ctx context.Context, out *outcome) {
 	}
 }
 
-// report prints the table, and what is wrong behind it.
+// report prints the table of outcomes, then what is wrong with any of them.
 func report(w io.Writer, outcomes []outcome, left int) bool {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -139,7 +139,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A tree for defects to be put into.
+// treeFiles is a tree to inject defects into.
 var treeFiles = map[string]string{
 	"go.mod": "module example.org/tree\n\ngo 1.26\n",
 	"a/a.go": "package a\n\nfunc add(x, y int) int {\n\treturn x + y\n}\n\nfunc untested() int {\n\treturn 1\n}\n",
@@ -199,13 +199,13 @@ File: a/*.go
 `
 }
 
-// TestTool: a defect that is killed, and everything that may be wrong with one.
+// TestTool tries defects that are killed, and each thing that may be wrong with one.
 func TestTool(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed, which lists the files of a tree")
 	}
 	t.Setenv("GOWORK", "off")
-	const same = "return y + x" // what is no defect
+	const same = "return y + x" // no defect
 	add := func(rule, test string) string {
 		return defectOf("Defect: It subtracts.\nRule: "+rule+"\nTest: ./a "+test+"\n", "return x - y", "return 2")
 	}
@@ -326,7 +326,7 @@ func TestTool(t *testing.T) {
 	}
 }
 
-// TestJudge: ends of go test that take too long to bring about.
+// TestJudge covers ends of go test that would take too long to cause.
 func TestJudge(t *testing.T) {
 	run := `{"Action":"run","Test":"TestA"}` + "\n"
 	exit := &exec.ExitError{}
