@@ -1,25 +1,23 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
-
-	"github.com/rpcrdma/rpcrdma/internal/conformance"
 )
 
-// A defect is one thing that is wrong with the code, as a patch that puts it in.
+// A defect is one fault in the code, as the edits that inject it.
 type defect struct {
-	name  string // of the file, without its ending
-	says  string // what is wrong then
+	name  string // of the file, without its extension
+	says  string // what is wrong with the code then
 	rules []string
 	tests []test
-	patch []byte
+	edits []edit
 }
 
-// A test is what has to fail with the defect in.
+// A test must fail while the defect is in.
 type test struct {
 	pkg  string // as go test names it: ./transport
 	run  string // as go test -run
@@ -33,7 +31,7 @@ func (t test) String() string {
 	return t.pkg + " " + t.run
 }
 
-// functions are the names of the test functions, of each alternative of the expression.
+// functions returns the name of the test function in each alternative of the expression.
 func (t test) functions() []string {
 	var names []string
 	for one := range strings.SplitSeq(t.run, "|") {
@@ -43,8 +41,8 @@ func (t test) functions() []string {
 	return names
 }
 
-// depth is how many names deep the tests are that are meant, of the alternative where that
-// is least.
+// depth returns how many levels of subtests the expression names, in the alternative that
+// names the fewest.
 func (t test) depth() int {
 	depth := strings.Count(t.run, "/")
 	for one := range strings.SplitSeq(t.run, "|") {
@@ -53,65 +51,99 @@ func (t test) depth() int {
 	return depth
 }
 
-// noRule is what stands in the place of a rule's id when no rule is broken.
+// noRule stands for the list of ids of a defect that breaks no rule.
 const noRule = "none"
 
-// parse reads a patch with its header: lines "Defect:", "Rule:" and "Test:", the last as
-// often as there are tests.
-func parse(name string, patch []byte) (*defect, error) {
-	d := &defect{name: name, patch: patch}
-	head, _, ok := strings.Cut(string(patch), "\ndiff --git ")
-	if !ok {
-		return nil, fmt.Errorf("%s: there is no line that begins with \"diff --git\"", name)
-	}
-	for line := range strings.Lines(head) {
-		line = strings.TrimSpace(line)
-		key, value, _ := strings.Cut(line, ": ")
-		switch value = strings.TrimSpace(value); {
+// extension is that of the files with defects.
+const extension = ".defect"
+
+// parse reads a defect: its header, then its edits.
+func parse(name, text string) (*defect, error) {
+	d := &defect{name: name}
+	body := false // the line before belongs to an edit
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		var err error
+		switch key, value, _ := strings.Cut(line, ": "); {
 		case line == "":
-		case value == "":
-			return nil, fmt.Errorf("%s: %q is none of \"Defect: ...\", \"Rule: ...\" and \"Test: ...\"", name, line)
-		case key == "Defect" && d.says == "":
-			d.says = value
-		case key == "Rule" && d.rules == nil:
-			if d.rules = []string{}; value != noRule {
-				d.rules = strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' })
-			}
-		case key == "Test":
-			words := strings.Fields(value)
-			var t test
-			if t.race = words[len(words)-1] == "-race"; t.race {
-				words = words[:len(words)-1]
-			}
-			if len(words) < 2 || !strings.HasPrefix(words[0], "./") {
-				return nil, fmt.Errorf("%s: the test %q is no package and name, such as ./transport TestName/sub", name, value)
-			}
-			t.pkg, t.run = path.Clean(words[0]), strings.Join(words[1:], "_")
-			t.pkg = "./" + t.pkg
-			d.tests = append(d.tests, t)
+			body = false
+		case body && strings.ContainsRune(" -+", rune(line[0])):
+			err = d.edits[len(d.edits)-1].add(line)
+		case key == "File" && value != "":
+			d.edits = append(d.edits, edit{files: value})
+			body = true
+		case len(d.edits) == 0:
+			err = d.header(key, strings.TrimSpace(value))
 		default:
-			return nil, fmt.Errorf("%s: there is no place for %q", name, line)
+			err = fmt.Errorf("%q is neither \"File: ...\" nor a line of an edit that begins with ' ', '-' or '+'", line)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s%s: %w", name, extension, err)
 		}
 	}
-	if d.says == "" || d.rules == nil || len(d.tests) == 0 {
-		return nil, fmt.Errorf("%s: the header needs \"Defect:\", \"Rule:\" and \"Test:\"", name)
+	if err := d.complete(); err != nil {
+		return nil, fmt.Errorf("%s%s: %w", name, extension, err)
 	}
 	return d, nil
 }
 
+// header takes a line of the header.
+func (d *defect) header(key, value string) error {
+	switch {
+	case key == "Defect" && d.says == "" && value != "":
+		d.says = value
+	case key == "Rule" && d.rules == nil && value != "":
+		if d.rules = []string{}; value != noRule {
+			d.rules = strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' })
+		}
+	case key == "Test":
+		words := strings.Fields(value)
+		race := len(words) > 0 && words[len(words)-1] == "-race"
+		if race {
+			words = words[:len(words)-1]
+		}
+		if len(words) < 2 || !strings.HasPrefix(words[0], "./") {
+			return fmt.Errorf("the test %q is no package and name, such as ./transport TestName/sub", value)
+		}
+		d.tests = append(d.tests, test{"./" + path.Clean(words[0]), strings.Join(words[1:], "_"), race})
+	default:
+		return fmt.Errorf("\"%s: %s\" is unexpected in the header", key, value)
+	}
+	return nil
+}
+
+// complete reports what a defect lacks.
+func (d *defect) complete() error {
+	if d.says == "" || d.rules == nil || len(d.tests) == 0 {
+		return errors.New(`the header needs "Defect:", "Rule:" and "Test:"`)
+	}
+	if len(d.edits) == 0 {
+		return errors.New(`there is no "File:" to edit`)
+	}
+	for _, e := range d.edits {
+		if e.old == "" {
+			return fmt.Errorf("an edit of %s has no old text", e.files)
+		}
+		if e.old == e.new {
+			return fmt.Errorf("an edit of %s changes nothing", e.files)
+		}
+	}
+	return nil
+}
+
 // read reads all defects of a directory, in the order of their names.
 func read(dir fs.FS) ([]*defect, error) {
-	files, err := fs.Glob(dir, "*.patch")
+	files, err := fs.Glob(dir, "*"+extension)
 	if err != nil {
 		return nil, err
 	}
 	var list []*defect
 	for _, file := range files {
-		patch, err := fs.ReadFile(dir, file)
+		text, err := fs.ReadFile(dir, file)
 		if err != nil {
 			return nil, err
 		}
-		d, err := parse(strings.TrimSuffix(file, ".patch"), patch)
+		d, err := parse(strings.TrimSuffix(file, extension), string(text))
 		if err != nil {
 			return nil, err
 		}
@@ -120,48 +152,5 @@ func read(dir fs.FS) ([]*defect, error) {
 	return list, nil
 }
 
-// rules knows which test bears which id.
-type rules struct {
-	known map[string]bool
-	tests map[string][]string
-}
-
-// readRules reads the catalogue of this program's own tree, and the tests of the tree that
-// is given.
-func readRules(tree fs.FS) (*rules, error) {
-	c, err := conformance.Ours()
-	if err != nil {
-		return nil, err
-	}
-	s, err := conformance.Scan(tree, c)
-	if err != nil {
-		return nil, err
-	}
-	r := &rules{known: make(map[string]bool), tests: s.Tests}
-	for _, rule := range c.Rules {
-		r.known[rule.ID] = true
-	}
-	return r, nil
-}
-
-// bears reports whether a test function of a package bears an id.
-func (r *rules) bears(pkg, function, id string) bool {
-	name := strings.TrimPrefix(pkg, "./") + "." + function
-	return slices.ContainsFunc(r.tests[id], func(t string) bool { return strings.TrimRight(t, "†") == name })
-}
-
-// check looks at what the header says of rules: each is one of the catalogue, and one of
-// the tests bears its id.
-func (r *rules) check(d *defect) error {
-	for _, id := range d.rules {
-		if !r.known[id] {
-			return fmt.Errorf("there is no rule %s", id)
-		}
-		if !slices.ContainsFunc(d.tests, func(t test) bool {
-			return slices.ContainsFunc(t.functions(), func(name string) bool { return r.bears(t.pkg, name, id) })
-		}) {
-			return fmt.Errorf("none of its tests bears the id %s", id)
-		}
-	}
-	return nil
-}
+// path returns the name of the file, from the root of the tree.
+func (d *defect) path() string { return path.Join(defectsDir, d.name+extension) }

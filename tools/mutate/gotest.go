@@ -16,13 +16,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// A verdict is how a run of go test went.
+// A verdict is the result of a run of go test.
 type verdict struct {
-	failed []string // tests that failed, none of which is the parent of another
-	alone  bool     // the run failed and none of its tests did: what looks after all of them complained
-	ran    int      // tests that match as deep as the expression is
-	fault  string   // why it says nothing about the code
-	output string   // of the end, for people
+	failed []string // tests that failed, without the parents of others that did
+	alone  bool     // the run failed though none of its tests did: TestMain found something after them
+	ran    int      // tests that ran at the depth of the expression or below
+	fault  string   // why the run says nothing about the code
+	output string   // the last lines, for people
 }
 
 // An event is a line of go test -json.
@@ -30,13 +30,13 @@ type event struct {
 	Action, Test, Output string
 }
 
-// buildLimit is what compiling may take besides the limit of the tests.
+// buildLimit is the time for compiling, in addition to the limit of the tests.
 const buildLimit = 10 * time.Minute
 
-// maxOutput is how much go test may print.
+// maxOutput is how many bytes go test may print.
 const maxOutput = 64 << 20
 
-// goTest runs a test in a tree, which has limit for it.
+// goTest runs a test in a tree, for at most limit once it is compiled.
 func goTest(ctx context.Context, tree string, t test, limit time.Duration) verdict {
 	args := []string{"test", "-json", "-count=1", "-timeout=" + limit.String(), "-run=" + t.run}
 	if t.race {
@@ -49,12 +49,12 @@ func goTest(ctx context.Context, tree string, t test, limit time.Duration) verdi
 	return judge(r.Stdout, r.Said(), t.depth(), err)
 }
 
-// judge reads what go test -json has printed. depth is how many slashes the expression
-// has.
+// judge reads what go test -json has printed. depth is the number of slashes in the
+// expression.
 func judge(stdout []byte, said string, depth int, err error) verdict {
 	var v verdict
 	var failed, skipped []string
-	running := make(map[string]bool) // tests that have begun and not ended
+	running := make(map[string]bool) // tests that have started and not ended
 	var tail, build []string
 	timedOut, buildFailed := false, false
 	passed := 0
@@ -93,14 +93,14 @@ func judge(stdout []byte, said string, depth int, err error) verdict {
 			}
 		case "output":
 			timedOut = timedOut || strings.HasPrefix(e.Output, "panic: test timed out after ")
-			// What goes around a test is no news.
+			// What frames the output of each test tells nothing.
 			if t := strings.TrimSpace(e.Output); t != "" && !strings.HasPrefix(t, "=== ") && !strings.HasPrefix(t, "--- PASS") {
 				tail = append(tail, e.Output)
 			}
 		}
 	}
 	if err != nil && len(failed) == 0 {
-		// A panic in another goroutine ends the process, whoever runs.
+		// A panic in another goroutine ends the process and, with it, the running tests.
 		failed = slices.Sorted(maps.Keys(running))
 	}
 	for _, name := range failed {

@@ -1,26 +1,36 @@
-// Mutate puts defects into a copy of the tree, one at a time, and wants each of them to
-// make the tests fail that it names. Whoever adds a test for a defect adds the defect to
-// tools/mutate/defects, as a patch with a header:
+// Mutate injects known defects into a copy of the tree, one at a time, and requires that
+// the tests which each defect names fail. A test that was written for a defect comes with
+// the defect: a file in tools/mutate/defects that ends in ".defect", such as
 //
-//	Defect: what is wrong with the code once this is applied, in a sentence
+//	Defect: what is wrong with the code with these edits, in a sentence
 //	Rule: none                     (or ids of internal/conformance/rules.tsv)
-//	Test: ./transport TestName/sub (the test that must fail; -race behind it if it needs that)
+//	Test: ./transport TestName/sub (a test that must fail; -race behind it if it needs that)
 //
-//	diff --git a/transport/x.go b/transport/x.go
-//	...
+//	File: transport/*.go
+//	 	s.state = slotFree
+//	-	s.gen++
+//	+	s.gen += 2
 //
-// A test kills a defect by failing or by a panic. A patch that does not apply or does not
-// build, a test that does not exist, is skipped, hangs or fails without the defect: all of
-// these fail the run. So does a defect of a rule whose killer does not bear the rule's id.
+// There may be more tests and more edits, which are applied in order. Lines of an edit are
+// kept (' '), removed ('-') or added ('+'). The kept and the removed lines are the old text:
+// it must occur exactly once in the files that match, down to the white space. A pattern
+// lets code move between the files of a package; it does not match tests unless it ends in
+// "_test.go". Context is only what makes the old text unique, and never a comment.
 //
-//	go run ./tools/mutate                        all of them
-//	go run ./tools/mutate -run iwarp             those whose file's name matches
+// A test kills a defect by failing or by a panic. The run fails if an edit does not apply
+// or the result does not build, and if a test does not exist, is skipped, hangs, fails
+// without the defect or passes with it. A defect that breaks a rule must be killed by a
+// test that bears the rule's id.
+//
+//	go run ./tools/mutate                        all defects
+//	go run ./tools/mutate -run iwarp             those whose name matches
 //	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
-//	go run ./tools/mutate -check                 only whether all apply, and their rules
+//	go run ./tools/mutate -check                 run no test: check rules, test names and edits
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -37,21 +47,21 @@ import (
 	"time"
 )
 
-// Defects is where the defects are, from the root of the tree.
+// defectsDir is the directory of the defects, from the root of the tree.
 const defectsDir = "tools/mutate/defects"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	var o options
-	flag.StringVar(&o.root, "root", ".", "the `directory` with the tree")
-	flag.StringVar(&o.match, "run", "", "only defects whose file's name matches the regular `expression`")
+	flag.StringVar(&o.root, "root", ".", "the root `directory` of the tree")
+	flag.StringVar(&o.match, "run", "", "only defects whose name matches the regular `expression`")
 	flag.IntVar(&o.sample, "sample", 0, "only `n` of them, chosen at random; 0 is all")
-	flag.Uint64Var(&o.seed, "seed", 0, "choose like the run that printed this `number`; 0 takes another each time")
-	flag.IntVar(&o.workers, "j", 1, "so many at a time, each in a copy of its own")
-	flag.DurationVar(&o.limit, "limit", time.Minute, "what a test may take, without compiling it")
-	flag.DurationVar(&o.budget, "budget", 0, "begin no other defect when it would not be over after so long; 0 is no limit")
-	flag.BoolVar(&o.check, "check", false, "only look whether all of them apply, and at their rules")
+	flag.Uint64Var(&o.seed, "seed", 0, "repeat the choice of the run that printed this `number`; 0 chooses anew")
+	flag.IntVar(&o.workers, "j", 1, "how many to try at a time, each in a copy of its own")
+	flag.DurationVar(&o.limit, "limit", time.Minute, "time limit of a test, without compiling it")
+	flag.DurationVar(&o.budget, "budget", 0, "start no defect that would probably end later than this; 0 is no limit")
+	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply")
 	flag.Parse()
 	if flag.NArg() > 0 || o.workers < 1 || o.sample < 0 || o.limit <= 0 {
 		flag.Usage()
@@ -77,16 +87,16 @@ type options struct {
 	check   bool
 }
 
-// An outcome is what became of a defect.
+// An outcome is the result for one defect.
 type outcome struct {
 	d      *defect
 	killer string
-	bad    string // why that is not as it should be
-	output string // of the test, if it is bad
+	bad    string // what is wrong with the defect or its tests
+	output string // of the test, if something is wrong
 	took   time.Duration
 }
 
-// run does it all, and reports whether every defect was killed as it should be.
+// run reports whether every selected defect was killed as required.
 func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 	re, err := regexp.Compile(o.match)
 	if err != nil {
@@ -109,7 +119,7 @@ func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 		return false, err
 	}
 	if o.check {
-		return checkAll(ctx, root, defects, rules, w), nil
+		return checkAll(os.DirFS(root), defects, rules, w), nil
 	}
 	known := len(defects)
 	if o.sample > 0 {
@@ -128,23 +138,7 @@ func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 	return report(w, outcomes, len(defects)-len(outcomes)), nil
 }
 
-// checkAll looks at what can be told without a test.
-func checkAll(ctx context.Context, root string, defects []*defect, rules *rules, w io.Writer) bool {
-	ok := true
-	for _, d := range defects {
-		err := applies(ctx, root, d)
-		if err == nil {
-			err = rules.check(d)
-		}
-		if err != nil {
-			fmt.Fprintf(w, "%s/%s.patch: %v\n", defectsDir, d.name, err)
-			ok = false
-		}
-	}
-	return ok
-}
-
-// runAll tries the defects, and returns what became of those for which there was time.
+// runAll tries the defects and returns the outcomes of those for which there was time.
 func runAll(ctx context.Context, o options, root string, defects []*defect, rules *rules, w io.Writer) ([]outcome, error) {
 	work, err := os.MkdirTemp("", "mutate")
 	if err != nil {
@@ -157,7 +151,7 @@ func runAll(ctx context.Context, o options, root string, defects []*defect, rule
 	var outcomes []outcome
 	var failed error
 	next := 0
-	// take returns another defect, none if there is none or no time for it.
+	// take returns the next defect, or nil if none is left or there is no time for it.
 	take := func() *defect {
 		mu.Lock()
 		defer mu.Unlock()
@@ -219,47 +213,57 @@ type worker struct {
 	options
 	tree  string
 	rules *rules
-	sound map[test]string // tests that have run without a defect, and what was wrong
+	sound map[test]string // tests run without a defect, and what was wrong
 }
 
-// try puts a defect in and takes it out again. An error is one of this program; what is
-// wrong with the defect or its test is in the outcome.
+// try injects a defect, runs its tests and restores the tree. An error is one of this
+// program; what is wrong with the defect or its tests is in the outcome.
 func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 	out := outcome{d: d}
 	if err := wk.rules.check(d); err != nil {
 		out.bad = err.Error()
 		return out, nil
 	}
-	if err := applies(ctx, wk.tree, d); err != nil {
+	changed, err := d.apply(os.DirFS(wk.tree))
+	if err != nil {
 		out.bad = err.Error()
 		return out, nil
 	}
 	for _, t := range d.tests {
-		bad, known := wk.sound[t]
-		if !known {
-			v := goTest(ctx, wk.tree, t, wk.limit)
-			switch {
-			case v.fault != "":
-				bad = fmt.Sprintf("%v, without the defect: %s", t, v.fault)
-			case v.alone || len(v.failed) > 0:
-				bad = fmt.Sprintf("%v fails without the defect: %s", t, v.killer())
-			}
-			if bad != "" {
-				out.output = v.output
-			}
-			wk.sound[t] = bad
-		}
-		if bad != "" {
-			out.bad = bad
+		if out.bad, out.output = wk.baseline(ctx, t); out.bad != "" {
 			return out, ctx.Err()
 		}
 	}
-	if _, err := git(ctx, wk.tree, d.patch, "apply", "-"); err != nil {
-		return out, err
+	restore, err := replace(wk.tree, changed)
+	if err == nil {
+		wk.kill(ctx, &out)
 	}
+	return out, errors.Join(err, restore(), ctx.Err())
+}
+
+// baseline runs a test without a defect, the first time that it is asked for, and returns
+// what is wrong with it. The output is returned only that time.
+func (wk *worker) baseline(ctx context.Context, t test) (bad, output string) {
+	if bad, known := wk.sound[t]; known {
+		return bad, ""
+	}
+	v := goTest(ctx, wk.tree, t, wk.limit)
+	switch {
+	case v.fault != "":
+		bad, output = fmt.Sprintf("%v, without the defect: %s", t, v.fault), v.output
+	case v.alone || len(v.failed) > 0:
+		bad, output = fmt.Sprintf("%v fails without the defect: %s", t, v.killer()), v.output
+	}
+	wk.sound[t] = bad
+	return bad, output
+}
+
+// kill runs the tests of a defect that is in the tree: all of them must fail, and one that
+// does must bear the id of each rule.
+func (wk *worker) kill(ctx context.Context, out *outcome) {
 	var survived []string
 	born := make(map[string]bool) // rules whose id the killers bear
-	for _, t := range d.tests {
+	for _, t := range out.d.tests {
 		v := goTest(ctx, wk.tree, t, wk.limit)
 		switch {
 		case v.fault != "":
@@ -272,7 +276,7 @@ func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 			}
 			for _, name := range v.failed {
 				function, _, _ := strings.Cut(name, "/")
-				for _, id := range d.rules {
+				for _, id := range out.d.rules {
 					born[id] = born[id] || wk.rules.bears(t.pkg, function, id)
 				}
 			}
@@ -281,19 +285,14 @@ func (wk *worker) try(ctx context.Context, d *defect) (outcome, error) {
 	if out.bad == "" && len(survived) > 0 {
 		out.bad = "SURVIVED " + strings.Join(survived, ", ")
 	}
-	for _, id := range d.rules {
+	for _, id := range out.d.rules {
 		if out.bad == "" && !born[id] {
 			out.bad = fmt.Sprintf("%s, which killed it, does not bear the id %s", out.killer, id)
 		}
 	}
-	// The defect goes even when we are being ended: another may be to come.
-	if _, err := git(context.WithoutCancel(ctx), wk.tree, d.patch, "apply", "--reverse", "-"); err != nil {
-		return out, err
-	}
-	return out, ctx.Err()
 }
 
-// report prints the table, and what is wrong behind it.
+// report prints the table of outcomes, then what is wrong with any of them.
 func report(w io.Writer, outcomes []outcome, left int) bool {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -314,7 +313,7 @@ func report(w io.Writer, outcomes []outcome, left int) bool {
 	tw.Flush()
 	for _, o := range outcomes {
 		if o.bad != "" {
-			fmt.Fprintf(w, "\n%s/%s.patch: %s\n  %s\n", defectsDir, o.d.name, o.bad, o.d.says)
+			fmt.Fprintf(w, "\n%s: %s\n  %s\n", o.d.path(), o.bad, o.d.says)
 			for line := range strings.Lines(strings.TrimSpace(o.output)) {
 				fmt.Fprintf(w, "    %s\n", strings.TrimRight(line, "\n"))
 			}

@@ -6,23 +6,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// TestDefects: every defect of this project can be put in, and its test bears the id of
-// its rule. Whether it is killed, make mutate finds out.
+// TestDefects checks that every defect of this project applies and leaves Go files that
+// parse, and that its tests exist and bear the ids of its rules. Only make mutate shows
+// that they kill it.
 func TestDefects(t *testing.T) {
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed, which applies patches")
-	}
 	var said bytes.Buffer
 	ok, err := run(t.Context(), options{root: "../..", check: true}, &said)
 	if err != nil || !ok {
-		t.Errorf("%v\n%sWhoever changes what a patch is about changes the patch.", err, said.String())
+		t.Errorf("%v\n%sA change of code that a defect edits has to update the defect.", err, said.String())
 	}
 }
 
@@ -34,41 +34,112 @@ const (
 )
 
 func TestParse(t *testing.T) {
-	const diff = "\ndiff --git a/a.go b/a.go\n--- a/a.go\n"
-	d, err := parse("x", []byte("Defect: It is wrong.\nRule: "+ruleID+", "+nextID+"\nTest: ./transport TestA/sub case -race\nTest: ./iwarp/ TestB\n"+diff))
+	const body = "\nFile: a/*.go\n \tkept\n-\tone\n-\n+\ttwo\n-\tthree\n\nFile: b.sh\n+# two\n # one\n"
+	d, err := parse("x", "Defect: It is wrong.\nRule: "+ruleID+", "+nextID+"\nTest: ./transport TestA/sub case -race\nTest: ./iwarp/ TestB\n"+body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.says != "It is wrong." || strings.Join(d.rules, "+") != ruleID+"+"+nextID || len(d.tests) != 2 {
+	if d.path() != "tools/mutate/defects/x.defect" || d.says != "It is wrong." || strings.Join(d.rules, "+") != ruleID+"+"+nextID {
 		t.Errorf("%+v", d)
 	}
-	if d.tests[0] != (test{"./transport", "TestA/sub_case", true}) || d.tests[1] != (test{"./iwarp", "TestB", false}) {
+	if want := []test{{"./transport", "TestA/sub_case", true}, {"./iwarp", "TestB", false}}; !slices.Equal(d.tests, want) {
 		t.Errorf("%+v", d.tests)
+	}
+	if want := []edit{
+		{"a/*.go", "\tkept\n\tone\n\n\tthree\n", "\tkept\n\ttwo\n"},
+		{"b.sh", "# one\n", "# two\n# one\n"},
+	}; !slices.Equal(d.edits, want) {
+		t.Errorf("%+v", d.edits)
 	}
 	several := test{run: "^TestA$|TestB/sub|TestC"}
 	if got := strings.Join(several.functions(), " "); got != "TestA TestB TestC" || several.depth() != 0 || d.tests[0].depth() != 1 {
 		t.Errorf("%s, %d deep", got, several.depth())
 	}
-	if d, err := parse("x", []byte("Defect: It is wrong.\nRule: none\nTest: ./a TestA\n"+diff)); err != nil || len(d.rules) != 0 {
+	const head = "Defect: It is wrong.\nRule: none\nTest: ./a TestA\n"
+	if d, err := parse("x", head+body); err != nil || len(d.rules) != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for name, text := range map[string]string{
-		"no diff":       "Defect: It is wrong.\nRule: none\nTest: ./a TestA\n",
-		"no defect":     "Rule: none\nTest: ./a TestA\n" + diff,
-		"no rule":       "Defect: It is wrong.\nTest: ./a TestA\n" + diff,
-		"no test":       "Defect: It is wrong.\nRule: none\n" + diff,
-		"no name":       "Defect: It is wrong.\nRule: none\nTest: ./a -race\n" + diff,
-		"no package":    "Defect: It is wrong.\nRule: none\nTest: TestA/sub case\n" + diff,
-		"something":     "Defect: It is wrong.\nRule: none\nTest: ./a TestA\nAuthor: me\n" + diff,
-		"a second rule": "Defect: It is wrong.\nRule: none\nRule: none\nTest: ./a TestA\n" + diff,
+	for name, tt := range map[string]struct{ text, want string }{
+		"no edit":           {head, `no "File:"`},
+		"no defect":         {"Rule: none\nTest: ./a TestA\n" + body, `the header needs "Defect:"`},
+		"an empty defect":   {"Defect:\nRule: none\nTest: ./a TestA\n" + body, `"Defect:: " is unexpected`},
+		"no rule":           {"Defect: It is wrong.\nTest: ./a TestA\n" + body, "the header needs"},
+		"no test":           {"Defect: It is wrong.\nRule: none\n" + body, "the header needs"},
+		"no name":           {"Defect: It is wrong.\nRule: none\nTest: ./a -race\n" + body, `the test "./a -race"`},
+		"an empty test":     {"Defect: It is wrong.\nRule: none\nTest: \n" + body, `the test ""`},
+		"no package":        {"Defect: It is wrong.\nRule: none\nTest: TestA/sub case\n" + body, "no package and name"},
+		"something":         {"Defect: It is wrong.\nRule: none\nTest: ./a TestA\nAuthor: me\n" + body, `"Author: me" is unexpected`},
+		"a second rule":     {"Defect: It is wrong.\nRule: none\nRule: none\nTest: ./a TestA\n" + body, `"Rule: none" is unexpected`},
+		"a header below":    {head + body + "Rule: none\n", `"Rule: none" is neither`},
+		"a line on its own": {head + body + "\n-\tone\n", `"-\tone" is neither`},
+		"no old text":       {head + "\nFile: a/*.go\n+\tone\n", "no old text"},
+		"no change":         {head + "\nFile: a/*.go\n-\tone\n+\tone\n", "changes nothing"},
+		"a comment":         {head + "\nFile: a/*.go\n \t// This.\n-\tone\n", `the comment "// This."`},
 	} {
-		if _, err := parse("x", []byte(text)); err == nil {
-			t.Errorf("%s: no error", name)
+		_, err := parse("x", tt.text)
+		if err == nil || !strings.HasPrefix(err.Error(), "x.defect: ") || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// A tree for defects to be put into.
+func TestApply(t *testing.T) {
+	tree := fstest.MapFS{
+		"a/a.go":      {Data: []byte("package a\n\nfunc f() {\n\tone()\n\t\ttwo()\n\tsame()\n\tsame()\n\tsame()\n}\n")},
+		"a/b.go":      {Data: []byte("package a\n\nfunc g() {\n\tthree()\n}\n")},
+		"a/a_test.go": {Data: []byte("package a\n\nfunc h() {\n\tone()\n}\n")},
+	}
+	for name, tt := range map[string]struct {
+		edits []edit
+		want  map[string]string // a line of each file that changes
+		err   string
+	}{
+		"any file":      {[]edit{{"a/*.go", "\tthree()\n", "\tfour()\n"}}, map[string]string{"a/b.go": "four()"}, ""},
+		"not in tests":  {[]edit{{"a/*.go", "\tone()\n", "\tfour()\n"}}, map[string]string{"a/a.go": "four()"}, ""},
+		"in tests":      {[]edit{{"a/*_test.go", "\tone()\n", "\tfour()\n"}}, map[string]string{"a/a_test.go": "four()"}, ""},
+		"two files":     {[]edit{{"a/*.go", "\tone()\n", "\tfour()\n"}, {"a/b.go", "\tthree()\n", "\tfive()\n"}}, map[string]string{"a/a.go": "four()", "a/b.go": "five()"}, ""},
+		"in order":      {[]edit{{"a/*.go", "\tone()\n", "\tfour()\n"}, {"a/*.go", "\tfour()\n", "\tfive()\n"}}, map[string]string{"a/a.go": "five()"}, ""},
+		"context":       {[]edit{{"a/*.go", "\t\ttwo()\n\tsame()\n", "\t\ttwo()\n\tfour()\n"}}, map[string]string{"a/a.go": "four()"}, ""},
+		"gone":          {[]edit{{"a/*.go", "\tnothing()\n", ""}}, nil, `the text from "nothing()" on occurs 0 times in a/*.go`},
+		"white space":   {[]edit{{"a/*.go", "\ttwo()\n", ""}}, nil, `occurs 0 times in a/*.go`},
+		"part of lines": {[]edit{{"a/*.go", "()\n", ""}}, nil, `occurs 0 times in a/*.go`},
+		"three times":   {[]edit{{"a/*.go", "\tsame()\n", ""}}, nil, `occurs 3 times in a/*.go, not once: ["a/a.go" "a/a.go" "a/a.go"]`},
+		"overlapping":   {[]edit{{"a/*.go", "\tsame()\n\tsame()\n", ""}}, nil, `occurs 2 times in a/*.go`},
+		"two places":    {[]edit{{"a/*.go", "package a\n", ""}}, nil, `not once: ["a/a.go" "a/b.go"]`},
+		"applied":       {[]edit{{"a/*.go", "\tone()\n", ""}, {"a/*.go", "\tone()\n", ""}}, nil, `occurs 0 times in a/*.go`},
+		"no file":       {[]edit{{"b/*.go", "\tone()\n", ""}}, nil, `no file matches b/*.go`},
+		"only a test":   {[]edit{{"a/a_*.go", "\tone()\n", ""}}, nil, `no file matches a/a_*.go`},
+		"no pattern":    {[]edit{{"a/[.go", "\tone()\n", ""}}, nil, "a/[.go: syntax error in pattern"},
+	} {
+		changed, err := (&defect{edits: tt.edits}).apply(tree)
+		if (tt.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: %v, want %q", name, err, tt.err)
+		}
+		if len(changed) != len(tt.want) {
+			t.Errorf("%s: %d files have changed: %q", name, len(changed), changed)
+		}
+		for file, line := range tt.want {
+			if !strings.Contains(changed[file], "\n\t"+line+"\n") {
+				t.Errorf("%s: %s is %q", name, file, changed[file])
+			}
+		}
+	}
+
+	d := &defect{edits: []edit{{"a/*.go", "\t\ttwo()\n", "\t\tfour()\n\t\tfive()\n"}}}
+	changed, err := d.apply(tree)
+	if want := strings.Replace(string(tree["a/a.go"].Data), "two()", "four()\n\t\tfive()", 1); err != nil || changed["a/a.go"] != want {
+		t.Errorf("%q, %v, want %q", changed["a/a.go"], err, want)
+	}
+	if err := parses(tree, d); err != nil {
+		t.Error(err)
+	}
+	d.edits[0].new = "\t\ttwo(\n"
+	if err := parses(tree, d); err == nil || !strings.Contains(err.Error(), "a/a.go:6:") {
+		t.Errorf("%v", err)
+	}
+}
+
+// treeFiles is a tree to inject defects into.
 var treeFiles = map[string]string{
 	"go.mod": "module example.org/tree\n\ngo 1.26\n",
 	"a/a.go": "package a\n\nfunc add(x, y int) int {\n\treturn x + y\n}\n\nfunc untested() int {\n\treturn 1\n}\n",
@@ -115,45 +186,40 @@ func TestMain(m *testing.M) {
 `,
 }
 
-// patchOf is a patch of a line of a.go.
-func patchOf(head, from, to string) string {
-	return head + "\n" + `diff --git a/a/a.go b/a/a.go
---- a/a/a.go
-+++ b/a/a.go
-@@ -1,9 +1,9 @@
- package a
- 
- func add(x, y int) int {
+// defectOf replaces the results of both functions of a.go.
+func defectOf(head, sum, one string) string {
+	return head + `
+File: a/*.go
 -	return x + y
-+	` + from + `
- }
- 
- func untested() int {
++	` + sum + `
+
+File: a/*.go
 -	return 1
-+	` + to + `
- }
++	` + one + `
 `
 }
 
-// TestTool: a defect that is killed, and everything that may be wrong with one.
+// TestTool tries defects that are killed, and each thing that may be wrong with one.
 func TestTool(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed, which applies patches")
+		t.Skip("git is not installed, which lists the files of a tree")
 	}
 	t.Setenv("GOWORK", "off")
-	const same = "return y + x" // what is no defect
+	const same = "return y + x" // no defect
 	add := func(rule, test string) string {
-		return patchOf("Defect: It subtracts.\nRule: "+rule+"\nTest: ./a "+test+"\n", "return x - y", "return 2")
+		return defectOf("Defect: It subtracts.\nRule: "+rule+"\nTest: ./a "+test+"\n", "return x - y", "return 2")
 	}
-	defects := map[string]struct{ patch, want string }{
+	defects := map[string]struct{ text, want string }{
 		"good":      {add(ruleID, "TestAdd/two numbers"), "killed by TestAdd/two_numbers"},
 		"panics":    {add("none", "TestOther"), "killed by TestOther"},
-		"after":     {patchOf("Defect: It is three.\nRule: none\nTest: ./a TestNothing\n", same, "return 3"), "killed by what is looked at after all tests"},
+		"after":     {defectOf("Defect: It is three.\nRule: none\nTest: ./a TestNothing\n", same, "return 3"), "killed by what is looked at after all tests"},
 		"survives":  {add("none", "TestNothing"), "SURVIVED ./a TestNothing"},
 		"one-of":    {add("none", "TestAdd\nTest: ./a TestNothing"), "SURVIVED ./a TestNothing"},
-		"elsewhere": {strings.ReplaceAll(add("none", "TestAdd"), "package a", "package b"), "the patch does not apply: error: patch failed: a/a.go:1"},
-		"no-build":  {patchOf("Defect: It is nothing.\nRule: none\nTest: ./a TestAdd\n", "return", same), "it does not build"},
-		"no-test":   {add("none", "TestAdd/three"), "without the defect: no test has that name"},
+		"elsewhere": {strings.ReplaceAll(add("none", "TestAdd"), "x + y", "x * y"), `the text from "return x * y" on occurs 0 times in a/*.go`},
+		"no-build":  {defectOf("Defect: It is nothing.\nRule: none\nTest: ./a TestAdd\n", "return", same), "it does not build"},
+		"no-parse":  {defectOf("Defect: It is nothing.\nRule: none\nTest: ./a TestAdd\n", "return )", same), "it does not build"},
+		"no-test":   {add("none", "TestNone"), "without the defect: no test has that name"},
+		"no-case":   {add("none", "TestAdd/three"), "without the defect: no test has that name"},
 		"no-rule":   {add(noID, "TestAdd"), "there is no rule " + noID},
 		"no-id":     {add(ruleID, "TestOther"), "none of its tests bears the id " + ruleID},
 		"other-id":  {add(ruleID, "TestAdd$|TestOther\nTest: ./a TestNothing"), "SURVIVED"},
@@ -172,9 +238,9 @@ func TestTool(t *testing.T) {
 		write(name, strings.ReplaceAll(text, "RULE", ruleID))
 	}
 	for name, d := range defects {
-		write(defectsDir+"/"+name+".patch", d.patch)
+		write(defectsDir+"/"+name+".defect", d.text)
 	}
-	if _, err := git(t.Context(), root, nil, "init", "-q"); err != nil {
+	if _, err := git(t.Context(), root, "init", "-q"); err != nil {
 		t.Fatal(err)
 	}
 	o := options{root: root, workers: 2, limit: time.Minute}
@@ -193,7 +259,7 @@ func TestTool(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, line, d.want)
 		}
 	}
-	if want := "mutate: 3 of 13 defects killed"; !strings.Contains(said.String(), want) {
+	if want := "mutate: 3 of 15 defects killed"; !strings.Contains(said.String(), want) {
 		t.Errorf("not %q", want)
 	}
 	if t.Failed() {
@@ -210,8 +276,20 @@ func TestTool(t *testing.T) {
 	// What -check sees, without running anything.
 	said.Reset()
 	o.check = true
-	if ok, err := run(t.Context(), o, &said); ok || err != nil || strings.Count(said.String(), "\n") != 3 {
+	if ok, err := run(t.Context(), o, &said); ok || err != nil || strings.Count(said.String(), "\n") != 5 {
 		t.Errorf("%v, %v: %s", ok, err, said.String())
+	}
+	for name, want := range map[string]string{
+		"elsewhere": "0 times in a/*.go",
+		"no-id":     "none of its tests bears the id",
+		"no-parse":  "a/a.go:4:9: expected operand",
+		"no-rule":   "there is no rule",
+		"no-test":   "./a has no test function TestNone",
+	} {
+		_, line, _ := strings.Cut(said.String(), "tools/mutate/defects/"+name+".defect: ")
+		if line, _, _ = strings.Cut(line, "\n"); !strings.Contains(line, want) {
+			t.Errorf("-check of %s: %q, want %q", name, line, want)
+		}
 	}
 
 	// What is right passes, and a sample with its seed is the same again.
@@ -248,7 +326,7 @@ func TestTool(t *testing.T) {
 	}
 }
 
-// TestJudge: ends of go test that take too long to bring about.
+// TestJudge covers ends of go test that would take too long to cause.
 func TestJudge(t *testing.T) {
 	run := `{"Action":"run","Test":"TestA"}` + "\n"
 	exit := &exec.ExitError{}
