@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // What the two ends of a connection agree on: the inline thresholds and the use of remote
@@ -25,6 +26,13 @@ func (c *conn) version() uint32 { return c.agreed.version.Load() }
 // may make, in bytes.
 func (c *conn) sendMax() int { return int(c.agreed.sendLimit.Load()) }
 func (c *conn) recvMax() int { return int(c.agreed.recvLimit.Load()) }
+
+func (c *conn) sizes() plan.Sizes { return plan.Sizes{Send: c.sendMax(), Recv: c.recvMax()} }
+
+func (c *conn) setSizes(s plan.Sizes) {
+	c.agreed.sendLimit.Store(int32(s.Send))
+	c.agreed.recvLimit.Store(int32(s.Recv))
+}
 
 // privateData is what this end offers, nil if it sends none.
 func (c *conn) privateData() []byte {
@@ -48,35 +56,25 @@ func (c *conn) offersInvalidation() bool {
 // agree settles the thresholds and the use of remote invalidation by private data (RFC
 // 8797 sections 4.1, 4.2, 5.1).
 func (c *conn) agree() {
-	peerSend, peerRecv := rpcrdma.DefaultInline, rpcrdma.DefaultInline
+	told := c.privateData() != nil
+	var peer *rpcrdma.PrivateData
 	if c.hasPriv {
-		peerSend, peerRecv = c.priv.SendSize, c.priv.RecvSize
+		peer = &c.priv
 	}
-	ownSend, ownRecv := c.cfg.InlineSend, c.cfg.InlineRecv
-	if c.privateData() == nil {
-		ownRecv = rpcrdma.DefaultInline
-	}
-	a := &c.agreed
-	a.sendLimit.Store(int32(min(ownSend, peerRecv)))
-	a.recvLimit.Store(int32(min(ownRecv, peerSend)))
-	a.remoteInv.Store(c.hasPriv && c.priv.RemoteInvalidation && c.privateData() != nil && c.offersInvalidation())
+	c.setSizes(plan.Agree(plan.Sizes{Send: c.cfg.InlineSend, Recv: c.cfg.InlineRecv}, told, peer))
+	c.agreed.remoteInv.Store(c.hasPriv && c.priv.RemoteInvalidation && told && c.offersInvalidation())
 }
 
-// useVersion2 sets the thresholds of version 2. Private data counts if both ends gave
-// some, and it says more.
+// useVersion2 makes version 2 that of the connection.
 func (c *conn) useVersion2() {
-	send, recv := rpcrdma.DefaultInline2, rpcrdma.DefaultInline2
-	if c.hasPriv && c.privateData() != nil {
-		send, recv = max(send, c.sendMax()), max(recv, c.recvMax())
-	}
+	sizes := plan.Version2(c.sizes(), c.hasPriv && c.privateData() != nil)
 	a := &c.agreed
 	if c.role == roleServer {
 		// The first reply still keeps to version 1: see replySent.
-		a.raise.Store(int32(send))
-		send = rpcrdma.DefaultInline
+		a.raise.Store(int32(sizes.Send))
+		sizes.Send = rpcrdma.DefaultInline
 	}
-	a.sendLimit.Store(int32(send))
-	a.recvLimit.Store(int32(recv))
+	c.setSizes(sizes)
 	a.remoteInv.Store(false)
 	a.version.Store(rpcrdma.Version2)
 }
@@ -104,8 +102,6 @@ func (c *conn) useProperties(own, peer rpcrdma.Properties) {
 	st := c.state.Lock()
 	defer c.state.Unlock()
 	st.told = true
-	a := &c.agreed
-	a.sendLimit.Store(int32(max(c.sendMax(), own.SendInline(peer))))
-	a.recvLimit.Store(int32(max(c.recvMax(), peer.SendInline(own))))
-	a.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
+	c.setSizes(plan.Raised(c.sizes(), own, peer))
+	c.agreed.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
 }

@@ -16,9 +16,6 @@ import (
 // A server's half is closed until the upper layer says that the client is ready for
 // calls (section 6): Conn.AllowBackward.
 
-// chunks tells whether calls of this end may have chunks.
-func (c *conn) chunks() bool { return c.role == roleClient || c.cfg.Peer == PeerFull }
-
 // A Conn is one connection as a handler sees it: the way to the end that has called.
 // It may be kept, and used by many goroutines at once, beyond the call.
 type Conn struct {

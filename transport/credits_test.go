@@ -6,6 +6,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // TestGrantFollowsLoad: a client whose calls wait for memory is granted less, until they
@@ -54,7 +55,7 @@ func TestGrantFollowsLoad(t *testing.T) {
 	})
 
 	t.Run("V1-3.3-4 V1-3.3-8 however small, the grant does not fall to zero", func(t *testing.T) {
-		for credits := 1; credits <= loadedShare; credits++ {
+		for credits := 1; credits <= plan.LoadedShare; credits++ {
 			before, under, last := loaded(t, credits, 1)
 			if before != uint32(credits) || under != 1 || last != before {
 				t.Errorf("%d credits: the grant is %d, %d under load, and then %d", credits, before, under, last)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
@@ -25,7 +26,7 @@ import (
 type line struct {
 	cur atomic.Pointer[conn] // the latest, which may have ended; nil: none yet
 
-	mu   sync.Mutex
+	mu   lockorder.Mutex
 	turn chan struct{} // closed, and made anew, with each connection, and at the end
 	err  error         // why there are no more
 	why  error         // why there is none at the moment, if that is known
@@ -41,7 +42,10 @@ type line struct {
 	doubt bool
 }
 
-func (l *line) init() { l.turn = make(chan struct{}) }
+func (l *line) init() {
+	l.mu.Init(rankLine)
+	l.turn = make(chan struct{})
+}
 
 // put makes c the connection in use. before is called with the one that was.
 func (l *line) put(c *conn, before func(old *conn)) error {

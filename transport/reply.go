@@ -5,18 +5,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
-// How a reply is put on the wire (RFC 5666 sections 3.6, 5.2):
-//
-//	an item that may be a chunk, and a write chunk is there for it: Written there
-//	what is left fits inline                                        RDMA_MSG
-//	else, and there is a reply chunk                                Written there, RDMA_NOMSG
-//	else, and both ends and the program do as RFC 5666 does         lent in read chunks
-//	else, or a chunk is too short                                   ERR_CHUNK
-//
-// The chunks of the call come back in the header with the lengths written. All
-// of it is one list of requests: Write, ..., Write, Send.
+// Forming replies: what internal/plan decides is done here. A reply is one list of
+// requests: Write, ..., Write, Send.
 
 // An item is a result that may go to a write chunk.
 type item struct {
@@ -43,20 +36,11 @@ func (x *exch) begin() error {
 	for _, chunk := range ch.Writes {
 		h.Writes = addChunk(h.Writes)
 		last := &h.Writes[len(h.Writes)-1]
-		*last = unused(*last, chunk)
+		*last = plan.Unused(*last, chunk)
 	}
-	h.HasReply, h.Reply = ch.HasReply, unused(h.Reply[:0], ch.Reply)
+	h.HasReply, h.Reply = ch.HasReply, plan.Unused(h.Reply[:0], ch.Reply)
 	x.base = h.Size()
 	return nil
-}
-
-// unused appends a chunk with all lengths zero.
-func unused(dst, chunk rpcrdma.WriteChunk) rpcrdma.WriteChunk {
-	for _, s := range chunk {
-		s.Length = 0
-		dst = append(dst, s)
-	}
-	return dst
 }
 
 // acceptedSize is the RPC header of an accepted reply with an empty verifier.
@@ -97,62 +81,11 @@ func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
 // send places and posts the reply. The RPC message is its header, rpc, and
 // results, with the exchange's items in these.
 func (x *exch) send(l *leader, rpc, results []byte) {
-	c, h := x.c, &x.rh
-	buf := x.out.Bytes
-	first := x.base + len(rpc)
-
-	if x.failed {
+	c := x.c
+	msg, ok := x.form(rpc, results)
+	if !ok {
 		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 		return
-	}
-	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
-	x.reserve(len(x.items)*2 + 4)
-	moved := 0 // items that went to write chunks
-	inline := len(rpc) + len(results)
-	for i := range x.items {
-		it := &x.items[i]
-		if i >= len(h.Writes) {
-			inline += xdr.Padded(len(it.data))
-			continue
-		}
-		moved++
-		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
-		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
-			x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
-			return
-		}
-		if o := c.cfg.RFC5666; o != nil && o.InflateLengths {
-			inflate(h.Writes[i], x.hdr.Writes[i], len(it.data))
-		}
-	}
-	if moved > 0 {
-		c.stats.writeChunk.Add(1)
-	}
-
-	var msg []byte
-	switch {
-	case x.base+inline <= c.sendMax():
-		msg = buf[:x.base+inline]
-		inPlace := first < len(buf) && len(results) > 0 && &buf[first] == &results[0]
-		if !inPlace {
-			copy(msg[first:], results)
-		}
-		x.spliceInline(msg[first:], len(results), moved)
-		copy(msg[x.base:], rpc)
-		rpcrdma.AppendHeader(buf[:0], h)
-	case h.HasReply && x.base <= c.sendMax() && x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply):
-		h.Proc = rpcrdma.ProcNomsg
-		msg = rpcrdma.AppendHeader(buf[:0], h)
-		c.stats.replyChunk.Add(1)
-	default:
-		ok := x.lendsReply()
-		if ok {
-			msg, ok = x.lendReply(rpc, results, moved)
-		}
-		if !ok {
-			x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
-			return
-		}
 	}
 	for i := range x.wrs {
 		for _, s := range x.wrs[i].SGL {
@@ -164,6 +97,80 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 	c.replySent()
 	x.settle(false)
 	x.post(l)
+}
+
+// form places the reply: the Writes of what goes to chunks are added to the list of
+// requests, and the message to send is returned. It returns false when something fits
+// nowhere, or there was no memory.
+func (x *exch) form(rpc, results []byte) (msg []byte, ok bool) {
+	c, h := x.c, &x.rh
+	if x.failed {
+		return nil, false
+	}
+	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
+	x.reserve(len(x.items)*2 + 4)
+	p := plan.Reply{
+		Transport: x.base, Header: len(rpc), Results: len(results), Inline: c.sendMax(),
+		Writes: len(h.Writes), ReplyChunk: h.HasReply, Lends: x.lendsReply(),
+	}
+	moved := p.Moved(len(x.items))
+	if !x.writeItems(moved) {
+		return nil, false
+	}
+	inline := 0
+	for i := moved; i < len(x.items); i++ {
+		inline += xdr.Padded(len(x.items[i].data))
+	}
+	switch p.Place(inline) {
+	case plan.ReplyInline:
+		return x.formInline(rpc, results, inline, moved), true
+	case plan.ReplyChunk:
+		if x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply) {
+			h.Proc = rpcrdma.ProcNomsg
+			c.stats.replyChunk.Add(1)
+			return rpcrdma.AppendHeader(x.out.Bytes[:0], h), true
+		}
+		if !p.Lends {
+			return nil, false
+		}
+	case plan.ReplyTooLong:
+		return nil, false
+	}
+	return x.lendReply(&p, rpc, results, moved)
+}
+
+// writeItems writes the first items to the write chunks of the call.
+func (x *exch) writeItems(n int) bool {
+	h := &x.rh
+	for i := range x.items[:n] {
+		it := &x.items[i]
+		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
+		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
+			return false
+		}
+		if o := x.c.cfg.RFC5666; o != nil && o.InflateLengths {
+			plan.Inflate(h.Writes[i], x.hdr.Writes[i], len(it.data))
+		}
+	}
+	if n > 0 {
+		x.c.stats.writeChunk.Add(1)
+	}
+	return true
+}
+
+// formInline forms an RDMA_MSG in the send buffer, where results may be in place already.
+func (x *exch) formInline(rpc, results []byte, inline, moved int) []byte {
+	buf := x.out.Bytes
+	first := x.base + len(rpc)
+	msg := buf[:first+len(results)+inline]
+	inPlace := first < len(buf) && len(results) > 0 && &buf[first] == &results[0]
+	if !inPlace {
+		copy(msg[first:], results)
+	}
+	x.spliceInline(msg[first:], len(results), moved)
+	copy(msg[x.base:], rpc)
+	rpcrdma.AppendHeader(buf[:0], &x.rh)
+	return msg
 }
 
 // finishList adds the Send of msg, which is in x.out, to the list.
@@ -186,30 +193,7 @@ func (x *exch) invalidates() (key uint32, ok bool) {
 	if !x.c.agreed.remoteInv.Load() || x.hdr.Vers != x.c.version() || x.c.role == roleClient {
 		return 0, false // what was agreed on is for replies to clients
 	}
-	one := func(handle uint32) bool {
-		if !ok {
-			key, ok = handle, true
-		}
-		return key == handle
-	}
-	for i := range x.hdr.Reads {
-		if !one(x.hdr.Reads[i].Handle) {
-			return 0, false
-		}
-	}
-	for _, chunk := range x.hdr.Writes {
-		for i := range chunk {
-			if !one(chunk[i].Handle) {
-				return 0, false
-			}
-		}
-	}
-	for i := range x.hdr.Reply {
-		if !one(x.hdr.Reply[i].Handle) {
-			return 0, false
-		}
-	}
-	return key, ok
+	return plan.OnlyHandle(&x.hdr)
 }
 
 // reserve makes room for n gather elements and as many again as the call has
@@ -275,17 +259,6 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 		}
 	}
 	return true
-}
-
-// inflate adds the XDR padding of n bytes of data to the length of the last segment
-// that has been used, if that has room (RFC 5666 section 3.7).
-func inflate(ret, offered rpcrdma.WriteChunk, n int) {
-	for i := len(ret) - 1; i >= 0; i-- {
-		if ret[i].Length > 0 {
-			ret[i].Length = min(ret[i].Length+uint32(xdr.Pad(n)), offered[i].Length)
-			return
-		}
-	}
 }
 
 // spliceInline puts the items that stay inline into the stream of n bytes at

@@ -9,6 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // The calls that an end makes: from the caller, through a slot, and back.
@@ -314,7 +315,7 @@ func (l *leader) exposed(key uint32) bool {
 // before more calls are let go.
 func (l *leader) setGrant(credit uint32) {
 	c := l.c
-	n := int(min(max(credit, 1), uint32(c.mostCalls.Load())))
+	n := plan.Accepted(credit, int(c.mostCalls.Load()))
 	if n == l.granted {
 		return
 	}
@@ -356,7 +357,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	}
 	placed := false
 	for i, chunk := range h.Writes {
-		n, ok := returned(chunk, s.hdr.Writes[i])
+		n, ok := plan.Returned(chunk, s.hdr.Writes[i])
 		if !ok {
 			return bad("it returns a write chunk that the call did not offer")
 		}
@@ -371,7 +372,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	n := 0
 	if h.HasReply {
 		var ok bool
-		if n, ok = returned(h.Reply, s.hdr.Reply); !ok || !s.hdr.HasReply {
+		if n, ok = plan.Returned(h.Reply, s.hdr.Reply); !ok || !s.hdr.HasReply {
 			return bad("it returns a reply chunk that the call did not offer")
 		}
 	}
@@ -393,27 +394,6 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	}
 	s.msg = n
 	return nil
-}
-
-// returned compares a chunk in a reply with the one that was offered: the same
-// segments, of which lengths may have become smaller. It returns the number of
-// bytes the peer says it has written. An unused chunk may have lost its
-// segments. A length may include XDR padding (RFC 5666 section 3.7).
-func returned(got, offered rpcrdma.WriteChunk) (n int, ok bool) {
-	if len(got) == 0 {
-		return 0, true
-	}
-	if len(got) != len(offered) {
-		return 0, false
-	}
-	for i, g := range got {
-		o := offered[i]
-		if g.Handle != o.Handle || g.Offset != o.Offset || uint64(g.Length) > (uint64(o.Length)+3)&^3 {
-			return 0, false
-		}
-		n += int(g.Length)
-	}
-	return n, true
 }
 
 // errorReceived handles an RDMA_ERROR: the peer refused a call of ours. Its credits say

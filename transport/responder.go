@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
@@ -91,19 +92,10 @@ func (l *leader) grow(n int) error {
 	return nil
 }
 
-// updateGrant decides the grant: all that there are receives for, or, while calls wait for
-// memory, a part of it. Calls that are on their way by an earlier grant are taken all the
-// same. It is never zero (RFC 5666 section 3.3).
+// updateGrant brings the grant up to date.
 func (l *leader) updateGrant() {
-	n := l.posted
-	if len(l.memq) > 0 {
-		n = max(n/loadedShare, 1)
-	}
-	l.c.grant.Store(int64(n))
+	l.c.grant.Store(int64(plan.Grant(l.posted, len(l.memq))))
 }
-
-// loadedShare is by how much the grant falls while a client's calls wait.
-const loadedShare = 4
 
 // executing is the number of calls taken and not answered, or answered in this pass: the
 // client has had a credit for each of them at once.
@@ -113,10 +105,12 @@ func (l *leader) executing() int {
 
 // keepUp grants more to a client that uses what it has, up to the credits it asks for.
 func (l *leader) keepUp(credit uint32) {
-	if g := l.posted; l.executing() > g/2 && len(l.memq) == 0 && g < l.most && !l.c.memory.Crowded() {
-		if n := min(2*g, int(min(credit, uint32(l.most)))); n > g {
-			_ = l.grow(n) // without memory the grant stays
-		}
+	load := plan.Load{
+		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
+		Asked: credit, Crowded: l.c.memory.Crowded(),
+	}
+	if n := load.Raise(); n > l.posted {
+		_ = l.grow(n) // without memory the grant stays
 	}
 }
 
@@ -131,9 +125,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 		x = l.free[n-1]
 		l.free = l.free[:n-1]
 	} else {
-		// No more than what there are receives for, before and after a new grant, and replies
-		// whose Sends the adapter has not told the end of.
-		if len(l.exchs) >= 2*l.posted+recvSlack+l.depth {
+		if len(l.exchs) >= plan.Exchanges(l.posted, recvSlack, l.depth) {
 			l.fail(errOverrun)
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
@@ -46,20 +47,6 @@ const (
 	defaultDoneTimeout = 30 * time.Second
 	maxAlign           = 1 << 16
 )
-
-// padding is the most that a call can need of it, 0 for one that has none: nothing that
-// is not padded may be as long as what is.
-func (o *RFC5666) padding(call *Call, align int) (n int) {
-	if o == nil || align <= 1 || call.raw != nil || len(call.Args) >= o.Thresh {
-		return 0
-	}
-	for i := range call.ReadItems {
-		if len(call.ReadItems[i].Data) >= o.Thresh {
-			n += align - 1
-		}
-	}
-	return n
-}
 
 // ---- replies with read chunks, at the requester
 
@@ -120,37 +107,44 @@ func (x *exch) lendsReply() bool {
 	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.lending.allowed && !x.c.conf.noReads
 }
 
-// lendReply puts into read chunks what fits nowhere else: the items, each at its
-// position, if the rest fits inline, else the whole message. moved items are in write
-// chunks already, which leaves no positions to count by. It returns the message to send.
-func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
-	c, h := x.c, &x.rh
-	first := wrID(wrWrite, x.idx)
-	head := len(rpc) + len(results)
-	if n := rpcrdma.ReadListSize(len(x.items)) - rpcrdma.ReadListSize(0); moved == 0 && len(x.items) > 0 && x.base+n+head <= c.sendMax() {
-		pos := len(rpc)
-		for i := range x.items {
-			it := &x.items[i]
-			if len(it.data) == 0 {
-				continue
-			}
-			seg, err := x.lending.loan.Expose(&x.wrs, first, fabric.SGE{Buf: it.data, LKey: it.key}, fabric.AccessRemoteRead)
-			if err != nil {
-				return nil, false
-			}
-			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(pos + it.at), Segment: rpcrdma.Segment(seg)})
-			pos += xdr.Padded(len(it.data))
+// lendReply puts into read chunks what fits nowhere else. moved items are in write chunks
+// already. It returns the message to send.
+func (x *exch) lendReply(p *plan.Reply, rpc, results []byte, moved int) (msg []byte, ok bool) {
+	switch p.Lend(len(x.items), moved) {
+	case plan.LentItems:
+		return x.lendItems(rpc, results)
+	case plan.LentWhole:
+		return x.lendWhole(rpc, results, moved)
+	}
+	return nil, false
+}
+
+// lendItems puts the items into read chunks, each at its position; the rest goes inline.
+func (x *exch) lendItems(rpc, results []byte) (msg []byte, ok bool) {
+	h := &x.rh
+	pos := len(rpc)
+	for i := range x.items {
+		it := &x.items[i]
+		if len(it.data) == 0 {
+			continue
 		}
-		at := h.Size()
-		copy(x.out.Bytes[at+len(rpc):], results) // may overlap
-		copy(x.out.Bytes[at:], rpc)
-		rpcrdma.AppendHeader(x.out.Bytes[:0], h)
-		return x.out.Bytes[:at+head], true
+		seg, err := x.lendMemory(it.data, it.key)
+		if err != nil {
+			return nil, false
+		}
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(pos + it.at), Segment: rpcrdma.Segment(seg)})
+		pos += xdr.Padded(len(it.data))
 	}
-	if x.base+rpcrdma.ReadListSize(1)-rpcrdma.ReadListSize(0) > c.sendMax() {
-		return nil, false
-	}
-	full := head
+	at := h.Size()
+	copy(x.out.Bytes[at+len(rpc):], results) // may overlap
+	copy(x.out.Bytes[at:], rpc)
+	rpcrdma.AppendHeader(x.out.Bytes[:0], h)
+	return x.out.Bytes[:at+len(rpc)+len(results)], true
+}
+
+// lendWhole puts the message, without what is in write chunks, into one read chunk.
+func (x *exch) lendWhole(rpc, results []byte, moved int) (msg []byte, ok bool) {
+	full := len(rpc) + len(results)
 	for i := moved; i < len(x.items); i++ {
 		full += xdr.Padded(len(x.items[i].data))
 	}
@@ -167,13 +161,18 @@ func (x *exch) lendReply(rpc, results []byte, moved int) (msg []byte, ok bool) {
 		from = it.at
 	}
 	whole = append(whole, results[from:]...)
-	seg, err := x.lending.loan.Expose(&x.wrs, first, fabric.SGE{Buf: whole, LKey: b.LKey}, fabric.AccessRemoteRead)
+	seg, err := x.lendMemory(whole, b.LKey)
 	if err != nil {
 		return nil, false
 	}
+	h := &x.rh
 	h.Proc = rpcrdma.ProcNomsg
 	h.Reads = append(h.Reads, rpcrdma.ReadSegment{Segment: rpcrdma.Segment(seg)})
 	return rpcrdma.AppendHeader(x.out.Bytes[:0], h), true
+}
+
+func (x *exch) lendMemory(mem []byte, key uint32) (fabric.Segment, error) {
+	return x.lending.loan.Expose(&x.wrs, wrID(wrWrite, x.idx), fabric.SGE{Buf: mem, LKey: key}, fabric.AccessRemoteRead)
 }
 
 // awaitDone keeps the memory of a reply that has left until its client is through with it.

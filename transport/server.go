@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -188,7 +188,7 @@ type Server struct {
 
 	*registry
 
-	mu        sync.Mutex
+	mu        lockorder.Mutex
 	bridges   []*bridge
 	listeners map[*Listener]struct{}
 	conns     map[*conn]struct{}
@@ -214,6 +214,7 @@ func NewServer(cfg *Config) (*Server, error) {
 		guests:    guests{hosts: make(map[string]*guestHost), most: cfg.MaxConns, mostSetups: max(cfg.MaxConns/8, 16)},
 		idle:      make(chan struct{}),
 	}
+	s.mu.Init(rankServer)
 	s.registry = newRegistry(cfg)
 	s.other = s.dispatchOther
 	return s, nil

@@ -1,0 +1,48 @@
+package plan
+
+// How many calls may be in flight. A grant is an absolute number, in every reply; it is
+// what receives are posted for, and never zero (RFC 5666 section 3.3, RFC 8166 section
+// 3.3.1).
+
+// A Load is how a peer uses what it has been granted.
+type Load struct {
+	Posted    int // calls that there are receives for
+	Executing int // calls taken and not answered
+	Waiting   int // of these, calls that wait for memory
+	Most      int // calls to grant, by the configuration
+	Asked     uint32
+	Crowded   bool // the buffers of all connections take too much memory already
+}
+
+// Raise is how many calls there should be receives for: twice as many as now when half of
+// them are in use, up to what the peer asks for and what the configuration allows.
+func (l Load) Raise() int {
+	if l.Executing <= l.Posted/2 || l.Waiting > 0 || l.Posted >= l.Most || l.Crowded {
+		return l.Posted
+	}
+	return max(l.Posted, min(2*l.Posted, int(min(l.Asked, uint32(l.Most)))))
+}
+
+// LoadedShare is by how much the grant falls while a peer's calls wait for memory.
+const LoadedShare = 4
+
+// Grant is what a peer is granted: all that there are receives for, or a part of it while
+// its calls wait for memory. Calls that are on their way by an earlier grant are taken all
+// the same.
+func Grant(posted, waiting int) int {
+	if waiting > 0 {
+		return max(posted/LoadedShare, 1)
+	}
+	return posted
+}
+
+// Accepted is what a grant of the peer's is worth to an end that has asked for most
+// credits: zero counts as one (RFC 8166 section 3.3.1).
+func Accepted(credit uint32, most int) int {
+	return int(min(max(credit, 1), uint32(most)))
+}
+
+// Exchanges is how many calls a peer that obeys its grant can have here at once, replies
+// on their way out included: as many as there are receives for, before and after a new
+// grant, and replies whose Sends, depth at most, the adapter has not told the end of.
+func Exchanges(posted, slack, depth int) int { return 2*posted + slack + depth }

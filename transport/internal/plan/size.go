@@ -1,0 +1,36 @@
+package plan
+
+import "github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+
+// Sizes are the inline thresholds of a connection as one end sees them: the longest Sends
+// that it and its peer may make, in bytes, transport header included.
+type Sizes struct{ Send, Recv int }
+
+// Agree settles the thresholds by private data (RFC 8797 sections 4.2, 5.1). own is what
+// this end can do; told says that it has told the peer, and peer is what the peer has
+// told, nil if nothing. Who has told nothing receives 1024 bytes.
+func Agree(own Sizes, told bool, peer *rpcrdma.PrivateData) Sizes {
+	theirs := Sizes{rpcrdma.DefaultInline, rpcrdma.DefaultInline}
+	if peer != nil {
+		theirs = Sizes{peer.SendSize, peer.RecvSize}
+	}
+	if !told {
+		own.Recv = rpcrdma.DefaultInline
+	}
+	return Sizes{Send: min(own.Send, theirs.Recv), Recv: min(own.Recv, theirs.Send)}
+}
+
+// Version2 are the thresholds of version 2 (version two section 5): its own default, or
+// what private data has agreed on, if both ends gave some and it says more.
+func Version2(agreed Sizes, both bool) Sizes {
+	s := Sizes{rpcrdma.DefaultInline2, rpcrdma.DefaultInline2}
+	if both {
+		s = Sizes{max(s.Send, agreed.Send), max(s.Recv, agreed.Recv)}
+	}
+	return s
+}
+
+// Raised are the thresholds after both ends have told their properties, which lower none.
+func Raised(now Sizes, own, peer rpcrdma.Properties) Sizes {
+	return Sizes{Send: max(now.Send, own.SendInline(peer)), Recv: max(now.Recv, peer.SendInline(own))}
+}
