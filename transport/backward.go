@@ -17,15 +17,12 @@ import (
 // calls (section 6): Conn.AllowBackward.
 
 // A Conn is one connection as a handler sees it: the way to the end that has called.
-// It may be kept, and used by many goroutines at once, beyond the call.
-type Conn struct {
-	c *conn
-	// inline is set for a handler that runs on the goroutine that moves the connection.
-	inline bool
-}
+// It may be kept, and used by many goroutines at once, beyond the call. A connection has
+// one Conn: pointers to it can be compared, and be keys of a map.
+type Conn struct{ c *conn }
 
 // Conn returns the connection that the call came by.
-func (r *Request) Conn() *Conn { return &Conn{c: r.x.c, inline: r.inline} }
+func (r *Request) Conn() *Conn { return &r.x.c.public }
 
 // AllowBackward says that the client is ready for calls: the upper layer has it from
 // the client, on this connection. At most calls of them are in flight at once, and no
@@ -41,9 +38,10 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 //     fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //
-// A handler that a Program names Inline cannot wait for a call: it gets an error.
+// A handler that a Program names Inline cannot wait for a call, as nobody else moves its
+// connection: with its own context, or one made from it, it gets an error.
 func (cn *Conn) Call(ctx context.Context, call *Call) error {
-	if cn.inline {
+	if ctx.Value(inlineKey{}) != nil {
 		return errInline
 	}
 	call.sent = false
@@ -67,13 +65,19 @@ func (cn *Conn) Done() <-chan struct{} { return cn.c.done }
 // Err is nil while the connection lives, then the *ClosedError.
 func (cn *Conn) Err() error { return cn.c.endErr() }
 
-// Close ends the connection at once. Handlers must not be Inline that call it.
+// Close ends the connection at once. It does not wait: Done is closed when the adapter has
+// released all memory.
 func (cn *Conn) Close() error {
-	if cn.inline {
-		return errInline
-	}
-	return cn.c.close()
+	c := cn.c
+	c.setClosing()
+	c.fc.Close() // whoever leads finds out, or else this does
+	go c.await(context.Background(), newWaiter())
+	return nil
 }
+
+// An inlineKey marks the contexts of handlers that run on the goroutine that moves the
+// connection.
+type inlineKey struct{}
 
 // A Backchannel is a server's way to one client, over one connection after another.
 // A server cannot make a connection: when the client's is lost, calls wait until it has

@@ -181,6 +181,9 @@ func (s *slot) message() ([]byte, error) {
 	if !p.call.Ordered() {
 		return nil, errItemOrder
 	}
+	if err := call.checkLengths(); err != nil {
+		return nil, err
+	}
 	pad := s.padding()
 	var problem *plan.SizeProblem
 	if p.place, problem = plan.PlaceCall(&p.call, &p.terms, pad); problem != nil {
@@ -205,6 +208,23 @@ func (s *slot) message() ([]byte, error) {
 		}
 	}
 	return s.appendStream(rpcrdma.AppendHeader(s.send.Bytes[:0], h), p.place.Chunks, false), nil
+}
+
+// checkLengths holds the ReadItems against the length words in the arguments: a server
+// that is told another length would take what follows for something else. The items are
+// in order.
+func (call *Call) checkLengths() error {
+	args := call.Args
+	if call.raw != nil {
+		args = call.raw
+	}
+	for i := range call.ReadItems {
+		it := &call.ReadItems[i]
+		if it.Offset < 4 || binary.BigEndian.Uint32(args[it.Offset-4:]) != uint32(len(it.Data)) {
+			return &ItemError{Index: i, Offset: it.Offset, Len: len(it.Data)}
+		}
+	}
+	return nil
 }
 
 // padding is what the call is to have if it goes with RDMA_MSGP: that is for calls to

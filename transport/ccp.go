@@ -161,7 +161,7 @@ func (c *conn) configure(ctx context.Context) error {
 	}
 	r, n, err := rpcrdma.ConsumeConfigReply(call.Results)
 	if err != nil || n != len(call.Results) {
-		return &ReplyError{XID: call.Reply.XID, Reason: "it is no config_rdma_reply"}
+		return &BadReplyError{XID: call.Reply.XID, Reason: "it is no config_rdma_reply"}
 	}
 	l := c.take()
 	if l == nil {

@@ -337,7 +337,7 @@ func TestConfigureClient(t *testing.T) {
 				}
 				for name, call := range map[string]*Call{
 					"a long call":          sized(4097),
-					"a call with an item":  {Prog: testProg, Vers: 1, Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: 4, Data: letters(5000)}}},
+					"a call with an item":  {Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5000), ReadItems: []ReadItem{{Offset: 4, Data: letters(5000)}}},
 					"a call with a window": {Prog: testProg, Vers: 1, Args: letters(5000), WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}},
 				} {
 					var size *SizeError
@@ -357,7 +357,7 @@ func TestConfigureClient(t *testing.T) {
 				h, _ = p.message("a call")
 				p.reply(rpcrdma.Header{XID: h.XID, Reads: []rpcrdma.ReadSegment{{Position: 24, Segment: p.offer(1, letters(100))}}})
 				p.message("RDMA_DONE")
-				var bad *ReplyError
+				var bad *BadReplyError
 				if err := outcome(t, done); !errors.As(err, &bad) || p.maxOut != 0 {
 					t.Errorf("the call returned %v after %d Reads", err, p.maxOut)
 				}
@@ -447,7 +447,7 @@ func TestConfigureClient(t *testing.T) {
 			configuring(t, silentPeer(t), on(Config{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 				p.reply(rpcrdma.Header{XID: xid}, make([]byte, n)...)
 			}, func(p *peer, cl *Client, err error) {
-				var bad *ReplyError
+				var bad *BadReplyError
 				var dial *DialError
 				if !errors.As(err, &bad) || !errors.As(err, &dial) || !p.over() {
 					t.Errorf("Dial returned %v", err)

@@ -109,6 +109,9 @@ type Client struct {
 // configuration. When the server takes no more connections at the moment, it is asked again
 // until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Client, error) {
+	if p == nil {
+		return nil, errNoProvider
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -147,7 +150,7 @@ func (cl *Client) conn() *conn { return cl.line.cur.Load() }
 //   - an *oncrpc.RPCError when the server answered that it did not execute it;
 //   - an *RDMAError when the server's transport refused the message, or could not send the
 //     reply: then the call has been executed;
-//   - a *ReplyError when the reply made no sense;
+//   - a *BadReplyError when the reply made no sense;
 //   - a *SizeError when the message is longer than the peers can exchange;
 //   - the error of ctx when that ended first: the call may have been executed;
 //   - a *LostError when the connection was lost and ctx ended before there was another, or

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"strings"
@@ -336,8 +337,11 @@ func TestLongCall(t *testing.T) {
 	t.Run("Linux servers are never sent a position-zero chunk with others: items go into it", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			args := bytes.Repeat([]byte{7}, 8000)
+			for at, n := range map[int]uint32{396: 3, 400: 0, 7996: 5} {
+				binary.BigEndian.PutUint32(args[at:], n)
+			}
 			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{
-				{Offset: 400, Data: []byte("odd")}, {Offset: 400, Data: nil}, {Offset: 8000, Data: []byte("five5")}}})
+				{Offset: 400, Data: []byte("odd")}, {Offset: 404, Data: nil}, {Offset: 8000, Data: []byte("five5")}}})
 			h, _ := p.message("the call")
 			for _, s := range h.Reads {
 				if s.Position != 0 {
@@ -565,9 +569,9 @@ func TestBadReply(t *testing.T) {
 					WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
 				h, _ := p.message("the call")
 				p.send(tt.reply(p, h), 0)
-				var re *ReplyError
+				var re *BadReplyError
 				if err := outcome(t, done); !errors.As(err, &re) {
-					t.Fatalf("call returned %v, want a ReplyError", err)
+					t.Fatalf("call returned %v, want a BadReplyError", err)
 				}
 				p.quiet("a bad reply is never answered")
 				if n := p.openWindows(); n != 0 {
@@ -618,7 +622,7 @@ func TestRDMAError(t *testing.T) {
 				if err := outcome(t, done); !errors.As(err, &re) || re.Code != tt.code || re.XID != h.XID {
 					t.Fatalf("call returned %v, want RDMAError %v", err, tt.code)
 				}
-				if low, high := re.VersLow, re.VersHi; tt.code == rpcrdma.ErrVers && (low != 2 || high != 3) {
+				if low, high := re.VersLow, re.VersHigh; tt.code == rpcrdma.ErrVers && (low != 2 || high != 3) {
 					t.Errorf("the versions are %d to %d, want 2 to 3", low, high)
 				}
 				p.quiet("nobody answers an error")
@@ -1208,20 +1212,27 @@ func TestCallErrors(t *testing.T) {
 		big := make([]byte, 1<<16)
 		for name, call := range map[string]*Call{
 			"too long a call":        {Args: big},
-			"too long an item":       {Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: 4, Data: big}}},
+			"too long an item":       {Args: xdr.AppendUint32(nil, uint32(len(big))), ReadItems: []ReadItem{{Offset: 4, Data: big}}},
 			"too long a reply":       {MaxResults: 1 << 16},
 			"an item without memory": {WriteItems: []WriteItem{{}}},
 			"an offset beyond":       {Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: 5, Data: big[:1]}}},
+			"a length that lies":     {Args: xdr.AppendUint32(nil, 2), ReadItems: []ReadItem{{Offset: 4, Data: big[:1]}}},
+			"no length":              {Args: make([]byte, 8), ReadItems: []ReadItem{{Offset: 3, Data: big[:1]}}},
 			"a negative offset":      {Args: make([]byte, 4), ReadItems: []ReadItem{{Offset: -1, Data: big[:1]}}},
 		} {
 			call.Prog, call.Vers = testProg, 1
-			if err := cl.Call(bg, call); err == nil {
+			err := cl.Call(bg, call)
+			if err == nil {
 				t.Errorf("%s: no error", name)
 			} else if strings.HasPrefix(name, "too long") {
 				var se *SizeError
 				if !errors.As(err, &se) || se.Size <= se.Limit {
 					t.Errorf("%s: %v", name, err)
 				}
+			}
+			var item *ItemError
+			if lies := strings.Contains(name, "length"); errors.As(err, &item) != lies {
+				t.Errorf("%s: is it an *ItemError: %v", name, !lies)
 			}
 			p.quiet(name)
 		}

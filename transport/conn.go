@@ -26,6 +26,7 @@ import (
 //   - the [leader] is what one goroutine at a time may touch, the one that moves the
 //     connection. It has the only pointer to it.
 type conn struct {
+	public   Conn // what users see
 	fc       fabric.Conn
 	provider string
 	cfg      *Config
@@ -50,6 +51,7 @@ type conn struct {
 	memory   *budget.Budget
 	tenant   budget.Tenant   // of the memory that exchanges reserve and hold
 	handling context.Context // of handlers; ends with the connection
+	inline   context.Context // the same, of handlers that are Inline
 	cancel   context.CancelFunc
 	grant    atomic.Int64
 	called   atomic.Bool // a call that was in order has come
@@ -98,6 +100,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role, usage *arena.
 	if r == roleServer {
 		c.keeper.wake = make(chan bool, 1)
 	}
+	c.public.c = c
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {

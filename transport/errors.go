@@ -142,33 +142,46 @@ func (e *NotReadyError) Error() string {
 // executed. With all other codes it may have been: the reply did not fit what the call offered
 // for it, or the peer had no memory for it.
 type RDMAError struct {
-	XID     uint32
-	Vers    uint32 // of the call
-	Code    rpcrdma.ErrCode
-	VersLow uint32 // ERR_VERS: the versions the peer speaks
-	VersHi  uint32
+	XID      uint32
+	Vers     uint32 // of the call
+	Code     rpcrdma.ErrCode
+	VersLow  uint32 // ERR_VERS: the versions the peer speaks
+	VersHigh uint32
 }
 
 func (e *RDMAError) Error() string {
 	switch e.Code {
 	case rpcrdma.ErrVers:
 		return fmt.Sprintf("peer speaks RPC-over-RDMA versions %d to %d, not %d (%v)",
-			e.VersLow, e.VersHi, e.Vers, e.Code.Name(e.Vers))
+			e.VersLow, e.VersHigh, e.Vers, e.Code.Name(e.Vers))
 	case rpcrdma.ErrChunk:
 		return fmt.Sprintf("peer could not decode the message or fit the reply into the chunks given (%s)", e.Code.Name(e.Vers))
 	}
 	return fmt.Sprintf("peer refused the message with %s", e.Code.Name(e.Vers))
 }
 
-// A ReplyError says that the peer's answer to a call makes no sense. The call
+// A BadReplyError says that the peer's answer to a call makes no sense. The call
 // may have been executed.
-type ReplyError struct {
+type BadReplyError struct {
 	XID    uint32
 	Reason string
 }
 
-func (e *ReplyError) Error() string {
+func (e *BadReplyError) Error() string {
 	return "bad reply from peer: " + e.Reason
+}
+
+// An ItemError says that a ReadItem of a call does not lie behind a length word with its
+// length. Nothing has been sent.
+type ItemError struct {
+	Index  int // of Call.ReadItems
+	Offset int // as given
+	Len    int // of Data, in bytes
+}
+
+func (e *ItemError) Error() string {
+	return fmt.Sprintf("transport: ReadItems[%d] has %d bytes, but the four bytes in front of offset %d of Args do not say so",
+		e.Index, e.Len, e.Offset)
 }
 
 // A SizeError says that a call cannot be made because something is too long.
@@ -207,6 +220,8 @@ var (
 	errSilent    = errors.New("server is silent")
 	errForgotten = errors.New("what became of a call that was sent again is not known")
 	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")
+
+	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
 
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")

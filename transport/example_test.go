@@ -17,14 +17,16 @@ import (
 func Example() {
 	ctx := context.Background()
 	provider := iwarp.New(iwarp.Config{}) // RDMA in software, over TCP
+	check := func(err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
 
 	server, err := transport.NewServer(nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = server.Register(transport.Program{
-		Number: 0x20000001, Low: 1, High: 1,
-		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+	check(err)
+	check(server.Register(transport.Program{Number: 0x20000001, Low: 1, High: 1, Handler: transport.Procedures{
+		1: func(_ context.Context, req *transport.Request, res *transport.Response) {
 			n, size := xdr.ConsumeUint32(req.Args)
 			if size < 0 || n > 1<<20 {
 				res.Fail(oncrpc.GarbageArgs)
@@ -33,35 +35,27 @@ func Example() {
 			data := res.Alloc(int(n))
 			copy(data, strings.Repeat("data", int(n)/4+1))
 			res.AddItem(data, nil) // an opaque<>, which may go to a write chunk
-		}),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+		},
+	}}))
 	l, err := server.Listen(ctx, provider, "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	go server.Serve(l)
 	defer server.Shutdown(ctx)
 
 	client, err := transport.Dial(ctx, provider, l.Addr().String(), nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer client.Close()
-	buf := make([]byte, 1<<20)
 	call := transport.Call{
 		Prog: 0x20000001, Vers: 1, Proc: 1,
 		Args:       xdr.AppendUint32(nil, 1_000_000),
-		WriteItems: []transport.WriteItem{{Buf: buf}},
+		WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}},
 	}
-	if err := client.Call(ctx, &call); err != nil {
-		log.Fatal(err)
-	}
-	item := call.WriteItems[0]
-	fmt.Println(item.Chunked, item.N, string(buf[item.N-8:item.N]), len(call.Results))
-	// Output: true 1000000 datadata 4
+	check(client.Call(ctx, &call))
+	results := call.Decoder()
+	data := results.Item() // wherever it came
+	check(results.End())
+	fmt.Println(len(data), string(data[len(data)-8:]), call.WriteItems[0].Chunked)
+	// Output: 1000000 datadata true
 }
 
 // Buffers that are used again stay registered. Where the adapter has no memory windows,

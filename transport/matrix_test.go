@@ -111,7 +111,7 @@ func (b *bed) version(t *testing.T, cfg transport.Config, client, server transpo
 	case client == transport.Version1 && server == transport.Version2:
 		for range 3 { // whatever is called, and the connection stays
 			var refused *transport.RDMAError
-			if err := cl.Call(ctx, hello); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.VersLow != 2 || refused.VersHi != 2 {
+			if err := cl.Call(ctx, hello); !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.VersLow != 2 || refused.VersHigh != 2 {
 				t.Errorf("a call returned %v", err)
 			}
 		}

@@ -57,19 +57,19 @@ type Optional struct {
 	Payload []byte // the RPC message behind it, if there is one
 }
 
-// An OptionError says why an optional operation cannot be requested. Nothing has been sent,
+// An OperationError says why an optional operation cannot be requested. Nothing has been sent,
 // unless the request was under way when its connection was lost, and the next is of version
 // 1. It unwraps to errors.ErrUnsupported.
-type OptionError struct {
+type OperationError struct {
 	Type   uint32
 	Reason string
 }
 
-func (e *OptionError) Error() string {
+func (e *OperationError) Error() string {
 	return fmt.Sprintf("optional operation %#x: %s", e.Type, e.Reason)
 }
 
-func (e *OptionError) Unwrap() error { return errors.ErrUnsupported }
+func (e *OperationError) Unwrap() error { return errors.ErrUnsupported }
 
 // An operation is a request under way.
 type operation struct {
@@ -80,7 +80,7 @@ type operation struct {
 }
 
 // Operate requests an optional operation of Config.Operations and waits for the answer,
-// whose memory is the caller's. It fails with an *OptionError on a connection of version 1, with
+// whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
 // an *RDMAError when the server does not know the operation, and else as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
 	return operate(cl.cfg, m, func(call *Call) error { return cl.line.call(ctx, call) })
@@ -95,9 +95,9 @@ func operate(cfg *Config, m Optional, do func(call *Call) error) (answer Optiona
 	o := cfg.operation(m.Type)
 	switch {
 	case o == nil:
-		return answer, &OptionError{m.Type, "it is not one of Config.Operations"}
+		return answer, &OperationError{m.Type, "it is not one of Config.Operations"}
 	case !o.Payload.holds(m.Payload):
-		return answer, &OptionError{m.Type, "its payload breaks its rule"}
+		return answer, &OperationError{m.Type, "its payload breaks its rule"}
 	}
 	op := operation{Optional: m, answers: o.IsAnswer, rule: o.Payload}
 	if err := do(&Call{op: &op}); err != nil {
@@ -121,7 +121,7 @@ func (c *Config) operation(t uint32) *Operation {
 func (s *slot) operation(op *operation) ([]byte, error) {
 	h := &s.hdr
 	if h.Vers != rpcrdma.Version2 {
-		return nil, &OptionError{op.Type, "the connection is of version 1"}
+		return nil, &OperationError{op.Type, "the connection is of version 1"}
 	}
 	h.Proc, h.OptType, h.OptInfo = rpcrdma.ProcOptional, op.Type, op.Info
 	if n, most := h.Size()+len(op.Payload), s.c.sendMax(); n > most {
@@ -151,7 +151,7 @@ func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
 		n := len(h.OptInfo)
 		op.answer = Optional{Type: h.OptType, Info: mem[:n:n], Payload: mem[n:]}
 	} else {
-		s.err = &ReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
+		s.err = &BadReplyError{XID: h.XID, Reason: "its payload breaks the rule of the operation"}
 	}
 	l.fence(s)
 	return true
@@ -205,7 +205,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 
 // operate executes a request.
 func (x *exch) operate(o *Operation, payload []byte) {
-	answer, err := o.Handle(x.c.handling, &Conn{c: x.c}, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
+	answer, err := o.Handle(x.c.handling, &x.c.public, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
 	if err != nil || !o.Payload.holds(answer.Payload) {
 		x.refuse(nil, rpcrdma.ErrInvalOption)
 		return

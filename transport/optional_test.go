@@ -288,7 +288,7 @@ func TestOptionalRequested(t *testing.T) {
 				{Type: 0xdeadbeef}, {Type: rpcrdma.OptProperties}, {Type: testOpMust}, {Type: testOpNever, Payload: []byte("x")},
 			} {
 				_, err := cl.Operate(bg, m)
-				var not *OptionError
+				var not *OperationError
 				if !errors.As(err, &not) || not.Type != m.Type || !errors.Is(err, errors.ErrUnsupported) {
 					t.Errorf("%+v: %v", m, err)
 				}
@@ -312,7 +312,7 @@ func TestOptionalRequested(t *testing.T) {
 			dials(t, &Config{Operations: testOps()}, func(d *dialing, p *peer) {
 				start(d, p)
 				_, err := d.client().Operate(bg, Optional{Type: testOp, Info: []byte("?")})
-				var not *OptionError
+				var not *OperationError
 				if !errors.As(err, &not) || not.Type != testOp || !errors.Is(err, errors.ErrUnsupported) {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -371,18 +371,18 @@ func TestOptionalRequested(t *testing.T) {
 			{"a reply", testOp, func(xid uint32) []byte {
 				return (&peer{}).replyBytes(rpcrdma.Header{XID: xid, Vers: 2, Credit: 1}, nil)
 			},
-				func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 			{"RDMA_NOMSG", testOp, func(xid uint32) []byte {
 				return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 2, Credit: 1, Proc: rpcrdma.ProcNomsg})
-			}, func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+			}, func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 			{"no RPC message where one must be", testOpMust, func(xid uint32) []byte { return optBytes(xid, testOpMust, "!") },
-				func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 			{"an RPC message where none may be", testOpNever, func(xid uint32) []byte { return optBytes(xid, testOpNever, "!", 1, 2, 3, 4) },
-				func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 			{"more data than the limit", testOp, func(xid uint32) []byte { return optBytes(xid, testOp, "!"+string(make([]byte, 1024))) },
-				func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 			{"an answer cut short", testOp, func(xid uint32) []byte { return optBytes(xid, testOp, "!answer")[:28] },
-				func(err error) bool { return errors.As(err, new(*ReplyError)) }},
+				func(err error) bool { return errors.As(err, new(*BadReplyError)) }},
 		} {
 			client2(t, ops, func(p *peer, cl *Client) {
 				call := async(cl, bg, testCall())
@@ -864,7 +864,7 @@ func TestOptionalExecuted(t *testing.T) {
 	t.Run("a server of version 1, and messages that are too long", func(t *testing.T) {
 		auto(t, greeting(t, nil), &Config{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
 			p.proves(1, 1)
-			cn := &Conn{c: theConn(s)}
+			cn := &theConn(s).public
 			cn.AllowBackward(0)
 			synctest.Wait()
 			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: []byte("?")}); !errors.Is(err, errors.ErrUnsupported) {

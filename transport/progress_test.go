@@ -121,6 +121,7 @@ func TestStandAside(t *testing.T) {
 		caller(t, nil, func(p *peer, s *Server, cn *Conn) {
 			aside(t, p, cn)
 			cn.Close()
+			<-cn.Done()
 			if err := cn.Err(); !errors.Is(err, net.ErrClosed) {
 				t.Error(err)
 			}

@@ -577,12 +577,12 @@ func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]
 	}
 	places := rc.binding.Reply(p, msg[n:], true, nil)
 	if len(places) > len(items) {
-		return nil, &ReplyError{XID: h.XID, Reason: "it has more items than chunks"}
+		return nil, &BadReplyError{XID: h.XID, Reason: "it has more items than chunks"}
 	}
 	for i, pl := range places {
 		got, buf := items[i].N, items[i].Buf
 		if got != pl.Length && got != min(xdr.Padded(pl.Length), len(buf)) || pl.Length > len(buf) || pl.Offset > len(msg)-n {
-			return nil, &ReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
+			return nil, &BadReplyError{XID: h.XID, Reason: "its results do not fit its chunks"}
 		}
 	}
 	out := make([]byte, 0, size+oncrpc.RecordMarkSize)

@@ -379,7 +379,7 @@ func TestRecordConn(t *testing.T) {
 			h.Writes[0][0].Length = 3
 			p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 500)...)
 			synctest.Wait()
-			var re *ReplyError
+			var re *BadReplyError
 			if _, err := c.Read(make([]byte, 4)); !errors.As(err, &re) {
 				t.Errorf("Read returned %v", err)
 			}

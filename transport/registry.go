@@ -18,10 +18,15 @@ type registry struct {
 	programs map[uint32]*Program
 	other    func(l *leader, x *exch, n int) bool // takes calls to other programs; nil: there are none
 	cache    *replycache.Cache
+	inline   context.Context // of Inline handlers whose replies are remembered
 }
 
 func newRegistry(cfg *Config) *registry {
-	return &registry{programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache))}
+	cache := replycache.New(replycache.Limits(cfg.ReplyCache))
+	return &registry{
+		programs: make(map[uint32]*Program), cache: cache,
+		inline: context.WithValue(cache.Context(), inlineKey{}, true),
+	}
 }
 
 func (r *registry) register(p Program) error {
@@ -76,10 +81,10 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
 	case r.recall(l, x, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
-		x.run(l, p.Handler, n)
+		r.run(l, x, p.Handler, n)
 	default:
 		x.detach()
-		go x.run(nil, p.Handler, n)
+		go r.run(nil, x, p.Handler, n)
 	}
 }
 
@@ -113,25 +118,35 @@ func (x *exch) chunksFit(b Binding, n int) bool {
 }
 
 // run executes a call whose arguments start at offset n of its message.
-func (x *exch) run(l *leader, h Handler, n int) {
+func (r *registry) run(l *leader, x *exch, h Handler, n int) {
 	call := &x.call
 	x.req = Request{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
 		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.Msg[n:], at: n, inline: l != nil, x: x,
+		Args: x.Msg[n:], at: n, x: x,
 	}
 	x.res = Response{Results: x.results(), x: x}
-	ctx := x.c.handling
-	if x.entry != nil {
-		ctx = x.entry.Context()
-	}
-	x.serve(ctx, h)
+	x.serve(x.context(r, l != nil), h)
 	if x.res.fail != oncrpc.Success {
 		x.dropItems()
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: x.res.fail})
 		return
 	}
 	x.reply(l, x.res.Results)
+}
+
+// context is what the handler gets: it ends with the connection, or, if the reply is to be
+// remembered, with the registry.
+func (x *exch) context(r *registry, inline bool) context.Context {
+	switch remembered := x.entry != nil; {
+	case remembered && inline:
+		return r.inline
+	case remembered:
+		return x.entry.Context()
+	case inline:
+		return x.c.inline
+	}
+	return x.c.handling
 }
 
 // serve has the handler fill x.res. A panic is the handler's alone: its caller is told

@@ -110,10 +110,10 @@ func (s *slot) results() error {
 	}
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
-		return &ReplyError{XID: s.xid, Reason: err.Error()}
+		return &BadReplyError{XID: s.xid, Reason: err.Error()}
 	}
 	if call.Reply.XID != s.xid {
-		return &ReplyError{XID: s.xid, Reason: "its RPC message has another xid"}
+		return &BadReplyError{XID: s.xid, Reason: "its RPC message has another xid"}
 	}
 	if call.raw != nil {
 		call.Results = call.store
@@ -343,7 +343,7 @@ func (l *leader) setGrant(credit uint32) {
 // acceptReply checks a reply against what its call offered and takes the inline part out of
 // the receive buffer.
 func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
-	bad := func(reason string) error { return &ReplyError{XID: h.XID, Reason: reason} }
+	bad := func(reason string) error { return &BadReplyError{XID: h.XID, Reason: reason} }
 	call, c := s.call, l.c
 	if call.op != nil {
 		return bad("the call was an optional operation")
@@ -406,7 +406,7 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 	}
 	if s := l.answered(h.XID); s != nil {
 		s.call.replied = h.Vers
-		s.err = &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHi: h.VersHigh}
+		s.err = &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
 		l.fence(s)
 	}
 }
@@ -415,7 +415,7 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 // reply: the call fails, the connection lives.
 func (l *leader) malformed(xid uint32, reason string) {
 	if s := l.answered(xid); s != nil {
-		s.err = &ReplyError{XID: xid, Reason: reason}
+		s.err = &BadReplyError{XID: xid, Reason: reason}
 		l.fence(s)
 	}
 }

@@ -67,6 +67,7 @@ func (c *conn) execute(svc service, b *budget.Budget, host string) {
 	c.svc, c.memory = svc, b
 	b.Join(&c.tenant, terms(c.cfg, host, c.arena.Trim, func() { c.ask((*leader).admit) }))
 	c.handling, c.cancel = context.WithCancel(context.Background())
+	c.inline = context.WithValue(c.handling, inlineKey{}, true)
 }
 
 // serves tells whether this end executes calls. In version 2 each end does, if only to

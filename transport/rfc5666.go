@@ -56,7 +56,7 @@ func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == rol
 // fetchReply gets what lies in the read chunks of a reply.
 func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	c, m := l.c, &s.pull
-	bad := &ReplyError{XID: h.XID, Reason: "its read list makes no message"}
+	bad := &BadReplyError{XID: h.XID, Reason: "its read list makes no message"}
 	lay, ok := reads.Outline(h, len(payload), c.cfg.MaxMessage)
 	if !ok || l.reads.Most == 0 {
 		return bad

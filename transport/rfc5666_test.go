@@ -426,7 +426,7 @@ func TestReadReplies(t *testing.T) {
 			if d := p.next("RDMA_DONE"); len(d.msg) != 16 {
 				t.Fatalf("sent %x", d.msg)
 			}
-			var bad *ReplyError
+			var bad *BadReplyError
 			if err := outcome(t, over); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -438,7 +438,7 @@ func TestReadReplies(t *testing.T) {
 			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			p.reply(rpcrdma.Header{XID: h.XID, Reads: reads(p, 28, big)}, 0, 0, 0x17, 0x70)
-			var bad *ReplyError
+			var bad *BadReplyError
 			if err := outcome(t, over); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}

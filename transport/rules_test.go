@@ -199,7 +199,7 @@ func TestRuleChunkLengths(t *testing.T) {
 			h.Writes[0][0].Length = 4996
 			p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 5000)...)
 			synctest.Wait()
-			var re *ReplyError
+			var re *BadReplyError
 			if n, err := rc.Read(make([]byte, 10000)); !errors.As(err, &re) {
 				t.Errorf("count 5000, chunk of 4996 bytes: read %d bytes, error %v", n, err)
 			}
@@ -244,7 +244,7 @@ func TestRuleChunkLengths(t *testing.T) {
 				h.Writes[0][0].Length = written
 				p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, 5001)...)
 				synctest.Wait()
-				var re *ReplyError
+				var re *BadReplyError
 				if n, err := rc.Read(make([]byte, 10000)); ok != (err == nil) || !ok && !errors.As(err, &re) {
 					t.Errorf("count 5001, chunk of %d bytes: read %d bytes, error %v", written, n, err)
 				}

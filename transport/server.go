@@ -77,9 +77,8 @@ type Request struct {
 	// is in its place.
 	Args []byte
 
-	at     int  // of Args in the message
-	inline bool // the leader executes the call
-	x      *exch
+	at int // of Args in the message
+	x  *exch
 }
 
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
@@ -242,6 +241,9 @@ func (l *Listener) Close() error { return l.fl.Close() }
 // Listen announces the server at addr ("host:port", port 0 picks one) through
 // provider p. Serve then takes connections.
 func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*Listener, error) {
+	if p == nil {
+		return nil, errNoProvider
+	}
 	fl, err := p.Listen(ctx, addr, s.cfg.connAttr(roleServer))
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s over %s: %w", addr, p.Name(), err)

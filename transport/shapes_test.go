@@ -246,7 +246,7 @@ func testReadReplies(t *testing.T, b *bed) {
 	// A client of RFC 8166 gets an error instead, and its connection stays.
 	plain := w.dial(t, &transport.Config{MaxMessage: 64 << 20, Version: transport.Version1})
 	long := shape{out: []int{50_000}}
-	var refused *transport.ReplyError
+	var refused *transport.BadReplyError
 	if err := long.run(plain, false); !errors.As(err, &refused) {
 		t.Errorf("a client that takes no read chunks got %v", err)
 	}

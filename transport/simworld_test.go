@@ -624,7 +624,7 @@ func (l simLog) Handle(_ context.Context, r slog.Record) error {
 // honest complains about errors that accuse the peer.
 func (w *simWorld) honest(who string, err error) {
 	var peer *transport.PeerError
-	var reply *transport.ReplyError
+	var reply *transport.BadReplyError
 	if errors.As(err, &peer) || errors.As(err, &reply) {
 		w.fail("%s accuses its peer: %v", who, err)
 	}
@@ -1116,7 +1116,7 @@ func (w *simWorld) operate(o *simOp, c *simClient) {
 	simFill(out, uint64(len(out)), 'o')
 	answer, err := c.cl.Operate(ctx, transport.Optional{Type: simOption, Info: []byte{1, 2}, Payload: out})
 	w.note("operation %d returns %v", o.ID, err)
-	var option *transport.OptionError
+	var option *transport.OperationError
 	switch {
 	case err == nil:
 		simFill(out, uint64(len(out)), 'O')

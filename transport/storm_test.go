@@ -118,7 +118,7 @@ func TestAcceptedReply(t *testing.T) {
 				},
 				func(t *testing.T, _ *Call, err error) {
 					t.Helper()
-					var bad *ReplyError
+					var bad *BadReplyError
 					if !errors.As(err, &bad) {
 						t.Errorf("the call returned %v", err)
 					}

@@ -207,7 +207,7 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	err := c.call(short, &call)
 	var rpc *oncrpc.RPCError
 	var refused *RDMAError
-	var senseless *ReplyError
+	var senseless *BadReplyError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -236,7 +236,7 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 		}
 		return err
 	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
-		return cl.version1(c, refused.VersLow, refused.VersHi)
+		return cl.version1(c, refused.VersLow, refused.VersHigh)
 	case errors.As(err, &refused), errors.As(err, &senseless):
 		// It takes the message for one of version 1 that is malformed.
 		return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
@@ -265,7 +265,7 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 func (cl *Client) outdated(c *conn, err error) bool {
 	var refused *RDMAError
 	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
-		refused.VersLow > rpcrdma.Version2 || refused.VersHi < rpcrdma.Version2 ||
+		refused.VersLow > rpcrdma.Version2 || refused.VersHigh < rpcrdma.Version2 ||
 		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
 		return false
 	}

@@ -1413,7 +1413,7 @@ func TestVersionReserved(t *testing.T) {
 				p.send(msg, 0)
 				p.quiet("that is no call")
 			}
-			var bad *ReplyError
+			var bad *BadReplyError
 			if err := outcome(t, call); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)
 			}
@@ -1444,7 +1444,7 @@ func caller2(t *testing.T, cfg *Config, script func(p *peer, s *Server, cn *Conn
 	t.Helper()
 	auto(t, greeting(t, nil), cfg, func(p *peer, s *Server, svc *testService) {
 		p.proves(1, 2)
-		cn := &Conn{c: theConn(s)}
+		cn := &theConn(s).public
 		cn.AllowBackward(0)
 		synctest.Wait()
 		script(p, s, cn)

@@ -213,8 +213,11 @@ func (c *Cache) begin(name string, k key, owner *Lineage) *Entry {
 	return e
 }
 
-// Context is for the execution of the call. It ends with the cache, not with the
-// connection: a client that has lost its connection comes back for the reply.
+// Context is for the execution of calls. It ends with the cache, not with a connection: a
+// client that has lost its connection comes back for the reply.
+func (c *Cache) Context() context.Context { return c.ctx }
+
+// Context is the cache's.
 func (e *Entry) Context() context.Context { return e.cache.ctx }
 
 // Answer keeps the reply, unless it is too long, and gives it to those who wait for it.

@@ -1,0 +1,140 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// An item is decoded in one way, whether it came in its write chunk or inline.
+func TestResultDecoder(t *testing.T) {
+	inline := func(data string) []byte { return xdr.AppendOpaque(nil, []byte(data)) }
+	length := func(n uint32) []byte { return xdr.AppendUint32(nil, n) }
+	for _, tt := range []struct {
+		name    string
+		results []byte
+		placed  int // bytes of the write chunk; 0: it was not used
+		want    string
+		ok      bool
+	}{
+		{"inline", inline("hello"), 0, "hello", true},
+		{"inline, and empty", inline(""), 0, "", true},
+		{"inline, too long for Buf", inline("too long an item"), 0, "", false},
+		{"in the chunk", length(5), 5, "chunk", true},
+		{"in the chunk, with padding", length(5), 8, "chunk", true},
+		{"in the chunk, with another length", length(4), 7, "", false},
+		{"in the chunk, longer than it", length(9), 8, "", false},
+		{"in the chunk, without a length", nil, 5, "", false},
+	} {
+		buf := make([]byte, 8)
+		if tt.placed > 0 {
+			copy(buf, "chunk")
+		}
+		call := Call{Results: append(bytes.Clone(tt.results), 0, 0, 0, 7), WriteItems: []WriteItem{{Buf: buf, Chunked: tt.placed > 0, N: tt.placed}}}
+		if tt.results == nil {
+			call.Results = nil
+		}
+		d := call.Decoder()
+		data := d.Item()
+		after := d.Uint32()
+		if err := d.End(); (err == nil) != tt.ok || tt.ok && (string(data) != tt.want || after != 7) {
+			t.Errorf("%s: %q, then %d, %v", tt.name, data, after, err)
+		}
+		if tt.ok && len(data) > 0 && &data[0] != &buf[0] {
+			t.Errorf("%s: the data is not in Buf", tt.name)
+		}
+	}
+	d := (&Call{Results: inline("x")}).Decoder()
+	if d.Item(); d.Err() == nil {
+		t.Error("a result without a WriteItem was decoded")
+	}
+}
+
+func TestProceduresServed(t *testing.T) {
+	s, err := NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Register(Program{Number: testProg, Low: 1, High: 1, Handler: Procedures{
+		1: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 1) },
+		3: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 3) },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := iwarp.New(iwarp.Config{})
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.ListenAndServe(ctx, p, addr) }()
+	var cl *Client
+	for cl == nil { // until it listens
+		if cl, err = Dial(ctx, p, addr, nil); err != nil && len(served) > 0 {
+			t.Fatal(<-served)
+		}
+	}
+	defer cl.Close()
+	for proc, want := range map[uint32]oncrpc.AcceptStat{1: oncrpc.Success, 2: oncrpc.ProcUnavail, 3: oncrpc.Success} {
+		call := Call{Prog: testProg, Vers: 1, Proc: proc}
+		err := cl.Call(ctx, &call)
+		var refused *oncrpc.RPCError
+		if errors.As(err, &refused) != (want != oncrpc.Success) || call.Reply.AcceptStat != want || err == nil && call.Results[3] != byte(proc) {
+			t.Errorf("procedure %d: %v, %x", proc, err, call.Results)
+		}
+	}
+	cancel()
+	if err := <-served; !errors.Is(err, context.Canceled) {
+		t.Errorf("ListenAndServe returned %v", err)
+	}
+	if err := cl.Null(context.Background(), testProg, 1); err != nil {
+		t.Errorf("a connection does not outlive its listener: %v", err)
+	}
+}
+
+// Without a provider there is an error, not a panic.
+func TestNoProvider(t *testing.T) {
+	if _, err := Dial(bg, nil, "script:1", nil); err == nil {
+		t.Error("Dial without a provider succeeded")
+	}
+	s, err := NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var p fabric.Provider
+	if _, err := s.Listen(bg, p, "script:1"); err == nil {
+		t.Error("Listen without a provider succeeded")
+	}
+}
+
+// A connection has one Conn, whatever calls come by it.
+func TestConnIdentity(t *testing.T) {
+	seen := make(map[*Conn]int)
+	prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
+		Inline:  func(_, proc uint32) bool { return proc == 1 },
+		Handler: HandlerFunc(func(_ context.Context, req *Request, _ *Response) { seen[req.Conn()]++ })}
+	serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, _ *Server) {
+		clear(seen)
+		for xid := uint32(1); xid <= 4; xid++ {
+			p.send(callBytes(rpcrdma.Header{XID: xid}, 1+xid%2), 0)
+			p.message("a reply")
+		}
+		if len(seen) != 1 {
+			t.Errorf("one connection is %d", len(seen))
+		}
+	})
+}
