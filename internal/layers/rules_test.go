@@ -1,10 +1,12 @@
-package house
+package layers
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,8 +16,8 @@ import (
 // The tree of this project, as seen from this directory.
 const top = "../.."
 
-// TestHouse applies every rule to the project.
-func TestHouse(t *testing.T) {
+// TestProject applies every rule to the project.
+func TestProject(t *testing.T) {
 	tree, err := Load(os.DirFS(top))
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +58,13 @@ func TestRulesCanFail(t *testing.T) {
 		{"an arrow points up from a test", "imports", map[string]string{
 			"proto/xdr/xdr_test.go": doc("xdr") + "import _ " + ours + "transport\"\n",
 		}, "proto/xdr may not import transport"},
-		{"a room below a room", "imports", map[string]string{
+		{"a layer below a layer", "imports", map[string]string{
 			"iwarp/internal/stag/stag.go": doc("stag") + "import _ " + ours + "transport\"\n",
 		}, "iwarp may not import transport"},
 		{"a conformance suite in a provider", "imports", map[string]string{
 			"iwarp/iwarp.go": doc("iwarp") + "import _ " + ours + "fabric/fabrictest\"\n",
 		}, "iwarp may not import fabric/fabrictest"},
-		{"inside a room", "imports", map[string]string{
+		{"inside a layer", "imports", map[string]string{
 			"iwarp/conn.go": doc("iwarp") + "import _ " + ours + "iwarp/internal/stag\"\n",
 		}, ""},
 		{"others' modules in a codec", "imports", map[string]string{
@@ -74,23 +76,23 @@ func TestRulesCanFail(t *testing.T) {
 		{"go-cmp in tests", "imports", map[string]string{
 			"proto/xdr/xdr_test.go": doc("xdr") + "import _ \"github.com/google/go-cmp/cmp\"\n",
 		}, ""},
-		{"a package without a room", "imports", map[string]string{
+		{"a package without a layer", "imports", map[string]string{
 			"attic/box.go": doc("attic"), "attic/chest.go": doc("attic"),
-		}, "package attic lies in no room"},
+		}, "package attic lies in no layer"},
 
 		{"C outside cgo", "cgo", map[string]string{
 			"ibv/cq.go": doc("ibv") + "import \"C\"\n",
-		}, "ibv/cq.go:4: only room cgo talks to C"},
-		{"C in a room whose name begins alike", "cgo", map[string]string{
+		}, "ibv/cq.go:4: only layer cgo talks to C"},
+		{"C in a layer whose name begins alike", "cgo", map[string]string{
 			"cgoing/cq.go": doc("cgoing") + "import \"C\"\n",
-		}, "only room cgo talks to C"},
+		}, "only layer cgo talks to C"},
 		{"C under cgo", "cgo", map[string]string{
 			"cgo/verbs.go": doc("cgo") + "import \"C\"\n",
 		}, ""},
 
 		{"init", "state", map[string]string{
 			"iwarp/register.go": doc("iwarp") + "func init() {}\n",
-		}, "iwarp/register.go:4: library rooms have no init functions"},
+		}, "iwarp/register.go:4: library layers have no init functions"},
 		{"a method called init", "state", map[string]string{
 			"iwarp/conn.go": doc("iwarp") + "type c struct{}\n\nfunc (c) init() {}\n",
 		}, ""},
@@ -267,20 +269,20 @@ func TestMapCanLie(t *testing.T) {
 	}
 }
 
-// TestRoomsPointDown keeps the table itself honest: a room imports rooms above
+// TestLayersPointDown keeps the table itself honest: a layer imports layers above
 // it, and every name in a row is a row.
-func TestRoomsPointDown(t *testing.T) {
+func TestLayersPointDown(t *testing.T) {
 	above := make(map[string]bool)
 	every := make(map[string]bool)
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		every[r.Path] = true
 	}
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		for _, to := range r.May {
 			if to != "*" && !above[to] {
 				t.Errorf("%s may import %s, which is no row above it", r.Path, to)
 			}
-			if target, _ := RoomOf(to); r.Pure && to != "*" && !target.Pure {
+			if target, _ := LayerOf(to); r.Pure && to != "*" && !target.Pure {
 				t.Errorf("%s is to build without cgo, and may import %s, which is not", r.Path, to)
 			}
 		}
@@ -293,10 +295,10 @@ func TestRoomsPointDown(t *testing.T) {
 	}
 }
 
-// TestPureRoomsNeedNoCgo builds them without it, tests included.
-func TestPureRoomsNeedNoCgo(t *testing.T) {
+// TestPureLayersNeedNoCgo builds them without it, tests included.
+func TestPureLayersNeedNoCgo(t *testing.T) {
 	var patterns []string
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		if _, err := os.Stat(filepath.Join(top, r.Path)); r.Pure && err == nil {
 			patterns = append(patterns, "./"+r.Path+"/...")
 		}
@@ -306,7 +308,7 @@ func TestPureRoomsNeedNoCgo(t *testing.T) {
 	}
 }
 
-// TestCgoIsMissed shows that the check above fails where a room needs cgo.
+// TestCgoIsMissed shows that the check above fails where a layer needs cgo.
 func TestCgoIsMissed(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -324,7 +326,7 @@ func TestCgoIsMissed(t *testing.T) {
 		}
 	}
 	if out, err := vetWithoutCgo(dir, "./pure"); err == nil {
-		t.Errorf("a room that needs cgo was built without:\n%s", out)
+		t.Errorf("a layer that needs cgo was built without:\n%s", out)
 	}
 	if out, err := vetWithoutCgo(dir, "./clean"); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -360,5 +362,54 @@ func TestFindingsAreInOrder(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// wanted is the comment in testdata/state that says what the rule finds in its line.
+var wanted = regexp.MustCompile(`// want "([^"]+)"`)
+
+// TestState compares the findings in testdata/state with the comments there.
+func TestState(t *testing.T) {
+	tree, err := Load(os.DirFS("testdata/state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[string]string) // by file:line
+	for _, f := range tree.Files {
+		for i, line := range strings.Split(string(f.Src), "\n") {
+			if m := wanted.FindStringSubmatch(line); m != nil {
+				want[fmt.Sprintf("%s:%d", f.Path, i+1)] = m[1]
+			}
+		}
+	}
+	if len(want) == 0 {
+		t.Fatal("no comments")
+	}
+	for _, f := range NoPackageState(tree) {
+		at := fmt.Sprintf("%s:%d", f.File, f.Line)
+		if text, ok := want[at]; !ok || !strings.Contains(f.Text, text) {
+			t.Errorf("%v, want %q", f, text)
+		}
+		delete(want, at)
+	}
+	for at, text := range want {
+		t.Errorf("%s: not found: %s", at, text)
+	}
+}
+
+// TestStateExceptionsAreNeeded removes each exception: the rule has to find its variable.
+func TestStateExceptionsAreNeeded(t *testing.T) {
+	tree, err := Load(os.DirFS(top))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]bool)
+	for _, f := range stateFindings(tree) {
+		found[f.name] = true
+	}
+	for name := range stateExceptions {
+		if !found[name] {
+			t.Errorf("%s needs no exception: remove it from stateExceptions", name)
+		}
 	}
 }

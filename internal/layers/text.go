@@ -1,4 +1,4 @@
-package house
+package layers
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ var wellKnown = map[string]bool{
 	"MarshalText": true, "UnmarshalText": true, "MarshalJSON": true, "UnmarshalJSON": true,
 }
 
-// ExportedDocumented asks for a comment on every exported name of library rooms,
+// ExportedDocumented asks for a comment on every exported name of library layers,
 // and on each package. A comment on a group of constants or variables is enough
 // for its members, and a list of constants of one type needs none but the type's.
 func ExportedDocumented(t *Tree) []Finding {

@@ -1,40 +1,40 @@
-package house
+package layers
 
 import "strings"
 
 // Module is the path that all our packages share.
 const Module = "github.com/rpcrdma/rpcrdma"
 
-// Room is a directory with all that is below it, and what may be imported there.
-// Inside a room everything may import everything.
-type Room struct {
+// Layer is a directory with all that is below it, and what may be imported there.
+// Inside a layer everything may import everything.
+type Layer struct {
 	Path string // under the module's root
 
-	// May lists the other rooms that it imports. Tests lists those that its tests
-	// import besides. "*" is every room.
+	// May lists the other layers that it imports. Tests lists those that its tests
+	// import besides. "*" is every layer.
 	May, Tests []string
 
-	// Third lists modules of others, as path prefixes; tests also have testThird.
-	Third []string
+	// External lists modules of others, as path prefixes; tests also have testExternal.
+	External []string
 
-	// Library rooms are linked into other people's programs: they have no init
+	// Library layers are linked into other people's programs: they have no init
 	// functions, no mutable package-level state, and documentation on every
 	// exported name.
 	Library bool
 
-	// Pure rooms build and pass their tests without cgo.
+	// Pure layers build and pass their tests without cgo.
 	Pure bool
 }
 
-// Rooms is the table that the import rule enforces. Rows stand in dependency
-// order: a room imports only rooms above its own row. Immutable.
-var Rooms = []Room{
-	{Path: "internal/house"},
+// Layers is the table that the import rule enforces. Rows stand in dependency
+// order: a layer imports only layers above its own row. Immutable.
+var Layers = []Layer{
+	{Path: "internal/layers"},
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
-	{Path: "internal/crc32c", Library: true, Pure: true, Third: []string{"golang.org/x/sys"}},
+	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
@@ -52,24 +52,24 @@ var Rooms = []Room{
 
 	{
 		Path: "iwarp", Library: true, Pure: true,
-		May:   []string{"fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
-		Tests: []string{"fabric/fabrictest"},
-		Third: []string{"golang.org/x/sys"},
+		May:      []string{"fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		Tests:    []string{"fabric/fabrictest"},
+		External: []string{"golang.org/x/sys"},
 	},
 	{Path: "cgo", Library: true},
-	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, Third: []string{"golang.org/x/sys"}},
+	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, External: []string{"golang.org/x/sys"}},
 	{
 		Path: "rdmacm", Library: true,
-		May:   []string{"internal/pollfd", "fabric", "ibv", "cgo"},
-		Tests: []string{"fabric/fabrictest"},
-		Third: []string{"golang.org/x/sys"},
+		May:      []string{"internal/pollfd", "fabric", "ibv", "cgo"},
+		Tests:    []string{"fabric/fabrictest"},
+		External: []string{"golang.org/x/sys"},
 	},
 
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:   []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests: []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
-		Third: []string{"golang.org/x/sync", "golang.org/x/sys"},
+		May:      []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
+		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
@@ -79,23 +79,22 @@ var Rooms = []Room{
 
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
-	{Path: "cmd/rpcrdma", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "examples", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "bench", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "interop", May: []string{"*"}, Third: []string{"*"}},
-	{Path: "tools", May: []string{"*"}, Third: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
+	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
+	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
+	{Path: "interop", May: []string{"*"}, External: []string{"*"}},
+	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
 }
 
-// testRooms are the rooms that any test may use.
-var testRooms = []string{"internal/leak", "internal/rdmatest"}
+// testLayers are the layers that any test may use.
+var testLayers = []string{"internal/leak", "internal/rdmatest"}
 
-// testThird is what any test may use of others' modules.
-var testThird = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}
+// testExternal is what any test may use of others' modules.
+var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}
 
-// RoomOf returns the room that the directory dir lies in.
-func RoomOf(dir string) (Room, bool) {
-	var found Room
-	for _, r := range Rooms {
+// LayerOf returns the layer that the directory dir lies in.
+func LayerOf(dir string) (Layer, bool) {
+	var found Layer
+	for _, r := range Layers {
 		if below(dir, r.Path) && len(r.Path) > len(found.Path) {
 			found = r
 		}

@@ -1,4 +1,4 @@
-package house
+package layers
 
 import (
 	"regexp"
@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Imports holds every import against the table of rooms. A package in no room is
+// Imports holds every import against the table of layers. A package in no layer is
 // a finding too: it needs a row.
 func Imports(t *Tree) []Finding {
 	var list []Finding
 	homeless := make(map[string]bool)
 	for f := range t.code {
-		room, ok := RoomOf(f.Dir())
+		layer, ok := LayerOf(f.Dir())
 		if !ok {
 			if !homeless[f.Dir()] {
 				homeless[f.Dir()] = true
-				list = append(list, t.finding(f, f.AST.Name, "package %s lies in no room: give it a row in internal/house/rooms.go", f.Dir()))
+				list = append(list, t.finding(f, f.AST.Name, "package %s lies in no layer: give it a row in internal/layers/layers.go", f.Dir()))
 			}
 			continue
 		}
@@ -27,18 +27,18 @@ func Imports(t *Tree) []Finding {
 				continue
 			}
 			if own, ours := strings.CutPrefix(to, Module+"/"); ours {
-				target, ok := RoomOf(own)
+				target, ok := LayerOf(own)
 				switch {
-				case ok && target.Path == room.Path:
-				case ok && slices.Contains(room.May, target.Path), slices.Contains(room.May, "*"):
-				case ok && f.Test() && (slices.Contains(room.Tests, target.Path) || slices.Contains(testRooms, target.Path)):
+				case ok && target.Path == layer.Path:
+				case ok && slices.Contains(layer.May, target.Path), slices.Contains(layer.May, "*"):
+				case ok && f.Test() && (slices.Contains(layer.Tests, target.Path) || slices.Contains(testLayers, target.Path)):
 				default:
-					list = append(list, t.finding(f, spec, "%s may not import %s", room.Path, own))
+					list = append(list, t.finding(f, spec, "%s may not import %s", layer.Path, own))
 				}
 				continue
 			}
-			if !covers(room.Third, to) && !(f.Test() && covers(testThird, to)) {
-				list = append(list, t.finding(f, spec, "%s may not import %s", room.Path, to))
+			if !covers(layer.External, to) && !(f.Test() && covers(testExternal, to)) {
+				list = append(list, t.finding(f, spec, "%s may not import %s", layer.Path, to))
 			}
 		}
 	}
@@ -52,13 +52,13 @@ func standard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// CgoInOneRoom allows the pseudo package "C" in room cgo alone.
-func CgoInOneRoom(t *Tree) []Finding {
+// CgoInOneLayer allows the pseudo package "C" in layer cgo alone.
+func CgoInOneLayer(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
 		for _, spec := range f.AST.Imports {
 			if spec.Path.Value == `"C"` && !below(f.Dir(), "cgo") {
-				list = append(list, t.finding(f, spec, "only room cgo talks to C"))
+				list = append(list, t.finding(f, spec, "only layer cgo talks to C"))
 			}
 		}
 	}
@@ -72,8 +72,8 @@ var mapEdge = regexp.MustCompile(`(?m)^\s*\w+\["([^"]+)"\]\s*-->\s*\w+\["([^"]+)
 // mapFile is where that graph is.
 const mapFile = "docs/architecture.md"
 
-// MapIsTrue compares the graph in docs/architecture.md with the table of rooms:
-// the same arrows, no more and no less. Rooms that may import everything are
+// MapIsTrue compares the graph in docs/architecture.md with the table of layers:
+// the same arrows, no more and no less. Layers that may import everything are
 // left out of both.
 func MapIsTrue(t *Tree) []Finding {
 	at := slices.IndexFunc(t.Files, func(f *File) bool { return f.Path == mapFile })
@@ -85,7 +85,7 @@ func MapIsTrue(t *Tree) []Finding {
 		drawn[string(m[1])+" --> "+string(m[2])] = true
 	}
 	var list []Finding
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		for _, to := range r.May {
 			if to == "*" {
 				continue
@@ -98,7 +98,7 @@ func MapIsTrue(t *Tree) []Finding {
 		}
 	}
 	for arrow := range drawn {
-		list = append(list, Finding{File: mapFile, Text: "the graph has " + arrow + ", the table of rooms has not"})
+		list = append(list, Finding{File: mapFile, Text: "the graph has " + arrow + ", the table of layers has not"})
 	}
 	return inOrder(list)
 }

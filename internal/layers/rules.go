@@ -1,12 +1,12 @@
-// Package house holds the rules of the project that a machine can check: who may
+// Package layers holds the rules of the project that a machine can check: who may
 // import whom, no state behind the caller's back, no exported name without a
 // word about it. Its tests apply them to this tree, and to small broken trees
 // that show that each rule can fail.
 //
 // A rule works on syntax alone. Where it asks for too much, the way out is said
-// in the rule's comment and has to be taken in the open: a row in [Rooms], or
+// in the rule's comment and has to be taken in the open: a row in [Layers], or
 // the word "immutable" in a variable's comment.
-package house
+package layers
 
 import (
 	"bytes"
@@ -101,10 +101,10 @@ func (t *Tree) code(yield func(*File) bool) {
 	}
 }
 
-// linked yields the Go files, tests aside, of library rooms.
+// linked yields the Go files, tests aside, of library layers.
 func (t *Tree) linked(yield func(*File) bool) {
 	for f := range t.code {
-		if room, ok := RoomOf(f.Dir()); ok && room.Library && !f.Test() && !yield(f) {
+		if layer, ok := LayerOf(f.Dir()); ok && layer.Library && !f.Test() && !yield(f) {
 			return
 		}
 	}
@@ -123,8 +123,8 @@ type Rule struct {
 // Rules lists them all. Immutable.
 var Rules = []Rule{
 	{"imports", Imports},
-	{"cgo", CgoInOneRoom},
-	{"state", NoHiddenState},
+	{"cgo", CgoInOneLayer},
+	{"state", NoPackageState},
 	{"docs", ExportedDocumented},
 	{"gofmt", Formatted},
 	{"words", NoLeftovers},
