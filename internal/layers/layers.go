@@ -30,6 +30,7 @@ type Layer struct {
 // order: a layer imports only layers above its own row. Immutable.
 var Layers = []Layer{
 	{Path: "internal/layers"},
+	{Path: "internal/snippets"},
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
