@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Imports holds every import against the table of layers. A package in no layer is
-// a finding too: it needs a row.
+// Imports compares every import with [Layers]. A package outside all layers is a
+// finding, too.
 func Imports(t *Tree) []Finding {
 	var list []Finding
-	homeless := make(map[string]bool)
+	unlisted := make(map[string]bool)
 	for f := range t.code {
 		layer, ok := LayerOf(f.Dir())
 		if !ok {
-			if !homeless[f.Dir()] {
-				homeless[f.Dir()] = true
-				list = append(list, t.finding(f, f.AST.Name, "package %s lies in no layer: give it a row in internal/layers/layers.go", f.Dir()))
+			if !unlisted[f.Dir()] {
+				unlisted[f.Dir()] = true
+				list = append(list, t.finding(f, f.AST.Name, "package %s is in no layer: add a row to internal/layers/layers.go", f.Dir()))
 			}
 			continue
 		}
@@ -52,36 +52,35 @@ func standard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// CgoInOneLayer allows the pseudo package "C" in layer cgo alone.
+// CgoInOneLayer allows import "C" in layer cgo only.
 func CgoInOneLayer(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
 		for _, spec := range f.AST.Imports {
 			if spec.Path.Value == `"C"` && !below(f.Dir(), "cgo") {
-				list = append(list, t.finding(f, spec, "only layer cgo talks to C"))
+				list = append(list, t.finding(f, spec, `only layer cgo may import "C"`))
 			}
 		}
 	}
 	return inOrder(list)
 }
 
-// mapEdge is an arrow of the graph in the document about the architecture:
-// names are quoted paths there, because of the slashes.
-var mapEdge = regexp.MustCompile(`(?m)^\s*\w+\["([^"]+)"\]\s*-->\s*\w+\["([^"]+)"\]\s*$`)
+// graphEdge is an edge of the package graph. Names are quoted paths, because of the
+// slashes.
+var graphEdge = regexp.MustCompile(`(?m)^\s*\w+\["([^"]+)"\]\s*-->\s*\w+\["([^"]+)"\]\s*$`)
 
-// mapFile is where that graph is.
-const mapFile = "docs/architecture.md"
+// graphFile is the document with the graph.
+const graphFile = "docs/architecture.md"
 
-// MapIsTrue compares the graph in docs/architecture.md with the table of layers:
-// the same arrows, no more and no less. Layers that may import everything are
-// left out of both.
-func MapIsTrue(t *Tree) []Finding {
-	at := slices.IndexFunc(t.Files, func(f *File) bool { return f.Path == mapFile })
+// GraphMatches compares the graph in docs/architecture.md with [Layers]: both must have
+// the same edges. Layers that may import everything are in neither.
+func GraphMatches(t *Tree) []Finding {
+	at := slices.IndexFunc(t.Files, func(f *File) bool { return f.Path == graphFile })
 	if at < 0 {
-		return []Finding{{File: mapFile, Text: "the document is gone"}}
+		return []Finding{{File: graphFile, Text: "the document is missing"}}
 	}
 	drawn := make(map[string]bool)
-	for _, m := range mapEdge.FindAllSubmatch(t.Files[at].Src, -1) {
+	for _, m := range graphEdge.FindAllSubmatch(t.Files[at].Src, -1) {
 		drawn[string(m[1])+" --> "+string(m[2])] = true
 	}
 	var list []Finding
@@ -90,15 +89,15 @@ func MapIsTrue(t *Tree) []Finding {
 			if to == "*" {
 				continue
 			}
-			arrow := r.Path + " --> " + to
-			if !drawn[arrow] {
-				list = append(list, Finding{File: mapFile, Text: "the graph lacks " + arrow})
+			edge := r.Path + " --> " + to
+			if !drawn[edge] {
+				list = append(list, Finding{File: graphFile, Text: "the graph lacks " + edge})
 			}
-			delete(drawn, arrow)
+			delete(drawn, edge)
 		}
 	}
-	for arrow := range drawn {
-		list = append(list, Finding{File: mapFile, Text: "the graph has " + arrow + ", the table of layers has not"})
+	for edge := range drawn {
+		list = append(list, Finding{File: graphFile, Text: "the graph has " + edge + ", the table of layers does not"})
 	}
 	return inOrder(list)
 }

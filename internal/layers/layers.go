@@ -2,32 +2,32 @@ package layers
 
 import "strings"
 
-// Module is the path that all our packages share.
+// Module is the path of the main module.
 const Module = "github.com/rpcrdma/rpcrdma"
 
-// Layer is a directory with all that is below it, and what may be imported there.
-// Inside a layer everything may import everything.
+// A Layer is a directory with everything below it, and what its packages may import.
+// Within a layer there are no restrictions.
 type Layer struct {
 	Path string // under the module's root
 
-	// May lists the other layers that it imports. Tests lists those that its tests
-	// import besides. "*" is every layer.
+	// May lists the other layers that it imports, Tests those that its tests may import
+	// in addition. "*" is every layer.
 	May, Tests []string
 
-	// External lists modules of others, as path prefixes; tests also have testExternal.
+	// External lists allowed packages of other modules, as path prefixes. Tests may
+	// import testExternal as well.
 	External []string
 
-	// Library layers are linked into other people's programs: they have no init
-	// functions, no mutable package-level state, and documentation on every
-	// exported name.
+	// Library layers are linked into users' programs: no init functions, no mutable
+	// package-level state, a comment on every exported name.
 	Library bool
 
 	// Pure layers build and pass their tests without cgo.
 	Pure bool
 }
 
-// Layers is the table that the import rule enforces. Rows stand in dependency
-// order: a layer imports only layers above its own row. Immutable.
+// Layers is the table that rule "imports" enforces, in dependency order: a layer imports
+// only layers of earlier rows. Immutable.
 var Layers = []Layer{
 	{Path: "internal/layers"},
 	{Path: "internal/snippets"},
@@ -86,13 +86,13 @@ var Layers = []Layer{
 	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
 }
 
-// testLayers are the layers that any test may use.
+// testLayers lists the layers that any test may import.
 var testLayers = []string{"internal/leak", "internal/rdmatest"}
 
-// testExternal is what any test may use of others' modules.
+// testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}
 
-// LayerOf returns the layer that the directory dir lies in.
+// LayerOf returns the layer that directory dir belongs to.
 func LayerOf(dir string) (Layer, bool) {
 	var found Layer
 	for _, r := range Layers {
@@ -103,7 +103,7 @@ func LayerOf(dir string) (Layer, bool) {
 	return found, found.Path != ""
 }
 
-// below reports whether path is prefix or lies under it.
+// below reports whether path is prefix or below it.
 func below(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }
