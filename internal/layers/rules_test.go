@@ -208,6 +208,9 @@ func TestRulesCanFail(t *testing.T) {
 			"docs/security.md": "Shown by `fabric.TestX` and\n`fabric.TestY/one of it`.\n",
 			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) {}\n",
 		}, "docs/security.md:2: there is no test fabric.TestY"},
+		{"a test of a decision that is gone", "tests", map[string]string{
+			"docs/adr/0001-x.md": "Shown by `fabric.TestX`.\n",
+		}, "docs/adr/0001-x.md:1: there is no test fabric.TestX"},
 	}
 
 	broken := make(map[string]bool)

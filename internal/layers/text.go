@@ -185,7 +185,7 @@ func SkipsHaveReasons(t *Tree) []Finding {
 // testInText is a test as named in documents: the package's directory, a dot, the function.
 var testInText = regexp.MustCompile("`([a-z][a-z0-9/]*)\\.((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
 
-// NamedTestsExist requires that the tests named in documents exist.
+// NamedTestsExist requires that the tests named in documents under docs exist.
 func NamedTestsExist(t *Tree) []Finding {
 	tests := make(map[string]bool)
 	for f := range t.code {
@@ -200,7 +200,7 @@ func NamedTestsExist(t *Tree) []Finding {
 	}
 	var list []Finding
 	for _, f := range t.Files {
-		if path.Dir(f.Path) != "docs" || path.Ext(f.Path) != ".md" {
+		if !below(f.Path, "docs") || path.Ext(f.Path) != ".md" {
 			continue
 		}
 		for i, text := range bytes.Split(f.Src, []byte("\n")) {

@@ -1,11 +1,11 @@
 // Package snippets type-checks the Go code in documentation: blocks marked "go" in
 // Markdown, and indented blocks of package comments.
 //
-// A block may be a whole file, a list of declarations or a fragment of a function. For
-// the last two the packages that it names are imported, and variables that the text
-// around it explains are declared, by whoever calls [Checker.Check]. A line "..." and
-// the literal {...} stand for something left out. A fragment need not use what it
-// declares; a whole file has to be complete.
+// A block is a whole file, a list of declarations or a fragment of a function. For the
+// last two, the packages that the block names are imported, and the caller of
+// [Checker.Check] declares variables that the text explains. A line "..." and the literal
+// {...} stand for omissions. A fragment may leave variables unused; a whole file must be
+// complete.
 package snippets
 
 import (
@@ -146,10 +146,10 @@ func (c *Checker) Check(s Snippet, given string) error {
 	return c.types(s, head, code+tail, true, given)
 }
 
-// elided matches what stands for something that was left out.
+// elided matches the marks of omissions.
 var elided = regexp.MustCompile(`(?m)^[ \t]*\.\.\.$|\{\.\.\.\}`)
 
-// elide takes it out, and keeps the number of lines.
+// elide removes the marks and keeps the number of lines.
 func elide(code string) string {
 	return elided.ReplaceAllStringFunc(code, func(m string) string {
 		if m == "{...}" {
