@@ -1,7 +1,7 @@
-# The images of the project; docs/containers.md says how to use them.
+# The images of the project; docs/containers.md explains their use.
 #
 #   runtime   the command and rdma-core's libraries, nothing else: the default
-#   demo      a client with a shell that shows a server at work
+#   demo      a client with a shell, which demonstrates a server
 #   bench     perftest, the C baselines and the benchmark suite
 #   vm        a virtual machine with RDMA devices, for hosts whose kernel has none
 #
@@ -10,15 +10,15 @@
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG DEBIAN_IMAGE=debian:bookworm-slim
 
-# ---- what is compiled
+# ---- compiled programs
 FROM ${GO_IMAGE} AS build
 RUN apt-get update \
 	&& apt-get install -y --no-install-recommends gcc libc6-dev libibverbs-dev librdmacm-dev make pkg-config \
 	&& rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-# Each module on its own: the workspace would ask for the tools of developers, too.
+# Each module separately: the workspace would require the developers' tools, too.
 ENV GOWORK=off GOFLAGS=-buildvcs=false CGO_ENABLED=1
-# The modules first, which change less often than the sources.
+# Modules first: they change less often than the sources.
 COPY go.mod go.sum ./
 COPY cmd/rpcrdma/go.mod cmd/rpcrdma/go.sum cmd/rpcrdma/
 COPY bench/go.mod bench/go.sum bench/
@@ -34,13 +34,13 @@ RUN go -C bench build -trimpath -ldflags='-s -w' -o /out/rpcrdma-ratio ./ratio \
 # ---- the files of the runtime image
 FROM ${DEBIAN_IMAGE} AS files
 COPY scripts/container-files /
-# The root file system needs no package manager: the packages that the command links
-# or loads are unpacked, and listed where scanners look for them.
+# The root file system has no package manager: the packages that the command links or
+# loads are unpacked, and listed where scanners expect them.
 RUN apt-get update \
 	&& /container-files /image libibverbs1 librdmacm1 ibverbs-providers libnl-3-200 libnl-route-3-200 libc6 libgcc-s1 \
 	&& rm -rf /var/lib/apt/lists/*
 
-# ---- Debian with what RDMA takes, for the images that have a shell
+# ---- Debian with RDMA tools, for the images that have a shell
 FROM ${DEBIAN_IMAGE} AS tools
 RUN apt-get update \
 	&& apt-get install -y --no-install-recommends ibverbs-providers ibverbs-utils iproute2 librdmacm1 perftest rdmacm-utils \
@@ -78,8 +78,7 @@ ENTRYPOINT ["/usr/bin/rpcrdma-ratio", "-cverbs", "/usr/lib/rpcrdma/cverbs"]
 FROM bench AS vm
 LABEL org.opencontainers.image.title="rpcrdma-vm" \
 	org.opencontainers.image.description="A virtual machine with RDMA devices that runs rpcrdma"
-# Nothing in there is worth more than the container: root owns /dev/kvm on most hosts,
-# and needs none of its capabilities.
+# root owns /dev/kvm on most hosts. The container needs none of its capabilities.
 # hadolint ignore=DL3002
 USER root
 RUN apt-get update \

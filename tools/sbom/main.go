@@ -1,5 +1,5 @@
-// Command sbom prints what a Go binary was built from, as a CycloneDX document: its
-// modules and the standard library, as the binary itself tells.
+// Command sbom prints the software bill of materials of a Go binary in CycloneDX format:
+// its modules and the standard library, from the build information in the binary.
 package main
 
 import (
@@ -91,7 +91,7 @@ func describe(info *debug.BuildInfo, name, version string) *document {
 	return d
 }
 
-// module names a module the way of https://github.com/package-url/purl-spec.
+// module returns the package URL of a module, https://github.com/package-url/purl-spec.
 func module(kind, path, version string) component {
 	return component{
 		Type: kind, Name: path, Version: version,

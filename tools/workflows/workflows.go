@@ -1,6 +1,5 @@
-// Package workflows has the rules for the workflows in .github, which run the project's
-// checks in public: a workflow only calls targets of the Makefile, so that whatever fails
-// there can be seen to fail anywhere.
+// Package workflows has the rules for the workflows in .github: a workflow only calls
+// targets of the Makefile, so that a failure in CI can be reproduced on any machine.
 package workflows
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/rhysd/actionlint"
 )
 
-// Targets lists the targets that a Makefile says are its own, by a line of help.
+// Targets lists the targets of a Makefile that have a help text.
 func Targets(makefile string) []string {
 	var names []string
 	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):.*## `).FindAllStringSubmatch(makefile, -1) {
@@ -30,13 +29,13 @@ var (
 	uses      = regexp.MustCompile(`(?m)^\s*(?:- )?uses: (.*)$`)
 )
 
-// Check applies the rules to one workflow, and returns what it finds and the targets
-// that the workflow calls.
+// Check applies the rules to one workflow. It returns the findings and the targets that
+// the workflow calls.
 //
-//   - Whatever runs is one target of the Makefile, which exists.
-//   - Actions of others are pinned by the hash of a commit, and the version is beside it.
-//   - Nobody may write but a job that says so, and no job runs without end.
-//   - Runs that overlap are dealt with.
+//   - Every command is one existing target of the Makefile.
+//   - Actions are pinned by commit hash, with the version in a comment.
+//   - Write permissions are declared by the job that needs them; every job has a time limit.
+//   - Concurrent runs are configured.
 func Check(src string, targets []string) (findings, called []string) {
 	found := func(format string, args ...any) { findings = append(findings, fmt.Sprintf(format, args...)) }
 	w, errs := actionlint.Parse([]byte(src))
@@ -47,17 +46,17 @@ func Check(src string, targets []string) (findings, called []string) {
 		return findings, nil
 	}
 	if !onlyReads(w.Permissions) {
-		found("the workflow may do more than read the contents of the repository")
+		found("the workflow has more than read permissions")
 	}
 	if w.Concurrency == nil {
-		found("nothing is said about runs that overlap")
+		found("concurrency is not configured")
 	}
 	for name, job := range w.Jobs {
 		if job.TimeoutMinutes == nil {
 			found("job %s has no time limit", name)
 		}
 		if p := job.Permissions; p != nil && p.All != nil {
-			found("job %s has permissions by the dozen", name)
+			found("job %s has permissions for all scopes", name)
 		}
 		for _, step := range job.Steps {
 			switch exec := step.Exec.(type) {
@@ -93,7 +92,8 @@ func Check(src string, targets []string) (findings, called []string) {
 	return findings, called
 }
 
-// onlyReads: what is not said is what the repository allows by default.
+// onlyReads reports whether permissions are declared, and read-only: what is not declared
+// is the repository's default.
 func onlyReads(p *actionlint.Permissions) bool {
 	if p == nil || p.All != nil {
 		return false
@@ -106,7 +106,7 @@ func onlyReads(p *actionlint.Permissions) bool {
 	return true
 }
 
-// matrixTargets are the values of the matrix's row "target".
+// matrixTargets returns the values of the matrix's row "target".
 func matrixTargets(job *actionlint.Job) []string {
 	if job.Strategy == nil || job.Strategy.Matrix == nil || job.Strategy.Matrix.Rows["target"] == nil {
 		return []string{matrix}

@@ -19,8 +19,8 @@ func read(t *testing.T, path string) string {
 	return string(src)
 }
 
-// TestWorkflows applies the rules to this project, and wants every check of the
-// Makefile to be called in public.
+// TestWorkflows applies the rules to this project, and requires every check of the
+// Makefile to run in CI.
 func TestWorkflows(t *testing.T) {
 	targets := Targets(read(t, filepath.Join(root, "Makefile")))
 	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*"))
@@ -40,7 +40,7 @@ func TestWorkflows(t *testing.T) {
 	}
 	for _, target := range targets {
 		switch target {
-		case "help", "build", "bench", "bench-rdma": // no checks; a machine that others share measures nothing
+		case "help", "build", "bench", "bench-rdma": // no checks; shared machines cannot measure
 			continue
 		}
 		if !slices.Contains(all, target) {
@@ -67,7 +67,7 @@ jobs:
       - run: make demo
 `
 
-// TestRulesCanFail breaks each rule in a workflow that is right otherwise.
+// TestRulesCanFail breaks each rule in a workflow that is otherwise correct.
 func TestRulesCanFail(t *testing.T) {
 	targets := Targets("demo: ## show it\ntest: all ## test it\nlint: ## look at it\nfiles: a b\n")
 	if want := []string{"demo", "test", "lint"}; !slices.Equal(targets, want) {
@@ -86,12 +86,12 @@ func TestRulesCanFail(t *testing.T) {
 		{"target: [", "other: [", "the Makefile has no target"},
 		{"@0123456789012345678901234567890123456789 # v1.2.3", "@v4", "not pinned"},
 		{" # v1.2.3", "", "no version beside"},
-		{"contents: read", "contents: write", "may do more than read"},
-		{"permissions:\n  contents: read\n", "", "may do more than read"},
-		{"permissions:\n  contents: read\n", "permissions: write-all\n", "may do more than read"},
-		{"concurrency: one\n", "", "runs that overlap"},
+		{"contents: read", "contents: write", "more than read permissions"},
+		{"permissions:\n  contents: read\n", "", "more than read permissions"},
+		{"permissions:\n  contents: read\n", "permissions: write-all\n", "more than read permissions"},
+		{"concurrency: one\n", "", "concurrency is not configured"},
 		{"    timeout-minutes: 5\n", "", "no time limit"},
-		{"    timeout-minutes: 5\n", "    timeout-minutes: 5\n    permissions: write-all\n", "by the dozen"},
+		{"    timeout-minutes: 5\n", "    timeout-minutes: 5\n    permissions: write-all\n", "for all scopes"},
 		{"runs-on", "runs_on", "unexpected key"},
 	} {
 		src := strings.Replace(good, tt.old, tt.new, 1)

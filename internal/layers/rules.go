@@ -1,12 +1,12 @@
-// Package house holds the rules of the project that a machine can check: who may
-// import whom, no state behind the caller's back, no exported name without a
-// word about it. Its tests apply them to this tree, and to small broken trees
-// that show that each rule can fail.
+// Package layers has the rules of the project that a program can check: imports point
+// down, import "C" only under cgo, no mutable package-level state, a comment on every
+// exported name, and others. Its tests apply them to this tree, and to small broken
+// trees that show that each rule can fail.
 //
-// A rule works on syntax alone. Where it asks for too much, the way out is said
-// in the rule's comment and has to be taken in the open: a row in [Rooms], or
-// the word "immutable" in a variable's comment.
-package house
+// Rules work on syntax only. The comment of a rule says which exceptions it allows and
+// where they are declared: in [Layers], in stateExceptions, or by the word "immutable"
+// in the comment of a variable.
+package layers
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// Finding is one place that breaks a rule.
+// A Finding is one violation of a rule.
 type Finding struct {
 	File string
 	Line int // 0: the file as a whole
@@ -42,21 +42,20 @@ type File struct {
 	AST  *ast.File // nil unless it is Go
 }
 
-// Dir is the directory of the file, and so the package's.
+// Dir is the directory of the file, which is that of its package.
 func (f *File) Dir() string { return path.Dir(f.Path) }
 
-// Test reports whether the file is compiled for tests alone.
+// Test reports whether the file is compiled for tests only.
 func (f *File) Test() bool { return strings.HasSuffix(f.Path, "_test.go") }
 
-// Tree is what the rules look at.
+// A Tree is the input of the rules.
 type Tree struct {
 	Files []*File
 	fset  *token.FileSet
 }
 
-// Load reads every text file of fsys but those in directories whose name begins
-// with a dot, and the file .git that a worktree has instead of such a directory. Go
-// files in testdata directories are text, not code.
+// Load reads the text files of fsys, except directories whose name begins with a dot and
+// the file .git of a worktree. Go files in testdata directories are text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
 	t := &Tree{fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -101,10 +100,10 @@ func (t *Tree) code(yield func(*File) bool) {
 	}
 }
 
-// linked yields the Go files, tests aside, of library rooms.
+// linked yields the Go files of library layers, without tests.
 func (t *Tree) linked(yield func(*File) bool) {
 	for f := range t.code {
-		if room, ok := RoomOf(f.Dir()); ok && room.Library && !f.Test() && !yield(f) {
+		if layer, ok := LayerOf(f.Dir()); ok && layer.Library && !f.Test() && !yield(f) {
 			return
 		}
 	}
@@ -114,27 +113,27 @@ func (t *Tree) finding(f *File, at ast.Node, format string, args ...any) Finding
 	return Finding{File: f.Path, Line: t.fset.Position(at.Pos()).Line, Text: fmt.Sprintf(format, args...)}
 }
 
-// Rule is one thing that can be checked.
+// A Rule is one check.
 type Rule struct {
 	Name  string
 	Check func(*Tree) []Finding
 }
 
-// Rules lists them all. Immutable.
+// Rules lists all rules. Immutable.
 var Rules = []Rule{
 	{"imports", Imports},
-	{"cgo", CgoInOneRoom},
-	{"state", NoHiddenState},
+	{"cgo", CgoInOneLayer},
+	{"state", NoPackageState},
 	{"docs", ExportedDocumented},
 	{"gofmt", Formatted},
 	{"words", NoLeftovers},
 	{"paths", NoMachinePaths},
 	{"skips", SkipsHaveReasons},
-	{"map", MapIsTrue},
+	{"graph", GraphMatches},
 	{"tests", NamedTestsExist},
 }
 
-// inOrder sorts findings as an editor walks through them.
+// inOrder sorts findings by file and line.
 func inOrder(list []Finding) []Finding {
 	slices.SortFunc(list, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Text, b.Text))

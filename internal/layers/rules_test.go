@@ -1,21 +1,23 @@
-package house
+package layers
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 )
 
-// The tree of this project, as seen from this directory.
+// top is the root of the project, relative to this directory.
 const top = "../.."
 
-// TestHouse applies every rule to the project.
-func TestHouse(t *testing.T) {
+// TestProject applies every rule to the project.
+func TestProject(t *testing.T) {
 	tree, err := Load(os.DirFS(top))
 	if err != nil {
 		t.Fatal(err)
@@ -29,8 +31,8 @@ func TestHouse(t *testing.T) {
 	}
 }
 
-// TestRulesCanFail breaks each rule in a small tree, and then does the thing
-// right in another.
+// TestRulesCanFail applies each rule to small trees that break it, and to others that do
+// not.
 func TestRulesCanFail(t *testing.T) {
 	const ours = "\"" + Module + "/"
 	doc := func(pkg string) string { return "// Package " + pkg + " is here for a test.\npackage " + pkg + "\n\n" }
@@ -39,7 +41,7 @@ func TestRulesCanFail(t *testing.T) {
 		name  string
 		rule  string
 		files map[string]string
-		want  string // a part of the only finding; "" when there must be none
+		want  string // part of the only finding; "" when there must be none
 	}{
 		{"transport imports a provider", "imports", map[string]string{
 			"transport/conn.go": doc("transport") + "import _ " + ours + "iwarp\"\n",
@@ -50,47 +52,47 @@ func TestRulesCanFail(t *testing.T) {
 		{"a provider knows RPC", "imports", map[string]string{
 			"iwarp/conn.go": doc("iwarp") + "import _ " + ours + "proto/oncrpc\"\n",
 		}, "iwarp may not import proto/oncrpc"},
-		{"an arrow points up", "imports", map[string]string{
+		{"an import points up", "imports", map[string]string{
 			"proto/mpa/mpa.go": doc("mpa") + "import _ " + ours + "proto/ddp\"\n",
 		}, "proto/mpa may not import proto/ddp"},
-		{"an arrow points up from a test", "imports", map[string]string{
+		{"an import points up from a test", "imports", map[string]string{
 			"proto/xdr/xdr_test.go": doc("xdr") + "import _ " + ours + "transport\"\n",
 		}, "proto/xdr may not import transport"},
-		{"a room below a room", "imports", map[string]string{
+		{"a layer below a layer", "imports", map[string]string{
 			"iwarp/internal/stag/stag.go": doc("stag") + "import _ " + ours + "transport\"\n",
 		}, "iwarp may not import transport"},
 		{"a conformance suite in a provider", "imports", map[string]string{
 			"iwarp/iwarp.go": doc("iwarp") + "import _ " + ours + "fabric/fabrictest\"\n",
 		}, "iwarp may not import fabric/fabrictest"},
-		{"inside a room", "imports", map[string]string{
+		{"inside a layer", "imports", map[string]string{
 			"iwarp/conn.go": doc("iwarp") + "import _ " + ours + "iwarp/internal/stag\"\n",
 		}, ""},
-		{"others' modules in a codec", "imports", map[string]string{
+		{"another module in a codec", "imports", map[string]string{
 			"proto/xdr/xdr.go": doc("xdr") + "import _ \"golang.org/x/sys/unix\"\n",
 		}, "proto/xdr may not import golang.org/x/sys/unix"},
-		{"others' modules in the command", "imports", map[string]string{
+		{"another module in the command", "imports", map[string]string{
 			"cmd/rpcrdma/main.go": doc("main") + "import _ \"example.org/cli\"\n",
 		}, ""},
 		{"go-cmp in tests", "imports", map[string]string{
 			"proto/xdr/xdr_test.go": doc("xdr") + "import _ \"github.com/google/go-cmp/cmp\"\n",
 		}, ""},
-		{"a package without a room", "imports", map[string]string{
+		{"a package without a layer", "imports", map[string]string{
 			"attic/box.go": doc("attic"), "attic/chest.go": doc("attic"),
-		}, "package attic lies in no room"},
+		}, "package attic is in no layer"},
 
 		{"C outside cgo", "cgo", map[string]string{
 			"ibv/cq.go": doc("ibv") + "import \"C\"\n",
-		}, "ibv/cq.go:4: only room cgo talks to C"},
-		{"C in a room whose name begins alike", "cgo", map[string]string{
+		}, "ibv/cq.go:4: only layer cgo may import \"C\""},
+		{"C in a layer whose name begins alike", "cgo", map[string]string{
 			"cgoing/cq.go": doc("cgoing") + "import \"C\"\n",
-		}, "only room cgo talks to C"},
+		}, "only layer cgo may import \"C\""},
 		{"C under cgo", "cgo", map[string]string{
 			"cgo/verbs.go": doc("cgo") + "import \"C\"\n",
 		}, ""},
 
 		{"init", "state", map[string]string{
 			"iwarp/register.go": doc("iwarp") + "func init() {}\n",
-		}, "iwarp/register.go:4: library rooms have no init functions"},
+		}, "iwarp/register.go:4: library layers have no init functions"},
 		{"a method called init", "state", map[string]string{
 			"iwarp/conn.go": doc("iwarp") + "type c struct{}\n\nfunc (c) init() {}\n",
 		}, ""},
@@ -129,7 +131,7 @@ func TestRulesCanFail(t *testing.T) {
 			"fabric/names.go": doc("fabric") + "var names = [...]string{0: \"a\", 1: \"b\"}\n",
 			"fabric/x.go":     doc("fabric") + "func f() { names := []string{\"\"}; names[0] = \"c\" }\n",
 		}, ""},
-		{"an exported table on the writer's word", "state", map[string]string{
+		{"an exported table declared immutable", "state", map[string]string{
 			"fabric/names.go": doc("fabric") + "// Names is immutable.\nvar Names = []string{\"a\"}\n",
 		}, ""},
 		{"an error and an assertion", "state", map[string]string{
@@ -167,19 +169,19 @@ func TestRulesCanFail(t *testing.T) {
 			"fabric/x.go": doc("fabric") + "func f() {\n    g()\n}\n",
 		}, "fabric/x.go: gofmt would change it"},
 
-		{"a note to oneself", "words", map[string]string{
+		{"a marker in a comment", "words", map[string]string{
 			"fabric/x.go": doc("fabric") + "// to" + "do: more\n",
-		}, "fabric/x.go:4: left behind"},
-		{"a note in a script", "words", map[string]string{
+		}, "fabric/x.go:4: unfinished"},
+		{"a marker in a script", "words", map[string]string{
 			"scripts/go": "#!/bin/sh\n# FIX" + "ME\n",
-		}, "scripts/go:2: left behind"},
+		}, "scripts/go:2: unfinished"},
 		{"a promise", "words", map[string]string{
 			"fabric/x.go": doc("fabric") + "// Go is not " + "implemented.\n",
-		}, "left behind"},
+		}, "unfinished"},
 
 		{"a path of one machine", "paths", map[string]string{
 			"README.md": "See /ro" + "ot/notes.\n",
-		}, "README.md:1: belongs to one machine"},
+		}, "README.md:1: path of one machine"},
 		{"a path that only looks like it", "paths", map[string]string{
 			"README.md": "See docs/wo" + "rk/notes and https://example.org/net" + "work/.\n",
 		}, ""},
@@ -200,12 +202,15 @@ func TestRulesCanFail(t *testing.T) {
 			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Skip(\"no device with memory windows\") }\n",
 		}, ""},
 
-		{"no map", "map", nil, "the document is gone"},
+		{"no graph", "graph", nil, "the document is missing"},
 
 		{"a test that is gone", "tests", map[string]string{
 			"docs/security.md": "Shown by `fabric.TestX` and\n`fabric.TestY/one of it`.\n",
 			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) {}\n",
 		}, "docs/security.md:2: there is no test fabric.TestY"},
+		{"a test of a decision that is gone", "tests", map[string]string{
+			"docs/adr/0001-x.md": "Shown by `fabric.TestX`.\n",
+		}, "docs/adr/0001-x.md:1: there is no test fabric.TestX"},
 	}
 
 	broken := make(map[string]bool)
@@ -248,39 +253,38 @@ func check(t *testing.T, name string, files map[string]string) []Finding {
 	return Rules[i].Check(tree)
 }
 
-// TestMapCanLie draws the graph of the architecture wrong, once with an arrow
-// too few and once with one too many.
-func TestMapCanLie(t *testing.T) {
-	src, err := os.ReadFile(filepath.Join(top, mapFile))
+// TestWrongGraph removes an edge from the graph, and adds one.
+func TestWrongGraph(t *testing.T) {
+	src, err := os.ReadFile(filepath.Join(top, graphFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	arrow := string(mapEdge.Find(src))
-	if arrow == "" {
-		t.Fatal("the graph has no arrows")
+	edge := string(graphEdge.Find(src))
+	if edge == "" {
+		t.Fatal("the graph has no edges")
 	}
-	if got := check(t, "map", map[string]string{mapFile: strings.Replace(string(src), arrow, "", 1)}); len(got) != 1 {
-		t.Errorf("without %s: findings %v", arrow, got)
+	if got := check(t, "graph", map[string]string{graphFile: strings.Replace(string(src), edge, "", 1)}); len(got) != 1 {
+		t.Errorf("without %s: findings %v", edge, got)
 	}
-	if got := check(t, "map", map[string]string{mapFile: string(src) + "\n  a[\"proto/xdr\"] --> b[\"transport\"]\n"}); len(got) != 1 {
-		t.Errorf("with an arrow too many: findings %v", got)
+	if got := check(t, "graph", map[string]string{graphFile: string(src) + "\n  a[\"proto/xdr\"] --> b[\"transport\"]\n"}); len(got) != 1 {
+		t.Errorf("with an additional edge: findings %v", got)
 	}
 }
 
-// TestRoomsPointDown keeps the table itself honest: a room imports rooms above
-// it, and every name in a row is a row.
-func TestRoomsPointDown(t *testing.T) {
+// TestLayersPointDown checks the table itself: a layer imports layers above it, and every
+// name in a row is a row.
+func TestLayersPointDown(t *testing.T) {
 	above := make(map[string]bool)
 	every := make(map[string]bool)
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		every[r.Path] = true
 	}
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		for _, to := range r.May {
 			if to != "*" && !above[to] {
 				t.Errorf("%s may import %s, which is no row above it", r.Path, to)
 			}
-			if target, _ := RoomOf(to); r.Pure && to != "*" && !target.Pure {
+			if target, _ := LayerOf(to); r.Pure && to != "*" && !target.Pure {
 				t.Errorf("%s is to build without cgo, and may import %s, which is not", r.Path, to)
 			}
 		}
@@ -293,10 +297,10 @@ func TestRoomsPointDown(t *testing.T) {
 	}
 }
 
-// TestPureRoomsNeedNoCgo builds them without it, tests included.
-func TestPureRoomsNeedNoCgo(t *testing.T) {
+// TestPureLayersNeedNoCgo builds them without it, tests included.
+func TestPureLayersNeedNoCgo(t *testing.T) {
 	var patterns []string
-	for _, r := range Rooms {
+	for _, r := range Layers {
 		if _, err := os.Stat(filepath.Join(top, r.Path)); r.Pure && err == nil {
 			patterns = append(patterns, "./"+r.Path+"/...")
 		}
@@ -306,8 +310,8 @@ func TestPureRoomsNeedNoCgo(t *testing.T) {
 	}
 }
 
-// TestCgoIsMissed shows that the check above fails where a room needs cgo.
-func TestCgoIsMissed(t *testing.T) {
+// TestMissingCgo shows that the check above fails if a layer needs cgo.
+func TestMissingCgo(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":     "module example.org/m\n\ngo 1.25\n",
@@ -324,14 +328,14 @@ func TestCgoIsMissed(t *testing.T) {
 		}
 	}
 	if out, err := vetWithoutCgo(dir, "./pure"); err == nil {
-		t.Errorf("a room that needs cgo was built without:\n%s", out)
+		t.Errorf("a layer that needs cgo was built without:\n%s", out)
 	}
 	if out, err := vetWithoutCgo(dir, "./clean"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// vetWithoutCgo type-checks packages and their tests with cgo off.
+// vetWithoutCgo type-checks packages and their tests without cgo.
 func vetWithoutCgo(dir string, patterns ...string) ([]byte, error) {
 	cmd := exec.Command("go", append([]string{"vet"}, patterns...)...)
 	cmd.Dir = dir
@@ -339,8 +343,7 @@ func vetWithoutCgo(dir string, patterns ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// TestFindingsAreInOrder: the same tree gives the same list, whatever the order
-// of a map.
+// TestFindingsAreInOrder: the same tree gives the same list, independent of map order.
 func TestFindingsAreInOrder(t *testing.T) {
 	files := map[string]string{
 		"proto/xdr/b.go": "package xdr\n\nfunc Z() {}\n\nfunc A() {}\n",
@@ -360,5 +363,54 @@ func TestFindingsAreInOrder(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// wanted is the comment in testdata/state that says what the rule finds in its line.
+var wanted = regexp.MustCompile(`// want "([^"]+)"`)
+
+// TestState compares the findings in testdata/state with the comments there.
+func TestState(t *testing.T) {
+	tree, err := Load(os.DirFS("testdata/state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[string]string) // by file:line
+	for _, f := range tree.Files {
+		for i, line := range strings.Split(string(f.Src), "\n") {
+			if m := wanted.FindStringSubmatch(line); m != nil {
+				want[fmt.Sprintf("%s:%d", f.Path, i+1)] = m[1]
+			}
+		}
+	}
+	if len(want) == 0 {
+		t.Fatal("no comments")
+	}
+	for _, f := range NoPackageState(tree) {
+		at := fmt.Sprintf("%s:%d", f.File, f.Line)
+		if text, ok := want[at]; !ok || !strings.Contains(f.Text, text) {
+			t.Errorf("%v, want %q", f, text)
+		}
+		delete(want, at)
+	}
+	for at, text := range want {
+		t.Errorf("%s: not found: %s", at, text)
+	}
+}
+
+// TestStateExceptionsAreNeeded removes each exception: the rule has to find its variable.
+func TestStateExceptionsAreNeeded(t *testing.T) {
+	tree, err := Load(os.DirFS(top))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]bool)
+	for _, f := range stateFindings(tree) {
+		found[f.name] = true
+	}
+	for name := range stateExceptions {
+		if !found[name] {
+			t.Errorf("%s needs no exception: remove it from stateExceptions", name)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package house
+package layers
 
 import (
 	"bytes"
@@ -11,17 +11,16 @@ import (
 	"strings"
 )
 
-// wellKnown are methods of the standard library's interfaces, which need no
-// words of ours.
+// wellKnown lists methods of the standard library's interfaces, which need no comment.
 var wellKnown = map[string]bool{
 	"String": true, "Error": true, "Unwrap": true, "Is": true, "As": true,
 	"Timeout": true, "Temporary": true, "Format": true, "GoString": true, "LogValue": true,
 	"MarshalText": true, "UnmarshalText": true, "MarshalJSON": true, "UnmarshalJSON": true,
 }
 
-// ExportedDocumented asks for a comment on every exported name of library rooms,
-// and on each package. A comment on a group of constants or variables is enough
-// for its members, and a list of constants of one type needs none but the type's.
+// ExportedDocumented requires a comment on every exported name of library layers and on
+// each package. A comment on a group of constants or variables covers its members; a list
+// of constants of one type needs only the comment of the type.
 func ExportedDocumented(t *Tree) []Finding {
 	var list []Finding
 	packages := make(map[string]*File) // the first file of each package
@@ -75,7 +74,7 @@ func ExportedDocumented(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// receiver returns the name of a method's type.
+// receiver returns the name of a method's receiver type.
 func receiver(e ast.Expr) string {
 	for {
 		switch x := e.(type) {
@@ -93,7 +92,7 @@ func receiver(e ast.Expr) string {
 	}
 }
 
-// Formatted is gofmt as a test.
+// Formatted requires gofmt.
 func Formatted(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
@@ -107,23 +106,23 @@ func Formatted(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// The words are put together here so that this file holds none of them.
+// The words are concatenated so that this file does not contain them.
 var (
 	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|un" + "implemented|\\bst" + "ub\\b")
 	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")
 )
 
-// NoLeftovers wants programs finished: no notes to oneself.
+// NoLeftovers forbids markers of unfinished code.
 func NoLeftovers(t *Tree) []Finding {
-	return grep(t, leftover, "left behind", func(f *File) bool {
+	return grep(t, leftover, "unfinished", func(f *File) bool {
 		return strings.HasSuffix(f.Path, ".go") || strings.HasSuffix(f.Path, ".sh") ||
 			path.Base(f.Path) == "Makefile" || bytes.HasPrefix(f.Src, []byte("#!"))
 	})
 }
 
-// NoMachinePaths keeps out what is true of one machine only.
+// NoMachinePaths forbids paths of one machine.
 func NoMachinePaths(t *Tree) []Finding {
-	return grep(t, machinePath, "belongs to one machine", func(*File) bool { return true })
+	return grep(t, machinePath, "path of one machine", func(*File) bool { return true })
 }
 
 func grep(t *Tree, re *regexp.Regexp, what string, in func(*File) bool) []Finding {
@@ -141,10 +140,10 @@ func grep(t *Tree, re *regexp.Regexp, what string, in func(*File) bool) []Findin
 	return inOrder(list)
 }
 
-// shortestReason is the number of letters below which a reason says nothing.
+// shortestReason is the minimum length of a reason, in bytes.
 const shortestReason = 10
 
-// SkipsHaveReasons asks every skipped test why.
+// SkipsHaveReasons requires a reason for every skipped test.
 func SkipsHaveReasons(t *Tree) []Finding {
 	var list []Finding
 	for f := range t.code {
@@ -183,10 +182,10 @@ func SkipsHaveReasons(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// testInText is a test as documents name it: the package's directory, a dot, the function.
+// testInText is a test as named in documents: the package's directory, a dot, the function.
 var testInText = regexp.MustCompile("`([a-z][a-z0-9/]*)\\.((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
 
-// NamedTestsExist holds the tests that documents point to against those there are.
+// NamedTestsExist requires that the tests named in documents under docs exist.
 func NamedTestsExist(t *Tree) []Finding {
 	tests := make(map[string]bool)
 	for f := range t.code {
@@ -201,7 +200,7 @@ func NamedTestsExist(t *Tree) []Finding {
 	}
 	var list []Finding
 	for _, f := range t.Files {
-		if path.Dir(f.Path) != "docs" || path.Ext(f.Path) != ".md" {
+		if !below(f.Path, "docs") || path.Ext(f.Path) != ".md" {
 			continue
 		}
 		for i, text := range bytes.Split(f.Src, []byte("\n")) {

@@ -1,0 +1,119 @@
+package layers
+
+import "strings"
+
+// Module is the path of the main module.
+const Module = "github.com/rpcrdma/rpcrdma"
+
+// A Layer is a directory with everything below it, and what its packages may import.
+// Within a layer there are no restrictions.
+type Layer struct {
+	Path string // under the module's root
+
+	// May lists the other layers that it imports, Tests those that its tests may import
+	// in addition. "*" is every layer.
+	May, Tests []string
+
+	// External lists allowed packages of other modules, as path prefixes. Tests may
+	// import testExternal as well.
+	External []string
+
+	// Library layers are linked into users' programs: no init functions, no mutable
+	// package-level state, a comment on every exported name.
+	Library bool
+
+	// Pure layers build and pass their tests without cgo.
+	Pure bool
+}
+
+// Layers is the table that rule "imports" enforces, in dependency order: a layer imports
+// only layers of earlier rows. Immutable.
+var Layers = []Layer{
+	{Path: "internal/layers"},
+	{Path: "internal/snippets"},
+	{Path: "internal/leak"},
+	{Path: "internal/rdmatest"},
+	{Path: "internal/limited"},
+	{Path: "internal/pollfd", Library: true, Pure: true},
+	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
+
+	{Path: "proto/xdr", Library: true, Pure: true},
+	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
+	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
+	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
+
+	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
+
+	{Path: "fabric", Library: true, Pure: true},
+	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
+
+	{Path: "internal/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
+
+	{
+		Path: "iwarp", Library: true, Pure: true,
+		May:      []string{"fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		Tests:    []string{"fabric/fabrictest"},
+		External: []string{"golang.org/x/sys"},
+	},
+	{Path: "cgo", Library: true},
+	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, External: []string{"golang.org/x/sys"}},
+	{
+		Path: "rdmacm", Library: true,
+		May:      []string{"internal/pollfd", "fabric", "ibv", "cgo"},
+		Tests:    []string{"fabric/fabrictest"},
+		External: []string{"golang.org/x/sys"},
+	},
+
+	{
+		Path: "transport", Library: true, Pure: true,
+		May:      []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
+		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
+	},
+	{
+		Path: "nfs", Library: true, Pure: true,
+		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
+	},
+
+	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+
+	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
+	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
+	{Path: "interop", May: []string{"*"}, External: []string{"*"}},
+	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
+}
+
+// testLayers lists the layers that any test may import.
+var testLayers = []string{"internal/leak", "internal/rdmatest"}
+
+// testExternal lists the packages of other modules that any test may import.
+var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}
+
+// LayerOf returns the layer that directory dir belongs to.
+func LayerOf(dir string) (Layer, bool) {
+	var found Layer
+	for _, r := range Layers {
+		if below(dir, r.Path) && len(r.Path) > len(found.Path) {
+			found = r
+		}
+	}
+	return found, found.Path != ""
+}
+
+// below reports whether path is prefix or below it.
+func below(path, prefix string) bool {
+	return path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+// covers reports whether one of the listed prefixes covers path.
+func covers(list []string, path string) bool {
+	for _, prefix := range list {
+		if prefix == "*" || below(path, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,263 @@
+// Package snippets type-checks the Go code in documentation: blocks marked "go" in
+// Markdown, and indented blocks of package comments.
+//
+// A block is a whole file, a list of declarations or a fragment of a function. For the
+// last two, the packages that the block names are imported, and the caller of
+// [Checker.Check] declares variables that the text explains. A line "..." and the literal
+// {...} stand for omissions. A fragment may leave variables unused; a whole file must be
+// complete.
+package snippets
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Snippet is a block of code in a document.
+type Snippet struct {
+	File string
+	Line int // of its first line
+	Code string
+}
+
+// First returns the first line, without the spaces around it.
+func (s Snippet) First() string {
+	line, _, _ := strings.Cut(s.Code, "\n")
+	return strings.TrimSpace(line)
+}
+
+// Markdown returns the blocks of a Markdown document that are marked as Go.
+func Markdown(file string, src []byte) []Snippet {
+	var list []Snippet
+	inside := false
+	for i, line := range strings.Split(string(src), "\n") {
+		switch {
+		case !inside && strings.TrimSpace(line) == "```go":
+			inside = true
+			list = append(list, Snippet{File: file, Line: i + 2})
+		case inside && strings.TrimSpace(line) == "```":
+			inside = false
+		case inside:
+			list[len(list)-1].Code += line + "\n"
+		}
+	}
+	return list
+}
+
+// PackageComment returns the indented blocks of the package comment of a Go file.
+// Blocks with nothing but empty lines between them are one.
+func PackageComment(file string, src []byte) ([]Snippet, error) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, file, src, parser.PackageClauseOnly|parser.ParseComments)
+	if err != nil || f.Doc == nil {
+		return nil, err
+	}
+	var list []Snippet
+	blank := -1 // empty lines behind the last block; negative outside of a block
+	for _, c := range f.Doc.List {
+		code, indented := strings.CutPrefix(c.Text, "//\t")
+		switch {
+		case indented && blank < 0:
+			list = append(list, Snippet{File: file, Line: fset.Position(c.Pos()).Line, Code: code + "\n"})
+			blank = 0
+		case indented:
+			list[len(list)-1].Code += strings.Repeat("\n", blank) + code + "\n"
+			blank = 0
+		case blank >= 0 && c.Text == "//":
+			blank++
+		default:
+			blank = -1
+		}
+	}
+	return list, nil
+}
+
+// Checker type-checks snippets. It is for one goroutine.
+type Checker struct {
+	names    map[string]string // import paths by package name
+	importer types.Importer
+}
+
+// NewChecker returns a Checker for snippets that import packages of the module in
+// directory root, or anything that those depend on. It has the go command compile them.
+func NewChecker(root string) (*Checker, error) {
+	cmd := exec.Command("go", "list", "-e", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Name}}\t{{.Export}}", "./...")
+	cmd.Dir = root
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	c := &Checker{names: make(map[string]string)}
+	exports := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 3 || f[2] == "" || f[1] == "main" {
+			continue
+		}
+		exports[f[0]] = f[2]
+		if old, ok := c.names[f[1]]; !hidden(f[0]) && (!ok || len(f[0]) < len(old)) {
+			c.names[f[1]] = f[0]
+		}
+	}
+	c.importer = importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
+		file, ok := exports[path]
+		if !ok {
+			return nil, fmt.Errorf("package %s is not part of the module or of what it depends on", path)
+		}
+		return os.Open(file)
+	})
+	return c, nil
+}
+
+// hidden reports whether no documentation can import a package.
+func hidden(path string) bool {
+	return strings.HasPrefix(path, "vendor/") || slices.Contains(strings.Split(path, "/"), "internal")
+}
+
+// Check type-checks a snippet. Given declares what a fragment or a list of declarations
+// uses and the text around it explains: "var b []byte". The error names the line of the
+// document.
+func (c *Checker) Check(s Snippet, given string) error {
+	code := elide(s.Code)
+	if strings.HasPrefix(code, "package ") {
+		return c.types(s, "", code, false)
+	}
+	if err := c.types(s, "package snippet; ", code, true, given); !errors.As(err, new(*syntaxError)) {
+		return err
+	}
+	head, tail := "package snippet; func _() {", "\n}\n"
+	if returns(head + code + tail) {
+		head, tail = "package snippet; func _() error {", "\npanic(0)\n}\n"
+	}
+	return c.types(s, head, code+tail, true, given)
+}
+
+// elided matches the marks of omissions.
+var elided = regexp.MustCompile(`(?m)^[ \t]*\.\.\.$|\{\.\.\.\}`)
+
+// elide removes the marks and keeps the number of lines.
+func elide(code string) string {
+	return elided.ReplaceAllStringFunc(code, func(m string) string {
+		if m == "{...}" {
+			return "{}"
+		}
+		return ""
+	})
+}
+
+// returns reports whether the first function of a file returns a value.
+func returns(src string) bool {
+	f, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
+	if err != nil {
+		return false
+	}
+	found := false
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.ReturnStmt:
+			found = found || len(n.Results) == 1
+		}
+		return true
+	})
+	return found
+}
+
+// syntaxError is an error of the parser.
+type syntaxError struct{ error }
+
+// types checks the file that head, which has no newline, and code make. If it is part of
+// a file it may leave variables unused, and files with the declarations given and the
+// imports are put beside it.
+func (c *Checker) types(s Snippet, head, code string, part bool, given ...string) error {
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for i, src := range append([]string{head + code}, given...) {
+		name := s.File
+		if i > 0 {
+			name, src = "given", "package snippet; "+src
+		}
+		f, err := c.parse(fset, name, src, part)
+		if err != nil {
+			return &syntaxError{s.at(err)}
+		}
+		files = append(files, f)
+	}
+	var list []error
+	conf := types.Config{Importer: c.importer, Error: func(err error) {
+		if !part || !unused(err) {
+			list = append(list, s.at(err))
+		}
+	}}
+	conf.Check(files[0].Name.Name, fset, files, nil)
+	return errors.Join(list...)
+}
+
+// unused reports whether an error is about a variable that is declared and not used.
+func unused(err error) bool {
+	var e types.Error
+	return errors.As(err, &e) && e.Soft && strings.HasPrefix(e.Msg, "declared and not used")
+}
+
+// parse parses a file. If it is part of one, the packages that it names are imported on
+// its first line.
+func (c *Checker) parse(fset *token.FileSet, name, src string, part bool) (*ast.File, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), name, src, 0)
+	if err != nil || !part {
+		return parser.ParseFile(fset, name, src, 0)
+	}
+	paths := make(map[string]bool)
+	for _, id := range f.Unresolved {
+		if path, ok := c.names[id.Name]; ok && qualifies(f, id) {
+			paths[path] = true
+		}
+	}
+	var imports bytes.Buffer
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		fmt.Fprintf(&imports, "import %q; ", path)
+	}
+	clause, rest, _ := strings.Cut(src, "; ")
+	return parser.ParseFile(fset, name, clause+"; "+imports.String()+rest, 0)
+}
+
+// qualifies reports whether an identifier is the X of some X.Sel with an exported Sel.
+func qualifies(f *ast.File, id *ast.Ident) bool {
+	found := false
+	ast.Inspect(f, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && sel.X == id && sel.Sel.IsExported() {
+			found = true
+		}
+		return !found
+	})
+	return found
+}
+
+// position is at the beginning of an error of the parser or the type checker.
+var position = regexp.MustCompile(`^([^:]+):(\d+):\d+: `)
+
+// at moves an error to the line of the document.
+func (s Snippet) at(err error) error {
+	text := err.Error()
+	m := position.FindStringSubmatch(text)
+	if m == nil || m[1] != s.File {
+		return fmt.Errorf("%s:%d: %s", s.File, s.Line, text)
+	}
+	var line int
+	fmt.Sscan(m[2], &line)
+	return fmt.Errorf("%s:%d: %s", s.File, s.Line+line-1, text[len(m[0]):])
+}
