@@ -1,0 +1,46 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// modulesDir is a directory as depmod leaves it, with the modules that are needed.
+func modulesDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "modules.dep"), `kernel/fs/overlayfs/overlay.ko:
+kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko
+kernel/net/9p/9pnet.ko: kernel/fs/netfs/netfs.ko
+kernel/fs/netfs/netfs.ko:
+kernel/net/9p/9pnet_virtio.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko
+kernel/drivers/virtio/virtio-ring.ko.xz:
+kernel/sound/soundcore.ko:
+`)
+	write(t, filepath.Join(dir, "modules.builtin"), "kernel/drivers/virtio/virtio_pci.ko\n")
+	return dir
+}
+
+// TestClosure: each module is behind what it needs, and there once.
+func TestClosure(t *testing.T) {
+	tree, err := readModules(modulesDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := tree.closure("virtio_pci", "9pnet_virtio", "9p", "virtio_ring", "overlay")
+	want := []string{
+		"kernel/fs/netfs/netfs.ko", "kernel/net/9p/9pnet.ko", "kernel/net/9p/9pnet_virtio.ko", "kernel/fs/9p/9p.ko",
+		"kernel/drivers/virtio/virtio-ring.ko.xz", "kernel/fs/overlayfs/overlay.ko",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v\nwant %v", got, err, want)
+	}
+	var missing *moduleError
+	if _, err := tree.closure("siw"); !errors.As(err, &missing) || missing.name != "siw" {
+		t.Errorf("a module that there is not: %v", err)
+	}
+}
