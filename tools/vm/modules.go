@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -84,7 +85,7 @@ func (t *moduleTree) closure(names ...string) (paths []string, err error) {
 			return nil
 		}
 		seen[name] = true
-		for _, need := range t.needs[name] {
+		for _, need := range slices.Backward(t.needs[name]) { // as modprobe does it
 			if err := add(need); err != nil {
 				return err
 			}
