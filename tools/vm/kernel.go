@@ -408,14 +408,14 @@ func (e *programError) Error() string {
 
 func (e *programError) Unwrap() error { return e.err }
 
-// output runs a program and returns what it prints. The error has what it prints
-// to stderr.
+// output runs a program and returns what it prints to stdout. The error has what it
+// prints to either.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
-	var stdout, all bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	cmd := command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, &all), &all
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, &programError{name, bytes.TrimSpace(lastLines(all.Bytes(), 20)), err}
+		return nil, &programError{name, bytes.TrimSpace(lastLines(append(stdout.Bytes(), stderr.Bytes()...), 20)), err}
 	}
 	return stdout.Bytes(), nil
 }
