@@ -143,7 +143,7 @@ func (e *engine) settle(ctx context.Context) error {
 	}
 	image := "localhost/" + e.mark
 	defer func() { _ = e.command(context.WithoutCancel(ctx), "rmi", "-f", image).Run() }()
-	var conf configuration
+	conf := configuration{netavark: installed(netavark)}
 	var said []byte
 	for range 3 { // each hindrance, and then none
 		if err := e.configure(conf); err != nil {
@@ -185,10 +185,17 @@ func (e *engine) importEmpty(ctx context.Context) error {
 	return nil
 }
 
+// netavark is where packages of Podman have the program that connects its networks.
+const netavark = "/usr/lib/podman/netavark"
+
 // configuration is what Podman reads from containers.conf.
 type configuration struct {
 	ulimits string // those of containers; empty: the default
 	runtime string // empty: the default
+
+	// netavark is set where it is installed. A Podman that was first used without it keeps
+	// to networks in which containers cannot find each other by name.
+	netavark bool
 }
 
 // avoidLimits gives containers the limits that this process has.
@@ -209,6 +216,9 @@ func (c configuration) String() string {
 	text += "[engine]\n"
 	if c.runtime != "" {
 		text += fmt.Sprintf("runtime = %q\n", c.runtime)
+	}
+	if c.netavark {
+		text += "[network]\nnetwork_backend = \"netavark\"\n"
 	}
 	return text
 }

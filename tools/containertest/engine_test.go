@@ -110,7 +110,8 @@ func TestSettleFails(t *testing.T) {
 func TestConfiguration(t *testing.T) {
 	for want, c := range map[string]configuration{
 		"[containers]\n[engine]\n": {},
-		"[containers]\ndefault_ulimits = [\"a=1:1\"]\n[engine]\nruntime = \"runc\"\n": {`"a=1:1"`, "runc"},
+		"[containers]\ndefault_ulimits = [\"a=1:1\"]\n[engine]\nruntime = \"runc\"\n": {ulimits: `"a=1:1"`, runtime: "runc"},
+		"[containers]\n[engine]\n[network]\nnetwork_backend = \"netavark\"\n":         {netavark: true},
 	} {
 		if got := c.String(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -5,10 +5,12 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -134,4 +136,48 @@ func TestLock(t *testing.T) {
 		t.Fatalf("waited %t, %v", waited, err)
 	}
 	unlock2()
+}
+
+// TestCommandGroup: a program is not in our process group, where it would get the
+// terminal's signals, and stopping it stops what it has started.
+func TestCommandGroup(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := command(ctx, "sh", "-c", "sleep 60 & wait")
+	r, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if group, err := syscall.Getpgid(cmd.Process.Pid); err != nil || group != cmd.Process.Pid {
+		t.Errorf("process %d is in group %d, %v", cmd.Process.Pid, group, err)
+	}
+	stop()
+	// Both hold the pipe open.
+	if _, err := io.ReadAll(r); err != nil {
+		t.Error(err)
+	}
+	if cmd.Wait() == nil {
+		t.Error("it was not stopped")
+	}
+}
+
+// TestWrapper: scripts/vm builds this program whatever its caller builds, and keeps its
+// exit status.
+func TestWrapper(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("bash is not installed, which runs scripts/vm")
+	}
+	for option, want := range map[string]int{"--help": 0, "--no-such-option": statusFailed} {
+		cmd := exec.Command("../../scripts/vm", option)
+		cmd.Env = append(os.Environ(), "GOOS=windows", "GOARCH=arm64", "GOWORK=/nowhere", "GOFLAGS=-race", "CGO_ENABLED=1")
+		out, err := cmd.Output()
+		if got := cmd.ProcessState.ExitCode(); got != want {
+			t.Errorf("%s: status %d, %v; want %d", option, got, err, want)
+		}
+		if text := string(out); option == "--help" && text != usage {
+			t.Errorf("%s prints %q", option, text)
+		}
+	}
 }
