@@ -119,7 +119,12 @@ func TestRunTimeLimit(t *testing.T) {
 
 // TestRunKillsQEMU: a QEMU that does not end when it is asked to is killed.
 func TestRunKillsQEMU(t *testing.T) {
-	g, _ := fakeGuest(t, &options{limit: 300 * time.Millisecond}, "trap '' TERM\n: >\"$control/started\"\nwhile :; do read -r _ </dev/zero || :; done")
+	g, _ := fakeGuest(t, &options{limit: 300 * time.Millisecond}, `
+trap '' TERM
+: >"$control/started"
+sleep 10
+sleep 10 # nobody has ended this one
+`)
 	begin := time.Now()
 	_, err := g.run(t.Context(), &machine{accel: "tcg"})
 	if took := time.Since(begin); exitStatus(err) != statusLimit || took < killDelay {
