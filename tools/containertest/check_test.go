@@ -84,9 +84,9 @@ func TestStepRun(t *testing.T) {
 	}
 	e.name = "no-such-engine"
 	if _, err := fails(s.do("1")); err == nil {
-		t.Error("a program that there is not is taken for one that fails")
+		t.Error("a missing program is taken for one that fails")
 	}
 	if _, err := anyway(s.do("1")); err == nil {
-		t.Error("a program that there is not has printed something")
+		t.Error("a missing program has printed something")
 	}
 }

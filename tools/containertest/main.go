@@ -125,7 +125,7 @@ func checks() []check {
 		{"the runtime image has at most 120 MB", isSmall},
 		{"it has labels", hasLabels},
 		{"it has no shell and no package manager", hasNoShell},
-		{"the images do not run as root", isNobody},
+		{"the images do not run as root", isUnprivileged},
 		{"the command and all drivers find their libraries", linksWhole},
 		{"the command has both providers", runsRDMA},
 		{"two containers copy files, confined: equal checksums", copiesWhole},

@@ -54,15 +54,15 @@ func hasNoShell(s *step) error {
 	return nil
 }
 
-var nobody = regexp.MustCompile(`^[1-9][0-9]*:`)
+var unprivileged = regexp.MustCompile(`^[1-9][0-9]*:`)
 
-func isNobody(s *step) error {
+func isUnprivileged(s *step) error {
 	for _, image := range []string{"rpcrdma", "rpcrdma-demo", "rpcrdma-bench"} {
 		user, err := s.output(s.ctx, "image", "inspect", "--format", "{{.Config.User}}", image)
 		if err != nil {
 			return err
 		}
-		if !nobody.MatchString(user) {
+		if !unprivileged.MatchString(user) {
 			return fmt.Errorf("%s has the user '%s'", image, user)
 		}
 	}

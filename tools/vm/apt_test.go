@@ -69,7 +69,7 @@ esac
 	err := a.fetch(t.Context(), "bad", "")
 	var wrong *packageError
 	if !errors.As(err, &wrong) || wrong.name != "bad" || !strings.Contains(err.Error(), "404 Not Found") {
-		t.Errorf("a package that there is not: %v", err)
+		t.Errorf("a missing package: %v", err)
 	}
 	text, _ := os.ReadFile(calls)
 	if n := strings.Count(string(text), " update\n"); n != 1 {

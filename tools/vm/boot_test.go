@@ -123,7 +123,7 @@ func TestRunKillsQEMU(t *testing.T) {
 trap '' TERM
 : >"$control/started"
 sleep 10
-sleep 10 # nobody has ended this one
+sleep 10 # if only the first was stopped
 `)
 	begin := time.Now()
 	_, err := g.run(t.Context(), &machine{accel: "tcg"})
@@ -181,7 +181,7 @@ exec sleep 60
 	}
 }
 
-// TestRunUnread: when nobody reads the output any more, the guest has nothing to do.
+// TestRunUnread: when the reader of the output is gone, the machine is stopped.
 func TestRunUnread(t *testing.T) {
 	g, _ := fakeGuest(t, &options{}, ": >\"$control/started\"\necho text >\"$control/stdout\"\nexec sleep 60")
 	r, w, err := os.Pipe()

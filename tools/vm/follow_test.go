@@ -59,8 +59,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestFollowToNobody: a copy that cannot be written ends at once.
-func TestFollowToNobody(t *testing.T) {
+// TestFollowUnread: a copy that cannot be written ends at once.
+func TestFollowUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var from growing
 		from.add("text")

@@ -122,7 +122,7 @@ func TestIsStatic(t *testing.T) {
 // TestLock: the second waits until the first is done, or until its context ends.
 func TestLock(t *testing.T) {
 	h := &host{cache: t.TempDir()}
-	unlock, err := h.lock(t.Context(), func() { t.Error("waiting for nobody") })
+	unlock, err := h.lock(t.Context(), func() { t.Error("it waits, and no other run has the lock") })
 	if err != nil {
 		t.Fatal(err)
 	}

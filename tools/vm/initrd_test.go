@@ -105,17 +105,17 @@ func TestCpioReadsOurs(t *testing.T) {
 	}
 }
 
-type brokenWriter struct{ room int }
+type brokenWriter struct{ left int }
 
 func (w *brokenWriter) Write(p []byte) (int, error) {
-	if w.room -= len(p); w.room < 0 {
+	if w.left -= len(p); w.left < 0 {
 		return 0, io.ErrShortWrite
 	}
 	return len(p), nil
 }
 
 func TestCpioErrorsStick(t *testing.T) {
-	c := &cpioWriter{w: &brokenWriter{room: 130}}
+	c := &cpioWriter{w: &brokenWriter{left: 130}}
 	c.dir("bin")
 	c.file("init", 0o755, []byte("init"))
 	if err := c.close(); !errors.Is(err, io.ErrShortWrite) {

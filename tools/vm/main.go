@@ -140,7 +140,7 @@ func (h *host) explain(err error) {
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "vm: "+format+"\n", args...) }
 
 // untilSignal returns a context that ends with a [signalError] when the user stops
-// the program. A pipe that nobody reads is an error of writing instead of a signal:
+// the program. Writing to a closed pipe becomes an error instead of a signal, so that
 // QEMU and temporary files are cleaned up then, too.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)

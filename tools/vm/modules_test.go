@@ -44,6 +44,6 @@ func TestClosure(t *testing.T) {
 	}
 	var missing *moduleError
 	if _, err := tree.closure("siw"); !errors.As(err, &missing) || missing.name != "siw" {
-		t.Errorf("a module that there is not: %v", err)
+		t.Errorf("a missing module: %v", err)
 	}
 }
