@@ -31,6 +31,9 @@ RUN go -C bench build -trimpath -ldflags='-s -w' -o /out/rpcrdma-ratio ./ratio \
 	&& go -C bench test -c -trimpath -o /out/rpcrdma-bench . \
 	&& make -C bench/cverbs
 
+FROM build AS build-vm
+RUN CGO_ENABLED=0 go -C tools build -trimpath -ldflags='-s -w' -o /out/vm ./vm
+
 # ---- the files of the runtime image
 FROM ${DEBIAN_IMAGE} AS files
 COPY scripts/container-files /
@@ -82,9 +85,10 @@ LABEL org.opencontainers.image.title="rpcrdma-vm" \
 # hadolint ignore=DL3002
 USER root
 RUN apt-get update \
-	&& apt-get install -y --no-install-recommends busybox-static cpio gcc kmod libc6-dev make qemu-system-x86 xz-utils \
+	&& apt-get install -y --no-install-recommends busybox-static gcc kmod libc6-dev make qemu-system-x86 xz-utils \
 	&& rm -rf /var/lib/apt/lists/*
-COPY scripts/vm scripts/rdma /usr/lib/rpcrdma/
+COPY --from=build-vm /out/vm /usr/lib/rpcrdma/
+COPY scripts/rdma /usr/lib/rpcrdma/
 COPY scripts/guest /usr/lib/rpcrdma/guest
 ENV RPCRDMA_VM_CACHE=/var/cache/rpcrdma-vm
 VOLUME /var/cache/rpcrdma-vm

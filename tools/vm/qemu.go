@@ -1,0 +1,42 @@
+//go:build linux
+
+package main
+
+import "strings"
+
+const qemu = "qemu-system-x86_64"
+
+// bootOptions is the kernel's command line. A kernel in trouble must end instead of
+// carrying on somehow.
+const bootOptions = "console=ttyS0 quiet panic=-1 oops=panic nokaslr mitigations=off audit=0 rcupdate.rcu_expedited=1"
+
+// tcgOptions are added without KVM: on a busy host such a guest gets too little time to
+// pass the kernel's tests of its clocks. Under KVM the kernel knows to skip them.
+const tcgOptions = "no_timer_check tsc=reliable"
+
+// machine is the part of QEMU's arguments that a run and the test of KVM share.
+type machine struct {
+	kernel, initrd string
+	accel          string // kvm or tcg
+}
+
+// args returns QEMU's arguments: those of the machine, more, and the kernel's command
+// line with words at its end.
+func (m *machine) args(more []string, words ...string) []string {
+	args := []string{"-nodefaults", "-display", "none", "-no-reboot", "-kernel", m.kernel, "-initrd", m.initrd}
+	line := append([]string{bootOptions}, words...)
+	if m.accel == "kvm" {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		// A big cache for translated code: the tests run a lot of it.
+		args = append(args, "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max")
+		line = append(line, tcgOptions)
+	}
+	return append(append(args, more...), "-append", strings.Join(line, " "))
+}
+
+// share returns the argument that lets the guest mount a directory of the host.
+func share(tag, dir string) string {
+	// QEMU takes a comma for the end of the path, and two for a comma.
+	return "local,path=" + strings.ReplaceAll(dir, ",", ",,") + ",mount_tag=" + tag + ",security_model=none,multidevs=remap"
+}
