@@ -18,10 +18,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
-
-// patience is how long what is told may take.
-const patience = 20 * time.Second
 
 // A listener keeps what it is told.
 type listener struct {
@@ -46,21 +44,11 @@ func (l *listener) lines() []string {
 	return slices.Clone(l.got)
 }
 
-// eventually waits until what holds.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
-		}
-	}
-}
-
 // wait waits until it has been told a line that ends in text, and forgets all up to it.
 func (l *listener) wait(t *testing.T, text string) []string {
 	t.Helper()
 	var got []string
-	for end := time.Now().Add(patience); ; runtime.Gosched() {
+	for end := time.Now().Add(testkit.Patience); ; runtime.Gosched() {
 		l.mu.Lock()
 		if i := slices.IndexFunc(l.got, func(s string) bool { return strings.HasSuffix(s, text) }); i >= 0 {
 			got = slices.Clone(l.got[:i+1])
@@ -112,15 +100,6 @@ func (c *changes) mustWatch(t *testing.T, path string, recursive bool) (*interes
 	return i, l
 }
 
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // wantLines compares what has been told. That contents have changed may be told once
 // more than it happens, when a directory has just been read.
 func wantLines(t *testing.T, got []string, want ...string) {
@@ -139,52 +118,52 @@ func TestChanges(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	writeFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
+	testkit.WriteFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
 	_, all := c.mustWatch(t, "", true)
 	_, flat := c.mustWatch(t, "/sub", false)
 
-	must(t, os.Mkdir(in("new"), 0o755))
+	testkit.Must(t, os.Mkdir(in("new"), 0o755))
 	wantLines(t, all.wait(t, "new/"), "created new/")
-	must(t, os.Chmod(in("new"), 0o700))
+	testkit.Must(t, os.Chmod(in("new"), 0o700))
 	wantLines(t, all.wait(t, "new/"), "attributes new/")
-	must(t, os.Symlink("/", in("sub/link")))
+	testkit.Must(t, os.Symlink("/", in("sub/link")))
 	wantLines(t, all.wait(t, "link"), "created sub/link")
 	wantLines(t, flat.wait(t, "link"), "created link")
-	must(t, os.Truncate(in("sub/deep/old"), 0))
+	testkit.Must(t, os.Truncate(in("sub/deep/old"), 0))
 	wantLines(t, all.wait(t, "deep/old"), "modified sub/deep/old")
-	must(t, os.Chmod(in("old"), 0o600))
+	testkit.Must(t, os.Chmod(in("old"), 0o600))
 	wantLines(t, all.wait(t, "old"), "attributes old")
 
-	must(t, os.Rename(in("old"), in("sub/a b\n")))
+	testkit.Must(t, os.Rename(in("old"), in("sub/a b\n")))
 	wantLines(t, all.wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
 	wantLines(t, flat.wait(t, `\n"`), `created "a b\n"`)
-	must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
+	testkit.Must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
 	wantLines(t, all.wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
 	wantLines(t, flat.wait(t, "-> old"), `renamed "a b\n" -> old`)
-	must(t, os.Rename(in("sub/old"), in("old")))
+	testkit.Must(t, os.Rename(in("sub/old"), in("old")))
 	wantLines(t, all.wait(t, "-> old"), "renamed sub/old -> old")
 	wantLines(t, flat.wait(t, "old"), "removed old")
-	must(t, os.Rename(in("old"), outside))
+	testkit.Must(t, os.Rename(in("old"), outside))
 	wantLines(t, all.wait(t, "old"), "removed old")
-	must(t, os.Rename(outside, in("sub/back")))
+	testkit.Must(t, os.Rename(outside, in("sub/back")))
 	wantLines(t, all.wait(t, "back"), "created sub/back")
 	wantLines(t, flat.wait(t, "back"), "created back")
 
 	// A directory goes, with what is in it, and is told of where it is then.
-	must(t, os.Rename(in("other"), in("new/here")))
+	testkit.Must(t, os.Rename(in("other"), in("new/here")))
 	wantLines(t, all.wait(t, "here/"), "renamed other/ -> new/here/")
-	must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
 	wantLines(t, all.wait(t, "y"), "created new/here/y")
-	must(t, os.Rename(in("new/here"), in("sub/here")))
+	testkit.Must(t, os.Rename(in("new/here"), in("sub/here")))
 	wantLines(t, all.wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
 	wantLines(t, flat.wait(t, "here/"), "created here/")
-	must(t, os.Rename(in("sub/here"), outside))
+	testkit.Must(t, os.Rename(in("sub/here"), outside))
 	wantLines(t, all.wait(t, "here/"), "removed sub/here/")
 	wantLines(t, flat.wait(t, "here/"), "removed here/")
-	must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
-	must(t, os.Rename(outside, in("here")))
+	testkit.Must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
+	testkit.Must(t, os.Rename(outside, in("here")))
 	wantLines(t, all.wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
-	must(t, os.RemoveAll(in("here")))
+	testkit.Must(t, os.RemoveAll(in("here")))
 	got := all.wait(t, "here/")
 	slices.Sort(got)
 	wantLines(t, got, "removed here/", "removed here/unseen", "removed here/x", "removed here/y")
@@ -201,16 +180,16 @@ func TestChangesTrees(t *testing.T) {
 		at := ""
 		for j := range 8 {
 			at += fmt.Sprintf("%d.%d/", i, j)
-			must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
+			testkit.Must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
 			want["created "+at] = true
 			for k := range 3 {
 				name := at + fmt.Sprint("file", k)
-				must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 				want["created "+name] = true
 			}
 		}
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	got := make(map[string]int)
 	for _, line := range l.wait(t, "last") {
 		got[line]++
@@ -286,7 +265,7 @@ func TestChangesReplay(t *testing.T) {
 	}
 	wg.Wait()
 	want := make(map[string]bool)
-	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	testkit.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if rel, _ := filepath.Rel(dir, path); rel != "." {
 			want[rel] = true
 		}
@@ -305,7 +284,7 @@ func TestChangesReplay(t *testing.T) {
 		}
 		return true
 	}
-	for end := time.Now().Add(patience); !equal(); runtime.Gosched() {
+	for end := time.Now().Add(testkit.Patience); !equal(); runtime.Gosched() {
 		if time.Now().After(end) {
 			mu.Lock()
 			for path := range want {
@@ -327,8 +306,8 @@ func TestChangesReplay(t *testing.T) {
 func TestChangesEscape(t *testing.T) {
 	c, dir := watchDir(t)
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	writeFiles(t, outside, map[string]string{"secret/x": ""})
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, outside, map[string]string{"secret/x": ""})
+	testkit.WriteFiles(t, dir, map[string]string{
 		"out": "-> ../outside", "abs": "-> " + outside, "in": "-> real", "real/deep/": "", "file": "",
 	})
 	for path, want := range map[string]error{
@@ -351,19 +330,19 @@ func TestChangesEscape(t *testing.T) {
 	_, l := c.mustWatch(t, "", true)
 	real, aside := filepath.Join(dir, "real"), filepath.Join(dir, "aside")
 	for i := range 200 {
-		must(t, os.Rename(real, aside), os.Symlink(outside, real))
-		must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
-		must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
-		must(t, os.Remove(real), os.Rename(aside, real))
+		testkit.Must(t, os.Rename(real, aside), os.Symlink(outside, real))
+		testkit.Must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
+		testkit.Must(t, os.Remove(real), os.Rename(aside, real))
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	for _, line := range l.wait(t, "created last") {
 		if strings.Contains(line, "secret") || strings.Contains(line, "/s") {
 			t.Errorf("told of what is outside: %q", line)
 		}
 	}
 	// And it is watched still.
-	must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
 	l.wait(t, "created real/deep/end")
 }
 
@@ -371,28 +350,28 @@ func TestChangesEscape(t *testing.T) {
 // and not what the link says; or nothing is.
 func TestChangesKey(t *testing.T) {
 	top := t.TempDir()
-	writeFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
+	testkit.WriteFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
 	in := func(name string) string { return filepath.Join(top, name) }
 	f, err := os.Open(in("export/real"))
-	must(t, err)
+	testkit.Must(t, err)
 	info, err := f.Stat()
-	must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
+	testkit.Must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
 	f, key, err := new(slots).keep(f, in("export/real"))
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
 	w, err := fsnotify.NewWatcher()
-	must(t, err, w.Add(key))
+	testkit.Must(t, err, w.Add(key))
 	defer w.Close()
 	if still(key, info) != nil {
 		return // it is noticed
 	}
-	must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
 	select {
 	case ev := <-w.Events:
 		if want := filepath.Join(key, "file"); ev.Name != want || !ev.Has(fsnotify.Create) {
 			t.Errorf("told of %v, want %s created", ev, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Error("told of nothing")
 	}
 }
@@ -437,19 +416,19 @@ func TestChangesLate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			writeFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
+			testkit.WriteFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
 			_, l := c.mustWatch(t, "", true)
 			for i := range 3 {
 				c.mu.Lock()
 				for range i + 1 {
 					tt.do(in)
 				}
-				must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
+				testkit.Must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
 				c.mu.Unlock()
 				l.wait(t, fmt.Sprint("created late", i))
 				for _, name := range []string{"real/x", "real/deep/x", "other/x"} {
 					name += fmt.Sprint(i)
-					must(t, os.WriteFile(in(name), nil, 0o644))
+					testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
 					l.wait(t, "created "+name)
 				}
 			}
@@ -472,16 +451,16 @@ func TestChangesGone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
+			testkit.Must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
 			_, l := c.mustWatch(t, "a/b", true)
 			_, other := c.mustWatch(t, "d", false)
-			must(t, tt.do(in))
-			eventually(t, "the interest ends", func() bool {
+			testkit.Must(t, tt.do(in))
+			testkit.Eventually(t, "the interest ends", func() bool {
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				return l.ended == notifyGone
 			})
-			must(t, os.WriteFile(in("d/x"), nil, 0o644))
+			testkit.Must(t, os.WriteFile(in("d/x"), nil, 0o644))
 			wantLines(t, other.wait(t, "x"), "created x")
 		})
 	}
@@ -492,9 +471,9 @@ func TestChangesLimits(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for i := range 10 {
-		must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
+		testkit.Must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
 	}
-	must(t, os.MkdirAll(in("few/x/y"), 0o755))
+	testkit.Must(t, os.MkdirAll(in("few/x/y"), 0o755))
 	few, _ := c.mustWatch(t, "few", true)
 	if len(c.watched) != 4 { // with the export
 		t.Errorf("%d directories are watched, want 4", len(c.watched))
@@ -507,7 +486,7 @@ func TestChangesLimits(t *testing.T) {
 		t.Errorf("%d directories are watched after a failure, want 4", len(c.watched))
 	}
 	flat, l := c.mustWatch(t, "many", false)
-	must(t, os.Mkdir(in("many/new"), 0o755))
+	testkit.Must(t, os.Mkdir(in("many/new"), 0o755))
 	l.wait(t, "new/")
 	c.unwatch(few)
 	if len(c.watched) != 2 {
@@ -516,9 +495,9 @@ func TestChangesLimits(t *testing.T) {
 	// What grows beyond it ends.
 	_, grows := c.mustWatch(t, "few", true)
 	for i := range 10 {
-		must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
+		testkit.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
 	}
-	eventually(t, "the interest ends", func() bool {
+	testkit.Eventually(t, "the interest ends", func() bool {
 		grows.mu.Lock()
 		defer grows.mu.Unlock()
 		return grows.ended == notifyTooMuch
@@ -529,14 +508,14 @@ func TestChangesLimits(t *testing.T) {
 	c.maxNames = c.names + 10
 	c.mu.Unlock()
 	for i := range 20 {
-		must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
 	}
-	eventually(t, "the interest ends", func() bool {
+	testkit.Eventually(t, "the interest ends", func() bool {
 		names.mu.Lock()
 		defer names.mu.Unlock()
 		return names.ended == notifyTooMuch
 	})
-	must(t, os.Mkdir(in("many/last"), 0o755))
+	testkit.Must(t, os.Mkdir(in("many/last"), 0o755))
 	l.wait(t, "last/")
 	c.unwatch(flat)
 	c.unwatch(flat)
@@ -549,18 +528,18 @@ func TestChangesLimits(t *testing.T) {
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	writeFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
 	// As if the system had lost what happens now.
 	for key := range c.watched {
-		must(t, source.Remove(key))
+		testkit.Must(t, source.Remove(key))
 	}
-	must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
-	must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
+	testkit.Must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
+	testkit.Must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
 	for key := range c.watched {
-		must(t, source.Add(key))
+		testkit.Must(t, source.Add(key))
 	}
 	source.mu.Lock()
 	source.lost = true
@@ -572,7 +551,7 @@ func TestChangesLost(t *testing.T) {
 		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")
 	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
-		must(t, os.WriteFile(in(name), nil, 0o644))
+		testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
 		wantLines(t, l.wait(t, "z"), "created "+name)
 	}
 }
@@ -582,13 +561,13 @@ func TestChangesLost(t *testing.T) {
 func TestChangesGap(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	writeFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	key := c.top.dirs["d"].key
-	must(t, os.Rename(in("d"), in("e")))
-	eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
-	must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
+	testkit.Must(t, os.Rename(in("d"), in("e")))
+	testkit.Eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
+	testkit.Must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
 	c.mu.Unlock()
 	got := l.wait(t, "modified e/old")
 	slices.Sort(got)
@@ -596,6 +575,6 @@ func TestChangesGap(t *testing.T) {
 	if got = slices.Compact(got); !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
-	must(t, os.WriteFile(in("e/z"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
 	wantLines(t, l.wait(t, "z"), "created e/z")
 }

@@ -181,29 +181,6 @@ func root(t *testing.T, c *nfs.Client) nfs.FileHandle {
 	return fh
 }
 
-// writeFiles makes a tree. A name that ends in a slash is a directory, contents
-// that begin with "-> " are a link's.
-func writeFiles(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if target, ok := strings.CutPrefix(text, "-> "); ok {
-			err = os.Symlink(target, path)
-		} else if strings.HasSuffix(name, "/") {
-			err = os.MkdirAll(path, 0o755)
-		} else {
-			err = os.WriteFile(path, []byte(text), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // wantTree compares what is below two directories: names, types, permissions,
 // contents.
 func wantTree(t *testing.T, got, want string) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
@@ -161,7 +162,7 @@ func oneLine(err error) string {
 
 // rpcText says why a server did not execute a call.
 func rpcText(e *oncrpc.RPCError) string {
-	name, _ := procedureName(e.Prog, e.Vers, e.Proc)
+	name, _ := dump.Names(e.Prog, e.Vers, e.Proc)
 	if name == "" {
 		name = fmt.Sprintf("program %d", e.Prog)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
 // TestRDMALinuxGets: every get from the kernel's NFS server comes to its end, four at a
@@ -39,7 +40,7 @@ func TestRDMALinuxGets(t *testing.T) {
 	}
 	defer os.RemoveAll(there)
 	text := randomText(3, 1<<20+1)
-	writeFiles(t, there, map[string]string{"file": text})
+	testkit.WriteFiles(t, there, map[string]string{"file": text})
 	keepBusy(t, 2*runtime.NumCPU())
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		url, local := "nfs://"+net.JoinHostPort(addr, port)+there+"/file", t.TempDir()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
 // linuxFiles are what goes to and fro between Linux and us.
@@ -21,7 +22,7 @@ func linuxFiles(t *testing.T) (source string) {
 	for _, size := range []int{1021, 4095, 4097, 65521, 1 << 20, 1<<20 + 1, 3_000_000} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	writeFiles(t, source, files)
+	testkit.WriteFiles(t, source, files)
 	return source
 }
 

@@ -14,13 +14,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // Who answers at a port and is no RDMA server is called that, and not a file.
 func TestStrangers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	var mu sync.Mutex
 	var answer func(net.Conn)
 	var serving sync.WaitGroup
@@ -107,7 +108,7 @@ func TestErrorsJSON(t *testing.T) {
 func TestGetToStdout(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"empty": "", "small": "contents", "large": randomText(1, 5<<20+3), "even": randomText(2, 2<<20)}
-	writeFiles(t, dir, files)
+	testkit.WriteFiles(t, dir, files)
 	s := startServer(t, "--dir", dir)
 	for name, want := range files {
 		for _, parallel := range []string{"1", "3"} {

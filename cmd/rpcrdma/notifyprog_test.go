@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -252,14 +253,14 @@ func newNotifyBed(t *testing.T, grace, answer time.Duration) *notifyBed {
 	leak.Check(t)
 	b := &notifyBed{dir: t.TempDir()}
 	e, err := newExport(b.dir, false)
-	must(t, err)
+	testkit.Must(t, err)
 	b.n, err = newNotifier(e, slog.New(slog.DiscardHandler))
-	must(t, err)
+	testkit.Must(t, err)
 	b.n.grace, b.n.answer = grace, answer
 	server, err := transport.NewServer(nil)
-	must(t, err, server.Register(b.n.program()))
+	testkit.Must(t, err, server.Register(b.n.program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	b.addr = l.Addr().String()
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
@@ -292,7 +293,7 @@ func (b *notifyBed) state() (s notifyState) {
 // idle waits until nothing is kept any more.
 func (b *notifyBed) idle(t *testing.T) {
 	t.Helper()
-	eventually(t, "nothing is kept", func() bool { return b.state() == notifyState{} })
+	testkit.Eventually(t, "nothing is kept", func() bool { return b.state() == notifyState{} })
 }
 
 // A notified is a client. What it has been told comes in order, without gaps.
@@ -324,7 +325,7 @@ func (b *notifyBed) redial(t *testing.T, c *notified, cfg transport.Config) {
 	}
 	cfg.NoReconnect = true
 	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { cl.Close() })
 	c.cl = cl
 }
@@ -367,10 +368,10 @@ func (c *notified) subscribe(a subscribeArgs) (r subscribeRes, err error) {
 func (c *notified) unsubscribe(id notifyToken) notifyStatus {
 	c.t.Helper()
 	call := transport.Call{Prog: notifyProgram, Vers: notifyVersion, Proc: notifyUnsubscribe, Args: xdr.AppendFixedOpaque(nil, id[:])}
-	must(c.t, c.cl.Call(c.t.Context(), &call))
+	testkit.Must(c.t, c.cl.Call(c.t.Context(), &call))
 	d := xdr.NewDecoder(call.Results)
 	status := notifyStatus(d.Uint32())
-	must(c.t, d.End())
+	testkit.Must(c.t, d.End())
 	return status
 }
 
@@ -397,14 +398,14 @@ func TestSubscribeAgain(t *testing.T) {
 	var got []string
 	for range 5 {
 		for range 10 {
-			must(t, os.WriteFile(filepath.Join(b.dir, file(n)), nil, 0o644))
+			testkit.Must(t, os.WriteFile(filepath.Join(b.dir, file(n)), nil, 0o644))
 			n++
 		}
 		got = append(got, c.wait(t, "created "+file(n-1))...)
 		// The connection goes with a call under way or without.
 		c.hold.Lock()
 		for range 10 {
-			must(t, os.WriteFile(filepath.Join(b.dir, file(n)), nil, 0o644))
+			testkit.Must(t, os.WriteFile(filepath.Join(b.dir, file(n)), nil, 0o644))
 			n++
 		}
 		c.cl.Close()
@@ -446,7 +447,7 @@ func TestSubscribeAgain(t *testing.T) {
 // others.
 func TestSubscribeHostile(t *testing.T) {
 	b := newNotifyBed(t, time.Minute, time.Minute)
-	writeFiles(t, b.dir, map[string]string{"dir/file": "", "link": "-> dir", "out": "-> /"})
+	testkit.WriteFiles(t, b.dir, map[string]string{"dir/file": "", "link": "-> dir", "out": "-> /"})
 	c := b.dial(t, transport.Config{})
 	garbage := func(proc uint32, args []byte) {
 		t.Helper()
@@ -516,49 +517,49 @@ func TestSubscriptionEnds(t *testing.T) {
 		{"gone", short, func(_ *notifyBed, c *notified, _ notifyToken) { c.cl.Close() }},
 		{"gone with a call under way", short, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.hold.Lock()
-			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
+			testkit.Must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 			c.cl.Close()
 			c.hold.Unlock()
 		}},
 		{"silent", short, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.hold.Lock()
 			c.t.Cleanup(c.hold.Unlock)
-			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
+			testkit.Must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 			// It learns that it is not told any more.
 			select {
 			case <-c.cl.Done():
-			case <-time.After(patience):
+			case <-time.After(testkit.Patience):
 				c.t.Error("the connection lives")
 			}
 		}},
-		{"refusing", patience, func(b *notifyBed, c *notified, _ notifyToken) {
+		{"refusing", testkit.Patience, func(b *notifyBed, c *notified, _ notifyToken) {
 			c.mu.Lock()
 			c.refuse = true
 			c.mu.Unlock()
-			must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
+			testkit.Must(c.t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 		}},
-		{"with a directory that goes", patience, func(b *notifyBed, c *notified, id notifyToken) {
+		{"with a directory that goes", testkit.Patience, func(b *notifyBed, c *notified, id notifyToken) {
 			r := c.mustSubscribe(subscribeArgs{dir: "dir", recursive: true})
-			must(c.t, os.Remove(filepath.Join(b.dir, "dir")))
-			eventually(c.t, "the end is told", func() bool {
+			testkit.Must(c.t, os.Remove(filepath.Join(b.dir, "dir")))
+			testkit.Eventually(c.t, "the end is told", func() bool {
 				c.listener.mu.Lock()
 				defer c.listener.mu.Unlock()
 				return c.ended == notifyGone
 			})
-			eventually(c.t, "it is forgotten", func() bool { return b.n.find(r.id) == nil })
+			testkit.Eventually(c.t, "it is forgotten", func() bool { return b.n.find(r.id) == nil })
 			c.unsubscribe(id)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newNotifyBed(t, short, tt.answer)
-			must(t, os.Mkdir(filepath.Join(b.dir, "dir"), 0o755))
+			testkit.Must(t, os.Mkdir(filepath.Join(b.dir, "dir"), 0o755))
 			c := b.dial(t, transport.Config{})
 			tt.do(b, c, c.mustSubscribe(subscribeArgs{recursive: true}).id)
 			b.idle(t)
 		})
 	}
 	t.Run("without the program", func(t *testing.T) {
-		b := newNotifyBed(t, short, patience)
+		b := newNotifyBed(t, short, testkit.Patience)
 		c := b.dial(t, transport.Config{Callbacks: []transport.Program{{
 			Number: notifiedProgram + 1, Low: 1, High: 1, Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
 		}}})
@@ -570,17 +571,17 @@ func TestSubscriptionEnds(t *testing.T) {
 		}
 		select {
 		case <-c.cl.Done():
-		case <-time.After(patience):
+		case <-time.After(testkit.Patience):
 			t.Error("the connection lives")
 		}
 		b.idle(t)
 	})
 	t.Run("idle and there", func(t *testing.T) {
-		b := newNotifyBed(t, 50*time.Millisecond, patience)
+		b := newNotifyBed(t, 50*time.Millisecond, testkit.Patience)
 		c := b.dial(t, transport.Config{})
 		c.mustSubscribe(subscribeArgs{recursive: true})
-		eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
-		must(t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
+		testkit.Eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
+		testkit.Must(t, os.WriteFile(filepath.Join(b.dir, "x"), nil, 0o644))
 		c.wait(t, "created x")
 	})
 }
@@ -596,7 +597,7 @@ func TestNotifyStorm(t *testing.T) {
 	slow.hold.Lock()
 	const files = 10_000
 	for i := range files {
-		must(t, os.WriteFile(filepath.Join(b.dir, fmt.Sprintf("%0100d", i)), []byte("x"), 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(b.dir, fmt.Sprintf("%0100d", i)), []byte("x"), 0o644))
 		if i%100 == 0 {
 			s.mu.Lock()
 			if n := len(s.queue.events); n > maxPending || s.queue.size > maxPendingSize || len(s.queue.told) > maxPending {
@@ -605,14 +606,14 @@ func TestNotifyStorm(t *testing.T) {
 			s.mu.Unlock()
 		}
 	}
-	eventually(t, "there is too much", func() bool {
+	testkit.Eventually(t, "there is too much", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.queue.overflowed() && len(s.queue.events) == 1
 	})
 	slow.hold.Unlock()
 	slow.wait(t, "look for yourself")
-	must(t, os.WriteFile(filepath.Join(b.dir, "last"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(b.dir, "last"), nil, 0o644))
 	slow.wait(t, "created last")
 	quick.wait(t, "created last")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -50,7 +51,7 @@ func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, p
 // null makes one NULL call, within the timeout.
 func (o *options) null(ctx context.Context, stderr io.Writer, c *transport.Client, prog, vers uint32) error {
 	ctx, cancel := within(ctx, o.timeout, func() error {
-		name, _ := procedureName(prog, vers, 0)
+		name, _ := dump.Names(prog, vers, 0)
 		return o.stalled(stderr, fmt.Sprintf("NULL of %s version %d", cmp.Or(name, fmt.Sprintf("program %d", prog)), vers), c)
 	})
 	defer cancel()
@@ -141,7 +142,7 @@ func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.Conn
 			Max      float64 `json:"max_us"`
 		}{addr, info.Provider, prog, vers, info.Version, n, us(lowest), us(median), us(p99), us(highest)})
 	}
-	name, _ := procedureName(prog, vers, 0)
+	name, _ := dump.Names(prog, vers, 0)
 	if name == "" {
 		name = fmt.Sprintf("program %d", prog)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
@@ -194,7 +195,7 @@ func (r *registration) remove() error {
 
 // rpcbindText says what an rpcbind did not do, and why.
 func rpcbindText(e *rpcbind.OpError) string {
-	program, _ := procedureName(e.Prog, e.Vers, 0)
+	program, _ := dump.Names(e.Prog, e.Vers, 0)
 	what := fmt.Sprintf("%s version %d over %s", cmp.Or(program, fmt.Sprintf("program %d", e.Prog)), e.Vers, e.Netid)
 	var rpc *oncrpc.RPCError
 	denied := errors.As(e.Err, &rpc) && rpc.Stat == oncrpc.MsgDenied && rpc.RejectStat == oncrpc.AuthError

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -49,7 +50,7 @@ func TestTreeRoundTrip(t *testing.T) {
 	for _, size := range []int{3, 4, 1023, 4095, 4096, 4097, 1<<20 - 1, 1 << 20, 1<<20 + 1, 3<<20 + 5} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	writeFiles(t, source, files)
+	testkit.WriteFiles(t, source, files)
 	os.Chmod(filepath.Join(source, "read-only"), 0o444)
 	os.Chmod(filepath.Join(source, "one"), 0o751)
 
@@ -81,8 +82,8 @@ func TestTreeRoundTrip(t *testing.T) {
 func TestPutIntoItself(t *testing.T) {
 	dir, was := t.TempDir(), t.TempDir()
 	files := map[string]string{"one": "1", "sub/two": "2", "sub/link": "-> two", "empty/": ""}
-	writeFiles(t, dir, files)
-	writeFiles(t, was, files)
+	testkit.WriteFiles(t, dir, files)
+	testkit.WriteFiles(t, was, files)
 	s := startServer(t, "--dir", dir)
 	mustRun(t, "put", "-r", dir, s.url("/sub/copy"))
 	wantTree(t, filepath.Join(dir, "sub", "copy"), was)
@@ -137,7 +138,7 @@ func TestLargeDirectory(t *testing.T) {
 
 func TestLs(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
 	os.Chmod(filepath.Join(dir, "file"), 0o640)
 	s := startServer(t, "--dir", dir)
 	for _, tt := range []struct{ args, want string }{
@@ -175,8 +176,8 @@ func TestLs(t *testing.T) {
 
 func TestFileRoundTrip(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
-	writeFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
+	testkit.WriteFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
 	s := startServer(t, "--dir", dir, "--async")
 	in := func(name string) string { return filepath.Join(local, name) }
 	want := func(name, text string) {
@@ -220,10 +221,10 @@ func TestFileRoundTrip(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{
 		"file": "x", "dir/file": "x", "way/file/": "", "loop": "-> loop", "away": "-> /etc", "dangling": "-> nowhere",
 	})
-	writeFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
+	testkit.WriteFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	lost := startProxy(t, "127.0.0.1:1", 0, true) // nobody listens behind it
 	in := func(name string) string { return filepath.Join(local, name) }
@@ -383,8 +384,8 @@ func TestBenchmarkProgram(t *testing.T) {
 // Every change is refused by a read-only server, with the status for that.
 func TestReadOnly(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
-	writeFiles(t, local, map[string]string{"file": "y"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
+	testkit.WriteFiles(t, local, map[string]string{"file": "y"})
 	before := describe(t, dir)
 	s := startServer(t, "--dir", dir, "--read-only")
 	mustFail(t, 1, "the server is read-only (NFS3ERR_ROFS)", "put", filepath.Join(local, "file"), s.url("/file"))
@@ -453,7 +454,7 @@ func TestEscape(t *testing.T) {
 	dir := t.TempDir()
 	export := filepath.Join(dir, "export")
 	const secret = "what nobody outside may read"
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{
 		"secret":              secret,
 		"outside/secret":      secret,
 		"export/file":         "open",
@@ -611,8 +612,8 @@ func TestEscape(t *testing.T) {
 // What a local tree holds already does not lead a get out of it.
 func TestGetStaysInLocal(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
-	writeFiles(t, local, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
+	testkit.WriteFiles(t, local, map[string]string{
 		"outside/file": "mine", "mine": "mine",
 		"copy/sub": "-> ../outside", "copy2/top": "-> ../mine",
 	})
@@ -629,7 +630,7 @@ func TestGetStaysInLocal(t *testing.T) {
 // Procedures that the commands do not use, and what the guard mends.
 func TestProcedures(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	c, ctx := s.dialNFS(t), t.Context()
 	top := root(t, c)
@@ -771,7 +772,7 @@ func fhOf(t *testing.T, c *nfs.Client, dir nfs.FileHandle, name string) nfs.File
 // A get whose connection is cut leaves nothing under the name, and nothing else.
 func TestFailedGetLeavesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	for _, limit := range []int64{0, 100, 5000, 3 << 20} {
 		mustFail(t, 1, "connection", "get", "nfs://"+startProxy(t, s.addr, limit, true).addr+"/large", filepath.Join(local, "large"))
@@ -795,8 +796,8 @@ func TestFailedGetLeavesNothing(t *testing.T) {
 // when it is interrupted.
 func TestFailedPutCleansUp(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
-	writeFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
+	testkit.WriteFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
+	testkit.WriteFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
 	s := startServer(t, "--dir", dir, "--async")
 	before := describe(t, dir)
 	for _, tree := range []string{"tree", "links"} {
@@ -822,7 +823,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the put is under way", func() bool {
+	testkit.Eventually(t, "the put is under way", func() bool {
 		parts, err := filepath.Glob(filepath.Join(dir, ".rpcrdma-*.part"))
 		if err != nil || len(parts) == 0 {
 			return false
@@ -844,8 +845,8 @@ func TestFailedPutCleansUp(t *testing.T) {
 // has made, over another connection.
 func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": "what was there before"})
-	writeFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": "what was there before"})
+	testkit.WriteFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	p := newProxy(t, s.addr, 2000, true, true)
 	mustFail(t, 1, "connection lost", "put", filepath.Join(local, "large"), "nfs://"+p.addr+"/large")
@@ -860,7 +861,7 @@ func TestFailedPutChangesNothing(t *testing.T) {
 // A server that falls silent is given up, and an interrupt ends the wait for it.
 func TestSilentServer(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	const half = 3 << 20
 	mustFail(t, 1, "no answer from the server for 300ms", "get", "--timeout", "300ms",
@@ -893,7 +894,7 @@ func TestSilentServer(t *testing.T) {
 // --json says what it has done.
 func TestServerStops(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := s.dialNFS(t)
 	fh := fhOf(t, c, root(t, c), "file")

@@ -8,14 +8,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
 // Nobody opens a fifo, which would wait for somebody at its other end.
 func TestFIFO(t *testing.T) {
 	export, local, copied := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "copied")
 	for _, dir := range []string{export, local} {
-		writeFiles(t, dir, map[string]string{"file": "x"})
-		must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+		testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+		testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
 	}
 	s := startServer(t, "--dir", export)
 	mustFail(t, 1, "is a fifo, which cannot be copied", "get", s.url("/fifo"), copied)
@@ -37,9 +39,9 @@ func TestFIFO(t *testing.T) {
 // What cannot be read here does not keep the rest from being copied to a server.
 func TestPutUnreadable(t *testing.T) {
 	export, local := t.TempDir(), t.TempDir()
-	writeFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
-	must(t, os.Chmod(filepath.Join(local, "secret"), 0))
-	must(t, os.Chmod(filepath.Join(local, "closed"), 0))
+	testkit.WriteFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
+	testkit.Must(t, os.Chmod(filepath.Join(local, "secret"), 0))
+	testkit.Must(t, os.Chmod(filepath.Join(local, "closed"), 0))
 	t.Cleanup(func() { os.Chmod(filepath.Join(local, "closed"), 0o755) })
 	s := startServer(t, "--dir", export)
 	cmd := command(t.Context(), "put", "-r", local, s.url("/copy"))
@@ -47,10 +49,10 @@ func TestPutUnreadable(t *testing.T) {
 		// Somebody who may not read everything has to get at the program, too.
 		cmd.Path = filepath.Join(local, "..", "command")
 		program, err := os.ReadFile(os.Args[0])
-		must(t, err)
-		must(t, os.WriteFile(cmd.Path, program, 0o755))
-		must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
-		must(t, os.Chmod(local, 0o755))
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(cmd.Path, program, 0o755))
+		testkit.Must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
+		testkit.Must(t, os.Chmod(local, 0o755))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		cmd.Dir = local
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -89,7 +90,7 @@ func (c *rpcConn) call(prog, vers, proc uint32, args []byte) (oncrpc.ReplyHeader
 func TestTCP(t *testing.T) {
 	dir := t.TempDir()
 	text := randomText(7, 100000)
-	writeFiles(t, dir, map[string]string{"file": text})
+	testkit.WriteFiles(t, dir, map[string]string{"file": text})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	tcp, rdma := dialRPC(t, s.tcp), s.dialNFS(t)
 
@@ -138,7 +139,7 @@ func TestTCP(t *testing.T) {
 // goes on.
 func TestBadCalls(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "text"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "text"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := dialRPC(t, s.tcp)
 	rdma := s.dialNFS(t)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -170,7 +171,7 @@ func (n *names) waitsFor(pending []nfs.PendingCall) string {
 		return ""
 	}
 	p := pending[0]
-	program, proc := procedureName(p.Program, 3, p.Proc)
+	program, proc := dump.Names(p.Program, 3, p.Proc)
 	text := proc
 	if p.Program != nfs.Program {
 		text = program + " " + proc

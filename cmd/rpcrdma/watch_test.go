@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -59,7 +60,7 @@ func startWatch(t *testing.T, args ...string) *testWatch {
 	w.cmd = command(context.Background(), append([]string{"watch"}, args...)...)
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	must(t, err, w.cmd.Start())
+	testkit.Must(t, err, w.cmd.Start())
 	go func() {
 		defer close(w.lines)
 		for r := bufio.NewScanner(out); r.Scan(); {
@@ -151,7 +152,7 @@ func (c muteConn) Write(p []byte) (int, error) {
 func startRelay(t *testing.T, to string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool), mute: new(atomic.Bool)}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -216,24 +217,24 @@ func (r *relay) silence() {
 // What clients and local programs do is printed.
 func TestWatch(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
-	writeFiles(t, local, map[string]string{"file": "12345"})
+	testkit.WriteFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
+	testkit.WriteFiles(t, local, map[string]string{"file": "12345"})
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/sub"))
 	flat := startWatch(t, "--no-recursive", s.url("/sub"))
 	in := func(name string) string { return filepath.Join(dir, "sub", name) }
 
-	must(t, os.Mkdir(in("a"), 0o755))
+	testkit.Must(t, os.Mkdir(in("a"), 0o755))
 	wantLines(t, w.until("a/"), `created     a/`)
-	must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
+	testkit.Must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
 	wantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
 	wantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
 	f, err := os.OpenFile(in("a/new\n"), os.O_WRONLY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = f.WriteString("y")
-	must(t, err, f.Close())
+	testkit.Must(t, err, f.Close())
 	wantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
-	must(t, os.RemoveAll(in("a")))
+	testkit.Must(t, os.RemoveAll(in("a")))
 	wantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
 	wantLines(t, flat.until("removed     a/"), `removed     a/`)
 
@@ -264,7 +265,7 @@ func TestWatchJSON(t *testing.T) {
 		func() error { return os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "b")) },
 		func() error { return os.Remove(filepath.Join(dir, "b")) },
 	} {
-		must(t, do())
+		testkit.Must(t, do())
 		got = append(got, decodeJSON[watchJSON](t, w.until("}")[0]))
 	}
 	w.once.Do(func() { w.status = w.wait() })
@@ -293,7 +294,7 @@ func TestWatchCut(t *testing.T) {
 	n := 0
 	create := func(files int) {
 		for range files {
-			must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
 			n++
 		}
 	}
@@ -306,7 +307,7 @@ func TestWatchCut(t *testing.T) {
 			var e watchJSON
 			select {
 			case line := <-w.lines:
-				must(t, json.Unmarshal([]byte(line), &e))
+				testkit.Must(t, json.Unmarshal([]byte(line), &e))
 			case <-timeout:
 				t.Fatalf("%d of %d files are told of\n%s", heard, n, w.stderr)
 			}
@@ -329,14 +330,14 @@ func TestWatchCut(t *testing.T) {
 		create(100)
 		r.cut(true) // with calls under way
 		create(100)
-		eventually(t, "it says that the connection is lost", func() bool {
+		testkit.Eventually(t, "it says that the connection is lost", func() bool {
 			return strings.Count(w.stderr.String(), ": connection lost, trying to get it back\n") == i+1
 		})
 		create(10)
 		r.cut(false)
 		create(100)
 		hear()
-		eventually(t, "it says that the connection is back", func() bool {
+		testkit.Eventually(t, "it says that the connection is back", func() bool {
 			return strings.Count(w.stderr.String(), ": connected again, nothing is lost\n") == i+1
 		})
 	}
@@ -352,11 +353,11 @@ func TestWatchSilence(t *testing.T) {
 	s := startServer(t, "--dir", dir)
 	r := startRelay(t, s.addr)
 	w := startWatch(t, "--timeout", "500ms", "rdma://"+r.addr+"/")
-	must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
 	w.until("a/")
 	r.silence()
-	must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
-	must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
 	wantLines(t, w.until("c/"), "created     b/", "created     c/")
 	w.wantError(": connected again, nothing is lost\n")
 }
@@ -366,26 +367,26 @@ func TestWatchRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
-	must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
 	wantLines(t, w.until("before/"), "created     before/")
-	must(t, s.stop())
+	testkit.Must(t, s.stop())
 	w.wantError(": connection lost, trying to get it back\n")
-	must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
 	again := startServer(t, "--dir", dir, "--addr", s.addr)
 	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
-	must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
 	wantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
 
 	// When the directory is not there any more, that is the end.
 	w2 := startWatch(t, again.watchURL("/before"))
-	must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
+	testkit.Must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
 	last := startServer(t, "--dir", dir, "--addr", s.addr)
 	w2.once.Do(func() { w2.status = w2.wait() })
 	if w2.status != 1 || !strings.HasSuffix(w2.stderr.String(), ": no such directory (NOENT)\n") {
 		t.Errorf("status %d\n%s", w2.status, w2.stderr)
 	}
 	w3 := startWatch(t, last.watchURL("/between"))
-	must(t, os.Remove(filepath.Join(dir, "between")))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "between")))
 	w3.once.Do(func() { w3.status = w3.wait() })
 	if w3.status != 1 || !strings.HasSuffix(w3.stderr.String(), "rpcrdma: watch "+last.watchURL("/between")+": the directory has been removed or renamed (GONE)\n") {
 		t.Errorf("status %d\n%s", w3.status, w3.stderr)
@@ -480,14 +481,14 @@ func TestWatchUnread(t *testing.T) {
 	w.cmd = command(t.Context(), "watch", s.watchURL("/"))
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	must(t, err, w.cmd.Start())
+	testkit.Must(t, err, w.cmd.Start())
 	w.wantError("watching")
 	const size = 64 << 10 // of a pipe
 	for i := range size / 50 {
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
 	_, err = out.Read(make([]byte, 1)) // it prints
-	must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
+	testkit.Must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("interrupted: %v\n%s", err, w.stderr)
 	}
@@ -531,14 +532,14 @@ func TestWatchNumbers(t *testing.T) {
 
 func TestWatchMessages(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
 	s := startServer(t, "--dir", dir)
 
 	// A server that has other programs.
 	server, err := transport.NewServer(nil)
-	must(t, err, server.Register(benchmarkProgram()))
+	testkit.Must(t, err, server.Register(benchmarkProgram()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
 

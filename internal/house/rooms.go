@@ -33,12 +33,14 @@ var Rooms = []Room{
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
+	{Path: "internal/testkit"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, Third: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -87,7 +89,7 @@ var Rooms = []Room{
 }
 
 // testRooms are the rooms that any test may use.
-var testRooms = []string{"internal/leak", "internal/rdmatest"}
+var testRooms = []string{"internal/leak", "internal/rdmatest", "internal/testkit"}
 
 // testThird is what any test may use of others' modules.
 var testThird = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}
