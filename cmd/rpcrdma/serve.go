@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -101,7 +102,7 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	for _, p := range []transport.Program{benchmarkProgram(), n.program()} {
+	for _, p := range []transport.Program{loadgen.Program(), n.program()} {
 		if err := server.Register(p); err != nil {
 			return err
 		}

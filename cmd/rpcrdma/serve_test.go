@@ -16,11 +16,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
-	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func randomText(seed uint64, n int) string {
@@ -330,54 +326,6 @@ func TestPingAndProbe(t *testing.T) {
 	i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", s.addr))
 	if i.Provider != "iwarp" || i.Version != 2 || !i.Properties || !i.PrivateData || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Credits <= 1 || i.Remote != s.addr || i.NullCall != "answered" {
 		t.Errorf("probe --json: %+v", i)
-	}
-}
-
-func TestBenchmarkProgram(t *testing.T) {
-	s := startServer(t, "--dir", t.TempDir())
-	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	call := func(proc uint32, args []byte, ri []transport.ReadItem, wi []transport.WriteItem) (*transport.Call, error) {
-		call := &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc, Args: args, ReadItems: ri, WriteItems: wi}
-		return call, c.Call(t.Context(), call)
-	}
-	for _, size := range []int{0, 1, 7, 1000, 1 << 20, 3<<20 + 1} {
-		data := []byte(randomText(3, size))
-		if size <= 1000 {
-			echo, err := call(benchEcho, xdr.AppendOpaque(nil, data), nil, nil)
-			if got, n := xdr.ConsumeOpaque(echo.Results, 1<<20); err != nil || n != len(echo.Results) || string(got) != string(data) {
-				t.Errorf("ECHO of %d bytes: %d bytes, %v", size, len(got), err)
-			}
-		}
-		sink, err := call(benchSink, xdr.AppendUint32(nil, uint32(size)), []transport.ReadItem{{Offset: 4, Data: data}}, nil)
-		if n, _ := xdr.ConsumeUint32(sink.Results); err != nil || int(n) != size {
-			t.Errorf("SINK of %d bytes: %d, %v", size, n, err)
-		}
-		wi := []transport.WriteItem{{Buf: make([]byte, max(size, 1))}}
-		source, err := call(benchSource, xdr.AppendUint32(nil, uint32(size)), nil, wi)
-		if n, _ := xdr.ConsumeUint32(source.Results); err != nil || int(n) != size || size > 4096 && (!wi[0].Chunked || wi[0].N != size) {
-			t.Errorf("SOURCE of %d bytes: %d, %v, %v", size, n, wi[0].Chunked, err)
-		}
-	}
-	for _, tt := range []struct {
-		proc uint32
-		args []byte
-		want oncrpc.AcceptStat
-	}{
-		{benchEcho, nil, oncrpc.GarbageArgs},
-		{benchSink, []byte{0, 0, 0, 9}, oncrpc.GarbageArgs},
-		{benchSource, nil, oncrpc.GarbageArgs},
-		{benchSource, []byte{255, 255, 255, 255}, oncrpc.SystemErr},
-		{17, nil, oncrpc.ProcUnavail},
-	} {
-		_, err := call(tt.proc, tt.args, nil, nil)
-		var re *oncrpc.RPCError
-		if !errors.As(err, &re) || re.AcceptStat != tt.want {
-			t.Errorf("procedure %d with %x: %v, want %v", tt.proc, tt.args, err, tt.want)
-		}
 	}
 }
 

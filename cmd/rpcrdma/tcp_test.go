@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -156,7 +157,7 @@ func TestBadCalls(t *testing.T) {
 		return h
 	}
 	accept("another program", 100000, 2, 0, nil, oncrpc.ProgUnavail)
-	accept("the benchmark program, which is not on TCP", benchProgram, 1, 0, nil, oncrpc.ProgUnavail)
+	accept("the benchmark program, which is not on TCP", loadgen.ProgramNumber, 1, 0, nil, oncrpc.ProgUnavail)
 	if h := accept("NFS version 4", nfs.Program, 4, 1, nil, oncrpc.ProgMismatch); h.Low != 3 || h.High != 3 {
 		t.Errorf("NFS versions are %d to %d", h.Low, h.High)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -58,7 +59,7 @@ func (m *mute) start(t *testing.T) string {
 			}
 		})
 	}
-	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notifyProgram: notifyVersion, benchProgram: benchVersion} {
+	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notifyProgram: notifyVersion, loadgen.ProgramNumber: loadgen.ProgramVersion} {
 		if m.proc == 0 && prog == m.prog {
 			continue
 		}
@@ -107,8 +108,8 @@ func TestStalls(t *testing.T) {
 		{none, 0, "asking the rpcbind at ADDR", []string{"ping", "--rpcbind=ADDR", "127.0.0.1"}},
 		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, credits: ", []string{"ping", "ADDR"}},
 		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, ", []string{"probe", "ADDR"}},
-		{benchProgram, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
-		{benchProgram, benchEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
+		{loadgen.ProgramNumber, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
+		{loadgen.ProgramNumber, loadgen.ProcEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
 		{notifyProgram, notifySubscribe, "SUBSCRIBE to /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
 		{nfs.MountProgram, 0, "MOUNT NULL (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
 		{nfs.MountProgram, nfs.MountProcExport, "MOUNT EXPORT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -537,7 +538,7 @@ func TestWatchMessages(t *testing.T) {
 
 	// A server that has other programs.
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err, server.Register(benchmarkProgram()))
+	testkit.Must(t, err, server.Register(loadgen.Program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
 	testkit.Must(t, err)
 	go server.Serve(l)

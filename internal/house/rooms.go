@@ -78,6 +78,16 @@ var Rooms = []Room{
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
+	{
+		Path: "loadgen", Library: true, Pure: true,
+		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
+	},
+	{
+		Path: "notify", Library: true, Pure: true,
+		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
+	},
 
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
