@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/notify"
 )
 
 // demoSizes are the sizes of generated files, in bytes: around what fits inline,
@@ -340,14 +342,14 @@ func (told *demoTold) add(line []byte) error {
 	}
 	told.events++
 	switch {
-	case e.Event == eventOverflow.String():
+	case e.Event == notify.Overflow.String():
 		return errors.New("watch has missed something")
 	case e.Directory:
-	case e.Event == eventCreated.String():
+	case e.Event == notify.Created.String():
 		told.files[e.Path] = true
-	case e.Event == eventRemoved.String():
+	case e.Event == notify.Removed.String():
 		delete(told.files, e.Path)
-	case e.Event == eventRenamed.String():
+	case e.Event == notify.Renamed.String():
 		delete(told.files, e.From)
 		told.files[e.Path] = true
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,11 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A bodyCall is one call of a conversation that a fuzzer makes: the procedure, with
@@ -213,93 +209,4 @@ func fuzzState(dir string) (map[string]string, error) {
 		return err
 	})
 	return state, err
-}
-
-// FuzzNotifyCalls makes calls of the notification program, over a connection. Each is
-// answered or refused, and when the subscriptions that were made have been given back
-// nothing is kept.
-func FuzzNotifyCalls(f *testing.F) {
-	token := notifyToken{1}
-	for _, a := range []subscribeArgs{
-		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "link/x", recursive: true}, {dir: "dir", again: true, old: token}, {dir: "a\x00b"},
-	} {
-		f.Add(appendBodyCall(nil, notifySubscribe, a.append(nil)))
-	}
-	f.Add(appendBodyCall(appendBodyCall(nil, notifyUnsubscribe, token[:]), 9, nil))
-	dir := f.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "dir", "sub"), 0o755), os.Symlink("..", filepath.Join(dir, "link"))); err != nil {
-		f.Fatal(err)
-	}
-	e, err := newExport(dir, false)
-	if err != nil {
-		f.Fatal(err)
-	}
-	n, err := newNotifier(e, (&options{}).logger(io.Discard))
-	if err != nil {
-		f.Fatal(err)
-	}
-	server, err := transport.NewServer(nil)
-	if err == nil {
-		err = server.Register(n.program())
-	}
-	if err != nil {
-		f.Fatal(err)
-	}
-	l, err := server.Listen(f.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	if err != nil {
-		f.Fatal(err)
-	}
-	go server.Serve(l)
-	f.Cleanup(func() {
-		n.Close()
-		server.Close()
-		e.Close()
-	})
-	b := &notifyBed{n: n}
-	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
-	c, err := transport.Dial(f.Context(), iwarp.New(iwarp.Config{}), l.Addr().String(), &transport.Config{
-		NoReconnect: true,
-		Callbacks:   []transport.Program{{Number: notifiedProgram, Low: notifiedVersion, High: notifiedVersion, Handler: silent}},
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { c.Close() })
-	f.Fuzz(func(t *testing.T, in []byte) {
-		call := func(proc uint32, args []byte) ([]byte, error) {
-			call := transport.Call{Prog: notifyProgram, Vers: notifyVersion, Proc: proc, Args: args}
-			err := c.Call(t.Context(), &call)
-			return call.Results, err
-		}
-		var ids []notifyToken
-		bodyCalls(in, func(proc uint32, args []byte) {
-			results, err := call(proc, args)
-			var rpc *oncrpc.RPCError
-			switch {
-			case errors.As(err, &rpc):
-				return
-			case err != nil:
-				t.Fatal(err)
-			case proc != notifySubscribe:
-				return
-			}
-			var r subscribeRes
-			d := xdr.NewDecoder(results)
-			if r.decode(&d); d.End() != nil {
-				t.Fatalf("SUBSCRIBE is answered by %x", results)
-			}
-			if r.status == notifyOK {
-				ids = append(ids, r.id)
-			}
-		})
-		if s := b.state(); s.subs > maxPerHost || len(ids) > 0 && s.watched > 3 {
-			t.Errorf("%d subscriptions, %d directories", s.subs, s.watched)
-		}
-		for _, id := range ids {
-			if _, err := call(notifyUnsubscribe, id[:]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.idle(t)
-	})
 }

@@ -15,8 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
 	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -93,16 +95,18 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		return fmt.Errorf("serve: %s", explain(err))
 	}
 	defer e.Close()
-	n, err := newNotifier(e, log)
+	w, err := dirwatch.New(e.root, log)
 	if err != nil {
 		return fmt.Errorf("serve: %s", explain(err))
 	}
+	defer w.Close()
+	n := notify.NewServer(w, log)
 	defer n.Close()
 	server, err := transport.NewServer(&transport.Config{Logger: log})
 	if err != nil {
 		return err
 	}
-	for _, p := range []transport.Program{loadgen.Program(), n.program()} {
+	for _, p := range []transport.Program{loadgen.Program(), n.Program()} {
 		if err := server.Register(p); err != nil {
 			return err
 		}

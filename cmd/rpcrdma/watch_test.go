@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -226,18 +228,18 @@ func TestWatch(t *testing.T) {
 	in := func(name string) string { return filepath.Join(dir, "sub", name) }
 
 	testkit.Must(t, os.Mkdir(in("a"), 0o755))
-	wantLines(t, w.until("a/"), `created     a/`)
+	testkit.WantLines(t, w.until("a/"), `created     a/`)
 	testkit.Must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
-	wantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
-	wantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
+	testkit.WantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
+	testkit.WantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
 	f, err := os.OpenFile(in("a/new\n"), os.O_WRONLY, 0)
 	testkit.Must(t, err)
 	_, err = f.WriteString("y")
 	testkit.Must(t, err, f.Close())
-	wantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
+	testkit.WantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
 	testkit.Must(t, os.RemoveAll(in("a")))
-	wantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
-	wantLines(t, flat.until("removed     a/"), `removed     a/`)
+	testkit.WantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
+	testkit.WantLines(t, flat.until("removed     a/"), `removed     a/`)
 
 	// By way of NFS.
 	mustRun(t, "put", filepath.Join(local, "file"), s.url("/sub/deep/file"))
@@ -359,7 +361,7 @@ func TestWatchSilence(t *testing.T) {
 	r.silence()
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
-	wantLines(t, w.until("c/"), "created     b/", "created     c/")
+	testkit.WantLines(t, w.until("c/"), "created     b/", "created     c/")
 	w.wantError(": connected again, nothing is lost\n")
 }
 
@@ -369,14 +371,14 @@ func TestWatchRestart(t *testing.T) {
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
-	wantLines(t, w.until("before/"), "created     before/")
+	testkit.WantLines(t, w.until("before/"), "created     before/")
 	testkit.Must(t, s.stop())
 	w.wantError(": connection lost, trying to get it back\n")
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
 	again := startServer(t, "--dir", dir, "--addr", s.addr)
 	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
-	wantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
+	testkit.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
 
 	// When the directory is not there any more, that is the end.
 	w2 := startWatch(t, again.watchURL("/before"))
@@ -495,39 +497,33 @@ func TestWatchUnread(t *testing.T) {
 	}
 }
 
-// What a server sends again is printed once, what is missing is noticed, and what is for
-// somebody else is refused.
-func TestWatchNumbers(t *testing.T) {
-	var out strings.Builder
-	w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), known: true, id: notifyExample.id}
+// The events of a NOTIFY are printed up to the last one that is wanted.
+func TestWatchPrints(t *testing.T) {
+	created := func(path string) notify.Event { return notify.Event{Kind: notify.Created, Path: path} }
+	ended := notify.Event{Kind: notify.Ended, Status: notify.StatusGone}
 	for _, tt := range []struct {
-		args notifyArgs
-		want string
+		left   int // 0: no limit
+		events []notify.Event
+		want   string
+		err    error
+		over   bool
 	}{
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, "created     a\n"},
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
-		{notifyArgs{number: 2, events: []event{{kind: eventRemoved, path: "a"}, {kind: eventCreated, path: "b"}}}, "removed     a\ncreated     b\n"},
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
-		{
-			notifyArgs{number: 4, events: []event{{kind: eventCreated, path: "c"}}},
-			"overflow    ./ changes were missed here: look for yourself\ncreated     c\n",
-		},
-		{notifyArgs{id: notifyToken{1}, number: 5, events: []event{{kind: eventCreated, path: "d"}}}, ""},
-		{notifyArgs{number: 5, events: []event{{kind: eventEnded, status: notifyGone}, {kind: eventCreated, path: "d"}}}, ""},
-		{notifyArgs{number: 6, events: []event{{kind: eventCreated, path: "d"}}}, ""},
+		{0, []notify.Event{created("a"), {Kind: notify.Removed, Path: "a"}}, "created     a\nremoved     a\n", nil, false},
+		{0, []notify.Event{created("a"), ended, created("b")}, "created     a\n", notify.StatusGone, true},
+		{2, []notify.Event{created("a")}, "created     a\n", nil, false},
+		{2, []notify.Event{created("a"), created("b"), created("c")}, "created     a\ncreated     b\n", nil, true},
 	} {
-		if tt.args.id == (notifyToken{}) {
-			tt.args.id = w.id
+		var out strings.Builder
+		w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), left: tt.left, counts: tt.left > 0}
+		w.events(1, tt.events)
+		if out.String() != tt.want || w.ended != tt.over || !errors.Is(w.err, tt.err) {
+			t.Errorf("%v: prints %q, ended %v with %v", tt.events, &out, w.ended, w.err)
 		}
+		w.end(nil)
 		out.Reset()
-		req := &transport.Request{Procedure: transport.Procedure{Proc: notifiedNotify}, Args: tt.args.append(nil)}
-		w.serve(t.Context(), req, &transport.Response{})
-		if out.String() != tt.want {
-			t.Errorf("%+v prints %q, want %q", tt.args, &out, tt.want)
+		if w.events(2, []notify.Event{created("d")}); out.Len() > 0 {
+			t.Errorf("after the end it prints %q", &out)
 		}
-	}
-	if <-w.over; w.err != notifyGone {
-		t.Errorf("ended with %v, want %v", w.err, notifyGone)
 	}
 }
 

@@ -6,6 +6,7 @@ package testkit
 
 import (
 	"bytes"
+	"encoding/hex"
 	"flag"
 	"os"
 	"path/filepath"
@@ -58,6 +59,14 @@ func WriteFiles(t testing.TB, dir string, files map[string]string) {
 			Must(t, os.WriteFile(path, []byte(text), 0o644))
 		}
 	}
+}
+
+// Unhex returns the bytes that text has in hexadecimal, with any space between them.
+func Unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+	Must(t, err)
+	return b
 }
 
 // Golden compares got with the contents of a file, or writes the file if the test runs

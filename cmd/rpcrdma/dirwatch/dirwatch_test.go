@@ -1,10 +1,9 @@
-package main
+package dirwatch
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -19,54 +18,12 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/notify"
 )
 
-// A listener keeps what it is told.
-type listener struct {
-	mu    sync.Mutex
-	got   []string
-	ended notifyStatus
-}
-
-func (l *listener) tell(e event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.kind == eventEnded {
-		l.ended = e.status
-		return
-	}
-	l.got = append(l.got, e.kind.String()+" "+e.text())
-}
-
-func (l *listener) lines() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.got)
-}
-
-// wait waits until it has been told a line that ends in text, and forgets all up to it.
-func (l *listener) wait(t *testing.T, text string) []string {
-	t.Helper()
-	var got []string
-	for end := time.Now().Add(testkit.Patience); ; runtime.Gosched() {
-		l.mu.Lock()
-		if i := slices.IndexFunc(l.got, func(s string) bool { return strings.HasSuffix(s, text) }); i >= 0 {
-			got = slices.Clone(l.got[:i+1])
-			l.got = slices.Delete(l.got, 0, i+1)
-		}
-		l.mu.Unlock()
-		if got != nil {
-			return got
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not told of %q, but of %q", text, l.lines())
-		}
-	}
-}
-
-// watchDir watches a directory that it makes for as long as the test runs, and wants
-// nothing left behind.
-func watchDir(t *testing.T) (c *changes, dir string) {
+// watchDir returns a Watcher of a new directory, which must leave nothing behind at the end
+// of the test.
+func watchDir(t *testing.T) (c *Watcher, dir string) {
 	t.Helper()
 	leak.Check(t)
 	dir = filepath.Join(t.TempDir(), "export")
@@ -77,7 +34,7 @@ func watchDir(t *testing.T) (c *changes, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = newChanges(root, slog.New(slog.DiscardHandler)); err != nil {
+	if c, err = New(root, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -90,27 +47,25 @@ func watchDir(t *testing.T) (c *changes, dir string) {
 	return c, dir
 }
 
-func (c *changes) mustWatch(t *testing.T, path string, recursive bool) (*interest, *listener) {
+func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interest, *testkit.Lines) {
 	t.Helper()
-	l := &listener{}
-	i, err := c.watch(path, recursive, l.tell)
+	l := new(testkit.Lines)
+	i, err := w.watch(path, recursive, func(e notify.Event) { l.Add(e.String()) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	return i, l
 }
 
-// wantLines compares what has been told. That contents have changed may be told once
-// more than it happens, when a directory has just been read.
+// wantLines compares events. A change of contents may be told once more than it happened,
+// when a directory has just been read.
 func wantLines(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	modified := func(s string) bool { return strings.HasPrefix(s, "modified ") }
 	if !slices.ContainsFunc(want, modified) {
 		got = slices.DeleteFunc(got, modified)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("told\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
-	}
+	testkit.WantLines(t, got, want...)
 }
 
 // Everything that can happen to a name is told, once.
@@ -123,51 +78,51 @@ func TestChanges(t *testing.T) {
 	_, flat := c.mustWatch(t, "/sub", false)
 
 	testkit.Must(t, os.Mkdir(in("new"), 0o755))
-	wantLines(t, all.wait(t, "new/"), "created new/")
+	wantLines(t, all.Wait(t, "new/"), "created new/")
 	testkit.Must(t, os.Chmod(in("new"), 0o700))
-	wantLines(t, all.wait(t, "new/"), "attributes new/")
+	wantLines(t, all.Wait(t, "new/"), "attributes new/")
 	testkit.Must(t, os.Symlink("/", in("sub/link")))
-	wantLines(t, all.wait(t, "link"), "created sub/link")
-	wantLines(t, flat.wait(t, "link"), "created link")
+	wantLines(t, all.Wait(t, "link"), "created sub/link")
+	wantLines(t, flat.Wait(t, "link"), "created link")
 	testkit.Must(t, os.Truncate(in("sub/deep/old"), 0))
-	wantLines(t, all.wait(t, "deep/old"), "modified sub/deep/old")
+	wantLines(t, all.Wait(t, "deep/old"), "modified sub/deep/old")
 	testkit.Must(t, os.Chmod(in("old"), 0o600))
-	wantLines(t, all.wait(t, "old"), "attributes old")
+	wantLines(t, all.Wait(t, "old"), "attributes old")
 
 	testkit.Must(t, os.Rename(in("old"), in("sub/a b\n")))
-	wantLines(t, all.wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
-	wantLines(t, flat.wait(t, `\n"`), `created "a b\n"`)
+	wantLines(t, all.Wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
+	wantLines(t, flat.Wait(t, `\n"`), `created "a b\n"`)
 	testkit.Must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
-	wantLines(t, all.wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
-	wantLines(t, flat.wait(t, "-> old"), `renamed "a b\n" -> old`)
+	wantLines(t, all.Wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
+	wantLines(t, flat.Wait(t, "-> old"), `renamed "a b\n" -> old`)
 	testkit.Must(t, os.Rename(in("sub/old"), in("old")))
-	wantLines(t, all.wait(t, "-> old"), "renamed sub/old -> old")
-	wantLines(t, flat.wait(t, "old"), "removed old")
+	wantLines(t, all.Wait(t, "-> old"), "renamed sub/old -> old")
+	wantLines(t, flat.Wait(t, "old"), "removed old")
 	testkit.Must(t, os.Rename(in("old"), outside))
-	wantLines(t, all.wait(t, "old"), "removed old")
+	wantLines(t, all.Wait(t, "old"), "removed old")
 	testkit.Must(t, os.Rename(outside, in("sub/back")))
-	wantLines(t, all.wait(t, "back"), "created sub/back")
-	wantLines(t, flat.wait(t, "back"), "created back")
+	wantLines(t, all.Wait(t, "back"), "created sub/back")
+	wantLines(t, flat.Wait(t, "back"), "created back")
 
 	// A directory goes, with what is in it, and is told of where it is then.
 	testkit.Must(t, os.Rename(in("other"), in("new/here")))
-	wantLines(t, all.wait(t, "here/"), "renamed other/ -> new/here/")
+	wantLines(t, all.Wait(t, "here/"), "renamed other/ -> new/here/")
 	testkit.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
-	wantLines(t, all.wait(t, "y"), "created new/here/y")
+	wantLines(t, all.Wait(t, "y"), "created new/here/y")
 	testkit.Must(t, os.Rename(in("new/here"), in("sub/here")))
-	wantLines(t, all.wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
-	wantLines(t, flat.wait(t, "here/"), "created here/")
+	wantLines(t, all.Wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
+	wantLines(t, flat.Wait(t, "here/"), "created here/")
 	testkit.Must(t, os.Rename(in("sub/here"), outside))
-	wantLines(t, all.wait(t, "here/"), "removed sub/here/")
-	wantLines(t, flat.wait(t, "here/"), "removed here/")
+	wantLines(t, all.Wait(t, "here/"), "removed sub/here/")
+	wantLines(t, flat.Wait(t, "here/"), "removed here/")
 	testkit.Must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
 	testkit.Must(t, os.Rename(outside, in("here")))
-	wantLines(t, all.wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
+	wantLines(t, all.Wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
 	testkit.Must(t, os.RemoveAll(in("here")))
-	got := all.wait(t, "here/")
+	got := all.Wait(t, "here/")
 	slices.Sort(got)
 	wantLines(t, got, "removed here/", "removed here/unseen", "removed here/x", "removed here/y")
-	wantLines(t, flat.lines())
+	wantLines(t, flat.All())
 }
 
 // Trees that appear faster than they can be watched are told of completely, each name
@@ -191,7 +146,7 @@ func TestChangesTrees(t *testing.T) {
 	}
 	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	got := make(map[string]int)
-	for _, line := range l.wait(t, "last") {
+	for _, line := range l.Wait(t, "last") {
 		got[line]++
 	}
 	for line := range want {
@@ -215,26 +170,26 @@ func TestChangesReplay(t *testing.T) {
 	there := make(map[string]bool)
 	var mu sync.Mutex
 	under := func(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
-	if _, err := c.watch("", true, func(e event) {
+	if _, err := c.watch("", true, func(e notify.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		switch e.kind {
-		case eventCreated:
-			there[e.path] = true
-		case eventRemoved:
+		switch e.Kind {
+		case notify.Created:
+			there[e.Path] = true
+		case notify.Removed:
 			for path := range there {
-				if under(path, e.path) {
+				if under(path, e.Path) {
 					delete(there, path)
 				}
 			}
-		case eventRenamed:
+		case notify.Renamed:
 			moved := make(map[string]bool)
 			for path := range there {
 				switch {
-				case under(path, e.from):
-					moved[e.path+strings.TrimPrefix(path, e.from)] = true
+				case under(path, e.From):
+					moved[e.Path+strings.TrimPrefix(path, e.From)] = true
 					delete(there, path)
-				case under(path, e.path):
+				case under(path, e.Path):
 					delete(there, path)
 				}
 			}
@@ -317,7 +272,7 @@ func TestChangesEscape(t *testing.T) {
 		"in": syscall.ENOTDIR, "in/deep": syscall.ENOTDIR, "file": syscall.ENOTDIR, "nope": fs.ErrNotExist,
 		"real\x00": syscall.EINVAL,
 	} {
-		if i, err := c.watch(path, true, func(event) {}); !errors.Is(err, want) {
+		if i, err := c.watch(path, true, func(notify.Event) {}); !errors.Is(err, want) {
 			t.Errorf("watch %q: %v, want %v", path, err, want)
 			c.unwatch(i)
 		}
@@ -336,14 +291,14 @@ func TestChangesEscape(t *testing.T) {
 		testkit.Must(t, os.Remove(real), os.Rename(aside, real))
 	}
 	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
-	for _, line := range l.wait(t, "created last") {
+	for _, line := range l.Wait(t, "created last") {
 		if strings.Contains(line, "secret") || strings.Contains(line, "/s") {
 			t.Errorf("told of what is outside: %q", line)
 		}
 	}
 	// And it is watched still.
 	testkit.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
-	l.wait(t, "created real/deep/end")
+	l.Wait(t, "created real/deep/end")
 }
 
 // A directory that is exchanged for a link after it has been opened is what is watched,
@@ -425,11 +380,11 @@ func TestChangesLate(t *testing.T) {
 				}
 				testkit.Must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
 				c.mu.Unlock()
-				l.wait(t, fmt.Sprint("created late", i))
+				l.Wait(t, fmt.Sprint("created late", i))
 				for _, name := range []string{"real/x", "real/deep/x", "other/x"} {
 					name += fmt.Sprint(i)
 					testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
-					l.wait(t, "created "+name)
+					l.Wait(t, "created "+name)
 				}
 			}
 		})
@@ -455,13 +410,9 @@ func TestChangesGone(t *testing.T) {
 			_, l := c.mustWatch(t, "a/b", true)
 			_, other := c.mustWatch(t, "d", false)
 			testkit.Must(t, tt.do(in))
-			testkit.Eventually(t, "the interest ends", func() bool {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				return l.ended == notifyGone
-			})
+			l.Wait(t, "ended "+notify.StatusGone.Error())
 			testkit.Must(t, os.WriteFile(in("d/x"), nil, 0o644))
-			wantLines(t, other.wait(t, "x"), "created x")
+			wantLines(t, other.Wait(t, "x"), "created x")
 		})
 	}
 }
@@ -479,15 +430,15 @@ func TestChangesLimits(t *testing.T) {
 		t.Errorf("%d directories are watched, want 4", len(c.watched))
 	}
 	c.maxDirs = 9
-	if _, err := c.watch("", true, func(event) {}); !errors.Is(err, errTooMuch) {
-		t.Errorf("watch: %v, want %v", err, errTooMuch)
+	if _, err := c.watch("", true, func(notify.Event) {}); !errors.Is(err, notify.StatusTooMuch) {
+		t.Errorf("watch: %v, want %v", err, notify.StatusTooMuch)
 	}
 	if len(c.watched) != 4 {
 		t.Errorf("%d directories are watched after a failure, want 4", len(c.watched))
 	}
 	flat, l := c.mustWatch(t, "many", false)
 	testkit.Must(t, os.Mkdir(in("many/new"), 0o755))
-	l.wait(t, "new/")
+	l.Wait(t, "new/")
 	c.unwatch(few)
 	if len(c.watched) != 2 {
 		t.Errorf("%d directories are watched, want 2", len(c.watched))
@@ -497,12 +448,8 @@ func TestChangesLimits(t *testing.T) {
 	for i := range 10 {
 		testkit.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
 	}
-	testkit.Eventually(t, "the interest ends", func() bool {
-		grows.mu.Lock()
-		defer grows.mu.Unlock()
-		return grows.ended == notifyTooMuch
-	})
-	c.maxDirs = maxWatched
+	grows.Wait(t, "ended "+notify.StatusTooMuch.Error())
+	c.maxDirs = MaxDirs
 	_, names := c.mustWatch(t, "few", true)
 	c.mu.Lock()
 	c.maxNames = c.names + 10
@@ -510,13 +457,9 @@ func TestChangesLimits(t *testing.T) {
 	for i := range 20 {
 		testkit.Must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
 	}
-	testkit.Eventually(t, "the interest ends", func() bool {
-		names.mu.Lock()
-		defer names.mu.Unlock()
-		return names.ended == notifyTooMuch
-	})
+	names.Wait(t, "ended "+notify.StatusTooMuch.Error())
 	testkit.Must(t, os.Mkdir(in("many/last"), 0o755))
-	l.wait(t, "last/")
+	l.Wait(t, "last/")
 	c.unwatch(flat)
 	c.unwatch(flat)
 	if c.source != nil || len(c.watched) != 0 {
@@ -546,13 +489,13 @@ func TestChangesLost(t *testing.T) {
 	source.mu.Unlock()
 	c.mu.Unlock()
 	source.kick <- struct{}{}
-	wantLines(t, l.wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
+	wantLines(t, l.Wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
 		"removed c", "created c/", "created c/d/",
 		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")
 	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
 		testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
-		wantLines(t, l.wait(t, "z"), "created "+name)
+		wantLines(t, l.Wait(t, "z"), "created "+name)
 	}
 }
 
@@ -569,12 +512,12 @@ func TestChangesGap(t *testing.T) {
 	testkit.Eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
 	testkit.Must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
 	c.mu.Unlock()
-	got := l.wait(t, "modified e/old")
+	got := l.Wait(t, "modified e/old")
 	slices.Sort(got)
 	want := []string{"created e/new/", "created e/new/x/", "modified e/old", "removed e/gone", "renamed d/ -> e/"}
 	if got = slices.Compact(got); !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
 	testkit.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
-	wantLines(t, l.wait(t, "z"), "created e/z")
+	wantLines(t, l.Wait(t, "z"), "created e/z")
 }
