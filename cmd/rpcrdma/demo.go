@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/provider"
 )
 
 // demoSizes are the sizes of generated files, in bytes: around what fits inline,
@@ -77,7 +78,7 @@ func newDemo() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&d.from, "from", nil, "put a copy of `DIR` into the tree; may be given several times")
-	flags.StringVar(&d.provider, "provider", providerIWARP, "the RDMA adapter of both ends, as of serve")
+	flags.StringVar(&d.provider, "provider", provider.IWARP, "the RDMA adapter of both ends, as of serve")
 	flags.StringVar(&d.addr, "addr", "127.0.0.1:0", "the servers listen on `HOST:0`")
 	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
 	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -50,8 +51,8 @@ The port is 20049 unless it is given.`,
 			}
 			logStats(log, c.Stats())
 			info := newInfoJSON(c.Info(), answer)
-			if info.Provider == providerRDMA {
-				info.Device, _ = deviceAt(ctx, info.Local)
+			if info.Provider == provider.RDMA {
+				info.Device, _ = provider.DeviceAt(ctx, info.Local)
 			}
 			if o.json {
 				return printJSON(cmd.OutOrStdout(), info)

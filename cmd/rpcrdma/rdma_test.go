@@ -19,13 +19,14 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/provider"
 )
 
 func anyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
 // A tree goes to the server and comes back, with every command; both ends with
 // what args say.
-func useServer(t *testing.T, server, client []string, provider string) {
+func useServer(t *testing.T, server, client []string, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	source, target, back := filepath.Join(dir, "source"), filepath.Join(dir, "target"), filepath.Join(dir, "back")
@@ -48,11 +49,11 @@ func useServer(t *testing.T, server, client []string, provider string) {
 	if out := mustRun(t, with("ls", s.url("/up"))...); out != "dir/\nempty\nlink\nnothing/\none\nsizes/\n" {
 		t.Errorf("ls prints\n%s", out)
 	}
-	if out := mustRun(t, with("ping", "-c", "10", s.addr)...); !strings.Contains(out, "10 NULL calls to NFS version 3 at "+s.addr+" over "+provider+"\n") {
+	if out := mustRun(t, with("ping", "-c", "10", s.addr)...); !strings.Contains(out, "10 NULL calls to NFS version 3 at "+s.addr+" over "+name+"\n") {
 		t.Errorf("ping prints\n%s", out)
 	}
 	i := decodeJSON[infoJSON](t, mustRun(t, with("probe", "--json", s.addr)...))
-	if i.Provider != provider || (provider == providerRDMA) == (i.Device == "") || i.Remote != s.addr || i.Credits == 0 || i.NullCall != "answered" {
+	if i.Provider != name || (name == provider.RDMA) == (i.Device == "") || i.Remote != s.addr || i.Credits == 0 || i.NullCall != "answered" {
 		t.Errorf("probe: %+v", i)
 	}
 }
@@ -97,19 +98,19 @@ func TestRDMAAndIWARP(t *testing.T) {
 
 // auto takes the device that there is, and says so.
 func TestRDMAAuto(t *testing.T) {
-	run := func(t *testing.T, addr, provider, server, client string) {
+	run := func(t *testing.T, addr, name, server, client string) {
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "auto", "--addr", anyPort(addr))
 		for _, args := range [][]string{{"ping", "-c", "1", "--json", s.addr}, {"ls", s.url("/")}, {"probe", s.addr}} {
 			r := runCommand(t, append(args, "--provider", "auto")...)
-			if want := "rpcrdma: provider " + provider + ": " + client; r.status != 0 || !strings.HasPrefix(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			if want := "rpcrdma: provider " + name + ": " + client; r.status != 0 || !strings.HasPrefix(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Errorf("%s: status %d, want %q\n%s", args, r.status, want, r.stderr)
 			}
 		}
-		mustRun(t, "ping", "-c", "1", "--provider", provider, s.addr)
+		mustRun(t, "ping", "-c", "1", "--provider", name, s.addr)
 		if err := s.stop(); err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		if want := "rpcrdma: provider " + provider + ": " + server; !strings.HasPrefix(s.stderr.String(), want) || strings.Count(s.stderr.String(), "\n") != 1 {
+		if want := "rpcrdma: provider " + name + ": " + server; !strings.HasPrefix(s.stderr.String(), want) || strings.Count(s.stderr.String(), "\n") != 1 {
 			t.Errorf("serve says %q, want %q", &s.stderr, want)
 		}
 	}
@@ -117,7 +118,7 @@ func TestRDMAAuto(t *testing.T) {
 		run(t, addr, "rdma", "device "+kind+"0 has the address of "+addr, "device "+kind+"0 has a route to "+addr)
 	})
 	t.Run("loopback", func(t *testing.T) {
-		if !hasDevices() {
+		if !provider.HasDevices() {
 			t.Skip("no RDMA device that auto could prefer; TestProviderOptions is about this")
 		}
 		run(t, "127.0.0.1", "iwarp", "no RDMA device has the address of 127.0.0.1", "127.0.0.1:")
@@ -330,7 +331,7 @@ func TestRDMAPermission(t *testing.T) {
 func TestRDMADevices(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		r := decodeJSON[reportJSON](t, mustRun(t, "devices", "--json"))
-		i := slices.IndexFunc(r.Devices, func(d deviceJSON) bool { return d.Driver == kind })
+		i := slices.IndexFunc(r.Devices, func(d provider.Device) bool { return d.Driver == kind })
 		if i < 0 || !r.Providers[1].Usable {
 			t.Fatalf("no %s in %+v", kind, r)
 		}
@@ -338,7 +339,7 @@ func TestRDMADevices(t *testing.T) {
 		if !d.Usable || d.Transport != map[string]string{"rxe": "roce", "siw": "iwarp"}[kind] {
 			t.Errorf("%s is %+v", kind, d)
 		}
-		if !slices.ContainsFunc(d.Addresses, func(a addressJSON) bool { return a.Address == addr && a.Port == 1 && a.NetworkDevice != "" }) {
+		if !slices.ContainsFunc(d.Addresses, func(a provider.Address) bool { return a.Address == addr && a.Port == 1 && a.NetworkDevice != "" }) {
 			t.Errorf("%s lacks address %s: %+v", kind, addr, d.Addresses)
 		}
 		if p := d.Ports[0]; p.State != "active" || p.LinkLayer != "ethernet" || p.MTU == 0 || p.MaxMessage < 1<<20 || len(p.GIDs) == 0 {
@@ -359,20 +360,4 @@ func TestRDMADevices(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A device without an address, or on a network device that is down, serves nobody.
-func TestRDMADevicesLack(t *testing.T) {
-	d := deviceJSON{Name: "x0", Ports: []portJSON{{Port: 1, State: "down"}, {Port: 2, State: "active"}}, Addresses: []addressJSON{{"192.0.2.1", 1, "eth0"}}}
-	if got := d.lacks(); got != "no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev eth0'" {
-		t.Error(got)
-	}
-	d.Addresses[0].Port = 2
-	if got := d.lacks(); got != "" {
-		t.Error(got)
-	}
-	d.Ports[1].State = "active_defer"
-	if got := d.lacks(); got != "no port is active (port 1 is down, port 2 is active defer): plug in the cable, or 'ip link set eth0 up'" {
-		t.Error(got)
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -112,8 +113,8 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		}
 	}
 	l, err := server.Listen(ctx, p, o.addr)
-	if err == nil && p.Name() == providerRDMA {
-		if err = checkServing(ctx, l.Addr().String()); err != nil {
+	if err == nil && p.Name() == provider.RDMA {
+		if err = provider.CheckServing(ctx, l.Addr().String()); err != nil {
 			l.Close()
 		}
 	}
@@ -143,8 +144,8 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	run(func() error { return g.serveRDMA(bridge) })
 	run(func() error { return server.Serve(l) })
 	where := fmt.Sprintf("%v (%s)", l.Addr(), p.Name())
-	if p.Name() == providerRDMA {
-		if device, err := deviceAt(ctx, l.Addr().String()); err == nil {
+	if p.Name() == provider.RDMA {
+		if device, err := provider.DeviceAt(ctx, l.Addr().String()); err == nil {
 			where = fmt.Sprintf("%v (%s, %s)", l.Addr(), p.Name(), device)
 		}
 	}

@@ -78,6 +78,7 @@ var Rooms = []Room{
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
+	{Path: "provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
 	{
 		Path: "loadgen", Library: true, Pure: true,
 		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},

@@ -7,135 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// hasDevices reports whether the kernel has RDMA devices.
-func hasDevices() bool {
-	entries, _ := os.ReadDir("/sys/class/infiniband")
-	return len(entries) > 0
-}
-
-// deviceTo is the name of the RDMA device that has a route to addr.
-func deviceTo(ctx context.Context, addr string) (name string, err error) {
-	const patience = 2 * time.Second // as of provider rdma
-	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
-		if err := id.ResolveAddr(ctx, netip.AddrPort{}, ap, patience); err != nil {
-			return err
-		}
-		return id.ResolveRoute(ctx, patience)
-	})
-}
-
-// deviceAt is the name of the RDMA device that has the address of addr.
-func deviceAt(ctx context.Context, addr string) (name string, err error) {
-	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
-		// The port stays free: it may be taken, and it is for the listener.
-		return id.BindAddr(netip.AddrPortFrom(ap.Addr(), 0))
-	})
-}
-
-// firstDevice binds an ID to each address of addr until it gets a device.
-func firstDevice(ctx context.Context, addr string, bind func(*rdmacm.ID, netip.AddrPort) error) (string, error) {
-	addrs, err := lookup(ctx, addr)
-	if err != nil {
-		return "", err
-	}
-	ch, err := rdmacm.NewEventChannel()
-	if err != nil {
-		return "", err
-	}
-	defer ch.Close()
-	var first error
-	for _, ap := range addrs {
-		name, _, err := boundTo(ch, func(id *rdmacm.ID) error { return bind(id, ap) })
-		if err == nil {
-			return name, nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return "", first
-}
-
-// boundTo is the device that an ID is on once bind has bound it.
-func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string, port uint8, err error) {
-	id, err := ch.NewID()
-	if err != nil {
-		return "", 0, err
-	}
-	defer id.Close()
-	if err := bind(id); err != nil {
-		return "", 0, err
-	}
-	verbs := id.Verbs() // none for all addresses, which those of the loopback interface stand for
-	if verbs == nil {
-		return "", 0, &rdmacm.CallError{Op: "rdma_bind_addr", Addr: id.LocalAddr().Addr().String(), Errno: syscall.ENODEV}
-	}
-	return verbs.Info().Name, id.Port(), nil
-}
-
-// checkServing fails when connections could not be served on addr, where there is a
-// listener: a server finds out when the first client comes, which is late. An
-// address of the loopback interface can be listened on, and nobody gets there.
-func checkServing(ctx context.Context, addr string) error {
-	var names []string
-	if !unspecified(addr) {
-		name, err := deviceAt(ctx, addr)
-		if err != nil {
-			return err
-		}
-		names = append(names, name)
-	} else if devices, err := ibv.Devices(); err == nil {
-		for _, d := range devices {
-			names = append(names, d.Name)
-		}
-	}
-	var first error
-	for _, name := range names {
-		err := tryMemory(name)
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// tryMemory registers as much memory as one message takes.
-func tryMemory(device string) error {
-	dev, err := ibv.Open(device)
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	return tryMemoryOn(dev)
-}
-
-func tryMemoryOn(dev *ibv.Context) error {
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	defer pd.Close()
-	mr, err := pd.RegMR(make([]byte, transport.DefaultMaxMessage), ibv.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	return mr.Close()
-}
-
-// explainRDMA is explain for errors of the provider rdma.
+// explainRDMA is explain for the errors of provider rdma.
 func explainRDMA(err error) (text string, ok bool) {
 	var (
 		call       *rdmacm.CallError
@@ -193,7 +73,7 @@ func callText(e *rdmacm.CallError) string {
 		switch {
 		case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
 			return "no permission to use RDMA devices: it takes read and write access to " + channel
-		case !hasDevices():
+		case !provider.HasDevices():
 			return "this machine has no RDMA device"
 		}
 		if f, err := os.OpenFile(channel, os.O_RDWR, 0); err == nil {
@@ -234,10 +114,10 @@ func taken(e *rdmacm.CallError) bool {
 	if e.Errno != syscall.EADDRNOTAVAIL {
 		return e.Errno == syscall.EADDRINUSE
 	}
-	if unspecified(e.Addr) {
+	if provider.Unspecified(e.Addr) {
 		return true
 	}
-	_, err := deviceAt(context.Background(), e.Addr)
+	_, err := provider.DeviceAt(context.Background(), e.Addr)
 	return err == nil
 }
 
