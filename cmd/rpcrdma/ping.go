@@ -1,14 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,50 +11,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
-
-// dialAddr connects to the server of an argument that checkAddr has let pass, within
-// the timeout. It returns the address as well, with the port of program prog if
-// rpcbind is to be asked for it.
-func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.Config) (*transport.Client, string, error) {
-	var at stage
-	ctx, cancel := within(ctx, o.timeout, func() error { return o.stalled(stderr, at.get(), nil) })
-	defer cancel()
-	if o.rpcbind != "" {
-		host := bareHost(addr)
-		at.set("asking the rpcbind at %s", o.rpcbindAt(host))
-		port, err := o.lookupPort(ctx, host, prog, vers)
-		if err != nil {
-			return nil, addr, withHint(ctx, err)
-		}
-		addr = net.JoinHostPort(host, strconv.Itoa(port))
-	}
-	at.set("connecting to %s", addr)
-	p, err := o.newClient(ctx, stderr, addr)
-	if err != nil {
-		return nil, addr, withHint(ctx, err)
-	}
-	at.set("connecting to %s over %s", addr, p.Name())
-	cfg.NoReconnect = true // a connection that is lost is what the command is to tell
-	c, err := transport.Dial(ctx, p, addr, cfg)
-	if err != nil {
-		return nil, addr, withHint(ctx, err)
-	}
-	return c, addr, nil
-}
-
-// null makes one NULL call, within the timeout.
-func (o *options) null(ctx context.Context, stderr io.Writer, c *transport.Client, prog, vers uint32) error {
-	ctx, cancel := within(ctx, o.timeout, func() error {
-		name, _ := dump.Names(prog, vers, 0)
-		return o.stalled(stderr, fmt.Sprintf("NULL of %s version %d", cmp.Or(name, fmt.Sprintf("program %d", prog)), vers), c)
-	})
-	defer cancel()
-	err := c.Null(ctx, prog, vers)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return context.Cause(ctx)
-	}
-	return err
-}
 
 func newPing() *cobra.Command {
 	var o options

@@ -51,33 +51,20 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	ctx, stop := interruptible(cmd.Context())
 	r.stop = append(r.stop, stop)
 
-	var at stage
-	dialCtx, cancel := within(ctx, o.timeout, func() error { return o.stalled(cmd.ErrOrStderr(), at.get(), nil) })
-	defer cancel()
-	var p fabric.Provider
-	var err error
-	if o.rpcbind != "" {
-		at.set("asking the rpcbind at %s", o.rpcbindAt(u.Host))
-		u.Port, err = o.lookupPort(dialCtx, u.Host, nfs.Program, nfs.Version)
-	}
-	at.set("connecting to %s", u.Addr())
-	if err == nil {
-		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
-	}
-	if err == nil {
-		at.set("connecting to %s over %s", u.Addr(), p.Name())
+	err := o.connectURL(ctx, cmd.ErrOrStderr(), u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
 		r.again = func(ctx context.Context) (*nfs.Client, error) {
-			return nfs.Dial(ctx, p, u.Addr(), &nfs.Options{
+			return nfs.Dial(ctx, p, addr, &nfs.Options{
 				MountPort: o.mountPort,
-				// That the connection is lost is for whoever waits to know.
+				// A lost connection is for the user to know of.
 				Transport: &transport.Config{NoReconnect: true},
 			})
 		}
-		r.Client, err = r.again(dialCtx)
-	}
+		r.Client, err = r.again(ctx)
+		return err
+	})
 	if err != nil {
 		defer stop()
-		return nil, nil, r.failed(dialCtx, withHint(dialCtx, err))
+		return nil, nil, r.failed(ctx, err)
 	}
 	logInfo(r.log, r.Transport().Info())
 

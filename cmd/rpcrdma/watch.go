@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -150,28 +151,12 @@ func (w *watcher) run(ctx context.Context) error {
 }
 
 // dial makes the first connection.
-func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (*transport.Client, error) {
-	var at stage
-	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, at.get(), nil) })
-	defer cancel()
-	if w.rpcbind != "" {
-		at.set("asking the rpcbind at %s", w.rpcbindAt(w.url.Host))
-		var err error
-		if w.url.Port, err = w.lookupPort(ctx, w.url.Host, nfs.Program, nfs.Version); err != nil {
-			return nil, withHint(ctx, err)
-		}
-	}
-	at.set("connecting to %s", w.url.Addr())
-	p, err := w.newClient(ctx, w.stderr, w.url.Addr())
-	if err != nil {
-		return nil, withHint(ctx, err)
-	}
-	at.set("connecting to %s over %s", w.url.Addr(), p.Name())
-	c, err := transport.Dial(ctx, p, w.url.Addr(), cfg)
-	if err != nil {
-		return nil, withHint(ctx, err)
-	}
-	return c, nil
+func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (c *transport.Client, err error) {
+	err = w.connectURL(ctx, w.stderr, w.url, func(ctx context.Context, p fabric.Provider, addr string) error {
+		c, err = transport.Dial(ctx, p, addr, cfg)
+		return err
+	})
+	return c, err
 }
 
 // wait returns when there is nothing more to print.
@@ -265,8 +250,8 @@ func (w *watcher) lost() {
 	w.say("connection lost, trying to get it back")
 }
 
-// back says that the connection and the subscription are back, if it was said that they were
-// lost. same: the server has kept the events meanwhile. mu is held.
+// back says that the connection and the subscription are back, if it was said before
+// that they were lost. same tells that the server has kept what happened meanwhile. mu is held.
 func (w *watcher) back(same bool) {
 	w.down = false
 	w.missed = w.missed || !same
