@@ -21,7 +21,7 @@ import (
 // maxBenchSteps keeps a sweep from taking days.
 const maxBenchSteps = 1000
 
-// benchOptions are the options of bench.
+// benchOptions are the flags of bench.
 type benchOptions struct {
 	options
 	version   versionValue

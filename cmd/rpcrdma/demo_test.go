@@ -20,8 +20,8 @@ func TestDemo(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "tree")
 	testkit.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	out := mustRun(t, "demo", "--from", from, "--largest", "1048577")
-	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: the same before, after reading and after writing",
-		"rpcrdma: watching rdma://127.0.0.1:", "watch told of 19 files as they came, those that are there, by ", "write chunk", "  get ", "  put "} {
+	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: equal before, after reading and after writing",
+		"rpcrdma: watching rdma://127.0.0.1:", "watch told of exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("demo lacks %q:\n%s", want, out)
 		}
@@ -81,7 +81,7 @@ func TestCopyTree(t *testing.T) {
 	left, err := copyTree(t.Context(), to, refusing{tree, map[string]error{
 		"b/secret": fs.ErrPermission, "closed": fs.ErrPermission, "gone": fs.ErrNotExist,
 	}})
-	const want = "devices (2), pipes (1), special files (1), what may not be read (2), what was removed meanwhile (1)"
+	const want = "devices (2), files removed meanwhile (1), files that may not be read (2), pipes (1), special files (1)"
 	if err != nil || left.String() != want {
 		t.Errorf("left out %v, %v, want %s", left, err, want)
 	}
@@ -107,7 +107,7 @@ func TestCopyTree(t *testing.T) {
 // One byte that differs is noticed.
 func TestDemoCanFail(t *testing.T) {
 	r := runCommand(t, "demo", "--largest", "65537", "--flip")
-	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files are not what they were after having been written") {
+	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files differ after having been written") {
 		t.Errorf("status %d\n%s", r.status, r.stderr)
 	}
 }
@@ -147,7 +147,7 @@ func TestCompareTrees(t *testing.T) {
 	if len(wrong) != 4 || compareTrees(want, want) != nil {
 		t.Fatalf("%q", wrong)
 	}
-	for i, text := range []string{"a has SHA-256 09", "b has 9 bytes, want 2", "c is missing", "d comes from nowhere"} {
+	for i, text := range []string{"a has SHA-256 09", "b has 9 bytes, want 2", "c is missing", "d should not exist"} {
 		if !strings.HasPrefix(wrong[i], text) {
 			t.Errorf("%q, want %q", wrong[i], text)
 		}

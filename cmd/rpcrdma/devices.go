@@ -55,7 +55,7 @@ A machine without devices is no failure: the list is empty.`,
 	return cmd
 }
 
-// reportJSON is what devices prints.
+// reportJSON is the output of devices.
 type reportJSON struct {
 	Providers []providerJSON    `json:"providers"`
 	Devices   []provider.Device `json:"devices"`
@@ -77,7 +77,7 @@ func newReport(devices []provider.Device, err error, contained bool) *reportJSON
 	case err != nil:
 		rdma.Reason = explain(err) + howToGetDevices(contained)
 	default:
-		rdma.Reason = "no device can be used, for the reasons below"
+		rdma.Reason = "no device can be used, see below"
 	}
 	if devices == nil {
 		devices = []provider.Device{}
@@ -93,8 +93,8 @@ func newReport(devices []provider.Device, err error, contained bool) *reportJSON
 // howToGetDevices says what to do where there are none.
 func howToGetDevices(contained bool) string {
 	if contained {
-		return ". In a container they are those of the host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
-			"docker run and podman run hand them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
+		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
+			"docker run and podman run pass them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
 	}
 	return ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
 		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
@@ -176,7 +176,7 @@ func printDevice(b *block, d *provider.Device) {
 	if len(c.MemoryWindows) > 0 {
 		windows = fmt.Sprintf("%d, of %s", c.MaxMW, strings.ReplaceAll(strings.Join(c.MemoryWindows, ", "), "_", " "))
 		if !c.SafeWindows {
-			windows += "; known not to protect memory, so used only with --unsafe-windows"
+			windows += "; they do not protect memory, so they are used only with --unsafe-windows"
 		}
 	}
 	row("memory windows", "%s", windows)
@@ -198,17 +198,16 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// width is how wide the output for people is at most.
+// width is the maximum width of the output for people.
 const width = 100
 
-// A block is text of two columns, a name and what there is to say of it.
+// A block is text of two columns, names and values.
 type block struct {
 	strings.Builder
 	column int // where the second begins
 }
 
-// row adds a row. Text that is too long goes on below its beginning, words that are
-// too long stay whole.
+// row adds a row. Long text continues on lines below its beginning; words are not split.
 func (b *block) row(name, text string) {
 	fmt.Fprintf(b, "%-*s", b.column, name)
 	at := b.column

@@ -48,7 +48,7 @@ func testDevices() []provider.Device {
 		},
 		{
 			Name: "siw0", Driver: "unknown", Transport: "iwarp", NodeGUID: "0200:00ff:fe00:0002",
-			Reason:    "no permission to use siw0: it takes read and write access to /dev/infiniband/uverbs1",
+			Reason:    "no permission to use siw0: this needs read and write access to /dev/infiniband/uverbs1",
 			Addresses: []provider.Address{}, Ports: []provider.Port{},
 		},
 	}

@@ -467,7 +467,7 @@ func TestLinksStayBelow(t *testing.T) {
 	}
 	local := filepath.Join(t.TempDir(), "a", "b", "local")
 	r := runCommand(t, "get", "-r", "nfs://"+h.start(t)+"/", local)
-	if r.status != 1 || !strings.HasSuffix(r.stderr, ": 6 things were skipped, all else is copied\n") {
+	if r.status != 1 || !strings.HasSuffix(r.stderr, ": 6 things were skipped, everything else is copied\n") {
 		t.Errorf("status %d\n%s", r.status, r.stderr)
 	}
 	var links []string
@@ -492,7 +492,7 @@ func TestLinksStayBelow(t *testing.T) {
 	}
 }
 
-// What the server does not give is named; all else is copied, or listed.
+// What the server does not give is named; everything else is copied, or listed.
 func TestPartOfTree(t *testing.T) {
 	h := &hostile{
 		entries: map[string][]nfs.DirEntry{
@@ -521,7 +521,7 @@ func TestPartOfTree(t *testing.T) {
 		}
 	}
 	local := filepath.Join(t.TempDir(), "local")
-	wantErr(runCommand(t, "get", "-r", url, local), ": 5 things were skipped, all else is copied",
+	wantErr(runCommand(t, "get", "-r", url, local), ": 5 things were skipped, everything else is copied",
 		"bad/name skipped: the name cannot be used here", `"open/..\x00" skipped: the name`,
 		"closed skipped: permission denied (NFS3ERR_ACCES)", "secret skipped: the server could not read",
 		"broken link skipped: the file is gone (NFS3ERR_STALE)")

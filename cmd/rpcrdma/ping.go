@@ -20,10 +20,10 @@ func newPing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping HOST[:PORT]",
 		Short: "Time NULL calls to a server",
-		Long: `Make NULL calls, one after the other on one connection, and print how long they took.
+		Long: `Make NULL calls one after the other on one connection, and print how long they took.
 
-Every program answers procedure 0 and does nothing else for it. The first call is not
-counted, since it finds the way for those after it. The port is 20049 unless it is given.`,
+Every program answers procedure 0 and does nothing else in it. The first call is not
+counted, since it warms things up for the others. The default port is 20049.`,
 		Example: `  rpcrdma ping server:20049
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
@@ -60,17 +60,17 @@ counted, since it finds the way for those after it. The port is 20049 unless it 
 			return printPing(cmd, o.json, addr, c.Info(), prog, vers, times)
 		},
 	}
-	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for each answer")
+	addOptions(cmd, &o, 10*time.Second, "give up after this time without a connection, or without an answer")
 	addLookupOption(cmd, &o)
 	addVersionOption(cmd, &version)
 	flags := cmd.Flags()
-	flags.Uint32Var(&prog, "prog", nfs.Program, "the program to call")
-	flags.Uint32Var(&vers, "vers", nfs.Version, "its version")
+	flags.Uint32Var(&prog, "prog", nfs.Program, "program to call")
+	flags.Uint32Var(&vers, "vers", nfs.Version, "version of the program")
 	flags.IntVarP(&count, "count", "c", 100, "make `N` calls")
 	return cmd
 }
 
-// printPing prints what ping has measured. It sorts times.
+// printPing prints the result of ping. It sorts times.
 func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.ConnInfo, prog, vers uint32, times []time.Duration) error {
 	slices.Sort(times)
 	n := len(times)

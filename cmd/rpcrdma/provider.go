@@ -18,12 +18,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// providerHelp is the part of a command's help that is about providers.
-const providerHelp = `--provider iwarp is RDMA in software over TCP, which needs no device. --provider rdma
-uses the RDMA device that has the address or a route to it; 'rpcrdma devices' lists them.
---provider auto is rdma if there is such a device, otherwise iwarp, and says which. Both
-ends need the same: iwarp reaches no server on a RoCE or InfiniBand device, nor does such
-a device reach an iwarp server. Devices that speak iWARP reach both.`
+// providerHelp is the help topic about providers.
+const providerHelp = `--provider chooses the RDMA adapter:
+
+  iwarp  RDMA in software over TCP, which needs no device (default)
+  rdma   the RDMA device that has the address, or a route to it
+  auto   rdma if there is such a device, otherwise iwarp; it says which
+
+'rpcrdma devices' lists the devices. A RoCE or InfiniBand device and iwarp do not reach
+each other, so both ends need the same. A device that speaks iWARP reaches both.
+
+The server chooses by the address it listens on, the client by the address it connects
+to. On the loopback interface there is only iwarp. A build without cgo has iwarp alone.
+
+For a device, --wait says how to wait: event sleeps, poll keeps a processor busy, and
+adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
+devices where they do not protect memory, such as rxe; it is for tests.`
 
 // A choice is a flag whose value is one of a few words.
 type choice struct {
@@ -45,14 +55,14 @@ func (c *choice) Set(value string) error {
 	return nil
 }
 
-// providerOptions choose an RDMA adapter and set it up.
+// providerOptions choose and configure an RDMA adapter.
 type providerOptions struct {
 	provider      choice
 	wait          choice
 	unsafeWindows bool
 }
 
-// waitModes are what --wait takes, the default first. Immutable.
+// waitModes are the values of --wait, the default first. Immutable.
 var waitModes = []rdmacm.WaitMode{rdmacm.WaitAdaptive, rdmacm.WaitEvent, rdmacm.WaitPoll}
 
 func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
@@ -62,11 +72,10 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 		o.wait.from = append(o.wait.from, m.String())
 	}
 	flags := cmd.Flags()
-	flags.Var(&o.provider, "provider", "RDMA adapter to use, see above")
-	flags.Var(&o.wait, "wait", "how to wait for a device: event sleeps, poll keeps a processor busy, adaptive polls while that pays")
+	flags.Var(&o.provider, "provider", "RDMA adapter to use, see 'rpcrdma help providers'")
+	flags.Var(&o.wait, "wait", "how to wait for a device")
 	flags.BoolVar(&o.unsafeWindows, "unsafe-windows", false,
-		"use memory windows even on devices where they do not protect memory, such as rxe; for tests")
-	cmd.Long += "\n\n" + providerHelp
+		"use memory windows that do not protect memory, for tests")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
 			if o.provider.value == provider.IWARP && cmd.Flags().Changed(name) {

@@ -319,7 +319,7 @@ func TestRDMAPermission(t *testing.T) {
 			} {
 				r := restricted(t, binary, "unlimited", denied, args...)
 				wantOneLine(t, r, "no permission to use ")
-				wantOneLine(t, r, ": it takes read and write access to /dev/infiniband/"+denied)
+				wantOneLine(t, r, ": this needs read and write access to /dev/infiniband/"+denied)
 			}
 			wantUnusable(t, restricted(t, binary, "unlimited", denied, "devices", "--json"), kind, "no permission to use ")
 		}

@@ -74,11 +74,11 @@ func TestRPCBind(t *testing.T) {
 			if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
 				t.Errorf("probe: %+v", i)
 			}
-			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 knows no program 300000 version 1 over rdma",
+			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 has no program 300000 version 1 over rdma registered",
 				"ping", "--rpcbind", "--prog", "300000", "--vers", "1", "127.0.0.1")
 		})
 		t.Run("another server", func(t *testing.T) {
-			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered for it already",
+			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered already",
 				"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--rpcbind")
 			if got := registered(t); !slices.Equal(got, want) {
 				t.Errorf("then registered is %q, want %q", got, want)

@@ -38,23 +38,22 @@ func newServe() *cobra.Command {
 		Short: "Export a directory over NFS version 3",
 		Long: `Export a directory over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
 
-Clients know DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside DIR can be
-reached, by no name and through no symbolic link. Inside it there is no protection:
-whoever reaches the port can do what the user can who runs this command, whatever
-user a client says it is. Files that clients make belong to that user.
+Clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside of DIR can be
+reached, whatever the name and through whatever symbolic link. There is no protection
+inside it: whoever reaches the port can do what the user who runs this command can do,
+whatever user the client claims to be. Files that clients make belong to that user.
 
-Data is on disk when the server says so, unless --async is given. Names of files are
-left to the file system.
+Data is on disk when the server says so, unless --async is given.
 
-With --rpcbind clients need not know the port: NFS and MOUNT are registered under the
-netid rdma or rdma6, and tcp or tcp6 with --tcp-addr, until the server ends.
+With --rpcbind clients need not know the port: NFS and MOUNT are registered under netid
+rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
-Beside NFS there is a small benchmark program, 0x20524442 version 1: null, echo, sink
-and source; and a notification program, 0x2052444e version 1, with which 'rpcrdma watch'
-is told what changes in DIR. A client of it that is gone for longer than a minute is
-forgotten. No more than 128 watch at a time, no more than 32 of them from one address.
+The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
+notification program, 0x2052444e version 1, for 'rpcrdma watch'. A watching client is
+forgotten when it is away for more than a minute. At most 128 clients watch at a time, at
+most 32 of them from one address.
 
-When it is ready the command prints a line that contains "listening on HOST:PORT". At
+When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
@@ -62,7 +61,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.dir == "" {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("which directory? --dir DIR is missing")}
+				return &usageError{command: cmd.CommandPath(), err: errors.New("--dir DIR is missing: which directory?")}
 			}
 			if err := o.checkRPCBind(cmd); err != nil {
 				return err
@@ -72,15 +71,15 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 			return o.serve(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way, which are then cut off")
+	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
 	addRPCBindOption(cmd, &o.options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
-		"register with the rpcbind at `HOST:PORT`, which must be of this machine as a rule")
+		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
 	flags := cmd.Flags()
-	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means every address of this machine, port 0 picks one")
-	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
 	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR`")
 	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
-	flags.BoolVar(&o.async, "async", false, "answer before data is on disk")
+	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
 
@@ -180,8 +179,8 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		}
 	}
 
-	// In order: nobody is sent here, nobody new, nobody is called, then the calls under
-	// way, then what they need.
+	// In order: no lookups, no new connections, no notifications; then the calls under way,
+	// and last what they need.
 	if unset := known.remove(); err == nil {
 		err = unset
 	}
@@ -197,7 +196,7 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 	n.Close()
 	shutdown, cancel := within(context.Background(), o.timeout, func() error {
 		s := server.Stats()
-		return fmt.Errorf("calls were still under way after %v, and have been cut off (%d connections, %d calls without a reply)",
+		return fmt.Errorf("calls still under way after %v were cut off (%d connections, %d calls without a reply)",
 			o.timeout, s.OpenConns, max(0, int64(s.Calls-s.Replies)))
 	})
 	defer cancel()

@@ -272,7 +272,7 @@ func TestMessages(t *testing.T) {
 	}
 	// What cannot be copied does not keep the rest from it.
 	r := runCommand(t, "get", "-r", s.url("/"), in("all"))
-	for _, want := range []string{"away skipped: it is a link that leads out, to /etc\n", ": 1 thing was skipped, all else is copied\n"} {
+	for _, want := range []string{"away skipped: it is a link that leads out, to /etc\n", ": 1 thing was skipped, everything else is copied\n"} {
 		if r.status != 1 || !strings.Contains(r.stderr, want) {
 			t.Errorf("get -r: status %d, lacks %q:\n%s", r.status, want, r.stderr)
 		}

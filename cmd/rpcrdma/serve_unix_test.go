@@ -25,7 +25,7 @@ func TestFIFO(t *testing.T) {
 	// What cannot be copied does not keep the rest from it.
 	for _, args := range [][]string{{"get", "-r", s.url("/"), copied}, {"put", "-r", local, s.url("/put")}} {
 		r := runCommand(t, args...)
-		if r.status != 1 || !strings.Contains(r.stderr, ": fifo skipped: it is ") || !strings.HasSuffix(r.stderr, ": 1 thing was skipped, all else is copied\n") {
+		if r.status != 1 || !strings.Contains(r.stderr, ": fifo skipped: it is ") || !strings.HasSuffix(r.stderr, ": 1 thing was skipped, everything else is copied\n") {
 			t.Errorf("%s: status %d\n%s", args, r.status, r.stderr)
 		}
 	}
@@ -61,7 +61,7 @@ func TestPutUnreadable(t *testing.T) {
 	cmd.Run()
 	for _, want := range []string{
 		": closed skipped: local file closed: permission denied\n", ": secret skipped: local file secret: permission denied\n",
-		": 2 things were skipped, all else is copied\n",
+		": 2 things were skipped, everything else is copied\n",
 	} {
 		if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), want) {
 			t.Errorf("status %d, lacks %q:\n%s", cmd.ProcessState.ExitCode(), want, &stderr)
