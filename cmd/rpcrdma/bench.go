@@ -56,7 +56,7 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 		Example: `  rpcrdma bench server:20049
   rpcrdma bench --op read,write --size 4Ki..2Mi --depth 1,16 server:20049
   rpcrdma bench --op null --time 10s --histogram --json server:20049`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {

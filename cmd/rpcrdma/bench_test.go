@@ -104,7 +104,7 @@ func TestBenchUsage(t *testing.T) {
 		text string
 		args []string
 	}{
-		{"accepts 1 arg(s)", nil},
+		{"argument HOST[:PORT] is missing", nil},
 		{"want HOST or HOST:PORT", []string{"a:b:c"}},
 		{`--op "reed": want null, echo, read, write`, []string{"--op", "reed", "h:1"}},
 		{`--size "1Gi": want numbers such as`, []string{"--size", "1Gi", "h:1"}},

@@ -27,7 +27,7 @@ A damaged message is printed up to the damage. What is wrong with it goes to sta
 error, and the exit status is 1.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode
   xxd message.bin | rpcrdma decode --json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: wantArgs("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, name := cmd.InOrStdin(), "standard input"
 			if len(args) == 1 && args[0] != "-" {

@@ -56,7 +56,7 @@ func TestDecodeRefuses(t *testing.T) {
 		status int
 		stderr string
 	}{
-		{"two files", []string{"a", "b"}, "", 2, "accepts at most 1 arg"},
+		{"two files", []string{"a", "b"}, "", 2, `unexpected argument "b"`},
 		{"unknown flag", []string{"--xml"}, "", 2, "unknown flag: --xml"},
 		{"no such file", []string{"testdata/none"}, "", 1, "no such file"},
 		{"nothing", nil, "", 1, "standard input: no message"},

@@ -62,7 +62,7 @@ func newDemo() *cobra.Command {
 		Use:    "demo",
 		Short:  "Copy a tree from one server to another and compare every byte",
 		Hidden: true, // scripts/demo runs it
-		Args:   cobra.NoArgs,
+		Args:   wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

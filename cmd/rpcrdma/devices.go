@@ -41,7 +41,7 @@ A device that may not be opened has neither ports nor capabilities. How much a m
 carry inline is not listed: no device tells.
 
 A machine without devices is no failure: the list is empty.`,
-		Args: cobra.NoArgs,
+		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, err := provider.Devices()
 			r := newReport(devices, err, inContainer())

@@ -36,7 +36,7 @@ files, and files that the server does not hand out are skipped: they are reporte
 everything else is copied, and the exit status is 1.`,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
-		Args: cobra.ExactArgs(2),
+		Args: wantArgs("URL", "LOCAL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {

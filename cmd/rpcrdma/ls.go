@@ -33,7 +33,7 @@ directory has more than 65,536.
 What cannot be listed is reported, everything else is listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -121,6 +122,19 @@ func newRoot() *cobra.Command {
 // newTopic returns a help topic. A command that does not run is listed as such.
 func newTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
+}
+
+// wantArgs returns a check for arguments with these names. One in brackets is optional.
+func wantArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
+			return fmt.Errorf("argument %s is missing", names[len(args)])
+		case len(args) > len(names):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
 }
 
 // usageError is a command line that makes no sense, as opposed to work that failed.

@@ -27,7 +27,7 @@ counted, since it warms things up for the others. The default port is 20049.`,
 		Example: `  rpcrdma ping server:20049
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
@@ -97,7 +97,11 @@ func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.Conn
 		name = fmt.Sprintf("program %d", prog)
 	}
 	micro := func(d time.Duration) time.Duration { return d.Round(100 * time.Nanosecond) }
-	_, err := fmt.Fprintf(out, "%d NULL calls to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
-		n, name, vers, addr, info.Provider, micro(lowest), micro(median), micro(p99), micro(highest))
+	calls := "calls"
+	if n == 1 {
+		calls = "call"
+	}
+	_, err := fmt.Fprintf(out, "%d NULL %s to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
+		n, calls, name, vers, addr, info.Provider, micro(lowest), micro(median), micro(p99), micro(highest))
 	return err
 }

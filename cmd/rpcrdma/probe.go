@@ -26,7 +26,7 @@ func newProbe() *cobra.Command {
 agreed on. The server need not have NFS: its refusal grants credits, too. The default port
 is 20049.`,
 		Example: "  rpcrdma probe server:20049",
-		Args:    cobra.ExactArgs(1),
+		Args:    wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {

@@ -35,7 +35,7 @@ cannot be read are skipped: they are reported, everything else is copied, and th
 status is 1.`,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
   rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
-		Args: cobra.ExactArgs(2),
+		Args: wantArgs("LOCAL", "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[1])
 			if err != nil {

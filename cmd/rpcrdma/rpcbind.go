@@ -38,7 +38,7 @@ the server ends.`
 // addLookupOption is addRPCBindOption for commands that connect.
 func addLookupOption(cmd *cobra.Command, o *options) {
 	addRPCBindOption(cmd, o, ":"+strconv.Itoa(rpcbind.Port),
-		"ask an rpcbind for the server's port, see 'rpcrdma help rpcbind'; its `HOST:PORT`, without host the server's")
+		"ask rpcbind for the server's port: the server's, or the one at `HOST:PORT`")
 }
 
 // checkRPCBind refuses a value of --rpcbind that is not HOST:PORT.
@@ -88,6 +88,9 @@ func bareHost(s string) string {
 func (o *options) parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	if err := o.checkRPCBind(cmd); err != nil {
 		return nil, err
+	}
+	if !strings.Contains(arg, "://") {
+		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want nfs://HOST[:PORT]/EXPORT/PATH, got %q", arg)}
 	}
 	u, err := nfs.ParseURL(arg)
 	if err != nil {

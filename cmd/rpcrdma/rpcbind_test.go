@@ -42,8 +42,8 @@ func TestMountPortMessages(t *testing.T) {
 	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
 	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
 	for want, err := range map[string]error{
-		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered":          rpcbind.ErrNotRegistered,
-		asking + "connection refused":                                                  &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered": rpcbind.ErrNotRegistered,
+		asking + "connection refused":                                       &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
 		asking + "invalid answer: unexpected EOF":                           &rpcbind.ReplyError{Err: io.ErrUnexpectedEOF},
 		asking + `invalid answer: address "x" of netid "tcp": is cut short`: &rpcbind.ReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
 	} {

@@ -254,6 +254,7 @@ func TestMessages(t *testing.T) {
 		{1, "serve: listening on " + s.addr + ": address already in use\n", []string{"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--tcp-addr", s.addr}},
 		{1, "serve: listening on nobody.invalid:1: no such host\n", []string{"serve", "--dir", dir, "--addr", "nobody.invalid:1"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "somewhere"}},
+		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", s.addr + "/"}},
 		{2, `scheme is "http"`, []string{"ls", "http://host/"}},
 		{2, "want iwarp, rdma or auto", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
 		{2, "want HOST or HOST:PORT", []string{"ping", "::1:x:20049"}},
@@ -264,7 +265,7 @@ func TestMessages(t *testing.T) {
 		{1, "is a directory", []string{"get", s.url("/dir"), "-"}},
 		{2, "--count is 0", []string{"ping", "-c", "0", s.addr}},
 		{2, "--parallel is 0", []string{"get", "-P", "0", s.url("/file"), in("x")}},
-		{2, "accepts 2 arg(s)", []string{"get", s.url("/file")}},
+		{2, "argument LOCAL is missing", []string{"get", s.url("/file")}},
 		{2, "--dir DIR is missing", []string{"serve"}},
 		{2, "unknown flag", []string{"put", "--no-such-flag"}},
 	} {

@@ -13,7 +13,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print what this binary was built from",
-		Args:  cobra.NoArgs,
+		Args:  wantArgs(),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return printOwnVersion(cmd.OutOrStdout()) },
 	}
 }

@@ -53,7 +53,7 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseWatchURL(cmd, args[0])
 			if err != nil {

@@ -555,7 +555,7 @@ func TestWatchMessages(t *testing.T) {
 		{2, "want rdma://HOST[:PORT]/EXPORT/PATH", []string{"somewhere"}},
 		{2, `scheme is "http"`, []string{"http://host/"}},
 		{2, "--count is -1", []string{"--count", "-1", s.watchURL("/")}},
-		{2, "accepts 1 arg(s)", nil},
+		{2, "argument URL is missing", nil},
 	} {
 		mustFail(t, tt.status, tt.text, append([]string{"watch"}, tt.args...)...)
 	}
