@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -445,23 +444,6 @@ func TestNotifyStorm(t *testing.T) {
 	quick.lines.Wait(t, "created last")
 }
 
-// appendCall appends a call of a conversation that the fuzzer makes: the procedure, the
-// length of the arguments in two bytes, and the arguments.
-func appendCall(b []byte, proc uint32, args []byte) []byte {
-	b = append(b, byte(proc))
-	b = binary.BigEndian.AppendUint16(b, uint16(len(args)))
-	return append(b, args...)
-}
-
-// eachCall calls f for each of the calls in b. The end of b may truncate arguments.
-func eachCall(b []byte, f func(proc uint32, args []byte)) {
-	for n := 0; len(b) >= 3 && n < 16; n++ {
-		proc, size := uint32(b[0]), min(int(binary.BigEndian.Uint16(b[1:])), len(b)-3)
-		f(proc, b[3:][:size])
-		b = b[3+size:]
-	}
-}
-
 // FuzzNotifyCalls makes calls of the program over a connection. Each is answered or
 // refused, and when the subscriptions that were made have been given back the server
 // keeps nothing.
@@ -469,9 +451,9 @@ func FuzzNotifyCalls(f *testing.F) {
 	for _, a := range []subscribeArgs{
 		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "dir", again: true, old: token{1}}, {dir: "a\x00b"},
 	} {
-		f.Add(appendCall(nil, ProcSubscribe, a.append(nil)))
+		f.Add(testkit.AppendCall(nil, ProcSubscribe, a.append(nil)))
 	}
-	f.Add(appendCall(appendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
+	f.Add(testkit.AppendCall(testkit.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
 	b := newBed(f, time.Minute, time.Minute)
 	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
 	cl, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), b.addr, &transport.Config{
@@ -483,7 +465,7 @@ func FuzzNotifyCalls(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c := &notified{t: t, cl: cl}
 		var ids []token
-		eachCall(in, func(proc uint32, args []byte) {
+		testkit.EachCall(in, func(proc uint32, args []byte) {
 			call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args}
 			err := cl.Call(t.Context(), &call)
 			var rpc *oncrpc.RPCError

@@ -15,8 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Every op moves what it should, with each size and depth asked for, and the numbers of
-// a step belong together.
+// Every op is measured with each size and depth, and the numbers of a step are consistent.
 func TestBench(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	for _, version := range []string{"1", "2"} {
@@ -87,7 +86,7 @@ func TestBenchText(t *testing.T) {
 	}
 }
 
-// A step that is bounded by time takes so long, about.
+// A step that is bounded by time takes at least that long.
 func TestBenchTime(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))
@@ -125,7 +124,7 @@ func TestBenchUsage(t *testing.T) {
 }
 
 func TestBenchErrors(t *testing.T) {
-	// Nobody listens there.
+	// No server listens there.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +147,7 @@ func TestBenchErrors(t *testing.T) {
 	defer func() { server.Close(); <-served }()
 	mustFail(t, 1, "the server does not have RPCRDMA_BENCH (PROG_UNAVAIL)", "bench", sl.Addr().String())
 
-	// A server that is gone, and one that says nothing any more, in the middle.
+	// A server that goes away, or falls silent, during a step.
 	s := startServer(t, "--dir", t.TempDir())
 	for _, cut := range []bool{true, false} {
 		p := startProxy(t, s.addr, 1<<20, cut)
@@ -160,7 +159,7 @@ func TestBenchErrors(t *testing.T) {
 	}
 }
 
-// A server's answer that is not what was asked for is no measurement.
+// A wrong answer fails the measurement.
 func TestBenchWrongAnswer(t *testing.T) {
 	server, err := transport.NewServer(nil)
 	if err != nil {
@@ -196,7 +195,7 @@ func TestBenchWrongAnswer(t *testing.T) {
 	}
 }
 
-// An interrupted bench says so, and soon.
+// An interrupted bench says so and ends.
 func TestBenchInterrupted(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	p := startProxy(t, s.addr, 64<<10, false) // reached when it is under way

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 
@@ -80,6 +82,25 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("standard output has %q", &stdout)
 			}
 		})
+	}
+}
+
+// decode knows the names of this module's own programs.
+func TestOwnProgramNames(t *testing.T) {
+	for _, tt := range []struct {
+		prog, vers, proc uint32
+		want             string
+	}{
+		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcEcho, "RPCRDMA_BENCH ECHO"},
+		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSink, "RPCRDMA_BENCH SINK"},
+		{loadgen.ProgramNumber, loadgen.ProgramVersion, loadgen.ProcSource, "RPCRDMA_BENCH SOURCE"},
+		{notify.ServerProgram, notify.ServerVersion, notify.ProcSubscribe, "RPCRDMA_NOTIFY SUBSCRIBE"},
+		{notify.ServerProgram, notify.ServerVersion, notify.ProcUnsubscribe, "RPCRDMA_NOTIFY UNSUBSCRIBE"},
+		{notify.ClientProgram, notify.ClientVersion, notify.ProcNotify, "RPCRDMA_NOTIFIED NOTIFY"},
+	} {
+		if prog, proc := dump.Names(tt.prog, tt.vers, tt.proc); prog+" "+proc != tt.want {
+			t.Errorf("%#x version %d procedure %d is %s %s, want %s", tt.prog, tt.vers, tt.proc, prog, proc, tt.want)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// Of a tree as trees are, the demo takes what can be compared, and says what it leaves out.
+// The demo copies what can be compared of a tree, and says what it leaves out.
 func TestDemoLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	from := filepath.Join(dir, "tree")
@@ -59,7 +59,7 @@ func TestDemoLeavesOut(t *testing.T) {
 	mustFail(t, 1, "no such file", "demo", "--from", filepath.Join(dir, "missing"))
 }
 
-// A refusing file system has files that may not be read or are gone.
+// A refusing file system has files that may not be read, or are gone.
 type refusing struct {
 	fs.FS
 	paths map[string]error
@@ -104,7 +104,7 @@ func TestCopyTree(t *testing.T) {
 	}
 }
 
-// One byte that differs is noticed.
+// One different byte is found.
 func TestDemoCanFail(t *testing.T) {
 	r := runCommand(t, "demo", "--largest", "65537", "--flip")
 	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files differ after having been written") {
@@ -112,8 +112,8 @@ func TestDemoCanFail(t *testing.T) {
 	}
 }
 
-// A file that watch has not told of is noticed, one that is not there likewise, and so is
-// what it has missed.
+// The demo notices a file that watch has not told of, one that does not exist, and an
+// overflow.
 func TestDemoWatch(t *testing.T) {
 	dir := t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"a": "", "b/c": ""})

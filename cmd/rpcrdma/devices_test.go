@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// testDevices are one device of each sort: in software with unsafe windows, an
-// adapter whose cable is out, and one that may not be opened.
+// testDevices are a software device with unsafe windows, an adapter without a cable, and a
+// device that may not be opened.
 func testDevices() []provider.Device {
 	return []provider.Device{
 		{
@@ -54,7 +54,7 @@ func testDevices() []provider.Device {
 	}
 }
 
-// TestDevicesGolden compares what is printed, for people and for programs.
+// TestDevicesGolden compares the output for people and for programs.
 func TestDevicesGolden(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -83,7 +83,7 @@ func TestDevicesGolden(t *testing.T) {
 	}
 }
 
-// TestDevicesHelp holds the documentation against the keys that there are.
+// TestDevicesHelp checks that the help documents every key.
 func TestDevicesHelp(t *testing.T) {
 	help := newDevices().Long
 	object, err := json.Marshal(newReport(testDevices(), nil, false))
@@ -115,7 +115,7 @@ func walkKeys(v any, f func(key string)) {
 	}
 }
 
-// The command runs everywhere, whatever there is.
+// The command succeeds on every machine.
 func TestDevices(t *testing.T) {
 	if out := mustRun(t, "devices"); !strings.HasPrefix(out, "provider iwarp  usable, needs no device\nprovider rdma   ") {
 		t.Errorf("devices prints\n%s", out)

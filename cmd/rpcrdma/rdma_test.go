@@ -24,8 +24,8 @@ import (
 
 func anyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
-// A tree goes to the server and comes back, with every command; both ends with
-// what args say.
+// useServer copies a tree to a server and back, with every command. server and client are
+// arguments of the two ends.
 func useServer(t *testing.T, server, client []string, name string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestRDMAWait(t *testing.T) {
 	})
 }
 
-// The kernel's iWARP and ours understand each other.
+// The kernel's iWARP and ours interoperate.
 func TestRDMAAndIWARP(t *testing.T) {
 	addr := rdmatest.Device(t, "siw")
 	t.Run("client on the device", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestRDMAAndIWARP(t *testing.T) {
 	})
 }
 
-// auto takes the device that there is, and says so.
+// auto takes the device, and says so.
 func TestRDMAAuto(t *testing.T) {
 	run := func(t *testing.T, addr, name, server, client string) {
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "auto", "--addr", anyPort(addr))
@@ -134,7 +134,7 @@ func TestRDMAAuto(t *testing.T) {
 	})
 }
 
-// Who asks a server of the other kind is told so.
+// A client of the wrong provider gets a hint.
 func TestRDMAWrongProvider(t *testing.T) {
 	addr := rdmatest.Device(t, "rxe")
 	const iwarpHint = "connection refused (RDMA_CM_EVENT_REJECTED); a server that speaks iWARP over TCP is reached with --provider iwarp"
@@ -153,7 +153,7 @@ func TestRDMAWrongProvider(t *testing.T) {
 	mustFail(t, 1, rdmaHint, "ls", s.url("/"))
 }
 
-// The demonstration's tree, over devices.
+// The demo over devices.
 func TestRDMADemo(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		from := filepath.Join(t.TempDir(), "tree")
@@ -175,7 +175,7 @@ func TestRDMADemo(t *testing.T) {
 	})
 }
 
-// What cannot work says why, on one line.
+// Errors say on one line what is wrong.
 func TestRDMABadInput(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		dir := t.TempDir()
@@ -209,13 +209,13 @@ func TestRDMABadInput(t *testing.T) {
 	})
 }
 
-// nobodysCommand is an executable that nobody may execute.
+// nobodysCommand is an executable that user nobody may execute.
 func nobodysCommand(t *testing.T) (path string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become nobody and have device files of its own")
 	}
-	// Folders of tests are the user's alone.
+	// Only the user may enter the directories of tests.
 	dir, err := os.MkdirTemp("", "rpcrdma-")
 	if err != nil {
 		t.Fatal(err)
@@ -229,8 +229,8 @@ func nobodysCommand(t *testing.T) (path string) {
 	return path
 }
 
-// restricted runs a command as nobody, with at most so many KiB of locked memory,
-// among device files of its own, of which those that begin with denied are root's.
+// restricted runs a command as user nobody, with at most memlock KiB of locked memory, and
+// with device files of its own, of which those that begin with denied belong to root.
 func restricted(t *testing.T, binary, lock, denied string, args ...string) result {
 	t.Helper()
 	const script = `set -eu
@@ -267,7 +267,7 @@ func wantOneLine(t *testing.T, r result, text string) {
 	}
 }
 
-// wantUnusable checks that devices lists the device and says what it lacks.
+// wantUnusable checks that devices lists the device and says why it cannot be used.
 func wantUnusable(t *testing.T, r result, kind, text string) {
 	t.Helper()
 	if r.status != 0 || r.stderr != "" {
@@ -301,7 +301,7 @@ func TestRDMAMemlock(t *testing.T) {
 			wantOneLine(t, r, " more on "+kind+"0"+advice)
 		}
 		wantUnusable(t, restricted(t, binary, limit, "", "devices", "--json"), kind, text)
-		// With enough of it nobody needs no privilege.
+		// With enough locked memory, user nobody needs no privilege.
 		if r := restricted(t, binary, "8192", "", "ls", "--provider", "rdma", s.url("/")); r.status != 0 || r.stderr != "" {
 			t.Errorf("as nobody: status %d\n%s", r.status, r.stderr)
 		}

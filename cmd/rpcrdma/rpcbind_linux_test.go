@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
 )
 
-// registered lists what serve registers, as DUMP has it: "PROGRAM VERSION NETID ADDRESS".
+// registered lists the mappings of serve in the answer to DUMP: "PROGRAM VERSION NETID ADDRESS".
 func registered(t *testing.T) (list []string) {
 	t.Helper()
 	c := rpcbind.Client{Addr: rpcbindtest.Addr}
@@ -33,9 +33,8 @@ func registered(t *testing.T) (list []string) {
 }
 
 // TestRPCBind: clients find a server that is registered with the real rpcbind.
-// CTX-1833-1: register and look up netid rdma. V1-10-1: what is served over RDMA
-// registers as what is served over TCP does, and DUMP has its netid and its port. RFC
-// 5666 section 10.
+// CTX-1833-1: register and look up netid rdma. V1-10-1: a service over RDMA registers like
+// one over TCP, and DUMP has its netid and port. RFC 5666 section 10.
 func TestRPCBind(t *testing.T) {
 	rpcbindtest.Run(t, func(t *testing.T) {
 		dir, local := t.TempDir(), t.TempDir()

@@ -36,7 +36,7 @@ func TestRPCBindMessages(t *testing.T) {
 	}
 }
 
-// What an rpcbind said, or did not, when it was asked for the port of MOUNT.
+// Failures of rpcbind to find the port of MOUNT.
 func TestMountPortMessages(t *testing.T) {
 	absent := &oncrpc.RPCError{Stat: oncrpc.MsgAccepted, AcceptStat: oncrpc.ProgUnavail, Prog: nfs.MountProgram, Vers: nfs.MountVersion}
 	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
@@ -54,7 +54,7 @@ func TestMountPortMessages(t *testing.T) {
 	}
 }
 
-// CTX-1833-1: what is registered for a listener.
+// CTX-1833-1: the mappings of a listener.
 func TestMappingsOf(t *testing.T) {
 	for addr, want := range map[string][]string{
 		"192.0.2.1:20049":     {"rdma 192.0.2.1.78.81"},

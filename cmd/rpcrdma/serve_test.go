@@ -25,7 +25,7 @@ func randomText(seed uint64, n int) string {
 	return string(b)
 }
 
-// A tree goes to a server and comes back, with any number of calls in flight.
+// A tree is copied to a server and back, with one call in flight and with many.
 func TestTreeRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -65,7 +65,7 @@ func TestTreeRoundTrip(t *testing.T) {
 			t.Errorf("get -r -P %s: %+v", parallel, r)
 		}
 	}
-	// A second time everything is there already.
+	// The second time everything exists already.
 	r := decodeJSON[resultJSON](t, mustRun(t, "put", "-r", "--json", source, s.url("/up1")))
 	wantTree(t, target+"/up1", source)
 	if r.Stats.ReadChunk == 0 {
@@ -73,8 +73,7 @@ func TestTreeRoundTrip(t *testing.T) {
 	}
 }
 
-// A directory that is put into itself, through a server on this machine, is copied as
-// it was before.
+// A directory that is put into itself through a local server is copied as it was before.
 func TestPutIntoItself(t *testing.T) {
 	dir, was := t.TempDir(), t.TempDir()
 	files := map[string]string{"one": "1", "sub/two": "2", "sub/link": "-> two", "empty/": ""}
@@ -197,7 +196,7 @@ func TestFileRoundTrip(t *testing.T) {
 	mustRun(t, "put", in("new"), s.url("/there/renamed%20file"))
 	want(filepath.Join(dir, "there/renamed file"), "new contents")
 
-	// A server's directory can be mounted by itself.
+	// A directory below the export can be mounted.
 	c := s.dialNFS(t)
 	fh, err := c.Mnt(t.Context(), "/there")
 	if err != nil {
@@ -271,7 +270,7 @@ func TestMessages(t *testing.T) {
 	} {
 		mustFail(t, tt.status, tt.text, tt.args...)
 	}
-	// What cannot be copied does not keep the rest from it.
+	// Everything else is copied.
 	r := runCommand(t, "get", "-r", s.url("/"), in("all"))
 	for _, want := range []string{"away skipped: it is a link that leads out, to /etc\n", ": 1 thing was skipped, everything else is copied\n"} {
 		if r.status != 1 || !strings.Contains(r.stderr, want) {
@@ -283,7 +282,7 @@ func TestMessages(t *testing.T) {
 	}
 	os.Remove(filepath.Join(dir, "fifo"))
 	os.Remove(filepath.Join(dir, "away"))
-	// The server can be watched.
+	// -v logs the connection.
 	if r := runCommand(t, "ls", "-v", s.url("/")); r.status != 0 || !strings.Contains(r.stderr, "msg=connected provider=iwarp") || !strings.Contains(r.stderr, "msg=statistics calls=") {
 		t.Errorf("ls -v: status %d\n%s", r.status, r.stderr)
 	}
@@ -330,7 +329,7 @@ func TestPingAndProbe(t *testing.T) {
 	}
 }
 
-// Every change is refused by a read-only server, with the status for that.
+// A read-only server refuses every change with NFS3ERR_ROFS.
 func TestReadOnly(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
@@ -361,7 +360,7 @@ func TestReadOnly(t *testing.T) {
 		"LINK":    func() error { return c.Link(ctx, file, top, "new") },
 		"COMMIT":  func() error { _, err := c.Commit(ctx, file, 0, 0); return err },
 
-		// That nothing can be changed comes before what is wrong with the change.
+		// NFS3ERR_ROFS comes before errors in the arguments.
 		"REMOVE of nothing":     func() error { return c.Remove(ctx, top, "nothing") },
 		"REMOVE of a directory": func() error { return c.Remove(ctx, top, "dir") },
 		"RMDIR of a file":       func() error { return c.Rmdir(ctx, top, "file") },
@@ -499,7 +498,7 @@ func TestEscape(t *testing.T) {
 		t.Error("MNT /../outside succeeds")
 	}
 
-	// Handles are not believed.
+	// Forged handles are refused.
 	file := lookup(top, "file")
 	b := file.Bytes()
 	for i := range b {
@@ -515,7 +514,7 @@ func TestEscape(t *testing.T) {
 		wantStatus(t, "GETATTR of a handle of another size", err, nfs.StatusBadHandle)
 	}
 
-	// Behind the server's back a directory becomes a link that leads out.
+	// A local process replaces a directory by a link that leads out.
 	innerFile := lookup(inner, "file")
 	if err := os.Rename(filepath.Join(export, "dir"), filepath.Join(export, "was-dir")); err != nil {
 		t.Fatal(err)
@@ -545,7 +544,7 @@ func TestEscape(t *testing.T) {
 		t.Error("RENAME through an exchanged directory succeeds")
 	}
 
-	// At the other end URLs are followed by the client, which stays inside, too.
+	// The client follows links in URLs, and stays inside, too.
 	mustFail(t, 1, "symbolic link leaves the export", "get", s.url("/relative"), filepath.Join(dir, "out"))
 	mustFail(t, 1, "symbolic link leaves the export", "ls", s.url("/outside/"))
 	for _, name := range []string{"secret", "outside/secret", "outside/file"} {
@@ -558,7 +557,7 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// What a local tree holds already does not lead a get out of it.
+// Existing links in a local tree do not lead a get out of it.
 func TestGetStaysInLocal(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
@@ -576,7 +575,7 @@ func TestGetStaysInLocal(t *testing.T) {
 	}
 }
 
-// Procedures that the commands do not use, and what the guard mends.
+// Procedures that the commands do not use, and what the guard corrects.
 func TestProcedures(t *testing.T) {
 	dir := t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
@@ -600,7 +599,7 @@ func TestProcedures(t *testing.T) {
 		t.Errorf("GETATTR: %v %#o, %v", attr.Type, attr.Mode, err)
 	}
 
-	// CREATE without a size empties nothing; with one it does.
+	// CREATE truncates a file only if it has a size.
 	fh, _, err := c.Create(ctx, &nfs.CreateArgs{Where: where("file")})
 	if err != nil {
 		t.Fatal(err)
@@ -620,7 +619,7 @@ func TestProcedures(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Stability is what was asked for.
+	// The server commits as stably as it was asked to.
 	res, err := c.Write(ctx, fh, 10, []byte("abc"), nfs.Unstable)
 	if err != nil || res.Count != 3 || res.Committed != nfs.Unstable {
 		t.Errorf("unstable WRITE: %+v, %v", res, err)
@@ -653,7 +652,7 @@ func TestProcedures(t *testing.T) {
 	err = c.SetAttr(ctx, fh, &nfs.SetAttr{SetSize: true, Size: 1 << 63})
 	wantStatus(t, "SETATTR of size 1<<63", err, nfs.StatusInval)
 
-	// Handles follow renames, and end with what they stood for.
+	// Handles follow renames, and become stale with the file.
 	if err := c.Rename(ctx, top, "file", top, "renamed"); err != nil {
 		t.Fatal(err)
 	}
@@ -718,7 +717,7 @@ func fhOf(t *testing.T, c *nfs.Client, dir nfs.FileHandle, name string) nfs.File
 	return fh
 }
 
-// A get whose connection is cut leaves nothing under the name, and nothing else.
+// A get whose connection is cut leaves no file at all.
 func TestFailedGetLeavesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
@@ -741,8 +740,7 @@ func TestFailedGetLeavesNothing(t *testing.T) {
 	}
 }
 
-// A put that fails leaves nothing of its own: neither when the server refuses a step, nor
-// when it is interrupted.
+// A put that fails leaves no file, whether the server refuses a step or it is interrupted.
 func TestFailedPutCleansUp(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
@@ -756,7 +754,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 		}
 	}
 
-	// As large as it is it takes minutes.
+	// The file is so large that the put takes minutes.
 	large := filepath.Join(local, "large")
 	if err := os.WriteFile(large, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -790,8 +788,8 @@ func TestFailedPutCleansUp(t *testing.T) {
 	}
 }
 
-// A put whose connection is cut changes nothing under the name, and takes back what it
-// has made, over another connection.
+// A put whose connection is cut changes nothing under the name, and removes what it has made
+// over a new connection.
 func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"large": "what was there before"})
@@ -807,7 +805,7 @@ func TestFailedPutChangesNothing(t *testing.T) {
 	}
 }
 
-// A server that falls silent is given up, and an interrupt ends the wait for it.
+// The wait for a silent server ends with the timeout or an interrupt.
 func TestSilentServer(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
@@ -839,8 +837,8 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// At SIGTERM the server ends with status 0 though clients are connected, and with
-// --json says what it has done.
+// At SIGTERM the server ends with status 0 although clients are connected, and with --json
+// it prints its counters.
 func TestServerStops(t *testing.T) {
 	dir := t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})

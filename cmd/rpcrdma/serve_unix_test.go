@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// Nobody opens a fifo, which would wait for somebody at its other end.
+// No fifo is opened: that would wait for a process at the other end.
 func TestFIFO(t *testing.T) {
 	export, local, copied := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "copied")
 	for _, dir := range []string{export, local} {
@@ -22,7 +22,7 @@ func TestFIFO(t *testing.T) {
 	s := startServer(t, "--dir", export)
 	mustFail(t, 1, "is a fifo, which cannot be copied", "get", s.url("/fifo"), copied)
 	mustFail(t, 1, "fifo is neither a file nor a directory", "put", filepath.Join(local, "fifo"), s.url("/x"))
-	// What cannot be copied does not keep the rest from it.
+	// Everything else is copied.
 	for _, args := range [][]string{{"get", "-r", s.url("/"), copied}, {"put", "-r", local, s.url("/put")}} {
 		r := runCommand(t, args...)
 		if r.status != 1 || !strings.Contains(r.stderr, ": fifo skipped: it is ") || !strings.HasSuffix(r.stderr, ": 1 thing was skipped, everything else is copied\n") {
@@ -36,7 +36,7 @@ func TestFIFO(t *testing.T) {
 	}
 }
 
-// What cannot be read here does not keep the rest from being copied to a server.
+// A put skips local files that cannot be read.
 func TestPutUnreadable(t *testing.T) {
 	export, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
@@ -46,7 +46,7 @@ func TestPutUnreadable(t *testing.T) {
 	s := startServer(t, "--dir", export)
 	cmd := command(t.Context(), "put", "-r", local, s.url("/copy"))
 	if os.Geteuid() == 0 {
-		// Somebody who may not read everything has to get at the program, too.
+		// The unprivileged user must be able to execute the program.
 		cmd.Path = filepath.Join(local, "..", "command")
 		program, err := os.ReadFile(os.Args[0])
 		testkit.Must(t, err)

@@ -25,8 +25,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A mute is a server that does not answer one procedure. NULL, which a server answers by
-// itself, it passes on to a program that never does.
+// A mute is a server that does not answer one procedure. It passes NULL, which a server
+// answers by itself, to a program that never answers.
 type mute struct {
 	*hostile
 	prog, proc uint32
@@ -81,8 +81,8 @@ func (m *mute) start(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Whatever a server is silent at, the command ends, and says what it has waited for and in
-// which state the connection is.
+// Whichever call a server does not answer, the command ends, and says what it has waited for
+// and the state of the connection.
 func TestStalls(t *testing.T) {
 	local := t.TempDir()
 	testkit.WriteFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
@@ -153,8 +153,8 @@ func TestStalls(t *testing.T) {
 		}
 	})
 	running.Go(func() {
-		// Without a limit an interrupt is what ends it. It is in the middle of things when
-		// the server has heard of it.
+		// Without a limit, an interrupt ends it. It is at work when the server has been
+		// called.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Error(err)
@@ -186,8 +186,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A connection is given up when calls are under way and nothing has come for as long as
-// the limit is, and not before.
+// A connection is given up when calls are outstanding and nothing has come for the limit,
+// and not before.
 func TestWatchLimit(t *testing.T) {
 	s := func(calls, replies, cancelled uint64) transport.Stats {
 		return transport.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
@@ -234,7 +234,7 @@ func TestWatchLimit(t *testing.T) {
 	}
 }
 
-// A limit of 0, or none, is no limit, and never one that has passed.
+// A limit of 0 or none is no limit, and not one that has passed.
 func TestNoLimit(t *testing.T) {
 	for text, want := range map[string]time.Duration{"0": 0, "none": 0, "0s": 0, "90s": 90 * time.Second} {
 		d := time.Hour

@@ -38,7 +38,7 @@ type testWatch struct {
 	status int
 }
 
-// A lineBuffer collects what a process says while it runs.
+// A lineBuffer collects the output of a running process.
 type lineBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -56,7 +56,7 @@ func (b *lineBuffer) String() string {
 	return b.buf.String()
 }
 
-// startWatch runs watch until the test ends, and returns when it watches.
+// startWatch runs watch until the test ends, and returns when it has subscribed.
 func startWatch(t *testing.T, args ...string) *testWatch {
 	t.Helper()
 	w := &testWatch{t: t, lines: make(chan string, 1<<16), stderr: &lineBuffer{}}
@@ -75,7 +75,7 @@ func startWatch(t *testing.T, args ...string) *testWatch {
 	return w
 }
 
-// stop ends it with a signal and returns its status.
+// stop ends the command with a signal and returns its status.
 func (w *testWatch) stop(sig os.Signal) int {
 	w.once.Do(func() {
 		w.cmd.Process.Signal(sig)
@@ -84,7 +84,7 @@ func (w *testWatch) stop(sig os.Signal) int {
 	return w.status
 }
 
-// wait waits for its end.
+// wait waits for the end of the command and returns its status.
 func (w *testWatch) wait() int {
 	late := time.AfterFunc(testTimeout, func() { w.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
@@ -94,7 +94,7 @@ func (w *testWatch) wait() int {
 	return w.cmd.ProcessState.ExitCode()
 }
 
-// wantError waits until it has said text on standard error.
+// wantError waits until standard error has text.
 func (w *testWatch) wantError(text string) {
 	w.t.Helper()
 	for end := time.Now().Add(testTimeout); !strings.Contains(w.stderr.String(), text); time.Sleep(time.Millisecond) {
@@ -104,8 +104,8 @@ func (w *testWatch) wantError(text string) {
 	}
 }
 
-// until returns the lines up to one that ends in text, without those about contents,
-// which may come once more than they change.
+// until returns the lines up to one that ends in text, without changes of contents, which
+// may be told once more than they happen.
 func (w *testWatch) until(text string) (got []string) {
 	w.t.Helper()
 	timeout := time.After(testTimeout)
@@ -198,7 +198,7 @@ func startRelay(t *testing.T, to string) *relay {
 	return r
 }
 
-// cut ends all connections. hold keeps new ones out.
+// cut ends all connections. hold refuses new ones.
 func (r *relay) cut(hold bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *relay) cut(hold bool) {
 	clear(r.open)
 }
 
-// silence makes all connections pass on nothing any more, without ending them.
+// silence stops the traffic of all connections without ending them.
 func (r *relay) silence() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +217,7 @@ func (r *relay) silence() {
 	r.mute = new(atomic.Bool)
 }
 
-// What clients and local programs do is printed.
+// Changes by clients and by local programs are printed.
 func TestWatch(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
 	testkit.WriteFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
@@ -241,7 +241,7 @@ func TestWatch(t *testing.T) {
 	testkit.WantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
 	testkit.WantLines(t, flat.until("removed     a/"), `removed     a/`)
 
-	// By way of NFS.
+	// Through NFS.
 	mustRun(t, "put", filepath.Join(local, "file"), s.url("/sub/deep/file"))
 	got := w.until("-> deep/file")
 	created, renamed := "created     deep/.rpcrdma-", "renamed     deep/.rpcrdma-"
@@ -249,7 +249,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("put: %q", got)
 	}
 
-	// It ends in order.
+	// An interrupt ends it with status 0.
 	for _, w := range []*testWatch{w, flat} {
 		if status := w.stop(syscall.SIGINT); status != 0 || strings.Count(w.stderr.String(), "\n") != 1 {
 			t.Errorf("interrupted: status %d\n%s", status, w.stderr)
@@ -257,7 +257,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// With --json each event is an object, and with --count there are so many.
+// With --json each event is an object, and --count ends the command after so many.
 func TestWatchJSON(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -288,7 +288,7 @@ func TestWatchJSON(t *testing.T) {
 	}
 }
 
-// A connection that is cut loses nothing, however often, and says so.
+// A lost connection loses no event, however often, and is reported.
 func TestWatchCut(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -301,7 +301,7 @@ func TestWatchCut(t *testing.T) {
 			n++
 		}
 	}
-	// hear checks what it prints: every file once, in order, in messages without gaps.
+	// hear checks the output: every file once, in order, in messages without gaps.
 	heard, number := 0, uint64(0)
 	hear := func() {
 		t.Helper()
@@ -349,8 +349,7 @@ func TestWatchCut(t *testing.T) {
 	}
 }
 
-// A connection on which nothing comes through any more, though it has not ended, is
-// noticed and replaced, with nothing lost.
+// A silent connection is noticed and replaced, and no event is lost.
 func TestWatchSilence(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -365,7 +364,7 @@ func TestWatchSilence(t *testing.T) {
 	w.wantError(": connected again, nothing is lost\n")
 }
 
-// A server that comes back knows nothing of its clients, and they say so.
+// A restarted server does not know its clients, and they say so.
 func TestWatchRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -380,7 +379,7 @@ func TestWatchRestart(t *testing.T) {
 	testkit.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
 	testkit.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
 
-	// When the directory is not there any more, that is the end.
+	// The removal of the directory ends the command.
 	w2 := startWatch(t, again.watchURL("/before"))
 	testkit.Must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
 	last := startServer(t, "--dir", dir, "--addr", s.addr)
@@ -396,8 +395,8 @@ func TestWatchRestart(t *testing.T) {
 	}
 }
 
-// A connection that comes and goes is told of three times a minute, and what is said last is
-// how it is.
+// A connection that comes and goes is reported three times a minute, and the last report is
+// true.
 func TestWatchFlood(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -440,7 +439,7 @@ func TestWatchFlood(t *testing.T) {
 				t.Errorf("%d overflows are printed", n)
 			}
 
-			// How it is in the end is known.
+			// The final state is reported.
 			w.lost()
 			flaps(time.Second, time.Millisecond)
 			w.lost()
@@ -460,7 +459,7 @@ func TestWatchFlood(t *testing.T) {
 				t.Errorf("%d lines in an hour in which nothing happens\n%s", n, &stderr)
 			}
 
-			// A gap that was not told of is, with the next connection that is.
+			// A gap that was not reported is reported with the next connection that is.
 			flaps(5*time.Second, time.Millisecond)
 			for i := 0; w.hushed == 0 && i < 10; i++ {
 				flaps(time.Millisecond, time.Millisecond)
@@ -476,7 +475,7 @@ func TestWatchFlood(t *testing.T) {
 	}
 }
 
-// A watch whose lines nobody takes ends all the same.
+// A watch ends even if nobody reads its output.
 func TestWatchUnread(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -497,7 +496,7 @@ func TestWatchUnread(t *testing.T) {
 	}
 }
 
-// The events of a NOTIFY are printed up to the last one that is wanted.
+// Events are printed up to the last one that is wanted.
 func TestWatchPrints(t *testing.T) {
 	created := func(path string) notify.Event { return notify.Event{Kind: notify.Created, Path: path} }
 	ended := notify.Event{Kind: notify.Ended, Status: notify.StatusGone}
@@ -532,7 +531,7 @@ func TestWatchMessages(t *testing.T) {
 	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
 	s := startServer(t, "--dir", dir)
 
-	// A server that has other programs.
+	// A server with another program.
 	server, err := transport.NewServer(nil)
 	testkit.Must(t, err, server.Register(loadgen.Program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")

@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// A watch that is stopped for a while, as by ^Z, costs the server little and hears that
-// it has missed something.
+// A watch that is stopped for a while, as by ^Z, costs the server little and learns that it
+// has missed changes.
 func TestWatchStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)

@@ -5,6 +5,9 @@
 // outside of the tree can be watched. Subdirectories are watched as they appear, with
 // what was made in them before they could be; and where the system lost events, an
 // overflow is told instead of them.
+//
+// The package is in the command's module because it uses fsnotify, which the library does
+// not require.
 package dirwatch
 
 import (

@@ -104,7 +104,7 @@ func TestChanges(t *testing.T) {
 	wantLines(t, all.Wait(t, "back"), "created sub/back")
 	wantLines(t, flat.Wait(t, "back"), "created back")
 
-	// A directory goes, with what is in it, and is told of where it is then.
+	// A directory is renamed with its contents, and watched in its new place.
 	testkit.Must(t, os.Rename(in("other"), in("new/here")))
 	wantLines(t, all.Wait(t, "here/"), "renamed other/ -> new/here/")
 	testkit.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
@@ -125,8 +125,7 @@ func TestChanges(t *testing.T) {
 	wantLines(t, flat.All())
 }
 
-// Trees that appear faster than they can be watched are told of completely, each name
-// once.
+// Trees that are made faster than they can be watched are told completely, each name once.
 func TestChangesTrees(t *testing.T) {
 	c, dir := watchDir(t)
 	_, l := c.mustWatch(t, "", true)
@@ -164,7 +163,7 @@ func TestChangesTrees(t *testing.T) {
 	}
 }
 
-// What is told of many changes at once leads to what is there in the end.
+// Replaying the events of many concurrent changes leads to the final tree.
 func TestChangesReplay(t *testing.T) {
 	c, dir := watchDir(t)
 	there := make(map[string]bool)
@@ -257,7 +256,7 @@ func TestChangesReplay(t *testing.T) {
 	}
 }
 
-// Nothing outside of the export can be watched, through no name and no link.
+// Nothing outside of the tree can be watched, whatever the name or link.
 func TestChangesEscape(t *testing.T) {
 	c, dir := watchDir(t)
 	outside := filepath.Join(filepath.Dir(dir), "outside")
@@ -281,7 +280,7 @@ func TestChangesEscape(t *testing.T) {
 		t.Error("something is watched though nobody wants to know")
 	}
 
-	// A directory is exchanged for a link all the time, and back.
+	// A directory is replaced by a link and back, again and again.
 	_, l := c.mustWatch(t, "", true)
 	real, aside := filepath.Join(dir, "real"), filepath.Join(dir, "aside")
 	for i := range 200 {
@@ -296,13 +295,13 @@ func TestChangesEscape(t *testing.T) {
 			t.Errorf("told of what is outside: %q", line)
 		}
 	}
-	// And it is watched still.
+	// It is still watched.
 	testkit.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
 	l.Wait(t, "created real/deep/end")
 }
 
-// A directory that is exchanged for a link after it has been opened is what is watched,
-// and not what the link says; or nothing is.
+// If a directory is replaced by a link after it has been opened, the directory is watched
+// and not the target of the link; or nothing is.
 func TestChangesKey(t *testing.T) {
 	top := t.TempDir()
 	testkit.WriteFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
@@ -331,7 +330,7 @@ func TestChangesKey(t *testing.T) {
 	}
 }
 
-// What the system tells late, when all is as it was before, does no harm.
+// Events that arrive late, when everything is as before again, do no harm.
 func TestChangesLate(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -391,7 +390,7 @@ func TestChangesLate(t *testing.T) {
 	}
 }
 
-// When the directory is not there any more under its name, the interest ends.
+// The interest in a directory ends when the directory is removed or renamed.
 func TestChangesGone(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -417,7 +416,7 @@ func TestChangesGone(t *testing.T) {
 	}
 }
 
-// Only what somebody wants to know is watched, and there are limits.
+// Only directories of interest are watched, within limits.
 func TestChangesLimits(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -443,7 +442,7 @@ func TestChangesLimits(t *testing.T) {
 	if len(c.watched) != 2 {
 		t.Errorf("%d directories are watched, want 2", len(c.watched))
 	}
-	// What grows beyond it ends.
+	// A watch that outgrows a limit ends.
 	_, grows := c.mustWatch(t, "few", true)
 	for i := range 10 {
 		testkit.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
@@ -467,7 +466,7 @@ func TestChangesLimits(t *testing.T) {
 	}
 }
 
-// When the system has lost events it is said so, and what is there is found again.
+// A loss of events is told, and the state of the tree is found again.
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -475,7 +474,7 @@ func TestChangesLost(t *testing.T) {
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
-	// As if the system had lost what happens now.
+	// The system does not tell of these changes.
 	for key := range c.watched {
 		testkit.Must(t, source.Remove(key))
 	}
@@ -499,8 +498,7 @@ func TestChangesLost(t *testing.T) {
 	}
 }
 
-// fsnotify stops watching a directory that is renamed. What happens before it is watched
-// again is told.
+// fsnotify stops watching a renamed directory. Changes before it is watched again are told.
 func TestChangesGap(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }

@@ -106,39 +106,14 @@ func (w *Watcher) descend(parent *watched, name string, found func(dir *watched,
 
 // add watches one directory and then reads it. parent is nil for the root. If it fails
 // because the name changes meanwhile, an event of parent will tell.
-func (w *Watcher) add(parent *watched, name string) (_ *watched, err error) {
+func (w *Watcher) add(parent *watched, name string) (*watched, error) {
 	path := parent.below(name)
 	if len(w.watched) >= w.maxDirs || len(path) > notify.MaxPath {
 		return nil, notify.StatusTooMuch
 	}
-	in := w.root
-	if parent == nil {
-		name = "."
-	} else {
-		if in, err = w.open(parent); err != nil {
-			return nil, err
-		}
-		defer in.Close()
-	}
-	info, err := in.Lstat(name)
+	f, info, err := w.openDir(parent, name)
 	if err != nil {
 		return nil, err
-	}
-	if !info.IsDir() {
-		return nil, syscall.ENOTDIR
-	}
-	id, unique := idOf(info)
-	if unique && !w.alone(id) {
-		return nil, errReplaced
-	}
-	f, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	// The open file is the one that Lstat saw, so no link was followed.
-	if opened, err := f.Stat(); err != nil || !os.SameFile(info, opened) {
-		f.Close()
-		return nil, errReplaced
 	}
 	d := &watched{name: name, parent: parent, names: make(map[string]bool), dirs: make(map[string]*watched)}
 	if d.file, d.key, err = w.slots.keep(f, filepath.Join(w.dir, filepath.FromSlash(path))); err != nil {
@@ -146,17 +121,10 @@ func (w *Watcher) add(parent *watched, name string) (_ *watched, err error) {
 	}
 	if err := w.source.Add(d.key); err != nil {
 		d.file.Close()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		w.log.Warn("cannot watch", "dir", path, "err", err)
-		if errors.Is(err, syscall.ENOSPC) { // the user's limit, inotify_add_watch(2)
-			return nil, notify.StatusTooMuch
-		}
-		return nil, notify.StatusSystem
+		return nil, w.cannotWatch(path, err)
 	}
 	w.watched[d.key] = d
-	if unique {
+	if id, ok := idOf(info); ok {
 		d.id = id
 		w.byID[id] = d
 	}
@@ -178,6 +146,53 @@ func (w *Watcher) add(parent *watched, name string) (_ *watched, err error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// openDir opens the directory called name, which must not be watched yet. The caller
+// closes the file.
+func (w *Watcher) openDir(parent *watched, name string) (*os.File, fs.FileInfo, error) {
+	in := w.root
+	if parent == nil {
+		name = "."
+	} else {
+		var err error
+		if in, err = w.open(parent); err != nil {
+			return nil, nil, err
+		}
+		defer in.Close()
+	}
+	info, err := in.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.IsDir() {
+		return nil, nil, syscall.ENOTDIR
+	}
+	if id, ok := idOf(info); ok && !w.alone(id) {
+		return nil, nil, errReplaced
+	}
+	f, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	// The open file is the one that Lstat saw, so no link was followed.
+	if opened, err := f.Stat(); err != nil || !os.SameFile(info, opened) {
+		f.Close()
+		return nil, nil, errReplaced
+	}
+	return f, info, nil
+}
+
+// cannotWatch returns the error for a directory that the system does not watch.
+func (w *Watcher) cannotWatch(path string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	w.log.Warn("cannot watch", "dir", path, "err", err)
+	if errors.Is(err, syscall.ENOSPC) { // the user's limit, inotify_add_watch(2)
+		return notify.StatusTooMuch
+	}
+	return notify.StatusSystem
 }
 
 // alone reports whether a directory that is to be watched is not watched under another
