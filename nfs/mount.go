@@ -120,7 +120,7 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 func refusal(err error) bool {
 	var rpc *oncrpc.RPCError
 	var bad *ReplyError
-	var reply *transport.ReplyError
+	var reply *transport.BadReplyError
 	var rdma *transport.RDMAError
 	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
 }

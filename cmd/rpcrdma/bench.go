@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,21 +14,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Limits of what bench asks for.
-const (
-	// maxBenchSize is the largest data of a call: with the call's header it makes the
-	// longest message that serve takes.
-	maxBenchSize = transport.DefaultMaxMessage - 4096
-	// maxBenchDepth is how many credits a server grants.
-	maxBenchDepth = transport.DefaultCredits
-	// maxBenchSteps keeps a sweep from going on for days.
-	maxBenchSteps = 1000
-)
+// maxBenchSteps keeps a sweep from taking days.
+const maxBenchSteps = 1000
 
-// benchOptions are the options of bench.
+// benchOptions are the flags of bench.
 type benchOptions struct {
 	options
 	version   versionValue
@@ -46,26 +38,25 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench HOST[:PORT]",
 		Short: "Measure calls to a server: latency, rate, throughput",
-		Long: `Measure calls to a server on one connection, and print how long they took, how many
-there were in a second, and how much data they moved.
+		Long: `Measure calls to a server on one connection: latency, calls per second and throughput.
 
-The server is 'rpcrdma serve', on this machine or another: it has a program for this,
+The server is 'rpcrdma serve', on this machine or another. It has a benchmark program,
 0x20524442 version 1, that moves bytes and does nothing else with them.
 
   null   calls without data: the round trip that every call has in it
-  echo   data there and back, inside the messages as far as it fits
+  echo   data to the server and back, inline as far as it fits
   read   data from the server, which writes it into this end's memory (SOURCE)
   write  data to the server, which reads it from this end's memory (SINK)
 
 Each op is measured with each size and each depth, the number of calls outstanding.
---size and --depth take lists, 64,4Ki,1Mi, and ranges that double, 4Ki..1Mi. Some calls
-that do not count go before those of each step, and every answer is checked.
+--size and --depth take lists, 64,4Ki,1Mi, and ranges that double, 4Ki..1Mi. Each step
+begins with a few calls that are not counted, and every answer is checked.
 
-MiB/s counts the data of a call once, echo's too. The port is 20049 unless it is given.`,
+MiB/s counts the data of a call once, even for echo. The default port is 20049.`,
 		Example: `  rpcrdma bench server:20049
   rpcrdma bench --op read,write --size 4Ki..2Mi --depth 1,16 server:20049
   rpcrdma bench --op null --time 10s --histogram --json server:20049`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
@@ -78,53 +69,44 @@ MiB/s counts the data of a call once, echo's too. The port is 20049 unless it is
 			return o.bench(cmd, at, steps)
 		},
 	}
-	addOptions(cmd, &o.options, 10*time.Second, "wait so long for the connection, and then for any answer")
+	addOptions(cmd, &o.options, 10*time.Second, "give up after this time without a connection, or without an answer")
 	addLookupOption(cmd, &o.options)
 	addVersionOption(cmd, &o.version)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.ops, "op", []string{opNull, opEcho, opRead, opWrite}, "what to measure")
-	flags.StringSliceVar(&o.sizes, "size", nil, "how many bytes a call moves (echo 64, read and write 64Ki,1Mi)")
-	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "how many calls are outstanding")
-	flags.DurationVar(&o.time, "time", time.Second, "how long each step takes")
-	flags.Int64Var(&o.calls, "calls", 0, "make `N` calls in each step instead")
-	flags.BoolVar(&o.histogram, "histogram", false, "draw how the times are distributed")
+	flags.StringSliceVar(&o.ops, "op", opNames(), "what to measure")
+	flags.StringSliceVar(&o.sizes, "size", nil, "bytes of data in a call (default: echo 64; read and write 64Ki,1Mi)")
+	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "outstanding calls")
+	flags.DurationVar(&o.time, "time", time.Second, "duration of each step")
+	flags.Int64Var(&o.calls, "calls", 0, "make `N` calls in each step, instead of --time")
+	flags.BoolVar(&o.histogram, "histogram", false, "draw a histogram of the latencies of each step")
 	return cmd
 }
 
-// steps is what the options ask for, in the order of the options.
-func (o *benchOptions) steps() ([]benchStep, error) {
+// steps returns what the options ask for, in the order of the options.
+func (o *benchOptions) steps() ([]loadgen.Step, error) {
 	if o.time <= 0 {
 		return nil, fmt.Errorf("--time is %v, want more than 0", o.time)
 	}
 	if o.calls < 0 {
 		return nil, fmt.Errorf("--calls is %d, want 1 or more", o.calls)
 	}
-	depths, err := numbers("--depth", o.depths, 1, maxBenchDepth)
+	depths, err := loadgen.ParseSizes(o.depths, 1, loadgen.MaxDepth)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--depth %w", err)
 	}
-	var steps []benchStep
-	for _, op := range o.ops {
-		sizes := []int{0}
-		switch op {
-		case opNull:
-		case opEcho, opRead, opWrite:
-			list := o.sizes
-			if len(list) == 0 {
-				list = []string{"64Ki", "1Mi"}
-				if op == opEcho {
-					list = []string{"64"}
-				}
-			}
-			if sizes, err = numbers("--size", list, 1, maxBenchSize); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, fmt.Errorf("--op %q: want %s", op, strings.Join([]string{opNull, opEcho, opRead, opWrite}, ", "))
+	var steps []loadgen.Step
+	for _, name := range o.ops {
+		op := loadgen.Op(name)
+		if !slices.Contains(loadgen.Ops(), op) {
+			return nil, fmt.Errorf("--op %q: want %s", name, strings.Join(opNames(), ", "))
+		}
+		sizes, err := o.sizesOf(op)
+		if err != nil {
+			return nil, fmt.Errorf("--size %w", err)
 		}
 		for _, size := range sizes {
 			for _, depth := range depths {
-				steps = append(steps, benchStep{op, size, depth})
+				steps = append(steps, loadgen.Step{Op: op, Size: size, Depth: depth})
 			}
 		}
 	}
@@ -137,105 +119,74 @@ func (o *benchOptions) steps() ([]benchStep, error) {
 	return steps, nil
 }
 
-// numbers reads a list of numbers and of ranges that double, such as 64 or 4Ki..1Mi.
-func numbers(option string, list []string, least, most int) ([]int, error) {
-	var all []int
-	for _, s := range list {
-		from, to, ok := strings.Cut(s, "..")
-		if !ok {
-			to = from
-		}
-		first, err := parseSize(from)
-		last, err2 := parseSize(to)
-		switch {
-		case err != nil || err2 != nil:
-			return nil, fmt.Errorf("%s %q: want numbers such as 64, 4Ki or 1Mi, or a range of them, 4Ki..1Mi", option, s)
-		case first < least || last > most:
-			return nil, fmt.Errorf("%s %q: want %s to %s", option, s, sizeText(least), sizeText(most))
-		case first > last:
-			return nil, fmt.Errorf("%s %q: the range ends before it begins", option, s)
-		}
-		for n := first; n < last; n *= 2 {
-			all = append(all, n)
-		}
-		all = append(all, last)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("%s is empty", option)
-	}
-	return all, nil
-}
-
-// parseSize reads a number with Ki or Mi behind it, or nothing.
-func parseSize(s string) (int, error) {
-	shift := 0
-	if rest, ok := strings.CutSuffix(s, "Ki"); ok {
-		s, shift = rest, 10
-	} else if rest, ok := strings.CutSuffix(s, "Mi"); ok {
-		s, shift = rest, 20
-	}
-	n, err := strconv.ParseUint(s, 10, 31-shift)
-	return int(n << shift), err
-}
-
-// sizeText is what parseSize reads.
-func sizeText(n int) string {
+// sizesOf returns the sizes to measure op with.
+func (o *benchOptions) sizesOf(op loadgen.Op) ([]int, error) {
 	switch {
-	case n >= 1<<20 && n%(1<<20) == 0:
-		return fmt.Sprintf("%dMi", n>>20)
-	case n >= 1<<10 && n%(1<<10) == 0:
-		return fmt.Sprintf("%dKi", n>>10)
+	case op == loadgen.Null:
+		return []int{0}, nil
+	case len(o.sizes) > 0:
+		return loadgen.ParseSizes(o.sizes, 1, loadgen.MaxSize)
+	case op == loadgen.Echo:
+		return []int{64}, nil
 	}
-	return strconv.Itoa(n)
+	return []int{64 << 10, 1 << 20}, nil
+}
+
+func opNames() (names []string) {
+	for _, op := range loadgen.Ops() {
+		names = append(names, string(op))
+	}
+	return names
 }
 
 // bench connects and measures.
-func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []benchStep) error {
+func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Step) error {
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	log := o.logger(cmd.ErrOrStderr())
-	depth := slices.MaxFunc(steps, func(a, b benchStep) int { return a.depth - b.depth }).depth
-	c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), arg, benchProgram, benchVersion,
+	stderr := cmd.ErrOrStderr()
+	log := o.logger(stderr)
+	depth := slices.MaxFunc(steps, func(a, b loadgen.Step) int { return a.Depth - b.Depth }).Depth
+	c, addr, err := o.dialAddr(ctx, stderr, arg, loadgen.ProgramNumber, loadgen.ProgramVersion,
 		&transport.Config{Version: o.version.Version, Credits: depth})
 	if err != nil {
 		return fmt.Errorf("bench: %w", explained(err))
 	}
 	defer c.Close()
 	logInfo(log, c.Info())
-	// That the server has the program at all is another matter than how fast it is.
-	if err := o.null(ctx, cmd.ErrOrStderr(), c, benchProgram, benchVersion); err != nil {
+	// A server without the program is not reported as a failed measurement.
+	if err := o.null(ctx, stderr, c, loadgen.ProgramNumber, loadgen.ProgramVersion); err != nil {
 		return fmt.Errorf("bench %s: %w", addr, explained(err))
 	}
 
-	started := time.Now()
-	progress := newBenchProgress(cmd.ErrOrStderr(), len(steps))
-	var results []*benchResult
+	report := benchReport{addr: addr, info: c.Info(), started: time.Now()}
+	progress := newBenchProgress(stderr, len(steps))
 	for i, s := range steps {
 		progress.show(s.String(), i, 0)
-		late := func() error { return o.stalled(cmd.ErrOrStderr(), "calls of "+s.String(), c) }
-		r, err := runStep(ctx, c, s, stint{time: o.time, calls: o.calls, timeout: o.timeout, late: late},
-			func(done float64) { progress.show(s.String(), i, done) })
+		r, err := loadgen.Run(ctx, c, s, loadgen.Config{
+			Time: o.time, Calls: o.calls, Timeout: o.timeout,
+			Stalled:  func() error { return o.stalled(stderr, "calls of "+s.String(), c) },
+			Progress: func(done float64) { progress.show(s.String(), i, done) },
+		})
 		if err != nil {
 			progress.close()
 			return fmt.Errorf("bench %s: %v: %w", addr, s, explained(err))
 		}
-		results = append(results, r)
+		report.results = append(report.results, r)
 	}
 	progress.close()
 	logStats(log, c.Stats())
-	report := benchReport{addr: addr, info: c.Info(), started: started, results: results}
 	if o.json {
 		return report.json(cmd.OutOrStdout())
 	}
 	return report.text(cmd.OutOrStdout(), o.histogram)
 }
 
-// A benchProgress shows how far it is, if somebody watches.
+// A benchProgress shows a progress bar on a terminal.
 type benchProgress struct {
-	bar *progressbar.ProgressBar // nil: nobody does
+	bar *progressbar.ProgressBar // nil: no terminal
 }
 
-// benchTicks are what a step has in the bar.
+// benchTicks is the resolution of a step in the bar.
 const benchTicks = 100
 
 func newBenchProgress(w io.Writer, steps int) *benchProgress {
@@ -252,8 +203,8 @@ func newBenchProgress(w io.Writer, steps int) *benchProgress {
 	return p
 }
 
-// show is told that the part done of a step is over. It is not called by two goroutines
-// at a time.
+// show moves the bar to where the part done of a step is over. It must not be called by
+// two goroutines at once.
 func (p *benchProgress) show(step string, number int, done float64) {
 	if p.bar != nil {
 		p.bar.Describe(step)
@@ -272,7 +223,7 @@ type benchReport struct {
 	addr    string
 	info    transport.ConnInfo
 	started time.Time
-	results []*benchResult
+	results []*loadgen.Result
 }
 
 func (r *benchReport) text(out io.Writer, histograms bool) error {
@@ -282,27 +233,27 @@ func (r *benchReport) text(out io.Writer, histograms bool) error {
 	fmt.Fprintln(w, "op\tsize\tdepth\tcalls/s\tMiB/s\tmin\tp50\tp90\tp99\tp99.9\tmax\t")
 	for _, s := range r.results {
 		size, rate := "-", "-"
-		if s.op != opNull {
-			size, rate = sizeText(s.size), fmt.Sprintf("%.1f", s.bytesPerSecond()/(1<<20))
+		if s.Op != loadgen.Null {
+			size, rate = loadgen.FormatSize(s.Size), fmt.Sprintf("%.1f", s.BytesPerSecond()/(1<<20))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%.0f\t%s\t%v\t%v\t%v\t%v\t%v\t%v\t\n", s.op, size, s.depth, s.rate(), rate,
-			short(s.min), short(s.quantile(0.5)), short(s.quantile(0.9)), short(s.quantile(0.99)), short(s.quantile(0.999)), short(s.max))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%.0f\t%s\t%v\t%v\t%v\t%v\t%v\t%v\t\n", s.Op, size, s.Depth, s.Rate(), rate,
+			short(s.Min()), short(s.Quantile(0.5)), short(s.Quantile(0.9)), short(s.Quantile(0.99)), short(s.Quantile(0.999)), short(s.Max()))
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); err != nil || !histograms {
 		return err
 	}
-	if histograms {
-		for _, s := range r.results {
-			if _, err := fmt.Fprintf(out, "\n%v: %d calls in %v\n", s.benchStep, s.n, s.took.Round(time.Millisecond)); err != nil {
-				return err
-			}
-			s.print(out, 50)
+	for _, s := range r.results {
+		if _, err := fmt.Fprintf(out, "\n%v: %d calls in %v\n", s.Step, s.N(), s.Took.Round(time.Millisecond)); err != nil {
+			return err
+		}
+		if err := s.Draw(out, 50); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// short is a duration with no more digits than say something.
+// short rounds d to three or four significant digits.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d >= 100*time.Millisecond:
@@ -328,35 +279,35 @@ type benchJSON struct {
 }
 
 type benchStepJSON struct {
-	Op             string  `json:"op"`
-	Size           int     `json:"size"`
-	Depth          int     `json:"depth"`
-	Seconds        float64 `json:"seconds"`
-	Calls          uint64  `json:"calls"`
-	CallsPerSecond float64 `json:"calls_per_s"`
-	BytesPerSecond float64 `json:"bytes_per_s"`
-	Min            float64 `json:"min_us"`
-	P50            float64 `json:"p50_us"`
-	P90            float64 `json:"p90_us"`
-	P99            float64 `json:"p99_us"`
-	P999           float64 `json:"p99.9_us"`
-	Max            float64 `json:"max_us"`
-	Histogram      []bar   `json:"histogram"`
+	Op             loadgen.Op    `json:"op"`
+	Size           int           `json:"size"`
+	Depth          int           `json:"depth"`
+	Seconds        float64       `json:"seconds"`
+	Calls          uint64        `json:"calls"`
+	CallsPerSecond float64       `json:"calls_per_s"`
+	BytesPerSecond float64       `json:"bytes_per_s"`
+	Min            float64       `json:"min_us"`
+	P50            float64       `json:"p50_us"`
+	P90            float64       `json:"p90_us"`
+	P99            float64       `json:"p99_us"`
+	P999           float64       `json:"p99.9_us"`
+	Max            float64       `json:"max_us"`
+	Histogram      []loadgen.Bar `json:"histogram"`
 }
 
 func (r *benchReport) json(out io.Writer) error {
 	j := benchJSON{
-		Address: r.addr, Provider: r.info.Provider, Program: benchProgram, Version: benchVersion,
+		Address: r.addr, Provider: r.info.Provider, Program: loadgen.ProgramNumber, Version: loadgen.ProgramVersion,
 		RDMA: r.info.Version, InlineSend: r.info.InlineSend, InlineRecv: r.info.InlineRecv,
 		Windows: r.info.Capabilities.MemoryWindows, Started: r.started.UTC(),
 	}
 	for _, s := range r.results {
 		j.Steps = append(j.Steps, benchStepJSON{
-			Op: s.op, Size: s.size, Depth: s.depth, Seconds: s.took.Seconds(), Calls: s.n,
-			CallsPerSecond: s.rate(), BytesPerSecond: s.bytesPerSecond(),
-			Min: micros(s.min), P50: micros(s.quantile(0.5)), P90: micros(s.quantile(0.9)),
-			P99: micros(s.quantile(0.99)), P999: micros(s.quantile(0.999)), Max: micros(s.max),
-			Histogram: s.bars(),
+			Op: s.Op, Size: s.Size, Depth: s.Depth, Seconds: s.Took.Seconds(), Calls: s.N(),
+			CallsPerSecond: s.Rate(), BytesPerSecond: s.BytesPerSecond(),
+			Min: loadgen.Micros(s.Min()), P50: loadgen.Micros(s.Quantile(0.5)), P90: loadgen.Micros(s.Quantile(0.9)),
+			P99: loadgen.Micros(s.Quantile(0.99)), P999: loadgen.Micros(s.Quantile(0.999)), Max: loadgen.Micros(s.Max()),
+			Histogram: s.Bars(),
 		})
 	}
 	return printJSON(out, j)

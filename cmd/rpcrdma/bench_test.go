@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"net"
 	"regexp"
 	"slices"
@@ -13,18 +11,18 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Every op moves what it should, with each size and depth asked for, and the numbers of
-// a step belong together.
+// Every op is measured with each size and depth, and the numbers of a step are consistent.
 func TestBench(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	for _, version := range []string{"1", "2"} {
 		out := mustRun(t, "bench", "--json", "--version", version, "--calls", "60",
 			"--size", "1,100,64Ki..128Ki", "--depth", "1,8", s.addr)
 		j := decodeJSON[benchJSON](t, out)
-		if j.Address != s.addr || j.Provider != "iwarp" || j.Program != benchProgram || j.Version != benchVersion || j.InlineSend != 4096 || !j.Windows {
+		if j.Address != s.addr || j.Provider != "iwarp" || j.Program != loadgen.ProgramNumber || j.Version != loadgen.ProgramVersion || j.InlineSend != 4096 || !j.Windows {
 			t.Errorf("%+v", j)
 		}
 		if want := uint32(version[0] - '0'); j.RDMA != want {
@@ -33,23 +31,23 @@ func TestBench(t *testing.T) {
 		if since := time.Since(j.Started); since < 0 || since > testTimeout {
 			t.Errorf("started %v ago", since)
 		}
-		var want []benchStep
-		for _, op := range []string{opNull, opEcho, opRead, opWrite} {
+		var want []loadgen.Step
+		for _, op := range loadgen.Ops() {
 			for _, size := range []int{1, 100, 64 << 10, 128 << 10} {
 				for _, depth := range []int{1, 8} {
-					if op == opNull {
+					if op == loadgen.Null {
 						size = 0
 					}
-					if st := (benchStep{op, size, depth}); !slices.Contains(want, st) {
+					if st := (loadgen.Step{Op: op, Size: size, Depth: depth}); !slices.Contains(want, st) {
 						want = append(want, st)
 					}
 				}
 			}
 		}
-		var got []benchStep
+		var got []loadgen.Step
 		for _, st := range j.Steps {
-			got = append(got, benchStep{st.Op, st.Size, st.Depth})
-			if st.Calls != 60 || st.Seconds <= 0 || st.CallsPerSecond <= 0 || (st.BytesPerSecond > 0) != (st.Op != opNull) {
+			got = append(got, loadgen.Step{Op: st.Op, Size: st.Size, Depth: st.Depth})
+			if st.Calls != 60 || st.Seconds <= 0 || st.CallsPerSecond <= 0 || (st.BytesPerSecond > 0) != (st.Op != loadgen.Null) {
 				t.Errorf("%+v", st)
 			}
 			if st.Min <= 0 || st.Min > st.P50 || st.P50 > st.P90 || st.P90 > st.P99 || st.P99 > st.P999 || st.P999 > st.Max {
@@ -88,7 +86,7 @@ func TestBenchText(t *testing.T) {
 	}
 }
 
-// A step that is bounded by time takes so long, about.
+// A step that is bounded by time takes at least that long.
 func TestBenchTime(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))
@@ -105,7 +103,7 @@ func TestBenchUsage(t *testing.T) {
 		text string
 		args []string
 	}{
-		{"accepts 1 arg(s)", nil},
+		{"argument HOST[:PORT] is missing", nil},
 		{"want HOST or HOST:PORT", []string{"a:b:c"}},
 		{`--op "reed": want null, echo, read, write`, []string{"--op", "reed", "h:1"}},
 		{`--size "1Gi": want numbers such as`, []string{"--size", "1Gi", "h:1"}},
@@ -126,7 +124,7 @@ func TestBenchUsage(t *testing.T) {
 }
 
 func TestBenchErrors(t *testing.T) {
-	// Nobody listens there.
+	// No server listens there.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +147,7 @@ func TestBenchErrors(t *testing.T) {
 	defer func() { server.Close(); <-served }()
 	mustFail(t, 1, "the server does not have RPCRDMA_BENCH (PROG_UNAVAIL)", "bench", sl.Addr().String())
 
-	// A server that is gone, and one that says nothing any more, in the middle.
+	// A server that goes away, or falls silent, during a step.
 	s := startServer(t, "--dir", t.TempDir())
 	for _, cut := range []bool{true, false} {
 		p := startProxy(t, s.addr, 1<<20, cut)
@@ -161,22 +159,22 @@ func TestBenchErrors(t *testing.T) {
 	}
 }
 
-// A server's answer that is not what was asked for is no measurement.
+// A wrong answer fails the measurement.
 func TestBenchWrongAnswer(t *testing.T) {
 	server, err := transport.NewServer(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Register(transport.Program{
-		Number: benchProgram, Low: benchVersion, High: benchVersion, Idempotent: transport.Every,
+		Number: loadgen.ProgramNumber, Low: loadgen.ProgramVersion, High: loadgen.ProgramVersion, Idempotent: transport.Every,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
 			switch req.Proc {
-			case benchEcho:
+			case loadgen.ProcEcho:
 				res.Results = append(res.Results, req.Args...)
 				res.Results[len(res.Results)-1] ^= 1
-			case benchSink:
+			case loadgen.ProcSink:
 				res.Results = append(res.Results, 0, 0, 0, 1)
-			case benchSource:
+			case loadgen.ProcSource:
 				res.AddItem(make([]byte, 3), nil)
 			}
 		}),
@@ -190,14 +188,14 @@ func TestBenchWrongAnswer(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer func() { server.Close(); <-served }()
-	for _, op := range []string{opEcho, opRead, opWrite} {
+	for _, op := range []string{"echo", "read", "write"} {
 		for _, size := range []string{"64", "64Ki"} {
 			mustFail(t, 1, op+" of "+size+", depth 1: the answer has the wrong length or contents", "bench", "--op", op, "--size", size, "--depth", "1", l.Addr().String())
 		}
 	}
 }
 
-// An interrupted bench says so, and soon.
+// An interrupted bench says so and ends.
 func TestBenchInterrupted(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	p := startProxy(t, s.addr, 64<<10, false) // reached when it is under way
@@ -219,80 +217,5 @@ func TestBenchInterrupted(t *testing.T) {
 	cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(strings.TrimSpace(stderr.String()), "interrupted") {
 		t.Errorf("status %d\n%s", code, &stderr)
-	}
-}
-
-func TestHistogram(t *testing.T) {
-	// Every duration lies in the bucket it is counted in, and buckets are narrow.
-	for _, d := range []time.Duration{0, 1, 63, 64, 65, 127, 128, 129, 1000, 12345, time.Millisecond, time.Second, time.Hour, 1<<63 - 1} {
-		i := bucketOf(d)
-		if i < 0 || i >= histogramSize || bucketStart(i) > d {
-			t.Fatalf("%d is in bucket %d, which begins at %d", d, i, bucketStart(i))
-		}
-		if i+1 < histogramSize {
-			if end := bucketStart(i + 1); end <= d || float64(end-bucketStart(i)) > max(1, float64(d)/32) {
-				t.Errorf("%d is in bucket %d, %d to %d", d, i, bucketStart(i), end)
-			}
-		}
-	}
-	var all []time.Duration
-	var one, two, h histogram
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 10_000 {
-		d := time.Duration(r.ExpFloat64() * 50_000)
-		all = append(all, d)
-		if i%3 == 0 {
-			one.add(d)
-		} else {
-			two.add(d)
-		}
-	}
-	h.merge(&one)
-	h.merge(new(histogram))
-	h.merge(&two)
-	slices.Sort(all)
-	if h.n != 10_000 || h.min != all[0] || h.max != all[len(all)-1] {
-		t.Errorf("%d durations from %v to %v, want %v to %v", h.n, h.min, h.max, all[0], all[len(all)-1])
-	}
-	for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 0.999, 1} {
-		want := all[int(q*10_000)-1]
-		if got := h.quantile(q); float64(got) < 0.98*float64(want) || float64(got) > 1.02*float64(want) {
-			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-	}
-	if got := new(histogram).quantile(0.5); got != 0 {
-		t.Errorf("of nothing the median is %v", got)
-	}
-	var b strings.Builder
-	var few histogram
-	for range 99 {
-		few.add(10 * time.Microsecond)
-	}
-	few.add(25 * time.Microsecond)
-	few.print(&b, 20)
-	want := "" +
-		"  < 12.29µs     99.00 %  ####################\n" +
-		"  < 16.38µs      0.00 %  \n" +
-		"  < 24.58µs      0.00 %  \n" +
-		"  < 32.77µs      1.00 %  .\n"
-	if b.String() != want {
-		t.Errorf("the histogram is drawn as\n%s, want\n%s", b.String(), want)
-	}
-}
-
-// What runStep says about a call that fails is why, not that others were given up for it.
-func TestBenchSaysWhy(t *testing.T) {
-	s := startServer(t, "--dir", t.TempDir())
-	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, &transport.Config{NoReconnect: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	why := errors.New("the reason")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(why)
-	_, err = runStep(ctx, c, benchStep{opNull, 0, 8}, stint{time: time.Second, timeout: time.Minute}, func(float64) {})
-	if !errors.Is(err, why) {
-		t.Errorf("%v", err)
 	}
 }

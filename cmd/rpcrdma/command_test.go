@@ -35,10 +35,10 @@ func TestMain(m *testing.M) {
 	os.Exit(leak.Main(m))
 }
 
-// testTimeout bounds every wait, so that a test that hangs says where.
+// testTimeout bounds every wait, so that a hanging test says where it hangs.
 const testTimeout = time.Minute
 
-// A result is what a command has done.
+// A result is the result of a command.
 type result struct {
 	status         int
 	stdout, stderr string
@@ -47,7 +47,7 @@ type result struct {
 // command returns the command with arguments, ready to start.
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// The race detector would make every process wait a second at its end.
+	// Otherwise the race detector makes every process wait a second at its end.
 	cmd.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // prints stacks
 	cmd.WaitDelay = 5 * time.Second
@@ -70,8 +70,8 @@ func runCommand(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// mustRun runs a command that must succeed and say nothing about it on standard
-// error.
+// mustRun runs a command that must succeed without output on standard error, and returns
+// its standard output.
 func mustRun(t *testing.T, args ...string) string {
 	t.Helper()
 	r := runCommand(t, args...)
@@ -110,7 +110,7 @@ func (s *testServer) url(path string) string { return "nfs://" + s.addr + path }
 
 var tcpAddr = regexp.MustCompile(`and (\S+) \(tcp\)`)
 
-// startServer runs serve until the test ends, when it must stop in order.
+// startServer runs serve until the test ends, when it must stop with status 0.
 func startServer(t *testing.T, args ...string) *testServer {
 	t.Helper()
 	s := &testServer{rest: make(chan string, 1)}
@@ -145,7 +145,7 @@ func startServer(t *testing.T, args ...string) *testServer {
 	return s
 }
 
-// stop asks the server to end, and returns how it did.
+// stop ends the server with SIGTERM, and returns the result.
 func (s *testServer) stop() error {
 	s.once.Do(func() {
 		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -181,31 +181,7 @@ func root(t *testing.T, c *nfs.Client) nfs.FileHandle {
 	return fh
 }
 
-// writeFiles makes a tree. A name that ends in a slash is a directory, contents
-// that begin with "-> " are a link's.
-func writeFiles(t *testing.T, dir string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if target, ok := strings.CutPrefix(text, "-> "); ok {
-			err = os.Symlink(target, path)
-		} else if strings.HasSuffix(name, "/") {
-			err = os.MkdirAll(path, 0o755)
-		} else {
-			err = os.WriteFile(path, []byte(text), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// wantTree compares what is below two directories: names, types, permissions,
-// contents.
+// wantTree compares two trees: names, types, permissions, contents.
 func wantTree(t *testing.T, got, want string) {
 	t.Helper()
 	g, w := describe(t, got), describe(t, want)
@@ -262,9 +238,8 @@ func decodeJSON[T any](t *testing.T, out string) T {
 	return v
 }
 
-// A proxy stands between a client and a server. After limit bytes from the server
-// it passes on nothing any more: it cuts the connection or keeps silent. With again
-// those who connect after a cut get through.
+// A proxy stands between a client and a server. After limit bytes from the server it cuts
+// the connection or falls silent. With again, connections made after a cut get through.
 type proxy struct {
 	addr    string
 	reached chan struct{} // closed at the limit

@@ -6,15 +6,15 @@ import (
 	"regexp"
 )
 
-// inContainer reports whether this process is in a container, where loading a module or
-// adding a device is somebody else's business.
+// inContainer reports whether this process is in a container, which cannot load a module
+// or add a device.
 func inContainer() bool { return contained(os.DirFS("/"), os.Getenv) }
 
-// containerGroups are control groups that engines make for containers, as a process sees
-// them that has no namespace of its own for them. Immutable.
+// containerGroups matches the control groups that engines make for containers, as a process
+// without a cgroup namespace sees them. Immutable.
 var containerGroups = regexp.MustCompile(`(?m)/(docker|lxc|kubepods|libpod)/|/(docker|libpod|cri-containerd|crio)-[0-9a-f]{12}|/kubepods[.-]|/lxc\.payload`)
 
-// contained looks for what engines leave in a container: Docker and Podman a file each,
+// contained looks for the traces of engines in a container: Docker and Podman leave a file,
 // Podman, LXC and systemd-nspawn a variable (systemd.io/CONTAINER_INTERFACE), Kubernetes the
 // address of its API.
 func contained(root fs.FS, getenv func(string) string) bool {

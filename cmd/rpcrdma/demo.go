@@ -24,21 +24,24 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/provider"
 )
 
-// demoSizes are the sizes of generated files, in bytes: around what fits inline,
-// what fills a page, a READ and a chunk, and odd ones. Immutable.
+// demoSizes are the sizes of generated files, in bytes: around the limits of inline
+// messages, pages, READs and chunks, and odd ones. Immutable.
 var demoSizes = []int64{
 	0, 1, 3, 4, 5,
 	1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537,
 	1<<20 - 1, 1 << 20, 1<<20 + 1, 8<<20 + 3, 64 << 20,
 }
 
-// demoTime is how long one step may take.
+// demoTime is how long each step may take.
 const demoTime = 5 * time.Minute
 
-// A demo is the main job on real input: it reads a tree from one server and writes
-// it to another, all of them processes of their own, and compares every byte.
+// A demo does the main job with real input: it reads a tree from one server and writes it
+// to another, each a process of its own, and compares every byte.
 type demo struct {
 	from     []string
 	provider string
@@ -57,9 +60,9 @@ func newDemo() *cobra.Command {
 	d := &demo{}
 	cmd := &cobra.Command{
 		Use:    "demo",
-		Short:  "Copy a tree to and fro and compare every byte",
+		Short:  "Copy a tree from one server to another and compare every byte",
 		Hidden: true, // scripts/demo runs it
-		Args:   cobra.NoArgs,
+		Args:   wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
@@ -74,12 +77,12 @@ func newDemo() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&d.from, "from", nil, "put a copy of `DIR` into the tree; may be given several times")
-	flags.StringVar(&d.provider, "provider", providerIWARP, "the RDMA adapter of both ends, as of serve")
+	flags.StringArrayVar(&d.from, "from", nil, "add a copy of `DIR` to the tree; may be repeated")
+	flags.StringVar(&d.provider, "provider", provider.IWARP, "RDMA adapter of both ends, see 'rpcrdma help providers'")
 	flags.StringVar(&d.addr, "addr", "127.0.0.1:0", "the servers listen on `HOST:0`")
 	flags.IntVarP(&d.parallel, "parallel", "P", 16, "keep up to `N` calls in flight")
 	flags.Int64Var(&d.largest, "largest", slices.Max(demoSizes), "generate no file of more than `N` bytes")
-	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be noticed")
+	flags.BoolVar(&d.flip, "flip", false, "damage one byte before comparing, which must be found")
 	return cmd
 }
 
@@ -132,7 +135,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 			for _, line := range wrong {
 				fmt.Fprintf(d.stderr, "rpcrdma: demo: %s\n", line)
 			}
-			return fmt.Errorf("%d of %d files are not what they were after having been %s", len(wrong), len(want), tree.name)
+			return fmt.Errorf("%d of %d files differ after having been %s", len(wrong), len(want), tree.name)
 		}
 	}
 	return d.report(want, &reading, &writing, &told)
@@ -167,7 +170,7 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 		if err != nil {
 			return err
 		}
-		// The same bytes every time, and different ones in every file.
+		// The same bytes in every run, different ones in every file.
 		_, err = io.CopyN(f, rand.NewChaCha8([32]byte{byte(i)}), size)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
@@ -176,7 +179,7 @@ func (d *demo) makeSource(ctx context.Context, source string) error {
 	return nil
 }
 
-// makeNamed makes a directory in parent with the name of dir, or the like if that is taken.
+// makeNamed makes a directory in parent with the name of dir, and a number if it exists.
 func makeNamed(parent, dir string) (string, error) {
 	dir, err := filepath.Abs(dir) // "." has a name
 	if err != nil {
@@ -197,7 +200,7 @@ func makeNamed(parent, dir string) (string, error) {
 	}
 }
 
-// leftOut counts what of a tree has not been copied, by what it is.
+// leftOut counts what was not copied of a tree, by kind.
 type leftOut map[string]int
 
 func (l leftOut) String() string {
@@ -208,8 +211,8 @@ func (l leftOut) String() string {
 	return strings.Join(all, ", ")
 }
 
-// copyTree copies directories and regular files to the directory to. What else there is has no
-// bytes to be compared, or leads to those of another tree; and files may be for others alone.
+// copyTree copies directories and regular files to the directory to. It leaves out files
+// without bytes to compare, links, which may lead out of the tree, and what may not be read.
 func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
 	left := make(leftOut)
 	err := fs.WalkDir(from, ".", func(path string, e fs.DirEntry, err error) error {
@@ -234,9 +237,9 @@ func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
 		case path == ".": // all of it
 			return err
 		case errors.Is(err, fs.ErrPermission):
-			left["what may not be read"]++
+			left["files that may not be read"]++
 		case errors.Is(err, fs.ErrNotExist):
-			left["what was removed meanwhile"]++
+			left["files removed meanwhile"]++
 		default:
 			return err
 		}
@@ -245,8 +248,8 @@ func copyTree(ctx context.Context, to string, from fs.FS) (leftOut, error) {
 	return left, err
 }
 
-// otherKind is what an entry is that is neither a regular file nor a directory; empty of those
-// two, and where there is no entry.
+// otherKind returns the kind of an entry that is neither a regular file nor a directory;
+// otherwise, or if there is no entry, "".
 func otherKind(e fs.DirEntry) string {
 	if e == nil {
 		return ""
@@ -266,7 +269,7 @@ func otherKind(e fs.DirEntry) string {
 	return "special files"
 }
 
-// writeFile makes a file of what is in f, and closes f.
+// writeFile copies f to a new file, and closes f.
 func writeFile(name string, f fs.File) error {
 	defer f.Close()
 	w, err := os.Create(name)
@@ -298,7 +301,7 @@ func (d *demo) withServer(ctx context.Context, args []string, f func(url string)
 	line, readErr := bufio.NewReader(stdout).ReadString('\n')
 	match := listening.FindStringSubmatch(line)
 	if match == nil {
-		err = fmt.Errorf("the server is not ready: it says %q (%v)", line, readErr)
+		err = fmt.Errorf("the server is not ready: it printed %q (%v)", line, readErr)
 	} else {
 		fmt.Fprintf(d.out, "%s", strings.ReplaceAll(line, d.dir+string(filepath.Separator), ""))
 		err = f("nfs://" + match[1] + "/")
@@ -326,13 +329,13 @@ func (d *demo) transfer(ctx context.Context, result *resultJSON, command, from, 
 	return json.Unmarshal(out.Bytes(), result)
 }
 
-// demoTold is what watch has printed.
+// demoTold is what watch has told.
 type demoTold struct {
 	events int
-	files  map[string]bool // those that are there, if it is right
+	files  map[string]bool // that exist according to it
 }
 
-// add takes a line.
+// add takes a line of its output.
 func (told *demoTold) add(line []byte) error {
 	var e watchJSON
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -340,22 +343,22 @@ func (told *demoTold) add(line []byte) error {
 	}
 	told.events++
 	switch {
-	case e.Event == eventOverflow.String():
+	case e.Event == notify.Overflow.String():
 		return errors.New("watch has missed something")
 	case e.Directory:
-	case e.Event == eventCreated.String():
+	case e.Event == notify.Created.String():
 		told.files[e.Path] = true
-	case e.Event == eventRemoved.String():
+	case e.Event == notify.Removed.String():
 		delete(told.files, e.Path)
-	case e.Event == eventRenamed.String():
+	case e.Event == notify.Renamed.String():
 		delete(told.files, e.From)
 		told.files[e.Path] = true
 	}
 	return nil
 }
 
-// withWatch runs a watch of url while f works, and until it has told of all files that
-// are in dir then, and of no others.
+// withWatch runs a watch of url while f works, and until it has told of all files that are
+// in dir afterwards, and of no others.
 func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
@@ -389,7 +392,7 @@ func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f
 		_, _ = io.Copy(d.stderr, says)
 	}()
 	if readErr != nil || !strings.Contains(line, "watching") {
-		err = fmt.Errorf("watch is not ready: it says %q (%v)", line, readErr)
+		err = fmt.Errorf("watch is not ready: it printed %q (%v)", line, readErr)
 	} else {
 		fmt.Fprint(d.out, line)
 		err = told.follow(ctx, lines, dir, f)
@@ -404,12 +407,12 @@ func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f
 	return err
 }
 
-// follow takes lines while f works, and until they have told of the files in dir.
+// follow takes lines until f has returned and they have told of exactly the files in dir.
 func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir string, f func() error) error {
 	told.files = make(map[string]bool)
 	worked := make(chan error, 1)
 	go func() { worked <- f() }()
-	var want map[string]bool // nil: f works
+	var want map[string]bool // nil until f has returned
 	late := time.NewTimer(demoTime)
 	defer late.Stop()
 	for want == nil || !maps.Equal(told.files, want) {
@@ -430,7 +433,7 @@ func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir strin
 			}
 			late.Reset(demoPatience)
 		case <-late.C:
-			return fmt.Errorf("watch told of %d files, and %d are there", len(told.files), len(want))
+			return fmt.Errorf("watch told of %d files, but there are %d", len(told.files), len(want))
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -438,10 +441,10 @@ func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir strin
 	return nil
 }
 
-// demoPatience is how long watch may take to tell what has happened.
+// demoPatience is how long watch may take to tell of a change.
 const demoPatience = 30 * time.Second
 
-// filesIn returns what is in a tree but directories, with slashes.
+// filesIn returns the slash-separated paths in a tree, without directories.
 func filesIn(dir string) (map[string]bool, error) {
 	files := make(map[string]bool)
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, e fs.DirEntry, err error) error {
@@ -453,13 +456,13 @@ func filesIn(dir string) (map[string]bool, error) {
 	return files, err
 }
 
-// A fileSum is what a file holds.
+// A fileSum identifies the contents of a file.
 type fileSum struct {
 	size   int64
 	sha256 [sha256.Size]byte
 }
 
-// hashTree reads every file of a tree.
+// hashTree returns the contents of all files of a tree.
 func hashTree(dir string) (map[string]fileSum, error) {
 	sums := make(map[string]fileSum)
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -483,7 +486,7 @@ func hashTree(dir string) (map[string]fileSum, error) {
 	return sums, err
 }
 
-// compareTrees says for each file in which way it is not what it should be.
+// compareTrees describes each difference between two trees.
 func compareTrees(want, got map[string]fileSum) (wrong []string) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		w, g := want[name], got[name]
@@ -499,7 +502,7 @@ func compareTrees(want, got map[string]fileSum) (wrong []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(got)) {
 		if _, there := want[name]; !there {
-			wrong = append(wrong, name+" comes from nowhere")
+			wrong = append(wrong, name+" should not exist")
 		}
 	}
 	return wrong
@@ -531,8 +534,8 @@ func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, tol
 	for _, s := range sums {
 		total += s.size
 	}
-	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: the same before, after reading and after writing\n", len(sums), binarySize(total))
-	fmt.Fprintf(d.out, "watch told of %d files as they came, those that are there, by %d events\n\n", len(told.files), told.events)
+	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: equal before, after reading and after writing\n", len(sums), binarySize(total))
+	fmt.Fprintf(d.out, "watch told of exactly these files as they were made: %d files, %d events\n\n", len(told.files), told.events)
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tfiles\tbytes\tcalls\tinline\tread chunk\twrite chunk\treply chunk\tseconds\tMiB/s\t")
 	for _, row := range []struct {
@@ -541,7 +544,7 @@ func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, tol
 	}{{"get", reading}, {"put", writing}} {
 		r := row.r
 		if r.Files != len(sums) || r.Bytes != total {
-			return fmt.Errorf("%s counts %d files with %d bytes, there are %d with %d", row.name, r.Files, r.Bytes, len(sums), total)
+			return fmt.Errorf("%s counts %d files of %d bytes, but there are %d of %d", row.name, r.Files, r.Bytes, len(sums), total)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.0f\t\n", row.name, r.Files, r.Bytes, r.Stats.Calls,
 			r.Stats.Inline, r.Stats.ReadChunk+r.Stats.LongCall, r.Stats.WriteChunk, r.Stats.ReplyChunk,
@@ -550,7 +553,7 @@ func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, tol
 	return w.Flush()
 }
 
-// binarySize is a number of bytes in MiB.
+// binarySize returns a number of bytes in MiB.
 func binarySize(n int64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<20)), ".0") + " MiB"
 }

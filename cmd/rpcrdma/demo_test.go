@@ -12,29 +12,31 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
 func TestDemo(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "tree")
-	writeFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
+	testkit.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	out := mustRun(t, "demo", "--from", from, "--largest", "1048577")
-	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: the same before, after reading and after writing",
-		"rpcrdma: watching rdma://127.0.0.1:", "watch told of 19 files as they came, those that are there, by ", "write chunk", "  get ", "  put "} {
+	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: equal before, after reading and after writing",
+		"rpcrdma: watching rdma://127.0.0.1:", "watch told of exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("demo lacks %q:\n%s", want, out)
 		}
 	}
 }
 
-// Of a tree as trees are, the demo takes what can be compared, and says what it leaves out.
+// The demo copies what can be compared of a tree, and says what it leaves out.
 func TestDemoLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	from := filepath.Join(dir, "tree")
-	writeFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
+	testkit.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	again := filepath.Join(dir, "other", "tree") // two trees, one name
-	writeFiles(t, again, map[string]string{"a": "3"})
+	testkit.WriteFiles(t, again, map[string]string{"a": "3"})
 	sizes := filepath.Join(dir, "sizes") // the demo's own name
-	writeFiles(t, sizes, map[string]string{"0.bin": "4"})
+	testkit.WriteFiles(t, sizes, map[string]string{"0.bin": "4"})
 	for link, target := range map[string]string{"dangling": "nowhere", "dir": "b", "file": "a", "loop": "loop", "out": dir} {
 		if err := os.Symlink(target, filepath.Join(from, link)); err != nil {
 			t.Fatal(err)
@@ -57,7 +59,7 @@ func TestDemoLeavesOut(t *testing.T) {
 	mustFail(t, 1, "no such file", "demo", "--from", filepath.Join(dir, "missing"))
 }
 
-// A refusing file system has files that may not be read or are gone.
+// A refusing file system has files that may not be read, or are gone.
 type refusing struct {
 	fs.FS
 	paths map[string]error
@@ -79,7 +81,7 @@ func TestCopyTree(t *testing.T) {
 	left, err := copyTree(t.Context(), to, refusing{tree, map[string]error{
 		"b/secret": fs.ErrPermission, "closed": fs.ErrPermission, "gone": fs.ErrNotExist,
 	}})
-	const want = "devices (2), pipes (1), special files (1), what may not be read (2), what was removed meanwhile (1)"
+	const want = "devices (2), files removed meanwhile (1), files that may not be read (2), pipes (1), special files (1)"
 	if err != nil || left.String() != want {
 		t.Errorf("left out %v, %v, want %s", left, err, want)
 	}
@@ -102,19 +104,19 @@ func TestCopyTree(t *testing.T) {
 	}
 }
 
-// One byte that differs is noticed.
+// One different byte is found.
 func TestDemoCanFail(t *testing.T) {
 	r := runCommand(t, "demo", "--largest", "65537", "--flip")
-	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files are not what they were after having been written") {
+	if r.status != 1 || !strings.Contains(r.stderr, "sizes/65537.bin has SHA-256 ") || !strings.Contains(r.stderr, "1 of 14 files differ after having been written") {
 		t.Errorf("status %d\n%s", r.status, r.stderr)
 	}
 }
 
-// A file that watch has not told of is noticed, one that is not there likewise, and so is
-// what it has missed.
+// The demo notices a file that watch has not told of, one that does not exist, and an
+// overflow.
 func TestDemoWatch(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"a": "", "b/c": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"a": "", "b/c": ""})
 	for _, tt := range []struct{ lines, err string }{
 		{`{"event":"created","path":"a"} {"event":"created","path":"b","directory":true} {"event":"created","path":"b/.x"} {"event":"renamed","path":"b/c","from":"b/.x"}`, ""},
 		{`{"event":"created","path":"x"} {"event":"created","path":"a"} {"event":"created","path":"b/c"} {"event":"removed","path":"x"}`, ""},
@@ -145,7 +147,7 @@ func TestCompareTrees(t *testing.T) {
 	if len(wrong) != 4 || compareTrees(want, want) != nil {
 		t.Fatalf("%q", wrong)
 	}
-	for i, text := range []string{"a has SHA-256 09", "b has 9 bytes, want 2", "c is missing", "d comes from nowhere"} {
+	for i, text := range []string{"a has SHA-256 09", "b has 9 bytes, want 2", "c is missing", "d should not exist"} {
 		if !strings.HasPrefix(wrong[i], text) {
 			t.Errorf("%q, want %q", wrong[i], text)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
@@ -18,10 +19,10 @@ func newDevices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "List RDMA devices, and which of them can serve",
-		Long: `List the RDMA devices of this machine: their ports, what they can do, and the IP
-addresses that lead to them, since connections are made by address. A device can be used
-by this process if it may open the device, a port is active, an address leads there, and
-enough memory may be locked for one message.
+		Long: `List the RDMA devices of this machine: ports, capabilities, and the IP addresses that
+lead to them, since connections are made by address. This process can use a device if it
+may open it, a port is active, an address leads there, and enough memory may be locked for
+one message.
 
 With --json the output is one object:
 
@@ -36,13 +37,13 @@ With --json the output is one object:
                    (type_1, type_2a, type_2b), safe_windows, send_with_invalidate, atomics
                    (none, device, global), inbound_reads, outbound_reads, shared_inbound_reads
 
-A device that may not be opened has neither ports nor capabilities there. How much a message
-may carry inline is none of them: no device can be asked that.
+A device that may not be opened has neither ports nor capabilities. How much a message may
+carry inline is not listed: no device tells.
 
-Without devices this is no failure: the list is empty.`,
-		Args: cobra.NoArgs,
+A machine without devices is no failure: the list is empty.`,
+		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			devices, err := listDevices()
+			devices, err := provider.Devices()
 			r := newReport(devices, err, inContainer())
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), r)
@@ -54,10 +55,10 @@ Without devices this is no failure: the list is empty.`,
 	return cmd
 }
 
-// reportJSON is what devices prints.
+// reportJSON is the output of devices.
 type reportJSON struct {
-	Providers []providerJSON `json:"providers"`
-	Devices   []deviceJSON   `json:"devices"`
+	Providers []providerJSON    `json:"providers"`
+	Devices   []provider.Device `json:"devices"`
 }
 
 type providerJSON struct {
@@ -66,66 +67,9 @@ type providerJSON struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-type deviceJSON struct {
-	Name         string          `json:"name"`
-	Driver       string          `json:"driver"`
-	Transport    string          `json:"transport"`
-	NodeGUID     string          `json:"node_guid"`
-	Firmware     string          `json:"firmware"`
-	Usable       bool            `json:"usable"`
-	Reason       string          `json:"reason,omitempty"` // why not
-	Addresses    []addressJSON   `json:"addresses"`
-	Ports        []portJSON      `json:"ports"`
-	Capabilities *deviceCapsJSON `json:"capabilities,omitempty"`
-}
-
-type addressJSON struct {
-	Address       string `json:"address"`
-	Port          int    `json:"port"`
-	NetworkDevice string `json:"network_device"`
-}
-
-type portJSON struct {
-	Port       int       `json:"port"`
-	State      string    `json:"state"`
-	LinkLayer  string    `json:"link_layer"`
-	MTU        int       `json:"mtu"`
-	MaxMTU     int       `json:"max_mtu"`
-	MaxMessage uint32    `json:"max_message"`
-	GIDs       []gidJSON `json:"gids"`
-}
-
-type gidJSON struct {
-	Index         int    `json:"index"`
-	GID           string `json:"gid"`
-	Type          string `json:"type"`
-	NetworkDevice string `json:"network_device,omitempty"`
-}
-
-type deviceCapsJSON struct {
-	MaxQP              int      `json:"max_qp"`
-	MaxQPRequests      int      `json:"max_qp_requests"`
-	MaxSGE             int      `json:"max_sge"`
-	MaxReadSGE         int      `json:"max_read_sge"`
-	MaxCQ              int      `json:"max_cq"`
-	MaxCQEntries       int      `json:"max_cq_entries"`
-	MaxSRQ             int      `json:"max_srq"`
-	MaxSRQRequests     int      `json:"max_srq_requests"`
-	MaxMR              int      `json:"max_mr"`
-	MaxMRBytes         uint64   `json:"max_mr_bytes"`
-	MaxMW              int      `json:"max_mw"`
-	MemoryWindows      []string `json:"memory_windows"`
-	SafeWindows        bool     `json:"safe_windows"`
-	SendWithInvalidate bool     `json:"send_with_invalidate"`
-	Atomics            string   `json:"atomics"`
-	InboundReads       int      `json:"inbound_reads"`
-	OutboundReads      int      `json:"outbound_reads"`
-	SharedInboundReads int      `json:"shared_inbound_reads"`
-}
-
-// newReport says of devices, or of why there are none, what can be used.
-func newReport(devices []deviceJSON, err error, contained bool) *reportJSON {
-	rdma := providerJSON{Name: providerRDMA, Usable: len(usableDevices(devices)) > 0}
+// newReport says which of the devices can be used. err is why there are none.
+func newReport(devices []provider.Device, err error, contained bool) *reportJSON {
+	rdma := providerJSON{Name: provider.RDMA, Usable: len(provider.Usable(devices)) > 0}
 	switch {
 	case rdma.Usable:
 	case errors.Is(err, rdmacm.ErrNotBuilt):
@@ -133,32 +77,27 @@ func newReport(devices []deviceJSON, err error, contained bool) *reportJSON {
 	case err != nil:
 		rdma.Reason = explain(err) + howToGetDevices(contained)
 	default:
-		rdma.Reason = "no device can be used, for the reasons below"
+		rdma.Reason = "no device can be used, see below"
 	}
 	if devices == nil {
-		devices = []deviceJSON{}
+		devices = []provider.Device{}
 	}
-	return &reportJSON{Providers: []providerJSON{{Name: providerIWARP, Usable: true}, rdma}, Devices: devices}
+	for i := range devices {
+		if err := devices[i].Err; err != nil {
+			devices[i].Reason = explain(err)
+		}
+	}
+	return &reportJSON{Providers: []providerJSON{{Name: provider.IWARP, Usable: true}, rdma}, Devices: devices}
 }
 
-// howToGetDevices is what to do without any.
+// howToGetDevices says what to do where there are none.
 func howToGetDevices(contained bool) string {
 	if contained {
-		return ". In a container they are those of the host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
-			"docker run and podman run hand them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
+		return ". A container uses the devices of its host, which loads ib_uverbs, rdma_ucm and the adapter's kernel module; " +
+			"docker run and podman run pass them on with '--network host --device /dev/infiniband --ulimit memlock=-1'"
 	}
 	return ". An adapter needs its kernel module, ib_uverbs, rdma_ucm and Debian's package ibverbs-providers. " +
 		"For one in software, as root: 'modprobe rdma_rxe rdma_ucm', then 'rdma link add rxe0 type rxe netdev NETDEV'"
-}
-
-// usableDevices are the names of those that can be used.
-func usableDevices(devices []deviceJSON) (names []string) {
-	for _, d := range devices {
-		if d.Usable {
-			names = append(names, d.Name)
-		}
-	}
-	return names
 }
 
 // print writes the report for people, no line wider than width.
@@ -169,22 +108,23 @@ func (r *reportJSON) print(out io.Writer) error {
 		switch {
 		case !p.Usable:
 			text = "not usable: " + p.Reason
-		case p.Name == providerIWARP:
+		case p.Name == provider.IWARP:
 			text += ", needs no device"
 		default:
-			text += " on " + strings.Join(usableDevices(r.Devices), ", ")
+			text += " on " + strings.Join(provider.Usable(r.Devices), ", ")
 		}
 		b.row("provider "+p.Name, text)
 	}
 	b.column = 24
 	for i := range r.Devices {
-		r.Devices[i].print(b)
+		printDevice(b, &r.Devices[i])
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-func (d *deviceJSON) print(b *block) {
+// printDevice adds a device to b.
+func printDevice(b *block, d *provider.Device) {
 	b.WriteString("\n" + printable(d.Name) + "\n")
 	row := func(name, format string, args ...any) { b.row("  "+name, fmt.Sprintf(format, args...)) }
 	row("driver", "%s, %s", d.Driver, transportNames[d.Transport])
@@ -236,7 +176,7 @@ func (d *deviceJSON) print(b *block) {
 	if len(c.MemoryWindows) > 0 {
 		windows = fmt.Sprintf("%d, of %s", c.MaxMW, strings.ReplaceAll(strings.Join(c.MemoryWindows, ", "), "_", " "))
 		if !c.SafeWindows {
-			windows += "; known not to protect memory, so used only with --unsafe-windows"
+			windows += "; they do not protect memory, so they are used only with --unsafe-windows"
 		}
 	}
 	row("memory windows", "%s", windows)
@@ -258,17 +198,16 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// width is how wide the output for people is at most.
+// width is the maximum width of the output for people.
 const width = 100
 
-// A block is text of two columns, a name and what there is to say of it.
+// A block is text of two columns, names and values.
 type block struct {
 	strings.Builder
 	column int // where the second begins
 }
 
-// row adds a row. Text that is too long goes on below its beginning, words that are
-// too long stay whole.
+// row adds a row. Long text continues on lines below its beginning; words are not split.
 func (b *block) row(name, text string) {
 	fmt.Fprintf(b, "%-*s", b.column, name)
 	at := b.column

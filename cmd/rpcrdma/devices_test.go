@@ -9,21 +9,23 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// testDevices are one device of each sort: in software with unsafe windows, an
-// adapter whose cable is out, and one that may not be opened.
-func testDevices() []deviceJSON {
-	return []deviceJSON{
+// testDevices are a software device with unsafe windows, an adapter without a cable, and a
+// device that may not be opened.
+func testDevices() []provider.Device {
+	return []provider.Device{
 		{
 			Name: "rxe0", Driver: "rxe", Transport: "roce", NodeGUID: "0200:00ff:fe00:0001", Firmware: "0.0.0", Usable: true,
-			Addresses: []addressJSON{{"192.0.2.1", 1, "eth0"}, {"2001:db8::1", 1, "eth0"}},
-			Ports: []portJSON{{
+			Addresses: []provider.Address{{Address: "192.0.2.1", Port: 1, NetworkDevice: "eth0"}, {Address: "2001:db8::1", Port: 1, NetworkDevice: "eth0"}},
+			Ports: []provider.Port{{
 				Port: 1, State: "active", LinkLayer: "ethernet", MTU: 1024, MaxMTU: 4096, MaxMessage: 8388608,
-				GIDs: []gidJSON{{0, "fe80::ff:fe00:1", "roce_v1", "eth0"}, {1, "192.0.2.1", "roce_v2", "eth0"}},
+				GIDs: []provider.GID{{Index: 0, GID: "fe80::ff:fe00:1", Type: "roce_v1", NetworkDevice: "eth0"}, {Index: 1, GID: "192.0.2.1", Type: "roce_v2", NetworkDevice: "eth0"}},
 			}},
-			Capabilities: &deviceCapsJSON{
+			Capabilities: &provider.Capabilities{
 				MaxQP: 1048560, MaxQPRequests: 1048576, MaxSGE: 32, MaxReadSGE: 32, MaxCQ: 1048576, MaxCQEntries: 32767,
 				MaxSRQ: 917503, MaxSRQRequests: 1048576, MaxMR: 524287, MaxMRBytes: 1<<64 - 1, MaxMW: 524287,
 				MemoryWindows: []string{"type_1", "type_2b"}, SendWithInvalidate: true, Atomics: "device",
@@ -33,12 +35,12 @@ func testDevices() []deviceJSON {
 		{
 			Name: "mlx5_0", Driver: "mlx5_core", Transport: "infiniband", NodeGUID: "0c42:a103:0065:bafe", Firmware: "20.31.1014",
 			Reason:    "no port is active (port 1 is down, port 2 is active defer): plug in the cable, or 'ip link set ib0 up'",
-			Addresses: []addressJSON{},
-			Ports: []portJSON{
-				{Port: 1, State: "down", LinkLayer: "infiniband", MTU: 4096, MaxMTU: 4096, MaxMessage: 1 << 30, GIDs: []gidJSON{{0, "fe80::1", "ib", "ib0"}}},
-				{Port: 2, State: "active_defer", LinkLayer: "unspecified", MTU: 2048, MaxMTU: 4096, MaxMessage: 1 << 30, GIDs: []gidJSON{}},
+			Addresses: []provider.Address{},
+			Ports: []provider.Port{
+				{Port: 1, State: "down", LinkLayer: "infiniband", MTU: 4096, MaxMTU: 4096, MaxMessage: 1 << 30, GIDs: []provider.GID{{Index: 0, GID: "fe80::1", Type: "ib", NetworkDevice: "ib0"}}},
+				{Port: 2, State: "active_defer", LinkLayer: "unspecified", MTU: 2048, MaxMTU: 4096, MaxMessage: 1 << 30, GIDs: []provider.GID{}},
 			},
-			Capabilities: &deviceCapsJSON{
+			Capabilities: &provider.Capabilities{
 				MaxQP: 131072, MaxQPRequests: 32768, MaxSGE: 30, MaxReadSGE: 30, MaxCQ: 16777216, MaxCQEntries: 4194303,
 				MaxMR: 16777216, MaxMRBytes: 1 << 40, MaxMW: 16777216, MemoryWindows: []string{"type_1", "type_2b"}, SafeWindows: true,
 				Atomics: "none", InboundReads: 16, OutboundReads: 16, SharedInboundReads: 2097152,
@@ -46,17 +48,17 @@ func testDevices() []deviceJSON {
 		},
 		{
 			Name: "siw0", Driver: "unknown", Transport: "iwarp", NodeGUID: "0200:00ff:fe00:0002",
-			Reason:    "no permission to use siw0: it takes read and write access to /dev/infiniband/uverbs1",
-			Addresses: []addressJSON{}, Ports: []portJSON{},
+			Reason:    "no permission to use siw0: this needs read and write access to /dev/infiniband/uverbs1",
+			Addresses: []provider.Address{}, Ports: []provider.Port{},
 		},
 	}
 }
 
-// TestDevicesGolden compares what is printed, for people and for programs.
+// TestDevicesGolden compares the output for people and for programs.
 func TestDevicesGolden(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
-		devices   []deviceJSON
+		devices   []provider.Device
 		err       error
 		contained bool
 	}{
@@ -71,8 +73,8 @@ func TestDevicesGolden(t *testing.T) {
 		if err := errors.Join(r.print(&text), printJSON(&object, r)); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, filepath.Join("testdata", "devices", tt.name+".txt"), text.Bytes())
-		golden(t, filepath.Join("testdata", "devices", tt.name+".json"), object.Bytes())
+		testkit.Golden(t, filepath.Join("testdata", "devices", tt.name+".txt"), text.Bytes())
+		testkit.Golden(t, filepath.Join("testdata", "devices", tt.name+".json"), object.Bytes())
 		for line := range strings.Lines(text.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("%s: a line of %d columns: %s", tt.name, n, line)
@@ -81,7 +83,7 @@ func TestDevicesGolden(t *testing.T) {
 	}
 }
 
-// TestDevicesHelp holds the documentation against the keys that there are.
+// TestDevicesHelp checks that the help documents every key.
 func TestDevicesHelp(t *testing.T) {
 	help := newDevices().Long
 	object, err := json.Marshal(newReport(testDevices(), nil, false))
@@ -113,7 +115,7 @@ func walkKeys(v any, f func(key string)) {
 	}
 }
 
-// The command runs everywhere, whatever there is.
+// The command succeeds on every machine.
 func TestDevices(t *testing.T) {
 	if out := mustRun(t, "devices"); !strings.HasPrefix(out, "provider iwarp  usable, needs no device\nprovider rdma   ") {
 		t.Errorf("devices prints\n%s", out)
@@ -136,27 +138,10 @@ func TestProviderOptions(t *testing.T) {
 			t.Errorf("%s: status %d\n%s", args, r.status, r.stderr)
 		}
 	}
-	if hasDevices() {
+	if provider.HasDevices() {
 		return // tests with RDMA in their names know more
 	}
 	for _, args := range [][]string{{"ping", s.addr}, {"ls", s.url("/")}, {"serve", "--dir", "."}} {
 		mustFail(t, 1, ": provider rdma: ", append(args, "--provider", "rdma")...)
-	}
-}
-
-func TestUnspecified(t *testing.T) {
-	for addr, want := range map[string]bool{
-		":1": true, "0.0.0.0:1": true, "[::]:1": true, "host:1": false, "10.0.0.1:1": false, "nonsense": false,
-	} {
-		if unspecified(addr) != want {
-			t.Errorf("unspecified(%q) is %v", addr, !want)
-		}
-	}
-	for addr, want := range map[string]bool{
-		"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, "[::ffff:127.0.0.1]:1": true, "host:1": false, ":1": false, "10.0.0.1:1": false,
-	} {
-		if loopback(addr) != want {
-			t.Errorf("loopback(%q) is %v", addr, !want)
-		}
 	}
 }

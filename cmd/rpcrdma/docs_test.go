@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commandLine finds command lines in text: a subcommand, and what is behind it. Immutable.
+// commandLine finds command lines in text: a subcommand and its arguments. Immutable.
 var commandLine = regexp.MustCompile("(cmd/)?\\brpcrdma ([a-z]+)((?: [^\\s`|&#'\"\\\\]+)*)")
 
-// TestDocumentedCommands looks up every command line of the documentation: its subcommand
-// and its flags exist.
+// TestDocumentedCommands checks that the subcommand and the flags of every command line in
+// the documentation exist.
 func TestDocumentedCommands(t *testing.T) {
 	const root = "../.."
 	if _, err := os.Stat(filepath.Join(root, "go.work")); errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +65,7 @@ func subcommand(root *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// hasFlag tells whether an argument sets a flag that there is.
+// hasFlag reports whether an argument sets a flag of cmd.
 func hasFlag(cmd *cobra.Command, arg string) bool {
 	cmd.InitDefaultHelpFlag()
 	name, _, _ := strings.Cut(strings.TrimRight(arg, ".,:;)]"), "=")
@@ -75,7 +75,7 @@ func hasFlag(cmd *cobra.Command, arg string) bool {
 	return len(name) > 1 && cmd.Flags().ShorthandLookup(name[1:2]) != nil
 }
 
-// The name of a flag's value is a word by itself.
+// The name of a flag's value is a word of its own.
 func TestFlagUsage(t *testing.T) {
 	glued := regexp.MustCompile(`\b[A-Z]{2,}[a-z]+`)
 	for _, cmd := range newRoot().Commands() {

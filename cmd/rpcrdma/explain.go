@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
@@ -21,8 +22,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// explain is an error as one line for the person at the terminal: what went wrong,
-// and in brackets what the protocol calls it.
+// explain returns an error as one line for people: what went wrong, and in parentheses what
+// the protocol calls it.
 func explain(err error) string {
 	if item, ok := err.(*itemError); ok {
 		return printable(item.path) + ": " + explain(item.err)
@@ -68,7 +69,7 @@ func explain(err error) string {
 	case errors.As(err, &binding):
 		return rpcbindText(binding)
 	case errors.As(err, &answer):
-		return "the answer makes no sense: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: ")
+		return "invalid answer: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: ")
 	case errors.As(err, &rpc):
 		return rpcText(rpc)
 	case errors.As(err, &rdma):
@@ -82,7 +83,7 @@ func explain(err error) string {
 	case errors.As(err, &version):
 		return oneLine(version)
 	case errors.Is(err, rdmacm.ErrNotBuilt):
-		return "this build has the provider iwarp alone: rdma needs cgo and rdma-core"
+		return "this build has provider iwarp alone: provider rdma needs a build with cgo and rdma-core"
 	case errors.As(err, &reject):
 		return "the server rejected it"
 	case errors.As(err, &dns) && dns.IsNotFound:
@@ -98,7 +99,7 @@ func explain(err error) string {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "timed out"
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "the file became shorter meanwhile"
+		return "the file became shorter while it was copied"
 	case errors.As(err, &link):
 		return fmt.Sprintf("local file %s: %v", printable(link.New), link.Err)
 	case errors.As(err, &path):
@@ -114,11 +115,11 @@ func explain(err error) string {
 	return oneLine(err)
 }
 
-// connText says why a connection was not made or is lost, where the reason alone reads
-// like one of a file. It is empty if there is nothing better to say than the error does.
+// connText says why a connection was not made or is lost, for errors that would read as if
+// they were about a file. It is "" for other errors.
 func connText(err error) string {
 	var errno syscall.Errno
-	var path *fs.PathError // of a socket, which os.File has a name for
+	var path *fs.PathError // of a socket in an os.File
 	switch {
 	case errors.Is(err, mpa.ErrKey):
 		return "what answers there is no RDMA server"
@@ -130,7 +131,7 @@ func connText(err error) string {
 	return ""
 }
 
-// listenText says why nothing can be listened for at an address, which is named once.
+// listenText says why listening on addr failed. It names addr once.
 func listenText(addr string, err error) string {
 	if text, ok := explainRDMA(err); ok {
 		return text
@@ -146,7 +147,7 @@ func listenText(addr string, err error) string {
 	return oneLine(err)
 }
 
-// explained is an error whose text is all that is to be said.
+// explained returns an error with the text of explain.
 func explained(err error) error {
 	if err == nil {
 		return nil
@@ -154,14 +155,14 @@ func explained(err error) error {
 	return errors.New(explain(err))
 }
 
-// oneLine is an error's text on one line.
+// oneLine returns the text of an error on one line.
 func oneLine(err error) string {
 	return strings.ReplaceAll(strings.TrimPrefix(err.Error(), "nfs: "), "\n", "; ")
 }
 
 // rpcText says why a server did not execute a call.
 func rpcText(e *oncrpc.RPCError) string {
-	name, _ := procedureName(e.Prog, e.Vers, e.Proc)
+	name, _ := dump.Names(e.Prog, e.Vers, e.Proc)
 	if name == "" {
 		name = fmt.Sprintf("program %d", e.Prog)
 	}
@@ -178,7 +179,7 @@ func rpcText(e *oncrpc.RPCError) string {
 	return oneLine(e)
 }
 
-// statusText is a status for people.
+// statusText returns a status as text for people.
 func statusText(s nfs.Status) string {
 	text, ok := statusTexts[s]
 	if !ok {
@@ -187,7 +188,7 @@ func statusText(s nfs.Status) string {
 	return fmt.Sprintf("%s (%v)", text, s)
 }
 
-// statusTexts are for people. Immutable.
+// statusTexts are the texts of statuses. Immutable.
 var statusTexts = map[nfs.Status]string{
 	nfs.StatusPerm:        "not permitted",
 	nfs.StatusNoEnt:       "no such file",
@@ -201,22 +202,21 @@ var statusTexts = map[nfs.Status]string{
 	nfs.StatusIsDir:       "is a directory",
 	nfs.StatusInval:       "not possible with this kind of file",
 	nfs.StatusFBig:        "file too large",
-	nfs.StatusNoSpc:       "no space left at the server",
+	nfs.StatusNoSpc:       "no space left on the server",
 	nfs.StatusROFS:        "the server is read-only",
 	nfs.StatusMLink:       "too many links",
 	nfs.StatusNameTooLong: "name too long",
 	nfs.StatusNotEmpty:    "directory not empty",
-	nfs.StatusDQuot:       "quota exceeded at the server",
+	nfs.StatusDQuot:       "quota exceeded on the server",
 	nfs.StatusStale:       "the file is gone",
 	nfs.StatusBadHandle:   "the server does not know its own file handle",
 	nfs.StatusNotSupp:     "the server does not support this",
 	nfs.StatusServerFault: "the server failed",
 	nfs.StatusBadType:     "the server does not support this kind of file",
-	nfs.StatusJukebox:     "the server needs more time than we have",
+	nfs.StatusJukebox:     "the server needs more time; try again later",
 }
 
-// printable is a name that may come from anywhere, without what a terminal would
-// obey.
+// printable returns a name without anything that a terminal would execute.
 func printable(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
 		return quoted
@@ -224,7 +224,7 @@ func printable(name string) string {
 	return name
 }
 
-// An itemError is about one of the files of a tree.
+// An itemError is the error of one file of a tree.
 type itemError struct {
 	path string // below the tree's root, with slashes
 	err  error

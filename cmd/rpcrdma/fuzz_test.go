@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,31 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A bodyCall is one call of a conversation that a fuzzer makes: the procedure, with
-// fuzzMount added for one of MOUNT, the length of the arguments in two bytes, and they.
+// fuzzMount is added to procedures of MOUNT in the conversations of FuzzServe.
 const fuzzMount = 0x80
-
-func appendBodyCall(b []byte, proc uint32, args []byte) []byte {
-	b = append(b, byte(proc))
-	b = binary.BigEndian.AppendUint16(b, uint16(len(args)))
-	return append(b, args...)
-}
-
-// bodyCalls calls f for each of the calls in b. Arguments may be cut short by the end.
-func bodyCalls(b []byte, f func(proc uint32, args []byte)) {
-	for n := 0; len(b) >= 3 && n < 16; n++ {
-		proc, size := uint32(b[0]), min(int(binary.BigEndian.Uint16(b[1:])), len(b)-3)
-		f(proc, b[3:][:size])
-		b = b[3+size:]
-	}
-}
 
 // fuzzHandles gives an export handles that are the same in every run: of the export
 // itself, "file", "dir", "dir/inner", "up" and "away".
@@ -49,7 +29,7 @@ func fuzzHandles(e *export) (handles [6]nfs.FileHandle) {
 	return handles
 }
 
-// fuzzSeeds are calls of every procedure, alone and one after the other.
+// fuzzSeeds adds calls of every procedure, alone and one after the other.
 func fuzzSeeds(f *testing.F) {
 	e := &export{handles: newHandleTable(maxHandles)}
 	h := fuzzHandles(e)
@@ -89,15 +69,15 @@ func fuzzSeeds(f *testing.F) {
 	for _, calls := range seeds {
 		var b []byte
 		for _, c := range calls {
-			b = appendBodyCall(b, c.proc, c.args.Append(nil))
+			b = testkit.AppendCall(b, c.proc, c.args.Append(nil))
 		}
 		f.Add(b)
 	}
 }
 
-// FuzzServe has conversations with the server of NFS and MOUNT, each on a directory of its
-// own. Each call has a reply whose results decode, no descriptor is left open, and nothing
-// outside the directory is touched.
+// FuzzServe makes conversations with the NFS and MOUNT server, each on a directory of its
+// own. Each call gets a reply whose results decode, no descriptor stays open, and nothing
+// outside of the directory changes.
 func FuzzServe(f *testing.F) {
 	fuzzSeeds(f)
 	base := f.TempDir()
@@ -134,7 +114,7 @@ func FuzzServe(f *testing.F) {
 		fuzzHandles(e)
 		e.fsync = func(*os.File) error { return nil } // so many of them take too long
 		g := newGuard(e, false, (&options{}).logger(io.Discard))
-		bodyCalls(b, func(proc uint32, args []byte) {
+		testkit.EachCall(b, func(proc uint32, args []byte) {
 			prog := uint32(nfs.Program)
 			if proc >= fuzzMount {
 				prog, proc = nfs.MountProgram, proc-fuzzMount
@@ -174,13 +154,13 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// huge tells of calls that are right, and would fill a disk or take a while.
+// huge reports calls that are valid but would fill a disk or take long.
 func huge(prog, proc uint32, args []byte) bool {
 	c := &nfsCall{proc: proc}
 	return prog == nfs.Program && proc == nfs.ProcWrite && c.decode(args) == nil && c.offset > 1<<30
 }
 
-// openFiles is how many descriptors this process has open, but for sockets and pipes.
+// openFiles is how many descriptors this process has open, without sockets and pipes.
 func openFiles(t testing.TB) (n int) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -194,7 +174,7 @@ func openFiles(t testing.TB) (n int) {
 	return n
 }
 
-// fuzzState is what there is below a directory, by name: mode, size, time and contents.
+// fuzzState returns the state of a tree: mode, size, time and contents by path.
 func fuzzState(dir string) (map[string]string, error) {
 	state := make(map[string]string)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -213,93 +193,4 @@ func fuzzState(dir string) (map[string]string, error) {
 		return err
 	})
 	return state, err
-}
-
-// FuzzNotifyCalls makes calls of the notification program, over a connection. Each is
-// answered or refused, and when the subscriptions that were made have been given back
-// nothing is kept.
-func FuzzNotifyCalls(f *testing.F) {
-	token := notifyToken{1}
-	for _, a := range []subscribeArgs{
-		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "link/x", recursive: true}, {dir: "dir", again: true, old: token}, {dir: "a\x00b"},
-	} {
-		f.Add(appendBodyCall(nil, notifySubscribe, a.append(nil)))
-	}
-	f.Add(appendBodyCall(appendBodyCall(nil, notifyUnsubscribe, token[:]), 9, nil))
-	dir := f.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "dir", "sub"), 0o755), os.Symlink("..", filepath.Join(dir, "link"))); err != nil {
-		f.Fatal(err)
-	}
-	e, err := newExport(dir, false)
-	if err != nil {
-		f.Fatal(err)
-	}
-	n, err := newNotifier(e, (&options{}).logger(io.Discard))
-	if err != nil {
-		f.Fatal(err)
-	}
-	server, err := transport.NewServer(nil)
-	if err == nil {
-		err = server.Register(n.program())
-	}
-	if err != nil {
-		f.Fatal(err)
-	}
-	l, err := server.Listen(f.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	if err != nil {
-		f.Fatal(err)
-	}
-	go server.Serve(l)
-	f.Cleanup(func() {
-		n.Close()
-		server.Close()
-		e.Close()
-	})
-	b := &notifyBed{n: n}
-	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
-	c, err := transport.Dial(f.Context(), iwarp.New(iwarp.Config{}), l.Addr().String(), &transport.Config{
-		NoReconnect: true,
-		Callbacks:   []transport.Program{{Number: notifiedProgram, Low: notifiedVersion, High: notifiedVersion, Handler: silent}},
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { c.Close() })
-	f.Fuzz(func(t *testing.T, in []byte) {
-		call := func(proc uint32, args []byte) ([]byte, error) {
-			call := transport.Call{Prog: notifyProgram, Vers: notifyVersion, Proc: proc, Args: args}
-			err := c.Call(t.Context(), &call)
-			return call.Results, err
-		}
-		var ids []notifyToken
-		bodyCalls(in, func(proc uint32, args []byte) {
-			results, err := call(proc, args)
-			var rpc *oncrpc.RPCError
-			switch {
-			case errors.As(err, &rpc):
-				return
-			case err != nil:
-				t.Fatal(err)
-			case proc != notifySubscribe:
-				return
-			}
-			var r subscribeRes
-			d := xdr.NewDecoder(results)
-			if r.decode(&d); d.End() != nil {
-				t.Fatalf("SUBSCRIBE is answered by %x", results)
-			}
-			if r.status == notifyOK {
-				ids = append(ids, r.id)
-			}
-		})
-		if s := b.state(); s.subs > maxPerHost || len(ids) > 0 && s.watched > 3 {
-			t.Errorf("%d subscriptions, %d directories", s.subs, s.watched)
-		}
-		for _, id := range ids {
-			if _, err := call(notifyUnsubscribe, id[:]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.idle(t)
-	})
 }

@@ -25,18 +25,18 @@ func newGet() *cobra.Command {
 		Short: "Copy files from an NFS server",
 		Long: `Copy a file, or with -r a directory, from an NFS server.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. LOCAL
-is the name of the copy, or a directory that the copy is put into. With -r LOCAL
-becomes a copy of the directory; it is made if need be, and what else is in it stays.
-LOCAL - is standard output, for a single file; a file of this name is ./-.
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. LOCAL is the name of the
+copy, or a directory to put it into. With -r, LOCAL becomes a copy of the directory: it is
+made if it does not exist, and other files in it are kept. If LOCAL is -, a single file
+goes to standard output; a file of that name is ./-.
 
-A file appears under its name when it is whole, not before. Symbolic links below the
-directory become symbolic links if they lead to something in it, on whichever way. Those
-that lead out, devices and the like, and what the server does not give are skipped: it is
-named, all else is copied, and the exit status is 1.`,
+A file appears under its name only when it is complete. Symbolic links below the directory
+become symbolic links if they lead to something in it. Links that lead out of it, special
+files, and files that the server does not hand out are skipped: they are reported,
+everything else is copied, and the exit status is 1.`,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
   rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
-		Args: cobra.ExactArgs(2),
+		Args: wantArgs("URL", "LOCAL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {
@@ -47,7 +47,7 @@ named, all else is copied, and the exit status is 1.`,
 			}
 			toStdout := args[1] == "-"
 			if toStdout && (o.recursive || o.json) {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("to standard output goes one file and nothing else: - is not for -r and --json")}
+				return &usageError{command: cmd.CommandPath(), err: errors.New("only one file goes to standard output: - is not for -r and --json")}
 			}
 			ctx, r, err := o.dial(cmd, u, "get "+args[0])
 			if err != nil {
@@ -66,14 +66,14 @@ named, all else is copied, and the exit status is 1.`,
 	return cmd
 }
 
-// getTo copies the file that the URL names to w, in order.
+// getTo copies the file at the URL to w, in order.
 func (t *transfer) getTo(ctx context.Context, w io.Writer) error {
 	f, err := t.Open(ctx, t.url.Path)
 	if err != nil {
 		return err
 	}
 	defer t.known.add(f.Handle, f.Path)()
-	// Reads of a MiB each run side by side, as many as there are credits and parallel
+	// READs of 1 MiB run in parallel, as many as credits and the parallel option
 	// allows. The file may grow or shrink meanwhile: its end is where the server says.
 	buf := make([]byte, min(t.parallel, 64)<<20)
 	for off := int64(0); ; {
@@ -91,7 +91,7 @@ func (t *transfer) getTo(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// get copies what the URL names.
+// get copies the file or directory at the URL.
 func (t *transfer) get(ctx context.Context, local string, recursive bool) error {
 	node, err := t.Stat(ctx, t.url.Path)
 	if err != nil {
@@ -122,7 +122,7 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 	return t.getFile(ctx, root, name, &node, t.parallel)
 }
 
-// getFile copies a file to name, which appears when it is whole.
+// getFile copies a file to name, which appears when it is complete.
 func (t *transfer) getFile(ctx context.Context, root *os.Root, name string, node *nfs.Node, parallel int) (err error) {
 	part := filepath.Join(filepath.Dir(name), partName())
 	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, node.Attr.FileMode().Perm())
@@ -151,17 +151,17 @@ func (t *transfer) getFile(ctx context.Context, root *os.Root, name string, node
 	return nil
 }
 
-// A found is something below the directory that is copied.
+// A found is something below the directory that is being copied.
 type found struct {
 	rel  string // local path below LOCAL
 	node nfs.Node
 }
 
-// getTree makes local a copy of a directory, of any number of files: they are copied as
-// they are found. Names come from the server: os.Root keeps them, and links that they go
-// through, from leading out of local.
+// getTree makes local a copy of a directory. Files are copied as they are found, so memory
+// does not limit their number. Names come from the server: os.Root keeps them, and links
+// on their way, from leading out of local.
 func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
-	var root *os.Root // from the first thing that is found on
+	var root *os.Root // nil until something is found
 	open := func() (err error) {
 		if root != nil {
 			return nil
@@ -234,8 +234,8 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	if err := files.wait(err); err != nil {
 		return err
 	}
-	// Links come last: nothing is written through one that this get has made, and what
-	// they lead through is there.
+	// Links come last: nothing is written through one of them, and the directories that
+	// they lead through exist.
 	for _, l := range links {
 		err := t.getLink(ctx, root, l)
 		switch {
@@ -249,9 +249,9 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	return nil
 }
 
-// getDir makes a directory, unless it is there.
+// getDir makes a directory unless it exists.
 func (t *transfer) getDir(root *os.Root, d found) error {
-	// Somebody must be able to fill it.
+	// We must be able to fill it.
 	err := root.Mkdir(d.rel, d.node.Attr.FileMode().Perm()|0o700)
 	if errors.Is(err, fs.ErrExist) {
 		var info fs.FileInfo
@@ -265,7 +265,7 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 	return err
 }
 
-// getLink makes a symbolic link like the server's, if it stays below LOCAL.
+// getLink copies a symbolic link if it stays below LOCAL.
 func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	defer t.known.add(l.node.Handle, l.node.Path)()
 	target, err := t.ReadLink(ctx, l.node.Handle)
@@ -289,13 +289,13 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	return nil
 }
 
-// staysBelow tells whether a link at rel that says target leads to something in the same
-// tree, whatever other links there are, now or later, on condition that this holds for
-// each of them.
+// staysBelow reports whether a link at rel with this target leads to something in the same
+// tree, whatever other links exist or are made later, provided that it holds for each of
+// them.
 //
-// ".." leads to where the directory before it really is. So it may follow real
-// directories alone: those above the link, and those that the target names. The copy
-// never puts a link in the place of one. Names that no ".." follows lead down, or through
+// ".." leads to the real parent of the directory before it. So it may follow only real
+// directories: those above the link, and those that the target names. The copy never
+// replaces a directory by a link. Names without a ".." behind them lead down, or through
 // other links, which stay below by themselves.
 func staysBelow(root *os.Root, rel, target string) bool {
 	if target == "" || strings.ContainsRune(target, 0) || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) {
@@ -305,7 +305,7 @@ func staysBelow(root *os.Root, rel, target string) bool {
 	if dir := path.Dir(rel); dir != "." {
 		way = strings.Split(dir, "/")
 	}
-	known := 0 // so many elements of way are real directories
+	known := 0 // elements of way that are real directories
 	for _, name := range strings.FieldsFunc(target, func(r rune) bool { return r == '/' || r < 0x80 && os.IsPathSeparator(uint8(r)) }) {
 		switch name {
 		case ".":

@@ -18,12 +18,13 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// TestRDMALinuxGets: every get from the kernel's NFS server comes to its end, four at a
-// time, with twice as many other processes that compute as there are processors. RPCRDMA_GETS
-// is how many there are over each device, 8 unless it says so. One that does not end leaves
-// its goroutines' stacks, and what the system says of its connection.
+// TestRDMALinuxGets: every get from the kernel's NFS server ends, four at a time, while twice
+// as many other processes compute as there are processors. RPCRDMA_GETS is the number of
+// gets over each device, by default 8. One that does not end leaves the stacks of its
+// goroutines, and the state of its connection in the system.
 func TestRDMALinuxGets(t *testing.T) {
 	dir, port := nfsd(t)
 	gets := 8
@@ -39,7 +40,7 @@ func TestRDMALinuxGets(t *testing.T) {
 	}
 	defer os.RemoveAll(there)
 	text := randomText(3, 1<<20+1)
-	writeFiles(t, there, map[string]string{"file": text})
+	testkit.WriteFiles(t, there, map[string]string{"file": text})
 	keepBusy(t, 2*runtime.NumCPU())
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		url, local := "nfs://"+net.JoinHostPort(addr, port)+there+"/file", t.TempDir()
@@ -74,7 +75,7 @@ func TestRDMALinuxGets(t *testing.T) {
 	})
 }
 
-// oneGet copies a file and looks at what has come, and returns how long it took.
+// oneGet copies a file and checks the copy, and returns how long it took.
 func oneGet(t *testing.T, no int, url, local, text string) time.Duration {
 	wait := []string{"adaptive", "adaptive", "event"}[no%3]
 	g := watchGet(t, "--provider", "rdma", "--wait", wait, url, local)
@@ -101,7 +102,7 @@ func keepBusy(t *testing.T, n int) {
 		started := make(chan error)
 		over := make(chan struct{})
 		go func() {
-			// The signal is for the end of the thread.
+			// The signal comes when the thread ends.
 			runtime.LockOSThread()
 			started <- cmd.Start()
 			<-over
@@ -118,14 +119,14 @@ func keepBusy(t *testing.T, n int) {
 }
 
 const (
-	// getSlow is when a get is worth a look at what it waits for.
+	// getSlow is after how long the state of a get is recorded.
 	getSlow = 15 * time.Second
-	// getPatience is how long a get may take, of which one takes a second when nobody
-	// else computes. It is longer than every limit that the command has itself.
+	// getPatience is how long a get may take. It takes a second on an idle machine. It is
+	// longer than every timeout of the command.
 	getPatience = 2 * time.Minute
 )
 
-// A getRun is what became of a get.
+// A getRun is the result of a get.
 type getRun struct {
 	out   string // what it has printed, at its end all goroutines' stacks if it was told to end
 	state string // of the system, when it took long
@@ -133,8 +134,8 @@ type getRun struct {
 	ended bool // by itself
 }
 
-// watchGet runs a get. It comes back also when the process cannot be killed, because the
-// kernel holds it.
+// watchGet runs a get. It returns even if the process cannot be killed because it is stuck
+// in the kernel.
 func watchGet(t *testing.T, args ...string) (g getRun) {
 	file, err := os.CreateTemp(t.TempDir(), "output")
 	if err != nil {
@@ -182,8 +183,8 @@ func watchGet(t *testing.T, args ...string) (g getRun) {
 	return g
 }
 
-// connections is what the system says of RDMA connections, and where in the kernel the
-// threads of a process are, and those that cannot be interrupted.
+// connections describes the RDMA connections of the system, and where in the kernel the
+// threads of a process are, and all uninterruptible threads.
 func connections(pid int) string {
 	var b strings.Builder
 	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")

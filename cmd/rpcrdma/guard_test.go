@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -112,7 +113,7 @@ func TestGuardStops(t *testing.T) {
 func TestStableStorage(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		dir := t.TempDir()
-		writeFiles(t, dir, map[string]string{"file": ""})
+		testkit.WriteFiles(t, dir, map[string]string{"file": ""})
 		g := testGuard(t, dir)
 		defer g.stop(0)
 		g.async = async
@@ -200,7 +201,7 @@ func (g *guard) call(t *testing.T, proc uint32, args []byte, res interface{ Deco
 // says what is wrong with the one that is not.
 func TestSecondHandle(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
 	g := testGuard(t, dir)
 	defer g.stop(0)
 	top, _ := nfs.NewFileHandle(g.export.handles.handle(nil))
@@ -227,7 +228,7 @@ func TestSecondHandle(t *testing.T) {
 // A server may have MOUNT on another port, as Linux's has.
 func TestMountPort(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"file": ""})
 	g := testGuard(t, dir)
 	server, err := transport.NewServer(nil)
 	if err != nil {
@@ -275,12 +276,12 @@ type hostile struct {
 func (h *hostile) start(t *testing.T) string {
 	t.Helper()
 	server, err := transport.NewServer(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, prog := range []uint32{nfs.Program, nfs.MountProgram} {
-		must(t, server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}))
+		testkit.Must(t, server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() {
@@ -466,7 +467,7 @@ func TestLinksStayBelow(t *testing.T) {
 	}
 	local := filepath.Join(t.TempDir(), "a", "b", "local")
 	r := runCommand(t, "get", "-r", "nfs://"+h.start(t)+"/", local)
-	if r.status != 1 || !strings.HasSuffix(r.stderr, ": 6 things were skipped, all else is copied\n") {
+	if r.status != 1 || !strings.HasSuffix(r.stderr, ": 6 things were skipped, everything else is copied\n") {
 		t.Errorf("status %d\n%s", r.status, r.stderr)
 	}
 	var links []string
@@ -491,7 +492,7 @@ func TestLinksStayBelow(t *testing.T) {
 	}
 }
 
-// What the server does not give is named; all else is copied, or listed.
+// What the server does not give is named; everything else is copied, or listed.
 func TestPartOfTree(t *testing.T) {
 	h := &hostile{
 		entries: map[string][]nfs.DirEntry{
@@ -520,7 +521,7 @@ func TestPartOfTree(t *testing.T) {
 		}
 	}
 	local := filepath.Join(t.TempDir(), "local")
-	wantErr(runCommand(t, "get", "-r", url, local), ": 5 things were skipped, all else is copied",
+	wantErr(runCommand(t, "get", "-r", url, local), ": 5 things were skipped, everything else is copied",
 		"bad/name skipped: the name cannot be used here", `"open/..\x00" skipped: the name`,
 		"closed skipped: permission denied (NFS3ERR_ACCES)", "secret skipped: the server could not read",
 		"broken link skipped: the file is gone (NFS3ERR_STALE)")
@@ -574,7 +575,7 @@ func TestHugeDirectory(t *testing.T) {
 // again, and goes on if no name has changed.
 func TestListings(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"a": "", "b": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"a": "", "b": ""})
 	v := testGuard(t, dir)
 	defer v.stop(0)
 	read := func() []fs.FileInfo {

@@ -11,9 +11,10 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// linuxFiles are what goes to and fro between Linux and us.
+// linuxFiles are copied from Linux and back.
 func linuxFiles(t *testing.T) (source string) {
 	t.Helper()
 	source = filepath.Join(t.TempDir(), "source")
@@ -21,12 +22,12 @@ func linuxFiles(t *testing.T) (source string) {
 	for _, size := range []int{1021, 4095, 4097, 65521, 1 << 20, 1<<20 + 1, 3_000_000} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	writeFiles(t, source, files)
+	testkit.WriteFiles(t, source, files)
 	return source
 }
 
-// nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
-// as scripts/vm --nfsd sets it up.
+// nfsd returns the directory that the kernel's NFS server exports, and its port for RDMA,
+// as scripts/vm --nfsd sets them up.
 func nfsd(t *testing.T) (dir, port string) {
 	t.Helper()
 	dir, port = os.Getenv("RPCRDMA_NFSD_DIR"), os.Getenv("RPCRDMA_NFSD_PORT")
@@ -58,7 +59,7 @@ func TestRDMALinuxServer(t *testing.T) {
 			if got.Stats.WriteChunk == 0 {
 				t.Errorf("nothing came through write chunks: %+v", got)
 			}
-			// Linux has version 1 alone, and says so: the connection goes on in it.
+			// Linux has only version 1 and says so: the connection continues in it.
 			if got.Stats.ErrVers != 1 || got.Stats.Conns != 1 || got.Stats.Resent != 0 {
 				t.Errorf("the version took more than a question and an answer: %+v", got.Stats)
 			}
@@ -73,8 +74,8 @@ func TestRDMALinuxServer(t *testing.T) {
 	}
 }
 
-// TestRDMALinuxClient: the kernel's NFS client mounts what we serve, and moves a tree to
-// us and back, over each device.
+// TestRDMALinuxClient: the kernel's NFS client mounts our server, and copies a tree to it
+// and back, over each device.
 func TestRDMALinuxClient(t *testing.T) {
 	nfsd(t) // with it the modules of the client are there, too
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
@@ -94,7 +95,7 @@ func TestRDMALinuxClient(t *testing.T) {
 		unmount := func() { sh("umount", mounted) }
 		defer func() { unmount() }()
 		sh("cp", "-a", source, filepath.Join(mounted, "up"))
-		// Mounted again, so that nothing comes from the cache.
+		// Mount again, so that nothing comes from the cache.
 		unmount()
 		wantTree(t, filepath.Join(exported, "up"), source)
 		sh("mount", "-t", "nfs", "-o", options, addr+":/", mounted)

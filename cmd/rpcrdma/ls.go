@@ -26,14 +26,14 @@ func newLs() *cobra.Command {
 		Short: "List a directory of an NFS server",
 		Long: `List a directory of an NFS server, or a single file.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. Names
-are printed one to a line, those with unprintable characters in quotes: sorted, or as the
-server sends them if a directory has more than 65,536.
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Each name is a line, in
+quotes if it has unprintable characters. Names are sorted, or in the server's order if a
+directory has more than 65,536.
 
-What cannot be listed is named, the rest is listed, and the exit status is 1.`,
+What cannot be listed is reported, everything else is listed, and the exit status is 1.`,
 		Example: `  rpcrdma ls -l nfs://server/srv/data
   rpcrdma ls -r --json nfs://server/srv/data | jq '.entries[].size'`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {
@@ -60,22 +60,22 @@ What cannot be listed is named, the rest is listed, and the exit status is 1.`,
 		},
 	}
 	addNFSOptions(cmd, &o)
-	cmd.Flags().BoolVarP(&long, "long", "l", false, "print mode, links, owner, group, size, time, and where symbolic links lead")
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "list everything below, too")
+	cmd.Flags().BoolVarP(&long, "long", "l", false, "print mode, links, owner, group, size, time, and targets of symbolic links")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "list everything below the directory")
 	return cmd
 }
 
-// A lister prints what there is at a URL.
+// A lister lists what is at a URL.
 type lister struct {
 	r                     *remote
 	long, recursive, json bool
 	out                   *bufio.Writer
 	stderr                io.Writer
-	begun                 bool // the head of the JSON object has been printed
+	begun                 bool // the start of the JSON object has been printed
 	printed, skipped      int
 }
 
-// entryJSON is an entry as it is printed with --json.
+// entryJSON is an entry as --json prints it.
 type entryJSON struct {
 	Path   string    `json:"path"`
 	Type   string    `json:"type"`
@@ -89,8 +89,8 @@ type entryJSON struct {
 	Target string    `json:"target,omitempty"` // of a symbolic link
 }
 
-// list prints what there is as it comes, in bounded memory. After an error what has been
-// printed is a whole JSON object all the same.
+// list prints entries as they arrive, in bounded memory. The JSON object is complete even
+// after an error.
 func (l *lister) list(ctx context.Context) error {
 	err := l.walk(ctx)
 	if l.json && (l.begun || err == nil) {
@@ -120,7 +120,7 @@ func (l *lister) head() error {
 	return err
 }
 
-// entry prints one of the entries of the JSON object.
+// entry prints an entry of the JSON object.
 func (l *lister) entry(e *entryJSON) error {
 	if err := l.head(); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (l *lister) entry(e *entryJSON) error {
 	return err
 }
 
-// skip tells about something that cannot be listed. The rest is.
+// skip reports something that cannot be listed.
 func (l *lister) skip(path string, err error) {
 	l.skipped++
 	printSkipped(l.stderr, l.json, l.r.name, path, explain(err))
@@ -199,7 +199,7 @@ func (l *lister) walk(ctx context.Context) error {
 	})
 }
 
-// below is the part of path below dir, both clean and absolute.
+// below returns the part of path below dir. Both are clean and absolute.
 func below(path, dir string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
 }
@@ -239,7 +239,7 @@ func (l *lister) print(ctx context.Context, name string, n *nfs.Node) error {
 	return l.out.WriteByte('\n')
 }
 
-// modeText is a mode as ls prints it.
+// modeText returns a mode in the form of ls -l.
 func modeText(m fs.FileMode) string {
 	b := []byte("-rwxrwxrwx")
 	switch m.Type() {
@@ -263,7 +263,7 @@ func modeText(m fs.FileMode) string {
 			b[i] = '-'
 		}
 	}
-	// A capital letter stands where the right to execute is missing.
+	// A capital letter means that the right to execute is missing.
 	for _, special := range []struct {
 		bit   fs.FileMode
 		at    int
@@ -280,7 +280,7 @@ func modeText(m fs.FileMode) string {
 	return string(b)
 }
 
-// typeName is a word for a file type.
+// typeName returns a word for a file type.
 func typeName(t nfs.FileType) string {
 	switch t {
 	case nfs.TypeReg:

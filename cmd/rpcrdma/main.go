@@ -1,8 +1,7 @@
-// Command rpcrdma is the tool of the module: it looks at, tests and uses
-// RPC-over-RDMA from a shell.
+// Command rpcrdma inspects, tests and uses RPC-over-RDMA from a shell.
 //
-// Exit status: 0 when all went well, 1 when the work failed, 2 when the command
-// line made no sense. Why is said on standard error, with --json as JSON objects.
+// The exit status is 0 for success, 1 if the work failed, and 2 if the command line made
+// no sense. Errors go to standard error, with --json as JSON objects.
 package main
 
 import (
@@ -11,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -19,7 +19,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is main with its surroundings as arguments. It returns the exit status.
+// run is main with its environment as arguments. It returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
@@ -39,7 +39,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		status = 2
 	}
 	if asked, flagErr := cmd.Flags().GetBool("json"); flagErr == nil && asked {
-		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // nobody is left to tell
+		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
 		return status
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
@@ -49,19 +49,19 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return status
 }
 
-// errorJSON is what a command that has failed prints on standard error with --json.
+// errorJSON is the error of a command, as --json prints it to standard error.
 type errorJSON struct {
 	Error  string `json:"error"`
 	Status int    `json:"status"` // the exit status
 }
 
-// skippedJSON is what it prints there about something that is skipped.
+// skippedJSON is something that was skipped, as --json prints it to standard error.
 type skippedJSON struct {
 	Skipped string `json:"skipped"` // the path
 	Reason  string `json:"reason"`
 }
 
-// printSkipped tells that something is skipped, in work that has a name.
+// printSkipped reports that the work called name has skipped path.
 func printSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 	if asJSON {
 		_ = json.NewEncoder(stderr).Encode(skippedJSON{path, why})
@@ -70,11 +70,10 @@ func printSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, printable(path), why)
 }
 
-// errReported is a failure about which all has been said.
+// errReported is a failure that has been reported already.
 var errReported = errors.New("failed, as reported")
 
-// newRoot builds the command tree. Every subcommand is one line here and one
-// file of its own.
+// newRoot builds the command tree. Every subcommand is a line here and a file.
 func newRoot() *cobra.Command {
 	version := false // --version is what people try first
 	root := &cobra.Command{
@@ -99,7 +98,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SuggestionsMinimumDistance = 2
-	root.Flags().BoolVar(&version, "version", false, "print what this binary was built from, like the command")
+	root.Flags().BoolVar(&version, "version", false, "print what this binary was built from")
 	root.AddCommand(
 		newServe(),
 		newLs(),
@@ -113,13 +112,32 @@ func newRoot() *cobra.Command {
 		newDecode(),
 		newVersion(),
 		newDemo(),
+		newTopic("providers", "The RDMA adapters that --provider chooses from", providerHelp),
+		newTopic("rpcbind", "Finding a server's port with --rpcbind", rpcbindHelp),
 	)
 	usageErrors(root)
 	return root
 }
 
-// usageError is a command line that made no sense, as opposed to work that
-// failed.
+// newTopic returns a help topic. A command that does not run is listed as such.
+func newTopic(name, short, text string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: text}
+}
+
+// wantArgs returns a check for arguments with these names. One in brackets is optional.
+func wantArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
+			return fmt.Errorf("argument %s is missing", names[len(args)])
+		case len(args) > len(names):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
+}
+
+// usageError is a command line that makes no sense, as opposed to work that failed.
 type usageError struct {
 	command string // the command whose help would explain
 	err     error
@@ -128,8 +146,8 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// usageErrors makes every complaint about flags and arguments, in cmd and all
-// below it, a *usageError.
+// usageErrors makes every error about flags and arguments a *usageError, in cmd and its
+// subcommands.
 func usageErrors(cmd *cobra.Command) {
 	wrap := func(cmd *cobra.Command, err error) error {
 		if err == nil {

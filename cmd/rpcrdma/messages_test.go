@@ -14,13 +14,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// Who answers at a port and is no RDMA server is called that, and not a file.
+// A peer that is no RDMA server is reported as that, and not as a file.
 func TestStrangers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	var mu sync.Mutex
 	var answer func(net.Conn)
 	var serving sync.WaitGroup
@@ -62,7 +63,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// With --json what goes wrong is JSON as well, on standard error.
+// With --json, errors are JSON, too, on standard error.
 func TestErrorsJSON(t *testing.T) {
 	h := &hostile{
 		entries: map[string][]nfs.DirEntry{"/": {hostileEntry("closed", "closed", nfs.TypeDir), hostileEntry("file", "f", nfs.TypeReg)}},
@@ -103,11 +104,11 @@ func TestErrorsJSON(t *testing.T) {
 	}
 }
 
-// A file goes to standard output whole and in order, and nothing else does.
+// A file goes to standard output complete and in order, and nothing else does.
 func TestGetToStdout(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"empty": "", "small": "contents", "large": randomText(1, 5<<20+3), "even": randomText(2, 2<<20)}
-	writeFiles(t, dir, files)
+	testkit.WriteFiles(t, dir, files)
 	s := startServer(t, "--dir", dir)
 	for name, want := range files {
 		for _, parallel := range []string{"1", "3"} {
@@ -128,7 +129,7 @@ func TestGetToStdout(t *testing.T) {
 	}
 }
 
-// An argument without a port means that of URLs.
+// An argument without a port has the default port.
 func TestDefaultPort(t *testing.T) {
 	for arg, want := range map[string]string{
 		"localhost": "localhost:20049", "localhost:1": "localhost:1", "192.0.2.1": "192.0.2.1:20049", "::1": "[::1]:20049", "[::1]": "[::1]:20049",

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// options are what every command that uses a connection takes.
+// options are the flags of every command that uses a connection.
 type options struct {
 	providerOptions
 	timeout time.Duration // 0: no limit
@@ -26,18 +26,18 @@ type options struct {
 	rpcbind     string // HOST:PORT; empty: leave it alone
 }
 
-// addOptions gives cmd the flags. meaning is what its --timeout says.
+// addOptions adds the flags. meaning is the usage of --timeout.
 func addOptions(cmd *cobra.Command, o *options, timeout time.Duration, meaning string) {
 	addProviderOptions(cmd, &o.providerOptions)
 	flags := cmd.Flags()
 	o.timeout = timeout
-	flags.Var(limitValue{&o.timeout}, "timeout", meaning+"; 0 and none are no limit")
-	flags.BoolVar(&o.debugStalls, "debug-stalls", false, "when a wait has passed its limit, print the stacks of all goroutines")
-	flags.BoolVarP(&o.verbose, "verbose", "v", false, "tell on standard error what happens")
+	flags.Var(limitValue{&o.timeout}, "timeout", meaning+"; none is no limit")
+	flags.BoolVar(&o.debugStalls, "debug-stalls", false, "after a timeout, print the stacks of all goroutines")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log to standard error")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object")
 }
 
-// logger writes to w what -v asks for.
+// logger returns a logger to w, as -v asks for.
 func (o *options) logger(w io.Writer) *slog.Logger {
 	level := slog.LevelError
 	if o.verbose {
@@ -49,7 +49,7 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 // errInterrupted is why work ends after SIGINT or SIGTERM.
 var errInterrupted = errors.New("interrupted")
 
-// versionValue is transport.Config.Version as an option.
+// versionValue is a version of RPC-over-RDMA as a flag.
 type versionValue struct{ transport.Version }
 
 func (v *versionValue) Type() string { return "VERSION" }
@@ -65,11 +65,11 @@ func (v *versionValue) Set(s string) error {
 
 // addVersionOption adds the option that chooses the version of RPC-over-RDMA.
 func addVersionOption(cmd *cobra.Command, v *versionValue) {
-	cmd.Flags().Var(v, "version", "speak `VERSION` 1 or 2 of RPC-over-RDMA; auto is 2 if the server does")
+	cmd.Flags().Var(v, "version", "RPC-over-RDMA `VERSION`: 1, 2, or auto, which is 2 if the server has it")
 }
 
-// interruptible returns a context that ends with errInterrupted at the first SIGINT
-// or SIGTERM. The second one ends the process, as if nobody had asked.
+// interruptible returns a context that ends with errInterrupted at the first SIGINT or
+// SIGTERM. The second one ends the process.
 func interruptible(parent context.Context) (ctx context.Context, stop func()) {
 	signals, stopSignals := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
 	ctx, cancel := context.WithCancelCause(parent)
@@ -84,21 +84,21 @@ func interruptible(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
-// printJSON prints one object.
+// printJSON prints v, indented.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
-// logInfo logs what set-up agreed on.
+// logInfo logs what the ends of a connection agreed on.
 func logInfo(log *slog.Logger, i transport.ConnInfo) {
 	log.Debug("connected", "provider", i.Provider, "local", i.LocalAddr, "remote", i.RemoteAddr, "version", i.Version,
 		"private_data", i.PrivateData, "inline_send", i.InlineSend, "inline_recv", i.InlineRecv,
 		"remote_invalidation", i.RemoteInvalidation)
 }
 
-// logStats logs a connection's counters, those that are not zero.
+// logStats logs the counters of a connection that are not zero.
 func logStats(log *slog.Logger, s transport.Stats) {
 	var args []any
 	for _, f := range []struct {
@@ -119,7 +119,7 @@ func logStats(log *slog.Logger, s transport.Stats) {
 	log.Debug("statistics", args...)
 }
 
-// statsJSON is how counters are printed.
+// statsJSON has the counters of a connection as --json prints them.
 type statsJSON struct {
 	Calls       uint64 `json:"calls"`
 	Replies     uint64 `json:"replies"`

@@ -1,65 +1,16 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
-
-// dialAddr connects to the server of an argument that checkAddr has let pass, within
-// the timeout. It returns the address as well, with the port of program prog if
-// rpcbind is to be asked for it.
-func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.Config) (*transport.Client, string, error) {
-	var at stage
-	ctx, cancel := within(ctx, o.timeout, func() error { return o.stalled(stderr, at.get(), nil) })
-	defer cancel()
-	if o.rpcbind != "" {
-		host := bareHost(addr)
-		at.set("asking the rpcbind at %s", o.rpcbindAt(host))
-		port, err := o.lookupPort(ctx, host, prog, vers)
-		if err != nil {
-			return nil, addr, withHint(ctx, err)
-		}
-		addr = net.JoinHostPort(host, strconv.Itoa(port))
-	}
-	at.set("connecting to %s", addr)
-	p, err := o.newClient(ctx, stderr, addr)
-	if err != nil {
-		return nil, addr, withHint(ctx, err)
-	}
-	at.set("connecting to %s over %s", addr, p.Name())
-	cfg.NoReconnect = true // a connection that is lost is what the command is to tell
-	c, err := transport.Dial(ctx, p, addr, cfg)
-	if err != nil {
-		return nil, addr, withHint(ctx, err)
-	}
-	return c, addr, nil
-}
-
-// null makes one NULL call, within the timeout.
-func (o *options) null(ctx context.Context, stderr io.Writer, c *transport.Client, prog, vers uint32) error {
-	ctx, cancel := within(ctx, o.timeout, func() error {
-		name, _ := procedureName(prog, vers, 0)
-		return o.stalled(stderr, fmt.Sprintf("NULL of %s version %d", cmp.Or(name, fmt.Sprintf("program %d", prog)), vers), c)
-	})
-	defer cancel()
-	err := c.Null(ctx, prog, vers)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return context.Cause(ctx)
-	}
-	return err
-}
 
 func newPing() *cobra.Command {
 	var o options
@@ -69,14 +20,14 @@ func newPing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ping HOST[:PORT]",
 		Short: "Time NULL calls to a server",
-		Long: `Make NULL calls, one after the other on one connection, and print how long they took.
+		Long: `Make NULL calls one after the other on one connection, and print how long they took.
 
-Every program answers procedure 0 and does nothing else for it. The first call is not
-counted, since it finds the way for those after it. The port is 20049 unless it is given.`,
+Every program answers procedure 0 and does nothing else in it. The first call is not
+counted, since it warms things up for the others. The default port is 20049.`,
 		Example: `  rpcrdma ping server:20049
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
@@ -109,17 +60,17 @@ counted, since it finds the way for those after it. The port is 20049 unless it 
 			return printPing(cmd, o.json, addr, c.Info(), prog, vers, times)
 		},
 	}
-	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for each answer")
+	addOptions(cmd, &o, 10*time.Second, "give up after this time without a connection, or without an answer")
 	addLookupOption(cmd, &o)
 	addVersionOption(cmd, &version)
 	flags := cmd.Flags()
-	flags.Uint32Var(&prog, "prog", nfs.Program, "the program to call")
-	flags.Uint32Var(&vers, "vers", nfs.Version, "its version")
+	flags.Uint32Var(&prog, "prog", nfs.Program, "program to call")
+	flags.Uint32Var(&vers, "vers", nfs.Version, "version of the program")
 	flags.IntVarP(&count, "count", "c", 100, "make `N` calls")
 	return cmd
 }
 
-// printPing prints what ping has measured. It sorts times.
+// printPing prints the result of ping. It sorts times.
 func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.ConnInfo, prog, vers uint32, times []time.Duration) error {
 	slices.Sort(times)
 	n := len(times)
@@ -141,12 +92,16 @@ func printPing(cmd *cobra.Command, asJSON bool, addr string, info transport.Conn
 			Max      float64 `json:"max_us"`
 		}{addr, info.Provider, prog, vers, info.Version, n, us(lowest), us(median), us(p99), us(highest)})
 	}
-	name, _ := procedureName(prog, vers, 0)
+	name, _ := dump.Names(prog, vers, 0)
 	if name == "" {
 		name = fmt.Sprintf("program %d", prog)
 	}
 	micro := func(d time.Duration) time.Duration { return d.Round(100 * time.Nanosecond) }
-	_, err := fmt.Fprintf(out, "%d NULL calls to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
-		n, name, vers, addr, info.Provider, micro(lowest), micro(median), micro(p99), micro(highest))
+	calls := "calls"
+	if n == 1 {
+		calls = "call"
+	}
+	_, err := fmt.Fprintf(out, "%d NULL %s to %s version %d at %s over %s\nmin %v, median %v, p99 %v, max %v\n",
+		n, calls, name, vers, addr, info.Provider, micro(lowest), micro(median), micro(p99), micro(highest))
 	return err
 }

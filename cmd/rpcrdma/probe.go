@@ -11,6 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -21,11 +22,11 @@ func newProbe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe HOST[:PORT]",
 		Short: "Show what a connection to a server agrees on",
-		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two
-ends have agreed on. A server without NFS will do as well: its refusal has the credits.
-The port is 20049 unless it is given.`,
+		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two ends have
+agreed on. The server need not have NFS: its refusal grants credits, too. The default port
+is 20049.`,
 		Example: "  rpcrdma probe server:20049",
-		Args:    cobra.ExactArgs(1),
+		Args:    wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
@@ -50,8 +51,8 @@ The port is 20049 unless it is given.`,
 			}
 			logStats(log, c.Stats())
 			info := newInfoJSON(c.Info(), answer)
-			if info.Provider == providerRDMA {
-				info.Device, _ = deviceAt(ctx, info.Local)
+			if info.Provider == provider.RDMA {
+				info.Device, _ = provider.DeviceAt(ctx, info.Local)
 			}
 			if o.json {
 				return printJSON(cmd.OutOrStdout(), info)
@@ -59,10 +60,10 @@ The port is 20049 unless it is given.`,
 			return info.print(cmd.OutOrStdout())
 		},
 	}
-	addOptions(cmd, &o, 10*time.Second, "wait so long for the connection and for the answer")
+	addOptions(cmd, &o, 10*time.Second, "give up after this time without a connection, or without an answer")
 	addLookupOption(cmd, &o)
 	addVersionOption(cmd, &version)
-	cmd.Flags().BoolVar(&ccp, "ccp", false, "configure the connection with the protocol of RFC 5666 section 6, in version 1")
+	cmd.Flags().BoolVar(&ccp, "ccp", false, "configure the connection with the protocol of RFC 5666 section 6; for version 1")
 	return cmd
 }
 
@@ -74,7 +75,7 @@ func probeConfig(ccp bool, version transport.Version) *transport.Config {
 	return cfg
 }
 
-// infoJSON is transport.ConnInfo as it is printed with --json. Sizes are in bytes.
+// infoJSON is transport.ConnInfo as --json prints it. Sizes are in bytes.
 type infoJSON struct {
 	Provider           string `json:"provider"`
 	Device             string `json:"device,omitempty"` // of provider rdma
@@ -92,7 +93,7 @@ type infoJSON struct {
 	BackwardCredits    int    `json:"backward_credits"`
 	NullCall           string `json:"null_call"`
 
-	// Of the Connection Configuration Protocol.
+	// Results of the Connection Configuration Protocol.
 	Configured  bool   `json:"configured"`
 	PeerReads   *int   `json:"peer_reads,omitempty"` // if configured
 	PeerAlign   *int   `json:"peer_align,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// fillIn sets what has a zero value in a struct to something else.
+// fillIn sets the zero values in a struct to something else.
 func fillIn(v reflect.Value) {
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {
@@ -30,7 +30,7 @@ func fillIn(v reflect.Value) {
 	}
 }
 
-// Whatever the transport tells of a connection is in the JSON, under a name like its own.
+// The JSON has every field of transport.ConnInfo, under a similar name.
 func TestProbeTellsAll(t *testing.T) {
 	var i transport.ConnInfo
 	fillIn(reflect.ValueOf(&i).Elem())

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/term"
 )
 
-// A meter counts what a transfer has moved, and shows it if somebody watches.
+// A meter counts what a transfer has moved, and shows a progress bar on a terminal.
 type meter struct {
 	mu    sync.Mutex
 	files int
 	bytes int64
-	total int64                    // as far as it is known
-	bar   *progressbar.ProgressBar // nil: nobody watches
+	total int64                    // as far as known
+	bar   *progressbar.ProgressBar // nil: no terminal
 }
 
 // newMeter makes a meter for total bytes. The bar goes to w if that is a terminal.
@@ -35,8 +35,7 @@ func newMeter(w io.Writer, total int64) *meter {
 	return m
 }
 
-// more tells that another n bytes are to be moved. The bar is not full before all is
-// known.
+// more adds n bytes to the total. The bar is not full before the total is final.
 func (m *meter) more(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,8 +45,8 @@ func (m *meter) more(n int64) {
 	}
 }
 
-// file returns a function for the progress of one file, which is given the number
-// of bytes moved so far.
+// file returns a function that is called with the number of bytes of one file that have
+// been moved so far.
 func (m *meter) file() func(int64) {
 	var last int64
 	return func(n int64) {
@@ -61,14 +60,14 @@ func (m *meter) file() func(int64) {
 	}
 }
 
-// finished counts a whole file.
+// finished counts a complete file.
 func (m *meter) finished() {
 	m.mu.Lock()
 	m.files++
 	m.mu.Unlock()
 }
 
-// close takes the bar away.
+// close removes the bar.
 func (m *meter) close() {
 	if m.bar != nil {
 		_ = m.bar.Finish()

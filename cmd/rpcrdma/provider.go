@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,27 +13,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// What --provider takes. The default works everywhere, and never changes because
-// somebody plugs in an adapter: the two providers reach different servers.
-const (
-	providerIWARP = "iwarp"
-	providerRDMA  = "rdma"
-	providerAuto  = "auto"
-)
+// providerHelp is the help topic about providers.
+const providerHelp = `--provider chooses the RDMA adapter:
 
-// providerHelp is the part of a command's help that is about providers.
-const providerHelp = `--provider iwarp is RDMA in software over TCP, which needs no device. --provider rdma
-uses the RDMA device that has the address, or a route to it: 'rpcrdma devices' lists
-them. --provider auto is rdma if there is such a device, otherwise iwarp, and says
-which. RoCE and InfiniBand devices reach no iwarp server, and the other way round;
-devices that speak iWARP do.`
+  iwarp  RDMA in software over TCP, which needs no device (default)
+  rdma   the RDMA device that has the address, or a route to it
+  auto   rdma if there is such a device, otherwise iwarp; it says which
 
-// A choice is an option whose value is one of a few words.
+'rpcrdma devices' lists the devices. A RoCE or InfiniBand device and iwarp do not reach
+each other, so both ends need the same. A device that speaks iWARP reaches both.
+
+The server chooses by the address it listens on, the client by the address it connects
+to. On the loopback interface there is only iwarp. A build without cgo has iwarp alone.
+
+For a device, --wait says how to wait: event sleeps, poll keeps a processor busy, and
+adaptive polls while that pays (default). --unsafe-windows uses memory windows even on
+devices where they do not protect memory, such as rxe; it is for tests.`
+
+// A choice is a flag whose value is one of a few words.
 type choice struct {
 	value string
 	from  []string
@@ -43,7 +43,7 @@ type choice struct {
 
 func (c *choice) String() string { return c.value }
 
-// Type is what the help calls the value.
+// Type is the name of the value in the help.
 func (c *choice) Type() string { return strings.Join(c.from, "|") }
 
 func (c *choice) Set(value string) error {
@@ -55,31 +55,30 @@ func (c *choice) Set(value string) error {
 	return nil
 }
 
-// providerOptions choose an RDMA adapter and set it up.
+// providerOptions choose and configure an RDMA adapter.
 type providerOptions struct {
 	provider      choice
 	wait          choice
 	unsafeWindows bool
 }
 
-// waitModes are what --wait takes, the default first. Immutable.
+// waitModes are the values of --wait, the default first. Immutable.
 var waitModes = []rdmacm.WaitMode{rdmacm.WaitAdaptive, rdmacm.WaitEvent, rdmacm.WaitPoll}
 
 func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
-	o.provider = choice{providerIWARP, []string{providerIWARP, providerRDMA, providerAuto}}
+	o.provider = choice{provider.IWARP, []string{provider.IWARP, provider.RDMA, provider.Auto}}
 	o.wait = choice{value: waitModes[0].String()}
 	for _, m := range waitModes {
 		o.wait.from = append(o.wait.from, m.String())
 	}
 	flags := cmd.Flags()
-	flags.Var(&o.provider, "provider", "the RDMA adapter to use, see above")
-	flags.Var(&o.wait, "wait", "how to wait for a device: adaptive polls while that pays, event never does, poll takes a processor")
+	flags.Var(&o.provider, "provider", "RDMA adapter to use, see 'rpcrdma help providers'")
+	flags.Var(&o.wait, "wait", "how to wait for a device")
 	flags.BoolVar(&o.unsafeWindows, "unsafe-windows", false,
-		"use memory windows even where they do not protect memory, as on rxe; for tests")
-	cmd.Long += "\n\n" + providerHelp
+		"use memory windows that do not protect memory, for tests")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
-			if o.provider.value == providerIWARP && cmd.Flags().Changed(name) {
+			if o.provider.value == provider.IWARP && cmd.Flags().Changed(name) {
 				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--%s is for --provider rdma", name)}
 			}
 		}
@@ -89,29 +88,52 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 
 // newClient makes the provider for a connection to addr.
 func (o *options) newClient(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
-	return o.newProvider(stderr, func() (string, string) { return providerTo(ctx, addr) })
+	return o.newProvider(stderr, func() (name, why string) {
+		c := provider.ForDial(ctx, addr)
+		if c.Err != nil {
+			return c.Name, choiceText(addr, c.Err)
+		}
+		return c.Name, fmt.Sprintf("device %s has a route to %s", c.Devices[0], addr)
+	})
 }
 
 // newServer makes the provider for a listener on addr.
 func (o *options) newServer(ctx context.Context, stderr io.Writer, addr string) (fabric.Provider, error) {
-	return o.newProvider(stderr, func() (string, string) { return providerAt(ctx, addr) })
+	return o.newProvider(stderr, func() (name, why string) {
+		c := provider.ForListen(ctx, addr)
+		switch {
+		case c.Err != nil:
+			return c.Name, choiceText(addr, c.Err)
+		case provider.Unspecified(addr):
+			return c.Name, fmt.Sprintf("listening on %s, and on no other address of this machine", strings.Join(c.Devices, ", "))
+		}
+		return c.Name, fmt.Sprintf("device %s has the address of %s", c.Devices[0], addr)
+	})
 }
 
-// newProvider makes the provider that was asked for. auto makes the choice if there
-// is one, and says why.
+// choiceText says why auto is iwarp for addr.
+func choiceText(addr string, err error) string {
+	switch {
+	case errors.Is(err, provider.ErrLoopback):
+		return addr + " is on the loopback interface, which is no RDMA device"
+	case errors.Is(err, provider.ErrNoUsableDevice):
+		return "none of the RDMA devices can be used: 'rpcrdma devices' says why"
+	}
+	return explain(err)
+}
+
+// newProvider makes the provider of the options. auto chooses one if there is a choice,
+// and why is printed.
 func (o *options) newProvider(stderr io.Writer, auto func() (name, why string)) (fabric.Provider, error) {
 	name := o.provider.value
-	if name == providerAuto {
+	if name == provider.Auto {
 		var why string
 		name, why = auto()
 		fmt.Fprintf(stderr, "rpcrdma: provider %s: %s\n", name, why)
 	}
-	if name == providerIWARP {
-		return iwarp.New(iwarp.Config{}), nil
-	}
-	p, err := rdmacm.New(o.rdmaConfig(o.logger(stderr)))
+	p, err := provider.New(name, o.rdmaConfig(o.logger(stderr)))
 	if err != nil {
-		return nil, fmt.Errorf("provider rdma: %w", explained(err))
+		return nil, fmt.Errorf("provider %s: %w", name, explained(err))
 	}
 	return p, nil
 }
@@ -126,89 +148,15 @@ func (o *options) rdmaConfig(log *slog.Logger) rdmacm.Config {
 	return cfg
 }
 
-// providerTo chooses the provider for a connection to addr.
-func providerTo(ctx context.Context, addr string) (name, why string) {
-	// The connection manager takes any device for such an address, and finds no route.
-	if unspecified(addr) || loopback(addr) {
-		return providerIWARP, addr + " is on the loopback interface, which is no RDMA device"
-	}
-	device, err := deviceTo(ctx, addr)
-	if err != nil {
-		return providerIWARP, explain(err)
-	}
-	return providerRDMA, fmt.Sprintf("device %s has a route to %s", device, addr)
-}
-
-// providerAt chooses the provider for a listener on addr. All addresses of a machine
-// with RDMA devices means theirs: iwarp on all addresses is the default, and who
-// says auto wants the devices.
-func providerAt(ctx context.Context, addr string) (name, why string) {
-	if unspecified(addr) {
-		devices, err := listDevices()
-		if err != nil {
-			return providerIWARP, explain(err)
-		}
-		if names := usableDevices(devices); len(names) > 0 {
-			return providerRDMA, fmt.Sprintf("listening on %s, and on no other address of this machine", strings.Join(names, ", "))
-		}
-		return providerIWARP, "none of the RDMA devices can be used: 'rpcrdma devices' says why"
-	}
-	device, err := deviceAt(ctx, addr)
-	if err != nil {
-		return providerIWARP, explain(err)
-	}
-	return providerRDMA, fmt.Sprintf("device %s has the address of %s", device, addr)
-}
-
-// unspecified reports whether addr has no host, or one that stands for all.
-func unspecified(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "" || err == nil && ip.IsUnspecified()
-}
-
-// lookup turns HOST:PORT into addresses.
-func lookup(ctx context.Context, addr string) (addrs []netip.AddrPort, err error) {
-	host, service, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
-	if err != nil {
-		return nil, err
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil, err
-	}
-	for _, ip := range ips {
-		addrs = append(addrs, netip.AddrPortFrom(ip.Unmap(), uint16(port)))
-	}
-	return addrs, nil
-}
-
-// otherProvider is what to try when nobody is found at an address over a provider, as
-// the end of a sentence, or nothing.
+// otherProvider returns a hint to try the other provider where no server was found, as the
+// end of a sentence, or "".
 func otherProvider(e *transport.DialError) string {
 	refused := errors.Is(e.Err, syscall.ECONNREFUSED)
 	switch {
-	case e.Provider == providerRDMA && (refused || noAnswer(e.Err)):
+	case e.Provider == provider.RDMA && (refused || noAnswer(e.Err)):
 		return "; a server that speaks iWARP over TCP is reached with --provider iwarp"
-	case e.Provider == providerIWARP && refused && hasDevices() && !loopback(e.Addr):
+	case e.Provider == provider.IWARP && refused && provider.HasDevices() && !provider.Loopback(e.Addr):
 		return "; a server on an RDMA device is reached with --provider rdma"
 	}
 	return ""
-}
-
-// loopback reports whether addr is one of the loopback interface.
-func loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }

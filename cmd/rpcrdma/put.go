@@ -25,17 +25,17 @@ func newPut() *cobra.Command {
 		Short: "Copy files to an NFS server",
 		Long: `Copy a file, or with -r a directory, to an NFS server.
 
-URL is nfs://HOST[:PORT]/EXPORT/PATH, the port is 20049 unless it says another. It is
-the name of the copy, or a directory that the copy is put into. With -r the URL's
-directory becomes a copy of LOCAL; it is made if need be, and what else is in it stays.
+URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. It is the name of the
+copy, or a directory to put it into. With -r, the URL's directory becomes a copy of LOCAL:
+it is made if it does not exist, and other files in it are kept.
 
-A file appears under its name when it is whole and on the server's disk, not before.
-Symbolic links below LOCAL become symbolic links, whatever they say. Devices and the like,
-and what cannot be read here are skipped: it is named, all else is copied, and the exit
+A file appears under its name only when it is complete and on the server's disk. Symbolic
+links below LOCAL become symbolic links, wherever they lead. Special files and files that
+cannot be read are skipped: they are reported, everything else is copied, and the exit
 status is 1.`,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
   rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
-		Args: cobra.ExactArgs(2),
+		Args: wantArgs("LOCAL", "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[1])
 			if err != nil {
@@ -44,7 +44,7 @@ status is 1.`,
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			// What is wrong here needs no server.
+			// Local errors need no server.
 			info, err := os.Stat(args[0])
 			switch {
 			case err != nil:
@@ -71,7 +71,7 @@ status is 1.`,
 	return cmd
 }
 
-// put copies a file to what the URL names.
+// put copies a file to the URL.
 func (t *transfer) put(ctx context.Context, local string) error {
 	node, err := t.Stat(ctx, t.url.Path)
 	name := filepath.Base(local)
@@ -110,7 +110,7 @@ func isMissing(err error) bool {
 }
 
 // putFile copies a local file to name in a directory, where it appears when it is
-// whole.
+// complete.
 func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir nfs.FileHandle, name string, parallel int) (err error) {
 	f, err := root.Open(local)
 	if err != nil {
@@ -121,7 +121,7 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 	if err != nil {
 		return err
 	}
-	// A server need not let us write to a file that is to be read-only.
+	// A server may refuse WRITE to a file that is read-only.
 	mode := uint32(info.Mode().Perm())
 	part := partName()
 	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
@@ -155,19 +155,19 @@ func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir
 	return nil
 }
 
-// A leftover is a file at the server that is to be removed.
+// A leftover is a file on the server that remains to be removed.
 type leftover struct {
 	dir  nfs.FileHandle
 	name string
 }
 
-// cleanupTimeout bounds what a put that has failed does about its leftovers: on the
-// connection that it has, and then on another one.
+// cleanupTimeout bounds each attempt to remove leftovers: on the connection of the put,
+// and on a new one.
 const cleanupTimeout = 2 * time.Second
 
-// discard removes a file that has not become whole, also after an interrupt, which has
-// ended ctx. Where the connection is lost clean has to do it: a call that was given up
-// while the server moved its data may have cost it.
+// discard removes an incomplete file, even after an interrupt has ended ctx. If the
+// connection is lost, clean has to do it: cancelling a call while the server moves its
+// data may end the connection.
 func (t *transfer) discard(ctx context.Context, dir nfs.FileHandle, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -197,11 +197,11 @@ func (t *transfer) clean() {
 				continue
 			}
 		}
-		fmt.Fprintf(t.stderr, "rpcrdma: %s: %s may be left at the server, in the directory of the copy\n", t.name, l.name)
+		fmt.Fprintf(t.stderr, "rpcrdma: %s: %s may be left on the server, in the directory of the copy\n", t.name, l.name)
 	}
 }
 
-// A localItem is something below the directory that is copied.
+// A localItem is something below the directory that is being copied.
 type localItem struct {
 	rel  string
 	size int64
@@ -216,8 +216,8 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		return err
 	}
 	defer root.Close()
-	// The whole list first: the copy may grow inside the original, which the server may
-	// have on this machine.
+	// List everything first: if the server is on this machine, the copy may grow inside the
+	// original.
 	var dirs, files, links []localItem
 	var total int64
 	err = fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
@@ -242,7 +242,7 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		case info.Mode().Type() == fs.ModeSymlink:
 			links = append(links, item)
 		default:
-			t.skip(rel, "it is neither a file nor a directory nor a link")
+			t.skip(rel, "it is a special file")
 		}
 		return ctx.Err()
 	})
@@ -274,8 +274,8 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 	return nil
 }
 
-// put1 is how the copy of one of many things ends. What cannot be read here does not keep
-// the others from being copied.
+// put1 handles the result of copying one item. An item that cannot be read locally is
+// skipped.
 func (t *transfer) put1(ctx context.Context, item localItem, err error) error {
 	var local *fs.PathError
 	switch {
@@ -288,8 +288,8 @@ func (t *transfer) put1(ctx context.Context, item localItem, err error) error {
 	return &itemError{item.rel, err}
 }
 
-// makeDirs makes the directories, the URL's first and each before what is in it, and
-// tells each file and link its own.
+// makeDirs makes the directories, the URL's first and each before its contents, and sets
+// the directory of each file and link.
 func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem) error {
 	top, err := t.Stat(ctx, t.url.Path)
 	switch {
@@ -319,7 +319,7 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 	return nil
 }
 
-// makeDir makes a directory, unless it is there.
+// makeDir makes a directory unless it exists.
 func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, name string, mode fs.FileMode) (nfs.FileHandle, error) {
 	fh, _, err := t.Mkdir(ctx, dir, name, &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | 0o700)})
 	if !errors.Is(err, fs.ErrExist) {
@@ -340,7 +340,7 @@ func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, name string,
 	return fh, nil
 }
 
-// putLink makes a symbolic link like the local one.
+// putLink copies a symbolic link.
 func (t *transfer) putLink(ctx context.Context, root *os.Root, l localItem) error {
 	target, err := root.Readlink(l.rel)
 	if err != nil {

@@ -18,13 +18,15 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/provider"
 )
 
 func anyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
-// A tree goes to the server and comes back, with every command; both ends with
-// what args say.
-func useServer(t *testing.T, server, client []string, provider string) {
+// useServer copies a tree to a server and back, with every command. server and client are
+// arguments of the two ends.
+func useServer(t *testing.T, server, client []string, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	source, target, back := filepath.Join(dir, "source"), filepath.Join(dir, "target"), filepath.Join(dir, "back")
@@ -32,7 +34,7 @@ func useServer(t *testing.T, server, client []string, provider string) {
 	for _, size := range []int{4095, 4096, 1<<20 + 1} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	writeFiles(t, source, files)
+	testkit.WriteFiles(t, source, files)
 	os.Mkdir(target, 0o755)
 	s := startServer(t, append([]string{"--dir", target}, server...)...)
 	with := func(args ...string) []string { return append(args, client...) }
@@ -47,11 +49,11 @@ func useServer(t *testing.T, server, client []string, provider string) {
 	if out := mustRun(t, with("ls", s.url("/up"))...); out != "dir/\nempty\nlink\nnothing/\none\nsizes/\n" {
 		t.Errorf("ls prints\n%s", out)
 	}
-	if out := mustRun(t, with("ping", "-c", "10", s.addr)...); !strings.Contains(out, "10 NULL calls to NFS version 3 at "+s.addr+" over "+provider+"\n") {
+	if out := mustRun(t, with("ping", "-c", "10", s.addr)...); !strings.Contains(out, "10 NULL calls to NFS version 3 at "+s.addr+" over "+name+"\n") {
 		t.Errorf("ping prints\n%s", out)
 	}
 	i := decodeJSON[infoJSON](t, mustRun(t, with("probe", "--json", s.addr)...))
-	if i.Provider != provider || (provider == providerRDMA) == (i.Device == "") || i.Remote != s.addr || i.Credits == 0 || i.NullCall != "answered" {
+	if i.Provider != name || (name == provider.RDMA) == (i.Device == "") || i.Remote != s.addr || i.Credits == 0 || i.NullCall != "answered" {
 		t.Errorf("probe: %+v", i)
 	}
 }
@@ -83,7 +85,7 @@ func TestRDMAWait(t *testing.T) {
 	})
 }
 
-// The kernel's iWARP and ours understand each other.
+// The kernel's iWARP and ours interoperate.
 func TestRDMAAndIWARP(t *testing.T) {
 	addr := rdmatest.Device(t, "siw")
 	t.Run("client on the device", func(t *testing.T) {
@@ -94,21 +96,21 @@ func TestRDMAAndIWARP(t *testing.T) {
 	})
 }
 
-// auto takes the device that there is, and says so.
+// auto takes the device, and says so.
 func TestRDMAAuto(t *testing.T) {
-	run := func(t *testing.T, addr, provider, server, client string) {
+	run := func(t *testing.T, addr, name, server, client string) {
 		s := startServer(t, "--dir", t.TempDir(), "--provider", "auto", "--addr", anyPort(addr))
 		for _, args := range [][]string{{"ping", "-c", "1", "--json", s.addr}, {"ls", s.url("/")}, {"probe", s.addr}} {
 			r := runCommand(t, append(args, "--provider", "auto")...)
-			if want := "rpcrdma: provider " + provider + ": " + client; r.status != 0 || !strings.HasPrefix(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
+			if want := "rpcrdma: provider " + name + ": " + client; r.status != 0 || !strings.HasPrefix(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
 				t.Errorf("%s: status %d, want %q\n%s", args, r.status, want, r.stderr)
 			}
 		}
-		mustRun(t, "ping", "-c", "1", "--provider", provider, s.addr)
+		mustRun(t, "ping", "-c", "1", "--provider", name, s.addr)
 		if err := s.stop(); err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		if want := "rpcrdma: provider " + provider + ": " + server; !strings.HasPrefix(s.stderr.String(), want) || strings.Count(s.stderr.String(), "\n") != 1 {
+		if want := "rpcrdma: provider " + name + ": " + server; !strings.HasPrefix(s.stderr.String(), want) || strings.Count(s.stderr.String(), "\n") != 1 {
 			t.Errorf("serve says %q, want %q", &s.stderr, want)
 		}
 	}
@@ -116,7 +118,7 @@ func TestRDMAAuto(t *testing.T) {
 		run(t, addr, "rdma", "device "+kind+"0 has the address of "+addr, "device "+kind+"0 has a route to "+addr)
 	})
 	t.Run("loopback", func(t *testing.T) {
-		if !hasDevices() {
+		if !provider.HasDevices() {
 			t.Skip("no RDMA device that auto could prefer; TestProviderOptions is about this")
 		}
 		run(t, "127.0.0.1", "iwarp", "no RDMA device has the address of 127.0.0.1", "127.0.0.1:")
@@ -132,7 +134,7 @@ func TestRDMAAuto(t *testing.T) {
 	})
 }
 
-// Who asks a server of the other kind is told so.
+// A client of the wrong provider gets a hint.
 func TestRDMAWrongProvider(t *testing.T) {
 	addr := rdmatest.Device(t, "rxe")
 	const iwarpHint = "connection refused (RDMA_CM_EVENT_REJECTED); a server that speaks iWARP over TCP is reached with --provider iwarp"
@@ -151,7 +153,7 @@ func TestRDMAWrongProvider(t *testing.T) {
 	mustFail(t, 1, rdmaHint, "ls", s.url("/"))
 }
 
-// The demonstration's tree, over devices.
+// The demo over devices.
 func TestRDMADemo(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		from := filepath.Join(t.TempDir(), "tree")
@@ -159,7 +161,7 @@ func TestRDMADemo(t *testing.T) {
 		for i := range 100 {
 			files[fmt.Sprintf("%d/%d", i%7, i)] = randomText(uint64(i), i*i*3)
 		}
-		writeFiles(t, from, files)
+		testkit.WriteFiles(t, from, files)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		cmd := command(ctx, "demo", "--provider", "rdma", "--addr", anyPort(addr), "--from", from, "--largest", "8388611")
@@ -173,7 +175,7 @@ func TestRDMADemo(t *testing.T) {
 	})
 }
 
-// What cannot work says why, on one line.
+// Errors say on one line what is wrong.
 func TestRDMABadInput(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		dir := t.TempDir()
@@ -207,13 +209,13 @@ func TestRDMABadInput(t *testing.T) {
 	})
 }
 
-// nobodysCommand is an executable that nobody may execute.
+// nobodysCommand is an executable that user nobody may execute.
 func nobodysCommand(t *testing.T) (path string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become nobody and have device files of its own")
 	}
-	// Folders of tests are the user's alone.
+	// Only the user may enter the directories of tests.
 	dir, err := os.MkdirTemp("", "rpcrdma-")
 	if err != nil {
 		t.Fatal(err)
@@ -227,8 +229,8 @@ func nobodysCommand(t *testing.T) (path string) {
 	return path
 }
 
-// restricted runs a command as nobody, with at most so many KiB of locked memory,
-// among device files of its own, of which those that begin with denied are root's.
+// restricted runs a command as user nobody, with at most memlock KiB of locked memory, and
+// with device files of its own, of which those that begin with denied belong to root.
 func restricted(t *testing.T, binary, lock, denied string, args ...string) result {
 	t.Helper()
 	const script = `set -eu
@@ -265,7 +267,7 @@ func wantOneLine(t *testing.T, r result, text string) {
 	}
 }
 
-// wantUnusable checks that devices lists the device and says what it lacks.
+// wantUnusable checks that devices lists the device and says why it cannot be used.
 func wantUnusable(t *testing.T, r result, kind, text string) {
 	t.Helper()
 	if r.status != 0 || r.stderr != "" {
@@ -299,7 +301,7 @@ func TestRDMAMemlock(t *testing.T) {
 			wantOneLine(t, r, " more on "+kind+"0"+advice)
 		}
 		wantUnusable(t, restricted(t, binary, limit, "", "devices", "--json"), kind, text)
-		// With enough of it nobody needs no privilege.
+		// With enough locked memory, user nobody needs no privilege.
 		if r := restricted(t, binary, "8192", "", "ls", "--provider", "rdma", s.url("/")); r.status != 0 || r.stderr != "" {
 			t.Errorf("as nobody: status %d\n%s", r.status, r.stderr)
 		}
@@ -317,7 +319,7 @@ func TestRDMAPermission(t *testing.T) {
 			} {
 				r := restricted(t, binary, "unlimited", denied, args...)
 				wantOneLine(t, r, "no permission to use ")
-				wantOneLine(t, r, ": it takes read and write access to /dev/infiniband/"+denied)
+				wantOneLine(t, r, ": this needs read and write access to /dev/infiniband/"+denied)
 			}
 			wantUnusable(t, restricted(t, binary, "unlimited", denied, "devices", "--json"), kind, "no permission to use ")
 		}
@@ -329,7 +331,7 @@ func TestRDMAPermission(t *testing.T) {
 func TestRDMADevices(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		r := decodeJSON[reportJSON](t, mustRun(t, "devices", "--json"))
-		i := slices.IndexFunc(r.Devices, func(d deviceJSON) bool { return d.Driver == kind })
+		i := slices.IndexFunc(r.Devices, func(d provider.Device) bool { return d.Driver == kind })
 		if i < 0 || !r.Providers[1].Usable {
 			t.Fatalf("no %s in %+v", kind, r)
 		}
@@ -337,7 +339,7 @@ func TestRDMADevices(t *testing.T) {
 		if !d.Usable || d.Transport != map[string]string{"rxe": "roce", "siw": "iwarp"}[kind] {
 			t.Errorf("%s is %+v", kind, d)
 		}
-		if !slices.ContainsFunc(d.Addresses, func(a addressJSON) bool { return a.Address == addr && a.Port == 1 && a.NetworkDevice != "" }) {
+		if !slices.ContainsFunc(d.Addresses, func(a provider.Address) bool { return a.Address == addr && a.Port == 1 && a.NetworkDevice != "" }) {
 			t.Errorf("%s lacks address %s: %+v", kind, addr, d.Addresses)
 		}
 		if p := d.Ports[0]; p.State != "active" || p.LinkLayer != "ethernet" || p.MTU == 0 || p.MaxMessage < 1<<20 || len(p.GIDs) == 0 {
@@ -358,20 +360,4 @@ func TestRDMADevices(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A device without an address, or on a network device that is down, serves nobody.
-func TestRDMADevicesLack(t *testing.T) {
-	d := deviceJSON{Name: "x0", Ports: []portJSON{{Port: 1, State: "down"}, {Port: 2, State: "active"}}, Addresses: []addressJSON{{"192.0.2.1", 1, "eth0"}}}
-	if got := d.lacks(); got != "no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev eth0'" {
-		t.Error(got)
-	}
-	d.Addresses[0].Port = 2
-	if got := d.lacks(); got != "" {
-		t.Error(got)
-	}
-	d.Ports[1].State = "active_defer"
-	if got := d.lacks(); got != "no port is active (port 1 is down, port 2 is active defer): plug in the cable, or 'ip link set eth0 up'" {
-		t.Error(got)
-	}
 }

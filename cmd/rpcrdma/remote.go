@@ -14,70 +14,56 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A remote is an object at a server, and the connection to it.
+// A remote is a file or directory on a server, and the connection to it.
 type remote struct {
 	*nfs.Client
 	url  *nfs.URL
-	name string // of the work, for errors: the command and the URL as it was given
+	name string // for errors: the command, and the URL as it was given
 	log  *slog.Logger
 	stop []func()
 
 	known names
 
-	again func(context.Context) (*nfs.Client, error) // makes another connection
+	again func(context.Context) (*nfs.Client, error) // makes a new connection
 }
 
-// nfsOptions are the options of commands that speak NFS.
+// nfsOptions are the flags of commands that use NFS.
 type nfsOptions struct {
 	options
 	mountPort int
 }
 
-// defaultTimeout is how long a server may be silent.
+// defaultTimeout is how long a server may be silent by default.
 const defaultTimeout = time.Minute
 
 func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
-	addOptions(cmd, &o.options, defaultTimeout, "give up when nothing has come from the server for so long, though it has been asked")
+	addOptions(cmd, &o.options, defaultTimeout, "give up after this time without an answer from the server")
 	addLookupOption(cmd, &o.options)
 	cmd.Flags().IntVar(&o.mountPort, "mount-port", 0,
-		"the TCP `PORT` of MOUNT at a server that does not have it on the RDMA connection (default: ask its rpcbind)")
+		"TCP `PORT` of MOUNT, for a server without MOUNT over RDMA (default: ask its rpcbind)")
 }
 
-// dial connects to the server of a URL, and has rpcbind tell the port if it is to be
-// asked. The context that it returns ends when the command is interrupted or the
-// server falls silent. close must be called.
+// dial connects to the server of a URL. The context that it returns ends when the command
+// is interrupted or the server falls silent. The caller must close the remote.
 func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
 	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr())}
 	ctx, stop := interruptible(cmd.Context())
 	r.stop = append(r.stop, stop)
 
-	var at stage
-	dialCtx, cancel := within(ctx, o.timeout, func() error { return o.stalled(cmd.ErrOrStderr(), at.get(), nil) })
-	defer cancel()
-	var p fabric.Provider
-	var err error
-	if o.rpcbind != "" {
-		at.set("asking the rpcbind at %s", o.rpcbindAt(u.Host))
-		u.Port, err = o.lookupPort(dialCtx, u.Host, nfs.Program, nfs.Version)
-	}
-	at.set("connecting to %s", u.Addr())
-	if err == nil {
-		p, err = o.newClient(dialCtx, cmd.ErrOrStderr(), u.Addr())
-	}
-	if err == nil {
-		at.set("connecting to %s over %s", u.Addr(), p.Name())
+	err := o.connectURL(ctx, cmd.ErrOrStderr(), u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
 		r.again = func(ctx context.Context) (*nfs.Client, error) {
-			return nfs.Dial(ctx, p, u.Addr(), &nfs.Options{
+			return nfs.Dial(ctx, p, addr, &nfs.Options{
 				MountPort: o.mountPort,
-				// That the connection is lost is for whoever waits to know.
+				// A lost connection is for the user to know of.
 				Transport: &transport.Config{NoReconnect: true},
 			})
 		}
-		r.Client, err = r.again(dialCtx)
-	}
+		r.Client, err = r.again(ctx)
+		return err
+	})
 	if err != nil {
 		defer stop()
-		return nil, nil, r.failed(dialCtx, withHint(dialCtx, err))
+		return nil, nil, r.failed(ctx, err)
 	}
 	logInfo(r.log, r.Transport().Info())
 
@@ -98,8 +84,8 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	return ctx, r, nil
 }
 
-// withHint is the error of a connection that was not made. When that took too long it says
-// what else may be tried, as other errors do.
+// withHint returns the error of a connection that was not made. A timeout has the same hint
+// about the other provider as other errors have.
 func withHint(ctx context.Context, err error) error {
 	stall, ok := context.Cause(ctx).(*stallError)
 	if dial, isDial := errors.AsType[*transport.DialError](err); ok && isDial {
@@ -114,8 +100,7 @@ func withHint(ctx context.Context, err error) error {
 	return err
 }
 
-// failed is err with the URL in front, as the command's error. ctx is the one that
-// the work was done with.
+// failed returns err as the error of the command, or the cause of ctx if that has ended.
 func (r *remote) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -126,11 +111,11 @@ func (r *remote) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("%s: %w", r.name, explained(err))
 }
 
-// close ends the connection: in order if all went well.
+// close ends the connection, and waits for outstanding calls if ok.
 func (r *remote) close(ok bool) {
 	if ok {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		_ = r.Shutdown(ctx) // what there was to do has been done
+		_ = r.Shutdown(ctx) // the work is done
 		cancel()
 	}
 	r.Close()

@@ -15,29 +15,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
 
-// addRPCBindOption gives cmd --rpcbind, which may stand alone and then means value.
+// addRPCBindOption adds --rpcbind, which means value if it has none.
 func addRPCBindOption(cmd *cobra.Command, o *options, value, usage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.rpcbind, "rpcbind", "", usage)
 	flags.Lookup("rpcbind").NoOptDefVal = value
 }
 
-// lookupHelp is the part of a command's help that is about finding the port.
-const lookupHelp = `With --rpcbind the server is named without a port: its rpcbind is asked on which one
-it serves the program over RDMA. --rpcbind=HOST:PORT asks another rpcbind.`
+// rpcbindHelp is the help topic about --rpcbind.
+const rpcbindHelp = `With --rpcbind a server is named without a port: the rpcbind of its machine is asked for
+the port on which it serves the program over RDMA. --rpcbind=HOST:PORT asks another
+rpcbind; the equals sign is required.
+
+'rpcrdma serve --rpcbind' registers the server with the rpcbind of its own machine until
+the server ends.`
 
 // addLookupOption is addRPCBindOption for commands that connect.
 func addLookupOption(cmd *cobra.Command, o *options) {
 	addRPCBindOption(cmd, o, ":"+strconv.Itoa(rpcbind.Port),
-		"ask the rpcbind at `HOST:PORT` for the server's port; no host means the server's")
-	cmd.Long += "\n\n" + lookupHelp
+		"ask rpcbind for the server's port: the server's, or the one at `HOST:PORT`")
 }
 
-// checkRPCBind refuses a --rpcbind that is no HOST:PORT.
+// checkRPCBind refuses a value of --rpcbind that is not HOST:PORT.
 func (o *options) checkRPCBind(cmd *cobra.Command) error {
 	if o.rpcbind == "" {
 		return nil
@@ -48,8 +52,8 @@ func (o *options) checkRPCBind(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkAddr reads an argument that is HOST or HOST:PORT, the port being that of URLs if
-// there is none; with --rpcbind it is HOST. An error is about usage.
+// checkAddr checks an argument HOST or HOST:PORT, and adds the default port. With
+// --rpcbind it must be HOST, and stays so. Errors are usage errors.
 func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err error) {
 	if err := o.checkRPCBind(cmd); err != nil {
 		return "", err
@@ -61,7 +65,7 @@ func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err er
 	case o.rpcbind == "" && err != nil:
 		err = fmt.Errorf("want HOST or HOST:PORT, got %q", arg)
 	case o.rpcbind != "" && err == nil:
-		err = fmt.Errorf("the port is %s already: --rpcbind wants HOST alone", port)
+		err = fmt.Errorf("--rpcbind finds the port: give HOST without :%s", port)
 	case o.rpcbind != "" && !isHost(arg):
 		err = fmt.Errorf("with --rpcbind want HOST, got %q", arg)
 	default:
@@ -70,7 +74,7 @@ func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err er
 	return "", &usageError{command: cmd.CommandPath(), err: err}
 }
 
-// isHost tells whether s is a name or an address, IPv6's with brackets or without.
+// isHost reports whether s is a name or an address; IPv6 may have brackets.
 func isHost(s string) bool {
 	_, err := netip.ParseAddr(bareHost(s))
 	return err == nil && strings.HasPrefix(s, "[") == strings.HasSuffix(s, "]") || s != "" && !strings.ContainsAny(s, ":[]")
@@ -80,29 +84,32 @@ func bareHost(s string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 }
 
-// parseURL reads a URL argument. An error is about usage.
+// parseURL reads a URL argument. Errors are usage errors.
 func (o *options) parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
 	if err := o.checkRPCBind(cmd); err != nil {
 		return nil, err
+	}
+	if !strings.Contains(arg, "://") {
+		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want nfs://HOST[:PORT]/EXPORT/PATH, got %q", arg)}
 	}
 	u, err := nfs.ParseURL(arg)
 	if err != nil {
 		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s", oneLine(err))}
 	}
 	if p, err := url.Parse(arg); o.rpcbind != "" && err == nil && p.Port() != "" {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("the port is %s already: --rpcbind wants a URL without one", p.Port())}
+		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--rpcbind finds the port: give the URL without :%s", p.Port())}
 	}
 	return u, nil
 }
 
-// rpcbindAt is the rpcbind that lookupPort asks.
+// rpcbindAt is the address of the rpcbind that lookupPort asks.
 func (o *options) rpcbindAt(host string) string {
 	at, port, _ := net.SplitHostPort(o.rpcbind)
 	return net.JoinHostPort(cmp.Or(at, host), port)
 }
 
-// lookupPort asks rpcbind on which port host serves a program over RDMA. Of the
-// answer it takes the port alone: which host it shall be has been said already.
+// lookupPort asks rpcbind on which port host serves a program over RDMA. It takes only the
+// port from the answer: the user has named the host.
 func (o *options) lookupPort(ctx context.Context, host string, prog, vers uint32) (int, error) {
 	at, port, err := net.SplitHostPort(o.rpcbind)
 	if err != nil {
@@ -113,7 +120,7 @@ func (o *options) lookupPort(ctx context.Context, host string, prog, vers uint32
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.Unmap().Is4() {
 		netids = [...]rpcbind.Netid{rpcbind.RDMA6, rpcbind.RDMA}
 	}
-	var absent error // what the first netid's answer was
+	var absent error // for the first netid
 	for _, netid := range netids {
 		addr, err := c.GetAddr(ctx, prog, vers, netid)
 		if !errors.Is(err, rpcbind.ErrNotRegistered) {
@@ -124,18 +131,18 @@ func (o *options) lookupPort(ctx context.Context, host string, prog, vers uint32
 	return 0, absent
 }
 
-// A registration is what serve has told an rpcbind.
+// A registration is what serve has registered with an rpcbind.
 type registration struct {
 	client rpcbind.Client
 	known  []rpcbind.Mapping
 }
 
-// registerTimeout bounds register, and remove: an rpcbind that is silent must not keep
-// a server from its end.
+// registerTimeout bounds register and remove, so that a silent rpcbind does not keep a
+// server from ending.
 const registerTimeout = 5 * time.Second
 
-// register tells rpcbind where NFS and MOUNT are served: all of it, or nothing. tcp may
-// be nil. Without --rpcbind there is nothing to tell.
+// register registers NFS and MOUNT with rpcbind, all of it or nothing. tcp may be nil.
+// Without --rpcbind it does nothing.
 func (o *serveOptions) register(ctx context.Context, rdma net.Addr, tcp net.Listener) (*registration, error) {
 	r := &registration{client: rpcbind.Client{Addr: o.rpcbind}}
 	if o.rpcbind == "" {
@@ -149,7 +156,7 @@ func (o *serveOptions) register(ctx context.Context, rdma net.Addr, tcp net.List
 	}
 	for _, m := range mappings {
 		if err := r.client.Set(ctx, m); err != nil {
-			_ = r.remove() // what went wrong first is told
+			_ = r.remove() // the first error is the one to report
 			return r, explained(err)
 		}
 		r.known = append(r.known, m)
@@ -157,8 +164,8 @@ func (o *serveOptions) register(ctx context.Context, rdma net.Addr, tcp net.List
 	return r, nil
 }
 
-// mappingsOf is what is served at a listener's address. One on all addresses of IPv6
-// has those of IPv4 as well.
+// mappingsOf returns the mappings of a listener's address. A listener on all addresses of
+// IPv6 has those of IPv4, too.
 func mappingsOf(netid rpcbind.Netid, listener net.Addr) (mappings []rpcbind.Mapping) {
 	at, err := netip.ParseAddrPort(listener.String())
 	if err != nil {
@@ -178,7 +185,7 @@ func mappingsOf(netid rpcbind.Netid, listener net.Addr) (mappings []rpcbind.Mapp
 	return mappings
 }
 
-// remove takes back what register has told.
+// remove undoes register.
 func (r *registration) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
 	defer cancel()
@@ -192,9 +199,9 @@ func (r *registration) remove() error {
 	return first
 }
 
-// rpcbindText says what an rpcbind did not do, and why.
+// rpcbindText says which request an rpcbind has refused, and why.
 func rpcbindText(e *rpcbind.OpError) string {
-	program, _ := procedureName(e.Prog, e.Vers, 0)
+	program, _ := dump.Names(e.Prog, e.Vers, 0)
 	what := fmt.Sprintf("%s version %d over %s", cmp.Or(program, fmt.Sprintf("program %d", e.Prog)), e.Vers, e.Netid)
 	var rpc *oncrpc.RPCError
 	denied := errors.As(e.Err, &rpc) && rpc.Stat == oncrpc.MsgDenied && rpc.RejectStat == oncrpc.AuthError
@@ -202,16 +209,16 @@ func rpcbindText(e *rpcbind.OpError) string {
 	switch e.Op {
 	case "SET":
 		if e.Err == rpcbind.ErrRefused {
-			why = "another address is registered for it already"
+			why = "another address is registered already; is another server running?"
 		} else if denied {
-			why = fmt.Sprintf("it takes that from its own machine only (%v)", rpc.AuthStat)
+			why = fmt.Sprintf("it accepts that only from its own machine (%v)", rpc.AuthStat)
 		}
 		return fmt.Sprintf("registering %s with the rpcbind at %s: %s", what, e.Server, why)
 	case "UNSET":
-		return fmt.Sprintf("taking %s back from the rpcbind at %s: %s", what, e.Server, why)
+		return fmt.Sprintf("unregistering %s with the rpcbind at %s: %s", what, e.Server, why)
 	}
 	if e.Err == rpcbind.ErrNotRegistered {
-		return fmt.Sprintf("the rpcbind at %s knows no %s", e.Server, what)
+		return fmt.Sprintf("the rpcbind at %s has no %s registered", e.Server, what)
 	}
 	return fmt.Sprintf("asking the rpcbind at %s for %s: %s", e.Server, what, why)
 }

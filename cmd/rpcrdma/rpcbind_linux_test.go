@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
 )
 
-// registered lists what serve registers, as DUMP has it: "PROGRAM VERSION NETID ADDRESS".
+// registered lists the mappings of serve in the answer to DUMP: "PROGRAM VERSION NETID ADDRESS".
 func registered(t *testing.T) (list []string) {
 	t.Helper()
 	c := rpcbind.Client{Addr: rpcbindtest.Addr}
@@ -32,13 +33,12 @@ func registered(t *testing.T) (list []string) {
 }
 
 // TestRPCBind: clients find a server that is registered with the real rpcbind.
-// CTX-1833-1: register and look up netid rdma. V1-10-1: what is served over RDMA
-// registers as what is served over TCP does, and DUMP has its netid and its port. RFC
-// 5666 section 10.
+// CTX-1833-1: register and look up netid rdma. V1-10-1: a service over RDMA registers like
+// one over TCP, and DUMP has its netid and port. RFC 5666 section 10.
 func TestRPCBind(t *testing.T) {
 	rpcbindtest.Run(t, func(t *testing.T) {
 		dir, local := t.TempDir(), t.TempDir()
-		writeFiles(t, dir, map[string]string{"file": "x"})
+		testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
 		s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0", "--rpcbind")
 		uaddr := func(addr string) string {
 			a, err := net.ResolveTCPAddr("tcp", addr)
@@ -73,11 +73,11 @@ func TestRPCBind(t *testing.T) {
 			if i := decodeJSON[infoJSON](t, mustRun(t, "probe", "--json", "--rpcbind", "127.0.0.1")); i.Remote != s.addr {
 				t.Errorf("probe: %+v", i)
 			}
-			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 knows no program 300000 version 1 over rdma",
+			mustFail(t, 1, "the rpcbind at 127.0.0.1:111 has no program 300000 version 1 over rdma registered",
 				"ping", "--rpcbind", "--prog", "300000", "--vers", "1", "127.0.0.1")
 		})
 		t.Run("another server", func(t *testing.T) {
-			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered for it already",
+			mustFail(t, 1, "registering NFS version 3 over rdma with the rpcbind at localhost:111: another address is registered already",
 				"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--rpcbind")
 			if got := registered(t); !slices.Equal(got, want) {
 				t.Errorf("then registered is %q, want %q", got, want)

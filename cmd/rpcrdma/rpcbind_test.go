@@ -25,8 +25,8 @@ func TestRPCBindMessages(t *testing.T) {
 		{1, "ping: asking the rpcbind at [::1]:1 for NFS version 3 over rdma6: ", []string{"ping", "--rpcbind=:1", "[::1]"}},
 		{1, "probe: asking the rpcbind at 127.0.0.1:1 for", []string{"probe", "--rpcbind=127.0.0.1:1", "nowhere.invalid"}},
 		{1, "registering NFS version 3 over rdma with the rpcbind at 127.0.0.1:1: connection refused", []string{"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--rpcbind=127.0.0.1:1"}},
-		{2, "the port is 20049 already: --rpcbind wants a URL without one", []string{"ls", "--rpcbind", "nfs://host:20049/"}},
-		{2, "the port is 20049 already: --rpcbind wants HOST alone", []string{"ping", "--rpcbind", "host:20049"}},
+		{2, "--rpcbind finds the port: give the URL without :20049", []string{"ls", "--rpcbind", "nfs://host:20049/"}},
+		{2, "--rpcbind finds the port: give HOST without :20049", []string{"ping", "--rpcbind", "host:20049"}},
 		{2, "with --rpcbind want HOST", []string{"probe", "--rpcbind", "a:b:c"}},
 		{2, "--rpcbind wants =HOST:PORT", []string{"probe", "--rpcbind=host", "host"}},
 		{2, "--rpcbind wants =HOST:PORT", []string{"serve", "--rpcbind=host:", "--dir", dir}},
@@ -36,16 +36,16 @@ func TestRPCBindMessages(t *testing.T) {
 	}
 }
 
-// What an rpcbind said, or did not, when it was asked for the port of MOUNT.
+// Failures of rpcbind to find the port of MOUNT.
 func TestMountPortMessages(t *testing.T) {
 	absent := &oncrpc.RPCError{Stat: oncrpc.MsgAccepted, AcceptStat: oncrpc.ProgUnavail, Prog: nfs.MountProgram, Vers: nfs.MountVersion}
 	const begin = "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: "
 	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
 	for want, err := range map[string]error{
-		begin + "the rpcbind at server:111 knows no MOUNT version 3 over tcp":          rpcbind.ErrNotRegistered,
-		asking + "connection refused":                                                  &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-		asking + "the answer makes no sense: unexpected EOF":                           &rpcbind.ReplyError{Err: io.ErrUnexpectedEOF},
-		asking + `the answer makes no sense: address "x" of netid "tcp": is cut short`: &rpcbind.ReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
+		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered": rpcbind.ErrNotRegistered,
+		asking + "connection refused":                                       &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		asking + "invalid answer: unexpected EOF":                           &rpcbind.ReplyError{Err: io.ErrUnexpectedEOF},
+		asking + `invalid answer: address "x" of netid "tcp": is cut short`: &rpcbind.ReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
 	} {
 		err = &rpcbind.OpError{Op: "GETADDR", Server: "server:111", Prog: nfs.MountProgram, Vers: nfs.MountVersion, Netid: rpcbind.TCP, Err: err}
 		if got := explain(&nfs.MountFallbackError{RDMA: absent, TCP: err}); got != want {
@@ -54,7 +54,7 @@ func TestMountPortMessages(t *testing.T) {
 	}
 }
 
-// CTX-1833-1: what is registered for a listener.
+// CTX-1833-1: the mappings of a listener.
 func TestMappingsOf(t *testing.T) {
 	for addr, want := range map[string][]string{
 		"192.0.2.1:20049":     {"rdma 192.0.2.1.78.81"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"path/filepath"
@@ -15,7 +16,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -34,31 +40,30 @@ func newServe() *cobra.Command {
 		Short: "Export a directory over NFS version 3",
 		Long: `Export a directory over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
 
-Clients know DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside DIR can be
-reached, by no name and through no symbolic link. Inside it there is no protection:
-whoever reaches the port can do what the user can who runs this command, whatever
-user a client says it is. Files that clients make belong to that user.
+Clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside of DIR can be
+reached, whatever the name and through whatever symbolic link. There is no protection
+inside it: whoever reaches the port can do what the user who runs this command can do,
+whatever user the client claims to be. Files that clients make belong to that user.
 
-Data is on disk when the server says so, unless --async is given. Names of files are
-left to the file system.
+Data is on disk when the server says so, unless --async is given.
 
-With --rpcbind clients need not know the port: NFS and MOUNT are registered under the
-netid rdma or rdma6, and tcp or tcp6 with --tcp-addr, until the server ends.
+With --rpcbind clients need not know the port: NFS and MOUNT are registered under netid
+rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
-Beside NFS there is a small benchmark program, 0x20524442 version 1: null, echo, sink
-and source; and a notification program, 0x2052444e version 1, with which 'rpcrdma watch'
-is told what changes in DIR. A client of it that is gone for longer than a minute is
-forgotten. No more than 128 watch at a time, no more than 32 of them from one address.
+The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
+notification program, 0x2052444e version 1, for 'rpcrdma watch'. A watching client is
+forgotten when it is away for more than a minute. At most 128 clients watch at a time, at
+most 32 of them from one address.
 
-When it is ready the command prints a line that contains "listening on HOST:PORT". At
+When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
   rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
-		Args: cobra.NoArgs,
+		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.dir == "" {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("which directory? --dir DIR is missing")}
+				return &usageError{command: cmd.CommandPath(), err: errors.New("--dir DIR is missing: which directory?")}
 			}
 			if err := o.checkRPCBind(cmd); err != nil {
 				return err
@@ -68,141 +73,49 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 			return o.serve(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait so long for calls under way, which are then cut off")
+	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
 	addRPCBindOption(cmd, &o.options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
-		"register with the rpcbind at `HOST:PORT`, which must be of this machine as a rule")
+		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
 	flags := cmd.Flags()
-	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means every address of this machine, port 0 picks one")
-	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve the same over plain TCP on `HOST:PORT`")
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
 	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR`")
 	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
-	flags.BoolVar(&o.async, "async", false, "answer before data is on disk")
+	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
 
 // serve runs until ctx ends.
 func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) error {
-	log := o.logger(stderr)
-	p, err := o.newServer(ctx, stderr, o.addr)
-	if err != nil {
-		return fmt.Errorf("serve: %w", err)
-	}
-	e, err := newExport(o.dir, o.readOnly)
-	if err != nil {
+	s := &service{serveOptions: o, log: o.logger(stderr), failed: make(chan error, 3)}
+	defer s.close()
+	if err := s.open(ctx, stderr); err != nil {
 		return fmt.Errorf("serve: %s", explain(err))
 	}
-	defer e.Close()
-	n, err := newNotifier(e, log)
-	if err != nil {
-		return fmt.Errorf("serve: %s", explain(err))
-	}
-	defer n.Close()
-	server, err := transport.NewServer(&transport.Config{Logger: log})
-	if err != nil {
-		return err
-	}
-	for _, p := range []transport.Program{benchmarkProgram(), n.program()} {
-		if err := server.Register(p); err != nil {
-			return err
-		}
-	}
-	l, err := server.Listen(ctx, p, o.addr)
-	if err == nil && p.Name() == providerRDMA {
-		if err = checkServing(ctx, l.Addr().String()); err != nil {
-			l.Close()
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("serve: %s", listenText(o.addr, err))
-	}
-	var tcp net.Listener
-	if o.tcpAddr != "" {
-		if tcp, err = net.Listen("tcp", o.tcpAddr); err != nil {
-			l.Close()
-			return fmt.Errorf("serve: %s", listenText(o.tcpAddr, err))
-		}
-		tcp = server.LimitTCP(tcp)
-	}
-
-	g := newGuard(e, o.async, log)
-	bridge := server.Bridge(nfs.Binding{}, nfs.Program, nfs.MountProgram)
-	var running sync.WaitGroup
-	failed := make(chan error, 3) // one for each below
-	run := func(f func() error) {
-		running.Go(func() {
-			if err := f(); !errors.Is(err, net.ErrClosed) {
-				failed <- err
-			}
-		})
-	}
-	run(func() error { return g.serveRDMA(bridge) })
-	run(func() error { return server.Serve(l) })
-	where := fmt.Sprintf("%v (%s)", l.Addr(), p.Name())
-	if p.Name() == providerRDMA {
-		if device, err := deviceAt(ctx, l.Addr().String()); err == nil {
-			where = fmt.Sprintf("%v (%s, %s)", l.Addr(), p.Name(), device)
-		}
-	}
-	if tcp != nil {
-		run(func() error { return g.serveTCP(tcp) })
-		where += fmt.Sprintf(" and %v (tcp)", tcp.Addr())
-	}
-
+	s.start()
 	ready := stdout
 	if o.json {
 		ready = stderr
 	}
-	dir, err := filepath.Abs(o.dir)
-	if err != nil {
-		dir = o.dir
-	}
-	how := ""
-	if o.readOnly {
-		how = ", read-only"
-	}
-	known, err := o.register(ctx, l.Addr(), tcp)
-	if o.rpcbind != "" {
-		how += ", registered with rpcbind at " + o.rpcbind
-	}
+	known, err := o.register(ctx, s.listener.Addr(), s.tcp)
 	if err == nil {
-		_, err = fmt.Fprintf(ready, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how)
+		err = s.announce(ctx, ready)
 	}
 	if err == nil {
 		select {
 		case <-ctx.Done():
-		case err = <-failed:
+		case err = <-s.failed:
 		}
 	}
-
-	// In order: nobody is sent here, nobody new, nobody is called, then the calls under
-	// way, then what they need.
+	// Nobody is to be sent here any more.
 	if unset := known.remove(); err == nil {
 		err = unset
 	}
-	left := time.Duration(math.MaxInt64)
-	if o.timeout > 0 {
-		left = o.timeout
+	if cut := s.stop(); err == nil {
+		err = cut
 	}
-	begun := time.Now()
-	l.Close()
-	if tcp != nil {
-		tcp.Close()
-	}
-	n.Close()
-	shutdown, cancel := within(context.Background(), o.timeout, func() error {
-		s := server.Stats()
-		return fmt.Errorf("calls were still under way after %v, and have been cut off (%d connections, %d calls without a reply)",
-			o.timeout, s.OpenConns, max(0, int64(s.Calls-s.Replies)))
-	})
-	defer cancel()
-	if cut := server.Shutdown(shutdown); cut != nil && err == nil {
-		err = cmp.Or(context.Cause(shutdown), cut)
-	}
-	bridge.Close()
-	g.stop(left - time.Since(begun))
-	running.Wait()
-	stats := server.Stats()
-	logStats(log, stats)
+	stats := s.server.Stats()
+	logStats(s.log, stats)
 	if o.json {
 		if err := printJSON(stdout, newStatsJSON(stats)); err != nil {
 			return err
@@ -212,4 +125,154 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 		return fmt.Errorf("serve: %s", oneLine(err))
 	}
 	return nil
+}
+
+// A service is a serve command under way.
+type service struct {
+	*serveOptions
+	log *slog.Logger
+
+	provider fabric.Provider
+	server   *transport.Server
+	listener *transport.Listener
+	tcp      net.Listener // nil without --tcp-addr
+	notify   *notify.Server
+	guard    *guard
+	bridge   net.Listener
+	opened   []io.Closer // closed last to first, at the very end
+
+	running sync.WaitGroup
+	failed  chan error // has room for each of the running
+}
+
+// open makes everything that the service needs. The caller closes it, even after an error.
+func (s *service) open(ctx context.Context, stderr io.Writer) (err error) {
+	if s.provider, err = s.newServer(ctx, stderr, s.addr); err != nil {
+		return err
+	}
+	e, err := newExport(s.dir, s.readOnly)
+	if err != nil {
+		return err
+	}
+	s.opened = append(s.opened, e)
+	w, err := dirwatch.New(e.root, s.log)
+	if err != nil {
+		return err
+	}
+	s.opened = append(s.opened, w)
+	s.notify = notify.NewServer(w, s.log)
+	s.opened = append(s.opened, s.notify)
+	if s.server, err = transport.NewServer(&transport.Config{Logger: s.log}); err != nil {
+		return err
+	}
+	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
+		return err
+	}
+	if err := s.listen(ctx); err != nil {
+		return err
+	}
+	s.guard = newGuard(e, s.async, s.log)
+	s.bridge = s.server.Bridge(nfs.Binding{}, nfs.Program, nfs.MountProgram)
+	return nil
+}
+
+// close closes what open has made.
+func (s *service) close() {
+	for i := len(s.opened) - 1; i >= 0; i-- {
+		s.opened[i].Close()
+	}
+}
+
+// listen listens on the addresses of the options.
+func (s *service) listen(ctx context.Context) (err error) {
+	if s.listener, err = s.server.Listen(ctx, s.provider, s.addr); err != nil {
+		return errors.New(listenText(s.addr, err))
+	}
+	s.opened = append(s.opened, s.listener)
+	if s.provider.Name() == provider.RDMA {
+		if err := provider.CheckServing(ctx, s.listener.Addr().String()); err != nil {
+			return errors.New(listenText(s.addr, err))
+		}
+	}
+	if s.tcpAddr == "" {
+		return nil
+	}
+	tcp, err := net.Listen("tcp", s.tcpAddr)
+	if err != nil {
+		return errors.New(listenText(s.tcpAddr, err))
+	}
+	s.opened = append(s.opened, tcp)
+	s.tcp = s.server.LimitTCP(tcp)
+	return nil
+}
+
+// start serves. What fails before the end goes to failed.
+func (s *service) start() {
+	run := func(f func() error) {
+		s.running.Go(func() {
+			if err := f(); !errors.Is(err, net.ErrClosed) {
+				s.failed <- err
+			}
+		})
+	}
+	run(func() error { return s.guard.serveRDMA(s.bridge) })
+	run(func() error { return s.server.Serve(s.listener) })
+	if s.tcp != nil {
+		run(func() error { return s.guard.serveTCP(s.tcp) })
+	}
+}
+
+// announce prints that the server is ready, and where.
+func (s *service) announce(ctx context.Context, w io.Writer) error {
+	addr := s.listener.Addr()
+	where := fmt.Sprintf("%v (%s)", addr, s.provider.Name())
+	if s.provider.Name() == provider.RDMA {
+		if device, err := provider.DeviceAt(ctx, addr.String()); err == nil {
+			where = fmt.Sprintf("%v (%s, %s)", addr, s.provider.Name(), device)
+		}
+	}
+	if s.tcp != nil {
+		where += fmt.Sprintf(" and %v (tcp)", s.tcp.Addr())
+	}
+	dir, err := filepath.Abs(s.dir)
+	if err != nil {
+		dir = s.dir
+	}
+	how := ""
+	if s.readOnly {
+		how = ", read-only"
+	}
+	if s.rpcbind != "" {
+		how += ", registered with rpcbind at " + s.rpcbind
+	}
+	_, err = fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how)
+	return err
+}
+
+// stop ends the service in order: no new connections, no notifications, then the calls
+// under way, for as long as the timeout allows. It returns an error if calls were cut off.
+func (s *service) stop() (err error) {
+	left := time.Duration(math.MaxInt64)
+	if s.timeout > 0 {
+		left = s.timeout
+	}
+	begun := time.Now()
+	s.listener.Close()
+	if s.tcp != nil {
+		s.tcp.Close()
+	}
+	s.notify.Close()
+	ctx, cancel := within(context.Background(), s.timeout, func() error {
+		st := s.server.Stats()
+		return fmt.Errorf("calls still under way after %v were cut off (%d connections, %d calls without a reply)",
+			s.timeout, st.OpenConns, max(0, int64(st.Calls-st.Replies)))
+	})
+	defer cancel()
+	if cut := s.server.Shutdown(ctx); cut != nil {
+		err = cmp.Or(context.Cause(ctx), cut)
+	}
+	s.bridge.Close()
+	s.guard.stop(left - time.Since(begun))
+	s.running.Wait()
+	return err
 }

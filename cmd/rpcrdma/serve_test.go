@@ -15,11 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func randomText(seed uint64, n int) string {
@@ -28,7 +25,7 @@ func randomText(seed uint64, n int) string {
 	return string(b)
 }
 
-// A tree goes to a server and comes back, with any number of calls in flight.
+// A tree is copied to a server and back, with one call in flight and with many.
 func TestTreeRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -49,7 +46,7 @@ func TestTreeRoundTrip(t *testing.T) {
 	for _, size := range []int{3, 4, 1023, 4095, 4096, 4097, 1<<20 - 1, 1 << 20, 1<<20 + 1, 3<<20 + 5} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	writeFiles(t, source, files)
+	testkit.WriteFiles(t, source, files)
 	os.Chmod(filepath.Join(source, "read-only"), 0o444)
 	os.Chmod(filepath.Join(source, "one"), 0o751)
 
@@ -68,7 +65,7 @@ func TestTreeRoundTrip(t *testing.T) {
 			t.Errorf("get -r -P %s: %+v", parallel, r)
 		}
 	}
-	// A second time everything is there already.
+	// The second time everything exists already.
 	r := decodeJSON[resultJSON](t, mustRun(t, "put", "-r", "--json", source, s.url("/up1")))
 	wantTree(t, target+"/up1", source)
 	if r.Stats.ReadChunk == 0 {
@@ -76,13 +73,12 @@ func TestTreeRoundTrip(t *testing.T) {
 	}
 }
 
-// A directory that is put into itself, through a server on this machine, is copied as
-// it was before.
+// A directory that is put into itself through a local server is copied as it was before.
 func TestPutIntoItself(t *testing.T) {
 	dir, was := t.TempDir(), t.TempDir()
 	files := map[string]string{"one": "1", "sub/two": "2", "sub/link": "-> two", "empty/": ""}
-	writeFiles(t, dir, files)
-	writeFiles(t, was, files)
+	testkit.WriteFiles(t, dir, files)
+	testkit.WriteFiles(t, was, files)
 	s := startServer(t, "--dir", dir)
 	mustRun(t, "put", "-r", dir, s.url("/sub/copy"))
 	wantTree(t, filepath.Join(dir, "sub", "copy"), was)
@@ -137,7 +133,7 @@ func TestLargeDirectory(t *testing.T) {
 
 func TestLs(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
 	os.Chmod(filepath.Join(dir, "file"), 0o640)
 	s := startServer(t, "--dir", dir)
 	for _, tt := range []struct{ args, want string }{
@@ -175,8 +171,8 @@ func TestLs(t *testing.T) {
 
 func TestFileRoundTrip(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
-	writeFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
+	testkit.WriteFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
 	s := startServer(t, "--dir", dir, "--async")
 	in := func(name string) string { return filepath.Join(local, name) }
 	want := func(name, text string) {
@@ -200,7 +196,7 @@ func TestFileRoundTrip(t *testing.T) {
 	mustRun(t, "put", in("new"), s.url("/there/renamed%20file"))
 	want(filepath.Join(dir, "there/renamed file"), "new contents")
 
-	// A server's directory can be mounted by itself.
+	// A directory below the export can be mounted.
 	c := s.dialNFS(t)
 	fh, err := c.Mnt(t.Context(), "/there")
 	if err != nil {
@@ -220,10 +216,10 @@ func TestFileRoundTrip(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{
 		"file": "x", "dir/file": "x", "way/file/": "", "loop": "-> loop", "away": "-> /etc", "dangling": "-> nowhere",
 	})
-	writeFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
+	testkit.WriteFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	lost := startProxy(t, "127.0.0.1:1", 0, true) // nobody listens behind it
 	in := func(name string) string { return filepath.Join(local, name) }
@@ -257,6 +253,7 @@ func TestMessages(t *testing.T) {
 		{1, "serve: listening on " + s.addr + ": address already in use\n", []string{"serve", "--dir", dir, "--addr", "127.0.0.1:0", "--tcp-addr", s.addr}},
 		{1, "serve: listening on nobody.invalid:1: no such host\n", []string{"serve", "--dir", dir, "--addr", "nobody.invalid:1"}},
 		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", "somewhere"}},
+		{2, "want nfs://HOST[:PORT]/EXPORT/PATH", []string{"ls", s.addr + "/"}},
 		{2, `scheme is "http"`, []string{"ls", "http://host/"}},
 		{2, "want iwarp, rdma or auto", []string{"ping", "--provider", "carrier-pigeon", s.addr}},
 		{2, "want HOST or HOST:PORT", []string{"ping", "::1:x:20049"}},
@@ -267,15 +264,15 @@ func TestMessages(t *testing.T) {
 		{1, "is a directory", []string{"get", s.url("/dir"), "-"}},
 		{2, "--count is 0", []string{"ping", "-c", "0", s.addr}},
 		{2, "--parallel is 0", []string{"get", "-P", "0", s.url("/file"), in("x")}},
-		{2, "accepts 2 arg(s)", []string{"get", s.url("/file")}},
+		{2, "argument LOCAL is missing", []string{"get", s.url("/file")}},
 		{2, "--dir DIR is missing", []string{"serve"}},
 		{2, "unknown flag", []string{"put", "--no-such-flag"}},
 	} {
 		mustFail(t, tt.status, tt.text, tt.args...)
 	}
-	// What cannot be copied does not keep the rest from it.
+	// Everything else is copied.
 	r := runCommand(t, "get", "-r", s.url("/"), in("all"))
-	for _, want := range []string{"away skipped: it is a link that leads out, to /etc\n", ": 1 thing was skipped, all else is copied\n"} {
+	for _, want := range []string{"away skipped: it is a link that leads out, to /etc\n", ": 1 thing was skipped, everything else is copied\n"} {
 		if r.status != 1 || !strings.Contains(r.stderr, want) {
 			t.Errorf("get -r: status %d, lacks %q:\n%s", r.status, want, r.stderr)
 		}
@@ -285,7 +282,7 @@ func TestMessages(t *testing.T) {
 	}
 	os.Remove(filepath.Join(dir, "fifo"))
 	os.Remove(filepath.Join(dir, "away"))
-	// The server can be watched.
+	// -v logs the connection.
 	if r := runCommand(t, "ls", "-v", s.url("/")); r.status != 0 || !strings.Contains(r.stderr, "msg=connected provider=iwarp") || !strings.Contains(r.stderr, "msg=statistics calls=") {
 		t.Errorf("ls -v: status %d\n%s", r.status, r.stderr)
 	}
@@ -332,59 +329,11 @@ func TestPingAndProbe(t *testing.T) {
 	}
 }
 
-func TestBenchmarkProgram(t *testing.T) {
-	s := startServer(t, "--dir", t.TempDir())
-	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	call := func(proc uint32, args []byte, ri []transport.ReadItem, wi []transport.WriteItem) (*transport.Call, error) {
-		call := &transport.Call{Prog: benchProgram, Vers: benchVersion, Proc: proc, Args: args, ReadItems: ri, WriteItems: wi}
-		return call, c.Call(t.Context(), call)
-	}
-	for _, size := range []int{0, 1, 7, 1000, 1 << 20, 3<<20 + 1} {
-		data := []byte(randomText(3, size))
-		if size <= 1000 {
-			echo, err := call(benchEcho, xdr.AppendOpaque(nil, data), nil, nil)
-			if got, n := xdr.ConsumeOpaque(echo.Results, 1<<20); err != nil || n != len(echo.Results) || string(got) != string(data) {
-				t.Errorf("ECHO of %d bytes: %d bytes, %v", size, len(got), err)
-			}
-		}
-		sink, err := call(benchSink, xdr.AppendUint32(nil, uint32(size)), []transport.ReadItem{{Offset: 4, Data: data}}, nil)
-		if n, _ := xdr.ConsumeUint32(sink.Results); err != nil || int(n) != size {
-			t.Errorf("SINK of %d bytes: %d, %v", size, n, err)
-		}
-		wi := []transport.WriteItem{{Buf: make([]byte, max(size, 1))}}
-		source, err := call(benchSource, xdr.AppendUint32(nil, uint32(size)), nil, wi)
-		if n, _ := xdr.ConsumeUint32(source.Results); err != nil || int(n) != size || size > 4096 && (!wi[0].Chunked || wi[0].N != size) {
-			t.Errorf("SOURCE of %d bytes: %d, %v, %v", size, n, wi[0].Chunked, err)
-		}
-	}
-	for _, tt := range []struct {
-		proc uint32
-		args []byte
-		want oncrpc.AcceptStat
-	}{
-		{benchEcho, nil, oncrpc.GarbageArgs},
-		{benchSink, []byte{0, 0, 0, 9}, oncrpc.GarbageArgs},
-		{benchSource, nil, oncrpc.GarbageArgs},
-		{benchSource, []byte{255, 255, 255, 255}, oncrpc.SystemErr},
-		{17, nil, oncrpc.ProcUnavail},
-	} {
-		_, err := call(tt.proc, tt.args, nil, nil)
-		var re *oncrpc.RPCError
-		if !errors.As(err, &re) || re.AcceptStat != tt.want {
-			t.Errorf("procedure %d with %x: %v, want %v", tt.proc, tt.args, err, tt.want)
-		}
-	}
-}
-
-// Every change is refused by a read-only server, with the status for that.
+// A read-only server refuses every change with NFS3ERR_ROFS.
 func TestReadOnly(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
-	writeFiles(t, local, map[string]string{"file": "y"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
+	testkit.WriteFiles(t, local, map[string]string{"file": "y"})
 	before := describe(t, dir)
 	s := startServer(t, "--dir", dir, "--read-only")
 	mustFail(t, 1, "the server is read-only (NFS3ERR_ROFS)", "put", filepath.Join(local, "file"), s.url("/file"))
@@ -411,7 +360,7 @@ func TestReadOnly(t *testing.T) {
 		"LINK":    func() error { return c.Link(ctx, file, top, "new") },
 		"COMMIT":  func() error { _, err := c.Commit(ctx, file, 0, 0); return err },
 
-		// That nothing can be changed comes before what is wrong with the change.
+		// NFS3ERR_ROFS comes before errors in the arguments.
 		"REMOVE of nothing":     func() error { return c.Remove(ctx, top, "nothing") },
 		"REMOVE of a directory": func() error { return c.Remove(ctx, top, "dir") },
 		"RMDIR of a file":       func() error { return c.Rmdir(ctx, top, "file") },
@@ -453,7 +402,7 @@ func TestEscape(t *testing.T) {
 	dir := t.TempDir()
 	export := filepath.Join(dir, "export")
 	const secret = "what nobody outside may read"
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{
 		"secret":              secret,
 		"outside/secret":      secret,
 		"export/file":         "open",
@@ -549,7 +498,7 @@ func TestEscape(t *testing.T) {
 		t.Error("MNT /../outside succeeds")
 	}
 
-	// Handles are not believed.
+	// Forged handles are refused.
 	file := lookup(top, "file")
 	b := file.Bytes()
 	for i := range b {
@@ -565,7 +514,7 @@ func TestEscape(t *testing.T) {
 		wantStatus(t, "GETATTR of a handle of another size", err, nfs.StatusBadHandle)
 	}
 
-	// Behind the server's back a directory becomes a link that leads out.
+	// A local process replaces a directory by a link that leads out.
 	innerFile := lookup(inner, "file")
 	if err := os.Rename(filepath.Join(export, "dir"), filepath.Join(export, "was-dir")); err != nil {
 		t.Fatal(err)
@@ -595,7 +544,7 @@ func TestEscape(t *testing.T) {
 		t.Error("RENAME through an exchanged directory succeeds")
 	}
 
-	// At the other end URLs are followed by the client, which stays inside, too.
+	// The client follows links in URLs, and stays inside, too.
 	mustFail(t, 1, "symbolic link leaves the export", "get", s.url("/relative"), filepath.Join(dir, "out"))
 	mustFail(t, 1, "symbolic link leaves the export", "ls", s.url("/outside/"))
 	for _, name := range []string{"secret", "outside/secret", "outside/file"} {
@@ -608,11 +557,11 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// What a local tree holds already does not lead a get out of it.
+// Existing links in a local tree do not lead a get out of it.
 func TestGetStaysInLocal(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
-	writeFiles(t, local, map[string]string{
+	testkit.WriteFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
+	testkit.WriteFiles(t, local, map[string]string{
 		"outside/file": "mine", "mine": "mine",
 		"copy/sub": "-> ../outside", "copy2/top": "-> ../mine",
 	})
@@ -626,10 +575,10 @@ func TestGetStaysInLocal(t *testing.T) {
 	}
 }
 
-// Procedures that the commands do not use, and what the guard mends.
+// Procedures that the commands do not use, and what the guard corrects.
 func TestProcedures(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	c, ctx := s.dialNFS(t), t.Context()
 	top := root(t, c)
@@ -650,7 +599,7 @@ func TestProcedures(t *testing.T) {
 		t.Errorf("GETATTR: %v %#o, %v", attr.Type, attr.Mode, err)
 	}
 
-	// CREATE without a size empties nothing; with one it does.
+	// CREATE truncates a file only if it has a size.
 	fh, _, err := c.Create(ctx, &nfs.CreateArgs{Where: where("file")})
 	if err != nil {
 		t.Fatal(err)
@@ -670,7 +619,7 @@ func TestProcedures(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Stability is what was asked for.
+	// The server commits as stably as it was asked to.
 	res, err := c.Write(ctx, fh, 10, []byte("abc"), nfs.Unstable)
 	if err != nil || res.Count != 3 || res.Committed != nfs.Unstable {
 		t.Errorf("unstable WRITE: %+v, %v", res, err)
@@ -703,7 +652,7 @@ func TestProcedures(t *testing.T) {
 	err = c.SetAttr(ctx, fh, &nfs.SetAttr{SetSize: true, Size: 1 << 63})
 	wantStatus(t, "SETATTR of size 1<<63", err, nfs.StatusInval)
 
-	// Handles follow renames, and end with what they stood for.
+	// Handles follow renames, and become stale with the file.
 	if err := c.Rename(ctx, top, "file", top, "renamed"); err != nil {
 		t.Fatal(err)
 	}
@@ -768,10 +717,10 @@ func fhOf(t *testing.T, c *nfs.Client, dir nfs.FileHandle, name string) nfs.File
 	return fh
 }
 
-// A get whose connection is cut leaves nothing under the name, and nothing else.
+// A get whose connection is cut leaves no file at all.
 func TestFailedGetLeavesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	for _, limit := range []int64{0, 100, 5000, 3 << 20} {
 		mustFail(t, 1, "connection", "get", "nfs://"+startProxy(t, s.addr, limit, true).addr+"/large", filepath.Join(local, "large"))
@@ -791,12 +740,11 @@ func TestFailedGetLeavesNothing(t *testing.T) {
 	}
 }
 
-// A put that fails leaves nothing of its own: neither when the server refuses a step, nor
-// when it is interrupted.
+// A put that fails leaves no file, whether the server refuses a step or it is interrupted.
 func TestFailedPutCleansUp(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
-	writeFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
+	testkit.WriteFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
+	testkit.WriteFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
 	s := startServer(t, "--dir", dir, "--async")
 	before := describe(t, dir)
 	for _, tree := range []string{"tree", "links"} {
@@ -806,7 +754,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 		}
 	}
 
-	// As large as it is it takes minutes.
+	// The file is so large that the put takes minutes.
 	large := filepath.Join(local, "large")
 	if err := os.WriteFile(large, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -822,7 +770,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the put is under way", func() bool {
+	testkit.Eventually(t, "the put is under way", func() bool {
 		parts, err := filepath.Glob(filepath.Join(dir, ".rpcrdma-*.part"))
 		if err != nil || len(parts) == 0 {
 			return false
@@ -840,12 +788,12 @@ func TestFailedPutCleansUp(t *testing.T) {
 	}
 }
 
-// A put whose connection is cut changes nothing under the name, and takes back what it
-// has made, over another connection.
+// A put whose connection is cut changes nothing under the name, and removes what it has made
+// over a new connection.
 func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": "what was there before"})
-	writeFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": "what was there before"})
+	testkit.WriteFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	p := newProxy(t, s.addr, 2000, true, true)
 	mustFail(t, 1, "connection lost", "put", filepath.Join(local, "large"), "nfs://"+p.addr+"/large")
@@ -857,10 +805,10 @@ func TestFailedPutChangesNothing(t *testing.T) {
 	}
 }
 
-// A server that falls silent is given up, and an interrupt ends the wait for it.
+// The wait for a silent server ends with the timeout or an interrupt.
 func TestSilentServer(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
+	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	const half = 3 << 20
 	mustFail(t, 1, "no answer from the server for 300ms", "get", "--timeout", "300ms",
@@ -889,11 +837,11 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// At SIGTERM the server ends with status 0 though clients are connected, and with
-// --json says what it has done.
+// At SIGTERM the server ends with status 0 although clients are connected, and with --json
+// it prints its counters.
 func TestServerStops(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := s.dialNFS(t)
 	fh := fhOf(t, c, root(t, c), "file")

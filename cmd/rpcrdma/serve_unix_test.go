@@ -8,22 +8,24 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// Nobody opens a fifo, which would wait for somebody at its other end.
+// No fifo is opened: that would wait for a process at the other end.
 func TestFIFO(t *testing.T) {
 	export, local, copied := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "copied")
 	for _, dir := range []string{export, local} {
-		writeFiles(t, dir, map[string]string{"file": "x"})
-		must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+		testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+		testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
 	}
 	s := startServer(t, "--dir", export)
 	mustFail(t, 1, "is a fifo, which cannot be copied", "get", s.url("/fifo"), copied)
 	mustFail(t, 1, "fifo is neither a file nor a directory", "put", filepath.Join(local, "fifo"), s.url("/x"))
-	// What cannot be copied does not keep the rest from it.
+	// Everything else is copied.
 	for _, args := range [][]string{{"get", "-r", s.url("/"), copied}, {"put", "-r", local, s.url("/put")}} {
 		r := runCommand(t, args...)
-		if r.status != 1 || !strings.Contains(r.stderr, ": fifo skipped: it is ") || !strings.HasSuffix(r.stderr, ": 1 thing was skipped, all else is copied\n") {
+		if r.status != 1 || !strings.Contains(r.stderr, ": fifo skipped: it is ") || !strings.HasSuffix(r.stderr, ": 1 thing was skipped, everything else is copied\n") {
 			t.Errorf("%s: status %d\n%s", args, r.status, r.stderr)
 		}
 	}
@@ -34,23 +36,23 @@ func TestFIFO(t *testing.T) {
 	}
 }
 
-// What cannot be read here does not keep the rest from being copied to a server.
+// A put skips local files that cannot be read.
 func TestPutUnreadable(t *testing.T) {
 	export, local := t.TempDir(), t.TempDir()
-	writeFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
-	must(t, os.Chmod(filepath.Join(local, "secret"), 0))
-	must(t, os.Chmod(filepath.Join(local, "closed"), 0))
+	testkit.WriteFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
+	testkit.Must(t, os.Chmod(filepath.Join(local, "secret"), 0))
+	testkit.Must(t, os.Chmod(filepath.Join(local, "closed"), 0))
 	t.Cleanup(func() { os.Chmod(filepath.Join(local, "closed"), 0o755) })
 	s := startServer(t, "--dir", export)
 	cmd := command(t.Context(), "put", "-r", local, s.url("/copy"))
 	if os.Geteuid() == 0 {
-		// Somebody who may not read everything has to get at the program, too.
+		// The unprivileged user must be able to execute the program.
 		cmd.Path = filepath.Join(local, "..", "command")
 		program, err := os.ReadFile(os.Args[0])
-		must(t, err)
-		must(t, os.WriteFile(cmd.Path, program, 0o755))
-		must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
-		must(t, os.Chmod(local, 0o755))
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(cmd.Path, program, 0o755))
+		testkit.Must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
+		testkit.Must(t, os.Chmod(local, 0o755))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		cmd.Dir = local
 	}
@@ -59,7 +61,7 @@ func TestPutUnreadable(t *testing.T) {
 	cmd.Run()
 	for _, want := range []string{
 		": closed skipped: local file closed: permission denied\n", ": secret skipped: local file secret: permission denied\n",
-		": 2 things were skipped, all else is copied\n",
+		": 2 things were skipped, everything else is copied\n",
 	} {
 		if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), want) {
 			t.Errorf("status %d, lacks %q:\n%s", cmd.ProcessState.ExitCode(), want, &stderr)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -89,7 +91,7 @@ func (c *rpcConn) call(prog, vers, proc uint32, args []byte) (oncrpc.ReplyHeader
 func TestTCP(t *testing.T) {
 	dir := t.TempDir()
 	text := randomText(7, 100000)
-	writeFiles(t, dir, map[string]string{"file": text})
+	testkit.WriteFiles(t, dir, map[string]string{"file": text})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	tcp, rdma := dialRPC(t, s.tcp), s.dialNFS(t)
 
@@ -138,7 +140,7 @@ func TestTCP(t *testing.T) {
 // goes on.
 func TestBadCalls(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "text"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "text"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := dialRPC(t, s.tcp)
 	rdma := s.dialNFS(t)
@@ -155,7 +157,7 @@ func TestBadCalls(t *testing.T) {
 		return h
 	}
 	accept("another program", 100000, 2, 0, nil, oncrpc.ProgUnavail)
-	accept("the benchmark program, which is not on TCP", benchProgram, 1, 0, nil, oncrpc.ProgUnavail)
+	accept("the benchmark program, which is not on TCP", loadgen.ProgramNumber, 1, 0, nil, oncrpc.ProgUnavail)
 	if h := accept("NFS version 4", nfs.Program, 4, 1, nil, oncrpc.ProgMismatch); h.Low != 3 || h.High != 3 {
 		t.Errorf("NFS versions are %d to %d", h.Low, h.High)
 	}

@@ -31,7 +31,7 @@ func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	cmd.Flags().IntVarP(&o.parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
 }
 
-// check refuses options that make no sense.
+// check refuses invalid options.
 func (o *transferOptions) check(cmd *cobra.Command) error {
 	if o.parallel < 1 || o.parallel > transport.MaxCredits {
 		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", o.parallel, transport.MaxCredits)}
@@ -53,10 +53,10 @@ type transfer struct {
 	skipped int
 
 	mu   sync.Mutex // skipped and left
-	left []leftover // what a put could not remove after it failed
+	left []leftover // that a failed put could not remove
 }
 
-// skip tells about something that cannot be copied. The rest is.
+// skip reports something that cannot be copied.
 func (t *transfer) skip(path string, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *transfer) skip(path string, why string) {
 	printSkipped(t.stderr, t.json, t.name, path, why)
 }
 
-// resultJSON is what get and put print with --json.
+// resultJSON is the result of get and put as --json prints it.
 type resultJSON struct {
 	URL         string    `json:"url"`
 	Local       string    `json:"local"`
@@ -77,7 +77,7 @@ type resultJSON struct {
 	Stats       statsJSON `json:"stats"`
 }
 
-// finish ends a transfer that ended with err, and tells how it went.
+// finish cleans up after a transfer that ended with err, and prints the result.
 func (t *transfer) finish(ctx context.Context, local string, asJSON bool, stdout io.Writer, err error) error {
 	seconds := time.Since(t.start).Seconds()
 	stats := t.Transport().Stats()
@@ -96,12 +96,12 @@ func (t *transfer) finish(ctx context.Context, local string, asJSON bool, stdout
 		}
 	}
 	if t.skipped > 0 {
-		return fmt.Errorf("%s: %s skipped, all else is copied", t.name, things(t.skipped))
+		return fmt.Errorf("%s: %s skipped, everything else is copied", t.name, things(t.skipped))
 	}
 	return nil
 }
 
-// things is a number of things that something was done to.
+// things returns "1 thing was" or "2 things were".
 func things(n int) string {
 	if n == 1 {
 		return "1 thing was"
@@ -109,8 +109,8 @@ func things(n int) string {
 	return fmt.Sprintf("%d things were", n)
 }
 
-// passable tells whether err is what the server has said about one of its files alone,
-// so that the others can be had all the same.
+// passable reports whether err concerns only one of the server's files, so that the others
+// can be copied.
 func passable(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
@@ -126,12 +126,12 @@ func passable(ctx context.Context, err error) bool {
 		errors.As(err, &refused) || errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// smallFile is the size up to which a file takes one call to move, in bytes.
+// smallFile is the size up to which one READ or WRITE moves a file, in bytes.
 const smallFile = 1 << 20
 
-// A copier copies files so that no more than parallel calls are in flight: small files
-// side by side as they are added, large ones at the end, one after the other, with that
-// many calls each.
+// A copier copies files with no more than parallel calls in flight: small files in
+// parallel as they are added, large ones at the end, one after the other with that many
+// calls each.
 type copier[F any] struct {
 	parallel int
 	work     func(ctx context.Context, f F, parallel int) error
@@ -159,8 +159,8 @@ func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.C
 	return c
 }
 
-// add has a file copied, and waits until somebody is free to do so. It returns the error
-// that has ended the work.
+// add has a file copied, after waiting for a free worker. It returns the error that has
+// ended the work.
 func (c *copier[F]) add(f F, size int64) error {
 	if size > smallFile {
 		c.large = append(c.large, f)
@@ -174,8 +174,8 @@ func (c *copier[F]) add(f F, size int64) error {
 	}
 }
 
-// wait copies what has been left for the end, unless err, what the caller has failed
-// with, is one. It returns the first error, after all work has ended.
+// wait copies the large files, unless the caller has failed with err. It returns the first
+// error when all work has ended.
 func (c *copier[F]) wait(err error) error {
 	if err != nil {
 		c.cancel(err)
@@ -197,9 +197,9 @@ func (c *copier[F]) wait(err error) error {
 	return nil
 }
 
-// errIsDir is why a directory is not copied.
+// errIsDir is why a directory is not copied without -r.
 var errIsDir = errors.New("is a directory (-r copies it)")
 
-// partName is a name for a file that is not whole yet. Neither a get nor a put that
-// was killed leaves anything under the name that was asked for.
+// partName returns a name for an incomplete file. A get or put that is killed leaves
+// nothing incomplete under the name that was asked for.
 func partName() string { return ".rpcrdma-" + strings.ToLower(rand.Text()[:12]) + ".part" }

@@ -17,9 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestServerUnchanged: the go-nfs library as it is, with its own handlers, serves on
-// the bridge's listener as it would on TCP's, and its bulk data goes through chunks
-// all the same.
+// TestServerUnchanged: the unchanged go-nfs library, with its own handlers, serves on the
+// bridge's listener as on a TCP listener, and its bulk data travels in chunks.
 func TestServerUnchanged(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -13,7 +13,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print what this binary was built from",
-		Args:  cobra.NoArgs,
+		Args:  wantArgs(),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return printOwnVersion(cmd.OutOrStdout()) },
 	}
 }
@@ -26,8 +26,8 @@ func printOwnVersion(w io.Writer) error {
 	return printVersion(w, info)
 }
 
-// printVersion writes only what the build recorded: a binary built outside a
-// version-controlled tree names no revision.
+// printVersion prints what the build has recorded. A binary that was built outside of a
+// repository has no revision.
 func printVersion(w io.Writer, info *debug.BuildInfo) error {
 	settings := make(map[string]string)
 	for _, s := range info.Settings {

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// limitValue is a time limit as an option. Zero is no limit.
+// limitValue is a time limit as a flag. Zero is no limit.
 type limitValue struct{ d *time.Duration }
 
 func (v limitValue) Type() string { return "duration" }
@@ -38,10 +39,10 @@ func (v limitValue) Set(s string) error {
 	return nil
 }
 
-// A stallError says which wait has passed its limit.
+// A stallError is a wait that has timed out.
 type stallError struct {
 	limit time.Duration
-	what  string // was waited for, as far as it is known
+	what  string // was waited for, if known
 	state string // of the connection, if there is one
 	hint  string // what to try
 }
@@ -57,7 +58,7 @@ func (e *stallError) Error() string {
 	return text + e.hint
 }
 
-// within returns a context that ends when limit has passed, with the error that late then
+// within returns a context that ends after limit, with the error that late then
 // returns. No limit is 0.
 func within(ctx context.Context, limit time.Duration, late func() error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -71,7 +72,7 @@ func within(ctx context.Context, limit time.Duration, late func() error) (contex
 	}
 }
 
-// stalled is the error of a wait that has passed its limit. c is nil before there is a
+// stalled returns the error of a wait that has timed out. c is nil before there is a
 // connection.
 func (o *options) stalled(stderr io.Writer, what string, c *transport.Client) *stallError {
 	e := &stallError{limit: o.timeout, what: what}
@@ -86,7 +87,7 @@ func (o *options) stalled(stderr io.Writer, what string, c *transport.Client) *s
 	return e
 }
 
-// connState is a connection on which nothing happens, in a few words.
+// connState describes a connection on which nothing happens.
 func connState(i transport.ConnInfo, s transport.Stats) string {
 	text := fmt.Sprintf("calls in flight: %d, credits: %d, replies before: %d, RPC-over-RDMA version %d over %s",
 		max(0, int64(s.Calls-s.Replies-s.Cancelled)), i.Credits, s.Replies, i.Version, i.Provider)
@@ -96,12 +97,12 @@ func connState(i transport.ConnInfo, s transport.Stats) string {
 	return text
 }
 
-// heard is how many messages have come from the server.
+// heard is how many messages the server has sent.
 func heard(s transport.Stats) uint64 {
 	return s.Replies + s.ErrVers + s.ErrChunk + s.Dropped + s.Optional
 }
 
-// A stage is what a program does at the moment, for the error of a wait.
+// A stage is what a command is doing, for the error of a timeout.
 type stage struct {
 	mu   sync.Mutex
 	text string
@@ -119,11 +120,11 @@ func (s *stage) get() string {
 	return s.text
 }
 
-// watch waits until calls are under way and nothing has been heard for limit, and returns
-// true; or until ctx ends. It looks at every tick, which has the time.
+// watch returns true when calls are outstanding and the server has sent nothing for limit,
+// and false when ctx ends. It checks at every tick, whose value is the time.
 func watch(ctx context.Context, ticks <-chan time.Time, limit time.Duration, stats func() transport.Stats) (silent bool) {
 	var seen uint64
-	var since time.Time // of the first tick at which it was so
+	var since time.Time // of the first tick with this number
 	for {
 		select {
 		case <-ctx.Done():
@@ -139,17 +140,17 @@ func watch(ctx context.Context, ticks <-chan time.Time, limit time.Duration, sta
 	}
 }
 
-// names are what files at the server are called, by their handles, as far as that is of
-// interest: for telling what is waited for.
+// names are the names of files on the server by handle, for the errors of timeouts. Only
+// the files in use are in it.
 type names struct {
 	mu sync.Mutex
 	of map[nfs.FileHandle]string
 }
 
-// maxKnown bounds names: directories stay in it until there are so many.
+// maxKnown bounds names: directories stay in it up to this number.
 const maxKnown = 4096
 
-// add notes the name of a handle. The function that it returns forgets it.
+// add adds the name of a handle. The function that it returns removes it.
 func (n *names) add(fh nfs.FileHandle, name string) (forget func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,13 +165,13 @@ func (n *names) add(fh nfs.FileHandle, name string) (forget func()) {
 	}
 }
 
-// waitsFor is what a client waits for: its oldest call, and how many others there are.
+// waitsFor describes the oldest outstanding call, and counts the others.
 func (n *names) waitsFor(pending []nfs.PendingCall) string {
 	if len(pending) == 0 {
 		return ""
 	}
 	p := pending[0]
-	program, proc := procedureName(p.Program, 3, p.Proc)
+	program, proc := dump.Names(p.Program, 3, p.Proc)
 	text := proc
 	if p.Program != nfs.Program {
 		text = program + " " + proc

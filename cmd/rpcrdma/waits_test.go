@@ -16,14 +16,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A mute is a server that does not answer one procedure. NULL, which a server answers by
-// itself, it passes on to a program that never does.
+// A mute is a server that does not answer one procedure. It passes NULL, which a server
+// answers by itself, to a program that never answers.
 type mute struct {
 	*hostile
 	prog, proc uint32
@@ -45,7 +48,7 @@ func (m *mute) ServeRPC(ctx context.Context, req *transport.Request, res *transp
 func (m *mute) start(t *testing.T) string {
 	t.Helper()
 	server, err := transport.NewServer(nil)
-	must(t, err)
+	testkit.Must(t, err)
 	var serving sync.WaitGroup
 	var bridge net.Listener
 	if m.proc == 0 {
@@ -57,14 +60,14 @@ func (m *mute) start(t *testing.T) string {
 			}
 		})
 	}
-	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notifyProgram: notifyVersion, benchProgram: benchVersion} {
+	for prog, vers := range map[uint32]uint32{nfs.Program: 3, nfs.MountProgram: 3, notify.ServerProgram: notify.ServerVersion, loadgen.ProgramNumber: loadgen.ProgramVersion} {
 		if m.proc == 0 && prog == m.prog {
 			continue
 		}
-		must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
+		testkit.Must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	m.end = make(chan struct{})
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() {
@@ -78,13 +81,13 @@ func (m *mute) start(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Whatever a server is silent at, the command ends, and says what it has waited for and in
-// which state the connection is.
+// Whichever call a server does not answer, the command ends, and says what it has waited for
+// and the state of the connection.
 func TestStalls(t *testing.T) {
 	local := t.TempDir()
-	writeFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
+	testkit.WriteFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, as the system does for it
-	must(t, err)
+	testkit.Must(t, err)
 	defer silent.Close()
 	in := func(name string) string { return filepath.Join(local, name) }
 	state := regexp.MustCompile(`\(calls in flight: \d, credits: \d+, replies before: \d+, RPC-over-RDMA version 2 over iwarp\)\n$`)
@@ -106,9 +109,9 @@ func TestStalls(t *testing.T) {
 		{none, 0, "asking the rpcbind at ADDR", []string{"ping", "--rpcbind=ADDR", "127.0.0.1"}},
 		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, credits: ", []string{"ping", "ADDR"}},
 		{nfs.Program, 0, "NULL of NFS version 3 (calls in flight: 1, ", []string{"probe", "ADDR"}},
-		{benchProgram, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
-		{benchProgram, benchEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
-		{notifyProgram, notifySubscribe, "SUBSCRIBE to /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
+		{loadgen.ProgramNumber, 0, "NULL of RPCRDMA_BENCH version 1 (calls in flight: 1, ", []string{"bench", "ADDR"}},
+		{loadgen.ProgramNumber, loadgen.ProcEcho, "calls of echo of 64, depth 3 (calls in flight: 3, ", []string{"bench", "--op", "echo", "--depth", "3", "ADDR"}},
+		{notify.ServerProgram, notify.ProcSubscribe, "SUBSCRIBE to /dir (calls in flight: 1, ", []string{"watch", "rdma://ADDR/dir"}},
 		{nfs.MountProgram, 0, "MOUNT NULL (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
 		{nfs.MountProgram, nfs.MountProcExport, "MOUNT EXPORT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
 		{nfs.MountProgram, nfs.MountProcMnt, "MOUNT MNT (calls in flight: 1, ", []string{"ls", "nfs://ADDR/"}},
@@ -150,8 +153,8 @@ func TestStalls(t *testing.T) {
 		}
 	})
 	running.Go(func() {
-		// Without a limit an interrupt is what ends it. It is in the middle of things when
-		// the server has heard of it.
+		// Without a limit, an interrupt ends it. It is at work when the server has been
+		// called.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Error(err)
@@ -183,8 +186,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// A connection is given up when calls are under way and nothing has come for as long as
-// the limit is, and not before.
+// A connection is given up when calls are outstanding and nothing has come for the limit,
+// and not before.
 func TestWatchLimit(t *testing.T) {
 	s := func(calls, replies, cancelled uint64) transport.Stats {
 		return transport.Stats{Calls: calls, Replies: replies, Cancelled: cancelled}
@@ -231,7 +234,7 @@ func TestWatchLimit(t *testing.T) {
 	}
 }
 
-// A limit of 0, or none, is no limit, and never one that has passed.
+// A limit of 0 or none is no limit, and not one that has passed.
 func TestNoLimit(t *testing.T) {
 	for text, want := range map[string]time.Duration{"0": 0, "none": 0, "0s": 0, "90s": 90 * time.Second} {
 		d := time.Hour
@@ -254,7 +257,7 @@ func TestNoLimit(t *testing.T) {
 		t.Errorf("the end without a limit: %v", err)
 	}
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--timeout", "none")
 	for _, none := range []string{"0", "none"} {
 		mustRun(t, "ping", "--timeout", none, "-c", "1", s.addr)
@@ -266,12 +269,12 @@ func TestNoLimit(t *testing.T) {
 		}
 		watching := command(t.Context(), "watch", "--timeout", none, "--count", "1", "rdma://"+s.addr+"/")
 		stderr, err := watching.StderrPipe()
-		must(t, err, watching.Start())
+		testkit.Must(t, err, watching.Start())
 		if n, err := stderr.Read(make([]byte, 1)); n != 1 {
 			t.Errorf("watch: %v", err)
 		}
-		writeFiles(t, dir, map[string]string{"watched": "x"})
-		must(t, watching.Wait())
+		testkit.WriteFiles(t, dir, map[string]string{"watched": "x"})
+		testkit.Must(t, watching.Wait())
 	}
 	mustFail(t, 2, "want a time such as 90s or 2m, or none", "ping", "--timeout", "-1s", s.addr)
 }

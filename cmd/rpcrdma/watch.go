@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -29,32 +29,31 @@ func newWatch() *cobra.Command {
 		Use:   "watch URL",
 		Short: "Print what changes in a directory of 'rpcrdma serve'",
 		Long: `Print what changes in a directory of 'rpcrdma serve' and below it, as it happens,
-whoever changes it. The server calls this command over the connection that the
-command has made: nothing is asked for again and again.
+whoever changes it. The server calls this command over the command's own connection, so
+nothing is polled.
 
-URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH, the port is 20049 unless it
-says another. PATH must be a directory; no symbolic link is followed. Each event is a
-line:
+URL is rdma://HOST[:PORT]/PATH or nfs://HOST[:PORT]/PATH; the default port is 20049. PATH
+must be a directory, and symbolic links are not followed. Each event is a line:
 
-  created     a name is new, or has come from where nobody looks
-  removed     a name is gone, or has gone to where nobody looks
+  created     a new name, or one moved here from outside of the directory
+  removed     a name that is gone, or was moved out of the directory
   renamed     FROM -> TO, both below the directory
-  modified    what is in a file
+  modified    the contents of a file
   attributes  mode, owner, times
   overflow    changes were missed here: look for yourself
 
-Names are below the directory, those of directories end in a slash, and those with
-unprintable characters stand in quotes. A change of what has been named already, and not
-been sent yet, is not named again.
+Names are relative to the directory. Those of directories end in a slash, and those with
+unprintable characters are in quotes. Changes that follow each other before the first one
+is sent may be printed once.
 
-That it watches is said on standard error, and so are the loss of the connection and its
-return, though not more than three times a minute when that goes on; it is made again by
-itself, for as long as it takes. The server keeps what happens meanwhile for a minute. If
-that was not enough, or the server is another one, an overflow is printed. At SIGINT or SIGTERM the command ends with status 0.`,
+Standard error says when the watch begins, and when the connection is lost and comes back,
+at most three times a minute if that goes on. The connection is made again without limit.
+The server keeps events for a minute meanwhile; after that, or if the server was started
+again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.`,
 		Example: `  rpcrdma watch rdma://server/incoming
   rpcrdma watch --json rdma://server/ | jq -r 'select(.event == "created").path'
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseWatchURL(cmd, args[0])
 			if err != nil {
@@ -66,18 +65,21 @@ that was not enough, or the server is another one, an overflow is printed. At SI
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			w := &watcher{
-				options: &o, url: u, name: "watch " + args[0], left: count, counts: count > 0, recursive: !flat,
+				options: &o, url: u, name: "watch " + args[0], left: count, counts: count > 0,
 				out: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), over: make(chan struct{}),
 			}
+			w.sub = notify.NewClient(notify.ClientConfig{
+				Dir: strings.TrimPrefix(u.Path, "/"), Recursive: !flat, Events: w.events, Subscribed: w.subscribed,
+			})
 			return w.run(ctx)
 		},
 	}
-	addOptions(cmd, &o, defaultTimeout, "give up when the server has not answered for so long")
+	addOptions(cmd, &o, defaultTimeout, "give up after this time without an answer from the server")
 	addLookupOption(cmd, &o)
 	flags := cmd.Flags()
-	flags.Lookup("json").Usage = "print one JSON object for each event, on a line of its own"
-	flags.BoolVar(&flat, "no-recursive", false, "leave out what is in the directories below")
-	flags.IntVar(&count, "count", 0, "end after `N` events (default: at a signal)")
+	flags.Lookup("json").Usage = "print each event as a JSON object on a line of its own"
+	flags.BoolVar(&flat, "no-recursive", false, "leave out what happens in subdirectories")
+	flags.IntVar(&count, "count", 0, "end after `N` events (default: run until a signal)")
 	return cmd
 }
 
@@ -97,15 +99,15 @@ func (o *options) parseWatchURL(cmd *cobra.Command, arg string) (*nfs.URL, error
 type watcher struct {
 	*options
 	url         *nfs.URL
-	name        string // of the work, for messages
-	recursive   bool
-	counts      bool // left has a meaning
+	name        string // of the command with its URL, for messages
+	counts      bool   // left limits the events
 	out, stderr io.Writer
 	client      *transport.Client
+	sub         *notify.Client
 
-	mu     sync.Mutex // also while a subscription is made: events that come early wait
-	id     notifyToken
-	known  bool   // id is a subscription's
+	// mu comes after the lock of sub, in whose callbacks it is taken.
+	mu     sync.Mutex
+	ready  bool   // subscribed once
 	number uint64 // of the latest NOTIFY
 	down   bool   // the connection is lost
 	told   bool   // and it has been said
@@ -116,38 +118,25 @@ type watcher struct {
 	ended  bool
 	err    error         // why it has ended
 	over   chan struct{} // closed when it has
-	args   notifyArgs
 	lines  bytes.Buffer
 }
 
 func (w *watcher) run(ctx context.Context) error {
 	log := w.logger(w.stderr)
-	// Calls of the server may be there before Dial has returned.
-	w.mu.Lock()
-	cfg := &transport.Config{
-		Callbacks: []transport.Program{{
-			Number: notifiedProgram, Low: notifiedVersion, High: notifiedVersion,
-			Handler: transport.HandlerFunc(w.serve),
-		}},
-		OnReconnect: func(*transport.Client) { w.again(ctx) },
+	cl, err := w.dial(ctx, &transport.Config{
+		Callbacks:   []transport.Program{w.sub.Program()},
+		OnReconnect: func(cl *transport.Client) { w.again(ctx, cl) },
 		KeepAlive:   cmp.Or(w.timeout, -1),
 		Logger:      log,
-	}
-	cl, err := w.dial(ctx, cfg)
+	})
 	if err == nil {
 		w.client = cl
 		logInfo(log, cl.Info())
-		_, err = w.subscribe(ctx)
-	}
-	if err == nil {
-		fmt.Fprintf(w.stderr, "rpcrdma: watching %s\n", strings.TrimPrefix(w.name, "watch "))
-	}
-	w.mu.Unlock()
-	if cl != nil {
 		defer func() {
 			cl.Close()
 			logStats(log, cl.Stats())
 		}()
+		err = w.subscribe(ctx, cl)
 	}
 	if err == nil {
 		err = w.wait(ctx)
@@ -162,28 +151,12 @@ func (w *watcher) run(ctx context.Context) error {
 }
 
 // dial makes the first connection.
-func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (*transport.Client, error) {
-	var at stage
-	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, at.get(), nil) })
-	defer cancel()
-	if w.rpcbind != "" {
-		at.set("asking the rpcbind at %s", w.rpcbindAt(w.url.Host))
-		var err error
-		if w.url.Port, err = w.lookupPort(ctx, w.url.Host, nfs.Program, nfs.Version); err != nil {
-			return nil, withHint(ctx, err)
-		}
-	}
-	at.set("connecting to %s", w.url.Addr())
-	p, err := w.newClient(ctx, w.stderr, w.url.Addr())
-	if err != nil {
-		return nil, withHint(ctx, err)
-	}
-	at.set("connecting to %s over %s", w.url.Addr(), p.Name())
-	c, err := transport.Dial(ctx, p, w.url.Addr(), cfg)
-	if err != nil {
-		return nil, withHint(ctx, err)
-	}
-	return c, nil
+func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (c *transport.Client, err error) {
+	err = w.connectURL(ctx, w.stderr, w.url, func(ctx context.Context, p fabric.Provider, addr string) error {
+		c, err = transport.Dial(ctx, p, addr, cfg)
+		return err
+	})
+	return c, err
 }
 
 // wait returns when there is nothing more to print.
@@ -193,7 +166,7 @@ func (w *watcher) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			// Somebody may have left it alone in the middle of a line.
+			// Whoever reads the output may have stopped in the middle of a line.
 			ended := make(chan struct{})
 			go func() {
 				w.end(nil)
@@ -221,7 +194,7 @@ func (w *watcher) wait(ctx context.Context) error {
 	}
 }
 
-// end is called when nothing more is to be printed.
+// end ends the command, with err unless it is nil.
 func (w *watcher) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,9 +208,9 @@ func (w *watcher) endLocked(err error) {
 	}
 }
 
-// A pace is how often the same may be said: three times at once, then three times a minute.
+// A pace limits how often the same is said: three times at once, then three times a minute.
 type pace struct {
-	since time.Time // when the first of those that count was said
+	since time.Time // when the oldest one that counts was said
 }
 
 const (
@@ -245,7 +218,7 @@ const (
 	paceInterval = 20 * time.Second
 )
 
-// allows tells whether it may be said now, and counts that.
+// allows reports whether it may be said now, and counts it.
 func (p *pace) allows() bool {
 	now := time.Now()
 	if oldest := now.Add(-paceBurst * paceInterval); p.since.Before(oldest) {
@@ -259,13 +232,12 @@ func (p *pace) allows() bool {
 	return true
 }
 
-// say tells what has become of the connection.
+// say prints a line about the connection.
 func (w *watcher) say(format string, args ...any) {
 	fmt.Fprintf(w.stderr, "rpcrdma: %s: %s\n", w.name, fmt.Sprintf(format, args...))
 }
 
-// lost says that the connection is lost, once, unless that has been said too often.
-// mu is held.
+// lost says once that the connection is lost, unless that was said too often. mu is held.
 func (w *watcher) lost() {
 	if w.down || w.ended {
 		return
@@ -278,7 +250,7 @@ func (w *watcher) lost() {
 	w.say("connection lost, trying to get it back")
 }
 
-// back says that the connection, and the subscription with it, is there again, if it has said
+// back says that the connection and the subscription are back, if it was said before
 // that they were lost. same tells that the server has kept what happened meanwhile. mu is held.
 func (w *watcher) back(same bool) {
 	w.down = false
@@ -298,10 +270,10 @@ func (w *watcher) back(same bool) {
 // overflow prints that changes have been missed. mu is held.
 func (w *watcher) overflow() {
 	w.missed = false
-	w.print([]event{{kind: eventOverflow, isDir: true}})
+	w.print([]notify.Event{{Kind: notify.Overflow, IsDir: true}})
 }
 
-// catchUp says, as soon as it may, what lost and back have not. mu is held.
+// catchUp says what lost and back have not said, as soon as the pace allows. mu is held.
 func (w *watcher) catchUp() {
 	if w.hushed == 0 || w.told || w.ended || !w.spoke.allows() {
 		return
@@ -322,153 +294,103 @@ func (w *watcher) catchUp() {
 	}
 }
 
-// again makes the subscription again on a new connection.
-func (w *watcher) again(ctx context.Context) {
+// again resumes the subscription on a new connection.
+func (w *watcher) again(ctx context.Context, cl *transport.Client) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.client == nil || w.ended {
-		return // the first connection was lost at once: run says so
+	if w.ready { // otherwise run tells
+		w.lost()
 	}
-	w.lost()
-	same, err := w.subscribe(ctx)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil, errors.Is(err, net.ErrClosed):
-		return // for the next connection to mend, or the end
-	default:
-		w.endLocked(err)
-		return
+	w.mu.Unlock()
+	err := w.subscribe(ctx, cl)
+	if err == nil || ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return // the next connection will mend it, or the command ends
 	}
-	w.back(same)
+	w.end(err)
 }
 
-// subscribe makes the subscription, or has the server call us here from now on. It
-// returns whether the subscription is the same as before. mu is held.
-func (w *watcher) subscribe(ctx context.Context) (same bool, err error) {
-	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, "SUBSCRIBE to "+w.url.Path, w.client) })
+// subscribe makes or resumes the subscription, within the timeout.
+func (w *watcher) subscribe(ctx context.Context, cl *transport.Client) error {
+	ctx, cancel := within(ctx, w.timeout, func() error { return w.stalled(w.stderr, "SUBSCRIBE to "+w.url.Path, cl) })
 	defer cancel()
-	a := subscribeArgs{dir: strings.TrimPrefix(w.url.Path, "/"), recursive: w.recursive, again: w.known, old: w.id}
-	call := transport.Call{
-		Prog: notifyProgram, Vers: notifyVersion, Proc: notifySubscribe, Args: a.append(nil),
-		NoResend: true, // on the next connection another call has to say so
-	}
-	if err := w.client.Call(ctx, &call); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return false, err
-	}
-	var r subscribeRes
-	d := xdr.NewDecoder(call.Results)
-	r.decode(&d)
-	if err := d.End(); err != nil {
-		return false, fmt.Errorf("the answer makes no sense: %w", err)
-	}
-	if r.status != notifyOK {
-		return false, r.status
-	}
-	if !r.again {
+	return w.sub.Subscribe(ctx, cl)
+}
+
+// subscribed tells of a subscription, before its first event is printed.
+func (w *watcher) subscribed(again bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !again {
 		w.number = 0
 	}
-	w.id, w.known = r.id, true
-	return r.again, nil
+	if w.ready {
+		w.back(again)
+		return
+	}
+	w.ready = true
+	fmt.Fprintf(w.stderr, "rpcrdma: watching %s\n", strings.TrimPrefix(w.name, "watch "))
 }
 
-// unsubscribe spares the server what it would do for us for a while.
+// unsubscribe spares the server the time for which it would wait for us.
 func (w *watcher) unsubscribe() {
+	if w.client.Stats().OpenConns == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if w.client.Stats().OpenConns > 0 {
-		_ = w.client.Call(ctx, &transport.Call{
-			Prog: notifyProgram, Vers: notifyVersion, Proc: notifyUnsubscribe,
-			Args: xdr.AppendFixedOpaque(nil, w.id[:]), NoResend: true,
-		})
-	}
+	_ = w.sub.Unsubscribe(ctx, w.client) // the server finds out by itself
 }
 
-// serve executes NOTIFY.
-func (w *watcher) serve(_ context.Context, req *transport.Request, res *transport.Response) {
-	if req.Proc != notifiedNotify {
-		res.Fail(oncrpc.ProcUnavail)
-		return
-	}
+// events prints what a NOTIFY has.
+func (w *watcher) events(number uint64, events []notify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d := xdr.NewDecoder(req.Args)
-	if w.args.decode(&d); d.End() != nil {
-		res.Fail(oncrpc.GarbageArgs)
-		return
-	}
-	if w.args.id != w.id || !w.known {
-		res.Fail(oncrpc.SystemErr) // a subscription that we have no use for any more
-		return
-	}
-	switch next := w.number + 1; {
-	case w.args.number < next:
-		return // it came before
-	case w.args.number > next:
-		w.print([]event{{kind: eventOverflow, isDir: true}})
-	}
-	w.number = w.args.number
-	w.print(w.args.events)
+	w.number = number
+	w.print(events)
 }
 
-// watchJSON is an event as it is printed with --json.
+// watchJSON is an event as --json prints it.
 type watchJSON struct {
-	Number    uint64 `json:"number"` // of the message that it came in; 0: of ourselves
+	Number    uint64 `json:"number"` // of the NOTIFY; 0: not from the server
 	Event     string `json:"event"`
 	Path      string `json:"path"`
 	From      string `json:"from,omitempty"`
 	Directory bool   `json:"directory"`
 }
 
-// print prints events, all at once. mu is held.
-func (w *watcher) print(events []event) {
+// print prints events with a single write, and ends the command after the last one that
+// is wanted. mu is held.
+func (w *watcher) print(events []notify.Event) {
 	w.lines.Reset()
-	for i := range events {
-		e := &events[i]
-		if w.ended {
-			break
-		}
-		if e.kind == eventEnded {
-			w.endLocked(e.status)
-			break
-		}
-		if w.json {
-			line, err := json.Marshal(watchJSON{w.number, e.kind.String(), e.path, e.from, e.isDir})
-			if err != nil {
-				w.endLocked(err)
-				break
-			}
-			w.lines.Write(append(line, '\n'))
-		} else {
-			fmt.Fprintf(&w.lines, "%-10s  %s\n", e.kind, e.text())
-		}
-		if w.left--; w.counts && w.left == 0 {
-			w.endLocked(nil)
-		}
-	}
+	last, why := w.format(events)
 	if _, err := w.out.Write(w.lines.Bytes()); err != nil {
-		w.endLocked(err)
+		last, why = true, err
+	}
+	if last {
+		w.endLocked(why)
 	}
 }
 
-// text is what has happened to which names, for people.
-func (e *event) text() string {
-	name := func(path string) string {
-		if path == "" {
-			path = "."
+// format adds events to lines. It returns whether the last one is among them, and why
+// there are no more. mu is held.
+func (w *watcher) format(events []notify.Event) (last bool, why error) {
+	for _, e := range events {
+		switch {
+		case w.ended:
+			return false, nil
+		case e.Kind == notify.Ended:
+			return true, e.Status
+		case w.json:
+			line, err := json.Marshal(watchJSON{w.number, e.Kind.String(), e.Path, e.From, e.IsDir})
+			if err != nil {
+				return true, err
+			}
+			w.lines.Write(append(line, '\n'))
+		default:
+			fmt.Fprintf(&w.lines, "%-10s  %s\n", e.Kind, e.Text())
 		}
-		if e.isDir {
-			path += "/"
+		if w.left--; w.counts && w.left == 0 {
+			return true, nil
 		}
-		return printable(path)
 	}
-	switch e.kind {
-	case eventRenamed:
-		return name(e.from) + " -> " + name(e.path)
-	case eventOverflow:
-		return name(e.path) + " changes were missed here: look for yourself"
-	}
-	return name(e.path)
+	return false, nil
 }

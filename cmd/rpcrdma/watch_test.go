@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,7 +21,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -34,7 +38,7 @@ type testWatch struct {
 	status int
 }
 
-// A lineBuffer collects what a process says while it runs.
+// A lineBuffer collects the output of a running process.
 type lineBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -52,14 +56,14 @@ func (b *lineBuffer) String() string {
 	return b.buf.String()
 }
 
-// startWatch runs watch until the test ends, and returns when it watches.
+// startWatch runs watch until the test ends, and returns when it has subscribed.
 func startWatch(t *testing.T, args ...string) *testWatch {
 	t.Helper()
 	w := &testWatch{t: t, lines: make(chan string, 1<<16), stderr: &lineBuffer{}}
 	w.cmd = command(context.Background(), append([]string{"watch"}, args...)...)
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	must(t, err, w.cmd.Start())
+	testkit.Must(t, err, w.cmd.Start())
 	go func() {
 		defer close(w.lines)
 		for r := bufio.NewScanner(out); r.Scan(); {
@@ -71,7 +75,7 @@ func startWatch(t *testing.T, args ...string) *testWatch {
 	return w
 }
 
-// stop ends it with a signal and returns its status.
+// stop ends the command with a signal and returns its status.
 func (w *testWatch) stop(sig os.Signal) int {
 	w.once.Do(func() {
 		w.cmd.Process.Signal(sig)
@@ -80,7 +84,7 @@ func (w *testWatch) stop(sig os.Signal) int {
 	return w.status
 }
 
-// wait waits for its end.
+// wait waits for the end of the command and returns its status.
 func (w *testWatch) wait() int {
 	late := time.AfterFunc(testTimeout, func() { w.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
@@ -90,7 +94,7 @@ func (w *testWatch) wait() int {
 	return w.cmd.ProcessState.ExitCode()
 }
 
-// wantError waits until it has said text on standard error.
+// wantError waits until standard error has text.
 func (w *testWatch) wantError(text string) {
 	w.t.Helper()
 	for end := time.Now().Add(testTimeout); !strings.Contains(w.stderr.String(), text); time.Sleep(time.Millisecond) {
@@ -100,8 +104,8 @@ func (w *testWatch) wantError(text string) {
 	}
 }
 
-// until returns the lines up to one that ends in text, without those about contents,
-// which may come once more than they change.
+// until returns the lines up to one that ends in text, without changes of contents, which
+// may be told once more than they happen.
 func (w *testWatch) until(text string) (got []string) {
 	w.t.Helper()
 	timeout := time.After(testTimeout)
@@ -151,7 +155,7 @@ func (c muteConn) Write(p []byte) (int, error) {
 func startRelay(t *testing.T, to string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool), mute: new(atomic.Bool)}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -194,7 +198,7 @@ func startRelay(t *testing.T, to string) *relay {
 	return r
 }
 
-// cut ends all connections. hold keeps new ones out.
+// cut ends all connections. hold refuses new ones.
 func (r *relay) cut(hold bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +209,7 @@ func (r *relay) cut(hold bool) {
 	clear(r.open)
 }
 
-// silence makes all connections pass on nothing any more, without ending them.
+// silence stops the traffic of all connections without ending them.
 func (r *relay) silence() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,31 +217,31 @@ func (r *relay) silence() {
 	r.mute = new(atomic.Bool)
 }
 
-// What clients and local programs do is printed.
+// Changes by clients and by local programs are printed.
 func TestWatch(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	writeFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
-	writeFiles(t, local, map[string]string{"file": "12345"})
+	testkit.WriteFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
+	testkit.WriteFiles(t, local, map[string]string{"file": "12345"})
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/sub"))
 	flat := startWatch(t, "--no-recursive", s.url("/sub"))
 	in := func(name string) string { return filepath.Join(dir, "sub", name) }
 
-	must(t, os.Mkdir(in("a"), 0o755))
-	wantLines(t, w.until("a/"), `created     a/`)
-	must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
-	wantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
-	wantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
+	testkit.Must(t, os.Mkdir(in("a"), 0o755))
+	testkit.WantLines(t, w.until("a/"), `created     a/`)
+	testkit.Must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
+	testkit.WantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
+	testkit.WantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
 	f, err := os.OpenFile(in("a/new\n"), os.O_WRONLY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = f.WriteString("y")
-	must(t, err, f.Close())
-	wantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
-	must(t, os.RemoveAll(in("a")))
-	wantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
-	wantLines(t, flat.until("removed     a/"), `removed     a/`)
+	testkit.Must(t, err, f.Close())
+	testkit.WantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
+	testkit.Must(t, os.RemoveAll(in("a")))
+	testkit.WantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
+	testkit.WantLines(t, flat.until("removed     a/"), `removed     a/`)
 
-	// By way of NFS.
+	// Through NFS.
 	mustRun(t, "put", filepath.Join(local, "file"), s.url("/sub/deep/file"))
 	got := w.until("-> deep/file")
 	created, renamed := "created     deep/.rpcrdma-", "renamed     deep/.rpcrdma-"
@@ -245,7 +249,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("put: %q", got)
 	}
 
-	// It ends in order.
+	// An interrupt ends it with status 0.
 	for _, w := range []*testWatch{w, flat} {
 		if status := w.stop(syscall.SIGINT); status != 0 || strings.Count(w.stderr.String(), "\n") != 1 {
 			t.Errorf("interrupted: status %d\n%s", status, w.stderr)
@@ -253,7 +257,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// With --json each event is an object, and with --count there are so many.
+// With --json each event is an object, and --count ends the command after so many.
 func TestWatchJSON(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -264,7 +268,7 @@ func TestWatchJSON(t *testing.T) {
 		func() error { return os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "b")) },
 		func() error { return os.Remove(filepath.Join(dir, "b")) },
 	} {
-		must(t, do())
+		testkit.Must(t, do())
 		got = append(got, decodeJSON[watchJSON](t, w.until("}")[0]))
 	}
 	w.once.Do(func() { w.status = w.wait() })
@@ -284,7 +288,7 @@ func TestWatchJSON(t *testing.T) {
 	}
 }
 
-// A connection that is cut loses nothing, however often, and says so.
+// A lost connection loses no event, however often, and is reported.
 func TestWatchCut(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -293,11 +297,11 @@ func TestWatchCut(t *testing.T) {
 	n := 0
 	create := func(files int) {
 		for range files {
-			must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
 			n++
 		}
 	}
-	// hear checks what it prints: every file once, in order, in messages without gaps.
+	// hear checks the output: every file once, in order, in messages without gaps.
 	heard, number := 0, uint64(0)
 	hear := func() {
 		t.Helper()
@@ -306,7 +310,7 @@ func TestWatchCut(t *testing.T) {
 			var e watchJSON
 			select {
 			case line := <-w.lines:
-				must(t, json.Unmarshal([]byte(line), &e))
+				testkit.Must(t, json.Unmarshal([]byte(line), &e))
 			case <-timeout:
 				t.Fatalf("%d of %d files are told of\n%s", heard, n, w.stderr)
 			}
@@ -329,14 +333,14 @@ func TestWatchCut(t *testing.T) {
 		create(100)
 		r.cut(true) // with calls under way
 		create(100)
-		eventually(t, "it says that the connection is lost", func() bool {
+		testkit.Eventually(t, "it says that the connection is lost", func() bool {
 			return strings.Count(w.stderr.String(), ": connection lost, trying to get it back\n") == i+1
 		})
 		create(10)
 		r.cut(false)
 		create(100)
 		hear()
-		eventually(t, "it says that the connection is back", func() bool {
+		testkit.Eventually(t, "it says that the connection is back", func() bool {
 			return strings.Count(w.stderr.String(), ": connected again, nothing is lost\n") == i+1
 		})
 	}
@@ -345,55 +349,54 @@ func TestWatchCut(t *testing.T) {
 	}
 }
 
-// A connection on which nothing comes through any more, though it has not ended, is
-// noticed and replaced, with nothing lost.
+// A silent connection is noticed and replaced, and no event is lost.
 func TestWatchSilence(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	r := startRelay(t, s.addr)
 	w := startWatch(t, "--timeout", "500ms", "rdma://"+r.addr+"/")
-	must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
 	w.until("a/")
 	r.silence()
-	must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
-	must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
-	wantLines(t, w.until("c/"), "created     b/", "created     c/")
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
+	testkit.WantLines(t, w.until("c/"), "created     b/", "created     c/")
 	w.wantError(": connected again, nothing is lost\n")
 }
 
-// A server that comes back knows nothing of its clients, and they say so.
+// A restarted server does not know its clients, and they say so.
 func TestWatchRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
-	must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
-	wantLines(t, w.until("before/"), "created     before/")
-	must(t, s.stop())
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
+	testkit.WantLines(t, w.until("before/"), "created     before/")
+	testkit.Must(t, s.stop())
 	w.wantError(": connection lost, trying to get it back\n")
-	must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
 	again := startServer(t, "--dir", dir, "--addr", s.addr)
 	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
-	must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
-	wantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
+	testkit.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
 
-	// When the directory is not there any more, that is the end.
+	// The removal of the directory ends the command.
 	w2 := startWatch(t, again.watchURL("/before"))
-	must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
+	testkit.Must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
 	last := startServer(t, "--dir", dir, "--addr", s.addr)
 	w2.once.Do(func() { w2.status = w2.wait() })
 	if w2.status != 1 || !strings.HasSuffix(w2.stderr.String(), ": no such directory (NOENT)\n") {
 		t.Errorf("status %d\n%s", w2.status, w2.stderr)
 	}
 	w3 := startWatch(t, last.watchURL("/between"))
-	must(t, os.Remove(filepath.Join(dir, "between")))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "between")))
 	w3.once.Do(func() { w3.status = w3.wait() })
 	if w3.status != 1 || !strings.HasSuffix(w3.stderr.String(), "rpcrdma: watch "+last.watchURL("/between")+": the directory has been removed or renamed (GONE)\n") {
 		t.Errorf("status %d\n%s", w3.status, w3.stderr)
 	}
 }
 
-// A connection that comes and goes is told of three times a minute, and what is said last is
-// how it is.
+// A connection that comes and goes is reported three times a minute, and the last report is
+// true.
 func TestWatchFlood(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -436,7 +439,7 @@ func TestWatchFlood(t *testing.T) {
 				t.Errorf("%d overflows are printed", n)
 			}
 
-			// How it is in the end is known.
+			// The final state is reported.
 			w.lost()
 			flaps(time.Second, time.Millisecond)
 			w.lost()
@@ -456,7 +459,7 @@ func TestWatchFlood(t *testing.T) {
 				t.Errorf("%d lines in an hour in which nothing happens\n%s", n, &stderr)
 			}
 
-			// A gap that was not told of is, with the next connection that is.
+			// A gap that was not reported is reported with the next connection that is.
 			flaps(5*time.Second, time.Millisecond)
 			for i := 0; w.hushed == 0 && i < 10; i++ {
 				flaps(time.Millisecond, time.Millisecond)
@@ -472,7 +475,7 @@ func TestWatchFlood(t *testing.T) {
 	}
 }
 
-// A watch whose lines nobody takes ends all the same.
+// A watch ends even if nobody reads its output.
 func TestWatchUnread(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
@@ -480,65 +483,59 @@ func TestWatchUnread(t *testing.T) {
 	w.cmd = command(t.Context(), "watch", s.watchURL("/"))
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	must(t, err, w.cmd.Start())
+	testkit.Must(t, err, w.cmd.Start())
 	w.wantError("watching")
 	const size = 64 << 10 // of a pipe
 	for i := range size / 50 {
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
 	_, err = out.Read(make([]byte, 1)) // it prints
-	must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
+	testkit.Must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("interrupted: %v\n%s", err, w.stderr)
 	}
 }
 
-// What a server sends again is printed once, what is missing is noticed, and what is for
-// somebody else is refused.
-func TestWatchNumbers(t *testing.T) {
-	var out strings.Builder
-	w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), known: true, id: notifyExample.id}
+// Events are printed up to the last one that is wanted.
+func TestWatchPrints(t *testing.T) {
+	created := func(path string) notify.Event { return notify.Event{Kind: notify.Created, Path: path} }
+	ended := notify.Event{Kind: notify.Ended, Status: notify.StatusGone}
 	for _, tt := range []struct {
-		args notifyArgs
-		want string
+		left   int // 0: no limit
+		events []notify.Event
+		want   string
+		err    error
+		over   bool
 	}{
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, "created     a\n"},
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
-		{notifyArgs{number: 2, events: []event{{kind: eventRemoved, path: "a"}, {kind: eventCreated, path: "b"}}}, "removed     a\ncreated     b\n"},
-		{notifyArgs{number: 1, events: []event{{kind: eventCreated, path: "a"}}}, ""},
-		{
-			notifyArgs{number: 4, events: []event{{kind: eventCreated, path: "c"}}},
-			"overflow    ./ changes were missed here: look for yourself\ncreated     c\n",
-		},
-		{notifyArgs{id: notifyToken{1}, number: 5, events: []event{{kind: eventCreated, path: "d"}}}, ""},
-		{notifyArgs{number: 5, events: []event{{kind: eventEnded, status: notifyGone}, {kind: eventCreated, path: "d"}}}, ""},
-		{notifyArgs{number: 6, events: []event{{kind: eventCreated, path: "d"}}}, ""},
+		{0, []notify.Event{created("a"), {Kind: notify.Removed, Path: "a"}}, "created     a\nremoved     a\n", nil, false},
+		{0, []notify.Event{created("a"), ended, created("b")}, "created     a\n", notify.StatusGone, true},
+		{2, []notify.Event{created("a")}, "created     a\n", nil, false},
+		{2, []notify.Event{created("a"), created("b"), created("c")}, "created     a\ncreated     b\n", nil, true},
 	} {
-		if tt.args.id == (notifyToken{}) {
-			tt.args.id = w.id
+		var out strings.Builder
+		w := &watcher{options: &options{}, out: &out, over: make(chan struct{}), left: tt.left, counts: tt.left > 0}
+		w.events(1, tt.events)
+		if out.String() != tt.want || w.ended != tt.over || !errors.Is(w.err, tt.err) {
+			t.Errorf("%v: prints %q, ended %v with %v", tt.events, &out, w.ended, w.err)
 		}
+		w.end(nil)
 		out.Reset()
-		req := &transport.Request{Procedure: transport.Procedure{Proc: notifiedNotify}, Args: tt.args.append(nil)}
-		w.serve(t.Context(), req, &transport.Response{})
-		if out.String() != tt.want {
-			t.Errorf("%+v prints %q, want %q", tt.args, &out, tt.want)
+		if w.events(2, []notify.Event{created("d")}); out.Len() > 0 {
+			t.Errorf("after the end it prints %q", &out)
 		}
-	}
-	if <-w.over; w.err != notifyGone {
-		t.Errorf("ended with %v, want %v", w.err, notifyGone)
 	}
 }
 
 func TestWatchMessages(t *testing.T) {
 	dir := t.TempDir()
-	writeFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
+	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
 	s := startServer(t, "--dir", dir)
 
-	// A server that has other programs.
+	// A server with another program.
 	server, err := transport.NewServer(nil)
-	must(t, err, server.Register(benchmarkProgram()))
+	testkit.Must(t, err, server.Register(loadgen.Program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
 
@@ -557,7 +554,7 @@ func TestWatchMessages(t *testing.T) {
 		{2, "want rdma://HOST[:PORT]/EXPORT/PATH", []string{"somewhere"}},
 		{2, `scheme is "http"`, []string{"http://host/"}},
 		{2, "--count is -1", []string{"--count", "-1", s.watchURL("/")}},
-		{2, "accepts 1 arg(s)", nil},
+		{2, "argument URL is missing", nil},
 	} {
 		mustFail(t, tt.status, tt.text, append([]string{"watch"}, tt.args...)...)
 	}

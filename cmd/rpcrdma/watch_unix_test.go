@@ -8,20 +8,22 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
 )
 
-// A watch that is stopped for a while, as by ^Z, costs the server little and hears that
-// it has missed something.
+// A watch that is stopped for a while, as by ^Z, costs the server little and learns that it
+// has missed changes.
 func TestWatchStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
-	must(t, w.cmd.Process.Signal(syscall.SIGSTOP))
+	testkit.Must(t, w.cmd.Process.Signal(syscall.SIGSTOP))
 	for i := range 10_000 {
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
-	must(t, w.cmd.Process.Signal(syscall.SIGCONT))
+	testkit.Must(t, w.cmd.Process.Signal(syscall.SIGCONT))
 	w.until("look for yourself")
-	must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
 	w.until("created     last/")
 }

@@ -34,12 +34,15 @@ var Layers = []Layer{
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
+	{Path: "internal/testkit"},
+	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
 	{Path: "proto/xdr", Library: true, Pure: true},
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
+	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -68,7 +71,7 @@ var Layers = []Layer{
 
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
@@ -76,6 +79,18 @@ var Layers = []Layer{
 		Path: "nfs", Library: true, Pure: true,
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
+	},
+
+	{Path: "provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
+	{
+		Path: "loadgen", Library: true, Pure: true,
+		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
+	},
+	{
+		Path: "notify", Library: true, Pure: true,
+		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
 	},
 
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
@@ -87,7 +102,7 @@ var Layers = []Layer{
 }
 
 // testLayers lists the layers that any test may import.
-var testLayers = []string{"internal/leak", "internal/rdmatest"}
+var testLayers = []string{"internal/leak", "internal/rdmatest", "internal/testkit"}
 
 // testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

@@ -1,4 +1,4 @@
-package main
+package dump
 
 import (
 	"bufio"
@@ -9,17 +9,19 @@ import (
 	"strings"
 )
 
-// maxMessage is the longest message that is read, in bytes: four times what RFC
-// 8797 lets peers agree on for one Send.
-const maxMessage = 1 << 20
+// MaxMessage is the longest message that [ReadHex] reads, in bytes: four times the
+// largest Send that RFC 8797 lets peers agree on.
+const MaxMessage = 1 << 20
 
-// readHex reads messages in hexadecimal, one to a paragraph. name is the input's
-// name in errors.
-func readHex(in io.Reader, name string) ([][]byte, error) {
+// ReadHex reads messages in hexadecimal: plain digits with or without 0x, commas, colons
+// and spaces, or the output of xxd, hexdump -C, tcpdump -x or Wireshark. An empty line
+// ends a message, and lines that begin with # are comments. Errors begin with name, the
+// name of the input, and the number of the line.
+func ReadHex(in io.Reader, name string) ([][]byte, error) {
 	var messages [][]byte
 	var p paragraph
 	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, 4*maxMessage)
+	lines.Buffer(nil, 4*MaxMessage)
 	number := 0
 	for lines.Scan() {
 		number++
@@ -35,8 +37,8 @@ func readHex(in io.Reader, name string) ([][]byte, error) {
 			if err := p.add(line); err != nil {
 				return nil, fmt.Errorf("%s:%d: %w", name, number, err)
 			}
-			if len(p.bytes) > maxMessage {
-				return nil, fmt.Errorf("%s:%d: message is longer than %d bytes", name, number, maxMessage)
+			if len(p.bytes) > MaxMessage {
+				return nil, fmt.Errorf("%s:%d: message is longer than %d bytes", name, number, MaxMessage)
 			}
 		}
 	}
@@ -49,17 +51,16 @@ func readHex(in io.Reader, name string) ([][]byte, error) {
 	return messages, nil
 }
 
-// A paragraph is a message in the reading.
+// A paragraph is a message that is being read.
 type paragraph struct {
 	bytes []byte
 	lines int
 
-	// A dump has an offset in front of each line. Offsets need not begin at
-	// zero.
+	// A dump has an offset in front of each line. The first one need not be zero.
 	dump   bool
 	base   uint64
 	last   []byte // the previous line's bytes
-	repeat bool   // the last line was a *, for lines like the one before
+	repeat bool   // the previous line was a *, for lines like the one before it
 }
 
 // add reads one line.
@@ -90,7 +91,7 @@ func (p *paragraph) add(line string) error {
 			return fmt.Errorf("%q has no offset in front as the lines before", line)
 		}
 	}
-	if offset < p.base || offset-p.base > maxMessage {
+	if offset < p.base || offset-p.base > MaxMessage {
 		return fmt.Errorf("offset %#x is far from the one of the first line, %#x", offset, p.base)
 	}
 	at := int(offset - p.base)
@@ -107,14 +108,14 @@ func (p *paragraph) add(line string) error {
 	return err
 }
 
-// splitDump takes a line of a dump apart, if it is one.
+// splitDump splits a line of a dump into offset and data. ok: it is such a line.
 func splitDump(line string) (offset uint64, data string, ok bool) {
 	trimmed := strings.TrimLeft(line, " \t")
 	first, rest, more := strings.Cut(trimmed, " ")
 	if !more {
 		return 0, "", false
 	}
-	gap := "  " // what stands in front of the text column
+	gap := "  " // in front of the text column
 	digits, colon := strings.CutSuffix(first, ":")
 	digits = strings.TrimPrefix(digits, "0x")
 	rest = strings.TrimLeft(rest, " ")
@@ -123,7 +124,7 @@ func splitDump(line string) (offset uint64, data string, ok bool) {
 			return 0, "", false
 		}
 	} else {
-		// Without a colon an offset is told from data by its length, next to
+		// Without a colon an offset differs from data by its length: the data are
 		// single bytes.
 		next, _, _ := strings.Cut(rest, " ")
 		if len(digits) < 4 || len(next) != 2 {

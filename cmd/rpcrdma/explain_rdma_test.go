@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// Nobody loads a module from inside a container, nor needs a container's options outside.
+// No advice in a container is to load a module, and none outside is about a container.
 func TestAdviceInContainers(t *testing.T) {
 	missing := &ibv.NoDeviceError{InKernel: []string{"rxe0"}}
 	for _, contained := range []bool{false, true} {

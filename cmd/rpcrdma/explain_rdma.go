@@ -7,135 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
-	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// hasDevices reports whether the kernel has RDMA devices.
-func hasDevices() bool {
-	entries, _ := os.ReadDir("/sys/class/infiniband")
-	return len(entries) > 0
-}
-
-// deviceTo is the name of the RDMA device that has a route to addr.
-func deviceTo(ctx context.Context, addr string) (name string, err error) {
-	const patience = 2 * time.Second // as of provider rdma
-	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
-		if err := id.ResolveAddr(ctx, netip.AddrPort{}, ap, patience); err != nil {
-			return err
-		}
-		return id.ResolveRoute(ctx, patience)
-	})
-}
-
-// deviceAt is the name of the RDMA device that has the address of addr.
-func deviceAt(ctx context.Context, addr string) (name string, err error) {
-	return firstDevice(ctx, addr, func(id *rdmacm.ID, ap netip.AddrPort) error {
-		// The port stays free: it may be taken, and it is for the listener.
-		return id.BindAddr(netip.AddrPortFrom(ap.Addr(), 0))
-	})
-}
-
-// firstDevice binds an ID to each address of addr until it gets a device.
-func firstDevice(ctx context.Context, addr string, bind func(*rdmacm.ID, netip.AddrPort) error) (string, error) {
-	addrs, err := lookup(ctx, addr)
-	if err != nil {
-		return "", err
-	}
-	ch, err := rdmacm.NewEventChannel()
-	if err != nil {
-		return "", err
-	}
-	defer ch.Close()
-	var first error
-	for _, ap := range addrs {
-		name, _, err := boundTo(ch, func(id *rdmacm.ID) error { return bind(id, ap) })
-		if err == nil {
-			return name, nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return "", first
-}
-
-// boundTo is the device that an ID is on once bind has bound it.
-func boundTo(ch *rdmacm.EventChannel, bind func(*rdmacm.ID) error) (name string, port uint8, err error) {
-	id, err := ch.NewID()
-	if err != nil {
-		return "", 0, err
-	}
-	defer id.Close()
-	if err := bind(id); err != nil {
-		return "", 0, err
-	}
-	verbs := id.Verbs() // none for all addresses, which those of the loopback interface stand for
-	if verbs == nil {
-		return "", 0, &rdmacm.CallError{Op: "rdma_bind_addr", Addr: id.LocalAddr().Addr().String(), Errno: syscall.ENODEV}
-	}
-	return verbs.Info().Name, id.Port(), nil
-}
-
-// checkServing fails when connections could not be served on addr, where there is a
-// listener: a server finds out when the first client comes, which is late. An
-// address of the loopback interface can be listened on, and nobody gets there.
-func checkServing(ctx context.Context, addr string) error {
-	var names []string
-	if !unspecified(addr) {
-		name, err := deviceAt(ctx, addr)
-		if err != nil {
-			return err
-		}
-		names = append(names, name)
-	} else if devices, err := ibv.Devices(); err == nil {
-		for _, d := range devices {
-			names = append(names, d.Name)
-		}
-	}
-	var first error
-	for _, name := range names {
-		err := tryMemory(name)
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// tryMemory registers as much memory as one message takes.
-func tryMemory(device string) error {
-	dev, err := ibv.Open(device)
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	return tryMemoryOn(dev)
-}
-
-func tryMemoryOn(dev *ibv.Context) error {
-	pd, err := dev.AllocPD()
-	if err != nil {
-		return err
-	}
-	defer pd.Close()
-	mr, err := pd.RegMR(make([]byte, transport.DefaultMaxMessage), ibv.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	return mr.Close()
-}
-
-// explainRDMA is explain for errors of the provider rdma.
+// explainRDMA is explain for the errors of provider rdma.
 func explainRDMA(err error) (text string, ok bool) {
 	var (
 		call       *rdmacm.CallError
@@ -151,7 +31,7 @@ func explainRDMA(err error) (text string, ok bool) {
 			"raise the limit (ulimit -l, LimitMEMLOCK= of systemd, --ulimit memlock=-1 of containers)",
 			memorySize(memlock.Limit), memorySize(memlock.Requested), memlock.Device), true
 	case errors.As(err, &permission):
-		return fmt.Sprintf("no permission to use %s: it takes read and write access to %s", permission.Device, permission.Path), true
+		return fmt.Sprintf("no permission to use %s: this needs read and write access to %s", permission.Device, permission.Path), true
 	case errors.As(err, &none):
 		return noDeviceText(none, inContainer()), true
 	case errors.As(err, &call):
@@ -175,37 +55,37 @@ func noDeviceText(e *ibv.NoDeviceError, contained bool) string {
 	return text + "module ib_uverbs, package ibverbs-providers (libibverbs on Fedora) or the files of /dev/infiniband are missing"
 }
 
-// managerText says why there are devices and no connection manager. The library looks for
-// its file, and for those of the devices.
+// managerText says what to do about a missing connection manager. librdmacm looks for its
+// device file, and for those of the adapters.
 func managerText(errno syscall.Errno, contained bool) string {
-	text := fmt.Sprintf("RDMA's connection manager is not there (%v): ", errno)
+	text := fmt.Sprintf("the RDMA connection manager is not there (%v): ", errno)
 	if contained {
 		return text + "start the container with '--device /dev/infiniband'; it is its host that needs module rdma_ucm"
 	}
 	return text + "'modprobe rdma_ucm' loads it"
 }
 
-// callText says why a call of librdmacm has failed.
+// callText says why a call of librdmacm failed.
 func callText(e *rdmacm.CallError) string {
 	const channel = "/dev/infiniband/rdma_cm"
 	switch {
 	case e.Op == "rdma_create_event_channel":
 		switch {
 		case e.Errno == syscall.EACCES || e.Errno == syscall.EPERM:
-			return "no permission to use RDMA devices: it takes read and write access to " + channel
-		case !hasDevices():
+			return "no permission to use RDMA devices: this needs read and write access to " + channel
+		case !provider.HasDevices():
 			return "this machine has no RDMA device"
 		}
 		if f, err := os.OpenFile(channel, os.O_RDWR, 0); err == nil {
 			f.Close()
 		} else if errors.Is(err, fs.ErrPermission) {
-			return "no permission to use RDMA devices: it takes read and write access to " + channel
+			return "no permission to use RDMA devices: this needs read and write access to " + channel
 		}
 		return managerText(e.Errno, inContainer())
 	case taken(e):
 		return e.Addr + ": address already in use"
 	case e.Errno == syscall.EINVAL && e.Op == "rdma_resolve_addr":
-		// What the kernel says of the loopback interface once it has had a device.
+		// The kernel's error for the loopback interface once that has had a device.
 		return "no RDMA device has a route there" + seeDevices
 	case noDevice(e.Errno) || e.Errno == syscall.EPERM || e.Errno == syscall.EACCES:
 		if err := denied(); err != nil {
@@ -228,21 +108,21 @@ func callText(e *rdmacm.CallError) string {
 	return fmt.Sprintf("%s: %v", e.Op, e.Errno)
 }
 
-// taken reports whether the kernel has said of an address that is a device's that
-// it is not available: another listener has the port on all addresses.
+// taken reports whether a port is in use. If another listener has it on all addresses, the
+// kernel says instead that a device's address is not available.
 func taken(e *rdmacm.CallError) bool {
 	if e.Errno != syscall.EADDRNOTAVAIL {
 		return e.Errno == syscall.EADDRINUSE
 	}
-	if unspecified(e.Addr) {
+	if provider.Unspecified(e.Addr) {
 		return true
 	}
-	_, err := deviceAt(context.Background(), e.Addr)
+	_, err := provider.DeviceAt(context.Background(), e.Addr)
 	return err == nil
 }
 
-// denied is the error of a device that this process may not open. librdmacm passes
-// over such devices, and tells something else or nothing.
+// denied returns the error of a device that this process may not open, or nil. librdmacm
+// skips such devices without a word.
 func denied() error {
 	devices, _ := ibv.Devices()
 	for _, d := range devices {
@@ -256,15 +136,15 @@ func denied() error {
 	return nil
 }
 
-// noDevice are the errnos for an address that no device has, or has a route to.
+// noDevice reports whether errno is one for an address that no device has, or no device
+// has a route to.
 func noDevice(errno syscall.Errno) bool {
 	return errno == syscall.ENODEV || errno == syscall.EADDRNOTAVAIL || errno == syscall.ENETUNREACH
 }
 
-const seeDevices = ": 'rpcrdma devices' lists those that there are"
+const seeDevices = ": 'rpcrdma devices' lists the devices"
 
-// noAnswer reports whether a connection was not made because nobody was found at
-// the address.
+// noAnswer reports whether a connection failed because nobody answered at the address.
 func noAnswer(err error) bool {
 	if event, ok := errors.AsType[*rdmacm.EventError](err); ok {
 		errno, _ := event.Unwrap().(syscall.Errno)
@@ -276,7 +156,7 @@ func noAnswer(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// memorySize is a number of bytes in KiB or MiB.
+// memorySize returns a number of bytes in KiB or MiB.
 func memorySize(n uint64) string {
 	if n < 1<<20 {
 		return fmt.Sprintf("%d KiB", n>>10)
@@ -284,7 +164,7 @@ func memorySize(n uint64) string {
 	return binarySize(int64(n))
 }
 
-// eventText says what an event of the connection manager means.
+// eventText says why the connection manager has reported an error event.
 func eventText(e *rdmacm.EventError) string {
 	var what string
 	switch errno, _ := e.Unwrap().(syscall.Errno); {

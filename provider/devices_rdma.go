@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package main
+package provider
 
 import (
 	"fmt"
@@ -15,47 +15,49 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// What software devices say they are, in place of a vendor.
+// The vendor IDs of devices in software.
 const (
 	vendorRXE = 0xffffff
 	vendorSIW = 0x626d74
 )
 
-// listDevices describes all RDMA devices. The error says why there are none.
-func listDevices() ([]deviceJSON, error) {
+// Devices describes the RDMA devices of this machine, sorted by name. The error says why
+// there are none.
+func Devices() ([]Device, error) {
 	infos, err := ibv.Devices()
 	if err != nil {
 		return nil, err
 	}
 	addresses, addressErr := listAddresses()
-	devices := make([]deviceJSON, 0, len(infos))
+	devices := make([]Device, 0, len(infos))
 	for _, info := range infos {
-		d := deviceJSON{
+		d := Device{
 			Name: info.Name, Driver: driverOf(info.Name), Transport: transportOf(&info), NodeGUID: info.GUID.String(),
-			Addresses: addresses[info.Name], Ports: []portJSON{},
+			Addresses: addresses[info.Name], Ports: []Port{},
 		}
 		if d.Addresses == nil {
-			d.Addresses = []addressJSON{}
+			d.Addresses = []Address{}
 		}
 		err := describeDevice(&d)
 		if err == nil {
 			err = addressErr
 		}
-		if err != nil {
-			d.Reason = explain(err)
-		} else {
-			d.Reason = d.lacks()
+		if err == nil {
+			err = d.lacks()
 		}
-		d.Usable = d.Reason == ""
+		if err != nil {
+			d.Err, d.Reason = err, err.Error()
+		}
+		d.Usable = err == nil
 		devices = append(devices, d)
 	}
-	slices.SortFunc(devices, func(a, b deviceJSON) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	return devices, nil
 }
 
-// describeDevice opens the device and asks it. It fails when the device cannot be
-// used by this process at all.
-func describeDevice(d *deviceJSON) error {
+// describeDevice opens the device and asks it. It fails if this process cannot use the
+// device at all.
+func describeDevice(d *Device) error {
 	dev, err := ibv.Open(d.Name)
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func describeDevice(d *deviceJSON) error {
 		d.Driver = "siw"
 	}
 	d.Firmware = attr.FirmwareVersion
-	d.Capabilities = newDeviceCaps(&attr)
+	d.Capabilities = newCapabilities(&attr)
 	d.Capabilities.SafeWindows = len(d.Capabilities.MemoryWindows) > 0 && !rxe
 	gids, err := dev.GIDTable()
 	if err != nil {
@@ -85,13 +87,13 @@ func describeDevice(d *deviceJSON) error {
 		if err != nil {
 			return err
 		}
-		p := portJSON{
+		p := Port{
 			Port: n + 1, State: stateName(port.State), LinkLayer: linkLayerName(port.LinkLayer),
-			MTU: port.ActiveMTU.Bytes(), MaxMTU: port.MaxMTU.Bytes(), MaxMessage: port.MaxMsgSize, GIDs: []gidJSON{},
+			MTU: port.ActiveMTU.Bytes(), MaxMTU: port.MaxMTU.Bytes(), MaxMessage: port.MaxMsgSize, GIDs: []GID{},
 		}
 		for _, g := range gids {
 			if int(g.Port) == p.Port {
-				p.GIDs = append(p.GIDs, gidJSON{Index: g.Index, GID: g.GID.String(), Type: gidTypeName(g.Type, iwarp), NetworkDevice: interfaceName(g.NetdevIndex)})
+				p.GIDs = append(p.GIDs, GID{Index: g.Index, GID: g.GID.String(), Type: gidTypeName(g.Type, iwarp), NetworkDevice: interfaceName(g.NetdevIndex)})
 			}
 		}
 		d.Ports = append(d.Ports, p)
@@ -99,26 +101,26 @@ func describeDevice(d *deviceJSON) error {
 	return tryMemoryOn(dev)
 }
 
-// lacks is what keeps a device that can be opened from being used.
-func (d *deviceJSON) lacks() string {
-	active := func(p portJSON) bool { return p.State == stateName(ibv.PortActive) }
+// lacks returns why a device that can be opened cannot be used, or nil.
+func (d *Device) lacks() error {
+	active := func(p Port) bool { return p.State == stateName(ibv.PortActive) }
 	if !slices.ContainsFunc(d.Ports, active) {
 		var states []string
 		for _, p := range d.Ports {
 			states = append(states, fmt.Sprintf("port %d is %s", p.Port, strings.ReplaceAll(p.State, "_", " ")))
 		}
-		return fmt.Sprintf("no port is active (%s): plug in the cable, or 'ip link set %s up'", strings.Join(states, ", "), d.netdev())
+		return fmt.Errorf("no port is active (%s): plug in the cable, or 'ip link set %s up'", strings.Join(states, ", "), d.netdev())
 	}
 	for _, a := range d.Addresses {
-		if slices.ContainsFunc(d.Ports, func(p portJSON) bool { return p.Port == a.Port && active(p) }) {
-			return ""
+		if slices.ContainsFunc(d.Ports, func(p Port) bool { return p.Port == a.Port && active(p) }) {
+			return nil
 		}
 	}
-	return fmt.Sprintf("no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev %s'", d.netdev())
+	return fmt.Errorf("no IP address leads to it: 'ip addr add ADDRESS/LENGTH dev %s'", d.netdev())
 }
 
-// netdev is a network device that belongs to the RDMA device, or a word for it.
-func (d *deviceJSON) netdev() string {
+// netdev returns a network device that belongs to the RDMA device, or a placeholder.
+func (d *Device) netdev() string {
 	if len(d.Addresses) > 0 {
 		return d.Addresses[0].NetworkDevice
 	}
@@ -139,10 +141,9 @@ func (d *deviceJSON) netdev() string {
 	return "NETDEV"
 }
 
-// listAddresses finds out to which device each address of this machine leads: an ID
-// that is bound to an address is on its device, and there is no other way that is
-// right for every kind of device.
-func listAddresses() (map[string][]addressJSON, error) {
+// listAddresses finds the device of each address of this machine, by binding an ID to the
+// address: no other way is right for every kind of device.
+func listAddresses() (map[string][]Address, error) {
 	ch, err := rdmacm.NewEventChannel()
 	if err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func listAddresses() (map[string][]addressJSON, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[string][]addressJSON)
+	found := make(map[string][]Address)
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
 		if err != nil {
@@ -169,14 +170,14 @@ func listAddresses() (map[string][]addressJSON, error) {
 			}
 			name, port, err := boundTo(ch, func(id *rdmacm.ID) error { return id.BindAddr(netip.AddrPortFrom(addr, 0)) })
 			if err == nil {
-				found[name] = append(found[name], addressJSON{Address: addr.String(), Port: int(port), NetworkDevice: i.Name})
+				found[name] = append(found[name], Address{Address: addr.String(), Port: int(port), NetworkDevice: i.Name})
 			}
 		}
 	}
 	return found, nil
 }
 
-func newDeviceCaps(a *ibv.DeviceAttr) *deviceCapsJSON {
+func newCapabilities(a *ibv.DeviceAttr) *Capabilities {
 	windows := []string{}
 	for _, w := range []struct {
 		bit  ibv.DeviceCap
@@ -190,7 +191,7 @@ func newDeviceCaps(a *ibv.DeviceAttr) *deviceCapsJSON {
 	if atomics == "" {
 		atomics = "none"
 	}
-	return &deviceCapsJSON{
+	return &Capabilities{
 		MaxQP: a.MaxQP, MaxQPRequests: a.MaxQPWR, MaxSGE: a.MaxSGE, MaxReadSGE: a.MaxSGERd,
 		MaxCQ: a.MaxCQ, MaxCQEntries: a.MaxCQE, MaxSRQ: a.MaxSRQ, MaxSRQRequests: a.MaxSRQWR,
 		MaxMR: a.MaxMR, MaxMRBytes: a.MaxMRSize, MaxMW: a.MaxMW, MemoryWindows: windows,
@@ -229,7 +230,7 @@ func gidTypeName(t ibv.GIDType, iwarp bool) string {
 	return "ib"
 }
 
-// interfaceName is the name of a network interface, empty if there is none.
+// interfaceName returns the name of a network interface, "" if there is none.
 func interfaceName(index int) string {
 	if i, err := net.InterfaceByIndex(index); err == nil {
 		return i.Name
@@ -237,8 +238,8 @@ func interfaceName(index int) string {
 	return ""
 }
 
-// driverOf is the kernel module of an adapter, as far as that can be known without
-// opening it.
+// driverOf returns the kernel module of an adapter, as far as that is known without opening
+// the device.
 func driverOf(device string) string {
 	if path, err := os.Readlink(sysfs(device, "device/driver")); err == nil {
 		return filepath.Base(path)
@@ -257,5 +258,5 @@ func transportOf(d *ibv.DeviceInfo) string {
 	return "infiniband"
 }
 
-// sysfs is a file in which the kernel tells of a device.
+// sysfs is the path of a file about a device.
 func sysfs(device, file string) string { return filepath.Join("/sys/class/infiniband", device, file) }

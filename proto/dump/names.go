@@ -1,4 +1,4 @@
-package main
+package dump
 
 // programs names ONC RPC programs and the procedures of their versions, by number.
 // Immutable.
@@ -47,25 +47,25 @@ var programs = map[uint32]struct {
 	100227: {"NFSACL", map[uint32][]string{
 		3: {"NULL", "GETACL", "SETACL"},
 	}},
-	benchProgram: {"RPCRDMA_BENCH", map[uint32][]string{
-		benchVersion: {"NULL", "ECHO", "SINK", "SOURCE"},
+	// The programs of this module: packages loadgen and notify.
+	0x20524442: {"RPCRDMA_BENCH", map[uint32][]string{
+		1: {"NULL", "ECHO", "SINK", "SOURCE"},
 	}},
-	notifyProgram: {"RPCRDMA_NOTIFY", map[uint32][]string{
-		notifyVersion: {"NULL", "SUBSCRIBE", "UNSUBSCRIBE"},
+	0x2052444e: {"RPCRDMA_NOTIFY", map[uint32][]string{
+		1: {"NULL", "SUBSCRIBE", "UNSUBSCRIBE"},
 	}},
-	notifiedProgram: {"RPCRDMA_NOTIFIED", map[uint32][]string{
-		notifiedVersion: {"NULL", "NOTIFY"},
+	0x2052444f: {"RPCRDMA_NOTIFIED", map[uint32][]string{
+		1: {"NULL", "NOTIFY"},
 	}},
-	// The number that NFS servers call back to is the client's choice, this one
-	// is Linux's.
+	// A client chooses the number of its callback program. This is Linux's choice.
 	0x40000000: {"NFS callback", map[uint32][]string{
 		1: {"NULL", "COMPOUND"}, // RFC 8881 section 20
 	}},
 }
 
-// procedureName returns the names of a program and its procedure, each empty if
-// unknown. Procedure 0 is the null procedure of every program, by convention.
-func procedureName(prog, vers, proc uint32) (program, procedure string) {
+// Names returns the names of a program and of a procedure of one of its versions, each
+// empty if it is not known. Procedure 0 is NULL in every program, by convention.
+func Names(prog, vers, proc uint32) (program, procedure string) {
 	p := programs[prog]
 	if names := p.versions[vers]; uint64(proc) < uint64(len(names)) {
 		return p.name, names[proc]

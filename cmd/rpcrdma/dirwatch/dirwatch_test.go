@@ -1,10 +1,9 @@
-package main
+package dirwatch
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,67 +17,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/notify"
 )
 
-// patience is how long what is told may take.
-const patience = 20 * time.Second
-
-// A listener keeps what it is told.
-type listener struct {
-	mu    sync.Mutex
-	got   []string
-	ended notifyStatus
-}
-
-func (l *listener) tell(e event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e.kind == eventEnded {
-		l.ended = e.status
-		return
-	}
-	l.got = append(l.got, e.kind.String()+" "+e.text())
-}
-
-func (l *listener) lines() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.got)
-}
-
-// eventually waits until what holds.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
-		}
-	}
-}
-
-// wait waits until it has been told a line that ends in text, and forgets all up to it.
-func (l *listener) wait(t *testing.T, text string) []string {
-	t.Helper()
-	var got []string
-	for end := time.Now().Add(patience); ; runtime.Gosched() {
-		l.mu.Lock()
-		if i := slices.IndexFunc(l.got, func(s string) bool { return strings.HasSuffix(s, text) }); i >= 0 {
-			got = slices.Clone(l.got[:i+1])
-			l.got = slices.Delete(l.got, 0, i+1)
-		}
-		l.mu.Unlock()
-		if got != nil {
-			return got
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not told of %q, but of %q", text, l.lines())
-		}
-	}
-}
-
-// watchDir watches a directory that it makes for as long as the test runs, and wants
-// nothing left behind.
-func watchDir(t *testing.T) (c *changes, dir string) {
+// watchDir returns a Watcher of a new directory, which must leave nothing behind at the end
+// of the test.
+func watchDir(t *testing.T) (c *Watcher, dir string) {
 	t.Helper()
 	leak.Check(t)
 	dir = filepath.Join(t.TempDir(), "export")
@@ -89,7 +34,7 @@ func watchDir(t *testing.T) (c *changes, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = newChanges(root, slog.New(slog.DiscardHandler)); err != nil {
+	if c, err = New(root, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -102,36 +47,25 @@ func watchDir(t *testing.T) (c *changes, dir string) {
 	return c, dir
 }
 
-func (c *changes) mustWatch(t *testing.T, path string, recursive bool) (*interest, *listener) {
+func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interest, *testkit.Lines) {
 	t.Helper()
-	l := &listener{}
-	i, err := c.watch(path, recursive, l.tell)
+	l := new(testkit.Lines)
+	i, err := w.watch(path, recursive, func(e notify.Event) { l.Add(e.String()) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	return i, l
 }
 
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// wantLines compares what has been told. That contents have changed may be told once
-// more than it happens, when a directory has just been read.
+// wantLines compares events. A change of contents may be told once more than it happened,
+// when a directory has just been read.
 func wantLines(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	modified := func(s string) bool { return strings.HasPrefix(s, "modified ") }
 	if !slices.ContainsFunc(want, modified) {
 		got = slices.DeleteFunc(got, modified)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("told\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
-	}
+	testkit.WantLines(t, got, want...)
 }
 
 // Everything that can happen to a name is told, once.
@@ -139,60 +73,59 @@ func TestChanges(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	writeFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
+	testkit.WriteFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
 	_, all := c.mustWatch(t, "", true)
 	_, flat := c.mustWatch(t, "/sub", false)
 
-	must(t, os.Mkdir(in("new"), 0o755))
-	wantLines(t, all.wait(t, "new/"), "created new/")
-	must(t, os.Chmod(in("new"), 0o700))
-	wantLines(t, all.wait(t, "new/"), "attributes new/")
-	must(t, os.Symlink("/", in("sub/link")))
-	wantLines(t, all.wait(t, "link"), "created sub/link")
-	wantLines(t, flat.wait(t, "link"), "created link")
-	must(t, os.Truncate(in("sub/deep/old"), 0))
-	wantLines(t, all.wait(t, "deep/old"), "modified sub/deep/old")
-	must(t, os.Chmod(in("old"), 0o600))
-	wantLines(t, all.wait(t, "old"), "attributes old")
+	testkit.Must(t, os.Mkdir(in("new"), 0o755))
+	wantLines(t, all.Wait(t, "new/"), "created new/")
+	testkit.Must(t, os.Chmod(in("new"), 0o700))
+	wantLines(t, all.Wait(t, "new/"), "attributes new/")
+	testkit.Must(t, os.Symlink("/", in("sub/link")))
+	wantLines(t, all.Wait(t, "link"), "created sub/link")
+	wantLines(t, flat.Wait(t, "link"), "created link")
+	testkit.Must(t, os.Truncate(in("sub/deep/old"), 0))
+	wantLines(t, all.Wait(t, "deep/old"), "modified sub/deep/old")
+	testkit.Must(t, os.Chmod(in("old"), 0o600))
+	wantLines(t, all.Wait(t, "old"), "attributes old")
 
-	must(t, os.Rename(in("old"), in("sub/a b\n")))
-	wantLines(t, all.wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
-	wantLines(t, flat.wait(t, `\n"`), `created "a b\n"`)
-	must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
-	wantLines(t, all.wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
-	wantLines(t, flat.wait(t, "-> old"), `renamed "a b\n" -> old`)
-	must(t, os.Rename(in("sub/old"), in("old")))
-	wantLines(t, all.wait(t, "-> old"), "renamed sub/old -> old")
-	wantLines(t, flat.wait(t, "old"), "removed old")
-	must(t, os.Rename(in("old"), outside))
-	wantLines(t, all.wait(t, "old"), "removed old")
-	must(t, os.Rename(outside, in("sub/back")))
-	wantLines(t, all.wait(t, "back"), "created sub/back")
-	wantLines(t, flat.wait(t, "back"), "created back")
+	testkit.Must(t, os.Rename(in("old"), in("sub/a b\n")))
+	wantLines(t, all.Wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
+	wantLines(t, flat.Wait(t, `\n"`), `created "a b\n"`)
+	testkit.Must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
+	wantLines(t, all.Wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
+	wantLines(t, flat.Wait(t, "-> old"), `renamed "a b\n" -> old`)
+	testkit.Must(t, os.Rename(in("sub/old"), in("old")))
+	wantLines(t, all.Wait(t, "-> old"), "renamed sub/old -> old")
+	wantLines(t, flat.Wait(t, "old"), "removed old")
+	testkit.Must(t, os.Rename(in("old"), outside))
+	wantLines(t, all.Wait(t, "old"), "removed old")
+	testkit.Must(t, os.Rename(outside, in("sub/back")))
+	wantLines(t, all.Wait(t, "back"), "created sub/back")
+	wantLines(t, flat.Wait(t, "back"), "created back")
 
-	// A directory goes, with what is in it, and is told of where it is then.
-	must(t, os.Rename(in("other"), in("new/here")))
-	wantLines(t, all.wait(t, "here/"), "renamed other/ -> new/here/")
-	must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
-	wantLines(t, all.wait(t, "y"), "created new/here/y")
-	must(t, os.Rename(in("new/here"), in("sub/here")))
-	wantLines(t, all.wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
-	wantLines(t, flat.wait(t, "here/"), "created here/")
-	must(t, os.Rename(in("sub/here"), outside))
-	wantLines(t, all.wait(t, "here/"), "removed sub/here/")
-	wantLines(t, flat.wait(t, "here/"), "removed here/")
-	must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
-	must(t, os.Rename(outside, in("here")))
-	wantLines(t, all.wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
-	must(t, os.RemoveAll(in("here")))
-	got := all.wait(t, "here/")
+	// A directory is renamed with its contents, and watched in its new place.
+	testkit.Must(t, os.Rename(in("other"), in("new/here")))
+	wantLines(t, all.Wait(t, "here/"), "renamed other/ -> new/here/")
+	testkit.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
+	wantLines(t, all.Wait(t, "y"), "created new/here/y")
+	testkit.Must(t, os.Rename(in("new/here"), in("sub/here")))
+	wantLines(t, all.Wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
+	wantLines(t, flat.Wait(t, "here/"), "created here/")
+	testkit.Must(t, os.Rename(in("sub/here"), outside))
+	wantLines(t, all.Wait(t, "here/"), "removed sub/here/")
+	wantLines(t, flat.Wait(t, "here/"), "removed here/")
+	testkit.Must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
+	testkit.Must(t, os.Rename(outside, in("here")))
+	wantLines(t, all.Wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
+	testkit.Must(t, os.RemoveAll(in("here")))
+	got := all.Wait(t, "here/")
 	slices.Sort(got)
 	wantLines(t, got, "removed here/", "removed here/unseen", "removed here/x", "removed here/y")
-	wantLines(t, flat.lines())
+	wantLines(t, flat.All())
 }
 
-// Trees that appear faster than they can be watched are told of completely, each name
-// once.
+// Trees that are made faster than they can be watched are told completely, each name once.
 func TestChangesTrees(t *testing.T) {
 	c, dir := watchDir(t)
 	_, l := c.mustWatch(t, "", true)
@@ -201,18 +134,18 @@ func TestChangesTrees(t *testing.T) {
 		at := ""
 		for j := range 8 {
 			at += fmt.Sprintf("%d.%d/", i, j)
-			must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
+			testkit.Must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
 			want["created "+at] = true
 			for k := range 3 {
 				name := at + fmt.Sprint("file", k)
-				must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 				want["created "+name] = true
 			}
 		}
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	got := make(map[string]int)
-	for _, line := range l.wait(t, "last") {
+	for _, line := range l.Wait(t, "last") {
 		got[line]++
 	}
 	for line := range want {
@@ -230,32 +163,32 @@ func TestChangesTrees(t *testing.T) {
 	}
 }
 
-// What is told of many changes at once leads to what is there in the end.
+// Replaying the events of many concurrent changes leads to the final tree.
 func TestChangesReplay(t *testing.T) {
 	c, dir := watchDir(t)
 	there := make(map[string]bool)
 	var mu sync.Mutex
 	under := func(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
-	if _, err := c.watch("", true, func(e event) {
+	if _, err := c.watch("", true, func(e notify.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		switch e.kind {
-		case eventCreated:
-			there[e.path] = true
-		case eventRemoved:
+		switch e.Kind {
+		case notify.Created:
+			there[e.Path] = true
+		case notify.Removed:
 			for path := range there {
-				if under(path, e.path) {
+				if under(path, e.Path) {
 					delete(there, path)
 				}
 			}
-		case eventRenamed:
+		case notify.Renamed:
 			moved := make(map[string]bool)
 			for path := range there {
 				switch {
-				case under(path, e.from):
-					moved[e.path+strings.TrimPrefix(path, e.from)] = true
+				case under(path, e.From):
+					moved[e.Path+strings.TrimPrefix(path, e.From)] = true
 					delete(there, path)
-				case under(path, e.path):
+				case under(path, e.Path):
 					delete(there, path)
 				}
 			}
@@ -286,7 +219,7 @@ func TestChangesReplay(t *testing.T) {
 	}
 	wg.Wait()
 	want := make(map[string]bool)
-	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	testkit.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if rel, _ := filepath.Rel(dir, path); rel != "." {
 			want[rel] = true
 		}
@@ -305,7 +238,7 @@ func TestChangesReplay(t *testing.T) {
 		}
 		return true
 	}
-	for end := time.Now().Add(patience); !equal(); runtime.Gosched() {
+	for end := time.Now().Add(testkit.Patience); !equal(); runtime.Gosched() {
 		if time.Now().After(end) {
 			mu.Lock()
 			for path := range want {
@@ -323,12 +256,12 @@ func TestChangesReplay(t *testing.T) {
 	}
 }
 
-// Nothing outside of the export can be watched, through no name and no link.
+// Nothing outside of the tree can be watched, whatever the name or link.
 func TestChangesEscape(t *testing.T) {
 	c, dir := watchDir(t)
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	writeFiles(t, outside, map[string]string{"secret/x": ""})
-	writeFiles(t, dir, map[string]string{
+	testkit.WriteFiles(t, outside, map[string]string{"secret/x": ""})
+	testkit.WriteFiles(t, dir, map[string]string{
 		"out": "-> ../outside", "abs": "-> " + outside, "in": "-> real", "real/deep/": "", "file": "",
 	})
 	for path, want := range map[string]error{
@@ -338,7 +271,7 @@ func TestChangesEscape(t *testing.T) {
 		"in": syscall.ENOTDIR, "in/deep": syscall.ENOTDIR, "file": syscall.ENOTDIR, "nope": fs.ErrNotExist,
 		"real\x00": syscall.EINVAL,
 	} {
-		if i, err := c.watch(path, true, func(event) {}); !errors.Is(err, want) {
+		if i, err := c.watch(path, true, func(notify.Event) {}); !errors.Is(err, want) {
 			t.Errorf("watch %q: %v, want %v", path, err, want)
 			c.unwatch(i)
 		}
@@ -347,57 +280,57 @@ func TestChangesEscape(t *testing.T) {
 		t.Error("something is watched though nobody wants to know")
 	}
 
-	// A directory is exchanged for a link all the time, and back.
+	// A directory is replaced by a link and back, again and again.
 	_, l := c.mustWatch(t, "", true)
 	real, aside := filepath.Join(dir, "real"), filepath.Join(dir, "aside")
 	for i := range 200 {
-		must(t, os.Rename(real, aside), os.Symlink(outside, real))
-		must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
-		must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
-		must(t, os.Remove(real), os.Rename(aside, real))
+		testkit.Must(t, os.Rename(real, aside), os.Symlink(outside, real))
+		testkit.Must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
+		testkit.Must(t, os.Remove(real), os.Rename(aside, real))
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
-	for _, line := range l.wait(t, "created last") {
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	for _, line := range l.Wait(t, "created last") {
 		if strings.Contains(line, "secret") || strings.Contains(line, "/s") {
 			t.Errorf("told of what is outside: %q", line)
 		}
 	}
-	// And it is watched still.
-	must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
-	l.wait(t, "created real/deep/end")
+	// It is still watched.
+	testkit.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
+	l.Wait(t, "created real/deep/end")
 }
 
-// A directory that is exchanged for a link after it has been opened is what is watched,
-// and not what the link says; or nothing is.
+// If a directory is replaced by a link after it has been opened, the directory is watched
+// and not the target of the link; or nothing is.
 func TestChangesKey(t *testing.T) {
 	top := t.TempDir()
-	writeFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
+	testkit.WriteFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
 	in := func(name string) string { return filepath.Join(top, name) }
 	f, err := os.Open(in("export/real"))
-	must(t, err)
+	testkit.Must(t, err)
 	info, err := f.Stat()
-	must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
+	testkit.Must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
 	f, key, err := new(slots).keep(f, in("export/real"))
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
 	w, err := fsnotify.NewWatcher()
-	must(t, err, w.Add(key))
+	testkit.Must(t, err, w.Add(key))
 	defer w.Close()
 	if still(key, info) != nil {
 		return // it is noticed
 	}
-	must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
+	testkit.Must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
 	select {
 	case ev := <-w.Events:
 		if want := filepath.Join(key, "file"); ev.Name != want || !ev.Has(fsnotify.Create) {
 			t.Errorf("told of %v, want %s created", ev, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Error("told of nothing")
 	}
 }
 
-// What the system tells late, when all is as it was before, does no harm.
+// Events that arrive late, when everything is as before again, do no harm.
 func TestChangesLate(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -437,27 +370,27 @@ func TestChangesLate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			writeFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
+			testkit.WriteFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
 			_, l := c.mustWatch(t, "", true)
 			for i := range 3 {
 				c.mu.Lock()
 				for range i + 1 {
 					tt.do(in)
 				}
-				must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
+				testkit.Must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
 				c.mu.Unlock()
-				l.wait(t, fmt.Sprint("created late", i))
+				l.Wait(t, fmt.Sprint("created late", i))
 				for _, name := range []string{"real/x", "real/deep/x", "other/x"} {
 					name += fmt.Sprint(i)
-					must(t, os.WriteFile(in(name), nil, 0o644))
-					l.wait(t, "created "+name)
+					testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
+					l.Wait(t, "created "+name)
 				}
 			}
 		})
 	}
 }
 
-// When the directory is not there any more under its name, the interest ends.
+// The interest in a directory ends when the directory is removed or renamed.
 func TestChangesGone(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -472,72 +405,60 @@ func TestChangesGone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
+			testkit.Must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
 			_, l := c.mustWatch(t, "a/b", true)
 			_, other := c.mustWatch(t, "d", false)
-			must(t, tt.do(in))
-			eventually(t, "the interest ends", func() bool {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				return l.ended == notifyGone
-			})
-			must(t, os.WriteFile(in("d/x"), nil, 0o644))
-			wantLines(t, other.wait(t, "x"), "created x")
+			testkit.Must(t, tt.do(in))
+			l.Wait(t, "ended "+notify.StatusGone.Error())
+			testkit.Must(t, os.WriteFile(in("d/x"), nil, 0o644))
+			wantLines(t, other.Wait(t, "x"), "created x")
 		})
 	}
 }
 
-// Only what somebody wants to know is watched, and there are limits.
+// Only directories of interest are watched, within limits.
 func TestChangesLimits(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for i := range 10 {
-		must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
+		testkit.Must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
 	}
-	must(t, os.MkdirAll(in("few/x/y"), 0o755))
+	testkit.Must(t, os.MkdirAll(in("few/x/y"), 0o755))
 	few, _ := c.mustWatch(t, "few", true)
 	if len(c.watched) != 4 { // with the export
 		t.Errorf("%d directories are watched, want 4", len(c.watched))
 	}
 	c.maxDirs = 9
-	if _, err := c.watch("", true, func(event) {}); !errors.Is(err, errTooMuch) {
-		t.Errorf("watch: %v, want %v", err, errTooMuch)
+	if _, err := c.watch("", true, func(notify.Event) {}); !errors.Is(err, notify.StatusTooMuch) {
+		t.Errorf("watch: %v, want %v", err, notify.StatusTooMuch)
 	}
 	if len(c.watched) != 4 {
 		t.Errorf("%d directories are watched after a failure, want 4", len(c.watched))
 	}
 	flat, l := c.mustWatch(t, "many", false)
-	must(t, os.Mkdir(in("many/new"), 0o755))
-	l.wait(t, "new/")
+	testkit.Must(t, os.Mkdir(in("many/new"), 0o755))
+	l.Wait(t, "new/")
 	c.unwatch(few)
 	if len(c.watched) != 2 {
 		t.Errorf("%d directories are watched, want 2", len(c.watched))
 	}
-	// What grows beyond it ends.
+	// A watch that outgrows a limit ends.
 	_, grows := c.mustWatch(t, "few", true)
 	for i := range 10 {
-		must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
+		testkit.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
 	}
-	eventually(t, "the interest ends", func() bool {
-		grows.mu.Lock()
-		defer grows.mu.Unlock()
-		return grows.ended == notifyTooMuch
-	})
-	c.maxDirs = maxWatched
+	grows.Wait(t, "ended "+notify.StatusTooMuch.Error())
+	c.maxDirs = MaxDirs
 	_, names := c.mustWatch(t, "few", true)
 	c.mu.Lock()
 	c.maxNames = c.names + 10
 	c.mu.Unlock()
 	for i := range 20 {
-		must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
+		testkit.Must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
 	}
-	eventually(t, "the interest ends", func() bool {
-		names.mu.Lock()
-		defer names.mu.Unlock()
-		return names.ended == notifyTooMuch
-	})
-	must(t, os.Mkdir(in("many/last"), 0o755))
-	l.wait(t, "last/")
+	names.Wait(t, "ended "+notify.StatusTooMuch.Error())
+	testkit.Must(t, os.Mkdir(in("many/last"), 0o755))
+	l.Wait(t, "last/")
 	c.unwatch(flat)
 	c.unwatch(flat)
 	if c.source != nil || len(c.watched) != 0 {
@@ -545,57 +466,56 @@ func TestChangesLimits(t *testing.T) {
 	}
 }
 
-// When the system has lost events it is said so, and what is there is found again.
+// A loss of events is told, and the state of the tree is found again.
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	writeFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
-	// As if the system had lost what happens now.
+	// The system does not tell of these changes.
 	for key := range c.watched {
-		must(t, source.Remove(key))
+		testkit.Must(t, source.Remove(key))
 	}
-	must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
-	must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
+	testkit.Must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
+	testkit.Must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
 	for key := range c.watched {
-		must(t, source.Add(key))
+		testkit.Must(t, source.Add(key))
 	}
 	source.mu.Lock()
 	source.lost = true
 	source.mu.Unlock()
 	c.mu.Unlock()
 	source.kick <- struct{}{}
-	wantLines(t, l.wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
+	wantLines(t, l.Wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
 		"removed c", "created c/", "created c/d/",
 		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")
 	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
-		must(t, os.WriteFile(in(name), nil, 0o644))
-		wantLines(t, l.wait(t, "z"), "created "+name)
+		testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
+		wantLines(t, l.Wait(t, "z"), "created "+name)
 	}
 }
 
-// fsnotify stops watching a directory that is renamed. What happens before it is watched
-// again is told.
+// fsnotify stops watching a renamed directory. Changes before it is watched again are told.
 func TestChangesGap(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	writeFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
+	testkit.WriteFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	key := c.top.dirs["d"].key
-	must(t, os.Rename(in("d"), in("e")))
-	eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
-	must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
+	testkit.Must(t, os.Rename(in("d"), in("e")))
+	testkit.Eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
+	testkit.Must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
 	c.mu.Unlock()
-	got := l.wait(t, "modified e/old")
+	got := l.Wait(t, "modified e/old")
 	slices.Sort(got)
 	want := []string{"created e/new/", "created e/new/x/", "modified e/old", "removed e/gone", "renamed d/ -> e/"}
 	if got = slices.Compact(got); !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
-	must(t, os.WriteFile(in("e/z"), nil, 0o644))
-	wantLines(t, l.wait(t, "z"), "created e/z")
+	testkit.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
+	wantLines(t, l.Wait(t, "z"), "created e/z")
 }

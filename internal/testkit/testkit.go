@@ -1,0 +1,85 @@
+// Package testkit holds helpers that the tests of several packages share: checks that
+// end a test at the first error, conditions that become true, trees of files, and golden
+// files. Each helper ends the test by itself, so callers have no errors to handle. Only
+// tests import it.
+package testkit
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// update is the flag of every test binary that links this package.
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Patience is how long a condition may take to become true.
+const Patience = 20 * time.Second
+
+// Must ends the test at the first error that is not nil.
+func Must(t testing.TB, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Eventually waits until f returns true, and ends the test if that takes longer than
+// [Patience].
+func Eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after %v still not true: %s", Patience, what)
+		}
+	}
+}
+
+// WriteFiles creates files below dir, with the directories above them, from their
+// slash-separated names and contents. A name that ends in a slash is a directory, and
+// contents that begin with "-> " make a symbolic link.
+func WriteFiles(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		switch target, link := strings.CutPrefix(text, "-> "); {
+		case link:
+			Must(t, os.Symlink(target, path))
+		case strings.HasSuffix(name, "/"):
+			Must(t, os.MkdirAll(path, 0o755))
+		default:
+			Must(t, os.WriteFile(path, []byte(text), 0o644))
+		}
+	}
+}
+
+// Unhex returns the bytes that text has in hexadecimal, with any space between them.
+func Unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+	Must(t, err)
+	return b
+}
+
+// Golden compares got with the contents of a file, or writes the file if the test runs
+// with -update.
+func Golden(t testing.TB, file string, got []byte) {
+	t.Helper()
+	if *update {
+		Must(t, os.WriteFile(file, got, 0o666))
+		return
+	}
+	want, err := os.ReadFile(file)
+	Must(t, err)
+	if !bytes.Equal(got, want) {
+		t.Errorf("differs from %s; got\n%s", file, got)
+	}
+}

@@ -1,0 +1,91 @@
+package notify
+
+// maxPending and maxPendingSize bound the events that wait for a client, their number and
+// their encoded size in bytes. They take at most some 2 MB of memory.
+const (
+	maxPending     = 8192
+	maxPendingSize = 512 << 10
+)
+
+// A pending is the queue of events that a client has not been sent yet.
+type pending struct {
+	events []Event
+	size   int // encoded, in bytes
+	// told has the later changes of a path that need no event of their own: one that
+	// waits makes the client look at the path, and it will find the later change, too.
+	told map[string]told
+}
+
+type told struct{ modified, attributes bool }
+
+// add appends an event unless an event in the queue stands for it.
+func (p *pending) add(e Event) {
+	if p.overflowed() && e.Kind != Ended {
+		return
+	}
+	t := p.told[e.Path]
+	switch {
+	case e.Kind == Modified && t.modified, e.Kind == Attributes && t.attributes:
+		return
+	case e.Kind == Created:
+		t = told{true, true}
+	case e.Kind == Modified:
+		t.modified = true
+	case e.Kind == Attributes:
+		t.attributes = true
+	default:
+		t = told{}
+	}
+	if p.size += e.size(); (len(p.events) >= maxPending || p.size > maxPendingSize) && e.Kind != Ended {
+		e, t = overflow(), told{}
+		*p = pending{size: e.size()}
+	}
+	p.events = append(p.events, e)
+	if e.Kind == Renamed {
+		delete(p.told, e.From)
+	}
+	if t == (told{}) {
+		delete(p.told, e.Path)
+		return
+	}
+	if p.told == nil {
+		p.told = make(map[string]told)
+	}
+	p.told[e.Path] = t
+}
+
+// overflowed reports whether the last event stands for all that may follow.
+func (p *pending) overflowed() bool {
+	if len(p.events) == 0 {
+		return false
+	}
+	last := &p.events[len(p.events)-1]
+	return last.Kind == Overflow && last.Path == ""
+}
+
+// take removes and returns the first events, as many as have an encoding of at most limit
+// bytes together. An event that is too long by itself is shortened.
+func (p *pending) take(limit int) []Event {
+	n, size := 0, 0
+	for ; n < min(len(p.events), maxEvents); n++ {
+		e := &p.events[n]
+		more := e.size()
+		if size+more > limit {
+			if n > 0 {
+				break
+			}
+			p.size -= more
+			e.shorten(limit)
+			more = e.size()
+			p.size += more
+		}
+		size += more
+		delete(p.told, e.Path)
+	}
+	events := p.events[:n:n]
+	p.size -= size
+	if p.events = p.events[n:]; len(p.events) == 0 {
+		*p = pending{}
+	}
+	return events
+}

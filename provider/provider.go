@@ -1,0 +1,104 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// The names of providers.
+const (
+	IWARP = "iwarp" // RDMA in software over TCP
+	RDMA  = "rdma"  // a device of this machine
+	Auto  = "auto"  // one of the two: see [ForDial] and [ForListen]
+)
+
+// Why Auto is not RDMA, besides the errors of devices.
+var (
+	// ErrLoopback is an address on the loopback interface, which is no RDMA device.
+	ErrLoopback = errors.New("the loopback interface is no RDMA device")
+	// ErrNoUsableDevice means that there are devices, but [Devices] finds fault with
+	// each of them.
+	ErrNoUsableDevice = errors.New("none of the RDMA devices can be used")
+)
+
+// New makes the provider called name, IWARP or RDMA. cfg is for RDMA alone. The error is
+// [rdmacm.ErrNotBuilt] if this build does not have it.
+func New(name string, cfg rdmacm.Config) (fabric.Provider, error) {
+	switch name {
+	case IWARP:
+		return iwarp.New(iwarp.Config{}), nil
+	case RDMA:
+		return rdmacm.New(cfg)
+	}
+	return nil, fmt.Errorf("provider %q: want %s or %s", name, IWARP, RDMA)
+}
+
+// A Choice is what Auto stands for.
+type Choice struct {
+	Name    string   // IWARP or RDMA
+	Devices []string // for RDMA, the names of the devices; not empty
+	Err     error    // for IWARP, why not RDMA; not nil
+}
+
+// ForDial chooses the provider for a connection to addr, HOST:PORT: RDMA if a device has
+// a route there. It takes up to 2 seconds for each of the host's addresses.
+func ForDial(ctx context.Context, addr string) Choice {
+	// The connection manager takes any device for such an address, and finds no route.
+	if Unspecified(addr) || Loopback(addr) {
+		return Choice{Name: IWARP, Err: ErrLoopback}
+	}
+	return choose(DeviceTo(ctx, addr))
+}
+
+// ForListen chooses the provider for a listener on addr, [HOST]:PORT: RDMA if a device
+// has the address. All addresses of a machine with RDMA devices means the devices'
+// addresses, since the others are reached only with IWARP by name.
+func ForListen(ctx context.Context, addr string) Choice {
+	if !Unspecified(addr) {
+		return choose(DeviceAt(ctx, addr))
+	}
+	devices, err := Devices()
+	if err != nil {
+		return Choice{Name: IWARP, Err: err}
+	}
+	names := Usable(devices)
+	if len(names) == 0 {
+		return Choice{Name: IWARP, Err: ErrNoUsableDevice}
+	}
+	return Choice{Name: RDMA, Devices: names}
+}
+
+func choose(device string, err error) Choice {
+	if err != nil {
+		return Choice{Name: IWARP, Err: err}
+	}
+	return Choice{Name: RDMA, Devices: []string{device}}
+}
+
+// Unspecified reports whether addr, [HOST]:PORT, has no host or one that stands for all
+// addresses.
+func Unspecified(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
+}
+
+// Loopback reports whether addr, HOST:PORT, is on the loopback interface.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
