@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"math"
+	"testing"
+)
+
+func TestRaise(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		load Load
+		want int
+	}{
+		{"V1-3.3-5 more than half in use: twice as many", Load{Posted: 8, Executing: 5, Most: 100, Asked: 100}, 16},
+		{"half in use: as many", Load{Posted: 8, Executing: 4, Most: 100, Asked: 100}, 8},
+		{"the first call in use: two", Load{Posted: 1, Executing: 1, Most: 100, Asked: 100}, 2},
+		{"nothing in use", Load{Posted: 1, Most: 100, Asked: 100}, 1},
+		{"V1-3.3-1 no more than the peer asks for", Load{Posted: 8, Executing: 8, Most: 100, Asked: 10}, 10},
+		{"V1-3.3-2 not fewer, if the peer asks for fewer now", Load{Posted: 8, Executing: 8, Most: 100, Asked: 5}, 8},
+		{"V1-3.3-2 not fewer, if the peer asks for none", Load{Posted: 8, Executing: 8, Most: 100}, 8},
+		{"no more than the configuration allows", Load{Posted: 8, Executing: 8, Most: 12, Asked: 100}, 12},
+		{"at what the configuration allows", Load{Posted: 12, Executing: 12, Most: 12, Asked: 100}, 12},
+		{"a peer that asks for all there is", Load{Posted: 8, Executing: 8, Most: 100, Asked: math.MaxUint32}, 16},
+		{"calls wait for memory", Load{Posted: 8, Executing: 8, Waiting: 1, Most: 100, Asked: 100}, 8},
+		{"all connections take too much memory", Load{Posted: 8, Executing: 8, Most: 100, Asked: 100, Crowded: true}, 8},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.load.Raise(); got != tt.want {
+				t.Errorf("%d receives, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestGrant(t *testing.T) {
+	for _, tt := range []struct {
+		name                  string
+		posted, waiting, want int
+	}{
+		{"V1-3.3-3 as many as there are receives", 32, 0, 32},
+		{"V1-3.3-5 a quarter while calls wait for memory", 32, 1, 8},
+		{"V1-3.3-5 a quarter however many wait", 32, 100, 8},
+		{"V1-3.3-4 V1-3.3-8 never none", 3, 1, 1},
+		{"V1-3.3-8 one of one", 1, 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Grant(tt.posted, tt.waiting); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		credit uint32
+		want   int
+	}{
+		{"V1-3.3-8 zero counts as one", 0, 1},
+		{"CTX-8166-1 one", 1, 1},
+		{"V1-3.3-3 the grant is absolute", 20, 20},
+		{"V1-3.3-1 all that was asked for", 32, 32},
+		{"V1-3.3-1 one more than was asked for", 33, 32},
+		{"the largest there is", math.MaxUint32, 32},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Accepted(tt.credit, 32); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestExchanges(t *testing.T) {
+	for _, tt := range []struct {
+		name                       string
+		posted, slack, depth, want int
+	}{
+		{"V1-3.3-7 a call executing and one on its way for each receive", 32, 0, 0, 64},
+		{"receives to spare", 32, 2, 0, 66},
+		{"replies whose Sends have not completed", 32, 2, 16, 82},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Exchanges(tt.posted, tt.slack, tt.depth); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
