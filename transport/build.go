@@ -78,13 +78,13 @@ func (s *slot) build(call *Call) error {
 	var msg []byte
 	var err error
 	if call.op != nil {
-		msg, err = s.operation(call.op)
+		msg, err = s.formOperation(call.op)
 	} else {
 		s.plan.terms = plan.Terms{
 			Send: c.sendMax(), Recv: c.recvMax(), Message: c.cfg.MaxMessage, Segment: c.cfg.MaxSegment,
 			Chunks: c.chunks(), Protected: call.Cred.Protected(),
 		}
-		if err = s.offer(); err == nil {
+		if err = s.offerChunks(); err == nil {
 			msg, err = s.message()
 		}
 	}
@@ -118,8 +118,8 @@ func (call *Call) keepsXID() (keep bool, xid uint32) {
 	return false, 0
 }
 
-// offer exposes what the reply may use: write chunks and a reply chunk.
-func (s *slot) offer() error {
+// offerChunks exposes what the reply may use: write chunks and a reply chunk.
+func (s *slot) offerChunks() error {
 	call, c, h, p := s.call, s.c, &s.hdr, &s.plan
 	if call.MaxResults == 0 && len(call.WriteItems) == 0 {
 		return nil

@@ -60,7 +60,7 @@ type Call struct {
 	// Results receives the whole reply message.
 	raw []byte
 
-	op *operation // makes the call an optional operation, see optional.go
+	op *operation // makes the call an optional operation, see operation.go
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the
@@ -96,7 +96,7 @@ type Client struct {
 	trust     atomic.Int32   // see versionTrust
 	regions   expose.Regions // memory that stays registered
 
-	line   line
+	link   link
 	dialer dialer
 	last   atomic.Uint64   // program and version called last
 	ctx    context.Context // ends with the client
@@ -126,9 +126,9 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	if cl.versions = cfg.VersionCache; cl.versions == nil {
 		cl.versions = NewVersionCache(0)
 	}
-	cl.line.init()
+	cl.link.init()
 	cl.dialer.cl = cl
-	cl.line.want, cl.line.outdated = cl.dialer.want, cl.outdated
+	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
 	c, err := cl.connectPatiently(ctx)
 	if err != nil {
@@ -136,14 +136,14 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 		cl.callbacks.stop()
 		return nil, err
 	}
-	cl.line.cur.Store(c)
+	cl.link.cur.Store(c)
 	c.whenEnded(cl.lost)
 	cl.watch()
 	return cl, nil
 }
 
 // conn is the latest connection.
-func (cl *Client) conn() *conn { return cl.line.cur.Load() }
+func (cl *Client) conn() *conn { return cl.link.cur.Load() }
 
 // Call makes one call and waits for its reply. It fails with
 //
@@ -169,7 +169,7 @@ func (cl *Client) Call(ctx context.Context, call *Call) error {
 	if cl.cfg.KeepAlive > 0 {
 		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))
 	}
-	return cl.line.call(ctx, call)
+	return cl.link.call(ctx, call)
 }
 
 // Null calls procedure 0 of a program, which every program answers.
@@ -196,7 +196,7 @@ func (cl *Client) Stats() Stats {
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
 // Err is nil before that, then the *ClosedError.
-func (cl *Client) Err() error { return cl.line.ended() }
+func (cl *Client) Err() error { return cl.link.ended() }
 
 // over makes the client's end known.
 func (cl *Client) over() {
@@ -206,7 +206,7 @@ func (cl *Client) over() {
 
 // stop ends what makes connections.
 func (cl *Client) stop() {
-	cl.line.close(&ClosedError{Addr: cl.line.addr()})
+	cl.link.close(&ClosedError{Addr: cl.link.addr()})
 	cl.cancel()
 }
 

@@ -335,7 +335,7 @@ func (l *leader) settleVersion(h *rpcrdma.Header) {
 // there is something behind them, which must not be.
 func (l *leader) takeOffer(x *exch, more bool) {
 	offer, own := l.judge(x, x.hdr.OptInfo, more)
-	x.operated(l, Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
+	x.answerOperation(l, Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
 	l.accepted(own, offer)
 }
 

@@ -83,7 +83,7 @@ type operation struct {
 // whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
 // an *RDMAError when the server does not know the operation, and else as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cl.cfg, m, func(call *Call) error { return cl.line.call(ctx, call) })
+	return operate(cl.cfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
 }
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
@@ -117,8 +117,8 @@ func (c *Config) operation(t uint32) *Operation {
 
 // ---- requester
 
-// operation forms the message of a request.
-func (s *slot) operation(op *operation) ([]byte, error) {
+// formOperation forms the message of a request.
+func (s *slot) formOperation(op *operation) ([]byte, error) {
 	h := &s.hdr
 	if h.Vers != rpcrdma.Version2 {
 		return nil, &OperationError{op.Type, "the connection is of version 1"}
@@ -211,11 +211,11 @@ func (x *exch) operate(o *Operation, payload []byte) {
 		return
 	}
 	answer.Type = o.Type
-	x.operated(nil, answer)
+	x.answerOperation(nil, answer)
 }
 
-// operated answers a request.
-func (x *exch) operated(l *leader, m Optional) {
+// answerOperation answers a request.
+func (x *exch) answerOperation(l *leader, m Optional) {
 	if !x.takeBack(l) {
 		return
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// Who may have a connection to a server, when not all can. See Config.MaxConns.
+// Admission: who may have a connection to a server when there is not room for all. See
+// Config.MaxConns.
 
 // guests are the connections of a server, and those being set up. Guarded by Server.mu.
 type guests struct {

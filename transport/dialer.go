@@ -3,196 +3,16 @@ package transport
 import (
 	"context"
 	"errors"
-	"net"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
-//
-// A call that has lost its connection is made again on the next one, with the xid it
-// was sent with, so that the peer's cache of replies can tell it from a new one. The
-// next connection is made by the client, with everything that belongs to a fresh one:
-// sizes agreed on anew, one credit, receives for all that will be sent.
-
-// A line is the way to a peer over one connection after another.
-type line struct {
-	cur atomic.Pointer[conn] // the latest, which may have ended; nil: none yet
-
-	mu   lockorder.Mutex
-	turn chan struct{} // closed, and made anew, with each connection, and at the end
-	err  error         // why there are no more
-	why  error         // why there is none at the moment, if that is known
-	need int           // callers that wait for one
-
-	want func() // sees to it that there will be one; nil: others do. mu is held
-
-	// outdated tells whether a call has failed since its connection speaks a version that
-	// the peer does not, and the next one will not. Nil: it has not.
-	outdated func(c *conn, err error) bool
-
-	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
-	doubt bool
-}
-
-func (l *line) init() {
-	l.mu.Init(rankLine)
-	l.turn = make(chan struct{})
-}
-
-// put makes c the connection in use. before is called with the one that was.
-func (l *line) put(c *conn, before func(old *conn)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	old := l.cur.Load()
-	if before != nil {
-		before(old)
-	}
-	if old != nil && old.proven() {
-		l.doubt = false
-	}
-	l.why = nil
-	l.cur.Store(c)
-	l.turned()
-	return nil
-}
-
-func (l *line) turned() {
-	close(l.turn)
-	l.turn = make(chan struct{})
-}
-
-// close ends the line: calls that wait for a connection fail with err.
-func (l *line) close(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.end(err)
-}
-
-func (l *line) end(err error) {
-	if l.err == nil {
-		l.err = err
-		l.turned()
-	}
-}
-
-// ended is why there are no more connections, nil before that.
-func (l *line) ended() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-func (l *line) addr() string {
-	if c := l.cur.Load(); c != nil {
-		return c.addr()
-	}
-	return "peer"
-}
-
-// call makes one call on the connections that there are until its reply has come, or
-// nothing can be hoped for any more.
-func (l *line) call(ctx context.Context, call *Call) error {
-	call.sent = false
-	c := l.cur.Load()
-	asked := 0
-	for {
-		var err error
-		if c != nil {
-			err = c.call(ctx, call)
-			switch {
-			case err == nil:
-				return nil
-			case l.outdated != nil && asked < versionAsks && l.outdated(c, err):
-				asked++
-			case !l.lost(c, call, err):
-				return err
-			case call.NoResend && call.sent:
-				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
-			}
-		}
-		if c, err = l.await(ctx, c, call); err != nil {
-			return err
-		}
-	}
-}
-
-// lost tells whether a call has failed for the end of its connection, and is to be made
-// on another.
-func (l *line) lost(c *conn, call *Call, err error) bool {
-	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
-		return false
-	}
-	// The next connection of a peer that breaks the protocol would end like this one, and it
-	// may have been for this call. A call that the peer has not got knows nothing of that.
-	return !call.sent || !broke(err)
-}
-
-// broke tells whether the peer has broken the protocol.
-func broke(err error) bool {
-	var e *PeerError
-	return errors.As(err, &e)
-}
-
-// await waits for another connection than old.
-func (l *line) await(ctx context.Context, old *conn, call *Call) (*conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if old != nil && l.doubt && call.sent {
-		if old.proven() || l.cur.Load().proven() {
-			l.doubt = false
-		} else if dropped(old) {
-			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
-		}
-	}
-	l.need++
-	defer func() { l.need-- }()
-	for {
-		if l.err != nil {
-			return nil, l.err
-		}
-		if c := l.cur.Load(); c != old {
-			return c, nil
-		}
-		if l.want != nil {
-			l.want()
-		}
-		turn := l.turn
-		l.mu.Unlock()
-		var err error
-		select {
-		case <-turn:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		l.mu.Lock()
-		if err != nil {
-			why := l.why
-			if why == nil && old != nil {
-				why = old.endErr()
-			}
-			return nil, &LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
-		}
-	}
-}
-
-// dropped tells whether it was the peer that ended the connection.
-func dropped(c *conn) bool {
-	var ended *fabric.ConnError
-	return errors.As(c.endErr(), &ended) && ended.Remote
-}
-
-// ---- the client's side
+// How a client makes its connections: the first, and those that take the place of a lost
+// one.
 
 // Pauses between attempts to connect. The first follows the loss of a connection that was
 // good at once; from then on each is twice as long as the one before, up to
@@ -209,12 +29,12 @@ const (
 // A dialer makes a client's connections again, one attempt at a time.
 type dialer struct {
 	cl      *Client
-	busy    bool           // a goroutine is at it; line.mu
+	busy    bool           // a goroutine is at it; link.mu
 	running sync.WaitGroup // that goroutine
 	pause   time.Duration  // before the next attempt; the goroutine's
 	spared  bool           // a connection that was good, and short, has cost no pause; the goroutine's
 
-	// OnReconnect; line.mu.
+	// OnReconnect; link.mu.
 	telling int  // calls under way
 	untold  bool // it is to be called once more
 
@@ -223,12 +43,12 @@ type dialer struct {
 	givenUp uint64 // the client's calls that nobody waits for
 }
 
-// want starts an attempt if there is none under way. line.mu is held.
+// want starts an attempt if there is none under way. link.mu is held.
 func (d *dialer) want() {
-	if d.busy || d.cl.line.err != nil || d.cl.cfg.NoReconnect {
+	if d.busy || d.cl.link.err != nil || d.cl.cfg.NoReconnect {
 		return
 	}
-	if c := d.cl.line.cur.Load(); c.lives() && !c.leaves() {
+	if c := d.cl.link.cur.Load(); c.lives() && !c.leaves() {
 		return
 	}
 	d.busy = true
@@ -238,7 +58,7 @@ func (d *dialer) want() {
 // run makes a connection, however long it takes.
 func (d *dialer) run() {
 	cl := d.cl
-	old := cl.line.cur.Load()
+	old := cl.link.cur.Load()
 	d.rest(old)
 	for {
 		if d.pause > 0 {
@@ -248,12 +68,12 @@ func (d *dialer) run() {
 			}
 		}
 		if cl.ctx.Err() != nil {
-			return // the line has been closed
+			return // the link has been closed
 		}
 		c, err := d.connect(old)
 		var version *VersionError
 		if errors.As(err, &version) {
-			cl.line.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
+			cl.link.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
 			cl.over()
 			return
 		}
@@ -261,9 +81,9 @@ func (d *dialer) run() {
 			d.use(c)
 			return
 		}
-		cl.line.mu.Lock()
-		cl.line.why = err
-		cl.line.mu.Unlock()
+		cl.link.mu.Lock()
+		cl.link.why = err
+		cl.link.mu.Unlock()
 		d.slower()
 	}
 }
@@ -310,9 +130,9 @@ func (d *dialer) slower() { d.pause = d.longer() }
 // connect makes one attempt.
 func (d *dialer) connect(old *conn) (*conn, error) {
 	cl := d.cl
-	cl.line.mu.Lock()
-	pending := cl.line.need
-	cl.line.mu.Unlock()
+	cl.link.mu.Lock()
+	pending := cl.link.need
+	cl.link.mu.Unlock()
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.SetupTimeout)
 	defer cancel()
 	return cl.connect(ctx, pending, old)
@@ -322,7 +142,7 @@ func (d *dialer) connect(old *conn) (*conn, error) {
 // none is being made any more: else somebody who comes in between would have another made.
 func (d *dialer) use(c *conn) {
 	cl := d.cl
-	if cl.line.put(c, func(*conn) { d.busy = false }) != nil {
+	if cl.link.put(c, func(*conn) { d.busy = false }) != nil {
 		c.close() // Close has come first
 		return
 	}
@@ -338,7 +158,7 @@ const maxTelling = 4
 
 // tell calls OnReconnect, or sees to it that this will be done once a call of it has returned.
 func (d *dialer) tell() {
-	mu := &d.cl.line.mu
+	mu := &d.cl.link.mu
 	mu.Lock()
 	defer mu.Unlock()
 	if d.telling == maxTelling {
@@ -433,14 +253,14 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *
 
 // lost is called when a connection has ended.
 func (cl *Client) lost() {
-	cl.line.mu.Lock()
-	defer cl.line.mu.Unlock()
+	cl.link.mu.Lock()
+	defer cl.link.mu.Unlock()
 	switch {
 	case cl.cfg.NoReconnect:
 		c := cl.conn()
-		cl.line.end(c.endErr())
+		cl.link.end(c.endErr())
 		cl.over()
-	case cl.line.err != nil:
+	case cl.link.err != nil:
 	case len(cl.cfg.Callbacks) > 0:
 		// As long as the server may have calls for us there is a connection (RFC 8167
 		// section 5.4).

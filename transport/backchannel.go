@@ -1,0 +1,75 @@
+package transport
+
+import "context"
+
+// Both directions on one connection (RFC 8167).
+//
+// Each end may have a requester's half and a responder's half. They share the
+// connection, its receive buffers and its send queue, and nothing else: credits are
+// counted for each direction by itself, and so are xids. The client's calls are the
+// forward direction, the server's the backward one; thresholds belong to the end that
+// receives, so that they are crossed over (section 4.2).
+//
+// A server's half is closed until the upper layer says that the client is ready for
+// calls (section 6): Conn.AllowBackward.
+
+// A Backchannel is a server's way to one client, over one connection after another.
+// A server cannot make a connection: when the client's is lost, calls wait until it has
+// come back and the upper layer, which knows who is the same, binds the Backchannel to
+// its new connection (RFC 8167 section 5.4). Those that were sent and have no reply are
+// sent again then, with the same xid. Its methods may be called by many goroutines at
+// once.
+type Backchannel struct {
+	link link
+}
+
+// NewBackchannel returns a Backchannel that is not bound yet.
+func NewBackchannel() *Backchannel {
+	b := &Backchannel{link: link{doubt: true}}
+	b.link.init()
+	return b
+}
+
+// Bind says that the client is ready for calls on cn, as AllowBackward does, and sends
+// them there from now on. Calls that are under way on another connection that lives are
+// left to it. It fails with *NotReadyError once the client has dropped a connection on
+// the first call that ever was sent to it, and with *ClosedError after Close, or if cn has
+// ended: a handler may come so late that the client is ready on the next connection already.
+func (b *Backchannel) Bind(cn *Conn, calls int) error {
+	if err := cn.Err(); err != nil {
+		return err
+	}
+	return b.link.put(cn.c, func(old *conn) {
+		if old != nil && old != cn.c {
+			cn.c.inherit(old)
+		}
+		cn.c.allow(calls)
+	})
+}
+
+// Call makes a call, in the way of Conn.Call. When there is no connection it waits for
+// one as long as ctx lives, and then fails with a *LostError, which tells whether the
+// call may have been executed.
+//
+// The first call to a client shows whether it was ready: should the client end the
+// connection without an answer, the Backchannel fails with a *NotReadyError, for good.
+// Sending calls again and again to one that is not is an attack on it (RFC 8167 section
+// 6).
+func (b *Backchannel) Call(ctx context.Context, call *Call) error {
+	if err := b.link.ended(); err != nil {
+		return err // though there may be a connection still
+	}
+	return b.link.call(ctx, call)
+}
+
+// Null calls procedure 0 of a program, which every program answers.
+func (b *Backchannel) Null(ctx context.Context, prog, vers uint32) error {
+	return b.Call(ctx, &Call{Prog: prog, Vers: vers})
+}
+
+// Close refuses new calls, and fails those that wait for a connection with
+// *ClosedError. Those under way go on.
+func (b *Backchannel) Close() error {
+	b.link.close(&ClosedError{Addr: b.link.addr()})
+	return nil
+}

@@ -1,0 +1,188 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+)
+
+// Calls that outlive their connection (RFC 5666 section 8, RFC 8167 section 5.4).
+//
+// A call that has lost its connection is made again on the next one, with the xid it
+// was sent with, so that the peer's cache of replies can tell it from a new one. The
+// next connection is made by the client, with everything that belongs to a fresh one:
+// sizes agreed on anew, one credit, receives for all that will be sent.
+
+// A link is the way to a peer over one connection after another.
+type link struct {
+	cur atomic.Pointer[conn] // the latest, which may have ended; nil: none yet
+
+	mu   lockorder.Mutex
+	turn chan struct{} // closed, and made anew, with each connection, and at the end
+	err  error         // why there are no more
+	why  error         // why there is none at the moment, if that is known
+	need int           // callers that wait for one
+
+	want func() // sees to it that there will be one; nil: others do. mu is held
+
+	// outdated tells whether a call has failed since its connection speaks a version that
+	// the peer does not, and the next one will not. Nil: it has not.
+	outdated func(c *conn, err error) bool
+
+	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
+	doubt bool
+}
+
+func (l *link) init() {
+	l.mu.Init(rankLink)
+	l.turn = make(chan struct{})
+}
+
+// put makes c the connection in use. before is called with the one that was.
+func (l *link) put(c *conn, before func(old *conn)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	old := l.cur.Load()
+	if before != nil {
+		before(old)
+	}
+	if old != nil && old.proven() {
+		l.doubt = false
+	}
+	l.why = nil
+	l.cur.Store(c)
+	l.turned()
+	return nil
+}
+
+func (l *link) turned() {
+	close(l.turn)
+	l.turn = make(chan struct{})
+}
+
+// close ends the link: calls that wait for a connection fail with err.
+func (l *link) close(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(err)
+}
+
+func (l *link) end(err error) {
+	if l.err == nil {
+		l.err = err
+		l.turned()
+	}
+}
+
+// ended is why there are no more connections, nil before that.
+func (l *link) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) addr() string {
+	if c := l.cur.Load(); c != nil {
+		return c.addr()
+	}
+	return "peer"
+}
+
+// call makes one call on the connections that there are until its reply has come, or
+// nothing can be hoped for any more.
+func (l *link) call(ctx context.Context, call *Call) error {
+	call.sent = false
+	c := l.cur.Load()
+	asked := 0
+	for {
+		var err error
+		if c != nil {
+			err = c.call(ctx, call)
+			switch {
+			case err == nil:
+				return nil
+			case l.outdated != nil && asked < versionAsks && l.outdated(c, err):
+				asked++
+			case !l.lost(c, call, err):
+				return err
+			case call.NoResend && call.sent:
+				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
+			}
+		}
+		if c, err = l.await(ctx, c, call); err != nil {
+			return err
+		}
+	}
+}
+
+// lost tells whether a call has failed for the end of its connection, and is to be made
+// on another.
+func (l *link) lost(c *conn, call *Call, err error) bool {
+	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
+		return false
+	}
+	// The next connection of a peer that breaks the protocol would end like this one, and it
+	// may have been for this call. A call that the peer has not got knows nothing of that.
+	return !call.sent || !broke(err)
+}
+
+// broke tells whether the peer has broken the protocol.
+func broke(err error) bool {
+	var e *PeerError
+	return errors.As(err, &e)
+}
+
+// await waits for another connection than old.
+func (l *link) await(ctx context.Context, old *conn, call *Call) (*conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old != nil && l.doubt && call.sent {
+		if old.proven() || l.cur.Load().proven() {
+			l.doubt = false
+		} else if dropped(old) {
+			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
+		}
+	}
+	l.need++
+	defer func() { l.need-- }()
+	for {
+		if l.err != nil {
+			return nil, l.err
+		}
+		if c := l.cur.Load(); c != old {
+			return c, nil
+		}
+		if l.want != nil {
+			l.want()
+		}
+		turn := l.turn
+		l.mu.Unlock()
+		var err error
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		l.mu.Lock()
+		if err != nil {
+			why := l.why
+			if why == nil && old != nil {
+				why = old.endErr()
+			}
+			return nil, &LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
+		}
+	}
+}
+
+// dropped tells whether it was the peer that ended the connection.
+func dropped(c *conn) bool {
+	var ended *fabric.ConnError
+	return errors.As(c.endErr(), &ended) && ended.Remote
+}
