@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -836,7 +837,7 @@ func TestGolden(t *testing.T) {
 		fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: []byte("ab")}, {Buf: []byte("c")}}},
 		fabric.SendWR{Op: fabric.OpWrite, RKey: 0x01020304, RemoteOffset: 0x1112131415161718, SGL: []fabric.SGE{{Buf: []byte("write")}}},
 		fabric.SendWR{Op: fabric.OpRead, RKey: 0x21222324, RemoteOffset: 0x3132333435363738, SGL: []fabric.SGE{{Buf: make([]byte, 0x55)}}})
-	want := unhex(t, "0015"+"4143"+"00000000"+"00000000"+"00000001"+"00000000"+"616263"+"00"+"00000000"+
+	want := testutil.Hex(t, "0015"+"4143"+"00000000"+"00000000"+"00000001"+"00000000"+"616263"+"00"+"00000000"+
 		"0013"+"c140"+"01020304"+"1112131415161718"+"7772697465"+"000000"+"00000000"+
 		"002e"+"4141"+"00000000"+"00000001"+"00000001"+"00000000")
 	got := peer.read("three FPDUs", len(want))
@@ -844,7 +845,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("sent\n%x, want\n%x", got, want)
 	}
 	rr := peer.read("the Read Request", 28+4)
-	if binary.BigEndian.Uint32(rr[12:]) != 0x55 || !bytes.Equal(rr[16:], unhex(t, "21222324"+"3132333435363738"+"00000000")) {
+	if binary.BigEndian.Uint32(rr[12:]) != 0x55 || !bytes.Equal(rr[16:], testutil.Hex(t, "21222324"+"3132333435363738"+"00000000")) {
 		t.Errorf("the Read Request is %x", rr)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
@@ -22,15 +23,6 @@ const (
 	reqKeyHex = "4d504120494420526571204672616d65" // "MPA ID Req Frame", RFC 5044 section 7.1.1
 	repKeyHex = "4d504120494420526570204672616d65" // "MPA ID Rep Frame"
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // TestRequestBytes: what an initiator sends. Linux's siw sends the same by
 // default: revision 2, enhanced, no CRC, no markers, no peer-to-peer.
@@ -51,7 +43,7 @@ func TestRequestBytes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, peer, connected := scriptedServer(t, New(tc.cfg), tc.attr, []byte(tc.pd))
-			want := unhex(t, reqKeyHex+tc.want)
+			want := testutil.Hex(t, reqKeyHex+tc.want)
 			if got := peer.read("the request", len(want)); !bytes.Equal(got, want) {
 				t.Errorf("the request is\n%x, want\n%x", got, want)
 			}
@@ -100,11 +92,11 @@ func TestReplyBytes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := listen(t, New(tc.cfg), fabric.ConnAttr{})
 			peer := dialRaw(t, l)
-			peer.write(unhex(t, reqKeyHex+tc.req))
+			peer.write(testutil.Hex(t, reqKeyHex+tc.req))
 			c := acceptNext(t, l)
 			peer.wantSilence("until the request has been accepted")
 			mustAccept(t, c, nil)
-			want := unhex(t, repKeyHex+tc.rep)
+			want := testutil.Hex(t, repKeyHex+tc.rep)
 			if got := peer.read("the reply", len(want)); !bytes.Equal(got, want) {
 				t.Errorf("the reply is\n%x, want\n%x", got, want)
 			}
@@ -136,14 +128,14 @@ func TestRequestRefused(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			peer := dialRaw(t, l)
-			peer.write(unhex(t, tc.req))
+			peer.write(testutil.Hex(t, tc.req))
 			switch tc.reject {
 			case "half":
 				peer.c.(*net.TCPConn).CloseWrite()
 			case "":
 			default:
 				s, _ := peer.wantFrame("a rejection", mpa.Reply)
-				if s.Flags != mpa.Flags(unhex(t, tc.reject)[0]) {
+				if s.Flags != mpa.Flags(testutil.Hex(t, tc.reject)[0]) {
 					t.Errorf("flags of the rejection: %v", s.Flags)
 				}
 			}
@@ -151,7 +143,7 @@ func TestRequestRefused(t *testing.T) {
 		})
 	}
 	a := dialRaw(t, l)
-	a.write(unhex(t, reqKeyHex+"00010000"))
+	a.write(testutil.Hex(t, reqKeyHex+"00010000"))
 	mustAccept(t, acceptNext(t, l), nil)
 	a.wantFrame("a reply to one who asks properly", mpa.Reply)
 }
@@ -305,7 +297,7 @@ func TestReplyRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c, peer, connected := scriptedServer(t, New(tc.cfg), fabric.ConnAttr{}, nil)
 			peer.wantFrame("a request", mpa.Request)
-			peer.write(unhex(t, tc.rep))
+			peer.write(testutil.Hex(t, tc.rep))
 			var se *SetupError
 			if err := <-connected; !errors.As(err, &se) {
 				t.Fatalf("Connect: %T (%v), want a *SetupError", err, err)

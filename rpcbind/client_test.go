@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -58,7 +59,7 @@ func TestCall(t *testing.T) {
 		}
 		// RFC 5531 section 9 and RFC 1833 section 2.1: CALL, RPC version 2, program
 		// 100000, version 4, procedure SET, twice AUTH_NONE, an rpcb. CTX-1833-1
-		want := unhex(t, "00000000 00000002 000186a0 00000004 00000001 00000000 00000000 00000000 00000000"+goldenMapping)
+		want := testutil.Hex(t, "00000000 00000002 000186a0 00000004 00000001 00000000 00000000 00000000 00000000"+goldenMapping)
 		if got := <-calls; !bytes.Equal(got[4:], want) {
 			t.Errorf("the call is\n%x, want behind the xid\n%x", got, want)
 		}
@@ -165,12 +166,12 @@ func TestSetAndUnset(t *testing.T) {
 			})
 			if err := c.Set(t.Context(), m); err != nil {
 				t.Errorf("SET of version %d: %v", tt.vers, err)
-			} else if got := <-args; !bytes.Equal(got, unhex(t, tt.set)) {
+			} else if got := <-args; !bytes.Equal(got, testutil.Hex(t, tt.set)) {
 				t.Errorf("SET of version %d: %x", tt.vers, got)
 			}
 			if err := c.Unset(t.Context(), m.Prog, m.Vers, m.Netid); err != nil {
 				t.Errorf("UNSET of version %d: %v", tt.vers, err)
-			} else if got := <-args; !bytes.Equal(got, unhex(t, tt.unset)) {
+			} else if got := <-args; !bytes.Equal(got, testutil.Hex(t, tt.unset)) {
 				t.Errorf("UNSET of version %d: %x", tt.vers, got)
 			}
 			no.Store(true)
@@ -203,9 +204,9 @@ func TestSetAndUnset(t *testing.T) {
 func TestDump(t *testing.T) {
 	both(t, func(t *testing.T, network string) {
 		for vers, golden := range map[uint32]string{4: goldenList, 3: goldenList, 2: goldenPorts} {
-			c := newPeer(t, network, upTo(vers, unhex(t, golden)))
+			c := newPeer(t, network, upTo(vers, testutil.Hex(t, golden)))
 			list, err := c.Dump(t.Context())
-			d := xdr.NewDecoder(unhex(t, golden))
+			d := xdr.NewDecoder(testutil.Hex(t, golden))
 			if want := decodeList(&d, vers); err != nil || !reflect.DeepEqual(list, want) {
 				t.Errorf("version %d: %v, %v, want %v", vers, list, err, want)
 			}
@@ -242,8 +243,8 @@ func TestHostile(t *testing.T) {
 		"a bool of 2":                       {set, upTo(4, 2)},
 		"no bool":                           {set, upTo(4)},
 		"more than a bool":                  {set, upTo(4, true, 0)},
-		"a string of 4 GiB":                 {get, upTo(4, unhex(t, "ffffffff 31323334"))},
-		"a string that is cut short":        {get, upTo(4, unhex(t, "00000009 31323334"))},
+		"a string of 4 GiB":                 {get, upTo(4, testutil.Hex(t, "ffffffff 31323334"))},
+		"a string that is cut short":        {get, upTo(4, testutil.Hex(t, "00000009 31323334"))},
 		"an address that is too long":       {get, upTo(4, long)},
 		"an address that is none":           {get, upTo(4, "/run/rpcbind.sock")},
 		"an address that is an escape code": {get, upTo(4, "\x1b[31m\n")},
@@ -315,7 +316,7 @@ func TestHostileStream(t *testing.T) {
 			if err != nil {
 				return
 			}
-			msg := reply(binary.BigEndian.Uint32(call), oncrpc.Success, unhex(t, goldenList))
+			msg := reply(binary.BigEndian.Uint32(call), oncrpc.Success, testutil.Hex(t, goldenList))
 			for i := range msg {
 				c.Write(append(mark(1, i == len(msg)-1), msg[i]))
 			}

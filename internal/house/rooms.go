@@ -32,6 +32,7 @@ var Rooms = []Room{
 	{Path: "internal/house"},
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
+	{Path: "internal/testutil"},
 	{Path: "internal/limited"},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, Third: []string{"golang.org/x/sys"}},
@@ -65,6 +66,8 @@ var Rooms = []Room{
 		Third: []string{"golang.org/x/sys"},
 	},
 
+	{Path: "internal/testbed", May: []string{"*"}},
+
 	{
 		Path: "transport", Library: true, Pure: true,
 		May:   []string{"fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
@@ -87,7 +90,7 @@ var Rooms = []Room{
 }
 
 // testRooms are the rooms that any test may use.
-var testRooms = []string{"internal/leak", "internal/rdmatest"}
+var testRooms = []string{"internal/leak", "internal/rdmatest", "internal/testbed", "internal/testutil"}
 
 // testThird is what any test may use of others' modules.
 var testThird = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

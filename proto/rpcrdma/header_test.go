@@ -2,24 +2,15 @@ package rpcrdma
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
-)
 
-// unhex makes bytes of hexadecimal digits, blanks ignored.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
 
 // seg is the segment of the golden vectors: handle 11223344, 4 KiB at 2 GiB.
 var seg = Segment{Handle: 0x11223344, Length: 0x1000, Offset: 0x80000000}
@@ -158,7 +149,7 @@ func TestHeaderGolden(t *testing.T) {
 	var kept Header // one header for all, as a receiver has it
 	for _, tt := range golden {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if len(wire) != tt.size {
 				t.Fatalf("the vector has %d bytes, not %d", len(wire), tt.size)
 			}
@@ -193,13 +184,13 @@ func TestHeaderGolden(t *testing.T) {
 
 // V1-3-2, V1-4.1-10: the RPC message begins on the byte behind the header.
 func TestHeaderBeforeMessage(t *testing.T) {
-	rpc := unhex(t, "01020304 00000000 00000002")
+	rpc := testutil.Hex(t, "01020304 00000000 00000002")
 	for _, tt := range golden {
 		if p := tt.h.Proc; p != ProcMsg && p != ProcMsgp {
 			continue
 		}
 		var h Header
-		b := append(unhex(t, tt.wire), rpc...)
+		b := append(testutil.Hex(t, tt.wire), rpc...)
 		n, err := ConsumeHeader(b, &h, nil)
 		if err != nil || !bytes.Equal(b[n:], rpc) {
 			t.Errorf("%s: message %x, error %v", tt.name, b[n:], err)
@@ -210,7 +201,7 @@ func TestHeaderBeforeMessage(t *testing.T) {
 // BIDI-1-1: a backward call has no form of its own. The message is one that a
 // server sends: RDMA_MSG without chunks, and a call with AUTH_NONE.
 func TestHeaderBackwardCall(t *testing.T) {
-	b := unhex(t, `
+	b := testutil.Hex(t, `
 		000000a7 00000001 00000002 00000000  00000000 00000000 00000000
 		000000a7 00000000 00000002 40000000 00000001 00000000  00000000 00000000 00000000 00000000`)
 	var h Header
@@ -293,7 +284,7 @@ var malformed = []struct {
 func TestConsumeHeaderRefuses(t *testing.T) {
 	for _, tt := range malformed {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			var h Header
 			n, err := ConsumeHeader(wire, &h, tt.lim)
 			var bad *HeaderError
@@ -315,7 +306,7 @@ func TestConsumeHeaderRefuses(t *testing.T) {
 // ERR_CHUNK, and never read past its end.
 func TestConsumeHeaderTruncated(t *testing.T) {
 	for _, tt := range golden {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		short := len(wire)
 		if tt.h.Proc == ProcError && tt.h.Err != ErrVers {
 			short = ErrChunkSize // V1-4.3-7: what follows the code may be missing
@@ -359,7 +350,7 @@ func TestConsumeHeaderErrorMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			var h Header
 			n, err := ConsumeHeader(wire, &h, nil)
 			if err != nil || n != len(wire) || !equal(&h, &tt.want) {
@@ -539,7 +530,7 @@ func TestHeaderErrorText(t *testing.T) {
 		{"01020304 0000004d 00000020 00000000", "rpcrdma: malformed RDMA_MSG xid 0x01020304 version 77: byte 4: version is not supported"},
 		{"01020304 00000001 00000020 00000000 00000003", "rpcrdma: malformed RDMA_MSG xid 0x01020304 version 1: byte 16: read list has a discriminant that is neither 0 nor 1"},
 	} {
-		if _, err := ConsumeHeader(unhex(t, tt.wire), new(Header), nil); err == nil || err.Error() != tt.want {
+		if _, err := ConsumeHeader(testutil.Hex(t, tt.wire), new(Header), nil); err == nil || err.Error() != tt.want {
 			t.Errorf("got %q, want %q", err, tt.want)
 		}
 	}
@@ -561,7 +552,7 @@ func TestHeaderErrorAnswer(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := ConsumeHeader(unhex(t, tt.wire), new(Header), nil)
+			_, err := ConsumeHeader(testutil.Hex(t, tt.wire), new(Header), nil)
 			var bad *HeaderError
 			if !errors.As(err, &bad) {
 				t.Fatalf("error is %v, want a *HeaderError", err)
@@ -575,7 +566,7 @@ func TestHeaderErrorAnswer(t *testing.T) {
 				}
 				return
 			}
-			if got := AppendHeader(nil, &h); !bytes.Equal(got, unhex(t, tt.want)) {
+			if got := AppendHeader(nil, &h); !bytes.Equal(got, testutil.Hex(t, tt.want)) {
 				t.Errorf("answer %x, want %s", got, tt.want)
 			}
 		})
@@ -586,7 +577,7 @@ func TestHeaderErrorAnswer(t *testing.T) {
 func TestHeaderAllocs(t *testing.T) {
 	var wires [][]byte
 	for _, tt := range golden {
-		wires = append(wires, unhex(t, tt.wire))
+		wires = append(wires, testutil.Hex(t, tt.wire))
 	}
 	buf := make([]byte, 0, 1024)
 	var h Header
@@ -615,13 +606,13 @@ func TestConsumeHeaderAfterError(t *testing.T) {
 	if full.h.Reads == nil || full.h.Writes == nil || !full.h.HasReply {
 		t.Fatalf("%q is not the vector with all lists", full.name)
 	}
-	wire := unhex(t, full.wire)
+	wire := testutil.Hex(t, full.wire)
 	for n := range wire {
 		if _, err := ConsumeHeader(wire[:n], &h, nil); err == nil {
 			t.Fatalf("the first %d bytes are accepted", n)
 		}
 		for _, tt := range golden {
-			if _, err := ConsumeHeader(unhex(t, tt.wire), &h, nil); err != nil || !equal(&h, &tt.h) {
+			if _, err := ConsumeHeader(testutil.Hex(t, tt.wire), &h, nil); err != nil || !equal(&h, &tt.h) {
 				t.Fatalf("%s behind %d bytes of another: error %v, header %+v", tt.name, n, err, h)
 			}
 		}
@@ -630,15 +621,15 @@ func TestConsumeHeaderAfterError(t *testing.T) {
 
 func FuzzConsumeHeader(f *testing.F) {
 	for _, tt := range golden {
-		f.Add(unhex(f, tt.wire))
-		f.Add(append(unhex(f, tt.wire), "message"...))
+		f.Add(testutil.Hex(f, tt.wire))
+		f.Add(append(testutil.Hex(f, tt.wire), "message"...))
 	}
 	for _, tt := range golden2 {
-		f.Add(unhex(f, tt.wire))
-		f.Add(append(unhex(f, tt.wire), "a message"...))
+		f.Add(testutil.Hex(f, tt.wire))
+		f.Add(append(testutil.Hex(f, tt.wire), "a message"...))
 	}
-	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 ffffffff 00000000"))
-	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 10000001 00000000"))
+	f.Add(testutil.Hex(f, "01020304 00000001 00000020 00000000 00000000 00000001 ffffffff 00000000"))
+	f.Add(testutil.Hex(f, "01020304 00000001 00000020 00000000 00000000 00000001 10000001 00000000"))
 	var kept Header // carries the storage of one input to the next
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := ConsumeHeader(b, &kept, bothVersions)
@@ -702,7 +693,7 @@ func benchmark(b *testing.B, f func(wire []byte, h *Header)) {
 		vector int
 	}{{"none", 0}, {"write", 5}, {"all", 8}} {
 		b.Run(bb.name, func(b *testing.B) {
-			wire := unhex(b, golden[bb.vector].wire)
+			wire := testutil.Hex(b, golden[bb.vector].wire)
 			var h Header
 			if _, err := ConsumeHeader(wire, &h, nil); err != nil {
 				b.Fatal(err)

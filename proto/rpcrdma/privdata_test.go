@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 func TestPrivateDataGolden(t *testing.T) {
@@ -20,7 +22,7 @@ func TestPrivateDataGolden(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if got := AppendPrivateData([]byte("x"), tt.p)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded %x, want %x", got, wire)
 			}
@@ -73,7 +75,7 @@ func TestFindPrivateData(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := FindPrivateData(unhex(t, tt.in)); ok != tt.ok || got != tt.want {
+			if got, ok := FindPrivateData(testutil.Hex(t, tt.in)); ok != tt.ok || got != tt.want {
 				t.Errorf("got %+v, found: %v; want %+v, %v", got, ok, tt.want, tt.ok)
 			}
 		})
@@ -181,8 +183,8 @@ func TestPrivateDataAllocs(t *testing.T) {
 }
 
 func FuzzFindPrivateData(f *testing.F) {
-	f.Add(unhex(f, "f6ab0e18 01 01 03 07"))
-	f.Add(unhex(f, "80208020 f6ab0e18 02 f6ab0e18 01 ff 00 ff 00000000"))
+	f.Add(testutil.Hex(f, "f6ab0e18 01 01 03 07"))
+	f.Add(testutil.Hex(f, "80208020 f6ab0e18 02 f6ab0e18 01 ff 00 ff 00000000"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, ok := FindPrivateData(b)
 		if !ok {

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // bothVersions reads whatever this package knows.
@@ -84,7 +86,7 @@ func TestVersion2Golden(t *testing.T) {
 	var kept Header
 	for _, tt := range golden2 {
 		t.Run(tt.name, func(t *testing.T) {
-			wire, payload := unhex(t, tt.wire), unhex(t, tt.payload)
+			wire, payload := testutil.Hex(t, tt.wire), testutil.Hex(t, tt.payload)
 			if len(wire) != tt.size {
 				t.Fatalf("the vector has %d bytes, not %d", len(wire), tt.size)
 			}
@@ -121,7 +123,7 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 			continue
 		}
 		shared++
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		wire[7] = Version2
 		h := tt.h
 		h.Vers = Version2
@@ -130,7 +132,7 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 		}
 		b := wire
 		if h.Proc == ProcMsg {
-			b = append(b, unhex(t, rpcHex)...)
+			b = append(b, testutil.Hex(t, rpcHex)...)
 		}
 		var got Header
 		if n, err := ConsumeHeader(b, &got, bothVersions); err != nil || n != len(wire) || !equal(&got, &h) {
@@ -147,7 +149,7 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 func TestVersion2RefusesWhatVersion1Refuses(t *testing.T) {
 	shared := 0
 	for _, tt := range malformed {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		f, ok := ConsumeFixed(wire)
 		if !ok || f.Vers != Version1 || f.Proc != ProcMsg && f.Proc != ProcNomsg && f.Proc != ProcError && f.Proc <= ProcOptional {
 			continue
@@ -169,7 +171,7 @@ func TestVersion2RefusesWhatVersion1Refuses(t *testing.T) {
 		if bad.Answer(&h, 8) != (tt.code != 0) {
 			t.Errorf("%s: there is an answer: %v", tt.name, tt.code == 0)
 		} else if tt.code != 0 {
-			if got, want := AppendHeader(nil, &h), unhex(t, "01020304 00000002 00000008 00000004 00000002"); !bytes.Equal(got, want) {
+			if got, want := AppendHeader(nil, &h), testutil.Hex(t, "01020304 00000002 00000008 00000004 00000002"); !bytes.Equal(got, want) {
 				t.Errorf("%s: answer %x, want %x", tt.name, got, want)
 			}
 		}
@@ -216,7 +218,7 @@ func TestVersion2Refuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			lim := Limits{Versions: bothVersions.Versions}
 			if tt.lim != nil {
 				lim.OptInfo = tt.lim.OptInfo
@@ -240,7 +242,7 @@ func TestVersion2Refuses(t *testing.T) {
 			if tt.code == 0 {
 				return
 			}
-			want := unhex(t, "01020304 00000002 00000008 00000004 000000")
+			want := testutil.Hex(t, "01020304 00000002 00000008 00000004 000000")
 			if got := AppendHeader(nil, &answer); !bytes.Equal(got, append(want, byte(tt.code))) {
 				t.Errorf("answer %x, want code %d", got, tt.code)
 			}
@@ -262,7 +264,7 @@ func TestOptInfoLimit(t *testing.T) {
 
 // rdma_optinfo is a view of the message that cannot be appended to over what follows.
 func TestOptInfoIsView(t *testing.T) {
-	b := unhex(t, "01020304 00000002 00000020 00000005  00000010 00000001 61000000"+rpcHex)
+	b := testutil.Hex(t, "01020304 00000002 00000020 00000005  00000010 00000001 61000000"+rpcHex)
 	var h Header
 	if _, err := ConsumeHeader(b, &h, bothVersions); err != nil {
 		t.Fatal(err)
@@ -270,7 +272,7 @@ func TestOptInfoIsView(t *testing.T) {
 	if &h.OptInfo[0] != &b[24] || cap(h.OptInfo) != 1 {
 		t.Errorf("rdma_optinfo is no view, or has room for %d bytes", cap(h.OptInfo))
 	}
-	if _, err := ConsumeHeader(unhex(t, golden2[0].wire+rpcHex), &h, bothVersions); err != nil || h.OptInfo != nil || h.OptType != 0 {
+	if _, err := ConsumeHeader(testutil.Hex(t, golden2[0].wire+rpcHex), &h, bothVersions); err != nil || h.OptInfo != nil || h.OptType != 0 {
 		t.Errorf("the next header has %x of the last message, type %d; error %v", h.OptInfo, h.OptType, err)
 	}
 }
@@ -278,9 +280,9 @@ func TestOptInfoIsView(t *testing.T) {
 // Every beginning of a valid message of version 2 is refused.
 func TestVersion2Truncated(t *testing.T) {
 	for _, tt := range golden2 {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		if tt.h.Proc == ProcMsg {
-			wire = append(wire, unhex(t, tt.payload)...)
+			wire = append(wire, testutil.Hex(t, tt.payload)...)
 		}
 		for n := range len(wire) {
 			_, err := ConsumeHeader(wire[:n:n], new(Header), bothVersions)
@@ -310,7 +312,7 @@ func TestVersion2ErrorMessages(t *testing.T) {
 		{"0000000a 00000002 00000020 00000004 00000000" + strings.Repeat("ee", 100), Header{XID: 10, Vers: 2, Credit: 32, Proc: ProcError}},
 		{"0000000a 00000002 00000020 00000004 00000003 eeeeeeee", Header{XID: 10, Vers: 2, Credit: 32, Proc: ProcError, Err: ErrInvalOption}},
 	} {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		for _, lim := range []*Limits{nil, bothVersions} { // whatever the version
 			var h Header
 			if n, err := ConsumeHeader(wire, &h, lim); err != nil || n != len(wire) || !equal(&h, &tt.want) {
@@ -322,7 +324,7 @@ func TestVersion2ErrorMessages(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	message := func(vers byte) []byte {
-		b := unhex(t, "01020304 00000000 00000020 00000000  00000000 00000000 00000000"+rpcHex)
+		b := testutil.Hex(t, "01020304 00000000 00000020 00000000  00000000 00000000 00000000"+rpcHex)
 		b[7] = vers
 		return b
 	}
@@ -433,7 +435,7 @@ func TestVersion2Strings(t *testing.T) {
 func TestVersion2Allocs(t *testing.T) {
 	var wires [][]byte
 	for _, tt := range golden2 {
-		wires = append(wires, unhex(t, tt.wire+tt.payload))
+		wires = append(wires, testutil.Hex(t, tt.wire+tt.payload))
 	}
 	buf := make([]byte, 0, 1024)
 	var h Header

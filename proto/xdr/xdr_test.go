@@ -2,22 +2,12 @@ package xdr
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"math"
-	"strings"
 	"testing"
-)
 
-// unhex makes bytes of hexadecimal digits, blanks ignored.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
 
 // CTX-4506-1: big-endian, units of four bytes, no alignment of 64-bit values.
 func TestAppendConsumeGolden(t *testing.T) {
@@ -94,7 +84,7 @@ func TestAppendConsumeGolden(t *testing.T) {
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			want := unhex(t, tt.want)
+			want := testutil.Hex(t, tt.want)
 			if got := tt.append([]byte("prefix"))[len("prefix"):]; !bytes.Equal(got, want) {
 				t.Errorf("append: got %x, want %x", got, want)
 			}
@@ -122,7 +112,7 @@ func TestDecoderGolden(t *testing.T) {
 		00000004 6c697370
 		00000004 6a6f686e
 		00000006 28717569 74290000`
-	want := unhex(t, file)
+	want := testutil.Hex(t, file)
 	b := AppendString(nil, "sillyprog")
 	b = AppendUint32(b, 2)
 	b = AppendString(b, "lisp")
@@ -175,7 +165,7 @@ func TestConsumeMalformed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if n := tt.consume(unhex(t, tt.in)); n >= 0 != tt.ok {
+			if n := tt.consume(testutil.Hex(t, tt.in)); n >= 0 != tt.ok {
 				t.Errorf("n = %d, want success: %v", n, tt.ok)
 			}
 		})
@@ -200,7 +190,7 @@ func TestPad(t *testing.T) {
 // Views are cut to their capacity: appending to one must not run into the bytes
 // behind it.
 func TestViewsCannotGrowIntoInput(t *testing.T) {
-	in := unhex(t, "00000004 01020304 05060708")
+	in := testutil.Hex(t, "00000004 01020304 05060708")
 	if data, _ := ConsumeOpaque(in, 4); cap(data) != 4 {
 		t.Errorf("opaque has capacity %d, want 4", cap(data))
 	}
@@ -238,7 +228,7 @@ func TestDecoderErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := NewDecoder(unhex(t, tt.in))
+			d := NewDecoder(testutil.Hex(t, tt.in))
 			tt.read(&d)
 			var err *DecodeError
 			if !errors.As(d.Err(), &err) {
@@ -263,7 +253,7 @@ func TestDecoderErrors(t *testing.T) {
 }
 
 func TestDecoderList(t *testing.T) {
-	d := NewDecoder(unhex(t, "00000001 0000000a 00000001 0000000b 00000000 00000002 00000005 00000006 eeee"))
+	d := NewDecoder(testutil.Hex(t, "00000001 0000000a 00000001 0000000b 00000000 00000002 00000005 00000006 eeee"))
 	var list []uint32
 	for d.Optional() {
 		list = append(list, d.Uint32())
