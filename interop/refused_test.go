@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -20,7 +21,7 @@ import (
 // what the connection ends with says so. rping's client lends the memory.
 func TestRDMARefusedIwarp(t *testing.T) {
 	p := iwarpProvider("default", iwarp.Config{})
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	const size = 64
 	protection := func(code rdmap.Code) rdmap.Cause {
 		return rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection), Code: uint8(code)}

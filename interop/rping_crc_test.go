@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
@@ -51,7 +52,7 @@ const (
 func (c crcCase) run(t *testing.T, change func(from side, fpdu []byte)) (result, *program, [2]heard) {
 	t.Helper()
 	p := iwarpProvider(c.name, c.cfg)
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	wire, port := startRelay(t, addr, change)
 	var got result

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 )
 
@@ -40,7 +41,7 @@ func after(f func()) func([]byte) {
 // testKilledClient kills rping's client while our server has its text and it
 // waits for our word.
 func testKilledClient(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	var r *program
 	started := make(chan struct{})
 	s := &rping.Server{Provider: p.open(t), Validate: true, OnPing: after(func() {
@@ -55,7 +56,7 @@ func testKilledClient(t *testing.T, p provider) {
 // testKilledServer kills rping's server between two pings of our client, which
 // wants more.
 func testKilledServer(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-S", "65535")
 	n, err := r.pingFrom(testContext(t), &rping.Client{Provider: f, Size: 65535, Validate: true, OnPing: after(r.kill)}, at)
@@ -67,7 +68,7 @@ func testKilledServer(t *testing.T, p provider) {
 // it might not exit on siw: it would post its next receive to a queue pair that
 // has ended, which siw does not flush, and wait for that.
 func testStoppedServer(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()
 	s := &rping.Server{Provider: p.open(t), OnPing: after(stop)}
@@ -82,7 +83,7 @@ func testStoppedServer(t *testing.T, p provider) {
 // testStoppedClient stops our client, and it does not say goodbye: rping's server
 // exits.
 func testStoppedClient(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-S", "4096")
 	ctx, stop := context.WithCancel(testContext(t))
@@ -97,7 +98,7 @@ func testStoppedClient(t *testing.T, p provider) {
 
 // testRejected has our side reject rping's client, which exits.
 func testRejected(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	ctx := testContext(t)
 	l := listen(t, ctx, &rping.Server{Provider: p.open(t)}, addr)
 	defer l.Close()

@@ -14,7 +14,7 @@ import (
 func iwarpProvider(name string, cfg iwarp.Config) provider {
 	return provider{
 		name: name,
-		peer: siw,
+		peer: "siw",
 		new: func(*testing.T) (fabric.Provider, func() error) {
 			p := iwarp.New(cfg)
 			return p, func() error {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 )
 
@@ -90,9 +91,9 @@ func conversations(t *testing.T, p provider, test func(t *testing.T, addr string
 		t.Run(fmt.Sprintf("IPv6=%t size=%d count=%d", c.ipv6, c.size, c.count), func(t *testing.T) {
 			addr := ""
 			if c.ipv6 {
-				addr = requireDevice6(t, p.peer)
+				addr = rdmatest.Device6(t, p.peer)
 			} else {
-				addr = requireDevice(t, p.peer)
+				addr = rdmatest.Device(t, p.peer)
 			}
 			test(t, addr, c.size, c.count)
 		})
@@ -129,7 +130,7 @@ func testClient(t *testing.T, p provider) {
 // testSeveral has our server serve several clients at once, over one listener.
 func testSeveral(t *testing.T, p provider) {
 	const clients, count = 4, 20
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	s := &rping.Server{Provider: p.open(t), Validate: true}
 	ctx := testContext(t)
 	l := listen(t, ctx, s, addr)
@@ -168,7 +169,7 @@ func testSeveral(t *testing.T, p provider) {
 // testInARow has our client come back many times, as someone new.
 func testInARow(t *testing.T, p provider) {
 	const times = 200
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-P") // serves until it is killed
 	c := &rping.Client{Provider: f, Count: 1, Validate: true}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
@@ -20,11 +21,11 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 	return provider{
 		name: name,
 		peer: peer,
-		deaf: peer == siw, // which is what accepts here
+		deaf: peer == "siw", // which is what accepts here
 		new: func(t *testing.T) (fabric.Provider, func() error) {
 			p, err := rdmacm.New(cfg)
 			if errors.Is(err, rdmacm.ErrNotBuilt) {
-				lacking(t, peer, err.Error())
+				rdmatest.Lacking(t, peer, err.Error())
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -40,10 +41,10 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 }
 
 var verbsProviders = []provider{
-	verbsProvider("rxe", rxe, rdmacm.Config{}),
-	verbsProvider("rxeEvent", rxe, rdmacm.Config{Wait: rdmacm.WaitEvent}),
-	verbsProvider("siw", siw, rdmacm.Config{}),
-	verbsProvider("siwSharedCQ", siw, rdmacm.Config{SharedCQ: 256}),
+	verbsProvider("rxe", "rxe", rdmacm.Config{}),
+	verbsProvider("rxeEvent", "rxe", rdmacm.Config{Wait: rdmacm.WaitEvent}),
+	verbsProvider("siw", "siw", rdmacm.Config{}),
+	verbsProvider("siwSharedCQ", "siw", rdmacm.Config{SharedCQ: 256}),
 }
 
 func TestRDMARpingServerVerbs(t *testing.T)  { each(t, verbsProviders, testServer) }
@@ -60,7 +61,7 @@ func TestRDMARpingRejectedVerbs(t *testing.T)      { each(t, verbsProviders, tes
 // TestRDMARpingIwarpAndVerbs has both sides played by us: in pure Go at one end,
 // through rdma-core and the kernel's iWARP at the other.
 func TestRDMARpingIwarpAndVerbs(t *testing.T) {
-	verbs := verbsProvider("siw", siw, rdmacm.Config{})
+	verbs := verbsProvider("siw", "siw", rdmacm.Config{})
 	for _, soft := range iwarpClients {
 		t.Run(soft.name+"/client", func(t *testing.T) { testTogether(t, soft, verbs) })
 	}
@@ -71,7 +72,7 @@ func TestRDMARpingIwarpAndVerbs(t *testing.T) {
 
 // testTogether has a client of ours ping a server of ours.
 func testTogether(t *testing.T, client, server provider) {
-	addr := requireDevice(t, server.peer)
+	addr := rdmatest.Device(t, server.peer)
 	for _, size := range []int{rping.DefaultSize, 4096, 1 << 20} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			const count = 50

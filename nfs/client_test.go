@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -24,7 +25,7 @@ func pattern(n int) []byte {
 	return b
 }
 
-func testProcedures(t *testing.T, b *bed) {
+func testProcedures(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	file := s.add("file", TypeReg, "hello, world")
@@ -116,7 +117,7 @@ func testProcedures(t *testing.T, b *bed) {
 
 // READ's data comes through a write chunk into the caller's memory, and nothing
 // beyond it is touched.
-func testRead(t *testing.T, b *bed) {
+func testRead(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(100_003)
@@ -154,7 +155,7 @@ func testRead(t *testing.T, b *bed) {
 }
 
 // A server may return the data inline although a write chunk was offered.
-func testReadInline(t *testing.T, b *bed) {
+func testReadInline(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	s.set(func() { s.inline = true })
 	f := s.add("file", TypeReg, "inline data").handle()
@@ -169,7 +170,7 @@ func testReadInline(t *testing.T, b *bed) {
 }
 
 // WRITE's data leaves through a read chunk when it does not fit inline.
-func testWrite(t *testing.T, b *bed) {
+func testWrite(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, "")
@@ -198,7 +199,7 @@ func testWrite(t *testing.T, b *bed) {
 }
 
 // The credential is that of the options, and of the process without any.
-func testCredential(t *testing.T, b *bed) {
+func testCredential(t *testing.T, b *testbed.Bed) {
 	creds := make(chan oncrpc.Auth, 2)
 	srv, err := transport.NewServer(nil)
 	if err != nil {
@@ -212,7 +213,7 @@ func testCredential(t *testing.T, b *bed) {
 	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := srv.Listen(t.Context(), b.provider, b.host+":0")
+	l, err := srv.Listen(t.Context(), b.Provider, b.Host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func testCredential(t *testing.T, b *bed) {
 }
 
 // Replies that decode, and lie.
-func testHostileReplies(t *testing.T, b *bed) {
+func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, string(pattern(20_000))).handle()
@@ -331,7 +332,7 @@ func testHostileReplies(t *testing.T, b *bed) {
 }
 
 // JUKEBOX is a wish to be asked again.
-func testJukebox(t *testing.T, b *bed) {
+func testJukebox(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	asked := 0
 	s.set(func() {
@@ -355,7 +356,7 @@ func testJukebox(t *testing.T, b *bed) {
 }
 
 // Errors tell what happened, and calls on a connection that has ended fail.
-func testCallErrors(t *testing.T, b *bed) {
+func testCallErrors(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	_, _, err := c.Lookup(ctx, s.root.handle(), "nothing")
@@ -382,7 +383,7 @@ func testCallErrors(t *testing.T, b *bed) {
 }
 
 // The pool of calls keeps no hold of the caller's memory.
-func testPool(t *testing.T, b *bed) {
+func testPool(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(8192))).handle()
 	o := c.begin(ProcRead)
@@ -400,7 +401,7 @@ func testPool(t *testing.T, b *bed) {
 }
 
 // What has no answer yet can be asked for, oldest first, with what it is about.
-func testPending(t *testing.T, b *bed) {
+func testPending(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, "x").handle()
 	if got := c.Pending(); len(got) != 0 {

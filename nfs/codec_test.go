@@ -2,12 +2,12 @@ package nfs
 
 import (
 	"bytes"
-	"encoding/hex"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -174,15 +174,6 @@ var goldens = []struct {
 
 func ptr[T any](v T) *T { return &v }
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // blank returns a new message of the type of m.
 func blank(m message) message {
 	return reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)
@@ -202,7 +193,7 @@ func same(a, b message) bool {
 
 func TestGolden(t *testing.T) {
 	for _, g := range goldens {
-		want := unhex(t, g.hex)
+		want := testutil.Hex(t, g.hex)
 		if got := g.m.Append([]byte{0xff}); !bytes.Equal(got[1:], want) || got[0] != 0xff {
 			t.Errorf("%s: %+v\nencodes to %x\nwant       %x", g.section, g.m, got[1:], want)
 		}
@@ -218,7 +209,7 @@ func TestGolden(t *testing.T) {
 				continue
 			}
 			m := blank(g.m)
-			if err := decode(unhex(t, other.hex), m); err != nil {
+			if err := decode(testutil.Hex(t, other.hex), m); err != nil {
 				t.Fatal(err)
 			}
 			if err := decode(want, m); err != nil || !same(m, g.m) {
@@ -231,7 +222,7 @@ func TestGolden(t *testing.T) {
 // Every prefix of a message is an error, and none of them panics.
 func TestTruncated(t *testing.T) {
 	for _, g := range goldens {
-		b := unhex(t, g.hex)
+		b := testutil.Hex(t, g.hex)
 		for n := range b {
 			if err := decode(b[:n:n], blank(g.m)); err == nil {
 				t.Errorf("%s: %d of %d bytes decode", g.section, n, len(b))
@@ -253,7 +244,7 @@ func TestMalformed(t *testing.T) {
 		{"2^30 flavors", new(MntRes), "00000000 " + xHandle + "40000000 00000001"},
 		{"link of 4097 bytes", new(ReadLinkRes), "00000000 00000000 00001001 " + strings.Repeat("00", 4100)},
 	} {
-		if err := decode(unhex(t, test.hex), test.m); err == nil {
+		if err := decode(testutil.Hex(t, test.hex), test.m); err == nil {
 			t.Errorf("%s: decodes to %+v", test.name, test.m)
 		}
 	}
@@ -262,7 +253,7 @@ func TestMalformed(t *testing.T) {
 // Values that the RFC does not define survive, and print as numbers.
 func TestUnknownValues(t *testing.T) {
 	var r GetAttrRes
-	if err := decode(unhex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
+	if err := decode(testutil.Hex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
 		t.Errorf("%v, %v", r.Status, err)
 	}
 	if s := FileType(8).String(); s != "ftype3 8" {
@@ -405,7 +396,7 @@ func fuzzTypes(f *testing.F, prefixes ...string) {
 		if !slicesContainsPrefix(g.section, prefixes) {
 			continue
 		}
-		f.Add(unhex(f, g.hex))
+		f.Add(testutil.Hex(f, g.hex))
 		if typ := reflect.TypeOf(g.m); !seen[typ] {
 			seen[typ] = true
 			goods = append(goods, g.m)

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-func testStat(t *testing.T, b *bed) {
+func testStat(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	s.add("dir/file", TypeReg, "12345")
 	s.add("dir/sub/deep", TypeReg, "1")
@@ -97,7 +98,7 @@ func names(entries []DirEntry) []string {
 	return l
 }
 
-func testReadDir(t *testing.T, b *bed) {
+func testReadDir(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := make([]string, 0, 100)
@@ -157,7 +158,7 @@ func testReadDir(t *testing.T, b *bed) {
 }
 
 // Directories that have no end, or names that are none.
-func testHostileDirectory(t *testing.T, b *bed) {
+func testHostileDirectory(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	c.opts.MaxDirEntries = 200
@@ -310,7 +311,7 @@ func testHostileDirectory(t *testing.T, b *bed) {
 	}
 }
 
-func testWalk(t *testing.T, b *bed) {
+func testWalk(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	for _, p := range []string{"a/1", "a/2", "b/c/3", "b/4", "d"} {
@@ -381,7 +382,7 @@ func testWalk(t *testing.T, b *bed) {
 	}
 }
 
-func testPathChanges(t *testing.T, b *bed) {
+func testPathChanges(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	old := s.add("old", TypeReg, "contents")

@@ -10,12 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -24,22 +22,8 @@ import (
 // The server answers as RFC 1813 says, unless a test overrides a procedure.
 
 func TestMain(m *testing.M) {
-	openDevices()
+	testbed.OpenDevices()
 	os.Exit(leak.Main(m))
-}
-
-// openDevices opens the RDMA devices that tests use: librdmacm never closes them,
-// and they are not left behind by a test.
-func openDevices() {
-	p, err := rdmacm.New(rdmacm.Config{})
-	if err != nil {
-		return // the tests tell
-	}
-	for _, addr := range rdmatest.Addrs() {
-		if l, err := p.Listen(context.Background(), addr+":0", fabric.ConnAttr{}); err == nil {
-			l.Close()
-		}
-	}
 }
 
 type memNode struct {
@@ -52,7 +36,7 @@ type memNode struct {
 
 type memServer struct {
 	t testing.TB
-	b *bed
+	b *testbed.Bed
 
 	mu        sync.Mutex
 	nodes     map[uint64]*memNode
@@ -72,7 +56,7 @@ type memServer struct {
 	unstables int // WRITEs that were unstable
 }
 
-func newMemServer(t testing.TB, b *bed) *memServer {
+func newMemServer(t testing.TB, b *testbed.Bed) *memServer {
 	s := &memServer{
 		t: t, b: b, nodes: make(map[uint64]*memNode), calls: make(map[uint32]int),
 		lost:     make(map[*memNode][]byte),
@@ -531,7 +515,7 @@ func (s *memServer) start(mount bool) string {
 			s.t.Fatal(err)
 		}
 	}
-	l, err := srv.Listen(s.t.Context(), s.b.provider, s.b.host+":0")
+	l, err := srv.Listen(s.t.Context(), s.b.Provider, s.b.Host+":0")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -545,9 +529,9 @@ func (s *memServer) start(mount bool) string {
 }
 
 // dial connects a client to the address; the test closes it.
-func dial(t testing.TB, b *bed, addr string, opts *Options) *Client {
+func dial(t testing.TB, b *testbed.Bed, addr string, opts *Options) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), b.provider, addr, opts)
+	c, err := Dial(t.Context(), b.Provider, addr, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -560,7 +544,7 @@ func dial(t testing.TB, b *bed, addr string, opts *Options) *Client {
 }
 
 // pair starts a server with MOUNT and returns it with a client of it.
-func pair(t testing.TB, b *bed) (*memServer, *Client) {
+func pair(t testing.TB, b *testbed.Bed) (*memServer, *Client) {
 	t.Helper()
 	s := newMemServer(t, b)
 	return s, dial(t, b, s.start(true), nil)
@@ -636,7 +620,7 @@ func record(xid uint32, stat oncrpc.AcceptStat, results []byte) []byte {
 
 // mountServer serves s's MOUNT over TCP.
 func (s *memServer) mountServer() (host string, port int) {
-	return rpcServer(s.t, s.b.host, func(h *oncrpc.CallHeader, args []byte) []byte {
+	return rpcServer(s.t, s.b.Host, func(h *oncrpc.CallHeader, args []byte) []byte {
 		if h.Prog != MountProgram {
 			return record(h.XID, oncrpc.ProgUnavail, nil)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -30,7 +31,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	return copy(f.data[off:], p), nil
 }
 
-func testDownload(t *testing.T, b *bed) {
+func testDownload(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
@@ -103,7 +104,7 @@ func testDownload(t *testing.T, b *bed) {
 }
 
 // Several calls are in flight at once.
-func testParallel(t *testing.T, b *bed) {
+func testParallel(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	s.add("file", TypeReg, string(want))
@@ -137,7 +138,7 @@ type readerAt func(p []byte, off int64) (int, error)
 
 func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-func testReadAt(t *testing.T, b *bed) {
+func testReadAt(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(300_000)
@@ -186,7 +187,7 @@ func testReadAt(t *testing.T, b *bed) {
 	}
 }
 
-func testUpload(t *testing.T, b *bed) {
+func testUpload(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
@@ -264,7 +265,7 @@ func testUpload(t *testing.T, b *bed) {
 // A server that restarts between WRITE and COMMIT has another verifier, and lost
 // what was not committed: that is written again, and nothing else. RFC 1813 section
 // 3.3.7. The file takes 16 pieces of two WRITEs each, one after the other.
-func testVerifierChange(t *testing.T, b *bed) {
+func testVerifierChange(t *testing.T, b *testbed.Bed) {
 	want := pattern(1 << 20)
 	for _, test := range []struct {
 		name            string
@@ -346,7 +347,7 @@ func testVerifierChange(t *testing.T, b *bed) {
 
 // A file of more pieces than are written between two COMMITs is written to its end, and
 // what a restart loses of the second window is written again.
-func testUploadWindows(t *testing.T, b *bed) {
+func testUploadWindows(t *testing.T, b *testbed.Bed) {
 	const size = 64
 	want := pattern(size*(transferWindow+100) + 7)
 	for _, restart := range []bool{false, true} {
@@ -379,7 +380,7 @@ func testUploadWindows(t *testing.T, b *bed) {
 }
 
 // A COMMIT that fails makes every WRITE answer for itself.
-func testCommitError(t *testing.T, b *bed) {
+func testCommitError(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
@@ -406,7 +407,7 @@ func testCommitError(t *testing.T, b *bed) {
 }
 
 // Ending the context ends a transfer, and the memory is the caller's again.
-func testTransferCancel(t *testing.T, b *bed) {
+func testTransferCancel(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(1<<20)))
 	ctx, cancel := context.WithCancel(t.Context())

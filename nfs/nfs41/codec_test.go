@@ -2,11 +2,11 @@ package nfs41
 
 import (
 	"bytes"
-	"encoding/hex"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -211,15 +211,6 @@ var recorded = []struct {
 		content: func(ops []Operation) bool { return ops[0].Result.(*CBSequenceRes).TargetHighest == 15 }},
 }
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // blank returns a new message of the type of m.
 func blank(m Message) Message {
 	return reflect.New(reflect.TypeOf(m).Elem()).Interface().(Message)
@@ -237,7 +228,7 @@ func same(a, b Message) bool { return bytes.Equal(a.Append(nil), b.Append(nil)) 
 
 func TestGolden(t *testing.T) {
 	for _, g := range goldens {
-		want := unhex(t, g.hex)
+		want := testutil.Hex(t, g.hex)
 		if got := g.m.Append([]byte{0xff}); !bytes.Equal(got[1:], want) || got[0] != 0xff {
 			t.Errorf("%s: %+v\nencodes to %x\nwant       %x", g.section, g.m, got[1:], want)
 		}
@@ -253,7 +244,7 @@ func TestGolden(t *testing.T) {
 				continue
 			}
 			m := blank(g.m)
-			if err := decode(unhex(t, other.hex), m); err != nil {
+			if err := decode(testutil.Hex(t, other.hex), m); err != nil {
 				t.Fatal(err)
 			}
 			if err := decode(want, m); err != nil || !same(m, g.m) {
@@ -265,7 +256,7 @@ func TestGolden(t *testing.T) {
 
 func TestRecorded(t *testing.T) {
 	for _, r := range recorded {
-		msg := unhex(t, r.hex)
+		msg := testutil.Hex(t, r.hex)
 		d := xdr.NewDecoder(msg)
 		var again []byte
 		head := func(m Message) {
@@ -310,7 +301,7 @@ func TestRecorded(t *testing.T) {
 // Every prefix of a message is an error, and none of them panics.
 func TestTruncated(t *testing.T) {
 	for _, g := range goldens {
-		b := unhex(t, g.hex)
+		b := testutil.Hex(t, g.hex)
 		for n := range b {
 			if err := decode(b[:n:n], blank(g.m)); err == nil {
 				t.Errorf("%s: %d of %d bytes decode", g.section, n, len(b))
@@ -349,7 +340,7 @@ func TestMalformed(t *testing.T) {
 		{"OPEN_DELEGATE_WRITE", new(OpenRes), xStateID + zeros(28) + "00000002" + zeros(100)},
 		{"cachethis 2", new(SequenceArgs), xSession + "00000000 00000000 00000000 00000002"},
 	} {
-		if err := decode(unhex(t, test.hex), test.m); err == nil {
+		if err := decode(testutil.Hex(t, test.hex), test.m); err == nil {
 			t.Errorf("%s: decodes to %+v", test.name, test.m)
 		}
 	}
@@ -372,7 +363,7 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		{"bytes behind", "00000000 00000000 00000002 " + ok + "00000018 00000000 00000000"},
 		{"cut off", "00000000 00000000 00000002 " + ok + "00000018"},
 	} {
-		failed, err := decodeOps(unhex(t, test.hex), ops, OpName)
+		failed, err := decodeOps(testutil.Hex(t, test.hex), ops, OpName)
 		if _, bad := err.(*ReplyError); !bad {
 			t.Errorf("%s: %+v, %v", test.name, failed, err)
 		}
@@ -387,7 +378,7 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		{"the second is not known", "0000273c 00000000 00000002 " + ok + "0000273c 0000273c", failedOp{1, StatusOpIllegal}},
 		{"none is executed", "00002725 00000000 00000000", failedOp{2, StatusMinorVersMismatch}},
 	} {
-		if failed, err := decodeOps(unhex(t, test.hex), ops, OpName); err != nil || failed != test.want {
+		if failed, err := decodeOps(testutil.Hex(t, test.hex), ops, OpName); err != nil || failed != test.want {
 			t.Errorf("%s: %+v, %v", test.name, failed, err)
 		}
 	}
@@ -451,7 +442,7 @@ func TestAttrs(t *testing.T) {
 	}
 	// Only what is asked for, and only what there is.
 	some := a.Select(Bits(AttrLeaseTime, AttrType, 12, 200))
-	if want := unhex(t, "00000001 00000402 00000008 00000002 0000005a"); !bytes.Equal(some.Append(nil), want) {
+	if want := testutil.Hex(t, "00000001 00000402 00000008 00000002 0000005a"); !bytes.Equal(some.Append(nil), want) {
 		t.Errorf("%+v", some)
 	}
 	for _, bad := range []RawAttrs{
@@ -506,7 +497,7 @@ func FuzzMessages(f *testing.F) {
 	var goods []Message
 	seen := make(map[reflect.Type]bool)
 	for _, g := range goldens {
-		f.Add(unhex(f, g.hex))
+		f.Add(testutil.Hex(f, g.hex))
 		if typ := reflect.TypeOf(g.m); !seen[typ] {
 			seen[typ] = true
 			goods = append(goods, g.m)
@@ -541,7 +532,7 @@ func FuzzMessages(f *testing.F) {
 func FuzzReplies(f *testing.F) {
 	for _, r := range recorded {
 		if r.reply {
-			f.Add(unhex(f, r.hex))
+			f.Add(testutil.Hex(f, r.hex))
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

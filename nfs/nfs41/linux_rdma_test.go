@@ -19,6 +19,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 )
 
 // nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
@@ -36,11 +37,11 @@ func nfsd(t *testing.T) (dir, port string) {
 // the kernel's iWARP.
 func onDevices(t *testing.T, test func(t *testing.T, b *bed)) {
 	for _, kind := range rdmatest.Kinds() {
-		t.Run(kind, func(t *testing.T) { test(t, onDevice(t, kind)) })
+		t.Run(kind, func(t *testing.T) { test(t, &bed{Bed: testbed.Device(t, kind)}) })
 	}
 	t.Run("iwarp", func(t *testing.T) {
-		b := onIwarp()
-		b.host = rdmatest.Device(t, "siw")
+		b := &bed{Bed: testbed.Iwarp()}
+		b.Host = rdmatest.Device(t, "siw")
 		test(t, b)
 	})
 }
@@ -92,17 +93,17 @@ func TestRDMALinuxServer(t *testing.T) {
 	dir, port := nfsd(t)
 	endGrace(t)
 	onDevices(t, func(t *testing.T, b *bed) {
-		b.check(t)
+		b.Check(t)
 		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
 		var lose atomic.Bool
-		provider := fabrictest.Faulty(b.provider, fabrictest.Plan{{
+		provider := fabrictest.Faulty(b.Provider, fabrictest.Plan{{
 			At: fabrictest.AtRequest, Do: fabrictest.Break, Every: true,
 			Match: func(fabrictest.Passage) bool { return lose.CompareAndSwap(true, false) },
 		}})
 		recalls := make(chan CBRecallArgs, 1)
 		owner := []byte("nfs41 " + t.Name())
-		s, err := Dial(ctx, provider, net.JoinHostPort(b.host, port), &Config{
+		s, err := Dial(ctx, provider, net.JoinHostPort(b.Host, port), &Config{
 			Owner: owner,
 			Renew: true,
 			Callback: func(_ context.Context, op uint32, args Message) Status {
@@ -264,8 +265,8 @@ func closeFile(t *testing.T, s *Session, fh FileHandle, opened OpenRes) {
 func TestRDMALinuxClient(t *testing.T) {
 	nfsd(t) // with it the modules of the client are there, too
 	onDevices(t, func(t *testing.T, b *bed) {
-		b.check(t)
-		w := b.start(t, &ServerConfig{Lease: 10 * time.Second})
+		b.Check(t)
+		w := start(t, b, &ServerConfig{Lease: 10 * time.Second})
 		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
 		sh := func(name string, args ...string) string {
@@ -278,7 +279,7 @@ func TestRDMALinuxClient(t *testing.T) {
 		}
 		dir := t.TempDir()
 		_, port, _ := net.SplitHostPort(w.addr)
-		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,actimeo=0,port="+port, b.host+":/", dir)
+		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,actimeo=0,port="+port, b.Host+":/", dir)
 		mounted := true
 		defer func() {
 			if mounted {
@@ -349,7 +350,7 @@ func TestRDMALinuxClient(t *testing.T) {
 		w.waitGone(t)
 
 		// Without a version it asks for 4.2 first.
-		sh("mount", "-t", "nfs", "-o", "proto=rdma,port="+port, b.host+":/", dir)
+		sh("mount", "-t", "nfs", "-o", "proto=rdma,port="+port, b.Host+":/", dir)
 		mounted = true
 		wantCallbacks(t, w.next(t))
 		sh("umount", dir)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -28,7 +30,7 @@ type raw struct {
 
 func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
 	t.Helper()
-	cl, err := transport.Dial(bg, w.provider, w.addr, cfg)
+	cl, err := transport.Dial(bg, w.Provider, w.addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,9 +145,9 @@ func (r *raw) seq(res *SequenceRes) Operation {
 }
 
 func TestServerExchangeID(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour})
 	r := w.raw(t, nil)
 	one := ExchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
 
@@ -208,9 +210,9 @@ func TestServerExchangeID(t *testing.T) {
 }
 
 func TestServerCreateSession(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxSessions: 2})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour, MaxSessions: 2})
 	r := w.raw(t, nil)
 	r.id = 7
 	r.create(nil, StatusStaleClientID)
@@ -248,9 +250,9 @@ func TestServerCreateSession(t *testing.T) {
 // TestServerLimits: a server forgets clients whose lease is over, and no others, when it
 // has no room.
 func TestServerLimits(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxClients: 2})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour, MaxClients: 2})
 	r := w.raw(t, nil)
 	r.establish("one")
 	r.establish("two")
@@ -275,9 +277,9 @@ func TestServerLimits(t *testing.T) {
 }
 
 func TestServerSequence(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	seq := func(slot, sequence uint32, cache bool) Operation {
@@ -379,9 +381,9 @@ func TestServerSequence(t *testing.T) {
 
 // TestServerDirectory: what a mount of the directory takes.
 func TestServerDirectory(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	root := Operation{Op: OpPutRootFH}
@@ -439,9 +441,9 @@ func TestServerDirectory(t *testing.T) {
 }
 
 func TestServerDestroy(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	first := r.session
@@ -465,7 +467,7 @@ func TestServerDestroy(t *testing.T) {
 func FuzzServer(f *testing.F) {
 	for _, r := range recorded {
 		if !r.reply && !r.cb {
-			f.Add(unhex(f, r.hex))
+			f.Add(testutil.Hex(f, r.hex))
 		}
 	}
 	s := NewServer(&ServerConfig{MaxClients: 4, NoBackchannel: true})
@@ -491,7 +493,7 @@ func FuzzCallbacks(f *testing.F) {
 		if r.reply || !r.cb {
 			continue
 		}
-		b := unhex(f, r.hex)
+		b := testutil.Hex(f, r.hex)
 		d := xdr.NewDecoder(b)
 		new(CBCompoundArgs).Decode(&d)
 		if op := d.Uint32(); op != OpCBSequence {

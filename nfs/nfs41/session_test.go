@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -47,7 +49,7 @@ func runSuite(t *testing.T, b *bed) {
 		t.Run("version "+b.version.String(), func(t *testing.T) {
 			for _, tt := range suite {
 				t.Run(tt.name, func(t *testing.T) {
-					b.check(t)
+					b.Check(t)
 					tt.run(t, b)
 				})
 			}
@@ -55,11 +57,11 @@ func runSuite(t *testing.T, b *bed) {
 	}
 }
 
-func TestIwarpSessions(t *testing.T) { runSuite(t, onIwarp()) }
+func TestIwarpSessions(t *testing.T) { runSuite(t, &bed{Bed: testbed.Iwarp()}) }
 
 func TestRDMASessions(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
-		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind)) })
+		t.Run(kind, func(t *testing.T) { runSuite(t, &bed{Bed: testbed.Device(t, kind)}) })
 	}
 }
 
@@ -97,7 +99,7 @@ func (ss *ServerSession) lose() {
 }
 
 func testBothWays(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	ss := w.next(t)
 	info, err := s.Info(bg)
@@ -143,7 +145,7 @@ func testBothWays(t *testing.T, b *bed) {
 
 // testCallbacks: operations behind the CB_SEQUENCE go to the handler.
 func testCallbacks(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	got := make(chan string, 1)
 	w.dial(t, &Config{CallbackProgram: 0x20000001, Callback: func(ctx context.Context, op uint32, args Message) Status {
 		switch a := args.(type) {
@@ -202,7 +204,7 @@ func (a *rawArgs) Decode(d *xdr.Decoder)  { a.b = d.Rest() }
 
 // testCallbackCompound: a client as the replier of hostile calls.
 func testCallbackCompound(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	var executed atomic.Int32
 	s := w.dial(t, &Config{
 		Back: ChannelAttrs{MaxRequest: 512, MaxResponseCached: 100, MaxOps: 4, MaxRequests: 2},
@@ -295,7 +297,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		t.Errorf("minor version 0: %v", status)
 	}
 	results, err := raw((&CBCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
-	if want := unhex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
+	if want := testutil.Hex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
 		t.Errorf("no operation: %x, %v", results, err)
 	}
 	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CBCompoundArgs).Append(nil)[:12]} {
@@ -321,7 +323,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 // testEnabled: BIDI-3.2-1 a server calls only when CREATE_SESSION or BIND_CONN_TO_SESSION
 // have said that the client is ready for it, and on that connection.
 func testEnabled(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, &Config{NoBackchannel: true})
 	ss := w.next(t)
 	if info, err := s.Info(bg); err != nil || info.Flags != 0 {
@@ -393,7 +395,7 @@ func testEnabled(t *testing.T, b *bed) {
 // testVersion40: BIDI-3.1-1 version 4.0, whose callbacks take a connection of their own,
 // never opens the backward direction.
 func testVersion40(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	conns := make(chan *transport.Conn, 1)
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
@@ -416,7 +418,7 @@ func testVersion40(t *testing.T, b *bed) {
 // testReadyFirst: BIDI-6-3 the client executes calls before it has heard that the server
 // has its CREATE_SESSION: program and receives are there before it is sent.
 func testReadyFirst(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	called := make(chan error, 1)
 	sequenced := make(chan error, 1)
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
@@ -441,7 +443,7 @@ func testReadyFirst(t *testing.T, b *bed) {
 // testTwoConnections: BIDI-3.2-2 one connection for the client's calls alone, and one for
 // the server's alone.
 func testTwoConnections(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, &Config{BackConn: true})
 	ss := w.next(t)
 	fore, back := s.Transport()
@@ -474,7 +476,7 @@ func testTwoConnections(t *testing.T, b *bed) {
 
 // testRefused: a server that calls nobody says so.
 func testRefused(t *testing.T, b *bed) {
-	w := b.start(t, &ServerConfig{NoBackchannel: true})
+	w := start(t, b, &ServerConfig{NoBackchannel: true})
 	s := w.dial(t, nil)
 	if info, err := s.Info(bg); err != nil || info.Flags != 0 {
 		t.Errorf("%+v, %v", info, err)
@@ -483,7 +485,7 @@ func testRefused(t *testing.T, b *bed) {
 	if err := s.Bind(patient(t)); !errors.Is(err, ErrNoBackchannel) {
 		t.Error(err)
 	}
-	if _, err := Dial(patient(t), w.provider, w.addr, &Config{BackConn: true}); !hasStatus(err, StatusInval) {
+	if _, err := Dial(patient(t), w.Provider, w.addr, &Config{BackConn: true}); !hasStatus(err, StatusInval) {
 		t.Error(err)
 	}
 }
@@ -491,7 +493,7 @@ func testRefused(t *testing.T, b *bed) {
 // testReconnect: BIDI-6-2 after a reconnect the server calls once the session has been
 // bound to the new connection.
 func testReconnect(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	arrived, proceed := make(chan *transport.Conn, 16), make(chan struct{})
 	var binds atomic.Int32
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
@@ -542,7 +544,7 @@ func firstOf(args []byte) uint32 {
 // testReconnectUnderWay: a callback whose connection is lost while the client executes it
 // is executed once all the same.
 func testReconnectUnderWay(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	entered, leave := make(chan struct{}, 4), make(chan struct{})
 	s := w.dial(t, &Config{Callback: func(context.Context, uint32, Message) Status {
 		entered <- struct{}{}
@@ -584,7 +586,7 @@ func (s *Session) waitUp(t testing.TB) SeqFlags {
 
 // testReplyLost: a COMPOUND whose reply is lost with the connection is executed once.
 func testReplyLost(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	var lose atomic.Bool
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
@@ -617,7 +619,7 @@ func testReplyLost(t *testing.T, b *bed) {
 // testForgotten: when the server has forgotten the client, another session is made, and
 // its backchannel works.
 func testForgotten(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	old := w.next(t)
 	forget := func(ss *ServerSession) {
@@ -680,7 +682,7 @@ func (w *world) closeConns(t testing.TB, s *Session) {
 
 // testRestart: the server ends, and another takes its place at its address.
 func testRestart(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	wantCallbacks(t, w.next(t))
 	before, err := s.Info(bg)
@@ -703,7 +705,7 @@ func testRestart(t *testing.T, b *bed) {
 
 // testSlots: no more callbacks are in flight than the client has slots.
 func testSlots(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	const slots = 3
 	var running, most atomic.Int32
 	full := make(chan struct{})
@@ -743,7 +745,7 @@ func testSlots(t *testing.T, b *bed) {
 // testGivenUp: a call that is given up leaves its slot as good as before, in both
 // directions.
 func testGivenUp(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := w.dial(t, &Config{
 		Back: ChannelAttrs{MaxRequests: 1}, Fore: ChannelAttrs{MaxRequests: 1},
@@ -793,7 +795,7 @@ func testGivenUp(t *testing.T, b *bed) {
 // testRenew: the lease is kept without a call from the user, and a backchannel that the
 // server has lost is bound again.
 func testRenew(t *testing.T, b *bed) {
-	w := b.start(t, &ServerConfig{Lease: time.Second})
+	w := start(t, b, &ServerConfig{Lease: time.Second})
 	s := w.dial(t, &Config{Renew: true})
 	ss := w.next(t)
 	renewed := func() time.Time {
@@ -823,7 +825,7 @@ func testRenew(t *testing.T, b *bed) {
 
 // testEnds: everything can be closed, twice, at any time.
 func testEnds(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	ss := w.next(t)
 	s.Close()
@@ -847,10 +849,10 @@ func testEnds(t *testing.T, b *bed) {
 	}
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
-	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(ctx, w.Provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := Dial(bg, w.provider, w.addr, &Config{Owner: make([]byte, MaxOwner+1)}); err == nil {
+	if _, err := Dial(bg, w.Provider, w.addr, &Config{Owner: make([]byte, MaxOwner+1)}); err == nil {
 		t.Error("an owner of 1025 bytes is taken")
 	}
 	// A closed server makes no more sessions, and its clients do not ask for ever.
@@ -861,7 +863,7 @@ func testEnds(t *testing.T, b *bed) {
 			cancel()
 		}
 	}
-	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(ctx, w.Provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

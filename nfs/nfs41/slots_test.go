@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -110,8 +111,8 @@ func TestReplySlots(t *testing.T) {
 		t.Error("a new request is a replay")
 	}
 	// Only the result of SEQUENCE has been kept.
-	r.end(0, unhex(t, xSession), true)
-	want := unhex(t, "00002754 00000001 74000000 00000002 00000035 00000000 "+xSession+"00000009 00002754")
+	r.end(0, testutil.Hex(t, xSession), true)
+	want := testutil.Hex(t, "00002754 00000001 74000000 00000002 00000035 00000000 "+xSession+"00000009 00002754")
 	if got := begin(0, 2, 8, StatusOK).replayed(nil, []byte("t"), OpSequence, OpGetAttr); !bytes.Equal(got, want) {
 		t.Errorf("%x, want\n%x", got, want)
 	}
