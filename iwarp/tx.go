@@ -606,7 +606,29 @@ func (c *Conn) segment(b *batch) {
 		m.mo += uint32(n)
 	}
 	b.na = len(h)
-	crc, summed := uint32(0), start // bytes of the arena before summed are in crc
+	crc, summed := c.payload(b, start, n)
+	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
+	clear(pad)
+	b.na += len(pad)
+	if c.crc {
+		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
+	}
+	mpa.PutCRC(b.arena[b.na:], crc) // zero when none is in use
+	b.na += mpa.CRCLen
+	b.bytes += mpa.FPDULen(ulpdu)
+	b.exposes = b.exposes || m.response
+	t.stats.fpdus++
+	if last {
+		c.finish(b)
+	}
+}
+
+// payload takes the next n bytes of the message into b. Few are copied behind the header,
+// more become entries of the iovec. The arena of b from start on is the FPDU's header. It
+// returns the CRC of what lies before summed in the arena, and of the bytes not copied.
+func (c *Conn) payload(b *batch, start, n int) (crc uint32, summed int) {
+	m := &c.tx.cur
+	summed = start
 	for left := n; left > 0; {
 		buf := m.sgl[m.si].Buf[m.so:]
 		if len(buf) == 0 {
@@ -629,20 +651,13 @@ func (c *Conn) segment(b *batch) {
 		b.ref[b.niov] = m.ref[m.si]
 		b.niov++
 	}
-	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
-	clear(pad)
-	b.na += len(pad)
-	if c.crc {
-		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
-	}
-	mpa.PutCRC(b.arena[b.na:], crc) // zero when none is in use
-	b.na += mpa.CRCLen
-	b.bytes += mpa.FPDULen(ulpdu)
-	b.exposes = b.exposes || m.response
-	t.stats.fpdus++
-	if !last {
-		return
-	}
+	return crc, summed
+}
+
+// finish takes the message whose last segment is in b out of its queue.
+func (c *Conn) finish(b *batch) {
+	t := &c.tx
+	m := &t.cur
 	clear(m.sgl[:m.nsge])
 	m.active = false
 	if m.nudge {
@@ -658,7 +673,7 @@ func (c *Conn) segment(b *batch) {
 		b.addResponse()
 		return
 	}
-	if !tagged {
+	if !m.op.Tagged() {
 		t.msn[m.qn]++
 	}
 	t.next++

@@ -77,13 +77,13 @@ type cbCompound struct {
 // *out. It is false when the start of the arguments does not decode.
 func (c *cbCompound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
-	var head CBCompoundArgs
+	var head cbCompoundArgs
 	head.Decode(&c.d)
 	if c.d.Err() != nil {
 		return false
 	}
 	c.count = head.Count
-	res := CompoundRes{Tag: head.Tag}
+	res := compoundRes{Tag: head.Tag}
 	start := len(*out)
 	b := res.Append(*out)
 	body := len(b)
@@ -143,7 +143,7 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 
 // sequence is CB_SEQUENCE. RFC 8881 section 20.9.
 func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
-	var a CBSequenceArgs
+	var a cbSequenceArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -162,7 +162,7 @@ func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
 	return b, status
 }
 
-func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
+func (c *cbCompound) begin(b []byte, a *cbSequenceArgs) ([]byte, Status) {
 	h := c.s.known(c.ctx, a.Session)
 	if h == nil {
 		return b, StatusBadSession
@@ -175,7 +175,7 @@ func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	replay, status := h.replies.begin(&a.SequenceArgs, h.replies.sum(c.args))
+	replay, status := h.replies.begin(&a.sequenceArgs, h.replies.sum(c.args))
 	if status != StatusOK {
 		return b, status
 	}
@@ -184,7 +184,7 @@ func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
 	}
 	c.held, c.slot, c.cache = h, a.Slot, a.CacheThis
 	highest := h.back.MaxRequests - 1
-	res := CBSequenceRes{
+	res := cbSequenceRes{
 		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
 		HighestSlot: highest, TargetHighest: highest,
 	}

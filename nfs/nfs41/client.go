@@ -175,8 +175,8 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 // prepare fills in what the configuration leaves open.
 func (s *Session) prepare() error {
 	c := &s.cfg
-	if len(c.Owner) > MaxOwner {
-		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), MaxOwner)
+	if len(c.Owner) > maxOwner {
+		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), maxOwner)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rand.Read(s.verifier[:]) // never fails
@@ -267,7 +267,7 @@ func (s *Session) known(ctx context.Context, id SessionID) *held {
 // asks again while the server says NFS4ERR_DELAY.
 func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, again bool) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
-		head := CompoundArgs{Minor: Minor, Count: 1}
+		head := compoundArgs{Minor: Minor, Count: 1}
 		ops := []Operation{op}
 		call := transport.Call{
 			Prog: Program, Vers: Version, Proc: ProcCompound, Cred: s.cred,
@@ -337,11 +337,11 @@ func (s *Session) establish(ctx context.Context) error {
 const maxAttempts = 3
 
 func (s *Session) exchangeID(ctx context.Context) error {
-	args := ExchangeIDArgs{
-		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: ExchangeUseNonPNFS,
-		Impl: &ImplID{Domain: "github.com", Name: "rpcrdma"},
+	args := exchangeIDArgs{
+		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: exchangeUseNonPNFS,
+		Impl: &implID{Domain: "github.com", Name: "rpcrdma"},
 	}
-	var res ExchangeIDRes
+	var res exchangeIDRes
 	if err := s.call(ctx, s.fore, Operation{OpExchangeID, &args, &res}, true); err != nil {
 		return err
 	}
@@ -351,7 +351,7 @@ func (s *Session) exchangeID(ctx context.Context) error {
 }
 
 func (s *Session) createSession(ctx context.Context) error {
-	args := CreateSessionArgs{
+	args := createSessionArgs{
 		ClientID: s.clientID, Sequence: s.sequence,
 		Fore: s.cfg.Fore, Back: s.cfg.Back,
 		CallbackProgram: s.cfg.CallbackProgram, CallbackSec: s.cfg.CallbackSec,
@@ -363,7 +363,7 @@ func (s *Session) createSession(ctx context.Context) error {
 	s.mu.Lock()
 	s.held, s.pending = nil, pending
 	s.mu.Unlock()
-	var res CreateSessionRes
+	var res createSessionRes
 	err := s.call(ctx, s.fore, Operation{OpCreateSession, &args, &res}, true)
 	if err == nil && (res.Fore.MaxRequests == 0 || res.Fore.MaxOps < minOps || res.Back.MaxRequests > s.cfg.Back.MaxRequests) {
 		err = &ReplyError{OpName(OpCreateSession), "channels are of no use"}
@@ -381,7 +381,7 @@ func (s *Session) createSession(ctx context.Context) error {
 }
 
 // hold makes the session's slots.
-func (s *Session) hold(args *CreateSessionArgs, res *CreateSessionRes) *held {
+func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 	h := &held{
 		id: res.Session, flags: res.Flags,
 		// A server may not raise what was asked for. Slots are memory.
@@ -393,8 +393,8 @@ func (s *Session) hold(args *CreateSessionArgs, res *CreateSessionRes) *held {
 		session: h.id,
 		table:   newSlotTable(int(h.fore.MaxRequests)),
 		name:    OpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := compoundArgs{Minor: Minor, Count: uint32(count)}
 			b = head.Append(b)
 			b = xdr.AppendUint32(b, OpSequence)
 			return args.Append(b)
@@ -428,7 +428,7 @@ func (s *Session) settle(ctx context.Context) error {
 	}
 	// There is nothing to reclaim, and the server wants to hear it: RFC 8881 section
 	// 18.51.3.
-	err := s.compound(ctx, s.current(), false, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}})
+	err := s.compound(ctx, s.current(), false, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}})
 	if err != nil && !hasStatus(err, StatusCompleteAlready) {
 		return err
 	}
@@ -443,15 +443,15 @@ func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 	if h == nil {
 		return &Error{OpName(OpBindConnToSession), StatusBadSession}
 	}
-	args := BindConnArgs{Session: h.id, Dir: FromClientForeOrBoth}
-	want := FromServerBoth
+	args := bindConnArgs{Session: h.id, Dir: fromClientForeOrBoth}
+	want := fromServerBoth
 	switch {
 	case s.cfg.NoBackchannel || cl != s.back:
-		args.Dir, want = FromClientFore, FromServerFore
+		args.Dir, want = fromClientFore, fromServerFore
 	case s.cfg.BackConn:
-		args.Dir, want = FromClientBack, FromServerBack
+		args.Dir, want = fromClientBack, fromServerBack
 	}
-	var res BindConnRes
+	var res bindConnRes
 	if err := s.call(ctx, cl, Operation{OpBindConnToSession, &args, &res}, false); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package nfs41
 
 import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -24,31 +25,31 @@ type Operation struct {
 // maxTag is the longest tag that is decoded, in bytes. RFC 8881 has no limit.
 const maxTag = 1024
 
-// CompoundArgs is the start of COMPOUND4args; Count operations follow, each with its
+// compoundArgs is the start of COMPOUND4args; Count operations follow, each with its
 // number in front. RFC 8881 section 16.2.
-type CompoundArgs struct {
+type compoundArgs struct {
 	Tag   []byte // for people who read packets; at most 1024 bytes
 	Minor uint32
 	Count uint32
 }
 
 // Append appends the encoding to b.
-func (a *CompoundArgs) Append(b []byte) []byte {
+func (a *compoundArgs) Append(b []byte) []byte {
 	b = xdr.AppendOpaque(b, a.Tag)
 	b = xdr.AppendUint32(b, a.Minor)
 	return xdr.AppendUint32(b, a.Count)
 }
 
 // Decode reads the arguments. Nothing bounds Count.
-func (a *CompoundArgs) Decode(d *xdr.Decoder) {
+func (a *compoundArgs) Decode(d *xdr.Decoder) {
 	a.Tag = d.Opaque(maxTag)
 	a.Minor = d.Uint32()
 	a.Count = d.Uint32()
 }
 
-// CBCompoundArgs is the start of CB_COMPOUND4args; Count operations follow. RFC 8881
+// cbCompoundArgs is the start of CB_COMPOUND4args; Count operations follow. RFC 8881
 // section 19.2.
-type CBCompoundArgs struct {
+type cbCompoundArgs struct {
 	Tag   []byte // at most 1024 bytes
 	Minor uint32
 	Ident uint32 // of minor version 0
@@ -56,7 +57,7 @@ type CBCompoundArgs struct {
 }
 
 // Append appends the encoding to b.
-func (a *CBCompoundArgs) Append(b []byte) []byte {
+func (a *cbCompoundArgs) Append(b []byte) []byte {
 	b = xdr.AppendOpaque(b, a.Tag)
 	b = xdr.AppendUint32(b, a.Minor)
 	b = xdr.AppendUint32(b, a.Ident)
@@ -64,31 +65,31 @@ func (a *CBCompoundArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments. Nothing bounds Count.
-func (a *CBCompoundArgs) Decode(d *xdr.Decoder) {
+func (a *cbCompoundArgs) Decode(d *xdr.Decoder) {
 	a.Tag = d.Opaque(maxTag)
 	a.Minor = d.Uint32()
 	a.Ident = d.Uint32()
 	a.Count = d.Uint32()
 }
 
-// CompoundRes is the start of COMPOUND4res and of CB_COMPOUND4res: Count results
+// compoundRes is the start of COMPOUND4res and of CB_COMPOUND4res: Count results
 // follow, each with the number of its operation and its status in front. RFC 8881
 // sections 16.2 and 19.2.
-type CompoundRes struct {
+type compoundRes struct {
 	Status Status // of the last operation executed
 	Tag    []byte // that of the call
 	Count  uint32
 }
 
 // Append appends the encoding to b.
-func (r *CompoundRes) Append(b []byte) []byte {
+func (r *compoundRes) Append(b []byte) []byte {
 	b = xdr.AppendUint32(b, uint32(r.Status))
 	b = xdr.AppendOpaque(b, r.Tag)
 	return xdr.AppendUint32(b, r.Count)
 }
 
 // Decode reads the results. Nothing bounds Count.
-func (r *CompoundRes) Decode(d *xdr.Decoder) {
+func (r *compoundRes) Decode(d *xdr.Decoder) {
 	r.Status = Status(d.Uint32())
 	r.Tag = d.Opaque(maxTag)
 	r.Count = d.Uint32()
@@ -116,7 +117,7 @@ type failedOp struct {
 func decodeOps(results []byte, ops []Operation, name func(uint32) string) (failedOp, error) {
 	whole := name(ops[0].Op)
 	d := xdr.NewDecoder(results)
-	var res CompoundRes
+	var res compoundRes
 	res.Decode(&d)
 	if d.Err() == nil && int64(res.Count) > int64(len(ops)) {
 		return failedOp{}, &ReplyError{whole, "more results than operations"}
@@ -152,3 +153,13 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 	}
 	return failedOp{index: -1}, nil
 }
+
+// appendStatus appends the start of a result. A failed operation has nothing else.
+func appendStatus(b []byte, op uint32, status Status) []byte {
+	b = xdr.AppendUint32(b, op)
+	return xdr.AppendUint32(b, uint32(status))
+}
+
+// replyHeader is the size of the RPC header in front of the results of COMPOUND, in bytes:
+// an accepted reply with AUTH_NONE.
+const replyHeader = oncrpc.MinReplySize

@@ -11,9 +11,9 @@ import (
 
 // Limits in bytes. RFC 8881 section 3.1 where it has one.
 const (
-	MaxHandle  = 128  // NFS4_FHSIZE
-	MaxName    = 1024 // longest component4 that is decoded
-	MaxAttrs   = 4096 // longest attrlist4 that is decoded
+	maxHandle  = 128  // NFS4_FHSIZE
+	maxName    = 1024 // longest component4 that is decoded
+	maxAttrs   = 4096 // longest attrlist4 that is decoded
 	maxFlavors = 16   // entries of SECINFO4resok
 )
 
@@ -28,7 +28,7 @@ func (fh FileHandle) String() string { return hex.EncodeToString(fh) }
 func (fh *FileHandle) Append(b []byte) []byte { return xdr.AppendOpaque(b, *fh) }
 
 // Decode reads the handle, a view.
-func (fh *FileHandle) Decode(d *xdr.Decoder) { *fh = d.Opaque(MaxHandle) }
+func (fh *FileHandle) Decode(d *xdr.Decoder) { *fh = d.Opaque(maxHandle) }
 
 // A Name is component4: the arguments of LOOKUP and SECINFO. RFC 8881 sections 18.13
 // and 18.29.
@@ -38,7 +38,7 @@ type Name string
 func (n *Name) Append(b []byte) []byte { return xdr.AppendString(b, string(*n)) }
 
 // Decode reads the name.
-func (n *Name) Decode(d *xdr.Decoder) { *n = Name(d.String(MaxName)) }
+func (n *Name) Decode(d *xdr.Decoder) { *n = Name(d.String(maxName)) }
 
 // Rights that ACCESS asks about, to be or-ed. RFC 8881 section 18.1.
 const (
@@ -94,7 +94,7 @@ func (a *RawAttrs) Append(b []byte) []byte {
 // Decode reads the attributes. Values is a view.
 func (a *RawAttrs) Decode(d *xdr.Decoder) {
 	a.Mask.Decode(d)
-	a.Values = d.Opaque(MaxAttrs)
+	a.Values = d.Opaque(maxAttrs)
 }
 
 // ReadDirArgs is READDIR4args. RFC 8881 section 18.23.
@@ -157,7 +157,7 @@ func (r *ReadDirRes) Decode(d *xdr.Decoder) {
 	*r = ReadDirRes{}
 	r.Verf.Decode(d)
 	for d.Optional() {
-		e := DirEntry{Cookie: d.Uint64(), Name: d.String(MaxName)}
+		e := DirEntry{Cookie: d.Uint64(), Name: d.String(maxName)}
 		e.Attrs.Decode(d)
 		r.Entries = append(r.Entries, e)
 	}
@@ -295,14 +295,14 @@ func (a *OpenArgs) Append(b []byte) []byte {
 func (a *OpenArgs) Decode(d *xdr.Decoder) {
 	*a = OpenArgs{Sequence: d.Uint32(), Access: d.Uint32(), Deny: d.Uint32()}
 	a.ClientID.Decode(d)
-	a.Owner = d.Opaque(MaxOwner)
+	a.Owner = d.Opaque(maxOwner)
 	if d.Uint32() != openNoCreate {
 		d.Fail("OPEN that creates")
 	}
 	if d.Uint32() != claimNull {
 		d.Fail("OPEN that is not of a name")
 	}
-	a.Name = d.String(MaxName)
+	a.Name = d.String(maxName)
 }
 
 // Delegation is open_delegation_type4. RFC 8881 section 18.16.
@@ -386,7 +386,7 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 	case DelegateRead:
 		r.Deleg.Decode(d)
 		r.Recall = d.Bool()
-		r.ACE = ACE{Type: d.Uint32(), Flag: d.Uint32(), Mask: d.Uint32(), Who: d.String(MaxName)}
+		r.ACE = ACE{Type: d.Uint32(), Flag: d.Uint32(), Mask: d.Uint32(), Who: d.String(maxName)}
 	case DelegateNoneExt:
 		switch r.Why = d.Uint32(); r.Why {
 		case whyContention:

@@ -118,16 +118,16 @@ var cbOpNames = [...]string{
 
 // Flags of EXCHANGE_ID. RFC 8881 section 18.35.3.
 const (
-	ExchangeSuppMovedRefer   uint32 = 0x00000001
-	ExchangeSuppMovedMigr    uint32 = 0x00000002
-	ExchangeBindPrincStateID uint32 = 0x00000100
-	ExchangeUseNonPNFS       uint32 = 0x00010000
-	ExchangeUsePNFSMDS       uint32 = 0x00020000
-	ExchangeUsePNFSDS        uint32 = 0x00040000
-	ExchangeUpdConfirmedRecA uint32 = 0x40000000 // in arguments
-	ExchangeConfirmedR       uint32 = 0x80000000 // in results
-	exchangeArgs                    = ExchangeSuppMovedRefer | ExchangeSuppMovedMigr | ExchangeBindPrincStateID | exchangePNFS | ExchangeUpdConfirmedRecA
-	exchangePNFS                    = ExchangeUseNonPNFS | ExchangeUsePNFSMDS | ExchangeUsePNFSDS
+	exchangeSuppMovedRefer   uint32 = 0x00000001
+	exchangeSuppMovedMigr    uint32 = 0x00000002
+	exchangeBindPrincStateID uint32 = 0x00000100
+	exchangeUseNonPNFS       uint32 = 0x00010000
+	exchangeUsePNFSMDS       uint32 = 0x00020000
+	exchangeUsePNFSDS        uint32 = 0x00040000
+	exchangeUpdConfirmedRecA uint32 = 0x40000000 // in arguments
+	exchangeConfirmedR       uint32 = 0x80000000 // in results
+	exchangeArgs                    = exchangeSuppMovedRefer | exchangeSuppMovedMigr | exchangeBindPrincStateID | exchangePNFS | exchangeUpdConfirmedRecA
+	exchangePNFS                    = exchangeUseNonPNFS | exchangeUsePNFSMDS | exchangeUsePNFSDS
 )
 
 // Flags of CREATE_SESSION. RFC 8881 section 18.36.3.
@@ -140,14 +140,14 @@ const (
 // Directions of BIND_CONN_TO_SESSION: what a client asks for, and what a server
 // answers. RFC 8881 section 18.34.
 const (
-	FromClientFore       uint32 = 1 // CDFC4_FORE
-	FromClientBack       uint32 = 2 // CDFC4_BACK
-	FromClientForeOrBoth uint32 = 3 // CDFC4_FORE_OR_BOTH
-	FromClientBackOrBoth uint32 = 7 // CDFC4_BACK_OR_BOTH
+	fromClientFore       uint32 = 1 // CDFC4_FORE
+	fromClientBack       uint32 = 2 // CDFC4_BACK
+	fromClientForeOrBoth uint32 = 3 // CDFC4_FORE_OR_BOTH
+	fromClientBackOrBoth uint32 = 7 // CDFC4_BACK_OR_BOTH
 
-	FromServerFore uint32 = 1 // CDFS4_FORE
-	FromServerBack uint32 = 2 // CDFS4_BACK
-	FromServerBoth uint32 = 3 // CDFS4_BOTH
+	fromServerFore uint32 = 1 // CDFS4_FORE
+	fromServerBack uint32 = 2 // CDFS4_BACK
+	fromServerBoth uint32 = 3 // CDFS4_BOTH
 )
 
 // SeqFlags are sr_status_flags of SEQUENCE: what a server has to tell its client.

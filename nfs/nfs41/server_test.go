@@ -47,7 +47,7 @@ type got struct {
 // send sends a COMPOUND and decodes the reply into the results of ops.
 func (r *raw) send(minor uint32, ops ...Operation) got {
 	r.t.Helper()
-	head := CompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
+	head := compoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
 	return r.bytes(appendOps(head.Append(nil), ops), ops...)
 }
 
@@ -61,7 +61,7 @@ func (r *raw) bytes(args []byte, ops ...Operation) got {
 	}
 	g := got{bytes: bytes.Clone(call.Results)}
 	d := xdr.NewDecoder(g.bytes)
-	var res CompoundRes
+	var res compoundRes
 	res.Decode(&d)
 	for i := range int(res.Count) {
 		op, status := d.Uint32(), Status(d.Uint32())
@@ -97,9 +97,9 @@ func (r *raw) want(what string, want []Status, ops ...Operation) got {
 
 func ok(n int) []Status { return make([]Status, n) }
 
-func (r *raw) exchange(a ExchangeIDArgs, want Status) ExchangeIDRes {
+func (r *raw) exchange(a exchangeIDArgs, want Status) exchangeIDRes {
 	r.t.Helper()
-	var res ExchangeIDRes
+	var res exchangeIDRes
 	r.want("EXCHANGE_ID", []Status{want}, Operation{OpExchangeID, &a, &res})
 	if want == StatusOK {
 		r.id, r.sequence = res.ClientID, res.Sequence
@@ -107,17 +107,17 @@ func (r *raw) exchange(a ExchangeIDArgs, want Status) ExchangeIDRes {
 	return res
 }
 
-func (r *raw) create(change func(*CreateSessionArgs), want Status) CreateSessionRes {
+func (r *raw) create(change func(*createSessionArgs), want Status) createSessionRes {
 	r.t.Helper()
 	attrs := ChannelAttrs{MaxRequest: 4000, MaxResponse: 4000, MaxResponseCached: 1000, MaxOps: 8, MaxRequests: 4}
-	a := CreateSessionArgs{
+	a := createSessionArgs{
 		ClientID: r.id, Sequence: r.sequence, Fore: attrs, Back: attrs,
 		CallbackProgram: CallbackProgram, CallbackSec: []CallbackSec{{}},
 	}
 	if change != nil {
 		change(&a)
 	}
-	var res CreateSessionRes
+	var res createSessionRes
 	r.want("CREATE_SESSION", []Status{want}, Operation{OpCreateSession, &a, &res})
 	if want == StatusOK {
 		r.session, r.next = res.Session, 1
@@ -128,16 +128,16 @@ func (r *raw) create(change func(*CreateSessionArgs), want Status) CreateSession
 // establish makes a client with one session.
 func (r *raw) establish(owner string) {
 	r.t.Helper()
-	r.exchange(ExchangeIDArgs{Owner: []byte(owner)}, StatusOK)
+	r.exchange(exchangeIDArgs{Owner: []byte(owner)}, StatusOK)
 	r.create(nil, StatusOK)
 	r.sequence++
 }
 
 // seq is the next SEQUENCE in slot 0.
-func (r *raw) seq(res *SequenceRes) Operation {
-	a := SequenceArgs{Session: r.session, Sequence: r.next}
+func (r *raw) seq(res *sequenceRes) Operation {
+	a := sequenceArgs{Session: r.session, Sequence: r.next}
 	r.next++
-	op := Operation{Op: OpSequence, Args: &a, Result: new(SequenceRes)}
+	op := Operation{Op: OpSequence, Args: &a, Result: new(sequenceRes)}
 	if res != nil {
 		op.Result = res
 	}
@@ -149,10 +149,10 @@ func TestServerExchangeID(t *testing.T) {
 	b.Check(t)
 	w := start(t, b, &ServerConfig{Lease: time.Hour})
 	r := w.raw(t, nil)
-	one := ExchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
+	one := exchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
 
 	first := r.exchange(one, StatusOK)
-	if first.Flags != ExchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
+	if first.Flags != exchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
 		t.Errorf("%+v", first)
 	}
 	// What is not confirmed is replaced.
@@ -166,12 +166,12 @@ func TestServerExchangeID(t *testing.T) {
 	r.create(nil, StatusOK)
 	// The same client again.
 	again := r.exchange(one, StatusOK)
-	if again.ClientID != second.ClientID || again.Flags&ExchangeConfirmedR == 0 || again.Sequence != 2 {
+	if again.ClientID != second.ClientID || again.Flags&exchangeConfirmedR == 0 || again.Sequence != 2 {
 		t.Errorf("%+v after %+v", again, second)
 	}
 	// Updates, of clients that there are.
 	update := one
-	update.Flags = ExchangeUpdConfirmedRecA
+	update.Flags = exchangeUpdConfirmedRecA
 	if res := r.exchange(update, StatusOK); res.ClientID != second.ClientID {
 		t.Errorf("%+v", res)
 	}
@@ -184,7 +184,7 @@ func TestServerExchangeID(t *testing.T) {
 	other.cred = (&oncrpc.AuthSys{UID: 2}).Auth()
 	other.exchange(one, StatusClidInUse)
 	update = one
-	update.Flags = ExchangeUpdConfirmedRecA
+	update.Flags = exchangeUpdConfirmedRecA
 	other.exchange(update, StatusPerm)
 	other.id, other.sequence = second.ClientID, 2
 	other.create(nil, StatusClidInUse)
@@ -193,7 +193,7 @@ func TestServerExchangeID(t *testing.T) {
 	restarted := one
 	restarted.Verifier = Verifier{3}
 	third := r.exchange(restarted, StatusOK)
-	if third.ClientID == second.ClientID || third.Flags&ExchangeConfirmedR != 0 {
+	if third.ClientID == second.ClientID || third.Flags&exchangeConfirmedR != 0 {
 		t.Errorf("%+v after %+v", third, second)
 	}
 	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() != session {
@@ -204,9 +204,9 @@ func TestServerExchangeID(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	// What is not supported.
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectMachCred}, StatusInval)
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectSSV}, StatusEncrAlgUnsupp)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectMachCred}, StatusInval)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectSSV}, StatusEncrAlgUnsupp)
 }
 
 func TestServerCreateSession(t *testing.T) {
@@ -216,16 +216,16 @@ func TestServerCreateSession(t *testing.T) {
 	r := w.raw(t, nil)
 	r.id = 7
 	r.create(nil, StatusStaleClientID)
-	r.exchange(ExchangeIDArgs{Owner: []byte("one")}, StatusOK)
-	r.create(func(a *CreateSessionArgs) { a.Sequence = 0 }, StatusSeqMisordered)
-	r.create(func(a *CreateSessionArgs) { a.Sequence = 2 }, StatusSeqMisordered)
-	r.create(func(a *CreateSessionArgs) { a.Flags = 8 }, StatusInval)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxOps = 1 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse = 100 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxRequests = 0 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Back.MaxOps, a.Flags = 1, SessionConnBackChan }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.CallbackSec = []CallbackSec{{Flavor: oncrpc.FlavorGSS}} }, StatusEncrAlgUnsupp)
-	large := func(a *CreateSessionArgs) {
+	r.exchange(exchangeIDArgs{Owner: []byte("one")}, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Sequence = 0 }, StatusSeqMisordered)
+	r.create(func(a *createSessionArgs) { a.Sequence = 2 }, StatusSeqMisordered)
+	r.create(func(a *createSessionArgs) { a.Flags = 8 }, StatusInval)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxOps = 1 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxResponse = 100 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxRequests = 0 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Back.MaxOps, a.Flags = 1, SessionConnBackChan }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.CallbackSec = []CallbackSec{{Flavor: oncrpc.FlavorGSS}} }, StatusEncrAlgUnsupp)
+	large := func(a *createSessionArgs) {
 		a.Fore = ChannelAttrs{HeaderPad: 8, MaxRequest: 1 << 31, MaxResponse: 1 << 31, MaxResponseCached: 1 << 31, MaxOps: 1 << 31, MaxRequests: 1 << 31, HasIRD: true}
 		a.Flags = SessionPersist | SessionConnRDMA
 	}
@@ -256,7 +256,7 @@ func TestServerLimits(t *testing.T) {
 	r := w.raw(t, nil)
 	r.establish("one")
 	r.establish("two")
-	r.exchange(ExchangeIDArgs{Owner: []byte("three")}, StatusDelay)
+	r.exchange(exchangeIDArgs{Owner: []byte("three")}, StatusDelay)
 	session := r.session
 	w.srv.mu.Lock()
 	for _, cl := range w.srv.clients {
@@ -283,12 +283,12 @@ func TestServerSequence(t *testing.T) {
 	r := w.raw(t, nil)
 	r.establish("one")
 	seq := func(slot, sequence uint32, cache bool) Operation {
-		return Operation{OpSequence, &SequenceArgs{Session: r.session, Slot: slot, Sequence: sequence, CacheThis: cache}, new(SequenceRes)}
+		return Operation{OpSequence, &sequenceArgs{Session: r.session, Slot: slot, Sequence: sequence, CacheThis: cache}, new(sequenceRes)}
 	}
 	root := Operation{Op: OpPutRootFH}
 	getFH := Operation{Op: OpGetFH, Result: new(FileHandle)}
 
-	r.want("an unknown session", []Status{StatusBadSession}, Operation{OpSequence, &SequenceArgs{Session: tSession}, nil})
+	r.want("an unknown session", []Status{StatusBadSession}, Operation{OpSequence, &sequenceArgs{Session: tSession}, nil})
 	r.want("slot 4 of 4", []Status{StatusBadSlot}, seq(4, 1, false))
 	r.want("sequence id 0", []Status{StatusSeqMisordered}, seq(0, 0, false))
 	r.want("sequence id 2", []Status{StatusSeqMisordered}, seq(0, 2, false))
@@ -311,7 +311,7 @@ func TestServerSequence(t *testing.T) {
 
 	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes kept.
 	r.want("9 operations", []Status{StatusTooManyOps}, append([]Operation{seq(1, 1, false)}, slices.Repeat([]Operation{root}, 8)...)...)
-	name := Name(strings.Repeat("x", MaxName))
+	name := Name(strings.Repeat("x", maxName))
 	lookups := slices.Repeat([]Operation{{Op: OpLookup, Args: &name}}, 4)
 	r.want("4100 bytes", []Status{StatusReqTooBig}, append([]Operation{seq(1, 1, false)}, lookups...)...)
 	mask := KnownAttrs()
@@ -322,7 +322,7 @@ func TestServerSequence(t *testing.T) {
 	}
 	r.want("6 times all attributes", ok(8), append([]Operation{seq(1, 2, false), root}, attrs...)...)
 	r.sequence = 2
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse, a.Fore.MaxResponseCached = 1024, 64 }, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxResponse, a.Fore.MaxResponseCached = 1024, 64 }, StatusOK)
 	g = r.send(Minor, append([]Operation{seq(1, 1, false), root}, attrs...)...)
 	if last := g.status[len(g.status)-1]; last != StatusRepTooBig || len(g.bytes) > 1024 {
 		t.Errorf("%v, %d bytes", g.status, len(g.bytes))
@@ -333,10 +333,10 @@ func TestServerSequence(t *testing.T) {
 	// Where operations may be.
 	r.want("two SEQUENCEs", []Status{StatusOK, StatusSequencePos}, seq(2, 1, false), seq(2, 2, false))
 	r.want("no SEQUENCE", []Status{StatusOpNotInSession}, root)
-	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)})
-	r.want("EXCHANGE_ID with others", []Status{StatusNotOnlyOp}, Operation{Op: OpExchangeID, Args: &ExchangeIDArgs{}}, root)
+	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)})
+	r.want("EXCHANGE_ID with others", []Status{StatusNotOnlyOp}, Operation{Op: OpExchangeID, Args: &exchangeIDArgs{}}, root)
 	r.want("BIND_CONN_TO_SESSION behind SEQUENCE", []Status{StatusOK, StatusNotOnlyOp},
-		seq(2, 2, false), Operation{Op: OpBindConnToSession, Args: &BindConnArgs{Session: r.session, Dir: FromClientFore}})
+		seq(2, 2, false), Operation{Op: OpBindConnToSession, Args: &bindConnArgs{Session: r.session, Dir: fromClientFore}})
 	r.want("operation 2", []Status{StatusOK, StatusOpIllegal}, seq(2, 3, false), Operation{Op: 2})
 	r.want("operation 59", []Status{StatusOK, StatusOpIllegal}, seq(2, 4, false), Operation{Op: 59})
 	r.want("OPEN", []Status{StatusOK, StatusOK, StatusNotSupp}, seq(2, 5, false), root, Operation{Op: OpOpen, Args: &OpenArgs{}})
@@ -344,7 +344,7 @@ func TestServerSequence(t *testing.T) {
 		t.Errorf("minor version 2: %v", g.status)
 	}
 	// Arguments that do not decode.
-	head := CompoundArgs{Tag: []byte("tag"), Minor: Minor, Count: 2}
+	head := compoundArgs{Tag: []byte("tag"), Minor: Minor, Count: 2}
 	args := appendOps(head.Append(nil), []Operation{seq(2, 6, false)})
 	cut := r.bytes(append(args, 0, 0, 0, byte(OpAccess)), seq(2, 6, false), Operation{Op: OpAccess})
 	if !slices.Equal(cut.status, []Status{StatusOK, StatusNoFileHandle}) {
@@ -366,7 +366,7 @@ func TestServerSequence(t *testing.T) {
 	if !slices.Equal(cut.status, []Status{StatusBadXDR}) {
 		t.Errorf("%v", cut.status)
 	}
-	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CompoundArgs).Append(nil)[:8]} {
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(compoundArgs).Append(nil)[:8]} {
 		var e *oncrpc.RPCError
 		err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Args: args})
 		if !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
@@ -430,10 +430,10 @@ func TestServerDirectory(t *testing.T) {
 		{"READDIR from a cookie", StatusBadCookie, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{Cookie: 3, MaxCount: 100}}}},
 		{"READDIR into nothing", StatusTooSmall, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{MaxCount: 8}}}},
 		{"GETATTR of nothing", StatusNoFileHandle, []Operation{{Op: OpGetAttr, Args: &mask}}},
-		{"RECLAIM_COMPLETE of no file system", StatusNoFileHandle, []Operation{{Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
-		{"RECLAIM_COMPLETE of one file system", StatusOK, []Operation{put, {Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
-		{"RECLAIM_COMPLETE", StatusOK, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
-		{"RECLAIM_COMPLETE again", StatusCompleteAlready, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
+		{"RECLAIM_COMPLETE of no file system", StatusNoFileHandle, []Operation{{Op: OpReclaimComplete, Args: &reclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE of one file system", StatusOK, []Operation{put, {Op: OpReclaimComplete, Args: &reclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE", StatusOK, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}}},
+		{"RECLAIM_COMPLETE again", StatusCompleteAlready, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}}},
 	} {
 		want := append(ok(len(test.ops)), test.want)
 		r.want(test.what, want, append([]Operation{r.seq(nil)}, test.ops...)...)
@@ -477,7 +477,7 @@ func FuzzServer(f *testing.F) {
 		if !c.run(&out) {
 			return
 		}
-		var res CompoundRes
+		var res compoundRes
 		d := xdr.NewDecoder(out[1:])
 		if res.Decode(&d); d.Err() != nil || out[0] != 0xff {
 			t.Fatalf("%x is answered by %x", args, out)
@@ -495,11 +495,11 @@ func FuzzCallbacks(f *testing.F) {
 		}
 		b := testutil.Hex(f, r.hex)
 		d := xdr.NewDecoder(b)
-		new(CBCompoundArgs).Decode(&d)
+		new(cbCompoundArgs).Decode(&d)
 		if op := d.Uint32(); op != OpCBSequence {
 			f.Fatalf("%s begins with %s", r.what, CBOpName(op))
 		}
-		var first CBSequenceArgs
+		var first cbSequenceArgs
 		first.Decode(&d)
 		id = first.Session
 		f.Add(b, b)
@@ -512,7 +512,7 @@ func FuzzCallbacks(f *testing.F) {
 			executed++
 			return StatusOK
 		}}}
-		s.held = s.hold(&CreateSessionArgs{Back: back}, &CreateSessionRes{Session: id, Back: back})
+		s.held = s.hold(&createSessionArgs{Back: back}, &createSessionRes{Session: id, Back: back})
 		for _, args := range [][]byte{first, first, second, second, first} {
 			before, begun := executed, s.counters.snapshot().Sequences
 			c := cbCompound{s: s, ctx: bg, args: args, size: len(args)}
@@ -520,7 +520,7 @@ func FuzzCallbacks(f *testing.F) {
 			if !c.run(&out) {
 				continue
 			}
-			var res CompoundRes
+			var res compoundRes
 			d := xdr.NewDecoder(out[1:])
 			if res.Decode(&d); d.Err() != nil || out[0] != 0xff || res.Count > back.MaxOps {
 				t.Fatalf("%x is answered by %x", args, out)

@@ -12,9 +12,9 @@ import (
 // Sizes in bytes, and counts. RFC 8881 section 3.1 where it has one; the others, which
 // have no limit there, are limits of this package.
 const (
-	SessionIDSize = 16   // NFS4_SESSIONID_SIZE
-	VerifierSize  = 8    // NFS4_VERIFIER_SIZE
-	MaxOwner      = 1024 // NFS4_OPAQUE_LIMIT: owners and scopes
+	sessionIDSize = 16   // NFS4_SESSIONID_SIZE
+	verifierSize  = 8    // NFS4_VERIFIER_SIZE
+	maxOwner      = 1024 // NFS4_OPAQUE_LIMIT: owners and scopes
 	maxImplName   = 1024 // nii_domain, nii_name
 	maxBitmap     = 8    // words of a bitmap4
 	maxOID        = 256  // sec_oid4
@@ -27,7 +27,7 @@ const (
 
 // A SessionID is sessionid4. Only the server can read meaning
 // into it.
-type SessionID [SessionIDSize]byte
+type SessionID [sessionIDSize]byte
 
 // String is the id in hexadecimal.
 func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
@@ -39,11 +39,11 @@ func (id *SessionID) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, i
 // Decode reads the id.
 func (id *SessionID) Decode(d *xdr.Decoder) {
 	*id = SessionID{}
-	copy(id[:], d.FixedOpaque(SessionIDSize))
+	copy(id[:], d.FixedOpaque(sessionIDSize))
 }
 
 // A Verifier is verifier4: eight bytes that only their maker understands.
-type Verifier [VerifierSize]byte
+type Verifier [verifierSize]byte
 
 // Append appends the encoding to b.
 func (v *Verifier) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, v[:]) }
@@ -51,7 +51,7 @@ func (v *Verifier) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, v[:
 // Decode reads the verifier.
 func (v *Verifier) Decode(d *xdr.Decoder) {
 	*v = Verifier{}
-	copy(v[:], d.FixedOpaque(VerifierSize))
+	copy(v[:], d.FixedOpaque(verifierSize))
 }
 
 // A ClientID is clientid4, by which a server knows a client until either restarts.
@@ -119,15 +119,15 @@ func (m *Bitmap) Decode(d *xdr.Decoder) {
 	}
 }
 
-// An ImplID is nfs_impl_id4: who has written a client or server, for statistics only.
+// An implID is nfs_impl_id4: who has written a client or server, for statistics only.
 // RFC 8881 section 3.3.
-type ImplID struct {
+type implID struct {
 	Domain, Name string // at most 1024 bytes each
 	Date         Time
 }
 
 // appendImplID appends nfs_impl_id4<1>.
-func appendImplID(b []byte, id *ImplID) []byte {
+func appendImplID(b []byte, id *implID) []byte {
 	if id == nil {
 		return xdr.AppendUint32(b, 0)
 	}
@@ -137,53 +137,53 @@ func appendImplID(b []byte, id *ImplID) []byte {
 	return id.Date.Append(b)
 }
 
-func decodeImplID(d *xdr.Decoder) *ImplID {
+func decodeImplID(d *xdr.Decoder) *implID {
 	if d.Count(1, 20) == 0 {
 		return nil
 	}
-	id := &ImplID{Domain: d.String(maxImplName), Name: d.String(maxImplName)}
+	id := &implID{Domain: d.String(maxImplName), Name: d.String(maxImplName)}
 	id.Date.Decode(d)
 	return id
 }
 
-// StateProtect is how a client and its server keep others from its state:
+// stateProtect is how a client and its server keep others from its state:
 // state_protect_how4. RFC 8881 section 18.35.3.
-type StateProtect uint32
+type stateProtect uint32
 
 // Ways of protection.
 const (
-	ProtectNone     StateProtect = 0 // SP4_NONE
-	ProtectMachCred StateProtect = 1 // SP4_MACH_CRED
-	ProtectSSV      StateProtect = 2 // SP4_SSV
+	protectNone     stateProtect = 0 // SP4_NONE
+	protectMachCred stateProtect = 1 // SP4_MACH_CRED
+	protectSSV      stateProtect = 2 // SP4_SSV
 )
 
-// ExchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
-type ExchangeIDArgs struct {
+// exchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
+type exchangeIDArgs struct {
 	Verifier Verifier // changes when the client restarts
 	Owner    []byte   // co_ownerid: who the client is; at most 1024 bytes
 	Flags    uint32
 
-	Protect       StateProtect
-	Enforce       Bitmap // ProtectMachCred, ProtectSSV: operations
+	Protect       stateProtect
+	Enforce       Bitmap // protectMachCred, protectSSV: operations
 	Allow         Bitmap
-	Hash, Encrypt [][]byte // ProtectSSV: OIDs of algorithms
-	Window        uint32   // ProtectSSV
-	Handles       uint32   // ProtectSSV
+	Hash, Encrypt [][]byte // protectSSV: OIDs of algorithms
+	Window        uint32   // protectSSV
+	Handles       uint32   // protectSSV
 
-	Impl *ImplID // nil: not told
+	Impl *implID // nil: not told
 }
 
 // Append appends the encoding to b.
-func (a *ExchangeIDArgs) Append(b []byte) []byte {
+func (a *exchangeIDArgs) Append(b []byte) []byte {
 	b = a.Verifier.Append(b)
 	b = xdr.AppendOpaque(b, a.Owner)
 	b = xdr.AppendUint32(b, a.Flags)
 	b = xdr.AppendUint32(b, uint32(a.Protect))
-	if a.Protect != ProtectNone {
+	if a.Protect != protectNone {
 		b = a.Enforce.Append(b)
 		b = a.Allow.Append(b)
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		b = appendOIDs(b, a.Hash)
 		b = appendOIDs(b, a.Encrypt)
 		b = xdr.AppendUint32(b, a.Window)
@@ -193,20 +193,20 @@ func (a *ExchangeIDArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *ExchangeIDArgs) Decode(d *xdr.Decoder) {
-	*a = ExchangeIDArgs{}
+func (a *exchangeIDArgs) Decode(d *xdr.Decoder) {
+	*a = exchangeIDArgs{}
 	a.Verifier.Decode(d)
-	a.Owner = d.Opaque(MaxOwner)
+	a.Owner = d.Opaque(maxOwner)
 	a.Flags = d.Uint32()
-	switch a.Protect = StateProtect(d.Uint32()); a.Protect {
-	case ProtectNone:
-	case ProtectMachCred, ProtectSSV:
+	switch a.Protect = stateProtect(d.Uint32()); a.Protect {
+	case protectNone:
+	case protectMachCred, protectSSV:
 		a.Enforce.Decode(d)
 		a.Allow.Decode(d)
 	default:
 		d.Fail("state_protect_how4 that does not exist")
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		a.Hash = decodeOIDs(d)
 		a.Encrypt = decodeOIDs(d)
 		a.Window = d.Uint32()
@@ -230,34 +230,34 @@ func decodeOIDs(d *xdr.Decoder) (oids [][]byte) {
 	return oids
 }
 
-// ExchangeIDRes is EXCHANGE_ID4resok, but for SP4_SSV, which nobody here asks for.
+// exchangeIDRes is EXCHANGE_ID4resok, but for SP4_SSV, which nobody here asks for.
 // RFC 8881 section 18.35.
-type ExchangeIDRes struct {
+type exchangeIDRes struct {
 	ClientID ClientID
 	Sequence uint32 // of the first CREATE_SESSION; without meaning for a confirmed client
 	Flags    uint32
 
-	Protect        StateProtect // not ProtectSSV
-	Enforce, Allow Bitmap       // ProtectMachCred
+	Protect        stateProtect // not protectSSV
+	Enforce, Allow Bitmap       // protectMachCred
 
 	MinorID uint64 // server_owner4
 	MajorID []byte // at most 1024 bytes
 	Scope   []byte // server_scope; at most 1024 bytes
 
-	Impl *ImplID // nil: not told
+	Impl *implID // nil: not told
 }
 
 // maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that
 // decodes, in bytes, with what a COMPOUND has in front.
-const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+MaxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
+const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // Append appends the encoding to b.
-func (r *ExchangeIDRes) Append(b []byte) []byte {
+func (r *exchangeIDRes) Append(b []byte) []byte {
 	b = r.ClientID.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Flags)
 	b = xdr.AppendUint32(b, uint32(r.Protect))
-	if r.Protect == ProtectMachCred {
+	if r.Protect == protectMachCred {
 		b = r.Enforce.Append(b)
 		b = r.Allow.Append(b)
 	}
@@ -268,22 +268,22 @@ func (r *ExchangeIDRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *ExchangeIDRes) Decode(d *xdr.Decoder) {
-	*r = ExchangeIDRes{}
+func (r *exchangeIDRes) Decode(d *xdr.Decoder) {
+	*r = exchangeIDRes{}
 	r.ClientID.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Flags = d.Uint32()
-	switch r.Protect = StateProtect(d.Uint32()); r.Protect {
-	case ProtectNone:
-	case ProtectMachCred:
+	switch r.Protect = stateProtect(d.Uint32()); r.Protect {
+	case protectNone:
+	case protectMachCred:
 		r.Enforce.Decode(d)
 		r.Allow.Decode(d)
 	default:
 		d.Fail("state_protect_how4 that was not asked for")
 	}
 	r.MinorID = d.Uint64()
-	r.MajorID = d.Opaque(MaxOwner)
-	r.Scope = d.Opaque(MaxOwner)
+	r.MajorID = d.Opaque(maxOwner)
+	r.Scope = d.Opaque(maxOwner)
 	r.Impl = decodeImplID(d)
 }
 
@@ -327,6 +327,40 @@ func (a *ChannelAttrs) Decode(d *xdr.Decoder) {
 		a.IRD = d.Uint32()
 	}
 }
+
+// or returns a with d's values where it has none.
+func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
+	for _, f := range []struct{ v, d *uint32 }{
+		{&a.MaxRequest, &d.MaxRequest},
+		{&a.MaxResponse, &d.MaxResponse},
+		{&a.MaxResponseCached, &d.MaxResponseCached},
+		{&a.MaxOps, &d.MaxOps},
+		{&a.MaxRequests, &d.MaxRequests},
+	} {
+		if *f.v == 0 {
+			*f.v = *f.d
+		}
+	}
+	return a
+}
+
+// within returns what both a and b allow.
+func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
+	return ChannelAttrs{
+		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
+		MaxResponse:       min(a.MaxResponse, b.MaxResponse),
+		MaxResponseCached: min(a.MaxResponseCached, b.MaxResponseCached),
+		MaxOps:            min(a.MaxOps, b.MaxOps),
+		MaxRequests:       min(a.MaxRequests, b.MaxRequests),
+	}
+}
+
+// Bounds of a channel below which it is of no use: a SEQUENCE and another operation, and
+// their headers. In bytes, and operations.
+const (
+	minMessage = 256
+	minOps     = 2
+)
 
 // CallbackSec is callback_sec_parms4: a credential that a server may use for its calls.
 // RFC 8881 section 18.36.
@@ -377,8 +411,8 @@ func decodeAuthSys(d *xdr.Decoder, a *oncrpc.AuthSys) {
 	}
 }
 
-// CreateSessionArgs is CREATE_SESSION4args. RFC 8881 section 18.36.
-type CreateSessionArgs struct {
+// createSessionArgs is CREATE_SESSION4args. RFC 8881 section 18.36.
+type createSessionArgs struct {
 	ClientID        ClientID
 	Sequence        uint32
 	Flags           uint32
@@ -388,7 +422,7 @@ type CreateSessionArgs struct {
 }
 
 // Append appends the encoding to b.
-func (a *CreateSessionArgs) Append(b []byte) []byte {
+func (a *createSessionArgs) Append(b []byte) []byte {
 	b = a.ClientID.Append(b)
 	b = xdr.AppendUint32(b, a.Sequence)
 	b = xdr.AppendUint32(b, a.Flags)
@@ -403,8 +437,8 @@ func (a *CreateSessionArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *CreateSessionArgs) Decode(d *xdr.Decoder) {
-	*a = CreateSessionArgs{}
+func (a *createSessionArgs) Decode(d *xdr.Decoder) {
+	*a = createSessionArgs{}
 	a.ClientID.Decode(d)
 	a.Sequence = d.Uint32()
 	a.Flags = d.Uint32()
@@ -418,8 +452,8 @@ func (a *CreateSessionArgs) Decode(d *xdr.Decoder) {
 	}
 }
 
-// CreateSessionRes is CREATE_SESSION4resok. RFC 8881 section 18.36.
-type CreateSessionRes struct {
+// createSessionRes is CREATE_SESSION4resok. RFC 8881 section 18.36.
+type createSessionRes struct {
 	Session    SessionID
 	Sequence   uint32
 	Flags      uint32
@@ -427,7 +461,7 @@ type CreateSessionRes struct {
 }
 
 // Append appends the encoding to b.
-func (r *CreateSessionRes) Append(b []byte) []byte {
+func (r *createSessionRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Flags)
@@ -436,7 +470,7 @@ func (r *CreateSessionRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *CreateSessionRes) Decode(d *xdr.Decoder) {
+func (r *createSessionRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Flags = d.Uint32()
@@ -444,50 +478,50 @@ func (r *CreateSessionRes) Decode(d *xdr.Decoder) {
 	r.Back.Decode(d)
 }
 
-// BindConnArgs is BIND_CONN_TO_SESSION4args. RFC 8881 section 18.34.
-type BindConnArgs struct {
+// bindConnArgs is BIND_CONN_TO_SESSION4args. RFC 8881 section 18.34.
+type bindConnArgs struct {
 	Session  SessionID
-	Dir      uint32 // as in FromClientForeOrBoth
+	Dir      uint32 // as in fromClientForeOrBoth
 	RDMAMode bool   // bctsa_use_conn_in_rdma_mode: step up from TCP
 }
 
 // Append appends the encoding to b.
-func (a *BindConnArgs) Append(b []byte) []byte {
+func (a *bindConnArgs) Append(b []byte) []byte {
 	b = a.Session.Append(b)
 	b = xdr.AppendUint32(b, a.Dir)
 	return xdr.AppendBool(b, a.RDMAMode)
 }
 
 // Decode reads the arguments.
-func (a *BindConnArgs) Decode(d *xdr.Decoder) {
+func (a *bindConnArgs) Decode(d *xdr.Decoder) {
 	a.Session.Decode(d)
 	a.Dir = d.Uint32()
 	a.RDMAMode = d.Bool()
 }
 
-// BindConnRes is BIND_CONN_TO_SESSION4resok. RFC 8881 section 18.34.
-type BindConnRes struct {
+// bindConnRes is BIND_CONN_TO_SESSION4resok. RFC 8881 section 18.34.
+type bindConnRes struct {
 	Session  SessionID
-	Dir      uint32 // as in FromServerBoth
+	Dir      uint32 // as in fromServerBoth
 	RDMAMode bool
 }
 
 // Append appends the encoding to b.
-func (r *BindConnRes) Append(b []byte) []byte {
+func (r *bindConnRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Dir)
 	return xdr.AppendBool(b, r.RDMAMode)
 }
 
 // Decode reads the results.
-func (r *BindConnRes) Decode(d *xdr.Decoder) {
+func (r *bindConnRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Dir = d.Uint32()
 	r.RDMAMode = d.Bool()
 }
 
-// SequenceArgs is SEQUENCE4args. RFC 8881 section 18.46.
-type SequenceArgs struct {
+// sequenceArgs is SEQUENCE4args. RFC 8881 section 18.46.
+type sequenceArgs struct {
 	Session     SessionID
 	Sequence    uint32
 	Slot        uint32
@@ -496,7 +530,7 @@ type SequenceArgs struct {
 }
 
 // Append appends the encoding to b.
-func (a *SequenceArgs) Append(b []byte) []byte {
+func (a *sequenceArgs) Append(b []byte) []byte {
 	b = a.Session.Append(b)
 	b = xdr.AppendUint32(b, a.Sequence)
 	b = xdr.AppendUint32(b, a.Slot)
@@ -505,7 +539,7 @@ func (a *SequenceArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *SequenceArgs) Decode(d *xdr.Decoder) {
+func (a *sequenceArgs) Decode(d *xdr.Decoder) {
 	a.Session.Decode(d)
 	a.Sequence = d.Uint32()
 	a.Slot = d.Uint32()
@@ -513,8 +547,8 @@ func (a *SequenceArgs) Decode(d *xdr.Decoder) {
 	a.CacheThis = d.Bool()
 }
 
-// SequenceRes is SEQUENCE4resok. RFC 8881 section 18.46.
-type SequenceRes struct {
+// sequenceRes is SEQUENCE4resok. RFC 8881 section 18.46.
+type sequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
@@ -524,7 +558,7 @@ type SequenceRes struct {
 }
 
 // Append appends the encoding to b.
-func (r *SequenceRes) Append(b []byte) []byte {
+func (r *sequenceRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Slot)
@@ -534,7 +568,7 @@ func (r *SequenceRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *SequenceRes) Decode(d *xdr.Decoder) {
+func (r *sequenceRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Slot = d.Uint32()
@@ -543,38 +577,38 @@ func (r *SequenceRes) Decode(d *xdr.Decoder) {
 	r.Flags = SeqFlags(d.Uint32())
 }
 
-// ReclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
-type ReclaimCompleteArgs struct {
+// reclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
+type reclaimCompleteArgs struct {
 	OneFS bool // for the file system of the current file handle alone
 }
 
 // Append appends the encoding to b.
-func (a *ReclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.OneFS) }
+func (a *reclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.OneFS) }
 
 // Decode reads the arguments.
-func (a *ReclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
+func (a *reclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
 
-// A ReferringCalls is referring_call_list4: calls of a session that a callback is about,
+// A referringCalls is referring_call_list4: calls of a session that a callback is about,
 // and whose replies the server has not seen arrive. RFC 8881 section 20.9.
-type ReferringCalls struct {
+type referringCalls struct {
 	Session SessionID
-	Calls   []ReferringCall // at most 64
+	Calls   []referringCall // at most 64
 }
 
-// A ReferringCall is referring_call4.
-type ReferringCall struct {
+// A referringCall is referring_call4.
+type referringCall struct {
 	Sequence, Slot uint32
 }
 
-// CBSequenceArgs is CB_SEQUENCE4args. RFC 8881 section 20.9.
-type CBSequenceArgs struct {
-	SequenceArgs
-	Referring []ReferringCalls // at most 16
+// cbSequenceArgs is CB_SEQUENCE4args. RFC 8881 section 20.9.
+type cbSequenceArgs struct {
+	sequenceArgs
+	Referring []referringCalls // at most 16
 }
 
 // Append appends the encoding to b.
-func (a *CBSequenceArgs) Append(b []byte) []byte {
-	b = a.SequenceArgs.Append(b)
+func (a *cbSequenceArgs) Append(b []byte) []byte {
+	b = a.sequenceArgs.Append(b)
 	b = xdr.AppendUint32(b, uint32(len(a.Referring)))
 	for i := range a.Referring {
 		l := &a.Referring[i]
@@ -589,21 +623,21 @@ func (a *CBSequenceArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *CBSequenceArgs) Decode(d *xdr.Decoder) {
-	a.SequenceArgs.Decode(d)
+func (a *cbSequenceArgs) Decode(d *xdr.Decoder) {
+	a.sequenceArgs.Decode(d)
 	a.Referring = nil
-	for range d.Count(maxReferLists, SessionIDSize+xdr.Unit) {
-		var l ReferringCalls
+	for range d.Count(maxReferLists, sessionIDSize+xdr.Unit) {
+		var l referringCalls
 		l.Session.Decode(d)
 		for range d.Count(maxRefer, 2*xdr.Unit) {
-			l.Calls = append(l.Calls, ReferringCall{d.Uint32(), d.Uint32()})
+			l.Calls = append(l.Calls, referringCall{d.Uint32(), d.Uint32()})
 		}
 		a.Referring = append(a.Referring, l)
 	}
 }
 
-// CBSequenceRes is CB_SEQUENCE4resok. RFC 8881 section 20.9.
-type CBSequenceRes struct {
+// cbSequenceRes is CB_SEQUENCE4resok. RFC 8881 section 20.9.
+type cbSequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
@@ -612,7 +646,7 @@ type CBSequenceRes struct {
 }
 
 // Append appends the encoding to b.
-func (r *CBSequenceRes) Append(b []byte) []byte {
+func (r *cbSequenceRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Slot)
@@ -621,7 +655,7 @@ func (r *CBSequenceRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *CBSequenceRes) Decode(d *xdr.Decoder) {
+func (r *cbSequenceRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Slot = d.Uint32()

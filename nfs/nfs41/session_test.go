@@ -222,13 +222,13 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	}
 	send := func(minor uint32, ops ...Operation) ([]byte, []Status) {
 		t.Helper()
-		head := CBCompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
+		head := cbCompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
 		results, err := raw(appendOps(head.Append(nil), ops))
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := xdr.NewDecoder(results)
-		var res CompoundRes
+		var res compoundRes
 		if res.Decode(&d); d.Err() != nil || string(res.Tag) != "tag" {
 			t.Fatalf("%x", results)
 		}
@@ -239,7 +239,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		for range res.Count {
 			op, st := d.Uint32(), Status(d.Uint32())
 			if status = append(status, st); op == OpCBSequence && st == StatusOK {
-				new(CBSequenceRes).Decode(&d)
+				new(cbSequenceRes).Decode(&d)
 			}
 		}
 		if d.End() != nil || status[len(status)-1] != res.Status {
@@ -248,7 +248,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		return results, status
 	}
 	seq := func(slot, sequence uint32, cache bool) Operation {
-		return Operation{Op: OpCBSequence, Args: &CBSequenceArgs{SequenceArgs: SequenceArgs{Session: ss.ID(), Slot: slot, Sequence: sequence, CacheThis: cache}}}
+		return Operation{Op: OpCBSequence, Args: &cbSequenceArgs{sequenceArgs: sequenceArgs{Session: ss.ID(), Slot: slot, Sequence: sequence, CacheThis: cache}}}
 	}
 	any := Operation{Op: OpCBRecallAny, Args: &CBRecallAnyArgs{}}
 	var last []byte
@@ -259,7 +259,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		n    int32 // how often the handler has been called
 		same bool  // the reply is that of the line above
 	}{
-		{"an unknown session", []Status{StatusBadSession}, []Operation{{Op: OpCBSequence, Args: &CBSequenceArgs{}}}, 0, false},
+		{"an unknown session", []Status{StatusBadSession}, []Operation{{Op: OpCBSequence, Args: &cbSequenceArgs{}}}, 0, false},
 		{"slot 2 of 2", []Status{StatusBadSlot}, []Operation{seq(2, 1, false)}, 0, false},
 		{"sequence id 2", []Status{StatusSeqMisordered}, []Operation{seq(0, 2, false)}, 0, false},
 		{"the first, kept", ok(2), []Operation{seq(0, 1, true), any}, 1, false},
@@ -296,11 +296,11 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	if _, status := send(0, seq(1, 6, false)); status[0] != StatusMinorVersMismatch {
 		t.Errorf("minor version 0: %v", status)
 	}
-	results, err := raw((&CBCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
+	results, err := raw((&cbCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
 	if want := testutil.Hex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
 		t.Errorf("no operation: %x, %v", results, err)
 	}
-	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CBCompoundArgs).Append(nil)[:12]} {
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(cbCompoundArgs).Append(nil)[:12]} {
 		var e *oncrpc.RPCError
 		if _, err := raw(args); !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
 			t.Errorf("%x: %v", args, err)
@@ -342,19 +342,19 @@ func testEnabled(t *testing.T, b *bed) {
 		Number: CallbackProgram, Low: 1, High: 1,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) { executed <- req.Proc }),
 	}}})
-	bind := func(dir uint32, want Status) BindConnRes {
+	bind := func(dir uint32, want Status) bindConnRes {
 		t.Helper()
-		var res BindConnRes
-		r.want("BIND_CONN_TO_SESSION", []Status{want}, Operation{OpBindConnToSession, &BindConnArgs{Session: ss.ID(), Dir: dir}, &res})
+		var res bindConnRes
+		r.want("BIND_CONN_TO_SESSION", []Status{want}, Operation{OpBindConnToSession, &bindConnArgs{Session: ss.ID(), Dir: dir}, &res})
 		return res
 	}
 	bind(9, StatusInval)
-	if res := bind(FromClientFore, StatusOK); res.Dir != FromServerFore {
+	if res := bind(fromClientFore, StatusOK); res.Dir != fromServerFore {
 		t.Errorf("%+v", res)
 	}
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 	for _, test := range []struct{ ask, answer uint32 }{
-		{FromClientBack, FromServerBack}, {FromClientForeOrBoth, FromServerBoth}, {FromClientBackOrBoth, FromServerBoth},
+		{fromClientBack, fromServerBack}, {fromClientForeOrBoth, fromServerBoth}, {fromClientBackOrBoth, fromServerBoth},
 	} {
 		if res := bind(test.ask, StatusOK); res.Dir != test.answer || res.Session != ss.ID() {
 			t.Errorf("asked for %d: %+v", test.ask, res)
@@ -366,12 +366,12 @@ func testEnabled(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 	// A session beside it has no path of its own.
 	r.establish("another")
-	var res SequenceRes
+	var res sequenceRes
 	r.want("SEQUENCE", ok(1), r.seq(&res))
 	if res.Flags != SeqCBPathDown|SeqCBPathDownSession {
 		t.Errorf("another client is told %v", res.Flags)
 	}
-	r.create(func(a *CreateSessionArgs) { a.Flags = SessionConnBackChan }, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Flags = SessionConnBackChan }, StatusOK)
 	r.want("SEQUENCE", ok(1), r.seq(&res))
 	if res.Flags != 0 {
 		t.Errorf("with a backchannel: %v", res.Flags)
@@ -537,7 +537,7 @@ func testReconnect(t *testing.T, b *bed) {
 // firstOf tells the first operation of a COMPOUND.
 func firstOf(args []byte) uint32 {
 	d := xdr.NewDecoder(args)
-	new(CompoundArgs).Decode(&d)
+	new(compoundArgs).Decode(&d)
 	return d.Uint32()
 }
 
@@ -606,7 +606,7 @@ func testReplyLost(t *testing.T, b *bed) {
 	ss.client.reclaimed = false
 	w.srv.mu.Unlock()
 	lose.Store(true)
-	if err := s.Compound(patient(t), Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}); err != nil {
+	if err := s.Compound(patient(t), Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}); err != nil {
 		t.Error(err)
 	}
 	// So can DESTROY_SESSION.
@@ -636,7 +636,7 @@ func testForgotten(t *testing.T, b *bed) {
 	}
 	// What can be executed once is not executed in another session.
 	forget(ss)
-	reclaim := Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}
+	reclaim := Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}
 	if err := s.Compound(patient(t), reclaim); !hasStatus(err, StatusBadSession) {
 		t.Error(err)
 	}
@@ -852,7 +852,7 @@ func testEnds(t *testing.T, b *bed) {
 	if _, err := Dial(ctx, w.Provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := Dial(bg, w.Provider, w.addr, &Config{Owner: make([]byte, MaxOwner+1)}); err == nil {
+	if _, err := Dial(bg, w.Provider, w.addr, &Config{Owner: make([]byte, maxOwner+1)}); err == nil {
 		t.Error("an owner of 1025 bytes is taken")
 	}
 	// A closed server makes no more sessions, and its clients do not ask for ever.

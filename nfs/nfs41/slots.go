@@ -131,7 +131,7 @@ type requester struct {
 
 	// begin appends the start of a COMPOUND or CB_COMPOUND of count operations, of which
 	// the first is SEQUENCE or CB_SEQUENCE with args.
-	begin func(b []byte, count int, args *SequenceArgs) []byte
+	begin func(b []byte, count int, args *sequenceArgs) []byte
 
 	// first is the operation in front, and its result.
 	first func(res *sequenced) Operation
@@ -142,8 +142,8 @@ type requester struct {
 
 // A sequenced is what SEQUENCE and CB_SEQUENCE have in common in their results.
 type sequenced struct {
-	fore SequenceRes   // SEQUENCE
-	back CBSequenceRes // CB_SEQUENCE
+	fore sequenceRes   // SEQUENCE
+	back cbSequenceRes // CB_SEQUENCE
 }
 
 // echo is what has to come back as it was sent, and the target.
@@ -189,7 +189,7 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 			return err
 		}
 		next, _, highest := r.table.state(i)
-		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
+		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
 		call := transport.Call{Args: appendOps(r.begin(nil, len(all), &args), ops)}
 		r.table.settle(i, doubted) // until the reply is here
 		if err := r.send(ctx, &call); err != nil {
@@ -239,14 +239,14 @@ func (r *requester) clear(ctx context.Context, i int) error {
 		if !doubt {
 			return nil
 		}
-		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
+		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
 		call := transport.Call{Args: r.begin(nil, 1, &args)}
 		if err := r.send(ctx, &call); err != nil {
 			return err
 		}
 		// The reply may be the one to the other request, with all of its results.
 		d := xdr.NewDecoder(call.Results)
-		var res CompoundRes
+		var res compoundRes
 		res.Decode(&d)
 		first := r.first(new(sequenced)).Op
 		op, status := d.Uint32(), Status(d.Uint32())
@@ -305,7 +305,7 @@ func (r *replySlots) sum(args []byte) uint64 { return maphash.Bytes(r.seed, args
 // begin takes a request, whose arguments have the sum. StatusOK starts it: the caller
 // executes it and calls end. With replay set the slot has its reply. RFC 8881 section
 // 2.10.6.1.
-func (r *replySlots) begin(a *SequenceArgs, sum uint64) (replay *replySlot, status Status) {
+func (r *replySlots) begin(a *sequenceArgs, sum uint64) (replay *replySlot, status Status) {
 	if uint64(a.Slot) >= uint64(len(r.slots)) {
 		return nil, StatusBadSlot
 	}
@@ -339,7 +339,7 @@ func (s *replySlot) replayed(b, tag []byte, first, next uint32) []byte {
 	if !s.only {
 		return append(b, s.reply...)
 	}
-	res := CompoundRes{Status: StatusRetryUncachedRep, Tag: tag, Count: 2}
+	res := compoundRes{Status: StatusRetryUncachedRep, Tag: tag, Count: 2}
 	b = res.Append(b)
 	b = xdr.AppendUint32(b, first)
 	b = xdr.AppendUint32(b, uint32(StatusOK))

@@ -86,7 +86,7 @@ func TestReplySlots(t *testing.T) {
 	r := newReplySlots(2)
 	begin := func(slot, sequence uint32, sum uint64, want Status) *replySlot {
 		t.Helper()
-		replay, status := r.begin(&SequenceArgs{Slot: slot, Sequence: sequence}, sum)
+		replay, status := r.begin(&sequenceArgs{Slot: slot, Sequence: sequence}, sum)
 		if status != want {
 			t.Errorf("slot %d, id %d: %v, want %v", slot, sequence, status, want)
 		}
@@ -127,7 +127,7 @@ type fakeReplier struct {
 	slots  *replySlots
 	mu     sync.Mutex
 	script []func(execute func() []byte, call *transport.Call) error
-	seen   []SequenceArgs
+	seen   []sequenceArgs
 }
 
 // requester returns one whose calls go to f.
@@ -135,8 +135,8 @@ func (f *fakeReplier) requester(n int) *requester {
 	f.slots = newReplySlots(n)
 	return &requester{
 		session: tSession, table: newSlotTable(n), name: OpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := compoundArgs{Minor: Minor, Count: uint32(count)}
 			return args.Append(xdr.AppendUint32(head.Append(b), OpSequence))
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpSequence, Result: &res.fore} },
@@ -160,24 +160,24 @@ func (f *fakeReplier) send(ctx context.Context, call *transport.Call) error {
 // execute is a server's SEQUENCE; the operations behind it all succeed without results.
 func (f *fakeReplier) execute(args []byte) []byte {
 	d := xdr.NewDecoder(args)
-	var head CompoundArgs
+	var head compoundArgs
 	head.Decode(&d)
 	d.Uint32()
-	var a SequenceArgs
+	var a sequenceArgs
 	a.Decode(&d)
 	f.seen = append(f.seen, a)
 	replay, status := f.slots.begin(&a, f.slots.sum(args))
 	if replay != nil {
 		return replay.replayed(nil, nil, OpSequence, d.Uint32())
 	}
-	res := CompoundRes{Status: status, Count: head.Count}
+	res := compoundRes{Status: status, Count: head.Count}
 	if status != StatusOK {
 		res.Count = 1
 		return appendStatus(res.Append(nil), OpSequence, status)
 	}
 	b := appendStatus(res.Append(nil), OpSequence, StatusOK)
 	at := len(b)
-	result := SequenceRes{Session: a.Session, Sequence: a.Sequence, Slot: a.Slot, TargetHighest: uint32(len(f.slots.slots) - 1)}
+	result := sequenceRes{Session: a.Session, Sequence: a.Sequence, Slot: a.Slot, TargetHighest: uint32(len(f.slots.slots) - 1)}
 	b = result.Append(b)
 	end := len(b)
 	for range head.Count - 1 {
@@ -203,7 +203,7 @@ func lostReply(execute func() []byte, call *transport.Call) error {
 
 func answer(status Status) func(func() []byte, *transport.Call) error {
 	return func(_ func() []byte, call *transport.Call) error {
-		res := CompoundRes{Status: status, Count: 1}
+		res := compoundRes{Status: status, Count: 1}
 		call.Results = appendStatus(res.Append(nil), OpSequence, status)
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // The directory that a Server has: the root, which is empty and stays so.
@@ -47,6 +48,33 @@ func (s *Server) rootAttrs() *Attrs {
 	return a
 }
 
+// selected encodes the attributes of a that are in mask.
+func (a *Attrs) selected(mask Bitmap) RawAttrs {
+	var raw RawAttrs
+	var bits []uint32
+	for i, f := range a.fields() {
+		n := uint32(i)
+		if !mask.Has(n) || !a.Mask.Has(n) {
+			continue
+		}
+		bits = append(bits, n)
+		switch f := f.(type) {
+		case *bool:
+			raw.Values = xdr.AppendBool(raw.Values, *f)
+		case *uint32:
+			raw.Values = xdr.AppendUint32(raw.Values, *f)
+		case *uint64:
+			raw.Values = xdr.AppendUint64(raw.Values, *f)
+		case *string:
+			raw.Values = xdr.AppendString(raw.Values, *f)
+		case Message:
+			raw.Values = f.Append(raw.Values)
+		}
+	}
+	raw.Mask = Bits(bits...)
+	return raw
+}
+
 // onDirectory executes an operation on the current file handle, which is the root.
 func (c *compound) onDirectory(b []byte, op uint32) ([]byte, Status) {
 	d := &c.d
@@ -72,7 +100,7 @@ func (c *compound) onDirectory(b []byte, op uint32) ([]byte, Status) {
 		if mask.Decode(d); d.Err() != nil {
 			return b, StatusBadXDR
 		}
-		raw := c.s.rootAttrs().Select(mask)
+		raw := c.s.rootAttrs().selected(mask)
 		return raw.Append(b), StatusOK
 	case OpAccess:
 		var a AccessArgs

@@ -81,7 +81,7 @@ type client struct {
 	// CREATE_SESSION has a slot of its own, RFC 8881 section 18.36.4: the sequence id
 	// that it expects, and its last results.
 	sequence uint32
-	last     *CreateSessionRes
+	last     *createSessionRes
 	lastSum  uint64
 
 	sessions map[SessionID]*ServerSession
@@ -131,33 +131,6 @@ func NewServer(cfg *ServerConfig) *Server {
 	}
 	c.Fore = c.Fore.or(ChannelAttrs{MaxRequest: 1 << 20, MaxResponse: 1 << 20, MaxResponseCached: 2048, MaxOps: 16, MaxRequests: 32})
 	return s
-}
-
-// or returns a with d's values where it has none.
-func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
-	for _, f := range []struct{ v, d *uint32 }{
-		{&a.MaxRequest, &d.MaxRequest},
-		{&a.MaxResponse, &d.MaxResponse},
-		{&a.MaxResponseCached, &d.MaxResponseCached},
-		{&a.MaxOps, &d.MaxOps},
-		{&a.MaxRequests, &d.MaxRequests},
-	} {
-		if *f.v == 0 {
-			*f.v = *f.d
-		}
-	}
-	return a
-}
-
-// within returns what both a and b allow.
-func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
-	return ChannelAttrs{
-		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
-		MaxResponse:       min(a.MaxResponse, b.MaxResponse),
-		MaxResponseCached: min(a.MaxResponseCached, b.MaxResponseCached),
-		MaxOps:            min(a.MaxOps, b.MaxOps),
-		MaxRequests:       min(a.MaxRequests, b.MaxRequests),
-	}
 }
 
 // Program is what a transport.Server has to register.
@@ -231,24 +204,20 @@ type compound struct {
 	saved   FileHandle
 }
 
-// Bytes that a reply has in front of the results of COMPOUND: an accepted reply with
-// AUTH_NONE.
-const replyHeader = oncrpc.MinReplySize
-
 // sizeSequence is the result of SEQUENCE with its number and status, in bytes.
-const sizeSequence = 2*xdr.Unit + SessionIDSize + 5*xdr.Unit
+const sizeSequence = 2*xdr.Unit + sessionIDSize + 5*xdr.Unit
 
 // run executes the operations in order until one fails, and appends COMPOUND4res to *out.
 // It is false when the start of the arguments does not decode. RFC 8881 section 16.2.
 func (c *compound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
-	var head CompoundArgs
+	var head compoundArgs
 	head.Decode(&c.d)
 	if c.d.Err() != nil {
 		return false
 	}
 	c.count = head.Count
-	res := CompoundRes{Tag: head.Tag}
+	res := compoundRes{Tag: head.Tag}
 	start := len(*out)
 	b := res.Append(*out)
 	body := len(b)
@@ -300,12 +269,6 @@ func (c *compound) limit() (uint32, Status) {
 		return c.session.attrs.MaxResponseCached, StatusRepTooBigToCache
 	}
 	return c.session.attrs.MaxResponse, StatusRepTooBig
-}
-
-// appendStatus appends the start of a result: all of it if the operation has failed.
-func appendStatus(b []byte, op uint32, status Status) []byte {
-	b = xdr.AppendUint32(b, op)
-	return xdr.AppendUint32(b, uint32(status))
 }
 
 // outside tells operations that need no SEQUENCE in front. Without one they are alone in
@@ -390,14 +353,14 @@ func (c *compound) execute(b []byte, op uint32) ([]byte, Status) {
 
 // exchangeID is EXCHANGE_ID. RFC 8881 section 18.35.4 has the cases.
 func (c *compound) exchangeID(b []byte) ([]byte, Status) {
-	var a ExchangeIDArgs
+	var a exchangeIDArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
-	if a.Flags&^exchangeArgs != 0 || a.Protect == ProtectMachCred {
+	if a.Flags&^exchangeArgs != 0 || a.Protect == protectMachCred {
 		return b, StatusInval // protection by RPCSEC_GSS is for calls that have it
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		return b, StatusEncrAlgUnsupp
 	}
 	s := c.s
@@ -408,7 +371,7 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 	if o != nil {
 		conf = o.confirmed
 	}
-	update := a.Flags&ExchangeUpdConfirmedRecA != 0
+	update := a.Flags&exchangeUpdConfirmedRecA != 0
 	cl := conf
 	switch {
 	case update && conf == nil:
@@ -428,12 +391,12 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 			return b, StatusDelay
 		}
 	}
-	res := ExchangeIDRes{
-		ClientID: cl.id, Sequence: cl.sequence, Flags: ExchangeUseNonPNFS,
+	res := exchangeIDRes{
+		ClientID: cl.id, Sequence: cl.sequence, Flags: exchangeUseNonPNFS,
 		MajorID: s.name(), Scope: s.name(),
 	}
 	if cl.confirmed {
-		res.Flags |= ExchangeConfirmedR
+		res.Flags |= exchangeConfirmedR
 		cl.renewed = time.Now()
 	}
 	return res.Append(b), StatusOK
@@ -447,7 +410,7 @@ func (s *Server) name() []byte {
 
 // newClient adds an unconfirmed client, in place of one with the same owner. It is nil
 // when there is no room. mu is held.
-func (s *Server) newClient(a *ExchangeIDArgs, p principal) *client {
+func (s *Server) newClient(a *exchangeIDArgs, p principal) *client {
 	if o := s.owners[string(a.Owner)]; o != nil && o.unconfirmed != nil {
 		s.forget(o.unconfirmed)
 	}
@@ -506,13 +469,6 @@ func (s *Server) drop(ss *ServerSession) {
 	ss.close()
 }
 
-// Bounds of a channel below which it is of no use: a SEQUENCE and another operation, and
-// their headers. In bytes, and operations.
-const (
-	minMessage = 256
-	minOps     = 2
-)
-
 // backward is what is used of a backchannel at most.
 var backward = ChannelAttrs{
 	MaxRequest: math.MaxUint32, MaxResponse: math.MaxUint32, MaxResponseCached: math.MaxUint32,
@@ -521,7 +477,7 @@ var backward = ChannelAttrs{
 
 // createSession is CREATE_SESSION. RFC 8881 section 18.36.
 func (c *compound) createSession(b []byte) ([]byte, Status) {
-	var a CreateSessionArgs
+	var a createSessionArgs
 	before := c.d.Offset()
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
@@ -582,7 +538,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	s.sessions[ss.id] = ss
 	cl.sessions[ss.id] = ss
 	cl.renewed = time.Now()
-	res := &CreateSessionRes{Session: ss.id, Sequence: a.Sequence, Fore: ss.attrs, Back: ss.back}
+	res := &createSessionRes{Session: ss.id, Sequence: a.Sequence, Fore: ss.attrs, Back: ss.back}
 	if back && ss.bind(c.conn) {
 		res.Flags |= SessionConnBackChan
 	}
@@ -610,7 +566,7 @@ func callbackCred(list []CallbackSec) (cred oncrpc.Auth, ok bool) {
 
 // sequence is SEQUENCE. RFC 8881 section 18.46.
 func (c *compound) sequence(b []byte) ([]byte, Status) {
-	var a SequenceArgs
+	var a sequenceArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -649,7 +605,7 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 	}
 	c.session, c.slot, c.cache = ss, a.Slot, a.CacheThis
 	highest := ss.attrs.MaxRequests - 1
-	res := SequenceRes{
+	res := sequenceRes{
 		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
 		HighestSlot: highest, TargetHighest: highest, Flags: ss.flags(),
 	}
@@ -658,7 +614,7 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 
 // bindConn is BIND_CONN_TO_SESSION. RFC 8881 section 18.34.
 func (c *compound) bindConn(b []byte) ([]byte, Status) {
-	var a BindConnArgs
+	var a bindConnArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -671,17 +627,17 @@ func (c *compound) bindConn(b []byte) ([]byte, Status) {
 	if ss == nil {
 		return b, StatusBadSession
 	}
-	res := BindConnRes{Session: a.Session, Dir: FromServerFore}
+	res := bindConnRes{Session: a.Session, Dir: fromServerFore}
 	switch a.Dir {
-	case FromClientFore:
-	case FromClientBack:
+	case fromClientFore:
+	case fromClientBack:
 		if !ss.bind(c.conn) {
 			return b, StatusInval
 		}
-		res.Dir = FromServerBack
-	case FromClientForeOrBoth, FromClientBackOrBoth:
+		res.Dir = fromServerBack
+	case fromClientForeOrBoth, fromClientBackOrBoth:
 		if ss.bind(c.conn) {
-			res.Dir = FromServerBoth
+			res.Dir = fromServerBoth
 		}
 	default:
 		return b, StatusInval
@@ -730,7 +686,7 @@ func (c *compound) destroyClientID() Status {
 // reclaimComplete is RECLAIM_COMPLETE: there is nothing that could be reclaimed. RFC 8881
 // section 18.51.
 func (c *compound) reclaimComplete() Status {
-	var a ReclaimCompleteArgs
+	var a reclaimCompleteArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return StatusBadXDR
 	}

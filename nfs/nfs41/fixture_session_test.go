@@ -44,11 +44,11 @@ func (ss *ServerSession) init() {
 		session: ss.id,
 		table:   newSlotTable(int(ss.back.MaxRequests)),
 		name:    CBOpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CBCompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := cbCompoundArgs{Minor: Minor, Count: uint32(count)}
 			b = head.Append(b)
 			b = xdr.AppendUint32(b, OpCBSequence)
-			a := CBSequenceArgs{SequenceArgs: *args}
+			a := cbSequenceArgs{sequenceArgs: *args}
 			return a.Append(b)
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpCBSequence, Result: &res.back} },
