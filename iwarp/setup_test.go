@@ -611,7 +611,7 @@ func TestConnectWaits(t *testing.T) {
 	tried(c)
 	empty()
 	var se *SetupError
-	if err := <-done; !errors.As(err, &se) || se.Reason != "no usable reply" || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := <-done; !errors.As(err, &se) || se.Reason != "no valid MPA reply" || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Connect to one who does not answer: %v", err)
 	}
 }
