@@ -151,7 +151,7 @@ func testMountFallbackErrors(t *testing.T, b *testbed.Bed) {
 		{"nobody listens", Options{MountPort: closed}, "refused"},
 		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind: GETADDR at " + hostPort(b.Host, closed)},
 		{"not registered", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "")}, "for program 100005 version 3 over tcp: not registered"},
-		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "nonsense")}, "makes no sense"},
+		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "nonsense")}, "malformed reply"},
 		{"a port that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 2, 65536)}, "port 65536"},
 		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.Host, 1, 0)}, "program 100000 version 2 not supported"},
 	} {

@@ -40,7 +40,7 @@ func TestParseURL(t *testing.T) {
 		{"http://h/e", `scheme is "http"`},
 		{"nfs:///e", "no host"},
 		{"nfs://:20049/e", "no host"},
-		{"nfs://h:/e", "no port behind"},
+		{"nfs://h:/e", "no port after"},
 		{"nfs://h:0/e", "not one of 1 to 65535"},
 		{"nfs://h:65536/e", "not one of 1 to 65535"},
 		{"nfs://h:x/e", "port"},

@@ -469,20 +469,20 @@ func TestErrors(t *testing.T) {
 	for want, err := range map[string]error{
 		"rpcbind: GETADDR at server:111 for program 100003 version 3 over rdma: not registered": &OpError{
 			"GETADDR", "server:111", 100003, 3, RDMA, ErrNotRegistered},
-		"rpcbind: SET at server:111 for program 100003 version 3 over rdma: refused: another address is registered for it already": &OpError{
+		"rpcbind: SET at server:111 for program 100003 version 3 over rdma: refused: another address is already registered": &OpError{
 			"SET", "server:111", 100003, 3, RDMA, ErrRefused},
-		"rpcbind: UNSET at server:111 for program 100003 version 3: refused: it is not registered, or somebody else's": &OpError{
+		"rpcbind: UNSET at server:111 for program 100003 version 3: refused: not registered, or registered by another owner": &OpError{
 			"UNSET", "server:111", 100003, 3, "", ErrRefused},
-		"rpcbind: DUMP at server:111: the answer makes no sense: over 7 bytes": &OpError{
+		"rpcbind: DUMP at server:111: malformed reply: over 7 bytes": &OpError{
 			"DUMP", "server:111", 0, 0, "", &ReplyError{errors.New("over 7 bytes")}},
-		"rpcbind: SET at s:111 for program 1 version 1 over rdma: it has version 2 only, which knows tcp and udp, not rdma": &OpError{
+		"rpcbind: SET at s:111 for program 1 version 1 over rdma: the server supports only version 2, which has tcp and udp, not rdma": &OpError{
 			"SET", "s:111", 1, 1, RDMA, &VersionError{Netid: RDMA}},
 		`rpcbind: SET at s:111 for program 1 version 1 over rdma: address "x" of netid "rdma": is cut short`: &OpError{
 			"SET", "s:111", 1, 1, RDMA, &AddrError{RDMA, "x", "is cut short"}},
-		`rpcbind: address "x": is cut short`:                    &AddrError{"", "x", "is cut short"},
-		`rpcbind: netid "x": its addresses are not of IP`:       &AddrError{"x", "", "its addresses are not of IP"},
-		"the answer makes no sense: " + io.EOF.Error():          &ReplyError{io.EOF},
-		"it has version 2 only, which knows tcp and udp, not x": &VersionError{Netid: "x"},
+		`rpcbind: address "x": is cut short`:                               &AddrError{"", "x", "is cut short"},
+		`rpcbind: netid "x": its addresses are not of IP`:                  &AddrError{"x", "", "its addresses are not of IP"},
+		"malformed reply: " + io.EOF.Error():                               &ReplyError{io.EOF},
+		"the server supports only version 2, which has tcp and udp, not x": &VersionError{Netid: "x"},
 	} {
 		if err.Error() != want {
 			t.Errorf("%q, want %q", err, want)
