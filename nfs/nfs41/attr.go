@@ -48,7 +48,7 @@ const (
 // TypeDir is NF4DIR of nfs_ftype4. RFC 8881 section 3.3.
 const TypeDir uint32 = 2
 
-// Attrs are the attributes that this package knows. Which of them there are Mask says.
+// Attrs are the attributes that this package supports. Mask has those that are present.
 type Attrs struct {
 	Mask Bitmap
 
@@ -165,7 +165,7 @@ func (a *Attrs) fields() [attrEnd]any {
 // attrEnd is one more than the highest number in fields.
 const attrEnd = AttrSuppExclCreate + 1
 
-// KnownAttrs are the attributes that Attrs has.
+// KnownAttrs returns the attributes in Attrs.
 func KnownAttrs() Bitmap {
 	var a Attrs
 	var bits []uint32
@@ -177,8 +177,8 @@ func KnownAttrs() Bitmap {
 	return Bits(bits...)
 }
 
-// Attrs takes the values apart. An attribute that is not known makes those behind it
-// unreadable, and is an error, a *xdr.DecodeError. FileHandle is a view of Values.
+// Attrs decodes the values. An unknown attribute is an error, a *xdr.DecodeError, since those
+// after it cannot be decoded. FileHandle is a view of Values.
 func (r *RawAttrs) Attrs() (Attrs, error) {
 	a := Attrs{Mask: r.Mask}
 	d := xdr.NewDecoder(r.Values)
@@ -203,7 +203,7 @@ func (r *RawAttrs) Attrs() (Attrs, error) {
 		case Message:
 			f.Decode(&d)
 		default:
-			d.Fail("attribute that is not known")
+			d.Fail("unknown attribute")
 		}
 	}
 	return a, d.End()

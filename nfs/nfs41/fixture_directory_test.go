@@ -7,9 +7,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The directory that a Server has: the root, which is empty and stays so.
+// The directory of a Server: the root, which is empty.
 
-// rootHandle is its handle. It never changes, so clients may keep it over a restart.
+// rootHandle is its handle. It never changes, so it survives a restart.
 func rootHandle() FileHandle { return FileHandle("root") }
 
 // rootAttrs are its attributes.
@@ -125,7 +125,7 @@ func (c *compound) readDir(b []byte) ([]byte, Status) {
 		return b, StatusBadXDR
 	}
 	if a.Cookie != 0 {
-		return b, StatusBadCookie // none was given
+		return b, StatusBadCookie // none was returned
 	}
 	r := ReadDirRes{EOF: true}
 	at := len(b)
@@ -135,8 +135,8 @@ func (c *compound) readDir(b []byte) ([]byte, Status) {
 	return b, StatusOK
 }
 
-// secInfoNoName is SECINFO_NO_NAME, which takes the current file handle with it. RFC 8881
-// section 18.45.
+// secInfoNoName is SECINFO_NO_NAME, which clears the current file handle. RFC 8881 section
+// 18.45.
 func (c *compound) secInfoNoName(b []byte) ([]byte, Status) {
 	var a SecInfoNoNameArgs
 	if a.Decode(&c.d); c.d.Err() != nil {

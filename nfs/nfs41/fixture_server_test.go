@@ -15,38 +15,36 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ServerConfig is what a Server can choose. The zero value and a nil pointer are the
-// defaults. It is not modified.
+// A ServerConfig configures a Server. The zero value and a nil pointer mean the defaults. It
+// is not modified.
 type ServerConfig struct {
-	// Lease is how long a client that says nothing is remembered for sure, in whole
-	// seconds. After that it is forgotten when there is no room for others. Zero is 90
-	// seconds.
+	// Lease is the lease time, in whole seconds. A client whose lease has expired is removed
+	// when another client needs its place. Zero means 90 seconds.
 	Lease time.Duration
 
-	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero is 256,
-	// and 4.
+	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero means 256 and
+	// 4.
 	MaxClients, MaxSessions int
 
-	// Fore bounds what sessions are granted: sizes in bytes, operations and slots. Zero
-	// fields are 1 MiB each way, replies of up to 2048 bytes kept, 16 operations and 32
-	// slots.
+	// Fore has the limits of the fore channel. Zero fields mean 1 MiB per message, 2048 bytes
+	// per cached reply, 16 operations and 32 slots.
 	Fore ChannelAttrs
 
-	// NoBackchannel refuses backchannels: then the server cannot call its clients.
+	// NoBackchannel refuses backchannels.
 	NoBackchannel bool
 
-	// OnSession, if not nil, is called on a goroutine of its own for each new session.
-	// ctx ends with the session or the server.
+	// OnSession, if not nil, is called on a new goroutine for each new session. ctx ends with
+	// the session or the server.
 	OnSession func(ctx context.Context, ss *ServerSession)
 }
 
-// MaxBackwardSlots is the most slots that a server uses of a backchannel: so many calls
-// it has in flight at once.
+// MaxBackwardSlots bounds the slots that a server uses of a backchannel, and thus its
+// concurrent calls.
 const MaxBackwardSlots = 16
 
-// A Server is an NFS version 4.1 server of one empty directory that cannot be written
-// to: enough for clients that come for the sessions. Its methods may be called by many
-// goroutines at once.
+// A Server is an NFS version 4.1 server of one empty, read-only directory, for tests of
+// sessions. What it implements completely are client ids, sessions, slots with their reply
+// cache, and backchannels. Linux can mount it with vers=4.1,proto=rdma.
 type Server struct {
 	cfg   ServerConfig
 	start time.Time
@@ -62,8 +60,8 @@ type Server struct {
 	hooks    sync.WaitGroup // OnSession
 }
 
-// An owner is who clients say they are. What has been confirmed by a CREATE_SESSION
-// stays until a successor is. RFC 8881 section 18.35.4.
+// An owner has the client records of one co_ownerid. A confirmed record stays until its
+// successor is confirmed. RFC 8881 section 18.35.4.
 type owner struct {
 	confirmed, unconfirmed *client
 }
@@ -76,10 +74,10 @@ type client struct {
 	principal principal
 	confirmed bool
 	renewed   time.Time
-	reclaimed bool // RECLAIM_COMPLETE has been here
+	reclaimed bool // RECLAIM_COMPLETE has been received
 
-	// CREATE_SESSION has a slot of its own, RFC 8881 section 18.36.4: the sequence id
-	// that it expects, and its last results.
+	// The slot of CREATE_SESSION, RFC 8881 section 18.36.4: the expected sequence id, and the
+	// last results.
 	sequence uint32
 	last     *createSessionRes
 	lastSum  uint64
@@ -87,7 +85,7 @@ type client struct {
 	sessions map[SessionID]*ServerSession
 }
 
-// A principal is who makes a call, as far as AUTH_SYS can tell.
+// A principal is the caller according to AUTH_SYS.
 type principal struct {
 	flavor oncrpc.Flavor
 	uid    uint32
@@ -104,7 +102,7 @@ func principalOf(cred oncrpc.Auth) principal {
 	return p
 }
 
-// NewServer makes a server. A nil cfg is the default configuration.
+// NewServer returns a server. A nil cfg means the default configuration.
 func NewServer(cfg *ServerConfig) *Server {
 	s := &Server{
 		start:    time.Now(),
@@ -133,18 +131,18 @@ func NewServer(cfg *ServerConfig) *Server {
 	return s
 }
 
-// Program is what a transport.Server has to register.
+// Program returns the program for transport.Server.Register.
 func (s *Server) Program() transport.Program {
 	return transport.Program{
 		Number: Program, Low: Version, High: Version,
 		Handler: transport.HandlerFunc(s.serve),
-		// Sessions have a cache of replies themselves. The transport's would answer a
-		// BIND_CONN_TO_SESSION that is sent again on another connection, and not bind it.
+		// Sessions have their own reply cache. That of the transport would answer a
+		// BIND_CONN_TO_SESSION that is resent on another connection without binding it.
 		Idempotent: func(vers, proc uint32) bool { return true },
 	}
 }
 
-// Sessions returns the sessions there are.
+// Sessions returns the current sessions.
 func (s *Server) Sessions() []*ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,8 +153,8 @@ func (s *Server) Sessions() []*ServerSession {
 	return list
 }
 
-// Close ends the backchannels of all sessions: calls that wait for a connection fail. It
-// returns when OnSession has. It may be called twice.
+// Close ends the backchannels of all sessions: calls that wait for a connection fail. It waits
+// for OnSession. It may be called twice.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -198,8 +196,8 @@ type compound struct {
 
 	session *ServerSession // once SEQUENCE has been executed
 	slot    uint32
-	cache   bool       // the client wants the reply kept
-	replay  *replySlot // it has been kept: this is a request that came before
+	cache   bool       // the client wants the reply cached
+	replay  *replySlot // the cached reply to a resent request
 	current FileHandle // nil: none
 	saved   FileHandle
 }
@@ -207,8 +205,8 @@ type compound struct {
 // sizeSequence is the result of SEQUENCE with its number and status, in bytes.
 const sizeSequence = 2*xdr.Unit + sessionIDSize + 5*xdr.Unit
 
-// run executes the operations in order until one fails, and appends COMPOUND4res to *out.
-// It is false when the start of the arguments does not decode. RFC 8881 section 16.2.
+// run executes the operations in order until one fails, and appends COMPOUND4res to *out. It
+// returns false if the arguments' header does not decode. RFC 8881 section 16.2.
 func (c *compound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
 	var head compoundArgs
@@ -232,7 +230,7 @@ func (c *compound) run(out *[]byte) bool {
 		at := len(b)
 		b, res.Status = c.operation(b, op)
 		if c.replay != nil {
-			next := c.d.Uint32() // 0 if there is none, and then the reply is there as a whole
+			next := c.d.Uint32() // 0 if there is none; then the whole reply is cached
 			*out = c.replay.replayed(b[:start], head.Tag, op, next)
 			return true
 		}
@@ -245,7 +243,7 @@ func (c *compound) run(out *[]byte) bool {
 			sequence = len(b)
 		}
 	}
-	// The start has the same length, whatever the status.
+	// The header has the same length, whatever the status.
 	copy(b[start:body], res.Append(nil))
 	if c.session != nil {
 		reply, only := b[start:], !c.cache && c.count > 1
@@ -260,7 +258,7 @@ func (c *compound) run(out *[]byte) bool {
 	return true
 }
 
-// limit is how long a reply may get, and what is the matter when it gets longer.
+// limit returns the maximum length of the reply, and the status if it is exceeded.
 func (c *compound) limit() (uint32, Status) {
 	switch {
 	case c.session == nil:
@@ -402,14 +400,14 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 	return res.Append(b), StatusOK
 }
 
-// name is the server's owner and scope. Its clients must not take it for another, and
-// nothing is left of it when it restarts.
+// name is the server's owner and scope. It is unique, and changes when the server restarts,
+// since no state survives that.
 func (s *Server) name() []byte {
 	return binary.BigEndian.AppendUint32([]byte("rpcrdma-nfs41-"), s.boot)
 }
 
-// newClient adds an unconfirmed client, in place of one with the same owner. It is nil
-// when there is no room. mu is held.
+// newClient adds an unconfirmed client, in place of one with the same owner. It returns nil if
+// there are too many. mu is held.
 func (s *Server) newClient(a *exchangeIDArgs, p principal) *client {
 	if o := s.owners[string(a.Owner)]; o != nil && o.unconfirmed != nil {
 		s.forget(o.unconfirmed)
@@ -441,7 +439,7 @@ func (s *Server) newClient(a *exchangeIDArgs, p principal) *client {
 	return cl
 }
 
-// expired tells whether the lease of a client has run out.
+// expired reports whether the lease of a client has expired.
 func (s *Server) expired(cl *client) bool { return time.Since(cl.renewed) > s.cfg.Lease }
 
 // forget removes a client with its sessions. mu is held.
@@ -469,7 +467,10 @@ func (s *Server) drop(ss *ServerSession) {
 	ss.close()
 }
 
-// backward is what is used of a backchannel at most.
+// minMessage is the least size of messages of a usable channel, in bytes.
+const minMessage = 256
+
+// backward has the limits of a backchannel.
 var backward = ChannelAttrs{
 	MaxRequest: math.MaxUint32, MaxResponse: math.MaxUint32, MaxResponseCached: math.MaxUint32,
 	MaxOps: math.MaxUint32, MaxRequests: MaxBackwardSlots,
@@ -519,7 +520,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	}
 	cred, ok := callbackCred(a.CallbackSec)
 	if !ok {
-		return b, StatusEncrAlgUnsupp // as Linux says: RFC 8881 has no error for flavors
+		return b, StatusEncrAlgUnsupp // as in Linux: RFC 8881 has no error for flavors
 	}
 	if !cl.confirmed {
 		o := s.owners[cl.owner]
@@ -550,8 +551,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	return res.Append(b), StatusOK
 }
 
-// callbackCred chooses what callbacks say who they are from: AUTH_SYS, which Linux wants,
-// or AUTH_NONE.
+// callbackCred selects the credential of callbacks: AUTH_SYS, which Linux wants, or AUTH_NONE.
 func callbackCred(list []CallbackSec) (cred oncrpc.Auth, ok bool) {
 	for i := range list {
 		switch list[i].Flavor {
@@ -586,8 +586,8 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 	case int64(c.size) > int64(ss.attrs.MaxRequest):
 		return b, StatusReqTooBig
 	}
-	// A SEQUENCE that fails leaves the slot as it was, so it has to be known before
-	// whether its own result fits.
+	// A SEQUENCE that fails must not change the slot, so check first whether its own result
+	// fits.
 	switch size := uint32(replyHeader + c.head + sizeSequence); {
 	case size > ss.attrs.MaxResponse:
 		return b, StatusRepTooBig
@@ -658,7 +658,7 @@ func (c *compound) destroySession() Status {
 	case ss == nil:
 		return StatusBadSession
 	case ss == c.session && c.index != c.count-1:
-		return StatusNotOnlyOp // nothing could be executed behind it
+		return StatusNotOnlyOp // operations after it could not be executed
 	}
 	c.s.drop(ss)
 	return StatusOK
@@ -683,8 +683,7 @@ func (c *compound) destroyClientID() Status {
 	return StatusOK
 }
 
-// reclaimComplete is RECLAIM_COMPLETE: there is nothing that could be reclaimed. RFC 8881
-// section 18.51.
+// reclaimComplete is RECLAIM_COMPLETE. There is nothing to reclaim. RFC 8881 section 18.51.
 func (c *compound) reclaimComplete() Status {
 	var a reclaimCompleteArgs
 	if a.Decode(&c.d); c.d.Err() != nil {

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Numbers of the NFS version 4 program, and of the callback program that its clients
-// are servers of. RFC 8881 section 1.1 and the XDR of RFC 5662.
+// Numbers of the NFS version 4 program, and of the callback program, which clients serve. RFC
+// 8881 section 1.1 and the XDR of RFC 5662.
 const (
 	Program uint32 = 100003
 	Version uint32 = 4
 	Minor   uint32 = 1 // minorversion
 
-	// CallbackVersion is the only version of the callback program. Its number is what
-	// CREATE_SESSION says; RFC 5662 suggests the one of CallbackProgram.
+	// CallbackVersion is the only version of the callback program. The program number is set
+	// by CREATE_SESSION; RFC 5662 suggests CallbackProgram.
 	CallbackVersion uint32 = 1
 	CallbackProgram uint32 = 0x40000000
 )
@@ -52,7 +52,7 @@ const (
 	OpDestroyClientID   uint32 = 57
 	OpReclaimComplete   uint32 = 58
 
-	// OpIllegal stands in a result for a number that no operation has: section 18.52.
+	// OpIllegal is in the result of an unknown operation: section 18.52.
 	OpIllegal uint32 = 10044
 )
 
@@ -67,14 +67,14 @@ const (
 	OpCBIllegal uint32 = 10044
 )
 
-// The numbers in use, first and last.
+// The first and last operation numbers.
 const (
 	firstOp, lastOp     = 3, 58
 	firstCBOp, lastCBOp = 3, 14
 )
 
-// OpName is the RFC's name of an operation of COMPOUND, such as "SEQUENCE". Numbers
-// that it does not have print as such.
+// OpName returns the RFC's name of an operation of COMPOUND, such as "SEQUENCE". Unknown
+// numbers are printed as numbers.
 func OpName(op uint32) string {
 	switch {
 	case op >= firstOp && op <= lastOp:
@@ -98,8 +98,8 @@ var opNames = [...]string{
 	"RECLAIM_COMPLETE",
 }
 
-// CBOpName is the RFC's name of an operation of CB_COMPOUND, such as "CB_SEQUENCE".
-// Numbers that it does not have print as such.
+// CBOpName returns the RFC's name of an operation of CB_COMPOUND, such as "CB_SEQUENCE".
+// Unknown numbers are printed as numbers.
 func CBOpName(op uint32) string {
 	switch {
 	case op >= firstCBOp && op <= lastCBOp:
@@ -137,8 +137,7 @@ const (
 	SessionConnRDMA     uint32 = 4
 )
 
-// Directions of BIND_CONN_TO_SESSION: what a client asks for, and what a server
-// answers. RFC 8881 section 18.34.
+// Directions of BIND_CONN_TO_SESSION in arguments and results. RFC 8881 section 18.34.
 const (
 	fromClientFore       uint32 = 1 // CDFC4_FORE
 	fromClientBack       uint32 = 2 // CDFC4_BACK
@@ -150,8 +149,7 @@ const (
 	fromServerBoth uint32 = 3 // CDFS4_BOTH
 )
 
-// SeqFlags are sr_status_flags of SEQUENCE: what a server has to tell its client.
-// RFC 8881 section 18.46.3.
+// SeqFlags are sr_status_flags of SEQUENCE. RFC 8881 section 18.46.3.
 type SeqFlags uint32
 
 // Flags of SEQUENCE.
@@ -169,7 +167,7 @@ const (
 	SeqBackchannelFault       SeqFlags = 0x400 // the server has lost track of its slots
 )
 
-// String is the RFC's names of the flags, joined by "|"; "0" without any.
+// String returns the RFC's names of the flags, joined by "|", or "0".
 func (f SeqFlags) String() string {
 	if f == 0 {
 		return "0"

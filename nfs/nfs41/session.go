@@ -7,10 +7,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Arguments and results of the operations that sessions are made of.
+// Arguments and results of the operations on sessions.
 
-// Sizes in bytes, and counts. RFC 8881 section 3.1 where it has one; the others, which
-// have no limit there, are limits of this package.
+// Sizes in bytes, and counts. Those with names are from RFC 8881 section 3.1; the others are
+// limits of this package.
 const (
 	sessionIDSize = 16   // NFS4_SESSIONID_SIZE
 	verifierSize  = 8    // NFS4_VERIFIER_SIZE
@@ -25,8 +25,7 @@ const (
 	maxRefer      = 64 // calls in each
 )
 
-// A SessionID is sessionid4. Only the server can read meaning
-// into it.
+// A SessionID is sessionid4, which is opaque to clients.
 type SessionID [sessionIDSize]byte
 
 // String is the id in hexadecimal.
@@ -42,7 +41,7 @@ func (id *SessionID) Decode(d *xdr.Decoder) {
 	copy(id[:], d.FixedOpaque(sessionIDSize))
 }
 
-// A Verifier is verifier4: eight bytes that only their maker understands.
+// A Verifier is verifier4: eight bytes that are opaque to the receiver.
 type Verifier [verifierSize]byte
 
 // Append appends the encoding to b.
@@ -54,7 +53,7 @@ func (v *Verifier) Decode(d *xdr.Decoder) {
 	copy(v[:], d.FixedOpaque(verifierSize))
 }
 
-// A ClientID is clientid4, by which a server knows a client until either restarts.
+// A ClientID is clientid4, by which a server identifies a client until either restarts.
 type ClientID uint64
 
 // Append appends the encoding to b. It is the whole of the arguments of
@@ -83,11 +82,11 @@ func (t *Time) Decode(d *xdr.Decoder) {
 	t.Nsec = d.Uint32()
 }
 
-// A Bitmap is bitmap4: bit n is bit n%32 of word n/32. Words that are not there are
-// zero. RFC 8881 section 3.3.
+// A Bitmap is bitmap4: bit n is bit n%32 of word n/32. Missing words are zero. RFC 8881
+// section 3.3.
 type Bitmap []uint32
 
-// Bits makes a Bitmap.
+// Bits returns a Bitmap with the given bits.
 func Bits(bits ...uint32) Bitmap {
 	var m Bitmap
 	for _, n := range bits {
@@ -99,7 +98,7 @@ func Bits(bits ...uint32) Bitmap {
 	return m
 }
 
-// Has tells whether bit n is set.
+// Has reports whether bit n is set.
 func (m Bitmap) Has(n uint32) bool { return int(n/32) < len(m) && m[n/32]>>(n%32)&1 != 0 }
 
 // Append appends the encoding to b.
@@ -119,7 +118,7 @@ func (m *Bitmap) Decode(d *xdr.Decoder) {
 	}
 }
 
-// An implID is nfs_impl_id4: who has written a client or server, for statistics only.
+// An implID is nfs_impl_id4: the implementation of a client or server, for statistics only.
 // RFC 8881 section 3.3.
 type implID struct {
 	Domain, Name string // at most 1024 bytes each
@@ -146,11 +145,10 @@ func decodeImplID(d *xdr.Decoder) *implID {
 	return id
 }
 
-// stateProtect is how a client and its server keep others from its state:
-// state_protect_how4. RFC 8881 section 18.35.3.
+// stateProtect is state_protect_how4. RFC 8881 section 18.35.3.
 type stateProtect uint32
 
-// Ways of protection.
+// Values of stateProtect.
 const (
 	protectNone     stateProtect = 0 // SP4_NONE
 	protectMachCred stateProtect = 1 // SP4_MACH_CRED
@@ -160,7 +158,7 @@ const (
 // exchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
 type exchangeIDArgs struct {
 	Verifier Verifier // changes when the client restarts
-	Owner    []byte   // co_ownerid: who the client is; at most 1024 bytes
+	Owner    []byte   // co_ownerid; at most 1024 bytes
 	Flags    uint32
 
 	Protect       stateProtect
@@ -170,7 +168,7 @@ type exchangeIDArgs struct {
 	Window        uint32   // protectSSV
 	Handles       uint32   // protectSSV
 
-	Impl *implID // nil: not told
+	Impl *implID // may be nil
 }
 
 // Append appends the encoding to b.
@@ -204,7 +202,7 @@ func (a *exchangeIDArgs) Decode(d *xdr.Decoder) {
 		a.Enforce.Decode(d)
 		a.Allow.Decode(d)
 	default:
-		d.Fail("state_protect_how4 that does not exist")
+		d.Fail("unknown state_protect_how4")
 	}
 	if a.Protect == protectSSV {
 		a.Hash = decodeOIDs(d)
@@ -230,11 +228,11 @@ func decodeOIDs(d *xdr.Decoder) (oids [][]byte) {
 	return oids
 }
 
-// exchangeIDRes is EXCHANGE_ID4resok, but for SP4_SSV, which nobody here asks for.
+// exchangeIDRes is EXCHANGE_ID4resok, without SP4_SSV, which this package does not request.
 // RFC 8881 section 18.35.
 type exchangeIDRes struct {
 	ClientID ClientID
-	Sequence uint32 // of the first CREATE_SESSION; without meaning for a confirmed client
+	Sequence uint32 // of the first CREATE_SESSION; undefined for a confirmed client
 	Flags    uint32
 
 	Protect        stateProtect // not protectSSV
@@ -244,11 +242,11 @@ type exchangeIDRes struct {
 	MajorID []byte // at most 1024 bytes
 	Scope   []byte // server_scope; at most 1024 bytes
 
-	Impl *implID // nil: not told
+	Impl *implID // may be nil
 }
 
-// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that
-// decodes, in bytes, with what a COMPOUND has in front.
+// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that decodes,
+// in bytes, including the header of the COMPOUND.
 const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // Append appends the encoding to b.
@@ -279,7 +277,7 @@ func (r *exchangeIDRes) Decode(d *xdr.Decoder) {
 		r.Enforce.Decode(d)
 		r.Allow.Decode(d)
 	default:
-		d.Fail("state_protect_how4 that was not asked for")
+		d.Fail("state_protect_how4 was not requested")
 	}
 	r.MinorID = d.Uint64()
 	r.MajorID = d.Opaque(maxOwner)
@@ -287,8 +285,8 @@ func (r *exchangeIDRes) Decode(d *xdr.Decoder) {
 	r.Impl = decodeImplID(d)
 }
 
-// ChannelAttrs is channel_attrs4: what calls of one direction may take. Sizes are in
-// bytes, of whole RPC messages with their headers. RFC 8881 section 18.36.
+// ChannelAttrs is channel_attrs4: the limits of calls in one direction. Sizes are in bytes, of
+// whole RPC messages including headers. RFC 8881 section 18.36.
 type ChannelAttrs struct {
 	HeaderPad         uint32 // ca_headerpadsize
 	MaxRequest        uint32 // ca_maxrequestsize
@@ -297,7 +295,7 @@ type ChannelAttrs struct {
 	MaxOps            uint32 // ca_maxoperations
 	MaxRequests       uint32 // ca_maxrequests: slots
 
-	// HasIRD tells that there is an IRD: how many RDMA Reads may be under way.
+	// HasIRD reports that IRD, the number of concurrent RDMA Reads, is present.
 	HasIRD bool
 	IRD    uint32
 }
@@ -328,7 +326,7 @@ func (a *ChannelAttrs) Decode(d *xdr.Decoder) {
 	}
 }
 
-// or returns a with d's values where it has none.
+// or returns a, with zero fields replaced by those of d.
 func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
 	for _, f := range []struct{ v, d *uint32 }{
 		{&a.MaxRequest, &d.MaxRequest},
@@ -344,7 +342,7 @@ func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
 	return a
 }
 
-// within returns what both a and b allow.
+// within returns the smaller of each limit of a and b.
 func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
 	return ChannelAttrs{
 		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
@@ -355,15 +353,11 @@ func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
 	}
 }
 
-// Bounds of a channel below which it is of no use: a SEQUENCE and another operation, and
-// their headers. In bytes, and operations.
-const (
-	minMessage = 256
-	minOps     = 2
-)
+// minOps is the least number of operations of a usable channel: SEQUENCE and another one.
+const minOps = 2
 
-// CallbackSec is callback_sec_parms4: a credential that a server may use for its calls.
-// RFC 8881 section 18.36.
+// CallbackSec is callback_sec_parms4: a credential that a server may use for callbacks. RFC
+// 8881 section 18.36.
 type CallbackSec struct {
 	Flavor oncrpc.Flavor
 	Sys    oncrpc.AuthSys // FlavorSys
@@ -399,11 +393,11 @@ func (c *CallbackSec) Decode(d *xdr.Decoder) {
 		c.FromServer = d.Opaque(maxGSSHandle)
 		c.FromClient = d.Opaque(maxGSSHandle)
 	default:
-		d.Fail("flavor that callbacks cannot have")
+		d.Fail("invalid flavor of callbacks")
 	}
 }
 
-// decodeAuthSys reads authsys_parms, which has no length word here.
+// decodeAuthSys decodes authsys_parms, without a length word.
 func decodeAuthSys(d *xdr.Decoder, a *oncrpc.AuthSys) {
 	*a = oncrpc.AuthSys{Stamp: d.Uint32(), Machine: d.String(oncrpc.MaxMachineName), UID: d.Uint32(), GID: d.Uint32()}
 	for range d.Count(oncrpc.MaxGIDs, xdr.Unit) {
@@ -526,7 +520,7 @@ type sequenceArgs struct {
 	Sequence    uint32
 	Slot        uint32
 	HighestSlot uint32 // in use by the client
-	CacheThis   bool   // the whole reply is to be kept for a replay
+	CacheThis   bool   // cache the whole reply
 }
 
 // Append appends the encoding to b.
@@ -552,8 +546,8 @@ type sequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
-	HighestSlot   uint32 // that the server has
-	TargetHighest uint32 // that it would like the client to use
+	HighestSlot   uint32 // of the server
+	TargetHighest uint32 // requested by the server
 	Flags         SeqFlags
 }
 
@@ -579,7 +573,7 @@ func (r *sequenceRes) Decode(d *xdr.Decoder) {
 
 // reclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
 type reclaimCompleteArgs struct {
-	OneFS bool // for the file system of the current file handle alone
+	OneFS bool // only for the file system of the current file handle
 }
 
 // Append appends the encoding to b.
@@ -588,8 +582,8 @@ func (a *reclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b,
 // Decode reads the arguments.
 func (a *reclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
 
-// A referringCalls is referring_call_list4: calls of a session that a callback is about,
-// and whose replies the server has not seen arrive. RFC 8881 section 20.9.
+// A referringCalls is referring_call_list4: calls of a session that a callback refers to, and
+// whose replies may not have arrived. RFC 8881 section 20.9.
 type referringCalls struct {
 	Session SessionID
 	Calls   []referringCall // at most 64
@@ -641,8 +635,8 @@ type cbSequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
-	HighestSlot   uint32 // that the client has
-	TargetHighest uint32 // that it would like the server to use
+	HighestSlot   uint32 // of the client
+	TargetHighest uint32 // requested by the client
 }
 
 // Append appends the encoding to b.
