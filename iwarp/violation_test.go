@@ -22,9 +22,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// A target is what a hostile peer finds: 4096 bytes it may write, as many it may
-// read, as many it may do neither with, a window that it may write through, and
-// two receives of 64 bytes. All memory lies in one slab between guards.
+// A target has 4096 bytes that the peer may write, as many that it may read, as many that it
+// may not access, a window with write access, and two receives of 64 bytes. All memory is in
+// one slab, separated by guard bytes.
 type target struct {
 	c                 *Conn
 	peer              *rawPeer
@@ -44,7 +44,7 @@ func newTarget(t testing.TB, crc bool) *target {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 2}, flags)
 	g := &target{c: c, peer: peer}
 	g.prepare(t)
-	// The peer has to speak first in any case; the window has to be bound.
+	// Execute the bind. Nothing is sent before the peer has sent something.
 	post(t, c, fabric.SendWR{})
 	return g
 }
@@ -77,7 +77,7 @@ func (g *target) prepare(t testing.TB) {
 	postRecv(t, g.c, g.slab[9*4096:][:64], g.slab[9*4096+64:][:64])
 }
 
-// wantUntouched wants memory that the peer has no right to to be as it was.
+// wantUntouched wants memory that the peer may not write to be unchanged.
 func (g *target) wantUntouched(t testing.TB, writable bool) {
 	t.Helper()
 	for i, b := range g.slab {
@@ -128,7 +128,7 @@ func sendInv(stag uint32) []byte {
 	return ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: stag, MSN: 1})
 }
 
-// framingViolations: FPDUs that are malformed, or whose CRC is wrong: RFC 5044 section 8.
+// framingViolations: malformed FPDUs and wrong CRCs. RFC 5044 section 8.
 var framingViolations = []offence{
 	{name: "ULPDU of length 0", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one()},
 	{name: "ULPDU too short for a tagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true,
@@ -152,7 +152,7 @@ var framingViolations = []offence{
 	}},
 }
 
-// headerViolations: DDP and RDMAP headers that no message has.
+// headerViolations: invalid DDP and RDMAP headers.
 var headerViolations = []offence{
 	{name: "DDP version 0 in a tagged segment", cause: ddpTagged(ddp.TaggedVersion), recv: fabric.WCFlushErr,
 		script: one(setVersion(tagged(rdmap.OpWrite, true, 1, 0), 0))},
@@ -168,8 +168,8 @@ var headerViolations = []offence{
 		script: one(untagged(rdmap.OpWrite, true, 0, 1, 0))},
 }
 
-// untaggedViolations: untagged messages on the wrong queue, out of sequence, or too long for their receive:
-// RFC 5041 section 8.2.
+// untaggedViolations: untagged messages on the wrong queue, out of sequence, or too long for
+// their receive. RFC 5041 section 8.2.
 var untaggedViolations = []offence{
 	{name: "Send on the queue of Reads", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 1, 1, 0))},
 	{name: "Send on queue 3", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 3, 1, 0))},
@@ -205,8 +205,8 @@ var untaggedViolations = []offence{
 		}},
 }
 
-// writeViolations: access to memory that the peer may not write: RFC 5041
-// section 8.2.
+// writeViolations: Writes to memory that the peer may not write, and misuse of windows. RFC
+// 5041 section 8.2.
 var writeViolations = []offence{
 	{name: "Write to STag 0", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr, script: one(tagged(rdmap.OpWrite, true, 0, 0), garbage[:4])},
 	{name: "Write to the local DMA key with another low byte", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr,
@@ -252,7 +252,7 @@ var writeViolations = []offence{
 	}},
 }
 
-// readViolations: Reads of memory that the peer may not read: RFC 5040 section 4.8.
+// readViolations: Reads of memory that the peer may not read. RFC 5040 section 4.8.
 var readViolations = []offence{
 	{name: "Read of an STag never given", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr,
 		script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
@@ -276,7 +276,7 @@ var readViolations = []offence{
 	}},
 }
 
-// messageViolations: RDMAP messages that are malformed or that answer nothing.
+// messageViolations: malformed or unexpected RDMAP messages.
 var messageViolations = []offence{
 	{name: "Read Request that is too short", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: fabric.WCFlushErr,
 		script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:27])},
@@ -292,7 +292,7 @@ var messageViolations = []offence{
 		script: one(untagged(rdmap.OpTerminate, true, 2, 1, 0), garbage[:65])},
 }
 
-// invalidationViolations: invalidation of what may not be invalidated, and use of what has been.
+// invalidationViolations: invalid invalidations, and use of invalidated windows.
 var invalidationViolations = []offence{
 	{name: "invalidation of STag 0", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0))},
 	{name: "invalidation of an STag never given", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0x12345678))},
@@ -382,7 +382,7 @@ func (v *offence) wantQuote(t *testing.T, m rdmap.Terminate, bad []byte) {
 	}
 }
 
-// TestReadResponses: what a responder must not answer to a Read of ours.
+// TestReadResponses: invalid responses to a Read of this side.
 func TestReadResponses(t *testing.T) {
 	const size = 100
 	good := func(r rdmap.ReadRequest, last bool, off, n int) [][]byte {
@@ -444,8 +444,8 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadFlood, V1-3.3-12: no more Reads of the peer at once than set-up has agreed on, and
-// no fewer. The peer does not take its data, so none of them is done.
+// TestReadFlood, V1-3.3-12: the peer can have as many outstanding Reads as negotiated, and no
+// more. It does not read the responses, so none of them completes.
 func TestReadFlood(t *testing.T) {
 	const reads, size = 2, 64 << 20 // more than sockets take
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: reads}, 0)
@@ -470,14 +470,14 @@ func TestReadFlood(t *testing.T) {
 	}
 }
 
-// TestReadsInTurn: a peer with as many Reads outstanding as it may have asks for
-// the next one as soon as it has the last byte of the oldest.
+// TestReadsInTurn: a peer with the maximum of outstanding Reads sends the next one as soon as
+// it has the last byte of the oldest response.
 func TestReadsInTurn(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 1}, 0)
 	mr := register(t, c, 4096, fabric.AccessRemoteRead)
 	seg := mr.Segment()
-	// Somebody else posts at the same time, so that responses are often written
-	// by another goroutine than the one that reads the next request.
+	// Another goroutine posts at the same time, so that it often writes the responses while
+	// this one reads the next request.
 	turns := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -512,7 +512,7 @@ func TestReadsInTurn(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTerminated: what a Terminate message of the peer does to the requests.
+// TestTerminated: the effect of a Terminate message from the peer on the requests.
 func TestTerminated(t *testing.T) {
 	access := rdmaProtection(rdmap.CodeAccess)
 	for _, tc := range []struct {
@@ -543,7 +543,7 @@ func TestTerminated(t *testing.T) {
 			c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 			mem := make([]byte, 64)
 			sge := func(i int) []fabric.SGE { return []fabric.SGE{{Buf: mem[i : i+8]}} }
-			// The Write waits behind the Reads, so it is outstanding.
+			// The Write waits for the Reads, so it is outstanding.
 			post(t, c,
 				fabric.SendWR{ID: 1, Op: fabric.OpRead, RKey: 0x701, RemoteOffset: 10, SGL: sge(0)},
 				fabric.SendWR{ID: 2, Op: fabric.OpRead, Flags: fabric.Signaled, RKey: 0x702, RemoteOffset: 20, SGL: sge(8)},
@@ -593,7 +593,7 @@ func quoteRead(s segment) rdmap.Terminate {
 		DDP: ddp.AppendUntagged(nil, &s.u), RDMAP: s.payload}
 }
 
-// TestEnds: how a stream ends, and what that is taken for.
+// TestEnds: kinds of ends of a stream, and how they are reported.
 func TestEnds(t *testing.T) {
 	type script = func(g *target, p *rawPeer)
 	half := func(last bool) script {
@@ -657,8 +657,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestTerminateBehindReset: a Terminate message is read even if the connection
-// was reset behind it and this side has noticed by writing.
+// TestTerminateBehindReset: a Terminate message is read even if the connection was reset after
+// it and a write has failed.
 func TestTerminateBehindReset(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	sge := []fabric.SGE{{Buf: make([]byte, 8)}}
@@ -675,12 +675,12 @@ func TestTerminateBehindReset(t *testing.T) {
 	}
 }
 
-// TestViolationBehindReset: nothing behind a violation is looked at, even when this side
-// notices at the same moment, by writing, that the connection was reset.
+// TestViolationBehindReset: nothing after a violation is processed, even if a write fails at
+// the same moment because the connection was reset.
 func TestViolationBehindReset(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	postRecv(t, c, make([]byte, 8))
-	// It is held back until the peer has sent something.
+	// It is not sent until the peer has sent something.
 	post(t, c, fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
 	peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("hello")),
 		peer.fpdu(tagged(rdmap.OpWrite, true, 0xdead00, 0), make([]byte, 5*readAhead)))
