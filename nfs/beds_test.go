@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testbed"
 )
 
-// suite is what runs on each bed.
+// suite has the tests that run on each test bed.
 var suite = []struct {
 	name string
 	run  func(*testing.T, *testbed.Bed)

@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// pattern is n bytes of which each position can be told from its neighbours.
+// pattern returns n bytes in which neighboring positions differ.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -115,8 +115,8 @@ func testProcedures(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// READ's data comes through a write chunk into the caller's memory, and nothing
-// beyond it is touched.
+// The data of READ is written to the caller's memory through a write chunk, and nothing beyond
+// it.
 func testRead(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -169,7 +169,7 @@ func testReadInline(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// WRITE's data leaves through a read chunk when it does not fit inline.
+// The data of WRITE uses a read chunk if it does not fit inline.
 func testWrite(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -198,7 +198,7 @@ func testWrite(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// The credential is that of the options, and of the process without any.
+// The credential is that of the options, or by default that of the process.
 func testCredential(t *testing.T, b *testbed.Bed) {
 	creds := make(chan oncrpc.Auth, 2)
 	srv, err := transport.NewServer(nil)
@@ -240,7 +240,7 @@ func testCredential(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// Replies that decode, and lie.
+// Replies that decode, but are inconsistent.
 func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -279,7 +279,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 			t.Errorf("%s: %d, %v", test.name, n, err)
 		}
 	}
-	// The honest form of the same: a chunk with its padding.
+	// The valid form of the same: a chunk with its padding.
 	lie(8190, 8190, pattern(8192))
 	if n, _, err := c.Read(ctx, f, 0, buf); n != 8190 || err != nil {
 		t.Errorf("a chunk with padding: %d, %v", n, err)
@@ -298,8 +298,8 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	s.answer(ProcRead, &ReadRes{Count: 9000, Data: pattern(900)})
 	_, _, err = c.Read(ctx, f, 0, buf)
 	expect("READ, inline, count larger than the buffer", err)
-	// The count is all that tells: item and buffer are of one size, and a caller that
-	// believed it would go behind the end of its memory.
+	// Only the count is wrong: item and buffer have the same size, and a caller that trusted
+	// it would access memory beyond the buffer.
 	s.answer(ProcRead, &ReadRes{Count: 5, Data: []byte("12345")})
 	for _, few := range [][]byte{nil, make([]byte, 4)} {
 		n, _, err := c.Read(ctx, f, 0, few)
@@ -331,7 +331,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// JUKEBOX is a wish to be asked again.
+// NFS3ERR_JUKEBOX makes the client try again.
 func testJukebox(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	asked := 0
@@ -355,7 +355,7 @@ func testJukebox(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// Errors tell what happened, and calls on a connection that has ended fail.
+// Errors have their cause, and calls on a connection that has ended fail.
 func testCallErrors(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -382,7 +382,7 @@ func testCallErrors(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// The pool of calls keeps no hold of the caller's memory.
+// The pool of calls does not keep references to the caller's memory.
 func testPool(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(8192))).handle()
@@ -400,7 +400,7 @@ func testPool(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// What has no answer yet can be asked for, oldest first, with what it is about.
+// Pending returns outstanding calls, oldest first, with their objects.
 func testPending(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, "x").handle()

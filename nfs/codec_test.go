@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// message is what every type with an encoding of its own has.
+// message is implemented by every type with an encoding.
 type message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -186,7 +186,7 @@ func decode(b []byte, m message) error {
 	return d.End()
 }
 
-// same compares messages; an empty list is as good as none.
+// same compares messages; an empty list equals nil.
 func same(a, b message) bool {
 	return bytes.Equal(a.Append(nil), b.Append(nil))
 }
@@ -203,7 +203,7 @@ func TestGolden(t *testing.T) {
 		} else if !reflect.DeepEqual(m, g.m) {
 			t.Errorf("%s: decodes to\n%+v, want\n%+v", g.section, m, g.m)
 		}
-		// A struct used before: nothing of the old contents must show.
+		// A struct with old contents, which must not survive.
 		for _, other := range goldens {
 			if reflect.TypeOf(other.m) != reflect.TypeOf(g.m) {
 				continue
@@ -250,7 +250,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Values that the RFC does not define survive, and print as numbers.
+// Undefined values are preserved, and print as numbers.
 func TestUnknownValues(t *testing.T) {
 	var r GetAttrRes
 	if err := decode(testutil.Hex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
@@ -332,8 +332,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// What calls in numbers decode must not allocate; names are copies, and lists
-// grow.
+// Decoding of frequent messages must not allocate; names are copies, and lists grow.
 func TestAlloc(t *testing.T) {
 	var attr GetAttrRes
 	var read ReadRes

@@ -17,7 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
 
-// A server that has MOUNT on the RDMA connection is asked there.
+// If the server has MOUNT on the RDMA connection it is used.
 func testMountOverRDMA(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -31,7 +31,7 @@ func testMountOverRDMA(t *testing.T, b *testbed.Bed) {
 	if m, err := c.Mounts(ctx); err != nil || len(m) != 1 {
 		t.Errorf("DUMP: %v, %v", m, err)
 	}
-	// The longest export wins, and names are compared whole.
+	// The longest export is used, and whole path elements are compared.
 	for _, test := range []struct{ path, export, rest string }{
 		{"/export/a/b", "/export", "a/b"},
 		{"/export", "/export", ""},
@@ -66,7 +66,7 @@ func testNoExport(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// A server without EXPORT is asked for each directory on the way, from the root.
+// Without EXPORT the client tries each directory on the path, from the root.
 func testMountWithoutExport(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
@@ -82,7 +82,7 @@ func testMountWithoutExport(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// So is one whose list is longer than anybody provides for.
+// The same if the list is too long.
 func testMountLongList(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	long := []Export{{Dir: "/export"}}
@@ -95,9 +95,8 @@ func testMountLongList(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
-// the port given, or on the one that rpcbind tells. That it tells another host too
-// changes nothing.
+// If the server has no MOUNT on the RDMA connection, as Linux, the client uses TCP, with the
+// port of Options or from rpcbind. The host in rpcbind's reply is ignored.
 func testMountFallback(t *testing.T, b *testbed.Bed) {
 	for _, name := range []string{"port given", "rpcbind", "port mapper"} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +132,7 @@ func testMountFallback(t *testing.T, b *testbed.Bed) {
 	}
 }
 
-// When neither way works the error has both reasons.
+// If both fail the error has both reasons.
 func testMountFallbackErrors(t *testing.T, b *testbed.Bed) {
 	s := newMemServer(t, b)
 	addr := s.start(false)
@@ -179,7 +178,7 @@ func TestMountNetid(t *testing.T) {
 	}
 }
 
-// What a server on a TCP port may answer.
+// Replies over TCP.
 func TestTCPReplies(t *testing.T) {
 	good := func(xid uint32) []byte { return record(xid, oncrpc.Success, xdr.AppendUint32(nil, 5)) }
 	for _, test := range []struct {
@@ -225,7 +224,7 @@ func TestTCPReplies(t *testing.T) {
 	}
 }
 
-// A server that does not answer, or hangs up, holds nobody.
+// A server that does not answer, or closes the connection, does not block the client.
 func TestTCPCancel(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

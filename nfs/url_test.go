@@ -63,7 +63,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// A URL that parses prints as one that parses to the same.
+// A URL that parses prints as a URL that parses to the same value.
 func FuzzURL(f *testing.F) {
 	f.Add("nfs://host:2049/export/a%20b")
 	f.Add("nfs://[fe80::1%25eth0]/")

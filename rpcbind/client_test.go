@@ -29,14 +29,14 @@ func both(t *testing.T, f func(t *testing.T, network string)) {
 	}
 }
 
-// always answers everything with the same.
+// always answers every call in the same way.
 func always(stat oncrpc.AcceptStat, results ...any) answerFunc {
 	return func(xid uint32, _ *oncrpc.CallHeader, _ []byte) [][]byte {
 		return [][]byte{reply(xid, stat, results...)}
 	}
 }
 
-// upTo has rpcbind know versions up to highest only, and answer those with results.
+// upTo supports versions up to highest, and answers them with results.
 func upTo(highest uint32, results ...any) answerFunc {
 	return func(xid uint32, h *oncrpc.CallHeader, _ []byte) [][]byte {
 		if h.Vers > highest {
@@ -66,7 +66,7 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// What every operation does with every version. CTX-1833-1
+// Every operation with every version. CTX-1833-1
 func TestVersions(t *testing.T) {
 	at := func(s string) func(context.Context, *Client) (string, error) {
 		return func(ctx context.Context, c *Client) (string, error) {
@@ -214,7 +214,7 @@ func TestDump(t *testing.T) {
 	})
 }
 
-// TestHostile: an answer that makes no sense is a ReplyError, whatever it is.
+// TestHostile: every malformed reply is a ReplyError.
 func TestHostile(t *testing.T) {
 	long := strings.Repeat("x", maxString+1)
 	many := slices.Repeat([]any{Mapping{1, 1, "x", "y", ""}}, maxMappings+1)
@@ -283,7 +283,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestHostileStream is about what only a stream can do.
+// TestHostileStream tests malformed streams.
 func TestHostileStream(t *testing.T) {
 	mark := func(n int, last bool) []byte { return oncrpc.AppendRecordMark(nil, n, last) }
 	for name, tt := range map[string]struct {
@@ -327,7 +327,7 @@ func TestHostileStream(t *testing.T) {
 	})
 }
 
-// TestStrays: what is not the answer is passed over.
+// TestStrays: messages that are not the reply are ignored.
 func TestStrays(t *testing.T) {
 	both(t, func(t *testing.T, network string) {
 		c := newPeer(t, network, func(xid uint32, _ *oncrpc.CallHeader, call []byte) [][]byte {
@@ -346,8 +346,8 @@ func TestStrays(t *testing.T) {
 	})
 }
 
-// TestRetransmission: over UDP the question is asked until it is answered, with the
-// same xid and after longer and longer times; what others send is not heard.
+// TestRetransmission: over UDP the call is retransmitted until there is a reply, with the same
+// xid and growing intervals; datagrams from other addresses are ignored.
 func TestRetransmission(t *testing.T) {
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -401,7 +401,7 @@ func TestRetransmission(t *testing.T) {
 		if i > 0 && !bytes.Equal(a.msg, before.msg) {
 			t.Errorf("question %d is another one: %x after %x", i, a.msg, before.msg)
 		}
-		// From one arrival to the next it may look like less than was waited.
+		// The time between arrivals may be slightly less than the interval.
 		if least := wait << max(i-1, 0) / 2; i > 0 && a.at.Sub(before.at) < least {
 			t.Errorf("question %d came after %v", i, a.at.Sub(before.at))
 		}
@@ -446,7 +446,7 @@ func TestEnds(t *testing.T) {
 	})
 	t.Run("nobody is there", func(t *testing.T) {
 		both(t, func(t *testing.T, network string) {
-			// A port that was somebody's a moment ago.
+			// A port that was just closed.
 			l, err := net.ListenPacket("udp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -464,7 +464,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestErrors: one line each, which says where and what.
+// TestErrors: error messages.
 func TestErrors(t *testing.T) {
 	for want, err := range map[string]error{
 		"rpcbind: GETADDR at server:111 for program 100003 version 3 over rdma: not registered": &OpError{

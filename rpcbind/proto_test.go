@@ -93,8 +93,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// A list is decoded or refused, stays within its limits, and what is decoded reads
-// the same when it is written again.
+// A decoded list stays within its limits, and its encoding decodes to the same list.
 func FuzzList(f *testing.F) {
 	f.Add(testutil.Hex(f, goldenList), false)
 	f.Add(testutil.Hex(f, goldenPorts), true)
@@ -126,8 +125,8 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// A recorded is a connection whose peer says what has been recorded, whatever it is asked.
-// Where the recorded xid is zero it is that of the question.
+// A recorded is a connection whose peer sends recorded bytes. A recorded xid of zero is
+// replaced by that of the call.
 type recorded struct {
 	net.Conn
 	say  []byte
@@ -153,8 +152,8 @@ func (r *recorded) Read(b []byte) (int, error) {
 func (r *recorded) SetDeadline(time.Time) error     { return nil }
 func (r *recorded) SetReadDeadline(time.Time) error { return nil }
 
-// Whatever comes over TCP, or as a datagram, a question ends with an answer of which
-// nothing is left, or with an error, and no more is kept than a reply may have.
+// For any bytes over TCP or in a datagram, a call ends with a completely decoded reply or an
+// error, and buffers no more than the limit of a reply.
 func FuzzAnswers(f *testing.F) {
 	answer := func(results string) []byte {
 		msg := append(reply(0, oncrpc.Success), testutil.Hex(f, results)...)
@@ -201,7 +200,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// Looking through a list for one program copies nothing.
+// Searching a list for one program does not allocate.
 func TestListAllocs(t *testing.T) {
 	b, ports := testutil.Hex(t, goldenList), testutil.Hex(t, goldenPorts)
 	found := 0

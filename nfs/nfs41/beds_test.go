@@ -15,7 +15,7 @@ import (
 
 var bg = context.Background()
 
-// patience is how long something may take that takes no time when all is well.
+// patience is the timeout of operations that normally take no time.
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ type bed struct {
 	version transport.Version
 }
 
-// A world is a Server that listens.
+// A world is a Server with its transport.
 type world struct {
 	*bed
 	addr     string
@@ -37,11 +37,11 @@ type world struct {
 	t        *transport.Server
 	sessions chan *ServerSession // as they are made
 
-	// handle, if not nil, stands in front of the server.
+	// handle, if not nil, handles requests instead of the server.
 	handle func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler)
 }
 
-// start makes a server, which ends with the test.
+// start starts a server, which is closed at the end of the test.
 func start(t testing.TB, b *bed, cfg *ServerConfig) *world {
 	t.Helper()
 	w := &world{bed: b, sessions: make(chan *ServerSession, 16)}
@@ -50,7 +50,7 @@ func start(t testing.TB, b *bed, cfg *ServerConfig) *world {
 	return w
 }
 
-// open makes the server, which ends with the test.
+// open creates the Server, which is closed at the end of the test.
 func (w *world) open(t testing.TB, cfg *ServerConfig) {
 	var c ServerConfig
 	if cfg != nil {
@@ -64,7 +64,7 @@ func (w *world) open(t testing.TB, cfg *ServerConfig) {
 	t.Cleanup(func() { srv.Close() })
 }
 
-// serve puts a transport under the server.
+// serve starts the transport of the server.
 func (w *world) serve(t testing.TB, addr string) {
 	t.Helper()
 	ts, err := transport.NewServer(&transport.Config{Version: w.version})
@@ -98,7 +98,7 @@ func (w *world) serve(t testing.TB, addr string) {
 	w.t, w.addr = ts, l.Addr().String()
 }
 
-// dial makes a session, which ends with the test.
+// dial creates a session, which is closed at the end of the test.
 func (w *world) dial(t testing.TB, cfg *Config) *Session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(bg, patience)

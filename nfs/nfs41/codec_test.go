@@ -223,7 +223,7 @@ func decode(b []byte, m Message) error {
 	return d.End()
 }
 
-// same compares messages; an empty list is as good as none.
+// same compares messages; an empty list equals nil.
 func same(a, b Message) bool { return bytes.Equal(a.Append(nil), b.Append(nil)) }
 
 func TestGolden(t *testing.T) {
@@ -238,7 +238,7 @@ func TestGolden(t *testing.T) {
 		} else if !same(m, g.m) {
 			t.Errorf("%s: decodes to\n%+v, want\n%+v", g.section, m, g.m)
 		}
-		// A struct used before: nothing of the old contents must show.
+		// A struct with old contents, which must not survive.
 		for _, other := range goldens {
 			if reflect.TypeOf(other.m) != reflect.TypeOf(g.m) {
 				continue
@@ -346,7 +346,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Replies whose parts do not fit each other are refused.
+// Inconsistent replies are refused.
 func TestRepliesThatMakeNoSense(t *testing.T) {
 	ops := []Operation{{Op: OpSequence, Result: new(sequenceRes)}, {Op: OpPutRootFH}}
 	ok := "00000035 00000000 " + xSession + "00000001 00000000 00000000 00000000 00000000 "
@@ -384,7 +384,7 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Values that RFC 8881 does not define survive, and print as numbers.
+// Undefined values are preserved, and print as numbers.
 func TestNames(t *testing.T) {
 	for _, test := range []struct{ got, want string }{
 		{StatusOK.String(), "NFS4_OK"},
@@ -440,7 +440,7 @@ func TestAttrs(t *testing.T) {
 	if back.Type != TypeDir || back.LeaseTime != 90 || back.Owner != "0" || back.TimeDelta.Nsec != 1 {
 		t.Errorf("%+v", back)
 	}
-	// Only what is asked for, and only what there is.
+	// Only requested attributes that are present.
 	some := a.selected(Bits(AttrLeaseTime, AttrType, 12, 200))
 	if want := testutil.Hex(t, "00000001 00000402 00000008 00000002 0000005a"); !bytes.Equal(some.Append(nil), want) {
 		t.Errorf("%+v", some)
@@ -465,7 +465,7 @@ func TestBitmap(t *testing.T) {
 	}
 }
 
-// What travels with each call must not allocate.
+// Messages of each call must not allocate.
 func TestAlloc(t *testing.T) {
 	buf := make([]byte, 0, 1024)
 	var vectors [5][]byte

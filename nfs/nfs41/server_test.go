@@ -16,7 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A raw client makes COMPOUNDs as the test says, right or wrong.
+// A raw client sends arbitrary COMPOUNDs, valid or not.
 type raw struct {
 	t    testing.TB
 	cl   *transport.Client
@@ -38,7 +38,7 @@ func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
 	return &raw{t: t, cl: cl, cred: (&oncrpc.AuthSys{UID: 1}).Auth()}
 }
 
-// A got is a reply: the status of each operation, and the whole of it.
+// A got is a reply: the status of each operation, and the whole reply.
 type got struct {
 	status []Status
 	bytes  []byte
@@ -125,7 +125,7 @@ func (r *raw) create(change func(*createSessionArgs), want Status) createSession
 	return res
 }
 
-// establish makes a client with one session.
+// establish creates a client id and a session.
 func (r *raw) establish(owner string) {
 	r.t.Helper()
 	r.exchange(exchangeIDArgs{Owner: []byte(owner)}, StatusOK)
@@ -133,7 +133,7 @@ func (r *raw) establish(owner string) {
 	r.sequence++
 }
 
-// seq is the next SEQUENCE in slot 0.
+// seq returns the next SEQUENCE in slot 0.
 func (r *raw) seq(res *sequenceRes) Operation {
 	a := sequenceArgs{Session: r.session, Sequence: r.next}
 	r.next++
@@ -155,7 +155,7 @@ func TestServerExchangeID(t *testing.T) {
 	if first.Flags != exchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
 		t.Errorf("%+v", first)
 	}
-	// What is not confirmed is replaced.
+	// An unconfirmed record is replaced.
 	second := r.exchange(one, StatusOK)
 	if second.ClientID == first.ClientID {
 		t.Error("an unconfirmed client is the same again")
@@ -169,7 +169,7 @@ func TestServerExchangeID(t *testing.T) {
 	if again.ClientID != second.ClientID || again.Flags&exchangeConfirmedR == 0 || again.Sequence != 2 {
 		t.Errorf("%+v after %+v", again, second)
 	}
-	// Updates, of clients that there are.
+	// Updates of existing clients.
 	update := one
 	update.Flags = exchangeUpdConfirmedRecA
 	if res := r.exchange(update, StatusOK); res.ClientID != second.ClientID {
@@ -179,7 +179,7 @@ func TestServerExchangeID(t *testing.T) {
 	r.exchange(update, StatusNotSame)
 	update.Owner = []byte("nobody")
 	r.exchange(update, StatusNoEnt)
-	// Others must not take a client's name.
+	// Another principal must not take over an owner.
 	other := w.raw(t, nil)
 	other.cred = (&oncrpc.AuthSys{UID: 2}).Auth()
 	other.exchange(one, StatusClidInUse)
@@ -188,7 +188,7 @@ func TestServerExchangeID(t *testing.T) {
 	other.exchange(update, StatusPerm)
 	other.id, other.sequence = second.ClientID, 2
 	other.create(nil, StatusClidInUse)
-	// A client that has restarted keeps nothing, but not before it has a session.
+	// The old state of a restarted client is dropped when it creates a session.
 	session := r.session
 	restarted := one
 	restarted.Verifier = Verifier{3}
@@ -203,7 +203,7 @@ func TestServerExchangeID(t *testing.T) {
 	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() == session || got[0].Owner() != "one" {
 		t.Errorf("%v", got)
 	}
-	// What is not supported.
+	// Unsupported features.
 	r.exchange(exchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
 	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectMachCred}, StatusInval)
 	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectSSV}, StatusEncrAlgUnsupp)
@@ -233,7 +233,7 @@ func TestServerCreateSession(t *testing.T) {
 	if first.Flags != 0 || first.Sequence != 1 || first.Fore != w.srv.cfg.Fore {
 		t.Errorf("%+v, the server's limits are %+v", first, w.srv.cfg.Fore)
 	}
-	// The same call again is answered the same, another with its sequence id is not.
+	// A resent call gets the same reply, a different one with the same sequence id does not.
 	if again := r.create(large, StatusOK); again != first {
 		t.Errorf("%+v, at first %+v", again, first)
 	}
@@ -247,8 +247,8 @@ func TestServerCreateSession(t *testing.T) {
 	}
 }
 
-// TestServerLimits: a server forgets clients whose lease is over, and no others, when it
-// has no room.
+// TestServerLimits: at its limit the server removes clients whose lease has expired, and no
+// others.
 func TestServerLimits(t *testing.T) {
 	b := &bed{Bed: testbed.Iwarp()}
 	b.Check(t)
@@ -300,7 +300,8 @@ func TestServerSequence(t *testing.T) {
 	r.want("another with its id", []Status{StatusSeqFalseRetry}, seq(0, 1, true), root)
 	r.want("the next, not kept", ok(3), seq(0, 2, false), root, getFH)
 	r.want("the next again", []Status{StatusOK, StatusRetryUncachedRep}, seq(0, 2, false), root, getFH)
-	// SEQUENCE alone is kept always, and so is a failure that was to be kept.
+	// The reply to SEQUENCE alone is always cached, and so is a failure that was requested to
+	// be cached.
 	alone := r.want("SEQUENCE alone", ok(1), seq(0, 3, false))
 	if again := r.want("SEQUENCE alone again", ok(1), seq(0, 3, false)); !bytes.Equal(alone.bytes, again.bytes) {
 		t.Errorf("the reply is another:\n%x\n%x", alone.bytes, again.bytes)
@@ -309,7 +310,7 @@ func TestServerSequence(t *testing.T) {
 	r.want("a failure again", []Status{StatusOK, StatusNoFileHandle}, seq(0, 4, true), getFH)
 	r.want("another slot", ok(1), seq(3, 1, false))
 
-	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes kept.
+	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes cached.
 	r.want("9 operations", []Status{StatusTooManyOps}, append([]Operation{seq(1, 1, false)}, slices.Repeat([]Operation{root}, 8)...)...)
 	name := Name(strings.Repeat("x", maxName))
 	lookups := slices.Repeat([]Operation{{Op: OpLookup, Args: &name}}, 4)
@@ -330,7 +331,7 @@ func TestServerSequence(t *testing.T) {
 	r.want("nothing fits into 64 bytes", []Status{StatusRepTooBigToCache}, seq(0, 1, true))
 	r.want("the slot is as it was", ok(1), seq(0, 1, false))
 
-	// Where operations may be.
+	// Positions of operations.
 	r.want("two SEQUENCEs", []Status{StatusOK, StatusSequencePos}, seq(2, 1, false), seq(2, 2, false))
 	r.want("no SEQUENCE", []Status{StatusOpNotInSession}, root)
 	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)})
@@ -379,7 +380,7 @@ func TestServerSequence(t *testing.T) {
 	}
 }
 
-// TestServerDirectory: what a mount of the directory takes.
+// TestServerDirectory: the operations of a mount.
 func TestServerDirectory(t *testing.T) {
 	b := &bed{Bed: testbed.Iwarp()}
 	b.Check(t)
@@ -463,7 +464,7 @@ func TestServerDestroy(t *testing.T) {
 	}
 }
 
-// FuzzServer: no arguments make the server do anything but answer.
+// FuzzServer: the server answers any arguments.
 func FuzzServer(f *testing.F) {
 	for _, r := range recorded {
 		if !r.reply && !r.cb {
@@ -485,8 +486,8 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzCallbacks: no arguments make a client's end of a session do anything but answer, and
-// what has come twice is not executed twice.
+// FuzzCallbacks: the client's end of a session answers any arguments, and executes a resent
+// request only once.
 func FuzzCallbacks(f *testing.F) {
 	var id SessionID
 	for _, r := range recorded {

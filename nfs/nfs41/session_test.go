@@ -19,7 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// suite is what runs on each bed: both ends are ours.
+// suite has the tests that run on each test bed, with both ends of this package.
 var suite = []struct {
 	name string
 	run  func(*testing.T, *bed)
@@ -43,7 +43,7 @@ var suite = []struct {
 	{"Ends", testEnds},
 }
 
-// runSuite runs it over both versions of RPC-over-RDMA.
+// runSuite runs the suite over both versions of RPC-over-RDMA.
 func runSuite(t *testing.T, b *bed) {
 	for _, b.version = range []transport.Version{transport.Version1, transport.Version2} {
 		t.Run("version "+b.version.String(), func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestRDMASessions(t *testing.T) {
 	}
 }
 
-// patient is a context for what takes no time when all is well.
+// patient returns a context for operations that normally take no time.
 func patient(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(bg, patience)
 	t.Cleanup(cancel)
@@ -90,7 +90,7 @@ func wantCallbacks(t testing.TB, ss *ServerSession) {
 	}
 }
 
-// lose ends the connection that the backchannel uses.
+// lose closes the connection of the backchannel.
 func (ss *ServerSession) lose() {
 	ss.s.mu.Lock()
 	cn := ss.conn
@@ -143,7 +143,7 @@ func testBothWays(t *testing.T, b *bed) {
 	}
 }
 
-// testCallbacks: operations behind the CB_SEQUENCE go to the handler.
+// testCallbacks: operations after CB_SEQUENCE are passed to the handler.
 func testCallbacks(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	got := make(chan string, 1)
@@ -185,7 +185,7 @@ func testCallbacks(t *testing.T, b *bed) {
 	if err := ss.Callback(ctx, long); !errors.As(err, &size) {
 		t.Errorf("4096 bytes: %v", err)
 	}
-	// Without a handler only the CB_SEQUENCE is executed.
+	// Without a handler only CB_SEQUENCE is executed.
 	s := w.dial(t, nil)
 	ss = w.next(t)
 	if err := ss.Callback(ctx, any); !hasStatus(err, StatusNotSupp) {
@@ -196,13 +196,13 @@ func testCallbacks(t *testing.T, b *bed) {
 	}
 }
 
-// rawArgs are arguments that are bytes already.
+// rawArgs are encoded arguments.
 type rawArgs struct{ b []byte }
 
 func (a *rawArgs) Append(b []byte) []byte { return append(b, a.b...) }
 func (a *rawArgs) Decode(d *xdr.Decoder)  { a.b = d.Rest() }
 
-// testCallbackCompound: a client as the replier of hostile calls.
+// testCallbackCompound: replies of a client to hostile calls.
 func testCallbackCompound(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	var executed atomic.Int32
@@ -313,15 +313,15 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	if st := s.CallbackStats(); st.Replays != 4 || st.Sequences != 9 {
 		t.Errorf("%+v", st)
 	}
-	// Our own requester has not been asked about all this: it finds its ids used.
+	// Our requester was not involved: it finds that its sequence ids have been used.
 	if err := ss.Callback(ctx); !hasStatus(err, StatusSeqMisordered, StatusSeqFalseRetry) {
 		t.Errorf("%v", err)
 	}
 	wantFlags(t, s, SeqBackchannelFault)
 }
 
-// testEnabled: BIDI-3.2-1 a server calls only when CREATE_SESSION or BIND_CONN_TO_SESSION
-// have said that the client is ready for it, and on that connection.
+// testEnabled: BIDI-3.2-1 a server calls only when CREATE_SESSION or BIND_CONN_TO_SESSION have
+// announced that the client is ready, and only on that connection.
 func testEnabled(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	s := w.dial(t, &Config{NoBackchannel: true})
@@ -336,7 +336,7 @@ func testEnabled(t *testing.T, b *bed) {
 	if err := ss.Null(ctx); !errors.As(err, &lost) || lost.Sent {
 		t.Errorf("CB_NULL: %v", err)
 	}
-	// Another connection, on which somebody listens.
+	// Another connection that serves callbacks.
 	executed := make(chan uint32, 1)
 	r := w.raw(t, &transport.Config{Callbacks: []transport.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
@@ -364,7 +364,7 @@ func testEnabled(t *testing.T, b *bed) {
 		}
 	}
 	wantFlags(t, s, 0)
-	// A session beside it has no path of its own.
+	// Another session of the client has no backchannel.
 	r.establish("another")
 	var res sequenceRes
 	r.want("SEQUENCE", ok(1), r.seq(&res))
@@ -392,8 +392,8 @@ func testEnabled(t *testing.T, b *bed) {
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 }
 
-// testVersion40: BIDI-3.1-1 version 4.0, whose callbacks take a connection of their own,
-// never opens the backward direction.
+// testVersion40: BIDI-3.1-1 version 4.0, whose callbacks use a separate connection, never
+// enables the backward direction.
 func testVersion40(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	conns := make(chan *transport.Conn, 1)
@@ -415,8 +415,8 @@ func testVersion40(t *testing.T, b *bed) {
 	}
 }
 
-// testReadyFirst: BIDI-6-3 the client executes calls before it has heard that the server
-// has its CREATE_SESSION: program and receives are there before it is sent.
+// testReadyFirst: BIDI-6-3 the client executes callbacks before it has received the reply to
+// CREATE_SESSION: program and receives are ready before it is sent.
 func testReadyFirst(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	called := make(chan error, 1)
@@ -424,7 +424,7 @@ func testReadyFirst(t *testing.T, b *bed) {
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
 		if list := w.srv.Sessions(); len(list) == 1 && cap(called) > len(called) {
-			// The reply is not on its way yet.
+			// The reply has not been sent yet.
 			called <- list[0].Null(ctx)
 			list[0].used() // do not wait for it
 			go func() { sequenced <- list[0].Callback(patient(t)) }()
@@ -440,8 +440,8 @@ func testReadyFirst(t *testing.T, b *bed) {
 	}
 }
 
-// testTwoConnections: BIDI-3.2-2 one connection for the client's calls alone, and one for
-// the server's alone.
+// testTwoConnections: BIDI-3.2-2 separate connections for the calls of the client and of the
+// server.
 func testTwoConnections(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	s := w.dial(t, &Config{BackConn: true})
@@ -456,7 +456,7 @@ func testTwoConnections(t *testing.T, b *bed) {
 	for range 5 {
 		wantFlags(t, s, 0)
 	}
-	// The forward calls went by the one, the backward calls by the other.
+	// Forward calls used the one, backward calls the other.
 	if after := back.Stats(); after.Calls != before.Calls+2 {
 		t.Errorf("%d calls on the connection for the server's", after.Calls-before.Calls)
 	}
@@ -474,7 +474,7 @@ func testTwoConnections(t *testing.T, b *bed) {
 	}
 }
 
-// testRefused: a server that calls nobody says so.
+// testRefused: a server without backchannels refuses them.
 func testRefused(t *testing.T, b *bed) {
 	w := start(t, b, &ServerConfig{NoBackchannel: true})
 	s := w.dial(t, nil)
@@ -534,15 +534,15 @@ func testReconnect(t *testing.T, b *bed) {
 	}
 }
 
-// firstOf tells the first operation of a COMPOUND.
+// firstOf returns the first operation of a COMPOUND.
 func firstOf(args []byte) uint32 {
 	d := xdr.NewDecoder(args)
 	new(compoundArgs).Decode(&d)
 	return d.Uint32()
 }
 
-// testReconnectUnderWay: a callback whose connection is lost while the client executes it
-// is executed once all the same.
+// testReconnectUnderWay: a callback whose connection is lost during its execution is executed
+// only once.
 func testReconnectUnderWay(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	entered, leave := make(chan struct{}, 4), make(chan struct{})
@@ -567,7 +567,7 @@ func testReconnectUnderWay(t *testing.T, b *bed) {
 	wantCallbacks(t, ss)
 }
 
-// waitUp waits until the server has a connection for its calls again.
+// waitUp waits until the server has a connection for callbacks again.
 func (s *Session) waitUp(t testing.TB) SeqFlags {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -584,7 +584,7 @@ func (s *Session) waitUp(t testing.TB) SeqFlags {
 	}
 }
 
-// testReplyLost: a COMPOUND whose reply is lost with the connection is executed once.
+// testReplyLost: a COMPOUND whose reply is lost with the connection is executed only once.
 func testReplyLost(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	var lose atomic.Bool
@@ -596,12 +596,12 @@ func testReplyLost(t *testing.T, b *bed) {
 	}
 	s := w.dial(t, nil)
 	ss := w.next(t)
-	// What only reads is executed again, with a new sequence id.
+	// Read-only operations are executed again, with a new sequence id.
 	lose.Store(true)
 	if _, err := s.LeaseTime(patient(t)); err != nil {
 		t.Error(err)
 	}
-	// RECLAIM_COMPLETE can be executed once.
+	// RECLAIM_COMPLETE can be executed only once.
 	w.srv.mu.Lock()
 	ss.client.reclaimed = false
 	w.srv.mu.Unlock()
@@ -616,8 +616,8 @@ func testReplyLost(t *testing.T, b *bed) {
 	}
 }
 
-// testForgotten: when the server has forgotten the client, another session is made, and
-// its backchannel works.
+// testForgotten: if the server has forgotten the client the session is replaced, and the new
+// backchannel works.
 func testForgotten(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	s := w.dial(t, nil)
@@ -634,7 +634,7 @@ func testForgotten(t *testing.T, b *bed) {
 	if err := old.Null(bg); !errors.Is(err, ErrSessionEnded) {
 		t.Error(err)
 	}
-	// What can be executed once is not executed in another session.
+	// Operations that can be executed only once are not repeated in the new session.
 	forget(ss)
 	reclaim := Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}
 	if err := s.Compound(patient(t), reclaim); !hasStatus(err, StatusBadSession) {
@@ -642,7 +642,7 @@ func testForgotten(t *testing.T, b *bed) {
 	}
 	ss = w.next(t)
 	wantFlags(t, s, 0)
-	// Only the session is gone.
+	// Only the session is lost.
 	w.srv.mu.Lock()
 	client := ss.client
 	w.srv.drop(ss)
@@ -662,7 +662,7 @@ func testForgotten(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 }
 
-// closeConns ends the connection of a session without it.
+// closeConns closes the connections of a session behind its back.
 func (w *world) closeConns(t testing.TB, s *Session) {
 	t.Helper()
 	var once sync.Once
@@ -680,7 +680,7 @@ func (w *world) closeConns(t testing.TB, s *Session) {
 	<-closed
 }
 
-// testRestart: the server ends, and another takes its place at its address.
+// testRestart: the server is replaced by another one at its address.
 func testRestart(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	s := w.dial(t, nil)
@@ -693,7 +693,7 @@ func testRestart(t *testing.T, b *bed) {
 	w.srv.Close()
 	w.open(t, nil)
 	w.serve(t, w.addr)
-	// Nobody has to call: a client that listens comes back by itself.
+	// A client with a backchannel reconnects without a call.
 	ss := w.next(t)
 	wantCallbacks(t, ss)
 	wantFlags(t, s, 0)
@@ -703,7 +703,7 @@ func testRestart(t *testing.T, b *bed) {
 	s.Close() // before the server, or it would look for that again
 }
 
-// testSlots: no more callbacks are in flight than the client has slots.
+// testSlots: the client's slots bound the callbacks in flight.
 func testSlots(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	const slots = 3
@@ -735,15 +735,14 @@ func testSlots(t *testing.T, b *bed) {
 	if n := most.Load(); n != slots {
 		t.Errorf("%d in flight at most, there are %d slots", n, slots)
 	}
-	// A client with more slots than anybody needs.
+	// A client with more slots than the server uses.
 	w.dial(t, &Config{Back: ChannelAttrs{MaxRequests: 1000}})
 	if ss := w.next(t); len(ss.calls.table.slots) != MaxBackwardSlots {
 		t.Errorf("%d slots", len(ss.calls.table.slots))
 	}
 }
 
-// testGivenUp: a call that is given up leaves its slot as good as before, in both
-// directions.
+// testGivenUp: a slot remains usable after a canceled call, in both directions.
 func testGivenUp(t *testing.T, b *bed) {
 	w := start(t, b, nil)
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -792,8 +791,8 @@ func testGivenUp(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 }
 
-// testRenew: the lease is kept without a call from the user, and a backchannel that the
-// server has lost is bound again.
+// testRenew: the lease is renewed in the background, and a backchannel that the server has
+// lost is bound again.
 func testRenew(t *testing.T, b *bed) {
 	w := start(t, b, &ServerConfig{Lease: time.Second})
 	s := w.dial(t, &Config{Renew: true})
@@ -836,7 +835,7 @@ func testEnds(t *testing.T, b *bed) {
 	if err := s.Destroy(bg); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	// Nobody is there to be called, and nobody waits for ever.
+	// Callbacks fail, and do not wait forever.
 	done := make(chan error, 2)
 	go func() { done <- ss.Null(bg) }()
 	go func() { done <- ss.Callback(bg) }()
@@ -855,7 +854,7 @@ func testEnds(t *testing.T, b *bed) {
 	if _, err := Dial(bg, w.Provider, w.addr, &Config{Owner: make([]byte, maxOwner+1)}); err == nil {
 		t.Error("an owner of 1025 bytes is taken")
 	}
-	// A closed server makes no more sessions, and its clients do not ask for ever.
+	// A closed server creates no sessions, and its clients do not try forever.
 	ctx, cancel = context.WithCancel(bg)
 	defer cancel()
 	w.handle = func(hctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {

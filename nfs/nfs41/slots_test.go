@@ -58,7 +58,7 @@ func TestSlotTable(t *testing.T) {
 		if next, _, _ := table.state(1); next != 2 {
 			t.Errorf("sequence id %d", next)
 		}
-		// Fewer slots at the replier's wish, and more again.
+		// The replier lowers and raises the target slot.
 		table.give(0)
 		table.give(1)
 		table.give(2)
@@ -110,7 +110,7 @@ func TestReplySlots(t *testing.T) {
 	if begin(0, 2, 8, StatusOK) != nil {
 		t.Error("a new request is a replay")
 	}
-	// Only the result of SEQUENCE has been kept.
+	// Only the result of SEQUENCE is cached.
 	r.end(0, testutil.Hex(t, xSession), true)
 	want := testutil.Hex(t, "00002754 00000001 74000000 00000002 00000035 00000000 "+xSession+"00000009 00002754")
 	if got := begin(0, 2, 8, StatusOK).replayed(nil, []byte("t"), OpSequence, OpGetAttr); !bytes.Equal(got, want) {
@@ -121,7 +121,7 @@ func TestReplySlots(t *testing.T) {
 	begin(1, 0, 7, StatusOK)
 }
 
-// A fakeReplier executes SEQUENCE with a replySlots, or fails as the script says.
+// A fakeReplier executes SEQUENCE with a replySlots, or fails according to the script.
 type fakeReplier struct {
 	t      *testing.T
 	slots  *replySlots
@@ -130,7 +130,7 @@ type fakeReplier struct {
 	seen   []sequenceArgs
 }
 
-// requester returns one whose calls go to f.
+// requester returns a requester that calls f.
 func (f *fakeReplier) requester(n int) *requester {
 	f.slots = newReplySlots(n)
 	return &requester{
@@ -157,7 +157,7 @@ func (f *fakeReplier) send(ctx context.Context, call *transport.Call) error {
 	return nil
 }
 
-// execute is a server's SEQUENCE; the operations behind it all succeed without results.
+// execute executes SEQUENCE as a server; all operations after it succeed without results.
 func (f *fakeReplier) execute(args []byte) []byte {
 	d := xdr.NewDecoder(args)
 	var head compoundArgs
@@ -209,7 +209,7 @@ func answer(status Status) func(func() []byte, *transport.Call) error {
 	}
 }
 
-// TestRequester: whatever becomes of a call, the slot's sequence id is right for the next.
+// TestRequester: after any outcome of a call the slot's next sequence id is right.
 func TestRequester(t *testing.T) {
 	op := []Operation{{Op: OpPutRootFH}}
 	refused := func(func() []byte, *transport.Call) error { return &oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs} }
@@ -271,7 +271,7 @@ func TestRequester(t *testing.T) {
 				} else if !ok {
 					t.Errorf("the first call: %v", err)
 				}
-				// Another one: as a retry of the first it would be a false one.
+				// A different request: as a retry of the first it would be a false retry.
 				if err := r.compound(bg, append(op, op...), false, true, &res); err != nil {
 					t.Errorf("the second call: %v", err)
 				}
@@ -292,10 +292,10 @@ func TestRequester(t *testing.T) {
 	}
 }
 
-// A replay whose reply was not kept is executed again if that is allowed, and an error
-// otherwise.
+// A call whose reply was lost and not cached is executed again if that is allowed, and
+// otherwise fails.
 func TestUncachedReply(t *testing.T) {
-	// The transport sends the call again on another connection.
+	// The transport resends the call on another connection.
 	twice := func(execute func() []byte, call *transport.Call) error {
 		execute()
 		call.Results = execute()
@@ -305,7 +305,7 @@ func TestUncachedReply(t *testing.T) {
 		f := &fakeReplier{t: t, script: []func(func() []byte, *transport.Call) error{twice}}
 		r := f.requester(1)
 		var res sequenced
-		// The result of SEQUENCE is what has been kept.
+		// Only the result of SEQUENCE is cached.
 		err := r.compound(bg, []Operation{{Op: OpPutRootFH}}, false, again, &res)
 		if again && (err != nil || len(f.seen) != 3) || !again && !hasStatus(err, StatusRetryUncachedRep) {
 			t.Errorf("again %v: %v, %+v", again, err, f.seen)
