@@ -15,8 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// verbsProvider is our adapter on rdma-core, with a device of the kind that rping
-// uses, too.
+// verbsProvider is our adapter on rdma-core, with a device of the kind that rping uses.
 func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 	return provider{
 		name: name,
@@ -58,8 +57,8 @@ func TestRDMARpingStoppedServerVerbs(t *testing.T) { each(t, verbsProviders, tes
 func TestRDMARpingStoppedClientVerbs(t *testing.T) { each(t, verbsProviders, testStoppedClient) }
 func TestRDMARpingRejectedVerbs(t *testing.T)      { each(t, verbsProviders, testRejected) }
 
-// TestRDMARpingIwarpAndVerbs has both sides played by us: in pure Go at one end,
-// through rdma-core and the kernel's iWARP at the other.
+// TestRDMARpingIwarpAndVerbs runs our client and our server: one on the software adapter, the
+// other on rdma-core and siw.
 func TestRDMARpingIwarpAndVerbs(t *testing.T) {
 	verbs := verbsProvider("siw", "siw", rdmacm.Config{})
 	for _, soft := range iwarpClients {
@@ -70,7 +69,7 @@ func TestRDMARpingIwarpAndVerbs(t *testing.T) {
 	}
 }
 
-// testTogether has a client of ours ping a server of ours.
+// testTogether: our client pings our server.
 func testTogether(t *testing.T, client, server provider) {
 	addr := rdmatest.Device(t, server.peer)
 	for _, size := range []int{rping.DefaultSize, 4096, 1 << 20} {

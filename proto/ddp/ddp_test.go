@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
-// The bytes are put together by hand from the pictures of RFC 5041 sections 4.2
-// and 4.3: T and L are the two upper bits of the first byte, DV the two lower.
+// The bytes were written by hand from the diagrams in RFC 5041 sections 4.2 and 4.3: T and L
+// are the two upper bits of the first byte, DV the two lower.
 var taggedVectors = []struct {
 	h    Tagged
 	wire string

@@ -61,8 +61,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// The frames were put together by hand from RFC 5044 section 7.1.1 and RFC 6581
-// sections 6 and 9.
+// The frames were written by hand from RFC 5044 section 7.1.1 and RFC 6581 sections 6 and 9.
 var startVectors = []struct {
 	name string
 	s    Start
@@ -118,7 +117,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// The words are put together by hand from the picture in RFC 6581 section 9.
+// The words were written by hand from the diagram in RFC 6581 section 9.
 var enhancedVectors = []struct {
 	e    Enhanced
 	wire string
@@ -168,9 +167,8 @@ func TestFPDU(t *testing.T) {
 			t.Errorf("%s: decoded as %x, %d, %v", tc.name, got, n, err)
 		}
 	}
-	// 30 bytes of ones with the length field are the 32 bytes of RFC 3720's
-	// example but for that field, so the CRC is computed here and only its
-	// place and order are checked.
+	// With the length field, 30 bytes of ones differ from the 32 bytes of RFC 3720's example,
+	// so the CRC is computed here and only its position and byte order are checked.
 	u := bytes.Repeat([]byte{0xff}, 30)
 	w := AppendFPDU(nil, u, true)
 	if CRC(w[32:]) != UpdateCRC(0, w[:32]) || w[32] != byte(UpdateCRC(0, w[:32])) {
@@ -271,7 +269,7 @@ func FuzzFPDU(f *testing.F) {
 			return
 		}
 		w := AppendFPDU(nil, u, crc)
-		// Pad bytes are not looked at, and neither is an unused CRC.
+		// Pad bytes and an unused CRC are ignored.
 		if len(w) != n || !bytes.Equal(w[:LengthLen+len(u)], b[:LengthLen+len(u)]) {
 			t.Fatalf("%x: round trip gives %x", b[:n], w)
 		}

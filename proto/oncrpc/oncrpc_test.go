@@ -73,8 +73,8 @@ func TestCallGolden(t *testing.T) {
 	}
 }
 
-// The server must see another version of RPC, to answer RPC_MISMATCH; what stands
-// behind the version is not looked at.
+// The server must see other versions of RPC, to answer RPC_MISMATCH; what follows the version
+// is ignored.
 func TestConsumeCallOtherVersion(t *testing.T) {
 	for _, wire := range []string{
 		"01020304 00000000 00000003",
@@ -393,7 +393,7 @@ func TestRecordMark(t *testing.T) {
 	}
 }
 
-// What cannot be encoded is a mistake of the caller, and loud.
+// Encoding invalid values is a programming error and panics.
 func TestAppendPanics(t *testing.T) {
 	for _, tt := range []struct {
 		want string
@@ -424,8 +424,7 @@ func TestAppendPanics(t *testing.T) {
 	}
 }
 
-// Numbers and spelling of RFC 5531 sections 8.2 and 9; what has no name prints as a
-// number.
+// Numbers and spelling of RFC 5531 sections 8.2 and 9; unknown values print as numbers.
 func TestStrings(t *testing.T) {
 	for _, tt := range []struct {
 		name string

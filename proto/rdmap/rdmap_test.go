@@ -36,7 +36,7 @@ func TestOpcode(t *testing.T) {
 	}
 }
 
-// Put together by hand from the picture in RFC 5040 section 4.4.
+// Written by hand from the diagram in RFC 5040 section 4.4.
 var readVector = struct {
 	r    ReadRequest
 	wire string
@@ -61,8 +61,8 @@ func TestReadRequest(t *testing.T) {
 	}
 }
 
-// Put together by hand from RFC 5040 section 4.8: Layer and EType share the
-// first byte, HdrCt is the upper three bits of the third.
+// Written by hand from RFC 5040 section 4.8: Layer and EType share the first byte, HdrCt is
+// the upper three bits of the third.
 var terminateVectors = []struct {
 	name string
 	t    Terminate
@@ -174,8 +174,7 @@ func FuzzTerminate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Reserved bits, and M when only D or R is set, do not survive; what
-		// the message says does.
+		// Reserved bits, and M if only D or R is set, are not preserved; everything else is.
 		w := AppendTerminate(nil, &m)
 		if k, err := ConsumeTerminate(w, &again); k != len(w) || err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("%x: %+v became %+v, %v", b[:n], m, again, err)

@@ -127,7 +127,7 @@ var golden = []struct {
 	h:    Header{XID: 0x01020304, Vers: 1, Credit: 32, Proc: ProcError, Err: 9},
 }}
 
-// equal compares headers; a list without entries is equal to none.
+// equal compares headers; an empty list equals nil.
 func equal(a, b *Header) bool {
 	norm := func(h Header) Header {
 		if len(h.Reads) == 0 {
@@ -182,7 +182,7 @@ func TestHeaderGolden(t *testing.T) {
 	}
 }
 
-// V1-3-2, V1-4.1-10: the RPC message begins on the byte behind the header.
+// V1-3-2, V1-4.1-10: the RPC message begins on the byte after the header.
 func TestHeaderBeforeMessage(t *testing.T) {
 	rpc := testutil.Hex(t, "01020304 00000000 00000002")
 	for _, tt := range golden {
@@ -198,8 +198,8 @@ func TestHeaderBeforeMessage(t *testing.T) {
 	}
 }
 
-// BIDI-1-1: a backward call has no form of its own. The message is one that a
-// server sends: RDMA_MSG without chunks, and a call with AUTH_NONE.
+// BIDI-1-1: a backward call has the form of any other call. This message is sent by a server:
+// RDMA_MSG without chunks, and a call with AUTH_NONE.
 func TestHeaderBackwardCall(t *testing.T) {
 	b := testutil.Hex(t, `
 		000000a7 00000001 00000002 00000000  00000000 00000000 00000000
@@ -211,7 +211,7 @@ func TestHeaderBackwardCall(t *testing.T) {
 	}
 }
 
-// Starts of messages of version 1, and pieces of lists.
+// Starts of messages of version 1, and parts of lists.
 const (
 	msgHex   = "01020304 00000001 00000020 00000000 "
 	nomsgHex = "01020304 00000001 00000020 00000001 "
@@ -302,8 +302,8 @@ func TestConsumeHeaderRefuses(t *testing.T) {
 	}
 }
 
-// Every beginning of a valid header is refused without an answer, or with
-// ERR_CHUNK, and never read past its end.
+// Every prefix of a valid header is refused, without an answer or with ERR_CHUNK, and not read
+// past its end.
 func TestConsumeHeaderTruncated(t *testing.T) {
 	for _, tt := range golden {
 		wire := testutil.Hex(t, tt.wire)
@@ -408,7 +408,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 
-	// The helpers add up to Size, and Size to what is written, for all shapes.
+	// The helpers add up to Size, and Size is the encoded length, for all shapes.
 	for _, proc := range []Proc{ProcMsg, ProcNomsg, ProcMsgp} {
 		for shape := range 3 * 3 * 4 * 4 {
 			reads, chunks, segs, reply := shape%3, shape/3%3, shape/9%4, shape/36%4-1
@@ -434,8 +434,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// V1-4.1-15: fields of other message types are not written.
-// V1-4.1-12, V1-4.1-15: a header has what its message type has, whatever else is set.
+// V1-4.1-15: fields of other message types are not written. V1-4.1-12, V1-4.1-15: only the
+// fields of the message type are encoded, whatever else is set.
 func TestAppendHeaderIgnoresOtherFields(t *testing.T) {
 	full := Header{XID: 1, Vers: 1, Credit: 1, Align: 8, Thresh: 8,
 		Reads: []ReadSegment{{0, seg}}, Writes: []WriteChunk{{seg}}, Reply: WriteChunk{seg}, HasReply: true,
@@ -507,7 +507,7 @@ func TestOpaquePad(t *testing.T) {
 	}
 }
 
-// V1-4.1-6, V1-4.3-6: numbers and spelling of the RFC, numbers for what it lacks.
+// V1-4.1-6, V1-4.3-6: numbers and names of the RFC; unknown values print as numbers.
 func TestStrings(t *testing.T) {
 	for _, tt := range []struct {
 		v    fmt.Stringer
@@ -573,7 +573,7 @@ func TestHeaderErrorAnswer(t *testing.T) {
 	}
 }
 
-// A header that has seen every shape takes any message without allocating.
+// A header that has been used for every shape decodes any message without allocating.
 func TestHeaderAllocs(t *testing.T) {
 	var wires [][]byte
 	for _, tt := range golden {
@@ -599,7 +599,7 @@ func TestHeaderAllocs(t *testing.T) {
 	}
 }
 
-// A header refused in the middle leaves nothing behind in the next one.
+// A header that is refused in the middle leaves nothing in the next one.
 func TestConsumeHeaderAfterError(t *testing.T) {
 	var h Header
 	full := golden[8]
@@ -663,8 +663,7 @@ func FuzzConsumeHeader(f *testing.F) {
 		if len(enc) != kept.Size() {
 			t.Fatalf("%d bytes encoded, Size %d", len(enc), kept.Size())
 		}
-		// There is one encoding for each header, but what stands behind an error
-		// code is dropped.
+		// There is one encoding for each header, but bytes after an error code are dropped.
 		if kept.Proc != ProcError && !bytes.Equal(enc, b[:n]) {
 			t.Fatalf("decoded\n%x, encoded\n%x", b[:n], enc)
 		}

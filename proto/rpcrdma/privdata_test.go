@@ -33,7 +33,7 @@ func TestPrivateDataGolden(t *testing.T) {
 	}
 }
 
-// PVT-4.2-1: sizes between the steps are rounded down, others held in the range.
+// PVT-4.2-1: sizes are rounded down to a step and clamped to the range.
 func TestPrivateDataSizes(t *testing.T) {
 	for _, tt := range []struct{ size, want int }{
 		{math.MinInt, 1024}, {0, 1024}, {1023, 1024}, {1024, 1024}, {2047, 1024}, {2048, 2048}, {4095, 3072},
@@ -82,8 +82,8 @@ func TestFindPrivateData(t *testing.T) {
 	}
 }
 
-// PVT-5.2-1, PVT-5.2-3: found at each offset, and not read past the end of the
-// buffer when it runs into it.
+// PVT-5.2-1, PVT-5.2-3: found at each offset, and not read past the end of the buffer if
+// truncated.
 func TestFindPrivateDataAnywhere(t *testing.T) {
 	said := PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 8192}
 	for offset := range 57 {
@@ -99,7 +99,7 @@ func TestFindPrivateDataAnywhere(t *testing.T) {
 	}
 }
 
-// All 32 bits of the identifier count.
+// All 32 bits of the identifier are compared.
 func TestPrivateDataIdentifier(t *testing.T) {
 	t.Run("PVT-5.2-2 an identifier with one bit wrong is none", func(t *testing.T) {
 		for bit := range 32 {
@@ -128,8 +128,8 @@ func TestPrivateDataEverySize(t *testing.T) {
 	}
 }
 
-// PVT-4-8, PVT-4-9, PVT-4-10: of octet 5 only the lowest bit is used, whatever the
-// others are, and the others are sent as zeros.
+// PVT-4-8, PVT-4-9, PVT-4-10: only the lowest bit of octet 5 is used; the others are ignored,
+// and sent as zeros.
 func TestPrivateDataFlags(t *testing.T) {
 	for v := range 256 {
 		b := []byte{0xf6, 0xab, 0x0e, 0x18, 1, byte(v), 3, 7}

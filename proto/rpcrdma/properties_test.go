@@ -45,7 +45,7 @@ func TestPropertiesGolden(t *testing.T) {
 	}
 }
 
-// The operation in a whole message: an offer of the client's, as it is sent.
+// The operation in a whole message: the client's offer.
 func TestPropertiesMessage(t *testing.T) {
 	h := Header{XID: 0x0a0b0c0d, Vers: Version2, Credit: 32, Proc: ProcOptional, OptType: OptProperties,
 		OptInfo: AppendProperties(nil, propertiesGolden[0].p)}
@@ -97,7 +97,7 @@ func TestConsumePropertiesRefuses(t *testing.T) {
 	}
 }
 
-// Bits of rdma_flags that have no meaning are ignored.
+// Undefined bits of rdma_flags are ignored.
 func TestPropertiesFlags(t *testing.T) {
 	for flags, want := range map[string]bool{"00000001": true, "ffffffff": true, "fffffffe": false} {
 		p, err := ConsumeProperties(testutil.Hex(t, "00000000 00001000 00001000"+flags))
@@ -169,7 +169,7 @@ func FuzzConsumeProperties(f *testing.F) {
 		enc := AppendProperties(nil, p)
 		want := bytes.Clone(b)
 		if p.Dir != PropReject {
-			// Of the flags one is kept.
+			// One of the flags is preserved.
 			copy(want[12:], []byte{0, 0, 0, want[15] & 1})
 		}
 		if !bytes.Equal(enc, want) {

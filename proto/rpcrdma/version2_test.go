@@ -10,10 +10,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
-// bothVersions reads whatever this package knows.
+// bothVersions accepts all versions of this package.
 var bothVersions = &Limits{Versions: Range{Version1, Version2}}
 
-// rpcHex is the start of an RPC call, as short as one can be told to be a call.
+// rpcHex is the shortest start of an RPC call that can be distinguished from a reply.
 const rpcHex = "01020304 00000000"
 
 // The bytes of every golden vector were written by hand from the XDR in section 4.2
@@ -114,8 +114,7 @@ func TestVersion2Golden(t *testing.T) {
 	}
 }
 
-// V2-4.2-1, V2-4.2-2, V2-4.2-3: what both versions have differs in the word at
-// offset 4, and in nothing else.
+// V2-4.2-1, V2-4.2-2, V2-4.2-3: messages of both versions differ only in the word at offset 4.
 func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 	shared := 0
 	for _, tt := range golden {
@@ -144,8 +143,8 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 	}
 }
 
-// V2-4.2-11: the lists that version 1 refuses are refused in version 2, at the same
-// byte and with the same number.
+// V2-4.2-11: malformed lists are refused as in version 1, at the same byte and with the same
+// number.
 func TestVersion2RefusesWhatVersion1Refuses(t *testing.T) {
 	shared := 0
 	for _, tt := range malformed {
@@ -211,7 +210,7 @@ func TestVersion2Refuses(t *testing.T) {
 		{"V2-3.1-1 rdma_optinfo of 2^31 bytes", fixed + "00000005  00000010 80000000", nil, 20, ErrBadHeader, "rdma_optinfo is longer than the message"},
 		{"V2-3.1-1 padding that is not zero", fixed + "00000005  00000010 00000005 0102030405 000100", nil, 30, ErrBadHeader, "rdma_optinfo is padded with other bytes than zeros"},
 
-		// Nothing is wrong with these, but they are more than is supported.
+		// These are valid, but exceed the limits.
 		{"rdma_optinfo over the default limit", fixed + "00000005  00000010 00000401" + long, nil, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
 		{"rdma_optinfo over a limit", fixed + "00000005  00000010 00000004 01020304", &Limits{OptInfo: 3}, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
 		{"no rdma_optinfo allowed", fixed + "00000005  00000010 00000001 01000000", &Limits{OptInfo: -1}, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
@@ -250,7 +249,7 @@ func TestVersion2Refuses(t *testing.T) {
 	}
 }
 
-// An rdma_optinfo at the limit is read.
+// An rdma_optinfo of the maximum length is accepted.
 func TestOptInfoLimit(t *testing.T) {
 	for _, tt := range []struct{ limit, size int }{{0, DefaultOptInfo}, {3, 3}, {-1, 0}, {5000, 5000}} {
 		b := AppendHeader(nil, &Header{Vers: 2, Proc: ProcOptional, OptInfo: make([]byte, tt.size)})
@@ -262,7 +261,7 @@ func TestOptInfoLimit(t *testing.T) {
 	}
 }
 
-// rdma_optinfo is a view of the message that cannot be appended to over what follows.
+// Appending to rdma_optinfo, a view of the message, does not overwrite what follows.
 func TestOptInfoIsView(t *testing.T) {
 	b := testutil.Hex(t, "01020304 00000002 00000020 00000005  00000010 00000001 61000000"+rpcHex)
 	var h Header
@@ -277,7 +276,7 @@ func TestOptInfoIsView(t *testing.T) {
 	}
 }
 
-// Every beginning of a valid message of version 2 is refused.
+// Every prefix of a valid message of version 2 is refused.
 func TestVersion2Truncated(t *testing.T) {
 	for _, tt := range golden2 {
 		wire := testutil.Hex(t, tt.wire)
@@ -301,8 +300,8 @@ func TestVersion2Truncated(t *testing.T) {
 	}
 }
 
-// V2-4.2-5: version 2 has three errors. Others are read, as refusing an error leaves
-// its call waiting, and so are bytes behind them.
+// V2-4.2-5: version 2 has three errors. Others, and bytes after them, are accepted, since
+// refusing an error would leave its call waiting.
 func TestVersion2ErrorMessages(t *testing.T) {
 	for _, tt := range []struct {
 		wire string
@@ -365,7 +364,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// V2-4.2-4, V2-4.2-5, V2-4.2-6: what version 2 does not have cannot be written.
+// V2-4.2-4, V2-4.2-5, V2-4.2-6: messages that version 2 does not have cannot be encoded.
 func TestVersion2Panics(t *testing.T) {
 	for _, tt := range []struct {
 		h    Header
@@ -393,7 +392,7 @@ func TestVersion2Panics(t *testing.T) {
 	}
 }
 
-// V2-4.2-9: nothing of the other messages' fields is written.
+// V2-4.2-9: fields of other messages are not encoded.
 func TestVersion2IgnoresOtherFields(t *testing.T) {
 	for _, tt := range []struct {
 		proc Proc
@@ -408,7 +407,7 @@ func TestVersion2IgnoresOtherFields(t *testing.T) {
 	}
 }
 
-// V2-4.2-4, V2-4.2-5: numbers and spelling of the document.
+// V2-4.2-4, V2-4.2-5: numbers and names of the document.
 func TestVersion2Strings(t *testing.T) {
 	if got := ProcOptional.String(); got != "RDMA_OPTIONAL" || ProcOptional != 5 {
 		t.Errorf("%d prints as %q", uint32(ProcOptional), got)

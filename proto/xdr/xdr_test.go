@@ -187,8 +187,7 @@ func TestPad(t *testing.T) {
 	}
 }
 
-// Views are cut to their capacity: appending to one must not run into the bytes
-// behind it.
+// Views have limited capacity: appending to one must not overwrite the bytes after it.
 func TestViewsCannotGrowIntoInput(t *testing.T) {
 	in := testutil.Hex(t, "00000004 01020304 05060708")
 	if data, _ := ConsumeOpaque(in, 4); cap(data) != 4 {
@@ -238,7 +237,7 @@ func TestDecoderErrors(t *testing.T) {
 				t.Errorf("got byte %d, %q; want byte %d, %q", err.Offset, err.What, tt.offset, tt.what)
 			}
 
-			// The first error stays, and everything read behind it is zero.
+			// The first error sticks, and everything read after it is zero.
 			if d.Uint32() != 0 || d.Int32() != 0 || d.Uint64() != 0 || d.Int64() != 0 || d.Bool() || d.Optional() ||
 				d.Opaque(9) != nil || d.FixedOpaque(4) != nil || d.String(9) != "" || d.Count(9, 1) != 0 ||
 				d.Rest() != nil || d.Remaining() != 0 {
@@ -273,8 +272,8 @@ func TestDecoderList(t *testing.T) {
 	}
 }
 
-// An opaque behind padding is read where all of it is in the stream, and nowhere else:
-// each length of the stream, the padding and the item near each other.
+// A padded opaque is accepted only if all of it is in the stream: all combinations of similar
+// lengths of stream, padding and item.
 func TestPaddedOpaqueBounds(t *testing.T) {
 	for pos := range 4 {
 		for _, align := range []uint32{2, 4, 7, 8, 16} {
@@ -362,8 +361,7 @@ func FuzzConsume(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 3, 1, 2, 3, 0}, uint32(3), 3)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3, 0}, uint32(math.MaxUint32), -1)
 	f.Fuzz(func(t *testing.T, b []byte, max uint32, size int) {
-		// checked holds n against what a consume function promises, and tells
-		// whether there is a value.
+		// checked checks the n of a Consume function, and reports whether there is a value.
 		checked := func(n int) bool {
 			if n < 0 {
 				return false
@@ -373,7 +371,7 @@ func FuzzConsume(f *testing.F) {
 			}
 			return true
 		}
-		// same tells whether enc is what was consumed, pad bytes aside.
+		// same reports whether enc equals the consumed bytes, except for pad bytes.
 		same := func(enc []byte, n, pad int) {
 			if len(enc) != n || !bytes.Equal(enc[:n-pad], b[:n-pad]) {
 				t.Fatalf("consumed %x, encoded again %x", b[:n], enc)
@@ -428,8 +426,8 @@ func FuzzConsume(f *testing.F) {
 	})
 }
 
-// FuzzDecoder runs a script of reads, one for each byte of ops, and holds the
-// decoder's position against the input after each.
+// FuzzDecoder executes one read for each byte of ops, and checks the decoder's position after
+// each.
 func FuzzDecoder(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, []byte("\x00\x00\x00\x01\x00\x00\x00\x00"))
 	f.Add([]byte{5, 5, 8}, []byte{0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
