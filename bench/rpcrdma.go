@@ -509,8 +509,7 @@ func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error)
 	if err := errors.Join(client.open(warm), look(&before), client.open(conns), look(&after)); err != nil {
 		return idle, err
 	}
-	// Collecting garbage is work: what is used from here on is nobody's but the
-	// connections'.
+	// Collect garbage first, so that from now on only the connections use CPU time.
 	used := func(u *[2]Usage) error {
 		for i, f := range []*far{client, server} {
 			var err error

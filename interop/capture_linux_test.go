@@ -125,7 +125,7 @@ func onePort(port uint16) []unix.SockFilter {
 	const (
 		loadHalf  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
 		loadByte  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-		loadAfter = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // behind the IP header
+		loadAfter = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // after the IP header
 		headerLen = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 		equal     = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 		give      = unix.BPF_RET | unix.BPF_K

@@ -313,7 +313,7 @@ func watch(ctx context.Context, onPing *func([]byte), run func(context.Context) 
 func portOf(l fabric.Listener) string {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
-		panic(err) // an Addr that nobody can connect to
+		panic(err) // not the address of a device
 	}
 	return port
 }
@@ -437,7 +437,7 @@ func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r 
 		port = strconv.Itoa(rping.Port + int(nextPort.Add(1)))
 		l, err := net.Listen("tcp", net.JoinHostPort(addr, port))
 		if err != nil {
-			continue // somebody else's
+			continue // in use by another process
 		}
 		l.Close()
 		at = net.JoinHostPort(addr, port)

@@ -185,7 +185,7 @@ func TestFenceInResponse(t *testing.T) {
 // being answered from the same batch, even if the socket does not accept the whole batch at
 // once. If it were executed earlier, the rest of the batch could not be sent.
 func TestLocalInvBehindResponse(t *testing.T) {
-	const size = batchBytes / 2 // so that there is room in the batch behind it
+	const size = batchBytes / 2 // so that the batch has space after it
 	c, peer := streamPair(t, New(Config{}), fabric.ConnAttr{}, false)
 	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
 		t.Fatal(err)

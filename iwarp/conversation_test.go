@@ -42,7 +42,7 @@ type talk struct {
 
 	slab, was []byte // memory, and what it held after the last step
 	areas     [nAreas]area
-	handles   []fabric.Segment // all that were given out, of which some are still good
+	handles   []fabric.Segment // all that were exposed, of which some are still valid
 	mrs       [3]fabric.MR
 	mws       [3]fabric.MW
 	bound     [3]uint32 // STag of each window since it was prepared last
@@ -234,7 +234,7 @@ func (k *talk) start() bool {
 		e.RTRSend, e.RTRRead, e.RTRWrite = arg&1 != 0, arg&2 != 0, arg&4 != 0
 	case 5:
 		pd = bytes.Repeat([]byte{arg}, min(2*int(arg), mpa.MaxPrivateData-mpa.EnhancedLen))
-	case 6: // bytes behind the frame
+	case 6: // bytes after the frame
 		behind = bytes.Repeat([]byte{arg}, 1+int(arg))
 	case 7:
 		f.Flags &^= mpa.FlagEnhanced
@@ -695,7 +695,7 @@ func (k *talk) fpdu(odd byte, header []byte, payload int) {
 		case 2:
 			h[1] ^= 1 << at // control of RDMAP
 		case 3:
-			h[2+2*at] ^= 1 // somewhere behind
+			h[2+2*at] ^= 1 // somewhere after it
 		case 4:
 			h[len(h)-1] ^= 1 << at
 		case 5:

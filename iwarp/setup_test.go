@@ -281,7 +281,7 @@ func TestReplyRefused(t *testing.T) {
 		name      string
 		cfg       Config
 		rep       string
-		terminate mpa.Code // to be told to the responder
+		terminate mpa.Code // of the message to the responder
 	}{
 		{"markers demanded", Config{}, repKeyHex + "90020004" + "00010001", 0},
 		{"a request", Config{}, reqKeyHex + "00010000", 0},

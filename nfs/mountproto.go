@@ -119,7 +119,7 @@ func (r *MntRes) Decode(d *xdr.Decoder) {
 // RFC 1813 section 5.2.5.
 type Export struct {
 	Dir    string
-	Groups []string // who may mount it; empty: everyone
+	Groups []string // hosts and groups that may mount it; empty: all
 }
 
 // ExportRes is the results of EXPORT. RFC 1813 section 5.2.5.

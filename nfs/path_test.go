@@ -245,7 +245,7 @@ func testHostileDirectory(t *testing.T, b *testbed.Bed) {
 		for e, err = range c.Entries(ctx, root) {
 			if err == nil {
 				if n++; n > 10_000 {
-					break // it would go on for ever
+					break // it would continue forever
 				}
 			} else if e.Name != "" {
 				t.Errorf("%q: %v", e.Name, err)

@@ -3,7 +3,7 @@ package nfs
 import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
 // The arguments and results of every procedure, RFC 1813 section 3.3. Each type has Append,
-// which writes it behind b, and Decode, which reads it and leaves its error in the Decoder. A
+// which appends it to b, and Decode, which decodes it and leaves its error in the Decoder. A
 // result is one struct for both arms of the RFC's union: Status determines which of the other
 // fields are encoded.
 //
@@ -238,7 +238,7 @@ func (r *ReadRes) Append(b []byte) []byte {
 	return b
 }
 
-// appendHead writes everything in front of the length word of Data.
+// appendHead appends everything before the length word of Data.
 func (r *ReadRes) appendHead(b []byte) []byte {
 	b = xdr.AppendUint32(b, uint32(r.Status))
 	b = r.Attr.Append(b)
@@ -256,7 +256,7 @@ func (r *ReadRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// decodeHead reads everything in front of the length word of Data.
+// decodeHead decodes everything before the length word of Data.
 func (r *ReadRes) decodeHead(d *xdr.Decoder) {
 	*r = ReadRes{Status: Status(d.Uint32())}
 	r.Attr.Decode(d)
@@ -292,7 +292,7 @@ func (a *WriteArgs) Append(b []byte) []byte {
 	return xdr.AppendOpaque(b, a.Data)
 }
 
-// appendHead writes everything in front of the length word of Data.
+// appendHead appends everything before the length word of Data.
 func (a *WriteArgs) appendHead(b []byte) []byte {
 	b = a.File.Append(b)
 	b = xdr.AppendUint64(b, a.Offset)
@@ -417,7 +417,7 @@ func (a *SymlinkArgs) Append(b []byte) []byte {
 	return xdr.AppendOpaque(b, a.Target)
 }
 
-// appendHead writes everything in front of the length word of Target.
+// appendHead appends everything before the length word of Target.
 func (a *SymlinkArgs) appendHead(b []byte) []byte {
 	b = a.Where.Append(b)
 	return a.Attr.Append(b)

@@ -130,7 +130,7 @@ func FuzzList(f *testing.F) {
 type recorded struct {
 	net.Conn
 	say  []byte
-	mark int // bytes of a record mark in front of messages
+	mark int // bytes of a record mark before messages
 }
 
 func (r *recorded) Write(b []byte) (int, error) {

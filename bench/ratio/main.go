@@ -89,7 +89,7 @@ func run(ctx context.Context) error {
 	rdma := flag.Bool("rdma", false, "on RDMA devices, against the C programs in bench/cverbs")
 	cverbs := flag.String("cverbs", "bench/cverbs/bin", "where those are, built")
 	keep := flag.String("json", "", "write the results to `FILE`, too")
-	budget := flag.Duration("budget", 0, "begin nothing more after so long; what is left out is said to be")
+	budget := flag.Duration("budget", 0, "begin no row after this time; rows that are left out are named")
 	check := flag.Bool("check", false, "fail if something misses its floor, undisturbed")
 	rowLimit := flag.Duration("row-limit", defaultRowLimit, "what a row may take; one that has not ended then is killed and named, and the rest goes on")
 	logs := flag.String("failed", "", "keep what rows that fail have printed in this `directory`; without: \"failed\" beside the file of -json")

@@ -51,7 +51,7 @@ func devicePlan(cverbs string) (plan, error) {
 		p.sweeps = append(p.sweeps, sizeSweep(kind, d.event), throughputSweep(d.event, false), depthSweep(d.event, false), connsSweep(d.event, deviceConns))
 	}
 	if len(p.pairs) == 0 {
-		return p, fmt.Errorf("none of RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR and RPCRDMA_HW_ADDR tells the address of an RDMA device; -vm has some")
+		return p, fmt.Errorf("none of RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR and RPCRDMA_HW_ADDR has the address of an RDMA device; -vm boots a machine with some")
 	}
 	return p, nil
 }

@@ -23,7 +23,7 @@ func missing(software bool) []result.Missing {
 	var list []result.Missing
 	devices := measure.RDMADevices()
 	real := measure.Hardware(devices)
-	why5 := fmt.Sprintf("%s, on a bus of this machine: RPCRDMA_HW_ADDR does not tell an address of it, or this was a run without devices", strings.Join(real, ", "))
+	why5 := fmt.Sprintf("%s, on a bus of this machine: RPCRDMA_HW_ADDR does not have its address, or this was a run without devices", strings.Join(real, ", "))
 	switch {
 	case len(devices) == 0:
 		why5 = "there is no RDMA device here: /sys/class/infiniband is empty"

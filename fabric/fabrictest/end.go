@@ -96,7 +96,7 @@ func disconnectAtBothEnds(s *scene) {
 			}
 			e.Start()
 			if end := e.WantEnd("after Disconnect by both at once"); !end.Clean {
-				s.Errorf("%s: an orderly end by both is said to be %v", e.Name, end)
+				s.Errorf("%s: an orderly end by both is reported as %v", e.Name, end)
 			}
 			e.Close()
 		}
@@ -177,7 +177,7 @@ func closeAtPeerFlushes(s *scene) {
 	server.Close()
 	end := client.WantEnd("after the peer's Close")
 	if !end.Remote {
-		s.Errorf("the peer has closed, and the end is said to be %v", end)
+		s.Errorf("the peer has closed, and the end is reported as %v", end)
 	}
 	for range 20 {
 		if wc, _, err := client.NextRecv(); err != nil || wc.Status != fabric.WCFlushErr {
@@ -376,7 +376,7 @@ func messagesBeforeEnd(s *scene) {
 		for i := range byte(n) {
 			server.WantMessage(fmt.Sprintf("message %d before the end", i), []byte{i})
 		}
-		server.WantEnd("behind the last message")
+		server.WantEnd("after the last message")
 		for range 2 {
 			if wc, _, err := server.NextRecv(); err != nil || wc.Status != fabric.WCFlushErr {
 				s.Errorf("a receive without a message completed with %v (%v)", wc.Status, err)
@@ -404,7 +404,7 @@ func othersGoOn(s *scene) {
 	if err := clients[2].Conn.Disconnect(s.ctx()); err != nil {
 		s.Errorf("Disconnect: %v", err)
 	}
-	clients[3].Post("a message that nobody can take", fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled,
+	clients[3].Post("a message without a receive", fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled,
 		RKey: 0, RemoteOffset: 1, SGL: []fabric.SGE{SGE(clients[3].Region(8, 0), 0, 8)}})
 	for i := range 4 {
 		if i != 0 && i != 2 {

@@ -236,7 +236,7 @@ func (e *Endpoint) drive() {
 		}
 		if werr := e.Conn.Wait(); werr != nil {
 			if n, err := e.Step(); err == nil && n == 0 {
-				e.fault("Wait returned %v, and Poll behind it nothing", werr)
+				e.fault("Wait returned %v, and Poll after it nothing", werr)
 				return
 			}
 		}
@@ -321,7 +321,7 @@ func (e *Endpoint) countSend(wc fabric.WC) {
 		return
 	}
 	if at > 0 && e.sqError {
-		e.faultLocked("request %d completed (%v) and request %d in front of it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
+		e.faultLocked("request %d completed (%v) and request %d before it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
 	}
 	r := e.sq[at]
 	e.sq = slices.Delete(e.sq, 0, at+1)

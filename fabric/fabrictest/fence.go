@@ -176,7 +176,7 @@ func stopsWrites(s *scene, revoke revoker, how strength) {
 		h.fenced.Store(true)
 		s.wantStopped("Writes", client, server, swung)
 		if !weak && !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind the fence", round)
+			s.Fatalf("round %d: memory has changed after the fence", round)
 		}
 		client.Close()
 		server.Close()
@@ -187,7 +187,7 @@ func stopsWrites(s *scene, revoke revoker, how strength) {
 func (s *scene) wantStopped(what string, client, server *Endpoint, swung <-chan error) {
 	s.Helper()
 	if _, data, err := server.NextRecv(); err == nil && data != nil {
-		s.Fatalf("%s are still carried out behind the fence", what)
+		s.Fatalf("%s are still executed after the fence", what)
 	}
 	if err := s.result("the hammer", swung); err != nil {
 		s.Fatal(err)
@@ -210,7 +210,7 @@ func stopsReads(s *scene, revoke revoker, how strength) {
 		h.begun.Flags, h.last.Flags = 0, 0
 		h.visit = func(n int, slot []byte) error {
 			if !weak && !bytes.Equal(slot, Pattern(hammerSize, uint64(round))) {
-				return fmt.Errorf("round %d: Read %d has brought what was written behind the fence", round, n)
+				return fmt.Errorf("round %d: Read %d returned what was written after the fence", round, n)
 			}
 			clear(slot)
 			return nil
@@ -253,7 +253,7 @@ func ownReadStops(s *scene) {
 		client.Close()
 		server.Close()
 		if !weak && !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind the fence", round)
+			s.Fatalf("round %d: memory has changed after the fence", round)
 		}
 	}
 }
@@ -313,7 +313,7 @@ func connCloseStopsReceives(s *scene) {
 		}
 		client.WantEnd("after the peer's Close")
 		if !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind Close", round)
+			s.Fatalf("round %d: memory has changed after Close", round)
 		}
 		client.Close()
 	}

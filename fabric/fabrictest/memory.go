@@ -67,14 +67,14 @@ func writeThenSend(s *scene) {
 			put(2, seg, 5000, SGE(out, 5000, 1)),
 			put(3, seg, 5001, SGE(out, 5001, n-5001)),
 			word)
-		server.WantMessage("the Send behind the Writes", binary.BigEndian.AppendUint32(nil, uint32(round)))
+		server.WantMessage("the Send after the Writes", binary.BigEndian.AppendUint32(nil, uint32(round)))
 		if !bytes.Equal(sink.Bytes(), out.Bytes()) {
-			s.Fatalf("round %d: the Send has arrived, the Writes in front of it have not", round)
+			s.Fatalf("round %d: the Send has arrived, the Writes before it have not", round)
 		}
 		for id := uint64(1); id <= 3; id++ {
 			client.WantSent("a Write", id)
 		}
-		client.WantSent("the Send behind the Writes", word.ID)
+		client.WantSent("the Send after the Writes", word.ID)
 		server.WantNothing("than a Send")
 		server.Send("a word that the memory is free again", nil)
 		client.WantMessage("a word that the memory is free again", nil)
@@ -98,8 +98,8 @@ func writeGather(s *scene) {
 	server.Receives(1, 1)
 	client.Post("a gathered Write", put(1, sink.Segment(), 33, sgl...))
 	client.WantSent("a gathered Write", 1)
-	client.Send("a Send behind it", nil)
-	server.WantMessage("a Send behind it", nil)
+	client.Send("a Send after it", nil)
+	server.WantMessage("a Send after it", nil)
 	if !bytes.Equal(sink.Bytes()[33:33+len(want)], want) {
 		s.Error("a gathered Write has other bytes than its pieces")
 	}
@@ -246,12 +246,12 @@ func fence(s *scene) {
 		word := client.Message(nil)
 		word.Flags |= fabric.Fence
 		client.Post("a Read and a fenced Send", get(1, src.Segment(), 0, SGE(in, 0, n)), word)
-		server.WantMessage("a fenced Send behind a Read", nil)
+		server.WantMessage("a fenced Send after a Read", nil)
 		Fill(src.Bytes(), ^round)
-		client.WantSent("the Read in front of a fenced Send", 1)
+		client.WantSent("the Read before a fenced Send", 1)
 		client.WantSent("a fenced Send", word.ID)
 		if !bytes.Equal(in.Bytes(), Pattern(n, round)) {
-			s.Fatalf("round %d: the Read in front of a fenced Send has brought what was written after the Send", round)
+			s.Fatalf("round %d: the Read before a fenced Send returned what was written after the Send", round)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (s *scene) wantOutrageRefused(what string, offender, victim *Endpoint, wr f
 	if _, data, err := victim.NextRecv(); err != nil {
 		s.Fatalf("%s: want the receives to be flushed after %s: %v", victim.Name, what, err)
 	} else if data != nil && !(s.cfg.Limits.LateReads && wr.Op == fabric.OpRead) {
-		s.Fatalf("%s was carried out: the message behind it has arrived", what)
+		s.Fatalf("%s was executed: the message after it has arrived", what)
 	}
 	s.wantRefused(what, offender, wr, fabric.WCRemAccessErr)
 	mine := offender.WantEnd("after " + what)
@@ -390,10 +390,10 @@ func bounds(n int) []struct {
 		at     func(offset uint64) uint64
 		length int
 	}{
-		{"one byte behind the end", func(o uint64) uint64 { return o + end }, 1},
+		{"one byte after the end", func(o uint64) uint64 { return o + end }, 1},
 		{"over the end", func(o uint64) uint64 { return o + end - 1 }, 2},
 		{"one byte too long", func(o uint64) uint64 { return o }, n + 1},
-		{"one byte in front", func(o uint64) uint64 { return o - 1 }, 1},
+		{"one byte before the start", func(o uint64) uint64 { return o - 1 }, 1},
 		{"over the beginning", func(o uint64) uint64 { return o - 1 }, 2},
 		{"far away", func(o uint64) uint64 { return o + 1<<40 }, 1},
 		{"away by what does not fit 32 bits", func(o uint64) uint64 { return o + 1<<32 }, 1},

@@ -95,8 +95,8 @@ func emptyMessage(s *scene) {
 	if wc, data := server.WantRecv("an empty message"); wc.Len != 0 || len(data) != 0 {
 		s.Errorf("an empty message has %d bytes", wc.Len)
 	}
-	client.Send("a message behind it", []byte("behind"))
-	server.WantMessage("a message behind it", []byte("behind"))
+	client.Send("a message after it", []byte("after"))
+	server.WantMessage("a message after it", []byte("after"))
 }
 
 // gather: a Send gathers several SGEs.
@@ -397,7 +397,7 @@ func sendQueueFull(s *scene) {
 		}
 	}
 	if taken < depth || taken == most {
-		s.Fatalf("a send queue of %d took %d requests that nobody polled", depth, taken)
+		s.Fatalf("a send queue of %d took %d requests without a Poll", depth, taken)
 	}
 	client.Start()
 	for id := range taken {
@@ -414,7 +414,7 @@ func sendQueueFull(s *scene) {
 	if err := client.TryPost(list...); !errors.Is(err, fabric.ErrQueueFull) {
 		s.Fatalf("post %d requests to a queue of %d: %v, want ErrQueueFull", len(list), taken, err)
 	}
-	client.Post("as many as the queue has room for", list[:taken]...)
+	client.Post("as many as the queue can take", list[:taken]...)
 	if err := client.TryPost(list[taken]); !errors.Is(err, fabric.ErrQueueFull) {
 		s.Fatalf("post one more: %v, want ErrQueueFull", err)
 	}
@@ -519,7 +519,7 @@ func (s *scene) wantRefused(what string, e *Endpoint, wr fabric.SendWR, status .
 func noReceivePosted(s *scene) {
 	client, server := s.pair(stage{})
 	wr := client.Message([]byte("too early"))
-	client.Post("a message that nobody expects", wr)
+	client.Post("a message without a receive", wr)
 	if s.cfg.Limits.Shortage == ShortageWaits {
 		// A message in the other direction shows that the connection is alive.
 		client.Receives(1, 16)
@@ -546,7 +546,7 @@ func wrongLocalKey(s *scene) {
 		op   fabric.Opcode
 		sge  func(e *Endpoint) fabric.SGE
 	}{
-		{"a key that nobody has given", fabric.OpSend, func(e *Endpoint) fabric.SGE {
+		{"an unknown key", fabric.OpSend, func(e *Endpoint) fabric.SGE {
 			return fabric.SGE{Buf: backing[:8], LKey: e.Region(8, 0).LKey() ^ 0x5a5a5a5a}
 		}},
 		{"memory that ends outside the region", fabric.OpSend, func(e *Endpoint) fabric.SGE {
@@ -620,7 +620,7 @@ func receiveWithWrongKey(s *scene) {
 		name string
 		sge  func(e *Endpoint) fabric.SGE
 	}{
-		{"a receive with a key that nobody has given", func(e *Endpoint) fabric.SGE {
+		{"a receive with an unknown key", func(e *Endpoint) fabric.SGE {
 			return fabric.SGE{Buf: backing[:64], LKey: e.Region(8, fabric.AccessLocalWrite).LKey() ^ 0x5a5a5a5a}
 		}},
 		{"a receive into memory that is not for writing", func(e *Endpoint) fabric.SGE {

@@ -32,7 +32,7 @@ type model struct {
 	mu        sync.Mutex
 	listeners map[string]*modelListener
 	port      int
-	keys      atomic.Uint32 // last key given out
+	keys      atomic.Uint32 // last key used
 	conns     map[*modelConn]bool
 
 	live struct{ conns, mrs, mws atomic.Int64 }

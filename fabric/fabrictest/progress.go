@@ -128,7 +128,7 @@ func bothWays(s *scene, op fabric.Opcode, alone bool) {
 		client.Start()
 		server.Start()
 	}
-	s.exchange("behind it all", client, server)
+	s.exchange("at the end", client, server)
 	for i, e := range ends {
 		dst, seed := exposed[i], uint64(60+1-i)
 		if op == fabric.OpRead {
@@ -199,7 +199,7 @@ func burstsBothWays(s *scene) {
 			}
 		}
 	}
-	s.exchange("behind many bursts", client, server)
+	s.exchange("after many bursts", client, server)
 }
 
 // postDoesNotWait: Post returns even if the peer receives nothing, however much is posted.
@@ -258,13 +258,13 @@ func pollTakesWhatFits(s *scene) {
 	s.within("Poll and Wait", func() error {
 		var wc [4]fabric.WC
 		if got, err := server.Conn.Poll(nil); got != 0 || err != nil {
-			return fmt.Errorf("no room, and %d completions (%w)", got, err)
+			return fmt.Errorf("Poll without space returned %d completions (%w)", got, err)
 		}
 		for seen := 0; seen < n; {
 			space := 1 + seen%3
 			got, err := server.Conn.Poll(wc[:space])
 			if err != nil || got > space {
-				return fmt.Errorf("room for %d, and %d completions (%w)", space, got, err)
+				return fmt.Errorf("Poll with space for %d returned %d completions (%w)", space, got, err)
 			}
 			if seen += got; got == 0 {
 				if err := server.Conn.Wait(); err != nil {

@@ -312,7 +312,7 @@ func reject(s *scene) {
 		err := s.result("Connect", connected)
 		var re *fabric.RejectError
 		if !errors.As(err, &re) {
-			s.Fatalf("connect to one who rejects: %T (%v), want a *fabric.RejectError", err, err)
+			s.Fatalf("connect to a peer that rejects: %T (%v), want a *fabric.RejectError", err, err)
 		}
 		s.wantPrivate("in the rejection", re.PrivateData, why)
 		if re.Addr == "" {
@@ -350,7 +350,7 @@ func nobodyListens(s *scene) {
 	}
 	defer c.Close()
 	if err := s.result("Connect", later(func() error { return c.Connect(s.ctx(), nil) })); err == nil {
-		s.Error("connected to an address where nobody listens any more")
+		s.Error("connected to an address on which nothing listens")
 	}
 }
 
@@ -428,7 +428,7 @@ func connectCanceled(s *scene) {
 	defer cancel()
 	err := s.result("Connect", later(func() error { return c.Connect(ctx, nil) }))
 	if !errors.Is(err, context.DeadlineExceeded) {
-		s.Errorf("Connect with a deadline, to one who does not answer: %v", err)
+		s.Errorf("Connect with a deadline, to a peer that does not answer: %v", err)
 	}
 	c.Close()
 

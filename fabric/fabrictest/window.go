@@ -294,14 +294,14 @@ func sendInv(s *scene) {
 		last.Op, last.RKey = fabric.OpSendInv, seg.Handle
 		client.Post("a Send, a Write, and a Send with invalidation", plain, put(1, seg, 0, SGE(out, 0, 4096)), last)
 		if wc := server.WantMessage("a plain Send", []byte("plain")); wc.WithInv {
-			s.Fatal("a plain Send is said to have invalidated something")
+			s.Fatal("a plain Send is reported to have invalidated something")
 		}
 		wc := server.WantMessage("a Send with invalidation", []byte("last"))
 		if !wc.WithInv || wc.InvalidatedKey != seg.Handle {
-			s.Fatalf("a Send with invalidation of %#x is said to have invalidated %#x (%v)", seg.Handle, wc.InvalidatedKey, wc.WithInv)
+			s.Fatalf("a Send with invalidation of %#x is reported to have invalidated %#x (%v)", seg.Handle, wc.InvalidatedKey, wc.WithInv)
 		}
 		if !bytes.Equal(local.Bytes(), Pattern(4096, round)) {
-			s.Fatalf("round %d: the Write in front of a Send with invalidation is not placed", round)
+			s.Fatalf("round %d: the Write before a Send with invalidation is not placed", round)
 		}
 		client.WantSent("a plain Send", plain.ID)
 		client.WantSent("a Write", 1)
@@ -336,7 +336,7 @@ func sendInvOfNothing(s *scene) {
 		key  func(server *Endpoint) uint32
 	}{
 		{"a Send with invalidation of handle 0", func(*Endpoint) uint32 { return 0 }},
-		{"a Send with invalidation of a handle that nobody has given", func(*Endpoint) uint32 { return 0xfffffff7 }},
+		{"a Send with invalidation of an unknown handle", func(*Endpoint) uint32 { return 0xfffffff7 }},
 		{twice, func(server *Endpoint) uint32 {
 			local := server.Region(64, fabric.AccessLocalWrite)
 			seg := s.bind(server, server.Window(), SGE(local, 0, 64), openRead)

@@ -80,7 +80,7 @@ type Session struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // goroutines of ours
+	tasks  sync.WaitGroup // goroutines of the Session
 
 	work chan struct{} // the token: held while a session is created, bound or destroyed
 

@@ -325,7 +325,7 @@ type OpenRes struct {
 	Delegation Delegation
 	Deleg      StateID // DelegateRead
 	Recall     bool    // DelegateRead: it is being recalled already
-	ACE        ACE     // DelegateRead: who may open without asking
+	ACE        ACE     // DelegateRead: principals that may open without asking
 	Why        uint32  // DelegateNoneExt: why_no_delegation4
 	WillPush   bool    // DelegateNoneExt, with whyContention
 	WillSignal bool    // DelegateNoneExt, with whyResource
@@ -402,7 +402,7 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 // 20.2.
 type CBRecallArgs struct {
 	StateID  StateID
-	Truncate bool // somebody truncates the file
+	Truncate bool // the file is being truncated
 	Handle   FileHandle
 }
 

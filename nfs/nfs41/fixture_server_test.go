@@ -269,8 +269,8 @@ func (c *compound) limit() (uint32, Status) {
 	return c.session.attrs.MaxResponse, StatusRepTooBig
 }
 
-// outside tells operations that need no SEQUENCE in front. Without one they are alone in
-// their COMPOUND: RFC 8881 sections 18.34 to 18.37 and 18.50.
+// outside reports whether an operation needs no SEQUENCE before it. Without one it must be the
+// only operation of its COMPOUND: RFC 8881 sections 18.34 to 18.37 and 18.50.
 func outside(op uint32) bool {
 	switch op {
 	case OpSequence, OpExchangeID, OpCreateSession, OpBindConnToSession, OpDestroySession, OpDestroyClientID:

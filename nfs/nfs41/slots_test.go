@@ -225,7 +225,7 @@ func TestRequester(t *testing.T) {
 	}
 	other := func(execute func() []byte, call *transport.Call) error {
 		call.Results = execute()
-		call.Results[len(call.Results)-30]++ // the session's id, or what is behind it
+		call.Results[len(call.Results)-30]++ // the session's id, or what follows it
 		return nil
 	}
 	wantError := func(status Status) func(error) bool {

@@ -46,7 +46,7 @@ func (k Kind) String() string {
 	return "MPA frame " + strconv.Itoa(int(k))
 }
 
-// Flags are the bits in front of the revision. RFC 5044 section 7.1.1; the S bit is RFC 6581
+// Flags are the bits before the revision. RFC 5044 section 7.1.1; the S bit is RFC 6581
 // section 6. The other bits are reserved: zero when sent, ignored when received.
 type Flags uint8
 
@@ -113,9 +113,9 @@ func AppendStart(b []byte, s *Start) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(s.PDLength))
 }
 
-// ConsumeStart reads the frame in front of its private data and returns its length, StartLen.
-// With ErrRevision and ErrPrivateDataLen the frame is stored in s all the same, so that it can
-// be answered.
+// ConsumeStart reads the frame up to its private data and returns its length, StartLen. With
+// ErrRevision and ErrPrivateDataLen the frame is stored in s all the same, so that it can be
+// answered.
 func ConsumeStart(b []byte, s *Start) (n int, err error) {
 	*s = Start{}
 	// A wrong key is reported as soon as a byte differs: a peer that does not speak MPA may
@@ -148,8 +148,8 @@ func ConsumeStart(b []byte, s *Start) (n int, err error) {
 }
 
 const (
-	// EnhancedLen is the length of the enhanced connection data in front of
-	// the private data. RFC 6581 section 9.
+	// EnhancedLen is the length of the enhanced connection data before the private data. RFC
+	// 6581 section 9.
 	EnhancedLen = 4
 
 	// MaxReads is the largest IRD or ORD that the field can express.
@@ -160,8 +160,8 @@ const (
 	ReadsUnknown = 0x3fff
 )
 
-// Enhanced is the enhanced RDMA connection establishment data, which RFC 6581
-// section 9 puts in front of the private data.
+// Enhanced is the enhanced RDMA connection establishment data, which precedes the private
+// data: RFC 6581 section 9.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

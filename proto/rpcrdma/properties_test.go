@@ -68,7 +68,7 @@ func TestConsumePropertiesRefuses(t *testing.T) {
 		wire   string
 		offset int
 		what   string
-		read   Properties // in front of the fault
+		read   Properties // before the fault
 	}{
 		{"nothing, which is an offer", "", 0, "uint32 is cut short", Properties{}},
 		{"part of a word", "000000", 0, "uint32 is cut short", Properties{}},

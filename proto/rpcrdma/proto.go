@@ -38,7 +38,7 @@ type Proc uint32
 const (
 	ProcMsg      Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
 	ProcNomsg    Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
-	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding in front of long opaques; version 1 only
+	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding before long opaques; version 1 only
 	ProcDone     Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched; version 1 only
 	ProcError    Proc = 4 // RDMA_ERROR: the request could not be decoded
 	ProcOptional Proc = 5 // RDMA_OPTIONAL: an operation of an extension, and perhaps an RPC message; version 2 only
@@ -184,7 +184,7 @@ func WriteChunkSize(n int) int { return 4 + 4 + n*SegmentSize }
 // length word of an opaque and its data, such that the data begins at a multiple of
 // align: 0 to align-1. RFC 5666 section 3.9.
 //
-// pos is the offset in bytes of the byte behind the length word, counted from the XID in the
+// pos is the offset in bytes of the byte after the length word, counted from the XID in the
 // RPC message as it was sent, earlier padding included; length is the opaque's length, align
 // and thresh are the message's rdma_align and rdma_thresh. Opaques shorter than thresh are not
 // padded. The RFC contradicts itself about opaques of exactly thresh bytes; here they are

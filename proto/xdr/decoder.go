@@ -38,9 +38,9 @@ func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
 // means none. RFC 5666 section 3.9.
 type Padding struct{ Align, Thresh uint32 }
 
-// Before returns how many bytes of padding are between the length word of opaque data
-// of length bytes and its first byte: 0 to Align-1. pos is the offset of the byte behind
-// the length word, earlier padding included.
+// Before returns how many bytes of padding are between the length word of opaque data of
+// length bytes and its first byte: 0 to Align-1. pos is the offset of the byte after the
+// length word, earlier padding included.
 func (p Padding) Before(pos, length uint32) uint32 {
 	if p.Align <= 1 || length < p.Thresh {
 		return 0
