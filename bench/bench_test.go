@@ -40,7 +40,7 @@ func at(f func(Site) []Workload) []Workload {
 	return list
 }
 
-// ours are the workloads over this module.
+// ours are the workloads of this module.
 func ours() map[string][]Workload {
 	return map[string][]Workload{
 		"Null": at(func(s Site) []Workload {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A Condition is something that goes on beside a workload while that runs, and not
-// while others do. It is set up with the workload.
+// A Condition is background activity while a workload runs. It is set up with the workload and
+// paused while other workloads run.
 type Condition func() (enter, leave, end func() error, err error)
 
 // under sets the condition up.
@@ -38,7 +38,7 @@ func (in *Instance) under(c Condition) error {
 	return nil
 }
 
-// OneProcessor has Go use one processor.
+// OneProcessor sets GOMAXPROCS to 1.
 func OneProcessor() (enter, leave, end func() error, err error) {
 	before := runtime.GOMAXPROCS(0)
 	enter = func() error { runtime.GOMAXPROCS(1); return nil }
@@ -46,10 +46,10 @@ func OneProcessor() (enter, leave, end func() error, err error) {
 	return enter, leave, leave, nil
 }
 
-// hogChild in the environment makes a child a hog.
+// hogChild is the value of childVariable that makes a child process a hog.
 const hogChild = "hog"
 
-// hog uses a processor until its parent is gone.
+// hog uses a processor until its parent exits.
 func hog() {
 	runtime.GOMAXPROCS(1)
 	parent := os.Getppid()
@@ -59,12 +59,12 @@ func hog() {
 			x = x*1664525 + 1013904223
 		}
 		if os.Getppid() != parent || time.Since(start) > 30*time.Minute {
-			os.Exit(int(x & 1)) // so that the compiler leaves it its work; nobody looks
+			os.Exit(int(x & 1)) // so that the compiler does not remove the loop
 		}
 	}
 }
 
-// Hogs has n other processes use a processor each.
+// Hogs runs n processes that use a processor each.
 func Hogs(n int) Condition {
 	return func() (enter, leave, end func() error, err error) {
 		self, err := os.Executable()
@@ -82,14 +82,14 @@ func Hogs(n int) Condition {
 		end = sync.OnceValue(func() error {
 			err := signal(os.Kill)
 			for _, h := range hogs {
-				h.Wait() // its status is our signal
+				h.Wait() // killed by the signal above
 			}
 			return err
 		})
 		for range n {
 			h := exec.Command(self)
 			h.Env = append(os.Environ(), childVariable+"="+hogChild)
-			dieWithParent(h) // one that is stopped cannot see to it itself
+			dieWithParent(h) // a stopped process does not notice that its parent has exited
 			if err := h.Start(); err != nil {
 				return nil, nil, nil, errors.Join(err, end())
 			}
@@ -104,7 +104,7 @@ func Hogs(n int) Condition {
 	}
 }
 
-// Garbage has the collector run all the time, over a heap of so many bytes that is
+// Garbage keeps the garbage collector running on a heap of the given size, in bytes, that is
 // full of pointers.
 func Garbage(heap int) Condition {
 	return func() (enter, leave, end func() error, err error) {

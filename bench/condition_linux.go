@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel end a child when this process ends without having done so
+// dieWithParent makes the kernel kill the child when this process dies
 // (PR_SET_PDEATHSIG(2const)).
 func dieWithParent(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -13,9 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// CVerbs is one of the C programs in bench/cverbs, on the device that the address
-// belongs to. Its name and options are those of its command line, such as
-// "pingpong -m event".
+// CVerbs runs one of the C programs in bench/cverbs, on the device with the given address.
+// command has its name and options, such as "pingpong -m event".
 func CVerbs(dir, command, host string, size int) Workload {
 	return cVerbs(dir, command, host, size, ProgramLimit)
 }
@@ -50,12 +49,12 @@ func cVerbs(dir, command, host string, size int, limit time.Duration) Workload {
 	}
 }
 
-// ProgramLimit is what one run of a program that is not ours may take, of those that
-// workloads start: some tenths of a second are usual. One that has not ended then is
-// killed, and so is one that prints more than 1 MiB; the call fails with a [ProgramError].
+// ProgramLimit bounds one run of an external program of a workload, which usually takes some
+// tenths of a second. A program that takes longer, or prints more than 1 MiB, is killed, and
+// the call fails with a [ProgramError].
 const ProgramLimit = time.Minute
 
-// A ProgramError says that a program that is not ours has failed.
+// A ProgramError is a failed run of an external program.
 type ProgramError struct {
 	Command string
 	Err     error
@@ -70,10 +69,10 @@ func (e *ProgramError) Error() string {
 	return text
 }
 
-// Unwrap returns what happened.
+// Unwrap returns Err.
 func (e *ProgramError) Unwrap() error { return e.Err }
 
-// program runs a program and returns what it has printed.
+// program runs a program and returns its output.
 func program(limit time.Duration, name string, args ...string) ([]byte, error) {
 	r, err := (&limited.Program{Cmd: exec.Command(name, args...), Limit: limit}).Run(context.Background())
 	if err != nil {
@@ -82,6 +81,5 @@ func program(limit time.Duration, name string, args ...string) ([]byte, error) {
 	return r.Stdout, nil
 }
 
-// minIterations is the least that the C programs do. Who asks for fewer is told what so
-// many take on the average.
+// minIterations is the minimum of the C programs. For fewer iterations the time is scaled.
 const minIterations = 10

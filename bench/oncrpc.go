@@ -12,10 +12,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// ONCRPCTCP echoes size bytes with ONC RPC over TCP, with the codecs of this module and
-// the record marking of RFC 5531 section 11: the same calls as [Echo], without RDMA.
-// The client finds the caller of a reply by its xid; the server executes calls in
-// order, and coalesces replies while more calls are there already.
+// ONCRPCTCP echoes size bytes with ONC RPC over TCP, with the codecs of this module and the
+// record marking of RFC 5531 section 11: the same calls as [Echo], without RDMA. The client
+// finds the caller of a reply by its xid; the server executes calls in order, and coalesces
+// replies while more calls are buffered.
 func ONCRPCTCP(size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("ONCRPCTCP/size=%d/depth=%d", size, depth),
@@ -49,11 +49,11 @@ func ONCRPCTCP(size, depth int) Workload {
 type recordClient struct {
 	conn    net.Conn
 	args    []byte
-	calls   [][]byte     // a record for each worker, made again for each call
+	calls   [][]byte     // a record for each worker, reused
 	replies []chan error // by xid, which is the worker's number
 	done    chan struct{}
 
-	mu sync.Mutex // of writing
+	mu sync.Mutex // for writing
 }
 
 func (r *recordClient) call(worker int) error {
@@ -75,7 +75,7 @@ func (r *recordClient) call(worker int) error {
 	}
 }
 
-// read gives replies to their callers.
+// read delivers replies to their callers.
 func (r *recordClient) read() {
 	defer close(r.done)
 	in := bufio.NewReaderSize(r.conn, 64<<10)
@@ -98,7 +98,7 @@ func (r *recordClient) read() {
 	}
 }
 
-// readRecord reads a record of one fragment, of at most so many bytes.
+// readRecord reads a record of one fragment, of at most most bytes.
 func readRecord(in *bufio.Reader, record []byte, most int) ([]byte, error) {
 	var mark [oncrpc.RecordMarkSize]byte
 	if _, err := io.ReadFull(in, mark[:]); err != nil {

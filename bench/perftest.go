@@ -11,9 +11,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// WriteBW is perftest's ib_write_bw with both ends on this machine, connected by
-// librdmacm, on the device that the address belongs to: RDMA Writes of size bytes, its
-// standard 128 outstanding.
+// WriteBW runs perftest's ib_write_bw with both ends on this machine, connected by librdmacm,
+// on the device with the given address: RDMA Writes of size bytes, by default 128 outstanding.
 func WriteBW(host string, size int) Workload {
 	return Workload{
 		Name:  fmt.Sprintf("ib_write_bw-R/host=%s", host),
@@ -30,15 +29,14 @@ func WriteBW(host string, size int) Workload {
 	}
 }
 
-// The client has to be told again when the server does not listen yet: nothing says that
-// it does.
+// The client is retried until the server listens, for which there is no event.
 const (
 	writeBWPort  = "18620"
 	writeBWTries = 50
 	writeBWPause = 20 * time.Millisecond
 )
 
-// writeBW returns how long n Writes take, as at least minIterations do on the average.
+// writeBW returns the time for n Writes, scaled from at least minIterations.
 func writeBW(host string, size, n int) (time.Duration, error) {
 	args := []string{"-R", "-p", writeBWPort, "-s", strconv.Itoa(size), "-n", strconv.Itoa(max(n, minIterations)), "--output=bandwidth"}
 	server := exec.Command("ib_write_bw", args...)

@@ -8,18 +8,17 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// restless tells whether a workload uses processors while nobody calls it: a connection
-// that polls does so for replies that are not due, and what is measured in turns with it
-// would be measured beside it.
+// restless reports whether a workload uses CPU time while it is not called, as a polling
+// connection does. It would disturb the workloads that are measured in turn with it.
 func (w *Workload) restless() bool {
 	return w.Server != nil && w.Server.Site.Adapter.Device && w.Server.Site.Adapter.Wait == rdmacm.WaitPoll
 }
 
-// warmCalls are made before a run on a connection that has just been made, so that it has
-// its credits and its memory.
+// warmCalls is the number of calls on a new connection before a run, so that it has its
+// credits and its memory.
 const warmCalls = 200
 
-// startEach sets the workload up for each run anew, and ends it after that.
+// startEach sets the workload up again for each run, and closes it afterwards.
 func (w Workload) startEach() (*Instance, error) {
 	cur, err := w.start()
 	if err != nil {

@@ -58,7 +58,7 @@ func (netRPCEcho) Echo(args, reply *[]byte) error {
 	return nil
 }
 
-// GRPC echoes size bytes with unary calls of gRPC. See [GRPCPut] for tuned.
+// GRPC echoes size bytes with unary gRPC calls. See [GRPCPut] for tuned.
 func GRPC(size, depth int, tuned bool) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("GRPC/size=%d/depth=%d/tuned=%t", size, depth, tuned),
@@ -72,9 +72,9 @@ func GRPC(size, depth int, tuned bool) Workload {
 
 // GRPCPut sends size bytes with each unary call of gRPC; the answer is empty.
 //
-// Not tuned it is used as its documentation teaches: protocol buffers, here the
-// well-known type for bytes, and default options. Tuned it has large flow-control
-// windows, no encoding at all, and receives into buffers that are used again.
+// Without tuned it uses gRPC as documented: protocol buffers, here the well-known type for
+// bytes, and default options. With tuned it has large flow-control windows, no encoding, and
+// reuses receive buffers.
 func GRPCPut(size int, tuned bool) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("GRPC/put=%s/tuned=%t", binaryPrefix(size), tuned),
@@ -86,7 +86,7 @@ func GRPCPut(size int, tuned bool) Workload {
 	}
 }
 
-// rawCodec carries *[]byte as it is.
+// rawCodec sends a *[]byte without encoding.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }
@@ -113,7 +113,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// buffers keeps the server's message buffers for the next call.
+// buffers is a pool of the server's message buffers.
 type buffers chan *[]byte
 
 func (p buffers) get(size int) *[]byte {
@@ -133,7 +133,7 @@ func (p buffers) put(b *[]byte) {
 	}
 }
 
-// A grpcMethod is what a code generator would have made for one method.
+// A grpcMethod is the handler that a code generator would generate for a method.
 type grpcMethod = func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error)
 
 // protoMethods returns Echo and Put for messages of protocol buffers.
@@ -154,7 +154,7 @@ func rawMethods(size, depth int) (echo, put grpcMethod) {
 	pool := make(buffers, depth)
 	var empty []byte
 	echo = func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		in := new([]byte) // sent after we return: nobody says when it is free again
+		in := new([]byte) // sent after the handler returns, so it cannot be reused
 		return in, decode(in)
 	}
 	put = func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -167,7 +167,7 @@ func rawMethods(size, depth int) (echo, put grpcMethod) {
 
 const grpcWindow = 4 << 20
 
-// grpcLimit is the longest message for payload of size bytes.
+// grpcLimit is the longest message for a payload of size bytes.
 func grpcLimit(size int) int { return 2*size + 4096 }
 
 func (s *Server) serveGRPC() (*far, error) {
@@ -230,8 +230,7 @@ func dialGRPC(addr, method string, size, depth int, tuned bool) (*Instance, erro
 	}, nil
 }
 
-// TTRPC echoes size bytes with unary calls of containerd's ttrpc, which is gRPC without
-// HTTP/2.
+// TTRPC echoes size bytes with unary calls of containerd's ttrpc, gRPC without HTTP/2.
 func TTRPC(size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TTRPC/size=%d/depth=%d", size, depth),

@@ -13,29 +13,29 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// The program that the workloads of this module call. Its number is of the range
-// that RFC 5531 section 8.3 leaves to users.
+// The program of the workloads of this module. Its number is in the user-defined range of RFC
+// 5531 section 8.3.
 const (
 	benchProgram = 0x20000bec
 	benchVersion = 1
 
 	procNull = 0
-	procEcho = 1 // an opaque argument comes back as the result
-	procGet  = 2 // the result is as many bytes as the argument, a number, says
-	procPut  = 3 // an opaque argument, and nothing comes back
+	procEcho = 1 // returns the opaque argument
+	procGet  = 2 // returns the number of bytes in the argument
+	procPut  = 3 // discards the opaque argument
 	procDial = 4 // the server may call back on this connection
 )
 
-// Ends say what a workload wants of its two ends.
+// Ends configure the two ends of a workload.
 type Ends struct {
 	Version1  bool `json:"version1,omitempty"`  // without private data: 1024 bytes inline
 	LocalInv  bool `json:"local_inv,omitempty"` // no remote invalidation
-	Credits   int  `json:"credits,omitempty"`   // most that are granted
+	Credits   int  `json:"credits,omitempty"`   // maximum that is granted
 	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
 	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
 	Kept      bool `json:"kept,omitempty"`      // the client's memory stays registered
-	callbacks bool // the client serves the server's calls, and is ready for them
-	backward  bool // the server calls
+	callbacks bool // the client serves calls of the server
+	backward  bool // the server makes the calls
 }
 
 func (e Ends) config() transport.Config {
@@ -49,7 +49,7 @@ func (e Ends) config() transport.Config {
 	return cfg
 }
 
-// suffix names what is not as usual.
+// suffix names the options that are not the defaults.
 func (e Ends) suffix() string {
 	s := ""
 	if e.Version1 {
@@ -70,7 +70,7 @@ func (e Ends) suffix() string {
 	return s
 }
 
-// calls is a workload of calls of one procedure, which prepare fills, on one connection.
+// calls is a workload of calls of one procedure, prepared by prepare, on one connection.
 func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare func(*transport.Call)) Workload {
 	return Workload{
 		Name:   name + e.suffix(),
@@ -83,14 +83,13 @@ func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare 
 	}
 }
 
-// Null calls procedure 0, with nothing in it: the round trip that every call has
-// in it.
+// Null calls procedure 0, which has no data: the round trip that every call includes.
 func Null(at Site, depth int) Workload {
 	return calls(at, Ends{}, fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
 }
 
-// NullConns is Null over several connections, depth calls outstanding on all of them
-// together. Callers go from one connection to the next.
+// NullConns is Null over several connections, with depth outstanding calls in total. Callers
+// cycle through the connections.
 func NullConns(at Site, conns, depth int) Workload {
 	w := Null(at, depth)
 	w.Name = fmt.Sprintf("Conns/prov=%s/conns=%d/depth=%d", at.Name, conns, depth)
@@ -100,17 +99,16 @@ func NullConns(at Site, conns, depth int) Workload {
 	return w
 }
 
-// OverCommit is Null from so many callers on a connection that is granted a number of
-// credits.
+// OverCommit is Null with depth callers on a connection with the given credits.
 func OverCommit(at Site, credits, depth int) Workload {
 	return calls(at, Ends{Credits: credits}, fmt.Sprintf("OverCommit/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
 }
 
-// Echo sends size bytes and gets them back, inside the messages as far as they fit.
+// Echo sends size bytes and receives them back, inline if they fit.
 func Echo(at Site, size, depth int) Workload { return echoWith(at, Ends{}, size, depth) }
 
-// EchoV1 is Echo in version 1 without private data: what is longer than 1024 bytes goes
-// through chunks.
+// EchoV1 is Echo in version 1 without private data: messages longer than 1024 bytes use
+// chunks.
 func EchoV1(at Site, size, depth int) Workload {
 	return echoWith(at, Ends{Version1: true}, size, depth)
 }
@@ -123,11 +121,11 @@ func echoWith(at Site, e Ends, size, depth int) Workload {
 	})
 }
 
-// Push gets size bytes with each call: the server writes them to the caller's
-// memory, a write chunk.
+// Push receives size bytes with each call: the server writes them to the caller's memory, a
+// write chunk.
 func Push(at Site, size, depth int) Workload { return PushWith(at, Ends{}, size, depth) }
 
-// PushWith is Push between ends that want something else than usual.
+// PushWith is Push with the given ends.
 func PushWith(at Site, e Ends, size, depth int) Workload {
 	return calls(at, e, fmt.Sprintf("Push/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procGet, func(c *transport.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
@@ -140,7 +138,7 @@ func PushWith(at Site, e Ends, size, depth int) Workload {
 // memory, a read chunk.
 func Pull(at Site, size, depth int) Workload { return PullWith(at, Ends{}, size, depth) }
 
-// PullWith is Pull between ends that want something else than usual.
+// PullWith is Pull with the given ends.
 func PullWith(at Site, e Ends, size, depth int) Workload {
 	return calls(at, e, fmt.Sprintf("Pull/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth), depth, size, procPut, func(c *transport.Call) {
 		c.Args = binary.BigEndian.AppendUint32(nil, uint32(size))
@@ -148,8 +146,7 @@ func PullWith(at Site, e Ends, size, depth int) Workload {
 	})
 }
 
-// NullWithCallbacks is Null for a client that serves calls from the server, which says
-// that it may make some and makes none.
+// NullWithCallbacks is Null for a client with an idle backchannel.
 func NullWithCallbacks(at Site, depth int) Workload {
 	w := Null(at, depth)
 	w.Name += "/callbacks=idle"
@@ -170,7 +167,7 @@ func BackwardNull(at Site, depth int) Workload {
 // Connect makes a connection and one call on it, and closes it.
 func Connect(at Site) Workload { return ConnectWith(at, Ends{}) }
 
-// ConnectWith is Connect with other ends.
+// ConnectWith is Connect with the given ends.
 func ConnectWith(at Site, e Ends) Workload {
 	name := "Connect/prov=" + at.Name
 	if e.Version1 {
@@ -205,7 +202,7 @@ func ConnectWith(at Site, e Ends) Workload {
 	}
 }
 
-// NullContext is Null with a context that could end, and does not.
+// NullContext is Null with a cancelable context that is not canceled.
 func NullContext(at Site) Workload {
 	w := Null(at, 1)
 	w.Name += "/ctx=cancellable"
@@ -217,11 +214,10 @@ func NullContext(at Site) Workload {
 	return w
 }
 
-// Cancelled makes calls with size bytes in the caller's memory, a read chunk, and gives
-// each up while its procedure runs. An operation is the call, the end of its context,
-// the fence that closes its memory, and the reply that comes too late. Where that reply
-// invalidates the memory, which is closed already, it ends the connection: memory is to
-// be small enough to go inline, or invalidation local.
+// Cancelled makes calls with size bytes in the caller's memory, a read chunk, and cancels each
+// while its procedure runs. An operation is the call, its cancellation, the fence that revokes
+// its memory, and the late reply. A late reply that remotely invalidates revoked memory ends
+// the connection, so size must be small enough to go inline, or invalidation local.
 func Cancelled(at Site, e Ends, size int) Workload {
 	return Workload{
 		Name:  fmt.Sprintf("Cancelled/prov=%s/size=%s", at.Name, binaryPrefix(size)) + e.suffix(),
@@ -277,12 +273,11 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 	}, nil
 }
 
-// program returns what the server does. ready is given connections on which the server
-// may call.
+// program returns the server's program. ready receives connections on which the server may
+// call.
 //
-// Bulk data comes from one place for all calls, as that of the loops does that move
-// bytes over TCP. A device has to know the memory: there it is the transport's, unless
-// it is to be registered for each call.
+// Bulk data comes from one buffer for all calls, as in the TCP copy loops. On a device it is
+// memory of the transport, which is registered, unless each call registers it.
 func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
 	alloc := at.Adapter.Device && !e.Register
 	var bulk []byte
@@ -321,7 +316,7 @@ func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
 				res.Fail(oncrpc.ProcUnavail)
 			}
 		}),
-		// What is kept beyond its call is not of a handler that runs on the connection.
+		// A handler that runs inline must not keep anything beyond its call.
 		Inline: func(_, proc uint32) bool { return proc != procDial },
 	}
 }
@@ -361,8 +356,8 @@ func dialRPC(at Site, e Ends, addr string, conns, depth int, proc uint32, prepar
 	return dialRPCWith(at, e, addr, conns, depth, proc, prepare, nil)
 }
 
-// dialRPCWith connects, and makes calls of one procedure, with a context for all of them
-// if there is a function that makes it.
+// dialRPCWith connects, and makes calls of one procedure, with a common context if the
+// function for that is not nil.
 func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, prepare func(*transport.Call), with func() (context.Context, context.CancelFunc)) (*Instance, error) {
 	p, err := at.tap()
 	if err != nil {
@@ -403,7 +398,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	return in, nil
 }
 
-// keep registers what a call has in its items with all clients.
+// keep registers the memory of a call's items with all clients.
 func keep(prepare func(*transport.Call), clients []*transport.Client, failed *error) func(*transport.Call) {
 	return func(call *transport.Call) {
 		prepare(call)
@@ -420,8 +415,8 @@ func keep(prepare func(*transport.Call), clients []*transport.Client, failed *er
 	}
 }
 
-// caller makes calls of one procedure that prepare fills. do is told the worker and how
-// many calls that one has made before.
+// caller makes calls of one procedure, prepared by prepare. do gets the worker and the number
+// of its previous calls.
 func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worker, n int, call *transport.Call) error) *Instance {
 	type worker struct {
 		call transport.Call
@@ -446,7 +441,7 @@ func caller(depth int, proc uint32, prepare func(*transport.Call), do func(worke
 	}}
 }
 
-// bothWays connects ends of which the client serves calls, too.
+// bothWays connects ends that both serve calls.
 func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	ready := make(chan *transport.Conn, 1)
 	program := e.program(at, ready)
@@ -478,18 +473,18 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	return in, nil
 }
 
-// An Idle is what connections cost that do nothing, each end by itself.
+// An Idle is the cost of idle connections, for each end.
 type Idle struct {
 	Conns          int
 	ClientResident float64 // bytes of memory for a connection
 	ServerResident float64
 	ClientRoutines float64 // goroutines for a connection
 	ServerRoutines float64
-	CPU            float64 // of both ends and all connections, in processors
+	CPU            float64 // of both ends and all connections, in CPUs
 }
 
-// MeasureIdle opens connections between two processes, makes some calls on each, and
-// looks at what both processes use, then for a while at what they do.
+// MeasureIdle opens connections between two processes, makes some calls on each, and measures
+// the memory of both processes, and then their CPU time.
 func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error) {
 	server, err := (&Server{Kind: "rpc", Site: at}).apart()
 	if err != nil {
@@ -510,12 +505,11 @@ func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error)
 		}
 		return nil
 	}
-	const warm = 2 // connections that pay for what all share
+	const warm = 2 // connections whose cost includes what all share
 	if err := errors.Join(client.open(warm), look(&before), client.open(conns), look(&after)); err != nil {
 		return idle, err
 	}
-	// Collecting garbage is work: what is used from here on is nobody's but the
-	// connections'.
+	// Collect garbage first, so that from now on only the connections use CPU time.
 	used := func(u *[2]Usage) error {
 		for i, f := range []*far{client, server} {
 			var err error
@@ -525,7 +519,7 @@ func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error)
 		}
 		return nil
 	}
-	time.Sleep(200 * time.Millisecond) // what the collector left to the background
+	time.Sleep(200 * time.Millisecond) // for background work of the garbage collector
 	if err := used(&begin); err != nil {
 		return idle, err
 	}
@@ -546,7 +540,7 @@ func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error)
 	}, nil
 }
 
-// idleClients opens connections to a server in another process when it is told to.
+// idleClients opens connections to a server in another process on request.
 func (s *Server) idleClients() (*far, error) {
 	p, err := s.Site.tap()
 	if err != nil {

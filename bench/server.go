@@ -17,34 +17,34 @@ import (
 	"time"
 )
 
-// A Server says all about the far end of a workload that has to be known to start it:
-// in this process, or in another one.
+// A Server has the parameters to start the far end of a workload, in this process or in
+// another one.
 type Server struct {
-	Kind  string `json:"kind"` // what it speaks, see here
+	Kind  string `json:"kind"` // of the protocol, see here
 	Size  int    `json:"size,omitempty"`
 	Depth int    `json:"depth,omitempty"`
 	Read  int    `json:"read,omitempty"`
 	Tuned bool   `json:"tuned,omitempty"`
 
-	// Of servers of this module.
+	// For servers of this module.
 	Site Site `json:"site,omitzero"`
 	Ends Ends `json:"ends,omitzero"`
 
-	// Of clients that are far ends, too: where their server is.
+	// For clients that are far ends: the address of their server.
 	Addr string `json:"addr,omitempty"`
 }
 
-// A far is a far end that runs.
+// A far is a running far end.
 type far struct {
 	addr     string
-	counters func() Counters       // nil: nobody counts
+	counters func() Counters       // nil: no counters
 	usage    func() (Usage, error) // of a process of its own: without memory
-	settle   func() (Usage, error) // the same with memory, which takes a while
+	settle   func() (Usage, error) // the same with memory, which takes longer
 	open     func(n int) error     // connections of an "idle" client
 	close    func() error
 }
 
-// A Usage is what a process has used.
+// A Usage is the resource usage of a process.
 type Usage struct {
 	CPU        time.Duration `json:"cpu_ns"`
 	Resident   int           `json:"resident"` // bytes, after garbage collection
@@ -80,12 +80,12 @@ func (s *Server) here() (*far, error) {
 	return nil, fmt.Errorf("no server is called %q", s.Kind)
 }
 
-// childVariable in the environment makes a program that calls [Child] a far end, or a
-// hog.
+// childVariable is the environment variable that makes a program that calls [Child] a far end
+// or a hog.
 const childVariable = "RPCRDMA_BENCH_CHILD"
 
-// Child makes the process a far end of its parent's, if it has been started as one: it
-// does not return then. Programs that use [Workload.Split] or [Hogs] call it first.
+// Child does not return if the process was started as a far end or a hog. Programs that use
+// [Workload.Split] or [Hogs] must call it first.
 func Child() {
 	text := os.Getenv(childVariable)
 	switch text {
@@ -101,8 +101,8 @@ func Child() {
 	os.Exit(0)
 }
 
-// child is a far end that prints its address, answers each line of in with one line,
-// and ends with in.
+// child runs a far end, which prints its address, answers each line of in with one line, and
+// exits at the end of in.
 func child(text string, in io.Reader, out io.Writer) error {
 	var s Server
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -142,7 +142,7 @@ func child(text string, in io.Reader, out io.Writer) error {
 	return f.close()
 }
 
-// apart starts the far end in a process of its own.
+// apart starts the far end in a separate process.
 func (s *Server) apart() (*far, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -192,13 +192,13 @@ func (s *Server) apart() (*far, error) {
 	return f, nil
 }
 
-// usage is what this process has used.
+// usage returns the usage of this process.
 func usage() (Usage, error) {
 	u := Usage{CPU: ProcessorTime(), Goroutines: runtime.NumGoroutine()}
 	return u, nil
 }
 
-// settle is usage with its memory, for which all that is garbage is given back first.
+// settle is usage with memory, after garbage collection.
 func settle() (Usage, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -218,7 +218,7 @@ func settle() (Usage, error) {
 	return u, nil
 }
 
-// serveTCP serves every connection to a port on a goroutine of its own.
+// serveTCP serves each connection to a port on a new goroutine.
 func serveTCP(serve func(*net.TCPConn) error) (*far, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,29 +10,29 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// A Site is where a workload of this module runs: both ends on this machine, over an
-// adapter, at an address of the machine.
+// A Site is an adapter and an address on this machine, for both ends of a workload of this
+// module.
 type Site struct {
-	Name    string  `json:"name"` // of the adapter and how it is set up: siw/mode=event
+	Name    string  `json:"name"` // of the adapter and its configuration: siw/mode=event
 	Host    string  `json:"host"`
 	Adapter Adapter `json:"adapter"`
 }
 
-// An Adapter says how a provider is made, in whichever process.
+// An Adapter has the parameters of a provider, in any process.
 type Adapter struct {
 	Device bool `json:"device,omitempty"` // an RDMA device, instead of the software adapter
 
-	// Of the software adapter.
+	// For the software adapter.
 	CRC     bool `json:"crc,omitempty"`
 	MaxFPDU int  `json:"max_fpdu,omitempty"` // bytes
 
-	// Of RDMA devices.
+	// For RDMA devices.
 	Wait     rdmacm.WaitMode `json:"wait,omitempty"`
-	Windows  bool            `json:"windows,omitempty"`   // also those that do not protect memory
+	Windows  bool            `json:"windows,omitempty"`   // even if they do not protect memory
 	SharedCQ int             `json:"shared_cq,omitempty"` // entries
 }
 
-// provider makes the provider.
+// provider returns a new provider.
 func (a Adapter) provider() (fabric.Provider, error) {
 	if !a.Device {
 		return iwarp.New(iwarp.Config{CRC: a.CRC, MaxFPDU: a.MaxFPDU}), nil
@@ -62,14 +62,14 @@ func OnDevice(kind, host string, a Adapter) Site {
 	return s
 }
 
-// A tap is a provider that remembers its connections, to read their counters.
+// A tap is a provider that keeps its connections, to read their counters.
 type tap struct {
 	fabric.Provider
 	mu    sync.Mutex
 	conns []fabric.Conn
 }
 
-// tap makes the provider of a process for one end of a workload.
+// tap returns the provider for one end of a workload.
 func (s Site) tap() (*tap, error) {
 	p, err := s.Adapter.provider()
 	if err != nil {
@@ -78,8 +78,7 @@ func (s Site) tap() (*tap, error) {
 	return &tap{Provider: p}, nil
 }
 
-// maxTapped is how many connections are remembered; sums over more than one workload's
-// few are of no use.
+// maxTapped bounds the connections that a tap keeps.
 const maxTapped = 16
 
 func (t *tap) add(c fabric.Conn, err error) (fabric.Conn, error) {
@@ -93,7 +92,7 @@ func (t *tap) add(c fabric.Conn, err error) (fabric.Conn, error) {
 	return c, err
 }
 
-// forget lets go of all connections.
+// forget drops all connections.
 func (t *tap) forget() {
 	t.mu.Lock()
 	t.conns = nil
@@ -121,7 +120,7 @@ func (l tapListener) Accept(ctx context.Context) (fabric.Conn, error) {
 	return l.t.add(l.Listener.Accept(ctx))
 }
 
-// counters adds up what the connections have counted.
+// counters returns the sum of the connections' counters.
 func (t *tap) counters() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()

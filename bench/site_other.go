@@ -4,5 +4,5 @@ package bench
 
 import "github.com/rpcrdma/rpcrdma/fabric"
 
-// deviceCounters are not there in a build that has no devices.
+// deviceCounters returns nothing in a build without RDMA devices.
 func deviceCounters(fabric.Conn) Counters { return Counters{} }

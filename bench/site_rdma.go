@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// deviceCounters are those of a connection over an RDMA device.
+// deviceCounters returns the counters of a connection on an RDMA device.
 func deviceCounters(c fabric.Conn) Counters {
 	dev, ok := c.(*rdmacm.Conn)
 	if !ok {

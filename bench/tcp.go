@@ -10,8 +10,7 @@ import (
 	"sync"
 )
 
-// TCPEcho sends size bytes and reads them back: the round trip that every call has
-// in it, with nothing added.
+// TCPEcho sends size bytes and reads them back: the plain round trip that every call includes.
 func TCPEcho(size int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPEcho/size=%d", size),
@@ -36,8 +35,7 @@ func TCPEcho(size int) Workload {
 	}
 }
 
-// TCPEchoConns is TCPEcho on several connections, by depth callers that go from one to
-// the next.
+// TCPEchoConns is TCPEcho on several connections, with depth callers that cycle through them.
 func TCPEchoConns(size, conns, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPEcho/size=%d/conns=%d/depth=%d", size, conns, depth),
@@ -98,9 +96,9 @@ func echo(c *net.TCPConn, size int) error {
 	}
 }
 
-// TCPCopy writes size bytes at a time, and the other side reads as many, at most
-// read at once, into the place where they are to be: the plainest loop that moves
-// bulk data. One byte goes back when everything has arrived, at a Flush.
+// TCPCopy writes size bytes at a time, and the other side reads them, at most read bytes at
+// once, directly into their destination: the simplest loop for bulk data. At a Flush one byte
+// confirms that everything has arrived.
 func TCPCopy(size, read int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPCopy/size=%s/read=%s", binaryPrefix(size), binaryPrefix(read)),
@@ -131,7 +129,7 @@ func TCPCopy(size, read int) Workload {
 	}
 }
 
-// receive is the other side. The first byte of what is to be answered is 1.
+// receive is the other side. Data whose first byte is 1 is confirmed.
 func receive(c *net.TCPConn, size, read int) error {
 	dst := make([]byte, size)
 	at := 0
@@ -151,8 +149,8 @@ func receive(c *net.TCPConn, size, read int) error {
 	}
 }
 
-// TCPDial connects, exchanges as many bytes as the set-up of iWARP does, makes one more
-// round trip, and closes.
+// TCPDial connects, exchanges as many bytes as connection setup of iWARP, makes one more round
+// trip, and closes.
 func TCPDial() Workload {
 	return Workload{
 		Name:   "TCPDial",
@@ -170,7 +168,7 @@ func TCPDial() Workload {
 						return err
 					}
 					defer c.Close()
-					for range 2 { // the greeting, and a first call
+					for range 2 { // the greeting and a first call
 						if _, err := c.Write(buf); err != nil {
 							return err
 						}
@@ -192,9 +190,8 @@ const greeting = 20 + 4 + 8
 
 func greet(c *net.TCPConn) error { return echo(c, greeting) }
 
-// TCPPipelined is what an expert writes by hand for one purpose: messages of size
-// bytes, depth of them outstanding, a table of slots to find the caller of an
-// answer, writes and answers coalesced.
+// TCPPipelined is a hand-optimized protocol: messages of size bytes, depth of them
+// outstanding, a table of slots to find the caller of a reply, coalesced writes and replies.
 func TCPPipelined(size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("TCPPipelined/size=%d/depth=%d", size, depth),
@@ -231,7 +228,7 @@ func TCPPipelined(size, depth int) Workload {
 	}
 }
 
-// echoInBulk answers all messages that one Read has brought with one Write.
+// echoInBulk answers all messages of one Read with one Write.
 func echoInBulk(c *net.TCPConn, size int) error {
 	buf := make([]byte, 64<<10)
 	have := 0
@@ -261,16 +258,16 @@ type pipeline struct {
 	conn  *net.TCPConn
 	size  int
 	slots []pipelineSlot
-	done  chan struct{} // closed when no more answers come
+	done  chan struct{} // closed after the last reply
 
 	mu       sync.Mutex
 	flushing bool
 	pending  []byte // to be written
-	writing  []byte // owned by whoever flushes
+	writing  []byte // owned by the flushing goroutine
 }
 
-// call sends the message of a worker's slot and waits for the answer. The first
-// to come writes for all who come while it does.
+// call sends the message of a worker's slot and waits for the reply. The first caller also
+// writes the messages of those that arrive meanwhile.
 func (p *pipeline) call(worker int) error {
 	slot := &p.slots[worker]
 	p.mu.Lock()
@@ -278,7 +275,7 @@ func (p *pipeline) call(worker int) error {
 	if !p.flushing {
 		p.flushing = true
 		p.mu.Unlock()
-		runtime.Gosched() // let others who are ready join
+		runtime.Gosched() // let other runnable callers join
 		p.mu.Lock()
 		for len(p.pending) > 0 {
 			p.pending, p.writing = p.writing[:0], p.pending
@@ -299,7 +296,7 @@ func (p *pipeline) call(worker int) error {
 	}
 }
 
-// read hands answers to their slots.
+// read delivers replies to their slots.
 func (p *pipeline) read() {
 	defer close(p.done)
 	buf := make([]byte, 64<<10)
@@ -322,7 +319,7 @@ func (p *pipeline) read() {
 	}
 }
 
-// binaryPrefix prints a size as benchmarks name it.
+// binaryPrefix formats a size for the name of a benchmark.
 func binaryPrefix(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:

@@ -1,14 +1,13 @@
-// Package bench measures remote procedure calls over this module against what a
-// Go program would otherwise use: sockets, net/rpc, gRPC, ttrpc, ONC RPC over TCP; and
-// against C programs on the same RDMA device.
+// Package bench compares remote procedure calls of this module with the alternatives of a Go
+// program: sockets, net/rpc, gRPC, ttrpc, ONC RPC over TCP; and with C programs on the same
+// RDMA device.
 //
-// What can be measured is a [Workload]. Benchmarks in this package time workloads
-// one by one, for benchstat; the program in directory ratio times pairs of them in
-// turns, which is the only honest way on a machine that does other things too, and the
-// program in directory report makes pages of what it has found.
+// A [Workload] is something that can be measured. Benchmarks in this package time workloads
+// one by one, for benchstat. The program in directory ratio times pairs of them in turn, which
+// is the only reliable way on a machine with other load; the program in directory report
+// generates pages from its results.
 //
-// The server of a workload runs in this process, or in one of its own: see
-// [Workload.Split].
+// The server of a workload runs in this process or in a separate one: see [Workload.Split].
 package bench
 
 import (
@@ -19,33 +18,30 @@ import (
 	"time"
 )
 
-// A Workload is something to be timed.
+// A Workload is something that can be timed.
 type Workload struct {
 	// Name is in the style of benchmarks: TCPEcho/size=64.
 	Name string
 
-	// Depth is how many calls are outstanding at once, each on a goroutine of its
-	// own; 0 is 1.
+	// Depth is the number of concurrent calls, each on its own goroutine; 0 means 1.
 	Depth int
 
-	// Bytes is how much payload a call moves, for workloads that are about
-	// throughput; others have 0.
+	// Bytes is the payload of a call, for workloads that measure throughput; 0 for others.
 	Bytes int
 
-	// Setup makes it ready to be called, both ends of it. Most have instead a Server
-	// and a Client, which is given the server's address.
+	// Setup sets up both ends. Most workloads have a Server and a Client instead, which gets
+	// the server's address.
 	Setup  func() (*Instance, error)
 	Server *Server
 	Client func(addr string) (*Instance, error)
 
-	// Under, if not nil, is what goes on beside it: see [Condition].
+	// Under, if not nil, is the background activity.
 	Under Condition
 
-	apart bool // the server is a process of its own
+	apart bool // the server is a separate process
 }
 
-// Split returns the workload with its server in a process of its own, if it can have
-// one.
+// Split returns the workload with its server in a separate process, if that is possible.
 func (w Workload) Split() (Workload, bool) {
 	if w.Server == nil {
 		return w, false
@@ -55,7 +51,7 @@ func (w Workload) Split() (Workload, bool) {
 	return w, true
 }
 
-// In returns the workload with something going on beside it.
+// In returns the workload under a condition.
 func (w Workload) In(name string, c Condition) Workload {
 	w.Name += "/" + name
 	w.Under = c
@@ -64,38 +60,36 @@ func (w Workload) In(name string, c Condition) Workload {
 
 // An Instance is a workload that is set up.
 type Instance struct {
-	// Call does the work once. Up to Depth goroutines are in it at a time, and
-	// worker, below Depth, tells them apart.
+	// Call does the work once. Up to Depth goroutines call it concurrently, with different
+	// values of worker below Depth.
 	Call func(worker int) error
 
-	// Batch does n calls and tells how long they took, by its own clock: instead
-	// of Call, for programs that are not in Go.
+	// Batch makes n calls and returns the time that they took. External programs have it
+	// instead of Call.
 	Batch func(n int) (time.Duration, error)
 
-	// Flush waits for work that calls have left behind, as far as they do. It may
-	// be nil.
+	// Flush waits for work that calls have started and not finished. It may be nil.
 	Flush func() error
 
-	// Enter and Leave are called before and after each run, and are no part of it.
-	// They may be nil.
+	// Enter and Leave are called before and after each run, and are not timed. They may be
+	// nil.
 	Enter, Leave func() error
 
-	// Counters returns what the adapters of both ends have counted; nil where nobody
-	// does, and without a server's where that is another process.
+	// Counters returns the counters of the adapters of both ends. It is nil if they have none;
+	// server is zero if the server is another process.
 	Counters func() (client, server Counters)
 
-	// Used returns the processor time of a server that is another process. It may be
-	// nil.
+	// Used returns the CPU time of a server that is another process. It may be nil.
 	Used func() (time.Duration, error)
 
-	// Close ends it and gives everything back.
+	// Close ends the workload and releases everything.
 	Close func() error
 
 	depth int
 }
 
-// Counters are the crossings of a boundary since the connection was made. What an
-// adapter does not count is 0.
+// Counters count boundary crossings since the connection was made. Counters that an adapter
+// does not have are 0.
 type Counters struct {
 	Doorbells uint64 // lists posted to the send queue
 	CgoCalls  uint64 // calls into C of the data path
@@ -156,13 +150,13 @@ func (w Workload) start() (*Instance, error) {
 	return in, nil
 }
 
-// Do makes n calls, depth at a time, and waits until all is done.
+// Do makes n calls, depth at a time, and waits for all.
 func (in *Instance) Do(n int) error {
 	_, err := in.do(n, false)
 	return err
 }
 
-// Observe is Do, and returns how long each of the calls took, in no order.
+// Observe is Do, and returns the time of each call, in no particular order.
 func (in *Instance) Observe(n int) ([]time.Duration, error) { return in.do(n, true) }
 
 func (in *Instance) do(n int, observe bool) (times []time.Duration, err error) {
@@ -170,7 +164,7 @@ func (in *Instance) do(n int, observe bool) (times []time.Duration, err error) {
 	case in.Batch != nil:
 		_, err = in.Batch(n)
 	case in.depth == 1:
-		// No goroutine but the caller's: hand-overs would be part of the time.
+		// Use no goroutine but the caller's: switching would be part of the time.
 		if observe {
 			times = make([]time.Duration, 0, n)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// Write is RDMA Writes of size bytes, depth of them outstanding, on a connection of the
-// adapter, without any remote procedure call: what the adapter alone can do. A message
-// and its answer at a Flush say that all has arrived.
+// Write makes RDMA Writes of size bytes, depth of them outstanding, on a connection of the
+// adapter, without remote procedure calls. At a Flush a message and its answer confirm that
+// everything has arrived.
 func Write(at Site, size, depth int) Workload {
 	return Workload{
 		Name:   fmt.Sprintf("Write/prov=%s/size=%s/depth=%d", at.Name, binaryPrefix(size), depth),
@@ -24,10 +24,10 @@ func Write(at Site, size, depth int) Workload {
 
 const flushMessage = 4 // bytes
 
-// writeAttr is what both ends want of a connection.
+// writeAttr has the connection attributes of both ends.
 func writeAttr(depth int) fabric.ConnAttr { return fabric.ConnAttr{SendDepth: depth + 4, RecvDepth: 4} }
 
-// receiveWrites lets one peer at a time write into memory, and answers its messages.
+// receiveWrites lets one peer at a time write to memory, and answers its messages.
 func (s *Server) receiveWrites() (*far, error) {
 	p, err := s.Site.tap()
 	if err != nil {
@@ -90,7 +90,8 @@ func (s *Server) answerWriter(ctx context.Context, c fabric.Conn) error {
 	}
 }
 
-// messages are short ones, one at a time each way, on a connection that also has Writes.
+// messages sends and receives short messages, one at a time in each direction, on a connection
+// that also has Writes.
 type messages struct {
 	c        fabric.Conn
 	in, out  fabric.MR
@@ -122,7 +123,7 @@ func (m *messages) postRecv() error {
 	return m.c.PostRecv([]fabric.RecvWR{{ID: recvID, SGE: fabric.SGE{Buf: m.in.Bytes(), LKey: m.in.LKey()}}})
 }
 
-// until moves the connection forward until something has happened.
+// until drives the connection until happened returns true.
 func (m *messages) until(happened func() bool) error {
 	var wcs [16]fabric.WC
 	for !happened() {
@@ -136,7 +137,7 @@ func (m *messages) until(happened func() bool) error {
 		for _, wc := range wcs[:n] {
 			switch {
 			case wc.Status == fabric.WCFlushErr:
-				// The end, which the next Poll tells.
+				// The connection has ended: the next Poll returns the reason.
 			case wc.Status != fabric.WCSuccess:
 				return fmt.Errorf("request %d: %v", wc.ID, wc.Status)
 			case wc.ID == recvID:

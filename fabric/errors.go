@@ -10,7 +10,7 @@ import (
 // whole list; nothing of it has been queued.
 var ErrQueueFull = errors.New("fabric: work queue is full")
 
-// ErrNotSupported is wrapped by errors about what a provider cannot do.
+// ErrNotSupported is wrapped by errors about features that a provider lacks.
 var ErrNotSupported = errors.New("fabric: not supported by this provider")
 
 // WCStatus is the result of a work request, numbered as ibv_wc_status.
@@ -23,13 +23,13 @@ const (
 	WCLocProtErr   WCStatus = 4  // SGE outside its region, or without the right
 	WCFlushErr     WCStatus = 5  // the connection ended first
 	WCMWBindErr    WCStatus = 6  // window not prepared, or bound already
-	WCBadRespErr   WCStatus = 7  // the peer answered with what cannot be
-	WCLocAccessErr WCStatus = 8  // a remote operation hit memory it had no right to
-	WCRemInvReqErr WCStatus = 9  // the peer found the request malformed
+	WCBadRespErr   WCStatus = 7  // the peer sent an invalid response
+	WCLocAccessErr WCStatus = 8  // the peer accessed memory without the right
+	WCRemInvReqErr WCStatus = 9  // the peer refused the request as malformed
 	WCRemAccessErr WCStatus = 10 // the peer refused access to its memory
 	WCRemOpErr     WCStatus = 11 // the peer could not complete the request
 	WCRetryExcErr  WCStatus = 12 // the peer does not acknowledge
-	WCRNRRetryErr  WCStatus = 13 // the peer had no receive posted for too long
+	WCRNRRetryErr  WCStatus = 13 // the peer had no receive posted (RNR), until the retries were used up
 	WCGeneralErr   WCStatus = 21
 )
 
@@ -67,8 +67,8 @@ func (s WCStatus) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// A ConnError is why a connection ended. It unwraps to net.ErrClosed and to its
-// cause, if there is one.
+// A ConnError is the reason for the end of a connection. It unwraps to net.ErrClosed and to
+// its Cause, if any.
 type ConnError struct {
 	Provider string
 	Remote   bool  // the peer ended it
@@ -94,19 +94,17 @@ func (e *ConnError) Unwrap() []error {
 	return []error{net.ErrClosed, e.Cause}
 }
 
-// A RejectError says that the peer answered a connection request with a
-// rejection.
+// A RejectError means that the peer rejected the connection request.
 type RejectError struct {
 	Addr        string
-	PrivateData []byte // what the peer gave with it; the receiver's to keep
+	PrivateData []byte // sent by the peer; owned by the caller
 }
 
 func (e *RejectError) Error() string {
 	return fmt.Sprintf("fabric: %s rejected the connection", e.Addr)
 }
 
-// A CapabilityError says which capability a provider lacks. It unwraps to
-// ErrNotSupported.
+// A CapabilityError is a capability that a provider lacks. It unwraps to ErrNotSupported.
 type CapabilityError struct {
 	Provider   string
 	Capability string

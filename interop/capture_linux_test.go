@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A capture records the loopback traffic of one TCP port, as a pcap file. It
-// needs the right to open a packet socket (packet(7)).
+// A capture records the loopback traffic of one TCP port, as a pcap file. It needs permission
+// to open a packet socket (packet(7)).
 type capture struct {
 	fd   int
 	file *os.File
@@ -27,7 +27,7 @@ const (
 
 func hton16(v uint16) uint16 { return v<<8 | v>>8 }
 
-// startCapture begins to record, or skips the test if this process may not.
+// startCapture starts a capture, or skips the test without permission.
 func startCapture(t *testing.T, port int, path string) *capture {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // nothing comes before Bind
@@ -41,12 +41,12 @@ func startCapture(t *testing.T, port int, path string) *capture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Others use loopback too, and at high rates: the kernel leaves them out.
+	// Other processes may use loopback at high rates: the kernel filters their packets.
 	filter := onePort(uint16(port))
 	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
 		t.Fatal("filter: ", err)
 	}
-	// The socket's queue holds the whole conversation.
+	// The socket's queue must hold the whole conversation.
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20); err != nil {
 		t.Skip("no right to enlarge the capture's buffer: ", err)
 	}
@@ -103,7 +103,7 @@ func (c *capture) drain(t *testing.T) int {
 		}
 		n++
 	}
-	// Nothing may have been lost: a gap would look like an error of ours.
+	// No packet may be lost: a gap would look like an error of this module.
 	stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		t.Fatal("capture statistics: ", err)
@@ -125,7 +125,7 @@ func onePort(port uint16) []unix.SockFilter {
 	const (
 		loadHalf  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
 		loadByte  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-		loadAfter = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // behind the IP header
+		loadAfter = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // after the IP header
 		headerLen = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 		equal     = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 		give      = unix.BPF_RET | unix.BPF_K

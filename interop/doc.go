@@ -1,4 +1,3 @@
-// Package interop tests the module against programs that it did not write: as a
-// decoder of what it sends, and as peers. It has no code of its own; package
-// rping below it is a program that others have written, written again.
+// Package interop tests the module against other implementations: packet decoders and peers.
+// It has only tests; package rping in it reimplements the protocol of rping(1).
 package interop

@@ -11,16 +11,17 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// TestRDMARefusedIwarp has the kernel's iWARP refuse what our adapter asks of it:
-// what the connection ends with says so. rping's client lends the memory.
+// TestRDMARefusedIwarp makes siw refuse requests of our adapter, and checks the error of the
+// connection. rping's client exposes the memory.
 func TestRDMARefusedIwarp(t *testing.T) {
 	p := iwarpProvider("default", iwarp.Config{})
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	const size = 64
 	protection := func(code rdmap.Code) rdmap.Cause {
 		return rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection), Code: uint8(code)}
@@ -41,12 +42,12 @@ func TestRDMARefusedIwarp(t *testing.T) {
 			protection(rdmap.CodeInvalidSTag), true, []fabric.WCStatus{fabric.WCRemAccessErr}},
 		{"a Read beyond the end", func(wr *fabric.SendWR) { wr.RemoteOffset++ },
 			protection(rdmap.CodeBaseBounds), true, []fabric.WCStatus{fabric.WCRemAccessErr}},
-		// A Write or Send may have completed when the answer comes.
+		// A Write or Send may complete before the answer arrives.
 		{"a Write with a wrong STag", func(wr *fabric.SendWR) { wr.Op, wr.RKey = fabric.OpWrite, wr.RKey^0x5500 },
 			tagged(ddp.TaggedInvalidSTag), true, []fabric.WCStatus{fabric.WCSuccess, fabric.WCRemAccessErr}},
 		{"a Write in front of the memory", func(wr *fabric.SendWR) { wr.Op = fabric.OpWrite; wr.RemoteOffset-- },
 			tagged(ddp.TaggedBaseBounds), true, []fabric.WCStatus{fabric.WCSuccess, fabric.WCRemAccessErr}},
-		// RFC 5041 section 7.2 has a code for too long a message; siw has not.
+		// RFC 5041 section 7.2 has a code for messages that are too long; siw does not use it.
 		{"a Send longer than the receive", func(wr *fabric.SendWR) { wr.Op = fabric.OpSend },
 			rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeUntagged), Code: ddp.UntaggedNoBuffer}, false,
 			[]fabric.WCStatus{fabric.WCSuccess, fabric.WCFlushErr}},
@@ -105,7 +106,7 @@ func TestRDMARefusedIwarp(t *testing.T) {
 	}
 }
 
-// completions drives c until it has n completions or has ended.
+// completions drives c until it has n completions or ends.
 func completions(ctx context.Context, c fabric.Conn, n int) (wcs []fabric.WC, err error) {
 	var wc [1]fabric.WC
 	for len(wcs) < n {

@@ -18,15 +18,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// A relay stands between two ends of an iWARP connection, which take it for each
-// other, and looks at what they say: set-up frames, then FPDUs. It needs no right
-// to capture packets, and it can change what it passes on.
+// A relay is a TCP proxy between two ends of an iWARP connection. It parses what they send:
+// start-up frames, then FPDUs. It needs no permission to capture packets, and it can change
+// what it forwards.
 type relay struct {
-	// change, if set, is called with each FPDU before it is passed on. The
-	// trailer is part of it.
+	// change, if set, is called with each FPDU, including the trailer, before it is forwarded.
 	change func(from side, fpdu []byte)
 
-	// close ends everything and waits for that.
+	// close stops the relay and waits for its goroutines.
 	close func()
 
 	l      net.Listener
@@ -38,7 +37,7 @@ type relay struct {
 	heard [2]heard // by side; to be looked at after close
 }
 
-// A side of a connection, by who has asked for it.
+// A side of a connection: initiator or responder.
 type side int
 
 const (
@@ -48,7 +47,7 @@ const (
 
 func (s side) String() string { return [...]string{"initiator", "responder"}[s] }
 
-// heard is what the relay has heard from one side.
+// heard has what the relay has received from one side.
 type heard struct {
 	start     mpa.Start // its MPA request or reply
 	good      int       // FPDUs with a CRC that is right
@@ -58,7 +57,7 @@ type heard struct {
 	err       error // in what it sent
 }
 
-// startRelay listens at addr, for one connection.
+// startRelay starts a relay that listens at addr, for one connection.
 func startRelay(t *testing.T, addr string, change func(from side, fpdu []byte)) (r *relay, port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -72,7 +71,7 @@ func startRelay(t *testing.T, addr string, change func(from side, fpdu []byte)) 
 	return r, port
 }
 
-// passTo has the connection passed on to target, as soon as that listens.
+// passTo forwards the connection to target, as soon as that listens.
 func (r *relay) passTo(target string) {
 	r.wg.Go(func() {
 		from, err := r.l.Accept()
@@ -95,7 +94,7 @@ func (r *relay) passTo(target string) {
 	})
 }
 
-// keep has c closed with the relay.
+// keep registers c to be closed with the relay.
 func (r *relay) keep(c net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +117,7 @@ func (r *relay) stop() {
 	r.wg.Wait()
 }
 
-// pass passes on what one side says, and how it ends.
+// pass forwards what one side sends, and how it ends.
 func (r *relay) pass(s side, from, to *net.TCPConn) {
 	h := &r.heard[s]
 	h.err = func() error {
@@ -147,12 +146,12 @@ func (r *relay) pass(s side, from, to *net.TCPConn) {
 		to.CloseWrite()
 		return
 	}
-	// By a reset, if it is not in order.
+	// A reset, unless it is orderly.
 	to.SetLinger(0)
 	to.Close()
 }
 
-// setup passes on the start-up frame.
+// setup forwards the start-up frame.
 func (h *heard) setup(b *bufio.Reader, to io.Writer) error {
 	frame := make([]byte, mpa.StartLen)
 	if _, err := io.ReadFull(b, frame); err != nil {
@@ -185,7 +184,7 @@ func nextFPDU(b *bufio.Reader) ([]byte, error) {
 	return fpdu, nil
 }
 
-// note looks at an FPDU.
+// note records an FPDU.
 func (h *heard) note(fpdu []byte) error {
 	ulpdu, _, err := mpa.ConsumeFPDU(fpdu, true)
 	switch {

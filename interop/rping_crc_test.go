@@ -10,20 +10,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// What Linux's siw does about CRCs, on the wire (RFC 5044 section 7.1.1: both
-// sides use them if either asks):
+// How Linux's siw uses CRCs (RFC 5044 section 7.1.1: both sides use them if either requests
+// them):
 //
-//   - As an initiator it asks for none. It takes a reply that does, and then both
+//   - As an initiator it does not request them. It accepts a reply that does, and then both
 //     sides use them.
-//   - As a responder it repeats what it was asked.
-//   - In use they are checked: a segment with a wrong one ends the connection,
-//     with a Terminate message that says so. Otherwise the field is zero.
+//   - As a responder it does as requested.
+//   - If they are in use it checks them: a wrong CRC ends the connection with a Terminate
+//     message. Otherwise the field is zero.
 
 // A crcCase is a connection between rping on siw and our adapter.
 type crcCase struct {
@@ -45,13 +46,12 @@ const (
 	crcSize  = 2000
 )
 
-// run has the client ping the server through a relay that may change what is
-// sent. It returns what our side made of it, rping when it has exited by itself,
-// and what the relay has heard.
+// run makes the client ping the server through a relay that may change the data. It returns
+// the result of our side, rping after its exit, and what the relay has received.
 func (c crcCase) run(t *testing.T, change func(from side, fpdu []byte)) (result, *program, [2]heard) {
 	t.Helper()
 	p := iwarpProvider(c.name, c.cfg)
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	wire, port := startRelay(t, addr, change)
 	var got result
@@ -75,7 +75,7 @@ func (c crcCase) run(t *testing.T, change func(from side, fpdu []byte)) (result,
 	return got, r, wire.heard
 }
 
-// TestRDMARpingCRCIwarp looks at who asks for CRCs, and at every FPDU.
+// TestRDMARpingCRCIwarp checks the negotiation of CRCs, and every FPDU.
 func TestRDMARpingCRCIwarp(t *testing.T) {
 	for _, c := range crcCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,16 +103,15 @@ func TestRDMARpingCRCIwarp(t *testing.T) {
 	}
 }
 
-// crcCause is what a Terminate message says of a wrong CRC, and siwCRCCause what
-// it says if siw has sent it and it is read as RFC 5040 has it: siw puts layer and
-// error type in each other's place.
+// crcCause is the cause in a Terminate message for a wrong CRC, and siwCRCCause that in one
+// from siw, as decoded by RFC 5040: siw swaps layer and error type.
 var (
 	crcCause    = rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.TypeMPA, Code: uint8(mpa.CodeCRC)}
 	siwCRCCause = rdmap.Cause{Layer: mpa.TypeMPA, Type: uint8(rdmap.LayerLLP), Code: uint8(mpa.CodeCRC)}
 )
 
-// TestRDMARpingDamageIwarp changes one bit of a text on its way. With CRCs the
-// connection ends, without them whoever compares sees it.
+// TestRDMARpingDamageIwarp flips one bit of a text in transit. With CRCs the connection ends,
+// without them the comparison of the text fails.
 func TestRDMARpingDamageIwarp(t *testing.T) {
 	for _, c := range crcCases {
 		for _, from := range []side{initiator, responder} {
@@ -143,12 +142,12 @@ func TestRDMARpingDamageIwarp(t *testing.T) {
 						receiver != c.ours && (!errors.As(got.err, &te) || te.Cause != crcCause) {
 						t.Errorf("our side ends with %v", got.err)
 					}
-					// What a server has written has left before it is refused.
+					// The server's Write has completed before it is refused.
 					if most := 1 + int(c.ours); got.pings < 1 || got.pings > most {
 						t.Errorf("our side has %d pings", got.pings)
 					}
 				case c.ours == responder && from == responder:
-					// rping's client looks.
+					// rping's client compares the text.
 					if r.err == nil || !strings.Contains(r.stderr.String(), "data mismatch!") {
 						t.Errorf("rping does not see it: %s", r.state())
 					}

@@ -10,10 +10,11 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 )
 
-// before is how many pings go well before something happens.
+// before is the number of successful pings before the fault.
 const before = 20
 
 // wantEnded wants the error of a connection that the peer has ended.
@@ -27,7 +28,7 @@ func wantEnded(t *testing.T, got result) {
 	t.Logf("our side ends with: %v", got.err)
 }
 
-// after returns a function that calls f when it has been called often enough.
+// after returns a function that calls f after before calls.
 func after(f func()) func([]byte) {
 	seen := 0
 	return func([]byte) {
@@ -37,10 +38,9 @@ func after(f func()) func([]byte) {
 	}
 }
 
-// testKilledClient kills rping's client while our server has its text and it
-// waits for our word.
+// testKilledClient kills rping's client while it waits for our server, which has its text.
 func testKilledClient(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	var r *program
 	started := make(chan struct{})
 	s := &rping.Server{Provider: p.open(t), Validate: true, OnPing: after(func() {
@@ -52,22 +52,20 @@ func testKilledClient(t *testing.T, p provider) {
 	wantEnded(t, <-served)
 }
 
-// testKilledServer kills rping's server between two pings of our client, which
-// wants more.
+// testKilledServer kills rping's server between two pings of our client.
 func testKilledServer(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-S", "65535")
 	n, err := r.pingFrom(testContext(t), &rping.Client{Provider: f, Size: 65535, Validate: true, OnPing: after(r.kill)}, at)
 	wantEnded(t, result{n, err})
 }
 
-// testStoppedServer stops our server in the middle of a ping: rping's client
-// exits. It waits for a message then. Had it to deal with one when the end comes,
-// it might not exit on siw: it would post its next receive to a queue pair that
-// has ended, which siw does not flush, and wait for that.
+// testStoppedServer stops our server in the middle of a ping, while rping's client waits for a
+// message: it exits. If it were processing a message it might not exit on siw: it would post
+// its next receive to a queue pair in error, which siw does not flush, and wait for that.
 func testStoppedServer(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	ctx, stop := context.WithCancel(testContext(t))
 	defer stop()
 	s := &rping.Server{Provider: p.open(t), OnPing: after(stop)}
@@ -79,10 +77,9 @@ func testStoppedServer(t *testing.T, p provider) {
 	t.Logf("rping: %s", r.state())
 }
 
-// testStoppedClient stops our client, and it does not say goodbye: rping's server
-// exits.
+// testStoppedClient stops our client without a disconnect: rping's server exits.
 func testStoppedClient(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-S", "4096")
 	ctx, stop := context.WithCancel(testContext(t))
@@ -95,9 +92,9 @@ func testStoppedClient(t *testing.T, p provider) {
 	t.Logf("rping: %s", r.state())
 }
 
-// testRejected has our side reject rping's client, which exits.
+// testRejected rejects rping's client, which exits.
 func testRejected(t *testing.T, p provider) {
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	ctx := testContext(t)
 	l := listen(t, ctx, &rping.Server{Provider: p.open(t)}, addr)
 	defer l.Close()

@@ -10,11 +10,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// iwarpProvider is our adapter in pure Go against the kernel's iWARP.
+// iwarpProvider is the software adapter, with rping on siw.
 func iwarpProvider(name string, cfg iwarp.Config) provider {
 	return provider{
 		name: name,
-		peer: siw,
+		peer: "siw",
 		new: func(*testing.T) (fabric.Provider, func() error) {
 			p := iwarp.New(cfg)
 			return p, func() error {
@@ -27,17 +27,16 @@ func iwarpProvider(name string, cfg iwarp.Config) provider {
 	}
 }
 
-// As a responder the adapter repeats what it is asked for, and siw asks for no
-// CRC; so it takes RequireCRC to have one. Segments of siw's are as long as
-// TCP's, ours are 64 KiB between addresses of one host unless they are to be
-// shorter.
+// As a responder the adapter uses CRCs only if requested, which siw does not, or with
+// RequireCRC. Segments of siw are as long as those of TCP, ours are 64 KiB between addresses
+// of one host unless configured otherwise.
 var iwarpServers = []provider{
 	iwarpProvider("default", iwarp.Config{}),
 	iwarpProvider("CRC", iwarp.Config{RequireCRC: true}),
 	iwarpProvider("short", iwarp.Config{MaxFPDU: 1448}),
 }
 
-// As an initiator it decides.
+// As an initiator it decides about CRCs.
 var iwarpClients = []provider{
 	iwarpProvider("default", iwarp.Config{}),
 	iwarpProvider("CRC", iwarp.Config{CRC: true}),

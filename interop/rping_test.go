@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 )
 
@@ -28,26 +29,25 @@ import (
 // a machine that may be emulated.
 const patience = 60 * time.Second
 
-// A provider is one of our adapters, and what it is to be tried with.
+// A provider is one of our adapters, with its test environment.
 type provider struct {
 	name string
 
-	// peer is the kind of device that rping uses, and where: ours is there,
-	// too.
+	// peer is the kind of device that rping uses, and whose address both use.
 	peer string
 
-	// deaf: with it, a server may miss a client's first message. Linux's siw
-	// does not look whether something has come in between its MPA reply and the
-	// moment at which it has its socket tell the queue pair; a client on siw
-	// waits for the answer and sends nothing more. (Our own iWARP does.)
+	// deaf: a server may miss a client's first message. Linux's siw does not check whether
+	// data has arrived between its MPA reply and the moment at which it connects its socket to
+	// the queue pair; a client on siw waits for the answer and sends nothing more. (Our own
+	// adapter does, see package iwarp.)
 	deaf bool
 
-	// new returns the adapter, or skips the test. gone, if there is one, says
-	// what the adapter still holds when it should hold nothing.
+	// new returns the adapter, or skips the test. gone, if not nil, returns an error if the
+	// adapter still has open objects.
 	new func(t *testing.T) (p fabric.Provider, gone func() error)
 }
 
-// open is new with a look at what is left when the test ends.
+// open is new with a check for open objects at the end of the test.
 func (p provider) open(t *testing.T) fabric.Provider {
 	t.Helper()
 	f, gone := p.new(t)
@@ -69,7 +69,7 @@ func each(t *testing.T, providers []provider, test func(t *testing.T, p provider
 	}
 }
 
-// pings are what the table of conversations consists of.
+// pings are the rows of conversations.
 var pings = []struct {
 	ipv6        bool
 	size, count int
@@ -84,22 +84,22 @@ var pings = []struct {
 	{ipv6: true, size: 65535, count: 3},
 }
 
-// conversations runs a test for each row of pings, with the address to use.
+// conversations runs a test for each row of pings, with the server's address.
 func conversations(t *testing.T, p provider, test func(t *testing.T, addr string, size, count int)) {
 	for _, c := range pings {
 		t.Run(fmt.Sprintf("IPv6=%t size=%d count=%d", c.ipv6, c.size, c.count), func(t *testing.T) {
 			addr := ""
 			if c.ipv6 {
-				addr = requireDevice6(t, p.peer)
+				addr = rdmatest.Device6(t, p.peer)
 			} else {
-				addr = requireDevice(t, p.peer)
+				addr = rdmatest.Device(t, p.peer)
 			}
 			test(t, addr, c.size, c.count)
 		})
 	}
 }
 
-// testServer has rping's client ping our server.
+// testServer: rping's client pings our server.
 func testServer(t *testing.T, p provider) {
 	conversations(t, p, func(t *testing.T, addr string, size, count int) {
 		s := &rping.Server{Provider: p.open(t), Validate: true}
@@ -113,7 +113,7 @@ func testServer(t *testing.T, p provider) {
 	})
 }
 
-// testClient has our client ping rping's server.
+// testClient: our client pings rping's server.
 func testClient(t *testing.T, p provider) {
 	conversations(t, p, func(t *testing.T, addr string, size, count int) {
 		c := &rping.Client{Provider: p.open(t), Size: size, Count: count, Validate: true}
@@ -126,10 +126,10 @@ func testClient(t *testing.T, p provider) {
 	})
 }
 
-// testSeveral has our server serve several clients at once, over one listener.
+// testSeveral: our server serves several clients concurrently, with one listener.
 func testSeveral(t *testing.T, p provider) {
 	const clients, count = 4, 20
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	s := &rping.Server{Provider: p.open(t), Validate: true}
 	ctx := testContext(t)
 	l := listen(t, ctx, s, addr)
@@ -155,8 +155,7 @@ func testSeveral(t *testing.T, p provider) {
 		}
 	}
 	if missed > 0 {
-		// Nobody knows whose connections these were, and all the others have
-		// been served.
+		// It is unknown whose connections these were, but all others have been served.
 		t.Logf("siw has missed the first message of %d clients", missed)
 		return
 	}
@@ -165,10 +164,10 @@ func testSeveral(t *testing.T, p provider) {
 	}
 }
 
-// testInARow has our client come back many times, as someone new.
+// testInARow: our client connects many times, each time as a new client.
 func testInARow(t *testing.T, p provider) {
 	const times = 200
-	addr := requireDevice(t, p.peer)
+	addr := rdmatest.Device(t, p.peer)
 	f := p.open(t)
 	r, at := startRpingServer(t, p, addr, "-P") // serves until it is killed
 	c := &rping.Client{Provider: f, Count: 1, Validate: true}
@@ -187,20 +186,20 @@ func testInARow(t *testing.T, p provider) {
 	}
 }
 
-// A result is what Run or Serve has returned.
+// A result has the results of Run or Serve.
 type result struct {
 	pings int
 	err   error
 }
 
-// testContext ends with the test's patience.
+// testContext returns a context with the timeout patience.
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// serve starts to serve one client. It returns where, and what comes of it.
+// serve starts to serve one client. It returns the address, and a channel for the result.
 func serve(t *testing.T, s *rping.Server, addr string) (served <-chan result, port string) {
 	t.Helper()
 	ctx := testContext(t)
@@ -214,8 +213,8 @@ func serve(t *testing.T, s *rping.Server, addr string) (served <-chan result, po
 	return results, portOf(l)
 }
 
-// serveRping starts to serve rping, and then rping as the client. It tells what
-// comes of that.
+// serveRping starts our server, and then rping as its client. It returns rping and a channel
+// for the result.
 func serveRping(t *testing.T, ctx context.Context, p provider, s *rping.Server, addr string, args ...string) (r *program, served <-chan result) {
 	t.Helper()
 	l := listen(t, ctx, s, addr)
@@ -241,11 +240,10 @@ func serveRping(t *testing.T, ctx context.Context, p provider, s *rping.Server, 
 	return r, results
 }
 
-// errDeaf is the end of a connection that the tests give up.
+// errDeaf is the reason why the tests cancel a connection, see provider.deaf.
 var errDeaf = errors.New("the client's first message has not come: siw may have missed it")
 
-// serveHeard is Serve, but with giveUp it does not wait for ever for the first
-// message.
+// serveHeard is Serve, but with giveUp it does not wait forever for the first message.
 func serveHeard(ctx context.Context, l fabric.Listener, s *rping.Server, giveUp bool) (int, error) {
 	if !giveUp {
 		return s.Serve(ctx, l)
@@ -258,8 +256,8 @@ func serveHeard(ctx context.Context, l fabric.Listener, s *rping.Server, giveUp 
 	return watch(ctx, &watched.OnPing, func(ctx context.Context) (int, error) { return watched.ServeConn(ctx, c) })
 }
 
-// runHeard is Run, but with giveUp it does not wait for ever for the first answer.
-// After a collision it is done again.
+// runHeard is Run, but with giveUp it does not wait forever for the first answer. It is
+// repeated after a collision.
 func runHeard(ctx context.Context, c *rping.Client, at string, giveUp bool) (n int, err error) {
 	for {
 		if giveUp {
@@ -274,7 +272,7 @@ func runHeard(ctx context.Context, c *rping.Client, at string, giveUp bool) (n i
 	}
 }
 
-// listen has a server listen at a free port.
+// listen starts a listener of a server on a free port.
 func listen(t *testing.T, ctx context.Context, s *rping.Server, addr string) fabric.Listener {
 	t.Helper()
 	for {
@@ -288,12 +286,11 @@ func listen(t *testing.T, ctx context.Context, s *rping.Server, addr string) fab
 	}
 }
 
-// collision reports whether an adapter on siw has been given a port that is in
-// use: the connection manager chooses among those that it has not given away, and
-// does not ask TCP, to which siw turns next.
+// collision reports whether the connection manager assigned a port that is in use: it chooses
+// among ports that it has not assigned itself, without asking TCP, which siw uses.
 func collision(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
-// watch has run give up with errDeaf if *onPing is not called for a while.
+// watch makes run fail with errDeaf if *onPing is not called for a while.
 func watch(ctx context.Context, onPing *func([]byte), run func(context.Context) (int, error)) (int, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -316,19 +313,19 @@ func watch(ctx context.Context, onPing *func([]byte), run func(context.Context) 
 func portOf(l fabric.Listener) string {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
-		panic(err) // an Addr that nobody can connect to
+		panic(err) // not the address of a device
 	}
 	return port
 }
 
-// A program is rping at work.
+// A program is a running rping.
 type program struct {
 	t      *testing.T
 	args   []string
 	deaf   bool
 	exited chan struct{}
 
-	// To be looked at when it has exited.
+	// Valid after it has exited.
 	stdout, stderr *notes
 	err            error
 
@@ -338,11 +335,11 @@ type program struct {
 	again  bool // start it once more
 }
 
-// rpingCollision is what rping says after a collision. It does not exit then.
+// rpingCollision is rping's output after a collision. It does not exit then.
 const rpingCollision = "rdma_connect: Address already in use"
 
-// startRping starts rping, which does not outlive the test. It is started again
-// after a collision.
+// startRping starts rping, and kills it at the end of the test. It is restarted after a
+// collision.
 func startRping(t *testing.T, kind string, args ...string) *program {
 	t.Helper()
 	r := &program{t: t, args: args, exited: make(chan struct{})}
@@ -386,7 +383,7 @@ func (r *program) start(path string) error {
 	return cmd.Start()
 }
 
-// kill kills rping and waits until it is gone.
+// kill kills rping and waits for its exit.
 func (r *program) kill() {
 	r.mu.Lock()
 	r.killed = true
@@ -397,7 +394,7 @@ func (r *program) kill() {
 	<-r.exited
 }
 
-// restart kills rping and has it started once more.
+// restart kills rping, which is then started again.
 func (r *program) restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -413,7 +410,7 @@ func (r *program) restarts() bool {
 	return again
 }
 
-// Notes are what a program writes.
+// Notes capture the output of a program.
 type notes struct {
 	buf  bytes.Buffer
 	look func(b []byte) // at all that is there, whenever there is more
@@ -429,11 +426,10 @@ func (n *notes) Write(b []byte) (int, error) {
 
 func (n *notes) String() string { return n.buf.String() }
 
-// nextPort is where rping listens next. The range is one from which the kernel
-// takes no ports on its own.
+// nextPort is the next port for rping. The kernel does not assign ports from this range.
 var nextPort atomic.Int32
 
-// startRpingServer starts rping as a server at addr and a port of its own.
+// startRpingServer starts rping as a server at addr, on a new port.
 func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r *program, at string) {
 	t.Helper()
 	port := ""
@@ -441,7 +437,7 @@ func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r 
 		port = strconv.Itoa(rping.Port + int(nextPort.Add(1)))
 		l, err := net.Listen("tcp", net.JoinHostPort(addr, port))
 		if err != nil {
-			continue // somebody else's
+			continue // in use by another process
 		}
 		l.Close()
 		at = net.JoinHostPort(addr, port)
@@ -451,7 +447,7 @@ func startRpingServer(t *testing.T, p provider, addr string, args ...string) (r 
 	return r, at
 }
 
-// pingFrom runs a client of ours, as soon as rping lets it connect.
+// pingFrom runs our client, as soon as rping listens.
 func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int, error) {
 	r.t.Helper()
 	for tries := 2; ; {
@@ -476,11 +472,10 @@ func (r *program) pingFrom(ctx context.Context, c *rping.Client, at string) (int
 	}
 }
 
-// awaitListening returns when rping's server listens. It does not say so; but when
-// its main thread waits for a semaphore, it waits for a client (proc(5), wchan).
-// Trying to connect instead would disturb siw: a connection that comes while
-// rdma_listen is at work gets stuck, and with it all that come later. Where the
-// kernel does not say what a thread waits for, a while has to do.
+// awaitListening returns when rping's server listens. rping does not report it; but when its
+// main thread waits for a semaphore, it waits for a client (proc(5), wchan). Trying to connect
+// instead would disturb siw: a connection that arrives during rdma_listen hangs, and with it
+// all later ones. If the kernel does not provide wchan, awaitListening waits for a fixed time.
 func (r *program) awaitListening() {
 	r.mu.Lock()
 	wchan := fmt.Sprintf("/proc/%d/wchan", r.cmd.Process.Pid)
@@ -501,7 +496,7 @@ func (r *program) awaitListening() {
 	}
 }
 
-// wantExit waits until rping has exited by itself. It has exited in any case then.
+// wantExit wants rping to exit by itself, and otherwise kills it.
 func (r *program) wantExit() {
 	r.t.Helper()
 	select {
@@ -512,7 +507,7 @@ func (r *program) wantExit() {
 	}
 }
 
-// wantSuccess waits until rping has exited, content.
+// wantSuccess wants rping to exit successfully.
 func (r *program) wantSuccess() {
 	r.t.Helper()
 	r.wantExit()
@@ -521,7 +516,7 @@ func (r *program) wantSuccess() {
 	}
 }
 
-// state is for messages, when rping has exited: with its last words.
+// state describes the exit of rping for messages, with the end of its output.
 func (r *program) state() string {
 	s := fmt.Sprintf("%v: %v\n%s", r.cmd, cmp.Or[any](r.err, "exit status 0"), r.stderr.String())
 	lines := strings.SplitAfter(r.stdout.String(), "\n")

@@ -10,21 +10,21 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 	"github.com/rpcrdma/rpcrdma/interop/rping"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// verbsProvider is our adapter on rdma-core, with a device of the kind that rping
-// uses, too.
+// verbsProvider is our adapter on rdma-core, with a device of the kind that rping uses.
 func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 	return provider{
 		name: name,
 		peer: peer,
-		deaf: peer == siw, // which is what accepts here
+		deaf: peer == "siw", // which is what accepts here
 		new: func(t *testing.T) (fabric.Provider, func() error) {
 			p, err := rdmacm.New(cfg)
 			if errors.Is(err, rdmacm.ErrNotBuilt) {
-				lacking(t, peer, err.Error())
+				rdmatest.Lacking(t, peer, err.Error())
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -40,10 +40,10 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 }
 
 var verbsProviders = []provider{
-	verbsProvider("rxe", rxe, rdmacm.Config{}),
-	verbsProvider("rxeEvent", rxe, rdmacm.Config{Wait: rdmacm.WaitEvent}),
-	verbsProvider("siw", siw, rdmacm.Config{}),
-	verbsProvider("siwSharedCQ", siw, rdmacm.Config{SharedCQ: 256}),
+	verbsProvider("rxe", "rxe", rdmacm.Config{}),
+	verbsProvider("rxeEvent", "rxe", rdmacm.Config{Wait: rdmacm.WaitEvent}),
+	verbsProvider("siw", "siw", rdmacm.Config{}),
+	verbsProvider("siwSharedCQ", "siw", rdmacm.Config{SharedCQ: 256}),
 }
 
 func TestRDMARpingServerVerbs(t *testing.T)  { each(t, verbsProviders, testServer) }
@@ -57,10 +57,10 @@ func TestRDMARpingStoppedServerVerbs(t *testing.T) { each(t, verbsProviders, tes
 func TestRDMARpingStoppedClientVerbs(t *testing.T) { each(t, verbsProviders, testStoppedClient) }
 func TestRDMARpingRejectedVerbs(t *testing.T)      { each(t, verbsProviders, testRejected) }
 
-// TestRDMARpingIwarpAndVerbs has both sides played by us: in pure Go at one end,
-// through rdma-core and the kernel's iWARP at the other.
+// TestRDMARpingIwarpAndVerbs runs our client and our server: one on the software adapter, the
+// other on rdma-core and siw.
 func TestRDMARpingIwarpAndVerbs(t *testing.T) {
-	verbs := verbsProvider("siw", siw, rdmacm.Config{})
+	verbs := verbsProvider("siw", "siw", rdmacm.Config{})
 	for _, soft := range iwarpClients {
 		t.Run(soft.name+"/client", func(t *testing.T) { testTogether(t, soft, verbs) })
 	}
@@ -69,9 +69,9 @@ func TestRDMARpingIwarpAndVerbs(t *testing.T) {
 	}
 }
 
-// testTogether has a client of ours ping a server of ours.
+// testTogether: our client pings our server.
 func testTogether(t *testing.T, client, server provider) {
-	addr := requireDevice(t, server.peer)
+	addr := rdmatest.Device(t, server.peer)
 	for _, size := range []int{rping.DefaultSize, 4096, 1 << 20} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			const count = 50

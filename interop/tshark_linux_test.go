@@ -19,9 +19,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestTshark has Wireshark's dissectors read a conversation of ours from the
-// wire: MPA set-up and FPDUs, DDP and RDMAP, and RPC-over-RDMA on top. They were
-// written by others from the same RFCs, so what they call malformed is.
+// TestTshark checks a captured conversation with Wireshark's dissectors for MPA, DDP, RDMAP
+// and RPC-over-RDMA, which are independent implementations of the same RFCs.
 func TestTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
@@ -34,7 +33,7 @@ func TestTshark(t *testing.T) {
 			for _, p := range problems(t, tshark, path, cfg, calls) {
 				t.Error(p)
 			}
-			// The check can fail: one wrong byte in the middle of the capture.
+			// The check can fail: corrupt one byte in the middle of the capture.
 			b, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -56,8 +55,8 @@ func TestTshark(t *testing.T) {
 
 const prog = 0x20000055
 
-// record captures a conversation that has everything version 1 sends in it, and
-// returns what kinds of calls were made.
+// record captures a conversation with all messages of version 1, and returns the kinds of
+// calls.
 func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	provider := iwarp.New(cfg)
 	s, err := transport.NewServer(nil)
@@ -88,7 +87,7 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	defer c.close()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	// tshark takes version 2 for none.
+	// tshark does not support version 2.
 	cl, err := transport.Dial(ctx, provider, l.Addr().String(), &transport.Config{Version: transport.Version1})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +105,7 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 				WriteItems: []transport.WriteItem{{Buf: buf[:n+1]}}, MaxResults: 8},
 			// long call, reply chunk
 			{Proc: 2, Args: xdr.AppendOpaque(nil, data[:n]), MaxResults: n + 8},
-			// read chunk alone, which the reply invalidates
+			// only a read chunk, which the reply invalidates
 			{Proc: 3, Args: count, ReadItems: []transport.ReadItem{{Offset: 4, Data: data[:n]}}},
 			// read chunk, reply chunk
 			{Proc: 2, Args: count, ReadItems: []transport.ReadItem{{Offset: 4, Data: data[:n]}}, MaxResults: n + 8},
@@ -133,9 +132,8 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	return stats
 }
 
-// expected are complaints that are not about us: TCP's own, and that the MPA
-// dissector knows RFC 5044 alone, where RFC 6581 has a revision 2 with one more
-// flag.
+// expected are complaints that do not matter: those about TCP, and about revision 2 of MPA
+// with its additional flag (RFC 6581), since the dissector supports only RFC 5044.
 var expected = []string{
 	"TCP window", "TCP Zero Window", "TCP window update", "D-SACK", "Connection establish", "Connection finish", "This frame ",
 	"Res field is NOT set to zero", "Rev field is NOT set to one",
@@ -155,8 +153,8 @@ func problems(t *testing.T, tshark, path string, cfg iwarp.Config, calls transpo
 		}
 		return out
 	}
-	// One row a packet: what the dissectors made of it, and their complaints.
-	// A field that is there more than once has its values separated by ";".
+	// One row for each packet: decoded fields and complaints. Several values of a field are
+	// separated by ";".
 	rows, err := csv.NewReader(bytes.NewReader(run(
 		"-T", "fields", "-E", "separator=,", "-E", "quote=d", "-E", "occurrence=a", "-E", "aggregator=;",
 		"-e", "frame.number", "-e", "frame.protocols", "-e", "_ws.malformed", "-e", "_ws.expert.message",

@@ -16,12 +16,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// The benchmarks compare with what a Go program would do with the same bytes
-// over a TCP connection, in turns within one run, so that what the machine is
-// busy with hits both. The metric that counts is the ratio of the medians.
+// The benchmarks compare the adapter with a Go program that transfers the same bytes over a
+// TCP connection, in turn within one run, so that other load affects both. The relevant metric
+// is the ratio of the medians.
 
-// duel runs two contestants in turns and reports the ratio of their medians.
-// Each turn of a contestant is ops operations.
+// duel runs two contestants in turn and reports the ratio of their medians. A turn is ops
+// operations.
 func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
 	var times, cpu [2][]float64
 	ours(ops)
@@ -44,7 +44,7 @@ func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
 	}
 	b.StopTimer()
 	a, t := median(times[0]), median(times[1])
-	// CPU time is steadier than wall time on a machine that others use, too.
+	// CPU time varies less than wall time on a machine with other load.
 	b.ReportMetric(median(cpu[0])/median(cpu[1]), "cpu-ratio")
 	b.ReportMetric(0, "ns/op")
 	if bytes > 0 {
@@ -58,7 +58,7 @@ func duel(b *testing.B, ops, bytes int, ours, theirs func(ops int)) {
 	}
 }
 
-// cpuTime is what both ends of all contestants have used so far.
+// cpuTime returns the CPU time of the process, which has both ends of all contestants.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
@@ -70,7 +70,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// tcpPair is a plain TCP connection over loopback.
+// tcpPair returns a plain TCP connection over loopback.
 func tcpPair(b testing.TB) (client, server net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -91,8 +91,7 @@ func tcpPair(b testing.TB) (client, server net.Conn) {
 	return client, server
 }
 
-// BenchmarkPingPong: a message there and one back, against an echo over
-// net.Conn.
+// BenchmarkPingPong: a message and its echo, against an echo over net.Conn.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range []int{64, 1024, 4096} {
 		for _, crc := range []bool{false, true} {
@@ -130,7 +129,7 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// A pinger sends and waits for the answer, with one receive.
+// A pinger sends and waits for the echo, with one receive.
 type pinger struct {
 	b    testing.TB
 	c    *Conn
@@ -162,8 +161,7 @@ func (p *pinger) ping(n int) {
 	}
 }
 
-// await waits first: what Poll would find, Wait finds as well, and the caller
-// knows that nothing has been left over.
+// await calls Wait before Poll, since the caller has polled all completions.
 func (p *pinger) await() {
 	for {
 		p.c.Wait()
@@ -177,7 +175,7 @@ func (p *pinger) await() {
 	}
 }
 
-// pong answers until the connection ends.
+// pong echoes until the connection ends.
 func pong(c *Conn, size int) {
 	in, out := make([]byte, size), make([]byte, size)
 	recv := []fabric.RecvWR{{SGE: fabric.SGE{Buf: in}}}
@@ -201,9 +199,9 @@ func pong(c *Conn, size int) {
 	}
 }
 
-// BenchmarkWrite: RDMA Writes of 1 MiB, two at a time, each batch of 16 followed
-// by a Send that the other side answers, against the fastest plain loop: Write
-// of 1 MiB, Read of 64 KiB, 256 KiB or 1 MiB, one byte back for every 16 MiB.
+// BenchmarkWrite: RDMA Writes of 1 MiB, two at a time, each 16 followed by a Send that the
+// other side answers, against the fastest plain loop: Write of 1 MiB, Read of 64 KiB, 256 KiB
+// or 1 MiB, one byte back for every 16 MiB.
 func BenchmarkWrite(b *testing.B) {
 	for _, tc := range []struct {
 		name string
@@ -372,7 +370,7 @@ func BenchmarkPipeline(b *testing.B) {
 	}
 }
 
-// pongMany answers as many messages at once as have come.
+// pongMany echoes all messages that have arrived with one Post.
 func pongMany(c *Conn, size, depth int) {
 	recv := make([]fabric.RecvWR, depth)
 	send := make([]fabric.SendWR, depth)
@@ -399,8 +397,7 @@ func pongMany(c *Conn, size, depth int) {
 	}
 }
 
-// BenchmarkConnect: set-up and end of a connection, against those of a plain
-// TCP connection.
+// BenchmarkConnect: setup and close of a connection, against those of a plain TCP connection.
 func BenchmarkConnect(b *testing.B) {
 	p := New(Config{})
 	ctx := context.Background()
@@ -461,7 +458,7 @@ func BenchmarkConnect(b *testing.B) {
 	wg.Wait()
 }
 
-// BenchmarkExpose: what a window costs without the wire.
+// BenchmarkExpose: the cost of a window, without network traffic.
 func BenchmarkExpose(b *testing.B) {
 	for _, size := range []int{4096, 1 << 20} {
 		b.Run(fmt.Sprintf("Prepare+bind+invalidate/size=%d", size), func(b *testing.B) {

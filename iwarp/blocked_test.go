@@ -12,9 +12,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// TestPostWhileBlocked: what is posted while the socket is full, and a goroutine
-// waits for room with an earlier batch, leaves after that batch with no further
-// push. Nobody else moves the sender.
+// TestPostWhileBlocked: requests that are posted while the socket is full, and the writer
+// goroutine waits with an earlier batch, are sent after that batch. Nothing else drives the
+// sender.
 func TestPostWhileBlocked(t *testing.T) {
 	p := iwarp.New(iwarp.Config{})
 	client, server := fabrictest.Pair(t, p, fabrictest.Setup{})
@@ -30,8 +30,8 @@ func TestPostWhileBlocked(t *testing.T) {
 			t.Fatal(err)
 		}
 		send := []fabric.SendWR{{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: data[:8]}}}}
-		// The server does not read: at some size this fills the sockets, with
-		// the last batch of the list in hand.
+		// The server does not read: at some size this fills the sockets while the last batch
+		// of the list is being written.
 		write := fabric.SendWR{Op: fabric.OpWrite, SGL: []fabric.SGE{{Buf: data[:n]}},
 			RKey: sink.Segment().Handle, RemoteOffset: sink.Segment().Offset}
 		if err := client.Post([]fabric.SendWR{write, send[0]}); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// A state of a Conn is left for a later one, never for an earlier one.
+// The state of a Conn only moves forward.
 //
 //	new --Connect, Accept--> setup --> up --> over
 //	 \___________________________\___________/
@@ -33,11 +33,11 @@ const (
 //
 // # Locks
 //
-// txMu, then rxMu, then mu or stags.mu, which are leaves. Who holds txMu may
-// write to the socket and read memory for it; who holds rxMu may read from the
-// socket and place into memory. Both are held for one non-blocking system call
-// at a time and never by somebody who waits for the peer. To have held them
-// after an STag was changed is to know that nobody uses what it was: fence.
+// The order is txMu, then rxMu, then mu or stags.mu, which are leaves. The holder of txMu may
+// write to the socket and read the memory to be sent; the holder of rxMu may read from the
+// socket and place data. Both are held for one non-blocking system call at a time, never while
+// waiting for the peer. So once they have been held after an STag was changed, nothing uses
+// its former memory: see fence.
 type Conn struct {
 	p       *Provider
 	attr    fabric.ConnAttr
@@ -71,17 +71,17 @@ type Conn struct {
 	err          *fabric.ConnError // since stateOver
 	quiet        bool              // Disconnect has begun: no more posts
 	doorbells    uint64
-	unsent       bool      // a batch has not left entirely
+	unsent       bool      // a batch has not been written completely
 	writing      bool      // a batch is being written, and not accounted for yet
-	wrote        sync.Cond // writing has become false
+	wrote        sync.Cond // signaled when writing becomes false
 	queues
 
 	cqn    atomic.Int32 // len(cq)
 	over   atomic.Bool  // everything outstanding has been flushed
-	parked atomic.Bool  // somebody waits for the socket, and must be told of other things
+	parked atomic.Bool  // a waiter is parked on the socket and needs unpark for other events
 	wakeup atomic.Bool  // Wake has been called
 	wakes  atomic.Uint64
-	drain  atomic.Bool // tell the waiter when the send queue is empty
+	drain  atomic.Bool // unpark the waiter when the send queue is empty
 
 	stags table
 
@@ -89,14 +89,14 @@ type Conn struct {
 	tx        tx
 	txPending atomic.Bool // there may be something to send
 	spoke     atomic.Bool // something has been sent
-	held      atomic.Bool // nothing may be sent until something has come
-	fin       atomic.Bool // the peer has been told that no more will come
+	held      atomic.Bool // nothing may be sent until something has been received
+	fin       atomic.Bool // the write side has been shut down
 	txBroken  atomic.Bool // writing has failed
 
 	rxMu sync.Mutex
 	rx   rx
 
-	// Made once, so that parking and writing allocate nothing.
+	// Created once, so that parking and writing do not allocate.
 	waitFn, drainFn, writeFn func(fd uintptr) bool
 	writerFn                 func()
 }
@@ -205,7 +205,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// checkWR refuses what can never be executed.
+// checkWR refuses requests that can never be executed.
 func checkWR(wr *fabric.SendWR) error {
 	most := 0
 	switch wr.Op {
@@ -248,8 +248,7 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 	return nil
 }
 
-// Poll implements fabric.Conn. It reads from the socket only when no completion
-// is there already.
+// Poll implements fabric.Conn. It reads from the socket only if no completion is queued.
 func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 	if c.cqn.Load() == 0 && c.up.Load() && !c.over.Load() {
 		c.progress(true)
@@ -260,8 +259,8 @@ func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 // Wait implements fabric.Conn.
 func (c *Conn) Wait() error {
 	if !c.up.Load() {
-		// There is nothing to wait on before set-up and nothing to wait for
-		// when set-up has failed.
+		// Before setup there is no socket to wait on, and after a failed setup no event to
+		// wait for.
 		if c.ready() {
 			return c.readyErr()
 		}
@@ -272,8 +271,8 @@ func (c *Conn) Wait() error {
 	return c.readyErr()
 }
 
-// park runs step with the socket until it returns true, and again whenever the
-// socket becomes readable or somebody calls unpark.
+// park calls step until it returns true: at once, and whenever the socket becomes readable or
+// unpark is called.
 func (c *Conn) park(step func(fd uintptr) bool) {
 	for {
 		err := c.sock.rc.Read(step)
@@ -281,9 +280,8 @@ func (c *Conn) park(step func(fd uintptr) bool) {
 		if err == nil {
 			return
 		}
-		// Either the deadline that unpark has set, or the end of the file. The
-		// deadline is taken back before step looks again at what unpark may
-		// have been about: one that is set after that stays set.
+		// Either unpark has set the deadline, or the file was closed. The deadline is cleared
+		// before step checks its conditions again, so that a later unpark is not lost.
 		if c.shut.Load() || c.sock.f.SetReadDeadline(time.Time{}) != nil {
 			return
 		}
@@ -293,8 +291,8 @@ func (c *Conn) park(step func(fd uintptr) bool) {
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// unpark makes a parked waiter look again. What it shall see must have been
-// stored before: the waiter says that it is parked, and then looks.
+// unpark makes a parked waiter check its conditions again. They must have been stored before
+// the call: the waiter sets parked before it checks.
 func (c *Conn) unpark() {
 	if c.parked.Load() {
 		c.wakes.Add(1)
@@ -302,8 +300,7 @@ func (c *Conn) unpark() {
 	}
 }
 
-// waitStep is what Wait runs whenever the socket may have something. It
-// returns false to park.
+// waitStep is the step of Wait. It returns false to park.
 func (c *Conn) waitStep(uintptr) bool {
 	c.parked.Store(false)
 	for {
@@ -320,7 +317,7 @@ func (c *Conn) waitStep(uintptr) bool {
 	}
 }
 
-// ready reports whether Wait has something to return for.
+// ready reports whether Wait has a reason to return.
 func (c *Conn) ready() bool {
 	return c.cqn.Load() > 0 || c.over.Load() || c.wakeup.Load()
 }
@@ -338,20 +335,20 @@ func (c *Conn) Wake() {
 	c.unpark()
 }
 
-// A failure is an end of the connection, and what there is to do about it.
+// A failure ends the connection. It says how.
 type failure struct {
 	err    fabric.ConnError
-	term   bool            // tell the peer with a Terminate message
-	cause  rdmap.Cause     // what to tell
+	term   bool            // send a Terminate message
+	cause  rdmap.Cause     // in the Terminate message
 	quote  []byte          // DDP header of the segment that was refused
 	seglen int             // length of that segment
 	read   []byte          // Read Request header in that segment
 	recv   fabric.WCStatus // of the receive under way
-	abort  bool            // abandon what is queued
+	abort  bool            // discard what is queued
 	closes bool            // the descriptor is closed next, which ends the stream
 }
 
-// violation is a failure for which the peer is to blame.
+// violation is a protocol violation by the peer.
 func violation(cause rdmap.Cause, format string, args ...any) *failure {
 	return &failure{
 		err:   fabric.ConnError{Provider: name, Cause: &ProtocolError{cause, fmt.Sprintf(format, args...)}},
@@ -380,11 +377,11 @@ func llp(code mpa.Code) rdmap.Cause {
 	return rdmap.Cause{Layer: rdmap.LayerLLP, Type: mpa.TypeMPA, Code: uint8(code)}
 }
 
-// catastrophic is what the peer is told of faults on this side.
+// catastrophic is the Terminate cause for faults of this side.
 var catastrophic = rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeCatastrophic)}
 
-// end ends the connection. The first call decides why; all return when what is
-// outstanding has been flushed. No lock may be held.
+// end ends the connection. The first call determines the reason; all calls return after
+// outstanding requests have been flushed. No lock may be held.
 func (c *Conn) end(f *failure) { c.endOnce.Do(func() { c.endLocked(f) }) }
 
 func (c *Conn) endLocked(f *failure) {
@@ -419,7 +416,7 @@ func (c *Conn) endLocked(f *failure) {
 		if !silent && !f.closes {
 			shutdownWrite(c.sock.fd)
 		}
-		c.sock.f.SetWriteDeadline(past) // sends the writer home
+		c.sock.f.SetWriteDeadline(past) // ends the writer goroutine
 	}
 	c.unlockTx()
 	if wasUp {
@@ -449,9 +446,8 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	c.park(c.drainFn)
 	c.drain.Store(false)
 
-	// All has been sent and answered: say that no more will come, and let the
-	// peer say the same. RFC 5044 section 7.2: a connection is closed between
-	// FPDUs.
+	// Everything has been sent and answered: shut down the write side, and wait until the peer
+	// does the same. RFC 5044 section 7.2: a connection is closed between FPDUs.
 	c.txMu.Lock()
 	if !c.tx.dead {
 		c.fin.Store(true)
@@ -467,7 +463,7 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	return c.goneErr()
 }
 
-// goneErr is what Disconnect has to say about a connection that has ended.
+// goneErr is the result of Disconnect on a connection that has ended.
 func (c *Conn) goneErr() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -477,7 +473,7 @@ func (c *Conn) goneErr() error {
 	return c.err
 }
 
-// drainStep is what Disconnect waits with: first for the queues to drain, then
+// drainStep is the step with which Disconnect waits: first until the queues have drained, then
 // for the end.
 func (c *Conn) drainStep(uintptr) bool {
 	c.parked.Store(false)
@@ -502,7 +498,7 @@ func (c *Conn) drainDone() bool {
 	return c.drain.Load() && c.idle()
 }
 
-// idle reports whether nothing is on its way to the peer.
+// idle reports whether nothing remains to be sent to the peer.
 func (c *Conn) idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -520,7 +516,7 @@ func (c *Conn) close() {
 	c.mu.Lock()
 	switch c.state {
 	case stateNew:
-		c.state = stateOver // no set-up begins any more
+		c.state = stateOver // no setup may begin from now on
 	case stateSetup:
 		if c.sock.f != nil {
 			c.sock.f.SetDeadline(past)
@@ -530,9 +526,8 @@ func (c *Conn) close() {
 	c.setups.Wait()
 	c.end(&failure{err: fabric.ConnError{Provider: name, Clean: true}, abort: true, closes: true})
 	if c.sock.f != nil {
-		// Both sides are dead, so nobody makes a system call on the descriptor
-		// any more. Closing the file unblocks who is parked on it and waits
-		// until they have let go.
+		// Both sides are dead, so no system call uses the descriptor from now on. Closing the
+		// file unparks the goroutines that wait on it, and waits for them.
 		c.sock.f.Close()
 		c.writers.Wait()
 	}
@@ -546,16 +541,15 @@ func (c *Conn) close() {
 	c.p.live.conns.Add(-1)
 }
 
-// fence returns when nobody uses memory by an STag that has been changed
-// before the call.
+// fence waits until nothing uses memory by way of an STag that was changed before the call.
 func (c *Conn) fence() {
 	c.txMu.Lock()
 	c.awaitRx()
 	c.unlockTx()
 }
 
-// awaitRx returns when nothing is being placed any more that was looked up
-// before the call. The caller holds txMu.
+// awaitRx waits until nothing is being placed by a lookup from before the call. The caller
+// holds txMu.
 func (c *Conn) awaitRx() {
 	c.rxMu.Lock()
 	defer c.rxMu.Unlock()

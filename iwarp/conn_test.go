@@ -17,12 +17,13 @@ import (
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// poll takes what is there.
+// poll returns the available completions.
 func poll(t testing.TB, c *Conn) []fabric.WC {
 	t.Helper()
 	var wc [16]fabric.WC
@@ -44,8 +45,8 @@ func pollUntil(t testing.TB, c *Conn, what string, ok func() bool) {
 	}
 }
 
-// TestFenceInSegment: memory is taken back in the middle of an FPDU that is
-// being placed, or between two of one Write. The rest goes nowhere.
+// TestFenceInSegment: memory is revoked in the middle of an FPDU that is being placed, or
+// between two of one Write. The rest is not placed.
 func TestFenceInSegment(t *testing.T) {
 	for _, how := range []string{"OpLocalInv", "MW.Close", "MR.Close", "MR.Close under a window"} {
 		t.Run(how, func(t *testing.T) { fenceInWrite(t, how, 60000, 30000) })
@@ -53,8 +54,8 @@ func TestFenceInSegment(t *testing.T) {
 	}
 }
 
-// fenceInWrite is a Write in segments of so many bytes of payload, which is
-// taken its memory when cut bytes of the stream have come.
+// fenceInWrite sends a Write in segments of the given payload, whose memory is revoked after
+// cut bytes of the stream.
 func fenceInWrite(t *testing.T, how string, payload, cut int) {
 	const size = 60000
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
@@ -119,9 +120,8 @@ func fenceInWrite(t *testing.T, how string, payload, cut int) {
 	}
 }
 
-// TestFenceInResponse: memory is taken back while a Read of the peer is being
-// answered and the peer does not take the answer. What it gets later is from
-// before.
+// TestFenceInResponse: memory is revoked while a Read of the peer is being answered and the
+// peer does not read the response. What it receives later is the old content.
 func TestFenceInResponse(t *testing.T) {
 	const size = 16 << 20
 	for _, tc := range []struct {
@@ -170,7 +170,7 @@ func TestFenceInResponse(t *testing.T) {
 			}
 			c.Close()
 			r := <-read
-			// Headers may hold a 2, but not a row of them.
+			// Headers may contain a 2, but not several in sequence.
 			if i := bytes.Index(r.got, bytes.Repeat([]byte{2}, 16)); i >= 0 {
 				t.Errorf("byte %d of what the peer got is from after the fence", i)
 			}
@@ -181,12 +181,11 @@ func TestFenceInResponse(t *testing.T) {
 	}
 }
 
-// TestLocalInvBehindResponse: an invalidation in the send queue waits for the
-// Read that is being answered from the same batch, also when the socket does not
-// take the batch at once. Were it executed before, the rest of the batch would
-// have lost its leave.
+// TestLocalInvBehindResponse: an invalidation in the send queue waits for the Read that is
+// being answered from the same batch, even if the socket does not accept the whole batch at
+// once. If it were executed earlier, the rest of the batch could not be sent.
 func TestLocalInvBehindResponse(t *testing.T) {
-	const size = batchBytes / 2 // so that there is room in the batch behind it
+	const size = batchBytes / 2 // so that the batch has space after it
 	c, peer := streamPair(t, New(Config{}), fabric.ConnAttr{}, false)
 	if err := syscall.SetsockoptInt(c.sock.fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 16<<10); err != nil {
 		t.Fatal(err)
@@ -198,7 +197,7 @@ func TestLocalInvBehindResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
-	// Take the sending side, so that the request and the invalidation meet.
+	// Lock the sending side, so that the request and the invalidation get into the same batch.
 	c.txMu.Lock()
 	post(t, c, fabric.SendWR{ID: 5, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
 	c.tx.turn = true // the response goes first
@@ -233,15 +232,14 @@ func TestLocalInvBehindResponse(t *testing.T) {
 	}
 }
 
-// names reports whether the peer can reach something by stag.
+// names reports whether stag is valid for the peer.
 func (t *table) names(stag uint32) bool {
 	_, flt := t.exposed(stag, fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
 	return flt == faultNone
 }
 
-// TestLocalInvFencesPlacing: an invalidation in the send queue completes when
-// whoever has looked up the memory before has done with it. Here that is the test,
-// which has the lock that whoever places bytes has.
+// TestLocalInvFencesPlacing: an invalidation in the send queue completes after earlier lookups
+// of the memory are no longer in use. Here the test holds the lock under which data is placed.
 func TestLocalInvFencesPlacing(t *testing.T) {
 	c, _ := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	mw, _ := c.AllocMW()
@@ -263,7 +261,7 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// Either it waits for the lock or it is through.
+	// It either waits for the lock or has completed.
 	stacks := make([]byte, 1<<20)
 	for waits := false; !waits; runtime.Gosched() {
 		select {
@@ -285,8 +283,8 @@ func TestLocalInvFencesPlacing(t *testing.T) {
 	}
 }
 
-// TestInvalidateWhatThePeerHas: this side gives up a call whose reply, with the
-// invalidation, has just come in.
+// TestInvalidateWhatThePeerHas: this side cancels a call whose reply, with the invalidation,
+// has just arrived.
 func TestInvalidateWhatThePeerHas(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	mw, _ := c.AllocMW()
@@ -334,8 +332,8 @@ func TestBusyInvalidation(t *testing.T) {
 	wantViolation(t, c, rdmaProtection(rdmap.CodeCannotInvalidate))
 }
 
-// TestOneDoorbell: what is posted as a list leaves in one system call, and a
-// large payload arrives without a copy.
+// TestOneDoorbell: a list is sent with one system call, and a large payload is received
+// without a copy.
 func TestOneDoorbell(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
 	mr := register(t, b, 1<<20, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
@@ -368,7 +366,7 @@ func TestOneDoorbell(t *testing.T) {
 	}
 }
 
-// TestWriterComesAndGoes: a full socket costs a goroutine until it is empty.
+// TestWriterComesAndGoes: while the socket is full there is a writer goroutine.
 func TestWriterComesAndGoes(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	writing := func() bool {
@@ -396,7 +394,7 @@ func TestWriterComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestWakes: no Wake is lost, whoever is where.
+// TestWakes: no Wake is lost.
 func TestWakes(t *testing.T) {
 	a, _ := join(t, New(Config{}), fabric.ConnAttr{})
 	woken := make(chan struct{})
@@ -421,15 +419,14 @@ func TestWakes(t *testing.T) {
 	close(quit)
 	a.Wake()
 	wg.Wait()
-	// A Wake nobody waits for is for the next.
+	// A Wake without a waiter is for the next Wait.
 	a.Wake()
 	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestWaitSeesOthersWork: who waits is told of completions that others have
-// brought about.
+// TestWaitSeesOthersWork: a waiter returns for completions that other goroutines have caused.
 func TestWaitSeesOthersWork(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
 	go b.Wait()
@@ -453,8 +450,8 @@ func TestWaitSeesOthersWork(t *testing.T) {
 	}
 }
 
-// TestDisconnectHeld: an accepting side that may not speak yet is not held up
-// for ever by what it has posted.
+// TestDisconnectHeld: Disconnect of a responder that may not send yet does not wait forever
+// for its requests.
 func TestDisconnectHeld(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpSend, Flags: fabric.Signaled})
@@ -471,8 +468,7 @@ func TestDisconnectHeld(t *testing.T) {
 	peer.wantEnd("of a connection that was given up")
 }
 
-// TestDisconnectAnswers: the Reads of the peer that have come are answered
-// before the end.
+// TestDisconnectAnswers: Reads of the peer that have arrived are answered before the end.
 func TestDisconnectAnswers(t *testing.T) {
 	const size = 8 << 20
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
@@ -494,8 +490,7 @@ func TestDisconnectAnswers(t *testing.T) {
 	}
 }
 
-// TestCloseAbandons: Close with work outstanding is not an orderly end for the
-// peer.
+// TestCloseAbandons: Close with outstanding requests is not an orderly close for the peer.
 func TestCloseAbandons(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
 	seg := register(t, b, 8, fabric.AccessRemoteRead).Segment()
@@ -512,8 +507,8 @@ func TestCloseAbandons(t *testing.T) {
 	}
 }
 
-// TestIdleMemory: what a connection costs while nothing happens: no goroutine,
-// and at most 40 KiB, with 32 receives posted and after some use.
+// TestIdleMemory: an idle connection has no goroutine and at most 40 KiB of memory, with 32
+// receives posted and after some use.
 func TestIdleMemory(t *testing.T) {
 	const pairs = 100
 	p := New(Config{})
@@ -535,7 +530,7 @@ func TestIdleMemory(t *testing.T) {
 			next(t, a)
 			next(t, b)
 		}
-		// Who waits gives the stage back.
+		// A waiter returns the stage to the pool.
 		for _, c := range []*Conn{a, b} {
 			c.Poll(nil)
 		}
@@ -566,8 +561,7 @@ func TestIdleMemory(t *testing.T) {
 	runtime.KeepAlive(conns)
 }
 
-// TestStress: everything at once, and then the end at some moment, from either
-// side.
+// TestStress: all operations concurrently, and then the end at some moment, from either side.
 func TestStress(t *testing.T) {
 	rounds := 24
 	if testing.Short() {
@@ -659,7 +653,7 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// TestTable: the STag table by itself.
+// TestTable tests the STag table.
 func TestTable(t *testing.T) {
 	c, _ := join(t, New(Config{}), fabric.ConnAttr{})
 	mem := make([]byte, 100)
@@ -714,7 +708,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("SGE of %d bytes with key %#x: %t", len(tc.sge.Buf), tc.sge.LKey, ok)
 		}
 	}
-	// An index is used again with another key.
+	// An index is reused with another key.
 	mr.Close()
 	mr2, err := c.RegMR(mem, 0)
 	if err != nil {
@@ -734,7 +728,7 @@ func TestTableFull(t *testing.T) {
 	c := New(Config{}).newConn(fabric.ConnAttr{})
 	defer c.Close()
 	register(t, c, 1, 0)
-	// A table of which hardly a page is touched.
+	// Most pages of this table are never touched.
 	m, err := syscall.Mmap(-1, 0, 1<<20*int(unsafe.Sizeof(entry{})), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
 	if err != nil {
 		t.Fatal(err)
@@ -761,7 +755,7 @@ func TestTableFull(t *testing.T) {
 	}
 }
 
-// TestGrowingRings: numbers stay good while a ring grows.
+// TestGrowingRings: numbers remain valid while a ring grows.
 func TestGrowingRings(t *testing.T) {
 	var r ring[int]
 	sum := 0
@@ -782,7 +776,7 @@ func TestGrowingRings(t *testing.T) {
 	}
 }
 
-// TestPartialBytes: a stream that comes byte by byte.
+// TestPartialBytes: a stream that arrives byte by byte.
 func TestPartialBytes(t *testing.T) {
 	for _, crc := range []mpa.Flags{0, mpa.FlagCRC} {
 		c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, crc)
@@ -828,15 +822,15 @@ func TestSendFlavours(t *testing.T) {
 	}
 }
 
-// TestGolden: the first FPDUs of an initiator, byte by byte, put together by
-// hand from RFC 5044 section 4, RFC 5041 section 4 and RFC 5040 section 4.
+// TestGolden: the first FPDUs of an initiator, byte by byte, written by hand from RFC 5044
+// section 4, RFC 5041 section 4 and RFC 5040 section 4.
 func TestGolden(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	post(t, c,
 		fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: []byte("ab")}, {Buf: []byte("c")}}},
 		fabric.SendWR{Op: fabric.OpWrite, RKey: 0x01020304, RemoteOffset: 0x1112131415161718, SGL: []fabric.SGE{{Buf: []byte("write")}}},
 		fabric.SendWR{Op: fabric.OpRead, RKey: 0x21222324, RemoteOffset: 0x3132333435363738, SGL: []fabric.SGE{{Buf: make([]byte, 0x55)}}})
-	want := unhex(t, "0015"+"4143"+"00000000"+"00000000"+"00000001"+"00000000"+"616263"+"00"+"00000000"+
+	want := testutil.Hex(t, "0015"+"4143"+"00000000"+"00000000"+"00000001"+"00000000"+"616263"+"00"+"00000000"+
 		"0013"+"c140"+"01020304"+"1112131415161718"+"7772697465"+"000000"+"00000000"+
 		"002e"+"4141"+"00000000"+"00000001"+"00000001"+"00000000")
 	got := peer.read("three FPDUs", len(want))
@@ -844,13 +838,13 @@ func TestGolden(t *testing.T) {
 		t.Errorf("sent\n%x, want\n%x", got, want)
 	}
 	rr := peer.read("the Read Request", 28+4)
-	if binary.BigEndian.Uint32(rr[12:]) != 0x55 || !bytes.Equal(rr[16:], unhex(t, "21222324"+"3132333435363738"+"00000000")) {
+	if binary.BigEndian.Uint32(rr[12:]) != 0x55 || !bytes.Equal(rr[16:], testutil.Hex(t, "21222324"+"3132333435363738"+"00000000")) {
 		t.Errorf("the Read Request is %x", rr)
 	}
 }
 
-// TestNoInterleaving: a message is sent to its end before the next one begins,
-// whatever waits, as siw asks for.
+// TestNoInterleaving: a message is sent completely before the next one begins, as siw
+// requires.
 func TestNoInterleaving(t *testing.T) {
 	const size = 300000
 	c, peer := underAttack(t, New(Config{MaxFPDU: 9000}), fabric.ConnAttr{}, 0)
@@ -904,8 +898,8 @@ func TestNoInterleaving(t *testing.T) {
 	<-ended
 }
 
-// TestReadBehindDisconnect: what the peer asks for after this side has said that
-// no more will come is not answered, and does not spoil the end.
+// TestReadBehindDisconnect: a Read that arrives after this side has shut down its write side
+// is not answered, and the end is orderly nevertheless.
 func TestReadBehindDisconnect(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	seg := register(t, c, 64, fabric.AccessRemoteRead).Segment()
@@ -922,9 +916,8 @@ func TestReadBehindDisconnect(t *testing.T) {
 	}
 }
 
-// TestInvalidationBehindBlockedBatch: a peer has all of a response and closes
-// the window behind it, while what shares the batch with the response waits for
-// room in the socket.
+// TestInvalidationBehindBlockedBatch: a peer that has received all of a response invalidates
+// the window, while the rest of the response's batch waits for space in the socket.
 func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	const size = 4096
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
@@ -966,8 +959,8 @@ func TestInvalidationBehindBlockedBatch(t *testing.T) {
 	c.unlockTx()
 }
 
-// TestSilentRoom: requests that are not signaled make room without a word, and Wait
-// returns for whoever has found none.
+// TestSilentRoom: unsignaled requests free queue entries without a completion, and Wait
+// returns after Post has found the queue full.
 func TestSilentRoom(t *testing.T) {
 	client, server := join(t, New(Config{}), fabric.ConnAttr{SendDepth: 4, RecvDepth: 1})
 	defer client.Close()

@@ -19,19 +19,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// A talk is a whole conversation, from MPA start-up to Close, between a Conn and a
-// peer that a script plays. The Conn's own user follows the script, too. All is done
-// by one goroutine and no time passes, so a script has the same outcome again.
+// A talk is a whole conversation, from MPA start-up to Close, between a Conn and a scripted
+// peer. The script also controls the Conn's user. Everything runs on one goroutine and
+// independently of time, so a script always has the same outcome.
 //
-// Whatever the script, after each step:
+// For any script, after each step:
 //
-//   - memory that the peer may not write at that moment, and no receive or Read of
-//     this side's names, is as it was;
-//   - what the Conn has sent is whole FPDUs, with no byte of memory that the peer may
-//     not read in a response, and nothing behind a Terminate message;
+//   - memory that the peer may not write at that moment, and that is not in a receive or Read
+//     of this side, is unchanged;
+//   - the Conn has sent whole FPDUs, no byte of memory that the peer may not read, and nothing
+//     after a Terminate message;
 //
-// and in the end each request has completed once, the Conn's end is typed, Close
-// returns, and nothing is left: objects, goroutines, descriptors, rights.
+// At the end each request has completed once, the Conn's end has a typed error, Close returns,
+// and no objects, goroutines, descriptors or access rights are left.
 type talk struct {
 	t      testing.TB
 	p      *Provider
@@ -42,7 +42,7 @@ type talk struct {
 
 	slab, was []byte // memory, and what it held after the last step
 	areas     [nAreas]area
-	handles   []fabric.Segment // all that were given out, of which some are still good
+	handles   []fabric.Segment // all that were exposed, of which some are still valid
 	mrs       [3]fabric.MR
 	mws       [3]fabric.MW
 	bound     [3]uint32 // STag of each window since it was prepared last
@@ -66,14 +66,14 @@ type talk struct {
 	ended    bool   // by a Terminate message of the Conn's
 }
 
-// A duty is what the completion of a request takes back: what the peer may write by
-// it, or what stag names. Zero is nothing.
+// A duty is what the completion of a request revokes: memory that the peer may write by it, or
+// the binding of stag. Zero is nothing.
 type duty struct {
 	area int
 	stag uint32
 }
 
-// An area is a stretch of the slab. [open, shut) of it may be written by the peer.
+// An area is a part of the slab. The peer may write [open, shut) of it.
 type area struct{ lo, hi, open, shut int }
 
 const (
@@ -87,7 +87,7 @@ const (
 	nAreas     = 15
 )
 
-// sizes of the areas. Between them lies memory that is nobody's.
+// sizes of the areas. The memory between them is unused.
 var talkSizes = [nAreas]int{1000, 40000, 1000, 200, 600, 600, 600, 64, 64, 8, 0, 20000, 100, 24000, 0}
 
 const (
@@ -100,7 +100,7 @@ const (
 	mostSent  = 192 << 10
 )
 
-// A script gives out its bytes, and zeros when there are none left.
+// A script returns its bytes, and then zeros.
 type script []byte
 
 func (s *script) next() byte {
@@ -112,7 +112,7 @@ func (s *script) next() byte {
 	return b
 }
 
-// converse plays a script.
+// converse runs a script.
 func converse(t testing.TB, p *Provider, s script) {
 	goroutines, descriptor := runtime.NumGoroutine(), lowestDescriptor(t)
 	k := &talk{t: t, p: p, s: s, due: map[uint64]duty{}, msn: [2]uint32{1, 1}}
@@ -168,7 +168,7 @@ func (k *talk) memory(i int) []byte { return k.slab[k.areas[i].lo:k.areas[i].hi:
 func (k *talk) open(i int) { k.areas[i].open, k.areas[i].shut = k.areas[i].lo, k.areas[i].hi }
 func (k *talk) shut(i int) { k.areas[i].open, k.areas[i].shut = 0, 0 }
 
-// look holds the memory against what may have changed in it.
+// look checks that memory has changed only where it may.
 func (k *talk) look(after string) {
 	from := 0
 	same := func(to int) {
@@ -190,7 +190,7 @@ func (k *talk) look(after string) {
 	same(len(k.slab))
 }
 
-// start sets the connection up. It reports whether there is one.
+// start sets the connection up. It reports whether it is established.
 func (k *talk) start() bool {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -212,7 +212,7 @@ func (k *talk) start() bool {
 		k.t.Fatal(err)
 	}
 
-	// The peer's frame, of which odd makes something else.
+	// The peer's frame, which odd corrupts.
 	f := mpa.Start{Kind: mpa.Request, Revision: 2, Flags: mpa.FlagEnhanced}
 	if k.active {
 		f.Kind = mpa.Reply
@@ -234,7 +234,7 @@ func (k *talk) start() bool {
 		e.RTRSend, e.RTRRead, e.RTRWrite = arg&1 != 0, arg&2 != 0, arg&4 != 0
 	case 5:
 		pd = bytes.Repeat([]byte{arg}, min(2*int(arg), mpa.MaxPrivateData-mpa.EnhancedLen))
-	case 6: // bytes behind the frame
+	case 6: // bytes after the frame
 		behind = bytes.Repeat([]byte{arg}, 1+int(arg))
 	case 7:
 		f.Flags &^= mpa.FlagEnhanced
@@ -305,7 +305,7 @@ func (k *talk) start() bool {
 	return true
 }
 
-// equip gives the Conn memory and receives.
+// equip sets up memory and receives of the Conn.
 func (k *talk) equip() {
 	for i := range k.mrs {
 		k.register(i)
@@ -342,7 +342,7 @@ func (k *talk) window(i int) {
 	k.mws[i], k.bound[i] = mw, 0
 }
 
-// receive posts receive i, if it is not posted.
+// receive posts receive i, unless it is posted.
 func (k *talk) receive(i int) {
 	a := areaRecv + i
 	if k.posted(a) {
@@ -376,9 +376,9 @@ func (k *talk) post(wr fabric.SendWR, d duty) {
 	}
 }
 
-// step is a byte of what to do and four of how. It reports whether there can be
-// more. What ends the conversation for certain takes a wild one of two in nine, so
-// that most are of some length.
+// step is a byte for the action and four bytes of parameters. It reports whether the
+// conversation continues. Actions that end it require a wild parameter, two in nine, so that
+// most conversations have some length.
 func (k *talk) step() bool {
 	op := k.s.next()
 	a, b, n, odd := k.s.next(), k.s.next(), k.s.next(), k.s.next()
@@ -435,7 +435,7 @@ func (k *talk) step() bool {
 		}
 		k.fpdu(odd, rdmap.AppendTerminate(untagged(rdmap.OpTerminate, true, rdmap.QNTerminate, 1, 0), &m), 0)
 	case 7:
-		// Whatever the next bytes say, in a frame or without.
+		// Arbitrary bytes of the script, in a frame or without.
 		if !wild {
 			break
 		}
@@ -517,7 +517,7 @@ func (k *talk) bind(i int, b, n, odd byte) {
 	hi := min(lo+2*int(n), a.hi)
 	sge := fabric.SGE{Buf: k.slab[lo:hi:hi]}
 	if i == 0 {
-		// The region for writing, whose last bytes the window opens again.
+		// The writable region, whose last bytes the window exposes again.
 		a = &k.areas[areaWrite]
 		lo, hi = a.hi-int(n), a.hi
 		sge = fabric.SGE{Buf: k.slab[lo:hi:hi], LKey: k.mrs[areaWrite].LKey()}
@@ -538,7 +538,7 @@ func (k *talk) bind(i int, b, n, odd byte) {
 			k.areas[areaWindow+i].open, k.areas[areaWindow+i].shut = lo, hi
 		}
 		if access&fabric.AccessRemoteRead != 0 {
-			// Everything the peer may read is public.
+			// Everything that the peer may read is public.
 			for j := lo; j < hi; j++ {
 				k.slab[j], k.was[j] = public, public
 			}
@@ -551,7 +551,7 @@ func (k *talk) bind(i int, b, n, odd byte) {
 	k.post(fabric.SendWR{Op: fabric.OpBindMW, MW: k.mws[i]}, duty{})
 }
 
-// gather is a list of up to three pieces of what anybody may know.
+// gather returns a list of up to three SGEs of public memory.
 func (k *talk) gather(n, odd byte) (l []fabric.SGE) {
 	for range int(odd) % 4 {
 		l = append(l, fabric.SGE{Buf: publicBytes[:k.length(n)]})
@@ -561,7 +561,7 @@ func (k *talk) gather(n, odd byte) (l []fabric.SGE) {
 
 var publicBytes = bytes.Repeat([]byte{public}, 1<<16)
 
-// room is that of the oldest receive, or -1 if there is none.
+// room returns the size of the oldest receive, or -1 if there is none.
 func (k *talk) room() int {
 	oldest, room := k.last+1, -1
 	for id, d := range k.due {
@@ -572,8 +572,8 @@ func (k *talk) room() int {
 	return room
 }
 
-// pick is one of the handles that were ever given out, of which the last ones are
-// good as a rule, or if wild one that was not.
+// pick returns one of the handles that were ever exposed, of which the last are usually valid,
+// or, if wild, one that was not.
 func (k *talk) pick(wild bool, a byte, need fabric.Access) fabric.Segment {
 	if wild {
 		switch a {
@@ -592,7 +592,7 @@ func (k *talk) pick(wild bool, a byte, need fabric.Access) fabric.Segment {
 		seg.Offset ^= 1 << (a & 63)
 	}
 	if !wild {
-		// The next one that is good.
+		// The next valid one.
 		for i := range k.handles {
 			if s := k.handles[(len(k.handles)-1-int(a)%len(k.handles)+i)%len(k.handles)]; k.opens(s.Handle, need) {
 				return s
@@ -607,7 +607,7 @@ func (k *talk) opens(stag uint32, need fabric.Access) bool {
 	return flt == faultNone
 }
 
-// aim is where and how much: inside of what a handle names, or if wild at or around
+// aim returns an offset and a length: within the bounds of a handle or, if wild, at or around
 // its ends.
 func (k *talk) aim(wild bool, a, b, n byte, need fabric.Access) (seg fabric.Segment, to uint64, size int) {
 	seg = k.pick(wild, a, need)
@@ -632,7 +632,7 @@ func (k *talk) aim(wild bool, a, b, n byte, need fabric.Access) (seg fabric.Segm
 		to = delta // around zero, and around the end of all offsets
 	}
 	if n >= 250 {
-		// As much as there is, give or take one.
+		// The whole size, plus or minus one.
 		size = int(int64(seg.Offset+uint64(seg.Length)-to)) + int(n) - 252
 	}
 	return seg, to, max(0, min(size, 60000))
@@ -648,7 +648,7 @@ func (k *talk) length(n byte) int {
 	return [...]int{16383, 16384, 20000, 24000, 39999, 40000, 40001, 60000}[n&7]
 }
 
-// answer is a segment of a Read Response, to what has been asked for or otherwise.
+// answer returns a segment of a Read Response, valid or not.
 func (k *talk) answer(a, b, n, odd byte) {
 	r := rdmap.ReadRequest{SinkSTag: sinkSTag(uint64(a)), SinkTO: sinkTO(uint64(a)), Size: 100}
 	if len(k.reads) > 0 {
@@ -684,7 +684,7 @@ func (k *talk) answer(a, b, n, odd byte) {
 	k.fpdu(odd, tagged(rdmap.OpReadResponse, last, r.SinkSTag, to), size)
 }
 
-// fpdu says a segment with so many bytes of payload. The low bits of odd spoil it.
+// fpdu sends a segment with the given payload. The low bits of odd corrupt it.
 func (k *talk) fpdu(odd byte, header []byte, payload int) {
 	h := bytes.Clone(header)
 	if len(h) >= 18 {
@@ -695,7 +695,7 @@ func (k *talk) fpdu(odd byte, header []byte, payload int) {
 		case 2:
 			h[1] ^= 1 << at // control of RDMAP
 		case 3:
-			h[2+2*at] ^= 1 // somewhere behind
+			h[2+2*at] ^= 1 // somewhere after it
 		case 4:
 			h[len(h)-1] ^= 1 << at
 		case 5:
@@ -714,8 +714,8 @@ func (k *talk) fpdu(odd byte, header []byte, payload int) {
 	k.say(f)
 }
 
-// theirBytes is what the peer writes, each time from another place on: different from
-// what it has written before, and from what is secret.
+// theirBytes returns data for the peer to write, which differs from what it has written before
+// and from secret memory.
 var theirBytes = func() []byte {
 	b := make([]byte, 1<<16+256)
 	for i := range b {
@@ -729,7 +729,7 @@ func (k *talk) say(b []byte) {
 	k.sent += len(b)
 }
 
-// flush lets the peer's bytes into the socket, as far as it takes them.
+// flush writes the peer's bytes to the socket, as far as it accepts them.
 func (k *talk) flush(b []byte) (rest []byte) {
 	for len(b) > 0 && !k.gone {
 		n, err := syscall.Write(k.fd, b)
@@ -750,8 +750,8 @@ func (k *talk) hangUp() {
 	syscall.Shutdown(k.fd, syscall.SHUT_WR)
 }
 
-// poll has the Conn take what has been said: up to the cut, if there is one, and the
-// rest another time. It reports whether the Conn lives.
+// poll makes the Conn process what the peer has sent: up to the cut, if there is one, and the
+// rest another time. It reports whether the Conn is alive.
 func (k *talk) poll() bool {
 	if k.cut > 0 && k.cut < len(k.out) {
 		first := k.out[:k.cut]
@@ -772,7 +772,7 @@ func (k *talk) poll() bool {
 	}
 }
 
-// take polls until there is nothing.
+// take polls until there are no completions.
 func (k *talk) take() bool {
 	var wc [4]fabric.WC
 	for {
@@ -795,7 +795,7 @@ func (k *talk) take() bool {
 	}
 }
 
-// completed takes back what the requests have opened.
+// completed executes the duties of completed requests.
 func (k *talk) completed(wcs []fabric.WC) {
 	for i := range wcs {
 		wc := &wcs[i]
@@ -816,8 +816,7 @@ func (k *talk) completed(wcs []fabric.WC) {
 	}
 }
 
-// invalidated: what stag names is no longer open, unless the window has another name
-// by now.
+// invalidated revokes access by stag, unless the window has been bound again.
 func (k *talk) invalidated(stag uint32) {
 	for i, s := range k.bound {
 		if s == stag {
@@ -826,7 +825,7 @@ func (k *talk) invalidated(stag uint32) {
 	}
 }
 
-// read is the peer's reading, and holds what comes against what may come.
+// read reads at the peer, and checks what the Conn has sent.
 func (k *talk) read() {
 	for {
 		var buf [16 << 10]byte
@@ -892,22 +891,22 @@ func (k *talk) segment(u []byte) {
 	}
 }
 
-// finish ends the conversation as it stands.
+// finish ends the conversation.
 func (k *talk) finish() {
 	k.deaf, k.cut = false, 0
 	if !k.c.shut.Load() {
 		if k.poll() {
 			k.hangUp()
 		}
-		// The end of the stream is there, so Wait has something to return for;
-		// the peer reads what the Conn wants to be rid of first.
+		// The end of the stream has arrived, so Wait returns; the peer first reads what the
+		// Conn still has to send.
 		for k.take() {
 			k.c.Wait()
 		}
 		if len(k.due) > 0 {
 			k.t.Fatalf("ended, and not completed: %v", k.due)
 		}
-		// Nothing is placed any more.
+		// Nothing may be placed from now on.
 		for i := range k.areas {
 			k.shut(i)
 		}
@@ -924,10 +923,10 @@ func (k *talk) finish() {
 	k.read()
 }
 
-// A step of a script, for seeds: what to do and how.
+// A step of a script, for seeds: an action and its parameters.
 type step [5]byte
 
-// How a seed begins.
+// Starts of seeds.
 const (
 	roleActive    = 1
 	asksCRC       = 2
@@ -946,7 +945,7 @@ func talkScript(how, odd, arg byte, steps ...step) []byte {
 	return b
 }
 
-// conversations are seeds: what peers do, right and wrong.
+// conversations are seeds: valid and invalid behavior of peers.
 func conversations() (all [][]byte) {
 	const (
 		poll, write, read, send, sendInv, answer, terminate, raw = 0, 1, 2, 3, 4, 5, 6, 7
@@ -956,16 +955,16 @@ func conversations() (all [][]byte) {
 		most                                                     = 252    // as much as there is
 	)
 	talks := [][]step{
-		// Messages there and back, with receives posted again.
+		// Messages in both directions, with receives posted again.
 		{{send, 0, 0, 10, 0}, {}, {post, 0, 0, 20, 1}, {recv, 0, 0, 0, 0}, {send, 0, 0, 64, 0}, {}, {hangUp}},
-		// Writes to all of two regions, in segments, straight and otherwise.
+		// Writes to all of two regions, in segments, in order and otherwise.
 		{{wild + write, 2, 0, most, 0}, {wild + write, 1, 0, most, 0}, {}, {write, 1, 0, 249, 16}, {write, 1, 0, 10, 0}, {0, 16, 0}, {hangUp}},
-		// Reads, two at once; a third one is too many while the peer is deaf.
+		// Reads, two at once; a third one is too many while the peer does not read.
 		{{wild + read, 0, 0, most, 0}, {read, 1, 0, most, 0}, {}, {read, 1, 1, 200, 0}, {}, {deaf, 1}, {read, 1, 0, most, 0}, {read, 1, 0, most, 0}, {}, {hangUp}},
-		// A window's life: bound, written to, invalidated by the peer, tried again.
+		// A window is bound, written to, invalidated by the peer, and accessed again.
 		{{bind, 1, 4, 100, 2}, {wild + write, 0, 0, most, 0}, {wild + read, 0, 0, most, 0}, {}, {wild + sendInv, 0, 0, 3, 0}, {}, {wild + write, 0, 0, 1, 0}, {}},
 		{{bind, 1, 4, 100, 2}, {wild + write, 0, 0, most, 0}, {}, {wild + sendInv, 0, 0, 3, 0}, {}, {bind, 1, 8, 50, 0}, {wild + write, 0, 0, most, 0}, {}, {wild + write, 1, 0, 1, 0}, {}},
-		// The same, ended by this side in all ways, and in the middle of a Write.
+		// The same, revoked by this side in all ways, and in the middle of a Write.
 		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {}, {inv, 2}, {}, {wild + write, 0, 0, 1, 0}, {}},
 		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {0, 0, 40}, {inv, 2}, {0, 0, 40}, {}},
 		{{bind, 2, 0, 255, 2}, {wild + write, 0, 0, most, 0}, {0, 0, 40}, {end, 2, 0}, {}},
@@ -977,7 +976,7 @@ func conversations() (all [][]byte) {
 		{{wild + write, 2, 0, 253, 0}, {}}, {{wild + write, 2, 0xfd, 4, 0}, {}}, {{wild + write, 2, 0xfe, 2, 0}, {}}, {{wild + write, 0, 0, 4, 0}, {}},
 		{{wild + read, 0, 0, 253, 0}, {}}, {{wild + read, 0, 0xfd, 4, 0}, {}}, {{wild + read, 0, 0xfe, 2, 0}, {}}, {{wild + read, 2, 0, 4, 0}, {}},
 		{{wild + send, 0, 0, 65, 0}, {}}, {{send, 0, 0, 60, 16}, {wild + send, 0, 0, 5, 0}, {}},
-		// Reads of this side, answered well and badly.
+		// Reads of this side, with valid and invalid responses.
 		{{post, 0, 0, 1, 1}, {postRead, 0}, {postRead, 1}, {postRead, 2}, {}, {answer, 0, 0, 50, 0}, {answer, 0, 0, 0, 0}, {}, {answer, 0, 0, 249, 0}, {0, 64, 0}, {answer}, {}, {answer}, {}, {hangUp}},
 		{{postRead, 0}, {}, {wild + answer, 0, 1}, {}},
 		{{postRead, 0}, {}, {wild + answer, 0, 1 + 8}, {}},
@@ -992,7 +991,7 @@ func conversations() (all [][]byte) {
 		{{wild + write, 200, 0, 4, 0}, {}},
 		{{wild + read, 130, 0, 4, 0}, {}},
 		{{wild + raw, 0, 0, 5, 16}, {'a', 'b', 'c', 'd', 'e'}, {}},
-		// How this side ends it.
+		// Ends caused by this side.
 		{{post, 0, 0, 5, 3}, {postWrite, 1, 1, 249, 2}, {postWrite, 1, 0, 249, 2}, {disconnect}},
 		{{post, 0, 0, 5, 3}, {nudge}, {closes}},
 		{{deaf, 1}, {postWrite, 1, 0, 255, 3}, {postWrite, 1, 0, 255, 3}, {postWrite, 1, 0, 255, 3}, {postWrite, 1, 0, 255, 3}, {recv, 3}, {}, {hangUp}},
@@ -1000,7 +999,7 @@ func conversations() (all [][]byte) {
 	for i, steps := range talks {
 		how := byte(i % 4) // both roles, with and without CRC
 		if how&roleActive != 0 {
-			// This side speaks first.
+			// This side sends first.
 			steps = append([]step{{post, 0, 0, 1, 1}}, steps...)
 		}
 		all = append(all, talkScript(how, 0, 0, steps...), talkScript(how^roleActive|shortSegments, 0, 0, append([]step{{post, 0, 0, 1, 1}}, steps...)...))
@@ -1014,8 +1013,8 @@ func conversations() (all [][]byte) {
 	return append(all, talkScript(0, 1<<4, 0), talkScript(1, 1<<4, 0), talkScript(0, 2<<4, 0), talkScript(1, 2<<4, 0))
 }
 
-// FuzzConversation plays what a peer and the Conn's own user may think of, in either
-// role: see talk.
+// FuzzConversation runs arbitrary behavior of a peer and of the Conn's user, in either role:
+// see talk.
 func FuzzConversation(f *testing.F) {
 	for _, s := range conversations() {
 		f.Add(s)

@@ -8,57 +8,56 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// ErrNotConnected is returned for work that needs an established connection
-// while there is none yet.
+// ErrNotConnected is returned by calls that need an established connection, before there is
+// one.
 var ErrNotConnected = errors.New("iwarp: not connected yet")
 
-// ErrMisuse is wrapped by errors about calls that a connection's life does not
-// allow at that point, such as Connect on a Conn from a Listener.
-var ErrMisuse = errors.New("iwarp: call out of place")
+// ErrMisuse is wrapped by errors of calls that are invalid in the current state, such as
+// Connect on a Conn from a Listener.
+var ErrMisuse = errors.New("iwarp: invalid call in this state")
 
 // ErrRejected is the cause of the end of a Conn on which Reject was called.
-var ErrRejected = errors.New("iwarp: the request was rejected")
+var ErrRejected = errors.New("iwarp: connection request rejected by this side")
 
-// ErrRevoked is the cause of a connection's end when memory was invalidated or
-// deregistered in the middle of being sent.
-var ErrRevoked = errors.New("iwarp: memory was taken back while it was being sent")
+// ErrRevoked is the cause of a connection's end when memory was invalidated or deregistered
+// while it was being sent.
+var ErrRevoked = errors.New("iwarp: memory was revoked while it was being sent")
 
-// A SetupError says why a connection could not be set up, other than by the
-// peer's rejection, which is a *fabric.RejectError.
+// A SetupError is a failure of connection setup other than a rejection by the peer, which is a
+// *fabric.RejectError.
 type SetupError struct {
 	Addr   string // the peer
-	Reason string // in our words
-	Err    error  // what lies beneath, or nil
+	Reason string // for humans
+	Err    error  // the underlying error, or nil
 }
 
 func (e *SetupError) Error() string {
 	if e.Err == nil {
-		return fmt.Sprintf("iwarp: set-up with %s: %s", e.Addr, e.Reason)
+		return fmt.Sprintf("iwarp: connection setup with %s: %s", e.Addr, e.Reason)
 	}
-	return fmt.Sprintf("iwarp: set-up with %s: %s: %v", e.Addr, e.Reason, e.Err)
+	return fmt.Sprintf("iwarp: connection setup with %s: %s: %v", e.Addr, e.Reason, e.Err)
 }
 
 func (e *SetupError) Unwrap() error { return e.Err }
 
-// A ProtocolError is what this side found wrong in what the peer sent. It is
-// the cause of a *fabric.ConnError that is not Remote: this side ended the
-// connection, with a Terminate message where one could be sent. A fault that
-// the peer found in what this side sent is a *TerminateError.
+// A ProtocolError is a protocol violation by the peer. It is the cause of a *fabric.ConnError
+// that is not Remote: this side ended the connection, with a Terminate message if one could be
+// sent. A violation that the peer reports is a *TerminateError.
 type ProtocolError struct {
-	rdmap.Cause        // layer, error type and code, as told to the peer
-	Reason      string // in our words
+	rdmap.Cause        // layer, error type and code of the Terminate message
+	Reason      string // for humans
 }
 
 func (e *ProtocolError) Error() string {
-	return fmt.Sprintf("iwarp: protocol error of the peer: %s (%v)", e.Reason, e.Cause)
+	return fmt.Sprintf("iwarp: protocol error by the peer: %s (%v)", e.Reason, e.Cause)
 }
 
-// A TerminateError is a Terminate message from the peer: its reason for ending
-// the connection. It is the cause of a *fabric.ConnError that is Remote.
+// A TerminateError is a Terminate message from the peer. It is the cause of a
+// *fabric.ConnError that is Remote.
 type TerminateError struct {
 	rdmap.Cause
-	// STag and TO are what the refused segment was about, as far as the
-	// peer has quoted it; zero otherwise.
+	// STag and TO are those of the refused segment, if the peer quoted its header; zero
+	// otherwise.
 	STag uint32
 	TO   uint64
 
@@ -69,7 +68,7 @@ func (e *TerminateError) Error() string {
 	return fmt.Sprintf("iwarp: terminated by the peer: %v", e.Cause)
 }
 
-// status is how the request that a Terminate message is about completes.
+// status is the completion status of the request that the Terminate message refers to.
 func (e *TerminateError) status() fabric.WCStatus {
 	switch e.Layer {
 	case rdmap.LayerRDMA:
@@ -101,8 +100,7 @@ func (e *WorkError) Error() string {
 	return fmt.Sprintf("iwarp: work request %d: %v", e.ID, e.Status)
 }
 
-// A BrokenError is a TCP connection that ended where iWARP does not end: inside
-// an FPDU or a message, or by a reset.
+// A BrokenError is a TCP connection that ended inside an FPDU or a message, or with an error.
 type BrokenError struct {
 	Op  string // "read", "write"
 	Err error  // io.ErrUnexpectedEOF or the system's error

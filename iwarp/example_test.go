@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// A server lends memory to a client, which writes to it and says so.
+// A server exposes memory to a client, which writes to it and sends a message.
 func Example() {
 	ctx := context.Background()
 	p := iwarp.New(iwarp.Config{})
@@ -35,7 +35,7 @@ func Example() {
 		}
 		note := make([]byte, 16)
 		c.PostRecv([]fabric.RecvWR{{ID: 1, SGE: fabric.SGE{Buf: note}}})
-		// The name of the memory travels as private data.
+		// The segment is sent as private data.
 		seg := mr.Segment()
 		if err := c.Accept(ctx, fmt.Appendf(nil, "%d %d", seg.Handle, seg.Offset)); err != nil {
 			return

@@ -14,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// fuzzTarget is a target on an established stream whose STags are the same in
-// every run, and the peer's descriptor.
+// fuzzTarget returns a target on an established stream, with the same STags in every run, and
+// the peer's descriptor.
 func fuzzTarget(t testing.TB, p *Provider, crc bool) (*target, int) {
 	c, fd := bareStream(t, p, fabric.ConnAttr{InboundReads: 2}, crc)
 	c.stags.tokens = seededTokens([32]byte{})
@@ -25,13 +25,12 @@ func fuzzTarget(t testing.TB, p *Provider, crc bool) (*target, int) {
 	return g, fd
 }
 
-// FuzzStream feeds an established connection with what a peer may think of.
-// Whatever that is: no panic, no byte where the peer may not write, every
-// request completes once, the end is typed, and nothing is left open.
+// FuzzStream sends arbitrary bytes to an established connection. There must be no panic, no
+// change of memory that the peer may not write, exactly one completion of each request, a
+// typed end, and nothing left open.
 //
-// Seeds are short: for each input that is new, the fuzzer tries to do without every
-// row of its bytes, which goes with the square of their number and would be all
-// that it does. Long payloads are FuzzConversation's.
+// Seeds are short, since the fuzzer minimizes each new input in quadratic time.
+// FuzzConversation has long payloads.
 func FuzzStream(f *testing.F) {
 	seed := func(crc bool, fpdus ...func(g *target) []byte) {
 		g, fd := fuzzTarget(f, New(Config{}), crc)
@@ -93,7 +92,7 @@ func FuzzStream(f *testing.F) {
 				}
 			}
 		}
-		// In two pieces, so that FPDUs are seen to grow, and the end.
+		// In two pieces, to test partial FPDUs, and then the end.
 		k := min(int(cut), len(b))
 		syscall.Write(fd, b[:k])
 		take()

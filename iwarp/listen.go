@@ -13,8 +13,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
-// A listener reads the requests of incoming connections, each on a goroutine of
-// its own for as long as that takes, so that a slow peer holds up nobody.
+// A listener reads the MPA request of each incoming connection on a separate goroutine, so
+// that a slow peer does not delay others.
 type listener struct {
 	p    *Provider
 	attr fabric.ConnAttr
@@ -32,7 +32,7 @@ type listener struct {
 	down    bool
 }
 
-// A handshaker is a TCP connection whose request is still on its way.
+// A handshaker is a TCP connection whose MPA request is incomplete.
 type handshaker struct {
 	f    *os.File
 	host netip.Addr
@@ -116,7 +116,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// acceptPause keeps a listener that cannot get descriptors from spinning.
+// acceptPause keeps a listener that has run out of descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
 // run accepts TCP connections until the listener is closed.
@@ -134,9 +134,9 @@ func (l *listener) run() {
 			return // it has been closed
 		}
 		if err != nil {
-			// Out of descriptors, or a connection that was gone before it was
-			// taken. Closing a pending one gives at least one descriptor
-			// back; without any this end is all there is to say.
+			// Out of descriptors, or the connection was reset before it was accepted. Closing
+			// a pending handshake frees a descriptor; without one, all that is left is to
+			// wait.
 			if !l.makeRoom() {
 				select {
 				case <-l.closed:
@@ -146,7 +146,7 @@ func (l *listener) run() {
 			}
 			continue
 		}
-		// The request has come, as a rule: see listeningSocket.
+		// The request has usually arrived already: see listeningSocket.
 		s, from, in := next, peer, startReader{buf: buf}
 		var v [1]iovec
 		setIovec(&v[0], buf)
@@ -165,7 +165,7 @@ func (l *listener) run() {
 	}
 }
 
-// admit enters f into the list of pending handshakes, if need be in place of another.
+// admit adds f to the list of pending handshakes, if necessary in place of another.
 func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +179,7 @@ func (l *listener) admit(f *os.File, from *net.TCPAddr) bool {
 	return true
 }
 
-// makeRoom gives up a pending handshake, if there is one.
+// makeRoom drops a pending handshake, if there is one.
 func (l *listener) makeRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,8 +190,8 @@ func (l *listener) makeRoom() bool {
 	return true
 }
 
-// giveUp ends the oldest handshake of the host that has the most of them, so that a host
-// that sends no requests takes its own places only. mu is held.
+// giveUp ends the oldest handshake of the host that has the most, so that a host that sends no
+// requests can crowd out only itself. mu is held.
 func (l *listener) giveUp() {
 	count := make(map[netip.Addr]int, len(l.pending))
 	most := 0
@@ -204,8 +204,7 @@ func (l *listener) giveUp() {
 	l.pending = slices.Delete(l.pending, i, i+1)
 }
 
-// dismiss takes f out of the list. It returns false if it was not there any
-// more: the listener has given it up.
+// dismiss removes f from the list. It returns false if giveUp has removed it before.
 func (l *listener) dismiss(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,12 +215,12 @@ func (l *listener) dismiss(f *os.File) bool {
 	return false
 }
 
-// handshake reads the rest of a request and hands it to Accept.
+// handshake reads the rest of a request and passes it to Accept.
 func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 	l.p.live.handshakes.Add(1)
 	over := sync.OnceFunc(func() { l.p.live.handshakes.Add(-1) })
 	defer over()
-	// First the deadline, then the look: who gives it up does the opposite.
+	// Set the deadline before the check: giveUp removes the entry before it sets its deadline.
 	err := s.f.SetDeadline(time.Now().Add(l.cfg.RequestTimeout))
 	if err == nil && l.pends(s.f) {
 		done := false
@@ -241,30 +240,29 @@ func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
 		return
 	}
 	s.f.SetDeadline(time.Time{})
-	over() // not after whoever takes the request has used it
+	over() // before Accept returns the request
 	l.request(s, from, in)
 }
 
-// pends reports whether f is in the list, and has not been given up.
+// pends reports whether f is still in the list.
 func (l *listener) pends(f *os.File) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.down && l.find(f) >= 0
 }
 
-// find returns where f is in the list, or -1. mu is held.
+// find returns the index of f in the list, or -1. mu is held.
 func (l *listener) find(f *os.File) int {
 	return slices.IndexFunc(l.pending, func(h handshaker) bool { return h.f == f })
 }
 
-// request takes a complete request, and hands it to Accept if it is one that can be
-// accepted.
+// request validates a complete request and passes it to Accept.
 func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
 	req := in.start
 	enhanced := req.Revision >= 2 && req.Flags&mpa.FlagEnhanced != 0
-	// Markers are not for this side (RFC 5044 section 7.1.1 lets the responder
-	// decline), a request cannot reject, and nothing follows it until it has been
-	// answered (section 7.1.2).
+	// This side does not support markers, and as a responder may decline them (RFC 5044
+	// section 7.1.1). A request cannot reject, and nothing may follow it before the reply
+	// (section 7.1.2).
 	if req.Flags&mpa.FlagMarkers != 0 || req.Flags&mpa.FlagReject != 0 || in.more() {
 		sendReject(s.f, &req, enhanced, nil)
 		s.f.Close()
@@ -283,7 +281,7 @@ func (l *listener) request(s socket, from *net.TCPAddr, in *startReader) {
 	c.req = req
 	pd := in.privateData()
 	if enhanced {
-		mpa.ConsumeEnhanced(pd, &c.reqRDMA) // long enough: ConsumeStart has seen to it
+		mpa.ConsumeEnhanced(pd, &c.reqRDMA) // cannot fail: ConsumeStart has checked the length
 		pd = pd[mpa.EnhancedLen:]
 	}
 	c.peerData = pd

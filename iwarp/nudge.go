@@ -2,28 +2,26 @@ package iwarp
 
 import "time"
 
-// Linux's siw, as a responder, first sends the MPA reply and then has its socket
-// tell the queue pair of what comes in. It does not look whether something has
-// come in between (siw_accept; all versions up to now). So it may not see the
-// first message of an initiator that is quick, and a message that has to be
-// answered before there is another one is never answered.
+// As a responder, Linux's siw sends the MPA reply before it connects the socket's data-ready
+// callback to the queue pair, and does not check whether data has arrived in between
+// (siw_accept; all versions so far). So it may not see the first message of a fast initiator.
+// If the initiator waits for an answer to that message, the connection hangs.
 //
-// The next segment to arrive, whatever is in it, makes siw read all that is
-// there. Hence an initiator that has sent something and has heard nothing sends
-// a Write of no bytes after a while: it needs no memory, completes nothing, and
-// is what RFC 6581 section 4.3 has initiators send as a Ready To Receive frame. A
-// peer that answers at once never gets one.
+// The next TCP segment makes siw read everything that has arrived. Hence an initiator that has
+// sent something and received nothing sends an empty Write after a while: it needs no memory,
+// completes nothing, and is one of the Ready To Receive frames of RFC 6581 section 4.3. A peer
+// that answers in time never gets one.
 const (
 	firstNudge  = 50 * time.Millisecond
-	nudges      = 5 // ever further apart: 17 seconds in all
+	nudges      = 5 // at growing intervals, 17 seconds in all
 	nudgeFactor = 4
 )
 
-// noSTag is named where no memory is meant. Not zero: some adapters refuse that
-// even if there are no bytes to place. siw does the same.
+// noSTag is the STag of empty Writes. It is not zero, which some adapters refuse even if there
+// are no bytes to place. siw uses the same.
 const noSTag = 1
 
-// startNudging is for initiators whose connection has just been established.
+// startNudging is called by initiators when the connection has been established.
 func (c *Conn) startNudging() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,8 +48,8 @@ func (c *Conn) startNudging() {
 	})
 }
 
-// keepAlive is for a connection that lives for longer than a moment: short ones are
-// spared the system calls. What has been accepted has it from the listener.
+// keepAlive enables TCP keep-alive, late enough to spare short connections the system calls.
+// Accepted sockets inherit it from the listener.
 func (c *Conn) keepAlive() {
 	c.txMu.Lock()
 	defer c.unlockTx()
@@ -60,22 +58,22 @@ func (c *Conn) keepAlive() {
 	}
 }
 
-// stopNudging is part of the connection's end. The caller holds mu.
+// stopNudging stops the timer when the connection ends. The caller holds mu.
 func (c *Conn) stopNudging() {
 	if c.nudger != nil {
 		c.nudger.Stop()
 	}
 }
 
-// nudge sends the frame, if the peer has been sent something and has not been
-// heard yet. It reports whether the latter is so.
+// nudge sends the frame if this side has sent something and received nothing. It reports
+// whether nothing has been received.
 func (c *Conn) nudge() (silent bool) {
 	c.txMu.Lock()
 	defer c.unlockTx()
 	if c.tx.dead || c.heard() {
 		return false
 	}
-	// What still waits for room in the socket is going to do as well.
+	// A batch that waits for space in the socket will serve as well.
 	if c.spoke.Load() && c.tx.b == nil {
 		c.tx.nudge = true
 		c.txPending.Store(true)

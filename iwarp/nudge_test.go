@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// wantNudge wants a Write of no bytes.
+// wantNudge wants an empty Write.
 func (p *rawPeer) wantNudge(what string) {
 	p.t.Helper()
 	if s := p.wantSegment(what, rdmap.OpWrite); len(s.payload) != 0 || !s.t.Last || s.t.STag != noSTag {
@@ -18,8 +18,8 @@ func (p *rawPeer) wantNudge(what string) {
 	}
 }
 
-// TestNudge: an initiator whose first words have gone unnoticed repeats itself,
-// without saying anything, until the responder notices.
+// TestNudge: an initiator whose first message gets no answer sends empty Writes until
+// something arrives.
 func TestNudge(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		p := New(Config{CRC: crc})
@@ -34,7 +34,7 @@ func TestNudge(t *testing.T) {
 		peer.wantNudge("a nudge")
 		peer.wantNudge("another one")
 		peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("yes?")))
-		// The user sees what is his, and has all of his queue.
+		// The user sees only its own completions, and can use the whole queue.
 		if wc := next(t, c); wc.ID != 1 || wc.Op != fabric.WCSend {
 			t.Errorf("completion %+v, want the Send", wc)
 		}
@@ -59,7 +59,7 @@ func TestNudge(t *testing.T) {
 	}
 }
 
-// TestNudgeManners: when there is a nudge and when not.
+// TestNudgeManners: when an empty Write is sent and when not.
 func TestNudgeManners(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	if !c.nudge() {
@@ -67,7 +67,7 @@ func TestNudgeManners(t *testing.T) {
 	}
 	peer.wantSilence("as nothing has been sent that could have been missed")
 
-	// A request that waits for the peer does not hold the nudge up.
+	// A request that waits for the peer does not delay the empty Write.
 	src := make([]byte, 8)
 	post(t, c,
 		fabric.SendWR{ID: 1, Op: fabric.OpRead, RKey: 0x500, SGL: []fabric.SGE{{Buf: src}}},
@@ -80,7 +80,7 @@ func TestNudgeManners(t *testing.T) {
 		t.Error("a connection that is closed wants to be heard")
 	}
 
-	// Half a message is followed by its other half.
+	// An empty Write does not interrupt a message.
 	c, peer = connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: make([]byte, 64<<20)}}})
 	c.nudge()
@@ -89,7 +89,7 @@ func TestNudgeManners(t *testing.T) {
 		got += len(s.payload)
 	}
 	for c.nudge(); ; c.nudge() {
-		// Until the last segment is known to have left, there is no need.
+		// It is not needed before the last segment has been sent.
 		if idle := func() bool { c.txMu.Lock(); defer c.unlockTx(); return c.tx.b == nil }; idle() {
 			c.nudge()
 			break
@@ -98,8 +98,7 @@ func TestNudgeManners(t *testing.T) {
 	peer.wantNudge("a nudge behind the message")
 }
 
-// TestNudgerEnds: a connection's timer does not outlive it, and who accepts has
-// none.
+// TestNudgerEnds: the timer does not outlive the connection, and a responder has none.
 func TestNudgerEnds(t *testing.T) {
 	a, b := join(t, New(Config{}), fabric.ConnAttr{})
 	if a.nudger == nil || b.nudger != nil {

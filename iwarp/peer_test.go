@@ -23,8 +23,8 @@ import (
 // patience bounds every single expectation.
 const patience = 20 * time.Second
 
-// A rawPeer is the other end of a connection, played byte by byte. Expectations
-// take an English sentence.
+// A rawPeer is a scripted peer that sends and receives raw bytes. Expectations take a
+// description for messages.
 type rawPeer struct {
 	t   testing.TB
 	c   net.Conn
@@ -49,8 +49,8 @@ func (p *rawPeer) read(what string, n int) []byte {
 	return b
 }
 
-// wantSilence looks whether anything has come. What has been written to a
-// loopback socket before the call is there.
+// wantSilence wants nothing to have arrived. Bytes written to a loopback socket before the
+// call would have.
 func (p *rawPeer) wantSilence(what string) {
 	p.t.Helper()
 	rc, err := p.c.(syscall.Conn).SyscallConn()
@@ -64,8 +64,7 @@ func (p *rawPeer) wantSilence(what string) {
 	})
 }
 
-// wantEnd wants the end of the stream, in order or by a reset, and nothing
-// before it.
+// wantEnd wants the end of the stream, orderly or by a reset, and nothing before it.
 func (p *rawPeer) wantEnd(what string) {
 	p.t.Helper()
 	p.c.SetDeadline(time.Now().Add(patience))
@@ -98,7 +97,7 @@ func (p *rawPeer) fpdu(ulpdu ...[]byte) []byte {
 	return mpa.AppendFPDU(nil, bytes.Join(ulpdu, nil), p.crc)
 }
 
-// A segment as the scripted peer got it.
+// A segment as received by the scripted peer.
 type segment struct {
 	tagged   bool
 	t        ddp.Tagged
@@ -117,7 +116,7 @@ func (p *rawPeer) wantSegment(what string, op rdmap.Opcode) segment {
 	return s
 }
 
-// wantAny wants a segment of whatever kind.
+// wantAny wants a segment of any kind.
 func (p *rawPeer) wantAny(what string) segment {
 	p.t.Helper()
 	l := p.read("the length of "+what, 2)
@@ -180,7 +179,7 @@ func readRequest(msn uint32, r rdmap.ReadRequest) []byte {
 	return rdmap.AppendReadRequest(untagged(rdmap.OpReadRequest, true, rdmap.QNRead, msn, 0), &r)
 }
 
-// dialRaw connects to a listener and says nothing.
+// dialRaw connects to a listener and sends nothing.
 func dialRaw(t testing.TB, l fabric.Listener) *rawPeer {
 	t.Helper()
 	return dialRawFrom(t, "127.0.0.1", l)
@@ -241,8 +240,8 @@ func underAttack(t testing.TB, p *Provider, attr fabric.ConnAttr, flags mpa.Flag
 	return c, peer
 }
 
-// scriptedServer is a listener that the test plays, and a Conn that connects to
-// it. connected is what Connect says.
+// scriptedServer is a listener that the test plays, and a Conn that connects to it. connected
+// receives the error of Connect.
 func scriptedServer(t testing.TB, p *Provider, attr fabric.ConnAttr, pd []byte) (c *Conn, peer *rawPeer, connected <-chan error) {
 	t.Helper()
 	noNudges(p)
@@ -281,15 +280,14 @@ func connectRaw(t testing.TB, p *Provider, attr fabric.ConnAttr) (*Conn, *rawPee
 	return c, peer
 }
 
-// noNudges keeps what is not in the script, or is counted, from depending on how
-// quick the test is.
+// noNudges disables empty Writes, which would depend on the speed of the test.
 func noNudges(p *Provider) {
 	if p.nudgeAfter == 0 {
 		p.nudgeAfter = time.Hour
 	}
 }
 
-// drive polls c until it ends, and returns the completions before that.
+// drive polls c until it ends, and returns the completions.
 func drive(t testing.TB, c *Conn) (wcs []fabric.WC, end *fabric.ConnError) {
 	t.Helper()
 	timer := time.AfterFunc(patience, func() {
@@ -313,7 +311,7 @@ func drive(t testing.TB, c *Conn) (wcs []fabric.WC, end *fabric.ConnError) {
 	}
 }
 
-// wantViolation drives c until it ends because of what the peer has done.
+// wantViolation drives c until it ends, and wants the given ProtocolError.
 func wantViolation(t testing.TB, c *Conn, cause rdmap.Cause) []fabric.WC {
 	t.Helper()
 	wcs, end := drive(t, c)
@@ -369,8 +367,8 @@ func TestScriptedPeer(t *testing.T) {
 	}
 }
 
-// streamPair is an established Conn over a Unix socket, which is cheaper than
-// set-up and good enough for what comes after it.
+// streamPair returns an established Conn over a Unix socket, without the cost of connection
+// setup.
 func streamPair(t testing.TB, p *Provider, attr fabric.ConnAttr, crc bool) (*Conn, *rawPeer) {
 	t.Helper()
 	c, fd := bareStream(t, p, attr, crc)

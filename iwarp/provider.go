@@ -25,61 +25,55 @@ const (
 	DefaultRecvDepth = 128
 	DefaultReads     = 16
 
-	// MaxDepth is the deepest queue that can be asked for.
+	// MaxDepth is the largest queue depth, in work requests.
 	MaxDepth = 1 << 16
 )
 
-// MaxPrivateData is the longest private data that can be sent. The protocol has
-// room for 512 bytes (RFC 5044 section 7.1.1), but Linux's siw takes no more
-// than 256, of which the enhanced data of RFC 6581 is four. What a peer sends
-// may be as long as the protocol allows.
+// MaxPrivateData is the longest private data that can be sent. The protocol allows 512 bytes
+// (RFC 5044 section 7.1.1), but Linux's siw accepts no more than 256, four of which are the
+// enhanced data of RFC 6581. Received private data may be as long as the protocol allows.
 const MaxPrivateData = 252
 
 // MaxSendSGE is the longest gather list of a Send or Write.
 const MaxSendSGE = 16
 
-// Config is what a program may choose. The zero value is good.
+// Config configures a Provider. The zero value is valid.
 type Config struct {
-	// CRC asks for a CRC32C on every FPDU when this side connects. Both
-	// sides use it if either asks (RFC 5044 section 7.1.1); a side that
-	// accepts repeats what it was asked. Default: no CRC, as TCP has a
-	// checksum of its own.
+	// CRC requests a CRC32C on every FPDU when this side connects. Both sides use it if either
+	// requests it (RFC 5044 section 7.1.1). Default: no CRC, as TCP has its own checksum.
 	CRC bool
 
-	// RequireCRC asks for CRCs also when this side accepts.
+	// RequireCRC requests CRCs also when this side accepts.
 	RequireCRC bool
 
-	// PeerToPeer asks for the connection model of RFC 6581 section 4 when
-	// this side connects: a Ready To Receive frame follows the reply by
-	// itself, so that the accepting side may send first. Without it what
-	// the accepting side posts stays queued until the other side has sent
-	// something (RFC 5044 section 7.1.2). A side that accepts does as it is
-	// asked.
+	// PeerToPeer requests the peer-to-peer model of RFC 6581 section 4 when this side
+	// connects: it sends a Ready To Receive frame after the reply, so that the accepting side
+	// may send first. Without it the requests of the accepting side stay queued until the
+	// other side has sent something (RFC 5044 section 7.1.2). It has no effect on connections
+	// that this side accepts.
 	PeerToPeer bool
 
-	// MaxFPDU is the longest FPDU to send, in bytes on the wire. Default: as
-	// long as can be (64 KiB) if the peer is on the same host, and what
-	// fits one TCP segment otherwise, since adapters with a TCP stack of
-	// their own may take no more. Peers that run this package or Linux's
-	// siw take 64 KiB over any network, and are faster with it. FPDUs of
-	// any length are received.
+	// MaxFPDU is the longest FPDU to send, in bytes on the wire. Default: the maximum (64 KiB)
+	// if the peer is on the same host, and one TCP segment otherwise, since adapters with
+	// their own TCP stack may not accept more. Peers that run this package or Linux's siw
+	// accept 64 KiB over any network, and are faster with it. Received FPDUs may have any
+	// length.
 	MaxFPDU int
 
-	// RequestTimeout is how long an incoming TCP connection may take to
-	// send its MPA request.
+	// RequestTimeout bounds the time in which an incoming TCP connection must send its MPA
+	// request.
 	RequestTimeout time.Duration
 
-	// ReplyTimeout is how long Connect waits for the MPA reply, and thus for
-	// the peer's decision to accept.
+	// ReplyTimeout bounds how long Connect waits for the MPA reply, and thus for the peer to
+	// accept.
 	ReplyTimeout time.Duration
 
-	// MaxPending is how many incoming TCP connections of a Listener may be
-	// on the way to their MPA request. One more takes the place of the
-	// oldest of the host that has the most.
+	// MaxPending bounds the incoming TCP connections of a Listener whose MPA request is
+	// incomplete. One more replaces the oldest of the host that has the most.
 	MaxPending int
 
-	// Backlog is how many connection requests of a Listener may wait for
-	// Accept. Further ones are rejected.
+	// Backlog bounds the connection requests of a Listener that wait for Accept. Further ones
+	// are rejected.
 	Backlog int
 }
 
@@ -99,8 +93,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Provider is a software RDMA adapter over TCP. The zero value works, with
-// the zero Config. It must not be copied.
+// A Provider is a software RDMA adapter over TCP. The zero value has the zero Config. A
+// Provider must not be copied.
 type Provider struct {
 	cfg     Config
 	live    live
@@ -118,7 +112,7 @@ func New(cfg Config) *Provider { return &Provider{cfg: cfg} }
 // live counts what is open.
 type live struct{ conns, mrs, mws, handshakes atomic.Int64 }
 
-// Live is what a Provider holds open.
+// Live counts the open objects of a Provider.
 type Live struct {
 	Conns      int // not closed yet
 	MRs        int
@@ -126,7 +120,7 @@ type Live struct {
 	Handshakes int // incoming connections whose request is not complete
 }
 
-// Live returns what is open now. It is for tests that look for leaks.
+// Live returns the current counts, for tests that check for leaks.
 func (p *Provider) Live() Live {
 	return Live{
 		Conns:      int(p.live.conns.Load()),
@@ -139,7 +133,7 @@ func (p *Provider) Live() Live {
 // Name implements fabric.Provider.
 func (p *Provider) Name() string { return name }
 
-// checkAttr fills in defaults and refuses what cannot be had.
+// checkAttr fills in defaults and refuses values out of range.
 func checkAttr(a fabric.ConnAttr) (fabric.ConnAttr, error) {
 	for _, f := range []struct {
 		v    *int
@@ -185,7 +179,7 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 	}
 	var ips []net.IPAddr
 	if host == "" {
-		// As with net.Dial, no host is this host.
+		// As with net.Dial, an empty host is the local host.
 		ips = []net.IPAddr{{IP: net.IPv6loopback}, {IP: net.IPv4(127, 0, 0, 1)}}
 	} else if ips, err = net.DefaultResolver.LookupIPAddr(ctx, host); err != nil {
 		return nil, &SetupError{Addr: addr, Reason: "unknown host", Err: err}

@@ -5,36 +5,36 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// queues is what Conn.mu is about: the work queues and the completion queue.
+// queues has the work queues and the completion queue. Conn.mu protects it.
 //
-// The send queue is a row of entries in which three numbers move forward:
+// The send queue is a sequence of entries with positions that only advance:
 //
 //	head       done     entries before it have completed
 //	written    sent     entries before it have been handed to TCP
 //	tx.next    begun    entries before it have been put into a batch (txMu)
 //	tail       posted
 //
-// A request completes when everything in front of it has, it has been written,
-// and, if it is a Read, its data has come.
+// A request completes when all before it have, it has been written, and, for a Read, its data
+// has arrived.
 type queues struct {
 	sq      ring[sqEntry]
 	sges    ring[fabric.SGE] // of the entries, in order
 	written uint64
-	sqUsed  int  // posted, and neither silently done nor polled
-	starved bool // Post has found no room: Wait returns when there is more
+	sqUsed  int  // posted, and neither polled nor completed without a WC
+	starved bool // Post found the queue full: Wait returns when it no longer is
 
 	rq     ring[fabric.RecvWR]
 	rqUsed int // posted and not polled
 
 	cq ring[fabric.WC] // never longer than sqUsed + rqUsed
 
-	// orq is the row of our Reads that wait for data, as numbers of send
-	// queue entries. RFC 5040 section 5.5: their data comes in this order.
+	// orq has the outstanding Reads of this side, as numbers of send queue entries. RFC 5040
+	// section 5.5: responses arrive in this order.
 	orq ring[uint64]
 
-	// irq is the row of the peer's Reads. Those before irqNext have been put
-	// into a batch entirely, but may not have left. RFC 5040 section 5.5:
-	// they are answered in order.
+	// irq has the Read Requests of the peer. The responses to those before irqNext are
+	// completely in a batch, but may not have been written. RFC 5040 section 5.5: they are
+	// answered in order.
 	irq     ring[rdmap.ReadRequest]
 	irqNext uint64
 }
@@ -51,8 +51,8 @@ type sqEntry struct {
 	op     fabric.Opcode
 	flags  fabric.SendFlags
 	status fabric.WCStatus
-	done   bool // a Read: its data has come
-	hidden bool // not the user's: no completion, whatever happens
+	done   bool // a Read: its data has arrived
+	hidden bool // not posted by the user: never has a completion
 }
 
 // pushSend appends a request. The caller holds mu.
@@ -85,8 +85,8 @@ var wcOpcode = [...]fabric.WCOpcode{
 	fabric.OpLocalInv: fabric.WCLocalInv,
 }
 
-// retire completes what can be completed. The caller holds mu and calls unpark
-// when it has let go of it, unless it is the waiter.
+// retire completes the requests that are done. The caller holds mu and, unless it is the
+// waiter, calls unpark after releasing it.
 func (c *Conn) retire() {
 	for c.sq.head < c.written {
 		e := c.sq.at(c.sq.head)
@@ -97,7 +97,7 @@ func (c *Conn) retire() {
 	}
 }
 
-// complete takes the oldest entry of the send queue out of it.
+// complete removes the oldest entry of the send queue.
 func (c *Conn) complete(status fabric.WCStatus) {
 	e := c.sq.at(c.sq.head)
 	switch {
@@ -120,7 +120,7 @@ func (c *Conn) complete(status fabric.WCStatus) {
 	c.sq.drop(1)
 }
 
-// completeRecv takes the oldest receive out of its queue.
+// completeRecv removes the oldest receive.
 func (c *Conn) completeRecv(wc fabric.WC) {
 	wc.ID = c.rq.at(c.rq.head).ID
 	wc.Op = fabric.WCRecv
@@ -129,7 +129,7 @@ func (c *Conn) completeRecv(wc fabric.WC) {
 	c.cqn.Add(1)
 }
 
-// take is the consumer's half of the completion queue.
+// take removes completions from the completion queue.
 func (c *Conn) take(wc []fabric.WC) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,9 +150,9 @@ func (c *Conn) take(wc []fabric.WC) (int, error) {
 	return n, nil
 }
 
-// blame finds the request that a Terminate message is about and notes how it
-// failed. A Send or Write that has left may have completed already; then only
-// the connection's end tells. The caller holds mu.
+// blame finds the request that a Terminate message refers to and sets its status. A Send or
+// Write may have completed already; then only the end of the connection reports the error. The
+// caller holds mu.
 func (c *Conn) blame(t *TerminateError) {
 	status := t.status()
 	for i := c.sq.head; i != c.sq.tail; i++ {
@@ -171,14 +171,14 @@ func (c *Conn) blame(t *TerminateError) {
 		}
 	}
 	if t.sink == 0 && t.STag == 0 && c.orq.len() > 0 && t.Layer == rdmap.LayerRDMA && rdmap.ErrorType(t.Type) == rdmap.TypeProtection {
-		// A protection error of layer RDMA without its header: Reads are what
-		// such errors are mostly about, and they are answered in order.
+		// A protection error of layer RDMA without a quoted header most likely refers to a
+		// Read, and Reads are answered in order.
 		c.sq.at(*c.orq.at(c.orq.head)).status = status
 	}
 }
 
-// flushQueues completes everything that is outstanding: WCFlushErr, or how it
-// failed if that is known. The caller holds mu.
+// flushQueues completes all outstanding requests, with WCFlushErr unless they already have an
+// error status. The caller holds mu.
 func (c *Conn) flushQueues(recv fabric.WCStatus) {
 	for c.sq.len() > 0 {
 		status := c.sq.at(c.sq.head).status

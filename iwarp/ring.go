@@ -2,9 +2,9 @@ package iwarp
 
 import "math/bits"
 
-// A ring is a queue that grows, by doubling, to whatever its user bounds it
-// to, and then never allocates again. Elements are numbered from the first one
-// ever pushed, so that a number stays good while the ring grows.
+// A ring is a queue that grows by doubling; once it has reached the bound of its user it does
+// not allocate again. Elements are numbered from the first one ever pushed, so that numbers
+// remain valid while the ring grows.
 type ring[T any] struct {
 	buf        []T // a power of two long, or nil
 	head, tail uint64
@@ -12,8 +12,8 @@ type ring[T any] struct {
 
 func (r *ring[T]) len() int { return int(r.tail - r.head) }
 
-// at returns the element numbered i, which must lie between head and tail. The
-// pointer is good until the next push.
+// at returns the element numbered i, which must lie between head and tail. The pointer is
+// valid until the next push.
 func (r *ring[T]) at(i uint64) *T { return &r.buf[i&uint64(len(r.buf)-1)] }
 
 // push appends a zero element and returns it for the caller to fill.
@@ -25,7 +25,7 @@ func (r *ring[T]) push() *T {
 	return r.at(r.tail - 1)
 }
 
-// drop removes the first n elements and forgets what they refer to.
+// drop removes the first n elements and clears them.
 func (r *ring[T]) drop(n int) {
 	var zero T
 	for range n {
@@ -34,7 +34,7 @@ func (r *ring[T]) drop(n int) {
 	}
 }
 
-// reserve makes room for n more at once.
+// reserve grows the ring for n more elements.
 func (r *ring[T]) reserve(n int) {
 	if want := r.len() + n; want > len(r.buf) {
 		r.resize(1 << bits.Len(uint(max(8, want)-1)))
@@ -43,7 +43,7 @@ func (r *ring[T]) reserve(n int) {
 
 func (r *ring[T]) grow() { r.resize(max(8, 2*len(r.buf))) }
 
-// resize makes room for n in all, a power of two.
+// resize sets the capacity to n, a power of two.
 func (r *ring[T]) resize(n int) {
 	old := *r
 	r.buf = make([]T, n)

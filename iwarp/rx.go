@@ -13,33 +13,32 @@ import (
 const (
 	stageLen = 64 << 10
 
-	// readAhead is what is read when large payloads are expected: enough for
-	// the headers of what comes, and little to copy. It grows when small
-	// messages fill it.
+	// readAhead is the size of a read when large payloads are expected: enough for the next
+	// headers, and little to copy. It grows when small messages fill it.
 	readAhead = 4 << 10
 
-	// directMin is the shortest rest of a payload that is worth a system call
-	// of its own, straight into its place.
+	// directMin is the shortest remainder of a payload that is worth a system call that reads
+	// directly into its destination.
 	directMin = 16 << 10
 
 	// rxBurst bounds the system calls of one Poll.
 	rxBurst = 64
 )
 
-// A stage is where bytes go whose place is not known yet. A connection has one
-// while bytes are coming in.
+// A stage buffers received bytes whose destination is not known yet. A connection holds one
+// only while bytes arrive.
 type stage [stageLen]byte
 
 type rxPhase uint8
 
 const (
 	rxHeader  rxPhase = iota // at the front of an FPDU
-	rxPayload                // x.pay bytes are still to be placed
+	rxPayload                // x.pay bytes remain to be placed
 	rxTrailer                // pad and CRC
 )
 
-// A writeTarget is what an STag named when it was looked up, or nothing. stags.gen was
-// gen before that: while it still is, the STag names the same.
+// A writeTarget caches the lookup of an STag. It is valid while stags.gen equals gen, which
+// was read before the lookup.
 type writeTarget struct {
 	stag uint32
 	gen  uint64
@@ -49,25 +48,25 @@ type writeTarget struct {
 // rx is the receiving side, under Conn.rxMu.
 type rx struct {
 	dead   bool     // for good
-	failed *failure // found here: nothing behind it is looked at, until end has come to it
+	failed *failure // found here: nothing after it is processed before end is called
 	phase  rxPhase
-	heard  bool // a whole FPDU has come
-	kick   bool // there is something for the sending side to do
+	heard  bool // a whole FPDU has been received
+	kick   bool // the sending side has work
 
 	st    *stage // nil while idle
-	r, w  int    // bytes of st to look at
+	r, w  int    // unprocessed bytes of st
 	ahead int    // bytes to read into st
 	gen   uint64 // stags.gen when ref was last known to be valid
 
 	// The FPDU under way.
 	last, crcDone bool
-	local         bool // a ref that is no longer valid is this side's fault
+	local         bool // if ref becomes invalid, this side is at fault
 	op            rdmap.Opcode
 	hlen          int // length of the DDP header
 	ulpdu         int
 	pay           int    // payload bytes to come
 	dst           []byte // where they go
-	ref           ref    // what leave that rests on
+	ref           ref    // permits the use of dst
 	crc           uint32
 	inv           uint32                // STag to invalidate
 	hdr           [ddp.UntaggedLen]byte // for a Terminate message to quote
@@ -75,24 +74,24 @@ type rx struct {
 	ctlLen        int
 	iov           [2]iovec
 
-	target writeTarget // of the Write before
+	target writeTarget // of the previous Write
 
 	// Messages under way.
 	msn     [3]uint32  // expected on each queue
 	place   fabric.SGE // of the oldest receive, if placed
 	placed  bool
-	sending bool // a Send whose last segment is to come
+	sending bool // in the middle of a Send
 	sendGot uint32
-	writing bool // a Write whose last segment is to come
+	writing bool // in the middle of a Write
 	readGot uint32
 	stats   struct{ readv, empty, direct, fpdus, bytes uint64 }
 }
 
-// stageControl is room for the longest control message.
+// stageControl is the size of the longest control message, in bytes.
 const stageControl = 64
 
-// progress reads and handles what the socket has, until that is nothing (empty)
-// or, if asked to, until there is a completion. No lock may be held.
+// progress reads and processes what the socket has, until it is empty or, if untilCompletion
+// is set, until there is a completion. No lock may be held.
 func (c *Conn) progress(untilCompletion bool) (empty bool) {
 	x := &c.rx
 	for range rxBurst {
@@ -139,9 +138,8 @@ func (c *Conn) releaseStage() {
 	x.target = writeTarget{}
 }
 
-// step makes one system call and handles what it brings. The caller holds rxMu.
-// Everything looked up in the STag table is good until rxMu is let go: who
-// invalidates an STag waits for it.
+// step makes one system call and processes what it returns. The caller holds rxMu. Lookups in
+// the STag table are valid until rxMu is released: whoever invalidates an STag waits for it.
 func (c *Conn) step() (empty bool, f *failure) {
 	x := &c.rx
 	if x.st == nil {
@@ -164,9 +162,8 @@ func (c *Conn) step() (empty bool, f *failure) {
 		}
 		direct = x.pay
 		setIovec(&x.iov[0], x.dst)
-		// Behind the payload come the trailer and, in the middle of a message,
-		// the header of the next segment. Behind a message there may be a
-		// small one.
+		// The payload is followed by the trailer and, in the middle of a message, by the
+		// header of the next segment. A message may be followed by a small one.
 		extra := mpa.Pad(x.ulpdu) + mpa.CRCLen + mpa.LengthLen + ddp.TaggedLen
 		if x.last {
 			extra = readAhead
@@ -210,15 +207,14 @@ func (c *Conn) step() (empty bool, f *failure) {
 		n -= d
 		x.ahead = readAhead
 	} else if n == room {
-		// As much as was asked for: there is more.
+		// The read was full: there is probably more.
 		x.ahead = min(4*x.ahead, len(x.st))
 	}
 	x.w += n
 	return false, c.parse()
 }
 
-// eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an
-// orderly end.
+// eof is the end of the stream. RFC 5044 section 7.2: between FPDUs it is an orderly close.
 func (c *Conn) eof() *failure {
 	x := &c.rx
 	f := &failure{err: fabric.ConnError{Provider: name, Remote: !c.fin.Load(), Clean: true}}
@@ -228,8 +224,8 @@ func (c *Conn) eof() *failure {
 	return f
 }
 
-// stillMay checks again what the current FPDU was allowed to place into, if an
-// STag has changed since.
+// stillMay checks again that the current FPDU may be placed, if an STag has changed since its
+// header was processed.
 func (c *Conn) stillMay() *failure {
 	x := &c.rx
 	gen := c.stags.gen.Load()
@@ -246,8 +242,7 @@ func (c *Conn) stillMay() *failure {
 	return c.refuse(faultSTag.writeCause(), "STag invalidated in the middle of a segment")
 }
 
-// localFault ends the connection because a receive or the sink of a Read is not
-// in memory that may be written.
+// localFault ends the connection because the SGE of a receive or Read is invalid.
 func (c *Conn) localFault() *failure {
 	f := &failure{
 		err:   fabric.ConnError{Provider: name, Cause: &WorkError{Status: fabric.WCLocProtErr}},
@@ -268,7 +263,7 @@ func (c *Conn) localFault() *failure {
 	return f
 }
 
-// refuse is a violation by the FPDU under way, whose header is quoted.
+// refuse is a violation by the current FPDU, whose header is quoted.
 func (c *Conn) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 	x := &c.rx
 	f := violation(cause, format, args...)
@@ -277,7 +272,7 @@ func (c *Conn) refuse(cause rdmap.Cause, format string, args ...any) *failure {
 	return f
 }
 
-// parse handles what is in the stage.
+// parse processes the bytes in the stage.
 func (c *Conn) parse() *failure {
 	x := &c.rx
 	for {
@@ -321,8 +316,7 @@ func (c *Conn) parse() *failure {
 			if !x.heard {
 				x.heard = true
 				if c.held.Load() {
-					// RFC 5044 section 7.1.2: now the side that accepted may
-					// send.
+					// RFC 5044 section 7.1.2: now the responder may send.
 					c.held.Store(false)
 					x.kick = true
 				}
@@ -338,8 +332,8 @@ func (c *Conn) parse() *failure {
 // frame.
 const opNone = rdmap.Opcode(0xff)
 
-// header takes the headers at the front of an FPDU, if they are all there, and
-// finds the place of its payload.
+// header parses the headers of an FPDU, if they are complete, and finds the destination of its
+// payload.
 func (c *Conn) header() *failure {
 	x := &c.rx
 	b := x.st[x.r:x.w]
@@ -374,7 +368,7 @@ func (c *Conn) header() *failure {
 	x.crcDone = false
 	if c.crc {
 		if n := mpa.FPDULen(u); len(b) >= n {
-			// All there: know that it is right before doing as it says.
+			// The FPDU is complete: verify the CRC before acting on it.
 			if mpa.UpdateCRC(0, b[:n-mpa.CRCLen]) != mpa.CRC(b[n-mpa.CRCLen:]) {
 				return violation(llp(mpa.CodeCRC), "CRC mismatch")
 			}
@@ -395,7 +389,7 @@ func (c *Conn) header() *failure {
 	return c.untagged()
 }
 
-// control checks what all segments have in common.
+// control checks the RDMAP control field.
 func (c *Conn) control(ulp uint8, tagged bool) *failure {
 	op, err := rdmap.ParseControl(ulp)
 	c.rx.op = op
@@ -408,8 +402,8 @@ func (c *Conn) control(ulp uint8, tagged bool) *failure {
 	return nil
 }
 
-// tagged finds the place of a tagged segment's payload. RFC 5041 section 7.1,
-// RFC 5040 section 7.
+// tagged finds the destination of a tagged segment's payload. RFC 5041 section 7.1, RFC 5040
+// section 7.
 func (c *Conn) tagged() *failure {
 	x := &c.rx
 	var h ddp.Tagged
@@ -425,7 +419,7 @@ func (c *Conn) tagged() *failure {
 	}
 	x.writing = !h.Last
 	if x.pay == 0 {
-		return nil // nothing is touched, so nothing is looked up
+		return nil // no memory is accessed, so no STag is looked up
 	}
 	flt := c.aim(h.STag)
 	if flt == faultNone {
@@ -450,7 +444,7 @@ func (c *Conn) aim(stag uint32) fault {
 	return flt
 }
 
-// readResponse holds a segment against the oldest Read that waits for data.
+// readResponse checks a segment against the oldest outstanding Read.
 func (c *Conn) readResponse(h *ddp.Tagged) *failure {
 	x := &c.rx
 	c.mu.Lock()
@@ -488,8 +482,7 @@ func (c *Conn) readResponse(h *ddp.Tagged) *failure {
 	return nil
 }
 
-// untagged finds the place of an untagged segment's payload. RFC 5041
-// section 7.1.
+// untagged finds the destination of an untagged segment's payload. RFC 5041 section 7.1.
 func (c *Conn) untagged() *failure {
 	x := &c.rx
 	var h ddp.Untagged
@@ -534,7 +527,7 @@ func (c *Conn) untagged() *failure {
 	return nil
 }
 
-// send finds the place of a Send's segment: the oldest receive.
+// send finds the destination of a Send's segment: the oldest receive.
 func (c *Conn) send(h *ddp.Untagged) *failure {
 	x := &c.rx
 	if !x.sending {
@@ -569,7 +562,7 @@ func (c *Conn) send(h *ddp.Untagged) *failure {
 	return nil
 }
 
-// deliver acts on an FPDU that is complete.
+// deliver processes a complete FPDU.
 func (c *Conn) deliver() *failure {
 	x := &c.rx
 	n := x.ulpdu - x.hlen
@@ -584,7 +577,7 @@ func (c *Conn) deliver() *failure {
 			c.orq.drop(1)
 			c.retire()
 			c.mu.Unlock()
-			x.kick = true // a request may have waited for this
+			x.kick = true // a request may wait for this Read
 		}
 	case rdmap.OpReadRequest:
 		return c.readRequest()
@@ -611,8 +604,8 @@ func (c *Conn) deliver() *failure {
 	return nil
 }
 
-// placeReceive notes where the next Send goes: only this side takes receives out of
-// their queue, so it stays so. The caller holds rxMu and mu.
+// placeReceive stores the destination of the next Send. It stays valid since only the
+// receiving side removes receives. The caller holds rxMu and mu.
 func (c *Conn) placeReceive() {
 	x := &c.rx
 	if x.placed = c.rq.len() > 0; x.placed {
@@ -622,15 +615,15 @@ func (c *Conn) placeReceive() {
 	}
 }
 
-// remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing
-// is being placed, as this goroutine holds rxMu. Something may be being sent
-// from the window, but then the peer has a Read of it outstanding, and is not
-// allowed to invalidate it: RFC 5040 section 5.3 has the STag become unusable
-// for what follows, and what the peer has asked for before would follow.
+// remoteInvalidate executes the invalidation of a Send with Invalidate. Nothing is being
+// placed, as this goroutine holds rxMu. Data may be on its way from the window, but then the
+// peer has a Read of it outstanding and must not invalidate it: by RFC 5040 section 5.3 the
+// STag becomes unusable for everything that follows, which would include the rest of the
+// response.
 //
-// A response may have reached the peer whole, and the peer's answer us, while the
-// goroutine that wrote it has not accounted for it yet: then that is waited for. It
-// needs nothing of this goroutine's to get there.
+// A complete response may have reached the peer, and the peer's next message this side, before
+// the goroutine that wrote it has accounted for it. Then remoteInvalidate waits for that
+// goroutine, which needs no lock that this one holds.
 func (c *Conn) remoteInvalidate(stag uint32) *failure {
 	c.mu.Lock()
 	busy := c.responding(stag)
@@ -645,8 +638,8 @@ func (c *Conn) remoteInvalidate(stag uint32) *failure {
 	return nil
 }
 
-// responding reports whether a Read of the memory that stag names has not been
-// answered to its end. The caller holds mu.
+// responding reports whether a response to a Read of stag's memory is incomplete. The caller
+// holds mu.
 func (c *Conn) responding(stag uint32) bool {
 	for i := c.irq.head; i != c.irq.tail; i++ {
 		if r := c.irq.at(i); r.SrcSTag == stag && r.Size > 0 {
@@ -661,7 +654,7 @@ func (c *Conn) readRequest() *failure {
 	x := &c.rx
 	x.msn[rdmap.QNRead]++
 	var r rdmap.ReadRequest
-	rdmap.ConsumeReadRequest(x.ctl[:x.ctlLen], &r) // cannot be short: untagged has seen to it
+	rdmap.ConsumeReadRequest(x.ctl[:x.ctlLen], &r) // cannot fail: untagged has checked the length
 	refuse := func(cause rdmap.Cause, format string, args ...any) *failure {
 		f := c.refuse(cause, format, args...)
 		f.read = append([]byte(nil), x.ctl[:x.ctlLen]...)

@@ -15,8 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// Set-up is a request from the side that connects and a reply from the side
-// that accepts, and then iWARP (RFC 5044 section 7.1, RFC 6581):
+// Connection setup is an MPA request from the initiator and a reply from the responder (RFC
+// 5044 section 7.1, RFC 6581):
 //
 //	initiator                                  responder
 //	    | -- MPA Request, IRD and ORD wanted -->  |
@@ -24,16 +24,15 @@ import (
 //	    | -- first FPDU ----------------------->  |   and only then
 //	    | <------------------------- first FPDU - |
 
-// localFPDU is the longest ULPDU to a peer on this host or one that is known to
-// take it. Its payload is a multiple of eight in tagged segments.
+// localFPDU is the longest ULPDU to a peer on this host. Its payload is a multiple of eight in
+// tagged segments.
 const localFPDU = ddp.TaggedLen + 65000
 
 func lacksPrivateData(n int) error {
 	return &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("private data of %d bytes (at most %d)", n, MaxPrivateData)}
 }
 
-// beginSetup moves the connection into set-up. endSetup must be called with the
-// result.
+// beginSetup moves the connection to stateSetup. endSetup must be called with the result.
 func (c *Conn) beginSetup(passive bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,14 +42,14 @@ func (c *Conn) beginSetup(passive bool) error {
 	case c.passive != passive:
 		return fmt.Errorf("%w: Connect is for resolved connections, Accept and Reject for requests", ErrMisuse)
 	case c.state != stateNew:
-		return fmt.Errorf("%w: set-up has begun already", ErrMisuse)
+		return fmt.Errorf("%w: connection setup has already begun", ErrMisuse)
 	}
 	c.state = stateSetup
 	c.setups.Add(1)
 	return nil
 }
 
-// endSetup ends the connection if its set-up has failed, and says why.
+// endSetup ends the connection if its setup has failed, and returns the reason.
 func (c *Conn) endSetup(ctx context.Context, err error) error {
 	defer c.setups.Done()
 	if err == nil {
@@ -73,7 +72,7 @@ func (c *Conn) endSetup(ctx context.Context, err error) error {
 	return err
 }
 
-// useSocket makes s the socket of the set-up under way, which Close may interrupt.
+// useSocket makes s the socket of the current setup, which Close may interrupt.
 func (c *Conn) useSocket(s socket) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +83,7 @@ func (c *Conn) useSocket(s socket) error {
 	return nil
 }
 
-// dropSocket closes the socket of a set-up that has failed.
+// dropSocket closes the socket after a failed setup.
 func (c *Conn) dropSocket() {
 	c.mu.Lock()
 	s := c.sock
@@ -95,8 +94,8 @@ func (c *Conn) dropSocket() {
 	}
 }
 
-// bounded runs wait, which waits for the socket of the set-up under way: not beyond
-// the end of ctx, nor, if d is not zero, for longer than d, nor beyond Close.
+// bounded calls wait, which waits for the socket, and interrupts it when ctx ends, when Close
+// is called, or, if d is not zero, after d.
 func (c *Conn) bounded(ctx context.Context, d time.Duration, wait func() error) error {
 	f := c.sock.f
 	if d > 0 {
@@ -106,9 +105,9 @@ func (c *Conn) bounded(ctx context.Context, d time.Duration, wait func() error) 
 	}
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { f.SetDeadline(past) })
-		defer stop() // too late only when ctx has ended, and with it the set-up
+		defer stop() // fails only if ctx has ended, and the setup with it
 	}
-	// Close says that it was called, and then sets the deadline.
+	// Close sets shut before it sets the deadline.
 	if c.shut.Load() {
 		return net.ErrClosed
 	}
@@ -136,7 +135,7 @@ func (c *Conn) connect(ctx context.Context, privateData []byte) error {
 	return c.greet(ctx, privateData)
 }
 
-// greet makes an iWARP stream of a TCP connection that this side has made.
+// greet does the initiator's handshake on the TCP connection.
 func (c *Conn) greet(ctx context.Context, privateData []byte) error {
 	rtr, err := c.initiate(ctx, privateData)
 	if err == nil {
@@ -156,7 +155,7 @@ func (c *Conn) greet(ctx context.Context, privateData []byte) error {
 	return nil
 }
 
-// dial connects to the first address that it can.
+// dial connects to the first address that can be reached.
 func (c *Conn) dial(ctx context.Context) error {
 	var errs []error
 	for _, a := range c.addrs {
@@ -212,8 +211,8 @@ func (c *Conn) dialTo(ctx context.Context, a *net.TCPAddr) error {
 	return nil
 }
 
-// errSelf: TCP connects a socket to itself when nobody listens at a port that it
-// picks for the socket (RFC 9293 section 3.5, simultaneous open).
+// errSelf: TCP connects a socket to itself if it picks the destination port as the source port
+// and nothing listens there (RFC 9293 section 3.5, simultaneous open).
 var errSelf = errors.New("connection to itself")
 
 // initiate is the initiator's side of the handshake. rtr is the operation of
@@ -235,7 +234,7 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	frame = mpa.AppendEnhanced(frame, &want)
 	frame = append(frame, privateData...)
 	if err := c.say(ctx, frame); err != nil {
-		return refuse("request not sent", err)
+		return refuse("MPA request not sent", err)
 	}
 
 	st, ok := c.p.stages.Get().(*stage)
@@ -246,7 +245,7 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	in := startReader{buf: st[:]}
 	err = c.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(c.sock.f, mpa.Reply) })
 	if err != nil {
-		return refuse("no usable reply", err)
+		return refuse("no valid MPA reply", err)
 	}
 	rep, pd := in.start, in.privateData()
 	var got mpa.Enhanced
@@ -259,20 +258,19 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 		return 0, &fabric.RejectError{Addr: c.target, PrivateData: pd}
 	}
 	if rep.Flags&mpa.FlagMarkers != 0 {
-		return refuse("the peer demands markers", nil)
+		return refuse("the peer requires markers", nil)
 	}
 	if in.more() {
 		// RFC 5044 section 7.1.2.
-		return refuse("the peer sends before it has been sent to", nil)
+		return refuse("the peer sent before the first message of this side", nil)
 	}
 	c.crc = (s.Flags|rep.Flags)&mpa.FlagCRC != 0
 	ird, ord := c.attr.InboundReads, c.attr.OutboundReads
 	if enhanced {
 		if got.ORD != mpa.ReadsUnknown && int(got.ORD) > ird {
-			// RFC 6581 section 9: a responder asks for no more than it was
-			// offered.
+			// RFC 6581 section 9: a responder's ORD must not exceed the offered IRD.
 			c.refuseReply(mpa.CodeInsufficientIRD)
-			return refuse(fmt.Sprintf("the peer wants %d Reads at once, and was offered %d", got.ORD, ird), nil)
+			return refuse(fmt.Sprintf("the peer wants %d concurrent Reads, was offered %d", got.ORD, ird), nil)
 		}
 		if got.IRD != mpa.ReadsUnknown {
 			ord = min(ord, int(got.IRD))
@@ -285,7 +283,7 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 				rtr = fabric.OpRead
 			default:
 				c.refuseReply(mpa.CodeNoMatchingRTR)
-				return refuse("the peer has chosen no Ready To Receive frame that it was offered", nil)
+				return refuse("the peer chose none of the offered Ready To Receive frames", nil)
 			}
 		}
 	}
@@ -295,15 +293,15 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	return rtr, nil
 }
 
-// refuseReply tells the responder by a Terminate message why its reply is not
-// acceptable. RFC 6581 section 8.
+// refuseReply sends a Terminate message that says why the reply is not acceptable. RFC 6581
+// section 8.
 func (c *Conn) refuseReply(code mpa.Code) {
 	ulpdu := ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpTerminate), QN: rdmap.QNTerminate, MSN: 1})
 	ulpdu = rdmap.AppendTerminate(ulpdu, &rdmap.Terminate{Cause: llp(code)})
 	c.sock.f.Write(mpa.AppendFPDU(nil, ulpdu, c.crc))
 }
 
-// say sends a start-up frame. There is room for it in a new socket, as a rule.
+// say sends a start-up frame. It normally fits into the buffer of a new socket.
 func (c *Conn) say(ctx context.Context, frame []byte) error {
 	var v [1]iovec
 	setIovec(&v[0], frame)
@@ -320,18 +318,18 @@ func (c *Conn) say(ctx context.Context, frame []byte) error {
 	})
 }
 
-// A startReader reads a start-up frame. It reads all that has come: nothing follows
-// the frame until it has been answered.
+// A startReader reads a start-up frame. It may read beyond the frame, since nothing may follow
+// before the frame has been answered.
 type startReader struct {
-	buf   []byte // of maxStart at least
-	n     int    // bytes of buf that have come
+	buf   []byte // at least maxStart bytes
+	n     int    // bytes of buf that have been read
 	start mpa.Start
 }
 
-// maxStart is how much may have to be read to know that there is more than a frame.
+// maxStart is one byte more than the longest frame, to detect that something follows it.
 const maxStart = mpa.StartLen + mpa.MaxPrivateData + 1
 
-// whole looks at what has come. done tells that the frame is there.
+// whole parses what has been read. done reports that the frame is complete.
 func (r *startReader) whole(kind mpa.Kind) (done bool, err error) {
 	_, err = mpa.ConsumeStart(r.buf[:r.n], &r.start)
 	switch {
@@ -345,7 +343,7 @@ func (r *startReader) whole(kind mpa.Kind) (done bool, err error) {
 	return r.n >= mpa.StartLen+r.start.PDLength, nil
 }
 
-// readAll reads until the frame is there.
+// readAll reads until the frame is complete.
 func (r *startReader) readAll(from io.Reader, kind mpa.Kind) error {
 	for {
 		n, rerr := from.Read(r.buf[r.n:maxStart])
@@ -362,12 +360,12 @@ func (r *startReader) readAll(from io.Reader, kind mpa.Kind) error {
 	}
 }
 
-// privateData is a copy of that of the frame.
+// privateData returns a copy of the frame's private data.
 func (r *startReader) privateData() []byte {
 	return append([]byte(nil), r.buf[mpa.StartLen:mpa.StartLen+r.start.PDLength]...)
 }
 
-// more reports whether something has come behind the frame.
+// more reports whether something follows the frame.
 func (r *startReader) more() bool { return r.n > mpa.StartLen+r.start.PDLength }
 
 // establish turns a TCP connection after its handshake into an iWARP stream.
@@ -382,7 +380,7 @@ func (c *Conn) establish(ctx context.Context) error {
 	if c.shut.Load() || c.state != stateSetup {
 		return net.ErrClosed
 	}
-	// Fails if the poller does not watch it.
+	// This fails if the poller does not watch the socket.
 	if err := c.sock.f.SetDeadline(time.Time{}); err != nil {
 		return &SetupError{Addr: c.raddr.String(), Reason: "descriptor", Err: err}
 	}
@@ -391,7 +389,7 @@ func (c *Conn) establish(ctx context.Context) error {
 	return nil
 }
 
-// sizeSegments decides how much goes into one FPDU.
+// sizeSegments sets the segment sizes.
 func (c *Conn) sizeSegments() {
 	ulpdu := mpa.MaxULPDU
 	switch fpdu := c.p.cfg.MaxFPDU; {
@@ -404,8 +402,8 @@ func (c *Conn) sizeSegments() {
 			ulpdu = mpa.MULPDU(emss)
 		}
 	}
-	// Payloads of a multiple of eight keep what follows aligned; a segment of
-	// less than that would never get a message across.
+	// Payloads of a multiple of eight keep the rest of a message aligned. At least eight bytes
+	// make progress.
 	c.maxTagged = max(ulpdu-ddp.TaggedLen, 8) &^ 7
 	c.maxUntagged = max(ulpdu-ddp.UntaggedLen, 8) &^ 7
 }
@@ -452,8 +450,8 @@ func (c *Conn) respond(ctx context.Context, privateData []byte) error {
 	if c.enhanced() {
 		rep.Flags |= mpa.FlagEnhanced
 		rep.PDLength += mpa.EnhancedLen
-		// What is granted is what is in force: our ORD no more than the
-		// peer's IRD, and our IRD no more than it will use.
+		// The reply states the effective values: our ORD is at most the peer's IRD, and our
+		// IRD at most the peer's ORD.
 		if c.reqRDMA.IRD != mpa.ReadsUnknown {
 			ord = min(ord, int(c.reqRDMA.IRD))
 		}
@@ -463,8 +461,7 @@ func (c *Conn) respond(ctx context.Context, privateData []byte) error {
 		grant = mpa.Enhanced{IRD: uint16(ird), ORD: uint16(ord)}
 		if c.reqRDMA.PeerToPeer {
 			grant.PeerToPeer = true
-			// RFC 6581 section 4.3: one of what was offered. A Write costs
-			// the least.
+			// RFC 6581 section 4.3: choose one of those offered. A Write is the cheapest.
 			switch {
 			case c.reqRDMA.RTRWrite:
 				grant.RTRWrite = true
@@ -497,8 +494,8 @@ func (c *Conn) enhanced() bool {
 	return c.req.Revision >= 2 && c.req.Flags&mpa.FlagEnhanced != 0
 }
 
-// replyReject sends a rejection, which is as long as there is room for in the
-// socket: a peer that does not read does not get it.
+// replyReject sends a rejection without waiting for space in the socket: a peer that does not
+// read may not get it.
 func (c *Conn) replyReject(privateData []byte) error {
 	return sendReject(c.sock.f, &c.req, c.enhanced(), privateData)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
@@ -23,17 +24,8 @@ const (
 	repKeyHex = "4d504120494420526570204672616d65" // "MPA ID Rep Frame"
 )
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// TestRequestBytes: what an initiator sends. Linux's siw sends the same by
-// default: revision 2, enhanced, no CRC, no markers, no peer-to-peer.
+// TestRequestBytes: the request of an initiator. Linux's siw sends the same by default:
+// revision 2, enhanced, no CRC, no markers, no peer-to-peer.
 func TestRequestBytes(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -51,7 +43,7 @@ func TestRequestBytes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, peer, connected := scriptedServer(t, New(tc.cfg), tc.attr, []byte(tc.pd))
-			want := unhex(t, reqKeyHex+tc.want)
+			want := testutil.Hex(t, reqKeyHex+tc.want)
 			if got := peer.read("the request", len(want)); !bytes.Equal(got, want) {
 				t.Errorf("the request is\n%x, want\n%x", got, want)
 			}
@@ -72,7 +64,7 @@ func TestRequestBytes(t *testing.T) {
 	})
 }
 
-// TestReplyBytes: what a responder answers to whom.
+// TestReplyBytes: the replies of a responder.
 func TestReplyBytes(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -100,11 +92,11 @@ func TestReplyBytes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := listen(t, New(tc.cfg), fabric.ConnAttr{})
 			peer := dialRaw(t, l)
-			peer.write(unhex(t, reqKeyHex+tc.req))
+			peer.write(testutil.Hex(t, reqKeyHex+tc.req))
 			c := acceptNext(t, l)
 			peer.wantSilence("until the request has been accepted")
 			mustAccept(t, c, nil)
-			want := unhex(t, repKeyHex+tc.rep)
+			want := testutil.Hex(t, repKeyHex+tc.rep)
 			if got := peer.read("the reply", len(want)); !bytes.Equal(got, want) {
 				t.Errorf("the reply is\n%x, want\n%x", got, want)
 			}
@@ -113,8 +105,7 @@ func TestReplyBytes(t *testing.T) {
 	}
 }
 
-// TestRequestRefused: requests that nobody is bothered with. The listener goes
-// on.
+// TestRequestRefused: invalid requests do not reach Accept. The listener still works.
 func TestRequestRefused(t *testing.T) {
 	pd := func(n int) string { return hex.EncodeToString(make([]byte, n)) }
 	l := listen(t, New(Config{}), fabric.ConnAttr{})
@@ -136,14 +127,14 @@ func TestRequestRefused(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			peer := dialRaw(t, l)
-			peer.write(unhex(t, tc.req))
+			peer.write(testutil.Hex(t, tc.req))
 			switch tc.reject {
 			case "half":
 				peer.c.(*net.TCPConn).CloseWrite()
 			case "":
 			default:
 				s, _ := peer.wantFrame("a rejection", mpa.Reply)
-				if s.Flags != mpa.Flags(unhex(t, tc.reject)[0]) {
+				if s.Flags != mpa.Flags(testutil.Hex(t, tc.reject)[0]) {
 					t.Errorf("flags of the rejection: %v", s.Flags)
 				}
 			}
@@ -151,12 +142,12 @@ func TestRequestRefused(t *testing.T) {
 		})
 	}
 	a := dialRaw(t, l)
-	a.write(unhex(t, reqKeyHex+"00010000"))
+	a.write(testutil.Hex(t, reqKeyHex+"00010000"))
 	mustAccept(t, acceptNext(t, l), nil)
 	a.wantFrame("a reply to one who asks properly", mpa.Reply)
 }
 
-// TestReceive512: a peer may send as much private data as the protocol allows.
+// TestReceive512: a peer may send the maximum of private data.
 func TestReceive512(t *testing.T) {
 	for _, req := range []mpa.Start{{Kind: mpa.Request, Revision: 1}, {Kind: mpa.Request, Revision: 2, Flags: mpa.FlagEnhanced}} {
 		l := listen(t, New(Config{}), fabric.ConnAttr{})
@@ -172,10 +163,9 @@ func TestReceive512(t *testing.T) {
 	}
 }
 
-// TestResponderWaits: a responder sends nothing before the first FPDU of the
-// initiator has come, whichever FPDU that is (RFC 5044 section 7.1.2, RFC 6581
-// section 4). Ready To Receive frames name memory that does not exist; siw
-// writes to STag 1.
+// TestResponderWaits: a responder sends nothing before the first FPDU of the initiator, of any
+// kind, has arrived (RFC 5044 section 7.1.2, RFC 6581 section 4). Ready To Receive frames have
+// an arbitrary STag; siw uses 1.
 func TestResponderWaits(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -220,8 +210,8 @@ func TestResponderWaits(t *testing.T) {
 				t.Fatalf("completion %+v", wc)
 			}
 			if tc.answer {
-				// It was asked for before the Send could go, but the Send was
-				// posted earlier: either may be first.
+				// The Read arrived before the Send could be sent, but the Send was posted
+				// earlier: either may be first.
 				s := peer.wantAny("the response or the Send")
 				if s.op == rdmap.OpSend {
 					s = peer.wantSegment("the response", rdmap.OpReadResponse)
@@ -240,8 +230,8 @@ func TestResponderWaits(t *testing.T) {
 	}
 }
 
-// TestInitiatorReady: an initiator that has asked for peer-to-peer sends the
-// frame that was chosen, of which its user sees nothing.
+// TestInitiatorReady: an initiator that requested peer-to-peer sends the chosen frame,
+// invisibly to its user.
 func TestInitiatorReady(t *testing.T) {
 	p := New(Config{PeerToPeer: true})
 	for _, tc := range []struct {
@@ -285,13 +275,13 @@ func TestInitiatorReady(t *testing.T) {
 	}
 }
 
-// TestReplyRefused: replies that Connect does not take.
+// TestReplyRefused: replies that Connect refuses.
 func TestReplyRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		cfg       Config
 		rep       string
-		terminate mpa.Code // to be told to the responder
+		terminate mpa.Code // of the message to the responder
 	}{
 		{"markers demanded", Config{}, repKeyHex + "90020004" + "00010001", 0},
 		{"a request", Config{}, reqKeyHex + "00010000", 0},
@@ -305,7 +295,7 @@ func TestReplyRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c, peer, connected := scriptedServer(t, New(tc.cfg), fabric.ConnAttr{}, nil)
 			peer.wantFrame("a request", mpa.Request)
-			peer.write(unhex(t, tc.rep))
+			peer.write(testutil.Hex(t, tc.rep))
 			var se *SetupError
 			if err := <-connected; !errors.As(err, &se) {
 				t.Fatalf("Connect: %T (%v), want a *SetupError", err, err)
@@ -322,8 +312,8 @@ func TestReplyRefused(t *testing.T) {
 	}
 }
 
-// TestFallback: a responder that knows revision 1 alone answers with it, and all
-// of its private data is the user's. IRD and ORD are then what was asked for.
+// TestFallback: a responder that supports only revision 1 replies with it, and all its private
+// data belongs to the user. IRD and ORD are those of the attributes.
 func TestFallback(t *testing.T) {
 	c, peer, connected := scriptedServer(t, New(Config{}), fabric.ConnAttr{InboundReads: 3, OutboundReads: 5}, nil)
 	peer.wantFrame("a request", mpa.Request)
@@ -337,7 +327,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestReadlessPeer: a peer that serves no Reads is not asked for one.
+// TestReadlessPeer: no Reads are sent to a peer that serves none.
 func TestReadlessPeer(t *testing.T) {
 	c, peer, connected := scriptedServer(t, New(Config{}), fabric.ConnAttr{}, nil)
 	peer.wantFrame("a request", mpa.Request)
@@ -366,8 +356,8 @@ func TestEarlyResponder(t *testing.T) {
 	peer.wantTerminate("to a responder that speaks first", llp(mpa.CodeInvalidFrame))
 }
 
-// TestSilentPeers: those who do not finish their requests lose their places to
-// those who come later, and time out.
+// TestSilentPeers: peers that do not complete their requests are replaced by later ones, and
+// time out.
 func TestSilentPeers(t *testing.T) {
 	p := New(Config{MaxPending: 2})
 	l := listen(t, p, fabric.ConnAttr{})
@@ -383,8 +373,8 @@ func TestSilentPeers(t *testing.T) {
 	mustAccept(t, acceptNext(t, l), nil)
 	peer.wantFrame("a reply", mpa.Reply)
 
-	// Of three places one host has one and another two: that one loses its older one,
-	// and the first is still waited for.
+	// One host has one pending handshake and another two: the older of these two is dropped,
+	// and the first host is still waited for.
 	shared := listen(t, New(Config{MaxPending: 3}), fabric.ConnAttr{})
 	lone := dialRawFrom(t, "127.0.0.2", shared)
 	lone.write([]byte("MPA ID"))
@@ -405,7 +395,7 @@ func TestSilentPeers(t *testing.T) {
 	s.wantEnd("of a request that takes too long")
 }
 
-// TestConnectTimeout: Connect does not wait for ever for a reply.
+// TestConnectTimeout: Connect does not wait forever for a reply.
 func TestConnectTimeout(t *testing.T) {
 	_, _, connected := scriptedServer(t, New(Config{ReplyTimeout: 30 * time.Millisecond}), fabric.ConnAttr{}, nil)
 	var se *SetupError
@@ -414,7 +404,7 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-// TestBacklog: requests that nobody takes are rejected when there are too many.
+// TestBacklog: requests beyond the backlog are rejected.
 func TestBacklog(t *testing.T) {
 	p := New(Config{Backlog: 1})
 	l := listen(t, p, fabric.ConnAttr{})
@@ -438,7 +428,7 @@ func TestBacklog(t *testing.T) {
 	mustAccept(t, acceptNext(t, l), nil)
 }
 
-// TestPeerGivesUp: a peer that is gone when its request is taken.
+// TestPeerGivesUp: a peer that has closed when its request is accepted.
 func TestPeerGivesUp(t *testing.T) {
 	l := listen(t, New(Config{}), fabric.ConnAttr{})
 	peer := dialRaw(t, l)
@@ -451,7 +441,7 @@ func TestPeerGivesUp(t *testing.T) {
 	}
 }
 
-// TestMisuse: calls that a connection's life does not allow.
+// TestMisuse: calls that are invalid in the connection's state.
 func TestMisuse(t *testing.T) {
 	ctx := context.Background()
 	l := listen(t, New(Config{}), fabric.ConnAttr{})
@@ -494,7 +484,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestSegmentSize: how much goes into an FPDU.
+// TestSegmentSize: the size of FPDUs.
 func TestSegmentSize(t *testing.T) {
 	for _, tc := range []struct {
 		cfg  Config
@@ -531,8 +521,8 @@ func TestSegmentSize(t *testing.T) {
 	}
 }
 
-// TestSilentFailure: an accepting side whose own request fails before the peer
-// has spoken does not speak first for that, either.
+// TestSilentFailure: a responder whose own request fails sends nothing, not even a Terminate
+// message, before the peer's first FPDU.
 func TestSilentFailure(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	post(t, c, fabric.SendWR{ID: 3, Op: fabric.OpBindMW})
@@ -543,8 +533,8 @@ func TestSilentFailure(t *testing.T) {
 	peer.wantEnd("without a word")
 }
 
-// fullListener listens at an address whose queue is full: who connects to it waits until
-// empty has been called, and is accepted then.
+// fullListener listens at an address whose backlog is full: connection attempts wait until
+// empty is called.
 func fullListener(t *testing.T) (addr string, empty func()) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -579,8 +569,8 @@ func fullListener(t *testing.T) (addr string, empty func()) {
 	}
 }
 
-// TestConnectWaits: a TCP connection that is not there at once is waited for, until the
-// context ends or the connection is closed.
+// TestConnectWaits: Connect waits for the TCP connection until the context ends or the Conn is
+// closed.
 func TestConnectWaits(t *testing.T) {
 	connect := func(addr string, ctx context.Context) (fabric.Conn, <-chan error) {
 		c, err := New(Config{ReplyTimeout: 30 * time.Millisecond}).Resolve(ctx, addr, fabric.ConnAttr{})
@@ -613,13 +603,12 @@ func TestConnectWaits(t *testing.T) {
 		t.Errorf("Connect of a connection that is closed meanwhile: %v", err)
 	}
 
-	// It gets through when there is room, with TCP's next attempt, and then waits for a
-	// reply.
+	// With space in the backlog TCP's next attempt succeeds, and Connect waits for the reply.
 	c, done = connect(addr, context.Background())
 	tried(c)
 	empty()
 	var se *SetupError
-	if err := <-done; !errors.As(err, &se) || se.Reason != "no usable reply" || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := <-done; !errors.As(err, &se) || se.Reason != "no valid MPA reply" || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Connect to one who does not answer: %v", err)
 	}
 }
@@ -630,8 +619,7 @@ func (c *Conn) setupSocket() *os.File {
 	return c.sock.f
 }
 
-// TestConnectRefused: what the system says can be found in the error, and the other
-// addresses are tried.
+// TestConnectRefused: the error wraps the system's error, and other addresses are tried.
 func TestConnectRefused(t *testing.T) {
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -665,7 +653,7 @@ func TestConnectRefused(t *testing.T) {
 	}
 }
 
-// TestKeepAlive: TCP looks after connections that live for a while.
+// TestKeepAlive: long-lived connections have TCP keep-alive enabled.
 func TestKeepAlive(t *testing.T) {
 	p := New(Config{})
 	p.nudgeAfter = time.Millisecond
@@ -702,7 +690,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestAddresses: an address is the same after the way through the system's form.
+// TestAddresses: the conversions to and from system addresses are inverse.
 func TestAddresses(t *testing.T) {
 	loopback := "lo"
 	if ifis, err := net.Interfaces(); err == nil && len(ifis) > 0 {

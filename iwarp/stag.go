@@ -12,23 +12,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// An STag is 20 bits of index and 12 bits of key (RFC 5040 section 1.1.4 leaves
-// the split to the adapter). Index 0 is never given out, since key and index 0
-// together are fabric.LocalDMAKey; the highest one names the sinks of our
-// Reads, see sinkSTag.
+// An STag is 20 bits of index and 12 bits of key (RFC 5040 section 1.1.4 leaves the split to
+// the adapter). Index 0 is never used, since key 0 of it would be fabric.LocalDMAKey; the
+// highest index is that of the sinks of our Reads, see sinkSTag.
 const (
 	stagKeyBits = 12
 	keyMask     = 1<<stagKeyBits - 1
 	maxIndex    = 1<<20 - 2
 )
 
-// sinkSTag is the name under which Read number seq asks for its data. It is in
-// no table: a Read Response is held against the oldest outstanding Read, and a
-// Write to it finds nothing. So it opens nothing, and need not be hard to guess.
+// sinkSTag is the data sink STag of Read number seq. It is in no table: a Read Response is
+// checked against the oldest outstanding Read, and a Write to it is refused. So it gives
+// access to nothing, and need not be hard to guess.
 func sinkSTag(seq uint64) uint32 { return (maxIndex+1)<<stagKeyBits | uint32(seq&keyMask) }
 
-// sinkTO sets the offsets of successive sinks apart, so that a response to the
-// wrong Read does not pass for the right one.
+// sinkTO gives successive sinks different offsets, so that a response to the wrong Read is
+// detected.
 func sinkTO(seq uint64) uint64 { return (seq & 0xffff) << 40 }
 
 type stagKind uint8
@@ -47,27 +46,26 @@ type entry struct {
 	base   uint64 // tagged offset of buf[0]
 	epoch  uint32 // changes with every change of the entry
 	parent ref    // region that a window's memory is in; zero with LocalDMAKey
-	tweak  tweak  // what makes its slots its own
-	uses   uint32 // tokens drawn with this tweak
+	tweak  tweak  // makes the slots of the entry different from others
+	uses   uint32 // number of tokens drawn with this tweak
 	key    uint16
 	kind   stagKind
 	access fabric.Access
-	byPeer bool // unbound by the peer's Send with Invalidate, and not prepared since
+	byPeer bool // invalidated by the peer's Send with Invalidate, and not prepared since
 }
 
-// A ref remembers an entry as it was when it was looked up. The zero ref is to
-// memory that needs no leave, and always valid.
+// A ref identifies an entry as it was when it was looked up. The zero ref is for memory that
+// needs no check, and always valid.
 type ref struct{ index, epoch uint32 }
 
-// A table is the STag table of a connection, which is a protection domain of
-// its own. All its locks are leaves.
+// A table is the STag table of a connection, which is its own protection domain. Its lock is a
+// leaf.
 //
-// Invalidation has two halves: the entry is changed under mu, after which no
-// lookup finds it and no ref to it is valid; and whoever used an earlier
-// lookup must have stopped, which is what the callers' fence sees to.
+// Invalidation has two steps: the entry is changed under mu, after which no lookup finds it
+// and no ref to it is valid; then the caller's fence waits until no earlier lookup is in use.
 type table struct {
 	mu     sync.Mutex
-	gen    atomic.Uint64 // changes whenever a ref may have become invalid
+	gen    atomic.Uint64 // incremented whenever a ref may have become invalid
 	e      []entry
 	free   []uint32
 	tokens *tokens                  // nil before the first entry
@@ -88,14 +86,13 @@ func (t *table) alloc() (uint32, error) {
 		t.tokens = newTokens()
 	}
 	if len(t.e) == 0 {
-		t.e = append(t.e, entry{}) // index 0 is never given out
+		t.e = append(t.e, entry{}) // index 0 is never used
 	}
 	t.e = append(t.e, entry{tweak: t.tokens.tweak()})
 	return uint32(len(t.e) - 1), nil
 }
 
-// name gives an entry the token under which size bytes of memory are known from
-// now on. The caller holds mu.
+// name gives an entry a new token for size bytes of memory. The caller holds mu.
 func (t *table) name(e *entry, size int) {
 	tok := t.tokens.draw(e.tweak, e.uses, uint32(size), e.key)
 	e.key, e.base = tok.key, tok.base
@@ -115,7 +112,7 @@ func (t *table) release(i uint32) {
 
 func (t *table) stag(i uint32) uint32 { return i<<stagKeyBits | uint32(t.e[i].key) }
 
-// entry returns what stag names, if its index is in use and its key is right.
+// entry returns the entry of stag, if its index is in use and its key matches.
 func (t *table) entry(stag uint32) (uint32, *entry) {
 	i := stag >> stagKeyBits
 	if i == 0 || int64(i) >= int64(len(t.e)) {
@@ -128,7 +125,7 @@ func (t *table) entry(stag uint32) (uint32, *entry) {
 	return i, e
 }
 
-// A fault is why the peer may not touch the memory it names.
+// A fault is why the peer may not access memory.
 type fault uint8
 
 const (
@@ -155,8 +152,8 @@ func (f fault) String() string {
 	return fmt.Sprintf("fault %d", uint8(f))
 }
 
-// writeCause is what a Write that runs into f is told. RFC 5041 section 8.2 has
-// no code for access rights; RFC 5040 section 4.8 has.
+// writeCause is the Terminate cause for a Write with fault f. RFC 5041 section 8.2 has no code
+// for access rights; RFC 5040 section 4.8 has.
 func (f fault) writeCause() rdmap.Cause {
 	c := rdmap.Cause{Layer: rdmap.LayerDDP, Type: uint8(ddp.TypeTagged)}
 	switch f {
@@ -172,8 +169,7 @@ func (f fault) writeCause() rdmap.Cause {
 	return c
 }
 
-// readCause is what a Read Request that runs into f is told.
-// RFC 5040 section 4.8.
+// readCause is the Terminate cause for a Read Request with fault f. RFC 5040 section 4.8.
 func (f fault) readCause() rdmap.Cause {
 	c := rdmap.Cause{Layer: rdmap.LayerRDMA, Type: uint8(rdmap.TypeProtection)}
 	switch f {
@@ -191,7 +187,7 @@ func (f fault) readCause() rdmap.Cause {
 	return c
 }
 
-// An exposure is memory that the peer may reach by an STag.
+// An exposure is memory that the peer may access by an STag.
 type exposure struct {
 	buf  []byte
 	base uint64 // tagged offset of buf[0]
@@ -211,7 +207,7 @@ func (e *exposure) at(to uint64, n uint32) ([]byte, fault) {
 	return e.buf[off : off+uint64(n) : off+uint64(n)], faultNone
 }
 
-// exposed looks up for the peer what stag names.
+// exposed looks up stag for the peer.
 func (t *table) exposed(stag uint32, need fabric.Access) (exposure, fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -235,8 +231,8 @@ func (t *table) remote(stag uint32, to uint64, n uint32, need fabric.Access) ([]
 	return buf, e.ref, flt
 }
 
-// local checks an SGE: its memory must lie in the region of its key, with the
-// right to be written if it is to be.
+// local checks an SGE: its memory must lie in the region of its key, with local write access
+// if write is set.
 func (t *table) local(sge *fabric.SGE, write bool) (ref, bool) {
 	if sge.LKey == fabric.LocalDMAKey {
 		return ref{}, true
@@ -263,7 +259,7 @@ func within(b, m []byte) bool {
 	return lo >= base && uintptr(len(b)) <= uintptr(len(m)) && lo-base <= uintptr(len(m)-len(b))
 }
 
-// valid reports whether the entry is still what it was.
+// valid reports whether the entry is unchanged.
 func (t *table) valid(r ref) bool {
 	if r.index == 0 {
 		return true
@@ -294,10 +290,9 @@ func (t *table) bind(w *MW) bool {
 
 // invalidate unbinds the window that stag names. The caller fences.
 //
-// This side may want to invalidate what the peer has invalidated just now and
-// has not told it yet, as when a call is given up while its reply is coming in.
-// It then has what it wants. The peer has no such excuse: it knows what it has
-// been told.
+// This side may post the invalidation of a window that the peer has just invalidated, before
+// it has polled the completion that says so: for example when a call is canceled while its
+// reply arrives. That succeeds. The peer has no such excuse.
 func (t *table) invalidate(stag uint32, peer bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -313,7 +308,7 @@ func (t *table) invalidate(stag uint32, peer bool) bool {
 	return !peer && e.kind == kindWindow && e.byPeer
 }
 
-// unbind makes a window one that is merely allocated.
+// unbind returns a window to the allocated state.
 func (t *table) unbind(e *entry) {
 	e.kind = kindWindow
 	e.buf = nil
@@ -347,8 +342,8 @@ type MR struct {
 
 var _ fabric.MR = (*MR)(nil)
 
-// RegMR implements fabric.Conn. Memory of the Go heap is as good as any other,
-// since nothing but this process touches it.
+// RegMR implements fabric.Conn. buf may be on the Go heap, since only this process accesses
+// it.
 func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	if access&^(fabric.AccessLocalWrite|fabric.AccessRemoteWrite|fabric.AccessRemoteRead) != 0 {
 		return nil, &fabric.CapabilityError{Provider: name, Capability: fmt.Sprintf("access right %#x", uint8(access))}
@@ -378,7 +373,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	e.kind, e.buf, e.access = kindRegion, buf, access
 	size := len(buf)
 	if !remote {
-		size = 0 // has no tagged offset, and may be of any size
+		size = 0 // not exposed, may have any size
 	}
 	t.name(e, size)
 	t.stags.mrs++

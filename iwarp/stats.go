@@ -1,24 +1,23 @@
 package iwarp
 
-// Stats counts what a connection has done. Bytes are those of FPDUs, headers
-// included.
+// Stats counts the operations of a connection. Bytes are those of FPDUs, headers included.
 type Stats struct {
 	Doorbells  uint64 // Post calls that put work into the send queue
-	Writev     uint64 // write system calls, those that found no room included
-	WriteFull  uint64 // of these, how many found no room
+	Writev     uint64 // write system calls, including those that found the buffer full
+	WriteFull  uint64 // of these, those that found the buffer full
 	TxFPDUs    uint64
 	TxBytes    uint64
-	Writers    uint64 // times that a full socket was left to a goroutine
-	Readv      uint64 // read system calls, those that found nothing included
-	ReadEmpty  uint64 // of these, how many found nothing
-	ReadDirect uint64 // of these, how many read straight into their place
+	Writers    uint64 // times that a writer goroutine was started
+	Readv      uint64 // read system calls, including those that found nothing
+	ReadEmpty  uint64 // of these, those that found nothing
+	ReadDirect uint64 // of these, those that read directly into their destination
 	RxFPDUs    uint64
 	RxBytes    uint64
-	Wakes      uint64 // times that a waiter was woken by something not from the wire
+	Wakes      uint64 // times that a waiter was woken by something other than the socket
 }
 
-// Stats returns the counters. It waits for what is in the adapter's hands at
-// the moment, so it belongs into tests and monitors.
+// Stats returns the counters. It takes the locks of the data path, so it is for tests and
+// monitoring.
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	s := Stats{Doorbells: c.doorbells}

@@ -8,16 +8,16 @@ import (
 	"unsafe"
 )
 
-// supported: the fast path below is there.
+// supported reports that this platform has the system calls below.
 const supported = true
 
-// errAgain is what a socket says that has nothing to give or no room.
+// errAgain is the error of a socket that is not ready.
 const errAgain = syscall.EAGAIN
 
 type iovec = syscall.Iovec
 
-// setIovec makes v name b, which must not be empty. The pointer in v is one
-// that the garbage collector knows, so v keeps b alive.
+// setIovec points v at b, which must not be empty. The garbage collector sees the pointer in
+// v, so v keeps b alive.
 func setIovec(v *iovec, b []byte) {
 	v.Base = unsafe.SliceData(b)
 	v.SetLen(len(b))
@@ -52,8 +52,8 @@ func writev(fd int, v []iovec) (n int, err error) {
 	return call(syscall.SYS_WRITEV, fd, unsafe.Pointer(unsafe.SliceData(v)), len(v))
 }
 
-// call makes a system call on n bytes or elements at p. A vector of one is not
-// worth its price: the plain calls save the kernel a copy of it.
+// call makes a system call on n bytes or elements at p. For a single buffer read and write are
+// cheaper than readv and writev: the kernel need not copy the vector.
 func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	for {
 		r, _, e := syscall.Syscall(trap, uintptr(fd), uintptr(p), uintptr(n))
@@ -69,7 +69,7 @@ func call(trap uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	}
 }
 
-// peek reports whether a byte is waiting in the socket, or its end.
+// peek reports whether the socket has bytes to read, or the end of the stream.
 func peek(fd int) (waiting, eof bool) {
 	var b [1]byte
 	n, _, err := syscall.Recvfrom(fd, b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
@@ -84,7 +84,7 @@ func peek(fd int) (waiting, eof bool) {
 
 func shutdownWrite(fd int) { syscall.Shutdown(fd, syscall.SHUT_WR) }
 
-// resetOnClose makes close abandon what is unsent and tell the peer so.
+// resetOnClose makes close discard unsent data and reset the connection.
 func resetOnClose(fd int) {
 	syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }
@@ -99,8 +99,7 @@ func segmentSize(fd int) int {
 	return n
 }
 
-// setKeepAlive makes TCP ask for a sign of life on a connection that is silent, as often
-// as package net does.
+// setKeepAlive enables TCP keep-alive with the intervals of package net.
 func setKeepAlive(fd int) {
 	for _, o := range [...]struct{ level, name, value int }{
 		{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
@@ -112,10 +111,10 @@ func setKeepAlive(fd int) {
 	}
 }
 
-// A socket is a TCP socket that the runtime's poller watches. It is none of package
-// net's, which would cost a connection a third more system calls at each end, and
-// allocate for each unpark. The system calls of a connection after set-up are made
-// directly: under Conn.txMu and Conn.rxMu, of which Close takes both before it closes.
+// A socket is a TCP socket that the runtime's poller watches. A net.TCPConn would cost a third
+// more system calls per connection, and an allocation for each unpark. After setup the system
+// calls are made on fd directly, under Conn.txMu or Conn.rxMu; Close takes both before it
+// closes the descriptor.
 type socket struct {
 	f  *os.File
 	rc syscall.RawConn
@@ -145,8 +144,8 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 		return socket{}, nil, os.NewSyscallError("socket", err)
 	}
 	syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
-	// connect(2): the first call never says that the connection is there, the second
-	// does, for one on this host.
+	// connect(2): a non-blocking connect reports success only to a later call, which succeeds
+	// at once if the peer is on this host.
 	finish = func() (bool, error) {
 		switch err := syscall.Connect(fd, to); err {
 		case nil, syscall.EISCONN:
@@ -172,7 +171,7 @@ func startConnect(a *net.TCPAddr) (s socket, finish func() (done bool, err error
 	return s, finish, err
 }
 
-// listeningSocket returns a socket of its own that listens as l does.
+// listeningSocket returns a duplicate of the socket of l, with options for what it accepts.
 func listeningSocket(l *net.TCPListener) (socket, error) {
 	f, err := l.File()
 	if err != nil {
@@ -187,16 +186,15 @@ func listeningSocket(l *net.TCPListener) (socket, error) {
 		f.Close()
 		return socket{}, err
 	}
-	// What it accepts has the same options (tcp(7)). The initiator sends first, so that
-	// there is nothing to do with a connection before something has come; after a second
-	// it is accepted all the same.
+	// Accepted sockets inherit the options (tcp(7)). The initiator sends first, so accepting a
+	// connection can wait for the first bytes, for at most a second.
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	syscall.SetsockoptInt(s.fd, syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
 	setKeepAlive(s.fd)
 	return s, nil
 }
 
-// acceptSocket accepts a connection, if there is one: else the error is errAgain.
+// acceptSocket accepts a connection. Without one the error is errAgain.
 func acceptSocket(fd int) (socket, *net.TCPAddr, error) {
 	for {
 		n, from, err := syscall.Accept4(fd, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
@@ -221,7 +219,7 @@ func localAddr(fd int) (*net.TCPAddr, error) {
 	return tcpAddr(sa), nil
 }
 
-// sockaddr is a for a system call. No address is this host's, as with package net.
+// sockaddr converts a for a system call. A nil IP is the local host, as with package net.
 func sockaddr(a *net.TCPAddr) (family int, sa syscall.Sockaddr, err error) {
 	if ip := a.IP.To4(); ip != nil || len(a.IP) == 0 {
 		sa := &syscall.SockaddrInet4{Port: a.Port}
@@ -242,7 +240,7 @@ func sockaddr(a *net.TCPAddr) (family int, sa syscall.Sockaddr, err error) {
 	return syscall.AF_INET6, sa6, nil
 }
 
-// tcpAddr is what package net would call the address.
+// tcpAddr converts an address of a system call.
 func tcpAddr(sa syscall.Sockaddr) *net.TCPAddr {
 	switch sa := sa.(type) {
 	case *syscall.SockaddrInet4:

@@ -9,8 +9,7 @@ import (
 	"syscall"
 )
 
-// supported: Resolve and Listen refuse where the system calls of the data path
-// have not been written.
+// supported: Resolve and Listen fail on platforms for which the data path is not written.
 const supported = false
 
 var errAgain = errors.New("iwarp: not supported")

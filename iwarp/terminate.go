@@ -9,20 +9,20 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// terminated takes the peer's Terminate message.
+// terminated processes the peer's Terminate message.
 func (c *Conn) terminated(n int) *failure {
 	x := &c.rx
 	b := x.ctl[:n]
 	turnRound(b)
 	var m rdmap.Terminate
-	rdmap.ConsumeTerminate(b, &m) // what could be read of it is there
+	rdmap.ConsumeTerminate(b, &m) // on error it holds what could be decoded
 	t := &TerminateError{Cause: m.Cause}
 	if m.DDP != nil && ddp.IsTagged(m.DDP) {
 		var h ddp.Tagged
 		ddp.ConsumeTagged(m.DDP, &h)
 		t.STag, t.TO = h.STag, h.TO
 		if m.DDP[1]&0xf == byte(rdmap.OpReadResponse) {
-			t.STag, t.TO = 0, 0 // a name of the peer's own
+			t.STag, t.TO = 0, 0 // the peer's own STag
 		}
 	}
 	var r rdmap.ReadRequest
@@ -33,15 +33,14 @@ func (c *Conn) terminated(n int) *failure {
 	return &failure{err: fabric.ConnError{Provider: name, Remote: true, Cause: t}}
 }
 
-// turnRound puts the fields of a Terminate header in order when they are as
-// Linux's siw sends them on most machines: it declares them as bit fields, of
-// which the first has the lowest bits (struct iwarp_terminate). So layer and
-// error type have each other's place, and the flags M, D and R are the last of
-// their byte instead of the first. The error code is where it belongs.
+// turnRound corrects a Terminate header as Linux's siw sends it on little-endian machines: siw
+// declares the fields as bit fields, the first of which has the lowest bits (struct
+// iwarp_terminate). So layer and error type are swapped, and the flags M, D and R are the
+// lowest bits of their byte instead of the highest. The error code is in its place.
 //
-// RFC 5040 section 4.8 has the last bits of the flags' byte reserved, as zero.
-// Without flags, only what makes no sense as it is and makes sense the other way
-// round is turned: some of it makes sense both ways.
+// By RFC 5040 section 4.8 the lowest bits of the flags' byte are reserved and zero. Without
+// flags the fields are swapped only if they are invalid as received and valid when swapped;
+// some values are valid both ways.
 func turnRound(b []byte) {
 	const first, last = 0xe0, 0x07
 	if len(b) < 4 {

@@ -33,8 +33,7 @@ func TestTurnRound(t *testing.T) {
 		{"CRC", "02020000", llp(mpa.CodeCRC), false, false},
 		{"Write turned into a Read Response", "010003000064c142a5dcc000000055c645f45dd0", rdmap.Cause{Layer: rdmap.LayerDDP}, true, false},
 
-		// Both ways round these have a meaning of their own, so they keep the one
-		// that the RFC gives them: siw wants to say version and opcode.
+		// These are valid both ways, so they are not swapped; siw means version and opcode.
 		{"RDMAP version", "20050000", llp(mpa.CodeCatastrophic), false, false},
 		{"RDMAP opcode", "20060000", llp(mpa.CodeInsufficientIRD), false, false},
 	} {
@@ -50,8 +49,7 @@ func TestTurnRound(t *testing.T) {
 	}
 }
 
-// TestTurnRoundLeaves: what is in order stays as it is, and what is in no order
-// does no harm.
+// TestTurnRoundLeaves: valid headers do not change, and invalid ones do no harm.
 func TestTurnRoundLeaves(t *testing.T) {
 	quote := ddp.AppendTagged(nil, &ddp.Tagged{Last: true, ULP: rdmap.Control(rdmap.OpWrite), STag: 1})
 	known := 0

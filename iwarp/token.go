@@ -6,10 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// A token is what has to be known to reach an exposure: the key of its STag and
-// the tagged offset of its first byte. Both are drawn anew for each use of an
-// entry of the table, so a handle that the peer was given says nothing about the
-// ones that it was not given. docs/adr/0019 has the arithmetic.
+// A token is the secret part of a handle: the key of its STag and the tagged offset of its
+// first byte. Both are drawn for each use of a table entry, so the handles that a peer knows
+// reveal nothing about those that it does not. docs/adr/0019 has the arithmetic.
 //
 // The tagged offset has two halves:
 //
@@ -18,14 +17,13 @@ import (
 //	| slot          | start         |
 //	+---------------+---------------+
 //
-// The slot is a permutation of the number of the use, and the exposure does not
-// leave it: start + length is less than 2^32. So no two of 2^32 uses of an entry
-// have a tagged offset in common, and a handle that has ended its life opens
-// nothing until the entry has been used that often. For the same reason
-// base + length cannot wrap.
+// The slot is a permutation of the number of the use, and the exposure stays within its slot:
+// start + length is less than 2^32. So no two of 2^32 uses of an entry share a tagged offset,
+// and an expired handle is invalid until the entry has been used that often. For the same
+// reason base + length cannot wrap.
 //
-// Key and start are random. The permutation is a block cipher under a secret key,
-// so that the slot cannot be told from a random one either.
+// Key and start are random. The permutation is a block cipher under a secret key, so that the
+// slot is indistinguishable from a random one.
 type token struct {
 	key  uint16
 	base uint64
@@ -75,10 +73,10 @@ func (t *tokens) draw(w tweak, n, size uint32, last uint16) token {
 	}
 }
 
-// A schedule is the expanded key of Speck32/64, a block cipher of 32 bits:
-// Beaulieu and others, The SIMON and SPECK Families of Lightweight Block Ciphers,
-// 2013, section 4. A permutation of so few bits that is hard to predict is all
-// that is wanted of it here: that tokens do not repeat holds for whatever key.
+// A schedule is the expanded key of Speck32/64, a block cipher of 32 bits: Beaulieu and
+// others, The SIMON and SPECK Families of Lightweight Block Ciphers, 2013, section 4. It only
+// has to be an unpredictable permutation of 32 bits; that tokens do not repeat holds for any
+// key.
 type schedule [22]uint16
 
 func newSchedule(key uint64) (s schedule) {

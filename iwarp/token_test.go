@@ -38,7 +38,7 @@ func TestTokensDiffer(t *testing.T) {
 					t.Errorf("%s has the offset %#x, as has %s", is, tk.base, was)
 				}
 				seen[tk.base] = is
-				// By chance: 1 in 2^32 / 120.
+				// The probability of a collision is 120 / 2^32.
 				slot := uint32(tk.base >> 32)
 				if was, again := slots[slot]; again {
 					t.Errorf("%s has the slot %#x, as has %s", is, slot, was)
@@ -49,13 +49,13 @@ func TestTokensDiffer(t *testing.T) {
 	}
 }
 
-// TestTokenBits: what is drawn looks random, in itself and beside what was drawn
-// before. The seed is fixed, so the outcome is.
+// TestTokenBits: tokens look random, individually and compared with earlier ones. The seed is
+// fixed, and so is the outcome.
 func TestTokenBits(t *testing.T) {
 	const (
 		draws = 1 << 16
-		// Bits of draws fair coins: five times the standard deviation, which
-		// is half of the root of draws.
+		// The limit is five standard deviations of fair coins, each half of the square root of
+		// draws.
 		off = 5 * 128
 	)
 	tok := seededTokens([32]byte{1})
@@ -98,7 +98,7 @@ func TestTokenBits(t *testing.T) {
 			}
 		}
 	}
-	// A key is followed by any but itself: 16 times each, more or less.
+	// A key is followed by any other key, about 16 times each.
 	if steps[0] != 0 {
 		t.Errorf("a key is followed by itself, %d times", steps[0])
 	}
@@ -107,8 +107,8 @@ func TestTokenBits(t *testing.T) {
 	}
 }
 
-// TestSlots: no two uses of an entry have the same slot. Of as many random numbers
-// of 32 bits eight pairs would be equal.
+// TestSlots: no two uses of an entry have the same slot. Of as many random 32-bit numbers
+// about eight pairs would be equal.
 func TestSlots(t *testing.T) {
 	tok := seededTokens([32]byte{2})
 	w := tok.tweak()
@@ -122,14 +122,14 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// A life is what one use of an entry was known by.
+// A life is the handle of one use of an entry.
 type life struct {
 	stag       uint32
 	base, size uint64
 }
 
-// lives uses one entry of a table that often, and asks what after each use.
-// Memory is of any size that can be exposed: nobody touches it.
+// lives uses one entry of a table n times, and calls a function after each use. The memory may
+// have any size, since it is not accessed.
 func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 	t.Helper()
 	const most = min(math.MaxUint32, math.MaxInt/4) // of address space, on 32-bit machines
@@ -148,7 +148,7 @@ func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 		var seg fabric.Segment
 		var end func()
 		if i%3 > 0 {
-			// A window, from now until it is unbound.
+			// A window, until it is unbound.
 			if seg, err = mw.Prepare(fabric.SGE{Buf: buf}, fabric.AccessRemoteRead); err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +157,7 @@ func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 			}
 			end = func() { c.stags.invalidate(seg.Handle, false) }
 		} else {
-			// A region, in the same entry.
+			// A region with the same entry.
 			mw.Close()
 			mr, err := c.RegMR(buf, fabric.AccessRemoteRead)
 			if err != nil {
@@ -181,9 +181,9 @@ func lives(t *testing.T, c *Conn, uses int, what func(now life)) {
 	mw.Close()
 }
 
-// TestStaleHandles: a handle whose life is over opens nothing, however often its
-// entry is used again. The expected number of hits is 0 for as many uses as there
-// are slots, whatever is drawn: docs/adr/0019.
+// TestStaleHandles: an expired handle is invalid, however often its entry is reused. For as
+// many uses as there are slots the number of hits is 0, whatever the random numbers:
+// docs/adr/0019.
 func TestStaleHandles(t *testing.T) {
 	const uses = 25_000
 	c := New(Config{}).newConn(fabric.ConnAttr{})
@@ -204,8 +204,8 @@ func TestStaleHandles(t *testing.T) {
 		if now.base>>32 != (now.base+now.size)>>32 {
 			t.Fatalf("%d bytes at %#x leave their slot", now.size, now.base)
 		}
-		// Those just gone and some from long ago; first byte, last byte and
-		// the middle; with the STag of then and that of now.
+		// Recent and old handles; first byte, last byte and the middle; with the old and the
+		// current STag.
 		for i := range min(len(past), 20) {
 			was := past[len(past)-1-i]
 			if i >= 10 {
@@ -224,7 +224,7 @@ func TestStaleHandles(t *testing.T) {
 	if hits != 0 || attempts < 100*uses {
 		t.Errorf("%d of %d stale handles have opened something", hits, attempts)
 	}
-	// Each against each: no two lives have an offset in common.
+	// No two lives share an offset.
 	slices.SortFunc(past, func(a, b life) int {
 		if a.base < b.base {
 			return -1
@@ -239,7 +239,7 @@ func TestStaleHandles(t *testing.T) {
 	t.Logf("%d attempts, %d hits; %d pairs of uses, none with an offset in common", attempts, hits, uses*(uses-1)/2)
 }
 
-// TestAllUses: after 2^32 uses of an entry its slots come in another order.
+// TestAllUses: after 2^32 uses of an entry its slots are permuted differently.
 func TestAllUses(t *testing.T) {
 	c := New(Config{}).newConn(fabric.ConnAttr{})
 	defer c.Close()
@@ -266,11 +266,10 @@ func TestAllUses(t *testing.T) {
 	}
 }
 
-// TestGuesses: a peer that knows everything but the token gets one guess: the
-// first wrong one ends the stream, and what stands behind it is not looked at,
-// though it were right. So there are as many connections as guesses. Of those that
-// are told the slot 2^-32 hit, of the others 2^-64, or none if the handle is an old
-// one.
+// TestGuesses: a peer that knows everything but the token has one guess: a wrong one ends the
+// stream, and nothing after it is processed, even if it is right. So each guess needs a
+// connection. With the slot known a fraction of 2^-32 would hit, otherwise 2^-64, and none if
+// the handle is an old one.
 func TestGuesses(t *testing.T) {
 	p := New(Config{})
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -293,7 +292,7 @@ func TestGuesses(t *testing.T) {
 			post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
 			return seg
 		}
-		// Some uses first, which the peer has seen and ended itself.
+		// First some uses that the peer has seen and ended itself.
 		var seen []fabric.Segment
 		for range rnd.IntN(4) {
 			seg := expose()

@@ -10,50 +10,47 @@ import (
 )
 
 const (
-	// batchIOV and batchBytes bound what one system call is asked to take.
-	// Linux allows 1024 elements. A batch is to be small enough to be in the
-	// CPU's cache still when the kernel copies what the CRC has just been
-	// computed of, and to let the receiver begin while the next one is made:
-	// of 128 KiB to 2 MiB, 256 KiB was the fastest with and without CRC.
+	// batchIOV and batchBytes bound one system call. Linux allows 1024 elements. A batch
+	// should still be in the CPU's cache when the kernel copies what the CRC has just been
+	// computed of, and should let the receiver begin while the next one is built: of 128 KiB
+	// to 2 MiB, 256 KiB was the fastest with and without CRC.
 	batchIOV   = 256
 	batchBytes = 256 << 10
 
-	// Payloads up to copyMax are copied into the arena, between the headers and
-	// trailers: a batch of them is one stretch of memory. Short ones cost less
-	// to copy than to name. So do those that fit one TCP segment where the
-	// kernel's buffers come from another CPU's cache: it fills them at a third
-	// of the speed when it has to stop for every FPDU.
+	// Payloads up to copyMax are copied into the arena, between the headers and trailers: a
+	// batch of them is one contiguous buffer. Short payloads cost less to copy than to
+	// describe. So do those that fit one TCP segment if the kernel's buffers come from another
+	// CPU's cache: the kernel fills them at a third of the speed if every FPDU is an element.
 	copyMax = 4 << 10
 
-	// Most that one segment adds to the arena: length field, header, payload,
-	// pad and CRC.
+	// segmentArena is the most that one segment adds to the arena: length field, header,
+	// payload, pad and CRC.
 	segmentArena = mpa.LengthLen + ddp.UntaggedLen + copyMax + 3 + mpa.CRCLen
 )
 
-// A batch is a row of FPDUs on its way into the socket. It is taken from a pool
-// when there is something to send and given back when that has left.
+// A batch is a sequence of FPDUs to be written to the socket. It is taken from a pool when
+// there is something to send and returned when it has been written.
 type batch struct {
 	iov   [batchIOV]iovec
-	ref   [batchIOV]ref // what leave each element rests on
+	ref   [batchIOV]ref // the STag that permits the use of each element
 	arena [batchBytes]byte
 
 	niov, pos int // elements filled, and written
-	na, run   int // arena bytes used, and where those not in iov yet begin
+	na, run   int // arena bytes used, and start of those not in iov yet
 	bytes     int
-	blocked   bool   // it has had to wait since it was built
-	more      bool   // there was more to send when it was full
-	exposes   bool   // memory lent to the peer is in here
-	sqDone    uint64 // send queue entries before this have left when it has
+	blocked   bool   // a write of it has blocked
+	more      bool   // there is more to send after it
+	exposes   bool   // has elements of a Read Response
+	sqDone    uint64 // send queue entries before this are written with it
 
-	// resp lists the Reads of the peer whose last byte is in here: n of them
-	// have no memory from element end on.
+	// resp lists where Read Responses end: n of them use no memory from element end on.
 	resp  [batchIOV]struct{ end, n uint16 }
 	nresp int
 }
 
-// addResponse notes that a response ends here.
+// addResponse records that a Read Response ends here.
 func (b *batch) addResponse() {
-	end := uint16(b.niov) // its memory is in front of this element
+	end := uint16(b.niov) // its memory is before this element
 	if b.nresp == 0 || b.resp[b.nresp-1].end != end {
 		b.resp[b.nresp].end, b.resp[b.nresp].n = end, 0
 		b.nresp++
@@ -61,7 +58,7 @@ func (b *batch) addResponse() {
 	b.resp[b.nresp-1].n++
 }
 
-// closeRun makes an element of the arena bytes that are in none.
+// closeRun appends the pending arena bytes as an element.
 func (b *batch) closeRun() {
 	if b.na > b.run {
 		setIovec(&b.iov[b.niov], b.arena[b.run:b.na])
@@ -78,26 +75,25 @@ func (b *batch) full() bool {
 // tx is the sending side, under Conn.txMu.
 type tx struct {
 	dead   bool // for good
-	writer bool // a goroutine waits for room in the socket, and has the job
+	writer bool // the writer goroutine runs, and does all sending
 	b      *batch
 	next   uint64    // send queue entry to begin next
 	msn    [3]uint32 // of the next message on each queue
 	cur    message
-	turn   bool     // responses have waited for a request
-	nudge  bool     // an empty Write is to be sent, which nobody has posted
-	local  *failure // found while building: for when the batch has left
+	turn   bool     // it is the responses' turn
+	nudge  bool     // an empty Write is to be sent, see nudge.go
+	local  *failure // found while building; ends the connection once the batch is written
 	failed *failure // found by the writer
 	stats  struct{ writev, full, fpdus, bytes, writers uint64 }
 }
 
-// A message is what is being cut into segments. Nothing comes between the
-// segments of a message, as siw asks of its peers.
+// A message is what is being segmented. Messages are not interleaved, as siw requires.
 type message struct {
 	active   bool
 	response bool // to a Read of the peer
-	nudge    bool // of this side's own making
+	nudge    bool // see nudge.go
 	op       rdmap.Opcode
-	stag     uint32 // tagged: where to; Send with Invalidate: what to invalidate
+	stag     uint32 // tagged: destination; Send with Invalidate: what to invalidate
 	to       uint64 // tagged: offset of the next segment
 	qn       uint32
 	mo       uint32
@@ -109,16 +105,15 @@ type message struct {
 	control  [rdmap.ReadRequestLen]byte
 }
 
-// kick sees to it that what has been queued is sent: by this goroutine, or by
-// the one that is at it already.
+// kick starts sending what has been queued, unless another goroutine is already sending and
+// will send it.
 func (c *Conn) kick() {
 	c.txPending.Store(true)
 	c.drive()
 }
 
-// drive does what kick has asked for. Whoever holds txMu calls it after letting
-// go (unlockTx), so that a kick that came too late for the holder and too early
-// for itself is not lost.
+// drive sends what kick announced. A holder of txMu calls it after unlocking (unlockTx), so
+// that a kick that found txMu locked is not lost.
 func (c *Conn) drive() {
 	for c.txPending.Load() && c.txMu.TryLock() {
 		c.txPending.Store(false)
@@ -144,8 +139,8 @@ func (c *Conn) pump() *failure {
 	}
 	blocked, f := c.flush()
 	if blocked {
-		// Posting never waits for the peer: a goroutine does, until the queue
-		// is empty.
+		// Posting never waits for the peer: the writer goroutine does, until the queue is
+		// empty.
 		t.writer = true
 		t.stats.writers++
 		c.writers.Add(1)
@@ -154,15 +149,15 @@ func (c *Conn) pump() *failure {
 	return f
 }
 
-// writer waits for room in the socket and sends until there is nothing left.
+// writer waits for space in the socket and sends until the queue is empty.
 func (c *Conn) writer() {
 	defer c.writers.Done()
-	c.sock.rc.Write(c.writeFn) // fails when the connection has ended
+	c.sock.rc.Write(c.writeFn) // fails if the connection has ended
 	c.txMu.Lock()
 	c.tx.writer = false
 	f := c.tx.failed
 	c.tx.failed = nil
-	// What was posted while the writer was at work has relied on it.
+	// Requests posted while the writer was running relied on it.
 	c.txPending.Store(true)
 	c.unlockTx()
 	if f != nil {
@@ -170,8 +165,7 @@ func (c *Conn) writer() {
 	}
 }
 
-// writeStep is what the writer runs whenever there is room. It returns false to
-// wait for more.
+// writeStep is the writer's step. It returns false to wait for space.
 func (c *Conn) writeStep(uintptr) bool {
 	c.txMu.Lock()
 	blocked, f := c.flush()
@@ -182,9 +176,9 @@ func (c *Conn) writeStep(uintptr) bool {
 	return !blocked
 }
 
-// endSending ends the connection because of what has been found on the sending
-// side. When the peer is gone, what it said before tells more than a broken
-// pipe: it is read first.
+// endSending ends the connection because of a failure on the sending side. If the peer is
+// gone, what it sent before, such as a Terminate message, says more than a broken pipe: it is
+// read first.
 func (c *Conn) endSending(f *failure) {
 	if c.txBroken.Load() {
 		for !c.progress(false) {
@@ -193,8 +187,8 @@ func (c *Conn) endSending(f *failure) {
 	c.end(f)
 }
 
-// flush builds batches and writes them until there is nothing to send or no
-// room, which it reports. The caller holds txMu.
+// flush builds and writes batches until there is nothing to send or the socket is full, which
+// it reports. The caller holds txMu.
 func (c *Conn) flush() (blocked bool, f *failure) {
 	t := &c.tx
 	for !t.dead {
@@ -206,8 +200,8 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 			c.build(t.b)
 		}
 		if t.b.niov > 0 && c.held.Load() {
-			// Binds and invalidations take effect, but nothing is sent until
-			// the peer has.
+			// Binds and invalidations take effect, but nothing is sent before the peer has
+			// sent something.
 			t.b.blocked = true
 			return false, nil
 		}
@@ -228,7 +222,7 @@ func (c *Conn) flush() (blocked bool, f *failure) {
 	return false, nil
 }
 
-// pending reports whether there may be something to build.
+// pending reports whether there may be something to send.
 func (c *Conn) pending() bool {
 	if c.tx.cur.active || c.tx.nudge {
 		return true
@@ -238,12 +232,12 @@ func (c *Conn) pending() bool {
 	return c.tx.next != c.sq.tail || c.irqNext != c.irq.tail
 }
 
-// write hands b to the socket, from where it stopped last time.
+// write writes the rest of b to the socket.
 func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 	t := &c.tx
 	if b.blocked && b.pos < b.niov && !c.leave(b) {
-		// Memory that is partly in the socket has been taken back. Nothing
-		// can stand for the rest of its FPDU, so the stream ends inside it.
+		// Memory that is partly in the socket has been revoked. The rest of its FPDU cannot be
+		// sent, so the stream ends inside it.
 		return false, &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}}
 	}
 	if b.pos < b.niov {
@@ -284,10 +278,9 @@ func (c *Conn) write(b *batch) (blocked bool, f *failure) {
 	return false, nil
 }
 
-// answered drops the Reads of the peer for which no memory will be read any
-// more. What comes from the peer after it has all of a response must find the
-// Read gone, also when the rest of the batch is still waiting. The caller holds
-// mu.
+// answered removes the Read Requests whose responses have been written. Messages that the peer
+// sends after it has received a whole response must not find the request, even if the rest of
+// the batch is not written yet. The caller holds mu.
 func (c *Conn) answered(b *batch) {
 	k := 0
 	for k < b.nresp && int(b.resp[k].end) <= b.pos {
@@ -297,7 +290,7 @@ func (c *Conn) answered(b *batch) {
 	b.nresp = copy(b.resp[:], b.resp[k:b.nresp])
 }
 
-// leave reports whether all memory that b has still to read may still be read.
+// leave reports whether all memory that remains to be sent may still be read.
 func (c *Conn) leave(b *batch) bool {
 	t := &c.stags
 	t.mu.Lock()
@@ -310,14 +303,13 @@ func (c *Conn) leave(b *batch) bool {
 	return true
 }
 
-// stopWriting tells those who wait for it that no memory is being read from. The
-// caller holds mu.
+// stopWriting signals that no memory is being read. The caller holds mu.
 func (c *Conn) stopWriting() {
 	c.writing = false
 	c.wrote.Broadcast()
 }
 
-// settle accounts for a batch that has left.
+// settle accounts for a batch that has been written.
 func (c *Conn) settle(b *batch) {
 	c.mu.Lock()
 	c.unsent = false
@@ -326,7 +318,7 @@ func (c *Conn) settle(b *batch) {
 	before := c.cq.tail
 	c.written = b.sqDone
 	c.retire()
-	tell := c.cq.tail != before || c.wakeup.Load() // for room, perhaps
+	tell := c.cq.tail != before || c.wakeup.Load() // the queue may no longer be full
 	if c.drain.Load() {
 		tell = tell || c.sq.len() == 0 && c.irq.len() == 0
 	}
@@ -340,7 +332,7 @@ func (c *Conn) settle(b *batch) {
 func (c *Conn) build(b *batch) {
 	t := &c.tx
 	if m := &t.cur; m.active && !c.mayContinue(m) {
-		// Between two FPDUs, so the peer can be told.
+		// This is between two FPDUs, so a Terminate message can be sent.
 		f := &failure{err: fabric.ConnError{Provider: name, Cause: ErrRevoked}, term: true, cause: catastrophic}
 		if m.response {
 			f.cause = rdmaProtection(rdmap.CodeInvalidSTag)
@@ -373,8 +365,8 @@ func (c *Conn) mayContinue(m *message) bool {
 	return true
 }
 
-// A lookahead holds requests that begin has seen behind the one that it began, so that
-// it takes the lock once for a row of small messages.
+// A lookahead has copies of the requests that follow the current one, so that begin takes the
+// lock once for several small messages.
 type lookahead struct {
 	list [8]struct {
 		e   sqEntry
@@ -383,8 +375,8 @@ type lookahead struct {
 	n, at int
 }
 
-// look fills an empty lookahead with what stands behind the request numbered i, as far
-// as it depends on nothing that may change. The caller holds mu.
+// look fills an empty lookahead with the requests after number i, as long as they depend on
+// nothing that may change. The caller holds mu.
 func (l *lookahead) look(q *queues, i uint64) {
 	l.n, l.at = 0, 0
 	for i++; i != q.sq.tail && l.n < len(l.list); i++ {
@@ -401,8 +393,8 @@ func (l *lookahead) look(q *queues, i uint64) {
 	}
 }
 
-// begin makes the next message the current one. It executes on the way what
-// needs no message. It returns false when nothing can be begun now.
+// begin makes the next message the current one. Requests that send nothing are executed on the
+// way. It returns false if no message can be begun now.
 func (c *Conn) begin(b *batch, next *lookahead) bool {
 	t := &c.tx
 	if next.at < next.n {
@@ -412,7 +404,7 @@ func (c *Conn) begin(b *batch, next *lookahead) bool {
 		return c.beginRequest(&l.e)
 	}
 	if t.nudge {
-		// In front of requests, which may be waiting for the peer.
+		// Before requests, which may be waiting for the peer.
 		t.nudge = false
 		m := &t.cur
 		m.active, m.response, m.nudge = true, false, true
@@ -460,8 +452,7 @@ func (c *Conn) begin(b *batch, next *lookahead) bool {
 	}
 }
 
-// stalled reports whether a request has to wait for Reads in front of it. The
-// caller holds mu.
+// stalled reports whether a request has to wait for earlier Reads. The caller holds mu.
 func (c *Conn) stalled(e *sqEntry) bool {
 	return e.flags&fabric.Fence != 0 && c.orq.len() > 0 || e.op == fabric.OpRead && c.orq.len() >= max(c.ord, 1)
 }
@@ -483,8 +474,8 @@ func (c *Conn) executeLocal(e *sqEntry) fabric.WCStatus {
 	return fabric.WCSuccess
 }
 
-// failRequest notes that the request to begin next cannot be executed. The
-// connection ends when what is in front of it has left.
+// failRequest records that the next request cannot be executed. The connection ends when all
+// before it has been written.
 func (c *Conn) failRequest(status fabric.WCStatus) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -502,13 +493,12 @@ var sendOps = [2][2]rdmap.Opcode{
 	{rdmap.OpSendInv, rdmap.OpSendSEInv},
 }
 
-// beginRequest makes the current message of a request whose gather list is in
-// tx.cur already.
+// beginRequest makes a request, whose gather list is already in tx.cur, the current message.
 func (c *Conn) beginRequest(e *sqEntry) bool {
 	t := &c.tx
 	m := &t.cur
 	if e.op == fabric.OpRead && c.ord == 0 {
-		c.failRequest(fabric.WCLocQPOpErr) // the peer has said that it serves none
+		c.failRequest(fabric.WCLocQPOpErr) // the peer's IRD is zero
 		return false
 	}
 	for i := range int(e.nsge) {
@@ -533,7 +523,7 @@ func (c *Conn) beginRequest(e *sqEntry) bool {
 		})
 		m.rem, m.nsge = rdmap.ReadRequestLen, 1
 		m.sgl[0], m.ref[0] = fabric.SGE{Buf: m.control[:]}, ref{}
-		// The response may come as soon as the request is in the socket.
+		// The response may arrive as soon as the request is in the socket.
 		c.mu.Lock()
 		*c.orq.push() = t.next
 		c.mu.Unlock()
@@ -552,15 +542,14 @@ func (c *Conn) beginRequest(e *sqEntry) bool {
 	return true
 }
 
-// beginResponse makes the current message of a Read of the peer.
+// beginResponse makes the response to a Read of the peer the current message.
 func (c *Conn) beginResponse(req *rdmap.ReadRequest) bool {
 	m := &c.tx.cur
 	m.sgl[0], m.ref[0] = fabric.SGE{}, ref{}
 	if req.Size > 0 {
-		// It was looked up when the request came, but it may have been taken
-		// back since. Bounds and rights cannot have changed, as whatever else the
-		// entry stands for now has another name; to look for them again costs
-		// nothing.
+		// The STag was valid when the request arrived, but the memory may have been revoked
+		// since. Bounds and rights cannot have changed, as a new use of the entry has a new
+		// token; checking them again costs nothing.
 		buf, r, flt := c.stags.remote(req.SrcSTag, req.SrcTO, req.Size, fabric.AccessRemoteRead)
 		if flt != faultNone {
 			c.tx.local = &failure{
@@ -606,7 +595,29 @@ func (c *Conn) segment(b *batch) {
 		m.mo += uint32(n)
 	}
 	b.na = len(h)
-	crc, summed := uint32(0), start // bytes of the arena before summed are in crc
+	crc, summed := c.payload(b, start, n)
+	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
+	clear(pad)
+	b.na += len(pad)
+	if c.crc {
+		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
+	}
+	mpa.PutCRC(b.arena[b.na:], crc) // zero if CRCs are not in use
+	b.na += mpa.CRCLen
+	b.bytes += mpa.FPDULen(ulpdu)
+	b.exposes = b.exposes || m.response
+	t.stats.fpdus++
+	if last {
+		c.finish(b)
+	}
+}
+
+// payload appends the next n bytes of the message to b: up to copyMax bytes are copied into
+// the arena, more become elements of the iovec. The FPDU begins at start in the arena. crc
+// covers the arena up to summed and all bytes that were not copied.
+func (c *Conn) payload(b *batch, start, n int) (crc uint32, summed int) {
+	m := &c.tx.cur
+	summed = start
 	for left := n; left > 0; {
 		buf := m.sgl[m.si].Buf[m.so:]
 		if len(buf) == 0 {
@@ -629,20 +640,13 @@ func (c *Conn) segment(b *batch) {
 		b.ref[b.niov] = m.ref[m.si]
 		b.niov++
 	}
-	pad := b.arena[b.na : b.na+mpa.Pad(ulpdu)]
-	clear(pad)
-	b.na += len(pad)
-	if c.crc {
-		crc = mpa.UpdateCRC(crc, b.arena[summed:b.na])
-	}
-	mpa.PutCRC(b.arena[b.na:], crc) // zero when none is in use
-	b.na += mpa.CRCLen
-	b.bytes += mpa.FPDULen(ulpdu)
-	b.exposes = b.exposes || m.response
-	t.stats.fpdus++
-	if !last {
-		return
-	}
+	return crc, summed
+}
+
+// finish removes the current message, whose last segment is in b, from its queue.
+func (c *Conn) finish(b *batch) {
+	t := &c.tx
+	m := &t.cur
 	clear(m.sgl[:m.nsge])
 	m.active = false
 	if m.nudge {
@@ -650,23 +654,22 @@ func (c *Conn) segment(b *batch) {
 		return
 	}
 	if m.response {
-		// The peer may ask for more as soon as this is in the socket, so the
-		// request must not count any longer.
+		// The peer may send another request as soon as this is in the socket, so this one must
+		// not count any longer.
 		c.mu.Lock()
 		c.irqNext++
 		c.mu.Unlock()
 		b.addResponse()
 		return
 	}
-	if !tagged {
+	if !m.op.Tagged() {
 		t.msn[m.qn]++
 	}
 	t.next++
 }
 
-// lastWords says to the peer, as far as it can be said without waiting, why the
-// connection ends. silent asks not to end the stream in order, either. The
-// caller holds txMu.
+// lastWords sends a Terminate message, if that is possible without waiting. If it returns true
+// the stream must not be closed in order either. The caller holds txMu.
 func (c *Conn) lastWords(f *failure) (silent bool) {
 	t := &c.tx
 	if f.abort {
@@ -680,10 +683,10 @@ func (c *Conn) lastWords(f *failure) (silent bool) {
 		return false
 	}
 	if c.held.Load() && !c.heard() {
-		return false // not even this may be sent before the peer has spoken
+		return false // nothing may be sent before the peer's first message
 	}
 	if t.b != nil && !c.held.Load() {
-		// A Terminate message fits between two FPDUs only.
+		// A Terminate message can only be sent between two FPDUs.
 		if blocked, g := c.write(t.b); blocked || g != nil {
 			return false
 		}
@@ -729,7 +732,7 @@ func (p *Provider) getBatch() *batch {
 	return new(batch)
 }
 
-// releaseBatch gives the batch back. The caller holds txMu.
+// releaseBatch returns the batch to the pool. The caller holds txMu.
 func (c *Conn) releaseBatch() {
 	b := c.tx.b
 	if b == nil {

@@ -4,12 +4,14 @@ package iwarp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math"
 	"math/bits"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,9 +22,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
-// A target is what a hostile peer finds: 4096 bytes it may write, as many it may
-// read, as many it may do neither with, a window that it may write through, and
-// two receives of 64 bytes. All memory lies in one slab between guards.
+// A target has 4096 bytes that the peer may write, as many that it may read, as many that it
+// may not access, a window with write access, and two receives of 64 bytes. All memory is in
+// one slab, separated by guard bytes.
 type target struct {
 	c                 *Conn
 	peer              *rawPeer
@@ -42,7 +44,7 @@ func newTarget(t testing.TB, crc bool) *target {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 2}, flags)
 	g := &target{c: c, peer: peer}
 	g.prepare(t)
-	// The peer has to speak first in any case; the window has to be bound.
+	// Execute the bind. Nothing is sent before the peer has sent something.
 	post(t, c, fabric.SendWR{})
 	return g
 }
@@ -75,7 +77,7 @@ func (g *target) prepare(t testing.TB) {
 	postRecv(t, g.c, g.slab[9*4096:][:64], g.slab[9*4096+64:][:64])
 }
 
-// wantUntouched wants memory that the peer has no right to to be as it was.
+// wantUntouched wants memory that the peer may not write to be unchanged.
 func (g *target) wantUntouched(t testing.TB, writable bool) {
 	t.Helper()
 	for i, b := range g.slab {
@@ -101,248 +103,286 @@ func setControl(h []byte, c byte) []byte {
 	return h
 }
 
-// TestViolations: what a peer must not send, the Terminate message it gets for
-// that (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8), and
-// how the receives complete. The last FPDU of each script is the offence.
+// An offence is something that a peer must not send, and what it gets for it.
+type offence struct {
+	name    string
+	cause   rdmap.Cause     // in the Terminate message
+	recv    fabric.WCStatus // of the first receive
+	bare    bool            // the Terminate message quotes no header
+	writes  bool            // the peer has rightly written something before
+	crcOnly bool
+	script  sends
+}
+
+// sends returns the FPDUs to send. The last one is the offence.
+type sends func(g *target, p *rawPeer) [][]byte
+
+// one is the script of a single FPDU.
+func one(parts ...[]byte) sends {
+	return func(g *target, p *rawPeer) [][]byte { return [][]byte{p.fpdu(parts...)} }
+}
+
+func sendHeader(last bool, msn, mo uint32) []byte { return untagged(rdmap.OpSend, last, 0, msn, mo) }
+
+func sendInv(stag uint32) []byte {
+	return ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: stag, MSN: 1})
+}
+
+// framingViolations: malformed FPDUs and wrong CRCs. RFC 5044 section 8.
+var framingViolations = []offence{
+	{name: "ULPDU of length 0", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one()},
+	{name: "ULPDU too short for a tagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true,
+		script: one(tagged(rdmap.OpWrite, true, 1, 0)[:13])},
+	{name: "ULPDU too short for an untagged header", cause: llp(mpa.CodeFPDUStart), recv: fabric.WCFlushErr, bare: true, script: one(sendHeader(true, 1, 0)[:17])},
+	{name: "wrong CRC", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
+		f := p.fpdu(sendHeader(true, 1, 0), []byte("hello"))
+		f[len(f)-1] ^= 1
+		return [][]byte{f}
+	}},
+	{name: "wrong CRC of an FPDU that comes in pieces", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			f := p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), garbage[:4096])
+			f[500] ^= 1
+			return [][]byte{f[:100], f[100:3000], f[3000:]}
+		}},
+	{name: "wrong pad under the CRC", cause: llp(mpa.CodeCRC), recv: fabric.WCFlushErr, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
+		f := p.fpdu(sendHeader(true, 1, 0), []byte{1, 2, 3})
+		f[len(f)-5] ^= 1
+		return [][]byte{f}
+	}},
+}
+
+// headerViolations: invalid DDP and RDMAP headers.
+var headerViolations = []offence{
+	{name: "DDP version 0 in a tagged segment", cause: ddpTagged(ddp.TaggedVersion), recv: fabric.WCFlushErr,
+		script: one(setVersion(tagged(rdmap.OpWrite, true, 1, 0), 0))},
+	{name: "DDP version 2 in an untagged segment", cause: ddpUntagged(ddp.UntaggedBadVersion), recv: fabric.WCFlushErr,
+		script: one(setVersion(sendHeader(true, 1, 0), 2))},
+	{name: "RDMAP version 0", cause: rdmaOperation(rdmap.CodeVersion), recv: fabric.WCFlushErr, script: one(setControl(sendHeader(true, 1, 0), 0x03))},
+	{name: "unknown opcode, untagged", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: fabric.WCFlushErr, script: one(setControl(sendHeader(true, 1, 0), 0x48))},
+	{name: "unknown opcode, tagged", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: fabric.WCFlushErr,
+		script: one(setControl(tagged(rdmap.OpWrite, true, 1, 0), 0x4f))},
+	{name: "Send in a tagged segment", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: fabric.WCFlushErr,
+		script: one(tagged(rdmap.OpSend, true, 1, 0))},
+	{name: "Write in an untagged segment", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpWrite, true, 0, 1, 0))},
+}
+
+// untaggedViolations: untagged messages on the wrong queue, out of sequence, or too long for
+// their receive. RFC 5041 section 8.2.
+var untaggedViolations = []offence{
+	{name: "Send on the queue of Reads", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 1, 1, 0))},
+	{name: "Send on queue 3", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr, script: one(untagged(rdmap.OpSend, true, 3, 1, 0))},
+	{name: "Read Request on the queue of Sends", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpReadRequest, true, 0, 1, 0), garbage[:28])},
+	{name: "Terminate on the queue of Sends", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpTerminate, true, 0, 1, 0), garbage[:4])},
+	{name: "Send number 0", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCFlushErr, script: one(sendHeader(true, 0, 0))},
+	{name: "Send number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCFlushErr, script: one(sendHeader(true, 2, 0))},
+	{name: "Send number 1 again", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCSuccess, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(sendHeader(true, 1, 0)), p.fpdu(sendHeader(true, 1, 0))}
+		}},
+	{name: "Read Request number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCFlushErr,
+		script: one(readRequest(2, rdmap.ReadRequest{}))},
+	{name: "Send that begins in the middle", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: fabric.WCFlushErr, script: one(sendHeader(true, 1, 4), garbage[:4])},
+	{name: "Send with a gap", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: fabric.WCFlushErr, writes: true, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(sendHeader(false, 1, 0), garbage[:8]), p.fpdu(sendHeader(true, 1, 9), garbage[:8])}
+	}},
+	{name: "Send that steps back", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: fabric.WCFlushErr, writes: true, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(sendHeader(false, 1, 0), garbage[:8]), p.fpdu(sendHeader(true, 1, 7), garbage[:8])}
+	}},
+	{name: "Send longer than its receive", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr, script: one(sendHeader(true, 1, 0), garbage[:65])},
+	{name: "Send of many segments longer than its receive", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(sendHeader(false, 1, 0), garbage[:60]), p.fpdu(sendHeader(false, 1, 60), garbage[:4]), p.fpdu(sendHeader(true, 1, 64), garbage[:1])}
+		}},
+	{name: "Send of 64 KiB to a receive of 64 bytes", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr,
+		script: one(sendHeader(true, 1, 0), make([]byte, 65535-18))},
+	{name: "Send with no receive left", cause: ddpUntagged(ddp.UntaggedNoBuffer), recv: fabric.WCSuccess, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(sendHeader(true, 1, 0)), p.fpdu(sendHeader(true, 2, 0)), p.fpdu(sendHeader(true, 3, 0), garbage[:4])}
+		}},
+}
+
+// writeViolations: Writes to memory that the peer may not write, and misuse of windows. RFC
+// 5041 section 8.2.
+var writeViolations = []offence{
+	{name: "Write to STag 0", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr, script: one(tagged(rdmap.OpWrite, true, 0, 0), garbage[:4])},
+	{name: "Write to the local DMA key with another low byte", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr,
+		script: one(tagged(rdmap.OpWrite, true, 0x55, 0), garbage[:4])},
+	{name: "Write to an STag never given", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr,
+		script: one(tagged(rdmap.OpWrite, true, 0x7fffff01, 0), garbage[:4])},
+	{name: "Write to the sink of Reads", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr,
+		script: one(tagged(rdmap.OpWrite, true, sinkSTag(0), sinkTO(0)), garbage[:4])},
+	{name: "Write with the wrong key", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle^1, g.write.Offset), garbage[:4])}
+	}},
+	{name: "Write to memory that is for reading", cause: rdmaProtection(rdmap.CodeAccess), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.read.Handle, g.read.Offset), garbage[:4])}
+	}},
+	{name: "Write to memory that is local", cause: rdmaProtection(rdmap.CodeAccess), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.none.Handle, g.none.Offset), garbage[:4])}
+	}},
+	{name: "Write below the base", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset-1), garbage[:4])}
+	}},
+	{name: "Write at offset 0", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, 0), garbage[:4])}
+	}},
+	{name: "Write beyond the end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset+4093), garbage[:4])}
+	}},
+	{name: "Write of more than there is", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), garbage[:4097])}
+	}},
+	{name: "Write whose offset wraps", cause: ddpTagged(ddp.TaggedTOWrap), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, math.MaxUint64-2), garbage[:4])}
+	}},
+	{name: "Write whose second segment is beyond the end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, false, g.write.Handle, g.write.Offset), garbage[:4096]),
+				p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset+4096), garbage[:1])}
+		}},
+	{name: "Write through a window beyond its end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset+1), garbage[:4096])}
+	}},
+	{name: "Read through a window for writing", cause: rdmaProtection(rdmap.CodeAccess), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.window.Handle, SrcTO: g.window.Offset}))}
+	}},
+}
+
+// readViolations: Reads of memory that the peer may not read. RFC 5040 section 4.8.
+var readViolations = []offence{
+	{name: "Read of an STag never given", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr,
+		script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
+	{name: "Read of the first STag that is not given yet", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: uint32(len(g.c.stags.e)) << stagKeyBits, SrcTO: g.read.Offset}))}
+	}},
+	{name: "Read with the wrong key", cause: rdmaProtection(rdmap.CodeInvalidSTag), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.read.Handle ^ 1, SrcTO: g.read.Offset}))}
+	}},
+	{name: "Read of memory that is for writing", cause: rdmaProtection(rdmap.CodeAccess), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.write.Handle, SrcTO: g.write.Offset}))}
+	}},
+	{name: "Read beyond the end", cause: rdmaProtection(rdmap.CodeBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 4097, SrcSTag: g.read.Handle, SrcTO: g.read.Offset}))}
+	}},
+	{name: "Read of all there could be", cause: rdmaProtection(rdmap.CodeBaseBounds), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: math.MaxUint32, SrcSTag: g.read.Handle, SrcTO: g.read.Offset}))}
+	}},
+	{name: "Read whose offset wraps", cause: rdmaProtection(rdmap.CodeTOWrap), recv: fabric.WCFlushErr, script: func(g *target, p *rawPeer) [][]byte {
+		return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 4096, SrcSTag: g.read.Handle, SrcTO: math.MaxUint64 - 8}))}
+	}},
+}
+
+// messageViolations: malformed or unexpected RDMAP messages.
+var messageViolations = []offence{
+	{name: "Read Request that is too short", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:27])},
+	{name: "Read Request that is too long", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:29])},
+	{name: "Read Request in two segments", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpReadRequest, false, 1, 1, 0), garbage[:14])},
+	{name: "Read Request from the middle", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 14), garbage[:14])},
+	{name: "Read Response to no Read", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: fabric.WCFlushErr,
+		script: one(tagged(rdmap.OpReadResponse, true, sinkSTag(0), sinkTO(0)), garbage[:4])},
+	{name: "Terminate message of 65 bytes", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCFlushErr,
+		script: one(untagged(rdmap.OpTerminate, true, 2, 1, 0), garbage[:65])},
+}
+
+// invalidationViolations: invalid invalidations, and use of invalidated windows.
+var invalidationViolations = []offence{
+	{name: "invalidation of STag 0", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0))},
+	{name: "invalidation of an STag never given", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr, script: one(sendInv(0x12345678))},
+	{name: "invalidation of a region", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCFlushErr,
+		script: func(g *target, p *rawPeer) [][]byte { return [][]byte{p.fpdu(sendInv(g.write.Handle))} }},
+	{name: "invalidation of a window, twice", cause: rdmaProtection(rdmap.CodeCannotInvalidate), recv: fabric.WCSuccess, writes: true,
+		script: func(g *target, p *rawPeer) [][]byte {
+			second := sendInv(g.window.Handle)
+			second[13] = 2 // MSN
+			return [][]byte{p.fpdu(sendInv(g.window.Handle)), p.fpdu(second)}
+		}},
+	{name: "Write through a window that has been invalidated", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCSuccess,
+		script: func(g *target, p *rawPeer) [][]byte {
+			return [][]byte{p.fpdu(sendInv(g.window.Handle)),
+				p.fpdu(tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset), garbage[:4])}
+		}},
+	{name: "Write through a window that was written through and has been invalidated", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCSuccess,
+		script: func(g *target, p *rawPeer) [][]byte {
+			write := tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset)
+			return [][]byte{p.fpdu(write, []byte{guard}), p.fpdu(sendInv(g.window.Handle)), p.fpdu(write, garbage[:4])}
+		}},
+}
+
+// TestViolations sends what a peer must not send. It checks the Terminate message that comes
+// back (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8), and how the receives
+// complete.
 func TestViolations(t *testing.T) {
-	send := func(last bool, msn, mo uint32) []byte { return untagged(rdmap.OpSend, last, 0, msn, mo) }
-	prot := rdmaProtection
-	type script = func(g *target, p *rawPeer) [][]byte
-	one := func(parts ...[]byte) script {
-		return func(g *target, p *rawPeer) [][]byte { return [][]byte{p.fpdu(parts...)} }
-	}
-	sendInv := func(stag uint32) []byte {
-		return ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: stag, MSN: 1})
-	}
-	const flush = fabric.WCFlushErr
-	for _, tc := range []struct {
-		name    string
-		cause   rdmap.Cause
-		recv    fabric.WCStatus // of the first receive
-		bare    bool            // the Terminate message quotes no header
-		writes  bool            // the peer has rightly written something before
-		crcOnly bool
-		script  script
-	}{
-		{name: "ULPDU of length 0", cause: llp(mpa.CodeFPDUStart), recv: flush, bare: true, script: one()},
-		{name: "ULPDU too short for a tagged header", cause: llp(mpa.CodeFPDUStart), recv: flush, bare: true,
-			script: one(tagged(rdmap.OpWrite, true, 1, 0)[:13])},
-		{name: "ULPDU too short for an untagged header", cause: llp(mpa.CodeFPDUStart), recv: flush, bare: true, script: one(send(true, 1, 0)[:17])},
-		{name: "wrong CRC", cause: llp(mpa.CodeCRC), recv: flush, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
-			f := p.fpdu(send(true, 1, 0), []byte("hello"))
-			f[len(f)-1] ^= 1
-			return [][]byte{f}
-		}},
-		{name: "wrong CRC of an FPDU that comes in pieces", cause: llp(mpa.CodeCRC), recv: flush, bare: true, crcOnly: true, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				f := p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), garbage[:4096])
-				f[500] ^= 1
-				return [][]byte{f[:100], f[100:3000], f[3000:]}
-			}},
-		{name: "wrong pad under the CRC", cause: llp(mpa.CodeCRC), recv: flush, bare: true, crcOnly: true, script: func(g *target, p *rawPeer) [][]byte {
-			f := p.fpdu(send(true, 1, 0), []byte{1, 2, 3})
-			f[len(f)-5] ^= 1
-			return [][]byte{f}
-		}},
-
-		{name: "DDP version 0 in a tagged segment", cause: ddpTagged(ddp.TaggedVersion), recv: flush,
-			script: one(setVersion(tagged(rdmap.OpWrite, true, 1, 0), 0))},
-		{name: "DDP version 2 in an untagged segment", cause: ddpUntagged(ddp.UntaggedBadVersion), recv: flush,
-			script: one(setVersion(send(true, 1, 0), 2))},
-		{name: "RDMAP version 0", cause: rdmaOperation(rdmap.CodeVersion), recv: flush, script: one(setControl(send(true, 1, 0), 0x03))},
-		{name: "unknown opcode, untagged", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: flush, script: one(setControl(send(true, 1, 0), 0x48))},
-		{name: "unknown opcode, tagged", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: flush,
-			script: one(setControl(tagged(rdmap.OpWrite, true, 1, 0), 0x4f))},
-		{name: "Send in a tagged segment", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: flush,
-			script: one(tagged(rdmap.OpSend, true, 1, 0))},
-		{name: "Write in an untagged segment", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: flush,
-			script: one(untagged(rdmap.OpWrite, true, 0, 1, 0))},
-
-		{name: "Send on the queue of Reads", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: flush, script: one(untagged(rdmap.OpSend, true, 1, 1, 0))},
-		{name: "Send on queue 3", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: flush, script: one(untagged(rdmap.OpSend, true, 3, 1, 0))},
-		{name: "Read Request on the queue of Sends", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: flush,
-			script: one(untagged(rdmap.OpReadRequest, true, 0, 1, 0), garbage[:28])},
-		{name: "Terminate on the queue of Sends", cause: ddpUntagged(ddp.UntaggedInvalidQN), recv: flush,
-			script: one(untagged(rdmap.OpTerminate, true, 0, 1, 0), garbage[:4])},
-		{name: "Send number 0", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush, script: one(send(true, 0, 0))},
-		{name: "Send number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush, script: one(send(true, 2, 0))},
-		{name: "Send number 1 again", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: fabric.WCSuccess, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				return [][]byte{p.fpdu(send(true, 1, 0)), p.fpdu(send(true, 1, 0))}
-			}},
-		{name: "Read Request number 2 first", cause: ddpUntagged(ddp.UntaggedMSNRange), recv: flush,
-			script: one(readRequest(2, rdmap.ReadRequest{}))},
-		{name: "Send that begins in the middle", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: flush, script: one(send(true, 1, 4), garbage[:4])},
-		{name: "Send with a gap", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: flush, writes: true, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(send(false, 1, 0), garbage[:8]), p.fpdu(send(true, 1, 9), garbage[:8])}
-		}},
-		{name: "Send that steps back", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: flush, writes: true, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(send(false, 1, 0), garbage[:8]), p.fpdu(send(true, 1, 7), garbage[:8])}
-		}},
-		{name: "Send longer than its receive", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr, script: one(send(true, 1, 0), garbage[:65])},
-		{name: "Send of many segments longer than its receive", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				return [][]byte{p.fpdu(send(false, 1, 0), garbage[:60]), p.fpdu(send(false, 1, 60), garbage[:4]), p.fpdu(send(true, 1, 64), garbage[:1])}
-			}},
-		{name: "Send of 64 KiB to a receive of 64 bytes", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: fabric.WCLocLenErr,
-			script: one(send(true, 1, 0), make([]byte, 65535-18))},
-		{name: "Send with no receive left", cause: ddpUntagged(ddp.UntaggedNoBuffer), recv: fabric.WCSuccess, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				return [][]byte{p.fpdu(send(true, 1, 0)), p.fpdu(send(true, 2, 0)), p.fpdu(send(true, 3, 0), garbage[:4])}
-			}},
-
-		{name: "Write to STag 0", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: flush, script: one(tagged(rdmap.OpWrite, true, 0, 0), garbage[:4])},
-		{name: "Write to the local DMA key with another low byte", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: flush,
-			script: one(tagged(rdmap.OpWrite, true, 0x55, 0), garbage[:4])},
-		{name: "Write to an STag never given", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: flush,
-			script: one(tagged(rdmap.OpWrite, true, 0x7fffff01, 0), garbage[:4])},
-		{name: "Write to the sink of Reads", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: flush,
-			script: one(tagged(rdmap.OpWrite, true, sinkSTag(0), sinkTO(0)), garbage[:4])},
-		{name: "Write with the wrong key", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle^1, g.write.Offset), garbage[:4])}
-		}},
-		{name: "Write to memory that is for reading", cause: prot(rdmap.CodeAccess), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.read.Handle, g.read.Offset), garbage[:4])}
-		}},
-		{name: "Write to memory that is local", cause: prot(rdmap.CodeAccess), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.none.Handle, g.none.Offset), garbage[:4])}
-		}},
-		{name: "Write below the base", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset-1), garbage[:4])}
-		}},
-		{name: "Write at offset 0", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, 0), garbage[:4])}
-		}},
-		{name: "Write beyond the end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset+4093), garbage[:4])}
-		}},
-		{name: "Write of more than there is", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), garbage[:4097])}
-		}},
-		{name: "Write whose offset wraps", cause: ddpTagged(ddp.TaggedTOWrap), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, math.MaxUint64-2), garbage[:4])}
-		}},
-		{name: "Write whose second segment is beyond the end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				return [][]byte{p.fpdu(tagged(rdmap.OpWrite, false, g.write.Handle, g.write.Offset), garbage[:4096]),
-					p.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset+4096), garbage[:1])}
-			}},
-		{name: "Write through a window beyond its end", cause: ddpTagged(ddp.TaggedBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset+1), garbage[:4096])}
-		}},
-		{name: "Read through a window for writing", cause: prot(rdmap.CodeAccess), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.window.Handle, SrcTO: g.window.Offset}))}
-		}},
-
-		{name: "Read of an STag never given", cause: prot(rdmap.CodeInvalidSTag), recv: flush,
-			script: one(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: 0x7fffff01}))},
-		{name: "Read of the first STag that is not given yet", cause: prot(rdmap.CodeInvalidSTag), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: uint32(len(g.c.stags.e)) << stagKeyBits, SrcTO: g.read.Offset}))}
-		}},
-		{name: "Read with the wrong key", cause: prot(rdmap.CodeInvalidSTag), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.read.Handle ^ 1, SrcTO: g.read.Offset}))}
-		}},
-		{name: "Read of memory that is for writing", cause: prot(rdmap.CodeAccess), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 1, SrcSTag: g.write.Handle, SrcTO: g.write.Offset}))}
-		}},
-		{name: "Read beyond the end", cause: prot(rdmap.CodeBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 4097, SrcSTag: g.read.Handle, SrcTO: g.read.Offset}))}
-		}},
-		{name: "Read of all there could be", cause: prot(rdmap.CodeBaseBounds), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: math.MaxUint32, SrcSTag: g.read.Handle, SrcTO: g.read.Offset}))}
-		}},
-		{name: "Read whose offset wraps", cause: prot(rdmap.CodeTOWrap), recv: flush, script: func(g *target, p *rawPeer) [][]byte {
-			return [][]byte{p.fpdu(readRequest(1, rdmap.ReadRequest{Size: 4096, SrcSTag: g.read.Handle, SrcTO: math.MaxUint64 - 8}))}
-		}},
-		{name: "Read Request that is too short", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: flush,
-			script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:27])},
-		{name: "Read Request that is too long", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: flush,
-			script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 0), garbage[:29])},
-		{name: "Read Request in two segments", cause: rdmaOperation(rdmap.CodeCatastrophicStream), recv: flush,
-			script: one(untagged(rdmap.OpReadRequest, false, 1, 1, 0), garbage[:14])},
-		{name: "Read Request from the middle", cause: ddpUntagged(ddp.UntaggedInvalidMO), recv: flush,
-			script: one(untagged(rdmap.OpReadRequest, true, 1, 1, 14), garbage[:14])},
-		{name: "Read Response to no Read", cause: rdmaOperation(rdmap.CodeUnexpectedOpcode), recv: flush,
-			script: one(tagged(rdmap.OpReadResponse, true, sinkSTag(0), sinkTO(0)), garbage[:4])},
-		{name: "Terminate message of 65 bytes", cause: ddpUntagged(ddp.UntaggedMsgTooLong), recv: flush,
-			script: one(untagged(rdmap.OpTerminate, true, 2, 1, 0), garbage[:65])},
-
-		{name: "invalidation of STag 0", cause: prot(rdmap.CodeCannotInvalidate), recv: flush, script: one(sendInv(0))},
-		{name: "invalidation of an STag never given", cause: prot(rdmap.CodeCannotInvalidate), recv: flush, script: one(sendInv(0x12345678))},
-		{name: "invalidation of a region", cause: prot(rdmap.CodeCannotInvalidate), recv: flush,
-			script: func(g *target, p *rawPeer) [][]byte { return [][]byte{p.fpdu(sendInv(g.write.Handle))} }},
-		{name: "invalidation of a window, twice", cause: prot(rdmap.CodeCannotInvalidate), recv: fabric.WCSuccess, writes: true,
-			script: func(g *target, p *rawPeer) [][]byte {
-				second := sendInv(g.window.Handle)
-				second[13] = 2 // MSN
-				return [][]byte{p.fpdu(sendInv(g.window.Handle)), p.fpdu(second)}
-			}},
-		{name: "Write through a window that has been invalidated", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCSuccess,
-			script: func(g *target, p *rawPeer) [][]byte {
-				return [][]byte{p.fpdu(sendInv(g.window.Handle)),
-					p.fpdu(tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset), garbage[:4])}
-			}},
-		{name: "Write through a window that was written through and has been invalidated", cause: ddpTagged(ddp.TaggedInvalidSTag), recv: fabric.WCSuccess,
-			script: func(g *target, p *rawPeer) [][]byte {
-				write := tagged(rdmap.OpWrite, true, g.window.Handle, g.window.Offset)
-				return [][]byte{p.fpdu(write, []byte{guard}), p.fpdu(sendInv(g.window.Handle)), p.fpdu(write, garbage[:4])}
-			}},
-	} {
-		for i := range 4 {
-			crc, behindWrite := i&1 != 0, i&2 != 0
-			if tc.crcOnly && !crc {
+	for _, v := range slices.Concat(framingViolations, headerViolations, untaggedViolations, writeViolations,
+		readViolations, messageViolations, invalidationViolations) {
+		for _, crc := range []bool{false, true} {
+			if v.crcOnly && !crc {
 				continue
 			}
-			name := tc.name
-			if behindWrite {
-				name += ", behind a Write"
-			}
+			suffix := ""
 			if crc {
-				name += ", with CRC"
+				suffix = ", with CRC"
 			}
-			t.Run(name, func(t *testing.T) {
-				g := newTarget(t, crc)
-				fpdus := tc.script(g, g.peer)
-				offence := fpdus[len(fpdus)-1]
-				// A good FPDU first, so that the responder may speak: the empty
-				// Send it has posted is the first thing that comes back.
-				g.peer.write(g.peer.fpdu(tagged(rdmap.OpWrite, true, 0, 0)))
-				if behindWrite {
-					// What a good one has looked up does not help a bad one.
-					good := g.peer.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), []byte{guard})
-					fpdus = append([][]byte{good}, fpdus...)
-				}
-				g.peer.write(fpdus...)
-				wcs := wantViolation(t, g.c, tc.cause)
-				g.wantUntouched(t, tc.writes)
-				if len(wcs) != 2 || wcs[0].Status != tc.recv {
-					t.Errorf("receives completed with %+v, want two, the first with %v", wcs, tc.recv)
-				}
-				g.peer.wantSegment("what the responder had posted", rdmap.OpSend)
-				m := g.peer.wantTerminate("after "+tc.name, tc.cause)
-				if tc.bare {
-					if m.HasSegment {
-						t.Errorf("the Terminate message quotes %x", m.DDP)
-					}
-					return
-				}
-				n := ddp.UntaggedLen
-				if ddp.IsTagged(offence[2:]) {
-					n = ddp.TaggedLen
-				}
-				if !bytes.Equal(m.DDP, offence[2:2+n]) || int(m.Segment) != int(offence[0])<<8|int(offence[1]) {
-					t.Errorf("the Terminate message quotes %x of %d bytes, the offence was %x", m.DDP, m.Segment, offence[2:2+n])
-				}
-				if isRead := tc.cause.Layer == rdmap.LayerRDMA && rdmap.ErrorType(tc.cause.Type) == rdmap.TypeProtection &&
-					offence[3]&0xf == byte(rdmap.OpReadRequest); isRead != (m.RDMAP != nil) || isRead && !bytes.Equal(m.RDMAP, offence[20:48]) {
-					t.Errorf("the Terminate message quotes the Read Request %x", m.RDMAP)
-				}
-			})
+			t.Run(v.name+suffix, func(t *testing.T) { v.test(t, crc, false) })
+			t.Run(v.name+", behind a Write"+suffix, func(t *testing.T) { v.test(t, crc, true) })
 		}
 	}
 }
 
-// TestReadResponses: what a responder must not answer to a Read of ours.
+// test sends the violation to a new target. With behindWrite a valid Write comes before it:
+// what a valid FPDU has looked up must not help an invalid one.
+func (v *offence) test(t *testing.T, crc, behindWrite bool) {
+	g := newTarget(t, crc)
+	fpdus := v.script(g, g.peer)
+	bad := fpdus[len(fpdus)-1]
+	// A valid FPDU first, so that the responder may send: the empty Send that it has posted
+	// comes back before anything else.
+	g.peer.write(g.peer.fpdu(tagged(rdmap.OpWrite, true, 0, 0)))
+	if behindWrite {
+		good := g.peer.fpdu(tagged(rdmap.OpWrite, true, g.write.Handle, g.write.Offset), []byte{guard})
+		fpdus = append([][]byte{good}, fpdus...)
+	}
+	g.peer.write(fpdus...)
+	wcs := wantViolation(t, g.c, v.cause)
+	g.wantUntouched(t, v.writes)
+	if len(wcs) != 2 || wcs[0].Status != v.recv {
+		t.Errorf("receives completed with %+v, want two, the first with %v", wcs, v.recv)
+	}
+	g.peer.wantSegment("what the responder had posted", rdmap.OpSend)
+	v.wantQuote(t, g.peer.wantTerminate("after "+v.name, v.cause), bad)
+}
+
+// wantQuote checks that the Terminate message quotes the headers of the offending FPDU.
+func (v *offence) wantQuote(t *testing.T, m rdmap.Terminate, bad []byte) {
+	t.Helper()
+	if v.bare {
+		if m.HasSegment {
+			t.Errorf("the Terminate message quotes %x", m.DDP)
+		}
+		return
+	}
+	n := ddp.UntaggedLen
+	if ddp.IsTagged(bad[2:]) {
+		n = ddp.TaggedLen
+	}
+	if !bytes.Equal(m.DDP, bad[2:2+n]) || int(m.Segment) != int(binary.BigEndian.Uint16(bad)) {
+		t.Errorf("the Terminate message quotes %x of %d bytes, the offence was %x", m.DDP, m.Segment, bad[2:2+n])
+	}
+	isRead := v.cause.Layer == rdmap.LayerRDMA && rdmap.ErrorType(v.cause.Type) == rdmap.TypeProtection &&
+		bad[3]&0xf == byte(rdmap.OpReadRequest)
+	if isRead != (m.RDMAP != nil) || isRead && !bytes.Equal(m.RDMAP, bad[20:48]) {
+		t.Errorf("the Terminate message quotes the Read Request %x", m.RDMAP)
+	}
+}
+
+// TestReadResponses: invalid responses to a Read of this side.
 func TestReadResponses(t *testing.T) {
 	const size = 100
 	good := func(r rdmap.ReadRequest, last bool, off, n int) [][]byte {
@@ -404,8 +444,8 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadFlood, V1-3.3-12: no more Reads of the peer at once than set-up has agreed on, and
-// no fewer. The peer does not take its data, so none of them is done.
+// TestReadFlood, V1-3.3-12: the peer can have as many outstanding Reads as negotiated, and no
+// more. It does not read the responses, so none of them completes.
 func TestReadFlood(t *testing.T) {
 	const reads, size = 2, 64 << 20 // more than sockets take
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: reads}, 0)
@@ -430,14 +470,14 @@ func TestReadFlood(t *testing.T) {
 	}
 }
 
-// TestReadsInTurn: a peer with as many Reads outstanding as it may have asks for
-// the next one as soon as it has the last byte of the oldest.
+// TestReadsInTurn: a peer with the maximum of outstanding Reads sends the next one as soon as
+// it has the last byte of the oldest response.
 func TestReadsInTurn(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{InboundReads: 1}, 0)
 	mr := register(t, c, 4096, fabric.AccessRemoteRead)
 	seg := mr.Segment()
-	// Somebody else posts at the same time, so that responses are often written
-	// by another goroutine than the one that reads the next request.
+	// Another goroutine posts at the same time, so that it often writes the responses while
+	// this one reads the next request.
 	turns := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -472,7 +512,7 @@ func TestReadsInTurn(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTerminated: what a Terminate message of the peer does to the requests.
+// TestTerminated: the effect of a Terminate message from the peer on the requests.
 func TestTerminated(t *testing.T) {
 	access := rdmaProtection(rdmap.CodeAccess)
 	for _, tc := range []struct {
@@ -503,7 +543,7 @@ func TestTerminated(t *testing.T) {
 			c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 			mem := make([]byte, 64)
 			sge := func(i int) []fabric.SGE { return []fabric.SGE{{Buf: mem[i : i+8]}} }
-			// The Write waits behind the Reads, so it is outstanding.
+			// The Write waits for the Reads, so it is outstanding.
 			post(t, c,
 				fabric.SendWR{ID: 1, Op: fabric.OpRead, RKey: 0x701, RemoteOffset: 10, SGL: sge(0)},
 				fabric.SendWR{ID: 2, Op: fabric.OpRead, Flags: fabric.Signaled, RKey: 0x702, RemoteOffset: 20, SGL: sge(8)},
@@ -553,7 +593,7 @@ func quoteRead(s segment) rdmap.Terminate {
 		DDP: ddp.AppendUntagged(nil, &s.u), RDMAP: s.payload}
 }
 
-// TestEnds: how a stream ends, and what that is taken for.
+// TestEnds: kinds of ends of a stream, and how they are reported.
 func TestEnds(t *testing.T) {
 	type script = func(g *target, p *rawPeer)
 	half := func(last bool) script {
@@ -617,8 +657,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestTerminateBehindReset: a Terminate message is read even if the connection
-// was reset behind it and this side has noticed by writing.
+// TestTerminateBehindReset: a Terminate message is read even if the connection was reset after
+// it and a write has failed.
 func TestTerminateBehindReset(t *testing.T) {
 	c, peer := connectRaw(t, New(Config{}), fabric.ConnAttr{})
 	sge := []fabric.SGE{{Buf: make([]byte, 8)}}
@@ -635,12 +675,12 @@ func TestTerminateBehindReset(t *testing.T) {
 	}
 }
 
-// TestViolationBehindReset: nothing behind a violation is looked at, even when this side
-// notices at the same moment, by writing, that the connection was reset.
+// TestViolationBehindReset: nothing after a violation is processed, even if a write fails at
+// the same moment because the connection was reset.
 func TestViolationBehindReset(t *testing.T) {
 	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
 	postRecv(t, c, make([]byte, 8))
-	// It is held back until the peer has sent something.
+	// It is not sent until the peer has sent something.
 	post(t, c, fabric.SendWR{Op: fabric.OpSend, SGL: []fabric.SGE{{Buf: make([]byte, 8)}}})
 	peer.write(peer.fpdu(untagged(rdmap.OpSend, true, 0, 1, 0), []byte("hello")),
 		peer.fpdu(tagged(rdmap.OpWrite, true, 0xdead00, 0), make([]byte, 5*readAhead)))

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -22,14 +22,14 @@ import (
 func dial(t *testing.T, p transport.Program) *transport.Client {
 	t.Helper()
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err, server.Register(p))
+	testutil.Must(t, err, server.Register(p))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() { server.Close(); serving.Wait() })
 	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), l.Addr().String(), &transport.Config{NoReconnect: true})
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -188,7 +188,7 @@ func TestHistogram(t *testing.T) {
 		few.Add(10 * time.Microsecond)
 	}
 	few.Add(25 * time.Microsecond)
-	testkit.Must(t, few.Draw(&b, 20))
+	testutil.Must(t, few.Draw(&b, 20))
 	want := "" +
 		"  < 12.29µs     99.00 %  ####################\n" +
 		"  < 16.38µs      0.00 %  \n" +

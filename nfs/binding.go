@@ -7,16 +7,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Binding is the upper-layer binding of NFS version 3 and MOUNT version 3 (RFC
-// 8267 section 4, RFC 5667 section 4). These data items may travel as chunks:
+// Binding is the upper-layer binding of NFS version 3 and MOUNT version 3 (RFC 8267 section 4,
+// RFC 5667 section 4). These data items may be sent as chunks:
 //
 //	READ      the file's data, in the results    write chunk
 //	READLINK  the link's path, in the results    write chunk
 //	WRITE     the file's data, in the arguments  read chunk
 //	SYMLINK   the link's path, in the arguments  read chunk
 //
-// MOUNT has none. Streams of other programs and versions, and streams that do not
-// decode to their last byte, have none either.
+// MOUNT has none. Messages of other programs and versions, and messages that do not decode
+// completely, have none either.
 type Binding struct{}
 
 var (
@@ -26,13 +26,13 @@ var (
 
 // Bounds on results, in bytes.
 const (
-	// maxTransfer bounds what READ, READDIR and READDIRPLUS arguments may ask
-	// for before it is taken as a bound on the results: the count is 32 bits of
-	// the caller's choice, and servers stop at their rtmax.
+	// maxTransfer limits the counts of READ, READDIR and READDIRPLUS when they are used as a
+	// bound on the results: the caller may set any 32-bit count, but servers stop at their
+	// rtmax.
 	maxTransfer = 16 << 20
 
-	// maxMountList bounds the results of EXPORT and DUMP, whose length nobody
-	// can tell in advance.
+	// maxMountList bounds the results of EXPORT and DUMP, whose length is not known in
+	// advance.
 	maxMountList = 64 << 10
 )
 
@@ -64,7 +64,7 @@ var resultBound = [...]int{
 	ProcCommit:      4 + sizeWcc + VerfSize,
 }
 
-// mountBound is the same for MOUNT. RFC 1813 section 5.2.
+// mountBound is resultBound for MOUNT. RFC 1813 section 5.2.
 var mountBound = [...]int{
 	MountProcNull:    0,
 	MountProcMnt:     4 + sizeHandle + 4 + 4*maxFlavors,
@@ -74,8 +74,8 @@ var mountBound = [...]int{
 	MountProcExport:  maxMountList,
 }
 
-// Call finds the data of WRITE and the path of SYMLINK, and bounds the results by
-// what the arguments ask for.
+// Call finds the data of WRITE and the path of SYMLINK, and derives a bound of the results
+// from the arguments.
 func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	items = items[:0]
 	var bounds transport.ReplyBounds
@@ -113,8 +113,8 @@ func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range)
 		d.FixedOpaque(VerfSize)
 		dircount, maxcount := d.Uint32(), d.Uint32()
 		if d.End() == nil {
-			// maxcount covers all of it. Some servers take dircount for
-			// the limit, so the larger one counts.
+			// maxcount limits the whole result, but some servers use dircount instead, so take
+			// the larger one.
 			bounds.MaxResults += transferBound(max(dircount, maxcount))
 		}
 	case ProcWrite:
@@ -132,8 +132,8 @@ func (Binding) Call(p transport.Procedure, args []byte, items []transport.Range)
 	return items, bounds
 }
 
-// Reply finds the data of READ and the path of READLINK, or, in reduced results,
-// the place where they belong.
+// Reply finds the data of READ and the path of READLINK, or, in reduced results, their
+// position.
 func (Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
 	items = items[:0]
 	if p.Prog != Program || p.Vers != Version {
@@ -162,7 +162,7 @@ func (Binding) Reply(p transport.Procedure, results []byte, reduced bool, items 
 
 func transferBound(count uint32) int { return xdr.Padded(int(min(count, maxTransfer))) }
 
-// skipToData reads status and post_op_attr; there is data only behind NFS3_OK.
+// skipToData reads status and post_op_attr. Only NFS3_OK is followed by data.
 func skipToData(d *xdr.Decoder) bool {
 	ok := Status(d.Uint32()) == StatusOK
 	if d.Optional() {
@@ -178,8 +178,8 @@ func skipSetAttr(d *xdr.Decoder) {
 	s.Decode(d)
 }
 
-// lastItem appends the opaque item at the Decoder's position if it is the last
-// thing in the stream and nothing before it failed.
+// lastItem appends the opaque item at the Decoder's position if it is the last item and
+// decoding has not failed.
 func lastItem(d *xdr.Decoder, items []transport.Range) []transport.Range {
 	r := transport.Range{Offset: d.Offset() + xdr.Unit}
 	r.Length = len(d.Opaque(maxData))
@@ -189,8 +189,8 @@ func lastItem(d *xdr.Decoder, items []transport.Range) []transport.Range {
 	return append(items, r)
 }
 
-// lastLength is lastItem for an item of which only the length word is left. The
-// length can be anything; one that no chunk has is as good as no item.
+// lastLength is lastItem for an item of which only the length word is in the stream. The
+// length is not checked; a length that no chunk matches is treated as no item.
 func lastLength(d *xdr.Decoder, items []transport.Range) []transport.Range {
 	size := d.Uint32()
 	if d.End() != nil || size > math.MaxInt32-xdr.Unit {
@@ -199,8 +199,8 @@ func lastLength(d *xdr.Decoder, items []transport.Range) []transport.Range {
 	return append(items, transport.Range{Offset: d.Offset(), Length: int(size)})
 }
 
-// Idempotent tells which procedures may be executed again: those that change nothing,
-// and WRITE and COMMIT, which change nothing the second time. RFC 1813 section 4.5.
+// Idempotent reports whether a procedure may be executed again: those that change nothing, and
+// WRITE and COMMIT, whose repetition changes nothing. RFC 1813 section 4.5.
 func (Binding) Idempotent(p transport.Procedure) bool {
 	if p.Prog != Program || p.Vers != Version {
 		return p.Prog == MountProgram

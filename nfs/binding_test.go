@@ -70,8 +70,8 @@ func TestBindingItems(t *testing.T) {
 		}
 	}
 
-	// Everything else has none: other procedures, failures, other programs and
-	// versions, streams with something missing or something behind.
+	// Everything else has none: other procedures, failures, other programs and versions,
+	// truncated messages, and messages with trailing bytes.
 	stale := []transport.Range{{Offset: 1, Length: 1}}
 	for p := range ProcCommit + 2 {
 		for _, g := range goldens {
@@ -108,7 +108,7 @@ func TestBindingItems(t *testing.T) {
 	}
 }
 
-// The largest results that RFC 1813 allows are what the bounds say, to the byte.
+// The bounds are exactly the largest results that RFC 1813 allows.
 func TestBindingBounds(t *testing.T) {
 	var big FileHandle
 	big.n = MaxHandle
@@ -194,8 +194,8 @@ func TestBindingAlloc(t *testing.T) {
 	}
 }
 
-// Whatever the stream: ranges lie inside, in ascending order, do not overlap, and
-// each of them is an opaque item of the stream.
+// For any message, ranges lie inside it, in ascending order, do not overlap, and each is an
+// opaque item.
 func FuzzBinding(f *testing.F) {
 	f.Add(uint32(ProcWrite), (&WriteArgs{tHandle, 8, 5, Unstable, []byte("12345")}).Append(nil))
 	f.Add(uint32(ProcSymlink), (&SymlinkArgs{tWhere, tSetAttr, []byte("tar/get")}).Append(nil))

@@ -17,34 +17,34 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Options are what a Client can choose. The zero value and a nil pointer are the
-// defaults.
+// Options configure a Client. The zero value and a nil pointer mean the defaults.
 type Options struct {
-	// Auth is the AUTH_SYS credential of every call. Nil stands for the
-	// process: its user, group and supplementary groups, and the host's name.
+	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
+	// its effective user and group, its supplementary groups, and the host name.
 	Auth *oncrpc.AuthSys
 
-	// MountHost is where MOUNT is asked for when the server does not have it
-	// on the RDMA connection. Empty is the connection's remote host.
+	// MountHost is the host of the MOUNT service if the server does not offer it on the RDMA
+	// connection. Empty means the connection's remote host.
 	MountHost string
 
-	// MountPort is the TCP port of MOUNT there. Zero asks rpcbind for it.
+	// MountPort is the TCP port of MOUNT on MountHost. Zero means to ask rpcbind.
 	MountPort int
 
-	// RPCBindPort is the TCP port of rpcbind there. Zero is 111.
+	// RPCBindPort is the TCP port of rpcbind on MountHost. Zero means 111.
 	RPCBindPort int
 
-	// MaxTransfer is the largest READ or WRITE of the transfer methods, in
-	// bytes. It only lowers what the server allows. Zero is 1 MiB.
+	// MaxTransfer is the largest READ or WRITE of the transfer methods, in bytes. It can only
+	// lower the server's limits. Zero means 1 MiB.
 	MaxTransfer int
 
-	// MaxDirEntries bounds the entries of one directory that ReadDir and ListDir
-	// return: one with more is ErrDirectory. Zero is 1 << 20. Entries and Walk,
-	// which keep no list, know no such bound.
+	// MaxDirEntries bounds the entries that ReadDir and ListDir return for one directory; they
+	// fail with ErrDirectory if it has more. Zero means 1 << 20. Entries and Walk, which keep
+	// no list, have no such limit.
 	MaxDirEntries int
 
-	// Transport configures the connection that Dial makes. NewClient looks at
-	// its MaxMessage only.
+	// Transport configures the connection that Dial makes. By default a lost connection is
+	// made again and outstanding calls are resent; see transport.Config.NoReconnect. NewClient
+	// uses only its MaxMessage.
 	Transport *transport.Config
 }
 
@@ -54,26 +54,26 @@ const (
 	DefaultMaxDirEntries = 1 << 20
 )
 
-// A Client speaks NFS version 3 to one server. Its methods may be called by many
-// goroutines at once; calls then run in parallel on the one connection.
+// A Client speaks NFS version 3 to one server. Its methods may be called concurrently; the
+// calls share one connection.
 type Client struct {
 	t    *transport.Client
 	opts Options
 	cred oncrpc.Auth
 
-	waiting waiting // calls that have no answer yet
+	waiting waiting // calls that have no reply yet
 
 	ops  sync.Pool // *op
 	bufs sync.Pool // *[]byte, for transfers
 
-	// limits are what FSINFO said last, for transfers; nil before.
+	// limits are from the last FSINFO, for transfers; nil before the first.
 	limits atomic.Pointer[limits]
 
-	mu          sync.Mutex // held for lookups and stores, not for calls
-	mountAt     mountPlace // where MOUNT is
+	mu          sync.Mutex // not held during calls
+	mountAt     mountPlace // where the server offers MOUNT
 	mountAbsent error      // why it is not on the RDMA connection
-	mountPort   int        // of MOUNT over TCP, as rpcbind told; 0: not asked
-	exports     []Export   // as EXPORT said
+	mountPort   int        // of MOUNT over TCP, from rpcbind; 0: not known yet
+	exports     []Export   // results of EXPORT
 	exported    bool       // EXPORT has been answered
 	roots       map[string]FileHandle
 }
@@ -86,7 +86,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*
 		o = *opts
 	}
 	if o.MountHost == "" {
-		// The name, and not the address that it resolved to.
+		// Keep the name, not the address that it resolved to.
 		o.MountHost, _, _ = net.SplitHostPort(addr)
 	}
 	t, err := transport.Dial(ctx, p, addr, o.Transport)
@@ -110,7 +110,7 @@ func NewClient(t *transport.Client, opts *Options) *Client {
 	if tc := c.opts.Transport; tc != nil && tc.MaxMessage > 0 {
 		message = tc.MaxMessage
 	}
-	// The rest of a READ's reply and of a WRITE's call, with their RPC headers.
+	// Upper bound of a READ reply and a WRITE call without the data, RPC headers included.
 	const overhead = 1024
 	c.opts.MaxTransfer = max(min(c.opts.MaxTransfer, message-overhead), 1)
 	if c.opts.MaxDirEntries <= 0 {
@@ -134,11 +134,11 @@ func NewClient(t *transport.Client, opts *Options) *Client {
 	return c
 }
 
-// processAuth is the credential of the process.
+// processAuth returns the credential of the process.
 func processAuth() *oncrpc.AuthSys {
 	const nobody = 65534
 	id := func(v int) uint32 {
-		if v < 0 { // the system has no such ids
+		if v < 0 { // the system has no user and group ids
 			return nobody
 		}
 		return uint32(v)
@@ -160,17 +160,17 @@ func processAuth() *oncrpc.AuthSys {
 	return a
 }
 
-// Transport is the connection below.
+// Transport returns the underlying connection.
 func (c *Client) Transport() *transport.Client { return c.t }
 
 // Close ends the connection at once, as transport.Client.Close does.
 func (c *Client) Close() error { return c.t.Close() }
 
-// Shutdown waits for the calls under way and closes in order, as
+// Shutdown waits for outstanding calls and closes the connection in order, as
 // transport.Client.Shutdown does.
 func (c *Client) Shutdown(ctx context.Context) error { return c.t.Shutdown(ctx) }
 
-// An op is the memory of one call, used again for the next.
+// An op is the memory of one call. It is reused.
 type op struct {
 	call transport.Call
 	ri   [1]transport.ReadItem
@@ -180,12 +180,12 @@ type op struct {
 	read  readReply
 	write WriteRes
 
-	// While it waits: see Client.Pending.
+	// While the call is outstanding: see Client.Pending.
 	since          time.Time
 	earlier, later *op
 }
 
-// waiting is a list of calls, in the order in which they were begun.
+// waiting is a list of outstanding calls, oldest first.
 type waiting struct {
 	sync.Mutex
 	oldest, latest *op
@@ -219,10 +219,10 @@ func (w *waiting) end(o *op) {
 	o.earlier, o.later = nil, nil
 }
 
-// results is what a procedure's results are decoded by.
+// results decodes the results of a procedure.
 type results interface{ Decode(*xdr.Decoder) }
 
-// begin takes an op for a procedure. Arguments are appended to o.call.Args.
+// begin returns an op for a procedure. The caller appends the arguments to o.call.Args.
 func (c *Client) begin(proc uint32) *op {
 	o := c.ops.Get().(*op)
 	o.call.Prog, o.call.Vers, o.call.Proc = Program, Version, proc
@@ -234,7 +234,7 @@ func (c *Client) begin(proc uint32) *op {
 	return o
 }
 
-// end gives the op back. No memory of the caller stays reachable through it.
+// end returns the op to the pool, and clears its references to the caller's memory.
 func (c *Client) end(o *op) {
 	o.ri[0] = transport.ReadItem{}
 	o.wi[0] = transport.WriteItem{}
@@ -243,8 +243,7 @@ func (c *Client) end(o *op) {
 	c.ops.Put(o)
 }
 
-// A server that answers JUKEBOX wants to be asked again later; RFC 1813 section
-// 2.6 leaves open when.
+// NFS3ERR_JUKEBOX asks the client to try again later. RFC 1813 section 2.6 does not say when.
 const (
 	jukeboxTries    = 12
 	jukeboxFirst    = 100 * time.Millisecond
@@ -252,8 +251,8 @@ const (
 	jukeboxDoubling = 2
 )
 
-// invoke makes the call and decodes its results into res, whose status word is at
-// status. A status other than OK is an *Error.
+// invoke makes the call and decodes its results into res, with the status in *status. A status
+// other than OK is an *Error.
 func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status) error {
 	name := procNames[o.call.Proc]
 	delay := jukeboxFirst
@@ -273,8 +272,7 @@ func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status)
 		case *status != StatusJukebox || try == jukeboxTries:
 			return &Error{Op: name, Status: *status}
 		}
-		// JUKEBOX: not executed, so that asking again is safe for every
-		// procedure.
+		// NFS3ERR_JUKEBOX: the call was not executed, so any procedure may be repeated.
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
@@ -332,8 +330,8 @@ func (c *Client) Access(ctx context.Context, fh FileHandle, want uint32) (uint32
 	return res.Access & want, err
 }
 
-// ReadLink returns what a symbolic link says. The path comes from the server and
-// may hold anything. RFC 1813 section 3.3.5.
+// ReadLink returns the target of a symbolic link. It comes from the server and may contain
+// anything. RFC 1813 section 3.3.5.
 func (c *Client) ReadLink(ctx context.Context, fh FileHandle) (string, error) {
 	o := c.begin(ProcReadLink)
 	defer c.end(o)
@@ -347,7 +345,7 @@ func (c *Client) ReadLink(ctx context.Context, fh FileHandle) (string, error) {
 	return string(res.Target), nil
 }
 
-// linkReply decodes READLINK3res with the path in line or in the write chunk.
+// linkReply decodes READLINK3res with the path inline or in the write chunk.
 type linkReply struct {
 	ReadLinkRes
 	item *transport.WriteItem
@@ -359,9 +357,8 @@ func (r *linkReply) Decode(d *xdr.Decoder) {
 	}
 }
 
-// chunkedOpaque reads an opaque that may have come through the write chunk item:
-// then its length word stands in the stream, and its data in item.Buf. The data
-// is a view of either.
+// chunkedOpaque reads an opaque that may have been sent in the write chunk item: then its
+// length word is in the stream and its data in item.Buf. The result is a view of either.
 func chunkedOpaque(d *xdr.Decoder, item *transport.WriteItem) []byte {
 	if item == nil || !item.Chunked || item.N == 0 {
 		return d.Opaque(maxData)
@@ -371,7 +368,7 @@ func chunkedOpaque(d *xdr.Decoder, item *transport.WriteItem) []byte {
 		d.Fail(fmt.Sprintf("item of %d bytes, but %d came by write chunk", size, item.N))
 		return nil
 	}
-	// A server may write the XDR padding, too. RFC 8166 section 3.4.6.2.
+	// A server may write the XDR padding as well. RFC 8166 section 3.4.6.2.
 	if n := int(size); item.N != n && item.N != min(xdr.Padded(n), len(item.Buf)) {
 		d.Fail(fmt.Sprintf("item of %d bytes, but %d came by write chunk", size, item.N))
 		return nil
@@ -379,10 +376,9 @@ func chunkedOpaque(d *xdr.Decoder, item *transport.WriteItem) []byte {
 	return item.Buf[:size]
 }
 
-// Read reads up to len(p) bytes at off, in bytes, into p: through a write chunk if
-// the server uses it. n may be less than asked for at any time; eof tells that
-// the read reached the end of the file. p belongs to the call until it returns.
-// RFC 1813 section 3.3.6.
+// Read reads up to len(p) bytes at offset off, in bytes, into p, through a write chunk if the
+// server uses it. n may be less than len(p) at any time; eof reports that the read reached the
+// end of the file. p belongs to the call until it returns. RFC 1813 section 3.3.6.
 func (c *Client) Read(ctx context.Context, fh FileHandle, off uint64, p []byte) (n int, eof bool, err error) {
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
@@ -406,8 +402,8 @@ func (c *Client) Read(ctx context.Context, fh FileHandle, off uint64, p []byte) 
 	return int(o.read.Count), o.read.EOF, nil
 }
 
-// readReply decodes READ3res with the data in line or in the write chunk, and holds
-// it against what was asked for.
+// readReply decodes READ3res with the data inline or in the write chunk, and checks it against
+// the request.
 type readReply struct {
 	ReadRes
 	item  *transport.WriteItem
@@ -428,10 +424,9 @@ func (r *readReply) Decode(d *xdr.Decoder) {
 	}
 }
 
-// Write writes p at off, in bytes: out of p through a read chunk, unless it is
-// small. The result tells how many bytes the server took, which may be fewer, and
-// how safe they are. p belongs to the call until it returns and must not change
-// meanwhile. RFC 1813 section 3.3.7.
+// Write writes p at offset off, in bytes, through a read chunk unless it is small. The result
+// has the number of bytes written, which may be less than len(p), and their stability. p
+// belongs to the call until it returns and must not change meanwhile. RFC 1813 section 3.3.7.
 func (c *Client) Write(ctx context.Context, fh FileHandle, off uint64, p []byte, stable Stable) (WriteRes, error) {
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
@@ -473,7 +468,7 @@ func (c *Client) Mkdir(ctx context.Context, dir FileHandle, name string, attr *S
 	return c.makeObject(ctx, o, &args.Where)
 }
 
-// Symlink makes a symbolic link that says target. RFC 1813 section 3.3.10.
+// Symlink makes a symbolic link to target. RFC 1813 section 3.3.10.
 func (c *Client) Symlink(ctx context.Context, dir FileHandle, name, target string, attr *SetAttr) (FileHandle, PostOpAttr, error) {
 	o := c.begin(ProcSymlink)
 	args := SymlinkArgs{Where: DirOpArgs{Dir: dir, Name: name}, Attr: *attr}
@@ -487,8 +482,8 @@ func (c *Client) Symlink(ctx context.Context, dir FileHandle, name, target strin
 	return c.makeObject(ctx, o, &args.Where)
 }
 
-// makeObject makes the call of a procedure that creates something, and gives o
-// back. The server need not return the handle: then it is looked up.
+// makeObject calls a procedure that creates an object, and ends o. If the server does not
+// return the handle it is looked up.
 func (c *Client) makeObject(ctx context.Context, o *op, where *DirOpArgs) (FileHandle, PostOpAttr, error) {
 	var res CreateRes
 	err := c.invoke(ctx, o, &res, &res.Status)
@@ -521,7 +516,7 @@ func (c *Client) remove(ctx context.Context, proc uint32, dir FileHandle, name s
 	return c.invoke(ctx, o, &res, &res.Status)
 }
 
-// Rename renames an object, and replaces what has the new name if it can.
+// Rename renames an object, and replaces an existing object of the new name if the server can.
 // RFC 1813 section 3.3.14.
 func (c *Client) Rename(ctx context.Context, fromDir FileHandle, from string, toDir FileHandle, to string) error {
 	o := c.begin(ProcRename)
@@ -562,7 +557,7 @@ func (c *Client) ReadDirPlus(ctx context.Context, args *ReadDirPlusArgs, res *Re
 	return c.invoke(ctx, o, res, &res.Status)
 }
 
-// FSStat returns how full a file system is. RFC 1813 section 3.3.18.
+// FSStat returns the size and usage of a file system. RFC 1813 section 3.3.18.
 func (c *Client) FSStat(ctx context.Context, fh FileHandle) (FSStatRes, error) {
 	o := c.begin(ProcFSStat)
 	defer c.end(o)
@@ -585,8 +580,8 @@ func (c *Client) FSInfo(ctx context.Context, fh FileHandle) (FSInfoRes, error) {
 	return res, nil
 }
 
-// PathConf returns what names and links an object's file system allows. RFC 1813
-// section 3.3.20.
+// PathConf returns the limits on names and links of an object's file system. RFC 1813 section
+// 3.3.20.
 func (c *Client) PathConf(ctx context.Context, fh FileHandle) (PathConfRes, error) {
 	o := c.begin(ProcPathConf)
 	defer c.end(o)
@@ -596,9 +591,9 @@ func (c *Client) PathConf(ctx context.Context, fh FileHandle) (PathConfRes, erro
 	return res, err
 }
 
-// Commit puts what was written Unstable on stable storage: count bytes from off,
-// or everything from off on if count is zero. The verifier is that of the writes,
-// unless the server has lost some of them. RFC 1813 section 3.3.21.
+// Commit flushes Unstable writes to stable storage: count bytes from off, or everything from
+// off if count is zero. The verifier is that of the writes, unless the server has lost some of
+// them. RFC 1813 section 3.3.21.
 func (c *Client) Commit(ctx context.Context, fh FileHandle, off uint64, count uint32) (Verf, error) {
 	o := c.begin(ProcCommit)
 	defer c.end(o)

@@ -11,11 +11,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// pattern is n bytes of which each position can be told from its neighbours.
+// pattern returns n bytes in which neighboring positions differ.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -24,7 +25,7 @@ func pattern(n int) []byte {
 	return b
 }
 
-func testProcedures(t *testing.T, b *bed) {
+func testProcedures(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	file := s.add("file", TypeReg, "hello, world")
@@ -114,9 +115,9 @@ func testProcedures(t *testing.T, b *bed) {
 	}
 }
 
-// READ's data comes through a write chunk into the caller's memory, and nothing
-// beyond it is touched.
-func testRead(t *testing.T, b *bed) {
+// The data of READ is written to the caller's memory through a write chunk, and nothing beyond
+// it.
+func testRead(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(100_003)
@@ -154,7 +155,7 @@ func testRead(t *testing.T, b *bed) {
 }
 
 // A server may return the data inline although a write chunk was offered.
-func testReadInline(t *testing.T, b *bed) {
+func testReadInline(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	s.set(func() { s.inline = true })
 	f := s.add("file", TypeReg, "inline data").handle()
@@ -168,8 +169,8 @@ func testReadInline(t *testing.T, b *bed) {
 	}
 }
 
-// WRITE's data leaves through a read chunk when it does not fit inline.
-func testWrite(t *testing.T, b *bed) {
+// The data of WRITE uses a read chunk if it does not fit inline.
+func testWrite(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, "")
@@ -197,8 +198,8 @@ func testWrite(t *testing.T, b *bed) {
 	}
 }
 
-// The credential is that of the options, and of the process without any.
-func testCredential(t *testing.T, b *bed) {
+// The credential is that of the options, or by default that of the process.
+func testCredential(t *testing.T, b *testbed.Bed) {
 	creds := make(chan oncrpc.Auth, 2)
 	srv, err := transport.NewServer(nil)
 	if err != nil {
@@ -212,7 +213,7 @@ func testCredential(t *testing.T, b *bed) {
 	if err := srv.Register(transport.Program{Number: Program, Low: 3, High: 3, Handler: h}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := srv.Listen(t.Context(), b.provider, b.host+":0")
+	l, err := srv.Listen(t.Context(), b.Provider, b.Host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,8 +240,8 @@ func testCredential(t *testing.T, b *bed) {
 	}
 }
 
-// Replies that decode, and lie.
-func testHostileReplies(t *testing.T, b *bed) {
+// Replies that decode, but are inconsistent.
+func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	f := s.add("file", TypeReg, string(pattern(20_000))).handle()
@@ -278,7 +279,7 @@ func testHostileReplies(t *testing.T, b *bed) {
 			t.Errorf("%s: %d, %v", test.name, n, err)
 		}
 	}
-	// The honest form of the same: a chunk with its padding.
+	// The valid form of the same: a chunk with its padding.
 	lie(8190, 8190, pattern(8192))
 	if n, _, err := c.Read(ctx, f, 0, buf); n != 8190 || err != nil {
 		t.Errorf("a chunk with padding: %d, %v", n, err)
@@ -297,8 +298,8 @@ func testHostileReplies(t *testing.T, b *bed) {
 	s.answer(ProcRead, &ReadRes{Count: 9000, Data: pattern(900)})
 	_, _, err = c.Read(ctx, f, 0, buf)
 	expect("READ, inline, count larger than the buffer", err)
-	// The count is all that tells: item and buffer are of one size, and a caller that
-	// believed it would go behind the end of its memory.
+	// Only the count is wrong: item and buffer have the same size, and a caller that trusted
+	// it would access memory beyond the buffer.
 	s.answer(ProcRead, &ReadRes{Count: 5, Data: []byte("12345")})
 	for _, few := range [][]byte{nil, make([]byte, 4)} {
 		n, _, err := c.Read(ctx, f, 0, few)
@@ -330,8 +331,8 @@ func testHostileReplies(t *testing.T, b *bed) {
 	}
 }
 
-// JUKEBOX is a wish to be asked again.
-func testJukebox(t *testing.T, b *bed) {
+// NFS3ERR_JUKEBOX makes the client try again.
+func testJukebox(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	asked := 0
 	s.set(func() {
@@ -354,8 +355,8 @@ func testJukebox(t *testing.T, b *bed) {
 	}
 }
 
-// Errors tell what happened, and calls on a connection that has ended fail.
-func testCallErrors(t *testing.T, b *bed) {
+// Errors have their cause, and calls on a connection that has ended fail.
+func testCallErrors(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	_, _, err := c.Lookup(ctx, s.root.handle(), "nothing")
@@ -381,8 +382,8 @@ func testCallErrors(t *testing.T, b *bed) {
 	}
 }
 
-// The pool of calls keeps no hold of the caller's memory.
-func testPool(t *testing.T, b *bed) {
+// The pool of calls does not keep references to the caller's memory.
+func testPool(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(8192))).handle()
 	o := c.begin(ProcRead)
@@ -399,8 +400,8 @@ func testPool(t *testing.T, b *bed) {
 	}
 }
 
-// What has no answer yet can be asked for, oldest first, with what it is about.
-func testPending(t *testing.T, b *bed) {
+// Pending returns outstanding calls, oldest first, with their objects.
+func testPending(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, "x").handle()
 	if got := c.Pending(); len(got) != 0 {

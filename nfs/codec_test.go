@@ -2,16 +2,16 @@ package nfs
 
 import (
 	"bytes"
-	"encoding/hex"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// message is what every type with an encoding of its own has.
+// message is implemented by every type with an encoding.
 type message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -174,15 +174,6 @@ var goldens = []struct {
 
 func ptr[T any](v T) *T { return &v }
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // blank returns a new message of the type of m.
 func blank(m message) message {
 	return reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)
@@ -195,14 +186,14 @@ func decode(b []byte, m message) error {
 	return d.End()
 }
 
-// same compares messages; an empty list is as good as none.
+// same compares messages; an empty list equals nil.
 func same(a, b message) bool {
 	return bytes.Equal(a.Append(nil), b.Append(nil))
 }
 
 func TestGolden(t *testing.T) {
 	for _, g := range goldens {
-		want := unhex(t, g.hex)
+		want := testutil.Hex(t, g.hex)
 		if got := g.m.Append([]byte{0xff}); !bytes.Equal(got[1:], want) || got[0] != 0xff {
 			t.Errorf("%s: %+v\nencodes to %x\nwant       %x", g.section, g.m, got[1:], want)
 		}
@@ -212,13 +203,13 @@ func TestGolden(t *testing.T) {
 		} else if !reflect.DeepEqual(m, g.m) {
 			t.Errorf("%s: decodes to\n%+v, want\n%+v", g.section, m, g.m)
 		}
-		// A struct used before: nothing of the old contents must show.
+		// A struct with old contents, which must not survive.
 		for _, other := range goldens {
 			if reflect.TypeOf(other.m) != reflect.TypeOf(g.m) {
 				continue
 			}
 			m := blank(g.m)
-			if err := decode(unhex(t, other.hex), m); err != nil {
+			if err := decode(testutil.Hex(t, other.hex), m); err != nil {
 				t.Fatal(err)
 			}
 			if err := decode(want, m); err != nil || !same(m, g.m) {
@@ -231,7 +222,7 @@ func TestGolden(t *testing.T) {
 // Every prefix of a message is an error, and none of them panics.
 func TestTruncated(t *testing.T) {
 	for _, g := range goldens {
-		b := unhex(t, g.hex)
+		b := testutil.Hex(t, g.hex)
 		for n := range b {
 			if err := decode(b[:n:n], blank(g.m)); err == nil {
 				t.Errorf("%s: %d of %d bytes decode", g.section, n, len(b))
@@ -253,16 +244,16 @@ func TestMalformed(t *testing.T) {
 		{"2^30 flavors", new(MntRes), "00000000 " + xHandle + "40000000 00000001"},
 		{"link of 4097 bytes", new(ReadLinkRes), "00000000 00000000 00001001 " + strings.Repeat("00", 4100)},
 	} {
-		if err := decode(unhex(t, test.hex), test.m); err == nil {
+		if err := decode(testutil.Hex(t, test.hex), test.m); err == nil {
 			t.Errorf("%s: decodes to %+v", test.name, test.m)
 		}
 	}
 }
 
-// Values that the RFC does not define survive, and print as numbers.
+// Undefined values are preserved, and print as numbers.
 func TestUnknownValues(t *testing.T) {
 	var r GetAttrRes
-	if err := decode(unhex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
+	if err := decode(testutil.Hex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
 		t.Errorf("%v, %v", r.Status, err)
 	}
 	if s := FileType(8).String(); s != "ftype3 8" {
@@ -341,8 +332,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// What calls in numbers decode must not allocate; names are copies, and lists
-// grow.
+// Decoding of frequent messages must not allocate; names are copies, and lists grow.
 func TestAlloc(t *testing.T) {
 	var attr GetAttrRes
 	var read ReadRes
@@ -405,7 +395,7 @@ func fuzzTypes(f *testing.F, prefixes ...string) {
 		if !slicesContainsPrefix(g.section, prefixes) {
 			continue
 		}
-		f.Add(unhex(f, g.hex))
+		f.Add(testutil.Hex(f, g.hex))
 		if typ := reflect.TypeOf(g.m); !seen[typ] {
 			seen[typ] = true
 			goods = append(goods, g.m)

@@ -1,15 +1,14 @@
-// Package nfs is NFS on RPC-over-RDMA: the upper-layer binding of NFS version 3,
-// which tells the transport what may travel as chunks, the XDR of RFC 1813, and a
-// small client.
+// Package nfs is NFS on RPC-over-RDMA: the upper-layer binding of NFS version 3, which defines
+// the data items that may be sent as chunks, the XDR of RFC 1813, and a small client.
 //
-// [Binding] names the data items that RFC 8267 allows to be chunks. A program that
-// bridges an NFS server or client gives it to the transport.
+// [Binding] implements RFC 8267. A program that bridges an NFS server or client passes it to
+// the transport.
 //
-// A [Client] has three layers. Its procedures ([Client.Lookup], [Client.Read], ...)
-// are those of RFC 1813, one call each. Above them are paths ([Client.Open],
-// [Client.Stat], [Client.ReadDir], [Client.Walk]), which begin with an export's as
-// in a URL; the client mounts what they need. Transfers ([Client.Download],
-// [Client.Upload], [Client.ReadAt], [Client.WriteAt]) keep many calls in flight.
+// A [Client] has three layers. Its procedures ([Client.Lookup], [Client.Read], ...) are those
+// of RFC 1813, one call each. Above them are operations on paths ([Client.Open],
+// [Client.Stat], [Client.ReadDir], [Client.Walk]), which begin with the path of an export as
+// in a URL; the client mounts the exports. Transfers ([Client.Download], [Client.Upload],
+// [Client.ReadAt], [Client.WriteAt]) keep many calls in flight.
 //
 // # Usage
 //
@@ -24,48 +23,45 @@
 //
 // # MOUNT
 //
-// The root of an export comes from MOUNT version 3 (RFC 1813 section 5). It is
-// asked for on the RDMA connection. A server that does not have it there, such as
-// Linux's, is asked over TCP: on Options.MountPort, or on the port that its rpcbind
-// tells. That connection comes from a port below 1024 if the process may bind one,
-// since many servers want it to. The export is the longest one in the server's list
-// that the path lies in; a server without a list is asked for the directories on
-// the way, from the root down.
+// The root of an export comes from MOUNT version 3 (RFC 1813 section 5). The client tries the
+// RDMA connection first. If the server does not offer MOUNT there, as Linux does not, the
+// client uses TCP, with Options.MountPort or the port that the server's rpcbind returns. It
+// binds a port below 1024 if the process may, since many servers require that. The export is
+// the longest one in the server's list that contains the path. If the server has no list, the
+// client tries to mount each directory on the path, from the root down.
 //
 // # Errors
 //
-// What a server refuses is an [*Error] or a [*MountError] with its status; they are
-// fs.ErrNotExist and the like where that fits. Results that make no sense are a
-// [*ReplyError]. Errors of the connection are those of package transport, wrapped.
-// That MOUNT is nowhere to be had is a [*MountFallbackError], in which a question to
-// rpcbind that failed is a *rpcbind.OpError.
-// JUKEBOX, a server's wish to be asked again later, is granted for half a minute.
+// A procedure that fails is an [*Error] or a [*MountError] with its status; they match
+// fs.ErrNotExist and the like where appropriate. Invalid results are a [*ReplyError]. Errors
+// of the connection are those of package transport, wrapped. If MOUNT is available neither
+// over RDMA nor over TCP the error is a [*MountFallbackError]; a failed rpcbind operation in
+// it is a *rpcbind.OpError. A call that fails with NFS3ERR_JUKEBOX is repeated for half a
+// minute.
 //
 // # Cancellation
 //
-// A call whose context ends returns once the server can no longer reach the
-// caller's memory. Whether it was executed is not known. If the server is moving
-// data of the call at that moment the connection ends, too. A transfer that fails
-// for another reason lets the calls under way come to their end first.
+// A call whose context ends returns once the server can no longer access the caller's memory.
+// The server may or may not have executed it. If the server is transferring data of the call
+// at that moment, the connection ends. A transfer that fails for another reason waits for its
+// outstanding calls.
 //
 // # Ownership
 //
-// Buffers given to Read, Write, ReadAt and WriteAt belong to the call until it
-// returns; the data goes straight into them and out of them. Slices in decoded
-// structs are views of what was decoded. Everything that a Client returns is the
-// caller's.
+// Buffers given to Read, Write, ReadAt and WriteAt belong to the call until it returns; data
+// is transferred directly to and from them. Slices in decoded structs are views of the decoded
+// bytes. Everything that a Client returns belongs to the caller.
 //
 // # Trust
 //
-// Nothing that a server sends is believed without a check: not counts, chunk
-// lengths, cookies or handles. Names are the exception: they are what they are, and
-// [ValidName] tells those that are safe to become part of a local path. Symbolic
+// Everything that a server sends is checked: counts, chunk lengths, cookies and handles. Names
+// are the exception: use [ValidName] before a name becomes part of a local path. Symbolic
 // links are followed within the export only.
 //
 // # Limitations
 //
-// There is NFS version 3 only, with AUTH_SYS credentials. Nothing is cached but the
-// roots of exports and the sizes from FSINFO. There are no locks (NLM), and no
-// exclusive create above the procedure. A client whose connection ends is finished.
-// MKNOD has types but no method.
+// Only NFS version 3 with AUTH_SYS credentials is supported; for sessions of version 4.1 see
+// package nfs41. Only the root handles of exports and the sizes from FSINFO are cached. There
+// are no locks (NLM), exclusive create exists only as a procedure, and MKNOD has types but no
+// method.
 package nfs

@@ -6,33 +6,32 @@ import (
 	"io/fs"
 )
 
-// ErrSymlinkLoop says that a path goes through more than 40 symbolic links. It
-// comes wrapped in an *fs.PathError.
+// ErrSymlinkLoop means that a path has more than 40 symbolic links. It is wrapped in an
+// *fs.PathError.
 var ErrSymlinkLoop = errors.New("too many symbolic links")
 
-// ErrSymlinkEscape says that a path goes through a symbolic link that leaves the
-// export. It comes wrapped in an *fs.PathError.
+// ErrSymlinkEscape means that a path has a symbolic link that leaves the export. It is wrapped
+// in an *fs.PathError.
 var ErrSymlinkEscape = errors.New("symbolic link leaves the export")
 
-// ErrNoExport says that the server exports nothing that contains a path. It comes
-// wrapped in an *fs.PathError, and is an fs.ErrNotExist.
-var ErrNoExport = fmt.Errorf("no export of the server contains it: %w", fs.ErrNotExist)
+// ErrNoExport means that no export of the server contains a path. It is wrapped in an
+// *fs.PathError, and matches fs.ErrNotExist.
+var ErrNoExport = fmt.Errorf("not in any export of the server: %w", fs.ErrNotExist)
 
-// ErrDirectory says that a directory listing does not come to an end: the server
-// repeats its cookies, nests a directory in itself, sends page after page with nothing in
-// it, or more entries than Options allow. It comes wrapped in an *fs.PathError.
+// ErrDirectory means that a directory listing does not end: the server repeats cookies, nests
+// a directory in itself, keeps sending empty pages, or sends more entries than Options allow.
+// It is wrapped in an *fs.PathError.
 var ErrDirectory = errors.New("endless directory")
 
-// ErrUnstable says that the server kept losing data between WRITE and COMMIT,
-// until the client gave up: the file's contents are not known.
+// ErrUnstable means that the server repeatedly lost data between WRITE and COMMIT, until the
+// client gave up. The contents of the file are undefined.
 var ErrUnstable = errors.New("nfs: server keeps losing written data before it is committed")
 
-// An Error is a procedure that the server executed and that failed. Unwrap gives
-// fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid or
-// errors.ErrUnsupported where the status means that.
+// An Error is the error status of a procedure. It unwraps to fs.ErrNotExist, fs.ErrExist,
+// fs.ErrPermission, fs.ErrInvalid or errors.ErrUnsupported if the status means that.
 type Error struct {
 	Op     string // the procedure, as in ProcName
-	Path   string // as far as it is known; may be empty
+	Path   string // empty if not known
 	Status Status
 }
 
@@ -60,8 +59,7 @@ func (e *Error) Unwrap() error {
 	return nil
 }
 
-// A MountError is a MOUNT procedure that the server executed and that failed.
-// Unwrap works as for Error.
+// A MountError is the error status of a MOUNT procedure. It unwraps as Error does.
 type MountError struct {
 	Dir    string // the directory asked for
 	Status MountStatus
@@ -71,12 +69,11 @@ func (e *MountError) Error() string { return fmt.Sprintf("nfs: MNT %q: %v", e.Di
 
 // Unwrap returns the standard library's error for the status, or nil.
 func (e *MountError) Unwrap() error {
-	// The numbers that MOUNT has are those of NFS. RFC 1813 section 5.1.5.
+	// MOUNT uses the status numbers of NFS. RFC 1813 section 5.1.5.
 	return (&Error{Status: Status(e.Status)}).Unwrap()
 }
 
-// A ReplyError is a reply whose results make no sense. The procedure may have been
-// executed.
+// A ReplyError is a reply with invalid results. The procedure may have been executed.
 type ReplyError struct {
 	Op     string // the procedure, as in ProcName
 	Reason string
@@ -84,7 +81,7 @@ type ReplyError struct {
 
 func (e *ReplyError) Error() string { return fmt.Sprintf("nfs: %s: bad reply: %s", e.Op, e.Reason) }
 
-// A NameError is a name that no directory entry can have. It is an fs.ErrInvalid.
+// A NameError is an invalid name of a directory entry. It matches fs.ErrInvalid.
 type NameError struct {
 	Name string
 }
@@ -94,8 +91,8 @@ func (e *NameError) Error() string { return fmt.Sprintf("nfs: invalid file name 
 // Unwrap returns fs.ErrInvalid.
 func (e *NameError) Unwrap() error { return fs.ErrInvalid }
 
-// A MountFallbackError says that the server has no MOUNT on the RDMA connection,
-// and that it could not be had over TCP either. It unwraps to both reasons.
+// A MountFallbackError means that the server does not offer MOUNT on the RDMA connection, and
+// that MOUNT over TCP failed as well. It unwraps to both errors.
 type MountFallbackError struct {
 	RDMA, TCP error
 }
@@ -104,10 +101,10 @@ func (e *MountFallbackError) Error() string {
 	return fmt.Sprintf("nfs: no MOUNT on the RDMA connection (%v), and over TCP: %v", e.RDMA, e.TCP)
 }
 
-// Unwrap returns both reasons.
+// Unwrap returns both errors.
 func (e *MountFallbackError) Unwrap() []error { return []error{e.RDMA, e.TCP} }
 
-// withPath names the path in an Error that has none yet.
+// withPath sets the path of an Error that has none yet.
 func withPath(err error, path string) error {
 	if e, ok := err.(*Error); ok && e.Path == "" {
 		e.Path = path

@@ -16,11 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Mount is an export that a path lies in.
+// A Mount is the export that contains a path.
 type Mount struct {
 	Export string     // its directory, such as "/srv/data"
 	Root   FileHandle // of that directory
-	Rest   string     // the path below it, without '/' in front; empty: the directory itself
+	Rest   string     // the path relative to it; empty: the directory itself
 }
 
 // Mnt asks for the root handle of an exported directory. RFC 1813 section 5.2.1.
@@ -39,8 +39,8 @@ func (c *Client) Mnt(ctx context.Context, dir string) (FileHandle, error) {
 	return res.Handle, nil
 }
 
-// Umnt tells the server that a directory is no longer in use. Servers keep the
-// list for information only; nothing else changes. RFC 1813 section 5.2.3.
+// Umnt removes a directory from the server's list of mounts, which is informational. RFC 1813
+// section 5.2.3.
 func (c *Client) Umnt(ctx context.Context, dir string) error {
 	if len(dir) > MaxMountPath {
 		return &MountError{Dir: dir, Status: MountNameTooLong}
@@ -49,22 +49,21 @@ func (c *Client) Umnt(ctx context.Context, dir string) error {
 	return c.mount(ctx, MountProcUmnt, p.Append(nil), func(*xdr.Decoder) {})
 }
 
-// Exports returns what the server exports. RFC 1813 section 5.2.5.
+// Exports returns the server's exports. RFC 1813 section 5.2.5.
 func (c *Client) Exports(ctx context.Context) ([]Export, error) {
 	var res ExportRes
 	err := c.mount(ctx, MountProcExport, nil, res.Decode)
 	return res.Exports, err
 }
 
-// Mounts returns what the server believes to be mounted by whom. RFC 1813 section
-// 5.2.2.
+// Mounts returns the server's list of mounts, which is informational. RFC 1813 section 5.2.2.
 func (c *Client) Mounts(ctx context.Context) ([]MountEntry, error) {
 	var res DumpRes
 	err := c.mount(ctx, MountProcDump, nil, res.Decode)
 	return res.Entries, err
 }
 
-// A mountPlace is where a server has MOUNT.
+// A mountPlace is where a server offers MOUNT.
 type mountPlace uint8
 
 const (
@@ -73,7 +72,7 @@ const (
 	mountOnTCP              // elsewhere, as Linux has it
 )
 
-// mount makes a call of the MOUNT program where the server has it.
+// mount calls a procedure of the MOUNT program.
 func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
 	place, absent, err := c.findMount(ctx)
 	if err != nil {
@@ -83,18 +82,17 @@ func (c *Client) mount(ctx context.Context, proc uint32, args []byte, decode fun
 		return c.mountOverRDMA(ctx, proc, args, decode)
 	}
 	err = c.mountOverTCP(ctx, proc, args, decode)
-	var lookup *rpcbind.OpError // a refusal in it is not MOUNT's
+	var lookup *rpcbind.OpError // its RPC errors are not MOUNT's
 	var rpc *oncrpc.RPCError
 	if errors.As(err, &lookup) || err != nil && !errors.As(err, &rpc) {
-		// Had the server MOUNT on the RDMA connection, there would be no need
-		// for any of this.
+		// Report why the RDMA connection was not used as well.
 		err = &MountFallbackError{RDMA: absent, TCP: err}
 	}
 	return err
 }
 
-// findMount asks once whether the server has MOUNT on the RDMA connection: whether
-// it answers the procedure that does nothing. absent is why it is not there.
+// findMount finds out whether the server offers MOUNT on the RDMA connection, by calling NULL.
+// The result is cached. absent is why it does not.
 func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err error) {
 	c.mu.Lock()
 	place, absent = c.mountAt, c.mountAbsent
@@ -115,8 +113,7 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 	return place, absent, nil
 }
 
-// refusal tells whether the server answered a call and did not execute it, or
-// answered in a way that makes no sense.
+// refusal reports whether the server refused a call or sent a malformed reply.
 func refusal(err error) bool {
 	var rpc *oncrpc.RPCError
 	var bad *ReplyError
@@ -156,7 +153,8 @@ func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, dec
 	return t.call(ctx, MountProgram, MountVersion, proc, args, decode)
 }
 
-// findMountPort is the TCP port of MOUNT: as given, or as rpcbind told once.
+// findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is asked
+// once.
 func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if c.opts.MountPort != 0 {
 		return c.opts.MountPort, nil
@@ -172,15 +170,15 @@ func (c *Client) findMountPort(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	port = int(at.Port()) // the host is known, and not for rpcbind to say
+	port = int(at.Port()) // the host does not change, whatever rpcbind says
 	c.mu.Lock()
 	c.mountPort = port
 	c.mu.Unlock()
 	return port, nil
 }
 
-// mountNetid is TCP with the version of IP that the host's address is of. A name may
-// have addresses of both, and IPv4 is what every rpcbind knows.
+// mountNetid returns TCP for the IP version of the host's address. For names it is IPv4, which
+// every rpcbind supports.
 func mountNetid(host string) rpcbind.Netid {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return rpcbind.TCP.For(a)
@@ -190,10 +188,9 @@ func mountNetid(host string) rpcbind.Netid {
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// Mount finds the export that path lies in, the longest one if there are several,
-// and gets its root handle. The answers are kept: asking again costs nothing. A
-// server that does not answer EXPORT is asked for every directory on the way to
-// path, from the root down, until it gives a handle.
+// Mount finds the export that contains path, the longest one if there are several, and mounts
+// it. Results are cached. If the server does not answer EXPORT, Mount tries each directory on
+// path, from the root down, until one can be mounted.
 func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
 	path = cleanPath(path)
 	c.mu.Lock()
@@ -220,7 +217,7 @@ func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
 			c.mu.Unlock()
 			known = true
 		case refusal(err) && !errors.As(err, &fallback):
-			// MOUNT is there, EXPORT is not; or its list is too long.
+			// The server has MOUNT, but not EXPORT; or the list is too long.
 			return c.probe(ctx, path)
 		default:
 			return Mount{}, err
@@ -239,7 +236,7 @@ func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
 	return c.root(ctx, path, dir)
 }
 
-// probe mounts the first directory on the way to path that the server gives.
+// probe mounts the first directory on path that the server permits.
 func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
 	for end := 1; ; {
 		m, err := c.root(ctx, path, path[:end])
@@ -250,7 +247,7 @@ func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
 		if end == len(path) {
 			return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: errors.Join(ErrNoExport, err)}
 		}
-		// One more element; the first try was "/".
+		// Add one element; the first try is "/".
 		from := end
 		if end > 1 {
 			from++
@@ -263,7 +260,7 @@ func (c *Client) probe(ctx context.Context, path string) (Mount, error) {
 	}
 }
 
-// root returns the Mount of an export, whose handle it may know already.
+// root returns the Mount of an export, from the cache if possible.
 func (c *Client) root(ctx context.Context, path, dir string) (Mount, error) {
 	c.mu.Lock()
 	fh, ok := c.roots[dir]
@@ -280,12 +277,12 @@ func (c *Client) root(ctx context.Context, path, dir string) (Mount, error) {
 	return Mount{Export: dir, Root: fh, Rest: below(path, dir)}, nil
 }
 
-// within tells whether the clean path lies in the clean directory.
+// within reports whether the directory contains the path. Both are clean.
 func within(path, dir string) bool {
 	return dir == "/" || path == dir || strings.HasPrefix(path, dir) && path[len(dir)] == '/'
 }
 
-// below is the part of path behind dir, which it lies within.
+// below returns the part of path after dir, which contains it.
 func below(path, dir string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/")
 }

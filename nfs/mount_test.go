@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 )
 
-// A server that has MOUNT on the RDMA connection is asked there.
-func testMountOverRDMA(t *testing.T, b *bed) {
+// If the server has MOUNT on the RDMA connection it is used.
+func testMountOverRDMA(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	s.set(func() {
@@ -30,7 +31,7 @@ func testMountOverRDMA(t *testing.T, b *bed) {
 	if m, err := c.Mounts(ctx); err != nil || len(m) != 1 {
 		t.Errorf("DUMP: %v, %v", m, err)
 	}
-	// The longest export wins, and names are compared whole.
+	// The longest export is used, and whole path elements are compared.
 	for _, test := range []struct{ path, export, rest string }{
 		{"/export/a/b", "/export", "a/b"},
 		{"/export", "/export", ""},
@@ -56,7 +57,7 @@ func testMountOverRDMA(t *testing.T, b *bed) {
 	}
 }
 
-func testNoExport(t *testing.T, b *bed) {
+func testNoExport(t *testing.T, b *testbed.Bed) {
 	_, c := pair(t, b)
 	_, err := c.Mount(t.Context(), "/elsewhere")
 	var pe *fs.PathError
@@ -65,8 +66,8 @@ func testNoExport(t *testing.T, b *bed) {
 	}
 }
 
-// A server without EXPORT is asked for each directory on the way, from the root.
-func testMountWithoutExport(t *testing.T, b *bed) {
+// Without EXPORT the client tries each directory on the path, from the root.
+func testMountWithoutExport(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	s.set(func() { s.exports = []Export{{Dir: "no EXPORT"}, {Dir: "/srv/nfs"}} })
@@ -81,8 +82,8 @@ func testMountWithoutExport(t *testing.T, b *bed) {
 	}
 }
 
-// So is one whose list is longer than anybody provides for.
-func testMountLongList(t *testing.T, b *bed) {
+// The same if the list is too long.
+func testMountLongList(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	long := []Export{{Dir: "/export"}}
 	for i := range 8000 {
@@ -94,10 +95,9 @@ func testMountLongList(t *testing.T, b *bed) {
 	}
 }
 
-// A server without MOUNT on the RDMA connection, as Linux's, is asked over TCP: on
-// the port given, or on the one that rpcbind tells. That it tells another host too
-// changes nothing.
-func testMountFallback(t *testing.T, b *bed) {
+// If the server has no MOUNT on the RDMA connection, as Linux, the client uses TCP, with the
+// port of Options or from rpcbind. The host in rpcbind's reply is ignored.
+func testMountFallback(t *testing.T, b *testbed.Bed) {
 	for _, name := range []string{"port given", "rpcbind", "port mapper"} {
 		t.Run(name, func(t *testing.T) {
 			s := newMemServer(t, b)
@@ -107,9 +107,9 @@ func testMountFallback(t *testing.T, b *bed) {
 			switch name {
 			case "rpcbind":
 				elsewhere := fmt.Sprintf("192.0.2.1.%d.%d", port>>8, port&0xff)
-				opts = &Options{RPCBindPort: rpcbindServer(t, b.host, 4, elsewhere)}
+				opts = &Options{RPCBindPort: rpcbindServer(t, b.Host, 4, elsewhere)}
 			case "port mapper":
-				opts = &Options{RPCBindPort: rpcbindServer(t, b.host, 2, port)}
+				opts = &Options{RPCBindPort: rpcbindServer(t, b.Host, 2, port)}
 			}
 			c := dial(t, b, addr, opts)
 			for range 2 { // the second time RDMA is not asked
@@ -132,11 +132,11 @@ func testMountFallback(t *testing.T, b *bed) {
 	}
 }
 
-// When neither way works the error has both reasons.
-func testMountFallbackErrors(t *testing.T, b *bed) {
+// If both fail the error has both reasons.
+func testMountFallbackErrors(t *testing.T, b *testbed.Bed) {
 	s := newMemServer(t, b)
 	addr := s.start(false)
-	l, err := net.Listen("tcp", b.host+":0")
+	l, err := net.Listen("tcp", b.Host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,11 +148,11 @@ func testMountFallbackErrors(t *testing.T, b *bed) {
 		want string
 	}{
 		{"nobody listens", Options{MountPort: closed}, "refused"},
-		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind: GETADDR at " + hostPort(b.host, closed)},
-		{"not registered", Options{RPCBindPort: rpcbindServer(t, b.host, 4, "")}, "for program 100005 version 3 over tcp: not registered"},
-		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.host, 4, "nonsense")}, "makes no sense"},
-		{"a port that is none", Options{RPCBindPort: rpcbindServer(t, b.host, 2, 65536)}, "port 65536"},
-		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.host, 1, 0)}, "program 100000 version 2 not supported"},
+		{"no rpcbind", Options{RPCBindPort: closed}, "rpcbind: GETADDR at " + hostPort(b.Host, closed)},
+		{"not registered", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "")}, "for program 100005 version 3 over tcp: not registered"},
+		{"an address that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 4, "nonsense")}, "malformed reply"},
+		{"a port that is none", Options{RPCBindPort: rpcbindServer(t, b.Host, 2, 65536)}, "port 65536"},
+		{"no version that we know", Options{RPCBindPort: rpcbindServer(t, b.Host, 1, 0)}, "program 100000 version 2 not supported"},
 	} {
 		c := dial(t, b, addr, &test.opts)
 		_, err := c.Exports(t.Context())
@@ -178,7 +178,7 @@ func TestMountNetid(t *testing.T) {
 	}
 }
 
-// What a server on a TCP port may answer.
+// Replies over TCP.
 func TestTCPReplies(t *testing.T) {
 	good := func(xid uint32) []byte { return record(xid, oncrpc.Success, xdr.AppendUint32(nil, 5)) }
 	for _, test := range []struct {
@@ -224,7 +224,7 @@ func TestTCPReplies(t *testing.T) {
 	}
 }
 
-// A server that does not answer, or hangs up, holds nobody.
+// A server that does not answer, or closes the connection, does not block the client.
 func TestTCPCancel(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	MountProcExport  uint32 = 5
 )
 
-// Limits of MOUNT. RFC 1813 section 5.1; flavors have none there.
+// Limits of MOUNT. RFC 1813 section 5.1, which does not limit flavors.
 const (
 	MaxMountPath = 1024 // MNTPATHLEN, in bytes
 	MaxMountName = 255  // MNTNAMLEN, in bytes
@@ -84,9 +84,9 @@ func (p *DirPath) Decode(d *xdr.Decoder) { *p = DirPath(d.String(MaxMountPath)) 
 type MntRes struct {
 	Status MountStatus
 
-	// The rest with MountOK only.
+	// The other fields are valid with MountOK only.
 	Handle  FileHandle
-	Flavors []uint32 // authentication flavors that the server takes
+	Flavors []uint32 // authentication flavors that the server accepts
 }
 
 // Append appends the encoding to b.
@@ -119,7 +119,7 @@ func (r *MntRes) Decode(d *xdr.Decoder) {
 // RFC 1813 section 5.2.5.
 type Export struct {
 	Dir    string
-	Groups []string // who may mount it; empty: everyone
+	Groups []string // hosts and groups that may mount it; empty: all
 }
 
 // ExportRes is the results of EXPORT. RFC 1813 section 5.2.5.
@@ -153,8 +153,7 @@ func (r *ExportRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// A MountEntry is one mountbody: who has mounted what, as far as the server
-// remembers. RFC 1813 section 5.2.2.
+// A MountEntry is one mountbody: a client and what it has mounted. RFC 1813 section 5.2.2.
 type MountEntry struct {
 	Host string
 	Dir  string

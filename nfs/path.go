@@ -13,43 +13,42 @@ import (
 
 // Limits of paths and directories.
 const (
-	maxSymlinks  = 40 // in one path; what Linux allows
+	maxSymlinks  = 40 // in one path, as on Linux
 	maxDepth     = 512
-	maxRestarts  = 3 // of a listing whose directory changes meanwhile
+	maxRestarts  = 3 // of a listing, if the directory changes meanwhile
 	listingCount = 64 << 10
 	listingLeast = 8 << 10
 	permMask     = 0o7777
 
-	sortedEntries = 64 << 10 // of one directory: larger ones come in the server's order
-	maxEmptyPages = 64       // of a listing, one after the other, with nothing but "." and ".."
+	sortedEntries = 64 << 10 // of one directory; larger ones are in the server's order
+	maxEmptyPages = 64       // consecutive pages of a listing with nothing but "." and ".."
 )
 
-// A Node is an object that a path leads to.
+// A Node is the object at a path.
 type Node struct {
-	Path   string // as asked for, cleaned
+	Path   string // as requested, cleaned
 	Handle FileHandle
 	Attr   Attr
 }
 
-// IsDir tells directories.
+// IsDir reports whether the object is a directory.
 func (n *Node) IsDir() bool { return n.Attr.Type == TypeDir }
 
-// Stat returns the object at path, an absolute path at the server that begins with
-// an export's, as in a URL. Symbolic links are followed, also the last one, as far
-// as they stay within the export.
+// Stat returns the object at path, an absolute path on the server that begins with the path of
+// an export, as in a URL. Symbolic links, including the last element, are followed within the
+// export.
 func (c *Client) Stat(ctx context.Context, path string) (Node, error) {
 	return c.resolve(ctx, path, true)
 }
 
-// Lstat is Stat without following the path's last element.
+// Lstat is Stat, but does not follow the last element.
 func (c *Client) Lstat(ctx context.Context, path string) (Node, error) {
 	return c.resolve(ctx, path, false)
 }
 
-// resolve walks from the export's root to p. A ".." in a symbolic link goes back
-// the way that was taken, so the walk cannot get above the root: what would is
-// ErrSymlinkEscape. An absolute link is one of the server's paths; it stays within
-// the export or is refused in the same way.
+// resolve walks from the export's root to p. A ".." in a symbolic link returns to the previous
+// directory of the walk; above the root it is ErrSymlinkEscape. An absolute link is a path on
+// the server; outside of the export it is ErrSymlinkEscape as well.
 func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, error) {
 	p = cleanPath(p)
 	m, err := c.Mount(ctx, p)
@@ -117,12 +116,12 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 	return Node{Path: p, Handle: last.fh, Attr: last.attr}, nil
 }
 
-// hasNames tells whether elements are left that lead somewhere.
+// hasNames reports whether any of the remaining elements is a name.
 func hasNames(ahead []string) bool {
 	return slices.ContainsFunc(ahead, func(s string) bool { return s != "" && s != "." })
 }
 
-// lookupAttr is Lookup with the attributes, which a server may leave out.
+// lookupAttr is Lookup followed by GetAttr if the server omits the attributes.
 func (c *Client) lookupAttr(ctx context.Context, dir FileHandle, name string) (FileHandle, Attr, error) {
 	fh, post, err := c.Lookup(ctx, dir, name)
 	if err != nil {
@@ -152,11 +151,11 @@ func (c *Client) parent(ctx context.Context, p string) (dir Node, name string, e
 	return dir, name, err
 }
 
-// ReadDir lists the directory at path, sorted by name, with the attributes and the
-// handle of every entry, without "." and "..". Entries with names that cannot be
-// one, such as one with a '/', are left out: the error is then the *NameError of the
-// first, and the other entries are there all the same. Names may still mean something
-// to the local system: see [ValidName]. Options.MaxDirEntries bounds the listing.
+// ReadDir lists the directory at path, sorted by name, with the attributes and the handle of
+// every entry, without "." and "..". Entries with invalid names, such as one with a '/', are
+// omitted: the error is then the *NameError of the first, and the other entries are returned
+// as well. Names may still have a special meaning on the local system: see [ValidName].
+// Options.MaxDirEntries bounds the listing.
 func (c *Client) ReadDir(ctx context.Context, path string) ([]DirEntry, error) {
 	n, err := c.Stat(ctx, path)
 	if err != nil {
@@ -168,7 +167,7 @@ func (c *Client) ReadDir(ctx context.Context, path string) ([]DirEntry, error) {
 	return c.list(ctx, n.Path, n.Handle)
 }
 
-// ListDir is ReadDir for a directory whose handle is known.
+// ListDir is ReadDir for a directory handle.
 func (c *Client) ListDir(ctx context.Context, dir FileHandle) ([]DirEntry, error) {
 	return c.list(ctx, dir.String(), dir)
 }
@@ -197,16 +196,15 @@ func (c *Client) list(ctx context.Context, p string, dir FileHandle) ([]DirEntry
 
 func byName(a, b DirEntry) int { return strings.Compare(a.Name, b.Name) }
 
-// Entries reads a directory page by page, with the attributes and the handle of every
-// entry, without "." and "..": however many entries there are, it takes a bounded
-// amount of memory. The entries of a directory with up to 65,536 come sorted by name.
-// Those of a larger one come as the server sends them; if such a directory changes so
-// much that the server cannot go on, the listing ends with NFS3ERR_BAD_COOKIE.
+// Entries reads a directory page by page, with the attributes and the handle of every entry,
+// without "." and "..". Its memory is bounded, whatever the size of the directory. Up to
+// 65,536 entries are sorted by name. Those of a larger directory are in the server's order; if
+// such a directory changes so much that the server cannot continue, the listing ends with
+// NFS3ERR_BAD_COOKIE.
 //
-// An error with an entry that has a Name, or with a *NameError, is about that entry
-// alone: its name cannot be one, or its attributes are not to be had. Any other error
-// comes with no entry and is the last one. Those that were read before it have been
-// yielded.
+// An error with an entry that has a Name, and a *NameError, is about that entry alone: its
+// name is invalid, or its attributes cannot be read. Any other error ends the listing, after
+// the entries read before it.
 func (c *Client) Entries(ctx context.Context, dir FileHandle) iter.Seq2[DirEntry, error] {
 	return c.newLister(dir.String(), dir).all(ctx)
 }
@@ -218,20 +216,20 @@ type lister struct {
 	dir    FileHandle
 	count  uint32
 	most   int  // entries, 0: no bound
-	sorted int  // so many are sorted before the first is yielded
+	sorted int  // number of entries that are read and sorted before the first is yielded
 	plain  bool // the server has no READDIRPLUS
 	res    ReadDirPlusRes
 
-	cookie uint64 // where the next page begins
+	cookie uint64 // of the next page
 	verf   Verf
 	total  int // entries so far
-	empty  int // pages without entries, one after the other
+	empty  int // consecutive pages without entries
 
-	// Each page continues at a cookie, and where a cookie comes back the listing would
-	// go round for ever. Brent's way to see it needs one of them: kept is exchanged for
-	// the latest cookie after 1 page, 2 pages, 4, 8 and so on.
+	// Each page continues at a cookie, and a repeated cookie means an endless listing. Brent's
+	// cycle detection has to remember one cookie: kept is replaced by the latest cookie after
+	// 1, 2, 4, 8 pages and so on.
 	kept        uint64
-	pages, turn int // since then, and how many until the next exchange
+	pages, turn int // pages since the last replacement, and until the next
 }
 
 func (c *Client) newLister(p string, dir FileHandle) *lister {
@@ -244,7 +242,7 @@ func (c *Client) newLister(p string, dir FileHandle) *lister {
 	return l
 }
 
-// all yields the directory as Entries says.
+// all implements Entries.
 func (l *lister) all(ctx context.Context) iter.Seq2[DirEntry, error] {
 	return func(yield func(DirEntry, error) bool) {
 		var held []DirEntry
@@ -261,8 +259,8 @@ func (l *lister) all(ctx context.Context) iter.Seq2[DirEntry, error] {
 		restarts, holding := 0, true
 		for {
 			err := l.next(ctx)
-			// The directory has changed so much that the server cannot go on
-			// from where it was. RFC 1813 section 3.3.17.
+			// The directory has changed so much that the server cannot continue. RFC 1813
+			// section 3.3.17.
 			if isStatus(err, StatusBadCookie) && holding && restarts < maxRestarts {
 				restarts++
 				held = held[:0]
@@ -305,7 +303,7 @@ func (l *lister) all(ctx context.Context) iter.Seq2[DirEntry, error] {
 	}
 }
 
-// failed is the error with which a listing ends.
+// failed returns the error with which a listing ends.
 func (l *lister) failed(err error) error {
 	if errors.Is(err, ErrDirectory) {
 		err = &fs.PathError{Op: "readdir", Path: l.path, Err: err}
@@ -347,14 +345,14 @@ func (l *lister) next(ctx context.Context) error {
 		return nil
 	}
 	if len(l.res.Entries) == 0 {
-		return fmt.Errorf("%w: a page is empty and not the last", ErrDirectory)
+		return fmt.Errorf("%w: an empty page is not the last", ErrDirectory)
 	}
 	dots := func(e DirEntry) bool { return e.Name == "." || e.Name == ".." }
 	if l.empty++; slices.ContainsFunc(l.res.Entries, func(e DirEntry) bool { return !dots(e) }) {
 		l.empty = 0
 	}
 	if l.empty > maxEmptyPages {
-		return fmt.Errorf("%w: more than %d pages have nothing but dots", ErrDirectory, maxEmptyPages)
+		return fmt.Errorf("%w: more than %d pages without entries", ErrDirectory, maxEmptyPages)
 	}
 	l.cookie, l.verf = l.res.Entries[len(l.res.Entries)-1].Cookie, l.res.Verf
 	if l.cookie == l.kept {
@@ -372,7 +370,7 @@ func (l *lister) page(ctx context.Context) error {
 		err := l.c.ReadDirPlus(ctx, &ReadDirPlusArgs{
 			Dir: l.dir, Cookie: l.cookie, Verf: l.verf, DirCount: l.count, MaxCount: l.count,
 		}, &l.res)
-		// Servers may support READDIRPLUS for some directories only.
+		// Some servers support READDIRPLUS only for some directories.
 		if !isStatus(err, StatusNotSupp) || l.cookie != 0 {
 			return err
 		}
@@ -384,16 +382,15 @@ func (l *lister) page(ctx context.Context) error {
 	return err
 }
 
-// Walk calls fn for the object at root and for everything below it, directories
-// before what is in them, names in the order of [Client.Entries]. Symbolic links below
-// root are not followed. When a directory cannot be listed, or not to its end, fn is
-// called once more for it, with the error: before what is in it, or after what was
-// read. It is called with an error, and without handle and attributes, for an entry
-// whose attributes are not to be had. fn may return fs.SkipDir and fs.SkipAll, as for
-// fs.WalkDir; any other error ends the walk and is returned.
+// Walk calls fn for the object at root and for everything below it, a directory before its
+// entries, in the order of [Client.Entries]. Symbolic links below root are not followed. If
+// listing a directory fails, fn is called for it once more with the error, after the entries
+// read so far. For an entry whose attributes cannot be read, fn is called with an error and
+// without handle and attributes. fn may return fs.SkipDir and fs.SkipAll, as for fs.WalkDir;
+// any other error ends the walk and is returned.
 //
-// Every name below root has passed ValidName: an entry whose name has not is
-// reported to fn as its directory's *NameError, and the walk goes on behind it.
+// Every name below root has passed ValidName. Other entries are reported to fn as a *NameError
+// of their directory, and skipped.
 func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err error) error) error {
 	n, err := c.Stat(ctx, root)
 	if err != nil {
@@ -407,7 +404,7 @@ func (c *Client) Walk(ctx context.Context, root string, fn func(n Node, err erro
 	return err
 }
 
-// walk visits n, which lies in the directories with the handles in above.
+// walk visits n. above has the handles of the directories that contain it.
 func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n Node, err error) error) error {
 	err := fn(n, nil)
 	if err == fs.SkipDir && n.IsDir() {
@@ -442,7 +439,7 @@ func (c *Client) walk(ctx context.Context, n Node, above []FileHandle, fn func(n
 	return nil
 }
 
-// skipped is what fn's answer to a directory's error means to the walk.
+// skipped converts fn's result for the error of a directory to that of the walk.
 func skipped(err error) error {
 	if err == fs.SkipDir {
 		return nil
@@ -450,8 +447,8 @@ func skipped(err error) error {
 	return err
 }
 
-// A File is an open regular file: a Node with methods. NFS version 3 knows no open
-// files, and so a File needs no Close.
+// A File is a regular file: a Node with methods. NFS version 3 does not open files, so a File
+// needs no Close.
 type File struct {
 	Node
 	c *Client
@@ -476,9 +473,8 @@ func (c *Client) file(n Node) (*File, error) {
 	return nil, &Error{Op: "READ", Path: n.Path, Status: StatusInval}
 }
 
-// CreateFile makes the regular file at path with the given permissions, or empties
-// it if it is there; its permissions then stay. Symbolic links are followed as by
-// Stat.
+// CreateFile makes the regular file at path with the given permissions, or truncates an
+// existing file, whose permissions do not change. Symbolic links are followed as by Stat.
 func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*File, error) {
 	n, err := c.Stat(ctx, path)
 	switch {
@@ -504,7 +500,7 @@ func (c *Client) CreateFile(ctx context.Context, path string, mode uint32) (*Fil
 	p := cleanPath(path)
 	fh, post, err := c.Create(ctx, &CreateArgs{
 		Where: DirOpArgs{Dir: dir.Handle, Name: name},
-		Mode:  Unchecked, // another client may have made it meanwhile
+		Mode:  Unchecked, // another client may have created it meanwhile
 		Attr:  SetAttr{SetMode: true, Mode: mode & permMask, SetSize: true},
 	})
 	if err != nil {
@@ -532,8 +528,8 @@ func (c *Client) MakeDir(ctx context.Context, path string, mode uint32) (Node, e
 	return Node{Path: p, Handle: fh, Attr: attr}, withPath(err, p)
 }
 
-// RemovePath removes the object at path: a directory if it is empty. A symbolic link
-// is removed itself.
+// RemovePath removes the object at path, which may be an empty directory. Of a symbolic link
+// it removes the link itself.
 func (c *Client) RemovePath(ctx context.Context, path string) error {
 	dir, name, err := c.parent(ctx, path)
 	if err != nil {
@@ -550,8 +546,8 @@ func (c *Client) RemovePath(ctx context.Context, path string) error {
 	return withPath(err, cleanPath(path))
 }
 
-// RenamePath renames the object at from to the path to, and replaces what is there
-// if the server can do that. Both lie in the same export.
+// RenamePath renames the object at from to the path to, and replaces an existing object if the
+// server can. Both paths must be in the same export.
 func (c *Client) RenamePath(ctx context.Context, from, to string) error {
 	fromDir, fromName, err := c.parent(ctx, from)
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-func testStat(t *testing.T, b *bed) {
+func testStat(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	s.add("dir/file", TypeReg, "12345")
 	s.add("dir/sub/deep", TypeReg, "1")
@@ -97,7 +98,7 @@ func names(entries []DirEntry) []string {
 	return l
 }
 
-func testReadDir(t *testing.T, b *bed) {
+func testReadDir(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := make([]string, 0, 100)
@@ -156,8 +157,8 @@ func testReadDir(t *testing.T, b *bed) {
 	}
 }
 
-// Directories that have no end, or names that are none.
-func testHostileDirectory(t *testing.T, b *bed) {
+// Directories without end, or with invalid names.
+func testHostileDirectory(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	c.opts.MaxDirEntries = 200
@@ -212,7 +213,7 @@ func testHostileDirectory(t *testing.T, b *bed) {
 			t.Errorf("%s: %v, %v", test.name, names(entries), err)
 		}
 	}
-	// "." and ".." are left out wherever they stand.
+	// "." and ".." are omitted at any position.
 	page(func(uint64) *ReadDirPlusRes {
 		return &ReadDirPlusRes{Entries: []DirEntry{entry("b", 1), entry("..", 2), entry("a", 3), entry(".", 4)}, EOF: true}
 	})
@@ -220,7 +221,7 @@ func testHostileDirectory(t *testing.T, b *bed) {
 		t.Errorf("%v, %v", names(entries), err)
 	}
 
-	// One bad name does not keep the others from being visited.
+	// An invalid name does not prevent the others from being visited.
 	page(func(uint64) *ReadDirPlusRes {
 		return &ReadDirPlusRes{Entries: []DirEntry{entry("a", 1), entry("x/../..", 2), entry("b", 3)}, EOF: true}
 	})
@@ -237,14 +238,14 @@ func testHostileDirectory(t *testing.T, b *bed) {
 		t.Errorf("Walk: %q, %v", visited, err)
 	}
 
-	// Without a bound the end of what has none is found by its cookies, or by what is in
-	// its pages; what was read before is there.
+	// Without a bound an endless directory is detected by its cookies or by its empty pages;
+	// the entries before are returned.
 	count := func() (n int, err error) {
 		var e DirEntry
 		for e, err = range c.Entries(ctx, root) {
 			if err == nil {
 				if n++; n > 10_000 {
-					break // it would go on for ever
+					break // it would continue forever
 				}
 			} else if e.Name != "" {
 				t.Errorf("%q: %v", e.Name, err)
@@ -270,8 +271,7 @@ func testHostileDirectory(t *testing.T, b *bed) {
 		t.Errorf("nothing but dots: %d entries, %v", n, err)
 	}
 
-	// A large directory comes in the server's order, is not held back until its end, and
-	// has no bound.
+	// A large directory is in the server's order, is returned page by page, and has no bound.
 	const perPage, pages = 100, 800
 	sent := 0
 	page(func(cookie uint64) *ReadDirPlusRes {
@@ -310,7 +310,7 @@ func testHostileDirectory(t *testing.T, b *bed) {
 	}
 }
 
-func testWalk(t *testing.T, b *bed) {
+func testWalk(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	for _, p := range []string{"a/1", "a/2", "b/c/3", "b/4", "d"} {
@@ -354,7 +354,7 @@ func testWalk(t *testing.T, b *bed) {
 		}
 	}
 
-	// A directory that cannot be listed is reported, and can be passed over.
+	// A directory that cannot be listed is reported, and can be skipped.
 	s.set(func() {
 		b := s.root.kids["b"]
 		s.override[ProcReadDirPlus] = func(args []byte, res *transport.Response) bool {
@@ -381,7 +381,7 @@ func testWalk(t *testing.T, b *bed) {
 	}
 }
 
-func testPathChanges(t *testing.T, b *bed) {
+func testPathChanges(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	old := s.add("old", TypeReg, "contents")
@@ -413,7 +413,7 @@ func testPathChanges(t *testing.T, b *bed) {
 			}
 		}
 	}
-	// A file that is there is emptied, also behind a link.
+	// An existing file is truncated, also through a link.
 	if f, err := c.CreateFile(ctx, "/export/link", 0o600); err != nil || f.Handle != old.handle() || len(old.data) != 0 {
 		t.Errorf("CreateFile: %+v, %v", f, err)
 	}

@@ -8,17 +8,16 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A PendingCall is a call that a Client waits for.
+// A PendingCall is an outstanding call of a Client.
 type PendingCall struct {
 	Program uint32 // of NFS, or of MOUNT
 	Proc    uint32
-	Object  FileHandle // that a call of NFS is about, or the directory; empty for others
+	Object  FileHandle // object or directory of an NFS call; empty for others
 	Since   time.Time
 }
 
-// Pending returns the calls that wait for an answer on the RDMA connection, the oldest
-// first. It is for telling what a program waits for when that takes long: a call may
-// have ended when it returns.
+// Pending returns the outstanding calls on the RDMA connection, oldest first. It is for status
+// reports: the calls may have ended when it returns.
 func (c *Client) Pending() []PendingCall {
 	c.waiting.Lock()
 	defer c.waiting.Unlock()
@@ -26,7 +25,7 @@ func (c *Client) Pending() []PendingCall {
 	for o := c.waiting.oldest; o != nil; o = o.later {
 		p := PendingCall{Program: o.call.Prog, Proc: o.call.Proc, Since: o.since}
 		if o.call.Prog == Program {
-			// Every procedure but NULL begins its arguments with the handle.
+			// The arguments of every procedure but NULL begin with a handle.
 			d := xdr.NewDecoder(o.call.Args)
 			p.Object.Decode(&d)
 		}
@@ -35,14 +34,14 @@ func (c *Client) Pending() []PendingCall {
 	return all
 }
 
-// do makes the call of o, which Pending tells of meanwhile.
+// do makes the call of o, and lists it for Pending meanwhile.
 func (c *Client) do(ctx context.Context, o *op) error {
 	c.waiting.begin(o)
 	defer c.waiting.end(o)
 	return c.t.Call(ctx, &o.call)
 }
 
-// null makes a call of procedure 0, as do makes others.
+// null is do for procedure 0.
 func (c *Client) null(ctx context.Context, prog, vers uint32) error {
 	o := op{call: transport.Call{Prog: prog, Vers: vers}}
 	c.waiting.begin(&o)

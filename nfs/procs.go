@@ -2,16 +2,15 @@ package nfs
 
 import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
-// The arguments and results of every procedure, RFC 1813 section 3.3. Each type has
-// Append, which writes it behind b, and Decode, which reads it and leaves its error
-// in the Decoder. A result is one struct for both arms of the RFC's union: Status
-// decides which of the fields behind it travel.
+// The arguments and results of every procedure, RFC 1813 section 3.3. Each type has Append,
+// which appends it to b, and Decode, which decodes it and leaves its error in the Decoder. A
+// result is one struct for both arms of the RFC's union: Status determines which of the other
+// fields are encoded.
 //
-// Byte slices that Decode stores are views of the Decoder's input; strings are
-// copies. Slices of a struct that is decoded into again are used again.
+// Byte slices that Decode stores are views of the Decoder's input; strings are copies. Decode
+// reuses the slices of its receiver.
 
-// Args that are no more than a handle: GETATTR, READLINK, FSSTAT, FSINFO and
-// PATHCONF take a FileHandle as it is.
+// The arguments of GETATTR, READLINK, FSSTAT, FSINFO and PATHCONF are a FileHandle.
 
 // GetAttrRes is GETATTR3res. RFC 1813 section 3.3.1.
 type GetAttrRes struct {
@@ -41,8 +40,8 @@ type SetAttrArgs struct {
 	Object FileHandle
 	Attr   SetAttr
 
-	// With Guard the server checks that the object's ctime is still CTime
-	// (sattrguard3), and otherwise answers StatusNotSync.
+	// With Guard the server checks that the object's ctime is CTime (sattrguard3), and
+	// otherwise returns StatusNotSync.
 	Guard bool
 	CTime Time
 }
@@ -147,7 +146,7 @@ func (a *AccessArgs) Decode(d *xdr.Decoder) {
 type AccessRes struct {
 	Status Status
 	Attr   PostOpAttr
-	Access uint32 // StatusOK: those asked about that are granted
+	Access uint32 // StatusOK: the requested rights that are granted
 }
 
 // Append appends the encoding to b.
@@ -173,7 +172,7 @@ func (r *AccessRes) Decode(d *xdr.Decoder) {
 type ReadLinkRes struct {
 	Status Status
 	Attr   PostOpAttr
-	Target []byte // StatusOK: what the link says
+	Target []byte // StatusOK: the target of the link
 }
 
 // Append appends the encoding to b.
@@ -193,7 +192,7 @@ func (r *ReadLinkRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// decodeHead reads everything in front of the length word of Target.
+// decodeHead reads everything before the length word of Target.
 func (r *ReadLinkRes) decodeHead(d *xdr.Decoder) {
 	*r = ReadLinkRes{Status: Status(d.Uint32())}
 	r.Attr.Decode(d)
@@ -239,7 +238,7 @@ func (r *ReadRes) Append(b []byte) []byte {
 	return b
 }
 
-// appendHead writes everything in front of the length word of Data.
+// appendHead appends everything before the length word of Data.
 func (r *ReadRes) appendHead(b []byte) []byte {
 	b = xdr.AppendUint32(b, uint32(r.Status))
 	b = r.Attr.Append(b)
@@ -257,7 +256,7 @@ func (r *ReadRes) Decode(d *xdr.Decoder) {
 	}
 }
 
-// decodeHead reads everything in front of the length word of Data.
+// decodeHead decodes everything before the length word of Data.
 func (r *ReadRes) decodeHead(d *xdr.Decoder) {
 	*r = ReadRes{Status: Status(d.Uint32())}
 	r.Attr.Decode(d)
@@ -267,11 +266,11 @@ func (r *ReadRes) decodeHead(d *xdr.Decoder) {
 	}
 }
 
-// Stable is stable_how: how safe written data is before the server answers.
-// RFC 1813 section 3.3.7.
+// Stable is stable_how: the stability of written data when the server replies. RFC 1813
+// section 3.3.7.
 type Stable uint32
 
-// Degrees of safety, in rising order.
+// Levels of stability, in ascending order.
 const (
 	Unstable Stable = 0 // UNSTABLE: in the server's memory, until COMMIT
 	DataSync Stable = 1 // DATA_SYNC: data on stable storage
@@ -293,7 +292,7 @@ func (a *WriteArgs) Append(b []byte) []byte {
 	return xdr.AppendOpaque(b, a.Data)
 }
 
-// appendHead writes everything in front of the length word of Data.
+// appendHead appends everything before the length word of Data.
 func (a *WriteArgs) appendHead(b []byte) []byte {
 	b = a.File.Append(b)
 	b = xdr.AppendUint64(b, a.Offset)
@@ -317,7 +316,7 @@ type WriteRes struct {
 
 	// The rest with StatusOK only.
 	Count     uint32 // bytes written
-	Committed Stable // at least what was asked for
+	Committed Stable // at least the requested level
 	Verf      Verf   // changes when the server may have lost unstable data
 }
 
@@ -347,11 +346,11 @@ func (r *WriteRes) Decode(d *xdr.Decoder) {
 // CreateMode is createmode3. RFC 1813 section 3.3.8.
 type CreateMode uint32
 
-// What CREATE does about a file that exists.
+// What CREATE does if the file exists.
 const (
-	Unchecked CreateMode = 0 // UNCHECKED: takes the file as it is
+	Unchecked CreateMode = 0 // UNCHECKED: uses the existing file
 	Guarded   CreateMode = 1 // GUARDED: fails with StatusExist
-	Exclusive CreateMode = 2 // EXCLUSIVE: fails, unless made with the same verifier
+	Exclusive CreateMode = 2 // EXCLUSIVE: fails, unless it was created with the same verifier
 )
 
 // CreateArgs is CREATE3args. RFC 1813 section 3.3.8.
@@ -382,7 +381,7 @@ func (a *CreateArgs) Decode(d *xdr.Decoder) {
 	case Exclusive:
 		a.Verf.Decode(d)
 	default:
-		// The union has no default arm: what would follow is unknown.
+		// The union has no default arm: what follows is unknown.
 		d.Fail("createmode3 is not one of 0 to 2")
 	}
 }
@@ -418,7 +417,7 @@ func (a *SymlinkArgs) Append(b []byte) []byte {
 	return xdr.AppendOpaque(b, a.Target)
 }
 
-// appendHead writes everything in front of the length word of Target.
+// appendHead appends everything before the length word of Target.
 func (a *SymlinkArgs) appendHead(b []byte) []byte {
 	b = a.Where.Append(b)
 	return a.Attr.Append(b)
@@ -743,7 +742,7 @@ type FSStatRes struct {
 	// The rest with StatusOK only.
 	TotalBytes, FreeBytes, AvailBytes uint64 // tbytes, fbytes, abytes
 	TotalFiles, FreeFiles, AvailFiles uint64 // tfiles, ffiles, afiles
-	Invarsec                          uint32 // seconds for which they should hold
+	Invarsec                          uint32 // seconds for which they should be valid
 }
 
 // Append appends the encoding to b.

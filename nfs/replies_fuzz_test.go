@@ -16,9 +16,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// appendFuzzReply appends to what a server answers, one call after the other, as a fuzzer
-// has it: for each its length in two bytes, of which the highest bit says that what is behind the
-// first 8 bytes is an item, which goes by write chunk if it can; then the results.
+// appendFuzzReply appends a reply to the fuzzer's input, a sequence of replies: the length in
+// two bytes, whose highest bit means that everything after the first 8 bytes is an item, to be
+// sent in a write chunk if possible; then the results.
 func appendFuzzReply(b []byte, results []byte, item bool) []byte {
 	size := uint16(len(results))
 	if item {
@@ -28,7 +28,7 @@ func appendFuzzReply(b []byte, results []byte, item bool) []byte {
 	return append(b, results...)
 }
 
-// A fuzzServer answers any call with what comes next.
+// A fuzzServer answers any call with the next reply of the input.
 type fuzzServer struct {
 	mu      sync.Mutex
 	replies []byte
@@ -59,8 +59,8 @@ func (s *fuzzServer) ServeRPC(_ context.Context, _ *transport.Request, res *tran
 	res.Results = append(res.Results, results...)
 }
 
-// FuzzClient has a client get replies of any kind. What it returns must be within what was
-// asked for, and it must not touch other memory than it was given.
+// FuzzClient sends a client arbitrary replies. Its results must be within the request, and it
+// must not access other memory than the caller's.
 func FuzzClient(f *testing.F) {
 	const (
 		opRead = iota
@@ -133,7 +133,7 @@ func FuzzClient(f *testing.F) {
 		h.mu.Lock()
 		h.replies = replies
 		h.mu.Unlock()
-		// A client of its own, which knows nothing yet.
+		// A new client, without cached state.
 		c := NewClient(t, &Options{MaxTransfer: 8, MountPort: 1, MountHost: "127.0.0.1"})
 		c.mountAt = mountOnRDMA
 		mem := bytes.Repeat([]byte{0xa5}, 64)

@@ -10,36 +10,20 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// The tests of the client talk to a server in memory, over RPC-over-RDMA on a bed.
-// The server answers as RFC 1813 says, unless a test overrides a procedure.
+// The tests of the client use an in-memory server, over RPC-over-RDMA on a test bed. The
+// server follows RFC 1813, unless a test overrides a procedure.
 
 func TestMain(m *testing.M) {
-	openDevices()
+	testbed.OpenDevices()
 	os.Exit(leak.Main(m))
-}
-
-// openDevices opens the RDMA devices that tests use: librdmacm never closes them,
-// and they are not left behind by a test.
-func openDevices() {
-	p, err := rdmacm.New(rdmacm.Config{})
-	if err != nil {
-		return // the tests tell
-	}
-	for _, addr := range rdmatest.Addrs() {
-		if l, err := p.Listen(context.Background(), addr+":0", fabric.ConnAttr{}); err == nil {
-			l.Close()
-		}
-	}
 }
 
 type memNode struct {
@@ -52,7 +36,7 @@ type memNode struct {
 
 type memServer struct {
 	t testing.TB
-	b *bed
+	b *testbed.Bed
 
 	mu        sync.Mutex
 	nodes     map[uint64]*memNode
@@ -72,7 +56,7 @@ type memServer struct {
 	unstables int // WRITEs that were unstable
 }
 
-func newMemServer(t testing.TB, b *bed) *memServer {
+func newMemServer(t testing.TB, b *testbed.Bed) *memServer {
 	s := &memServer{
 		t: t, b: b, nodes: make(map[uint64]*memNode), calls: make(map[uint32]int),
 		lost:     make(map[*memNode][]byte),
@@ -98,7 +82,7 @@ func (s *memServer) node(typ FileType, mode uint32) *memNode {
 	return n
 }
 
-// add puts a node at a path below the root, with the directories on the way.
+// add adds a node at a path below the root, with the directories on the path.
 func (s *memServer) add(path string, typ FileType, content string) *memNode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +105,7 @@ func (s *memServer) add(path string, typ FileType, content string) *memNode {
 	return n
 }
 
-// set changes the server while it runs.
+// set changes the running server.
 func (s *memServer) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +118,7 @@ func (s *memServer) count(proc uint32) int {
 	return s.calls[proc]
 }
 
-// answer makes every call of a procedure get the same results.
+// answer makes all calls of a procedure return the same results.
 func (s *memServer) answer(proc uint32, m message) {
 	s.set(func() {
 		s.override[proc] = func(_ []byte, res *transport.Response) bool {
@@ -238,7 +222,7 @@ func (s *memServer) read(args []byte, res *transport.Response) {
 	res.AddItem(r.Data, nil)
 }
 
-// serve executes all other procedures; nil is for arguments that do not decode.
+// serve executes all other procedures. It returns nil if the arguments do not decode.
 func (s *memServer) serve(proc uint32, args []byte) message {
 	switch proc {
 	case ProcGetAttr:
@@ -419,7 +403,7 @@ func (s *memServer) write(args []byte) message {
 	return &WriteRes{Wcc: s.wcc(n), Count: uint32(len(data)), Committed: a.Stable, Verf: s.verf}
 }
 
-// reboot loses what was written and not committed. mu is held.
+// reboot drops uncommitted data. mu is held.
 func (s *memServer) reboot() {
 	for n, before := range s.lost {
 		n.data = before
@@ -445,8 +429,8 @@ func (s *memServer) create(where *DirOpArgs, typ FileType, mode uint32, unchecke
 	return s.created(n, dir)
 }
 
-// list answers READDIR and READDIRPLUS. Cookies are positions in the sorted list,
-// from 1, behind "." and "..".
+// list executes READDIR and READDIRPLUS. Cookies are positions in the sorted list, from 1,
+// after "." and "..".
 func (s *memServer) list(fh FileHandle, cookie uint64, plus bool) *ReadDirPlusRes {
 	dir := s.find(fh)
 	if dir == nil || dir.kids == nil {
@@ -508,7 +492,7 @@ func (s *memServer) mount(proc uint32, args []byte) (results []byte, stat oncrpc
 	return nil, oncrpc.ProcUnavail
 }
 
-// start serves s, with MOUNT or without, and returns the address.
+// start serves s, with or without MOUNT, and returns the address.
 func (s *memServer) start(mount bool) string {
 	s.t.Helper()
 	srv, err := transport.NewServer(nil)
@@ -531,7 +515,7 @@ func (s *memServer) start(mount bool) string {
 			s.t.Fatal(err)
 		}
 	}
-	l, err := srv.Listen(s.t.Context(), s.b.provider, s.b.host+":0")
+	l, err := srv.Listen(s.t.Context(), s.b.Provider, s.b.Host+":0")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -545,9 +529,9 @@ func (s *memServer) start(mount bool) string {
 }
 
 // dial connects a client to the address; the test closes it.
-func dial(t testing.TB, b *bed, addr string, opts *Options) *Client {
+func dial(t testing.TB, b *testbed.Bed, addr string, opts *Options) *Client {
 	t.Helper()
-	c, err := Dial(t.Context(), b.provider, addr, opts)
+	c, err := Dial(t.Context(), b.Provider, addr, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -559,15 +543,14 @@ func dial(t testing.TB, b *bed, addr string, opts *Options) *Client {
 	return c
 }
 
-// pair starts a server with MOUNT and returns it with a client of it.
-func pair(t testing.TB, b *bed) (*memServer, *Client) {
+// pair starts a server with MOUNT and returns it with a client.
+func pair(t testing.TB, b *testbed.Bed) (*memServer, *Client) {
 	t.Helper()
 	s := newMemServer(t, b)
 	return s, dial(t, b, s.start(true), nil)
 }
 
-// rpcServer answers RPC calls over TCP: what f returns is the stream that answers
-// a call.
+// rpcServer serves RPC calls over TCP: f returns the bytes of the answer to a call.
 func rpcServer(t testing.TB, at string, f func(h *oncrpc.CallHeader, args []byte) []byte) (host string, port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", at+":0")
@@ -623,7 +606,7 @@ func serveRecords(c net.Conn, f func(h *oncrpc.CallHeader, args []byte) []byte) 
 	}
 }
 
-// record is a reply message as a record, in two fragments.
+// record returns a reply message as a record of two fragments.
 func record(xid uint32, stat oncrpc.AcceptStat, results []byte) []byte {
 	msg := oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid, AcceptStat: stat, Low: 3, High: 3})
 	msg = append(msg, results...)
@@ -636,7 +619,7 @@ func record(xid uint32, stat oncrpc.AcceptStat, results []byte) []byte {
 
 // mountServer serves s's MOUNT over TCP.
 func (s *memServer) mountServer() (host string, port int) {
-	return rpcServer(s.t, s.b.host, func(h *oncrpc.CallHeader, args []byte) []byte {
+	return rpcServer(s.t, s.b.Host, func(h *oncrpc.CallHeader, args []byte) []byte {
 		if h.Prog != MountProgram {
 			return record(h.XID, oncrpc.ProgUnavail, nil)
 		}
@@ -645,7 +628,7 @@ func (s *memServer) mountServer() (host string, port int) {
 	})
 }
 
-// rpcbindServer has one version, and in it this answer to where MOUNT is: a universal
+// rpcbindServer supports one version, and returns the given address of MOUNT: a universal
 // address, or a port in version 2. RFC 1833 sections 2.2.1 and 3.2.
 func rpcbindServer(t testing.TB, at string, vers uint32, answer any) int {
 	_, p := rpcServer(t, at, func(h *oncrpc.CallHeader, args []byte) []byte {

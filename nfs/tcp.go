@@ -16,12 +16,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Limits of the side channel that asks for mounts.
+// Limits of MOUNT over TCP.
 const (
-	tcpTimeout  = 15 * time.Second // for a connection or a reply, also with an endless context
+	tcpTimeout  = 15 * time.Second // for a connection or a reply, if the context has no earlier deadline
 	maxTCPReply = 1 << 20          // bytes
 
-	// Reserved ports, and how many of them are tried.
+	// The reserved ports, and how many of them are tried.
 	lowReserved, highReserved = 665, 1023
 	reservedTries             = 16
 )
@@ -35,9 +35,8 @@ type tcpConn struct {
 	buf  []byte
 }
 
-// dialTCP connects to addr. With reserved it does so from a port below 1024 if the
-// process may bind one: an export that is "secure", the default on Linux, is given
-// to nobody else.
+// dialTCP connects to addr. With reserved it binds a port below 1024 if the process may:
+// servers refuse other ports for exports that are "secure", the default on Linux.
 func dialTCP(ctx context.Context, addr string, cred oncrpc.Auth, reserved bool) (*tcpConn, error) {
 	var c net.Conn
 	var err error
@@ -54,8 +53,7 @@ func dialTCP(ctx context.Context, addr string, cred oncrpc.Auth, reserved bool) 
 	return &tcpConn{Conn: c, cred: cred, xid: rand.Uint32()}, nil
 }
 
-// dialReserved returns neither connection nor error when no reserved port is to
-// be had.
+// dialReserved returns neither connection nor error if no reserved port can be bound.
 func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
 	const ports = highReserved - lowReserved + 1
 	first := rand.IntN(ports)
@@ -72,7 +70,7 @@ func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
 		case errors.Is(err, os.ErrPermission):
 			return nil, nil
 		case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
-			// Taken, or in TIME_WAIT towards this very server.
+			// In use, or in TIME_WAIT with this server.
 		case errors.As(err, &se) && se.Syscall == "bind":
 		default:
 			return nil, err
@@ -81,7 +79,7 @@ func dialReserved(ctx context.Context, addr string) (net.Conn, error) {
 	return nil, nil
 }
 
-// call makes a call and has decode read its results.
+// call makes a call and decodes its results with decode.
 func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
 	t.xid++
 	h := oncrpc.CallHeader{
@@ -94,8 +92,8 @@ func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte
 	if err := t.SetDeadline(time.Now().Add(tcpTimeout)); err != nil {
 		return err
 	}
-	// A deadline in the past makes the I/O below fail at once. Only if it was not
-	// set, stop returns true, and the connection can be used for the next call.
+	// A deadline in the past makes the I/O below fail at once. stop returns true if it was not
+	// set; only then can the connection be used for the next call.
 	stop := context.AfterFunc(ctx, func() { t.SetDeadline(time.Unix(1, 0)) })
 	err := t.exchange()
 	if !stop() && err != nil {
@@ -128,7 +126,7 @@ func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte
 	return nil
 }
 
-// exchange sends the record in t.buf and reads the record that answers it there.
+// exchange sends the record in t.buf and reads the reply record into it.
 func (t *tcpConn) exchange() error {
 	if _, err := t.Write(t.buf); err != nil {
 		return err
@@ -140,8 +138,7 @@ func (t *tcpConn) exchange() error {
 			return cutShort(err)
 		}
 		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
-		// An empty fragment that is not the last would let the peer keep this
-		// loop busy for ever.
+		// With empty fragments the peer could keep this loop running forever.
 		if size == 0 && !last {
 			return &ReplyError{Op: "RPC over TCP", Reason: "empty fragment"}
 		}
@@ -159,8 +156,8 @@ func (t *tcpConn) exchange() error {
 	}
 }
 
-// cutShort is why there is no whole reply. A stream that ends is the server's fault, and
-// no end of anything that the caller reads.
+// cutShort is the error of an incomplete reply. It is not io.EOF, which a caller could take
+// for the end of a file.
 func cutShort(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return &ReplyError{Op: "RPC over TCP", Reason: "the server hung up"}
@@ -168,7 +165,7 @@ func cutShort(err error) error {
 	return fmt.Errorf("reading the reply: %w", err)
 }
 
-// noEOF is for places where the stream must not end.
+// noEOF converts io.EOF where the stream must not end.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -12,21 +12,21 @@ import (
 // Constants of transfers.
 const (
 	defaultParallel = 8
-	leastTransfer   = 4096 // bytes, for servers that announce less or nothing
+	leastTransfer   = 4096 // bytes, for servers that announce less or zero
 	transferWindow  = 4096 // WRITEs between two COMMITs
-	writeTries      = 5    // for data that the server loses before its COMMIT
+	writeTries      = 5    // for data that the server loses before COMMIT
 )
 
-// TransferOptions are what Download and Upload can be told. The zero value and a
-// nil pointer are the defaults.
+// TransferOptions configure Download and Upload. The zero value and a nil pointer mean the
+// defaults.
 type TransferOptions struct {
-	// Parallel is how many calls are kept in flight, as far as the connection
-	// has credits. Zero is 8.
+	// Parallel is the number of calls in flight, if the connection has the credits. Zero means
+	// 8.
 	Parallel int
 
-	// Progress is called with the number of bytes that have been moved so far.
-	// The calls come one at a time, from several goroutines, and with rising
-	// numbers; while one lasts the goroutine makes no call to the server.
+	// Progress is called with the number of bytes transferred so far. It is called from
+	// several goroutines, but never concurrently, and n increases. While it runs, its
+	// goroutine makes no calls to the server.
 	Progress func(n int64)
 }
 
@@ -37,7 +37,7 @@ func (o *TransferOptions) parallel() int {
 	return o.Parallel
 }
 
-// limits are the sizes that transfers use, in bytes.
+// limits are the sizes of READs and WRITEs, in bytes.
 type limits struct {
 	read, write int
 	dtpref      uint32
@@ -51,8 +51,8 @@ func newLimits(r *FSInfoRes, most int) *limits {
 	}
 }
 
-// transferSize is the server's preference, no more than its maximum, whole pages
-// if that is possible.
+// transferSize returns the size that the server prefers, at most its maximum, in whole pages
+// if possible.
 func transferSize(limit, pref uint32, most int) int {
 	size := pref
 	if size == 0 || limit != 0 && size > limit {
@@ -65,9 +65,8 @@ func transferSize(limit, pref uint32, most int) int {
 	return int(n)
 }
 
-// transferLimits asks FSINFO once. What it says of one file system is taken to hold
-// for all of the server's: where it does not, READ and WRITE come back short, which
-// transfers allow for.
+// transferLimits calls FSINFO once and uses the result for all file systems of the server.
+// Where the limits are lower, READ and WRITE are short, which transfers handle.
 func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, error) {
 	if l := c.limits.Load(); l != nil {
 		return l, nil
@@ -78,11 +77,10 @@ func (c *Client) transferLimits(ctx context.Context, fh FileHandle) (*limits, er
 	return c.limits.Load(), nil
 }
 
-// parallel calls work for each of the pieces 0 to n-1, in order, from up to workers
-// goroutines, and returns after all of them have: with the first error, or with
-// that of ctx if it ended before all pieces were begun. After an error no piece is
-// begun, but those under way come to their end: giving up a call while the server
-// moves its data costs the connection.
+// parallel calls work for the pieces 0 to n-1, in order, from up to workers goroutines, and
+// waits for all of them. It returns the first error, or that of ctx if it ended before all
+// pieces were begun. After an error no further piece is begun, but those in progress are
+// completed: canceling a call while the server transfers its data costs the connection.
 func parallel(ctx context.Context, n int64, workers int, work func(i int64) error) error {
 	if n == 1 {
 		return work(0)
@@ -120,10 +118,10 @@ func parallel(ctx context.Context, n int64, workers int, work func(i int64) erro
 	return first
 }
 
-// pieces is how many pieces of size bytes total bytes make.
+// pieces returns the number of pieces of size bytes in total bytes.
 func pieces(total int64, size int) int64 { return (total-1)/int64(size) + 1 }
 
-// buffer takes a buffer of size bytes; put gives it back.
+// buffer returns a buffer of size bytes from the pool; put returns it to the pool.
 func (c *Client) buffer(size int) *[]byte {
 	b := c.bufs.Get().(*[]byte)
 	if cap(*b) < size {
@@ -133,7 +131,7 @@ func (c *Client) buffer(size int) *[]byte {
 	return b
 }
 
-// progress adds up what the workers of a transfer have moved.
+// progress counts the bytes transferred by all workers.
 type progress struct {
 	mu sync.Mutex
 	n  int64
@@ -157,8 +155,8 @@ func (p *progress) add(n int) {
 	}
 }
 
-// readFull reads len(p) bytes at off, however short the server's answers are. At
-// the end of the file it returns io.EOF with what there is.
+// readFull reads len(p) bytes at off, in several READs if they are short. At the end of the
+// file it returns the bytes before it and io.EOF.
 func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
 	for done := 0; done < len(p); {
 		n, eof, err := c.Read(ctx, fh, uint64(off)+uint64(done), p[done:])
@@ -176,10 +174,9 @@ func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int6
 	return len(p), nil
 }
 
-// ReadAt reads len(p) bytes at off, in bytes, into p, with several calls in flight
-// if p is long; the data goes from the network straight into p. When fewer bytes
-// are read the error says why; at the end of the file it is io.EOF. p belongs to
-// the call until it returns.
+// ReadAt reads len(p) bytes at offset off, in bytes, directly into p, with several calls in
+// flight if p is long. If fewer bytes are read the error says why; at the end of the file it
+// is io.EOF. p belongs to the call until it returns.
 func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errNegative
@@ -191,7 +188,7 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 	if err != nil {
 		return 0, err
 	}
-	// The bytes that count are those before the first gap.
+	// The result counts the bytes before the first gap.
 	var mu sync.Mutex
 	end := int64(len(p))
 	var endErr error
@@ -210,14 +207,14 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 		}
 		short(from+int64(n), err)
 		if err == io.EOF {
-			return nil // earlier pieces are still under way
+			return nil // earlier pieces are still in progress
 		}
 		return err
 	})
 	switch {
 	case endErr == io.EOF:
-		// Pieces begin in order, so everything in front of the end was asked
-		// for, and none of it has failed.
+		// Pieces begin in order, so everything before the end was requested, and none of it
+		// failed.
 		return int(end), io.EOF
 	case err != nil && endErr == nil:
 		return 0, err // ctx ended before a piece began
@@ -227,10 +224,10 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 	return len(p), nil
 }
 
-// Download copies the first size bytes of a file to w, with several calls in
-// flight, and returns how many bytes it wrote. w must take parallel calls for
-// different offsets, as *os.File does. A file that ends before size is
-// io.ErrUnexpectedEOF. After an error w holds any part of the file.
+// Download copies the first size bytes of a file to w, with several calls in flight, and
+// returns the number of bytes written. w must support parallel calls for different offsets, as
+// *os.File does. If the file is shorter than size the error is io.ErrUnexpectedEOF. After an
+// error w may have any part of the file.
 func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.WriterAt, opts *TransferOptions) (int64, error) {
 	if size < 0 {
 		return 0, errNegative
@@ -262,8 +259,8 @@ func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.W
 	return done.n, err
 }
 
-// writeFull writes all of p at off, however little the server takes at a time, and
-// tells what became of it.
+// writeFull writes all of p at off, in several WRITEs if they are short, and returns the state
+// of the data.
 func (c *Client) writeFull(ctx context.Context, fh FileHandle, p []byte, off int64, stable Stable) (state piece, err error) {
 	first := true
 	for done := 0; done < len(p); {
@@ -290,10 +287,10 @@ func (c *Client) writeFull(ctx context.Context, fh FileHandle, p []byte, off int
 	return state, nil
 }
 
-// A piece is what became of one part of a file that is written.
+// A piece is the state of one part of a file that is written.
 type piece struct {
 	state pieceState
-	mixed bool // parts of it have different verifiers
+	mixed bool // its WRITEs returned different verifiers
 	verf  Verf // pieceWritten
 }
 
@@ -301,19 +298,17 @@ type pieceState uint8
 
 const (
 	piecePending pieceState = iota
-	pieceWritten            // in the server's memory, since verf
+	pieceWritten            // in the server's memory, with verf
 	pieceStable             // on stable storage
 )
 
-// A source gives the bytes of a file that is written. buf is memory for them, which
-// a source that has them already need not use.
+// A source returns n bytes at off of the data to write. It may read them into buf.
 type source func(buf *[]byte, off int64, n int) ([]byte, error)
 
-// writeAll writes size bytes from src at off: Unstable, in windows that each end
-// with a COMMIT. Data whose verifier is not that of the COMMIT is written again.
-// A COMMIT that fails leaves open which WRITE is to blame: then all of the window
-// is written again with FileSync, where every WRITE answers for itself.
-// RFC 1813 sections 3.3.7 and 3.3.21.
+// writeAll writes size bytes from src at off: Unstable, in windows that each end with a
+// COMMIT. Data whose verifier is not that of the COMMIT is written again. If a COMMIT fails it
+// is unknown which WRITE failed: then the whole window is written again with FileSync, so that
+// each WRITE reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
 func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, src source, opts *TransferOptions) (int64, error) {
 	if off < 0 || size < 0 {
 		return 0, errNegative
@@ -376,8 +371,8 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 	return done.n, nil
 }
 
-// commitWindow commits what has been written and marks as pending what the server
-// has lost. failed tells that the COMMIT itself failed at the server.
+// commitWindow sends a COMMIT and marks the pieces that the server has lost as pending. failed
+// reports that the server refused the COMMIT.
 func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece) (lost, failed bool, err error) {
 	needed := false
 	for i := range window {
@@ -386,7 +381,7 @@ func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece
 	if !needed {
 		return false, false, nil
 	}
-	// From 0 with count 0 is all of the file.
+	// Offset 0 and count 0 mean the whole file.
 	verf, err := c.Commit(ctx, fh, 0, 0)
 	var status *Error
 	if errors.As(err, &status) {
@@ -404,10 +399,10 @@ func (c *Client) commitWindow(ctx context.Context, fh FileHandle, window []piece
 	return lost, failed, nil
 }
 
-// WriteAt writes p at off, in bytes, and returns when it is on stable storage, with
-// several calls in flight if p is long; the data goes straight from p to the
-// network. p belongs to the call until it returns and must not change meanwhile.
-// When not all of p is written the error says why, and which bytes are is unknown.
+// WriteAt writes p at offset off, in bytes, directly from p, with several calls in flight if p
+// is long, and returns when the data is on stable storage. p belongs to the call until it
+// returns and must not change meanwhile. If not all of p is written the error says why, and it
+// is unknown which bytes were.
 func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
 	n, err := c.writeAll(ctx, fh, off, int64(len(p)), func(_ *[]byte, at int64, n int) ([]byte, error) {
 		return p[at:][:n], nil
@@ -415,12 +410,12 @@ func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64
 	return int(n), err
 }
 
-// Upload copies size bytes from r to the start of a file, with several calls in
-// flight, and returns when they are on stable storage, with how many bytes it
-// wrote. r must take parallel calls, as every io.ReaderAt does, and give the same
-// bytes when asked again: what a server loses before its COMMIT is read and written
-// again. Neither is the file emptied before nor cut behind. An r that ends before
-// size is io.ErrUnexpectedEOF. After an error the file holds any part of r.
+// Upload copies size bytes from r to the start of a file, with several calls in flight, and
+// returns the number of bytes written when they are on stable storage. r must support parallel
+// calls, as every io.ReaderAt does, and return the same bytes when read again: data that the
+// server loses before COMMIT is read and written again. Upload does not truncate the file. If
+// r is shorter than size the error is io.ErrUnexpectedEOF. After an error the file may have
+// any part of r.
 func (c *Client) Upload(ctx context.Context, fh FileHandle, r io.ReaderAt, size int64, opts *TransferOptions) (int64, error) {
 	return c.writeAll(ctx, fh, 0, size, func(buf *[]byte, at int64, n int) ([]byte, error) {
 		if cap(*buf) < n {
@@ -464,5 +459,5 @@ func (f *File) Upload(ctx context.Context, r io.ReaderAt, size int64, opts *Tran
 	return n, withPath(err, f.Path)
 }
 
-// maxFileSize is the largest file whose offsets an int64 can say.
+// maxFileSize is the size of the largest file whose offsets fit an int64.
 const maxFileSize = 1<<63 - 1

@@ -11,10 +11,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// memFile is a file in memory for transfers.
+// memFile is an in-memory file for transfers.
 type memFile struct {
 	mu   sync.Mutex
 	data []byte
@@ -30,7 +31,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	return copy(f.data[off:], p), nil
 }
 
-func testDownload(t *testing.T, b *bed) {
+func testDownload(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
@@ -66,7 +67,7 @@ func testDownload(t *testing.T, b *bed) {
 	}
 	s.set(func() { s.maxRead = 0 })
 
-	// A part of the file, and more than there is.
+	// A part of the file, and more than the file has.
 	dst := &memFile{data: make([]byte, 100_000)}
 	if n, err := c.Download(ctx, f.Handle, 100_000, dst, nil); n != 100_000 || err != nil || !bytes.Equal(dst.data, want[:100_000]) {
 		t.Errorf("a part: %d, %v", n, err)
@@ -103,7 +104,7 @@ func testDownload(t *testing.T, b *bed) {
 }
 
 // Several calls are in flight at once.
-func testParallel(t *testing.T, b *bed) {
+func testParallel(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	s.add("file", TypeReg, string(want))
@@ -137,7 +138,7 @@ type readerAt func(p []byte, off int64) (int, error)
 
 func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-func testReadAt(t *testing.T, b *bed) {
+func testReadAt(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(300_000)
@@ -186,7 +187,7 @@ func testReadAt(t *testing.T, b *bed) {
 	}
 }
 
-func testUpload(t *testing.T, b *bed) {
+func testUpload(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	ctx := t.Context()
 	want := pattern(1<<20 + 12_345)
@@ -216,7 +217,7 @@ func testUpload(t *testing.T, b *bed) {
 	}
 	s.set(func() { s.maxWrite = 0 })
 
-	// A small file goes in one call.
+	// A small file takes one call.
 	f, err := c.CreateFile(ctx, "/export/small", 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -261,10 +262,10 @@ func testUpload(t *testing.T, b *bed) {
 	}
 }
 
-// A server that restarts between WRITE and COMMIT has another verifier, and lost
-// what was not committed: that is written again, and nothing else. RFC 1813 section
-// 3.3.7. The file takes 16 pieces of two WRITEs each, one after the other.
-func testVerifierChange(t *testing.T, b *bed) {
+// A server that restarts between WRITE and COMMIT has a new verifier, and has lost uncommitted
+// data: only that is written again. RFC 1813 section 3.3.7. The file has 16 pieces of two
+// WRITEs each, in sequence.
+func testVerifierChange(t *testing.T, b *testbed.Bed) {
 	want := pattern(1 << 20)
 	for _, test := range []struct {
 		name            string
@@ -302,9 +303,9 @@ func testVerifierChange(t *testing.T, b *bed) {
 		}
 	}
 
-	// A verifier that comes back, as that of one of two servers which stand in for each
-	// other: a piece of which a part went to the other one is written again, though the
-	// COMMIT has the verifier of its first part.
+	// A verifier that comes back, as with two servers that replace each other: a piece with
+	// different verifiers is written again, even if the COMMIT has the verifier of its first
+	// part.
 	s, c := pair(t, b)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
 	if err != nil {
@@ -328,7 +329,7 @@ func testVerifierChange(t *testing.T, b *bed) {
 		t.Errorf("a verifier that comes back: %d WRITEs, want 34, %v", s.count(ProcWrite), err)
 	}
 
-	// One that never stops.
+	// A server that keeps restarting.
 	s, c = pair(t, b)
 	if f, err = c.CreateFile(t.Context(), "/export/file", 0o600); err != nil {
 		t.Fatal(err)
@@ -344,9 +345,9 @@ func testVerifierChange(t *testing.T, b *bed) {
 	}
 }
 
-// A file of more pieces than are written between two COMMITs is written to its end, and
-// what a restart loses of the second window is written again.
-func testUploadWindows(t *testing.T, b *bed) {
+// A file of more pieces than a window is written completely, and data of the second window
+// that a restart loses is written again.
+func testUploadWindows(t *testing.T, b *testbed.Bed) {
 	const size = 64
 	want := pattern(size*(transferWindow+100) + 7)
 	for _, restart := range []bool{false, true} {
@@ -378,8 +379,8 @@ func testUploadWindows(t *testing.T, b *bed) {
 	}
 }
 
-// A COMMIT that fails makes every WRITE answer for itself.
-func testCommitError(t *testing.T, b *bed) {
+// After a failed COMMIT all data is written with FILE_SYNC.
+func testCommitError(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	want := pattern(1 << 20)
 	f, err := c.CreateFile(t.Context(), "/export/file", 0o600)
@@ -405,8 +406,8 @@ func testCommitError(t *testing.T, b *bed) {
 	}
 }
 
-// Ending the context ends a transfer, and the memory is the caller's again.
-func testTransferCancel(t *testing.T, b *bed) {
+// The end of the context ends a transfer, and the memory belongs to the caller again.
+func testTransferCancel(t *testing.T, b *testbed.Bed) {
 	s, c := pair(t, b)
 	f := s.add("file", TypeReg, string(pattern(1<<20)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -465,7 +466,7 @@ func TestParallelPieces(t *testing.T) {
 			t.Errorf("%d pieces: %v, %v", n, seen, err)
 		}
 	}
-	// When piece 3 fails, those before it are under way: they come to their end.
+	// When piece 3 fails, those before it are in progress and are completed.
 	failure := errors.New("failure")
 	failed := make(chan struct{})
 	var ended atomic.Int32

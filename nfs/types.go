@@ -14,7 +14,7 @@ const (
 	Program uint32 = 100003 // RFC 1813 section 3
 	Version uint32 = 3
 
-	// Port is where NFS listens on RDMA: service nfsrdma, RFC 5666 section 12.
+	// Port is the port of NFS on RDMA: service nfsrdma, RFC 5666 section 12.
 	Port = 20049
 )
 
@@ -45,7 +45,7 @@ const (
 )
 
 // ProcName is the RFC's name of a procedure of the NFS version 3 program, such as
-// "READDIRPLUS". Numbers that it does not have print as such.
+// "READDIRPLUS". Unknown numbers are printed as numbers.
 func ProcName(proc uint32) string {
 	if proc < uint32(len(procNames)) {
 		return procNames[proc]
@@ -60,8 +60,8 @@ var procNames = [...]string{
 	"PATHCONF", "COMMIT",
 }
 
-// Sizes in bytes. RFC 1813 section 2.4, where it has one; names and paths have no
-// limit there, so these are the limits of this package.
+// Sizes in bytes. RFC 1813 section 2.4, except for names and paths, which it does not limit:
+// those are limits of this package.
 const (
 	MaxHandle  = 64   // NFS3_FHSIZE
 	VerfSize   = 8    // NFS3_COOKIEVERFSIZE, CREATEVERFSIZE, WRITEVERFSIZE
@@ -213,10 +213,9 @@ func (t FileType) String() string {
 	return fmt.Sprintf("ftype3 %d", uint32(t))
 }
 
-// A FileHandle is nfs_fh3: up to 64 bytes by which the server knows an object.
-// Only the server can read meaning into them. It is a plain value: handles can be
-// compared and used as map keys, and equal handles are the same object (the
-// reverse need not hold). RFC 1813 section 2.5, nfs_fh3.
+// A FileHandle is nfs_fh3: up to 64 opaque bytes by which the server identifies an object.
+// Handles can be compared and used as map keys. Equal handles are the same object, but an
+// object may have several handles. RFC 1813 section 2.5, nfs_fh3.
 type FileHandle struct {
 	n    uint8
 	data [MaxHandle]byte
@@ -235,7 +234,7 @@ func NewFileHandle(b []byte) (fh FileHandle, ok bool) {
 // Bytes returns a copy of the handle.
 func (fh FileHandle) Bytes() []byte { return append([]byte(nil), fh.data[:fh.n]...) }
 
-// IsZero tells the empty handle, which names nothing.
+// IsZero reports whether the handle is empty and identifies nothing.
 func (fh FileHandle) IsZero() bool { return fh.n == 0 }
 
 // String is the handle in hexadecimal.
@@ -250,8 +249,8 @@ func (fh *FileHandle) Decode(d *xdr.Decoder) {
 	fh.n = uint8(copy(fh.data[:], d.Opaque(MaxHandle)))
 }
 
-// A Verf is a cookieverf3, createverf3 or writeverf3: eight bytes that only their
-// maker understands. RFC 1813 section 2.4.
+// A Verf is a cookieverf3, createverf3 or writeverf3: eight bytes that are opaque to the
+// receiver. RFC 1813 section 2.4.
 type Verf [VerfSize]byte
 
 // Append appends the encoding to b.
@@ -269,7 +268,7 @@ type Time struct {
 	Sec, Nsec uint32
 }
 
-// TimeOf converts t, cutting off what an nfstime3 cannot say.
+// TimeOf converts t, and discards the bits that do not fit an nfstime3.
 func TimeOf(t time.Time) Time { return Time{Sec: uint32(t.Unix()), Nsec: uint32(t.Nanosecond())} }
 
 // Time converts to the standard library's type, in UTC.
@@ -389,10 +388,10 @@ func (a *Attr) FileMode() fs.FileMode {
 	return m
 }
 
-// PostOpAttr is post_op_attr: attributes that a server adds to a result when it
-// has them at hand. RFC 1813 section 2.5.
+// PostOpAttr is post_op_attr: attributes that a server may add to a result. RFC 1813 section
+// 2.5.
 type PostOpAttr struct {
-	Present bool // Attr means nothing without it
+	Present bool // Attr is valid
 	Attr    Attr
 }
 
@@ -405,7 +404,7 @@ func (p *PostOpAttr) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the attributes, if they are there.
+// Decode reads the attributes, if they are present.
 func (p *PostOpAttr) Decode(d *xdr.Decoder) {
 	*p = PostOpAttr{}
 	if p.Present = d.Optional(); p.Present {
@@ -416,7 +415,7 @@ func (p *PostOpAttr) Decode(d *xdr.Decoder) {
 // PostOpHandle is post_op_fh3: the handle of a new object, if the server gives it.
 // RFC 1813 section 2.5.
 type PostOpHandle struct {
-	Present bool // Handle means nothing without it
+	Present bool // Handle is valid
 	Handle  FileHandle
 }
 
@@ -429,7 +428,7 @@ func (p *PostOpHandle) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the handle, if it is there.
+// Decode reads the handle, if it is present.
 func (p *PostOpHandle) Decode(d *xdr.Decoder) {
 	*p = PostOpHandle{}
 	if p.Present = d.Optional(); p.Present {
@@ -437,8 +436,8 @@ func (p *PostOpHandle) Decode(d *xdr.Decoder) {
 	}
 }
 
-// PreOpAttr is pre_op_attr with the wcc_attr in it: what an object looked like
-// before an operation changed it. RFC 1813 section 2.5.
+// PreOpAttr is pre_op_attr with the wcc_attr in it: attributes of an object before an
+// operation. RFC 1813 section 2.5.
 type PreOpAttr struct {
 	Present bool // the other fields mean nothing without it
 	Size    uint64
@@ -457,7 +456,7 @@ func (p *PreOpAttr) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the attributes, if they are there.
+// Decode reads the attributes, if they are present.
 func (p *PreOpAttr) Decode(d *xdr.Decoder) {
 	*p = PreOpAttr{}
 	if p.Present = d.Optional(); p.Present {
@@ -496,8 +495,8 @@ const (
 	SetToClientTime TimeHow = 2
 )
 
-// SetAttr is sattr3: attributes to give to an object. The zero value changes
-// nothing. RFC 1813 section 2.5.
+// SetAttr is sattr3: the attributes to set. The zero value changes nothing. RFC 1813 section
+// 2.5.
 type SetAttr struct {
 	SetMode  bool
 	Mode     uint32

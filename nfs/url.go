@@ -18,7 +18,7 @@ type URL struct {
 	Path string // rooted, cleaned as path.Clean does, not escaped
 }
 
-// A URLError says what is wrong with a URL.
+// A URLError is an invalid URL.
 type URLError struct {
 	URL string
 	Err error
@@ -29,10 +29,9 @@ func (e *URLError) Error() string { return fmt.Sprintf("nfs: URL %q: %v", e.URL,
 // Unwrap returns the reason.
 func (e *URLError) Unwrap() error { return e.Err }
 
-// ParseURL reads nfs://HOST[:PORT]/EXPORT/PATH. The port is 20049 if there is none
-// (RFC 5666 section 12). An IPv6 address stands in brackets; a byte in the path
-// that has a meaning in URLs, such as '?', '#' or '%', is written as %XX. Every
-// error is a *URLError.
+// ParseURL reads nfs://HOST[:PORT]/EXPORT/PATH. The port is 20049 if there is none (RFC 5666
+// section 12). An IPv6 address must be in brackets; reserved characters in the path, such as
+// '?', '#' and '%', must be escaped as %XX. Every error is a *URLError.
 func ParseURL(s string) (*URL, error) {
 	u, err := parseURL(s)
 	if err != nil {
@@ -56,7 +55,7 @@ func parseURL(s string) (*URL, error) {
 	case p.Scheme != "nfs":
 		return nil, fmt.Errorf("scheme is %q, want nfs", p.Scheme)
 	case p.User != nil:
-		return nil, errors.New("NFS knows no user in a URL")
+		return nil, errors.New("NFS URLs have no user")
 	case p.RawQuery != "" || p.ForceQuery:
 		return nil, errors.New("a '?' in the path must be written %3F")
 	case p.Fragment != "" || strings.HasSuffix(s, "#"):
@@ -69,12 +68,12 @@ func parseURL(s string) (*URL, error) {
 		return nil, errors.New("NUL in the path")
 	}
 	u := &URL{Host: p.Hostname(), Port: Port, Path: cleanPath(p.Path)}
-	// A bare IPv6 address would otherwise lose its last group to the port.
+	// The last group of an IPv6 address without brackets would be taken for the port.
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(p.Host, "[") {
-		return nil, errors.New("an IPv6 address must stand in brackets")
+		return nil, errors.New("an IPv6 address must be in brackets")
 	}
 	if strings.HasSuffix(p.Host, ":") {
-		return nil, errors.New("no port behind ':'")
+		return nil, errors.New("no port after ':'")
 	}
 	if port := p.Port(); port != "" {
 		if u.Port, err = strconv.Atoi(port); err != nil || u.Port < 1 || u.Port > 65535 {
@@ -84,8 +83,7 @@ func parseURL(s string) (*URL, error) {
 	return u, nil
 }
 
-// validHost tells whether host is made of what names and addresses are made of, a
-// zone of an IPv6 address included.
+// validHost reports whether host has only characters of names and addresses, zones included.
 func validHost(host string) bool {
 	host, zone, ok := strings.Cut(host, "%")
 	if ok && (zone == "" || !strings.Contains(host, ":")) {
@@ -100,7 +98,7 @@ func validHost(host string) bool {
 		}
 	}
 	for _, r := range host {
-		if !plain(r) && r < 0x80 { // beyond it there are letters of other scripts
+		if !plain(r) && r < 0x80 { // others may be letters of other scripts
 			return false
 		}
 	}
@@ -117,15 +115,14 @@ func (u *URL) String() string {
 
 func cleanPath(p string) string { return path.Clean("/" + p) }
 
-// validEntry tells whether a server may have a directory entry of this name,
-// apart from "." and "..".
+// validEntry reports whether name is a valid directory entry other than "." and "..".
 func validEntry(name string) bool {
 	return name != "" && !strings.ContainsAny(name, "/\x00")
 }
 
-// ValidName tells whether name, which may come from a hostile server, is safe to
-// join to a local path: it is one plain path element, and neither empty, "." nor
-// "..", nor anything else that the local system gives a meaning to.
+// ValidName reports whether name, which may come from a hostile server, is safe to join to a
+// local path: it is a single path element, not empty, "." or "..", and has no special meaning
+// on the local system.
 func ValidName(name string) bool {
 	return validEntry(name) && name != "." && name != ".." &&
 		!strings.ContainsRune(name, filepath.Separator) && filepath.IsLocal(name)

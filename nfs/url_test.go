@@ -40,7 +40,7 @@ func TestParseURL(t *testing.T) {
 		{"http://h/e", `scheme is "http"`},
 		{"nfs:///e", "no host"},
 		{"nfs://:20049/e", "no host"},
-		{"nfs://h:/e", "no port behind"},
+		{"nfs://h:/e", "no port after"},
 		{"nfs://h:0/e", "not one of 1 to 65535"},
 		{"nfs://h:65536/e", "not one of 1 to 65535"},
 		{"nfs://h:x/e", "port"},
@@ -63,7 +63,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// A URL that parses prints as one that parses to the same.
+// A URL that parses prints as a URL that parses to the same value.
 func FuzzURL(f *testing.F) {
 	f.Add("nfs://host:2049/export/a%20b")
 	f.Add("nfs://[fe80::1%25eth0]/")

@@ -4,10 +4,11 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 )
 
 func TestRDMANFS(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
-		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind)) })
+		t.Run(kind, func(t *testing.T) { runSuite(t, testbed.Device(t, kind)) })
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // newClient returns a client that adds what it is told to lines.
-func newClient(lines *testkit.Lines) *Client {
+func newClient(lines *testutil.Lines) *Client {
 	return NewClient(ClientConfig{
 		Recursive:  true,
 		Subscribed: func(again bool) { lines.Add(fmt.Sprintf("subscribed, again %v", again)) },
@@ -29,7 +29,7 @@ func (b *bed) connect(t *testing.T, c *Client) *transport.Client {
 	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &transport.Config{
 		NoReconnect: true, Callbacks: []transport.Program{c.Program()},
 	})
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { cl.Close() })
 	return cl
 }
@@ -38,24 +38,24 @@ func (b *bed) connect(t *testing.T, c *Client) *transport.Client {
 // when the server has forgotten it.
 func TestClient(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
-	var lines testkit.Lines
+	var lines testutil.Lines
 	c := newClient(&lines)
 	cl := b.connect(t, c)
-	testkit.Must(t, c.Subscribe(t.Context(), cl))
+	testutil.Must(t, c.Subscribe(t.Context(), cl))
 	b.source.emit(Event{Kind: Created, Path: "a"})
-	testkit.WantLines(t, lines.Wait(t, "a"), "subscribed, again false", "1 created a")
+	testutil.WantLines(t, lines.Wait(t, "a"), "subscribed, again false", "1 created a")
 
 	cl.Close()
 	b.source.emit(Event{Kind: Removed, Path: "a"})
 	cl = b.connect(t, c)
-	testkit.Must(t, c.Subscribe(t.Context(), cl))
-	testkit.WantLines(t, lines.Wait(t, "removed a"), "subscribed, again true", "2 removed a")
+	testutil.Must(t, c.Subscribe(t.Context(), cl))
+	testutil.WantLines(t, lines.Wait(t, "removed a"), "subscribed, again true", "2 removed a")
 
-	testkit.Must(t, c.Unsubscribe(t.Context(), cl), c.Unsubscribe(t.Context(), cl))
+	testutil.Must(t, c.Unsubscribe(t.Context(), cl), c.Unsubscribe(t.Context(), cl))
 	b.idle(t)
-	testkit.Must(t, c.Subscribe(t.Context(), cl))
+	testutil.Must(t, c.Subscribe(t.Context(), cl))
 	b.source.emit(Event{Kind: Created, Path: "b"})
-	testkit.WantLines(t, lines.Wait(t, "b"), "subscribed, again false", "1 created b")
+	testutil.WantLines(t, lines.Wait(t, "b"), "subscribed, again false", "1 created b")
 	b.source.end("", StatusGone)
 	lines.Wait(t, "ended the directory has been removed or renamed (GONE)")
 	b.idle(t)
@@ -67,7 +67,7 @@ func TestClient(t *testing.T) {
 // The client returns the server's status.
 func TestClientRefused(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
-	var lines testkit.Lines
+	var lines testutil.Lines
 	c := newClient(&lines)
 	cl := b.connect(t, c)
 	b.source.refuse(StatusTooMuch)
@@ -82,7 +82,7 @@ func TestClientRefused(t *testing.T) {
 // What a server sends again is told once, a gap is told of, and events of another
 // subscription are refused.
 func TestWatchNumbers(t *testing.T) {
-	var lines testkit.Lines
+	var lines testutil.Lines
 	c := newClient(&lines)
 	c.id, c.known = notifyExample.id, true
 	create := func(path string) []Event { return []Event{{Kind: Created, Path: path}} }
@@ -111,6 +111,6 @@ func TestWatchNumbers(t *testing.T) {
 		req := &transport.Request{Procedure: transport.Procedure{Proc: ProcNotify}, Args: tt.args.append(nil)}
 		before := len(lines.All())
 		c.serve(t.Context(), req, &res)
-		testkit.WantLines(t, lines.All()[before:], tt.want...)
+		testutil.WantLines(t, lines.All()[before:], tt.want...)
 	}
 }

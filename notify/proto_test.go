@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -31,7 +31,7 @@ const notifyGolden = `
 	00000007 00000008`
 
 func TestNotifyCodec(t *testing.T) {
-	golden := testkit.Unhex(t, notifyGolden)
+	golden := testutil.Hex(t, notifyGolden)
 	if b := notifyExample.append(nil); !bytes.Equal(b, golden) {
 		t.Errorf("NOTIFY is\n%x, want\n%x", b, golden)
 	}
@@ -71,7 +71,7 @@ func TestNotifyCodec(t *testing.T) {
 			"00000000 00000000 00000001 00010203 04050607 08090a0b 0c0d0e0f",
 		},
 	} {
-		want := testkit.Unhex(t, tt.hex)
+		want := testutil.Hex(t, tt.hex)
 		if b := tt.args.append(nil); !bytes.Equal(b, want) {
 			t.Errorf("SUBSCRIBE is %x, want %x", b, want)
 		}
@@ -88,7 +88,7 @@ func TestNotifyCodec(t *testing.T) {
 		{subscribeRes{status: StatusTooMuch}, "00000005"},
 		{subscribeRes{id: notifyExample.id, again: true, grace: 60}, "00000000 00010203 04050607 08090a0b 0c0d0e0f 00000001 0000003c"},
 	} {
-		want := testkit.Unhex(t, tt.hex)
+		want := testutil.Hex(t, tt.hex)
 		if b := tt.res.append(nil); !bytes.Equal(b, want) {
 			t.Errorf("results are %x, want %x", b, want)
 		}
@@ -101,9 +101,9 @@ func TestNotifyCodec(t *testing.T) {
 }
 
 func FuzzNotify(f *testing.F) {
-	f.Add(testkit.Unhex(f, notifyGolden))
-	f.Add(testkit.Unhex(f, "00000002 696e0000 00000001 00000000"))
-	f.Add(testkit.Unhex(f, "00000000 00010203 04050607 08090a0b 0c0d0e0f 00000001 0000003c"))
+	f.Add(testutil.Hex(f, notifyGolden))
+	f.Add(testutil.Hex(f, "00000002 696e0000 00000001 00000000"))
+	f.Add(testutil.Hex(f, "00000000 00010203 04050607 08090a0b 0c0d0e0f 00000001 0000003c"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again := func(d *xdr.Decoder, v any, encode func([]byte) []byte) {
 			if d.End() != nil {

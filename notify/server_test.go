@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -94,9 +94,9 @@ func newBed(t testing.TB, grace, answer time.Duration) *bed {
 	b.server = NewServer(&b.source, nil)
 	b.server.grace, b.server.answer = grace, answer
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err, server.Register(b.server.Program()))
+	testutil.Must(t, err, server.Register(b.server.Program()))
 	l, err := server.Listen(context.Background(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	b.addr = l.Addr().String()
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
@@ -127,7 +127,7 @@ func (b *bed) state() (s state) {
 // idle waits until the server keeps nothing.
 func (b *bed) idle(t testing.TB) {
 	t.Helper()
-	testkit.Eventually(t, "the server keeps nothing", func() bool { return b.state() == state{} })
+	testutil.Eventually(t, "the server keeps nothing", func() bool { return b.state() == state{} })
 }
 
 // A notified is a client that speaks the protocol by hand. What it is told must come in
@@ -140,7 +140,7 @@ type notified struct {
 	hold    sync.Mutex // held: NOTIFY is not answered
 	refuse  bool
 	numbers map[token]uint64
-	lines   testkit.Lines
+	lines   testutil.Lines
 }
 
 func (b *bed) dial(t *testing.T, cfg transport.Config) *notified {
@@ -160,7 +160,7 @@ func (b *bed) redial(t *testing.T, c *notified, cfg transport.Config) {
 	}
 	cfg.NoReconnect = true
 	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &cfg)
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { cl.Close() })
 	c.cl = cl
 }
@@ -203,10 +203,10 @@ func (c *notified) subscribe(a subscribeArgs) (r subscribeRes, err error) {
 func (c *notified) unsubscribe(id token) Status {
 	c.t.Helper()
 	call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcUnsubscribe, Args: xdr.AppendFixedOpaque(nil, id[:])}
-	testkit.Must(c.t, c.cl.Call(c.t.Context(), &call))
+	testutil.Must(c.t, c.cl.Call(c.t.Context(), &call))
 	d := xdr.NewDecoder(call.Results)
 	status := Status(d.Uint32())
-	testkit.Must(c.t, d.End())
+	testutil.Must(c.t, d.End())
 	return status
 }
 
@@ -255,7 +255,7 @@ func TestSubscribeAgain(t *testing.T) {
 	for i := range n {
 		want = append(want, "created "+file(i))
 	}
-	testkit.WantLines(t, got, want...)
+	testutil.WantLines(t, got, want...)
 	for _, a := range []subscribeArgs{
 		{recursive: true, again: true, old: token{1}},
 		{recursive: false, again: true, old: r.id},
@@ -359,21 +359,21 @@ func TestSubscriptionEnds(t *testing.T) {
 			// It learns that it is not told any more.
 			select {
 			case <-c.cl.Done():
-			case <-time.After(testkit.Patience):
+			case <-time.After(testutil.Patience):
 				c.t.Error("the connection lives")
 			}
 		}},
-		{"refusing", testkit.Patience, func(b *bed, c *notified, _ token) {
+		{"refusing", testutil.Patience, func(b *bed, c *notified, _ token) {
 			c.mu.Lock()
 			c.refuse = true
 			c.mu.Unlock()
 			b.source.emit(Event{Kind: Created, Path: "x"})
 		}},
-		{"with a directory that goes", testkit.Patience, func(b *bed, c *notified, id token) {
+		{"with a directory that goes", testutil.Patience, func(b *bed, c *notified, id token) {
 			r := c.mustSubscribe(subscribeArgs{dir: "dir", recursive: true})
 			b.source.end("dir", StatusGone)
 			c.lines.Wait(c.t, "ended the directory has been removed or renamed (GONE)")
-			testkit.Eventually(c.t, "it is forgotten", func() bool { return b.server.find(r.id) == nil })
+			testutil.Eventually(c.t, "it is forgotten", func() bool { return b.server.find(r.id) == nil })
 			c.unsubscribe(id)
 		}},
 	} {
@@ -385,7 +385,7 @@ func TestSubscriptionEnds(t *testing.T) {
 		})
 	}
 	t.Run("without the program", func(t *testing.T) {
-		b := newBed(t, short, testkit.Patience)
+		b := newBed(t, short, testutil.Patience)
 		c := b.dial(t, transport.Config{Callbacks: []transport.Program{{
 			Number: ClientProgram + 1, Low: 1, High: 1, Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
 		}}})
@@ -397,16 +397,16 @@ func TestSubscriptionEnds(t *testing.T) {
 		}
 		select {
 		case <-c.cl.Done():
-		case <-time.After(testkit.Patience):
+		case <-time.After(testutil.Patience):
 			t.Error("the connection lives")
 		}
 		b.idle(t)
 	})
 	t.Run("idle and there", func(t *testing.T) {
-		b := newBed(t, 50*time.Millisecond, testkit.Patience)
+		b := newBed(t, 50*time.Millisecond, testutil.Patience)
 		c := b.dial(t, transport.Config{})
 		c.mustSubscribe(subscribeArgs{recursive: true})
-		testkit.Eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
+		testutil.Eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
 		b.source.emit(Event{Kind: Created, Path: "x"})
 		c.lines.Wait(t, "created x")
 	})
@@ -432,7 +432,7 @@ func TestNotifyStorm(t *testing.T) {
 			s.mu.Unlock()
 		}
 	}
-	testkit.Eventually(t, "there is too much", func() bool {
+	testutil.Eventually(t, "there is too much", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.queue.overflowed() && len(s.queue.events) == 1
@@ -451,21 +451,21 @@ func FuzzNotifyCalls(f *testing.F) {
 	for _, a := range []subscribeArgs{
 		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "dir", again: true, old: token{1}}, {dir: "a\x00b"},
 	} {
-		f.Add(testkit.AppendCall(nil, ProcSubscribe, a.append(nil)))
+		f.Add(testutil.AppendCall(nil, ProcSubscribe, a.append(nil)))
 	}
-	f.Add(testkit.AppendCall(testkit.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
+	f.Add(testutil.AppendCall(testutil.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
 	b := newBed(f, time.Minute, time.Minute)
 	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
 	cl, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), b.addr, &transport.Config{
 		NoReconnect: true,
 		Callbacks:   []transport.Program{{Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: silent}},
 	})
-	testkit.Must(f, err)
+	testutil.Must(f, err)
 	f.Cleanup(func() { cl.Close() })
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c := &notified{t: t, cl: cl}
 		var ids []token
-		testkit.EachCall(in, func(proc uint32, args []byte) {
+		testutil.EachCall(in, func(proc uint32, args []byte) {
 			call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args}
 			err := cl.Call(t.Context(), &call)
 			var rpc *oncrpc.RPCError

@@ -20,8 +20,7 @@ const (
 	RDMA6 Netid = "rdma6"
 )
 
-// family tells which version of IP the addresses of n are of; 0 if n is none of the
-// netids above.
+// family returns the IP version of n's addresses, or 0 if n is none of the netids above.
 func (n Netid) family() int {
 	switch n {
 	case TCP, UDP, RDMA:
@@ -32,8 +31,8 @@ func (n Netid) family() int {
 	return 0
 }
 
-// For returns the netid out of n ("tcp", "udp" or "rdma") and its sibling for IPv6
-// that addresses like a belong to.
+// For returns n ("tcp", "udp" or "rdma") or its IPv6 counterpart, according to the IP version
+// of a.
 func (n Netid) For(a netip.Addr) Netid {
 	n = Netid(strings.TrimSuffix(string(n), "6"))
 	if a.Is4() || a.Is4In6() {
@@ -42,10 +41,9 @@ func (n Netid) For(a netip.Addr) Netid {
 	return n + "6"
 }
 
-// An AddrError says what is wrong with a universal address, or with a mapping that
-// the caller gave.
+// An AddrError is an invalid universal address, or an invalid mapping passed by the caller.
 type AddrError struct {
-	Netid Netid // empty if it does not matter
+	Netid Netid // empty if irrelevant
 	Addr  string
 	What  string
 }
@@ -60,14 +58,14 @@ func (e *AddrError) Error() string {
 	return fmt.Sprintf("rpcbind: address %.60q of netid %.60q: %s", e.Addr, e.Netid, e.What)
 }
 
-// ParseAddr reads a universal address of IP: an address, and behind it the two bytes
-// of the port in decimal. The error is an [*AddrError].
+// ParseAddr parses a universal address of IP: an address, followed by the two bytes of the
+// port in decimal. The error is an [*AddrError].
 //
 //	h1.h2.h3.h4.p1.p2       192.0.2.1.78.81 is port 20049
 //	x1:x2:...:x8.p1.p2      2001:db8::1.78.81 is the same, in any of IPv6's spellings
 //
-// There is one way to write each number, and there are no zones: they mean something
-// on one machine only. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
+// Leading zeros are not allowed, nor are zones, which are only valid on one machine. RFC 5665
+// sections 5.2.3.3 and 5.2.3.4.
 func ParseAddr(s string) (netip.AddrPort, error) {
 	fail := func(what string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, &AddrError{Addr: s, What: what}
@@ -92,9 +90,9 @@ func ParseAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, p1<<8|p2), nil
 }
 
-// FormatAddr is the universal address of a: "192.0.2.1.78.81". It is empty if a is
-// not valid. A zone is left out, and an IPv4 address inside an IPv6 one, as package
-// net has them, is one of IPv4. RFC 5665 sections 5.2.3.3 and 5.2.3.4.
+// FormatAddr returns the universal address of a, such as "192.0.2.1.78.81", or "" if a is not
+// valid. The zone is omitted, and an IPv4-mapped IPv6 address is converted to IPv4. RFC 5665
+// sections 5.2.3.3 and 5.2.3.4.
 func FormatAddr(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -111,13 +109,13 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:dot], s[dot+1:], true
 }
 
-// octet reads a number from 0 to 255 without leading zeros.
+// octet parses a number from 0 to 255 without leading zeros.
 func octet(s string) (uint16, bool) {
 	v, err := strconv.ParseUint(s, 10, 8)
 	return uint16(v), err == nil && (s[0] != '0' || len(s) == 1)
 }
 
-// parseFor is ParseAddr for an address that must be of netid's kind and have a port.
+// parseFor is ParseAddr for an address that must be of netid's IP version and have a port.
 func parseFor(netid Netid, s string) (netip.AddrPort, error) {
 	a, err := ParseAddr(s)
 	what := ""

@@ -93,8 +93,7 @@ func TestAddr(t *testing.T) {
 	})
 }
 
-// An address is read or refused, and what is read is written in one way that reads
-// the same.
+// A parsed address formats to a string that parses to the same address.
 func FuzzParseAddr(f *testing.F) {
 	for uaddr := range goodAddrs {
 		f.Add(uaddr)

@@ -11,23 +11,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Patience is how long an operation takes at most if its context has no deadline.
+// Patience is the timeout of an operation whose context has no deadline.
 const Patience = 15 * time.Second
 
-// A Client is the way to an rpcbind. It is a plain value; every operation makes a
-// connection and closes it.
+// A Client is the address of an rpcbind. Every operation makes a new connection and closes it.
 type Client struct {
-	// Network is "tcp" or "udp"; with "4" or "6" behind it that version of IP
-	// alone is used. Empty is "tcp". Over UDP the first address of the host is
-	// asked and no other, and a DUMP fits one datagram or fails.
+	// Network is "tcp" or "udp", or one of these with "4" or "6" appended for one version of
+	// IP. Empty means "tcp". Over UDP only the first address of the host is tried, and a DUMP
+	// that does not fit one datagram fails.
 	Network string
 
 	// Addr is HOST:PORT.
 	Addr string
 }
 
-// do runs an operation with one version after the other, as long as rpcbind says
-// that it has not got them. Every error is an *OpError.
+// do tries an operation with one version after the other, until rpcbind supports it. Every
+// error is an *OpError.
 func (c *Client) do(ctx context.Context, p proc, about Mapping, f func(context.Context, *conn, uint32) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -56,15 +55,15 @@ func (c *Client) do(ctx context.Context, p proc, about Mapping, f func(context.C
 	return nil
 }
 
-// lacksVersion tells whether err says that rpcbind has not got the version asked for.
-// RFC 5531 section 9.
+// lacksVersion reports whether err means that rpcbind does not support the version. RFC 5531
+// section 9.
 func lacksVersion(err error) bool {
 	var e *oncrpc.RPCError
 	return errors.As(err, &e) && e.Stat == oncrpc.MsgAccepted &&
 		(e.AcceptStat == oncrpc.ProgMismatch || e.AcceptStat == oncrpc.ProgUnavail)
 }
 
-// change makes a SET or UNSET, which rpcbind answers with a bool.
+// change calls SET or UNSET, whose result is a bool.
 func change(ctx context.Context, c *conn, vers uint32, p proc, args []byte) error {
 	var done bool
 	err := c.call(ctx, vers, p, args, func(d *xdr.Decoder) { done = d.Bool() })
@@ -74,8 +73,8 @@ func change(ctx context.Context, c *conn, vers uint32, p proc, args []byte) erro
 	return err
 }
 
-// Set registers m. To register it again changes nothing. The port mapper takes the
-// port alone from the address. RFC 1833 sections 2.2.1 and 3.2, SET.
+// Set registers m. Registering it again changes nothing. The port mapper uses only the port of
+// the address. RFC 1833 sections 2.2.1 and 3.2, SET.
 func (c *Client) Set(ctx context.Context, m Mapping) error {
 	if err := m.check(); err != nil {
 		return &OpError{procSet.String(), c.Addr, m.Prog, m.Vers, m.Netid, err}
@@ -94,9 +93,8 @@ func (c *Client) Set(ctx context.Context, m Mapping) error {
 	})
 }
 
-// Unset takes back what is registered for a program over netid, or over all netids
-// if it is empty. With the port mapper it is always all of them. RFC 1833 sections
-// 2.2.1 and 3.2, UNSET.
+// Unset removes the registrations of a program over netid, or over all netids if it is empty.
+// The port mapper always removes all of them. RFC 1833 sections 2.2.1 and 3.2, UNSET.
 func (c *Client) Unset(ctx context.Context, prog, vers uint32, netid Netid) error {
 	m := Mapping{Prog: prog, Vers: vers, Netid: netid}
 	return c.do(ctx, procUnset, m, func(ctx context.Context, conn *conn, v uint32) error {
@@ -107,15 +105,15 @@ func (c *Client) Unset(ctx context.Context, prog, vers uint32, netid Netid) erro
 	})
 }
 
-// GetAddr looks up where a program is served over netid, one of those that this
-// package names. When it is served on every address of the machine, the address is
-// the one that rpcbind was reached at if that is of the same version of IP.
-// ErrNotRegistered says that it is not served; a version that is not registered may
-// be answered with the address of another one.
+// GetAddr looks up the address of a program over netid, one of those that this package
+// defines. If the program listens on all addresses of the host, the result is the address of
+// rpcbind if that is of the same IP version. ErrNotRegistered means that the program is not
+// registered; for a version that is not registered rpcbind may return the address of another
+// version.
 //
-// The RFC has rpcbind look up the netid that the question came over, whatever the
-// question says. For other netids, such as rdma, the whole list is asked for. RFC
-// 1833 sections 2.2.1 and 3.2: GETADDR, DUMP, GETPORT.
+// By the RFC rpcbind looks up the netid over which the call arrived, and ignores the one in
+// the call. For other netids, such as rdma, GetAddr therefore fetches the whole list. RFC 1833
+// sections 2.2.1 and 3.2: GETADDR, DUMP, GETPORT.
 func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (netip.AddrPort, error) {
 	m := Mapping{Prog: prog, Vers: vers, Netid: netid}
 	if netid.family() == 0 {
@@ -150,7 +148,7 @@ func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (n
 	return at, nil
 }
 
-// getAddr returns a universal address, or nothing if there is none.
+// getAddr returns a universal address, or "" if there is none.
 func getAddr(ctx context.Context, c *conn, vers uint32, m Mapping) (uaddr string, err error) {
 	if m.Netid == c.netid {
 		err = c.call(ctx, vers, procGetAddr, m.append(nil), func(d *xdr.Decoder) { uaddr = d.String(maxString) })
@@ -167,7 +165,7 @@ func getAddr(ctx context.Context, c *conn, vers uint32, m Mapping) (uaddr string
 	return uaddr, err
 }
 
-// getPort asks the port mapper.
+// getPort calls GETPORT of the port mapper.
 func getPort(ctx context.Context, c *conn, m Mapping) (netip.AddrPort, error) {
 	prot, _ := portmapProto(m.Netid)
 	var port uint32
@@ -179,7 +177,7 @@ func getPort(ctx context.Context, c *conn, m Mapping) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(c.remote.Addr(), uint16(port)), err
 }
 
-// Dump lists everything that is registered. RFC 1833 sections 2.2.1 and 3.2, DUMP.
+// Dump lists all registrations. RFC 1833 sections 2.2.1 and 3.2, DUMP.
 func (c *Client) Dump(ctx context.Context) ([]Mapping, error) {
 	var list []Mapping
 	err := c.do(ctx, procDump, Mapping{}, func(ctx context.Context, conn *conn, vers uint32) error {
@@ -191,7 +189,7 @@ func (c *Client) Dump(ctx context.Context) ([]Mapping, error) {
 	return list, nil
 }
 
-// decodeList reads the answer to DUMP.
+// decodeList decodes the results of DUMP.
 func decodeList(d *xdr.Decoder, vers uint32) (list []Mapping) {
 	if vers == version2 {
 		var e portEntry

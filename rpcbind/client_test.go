@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -28,14 +29,14 @@ func both(t *testing.T, f func(t *testing.T, network string)) {
 	}
 }
 
-// always answers everything with the same.
+// always answers every call in the same way.
 func always(stat oncrpc.AcceptStat, results ...any) answerFunc {
 	return func(xid uint32, _ *oncrpc.CallHeader, _ []byte) [][]byte {
 		return [][]byte{reply(xid, stat, results...)}
 	}
 }
 
-// upTo has rpcbind know versions up to highest only, and answer those with results.
+// upTo supports versions up to highest, and answers them with results.
 func upTo(highest uint32, results ...any) answerFunc {
 	return func(xid uint32, h *oncrpc.CallHeader, _ []byte) [][]byte {
 		if h.Vers > highest {
@@ -58,14 +59,14 @@ func TestCall(t *testing.T) {
 		}
 		// RFC 5531 section 9 and RFC 1833 section 2.1: CALL, RPC version 2, program
 		// 100000, version 4, procedure SET, twice AUTH_NONE, an rpcb. CTX-1833-1
-		want := unhex(t, "00000000 00000002 000186a0 00000004 00000001 00000000 00000000 00000000 00000000"+goldenMapping)
+		want := testutil.Hex(t, "00000000 00000002 000186a0 00000004 00000001 00000000 00000000 00000000 00000000"+goldenMapping)
 		if got := <-calls; !bytes.Equal(got[4:], want) {
 			t.Errorf("the call is\n%x, want behind the xid\n%x", got, want)
 		}
 	})
 }
 
-// What every operation does with every version. CTX-1833-1
+// Every operation with every version. CTX-1833-1
 func TestVersions(t *testing.T) {
 	at := func(s string) func(context.Context, *Client) (string, error) {
 		return func(ctx context.Context, c *Client) (string, error) {
@@ -165,12 +166,12 @@ func TestSetAndUnset(t *testing.T) {
 			})
 			if err := c.Set(t.Context(), m); err != nil {
 				t.Errorf("SET of version %d: %v", tt.vers, err)
-			} else if got := <-args; !bytes.Equal(got, unhex(t, tt.set)) {
+			} else if got := <-args; !bytes.Equal(got, testutil.Hex(t, tt.set)) {
 				t.Errorf("SET of version %d: %x", tt.vers, got)
 			}
 			if err := c.Unset(t.Context(), m.Prog, m.Vers, m.Netid); err != nil {
 				t.Errorf("UNSET of version %d: %v", tt.vers, err)
-			} else if got := <-args; !bytes.Equal(got, unhex(t, tt.unset)) {
+			} else if got := <-args; !bytes.Equal(got, testutil.Hex(t, tt.unset)) {
 				t.Errorf("UNSET of version %d: %x", tt.vers, got)
 			}
 			no.Store(true)
@@ -203,9 +204,9 @@ func TestSetAndUnset(t *testing.T) {
 func TestDump(t *testing.T) {
 	both(t, func(t *testing.T, network string) {
 		for vers, golden := range map[uint32]string{4: goldenList, 3: goldenList, 2: goldenPorts} {
-			c := newPeer(t, network, upTo(vers, unhex(t, golden)))
+			c := newPeer(t, network, upTo(vers, testutil.Hex(t, golden)))
 			list, err := c.Dump(t.Context())
-			d := xdr.NewDecoder(unhex(t, golden))
+			d := xdr.NewDecoder(testutil.Hex(t, golden))
 			if want := decodeList(&d, vers); err != nil || !reflect.DeepEqual(list, want) {
 				t.Errorf("version %d: %v, %v, want %v", vers, list, err, want)
 			}
@@ -213,7 +214,7 @@ func TestDump(t *testing.T) {
 	})
 }
 
-// TestHostile: an answer that makes no sense is a ReplyError, whatever it is.
+// TestHostile: every malformed reply is a ReplyError.
 func TestHostile(t *testing.T) {
 	long := strings.Repeat("x", maxString+1)
 	many := slices.Repeat([]any{Mapping{1, 1, "x", "y", ""}}, maxMappings+1)
@@ -242,8 +243,8 @@ func TestHostile(t *testing.T) {
 		"a bool of 2":                       {set, upTo(4, 2)},
 		"no bool":                           {set, upTo(4)},
 		"more than a bool":                  {set, upTo(4, true, 0)},
-		"a string of 4 GiB":                 {get, upTo(4, unhex(t, "ffffffff 31323334"))},
-		"a string that is cut short":        {get, upTo(4, unhex(t, "00000009 31323334"))},
+		"a string of 4 GiB":                 {get, upTo(4, testutil.Hex(t, "ffffffff 31323334"))},
+		"a string that is cut short":        {get, upTo(4, testutil.Hex(t, "00000009 31323334"))},
 		"an address that is too long":       {get, upTo(4, long)},
 		"an address that is none":           {get, upTo(4, "/run/rpcbind.sock")},
 		"an address that is an escape code": {get, upTo(4, "\x1b[31m\n")},
@@ -282,7 +283,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestHostileStream is about what only a stream can do.
+// TestHostileStream tests malformed streams.
 func TestHostileStream(t *testing.T) {
 	mark := func(n int, last bool) []byte { return oncrpc.AppendRecordMark(nil, n, last) }
 	for name, tt := range map[string]struct {
@@ -315,7 +316,7 @@ func TestHostileStream(t *testing.T) {
 			if err != nil {
 				return
 			}
-			msg := reply(binary.BigEndian.Uint32(call), oncrpc.Success, unhex(t, goldenList))
+			msg := reply(binary.BigEndian.Uint32(call), oncrpc.Success, testutil.Hex(t, goldenList))
 			for i := range msg {
 				c.Write(append(mark(1, i == len(msg)-1), msg[i]))
 			}
@@ -326,7 +327,7 @@ func TestHostileStream(t *testing.T) {
 	})
 }
 
-// TestStrays: what is not the answer is passed over.
+// TestStrays: messages that are not the reply are ignored.
 func TestStrays(t *testing.T) {
 	both(t, func(t *testing.T, network string) {
 		c := newPeer(t, network, func(xid uint32, _ *oncrpc.CallHeader, call []byte) [][]byte {
@@ -345,8 +346,8 @@ func TestStrays(t *testing.T) {
 	})
 }
 
-// TestRetransmission: over UDP the question is asked until it is answered, with the
-// same xid and after longer and longer times; what others send is not heard.
+// TestRetransmission: over UDP the call is retransmitted until there is a reply, with the same
+// xid and growing intervals; datagrams from other addresses are ignored.
 func TestRetransmission(t *testing.T) {
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -400,7 +401,7 @@ func TestRetransmission(t *testing.T) {
 		if i > 0 && !bytes.Equal(a.msg, before.msg) {
 			t.Errorf("question %d is another one: %x after %x", i, a.msg, before.msg)
 		}
-		// From one arrival to the next it may look like less than was waited.
+		// The time between arrivals may be slightly less than the interval.
 		if least := wait << max(i-1, 0) / 2; i > 0 && a.at.Sub(before.at) < least {
 			t.Errorf("question %d came after %v", i, a.at.Sub(before.at))
 		}
@@ -445,7 +446,7 @@ func TestEnds(t *testing.T) {
 	})
 	t.Run("nobody is there", func(t *testing.T) {
 		both(t, func(t *testing.T, network string) {
-			// A port that was somebody's a moment ago.
+			// A port that was just closed.
 			l, err := net.ListenPacket("udp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -463,25 +464,25 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestErrors: one line each, which says where and what.
+// TestErrors: error messages.
 func TestErrors(t *testing.T) {
 	for want, err := range map[string]error{
 		"rpcbind: GETADDR at server:111 for program 100003 version 3 over rdma: not registered": &OpError{
 			"GETADDR", "server:111", 100003, 3, RDMA, ErrNotRegistered},
-		"rpcbind: SET at server:111 for program 100003 version 3 over rdma: refused: another address is registered for it already": &OpError{
+		"rpcbind: SET at server:111 for program 100003 version 3 over rdma: refused: another address is already registered": &OpError{
 			"SET", "server:111", 100003, 3, RDMA, ErrRefused},
-		"rpcbind: UNSET at server:111 for program 100003 version 3: refused: it is not registered, or somebody else's": &OpError{
+		"rpcbind: UNSET at server:111 for program 100003 version 3: refused: not registered, or registered by another owner": &OpError{
 			"UNSET", "server:111", 100003, 3, "", ErrRefused},
-		"rpcbind: DUMP at server:111: the answer makes no sense: over 7 bytes": &OpError{
+		"rpcbind: DUMP at server:111: malformed reply: over 7 bytes": &OpError{
 			"DUMP", "server:111", 0, 0, "", &ReplyError{errors.New("over 7 bytes")}},
-		"rpcbind: SET at s:111 for program 1 version 1 over rdma: it has version 2 only, which knows tcp and udp, not rdma": &OpError{
+		"rpcbind: SET at s:111 for program 1 version 1 over rdma: the server supports only version 2, which has tcp and udp, not rdma": &OpError{
 			"SET", "s:111", 1, 1, RDMA, &VersionError{Netid: RDMA}},
 		`rpcbind: SET at s:111 for program 1 version 1 over rdma: address "x" of netid "rdma": is cut short`: &OpError{
 			"SET", "s:111", 1, 1, RDMA, &AddrError{RDMA, "x", "is cut short"}},
-		`rpcbind: address "x": is cut short`:                    &AddrError{"", "x", "is cut short"},
-		`rpcbind: netid "x": its addresses are not of IP`:       &AddrError{"x", "", "its addresses are not of IP"},
-		"the answer makes no sense: " + io.EOF.Error():          &ReplyError{io.EOF},
-		"it has version 2 only, which knows tcp and udp, not x": &VersionError{Netid: "x"},
+		`rpcbind: address "x": is cut short`:                               &AddrError{"", "x", "is cut short"},
+		`rpcbind: netid "x": its addresses are not of IP`:                  &AddrError{"x", "", "its addresses are not of IP"},
+		"malformed reply: " + io.EOF.Error():                               &ReplyError{io.EOF},
+		"the server supports only version 2, which has tcp and udp, not x": &VersionError{Netid: "x"},
 	} {
 		if err.Error() != want {
 			t.Errorf("%q, want %q", err, want)

@@ -16,8 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// How long an answer over UDP is waited for before the question is asked again, at
-// first and at most.
+// Initial and maximum interval between retransmissions over UDP.
 const (
 	firstWait = 500 * time.Millisecond
 	lastWait  = 8 * time.Second
@@ -28,7 +27,7 @@ type conn struct {
 	net.Conn
 	netid  Netid          // TCP, TCP6, UDP or UDP6
 	remote netip.AddrPort // rpcbind itself
-	wait   time.Duration  // firstWait, but in tests
+	wait   time.Duration  // firstWait, except in tests
 	buf    []byte         // the reply
 }
 
@@ -50,7 +49,7 @@ func dial(ctx context.Context, network, addr string) (*conn, error) {
 	return c, nil
 }
 
-// ended is err, or the context's end if that is why.
+// ended returns err, or the context's error if that caused it.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
@@ -58,7 +57,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// call asks a question and has decode read the answer, of which nothing may be left.
+// call makes a call and decodes the results with decode, which must consume all of them.
 func (c *conn) call(ctx context.Context, vers uint32, p proc, args []byte, decode func(*xdr.Decoder)) error {
 	h := oncrpc.CallHeader{XID: rand.Uint32(), RPCVers: oncrpc.Version, Prog: Program, Vers: vers, Proc: uint32(p)}
 	msg := append(oncrpc.AppendCall(nil, &h), args...)
@@ -94,20 +93,19 @@ func (c *conn) call(ctx context.Context, vers uint32, p proc, args []byte, decod
 	return nil
 }
 
-// answers tells whether a message is the reply to xid. Others are left alone: they
-// are late, or not rpcbind's.
+// answers reports whether a message is the reply to xid. Others are ignored: they are late or
+// forged.
 func answers(msg []byte, xid uint32) bool {
 	got, t, ok := oncrpc.Peek(msg)
 	return ok && t == oncrpc.Reply && got == xid
 }
 
-// exchangeUDP asks until there is an answer. The socket is connected: the kernel lets
-// nothing through that comes from elsewhere. A call that rpcbind executes twice does
-// what it did once, so that the same xid is a matter of form; but the late answer to
-// the first question answers the second as well.
+// exchangeUDP retransmits the call until there is a reply. The socket is connected, so the
+// kernel drops datagrams from other addresses. All calls are idempotent. Retransmissions have
+// the same xid, so that a late reply to the first call is accepted.
 func (c *conn) exchangeUDP(ctx context.Context, xid uint32, msg []byte) ([]byte, error) {
 	if c.buf == nil {
-		c.buf = make([]byte, 1<<16) // no datagram is longer
+		c.buf = make([]byte, 1<<16) // the longest datagram
 	}
 	for wait := c.wait; ; wait = min(2*wait, lastWait) {
 		if _, err := c.Write(msg); err != nil {
@@ -116,7 +114,8 @@ func (c *conn) exchangeUDP(ctx context.Context, xid uint32, msg []byte) ([]byte,
 		if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return nil, err
 		}
-		// Looked at last: whoever ends it from now on sets the deadline after us.
+		// Check ctx after setting the deadline: if it ends later, its deadline overrides this
+		// one.
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -135,8 +134,7 @@ func (c *conn) exchangeUDP(ctx context.Context, xid uint32, msg []byte) ([]byte,
 	}
 }
 
-// exchangeTCP asks once, and reads records until one is the answer. RFC 5531
-// section 11.
+// exchangeTCP sends the call and reads records until one is the reply. RFC 5531 section 11.
 func (c *conn) exchangeTCP(_ context.Context, xid uint32, msg []byte) ([]byte, error) {
 	record := oncrpc.AppendRecordMark(make([]byte, 0, oncrpc.RecordMarkSize+len(msg)), len(msg), true)
 	if _, err := c.Write(append(record, msg...)); err != nil {
@@ -162,7 +160,7 @@ func (c *conn) readRecord() error {
 		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
 		switch {
 		case size == 0 && !last:
-			return &ReplyError{errors.New("empty fragment")} // there could be any number of them
+			return &ReplyError{errors.New("empty fragment")} // the peer could send them forever
 		case uint64(size) > uint64(maxReply-len(c.buf)):
 			return &ReplyError{fmt.Errorf("over %d bytes", maxReply)}
 		}
@@ -177,7 +175,7 @@ func (c *conn) readRecord() error {
 	}
 }
 
-// cutShort: the stream must not end inside an answer, nor in front of it.
+// cutShort: the stream must not end before the end of the reply.
 func cutShort(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return &ReplyError{fmt.Errorf("the connection ended first: %w", io.ErrUnexpectedEOF)}

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
 )
 
-// TestDaemon is about the real rpcbind. CTX-1833-1: register and look up netid rdma.
+// TestDaemon tests with the real rpcbind. CTX-1833-1: register and look up netid rdma.
 func TestDaemon(t *testing.T) {
 	rpcbindtest.Run(t, func(t *testing.T) {
 		for _, c := range []Client{
@@ -67,8 +67,8 @@ func TestDaemon(t *testing.T) {
 	})
 }
 
-// useDaemon registers, looks up and unregisters; rdma as well if rpcbind has a
-// version that knows it.
+// useDaemon registers, looks up and unregisters; netid rdma as well if rpcbind supports a
+// version that has it.
 func useDaemon(t *testing.T, c Client, rdma bool) {
 	ctx := t.Context()
 	const prog, vers = 0x20000001, 7

@@ -1,18 +1,16 @@
-// Package rpcbind asks and tells rpcbind, the directory that every machine with ONC
-// RPC services keeps on port 111: which program is served at which address. It
-// speaks versions 4 and 3 of the protocol, and version 2, the port mapper.
-// RFC 1833.
+// Package rpcbind is a client of rpcbind (RFC 1833), the directory of ONC RPC services on port
+// 111, which maps programs to addresses. It supports versions 4 and 3 of the protocol, and
+// version 2, the port mapper.
 //
-// RPC over RDMA needs it wherever a program has no port of its own: 20049 belongs to
-// NFS alone (RFC 5666 section 12).
+// RPC over RDMA needs it for programs without a fixed port: 20049 is reserved for NFS (RFC
+// 5666 section 12).
 //
-// # Nouns
+// # Types
 //
-// A [Mapping] says that a version of a program is served at a universal address on
-// the transports that a [Netid] names. Universal addresses are text; [ParseAddr] and
-// [FormatAddr] turn them into addresses and back. A [Client] is where an rpcbind is
-// and how to get there. It keeps no connection and no state, so it needs no Close and
-// may be used by many goroutines at once.
+// A [Mapping] maps a version of a program and a transport, its [Netid], to a universal
+// address. Universal addresses are text; [ParseAddr] and [FormatAddr] convert them. A [Client]
+// has the address of an rpcbind. It keeps no connection and no state, so it needs no Close and
+// is safe for concurrent use.
 //
 // # Usage
 //
@@ -31,39 +29,36 @@
 //
 // # Versions
 //
-// Every operation tries version 4, then 3, then 2, as long as rpcbind says that it
-// has not got the one before. The port mapper knows "tcp" and "udp" alone: for
-// another netid there is a [VersionError].
+// Every operation tries version 4, then 3, then 2, until rpcbind supports the version. The
+// port mapper supports "tcp" and "udp" only: for other netids the error is a [VersionError].
 //
 // # Registering
 //
-// As a rule rpcbind takes registrations from its own machine only. It refuses a
-// second address for what is registered already, also when the first one's server
-// was killed; only Unset makes room.
+// Usually rpcbind accepts registrations from the local host only. It refuses to register a
+// second address for the same mapping, even if the server that registered the first one was
+// killed; call Unset first.
 //
 // # Errors
 //
-// What methods of Client return is an [OpError]: which rpcbind, which question. Below
-// it, by whose fault: an [AddrError] is about what the caller gave, an
-// [oncrpc.RPCError] or [ErrRefused] is rpcbind's refusal, a [ReplyError] is an answer
-// that makes no sense, a net.Error keeps its errno, and the rest is the context's.
+// Methods of Client return an [OpError]. It wraps an [AddrError] if an argument is invalid, an
+// [oncrpc.RPCError] or [ErrRefused] if rpcbind refused the call, a [ReplyError] if the reply
+// is malformed, a net.Error, or the error of the context.
 //
 // # Cancellation
 //
-// Every operation ends when its context does. One whose context has no deadline ends
-// after [Patience] all the same. Over UDP a question is asked again with the same
-// xid, after half a second first and then after twice as long each time.
+// Every operation ends with its context, or, if that has no deadline, after [Patience]. Over
+// UDP a call is retransmitted with the same xid, first after half a second, then at intervals
+// that double.
 //
 // # Trust
 //
-// Answers come from anybody who has taken port 111, over UDP from anybody who can
-// forge an address. Only messages of the peer's address and with the question's xid
-// are looked at, and lengths, lists and addresses are held against limits. That a
-// server is where rpcbind says is not proved by anything: who connects to an address
-// should keep the host that it wanted, and take the port.
+// Any process that owns port 111 can answer, over UDP anyone who can forge the source address.
+// Only messages from the peer's address with the xid of the call are accepted, and lengths,
+// lists and addresses are checked against limits. The returned address is not authenticated: a
+// client should use only its port, and connect to the host that it chose.
 //
 // # Limitations
 //
-// CALLIT, BCAST, GETVERSADDR, GETADDRLIST, GETTIME and GETSTAT are left out. There is
-// no socket in the file system ("local"), and no broadcast.
+// CALLIT, BCAST, GETVERSADDR, GETADDRLIST, GETTIME and GETSTAT are not supported, nor are Unix
+// sockets ("local") and broadcast.
 package rpcbind

@@ -11,11 +11,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// An answerFunc is what a scripted rpcbind says to a call: messages, none at all to
-// keep silent. call is the whole of it.
+// An answerFunc returns the messages with which a scripted rpcbind answers a call, possibly
+// none. call is the whole call.
 type answerFunc func(xid uint32, h *oncrpc.CallHeader, call []byte) [][]byte
 
-// newPeer starts a scripted rpcbind on "tcp" or "udp" and returns the way there.
+// newPeer starts a scripted rpcbind on "tcp" or "udp" and returns a Client for it.
 func newPeer(t testing.TB, network string, answer answerFunc) Client {
 	t.Helper()
 	say := func(call []byte) [][]byte {
@@ -60,8 +60,8 @@ func newPeer(t testing.TB, network string, answer answerFunc) Client {
 	})
 }
 
-// newStream starts a TCP server that does with every connection what f says. The
-// connection ends with f, and at the latest with the test.
+// newStream starts a TCP server that calls f with every connection, and closes it afterwards,
+// at the latest at the end of the test.
 func newStream(t testing.TB, f func(net.Conn)) Client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,7 +110,7 @@ func readRecord(c net.Conn) ([]byte, error) {
 	return msg, err
 }
 
-// forward has the rpcbind at addr answer a call.
+// forward forwards a call to the rpcbind at addr.
 func forward(t testing.TB, network, addr string, call []byte) []byte {
 	c, err := net.Dial(network, addr)
 	if err != nil {
@@ -136,8 +136,8 @@ func forward(t testing.TB, network, addr string, call []byte) []byte {
 	return msg
 }
 
-// reply is an accepted reply. Results follow SUCCESS, the highest version that there
-// is PROG_MISMATCH.
+// reply returns an accepted reply, with results for SUCCESS and the highest version for
+// PROG_MISMATCH.
 func reply(xid uint32, stat oncrpc.AcceptStat, results ...any) []byte {
 	h := oncrpc.ReplyHeader{XID: xid, AcceptStat: stat}
 	if stat == oncrpc.ProgMismatch {

@@ -8,8 +8,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Program is rpcbind's own program number, Port the one that it listens on with both
-// TCP and UDP. RFC 1833 sections 2.1 and 3.1.
+// Program is the program number of rpcbind, Port its port with both TCP and UDP. RFC 1833
+// sections 2.1 and 3.1.
 const (
 	Program uint32 = 100000
 	Port    int    = 111
@@ -22,8 +22,8 @@ const (
 	version2 uint32 = 2 // the port mapper
 )
 
-// A proc is a procedure. These have the same numbers in all versions, and almost the
-// same names. RFC 1833 sections 2.1 and 3.1.
+// A proc is a procedure. The numbers are the same in all versions. RFC 1833 sections 2.1 and
+// 3.1.
 type proc uint32
 
 const (
@@ -48,7 +48,7 @@ func (p proc) String() string {
 	return "PROC(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
-// Limits. The RFC has none; directories in use have some dozens of mappings.
+// Limits. The RFC has none. In practice there are some dozens of mappings.
 const (
 	maxMappings = 4096    // in one DUMP
 	maxString   = 256     // bytes of a netid, address or owner
@@ -61,7 +61,7 @@ const (
 	protoUDP uint32 = 17
 )
 
-// portmapProto is what the port mapper calls a netid; false if it does not know it.
+// portmapProto returns the port mapper's protocol number of a netid, or false if it has none.
 func portmapProto(n Netid) (uint32, bool) {
 	switch n {
 	case TCP:
@@ -72,17 +72,17 @@ func portmapProto(n Netid) (uint32, bool) {
 	return 0, false
 }
 
-// A Mapping says where a version of a program is served. RFC 1833 section 2.1, rpcb.
+// A Mapping is the address of a version of a program. RFC 1833 section 2.1, rpcb.
 type Mapping struct {
 	Prog, Vers uint32
 	Netid      Netid
 
-	// Addr is a universal address. Of the netids that this package names it is
-	// one that ParseAddr reads; others have formats of their own.
+	// Addr is a universal address. For the netids that this package defines it is one that
+	// ParseAddr accepts; other netids have other formats.
 	Addr string
 
-	// Owner is who registered it. Most rpcbinds find that out by themselves and
-	// ignore what a caller says. The port mapper does not tell.
+	// Owner is the owner of the registration. Most rpcbinds determine it themselves and ignore
+	// the caller's value. The port mapper does not return it.
 	Owner string
 }
 
@@ -94,7 +94,7 @@ func (m *Mapping) append(b []byte) []byte {
 	return xdr.AppendString(b, m.Owner)
 }
 
-// check tells what keeps m from being registered.
+// check reports why m cannot be registered.
 func (m *Mapping) check() error {
 	fail := func(what string) error { return &AddrError{Netid: m.Netid, Addr: m.Addr, What: what} }
 	switch {
@@ -133,7 +133,7 @@ func (e *entry) mapping() Mapping {
 	return Mapping{e.prog, e.vers, Netid(e.netid), string(e.addr), string(e.owner)}
 }
 
-// A portEntry is a mapping as the port mapper has it.
+// A portEntry is a mapping of the port mapper.
 //
 //	0      4      8      12                           RFC 1833 section 3.1
 //	+------+------+------+------+
@@ -155,7 +155,7 @@ func (e *portEntry) decode(d *xdr.Decoder) {
 	e.port = decodePort(d)
 }
 
-// decodePort reads a port, which is an unsigned int of the port mapper's.
+// decodePort decodes a port, which is an unsigned int in the port mapper's protocol.
 func decodePort(d *xdr.Decoder) uint32 {
 	port := d.Uint32()
 	if port > 65535 {
@@ -165,8 +165,8 @@ func decodePort(d *xdr.Decoder) uint32 {
 	return port
 }
 
-// mapping: the port mapper has ports of all addresses. A protocol that is neither
-// TCP nor UDP keeps its number for a netid.
+// mapping converts e. The port mapper has no addresses, so it is the unspecified one. For a
+// protocol that is neither TCP nor UDP the netid is the number.
 func (e *portEntry) mapping() Mapping {
 	m := Mapping{Prog: e.prog, Vers: e.vers}
 	switch e.prot {
@@ -181,9 +181,8 @@ func (e *portEntry) mapping() Mapping {
 	return m
 }
 
-// each decodes a list, whose every element has a word in front that says that it is
-// there, and calls f after each element. RFC 1833 sections 2.1 and 3.1, rp__list and
-// pmaplist.
+// each decodes a list of optional-data and calls f after each element. RFC 1833 sections 2.1
+// and 3.1, rp__list and pmaplist.
 func each(d *xdr.Decoder, e interface{ decode(*xdr.Decoder) }, f func()) {
 	for n := 0; d.Optional(); n++ {
 		if n == maxMappings {

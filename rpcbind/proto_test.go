@@ -2,27 +2,17 @@ package rpcbind
 
 import (
 	"bytes"
-	"encoding/hex"
 	"io"
 	"net"
 	"net/netip"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // goldenMapping is an rpcb of RFC 1833 section 2.1, put together by hand: r_prog,
 // r_vers, r_netid, r_addr, r_owner.
@@ -53,7 +43,7 @@ const goldenPorts = `
 func TestGolden(t *testing.T) {
 	t.Run("CTX-1833-1 a mapping", func(t *testing.T) {
 		m := Mapping{100003, 3, RDMA, "192.0.2.1.78.81", "superuser"}
-		want := unhex(t, goldenMapping)
+		want := testutil.Hex(t, goldenMapping)
 		if got := m.append(nil); !bytes.Equal(got, want) {
 			t.Errorf("%x, want %x", got, want)
 		}
@@ -66,7 +56,7 @@ func TestGolden(t *testing.T) {
 	})
 	t.Run("CTX-1833-1 a port mapper's mapping", func(t *testing.T) {
 		e := portEntry{100003, 3, protoTCP, 2049}
-		if got, want := e.append(nil), unhex(t, "000186a3 00000003 00000006 00000801"); !bytes.Equal(got, want) {
+		if got, want := e.append(nil), testutil.Hex(t, "000186a3 00000003 00000006 00000801"); !bytes.Equal(got, want) {
 			t.Errorf("%x, want %x", got, want)
 		}
 	})
@@ -88,7 +78,7 @@ func TestGolden(t *testing.T) {
 		"an empty list": {version3, "00000000", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := xdr.NewDecoder(unhex(t, tt.golden))
+			d := xdr.NewDecoder(testutil.Hex(t, tt.golden))
 			if got := decodeList(&d, tt.vers); d.End() != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%v, %v, want %v", got, d.Err(), tt.want)
 			}
@@ -103,12 +93,11 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// A list is decoded or refused, stays within its limits, and what is decoded reads
-// the same when it is written again.
+// A decoded list stays within its limits, and its encoding decodes to the same list.
 func FuzzList(f *testing.F) {
-	f.Add(unhex(f, goldenList), false)
-	f.Add(unhex(f, goldenPorts), true)
-	f.Add(unhex(f, "00000001 000186a0 00000004 ffffffff"), false)
+	f.Add(testutil.Hex(f, goldenList), false)
+	f.Add(testutil.Hex(f, goldenPorts), true)
+	f.Add(testutil.Hex(f, "00000001 000186a0 00000004 ffffffff"), false)
 	f.Fuzz(func(t *testing.T, b []byte, portmap bool) {
 		d := xdr.NewDecoder(b)
 		if portmap {
@@ -136,12 +125,12 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// A recorded is a connection whose peer says what has been recorded, whatever it is asked.
-// Where the recorded xid is zero it is that of the question.
+// A recorded is a connection whose peer sends recorded bytes. A recorded xid of zero is
+// replaced by that of the call.
 type recorded struct {
 	net.Conn
 	say  []byte
-	mark int // bytes of a record mark in front of messages
+	mark int // bytes of a record mark before messages
 }
 
 func (r *recorded) Write(b []byte) (int, error) {
@@ -163,11 +152,11 @@ func (r *recorded) Read(b []byte) (int, error) {
 func (r *recorded) SetDeadline(time.Time) error     { return nil }
 func (r *recorded) SetReadDeadline(time.Time) error { return nil }
 
-// Whatever comes over TCP, or as a datagram, a question ends with an answer of which
-// nothing is left, or with an error, and no more is kept than a reply may have.
+// For any bytes over TCP or in a datagram, a call ends with a completely decoded reply or an
+// error, and buffers no more than the limit of a reply.
 func FuzzAnswers(f *testing.F) {
 	answer := func(results string) []byte {
-		msg := append(reply(0, oncrpc.Success), unhex(f, results)...)
+		msg := append(reply(0, oncrpc.Success), testutil.Hex(f, results)...)
 		return append(oncrpc.AppendRecordMark(nil, len(msg), true), msg...)
 	}
 	f.Add(answer(goldenList), false, true)
@@ -211,9 +200,9 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// Looking through a list for one program copies nothing.
+// Searching a list for one program does not allocate.
 func TestListAllocs(t *testing.T) {
-	b, ports := unhex(t, goldenList), unhex(t, goldenPorts)
+	b, ports := testutil.Hex(t, goldenList), testutil.Hex(t, goldenPorts)
 	found := 0
 	if n := testing.AllocsPerRun(100, func() {
 		var e entry

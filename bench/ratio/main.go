@@ -1,5 +1,5 @@
-// Command ratio measures pairs of workloads in turns and prints their ratios as a
-// Markdown table, with all that has to be known about where they are from.
+// Command ratio measures pairs of workloads in turn and prints their ratios as a Markdown
+// table, with their provenance.
 //
 //	go run ./bench/ratio                    everything
 //	go run ./bench/ratio -run gRPC -check   some, exit status 1 if one misses its floor
@@ -7,10 +7,10 @@
 //	go run ./bench/ratio -rdma              on this machine's RDMA devices
 //	go run ./bench/ratio -vm                on those of a virtual machine, which scripts/vm boots
 //
-// A row that fails or hangs does not take the others with it: the rows are measured by a
-// process of their own, which is killed when one of them has taken too long, and another
-// process goes on with the next row. Such a row is named in the results, what it has
-// printed is kept, with the stacks of all goroutines, and the exit status is 1.
+// A row that fails or hangs does not affect the others: a separate process measures the rows.
+// It is killed if a row takes too long, and another process continues with the next row. The
+// results name such a row, its output with the stacks of all goroutines is kept, and the exit
+// status is 1.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// A plan is all that is to be measured. A task of it belongs to the goals that it names.
+// A plan has all tasks. A task belongs to the goals that it names.
 type plan struct {
 	title         string
 	pairs         []pairTask
@@ -52,8 +52,7 @@ type plan struct {
 	missing       []result.Missing
 }
 
-// A pairTask is a pair, and a value that follows from it, if there is a function for
-// that.
+// A pairTask is a pair, and optionally a value that is computed from its result.
 type pairTask struct {
 	measure.Pair
 	derived func(result.Pair) result.Value
@@ -67,14 +66,14 @@ func tasks(pairs []measure.Pair) []pairTask {
 	return list
 }
 
-// A valueTask measures numbers that are no ratios of runs in turns.
+// A valueTask measures numbers other than ratios.
 type valueTask struct {
 	id, what string
 	goals    []int
 	measure  func() ([]result.Value, error)
 }
 
-// A sweepTask is a sweep, and values that follow from it.
+// A sweepTask is a sweep, and values that are computed from its result.
 type sweepTask struct {
 	measure.Sweep
 	goals   []int
@@ -90,7 +89,7 @@ func run(ctx context.Context) error {
 	rdma := flag.Bool("rdma", false, "on RDMA devices, against the C programs in bench/cverbs")
 	cverbs := flag.String("cverbs", "bench/cverbs/bin", "where those are, built")
 	keep := flag.String("json", "", "write the results to `FILE`, too")
-	budget := flag.Duration("budget", 0, "begin nothing more after so long; what is left out is said to be")
+	budget := flag.Duration("budget", 0, "begin no row after this time; rows that are left out are named")
 	check := flag.Bool("check", false, "fail if something misses its floor, undisturbed")
 	rowLimit := flag.Duration("row-limit", defaultRowLimit, "what a row may take; one that has not ended then is killed and named, and the rest goes on")
 	logs := flag.String("failed", "", "keep what rows that fail have printed in this `directory`; without: \"failed\" beside the file of -json")
@@ -147,7 +146,7 @@ func run(ctx context.Context) error {
 	return errors.Join(finish(f, *keep, *check), err)
 }
 
-// finish prints the results, keeps them, and holds them against their floors.
+// finish prints the results, saves them, and checks the floors.
 func finish(f *result.File, keep string, check bool) error {
 	f.MarkBusy()
 	if _, err := fmt.Print(f.Markdown()); err != nil {
@@ -164,7 +163,7 @@ func finish(f *result.File, keep string, check bool) error {
 	return nil
 }
 
-// A measurer goes through a plan.
+// A measurer executes a plan.
 type measurer struct {
 	measure.Options
 	re     *regexp.Regexp
@@ -173,11 +172,11 @@ type measurer struct {
 	file   result.File
 
 	// Of a worker; nil otherwise.
-	skip map[string]bool // tasks that another has been through
+	skip map[string]bool // tasks that another worker has done
 	told func(e event, failed error) error
 }
 
-// tell is for whoever watches.
+// tell reports an event to the supervisor.
 func (m *measurer) tell(e event, failed error) error {
 	if m.told == nil {
 		return nil
@@ -185,7 +184,7 @@ func (m *measurer) tell(e event, failed error) error {
 	return m.told(e, failed)
 }
 
-// wanted tells whether a task is to be done, and says that it is.
+// wanted reports whether a task is selected, and announces it.
 func (m *measurer) wanted(t task) bool {
 	why := ""
 	switch {
@@ -211,8 +210,8 @@ type task struct {
 	do       func() error
 }
 
-// tasks are what a plan is made of: first what goals are about, as the time may be over
-// before the rest.
+// tasks returns the tasks of a plan: first those with goals, since the time may not suffice
+// for the rest.
 func (m *measurer) tasks(p *plan) []task {
 	var tasks []task
 	for _, t := range p.values {
@@ -247,8 +246,8 @@ func (m *measurer) tasks(p *plan) []task {
 	return tasks
 }
 
-// all goes through the plan. What fails does not keep the rest from being measured; it is
-// the reason why nothing is known about its goals.
+// all executes the plan. A task that fails does not stop the others; it becomes the reason why
+// its goals are missing.
 func (m *measurer) all(p *plan) error {
 	if len(m.skip) == 0 {
 		m.file.Missing = append(m.file.Missing, p.missing...)
@@ -281,7 +280,7 @@ func (m *measurer) all(p *plan) error {
 	return errors.Join(failed...)
 }
 
-// oneLine is an error in a cell of a table.
+// oneLine formats an error for a cell of a table.
 func oneLine(err error) string {
 	return strings.ReplaceAll(strings.ReplaceAll(err.Error(), "\n", "; "), "|", "\\|")
 }

@@ -16,8 +16,8 @@ const (
 
 func list(w ...bench.Workload) []bench.Workload { return w }
 
-// split appends the pair with the servers of both sides in processes of their own. Goals
-// are of the first.
+// split appends each pair with the servers of both sides in separate processes. Goals belong
+// to the original pair.
 func split(pairs []measure.Pair) []measure.Pair {
 	var all []measure.Pair
 	for _, p := range pairs {
@@ -42,10 +42,9 @@ func split(pairs []measure.Pair) []measure.Pair {
 	return all
 }
 
-// softwarePlan is what can be measured anywhere: the software adapter, over loopback.
-// Floors and goals stand with the rows that are about this module; rows that begin with
-// "ref" put others into relation, so that a table says what kind of machine it was made
-// on.
+// softwarePlan is the plan for the software adapter over loopback, which runs anywhere. Rows
+// of this module have floors and goals; rows whose ID begins with "ref" compare other
+// implementations, as a reference for the machine.
 func softwarePlan() plan {
 	const rate = result.Rate
 	echo := bench.TCPEcho(64)

@@ -11,21 +11,21 @@ import (
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 
-// deviceConns is how many connections stand for 1000 on software devices in a virtual
-// machine, where each takes some milliseconds to make.
+// deviceConns is the number of connections in place of 1000 on software devices in a virtual
+// machine, where connecting takes some milliseconds.
 const deviceConns = 100
 
-// kinds are the devices that the environment may tell an address of: RPCRDMA_RXE_ADDR,
-// RPCRDMA_SIW_ADDR, and RPCRDMA_HW_ADDR for one that is no software. Immutable.
+// kinds are the kinds of devices whose address may be in the environment: RPCRDMA_RXE_ADDR,
+// RPCRDMA_SIW_ADDR, and RPCRDMA_HW_ADDR for hardware. Immutable.
 var kinds = []string{"rxe", "siw", hardware}
 
 const hardware = "hw"
 
 func addressOf(kind string) string { return os.Getenv("RPCRDMA_" + strings.ToUpper(kind) + "_ADDR") }
 
-// devicePlan is what is compared on RDMA devices: calls, with what a C program
-// does on the same device with the same number of messages. The environment tells
-// the devices' addresses, as scripts/vm sets them.
+// devicePlan is the plan for RDMA devices: it compares calls with a C program on the same
+// device with the same number of messages. The addresses of the devices are in the
+// environment, as set by scripts/vm.
 func devicePlan(cverbs string) (plan, error) {
 	var p plan
 	p.title = "RDMA devices"
@@ -51,12 +51,12 @@ func devicePlan(cverbs string) (plan, error) {
 		p.sweeps = append(p.sweeps, sizeSweep(kind, d.event), throughputSweep(d.event, false), depthSweep(d.event, false), connsSweep(d.event, deviceConns))
 	}
 	if len(p.pairs) == 0 {
-		return p, fmt.Errorf("none of RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR and RPCRDMA_HW_ADDR tells the address of an RDMA device; -vm has some")
+		return p, fmt.Errorf("none of RPCRDMA_RXE_ADDR, RPCRDMA_SIW_ADDR and RPCRDMA_HW_ADDR has the address of an RDMA device; -vm boots a machine with some")
 	}
 	return p, nil
 }
 
-// overhead is what a call adds to the ping-pong, in time.
+// overhead returns the time that a call adds to the ping-pong.
 func overhead(p result.Pair) result.Value {
 	return result.Value{
 		ID: id(hardware, "5"), Goal: 5, What: "what a polled RPC NULL adds to the polled ping-pong in C", Unit: "µs",
@@ -64,7 +64,7 @@ func overhead(p result.Pair) result.Value {
 	}
 }
 
-// A device is one of a kind in all modes of waiting.
+// A device is a device of a kind, in all wait modes.
 type device struct {
 	kind, host, cverbs              string
 	poll, event, adaptive, windowed bench.Site
@@ -79,7 +79,7 @@ func deviceAt(kind, host, cverbs string) device {
 	}
 }
 
-// c is a C program with its options, in both modes of waiting: the better one counts.
+// c returns a C program with its options, in both wait modes; the better one counts.
 func (d *device) c(command string, size int) []bench.Workload {
 	name, options, _ := strings.Cut(command, " ")
 	var both []bench.Workload
@@ -98,7 +98,7 @@ func (d *device) pairs() []measure.Pair {
 	row := func(name string) string { return id(d.kind, name) }
 	poll, event, adaptive := d.poll, d.event, d.adaptive
 	hogs, hogName := bench.Hogs(numCPU()), fmt.Sprintf("hogs=%d", numCPU())
-	kept := bench.Ends{Kept: true} // what goals 7 and 8 mean by pre-registered
+	kept := bench.Ends{Kept: true} // pre-registered memory, for goals 7 and 8
 	one := func(w bench.Workload) bench.Workload { return w.In("procs=one", bench.OneProcessor) }
 	beside := func(w bench.Workload) bench.Workload { return w.In(hogName, hogs) }
 	writes := append(d.c("stream -o write -d 4", mib), bench.WriteBW(d.host, mib))

@@ -19,30 +19,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// defaultRowLimit is several times what the longest row takes on a virtual machine
-// without KVM.
+// defaultRowLimit is several times the time of the longest row in a virtual machine without
+// KVM.
 const defaultRowLimit = 2 * time.Minute
 
-// startLimit is what the process may take until its first row begins.
+// startLimit bounds the time until the first row begins.
 const startLimit = time.Minute
 
-// An event is what the process that measures tells about a task: a line of its standard
-// error, so that it stands between what the tasks print, of JSON behind a zero.
+// An event is a report of the worker about a task: a line of its standard error, so that it is
+// in order with the output of the tasks, with JSON after a zero byte.
 type event struct {
 	Kind  string `json:"kind"`
 	ID    string `json:"id"`
 	What  string `json:"what"`
 	Goals []int  `json:"goals,omitempty"`
-	Why   string `json:"why,omitempty"` // it has failed
+	Why   string `json:"why,omitempty"` // reason of a failure
 }
 
 const (
 	taskLeftOut = "left out"
 	taskBegins  = "begins"
-	taskEnds    = "ends" // well, or with Why
+	taskEnds    = "ends" // successfully, or with Why
 )
 
-// mark begins the line of an event.
+// mark is the first byte of an event's line.
 const mark = '\x00'
 
 func (e event) tell(w io.Writer) error {
@@ -54,7 +54,7 @@ func (e event) tell(w io.Writer) error {
 	return err
 }
 
-// failRow puts a task that has failed into the results.
+// failRow adds a failed task to the results.
 func failRow(f *result.File, e event) {
 	for _, g := range e.Goals {
 		f.Missing = append(f.Missing, result.Missing{Goal: g, Why: e.ID + ": " + e.Why})
@@ -62,17 +62,16 @@ func failRow(f *result.File, e event) {
 	f.Failed = append(f.Failed, result.Failed{ID: e.ID, What: e.What, Why: e.Why})
 }
 
-// A work is what the process that measures is told in its environment: what has been done
-// before it.
+// A work is passed to the worker in its environment: what has been done before.
 type work struct {
 	Begin   time.Time
 	Skip    []string // tasks
-	Command string   // as it was given
+	Command string   // of the user
 }
 
 const workVariable = "RPCRDMA_BENCH_WORK"
 
-// workOf is nil in a process that does not measure itself.
+// workOf returns nil in a process that is not a worker.
 func workOf() (*work, error) {
 	text, ok := os.LookupEnv(workVariable)
 	if !ok {
@@ -82,8 +81,8 @@ func workOf() (*work, error) {
 	return w, json.Unmarshal([]byte(text), w)
 }
 
-// do measures what is left, goes on with the file of whoever measured before, and saves it
-// after each task. What fails is told, and no error.
+// do measures the remaining tasks, adds to the file of the previous worker, and saves it after
+// each task. A failed task is reported as an event, not as an error.
 func (w *work) do(p *plan, m measurer, keep, logs string) error {
 	m.begin = w.Begin
 	m.skip = make(map[string]bool)
@@ -112,7 +111,7 @@ func (w *work) do(p *plan, m measurer, keep, logs string) error {
 	return told
 }
 
-// save leaves what there is, also when there is nothing yet, to whoever ends us.
+// save saves the results so far, so that they survive if the worker is killed.
 func (w *work) save(f *result.File, e event, keep string) error {
 	if e.Kind != taskBegins {
 		measure.End(&f.Provenance)
@@ -120,7 +119,7 @@ func (w *work) save(f *result.File, e event, keep string) error {
 	return f.Save(keep)
 }
 
-// keep writes down all that a program has printed that has failed.
+// keep saves the output of a failed program.
 func (w *work) keep(e event, failed error, logs string) error {
 	var p *bench.ProgramError
 	if !errors.As(failed, &p) {
@@ -129,17 +128,17 @@ func (w *work) keep(e event, failed error, logs string) error {
 	return appendLog(logs, e.ID, fmt.Sprintf("%v\n\nstandard output:\n%s\n\nstandard error:\n%s\n\n", failed, p.Output.Stdout, p.Output.Stderr))
 }
 
-// A supervisor has rows measured by a process of this program, watches it, and starts
-// another when it has to be killed.
+// A supervisor runs this program as a worker process that measures the rows. If it has to kill
+// the worker it starts another.
 type supervisor struct {
 	args    []string
 	command string // for the results
 	keep    string // the file of results
-	logs    string // the directory for what rows that fail have printed; empty: a temporary one
+	logs    string // the directory for the output of failed rows; empty: a temporary one
 	limit   time.Duration
 	env     []string // besides, for tests
 
-	any    bool // something was measured, or was to be
+	any    bool // a row has begun
 	skip   []string
 	now    *event // the task that has begun
 	failed []event
@@ -149,7 +148,7 @@ type supervisor struct {
 	timer  *time.Timer
 }
 
-// maxSaid is how much of what a row prints is kept.
+// maxSaid bounds the output of a row that is kept, in bytes.
 const maxSaid = 4 << 20
 
 // run returns the results, nil if there are none.
@@ -171,7 +170,7 @@ func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 		if s.logs, err = os.MkdirTemp("", "ratio-failed"); err != nil {
 			return nil, err
 		}
-		defer os.Remove(s.logs) // if there is nothing in it
+		defer os.Remove(s.logs) // if it is empty
 	} else if err := os.RemoveAll(s.logs); err != nil {
 		return nil, err
 	}
@@ -188,7 +187,7 @@ func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 			break
 		}
 		if s.now == nil && len(s.skip) == before {
-			broken = err // it does not get as far as a row
+			broken = err // the worker does not reach a row
 			break
 		}
 		if s.now != nil {
@@ -213,20 +212,20 @@ func (s *supervisor) run(ctx context.Context) (*result.File, error) {
 	return f, errors.Join(errs...)
 }
 
-// name tells of each row that has failed where to look.
+// name prints the file with the output of each failed row.
 func (s *supervisor) name(f *result.File) {
 	for i := range f.Failed {
 		f.Failed[i].Output = filepath.Base(s.logs) + "/" + logName(f.Failed[i].ID)
 	}
 }
 
-// work starts a process and returns how it ended.
+// work runs a worker and returns its error.
 func (s *supervisor) work(ctx context.Context, self, keep string, begin time.Time) error {
 	text, err := json.Marshal(work{begin, s.skip, s.command})
 	if err != nil {
 		return err
 	}
-	// The first may be said again: the last one counts.
+	// Of repeated options the last one counts.
 	args := append(append([]string{"-json", keep}, s.args...), "-failed", s.logs)
 	if keep == s.keep {
 		args = args[2:]
@@ -246,7 +245,7 @@ func (s *supervisor) work(ctx context.Context, self, keep string, begin time.Tim
 	return err
 }
 
-// heard takes down what the process tells.
+// heard processes an event of the worker.
 func (s *supervisor) heard(e event) {
 	if e.Kind == taskBegins {
 		s.any = true
@@ -265,7 +264,7 @@ func (s *supervisor) heard(e event) {
 	}
 }
 
-// lost is about a row whose process is gone.
+// lost records the failure of a row whose worker has exited.
 func (s *supervisor) lost(err error, keep string) {
 	e := *s.now
 	s.now = nil
@@ -286,7 +285,7 @@ func (s *supervisor) lost(err error, keep string) {
 	}
 }
 
-// appendLog keeps what a row has printed.
+// appendLog saves the output of a row.
 func appendLog(dir, id, text string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -299,7 +298,7 @@ func appendLog(dir, id, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// logName is a file's name for a row.
+// logName returns the name of the file for a row.
 func logName(id string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' {
@@ -309,8 +308,8 @@ func logName(id string) string {
 	}, id) + ".txt"
 }
 
-// A sayer is the standard error of the process: for people, and for the log of a row. A
-// process that is killed with its stacks printed says them to the log alone.
+// A sayer receives the standard error of the worker, for the terminal and the log of the row.
+// The stacks of a worker that is killed go only to the log.
 type sayer supervisor
 
 func (s *sayer) Write(b []byte) (int, error) {
@@ -329,10 +328,10 @@ func (s *sayer) Write(b []byte) (int, error) {
 	}
 }
 
-// maxLine is the longest line that is waited for.
+// maxLine is the maximum length of a line.
 const maxLine = 1 << 20
 
-// print is for a line of the process.
+// print processes a line of the worker.
 func (s *supervisor) print(line []byte) {
 	if line[0] == mark {
 		var e event

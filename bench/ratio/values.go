@@ -17,13 +17,13 @@ import (
 
 func numCPU() int { return runtime.NumCPU() }
 
-// missing says why there will be nothing about some goals, as far as that is known
-// before. software is a run without devices.
+// missing returns the goals that are known in advance to have no results, and why. software is
+// a run without devices.
 func missing(software bool) []result.Missing {
 	var list []result.Missing
 	devices := measure.RDMADevices()
 	real := measure.Hardware(devices)
-	why5 := fmt.Sprintf("%s, on a bus of this machine: RPCRDMA_HW_ADDR does not tell an address of it, or this was a run without devices", strings.Join(real, ", "))
+	why5 := fmt.Sprintf("%s, on a bus of this machine: RPCRDMA_HW_ADDR does not have its address, or this was a run without devices", strings.Join(real, ", "))
 	switch {
 	case len(devices) == 0:
 		why5 = "there is no RDMA device here: /sys/class/infiniband is empty"
@@ -44,10 +44,10 @@ func missing(software bool) []result.Missing {
 	return list
 }
 
-// id is a row's name at a device, or without one.
+// id returns a row's name, with the kind of its device.
 func id(kind, name string) string { return strings.TrimSpace(kind + " " + name) }
 
-// countTask counts what is exact: allocations, calls into C, doorbells.
+// countTask counts allocations, calls into C and doorbells, which are exact.
 func countTask(kind string, at bench.Site, device bool) valueTask {
 	goals := []int{18, 21}
 	if device {
@@ -110,7 +110,7 @@ func counts(kind string, at bench.Site, device bool) ([]result.Value, error) {
 	return values, nil
 }
 
-// allocations counts them in steady state, on all goroutines of the process.
+// allocations counts allocations in steady state, on all goroutines of the process.
 func allocations(w bench.Workload) (n float64, err error) {
 	in, err := w.Start()
 	if err != nil {
@@ -128,10 +128,10 @@ func allocations(w bench.Workload) (n float64, err error) {
 	return n, err
 }
 
-// A crossing counts what one call of a side took.
+// A crossing has the counts of one side for one call.
 type crossing struct{ doorbells, cgo, syscalls float64 }
 
-// crossings counts what a call takes at the client and at the server.
+// crossings returns the counts of a call at the client and at the server.
 func crossings(w bench.Workload, n int) (sides [2]crossing, err error) {
 	in, err := w.Start()
 	if err != nil {
@@ -158,7 +158,7 @@ func crossings(w bench.Workload, n int) (sides [2]crossing, err error) {
 	return sides, nil
 }
 
-// idleTask looks at connections that do nothing.
+// idleTask measures idle connections.
 func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRoutines, wantRoutines float64) valueTask {
 	return valueTask{id: id(kind, "idle"), what: fmt.Sprintf("%d idle connections, ends in two processes", conns), goals: []int{22, 23, 29}, measure: func() ([]result.Value, error) {
 		const times = 3
@@ -176,7 +176,7 @@ func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRou
 			for _, x := range list {
 				low, high = min(low, x), max(high, x)
 			}
-			for _, x := range list { // the one between them, of three
+			for _, x := range list { // the median of three
 				if x > low && x < high {
 					middle = x
 				}
@@ -200,11 +200,11 @@ func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRou
 	}}
 }
 
-// sizes of the sweep about goal 26: on both sides of what goes inline, and far from it.
+// sizes are those of the sweep for goal 26, around the inline threshold and beyond.
 var sizes = []int{1, 64, 512, 1 * kib, 2 * kib, 3 * kib, 3584, 4608, 6 * kib, 8 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 8 * mib} // immutable
 
-// The threshold between inline and chunks lies between these two sizes: messages of 4096
-// bytes take their headers' length less of data.
+// The threshold between inline and chunks lies between these two sizes: messages of 4096 bytes
+// include the headers.
 const belowThreshold, aboveThreshold = 3584, 4608
 
 // Series of sizeSweep.
@@ -213,9 +213,9 @@ const (
 	kept    = "RPC, registered memory"
 )
 
-// sizeSweep is one call at a time whose result has S bytes and whose memory has been
-// lent for them: inline or in a write chunk, as the transport likes. On devices, which
-// register it, once more with memory that stays registered.
+// sizeSweep makes one call at a time with a result of S bytes in memory of the caller: inline
+// or in a write chunk, as the transport chooses. On devices, which register the memory, it is
+// repeated with memory that stays registered.
 func sizeSweep(kind string, at bench.Site) sweepTask {
 	s := sweepTask{rounds: 10, goals: []int{26}, Sweep: measure.Sweep{ID: id(kind, "size"), What: id(kind, "RPC with a result of S bytes, one at a time"), X: "size", Show: "time"}}
 	for _, size := range sizes {
@@ -236,8 +236,8 @@ func sizeSweep(kind string, at bench.Site) sweepTask {
 	return s
 }
 
-// linearity holds the times of sizes against RTT + S/BW, with the RTT of the shortest
-// and the bandwidth that the longest has.
+// linearity compares the times of sizes with RTT + S/BW, with the RTT of the smallest and the
+// bandwidth of the largest.
 func linearity(kind string, r result.Sweep, series, where string) []result.Value {
 	suffix := ""
 	if where != "" {
@@ -271,8 +271,8 @@ func linearity(kind string, r result.Sweep, series, where string) []result.Value
 	}
 }
 
-// throughputSweep is bulk data, 4 calls outstanding, with what else moves bytes if that
-// is wanted.
+// throughputSweep transfers bulk data with 4 outstanding calls, optionally also with other
+// implementations.
 func throughputSweep(at bench.Site, others bool) sweepTask {
 	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "throughput"), What: id(kindOf(at), "Throughput over the size of a call's data, 4 outstanding"), X: "size", Show: "bytes"}}
 	for size := 4 * kib; size <= 2*mib; size *= 8 {
@@ -289,7 +289,7 @@ func throughputSweep(at bench.Site, others bool) sweepTask {
 	return s
 }
 
-// kindOf is the device's kind, empty for the software adapter.
+// kindOf returns the device's kind, or "" for the software adapter.
 func kindOf(at bench.Site) string {
 	if !at.Adapter.Device {
 		return ""
@@ -298,7 +298,7 @@ func kindOf(at bench.Site) string {
 	return kind
 }
 
-// depthSweep is small calls.
+// depthSweep makes small calls with increasing depth.
 func depthSweep(at bench.Site, others bool) sweepTask {
 	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "depth"), What: id(kindOf(at), "Rate of calls with 64 bytes over how many are outstanding"), X: "depth", Show: "calls"}}
 	for _, depth := range []int{1, 4, 16, 64, 128} {
@@ -317,7 +317,7 @@ func depthSweep(at bench.Site, others bool) sweepTask {
 	return s
 }
 
-// connsSweep is calls on more and more connections.
+// connsSweep makes calls on an increasing number of connections.
 func connsSweep(at bench.Site, most int) sweepTask {
 	s := sweepTask{rounds: 6, Sweep: measure.Sweep{ID: id(kindOf(at), "conns"), What: id(kindOf(at), "Time per call over the number of connections, 128 outstanding on all together"), X: "conns", Show: "time"}}
 	for _, conns := range []int{1, 3, 10, 30, 100, 300, 1000} {

@@ -16,12 +16,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/limited"
 )
 
-// vmSetup is how long the virtual machine may take besides what it is booted for.
+// vmSetup bounds the time that the virtual machine takes in addition to the measurement.
 const vmSetup = 3 * time.Minute
 
-// runVM runs this program with -rdma in a virtual machine. Whether the machine that it
-// runs on was busy cannot be seen inside: it is watched from here. When some of it has
-// failed there is a file as well as an error.
+// runVM runs this program with -rdma in a virtual machine. The load of the host is not visible
+// inside, so it is measured here. If a part fails it returns a file as well as an error.
 func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit time.Duration) (*result.File, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -32,14 +31,15 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	// The program of go run goes away with us, and the machine has our files.
+	// go run deletes this program when it exits, and the virtual machine uses the host's
+	// files.
 	if cverbs, err = filepath.Abs(cverbs); err != nil {
 		return nil, err
 	}
 	kept := filepath.Join(dir, "results.json")
 	limit := 2 * time.Hour
 	if budget > 0 {
-		limit = budget + rowLimit + vmSetup // a row may have begun at the end of the budget
+		limit = budget + rowLimit + vmSetup // a row may begin at the end of the budget
 	}
 	args := []string{"--timeout", fmt.Sprint(int(limit.Seconds())), "--out", dir, "--", self, "-rdma"}
 	flag.Visit(func(f *flag.Flag) {
@@ -54,8 +54,8 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 	cmd.Env = append(os.Environ(), measure.CommitVariable+"="+measure.Commit())
 	cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 	others := measure.Others()
-	// The machine has a limit of its own and gives the results of a run that reaches it;
-	// this one is for when that does not work.
+	// The virtual machine has its own limit, and returns the results of a run that reaches it;
+	// this limit is for the case that it hangs.
 	_, failed := (&limited.Program{Cmd: cmd, Limit: limit + vmSetup}).Run(ctx)
 	used, tooMuch := others()
 	if err := keepFailed(filepath.Join(dir, failedDir), logs); err != nil {
@@ -80,10 +80,10 @@ func runVM(ctx context.Context, command, cverbs, logs string, budget, rowLimit t
 	return f, failed
 }
 
-// failedDir has, of each row that failed, what it printed.
+// failedDir has the output of each failed row.
 const failedDir = "failed"
 
-// keepFailed copies what rows have printed out of the folder that goes away.
+// keepFailed copies the output of rows from the temporary directory.
 func keepFailed(from, to string) error {
 	if _, err := os.Stat(from); err != nil || to == "" {
 		return nil

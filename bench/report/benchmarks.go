@@ -45,7 +45,7 @@ func parseBenchmarks(text string) (*result.File, error) {
 			return nil, fmt.Errorf("line %d: a number without a unit", number+1)
 		}
 		k := key{strings.TrimPrefix(fields[0], "Benchmark"), 1}
-		// Without -N it has run with one processor.
+		// Without -N it ran with GOMAXPROCS=1.
 		if i := strings.LastIndexByte(k.name, '-'); i >= 0 {
 			if n, err := strconv.Atoi(k.name[i+1:]); err == nil && n > 0 {
 				k.name, k.procs = k.name[:i], n
@@ -87,7 +87,7 @@ func parseBenchmarks(text string) (*result.File, error) {
 	return f, nil
 }
 
-// at is a quantile of a sorted list.
+// at returns a quantile of a sorted list.
 func at(sorted []float64, q float64) result.Float {
 	pos := q * float64(len(sorted)-1)
 	low := int(pos)

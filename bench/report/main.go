@@ -1,12 +1,12 @@
-// Command report makes pages of results: of those that ./bench/ratio has kept, and of
-// what go test -bench has printed.
+// Command report generates pages from results: the files of ./bench/ratio, and the output of
+// go test -bench.
 //
 //	go run ./bench/report FILE...          a page on standard output
 //	go run ./bench/report -o DIR FILE...   README.md, report.json and plots in DIR
 //
-// The page has every goal with its floor and what was measured for it, or why nothing
-// was. Exit status 1 means that a floor is broken by a number that was not disturbed, or
-// that the work failed; 2 that the command line made no sense.
+// The page has every goal with its floor and its result, or the reason why there is none. Exit
+// status 1 means that an undisturbed result misses a floor, or that the command failed; 2 that
+// the command line is invalid.
 package main
 
 import (
@@ -64,7 +64,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// read reads a file of either sort.
+// read reads a file of either kind.
 func read(name string) (*result.File, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -73,7 +73,7 @@ func read(name string) (*result.File, error) {
 	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' {
 		f, err := result.Load(name)
 		if err == nil {
-			f.MarkBusy() // of a run that did not come to its end
+			f.MarkBusy() // from a run that was not completed
 		}
 		return f, err
 	}
@@ -84,7 +84,7 @@ func read(name string) (*result.File, error) {
 	return f, nil
 }
 
-// write writes a page, and what belongs to it.
+// write writes a page and its plots.
 func write(stdout io.Writer, dir, title string, goalsOnly bool, files []*result.File) error {
 	goals := result.GoalsMarkdown(files)
 	if goalsOnly {
@@ -116,8 +116,7 @@ func write(stdout io.Writer, dir, title string, goalsOnly bool, files []*result.
 	return os.WriteFile(filepath.Join(dir, "report.json"), append(b, '\n'), 0o666)
 }
 
-// A reportJSON is the report as data: the goals with what is known about each, and
-// all results.
+// A reportJSON is the report as data: the goals with their results, and all results.
 type reportJSON struct {
 	Goals []goalJSON     `json:"goals"`
 	Files []*result.File `json:"results"`
@@ -169,7 +168,7 @@ func merged(files []*result.File) reportJSON {
 	return r
 }
 
-// page is everything as Markdown.
+// page returns the whole page as Markdown.
 func page(title, goals string, files []*result.File, plots []plotFile) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n", title)

@@ -56,7 +56,7 @@ func plotAll(dir string, f *result.File) ([]plotFile, error) {
 	return list, nil
 }
 
-// saveSVG leaves room on the right for half of the last number below the axis.
+// saveSVG leaves a margin on the right for half of the last tick label.
 func saveSVG(p *plot.Plot, path string) (err error) {
 	c := vgsvg.New(18*vg.Centimeter, 11*vg.Centimeter)
 	p.Draw(draw.Crop(draw.New(c), 0, -6*vg.Millimeter, 0, 0))
@@ -76,7 +76,7 @@ func newPlot(title string, disturbed bool) *plot.Plot {
 		p.Title.Text += " (disturbed: do not quote)"
 	}
 	p.Title.Padding = vg.Points(6)
-	p.Title.TextStyle.Font.Size = vg.Points(9) // the longest fits
+	p.Title.TextStyle.Font.Size = vg.Points(9) // so that the longest fits
 	p.Legend.Top = true
 	p.Legend.Left = true
 	p.Legend.Padding = vg.Points(3)
@@ -84,8 +84,8 @@ func newPlot(title string, disturbed bool) *plot.Plot {
 	return p
 }
 
-// drawSweep has both axes logarithmic: a constant cost is a flat line, one that grows
-// with X a straight one.
+// drawSweep uses logarithmic axes: a constant cost is a horizontal line, a proportional one a
+// diagonal.
 func drawSweep(s *result.Sweep) (*plot.Plot, error) {
 	p := newPlot(s.What, s.Disturbed())
 	p.X.Label.Text = map[string]string{"size": "bytes", "depth": "calls outstanding", "conns": "connections"}[s.X]
@@ -117,8 +117,8 @@ func drawSweep(s *result.Sweep) (*plot.Plot, error) {
 	return p, addLines(p, names, lines)
 }
 
-// drawDistribution has times over the part of the calls that was slower, so that tails
-// are as wide as the rest.
+// drawDistribution plots times over the fraction of slower calls, on a logarithmic axis, so
+// that the tails are visible.
 func drawDistribution(d *result.Distribution) (*plot.Plot, error) {
 	p := newPlot(d.What, d.Busy || d.Crowded)
 	p.X.Label.Text = "calls that took no longer, %"
@@ -148,7 +148,7 @@ func drawDistribution(d *result.Distribution) (*plot.Plot, error) {
 	return p, addLines(p, names, lines)
 }
 
-// nines counts them: 0.99 has 2.
+// nines returns the number of nines: 2 for 0.99.
 func nines(q float64) float64 { return -math.Log10(1 - q) }
 
 func logarithmic(a *plot.Axis) {

@@ -13,12 +13,12 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 func TestDemo(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "tree")
-	testkit.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
+	testutil.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	out := mustRun(t, "demo", "--from", from, "--largest", "1048577")
 	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: equal before, after reading and after writing",
 		"rpcrdma: watching rdma://127.0.0.1:", "watch told of exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
@@ -32,11 +32,11 @@ func TestDemo(t *testing.T) {
 func TestDemoLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	from := filepath.Join(dir, "tree")
-	testkit.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
+	testutil.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	again := filepath.Join(dir, "other", "tree") // two trees, one name
-	testkit.WriteFiles(t, again, map[string]string{"a": "3"})
+	testutil.WriteFiles(t, again, map[string]string{"a": "3"})
 	sizes := filepath.Join(dir, "sizes") // the demo's own name
-	testkit.WriteFiles(t, sizes, map[string]string{"0.bin": "4"})
+	testutil.WriteFiles(t, sizes, map[string]string{"0.bin": "4"})
 	for link, target := range map[string]string{"dangling": "nowhere", "dir": "b", "file": "a", "loop": "loop", "out": dir} {
 		if err := os.Symlink(target, filepath.Join(from, link)); err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestDemoCanFail(t *testing.T) {
 // overflow.
 func TestDemoWatch(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"a": "", "b/c": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"a": "", "b/c": ""})
 	for _, tt := range []struct{ lines, err string }{
 		{`{"event":"created","path":"a"} {"event":"created","path":"b","directory":true} {"event":"created","path":"b/.x"} {"event":"renamed","path":"b/c","from":"b/.x"}`, ""},
 		{`{"event":"created","path":"x"} {"event":"created","path":"a"} {"event":"created","path":"b/c"} {"event":"removed","path":"x"}`, ""},

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
@@ -73,8 +73,8 @@ func TestDevicesGolden(t *testing.T) {
 		if err := errors.Join(r.print(&text), printJSON(&object, r)); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Golden(t, filepath.Join("testdata", "devices", tt.name+".txt"), text.Bytes())
-		testkit.Golden(t, filepath.Join("testdata", "devices", tt.name+".json"), object.Bytes())
+		testutil.Golden(t, filepath.Join("testdata", "devices", tt.name+".txt"), text.Bytes())
+		testutil.Golden(t, filepath.Join("testdata", "devices", tt.name+".json"), object.Bytes())
 		for line := range strings.Lines(text.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("%s: a line of %d columns: %s", tt.name, n, line)

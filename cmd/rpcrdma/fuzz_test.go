@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
@@ -69,7 +69,7 @@ func fuzzSeeds(f *testing.F) {
 	for _, calls := range seeds {
 		var b []byte
 		for _, c := range calls {
-			b = testkit.AppendCall(b, c.proc, c.args.Append(nil))
+			b = testutil.AppendCall(b, c.proc, c.args.Append(nil))
 		}
 		f.Add(b)
 	}
@@ -114,7 +114,7 @@ func FuzzServe(f *testing.F) {
 		fuzzHandles(e)
 		e.fsync = func(*os.File) error { return nil } // so many of them take too long
 		g := newGuard(e, false, (&options{}).logger(io.Discard))
-		testkit.EachCall(b, func(proc uint32, args []byte) {
+		testutil.EachCall(b, func(proc uint32, args []byte) {
 			prog := uint32(nfs.Program)
 			if proc >= fuzzMount {
 				prog, proc = nfs.MountProgram, proc-fuzzMount

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // TestRDMALinuxGets: every get from the kernel's NFS server ends, four at a time, while twice
@@ -40,7 +40,7 @@ func TestRDMALinuxGets(t *testing.T) {
 	}
 	defer os.RemoveAll(there)
 	text := randomText(3, 1<<20+1)
-	testkit.WriteFiles(t, there, map[string]string{"file": text})
+	testutil.WriteFiles(t, there, map[string]string{"file": text})
 	keepBusy(t, 2*runtime.NumCPU())
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		url, local := "nfs://"+net.JoinHostPort(addr, port)+there+"/file", t.TempDir()

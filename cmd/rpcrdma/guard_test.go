@@ -19,7 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -113,7 +113,7 @@ func TestGuardStops(t *testing.T) {
 func TestStableStorage(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		dir := t.TempDir()
-		testkit.WriteFiles(t, dir, map[string]string{"file": ""})
+		testutil.WriteFiles(t, dir, map[string]string{"file": ""})
 		g := testGuard(t, dir)
 		defer g.stop(0)
 		g.async = async
@@ -201,7 +201,7 @@ func (g *guard) call(t *testing.T, proc uint32, args []byte, res interface{ Deco
 // says what is wrong with the one that is not.
 func TestSecondHandle(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
 	g := testGuard(t, dir)
 	defer g.stop(0)
 	top, _ := nfs.NewFileHandle(g.export.handles.handle(nil))
@@ -228,7 +228,7 @@ func TestSecondHandle(t *testing.T) {
 // A server may have MOUNT on another port, as Linux's has.
 func TestMountPort(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"file": ""})
 	g := testGuard(t, dir)
 	server, err := transport.NewServer(nil)
 	if err != nil {
@@ -276,12 +276,12 @@ type hostile struct {
 func (h *hostile) start(t *testing.T) string {
 	t.Helper()
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	for _, prog := range []uint32{nfs.Program, nfs.MountProgram} {
-		testkit.Must(t, server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}))
+		testutil.Must(t, server.Register(transport.Program{Number: prog, Low: 3, High: 3, Handler: h}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() {
@@ -575,7 +575,7 @@ func TestHugeDirectory(t *testing.T) {
 // again, and goes on if no name has changed.
 func TestListings(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"a": "", "b": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"a": "", "b": ""})
 	v := testGuard(t, dir)
 	defer v.stop(0)
 	read := func() []fs.FileInfo {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // linuxFiles are copied from Linux and back.
@@ -22,7 +22,7 @@ func linuxFiles(t *testing.T) (source string) {
 	for _, size := range []int{1021, 4095, 4097, 65521, 1 << 20, 1<<20 + 1, 3_000_000} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	testkit.WriteFiles(t, source, files)
+	testutil.WriteFiles(t, source, files)
 	return source
 }
 

@@ -14,14 +14,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // A peer that is no RDMA server is reported as that, and not as a file.
 func TestStrangers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	var mu sync.Mutex
 	var answer func(net.Conn)
 	var serving sync.WaitGroup
@@ -108,7 +108,7 @@ func TestErrorsJSON(t *testing.T) {
 func TestGetToStdout(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"empty": "", "small": "contents", "large": randomText(1, 5<<20+3), "even": randomText(2, 2<<20)}
-	testkit.WriteFiles(t, dir, files)
+	testutil.WriteFiles(t, dir, files)
 	s := startServer(t, "--dir", dir)
 	for name, want := range files {
 		for _, parallel := range []string{"1", "3"} {

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/provider"
 )
 
@@ -34,7 +34,7 @@ func useServer(t *testing.T, server, client []string, name string) {
 	for _, size := range []int{4095, 4096, 1<<20 + 1} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	testkit.WriteFiles(t, source, files)
+	testutil.WriteFiles(t, source, files)
 	os.Mkdir(target, 0o755)
 	s := startServer(t, append([]string{"--dir", target}, server...)...)
 	with := func(args ...string) []string { return append(args, client...) }
@@ -161,7 +161,7 @@ func TestRDMADemo(t *testing.T) {
 		for i := range 100 {
 			files[fmt.Sprintf("%d/%d", i%7, i)] = randomText(uint64(i), i*i*3)
 		}
-		testkit.WriteFiles(t, from, files)
+		testutil.WriteFiles(t, from, files)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		cmd := command(ctx, "demo", "--provider", "rdma", "--addr", anyPort(addr), "--from", from, "--largest", "8388611")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
@@ -38,7 +38,7 @@ func registered(t *testing.T) (list []string) {
 func TestRPCBind(t *testing.T) {
 	rpcbindtest.Run(t, func(t *testing.T) {
 		dir, local := t.TempDir(), t.TempDir()
-		testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+		testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
 		s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0", "--rpcbind")
 		uaddr := func(addr string) string {
 			a, err := net.ResolveTCPAddr("tcp", addr)

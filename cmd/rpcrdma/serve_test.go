@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
@@ -46,7 +46,7 @@ func TestTreeRoundTrip(t *testing.T) {
 	for _, size := range []int{3, 4, 1023, 4095, 4096, 4097, 1<<20 - 1, 1 << 20, 1<<20 + 1, 3<<20 + 5} {
 		files[fmt.Sprintf("sizes/%d", size)] = randomText(uint64(size), size)
 	}
-	testkit.WriteFiles(t, source, files)
+	testutil.WriteFiles(t, source, files)
 	os.Chmod(filepath.Join(source, "read-only"), 0o444)
 	os.Chmod(filepath.Join(source, "one"), 0o751)
 
@@ -77,8 +77,8 @@ func TestTreeRoundTrip(t *testing.T) {
 func TestPutIntoItself(t *testing.T) {
 	dir, was := t.TempDir(), t.TempDir()
 	files := map[string]string{"one": "1", "sub/two": "2", "sub/link": "-> two", "empty/": ""}
-	testkit.WriteFiles(t, dir, files)
-	testkit.WriteFiles(t, was, files)
+	testutil.WriteFiles(t, dir, files)
+	testutil.WriteFiles(t, was, files)
 	s := startServer(t, "--dir", dir)
 	mustRun(t, "put", "-r", dir, s.url("/sub/copy"))
 	wantTree(t, filepath.Join(dir, "sub", "copy"), was)
@@ -133,7 +133,7 @@ func TestLargeDirectory(t *testing.T) {
 
 func TestLs(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "12345", "dir/inner": "x", "link": "-> file", "a\nb": ""})
 	os.Chmod(filepath.Join(dir, "file"), 0o640)
 	s := startServer(t, "--dir", dir)
 	for _, tt := range []struct{ args, want string }{
@@ -171,8 +171,8 @@ func TestLs(t *testing.T) {
 
 func TestFileRoundTrip(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
-	testkit.WriteFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "contents", "there/": ""})
+	testutil.WriteFiles(t, local, map[string]string{"new": "new contents", "dir/": ""})
 	s := startServer(t, "--dir", dir, "--async")
 	in := func(name string) string { return filepath.Join(local, name) }
 	want := func(name, text string) {
@@ -216,10 +216,10 @@ func TestFileRoundTrip(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{
+	testutil.WriteFiles(t, dir, map[string]string{
 		"file": "x", "dir/file": "x", "way/file/": "", "loop": "-> loop", "away": "-> /etc", "dangling": "-> nowhere",
 	})
-	testkit.WriteFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
+	testutil.WriteFiles(t, local, map[string]string{"file": "x", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	lost := startProxy(t, "127.0.0.1:1", 0, true) // nobody listens behind it
 	in := func(name string) string { return filepath.Join(local, name) }
@@ -332,8 +332,8 @@ func TestPingAndProbe(t *testing.T) {
 // A read-only server refuses every change with NFS3ERR_ROFS.
 func TestReadOnly(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
-	testkit.WriteFiles(t, local, map[string]string{"file": "y"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "dir/": "", "link": "-> file"})
+	testutil.WriteFiles(t, local, map[string]string{"file": "y"})
 	before := describe(t, dir)
 	s := startServer(t, "--dir", dir, "--read-only")
 	mustFail(t, 1, "the server is read-only (NFS3ERR_ROFS)", "put", filepath.Join(local, "file"), s.url("/file"))
@@ -402,7 +402,7 @@ func TestEscape(t *testing.T) {
 	dir := t.TempDir()
 	export := filepath.Join(dir, "export")
 	const secret = "what nobody outside may read"
-	testkit.WriteFiles(t, dir, map[string]string{
+	testutil.WriteFiles(t, dir, map[string]string{
 		"secret":              secret,
 		"outside/secret":      secret,
 		"export/file":         "open",
@@ -560,8 +560,8 @@ func TestEscape(t *testing.T) {
 // Existing links in a local tree do not lead a get out of it.
 func TestGetStaysInLocal(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
-	testkit.WriteFiles(t, local, map[string]string{
+	testutil.WriteFiles(t, dir, map[string]string{"sub/file": "from the server", "top": "from the server"})
+	testutil.WriteFiles(t, local, map[string]string{
 		"outside/file": "mine", "mine": "mine",
 		"copy/sub": "-> ../outside", "copy2/top": "-> ../mine",
 	})
@@ -578,7 +578,7 @@ func TestGetStaysInLocal(t *testing.T) {
 // Procedures that the commands do not use, and what the guard corrects.
 func TestProcedures(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "0123456789", "dir/file": "x"})
 	s := startServer(t, "--dir", dir)
 	c, ctx := s.dialNFS(t), t.Context()
 	top := root(t, c)
@@ -720,7 +720,7 @@ func fhOf(t *testing.T, c *nfs.Client, dir nfs.FileHandle, name string) nfs.File
 // A get whose connection is cut leaves no file at all.
 func TestFailedGetLeavesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
+	testutil.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20), "tree/large": randomText(2, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	for _, limit := range []int64{0, 100, 5000, 3 << 20} {
 		mustFail(t, 1, "connection", "get", "nfs://"+startProxy(t, s.addr, limit, true).addr+"/large", filepath.Join(local, "large"))
@@ -743,8 +743,8 @@ func TestFailedGetLeavesNothing(t *testing.T) {
 // A put that fails leaves no file, whether the server refuses a step or it is interrupted.
 func TestFailedPutCleansUp(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
-	testkit.WriteFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
+	testutil.WriteFiles(t, dir, map[string]string{"refused/name/in the way": "x"})
+	testutil.WriteFiles(t, local, map[string]string{"tree/name": "a file here, a directory there", "links/name": "-> a link here"})
 	s := startServer(t, "--dir", dir, "--async")
 	before := describe(t, dir)
 	for _, tree := range []string{"tree", "links"} {
@@ -770,7 +770,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the put is under way", func() bool {
+	testutil.Eventually(t, "the put is under way", func() bool {
 		parts, err := filepath.Glob(filepath.Join(dir, ".rpcrdma-*.part"))
 		if err != nil || len(parts) == 0 {
 			return false
@@ -792,8 +792,8 @@ func TestFailedPutCleansUp(t *testing.T) {
 // over a new connection.
 func TestFailedPutChangesNothing(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"large": "what was there before"})
-	testkit.WriteFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
+	testutil.WriteFiles(t, dir, map[string]string{"large": "what was there before"})
+	testutil.WriteFiles(t, local, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	p := newProxy(t, s.addr, 2000, true, true)
 	mustFail(t, 1, "connection lost", "put", filepath.Join(local, "large"), "nfs://"+p.addr+"/large")
@@ -808,7 +808,7 @@ func TestFailedPutChangesNothing(t *testing.T) {
 // The wait for a silent server ends with the timeout or an interrupt.
 func TestSilentServer(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
+	testutil.WriteFiles(t, dir, map[string]string{"large": randomText(1, 8<<20)})
 	s := startServer(t, "--dir", dir)
 	const half = 3 << 20
 	mustFail(t, 1, "no answer from the server for 300ms", "get", "--timeout", "300ms",
@@ -841,7 +841,7 @@ func TestSilentServer(t *testing.T) {
 // it prints its counters.
 func TestServerStops(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := s.dialNFS(t)
 	fh := fhOf(t, c, root(t, c), "file")

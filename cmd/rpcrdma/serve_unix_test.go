@@ -9,15 +9,15 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // No fifo is opened: that would wait for a process at the other end.
 func TestFIFO(t *testing.T) {
 	export, local, copied := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "copied")
 	for _, dir := range []string{export, local} {
-		testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
-		testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+		testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
+		testutil.Must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
 	}
 	s := startServer(t, "--dir", export)
 	mustFail(t, 1, "is a fifo, which cannot be copied", "get", s.url("/fifo"), copied)
@@ -39,9 +39,9 @@ func TestFIFO(t *testing.T) {
 // A put skips local files that cannot be read.
 func TestPutUnreadable(t *testing.T) {
 	export, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
-	testkit.Must(t, os.Chmod(filepath.Join(local, "secret"), 0))
-	testkit.Must(t, os.Chmod(filepath.Join(local, "closed"), 0))
+	testutil.WriteFiles(t, local, map[string]string{"a": "x", "closed/inner": "x", "secret": "x", "z/b": "x"})
+	testutil.Must(t, os.Chmod(filepath.Join(local, "secret"), 0))
+	testutil.Must(t, os.Chmod(filepath.Join(local, "closed"), 0))
 	t.Cleanup(func() { os.Chmod(filepath.Join(local, "closed"), 0o755) })
 	s := startServer(t, "--dir", export)
 	cmd := command(t.Context(), "put", "-r", local, s.url("/copy"))
@@ -49,10 +49,10 @@ func TestPutUnreadable(t *testing.T) {
 		// The unprivileged user must be able to execute the program.
 		cmd.Path = filepath.Join(local, "..", "command")
 		program, err := os.ReadFile(os.Args[0])
-		testkit.Must(t, err)
-		testkit.Must(t, os.WriteFile(cmd.Path, program, 0o755))
-		testkit.Must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
-		testkit.Must(t, os.Chmod(local, 0o755))
+		testutil.Must(t, err)
+		testutil.Must(t, os.WriteFile(cmd.Path, program, 0o755))
+		testutil.Must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
+		testutil.Must(t, os.Chmod(local, 0o755))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		cmd.Dir = local
 	}

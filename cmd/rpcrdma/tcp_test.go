@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -91,7 +91,7 @@ func (c *rpcConn) call(prog, vers, proc uint32, args []byte) (oncrpc.ReplyHeader
 func TestTCP(t *testing.T) {
 	dir := t.TempDir()
 	text := randomText(7, 100000)
-	testkit.WriteFiles(t, dir, map[string]string{"file": text})
+	testutil.WriteFiles(t, dir, map[string]string{"file": text})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	tcp, rdma := dialRPC(t, s.tcp), s.dialNFS(t)
 
@@ -140,7 +140,7 @@ func TestTCP(t *testing.T) {
 // goes on.
 func TestBadCalls(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "text"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "text"})
 	s := startServer(t, "--dir", dir, "--tcp-addr", "127.0.0.1:0")
 	c := dialRPC(t, s.tcp)
 	rdma := s.dialNFS(t)

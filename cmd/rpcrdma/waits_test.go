@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
@@ -48,7 +48,7 @@ func (m *mute) ServeRPC(ctx context.Context, req *transport.Request, res *transp
 func (m *mute) start(t *testing.T) string {
 	t.Helper()
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	var serving sync.WaitGroup
 	var bridge net.Listener
 	if m.proc == 0 {
@@ -64,10 +64,10 @@ func (m *mute) start(t *testing.T) string {
 		if m.proc == 0 && prog == m.prog {
 			continue
 		}
-		testkit.Must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
+		testutil.Must(t, server.Register(transport.Program{Number: prog, Low: vers, High: vers, Handler: m}))
 	}
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	m.end = make(chan struct{})
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() {
@@ -85,9 +85,9 @@ func (m *mute) start(t *testing.T) string {
 // and the state of the connection.
 func TestStalls(t *testing.T) {
 	local := t.TempDir()
-	testkit.WriteFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
+	testutil.WriteFiles(t, local, map[string]string{"file": "x", "large": strings.Repeat("x", 3*4096)})
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts, as the system does for it
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	defer silent.Close()
 	in := func(name string) string { return filepath.Join(local, name) }
 	state := regexp.MustCompile(`\(calls in flight: \d, credits: \d+, replies before: \d+, RPC-over-RDMA version 2 over iwarp\)\n$`)
@@ -257,7 +257,7 @@ func TestNoLimit(t *testing.T) {
 		t.Errorf("the end without a limit: %v", err)
 	}
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "x"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
 	s := startServer(t, "--dir", dir, "--timeout", "none")
 	for _, none := range []string{"0", "none"} {
 		mustRun(t, "ping", "--timeout", none, "-c", "1", s.addr)
@@ -269,12 +269,12 @@ func TestNoLimit(t *testing.T) {
 		}
 		watching := command(t.Context(), "watch", "--timeout", none, "--count", "1", "rdma://"+s.addr+"/")
 		stderr, err := watching.StderrPipe()
-		testkit.Must(t, err, watching.Start())
+		testutil.Must(t, err, watching.Start())
 		if n, err := stderr.Read(make([]byte, 1)); n != 1 {
 			t.Errorf("watch: %v", err)
 		}
-		testkit.WriteFiles(t, dir, map[string]string{"watched": "x"})
-		testkit.Must(t, watching.Wait())
+		testutil.WriteFiles(t, dir, map[string]string{"watched": "x"})
+		testutil.Must(t, watching.Wait())
 	}
 	mustFail(t, 2, "want a time such as 90s or 2m, or none", "ping", "--timeout", "-1s", s.addr)
 }

@@ -21,7 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/notify"
@@ -63,7 +63,7 @@ func startWatch(t *testing.T, args ...string) *testWatch {
 	w.cmd = command(context.Background(), append([]string{"watch"}, args...)...)
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	testkit.Must(t, err, w.cmd.Start())
+	testutil.Must(t, err, w.cmd.Start())
 	go func() {
 		defer close(w.lines)
 		for r := bufio.NewScanner(out); r.Scan(); {
@@ -155,7 +155,7 @@ func (c muteConn) Write(p []byte) (int, error) {
 func startRelay(t *testing.T, to string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	r := &relay{addr: l.Addr().String(), open: make(map[net.Conn]bool), mute: new(atomic.Bool)}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -220,26 +220,26 @@ func (r *relay) silence() {
 // Changes by clients and by local programs are printed.
 func TestWatch(t *testing.T) {
 	dir, local := t.TempDir(), t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
-	testkit.WriteFiles(t, local, map[string]string{"file": "12345"})
+	testutil.WriteFiles(t, dir, map[string]string{"sub/old": "x", "sub/deep/": ""})
+	testutil.WriteFiles(t, local, map[string]string{"file": "12345"})
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/sub"))
 	flat := startWatch(t, "--no-recursive", s.url("/sub"))
 	in := func(name string) string { return filepath.Join(dir, "sub", name) }
 
-	testkit.Must(t, os.Mkdir(in("a"), 0o755))
-	testkit.WantLines(t, w.until("a/"), `created     a/`)
-	testkit.Must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
-	testkit.WantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
-	testkit.WantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
+	testutil.Must(t, os.Mkdir(in("a"), 0o755))
+	testutil.WantLines(t, w.until("a/"), `created     a/`)
+	testutil.Must(t, os.Rename(in("old"), in("a/new\n")), os.Chmod(in("a/new\n"), 0o600))
+	testutil.WantLines(t, w.until(`attributes  "a/new\n"`), `renamed     old -> "a/new\n"`, `attributes  "a/new\n"`)
+	testutil.WantLines(t, flat.until("removed     old"), `created     a/`, `removed     old`)
 	f, err := os.OpenFile(in("a/new\n"), os.O_WRONLY, 0)
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	_, err = f.WriteString("y")
-	testkit.Must(t, err, f.Close())
-	testkit.WantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
-	testkit.Must(t, os.RemoveAll(in("a")))
-	testkit.WantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
-	testkit.WantLines(t, flat.until("removed     a/"), `removed     a/`)
+	testutil.Must(t, err, f.Close())
+	testutil.WantLines(t, w.until("new\\n\""), `modified    "a/new\n"`)
+	testutil.Must(t, os.RemoveAll(in("a")))
+	testutil.WantLines(t, w.until("a/"), `removed     "a/new\n"`, `removed     a/`)
+	testutil.WantLines(t, flat.until("removed     a/"), `removed     a/`)
 
 	// Through NFS.
 	mustRun(t, "put", filepath.Join(local, "file"), s.url("/sub/deep/file"))
@@ -268,7 +268,7 @@ func TestWatchJSON(t *testing.T) {
 		func() error { return os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "b")) },
 		func() error { return os.Remove(filepath.Join(dir, "b")) },
 	} {
-		testkit.Must(t, do())
+		testutil.Must(t, do())
 		got = append(got, decodeJSON[watchJSON](t, w.until("}")[0]))
 	}
 	w.once.Do(func() { w.status = w.wait() })
@@ -297,7 +297,7 @@ func TestWatchCut(t *testing.T) {
 	n := 0
 	create := func(files int) {
 		for range files {
-			testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
+			testutil.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%04d", n)), nil, 0o644))
 			n++
 		}
 	}
@@ -310,7 +310,7 @@ func TestWatchCut(t *testing.T) {
 			var e watchJSON
 			select {
 			case line := <-w.lines:
-				testkit.Must(t, json.Unmarshal([]byte(line), &e))
+				testutil.Must(t, json.Unmarshal([]byte(line), &e))
 			case <-timeout:
 				t.Fatalf("%d of %d files are told of\n%s", heard, n, w.stderr)
 			}
@@ -333,14 +333,14 @@ func TestWatchCut(t *testing.T) {
 		create(100)
 		r.cut(true) // with calls under way
 		create(100)
-		testkit.Eventually(t, "it says that the connection is lost", func() bool {
+		testutil.Eventually(t, "it says that the connection is lost", func() bool {
 			return strings.Count(w.stderr.String(), ": connection lost, trying to get it back\n") == i+1
 		})
 		create(10)
 		r.cut(false)
 		create(100)
 		hear()
-		testkit.Eventually(t, "it says that the connection is back", func() bool {
+		testutil.Eventually(t, "it says that the connection is back", func() bool {
 			return strings.Count(w.stderr.String(), ": connected again, nothing is lost\n") == i+1
 		})
 	}
@@ -355,12 +355,12 @@ func TestWatchSilence(t *testing.T) {
 	s := startServer(t, "--dir", dir)
 	r := startRelay(t, s.addr)
 	w := startWatch(t, "--timeout", "500ms", "rdma://"+r.addr+"/")
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
 	w.until("a/")
 	r.silence()
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
-	testkit.WantLines(t, w.until("c/"), "created     b/", "created     c/")
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "b"), 0o755))
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
+	testutil.WantLines(t, w.until("c/"), "created     b/", "created     c/")
 	w.wantError(": connected again, nothing is lost\n")
 }
 
@@ -369,26 +369,26 @@ func TestWatchRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
-	testkit.WantLines(t, w.until("before/"), "created     before/")
-	testkit.Must(t, s.stop())
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "before"), 0o755))
+	testutil.WantLines(t, w.until("before/"), "created     before/")
+	testutil.Must(t, s.stop())
 	w.wantError(": connection lost, trying to get it back\n")
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
 	again := startServer(t, "--dir", dir, "--addr", s.addr)
 	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
-	testkit.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
+	testutil.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
 
 	// The removal of the directory ends the command.
 	w2 := startWatch(t, again.watchURL("/before"))
-	testkit.Must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
+	testutil.Must(t, again.stop(), os.Remove(filepath.Join(dir, "before")))
 	last := startServer(t, "--dir", dir, "--addr", s.addr)
 	w2.once.Do(func() { w2.status = w2.wait() })
 	if w2.status != 1 || !strings.HasSuffix(w2.stderr.String(), ": no such directory (NOENT)\n") {
 		t.Errorf("status %d\n%s", w2.status, w2.stderr)
 	}
 	w3 := startWatch(t, last.watchURL("/between"))
-	testkit.Must(t, os.Remove(filepath.Join(dir, "between")))
+	testutil.Must(t, os.Remove(filepath.Join(dir, "between")))
 	w3.once.Do(func() { w3.status = w3.wait() })
 	if w3.status != 1 || !strings.HasSuffix(w3.stderr.String(), "rpcrdma: watch "+last.watchURL("/between")+": the directory has been removed or renamed (GONE)\n") {
 		t.Errorf("status %d\n%s", w3.status, w3.stderr)
@@ -483,14 +483,14 @@ func TestWatchUnread(t *testing.T) {
 	w.cmd = command(t.Context(), "watch", s.watchURL("/"))
 	w.cmd.Stderr = w.stderr
 	out, err := w.cmd.StdoutPipe()
-	testkit.Must(t, err, w.cmd.Start())
+	testutil.Must(t, err, w.cmd.Start())
 	w.wantError("watching")
 	const size = 64 << 10 // of a pipe
 	for i := range size / 50 {
-		testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
 	_, err = out.Read(make([]byte, 1)) // it prints
-	testkit.Must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
+	testutil.Must(t, err, w.cmd.Process.Signal(syscall.SIGINT))
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("interrupted: %v\n%s", err, w.stderr)
 	}
@@ -528,14 +528,14 @@ func TestWatchPrints(t *testing.T) {
 
 func TestWatchMessages(t *testing.T) {
 	dir := t.TempDir()
-	testkit.WriteFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "out": "-> /"})
 	s := startServer(t, "--dir", dir)
 
 	// A server with another program.
 	server, err := transport.NewServer(nil)
-	testkit.Must(t, err, server.Register(loadgen.Program()))
+	testutil.Must(t, err, server.Register(loadgen.Program()))
 	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
 

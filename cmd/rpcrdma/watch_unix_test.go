@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // A watch that is stopped for a while, as by ^Z, costs the server little and learns that it
@@ -18,12 +18,12 @@ func TestWatchStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, "--dir", dir)
 	w := startWatch(t, s.watchURL("/"))
-	testkit.Must(t, w.cmd.Process.Signal(syscall.SIGSTOP))
+	testutil.Must(t, w.cmd.Process.Signal(syscall.SIGSTOP))
 	for i := range 10_000 {
-		testkit.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
-	testkit.Must(t, w.cmd.Process.Signal(syscall.SIGCONT))
+	testutil.Must(t, w.cmd.Process.Signal(syscall.SIGCONT))
 	w.until("look for yourself")
-	testkit.Must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
 	w.until("created     last/")
 }

@@ -18,11 +18,11 @@ func costChecks() []check {
 	}
 }
 
-// A turn is one round of steady state. It is made of requests prepared before,
-// so that what it allocates is the provider's doing.
+// A turn is one round of steady state. Its requests are prepared in advance, so that all its
+// allocations are the provider's.
 type turn struct {
 	recv []fabric.RecvWR // posted by the server
-	post []fabric.SendWR // posted by the client behind it
+	post []fabric.SendWR // then posted by the client
 	want int             // completions at both ends together
 	each func() error    // before the rest, if set
 }
@@ -79,7 +79,7 @@ func allocatesNothing(s *scene, prepare func(s *scene, client, server *Endpoint)
 			}
 		}
 	}
-	for range 300 { // queues and pools reach their sizes
+	for range 300 { // until queues and pools have reached their sizes
 		run()
 	}
 	allocs := testing.AllocsPerRun(repeat(1000), run)
@@ -93,12 +93,11 @@ func allocatesNothing(s *scene, prepare func(s *scene, client, server *Endpoint)
 
 type lateError struct{}
 
-func (lateError) Error() string { return "nothing moves any more" }
+func (lateError) Error() string { return "no progress" }
 
 var errLate error = lateError{}
 
-// skipWithRace skips what the race detector makes meaningless: its runtime
-// allocates for synchronization.
+// skipWithRace skips checks of allocations under the race detector, whose runtime allocates.
 func (s *scene) skipWithRace() {
 	s.Helper()
 	if raceEnabled {
@@ -114,8 +113,7 @@ func sendTurn(s *scene, client, server *Endpoint) turn {
 	}
 }
 
-// writeTurn is what a server's reply looks like: Writes without a signal and a
-// Send behind them.
+// writeTurn is like a server's reply: unsignaled Writes followed by a Send.
 func writeTurn(s *scene, client, server *Endpoint) turn {
 	t := sendTurn(s, client, server)
 	sink := server.Region(1<<16, writable).Segment()
@@ -135,8 +133,7 @@ func readTurn(s *scene, client, server *Endpoint) turn {
 	}
 }
 
-// windowTurn is what a client's call looks like: a bind, the Send, and here the
-// invalidation at once.
+// windowTurn is like a client's call: a bind, the Send, and, here at once, the invalidation.
 func windowTurn(s *scene, client, server *Endpoint) turn {
 	s.needWindows(client)
 	t := sendTurn(s, client, server)
@@ -154,7 +151,7 @@ func windowTurn(s *scene, client, server *Endpoint) turn {
 	return t
 }
 
-// Waiting allocates nothing either, with somebody who answers at the other end.
+// waitAllocatesNothing: Wait does not allocate either, while the other end answers.
 func waitAllocatesNothing(s *scene) {
 	s.skipWithRace()
 	client, server := s.pair(stage{idle: true})
@@ -164,7 +161,7 @@ func waitAllocatesNothing(s *scene) {
 	if err := server.Conn.PostRecv(ask.recv); err != nil {
 		s.Fatalf("post a receive: %v", err)
 	}
-	// wait takes n completions.
+	// wait waits for n completions.
 	wait := func(c fabric.Conn, wc []fabric.WC, n int) error {
 		for n > 0 {
 			got, err := c.Poll(wc[:n])
@@ -216,7 +213,7 @@ func waitAllocatesNothing(s *scene) {
 		}
 		allocs = testing.AllocsPerRun(repeat(1000), run)
 	}) {
-		s.Fatal("a conversation in steady state has got stuck")
+		s.Fatal("a conversation in steady state is stuck")
 	}
 	client.Close()
 	if err := s.result("Wait at the end", answered); failed != nil || err == nil {

@@ -31,7 +31,7 @@ func endChecks() []check {
 	}
 }
 
-// Disconnect is an orderly end: both sides say that it was, and whose idea;
+// disconnect: Disconnect is an orderly close. Both ends report that, and which of them closed;
 // outstanding receives are flushed at both.
 func disconnect(s *scene) {
 	client, server := s.pair(stage{})
@@ -76,7 +76,7 @@ func (s *scene) wantDisconnect(active, passive *Endpoint) {
 	}
 }
 
-// Both ends may have the idea at once.
+// disconnectAtBothEnds: both ends may disconnect at the same time.
 func disconnectAtBothEnds(s *scene) {
 	l := s.listen(attr)
 	for range repeat(20) {
@@ -96,14 +96,14 @@ func disconnectAtBothEnds(s *scene) {
 			}
 			e.Start()
 			if end := e.WantEnd("after Disconnect by both at once"); !end.Clean {
-				s.Errorf("%s: an orderly end by both is said to be %v", e.Name, end)
+				s.Errorf("%s: an orderly end by both is reported as %v", e.Name, end)
 			}
 			e.Close()
 		}
 	}
 }
 
-// What was posted before Disconnect arrives before the end.
+// disconnectDeliversAll: requests posted before Disconnect arrive before the end.
 func disconnectDeliversAll(s *scene) {
 	const n, size = 60, 20000
 	client, server := s.pair(stage{})
@@ -142,7 +142,8 @@ func disconnectDeliversAll(s *scene) {
 	}
 }
 
-// Disconnect waits no longer than its context for a peer that does not answer.
+// disconnectGivesUp: Disconnect waits no longer than its context for a peer that does not
+// answer.
 func disconnectGivesUp(s *scene) {
 	client, _ := s.pair(stage{idle: true})
 	client.Receives(2, 8)
@@ -155,15 +156,15 @@ func disconnectGivesUp(s *scene) {
 	client.Close()
 }
 
-// When the peer is gone, every request that is outstanding completes, once,
-// and then the end is told.
+// closeAtPeerFlushes: when the peer has closed, every outstanding request completes once,
+// before the end is reported.
 func closeAtPeerFlushes(s *scene) {
 	client, server := s.pair(stage{})
 	client.Receives(20, 16)
 	server.Receives(1, 16)
 	src := server.Region(1<<20, readable).Segment()
 	in := client.Region(1<<20, fabric.AccessLocalWrite)
-	server.Stop() // on some adapters nothing moves at the server now
+	server.Stop() // on some adapters the server makes no progress from now on
 	var wrs []fabric.SendWR
 	for id := range uint64(30) {
 		wr := get(id, src, 0, SGE(in, 0, 1<<20))
@@ -176,7 +177,7 @@ func closeAtPeerFlushes(s *scene) {
 	server.Close()
 	end := client.WantEnd("after the peer's Close")
 	if !end.Remote {
-		s.Errorf("the peer has closed, and the end is said to be %v", end)
+		s.Errorf("the peer has closed, and the end is reported as %v", end)
 	}
 	for range 20 {
 		if wc, _, err := client.NextRecv(); err != nil || wc.Status != fabric.WCFlushErr {
@@ -193,8 +194,8 @@ func closeAtPeerFlushes(s *scene) {
 	}
 }
 
-// The same at any moment of a busy connection, with either side closing. The
-// account of the Endpoint is what would find a completion lost or doubled.
+// closeUnderLoad: the same at any moment of a busy connection, with either side closing. The
+// accounting of Endpoint detects lost and duplicated completions.
 func closeUnderLoad(s *scene) {
 	l := s.listen(attr)
 	for round := range repeat(40) {
@@ -241,7 +242,7 @@ func closeUnderLoad(s *scene) {
 	}
 }
 
-// Close ends a Wait.
+// closeUnblocksWait: Close unblocks Wait.
 func closeUnblocksWait(s *scene) {
 	l := s.listen(attr)
 	for range repeat(20) {
@@ -254,7 +255,7 @@ func closeUnblocksWait(s *scene) {
 	}
 }
 
-// Close may be called by anybody, several at once, and again.
+// closeAtOnce: Close may be called concurrently, and again.
 func closeAtOnce(s *scene) {
 	l := s.listen(attr)
 	for range repeat(20) {
@@ -278,7 +279,7 @@ func closeAtOnce(s *scene) {
 	}
 }
 
-// A Conn that was never connected is closed like any other.
+// closeBeforeConnect: a Conn that was never connected can be closed.
 func closeBeforeConnect(s *scene) {
 	l := s.listen(attr)
 	c := s.resolve(l)
@@ -294,8 +295,8 @@ func closeBeforeConnect(s *scene) {
 	s.exchange("after a Conn that never connected", a, b)
 }
 
-// After Close everything says that it is over, and closing what belonged to the
-// Conn does no harm.
+// afterClose: after Close every call reports the end, and closing the Conn's objects is
+// harmless.
 func afterClose(s *scene) {
 	client, server := s.pair(stage{})
 	mr := client.Region(4096, writable)
@@ -328,7 +329,7 @@ func afterClose(s *scene) {
 	}
 }
 
-// wantAfterEnd wants a Conn to say that it is over, to whoever asks.
+// wantAfterEnd wants every call on a Conn to report the end.
 func (s *scene) wantAfterEnd(e *Endpoint) {
 	s.Helper()
 	s.wantOver("Post after the end", e.Conn.Post([]fabric.SendWR{{ID: 1, Op: fabric.OpSend, Flags: fabric.Signaled}}))
@@ -345,7 +346,7 @@ func (s *scene) wantAfterEnd(e *Endpoint) {
 	}
 }
 
-// The same when the peer has ended it.
+// afterPeersEnd: the same when the peer has closed.
 func afterPeersEnd(s *scene) {
 	client, server := s.pair(stage{})
 	client.Receives(3, 64)
@@ -357,8 +358,8 @@ func afterPeersEnd(s *scene) {
 	client.Close()
 }
 
-// Messages that have arrived are not lost to an orderly end behind them, even
-// if nobody looks before it.
+// messagesBeforeEnd: an orderly end does not discard messages that arrived before, even if
+// they have not been polled.
 func messagesBeforeEnd(s *scene) {
 	const n = 10
 	l := s.listen(attr)
@@ -368,14 +369,14 @@ func messagesBeforeEnd(s *scene) {
 		for i := range byte(n) {
 			client.Post("a message", client.Message([]byte{i}))
 		}
-		// The peer may have to move before Disconnect can return.
+		// The peer may have to make progress before Disconnect can return.
 		gone := later(func() error { return client.Conn.Disconnect(s.ctx()) })
 		runtime.Gosched()
 		server.Start()
 		for i := range byte(n) {
 			server.WantMessage(fmt.Sprintf("message %d before the end", i), []byte{i})
 		}
-		server.WantEnd("behind the last message")
+		server.WantEnd("after the last message")
 		for range 2 {
 			if wc, _, err := server.NextRecv(); err != nil || wc.Status != fabric.WCFlushErr {
 				s.Errorf("a receive without a message completed with %v (%v)", wc.Status, err)
@@ -389,7 +390,7 @@ func messagesBeforeEnd(s *scene) {
 	}
 }
 
-// What ends one connection leaves its neighbours alone.
+// othersGoOn: the end of one connection does not affect others.
 func othersGoOn(s *scene) {
 	l := s.listen(attr)
 	var clients, servers []*Endpoint
@@ -403,7 +404,7 @@ func othersGoOn(s *scene) {
 	if err := clients[2].Conn.Disconnect(s.ctx()); err != nil {
 		s.Errorf("Disconnect: %v", err)
 	}
-	clients[3].Post("a message that nobody can take", fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled,
+	clients[3].Post("a message without a receive", fabric.SendWR{ID: 1, Op: fabric.OpWrite, Flags: fabric.Signaled,
 		RKey: 0, RemoteOffset: 1, SGL: []fabric.SGE{SGE(clients[3].Region(8, 0), 0, 8)}})
 	for i := range 4 {
 		if i != 0 && i != 2 {

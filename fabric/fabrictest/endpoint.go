@@ -22,16 +22,16 @@ const (
 	defaultTimeout = 20 * time.Second
 )
 
-// A Setup is how Pair connects two ends. Its zero value is a connection over
-// loopback with the provider's own sizes and no private data.
+// A Setup configures Pair. The zero value is a connection over loopback with the provider's
+// defaults and no private data.
 type Setup struct {
-	Addr           string // where to listen; "127.0.0.1:0" if empty
+	Addr           string // of the listener; "127.0.0.1:0" if empty
 	Client, Server fabric.ConnAttr
 	Request, Reply []byte // private data
 	Timeout        time.Duration
 
-	// BeforeConnect and BeforeAccept, if set, get an end before it is offered
-	// to the other: the time to post receives.
+	// BeforeConnect and BeforeAccept, if set, are called before Connect and Accept, for
+	// example to post receives.
 	BeforeConnect func(client fabric.Conn)
 	BeforeAccept  func(server fabric.Conn)
 }
@@ -63,7 +63,7 @@ func Pair(t testing.TB, p fabric.Provider, set Setup) (client, server fabric.Con
 	return client, server
 }
 
-// join connects over l, on which nobody else may be connecting.
+// join connects over l, to which nothing else may be connecting.
 func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) (client, server fabric.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,7 +78,7 @@ func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) 
 	go func() {
 		err := c.Connect(ctx, set.Request)
 		if err != nil {
-			cancel() // nobody will come
+			cancel() // no request will arrive
 		}
 		connected <- err
 	}()
@@ -106,16 +106,15 @@ func join(ctx context.Context, p fabric.Provider, l fabric.Listener, set Setup) 
 	return c, v, nil
 }
 
-// An Endpoint plays one end of a connection in a test. It posts, and it keeps
-// account: every request posted through it must complete once, in its turn, and
-// as what it was posted as; whatever does not is reported at the next
-// expectation. Expectations take an English sentence about what is waited for.
+// An Endpoint is one end of a connection in a test. It accounts for all requests: every
+// request posted through it must complete once, in order, and with its opcode; violations are
+// reported at the next expectation. Expectations take a description of what is expected.
 //
-// Between Start and Stop a goroutine of the Endpoint drives the Conn. Methods
-// that end the test may be called by the test's goroutine alone.
+// Between Start and Stop a goroutine of the Endpoint drives the Conn. Methods that may end the
+// test must be called on the test's goroutine.
 type Endpoint struct {
 	Conn    fabric.Conn
-	Name    string        // who is speaking, in messages
+	Name    string        // in messages
 	Timeout time.Duration // for each expectation
 
 	t testing.TB
@@ -124,28 +123,28 @@ type Endpoint struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
-	sq      []request     // posted, not known to be done
+	sq      []request     // posted, not completed yet
 	rq      []request     // likewise
-	sent    []fabric.WC   // completed, not yet expected
+	sent    []fabric.WC   // completed, not taken by an expectation yet
 	rcvd    []received    // likewise
-	end     error         // what Poll said last
+	end     error         // the last error of Poll
 	wrong   []string      // broken rules
 	sqError bool          // a send has failed: no other may succeed
 	rqError bool          // likewise
-	closed  bool          // by this side: what is outstanding may be lost
+	closed  bool          // by this side: outstanding requests may be lost
 	wcs     [16]fabric.WC // the driver's
-	nextID  uint64        // of requests that the Endpoint names itself
-	stop    atomic.Bool   // the driver is to return
-	stopped chan struct{} // closed when it has; nil when there is none
+	nextID  uint64        // of requests whose ID the Endpoint chooses
+	stop    atomic.Bool   // the driver must return
+	stopped chan struct{} // closed by the driver; nil if there is none
 	in, out heap          // of the test's goroutine
 }
 
-// A request is the account of something posted.
+// A request accounts for a posted work request.
 type request struct {
 	id       uint64
 	op       fabric.WCOpcode
 	signaled bool
-	asked    bool   // the adapter has not said yet whether it takes it
+	asked    bool   // Post has not returned yet
 	buf      []byte // of a receive
 }
 
@@ -155,8 +154,8 @@ type received struct {
 	data []byte
 }
 
-// NewEndpoint makes an Endpoint of c, whose Close the test's end brings about.
-// Until Start nobody drives it.
+// NewEndpoint returns an Endpoint for c, which is closed at the end of the test. Until Start
+// nothing drives it.
 func NewEndpoint(t testing.TB, name string, c fabric.Conn) *Endpoint {
 	e := &Endpoint{Conn: c, Name: name, Timeout: defaultTimeout, t: t, nextID: 1 << 32}
 	e.changed.L = &e.mu
@@ -171,7 +170,7 @@ func NewEndpoint(t testing.TB, name string, c fabric.Conn) *Endpoint {
 	return e
 }
 
-// Start lets a goroutine drive the Conn, which must be established.
+// Start starts a goroutine that drives the Conn, which must be established.
 func (e *Endpoint) Start() {
 	e.stop.Store(false)
 	e.stopped = make(chan struct{})
@@ -181,8 +180,8 @@ func (e *Endpoint) Start() {
 	}()
 }
 
-// Stop ends what Start began, so that the test itself may be in Poll, Wait or
-// Disconnect of the Conn.
+// Stop stops the goroutine of Start, so that the test itself may call Poll, Wait or
+// Disconnect.
 func (e *Endpoint) Stop() {
 	e.t.Helper()
 	if e.stopped == nil {
@@ -192,7 +191,7 @@ func (e *Endpoint) Stop() {
 	ended := e.end != nil
 	e.mu.Unlock()
 	e.stop.Store(true)
-	if !ended { // else the driver is on its way out
+	if !ended { // otherwise the driver is already returning
 		e.Conn.Wake()
 	}
 	if !returns(e.Timeout, func() { <-e.stopped }) {
@@ -218,14 +217,14 @@ func (e *Endpoint) Close() {
 	}
 }
 
-// abandon says that this side closes: completions may get lost from now on.
+// abandon records that this side closes: completions may be lost from now on.
 func (e *Endpoint) abandon() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
 }
 
-// drive moves the connection until it has ended or Stop is called.
+// drive drives the connection until it has ended or Stop is called.
 func (e *Endpoint) drive() {
 	for !e.stop.Load() {
 		n, err := e.Step()
@@ -237,15 +236,15 @@ func (e *Endpoint) drive() {
 		}
 		if werr := e.Conn.Wait(); werr != nil {
 			if n, err := e.Step(); err == nil && n == 0 {
-				e.fault("Wait returned %v, and Poll behind it nothing", werr)
+				e.fault("Wait returned %v, and Poll after it nothing", werr)
 				return
 			}
 		}
 	}
 }
 
-// Step polls once and takes what comes into account. It is what the driver
-// does, and what a test that has not called Start does itself.
+// Step polls once and accounts for the completions. The driver calls it, or the test if it has
+// not called Start.
 func (e *Endpoint) Step() (int, error) {
 	n, err := e.Conn.Poll(e.wcs[:])
 	if n == 0 && err == nil {
@@ -267,7 +266,7 @@ func (e *Endpoint) Step() (int, error) {
 	return n, err
 }
 
-// fault notes a broken rule.
+// fault records a violation.
 func (e *Endpoint) fault(format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -276,7 +275,7 @@ func (e *Endpoint) fault(format string, args ...any) {
 }
 
 func (e *Endpoint) faultLocked(format string, args ...any) {
-	if len(e.wrong) < 5 { // one mistake draws others
+	if len(e.wrong) < 5 { // one violation causes others
 		e.wrong = append(e.wrong, fmt.Sprintf(format, args...))
 	}
 }
@@ -308,8 +307,8 @@ func (e *Endpoint) countRecv(wc fabric.WC) {
 	e.rcvd = append(e.rcvd, m)
 }
 
-// countSend: the send queue completes in order. Requests that are not signaled
-// say nothing unless they fail; after one has failed, all others do, aloud.
+// countSend: the send queue completes in order. Unsignaled requests have no completion unless
+// they fail; after one has failed, all others fail with a completion.
 func (e *Endpoint) countSend(wc fabric.WC) {
 	at := slices.IndexFunc(e.sq, func(r request) bool {
 		return r.signaled || wc.Status != fabric.WCSuccess && r.id == wc.ID
@@ -322,7 +321,7 @@ func (e *Endpoint) countSend(wc fabric.WC) {
 		return
 	}
 	if at > 0 && e.sqError {
-		e.faultLocked("request %d completed (%v) and request %d in front of it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
+		e.faultLocked("request %d completed (%v) and request %d before it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
 	}
 	r := e.sq[at]
 	e.sq = slices.Delete(e.sq, 0, at+1)
@@ -342,7 +341,7 @@ func (e *Endpoint) countSend(wc fabric.WC) {
 	e.sent = append(e.sent, wc)
 }
 
-// countEnd: the end comes behind the last completion.
+// countEnd: the end is reported after the last completion.
 func (e *Endpoint) countEnd(n int, err error) {
 	if n != 0 {
 		e.faultLocked("Poll returned %d completions and %v at once", n, err)
@@ -368,7 +367,7 @@ func (e *Endpoint) countEnd(n int, err error) {
 	}
 }
 
-// TryPost posts and returns what Post says.
+// TryPost posts requests and returns the error of Post.
 func (e *Endpoint) TryPost(wrs ...fabric.SendWR) error {
 	e.posting.Lock()
 	defer e.posting.Unlock()
@@ -384,7 +383,7 @@ func (e *Endpoint) TryPost(wrs ...fabric.SendWR) error {
 	return err
 }
 
-// TryPostRecv posts receives and returns what PostRecv says.
+// TryPostRecv posts receives and returns the error of PostRecv.
 func (e *Endpoint) TryPostRecv(wrs ...fabric.RecvWR) error {
 	e.posting.Lock()
 	defer e.posting.Unlock()
@@ -400,8 +399,8 @@ func (e *Endpoint) TryPostRecv(wrs ...fabric.RecvWR) error {
 	return err
 }
 
-// settle enters into the account q what became of the requests asked for last.
-// They are in it already, since they may have completed meanwhile.
+// settle records in q whether the last requests have been posted. They are in q already, since
+// they may have completed meanwhile.
 func (e *Endpoint) settle(q []request, err error) []request {
 	if err != nil {
 		return slices.DeleteFunc(q, func(r request) bool { return r.asked })
@@ -429,7 +428,7 @@ func completionOf(op fabric.Opcode) fabric.WCOpcode {
 	return fabric.WCSend
 }
 
-// Post posts requests, which must be taken.
+// Post posts requests, which must succeed.
 func (e *Endpoint) Post(what string, wrs ...fabric.SendWR) {
 	e.t.Helper()
 	if err := e.TryPost(wrs...); err != nil {
@@ -437,8 +436,7 @@ func (e *Endpoint) Post(what string, wrs ...fabric.SendWR) {
 	}
 }
 
-// Region registers n bytes of new memory. It is deregistered with the Conn, if
-// not before.
+// Region registers n bytes of new memory. It is deregistered with the Conn at the latest.
 func (e *Endpoint) Region(n int, access fabric.Access) fabric.MR {
 	e.t.Helper()
 	mr, err := e.Conn.RegMR(make([]byte, n), access)
@@ -458,8 +456,7 @@ func (e *Endpoint) Window() fabric.MW {
 	return mw
 }
 
-// Receives posts n receives of size bytes each, over memory that is not used
-// for anything else.
+// Receives posts n receives of size bytes each, in new memory.
 func (e *Endpoint) Receives(n, size int) {
 	e.t.Helper()
 	wrs := make([]fabric.RecvWR, n)
@@ -478,10 +475,10 @@ func (e *Endpoint) newID() uint64 {
 	return e.nextID
 }
 
-// A heap hands out registered memory and takes nothing back.
+// A heap allocates registered memory, which is never freed.
 type heap struct {
 	mr   fabric.MR
-	free int // from here on
+	free int // offset of the free part
 }
 
 func (h *heap) take(e *Endpoint, n int, access fabric.Access) fabric.SGE {
@@ -494,7 +491,7 @@ func (h *heap) take(e *Endpoint, n int, access fabric.Access) fabric.SGE {
 	return sge
 }
 
-// SGE names n bytes of mr from off on.
+// SGE returns an SGE of n bytes of mr at offset off.
 func SGE(mr fabric.MR, off, n int) fabric.SGE {
 	return fabric.SGE{Buf: mr.Bytes()[off : off+n : off+n], LKey: mr.LKey()}
 }
@@ -519,7 +516,7 @@ func (e *Endpoint) Send(what string, data []byte) {
 	e.WantSent(what, wr.ID)
 }
 
-// await waits until ready, which is called with e.mu held, or until it is late.
+// await waits until ready, which is called with e.mu held, returns true, or until the timeout.
 func (e *Endpoint) await(ready func() bool) (ok bool) {
 	late := false
 	timer := time.AfterFunc(e.Timeout, func() {
@@ -538,9 +535,9 @@ func (e *Endpoint) await(ready func() bool) (ok bool) {
 	return true
 }
 
-// state describes the accounts. The caller holds e.mu.
+// state describes the outstanding requests. The caller holds e.mu.
 func (e *Endpoint) state() string {
-	s := fmt.Sprintf("%d sends and %d receives outstanding, %d and %d completed and not looked at",
+	s := fmt.Sprintf("%d sends and %d receives outstanding, %d and %d completed and not expected",
 		len(e.sq), len(e.rq), len(e.sent), len(e.rcvd))
 	if e.end != nil {
 		s += fmt.Sprintf("; the connection has ended: %v", e.end)
@@ -551,8 +548,8 @@ func (e *Endpoint) state() string {
 	return s
 }
 
-// NextSend takes the next completion of the send queue. The error says why
-// there is none.
+// NextSend returns the next completion of the send queue, or an error if there is none in
+// time.
 func (e *Endpoint) NextSend() (fabric.WC, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -565,7 +562,7 @@ func (e *Endpoint) NextSend() (fabric.WC, error) {
 	return wc, nil
 }
 
-// NextRecv takes the next completion of a receive, and the bytes received.
+// NextRecv returns the next completion of a receive, and the bytes received.
 func (e *Endpoint) NextRecv() (fabric.WC, []byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -585,8 +582,7 @@ func (e *Endpoint) none(what string) error {
 	return fmt.Errorf("no completion of a %s: %s", what, e.state())
 }
 
-// WantSent wants the next request of the send queue to have succeeded, and to
-// be the one with this ID.
+// WantSent wants the next request of the send queue to succeed, and to have this ID.
 func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
 	e.t.Helper()
 	wc, err := e.NextSend()
@@ -599,8 +595,8 @@ func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
 	return wc
 }
 
-// WantFailed wants the next request of the send queue to have failed, with one
-// of these statuses.
+// WantFailed wants the next request of the send queue to have this ID, and to fail with one of
+// these statuses.
 func (e *Endpoint) WantFailed(what string, id uint64, status ...fabric.WCStatus) fabric.WC {
 	e.t.Helper()
 	wc, err := e.NextSend()
@@ -636,8 +632,7 @@ func (e *Endpoint) WantMessage(what string, want []byte) fabric.WC {
 	return wc
 }
 
-// WantNothing wants every completion so far to have been looked at. What makes
-// it more than a glance is an expectation before it, of something later.
+// WantNothing wants no completion to be left. Call it after an expectation of something later.
 func (e *Endpoint) WantNothing(what string) {
 	e.t.Helper()
 	e.mu.Lock()
@@ -647,8 +642,8 @@ func (e *Endpoint) WantNothing(what string) {
 	}
 }
 
-// WantEnd wants the connection to end, and every outstanding request to be
-// flushed before. Messages that still arrive are passed over.
+// WantEnd wants the connection to end, and every outstanding request to be flushed before.
+// Messages that still arrive are ignored.
 func (e *Endpoint) WantEnd(what string) *fabric.ConnError {
 	e.t.Helper()
 	e.mu.Lock()
@@ -670,8 +665,8 @@ func brief(b []byte) string {
 	return fmt.Sprintf("%d bytes %x...", len(b), b[:most])
 }
 
-// Fill fills b with bytes that depend on seed and on their place, so that
-// neither a stale nor a shifted copy looks the same.
+// Fill fills b with bytes that depend on seed and on their offset, so that stale and shifted
+// copies differ.
 func Fill(b []byte, seed uint64) {
 	x := seed*0x9e3779b97f4a7c15 + 1
 	next := func() uint64 {
@@ -690,7 +685,7 @@ func Fill(b []byte, seed uint64) {
 	}
 }
 
-// Pattern returns n bytes as Fill makes them.
+// Pattern returns n bytes filled by Fill.
 func Pattern(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	Fill(b, seed)

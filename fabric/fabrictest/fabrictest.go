@@ -1,25 +1,23 @@
-// Package fabrictest holds the rules of package fabric as tests.
+// Package fabrictest tests implementations of package fabric.
 //
-// [Run] is the conformance suite: every provider passes it, and what a provider
-// declares not to have is verified before it is skipped. [Pair] and [Endpoint]
-// are for tests that need a connected pair, or one end of it played by hand:
-// they keep account of every request, so that a completion that is lost, doubled
-// or out of turn is noticed whatever the test is about. [Faulty] wraps a
-// provider and makes it fail where a [Plan] says so.
+// [Run] is the conformance suite, which every provider must pass. A capability that a provider
+// declares to lack is verified to be missing before its checks are skipped. [Pair] and
+// [Endpoint] are for tests that need a connected pair, or control of one end: they account for
+// every request, so that lost, duplicated and reordered completions are detected in any test.
+// [Faulty] wraps a provider and injects the faults of a [Plan].
 //
 // # Time
 //
-// Every expectation has a deadline and no test sleeps. Where a rule says that
-// something does not happen, the test rests on order: a later message has
-// arrived, or the connection has ended, and it still has not happened.
+// Every expectation has a deadline and no test sleeps. A test that something does not happen
+// relies on order: a later message has arrived, or the connection has ended, and it still has
+// not happened.
 //
 // # Memory and the race detector
 //
-// The memory of a request is touched by whoever drives the Conn. An Endpoint
-// does that on a goroutine of its own and hands completions over under a lock,
-// so that a test may look at a buffer once it holds the completion, and not
-// earlier. A buffer lent to the peer is looked at after a message that was sent
-// behind the peer's last access, or after a fence.
+// The memory of a request is accessed by the goroutine that is in Poll or Wait. An Endpoint
+// has its own goroutine for that and passes completions under a lock, so a test may access a
+// buffer only after it has received the completion. A buffer exposed to the peer may be
+// accessed after a message that the peer sent after its last access, or after a fence.
 package fabrictest
 
 import (
@@ -34,50 +32,49 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// Config says what Run tests, where, and what to expect.
+// Config configures Run.
 type Config struct {
-	// New makes the provider under test. It is called once for each check and
-	// may leave its own clean-up with t.
+	// New returns the provider under test. It is called once for each check and may register a
+	// cleanup with t.
 	New func(t testing.TB) fabric.Provider
 
-	// Addr is where listeners are put. Default: "127.0.0.1:0".
+	// Addr is the address of listeners. Default: "127.0.0.1:0".
 	Addr string
 
-	// Timeout bounds each single expectation. Default: 20 seconds.
+	// Timeout bounds each expectation. Default: 20 seconds.
 	Timeout time.Duration
 
-	// Bulk is how many bytes two ends throw at each other at once.
-	// Default: 64 MiB, an eighth of that with -short.
+	// Bulk is the number of bytes that two ends send to each other at the same time. Default:
+	// 64 MiB, an eighth of that with -short.
 	Bulk int
 
-	// Complete makes it a failure to skip a check for want of a capability.
+	// Complete makes the test fail if a check has to be skipped for lack of a capability.
 	Complete bool
 
 	// Groups names the groups of checks to run, such as "Message" and "End". Nil:
 	// all of them.
 	Groups []string
 
-	// Limits are the provider's own ways where the seam leaves a choice.
+	// Limits describe the provider's behavior where package fabric permits several.
 	Limits Limits
 
-	// Live counts what the provider holds open, in the whole process. Each
-	// check must bring it back to where it was. Nil: not looked at.
+	// Live counts the open objects of the provider, in the whole process. After each check the
+	// counts must be what they were before. Nil: not checked.
 	Live func() (conns, mrs, mws int)
 
-	// Stall opens something at addr that will never become a connection
-	// request, such as a bare TCP connection, until it is closed. Nil: the
-	// check that needs it is skipped.
+	// Stall opens a connection to addr that never becomes a connection request, such as a bare
+	// TCP connection, until it is closed. Nil: the check that needs it is skipped.
 	Stall func(t testing.TB, addr string) io.Closer
 }
 
-// Limits are the differences between adapters that users of the seam have to
-// live with. The zero value is the strictest.
+// Limits are differences between adapters that users of package fabric must tolerate. The zero
+// value is the strictest.
 type Limits struct {
-	// Shortage is what becomes of a Send that finds no receive posted.
+	// Shortage is the behavior of a Send that finds no receive posted.
 	Shortage Shortage
 
-	// PaddedPrivateData: what arrives may have more around it than was sent,
-	// as with the fixed-length fields of InfiniBand's connection manager.
+	// PaddedPrivateData: received private data may be longer than what was sent, as with the
+	// fixed-length fields of InfiniBand's connection manager.
 	PaddedPrivateData bool
 
 	// ClientFirst: the end that accepted must not send before the end that
@@ -85,33 +82,30 @@ type Limits struct {
 	// indication).
 	ClientFirst bool
 
-	// LocalCompletion: Sends and Writes complete when they have left, and not
-	// when the peer has taken them. One that the peer refuses may thus have
-	// completed well.
+	// LocalCompletion: Sends and Writes complete when they have been sent, not when the peer
+	// has received them. A request that the peer refuses may thus have completed successfully.
 	LocalCompletion bool
 
-	// CoarseStatus: the adapter tells only that a request failed, not
-	// reliably why.
+	// CoarseStatus: the status of a failed request is not reliable.
 	CoarseStatus bool
 
-	// CoarseEnd: an end that the peer was forced to may look like one in order.
+	// CoarseEnd: an abnormal end may look like an orderly one.
 	CoarseEnd bool
 
-	// LateReads: a message may arrive before a Read that was posted in front of
-	// it has been carried out, or refused (RFC 5040 section 5.5).
+	// LateReads: a message may arrive before a Read that was posted earlier has been executed
+	// or refused (RFC 5040 section 5.5).
 	LateReads bool
 
-	// LooseWindows: a window does not hold its bounds, so that the peer reaches
-	// all of the region beneath (rxe of Linux 6.1).
+	// LooseWindows: the bounds of windows are not enforced: the peer can access all of the
+	// underlying region (rxe of Linux 6.1).
 	LooseWindows bool
 
-	// LooseReads: a Read needs no right, only a region of the connection (siw of
-	// Linux 6.1).
+	// LooseReads: a Read needs no access right, only a region of the connection (siw of Linux
+	// 6.1).
 	LooseReads bool
 
-	// LooseInvalidation: a Send with Invalidate of what is not open does not
-	// fail for its sender, and one of another connection's window is carried out
-	// (rxe of Linux 6.1).
+	// LooseInvalidation: a Send with Invalidate of a handle that is not bound does not fail at
+	// its sender, and one of another connection's window is executed (rxe of Linux 6.1).
 	LooseInvalidation bool
 }
 
@@ -149,19 +143,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A group is a chapter of the suite.
+// A group is a named list of checks.
 type group struct {
 	name   string
 	checks []check
 }
 
-// A check is one rule. Its name is the rule in a few words.
+// A check tests one rule. Its name is the rule in a few words.
 type check struct {
 	name string
 	run  func(*scene)
 }
 
-// suite returns all checks, in the order in which a connection lives.
+// suite returns all checks, in the order of a connection's life.
 func suite() []group {
 	return []group{
 		{"Setup", setupChecks()},
@@ -175,7 +169,7 @@ func suite() []group {
 	}
 }
 
-// Run holds a provider against the rules of package fabric.
+// Run tests a provider against the rules of package fabric.
 func Run(t *testing.T, cfg Config) {
 	cfg = cfg.withDefaults()
 	before := runtime.NumGoroutine()
@@ -196,12 +190,12 @@ func Run(t *testing.T, cfg Config) {
 	}
 }
 
-// runCheck runs one check with a provider of its own, and then looks for what
-// the check has closed and the provider has not.
+// runCheck runs one check with a new provider, and then checks for objects that the provider
+// has not closed.
 func runCheck(t testing.TB, cfg Config, c check) {
 	if cfg.Live != nil {
 		conns, mrs, mws := cfg.Live()
-		t.Cleanup(func() { // first in, so it runs when all else is closed
+		t.Cleanup(func() { // registered first, so it runs after everything else is closed
 			var c, r, w int
 			if !settles(cfg.Timeout, func() bool {
 				c, r, w = cfg.Live()
@@ -214,8 +208,8 @@ func runCheck(t testing.TB, cfg Config, c check) {
 	c.run(&scene{TB: t, cfg: cfg, p: cfg.New(t)})
 }
 
-// settles reports whether ok comes true in time. It is for what a runtime or an
-// adapter finishes on its own after everything has been closed.
+// settles reports whether ok becomes true within d. It is for work that the runtime or an
+// adapter completes after everything has been closed.
 func settles(d time.Duration, ok func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -227,21 +221,21 @@ func settles(d time.Duration, ok func() bool) bool {
 	return true
 }
 
-// A scene is what a check plays on.
+// A scene is the environment of a check.
 type scene struct {
 	testing.TB
 	cfg Config
 	p   fabric.Provider
 }
 
-// ctx returns a context that ends with the time for one expectation.
+// ctx returns a context with the timeout of one expectation.
 func (s *scene) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
 	s.Cleanup(cancel)
 	return ctx
 }
 
-// within runs f, which must return in time, and nil.
+// within runs f, which must return nil, in time.
 func (s *scene) within(what string, f func() error) {
 	s.Helper()
 	if err := s.result(what, later(f)); err != nil {
@@ -266,7 +260,7 @@ func returns(d time.Duration, f func()) bool {
 	}
 }
 
-// repeat is n, or a tenth of it with -short.
+// repeat returns n, or a tenth of it with -short.
 func repeat(n int) int {
 	if testing.Short() {
 		return max(n/10, 3)
@@ -274,8 +268,8 @@ func repeat(n int) int {
 	return n
 }
 
-// A Lack is why a check is skipped: a capability that the provider says it does
-// not have, and the error by which that turned out to be true.
+// A Lack is why a check is skipped: a capability that the provider declares to lack, and the
+// error of an attempt to use it.
 type Lack struct {
 	Capability string
 	Proof      error

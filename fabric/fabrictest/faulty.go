@@ -10,11 +10,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// ErrInjected is what a Fault fails with unless it names an error of its own,
-// and what the end of a connection that a Fault broke unwraps to.
+// ErrInjected is the default error of a Fault. The ConnError of a connection that a Fault has
+// broken unwraps to it.
 var ErrInjected = errors.New("fabrictest: injected fault")
 
-// A Point is where a Fault strikes.
+// A Point is where a Fault occurs.
 type Point uint8
 
 const (
@@ -25,10 +25,10 @@ const (
 	AtAccept                  // Conn.Accept
 	AtRegMR                   // Conn.RegMR
 	AtAllocMW                 // Conn.AllocMW
-	AtPost                    // Conn.Post, a call however long its list
+	AtPost                    // Conn.Post, counted in calls
 	AtPostRecv                // Conn.PostRecv, likewise
 	AtCompletion              // a completion that Poll returns
-	AtRequest                 // a request of the list that Conn.Post is given
+	AtRequest                 // Conn.Post, counted in requests
 	points
 )
 
@@ -45,18 +45,17 @@ func (p Point) String() string {
 type Action uint8
 
 const (
-	// Fail lets the call fail, and nothing of it is done. At a completion it
-	// reports the Status of the Fault in place of the real one, and the
-	// connection ends as with an adapter on which a request has failed.
+	// Fail makes the call fail without effect. At a completion it replaces the status by that
+	// of the Fault, and the connection ends as after any failed request.
 	Fail Action = iota
-	// Break lets the call through, or the completion, and then ends the
-	// connection: what is outstanding is flushed, the peer sees an end. At a
-	// request, those behind it in the list are flushed without having been posted.
+	// Break lets the call or the completion succeed, and then ends the connection: outstanding
+	// requests are flushed, the peer sees the end. At a request, the following ones in the
+	// list are flushed without having been posted.
 	Break
-	// Cut ends the connection in front of the call, which then fails, or of the
-	// completion, which then has not happened. At a request, those in front of it
-	// in the list have been posted. At Resolve, Listen and
-	// Listener.Accept, where there is no connection yet, it is as Fail.
+	// Cut ends the connection before the call, which then fails, or before the completion,
+	// which then does not happen. At a request, the preceding ones in the list have been
+	// posted. At Resolve, Listen and Listener.Accept, where there is no connection yet, it is
+	// like Fail.
 	Cut
 )
 
@@ -70,7 +69,7 @@ func (a Action) String() string {
 	return "fail"
 }
 
-// A Side says on which Conns a Fault strikes.
+// A Side selects the Conns of a Fault.
 type Side uint8
 
 const (
@@ -79,48 +78,48 @@ const (
 	Taken          // made by a listener
 )
 
-// A Fault strikes once, or again and again.
+// A Fault occurs once, or repeatedly.
 type Fault struct {
 	At    Point
 	Do    Action
 	Side  Side // Resolve belongs to Dialed, Listen and Listener.Accept to Taken
-	N     int  // at the N-th passage of that point on that side, over all Conns; 0 is 1
-	Every bool // at each N-th passage from then on
+	N     int  // at the N-th passage of the point on that side, counted over all Conns; 0 means 1
+	Every bool // at every N-th passage
 
-	// Match, if not nil, says which passages count. It is called for one passage at
-	// a time, must not use the provider, and must not keep what is in the Passage.
+	// Match, if not nil, selects the passages that count. Calls are serialized. It must not
+	// use the provider, and must not keep references from the Passage.
 	Match func(Passage) bool
 
-	// Err is what the call fails with, and the Cause of the connection's end.
-	// Default: ErrInjected.
+	// Err is the error of the call, and the Cause of the connection's end. Default:
+	// ErrInjected.
 	Err error
 
-	// Status is what a completion fails with. Default: WCGeneralErr.
+	// Status is the status of a failed completion. Default: WCGeneralErr.
 	Status fabric.WCStatus
 }
 
-// A Passage is what passes the Point of a Fault.
+// A Passage is an event at the Point of a Fault.
 type Passage struct {
-	Conn int // number of the Conn, in the order in which they were made; 0: there is none yet
+	Conn int // number of the Conn, in the order of creation; 0: there is none yet
 
-	// AtRequest: the list, of which the N-th request passes.
+	// AtRequest: the list that contains the request.
 	List []fabric.SendWR
 	N    int
 
-	// AtCompletion: what is reported.
+	// AtCompletion: the completion.
 	WC *fabric.WC
 
-	// Message is what a Send at AtRequest sends, if it is in one piece, or what has
-	// been received at AtCompletion.
+	// Message is the message of a Send at AtRequest, if it has a single SGE, or the received
+	// message at AtCompletion.
 	Message []byte
 }
 
-// A Plan is the faults to inject. They count independently of each other; if
-// several strike at once, the first in the list does.
+// A Plan has the faults to inject. They count independently; if several are due at once, the
+// first in the list occurs.
 type Plan []Fault
 
-// A FaultyProvider is a provider with faults by plan. All else is as with the
-// provider in it: nothing is delayed and nothing changes its order.
+// A FaultyProvider injects the faults of a Plan into a provider. It neither delays nor
+// reorders anything else.
 type FaultyProvider struct {
 	inner fabric.Provider
 
@@ -152,14 +151,14 @@ func Faulty(p fabric.Provider, plan Plan) *FaultyProvider {
 	return f
 }
 
-// Struck returns how often the i-th fault of the plan has struck.
+// Struck returns how often the i-th fault of the plan has occurred.
 func (f *FaultyProvider) Struck(i int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.faults[i].struck
 }
 
-// pass counts a passage, and returns the fault that strikes at it.
+// pass counts a passage, and returns the fault that is due.
 func (f *FaultyProvider) pass(at Point, side Side, p Passage) (Fault, bool) {
 	if len(f.faults) == 0 {
 		return Fault{}, false
@@ -246,16 +245,16 @@ func (f *FaultyProvider) conn(inner fabric.Conn, side Side) *faultyConn {
 	return &faultyConn{Conn: inner, p: f, side: side, no: f.conns}
 }
 
-// A faultyConn keeps account of what is posted, so that it can flush it.
+// A faultyConn accounts for posted requests, so that it can flush them.
 type faultyConn struct {
 	fabric.Conn
 	p    *FaultyProvider
 	side Side
 	no   int
 
-	// mu is held over posting and over looking at completions, so that the
-	// accounts have what the adapter has, in its order. It comes before the
-	// adapter's own locks and is not held where the adapter waits.
+	// mu is held while posting and while processing completions, so that the accounts match
+	// the adapter's queues. It is acquired before the adapter's locks and not held while the
+	// adapter waits.
 	mu     sync.Mutex
 	broken *fabric.ConnError
 	sq     []faultyRequest
@@ -268,7 +267,7 @@ type faultyRequest struct {
 	signaled bool
 }
 
-// after does what a Fault does behind a call that has succeeded.
+// after applies a Fault after a successful call.
 func (c *faultyConn) after(fault Fault, hit bool) {
 	if !hit {
 		return
@@ -284,10 +283,10 @@ func (c *faultyConn) ruin(fault Fault) {
 		return
 	}
 	c.broken = &fabric.ConnError{Provider: c.p.Name(), Cause: fault.Err}
-	c.Conn.Close() // and so the adapter's memory is the caller's, and Wait returns
+	c.Conn.Close() // the memory belongs to the caller again, and Wait returns
 }
 
-// before does what a Fault does in front of a call, whose error it returns.
+// before applies a Fault before a call, and returns the error of the call.
 func (c *faultyConn) before(at Point) (fault Fault, hit bool, err error) {
 	fault, hit = c.p.pass(at, c.side, Passage{Conn: c.no})
 	switch {
@@ -300,7 +299,7 @@ func (c *faultyConn) before(at Point) (fault Fault, hit bool, err error) {
 	return fault, hit, err
 }
 
-// call is a method without a list.
+// call wraps a method without a list.
 func (c *faultyConn) call(at Point, do func() error) error {
 	fault, hit, err := c.before(at)
 	if err != nil {
@@ -316,7 +315,7 @@ func (c *faultyConn) call(at Point, do func() error) error {
 	return nil
 }
 
-// end returns the end that a fault has brought about.
+// end returns the end that a fault has caused.
 func (c *faultyConn) end() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -391,7 +390,7 @@ func (c *faultyConn) Post(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// message is what a request sends.
+// message returns the message of a request.
 func message(wr *fabric.SendWR) []byte {
 	if wr.Op != fabric.OpSend && wr.Op != fabric.OpSendInv || len(wr.SGL) != 1 {
 		return nil
@@ -427,7 +426,7 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 		if c.broken == nil {
 			return c.look(wc[:n]), err
 		}
-		// It broke meanwhile: what has completed is told, the rest flushed.
+		// It broke meanwhile: report what has completed, flush the rest.
 		if n > 0 {
 			for i := range wc[:n] {
 				c.settled(&wc[i])
@@ -441,8 +440,8 @@ func (c *faultyConn) Poll(wc []fabric.WC) (int, error) {
 	return c.flush(wc)
 }
 
-// look lets completions pass, up to and with the one at which a fault strikes,
-// or without it. What it keeps back has not happened and will be flushed.
+// look passes completions on, up to the one at which a fault occurs, with or without it. The
+// others are discarded, and their requests flushed later.
 func (c *faultyConn) look(wc []fabric.WC) int {
 	for i := range wc {
 		p := Passage{Conn: c.no, WC: &wc[i]}
@@ -467,7 +466,7 @@ func (c *faultyConn) look(wc []fabric.WC) int {
 	return len(wc)
 }
 
-// settled takes a completed request out of the accounts.
+// settled removes a completed request from the accounts.
 func (c *faultyConn) settled(wc *fabric.WC) {
 	if wc.Op == fabric.WCRecv {
 		c.rq = slices.Delete(c.rq, 0, min(1, len(c.rq)))
@@ -479,8 +478,8 @@ func (c *faultyConn) settled(wc *fabric.WC) {
 	c.sq = slices.Delete(c.sq, 0, at+1)
 }
 
-// flush completes what is outstanding on a connection that a fault has broken,
-// and tells the end behind it.
+// flush flushes outstanding requests of a connection that a fault has broken, and then reports
+// the end.
 func (c *faultyConn) flush(wc []fabric.WC) (n int, err error) {
 	for ; n < len(wc) && len(c.sq) > 0; n++ {
 		wc[n] = fabric.WC{ID: c.sq[0].id, Op: c.sq[0].op, Status: fabric.WCFlushErr}

@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// With an empty plan the wrapper is as good as what is in it.
+// With an empty plan the wrapper passes all checks.
 func TestFaultyWithoutFaults(t *testing.T) {
 	cfg := newModel("").config()
 	inner := cfg.New
@@ -20,7 +20,7 @@ func TestFaultyWithoutFaults(t *testing.T) {
 	Run(t, cfg)
 }
 
-// rig is a pair on a provider with a plan, and the means to build more.
+// rig is a connected pair on a provider with a plan, which can connect more.
 func rig(t *testing.T, plan Plan) (*scene, *FaultyProvider) {
 	cfg := newModel("").config().withDefaults()
 	f := Faulty(cfg.New(t), plan)
@@ -34,8 +34,7 @@ func wantInjected(t *testing.T, what string, err error) {
 	}
 }
 
-// Each call can be made to fail, at the passage that the plan names and not at
-// another.
+// Each call can be made to fail, at exactly the passage in the plan.
 func TestFaultyCalls(t *testing.T) {
 	ctx := context.Background()
 
@@ -135,8 +134,8 @@ func TestFaultyCalls(t *testing.T) {
 	})
 }
 
-// A connection can be made to end behind any call or completion. The Endpoints
-// see that each outstanding request is flushed once, and the peer that it ends.
+// A connection can be made to end after any call or completion. The Endpoints check that each
+// outstanding request is flushed once, and that the peer sees the end.
 func TestFaultyBreaks(t *testing.T) {
 	for _, c := range []struct {
 		fault Fault
@@ -242,7 +241,7 @@ func receives(msg string) func(Passage) bool {
 	return func(p Passage) bool { return p.WC.Op == fabric.WCRecv && string(p.Message) == msg }
 }
 
-// What is cut off in a list has not been posted, and what is in front of it has.
+// Requests of a list after a Cut have not been posted, those before it have.
 func TestFaultyCutsLists(t *testing.T) {
 	for do, want := range map[Action]int{Cut: 1, Break: 2} {
 		s, _ := rig(t, Plan{{At: AtRequest, Do: do, Side: Dialed, Match: sends("two")}})
@@ -262,8 +261,7 @@ func TestFaultyCutsLists(t *testing.T) {
 	}
 }
 
-// A fault may come again and again, under load, on either side: no completion
-// is lost and none doubled.
+// With repeated faults under load, on either side, no completion is lost or duplicated.
 func TestFaultyUnderLoad(t *testing.T) {
 	for _, side := range []Side{BothSides, Dialed, Taken} {
 		for _, at := range []Point{AtPost, AtPostRecv, AtCompletion} {
@@ -300,7 +298,7 @@ func TestFaultyUnderLoad(t *testing.T) {
 	}
 }
 
-// patiently posts when there is room.
+// patiently posts, and retries while the queue is full.
 func patiently(post func() error) (err error) {
 	for err = fabric.ErrQueueFull; errors.Is(err, fabric.ErrQueueFull); runtime.Gosched() {
 		err = post()

@@ -24,15 +24,15 @@ func fenceChecks() []check {
 	}
 }
 
-// A revoker exposes memory of the owner, and returns its name and the act that
-// is to be a fence.
+// A revoker exposes memory of the owner, and returns its segment and a function that must be a
+// fence.
 type revoker func(s *scene, owner *Endpoint, memory []byte, access fabric.Access) (fabric.Segment, func())
 
-// A strength is whether an act is a fence whatever the provider declares.
+// A strength is whether a fence is required regardless of WeakRevocation.
 type strength bool
 
 const (
-	asDeclared strength = false // unless Capabilities say WeakRevocation
+	asDeclared strength = false // not with WeakRevocation
 	strong     strength = true
 )
 
@@ -84,16 +84,16 @@ func (s *scene) needWindows(e *Endpoint) {
 const (
 	hammerSize  = 24 << 10 // of one access
 	hammerSlots = 4        // accesses outstanding
-	hammerRest  = 64       // accesses after the fence, before the hammer gives up
+	hammerRest  = 64       // accesses after the fence before the hammer stops
 )
 
-// A hammer accesses memory of the peer again and again.
+// A hammer accesses memory of the peer repeatedly.
 type hammer struct {
 	end    *Endpoint
 	seg    fabric.Segment
 	op     fabric.Opcode
 	slots  []fabric.MR
-	fenced atomic.Bool // the owner has taken the memory back
+	fenced atomic.Bool // the owner has revoked access
 	begun  fabric.SendWR
 	last   fabric.SendWR
 	// visit is called with the slot of each Read that has succeeded, and before
@@ -110,8 +110,8 @@ func (s *scene) newHammer(e *Endpoint, seg fabric.Segment, op fabric.Opcode) *ha
 	return h
 }
 
-// swing accesses until it is stopped: by the connection's end, which is how it
-// should be, or some time after the fence, with a message that must not arrive.
+// swing accesses memory until the connection ends, as it should, or until hammerRest accesses
+// after the fence; then it sends a message that must not arrive.
 func (h *hammer) swing() error {
 	rest := hammerRest
 	for n := 0; rest > 0; n++ {
@@ -144,15 +144,15 @@ func (h *hammer) swing() error {
 			if h.end.TryPost(h.begun) != nil {
 				return nil
 			}
-			// Its completion would come among the others.
+			// Its completion would be among the others.
 		}
 	}
-	_ = h.end.TryPost(h.last) // refused if the connection has ended meanwhile
+	_ = h.end.TryPost(h.last) // fails if the connection has ended
 	return nil
 }
 
-// stopsWrites: after the fence no byte is written for the peer, which goes on
-// writing meanwhile, until it is thrown out.
+// stopsWrites: after the fence no byte is written for the peer, which keeps writing until the
+// connection ends.
 func stopsWrites(s *scene, revoke revoker, how strength) {
 	l := s.listen(attr)
 	for round := range repeat(20) {
@@ -176,18 +176,18 @@ func stopsWrites(s *scene, revoke revoker, how strength) {
 		h.fenced.Store(true)
 		s.wantStopped("Writes", client, server, swung)
 		if !weak && !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind the fence", round)
+			s.Fatalf("round %d: memory has changed after the fence", round)
 		}
 		client.Close()
 		server.Close()
 	}
 }
 
-// wantStopped wants a hammer to be stopped by the end of the connection.
+// wantStopped wants the end of the connection to stop a hammer.
 func (s *scene) wantStopped(what string, client, server *Endpoint, swung <-chan error) {
 	s.Helper()
 	if _, data, err := server.NextRecv(); err == nil && data != nil {
-		s.Fatalf("%s are still carried out behind the fence", what)
+		s.Fatalf("%s are still executed after the fence", what)
 	}
 	if err := s.result("the hammer", swung); err != nil {
 		s.Fatal(err)
@@ -196,8 +196,7 @@ func (s *scene) wantStopped(what string, client, server *Endpoint, swung <-chan 
 	server.WantEnd("after the fence")
 }
 
-// stopsReads: after the fence no byte is read for the peer: what it gets is
-// from before.
+// stopsReads: after the fence no byte is read for the peer.
 func stopsReads(s *scene, revoke revoker, how strength) {
 	l := s.listen(attr)
 	for round := range repeat(20) {
@@ -211,7 +210,7 @@ func stopsReads(s *scene, revoke revoker, how strength) {
 		h.begun.Flags, h.last.Flags = 0, 0
 		h.visit = func(n int, slot []byte) error {
 			if !weak && !bytes.Equal(slot, Pattern(hammerSize, uint64(round))) {
-				return fmt.Errorf("round %d: Read %d has brought what was written behind the fence", round, n)
+				return fmt.Errorf("round %d: Read %d returned what was written after the fence", round, n)
 			}
 			clear(slot)
 			return nil
@@ -227,8 +226,7 @@ func stopsReads(s *scene, revoke revoker, how strength) {
 	}
 }
 
-// After a region is closed, nothing is written to it for a Read of its own side
-// either.
+// ownReadStops: after a region is closed, a Read of its own side does not write to it either.
 func ownReadStops(s *scene) {
 	const n = 1 << 20
 	l := s.listen(attr)
@@ -255,13 +253,12 @@ func ownReadStops(s *scene) {
 		client.Close()
 		server.Close()
 		if !weak && !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind the fence", round)
+			s.Fatalf("round %d: memory has changed after the fence", round)
 		}
 	}
 }
 
-// The same for a receive: one that is posted already does not take a message
-// after its region is closed.
+// receiveStops: the same for a receive that is already posted.
 func receiveStops(s *scene) {
 	client, server := s.pair(stage{})
 	memory := make([]byte, 64)
@@ -282,8 +279,8 @@ func receiveStops(s *scene) {
 	}
 }
 
-// After Close the adapter holds no memory: receives that were posted take
-// nothing more, though the peer goes on sending.
+// connCloseStopsReceives: after Close the adapter uses no memory: nothing is written to posted
+// receives, although the peer keeps sending.
 func connCloseStopsReceives(s *scene) {
 	const n = 64
 	l := s.listen(attr)
@@ -316,7 +313,7 @@ func connCloseStopsReceives(s *scene) {
 		}
 		client.WantEnd("after the peer's Close")
 		if !bytes.Equal(memory, then) {
-			s.Fatalf("round %d: memory has changed behind Close", round)
+			s.Fatalf("round %d: memory has changed after Close", round)
 		}
 		client.Close()
 	}

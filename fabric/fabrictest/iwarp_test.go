@@ -12,8 +12,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/iwarp"
 )
 
-// A conversation between two Endpoints. It shows how tests are written with
-// them: both ends drive themselves, and the test says what it wants to see.
+// A conversation between two Endpoints. It shows how tests are written with them: both ends
+// are driven in the background, and the test has only expectations.
 func TestConversation(t *testing.T) {
 	const size = 1 << 20
 	data := fabrictest.Pattern(size, 1)
@@ -32,12 +32,12 @@ func TestConversation(t *testing.T) {
 	a.Start()
 	b.Start()
 
-	// The client asks, and says where the answer may go.
+	// The client sends a request with the segment for the reply.
 	sink := a.Region(size, fabric.AccessLocalWrite|fabric.AccessRemoteWrite)
 	a.Send("a question", []byte("how much?"))
 	b.WantMessage("a question", []byte("how much?"))
 
-	// The server writes the answer there and then says so.
+	// The server writes the reply to the segment and sends a message.
 	src := b.Region(size, 0)
 	copy(src.Bytes(), data)
 	word := b.Message([]byte("that much"))
@@ -51,7 +51,7 @@ func TestConversation(t *testing.T) {
 	}
 	b.WantSent("an answer", word.ID)
 
-	// The client leaves.
+	// The client disconnects.
 	a.Stop()
 	if err := client.Disconnect(context.Background()); err != nil {
 		t.Error(err)
@@ -61,7 +61,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// The wrapper of the software adapter keeps all rules as well.
+// The wrapped software adapter passes all checks as well.
 func TestFaultyAdapter(t *testing.T) {
 	p := iwarp.New(iwarp.Config{PeerToPeer: true})
 	fabrictest.Run(t, fabrictest.Config{

@@ -37,7 +37,7 @@ func memoryChecks() []check {
 	}
 }
 
-// put and get make a Write to and a Read from a place in the peer's segment.
+// put and get return a Write to and a Read from offset at of the peer's segment.
 func put(id uint64, seg fabric.Segment, at int, sgl ...fabric.SGE) fabric.SendWR {
 	return fabric.SendWR{ID: id, Op: fabric.OpWrite, Flags: fabric.Signaled, SGL: sgl,
 		RKey: seg.Handle, RemoteOffset: seg.Offset + uint64(at)}
@@ -49,8 +49,8 @@ func get(id uint64, seg fabric.Segment, at int, sgl ...fabric.SGE) fabric.SendWR
 	return wr
 }
 
-// A Send is not seen before the Writes posted in front of it are placed, and a
-// Write alone is not noticed (RFC 5666 section 2).
+// writeThenSend: a Send arrives after the data of earlier Writes has been placed, and a Write
+// alone causes no completion at the peer (RFC 5666 section 2).
 func writeThenSend(s *scene) {
 	const n = 3*4096 + 100
 	client, server := s.pair(stage{})
@@ -67,14 +67,14 @@ func writeThenSend(s *scene) {
 			put(2, seg, 5000, SGE(out, 5000, 1)),
 			put(3, seg, 5001, SGE(out, 5001, n-5001)),
 			word)
-		server.WantMessage("the Send behind the Writes", binary.BigEndian.AppendUint32(nil, uint32(round)))
+		server.WantMessage("the Send after the Writes", binary.BigEndian.AppendUint32(nil, uint32(round)))
 		if !bytes.Equal(sink.Bytes(), out.Bytes()) {
-			s.Fatalf("round %d: the Send has arrived, the Writes in front of it have not", round)
+			s.Fatalf("round %d: the Send has arrived, the Writes before it have not", round)
 		}
 		for id := uint64(1); id <= 3; id++ {
 			client.WantSent("a Write", id)
 		}
-		client.WantSent("the Send behind the Writes", word.ID)
+		client.WantSent("the Send after the Writes", word.ID)
 		server.WantNothing("than a Send")
 		server.Send("a word that the memory is free again", nil)
 		client.WantMessage("a word that the memory is free again", nil)
@@ -82,7 +82,7 @@ func writeThenSend(s *scene) {
 	}
 }
 
-// A Write is gathered from several pieces.
+// writeGather: a Write gathers several SGEs.
 func writeGather(s *scene) {
 	client, server := s.pair(stage{})
 	n := min(client.Conn.Capabilities().MaxSendSGE, 16)
@@ -98,8 +98,8 @@ func writeGather(s *scene) {
 	server.Receives(1, 1)
 	client.Post("a gathered Write", put(1, sink.Segment(), 33, sgl...))
 	client.WantSent("a gathered Write", 1)
-	client.Send("a Send behind it", nil)
-	server.WantMessage("a Send behind it", nil)
+	client.Send("a Send after it", nil)
+	server.WantMessage("a Send after it", nil)
 	if !bytes.Equal(sink.Bytes()[33:33+len(want)], want) {
 		s.Error("a gathered Write has other bytes than its pieces")
 	}
@@ -108,7 +108,7 @@ func writeGather(s *scene) {
 	}
 }
 
-// A Write of nothing places nothing and completes.
+// writeOfNothing: an empty Write places nothing and completes.
 func writeOfNothing(s *scene) {
 	client, server := s.pair(stage{})
 	sink := server.Region(64, writable)
@@ -119,7 +119,7 @@ func writeOfNothing(s *scene) {
 	s.exchange("after Writes of nothing", client, server)
 }
 
-// A Read brings what is there, at all sizes and places.
+// readSizes: Reads of all sizes and offsets return the right bytes.
 func readSizes(s *scene) {
 	const n = 1 << 20
 	client, server := s.pair(stage{})
@@ -146,8 +146,7 @@ func readSizes(s *scene) {
 	}
 }
 
-// Where data is read from, nothing completes (RFC 5666 section 2): only a Send
-// tells that it is over.
+// readSilentAtSource: a Read causes no completion at its source (RFC 5666 section 2).
 func readSilentAtSource(s *scene) {
 	client, server := s.pair(stage{})
 	src := server.Region(4096, readable)
@@ -163,7 +162,7 @@ func readSilentAtSource(s *scene) {
 	server.WantNothing("from Reads by the peer")
 }
 
-// A Read is scattered over as many pieces as the connection says.
+// readScatter: a Read scatters over up to MaxReadSGE SGEs.
 func readScatter(s *scene) {
 	client, server := s.pair(stage{})
 	n := min(client.Conn.Capabilities().MaxReadSGE, 16)
@@ -196,8 +195,8 @@ func readScatter(s *scene) {
 	}
 }
 
-// More Reads may be posted than may be outstanding: the adapter starts them as
-// it may, and both ends may do so at once.
+// manyReads: more Reads may be posted than may be outstanding: the adapter queues them, at
+// both ends at once.
 func manyReads(s *scene) {
 	const reads, size = 100, 8192
 	client, server := s.pair(stage{
@@ -230,8 +229,8 @@ func manyReads(s *scene) {
 	}
 }
 
-// A fenced Send does not overtake a Read: when it arrives, the source of the
-// Read may be reused.
+// fence: a fenced Send does not overtake a Read: when it arrives, the source of the Read may
+// be reused.
 func fence(s *scene) {
 	const n = 1 << 17
 	client, server := s.pair(stage{})
@@ -247,18 +246,17 @@ func fence(s *scene) {
 		word := client.Message(nil)
 		word.Flags |= fabric.Fence
 		client.Post("a Read and a fenced Send", get(1, src.Segment(), 0, SGE(in, 0, n)), word)
-		server.WantMessage("a fenced Send behind a Read", nil)
+		server.WantMessage("a fenced Send after a Read", nil)
 		Fill(src.Bytes(), ^round)
-		client.WantSent("the Read in front of a fenced Send", 1)
+		client.WantSent("the Read before a fenced Send", 1)
 		client.WantSent("a fenced Send", word.ID)
 		if !bytes.Equal(in.Bytes(), Pattern(n, round)) {
-			s.Fatalf("round %d: the Read in front of a fenced Send has brought what was written after the Send", round)
+			s.Fatalf("round %d: the Read before a fenced Send returned what was written after the Send", round)
 		}
 	}
 }
 
-// The name of a region is all of it, and a region without remote rights has
-// none.
+// segment: the Segment of a region covers all of it, and is zero without remote rights.
 func segment(s *scene) {
 	client, _ := s.pair(stage{})
 	for _, n := range []int{1, 4095, 4096, 70000} {
@@ -280,13 +278,13 @@ func segment(s *scene) {
 type outrage struct {
 	what string
 	op   fabric.Opcode
-	// target prepares the victim and names what the offender aims at.
+	// target prepares the victim and returns what the offender accesses.
 	target func(victim *Endpoint) (handle uint32, offset uint64)
 	length int
 }
 
-// refuse lets a client commit an outrage, and wants it refused: nothing is
-// placed or fetched, and both ends of the connection end. Others go on.
+// refuse wants an outrage by a client to be refused: nothing is placed or fetched, and the
+// connection ends at both ends. Other connections are not affected.
 func (s *scene) refuse(l fabric.Listener, o outrage) {
 	s.Helper()
 	client, server := s.pairAt(l, stage{})
@@ -306,15 +304,15 @@ func (s *scene) refuse(l fabric.Listener, o outrage) {
 	server.Close()
 }
 
-// wantOutrageRefused posts wr, which the victim must refuse, and a message
-// behind it, which must not arrive.
+// wantOutrageRefused posts wr, which the victim must refuse, and a message after it, which
+// must not arrive.
 func (s *scene) wantOutrageRefused(what string, offender, victim *Endpoint, wr fabric.SendWR) {
 	s.Helper()
 	offender.Post(what, wr, offender.Message([]byte("still here")))
 	if _, data, err := victim.NextRecv(); err != nil {
 		s.Fatalf("%s: want the receives to be flushed after %s: %v", victim.Name, what, err)
 	} else if data != nil && !(s.cfg.Limits.LateReads && wr.Op == fabric.OpRead) {
-		s.Fatalf("%s was carried out: the message behind it has arrived", what)
+		s.Fatalf("%s was executed: the message after it has arrived", what)
 	}
 	s.wantRefused(what, offender, wr, fabric.WCRemAccessErr)
 	mine := offender.WantEnd("after " + what)
@@ -324,7 +322,7 @@ func (s *scene) wantOutrageRefused(what string, offender, victim *Endpoint, wr f
 	}
 }
 
-// withoutRight: a region that is there for one thing is not there for another.
+// withoutRight: a region does not permit operations without the right.
 func withoutRight(s *scene, op fabric.Opcode, access fabric.Access) {
 	if op == fabric.OpRead && s.cfg.Limits.LooseReads {
 		s.Skip("the provider declares that a Read needs no right")
@@ -353,7 +351,8 @@ func describe(op fabric.Opcode) string {
 	return "a Read"
 }
 
-// A region without remote rights cannot be reached by its local key either.
+// localRegionIsPrivate: the peer cannot access a region without remote rights by its local
+// key.
 func localRegionIsPrivate(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -366,7 +365,7 @@ func localRegionIsPrivate(s *scene) {
 			what: describe(op) + " with the local key of a local region",
 			op:   op, length: 64,
 			target: func(victim *Endpoint) (uint32, uint64) {
-				exposed := s.register(victim, memory, writable|readable) // tells the offset
+				exposed := s.register(victim, memory, writable|readable) // for its offset
 				local := s.register(victim, memory, fabric.AccessLocalWrite)
 				exposed.Close()
 				return local.LKey(), exposed.Segment().Offset
@@ -379,7 +378,7 @@ func localRegionIsPrivate(s *scene) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// bounds lists accesses outside of a segment of n bytes.
+// bounds returns accesses outside of a segment of n bytes.
 func bounds(n int) []struct {
 	what   string
 	at     func(offset uint64) uint64
@@ -391,10 +390,10 @@ func bounds(n int) []struct {
 		at     func(offset uint64) uint64
 		length int
 	}{
-		{"one byte behind the end", func(o uint64) uint64 { return o + end }, 1},
+		{"one byte after the end", func(o uint64) uint64 { return o + end }, 1},
 		{"over the end", func(o uint64) uint64 { return o + end - 1 }, 2},
 		{"one byte too long", func(o uint64) uint64 { return o }, n + 1},
-		{"one byte in front", func(o uint64) uint64 { return o - 1 }, 1},
+		{"one byte before the start", func(o uint64) uint64 { return o - 1 }, 1},
 		{"over the beginning", func(o uint64) uint64 { return o - 1 }, 2},
 		{"far away", func(o uint64) uint64 { return o + 1<<40 }, 1},
 		{"away by what does not fit 32 bits", func(o uint64) uint64 { return o + 1<<32 }, 1},
@@ -404,7 +403,7 @@ func bounds(n int) []struct {
 	}
 }
 
-// outOfBounds: a handle opens its region and not a byte more.
+// outOfBounds: a handle gives access to its region and not a byte more.
 func outOfBounds(s *scene, op fabric.Opcode) {
 	const n, margin = 4096, 8192
 	l := s.listen(attr)
@@ -423,13 +422,13 @@ func outOfBounds(s *scene, op fabric.Opcode) {
 			!bytes.Equal(memory[margin+n:], Pattern(n+2*margin, 33)[margin+n:]) {
 			s.Fatalf("%s has changed memory outside the region", what)
 		}
-		Fill(memory, 33) // what is in bounds may have been placed before the rest was refused
+		Fill(memory, 33) // the part within bounds may have been placed before the rest was refused
 	}
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// A handle that nobody has given out opens nothing, and neither does one whose
-// key part is off.
+// unknownHandle: a handle that was never returned gives no access, nor does one with a wrong
+// key part.
 func unknownHandle(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -460,8 +459,8 @@ func unknownHandle(s *scene) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// A handle is good on its own connection and on no other of the same process
-// (RFC 5042 section 5.2: protection domains).
+// handleOfAnotherConn: a handle is valid on its own connection only, not on others of the same
+// process (RFC 5042 section 5.2: protection domains).
 func handleOfAnotherConn(s *scene) {
 	l := s.listen(attr)
 	owner, server := s.pairAt(l, stage{})
@@ -486,7 +485,8 @@ func handleOfAnotherConn(s *scene) {
 	s.exchange("after others have tried", owner, server)
 }
 
-// A handle dies with its region, also when other regions follow.
+// handleAfterClose: a handle is invalid after its region was closed, even if its table entry
+// is reused.
 func handleAfterClose(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -499,7 +499,7 @@ func handleAfterClose(s *scene) {
 				mr := s.register(victim, memory, writable|readable)
 				seg := mr.Segment()
 				s.within("MR.Close", mr.Close)
-				s.register(victim, memory, writable|readable) // may take its place
+				s.register(victim, memory, writable|readable) // may reuse its table entry
 				return seg.Handle, seg.Offset
 			},
 		})

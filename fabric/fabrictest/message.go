@@ -34,9 +34,9 @@ func messageChecks() []check {
 	}
 }
 
-// Sends arrive in the order posted and with their exact lengths (RFC 5666
-// section 2: messages complete at the receiver as the sender has posted them,
-// and the receive buffer alone bounds their length).
+// orderAndLength: Sends arrive in the order posted and with their exact lengths (RFC 5666
+// section 2: messages complete at the receiver in the order posted, and only the receive
+// buffer bounds their length).
 func orderAndLength(s *scene) {
 	client, server := s.pair(stage{})
 	server.Receives(3, 256)
@@ -57,7 +57,7 @@ func orderAndLength(s *scene) {
 	server.WantNothing("than three messages")
 }
 
-// The same with many messages of all sizes, posted in lists of all lengths.
+// manySizes: the same with many messages of all sizes, posted in lists of all lengths.
 func manySizes(s *scene) {
 	const most, window = 2000, 32
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -87,8 +87,7 @@ func manySizes(s *scene) {
 	}
 }
 
-// A Send of nothing is a message: it takes a receive and completes on both
-// sides.
+// emptyMessage: an empty Send consumes a receive and completes at both ends.
 func emptyMessage(s *scene) {
 	client, server := s.pair(stage{})
 	server.Receives(2, 16)
@@ -96,11 +95,11 @@ func emptyMessage(s *scene) {
 	if wc, data := server.WantRecv("an empty message"); wc.Len != 0 || len(data) != 0 {
 		s.Errorf("an empty message has %d bytes", wc.Len)
 	}
-	client.Send("a message behind it", []byte("behind"))
-	server.WantMessage("a message behind it", []byte("behind"))
+	client.Send("a message after it", []byte("after"))
+	server.WantMessage("a message after it", []byte("after"))
 }
 
-// A Send is gathered from several pieces.
+// gather: a Send gathers several SGEs.
 func gather(s *scene) {
 	client, server := s.pair(stage{})
 	n := min(client.Conn.Capabilities().MaxSendSGE, 16)
@@ -128,8 +127,7 @@ func gather(s *scene) {
 	}
 }
 
-// More pieces than the adapter can gather are refused, by Post or by a
-// completion.
+// tooManySGEs: a list with too many SGEs is refused, by Post or by its completion.
 func tooManySGEs(s *scene) {
 	client, server := s.pair(stage{})
 	n := client.Conn.Capabilities().MaxSendSGE + 1
@@ -153,7 +151,7 @@ func tooManySGEs(s *scene) {
 	server.WantEnd("after the peer's malformed request")
 }
 
-// local lists what may be reported where want should be.
+// local returns the statuses that are acceptable in place of want.
 func (s *scene) local(want fabric.WCStatus) []fabric.WCStatus {
 	if !s.cfg.Limits.CoarseStatus {
 		return []fabric.WCStatus{want}
@@ -162,7 +160,7 @@ func (s *scene) local(want fabric.WCStatus) []fabric.WCStatus {
 		fabric.WCMWBindErr, fabric.WCLocAccessErr, fabric.WCGeneralErr}
 }
 
-// A message may be as long as its receive.
+// oneMegabyte: a message may be as long as its receive.
 func oneMegabyte(s *scene) {
 	const n = 1 << 20
 	client, server := s.pair(stage{})
@@ -174,8 +172,7 @@ func oneMegabyte(s *scene) {
 	server.WantMessage("a megabyte less a byte", text[1:])
 }
 
-// A request that is not signaled completes without a word, one behind it with
-// one.
+// unsignaled: an unsignaled request has no completion, a later signaled one has.
 func unsignaled(s *scene) {
 	client, server := s.pair(stage{})
 	client.Receives(1, 16)
@@ -201,14 +198,14 @@ func unsignaled(s *scene) {
 		server.WantMessage("the last message", []byte("last"))
 		client.WantSent("the last message", last.ID)
 	}
-	// The answer is behind everything.
+	// The answer is sent after everything.
 	server.Send("an answer", []byte("answer"))
 	client.WantMessage("an answer", []byte("answer"))
 	client.WantNothing("from requests that are not signaled")
 }
 
-// The send queue completes in the order posted, whatever the requests are. The
-// account of the Endpoint is what would find it otherwise.
+// completionsInOrder: the send queue completes in the order posted, whatever the requests are.
+// Endpoint checks that.
 func completionsInOrder(s *scene) {
 	client, server := s.pair(stage{})
 	put := server.Region(1<<18, fabric.AccessLocalWrite|fabric.AccessRemoteWrite).Segment()
@@ -246,7 +243,8 @@ func completionsInOrder(s *scene) {
 	}
 }
 
-// What describes a request is the caller's again when Post returns.
+// requestIsTheCallersAgain: the slices of a request belong to the caller again when Post
+// returns.
 func requestIsTheCallersAgain(s *scene) {
 	client, server := s.pair(stage{})
 	mr := client.Region(4096, 0)
@@ -274,17 +272,23 @@ func requestIsTheCallersAgain(s *scene) {
 	}
 }
 
-// Anybody may post at any time, and while somebody else is in Poll or Wait. The
-// Conn is used bare here, since an Endpoint lets one post at a time.
+// Numbers of postersAtOnce: goroutines, messages of each, and messages in flight.
+const (
+	posters      = 8
+	postsEach    = 40
+	postsAtATime = 64
+)
+
+// postersAtOnce: any goroutine may post at any time, also while another is in Poll or Wait.
+// The client's Conn is used without its Endpoint, which serializes posts.
 func postersAtOnce(s *scene) {
-	const posters, each, window = 8, 40, 64
 	client, server := s.pair(stage{idle: true})
 	server.Start()
-	server.Receives(window, 8)
-	mr := client.Region(posters*each*2, 0)
-	room := make(chan struct{}, window)
-	for range window {
-		room <- struct{}{}
+	server.Receives(postsAtATime, 8)
+	mr := client.Region(posters*postsEach*2, 0)
+	tokens := make(chan struct{}, postsAtATime) // one for each free receive
+	for range postsAtATime {
+		tokens <- struct{}{}
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -292,63 +296,21 @@ func postersAtOnce(s *scene) {
 	defer close(quit)
 	posted := make(chan error, posters)
 	for p := range byte(posters) {
-		wg.Go(func() {
-			for n := range byte(each) {
-				select {
-				case <-room:
-				case <-quit:
-					return
-				}
-				at := (int(p)*each + int(n)) * 2
-				mr.Bytes()[at], mr.Bytes()[at+1] = p, n
-				var err error
-				for err = fabric.ErrQueueFull; errors.Is(err, fabric.ErrQueueFull); runtime.Gosched() {
-					err = client.Conn.Post([]fabric.SendWR{{ID: uint64(at), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{SGE(mr, at, 2)}}})
-				}
-				if err != nil {
-					posted <- fmt.Errorf("poster %d: %w", p, err)
-					return
-				}
-			}
-			posted <- nil
-		})
+		wg.Go(func() { posted <- postNumbers(client.Conn, mr, p, tokens, quit) })
 	}
-	completed := later(func() error {
-		var next [posters]uint64
-		var wc [5]fabric.WC
-		for left := posters * each; left > 0; {
-			n, err := client.Conn.Poll(wc[:])
-			if err != nil {
-				return err
-			}
-			for _, wc := range wc[:n] {
-				p, i := wc.ID/(2*each), wc.ID%(2*each)/2
-				if wc.Status != fabric.WCSuccess || p >= posters || i != next[p] {
-					return fmt.Errorf("message %d of poster %d completed with %v in the turn of message %d", i, p, wc.Status, next[p])
-				}
-				next[p]++
-				left--
-			}
-			if n == 0 {
-				if err := client.Conn.Wait(); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	completed := later(func() error { return pollInOrder(client.Conn) })
 	var next [posters]byte
-	for range posters * each {
+	for range posters * postsEach {
 		_, data := server.WantRecv("a message of one of the posters")
 		if len(data) != 2 || data[0] >= posters {
 			s.Fatalf("got the message %x", data)
 		}
 		if p, n := data[0], data[1]; n != next[p] {
-			s.Fatalf("message %d of poster %d came in the turn of message %d", n, p, next[p])
+			s.Fatalf("message %d of poster %d arrived, want message %d", n, p, next[p])
 		}
 		next[data[0]]++
 		server.Receives(1, 8)
-		room <- struct{}{}
+		tokens <- struct{}{}
 	}
 	for range posters {
 		if err := s.result("Post", posted); err != nil {
@@ -360,7 +322,56 @@ func postersAtOnce(s *scene) {
 	}
 }
 
-// A queue that cannot take a whole list takes nothing of it, and has room again
+// postNumbers posts the messages of poster p, which have its number and their own. The ID of
+// a request is the message's offset in mr.
+func postNumbers(c fabric.Conn, mr fabric.MR, p byte, tokens, quit <-chan struct{}) error {
+	for n := range byte(postsEach) {
+		select {
+		case <-tokens:
+		case <-quit:
+			return nil
+		}
+		at := (int(p)*postsEach + int(n)) * 2
+		mr.Bytes()[at], mr.Bytes()[at+1] = p, n
+		wr := fabric.SendWR{ID: uint64(at), Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{SGE(mr, at, 2)}}
+		err := c.Post([]fabric.SendWR{wr})
+		for ; errors.Is(err, fabric.ErrQueueFull); runtime.Gosched() {
+			err = c.Post([]fabric.SendWR{wr})
+		}
+		if err != nil {
+			return fmt.Errorf("poster %d: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// pollInOrder polls the completions of all posters, and wants those of each in order.
+func pollInOrder(c fabric.Conn) error {
+	var next [posters]uint64
+	var wcs [5]fabric.WC
+	for left := posters * postsEach; left > 0; {
+		n, err := c.Poll(wcs[:])
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:n] {
+			p, i := wc.ID/(2*postsEach), wc.ID%(2*postsEach)/2
+			if wc.Status != fabric.WCSuccess || p >= posters || i != next[p] {
+				return fmt.Errorf("message %d of poster %d completed with %v, want message %d", i, p, wc.Status, next[p])
+			}
+			next[p]++
+			left--
+		}
+		if n == 0 {
+			if err := c.Wait(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendQueueFull: a queue that cannot take a whole list takes none of it, and has space again
 // when completions have been polled.
 func sendQueueFull(s *scene) {
 	const depth, most = 4, 4096
@@ -386,7 +397,7 @@ func sendQueueFull(s *scene) {
 		}
 	}
 	if taken < depth || taken == most {
-		s.Fatalf("a send queue of %d took %d requests that nobody polled", depth, taken)
+		s.Fatalf("a send queue of %d took %d requests without a Poll", depth, taken)
 	}
 	client.Start()
 	for id := range taken {
@@ -394,8 +405,8 @@ func sendQueueFull(s *scene) {
 	}
 	client.Stop()
 
-	// All are polled, so all slots are free. A list that is one too long must
-	// leave no trace.
+	// All are polled, so all slots are free. A list that is too long by one must have no
+	// effect.
 	list := make([]fabric.SendWR, taken+1)
 	for i := range list {
 		list[i] = put(uint64(1000 + i))
@@ -403,7 +414,7 @@ func sendQueueFull(s *scene) {
 	if err := client.TryPost(list...); !errors.Is(err, fabric.ErrQueueFull) {
 		s.Fatalf("post %d requests to a queue of %d: %v, want ErrQueueFull", len(list), taken, err)
 	}
-	client.Post("as many as the queue has room for", list[:taken]...)
+	client.Post("as many as the queue can take", list[:taken]...)
 	if err := client.TryPost(list[taken]); !errors.Is(err, fabric.ErrQueueFull) {
 		s.Fatalf("post one more: %v, want ErrQueueFull", err)
 	}
@@ -415,7 +426,7 @@ func sendQueueFull(s *scene) {
 	client.WantNothing("from requests that were refused")
 }
 
-// The same for receives.
+// receiveQueueFull: the same for receives.
 func receiveQueueFull(s *scene) {
 	const depth, most = 4, 4096
 	small := attr
@@ -458,8 +469,8 @@ func receiveQueueFull(s *scene) {
 	}
 }
 
-// A message that is longer than its receive is an error of that receive and the
-// end of the connection, and writes nothing outside.
+// longerThanReceive: a message that is longer than its receive fails that receive and ends the
+// connection, and writes nothing outside of the buffer.
 func longerThanReceive(s *scene) {
 	client, server := s.pair(stage{})
 	in := server.Region(64, fabric.AccessLocalWrite)
@@ -485,9 +496,8 @@ func longerThanReceive(s *scene) {
 	}
 }
 
-// wantRefused wants the completion of a request that the peer does not carry
-// out: with one of these statuses, or flushed by the end that follows. With
-// local completion it may have succeeded before, unless it was a Read.
+// wantRefused wants the completion of a request that the peer refuses: with one of these
+// statuses, or flushed. With LocalCompletion it may have succeeded, unless it was a Read.
 func (s *scene) wantRefused(what string, e *Endpoint, wr fabric.SendWR, status ...fabric.WCStatus) {
 	s.Helper()
 	wc, err := e.NextSend()
@@ -505,13 +515,13 @@ func (s *scene) wantRefused(what string, e *Endpoint, wr fabric.SendWR, status .
 	}
 }
 
-// What a Send does that finds no receive is as declared.
+// noReceivePosted: a Send that finds no receive behaves as declared.
 func noReceivePosted(s *scene) {
 	client, server := s.pair(stage{})
 	wr := client.Message([]byte("too early"))
-	client.Post("a message that nobody expects", wr)
+	client.Post("a message without a receive", wr)
 	if s.cfg.Limits.Shortage == ShortageWaits {
-		// A message the other way shows only that the connection is alive.
+		// A message in the other direction shows that the connection is alive.
 		client.Receives(1, 16)
 		server.Send("a message the other way", []byte("alive"))
 		client.WantMessage("a message the other way", []byte("alive"))
@@ -525,7 +535,7 @@ func noReceivePosted(s *scene) {
 	server.WantEnd("after one message too many")
 }
 
-// Memory that is not what its key says fails the request and ends the
+// wrongLocalKey: an SGE outside of the region of its key fails the request and ends the
 // connection, and nothing is sent.
 func wrongLocalKey(s *scene) {
 	l := s.listen(attr)
@@ -536,7 +546,7 @@ func wrongLocalKey(s *scene) {
 		op   fabric.Opcode
 		sge  func(e *Endpoint) fabric.SGE
 	}{
-		{"a key that nobody has given", fabric.OpSend, func(e *Endpoint) fabric.SGE {
+		{"an unknown key", fabric.OpSend, func(e *Endpoint) fabric.SGE {
 			return fabric.SGE{Buf: backing[:8], LKey: e.Region(8, 0).LKey() ^ 0x5a5a5a5a}
 		}},
 		{"memory that ends outside the region", fabric.OpSend, func(e *Endpoint) fabric.SGE {
@@ -589,7 +599,7 @@ func wrongLocalKey(s *scene) {
 	}
 }
 
-// register registers memory of the caller's.
+// register registers buf.
 func (s *scene) register(e *Endpoint, buf []byte, access fabric.Access) fabric.MR {
 	s.Helper()
 	mr, err := e.Conn.RegMR(buf, access)
@@ -602,15 +612,15 @@ func (s *scene) register(e *Endpoint, buf []byte, access fabric.Access) fabric.M
 	return mr
 }
 
-// A receive into memory that is not for it fails when a message comes, and the
-// message goes nowhere.
+// receiveWithWrongKey: a receive with a wrong key fails when a message arrives, and the
+// message is not placed.
 func receiveWithWrongKey(s *scene) {
 	backing := make([]byte, 128)
 	for _, c := range []struct {
 		name string
 		sge  func(e *Endpoint) fabric.SGE
 	}{
-		{"a receive with a key that nobody has given", func(e *Endpoint) fabric.SGE {
+		{"a receive with an unknown key", func(e *Endpoint) fabric.SGE {
 			return fabric.SGE{Buf: backing[:64], LKey: e.Region(8, fabric.AccessLocalWrite).LKey() ^ 0x5a5a5a5a}
 		}},
 		{"a receive into memory that is not for writing", func(e *Endpoint) fabric.SGE {
@@ -643,8 +653,8 @@ func receiveWithWrongKey(s *scene) {
 	}
 }
 
-// Where the connection says so, any memory may be named with LocalDMAKey;
-// where it does not, none.
+// localDMA: any memory may be used with LocalDMAKey, if and only if the connection has
+// LocalDMA.
 func localDMA(s *scene) {
 	client, server := s.pair(stage{})
 	server.Receives(1, 64)

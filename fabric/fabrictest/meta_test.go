@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// spoiled lists, for each defect of the model, the checks that must notice it.
+// spoiled lists, for each defect of the model, the checks that must detect it.
 func spoiled() []struct {
 	defect defect
 	checks []string
@@ -111,7 +111,7 @@ func spoiled() []struct {
 	}
 }
 
-// Each rule is broken once, and its check says so.
+// Each rule is broken once, and its check detects it.
 func TestSuiteCanFail(t *testing.T) {
 	type trial struct {
 		name string
@@ -137,8 +137,7 @@ func TestSuiteCanFail(t *testing.T) {
 			}
 		}
 	}
-	// Most of these wait for something that does not come, so several may do so
-	// together.
+	// Most of these wait for a timeout, so they run in parallel.
 	var wg sync.WaitGroup
 	turns := make(chan struct{}, 8)
 	for _, x := range together {
@@ -162,8 +161,7 @@ func TestSuiteCanFail(t *testing.T) {
 	}
 }
 
-// Nothing that the meta test says about defects holds if the model without one
-// does not pass with the same means.
+// Without a defect the model passes, otherwise the meta test would prove nothing.
 func TestRehearsal(t *testing.T) {
 	for _, name := range []string{"Message/CompletionsInOrder", "Memory/WriteOutOfBounds", "Fence/RegionCloseStopsWrites", "End/CloseUnderLoad"} {
 		if r := rehearse(t, newModel("").config().withDefaults(), find(t, name)); r.failed || r.skipped {
@@ -172,7 +170,7 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// All manners and lacks that Config knows pass.
+// The suite passes with all Limits and with missing capabilities.
 func TestModelManners(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -201,7 +199,7 @@ func TestModelManners(t *testing.T) {
 	}
 }
 
-// A check that is skipped says why, and may not be where nothing may be missing.
+// A skipped check has a reason, and with Complete it fails.
 func TestLack(t *testing.T) {
 	m := newModel("")
 	m.noWindows = true
@@ -230,7 +228,7 @@ func find(t *testing.T, name string) check {
 	return check{}
 }
 
-// A recorder is a testing.TB whose failures are looked at.
+// A recorder is a testing.TB that records failures.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex
@@ -240,7 +238,7 @@ type recorder struct {
 	cleanups []func()
 }
 
-// rehearse runs a check and tells how it went.
+// rehearse runs a check and returns its outcome.
 func rehearse(t *testing.T, cfg Config, c check) *recorder {
 	r := &recorder{TB: t}
 	r.do(func() { runCheck(r, cfg, c) })
@@ -258,7 +256,7 @@ func rehearse(t *testing.T, cfg Config, c check) *recorder {
 	}
 }
 
-// do runs f where it may give up.
+// do runs f, which may call FailNow, on a new goroutine.
 func (r *recorder) do(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -318,7 +316,7 @@ func (r *recorder) Cleanup(f func()) {
 	r.cleanups = append(r.cleanups, f)
 }
 
-// Every check is shown to fail by some defect, or it is said here why not.
+// Every check fails for some defect, or is listed here with a reason.
 func TestEveryCheckCanFail(t *testing.T) {
 	excused := map[string]string{
 		"Setup/AnswerCanceled":       "allows both ways of answering",

@@ -16,14 +16,13 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A model is a provider in memory that does what package fabric says and
-// nothing else: both ends of a connection are behind one lock, and a request is
-// carried out where it is posted. It is there to be spoiled: with a defect it
-// breaks one rule, and the check of that rule must notice.
+// A model is a minimal in-memory implementation of package fabric: one lock protects both ends
+// of a connection, and requests are executed when they are posted. With a defect it breaks one
+// rule, which the check of that rule must detect.
 type model struct {
 	defect defect
 
-	// Other manners, as in Limits, and other capabilities.
+	// Other Limits and capabilities.
 	limits    Limits
 	noWindows bool
 	noInv     bool
@@ -33,7 +32,7 @@ type model struct {
 	mu        sync.Mutex
 	listeners map[string]*modelListener
 	port      int
-	keys      atomic.Uint32 // last key given out
+	keys      atomic.Uint32 // last key used
 	conns     map[*modelConn]bool
 
 	live struct{ conns, mrs, mws atomic.Int64 }
@@ -212,7 +211,7 @@ type modelConn struct {
 	local, remote *net.TCPAddr
 	answer        chan error // to Connect
 
-	// All below is behind the link.
+	// The link protects all fields below.
 	changed     sync.Cond
 	peer        *modelConn
 	said        []byte // our private data
@@ -441,7 +440,7 @@ func (r *modelMR) Segment() fabric.Segment {
 	return fabric.Segment{Handle: r.key, Length: uint32(len(r.buf)), Offset: base}
 }
 
-// base is the offset of the first byte behind any handle.
+// base is the offset of the first byte of any region.
 const base uint64 = 0x7f5a_c000_0000
 
 func (r *modelMR) Close() error {
@@ -525,7 +524,7 @@ func (r *modelMR) inside(b []byte) bool {
 	return at <= uintptr(len(r.buf)) && uintptr(len(b)) <= uintptr(len(r.buf))-at
 }
 
-// others calls f with connections that are not this one and are not busy.
+// others calls f with the other connections that are not locked.
 func (c *modelConn) others(f func(*modelConn)) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
@@ -537,7 +536,7 @@ func (c *modelConn) others(f func(*modelConn)) {
 	}
 }
 
-// allows checks an element of a list of ours.
+// allows checks an SGE of this end.
 func (c *modelConn) allows(e fabric.SGE, need fabric.Access) bool {
 	if len(e.Buf) == 0 || c.m.defect == "trusts local keys" {
 		return true
@@ -549,7 +548,7 @@ func (c *modelConn) allows(e fabric.SGE, need fabric.Access) bool {
 	return r != nil && r.access&need == need && r.inside(e.Buf)
 }
 
-// reach returns n bytes of ours that the peer names.
+// reach returns n bytes of this end's memory for the peer.
 func (c *modelConn) reach(handle uint32, offset uint64, n int, need fabric.Access) ([]byte, bool) {
 	if n == 0 {
 		return nil, true
@@ -673,12 +672,12 @@ func (c *modelConn) PostRecv(wrs []fabric.RecvWR) error {
 	return nil
 }
 
-// dawdles: nothing is carried out before somebody polls or waits.
+// dawdles: nothing is executed before a call of Poll or Wait.
 func (c *modelConn) dawdles() bool {
 	return c.m.defect == "keeps the list" || c.m.defect == "leaves before its messages"
 }
 
-// run carries out what is posted, as far as it goes.
+// run executes posted requests, as far as possible.
 func (c *modelConn) run() {
 	if !c.established {
 		return
@@ -702,14 +701,14 @@ func (c *modelConn) run() {
 	}
 }
 
-// What execute has done to the head of the queue.
+// Results of execute.
 const (
 	done   = iota // it is complete and can be taken out
 	failed        // it has failed and is out
 	stuck         // it has to wait
 )
 
-// pop takes a request out of the queue and keeps its list for another.
+// pop removes a request from the queue and reuses its list.
 func (c *modelConn) pop(at int) {
 	sgl := c.sq[at].sgl
 	n := len(c.sq) - 1
@@ -867,7 +866,7 @@ func (c *modelConn) execute(wr *modelWR) int {
 	return done
 }
 
-// readLater is what a Read does that is not done in its turn.
+// readLater executes a delayed Read.
 func (c *modelConn) readLater(to, from []byte) {
 	c.lazy = append(c.lazy, func() { copy(to, from) })
 	c.late = time.Now().Add(2 * time.Millisecond)
@@ -896,7 +895,7 @@ func (c *modelConn) sendDone(wr *modelWR, op fabric.WCOpcode, status fabric.WCSt
 	}
 }
 
-// coarse is what a status is told as.
+// coarse returns the reported status.
 func (c *modelConn) coarse(status fabric.WCStatus) fabric.WCStatus {
 	if c.m.limits.CoarseStatus && status != fabric.WCSuccess && status != fabric.WCFlushErr {
 		return fabric.WCGeneralErr
@@ -931,7 +930,7 @@ func (c *modelConn) push(wc modelWC) {
 	}
 }
 
-// refused ends the connection since the peer does not carry out wr.
+// refused ends the connection because the peer refuses wr.
 func (c *modelConn) refused(wr *modelWR, status fabric.WCStatus) {
 	if c.m.limits.LocalCompletion && wr.Op != fabric.OpRead {
 		c.sendDone(wr, completionOf(wr.Op), fabric.WCSuccess, 0)
@@ -979,7 +978,7 @@ func (c *modelConn) end(why *fabric.ConnError) {
 	}
 }
 
-// over is what everything returns after the end.
+// over returns the error of all calls after the end.
 func (c *modelConn) over() error {
 	if c.m.defect == "ends without a type" {
 		return errors.New("model: broken pipe")

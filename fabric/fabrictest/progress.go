@@ -34,7 +34,7 @@ func progressChecks() []check {
 	}
 }
 
-// postInTime posts to an adapter that must not wait with it.
+// postInTime posts, and wants Post not to block.
 func (s *scene) postInTime(e *Endpoint, wrs ...fabric.SendWR) {
 	s.Helper()
 	if err := s.result("Post", later(func() error { return e.TryPost(wrs...) })); err != nil {
@@ -42,7 +42,7 @@ func (s *scene) postInTime(e *Endpoint, wrs ...fabric.SendWR) {
 	}
 }
 
-// turns drives several ends from one goroutine until done says so.
+// turns drives several ends on one goroutine until done returns true.
 func (s *scene) turns(what string, done func() bool, ends ...*Endpoint) {
 	s.Helper()
 	d := s.bulkTime()
@@ -78,7 +78,7 @@ func (s *scene) turns(what string, done func() bool, ends ...*Endpoint) {
 	}
 }
 
-// bulkTime is the time for what takes longer than a single expectation.
+// bulkTime is the timeout of bulk transfers.
 func (s *scene) bulkTime() time.Duration {
 	if s.cfg.Timeout < defaultTimeout {
 		return s.cfg.Timeout
@@ -86,9 +86,8 @@ func (s *scene) bulkTime() time.Duration {
 	return 3 * s.cfg.Timeout
 }
 
-// Two ends that throw all they have at each other do not lock up: whoever
-// drives one direction drives the other. With one goroutine for both ends, no
-// call may so much as wait for the peer.
+// bothWays: two ends that transfer in both directions at full speed do not deadlock. With one
+// goroutine for both ends, no call may wait for the peer.
 func bothWays(s *scene, op fabric.Opcode, alone bool) {
 	const size = 1 << 20
 	n := max(s.cfg.Bulk/size, 1)
@@ -129,7 +128,7 @@ func bothWays(s *scene, op fabric.Opcode, alone bool) {
 		client.Start()
 		server.Start()
 	}
-	s.exchange("behind it all", client, server)
+	s.exchange("at the end", client, server)
 	for i, e := range ends {
 		dst, seed := exposed[i], uint64(60+1-i)
 		if op == fabric.OpRead {
@@ -141,7 +140,7 @@ func bothWays(s *scene, op fabric.Opcode, alone bool) {
 	}
 }
 
-// The same with Sends, which also need receives at the other end.
+// sendsBothWays: the same with Sends, which also need receives at the other end.
 func sendsBothWays(s *scene) {
 	const n, size = 100, 1 << 16
 	client, server := s.pair(stage{idle: true})
@@ -166,9 +165,8 @@ func sendsBothWays(s *scene) {
 	}
 }
 
-// Bursts that come while an earlier one is under way are not forgotten, however
-// full things are at that moment: nothing comes behind a burst that would remind
-// the adapter of it.
+// burstsBothWays: a burst that is posted while an earlier one is in progress is sent
+// completely, even if all buffers are full at that moment and nothing is posted after it.
 func burstsBothWays(s *scene) {
 	const n, size = 12, 2 << 20
 	client, server := s.pair(stage{})
@@ -201,10 +199,10 @@ func burstsBothWays(s *scene) {
 			}
 		}
 	}
-	s.exchange("behind many bursts", client, server)
+	s.exchange("after many bursts", client, server)
 }
 
-// Post returns though the peer takes nothing, however much there is.
+// postDoesNotWait: Post returns even if the peer receives nothing, however much is posted.
 func postDoesNotWait(s *scene) {
 	const size = 1 << 20
 	n := max(s.cfg.Bulk/size, 1)
@@ -222,7 +220,7 @@ func postDoesNotWait(s *scene) {
 	client.Close()
 }
 
-// Poll returns though there is nothing, and nobody at the other end.
+// pollDoesNotWait: Poll returns on an idle connection.
 func pollDoesNotWait(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	s.within("Poll", func() error {
@@ -248,7 +246,7 @@ func pollDoesNotWait(s *scene) {
 	})
 }
 
-// Poll stores no more than fits, and keeps the rest.
+// pollTakesWhatFits: Poll stores no more than len(wc) completions, and keeps the others.
 func pollTakesWhatFits(s *scene) {
 	const n = 9
 	client, server := s.pair(stage{idle: true})
@@ -260,13 +258,13 @@ func pollTakesWhatFits(s *scene) {
 	s.within("Poll and Wait", func() error {
 		var wc [4]fabric.WC
 		if got, err := server.Conn.Poll(nil); got != 0 || err != nil {
-			return fmt.Errorf("no room, and %d completions (%w)", got, err)
+			return fmt.Errorf("Poll without space returned %d completions (%w)", got, err)
 		}
 		for seen := 0; seen < n; {
 			space := 1 + seen%3
 			got, err := server.Conn.Poll(wc[:space])
 			if err != nil || got > space {
-				return fmt.Errorf("room for %d, and %d completions (%w)", space, got, err)
+				return fmt.Errorf("Poll with space for %d returned %d completions (%w)", space, got, err)
 			}
 			if seen += got; got == 0 {
 				if err := server.Conn.Wait(); err != nil {
@@ -281,7 +279,7 @@ func pollTakesWhatFits(s *scene) {
 	})
 }
 
-// waitOnce wants Wait to return, and a poll behind it to have the completion.
+// waitOnce wants Wait to return, and then Poll to return a completion.
 func (s *scene) waitOnce(e *Endpoint) {
 	s.Helper()
 	s.within("Wait", e.Conn.Wait)
@@ -290,7 +288,7 @@ func (s *scene) waitOnce(e *Endpoint) {
 	}
 }
 
-// Wait returns when a message arrives, and Poll then has it.
+// waitForMessage: Wait returns when a message arrives, and Poll then returns it.
 func waitForMessage(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	client.Start()
@@ -319,8 +317,8 @@ func waitForMessage(s *scene) {
 	}
 }
 
-// Wait returns when a request completes, and makes the progress which that
-// takes.
+// waitForCompletion: Wait makes the progress that a request needs to complete, and then
+// returns.
 func waitForCompletion(s *scene) {
 	const n = 8 << 20
 	client, server := s.pair(stage{idle: true})
@@ -338,8 +336,7 @@ func waitForCompletion(s *scene) {
 	}
 }
 
-// Wait returns at once, as often as it is called, while there is something to
-// poll.
+// waitWhileThereIsSomething: while there is something to poll, Wait returns at once.
 func waitWhileThereIsSomething(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	client.Start()
@@ -366,7 +363,7 @@ func waitWhileThereIsSomething(s *scene) {
 	})
 }
 
-// Wake ends the Wait that there is.
+// wakeDuringWait: Wake unblocks the current Wait.
 func wakeDuringWait(s *scene) {
 	client, _ := s.pair(stage{idle: true})
 	for range repeat(100) {
@@ -382,7 +379,7 @@ func wakeDuringWait(s *scene) {
 	}
 }
 
-// Where there is no Wait, Wake ends the next one.
+// wakeBeforeWait: without a current Wait, Wake unblocks the next one.
 func wakeBeforeWait(s *scene) {
 	client, _ := s.pair(stage{idle: true})
 	for range 10 {
@@ -392,7 +389,7 @@ func wakeBeforeWait(s *scene) {
 	}
 }
 
-// A Wake that has ended one Wait does not end another.
+// wakeWakesOnce: a Wake unblocks only one Wait.
 func wakeWakesOnce(s *scene) {
 	client, _ := s.pair(stage{idle: true})
 	for range 3 {
@@ -400,7 +397,7 @@ func wakeWakesOnce(s *scene) {
 		client.Conn.Wake()
 		s.within("Wait after Wake", client.Conn.Wait)
 	}
-	// Two Wakes may count for two Waits; of more Waits, some must last.
+	// Two Wakes may unblock two Waits; of more Waits, some must block.
 	ctx, cancel := context.WithTimeout(s.ctx(), 20*time.Millisecond)
 	defer cancel()
 	waits := 0
@@ -415,7 +412,7 @@ func wakeWakesOnce(s *scene) {
 	}
 }
 
-// WaitContext ends with its context, unless there is something to poll.
+// waitContext: WaitContext ends with its context, unless there is something to poll.
 func waitContext(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	wait := func(ctx context.Context) error {
@@ -437,7 +434,7 @@ func waitContext(s *scene) {
 	if err := wait(ctx); !errors.Is(err, context.Canceled) {
 		s.Errorf("WaitContext with a context canceled before: %v", err)
 	}
-	// The connection has taken no harm.
+	// The connection still works.
 	client.Start()
 	server.Receives(1, 8)
 	client.Send("a message", []byte("there"))
@@ -448,7 +445,7 @@ func waitContext(s *scene) {
 	server.WantMessage("a message", []byte("there"))
 }
 
-// Wait returns the end when Poll does, and not before.
+// waitSeesEnd: Wait returns the end when Poll does, not before.
 func waitSeesEnd(s *scene) {
 	client, server := s.pair(stage{idle: true})
 	server.Receives(3, 8)

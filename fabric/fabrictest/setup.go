@@ -13,7 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// attr is what the checks ask for unless a check is about it.
+// attr has the default attributes of the checks.
 var attr = fabric.ConnAttr{SendDepth: 128, RecvDepth: 128, InboundReads: 8, OutboundReads: 8}
 
 func setupChecks() []check {
@@ -39,7 +39,7 @@ func setupChecks() []check {
 	}
 }
 
-// listen opens a listener that the check's end closes.
+// listen opens a listener, which is closed at the end of the check.
 func (s *scene) listen(a fabric.ConnAttr) fabric.Listener {
 	s.Helper()
 	l, err := s.p.Listen(s.ctx(), s.cfg.Addr, a)
@@ -47,12 +47,12 @@ func (s *scene) listen(a fabric.ConnAttr) fabric.Listener {
 		s.Fatalf("listen at %s: %v", s.cfg.Addr, err)
 	}
 	s.Cleanup(func() {
-		s.within("Listener.Close", func() error { l.Close(); return nil }) // perhaps for the second time
+		s.within("Listener.Close", func() error { l.Close(); return nil }) // possibly for the second time
 	})
 	return l
 }
 
-// resolve prepares a connection to l that the check's end closes.
+// resolve prepares a connection to l, which is closed at the end of the check.
 func (s *scene) resolve(l fabric.Listener) fabric.Conn {
 	s.Helper()
 	c, err := s.p.Resolve(s.ctx(), l.Addr().String(), attr)
@@ -65,7 +65,7 @@ func (s *scene) resolve(l fabric.Listener) fabric.Conn {
 	return c
 }
 
-// request takes the next connection request from l.
+// request accepts the next connection request from l.
 func (s *scene) request(l fabric.Listener) fabric.Conn {
 	s.Helper()
 	c, err := l.Accept(s.ctx())
@@ -78,14 +78,14 @@ func (s *scene) request(l fabric.Listener) fabric.Conn {
 	return c
 }
 
-// later runs f on a goroutine and returns where its result will be.
+// later runs f on a goroutine and returns a channel for its result.
 func later(f func() error) <-chan error {
 	c := make(chan error, 1)
 	go func() { c <- f() }()
 	return c
 }
 
-// result takes what later left.
+// result waits for a result of later.
 func (s *scene) result(what string, c <-chan error) error {
 	s.Helper()
 	timer := time.NewTimer(s.cfg.Timeout)
@@ -99,12 +99,12 @@ func (s *scene) result(what string, c <-chan error) error {
 	}
 }
 
-// A stage is what pair takes to set up its actors.
+// A stage configures pair.
 type stage struct {
 	client, server fabric.ConnAttr
 	beforeConnect  func(*Endpoint)
 	beforeAccept   func(*Endpoint)
-	idle           bool // nobody drives them yet
+	idle           bool // not started
 }
 
 // pair connects two Endpoints and starts them.
@@ -116,7 +116,7 @@ func (s *scene) pair(st stage) (client, server *Endpoint) {
 	return s.pairAt(s.listen(st.server), st)
 }
 
-// pairAt is pair with a listener that may serve several, all of its own sizes.
+// pairAt is pair with an existing listener.
 func (s *scene) pairAt(l fabric.Listener, st stage) (client, server *Endpoint) {
 	s.Helper()
 	set := Setup{Client: st.client}
@@ -174,8 +174,8 @@ func (s *scene) exchange(what string, a, b *Endpoint) {
 	a.WantMessage("the pong "+what, pong)
 }
 
-// A Conn that is resolved has offered nothing: one that connects after it is
-// the first that the listener hears of.
+// resolveOffersNothing: Resolve sends no request: the first request that the listener receives
+// is that of a later Conn that connects.
 func resolveOffersNothing(s *scene) {
 	l := s.listen(attr)
 	first, second := s.resolve(l), s.resolve(l)
@@ -208,7 +208,7 @@ func (s *scene) wantPrivate(where string, got, want []byte) {
 	}
 }
 
-// Listeners have an address of their own, and both ends know both addresses.
+// addresses: listeners on port 0 have different addresses, and both ends know both addresses.
 func addresses(s *scene) {
 	l, other := s.listen(attr), s.listen(attr)
 	if l.Addr().String() == other.Addr().String() {
@@ -233,7 +233,7 @@ func addresses(s *scene) {
 	}
 }
 
-// Private data arrives, in both directions, at every length up to the limit.
+// privateData: private data of every length up to the limit arrives, in both directions.
 func privateData(s *scene) {
 	l := s.listen(attr)
 	c := s.resolve(l)
@@ -258,8 +258,8 @@ func privateData(s *scene) {
 	}
 }
 
-// Private data over the limit is refused here, not there: the peer hears
-// nothing of it.
+// privateDataTooLong: private data over the limit is refused locally; the peer does not
+// receive a request.
 func privateDataTooLong(s *scene) {
 	l := s.listen(attr)
 	c := s.resolve(l)
@@ -287,7 +287,7 @@ func privateDataTooLong(s *scene) {
 	}
 }
 
-// wantLacking wants the error of something that the provider cannot give.
+// wantLacking wants a CapabilityError.
 func (s *scene) wantLacking(what string, err error) {
 	s.Helper()
 	var ce *fabric.CapabilityError
@@ -296,8 +296,8 @@ func (s *scene) wantLacking(what string, err error) {
 	}
 }
 
-// A rejection arrives as what it is, with its private data, and the listener
-// goes on.
+// reject: a rejection arrives as a RejectError, with its private data, and the listener still
+// works.
 func reject(s *scene) {
 	l := s.listen(attr)
 	most := s.resolve(l).Capabilities().MaxPrivateData
@@ -312,7 +312,7 @@ func reject(s *scene) {
 		err := s.result("Connect", connected)
 		var re *fabric.RejectError
 		if !errors.As(err, &re) {
-			s.Fatalf("connect to one who rejects: %T (%v), want a *fabric.RejectError", err, err)
+			s.Fatalf("connect to a peer that rejects: %T (%v), want a *fabric.RejectError", err, err)
 		}
 		s.wantPrivate("in the rejection", re.PrivateData, why)
 		if re.Addr == "" {
@@ -337,7 +337,7 @@ func (s *scene) wantOver(what string, err error) {
 	}
 }
 
-// Where nobody listens there is no connection.
+// nobodyListens: Connect fails if nothing listens.
 func nobodyListens(s *scene) {
 	l := s.listen(attr)
 	addr := l.Addr().String()
@@ -346,16 +346,16 @@ func nobodyListens(s *scene) {
 	}
 	c, err := s.p.Resolve(s.ctx(), addr, attr)
 	if err != nil {
-		return // known already
+		return // already checked
 	}
 	defer c.Close()
 	if err := s.result("Connect", later(func() error { return c.Connect(s.ctx(), nil) })); err == nil {
-		s.Error("connected to an address where nobody listens any more")
+		s.Error("connected to an address on which nothing listens")
 	}
 }
 
-// Receives posted before the connection is offered, or accepted, are there for
-// its first message, from whichever side it comes.
+// receivesPostedBefore: receives posted before Connect or Accept are used by the first
+// message, of either side.
 func receivesPostedBefore(s *scene) {
 	hello := Pattern(64, 6)
 	l := s.listen(attr)
@@ -373,8 +373,8 @@ func receivesPostedBefore(s *scene) {
 	}
 }
 
-// What one end may ask for at once is no more than the other serves, and no
-// more than it was set up for.
+// readLimitsAgree: the ORD of one end is at most the IRD of the other, and at most its own
+// attribute.
 func readLimitsAgree(s *scene) {
 	client, server := s.pair(stage{
 		client: fabric.ConnAttr{SendDepth: 16, RecvDepth: 16, InboundReads: 2, OutboundReads: 4},
@@ -396,7 +396,7 @@ func readLimitsAgree(s *scene) {
 	}
 }
 
-// Sizes that no adapter has are refused when the Conn is made.
+// tooDeepQueue: queue depths that no adapter supports are refused when the Conn is made.
 func tooDeepQueue(s *scene) {
 	l := s.listen(attr)
 	for _, a := range []fabric.ConnAttr{{SendDepth: 1 << 30}, {RecvDepth: 1 << 30}} {
@@ -408,14 +408,14 @@ func tooDeepQueue(s *scene) {
 	}
 }
 
-// A context that ends, ends Connect.
+// connectCanceled: Connect ends with its context.
 func connectCanceled(s *scene) {
 	l := s.listen(attr)
 
 	c := s.resolve(l)
 	ctx, cancel := context.WithCancel(s.ctx())
 	connected := later(func() error { return c.Connect(ctx, nil) })
-	server := s.request(l) // so Connect is waiting for the answer
+	server := s.request(l) // so Connect is waiting for the reply
 	cancel()
 	if err := s.result("Connect", connected); !errors.Is(err, context.Canceled) {
 		s.Errorf("Connect with a context that was canceled: %v", err)
@@ -428,7 +428,7 @@ func connectCanceled(s *scene) {
 	defer cancel()
 	err := s.result("Connect", later(func() error { return c.Connect(ctx, nil) }))
 	if !errors.Is(err, context.DeadlineExceeded) {
-		s.Errorf("Connect with a deadline, to one who does not answer: %v", err)
+		s.Errorf("Connect with a deadline, to a peer that does not answer: %v", err)
 	}
 	c.Close()
 
@@ -444,7 +444,7 @@ func connectCanceled(s *scene) {
 	}
 }
 
-// Close ends a Connect that waits.
+// connectClosed: Close unblocks Connect.
 func connectClosed(s *scene) {
 	l := s.listen(attr)
 	c := s.resolve(l)
@@ -456,7 +456,7 @@ func connectClosed(s *scene) {
 	}
 }
 
-// A context that ends, ends the listener's Accept and nothing else.
+// acceptCanceled: the listener's Accept ends with its context, which has no other effect.
 func acceptCanceled(s *scene) {
 	l := s.listen(attr)
 	ctx, cancel := context.WithCancel(s.ctx())
@@ -481,8 +481,8 @@ func acceptCanceled(s *scene) {
 	s.exchange("after canceled accepts", a, b)
 }
 
-// An answer with a context that has ended comes to an end itself, one way or
-// the other, and so does the peer's Connect.
+// answerCanceled: Conn.Accept with a context that has ended returns, with success or failure,
+// and so does the peer's Connect.
 func answerCanceled(s *scene) {
 	l := s.listen(attr)
 	c := s.resolve(l)
@@ -496,15 +496,15 @@ func answerCanceled(s *scene) {
 	}
 	server.Close()
 	if cerr := s.result("Connect", connected); cerr == nil && err != nil {
-		// The answer may have gone out before the context was looked at; then
-		// the end must follow.
+		// The reply may have been sent before the context was checked; then the end must
+		// follow.
 		e := s.endpoint("client", c)
 		e.Start()
 		e.WantEnd("as the server has given up")
 	}
 }
 
-// Close ends Accept, now and ever after.
+// listenerClose: after Close, current and later calls of Accept fail.
 func listenerClose(s *scene) {
 	l := s.listen(attr)
 	const waiting = 3
@@ -525,8 +525,8 @@ func listenerClose(s *scene) {
 	s.within("the second Listener.Close", func() error { l.Close(); return nil })
 }
 
-// Requests that nobody has taken are dropped with the listener, those that
-// somebody has are not.
+// listenerCloseDropsRequests: Close drops requests that Accept has not returned, but not those
+// that it has.
 func listenerCloseDropsRequests(s *scene) {
 	for range repeat(20) {
 		l := s.listen(attr)
@@ -534,7 +534,7 @@ func listenerCloseDropsRequests(s *scene) {
 		first := later(func() error { return taken.Connect(s.ctx(), nil) })
 		server := s.request(l)
 		second := later(func() error { return left.Connect(s.ctx(), nil) })
-		for range 10 { // in some of the rounds the request will be there
+		for range 10 { // in some of the rounds the request will have arrived
 			runtime.Gosched()
 		}
 		s.within("Listener.Close", l.Close)
@@ -550,7 +550,7 @@ func listenerCloseDropsRequests(s *scene) {
 	}
 }
 
-// A listener's end is not the end of its connections.
+// connsOutliveListener: connections outlive their listener.
 func connsOutliveListener(s *scene) {
 	l := s.listen(attr)
 	a, b := s.pairAt(l, stage{})
@@ -561,7 +561,7 @@ func connsOutliveListener(s *scene) {
 	s.exchange("after the listener's end", a, b)
 }
 
-// Somebody who never finishes a request does not hold up others.
+// stalledPeer: a peer that never completes its request does not block others.
 func stalledPeer(s *scene) {
 	if s.cfg.Stall == nil {
 		s.Skip("Config.Stall is not given")
@@ -576,7 +576,7 @@ func stalledPeer(s *scene) {
 	s.within("Listener.Close with stalled peers", l.Close)
 }
 
-// Many peers connect at once, and each gets its own connection.
+// manyAtOnce: many peers connect at once, and each gets its own connection.
 func manyAtOnce(s *scene) {
 	const peers = 16
 	l := s.listen(attr)

@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// The suite passes on a provider that does what the rules say.
+// The suite passes on the model.
 func TestModel(t *testing.T) {
 	cfg := newModel("").config()
 	cfg.Complete = true

@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// What windows are opened for.
+// Access rights of windows.
 const (
 	openRead  = fabric.AccessRemoteRead
 	openWrite = fabric.AccessRemoteWrite
@@ -50,7 +50,7 @@ func (s *scene) windows(l fabric.Listener) (client, server *Endpoint) {
 	return client, server
 }
 
-// remoteInvalidation is windows with a peer that can close them.
+// remoteInvalidation is windows with a peer that can invalidate them.
 func (s *scene) remoteInvalidation(l fabric.Listener) (client, server *Endpoint) {
 	s.Helper()
 	client, server = s.windows(l)
@@ -61,7 +61,7 @@ func (s *scene) remoteInvalidation(l fabric.Listener) (client, server *Endpoint)
 	return client, server
 }
 
-// lack skips a check for want of a capability, if it is wanting.
+// lack skips a check if the provider lacks a capability, of which err must be the proof.
 func (s *scene) lack(capability string, err error) {
 	s.Helper()
 	if !errors.Is(err, fabric.ErrNotSupported) {
@@ -73,12 +73,12 @@ func (s *scene) lack(capability string, err error) {
 	s.Skip(Lack{capability, err})
 }
 
-// bindWR is the request that binds mw.
+// bindWR returns the request that binds mw.
 func bindWR(id uint64, mw fabric.MW) fabric.SendWR {
 	return fabric.SendWR{ID: id, Op: fabric.OpBindMW, Flags: fabric.Signaled, MW: mw}
 }
 
-// localInvWR is the request that closes the window bound to handle.
+// localInvWR returns the request that invalidates handle.
 func localInvWR(id uint64, handle uint32) fabric.SendWR {
 	return fabric.SendWR{ID: id, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: handle}
 }
@@ -101,7 +101,7 @@ func (s *scene) bind(e *Endpoint, mw fabric.MW, mem fabric.SGE, access fabric.Ac
 	return seg
 }
 
-// invalidate closes the window bound to handle.
+// invalidate invalidates the window bound to handle.
 func (s *scene) invalidate(e *Endpoint, handle uint32) {
 	s.Helper()
 	const id = 7002
@@ -111,16 +111,14 @@ func (s *scene) invalidate(e *Endpoint, handle uint32) {
 	}
 }
 
-// inside tells whether an access hits what lies from one distance to another of a
-// window's beginning.
+// inside reports whether an access lies between two offsets from the start of a window.
 func inside(at func(uint64) uint64, length int, from, to int64) bool {
 	const base = 1 << 40
 	off := int64(at(base) - base)
 	return off >= from && off+int64(length) <= to
 }
 
-// A window opens local memory from its bind to its invalidation, again and
-// again.
+// bindUseInvalidate: a window exposes memory between bind and invalidation, repeatedly.
 func bindUseInvalidate(s *scene) {
 	client, server := s.windows(s.listen(attr))
 	mw := server.Window()
@@ -150,7 +148,7 @@ func bindUseInvalidate(s *scene) {
 	s.within("a second MW.Close", mw.Close)
 }
 
-// segmentBytes is how the checks name a segment in a message.
+// segmentBytes encodes a segment for a message.
 func segmentBytes(seg fabric.Segment) []byte {
 	b := binary.BigEndian.AppendUint32(nil, seg.Handle)
 	b = binary.BigEndian.AppendUint32(b, seg.Length)
@@ -165,7 +163,7 @@ func segmentOf(b []byte) fabric.Segment {
 	}
 }
 
-// A bind takes effect before the Send behind it: the peer may use the name as
+// bindInFrontOfSend: a bind takes effect before a later Send: the peer may use the handle as
 // soon as it has it.
 func bindInFrontOfSend(s *scene) {
 	client, server := s.windows(s.listen(attr))
@@ -197,7 +195,7 @@ func bindInFrontOfSend(s *scene) {
 	}
 }
 
-// Each binding has a new name.
+// rebindChangesKey: each binding has a new handle.
 func rebindChangesKey(s *scene) {
 	_, server := s.windows(s.listen(attr))
 	mw := server.Window()
@@ -224,7 +222,7 @@ func rebindChangesKey(s *scene) {
 	}
 }
 
-// Windows are independent of each other, also over one region.
+// manyWindows: windows are independent of each other, also over one region.
 func manyWindows(s *scene) {
 	const n, size = 40, 100
 	client, server := s.windows(s.listen(attr))
@@ -280,8 +278,8 @@ func manyWindows(s *scene) {
 	}
 }
 
-// A Send may close a window of the peer: the receive says so, the name is dead,
-// and the window can be bound again.
+// sendInv: a Send may invalidate a window of the peer: the receive completion reports it, the
+// handle is invalid, and the window can be bound again.
 func sendInv(s *scene) {
 	l := s.listen(attr)
 	client, server := s.remoteInvalidation(l)
@@ -296,14 +294,14 @@ func sendInv(s *scene) {
 		last.Op, last.RKey = fabric.OpSendInv, seg.Handle
 		client.Post("a Send, a Write, and a Send with invalidation", plain, put(1, seg, 0, SGE(out, 0, 4096)), last)
 		if wc := server.WantMessage("a plain Send", []byte("plain")); wc.WithInv {
-			s.Fatal("a plain Send is said to have invalidated something")
+			s.Fatal("a plain Send is reported to have invalidated something")
 		}
 		wc := server.WantMessage("a Send with invalidation", []byte("last"))
 		if !wc.WithInv || wc.InvalidatedKey != seg.Handle {
-			s.Fatalf("a Send with invalidation of %#x is said to have invalidated %#x (%v)", seg.Handle, wc.InvalidatedKey, wc.WithInv)
+			s.Fatalf("a Send with invalidation of %#x is reported to have invalidated %#x (%v)", seg.Handle, wc.InvalidatedKey, wc.WithInv)
 		}
 		if !bytes.Equal(local.Bytes(), Pattern(4096, round)) {
-			s.Fatalf("round %d: the Write in front of a Send with invalidation is not placed", round)
+			s.Fatalf("round %d: the Write before a Send with invalidation is not placed", round)
 		}
 		client.WantSent("a plain Send", plain.ID)
 		client.WantSent("a Write", 1)
@@ -330,7 +328,7 @@ func sendInv(s *scene) {
 
 const twice = "a second Send with invalidation of one window"
 
-// A Send that would close what is not open is refused.
+// sendInvOfNothing: a Send with Invalidate of a handle that is not bound is refused.
 func sendInvOfNothing(s *scene) {
 	l := s.listen(attr)
 	for _, c := range []struct {
@@ -338,7 +336,7 @@ func sendInvOfNothing(s *scene) {
 		key  func(server *Endpoint) uint32
 	}{
 		{"a Send with invalidation of handle 0", func(*Endpoint) uint32 { return 0 }},
-		{"a Send with invalidation of a handle that nobody has given", func(*Endpoint) uint32 { return 0xfffffff7 }},
+		{"a Send with invalidation of an unknown handle", func(*Endpoint) uint32 { return 0xfffffff7 }},
 		{twice, func(server *Endpoint) uint32 {
 			local := server.Region(64, fabric.AccessLocalWrite)
 			seg := s.bind(server, server.Window(), SGE(local, 0, 64), openRead)
@@ -358,13 +356,13 @@ func sendInvOfNothing(s *scene) {
 	}
 }
 
-// wantSendRefused posts a Send that the victim must not take, and a message
-// behind it, and wants both ends to end.
+// wantSendRefused posts a Send that the victim must refuse, and a message after it, and wants
+// the connection to end at both ends.
 func (s *scene) wantSendRefused(what string, offender, victim *Endpoint, wr fabric.SendWR) {
 	s.Helper()
 	offender.Post(what, wr, offender.Message([]byte("still here")))
 	if s.cfg.Limits.LooseInvalidation {
-		// The victim notices, the offender learns of the end alone.
+		// The victim detects the error; the offender sees only the end.
 		if wc, _, err := victim.NextRecv(); err != nil || wc.Status == fabric.WCSuccess {
 			s.Fatalf("%s: %s has arrived (%v)", victim.Name, what, err)
 		}
@@ -384,7 +382,7 @@ func (s *scene) wantSendRefused(what string, offender, victim *Endpoint, wr fabr
 	victim.WantEnd("after " + what)
 }
 
-// Nobody closes the windows of another connection.
+// sendInvOfAnotherConn: a Send cannot invalidate windows of another connection.
 func sendInvOfAnotherConn(s *scene) {
 	l := s.listen(attr)
 	if s.cfg.Limits.LooseInvalidation {
@@ -430,8 +428,7 @@ func (s *scene) refuseWindow(l fabric.Listener, what string, op fabric.Opcode, l
 	}
 }
 
-// both runs f for Writes and for Reads, beside a connection that must not
-// notice.
+// both runs f for Writes and for Reads, with another connection that must not be affected.
 func (s *scene) both(l fabric.Listener, f func(op fabric.Opcode)) {
 	s.Helper()
 	a, b := s.pairAt(l, stage{})
@@ -440,7 +437,7 @@ func (s *scene) both(l fabric.Listener, f func(op fabric.Opcode)) {
 	s.exchange("beside connections that were ended", a, b)
 }
 
-// The name of an earlier binding does not open the present one.
+// staleKey: the handle of an earlier binding does not give access to the current one.
 func staleKey(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -455,7 +452,7 @@ func staleKey(s *scene) {
 	})
 }
 
-// After its invalidation a name opens nothing.
+// afterLocalInv: after its invalidation a handle gives no access.
 func afterLocalInv(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -477,7 +474,7 @@ func afterLocalInv(s *scene) {
 	})
 }
 
-// An invalidation takes effect before the Send behind it.
+// localInvInFrontOfSend: an invalidation takes effect before a later Send.
 func localInvInFrontOfSend(s *scene) {
 	client, server := s.windows(s.listen(attr))
 	memory := Pattern(4096, 45)
@@ -498,7 +495,7 @@ func localInvInFrontOfSend(s *scene) {
 	}
 }
 
-// A window that is closed opens nothing, though it was bound.
+// windowAfterClose: a closed window gives no access, even if it was bound.
 func windowAfterClose(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -513,7 +510,8 @@ func windowAfterClose(s *scene) {
 	})
 }
 
-// A window for one thing is not one for another, whatever the region is for.
+// windowWithoutRight: a window does not permit operations without the right, whatever the
+// region's rights.
 func windowWithoutRight(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -530,7 +528,7 @@ func windowWithoutRight(s *scene) {
 	})
 }
 
-// A window opens its memory and not a byte more of the region.
+// windowOutOfBounds: a window gives access to its memory and to no other byte of the region.
 func windowOutOfBounds(s *scene) {
 	l := s.listen(attr)
 	s.windows(l)
@@ -548,7 +546,7 @@ func windowOutOfBounds(s *scene) {
 	})
 }
 
-// A window is open to the peer of its own connection only.
+// windowOfAnotherPeer: only the peer of its own connection can access a window.
 func windowOfAnotherPeer(s *scene) {
 	l := s.listen(attr)
 	client, server := s.windows(l)
@@ -570,7 +568,7 @@ func windowOfAnotherPeer(s *scene) {
 	}
 }
 
-// A window that is bound is not prepared anew, and stays bound.
+// prepareWhileBound: Prepare of a bound window fails, and the window stays bound.
 func prepareWhileBound(s *scene) {
 	client, server := s.windows(s.listen(attr))
 	local := server.Region(4096, fabric.AccessLocalWrite)
@@ -604,7 +602,7 @@ func (s *scene) wantBindRefused(what string, e *Endpoint, mw fabric.MW) {
 	e.WantEnd("after " + what)
 }
 
-// A bind needs a window that has been prepared and is not bound.
+// bindUnprepared: a bind needs a window that has been prepared and is not bound.
 func bindUnprepared(s *scene) {
 	l := s.listen(attr)
 	_, server := s.windows(l)
@@ -640,8 +638,8 @@ func (s *scene) server(l fabric.Listener) *Endpoint {
 	return server
 }
 
-// A window gives no more than its region has, and only on the connection whose
-// both are.
+// bindWhatIsNotOurs: a window cannot have more rights than its region, and both must belong to
+// the connection.
 func bindWhatIsNotOurs(s *scene) {
 	l := s.listen(attr)
 	_, third := s.windows(l)
@@ -683,7 +681,7 @@ func bindWhatIsNotOurs(s *scene) {
 	s.wantBindRefused("a bind of another connection's window", e, mw)
 }
 
-// An invalidation of what is not open fails.
+// localInvOfNothing: an invalidation of a handle that is not bound fails.
 func localInvOfNothing(s *scene) {
 	l := s.listen(attr)
 	_, server := s.windows(l)

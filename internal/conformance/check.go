@@ -6,14 +6,13 @@ import (
 	"slices"
 )
 
-// A Check is one thing that can be wrong with the catalogue, the tests, or the
-// document about them.
+// A Check is a check of the catalogue, the tests, and the document about them.
 type Check struct {
 	Name string
 	Find func(c *Catalogue, s *Sources, doc string) []string
 }
 
-// Checks lists them all. Immutable.
+// Checks lists all checks. Immutable.
 var Checks = []Check{
 	{"accounted", Accounted},
 	{"known", KnownIDs},
@@ -22,8 +21,7 @@ var Checks = []Check{
 	{"document", DocumentCurrent},
 }
 
-// Accounted wants a test or a reason for every rule, or its id on the list of open
-// ones.
+// Accounted wants a test or a reason for every rule, unless it is on the list of open rules.
 func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
@@ -34,8 +32,7 @@ func Accounted(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// KnownIDs wants every id that tests, reasons and the list of open rules name to be
-// that of a rule.
+// KnownIDs wants every id in tests, reasons and the list of open rules to be that of a rule.
 func KnownIDs(c *Catalogue, s *Sources, _ string) []string {
 	rules := make(map[string]bool)
 	for _, r := range c.Rules {
@@ -60,8 +57,8 @@ func KnownIDs(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// ReasonsHold wants reasons to be of a kind that fits the rule, and to stand for rules
-// that have no test.
+// ReasonsHold wants every reason to be of a kind that fits the rule, and the rule to have no
+// test.
 func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, r := range c.Rules {
@@ -86,8 +83,8 @@ func ReasonsHold(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// OpenShrinks wants the list of open rules to have no rule that has a test, or a
-// reason, and no more than there were.
+// OpenShrinks wants no rule on the list of open rules to have a test or a reason, and the list
+// not to grow.
 func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	var list []string
 	for _, o := range c.Open {
@@ -114,7 +111,7 @@ func OpenShrinks(c *Catalogue, s *Sources, _ string) []string {
 	return list
 }
 
-// DocumentCurrent wants the document to say what is so.
+// DocumentCurrent wants the document to be up to date.
 func DocumentCurrent(c *Catalogue, s *Sources, doc string) []string {
 	if doc != Document(c, s) {
 		return []string{DocumentPath + " is not what the sources say: run scripts/conformance"}

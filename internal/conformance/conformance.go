@@ -1,12 +1,11 @@
-// Package conformance holds every rule of the specifications that the project
-// follows, and finds out which of them a test names.
+// Package conformance has a catalogue of the rules in the specifications that the project
+// implements, and determines which of them have tests.
 //
-// The catalogue is in three files: rules.tsv are the rules, each in one sentence,
-// reasons.tsv says why a rule can have no test here, and open.txt lists those that
-// have neither yet, and may only shrink. The package's tests hold the three against
-// the sources of the project, and docs/conformance.md, which scripts/conformance
-// writes, against them all. That tests compile and pass is for go vet and make test
-// to say: what is counted here are tests that would be run.
+// The catalogue is in three files: rules.tsv are the rules, each in one sentence, reasons.tsv
+// says why a rule cannot have a test here, and open.txt lists those that have neither yet; it
+// may only shrink. The package's tests check the three files against the sources of the
+// project, and docs/conformance.md, which scripts/conformance generates, against all of them.
+// Only tests that would be run count; whether they pass is checked by make test.
 package conformance
 
 import (
@@ -18,46 +17,45 @@ import (
 	"strings"
 )
 
-// A Rule is a row of the catalogue.
+// A Rule is a row of rules.tsv.
 type Rule struct {
-	ID       string // as tests name it
+	ID       string // used in tests
 	Document string
 	Section  string // or several, with commas
-	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT has no such word
+	Level    string // MUST, MUST NOT, SHOULD, SHOULD NOT, MAY; FACT: none of these words
 	Role     string // whom it binds
 	Text     string
 }
 
-// Must reports whether there is no choice about the rule.
+// Must reports whether the rule is mandatory.
 func (r *Rule) Must() bool { return r.Level == "MUST" || r.Level == "MUST NOT" }
 
-// A Reason says why a rule has no test.
+// A Reason is why a rule has no test.
 type Reason struct {
 	Kind string
 	Text string
 }
 
-// kinds are the kinds of reasons that there are, and whether a rule about which
-// there is no choice may have them. Immutable.
+// kinds has the kinds of reasons, and whether a mandatory rule may have them. Immutable.
 var kinds = map[string]bool{
-	"upper layer": true,  // the programs above have to keep it
-	"adapter":     true,  // the adapter below keeps it, and the transport cannot see it
-	"statement":   false, // nothing that a program does could break it
+	"upper layer": true,  // upper layers have to comply
+	"adapter":     true,  // the adapter complies, invisibly to the transport
+	"statement":   false, // no program can violate it
 }
 
 // An Open is a rule that has neither a test nor a reason yet.
 type Open struct {
 	ID   string
 	Why  string
-	Part []string // tests that are about a part of it, such as its encoding alone
+	Part []string // tests of a part of it, such as the encoding
 }
 
-// A Catalogue is the rules and what is said of those without a test.
+// A Catalogue has the rules, and the reasons and open entries of those without tests.
 type Catalogue struct {
 	Rules   []Rule
 	Reasons map[string]Reason
-	Open    []Open // neither tested nor excused yet
-	MaxOpen int    // so many of them there may be
+	Open    []Open // rules with neither test nor reason
+	MaxOpen int    // the maximum number of open rules
 
 	ids *regexp.Regexp
 }
@@ -71,7 +69,7 @@ var reasonsTSV string
 //go:embed open.txt
 var openText string
 
-// Ours is the catalogue of the project.
+// Ours returns the catalogue of the project.
 func Ours() (*Catalogue, error) { return Parse(rulesTSV, reasonsTSV, openText) }
 
 // Parse reads the three files of a catalogue.
@@ -119,10 +117,10 @@ func Parse(rules, reasons, open string) (*Catalogue, error) {
 	return c, err
 }
 
-// openHead begins the list of open rules.
+// openHead is the start of the list of open rules.
 const openHead = "at most "
 
-// tests returns the tests of a rule, none if they are about a part of it.
+// tests returns the tests of a rule, except for those of a part of it.
 func (c *Catalogue) tests(s *Sources, id string) []string {
 	list := s.Tests[id]
 	if o := c.open(id); o != nil && !slices.ContainsFunc(list, func(t string) bool { return !slices.Contains(o.Part, t) }) {
@@ -131,7 +129,7 @@ func (c *Catalogue) tests(s *Sources, id string) []string {
 	return list
 }
 
-// open returns the entry of a rule on the list of open ones, nil if there is none.
+// open returns the entry of a rule on the list of open rules, or nil.
 func (c *Catalogue) open(id string) *Open {
 	for i := range c.Open {
 		if c.Open[i].ID == id {
@@ -141,7 +139,7 @@ func (c *Catalogue) open(id string) *Open {
 	return nil
 }
 
-// OpenText is the file of the open rules.
+// OpenText returns the content of open.txt.
 func (c *Catalogue) OpenText() string {
 	text := fmt.Sprintf("%s%d\n", openHead, c.MaxOpen)
 	for _, o := range c.Open {
@@ -150,8 +148,8 @@ func (c *Catalogue) OpenText() string {
 	return text
 }
 
-// Settle takes rules that have a test off the list of open ones, and lowers its
-// limit. It returns them. Nothing is ever added.
+// Settle removes rules that have a test from the list of open rules, lowers its limit, and
+// returns the removed rules. It never adds rules.
 func (c *Catalogue) Settle(s *Sources) []string {
 	var settled []string
 	c.Open = slices.DeleteFunc(c.Open, func(o Open) bool {
@@ -165,7 +163,7 @@ func (c *Catalogue) Settle(s *Sources) []string {
 	return settled
 }
 
-// rows splits a table with tabs into fields. The first line has the columns' names.
+// rows splits a tab-separated table into fields. The first line has the names of the columns.
 func rows(table string) [][]string {
 	var list [][]string
 	for i, line := range strings.Split(strings.TrimSuffix(table, "\n"), "\n") {

@@ -9,10 +9,10 @@ import (
 	"testing/fstest"
 )
 
-// The tree of this project, as seen from this directory.
+// The root of the project, relative to this directory.
 const top = "../.."
 
-// TestProject holds the project to its catalogue.
+// TestProject runs all checks on the project.
 func TestProject(t *testing.T) {
 	c, err := Ours()
 	if err != nil {
@@ -57,7 +57,7 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// Rules of a document that does not exist: our own scanner passes them by.
+// Rules of a document that does not exist, so that our own scanner ignores them.
 const (
 	columns = "id\tdocument\tsection\tlevel\trole\trequirement\n"
 	must    = "T9-1-1\tRFC5666\t1\tMUST\tboth\tIt is so.\n"
@@ -67,12 +67,12 @@ const (
 	nobody  = "at most 0\n"
 )
 
-// test is a test file with one test.
+// test returns a test file with one test.
 func test(body string) map[string]string {
 	return map[string]string{"a/a_test.go": "package a\n\nfunc TestA(t *testing.T) {\n" + body + "\n}\n"}
 }
 
-// read makes a catalogue and scans files, as they would be in a tree.
+// read parses a catalogue and scans files.
 func read(t *testing.T, rules, reasons, open string, files map[string]string) (*Catalogue, *Sources) {
 	t.Helper()
 	c, err := Parse(rules, reasons, open)
@@ -90,8 +90,7 @@ func read(t *testing.T, rules, reasons, open string, files map[string]string) (*
 	return c, s
 }
 
-// TestChecksCanFail breaks each check in a small project, and then does the thing right
-// in another.
+// TestChecksCanFail makes each check fail for a small project, and pass for another.
 func TestChecksCanFail(t *testing.T) {
 	const adapter = "\tadapter\tEvery adapter is held to it.\n"
 	one := columns + must
@@ -159,7 +158,7 @@ func TestChecksCanFail(t *testing.T) {
 	}
 }
 
-// TestDocument: what is written is current until a test comes.
+// TestDocument: the document is current until a test is added.
 func TestDocument(t *testing.T) {
 	rules := columns + must + mustNot + fact
 	why := reasons + "T9-1-2\tadapter\tEvery adapter is held to it.\n"
@@ -187,7 +186,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestSettle: what has a test leaves the list, and the limit goes with it.
+// TestSettle: rules with a test are removed from the list, and the limit is lowered.
 func TestSettle(t *testing.T) {
 	c, s := read(t, columns+must+mustNot, reasons, "at most 2\nT9-1-1\tnot built yet\nT9-1-2\tnot built yet\ta.TestA\n",
 		test(`t.Run("T9-1-1 T9-1-2 are so", f)`))
@@ -199,7 +198,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestScan: which tests name a rule, and which do not.
+// TestScan: tests that name a rule, and tests that do not.
 func TestScan(t *testing.T) {
 	const head = "package a\n\n"
 	for _, tt := range []struct {
@@ -242,12 +241,12 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// TestPlaces: how comments name what they carry out.
+// TestPlaces: references to rules in comments.
 func TestPlaces(t *testing.T) {
 	_, s := read(t, columns+must, reasons, nobody, map[string]string{
 		"a/a.go": "package a\n\n// f does what RFC 5666\n// section 3.6 asks for (RFC 8797 sections 4.1, 4.2 and 5).\nfunc f() {}\n",
 		"a/b.go": "package a\n\n// g is for T9-1-1.\nfunc g() {}\n",
-		// Suites are no places.
+		// Test suites are not places.
 		"a/atest/c.go": "package atest\n\n// h holds others to RFC 5666 section 3.6.\nfunc h() {}\n",
 	})
 	for key, want := range map[string]string{
@@ -262,7 +261,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestParse: files that are not as they should be.
+// TestParse: malformed files.
 func TestParse(t *testing.T) {
 	for name, in := range map[string][3]string{
 		"a column too few":     {columns + "T9-1-1\tRFC5666\t1\tMUST\tboth\n", reasons, nobody},

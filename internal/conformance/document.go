@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// DocumentPath is where the document is, under the module's root.
+// DocumentPath is the path of the document, relative to the module's root.
 const DocumentPath = "docs/conformance.md"
 
-// OpenPath is where the list of open rules is.
+// OpenPath is the path of the list of open rules.
 const OpenPath = "internal/conformance/open.txt"
 
-// titles are the documents that rules are from. Those that differ in a few sentences
-// have one table. Immutable.
+// titles are the source documents of the rules. Documents that differ only in a few sentences
+// share a table. Immutable.
 var titles = []struct {
 	short     string
 	title     string
@@ -31,7 +31,7 @@ var titles = []struct {
 	{"RFC 8166", "RFC 8166, RPC-over-RDMA version 1 as it was revised, where it differs", []string{"CTX-RFC8166"}, "8166"},
 }
 
-// levels in the order of the summary. Immutable.
+// levels are in the order of the summary. Immutable.
 var levels = []string{"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY", "FACT"}
 
 const introduction = `# Conformance
@@ -53,7 +53,7 @@ ask for is not built yet, or not whole, and a test of a part does not change tha
 tests.
 `
 
-// Document is the whole document.
+// Document returns the document.
 func Document(c *Catalogue, s *Sources) string {
 	var b strings.Builder
 	b.WriteString(introduction)
@@ -103,13 +103,13 @@ func Document(c *Catalogue, s *Sources) string {
 	return b.String()
 }
 
-// names lists tests.
+// names formats a list of tests.
 func names(tests []string) string {
 	list := "`" + strings.Join(tests, "`, `") + "`"
 	return strings.ReplaceAll(list, deviceMark+"`", "`"+deviceMark)
 }
 
-// where lists the places of a rule.
+// where formats the places of a rule.
 func where(r *Rule, s *Sources, rfc string) string {
 	places := slices.Clone(s.Places[r.ID])
 	if rfc != "" {
@@ -130,12 +130,12 @@ func where(r *Rule, s *Sources, rfc string) string {
 	return "`" + strings.Join(places, "`, `") + "`"
 }
 
-// cell makes text safe in a table.
+// cell escapes text for a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
 }
 
-// counts is a line of the summary.
+// counts is a row of the summary.
 type counts struct{ rules, tested, reason, open int }
 
 func (n counts) String() string {

@@ -16,10 +16,10 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// Rules that it takes several packages to keep: names and ports (RFC 5666 sections 10
-// and 12), and what bindings leave to the transport.
+// Rules that involve several packages: names and ports (RFC 5666 sections 10 and 12), and what
+// bindings leave to the transport.
 
-// serve serves no program at a port of its choice, and returns that.
+// serve starts a server without programs on a free port, which it returns.
 func serve(t *testing.T) (*iwarp.Provider, netip.AddrPort) {
 	t.Helper()
 	s, err := transport.NewServer(nil)
@@ -75,7 +75,7 @@ func TestPorts(t *testing.T) {
 	})
 }
 
-// directory is an rpcbind with a list, which notes what it is told.
+// directory is an rpcbind with a list of mappings, which records registrations.
 func directory(t *testing.T, list []rpcbind.Mapping) (rpcbind.Client, <-chan rpcbind.Mapping) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

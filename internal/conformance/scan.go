@@ -14,26 +14,26 @@ import (
 	"strings"
 )
 
-// Sources is what the Go files of a tree say about rules.
+// Sources has the references to rules in the Go files of a tree.
 type Sources struct {
-	// Tests are the tests that name a rule, by its id, in order: "transport.TestCredits".
-	// A test names what its comments and strings have ids of, those of the functions
-	// that it uses included, and what the tables have from which it runs subtests.
+	// Tests are the tests that name a rule, by its id, in order: "transport.TestCredits". A
+	// test names the ids in its comments and strings, including those of functions that it
+	// uses, and of tables from which it runs subtests.
 	Tests map[string][]string
 
-	// Named is where test files have an id, whether a test has it or not.
+	// Named has a position in test files for each id, whether in a test or not.
 	Named map[string]string
 
-	// Places are the files whose comments, tests aside, name a rule's id, or a section
-	// as in "RFC 5666 3.6".
+	// Places has the files, other than tests, whose comments name a rule's id, or a section as
+	// in "RFC 5666 3.6".
 	Places map[string][]string
 }
 
-// Scan reads the Go files of a tree, but those in directories whose name begins with a
-// dot or an underscore, in testdata, and those that are not built on Linux.
+// Scan reads the Go files of a tree, except for those in testdata, in directories whose name
+// begins with a dot or an underscore, and those that are not built on Linux.
 func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 	s := &Sources{Tests: make(map[string][]string), Named: make(map[string]string), Places: make(map[string][]string)}
-	// The platform on which all tests run.
+	// The platform that has all tests.
 	platform := build.Default
 	platform.GOOS, platform.GOARCH, platform.CgoEnabled = "linux", "amd64", true
 	platform.JoinPath = path.Join
@@ -68,7 +68,7 @@ func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 			return err
 		}
 		if !strings.HasSuffix(name, "_test.go") {
-			if !strings.HasSuffix(dir, "test") { // suites are packages that end so
+			if !strings.HasSuffix(dir, "test") { // test suites have such names
 				s.places(c, f, name)
 			}
 			return nil
@@ -78,7 +78,7 @@ func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 				s.Named[m] = name
 			}
 		}
-		// A package and its external tests may have functions of one name.
+		// A package and its external tests may have functions of the same name.
 		key := dir + " " + f.Name.Name
 		if packages[key] == nil {
 			packages[key] = &testPackage{name: dir, decls: make(map[string]*decl)}
@@ -102,8 +102,8 @@ func Scan(fsys fs.FS, c *Catalogue) (*Sources, error) {
 	return s, nil
 }
 
-// cited finds sections as comments cite them: "RFC 5666 section 3.6", "RFC 8797
-// sections 4.1, 4.2 and 5.1".
+// cited matches sections as comments cite them: "RFC 5666 section 3.6", "RFC 8797 sections
+// 4.1, 4.2 and 5.1".
 var (
 	cited  = regexp.MustCompile(`RFC (\d+),? sections? (\d+(?:\.\d+)*(?:(?:,| and|, and) \d+(?:\.\d+)*)*)`)
 	number = regexp.MustCompile(`\d+(?:\.\d+)*`)
@@ -128,7 +128,7 @@ func (s *Sources) places(c *Catalogue, f *ast.File, name string) {
 	}
 }
 
-// Tests that need an RDMA device are in files of this name, and get this mark.
+// Tests that need an RDMA device are in files with this suffix, and get this mark.
 const (
 	deviceFiles = "_rdma_test.go"
 	deviceMark  = "†"
@@ -140,15 +140,15 @@ type testPackage struct {
 	decls map[string]*decl // of the package, by name
 }
 
-// A decl is a function, or a variable, of test files.
+// A decl is a function or variable in test files.
 type decl struct {
 	test   bool // go test runs it
-	dead   bool // it is skipped whatever happens
+	dead   bool // it is always skipped
 	table  bool // a variable or constant
 	runs   bool // it runs subtests with names from a table
 	ids    []string
-	uses   []string // names that it mentions
-	device bool     // it is in a file of tests for RDMA devices
+	uses   []string // identifiers that it uses
+	device bool     // in a file of tests for RDMA devices
 }
 
 func (p *testPackage) add(c *Catalogue, f *ast.File, device bool) {
@@ -179,7 +179,7 @@ func (p *testPackage) add(c *Catalogue, f *ast.File, device bool) {
 	}
 }
 
-// note takes what a node mentions.
+// note records the ids and identifiers in a node.
 func (d *decl) note(c *Catalogue, n ast.Node) {
 	switch n := n.(type) {
 	case *ast.Ident:
@@ -191,9 +191,9 @@ func (d *decl) note(c *Catalogue, n ast.Node) {
 	}
 }
 
-// function looks at a function of a test file. What is only in a subtest that skips
-// itself is left out; when such a subtest has its name from a table, nobody can tell
-// which names are left, and the function counts as skipped.
+// function analyzes a function of a test file. Subtests that are always skipped are ignored;
+// if such a subtest has its name from a table, it is unknown which names remain, and the whole
+// function counts as skipped.
 func function(c *Catalogue, f *ast.File, fn *ast.FuncDecl) *decl {
 	d := &decl{test: isTest(fn), dead: skips(fn.Body)}
 	var skipped []ast.Node
@@ -226,8 +226,8 @@ func function(c *Catalogue, f *ast.File, fn *ast.FuncDecl) *decl {
 	return d
 }
 
-// isTest reports whether go test runs a function: tests, and fuzz targets with their
-// seeds.
+// isTest reports whether go test runs a function: tests, and fuzz targets with their seed
+// corpus.
 func isTest(fn *ast.FuncDecl) bool {
 	name, params := fn.Name.Name, fn.Type.Params.List
 	if len(params) != 1 || name == "TestMain" {
@@ -241,8 +241,7 @@ func isTest(fn *ast.FuncDecl) bool {
 	return ok && (strings.HasPrefix(name, "Test") && sel.Sel.Name == "T" || strings.HasPrefix(name, "Fuzz") && sel.Sel.Name == "F")
 }
 
-// skips reports whether a body has a call of Skip that no condition stands before, or
-// nothing at all.
+// skips reports whether a body is empty or has an unconditional call of Skip.
 func skips(body *ast.BlockStmt) bool {
 	if len(body.List) == 0 {
 		return true
@@ -290,7 +289,7 @@ func (p *testPackage) tests(to map[string][]string) {
 	}
 }
 
-// reach collects the ids of d and of what it uses.
+// reach collects the ids of d and of everything it uses.
 func (p *testPackage) reach(d *decl, seen map[*decl]bool) []string {
 	seen[d] = true
 	ids := slices.Clone(d.ids)

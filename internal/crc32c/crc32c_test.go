@@ -7,19 +7,18 @@ import (
 	"testing"
 )
 
-// want is what Update has to return.
+// want returns the expected result of Update.
 func want(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
 
-// random returns n bytes that are the same every time.
+// random returns n pseudorandom bytes, always the same.
 func random(n int) []byte {
 	p := make([]byte, n)
 	rand.NewChaCha8([32]byte{}).Read(p)
 	return p
 }
 
-// TestVectors uses the examples of RFC 3720 appendix B.4. They are too short to be
-// folded: for that the standard library, which is shown right here too, is the
-// measure in the other tests.
+// TestVectors uses the examples of RFC 3720 appendix B.4. They are too short to be folded: the
+// other tests compare with the standard library, which is verified here as well.
 func TestVectors(t *testing.T) {
 	seq, rev, ones := make([]byte, 32), make([]byte, 32), make([]byte, 32)
 	for i := range seq {
@@ -75,8 +74,8 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// TestSplit: wherever a message is cut, the CRC of its parts one after the other
-// is that of the whole.
+// TestSplit: updating with the parts of a message gives the CRC of the whole, wherever it is
+// split.
 func TestSplit(t *testing.T) {
 	p := random(1500)
 	w := want(0, p)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// needsFold skips a test of fold where that cannot run. What Linux says of the CPU
-// must agree, unless somebody has switched something off.
+// needsFold skips a test of fold on other CPUs. The CPU flags of Linux must agree, unless
+// features are disabled by GODEBUG.
 func needsFold(t *testing.T) {
 	t.Helper()
 	if canFold {
@@ -31,7 +31,7 @@ func needsFold(t *testing.T) {
 	t.Skip("this CPU has no AVX-512 with VPCLMULQDQ")
 }
 
-// TestFold compares fold alone, at all lengths that Update may give to it.
+// TestFold tests fold, at all lengths that Update may use.
 func TestFold(t *testing.T) {
 	needsFold(t)
 	buf := random(4096)
@@ -44,8 +44,8 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestBraid compares braid alone, and then all that stands around the lengths from
-// which on Update uses it, once or more.
+// TestBraid tests braid, and then Update around the lengths at which it uses braid once or
+// more.
 func TestBraid(t *testing.T) {
 	needsFold(t)
 	buf := random(4 * braidLen)
@@ -64,7 +64,7 @@ func TestBraid(t *testing.T) {
 	}
 }
 
-// TestWithoutFold does without, as on other CPUs.
+// TestWithoutFold tests Update without fold, as on other CPUs.
 func TestWithoutFold(t *testing.T) {
 	defer func(can bool) { canFold = can }(canFold)
 	canFold = false
@@ -86,8 +86,7 @@ func power(n int) uint32 {
 	return r
 }
 
-// TestPower: zeroes behind a remainder multiply it by x for every bit, which the
-// standard library knows too.
+// TestPower: each zero bit after a remainder multiplies it by x, as in the standard library.
 func TestPower(t *testing.T) {
 	if got := power(32); got != 0x1edc6f41 { // RFC 3720 section 12.1
 		t.Errorf("x^32 is %08x, want the polynomial", got)

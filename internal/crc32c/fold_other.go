@@ -2,5 +2,5 @@
 
 package crc32c
 
-// front leaves everything to the standard library.
+// front leaves all of p to the standard library.
 func front(crc uint32, p []byte) (uint32, []byte) { return crc, p }

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestReadsNothingElse computes the CRC of memory with pages on each side that
-// nobody may read.
+// TestReadsNothingElse computes the CRC of memory between inaccessible pages.
 func TestReadsNothingElse(t *testing.T) {
 	page := 8 * os.Getpagesize() // for all that Update may choose
 	mem, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)

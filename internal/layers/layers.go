@@ -34,7 +34,7 @@ var Layers = []Layer{
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
-	{Path: "internal/testkit"},
+	{Path: "internal/testutil"},
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
@@ -93,6 +93,7 @@ var Layers = []Layer{
 		Tests: []string{"iwarp"},
 	},
 
+	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
@@ -102,7 +103,7 @@ var Layers = []Layer{
 }
 
 // testLayers lists the layers that any test may import.
-var testLayers = []string{"internal/leak", "internal/rdmatest", "internal/testkit"}
+var testLayers = []string{"internal/leak", "internal/rdmatest", "internal/testbed", "internal/testutil"}
 
 // testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

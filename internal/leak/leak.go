@@ -1,4 +1,4 @@
-// Package leak looks for what tests leave behind: goroutines and descriptors.
+// Package leak detects goroutines and file descriptors that tests leave behind.
 package leak
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// patience is how long goroutines that have been told to end may take to do so.
+// patience is how long goroutines that are about to exit may take.
 const patience = 10 * time.Second
 
 // Main runs the tests of a package and returns the exit status: 99 if they passed
@@ -22,7 +22,7 @@ const patience = 10 * time.Second
 func Main(m *testing.M) int {
 	before := now()
 	code := m.Run()
-	// Fuzzing keeps workers of its own.
+	// Fuzzing has its own workers.
 	if fuzzing := flag.Lookup("test.fuzz"); code == 0 && (fuzzing == nil || fuzzing.Value.String() == "") {
 		if !settled(before, patience, os.Stderr) {
 			return 99
@@ -31,8 +31,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Check looks at the end of a test whether it has left something behind. Tests that
-// run in parallel with others cannot use it.
+// Check fails the test if it leaves goroutines or descriptors behind. Parallel tests cannot
+// use it.
 func Check(t testing.TB) {
 	t.Helper()
 	before := now()
@@ -44,15 +44,15 @@ func Check(t testing.TB) {
 	})
 }
 
-// A count is what there is at one moment.
+// A count is a snapshot of goroutines and descriptors.
 type count struct {
 	goroutines  int
-	descriptors []string // what they are about
+	descriptors []string // link targets in /proc/self/fd
 }
 
 func now() count { return count{runtime.NumGoroutine(), descriptors()} }
 
-// settled waits until no more is there than before, or says what is.
+// settled waits until there are no more than before, and otherwise prints what is left.
 func settled(before count, patience time.Duration, w io.Writer) bool {
 	for end := time.Now().Add(patience); ; runtime.Gosched() {
 		c := now()
@@ -74,8 +74,8 @@ func settled(before count, patience time.Duration, w io.Writer) bool {
 	}
 }
 
-// descriptors tells what is open, but for what belongs to the runtime's poller, an
-// epoll and an eventfd. Where /proc is not to be had it returns nothing.
+// descriptors returns the open descriptors, except for those of the runtime's poller, an epoll
+// and an eventfd. Without /proc it returns nothing.
 func descriptors() (open []string) {
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

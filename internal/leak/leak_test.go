@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestNotices: what is left behind is noticed, and nothing else.
+// TestNotices: leaks are detected, and nothing else.
 func TestNotices(t *testing.T) {
 	before := now()
 	var out strings.Builder
@@ -36,7 +36,7 @@ func TestNotices(t *testing.T) {
 	f.Close()
 }
 
-// TestCheck: a test that leaves nothing passes.
+// TestCheck: a test without leaks passes.
 func TestCheck(t *testing.T) {
 	t.Run("clean", func(t *testing.T) {
 		Check(t)

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// ownGroup makes the program the first of a group, which can be killed as a whole.
+// ownGroup makes the program the leader of a new process group, which can be killed as a
+// whole.
 func ownGroup(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -23,5 +24,5 @@ func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKI
 
 func termGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 
-// askForStacks is for a Go program, which prints them and ends.
+// askForStacks makes a Go program print its stacks and exit.
 func askForStacks(cmd *exec.Cmd) { _ = cmd.Process.Signal(syscall.SIGQUIT) }

@@ -1,5 +1,5 @@
-// Package limited runs other programs that may hang, or print without end: each with
-// all that it starts in a group of its own, for a time, and for an amount of output.
+// Package limited runs programs that may hang or print without end: each in its own process
+// group, with limits on time and output.
 package limited
 
 import (
@@ -13,49 +13,49 @@ import (
 	"time"
 )
 
-// DefaultOutput is how many bytes a program may print where nothing else is said.
+// DefaultOutput is the default limit on output, in bytes.
 const DefaultOutput = 1 << 20
 
-// grace is how long a program that was told to print where it stands has for that, and
-// how long pipes are read that somebody else has kept open.
+// grace is the time that a program has to print its stacks, and for which pipes are read that
+// another process keeps open.
 const grace = 5 * time.Second
 
-// A Program is one run of a program. Its fields stay as they are while it runs.
+// A Program is one run of a program. Its fields must not change while it runs.
 type Program struct {
-	// Cmd has not been started. Where its Stdout and Stderr are nil the output is kept,
-	// up to MaxOutput.
+	// Cmd has not been started. If its Stdout or Stderr is nil that output is captured, up to
+	// MaxOutput.
 	Cmd *exec.Cmd
 
-	// Limit is the time that it has; then its group is killed, and Run returns a
-	// [TimeError]. 0 is no limit but the context's.
+	// Limit bounds its run time; after that its process group is killed, and Run returns a
+	// [TimeError]. 0 means no limit other than the context's.
 	Limit time.Duration
 
-	// MaxOutput is how many bytes of output are kept, 0 stands for DefaultOutput. A
-	// program that prints more is killed, and Run returns an [OutputError].
+	// MaxOutput bounds the captured output, in bytes; 0 means DefaultOutput. A program that
+	// prints more is killed, and Run returns an [OutputError].
 	MaxOutput int
 
-	// Stacks are wanted of a Go program whose time is over: it gets SIGQUIT, and a
-	// moment to print them.
+	// Stacks makes a Go program that exceeds Limit print its stacks: it gets a SIGQUIT, and a
+	// moment to do so, before it is killed.
 	Stacks bool
 
-	// Started, if not nil, is called with the program running.
+	// Started, if not nil, is called when the program is running.
 	Started func()
 
-	// Over, if not nil, says by a value when the time is over, for whoever keeps it in
-	// another way; Limit is then only what the error tells.
+	// Over, if not nil, replaces the timer: a value means that the limit is exceeded. Limit is
+	// then used only in the error.
 	Over <-chan time.Time
 }
 
-// A Result is what a program has printed, also when it was ended.
+// A Result is the output of a program, also of one that was killed.
 type Result struct {
 	Stdout, Stderr []byte
 }
 
-// A TimeError says that a program was killed because its time was over.
+// A TimeError means that a program was killed because it exceeded its time limit.
 type TimeError struct {
 	Program string
 	Limit   time.Duration
-	Stuck   bool // it has not ended after it was killed either: it waits in the kernel
+	Stuck   bool // it did not exit after it was killed: it is in an uninterruptible wait in the kernel
 }
 
 func (e *TimeError) Error() string {
@@ -65,10 +65,10 @@ func (e *TimeError) Error() string {
 	return fmt.Sprintf("%s was killed: it had not ended after %v", e.Program, e.Limit)
 }
 
-// Timeout implements net.Error's.
+// Timeout returns true, as for net.Error.
 func (e *TimeError) Timeout() bool { return true }
 
-// An OutputError says that a program was killed because it printed too much.
+// An OutputError means that a program was killed because it exceeded its output limit.
 type OutputError struct {
 	Program string
 	Limit   int // bytes
@@ -78,9 +78,9 @@ func (e *OutputError) Error() string {
 	return fmt.Sprintf("%s was killed: it had printed more than %d bytes", e.Program, e.Limit)
 }
 
-// Run runs the program until it ends, by itself or because of a limit or the context.
-// Nothing that it has started in its group is left then, but what the kernel does not
-// let end: Run does not wait for that.
+// Run runs the program until it exits, or is killed because of a limit or the context. When
+// Run returns, all processes of its group are gone, except for those in an uninterruptible
+// wait in the kernel.
 func (p *Program) Run(ctx context.Context) (Result, error) {
 	cmd := p.Cmd
 	limit := p.MaxOutput
@@ -123,7 +123,7 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	var err error
 	select {
 	case err = <-ended:
-		// Whoever it has left behind goes with it.
+		// Kill the processes that it left behind.
 		killGroup(cmd)
 	case <-timer:
 		if p.Stacks {
@@ -143,7 +143,7 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 		err = ctx.Err()
 		end(cmd, ended)
 	}
-	// A program may have ended by itself after it printed too much.
+	// The program may have exited after it exceeded the output limit.
 	select {
 	case <-over:
 		if _, ok := err.(*TimeError); !ok && ctx.Err() == nil {
@@ -154,10 +154,10 @@ func (p *Program) Run(ctx context.Context) (Result, error) {
 	return Result{stdout.bytes(), stderr.bytes()}, err
 }
 
-// end ends a program and its group: first by SIGTERM, as there are scripts that clean up.
-// It tells whether the program has ended, which one that waits uninterruptibly in the
-// kernel does not even when it is killed. Twice the grace is for that: pipes that others
-// keep open are read for once.
+// end terminates a program and its group, first with SIGTERM, since some scripts clean up. It
+// reports whether the program has exited: one in an uninterruptible wait in the kernel does
+// not, even after SIGKILL. It waits for twice the grace period, since pipes that others keep
+// open are read for one.
 func end(cmd *exec.Cmd, ended <-chan error) bool {
 	termGroup(cmd)
 	select {
@@ -175,7 +175,7 @@ func end(cmd *exec.Cmd, ended <-chan error) bool {
 	}
 }
 
-// Said is the end of what a program has printed, for an error in one line or a few.
+// Said returns the end of the output, for an error message of a few lines.
 func (r Result) Said() string {
 	const most = 400
 	b := bytes.TrimSpace(r.Stderr)
@@ -188,7 +188,7 @@ func (r Result) Said() string {
 	return string(b)
 }
 
-// An output keeps what is written, up to a limit.
+// An output captures what is written, up to a limit.
 type output struct {
 	max  int
 	full func()
@@ -199,7 +199,7 @@ type output struct {
 
 var _ io.Writer = (*output)(nil)
 
-// Write takes everything, so that the program does not see an error of ours.
+// Write accepts everything, so that the program does not get an error.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

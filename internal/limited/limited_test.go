@@ -19,7 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/leak"
 )
 
-// role tells this test binary to be one of the programs that are run.
+// role is the environment variable that makes this test binary one of the programs.
 const role = "LIMITED_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 			os.Stdout.WriteString(strings.Repeat("word ", 1000))
 		}
 	case "parent":
-		// The child keeps the pipes open, and is heard of by its number.
+		// The child keeps the pipes open, and prints its PID.
 		child := self("sleep")
 		child.Stdout, child.Stderr = os.Stdout, os.Stderr
 		if err := child.Start(); err != nil {
@@ -69,7 +69,7 @@ func self(as string) *exec.Cmd {
 	return cmd
 }
 
-// gone waits until no process has the number; zombies of others are as good as gone.
+// gone waits until the process has exited; zombies count as exited.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -81,7 +81,7 @@ func gone(t *testing.T, pid int) {
 	t.Errorf("process %d is still there", pid)
 }
 
-// A heard is standard output, and says when something has come.
+// A heard captures standard output, and signals the first output.
 type heard struct {
 	b bytes.Buffer // not embedded: it would read by itself
 	c chan time.Time
@@ -92,7 +92,7 @@ func (h *heard) Write(b []byte) (int, error) {
 	return h.b.Write(b)
 }
 
-// runUntilHeard runs a program whose time is over with its first word.
+// runUntilHeard runs a program whose time limit ends with its first output.
 func runUntilHeard(t *testing.T, p *Program) (string, Result, error) {
 	t.Helper()
 	h := &heard{c: make(chan time.Time, 100)}
@@ -109,7 +109,7 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// TestTimer: the limit is one of time.
+// TestTimer: a program is killed at its time limit.
 func TestTimer(t *testing.T) {
 	cmd := self("hang")
 	_, err := (&Program{Cmd: cmd, Limit: 10 * time.Millisecond}).Run(t.Context())
@@ -132,8 +132,7 @@ func TestHangs(t *testing.T) {
 	gone(t, cmd.Process.Pid)
 }
 
-// TestStuck: a program that does not end when it is killed, as one that waits in the
-// kernel, is not waited for.
+// TestStuck: Run does not wait for a program that does not exit when it is killed.
 func TestStuck(t *testing.T) {
 	cmd := self("hang")
 	ownGroup(cmd)
@@ -154,7 +153,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestStacks: a Go program that hangs says where.
+// TestStacks: a Go program that hangs prints its stacks.
 func TestStacks(t *testing.T) {
 	_, r, err := runUntilHeard(t, &Program{Cmd: self("hang"), Limit: time.Minute, Stacks: true})
 	if !errors.As(err, new(*TimeError)) || !bytes.Contains(r.Stderr, []byte("limited.TestMain")) {
@@ -162,8 +161,7 @@ func TestStacks(t *testing.T) {
 	}
 }
 
-// TestTidies: a program that cleans up when it is told to end may do so, and has failed all
-// the same.
+// TestTidies: a program may clean up on SIGTERM, but the run fails nevertheless.
 func TestTidies(t *testing.T) {
 	said, _, err := runUntilHeard(t, &Program{Cmd: self("tidy"), Limit: time.Minute})
 	if !errors.As(err, new(*TimeError)) || said != "ready\ntidied up\n" {
@@ -181,7 +179,7 @@ func TestPrintsWithoutEnd(t *testing.T) {
 	gone(t, cmd.Process.Pid)
 }
 
-// TestGroup: what a program has started goes with it, whether it is killed or ends.
+// TestGroup: the children of a program are killed, whether it is killed or exits.
 func TestGroup(t *testing.T) {
 	for _, as := range []string{"parent", "orphan"} {
 		var said string

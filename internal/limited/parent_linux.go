@@ -2,5 +2,5 @@ package limited
 
 import "syscall"
 
-// endWithUs lets the system kill the program when we are killed ourselves.
+// endWithUs makes the kernel kill the program when this process dies.
 func endWithUs(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

@@ -4,5 +4,5 @@ package limited
 
 import "syscall"
 
-// endWithUs can do nothing here: a program outlives us when we are killed.
+// endWithUs does nothing: on this system a program survives if this process is killed.
 func endWithUs(*syscall.SysProcAttr) {}

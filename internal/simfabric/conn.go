@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// An end implements fabric.Conn. All of it is behind the fabric's lock.
+// An end implements fabric.Conn. The fabric's lock protects all fields.
 type end struct {
 	f             *Fabric
 	side          Side
@@ -24,31 +24,31 @@ type end struct {
 
 	said, private []byte
 	established   bool
-	refused       error // what Connect says
+	refused       error // the error of Connect
 	rejected      bool
 	err           *fabric.ConnError
 	closed        bool
-	mute          bool // nothing of this end's gets to the peer any more
-	told          bool // the peer will learn of our end, or has
+	mute          bool // nothing more from this end reaches the peer
+	told          bool // the peer has learned of this end's close, or will
 	woken         bool
-	wantsRoom     bool // Post has said that the queue is full
-	room          bool // there is room again
+	wantsRoom     bool // Post returned ErrQueueFull
+	room          bool // the queue has space again
 
-	sq       []*request // posted and not carried out, in order
+	sq       []*request // posted and not executed, in order
 	started  int        // of these
-	starting bool       // the next one is about to
+	starting bool       // the next one is about to start
 	reads    int        // under way
 	slots    int        // of the send queue in use
 	rq       []fabric.RecvWR
 	rslots   int // of the receive queue in use
 	inflight int // Sends posted that have not arrived
 
-	arrived time.Time // when all that has started will have arrived
+	arrived time.Time // when everything that has started will have arrived
 	cq      []completion
 	tells   [2]teller // of requests, of receives
 
 	regions map[uint32]*region
-	windows map[uint32]*window // by the handle they are bound to
+	windows map[uint32]*window // by handle, if bound
 	all     []*window
 	past    map[uint32]bool // handles that the peer has invalidated
 }
@@ -58,18 +58,18 @@ type request struct {
 	fabric.SendWR
 	sgl  []fabric.SGE
 	n    int    // bytes
-	data []byte // gathered when it has left, with LocalCompletion
+	data []byte // gathered when sent, with LocalCompletion
 	left int    // pieces of a Write that have not been placed
 	done bool
 }
 
-// A completion also says how many slots of its queue are free when it has been polled.
+// A completion has the number of queue slots that are freed when it is polled.
 type completion struct {
 	fabric.WC
 	send bool
 }
 
-// A teller puts completions into the queue, in their order.
+// A teller adds completions to the queue, in order.
 type teller struct {
 	line []completion
 	last time.Time
@@ -124,7 +124,7 @@ func (e *end) Capabilities() fabric.Capabilities {
 	return c
 }
 
-// gone is what calls on an end say that is not up, or not any more.
+// gone returns the error of calls on an end that is not connected.
 func (e *end) gone() error {
 	if e.err != nil {
 		return e.err
@@ -138,7 +138,7 @@ func (e *end) gone() error {
 	return nil
 }
 
-// pause keeps a caller back.
+// pause delays a caller.
 func (e *end) pause() {
 	if f := e.f; f.cfg.Pause != nil {
 		f.mu.Lock()
@@ -206,7 +206,7 @@ func (e *end) Post(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// sending holds a Send against the receives of the peer: there has to be one for each.
+// sending checks that the peer has a receive for each Send.
 func (e *end) sending(r *request) {
 	e.inflight++
 	if p := e.peer; !e.mute && p.err == nil && !p.closed && e.inflight > len(p.rq) {
@@ -224,7 +224,7 @@ func gather(to []byte, sgl []fabric.SGE) []byte {
 	return to
 }
 
-// makeRoom lets Wait return for room in the send queue.
+// makeRoom makes Wait return because the send queue has space.
 func (e *end) makeRoom() {
 	if e.wantsRoom {
 		e.wantsRoom, e.room = false, true
@@ -268,7 +268,7 @@ func (e *end) PostRecv(wrs []fabric.RecvWR) error {
 
 // ---- execution
 
-// start has the next request leave the queue, if it may.
+// start starts the next request, if possible.
 func (e *end) start() {
 	if e.starting || e.err != nil || e.mute || e.started == len(e.sq) {
 		return
@@ -302,7 +302,7 @@ func (e *end) start() {
 	})
 }
 
-// execute carries out a request as far as it does not take the peer.
+// execute executes the local part of a request.
 func (e *end) execute(r *request) {
 	need := fabric.Access(0)
 	if r.Op == fabric.OpRead {
@@ -351,7 +351,7 @@ func (e *end) execute(r *request) {
 	}
 }
 
-// leave gathers the data of a request that completes when it has left.
+// leave gathers the data of a request that completes when it has been sent.
 func (e *end) leave(r *request) {
 	if e.f.cfg.LocalCompletion {
 		r.data = gather(make([]byte, 0, r.n), r.sgl)
@@ -364,7 +364,7 @@ func (e *end) left(r *request) {
 	}
 }
 
-// content is what r sends now.
+// content returns the current data of r.
 func (e *end) content(r *request) []byte {
 	if r.data != nil || e.f.cfg.LocalCompletion {
 		return r.data
@@ -372,8 +372,8 @@ func (e *end) content(r *request) []byte {
 	return gather(make([]byte, 0, r.n), r.sgl)
 }
 
-// arrive has something of a request get to the peer: in order, or else ahead of what is
-// under way.
+// arrive schedules do, the arrival of a part of a request: in order, or possibly before
+// earlier parts.
 func (e *end) arrive(r *request, ordered bool, do func()) {
 	v := e.decide(Arrive, r.Op)
 	t := time.Now().Add(v.Delay)
@@ -385,7 +385,7 @@ func (e *end) arrive(r *request, ordered bool, do func()) {
 	}
 	e.f.at(t, func() {
 		if e.mute || e.peer.err != nil {
-			e.mute = true // what comes behind is lost as well
+			e.mute = true // everything after it is lost as well
 			return
 		}
 		if v.CutBefore {
@@ -399,7 +399,7 @@ func (e *end) arrive(r *request, ordered bool, do func()) {
 	})
 }
 
-// delivered ends the way of a Send.
+// delivered is called when a Send has arrived.
 func (e *end) delivered(r *request) {
 	p := e.peer
 	e.inflight--
@@ -458,7 +458,7 @@ func (e *end) write(r *request) {
 	if cut < r.n {
 		r.left = 2
 	}
-	var open []byte // what a piece has found open, with WeakRevocation
+	var open []byte // what a piece may still access, with WeakRevocation
 	place := func(from, to int) func() {
 		return func() {
 			p := e.peer
@@ -481,14 +481,14 @@ func (e *end) write(r *request) {
 			}
 		}
 	}
-	// The end may come first.
+	// The connection may end first.
 	if cut < r.n {
 		e.arrive(r, false, place(cut, r.n))
 	}
 	e.arrive(r, false, place(0, cut))
 }
 
-// readArrived begins to answer a Read.
+// readArrived starts the response to a Read.
 func (e *end) readArrived(r *request) {
 	p := e.peer
 	from, ok := p.reach(r.RKey, r.RemoteOffset, r.n, fabric.AccessRemoteRead)
@@ -535,7 +535,7 @@ func (e *end) readArrived(r *request) {
 	})
 }
 
-// carriedOut completes a request, and those that had to wait for it.
+// carriedOut completes a request, and those that wait for it.
 func (e *end) carriedOut(r *request) {
 	r.done = true
 	for len(e.sq) > 0 && e.sq[0].done && e.started > 0 {
@@ -571,7 +571,7 @@ func completionOf(r *request, status fabric.WCStatus) fabric.WC {
 	return wc
 }
 
-// tell puts a completion into the queue, after a while.
+// tell adds a completion to the queue, after a delay.
 func (e *end) tell(wc fabric.WC, send bool) {
 	k, t := Receive, &e.tells[1]
 	if send {
@@ -586,7 +586,7 @@ func (e *end) tell(wc fabric.WC, send bool) {
 	t.line = append(t.line, completion{wc, send})
 	e.f.at(at, func() {
 		if len(t.line) == 0 {
-			return // the end has come first
+			return // the connection ended first
 		}
 		if v.CutBefore {
 			e.cutAt(true)
@@ -612,7 +612,7 @@ func (e *end) fail(r *request, status fabric.WCStatus, why error) {
 	e.tellPeer(why)
 }
 
-// turnedDown ends the connection since the peer does not carry out a request.
+// turnedDown ends the connection because the peer refuses a request.
 func (e *end) turnedDown(r *request, status fabric.WCStatus, why string) {
 	if e.peer.err == nil {
 		e.f.refusal(e.peer, why)
@@ -623,7 +623,7 @@ func (e *end) turnedDown(r *request, status fabric.WCStatus, why string) {
 	e.peer.over(&fabric.ConnError{Provider: e.f.Name(), Cause: err})
 }
 
-// failed completes what was in front of r, then r, then the rest.
+// failed completes the requests before r, then r, then the rest.
 func (e *end) failed(r *request, status fabric.WCStatus, why *fabric.ConnError) {
 	if e.err != nil {
 		return
@@ -637,8 +637,8 @@ func (e *end) failed(r *request, status fabric.WCStatus, why *fabric.ConnError) 
 	e.over(why)
 }
 
-// over ends the connection for this end: everything outstanding is flushed, and nobody
-// reaches any memory any more.
+// over ends the connection for this end: all outstanding requests are flushed, and no memory
+// can be accessed any more.
 func (e *end) over(why *fabric.ConnError) {
 	if e.err != nil {
 		return
@@ -672,11 +672,11 @@ func (e *end) over(why *fabric.ConnError) {
 	e.cond.Broadcast()
 }
 
-// cut is the loss of the connection: nothing gets through any more, and both ends learn of
-// it at some time.
+// cut loses the connection: nothing arrives any more, and both ends learn of it later.
 func (e *end) cut() { e.cutAt(false) }
 
-// cutAt is cut; with now this end knows at once, without what it has not been told yet.
+// cutAt is cut, but with now this end learns of it at once, and loses completions not added
+// yet.
 func (e *end) cutAt(now bool) {
 	if now {
 		for i := range e.tells {
@@ -700,15 +700,15 @@ func (e *end) cutAt(now bool) {
 	}
 }
 
-// lose turns completions that have not been told into flushed ones.
+// lose turns completions that have not been added into flushed ones.
 func (e *end) lose(t *teller) {
 	for i := range t.line {
 		t.line[i].Status = fabric.WCFlushErr
 	}
 }
 
-// tellPeer has the peer learn that this end has ended the connection, behind what has been
-// sent and will still arrive. A nil why is an orderly end.
+// tellPeer tells the peer that this end has closed the connection, after everything that was
+// sent and will still arrive. A nil why is an orderly close.
 func (e *end) tellPeer(why error) {
 	p := e.peer
 	if e.told || p == nil {
@@ -806,7 +806,7 @@ func (e *end) Disconnect(ctx context.Context) error {
 		e.f.wait(&e.cond)
 	}
 	if e.err != nil {
-		return nil // the peer was first, or the network
+		return nil // the peer closed first, or the connection was lost
 	}
 	if len(e.sq) == 0 {
 		p, asked := e.peer, e.told
@@ -851,7 +851,7 @@ func (e *end) close() {
 	busy := len(e.sq) > 0
 	wasUp := e.established
 	if e.err == nil {
-		keep := e.f.cfg.LocalCompletion && wasUp && !e.mute // what has left arrives
+		keep := e.f.cfg.LocalCompletion && wasUp && !e.mute // what has been sent arrives
 		e.over(&fabric.ConnError{Provider: e.f.Name()})
 		e.mute = !keep
 		switch {
@@ -876,7 +876,7 @@ func (e *end) close() {
 	e.cond.Broadcast()
 }
 
-// Cut loses all connections that live.
+// Cut loses all connections.
 func (f *Fabric) Cut() {
 	f.mu.Lock()
 	defer f.unlock()

@@ -31,7 +31,7 @@ type window struct {
 	access   fabric.Access
 }
 
-// key is one that this end has not given out yet.
+// key returns a key that this end has not used yet.
 func (e *end) key() uint32 {
 	for {
 		k := uint32(e.f.random())
@@ -99,7 +99,7 @@ func (r *region) Close() error {
 	return nil
 }
 
-// notIn complains if a list names a region that is being closed.
+// notIn reports a violation if a list uses a region that is being closed.
 func (e *end) notIn(r *region, sgl []fabric.SGE, what string) {
 	for i := range sgl {
 		if len(sgl[i].Buf) > 0 && sgl[i].LKey == r.key {
@@ -216,7 +216,7 @@ func inside(all, part []byte) bool {
 	return at <= uintptr(len(all)) && uintptr(len(part)) <= uintptr(len(all))-at
 }
 
-// overlap tells whether two pieces of memory have bytes in common.
+// overlap reports whether two slices have bytes in common.
 func overlap(a, b []byte) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false
@@ -225,7 +225,7 @@ func overlap(a, b []byte) bool {
 	return pa < pb+uintptr(len(b)) && pb < pa+uintptr(len(a))
 }
 
-// reach returns n bytes of this end that the peer names.
+// reach returns n bytes of this end's memory for the peer.
 func (e *end) reach(handle uint32, offset uint64, n int, need fabric.Access) ([]byte, bool) {
 	if n == 0 {
 		return nil, true
@@ -250,8 +250,8 @@ func (e *end) reach(handle uint32, offset uint64, n int, need fabric.Access) ([]
 	return buf[at:][:n], true
 }
 
-// Try tells whether the peer of an end could read or write the first byte of a segment that
-// the end has given out at some time.
+// Try reports whether the peer of an end could read or write the first byte of a segment that
+// the end exposed at some time.
 func (f *Fabric) Try(conn int, side Side, seg fabric.Segment) (read, write bool) {
 	f.mu.Lock()
 	defer f.unlock()
@@ -267,7 +267,7 @@ func (f *Fabric) Try(conn int, side Side, seg fabric.Segment) (read, write bool)
 	return read, write
 }
 
-// Reached counts the regions and windows through which some peer reaches bytes of mem.
+// Reached counts the regions and windows that expose bytes of mem to a peer.
 func (f *Fabric) Reached(mem []byte) (n int) {
 	f.mu.Lock()
 	defer f.unlock()
@@ -291,7 +291,7 @@ func (f *Fabric) Reached(mem []byte) (n int) {
 	return n
 }
 
-// Exposed counts the regions and windows through which peers reach memory of one side.
+// Exposed counts the regions and windows that expose memory of one side to peers.
 func (f *Fabric) Exposed(side Side) (n int) {
 	f.mu.Lock()
 	defer f.unlock()

@@ -1,29 +1,28 @@
-// Package simfabric is a provider of package fabric in memory, in which somebody else
-// decides when things happen and what goes wrong: a simulated adapter and network.
+// Package simfabric is a simulated adapter and network: an in-memory provider of package
+// fabric, in which the test decides when events happen and which faults occur.
 //
-// All that an adapter does by itself is an [Event]: a request leaves the send queue, a
-// message arrives, a Read is answered, a completion is told, an end learns that the
-// connection is over. For each of them [Config.Decide] says how long it takes and whether a
-// fault strikes at it. The order that RC guarantees is kept whatever Decide says: requests
-// start in the order of the queue, a Send arrives behind all that was posted in front of it,
-// receives are used and told of in their order, and so are the requests of one queue. All
-// else is free, and is as unkind as the seam allows:
+// Everything that an adapter does asynchronously is an [Event]: a request leaves the send
+// queue, a message arrives, a Read is answered, a completion is added, an end learns that the
+// connection is over. For each event [Config.Decide] returns its delay and whether a fault
+// occurs. The ordering that RC guarantees is always kept: requests start in the order of the
+// queue, a Send arrives after everything posted before it, and receives and send requests
+// complete in order. Everything else is as unfavorable as package fabric permits:
 //
-//   - the data of a Write is placed in pieces, at any time before the Send behind it;
-//   - a Read is answered late, by a peer whose later messages may overtake the answer, and
-//     half of its data is fetched at the last moment;
-//   - unless [Config.LocalCompletion] is set, what is sent is what the memory holds when it
-//     arrives, as with an adapter that sends again what was lost;
-//   - completions of receives and of requests wait for each other as it happens;
+//   - the data of a Write is placed in pieces, at any time before the next Send arrives;
+//   - a Read is answered late, later messages may overtake the response, and half of its data
+//     is fetched at the last moment;
+//   - unless [Config.LocalCompletion] is set, a message has the content of the memory at its
+//     arrival, as with an adapter that retransmits;
+//   - completions of receives and of send requests are not ordered with each other;
 //   - the two ends learn at different times that the connection has ended.
 //
-// It tells of what no adapter forgives ([Config.Violation]): a Send without a receive posted
-// for it, memory that is used or deregistered while it must not be. [Fabric.Try] is the
-// peer's attempt to reach memory through a handle that it was given at some time.
+// It reports what adapters do not tolerate ([Config.Violation]): a Send without a receive, and
+// memory that is used or deregistered at the wrong time. [Fabric.Try] is an attempt of the
+// peer to access memory by a handle that it received at some time.
 //
-// Time is that of package time: in a bubble of testing/synctest it is fake, and as all
-// decisions go by the identity of the event and not by the order in which goroutines run, the
-// same decisions give the same history.
+// Time is that of package time: in a bubble of testing/synctest it is fake. Decisions depend
+// on the identity of the event, not on the order in which goroutines run, so the same
+// decisions give the same history.
 package simfabric
 
 import (
@@ -53,25 +52,25 @@ func (s Side) String() string {
 	return "server"
 }
 
-// A Kind is what happens in an Event.
+// A Kind is the kind of an Event.
 type Kind uint8
 
 const (
 	Resolve  Kind = iota // a connection is prepared
-	Connect              // its request gets to the listener
-	Take                 // the listener hands it out
-	Accept               // the answer gets back
+	Connect              // the request arrives at the listener
+	Take                 // Listener.Accept returns it
+	Accept               // the reply arrives
 	RegMR                // memory is registered
 	AllocMW              // a window is allocated
 	Post                 // a list of requests is posted
 	PostRecv             // a list of receives is posted
 	Start                // a request leaves the send queue
-	Arrive               // a Send, a piece of a Write or the request of a Read gets to the peer
-	Respond              // the data of a Read is back
+	Arrive               // a Send, a piece of a Write or the request of a Read arrives at the peer
+	Respond              // the data of a Read arrives
 	Complete             // the completion of a request can be polled
 	Receive              // the completion of a receive can be polled
 	Learn                // an end learns that the connection is over
-	Kinds                // how many there are
+	Kinds                // number of kinds
 )
 
 var kindNames = [Kinds]string{"Resolve", "Connect", "Take", "Accept", "RegMR", "AllocMW", "Post", "PostRecv",
@@ -84,7 +83,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// KindOf returns the kind of that name.
+// KindOf returns the kind with the given name.
 func KindOf(name string) (k Kind, ok bool) {
 	for i, n := range kindNames {
 		if n == name {
@@ -94,8 +93,8 @@ func KindOf(name string) (k Kind, ok bool) {
 	return 0, false
 }
 
-// An Event is something that happens to one end of a connection. Arrive belongs to the end
-// that has posted the request.
+// An Event happens at one end of a connection. Arrive belongs to the end that posted the
+// request.
 type Event struct {
 	Kind Kind
 	Side Side
@@ -104,50 +103,51 @@ type Event struct {
 	Op   fabric.Opcode // Start, Arrive
 }
 
-// A Verdict says how an Event goes.
+// A Verdict is the outcome of an Event.
 type Verdict struct {
-	Delay time.Duration // before it happens; with Post and Err: until there is room
+	Delay time.Duration // before the event; with Post and Err: until the queue has space
 
-	// Err makes Resolve, Connect, RegMR, AllocMW, Post and PostRecv fail with it. A
-	// request that Starts with it fails, which ends the connection.
+	// Err is the error of Resolve, Connect, RegMR, AllocMW, Post and PostRecv. At Start the
+	// request fails, which ends the connection.
 	Err error
 
-	// The connection is cut in place of the event, or behind it.
+	// The connection is lost instead of the event, or after it.
 	CutBefore, CutAfter bool
 }
 
-// A Config says what the adapters are like. The zero value has all capabilities, and no
-// delays.
+// A Config configures the adapters. The zero value has all capabilities and no delays.
 type Config struct {
-	// Decide is called once for each event, ahead of it, with the fabric locked.
+	// Decide is called once for each event, in advance, with the fabric locked.
 	Decide func(Event) Verdict
 
-	// Sent, if not nil, sees each message when it is posted, likewise.
+	// Sent, if not nil, is called for each message when it is posted, with the fabric locked.
 	Sent func(side Side, conn int, msg []byte)
 
-	// Violation is told of what the user of the seam must not do, likewise. Nil panics.
+	// Violation is called when the user of the fabric breaks its rules, with the fabric
+	// locked. Nil means panic.
 	Violation func(what string)
 
-	// Refused, if not nil, is told, likewise, when an end does not let the peer at memory, or
-	// would close what the peer has closed: that is in order only where a call is given up.
+	// Refused, if not nil, is called when an end refuses the peer access to memory, or
+	// invalidates what the peer has invalidated, with the fabric locked. Both may only happen
+	// if a call was canceled.
 	Refused func(side Side, conn int, why string)
 
-	// Pause, if not nil, says how long a caller of Post or PostRecv is kept back, in front of
-	// the call and behind it, as a goroutine may be at any time. n counts.
+	// Pause, if not nil, returns a delay of a caller of Post or PostRecv, before and after the
+	// call, as if its goroutine were not scheduled. n counts the calls of Pause.
 	Pause func(side Side, conn, n int) time.Duration
 
 	NoWindows       bool // no MemoryWindows, and no RemoteInvalidate
 	NoInvalidate    bool // no RemoteInvalidate
 	NoLocalDMA      bool
 	WeakRevocation  bool
-	LocalCompletion bool // Sends and Writes complete when they have left
+	LocalCompletion bool // Sends and Writes complete when they have been sent
 	MaxSendSGE      int  // zero: 4
 
-	// Seed is where keys and offsets of exposed memory come from.
+	// Seed is the seed of keys and offsets of exposed memory.
 	Seed uint64
 }
 
-// A Fabric is a network with adapters at it. It implements fabric.Provider.
+// A Fabric is a network with its adapters. It implements fabric.Provider.
 type Fabric struct {
 	cfg Config
 
@@ -163,7 +163,7 @@ type Fabric struct {
 	openConns, openMRs, openMWs int
 }
 
-// New makes a fabric.
+// New returns a Fabric.
 func New(cfg Config) *Fabric {
 	if cfg.MaxSendSGE == 0 {
 		cfg.MaxSendSGE = 4
@@ -177,7 +177,7 @@ func New(cfg Config) *Fabric {
 // Name implements fabric.Provider.
 func (f *Fabric) Name() string { return "sim" }
 
-// Live counts what is open.
+// Live counts the open objects.
 func (f *Fabric) Live() (conns, mrs, mws int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,13 +212,14 @@ func (h *eventHeap) Pop() any {
 	return x
 }
 
-// at has do called at a time, with the fabric locked.
+// at schedules a call of do, with the fabric locked.
 func (f *Fabric) at(t time.Time, do func()) {
 	f.seq++
 	heap.Push(&f.events, event{t, f.seq, do})
 }
 
-// unlock lets happen what is due, and sees to it that the rest will.
+// unlock executes the events that are due, arms the timer for the next, and unlocks the
+// fabric.
 func (f *Fabric) unlock() {
 	for len(f.events) > 0 && !f.events[0].at.After(time.Now()) {
 		heap.Pop(&f.events).(event).do()
@@ -227,7 +228,7 @@ func (f *Fabric) unlock() {
 	f.mu.Unlock()
 }
 
-// arm has the next event happen in its time.
+// arm sets the timer for the next event.
 func (f *Fabric) arm() {
 	if len(f.events) == 0 {
 		return
@@ -260,13 +261,13 @@ func (f *Fabric) refusal(e *end, why string) {
 	}
 }
 
-// random is a number that depends on the seed and on what has been drawn before.
+// random returns the next number of a sequence that depends on the seed.
 func (f *Fabric) random() uint64 {
 	f.keys++
 	return Hash(f.cfg.Seed, f.keys)
 }
 
-// Hash mixes numbers.
+// Hash returns a hash of numbers.
 func Hash(of ...uint64) uint64 {
 	h := uint64(0x9e3779b97f4a7c15)
 	for _, v := range of {
@@ -279,7 +280,7 @@ func Hash(of ...uint64) uint64 {
 	return h
 }
 
-// decide asks what becomes of an event. The fabric is locked.
+// decide asks Config.Decide about an event. The fabric is locked.
 func (e *end) decide(k Kind, op fabric.Opcode) Verdict {
 	e.counts[k]++
 	if e.f.cfg.Decide == nil {
@@ -288,7 +289,7 @@ func (e *end) decide(k Kind, op fabric.Opcode) Verdict {
 	return e.f.cfg.Decide(Event{Kind: k, Side: e.side, Conn: e.no, N: e.counts[k], Op: op})
 }
 
-// ---- set-up
+// ---- setup
 
 var (
 	errRefused = errors.New("simfabric: connection refused")
@@ -364,7 +365,7 @@ type listener struct {
 	addr    *net.TCPAddr
 	attr    fabric.ConnAttr
 	cond    sync.Cond
-	pending []*end // that have asked
+	pending []*end // that wait for Accept
 	closed  bool
 }
 
@@ -422,7 +423,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// refuse has Connect fail.
+// refuse makes Connect fail.
 func (e *end) refuse(err error) {
 	if e.err == nil && e.refused == nil {
 		e.refused = err

@@ -9,8 +9,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/simfabric"
 )
 
-// TestConformance holds the simulated adapter against the rules of package fabric: with
-// everything at once, and with delays that put all that is free out of order.
+// TestConformance runs the conformance suite on the simulated adapter: without delays, and
+// with delays that reorder everything that may be reordered.
 func TestConformance(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -33,14 +33,14 @@ func TestConformance(t *testing.T) {
 					LateReads: true, LocalCompletion: tt.cfg.LocalCompletion, CoarseStatus: true, CoarseEnd: true,
 				},
 				Live: live,
-				// What it costs does not matter.
+				// Its cost does not matter.
 				Groups: []string{"Setup", "Message", "Memory", "Window", "Fence", "Progress", "End"},
 			})
 		})
 	}
 }
 
-// delays are for one event in eight, by its identity.
+// delays delays one event in eight, by its identity.
 func delays(e simfabric.Event) simfabric.Verdict {
 	h := simfabric.Hash(uint64(e.Conn), uint64(e.Side), uint64(e.Kind), uint64(e.N))
 	if h%8 > 0 {

@@ -7,36 +7,35 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A Client pings servers, each Run over a connection of its own.
+// A Client pings servers. Each Run makes a new connection.
 type Client struct {
 	Provider fabric.Provider
 
-	// Count is the number of pings. With zero, there is no end to them but
-	// that of the context or the connection.
+	// Count is the number of pings. Zero means to ping until the context or the connection
+	// ends.
 	Count int
 
-	// Size is the length of the text in bytes, with the zero at its end.
-	// Default: DefaultSize.
+	// Size is the length of the text in bytes, including the terminating zero. Default:
+	// DefaultSize.
 	Size int
 
-	// Validate compares what comes back with what was sent.
+	// Validate compares the echo with the text that was sent.
 	Validate bool
 
-	// OnPing, if set, is called with what has come back, which is valid until
-	// it returns. The server waits meanwhile.
+	// OnPing, if set, is called with each echo, which is valid until it returns. The server
+	// waits meanwhile.
 	OnPing func(text []byte)
 }
 
-// Run connects to addr, pings, and disconnects. It returns how many pings have
-// come back; with an error unless all have and the server has disconnected in
-// order, too.
+// Run connects to addr, pings, and disconnects. It returns the number of echoes. The error is
+// nil if all were received and the server disconnected in order.
 func (c *Client) Run(ctx context.Context, addr string) (pings int, err error) {
 	size := c.Size
 	if size == 0 {
 		size = DefaultSize
 	}
 	if size < MinSize {
-		return 0, fmt.Errorf("rping: a text of %d bytes is too short: %d is the least", size, MinSize)
+		return 0, fmt.Errorf("rping: a text of %d bytes is too short, the minimum is %d", size, MinSize)
 	}
 	conn, err := c.Provider.Resolve(ctx, addr, attr)
 	if err != nil {
@@ -60,7 +59,7 @@ func (c *Client) Run(ctx context.Context, addr string) (pings int, err error) {
 	}
 	for ; c.Count == 0 || pings < c.Count; pings++ {
 		PutText(text.Bytes(), pings)
-		clear(echo.Bytes()) // of the ping before
+		clear(echo.Bytes()) // of the previous ping
 		if err := s.offer(ctx, text); err != nil {
 			return pings, err
 		}
@@ -82,7 +81,7 @@ func (c *Client) Run(ctx context.Context, addr string) (pings int, err error) {
 	return pings, nil
 }
 
-// offer tells the server where mr is and waits for it to go on.
+// offer sends the segment of mr to the server and waits for its go-ahead.
 func (s *session) offer(ctx context.Context, mr fabric.MR) error {
 	putMessage(s.out.Bytes(), mr.Segment())
 	if err := s.do(ctx, s.send()); err != nil {

@@ -1,10 +1,10 @@
-// Package rping speaks the protocol of rping(1), the ping-pong program that
-// comes with rdma-core, on any fabric.Provider. It is the smallest peer that
-// others have written which uses Send, RDMA Read and RDMA Write together, on
-// every kind of RDMA device, so it is what an adapter is tried with first.
+// Package rping implements the protocol of rping(1), the ping-pong program of rdma-core, on
+// any fabric.Provider. rping is the smallest independent peer that uses Send, RDMA Read and
+// RDMA Write on every kind of RDMA device, so it is the first interoperability test of an
+// adapter.
 //
-// A ping is a line of text in a buffer of the client, which the server fetches
-// and puts back into another buffer of the client:
+// A ping is a text in a buffer of the client, which the server reads and writes back to
+// another buffer of the client:
 //
 //	client                                      server
 //	   | -- Send: here is a text ----------------> |
@@ -14,10 +14,9 @@
 //	   | <----------------- RDMA Write of the echo |
 //	   | <-------------------------- Send: go on - |
 //
-// Every message is 16 bytes long, the server's without meaning. There is no
-// private data and no flow control: each side has one receive posted, posts the
-// next before it sends, and is sent nothing before it has sent itself. The
-// client disconnects when it has had enough.
+// Every message is 16 bytes long; the content of the server's messages is undefined. There is
+// no private data and no flow control: each side has one receive posted, posts the next before
+// it sends, and the sides send in turn. The client disconnects at the end.
 //
 // A [Client] pings, a [Server] answers one client. Both return errors that wrap
 // the *fabric.ConnError of a connection that ended too early.

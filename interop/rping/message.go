@@ -7,19 +7,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// Port is where rping(1) listens unless told otherwise.
+// Port is the default port of rping(1).
 const Port = 7174
 
 const (
-	// DefaultSize is the length of a text unless told otherwise.
+	// DefaultSize is the default length of a text.
 	DefaultSize = 64
 
-	// MinSize is the length of the shortest text: the number of every ping
-	// has room in it.
+	// MinSize is the minimum length of a text, which fits the number of any ping.
 	MinSize = 23
 
-	// DefaultMaxSize is the longest text that a Server takes unless told
-	// otherwise. The longest that rping(1) sends is a byte shorter.
+	// DefaultMaxSize is the default for the longest text that a Server accepts. The longest
+	// that rping(1) sends is a byte shorter.
 	DefaultMaxSize = 1 << 16
 )
 
@@ -27,7 +26,7 @@ const (
 // (32), in network byte order.
 const messageLen = 16
 
-// putMessage fills b, which is messageLen bytes long, with the name of memory.
+// putMessage encodes s into b, which is messageLen bytes long.
 func putMessage(b []byte, s fabric.Segment) {
 	binary.BigEndian.PutUint64(b[0:], s.Offset)
 	binary.BigEndian.PutUint32(b[8:], s.Handle)
@@ -46,11 +45,11 @@ func parseMessage(b []byte) (fabric.Segment, error) {
 	}, nil
 }
 
-// Letters of a text run from first to last and begin again.
+// The letters of a text cycle from first to last.
 const first, last = 'A', 'z'
 
-// PutText fills b with the text of a ping: its number, counted from zero, and
-// letters, which begin one further in each ping. The last byte is zero.
+// PutText fills b with the text of a ping: its number, counted from zero, and letters, which
+// start one further in each ping. The last byte is zero.
 func PutText(b []byte, ping int) {
 	if len(b) == 0 {
 		return

@@ -28,8 +28,7 @@ func TestPutText(t *testing.T) {
 			t.Errorf("ping %d is %q, want %q", want.ping, got, want.text)
 		}
 	}
-	// Whatever the size, which may be a peer's, the last byte is zero and
-	// nothing else is.
+	// For any size the last byte is zero and no other.
 	for size := range 200 {
 		b := bytes.Repeat([]byte{0xff}, size)
 		PutText(b, size*7)

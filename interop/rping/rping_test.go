@@ -23,13 +23,13 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// A result is what Run or Serve has returned.
+// A result has the results of Run or Serve.
 type result struct {
 	pings int
 	err   error
 }
 
-// serve starts a Serve at addr, and returns where and what comes of it.
+// serve starts Serve at addr, and returns the address and a channel for the result.
 func serve(t *testing.T, ctx context.Context, s *rping.Server, addr string) (string, <-chan result) {
 	t.Helper()
 	l, err := s.Listen(ctx, addr)
@@ -76,7 +76,7 @@ func TestPing(t *testing.T) {
 						if texts.String() != echoes.String() || texts.Len() != count*size {
 							t.Errorf("the server has seen %d bytes, the client %d, of %d", texts.Len(), echoes.Len(), count*size)
 						}
-						// A handshake ends behind the connection that came of it.
+						// A handshake may end after its connection.
 						for ctx.Err() == nil && p.Live() != (iwarp.Live{}) {
 							runtime.Gosched()
 						}
@@ -90,7 +90,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// What is not as it has to be is noticed, by whoever looks.
+// Wrong texts are detected by the side that validates.
 func TestMismatch(t *testing.T) {
 	p := iwarp.New(iwarp.Config{})
 	for _, validate := range []bool{true, false} {
@@ -113,7 +113,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// wantEnded wants the error of a connection that has ended too early.
+// wantEnded wants the error of a connection that ended too early.
 func wantEnded(t *testing.T, who string, r result) {
 	t.Helper()
 	var ce *fabric.ConnError

@@ -8,23 +8,22 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// A Server answers pings, each Serve those of one client.
+// A Server answers pings. Each Serve answers those of one client.
 type Server struct {
 	Provider fabric.Provider
 
-	// MaxSize is the length of the longest text taken. Default:
-	// DefaultMaxSize.
+	// MaxSize is the length of the longest text accepted. Default: DefaultMaxSize.
 	MaxSize int
 
-	// Validate compares each text with what rping(1) has its clients send.
+	// Validate compares each text with that of rping(1).
 	Validate bool
 
-	// OnPing, if set, is called with each text that has been fetched, which is
-	// valid until it returns. The client waits meanwhile.
+	// OnPing, if set, is called with each text, which is valid until it returns. The client
+	// waits meanwhile.
 	OnPing func(text []byte)
 }
 
-// Listen announces the server at addr.
+// Listen listens at addr.
 func (s *Server) Listen(ctx context.Context, addr string) (fabric.Listener, error) {
 	return s.Provider.Listen(ctx, addr, attr)
 }
@@ -38,9 +37,8 @@ func (s *Server) Serve(ctx context.Context, l fabric.Listener) (pings int, err e
 	return s.ServeConn(ctx, conn)
 }
 
-// ServeConn accepts a connection request and answers pings, whose number it
-// returns. The error is nil if the client has disconnected in order, after a
-// ping. The connection is closed then.
+// ServeConn accepts a connection request, answers pings, and closes the connection. It returns
+// the number of pings. The error is nil if the client disconnected in order, after a ping.
 func (s *Server) ServeConn(ctx context.Context, conn fabric.Conn) (pings int, err error) {
 	defer conn.Close()
 	e, err := newSession(conn)
@@ -72,7 +70,7 @@ func (s *Server) ServeConn(ctx context.Context, conn fabric.Conn) (pings int, er
 			return pings, err
 		}
 		if int64(from.Length) > int64(size) {
-			return pings, &PeerError{Reason: fmt.Sprintf("a text of %d bytes, which is more than %d", from.Length, size)}
+			return pings, &PeerError{Reason: fmt.Sprintf("a text of %d bytes, the limit is %d", from.Length, size)}
 		}
 		data := sge(buf, int(from.Length))
 		if err := e.do(ctx, fabric.SendWR{ID: idRead, Op: fabric.OpRead, Flags: fabric.Signaled,
@@ -96,9 +94,9 @@ func (s *Server) ServeConn(ctx context.Context, conn fabric.Conn) (pings int, er
 			return pings, err
 		}
 		if to.Length < from.Length {
-			return pings, &PeerError{Reason: fmt.Sprintf("room of %d bytes for a text of %d", to.Length, from.Length)}
+			return pings, &PeerError{Reason: fmt.Sprintf("a buffer of %d bytes for a text of %d", to.Length, from.Length)}
 		}
-		// The Send is not seen before the Write is placed: one doorbell.
+		// The Send arrives after the Write's data has been placed, so one Post is enough.
 		if err := e.do(ctx, fabric.SendWR{ID: idWrite, Op: fabric.OpWrite, SGL: []fabric.SGE{data}, RKey: to.Handle, RemoteOffset: to.Offset}, e.send()); err != nil {
 			return pings, err
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// attr is what a connection needs: rping(1) serves one RDMA Read at a time and
-// has one outstanding.
+// attr has the sizes of a connection: rping(1) serves one RDMA Read at a time and has one
+// outstanding.
 var attr = fabric.ConnAttr{SendDepth: 4, RecvDepth: 1, InboundReads: 1, OutboundReads: 1}
 
 // IDs of work requests.
@@ -21,15 +21,15 @@ const (
 // A session is one side of a connection, driven by the goroutine that calls.
 type session struct {
 	conn     fabric.Conn
-	in, out  fabric.MR // a message each
-	received bool      // a message is in in, and no receive is posted
+	in, out  fabric.MR // one message each
+	received bool      // in has a message, and no receive is posted
 	length   int       // of that message
 	undone   int       // signaled requests that have not completed
 	failed   error     // the first request that did not succeed
 	wcs      [4]fabric.WC
 }
 
-// newSession prepares c, which has not been offered to the peer yet.
+// newSession prepares c, which is not connected or accepted yet.
 func newSession(c fabric.Conn) (*session, error) {
 	s := &session{conn: c}
 	var err error
@@ -50,13 +50,13 @@ func (s *session) postRecv() error {
 	return s.conn.PostRecv([]fabric.RecvWR{{ID: idMessage, SGE: sge(s.in, messageLen)}})
 }
 
-// send is the request that sends what is in out.
+// send returns the request that sends the message in out.
 func (s *session) send() fabric.SendWR {
 	return fabric.SendWR{ID: idMessage, Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{sge(s.out, messageLen)}}
 }
 
-// do posts requests and waits for those that are signaled. Nothing is posted
-// for a context that has ended.
+// do posts requests and waits for those that are signaled. It posts nothing if the context has
+// ended.
 func (s *session) do(ctx context.Context, wrs ...fabric.SendWR) error {
 	if err := ctx.Err(); err != nil {
 		return s.ended(err)
@@ -72,8 +72,8 @@ func (s *session) do(ctx context.Context, wrs ...fabric.SendWR) error {
 	return s.await(ctx, func() bool { return s.undone == 0 })
 }
 
-// receive waits for the peer's message. The next one has room when it returns,
-// so that the peer may be sent what it will answer.
+// receive waits for the peer's message, and posts the receive for the next one, so that the
+// peer may answer what is sent next.
 func (s *session) receive(ctx context.Context) (fabric.Segment, error) {
 	if err := s.await(ctx, func() bool { return s.received }); err != nil {
 		return fabric.Segment{}, err
@@ -89,8 +89,8 @@ func (s *session) receive(ctx context.Context) (fabric.Segment, error) {
 	return seg, nil
 }
 
-// await moves the connection until done says so. After a request has failed
-// nothing is done any more: the connection's end, which follows, says why.
+// await drives the connection until done returns true. After a request has failed it waits for
+// the end of the connection, which has the reason.
 func (s *session) await(ctx context.Context, done func() bool) error {
 	for s.failed != nil || !done() {
 		n, err := s.conn.Poll(s.wcs[:])
@@ -113,7 +113,7 @@ func (s *session) await(ctx context.Context, done func() bool) error {
 func (s *session) complete(wc *fabric.WC) {
 	switch {
 	case wc.Status != fabric.WCSuccess:
-		// Flushed requests are a consequence of the end, never its cause.
+		// Flushed requests are a consequence of the end, not its cause.
 		if s.failed == nil && wc.Status != fabric.WCFlushErr {
 			s.failed = &WorkError{What: describe(wc), Status: wc.Status}
 		}
@@ -136,7 +136,7 @@ func describe(wc *fabric.WC) string {
 	return "Send"
 }
 
-// ended says what the end of the connection is to the caller.
+// ended returns the error of a connection that has ended.
 func (s *session) ended(err error) error {
 	if s.failed != nil {
 		return fmt.Errorf("rping: %w: %w", s.failed, err)

@@ -48,7 +48,7 @@ const (
 // TypeDir is NF4DIR of nfs_ftype4. RFC 8881 section 3.3.
 const TypeDir uint32 = 2
 
-// Attrs are the attributes that this package knows. Which of them there are Mask says.
+// Attrs are the attributes that this package supports. Mask has those that are present.
 type Attrs struct {
 	Mask Bitmap
 
@@ -116,143 +116,82 @@ func (r *RawDev) Append(b []byte) []byte {
 // Decode reads the numbers.
 func (r *RawDev) Decode(d *xdr.Decoder) { *r = RawDev{d.Uint32(), d.Uint32()} }
 
-// field returns what the value of attribute n is read into and written from, or nil:
-// a *bool, *uint32, *uint64, *string, *Status or Message.
-func (a *Attrs) field(n uint32) any {
-	switch n {
-	case AttrSupported:
-		return &a.Supported
-	case AttrType:
-		return &a.Type
-	case AttrFHExpireType:
-		return &a.FHExpireType
-	case AttrChange:
-		return &a.Change
-	case AttrSize:
-		return &a.Size
-	case AttrLinkSupport:
-		return &a.LinkSupport
-	case AttrSymlinkSupport:
-		return &a.SymlinkSupport
-	case AttrNamedAttr:
-		return &a.NamedAttr
-	case AttrFSID:
-		return &a.FSID
-	case AttrUniqueHandles:
-		return &a.UniqueHandles
-	case AttrLeaseTime:
-		return &a.LeaseTime
-	case AttrRDAttrError:
-		return (*uint32)(&a.RDAttrError)
-	case AttrCaseInsensitive:
-		return &a.CaseInsensitive
-	case AttrCasePreserving:
-		return &a.CasePreserving
-	case AttrFileHandle:
-		return &a.FileHandle
-	case AttrFileID:
-		return &a.FileID
-	case AttrFilesAvail:
-		return &a.FilesAvail
-	case AttrFilesFree:
-		return &a.FilesFree
-	case AttrFilesTotal:
-		return &a.FilesTotal
-	case AttrMaxFileSize:
-		return &a.MaxFileSize
-	case AttrMaxLink:
-		return &a.MaxLink
-	case AttrMaxName:
-		return &a.MaxName
-	case AttrMaxRead:
-		return &a.MaxRead
-	case AttrMaxWrite:
-		return &a.MaxWrite
-	case AttrMode:
-		return &a.Mode
-	case AttrNumLinks:
-		return &a.NumLinks
-	case AttrOwner:
-		return &a.Owner
-	case AttrOwnerGroup:
-		return &a.OwnerGroup
-	case AttrRawDev:
-		return &a.RawDev
-	case AttrSpaceAvail:
-		return &a.SpaceAvail
-	case AttrSpaceFree:
-		return &a.SpaceFree
-	case AttrSpaceTotal:
-		return &a.SpaceTotal
-	case AttrSpaceUsed:
-		return &a.SpaceUsed
-	case AttrTimeAccess:
-		return &a.TimeAccess
-	case AttrTimeDelta:
-		return &a.TimeDelta
-	case AttrTimeMetadata:
-		return &a.TimeMetadata
-	case AttrTimeModify:
-		return &a.TimeModify
-	case AttrMountedOnFileID:
-		return &a.MountedOnFileID
-	case AttrSuppExclCreate:
-		return &a.SuppExclCreate
+// fields returns where the value of each attribute is, by its number: a *bool, *uint32,
+// *uint64, *string, or a Message. Numbers that this package does not know are nil.
+func (a *Attrs) fields() [attrEnd]any {
+	return [...]any{
+		AttrSupported:       &a.Supported,
+		AttrType:            &a.Type,
+		AttrFHExpireType:    &a.FHExpireType,
+		AttrChange:          &a.Change,
+		AttrSize:            &a.Size,
+		AttrLinkSupport:     &a.LinkSupport,
+		AttrSymlinkSupport:  &a.SymlinkSupport,
+		AttrNamedAttr:       &a.NamedAttr,
+		AttrFSID:            &a.FSID,
+		AttrUniqueHandles:   &a.UniqueHandles,
+		AttrLeaseTime:       &a.LeaseTime,
+		AttrRDAttrError:     (*uint32)(&a.RDAttrError),
+		AttrCaseInsensitive: &a.CaseInsensitive,
+		AttrCasePreserving:  &a.CasePreserving,
+		AttrFileHandle:      &a.FileHandle,
+		AttrFileID:          &a.FileID,
+		AttrFilesAvail:      &a.FilesAvail,
+		AttrFilesFree:       &a.FilesFree,
+		AttrFilesTotal:      &a.FilesTotal,
+		AttrMaxFileSize:     &a.MaxFileSize,
+		AttrMaxLink:         &a.MaxLink,
+		AttrMaxName:         &a.MaxName,
+		AttrMaxRead:         &a.MaxRead,
+		AttrMaxWrite:        &a.MaxWrite,
+		AttrMode:            &a.Mode,
+		AttrNumLinks:        &a.NumLinks,
+		AttrOwner:           &a.Owner,
+		AttrOwnerGroup:      &a.OwnerGroup,
+		AttrRawDev:          &a.RawDev,
+		AttrSpaceAvail:      &a.SpaceAvail,
+		AttrSpaceFree:       &a.SpaceFree,
+		AttrSpaceTotal:      &a.SpaceTotal,
+		AttrSpaceUsed:       &a.SpaceUsed,
+		AttrTimeAccess:      &a.TimeAccess,
+		AttrTimeDelta:       &a.TimeDelta,
+		AttrTimeMetadata:    &a.TimeMetadata,
+		AttrTimeModify:      &a.TimeModify,
+		AttrMountedOnFileID: &a.MountedOnFileID,
+		AttrSuppExclCreate:  &a.SuppExclCreate,
 	}
-	return nil
 }
 
-// maxAttr is the first number that no attribute of this package has.
-const maxAttr = AttrSuppExclCreate + 1
+// attrEnd is one more than the highest number in fields.
+const attrEnd = AttrSuppExclCreate + 1
 
-// KnownAttrs are the attributes that Attrs has.
+// KnownAttrs returns the attributes in Attrs.
 func KnownAttrs() Bitmap {
 	var a Attrs
 	var bits []uint32
-	for n := range maxAttr {
-		if a.field(n) != nil {
-			bits = append(bits, n)
+	for n, f := range a.fields() {
+		if f != nil {
+			bits = append(bits, uint32(n))
 		}
 	}
 	return Bits(bits...)
 }
 
-// Select returns the attributes in a that are in mask, too. Values is new memory.
-func (a *Attrs) Select(mask Bitmap) RawAttrs {
-	var raw RawAttrs
-	var bits []uint32
-	for n := range maxAttr {
-		if !mask.Has(n) || !a.Mask.Has(n) {
-			continue
-		}
-		bits = append(bits, n)
-		switch f := a.field(n).(type) {
-		case *bool:
-			raw.Values = xdr.AppendBool(raw.Values, *f)
-		case *uint32:
-			raw.Values = xdr.AppendUint32(raw.Values, *f)
-		case *uint64:
-			raw.Values = xdr.AppendUint64(raw.Values, *f)
-		case *string:
-			raw.Values = xdr.AppendString(raw.Values, *f)
-		case Message:
-			raw.Values = f.Append(raw.Values)
-		}
-	}
-	raw.Mask = Bits(bits...)
-	return raw
-}
-
-// Attrs takes the values apart. An attribute that is not known makes those behind it
-// unreadable, and is an error, a *xdr.DecodeError. FileHandle is a view of Values.
+// Attrs decodes the values. An unknown attribute is an error, a *xdr.DecodeError, since those
+// after it cannot be decoded. FileHandle is a view of Values.
 func (r *RawAttrs) Attrs() (Attrs, error) {
 	a := Attrs{Mask: r.Mask}
 	d := xdr.NewDecoder(r.Values)
+	fields := a.fields()
 	for n := range uint32(len(r.Mask)) * 32 {
 		if !r.Mask.Has(n) {
 			continue
 		}
-		switch f := a.field(n).(type) {
+		var f any
+		if n < attrEnd {
+			f = fields[n]
+		}
+		switch f := f.(type) {
 		case *bool:
 			*f = d.Bool()
 		case *uint32:
@@ -260,11 +199,11 @@ func (r *RawAttrs) Attrs() (Attrs, error) {
 		case *uint64:
 			*f = d.Uint64()
 		case *string:
-			*f = d.String(MaxName)
+			*f = d.String(maxName)
 		case Message:
 			f.Decode(&d)
 		default:
-			d.Fail("attribute that is not known")
+			d.Fail("unknown attribute")
 		}
 	}
 	return a, d.End()

@@ -11,17 +11,17 @@ import (
 
 // The callback program: what a Session executes for its server.
 
-// A CallbackHandler executes an operation of a callback: OpCBRecall with a
-// *CBRecallArgs, or OpCBRecallAny with a *CBRecallAnyArgs, which are valid until it
-// returns. The answer is its status. It must not wait for the server: the server may be
-// waiting for it.
+// A CallbackHandler executes an operation of a callback: OpCBRecall with a *CBRecallArgs, or
+// OpCBRecallAny with a *CBRecallAnyArgs, which are valid until it returns. It returns the
+// status of the operation. It must not wait for the server, which may be waiting for the
+// handler.
 type CallbackHandler func(ctx context.Context, op uint32, args Message) Status
 
-// CallbackStats counts what a server has called.
+// CallbackStats counts the calls of a server.
 type CallbackStats struct {
-	Compounds uint64 // CB_COMPOUND, whatever came of it
-	Sequences uint64 // CB_SEQUENCE that began something new
-	Replays   uint64 // requests answered from the replies kept
+	Compounds uint64 // CB_COMPOUND, successful or not
+	Sequences uint64 // CB_SEQUENCE of new requests
+	Replays   uint64 // requests answered from the reply cache
 	Refused   uint64 // CB_SEQUENCE that failed
 }
 
@@ -33,12 +33,12 @@ func (c *callbackCounters) snapshot() CallbackStats {
 	return CallbackStats{c.compounds.Load(), c.sequences.Load(), c.replays.Load(), c.refused.Load()}
 }
 
-// callbacks is the program for transport.Config.Callbacks.
+// callbacks returns the program for transport.Config.Callbacks.
 func (s *Session) callbacks() transport.Program {
 	return transport.Program{
 		Number: s.cfg.CallbackProgram, Low: CallbackVersion, High: CallbackVersion,
 		Handler:    transport.HandlerFunc(s.serve),
-		Idempotent: func(vers, proc uint32) bool { return true }, // the session keeps replies
+		Idempotent: func(vers, proc uint32) bool { return true }, // the session has a reply cache
 	}
 }
 
@@ -60,7 +60,7 @@ func (s *Session) serve(ctx context.Context, req *transport.Request, res *transp
 type cbCompound struct {
 	s    *Session
 	ctx  context.Context
-	args []byte // as a whole
+	args []byte // all arguments
 	size int    // of the call, in bytes
 
 	d     xdr.Decoder
@@ -73,17 +73,17 @@ type cbCompound struct {
 	replay *replySlot
 }
 
-// run executes the operations in order until one fails, and appends CB_COMPOUND4res to
-// *out. It is false when the start of the arguments does not decode.
+// run executes the operations in order until one fails, and appends CB_COMPOUND4res to *out.
+// It returns false if the arguments' header does not decode.
 func (c *cbCompound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
-	var head CBCompoundArgs
+	var head cbCompoundArgs
 	head.Decode(&c.d)
 	if c.d.Err() != nil {
 		return false
 	}
 	c.count = head.Count
-	res := CompoundRes{Tag: head.Tag}
+	res := compoundRes{Tag: head.Tag}
 	start := len(*out)
 	b := res.Append(*out)
 	body := len(b)
@@ -104,7 +104,7 @@ func (c *cbCompound) run(out *[]byte) bool {
 			sequence = len(b)
 		}
 	}
-	copy(b[start:body], res.Append(nil)) // as long as before
+	copy(b[start:body], res.Append(nil)) // the length does not change
 	if c.held != nil {
 		reply, only := b[start:], c.count > 1 && (!c.cache || int64(len(b)-start+replyHeader) > int64(c.held.back.MaxResponseCached))
 		if only {
@@ -124,7 +124,7 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 	b = appendStatus(b, op, StatusOK)
 	var status Status
 	switch {
-	case c.d.Err() != nil: // not even its number is there
+	case c.d.Err() != nil: // no operation number
 		op, status = OpCBIllegal, StatusBadXDR
 	case op < firstCBOp || op > lastCBOp:
 		op, status = OpCBIllegal, StatusOpIllegal
@@ -143,7 +143,7 @@ func (c *cbCompound) operation(b []byte, op uint32) ([]byte, Status) {
 
 // sequence is CB_SEQUENCE. RFC 8881 section 20.9.
 func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
-	var a CBSequenceArgs
+	var a cbSequenceArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -162,7 +162,7 @@ func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
 	return b, status
 }
 
-func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
+func (c *cbCompound) begin(b []byte, a *cbSequenceArgs) ([]byte, Status) {
 	h := c.s.known(c.ctx, a.Session)
 	if h == nil {
 		return b, StatusBadSession
@@ -175,7 +175,7 @@ func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	replay, status := h.replies.begin(&a.SequenceArgs, h.replies.sum(c.args))
+	replay, status := h.replies.begin(&a.sequenceArgs, h.replies.sum(c.args))
 	if status != StatusOK {
 		return b, status
 	}
@@ -184,14 +184,14 @@ func (c *cbCompound) begin(b []byte, a *CBSequenceArgs) ([]byte, Status) {
 	}
 	c.held, c.slot, c.cache = h, a.Slot, a.CacheThis
 	highest := h.back.MaxRequests - 1
-	res := CBSequenceRes{
+	res := cbSequenceRes{
 		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
 		HighestSlot: highest, TargetHighest: highest,
 	}
 	return res.Append(b), StatusOK
 }
 
-// handle executes what is not about the session itself.
+// handle executes operations other than CB_SEQUENCE.
 func (c *cbCompound) handle(op uint32) Status {
 	var args Message
 	switch op {

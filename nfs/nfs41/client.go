@@ -17,60 +17,58 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A Config is what a Session can choose. The zero value and a nil pointer are the
-// defaults. It is not modified.
+// A Config configures a Session. The zero value and a nil pointer mean the defaults. It is not
+// modified.
 type Config struct {
-	// Transport configures the connections. The callback program is added to its
-	// Callbacks, and its OnReconnect is called beside what the Session does there. Nil
-	// is the default configuration.
+	// Transport configures the connections. The Session adds the callback program to its
+	// Callbacks, and also calls its OnReconnect. Nil means the default configuration.
 	Transport *transport.Config
 
-	// Auth is the AUTH_SYS credential of every call. Nil stands for the process: its
-	// user and group, and the host's name.
+	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
+	// its effective user and group, and the host name.
 	Auth *oncrpc.AuthSys
 
-	// Owner tells clients apart (co_ownerid), at most 1024 bytes: a server takes two with
-	// the same one for one that has restarted. Nil is made of the host's name and random
-	// bytes.
+	// Owner identifies the client (co_ownerid), in at most 1024 bytes. A server takes a second
+	// client with the same owner for a restart of the first. Nil means the host name and
+	// random bytes.
 	Owner []byte
 
-	// CallbackProgram is the number under which the server calls. Zero is
+	// CallbackProgram is the program number of callbacks. Zero means the constant
 	// CallbackProgram.
 	CallbackProgram uint32
 
-	// CallbackSec is what the server may say in its calls that it is. Nil is the
-	// credential of Auth. Whatever it says, its calls come over the connection to it.
+	// CallbackSec lists the credentials that the server may use in its calls. Nil means the
+	// credential of Auth. They authenticate nothing: callbacks are accepted because they
+	// arrive on the connection to the server.
 	CallbackSec []CallbackSec
 
-	// Callback executes the server's callbacks. With nil they are answered with
-	// NFS4ERR_NOTSUPP, but for the CB_SEQUENCE in front.
+	// Callback executes the server's callbacks. If it is nil, operations other than
+	// CB_SEQUENCE fail with NFS4ERR_NOTSUPP.
 	Callback CallbackHandler
 
-	// Fore and Back are what to ask for, for the client's calls and the server's: sizes
-	// in bytes, operations and slots. Zero fields are 4000 bytes each way, which fit
-	// inline, 1024 bytes of each reply kept, 16 operations and 16 slots.
+	// Fore and Back are the channel attributes to request, for the calls of the client and of
+	// the server. Zero fields mean 4000 bytes per message, which fit inline, 1024 bytes per
+	// cached reply, 16 operations and 16 slots.
 	Fore, Back ChannelAttrs
 
-	// NoBackchannel asks for none.
+	// NoBackchannel requests no backchannel.
 	NoBackchannel bool
 
 	// BackConn makes a second connection, for the backchannel alone.
 	BackConn bool
 
-	// Renew makes the Session say something to the server often enough for its lease,
-	// and mend its backchannel when the server says that it is down. Its errors go to
-	// Logger.
+	// Renew makes the Session renew its lease in the background, and restore the backchannel
+	// when the server reports that it is down. Errors go to Logger.
 	Renew bool
 
-	// Logger gets one line when a session cannot be kept or its backchannel cannot be
-	// bound. Nil logs nothing.
+	// Logger reports that a session cannot be renewed or a connection cannot be bound to it.
+	// Nil logs nothing.
 	Logger *slog.Logger
 }
 
-// A Session is a client's NFS version 4.1 session with a server, over one connection or
-// two. It outlives them: on a new connection it is bound anew, and when the server does not
-// know it any more, another session takes its place. Its methods may be called by many
-// goroutines at once.
+// A Session is a client's NFS version 4.1 session with a server, over one connection or two.
+// It outlives them: it is bound to a new connection after a reconnect, and replaced if the
+// server no longer knows it. Its methods may be called concurrently.
 type Session struct {
 	cfg      Config
 	cred     oncrpc.Auth
@@ -82,23 +80,23 @@ type Session struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // goroutines of ours
+	tasks  sync.WaitGroup // goroutines of the Session
 
-	work chan struct{} // holds a token while a session is made, bound or destroyed
+	work chan struct{} // the token: held while a session is created, bound or destroyed
 
 	mu      sync.Mutex
 	closed  bool
 	held    *held         // nil: there is no session
-	pending chan struct{} // closed when a CREATE_SESSION under way is over; nil: none is
+	pending chan struct{} // closed when the current CREATE_SESSION ends; nil: there is none
 
-	// Of whoever holds the token.
+	// Protected by the token.
 	clientID  ClientID
 	sequence  uint32 // of the next CREATE_SESSION
-	confirmed bool   // the server has told clientID
+	confirmed bool   // clientID is from the server
 	reclaimed bool
 }
 
-// A held is a session that the server knows.
+// A held is a session at the server.
 type held struct {
 	id      SessionID
 	flags   uint32
@@ -108,8 +106,7 @@ type held struct {
 	replies *replySlots // Session.mu
 }
 
-// Defaults of channels. A message of 4000 bytes fits into an inline one of 4096, whatever
-// chunks there are.
+// Defaults of channels. A message of 4000 bytes fits inline if the inline threshold is 4096.
 const (
 	defaultMessage = 4000 // bytes
 	defaultCached  = 1024 // bytes
@@ -117,9 +114,9 @@ const (
 	defaultSlots   = 16
 )
 
-// Dial connects to the server at addr ("host:port") with provider p, and makes a session:
-// EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE. The callback program is there before the
-// server hears of it (RFC 8167 section 6). A nil cfg is the default configuration.
+// Dial connects to the server at addr ("host:port") with provider p, and creates a session:
+// EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE. The callback program is registered before the
+// server is told of it (RFC 8167 section 6). A nil cfg means the default configuration.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Session, error) {
 	s := &Session{work: make(chan struct{}, 1)}
 	if cfg != nil {
@@ -143,7 +140,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	if !s.cfg.NoBackchannel && !s.cfg.BackConn {
 		tc.Callbacks = callbacks
 	}
-	// Nobody reconnects before there is a session.
+	// reconnected must wait until there is a session.
 	s.work <- struct{}{}
 	defer s.release()
 	var err error
@@ -172,11 +169,11 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	return s, nil
 }
 
-// prepare fills in what the configuration leaves open.
+// prepare fills in the defaults of the configuration.
 func (s *Session) prepare() error {
 	c := &s.cfg
-	if len(c.Owner) > MaxOwner {
-		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), MaxOwner)
+	if len(c.Owner) > maxOwner {
+		return fmt.Errorf("nfs41: owner of %d bytes, more than %d", len(c.Owner), maxOwner)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	rand.Read(s.verifier[:]) // never fails
@@ -220,7 +217,7 @@ func (s *Session) acquire(ctx context.Context) error {
 
 func (s *Session) release() { <-s.work }
 
-// start runs f on a goroutine of its own, unless the Session has been closed.
+// start runs f on a new goroutine, unless the Session has been closed.
 func (s *Session) start(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,8 +239,8 @@ func (s *Session) current() *held {
 	return s.held
 }
 
-// known returns the session with an id, or nil. The server may call before the reply that
-// tells the id is here.
+// known returns the session with the given id, or nil. The server may call before the reply to
+// CREATE_SESSION has arrived, so known waits for that.
 func (s *Session) known(ctx context.Context, id SessionID) *held {
 	for {
 		s.mu.Lock()
@@ -263,11 +260,11 @@ func (s *Session) known(ctx context.Context, id SessionID) *held {
 	}
 }
 
-// call makes a COMPOUND of one operation that needs no session, on connection cl, and
-// asks again while the server says NFS4ERR_DELAY.
+// call sends a COMPOUND of one operation that needs no session, on connection cl, and repeats
+// it on NFS4ERR_DELAY.
 func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, again bool) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
-		head := CompoundArgs{Minor: Minor, Count: 1}
+		head := compoundArgs{Minor: Minor, Count: 1}
 		ops := []Operation{op}
 		call := transport.Call{
 			Prog: Program, Vers: Version, Proc: ProcCompound, Cred: s.cred,
@@ -294,7 +291,7 @@ func (s *Session) call(ctx context.Context, cl *transport.Client, op Operation, 
 	}
 }
 
-// hasStatus tells whether err is a failed operation with the status.
+// hasStatus reports whether err is an operation that failed with one of the statuses.
 func hasStatus(err error, status ...Status) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -308,8 +305,8 @@ func hasStatus(err error, status ...Status) bool {
 	return false
 }
 
-// establish makes a session: with the client id that the server knows, and if it knows it
-// no more, with another. The token is held.
+// establish creates a session, with the current client id or, if the server no longer knows
+// it, with a new one. The token is held.
 func (s *Session) establish(ctx context.Context) error {
 	for range maxAttempts {
 		if !s.confirmed {
@@ -322,8 +319,8 @@ func (s *Session) establish(ctx context.Context) error {
 			return s.settle(ctx)
 		}
 		// STALE_CLIENTID: the server has restarted. SEQ_MISORDERED: a CREATE_SESSION was
-		// given up, and nobody knows whether it was executed. In both cases we begin as
-		// if we had restarted.
+		// canceled, and may have been executed. In both cases start over as if the client had
+		// restarted.
 		if !hasStatus(err, StatusStaleClientID, StatusSeqMisordered) {
 			return err
 		}
@@ -333,15 +330,15 @@ func (s *Session) establish(ctx context.Context) error {
 	return &Error{OpName(OpCreateSession), StatusStaleClientID}
 }
 
-// maxAttempts is how many client ids are tried for a session.
+// maxAttempts bounds the client ids that are tried for a session.
 const maxAttempts = 3
 
 func (s *Session) exchangeID(ctx context.Context) error {
-	args := ExchangeIDArgs{
-		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: ExchangeUseNonPNFS,
-		Impl: &ImplID{Domain: "github.com", Name: "rpcrdma"},
+	args := exchangeIDArgs{
+		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: exchangeUseNonPNFS,
+		Impl: &implID{Domain: "github.com", Name: "rpcrdma"},
 	}
-	var res ExchangeIDRes
+	var res exchangeIDRes
 	if err := s.call(ctx, s.fore, Operation{OpExchangeID, &args, &res}, true); err != nil {
 		return err
 	}
@@ -351,7 +348,7 @@ func (s *Session) exchangeID(ctx context.Context) error {
 }
 
 func (s *Session) createSession(ctx context.Context) error {
-	args := CreateSessionArgs{
+	args := createSessionArgs{
 		ClientID: s.clientID, Sequence: s.sequence,
 		Fore: s.cfg.Fore, Back: s.cfg.Back,
 		CallbackProgram: s.cfg.CallbackProgram, CallbackSec: s.cfg.CallbackSec,
@@ -363,7 +360,7 @@ func (s *Session) createSession(ctx context.Context) error {
 	s.mu.Lock()
 	s.held, s.pending = nil, pending
 	s.mu.Unlock()
-	var res CreateSessionRes
+	var res createSessionRes
 	err := s.call(ctx, s.fore, Operation{OpCreateSession, &args, &res}, true)
 	if err == nil && (res.Fore.MaxRequests == 0 || res.Fore.MaxOps < minOps || res.Back.MaxRequests > s.cfg.Back.MaxRequests) {
 		err = &ReplyError{OpName(OpCreateSession), "channels are of no use"}
@@ -381,10 +378,10 @@ func (s *Session) createSession(ctx context.Context) error {
 }
 
 // hold makes the session's slots.
-func (s *Session) hold(args *CreateSessionArgs, res *CreateSessionRes) *held {
+func (s *Session) hold(args *createSessionArgs, res *createSessionRes) *held {
 	h := &held{
 		id: res.Session, flags: res.Flags,
-		// A server may not raise what was asked for. Slots are memory.
+		// A server must not exceed the requested values, which bound the memory for slots.
 		fore:    args.Fore.within(res.Fore),
 		back:    args.Back.within(res.Back),
 		replies: newReplySlots(int(res.Back.MaxRequests)),
@@ -393,8 +390,8 @@ func (s *Session) hold(args *CreateSessionArgs, res *CreateSessionRes) *held {
 		session: h.id,
 		table:   newSlotTable(int(h.fore.MaxRequests)),
 		name:    OpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := compoundArgs{Minor: Minor, Count: uint32(count)}
 			b = head.Append(b)
 			b = xdr.AppendUint32(b, OpSequence)
 			return args.Append(b)
@@ -412,11 +409,11 @@ func (s *Session) hold(args *CreateSessionArgs, res *CreateSessionRes) *held {
 	return h
 }
 
-// defaultMaxResponse bounds the memory for a reply, in bytes, whatever the configuration
-// and the server say.
+// defaultMaxResponse bounds the memory for a reply, in bytes, regardless of the configuration
+// and the server.
 const defaultMaxResponse = 1 << 20
 
-// settle is what there is to do in a new session. The token is held.
+// settle completes the setup of a new session. The token is held.
 func (s *Session) settle(ctx context.Context) error {
 	if s.cfg.BackConn && !s.cfg.NoBackchannel {
 		if err := s.bind(ctx, s.back); err != nil {
@@ -426,9 +423,8 @@ func (s *Session) settle(ctx context.Context) error {
 	if s.reclaimed {
 		return nil
 	}
-	// There is nothing to reclaim, and the server wants to hear it: RFC 8881 section
-	// 18.51.3.
-	err := s.compound(ctx, s.current(), false, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}})
+	// There is nothing to reclaim, but the client must say so: RFC 8881 section 18.51.3.
+	err := s.compound(ctx, s.current(), false, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}})
 	if err != nil && !hasStatus(err, StatusCompleteAlready) {
 		return err
 	}
@@ -436,22 +432,22 @@ func (s *Session) settle(ctx context.Context) error {
 	return nil
 }
 
-// bind tells the server that connection cl is the session's: BIND_CONN_TO_SESSION. It is
-// not sent again on another connection, which it would not be about. The token is held.
+// bind sends BIND_CONN_TO_SESSION on connection cl. It is not resent on another connection,
+// since it applies to the one on which it arrives. The token is held.
 func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 	h := s.current()
 	if h == nil {
 		return &Error{OpName(OpBindConnToSession), StatusBadSession}
 	}
-	args := BindConnArgs{Session: h.id, Dir: FromClientForeOrBoth}
-	want := FromServerBoth
+	args := bindConnArgs{Session: h.id, Dir: fromClientForeOrBoth}
+	want := fromServerBoth
 	switch {
 	case s.cfg.NoBackchannel || cl != s.back:
-		args.Dir, want = FromClientFore, FromServerFore
+		args.Dir, want = fromClientFore, fromServerFore
 	case s.cfg.BackConn:
-		args.Dir, want = FromClientBack, FromServerBack
+		args.Dir, want = fromClientBack, fromServerBack
 	}
-	var res BindConnRes
+	var res bindConnRes
 	if err := s.call(ctx, cl, Operation{OpBindConnToSession, &args, &res}, false); err != nil {
 		return err
 	}
@@ -464,18 +460,17 @@ func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 	return nil
 }
 
-// ErrNoBackchannel says that the server does not call over the connection, although it
-// was asked to.
+// ErrNoBackchannel means that the server refuses to use the connection as a backchannel.
 var ErrNoBackchannel = errors.New("nfs41: server refuses the backchannel")
 
-// gone tells errors by which a server says that it does not know a session, or cannot go
-// on with it.
+// gone reports whether err means that the server does not know the session, or that it is
+// unusable.
 func gone(err error) bool {
 	return hasStatus(err, StatusBadSession, StatusDeadSession, StatusStaleClientID, StatusSeqMisordered)
 }
 
-// reconnected is called when a connection has been made again: the server has to hear
-// that calls may come here. RFC 8881 section 2.10.3.1, RFC 8167 section 6.
+// reconnected is called after a reconnect: the client must tell the server again that it may
+// use the connection for calls. RFC 8881 section 2.10.3.1, RFC 8167 section 6.
 func (s *Session) reconnected() {
 	s.start(func() {
 		if err := s.Bind(s.ctx); err != nil {
@@ -484,8 +479,8 @@ func (s *Session) reconnected() {
 	})
 }
 
-// Bind tells the server that the connections are the session's, as it is done by itself on
-// a new connection. If the server does not know the session another is made.
+// Bind binds the connections to the session. The Session does that itself after a reconnect.
+// If the server does not know the session, it is replaced.
 func (s *Session) Bind(ctx context.Context) error {
 	if err := s.acquire(ctx); err != nil {
 		return err
@@ -501,7 +496,7 @@ func (s *Session) Bind(ctx context.Context) error {
 	return err
 }
 
-// replace makes another session if the current one is still old, which is of no use.
+// replace creates a new session if the current one is still old, which is unusable.
 func (s *Session) replace(ctx context.Context, old *held) error {
 	if err := s.acquire(ctx); err != nil {
 		return err
@@ -513,7 +508,7 @@ func (s *Session) replace(ctx context.Context, old *held) error {
 	return s.establish(ctx)
 }
 
-// again tells operations that can be executed twice.
+// again reports whether all operations can be executed twice.
 func again(ops []Operation) bool {
 	for i := range ops {
 		switch ops[i].Op {
@@ -526,7 +521,7 @@ func again(ops []Operation) bool {
 	return true
 }
 
-// compound makes a COMPOUND in session h.
+// compound sends a COMPOUND in session h.
 func (s *Session) compound(ctx context.Context, h *held, twice bool, ops []Operation) error {
 	if h == nil {
 		return &Error{OpName(OpSequence), StatusBadSession}
@@ -542,13 +537,13 @@ func (s *Session) compound(ctx context.Context, h *held, twice bool, ops []Opera
 	return err
 }
 
-// Compound makes a COMPOUND of a SEQUENCE and ops behind it, and decodes the results of
-// those that succeed. Byte slices in them are theirs.
+// Compound sends a COMPOUND of a SEQUENCE and ops, and decodes the results of those that
+// succeed. Byte slices in results are not shared.
 //
-// It fails with an *Error when an operation fails, NFS4ERR_DELAY among the reasons, with
-// a *ReplyError, or as transport.Client.Call does. When the server does not know the session, another is
-// made. Ops that only read are then executed in that; otherwise the error is that of
-// SEQUENCE, and they may have been executed.
+// It returns an *Error if an operation fails, also with NFS4ERR_DELAY, a *ReplyError, or the
+// errors of transport.Client.Call. If the server does not know the session, it is replaced.
+// Ops that only read are then sent in the new session; otherwise Compound returns the error of
+// SEQUENCE, and the ops may have been executed.
 func (s *Session) Compound(ctx context.Context, ops ...Operation) error {
 	twice := again(ops)
 	for try := 0; ; try++ {
@@ -571,8 +566,8 @@ func isSequence(err error) bool {
 	return errors.As(err, &e) && e.Op == OpName(OpSequence)
 }
 
-// Sequence makes a COMPOUND of SEQUENCE alone, which renews the lease, and returns what
-// the server tells with it. It fails as Compound does.
+// Sequence sends a SEQUENCE alone, which renews the lease, and returns its status flags. It
+// fails as Compound does.
 func (s *Session) Sequence(ctx context.Context) (SeqFlags, error) {
 	if err := s.Compound(ctx); err != nil {
 		return 0, err
@@ -580,13 +575,13 @@ func (s *Session) Sequence(ctx context.Context) (SeqFlags, error) {
 	return s.Status(), nil
 }
 
-// Status is what the latest SEQUENCE has told.
+// Status returns the status flags of the latest SEQUENCE.
 func (s *Session) Status() SeqFlags { return SeqFlags(s.status.Load()) }
 
-// CallbackStats returns the counters of what the server has called.
+// CallbackStats returns the counters of the server's calls.
 func (s *Session) CallbackStats() CallbackStats { return s.counters.snapshot() }
 
-// Info is what a session's set-up agreed on.
+// Info has the negotiated parameters of a session.
 type Info struct {
 	ID         SessionID // zero: there is no session
 	ClientID   ClientID
@@ -594,7 +589,7 @@ type Info struct {
 	Fore, Back ChannelAttrs
 }
 
-// Info tells about the session. It waits while one is being made.
+// Info returns the parameters of the session. It waits while one is being created.
 func (s *Session) Info(ctx context.Context) (Info, error) {
 	if err := s.acquire(ctx); err != nil {
 		return Info{}, err
@@ -607,12 +602,11 @@ func (s *Session) Info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// Transport returns the connections for the client's calls and for the server's, which
-// are one and the same without Config.BackConn.
+// Transport returns the connections for the calls of the client and of the server. Without
+// Config.BackConn they are the same.
 func (s *Session) Transport() (fore, back *transport.Client) { return s.fore, s.back }
 
-// LeaseTime asks the server for the time after which it may forget a client that says
-// nothing.
+// LeaseTime asks the server for the time after which it may forget an idle client.
 func (s *Session) LeaseTime(ctx context.Context) (time.Duration, error) {
 	mask := Bits(AttrLeaseTime)
 	var raw RawAttrs
@@ -637,7 +631,7 @@ func (s *Session) renew() {
 			l, err := s.LeaseTime(s.ctx)
 			if err != nil {
 				s.log("lease time not known", err)
-				l = 3 * time.Second // and asked again
+				l = 3 * time.Second // and try again
 			} else {
 				lease = max(l, time.Second)
 			}
@@ -653,7 +647,7 @@ func (s *Session) renew() {
 	}
 }
 
-// tend renews the lease and mends what the server complains about.
+// tend renews the lease and fixes the problems that the server reports.
 func (s *Session) tend() {
 	h := s.current()
 	flags, err := s.Sequence(s.ctx)
@@ -669,8 +663,8 @@ func (s *Session) tend() {
 	}
 }
 
-// Destroy ends the session in order: DESTROY_SESSION, DESTROY_CLIENTID, Close. The error is
-// the first of these.
+// Destroy ends the session in order: DESTROY_SESSION, DESTROY_CLIENTID, Close. It returns
+// their first error.
 func (s *Session) Destroy(ctx context.Context) error {
 	err := s.destroy(ctx)
 	if closed := s.Close(); err == nil {
@@ -688,7 +682,7 @@ func (s *Session) destroy(ctx context.Context) error {
 	if h == nil {
 		return nil
 	}
-	// What the server does not know is as good as destroyed.
+	// A session that the server does not know need not be destroyed.
 	err := s.call(ctx, s.fore, Operation{Op: OpDestroySession, Args: &h.id}, true)
 	if err != nil && !hasStatus(err, StatusBadSession) {
 		return err
@@ -703,8 +697,8 @@ func (s *Session) destroy(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connections at once, and what the Session does by itself. The server keeps
-// the session until it forgets the client. It may be called twice.
+// Close closes the connections at once, and stops the background work. The server keeps the
+// session until the lease expires. Close may be called twice.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -2,11 +2,11 @@ package nfs41
 
 import (
 	"bytes"
-	"encoding/hex"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
@@ -39,13 +39,13 @@ var (
 	tStateID = StateID{7, [12]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
 	tAttrs   = ChannelAttrs{MaxRequest: 4096, MaxResponse: 8192, MaxResponseCached: 1024, MaxOps: 8, MaxRequests: 16}
 	tAttrsRD = ChannelAttrs{4, 4096, 8192, 1024, 8, 16, true, 32}
-	tImpl    = ImplID{"a.b", "c", tTime}
+	tImpl    = implID{"a.b", "c", tTime}
 	tSys     = oncrpc.AuthSys{Stamp: 9, Machine: "m", UID: 1, GID: 2, GIDs: []uint32{3}}
 	tName    = Name("abc")
 	tHandle  = FileHandle{0xaa, 0xbb, 0xcc}
 	tClient  = ClientID(1<<32 | 2)
 	tBits    = Bits(0, 33)
-	tSeq     = SequenceArgs{tSession, 1, 2, 3, true}
+	tSeq     = sequenceArgs{tSession, 1, 2, 3, true}
 )
 
 const xSeq = xSession + "00000001 00000002 00000003 00000001 "
@@ -66,25 +66,25 @@ var goldens = []struct {
 	{"3.3.12 stateid4", &tStateID, xStateID},
 	{"5.8.1.9 fsid4", &FSID{1, 2}, "00000000 00000001 00000000 00000002"},
 	{"3.3 specdata4", &RawDev{1, 2}, "00000001 00000002"},
-	{"16.2 COMPOUND4args", &CompoundArgs{Tag: []byte("t"), Minor: 1, Count: 2}, "00000001 74000000 00000001 00000002"},
-	{"19.2 CB_COMPOUND4args", &CBCompoundArgs{Tag: []byte{}, Minor: 1, Ident: 9, Count: 2}, "00000000 00000001 00000009 00000002"},
-	{"16.2 COMPOUND4res", &CompoundRes{Status: StatusBadSession, Tag: []byte("t"), Count: 1}, "00002744 00000001 74000000 00000001"},
-	{"18.35 EXCHANGE_ID4args", &ExchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Flags: ExchangeUseNonPNFS, Impl: &tImpl},
+	{"16.2 COMPOUND4args", &compoundArgs{Tag: []byte("t"), Minor: 1, Count: 2}, "00000001 74000000 00000001 00000002"},
+	{"19.2 CB_COMPOUND4args", &cbCompoundArgs{Tag: []byte{}, Minor: 1, Ident: 9, Count: 2}, "00000000 00000001 00000009 00000002"},
+	{"16.2 COMPOUND4res", &compoundRes{Status: StatusBadSession, Tag: []byte("t"), Count: 1}, "00002744 00000001 74000000 00000001"},
+	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Flags: exchangeUseNonPNFS, Impl: &tImpl},
 		xVerf + "00000003 6f776e00 00010000 00000000 " + xImpl},
 	// SP4_MACH_CRED: two bitmaps.
-	{"18.35 EXCHANGE_ID4args", &ExchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Protect: ProtectMachCred, Enforce: Bits(1), Allow: Bits(2)},
+	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Protect: protectMachCred, Enforce: Bits(1), Allow: Bits(2)},
 		xVerf + "00000003 6f776e00 00000000 00000001 00000001 00000002 00000001 00000004 " + xNoImpl},
 	// SP4_SSV: two bitmaps, lists of OIDs of hashes and of encryptions, window, handles.
-	{"18.35 EXCHANGE_ID4args", &ExchangeIDArgs{
-		Verifier: tVerf, Owner: []byte("own"), Protect: ProtectSSV, Enforce: Bits(1), Allow: Bits(2),
+	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{
+		Verifier: tVerf, Owner: []byte("own"), Protect: protectSSV, Enforce: Bits(1), Allow: Bits(2),
 		Hash: [][]byte{{1}, {2, 3}}, Encrypt: [][]byte{{4}}, Window: 5, Handles: 6,
 	}, xVerf + "00000003 6f776e00 00000000 00000002 00000001 00000002 00000001 00000004 " +
 		"00000002 00000001 01000000 00000002 02030000 00000001 00000001 04000000 00000005 00000006 " + xNoImpl},
-	{"18.35 EXCHANGE_ID4resok", &ExchangeIDRes{
-		ClientID: tClient, Sequence: 3, Flags: ExchangeConfirmedR | ExchangeUseNonPNFS,
+	{"18.35 EXCHANGE_ID4resok", &exchangeIDRes{
+		ClientID: tClient, Sequence: 3, Flags: exchangeConfirmedR | exchangeUseNonPNFS,
 		MinorID: 4, MajorID: []byte("maj"), Scope: []byte("scop"), Impl: &tImpl,
 	}, "00000001 00000002 00000003 80010000 00000000 00000000 00000004 00000003 6d616a00 00000004 73636f70 " + xImpl},
-	{"18.35 EXCHANGE_ID4resok", &ExchangeIDRes{Protect: ProtectMachCred, Enforce: Bits(1), Allow: Bits(2), MajorID: []byte{}, Scope: []byte{}},
+	{"18.35 EXCHANGE_ID4resok", &exchangeIDRes{Protect: protectMachCred, Enforce: Bits(1), Allow: Bits(2), MajorID: []byte{}, Scope: []byte{}},
 		"00000000 00000000 00000000 00000000 00000001 00000001 00000002 00000001 00000004 " +
 			"00000000 00000000 00000000 00000000 " + xNoImpl},
 	{"18.36 channel_attrs4", &tAttrs, xAttrs},
@@ -93,21 +93,21 @@ var goldens = []struct {
 	{"18.36 callback_sec_parms4", &CallbackSec{Flavor: oncrpc.FlavorSys, Sys: tSys}, "00000001 " + xSys},
 	{"18.36 callback_sec_parms4", &CallbackSec{Flavor: oncrpc.FlavorGSS, GSSService: 1, FromServer: []byte{2}, FromClient: []byte{3}},
 		"00000006 00000001 00000001 02000000 00000001 03000000"},
-	{"18.36 CREATE_SESSION4args", &CreateSessionArgs{
+	{"18.36 CREATE_SESSION4args", &createSessionArgs{
 		ClientID: tClient, Sequence: 3, Flags: SessionConnBackChan, Fore: tAttrs, Back: tAttrsRD,
 		CallbackProgram: CallbackProgram, CallbackSec: []CallbackSec{{}, {Flavor: oncrpc.FlavorSys, Sys: tSys}},
 	}, "00000001 00000002 00000003 00000002 " + xAttrs + xAttrsIRD + "40000000 00000002 00000000 00000001 " + xSys},
-	{"18.36 CREATE_SESSION4resok", &CreateSessionRes{tSession, 3, SessionConnBackChan, tAttrs, tAttrsRD},
+	{"18.36 CREATE_SESSION4resok", &createSessionRes{tSession, 3, SessionConnBackChan, tAttrs, tAttrsRD},
 		xSession + "00000003 00000002 " + xAttrs + xAttrsIRD},
-	{"18.34 BIND_CONN_TO_SESSION4args", &BindConnArgs{tSession, FromClientBackOrBoth, false}, xSession + "00000007 00000000"},
-	{"18.34 BIND_CONN_TO_SESSION4resok", &BindConnRes{tSession, FromServerBoth, true}, xSession + "00000003 00000001"},
+	{"18.34 BIND_CONN_TO_SESSION4args", &bindConnArgs{tSession, fromClientBackOrBoth, false}, xSession + "00000007 00000000"},
+	{"18.34 BIND_CONN_TO_SESSION4resok", &bindConnRes{tSession, fromServerBoth, true}, xSession + "00000003 00000001"},
 	{"18.46 SEQUENCE4args", &tSeq, xSeq},
-	{"18.46 SEQUENCE4resok", &SequenceRes{tSession, 1, 2, 3, 4, SeqCBPathDown}, xSession + "00000001 00000002 00000003 00000004 00000001"},
-	{"18.51 RECLAIM_COMPLETE4args", &ReclaimCompleteArgs{true}, "00000001"},
-	{"20.9 CB_SEQUENCE4args", &CBSequenceArgs{SequenceArgs: tSeq}, xSeq + "00000000"},
-	{"20.9 CB_SEQUENCE4args", &CBSequenceArgs{tSeq, []ReferringCalls{{tSession, []ReferringCall{{1, 2}, {3, 4}}}, {Session: tSession}}},
+	{"18.46 SEQUENCE4resok", &sequenceRes{tSession, 1, 2, 3, 4, SeqCBPathDown}, xSession + "00000001 00000002 00000003 00000004 00000001"},
+	{"18.51 RECLAIM_COMPLETE4args", &reclaimCompleteArgs{true}, "00000001"},
+	{"20.9 CB_SEQUENCE4args", &cbSequenceArgs{sequenceArgs: tSeq}, xSeq + "00000000"},
+	{"20.9 CB_SEQUENCE4args", &cbSequenceArgs{tSeq, []referringCalls{{tSession, []referringCall{{1, 2}, {3, 4}}}, {Session: tSession}}},
 		xSeq + "00000002 " + xSession + "00000002 00000001 00000002 00000003 00000004 " + xSession + "00000000"},
-	{"20.9 CB_SEQUENCE4resok", &CBSequenceRes{tSession, 1, 2, 3, 4}, xSession + "00000001 00000002 00000003 00000004"},
+	{"20.9 CB_SEQUENCE4resok", &cbSequenceRes{tSession, 1, 2, 3, 4}, xSession + "00000001 00000002 00000003 00000004"},
 	{"18.1 ACCESS4args", &AccessArgs{AccessRead | AccessExecute}, "00000021"},
 	{"18.1 ACCESS4resok", &AccessRes{3, 1}, "00000003 00000001"},
 	// fattr4: bitmap4, attrlist4.
@@ -154,70 +154,61 @@ var recorded = []struct {
 	hex     string
 	content func(ops []Operation) bool // nil: what is decoded is encoded to the same
 }{
-	{what: "client's EXCHANGE_ID", ops: []Operation{{Op: OpExchangeID, Args: new(ExchangeIDArgs)}},
+	{what: "client's EXCHANGE_ID", ops: []Operation{{Op: OpExchangeID, Args: new(exchangeIDArgs)}},
 		hex: "0000000000000001000000010000002a18ea2c450fe31479000000184c696e7578204e465376342e312072706372646d612d766d0000010100000000000000010000000a6b65726e656c2e6f72670000000000504c696e757820362e312e302d34382d616d64363420233120534d5020505245454d50545f44594e414d49432044656269616e20362e312e3137322d312028323032362d30352d313529207838365f3634000000000000000000000000",
 		content: func(ops []Operation) bool {
-			a := ops[0].Args.(*ExchangeIDArgs)
+			a := ops[0].Args.(*exchangeIDArgs)
 			return string(a.Owner) == "Linux NFSv4.1 rpcrdma-vm" && a.Impl.Domain == "kernel.org" &&
-				a.Flags == ExchangeSuppMovedRefer|ExchangeBindPrincStateID
+				a.Flags == exchangeSuppMovedRefer|exchangeBindPrincStateID
 		}},
-	{what: "client's CREATE_SESSION", ops: []Operation{{Op: OpCreateSession, Args: new(CreateSessionArgs)}},
+	{what: "client's CREATE_SESSION", ops: []Operation{{Op: OpCreateSession, Args: new(createSessionArgs)}},
 		hex: "0000000000000001000000010000002bf7f1ca0200000002000000010000000300000000001004140010038800001da00000000800000040000000000000000000000fe400000fe4000000000000000200000010000000004000000000000001000000010fe314790000000a72706372646d612d766d0000000000000000000000000000",
 		content: func(ops []Operation) bool {
-			a := ops[0].Args.(*CreateSessionArgs)
+			a := ops[0].Args.(*createSessionArgs)
 			return a.Flags == SessionPersist|SessionConnBackChan && a.Fore.MaxRequests == 64 &&
 				a.Back == ChannelAttrs{MaxRequest: 4068, MaxResponse: 4068, MaxOps: 2, MaxRequests: 16} &&
 				a.CallbackProgram == CallbackProgram && a.CallbackSec[0].Sys.Machine == "rpcrdma-vm"
 		}},
-	{what: "client's SECINFO_NO_NAME", ops: []Operation{{Op: OpSequence, Args: new(SequenceArgs)}, {Op: OpPutRootFH}, {Op: OpSecInfoNoName, Args: new(SecInfoNoNameArgs)}},
+	{what: "client's SECINFO_NO_NAME", ops: []Operation{{Op: OpSequence, Args: new(sequenceArgs)}, {Op: OpPutRootFH}, {Op: OpSecInfoNoName, Args: new(SecInfoNoNameArgs)}},
 		hex:     "00000000000000010000000300000035c0b4cc8d1fd6c838f05e431ef1ac4b0700000002000000000000000000000000000000180000003400000000",
-		content: func(ops []Operation) bool { return ops[0].Args.(*SequenceArgs).Sequence == 2 }},
-	{what: "client's READDIR", ops: []Operation{{Op: OpSequence, Args: new(SequenceArgs)}, {Op: OpPutFH, Args: new(FileHandle)}, {Op: OpReadDir, Args: new(ReadDirArgs)}},
+		content: func(ops []Operation) bool { return ops[0].Args.(*sequenceArgs).Sequence == 2 }},
+	{what: "client's READDIR", ops: []Operation{{Op: OpSequence, Args: new(sequenceArgs)}, {Op: OpPutFH, Args: new(FileHandle)}, {Op: OpReadDir, Args: new(ReadDirArgs)}},
 		hex:     "00000000000000010000000300000035c0b4cc8d1fd6c838f05e431ef1ac4b070000000d0000000000000000000000000000001600000004726f6f740000001a000000000000000000000000000000000000ffa80000ffa8000000020018091a00b0a23a",
 		content: func(ops []Operation) bool { return ops[2].Args.(*ReadDirArgs).MaxCount == 0xffa8 }},
-	{what: "server's EXCHANGE_ID", reply: true, ops: []Operation{{Op: OpExchangeID, Result: new(ExchangeIDRes)}},
+	{what: "server's EXCHANGE_ID", reply: true, ops: []Operation{{Op: OpExchangeID, Result: new(exchangeIDRes)}},
 		hex: "0000000000000000000000010000002a00000000430b026befc25b1600000001000200010000000000000000000000000000000a72706372646d612d766d00000000000a72706372646d612d766d000000000000",
 		content: func(ops []Operation) bool {
-			r := ops[0].Result.(*ExchangeIDRes)
-			return r.ClientID == 0x430b026befc25b16 && r.Sequence == 1 && string(r.Scope) == "rpcrdma-vm" && r.Flags == ExchangeUsePNFSMDS|ExchangeSuppMovedRefer
+			r := ops[0].Result.(*exchangeIDRes)
+			return r.ClientID == 0x430b026befc25b16 && r.Sequence == 1 && string(r.Scope) == "rpcrdma-vm" && r.Flags == exchangeUsePNFSMDS|exchangeSuppMovedRefer
 		}},
-	{what: "server's CREATE_SESSION", reply: true, ops: []Operation{{Op: OpCreateSession, Result: new(CreateSessionRes)}},
+	{what: "server's CREATE_SESSION", reply: true, ops: []Operation{{Op: OpCreateSession, Result: new(createSessionRes)}},
 		hex: "0000000000000000000000010000002b00000000430b026befc25b16010000000000000000000001000000020000000000000fa000000fa0000004000000001000000010000000000000000000000fa000000fa000000000000000100000001000000000",
 		content: func(ops []Operation) bool {
-			r := ops[0].Result.(*CreateSessionRes)
+			r := ops[0].Result.(*createSessionRes)
 			return r.Flags == SessionConnBackChan && r.Fore.MaxResponseCached == 1024 && r.Back.MaxRequests == 16
 		}},
-	{what: "server's OPEN", reply: true, ops: []Operation{{Op: OpSequence, Result: new(SequenceRes)}, {Op: OpPutRootFH}, {Op: OpOpen, Result: new(OpenRes)}, {Op: OpGetFH, Result: new(FileHandle)}},
+	{what: "server's OPEN", reply: true, ops: []Operation{{Op: OpSequence, Result: new(sequenceRes)}, {Op: OpPutRootFH}, {Op: OpOpen, Result: new(OpenRes)}, {Op: OpGetFH, Result: new(FileHandle)}},
 		hex: "0000000000000000000000040000003500000000430b026befc25b1601000000000000000000000300000000" +
 			"0000000f0000000f000000000000001800000000000000120000000000000001430b026befc25b1601000000000000011ac082d2b2046e761ac082d2b2046e760000002400000001000000000000000100000001430b026befc25b160200000000000000000000000000000000000000000000000000000a0000000000000014010001010000000070a7d0830200000000000000",
 		content: func(ops []Operation) bool {
 			r := ops[2].Result.(*OpenRes)
 			return r.Delegation == DelegateRead && r.Deleg.Sequence == 1 && len(*ops[3].Result.(*FileHandle)) == 20
 		}},
-	{what: "server's GETATTR of lease_time", reply: true, ops: []Operation{{Op: OpSequence, Result: new(SequenceRes)}, {Op: OpPutRootFH}, {Op: OpGetAttr, Result: new(RawAttrs)}},
+	{what: "server's GETATTR of lease_time", reply: true, ops: []Operation{{Op: OpSequence, Result: new(sequenceRes)}, {Op: OpPutRootFH}, {Op: OpGetAttr, Result: new(RawAttrs)}},
 		hex: "0000000000000000000000030000003500000000430b026befc25b16010000000000000000000002000000010000000f0000000f00000000000000180000000000000009000000000000000100000400000000040000000a",
 		content: func(ops []Operation) bool {
 			a, err := ops[2].Result.(*RawAttrs).Attrs()
 			return err == nil && a.LeaseTime == 10
 		}},
-	{what: "server's CB_RECALL", cb: true, ops: []Operation{{Op: OpCBSequence, Args: new(CBSequenceArgs)}, {Op: OpCBRecall, Args: new(CBRecallArgs)}},
+	{what: "server's CB_RECALL", cb: true, ops: []Operation{{Op: OpCBSequence, Args: new(cbSequenceArgs)}, {Op: OpCBRecall, Args: new(CBRecallArgs)}},
 		hex: "000000000000000100000000000000020000000b430b026befc25b16010000000000000000000001000000000000000000000000000000000000000400000001430b026befc25b16020000000000000000000014010001010000000070a7d0830200000000000000",
 		content: func(ops []Operation) bool {
 			r := ops[1].Args.(*CBRecallArgs)
-			return ops[0].Args.(*CBSequenceArgs).Sequence == 1 && r.StateID.Sequence == 1 && len(r.Handle) == 20
+			return ops[0].Args.(*cbSequenceArgs).Sequence == 1 && r.StateID.Sequence == 1 && len(r.Handle) == 20
 		}},
-	{what: "client's CB_RECALL_ANY", reply: true, cb: true, ops: []Operation{{Op: OpCBSequence, Result: new(CBSequenceRes)}, {Op: OpCBRecallAny}},
+	{what: "client's CB_RECALL_ANY", reply: true, cb: true, ops: []Operation{{Op: OpCBSequence, Result: new(cbSequenceRes)}, {Op: OpCBRecallAny}},
 		hex:     "0000000000000000000000020000000b00000000c0b4cc8d1fd6c838f05e431ef1ac4b0700000015000000000000000f0000000f0000000800000000",
-		content: func(ops []Operation) bool { return ops[0].Result.(*CBSequenceRes).TargetHighest == 15 }},
-}
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+		content: func(ops []Operation) bool { return ops[0].Result.(*cbSequenceRes).TargetHighest == 15 }},
 }
 
 // blank returns a new message of the type of m.
@@ -232,12 +223,12 @@ func decode(b []byte, m Message) error {
 	return d.End()
 }
 
-// same compares messages; an empty list is as good as none.
+// same compares messages; an empty list equals nil.
 func same(a, b Message) bool { return bytes.Equal(a.Append(nil), b.Append(nil)) }
 
 func TestGolden(t *testing.T) {
 	for _, g := range goldens {
-		want := unhex(t, g.hex)
+		want := testutil.Hex(t, g.hex)
 		if got := g.m.Append([]byte{0xff}); !bytes.Equal(got[1:], want) || got[0] != 0xff {
 			t.Errorf("%s: %+v\nencodes to %x\nwant       %x", g.section, g.m, got[1:], want)
 		}
@@ -247,13 +238,13 @@ func TestGolden(t *testing.T) {
 		} else if !same(m, g.m) {
 			t.Errorf("%s: decodes to\n%+v, want\n%+v", g.section, m, g.m)
 		}
-		// A struct used before: nothing of the old contents must show.
+		// A struct with old contents, which must not survive.
 		for _, other := range goldens {
 			if reflect.TypeOf(other.m) != reflect.TypeOf(g.m) {
 				continue
 			}
 			m := blank(g.m)
-			if err := decode(unhex(t, other.hex), m); err != nil {
+			if err := decode(testutil.Hex(t, other.hex), m); err != nil {
 				t.Fatal(err)
 			}
 			if err := decode(want, m); err != nil || !same(m, g.m) {
@@ -265,7 +256,7 @@ func TestGolden(t *testing.T) {
 
 func TestRecorded(t *testing.T) {
 	for _, r := range recorded {
-		msg := unhex(t, r.hex)
+		msg := testutil.Hex(t, r.hex)
 		d := xdr.NewDecoder(msg)
 		var again []byte
 		head := func(m Message) {
@@ -280,11 +271,11 @@ func TestRecorded(t *testing.T) {
 			if failed, err := decodeOps(msg, r.ops, name); err != nil || failed.index >= 0 {
 				t.Errorf("%s: %+v, %v", r.what, failed, err)
 			}
-			head(new(CompoundRes))
+			head(new(compoundRes))
 		} else if r.cb {
-			head(new(CBCompoundArgs))
+			head(new(cbCompoundArgs))
 		} else {
-			head(new(CompoundArgs))
+			head(new(compoundArgs))
 		}
 		for _, op := range r.ops {
 			m := op.Args
@@ -310,7 +301,7 @@ func TestRecorded(t *testing.T) {
 // Every prefix of a message is an error, and none of them panics.
 func TestTruncated(t *testing.T) {
 	for _, g := range goldens {
-		b := unhex(t, g.hex)
+		b := testutil.Hex(t, g.hex)
 		for n := range b {
 			if err := decode(b[:n:n], blank(g.m)); err == nil {
 				t.Errorf("%s: %d of %d bytes decode", g.section, n, len(b))
@@ -329,35 +320,35 @@ func TestMalformed(t *testing.T) {
 		{"handle of 129 bytes", new(FileHandle), "00000081" + zeros(132)},
 		{"bitmap of 9 words", new(Bitmap), "00000009" + zeros(36)},
 		{"name of 1025 bytes", new(Name), "00000401" + zeros(1028)},
-		{"tag of 1025 bytes", new(CompoundArgs), "00000401" + zeros(1036)},
+		{"tag of 1025 bytes", new(compoundArgs), "00000401" + zeros(1036)},
 		{"attributes of 4100 bytes", new(RawAttrs), "00000000 00001004" + zeros(4100)},
-		{"owner of 1025 bytes", new(ExchangeIDArgs), xVerf + "00000401" + zeros(1040)},
-		{"state_protect_how4 3", new(ExchangeIDArgs), xVerf + "00000000 00000000 00000003 00000000"},
-		{"two implementations", new(ExchangeIDArgs), xVerf + "00000000 00000000 00000000 00000002" + zeros(40)},
-		{"17 OIDs", new(ExchangeIDArgs), xVerf + "00000000 00000000 00000002 00000000 00000000 00000011" + zeros(200)},
-		{"SP4_SSV in results", new(ExchangeIDRes), zeros(16) + "00000002" + zeros(40)},
+		{"owner of 1025 bytes", new(exchangeIDArgs), xVerf + "00000401" + zeros(1040)},
+		{"state_protect_how4 3", new(exchangeIDArgs), xVerf + "00000000 00000000 00000003 00000000"},
+		{"two implementations", new(exchangeIDArgs), xVerf + "00000000 00000000 00000000 00000002" + zeros(40)},
+		{"17 OIDs", new(exchangeIDArgs), xVerf + "00000000 00000000 00000002 00000000 00000000 00000011" + zeros(200)},
+		{"SP4_SSV in results", new(exchangeIDRes), zeros(16) + "00000002" + zeros(40)},
 		{"two IRDs", new(ChannelAttrs), zeros(24) + "00000002" + zeros(8)},
 		{"flavor 5", new(CallbackSec), "00000005"},
 		{"17 groups", new(CallbackSec), "00000001" + zeros(16) + "00000011" + zeros(68)},
-		{"17 sec_parms", new(CreateSessionArgs), zeros(16) + xAttrs + xAttrs + "00000000 00000011" + zeros(68)},
-		{"17 lists of calls", new(CBSequenceArgs), xSeq + "00000011" + zeros(17*20)},
-		{"65 calls", new(CBSequenceArgs), xSeq + "00000001" + xSession + "00000041" + zeros(65*8)},
-		{"2^30 calls", new(CBSequenceArgs), xSeq + "00000001" + xSession + "40000000" + zeros(8)},
+		{"17 sec_parms", new(createSessionArgs), zeros(16) + xAttrs + xAttrs + "00000000 00000011" + zeros(68)},
+		{"17 lists of calls", new(cbSequenceArgs), xSeq + "00000011" + zeros(17*20)},
+		{"65 calls", new(cbSequenceArgs), xSeq + "00000001" + xSession + "00000041" + zeros(65*8)},
+		{"2^30 calls", new(cbSequenceArgs), xSeq + "00000001" + xSession + "40000000" + zeros(8)},
 		{"17 flavors", new(SecInfoRes), "00000011" + zeros(68)},
 		{"OPEN4_CREATE", new(OpenArgs), zeros(24) + "00000001" + zeros(12)},
 		{"CLAIM_PREVIOUS", new(OpenArgs), zeros(24) + "00000000 00000001" + zeros(12)},
 		{"OPEN_DELEGATE_WRITE", new(OpenRes), xStateID + zeros(28) + "00000002" + zeros(100)},
-		{"cachethis 2", new(SequenceArgs), xSession + "00000000 00000000 00000000 00000002"},
+		{"cachethis 2", new(sequenceArgs), xSession + "00000000 00000000 00000000 00000002"},
 	} {
-		if err := decode(unhex(t, test.hex), test.m); err == nil {
+		if err := decode(testutil.Hex(t, test.hex), test.m); err == nil {
 			t.Errorf("%s: decodes to %+v", test.name, test.m)
 		}
 	}
 }
 
-// Replies whose parts do not fit each other are refused.
+// Inconsistent replies are refused.
 func TestRepliesThatMakeNoSense(t *testing.T) {
-	ops := []Operation{{Op: OpSequence, Result: new(SequenceRes)}, {Op: OpPutRootFH}}
+	ops := []Operation{{Op: OpSequence, Result: new(sequenceRes)}, {Op: OpPutRootFH}}
 	ok := "00000035 00000000 " + xSession + "00000001 00000000 00000000 00000000 00000000 "
 	for _, test := range []struct{ name, hex string }{
 		{"empty", ""},
@@ -372,7 +363,7 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		{"bytes behind", "00000000 00000000 00000002 " + ok + "00000018 00000000 00000000"},
 		{"cut off", "00000000 00000000 00000002 " + ok + "00000018"},
 	} {
-		failed, err := decodeOps(unhex(t, test.hex), ops, OpName)
+		failed, err := decodeOps(testutil.Hex(t, test.hex), ops, OpName)
 		if _, bad := err.(*ReplyError); !bad {
 			t.Errorf("%s: %+v, %v", test.name, failed, err)
 		}
@@ -387,13 +378,13 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		{"the second is not known", "0000273c 00000000 00000002 " + ok + "0000273c 0000273c", failedOp{1, StatusOpIllegal}},
 		{"none is executed", "00002725 00000000 00000000", failedOp{2, StatusMinorVersMismatch}},
 	} {
-		if failed, err := decodeOps(unhex(t, test.hex), ops, OpName); err != nil || failed != test.want {
+		if failed, err := decodeOps(testutil.Hex(t, test.hex), ops, OpName); err != nil || failed != test.want {
 			t.Errorf("%s: %+v, %v", test.name, failed, err)
 		}
 	}
 }
 
-// Values that RFC 8881 does not define survive, and print as numbers.
+// Undefined values are preserved, and print as numbers.
 func TestNames(t *testing.T) {
 	for _, test := range []struct{ got, want string }{
 		{StatusOK.String(), "NFS4_OK"},
@@ -438,20 +429,20 @@ func TestNames(t *testing.T) {
 func TestAttrs(t *testing.T) {
 	s := NewServer(nil)
 	a := s.rootAttrs()
-	all := a.Select(KnownAttrs())
+	all := a.selected(KnownAttrs())
 	back, err := all.Attrs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again := back.Select(back.Mask); !same(&again, &all) {
+	if again := back.selected(back.Mask); !same(&again, &all) {
 		t.Errorf("%+v\ncomes back as %+v", a, back)
 	}
 	if back.Type != TypeDir || back.LeaseTime != 90 || back.Owner != "0" || back.TimeDelta.Nsec != 1 {
 		t.Errorf("%+v", back)
 	}
-	// Only what is asked for, and only what there is.
-	some := a.Select(Bits(AttrLeaseTime, AttrType, 12, 200))
-	if want := unhex(t, "00000001 00000402 00000008 00000002 0000005a"); !bytes.Equal(some.Append(nil), want) {
+	// Only requested attributes that are present.
+	some := a.selected(Bits(AttrLeaseTime, AttrType, 12, 200))
+	if want := testutil.Hex(t, "00000001 00000402 00000008 00000002 0000005a"); !bytes.Equal(some.Append(nil), want) {
 		t.Errorf("%+v", some)
 	}
 	for _, bad := range []RawAttrs{
@@ -474,18 +465,18 @@ func TestBitmap(t *testing.T) {
 	}
 }
 
-// What travels with each call must not allocate.
+// Messages of each call must not allocate.
 func TestAlloc(t *testing.T) {
 	buf := make([]byte, 0, 1024)
 	var vectors [5][]byte
 	messages := [5]Message{
-		&CompoundArgs{Tag: []byte("tag"), Minor: 1, Count: 2}, &tSeq, &SequenceRes{Session: tSession},
-		&CBSequenceArgs{SequenceArgs: tSeq}, &CBRecallArgs{Handle: tHandle},
+		&compoundArgs{Tag: []byte("tag"), Minor: 1, Count: 2}, &tSeq, &sequenceRes{Session: tSession},
+		&cbSequenceArgs{sequenceArgs: tSeq}, &CBRecallArgs{Handle: tHandle},
 	}
 	for i, m := range messages {
 		vectors[i] = m.Append(nil)
 	}
-	into := [5]Message{new(CompoundArgs), new(SequenceArgs), new(SequenceRes), new(CBSequenceArgs), new(CBRecallArgs)}
+	into := [5]Message{new(compoundArgs), new(sequenceArgs), new(sequenceRes), new(cbSequenceArgs), new(CBRecallArgs)}
 	d := new(xdr.Decoder)
 	n := testing.AllocsPerRun(100, func() {
 		b := buf
@@ -506,7 +497,7 @@ func FuzzMessages(f *testing.F) {
 	var goods []Message
 	seen := make(map[reflect.Type]bool)
 	for _, g := range goldens {
-		f.Add(unhex(f, g.hex))
+		f.Add(testutil.Hex(f, g.hex))
 		if typ := reflect.TypeOf(g.m); !seen[typ] {
 			seen[typ] = true
 			goods = append(goods, g.m)
@@ -527,7 +518,7 @@ func FuzzMessages(f *testing.F) {
 			}
 			if raw, ok := m.(*RawAttrs); ok {
 				if a, err := raw.Attrs(); err == nil {
-					sel := a.Select(a.Mask)
+					sel := a.selected(a.Mask)
 					if _, err := sel.Attrs(); err != nil {
 						t.Fatalf("%+v: %v", a, err)
 					}
@@ -541,7 +532,7 @@ func FuzzMessages(f *testing.F) {
 func FuzzReplies(f *testing.F) {
 	for _, r := range recorded {
 		if r.reply {
-			f.Add(unhex(f, r.hex))
+			f.Add(testutil.Hex(f, r.hex))
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

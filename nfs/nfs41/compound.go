@@ -1,12 +1,13 @@
 package nfs41
 
 import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Message is a type with an encoding: Append writes it behind b, Decode reads it
-// and leaves its error in the Decoder. Byte slices that Decode stores are views of
-// the Decoder's input; strings are copies.
+// A Message is a type with an XDR encoding: Append appends it to b, Decode decodes it and
+// leaves its error in the Decoder. Byte slices that Decode stores are views of the Decoder's
+// input; strings are copies.
 type Message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -14,41 +15,41 @@ type Message interface {
 
 // An Operation is one operation of a COMPOUND or CB_COMPOUND.
 type Operation struct {
-	Op   uint32  // as in OpGetAttr, OpCBRecall
-	Args Message // nil: it has none
+	Op   uint32  // such as OpGetAttr, OpCBRecall
+	Args Message // nil: no arguments
 
-	// Result is decoded when the operation succeeds. Nil: it has none but its status.
+	// Result is decoded if the operation succeeds. Nil: no results other than the status.
 	Result Message
 }
 
 // maxTag is the longest tag that is decoded, in bytes. RFC 8881 has no limit.
 const maxTag = 1024
 
-// CompoundArgs is the start of COMPOUND4args; Count operations follow, each with its
-// number in front. RFC 8881 section 16.2.
-type CompoundArgs struct {
-	Tag   []byte // for people who read packets; at most 1024 bytes
+// compoundArgs is the start of COMPOUND4args; Count operations follow, each preceded by its
+// number. RFC 8881 section 16.2.
+type compoundArgs struct {
+	Tag   []byte // for packet traces; at most 1024 bytes
 	Minor uint32
 	Count uint32
 }
 
 // Append appends the encoding to b.
-func (a *CompoundArgs) Append(b []byte) []byte {
+func (a *compoundArgs) Append(b []byte) []byte {
 	b = xdr.AppendOpaque(b, a.Tag)
 	b = xdr.AppendUint32(b, a.Minor)
 	return xdr.AppendUint32(b, a.Count)
 }
 
 // Decode reads the arguments. Nothing bounds Count.
-func (a *CompoundArgs) Decode(d *xdr.Decoder) {
+func (a *compoundArgs) Decode(d *xdr.Decoder) {
 	a.Tag = d.Opaque(maxTag)
 	a.Minor = d.Uint32()
 	a.Count = d.Uint32()
 }
 
-// CBCompoundArgs is the start of CB_COMPOUND4args; Count operations follow. RFC 8881
+// cbCompoundArgs is the start of CB_COMPOUND4args; Count operations follow. RFC 8881
 // section 19.2.
-type CBCompoundArgs struct {
+type cbCompoundArgs struct {
 	Tag   []byte // at most 1024 bytes
 	Minor uint32
 	Ident uint32 // of minor version 0
@@ -56,7 +57,7 @@ type CBCompoundArgs struct {
 }
 
 // Append appends the encoding to b.
-func (a *CBCompoundArgs) Append(b []byte) []byte {
+func (a *cbCompoundArgs) Append(b []byte) []byte {
 	b = xdr.AppendOpaque(b, a.Tag)
 	b = xdr.AppendUint32(b, a.Minor)
 	b = xdr.AppendUint32(b, a.Ident)
@@ -64,31 +65,30 @@ func (a *CBCompoundArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments. Nothing bounds Count.
-func (a *CBCompoundArgs) Decode(d *xdr.Decoder) {
+func (a *cbCompoundArgs) Decode(d *xdr.Decoder) {
 	a.Tag = d.Opaque(maxTag)
 	a.Minor = d.Uint32()
 	a.Ident = d.Uint32()
 	a.Count = d.Uint32()
 }
 
-// CompoundRes is the start of COMPOUND4res and of CB_COMPOUND4res: Count results
-// follow, each with the number of its operation and its status in front. RFC 8881
-// sections 16.2 and 19.2.
-type CompoundRes struct {
+// compoundRes is the start of COMPOUND4res and of CB_COMPOUND4res: Count results follow, each
+// preceded by the number of its operation and its status. RFC 8881 sections 16.2 and 19.2.
+type compoundRes struct {
 	Status Status // of the last operation executed
 	Tag    []byte // that of the call
 	Count  uint32
 }
 
 // Append appends the encoding to b.
-func (r *CompoundRes) Append(b []byte) []byte {
+func (r *compoundRes) Append(b []byte) []byte {
 	b = xdr.AppendUint32(b, uint32(r.Status))
 	b = xdr.AppendOpaque(b, r.Tag)
 	return xdr.AppendUint32(b, r.Count)
 }
 
 // Decode reads the results. Nothing bounds Count.
-func (r *CompoundRes) Decode(d *xdr.Decoder) {
+func (r *compoundRes) Decode(d *xdr.Decoder) {
 	r.Status = Status(d.Uint32())
 	r.Tag = d.Opaque(maxTag)
 	r.Count = d.Uint32()
@@ -105,18 +105,18 @@ func appendOps(b []byte, ops []Operation) []byte {
 	return b
 }
 
-// A failedOp tells which operation of a reply failed.
+// A failedOp identifies the operation of a reply that failed.
 type failedOp struct {
 	index  int // -1: none; len(ops): the reply ends with a failure before any operation
 	status Status
 }
 
-// decodeOps reads a reply to ops: COMPOUND4res or CB_COMPOUND4res as a whole. name
-// tells the operations' names. A reply that makes no sense is a *ReplyError.
+// decodeOps reads a reply to ops: COMPOUND4res or CB_COMPOUND4res as a whole. name returns the
+// name of an operation. An invalid reply is a *ReplyError.
 func decodeOps(results []byte, ops []Operation, name func(uint32) string) (failedOp, error) {
 	whole := name(ops[0].Op)
 	d := xdr.NewDecoder(results)
-	var res CompoundRes
+	var res compoundRes
 	res.Decode(&d)
 	if d.Err() == nil && int64(res.Count) > int64(len(ops)) {
 		return failedOp{}, &ReplyError{whole, "more results than operations"}
@@ -131,7 +131,7 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 			return failedOp{}, &ReplyError{name(op.Op), "is answered by " + name(number)}
 		}
 		if status != StatusOK {
-			// Some operations have results of failure, which nobody here asks about.
+			// Some operations have results when they fail. They are ignored.
 			if i+1 != int(res.Count) || res.Status != status {
 				return failedOp{}, &ReplyError{name(op.Op), "failed, and is not the last or has another status"}
 			}
@@ -152,3 +152,13 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 	}
 	return failedOp{index: -1}, nil
 }
+
+// appendStatus appends the start of a result. A failed operation has nothing else.
+func appendStatus(b []byte, op uint32, status Status) []byte {
+	b = xdr.AppendUint32(b, op)
+	return xdr.AppendUint32(b, uint32(status))
+}
+
+// replyHeader is the size of the RPC header before the results of COMPOUND, in bytes: an
+// accepted reply with AUTH_NONE.
+const replyHeader = oncrpc.MinReplySize

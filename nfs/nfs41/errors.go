@@ -2,8 +2,8 @@ package nfs41
 
 import "fmt"
 
-// An Error is an operation that the peer executed and that failed. The operations
-// behind it in its COMPOUND have not been executed.
+// An Error is the error status of an operation. The operations after it in the COMPOUND have
+// not been executed.
 type Error struct {
 	Op     string // as in OpName or CBOpName
 	Status Status
@@ -11,9 +11,9 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("nfs41: %s: %v", e.Op, e.Status) }
 
-// A ReplyError is a reply that makes no sense. The COMPOUND may have been executed.
+// A ReplyError is an invalid reply. The COMPOUND may have been executed.
 type ReplyError struct {
-	Op     string // as in OpName or CBOpName, or the name of the procedure
+	Op     string // as in OpName or CBOpName
 	Reason string
 }
 

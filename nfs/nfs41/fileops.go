@@ -6,18 +6,18 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Arguments and results of operations on files: those that a mount of an empty
-// directory takes, and those around a delegation.
+// Arguments and results of operations on files: those that a mount needs, and those for
+// delegations.
 
 // Limits in bytes. RFC 8881 section 3.1 where it has one.
 const (
-	MaxHandle  = 128  // NFS4_FHSIZE
-	MaxName    = 1024 // longest component4 that is decoded
-	MaxAttrs   = 4096 // longest attrlist4 that is decoded
+	maxHandle  = 128  // NFS4_FHSIZE
+	maxName    = 1024 // longest component4 that is decoded
+	maxAttrs   = 4096 // longest attrlist4 that is decoded
 	maxFlavors = 16   // entries of SECINFO4resok
 )
 
-// A FileHandle is nfs_fh4: up to 128 bytes by which the server knows an object.
+// A FileHandle is nfs_fh4: up to 128 opaque bytes by which the server identifies an object.
 type FileHandle []byte
 
 // String is the handle in hexadecimal.
@@ -28,7 +28,7 @@ func (fh FileHandle) String() string { return hex.EncodeToString(fh) }
 func (fh *FileHandle) Append(b []byte) []byte { return xdr.AppendOpaque(b, *fh) }
 
 // Decode reads the handle, a view.
-func (fh *FileHandle) Decode(d *xdr.Decoder) { *fh = d.Opaque(MaxHandle) }
+func (fh *FileHandle) Decode(d *xdr.Decoder) { *fh = d.Opaque(maxHandle) }
 
 // A Name is component4: the arguments of LOOKUP and SECINFO. RFC 8881 sections 18.13
 // and 18.29.
@@ -38,7 +38,7 @@ type Name string
 func (n *Name) Append(b []byte) []byte { return xdr.AppendString(b, string(*n)) }
 
 // Decode reads the name.
-func (n *Name) Decode(d *xdr.Decoder) { *n = Name(d.String(MaxName)) }
+func (n *Name) Decode(d *xdr.Decoder) { *n = Name(d.String(maxName)) }
 
 // Rights that ACCESS asks about, to be or-ed. RFC 8881 section 18.1.
 const (
@@ -61,8 +61,8 @@ func (a *AccessArgs) Decode(d *xdr.Decoder) { a.Access = d.Uint32() }
 
 // AccessRes is ACCESS4resok. RFC 8881 section 18.1.
 type AccessRes struct {
-	Supported uint32 // rights that the server can tell about
-	Access    uint32 // of them, those that are granted
+	Supported uint32 // rights that the server can check
+	Access    uint32 // rights that are granted
 }
 
 // Append appends the encoding to b.
@@ -77,9 +77,8 @@ func (r *AccessRes) Decode(d *xdr.Decoder) {
 	r.Access = d.Uint32()
 }
 
-// RawAttrs is fattr4: the attributes in Mask, one behind the other in the order of
-// their numbers. It is the whole of the results of GETATTR, whose arguments are a
-// Bitmap. Attrs has those that this package knows. RFC 8881 sections 3.3 and 18.7.
+// RawAttrs is fattr4: the encoded attributes in Mask, in the order of their numbers. It is the
+// result of GETATTR, whose argument is a Bitmap. RFC 8881 sections 3.3 and 18.7.
 type RawAttrs struct {
 	Mask   Bitmap
 	Values []byte // at most 4096 bytes
@@ -94,7 +93,7 @@ func (a *RawAttrs) Append(b []byte) []byte {
 // Decode reads the attributes. Values is a view.
 func (a *RawAttrs) Decode(d *xdr.Decoder) {
 	a.Mask.Decode(d)
-	a.Values = d.Opaque(MaxAttrs)
+	a.Values = d.Opaque(maxAttrs)
 }
 
 // ReadDirArgs is READDIR4args. RFC 8881 section 18.23.
@@ -126,7 +125,7 @@ func (a *ReadDirArgs) Decode(d *xdr.Decoder) {
 
 // A DirEntry is entry4. RFC 8881 section 18.23.
 type DirEntry struct {
-	Cookie uint64 // to go on behind the entry
+	Cookie uint64 // to continue after the entry
 	Name   string // at most 1024 bytes
 	Attrs  RawAttrs
 }
@@ -152,12 +151,12 @@ func (r *ReadDirRes) Append(b []byte) []byte {
 	return xdr.AppendBool(b, r.EOF)
 }
 
-// Decode reads the results. How many entries there are the message bounds.
+// Decode reads the results. The size of the message bounds the number of entries.
 func (r *ReadDirRes) Decode(d *xdr.Decoder) {
 	*r = ReadDirRes{}
 	r.Verf.Decode(d)
 	for d.Optional() {
-		e := DirEntry{Cookie: d.Uint64(), Name: d.String(MaxName)}
+		e := DirEntry{Cookie: d.Uint64(), Name: d.String(maxName)}
 		e.Attrs.Decode(d)
 		r.Entries = append(r.Entries, e)
 	}
@@ -175,8 +174,8 @@ func (a *SecInfoNoNameArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a
 // Decode reads the arguments.
 func (a *SecInfoNoNameArgs) Decode(d *xdr.Decoder) { a.Parent = d.Bool() }
 
-// SecInfoRes is SECINFO4resok: the security that a server takes, best first. RFC 8881
-// section 18.29.
+// SecInfoRes is SECINFO4resok: the security flavors that a server accepts, best first. RFC
+// 8881 section 18.29.
 type SecInfoRes struct{ Flavors []SecInfo }
 
 // A SecInfo is secinfo4.
@@ -291,31 +290,31 @@ func (a *OpenArgs) Append(b []byte) []byte {
 	return xdr.AppendString(b, a.Name)
 }
 
-// Decode reads the arguments. Other ways to open are errors.
+// Decode reads the arguments. Other kinds of OPEN are errors.
 func (a *OpenArgs) Decode(d *xdr.Decoder) {
 	*a = OpenArgs{Sequence: d.Uint32(), Access: d.Uint32(), Deny: d.Uint32()}
 	a.ClientID.Decode(d)
-	a.Owner = d.Opaque(MaxOwner)
+	a.Owner = d.Opaque(maxOwner)
 	if d.Uint32() != openNoCreate {
 		d.Fail("OPEN that creates")
 	}
 	if d.Uint32() != claimNull {
 		d.Fail("OPEN that is not of a name")
 	}
-	a.Name = d.String(MaxName)
+	a.Name = d.String(maxName)
 }
 
 // Delegation is open_delegation_type4. RFC 8881 section 18.16.
 type Delegation uint32
 
-// Delegations that OpenRes can tell of.
+// Delegation types of OpenRes.
 const (
 	DelegateNone    Delegation = 0 // OPEN_DELEGATE_NONE
 	DelegateRead    Delegation = 1 // OPEN_DELEGATE_READ
 	DelegateNoneExt Delegation = 3 // OPEN_DELEGATE_NONE_EXT
 )
 
-// OpenRes is OPEN4resok, but for delegations to write. RFC 8881 section 18.16.
+// OpenRes is OPEN4resok, without write delegations. RFC 8881 section 18.16.
 type OpenRes struct {
 	StateID       StateID
 	Atomic        bool // change_info4 of the directory
@@ -326,7 +325,7 @@ type OpenRes struct {
 	Delegation Delegation
 	Deleg      StateID // DelegateRead
 	Recall     bool    // DelegateRead: it is being recalled already
-	ACE        ACE     // DelegateRead: who may open without asking
+	ACE        ACE     // DelegateRead: principals that may open without asking
 	Why        uint32  // DelegateNoneExt: why_no_delegation4
 	WillPush   bool    // DelegateNoneExt, with whyContention
 	WillSignal bool    // DelegateNoneExt, with whyResource
@@ -372,7 +371,7 @@ func (r *OpenRes) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the results. A delegation to write is an error.
+// Decode reads the results. A write delegation is an error.
 func (r *OpenRes) Decode(d *xdr.Decoder) {
 	*r = OpenRes{}
 	r.StateID.Decode(d)
@@ -386,7 +385,7 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 	case DelegateRead:
 		r.Deleg.Decode(d)
 		r.Recall = d.Bool()
-		r.ACE = ACE{Type: d.Uint32(), Flag: d.Uint32(), Mask: d.Uint32(), Who: d.String(MaxName)}
+		r.ACE = ACE{Type: d.Uint32(), Flag: d.Uint32(), Mask: d.Uint32(), Who: d.String(maxName)}
 	case DelegateNoneExt:
 		switch r.Why = d.Uint32(); r.Why {
 		case whyContention:
@@ -395,7 +394,7 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 			r.WillSignal = d.Bool()
 		}
 	default:
-		d.Fail("delegation that was not asked for")
+		d.Fail("delegation type was not requested")
 	}
 }
 
@@ -403,7 +402,7 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 // 20.2.
 type CBRecallArgs struct {
 	StateID  StateID
-	Truncate bool // somebody truncates the file
+	Truncate bool // the file is being truncated
 	Handle   FileHandle
 }
 
@@ -421,11 +420,11 @@ func (a *CBRecallArgs) Decode(d *xdr.Decoder) {
 	a.Handle.Decode(d)
 }
 
-// CBRecallAnyArgs is CB_RECALL_ANY4args: the server wants its clients to hold less.
+// CBRecallAnyArgs is CB_RECALL_ANY4args: the server asks the client to return some objects.
 // RFC 8881 section 20.6.
 type CBRecallAnyArgs struct {
-	Keep uint32 // delegations, layouts and the like that the client may keep
-	Mask Bitmap // of what kinds
+	Keep uint32 // number of objects that the client may keep
+	Mask Bitmap // types of objects
 }
 
 // Append appends the encoding to b.

@@ -19,10 +19,11 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
 )
 
-// nfsd returns the folder that the kernel's NFS server exports, and its port for RDMA,
-// as scripts/vm --nfsd sets it up.
+// nfsd returns the directory that the kernel's NFS server exports, and its RDMA port, as set
+// up by scripts/vm --nfsd.
 func nfsd(t *testing.T) (dir, port string) {
 	t.Helper()
 	dir, port = os.Getenv("RPCRDMA_NFSD_DIR"), os.Getenv("RPCRDMA_NFSD_PORT")
@@ -32,21 +33,19 @@ func nfsd(t *testing.T) (dir, port string) {
 	return dir, port
 }
 
-// onDevices runs a test on each kind of device, and with the software adapter against
-// the kernel's iWARP.
+// onDevices runs a test on each kind of device, and with the software adapter against siw.
 func onDevices(t *testing.T, test func(t *testing.T, b *bed)) {
 	for _, kind := range rdmatest.Kinds() {
-		t.Run(kind, func(t *testing.T) { test(t, onDevice(t, kind)) })
+		t.Run(kind, func(t *testing.T) { test(t, &bed{Bed: testbed.Device(t, kind)}) })
 	}
 	t.Run("iwarp", func(t *testing.T) {
-		b := onIwarp()
-		b.host = rdmatest.Device(t, "siw")
+		b := &bed{Bed: testbed.Iwarp()}
+		b.Host = rdmatest.Device(t, "siw")
 		test(t, b)
 	})
 }
 
-// infoOf returns what the kernel's NFS server tells about a client, and the folder of
-// that in /proc.
+// infoOf returns the kernel's information about an NFS client, and its directory in /proc.
 func infoOf(t *testing.T, owner []byte) (info, dir string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/fs/nfsd/clients/*/info")
@@ -68,9 +67,8 @@ func infoOf(t *testing.T, owner []byte) (info, dir string) {
 	return "", ""
 }
 
-// endGrace ends the grace periods of the kernel's NFS server and of its lock manager:
-// before that it gives no delegations. It has started with the machine, and nobody has
-// anything to reclaim.
+// endGrace ends the grace periods of the kernel's NFS server and of its lock manager, during
+// which it grants no delegations. No client has anything to reclaim.
 func endGrace(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"/proc/fs/nfsd/v4_end_grace", "/proc/fs/lockd/nlm_end_grace"} {
@@ -85,24 +83,23 @@ func endGrace(t *testing.T) {
 	}
 }
 
-// TestRDMALinuxServer: BIDI-3.2-1 the kernel's NFS server has our backchannel after
-// CREATE_SESSION, and on a new connection after BIND_CONN_TO_SESSION, and calls: it wants
-// delegations back.
+// TestRDMALinuxServer: BIDI-3.2-1 the kernel's NFS server uses our backchannel after
+// CREATE_SESSION, and on a new connection after BIND_CONN_TO_SESSION, to recall delegations.
 func TestRDMALinuxServer(t *testing.T) {
 	dir, port := nfsd(t)
 	endGrace(t)
 	onDevices(t, func(t *testing.T, b *bed) {
-		b.check(t)
+		b.Check(t)
 		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
 		var lose atomic.Bool
-		provider := fabrictest.Faulty(b.provider, fabrictest.Plan{{
+		provider := fabrictest.Faulty(b.Provider, fabrictest.Plan{{
 			At: fabrictest.AtRequest, Do: fabrictest.Break, Every: true,
 			Match: func(fabrictest.Passage) bool { return lose.CompareAndSwap(true, false) },
 		}})
 		recalls := make(chan CBRecallArgs, 1)
 		owner := []byte("nfs41 " + t.Name())
-		s, err := Dial(ctx, provider, net.JoinHostPort(b.host, port), &Config{
+		s, err := Dial(ctx, provider, net.JoinHostPort(b.Host, port), &Config{
 			Owner: owner,
 			Renew: true,
 			Callback: func(_ context.Context, op uint32, args Message) Status {
@@ -125,7 +122,7 @@ func TestRDMALinuxServer(t *testing.T) {
 		wantFlags(t, s, 0)
 		wantRecall(t, s, dir, recalls)
 
-		// The connection is lost with a call on it. The session is the same on the next.
+		// The connection is lost during a call. The session continues on the next one.
 		lose.Store(true)
 		if _, err := s.LeaseTime(ctx); err != nil {
 			t.Error(err)
@@ -142,7 +139,7 @@ func TestRDMALinuxServer(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 
-		// The server forgets us: another session takes the place of this one.
+		// The server forgets the client: the session is replaced.
 		_, proc := infoOf(t, owner)
 		if err := os.WriteFile(filepath.Join(proc, "ctl"), []byte("expire\n"), 0); err != nil {
 			t.Fatal(err)
@@ -162,15 +159,15 @@ func TestRDMALinuxServer(t *testing.T) {
 	})
 }
 
-// wantRecall makes the kernel's server call: a delegation of a file in dir is recalled when
-// somebody else wants to write.
+// wantRecall makes the kernel's server call: it recalls the delegation of a file in dir when
+// another process writes to it.
 func wantRecall(t *testing.T, s *Session, dir string, recalls <-chan CBRecallArgs) {
 	t.Helper()
 	ctx := patient(t)
 	file, fh, opened := delegated(t, s, dir)
 	defer os.Remove(file)
-	// Somebody else writes. He has to wait until we have given the delegation back, which
-	// the server asks us for.
+	// Another process writes. It has to wait until the client has returned the delegation,
+	// which the server recalls.
 	written := make(chan error, 1)
 	go func() { written <- os.WriteFile(file, []byte("new"), 0o666) }()
 	var recall CBRecallArgs
@@ -206,7 +203,7 @@ func wantRecall(t *testing.T, s *Session, dir string, recalls <-chan CBRecallArg
 	wantFlags(t, s, 0)
 }
 
-// delegated makes a file in dir and opens it such that the client has a delegation.
+// delegated creates a file in dir and opens it so that the client gets a delegation.
 func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRes) {
 	t.Helper()
 	ctx := patient(t)
@@ -215,8 +212,8 @@ func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRe
 		t.Fatal(err)
 	}
 	var opened OpenRes
-	// The kernel notes files whose delegations it had to recall in a table of 256 bits, and
-	// now and then takes another file for one of them.
+	// The kernel remembers files with recalled delegations in a Bloom filter of 256 bits,
+	// which sometimes matches another file.
 	for range 20 {
 		file, err := os.CreateTemp(dir, "delegated")
 		if err != nil {
@@ -228,8 +225,8 @@ func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRe
 			Owner: []byte("owner"), Name: filepath.Base(file.Name()),
 		}
 		var fh FileHandle
-		// The kernel says that the grace period is over a moment before it is: a helper is
-		// run in between.
+		// The kernel reports the end of the grace period slightly too early: it still runs a
+		// helper.
 		for {
 			err = s.Compound(ctx, Operation{Op: OpPutRootFH}, Operation{OpOpen, &open, &opened}, Operation{Op: OpGetFH, Result: &fh})
 			var refused *Error
@@ -240,7 +237,7 @@ func delegated(t *testing.T, s *Session, dir string) (string, FileHandle, OpenRe
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The server gives delegations only to clients whose callback path is not down.
+		// The server grants delegations only to clients whose callback path is up.
 		if opened.Delegation == DelegateRead {
 			return file.Name(), fh, opened
 		}
@@ -259,13 +256,13 @@ func closeFile(t *testing.T, s *Session, fh FileHandle, opened OpenRes) {
 	}
 }
 
-// TestRDMALinuxClient: BIDI-3.2-1 the kernel's NFS client mounts our server, and answers
-// our calls on its connection.
+// TestRDMALinuxClient: BIDI-3.2-1 the kernel's NFS client mounts our server, and executes our
+// callbacks on its connection.
 func TestRDMALinuxClient(t *testing.T) {
 	nfsd(t) // with it the modules of the client are there, too
 	onDevices(t, func(t *testing.T, b *bed) {
-		b.check(t)
-		w := b.start(t, &ServerConfig{Lease: 10 * time.Second})
+		b.Check(t)
+		w := start(t, b, &ServerConfig{Lease: 10 * time.Second})
 		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
 		sh := func(name string, args ...string) string {
@@ -278,7 +275,7 @@ func TestRDMALinuxClient(t *testing.T) {
 		}
 		dir := t.TempDir()
 		_, port, _ := net.SplitHostPort(w.addr)
-		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,actimeo=0,port="+port, b.host+":/", dir)
+		sh("mount", "-t", "nfs", "-o", "vers=4.1,proto=rdma,actimeo=0,port="+port, b.Host+":/", dir)
 		mounted := true
 		defer func() {
 			if mounted {
@@ -332,8 +329,8 @@ func TestRDMALinuxClient(t *testing.T) {
 			t.Errorf("the client is told %v", flags)
 		}
 
-		// The connection is lost. The client makes another when it has something to ask,
-		// is told that there is no backchannel, and binds it.
+		// The connection is lost. The client reconnects for its next call, learns that the
+		// backchannel is down, and binds it.
 		for range 2 {
 			ss.lose()
 			if _, err := os.Stat(dir); err != nil {
@@ -348,8 +345,8 @@ func TestRDMALinuxClient(t *testing.T) {
 		mounted = false
 		w.waitGone(t)
 
-		// Without a version it asks for 4.2 first.
-		sh("mount", "-t", "nfs", "-o", "proto=rdma,port="+port, b.host+":/", dir)
+		// Without an explicit version it tries 4.2 first.
+		sh("mount", "-t", "nfs", "-o", "proto=rdma,port="+port, b.Host+":/", dir)
 		mounted = true
 		wantCallbacks(t, w.next(t))
 		sh("umount", dir)
@@ -358,8 +355,8 @@ func TestRDMALinuxClient(t *testing.T) {
 	})
 }
 
-// waitGone waits until the kernel's client, which is not mounted any more, has destroyed its
-// session and its id: it does so in the background.
+// waitGone waits until the kernel's client has destroyed its session and client id, which it
+// does in the background after the unmount.
 func (w *world) waitGone(t *testing.T) {
 	t.Helper()
 	clients := func() int {

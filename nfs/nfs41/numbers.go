@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Numbers of the NFS version 4 program, and of the callback program that its clients
-// are servers of. RFC 8881 section 1.1 and the XDR of RFC 5662.
+// Numbers of the NFS version 4 program, and of the callback program, which clients serve. RFC
+// 8881 section 1.1 and the XDR of RFC 5662.
 const (
 	Program uint32 = 100003
 	Version uint32 = 4
 	Minor   uint32 = 1 // minorversion
 
-	// CallbackVersion is the only version of the callback program. Its number is what
-	// CREATE_SESSION says; RFC 5662 suggests the one of CallbackProgram.
+	// CallbackVersion is the only version of the callback program. The program number is set
+	// by CREATE_SESSION; RFC 5662 suggests CallbackProgram.
 	CallbackVersion uint32 = 1
 	CallbackProgram uint32 = 0x40000000
 )
@@ -52,7 +52,7 @@ const (
 	OpDestroyClientID   uint32 = 57
 	OpReclaimComplete   uint32 = 58
 
-	// OpIllegal stands in a result for a number that no operation has: section 18.52.
+	// OpIllegal is in the result of an unknown operation: section 18.52.
 	OpIllegal uint32 = 10044
 )
 
@@ -67,14 +67,14 @@ const (
 	OpCBIllegal uint32 = 10044
 )
 
-// The numbers in use, first and last.
+// The first and last operation numbers.
 const (
 	firstOp, lastOp     = 3, 58
 	firstCBOp, lastCBOp = 3, 14
 )
 
-// OpName is the RFC's name of an operation of COMPOUND, such as "SEQUENCE". Numbers
-// that it does not have print as such.
+// OpName returns the RFC's name of an operation of COMPOUND, such as "SEQUENCE". Unknown
+// numbers are printed as numbers.
 func OpName(op uint32) string {
 	switch {
 	case op >= firstOp && op <= lastOp:
@@ -98,8 +98,8 @@ var opNames = [...]string{
 	"RECLAIM_COMPLETE",
 }
 
-// CBOpName is the RFC's name of an operation of CB_COMPOUND, such as "CB_SEQUENCE".
-// Numbers that it does not have print as such.
+// CBOpName returns the RFC's name of an operation of CB_COMPOUND, such as "CB_SEQUENCE".
+// Unknown numbers are printed as numbers.
 func CBOpName(op uint32) string {
 	switch {
 	case op >= firstCBOp && op <= lastCBOp:
@@ -118,16 +118,16 @@ var cbOpNames = [...]string{
 
 // Flags of EXCHANGE_ID. RFC 8881 section 18.35.3.
 const (
-	ExchangeSuppMovedRefer   uint32 = 0x00000001
-	ExchangeSuppMovedMigr    uint32 = 0x00000002
-	ExchangeBindPrincStateID uint32 = 0x00000100
-	ExchangeUseNonPNFS       uint32 = 0x00010000
-	ExchangeUsePNFSMDS       uint32 = 0x00020000
-	ExchangeUsePNFSDS        uint32 = 0x00040000
-	ExchangeUpdConfirmedRecA uint32 = 0x40000000 // in arguments
-	ExchangeConfirmedR       uint32 = 0x80000000 // in results
-	exchangeArgs                    = ExchangeSuppMovedRefer | ExchangeSuppMovedMigr | ExchangeBindPrincStateID | exchangePNFS | ExchangeUpdConfirmedRecA
-	exchangePNFS                    = ExchangeUseNonPNFS | ExchangeUsePNFSMDS | ExchangeUsePNFSDS
+	exchangeSuppMovedRefer   uint32 = 0x00000001
+	exchangeSuppMovedMigr    uint32 = 0x00000002
+	exchangeBindPrincStateID uint32 = 0x00000100
+	exchangeUseNonPNFS       uint32 = 0x00010000
+	exchangeUsePNFSMDS       uint32 = 0x00020000
+	exchangeUsePNFSDS        uint32 = 0x00040000
+	exchangeUpdConfirmedRecA uint32 = 0x40000000 // in arguments
+	exchangeConfirmedR       uint32 = 0x80000000 // in results
+	exchangeArgs                    = exchangeSuppMovedRefer | exchangeSuppMovedMigr | exchangeBindPrincStateID | exchangePNFS | exchangeUpdConfirmedRecA
+	exchangePNFS                    = exchangeUseNonPNFS | exchangeUsePNFSMDS | exchangeUsePNFSDS
 )
 
 // Flags of CREATE_SESSION. RFC 8881 section 18.36.3.
@@ -137,21 +137,19 @@ const (
 	SessionConnRDMA     uint32 = 4
 )
 
-// Directions of BIND_CONN_TO_SESSION: what a client asks for, and what a server
-// answers. RFC 8881 section 18.34.
+// Directions of BIND_CONN_TO_SESSION in arguments and results. RFC 8881 section 18.34.
 const (
-	FromClientFore       uint32 = 1 // CDFC4_FORE
-	FromClientBack       uint32 = 2 // CDFC4_BACK
-	FromClientForeOrBoth uint32 = 3 // CDFC4_FORE_OR_BOTH
-	FromClientBackOrBoth uint32 = 7 // CDFC4_BACK_OR_BOTH
+	fromClientFore       uint32 = 1 // CDFC4_FORE
+	fromClientBack       uint32 = 2 // CDFC4_BACK
+	fromClientForeOrBoth uint32 = 3 // CDFC4_FORE_OR_BOTH
+	fromClientBackOrBoth uint32 = 7 // CDFC4_BACK_OR_BOTH
 
-	FromServerFore uint32 = 1 // CDFS4_FORE
-	FromServerBack uint32 = 2 // CDFS4_BACK
-	FromServerBoth uint32 = 3 // CDFS4_BOTH
+	fromServerFore uint32 = 1 // CDFS4_FORE
+	fromServerBack uint32 = 2 // CDFS4_BACK
+	fromServerBoth uint32 = 3 // CDFS4_BOTH
 )
 
-// SeqFlags are sr_status_flags of SEQUENCE: what a server has to tell its client.
-// RFC 8881 section 18.46.3.
+// SeqFlags are sr_status_flags of SEQUENCE. RFC 8881 section 18.46.3.
 type SeqFlags uint32
 
 // Flags of SEQUENCE.
@@ -169,7 +167,7 @@ const (
 	SeqBackchannelFault       SeqFlags = 0x400 // the server has lost track of its slots
 )
 
-// String is the RFC's names of the flags, joined by "|"; "0" without any.
+// String returns the RFC's names of the flags, joined by "|", or "0".
 func (f SeqFlags) String() string {
 	if f == 0 {
 		return "0"

@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A raw client makes COMPOUNDs as the test says, right or wrong.
+// A raw client sends arbitrary COMPOUNDs, valid or not.
 type raw struct {
 	t    testing.TB
 	cl   *transport.Client
@@ -28,7 +30,7 @@ type raw struct {
 
 func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
 	t.Helper()
-	cl, err := transport.Dial(bg, w.provider, w.addr, cfg)
+	cl, err := transport.Dial(bg, w.Provider, w.addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
 	return &raw{t: t, cl: cl, cred: (&oncrpc.AuthSys{UID: 1}).Auth()}
 }
 
-// A got is a reply: the status of each operation, and the whole of it.
+// A got is a reply: the status of each operation, and the whole reply.
 type got struct {
 	status []Status
 	bytes  []byte
@@ -45,7 +47,7 @@ type got struct {
 // send sends a COMPOUND and decodes the reply into the results of ops.
 func (r *raw) send(minor uint32, ops ...Operation) got {
 	r.t.Helper()
-	head := CompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
+	head := compoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
 	return r.bytes(appendOps(head.Append(nil), ops), ops...)
 }
 
@@ -59,7 +61,7 @@ func (r *raw) bytes(args []byte, ops ...Operation) got {
 	}
 	g := got{bytes: bytes.Clone(call.Results)}
 	d := xdr.NewDecoder(g.bytes)
-	var res CompoundRes
+	var res compoundRes
 	res.Decode(&d)
 	for i := range int(res.Count) {
 		op, status := d.Uint32(), Status(d.Uint32())
@@ -95,9 +97,9 @@ func (r *raw) want(what string, want []Status, ops ...Operation) got {
 
 func ok(n int) []Status { return make([]Status, n) }
 
-func (r *raw) exchange(a ExchangeIDArgs, want Status) ExchangeIDRes {
+func (r *raw) exchange(a exchangeIDArgs, want Status) exchangeIDRes {
 	r.t.Helper()
-	var res ExchangeIDRes
+	var res exchangeIDRes
 	r.want("EXCHANGE_ID", []Status{want}, Operation{OpExchangeID, &a, &res})
 	if want == StatusOK {
 		r.id, r.sequence = res.ClientID, res.Sequence
@@ -105,17 +107,17 @@ func (r *raw) exchange(a ExchangeIDArgs, want Status) ExchangeIDRes {
 	return res
 }
 
-func (r *raw) create(change func(*CreateSessionArgs), want Status) CreateSessionRes {
+func (r *raw) create(change func(*createSessionArgs), want Status) createSessionRes {
 	r.t.Helper()
 	attrs := ChannelAttrs{MaxRequest: 4000, MaxResponse: 4000, MaxResponseCached: 1000, MaxOps: 8, MaxRequests: 4}
-	a := CreateSessionArgs{
+	a := createSessionArgs{
 		ClientID: r.id, Sequence: r.sequence, Fore: attrs, Back: attrs,
 		CallbackProgram: CallbackProgram, CallbackSec: []CallbackSec{{}},
 	}
 	if change != nil {
 		change(&a)
 	}
-	var res CreateSessionRes
+	var res createSessionRes
 	r.want("CREATE_SESSION", []Status{want}, Operation{OpCreateSession, &a, &res})
 	if want == StatusOK {
 		r.session, r.next = res.Session, 1
@@ -123,19 +125,19 @@ func (r *raw) create(change func(*CreateSessionArgs), want Status) CreateSession
 	return res
 }
 
-// establish makes a client with one session.
+// establish creates a client id and a session.
 func (r *raw) establish(owner string) {
 	r.t.Helper()
-	r.exchange(ExchangeIDArgs{Owner: []byte(owner)}, StatusOK)
+	r.exchange(exchangeIDArgs{Owner: []byte(owner)}, StatusOK)
 	r.create(nil, StatusOK)
 	r.sequence++
 }
 
-// seq is the next SEQUENCE in slot 0.
-func (r *raw) seq(res *SequenceRes) Operation {
-	a := SequenceArgs{Session: r.session, Sequence: r.next}
+// seq returns the next SEQUENCE in slot 0.
+func (r *raw) seq(res *sequenceRes) Operation {
+	a := sequenceArgs{Session: r.session, Sequence: r.next}
 	r.next++
-	op := Operation{Op: OpSequence, Args: &a, Result: new(SequenceRes)}
+	op := Operation{Op: OpSequence, Args: &a, Result: new(sequenceRes)}
 	if res != nil {
 		op.Result = res
 	}
@@ -143,17 +145,17 @@ func (r *raw) seq(res *SequenceRes) Operation {
 }
 
 func TestServerExchangeID(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour})
 	r := w.raw(t, nil)
-	one := ExchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
+	one := exchangeIDArgs{Owner: []byte("one"), Verifier: Verifier{1}}
 
 	first := r.exchange(one, StatusOK)
-	if first.Flags != ExchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
+	if first.Flags != exchangeUseNonPNFS || first.Sequence != 1 || len(first.Scope) == 0 {
 		t.Errorf("%+v", first)
 	}
-	// What is not confirmed is replaced.
+	// An unconfirmed record is replaced.
 	second := r.exchange(one, StatusOK)
 	if second.ClientID == first.ClientID {
 		t.Error("an unconfirmed client is the same again")
@@ -164,12 +166,12 @@ func TestServerExchangeID(t *testing.T) {
 	r.create(nil, StatusOK)
 	// The same client again.
 	again := r.exchange(one, StatusOK)
-	if again.ClientID != second.ClientID || again.Flags&ExchangeConfirmedR == 0 || again.Sequence != 2 {
+	if again.ClientID != second.ClientID || again.Flags&exchangeConfirmedR == 0 || again.Sequence != 2 {
 		t.Errorf("%+v after %+v", again, second)
 	}
-	// Updates, of clients that there are.
+	// Updates of existing clients.
 	update := one
-	update.Flags = ExchangeUpdConfirmedRecA
+	update.Flags = exchangeUpdConfirmedRecA
 	if res := r.exchange(update, StatusOK); res.ClientID != second.ClientID {
 		t.Errorf("%+v", res)
 	}
@@ -177,21 +179,21 @@ func TestServerExchangeID(t *testing.T) {
 	r.exchange(update, StatusNotSame)
 	update.Owner = []byte("nobody")
 	r.exchange(update, StatusNoEnt)
-	// Others must not take a client's name.
+	// Another principal must not take over an owner.
 	other := w.raw(t, nil)
 	other.cred = (&oncrpc.AuthSys{UID: 2}).Auth()
 	other.exchange(one, StatusClidInUse)
 	update = one
-	update.Flags = ExchangeUpdConfirmedRecA
+	update.Flags = exchangeUpdConfirmedRecA
 	other.exchange(update, StatusPerm)
 	other.id, other.sequence = second.ClientID, 2
 	other.create(nil, StatusClidInUse)
-	// A client that has restarted keeps nothing, but not before it has a session.
+	// The old state of a restarted client is dropped when it creates a session.
 	session := r.session
 	restarted := one
 	restarted.Verifier = Verifier{3}
 	third := r.exchange(restarted, StatusOK)
-	if third.ClientID == second.ClientID || third.Flags&ExchangeConfirmedR != 0 {
+	if third.ClientID == second.ClientID || third.Flags&exchangeConfirmedR != 0 {
 		t.Errorf("%+v after %+v", third, second)
 	}
 	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() != session {
@@ -201,29 +203,29 @@ func TestServerExchangeID(t *testing.T) {
 	if got := w.srv.Sessions(); len(got) != 1 || got[0].ID() == session || got[0].Owner() != "one" {
 		t.Errorf("%v", got)
 	}
-	// What is not supported.
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectMachCred}, StatusInval)
-	r.exchange(ExchangeIDArgs{Owner: []byte("x"), Protect: ProtectSSV}, StatusEncrAlgUnsupp)
+	// Unsupported features.
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectMachCred}, StatusInval)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectSSV}, StatusEncrAlgUnsupp)
 }
 
 func TestServerCreateSession(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxSessions: 2})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour, MaxSessions: 2})
 	r := w.raw(t, nil)
 	r.id = 7
 	r.create(nil, StatusStaleClientID)
-	r.exchange(ExchangeIDArgs{Owner: []byte("one")}, StatusOK)
-	r.create(func(a *CreateSessionArgs) { a.Sequence = 0 }, StatusSeqMisordered)
-	r.create(func(a *CreateSessionArgs) { a.Sequence = 2 }, StatusSeqMisordered)
-	r.create(func(a *CreateSessionArgs) { a.Flags = 8 }, StatusInval)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxOps = 1 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse = 100 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxRequests = 0 }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.Back.MaxOps, a.Flags = 1, SessionConnBackChan }, StatusTooSmall)
-	r.create(func(a *CreateSessionArgs) { a.CallbackSec = []CallbackSec{{Flavor: oncrpc.FlavorGSS}} }, StatusEncrAlgUnsupp)
-	large := func(a *CreateSessionArgs) {
+	r.exchange(exchangeIDArgs{Owner: []byte("one")}, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Sequence = 0 }, StatusSeqMisordered)
+	r.create(func(a *createSessionArgs) { a.Sequence = 2 }, StatusSeqMisordered)
+	r.create(func(a *createSessionArgs) { a.Flags = 8 }, StatusInval)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxOps = 1 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxResponse = 100 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxRequests = 0 }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.Back.MaxOps, a.Flags = 1, SessionConnBackChan }, StatusTooSmall)
+	r.create(func(a *createSessionArgs) { a.CallbackSec = []CallbackSec{{Flavor: oncrpc.FlavorGSS}} }, StatusEncrAlgUnsupp)
+	large := func(a *createSessionArgs) {
 		a.Fore = ChannelAttrs{HeaderPad: 8, MaxRequest: 1 << 31, MaxResponse: 1 << 31, MaxResponseCached: 1 << 31, MaxOps: 1 << 31, MaxRequests: 1 << 31, HasIRD: true}
 		a.Flags = SessionPersist | SessionConnRDMA
 	}
@@ -231,7 +233,7 @@ func TestServerCreateSession(t *testing.T) {
 	if first.Flags != 0 || first.Sequence != 1 || first.Fore != w.srv.cfg.Fore {
 		t.Errorf("%+v, the server's limits are %+v", first, w.srv.cfg.Fore)
 	}
-	// The same call again is answered the same, another with its sequence id is not.
+	// A resent call gets the same reply, a different one with the same sequence id does not.
 	if again := r.create(large, StatusOK); again != first {
 		t.Errorf("%+v, at first %+v", again, first)
 	}
@@ -245,16 +247,16 @@ func TestServerCreateSession(t *testing.T) {
 	}
 }
 
-// TestServerLimits: a server forgets clients whose lease is over, and no others, when it
-// has no room.
+// TestServerLimits: at its limit the server removes clients whose lease has expired, and no
+// others.
 func TestServerLimits(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, &ServerConfig{Lease: time.Hour, MaxClients: 2})
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, &ServerConfig{Lease: time.Hour, MaxClients: 2})
 	r := w.raw(t, nil)
 	r.establish("one")
 	r.establish("two")
-	r.exchange(ExchangeIDArgs{Owner: []byte("three")}, StatusDelay)
+	r.exchange(exchangeIDArgs{Owner: []byte("three")}, StatusDelay)
 	session := r.session
 	w.srv.mu.Lock()
 	for _, cl := range w.srv.clients {
@@ -275,18 +277,18 @@ func TestServerLimits(t *testing.T) {
 }
 
 func TestServerSequence(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	seq := func(slot, sequence uint32, cache bool) Operation {
-		return Operation{OpSequence, &SequenceArgs{Session: r.session, Slot: slot, Sequence: sequence, CacheThis: cache}, new(SequenceRes)}
+		return Operation{OpSequence, &sequenceArgs{Session: r.session, Slot: slot, Sequence: sequence, CacheThis: cache}, new(sequenceRes)}
 	}
 	root := Operation{Op: OpPutRootFH}
 	getFH := Operation{Op: OpGetFH, Result: new(FileHandle)}
 
-	r.want("an unknown session", []Status{StatusBadSession}, Operation{OpSequence, &SequenceArgs{Session: tSession}, nil})
+	r.want("an unknown session", []Status{StatusBadSession}, Operation{OpSequence, &sequenceArgs{Session: tSession}, nil})
 	r.want("slot 4 of 4", []Status{StatusBadSlot}, seq(4, 1, false))
 	r.want("sequence id 0", []Status{StatusSeqMisordered}, seq(0, 0, false))
 	r.want("sequence id 2", []Status{StatusSeqMisordered}, seq(0, 2, false))
@@ -298,7 +300,8 @@ func TestServerSequence(t *testing.T) {
 	r.want("another with its id", []Status{StatusSeqFalseRetry}, seq(0, 1, true), root)
 	r.want("the next, not kept", ok(3), seq(0, 2, false), root, getFH)
 	r.want("the next again", []Status{StatusOK, StatusRetryUncachedRep}, seq(0, 2, false), root, getFH)
-	// SEQUENCE alone is kept always, and so is a failure that was to be kept.
+	// The reply to SEQUENCE alone is always cached, and so is a failure that was requested to
+	// be cached.
 	alone := r.want("SEQUENCE alone", ok(1), seq(0, 3, false))
 	if again := r.want("SEQUENCE alone again", ok(1), seq(0, 3, false)); !bytes.Equal(alone.bytes, again.bytes) {
 		t.Errorf("the reply is another:\n%x\n%x", alone.bytes, again.bytes)
@@ -307,9 +310,9 @@ func TestServerSequence(t *testing.T) {
 	r.want("a failure again", []Status{StatusOK, StatusNoFileHandle}, seq(0, 4, true), getFH)
 	r.want("another slot", ok(1), seq(3, 1, false))
 
-	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes kept.
+	// Limits of the channel: 8 operations, 4000 bytes, 1000 bytes cached.
 	r.want("9 operations", []Status{StatusTooManyOps}, append([]Operation{seq(1, 1, false)}, slices.Repeat([]Operation{root}, 8)...)...)
-	name := Name(strings.Repeat("x", MaxName))
+	name := Name(strings.Repeat("x", maxName))
 	lookups := slices.Repeat([]Operation{{Op: OpLookup, Args: &name}}, 4)
 	r.want("4100 bytes", []Status{StatusReqTooBig}, append([]Operation{seq(1, 1, false)}, lookups...)...)
 	mask := KnownAttrs()
@@ -320,7 +323,7 @@ func TestServerSequence(t *testing.T) {
 	}
 	r.want("6 times all attributes", ok(8), append([]Operation{seq(1, 2, false), root}, attrs...)...)
 	r.sequence = 2
-	r.create(func(a *CreateSessionArgs) { a.Fore.MaxResponse, a.Fore.MaxResponseCached = 1024, 64 }, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Fore.MaxResponse, a.Fore.MaxResponseCached = 1024, 64 }, StatusOK)
 	g = r.send(Minor, append([]Operation{seq(1, 1, false), root}, attrs...)...)
 	if last := g.status[len(g.status)-1]; last != StatusRepTooBig || len(g.bytes) > 1024 {
 		t.Errorf("%v, %d bytes", g.status, len(g.bytes))
@@ -328,13 +331,13 @@ func TestServerSequence(t *testing.T) {
 	r.want("nothing fits into 64 bytes", []Status{StatusRepTooBigToCache}, seq(0, 1, true))
 	r.want("the slot is as it was", ok(1), seq(0, 1, false))
 
-	// Where operations may be.
+	// Positions of operations.
 	r.want("two SEQUENCEs", []Status{StatusOK, StatusSequencePos}, seq(2, 1, false), seq(2, 2, false))
 	r.want("no SEQUENCE", []Status{StatusOpNotInSession}, root)
-	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)})
-	r.want("EXCHANGE_ID with others", []Status{StatusNotOnlyOp}, Operation{Op: OpExchangeID, Args: &ExchangeIDArgs{}}, root)
+	r.want("RECLAIM_COMPLETE without", []Status{StatusOpNotInSession}, Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)})
+	r.want("EXCHANGE_ID with others", []Status{StatusNotOnlyOp}, Operation{Op: OpExchangeID, Args: &exchangeIDArgs{}}, root)
 	r.want("BIND_CONN_TO_SESSION behind SEQUENCE", []Status{StatusOK, StatusNotOnlyOp},
-		seq(2, 2, false), Operation{Op: OpBindConnToSession, Args: &BindConnArgs{Session: r.session, Dir: FromClientFore}})
+		seq(2, 2, false), Operation{Op: OpBindConnToSession, Args: &bindConnArgs{Session: r.session, Dir: fromClientFore}})
 	r.want("operation 2", []Status{StatusOK, StatusOpIllegal}, seq(2, 3, false), Operation{Op: 2})
 	r.want("operation 59", []Status{StatusOK, StatusOpIllegal}, seq(2, 4, false), Operation{Op: 59})
 	r.want("OPEN", []Status{StatusOK, StatusOK, StatusNotSupp}, seq(2, 5, false), root, Operation{Op: OpOpen, Args: &OpenArgs{}})
@@ -342,7 +345,7 @@ func TestServerSequence(t *testing.T) {
 		t.Errorf("minor version 2: %v", g.status)
 	}
 	// Arguments that do not decode.
-	head := CompoundArgs{Tag: []byte("tag"), Minor: Minor, Count: 2}
+	head := compoundArgs{Tag: []byte("tag"), Minor: Minor, Count: 2}
 	args := appendOps(head.Append(nil), []Operation{seq(2, 6, false)})
 	cut := r.bytes(append(args, 0, 0, 0, byte(OpAccess)), seq(2, 6, false), Operation{Op: OpAccess})
 	if !slices.Equal(cut.status, []Status{StatusOK, StatusNoFileHandle}) {
@@ -364,7 +367,7 @@ func TestServerSequence(t *testing.T) {
 	if !slices.Equal(cut.status, []Status{StatusBadXDR}) {
 		t.Errorf("%v", cut.status)
 	}
-	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CompoundArgs).Append(nil)[:8]} {
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(compoundArgs).Append(nil)[:8]} {
 		var e *oncrpc.RPCError
 		err := r.cl.Call(bg, &transport.Call{Prog: Program, Vers: Version, Proc: ProcCompound, Args: args})
 		if !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
@@ -377,11 +380,11 @@ func TestServerSequence(t *testing.T) {
 	}
 }
 
-// TestServerDirectory: what a mount of the directory takes.
+// TestServerDirectory: the operations of a mount.
 func TestServerDirectory(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	root := Operation{Op: OpPutRootFH}
@@ -428,10 +431,10 @@ func TestServerDirectory(t *testing.T) {
 		{"READDIR from a cookie", StatusBadCookie, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{Cookie: 3, MaxCount: 100}}}},
 		{"READDIR into nothing", StatusTooSmall, []Operation{put, {Op: OpReadDir, Args: &ReadDirArgs{MaxCount: 8}}}},
 		{"GETATTR of nothing", StatusNoFileHandle, []Operation{{Op: OpGetAttr, Args: &mask}}},
-		{"RECLAIM_COMPLETE of no file system", StatusNoFileHandle, []Operation{{Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
-		{"RECLAIM_COMPLETE of one file system", StatusOK, []Operation{put, {Op: OpReclaimComplete, Args: &ReclaimCompleteArgs{true}}}},
-		{"RECLAIM_COMPLETE", StatusOK, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
-		{"RECLAIM_COMPLETE again", StatusCompleteAlready, []Operation{{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}}},
+		{"RECLAIM_COMPLETE of no file system", StatusNoFileHandle, []Operation{{Op: OpReclaimComplete, Args: &reclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE of one file system", StatusOK, []Operation{put, {Op: OpReclaimComplete, Args: &reclaimCompleteArgs{true}}}},
+		{"RECLAIM_COMPLETE", StatusOK, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}}},
+		{"RECLAIM_COMPLETE again", StatusCompleteAlready, []Operation{{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}}},
 	} {
 		want := append(ok(len(test.ops)), test.want)
 		r.want(test.what, want, append([]Operation{r.seq(nil)}, test.ops...)...)
@@ -439,9 +442,9 @@ func TestServerDirectory(t *testing.T) {
 }
 
 func TestServerDestroy(t *testing.T) {
-	b := onIwarp()
-	b.check(t)
-	w := b.start(t, nil)
+	b := &bed{Bed: testbed.Iwarp()}
+	b.Check(t)
+	w := start(t, b, nil)
 	r := w.raw(t, nil)
 	r.establish("one")
 	first := r.session
@@ -461,11 +464,11 @@ func TestServerDestroy(t *testing.T) {
 	}
 }
 
-// FuzzServer: no arguments make the server do anything but answer.
+// FuzzServer: the server answers any arguments.
 func FuzzServer(f *testing.F) {
 	for _, r := range recorded {
 		if !r.reply && !r.cb {
-			f.Add(unhex(f, r.hex))
+			f.Add(testutil.Hex(f, r.hex))
 		}
 	}
 	s := NewServer(&ServerConfig{MaxClients: 4, NoBackchannel: true})
@@ -475,7 +478,7 @@ func FuzzServer(f *testing.F) {
 		if !c.run(&out) {
 			return
 		}
-		var res CompoundRes
+		var res compoundRes
 		d := xdr.NewDecoder(out[1:])
 		if res.Decode(&d); d.Err() != nil || out[0] != 0xff {
 			t.Fatalf("%x is answered by %x", args, out)
@@ -483,21 +486,21 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// FuzzCallbacks: no arguments make a client's end of a session do anything but answer, and
-// what has come twice is not executed twice.
+// FuzzCallbacks: the client's end of a session answers any arguments, and executes a resent
+// request only once.
 func FuzzCallbacks(f *testing.F) {
 	var id SessionID
 	for _, r := range recorded {
 		if r.reply || !r.cb {
 			continue
 		}
-		b := unhex(f, r.hex)
+		b := testutil.Hex(f, r.hex)
 		d := xdr.NewDecoder(b)
-		new(CBCompoundArgs).Decode(&d)
+		new(cbCompoundArgs).Decode(&d)
 		if op := d.Uint32(); op != OpCBSequence {
 			f.Fatalf("%s begins with %s", r.what, CBOpName(op))
 		}
-		var first CBSequenceArgs
+		var first cbSequenceArgs
 		first.Decode(&d)
 		id = first.Session
 		f.Add(b, b)
@@ -510,7 +513,7 @@ func FuzzCallbacks(f *testing.F) {
 			executed++
 			return StatusOK
 		}}}
-		s.held = s.hold(&CreateSessionArgs{Back: back}, &CreateSessionRes{Session: id, Back: back})
+		s.held = s.hold(&createSessionArgs{Back: back}, &createSessionRes{Session: id, Back: back})
 		for _, args := range [][]byte{first, first, second, second, first} {
 			before, begun := executed, s.counters.snapshot().Sequences
 			c := cbCompound{s: s, ctx: bg, args: args, size: len(args)}
@@ -518,7 +521,7 @@ func FuzzCallbacks(f *testing.F) {
 			if !c.run(&out) {
 				continue
 			}
-			var res CompoundRes
+			var res compoundRes
 			d := xdr.NewDecoder(out[1:])
 			if res.Decode(&d); d.Err() != nil || out[0] != 0xff || res.Count > back.MaxOps {
 				t.Fatalf("%x is answered by %x", args, out)

@@ -7,14 +7,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Arguments and results of the operations that sessions are made of.
+// Arguments and results of the operations on sessions.
 
-// Sizes in bytes, and counts. RFC 8881 section 3.1 where it has one; the others, which
-// have no limit there, are limits of this package.
+// Sizes in bytes, and counts. Those with names are from RFC 8881 section 3.1; the others are
+// limits of this package.
 const (
-	SessionIDSize = 16   // NFS4_SESSIONID_SIZE
-	VerifierSize  = 8    // NFS4_VERIFIER_SIZE
-	MaxOwner      = 1024 // NFS4_OPAQUE_LIMIT: owners and scopes
+	sessionIDSize = 16   // NFS4_SESSIONID_SIZE
+	verifierSize  = 8    // NFS4_VERIFIER_SIZE
+	maxOwner      = 1024 // NFS4_OPAQUE_LIMIT: owners and scopes
 	maxImplName   = 1024 // nii_domain, nii_name
 	maxBitmap     = 8    // words of a bitmap4
 	maxOID        = 256  // sec_oid4
@@ -25,9 +25,8 @@ const (
 	maxRefer      = 64 // calls in each
 )
 
-// A SessionID is sessionid4. Only the server can read meaning
-// into it.
-type SessionID [SessionIDSize]byte
+// A SessionID is sessionid4, which is opaque to clients.
+type SessionID [sessionIDSize]byte
 
 // String is the id in hexadecimal.
 func (id SessionID) String() string { return hex.EncodeToString(id[:]) }
@@ -39,11 +38,11 @@ func (id *SessionID) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, i
 // Decode reads the id.
 func (id *SessionID) Decode(d *xdr.Decoder) {
 	*id = SessionID{}
-	copy(id[:], d.FixedOpaque(SessionIDSize))
+	copy(id[:], d.FixedOpaque(sessionIDSize))
 }
 
-// A Verifier is verifier4: eight bytes that only their maker understands.
-type Verifier [VerifierSize]byte
+// A Verifier is verifier4: eight bytes that are opaque to the receiver.
+type Verifier [verifierSize]byte
 
 // Append appends the encoding to b.
 func (v *Verifier) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, v[:]) }
@@ -51,10 +50,10 @@ func (v *Verifier) Append(b []byte) []byte { return xdr.AppendFixedOpaque(b, v[:
 // Decode reads the verifier.
 func (v *Verifier) Decode(d *xdr.Decoder) {
 	*v = Verifier{}
-	copy(v[:], d.FixedOpaque(VerifierSize))
+	copy(v[:], d.FixedOpaque(verifierSize))
 }
 
-// A ClientID is clientid4, by which a server knows a client until either restarts.
+// A ClientID is clientid4, by which a server identifies a client until either restarts.
 type ClientID uint64
 
 // Append appends the encoding to b. It is the whole of the arguments of
@@ -83,11 +82,11 @@ func (t *Time) Decode(d *xdr.Decoder) {
 	t.Nsec = d.Uint32()
 }
 
-// A Bitmap is bitmap4: bit n is bit n%32 of word n/32. Words that are not there are
-// zero. RFC 8881 section 3.3.
+// A Bitmap is bitmap4: bit n is bit n%32 of word n/32. Missing words are zero. RFC 8881
+// section 3.3.
 type Bitmap []uint32
 
-// Bits makes a Bitmap.
+// Bits returns a Bitmap with the given bits.
 func Bits(bits ...uint32) Bitmap {
 	var m Bitmap
 	for _, n := range bits {
@@ -99,7 +98,7 @@ func Bits(bits ...uint32) Bitmap {
 	return m
 }
 
-// Has tells whether bit n is set.
+// Has reports whether bit n is set.
 func (m Bitmap) Has(n uint32) bool { return int(n/32) < len(m) && m[n/32]>>(n%32)&1 != 0 }
 
 // Append appends the encoding to b.
@@ -119,15 +118,15 @@ func (m *Bitmap) Decode(d *xdr.Decoder) {
 	}
 }
 
-// An ImplID is nfs_impl_id4: who has written a client or server, for statistics only.
+// An implID is nfs_impl_id4: the implementation of a client or server, for statistics only.
 // RFC 8881 section 3.3.
-type ImplID struct {
+type implID struct {
 	Domain, Name string // at most 1024 bytes each
 	Date         Time
 }
 
 // appendImplID appends nfs_impl_id4<1>.
-func appendImplID(b []byte, id *ImplID) []byte {
+func appendImplID(b []byte, id *implID) []byte {
 	if id == nil {
 		return xdr.AppendUint32(b, 0)
 	}
@@ -137,53 +136,52 @@ func appendImplID(b []byte, id *ImplID) []byte {
 	return id.Date.Append(b)
 }
 
-func decodeImplID(d *xdr.Decoder) *ImplID {
+func decodeImplID(d *xdr.Decoder) *implID {
 	if d.Count(1, 20) == 0 {
 		return nil
 	}
-	id := &ImplID{Domain: d.String(maxImplName), Name: d.String(maxImplName)}
+	id := &implID{Domain: d.String(maxImplName), Name: d.String(maxImplName)}
 	id.Date.Decode(d)
 	return id
 }
 
-// StateProtect is how a client and its server keep others from its state:
-// state_protect_how4. RFC 8881 section 18.35.3.
-type StateProtect uint32
+// stateProtect is state_protect_how4. RFC 8881 section 18.35.3.
+type stateProtect uint32
 
-// Ways of protection.
+// Values of stateProtect.
 const (
-	ProtectNone     StateProtect = 0 // SP4_NONE
-	ProtectMachCred StateProtect = 1 // SP4_MACH_CRED
-	ProtectSSV      StateProtect = 2 // SP4_SSV
+	protectNone     stateProtect = 0 // SP4_NONE
+	protectMachCred stateProtect = 1 // SP4_MACH_CRED
+	protectSSV      stateProtect = 2 // SP4_SSV
 )
 
-// ExchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
-type ExchangeIDArgs struct {
+// exchangeIDArgs is EXCHANGE_ID4args. RFC 8881 section 18.35.
+type exchangeIDArgs struct {
 	Verifier Verifier // changes when the client restarts
-	Owner    []byte   // co_ownerid: who the client is; at most 1024 bytes
+	Owner    []byte   // co_ownerid; at most 1024 bytes
 	Flags    uint32
 
-	Protect       StateProtect
-	Enforce       Bitmap // ProtectMachCred, ProtectSSV: operations
+	Protect       stateProtect
+	Enforce       Bitmap // protectMachCred, protectSSV: operations
 	Allow         Bitmap
-	Hash, Encrypt [][]byte // ProtectSSV: OIDs of algorithms
-	Window        uint32   // ProtectSSV
-	Handles       uint32   // ProtectSSV
+	Hash, Encrypt [][]byte // protectSSV: OIDs of algorithms
+	Window        uint32   // protectSSV
+	Handles       uint32   // protectSSV
 
-	Impl *ImplID // nil: not told
+	Impl *implID // may be nil
 }
 
 // Append appends the encoding to b.
-func (a *ExchangeIDArgs) Append(b []byte) []byte {
+func (a *exchangeIDArgs) Append(b []byte) []byte {
 	b = a.Verifier.Append(b)
 	b = xdr.AppendOpaque(b, a.Owner)
 	b = xdr.AppendUint32(b, a.Flags)
 	b = xdr.AppendUint32(b, uint32(a.Protect))
-	if a.Protect != ProtectNone {
+	if a.Protect != protectNone {
 		b = a.Enforce.Append(b)
 		b = a.Allow.Append(b)
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		b = appendOIDs(b, a.Hash)
 		b = appendOIDs(b, a.Encrypt)
 		b = xdr.AppendUint32(b, a.Window)
@@ -193,20 +191,20 @@ func (a *ExchangeIDArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *ExchangeIDArgs) Decode(d *xdr.Decoder) {
-	*a = ExchangeIDArgs{}
+func (a *exchangeIDArgs) Decode(d *xdr.Decoder) {
+	*a = exchangeIDArgs{}
 	a.Verifier.Decode(d)
-	a.Owner = d.Opaque(MaxOwner)
+	a.Owner = d.Opaque(maxOwner)
 	a.Flags = d.Uint32()
-	switch a.Protect = StateProtect(d.Uint32()); a.Protect {
-	case ProtectNone:
-	case ProtectMachCred, ProtectSSV:
+	switch a.Protect = stateProtect(d.Uint32()); a.Protect {
+	case protectNone:
+	case protectMachCred, protectSSV:
 		a.Enforce.Decode(d)
 		a.Allow.Decode(d)
 	default:
-		d.Fail("state_protect_how4 that does not exist")
+		d.Fail("unknown state_protect_how4")
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		a.Hash = decodeOIDs(d)
 		a.Encrypt = decodeOIDs(d)
 		a.Window = d.Uint32()
@@ -230,34 +228,34 @@ func decodeOIDs(d *xdr.Decoder) (oids [][]byte) {
 	return oids
 }
 
-// ExchangeIDRes is EXCHANGE_ID4resok, but for SP4_SSV, which nobody here asks for.
+// exchangeIDRes is EXCHANGE_ID4resok, without SP4_SSV, which this package does not request.
 // RFC 8881 section 18.35.
-type ExchangeIDRes struct {
+type exchangeIDRes struct {
 	ClientID ClientID
-	Sequence uint32 // of the first CREATE_SESSION; without meaning for a confirmed client
+	Sequence uint32 // of the first CREATE_SESSION; undefined for a confirmed client
 	Flags    uint32
 
-	Protect        StateProtect // not ProtectSSV
-	Enforce, Allow Bitmap       // ProtectMachCred
+	Protect        stateProtect // not protectSSV
+	Enforce, Allow Bitmap       // protectMachCred
 
 	MinorID uint64 // server_owner4
 	MajorID []byte // at most 1024 bytes
 	Scope   []byte // server_scope; at most 1024 bytes
 
-	Impl *ImplID // nil: not told
+	Impl *implID // may be nil
 }
 
-// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that
-// decodes, in bytes, with what a COMPOUND has in front.
-const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+MaxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
+// maxExchangeIDRes is the longest reply to EXCHANGE_ID without state protection that decodes,
+// in bytes, including the header of the COMPOUND.
+const maxExchangeIDRes = 5*xdr.Unit + 8 + 3*xdr.Unit + 8 + 2*(xdr.Unit+maxOwner) + xdr.Unit + 2*(xdr.Unit+maxImplName) + 12
 
 // Append appends the encoding to b.
-func (r *ExchangeIDRes) Append(b []byte) []byte {
+func (r *exchangeIDRes) Append(b []byte) []byte {
 	b = r.ClientID.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Flags)
 	b = xdr.AppendUint32(b, uint32(r.Protect))
-	if r.Protect == ProtectMachCred {
+	if r.Protect == protectMachCred {
 		b = r.Enforce.Append(b)
 		b = r.Allow.Append(b)
 	}
@@ -268,27 +266,27 @@ func (r *ExchangeIDRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *ExchangeIDRes) Decode(d *xdr.Decoder) {
-	*r = ExchangeIDRes{}
+func (r *exchangeIDRes) Decode(d *xdr.Decoder) {
+	*r = exchangeIDRes{}
 	r.ClientID.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Flags = d.Uint32()
-	switch r.Protect = StateProtect(d.Uint32()); r.Protect {
-	case ProtectNone:
-	case ProtectMachCred:
+	switch r.Protect = stateProtect(d.Uint32()); r.Protect {
+	case protectNone:
+	case protectMachCred:
 		r.Enforce.Decode(d)
 		r.Allow.Decode(d)
 	default:
-		d.Fail("state_protect_how4 that was not asked for")
+		d.Fail("state_protect_how4 was not requested")
 	}
 	r.MinorID = d.Uint64()
-	r.MajorID = d.Opaque(MaxOwner)
-	r.Scope = d.Opaque(MaxOwner)
+	r.MajorID = d.Opaque(maxOwner)
+	r.Scope = d.Opaque(maxOwner)
 	r.Impl = decodeImplID(d)
 }
 
-// ChannelAttrs is channel_attrs4: what calls of one direction may take. Sizes are in
-// bytes, of whole RPC messages with their headers. RFC 8881 section 18.36.
+// ChannelAttrs is channel_attrs4: the limits of calls in one direction. Sizes are in bytes, of
+// whole RPC messages including headers. RFC 8881 section 18.36.
 type ChannelAttrs struct {
 	HeaderPad         uint32 // ca_headerpadsize
 	MaxRequest        uint32 // ca_maxrequestsize
@@ -297,7 +295,7 @@ type ChannelAttrs struct {
 	MaxOps            uint32 // ca_maxoperations
 	MaxRequests       uint32 // ca_maxrequests: slots
 
-	// HasIRD tells that there is an IRD: how many RDMA Reads may be under way.
+	// HasIRD reports that IRD, the number of concurrent RDMA Reads, is present.
 	HasIRD bool
 	IRD    uint32
 }
@@ -328,8 +326,38 @@ func (a *ChannelAttrs) Decode(d *xdr.Decoder) {
 	}
 }
 
-// CallbackSec is callback_sec_parms4: a credential that a server may use for its calls.
-// RFC 8881 section 18.36.
+// or returns a, with zero fields replaced by those of d.
+func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
+	for _, f := range []struct{ v, d *uint32 }{
+		{&a.MaxRequest, &d.MaxRequest},
+		{&a.MaxResponse, &d.MaxResponse},
+		{&a.MaxResponseCached, &d.MaxResponseCached},
+		{&a.MaxOps, &d.MaxOps},
+		{&a.MaxRequests, &d.MaxRequests},
+	} {
+		if *f.v == 0 {
+			*f.v = *f.d
+		}
+	}
+	return a
+}
+
+// within returns the smaller of each limit of a and b.
+func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
+	return ChannelAttrs{
+		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
+		MaxResponse:       min(a.MaxResponse, b.MaxResponse),
+		MaxResponseCached: min(a.MaxResponseCached, b.MaxResponseCached),
+		MaxOps:            min(a.MaxOps, b.MaxOps),
+		MaxRequests:       min(a.MaxRequests, b.MaxRequests),
+	}
+}
+
+// minOps is the least number of operations of a usable channel: SEQUENCE and another one.
+const minOps = 2
+
+// CallbackSec is callback_sec_parms4: a credential that a server may use for callbacks. RFC
+// 8881 section 18.36.
 type CallbackSec struct {
 	Flavor oncrpc.Flavor
 	Sys    oncrpc.AuthSys // FlavorSys
@@ -365,11 +393,11 @@ func (c *CallbackSec) Decode(d *xdr.Decoder) {
 		c.FromServer = d.Opaque(maxGSSHandle)
 		c.FromClient = d.Opaque(maxGSSHandle)
 	default:
-		d.Fail("flavor that callbacks cannot have")
+		d.Fail("invalid flavor of callbacks")
 	}
 }
 
-// decodeAuthSys reads authsys_parms, which has no length word here.
+// decodeAuthSys decodes authsys_parms, without a length word.
 func decodeAuthSys(d *xdr.Decoder, a *oncrpc.AuthSys) {
 	*a = oncrpc.AuthSys{Stamp: d.Uint32(), Machine: d.String(oncrpc.MaxMachineName), UID: d.Uint32(), GID: d.Uint32()}
 	for range d.Count(oncrpc.MaxGIDs, xdr.Unit) {
@@ -377,8 +405,8 @@ func decodeAuthSys(d *xdr.Decoder, a *oncrpc.AuthSys) {
 	}
 }
 
-// CreateSessionArgs is CREATE_SESSION4args. RFC 8881 section 18.36.
-type CreateSessionArgs struct {
+// createSessionArgs is CREATE_SESSION4args. RFC 8881 section 18.36.
+type createSessionArgs struct {
 	ClientID        ClientID
 	Sequence        uint32
 	Flags           uint32
@@ -388,7 +416,7 @@ type CreateSessionArgs struct {
 }
 
 // Append appends the encoding to b.
-func (a *CreateSessionArgs) Append(b []byte) []byte {
+func (a *createSessionArgs) Append(b []byte) []byte {
 	b = a.ClientID.Append(b)
 	b = xdr.AppendUint32(b, a.Sequence)
 	b = xdr.AppendUint32(b, a.Flags)
@@ -403,8 +431,8 @@ func (a *CreateSessionArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *CreateSessionArgs) Decode(d *xdr.Decoder) {
-	*a = CreateSessionArgs{}
+func (a *createSessionArgs) Decode(d *xdr.Decoder) {
+	*a = createSessionArgs{}
 	a.ClientID.Decode(d)
 	a.Sequence = d.Uint32()
 	a.Flags = d.Uint32()
@@ -418,8 +446,8 @@ func (a *CreateSessionArgs) Decode(d *xdr.Decoder) {
 	}
 }
 
-// CreateSessionRes is CREATE_SESSION4resok. RFC 8881 section 18.36.
-type CreateSessionRes struct {
+// createSessionRes is CREATE_SESSION4resok. RFC 8881 section 18.36.
+type createSessionRes struct {
 	Session    SessionID
 	Sequence   uint32
 	Flags      uint32
@@ -427,7 +455,7 @@ type CreateSessionRes struct {
 }
 
 // Append appends the encoding to b.
-func (r *CreateSessionRes) Append(b []byte) []byte {
+func (r *createSessionRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Flags)
@@ -436,7 +464,7 @@ func (r *CreateSessionRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *CreateSessionRes) Decode(d *xdr.Decoder) {
+func (r *createSessionRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Flags = d.Uint32()
@@ -444,59 +472,59 @@ func (r *CreateSessionRes) Decode(d *xdr.Decoder) {
 	r.Back.Decode(d)
 }
 
-// BindConnArgs is BIND_CONN_TO_SESSION4args. RFC 8881 section 18.34.
-type BindConnArgs struct {
+// bindConnArgs is BIND_CONN_TO_SESSION4args. RFC 8881 section 18.34.
+type bindConnArgs struct {
 	Session  SessionID
-	Dir      uint32 // as in FromClientForeOrBoth
+	Dir      uint32 // as in fromClientForeOrBoth
 	RDMAMode bool   // bctsa_use_conn_in_rdma_mode: step up from TCP
 }
 
 // Append appends the encoding to b.
-func (a *BindConnArgs) Append(b []byte) []byte {
+func (a *bindConnArgs) Append(b []byte) []byte {
 	b = a.Session.Append(b)
 	b = xdr.AppendUint32(b, a.Dir)
 	return xdr.AppendBool(b, a.RDMAMode)
 }
 
 // Decode reads the arguments.
-func (a *BindConnArgs) Decode(d *xdr.Decoder) {
+func (a *bindConnArgs) Decode(d *xdr.Decoder) {
 	a.Session.Decode(d)
 	a.Dir = d.Uint32()
 	a.RDMAMode = d.Bool()
 }
 
-// BindConnRes is BIND_CONN_TO_SESSION4resok. RFC 8881 section 18.34.
-type BindConnRes struct {
+// bindConnRes is BIND_CONN_TO_SESSION4resok. RFC 8881 section 18.34.
+type bindConnRes struct {
 	Session  SessionID
-	Dir      uint32 // as in FromServerBoth
+	Dir      uint32 // as in fromServerBoth
 	RDMAMode bool
 }
 
 // Append appends the encoding to b.
-func (r *BindConnRes) Append(b []byte) []byte {
+func (r *bindConnRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Dir)
 	return xdr.AppendBool(b, r.RDMAMode)
 }
 
 // Decode reads the results.
-func (r *BindConnRes) Decode(d *xdr.Decoder) {
+func (r *bindConnRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Dir = d.Uint32()
 	r.RDMAMode = d.Bool()
 }
 
-// SequenceArgs is SEQUENCE4args. RFC 8881 section 18.46.
-type SequenceArgs struct {
+// sequenceArgs is SEQUENCE4args. RFC 8881 section 18.46.
+type sequenceArgs struct {
 	Session     SessionID
 	Sequence    uint32
 	Slot        uint32
 	HighestSlot uint32 // in use by the client
-	CacheThis   bool   // the whole reply is to be kept for a replay
+	CacheThis   bool   // cache the whole reply
 }
 
 // Append appends the encoding to b.
-func (a *SequenceArgs) Append(b []byte) []byte {
+func (a *sequenceArgs) Append(b []byte) []byte {
 	b = a.Session.Append(b)
 	b = xdr.AppendUint32(b, a.Sequence)
 	b = xdr.AppendUint32(b, a.Slot)
@@ -505,7 +533,7 @@ func (a *SequenceArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *SequenceArgs) Decode(d *xdr.Decoder) {
+func (a *sequenceArgs) Decode(d *xdr.Decoder) {
 	a.Session.Decode(d)
 	a.Sequence = d.Uint32()
 	a.Slot = d.Uint32()
@@ -513,18 +541,18 @@ func (a *SequenceArgs) Decode(d *xdr.Decoder) {
 	a.CacheThis = d.Bool()
 }
 
-// SequenceRes is SEQUENCE4resok. RFC 8881 section 18.46.
-type SequenceRes struct {
+// sequenceRes is SEQUENCE4resok. RFC 8881 section 18.46.
+type sequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
-	HighestSlot   uint32 // that the server has
-	TargetHighest uint32 // that it would like the client to use
+	HighestSlot   uint32 // of the server
+	TargetHighest uint32 // requested by the server
 	Flags         SeqFlags
 }
 
 // Append appends the encoding to b.
-func (r *SequenceRes) Append(b []byte) []byte {
+func (r *sequenceRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Slot)
@@ -534,7 +562,7 @@ func (r *SequenceRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *SequenceRes) Decode(d *xdr.Decoder) {
+func (r *sequenceRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Slot = d.Uint32()
@@ -543,38 +571,38 @@ func (r *SequenceRes) Decode(d *xdr.Decoder) {
 	r.Flags = SeqFlags(d.Uint32())
 }
 
-// ReclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
-type ReclaimCompleteArgs struct {
-	OneFS bool // for the file system of the current file handle alone
+// reclaimCompleteArgs is RECLAIM_COMPLETE4args. RFC 8881 section 18.51.
+type reclaimCompleteArgs struct {
+	OneFS bool // only for the file system of the current file handle
 }
 
 // Append appends the encoding to b.
-func (a *ReclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.OneFS) }
+func (a *reclaimCompleteArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.OneFS) }
 
 // Decode reads the arguments.
-func (a *ReclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
+func (a *reclaimCompleteArgs) Decode(d *xdr.Decoder) { a.OneFS = d.Bool() }
 
-// A ReferringCalls is referring_call_list4: calls of a session that a callback is about,
-// and whose replies the server has not seen arrive. RFC 8881 section 20.9.
-type ReferringCalls struct {
+// A referringCalls is referring_call_list4: calls of a session that a callback refers to, and
+// whose replies may not have arrived. RFC 8881 section 20.9.
+type referringCalls struct {
 	Session SessionID
-	Calls   []ReferringCall // at most 64
+	Calls   []referringCall // at most 64
 }
 
-// A ReferringCall is referring_call4.
-type ReferringCall struct {
+// A referringCall is referring_call4.
+type referringCall struct {
 	Sequence, Slot uint32
 }
 
-// CBSequenceArgs is CB_SEQUENCE4args. RFC 8881 section 20.9.
-type CBSequenceArgs struct {
-	SequenceArgs
-	Referring []ReferringCalls // at most 16
+// cbSequenceArgs is CB_SEQUENCE4args. RFC 8881 section 20.9.
+type cbSequenceArgs struct {
+	sequenceArgs
+	Referring []referringCalls // at most 16
 }
 
 // Append appends the encoding to b.
-func (a *CBSequenceArgs) Append(b []byte) []byte {
-	b = a.SequenceArgs.Append(b)
+func (a *cbSequenceArgs) Append(b []byte) []byte {
+	b = a.sequenceArgs.Append(b)
 	b = xdr.AppendUint32(b, uint32(len(a.Referring)))
 	for i := range a.Referring {
 		l := &a.Referring[i]
@@ -589,30 +617,30 @@ func (a *CBSequenceArgs) Append(b []byte) []byte {
 }
 
 // Decode reads the arguments.
-func (a *CBSequenceArgs) Decode(d *xdr.Decoder) {
-	a.SequenceArgs.Decode(d)
+func (a *cbSequenceArgs) Decode(d *xdr.Decoder) {
+	a.sequenceArgs.Decode(d)
 	a.Referring = nil
-	for range d.Count(maxReferLists, SessionIDSize+xdr.Unit) {
-		var l ReferringCalls
+	for range d.Count(maxReferLists, sessionIDSize+xdr.Unit) {
+		var l referringCalls
 		l.Session.Decode(d)
 		for range d.Count(maxRefer, 2*xdr.Unit) {
-			l.Calls = append(l.Calls, ReferringCall{d.Uint32(), d.Uint32()})
+			l.Calls = append(l.Calls, referringCall{d.Uint32(), d.Uint32()})
 		}
 		a.Referring = append(a.Referring, l)
 	}
 }
 
-// CBSequenceRes is CB_SEQUENCE4resok. RFC 8881 section 20.9.
-type CBSequenceRes struct {
+// cbSequenceRes is CB_SEQUENCE4resok. RFC 8881 section 20.9.
+type cbSequenceRes struct {
 	Session       SessionID
 	Sequence      uint32
 	Slot          uint32
-	HighestSlot   uint32 // that the client has
-	TargetHighest uint32 // that it would like the server to use
+	HighestSlot   uint32 // of the client
+	TargetHighest uint32 // requested by the client
 }
 
 // Append appends the encoding to b.
-func (r *CBSequenceRes) Append(b []byte) []byte {
+func (r *cbSequenceRes) Append(b []byte) []byte {
 	b = r.Session.Append(b)
 	b = xdr.AppendUint32(b, r.Sequence)
 	b = xdr.AppendUint32(b, r.Slot)
@@ -621,7 +649,7 @@ func (r *CBSequenceRes) Append(b []byte) []byte {
 }
 
 // Decode reads the results.
-func (r *CBSequenceRes) Decode(d *xdr.Decoder) {
+func (r *cbSequenceRes) Decode(d *xdr.Decoder) {
 	r.Session.Decode(d)
 	r.Sequence = d.Uint32()
 	r.Slot = d.Uint32()

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// suite is what runs on each bed: both ends are ours.
+// suite has the tests that run on each test bed, with both ends of this package.
 var suite = []struct {
 	name string
 	run  func(*testing.T, *bed)
@@ -41,13 +43,13 @@ var suite = []struct {
 	{"Ends", testEnds},
 }
 
-// runSuite runs it over both versions of RPC-over-RDMA.
+// runSuite runs the suite over both versions of RPC-over-RDMA.
 func runSuite(t *testing.T, b *bed) {
 	for _, b.version = range []transport.Version{transport.Version1, transport.Version2} {
 		t.Run("version "+b.version.String(), func(t *testing.T) {
 			for _, tt := range suite {
 				t.Run(tt.name, func(t *testing.T) {
-					b.check(t)
+					b.Check(t)
 					tt.run(t, b)
 				})
 			}
@@ -55,15 +57,15 @@ func runSuite(t *testing.T, b *bed) {
 	}
 }
 
-func TestIwarpSessions(t *testing.T) { runSuite(t, onIwarp()) }
+func TestIwarpSessions(t *testing.T) { runSuite(t, &bed{Bed: testbed.Iwarp()}) }
 
 func TestRDMASessions(t *testing.T) {
 	for _, kind := range rdmatest.Kinds() {
-		t.Run(kind, func(t *testing.T) { runSuite(t, onDevice(t, kind)) })
+		t.Run(kind, func(t *testing.T) { runSuite(t, &bed{Bed: testbed.Device(t, kind)}) })
 	}
 }
 
-// patient is a context for what takes no time when all is well.
+// patient returns a context for operations that normally take no time.
 func patient(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(bg, patience)
 	t.Cleanup(cancel)
@@ -88,7 +90,7 @@ func wantCallbacks(t testing.TB, ss *ServerSession) {
 	}
 }
 
-// lose ends the connection that the backchannel uses.
+// lose closes the connection of the backchannel.
 func (ss *ServerSession) lose() {
 	ss.s.mu.Lock()
 	cn := ss.conn
@@ -97,7 +99,7 @@ func (ss *ServerSession) lose() {
 }
 
 func testBothWays(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	ss := w.next(t)
 	info, err := s.Info(bg)
@@ -141,9 +143,9 @@ func testBothWays(t *testing.T, b *bed) {
 	}
 }
 
-// testCallbacks: operations behind the CB_SEQUENCE go to the handler.
+// testCallbacks: operations after CB_SEQUENCE are passed to the handler.
 func testCallbacks(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	got := make(chan string, 1)
 	w.dial(t, &Config{CallbackProgram: 0x20000001, Callback: func(ctx context.Context, op uint32, args Message) Status {
 		switch a := args.(type) {
@@ -183,7 +185,7 @@ func testCallbacks(t *testing.T, b *bed) {
 	if err := ss.Callback(ctx, long); !errors.As(err, &size) {
 		t.Errorf("4096 bytes: %v", err)
 	}
-	// Without a handler only the CB_SEQUENCE is executed.
+	// Without a handler only CB_SEQUENCE is executed.
 	s := w.dial(t, nil)
 	ss = w.next(t)
 	if err := ss.Callback(ctx, any); !hasStatus(err, StatusNotSupp) {
@@ -194,15 +196,15 @@ func testCallbacks(t *testing.T, b *bed) {
 	}
 }
 
-// rawArgs are arguments that are bytes already.
+// rawArgs are encoded arguments.
 type rawArgs struct{ b []byte }
 
 func (a *rawArgs) Append(b []byte) []byte { return append(b, a.b...) }
 func (a *rawArgs) Decode(d *xdr.Decoder)  { a.b = d.Rest() }
 
-// testCallbackCompound: a client as the replier of hostile calls.
+// testCallbackCompound: replies of a client to hostile calls.
 func testCallbackCompound(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	var executed atomic.Int32
 	s := w.dial(t, &Config{
 		Back: ChannelAttrs{MaxRequest: 512, MaxResponseCached: 100, MaxOps: 4, MaxRequests: 2},
@@ -220,13 +222,13 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	}
 	send := func(minor uint32, ops ...Operation) ([]byte, []Status) {
 		t.Helper()
-		head := CBCompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
+		head := cbCompoundArgs{Tag: []byte("tag"), Minor: minor, Count: uint32(len(ops))}
 		results, err := raw(appendOps(head.Append(nil), ops))
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := xdr.NewDecoder(results)
-		var res CompoundRes
+		var res compoundRes
 		if res.Decode(&d); d.Err() != nil || string(res.Tag) != "tag" {
 			t.Fatalf("%x", results)
 		}
@@ -237,7 +239,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		for range res.Count {
 			op, st := d.Uint32(), Status(d.Uint32())
 			if status = append(status, st); op == OpCBSequence && st == StatusOK {
-				new(CBSequenceRes).Decode(&d)
+				new(cbSequenceRes).Decode(&d)
 			}
 		}
 		if d.End() != nil || status[len(status)-1] != res.Status {
@@ -246,7 +248,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		return results, status
 	}
 	seq := func(slot, sequence uint32, cache bool) Operation {
-		return Operation{Op: OpCBSequence, Args: &CBSequenceArgs{SequenceArgs: SequenceArgs{Session: ss.ID(), Slot: slot, Sequence: sequence, CacheThis: cache}}}
+		return Operation{Op: OpCBSequence, Args: &cbSequenceArgs{sequenceArgs: sequenceArgs{Session: ss.ID(), Slot: slot, Sequence: sequence, CacheThis: cache}}}
 	}
 	any := Operation{Op: OpCBRecallAny, Args: &CBRecallAnyArgs{}}
 	var last []byte
@@ -257,7 +259,7 @@ func testCallbackCompound(t *testing.T, b *bed) {
 		n    int32 // how often the handler has been called
 		same bool  // the reply is that of the line above
 	}{
-		{"an unknown session", []Status{StatusBadSession}, []Operation{{Op: OpCBSequence, Args: &CBSequenceArgs{}}}, 0, false},
+		{"an unknown session", []Status{StatusBadSession}, []Operation{{Op: OpCBSequence, Args: &cbSequenceArgs{}}}, 0, false},
 		{"slot 2 of 2", []Status{StatusBadSlot}, []Operation{seq(2, 1, false)}, 0, false},
 		{"sequence id 2", []Status{StatusSeqMisordered}, []Operation{seq(0, 2, false)}, 0, false},
 		{"the first, kept", ok(2), []Operation{seq(0, 1, true), any}, 1, false},
@@ -294,11 +296,11 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	if _, status := send(0, seq(1, 6, false)); status[0] != StatusMinorVersMismatch {
 		t.Errorf("minor version 0: %v", status)
 	}
-	results, err := raw((&CBCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
-	if want := unhex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
+	results, err := raw((&cbCompoundArgs{Minor: Minor, Count: 1}).Append(nil))
+	if want := testutil.Hex(t, "00002734 00000000 00000001 0000273c 00002734"); err != nil || !bytes.Equal(results, want) {
 		t.Errorf("no operation: %x, %v", results, err)
 	}
-	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(CBCompoundArgs).Append(nil)[:12]} {
+	for _, args := range [][]byte{nil, {0, 0, 0, 1}, new(cbCompoundArgs).Append(nil)[:12]} {
 		var e *oncrpc.RPCError
 		if _, err := raw(args); !errors.As(err, &e) || e.AcceptStat != oncrpc.GarbageArgs {
 			t.Errorf("%x: %v", args, err)
@@ -311,17 +313,17 @@ func testCallbackCompound(t *testing.T, b *bed) {
 	if st := s.CallbackStats(); st.Replays != 4 || st.Sequences != 9 {
 		t.Errorf("%+v", st)
 	}
-	// Our own requester has not been asked about all this: it finds its ids used.
+	// Our requester was not involved: it finds that its sequence ids have been used.
 	if err := ss.Callback(ctx); !hasStatus(err, StatusSeqMisordered, StatusSeqFalseRetry) {
 		t.Errorf("%v", err)
 	}
 	wantFlags(t, s, SeqBackchannelFault)
 }
 
-// testEnabled: BIDI-3.2-1 a server calls only when CREATE_SESSION or BIND_CONN_TO_SESSION
-// have said that the client is ready for it, and on that connection.
+// testEnabled: BIDI-3.2-1 a server calls only when CREATE_SESSION or BIND_CONN_TO_SESSION have
+// announced that the client is ready, and only on that connection.
 func testEnabled(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, &Config{NoBackchannel: true})
 	ss := w.next(t)
 	if info, err := s.Info(bg); err != nil || info.Flags != 0 {
@@ -334,25 +336,25 @@ func testEnabled(t *testing.T, b *bed) {
 	if err := ss.Null(ctx); !errors.As(err, &lost) || lost.Sent {
 		t.Errorf("CB_NULL: %v", err)
 	}
-	// Another connection, on which somebody listens.
+	// Another connection that serves callbacks.
 	executed := make(chan uint32, 1)
 	r := w.raw(t, &transport.Config{Callbacks: []transport.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) { executed <- req.Proc }),
 	}}})
-	bind := func(dir uint32, want Status) BindConnRes {
+	bind := func(dir uint32, want Status) bindConnRes {
 		t.Helper()
-		var res BindConnRes
-		r.want("BIND_CONN_TO_SESSION", []Status{want}, Operation{OpBindConnToSession, &BindConnArgs{Session: ss.ID(), Dir: dir}, &res})
+		var res bindConnRes
+		r.want("BIND_CONN_TO_SESSION", []Status{want}, Operation{OpBindConnToSession, &bindConnArgs{Session: ss.ID(), Dir: dir}, &res})
 		return res
 	}
 	bind(9, StatusInval)
-	if res := bind(FromClientFore, StatusOK); res.Dir != FromServerFore {
+	if res := bind(fromClientFore, StatusOK); res.Dir != fromServerFore {
 		t.Errorf("%+v", res)
 	}
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 	for _, test := range []struct{ ask, answer uint32 }{
-		{FromClientBack, FromServerBack}, {FromClientForeOrBoth, FromServerBoth}, {FromClientBackOrBoth, FromServerBoth},
+		{fromClientBack, fromServerBack}, {fromClientForeOrBoth, fromServerBoth}, {fromClientBackOrBoth, fromServerBoth},
 	} {
 		if res := bind(test.ask, StatusOK); res.Dir != test.answer || res.Session != ss.ID() {
 			t.Errorf("asked for %d: %+v", test.ask, res)
@@ -362,14 +364,14 @@ func testEnabled(t *testing.T, b *bed) {
 		}
 	}
 	wantFlags(t, s, 0)
-	// A session beside it has no path of its own.
+	// Another session of the client has no backchannel.
 	r.establish("another")
-	var res SequenceRes
+	var res sequenceRes
 	r.want("SEQUENCE", ok(1), r.seq(&res))
 	if res.Flags != SeqCBPathDown|SeqCBPathDownSession {
 		t.Errorf("another client is told %v", res.Flags)
 	}
-	r.create(func(a *CreateSessionArgs) { a.Flags = SessionConnBackChan }, StatusOK)
+	r.create(func(a *createSessionArgs) { a.Flags = SessionConnBackChan }, StatusOK)
 	r.want("SEQUENCE", ok(1), r.seq(&res))
 	if res.Flags != 0 {
 		t.Errorf("with a backchannel: %v", res.Flags)
@@ -390,10 +392,10 @@ func testEnabled(t *testing.T, b *bed) {
 	wantFlags(t, s, SeqCBPathDown|SeqCBPathDownSession)
 }
 
-// testVersion40: BIDI-3.1-1 version 4.0, whose callbacks take a connection of their own,
-// never opens the backward direction.
+// testVersion40: BIDI-3.1-1 version 4.0, whose callbacks use a separate connection, never
+// enables the backward direction.
 func testVersion40(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	conns := make(chan *transport.Conn, 1)
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
@@ -413,16 +415,16 @@ func testVersion40(t *testing.T, b *bed) {
 	}
 }
 
-// testReadyFirst: BIDI-6-3 the client executes calls before it has heard that the server
-// has its CREATE_SESSION: program and receives are there before it is sent.
+// testReadyFirst: BIDI-6-3 the client executes callbacks before it has received the reply to
+// CREATE_SESSION: program and receives are ready before it is sent.
 func testReadyFirst(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	called := make(chan error, 1)
 	sequenced := make(chan error, 1)
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
 		if list := w.srv.Sessions(); len(list) == 1 && cap(called) > len(called) {
-			// The reply is not on its way yet.
+			// The reply has not been sent yet.
 			called <- list[0].Null(ctx)
 			list[0].used() // do not wait for it
 			go func() { sequenced <- list[0].Callback(patient(t)) }()
@@ -438,10 +440,10 @@ func testReadyFirst(t *testing.T, b *bed) {
 	}
 }
 
-// testTwoConnections: BIDI-3.2-2 one connection for the client's calls alone, and one for
-// the server's alone.
+// testTwoConnections: BIDI-3.2-2 separate connections for the calls of the client and of the
+// server.
 func testTwoConnections(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, &Config{BackConn: true})
 	ss := w.next(t)
 	fore, back := s.Transport()
@@ -454,7 +456,7 @@ func testTwoConnections(t *testing.T, b *bed) {
 	for range 5 {
 		wantFlags(t, s, 0)
 	}
-	// The forward calls went by the one, the backward calls by the other.
+	// Forward calls used the one, backward calls the other.
 	if after := back.Stats(); after.Calls != before.Calls+2 {
 		t.Errorf("%d calls on the connection for the server's", after.Calls-before.Calls)
 	}
@@ -472,9 +474,9 @@ func testTwoConnections(t *testing.T, b *bed) {
 	}
 }
 
-// testRefused: a server that calls nobody says so.
+// testRefused: a server without backchannels refuses them.
 func testRefused(t *testing.T, b *bed) {
-	w := b.start(t, &ServerConfig{NoBackchannel: true})
+	w := start(t, b, &ServerConfig{NoBackchannel: true})
 	s := w.dial(t, nil)
 	if info, err := s.Info(bg); err != nil || info.Flags != 0 {
 		t.Errorf("%+v, %v", info, err)
@@ -483,7 +485,7 @@ func testRefused(t *testing.T, b *bed) {
 	if err := s.Bind(patient(t)); !errors.Is(err, ErrNoBackchannel) {
 		t.Error(err)
 	}
-	if _, err := Dial(patient(t), w.provider, w.addr, &Config{BackConn: true}); !hasStatus(err, StatusInval) {
+	if _, err := Dial(patient(t), w.Provider, w.addr, &Config{BackConn: true}); !hasStatus(err, StatusInval) {
 		t.Error(err)
 	}
 }
@@ -491,7 +493,7 @@ func testRefused(t *testing.T, b *bed) {
 // testReconnect: BIDI-6-2 after a reconnect the server calls once the session has been
 // bound to the new connection.
 func testReconnect(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	arrived, proceed := make(chan *transport.Conn, 16), make(chan struct{})
 	var binds atomic.Int32
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
@@ -532,17 +534,17 @@ func testReconnect(t *testing.T, b *bed) {
 	}
 }
 
-// firstOf tells the first operation of a COMPOUND.
+// firstOf returns the first operation of a COMPOUND.
 func firstOf(args []byte) uint32 {
 	d := xdr.NewDecoder(args)
-	new(CompoundArgs).Decode(&d)
+	new(compoundArgs).Decode(&d)
 	return d.Uint32()
 }
 
-// testReconnectUnderWay: a callback whose connection is lost while the client executes it
-// is executed once all the same.
+// testReconnectUnderWay: a callback whose connection is lost during its execution is executed
+// only once.
 func testReconnectUnderWay(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	entered, leave := make(chan struct{}, 4), make(chan struct{})
 	s := w.dial(t, &Config{Callback: func(context.Context, uint32, Message) Status {
 		entered <- struct{}{}
@@ -565,7 +567,7 @@ func testReconnectUnderWay(t *testing.T, b *bed) {
 	wantCallbacks(t, ss)
 }
 
-// waitUp waits until the server has a connection for its calls again.
+// waitUp waits until the server has a connection for callbacks again.
 func (s *Session) waitUp(t testing.TB) SeqFlags {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -582,9 +584,9 @@ func (s *Session) waitUp(t testing.TB) SeqFlags {
 	}
 }
 
-// testReplyLost: a COMPOUND whose reply is lost with the connection is executed once.
+// testReplyLost: a COMPOUND whose reply is lost with the connection is executed only once.
 func testReplyLost(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	var lose atomic.Bool
 	w.handle = func(ctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
 		next.ServeRPC(ctx, req, res)
@@ -594,17 +596,17 @@ func testReplyLost(t *testing.T, b *bed) {
 	}
 	s := w.dial(t, nil)
 	ss := w.next(t)
-	// What only reads is executed again, with a new sequence id.
+	// Read-only operations are executed again, with a new sequence id.
 	lose.Store(true)
 	if _, err := s.LeaseTime(patient(t)); err != nil {
 		t.Error(err)
 	}
-	// RECLAIM_COMPLETE can be executed once.
+	// RECLAIM_COMPLETE can be executed only once.
 	w.srv.mu.Lock()
 	ss.client.reclaimed = false
 	w.srv.mu.Unlock()
 	lose.Store(true)
-	if err := s.Compound(patient(t), Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}); err != nil {
+	if err := s.Compound(patient(t), Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}); err != nil {
 		t.Error(err)
 	}
 	// So can DESTROY_SESSION.
@@ -614,10 +616,10 @@ func testReplyLost(t *testing.T, b *bed) {
 	}
 }
 
-// testForgotten: when the server has forgotten the client, another session is made, and
-// its backchannel works.
+// testForgotten: if the server has forgotten the client the session is replaced, and the new
+// backchannel works.
 func testForgotten(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	old := w.next(t)
 	forget := func(ss *ServerSession) {
@@ -632,15 +634,15 @@ func testForgotten(t *testing.T, b *bed) {
 	if err := old.Null(bg); !errors.Is(err, ErrSessionEnded) {
 		t.Error(err)
 	}
-	// What can be executed once is not executed in another session.
+	// Operations that can be executed only once are not repeated in the new session.
 	forget(ss)
-	reclaim := Operation{Op: OpReclaimComplete, Args: new(ReclaimCompleteArgs)}
+	reclaim := Operation{Op: OpReclaimComplete, Args: new(reclaimCompleteArgs)}
 	if err := s.Compound(patient(t), reclaim); !hasStatus(err, StatusBadSession) {
 		t.Error(err)
 	}
 	ss = w.next(t)
 	wantFlags(t, s, 0)
-	// Only the session is gone.
+	// Only the session is lost.
 	w.srv.mu.Lock()
 	client := ss.client
 	w.srv.drop(ss)
@@ -660,7 +662,7 @@ func testForgotten(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 }
 
-// closeConns ends the connection of a session without it.
+// closeConns closes the connections of a session behind its back.
 func (w *world) closeConns(t testing.TB, s *Session) {
 	t.Helper()
 	var once sync.Once
@@ -678,9 +680,9 @@ func (w *world) closeConns(t testing.TB, s *Session) {
 	<-closed
 }
 
-// testRestart: the server ends, and another takes its place at its address.
+// testRestart: the server is replaced by another one at its address.
 func testRestart(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	wantCallbacks(t, w.next(t))
 	before, err := s.Info(bg)
@@ -691,7 +693,7 @@ func testRestart(t *testing.T, b *bed) {
 	w.srv.Close()
 	w.open(t, nil)
 	w.serve(t, w.addr)
-	// Nobody has to call: a client that listens comes back by itself.
+	// A client with a backchannel reconnects without a call.
 	ss := w.next(t)
 	wantCallbacks(t, ss)
 	wantFlags(t, s, 0)
@@ -701,9 +703,9 @@ func testRestart(t *testing.T, b *bed) {
 	s.Close() // before the server, or it would look for that again
 }
 
-// testSlots: no more callbacks are in flight than the client has slots.
+// testSlots: the client's slots bound the callbacks in flight.
 func testSlots(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	const slots = 3
 	var running, most atomic.Int32
 	full := make(chan struct{})
@@ -733,17 +735,16 @@ func testSlots(t *testing.T, b *bed) {
 	if n := most.Load(); n != slots {
 		t.Errorf("%d in flight at most, there are %d slots", n, slots)
 	}
-	// A client with more slots than anybody needs.
+	// A client with more slots than the server uses.
 	w.dial(t, &Config{Back: ChannelAttrs{MaxRequests: 1000}})
 	if ss := w.next(t); len(ss.calls.table.slots) != MaxBackwardSlots {
 		t.Errorf("%d slots", len(ss.calls.table.slots))
 	}
 }
 
-// testGivenUp: a call that is given up leaves its slot as good as before, in both
-// directions.
+// testGivenUp: a slot remains usable after a canceled call, in both directions.
 func testGivenUp(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := w.dial(t, &Config{
 		Back: ChannelAttrs{MaxRequests: 1}, Fore: ChannelAttrs{MaxRequests: 1},
@@ -790,10 +791,10 @@ func testGivenUp(t *testing.T, b *bed) {
 	wantFlags(t, s, 0)
 }
 
-// testRenew: the lease is kept without a call from the user, and a backchannel that the
-// server has lost is bound again.
+// testRenew: the lease is renewed in the background, and a backchannel that the server has
+// lost is bound again.
 func testRenew(t *testing.T, b *bed) {
-	w := b.start(t, &ServerConfig{Lease: time.Second})
+	w := start(t, b, &ServerConfig{Lease: time.Second})
 	s := w.dial(t, &Config{Renew: true})
 	ss := w.next(t)
 	renewed := func() time.Time {
@@ -823,7 +824,7 @@ func testRenew(t *testing.T, b *bed) {
 
 // testEnds: everything can be closed, twice, at any time.
 func testEnds(t *testing.T, b *bed) {
-	w := b.start(t, nil)
+	w := start(t, b, nil)
 	s := w.dial(t, nil)
 	ss := w.next(t)
 	s.Close()
@@ -834,7 +835,7 @@ func testEnds(t *testing.T, b *bed) {
 	if err := s.Destroy(bg); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	// Nobody is there to be called, and nobody waits for ever.
+	// Callbacks fail, and do not wait forever.
 	done := make(chan error, 2)
 	go func() { done <- ss.Null(bg) }()
 	go func() { done <- ss.Callback(bg) }()
@@ -847,13 +848,13 @@ func testEnds(t *testing.T, b *bed) {
 	}
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
-	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(ctx, w.Provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := Dial(bg, w.provider, w.addr, &Config{Owner: make([]byte, MaxOwner+1)}); err == nil {
+	if _, err := Dial(bg, w.Provider, w.addr, &Config{Owner: make([]byte, maxOwner+1)}); err == nil {
 		t.Error("an owner of 1025 bytes is taken")
 	}
-	// A closed server makes no more sessions, and its clients do not ask for ever.
+	// A closed server creates no sessions, and its clients do not try forever.
 	ctx, cancel = context.WithCancel(bg)
 	defer cancel()
 	w.handle = func(hctx context.Context, req *transport.Request, res *transport.Response, next transport.Handler) {
@@ -861,7 +862,7 @@ func testEnds(t *testing.T, b *bed) {
 			cancel()
 		}
 	}
-	if _, err := Dial(ctx, w.provider, w.addr, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Dial(ctx, w.Provider, w.addr, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -13,31 +13,30 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// The slots of a session, RFC 8881 section 2.10.6.1. A session has them twice: those of
-// the fore channel, whose requester is the client, and those of the backchannel, whose
-// requester is the server. Both ends of both are here.
+// The slots of a session, RFC 8881 section 2.10.6.1. The fore channel has slots with the
+// client as the requester, the backchannel with the server as the requester. This file has
+// both ends.
 //
-// A slot takes one request at a time, and each has the sequence id that follows the one
-// before. So the replier knows a request that was sent again from a new one, and
-// answers it with the reply that it has kept.
+// A slot has one request at a time, and sequence ids are consecutive. So the replier can
+// distinguish a resent request from a new one, and answer it from its reply cache.
 
 // A slotTable is the requester's end.
 type slotTable struct {
 	mu    sync.Mutex
 	slots []slot
-	limit int           // slots that the replier wants in use
-	freed chan struct{} // closed when a slot comes back; nil: nobody waits
+	limit int           // number of slots that the replier permits
+	freed chan struct{} // closed when a slot is freed; nil: no waiter
 }
 
 type slot struct {
 	next uint32 // sequence id of the next request
 	busy bool
 
-	// doubt: a request with id next was sent, and nobody knows whether it has arrived.
+	// doubt: a request with id next was sent, and it is unknown whether it was received.
 	doubt bool
 }
 
-// newSlotTable makes a table of n slots, whose first sequence id is 1: RFC 8881 section
+// newSlotTable returns a table of n slots, whose first sequence id is 1: RFC 8881 section
 // 2.10.6.1.
 func newSlotTable(n int) *slotTable {
 	t := &slotTable{slots: make([]slot, n), limit: n}
@@ -47,8 +46,7 @@ func newSlotTable(n int) *slotTable {
 	return t
 }
 
-// take waits for a slot and returns the lowest that is free, so that the highest in use
-// is low.
+// take waits for a free slot and returns the lowest one.
 func (t *slotTable) take(ctx context.Context) (int, error) {
 	for {
 		t.mu.Lock()
@@ -72,26 +70,26 @@ func (t *slotTable) take(ctx context.Context) (int, error) {
 	}
 }
 
-// An outcome is what became of a slot's sequence id.
+// An outcome is the fate of a slot's sequence id.
 type outcome uint8
 
 const (
-	unused  outcome = iota // the replier has not seen it
-	used                   // it has
-	doubted                // nobody knows
+	unused  outcome = iota // not received by the replier
+	used                   // received by the replier
+	doubted                // unknown
 )
 
-// settle says what became of the sequence id that slot i has used.
+// settle records the fate of the sequence id of slot i.
 func (t *slotTable) settle(i int, o outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o == used {
-		t.slots[i].next++ // wraps, as it should
+		t.slots[i].next++ // wraps around
 	}
 	t.slots[i].doubt = o == doubted
 }
 
-// give gives slot i back.
+// give frees slot i.
 func (t *slotTable) give(i int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,8 +100,7 @@ func (t *slotTable) give(i int) {
 	}
 }
 
-// target obeys a replier that wants slots up to highest in use. RFC 8881 section
-// 2.10.6.1.
+// target sets the highest slot that the replier permits. RFC 8881 section 2.10.6.1.
 func (t *slotTable) target(highest uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,30 +120,30 @@ func (t *slotTable) state(i int) (next uint32, doubt bool, highest uint32) {
 	return t.slots[i].next, t.slots[i].doubt, highest
 }
 
-// A requester makes the calls of one channel of a session.
+// A requester sends the calls of one channel of a session.
 type requester struct {
 	session SessionID
 	table   *slotTable
 	name    func(op uint32) string
 
-	// begin appends the start of a COMPOUND or CB_COMPOUND of count operations, of which
-	// the first is SEQUENCE or CB_SEQUENCE with args.
-	begin func(b []byte, count int, args *SequenceArgs) []byte
+	// begin appends the header of a COMPOUND or CB_COMPOUND of count operations, and the first
+	// one, SEQUENCE or CB_SEQUENCE with args.
+	begin func(b []byte, count int, args *sequenceArgs) []byte
 
-	// first is the operation in front, and its result.
+	// first returns SEQUENCE or CB_SEQUENCE, with its result in res.
 	first func(res *sequenced) Operation
 
 	// send makes the call.
 	send func(ctx context.Context, call *transport.Call) error
 }
 
-// A sequenced is what SEQUENCE and CB_SEQUENCE have in common in their results.
+// A sequenced has the result of SEQUENCE or CB_SEQUENCE.
 type sequenced struct {
-	fore SequenceRes   // SEQUENCE
-	back CBSequenceRes // CB_SEQUENCE
+	fore sequenceRes   // SEQUENCE
+	back cbSequenceRes // CB_SEQUENCE
 }
 
-// echo is what has to come back as it was sent, and the target.
+// echo returns the fields that must match the request, and the target slot.
 func (s *sequenced) echo(op uint32) (id SessionID, sequence, slot, target uint32) {
 	if op == OpSequence {
 		return s.fore.Session, s.fore.Sequence, s.fore.Slot, s.fore.TargetHighest
@@ -154,7 +151,7 @@ func (s *sequenced) echo(op uint32) (id SessionID, sequence, slot, target uint32
 	return s.back.Session, s.back.Sequence, s.back.Slot, s.back.TargetHighest
 }
 
-// Waits of a requester that is told to come again later: NFS4ERR_DELAY.
+// Delays after NFS4ERR_DELAY.
 const (
 	firstDelay = 10 * time.Millisecond
 	lastDelay  = time.Second
@@ -172,10 +169,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// compound makes one call with ops behind the SEQUENCE, whose result goes to res. cache
-// asks the replier to keep the whole reply; again says that ops can be executed twice,
-// and so they are when a reply is lost that was not kept. The error is an *Error when an
-// operation failed, a *ReplyError, or one of transport.
+// compound sends SEQUENCE and ops, and stores the result of SEQUENCE in res. cache asks the
+// replier to cache the whole reply. again means that ops may be executed twice, which happens
+// if an uncached reply is lost. The error is an *Error if an operation failed, a *ReplyError,
+// or one of transport.
 func (r *requester) compound(ctx context.Context, ops []Operation, cache, again bool, res *sequenced) error {
 	i, err := r.table.take(ctx)
 	if err != nil {
@@ -189,9 +186,9 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 			return err
 		}
 		next, _, highest := r.table.state(i)
-		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
+		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest, CacheThis: cache}
 		call := transport.Call{Args: appendOps(r.begin(nil, len(all), &args), ops)}
-		r.table.settle(i, doubted) // until the reply is here
+		r.table.settle(i, doubted) // until the reply has arrived
 		if err := r.send(ctx, &call); err != nil {
 			if notExecuted(err) {
 				r.table.settle(i, unused)
@@ -216,7 +213,7 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 		}
 		id, sequence, slot, target := res.echo(all[0].Op)
 		if id != r.session || sequence != next || slot != uint32(i) {
-			return &ReplyError{r.name(all[0].Op), "is about another session, slot or sequence id"}
+			return &ReplyError{r.name(all[0].Op), "has another session, slot or sequence id"}
 		}
 		r.table.settle(i, used)
 		r.table.target(target)
@@ -230,23 +227,23 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 	}
 }
 
-// clear finds out about a slot that is doubted: it sends the SEQUENCE alone with the
-// doubted id. If that is a new request to the replier, then the other has never arrived,
-// and the id is used up now; if it is an old one, then it was used up before.
+// clear resolves a doubted slot: it sends a SEQUENCE alone with the doubted id. If that is a
+// new request for the replier, then the other was never received, and the id is used now;
+// otherwise it was used before.
 func (r *requester) clear(ctx context.Context, i int) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
 		next, doubt, highest := r.table.state(i)
 		if !doubt {
 			return nil
 		}
-		args := SequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
+		args := sequenceArgs{Session: r.session, Sequence: next, Slot: uint32(i), HighestSlot: highest}
 		call := transport.Call{Args: r.begin(nil, 1, &args)}
 		if err := r.send(ctx, &call); err != nil {
 			return err
 		}
-		// The reply may be the one to the other request, with all of its results.
+		// The reply may be that of the other request, with all its results.
 		d := xdr.NewDecoder(call.Results)
-		var res CompoundRes
+		var res compoundRes
 		res.Decode(&d)
 		first := r.first(new(sequenced)).Op
 		op, status := d.Uint32(), Status(d.Uint32())
@@ -266,7 +263,7 @@ func (r *requester) clear(ctx context.Context, i int) error {
 	}
 }
 
-// notExecuted tells errors of calls that the peer has not executed.
+// notExecuted reports whether err means that the peer has not executed the call.
 func notExecuted(err error) bool {
 	var rpc *oncrpc.RPCError
 	var rdma *transport.RDMAError
@@ -278,7 +275,7 @@ func notExecuted(err error) bool {
 		errors.As(err, &notReady) && !notReady.Dropped || errors.As(err, &lost) && !lost.Sent
 }
 
-// A replySlots is the replier's end. Its owner has the lock.
+// A replySlots is the replier's end. The owner's lock protects it.
 type replySlots struct {
 	slots []replySlot
 	seed  maphash.Seed
@@ -290,7 +287,7 @@ type replySlot struct {
 	busy bool   // it is being executed
 	sum  uint64 // of its arguments
 
-	// reply is the whole reply, or, with only set, the result of SEQUENCE in it.
+	// reply is the whole reply or, if only is set, the result of SEQUENCE.
 	reply []byte
 	only  bool
 }
@@ -299,13 +296,13 @@ func newReplySlots(n int) *replySlots {
 	return &replySlots{slots: make([]replySlot, n), seed: maphash.MakeSeed()}
 }
 
-// sum tells requests apart. args are the whole arguments of the call.
+// sum returns a checksum of a request. args are all its arguments.
 func (r *replySlots) sum(args []byte) uint64 { return maphash.Bytes(r.seed, args) }
 
-// begin takes a request, whose arguments have the sum. StatusOK starts it: the caller
-// executes it and calls end. With replay set the slot has its reply. RFC 8881 section
-// 2.10.6.1.
-func (r *replySlots) begin(a *SequenceArgs, sum uint64) (replay *replySlot, status Status) {
+// begin begins a request with the given checksum. If it returns StatusOK the caller executes
+// the request and calls end, unless replay is not nil: then the slot has the reply. RFC 8881
+// section 2.10.6.1.
+func (r *replySlots) begin(a *sequenceArgs, sum uint64) (replay *replySlot, status Status) {
 	if uint64(a.Slot) >= uint64(len(r.slots)) {
 		return nil, StatusBadSlot
 	}
@@ -324,8 +321,8 @@ func (r *replySlots) begin(a *SequenceArgs, sum uint64) (replay *replySlot, stat
 	return nil, StatusOK
 }
 
-// end keeps the reply of a request that began: all of it, or only the result of SEQUENCE,
-// which is a copy in both cases.
+// end caches a copy of the reply to a request: all of it or, if only is set, the result of
+// SEQUENCE.
 func (r *replySlots) end(slot uint32, reply []byte, only bool) {
 	s := &r.slots[slot]
 	s.busy = false
@@ -333,13 +330,13 @@ func (r *replySlots) end(slot uint32, reply []byte, only bool) {
 	s.only = only
 }
 
-// replayed appends the reply to a request that was made again. tag is its tag, next the
-// number of its second operation.
+// replayed appends the reply to a resent request. tag is its tag, next the number of its
+// second operation.
 func (s *replySlot) replayed(b, tag []byte, first, next uint32) []byte {
 	if !s.only {
 		return append(b, s.reply...)
 	}
-	res := CompoundRes{Status: StatusRetryUncachedRep, Tag: tag, Count: 2}
+	res := compoundRes{Status: StatusRetryUncachedRep, Tag: tag, Count: 2}
 	b = res.Append(b)
 	b = xdr.AppendUint32(b, first)
 	b = xdr.AppendUint32(b, uint32(StatusOK))

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -57,7 +58,7 @@ func TestSlotTable(t *testing.T) {
 		if next, _, _ := table.state(1); next != 2 {
 			t.Errorf("sequence id %d", next)
 		}
-		// Fewer slots at the replier's wish, and more again.
+		// The replier lowers and raises the target slot.
 		table.give(0)
 		table.give(1)
 		table.give(2)
@@ -85,7 +86,7 @@ func TestReplySlots(t *testing.T) {
 	r := newReplySlots(2)
 	begin := func(slot, sequence uint32, sum uint64, want Status) *replySlot {
 		t.Helper()
-		replay, status := r.begin(&SequenceArgs{Slot: slot, Sequence: sequence}, sum)
+		replay, status := r.begin(&sequenceArgs{Slot: slot, Sequence: sequence}, sum)
 		if status != want {
 			t.Errorf("slot %d, id %d: %v, want %v", slot, sequence, status, want)
 		}
@@ -109,9 +110,9 @@ func TestReplySlots(t *testing.T) {
 	if begin(0, 2, 8, StatusOK) != nil {
 		t.Error("a new request is a replay")
 	}
-	// Only the result of SEQUENCE has been kept.
-	r.end(0, unhex(t, xSession), true)
-	want := unhex(t, "00002754 00000001 74000000 00000002 00000035 00000000 "+xSession+"00000009 00002754")
+	// Only the result of SEQUENCE is cached.
+	r.end(0, testutil.Hex(t, xSession), true)
+	want := testutil.Hex(t, "00002754 00000001 74000000 00000002 00000035 00000000 "+xSession+"00000009 00002754")
 	if got := begin(0, 2, 8, StatusOK).replayed(nil, []byte("t"), OpSequence, OpGetAttr); !bytes.Equal(got, want) {
 		t.Errorf("%x, want\n%x", got, want)
 	}
@@ -120,22 +121,22 @@ func TestReplySlots(t *testing.T) {
 	begin(1, 0, 7, StatusOK)
 }
 
-// A fakeReplier executes SEQUENCE with a replySlots, or fails as the script says.
+// A fakeReplier executes SEQUENCE with a replySlots, or fails according to the script.
 type fakeReplier struct {
 	t      *testing.T
 	slots  *replySlots
 	mu     sync.Mutex
 	script []func(execute func() []byte, call *transport.Call) error
-	seen   []SequenceArgs
+	seen   []sequenceArgs
 }
 
-// requester returns one whose calls go to f.
+// requester returns a requester that calls f.
 func (f *fakeReplier) requester(n int) *requester {
 	f.slots = newReplySlots(n)
 	return &requester{
 		session: tSession, table: newSlotTable(n), name: OpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := compoundArgs{Minor: Minor, Count: uint32(count)}
 			return args.Append(xdr.AppendUint32(head.Append(b), OpSequence))
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpSequence, Result: &res.fore} },
@@ -156,27 +157,27 @@ func (f *fakeReplier) send(ctx context.Context, call *transport.Call) error {
 	return nil
 }
 
-// execute is a server's SEQUENCE; the operations behind it all succeed without results.
+// execute executes SEQUENCE as a server; all operations after it succeed without results.
 func (f *fakeReplier) execute(args []byte) []byte {
 	d := xdr.NewDecoder(args)
-	var head CompoundArgs
+	var head compoundArgs
 	head.Decode(&d)
 	d.Uint32()
-	var a SequenceArgs
+	var a sequenceArgs
 	a.Decode(&d)
 	f.seen = append(f.seen, a)
 	replay, status := f.slots.begin(&a, f.slots.sum(args))
 	if replay != nil {
 		return replay.replayed(nil, nil, OpSequence, d.Uint32())
 	}
-	res := CompoundRes{Status: status, Count: head.Count}
+	res := compoundRes{Status: status, Count: head.Count}
 	if status != StatusOK {
 		res.Count = 1
 		return appendStatus(res.Append(nil), OpSequence, status)
 	}
 	b := appendStatus(res.Append(nil), OpSequence, StatusOK)
 	at := len(b)
-	result := SequenceRes{Session: a.Session, Sequence: a.Sequence, Slot: a.Slot, TargetHighest: uint32(len(f.slots.slots) - 1)}
+	result := sequenceRes{Session: a.Session, Sequence: a.Sequence, Slot: a.Slot, TargetHighest: uint32(len(f.slots.slots) - 1)}
 	b = result.Append(b)
 	end := len(b)
 	for range head.Count - 1 {
@@ -202,13 +203,13 @@ func lostReply(execute func() []byte, call *transport.Call) error {
 
 func answer(status Status) func(func() []byte, *transport.Call) error {
 	return func(_ func() []byte, call *transport.Call) error {
-		res := CompoundRes{Status: status, Count: 1}
+		res := compoundRes{Status: status, Count: 1}
 		call.Results = appendStatus(res.Append(nil), OpSequence, status)
 		return nil
 	}
 }
 
-// TestRequester: whatever becomes of a call, the slot's sequence id is right for the next.
+// TestRequester: after any outcome of a call the slot's next sequence id is right.
 func TestRequester(t *testing.T) {
 	op := []Operation{{Op: OpPutRootFH}}
 	refused := func(func() []byte, *transport.Call) error { return &oncrpc.RPCError{AcceptStat: oncrpc.GarbageArgs} }
@@ -224,7 +225,7 @@ func TestRequester(t *testing.T) {
 	}
 	other := func(execute func() []byte, call *transport.Call) error {
 		call.Results = execute()
-		call.Results[len(call.Results)-30]++ // the session's id, or what is behind it
+		call.Results[len(call.Results)-30]++ // the session's id, or what follows it
 		return nil
 	}
 	wantError := func(status Status) func(error) bool {
@@ -270,7 +271,7 @@ func TestRequester(t *testing.T) {
 				} else if !ok {
 					t.Errorf("the first call: %v", err)
 				}
-				// Another one: as a retry of the first it would be a false one.
+				// A different request: as a retry of the first it would be a false retry.
 				if err := r.compound(bg, append(op, op...), false, true, &res); err != nil {
 					t.Errorf("the second call: %v", err)
 				}
@@ -291,10 +292,10 @@ func TestRequester(t *testing.T) {
 	}
 }
 
-// A replay whose reply was not kept is executed again if that is allowed, and an error
-// otherwise.
+// A call whose reply was lost and not cached is executed again if that is allowed, and
+// otherwise fails.
 func TestUncachedReply(t *testing.T) {
-	// The transport sends the call again on another connection.
+	// The transport resends the call on another connection.
 	twice := func(execute func() []byte, call *transport.Call) error {
 		execute()
 		call.Results = execute()
@@ -304,7 +305,7 @@ func TestUncachedReply(t *testing.T) {
 		f := &fakeReplier{t: t, script: []func(func() []byte, *transport.Call) error{twice}}
 		r := f.requester(1)
 		var res sequenced
-		// The result of SEQUENCE is what has been kept.
+		// Only the result of SEQUENCE is cached.
 		err := r.compound(bg, []Operation{{Op: OpPutRootFH}}, false, again, &res)
 		if again && (err != nil || len(f.seen) != 3) || !again && !hasStatus(err, StatusRetryUncachedRep) {
 			t.Errorf("again %v: %v, %+v", again, err, f.seen)

@@ -116,215 +116,128 @@ const (
 
 // String is the RFC's name, such as "NFS4ERR_BADSESSION".
 func (s Status) String() string {
-	switch s {
-	case StatusOK:
-		return "NFS4_OK"
-	case StatusPerm:
-		return "NFS4ERR_PERM"
-	case StatusNoEnt:
-		return "NFS4ERR_NOENT"
-	case StatusIO:
-		return "NFS4ERR_IO"
-	case StatusNXIO:
-		return "NFS4ERR_NXIO"
-	case StatusAccess:
-		return "NFS4ERR_ACCESS"
-	case StatusExist:
-		return "NFS4ERR_EXIST"
-	case StatusXDev:
-		return "NFS4ERR_XDEV"
-	case StatusNotDir:
-		return "NFS4ERR_NOTDIR"
-	case StatusIsDir:
-		return "NFS4ERR_ISDIR"
-	case StatusInval:
-		return "NFS4ERR_INVAL"
-	case StatusFBig:
-		return "NFS4ERR_FBIG"
-	case StatusNoSpc:
-		return "NFS4ERR_NOSPC"
-	case StatusROFS:
-		return "NFS4ERR_ROFS"
-	case StatusMLink:
-		return "NFS4ERR_MLINK"
-	case StatusNameTooLong:
-		return "NFS4ERR_NAMETOOLONG"
-	case StatusNotEmpty:
-		return "NFS4ERR_NOTEMPTY"
-	case StatusDQuot:
-		return "NFS4ERR_DQUOT"
-	case StatusStale:
-		return "NFS4ERR_STALE"
-	case StatusBadHandle:
-		return "NFS4ERR_BADHANDLE"
-	case StatusBadCookie:
-		return "NFS4ERR_BAD_COOKIE"
-	case StatusNotSupp:
-		return "NFS4ERR_NOTSUPP"
-	case StatusTooSmall:
-		return "NFS4ERR_TOOSMALL"
-	case StatusServerFault:
-		return "NFS4ERR_SERVERFAULT"
-	case StatusBadType:
-		return "NFS4ERR_BADTYPE"
-	case StatusDelay:
-		return "NFS4ERR_DELAY"
-	case StatusSame:
-		return "NFS4ERR_SAME"
-	case StatusDenied:
-		return "NFS4ERR_DENIED"
-	case StatusExpired:
-		return "NFS4ERR_EXPIRED"
-	case StatusLocked:
-		return "NFS4ERR_LOCKED"
-	case StatusGrace:
-		return "NFS4ERR_GRACE"
-	case StatusFHExpired:
-		return "NFS4ERR_FHEXPIRED"
-	case StatusShareDenied:
-		return "NFS4ERR_SHARE_DENIED"
-	case StatusWrongSec:
-		return "NFS4ERR_WRONGSEC"
-	case StatusClidInUse:
-		return "NFS4ERR_CLID_INUSE"
-	case StatusResource:
-		return "NFS4ERR_RESOURCE"
-	case StatusMoved:
-		return "NFS4ERR_MOVED"
-	case StatusNoFileHandle:
-		return "NFS4ERR_NOFILEHANDLE"
-	case StatusMinorVersMismatch:
-		return "NFS4ERR_MINOR_VERS_MISMATCH"
-	case StatusStaleClientID:
-		return "NFS4ERR_STALE_CLIENTID"
-	case StatusStaleStateID:
-		return "NFS4ERR_STALE_STATEID"
-	case StatusOldStateID:
-		return "NFS4ERR_OLD_STATEID"
-	case StatusBadStateID:
-		return "NFS4ERR_BAD_STATEID"
-	case StatusBadSeqID:
-		return "NFS4ERR_BAD_SEQID"
-	case StatusNotSame:
-		return "NFS4ERR_NOT_SAME"
-	case StatusLockRange:
-		return "NFS4ERR_LOCK_RANGE"
-	case StatusSymlink:
-		return "NFS4ERR_SYMLINK"
-	case StatusRestoreFH:
-		return "NFS4ERR_RESTOREFH"
-	case StatusLeaseMoved:
-		return "NFS4ERR_LEASE_MOVED"
-	case StatusAttrNotSupp:
-		return "NFS4ERR_ATTRNOTSUPP"
-	case StatusNoGrace:
-		return "NFS4ERR_NO_GRACE"
-	case StatusReclaimBad:
-		return "NFS4ERR_RECLAIM_BAD"
-	case StatusReclaimConflict:
-		return "NFS4ERR_RECLAIM_CONFLICT"
-	case StatusBadXDR:
-		return "NFS4ERR_BADXDR"
-	case StatusLocksHeld:
-		return "NFS4ERR_LOCKS_HELD"
-	case StatusOpenMode:
-		return "NFS4ERR_OPENMODE"
-	case StatusBadOwner:
-		return "NFS4ERR_BADOWNER"
-	case StatusBadChar:
-		return "NFS4ERR_BADCHAR"
-	case StatusBadName:
-		return "NFS4ERR_BADNAME"
-	case StatusBadRange:
-		return "NFS4ERR_BAD_RANGE"
-	case StatusLockNotsupp:
-		return "NFS4ERR_LOCK_NOTSUPP"
-	case StatusOpIllegal:
-		return "NFS4ERR_OP_ILLEGAL"
-	case StatusDeadlock:
-		return "NFS4ERR_DEADLOCK"
-	case StatusFileOpen:
-		return "NFS4ERR_FILE_OPEN"
-	case StatusAdminRevoked:
-		return "NFS4ERR_ADMIN_REVOKED"
-	case StatusCBPathDown:
-		return "NFS4ERR_CB_PATH_DOWN"
-	case StatusBadIOMode:
-		return "NFS4ERR_BADIOMODE"
-	case StatusBadLayout:
-		return "NFS4ERR_BADLAYOUT"
-	case StatusBadSessionDigest:
-		return "NFS4ERR_BAD_SESSION_DIGEST"
-	case StatusBadSession:
-		return "NFS4ERR_BADSESSION"
-	case StatusBadSlot:
-		return "NFS4ERR_BADSLOT"
-	case StatusCompleteAlready:
-		return "NFS4ERR_COMPLETE_ALREADY"
-	case StatusConnNotBoundToSession:
-		return "NFS4ERR_CONN_NOT_BOUND_TO_SESSION"
-	case StatusDelegAlreadyWanted:
-		return "NFS4ERR_DELEG_ALREADY_WANTED"
-	case StatusBackChanBusy:
-		return "NFS4ERR_BACK_CHAN_BUSY"
-	case StatusLayoutTryLater:
-		return "NFS4ERR_LAYOUTTRYLATER"
-	case StatusLayoutUnavailable:
-		return "NFS4ERR_LAYOUTUNAVAILABLE"
-	case StatusNomatchingLayout:
-		return "NFS4ERR_NOMATCHING_LAYOUT"
-	case StatusRecallConflict:
-		return "NFS4ERR_RECALLCONFLICT"
-	case StatusUnknownLayouttype:
-		return "NFS4ERR_UNKNOWN_LAYOUTTYPE"
-	case StatusSeqMisordered:
-		return "NFS4ERR_SEQ_MISORDERED"
-	case StatusSequencePos:
-		return "NFS4ERR_SEQUENCE_POS"
-	case StatusReqTooBig:
-		return "NFS4ERR_REQ_TOO_BIG"
-	case StatusRepTooBig:
-		return "NFS4ERR_REP_TOO_BIG"
-	case StatusRepTooBigToCache:
-		return "NFS4ERR_REP_TOO_BIG_TO_CACHE"
-	case StatusRetryUncachedRep:
-		return "NFS4ERR_RETRY_UNCACHED_REP"
-	case StatusUnsafeCompound:
-		return "NFS4ERR_UNSAFE_COMPOUND"
-	case StatusTooManyOps:
-		return "NFS4ERR_TOO_MANY_OPS"
-	case StatusOpNotInSession:
-		return "NFS4ERR_OP_NOT_IN_SESSION"
-	case StatusHashAlgUnsupp:
-		return "NFS4ERR_HASH_ALG_UNSUPP"
-	case StatusClientIDBusy:
-		return "NFS4ERR_CLIENTID_BUSY"
-	case StatusPNFSIOHole:
-		return "NFS4ERR_PNFS_IO_HOLE"
-	case StatusSeqFalseRetry:
-		return "NFS4ERR_SEQ_FALSE_RETRY"
-	case StatusBadHighSlot:
-		return "NFS4ERR_BAD_HIGH_SLOT"
-	case StatusDeadSession:
-		return "NFS4ERR_DEADSESSION"
-	case StatusEncrAlgUnsupp:
-		return "NFS4ERR_ENCR_ALG_UNSUPP"
-	case StatusPNFSNoLayout:
-		return "NFS4ERR_PNFS_NO_LAYOUT"
-	case StatusNotOnlyOp:
-		return "NFS4ERR_NOT_ONLY_OP"
-	case StatusWrongCred:
-		return "NFS4ERR_WRONG_CRED"
-	case StatusWrongType:
-		return "NFS4ERR_WRONG_TYPE"
-	case StatusDirDelegUnavail:
-		return "NFS4ERR_DIRDELEG_UNAVAIL"
-	case StatusRejectDeleg:
-		return "NFS4ERR_REJECT_DELEG"
-	case StatusReturnConflict:
-		return "NFS4ERR_RETURNCONFLICT"
-	case StatusDelegRevoked:
-		return "NFS4ERR_DELEG_REVOKED"
+	name := ""
+	if s < Status(len(statusNames)) {
+		name = statusNames[s]
+	} else if n := s - firstStatus; n < Status(len(nfsStatusNames)) {
+		name = nfsStatusNames[n]
 	}
-	return fmt.Sprintf("nfsstat4 %d", uint32(s))
+	if name == "" {
+		return fmt.Sprintf("nfsstat4 %d", uint32(s))
+	}
+	return name
+}
+
+// statusNames are the names of statuses that have the numbers of POSIX errors.
+var statusNames = [...]string{
+	StatusOK:          "NFS4_OK",
+	StatusPerm:        "NFS4ERR_PERM",
+	StatusNoEnt:       "NFS4ERR_NOENT",
+	StatusIO:          "NFS4ERR_IO",
+	StatusNXIO:        "NFS4ERR_NXIO",
+	StatusAccess:      "NFS4ERR_ACCESS",
+	StatusExist:       "NFS4ERR_EXIST",
+	StatusXDev:        "NFS4ERR_XDEV",
+	StatusNotDir:      "NFS4ERR_NOTDIR",
+	StatusIsDir:       "NFS4ERR_ISDIR",
+	StatusInval:       "NFS4ERR_INVAL",
+	StatusFBig:        "NFS4ERR_FBIG",
+	StatusNoSpc:       "NFS4ERR_NOSPC",
+	StatusROFS:        "NFS4ERR_ROFS",
+	StatusMLink:       "NFS4ERR_MLINK",
+	StatusNameTooLong: "NFS4ERR_NAMETOOLONG",
+	StatusNotEmpty:    "NFS4ERR_NOTEMPTY",
+	StatusDQuot:       "NFS4ERR_DQUOT",
+	StatusStale:       "NFS4ERR_STALE",
+}
+
+// firstStatus is the first number of those that NFS adds.
+const firstStatus = StatusBadHandle
+
+var nfsStatusNames = [...]string{
+	StatusBadHandle - firstStatus:             "NFS4ERR_BADHANDLE",
+	StatusBadCookie - firstStatus:             "NFS4ERR_BAD_COOKIE",
+	StatusNotSupp - firstStatus:               "NFS4ERR_NOTSUPP",
+	StatusTooSmall - firstStatus:              "NFS4ERR_TOOSMALL",
+	StatusServerFault - firstStatus:           "NFS4ERR_SERVERFAULT",
+	StatusBadType - firstStatus:               "NFS4ERR_BADTYPE",
+	StatusDelay - firstStatus:                 "NFS4ERR_DELAY",
+	StatusSame - firstStatus:                  "NFS4ERR_SAME",
+	StatusDenied - firstStatus:                "NFS4ERR_DENIED",
+	StatusExpired - firstStatus:               "NFS4ERR_EXPIRED",
+	StatusLocked - firstStatus:                "NFS4ERR_LOCKED",
+	StatusGrace - firstStatus:                 "NFS4ERR_GRACE",
+	StatusFHExpired - firstStatus:             "NFS4ERR_FHEXPIRED",
+	StatusShareDenied - firstStatus:           "NFS4ERR_SHARE_DENIED",
+	StatusWrongSec - firstStatus:              "NFS4ERR_WRONGSEC",
+	StatusClidInUse - firstStatus:             "NFS4ERR_CLID_INUSE",
+	StatusResource - firstStatus:              "NFS4ERR_RESOURCE",
+	StatusMoved - firstStatus:                 "NFS4ERR_MOVED",
+	StatusNoFileHandle - firstStatus:          "NFS4ERR_NOFILEHANDLE",
+	StatusMinorVersMismatch - firstStatus:     "NFS4ERR_MINOR_VERS_MISMATCH",
+	StatusStaleClientID - firstStatus:         "NFS4ERR_STALE_CLIENTID",
+	StatusStaleStateID - firstStatus:          "NFS4ERR_STALE_STATEID",
+	StatusOldStateID - firstStatus:            "NFS4ERR_OLD_STATEID",
+	StatusBadStateID - firstStatus:            "NFS4ERR_BAD_STATEID",
+	StatusBadSeqID - firstStatus:              "NFS4ERR_BAD_SEQID",
+	StatusNotSame - firstStatus:               "NFS4ERR_NOT_SAME",
+	StatusLockRange - firstStatus:             "NFS4ERR_LOCK_RANGE",
+	StatusSymlink - firstStatus:               "NFS4ERR_SYMLINK",
+	StatusRestoreFH - firstStatus:             "NFS4ERR_RESTOREFH",
+	StatusLeaseMoved - firstStatus:            "NFS4ERR_LEASE_MOVED",
+	StatusAttrNotSupp - firstStatus:           "NFS4ERR_ATTRNOTSUPP",
+	StatusNoGrace - firstStatus:               "NFS4ERR_NO_GRACE",
+	StatusReclaimBad - firstStatus:            "NFS4ERR_RECLAIM_BAD",
+	StatusReclaimConflict - firstStatus:       "NFS4ERR_RECLAIM_CONFLICT",
+	StatusBadXDR - firstStatus:                "NFS4ERR_BADXDR",
+	StatusLocksHeld - firstStatus:             "NFS4ERR_LOCKS_HELD",
+	StatusOpenMode - firstStatus:              "NFS4ERR_OPENMODE",
+	StatusBadOwner - firstStatus:              "NFS4ERR_BADOWNER",
+	StatusBadChar - firstStatus:               "NFS4ERR_BADCHAR",
+	StatusBadName - firstStatus:               "NFS4ERR_BADNAME",
+	StatusBadRange - firstStatus:              "NFS4ERR_BAD_RANGE",
+	StatusLockNotsupp - firstStatus:           "NFS4ERR_LOCK_NOTSUPP",
+	StatusOpIllegal - firstStatus:             "NFS4ERR_OP_ILLEGAL",
+	StatusDeadlock - firstStatus:              "NFS4ERR_DEADLOCK",
+	StatusFileOpen - firstStatus:              "NFS4ERR_FILE_OPEN",
+	StatusAdminRevoked - firstStatus:          "NFS4ERR_ADMIN_REVOKED",
+	StatusCBPathDown - firstStatus:            "NFS4ERR_CB_PATH_DOWN",
+	StatusBadIOMode - firstStatus:             "NFS4ERR_BADIOMODE",
+	StatusBadLayout - firstStatus:             "NFS4ERR_BADLAYOUT",
+	StatusBadSessionDigest - firstStatus:      "NFS4ERR_BAD_SESSION_DIGEST",
+	StatusBadSession - firstStatus:            "NFS4ERR_BADSESSION",
+	StatusBadSlot - firstStatus:               "NFS4ERR_BADSLOT",
+	StatusCompleteAlready - firstStatus:       "NFS4ERR_COMPLETE_ALREADY",
+	StatusConnNotBoundToSession - firstStatus: "NFS4ERR_CONN_NOT_BOUND_TO_SESSION",
+	StatusDelegAlreadyWanted - firstStatus:    "NFS4ERR_DELEG_ALREADY_WANTED",
+	StatusBackChanBusy - firstStatus:          "NFS4ERR_BACK_CHAN_BUSY",
+	StatusLayoutTryLater - firstStatus:        "NFS4ERR_LAYOUTTRYLATER",
+	StatusLayoutUnavailable - firstStatus:     "NFS4ERR_LAYOUTUNAVAILABLE",
+	StatusNomatchingLayout - firstStatus:      "NFS4ERR_NOMATCHING_LAYOUT",
+	StatusRecallConflict - firstStatus:        "NFS4ERR_RECALLCONFLICT",
+	StatusUnknownLayouttype - firstStatus:     "NFS4ERR_UNKNOWN_LAYOUTTYPE",
+	StatusSeqMisordered - firstStatus:         "NFS4ERR_SEQ_MISORDERED",
+	StatusSequencePos - firstStatus:           "NFS4ERR_SEQUENCE_POS",
+	StatusReqTooBig - firstStatus:             "NFS4ERR_REQ_TOO_BIG",
+	StatusRepTooBig - firstStatus:             "NFS4ERR_REP_TOO_BIG",
+	StatusRepTooBigToCache - firstStatus:      "NFS4ERR_REP_TOO_BIG_TO_CACHE",
+	StatusRetryUncachedRep - firstStatus:      "NFS4ERR_RETRY_UNCACHED_REP",
+	StatusUnsafeCompound - firstStatus:        "NFS4ERR_UNSAFE_COMPOUND",
+	StatusTooManyOps - firstStatus:            "NFS4ERR_TOO_MANY_OPS",
+	StatusOpNotInSession - firstStatus:        "NFS4ERR_OP_NOT_IN_SESSION",
+	StatusHashAlgUnsupp - firstStatus:         "NFS4ERR_HASH_ALG_UNSUPP",
+	StatusClientIDBusy - firstStatus:          "NFS4ERR_CLIENTID_BUSY",
+	StatusPNFSIOHole - firstStatus:            "NFS4ERR_PNFS_IO_HOLE",
+	StatusSeqFalseRetry - firstStatus:         "NFS4ERR_SEQ_FALSE_RETRY",
+	StatusBadHighSlot - firstStatus:           "NFS4ERR_BAD_HIGH_SLOT",
+	StatusDeadSession - firstStatus:           "NFS4ERR_DEADSESSION",
+	StatusEncrAlgUnsupp - firstStatus:         "NFS4ERR_ENCR_ALG_UNSUPP",
+	StatusPNFSNoLayout - firstStatus:          "NFS4ERR_PNFS_NO_LAYOUT",
+	StatusNotOnlyOp - firstStatus:             "NFS4ERR_NOT_ONLY_OP",
+	StatusWrongCred - firstStatus:             "NFS4ERR_WRONG_CRED",
+	StatusWrongType - firstStatus:             "NFS4ERR_WRONG_TYPE",
+	StatusDirDelegUnavail - firstStatus:       "NFS4ERR_DIRDELEG_UNAVAIL",
+	StatusRejectDeleg - firstStatus:           "NFS4ERR_REJECT_DELEG",
+	StatusReturnConflict - firstStatus:        "NFS4ERR_RETURNCONFLICT",
+	StatusDelegRevoked - firstStatus:          "NFS4ERR_DELEG_REVOKED",
 }

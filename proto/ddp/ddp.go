@@ -1,9 +1,8 @@
 // Package ddp encodes and decodes the two segment headers of Direct Data
 // Placement over reliable transports, RFC 5041: the middle layer of iWARP.
 //
-// Decoders take bytes from the front of a slice and fill the caller's struct;
-// encoders append. Nothing is allocated and nothing is kept. A decoder returns
-// either the header's length or an [Error].
+// Decoders read from the front of a slice into the caller's struct; encoders append. Neither
+// allocates or keeps references. A decoder returns either the header's length or an [Error].
 package ddp
 
 import (
@@ -106,7 +105,7 @@ func AppendTagged(b []byte, h *Tagged) []byte {
 }
 
 // ConsumeTagged reads the header of a tagged segment. With ErrVersion the
-// header is stored all the same, for a Terminate message to quote.
+// header is stored nevertheless, so that a Terminate message can quote it.
 func ConsumeTagged(b []byte, h *Tagged) (n int, err error) {
 	*h = Tagged{}
 	if len(b) < 1 {
@@ -138,7 +137,7 @@ func AppendUntagged(b []byte, h *Untagged) []byte {
 }
 
 // ConsumeUntagged reads the header of an untagged segment. With ErrVersion the
-// header is stored all the same, for a Terminate message to quote.
+// header is stored nevertheless, so that a Terminate message can quote it.
 func ConsumeUntagged(b []byte, h *Untagged) (n int, err error) {
 	*h = Untagged{}
 	if len(b) < 1 {

@@ -2,21 +2,13 @@ package ddp
 
 import (
 	"bytes"
-	"encoding/hex"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// The bytes are put together by hand from the pictures of RFC 5041 sections 4.2
-// and 4.3: T and L are the two upper bits of the first byte, DV the two lower.
+// The bytes were written by hand from the diagrams in RFC 5041 sections 4.2 and 4.3: T and L
+// are the two upper bits of the first byte, DV the two lower.
 var taggedVectors = []struct {
 	h    Tagged
 	wire string
@@ -36,7 +28,7 @@ var untaggedVectors = []struct {
 
 func TestTagged(t *testing.T) {
 	for _, tc := range taggedVectors {
-		wire := unhex(t, tc.wire)
+		wire := testutil.Hex(t, tc.wire)
 		if got := AppendTagged(nil, &tc.h); !bytes.Equal(got, wire) {
 			t.Errorf("%+v: encoded as %x, want %x", tc.h, got, wire)
 		}
@@ -62,7 +54,7 @@ func TestTagged(t *testing.T) {
 
 func TestUntagged(t *testing.T) {
 	for _, tc := range untaggedVectors {
-		wire := unhex(t, tc.wire)
+		wire := testutil.Hex(t, tc.wire)
 		if got := AppendUntagged(nil, &tc.h); !bytes.Equal(got, wire) {
 			t.Errorf("%+v: encoded as %x, want %x", tc.h, got, wire)
 		}
@@ -121,7 +113,7 @@ func TestAllocs(t *testing.T) {
 // Reserved bits are ignored when received, so a round trip clears them.
 func FuzzTagged(f *testing.F) {
 	for _, v := range taggedVectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testutil.Hex(f, v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h Tagged
@@ -140,7 +132,7 @@ func FuzzTagged(f *testing.F) {
 
 func FuzzUntagged(f *testing.F) {
 	for _, v := range untaggedVectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testutil.Hex(f, v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h Untagged

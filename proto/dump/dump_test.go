@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // dump returns the messages in hexadecimal input as text and as lines of JSON. Problems
@@ -47,8 +47,8 @@ func TestDecodeGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			testkit.Golden(t, file+".golden", text.Bytes())
-			testkit.Golden(t, file+".json.golden", jsons.Bytes())
+			testutil.Golden(t, file+".golden", text.Bytes())
+			testutil.Golden(t, file+".json.golden", jsons.Bytes())
 		})
 	}
 }

@@ -2,17 +2,15 @@
 // of iWARP: the start-up frames and the FPDUs of RFC 5044, and the enhanced
 // connection data of RFC 6581.
 //
-// Decoders are called Consume and take bytes from the front of a slice;
-// encoders are called Append. Neither keeps what it was given, neither
-// allocates, and a decoder either fills the caller's struct and says how many
-// bytes it took, or returns an [Error]. ErrShort alone means that more bytes
-// may help.
+// Decoders are called Consume and read from the front of a slice; encoders are called Append.
+// Neither allocates or keeps references. A decoder either fills the caller's struct and
+// returns the number of bytes consumed, or returns an [Error]. Only ErrShort can be cured by
+// more bytes.
 //
 // # Limitations
 //
-// Markers (RFC 5044 section 4.3) are not inserted and not removed. An endpoint
-// may always decline to send them as long as it declines the connection when
-// they are demanded.
+// Markers (RFC 5044 section 4.3) are neither inserted nor removed. An endpoint need not
+// support them as long as it rejects connections that require them.
 package mpa
 
 import "strconv"
@@ -21,7 +19,7 @@ import "strconv"
 type Error uint8
 
 const (
-	// ErrShort: the frame goes on beyond the bytes given.
+	// ErrShort: the frame extends beyond the bytes given.
 	ErrShort Error = 1 + iota
 	// ErrKey: neither of the two keys of RFC 5044 section 7.1.1.
 	ErrKey

@@ -9,10 +9,10 @@ import (
 const (
 	// LengthLen is the length of the ULPDU_Length field. RFC 5044 section 4.
 	LengthLen = 2
-	// CRCLen is the length of the CRC field. It is there, as zero, when no
-	// CRC is in use. RFC 5044 section 4.4.
+	// CRCLen is the length of the CRC field. The field is present, and zero, when no CRC is in
+	// use. RFC 5044 section 4.4.
 	CRCLen = 4
-	// MaxULPDU is the longest ULPDU that ULPDU_Length can say.
+	// MaxULPDU is the longest ULPDU that ULPDU_Length can express.
 	MaxULPDU = 1<<16 - 1
 )
 
@@ -71,8 +71,8 @@ func AppendFPDU(b, ulpdu []byte, crc bool) []byte {
 	return binary.LittleEndian.AppendUint32(b, sum)
 }
 
-// ConsumeFPDU takes the FPDU at the front of b and returns its ULPDU, a view
-// of b. With crc false the CRC field is not looked at (RFC 5044 section 4.4).
+// ConsumeFPDU takes the FPDU at the front of b and returns its ULPDU, a view of b. If crc is
+// false the CRC field is ignored (RFC 5044 section 4.4).
 func ConsumeFPDU(b []byte, crc bool) (ulpdu []byte, n int, err error) {
 	if len(b) < LengthLen {
 		return nil, 0, ErrShort

@@ -5,16 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"testing"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
 
 // TestCRC uses the examples of RFC 3720 appendix B.4, which give the CRC in
 // the order of transmission.
@@ -33,7 +26,7 @@ func TestCRC(t *testing.T) {
 		{"32 bytes of ones", bytes.Repeat([]byte{0xff}, 32), "43aba862"},
 		{"32 bytes of incrementing 00..1f", seq, "4e79dd46"},
 		{"32 bytes of decrementing 1f..00", rev, "5cdb3f11"},
-		{"iSCSI SCSI Read (10) command PDU", unhex(t, "01c00000000000000000000000000000"+
+		{"iSCSI SCSI Read (10) command PDU", testutil.Hex(t, "01c00000000000000000000000000000"+
 			"140000000000040000000014000000182800000000000000"+"0200000000000000"), "563a96d9"},
 	} {
 		var got [4]byte
@@ -68,8 +61,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// The frames were put together by hand from RFC 5044 section 7.1.1 and RFC 6581
-// sections 6 and 9.
+// The frames were written by hand from RFC 5044 section 7.1.1 and RFC 6581 sections 6 and 9.
 var startVectors = []struct {
 	name string
 	s    Start
@@ -87,7 +79,7 @@ var startVectors = []struct {
 
 func TestStart(t *testing.T) {
 	for _, tc := range startVectors {
-		wire := unhex(t, tc.wire)
+		wire := testutil.Hex(t, tc.wire)
 		if got := AppendStart(nil, &tc.s); !bytes.Equal(got, wire) {
 			t.Errorf("%s: encoded as\n%x, want\n%x", tc.name, got, wire)
 		}
@@ -119,13 +111,13 @@ func TestStartErrors(t *testing.T) {
 		{good + "10020003", ErrPrivateDataLen},
 	} {
 		var s Start
-		if n, err := ConsumeStart(unhex(t, tc.wire), &s); n != 0 || !errors.Is(err, tc.want) {
+		if n, err := ConsumeStart(testutil.Hex(t, tc.wire), &s); n != 0 || !errors.Is(err, tc.want) {
 			t.Errorf("%s: %d, %v, want %v", tc.wire, n, err, tc.want)
 		}
 	}
 }
 
-// The words are put together by hand from the picture in RFC 6581 section 9.
+// The words were written by hand from the diagram in RFC 6581 section 9.
 var enhancedVectors = []struct {
 	e    Enhanced
 	wire string
@@ -140,7 +132,7 @@ var enhancedVectors = []struct {
 
 func TestEnhanced(t *testing.T) {
 	for _, tc := range enhancedVectors {
-		wire := unhex(t, tc.wire)
+		wire := testutil.Hex(t, tc.wire)
 		if got := AppendEnhanced(nil, &tc.e); !bytes.Equal(got, wire) {
 			t.Errorf("%+v: encoded as %x, want %x", tc.e, got, wire)
 		}
@@ -166,7 +158,7 @@ func TestFPDU(t *testing.T) {
 		{"three bytes, three of pad", "aabbcc", false, "0003aabbcc" + "000000" + "00000000"},
 		{"two bytes, no pad", "aabb", false, "0002aabb" + "00000000"},
 	} {
-		u, wire := unhex(t, tc.ulpdu), unhex(t, tc.wire)
+		u, wire := testutil.Hex(t, tc.ulpdu), testutil.Hex(t, tc.wire)
 		if got := AppendFPDU(nil, u, tc.crc); !bytes.Equal(got, wire) {
 			t.Errorf("%s: encoded as %x, want %x", tc.name, got, wire)
 		}
@@ -175,9 +167,8 @@ func TestFPDU(t *testing.T) {
 			t.Errorf("%s: decoded as %x, %d, %v", tc.name, got, n, err)
 		}
 	}
-	// 30 bytes of ones with the length field are the 32 bytes of RFC 3720's
-	// example but for that field, so the CRC is computed here and only its
-	// place and order are checked.
+	// With the length field, 30 bytes of ones differ from the 32 bytes of RFC 3720's example,
+	// so the CRC is computed here and only its position and byte order are checked.
 	u := bytes.Repeat([]byte{0xff}, 30)
 	w := AppendFPDU(nil, u, true)
 	if CRC(w[32:]) != UpdateCRC(0, w[:32]) || w[32] != byte(UpdateCRC(0, w[:32])) {
@@ -235,7 +226,7 @@ func TestAllocs(t *testing.T) {
 
 func FuzzStart(f *testing.F) {
 	for _, v := range startVectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testutil.Hex(f, v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var s Start
@@ -252,7 +243,7 @@ func FuzzStart(f *testing.F) {
 
 func FuzzEnhanced(f *testing.F) {
 	for _, v := range enhancedVectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testutil.Hex(f, v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e Enhanced
@@ -278,7 +269,7 @@ func FuzzFPDU(f *testing.F) {
 			return
 		}
 		w := AppendFPDU(nil, u, crc)
-		// Pad bytes are not looked at, and neither is an unused CRC.
+		// Pad bytes and an unused CRC are ignored.
 		if len(w) != n || !bytes.Equal(w[:LengthLen+len(u)], b[:LengthLen+len(u)]) {
 			t.Fatalf("%x: round trip gives %x", b[:n], w)
 		}

@@ -10,8 +10,8 @@ const (
 	// RFC 5044 section 7.1.1.
 	StartLen = 20
 
-	// MaxPrivateData is the longest private data of a start-up frame, with
-	// the enhanced data counted in. RFC 5044 section 7.1.1.
+	// MaxPrivateData is the longest private data of a start-up frame, enhanced data included.
+	// RFC 5044 section 7.1.1.
 	MaxPrivateData = 512
 
 	// MaxRevision is the newest revision: 1 is RFC 5044, 2 is RFC 6581
@@ -46,9 +46,8 @@ func (k Kind) String() string {
 	return "MPA frame " + strconv.Itoa(int(k))
 }
 
-// Flags are the bits in front of the revision. RFC 5044 section 7.1.1; the S
-// bit is RFC 6581 section 6. The other bits are reserved: zero when sent,
-// not looked at when received.
+// Flags are the bits before the revision. RFC 5044 section 7.1.1; the S bit is RFC 6581
+// section 6. The other bits are reserved: zero when sent, ignored when received.
 type Flags uint8
 
 const (
@@ -96,8 +95,8 @@ type Start struct {
 	PDLength int // bytes of private data that follow, at most MaxPrivateData
 }
 
-// AppendStart appends the frame without its private data. It panics on a Start
-// that no peer can be sent: a wrong kind, or PDLength out of range.
+// AppendStart appends the frame without its private data. It panics if s.Kind is unknown or
+// s.PDLength is out of range.
 func AppendStart(b []byte, s *Start) []byte {
 	switch s.Kind {
 	case Request:
@@ -114,13 +113,13 @@ func AppendStart(b []byte, s *Start) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(s.PDLength))
 }
 
-// ConsumeStart reads the frame in front of its private data and returns its
-// length, StartLen. A frame whose fields are unacceptable is stored in s all
-// the same, with ErrRevision or ErrPrivateDataLen, so that it can be answered.
+// ConsumeStart reads the frame up to its private data and returns its length, StartLen. With
+// ErrRevision and ErrPrivateDataLen the frame is stored in s all the same, so that it can be
+// answered.
 func ConsumeStart(b []byte, s *Start) (n int, err error) {
 	*s = Start{}
-	// A wrong key is told as soon as it shows: what is not MPA may never
-	// get as long as a frame.
+	// A wrong key is reported as soon as a byte differs: a peer that does not speak MPA may
+	// never send as much as a frame.
 	k := min(len(b), keyLen)
 	isReq, isRep := string(b[:k]) == reqKey[:k], string(b[:k]) == repKey[:k]
 	if !isReq && !isRep {
@@ -149,11 +148,11 @@ func ConsumeStart(b []byte, s *Start) (n int, err error) {
 }
 
 const (
-	// EnhancedLen is the length of the enhanced connection data in front of
-	// the private data. RFC 6581 section 9.
+	// EnhancedLen is the length of the enhanced connection data before the private data. RFC
+	// 6581 section 9.
 	EnhancedLen = 4
 
-	// MaxReads is the largest IRD or ORD that can be said.
+	// MaxReads is the largest IRD or ORD that the field can express.
 	MaxReads = 0x3ffe
 
 	// ReadsUnknown in the IRD or ORD field: its sender leaves the number to
@@ -161,8 +160,8 @@ const (
 	ReadsUnknown = 0x3fff
 )
 
-// Enhanced is the enhanced RDMA connection establishment data, which RFC 6581
-// section 9 puts in front of the private data.
+// Enhanced is the enhanced RDMA connection establishment data, which precedes the private
+// data: RFC 6581 section 9.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -175,8 +174,8 @@ type Enhanced struct {
 	RTRWrite   bool // C: as a zero-length RDMA Write
 	RTRRead    bool // D: as a zero-length RDMA Read
 
-	IRD uint16 // RDMA Reads the sender serves at once
-	ORD uint16 // RDMA Reads the sender would have outstanding
+	IRD uint16 // RDMA Reads that the sender serves concurrently
+	ORD uint16 // RDMA Reads that the sender wants to have outstanding
 }
 
 // AppendEnhanced appends the four bytes. IRD and ORD must fit 14 bits.

@@ -70,10 +70,10 @@ const (
 	gssPrivacy   = 3
 )
 
-// Protected tells whether a credential has the arguments and results of its call signed
-// or encrypted: RPCSEC_GSS with integrity or privacy. An upper layer's data then lies
-// where only the security service finds it, and none of it may be moved by itself.
-// RFC 2203 sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
+// Protected tells whether a credential has the arguments and results of its call signed or
+// encrypted: RPCSEC_GSS with integrity or privacy. The upper layer's data items are then
+// inside the security service's envelope, and none of them may be moved into a chunk. RFC 2203
+// sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.
 func (a *Auth) Protected() bool {
 	// version, procedure, sequence number, service
 	if a.Flavor != FlavorGSS || len(a.Body) < 16 || binary.BigEndian.Uint32(a.Body) != 1 || binary.BigEndian.Uint32(a.Body[4:]) != 0 {
@@ -83,8 +83,8 @@ func (a *Auth) Protected() bool {
 	return s == gssIntegrity || s == gssPrivacy
 }
 
-// appendAuth panics on a body that no receiver may accept: to cut it short would
-// turn a programming error into an authentication failure far away.
+// appendAuth panics on a body that no receiver may accept: truncating it would turn a
+// programming error into an authentication failure elsewhere.
 func appendAuth(b []byte, a *Auth) []byte {
 	if len(a.Body) > MaxAuthBody {
 		panic(fmt.Sprintf("oncrpc: %v body of %d bytes, limit is %d", a.Flavor, len(a.Body), MaxAuthBody))
@@ -93,8 +93,8 @@ func appendAuth(b []byte, a *Auth) []byte {
 	return xdr.AppendOpaque(b, a.Body)
 }
 
-// consumeAuth reads an Auth; n is negative if it is cut short or too long. An
-// empty body is nil, so that decoding AUTH_NONE gives the zero Auth.
+// consumeAuth reads an Auth; n is negative if it is truncated or too long. An empty body is
+// nil, so that decoding AUTH_NONE gives the zero Auth.
 func consumeAuth(b []byte, a *Auth) (n int) {
 	if len(b) < 8 {
 		return -1
@@ -117,9 +117,9 @@ const (
 	MaxGIDs        = 16  // entries in AuthSys.GIDs
 )
 
-// An AuthSys is the body of an AUTH_SYS credential: authsys_parms of RFC 5531
-// appendix A. Nothing in it is proved; a server that believes it trusts the
-// client's machine and everything between.
+// An AuthSys is the body of an AUTH_SYS credential: authsys_parms of RFC 5531 appendix A. None
+// of it is authenticated: a server that believes it trusts the client's machine and the
+// network between.
 //
 //	0       4                     .      +4     +8       +12
 //	+-------+---------------------+------+------+--------+- - - - -+
@@ -137,8 +137,8 @@ func (a *AuthSys) Size() int {
 	return 4 + xdr.SizeOpaque(len(a.Machine)) + 4 + 4 + 4 + 4*len(a.GIDs)
 }
 
-// AppendAuthSys appends the body of an AUTH_SYS credential. It panics if the
-// machine name or the list of groups is over its limit.
+// AppendAuthSys appends the body of an AUTH_SYS credential. It panics if the machine name or
+// the list of groups exceeds its limit.
 func AppendAuthSys(b []byte, a *AuthSys) []byte {
 	if len(a.Machine) > MaxMachineName || len(a.GIDs) > MaxGIDs {
 		panic(fmt.Sprintf("oncrpc: AUTH_SYS with a machine name of %d bytes and %d groups, limits are %d and %d",
@@ -155,16 +155,15 @@ func AppendAuthSys(b []byte, a *AuthSys) []byte {
 	return b
 }
 
-// Auth returns the credential with a encoded in a new body. A client does this
+// Auth returns the credential, with a encoded in a newly allocated body. A client calls it
 // once, not for every call.
 func (a *AuthSys) Auth() Auth {
 	return Auth{Flavor: FlavorSys, Body: AppendAuthSys(make([]byte, 0, a.Size()), a)}
 }
 
-// ConsumeAuthSys reads the body of an AUTH_SYS credential into a and returns the
-// bytes it took. The storage of a.GIDs is used again, and so is a.Machine if the
-// name is the same: decoding the calls of one client allocates nothing. The error
-// is a [*xdr.DecodeError].
+// ConsumeAuthSys reads the body of an AUTH_SYS credential into a and returns the number of
+// bytes consumed. It reuses the storage of a.GIDs, and a.Machine if the name is unchanged, so
+// that decoding the calls of one client does not allocate. The error is a [*xdr.DecodeError].
 func ConsumeAuthSys(b []byte, a *AuthSys) (n int, err error) {
 	d := xdr.NewDecoder(b)
 	a.Stamp = d.Uint32()

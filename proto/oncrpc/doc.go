@@ -2,10 +2,9 @@
 // calls and replies, the authentication fields in them, and record marking for
 // byte-stream transports.
 //
-// [CallHeader] and [ReplyHeader] are plain structs that the caller owns. Append
-// functions write them in front of the arguments or results, Consume functions
-// fill them and return where the arguments or results begin. [Peek] tells calls
-// from replies without decoding more than two words.
+// [CallHeader] and [ReplyHeader] are plain structs that the caller owns. Append functions
+// encode them, Consume functions decode them and return the offset of the arguments or
+// results. [Peek] tells calls from replies without decoding more than two words.
 //
 // # Usage
 //
@@ -19,20 +18,20 @@
 //		return err // not a reply: a *xdr.DecodeError
 //	}
 //	if err := r.Err(); err != nil {
-//		return err // the server said no: a *oncrpc.RPCError
+//		return err // the server refused the call: a *oncrpc.RPCError
 //	}
 //	results := msg[n:]
 //
 // # Ownership
 //
-// The bodies of credentials and verifiers that Consume functions return are views
-// of the input, valid as long as the input is. When a Consume function returns an
-// error, the struct that it was given holds nothing of use.
+// The bodies of credentials and verifiers that Consume functions return are views of the
+// input, valid as long as the input is. When a Consume function returns an error, the contents
+// of the struct are undefined.
 //
 // # Limitations
 //
-// AUTH_NONE and AUTH_SYS are understood; the bodies of all other flavors,
-// RPCSEC_GSS among them, are carried as bytes. Enumeration values that RFC 5531
-// does not define survive decoding and print as numbers. There is no I/O here, no
-// matching of replies to calls, no rpcbind.
+// AUTH_NONE and AUTH_SYS are understood; the bodies of all other flavors, RPCSEC_GSS among
+// them, are carried as bytes. Enumeration values that RFC 5531 does not define are preserved
+// by decoding and print as numbers. The package does no I/O, and does not match replies to
+// calls.
 package oncrpc

@@ -5,12 +5,11 @@ import (
 	"strconv"
 )
 
-// An RPCError is a reply that says no: the server answered, but did not run the
-// procedure to its end. Stat decides which of the other fields mean anything, as
-// in [ReplyHeader].
+// An RPCError is an error reply: the server answered, but did not execute the procedure
+// successfully. Stat decides which of the other fields mean anything, as in [ReplyHeader].
 //
-// Prog, Vers and Proc name what was called. A reply does not carry them: the
-// caller, who knows, fills them in; left zero they are left out of the message.
+// Prog, Vers and Proc name what was called. A reply does not carry them; the caller fills them
+// in. While they are zero the error message omits them.
 type RPCError struct {
 	Prog, Vers, Proc uint32
 

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// A server that has versions 3 and 4 answers a call of version 9.
+// A server that supports versions 3 and 4 answers a call of version 9.
 func Example() {
 	call := oncrpc.AppendCall(nil, &oncrpc.CallHeader{
 		XID: 7, RPCVers: oncrpc.Version, Prog: 100003, Vers: 9,

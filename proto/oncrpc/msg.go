@@ -28,8 +28,8 @@ func (t MsgType) String() string {
 	return number("MSG_TYPE", uint32(t))
 }
 
-// Peek reads the two words that calls and replies begin with. ok is false if b is
-// shorter than that; the type is not judged.
+// Peek reads the first two words of a call or reply. ok is false if b is shorter than that.
+// The type is not validated.
 func Peek(b []byte) (xid uint32, t MsgType, ok bool) {
 	if len(b) < 8 {
 		return 0, 0, false
@@ -43,8 +43,7 @@ const (
 	MinReplySize = 24 // header of an accepted reply with SUCCESS
 )
 
-// A CallHeader is what a call carries in front of its arguments: call_body of
-// RFC 5531 section 9.
+// A CallHeader is the header of a call, up to its arguments: call_body of RFC 5531 section 9.
 //
 //	0     4      8         12     16     20     24
 //	+-----+------+---------+------+------+------+------+------+- - - - -
@@ -63,8 +62,8 @@ type CallHeader struct {
 // Size returns the encoded size in bytes.
 func (h *CallHeader) Size() int { return 24 + h.Cred.Size() + h.Verf.Size() }
 
-// AppendCall appends the header of a call. It panics if the body of the
-// credential or the verifier is over [MaxAuthBody].
+// AppendCall appends the header of a call. It panics if the body of the credential or the
+// verifier exceeds [MaxAuthBody].
 func AppendCall(b []byte, h *CallHeader) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.XID)
 	b = binary.BigEndian.AppendUint32(b, uint32(Call))
@@ -140,7 +139,7 @@ func (s ReplyStat) String() string {
 	return number("REPLY_STAT", uint32(s))
 }
 
-// An AcceptStat is what became of an accepted call. RFC 5531 section 9.
+// An AcceptStat is the outcome of an accepted call. RFC 5531 section 9.
 type AcceptStat uint32
 
 const (
@@ -200,8 +199,8 @@ const (
 	AuthBadVerf      AuthStat = 3  // verifier malformed
 	AuthRejectedVerf AuthStat = 4  // verifier expired or replayed
 	AuthTooWeak      AuthStat = 5  // rejected for security reasons
-	AuthInvalidResp  AuthStat = 6  // found by the client: bad verifier in the reply
-	AuthFailed       AuthStat = 7  // found by the client: reason unknown
+	AuthInvalidResp  AuthStat = 6  // detected by the client: bad verifier in the reply
+	AuthFailed       AuthStat = 7  // detected by the client: reason unknown
 	AuthKerbGeneric  AuthStat = 8  // AUTH_KERB, obsolete
 	AuthTimeExpire   AuthStat = 9  // AUTH_KERB, obsolete
 	AuthTktFile      AuthStat = 10 // AUTH_KERB, obsolete
@@ -248,8 +247,8 @@ func (s AuthStat) String() string {
 	return number("AUTH_STAT", uint32(s))
 }
 
-// A ReplyHeader is what a reply carries in front of its results: reply_body of
-// RFC 5531 section 9. Stat decides which fields mean anything:
+// A ReplyHeader is the header of a reply, up to its results: reply_body of RFC 5531 section 9.
+// Stat decides which fields mean anything:
 //
 //	0     4       8
 //	+-----+-------+--------------+------+-------------+- - - - - - - - - -
@@ -293,9 +292,8 @@ func (h *ReplyHeader) Size() int {
 	return 12
 }
 
-// AppendReply appends the header of a reply; fields that h.Stat and the status
-// below it do not select are left out. It panics if the body of the verifier is
-// over [MaxAuthBody].
+// AppendReply appends the header of a reply; fields that h.Stat and the status below it do not
+// select are left out. It panics if the body of the verifier exceeds [MaxAuthBody].
 func AppendReply(b []byte, h *ReplyHeader) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.XID)
 	b = binary.BigEndian.AppendUint32(b, uint32(Reply))
@@ -321,10 +319,10 @@ func AppendReply(b []byte, h *ReplyHeader) []byte {
 	return b
 }
 
-// ConsumeReply reads the header of a reply into h and returns the offset of the
-// results. The body of h.Verf is a view of b. A reply that says no decodes without
-// error; ask [ReplyHeader.Err]. So does one with a status that RFC 5531 does not
-// define, and n is then the offset behind that status.
+// ConsumeReply reads the header of a reply into h and returns the offset of the results. The
+// body of h.Verf is a view of b. An error reply decodes without error; see [ReplyHeader.Err].
+// So does one with a status that RFC 5531 does not define; n is then the offset after that
+// status.
 //
 // The error is a [*xdr.DecodeError].
 func ConsumeReply(b []byte, h *ReplyHeader) (n int, err error) {

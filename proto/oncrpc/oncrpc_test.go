@@ -2,25 +2,15 @@ package oncrpc
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
-
-// unhex makes bytes of hexadecimal digits, blanks ignored.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // The bytes were written by hand from the XDR of RFC 5531 section 9; program
 // 100003 (0x186a3) is NFS.
@@ -56,7 +46,7 @@ var calls = []struct {
 func TestCallGolden(t *testing.T) {
 	for _, tt := range calls {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if got := AppendCall([]byte("x"), &tt.h)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded\n%x, want\n%x", got, wire)
 			}
@@ -83,8 +73,8 @@ func TestCallGolden(t *testing.T) {
 	}
 }
 
-// The server must see another version of RPC, to answer RPC_MISMATCH; what stands
-// behind the version is not looked at.
+// The server must see other versions of RPC, to answer RPC_MISMATCH; what follows the version
+// is ignored.
 func TestConsumeCallOtherVersion(t *testing.T) {
 	for _, wire := range []string{
 		"01020304 00000000 00000003",
@@ -92,7 +82,7 @@ func TestConsumeCallOtherVersion(t *testing.T) {
 		"01020304 00000000 00000003 000186a3 00000003 00000000  00000000 ffffffff  00000000 00000000",
 	} {
 		var h CallHeader
-		n, err := ConsumeCall(unhex(t, wire), &h)
+		n, err := ConsumeCall(testutil.Hex(t, wire), &h)
 		if want := (CallHeader{XID: 0x01020304, RPCVers: 3}); err != nil || n != 12 || !reflect.DeepEqual(h, want) {
 			t.Errorf("%s: n = %d, error %v, header %+v", wire, n, err, h)
 		}
@@ -116,7 +106,7 @@ func TestConsumeCallRefuses(t *testing.T) {
 		{"verifier of 401 bytes", start + "00000000 00000000 00000006 00000191" + strings.Repeat("00", 404), 32, "verifier is cut short or over 400 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n, err := ConsumeCall(unhex(t, tt.wire), new(CallHeader))
+			n, err := ConsumeCall(testutil.Hex(t, tt.wire), new(CallHeader))
 			var bad *xdr.DecodeError
 			if !errors.As(err, &bad) || n != 0 || bad.Offset != tt.offset || bad.What != tt.what {
 				t.Errorf("n = %d, error %v; want byte %d, %q", n, err, tt.offset, tt.what)
@@ -206,7 +196,7 @@ var replies = []struct {
 func TestReplyGolden(t *testing.T) {
 	for _, tt := range replies {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if got := AppendReply([]byte("x"), &tt.h)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded\n%x, want\n%x", got, wire)
 			}
@@ -279,7 +269,7 @@ func TestConsumeReplyRefuses(t *testing.T) {
 		{"no auth_stat", "01020304 00000001 00000001 00000001", 16, "auth_stat is cut short"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n, err := ConsumeReply(unhex(t, tt.wire), new(ReplyHeader))
+			n, err := ConsumeReply(testutil.Hex(t, tt.wire), new(ReplyHeader))
 			var bad *xdr.DecodeError
 			if !errors.As(err, &bad) || n != 0 || bad.Offset != tt.offset || bad.What != tt.what {
 				t.Errorf("n = %d, error %v; want byte %d, %q", n, err, tt.offset, tt.what)
@@ -301,7 +291,7 @@ func TestPeek(t *testing.T) {
 		{"01020304 00000001 ff", 0x01020304, Reply, true},
 		{"01020304 00000007", 0x01020304, 7, true},
 	} {
-		if xid, typ, ok := Peek(unhex(t, tt.wire)); xid != tt.xid || typ != tt.typ || ok != tt.ok {
+		if xid, typ, ok := Peek(testutil.Hex(t, tt.wire)); xid != tt.xid || typ != tt.typ || ok != tt.ok {
 			t.Errorf("%q: %#x, %v, %v", tt.wire, xid, typ, ok)
 		}
 	}
@@ -335,7 +325,7 @@ func TestAuthSysGolden(t *testing.T) {
 	var kept AuthSys
 	for _, tt := range authSys {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if got := AppendAuthSys([]byte("x"), &tt.a)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded\n%x, want\n%x", got, wire)
 			}
@@ -369,7 +359,7 @@ func TestConsumeAuthSysRefuses(t *testing.T) {
 			"xdr: byte 16: array of 2 elements does not fit the remaining bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := ConsumeAuthSys(unhex(t, tt.wire), new(AuthSys)); err == nil || err.Error() != tt.err {
+			if _, err := ConsumeAuthSys(testutil.Hex(t, tt.wire), new(AuthSys)); err == nil || err.Error() != tt.err {
 				t.Errorf("got %v, want %s", err, tt.err)
 			}
 		})
@@ -390,7 +380,7 @@ func TestRecordMark(t *testing.T) {
 		{MaxFragment, false, "7fffffff"},
 		{MaxFragment, true, "ffffffff"},
 	} {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		if got := AppendRecordMark([]byte("x"), tt.n, tt.last)[1:]; !bytes.Equal(got, wire) {
 			t.Errorf("%d, last: %v: encoded %x, want %x", tt.n, tt.last, got, wire)
 		}
@@ -403,7 +393,7 @@ func TestRecordMark(t *testing.T) {
 	}
 }
 
-// What cannot be encoded is a mistake of the caller, and loud.
+// Encoding invalid values is a programming error and panics.
 func TestAppendPanics(t *testing.T) {
 	for _, tt := range []struct {
 		want string
@@ -434,8 +424,7 @@ func TestAppendPanics(t *testing.T) {
 	}
 }
 
-// Numbers and spelling of RFC 5531 sections 8.2 and 9; what has no name prints as a
-// number.
+// Numbers and spelling of RFC 5531 sections 8.2 and 9; unknown values print as numbers.
 func TestStrings(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -503,9 +492,9 @@ func TestAllocs(t *testing.T) {
 
 func FuzzConsumeCall(f *testing.F) {
 	for _, tt := range calls {
-		f.Add(unhex(f, tt.wire))
+		f.Add(testutil.Hex(f, tt.wire))
 	}
-	f.Add(unhex(f, "01020304 00000000 00000003"))
+	f.Add(testutil.Hex(f, "01020304 00000000 00000003"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h, again CallHeader
 		n, err := ConsumeCall(b, &h)
@@ -530,7 +519,7 @@ func FuzzConsumeCall(f *testing.F) {
 
 func FuzzConsumeReply(f *testing.F) {
 	for _, tt := range replies {
-		f.Add(unhex(f, tt.wire))
+		f.Add(testutil.Hex(f, tt.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h, again ReplyHeader
@@ -556,7 +545,7 @@ func FuzzConsumeReply(f *testing.F) {
 
 func FuzzConsumeAuthSys(f *testing.F) {
 	for _, tt := range authSys {
-		f.Add(unhex(f, tt.wire))
+		f.Add(testutil.Hex(f, tt.wire))
 	}
 	var kept AuthSys // carries the storage of one input to the next
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -21,8 +21,8 @@ const (
 	MaxFragment    = 1<<31 - 1 // largest fragment in bytes, header not counted
 )
 
-// AppendRecordMark appends the header of a fragment of n bytes. It panics if n is
-// negative or over [MaxFragment].
+// AppendRecordMark appends the header of a fragment of n bytes. It panics if n is negative or
+// exceeds [MaxFragment].
 func AppendRecordMark(b []byte, n int, last bool) []byte {
 	if n < 0 || n > MaxFragment {
 		panic(fmt.Sprintf("oncrpc: fragment of %d bytes has no record mark", n))
@@ -34,10 +34,9 @@ func AppendRecordMark(b []byte, n int, last bool) []byte {
 	return binary.BigEndian.AppendUint32(b, mark)
 }
 
-// ConsumeRecordMark reads the header of a fragment: its length in bytes, and
-// whether it is the last of its record. n is [RecordMarkSize], or negative if b is
-// too short. Whether the length is acceptable is for the caller to say: it comes
-// from the peer, and must be held against a limit before memory is taken for it.
+// ConsumeRecordMark reads the header of a fragment: its length in bytes, and whether it is the
+// last of its record. n is [RecordMarkSize], or negative if b is too short. The length comes
+// from the peer: the caller must check it against a limit before allocating memory for it.
 func ConsumeRecordMark(b []byte) (length uint32, last bool, n int) {
 	if len(b) < RecordMarkSize {
 		return 0, false, -1

@@ -2,9 +2,9 @@
 // Protocol of RFC 5040 adds to DDP segments: the control field, the RDMA Read
 // Request header and the Terminate header. It is iWARP's upper layer.
 //
-// Decoders take bytes from the front of a slice and fill the caller's struct;
-// encoders append. Nothing is allocated and nothing is kept. A decoder returns
-// either the number of bytes taken or an [Error].
+// Decoders read from the front of a slice into the caller's struct; encoders append. Neither
+// allocates or keeps references. A decoder returns either the number of bytes consumed or an
+// [Error].
 package rdmap
 
 import (
@@ -98,8 +98,8 @@ func (e Error) Error() string {
 //	+---+---+-------+
 func Control(op Opcode) uint8 { return Version<<6 | uint8(op)&0xf }
 
-// ParseControl splits the control field. An unknown opcode is returned as it
-// is: which ones are acceptable depends on the segment around it.
+// ParseControl splits the control field. An unknown opcode is not an error: which opcodes are
+// acceptable depends on the segment.
 func ParseControl(c uint8) (Opcode, error) {
 	op := Opcode(c & 0xf)
 	if c>>6 != Version {
@@ -252,15 +252,15 @@ func (c Code) String() string {
 	return "code " + strconv.Itoa(int(c))
 }
 
-// A Cause is layer, error type and error code: what a Terminate message says
-// happened. RFC 5040 section 4.8.
+// A Cause is the layer, error type and error code of a Terminate message. RFC 5040 section
+// 4.8.
 type Cause struct {
 	Layer Layer // four bits
 	Type  uint8 // four bits: ErrorType, ddp.ErrorType or mpa.TypeMPA
 	Code  uint8
 }
 
-// String spells the three out in the words of the RFC that defines them.
+// String returns the three in the wording of the RFC that defines them.
 func (c Cause) String() string {
 	s := c.Layer.String() + ": "
 	switch c.Layer {
@@ -306,9 +306,8 @@ const (
 //	|        Terminated RDMA Header (if any), 28 bytes              |
 //	+---------------------------------------------------------------+
 //
-// Segment, DDP and RDMAP describe the segment that could not be accepted.
-// They are views: of the caller's bytes when encoding, of the message when
-// decoding.
+// Segment, DDP and RDMAP describe the offending segment. DDP and RDMAP are views: of the
+// caller's bytes when encoding, of the message when decoding.
 type Terminate struct {
 	Cause
 	HasSegment bool   // M
@@ -317,8 +316,8 @@ type Terminate struct {
 	RDMAP      []byte // its Read Request header, or nil (R)
 }
 
-// AppendTerminate appends the header. It panics on header lengths other than
-// those of the protocol.
+// AppendTerminate appends the header. It panics if a quoted header does not have a length that
+// the protocol defines.
 func AppendTerminate(b []byte, t *Terminate) []byte {
 	var ct byte
 	if t.HasSegment {
@@ -344,8 +343,8 @@ func AppendTerminate(b []byte, t *Terminate) []byte {
 	return append(b, t.RDMAP...)
 }
 
-// ConsumeTerminate reads the header. When it is cut short, the Cause is stored
-// as long as it is there: a peer that quotes headers badly has still said why.
+// ConsumeTerminate reads the header. If the header is truncated after the Cause, the Cause is
+// stored all the same: the reason is valid even if the quoted headers are not.
 func ConsumeTerminate(b []byte, t *Terminate) (n int, err error) {
 	*t = Terminate{}
 	if len(b) < 4 {
@@ -354,8 +353,8 @@ func ConsumeTerminate(b []byte, t *Terminate) (n int, err error) {
 	t.Cause = Cause{Layer(b[0] >> 4), b[0] & 0xf, b[1]}
 	ct := b[2]
 	n = 4
-	// RFC 5040 section 4.8: the segment length is there if M, D or R is set;
-	// only with M is it meaningful.
+	// RFC 5040 section 4.8: the segment length field is present if M, D or R is set, but it is
+	// valid only if M is set.
 	if ct&(hdrM|hdrD|hdrR) == 0 {
 		return n, nil
 	}

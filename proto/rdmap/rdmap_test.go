@@ -2,22 +2,13 @@ package rdmap
 
 import (
 	"bytes"
-	"encoding/hex"
 	"reflect"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 func TestControl(t *testing.T) {
 	// RV is the upper two bits: RFC 5040 section 4.1.
@@ -45,7 +36,7 @@ func TestOpcode(t *testing.T) {
 	}
 }
 
-// Put together by hand from the picture in RFC 5040 section 4.4.
+// Written by hand from the diagram in RFC 5040 section 4.4.
 var readVector = struct {
 	r    ReadRequest
 	wire string
@@ -55,7 +46,7 @@ var readVector = struct {
 }
 
 func TestReadRequest(t *testing.T) {
-	wire := unhex(t, readVector.wire)
+	wire := testutil.Hex(t, readVector.wire)
 	if got := AppendReadRequest(nil, &readVector.r); !bytes.Equal(got, wire) {
 		t.Errorf("encoded as %x, want %x", got, wire)
 	}
@@ -70,8 +61,8 @@ func TestReadRequest(t *testing.T) {
 	}
 }
 
-// Put together by hand from RFC 5040 section 4.8: Layer and EType share the
-// first byte, HdrCt is the upper three bits of the third.
+// Written by hand from RFC 5040 section 4.8: Layer and EType share the first byte, HdrCt is
+// the upper three bits of the third.
 var terminateVectors = []struct {
 	name string
 	t    Terminate
@@ -92,7 +83,7 @@ var terminateVectors = []struct {
 
 func TestTerminate(t *testing.T) {
 	for _, tc := range terminateVectors {
-		wire := unhex(t, tc.wire)
+		wire := testutil.Hex(t, tc.wire)
 		if got := AppendTerminate(nil, &tc.t); !bytes.Equal(got, wire) {
 			t.Errorf("%s: encoded as\n%x, want\n%x", tc.name, got, wire)
 		}
@@ -156,7 +147,7 @@ func TestAllocs(t *testing.T) {
 }
 
 func FuzzReadRequest(f *testing.F) {
-	f.Add(unhex(f, readVector.wire))
+	f.Add(testutil.Hex(f, readVector.wire))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r ReadRequest
 		n, err := ConsumeReadRequest(b, &r)
@@ -171,7 +162,7 @@ func FuzzReadRequest(f *testing.F) {
 
 func FuzzTerminate(f *testing.F) {
 	for _, v := range terminateVectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testutil.Hex(f, v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m, again Terminate
@@ -183,8 +174,7 @@ func FuzzTerminate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Reserved bits, and M when only D or R is set, do not survive; what
-		// the message says does.
+		// Reserved bits, and M if only D or R is set, are not preserved; everything else is.
 		w := AppendTerminate(nil, &m)
 		if k, err := ConsumeTerminate(w, &again); k != len(w) || err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("%x: %+v became %+v, %v", b[:n], m, again, err)

@@ -2,9 +2,9 @@ package rpcrdma
 
 import "github.com/rpcrdma/rpcrdma/proto/xdr"
 
-// The Connection Configuration Protocol is an RPC program of its own, with which a
-// client tells a server what a connection has to be able to do, and learns its limits.
-// RFC 5666 sections 6.2 and 12; RFC 8166 has taken it out.
+// The Connection Configuration Protocol is a separate RPC program, with which a client
+// announces its requirements for a connection and learns the server's limits. RFC 5666
+// sections 6.2 and 12; RFC 8166 removed it.
 const (
 	ConfigProgram = 100417 // CONFIG_RDMA_PROG, sections 6.2 and 12
 	ConfigVersion = 1      // VERS1, section 6.2

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -21,7 +22,7 @@ var configGolden = []struct {
 
 func TestConfigGolden(t *testing.T) {
 	for _, tt := range configGolden {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		t.Run("CCP-6.2-2 config_rdma_req/"+tt.name, func(t *testing.T) {
 			if got := AppendConfigCall([]byte("x"), tt.call)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded %x, want %x", got, wire)
@@ -47,7 +48,7 @@ func TestConfigGolden(t *testing.T) {
 }
 
 func TestConfigCutShort(t *testing.T) {
-	wire := unhex(t, configGolden[2].wire)
+	wire := testutil.Hex(t, configGolden[2].wire)
 	for n := range wire {
 		var bad *xdr.DecodeError
 		if c, k, err := ConsumeConfigCall(wire[:n:n]); c != (ConfigCall{}) || k != 0 || !errors.As(err, &bad) || bad.Offset != n {
@@ -75,7 +76,7 @@ func TestConfigAllocs(t *testing.T) {
 
 func FuzzConsumeConfig(f *testing.F) {
 	for _, tt := range configGolden {
-		f.Add(unhex(f, tt.wire))
+		f.Add(testutil.Hex(f, tt.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, n, err := ConsumeConfigCall(b)

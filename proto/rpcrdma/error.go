@@ -2,12 +2,11 @@ package rpcrdma
 
 import "fmt"
 
-// A HeaderError is why a message was refused, and what its sender is owed.
+// A HeaderError is why a message was refused, and how to answer it.
 //
-// Code is what an RDMA_ERROR answer must say; 0 means that there is none and the
-// message is to be dropped. RDMA_ERROR answers requests only: a receiver that knows
-// the message to be a reply drops it as well, whatever Code says (RFC 5666 section
-// 4.2).
+// Code is the error code of the RDMA_ERROR answer; 0 means that the message must be dropped
+// without an answer. RDMA_ERROR answers requests only: a receiver that knows the message to be
+// a reply drops it regardless of Code (RFC 5666 section 4.2).
 type HeaderError struct {
 	XID     uint32 // of the message, if HaveXID
 	HaveXID bool   // false if the message ended before its fixed fields did
@@ -17,7 +16,7 @@ type HeaderError struct {
 	Code    ErrCode
 	Reason  string // one phrase for a log
 
-	Versions Range // ErrVers: the versions that would have been read
+	Versions Range // ErrVers: the versions that would have been accepted
 }
 
 var _ error = (*HeaderError)(nil)
@@ -29,8 +28,8 @@ func (e *HeaderError) Error() string {
 	return fmt.Sprintf("rpcrdma: malformed %v xid 0x%08x version %d: byte %d: %s", e.Proc, e.XID, e.Vers, e.Offset, e.Reason)
 }
 
-// Answer makes h the RDMA_ERROR that the message is owed, with credit as the grant,
-// and reports whether there is one; if not, h is unchanged. An ERR_VERS names the
+// Answer sets h to the RDMA_ERROR that answers the message, with credit as the grant. It
+// returns false, and leaves h unchanged, if the message must be dropped. An ERR_VERS names the
 // range in e.Versions, and version 1 if that is zero.
 func (e *HeaderError) Answer(h *Header, credit uint32) bool {
 	if e.Code == 0 || !e.HaveXID {

@@ -7,7 +7,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// A call offers memory for a result; the reply tells how much of it was used.
+// A call offers memory for a result; the reply has the length that was used.
 func Example() {
 	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{
 		XID: 7, Vers: rpcrdma.Version1, Credit: 32, Proc: rpcrdma.ProcMsg,
@@ -30,7 +30,7 @@ func Example() {
 	// 52
 }
 
-// A message of a version that is not spoken here, and what its sender is told.
+// A message of an unsupported version, and the answer to it.
 func ExampleHeaderError() {
 	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 3, Credit: 1})
 
@@ -46,7 +46,7 @@ func ExampleHeaderError() {
 	// RDMA_ERROR ERR_VERS 1 1
 }
 
-// A client of version 2 offers what private data would have said.
+// A client of version 2 offers properties in place of private data.
 func ExampleProperties() {
 	b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{
 		XID: 7, Vers: rpcrdma.Version2, Credit: 32, Proc: rpcrdma.ProcOptional,

@@ -8,9 +8,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Header is the transport header of a message. Proc decides which fields mean
-// anything; the others are neither written nor, when reading, anything but zero or
-// empty. RFC 5666 section 4, version two section 4.2.
+// A Header is the transport header of a message. Proc determines which fields are used;
+// encoding ignores the others, and decoding sets them to zero. RFC 5666 section 4, version two
+// section 4.2.
 //
 //	0     4      8        12         16
 //	+-----+------+--------+----------+- - - - - - - - - - - - - - - - -
@@ -124,10 +124,9 @@ func (h *Header) mustVersion2() {
 	panic("rpcrdma: version 2 has no message type " + h.Proc.String())
 }
 
-// AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates
-// only if b lacks the room. It panics if the version has no message of type h.Proc,
-// and version 2 has no error h.Err: no receiver could make sense of the bytes.
-// [Version2] is written as version 2, everything else as version 1.
+// AppendHeader appends the encoding of h, which is h.Size() bytes. It allocates only if b
+// lacks the capacity. It panics if the version has no message type h.Proc, or, in version 2,
+// no error code h.Err. [Version2] is written as version 2, everything else as version 1.
 func AppendHeader(b []byte, h *Header) []byte {
 	b = slices.Grow(b, h.Size())
 	b = binary.BigEndian.AppendUint32(b, h.XID)
@@ -150,8 +149,8 @@ func AppendHeader(b []byte, h *Header) []byte {
 	return b
 }
 
-// SetCredit writes the credits into a message, of any version, that has been encoded before
-// they were known. b must hold at least [FixedSize] bytes.
+// SetCredit stores the credits in an encoded message of any version. b must hold at least
+// [FixedSize] bytes.
 func SetCredit(b []byte, credit uint32) { binary.BigEndian.PutUint32(b[8:], credit) }
 
 func appendLists(b []byte, h *Header) []byte {
@@ -202,13 +201,12 @@ func appendError(b []byte, h *Header) []byte {
 	return b
 }
 
-// Limits bound what ConsumeHeader takes from a peer: versions, and what it has to
-// store. RFC 5666 states none, so that only the length of the message bounds a header;
-// a header with longer lists than these is answered as a malformed one. In each number
-// 0 means the default and a negative one means none at all.
+// Limits bound what ConsumeHeader accepts from a peer. RFC 5666 has no limits other than the
+// length of the message; a header with longer lists than these is answered as a malformed one.
+// For each number, 0 means the default and a negative value means none at all.
 type Limits struct {
-	// Versions are those that are read, others get ERR_VERS. The zero value means
-	// version 1 alone. Nothing but versions 1 and 2 is ever read, whatever it says.
+	// Versions are those that are accepted, others get ERR_VERS. The zero value means version
+	// 1 only. Versions other than 1 and 2 are never accepted.
 	Versions Range
 
 	ReadSegments     int // entries in the read list; DefaultReadSegments
@@ -217,9 +215,8 @@ type Limits struct {
 	OptInfo          int // bytes of rdma_optinfo; DefaultOptInfo. More get RDMA_ERR_INVAL_OPTION
 }
 
-// Defaults of [Limits]. The Linux server takes chunks of up to 259 segments, a
-// megabyte page by page and a little more; no peer should meet a lower limit here,
-// and twice that leaves room for larger transfers.
+// Defaults of [Limits]. The Linux server takes chunks of up to 259 segments, one megabyte in
+// pages and a little more; these limits allow twice that.
 const (
 	DefaultReadSegments     = 512
 	DefaultWriteChunks      = 16
@@ -240,31 +237,30 @@ func limit(v, def int) int {
 // ConsumeHeader reads the header at the start of a message into h and returns its
 // size in bytes; b[n:] is the RPC message. lim may be nil for the defaults.
 //
-// Slices in h are filled up to their capacity before new ones are made, so that a
-// Header that is used for message after message settles to no allocations at all.
+// Slices in h are reused up to their capacity, so that a Header that is reused for many
+// messages stops allocating.
 //
-// The error is always a [*HeaderError]. h then holds what was read in front of the
-// fault, for a program that prints messages; it is not to be acted upon. By message:
+// The error is always a [*HeaderError]. h then holds what was decoded before the fault, for
+// programs that print messages; it must not be acted upon. By message:
 //
 //   - Under 16 bytes: no answer, the XID cannot be trusted.
-//   - RDMA_ERROR is read whatever its version, as the fixed fields promise (RFC 5666
-//     section 4.1): an ERR_VERS answer may carry the version that was refused. An
-//     unknown code survives with any number of bytes behind it, and they, as any
-//     behind a known code, are consumed and dropped: refusing an error would leave
-//     its call waiting.
-//   - Any version that lim does not have: ERR_VERS, whatever the message type.
-//   - RDMA_DONE is exactly 16 bytes, or it gets no answer. In version 2 it never gets
-//     one: the number is reserved, and whoever means version 1's expects none.
-//   - RDMA_MSG, RDMA_NOMSG, RDMA_MSGP: anything that is cut short, has a
-//     discriminant that is neither 0 nor 1, a count that the message cannot hold, or
-//     more entries than lim allows: ERR_CHUNK. So is a byte behind the lists of
-//     RDMA_NOMSG, as its RPC message is elsewhere (RFC 5666 section 4.1).
-//   - RDMA_MSG in version 2 with fewer than [MinRPCSize] bytes behind it:
+//   - RDMA_ERROR is accepted in any version, since the fixed fields are the same in all (RFC
+//     5666 section 4.1): an ERR_VERS answer may carry the version that was refused. Unknown
+//     codes are accepted, and any bytes after a code are consumed and ignored: refusing an
+//     error would leave its call waiting.
+//   - Any version that lim excludes: ERR_VERS, whatever the message type.
+//   - RDMA_DONE that is not exactly 16 bytes: no answer. In version 2 any: the number is
+//     reserved, and a sender that means RDMA_DONE expects no answer.
+//   - RDMA_MSG, RDMA_NOMSG, RDMA_MSGP: truncated, with a discriminant that is neither 0 nor 1,
+//     with a count that the message cannot hold, or with more entries than lim allows:
+//     ERR_CHUNK. So are bytes after the lists of RDMA_NOMSG, as its RPC message is in a chunk
+//     (RFC 5666 section 4.1).
+//   - RDMA_MSG in version 2 with fewer than [MinRPCSize] bytes after it:
 //     RDMA_ERR_BAD_HEADER, as an RPC message must follow (version two section 4.2).
 //     Version 1 leaves that to the transport.
-//   - RDMA_OPTIONAL in version 2 that is cut short, or padded with anything but zeros:
-//     RDMA_ERR_BAD_HEADER. One with more data than lim allows is well-formed, but no
-//     operation that is supported: RDMA_ERR_INVAL_OPTION.
+//   - RDMA_OPTIONAL in version 2 that is truncated, or padded with anything but zeros:
+//     RDMA_ERR_BAD_HEADER. One with more data than lim allows is well-formed, but not
+//     supported: RDMA_ERR_INVAL_OPTION.
 //   - Any other type, RDMA_MSGP in version 2 included: ERR_CHUNK, or
 //     RDMA_ERR_BAD_HEADER, which is the same number.
 func ConsumeHeader(b []byte, h *Header, lim *Limits) (n int, err error) {
@@ -374,8 +370,8 @@ func consumeError(b []byte, h *Header) (n int, err error) {
 	return len(b), nil
 }
 
-// A parser walks the chunk lists. Its methods return false at the first fault, with
-// off standing on the word that is to blame and reason saying why.
+// A parser walks the chunk lists. Its methods return false at the first fault, with off at the
+// offending word and reason set.
 type parser struct {
 	b      []byte
 	off    int
@@ -428,7 +424,7 @@ func (p *parser) lists(h *Header, lim *Limits) bool {
 		}
 		i := len(h.Writes)
 		if i < cap(h.Writes) {
-			// Keep the slice of segments that an earlier message left here.
+			// Reuse the slice of segments of an earlier message.
 			h.Writes = h.Writes[:i+1]
 		} else {
 			h.Writes = append(h.Writes, nil)
@@ -446,7 +442,7 @@ func (p *parser) lists(h *Header, lim *Limits) bool {
 	return !more || p.chunk(&h.Reply, maxSegments)
 }
 
-// discriminant reads the word in front of an optional item.
+// discriminant reads the word that precedes an optional item.
 func (p *parser) discriminant(short, invalid string) (more, ok bool) {
 	rest := p.b[p.off:]
 	if len(rest) < 4 {
@@ -460,8 +456,8 @@ func (p *parser) discriminant(short, invalid string) (more, ok bool) {
 	return v == 1, true
 }
 
-// chunk reads a counted array of segments over the content of c. The count is held
-// against the bytes that are there before anything is done with it.
+// chunk reads a counted array of segments over the content of c. The count is checked against
+// the remaining bytes before it is used.
 func (p *parser) chunk(c *WriteChunk, max int) bool {
 	rest := p.b[p.off:]
 	if len(rest) < 4 {

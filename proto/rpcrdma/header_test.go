@@ -2,24 +2,15 @@ package rpcrdma
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
-)
 
-// unhex makes bytes of hexadecimal digits, blanks ignored.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
 
 // seg is the segment of the golden vectors: handle 11223344, 4 KiB at 2 GiB.
 var seg = Segment{Handle: 0x11223344, Length: 0x1000, Offset: 0x80000000}
@@ -136,7 +127,7 @@ var golden = []struct {
 	h:    Header{XID: 0x01020304, Vers: 1, Credit: 32, Proc: ProcError, Err: 9},
 }}
 
-// equal compares headers; a list without entries is equal to none.
+// equal compares headers; an empty list equals nil.
 func equal(a, b *Header) bool {
 	norm := func(h Header) Header {
 		if len(h.Reads) == 0 {
@@ -158,7 +149,7 @@ func TestHeaderGolden(t *testing.T) {
 	var kept Header // one header for all, as a receiver has it
 	for _, tt := range golden {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if len(wire) != tt.size {
 				t.Fatalf("the vector has %d bytes, not %d", len(wire), tt.size)
 			}
@@ -191,15 +182,15 @@ func TestHeaderGolden(t *testing.T) {
 	}
 }
 
-// V1-3-2, V1-4.1-10: the RPC message begins on the byte behind the header.
+// V1-3-2, V1-4.1-10: the RPC message begins on the byte after the header.
 func TestHeaderBeforeMessage(t *testing.T) {
-	rpc := unhex(t, "01020304 00000000 00000002")
+	rpc := testutil.Hex(t, "01020304 00000000 00000002")
 	for _, tt := range golden {
 		if p := tt.h.Proc; p != ProcMsg && p != ProcMsgp {
 			continue
 		}
 		var h Header
-		b := append(unhex(t, tt.wire), rpc...)
+		b := append(testutil.Hex(t, tt.wire), rpc...)
 		n, err := ConsumeHeader(b, &h, nil)
 		if err != nil || !bytes.Equal(b[n:], rpc) {
 			t.Errorf("%s: message %x, error %v", tt.name, b[n:], err)
@@ -207,10 +198,10 @@ func TestHeaderBeforeMessage(t *testing.T) {
 	}
 }
 
-// BIDI-1-1: a backward call has no form of its own. The message is one that a
-// server sends: RDMA_MSG without chunks, and a call with AUTH_NONE.
+// BIDI-1-1: a backward call has the form of any other call. This message is sent by a server:
+// RDMA_MSG without chunks, and a call with AUTH_NONE.
 func TestHeaderBackwardCall(t *testing.T) {
-	b := unhex(t, `
+	b := testutil.Hex(t, `
 		000000a7 00000001 00000002 00000000  00000000 00000000 00000000
 		000000a7 00000000 00000002 40000000 00000001 00000000  00000000 00000000 00000000 00000000`)
 	var h Header
@@ -220,7 +211,7 @@ func TestHeaderBackwardCall(t *testing.T) {
 	}
 }
 
-// Starts of messages of version 1, and pieces of lists.
+// Starts of messages of version 1, and parts of lists.
 const (
 	msgHex   = "01020304 00000001 00000020 00000000 "
 	nomsgHex = "01020304 00000001 00000020 00000001 "
@@ -293,7 +284,7 @@ var malformed = []struct {
 func TestConsumeHeaderRefuses(t *testing.T) {
 	for _, tt := range malformed {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			var h Header
 			n, err := ConsumeHeader(wire, &h, tt.lim)
 			var bad *HeaderError
@@ -311,11 +302,11 @@ func TestConsumeHeaderRefuses(t *testing.T) {
 	}
 }
 
-// Every beginning of a valid header is refused without an answer, or with
-// ERR_CHUNK, and never read past its end.
+// Every prefix of a valid header is refused, without an answer or with ERR_CHUNK, and not read
+// past its end.
 func TestConsumeHeaderTruncated(t *testing.T) {
 	for _, tt := range golden {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		short := len(wire)
 		if tt.h.Proc == ProcError && tt.h.Err != ErrVers {
 			short = ErrChunkSize // V1-4.3-7: what follows the code may be missing
@@ -359,7 +350,7 @@ func TestConsumeHeaderErrorMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			var h Header
 			n, err := ConsumeHeader(wire, &h, nil)
 			if err != nil || n != len(wire) || !equal(&h, &tt.want) {
@@ -417,7 +408,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 
-	// The helpers add up to Size, and Size to what is written, for all shapes.
+	// The helpers add up to Size, and Size is the encoded length, for all shapes.
 	for _, proc := range []Proc{ProcMsg, ProcNomsg, ProcMsgp} {
 		for shape := range 3 * 3 * 4 * 4 {
 			reads, chunks, segs, reply := shape%3, shape/3%3, shape/9%4, shape/36%4-1
@@ -443,8 +434,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// V1-4.1-15: fields of other message types are not written.
-// V1-4.1-12, V1-4.1-15: a header has what its message type has, whatever else is set.
+// V1-4.1-15: fields of other message types are not written. V1-4.1-12, V1-4.1-15: only the
+// fields of the message type are encoded, whatever else is set.
 func TestAppendHeaderIgnoresOtherFields(t *testing.T) {
 	full := Header{XID: 1, Vers: 1, Credit: 1, Align: 8, Thresh: 8,
 		Reads: []ReadSegment{{0, seg}}, Writes: []WriteChunk{{seg}}, Reply: WriteChunk{seg}, HasReply: true,
@@ -516,7 +507,7 @@ func TestOpaquePad(t *testing.T) {
 	}
 }
 
-// V1-4.1-6, V1-4.3-6: numbers and spelling of the RFC, numbers for what it lacks.
+// V1-4.1-6, V1-4.3-6: numbers and names of the RFC; unknown values print as numbers.
 func TestStrings(t *testing.T) {
 	for _, tt := range []struct {
 		v    fmt.Stringer
@@ -539,7 +530,7 @@ func TestHeaderErrorText(t *testing.T) {
 		{"01020304 0000004d 00000020 00000000", "rpcrdma: malformed RDMA_MSG xid 0x01020304 version 77: byte 4: version is not supported"},
 		{"01020304 00000001 00000020 00000000 00000003", "rpcrdma: malformed RDMA_MSG xid 0x01020304 version 1: byte 16: read list has a discriminant that is neither 0 nor 1"},
 	} {
-		if _, err := ConsumeHeader(unhex(t, tt.wire), new(Header), nil); err == nil || err.Error() != tt.want {
+		if _, err := ConsumeHeader(testutil.Hex(t, tt.wire), new(Header), nil); err == nil || err.Error() != tt.want {
 			t.Errorf("got %q, want %q", err, tt.want)
 		}
 	}
@@ -561,7 +552,7 @@ func TestHeaderErrorAnswer(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := ConsumeHeader(unhex(t, tt.wire), new(Header), nil)
+			_, err := ConsumeHeader(testutil.Hex(t, tt.wire), new(Header), nil)
 			var bad *HeaderError
 			if !errors.As(err, &bad) {
 				t.Fatalf("error is %v, want a *HeaderError", err)
@@ -575,18 +566,18 @@ func TestHeaderErrorAnswer(t *testing.T) {
 				}
 				return
 			}
-			if got := AppendHeader(nil, &h); !bytes.Equal(got, unhex(t, tt.want)) {
+			if got := AppendHeader(nil, &h); !bytes.Equal(got, testutil.Hex(t, tt.want)) {
 				t.Errorf("answer %x, want %s", got, tt.want)
 			}
 		})
 	}
 }
 
-// A header that has seen every shape takes any message without allocating.
+// A header that has been used for every shape decodes any message without allocating.
 func TestHeaderAllocs(t *testing.T) {
 	var wires [][]byte
 	for _, tt := range golden {
-		wires = append(wires, unhex(t, tt.wire))
+		wires = append(wires, testutil.Hex(t, tt.wire))
 	}
 	buf := make([]byte, 0, 1024)
 	var h Header
@@ -608,20 +599,20 @@ func TestHeaderAllocs(t *testing.T) {
 	}
 }
 
-// A header refused in the middle leaves nothing behind in the next one.
+// A header that is refused in the middle leaves nothing in the next one.
 func TestConsumeHeaderAfterError(t *testing.T) {
 	var h Header
 	full := golden[8]
 	if full.h.Reads == nil || full.h.Writes == nil || !full.h.HasReply {
 		t.Fatalf("%q is not the vector with all lists", full.name)
 	}
-	wire := unhex(t, full.wire)
+	wire := testutil.Hex(t, full.wire)
 	for n := range wire {
 		if _, err := ConsumeHeader(wire[:n], &h, nil); err == nil {
 			t.Fatalf("the first %d bytes are accepted", n)
 		}
 		for _, tt := range golden {
-			if _, err := ConsumeHeader(unhex(t, tt.wire), &h, nil); err != nil || !equal(&h, &tt.h) {
+			if _, err := ConsumeHeader(testutil.Hex(t, tt.wire), &h, nil); err != nil || !equal(&h, &tt.h) {
 				t.Fatalf("%s behind %d bytes of another: error %v, header %+v", tt.name, n, err, h)
 			}
 		}
@@ -630,15 +621,15 @@ func TestConsumeHeaderAfterError(t *testing.T) {
 
 func FuzzConsumeHeader(f *testing.F) {
 	for _, tt := range golden {
-		f.Add(unhex(f, tt.wire))
-		f.Add(append(unhex(f, tt.wire), "message"...))
+		f.Add(testutil.Hex(f, tt.wire))
+		f.Add(append(testutil.Hex(f, tt.wire), "message"...))
 	}
 	for _, tt := range golden2 {
-		f.Add(unhex(f, tt.wire))
-		f.Add(append(unhex(f, tt.wire), "a message"...))
+		f.Add(testutil.Hex(f, tt.wire))
+		f.Add(append(testutil.Hex(f, tt.wire), "a message"...))
 	}
-	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 ffffffff 00000000"))
-	f.Add(unhex(f, "01020304 00000001 00000020 00000000 00000000 00000001 10000001 00000000"))
+	f.Add(testutil.Hex(f, "01020304 00000001 00000020 00000000 00000000 00000001 ffffffff 00000000"))
+	f.Add(testutil.Hex(f, "01020304 00000001 00000020 00000000 00000000 00000001 10000001 00000000"))
 	var kept Header // carries the storage of one input to the next
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := ConsumeHeader(b, &kept, bothVersions)
@@ -672,8 +663,7 @@ func FuzzConsumeHeader(f *testing.F) {
 		if len(enc) != kept.Size() {
 			t.Fatalf("%d bytes encoded, Size %d", len(enc), kept.Size())
 		}
-		// There is one encoding for each header, but what stands behind an error
-		// code is dropped.
+		// There is one encoding for each header, but bytes after an error code are dropped.
 		if kept.Proc != ProcError && !bytes.Equal(enc, b[:n]) {
 			t.Fatalf("decoded\n%x, encoded\n%x", b[:n], enc)
 		}
@@ -702,7 +692,7 @@ func benchmark(b *testing.B, f func(wire []byte, h *Header)) {
 		vector int
 	}{{"none", 0}, {"write", 5}, {"all", 8}} {
 		b.Run(bb.name, func(b *testing.B) {
-			wire := unhex(b, golden[bb.vector].wire)
+			wire := testutil.Hex(b, golden[bb.vector].wire)
 			var h Header
 			if _, err := ConsumeHeader(wire, &h, nil); err != nil {
 				b.Fatal(err)

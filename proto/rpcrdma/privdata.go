@@ -25,28 +25,26 @@ const (
 	InlineUnit = 1024
 )
 
-// A PrivateData is what a peer says about its end of a connection. It holds for the
-// life of the connection, and for no other. RFC 8797 section 4.
+// A PrivateData describes one end of a connection, for the life of that connection. RFC 8797
+// section 4.
 type PrivateData struct {
-	// RemoteInvalidation is set by a peer that understands when its receive
-	// completions tell of an invalidated handle, and all of whose handles may be
-	// invalidated so. Replies may be sent with invalidation only if both peers set
-	// it. Section 4.1.
+	// RemoteInvalidation is set by a peer that supports remote invalidation of all its
+	// handles. Replies may be sent with invalidation only if both peers set it. Section 4.1.
 	RemoteInvalidation bool
 
 	SendSize int // largest message in bytes that this peer will Send, section 4.2
 	RecvSize int // largest message in bytes that this peer's receives can take, section 4.2
 }
 
-// DefaultPrivateData is what a peer that sent none is taken to have said: no remote
-// invalidation, 1024 bytes each way. RFC 8797 section 5.1.
+// DefaultPrivateData is assumed for a peer that sent none: no remote invalidation, 1024 bytes
+// each way. RFC 8797 section 5.1.
 func DefaultPrivateData() PrivateData {
 	return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}
 }
 
-// AppendPrivateData appends the [PrivateDataSize] octets that say p. Sizes are
-// rounded down to a multiple of [InlineUnit] and held within [MinInline] and
-// [MaxInline], as the fields can express no others.
+// AppendPrivateData appends the encoding of p, [PrivateDataSize] octets. Sizes are rounded
+// down to a multiple of [InlineUnit] and clamped to [MinInline] and [MaxInline], as the fields
+// cannot express others.
 func AppendPrivateData(b []byte, p PrivateData) []byte {
 	var flags byte
 	if p.RemoteInvalidation {
@@ -56,11 +54,10 @@ func AppendPrivateData(b []byte, p PrivateData) []byte {
 	return append(b, PrivateDataVersion, flags, encodeSize(p.SendSize), encodeSize(p.RecvSize))
 }
 
-// FindPrivateData looks for private data of this protocol anywhere in what the
-// connection manager delivered: at any offset, since other layers may put their own
-// in front, and with any octets behind (RFC 8797 section 5.2). A format identifier
-// that no complete message of a known version follows is passed over, and the search
-// goes on. Reserved bits are ignored.
+// FindPrivateData looks for private data of this protocol anywhere in what the connection
+// manager delivered: at any offset, since other layers may prepend their own, and followed by
+// any octets (RFC 8797 section 5.2). A format identifier that is not followed by a complete
+// message of a known version is skipped. Reserved bits are ignored.
 //
 // If there is none it returns [DefaultPrivateData] and false.
 func FindPrivateData(b []byte) (PrivateData, bool) {
@@ -77,11 +74,10 @@ func FindPrivateData(b []byte) (PrivateData, bool) {
 	return DefaultPrivateData(), false
 }
 
-// SendInline returns the inline threshold in bytes of messages from the peer that
-// said p to the one that said to: the smaller of what the one will send and the
-// other can take. A client's calls and its replies to backward calls are bound by
-// client.SendInline(server), a server's by server.SendInline(client). RFC 8797
-// section 4.2.
+// SendInline returns the inline threshold in bytes of messages from the peer described by p to
+// the one described by to: the smaller of what the former sends and the latter receives.
+// client.SendInline(server) bounds a client's calls and its replies to backward calls,
+// server.SendInline(client) those of a server. RFC 8797 section 4.2.
 func (p PrivateData) SendInline(to PrivateData) int { return min(p.SendSize, to.RecvSize) }
 
 func encodeSize(size int) byte {

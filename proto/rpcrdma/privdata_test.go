@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 func TestPrivateDataGolden(t *testing.T) {
@@ -20,7 +22,7 @@ func TestPrivateDataGolden(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if got := AppendPrivateData([]byte("x"), tt.p)[1:]; !bytes.Equal(got, wire) {
 				t.Errorf("encoded %x, want %x", got, wire)
 			}
@@ -31,7 +33,7 @@ func TestPrivateDataGolden(t *testing.T) {
 	}
 }
 
-// PVT-4.2-1: sizes between the steps are rounded down, others held in the range.
+// PVT-4.2-1: sizes are rounded down to a step and clamped to the range.
 func TestPrivateDataSizes(t *testing.T) {
 	for _, tt := range []struct{ size, want int }{
 		{math.MinInt, 1024}, {0, 1024}, {1023, 1024}, {1024, 1024}, {2047, 1024}, {2048, 2048}, {4095, 3072},
@@ -73,15 +75,15 @@ func TestFindPrivateData(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := FindPrivateData(unhex(t, tt.in)); ok != tt.ok || got != tt.want {
+			if got, ok := FindPrivateData(testutil.Hex(t, tt.in)); ok != tt.ok || got != tt.want {
 				t.Errorf("got %+v, found: %v; want %+v, %v", got, ok, tt.want, tt.ok)
 			}
 		})
 	}
 }
 
-// PVT-5.2-1, PVT-5.2-3: found at each offset, and not read past the end of the
-// buffer when it runs into it.
+// PVT-5.2-1, PVT-5.2-3: found at each offset, and not read past the end of the buffer if
+// truncated.
 func TestFindPrivateDataAnywhere(t *testing.T) {
 	said := PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 8192}
 	for offset := range 57 {
@@ -97,7 +99,7 @@ func TestFindPrivateDataAnywhere(t *testing.T) {
 	}
 }
 
-// All 32 bits of the identifier count.
+// All 32 bits of the identifier are compared.
 func TestPrivateDataIdentifier(t *testing.T) {
 	t.Run("PVT-5.2-2 an identifier with one bit wrong is none", func(t *testing.T) {
 		for bit := range 32 {
@@ -126,8 +128,8 @@ func TestPrivateDataEverySize(t *testing.T) {
 	}
 }
 
-// PVT-4-8, PVT-4-9, PVT-4-10: of octet 5 only the lowest bit is used, whatever the
-// others are, and the others are sent as zeros.
+// PVT-4-8, PVT-4-9, PVT-4-10: only the lowest bit of octet 5 is used; the others are ignored,
+// and sent as zeros.
 func TestPrivateDataFlags(t *testing.T) {
 	for v := range 256 {
 		b := []byte{0xf6, 0xab, 0x0e, 0x18, 1, byte(v), 3, 7}
@@ -181,8 +183,8 @@ func TestPrivateDataAllocs(t *testing.T) {
 }
 
 func FuzzFindPrivateData(f *testing.F) {
-	f.Add(unhex(f, "f6ab0e18 01 01 03 07"))
-	f.Add(unhex(f, "80208020 f6ab0e18 02 f6ab0e18 01 ff 00 ff 00000000"))
+	f.Add(testutil.Hex(f, "f6ab0e18 01 01 03 07"))
+	f.Add(testutil.Hex(f, "80208020 f6ab0e18 02 f6ab0e18 01 ff 00 ff 00000000"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, ok := FindPrivateData(b)
 		if !ok {

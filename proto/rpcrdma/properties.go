@@ -7,15 +7,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// OptProperties is the rdma_opttype of the properties operation, the extension of
-// version 2 with which peers exchange what private data carries in version 1. It is
-// this project's own, and docs/extensions.md is its specification.
+// OptProperties is the rdma_opttype of the properties operation, the extension of version 2
+// with which peers exchange what private data carries in version 1. It is specified by this
+// project, in docs/extensions.md.
 const OptProperties = 0x52500001
 
-// The RPC program whose procedure is the same exchange, with an offer as its arguments and
-// the answer as its results: a client begins with it, since all servers have an answer to a
-// call. The number is of the range that RFC 5531 section 8.3 leaves to users.
-// docs/extensions.md, As a call.
+// The RPC program whose procedure is the same exchange, with an offer as its arguments and the
+// answer as its results: a client tries it first, since every server answers calls. The number
+// is in the user-defined range of RFC 5531 section 8.3. docs/extensions.md, As a call.
 const (
 	PropProgram      = 0x20525001 // RDMA_PROP_PROG
 	PropVersion      = 1          // RDMA_PROP_V1
@@ -28,14 +27,14 @@ const (
 	PropRejectSize = 8  // RDMA_PROP_REJECT
 )
 
-// A PropDir says who is speaking, rdma_dir. docs/extensions.md, XDR.
+// A PropDir is the kind of a properties message, rdma_dir. docs/extensions.md, XDR.
 type PropDir uint32
 
 // The messages of the operation. docs/extensions.md, XDR.
 const (
 	PropOffer  PropDir = 0 // RDMA_PROP_OFFER: the client's properties, and a request for the server's
-	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's, and from now on both hold
-	PropReject PropDir = 2 // RDMA_PROP_REJECT: all stays as it is
+	PropAccept PropDir = 1 // RDMA_PROP_ACCEPT: the server's; both are in effect from now on
+	PropReject PropDir = 2 // RDMA_PROP_REJECT: nothing changes
 )
 
 // String returns the specification's spelling.
@@ -51,14 +50,14 @@ func (d PropDir) String() string {
 	return "RDMA_PROP_DIR(" + strconv.FormatUint(uint64(d), 10) + ")"
 }
 
-// A PropReason is why an offer was rejected, rdma_reason. Others than those below may
-// be met, and mean no more than that it was. docs/extensions.md, Errors.
+// A PropReason is why an offer was rejected, rdma_reason. Unknown reasons are possible.
+// docs/extensions.md, Errors.
 type PropReason uint32
 
 // The reasons of a rejection. docs/extensions.md, Errors.
 const (
-	PropMalformed PropReason = 1 // RDMA_PROP_MALFORMED: the offer does not decode, or has sizes that must not be
-	PropNotNow    PropReason = 2 // RDMA_PROP_NOT_NOW: it came twice, from the wrong end, or when it cannot be taken
+	PropMalformed PropReason = 1 // RDMA_PROP_MALFORMED: the offer does not decode, or has invalid sizes
+	PropNotNow    PropReason = 2 // RDMA_PROP_NOT_NOW: repeated, from the wrong end, or at the wrong time
 )
 
 // String returns the specification's spelling.
@@ -72,13 +71,12 @@ func (r PropReason) String() string {
 	return "RDMA_PROP_REASON(" + strconv.FormatUint(uint64(r), 10) + ")"
 }
 
-// propRemoteInvalidation is the bit of rdma_flags that means something,
-// RDMA_PROP_REMOTE_INVAL.
+// propRemoteInvalidation is RDMA_PROP_REMOTE_INVAL, the only defined bit of rdma_flags.
 const propRemoteInvalidation = 1
 
-// Properties are the rdma_optinfo of the properties operation, or the arguments or results
-// of the procedure. Dir decides which
-// fields mean anything, as Proc does in a [Header]. docs/extensions.md, XDR.
+// Properties are the rdma_optinfo of the properties operation, or the arguments or results of
+// the procedure. Dir determines which fields are used, as Proc does in a [Header].
+// docs/extensions.md, XDR.
 //
 //	0     4           8           12      16
 //	+-----+-----------+-----------+-------+
@@ -92,16 +90,15 @@ type Properties struct {
 	SendSize uint32 // largest message in bytes that the sender of this will Send
 	RecvSize uint32 // largest message in bytes that its receives can take
 
-	// RemoteInvalidation: the server may send its replies to the client's calls with
-	// invalidation, or is able to. It is done if both say so.
+	// RemoteInvalidation: the client permits, or the server supports, replies with remote
+	// invalidation. They are used if both set it.
 	RemoteInvalidation bool
 
 	Reason PropReason // RDMA_PROP_REJECT
 }
 
-// AppendProperties appends the rpcrdma2_prop_info that says p, of [PropertiesSize] or
-// [PropRejectSize] bytes. Sizes are written as they stand. It panics if p.Dir is none
-// that there is.
+// AppendProperties appends p as an rpcrdma2_prop_info of [PropertiesSize] or [PropRejectSize]
+// bytes. Sizes are not adjusted. It panics if p.Dir is unknown.
 func AppendProperties(b []byte, p Properties) []byte {
 	switch p.Dir {
 	case PropOffer, PropAccept:
@@ -116,11 +113,11 @@ func AppendProperties(b []byte, p Properties) []byte {
 	panic("rpcrdma: the properties operation has no " + p.Dir.String())
 }
 
-// ConsumeProperties reads b, which is one rpcrdma2_prop_info and nothing else. Flags without
-// a meaning are ignored. The error is an *xdr.DecodeError; p then holds what was read
-// in front of the fault, a Dir of RDMA_PROP_OFFER if nothing was: an offer with an
-// error is rejected as [PropMalformed], an answer with one is dropped. Sizes below
-// [DefaultInline2], and those that are no multiple of four, are errors.
+// ConsumeProperties reads b, which is one rpcrdma2_prop_info and nothing else. Undefined flags
+// are ignored. The error is an *xdr.DecodeError; p then holds what was decoded before the
+// fault, with a Dir of RDMA_PROP_OFFER if nothing was: a malformed offer is rejected as
+// [PropMalformed], a malformed answer is dropped. Sizes below [DefaultInline2], and those that
+// are no multiple of four, are errors.
 func ConsumeProperties(b []byte) (p Properties, err error) {
 	d := xdr.NewDecoder(b)
 	p.Dir = PropDir(d.Uint32())
@@ -149,9 +146,8 @@ func ConsumeProperties(b []byte) (p Properties, err error) {
 
 func validSize(size uint32) bool { return size >= DefaultInline2 && size%xdr.Unit == 0 }
 
-// SendInline returns the inline threshold in bytes of messages from the peer that
-// said p to the one that said to, once the offer of one is accepted by the other.
-// docs/extensions.md, Use.
+// SendInline returns the inline threshold in bytes of messages from the peer described by p to
+// the one described by to, once the offer has been accepted. docs/extensions.md, Use.
 func (p Properties) SendInline(to Properties) int {
 	return int(min(p.SendSize, to.RecvSize, math.MaxInt32))
 }

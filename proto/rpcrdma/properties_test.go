@@ -7,6 +7,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -30,7 +31,7 @@ var propertiesGolden = []struct {
 func TestPropertiesGolden(t *testing.T) {
 	for _, tt := range propertiesGolden {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			if want := map[PropDir]int{PropOffer: PropertiesSize, PropAccept: PropertiesSize, PropReject: PropRejectSize}[tt.p.Dir]; len(wire) != want {
 				t.Fatalf("the vector has %d bytes, not %d", len(wire), want)
 			}
@@ -44,11 +45,11 @@ func TestPropertiesGolden(t *testing.T) {
 	}
 }
 
-// The operation in a whole message: an offer of the client's, as it is sent.
+// The operation in a whole message: the client's offer.
 func TestPropertiesMessage(t *testing.T) {
 	h := Header{XID: 0x0a0b0c0d, Vers: Version2, Credit: 32, Proc: ProcOptional, OptType: OptProperties,
 		OptInfo: AppendProperties(nil, propertiesGolden[0].p)}
-	wire := unhex(t, "0a0b0c0d 00000002 00000020 00000005  52500001 00000010  00000000 00010000 00004000 00000001")
+	wire := testutil.Hex(t, "0a0b0c0d 00000002 00000020 00000005  52500001 00000010  00000000 00010000 00004000 00000001")
 	if got := AppendHeader(nil, &h); !bytes.Equal(got, wire) {
 		t.Errorf("encoded\n%x, want\n%x", got, wire)
 	}
@@ -67,7 +68,7 @@ func TestConsumePropertiesRefuses(t *testing.T) {
 		wire   string
 		offset int
 		what   string
-		read   Properties // in front of the fault
+		read   Properties // before the fault
 	}{
 		{"nothing, which is an offer", "", 0, "uint32 is cut short", Properties{}},
 		{"part of a word", "000000", 0, "uint32 is cut short", Properties{}},
@@ -84,7 +85,7 @@ func TestConsumePropertiesRefuses(t *testing.T) {
 		{"bytes behind a rejection", "00000002 00000001 00000000", 8, "bytes after the last item", Properties{Dir: PropReject, Reason: PropMalformed}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p, err := ConsumeProperties(unhex(t, tt.wire))
+			p, err := ConsumeProperties(testutil.Hex(t, tt.wire))
 			var bad *xdr.DecodeError
 			if !errors.As(err, &bad) || bad.Offset != tt.offset || bad.What != tt.what {
 				t.Errorf("error %+v, want byte %d, %q", err, tt.offset, tt.what)
@@ -96,10 +97,10 @@ func TestConsumePropertiesRefuses(t *testing.T) {
 	}
 }
 
-// Bits of rdma_flags that have no meaning are ignored.
+// Undefined bits of rdma_flags are ignored.
 func TestPropertiesFlags(t *testing.T) {
 	for flags, want := range map[string]bool{"00000001": true, "ffffffff": true, "fffffffe": false} {
-		p, err := ConsumeProperties(unhex(t, "00000000 00001000 00001000"+flags))
+		p, err := ConsumeProperties(testutil.Hex(t, "00000000 00001000 00001000"+flags))
 		if err != nil || p.RemoteInvalidation != want {
 			t.Errorf("flags %s: %+v, %v", flags, p, err)
 		}
@@ -153,9 +154,9 @@ func TestPropertiesAllocs(t *testing.T) {
 
 func FuzzConsumeProperties(f *testing.F) {
 	for _, tt := range propertiesGolden {
-		f.Add(unhex(f, tt.wire))
+		f.Add(testutil.Hex(f, tt.wire))
 	}
-	f.Add(unhex(f, "00000000 00001000 00001000 fffffffe"))
+	f.Add(testutil.Hex(f, "00000000 00001000 00001000 fffffffe"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := ConsumeProperties(b)
 		if err != nil {
@@ -168,7 +169,7 @@ func FuzzConsumeProperties(f *testing.F) {
 		enc := AppendProperties(nil, p)
 		want := bytes.Clone(b)
 		if p.Dir != PropReject {
-			// Of the flags one is kept.
+			// One of the flags is preserved.
 			copy(want[12:], []byte{0, 0, 0, want[15] & 1})
 		}
 		if !bytes.Equal(enc, want) {

@@ -38,7 +38,7 @@ type Proc uint32
 const (
 	ProcMsg      Proc = 0 // RDMA_MSG: chunk lists, then an RPC message
 	ProcNomsg    Proc = 1 // RDMA_NOMSG: chunk lists; the RPC message is in a chunk
-	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding in front of long opaques; version 1 only
+	ProcMsgp     Proc = 2 // RDMA_MSGP: as RDMA_MSG, with padding before long opaques; version 1 only
 	ProcDone     Proc = 3 // RDMA_DONE: the read chunks of a reply have been fetched; version 1 only
 	ProcError    Proc = 4 // RDMA_ERROR: the request could not be decoded
 	ProcOptional Proc = 5 // RDMA_OPTIONAL: an operation of an extension, and perhaps an RPC message; version 2 only
@@ -83,8 +83,7 @@ func (c ErrCode) String() string {
 	return c.Name(Version1)
 }
 
-// Name returns the spelling of version vers; versions that are not known here are
-// taken to spell as version 1 does.
+// Name returns the spelling of version vers; unknown versions use that of version 1.
 func (c ErrCode) Name(vers uint32) string {
 	switch {
 	case c == ErrVers && vers == Version2:
@@ -117,15 +116,15 @@ const (
 
 	MinOptionalSize = 24 // RDMA_OPTIONAL with an empty rdma_optinfo: rdma_opttype, length
 
-	// MinRPCSize is how much has to follow RDMA_MSG in version 2: the XID and the
-	// direction, without which nobody can tell a call from a reply.
+	// MinRPCSize is the least that must follow RDMA_MSG in version 2: the XID and the
+	// direction, which tells calls from replies.
 	MinRPCSize = 8
 )
 
-// A Segment is memory of the peer: Length bytes from Offset in the region that
-// Handle names. Every value of each field is legal on the wire; Offset may be an
-// address, an index from zero, or any other token that the owner understands.
-// RFC 5666 sections 2 and 4.3, xdr_rdma_segment.
+// A Segment is memory of the peer: Length bytes from Offset in the region that Handle names.
+// Every value of each field is legal on the wire; Offset may be an address, an index from
+// zero, or any other token that the owner understands. RFC 5666 sections 2 and 4.3,
+// xdr_rdma_segment.
 //
 //	0        4        8                 16
 //	+--------+--------+-----------------+
@@ -151,9 +150,9 @@ type ReadSegment struct {
 	Segment
 }
 
-// A WriteChunk is memory for one result, or for a whole reply: segments that are
-// filled in order, each to its end before the next. In a reply the lengths are what
-// was written. RFC 5666 sections 3.6 and 4.3, xdr_write_chunk.
+// A WriteChunk is memory for one result, or for a whole reply: segments that are filled in
+// order, each completely before the next. In a reply the lengths are the number of bytes
+// written. RFC 5666 sections 3.6 and 4.3, xdr_write_chunk.
 //
 //	0       4
 //	+-------+-----------+-----------+- - -
@@ -175,21 +174,21 @@ func (c WriteChunk) Length() uint64 {
 // with its end mark.
 func ReadListSize(n int) int { return n*(4+ReadSegmentSize) + 4 }
 
-// WriteChunkSize returns the encoded size in bytes of a write chunk of n segments,
-// as it stands in the write list or as the reply chunk, with the word in front that
-// says it is there. The write list's end mark, or an absent reply chunk, takes
-// another word, which [MinHeaderSize] counts.
+// WriteChunkSize returns the encoded size in bytes of a write chunk of n segments, as it
+// stands in the write list or as the reply chunk, including the discriminant that precedes it.
+// The write list's end mark, or an absent reply chunk, takes another word, which
+// [MinHeaderSize] includes.
 func WriteChunkSize(n int) int { return 4 + 4 + n*SegmentSize }
 
 // OpaquePad returns how many bytes of padding an RDMA_MSGP message has between the
 // length word of an opaque and its data, such that the data begins at a multiple of
 // align: 0 to align-1. RFC 5666 section 3.9.
 //
-// pos is the offset in bytes of the byte behind the length word, counted from the
-// XID in the RPC message as it was sent, earlier padding included; length is the
-// opaque's length, align and thresh are the message's rdma_align and rdma_thresh.
-// Opaques shorter than thresh are not padded. The RFC says both that thresh itself
-// is and that it is not; here it is. An align of 0 or 1 means no padding.
+// pos is the offset in bytes of the byte after the length word, counted from the XID in the
+// RPC message as it was sent, earlier padding included; length is the opaque's length, align
+// and thresh are the message's rdma_align and rdma_thresh. Opaques shorter than thresh are not
+// padded. The RFC contradicts itself about opaques of exactly thresh bytes; here they are
+// padded. An align of 0 or 1 means no padding.
 //
 // A receiver must check that the padding ends within the message. Padding does not
 // count for the positions of read segments.

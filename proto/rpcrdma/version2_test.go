@@ -6,12 +6,14 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
-// bothVersions reads whatever this package knows.
+// bothVersions accepts all versions of this package.
 var bothVersions = &Limits{Versions: Range{Version1, Version2}}
 
-// rpcHex is the start of an RPC call, as short as one can be told to be a call.
+// rpcHex is the shortest start of an RPC call that can be distinguished from a reply.
 const rpcHex = "01020304 00000000"
 
 // The bytes of every golden vector were written by hand from the XDR in section 4.2
@@ -84,7 +86,7 @@ func TestVersion2Golden(t *testing.T) {
 	var kept Header
 	for _, tt := range golden2 {
 		t.Run(tt.name, func(t *testing.T) {
-			wire, payload := unhex(t, tt.wire), unhex(t, tt.payload)
+			wire, payload := testutil.Hex(t, tt.wire), testutil.Hex(t, tt.payload)
 			if len(wire) != tt.size {
 				t.Fatalf("the vector has %d bytes, not %d", len(wire), tt.size)
 			}
@@ -112,8 +114,7 @@ func TestVersion2Golden(t *testing.T) {
 	}
 }
 
-// V2-4.2-1, V2-4.2-2, V2-4.2-3: what both versions have differs in the word at
-// offset 4, and in nothing else.
+// V2-4.2-1, V2-4.2-2, V2-4.2-3: messages of both versions differ only in the word at offset 4.
 func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 	shared := 0
 	for _, tt := range golden {
@@ -121,7 +122,7 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 			continue
 		}
 		shared++
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		wire[7] = Version2
 		h := tt.h
 		h.Vers = Version2
@@ -130,7 +131,7 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 		}
 		b := wire
 		if h.Proc == ProcMsg {
-			b = append(b, unhex(t, rpcHex)...)
+			b = append(b, testutil.Hex(t, rpcHex)...)
 		}
 		var got Header
 		if n, err := ConsumeHeader(b, &got, bothVersions); err != nil || n != len(wire) || !equal(&got, &h) {
@@ -142,12 +143,12 @@ func TestVersion2IsVersion1WithAnotherNumber(t *testing.T) {
 	}
 }
 
-// V2-4.2-11: the lists that version 1 refuses are refused in version 2, at the same
-// byte and with the same number.
+// V2-4.2-11: malformed lists are refused as in version 1, at the same byte and with the same
+// number.
 func TestVersion2RefusesWhatVersion1Refuses(t *testing.T) {
 	shared := 0
 	for _, tt := range malformed {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		f, ok := ConsumeFixed(wire)
 		if !ok || f.Vers != Version1 || f.Proc != ProcMsg && f.Proc != ProcNomsg && f.Proc != ProcError && f.Proc <= ProcOptional {
 			continue
@@ -169,7 +170,7 @@ func TestVersion2RefusesWhatVersion1Refuses(t *testing.T) {
 		if bad.Answer(&h, 8) != (tt.code != 0) {
 			t.Errorf("%s: there is an answer: %v", tt.name, tt.code == 0)
 		} else if tt.code != 0 {
-			if got, want := AppendHeader(nil, &h), unhex(t, "01020304 00000002 00000008 00000004 00000002"); !bytes.Equal(got, want) {
+			if got, want := AppendHeader(nil, &h), testutil.Hex(t, "01020304 00000002 00000008 00000004 00000002"); !bytes.Equal(got, want) {
 				t.Errorf("%s: answer %x, want %x", tt.name, got, want)
 			}
 		}
@@ -209,14 +210,14 @@ func TestVersion2Refuses(t *testing.T) {
 		{"V2-3.1-1 rdma_optinfo of 2^31 bytes", fixed + "00000005  00000010 80000000", nil, 20, ErrBadHeader, "rdma_optinfo is longer than the message"},
 		{"V2-3.1-1 padding that is not zero", fixed + "00000005  00000010 00000005 0102030405 000100", nil, 30, ErrBadHeader, "rdma_optinfo is padded with other bytes than zeros"},
 
-		// Nothing is wrong with these, but they are more than is supported.
+		// These are valid, but exceed the limits.
 		{"rdma_optinfo over the default limit", fixed + "00000005  00000010 00000401" + long, nil, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
 		{"rdma_optinfo over a limit", fixed + "00000005  00000010 00000004 01020304", &Limits{OptInfo: 3}, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
 		{"no rdma_optinfo allowed", fixed + "00000005  00000010 00000001 01000000", &Limits{OptInfo: -1}, 20, ErrInvalOption, "rdma_optinfo is longer than the limit"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wire := unhex(t, tt.wire)
+			wire := testutil.Hex(t, tt.wire)
 			lim := Limits{Versions: bothVersions.Versions}
 			if tt.lim != nil {
 				lim.OptInfo = tt.lim.OptInfo
@@ -240,7 +241,7 @@ func TestVersion2Refuses(t *testing.T) {
 			if tt.code == 0 {
 				return
 			}
-			want := unhex(t, "01020304 00000002 00000008 00000004 000000")
+			want := testutil.Hex(t, "01020304 00000002 00000008 00000004 000000")
 			if got := AppendHeader(nil, &answer); !bytes.Equal(got, append(want, byte(tt.code))) {
 				t.Errorf("answer %x, want code %d", got, tt.code)
 			}
@@ -248,7 +249,7 @@ func TestVersion2Refuses(t *testing.T) {
 	}
 }
 
-// An rdma_optinfo at the limit is read.
+// An rdma_optinfo of the maximum length is accepted.
 func TestOptInfoLimit(t *testing.T) {
 	for _, tt := range []struct{ limit, size int }{{0, DefaultOptInfo}, {3, 3}, {-1, 0}, {5000, 5000}} {
 		b := AppendHeader(nil, &Header{Vers: 2, Proc: ProcOptional, OptInfo: make([]byte, tt.size)})
@@ -260,9 +261,9 @@ func TestOptInfoLimit(t *testing.T) {
 	}
 }
 
-// rdma_optinfo is a view of the message that cannot be appended to over what follows.
+// Appending to rdma_optinfo, a view of the message, does not overwrite what follows.
 func TestOptInfoIsView(t *testing.T) {
-	b := unhex(t, "01020304 00000002 00000020 00000005  00000010 00000001 61000000"+rpcHex)
+	b := testutil.Hex(t, "01020304 00000002 00000020 00000005  00000010 00000001 61000000"+rpcHex)
 	var h Header
 	if _, err := ConsumeHeader(b, &h, bothVersions); err != nil {
 		t.Fatal(err)
@@ -270,17 +271,17 @@ func TestOptInfoIsView(t *testing.T) {
 	if &h.OptInfo[0] != &b[24] || cap(h.OptInfo) != 1 {
 		t.Errorf("rdma_optinfo is no view, or has room for %d bytes", cap(h.OptInfo))
 	}
-	if _, err := ConsumeHeader(unhex(t, golden2[0].wire+rpcHex), &h, bothVersions); err != nil || h.OptInfo != nil || h.OptType != 0 {
+	if _, err := ConsumeHeader(testutil.Hex(t, golden2[0].wire+rpcHex), &h, bothVersions); err != nil || h.OptInfo != nil || h.OptType != 0 {
 		t.Errorf("the next header has %x of the last message, type %d; error %v", h.OptInfo, h.OptType, err)
 	}
 }
 
-// Every beginning of a valid message of version 2 is refused.
+// Every prefix of a valid message of version 2 is refused.
 func TestVersion2Truncated(t *testing.T) {
 	for _, tt := range golden2 {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		if tt.h.Proc == ProcMsg {
-			wire = append(wire, unhex(t, tt.payload)...)
+			wire = append(wire, testutil.Hex(t, tt.payload)...)
 		}
 		for n := range len(wire) {
 			_, err := ConsumeHeader(wire[:n:n], new(Header), bothVersions)
@@ -299,8 +300,8 @@ func TestVersion2Truncated(t *testing.T) {
 	}
 }
 
-// V2-4.2-5: version 2 has three errors. Others are read, as refusing an error leaves
-// its call waiting, and so are bytes behind them.
+// V2-4.2-5: version 2 has three errors. Others, and bytes after them, are accepted, since
+// refusing an error would leave its call waiting.
 func TestVersion2ErrorMessages(t *testing.T) {
 	for _, tt := range []struct {
 		wire string
@@ -310,7 +311,7 @@ func TestVersion2ErrorMessages(t *testing.T) {
 		{"0000000a 00000002 00000020 00000004 00000000" + strings.Repeat("ee", 100), Header{XID: 10, Vers: 2, Credit: 32, Proc: ProcError}},
 		{"0000000a 00000002 00000020 00000004 00000003 eeeeeeee", Header{XID: 10, Vers: 2, Credit: 32, Proc: ProcError, Err: ErrInvalOption}},
 	} {
-		wire := unhex(t, tt.wire)
+		wire := testutil.Hex(t, tt.wire)
 		for _, lim := range []*Limits{nil, bothVersions} { // whatever the version
 			var h Header
 			if n, err := ConsumeHeader(wire, &h, lim); err != nil || n != len(wire) || !equal(&h, &tt.want) {
@@ -322,7 +323,7 @@ func TestVersion2ErrorMessages(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	message := func(vers byte) []byte {
-		b := unhex(t, "01020304 00000000 00000020 00000000  00000000 00000000 00000000"+rpcHex)
+		b := testutil.Hex(t, "01020304 00000000 00000020 00000000  00000000 00000000 00000000"+rpcHex)
 		b[7] = vers
 		return b
 	}
@@ -363,7 +364,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// V2-4.2-4, V2-4.2-5, V2-4.2-6: what version 2 does not have cannot be written.
+// V2-4.2-4, V2-4.2-5, V2-4.2-6: messages that version 2 does not have cannot be encoded.
 func TestVersion2Panics(t *testing.T) {
 	for _, tt := range []struct {
 		h    Header
@@ -391,7 +392,7 @@ func TestVersion2Panics(t *testing.T) {
 	}
 }
 
-// V2-4.2-9: nothing of the other messages' fields is written.
+// V2-4.2-9: fields of other messages are not encoded.
 func TestVersion2IgnoresOtherFields(t *testing.T) {
 	for _, tt := range []struct {
 		proc Proc
@@ -406,7 +407,7 @@ func TestVersion2IgnoresOtherFields(t *testing.T) {
 	}
 }
 
-// V2-4.2-4, V2-4.2-5: numbers and spelling of the document.
+// V2-4.2-4, V2-4.2-5: numbers and names of the document.
 func TestVersion2Strings(t *testing.T) {
 	if got := ProcOptional.String(); got != "RDMA_OPTIONAL" || ProcOptional != 5 {
 		t.Errorf("%d prints as %q", uint32(ProcOptional), got)
@@ -433,7 +434,7 @@ func TestVersion2Strings(t *testing.T) {
 func TestVersion2Allocs(t *testing.T) {
 	var wires [][]byte
 	for _, tt := range golden2 {
-		wires = append(wires, unhex(t, tt.wire+tt.payload))
+		wires = append(wires, testutil.Hex(t, tt.wire+tt.payload))
 	}
 	buf := make([]byte, 0, 1024)
 	var h Header

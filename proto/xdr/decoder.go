@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A DecodeError says where a decode failed and what stood there.
+// A DecodeError says where and why decoding failed.
 type DecodeError struct {
 	Offset int    // bytes from the start of the input
 	What   string // the item and what is wrong with it
@@ -15,10 +15,9 @@ func (e *DecodeError) Error() string {
 	return fmt.Sprintf("xdr: byte %d: %s", e.Offset, e.What)
 }
 
-// A Decoder reads the items of an XDR stream one after the other. The first error
-// sticks: from then on every method returns a zero value and the position stands
-// still, so a caller checks [Decoder.Err] once, after the last field and before it
-// believes any of them.
+// A Decoder reads the items of an XDR stream one after the other. The first error sticks: from
+// then on every method returns a zero value and the position does not change, so a caller
+// checks [Decoder.Err] once, after the last field and before it uses any of them.
 //
 // A Decoder is a plain value: declare it as a variable and it stays on the stack.
 // Nothing is allocated until an error occurs, except by [Decoder.String].
@@ -34,14 +33,14 @@ type Decoder struct {
 // return are views of b.
 func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
 
-// A Padding says that opaque data of at least Thresh bytes has padding in front of it,
-// such that it begins at a multiple of Align, counted from the start of the message.
-// An Align of 0 or 1 means none. RFC 5666 section 3.9.
+// A Padding means that opaque data of at least Thresh bytes is preceded by padding, so that it
+// begins at a multiple of Align, counted from the start of the message. An Align of 0 or 1
+// means none. RFC 5666 section 3.9.
 type Padding struct{ Align, Thresh uint32 }
 
-// Before returns how many bytes of padding are between the length word of opaque data
-// of length bytes and its first byte: 0 to Align-1. pos is the offset of the byte behind
-// the length word, earlier padding included.
+// Before returns how many bytes of padding are between the length word of opaque data of
+// length bytes and its first byte: 0 to Align-1. pos is the offset of the byte after the
+// length word, earlier padding included.
 func (p Padding) Before(pos, length uint32) uint32 {
 	if p.Align <= 1 || length < p.Thresh {
 		return 0
@@ -52,9 +51,9 @@ func (p Padding) Before(pos, length uint32) uint32 {
 	return 0
 }
 
-// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message with
-// padding in front of opaque data and strings. [Decoder.Opaque] and [Decoder.String] skip
-// it; what it consists of does not matter.
+// NewPaddedDecoder returns a Decoder of b, which begins at offset pos of a message whose
+// opaque data and strings are preceded by padding. [Decoder.Opaque] and [Decoder.String] skip
+// the padding; its content is ignored.
 func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
 	return Decoder{b: b, pos: pos, pad: pad}
 }
@@ -80,17 +79,15 @@ func (d *Decoder) Rest() []byte {
 	return rest
 }
 
-// Fail records an error at the current position, unless there is one already. It
-// lets a caller reject a value for reasons of its own, such as an enumeration
-// constant that the protocol does not have.
+// Fail records an error at the current position, unless there is one already. A caller uses it
+// to reject values that decode but are invalid, such as undefined enumeration constants.
 func (d *Decoder) Fail(what string) {
 	if d.err == nil {
 		d.err = &DecodeError{Offset: d.off, What: what}
 	}
 }
 
-// End fails if bytes remain, and returns [Decoder.Err]. Call it where the items
-// read so far must be the whole input.
+// End fails if bytes remain, and returns [Decoder.Err]. Call it when no more items may follow.
 func (d *Decoder) End() error {
 	if d.Remaining() > 0 {
 		d.Fail("bytes after the last item")
@@ -230,10 +227,9 @@ func (d *Decoder) opaque(max uint32) (data []byte, n int) {
 	return data, 4 + int(skip) + n
 }
 
-// Count reads the length word of a variable-length array: at most max elements,
-// each of at least size bytes (at least 1). A count that the remaining bytes
-// cannot hold is an error, so the result is safe to allocate for.
-// RFC 4506 section 4.13.
+// Count reads the length word of a variable-length array: at most max elements, each of at
+// least size bytes (at least 1). A count that the remaining bytes cannot hold is an error, so
+// that the result bounds an allocation safely. RFC 4506 section 4.13.
 func (d *Decoder) Count(max uint32, size int) int {
 	rest := d.rest()
 	v, n := ConsumeUint32(rest)
@@ -254,7 +250,7 @@ func (d *Decoder) Count(max uint32, size int) int {
 	return int(v)
 }
 
-// failOpaque finds out why ConsumeOpaque refused, off the fast path.
+// failOpaque determines why ConsumeOpaque failed, off the fast path.
 func (d *Decoder) failOpaque(item string, max uint32) {
 	if d.err != nil {
 		return

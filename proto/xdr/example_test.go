@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A file handle and an offset, written and read again.
+// A file handle and an offset, encoded and decoded.
 func Example() {
 	b := xdr.AppendOpaque(nil, []byte("handle"))
 	b = xdr.AppendUint64(b, 4096)
@@ -22,7 +22,7 @@ func Example() {
 	// Output: handle 4096
 }
 
-// The first error says where it is, and makes all later reads harmless.
+// The first error has its offset, and all later reads return zero values.
 func ExampleDecoder() {
 	d := xdr.NewDecoder([]byte{0, 0, 0, 1, 0, 0, 0, 9})
 	for d.Optional() {

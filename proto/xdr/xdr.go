@@ -13,8 +13,8 @@ const Unit = 4
 // RFC 4506 section 3. n must not be negative.
 func Pad(n int) int { return -n & (Unit - 1) }
 
-// Padded returns n plus its pad bytes: the space in bytes that n bytes of data
-// take in an XDR stream, without a length word. n must not be negative.
+// Padded returns n plus its pad bytes: the size in bytes of n bytes of data in an XDR stream,
+// without a length word. n must not be negative.
 func Padded(n int) int { return n + Pad(n) }
 
 // SizeOpaque returns the size in bytes of a variable-length opaque or string
@@ -43,8 +43,8 @@ func AppendInt64(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(v))
 }
 
-// AppendBool appends 1 for true and 0 for false. RFC 4506 section 4.4.
-// The discriminant of optional-data (section 4.19) is a bool, too.
+// AppendBool appends 1 for true and 0 for false. RFC 4506 section 4.4. The discriminant of
+// optional-data (section 4.19) is a bool as well.
 func AppendBool(b []byte, v bool) []byte {
 	var w uint32
 	if v {
@@ -53,9 +53,8 @@ func AppendBool(b []byte, v bool) []byte {
 	return binary.BigEndian.AppendUint32(b, w)
 }
 
-// AppendOpaque appends variable-length opaque data: length word, data, pad.
-// RFC 4506 section 4.10. It panics if data is 4 GiB or longer, which no length
-// word can say.
+// AppendOpaque appends variable-length opaque data: length word, data, pad. RFC 4506 section
+// 4.10. It panics if data is 4 GiB or longer, which a length word cannot express.
 func AppendOpaque(b, data []byte) []byte {
 	checkLen(len(data))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(data)))
@@ -63,8 +62,8 @@ func AppendOpaque(b, data []byte) []byte {
 	return appendPad(b, len(data))
 }
 
-// AppendFixedOpaque appends opaque data whose length both sides know: data and
-// pad, no length word. RFC 4506 section 4.9.
+// AppendFixedOpaque appends opaque data of a length that both sides know: data and pad, no
+// length word. RFC 4506 section 4.9.
 func AppendFixedOpaque(b, data []byte) []byte {
 	b = append(b, data...)
 	return appendPad(b, len(data))

@@ -2,22 +2,12 @@ package xdr
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"math"
-	"strings"
 	"testing"
-)
 
-// unhex makes bytes of hexadecimal digits, blanks ignored.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
 
 // CTX-4506-1: big-endian, units of four bytes, no alignment of 64-bit values.
 func TestAppendConsumeGolden(t *testing.T) {
@@ -94,7 +84,7 @@ func TestAppendConsumeGolden(t *testing.T) {
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			want := unhex(t, tt.want)
+			want := testutil.Hex(t, tt.want)
 			if got := tt.append([]byte("prefix"))[len("prefix"):]; !bytes.Equal(got, want) {
 				t.Errorf("append: got %x, want %x", got, want)
 			}
@@ -122,7 +112,7 @@ func TestDecoderGolden(t *testing.T) {
 		00000004 6c697370
 		00000004 6a6f686e
 		00000006 28717569 74290000`
-	want := unhex(t, file)
+	want := testutil.Hex(t, file)
 	b := AppendString(nil, "sillyprog")
 	b = AppendUint32(b, 2)
 	b = AppendString(b, "lisp")
@@ -175,7 +165,7 @@ func TestConsumeMalformed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if n := tt.consume(unhex(t, tt.in)); n >= 0 != tt.ok {
+			if n := tt.consume(testutil.Hex(t, tt.in)); n >= 0 != tt.ok {
 				t.Errorf("n = %d, want success: %v", n, tt.ok)
 			}
 		})
@@ -197,10 +187,9 @@ func TestPad(t *testing.T) {
 	}
 }
 
-// Views are cut to their capacity: appending to one must not run into the bytes
-// behind it.
+// Views have limited capacity: appending to one must not overwrite the bytes after it.
 func TestViewsCannotGrowIntoInput(t *testing.T) {
-	in := unhex(t, "00000004 01020304 05060708")
+	in := testutil.Hex(t, "00000004 01020304 05060708")
 	if data, _ := ConsumeOpaque(in, 4); cap(data) != 4 {
 		t.Errorf("opaque has capacity %d, want 4", cap(data))
 	}
@@ -238,7 +227,7 @@ func TestDecoderErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := NewDecoder(unhex(t, tt.in))
+			d := NewDecoder(testutil.Hex(t, tt.in))
 			tt.read(&d)
 			var err *DecodeError
 			if !errors.As(d.Err(), &err) {
@@ -248,7 +237,7 @@ func TestDecoderErrors(t *testing.T) {
 				t.Errorf("got byte %d, %q; want byte %d, %q", err.Offset, err.What, tt.offset, tt.what)
 			}
 
-			// The first error stays, and everything read behind it is zero.
+			// The first error sticks, and everything read after it is zero.
 			if d.Uint32() != 0 || d.Int32() != 0 || d.Uint64() != 0 || d.Int64() != 0 || d.Bool() || d.Optional() ||
 				d.Opaque(9) != nil || d.FixedOpaque(4) != nil || d.String(9) != "" || d.Count(9, 1) != 0 ||
 				d.Rest() != nil || d.Remaining() != 0 {
@@ -263,7 +252,7 @@ func TestDecoderErrors(t *testing.T) {
 }
 
 func TestDecoderList(t *testing.T) {
-	d := NewDecoder(unhex(t, "00000001 0000000a 00000001 0000000b 00000000 00000002 00000005 00000006 eeee"))
+	d := NewDecoder(testutil.Hex(t, "00000001 0000000a 00000001 0000000b 00000000 00000002 00000005 00000006 eeee"))
 	var list []uint32
 	for d.Optional() {
 		list = append(list, d.Uint32())
@@ -283,8 +272,8 @@ func TestDecoderList(t *testing.T) {
 	}
 }
 
-// An opaque behind padding is read where all of it is in the stream, and nowhere else:
-// each length of the stream, the padding and the item near each other.
+// A padded opaque is accepted only if all of it is in the stream: all combinations of similar
+// lengths of stream, padding and item.
 func TestPaddedOpaqueBounds(t *testing.T) {
 	for pos := range 4 {
 		for _, align := range []uint32{2, 4, 7, 8, 16} {
@@ -372,8 +361,7 @@ func FuzzConsume(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 3, 1, 2, 3, 0}, uint32(3), 3)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3, 0}, uint32(math.MaxUint32), -1)
 	f.Fuzz(func(t *testing.T, b []byte, max uint32, size int) {
-		// checked holds n against what a consume function promises, and tells
-		// whether there is a value.
+		// checked checks the n of a Consume function, and reports whether there is a value.
 		checked := func(n int) bool {
 			if n < 0 {
 				return false
@@ -383,7 +371,7 @@ func FuzzConsume(f *testing.F) {
 			}
 			return true
 		}
-		// same tells whether enc is what was consumed, pad bytes aside.
+		// same reports whether enc equals the consumed bytes, except for pad bytes.
 		same := func(enc []byte, n, pad int) {
 			if len(enc) != n || !bytes.Equal(enc[:n-pad], b[:n-pad]) {
 				t.Fatalf("consumed %x, encoded again %x", b[:n], enc)
@@ -438,8 +426,8 @@ func FuzzConsume(f *testing.F) {
 	})
 }
 
-// FuzzDecoder runs a script of reads, one for each byte of ops, and holds the
-// decoder's position against the input after each.
+// FuzzDecoder executes one read for each byte of ops, and checks the decoder's position after
+// each.
 func FuzzDecoder(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, []byte("\x00\x00\x00\x01\x00\x00\x00\x00"))
 	f.Add([]byte{5, 5, 8}, []byte{0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})

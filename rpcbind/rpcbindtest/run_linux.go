@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// inside in the environment marks the process that has the namespaces.
+// inside is the environment variable that marks the process in the namespaces.
 const inside = "RPCRDMA_TEST_RPCBIND"
 
-// Where Run's rpcbind listens.
+// Addresses of Run's rpcbind.
 const (
 	Addr  = "127.0.0.1:111"
 	Addr6 = "[::1]:111"
 )
 
-// patience is how long the daemon may take to start, and a test with it to end.
+// patience bounds the start of the daemon, and a test with it.
 const patience = time.Minute
 
-// Run calls f beside an rpcbind that has just been started and knows itself alone.
-// For this it runs the test t, which must not be a subtest, once more in a process
-// of its own, with namespaces for network, mounts and processes. It skips the test
-// where there is no rpcbind, and for who may not start one.
+// Run calls f with an rpcbind that has just been started, and has no registrations but its
+// own. For this it runs the test t, which must not be a subtest, again in a separate process
+// with its own network, mount and PID namespaces. It skips the test if rpcbind is not
+// installed or namespaces cannot be created.
 func Run(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if daemon := os.Getenv(inside); daemon != "" {
@@ -41,7 +41,7 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	}
 	daemon, err := exec.LookPath("rpcbind")
 	if err != nil {
-		// PATH need not have the folder of daemons.
+		// PATH may lack /usr/sbin.
 		daemon, err = exec.LookPath("/usr/sbin/rpcbind")
 	}
 	if err != nil {
@@ -53,7 +53,7 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	}
 	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+(2*patience).String())
 	cmd.Env = append(os.Environ(), inside+"="+daemon)
-	// With a namespace for processes all of them end with the first one.
+	// In a PID namespace all processes end with the first one.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -70,11 +70,11 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	t.Logf("beside rpcbind:\n%s", &out)
 }
 
-// start brings up what the daemon wants, and the daemon.
+// start sets up the namespaces and starts the daemon.
 func start(t *testing.T, daemon string) {
 	t.Helper()
 	for _, f := range []func() error{
-		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") }, // first: else the next one is seen by all
+		func() error { return syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "") }, // first, otherwise the next mount propagates to the host
 		func() error { return syscall.Mount("tmpfs", "/run", "tmpfs", 0, "") },
 		func() error { return os.Mkdir("/run/rpcbind", 0o755) },
 		loopbackUp,
@@ -95,7 +95,7 @@ func start(t *testing.T, daemon string) {
 		cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 	})
-	// There is no event that tells: it listens when it does.
+	// There is no event to wait for when the daemon starts to listen.
 	for giveUp := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		c, err := net.Dial("tcp", Addr)
 		if err == nil {
@@ -114,9 +114,9 @@ func start(t *testing.T, daemon string) {
 	}
 }
 
-// loopbackUp sets the loopback interface of a new network namespace up, which makes
-// its addresses appear. rtnetlink(7), RTM_NEWLINK: a struct nlmsghdr and a struct
-// ifinfomsg, to which the kernel answers with an errno.
+// loopbackUp brings up the loopback interface of a new network namespace, which also assigns
+// its addresses. rtnetlink(7), RTM_NEWLINK: a struct nlmsghdr and a struct ifinfomsg, to which
+// the kernel replies with an errno.
 func loopbackUp() error {
 	s, err := syscall.Socket(syscall.AF_NETLINK, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, syscall.NETLINK_ROUTE)
 	if err != nil {
@@ -141,7 +141,7 @@ func loopbackUp() error {
 		return os.NewSyscallError("recvfrom", err)
 	}
 	if n < syscall.SizeofNlMsghdr+4 {
-		return errors.New("rtnetlink: the answer is cut short")
+		return errors.New("rtnetlink: truncated reply")
 	}
 	if errno := int32(native.Uint32(answer[syscall.SizeofNlMsghdr:])); errno != 0 {
 		return os.NewSyscallError("rtnetlink: RTM_NEWLINK", syscall.Errno(-errno))

@@ -17,8 +17,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/bench/internal/result"
 )
 
-// Begin takes down what is known before measuring. modules names those of others
-// whose version matters.
+// Begin records the provenance before a measurement. modules are dependencies whose versions
+// matter.
 func Begin(command string, o Options, modules ...string) *result.Provenance {
 	p := &result.Provenance{
 		Date:    time.Now().UTC(),
@@ -39,31 +39,32 @@ func Begin(command string, o Options, modules ...string) *result.Provenance {
 		}
 	}
 	p.Load[0] = loadAverage()
-	// A load average remembers our own compilation for minutes. What counts is now.
+	// The load average includes our own compilation for minutes. Measure the current load
+	// instead.
 	w := watchOthers(Options{})
 	time.Sleep(time.Second)
 	p.Idle, p.Busy = w.result()
 	return p
 }
 
-// End takes down what is known afterwards.
+// End completes the provenance after a measurement.
 func End(p *result.Provenance) {
 	p.Load[1] = loadAverage()
 	p.Duration = time.Since(p.Date).Round(time.Second)
 }
 
-// An others watches what other processes use of the machine.
+// An others measures the CPU usage of other processes.
 type others struct {
 	start      time.Time
 	all, mine  time.Duration
 	ok, shared bool
 }
 
-// crowded is how much of a machine others may use before a result is disturbed.
+// crowded is the share of the machine's CPU time above which other processes disturb a result.
 const crowded = 0.25
 
-// Others watches what other processes use of the machine from now on. The function that
-// it returns tells how many processors that were, and whether it is too much.
+// Others measures the CPU usage of other processes from now on. The function that it returns
+// reports how many CPUs they used, and whether that is too much.
 func Others() func() (used result.Float, tooMuch bool) { return watchOthers(Options{}).result }
 
 func watchOthers(o Options) others {
@@ -73,8 +74,7 @@ func watchOthers(o Options) others {
 	return w
 }
 
-// result returns the processors that others have used, NaN if it is not to be known, and
-// whether that is too much.
+// result returns the CPUs that others have used, NaN if unknown, and whether that is too much.
 func (w others) result() (used result.Float, tooMuch bool) {
 	all, ok := machineTime()
 	mine := familyTime()
@@ -86,8 +86,7 @@ func (w others) result() (used result.Float, tooMuch bool) {
 	return result.Float(v), v > crowded*float64(runtime.NumCPU())
 }
 
-// machineTime is what all processors have worked so far, and what the machine that ours
-// is a guest of has kept from it (proc_stat(5)).
+// machineTime is the total CPU time of the machine, including steal time (proc_stat(5)).
 func machineTime() (time.Duration, bool) {
 	return parseStat(fileText("/proc/stat"))
 }
@@ -113,8 +112,8 @@ func parseStat(text string) (time.Duration, bool) {
 	return sum, true
 }
 
-// devices names the RDMA devices, and the network devices with the addresses that the
-// environment tells, with their MTU.
+// devices lists the RDMA devices, and the network devices of the addresses in the environment,
+// with their MTU.
 func devices() []string {
 	list := RDMADevices()
 	for _, kind := range []string{"RXE", "SIW", "HW"} {
@@ -141,7 +140,7 @@ func devices() []string {
 	return list
 }
 
-// RDMADevices are the names of the machine's RDMA devices.
+// RDMADevices returns the names of the machine's RDMA devices.
 func RDMADevices() []string {
 	entries, err := os.ReadDir("/sys/class/infiniband")
 	if err != nil {
@@ -154,7 +153,7 @@ func RDMADevices() []string {
 	return list
 }
 
-// Hardware tells which of them are no software: those on a bus.
+// Hardware returns the devices that are hardware: those on a bus.
 func Hardware(devices []string) []string {
 	var list []string
 	for _, d := range devices {
@@ -165,14 +164,14 @@ func Hardware(devices []string) []string {
 	return list
 }
 
-// CommitVariable in the environment tells a process in a virtual machine, where there is
-// no git, which commit it is of.
+// CommitVariable is the environment variable with the commit, for a process in a virtual
+// machine without git.
 const CommitVariable = "RPCRDMA_BENCH_COMMIT"
 
-// Commit is that of the working tree in the current folder.
+// Commit returns the commit of the working tree in the current directory.
 func Commit() string { return commit() }
 
-// commit asks git, because go run records nothing.
+// commit asks git, because go run does not record the commit.
 func commit() string {
 	if c := os.Getenv(CommitVariable); c != "" {
 		return c
@@ -197,7 +196,7 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// loadAverage is that of the last minute.
+// loadAverage returns the load average of the last minute.
 func loadAverage() string {
 	load, _, _ := strings.Cut(fileText("/proc/loadavg"), " ")
 	if load == "" {
@@ -206,7 +205,7 @@ func loadAverage() string {
 	return load
 }
 
-// fileText returns what a file has, or nothing.
+// fileText returns the content of a file, or "".
 func fileText(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -1,12 +1,11 @@
-// Package measure compares workloads by running them in turns.
+// Package measure compares workloads by running them in turn.
 //
-// The same program read a round trip of 18, 97 and 58 microseconds within minutes
-// on one machine, depending on what else it did. A number means something only
-// next to another that was taken at the same time: so a pair is run as A B A,
-// again and again, in short runs, and what is reported is the median of the
-// rounds' ratios. The two runs of A in a round should be equal: how far they are
-// apart, the control, says what the ratio is worth. So does what others used of the
-// machine meanwhile.
+// The same program measured a round trip of 18, 97 and 58 microseconds within minutes on one
+// machine, depending on other load. A number is meaningful only relative to another that was
+// measured at the same time: so a pair is run as A B A, repeatedly, in short runs, and the
+// result is the median of the rounds' ratios. The two runs of A in a round should be equal:
+// their ratio, the control, shows how reliable the result is. So does the CPU usage of other
+// processes.
 package measure
 
 import (
@@ -25,34 +24,33 @@ import (
 // A Pair is a comparison, A over B.
 type Pair struct {
 	ID   string // short
-	Goal int    // the number of the goal that it is about, or 0
+	Goal int    // number of its goal, or 0
 	What string // one line
 
 	Kind result.Kind // Time, unless it is Rate
 	A    bench.Workload
-	B    []bench.Workload // of several, the best one counts
+	B    []bench.Workload // if several, the best one counts
 
-	// Of is what is compared instead of the mean time: result.P99, the time that 99 %
-	// of a run's calls did not exceed, or result.SelfP99, that over the median of the
-	// same run, where there is no B.
+	// Of selects what is compared instead of the mean time: result.P99, the 99th percentile of
+	// a run, or result.SelfP99, that over the median of the same run, without a B.
 	Of string
 
-	// Floor and Want are ratios that have to be and ought to be reached; 0 is none.
+	// Floor and Want are the ratios that must and should be reached; 0 means none.
 	Floor, Want float64
 
-	// Longer makes runs so many times longer; 0 is 1. Rounds, if not 0, is how often
-	// the pair is run instead.
+	// Longer multiplies the length of runs; 0 means 1. Rounds, if not 0, overrides
+	// Options.Rounds.
 	Longer, Rounds int
 }
 
-// Options say how long to measure.
+// Options control the length of a measurement.
 type Options struct {
 	Rounds int           // at least 10 for a result to be quoted
 	Run    time.Duration // of one run; a pair takes Rounds * (2 + len(B)) of them
 
-	// Shared is set where work for the workloads is done outside of this process and
-	// its children, by the kernel's devices in software: what others use is not to be
-	// told from it.
+	// Shared is set if part of the work is done outside of this process and its children, as
+	// with the kernel's software devices: the usage of other processes cannot be distinguished
+	// from it.
 	Shared bool
 
 	// clock and cpu are for tests; nil means the machine's.
@@ -65,7 +63,7 @@ func (o *Options) defaults() {
 	}
 }
 
-// A runner is a workload that is set up, with what has been measured of it.
+// A runner is a workload that is set up, with its measurements.
 type runner struct {
 	bench.Workload
 	in    *bench.Instance
@@ -73,12 +71,12 @@ type runner struct {
 	calls int
 
 	time, cpu []float64 // ns per call, by round
-	value     []float64 // what is compared, by round
+	value     []float64 // the compared values, by round
 	all       []time.Duration
 	keep      bool // all of them
 }
 
-// start sets a workload up and finds out how much of it makes a run.
+// start sets a workload up and calibrates the length of a run.
 func start(w bench.Workload, of string, o Options) (*runner, error) {
 	in, err := w.Start()
 	if err != nil {
@@ -91,13 +89,13 @@ func start(w bench.Workload, of string, o Options) (*runner, error) {
 	return r, nil
 }
 
-// again is another one with the same workload, on the same connection.
+// again returns another runner of the same workload, on the same connection.
 func (r *runner) again() *runner {
 	return &runner{Workload: r.Workload, in: r.in, of: r.of, calls: r.calls}
 }
 
-// turns runs all of them in each round, and the other way round in the next: what comes
-// first or last must not matter.
+// turns runs all of them in each round, in alternating order, so that the order does not
+// matter.
 func turns(order []*runner, rounds int, o Options) error {
 	order = slices.Clone(order)
 	for range rounds {
@@ -161,7 +159,7 @@ func Run(p Pair, o Options) (res result.Pair, err error) {
 	}
 	slices.Sort(ratios)
 	res.Ratio, res.Low, res.High = result.Float(quantile(ratios, 0.5)), result.Float(quantile(ratios, 0.25)), result.Float(quantile(ratios, 0.75))
-	// What children have used is known when they have ended.
+	// The CPU time of children is known when they have exited.
 	closeAll()
 	res.Others, res.Crowded = crowd.result()
 	return res, err
@@ -181,13 +179,13 @@ type Point struct {
 	W      bench.Workload
 }
 
-// A Sweep is workloads that differ in one number.
+// A Sweep is a series of workloads that differ in one parameter.
 type Sweep struct {
 	ID, What, X, Show string // see result.Sweep
 	Points            []Point
 }
 
-// RunSweep measures all of its points in turns. The first one's control stands for all.
+// RunSweep measures all points in turn. The control is that of the first one.
 func RunSweep(s Sweep, o Options) (res result.Sweep, err error) {
 	o.defaults()
 	crowd := watchOthers(o)
@@ -224,13 +222,13 @@ func RunSweep(s Sweep, o Options) (res result.Sweep, err error) {
 	return res, err
 }
 
-// A Distribution is workloads of which every single call is looked at.
+// A Distribution is a set of workloads of which every call is timed.
 type Distribution struct {
 	ID, What string
 	Points   []Point
 }
 
-// RunDistribution measures them in turns.
+// RunDistribution measures a distribution.
 func RunDistribution(d Distribution, o Options) (res result.Distribution, err error) {
 	o.defaults()
 	crowd := watchOthers(o)
@@ -268,11 +266,10 @@ func RunDistribution(d Distribution, o Options) (res result.Distribution, err er
 	return res, err
 }
 
-// quantiles are those that are kept of a distribution. Immutable.
+// quantiles are the quantiles in a distribution. Immutable.
 var quantiles = []float64{0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1}
 
-// ratios returns x over r's own y, round by round, corrected for payload where
-// both move some.
+// ratios returns x over y, round by round, corrected for payload if both have some.
 func (r *runner) ratios(of *runner, x, y []float64) []float64 {
 	scale := 1.0
 	if r.Bytes > 0 && of.Bytes > 0 {
@@ -285,7 +282,7 @@ func (r *runner) ratios(of *runner, x, y []float64) []float64 {
 	return list
 }
 
-// perUnit returns r's values, for as many bytes as a call of ref moves.
+// perUnit returns r's values, scaled to the payload of a call of ref.
 func (r *runner) perUnit(ref *runner) []float64 {
 	list := slices.Clone(r.value)
 	if r.Bytes > 0 && ref.Bytes > 0 {
@@ -296,7 +293,7 @@ func (r *runner) perUnit(ref *runner) []float64 {
 	return list
 }
 
-// hook calls what goes before or after a run.
+// hook calls f, if it is not nil.
 func hook(f func() error) error {
 	if f == nil {
 		return nil
@@ -304,7 +301,7 @@ func hook(f func() error) error {
 	return f()
 }
 
-// calibrate finds how many calls make a run, and warms up.
+// calibrate determines the number of calls of a run, and warms up.
 func (r *runner) calibrate(o Options) (err error) {
 	if err := hook(r.in.Enter); err != nil {
 		return err
@@ -322,7 +319,7 @@ func (r *runner) calibrate(o Options) (err error) {
 	}
 }
 
-// run makes one run. Everyone begins without the garbage of others.
+// run makes one run, after a garbage collection.
 func (r *runner) run(o Options) error {
 	runtime.GC()
 	if err := hook(r.in.Enter); err != nil {
@@ -357,7 +354,7 @@ func (r *runner) run(o Options) error {
 	return hook(r.in.Leave)
 }
 
-// used is the processor time of both ends, NaN where it is another program's.
+// used returns the CPU time of both ends, NaN for external programs.
 func (r *runner) used(o Options) (float64, error) {
 	used := float64(o.cpu())
 	if r.in.Batch != nil {
@@ -373,7 +370,7 @@ func (r *runner) used(o Options) (float64, error) {
 	return used, nil
 }
 
-// timed does n calls. Single ones are looked at where that is wanted; they come sorted.
+// timed makes n calls. It returns the sorted times of the calls if r needs them.
 func (r *runner) timed(n int, o Options) (took time.Duration, times []time.Duration, err error) {
 	if r.in.Batch != nil {
 		took, err = r.in.Batch(n)

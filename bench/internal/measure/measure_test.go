@@ -195,7 +195,7 @@ func TestConditions(t *testing.T) {
 
 // TestQuantiles: of single calls, which a real clock times.
 func TestQuantiles(t *testing.T) {
-	// How many calls make a run is told by a clock of ours.
+	// A fake clock determines the number of calls of a run.
 	var m machine
 	n := 0
 	w := m.workload("a", 0, func() time.Duration {
@@ -252,7 +252,7 @@ func TestSweep(t *testing.T) {
 func TestOthers(t *testing.T) {
 	w := others{start: time.Now().Add(-time.Second), ok: true, mine: familyTime()}
 	w.all, _ = machineTime()
-	w.all -= 100 * time.Second // all of this somebody else has used
+	w.all -= 100 * time.Second // all of this was used by other processes
 	if used, tooMuch := w.result(); !tooMuch || used < 50 {
 		t.Errorf("others used %v, too much: %t", used, tooMuch)
 	}

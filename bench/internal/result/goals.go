@@ -1,17 +1,16 @@
 package result
 
-// A Goal is something that this module sets itself. Floors have to be kept, goals are
-// what it claims. A ratio is of medians of runs in turns, on the same machine, of the
-// same payload.
+// A Goal is a performance goal of this module. Floors must be kept, goals should be reached. A
+// ratio is that of medians of alternating runs on the same machine with the same payload.
 type Goal struct {
 	Number      int
 	What        string
-	Floor, Want string // as they are said; rows have them as numbers
-	Devices     bool   // it is about RDMA devices: those of the virtual machine, or real ones
-	Software    bool   // it is about the software adapter
+	Floor, Want string // as text; rows have the numbers
+	Devices     bool   // for RDMA devices, in the virtual machine or real ones
+	Software    bool   // for the software adapter
 }
 
-// Goals are all of them. Immutable.
+// Goals lists all goals. Immutable.
 var Goals = []Goal{
 	{1, "RPC NULL polled, time over a polled ping-pong in C", "1.6", "1.3", true, false},
 	{2, "RPC NULL with events, time over a ping-pong in C with events", "1.5", "1.25", true, false},

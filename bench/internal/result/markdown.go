@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Markdown is the file as a page: where it is from, the ratios, the values, the sweeps.
+// Markdown returns the file as a page: provenance, ratios, values and sweeps.
 func (f *File) Markdown() string {
 	var b strings.Builder
 	f.Provenance.markdown(&b)
@@ -63,7 +63,7 @@ func (f *File) Markdown() string {
 	return b.String()
 }
 
-// benchmarksMarkdown is a table of all benchmarks, with the units that any has.
+// benchmarksMarkdown writes a table of all benchmarks and all their units.
 func benchmarksMarkdown(b *strings.Builder, list []Benchmark) {
 	if len(list) == 0 {
 		return
@@ -98,14 +98,14 @@ func benchmarksMarkdown(b *strings.Builder, list []Benchmark) {
 	}
 }
 
-// What a pair compares instead of the mean.
+// Values of Pair.Of.
 const (
 	P99     = "p99"
 	SelfP99 = "p99/p50"
 )
 
 func (p *Provenance) markdown(b *strings.Builder) {
-	if p.Date.IsZero() { // what go test -bench prints knows little
+	if p.Date.IsZero() { // the output of go test -bench has little provenance
 		fmt.Fprintf(b, "- machine: %s\n- platform: %s\n- command: `%s`\n", p.Machine, p.Go, p.Command)
 		return
 	}
@@ -190,7 +190,7 @@ func (v *Value) row(b *strings.Builder) {
 	fmt.Fprintf(b, "| %s | %s | **%s**%s | %s | %s | %s | %s |\n", v.ID, v.What, plain(v.Value), unit, spread, floor, goal, v.Verdict())
 }
 
-// plain prints a number without zeros behind the point.
+// plain formats a number without trailing zeros.
 func plain(v Float) string {
 	s := number(v)
 	if strings.Contains(s, ".") {
@@ -241,7 +241,7 @@ func marked(disturbed bool) string {
 	return ""
 }
 
-// percentiles are those that a table of a distribution has.
+// percentiles are the columns of a distribution's table.
 var percentiles = []float64{0.5, 0.9, 0.99, 0.999}
 
 func (d *Distribution) markdown(b *strings.Builder) {
@@ -266,8 +266,8 @@ func (d *Distribution) markdown(b *strings.Builder) {
 	}
 }
 
-// GoalsMarkdown is the list of all goals, each with what the files have about it, or why
-// they have nothing.
+// GoalsMarkdown returns a list of all goals, each with its results in the files, or the reason
+// why there are none.
 func GoalsMarkdown(files []*File) string {
 	var b strings.Builder
 	b.WriteString("| | goal | floor | goal | measured |\n|---|---|---|---|---|\n")

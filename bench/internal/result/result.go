@@ -1,8 +1,7 @@
-// Package result is what has been measured, as data: where numbers are from, what they
-// are, what they were to be, and how they are printed.
+// Package result defines the results of measurements: their provenance, values, goals, and how
+// they are printed.
 //
-// A number that was disturbed while it was taken says so, and proves nothing: it neither
-// reaches a goal nor breaks a floor.
+// A measurement that was disturbed is marked: it neither reaches a goal nor misses a floor.
 package result
 
 import (
@@ -17,7 +16,7 @@ import (
 // Format is the version of a file of results.
 const Format = 1
 
-// A File is the results of one run.
+// A File has the results of one run.
 type File struct {
 	Format        int            `json:"format"`
 	Title         string         `json:"title"`
@@ -31,25 +30,25 @@ type File struct {
 	Failed        []Failed       `json:"failed,omitempty"`
 }
 
-// Provenance is where numbers are from.
+// Provenance is the origin of results.
 type Provenance struct {
 	Date     time.Time     `json:"date"`
 	Commit   string        `json:"commit"`
-	Machine  string        `json:"machine"` // processor and how many
+	Machine  string        `json:"machine"` // CPU model and number of CPUs
 	Kernel   string        `json:"kernel"`
 	Go       string        `json:"go"` // version, platform, GOMAXPROCS
 	Modules  []string      `json:"modules,omitempty"`
 	Devices  []string      `json:"devices,omitempty"` // RDMA devices, with the MTU of what they are on
-	Load     [2]string     `json:"load"`              // averages of a minute, before and after
-	Idle     Float         `json:"others"`            // processors that others used in the second before
-	Busy     bool          `json:"busy,omitempty"`    // too many of them
+	Load     [2]string     `json:"load"`              // load averages of one minute, before and after
+	Idle     Float         `json:"others"`            // CPUs that other processes used in the second before
+	Busy     bool          `json:"busy,omitempty"`    // too many CPUs were used by others
 	Command  string        `json:"command"`
 	Rounds   int           `json:"rounds"`
 	Run      time.Duration `json:"run_ns"`
 	Duration time.Duration `json:"duration_ns"`
 }
 
-// Tolerance is how far a control may be from 1.
+// Tolerance is the permitted deviation of a control from 1.
 const Tolerance = 0.08
 
 // Kind is what is compared.
@@ -63,7 +62,7 @@ const (
 	Rate Kind = "rate"
 )
 
-// Verdict holds a number against floor and goal.
+// Verdict is the result of a comparison with floor and goal.
 type Verdict string
 
 // The verdicts.
@@ -71,12 +70,11 @@ const (
 	None      Verdict = ""             // there is neither floor nor goal
 	Disturbed Verdict = "disturbed"    // measure again
 	Below     Verdict = "below floor"  //
-	Above     Verdict = "above floor"  // and short of the goal
+	Above     Verdict = "above floor"  // and below the goal
 	Reached   Verdict = "goal reached" //
 )
 
-// judge holds a number against limits; 0 is no limit. Of a limit that is 0 itself, zero
-// tells.
+// judge compares a number with limits. A limit of 0 means none, unless zero is set.
 func judge(v float64, smaller bool, floor, goal float64, zero bool) Verdict {
 	reached := func(limit float64) bool {
 		if smaller {
@@ -121,13 +119,13 @@ type Pair struct {
 	Goal int    `json:"goal_number,omitempty"` // of [Goals]; 0: of none
 	What string `json:"what"`
 	Kind Kind   `json:"kind"`
-	Of   string `json:"of,omitempty"` // what is compared instead of the mean: p99, or p99/p50 of A alone
+	Of   string `json:"of,omitempty"` // compared instead of the mean: p99, or p99/p50 of A alone
 
 	A  string `json:"a"`
 	B  string `json:"b"`            // the best of several
 	Bs int    `json:"bs,omitempty"` // how many these are
 
-	Floor Float `json:"floor,omitempty"` // ratios that have to be and ought to be reached; 0 is none
+	Floor Float `json:"floor,omitempty"` // ratios that must and should be reached; 0: none
 	Want  Float `json:"goal,omitempty"`
 
 	TimeA  time.Duration `json:"time_a_ns"` // per call, medians
@@ -142,11 +140,11 @@ type Pair struct {
 	CPURatio Float `json:"cpu"`    // of processor time per call, or per byte
 	Others   Float `json:"others"` // processors that others used meanwhile; null: not to be known
 
-	Crowded bool `json:"crowded,omitempty"` // too many of them
+	Crowded bool `json:"crowded,omitempty"` // too many CPUs were used by others
 	Busy    bool `json:"busy,omitempty"`    // the whole run is disturbed
 }
 
-// Disturbed tells whether the ratio is worth nothing.
+// Disturbed reports whether the ratio is unreliable.
 func (p *Pair) Disturbed() bool {
 	return p.Busy || p.Crowded || !(math.Abs(float64(p.Control)-1) <= Tolerance)
 }
@@ -159,7 +157,7 @@ func (p *Pair) Verdict() Verdict {
 	return judge(float64(p.Ratio), p.Kind == Time, float64(p.Floor), float64(p.Want), false)
 }
 
-// A Value is one number: an exact count, or something that is no ratio of times.
+// A Value is one number that is not a ratio of times, such as an exact count.
 type Value struct {
 	ID     string `json:"id"`
 	Goal   int    `json:"goal_number,omitempty"`
@@ -171,7 +169,7 @@ type Value struct {
 	Floor  Float  `json:"floor,omitempty"`
 	Want   Float  `json:"goal,omitempty"`
 	Judged bool   `json:"judged,omitempty"` // there are limits, of which one may be 0
-	Exact  bool   `json:"exact,omitempty"`  // a count: nothing disturbs it
+	Exact  bool   `json:"exact,omitempty"`  // a count, which cannot be disturbed
 	Busy   bool   `json:"busy,omitempty"`   // it was disturbed
 }
 
@@ -186,7 +184,7 @@ func (v *Value) Verdict() Verdict {
 	return judge(float64(v.Value), true, float64(v.Floor), float64(v.Want), true)
 }
 
-// A Sweep is a cost over something that grows.
+// A Sweep is a cost as a function of a parameter.
 type Sweep struct {
 	ID      string  `json:"id"`
 	What    string  `json:"what"`
@@ -198,12 +196,12 @@ type Sweep struct {
 	Points  []Point `json:"points"`
 }
 
-// Disturbed tells whether the points are worth nothing.
+// Disturbed reports whether the points are unreliable.
 func (s *Sweep) Disturbed() bool {
 	return s.Busy || s.Crowded || !(math.Abs(float64(s.Control)-1) <= Tolerance)
 }
 
-// A Point is one of a sweep.
+// A Point is a point of a sweep.
 type Point struct {
 	Series string        `json:"series"`
 	X      int           `json:"x"`
@@ -213,7 +211,8 @@ type Point struct {
 	High   time.Duration `json:"high_ns"`         // third quartile
 }
 
-// Value is what the sweep shows of the point: microseconds, calls or bytes per second.
+// Value returns the value of the point that the sweep shows: microseconds, calls or bytes per
+// second.
 func (s *Sweep) Value(p *Point) float64 {
 	seconds := p.Time.Seconds()
 	switch s.Show {
@@ -225,7 +224,7 @@ func (s *Sweep) Value(p *Point) float64 {
 	return seconds * 1e6
 }
 
-// A Distribution is how long single calls took.
+// A Distribution has the times of single calls.
 type Distribution struct {
 	ID      string             `json:"id"`
 	What    string             `json:"what"`
@@ -234,22 +233,23 @@ type Distribution struct {
 	Series  []DistributionLine `json:"series"`
 }
 
-// A DistributionLine is that of one workload.
+// A DistributionLine is the distribution of one workload.
 type DistributionLine struct {
 	Name      string     `json:"name"`
 	Calls     int        `json:"calls"`
 	Quantiles []Quantile `json:"quantiles"`
 }
 
-// A Quantile is the time that the part P of all calls did not exceed.
+// A Quantile is the time that the fraction P of all calls did not exceed.
 type Quantile struct {
 	P    float64       `json:"p"`
 	Time time.Duration `json:"ns"`
 }
 
-// A Benchmark is what go test -bench has said of one, all of its lines together.
+// A Benchmark has the results of one benchmark, of all its lines in the output of go test
+// -bench.
 type Benchmark struct {
-	Name    string            `json:"name"` // without the number of processors
+	Name    string            `json:"name"` // without the GOMAXPROCS suffix
 	Procs   int               `json:"procs"`
 	Runs    int               `json:"runs"`
 	Metrics map[string]Spread `json:"metrics"` // by unit
@@ -264,18 +264,18 @@ type Spread struct {
 	High   Float `json:"high"`
 }
 
-// A Missing is a goal about which nothing has been measured, and why.
+// A Missing is a goal that was not measured, and why.
 type Missing struct {
 	Goal int    `json:"goal_number"`
 	Why  string `json:"why"`
 }
 
-// A Failed is a row that was to be measured and was not.
+// A Failed is a row whose measurement failed.
 type Failed struct {
 	ID     string `json:"id"`
 	What   string `json:"what"`
 	Why    string `json:"why"`
-	Output string `json:"output,omitempty"` // the file that keeps what was printed
+	Output string `json:"output,omitempty"` // file with the output
 }
 
 // Load reads a file of results.
@@ -304,13 +304,13 @@ func (f *File) Save(name string) error {
 	return os.WriteFile(name, append(b, '\n'), 0o644)
 }
 
-// A Breach is a floor that was not reached, undisturbed.
+// A Breach is a missed floor in an undisturbed measurement.
 type Breach struct {
 	ID           string
 	Value, Floor float64
 }
 
-// Breaches lists the floors that are broken.
+// Breaches returns the missed floors.
 func (f *File) Breaches() []Breach {
 	var list []Breach
 	for i := range f.Pairs {
@@ -326,11 +326,10 @@ func (f *File) Breaches() []Breach {
 	return list
 }
 
-// Enough is how many rounds make a result that can be quoted.
+// Enough is the number of rounds that a quotable result needs.
 const Enough = 10
 
-// MarkBusy says of everything that it was disturbed, if the run was, or was too short to
-// tell.
+// MarkBusy marks all results as disturbed if the run was, or if it was too short.
 func (f *File) MarkBusy() {
 	if !f.Provenance.Busy && f.Provenance.Rounds >= Enough {
 		return
@@ -349,7 +348,7 @@ func (f *File) MarkBusy() {
 	}
 }
 
-// Names is a list of breaches as text.
+// Names formats a list of breaches.
 func Names(list []Breach) string {
 	var words []string
 	for _, b := range list {

@@ -17,7 +17,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/testkit"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/notify"
 )
 
@@ -47,9 +47,9 @@ func watchDir(t *testing.T) (c *Watcher, dir string) {
 	return c, dir
 }
 
-func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interest, *testkit.Lines) {
+func (w *Watcher) mustWatch(t *testing.T, path string, recursive bool) (*interest, *testutil.Lines) {
 	t.Helper()
-	l := new(testkit.Lines)
+	l := new(testutil.Lines)
 	i, err := w.watch(path, recursive, func(e notify.Event) { l.Add(e.String()) })
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func wantLines(t *testing.T, got []string, want ...string) {
 	if !slices.ContainsFunc(want, modified) {
 		got = slices.DeleteFunc(got, modified)
 	}
-	testkit.WantLines(t, got, want...)
+	testutil.WantLines(t, got, want...)
 }
 
 // Everything that can happen to a name is told, once.
@@ -73,52 +73,52 @@ func TestChanges(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	testkit.WriteFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
+	testutil.WriteFiles(t, dir, map[string]string{"old": "1", "sub/old": "2", "sub/deep/old": "3", "other/x": "4"})
 	_, all := c.mustWatch(t, "", true)
 	_, flat := c.mustWatch(t, "/sub", false)
 
-	testkit.Must(t, os.Mkdir(in("new"), 0o755))
+	testutil.Must(t, os.Mkdir(in("new"), 0o755))
 	wantLines(t, all.Wait(t, "new/"), "created new/")
-	testkit.Must(t, os.Chmod(in("new"), 0o700))
+	testutil.Must(t, os.Chmod(in("new"), 0o700))
 	wantLines(t, all.Wait(t, "new/"), "attributes new/")
-	testkit.Must(t, os.Symlink("/", in("sub/link")))
+	testutil.Must(t, os.Symlink("/", in("sub/link")))
 	wantLines(t, all.Wait(t, "link"), "created sub/link")
 	wantLines(t, flat.Wait(t, "link"), "created link")
-	testkit.Must(t, os.Truncate(in("sub/deep/old"), 0))
+	testutil.Must(t, os.Truncate(in("sub/deep/old"), 0))
 	wantLines(t, all.Wait(t, "deep/old"), "modified sub/deep/old")
-	testkit.Must(t, os.Chmod(in("old"), 0o600))
+	testutil.Must(t, os.Chmod(in("old"), 0o600))
 	wantLines(t, all.Wait(t, "old"), "attributes old")
 
-	testkit.Must(t, os.Rename(in("old"), in("sub/a b\n")))
+	testutil.Must(t, os.Rename(in("old"), in("sub/a b\n")))
 	wantLines(t, all.Wait(t, `\n"`), `renamed old -> "sub/a b\n"`)
 	wantLines(t, flat.Wait(t, `\n"`), `created "a b\n"`)
-	testkit.Must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
+	testutil.Must(t, os.Rename(in("sub/a b\n"), in("sub/old")))
 	wantLines(t, all.Wait(t, "-> sub/old"), `renamed "sub/a b\n" -> sub/old`)
 	wantLines(t, flat.Wait(t, "-> old"), `renamed "a b\n" -> old`)
-	testkit.Must(t, os.Rename(in("sub/old"), in("old")))
+	testutil.Must(t, os.Rename(in("sub/old"), in("old")))
 	wantLines(t, all.Wait(t, "-> old"), "renamed sub/old -> old")
 	wantLines(t, flat.Wait(t, "old"), "removed old")
-	testkit.Must(t, os.Rename(in("old"), outside))
+	testutil.Must(t, os.Rename(in("old"), outside))
 	wantLines(t, all.Wait(t, "old"), "removed old")
-	testkit.Must(t, os.Rename(outside, in("sub/back")))
+	testutil.Must(t, os.Rename(outside, in("sub/back")))
 	wantLines(t, all.Wait(t, "back"), "created sub/back")
 	wantLines(t, flat.Wait(t, "back"), "created back")
 
 	// A directory is renamed with its contents, and watched in its new place.
-	testkit.Must(t, os.Rename(in("other"), in("new/here")))
+	testutil.Must(t, os.Rename(in("other"), in("new/here")))
 	wantLines(t, all.Wait(t, "here/"), "renamed other/ -> new/here/")
-	testkit.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(in("new/here/y"), nil, 0o644))
 	wantLines(t, all.Wait(t, "y"), "created new/here/y")
-	testkit.Must(t, os.Rename(in("new/here"), in("sub/here")))
+	testutil.Must(t, os.Rename(in("new/here"), in("sub/here")))
 	wantLines(t, all.Wait(t, "-> sub/here/"), "renamed new/here/ -> sub/here/")
 	wantLines(t, flat.Wait(t, "here/"), "created here/")
-	testkit.Must(t, os.Rename(in("sub/here"), outside))
+	testutil.Must(t, os.Rename(in("sub/here"), outside))
 	wantLines(t, all.Wait(t, "here/"), "removed sub/here/")
 	wantLines(t, flat.Wait(t, "here/"), "removed here/")
-	testkit.Must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
-	testkit.Must(t, os.Rename(outside, in("here")))
+	testutil.Must(t, os.WriteFile(filepath.Join(outside, "unseen"), nil, 0o644))
+	testutil.Must(t, os.Rename(outside, in("here")))
 	wantLines(t, all.Wait(t, "here/y"), "created here/", "created here/unseen", "created here/x", "created here/y")
-	testkit.Must(t, os.RemoveAll(in("here")))
+	testutil.Must(t, os.RemoveAll(in("here")))
 	got := all.Wait(t, "here/")
 	slices.Sort(got)
 	wantLines(t, got, "removed here/", "removed here/unseen", "removed here/x", "removed here/y")
@@ -134,16 +134,16 @@ func TestChangesTrees(t *testing.T) {
 		at := ""
 		for j := range 8 {
 			at += fmt.Sprintf("%d.%d/", i, j)
-			testkit.Must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
+			testutil.Must(t, os.Mkdir(filepath.Join(dir, at), 0o755))
 			want["created "+at] = true
 			for k := range 3 {
 				name := at + fmt.Sprint("file", k)
-				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+				testutil.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 				want["created "+name] = true
 			}
 		}
 	}
-	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	got := make(map[string]int)
 	for _, line := range l.Wait(t, "last") {
 		got[line]++
@@ -219,7 +219,7 @@ func TestChangesReplay(t *testing.T) {
 	}
 	wg.Wait()
 	want := make(map[string]bool)
-	testkit.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if rel, _ := filepath.Rel(dir, path); rel != "." {
 			want[rel] = true
 		}
@@ -238,7 +238,7 @@ func TestChangesReplay(t *testing.T) {
 		}
 		return true
 	}
-	for end := time.Now().Add(testkit.Patience); !equal(); runtime.Gosched() {
+	for end := time.Now().Add(testutil.Patience); !equal(); runtime.Gosched() {
 		if time.Now().After(end) {
 			mu.Lock()
 			for path := range want {
@@ -260,8 +260,8 @@ func TestChangesReplay(t *testing.T) {
 func TestChangesEscape(t *testing.T) {
 	c, dir := watchDir(t)
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	testkit.WriteFiles(t, outside, map[string]string{"secret/x": ""})
-	testkit.WriteFiles(t, dir, map[string]string{
+	testutil.WriteFiles(t, outside, map[string]string{"secret/x": ""})
+	testutil.WriteFiles(t, dir, map[string]string{
 		"out": "-> ../outside", "abs": "-> " + outside, "in": "-> real", "real/deep/": "", "file": "",
 	})
 	for path, want := range map[string]error{
@@ -284,19 +284,19 @@ func TestChangesEscape(t *testing.T) {
 	_, l := c.mustWatch(t, "", true)
 	real, aside := filepath.Join(dir, "real"), filepath.Join(dir, "aside")
 	for i := range 200 {
-		testkit.Must(t, os.Rename(real, aside), os.Symlink(outside, real))
-		testkit.Must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
-		testkit.Must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
-		testkit.Must(t, os.Remove(real), os.Rename(aside, real))
+		testutil.Must(t, os.Rename(real, aside), os.Symlink(outside, real))
+		testutil.Must(t, os.WriteFile(filepath.Join(outside, "secret", fmt.Sprint("s", i)), nil, 0o644))
+		testutil.Must(t, os.WriteFile(filepath.Join(outside, fmt.Sprint("s", i)), nil, 0o644))
+		testutil.Must(t, os.Remove(real), os.Rename(aside, real))
 	}
-	testkit.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "last"), nil, 0o644))
 	for _, line := range l.Wait(t, "created last") {
 		if strings.Contains(line, "secret") || strings.Contains(line, "/s") {
 			t.Errorf("told of what is outside: %q", line)
 		}
 	}
 	// It is still watched.
-	testkit.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(real, "deep", "end"), nil, 0o644))
 	l.Wait(t, "created real/deep/end")
 }
 
@@ -304,28 +304,28 @@ func TestChangesEscape(t *testing.T) {
 // and not the target of the link; or nothing is.
 func TestChangesKey(t *testing.T) {
 	top := t.TempDir()
-	testkit.WriteFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
+	testutil.WriteFiles(t, top, map[string]string{"export/real/": "", "outside/": ""})
 	in := func(name string) string { return filepath.Join(top, name) }
 	f, err := os.Open(in("export/real"))
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	info, err := f.Stat()
-	testkit.Must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
+	testutil.Must(t, err, os.Rename(in("export/real"), in("export/aside")), os.Symlink("../outside", in("export/real")))
 	f, key, err := new(slots).keep(f, in("export/real"))
-	testkit.Must(t, err)
+	testutil.Must(t, err)
 	defer f.Close()
 	w, err := fsnotify.NewWatcher()
-	testkit.Must(t, err, w.Add(key))
+	testutil.Must(t, err, w.Add(key))
 	defer w.Close()
 	if still(key, info) != nil {
 		return // it is noticed
 	}
-	testkit.Must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(in("outside/secret"), nil, 0o644), os.WriteFile(in("export/aside/file"), nil, 0o644))
 	select {
 	case ev := <-w.Events:
 		if want := filepath.Join(key, "file"); ev.Name != want || !ev.Has(fsnotify.Create) {
 			t.Errorf("told of %v, want %s created", ev, want)
 		}
-	case <-time.After(testkit.Patience):
+	case <-time.After(testutil.Patience):
 		t.Error("told of nothing")
 	}
 }
@@ -370,19 +370,19 @@ func TestChangesLate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			testkit.WriteFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
+			testutil.WriteFiles(t, dir, map[string]string{"real/deep/": "", "other/": ""})
 			_, l := c.mustWatch(t, "", true)
 			for i := range 3 {
 				c.mu.Lock()
 				for range i + 1 {
 					tt.do(in)
 				}
-				testkit.Must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
+				testutil.Must(t, os.WriteFile(in(fmt.Sprint("late", i)), nil, 0o644))
 				c.mu.Unlock()
 				l.Wait(t, fmt.Sprint("created late", i))
 				for _, name := range []string{"real/x", "real/deep/x", "other/x"} {
 					name += fmt.Sprint(i)
-					testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
+					testutil.Must(t, os.WriteFile(in(name), nil, 0o644))
 					l.Wait(t, "created "+name)
 				}
 			}
@@ -405,12 +405,12 @@ func TestChangesGone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, dir := watchDir(t)
 			in := func(name string) string { return filepath.Join(dir, name) }
-			testkit.Must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
+			testutil.Must(t, os.MkdirAll(in("a/b"), 0o755), os.Mkdir(in("d"), 0o755), os.Mkdir(in("e"), 0o755))
 			_, l := c.mustWatch(t, "a/b", true)
 			_, other := c.mustWatch(t, "d", false)
-			testkit.Must(t, tt.do(in))
+			testutil.Must(t, tt.do(in))
 			l.Wait(t, "ended "+notify.StatusGone.Error())
-			testkit.Must(t, os.WriteFile(in("d/x"), nil, 0o644))
+			testutil.Must(t, os.WriteFile(in("d/x"), nil, 0o644))
 			wantLines(t, other.Wait(t, "x"), "created x")
 		})
 	}
@@ -421,9 +421,9 @@ func TestChangesLimits(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for i := range 10 {
-		testkit.Must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
+		testutil.Must(t, os.MkdirAll(in(fmt.Sprintf("many/%d", i)), 0o755))
 	}
-	testkit.Must(t, os.MkdirAll(in("few/x/y"), 0o755))
+	testutil.Must(t, os.MkdirAll(in("few/x/y"), 0o755))
 	few, _ := c.mustWatch(t, "few", true)
 	if len(c.watched) != 4 { // with the export
 		t.Errorf("%d directories are watched, want 4", len(c.watched))
@@ -436,7 +436,7 @@ func TestChangesLimits(t *testing.T) {
 		t.Errorf("%d directories are watched after a failure, want 4", len(c.watched))
 	}
 	flat, l := c.mustWatch(t, "many", false)
-	testkit.Must(t, os.Mkdir(in("many/new"), 0o755))
+	testutil.Must(t, os.Mkdir(in("many/new"), 0o755))
 	l.Wait(t, "new/")
 	c.unwatch(few)
 	if len(c.watched) != 2 {
@@ -445,7 +445,7 @@ func TestChangesLimits(t *testing.T) {
 	// A watch that outgrows a limit ends.
 	_, grows := c.mustWatch(t, "few", true)
 	for i := range 10 {
-		testkit.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
+		testutil.Must(t, os.Mkdir(in(fmt.Sprintf("few/%d", i)), 0o755))
 	}
 	grows.Wait(t, "ended "+notify.StatusTooMuch.Error())
 	c.maxDirs = MaxDirs
@@ -454,10 +454,10 @@ func TestChangesLimits(t *testing.T) {
 	c.maxNames = c.names + 10
 	c.mu.Unlock()
 	for i := range 20 {
-		testkit.Must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
+		testutil.Must(t, os.WriteFile(in(fmt.Sprintf("few/x/%d", i)), nil, 0o644))
 	}
 	names.Wait(t, "ended "+notify.StatusTooMuch.Error())
-	testkit.Must(t, os.Mkdir(in("many/last"), 0o755))
+	testutil.Must(t, os.Mkdir(in("many/last"), 0o755))
 	l.Wait(t, "last/")
 	c.unwatch(flat)
 	c.unwatch(flat)
@@ -470,18 +470,18 @@ func TestChangesLimits(t *testing.T) {
 func TestChangesLost(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	testkit.WriteFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"a/x": "", "b/x": "", "b/moves/x": "", "c": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	source := c.source
 	// The system does not tell of these changes.
 	for key := range c.watched {
-		testkit.Must(t, source.Remove(key))
+		testutil.Must(t, source.Remove(key))
 	}
-	testkit.Must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
-	testkit.Must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
+	testutil.Must(t, os.Rename(in("b/moves"), in("a/moved")), os.Remove(in("b/x")), os.Mkdir(in("b/d"), 0o755))
+	testutil.Must(t, os.Remove(in("c")), os.MkdirAll(in("c/d"), 0o755), os.WriteFile(in("a/y"), nil, 0o644))
 	for key := range c.watched {
-		testkit.Must(t, source.Add(key))
+		testutil.Must(t, source.Add(key))
 	}
 	source.mu.Lock()
 	source.lost = true
@@ -493,7 +493,7 @@ func TestChangesLost(t *testing.T) {
 		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")
 	for _, name := range []string{"a/moved/z", "c/d/z", "b/d/z"} {
-		testkit.Must(t, os.WriteFile(in(name), nil, 0o644))
+		testutil.Must(t, os.WriteFile(in(name), nil, 0o644))
 		wantLines(t, l.Wait(t, "z"), "created "+name)
 	}
 }
@@ -502,13 +502,13 @@ func TestChangesLost(t *testing.T) {
 func TestChangesGap(t *testing.T) {
 	c, dir := watchDir(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	testkit.WriteFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
+	testutil.WriteFiles(t, dir, map[string]string{"d/old": "", "d/gone": ""})
 	_, l := c.mustWatch(t, "", true)
 	c.mu.Lock()
 	key := c.top.dirs["d"].key
-	testkit.Must(t, os.Rename(in("d"), in("e")))
-	testkit.Eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
-	testkit.Must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
+	testutil.Must(t, os.Rename(in("d"), in("e")))
+	testutil.Eventually(t, "it is not watched", func() bool { return !slices.Contains(c.source.WatchList(), key) })
+	testutil.Must(t, os.Remove(in("e/gone")), os.WriteFile(in("e/old"), []byte("1"), 0o644), os.MkdirAll(in("e/new/x"), 0o755))
 	c.mu.Unlock()
 	got := l.Wait(t, "modified e/old")
 	slices.Sort(got)
@@ -516,6 +516,6 @@ func TestChangesGap(t *testing.T) {
 	if got = slices.Compact(got); !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}
-	testkit.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(in("e/z"), nil, 0o644))
 	wantLines(t, l.Wait(t, "z"), "created e/z")
 }

@@ -1,5 +1,5 @@
-// Gen writes docs/conformance.md anew, and takes rules that have got a test off the
-// list of open ones.
+// Gen regenerates docs/conformance.md, and removes rules that have a test from the list of
+// open rules.
 //
 //	gen [ROOT]
 package main

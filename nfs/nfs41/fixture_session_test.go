@@ -11,7 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ServerSession is a session as its server holds it: the way to call the client.
+// A ServerSession is a session of a Server.
 type ServerSession struct {
 	s       *Server
 	client  *client
@@ -31,8 +31,8 @@ type ServerSession struct {
 
 	// Server.mu
 	fore  *replySlots
-	conn  *transport.Conn // that the backchannel is bound to; nil: none
-	fault bool            // the client and we do not agree on the slots
+	conn  *transport.Conn // of the backchannel; nil: none
+	fault bool            // the client does not agree with the server on the slots
 }
 
 func (ss *ServerSession) init() {
@@ -44,11 +44,11 @@ func (ss *ServerSession) init() {
 		session: ss.id,
 		table:   newSlotTable(int(ss.back.MaxRequests)),
 		name:    CBOpName,
-		begin: func(b []byte, count int, args *SequenceArgs) []byte {
-			head := CBCompoundArgs{Minor: Minor, Count: uint32(count)}
+		begin: func(b []byte, count int, args *sequenceArgs) []byte {
+			head := cbCompoundArgs{Minor: Minor, Count: uint32(count)}
 			b = head.Append(b)
 			b = xdr.AppendUint32(b, OpCBSequence)
-			a := CBSequenceArgs{SequenceArgs: *args}
+			a := cbSequenceArgs{sequenceArgs: *args}
 			return a.Append(b)
 		},
 		first: func(res *sequenced) Operation { return Operation{Op: OpCBSequence, Result: &res.back} },
@@ -62,25 +62,24 @@ func (ss *ServerSession) init() {
 	}
 }
 
-// ID is the session's id.
+// ID returns the session's id.
 func (ss *ServerSession) ID() SessionID { return ss.id }
 
-// Owner is what the client has said in EXCHANGE_ID that it is.
+// Owner returns the co_ownerid of the client.
 func (ss *ServerSession) Owner() string { return ss.client.owner }
 
-// Back is what the client takes on the backchannel, and of that what is used.
+// Back returns the effective limits of the backchannel.
 func (ss *ServerSession) Back() ChannelAttrs { return ss.back }
 
-// CallbackProgram is the number of the client's program.
+// CallbackProgram returns the number of the client's callback program.
 func (ss *ServerSession) CallbackProgram() uint32 { return ss.program }
 
-// bind makes cn the connection of the backchannel: the client has said with a flag or a
-// direction that it executes calls there. Server.mu is held.
+// bind makes cn the connection of the backchannel. Server.mu is held.
 func (ss *ServerSession) bind(cn *transport.Conn) bool {
 	if ss.s.cfg.NoBackchannel || ss.back.MaxRequests == 0 {
 		return false
 	}
-	// It fails for a client that has dropped its connection on the first call.
+	// Bind fails if the client dropped its connection on the first call.
 	if ss.channel.Bind(cn, int(ss.back.MaxRequests)) != nil {
 		return false
 	}
@@ -95,10 +94,10 @@ func (ss *ServerSession) close() {
 	ss.conn = nil
 }
 
-// up tells whether the backchannel has a connection. Server.mu is held.
+// up reports whether the backchannel has a connection. Server.mu is held.
 func (ss *ServerSession) up() bool { return ss.conn != nil && ss.conn.Err() == nil }
 
-// flags is what SEQUENCE tells the client. RFC 8881 section 18.46.3. Server.mu is held.
+// flags returns the status flags of SEQUENCE. RFC 8881 section 18.46.3. Server.mu is held.
 func (ss *ServerSession) flags() (f SeqFlags) {
 	if !ss.up() {
 		f |= SeqCBPathDown | SeqCBPathDownSession
@@ -114,11 +113,11 @@ func (ss *ServerSession) flags() (f SeqFlags) {
 	return f
 }
 
-// ErrSessionEnded says that the session that a call was for has been destroyed, or that
-// its server has been closed. It is net.ErrClosed.
+// ErrSessionEnded means that the session has been destroyed, or its server closed. It matches
+// net.ErrClosed.
 var ErrSessionEnded = fmt.Errorf("nfs41: session has ended: %w", net.ErrClosed)
 
-// during runs f with a context that ends with the session, too.
+// during calls f with a context that also ends with the session.
 func (ss *ServerSession) during(ctx context.Context, f func(context.Context) error) error {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,27 +129,24 @@ func (ss *ServerSession) during(ctx context.Context, f func(context.Context) err
 	return err
 }
 
-// Null calls CB_NULL, which shows that the client is there. It fails with
-// ErrSessionEnded, or as transport.Backchannel.Call does.
+// Null calls CB_NULL. It fails with ErrSessionEnded, or as transport.Backchannel.Call does.
 func (ss *ServerSession) Null(ctx context.Context) error {
 	return ss.during(ctx, func(ctx context.Context) error {
 		return ss.channel.Null(ctx, ss.program, CallbackVersion)
 	})
 }
 
-// Callback calls CB_COMPOUND with a CB_SEQUENCE and ops behind it; without ops it is
-// CB_SEQUENCE alone. It waits for a slot, for the client to have used the session, since
-// before that it may not know it, and for a connection if the client has lost its own.
+// Callback calls CB_COMPOUND with a CB_SEQUENCE and ops. It waits for a slot, for the first
+// request of the client in the session, since before that the client may not know it, and for
+// a connection.
 //
-// Linux's client has receives for 32 callbacks, and for as many more as it has credits,
-// from one reply to a call of its own to the next. One callback more ends its
-// connection; it is made again, and so is the callback, when the client has something to
-// say, which may be half a lease later.
+// Between two replies to calls of its own, Linux's client has receives for 32 callbacks and
+// for as many more as it has credits. One more ends its connection. The callback is repeated
+// when the client reconnects, which may be half a lease later.
 //
-// It fails with an *Error when the client answers that an operation failed, with a
-// *ReplyError, with ErrSessionEnded, or as transport.Backchannel.Call does. A call whose
-// reply was lost and has not been kept by the client fails with
-// NFS4ERR_RETRY_UNCACHED_REP: it has been executed.
+// It fails with an *Error if an operation failed, with a *ReplyError, with ErrSessionEnded, or
+// as transport.Backchannel.Call does. A call whose reply was lost and not cached by the client
+// fails with NFS4ERR_RETRY_UNCACHED_REP: it has been executed.
 func (ss *ServerSession) Callback(ctx context.Context, ops ...Operation) error {
 	if n := int64(len(ops)) + 1; n > int64(ss.back.MaxOps) {
 		return &Error{CBOpName(OpCBSequence), StatusTooManyOps}

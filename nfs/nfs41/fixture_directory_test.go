@@ -4,11 +4,12 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The directory that a Server has: the root, which is empty and stays so.
+// The directory of a Server: the root, which is empty.
 
-// rootHandle is its handle. It never changes, so clients may keep it over a restart.
+// rootHandle is its handle. It never changes, so it survives a restart.
 func rootHandle() FileHandle { return FileHandle("root") }
 
 // rootAttrs are its attributes.
@@ -47,6 +48,33 @@ func (s *Server) rootAttrs() *Attrs {
 	return a
 }
 
+// selected encodes the attributes of a that are in mask.
+func (a *Attrs) selected(mask Bitmap) RawAttrs {
+	var raw RawAttrs
+	var bits []uint32
+	for i, f := range a.fields() {
+		n := uint32(i)
+		if !mask.Has(n) || !a.Mask.Has(n) {
+			continue
+		}
+		bits = append(bits, n)
+		switch f := f.(type) {
+		case *bool:
+			raw.Values = xdr.AppendBool(raw.Values, *f)
+		case *uint32:
+			raw.Values = xdr.AppendUint32(raw.Values, *f)
+		case *uint64:
+			raw.Values = xdr.AppendUint64(raw.Values, *f)
+		case *string:
+			raw.Values = xdr.AppendString(raw.Values, *f)
+		case Message:
+			raw.Values = f.Append(raw.Values)
+		}
+	}
+	raw.Mask = Bits(bits...)
+	return raw
+}
+
 // onDirectory executes an operation on the current file handle, which is the root.
 func (c *compound) onDirectory(b []byte, op uint32) ([]byte, Status) {
 	d := &c.d
@@ -72,7 +100,7 @@ func (c *compound) onDirectory(b []byte, op uint32) ([]byte, Status) {
 		if mask.Decode(d); d.Err() != nil {
 			return b, StatusBadXDR
 		}
-		raw := c.s.rootAttrs().Select(mask)
+		raw := c.s.rootAttrs().selected(mask)
 		return raw.Append(b), StatusOK
 	case OpAccess:
 		var a AccessArgs
@@ -97,7 +125,7 @@ func (c *compound) readDir(b []byte) ([]byte, Status) {
 		return b, StatusBadXDR
 	}
 	if a.Cookie != 0 {
-		return b, StatusBadCookie // none was given
+		return b, StatusBadCookie // none was returned
 	}
 	r := ReadDirRes{EOF: true}
 	at := len(b)
@@ -107,8 +135,8 @@ func (c *compound) readDir(b []byte) ([]byte, Status) {
 	return b, StatusOK
 }
 
-// secInfoNoName is SECINFO_NO_NAME, which takes the current file handle with it. RFC 8881
-// section 18.45.
+// secInfoNoName is SECINFO_NO_NAME, which clears the current file handle. RFC 8881 section
+// 18.45.
 func (c *compound) secInfoNoName(b []byte) ([]byte, Status) {
 	var a SecInfoNoNameArgs
 	if a.Decode(&c.d); c.d.Err() != nil {

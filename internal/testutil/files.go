@@ -1,12 +1,7 @@
-// Package testkit holds helpers that the tests of several packages share: checks that
-// end a test at the first error, conditions that become true, trees of files, and golden
-// files. Each helper ends the test by itself, so callers have no errors to handle. Only
-// tests import it.
-package testkit
+package testutil
 
 import (
 	"bytes"
-	"encoding/hex"
 	"flag"
 	"os"
 	"path/filepath"
@@ -59,14 +54,6 @@ func WriteFiles(t testing.TB, dir string, files map[string]string) {
 			Must(t, os.WriteFile(path, []byte(text), 0o644))
 		}
 	}
-}
-
-// Unhex returns the bytes that text has in hexadecimal, with any space between them.
-func Unhex(t testing.TB, text string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
-	Must(t, err)
-	return b
 }
 
 // Golden compares got with the contents of a file, or writes the file if the test runs

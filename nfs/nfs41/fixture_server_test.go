@@ -15,38 +15,36 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A ServerConfig is what a Server can choose. The zero value and a nil pointer are the
-// defaults. It is not modified.
+// A ServerConfig configures a Server. The zero value and a nil pointer mean the defaults. It
+// is not modified.
 type ServerConfig struct {
-	// Lease is how long a client that says nothing is remembered for sure, in whole
-	// seconds. After that it is forgotten when there is no room for others. Zero is 90
-	// seconds.
+	// Lease is the lease time, in whole seconds. A client whose lease has expired is removed
+	// when another client needs its place. Zero means 90 seconds.
 	Lease time.Duration
 
-	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero is 256,
-	// and 4.
+	// MaxClients bounds the clients, and MaxSessions the sessions of each. Zero means 256 and
+	// 4.
 	MaxClients, MaxSessions int
 
-	// Fore bounds what sessions are granted: sizes in bytes, operations and slots. Zero
-	// fields are 1 MiB each way, replies of up to 2048 bytes kept, 16 operations and 32
-	// slots.
+	// Fore has the limits of the fore channel. Zero fields mean 1 MiB per message, 2048 bytes
+	// per cached reply, 16 operations and 32 slots.
 	Fore ChannelAttrs
 
-	// NoBackchannel refuses backchannels: then the server cannot call its clients.
+	// NoBackchannel refuses backchannels.
 	NoBackchannel bool
 
-	// OnSession, if not nil, is called on a goroutine of its own for each new session.
-	// ctx ends with the session or the server.
+	// OnSession, if not nil, is called on a new goroutine for each new session. ctx ends with
+	// the session or the server.
 	OnSession func(ctx context.Context, ss *ServerSession)
 }
 
-// MaxBackwardSlots is the most slots that a server uses of a backchannel: so many calls
-// it has in flight at once.
+// MaxBackwardSlots bounds the slots that a server uses of a backchannel, and thus its
+// concurrent calls.
 const MaxBackwardSlots = 16
 
-// A Server is an NFS version 4.1 server of one empty directory that cannot be written
-// to: enough for clients that come for the sessions. Its methods may be called by many
-// goroutines at once.
+// A Server is an NFS version 4.1 server of one empty, read-only directory, for tests of
+// sessions. What it implements completely are client ids, sessions, slots with their reply
+// cache, and backchannels. Linux can mount it with vers=4.1,proto=rdma.
 type Server struct {
 	cfg   ServerConfig
 	start time.Time
@@ -62,8 +60,8 @@ type Server struct {
 	hooks    sync.WaitGroup // OnSession
 }
 
-// An owner is who clients say they are. What has been confirmed by a CREATE_SESSION
-// stays until a successor is. RFC 8881 section 18.35.4.
+// An owner has the client records of one co_ownerid. A confirmed record stays until its
+// successor is confirmed. RFC 8881 section 18.35.4.
 type owner struct {
 	confirmed, unconfirmed *client
 }
@@ -76,18 +74,18 @@ type client struct {
 	principal principal
 	confirmed bool
 	renewed   time.Time
-	reclaimed bool // RECLAIM_COMPLETE has been here
+	reclaimed bool // RECLAIM_COMPLETE has been received
 
-	// CREATE_SESSION has a slot of its own, RFC 8881 section 18.36.4: the sequence id
-	// that it expects, and its last results.
+	// The slot of CREATE_SESSION, RFC 8881 section 18.36.4: the expected sequence id, and the
+	// last results.
 	sequence uint32
-	last     *CreateSessionRes
+	last     *createSessionRes
 	lastSum  uint64
 
 	sessions map[SessionID]*ServerSession
 }
 
-// A principal is who makes a call, as far as AUTH_SYS can tell.
+// A principal is the caller according to AUTH_SYS.
 type principal struct {
 	flavor oncrpc.Flavor
 	uid    uint32
@@ -104,7 +102,7 @@ func principalOf(cred oncrpc.Auth) principal {
 	return p
 }
 
-// NewServer makes a server. A nil cfg is the default configuration.
+// NewServer returns a server. A nil cfg means the default configuration.
 func NewServer(cfg *ServerConfig) *Server {
 	s := &Server{
 		start:    time.Now(),
@@ -133,45 +131,18 @@ func NewServer(cfg *ServerConfig) *Server {
 	return s
 }
 
-// or returns a with d's values where it has none.
-func (a ChannelAttrs) or(d ChannelAttrs) ChannelAttrs {
-	for _, f := range []struct{ v, d *uint32 }{
-		{&a.MaxRequest, &d.MaxRequest},
-		{&a.MaxResponse, &d.MaxResponse},
-		{&a.MaxResponseCached, &d.MaxResponseCached},
-		{&a.MaxOps, &d.MaxOps},
-		{&a.MaxRequests, &d.MaxRequests},
-	} {
-		if *f.v == 0 {
-			*f.v = *f.d
-		}
-	}
-	return a
-}
-
-// within returns what both a and b allow.
-func (a ChannelAttrs) within(b ChannelAttrs) ChannelAttrs {
-	return ChannelAttrs{
-		MaxRequest:        min(a.MaxRequest, b.MaxRequest),
-		MaxResponse:       min(a.MaxResponse, b.MaxResponse),
-		MaxResponseCached: min(a.MaxResponseCached, b.MaxResponseCached),
-		MaxOps:            min(a.MaxOps, b.MaxOps),
-		MaxRequests:       min(a.MaxRequests, b.MaxRequests),
-	}
-}
-
-// Program is what a transport.Server has to register.
+// Program returns the program for transport.Server.Register.
 func (s *Server) Program() transport.Program {
 	return transport.Program{
 		Number: Program, Low: Version, High: Version,
 		Handler: transport.HandlerFunc(s.serve),
-		// Sessions have a cache of replies themselves. The transport's would answer a
-		// BIND_CONN_TO_SESSION that is sent again on another connection, and not bind it.
+		// Sessions have their own reply cache. That of the transport would answer a
+		// BIND_CONN_TO_SESSION that is resent on another connection without binding it.
 		Idempotent: func(vers, proc uint32) bool { return true },
 	}
 }
 
-// Sessions returns the sessions there are.
+// Sessions returns the current sessions.
 func (s *Server) Sessions() []*ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +153,8 @@ func (s *Server) Sessions() []*ServerSession {
 	return list
 }
 
-// Close ends the backchannels of all sessions: calls that wait for a connection fail. It
-// returns when OnSession has. It may be called twice.
+// Close ends the backchannels of all sessions: calls that wait for a connection fail. It waits
+// for OnSession. It may be called twice.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -225,30 +196,26 @@ type compound struct {
 
 	session *ServerSession // once SEQUENCE has been executed
 	slot    uint32
-	cache   bool       // the client wants the reply kept
-	replay  *replySlot // it has been kept: this is a request that came before
+	cache   bool       // the client wants the reply cached
+	replay  *replySlot // the cached reply to a resent request
 	current FileHandle // nil: none
 	saved   FileHandle
 }
 
-// Bytes that a reply has in front of the results of COMPOUND: an accepted reply with
-// AUTH_NONE.
-const replyHeader = oncrpc.MinReplySize
-
 // sizeSequence is the result of SEQUENCE with its number and status, in bytes.
-const sizeSequence = 2*xdr.Unit + SessionIDSize + 5*xdr.Unit
+const sizeSequence = 2*xdr.Unit + sessionIDSize + 5*xdr.Unit
 
-// run executes the operations in order until one fails, and appends COMPOUND4res to *out.
-// It is false when the start of the arguments does not decode. RFC 8881 section 16.2.
+// run executes the operations in order until one fails, and appends COMPOUND4res to *out. It
+// returns false if the arguments' header does not decode. RFC 8881 section 16.2.
 func (c *compound) run(out *[]byte) bool {
 	c.d = xdr.NewDecoder(c.args)
-	var head CompoundArgs
+	var head compoundArgs
 	head.Decode(&c.d)
 	if c.d.Err() != nil {
 		return false
 	}
 	c.count = head.Count
-	res := CompoundRes{Tag: head.Tag}
+	res := compoundRes{Tag: head.Tag}
 	start := len(*out)
 	b := res.Append(*out)
 	body := len(b)
@@ -263,7 +230,7 @@ func (c *compound) run(out *[]byte) bool {
 		at := len(b)
 		b, res.Status = c.operation(b, op)
 		if c.replay != nil {
-			next := c.d.Uint32() // 0 if there is none, and then the reply is there as a whole
+			next := c.d.Uint32() // 0 if there is none; then the whole reply is cached
 			*out = c.replay.replayed(b[:start], head.Tag, op, next)
 			return true
 		}
@@ -276,7 +243,7 @@ func (c *compound) run(out *[]byte) bool {
 			sequence = len(b)
 		}
 	}
-	// The start has the same length, whatever the status.
+	// The header has the same length, whatever the status.
 	copy(b[start:body], res.Append(nil))
 	if c.session != nil {
 		reply, only := b[start:], !c.cache && c.count > 1
@@ -291,7 +258,7 @@ func (c *compound) run(out *[]byte) bool {
 	return true
 }
 
-// limit is how long a reply may get, and what is the matter when it gets longer.
+// limit returns the maximum length of the reply, and the status if it is exceeded.
 func (c *compound) limit() (uint32, Status) {
 	switch {
 	case c.session == nil:
@@ -302,14 +269,8 @@ func (c *compound) limit() (uint32, Status) {
 	return c.session.attrs.MaxResponse, StatusRepTooBig
 }
 
-// appendStatus appends the start of a result: all of it if the operation has failed.
-func appendStatus(b []byte, op uint32, status Status) []byte {
-	b = xdr.AppendUint32(b, op)
-	return xdr.AppendUint32(b, uint32(status))
-}
-
-// outside tells operations that need no SEQUENCE in front. Without one they are alone in
-// their COMPOUND: RFC 8881 sections 18.34 to 18.37 and 18.50.
+// outside reports whether an operation needs no SEQUENCE before it. Without one it must be the
+// only operation of its COMPOUND: RFC 8881 sections 18.34 to 18.37 and 18.50.
 func outside(op uint32) bool {
 	switch op {
 	case OpSequence, OpExchangeID, OpCreateSession, OpBindConnToSession, OpDestroySession, OpDestroyClientID:
@@ -390,14 +351,14 @@ func (c *compound) execute(b []byte, op uint32) ([]byte, Status) {
 
 // exchangeID is EXCHANGE_ID. RFC 8881 section 18.35.4 has the cases.
 func (c *compound) exchangeID(b []byte) ([]byte, Status) {
-	var a ExchangeIDArgs
+	var a exchangeIDArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
-	if a.Flags&^exchangeArgs != 0 || a.Protect == ProtectMachCred {
+	if a.Flags&^exchangeArgs != 0 || a.Protect == protectMachCred {
 		return b, StatusInval // protection by RPCSEC_GSS is for calls that have it
 	}
-	if a.Protect == ProtectSSV {
+	if a.Protect == protectSSV {
 		return b, StatusEncrAlgUnsupp
 	}
 	s := c.s
@@ -408,7 +369,7 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 	if o != nil {
 		conf = o.confirmed
 	}
-	update := a.Flags&ExchangeUpdConfirmedRecA != 0
+	update := a.Flags&exchangeUpdConfirmedRecA != 0
 	cl := conf
 	switch {
 	case update && conf == nil:
@@ -428,26 +389,26 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 			return b, StatusDelay
 		}
 	}
-	res := ExchangeIDRes{
-		ClientID: cl.id, Sequence: cl.sequence, Flags: ExchangeUseNonPNFS,
+	res := exchangeIDRes{
+		ClientID: cl.id, Sequence: cl.sequence, Flags: exchangeUseNonPNFS,
 		MajorID: s.name(), Scope: s.name(),
 	}
 	if cl.confirmed {
-		res.Flags |= ExchangeConfirmedR
+		res.Flags |= exchangeConfirmedR
 		cl.renewed = time.Now()
 	}
 	return res.Append(b), StatusOK
 }
 
-// name is the server's owner and scope. Its clients must not take it for another, and
-// nothing is left of it when it restarts.
+// name is the server's owner and scope. It is unique, and changes when the server restarts,
+// since no state survives that.
 func (s *Server) name() []byte {
 	return binary.BigEndian.AppendUint32([]byte("rpcrdma-nfs41-"), s.boot)
 }
 
-// newClient adds an unconfirmed client, in place of one with the same owner. It is nil
-// when there is no room. mu is held.
-func (s *Server) newClient(a *ExchangeIDArgs, p principal) *client {
+// newClient adds an unconfirmed client, in place of one with the same owner. It returns nil if
+// there are too many. mu is held.
+func (s *Server) newClient(a *exchangeIDArgs, p principal) *client {
 	if o := s.owners[string(a.Owner)]; o != nil && o.unconfirmed != nil {
 		s.forget(o.unconfirmed)
 	}
@@ -478,7 +439,7 @@ func (s *Server) newClient(a *ExchangeIDArgs, p principal) *client {
 	return cl
 }
 
-// expired tells whether the lease of a client has run out.
+// expired reports whether the lease of a client has expired.
 func (s *Server) expired(cl *client) bool { return time.Since(cl.renewed) > s.cfg.Lease }
 
 // forget removes a client with its sessions. mu is held.
@@ -506,14 +467,10 @@ func (s *Server) drop(ss *ServerSession) {
 	ss.close()
 }
 
-// Bounds of a channel below which it is of no use: a SEQUENCE and another operation, and
-// their headers. In bytes, and operations.
-const (
-	minMessage = 256
-	minOps     = 2
-)
+// minMessage is the least size of messages of a usable channel, in bytes.
+const minMessage = 256
 
-// backward is what is used of a backchannel at most.
+// backward has the limits of a backchannel.
 var backward = ChannelAttrs{
 	MaxRequest: math.MaxUint32, MaxResponse: math.MaxUint32, MaxResponseCached: math.MaxUint32,
 	MaxOps: math.MaxUint32, MaxRequests: MaxBackwardSlots,
@@ -521,7 +478,7 @@ var backward = ChannelAttrs{
 
 // createSession is CREATE_SESSION. RFC 8881 section 18.36.
 func (c *compound) createSession(b []byte) ([]byte, Status) {
-	var a CreateSessionArgs
+	var a createSessionArgs
 	before := c.d.Offset()
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
@@ -563,7 +520,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	}
 	cred, ok := callbackCred(a.CallbackSec)
 	if !ok {
-		return b, StatusEncrAlgUnsupp // as Linux says: RFC 8881 has no error for flavors
+		return b, StatusEncrAlgUnsupp // as in Linux: RFC 8881 has no error for flavors
 	}
 	if !cl.confirmed {
 		o := s.owners[cl.owner]
@@ -582,7 +539,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	s.sessions[ss.id] = ss
 	cl.sessions[ss.id] = ss
 	cl.renewed = time.Now()
-	res := &CreateSessionRes{Session: ss.id, Sequence: a.Sequence, Fore: ss.attrs, Back: ss.back}
+	res := &createSessionRes{Session: ss.id, Sequence: a.Sequence, Fore: ss.attrs, Back: ss.back}
 	if back && ss.bind(c.conn) {
 		res.Flags |= SessionConnBackChan
 	}
@@ -594,8 +551,7 @@ func (c *compound) createSession(b []byte) ([]byte, Status) {
 	return res.Append(b), StatusOK
 }
 
-// callbackCred chooses what callbacks say who they are from: AUTH_SYS, which Linux wants,
-// or AUTH_NONE.
+// callbackCred selects the credential of callbacks: AUTH_SYS, which Linux wants, or AUTH_NONE.
 func callbackCred(list []CallbackSec) (cred oncrpc.Auth, ok bool) {
 	for i := range list {
 		switch list[i].Flavor {
@@ -610,7 +566,7 @@ func callbackCred(list []CallbackSec) (cred oncrpc.Auth, ok bool) {
 
 // sequence is SEQUENCE. RFC 8881 section 18.46.
 func (c *compound) sequence(b []byte) ([]byte, Status) {
-	var a SequenceArgs
+	var a sequenceArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -630,8 +586,8 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 	case int64(c.size) > int64(ss.attrs.MaxRequest):
 		return b, StatusReqTooBig
 	}
-	// A SEQUENCE that fails leaves the slot as it was, so it has to be known before
-	// whether its own result fits.
+	// A SEQUENCE that fails must not change the slot, so check first whether its own result
+	// fits.
 	switch size := uint32(replyHeader + c.head + sizeSequence); {
 	case size > ss.attrs.MaxResponse:
 		return b, StatusRepTooBig
@@ -649,7 +605,7 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 	}
 	c.session, c.slot, c.cache = ss, a.Slot, a.CacheThis
 	highest := ss.attrs.MaxRequests - 1
-	res := SequenceRes{
+	res := sequenceRes{
 		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
 		HighestSlot: highest, TargetHighest: highest, Flags: ss.flags(),
 	}
@@ -658,7 +614,7 @@ func (c *compound) sequence(b []byte) ([]byte, Status) {
 
 // bindConn is BIND_CONN_TO_SESSION. RFC 8881 section 18.34.
 func (c *compound) bindConn(b []byte) ([]byte, Status) {
-	var a BindConnArgs
+	var a bindConnArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
@@ -671,17 +627,17 @@ func (c *compound) bindConn(b []byte) ([]byte, Status) {
 	if ss == nil {
 		return b, StatusBadSession
 	}
-	res := BindConnRes{Session: a.Session, Dir: FromServerFore}
+	res := bindConnRes{Session: a.Session, Dir: fromServerFore}
 	switch a.Dir {
-	case FromClientFore:
-	case FromClientBack:
+	case fromClientFore:
+	case fromClientBack:
 		if !ss.bind(c.conn) {
 			return b, StatusInval
 		}
-		res.Dir = FromServerBack
-	case FromClientForeOrBoth, FromClientBackOrBoth:
+		res.Dir = fromServerBack
+	case fromClientForeOrBoth, fromClientBackOrBoth:
 		if ss.bind(c.conn) {
-			res.Dir = FromServerBoth
+			res.Dir = fromServerBoth
 		}
 	default:
 		return b, StatusInval
@@ -702,7 +658,7 @@ func (c *compound) destroySession() Status {
 	case ss == nil:
 		return StatusBadSession
 	case ss == c.session && c.index != c.count-1:
-		return StatusNotOnlyOp // nothing could be executed behind it
+		return StatusNotOnlyOp // operations after it could not be executed
 	}
 	c.s.drop(ss)
 	return StatusOK
@@ -727,10 +683,9 @@ func (c *compound) destroyClientID() Status {
 	return StatusOK
 }
 
-// reclaimComplete is RECLAIM_COMPLETE: there is nothing that could be reclaimed. RFC 8881
-// section 18.51.
+// reclaimComplete is RECLAIM_COMPLETE. There is nothing to reclaim. RFC 8881 section 18.51.
 func (c *compound) reclaimComplete() Status {
-	var a ReclaimCompleteArgs
+	var a reclaimCompleteArgs
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return StatusBadXDR
 	}
