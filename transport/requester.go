@@ -134,6 +134,12 @@ func (s *slot) giveBack() {
 	c := s.c
 	w := c.state.Lock().release(s)
 	c.state.Unlock()
+	c.handOn(w)
+}
+
+// handOn lets the caller go on that release has returned, if there is one. A call that is
+// made in no time is made for it.
+func (c *conn) handOn(w *waiter) {
 	switch {
 	case w == nil:
 	case w.slot != nil && w.slot.plain(w.call):
@@ -214,7 +220,7 @@ func (s *slot) cancel() bool {
 		s.call = nil
 	}
 	c.state.Unlock()
-	wakeUp(w)
+	c.handOn(w)
 	return true
 }
 
