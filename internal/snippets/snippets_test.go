@@ -44,8 +44,7 @@ var notGo = map[string]string{
 
 // broken lists snippets that do not compile and are to be mended, by document and first
 // line, with what is wrong. One that compiles again must leave the list.
-var broken = map[string]string{
-}
+var broken = map[string]string{}
 
 // TestDocumentation checks every snippet of the project.
 func TestDocumentation(t *testing.T) {
