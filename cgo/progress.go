@@ -29,7 +29,7 @@ import (
 //
 // Calls: ibv_post_srq_recv, ibv_post_recv, ibv_post_send, ibv_get_cq_event,
 // ibv_poll_cq, ibv_req_notify_cq.
-func Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
+func (RDMACore) Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
 	C.rr_progress(qp.c(), srq.c(), cq.c(), channel.c(),
 		(*C.struct_rr_recv_wr)(unsafe.Pointer(unsafe.SliceData(recvs))), C.uint32_t(len(recvs)),
 		(*C.struct_rr_send_wr)(unsafe.Pointer(unsafe.SliceData(sends))), C.uint32_t(len(sends)),
@@ -42,7 +42,7 @@ func Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, se
 // not block: EAGAIN says that there is none.
 //
 // Calls: rdma_get_cm_event, rdma_ack_cm_event.
-func GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
+func (RDMACore) GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_cm_event(channel.c(), (*C.struct_rr_cm_event)(unsafe.Pointer(out))))
 }
 
@@ -50,7 +50,7 @@ func GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
 // must not block: EAGAIN says that there is none.
 //
 // Calls: ibv_get_async_event, ibv_ack_async_event.
-func GetAsyncEvent(context *Context, out *AsyncEvent) syscall.Errno {
+func (RDMACore) GetAsyncEvent(context *Context, out *AsyncEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_async_event(context.c(), (*C.struct_rr_async_event)(unsafe.Pointer(out))))
 }
 

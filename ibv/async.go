@@ -97,7 +97,7 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		defer c.turnover.Unlock()
 		var raw cgo.AsyncEvent
 		for {
-			switch failed = cgo.GetAsyncEvent(c.raw, &raw); failed {
+			switch failed = c.lib.GetAsyncEvent(c.raw, &raw); failed {
 			case syscall.EINTR:
 				continue
 			case syscall.EAGAIN:
@@ -128,7 +128,7 @@ func (c *Context) asyncWatch(call string) (*watch, error) {
 	c.asyncMu.Lock()
 	defer c.asyncMu.Unlock()
 	if c.async == nil {
-		w, err := newWatch(cgo.AsyncFD(c.raw), "asynchronous events of "+c.device)
+		w, err := newWatch(c.lib.AsyncFD(c.raw), "asynchronous events of "+c.device)
 		if err != nil {
 			return nil, err
 		}

@@ -114,7 +114,7 @@ func (c *Context) Query() (DeviceAttr, error) {
 		return DeviceAttr{}, err
 	}
 	defer c.leave()
-	a, errno := cgo.QueryDevice(c.raw)
+	a, errno := c.lib.QueryDevice(c.raw)
 	if errno != 0 {
 		return DeviceAttr{}, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -139,7 +139,7 @@ func (c *Context) NumCompVectors() int {
 		return 0
 	}
 	defer c.leave()
-	return cgo.NumCompVectors(c.raw)
+	return c.lib.NumCompVectors(c.raw)
 }
 
 // A PortState is the state of a port, see enum ibv_port_state.
@@ -237,7 +237,7 @@ func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 
 func (c *Context) queryPort(port uint8) (PortAttr, error) {
 	const qpfGRHRequired = 1 << 0
-	a, errno := cgo.QueryPort(c.raw, port)
+	a, errno := c.lib.QueryPort(c.raw, port)
 	if errno != 0 {
 		return PortAttr{}, &Error{Call: "ibv_query_port", Device: c.device, Err: errno}
 	}
@@ -260,7 +260,7 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 		return 0, err
 	}
 	defer c.leave()
-	pkey, errno := cgo.QueryPkey(c.raw, port, index)
+	pkey, errno := c.lib.QueryPkey(c.raw, port, index)
 	if errno != 0 {
 		return 0, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -311,7 +311,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		return nil, err
 	}
 	defer c.leave()
-	attr, errno := cgo.QueryDevice(c.raw)
+	attr, errno := c.lib.QueryDevice(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: "ibv_query_device", Device: c.device, Err: errno}
 	}
@@ -325,7 +325,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		lengths[i] = p.GIDTableLen
 		total += p.GIDTableLen
 	}
-	raw, errno := cgo.QueryGIDTable(c.raw, total)
+	raw, errno := c.lib.QueryGIDTable(c.raw, total)
 	switch errno {
 	case 0:
 		table := make([]GIDEntry, len(raw))
@@ -346,7 +346,7 @@ func (c *Context) gidsOneByOne(lengths []int) (table []GIDEntry, err error) {
 	for i, n := range lengths {
 		port := uint8(i + 1)
 		for index := range n {
-			gid, errno := cgo.QueryGID(c.raw, port, index)
+			gid, errno := c.lib.QueryGID(c.raw, port, index)
 			if errno != 0 || gid == (GID{}) {
 				last = errno // of an unused row, and kernels have several
 				continue

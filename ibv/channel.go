@@ -31,13 +31,13 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	defer c.leave()
-	raw, errno := cgo.CreateCompChannel(c.raw)
+	raw, errno := c.lib.CreateCompChannel(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: "ibv_create_comp_channel", Device: c.device, Err: errno}
 	}
-	w, err := newWatch(raw.FD(), "completion channel of "+c.device)
+	w, err := newWatch(c.lib.CompChannelFD(raw), "completion channel of "+c.device)
 	if err != nil {
-		cgo.DestroyCompChannel(raw)
+		c.lib.DestroyCompChannel(raw)
 		return nil, err
 	}
 	ch := &CompChannel{raw: raw, ctx: c, w: w}
@@ -80,7 +80,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	var failed syscall.Errno
 	err := ch.w.next(ctx, func() bool {
 		for {
-			raw, errno := cgo.GetCQEvent(ch.raw)
+			raw, errno := ch.ctx.lib.GetCQEvent(ch.raw)
 			switch errno {
 			case 0:
 			case syscall.EINTR:
@@ -96,7 +96,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 				cq = found.(*CQ)
 				return true
 			} else if !ok {
-				cgo.AckCQEvents(raw, 1)
+				ch.ctx.lib.AckCQEvents(raw, 1)
 			}
 		}
 	})
@@ -117,6 +117,6 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 func (ch *CompChannel) Close() error {
 	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
 		ch.w.fd.Close() // and wait until nobody is in the library
-		return cgo.DestroyCompChannel(ch.raw)
+		return ch.ctx.lib.DestroyCompChannel(ch.raw)
 	})
 }

@@ -17,6 +17,7 @@ import (
 // made of it.
 type Context struct {
 	life
+	lib  cgo.Library
 	raw  *cgo.Context
 	lent bool // librdmacm closes it
 	info DeviceInfo
@@ -36,21 +37,23 @@ type Context struct {
 // lists the names that there are.
 //
 // Implements: struct ibv_context *ibv_open_device(struct ibv_device *device)
-func Open(name string) (*Context, error) {
+func Open(name string) (*Context, error) { return open(cgo.RDMACore{}, name) }
+
+func open(lib cgo.Library, name string) (*Context, error) {
 	var c *Context
 	var names []string
 	var failed error
-	err := eachDevice(func(d *cgo.Device) bool {
-		info := infoOf(d)
+	err := eachDevice(lib, func(d *cgo.Device) bool {
+		info := infoOf(lib, d)
 		names = append(names, info.Name)
 		if info.Name != name {
 			return true
 		}
-		raw, errno := cgo.OpenDevice(d)
+		raw, errno := lib.OpenDevice(d)
 		if errno != 0 {
 			failed = openError(name, errno)
 		} else {
-			c = newContext(raw, info)
+			c = newContext(lib, raw, info)
 		}
 		return false
 	})
@@ -89,16 +92,19 @@ func openError(name string, errno syscall.Errno) error {
 // Wrap makes a Context of one that librdmacm owns and keeps open: Close does not
 // close the device. Wrap a context once: asynchronous events come to one Context
 // only.
-func Wrap(raw *cgo.Context) *Context {
-	c := newContext(raw, infoOf(cgo.ContextDevice(raw)))
+func Wrap(raw *cgo.Context) *Context { return WrapOf(cgo.RDMACore{}, raw) }
+
+// WrapOf is Wrap for a context of another library than rdma-core: a fake, in tests.
+func WrapOf(lib cgo.Library, raw *cgo.Context) *Context {
+	c := newContext(lib, raw, infoOf(lib, lib.ContextDevice(raw)))
 	c.lent = true
 	return c
 }
 
-func newContext(raw *cgo.Context, info DeviceInfo) *Context {
+func newContext(lib cgo.Library, raw *cgo.Context, info DeviceInfo) *Context {
 	const rxeVendor = 0xffffff
-	attr, errno := cgo.QueryDevice(raw)
-	c := &Context{raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
+	attr, errno := lib.QueryDevice(raw)
+	c := &Context{lib: lib, raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
 	c.begin(aContext, info.Name)
 	return c
 }
@@ -123,6 +129,6 @@ func (c *Context) Close() error {
 		if c.lent {
 			return 0
 		}
-		return cgo.CloseDevice(c.raw)
+		return c.lib.CloseDevice(c.raw)
 	})
 }

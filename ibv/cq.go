@@ -56,7 +56,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	defer leaveAll(&c.life, chLife)
 	c.turnover.RLock()
 	defer c.turnover.RUnlock()
-	raw, errno := cgo.CreateCQ(c.raw, cqe, rawCh, vector)
+	raw, errno := c.lib.CreateCQ(c.raw, cqe, rawCh, vector)
 	if errno != 0 {
 		return nil, c.memoryError(call, errno, cqBytes(cqe))
 	}
@@ -82,7 +82,7 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 		return 0, err
 	}
 	var out cgo.Outcome
-	cgo.Progress(nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
+	cgo.Progress(cq.ctx.lib, nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
 	cq.leave()
 	if cq.ctx.kernelFlags {
 		for i := range wcs[:out.WCs] {
@@ -126,7 +126,7 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 		return err
 	}
 	defer cq.leave()
-	if errno := cgo.ReqNotifyCQ(cq.raw, solicitedOnly); errno != 0 {
+	if errno := cq.ctx.lib.ReqNotifyCQ(cq.raw, solicitedOnly); errno != 0 {
 		return &Error{Call: call, Device: cq.device, Err: errno}
 	}
 	return nil
@@ -143,7 +143,7 @@ func (cq *CQ) Resize(cqe int) error {
 	defer cq.leave()
 	cq.sizeMu.Lock()
 	defer cq.sizeMu.Unlock()
-	if errno := cgo.ResizeCQ(cq.raw, cqe); errno != 0 {
+	if errno := cq.ctx.lib.ResizeCQ(cq.raw, cqe); errno != 0 {
 		return cq.ctx.memoryError(call, errno, cqBytes(cqe))
 	}
 	return nil
@@ -157,7 +157,7 @@ func (cq *CQ) Size() int {
 	defer cq.leave()
 	cq.sizeMu.Lock()
 	defer cq.sizeMu.Unlock()
-	return cq.raw.Size()
+	return cq.ctx.lib.CQSize(cq.raw)
 }
 
 // AckEvents acknowledges n events that the caller has taken from the channel by
@@ -175,7 +175,7 @@ func (cq *CQ) count(n uint32) bool {
 	if cq.state != cqGone {
 		cq.events += n
 		if cq.events >= ackBatch || cq.state == cqEnding {
-			cgo.AckCQEvents(cq.raw, cq.events)
+			cq.ctx.lib.AckCQEvents(cq.raw, cq.events)
 			cq.events = 0
 		}
 	}
@@ -198,7 +198,7 @@ func (cq *CQ) Close() error {
 		// From here on GetEvent acknowledges at once what it takes.
 		cq.become(cqEnding)
 		cq.count(0)
-		if errno := cgo.DestroyCQ(cq.raw); errno != 0 {
+		if errno := cq.ctx.lib.DestroyCQ(cq.raw); errno != 0 {
 			cq.become(cqLive)
 			return errno
 		}

@@ -81,8 +81,8 @@ type DeviceInfo struct {
 	Index     int // the kernel's number for the device, -1 when it does not tell
 }
 
-func infoOf(d *cgo.Device) DeviceInfo {
-	i := d.Info()
+func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
+	i := lib.DeviceInfo(d)
 	return DeviceInfo{Name: i.Name, GUID: i.GUID, NodeType: NodeType(i.NodeType), Transport: Transport(i.Transport), Index: int(i.Index)}
 }
 
@@ -94,9 +94,12 @@ func infoOf(d *cgo.Device) DeviceInfo {
 // Implements: const char *ibv_get_device_name(struct ibv_device *device)
 // Implements: __be64 ibv_get_device_guid(struct ibv_device *device)
 // Implements: int ibv_get_device_index(struct ibv_device *device)
-func Devices() ([]DeviceInfo, error) {
+func Devices() ([]DeviceInfo, error) { return devices(cgo.RDMACore{}) }
+
+func devices(lib cgo.Library) ([]DeviceInfo, error) {
 	var infos []DeviceInfo
-	if err := eachDevice(func(d *cgo.Device) bool { infos = append(infos, infoOf(d)); return true }); err != nil {
+	err := eachDevice(lib, func(d *cgo.Device) bool { infos = append(infos, infoOf(lib, d)); return true })
+	if err != nil {
 		return nil, err
 	}
 	if len(infos) == 0 {
@@ -107,16 +110,16 @@ func Devices() ([]DeviceInfo, error) {
 
 // eachDevice calls f with every device, until it returns false. The devices are
 // valid that long.
-func eachDevice(f func(*cgo.Device) bool) error {
-	list, errno := cgo.GetDeviceList()
+func eachDevice(lib cgo.Library, f func(*cgo.Device) bool) error {
+	list, free, errno := lib.GetDeviceList()
 	if errno == syscall.ENOSYS {
 		return nil // the kernel knows nothing of RDMA: there are no devices
 	}
 	if errno != 0 {
 		return &Error{Call: "ibv_get_device_list", Err: errno}
 	}
-	defer list.Free()
-	for _, d := range list.Devices {
+	defer free()
+	for _, d := range list {
 		if !f(d) {
 			break
 		}

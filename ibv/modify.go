@@ -234,13 +234,13 @@ func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 	}
 	defer qp.leave()
 	raw := attr.raw()
-	errno := cgo.ModifyQP(qp.raw, &raw, int(mask))
+	errno := qp.ctx.lib.ModifyQP(qp.raw, &raw, int(mask))
 	switch errno {
 	case 0:
 		return nil
 	case syscall.EINVAL:
 		from := QPSUnknown
-		if now, _, errno := cgo.QueryQP(qp.raw, int(AttrState)); errno == 0 {
+		if now, _, errno := qp.ctx.lib.QueryQP(qp.raw, int(AttrState)); errno == 0 {
 			from = QPState(now.State)
 		}
 		if mask&AttrCurState != 0 {
@@ -264,7 +264,7 @@ func (qp *QP) Query(mask AttrMask) (QPAttr, error) {
 		return QPAttr{}, err
 	}
 	defer qp.leave()
-	a, _, errno := cgo.QueryQP(qp.raw, int(mask))
+	a, _, errno := qp.ctx.lib.QueryQP(qp.raw, int(mask))
 	if errno != 0 {
 		return QPAttr{}, &Error{Call: call, Device: qp.device, Err: errno}
 	}

@@ -39,6 +39,7 @@ func (a Access) String() string {
 type MR struct {
 	life
 	raw        *cgo.MR
+	ctx        *Context
 	buf        []byte
 	lkey, rkey uint32
 	pin        runtime.Pinner
@@ -57,11 +58,11 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 		return nil, err
 	}
 	defer pd.leave()
-	mr := &MR{buf: buf}
+	mr := &MR{ctx: pd.ctx, buf: buf}
 	if start := unsafe.SliceData(buf); start != nil {
 		mr.pin.Pin(start)
 	}
-	raw, lkey, rkey, errno := cgo.RegMR(pd.raw, buf, int(access))
+	raw, lkey, rkey, errno := pd.ctx.lib.RegMR(pd.raw, buf, int(access))
 	if errno != 0 {
 		mr.pin.Unpin()
 		return nil, pd.ctx.memoryError(call, errno, pageBytes(buf))
@@ -93,7 +94,7 @@ func (mr *MR) Addr() uint64 { return addrOf(mr.buf) }
 // Implements: int ibv_dereg_mr(struct ibv_mr *mr)
 func (mr *MR) Close() error {
 	return mr.end("ibv_dereg_mr", func() syscall.Errno {
-		errno := cgo.DeregMR(mr.raw)
+		errno := mr.ctx.lib.DeregMR(mr.raw)
 		switch errno {
 		case 0:
 			mr.pin.Unpin()

@@ -44,6 +44,7 @@ func (t MWType) String() string {
 type MW struct {
 	life
 	raw *cgo.MW
+	ctx *Context
 	typ MWType
 
 	keyMu sync.Mutex // the key in raw
@@ -58,11 +59,11 @@ func (pd *PD) AllocMW(typ MWType) (*MW, error) {
 		return nil, err
 	}
 	defer pd.leave()
-	raw, _, errno := cgo.AllocMW(pd.raw, int(typ))
+	raw, _, errno := pd.ctx.lib.AllocMW(pd.raw, int(typ))
 	if errno != 0 {
 		return nil, &Error{Call: call, Device: pd.device, Err: errno}
 	}
-	mw := &MW{raw: raw, typ: typ}
+	mw := &MW{raw: raw, ctx: pd.ctx, typ: typ}
 	mw.begin(aMW, pd.device, &pd.life)
 	return mw, nil
 }
@@ -102,18 +103,18 @@ func (mw *MW) SetRKey(rkey uint32) {
 func (mw *MW) key() uint32 {
 	mw.keyMu.Lock()
 	defer mw.keyMu.Unlock()
-	return mw.raw.RKey()
+	return mw.ctx.lib.RKey(mw.raw)
 }
 
 func (mw *MW) setKey(rkey uint32) {
 	mw.keyMu.Lock()
 	defer mw.keyMu.Unlock()
-	mw.raw.SetRKey(rkey)
+	mw.ctx.lib.SetRKey(mw.raw, rkey)
 }
 
 // Close destroys the window and with it the peer's access.
 //
 // Implements: int ibv_dealloc_mw(struct ibv_mw *mw)
 func (mw *MW) Close() error {
-	return mw.end("ibv_dealloc_mw", func() syscall.Errno { return cgo.DeallocMW(mw.raw) })
+	return mw.end("ibv_dealloc_mw", func() syscall.Errno { return mw.ctx.lib.DeallocMW(mw.raw) })
 }

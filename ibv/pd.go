@@ -25,7 +25,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	defer c.leave()
-	raw, errno := cgo.AllocPD(c.raw)
+	raw, errno := c.lib.AllocPD(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -44,5 +44,5 @@ func (pd *PD) Context() *Context { return pd.ctx }
 //
 // Implements: int ibv_dealloc_pd(struct ibv_pd *pd)
 func (pd *PD) Close() error {
-	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return cgo.DeallocPD(pd.raw) })
+	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return pd.ctx.lib.DeallocPD(pd.raw) })
 }

@@ -83,7 +83,7 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	if attr.SRQ != nil {
 		init.SRQ = attr.SRQ.raw
 	}
-	raw, given, errno := cgo.CreateQP(pd.raw, init)
+	raw, given, errno := pd.ctx.lib.CreateQP(pd.raw, init)
 	if errno != 0 {
 		c := &attr.Cap
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
@@ -112,7 +112,7 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 }
 
 func newQP(pd *PD, raw *cgo.QP, given QPCap, parents []*life) *QP {
-	qp := &QP{raw: raw, ctx: pd.ctx, num: raw.Num(), cap: given}
+	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), cap: given}
 	qp.begin(aQP, pd.device, parents...)
 	pd.ctx.objects.Store(raw.Word(), qp)
 	return qp
@@ -141,7 +141,7 @@ func (qp *QP) PostSend(wrs []SendWR) error {
 	if err := qp.enter(call); err != nil {
 		return &PostError{Call: call, Device: qp.device, Err: ErrClosed}
 	}
-	n, err := qp.sends.post(qp.raw, wrs)
+	n, err := qp.sends.post(qp.ctx.lib, qp.raw, wrs)
 	qp.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: qp.device, Index: n, Err: err}
@@ -158,7 +158,7 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 	if err := qp.enter(call); err != nil {
 		return &PostError{Call: call, Device: qp.device, Err: ErrClosed}
 	}
-	n, err := qp.recvs.post(qp.raw, nil, wrs)
+	n, err := qp.recvs.post(qp.ctx.lib, qp.raw, nil, wrs)
 	qp.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: qp.device, Index: n, Err: err}
@@ -187,7 +187,7 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	}
 	b.MW.keyMu.Lock() // the library changes the key
 	defer b.MW.keyMu.Unlock()
-	if _, errno := cgo.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
+	if _, errno := qp.ctx.lib.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
 		return &Error{Call: call, Device: qp.device, Err: errno}
 	}
 	return nil
@@ -202,7 +202,7 @@ func (qp *QP) Close() error {
 		qp.ctx.turnover.RLock()
 		defer qp.ctx.turnover.RUnlock()
 		if !qp.lent {
-			errno = cgo.DestroyQP(qp.raw)
+			errno = qp.ctx.lib.DestroyQP(qp.raw)
 		}
 		if errno == 0 {
 			qp.ctx.objects.CompareAndDelete(qp.raw.Word(), qp)

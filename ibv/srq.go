@@ -50,7 +50,7 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	defer pd.leave()
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	raw, given, errno := cgo.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
+	raw, given, errno := pd.ctx.lib.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
 	if errno != 0 {
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(attr.MaxWR, attr.MaxSGE, 0))
 	}
@@ -76,7 +76,7 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) error {
 	if err := srq.enter(call); err != nil {
 		return &PostError{Call: call, Device: srq.device, Err: ErrClosed}
 	}
-	n, err := srq.recvs.post(nil, srq.raw, wrs)
+	n, err := srq.recvs.post(srq.ctx.lib, nil, srq.raw, wrs)
 	srq.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: srq.device, Index: n, Err: err}
@@ -94,7 +94,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 		return err
 	}
 	defer srq.leave()
-	errno := cgo.ModifySRQ(srq.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE, Limit: attr.Limit}, int(mask))
+	errno := srq.ctx.lib.ModifySRQ(srq.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE, Limit: attr.Limit}, int(mask))
 	if errno != 0 {
 		return &Error{Call: call, Device: srq.device, Err: errno}
 	}
@@ -110,7 +110,7 @@ func (srq *SRQ) Query() (SRQAttr, error) {
 		return SRQAttr{}, err
 	}
 	defer srq.leave()
-	a, errno := cgo.QuerySRQ(srq.raw)
+	a, errno := srq.ctx.lib.QuerySRQ(srq.raw)
 	if errno != 0 {
 		return SRQAttr{}, &Error{Call: call, Device: srq.device, Err: errno}
 	}
@@ -124,7 +124,7 @@ func (srq *SRQ) Close() error {
 	return srq.end("ibv_destroy_srq", func() syscall.Errno {
 		srq.ctx.turnover.RLock()
 		defer srq.ctx.turnover.RUnlock()
-		errno := cgo.DestroySRQ(srq.raw)
+		errno := srq.ctx.lib.DestroySRQ(srq.raw)
 		if errno == 0 {
 			srq.ctx.objects.CompareAndDelete(srq.raw.Word(), srq)
 		}

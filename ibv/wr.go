@@ -127,12 +127,12 @@ type bind struct {
 }
 
 // post posts a list and returns how much of it.
-func (q *sendQueue) post(qp *cgo.QP, list []SendWR) (posted int, err error) {
+func (q *sendQueue) post(lib cgo.Library, qp *cgo.QP, list []SendWR) (posted int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for posted < len(list) {
 		wrong := q.gather(list[posted:])
-		n, errno := q.flush(qp)
+		n, errno := q.flush(lib, qp)
 		posted += n
 		if errno != 0 {
 			return posted, errno
@@ -200,10 +200,10 @@ func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 }
 
 // flush posts what was gathered, and forgets it.
-func (q *sendQueue) flush(qp *cgo.QP) (int, syscall.Errno) {
+func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
-		cgo.Progress(qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
+		cgo.Progress(lib, qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
 	}
 	for i := range q.binds {
 		b := &q.binds[i]
@@ -226,7 +226,7 @@ type recvQueue struct {
 }
 
 // post posts a list to srq, or to qp if that is nil, and returns how much of it.
-func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
+func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
@@ -239,7 +239,7 @@ func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, e
 	}
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
-		cgo.Progress(qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
+		cgo.Progress(lib, qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
 	}
 	if out.RecvErr != 0 {
 		err = syscall.Errno(out.RecvErr)

@@ -15,6 +15,7 @@ import (
 // descriptor in Go's poller and gives each event to the ID that it is about; it
 // ends with Close.
 type EventChannel struct {
+	lib  cgo.Library
 	raw  *cgo.EventChannel
 	fd   *pollfd.FD
 	done chan struct{} // the goroutine has ended
@@ -30,17 +31,19 @@ type EventChannel struct {
 // syscall.ENODEV when the machine has no RDMA device.
 //
 // Implements: struct rdma_event_channel *rdma_create_event_channel(void)
-func NewEventChannel() (*EventChannel, error) {
-	raw, errno := cgo.CreateEventChannel()
+func NewEventChannel() (*EventChannel, error) { return newEventChannel(cgo.RDMACore{}) }
+
+func newEventChannel(lib cgo.Library) (*EventChannel, error) {
+	raw, errno := lib.CreateEventChannel()
 	if errno != 0 {
 		return nil, callError("rdma_create_event_channel", "", whyNotOpen(errno))
 	}
-	fd, err := pollfd.New(raw.FD(), "rdma event channel")
+	fd, err := pollfd.New(lib.EventChannelFD(raw), "rdma event channel")
 	if err != nil {
-		cgo.DestroyEventChannel(raw)
+		lib.DestroyEventChannel(raw)
 		return nil, err
 	}
-	ch := &EventChannel{raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
+	ch := &EventChannel{lib: lib, raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
 	go ch.demux()
 	return ch, nil
 }
@@ -100,7 +103,7 @@ const maxBad = 64
 func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if errno := cgo.GetCMEvent(ch.raw, e); errno != 0 {
+	if errno := ch.lib.GetCMEvent(ch.raw, e); errno != 0 {
 		return nil, errno
 	}
 	ev := Event{
@@ -132,9 +135,9 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 // adopt makes the Go side of an ID of librdmacm. mu is held.
 func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
 	ch.last++
-	id := &ID{ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	id := &ID{lib: ch.lib, ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 	if raw != nil {
-		raw.SetContext(id.num)
+		ch.lib.SetContext(raw, id.num)
 	}
 	ch.ids[id.num] = id
 	return id
@@ -167,6 +170,6 @@ func (ch *EventChannel) Close() error {
 	ch.mu.Unlock()
 	ch.fd.Close()
 	<-ch.done
-	cgo.DestroyEventChannel(ch.raw)
+	ch.lib.DestroyEventChannel(ch.raw)
 	return nil
 }

@@ -253,7 +253,7 @@ func (c *Conn) createQP() error {
 	for {
 		var errno syscall.Errno
 		err := c.id.use("rdma_create_qp", c.dev.name, func(raw *cgo.CMID) syscall.Errno {
-			c.qp, c.cap, errno = cgo.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
+			c.qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
 			return errno
 		})
 		switch {
@@ -298,7 +298,7 @@ func (c *Conn) destroyQP() {
 		// Set-up that has been given up may still be under way in the library, which
 		// moves the queue pair through its states when it takes the event.
 		c.id.ch.mu.Lock()
-		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
 		c.id.ch.mu.Unlock()
 		c.qp = nil
 	}
@@ -601,7 +601,7 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	}
 	request := func() error {
 		return c.id.use("rdma_connect", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
-			return cgo.Connect(raw, c.param(privateData).raw())
+			return c.dev.lib.Connect(raw, c.param(privateData).raw())
 		})
 	}
 	if !c.dev.iwarp {
@@ -636,7 +636,7 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 		return err
 	}
 	err = c.id.use("rdma_accept", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
-		return cgo.Accept(raw, c.param(privateData).raw())
+		return c.dev.lib.Accept(raw, c.param(privateData).raw())
 	})
 	if errors.Is(err, syscall.EINVAL) && c.id.withdrawn() {
 		c.end(&fabric.ConnError{Provider: name, Remote: true, Cause: ErrWithdrawn})

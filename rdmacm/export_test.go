@@ -13,7 +13,7 @@ import (
 // NewQP gives a bare ID a queue pair, for tests of the connection manager by itself.
 func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cgo.QPCap, err error) {
 	err = id.use("rdma_create_qp", "", func(raw *cgo.CMID) (errno syscall.Errno) {
-		qp, given, errno = cgo.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
+		qp, given, errno = id.lib.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
 		return errno
 	})
 	return qp, given, err
@@ -21,7 +21,7 @@ func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cg
 
 // DropQP is the end of it.
 func DropQP(id *ID) {
-	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { id.lib.CMDestroyQP(raw); return 0 })
 }
 
 // Requests is how many connection requests wait at a listener.

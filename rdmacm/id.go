@@ -20,6 +20,7 @@ import (
 // port space, for reliable connections. One goroutine at a time may wait on it;
 // Close may be called by anybody at any time and ends the wait.
 type ID struct {
+	lib cgo.Library
 	ch  *EventChannel
 	num uint64
 
@@ -50,7 +51,7 @@ func (ch *EventChannel) NewID() (*ID, error) {
 		return nil, errClosed("event channel")
 	}
 	id := ch.adopt(nil)
-	raw, errno := cgo.CreateID(ch.raw, id.num, portSpaceTCP)
+	raw, errno := ch.lib.CreateID(ch.raw, id.num, portSpaceTCP)
 	if errno != 0 {
 		delete(ch.ids, id.num)
 		return nil, callError("rdma_create_id", "", errno)
@@ -174,7 +175,7 @@ func (id *ID) expect(ctx context.Context, op, addr string, want EventType) (Even
 //
 // Implements: int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr)
 func (id *ID) BindAddr(addr netip.AddrPort) error {
-	return id.use("rdma_bind_addr", addr.String(), func(raw *cgo.CMID) syscall.Errno { return cgo.BindAddr(raw, sockaddr(addr)) })
+	return id.use("rdma_bind_addr", addr.String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.BindAddr(raw, sockaddr(addr)) })
 }
 
 // ResolveAddr finds the device that reaches dst and binds the ID to it. src may be
@@ -188,7 +189,7 @@ func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout 
 		from = sockaddr(src)
 	}
 	if err := id.use("rdma_resolve_addr", dst.String(), func(raw *cgo.CMID) syscall.Errno {
-		return cgo.ResolveAddr(raw, from, sockaddr(dst), milliseconds(timeout))
+		return id.lib.ResolveAddr(raw, from, sockaddr(dst), milliseconds(timeout))
 	}); err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout 
 func (id *ID) ResolveRoute(ctx context.Context, timeout time.Duration) error {
 	peer := id.PeerAddr().String()
 	if err := id.use("rdma_resolve_route", peer, func(raw *cgo.CMID) syscall.Errno {
-		return cgo.ResolveRoute(raw, milliseconds(timeout))
+		return id.lib.ResolveRoute(raw, milliseconds(timeout))
 	}); err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (p *ConnParam) raw() *cgo.ConnParam {
 // Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
 	peer := id.PeerAddr().String()
-	if err := id.use("rdma_connect", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Connect(raw, p.raw()) }); err != nil {
+	if err := id.use("rdma_connect", peer, func(raw *cgo.CMID) syscall.Errno { return id.lib.Connect(raw, p.raw()) }); err != nil {
 		return Event{}, err
 	}
 	return id.expect(ctx, "connecting to", peer, EventEstablished)
@@ -245,7 +246,7 @@ func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
 //
 // Implements: int rdma_listen(struct rdma_cm_id *id, int backlog)
 func (id *ID) Listen(backlog int) error {
-	return id.use("rdma_listen", id.LocalAddr().String(), func(raw *cgo.CMID) syscall.Errno { return cgo.Listen(raw, backlog) })
+	return id.use("rdma_listen", id.LocalAddr().String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.Listen(raw, backlog) })
 }
 
 // GetRequest waits for the next connection request of a listener and returns the
@@ -298,7 +299,7 @@ func (id *ID) Request() Event { return id.request }
 // Implements: int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Accept(ctx context.Context, p ConnParam) (Event, error) {
 	peer := id.PeerAddr().String()
-	if err := id.use("rdma_accept", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Accept(raw, p.raw()) }); err != nil {
+	if err := id.use("rdma_accept", peer, func(raw *cgo.CMID) syscall.Errno { return id.lib.Accept(raw, p.raw()) }); err != nil {
 		return Event{}, err
 	}
 	return id.expect(ctx, "accepting", peer, EventEstablished)
@@ -309,7 +310,7 @@ func (id *ID) Accept(ctx context.Context, p ConnParam) (Event, error) {
 //
 // Implements: int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
 func (id *ID) Reject(privateData []byte) error {
-	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Reject(raw, privateData) })
+	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Reject(raw, privateData) })
 }
 
 // withdrawn turns down a request that could not be served, and tells whether the peer has
@@ -322,7 +323,7 @@ func (id *ID) withdrawn() bool { return errors.Is(id.Reject(nil), syscall.EINVAL
 //
 // Implements: int rdma_disconnect(struct rdma_cm_id *id)
 func (id *ID) Disconnect() error {
-	return id.use("rdma_disconnect", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Disconnect(raw) })
+	return id.use("rdma_disconnect", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Disconnect(raw) })
 }
 
 // Migrate moves the ID to another channel, and with it the events that have not
@@ -357,9 +358,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 	from.ids[num], to.ids[num] = id, id
 	second.mu.Unlock()
 	first.mu.Unlock()
-	id.raw.SetContext(num)
+	id.lib.SetContext(id.raw, num)
 
-	errno := cgo.MigrateID(id.raw, to.raw)
+	errno := id.lib.MigrateID(id.raw, to.raw)
 	stays, leaves := to, from
 	if errno != 0 {
 		stays, leaves = from, to
@@ -403,7 +404,7 @@ func (id *ID) SetAFOnly(on bool) error { return id.setOption(optionAFOnly, toInt
 func (id *ID) SetAckTimeout(exp uint8) error { return id.setOption(optionAckTimeout, int32(exp), 1) }
 
 func (id *ID) setOption(option int, value int32, size int) error {
-	return id.use("rdma_set_option", "", func(raw *cgo.CMID) syscall.Errno { return cgo.SetOption(raw, 0, option, value, size) })
+	return id.use("rdma_set_option", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.SetOption(raw, 0, option, value, size) })
 }
 
 func toInt(b bool) int32 {
@@ -418,7 +419,7 @@ func toInt(b bool) int32 {
 // Implements: struct sockaddr *rdma_get_local_addr(struct rdma_cm_id *id)
 // Implements: __be16 rdma_get_src_port(struct rdma_cm_id *id)
 func (id *ID) LocalAddr() netip.AddrPort {
-	return id.addr((*cgo.CMID).LocalAddr)
+	return id.addr(id.lib.LocalAddr)
 }
 
 // PeerAddr is the address of the other end.
@@ -426,7 +427,7 @@ func (id *ID) LocalAddr() netip.AddrPort {
 // Implements: struct sockaddr *rdma_get_peer_addr(struct rdma_cm_id *id)
 // Implements: __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 func (id *ID) PeerAddr() netip.AddrPort {
-	return id.addr((*cgo.CMID).PeerAddr)
+	return id.addr(id.lib.PeerAddr)
 }
 
 func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
@@ -444,10 +445,14 @@ func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
 func (id *ID) Verbs() *ibv.Context {
 	id.life.RLock()
 	defer id.life.RUnlock()
-	if id.raw == nil || id.raw.Verbs() == nil {
+	if id.raw == nil {
 		return nil
 	}
-	return ibv.Wrap(id.raw.Verbs())
+	raw := id.lib.IDVerbs(id.raw)
+	if raw == nil {
+		return nil
+	}
+	return ibv.WrapOf(id.lib, raw)
 }
 
 // Port is the port of the device that the ID is bound to.
@@ -457,7 +462,7 @@ func (id *ID) Port() uint8 {
 	if id.raw == nil {
 		return 0
 	}
-	return id.raw.Port()
+	return id.lib.IDPort(id.raw)
 }
 
 // Close destroys the ID and ends whoever waits on it with net.ErrClosed. Requests
@@ -481,7 +486,7 @@ func (id *ID) Close() error {
 	id.raw = nil
 	id.life.Unlock()
 	// Waits until the channel's goroutine is done with events of this ID.
-	errno := cgo.DestroyID(raw)
+	errno := id.lib.DestroyID(raw)
 	ch.mu.Lock()
 	delete(ch.ids, num)
 	last := ch.left && len(ch.ids) == 0

@@ -223,7 +223,7 @@ func (w *window) bind(to *cgo.SendWR) {
 
 // stored stores the key of a bind that has been posted in the window: the device
 // reads the old one when it is posted, and some refuse the next bind without.
-func (w *window) stored() { w.mw.Raw().SetRKey(w.key) }
+func (w *window) stored() { w.c.dev.lib.SetRKey(w.mw.Raw(), w.key) }
 
 // checkBind refuses a bind of what is not prepared. sendMu is held.
 func (c *Conn) checkBind(mw fabric.MW) error {

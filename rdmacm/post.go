@@ -236,7 +236,7 @@ func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 		return
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
+	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
 	c.posted.SendCalls++
 	c.posted.Sends += uint64(len(wrs))
 	if out.SendErr != 0 {
@@ -319,7 +319,7 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 		c.rwr = append(c.rwr, to)
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
+	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
 	c.posted.RecvCalls++
 	c.posted.Recvs += uint64(len(c.rwr))
 	if out.RecvErr != 0 {

@@ -32,6 +32,7 @@ type Live struct {
 // one goroutine.
 type Provider struct {
 	cfg Config
+	lib cgo.Library
 
 	live struct{ conns, listeners, mrs, mws atomic.Int64 }
 
@@ -44,12 +45,14 @@ type Provider struct {
 
 // New makes a provider. It fails when the machine has no RDMA device or the
 // process may not use it.
-func New(cfg Config) (*Provider, error) {
+func New(cfg Config) (*Provider, error) { return newProvider(cgo.RDMACore{}, cfg) }
+
+func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, devices: make(map[*cgo.Context]*device)}
+	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device)}
 	// Look now, so that the reason comes before the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
@@ -78,7 +81,7 @@ func (p *Provider) acquire() (*EventChannel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.channel == nil {
-		ch, err := NewEventChannel()
+		ch, err := newEventChannel(p.lib)
 		if err != nil {
 			return nil, err
 		}
@@ -114,6 +117,7 @@ func (p *Provider) retire() {
 
 // A device is what the provider knows of an RDMA device.
 type device struct {
+	lib      cgo.Library
 	ctx      *ibv.Context
 	name     string
 	iwarp    bool
@@ -173,7 +177,7 @@ func (p *Provider) leaveDevice(d *device) {
 		plug.Close()
 	}
 	if let {
-		letGo()
+		p.letGo()
 	}
 }
 
@@ -193,9 +197,9 @@ func (p *Provider) removed(d *device) {
 //
 // Implements: struct ibv_context **rdma_get_devices(int *num_devices)
 // Implements: void rdma_free_devices(struct ibv_context **list)
-func letGo() {
-	if list, _, errno := cgo.GetDevices(); errno == 0 {
-		cgo.FreeDevices(list)
+func (p *Provider) letGo() {
+	if list, _, errno := p.lib.GetDevices(); errno == 0 {
+		p.lib.FreeDevices(list)
 	}
 }
 
@@ -223,16 +227,16 @@ func (p *Provider) device(id *ID) (*device, error) {
 	if d := p.devices[ctx.Raw()]; d != nil {
 		return d, nil
 	}
-	attr, errno := cgo.QueryDevice(ctx.Raw())
+	attr, errno := p.lib.QueryDevice(ctx.Raw())
 	if errno != 0 {
 		return nil, callError("ibv_query_device", "", errno)
 	}
-	port, errno := cgo.QueryPort(ctx.Raw(), id.Port())
+	port, errno := p.lib.QueryPort(ctx.Raw(), id.Port())
 	if errno != 0 {
 		return nil, callError("ibv_query_port", "", errno)
 	}
-	info := cgo.ContextDevice(ctx.Raw()).Info()
-	d := &device{ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	info := p.lib.DeviceInfo(p.lib.ContextDevice(ctx.Raw()))
+	d := &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
 	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
@@ -435,7 +439,7 @@ func (l *Listener) event(ev Event) {
 		}
 		l.mu.Unlock()
 		l.Close()
-		letGo()
+		l.p.letGo()
 	}()
 }
 

@@ -91,7 +91,7 @@ func (d *device) newQueue(entries int) (*queue, error) {
 func (q *queue) join(c *Conn) {
 	if q.shared {
 		q.mu.Lock()
-		q.conns[c.qp.Num()] = c
+		q.conns[q.dev.lib.QPNum(c.qp)] = c
 		q.mu.Unlock()
 	}
 }
@@ -157,7 +157,7 @@ func without(list []*queue, q *queue) []*queue {
 
 func (q *queue) ackEvents() {
 	if q.unacked > 0 {
-		cgo.AckCQEvents(q.cq.Raw(), q.unacked)
+		q.dev.lib.AckCQEvents(q.cq.Raw(), q.unacked)
 		q.unacked = 0
 	}
 }
@@ -168,7 +168,7 @@ func (q *queue) pump(flags uint32) int {
 	if q.closed {
 		return 0
 	}
-	cgo.Progress(nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
+	cgo.Progress(q.dev.lib, nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
 	n := int(q.out.WCs)
 	q.stats.Calls++
 	if n == 0 {
