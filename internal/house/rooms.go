@@ -57,11 +57,16 @@ var Rooms = []Room{
 		Third: []string{"golang.org/x/sys"},
 	},
 	{Path: "cgo", Library: true},
-	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, Third: []string{"golang.org/x/sys"}},
+	{Path: "cgo/cgotest", Library: true, May: []string{"cgo"}, Third: []string{"golang.org/x/sys"}},
+	{
+		Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"},
+		Tests: []string{"cgo/cgotest"},
+		Third: []string{"golang.org/x/sys"},
+	},
 	{
 		Path: "rdmacm", Library: true,
 		May:   []string{"internal/pollfd", "fabric", "ibv", "cgo"},
-		Tests: []string{"fabric/fabrictest"},
+		Tests: []string{"fabric/fabrictest", "cgo/cgotest"},
 		Third: []string{"golang.org/x/sys"},
 	},
 
