@@ -145,3 +145,11 @@ func (f *Library) SetRKey(mw *cgo.MW, rkey uint32) {
 	f.usable(&w.object)
 	w.rkey = rkey
 }
+
+// BoundKey is the key that is stored in the window of a bind: the next bind starts
+// from it.
+func (f *Library) BoundKey(s *Send) uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mws[s.MW].rkey
+}
