@@ -69,6 +69,7 @@ func newRig(t testing.TB, cfg rdmacm.Config, options ...option) *rig {
 type link struct {
 	fabric.Conn
 	t  testing.TB
+	r  *rig
 	qp *cgotest.QP
 	cq *cgotest.CQ
 	id *cgotest.ID
@@ -83,7 +84,7 @@ func (r *rig) resolve(attr fabric.ConnAttr) *link {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	l := &link{Conn: c, t: r.t}
+	l := &link{Conn: c, t: r.t, r: r}
 	qp, cq, id := rdmacm.Handles(c)
 	l.qp, l.cq, l.id = r.lib.QP(qp), r.lib.CQ(cq), r.lib.ID(id)
 	if l.mr, err = c.RegMR(make([]byte, 64<<10), fabric.AccessLocalWrite); err != nil {

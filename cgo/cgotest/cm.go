@@ -44,21 +44,26 @@ func eventChannelOf(h *cgo.EventChannel) *eventChannel { return (*eventChannel)(
 type ID struct {
 	object
 
-	// Param is what Connect or Accept was called with, nil before.
-	Param *cgo.ConnParam
-
 	f           *Library
 	ch          *eventChannel
 	context     uint64
 	d           *Device
 	local, peer netip.AddrPort
 	qp          *QP
+	param       *cgo.ConnParam
 }
 
 func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
 
 // ID is the ID behind a handle.
 func (f *Library) ID(h *cgo.CMID) *ID { return (*ID)(unsafe.Pointer(h)) }
+
+// Requested is what Connect or Accept was called with, nil before.
+func (id *ID) Requested() *cgo.ConnParam {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	return id.param
+}
 
 // Raise raises an event of the ID.
 func (id *ID) Raise(e cgo.CMEvent) {
@@ -332,7 +337,7 @@ func (f *Library) step(call string, h *cgo.CMID, p *cgo.ConnParam, e cgo.CMEvent
 	defer f.mu.Unlock()
 	if errno == 0 {
 		if p != nil {
-			id.Param = p
+			id.param = p
 		}
 		id.auto(e)
 	}
