@@ -19,6 +19,7 @@ type Library struct {
 
 	t       testing.TB
 	mu      sync.Mutex
+	acked   *sync.Cond // events of a completion queue
 	devices []*Device
 	fail    map[string][]syscall.Errno
 	calls   []string
@@ -40,6 +41,7 @@ func New(t testing.TB) *Library {
 		t: t, fail: make(map[string][]syscall.Errno), qps: make(map[uint32]*QP),
 		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), qpNum: 16, port: 40000,
 	}
+	f.acked = sync.NewCond(&f.mu)
 	t.Cleanup(func() {
 		if left := f.Live(); len(left) > 0 && !t.Failed() {
 			t.Errorf("cgotest: not destroyed: %q", left)

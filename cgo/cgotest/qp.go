@@ -359,27 +359,30 @@ func (f *Library) poll(cq *CQ, wcs []cgo.WC, out *cgo.Outcome) int {
 }
 
 func (f *Library) postRecvs(qp *QP, srq *sharedRecvs, recvs []cgo.RecvWR, sges []cgo.SGE, out *cgo.Outcome) {
-	f.mu.Lock()
-	queue, depth, o, name := &qp.recvs, qp.cap.MaxRecvWR, &qp.object, "ibv_post_recv"
 	if srq != nil {
-		queue, depth, o, name = &srq.recvs, srq.attr.MaxWR, &srq.object, "ibv_post_srq_recv"
+		f.addRecvs("ibv_post_srq_recv", &srq.object, &srq.recvs, srq.attr.MaxWR, nil, recvs, sges, out)
+		return
 	}
+	f.addRecvs("ibv_post_recv", &qp.object, &qp.recvs, qp.cap.MaxRecvWR, qp, recvs, sges, out)
+	call(f, &qp.onPost)
+}
+
+// addRecvs adds receives to a queue of an object, as far as there is room.
+func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32, qp *QP, recvs []cgo.RecvWR, sges []cgo.SGE, out *cgo.Outcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.usable(o)
 	for _, wr := range recvs {
-		errno := f.failing(name)
+		errno := f.failing(call)
 		if errno == 0 && len(*queue) >= int(depth) {
 			errno = syscall.ENOMEM
 		}
 		if errno != 0 {
 			out.RecvErr = int32(errno)
-			break
+			return
 		}
 		*queue = append(*queue, &Recv{RecvWR: wr, SGL: sges[wr.FirstSGE:][:wr.NumSGE], qp: qp})
 		out.Recvs++
-	}
-	f.mu.Unlock()
-	if qp != nil {
-		call(f, &qp.onPost)
 	}
 }
 
