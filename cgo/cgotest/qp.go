@@ -218,7 +218,10 @@ func (f *Library) newQP(pd *cgo.PD, init cgo.QPInit) (*QP, syscall.Errno) {
 	}
 	f.qpNum++
 	qp := &QP{f: f, d: d, num: f.qpNum, cap: c, sigAll: init.SigAll, sendCQ: f.CQ(init.SendCQ), recvCQ: f.CQ(init.RecvCQ), srq: srqOf(init.SRQ)}
-	parents := []*object{&domainOf(pd).object, &qp.sendCQ.object, &qp.recvCQ.object}
+	parents := []*object{&domainOf(pd).object, &qp.sendCQ.object}
+	if qp.recvCQ != qp.sendCQ {
+		parents = append(parents, &qp.recvCQ.object)
+	}
 	if qp.srq != nil {
 		parents = append(parents, &qp.srq.object)
 	}
