@@ -239,6 +239,42 @@ func TestFakeSendRoom(t *testing.T) {
 	}
 }
 
+// TestFakeRoomUntilPolled: what others have polled from the device on a shared queue, or
+// what did not fit into the caller's list, keeps its place until its caller has it: the
+// memory for completions has a place for each request and no more.
+func TestFakeRoomUntilPolled(t *testing.T) {
+	r := newRig(t, rdmacm.Config{SharedCQ: 4096})
+	attr := fabric.ConnAttr{SendDepth: 4, RecvDepth: 4}
+	l, other := r.connect(attr), r.connect(attr)
+	send, recv := []fabric.SendWR{l.wr(9, fabric.OpSend, 8, fabric.Signaled)}, []fabric.RecvWR{{ID: 9}}
+	full := func(when string) {
+		t.Helper()
+		if err := l.Post(send); !errors.Is(err, fabric.ErrQueueFull) {
+			t.Errorf("Post %s: %v", when, err)
+		}
+		if err := l.PostRecv(recv); !errors.Is(err, fabric.ErrQueueFull) {
+			t.Errorf("PostRecv %s: %v", when, err)
+		}
+	}
+	for range 4 {
+		l.post(send...)
+		l.recv(9)
+	}
+	for i, s := range l.qp.Sends() {
+		s.Complete(cgotest.Success)
+		l.qp.Recvs()[0].Complete(cgotest.Success, nil)
+		other.want() // takes them from the device
+		full([]string{"after one", "after two", "after three", "after all"}[i])
+	}
+	var wcs [2]fabric.WC
+	if n, err := l.Poll(wcs[:]); n != 2 || err != nil || wcs[0].Op == wcs[1].Op {
+		t.Fatalf("polled %+v, %v", wcs[:n], err)
+	}
+	l.post(send...)
+	l.recv(9)
+	full("after as many as were polled")
+}
+
 // TestFakeListTooLong: a list that does not fit as a whole is refused as a whole.
 func TestFakeListTooLong(t *testing.T) {
 	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{SendDepth: 4, RecvDepth: 4})

@@ -51,6 +51,8 @@ type ID struct {
 	local, peer netip.AddrPort
 	qp          *QP
 	param       *cgo.ConnParam
+
+	onDisconnect func()
 }
 
 func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
@@ -63,6 +65,14 @@ func (id *ID) Requested() *cgo.ConnParam {
 	id.f.mu.Lock()
 	defer id.f.mu.Unlock()
 	return id.param
+}
+
+// OnDisconnect makes f be called once within Disconnect, when the queue pair has
+// failed: a device may complete and flush requests then.
+func (id *ID) OnDisconnect(f func()) {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	id.onDisconnect = f
 }
 
 // Raise raises an event of the ID.
@@ -394,6 +404,7 @@ func (f *Library) Establish(h *cgo.CMID) syscall.Errno {
 
 // Disconnect implements cgo.CM.
 func (f *Library) Disconnect(h *cgo.CMID) syscall.Errno {
+	call(f, &f.ID(h).onDisconnect)
 	return f.step("rdma_disconnect", h, nil, cgo.CMEvent{Type: Disconnected})
 }
 

@@ -390,7 +390,13 @@ func (f *Library) addRecvs(call string, o *object, queue *[]*Recv, depth uint32,
 }
 
 func (f *Library) postSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo.Outcome) {
+	f.addSends(qp, sends, sges, out)
+	call(f, &qp.onPost)
+}
+
+func (f *Library) addSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo.Outcome) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.usable(&qp.object)
 	for _, wr := range sends {
 		errno := f.failing("ibv_post_send")
@@ -399,12 +405,10 @@ func (f *Library) postSends(qp *QP, sends []cgo.SendWR, sges []cgo.SGE, out *cgo
 		}
 		if errno != 0 {
 			out.SendErr = int32(errno)
-			break
+			return
 		}
 		s := &Send{SendWR: wr, SGL: sges[wr.FirstSGE:][:wr.NumSGE], qp: qp}
 		qp.sends, qp.places = append(qp.sends, s), append(qp.places, s)
 		out.Sends++
 	}
-	f.mu.Unlock()
-	call(f, &qp.onPost)
 }
