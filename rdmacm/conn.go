@@ -432,8 +432,8 @@ func (c *Conn) hangUp() {
 // this side has accepted and abandoned.
 const acceptGrace = 500 * time.Millisecond
 
-// settle completes what is outstanding as flushed, once the reason of the end is
-// known. queue.mu is held.
+// settle ends the device's use of the queue pair and completes outstanding requests as
+// flushed, once the reason of the end is known. queue.mu is held.
 func (c *Conn) settle() {
 	if c.settled {
 		return
@@ -482,15 +482,15 @@ func (c *Conn) settle() {
 	c.mu.Unlock()
 }
 
-// cutShort notes that a request was flushed. One that is not signaled may have been
-// done before.
+// cutShort records that a request was flushed. An unsignaled one does not count: it may
+// have been executed.
 func (c *Conn) cutShort(s *slot) {
 	if s.report {
 		c.broke(&fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}})
 	}
 }
 
-// broke notes what the first request that did not complete came to.
+// broke records why the first request that did not complete failed.
 func (c *Conn) broke(reason *fabric.ConnError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -499,7 +499,7 @@ func (c *Conn) broke(reason *fabric.ConnError) {
 	}
 }
 
-// connErr is why the connection has ended.
+// connErr returns why the connection has ended.
 func (c *Conn) connErr() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -513,8 +513,8 @@ func (c *Conn) connErrLocked() error {
 	return c.err
 }
 
-// begin enters set-up and returns its context, which event and end cancel with
-// what has happened.
+// begin enters set-up and returns its context, which event and over cancel with the
+// outcome as the cause.
 func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -529,7 +529,7 @@ func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Co
 	return ctx, nil
 }
 
-// finish leaves set-up with the event that ended it.
+// finish waits for the end of set-up, unless err is an error already, and leaves set-up.
 func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	if err == nil {
 		<-ctx.Done()
@@ -545,13 +545,13 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 			c.peerData = ev.PrivateData
 			in, out := ev.ResponderResources, ev.InitiatorDepth
 			if c.dev.iwarp {
-				// Told from the other side than in a request, says siw; the
-				// documents do not.
+				// siw reports the values from the peer's point of view, other than
+				// in a request; the man pages do not tell.
 				in, out = min(in, out), min(in, out)
 			}
 			c.ird, c.ord = min(c.ird, in), min(c.ord, out)
 		} else if c.dev.iwarp {
-			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves what it is asked for
+			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves as many as the peer asks for
 		}
 		c.up.Store(true)
 		c.mu.Unlock()
@@ -575,7 +575,7 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	return err
 }
 
-// refused turns an event that ended set-up into an error.
+// refused returns the error for an event that ended set-up.
 func (c *Conn) refused(op string, ev Event) error {
 	e := &EventError{Op: op, Addr: c.raddr.String(), Event: ev}
 	if ev.Type != EventRejected {
@@ -583,8 +583,9 @@ func (c *Conn) refused(op string, ev Event) error {
 	}
 	byProgram := ev.Status == rejectConsumer
 	if c.dev.iwarp {
-		// The reply of a peer that rejects; a port without a listener shows
-		// in rdma_connect, or as a refusal without private data.
+		// A rejection by the peer's program has private data or resets the TCP
+		// connection. A port without a listener makes rdma_connect fail, or refuses
+		// without private data.
 		byProgram = len(ev.PrivateData) > 0 || ev.errno() == syscall.ECONNRESET
 	}
 	if byProgram {
@@ -610,7 +611,7 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	if !c.dev.iwarp {
 		return c.finish(ctx, setup, "connecting to", request())
 	}
-	// The kernel connects by TCP before it returns, for minutes if nobody answers.
+	// The call blocks until TCP has connected, for minutes if nobody answers.
 	c.mu.Lock()
 	c.requested = make(chan struct{})
 	c.mu.Unlock()
@@ -675,16 +676,15 @@ func (c *Conn) Reject(privateData []byte) error {
 	return err
 }
 
-// answered lets the listener go that has waited for the request to be answered.
+// answered releases the listener, which stays open until the request is answered.
 func (c *Conn) answered() {
 	if c.listener != nil {
 		c.answerOnce.Do(c.listener.answered)
 	}
 }
 
-// Private data that fits into a connection request of InfiniBand's connection
-// manager beside the addresses, and into an MPA frame beside IRD and ORD: siw counts
-// both together in a byte.
+// The longest private data: what InfiniBand's connection request holds besides the
+// addresses, and an MPA frame besides IRD and ORD. siw counts the latter in one byte.
 const (
 	maxPrivateDataIB    = 56
 	maxPrivateDataIWARP = 251
@@ -755,8 +755,8 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 		return err
 	}
 	c.hangUp()
-	// The peer has everything. Its word that it knows of the end can be minutes away
-	// when both ends say so at once and one message is lost.
+	// The peer has received everything. Its acknowledgement of the end may take minutes
+	// if both ends disconnect at once and a message is lost.
 	enough := time.NewTimer(patience)
 	defer enough.Stop()
 	select {
@@ -769,10 +769,10 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until all sends have completed. Nobody else polls.
+// drain waits until all sends have completed. Nobody else may be in Poll or Wait.
 func (c *Conn) drain(ctx context.Context) error {
 	if err := c.marker(); err != nil {
-		return nil // the connection has ended meanwhile
+		return nil // the connection has ended
 	}
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
@@ -795,9 +795,9 @@ func (c *Conn) sendTail() uint64 {
 	return c.send.tail
 }
 
-// Close implements fabric.Conn. Parents go after their children: queue pair,
-// completion queue, windows, regions, ID, protection domain. After a set-up over iWARP
-// that was given up the ID and what is behind it go in the background.
+// Close implements fabric.Conn. It destroys, children first, windows, queue pair,
+// completion queue, regions, ID and protection domain. After an abandoned set-up over
+// iWARP all but the regions is destroyed in the background.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.shut.Store(true)
@@ -806,7 +806,7 @@ func (c *Conn) Close() error {
 		c.mu.Lock()
 		requested := c.requested
 		c.mu.Unlock()
-		underway := false // a set-up that nothing has been heard of
+		underway := false // rdma_connect may be blocked in the kernel
 		if requested != nil && !c.up.Load() {
 			select {
 			case <-c.heard:
@@ -836,8 +836,8 @@ func (c *Conn) Close() error {
 			rest()
 			return
 		}
-		// Nothing has been connected and no memory is registered any more. The rest
-		// the kernel keeps until TCP, or siw's wait for the answer, gives up.
+		// Nothing is connected and no memory is registered. The kernel keeps the rest
+		// until TCP, or siw's wait for the answer, times out.
 		go func() {
 			<-requested
 			c.q.leave(c)
