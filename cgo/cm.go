@@ -24,8 +24,8 @@ func (s *Sockaddr) c() *C.struct_sockaddr {
 	return (*C.struct_sockaddr)(unsafe.Pointer(s))
 }
 
-// result is the outcome of a call of librdmacm: -1 and errno, seldom an errno
-// value.
+// result returns the error of a call of librdmacm, which returns -1 and sets errno, or in
+// few cases returns an errno value.
 func result(ret C.int, err error) syscall.Errno {
 	if ret == -1 {
 		return asErrno(err)
@@ -42,7 +42,7 @@ func (RDMACore) CreateEventChannel() (*EventChannel, syscall.Errno) {
 	return (*EventChannel)(unsafe.Pointer(ch)), 0
 }
 
-// EventChannelFD is the descriptor of a channel, which keeps it.
+// EventChannelFD returns the descriptor of a channel, which owns it.
 func (RDMACore) EventChannelFD(ch *EventChannel) int { return int(ch.c().fd) }
 
 // DestroyEventChannel calls rdma_destroy_event_channel.
@@ -59,8 +59,8 @@ func (RDMACore) CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, sys
 	return (*CMID)(unsafe.Pointer(id)), 0
 }
 
-// IDOf is the object that an event names with [CMEvent.ID]; only for an event of
-// a connection request is it not known already.
+// IDOf returns the object that [CMEvent.ID] names. Only that of a connection request is
+// new.
 func IDOf(e *CMEvent) *CMID {
 	return *(**CMID)(unsafe.Pointer(&e.ID))
 }
@@ -77,11 +77,11 @@ func (RDMACore) DestroyID(id *CMID) syscall.Errno {
 	return result(ret, err)
 }
 
-// IDVerbs is the device context that the ID is bound to, nil before. It belongs to
-// the library.
+// IDVerbs returns the device context that the ID is bound to, nil before it is bound. The
+// library owns it.
 func (RDMACore) IDVerbs(id *CMID) *Context { return (*Context)(unsafe.Pointer(id.c().verbs)) }
 
-// IDPort is the port of the device that the ID is bound to.
+// IDPort returns the port of the device that the ID is bound to.
 func (RDMACore) IDPort(id *CMID) uint8 { return uint8(id.c().port_num) }
 
 // BindAddr calls rdma_bind_addr.
@@ -127,8 +127,7 @@ type ConnParam struct {
 	QPNum                              uint32
 }
 
-// c is the C struct; its copy of the private data is in C memory until free is
-// called.
+// c returns the C struct, with a copy of the private data in C memory that free frees.
 func (p *ConnParam) c() (c C.struct_rdma_conn_param, free func()) {
 	c = C.struct_rdma_conn_param{
 		private_data_len:    C.uint8_t(len(p.PrivateData)),
@@ -234,8 +233,8 @@ func copyAddr(to *Sockaddr, from *C.struct_sockaddr) {
 	*to = *(*Sockaddr)(unsafe.Pointer(from))
 }
 
-// GetDevices calls rdma_get_devices: the devices that librdmacm can use. They stay
-// open until FreeDevices.
+// GetDevices calls rdma_get_devices, which lists the devices that librdmacm can use. They
+// stay open until FreeDevices.
 func (RDMACore) GetDevices() (list **Context, n int, errno syscall.Errno) {
 	var count C.int
 	l, err := C.rr_get_devices(&count)

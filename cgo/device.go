@@ -13,12 +13,12 @@ import (
 	"syscall"
 	"unsafe"
 
-	// Says which packages to install when the headers are missing.
+	// Makes a build without the headers fail with the names of the packages to install.
 	_ "github.com/rpcrdma/rpcrdma/cgo/internal/headers"
 )
 
-// asErrno is the errno of a library call that failed: what cgo saw, or EIO when
-// the library forgot to set it.
+// asErrno returns the errno of a library call that failed, or EIO if the library has not
+// set it.
 func asErrno(err error) syscall.Errno {
 	if e, ok := err.(syscall.Errno); ok && e != 0 {
 		return e
@@ -26,8 +26,8 @@ func asErrno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// status is the outcome of a call of libibverbs, which returns an errno value;
-// some providers return it negative, or -1 for what they cannot tell.
+// status returns the error of a call of libibverbs, which returns an errno value. Some
+// providers return it negative, or -1 without a reason.
 func status(ret C.int) syscall.Errno {
 	switch {
 	case ret == -1:
@@ -38,16 +38,17 @@ func status(ret C.int) syscall.Errno {
 	return syscall.Errno(ret)
 }
 
-// A DeviceInfo is what the list of devices tells of each.
+// A DeviceInfo describes a device of the list.
 type DeviceInfo struct {
 	Name      string
 	GUID      [8]byte // in network byte order
 	NodeType  int32   // enum ibv_node_type
 	Transport int32   // enum ibv_transport_type
-	Index     int32   // the kernel's, -1 when it does not tell
+	Index     int32   // the kernel's, -1 if unknown
 }
 
-// GetDeviceList calls ibv_get_device_list.
+// GetDeviceList calls ibv_get_device_list. A device is valid until free is called, or
+// while a Context of it is open.
 func (RDMACore) GetDeviceList() (devices []*Device, free func(), errno syscall.Errno) {
 	var n C.int
 	list, err := C.rr_get_device_list(&n)
@@ -86,13 +87,13 @@ func (RDMACore) OpenDevice(d *Device) (*Context, syscall.Errno) {
 // CloseDevice calls ibv_close_device.
 func (RDMACore) CloseDevice(ctx *Context) syscall.Errno { return status(C.ibv_close_device(ctx.c())) }
 
-// ContextDevice is the device that ctx is open on.
+// ContextDevice returns the device of ctx.
 func (RDMACore) ContextDevice(ctx *Context) *Device { return (*Device)(unsafe.Pointer(ctx.c().device)) }
 
-// AsyncFD is the descriptor on which asynchronous events are announced.
+// AsyncFD returns the descriptor of asynchronous events. ctx owns it.
 func (RDMACore) AsyncFD(ctx *Context) int { return int(ctx.c().async_fd) }
 
-// NumCompVectors is how many completion vectors the device has.
+// NumCompVectors returns the number of completion vectors of the device.
 func (RDMACore) NumCompVectors(ctx *Context) int { return int(ctx.c().num_comp_vectors) }
 
 // A DeviceAttr is struct ibv_device_attr, see ibv_query_device(3).
@@ -167,7 +168,7 @@ type GIDEntry struct {
 	Index       uint32
 	Port        uint32
 	Type        uint32 // enum ibv_gid_type
-	NetdevIndex uint32 // 0 when there is no network device
+	NetdevIndex uint32 // 0 if there is no network device
 }
 
 // QueryGIDTable calls ibv_query_gid_table for up to max entries.

@@ -21,7 +21,7 @@ func (RDMACore) CreateCompChannel(ctx *Context) (*CompChannel, syscall.Errno) {
 	return (*CompChannel)(unsafe.Pointer(ch)), 0
 }
 
-// CompChannelFD is the descriptor of a channel, which keeps it.
+// CompChannelFD returns the descriptor of a channel, which owns it.
 func (RDMACore) CompChannelFD(ch *CompChannel) int { return int(ch.c().fd) }
 
 // DestroyCompChannel calls ibv_destroy_comp_channel.
@@ -29,8 +29,8 @@ func (RDMACore) DestroyCompChannel(ch *CompChannel) syscall.Errno {
 	return status(C.ibv_destroy_comp_channel(ch.c()))
 }
 
-// GetCQEvent calls ibv_get_cq_event. With a channel that does not block, EAGAIN
-// says that there is no event.
+// GetCQEvent calls ibv_get_cq_event. On a non-blocking channel the errno is EAGAIN if there
+// is no event. The caller acknowledges the event with AckCQEvents.
 func (RDMACore) GetCQEvent(ch *CompChannel) (*CQ, syscall.Errno) {
 	var cq *C.struct_ibv_cq
 	var context unsafe.Pointer
@@ -49,7 +49,7 @@ func (RDMACore) CreateCQ(ctx *Context, cqe int, channel *CompChannel, vector int
 	return (*CQ)(unsafe.Pointer(cq)), 0
 }
 
-// CQSize is how many completions the queue holds.
+// CQSize returns how many completions the queue holds.
 func (RDMACore) CQSize(cq *CQ) int { return int(cq.c().cqe) }
 
 // ResizeCQ calls ibv_resize_cq.
@@ -76,7 +76,7 @@ func (RDMACore) DestroyCQ(cq *CQ) syscall.Errno { return status(C.ibv_destroy_cq
 // An SRQAttr is struct ibv_srq_attr.
 type SRQAttr struct{ MaxWR, MaxSGE, Limit uint32 }
 
-// CreateSRQ calls ibv_create_srq and returns what the device gave.
+// CreateSRQ calls ibv_create_srq and returns the actual attributes.
 func (RDMACore) CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno) {
 	var a C.struct_ibv_srq_init_attr
 	a.attr.max_wr, a.attr.max_sge, a.attr.srq_limit = C.uint32_t(attr.MaxWR), C.uint32_t(attr.MaxSGE), C.uint32_t(attr.Limit)
@@ -134,7 +134,7 @@ func (i *QPInit) c() C.struct_ibv_qp_init_attr {
 	return a
 }
 
-// CreateQP calls ibv_create_qp and returns what the device gave.
+// CreateQP calls ibv_create_qp and returns the actual capacity.
 func (RDMACore) CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 	a := init.c()
 	qp, err := C.ibv_create_qp(pd.c(), &a)
@@ -147,7 +147,7 @@ func (RDMACore) CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 // DestroyQP calls ibv_destroy_qp.
 func (RDMACore) DestroyQP(qp *QP) syscall.Errno { return status(C.ibv_destroy_qp(qp.c())) }
 
-// QPNum is the queue pair's number.
+// QPNum returns the number of the queue pair.
 func (RDMACore) QPNum(qp *QP) uint32 { return uint32(qp.c().qp_num) }
 
 // An AHAttr is struct ibv_ah_attr with its global route.
