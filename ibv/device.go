@@ -21,10 +21,10 @@ func (g GUID) String() string {
 	return s[0:4] + ":" + s[4:8] + ":" + s[8:12] + ":" + s[12:16]
 }
 
-// A NodeType is the sort of a device, see enum ibv_node_type.
+// A NodeType is the type of a device, see enum ibv_node_type.
 type NodeType int32
 
-// Sorts of devices.
+// Types of devices.
 const (
 	NodeUnknown     NodeType = -1
 	NodeCA          NodeType = 1
@@ -44,7 +44,7 @@ func (t NodeType) String() string { return cgo.NodeTypeString(int32(t)) }
 // A Transport is the protocol family of a device, see enum ibv_transport_type.
 type Transport int32
 
-// Protocol families. RoCE is of the family IB.
+// Protocol families. RoCE belongs to TransportIB.
 const (
 	TransportUnknown     Transport = -1
 	TransportIB          Transport = 0
@@ -72,13 +72,13 @@ func (t Transport) String() string {
 	return fmt.Sprintf("ibv_transport_type %d", int32(t))
 }
 
-// A DeviceInfo is what can be known of a device without opening it.
+// A DeviceInfo describes a device without opening it.
 type DeviceInfo struct {
 	Name      string // as in "mlx5_0" or "rxe0"
 	GUID      GUID
 	NodeType  NodeType
 	Transport Transport
-	Index     int // the kernel's number for the device, -1 when it does not tell
+	Index     int // the kernel's number of the device, -1 if unknown
 }
 
 func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
@@ -86,8 +86,8 @@ func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
 	return DeviceInfo{Name: i.Name, GUID: i.GUID, NodeType: NodeType(i.NodeType), Transport: Transport(i.Transport), Index: int(i.Index)}
 }
 
-// Devices lists the devices that can be opened. When there are none, the error is
-// a [*NoDeviceError].
+// Devices lists the devices that can be opened. If there are none, the error is a
+// [*NoDeviceError].
 //
 // Implements: struct ibv_device **ibv_get_device_list(int *num_devices)
 // Implements: void ibv_free_device_list(struct ibv_device **list)
@@ -108,12 +108,12 @@ func devices(lib cgo.Library) ([]DeviceInfo, error) {
 	return infos, nil
 }
 
-// eachDevice calls f with every device, until it returns false. The devices are
-// valid that long.
+// eachDevice calls f with every device until f returns false. A device is valid during
+// the call.
 func eachDevice(lib cgo.Library, f func(*cgo.Device) bool) error {
 	list, free, errno := lib.GetDeviceList()
 	if errno == syscall.ENOSYS {
-		return nil // the kernel knows nothing of RDMA: there are no devices
+		return nil // a kernel without RDMA has no devices
 	}
 	if errno != 0 {
 		return &Error{Call: "ibv_get_device_list", Err: errno}
@@ -134,7 +134,7 @@ const (
 	devVerbs   = "/dev/infiniband"
 )
 
-// inKernel lists the kernel's devices, those included that no library supports.
+// inKernel lists the kernel's devices, including those that no library supports.
 func inKernel() (names []string) {
 	entries, _ := os.ReadDir(sysDevices)
 	for _, e := range entries {
@@ -143,7 +143,7 @@ func inKernel() (names []string) {
 	return names
 }
 
-// verbsPath is the character device of a device.
+// verbsPath returns the character device of a device, or the directory of all.
 func verbsPath(name string) string {
 	entries, _ := os.ReadDir(sysVerbs)
 	for _, e := range entries {
