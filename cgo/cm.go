@@ -24,8 +24,8 @@ func (s *Sockaddr) c() *C.struct_sockaddr {
 	return (*C.struct_sockaddr)(unsafe.Pointer(s))
 }
 
-// result is the outcome of a call of librdmacm: -1 and errno, seldom an errno
-// value.
+// result returns the error of a call of librdmacm, which returns -1 and sets errno, or in
+// few cases returns an errno value.
 func result(ret C.int, err error) syscall.Errno {
 	if ret == -1 {
 		return asErrno(err)
@@ -34,7 +34,7 @@ func result(ret C.int, err error) syscall.Errno {
 }
 
 // CreateEventChannel calls rdma_create_event_channel.
-func CreateEventChannel() (*EventChannel, syscall.Errno) {
+func (RDMACore) CreateEventChannel() (*EventChannel, syscall.Errno) {
 	ch, err := C.rr_create_event_channel()
 	if ch == nil {
 		return nil, asErrno(err)
@@ -42,15 +42,15 @@ func CreateEventChannel() (*EventChannel, syscall.Errno) {
 	return (*EventChannel)(unsafe.Pointer(ch)), 0
 }
 
-// FD is the channel's descriptor; it stays the channel's.
-func (p *EventChannel) FD() int { return int(p.c().fd) }
+// EventChannelFD returns the descriptor of a channel, which owns it.
+func (RDMACore) EventChannelFD(ch *EventChannel) int { return int(ch.c().fd) }
 
 // DestroyEventChannel calls rdma_destroy_event_channel.
-func DestroyEventChannel(ch *EventChannel) { C.rdma_destroy_event_channel(ch.c()) }
+func (RDMACore) DestroyEventChannel(ch *EventChannel) { C.rdma_destroy_event_channel(ch.c()) }
 
 // CreateID calls rdma_create_id. The context comes back in events; ps is of enum
 // rdma_port_space.
-func CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, syscall.Errno) {
+func (RDMACore) CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, syscall.Errno) {
 	var id *C.struct_rdma_cm_id
 	ret, err := C.rr_create_id(ch.c(), &id, C.uint64_t(context), C.int(ps))
 	if errno := result(ret, err); errno != 0 {
@@ -59,51 +59,53 @@ func CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, syscall.Errno)
 	return (*CMID)(unsafe.Pointer(id)), 0
 }
 
-// IDOf is the object that an event names with [CMEvent.ID]; only for an event of
-// a connection request is it not known already.
+// IDOf returns the object that [CMEvent.ID] names. Only that of a connection request is
+// new.
 func IDOf(e *CMEvent) *CMID {
 	return *(**CMID)(unsafe.Pointer(&e.ID))
 }
 
 // SetContext sets the context that comes back in events of the ID.
-func (p *CMID) SetContext(context uint64) { C.rr_set_context(p.c(), C.uint64_t(context)) }
+func (RDMACore) SetContext(id *CMID, context uint64) {
+	C.rr_set_context(id.c(), C.uint64_t(context))
+}
 
 // DestroyID calls rdma_destroy_id. It waits until all events of the ID have been
 // acknowledged. Its queue pair must be gone.
-func DestroyID(id *CMID) syscall.Errno {
+func (RDMACore) DestroyID(id *CMID) syscall.Errno {
 	ret, err := C.rdma_destroy_id(id.c())
 	return result(ret, err)
 }
 
-// Verbs is the device context that the ID is bound to, nil before. It belongs to
-// the library.
-func (p *CMID) Verbs() *Context { return (*Context)(unsafe.Pointer(p.c().verbs)) }
+// IDVerbs returns the device context that the ID is bound to, nil before it is bound. The
+// library owns it.
+func (RDMACore) IDVerbs(id *CMID) *Context { return (*Context)(unsafe.Pointer(id.c().verbs)) }
 
-// Port is the port of the device that the ID is bound to.
-func (p *CMID) Port() uint8 { return uint8(p.c().port_num) }
+// IDPort returns the port of the device that the ID is bound to.
+func (RDMACore) IDPort(id *CMID) uint8 { return uint8(id.c().port_num) }
 
 // BindAddr calls rdma_bind_addr.
-func BindAddr(id *CMID, addr *Sockaddr) syscall.Errno {
+func (RDMACore) BindAddr(id *CMID, addr *Sockaddr) syscall.Errno {
 	ret, err := C.rr_bind_addr(id.c(), addr.c())
 	return result(ret, err)
 }
 
 // ResolveAddr calls rdma_resolve_addr. src may be nil; the time-out is in
 // milliseconds.
-func ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno {
+func (RDMACore) ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno {
 	ret, err := C.rdma_resolve_addr(id.c(), src.c(), dst.c(), C.int(timeout))
 	return result(ret, err)
 }
 
 // ResolveRoute calls rdma_resolve_route. The time-out is in milliseconds.
-func ResolveRoute(id *CMID, timeout int) syscall.Errno {
+func (RDMACore) ResolveRoute(id *CMID, timeout int) syscall.Errno {
 	ret, err := C.rdma_resolve_route(id.c(), C.int(timeout))
 	return result(ret, err)
 }
 
 // CMCreateQP calls rdma_create_qp for a reliable connection with one completion
 // queue; srq may be nil. It returns what the device gave.
-func CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, syscall.Errno) {
+func (RDMACore) CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, syscall.Errno) {
 	var c C.struct_ibv_qp_cap
 	cap.to(&c)
 	ret, err := C.rr_create_qp(id.c(), pd.c(), cq.c(), srq.c(), &c)
@@ -114,7 +116,7 @@ func CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, sysc
 }
 
 // CMDestroyQP calls rdma_destroy_qp.
-func CMDestroyQP(id *CMID) { C.rdma_destroy_qp(id.c()) }
+func (RDMACore) CMDestroyQP(id *CMID) { C.rdma_destroy_qp(id.c()) }
 
 // A ConnParam is struct rdma_conn_param, see rdma_connect(3).
 type ConnParam struct {
@@ -125,8 +127,7 @@ type ConnParam struct {
 	QPNum                              uint32
 }
 
-// c is the C struct; its copy of the private data is in C memory until free is
-// called.
+// c returns the C struct, with a copy of the private data in C memory that free frees.
 func (p *ConnParam) c() (c C.struct_rdma_conn_param, free func()) {
 	c = C.struct_rdma_conn_param{
 		private_data_len:    C.uint8_t(len(p.PrivateData)),
@@ -144,7 +145,7 @@ func (p *ConnParam) c() (c C.struct_rdma_conn_param, free func()) {
 }
 
 // Connect calls rdma_connect.
-func Connect(id *CMID, p *ConnParam) syscall.Errno {
+func (RDMACore) Connect(id *CMID, p *ConnParam) syscall.Errno {
 	c, free := p.c()
 	defer free()
 	ret, err := C.rdma_connect(id.c(), &c)
@@ -152,13 +153,13 @@ func Connect(id *CMID, p *ConnParam) syscall.Errno {
 }
 
 // Listen calls rdma_listen.
-func Listen(id *CMID, backlog int) syscall.Errno {
+func (RDMACore) Listen(id *CMID, backlog int) syscall.Errno {
 	ret, err := C.rr_listen(id.c(), C.int(backlog))
 	return result(ret, err)
 }
 
 // Accept calls rdma_accept.
-func Accept(id *CMID, p *ConnParam) syscall.Errno {
+func (RDMACore) Accept(id *CMID, p *ConnParam) syscall.Errno {
 	c, free := p.c()
 	defer free()
 	ret, err := C.rdma_accept(id.c(), &c)
@@ -166,13 +167,13 @@ func Accept(id *CMID, p *ConnParam) syscall.Errno {
 }
 
 // Establish calls rdma_establish.
-func Establish(id *CMID) syscall.Errno {
+func (RDMACore) Establish(id *CMID) syscall.Errno {
 	ret, err := C.rdma_establish(id.c())
 	return result(ret, err)
 }
 
 // Reject calls rdma_reject. The private data is at most 255 bytes.
-func Reject(id *CMID, privateData []byte) syscall.Errno {
+func (RDMACore) Reject(id *CMID, privateData []byte) syscall.Errno {
 	var data unsafe.Pointer
 	if len(privateData) > 0 {
 		data = C.CBytes(privateData)
@@ -183,26 +184,26 @@ func Reject(id *CMID, privateData []byte) syscall.Errno {
 }
 
 // Disconnect calls rdma_disconnect.
-func Disconnect(id *CMID) syscall.Errno {
+func (RDMACore) Disconnect(id *CMID) syscall.Errno {
 	ret, err := C.rdma_disconnect(id.c())
 	return result(ret, err)
 }
 
 // Notify calls rdma_notify; event is of enum ibv_event_type.
-func Notify(id *CMID, event int32) syscall.Errno {
+func (RDMACore) Notify(id *CMID, event int32) syscall.Errno {
 	ret, err := C.rdma_notify(id.c(), C.enum_ibv_event_type(event))
 	return result(ret, err)
 }
 
 // MigrateID calls rdma_migrate_id. It waits until all events of the ID have been
 // acknowledged.
-func MigrateID(id *CMID, ch *EventChannel) syscall.Errno {
+func (RDMACore) MigrateID(id *CMID, ch *EventChannel) syscall.Errno {
 	ret, err := C.rdma_migrate_id(id.c(), ch.c())
 	return result(ret, err)
 }
 
 // SetOption calls rdma_set_option with an option of one byte, or of an int.
-func SetOption(id *CMID, level, option int, value int32, size int) syscall.Errno {
+func (RDMACore) SetOption(id *CMID, level, option int, value int32, size int) syscall.Errno {
 	var ret C.int
 	var err error
 	if size == 1 {
@@ -216,14 +217,14 @@ func SetOption(id *CMID, level, option int, value int32, size int) syscall.Errno
 }
 
 // LocalAddr calls rdma_get_local_addr.
-func (p *CMID) LocalAddr() (out Sockaddr) {
-	copyAddr(&out, C.rdma_get_local_addr(p.c()))
+func (RDMACore) LocalAddr(id *CMID) (out Sockaddr) {
+	copyAddr(&out, C.rdma_get_local_addr(id.c()))
 	return out
 }
 
 // PeerAddr calls rdma_get_peer_addr.
-func (p *CMID) PeerAddr() (out Sockaddr) {
-	copyAddr(&out, C.rdma_get_peer_addr(p.c()))
+func (RDMACore) PeerAddr(id *CMID) (out Sockaddr) {
+	copyAddr(&out, C.rdma_get_peer_addr(id.c()))
 	return out
 }
 
@@ -232,9 +233,9 @@ func copyAddr(to *Sockaddr, from *C.struct_sockaddr) {
 	*to = *(*Sockaddr)(unsafe.Pointer(from))
 }
 
-// GetDevices calls rdma_get_devices: the devices that librdmacm can use. They stay
-// open until FreeDevices.
-func GetDevices() (list **Context, n int, errno syscall.Errno) {
+// GetDevices calls rdma_get_devices, which lists the devices that librdmacm can use. They
+// stay open until FreeDevices.
+func (RDMACore) GetDevices() (list **Context, n int, errno syscall.Errno) {
 	var count C.int
 	l, err := C.rr_get_devices(&count)
 	if l == nil {
@@ -244,7 +245,9 @@ func GetDevices() (list **Context, n int, errno syscall.Errno) {
 }
 
 // FreeDevices calls rdma_free_devices.
-func FreeDevices(list **Context) { C.rdma_free_devices((**C.struct_ibv_context)(unsafe.Pointer(list))) }
+func (RDMACore) FreeDevices(list **Context) {
+	C.rdma_free_devices((**C.struct_ibv_context)(unsafe.Pointer(list)))
+}
 
 // EventString calls rdma_event_str.
 func EventString(event int32) string {

@@ -13,12 +13,12 @@ import (
 	"syscall"
 	"unsafe"
 
-	// Says which packages to install when the headers are missing.
+	// Makes a build without the headers fail with the names of the packages to install.
 	_ "github.com/rpcrdma/rpcrdma/cgo/internal/headers"
 )
 
-// asErrno is the errno of a library call that failed: what cgo saw, or EIO when
-// the library forgot to set it.
+// asErrno returns the errno of a library call that failed, or EIO if the library has not
+// set it.
 func asErrno(err error) syscall.Errno {
 	if e, ok := err.(syscall.Errno); ok && e != 0 {
 		return e
@@ -26,8 +26,8 @@ func asErrno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// status is the outcome of a call of libibverbs, which returns an errno value;
-// some providers return it negative, or -1 for what they cannot tell.
+// status returns the error of a call of libibverbs, which returns an errno value. Some
+// providers return it negative, or -1 without a reason.
 func status(ret C.int) syscall.Errno {
 	switch {
 	case ret == -1:
@@ -38,42 +38,32 @@ func status(ret C.int) syscall.Errno {
 	return syscall.Errno(ret)
 }
 
-// A DeviceInfo is what the list of devices tells of each.
+// A DeviceInfo describes a device of the list.
 type DeviceInfo struct {
 	Name      string
 	GUID      [8]byte // in network byte order
 	NodeType  int32   // enum ibv_node_type
 	Transport int32   // enum ibv_transport_type
-	Index     int32   // the kernel's, -1 when it does not tell
+	Index     int32   // the kernel's, -1 if unknown
 }
 
-// A DeviceList holds references to all devices until Free. A device's pointer is
-// valid that long, or while a Context of it is open.
-type DeviceList struct {
-	list    **C.struct_ibv_device
-	Devices []*Device
-}
-
-// GetDeviceList calls ibv_get_device_list.
-func GetDeviceList() (*DeviceList, syscall.Errno) {
+// GetDeviceList calls ibv_get_device_list. A device is valid until free is called, or
+// while a Context of it is open.
+func (RDMACore) GetDeviceList() (devices []*Device, free func(), errno syscall.Errno) {
 	var n C.int
 	list, err := C.rr_get_device_list(&n)
 	if list == nil {
-		return nil, asErrno(err)
+		return nil, nil, asErrno(err)
 	}
-	l := &DeviceList{list: list}
 	for _, d := range unsafe.Slice(list, int(n)) {
-		l.Devices = append(l.Devices, (*Device)(unsafe.Pointer(d)))
+		devices = append(devices, (*Device)(unsafe.Pointer(d)))
 	}
-	return l, 0
+	return devices, func() { C.ibv_free_device_list(list) }, 0
 }
 
-// Free calls ibv_free_device_list.
-func (l *DeviceList) Free() { C.ibv_free_device_list(l.list) }
-
-// Info calls ibv_get_device_name, ibv_get_device_guid, ibv_get_device_index.
-func (p *Device) Info() DeviceInfo {
-	d := p.c()
+// DeviceInfo calls ibv_get_device_name, ibv_get_device_guid, ibv_get_device_index.
+func (RDMACore) DeviceInfo(device *Device) DeviceInfo {
+	d := device.c()
 	info := DeviceInfo{
 		Name:      C.GoString(C.ibv_get_device_name(d)),
 		NodeType:  int32(d.node_type),
@@ -86,7 +76,7 @@ func (p *Device) Info() DeviceInfo {
 }
 
 // OpenDevice calls ibv_open_device.
-func OpenDevice(d *Device) (*Context, syscall.Errno) {
+func (RDMACore) OpenDevice(d *Device) (*Context, syscall.Errno) {
 	ctx, err := C.ibv_open_device(d.c())
 	if ctx == nil {
 		return nil, asErrno(err)
@@ -95,16 +85,16 @@ func OpenDevice(d *Device) (*Context, syscall.Errno) {
 }
 
 // CloseDevice calls ibv_close_device.
-func CloseDevice(ctx *Context) syscall.Errno { return status(C.ibv_close_device(ctx.c())) }
+func (RDMACore) CloseDevice(ctx *Context) syscall.Errno { return status(C.ibv_close_device(ctx.c())) }
 
-// ContextDevice is the device that ctx is open on.
-func ContextDevice(ctx *Context) *Device { return (*Device)(unsafe.Pointer(ctx.c().device)) }
+// ContextDevice returns the device of ctx.
+func (RDMACore) ContextDevice(ctx *Context) *Device { return (*Device)(unsafe.Pointer(ctx.c().device)) }
 
-// AsyncFD is the descriptor on which asynchronous events are announced.
-func AsyncFD(ctx *Context) int { return int(ctx.c().async_fd) }
+// AsyncFD returns the descriptor of asynchronous events. ctx owns it.
+func (RDMACore) AsyncFD(ctx *Context) int { return int(ctx.c().async_fd) }
 
-// NumCompVectors is how many completion vectors the device has.
-func NumCompVectors(ctx *Context) int { return int(ctx.c().num_comp_vectors) }
+// NumCompVectors returns the number of completion vectors of the device.
+func (RDMACore) NumCompVectors(ctx *Context) int { return int(ctx.c().num_comp_vectors) }
 
 // A DeviceAttr is struct ibv_device_attr, see ibv_query_device(3).
 type DeviceAttr struct {
@@ -120,7 +110,7 @@ type DeviceAttr struct {
 }
 
 // QueryDevice calls ibv_query_device.
-func QueryDevice(ctx *Context) (DeviceAttr, syscall.Errno) {
+func (RDMACore) QueryDevice(ctx *Context) (DeviceAttr, syscall.Errno) {
 	var a C.struct_ibv_device_attr
 	if errno := status(C.ibv_query_device(ctx.c(), &a)); errno != 0 {
 		return DeviceAttr{}, errno
@@ -155,7 +145,7 @@ type PortAttr struct {
 }
 
 // QueryPort calls ibv_query_port.
-func QueryPort(ctx *Context, port uint8) (PortAttr, syscall.Errno) {
+func (RDMACore) QueryPort(ctx *Context, port uint8) (PortAttr, syscall.Errno) {
 	var a C.struct_ibv_port_attr
 	if errno := status(C.rr_query_port(ctx.c(), C.uint8_t(port), &a)); errno != 0 {
 		return PortAttr{}, errno
@@ -178,11 +168,11 @@ type GIDEntry struct {
 	Index       uint32
 	Port        uint32
 	Type        uint32 // enum ibv_gid_type
-	NetdevIndex uint32 // 0 when there is no network device
+	NetdevIndex uint32 // 0 if there is no network device
 }
 
 // QueryGIDTable calls ibv_query_gid_table for up to max entries.
-func QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno) {
+func (RDMACore) QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno) {
 	if max <= 0 {
 		return nil, 0
 	}
@@ -206,14 +196,14 @@ func QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno) {
 }
 
 // QueryGID calls ibv_query_gid.
-func QueryGID(ctx *Context, port uint8, index int) ([16]byte, syscall.Errno) {
+func (RDMACore) QueryGID(ctx *Context, port uint8, index int) ([16]byte, syscall.Errno) {
 	var gid C.union_ibv_gid
 	errno := status(C.ibv_query_gid(ctx.c(), C.uint8_t(port), C.int(index), &gid))
 	return *(*[16]byte)(unsafe.Pointer(&gid)), errno
 }
 
 // QueryPkey calls ibv_query_pkey. The key is in network byte order.
-func QueryPkey(ctx *Context, port uint8, index int) (uint16, syscall.Errno) {
+func (RDMACore) QueryPkey(ctx *Context, port uint8, index int) (uint16, syscall.Errno) {
 	var pkey C.__be16
 	errno := status(C.ibv_query_pkey(ctx.c(), C.uint8_t(port), C.int(index), &pkey))
 	return uint16(pkey), errno

@@ -1,21 +1,22 @@
-// Package cgo binds libibverbs and librdmacm of rdma-core. It is the only place
-// of the module where C is called, and it decides nothing: every function is one
-// library call, or on the data path one batch of them. Packages ibv and rdmacm
-// are what programs use.
+// Package cgo binds libibverbs and librdmacm of rdma-core. It is the only package of the
+// module that calls C, and it decides nothing: every method of [RDMACore] is one library
+// call, or on the data path one batch of them. Programs use packages ibv and rdmacm,
+// which call the interface [Library], so that a fake can take the place of the libraries
+// in tests.
 //
 // The rules of this package:
 //
-//   - Objects of the library are opaque pointers to C memory. Who frees them is
-//     written in the man page of the call.
+//   - Objects of the libraries are opaque pointers to C memory. The man page of a call
+//     says who frees them.
 //   - Setup calls take and return plain Go structs that are filled field by field.
-//   - Calls of the data path ([Progress], [PostRecv]) take slices of pointer-free
-//     structs whose layout is that of the C structs ([WC], [SGE]) or of ours
-//     ([SendWR], [RecvWR]); layout_test.go holds every offset against the
-//     compiler's. They neither keep the slices nor call back into Go, and cost one
-//     transition into C for a whole batch.
+//   - [Progress], the call of the data path, takes slices of pointer-free structs with the
+//     layout of C structs: those of the library ([WC], [SGE]) or of this package
+//     ([SendWR], [RecvWR]). layout_test.go compares every offset with the C compiler's.
+//     The call neither keeps the slices nor calls back into Go, and is one transition
+//     into C for a whole batch.
 //   - Errors are errno values as [syscall.Errno]; zero is success.
 //
-// The package is empty when cgo is off or the system is not Linux. It needs
+// The package is empty without cgo and on other systems than Linux. It needs
 // rdma-core 44 or newer: Debian and Ubuntu call the packages libibverbs-dev and
 // librdmacm-dev.
 package cgo

@@ -1,14 +1,14 @@
 //go:build linux && cgo
 
 /*
- * Calls in which the libraries look for devices, all on one thread.
+ * Runs all calls in which the libraries search for devices on one thread.
  *
- * librdmacm before rdma-core 52 sorts the devices by the difference of their
- * addresses, cut to 32 bits. glibc gives each thread an arena of its own, and
- * devices found on different threads may be further apart than that: then a device
- * that is added or removed makes librdmacm drop another one, and when it has dropped
- * all of them the next call waits for a lock that it holds itself. Found on one
- * thread, devices are neighbours.
+ * librdmacm before rdma-core 52 orders devices by the difference of their addresses,
+ * truncated to 32 bits. glibc allocates from a different arena on each thread, so the
+ * addresses of devices found on different threads may differ by more. Then librdmacm
+ * drops a device when another one is added or removed, and once it has dropped all of
+ * them the next call deadlocks on a lock of its own. Devices found on one thread lie
+ * close together.
  */
 
 #include <errno.h>
@@ -60,7 +60,7 @@ static void *finder_loop(void *unused)
 	}
 }
 
-/* start_finder makes the thread, which stays as long as the process: with all signals blocked, they are Go's. */
+/* start_finder starts the thread, which never ends, with all signals blocked: they are for Go's threads. */
 static int start_finder(void)
 {
 	sigset_t all, before;
@@ -76,7 +76,7 @@ static int start_finder(void)
 	return err;
 }
 
-/* on_finder has the thread make the call and waits for it. errno is what the call left. */
+/* on_finder runs the call on the thread and waits for it. errno is that of the call. */
 static void on_finder(struct search *s)
 {
 	int err = 0;

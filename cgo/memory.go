@@ -16,7 +16,7 @@ import (
 )
 
 // AllocPD calls ibv_alloc_pd.
-func AllocPD(ctx *Context) (*PD, syscall.Errno) {
+func (RDMACore) AllocPD(ctx *Context) (*PD, syscall.Errno) {
 	pd, err := C.ibv_alloc_pd(ctx.c())
 	if pd == nil {
 		return nil, asErrno(err)
@@ -25,10 +25,10 @@ func AllocPD(ctx *Context) (*PD, syscall.Errno) {
 }
 
 // DeallocPD calls ibv_dealloc_pd.
-func DeallocPD(pd *PD) syscall.Errno { return status(C.ibv_dealloc_pd(pd.c())) }
+func (RDMACore) DeallocPD(pd *PD) syscall.Errno { return status(C.ibv_dealloc_pd(pd.c())) }
 
-// RegMR calls ibv_reg_mr for mem, which must stay where it is until DeregMR.
-func RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno) {
+// RegMR calls ibv_reg_mr for mem, which the caller keeps in place until DeregMR.
+func (RDMACore) RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno) {
 	var out C.struct_rr_mr
 	if e := C.rr_reg_mr(pd.c(), unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem)), C.int(access), &out); e != 0 {
 		return nil, 0, 0, syscall.Errno(e)
@@ -37,10 +37,10 @@ func RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno sys
 }
 
 // DeregMR calls ibv_dereg_mr.
-func DeregMR(mr *MR) syscall.Errno { return status(C.ibv_dereg_mr(mr.c())) }
+func (RDMACore) DeregMR(mr *MR) syscall.Errno { return status(C.ibv_dereg_mr(mr.c())) }
 
 // AllocMW calls ibv_alloc_mw. Type is 1 or 2.
-func AllocMW(pd *PD, typ int) (mw *MW, rkey uint32, errno syscall.Errno) {
+func (RDMACore) AllocMW(pd *PD, typ int) (mw *MW, rkey uint32, errno syscall.Errno) {
 	w, err := C.rr_alloc_mw(pd.c(), C.int(typ))
 	if w == nil {
 		return nil, 0, asErrno(err)
@@ -49,21 +49,21 @@ func AllocMW(pd *PD, typ int) (mw *MW, rkey uint32, errno syscall.Errno) {
 }
 
 // DeallocMW calls ibv_dealloc_mw.
-func DeallocMW(mw *MW) syscall.Errno { return status(C.rr_dealloc_mw(mw.c())) }
+func (RDMACore) DeallocMW(mw *MW) syscall.Errno { return status(C.rr_dealloc_mw(mw.c())) }
 
-// BindMW calls ibv_bind_mw, for windows of type 1. It returns the window's new
-// key. A length of zero unbinds.
-func BindMW(qp *QP, mw *MW, id uint64, flags uint32, mr *MR, addr, length uint64, access uint32) (uint32, syscall.Errno) {
+// BindMW calls ibv_bind_mw, for windows of type 1, and returns the window's new key. A
+// length of zero unbinds.
+func (RDMACore) BindMW(qp *QP, mw *MW, id uint64, flags uint32, mr *MR, addr, length uint64, access uint32) (uint32, syscall.Errno) {
 	errno := status(C.rr_bind_mw(qp.c(), mw.c(), C.uint64_t(id), C.uint32_t(flags), mr.c(), C.uint64_t(addr), C.uint64_t(length), C.uint32_t(access)))
 	return uint32(mw.c().rkey), errno
 }
 
-// SetRKey stores the key that a window of type 2 was bound with: the next bind
-// starts from it, and some providers refuse the bind otherwise.
-func (p *MW) SetRKey(rkey uint32) { p.c().rkey = C.uint32_t(rkey) }
+// SetRKey stores the key that a window of type 2 was bound with. The key of the next bind
+// derives from it, and some providers check that.
+func (RDMACore) SetRKey(mw *MW, rkey uint32) { mw.c().rkey = C.uint32_t(rkey) }
 
-// RKey is the window's key of now.
-func (p *MW) RKey() uint32 { return uint32(p.c().rkey) }
+// RKey returns the window's current key.
+func (RDMACore) RKey(mw *MW) uint32 { return uint32(mw.c().rkey) }
 
-// IncRKey calls ibv_inc_rkey: the same window with the next key.
+// IncRKey calls ibv_inc_rkey, which returns the next key of the same window.
 func IncRKey(rkey uint32) uint32 { return uint32(C.ibv_inc_rkey(C.uint32_t(rkey))) }

@@ -9,9 +9,9 @@ import "C"
 
 import "unsafe"
 
-// Objects of libibverbs and librdmacm: opaque, in C memory. A Word is such an
-// object as a number, for structs that hold no pointers and for comparison with
-// what an event names.
+// Objects of libibverbs and librdmacm: opaque, in C memory. Word returns the address of
+// an object as a number, for structs without pointers and for comparison with the object
+// that an event names.
 type (
 	// Device is a struct ibv_device.
 	Device struct{ _ [0]byte }
@@ -53,20 +53,20 @@ func (p *EventChannel) c() *C.struct_rdma_event_channel {
 }
 func (p *CMID) c() *C.struct_rdma_cm_id { return (*C.struct_rdma_cm_id)(unsafe.Pointer(p)) }
 
-// Word is the region as a number, for [SendWR.MR].
+// Word returns the address of the region, for [SendWR.MR].
 func (p *MR) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// Word is the window as a number, for [SendWR.MW].
+// Word returns the address of the window, for [SendWR.MW].
 func (p *MW) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// Word is the completion queue as a number, see [AsyncEvent].
+// Word returns the address of the completion queue, see [AsyncEvent].
 func (p *CQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// Word is the shared receive queue as a number, see [AsyncEvent].
+// Word returns the address of the shared receive queue, see [AsyncEvent].
 func (p *SRQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// Word is the queue pair as a number, see [AsyncEvent].
+// Word returns the address of the queue pair, see [AsyncEvent].
 func (p *QP) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// Word is the ID as a number, see [CMEvent].
+// Word returns the address of the ID, see [CMEvent].
 func (p *CMID) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }

@@ -6,7 +6,7 @@
 
 #include "verbs.h"
 
-/* How many work requests go to the device in one list: one doorbell. */
+/* The most work requests in one list, which is one doorbell. */
 enum { LIST = 128 };
 
 static void post_recvs(struct ibv_qp *qp, struct ibv_srq *srq, const struct rr_recv_wr *recvs, uint32_t n,
@@ -47,7 +47,7 @@ static void fill_send(struct ibv_send_wr *to, const struct rr_send_wr *wr, struc
 	switch (to->opcode) {
 	case IBV_WR_SEND_WITH_INV:
 		to->invalidate_rkey = wr->imm;
-		to->wr.rdma.rkey = wr->imm; /* where the library of siw looks for it */
+		to->wr.rdma.rkey = wr->imm; /* where siw's library reads it */
 		break;
 	case IBV_WR_LOCAL_INV:
 		to->invalidate_rkey = wr->imm;
@@ -111,7 +111,7 @@ static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, str
 	int n = ibv_poll_cq(cq, nwc, wcs);
 
 	if (n < 0) {
-		/* the man page says negative, providers return -errno or -1 */
+		/* negative by the man page: providers return -errno or -1 */
 		out->poll_err = n == -1 ? EIO : -n;
 		return 0;
 	}
@@ -120,8 +120,8 @@ static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, str
 }
 
 /*
- * The whole data path in one call: refill the receives, then the sends that let
- * the peer use them, then look for completions.
+ * The whole data path in one call. Receives come before the sends that permit the
+ * peer to use them.
  */
 void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
 		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
@@ -136,7 +136,7 @@ void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, stru
 		struct ibv_cq *which;
 		void *context;
 
-		/* the channel does not block: EAGAIN is no event */
+		/* the channel is non-blocking: EAGAIN is no event */
 		if (ibv_get_cq_event(channel, &which, &context) == 0)
 			out->events = 1;
 		else if (errno != EAGAIN && errno != EINTR)
@@ -144,7 +144,7 @@ void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, stru
 	}
 	if (!nwc || poll_cq(cq, wcs, nwc, out) || out->poll_err)
 		return;
-	/* armed already, unless an event has used that up */
+	/* an armed queue stays armed until it raises an event */
 	if ((flags & RR_ARM) && (!(flags & RR_TAKE_EVENT) || out->events)) {
 		int err = ibv_req_notify_cq(cq, 0);
 
@@ -190,7 +190,7 @@ int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out)
 		out->element = event.element.port_num;
 		break;
 	}
-	/* acknowledged at once: destroying the object waits for it */
+	/* acknowledged at once: destroying the object would wait for it */
 	ibv_ack_async_event(&event);
 	return 0;
 }
@@ -216,7 +216,7 @@ int rr_get_cm_event(struct rdma_event_channel *channel, struct rr_cm_event *out)
 			memcpy(out->private_data, event->param.conn.private_data, out->private_data_len);
 		}
 	}
-	/* acknowledged at once: rdma_destroy_id waits for it */
+	/* acknowledged at once: rdma_destroy_id would wait for it */
 	return rdma_ack_cm_event(event) ? errno : 0;
 }
 

@@ -19,17 +19,18 @@ import (
 	"unsafe"
 )
 
-// Progress is the data path in one call. In this order it posts recvs to srq, or
-// to qp when srq is nil; posts sends to qp as one list, which is one doorbell (a
-// list longer than 128 is split); takes an event if flags say so; and polls cq for
-// up to len(wcs) completions. qp may be nil when nothing is posted to it, cq and
-// channel when nothing is polled. The lists name their SGEs by index in sges.
+// Progress is the whole data path in one call. In this order it posts recvs to srq, or to
+// qp if srq is nil; posts sends to qp as one list, which is one doorbell (lists of more
+// than 128 are split); takes an event if flags has TakeEvent; polls cq for up to len(wcs)
+// completions; and arms it if flags has Arm. qp may be nil if nothing is posted to it, cq
+// and channel if nothing is polled. Work requests refer to their SGEs by index in sges.
 //
-// Sends are not posted when a receive could not be.
+// If a receive could not be posted, no sends are posted. To be called through the function
+// [Progress].
 //
 // Calls: ibv_post_srq_recv, ibv_post_recv, ibv_post_send, ibv_get_cq_event,
 // ibv_poll_cq, ibv_req_notify_cq.
-func Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
+func (RDMACore) Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
 	C.rr_progress(qp.c(), srq.c(), cq.c(), channel.c(),
 		(*C.struct_rr_recv_wr)(unsafe.Pointer(unsafe.SliceData(recvs))), C.uint32_t(len(recvs)),
 		(*C.struct_rr_send_wr)(unsafe.Pointer(unsafe.SliceData(sends))), C.uint32_t(len(sends)),
@@ -38,24 +39,23 @@ func Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, se
 		C.uint32_t(flags), (*C.struct_rr_outcome)(unsafe.Pointer(out)))
 }
 
-// GetCMEvent takes the next event from channel. The descriptor of the channel must
-// not block: EAGAIN says that there is none.
+// GetCMEvent takes the next event from channel, whose descriptor must be non-blocking: the
+// errno is EAGAIN if there is no event.
 //
 // Calls: rdma_get_cm_event, rdma_ack_cm_event.
-func GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
+func (RDMACore) GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_cm_event(channel.c(), (*C.struct_rr_cm_event)(unsafe.Pointer(out))))
 }
 
-// GetAsyncEvent takes the next asynchronous event of a device, whose descriptor
-// must not block: EAGAIN says that there is none.
+// GetAsyncEvent takes the next asynchronous event of a device, whose descriptor must be
+// non-blocking: the errno is EAGAIN if there is no event.
 //
 // Calls: ibv_get_async_event, ibv_ack_async_event.
-func GetAsyncEvent(context *Context, out *AsyncEvent) syscall.Errno {
+func (RDMACore) GetAsyncEvent(context *Context, out *AsyncEvent) syscall.Errno {
 	return syscall.Errno(C.rr_get_async_event(context.c(), (*C.struct_rr_async_event)(unsafe.Pointer(out))))
 }
 
-// layout returns sizes and offsets of the mirrored structs as the C compiler sees
-// them.
+// layout returns the sizes and offsets of the mirrored structs in C.
 func layout() []uint32 {
 	out := make([]uint32, 256)
 	n := C.rr_layout((*C.uint32_t)(&out[0]), C.uint32_t(len(out)))

@@ -13,7 +13,7 @@ import (
 )
 
 // CreateCompChannel calls ibv_create_comp_channel.
-func CreateCompChannel(ctx *Context) (*CompChannel, syscall.Errno) {
+func (RDMACore) CreateCompChannel(ctx *Context) (*CompChannel, syscall.Errno) {
 	ch, err := C.ibv_create_comp_channel(ctx.c())
 	if ch == nil {
 		return nil, asErrno(err)
@@ -21,17 +21,17 @@ func CreateCompChannel(ctx *Context) (*CompChannel, syscall.Errno) {
 	return (*CompChannel)(unsafe.Pointer(ch)), 0
 }
 
-// FD is the channel's descriptor; it stays the channel's.
-func (p *CompChannel) FD() int { return int(p.c().fd) }
+// CompChannelFD returns the descriptor of a channel, which owns it.
+func (RDMACore) CompChannelFD(ch *CompChannel) int { return int(ch.c().fd) }
 
 // DestroyCompChannel calls ibv_destroy_comp_channel.
-func DestroyCompChannel(ch *CompChannel) syscall.Errno {
+func (RDMACore) DestroyCompChannel(ch *CompChannel) syscall.Errno {
 	return status(C.ibv_destroy_comp_channel(ch.c()))
 }
 
-// GetCQEvent calls ibv_get_cq_event. With a channel that does not block, EAGAIN
-// says that there is no event.
-func GetCQEvent(ch *CompChannel) (*CQ, syscall.Errno) {
+// GetCQEvent calls ibv_get_cq_event. On a non-blocking channel the errno is EAGAIN if there
+// is no event. The caller acknowledges the event with AckCQEvents.
+func (RDMACore) GetCQEvent(ch *CompChannel) (*CQ, syscall.Errno) {
 	var cq *C.struct_ibv_cq
 	var context unsafe.Pointer
 	if ret, err := C.ibv_get_cq_event(ch.c(), &cq, &context); ret != 0 {
@@ -41,7 +41,7 @@ func GetCQEvent(ch *CompChannel) (*CQ, syscall.Errno) {
 }
 
 // CreateCQ calls ibv_create_cq for at least cqe completions; channel may be nil.
-func CreateCQ(ctx *Context, cqe int, channel *CompChannel, vector int) (*CQ, syscall.Errno) {
+func (RDMACore) CreateCQ(ctx *Context, cqe int, channel *CompChannel, vector int) (*CQ, syscall.Errno) {
 	cq, err := C.ibv_create_cq(ctx.c(), C.int(cqe), nil, channel.c(), C.int(vector))
 	if cq == nil {
 		return nil, asErrno(err)
@@ -49,14 +49,16 @@ func CreateCQ(ctx *Context, cqe int, channel *CompChannel, vector int) (*CQ, sys
 	return (*CQ)(unsafe.Pointer(cq)), 0
 }
 
-// Size is how many completions the queue holds.
-func (p *CQ) Size() int { return int(p.c().cqe) }
+// CQSize returns how many completions the queue holds.
+func (RDMACore) CQSize(cq *CQ) int { return int(cq.c().cqe) }
 
 // ResizeCQ calls ibv_resize_cq.
-func ResizeCQ(cq *CQ, cqe int) syscall.Errno { return status(C.ibv_resize_cq(cq.c(), C.int(cqe))) }
+func (RDMACore) ResizeCQ(cq *CQ, cqe int) syscall.Errno {
+	return status(C.ibv_resize_cq(cq.c(), C.int(cqe)))
+}
 
 // ReqNotifyCQ calls ibv_req_notify_cq.
-func ReqNotifyCQ(cq *CQ, solicitedOnly bool) syscall.Errno {
+func (RDMACore) ReqNotifyCQ(cq *CQ, solicitedOnly bool) syscall.Errno {
 	var solicited C.int
 	if solicitedOnly {
 		solicited = 1
@@ -65,17 +67,17 @@ func ReqNotifyCQ(cq *CQ, solicitedOnly bool) syscall.Errno {
 }
 
 // AckCQEvents calls ibv_ack_cq_events.
-func AckCQEvents(cq *CQ, n uint32) { C.ibv_ack_cq_events(cq.c(), C.uint(n)) }
+func (RDMACore) AckCQEvents(cq *CQ, n uint32) { C.ibv_ack_cq_events(cq.c(), C.uint(n)) }
 
 // DestroyCQ calls ibv_destroy_cq. It waits until all events of the queue have been
 // acknowledged.
-func DestroyCQ(cq *CQ) syscall.Errno { return status(C.ibv_destroy_cq(cq.c())) }
+func (RDMACore) DestroyCQ(cq *CQ) syscall.Errno { return status(C.ibv_destroy_cq(cq.c())) }
 
 // An SRQAttr is struct ibv_srq_attr.
 type SRQAttr struct{ MaxWR, MaxSGE, Limit uint32 }
 
-// CreateSRQ calls ibv_create_srq and returns what the device gave.
-func CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno) {
+// CreateSRQ calls ibv_create_srq and returns the actual attributes.
+func (RDMACore) CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno) {
 	var a C.struct_ibv_srq_init_attr
 	a.attr.max_wr, a.attr.max_sge, a.attr.srq_limit = C.uint32_t(attr.MaxWR), C.uint32_t(attr.MaxSGE), C.uint32_t(attr.Limit)
 	srq, err := C.ibv_create_srq(pd.c(), &a)
@@ -86,20 +88,20 @@ func CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno) {
 }
 
 // ModifySRQ calls ibv_modify_srq; mask is of enum ibv_srq_attr_mask.
-func ModifySRQ(srq *SRQ, attr SRQAttr, mask int) syscall.Errno {
+func (RDMACore) ModifySRQ(srq *SRQ, attr SRQAttr, mask int) syscall.Errno {
 	a := C.struct_ibv_srq_attr{max_wr: C.uint32_t(attr.MaxWR), max_sge: C.uint32_t(attr.MaxSGE), srq_limit: C.uint32_t(attr.Limit)}
 	return status(C.ibv_modify_srq(srq.c(), &a, C.int(mask)))
 }
 
 // QuerySRQ calls ibv_query_srq.
-func QuerySRQ(srq *SRQ) (SRQAttr, syscall.Errno) {
+func (RDMACore) QuerySRQ(srq *SRQ) (SRQAttr, syscall.Errno) {
 	var a C.struct_ibv_srq_attr
 	errno := status(C.ibv_query_srq(srq.c(), &a))
 	return SRQAttr{uint32(a.max_wr), uint32(a.max_sge), uint32(a.srq_limit)}, errno
 }
 
 // DestroySRQ calls ibv_destroy_srq.
-func DestroySRQ(srq *SRQ) syscall.Errno { return status(C.ibv_destroy_srq(srq.c())) }
+func (RDMACore) DestroySRQ(srq *SRQ) syscall.Errno { return status(C.ibv_destroy_srq(srq.c())) }
 
 // A QPCap is struct ibv_qp_cap.
 type QPCap struct{ MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInlineData uint32 }
@@ -132,8 +134,8 @@ func (i *QPInit) c() C.struct_ibv_qp_init_attr {
 	return a
 }
 
-// CreateQP calls ibv_create_qp and returns what the device gave.
-func CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
+// CreateQP calls ibv_create_qp and returns the actual capacity.
+func (RDMACore) CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 	a := init.c()
 	qp, err := C.ibv_create_qp(pd.c(), &a)
 	if qp == nil {
@@ -143,10 +145,10 @@ func CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno) {
 }
 
 // DestroyQP calls ibv_destroy_qp.
-func DestroyQP(qp *QP) syscall.Errno { return status(C.ibv_destroy_qp(qp.c())) }
+func (RDMACore) DestroyQP(qp *QP) syscall.Errno { return status(C.ibv_destroy_qp(qp.c())) }
 
-// Num is the queue pair's number.
-func (p *QP) Num() uint32 { return uint32(p.c().qp_num) }
+// QPNum returns the number of the queue pair.
+func (RDMACore) QPNum(qp *QP) uint32 { return uint32(qp.c().qp_num) }
 
 // An AHAttr is struct ibv_ah_attr with its global route.
 type AHAttr struct {
@@ -220,13 +222,13 @@ func qpAttrOf(a *C.struct_ibv_qp_attr) QPAttr {
 }
 
 // ModifyQP calls ibv_modify_qp; mask is of enum ibv_qp_attr_mask.
-func ModifyQP(qp *QP, attr *QPAttr, mask int) syscall.Errno {
+func (RDMACore) ModifyQP(qp *QP, attr *QPAttr, mask int) syscall.Errno {
 	a := attr.c()
 	return status(C.ibv_modify_qp(qp.c(), &a, C.int(mask)))
 }
 
 // QueryQP calls ibv_query_qp.
-func QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno) {
+func (RDMACore) QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno) {
 	var a C.struct_ibv_qp_attr
 	var i C.struct_ibv_qp_init_attr
 	errno := status(C.ibv_query_qp(qp.c(), &a, C.int(mask), &i))

@@ -1,6 +1,6 @@
 /*
- * The flat face of libibverbs and librdmacm that Go calls. Structs named rr_* are
- * mirrored in wr.go and event.go; rr_layout tells their offsets to the test.
+ * The functions that Go calls. Structs named rr_* are mirrored in wr.go; rr_layout
+ * returns their offsets for the test.
  */
 #ifndef RR_VERBS_H
 #define RR_VERBS_H
@@ -33,21 +33,21 @@ struct rr_recv_wr {
 	uint32_t num_sge;
 };
 
-/* What rr_progress shall do, and what became of it. */
+/* Flags and results of rr_progress. */
 enum {
 	RR_TAKE_EVENT = 1 << 0, /* take one completion event, if there is one */
-	RR_ARM        = 1 << 1, /* nothing polled: ask for an event, poll again; with RR_TAKE_EVENT only if one was taken */
+	RR_ARM        = 1 << 1, /* if nothing was polled, arm and poll again; with RR_TAKE_EVENT only if an event was taken */
 };
 
 struct rr_outcome {
 	uint32_t recvs;   /* receives posted */
 	uint32_t sends;   /* sends posted */
-	int32_t recv_err; /* errno of the first that was not */
+	int32_t recv_err; /* errno of the first that was not posted */
 	int32_t send_err;
 	int32_t poll_err; /* errno of taking the event, arming or polling */
 	uint32_t wcs;     /* completions stored */
 	uint32_t events;  /* completion events taken */
-	uint32_t armed;   /* 1: the queue is armed now */
+	uint32_t armed;   /* 1: the queue has been armed */
 };
 
 void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
@@ -81,7 +81,7 @@ struct rr_async_event {
 
 int rr_get_async_event(struct ibv_context *context, struct rr_async_event *out);
 
-/* Calls that the headers have as macros or inline functions, or with an out struct. */
+/* Calls that are macros or inline functions, or that are simpler to call this way from Go. */
 
 struct rr_mr {
 	struct ibv_mr *mr;
@@ -99,7 +99,7 @@ int rr_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, uin
 void rr_set_context(struct rdma_cm_id *id, uint64_t context);
 int rr_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, struct ibv_qp_cap *cap);
 
-/* Calls that look for devices, see finder.c. They leave errno as the library does. */
+/* Calls that search for devices, see finder.c. They leave errno as the library does. */
 
 struct ibv_device **rr_get_device_list(int *number);
 struct ibv_context **rr_get_devices(int *number);

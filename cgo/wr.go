@@ -2,9 +2,9 @@
 
 package cgo
 
-// A SendWR is a work request for the send queue, in our own flat layout. Its
-// gather list is a run of the list of SGEs that it is posted with. Addresses are
-// of memory that does not move and that somebody else keeps alive.
+// A SendWR is a work request for the send queue, in a flat layout of this package. Its
+// gather list is a range of the SGEs that it is posted with. Addresses are of memory that
+// the caller keeps alive and in place.
 type SendWR struct {
 	ID         uint64
 	RemoteAddr uint64 // Read, Write, atomics
@@ -22,7 +22,7 @@ type SendWR struct {
 	_          uint32
 }
 
-// A RecvWR is a work request for a receive queue, likewise.
+// A RecvWR is a work request for a receive queue, in the same way.
 type RecvWR struct {
 	ID       uint64
 	FirstSGE uint32
@@ -57,44 +57,42 @@ type WC struct {
 
 // Flags of [Progress].
 const (
-	// TakeEvent takes one completion event from the channel, if there is one.
-	// The channel must not block.
+	// TakeEvent takes one completion event from the channel, if there is one. The
+	// channel must be non-blocking.
 	TakeEvent uint32 = 1 << iota
-	// Arm asks for an event with the next completion when nothing was polled,
-	// and polls once more: what came in between raises no event. Together with
-	// TakeEvent it stands for a queue that is armed, and arms only when the event
-	// has been taken.
+	// Arm requests an event with the next completion if nothing was polled, and polls
+	// once more: a completion in between raises no event. With TakeEvent the queue is
+	// taken to be armed, and is armed again only if an event was taken.
 	Arm
 )
 
-// An Outcome is what became of a call to [Progress]. Errors are errno values.
+// An Outcome is the result of [Progress]. Errors are errno values.
 type Outcome struct {
 	Recvs   uint32 // receives posted
 	Sends   uint32 // sends posted
-	RecvErr int32  // why the next receive was not
-	SendErr int32  // why the next send was not
-	PollErr int32  // taking the event, arming or polling failed
+	RecvErr int32  // why the next receive was not posted
+	SendErr int32  // why the next send was not posted
+	PollErr int32  // why taking the event, arming or polling failed
 	WCs     uint32 // completions stored
-	Events  uint32 // completion events taken: to be acknowledged
-	Armed   uint32 // 1 when the queue has been armed
+	Events  uint32 // completion events taken, which the caller acknowledges
+	Armed   uint32 // 1 if the queue has been armed
 }
 
-// A CMEvent is an event of librdmacm, copied and already acknowledged.
+// A CMEvent is an event of librdmacm: a copy, acknowledged already.
 type CMEvent struct {
 	ID                 uint64 // see [CMID.Word]
-	Context            uint64 // of the ID; for a connection request of the listener
+	Context            uint64 // of the ID, or of the listener for a connection request
 	Type               int32  // enum rdma_cm_event_type
 	Status             int32  // errno or reason, see rdma_get_cm_event(3)
 	QPNum              uint32
 	ResponderResources uint8
 	InitiatorDepth     uint8
 	PrivateDataLen     uint8
-	HasVerbs           uint8 // 1 when the ID is bound to a device
+	HasVerbs           uint8 // 1 if the ID is bound to a device
 	PrivateData        [256]byte
 }
 
-// An AsyncEvent is an asynchronous event of a device, copied and already
-// acknowledged.
+// An AsyncEvent is an asynchronous event of a device: a copy, acknowledged already.
 type AsyncEvent struct {
 	Element uint64 // the Word of a QP, CQ or SRQ, or a port number
 	Type    int32  // enum ibv_event_type

@@ -10,19 +10,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// An EventType is what an asynchronous event is about, see ibv_get_async_event(3).
+// An EventType is the type of an asynchronous event, see ibv_get_async_event(3).
 type EventType int32
 
 // Asynchronous events.
 const (
 	EventCQErr            EventType = 0  // a completion queue overran
-	EventQPFatal          EventType = 1  // a queue pair failed without a completion that could say so
+	EventQPFatal          EventType = 1  // a queue pair failed without a completion that reports it
 	EventQPReqErr         EventType = 2  // the peer's request is invalid
-	EventQPAccessErr      EventType = 3  // the peer accessed what it may not
-	EventCommEst          EventType = 4  // a message came before the state was RTS
-	EventSQDrained        EventType = 5  // asked for with EnSQDAsyncNotify
-	EventPathMig          EventType = 6  // moved to the alternate path
-	EventPathMigErr       EventType = 7  // could not move to it
+	EventQPAccessErr      EventType = 3  // the peer accessed memory without the right to
+	EventCommEst          EventType = 4  // a message arrived before the state was RTS
+	EventSQDrained        EventType = 5  // requested with EnSQDAsyncNotify
+	EventPathMig          EventType = 6  // the connection has moved to the alternate path
+	EventPathMigErr       EventType = 7  // the connection could not move to the alternate path
 	EventDeviceFatal      EventType = 8  // the device is lost: close everything
 	EventPortActive       EventType = 9  // the link is up
 	EventPortErr          EventType = 10 // the link is down
@@ -47,14 +47,14 @@ func (t EventType) String() string {
 	}, int32(t), "ibv_event_type")
 }
 
-// Text is the event in words.
+// Text is the library's description of the event.
 //
 // Implements: const char *ibv_event_type_str(enum ibv_event_type event)
 func (t EventType) Text() string { return cgo.EventTypeString(int32(t)) }
 
-// An AsyncEvent is something that happened to a device or to one of its objects.
-// At most one of the fields after Type is set. None is for EventDeviceFatal, and for
-// an object that has been closed since.
+// An AsyncEvent is an event of a device or of one of its objects. At most one of the
+// fields after Type is set: none for EventDeviceFatal, nor for an object that has been
+// closed since.
 type AsyncEvent struct {
 	Type EventType
 	QP   *QP
@@ -77,10 +77,10 @@ func (e AsyncEvent) String() string {
 	return e.Type.String()
 }
 
-// AsyncEvent waits for the next asynchronous event of the device. One goroutine
-// waits at a time, others queue up. Events are kept from the moment that the device
-// was opened, and acknowledged here: closing an object never waits for somebody to
-// have looked at its events.
+// AsyncEvent waits for the next asynchronous event of the device, until ctx is done or
+// the Context is closed. One goroutine waits at a time, others queue up. Events are kept
+// from the time the device was opened. They are acknowledged here, so that closing an
+// object never waits for the caller to handle its events.
 //
 // Implements: int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 // Implements: void ibv_ack_async_event(struct ibv_async_event *event)
@@ -97,7 +97,7 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		defer c.turnover.Unlock()
 		var raw cgo.AsyncEvent
 		for {
-			switch failed = cgo.GetAsyncEvent(c.raw, &raw); failed {
+			switch failed = c.lib.GetAsyncEvent(c.raw, &raw); failed {
 			case syscall.EINTR:
 				continue
 			case syscall.EAGAIN:
@@ -119,7 +119,7 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	return AsyncEvent{}, &Error{Call: call, Device: c.device, Err: err}
 }
 
-// asyncWatch makes the watch when it is asked for the first time.
+// asyncWatch returns the watch of asynchronous events, which the first call makes.
 func (c *Context) asyncWatch(call string) (*watch, error) {
 	if err := c.enter(call); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (c *Context) asyncWatch(call string) (*watch, error) {
 	c.asyncMu.Lock()
 	defer c.asyncMu.Unlock()
 	if c.async == nil {
-		w, err := newWatch(cgo.AsyncFD(c.raw), "asynchronous events of "+c.device)
+		w, err := newWatch(c.lib.AsyncFD(c.raw), "asynchronous events of "+c.device)
 		if err != nil {
 			return nil, err
 		}
@@ -137,7 +137,7 @@ func (c *Context) asyncWatch(call string) (*watch, error) {
 	return c.async, nil
 }
 
-// eventOf finds what an event is of.
+// eventOf looks up the object of an event. turnover is held.
 func (c *Context) eventOf(raw *cgo.AsyncEvent) AsyncEvent {
 	e := AsyncEvent{Type: EventType(raw.Type)}
 	switch e.Type {

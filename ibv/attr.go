@@ -15,8 +15,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// DeviceCap is a set of capabilities, see enum ibv_device_cap_flags. Bits that have
-// no name here survive.
+// DeviceCap is a set of capabilities, see enum ibv_device_cap_flags. Bits without a
+// name here are kept.
 type DeviceCap uint32
 
 // Capabilities that matter to reliable connections.
@@ -44,23 +44,22 @@ func (c DeviceCap) String() string {
 	})
 }
 
-// An AtomicCap is with whom atomic operations of the device are atomic, see enum
-// ibv_atomic_cap.
+// An AtomicCap is the scope of the device's atomic operations, see enum ibv_atomic_cap.
 type AtomicCap int32
 
 // Scopes of atomic operations.
 const (
-	AtomicNone AtomicCap = 0 // none can be done
-	AtomicHCA  AtomicCap = 1 // with others of this device
-	AtomicGlob AtomicCap = 2 // with the processors, too
+	AtomicNone AtomicCap = 0 // not supported
+	AtomicHCA  AtomicCap = 1 // atomic to other operations of this device
+	AtomicGlob AtomicCap = 2 // atomic to the processors, too
 )
 
 func (c AtomicCap) String() string {
 	return name([]string{"IBV_ATOMIC_NONE", "IBV_ATOMIC_HCA", "IBV_ATOMIC_GLOB"}, int32(c), "ibv_atomic_cap")
 }
 
-// A DeviceAttr is what a device can do, see ibv_query_device(3). Limits are upper
-// bounds: there may be less of it when it is asked for.
+// A DeviceAttr holds the capabilities of a device, see ibv_query_device(3). Limits are
+// upper bounds: a request may fail below them.
 type DeviceAttr struct {
 	FirmwareVersion string
 	NodeGUID        GUID
@@ -78,7 +77,7 @@ type DeviceAttr struct {
 	MaxPD           int
 	MaxQP           int
 	MaxQPWR         int // work requests in one queue
-	MaxSGE          int // buffers of a work request, but of an RDMA Read
+	MaxSGE          int // buffers of a work request other than an RDMA Read
 	MaxSGERd        int // buffers of an RDMA Read
 	MaxCQ           int
 	MaxCQE          int // completions in one queue
@@ -101,11 +100,11 @@ func (a *DeviceAttr) MemoryWindowType2() bool {
 	return a.MaxMW > 0 && a.CapFlags&(DeviceMemWindowType2A|DeviceMemWindowType2B) != 0
 }
 
-// SendWithInvalidate reports whether the device knows OpSendWithInv and
-// OpLocalInv. What a program can have invalidated is a window of type 2.
+// SendWithInvalidate reports whether the device supports OpSendWithInv and OpLocalInv,
+// which invalidate windows of type 2.
 func (a *DeviceAttr) SendWithInvalidate() bool { return a.CapFlags&DeviceMemMgtExtensions != 0 }
 
-// Query asks what the device can do.
+// Query returns the capabilities of the device.
 //
 // Implements: int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
 func (c *Context) Query() (DeviceAttr, error) {
@@ -114,7 +113,7 @@ func (c *Context) Query() (DeviceAttr, error) {
 		return DeviceAttr{}, err
 	}
 	defer c.leave()
-	a, errno := cgo.QueryDevice(c.raw)
+	a, errno := c.lib.QueryDevice(c.raw)
 	if errno != 0 {
 		return DeviceAttr{}, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -132,14 +131,14 @@ func (c *Context) Query() (DeviceAttr, error) {
 	}, nil
 }
 
-// NumCompVectors is how many completion vectors the device has: queues with
-// different vectors, from 0 on, raise interrupts on different processors.
+// NumCompVectors returns the number of completion vectors of the device, 0 if it is closed.
+// Queues with different vectors, numbered from 0, may interrupt different processors.
 func (c *Context) NumCompVectors() int {
 	if c.enter("") != nil {
 		return 0
 	}
 	defer c.leave()
-	return cgo.NumCompVectors(c.raw)
+	return c.lib.NumCompVectors(c.raw)
 }
 
 // A PortState is the state of a port, see enum ibv_port_state.
@@ -160,7 +159,7 @@ const (
 // Implements: const char *ibv_port_state_str(enum ibv_port_state port_state)
 func (s PortState) String() string { return cgo.PortStateString(int32(s)) }
 
-// An MTU is the most data of a packet, see enum ibv_mtu.
+// An MTU is a maximum payload of a packet, see enum ibv_mtu.
 type MTU int32
 
 // Sizes of packets.
@@ -172,7 +171,7 @@ const (
 	MTU4096 MTU = 5
 )
 
-// Bytes is the size as a number, 0 for one that is not known.
+// Bytes returns the size in bytes, 0 if it is unknown.
 func (m MTU) Bytes() int {
 	if m < MTU256 || m > MTU4096 {
 		return 0
@@ -184,7 +183,7 @@ func (m MTU) String() string {
 	return name([]string{1: "IBV_MTU_256", "IBV_MTU_512", "IBV_MTU_1024", "IBV_MTU_2048", "IBV_MTU_4096"}, int32(m), "ibv_mtu")
 }
 
-// A LinkLayer is what carries the packets, see ibv_query_port(3).
+// A LinkLayer is the link layer of a port, see ibv_query_port(3).
 type LinkLayer uint8
 
 // Link layers.
@@ -224,7 +223,7 @@ type PortAttr struct {
 	GRHRequired     bool // every AHAttr needs its GRH, as on RoCE
 }
 
-// QueryPort asks about a port; they are numbered from 1.
+// QueryPort returns the attributes of a port. Ports are numbered from 1.
 //
 // Implements: int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr)
 func (c *Context) QueryPort(port uint8) (PortAttr, error) {
@@ -237,7 +236,7 @@ func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 
 func (c *Context) queryPort(port uint8) (PortAttr, error) {
 	const qpfGRHRequired = 1 << 0
-	a, errno := cgo.QueryPort(c.raw, port)
+	a, errno := c.lib.QueryPort(c.raw, port)
 	if errno != 0 {
 		return PortAttr{}, &Error{Call: "ibv_query_port", Device: c.device, Err: errno}
 	}
@@ -251,7 +250,7 @@ func (c *Context) queryPort(port uint8) (PortAttr, error) {
 	}, nil
 }
 
-// QueryPkey asks for a partition key of a port.
+// QueryPkey returns a partition key of a port, in host byte order.
 //
 // Implements: int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
@@ -260,7 +259,7 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 		return 0, err
 	}
 	defer c.leave()
-	pkey, errno := cgo.QueryPkey(c.raw, port, index)
+	pkey, errno := c.lib.QueryPkey(c.raw, port, index)
 	if errno != 0 {
 		return 0, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -272,7 +271,7 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 // A GID is a global address of a port: on RoCE an IP address.
 type GID [16]byte
 
-// Addr is the address in the form of IP.
+// Addr returns the GID as an IP address.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // String writes the GID as an IP address.
@@ -298,7 +297,7 @@ type GIDEntry struct {
 	Index       int // in the table of the port: what GRH.SGIDIndex takes
 	Port        uint8
 	Type        GIDType
-	NetdevIndex int // of the network interface, 0 when there is none or it is not known
+	NetdevIndex int // of the network interface, 0 if there is none or it is unknown
 }
 
 // GIDTable lists the GIDs of all ports.
@@ -311,7 +310,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		return nil, err
 	}
 	defer c.leave()
-	attr, errno := cgo.QueryDevice(c.raw)
+	attr, errno := c.lib.QueryDevice(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: "ibv_query_device", Device: c.device, Err: errno}
 	}
@@ -325,7 +324,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		lengths[i] = p.GIDTableLen
 		total += p.GIDTableLen
 	}
-	raw, errno := cgo.QueryGIDTable(c.raw, total)
+	raw, errno := c.lib.QueryGIDTable(c.raw, total)
 	switch errno {
 	case 0:
 		table := make([]GIDEntry, len(raw))
@@ -339,14 +338,14 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	return nil, &Error{Call: call, Device: c.device, Err: errno}
 }
 
-// gidsOneByOne makes the table of devices for which the kernel has none, such as
-// iWARP's, and of kernels before 5.10.
+// gidsOneByOne builds the table for devices without one in the kernel, such as iWARP's, and
+// for kernels before 5.10.
 func (c *Context) gidsOneByOne(lengths []int) (table []GIDEntry, err error) {
 	var last syscall.Errno
 	for i, n := range lengths {
 		port := uint8(i + 1)
 		for index := range n {
-			gid, errno := cgo.QueryGID(c.raw, port, index)
+			gid, errno := c.lib.QueryGID(c.raw, port, index)
 			if errno != 0 || gid == (GID{}) {
 				last = errno // of an unused row, and kernels have several
 				continue
@@ -362,7 +361,7 @@ func (c *Context) gidsOneByOne(lengths []int) (table []GIDEntry, err error) {
 	return table, nil
 }
 
-// gidAttrs reads what the kernel's files say of a GID.
+// gidAttrs reads the attributes of a GID from sysfs.
 func (c *Context) gidAttrs(port uint8, index int) (t GIDType, netdev int) {
 	read := func(format string, args ...any) string {
 		b, _ := os.ReadFile(fmt.Sprintf(format, args...))

@@ -12,8 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A CompChannel is where completion queues announce that they have something. It
-// is closed after its completion queues.
+// A CompChannel reports events of completion queues. It is closed after them.
 type CompChannel struct {
 	life
 	raw *cgo.CompChannel
@@ -23,7 +22,7 @@ type CompChannel struct {
 	cqs sync.Map // *CQ by *cgo.CQ
 }
 
-// CreateCompChannel makes a channel whose descriptor is in Go's poller.
+// CreateCompChannel creates a channel, whose descriptor is in Go's poller.
 //
 // Implements: struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
@@ -31,13 +30,13 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	defer c.leave()
-	raw, errno := cgo.CreateCompChannel(c.raw)
+	raw, errno := c.lib.CreateCompChannel(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: "ibv_create_comp_channel", Device: c.device, Err: errno}
 	}
-	w, err := newWatch(raw.FD(), "completion channel of "+c.device)
+	w, err := newWatch(c.lib.CompChannelFD(raw), "completion channel of "+c.device)
 	if err != nil {
-		cgo.DestroyCompChannel(raw)
+		c.lib.DestroyCompChannel(raw)
 		return nil, err
 	}
 	ch := &CompChannel{raw: raw, ctx: c, w: w}
@@ -45,19 +44,18 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return ch, nil
 }
 
-// Raw is the channel as package cgo takes it, valid until Close. It does not block.
+// Raw returns the channel for package cgo, valid until Close. It is non-blocking.
 func (ch *CompChannel) Raw() *cgo.CompChannel { return ch.raw }
 
-// Await calls try until it returns true, and parks in Go's poller between calls
-// until there is an event. It is for whoever arms a queue, takes its events and
-// polls it in one call of C, all of it inside try: an event that came before the
-// first call wakes nobody. Events taken that way are acknowledged with
-// [CQ.AckEvents].
+// Await calls try until it returns true, and parks in Go's poller between calls until
+// there is an event. It is for programs that take events, arm the queue and poll it in
+// one call of [cgo.Progress]. try has to do all of that: an event from before the first
+// call wakes nobody. Events taken in this way are acknowledged with [CQ.AckEvents].
 //
-// Await returns nil when try did return true, ErrClosed after Close, and another
-// error after Wake, which may show twice, or without a Wake when a GetEvent has
-// ended: look why, and call again. One goroutine at a time, and no GetEvent
-// meanwhile. try must not close the channel.
+// Await returns nil once try has returned true, ErrClosed after Close, and another error
+// after Wake. One Wake may end two calls, and the end of a GetEvent may end one, so
+// callers check the cause and call again. One goroutine at a time may be in Await or
+// GetEvent. try must not close the channel.
 func (ch *CompChannel) Await(try func() bool) error {
 	err := ch.w.fd.Await(try)
 	if errors.Is(err, os.ErrClosed) {
@@ -66,12 +64,12 @@ func (ch *CompChannel) Await(try func() bool) error {
 	return err
 }
 
-// Wake makes the current Await, or else the next one, return.
+// Wake makes the current Await, or the next one if there is none, return.
 func (ch *CompChannel) Wake() { ch.w.fd.Wake() }
 
-// GetEvent waits for the next event and returns the completion queue that it is
-// of, which has to be armed anew for another. The event is acknowledged without
-// the caller's doing.
+// GetEvent waits for the next event, until ctx is done or the channel is closed, and
+// returns its completion queue, which has to be armed again for another event. The event
+// is acknowledged by this package.
 //
 // Implements: int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 // Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
@@ -80,7 +78,7 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	var failed syscall.Errno
 	err := ch.w.next(ctx, func() bool {
 		for {
-			raw, errno := cgo.GetCQEvent(ch.raw)
+			raw, errno := ch.ctx.lib.GetCQEvent(ch.raw)
 			switch errno {
 			case 0:
 			case syscall.EINTR:
@@ -91,12 +89,12 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 				failed = errno
 				return true
 			}
-			// Until the event is acknowledged, raw cannot be destroyed and cq is known.
+			// Until the event is acknowledged, raw cannot be destroyed.
 			if found, ok := ch.cqs.Load(raw); ok && found.(*CQ).count(1) {
 				cq = found.(*CQ)
 				return true
 			} else if !ok {
-				cgo.AckCQEvents(raw, 1)
+				ch.ctx.lib.AckCQEvents(raw, 1)
 			}
 		}
 	})
@@ -117,6 +115,6 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 func (ch *CompChannel) Close() error {
 	return ch.end("ibv_destroy_comp_channel", func() syscall.Errno {
 		ch.w.fd.Close() // and wait until nobody is in the library
-		return cgo.DestroyCompChannel(ch.raw)
+		return ch.ctx.lib.DestroyCompChannel(ch.raw)
 	})
 }

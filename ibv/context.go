@@ -13,18 +13,19 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A Context is an open device. Whoever opened it closes it, after all that was
-// made of it.
+// A Context is an open device. Whoever opened it closes it, after all objects created from
+// it.
 type Context struct {
 	life
+	lib  cgo.Library
 	raw  *cgo.Context
 	lent bool // librdmacm closes it
 	info DeviceInfo
 
 	kernelFlags bool // see CQ.Flags
 
-	// Taking an event together with looking up what it names excludes creating and
-	// destroying objects: the library uses addresses again.
+	// turnover excludes creating and destroying objects while an event is taken and its
+	// object looked up: the library reuses addresses.
 	turnover sync.RWMutex
 	objects  sync.Map // *QP, *CQ, *SRQ by Word
 
@@ -32,25 +33,27 @@ type Context struct {
 	async   *watch // made by the first AsyncEvent
 }
 
-// Open opens the device of that name. An unknown name is a [*NoDeviceError] that
-// lists the names that there are.
+// Open opens a device by name. The error for an unknown name is a [*NoDeviceError], which
+// lists the names of the devices.
 //
 // Implements: struct ibv_context *ibv_open_device(struct ibv_device *device)
-func Open(name string) (*Context, error) {
+func Open(name string) (*Context, error) { return open(cgo.RDMACore{}, name) }
+
+func open(lib cgo.Library, name string) (*Context, error) {
 	var c *Context
 	var names []string
 	var failed error
-	err := eachDevice(func(d *cgo.Device) bool {
-		info := infoOf(d)
+	err := eachDevice(lib, func(d *cgo.Device) bool {
+		info := infoOf(lib, d)
 		names = append(names, info.Name)
 		if info.Name != name {
 			return true
 		}
-		raw, errno := cgo.OpenDevice(d)
+		raw, errno := lib.OpenDevice(d)
 		if errno != 0 {
 			failed = openError(name, errno)
 		} else {
-			c = newContext(raw, info)
+			c = newContext(lib, raw, info)
 		}
 		return false
 	})
@@ -70,8 +73,8 @@ func Open(name string) (*Context, error) {
 	return c, nil
 }
 
-// openError looks at the device's file, too: the library tries other ways when it
-// may not open it, and tells the errno of the last.
+// openError tries to open the device's file itself: without permission the library tries
+// other ways, and reports the errno of the last.
 func openError(name string, errno syscall.Errno) error {
 	path := verbsPath(name)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -86,31 +89,34 @@ func openError(name string, errno syscall.Errno) error {
 	return &Error{Call: "ibv_open_device", Device: name, Err: errno}
 }
 
-// Wrap makes a Context of one that librdmacm owns and keeps open: Close does not
-// close the device. Wrap a context once: asynchronous events come to one Context
-// only.
-func Wrap(raw *cgo.Context) *Context {
-	c := newContext(raw, infoOf(cgo.ContextDevice(raw)))
+// Wrap returns a Context for an open device of librdmacm, which stays its owner: Close
+// does not close the device. Of several Contexts of the same device only one gets each
+// asynchronous event.
+func Wrap(raw *cgo.Context) *Context { return WrapOf(cgo.RDMACore{}, raw) }
+
+// WrapOf is Wrap for a context of another library than rdma-core: a fake, in tests.
+func WrapOf(lib cgo.Library, raw *cgo.Context) *Context {
+	c := newContext(lib, raw, infoOf(lib, lib.ContextDevice(raw)))
 	c.lent = true
 	return c
 }
 
-func newContext(raw *cgo.Context, info DeviceInfo) *Context {
+func newContext(lib cgo.Library, raw *cgo.Context, info DeviceInfo) *Context {
 	const rxeVendor = 0xffffff
-	attr, errno := cgo.QueryDevice(raw)
-	c := &Context{raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
+	attr, errno := lib.QueryDevice(raw)
+	c := &Context{lib: lib, raw: raw, info: info, kernelFlags: errno == 0 && attr.VendorID == rxeVendor}
 	c.begin(aContext, info.Name)
 	return c
 }
 
-// Raw is the context as package cgo takes it, valid until Close.
+// Raw returns the context for package cgo, valid until Close.
 func (c *Context) Raw() *cgo.Context { return c.raw }
 
-// Info is what was known of the device before it was opened.
+// Info returns what was known of the device before it was opened.
 func (c *Context) Info() DeviceInfo { return c.info }
 
-// Close closes the device and ends AsyncEvent. Before that everything that was
-// made of the Context has to be closed.
+// Close closes the device and ends AsyncEvent. All objects created from the Context have
+// to be closed before.
 //
 // Implements: int ibv_close_device(struct ibv_context *context)
 func (c *Context) Close() error {
@@ -123,6 +129,6 @@ func (c *Context) Close() error {
 		if c.lent {
 			return 0
 		}
-		return cgo.CloseDevice(c.raw)
+		return c.lib.CloseDevice(c.raw)
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// ackBatch is how many events are acknowledged at once: acknowledging takes a lock
-// in the library that only destroying the queue cares for.
+// ackBatch is how many events are acknowledged at a time: each acknowledgement takes a
+// lock in the library, and only destroying the queue needs it.
 const ackBatch = 1024
 
 // A CQ is a completion queue. It is closed after its queue pairs and before its
@@ -22,25 +22,25 @@ type CQ struct {
 	ctx *Context
 	ch  *CompChannel
 
-	sizeMu sync.Mutex // the size in raw
+	sizeMu sync.Mutex // guards the size in raw
 
 	eventMu sync.Mutex
-	events  uint32 // taken, not acknowledged
+	events  uint32 // taken but not acknowledged
 	state   cqState
 }
 
-// A cqState says what is to be done with events.
+// A cqState says how events are acknowledged.
 type cqState uint8
 
 const (
 	cqLive   cqState = iota // acknowledge in bulk
 	cqEnding                // acknowledge at once: the library waits for it
-	cqGone                  // there is nothing to acknowledge to
+	cqGone                  // not at all: the queue has been destroyed
 )
 
-// CreateCQ makes a completion queue for at least cqe completions. Its events go to
-// ch, which may be nil; the device signals them on the completion vector of that
-// number, see [Context.NumCompVectors].
+// CreateCQ creates a completion queue for at least cqe completions. Its events go to ch,
+// which may be nil. vector is the completion vector that signals them, see
+// [Context.NumCompVectors].
 //
 // Implements: struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
 func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
@@ -56,7 +56,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	defer leaveAll(&c.life, chLife)
 	c.turnover.RLock()
 	defer c.turnover.RUnlock()
-	raw, errno := cgo.CreateCQ(c.raw, cqe, rawCh, vector)
+	raw, errno := c.lib.CreateCQ(c.raw, cqe, rawCh, vector)
 	if errno != 0 {
 		return nil, c.memoryError(call, errno, cqBytes(cqe))
 	}
@@ -69,11 +69,11 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	return cq, nil
 }
 
-// Raw is the queue as package cgo takes it, valid until Close.
+// Raw returns the queue for package cgo, valid until Close.
 func (cq *CQ) Raw() *cgo.CQ { return cq.raw }
 
-// Poll takes up to len(wcs) completions and returns how many there were. It does
-// not wait.
+// Poll takes up to len(wcs) completions and returns how many it has stored. It does not
+// wait and does not keep wcs.
 //
 // Implements: int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 func (cq *CQ) Poll(wcs []WC) (int, error) {
@@ -82,7 +82,7 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 		return 0, err
 	}
 	var out cgo.Outcome
-	cgo.Progress(nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
+	cgo.Progress(cq.ctx.lib, nil, nil, cq.raw, nil, nil, nil, nil, unsafe.Slice((*cgo.WC)(unsafe.Pointer(unsafe.SliceData(wcs))), len(wcs)), 0, &out)
 	cq.leave()
 	if cq.ctx.kernelFlags {
 		for i := range wcs[:out.WCs] {
@@ -95,11 +95,11 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 	return int(out.WCs), nil
 }
 
-// Flags are the flags of a completion that was polled by other means than Poll.
+// Flags returns the flags of a completion that was polled by other means than Poll.
 //
-// The device rxe writes the kernel's flags into completions of user space, which
-// differ in the bit for a key that was invalidated: WCWithInv of the one is the
-// IBV_WC_IP_CSUM_OK of the other, which a reliable connection never has.
+// The device rxe writes the kernel's flags into completions, in which the bit for an
+// invalidated key differs: it is IBV_WC_IP_CSUM_OK in libibverbs, which reliable
+// connections never have.
 func (cq *CQ) Flags(wc *cgo.WC) WCFlags {
 	if cq.ctx.kernelFlags {
 		return userFlags(WCFlags(wc.Flags))
@@ -115,9 +115,9 @@ func userFlags(f WCFlags) WCFlags {
 	return f
 }
 
-// Arm asks for one event on the channel with the next completion, or with the
-// next that is solicited or an error. Poll afterwards: what completed before has
-// raised no event.
+// Arm requests one event on the channel, with the next completion or, if solicitedOnly,
+// the next one that is solicited or an error. Poll after Arm: earlier completions raise
+// no event.
 //
 // Implements: int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 func (cq *CQ) Arm(solicitedOnly bool) error {
@@ -126,13 +126,14 @@ func (cq *CQ) Arm(solicitedOnly bool) error {
 		return err
 	}
 	defer cq.leave()
-	if errno := cgo.ReqNotifyCQ(cq.raw, solicitedOnly); errno != 0 {
+	if errno := cq.ctx.lib.ReqNotifyCQ(cq.raw, solicitedOnly); errno != 0 {
 		return &Error{Call: call, Device: cq.device, Err: errno}
 	}
 	return nil
 }
 
-// Resize makes the queue hold at least cqe completions. Not all devices can.
+// Resize changes the size of the queue to at least cqe completions. Not all devices support
+// it.
 //
 // Implements: int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 func (cq *CQ) Resize(cqe int) error {
@@ -143,13 +144,13 @@ func (cq *CQ) Resize(cqe int) error {
 	defer cq.leave()
 	cq.sizeMu.Lock()
 	defer cq.sizeMu.Unlock()
-	if errno := cgo.ResizeCQ(cq.raw, cqe); errno != 0 {
+	if errno := cq.ctx.lib.ResizeCQ(cq.raw, cqe); errno != 0 {
 		return cq.ctx.memoryError(call, errno, cqBytes(cqe))
 	}
 	return nil
 }
 
-// Size is how many completions the queue holds, 0 when it is closed.
+// Size returns how many completions the queue holds, 0 if it is closed.
 func (cq *CQ) Size() int {
 	if cq.enter("") != nil {
 		return 0
@@ -157,25 +158,25 @@ func (cq *CQ) Size() int {
 	defer cq.leave()
 	cq.sizeMu.Lock()
 	defer cq.sizeMu.Unlock()
-	return cq.raw.Size()
+	return cq.ctx.lib.CQSize(cq.raw)
 }
 
-// AckEvents acknowledges n events that the caller has taken from the channel by
-// itself, inside [CompChannel.Await]; not those of [CompChannel.GetEvent]. The
-// library hears of them in bulk, at the latest from Close, which would wait for
-// events that never are acknowledged.
+// AckEvents acknowledges n events that the caller has taken from the channel inside
+// [CompChannel.Await], not those of [CompChannel.GetEvent]. They are passed on to the
+// library in batches, the last one by Close, which would block until all events are
+// acknowledged.
 //
 // Implements: void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 func (cq *CQ) AckEvents(n uint32) { cq.count(n) }
 
-// count notes n events as taken and reports whether the queue is to live on.
+// count counts n events as taken, and reports whether the queue is not being closed.
 func (cq *CQ) count(n uint32) bool {
 	cq.eventMu.Lock()
 	defer cq.eventMu.Unlock()
 	if cq.state != cqGone {
 		cq.events += n
 		if cq.events >= ackBatch || cq.state == cqEnding {
-			cgo.AckCQEvents(cq.raw, cq.events)
+			cq.ctx.lib.AckCQEvents(cq.raw, cq.events)
 			cq.events = 0
 		}
 	}
@@ -188,22 +189,23 @@ func (cq *CQ) become(s cqState) {
 	cq.state = s
 }
 
-// Close acknowledges the events that were taken, and destroys the queue.
+// Close acknowledges the events that were taken and destroys the queue. Completions that
+// have not been polled are dropped.
 //
 // Implements: int ibv_destroy_cq(struct ibv_cq *cq)
 func (cq *CQ) Close() error {
 	return cq.end("ibv_destroy_cq", func() syscall.Errno {
 		cq.ctx.turnover.RLock()
 		defer cq.ctx.turnover.RUnlock()
-		// From here on GetEvent acknowledges at once what it takes.
+		// From here on GetEvent acknowledges each event at once.
 		cq.become(cqEnding)
 		cq.count(0)
-		if errno := cgo.DestroyCQ(cq.raw); errno != 0 {
+		if errno := cq.ctx.lib.DestroyCQ(cq.raw); errno != 0 {
 			cq.become(cqLive)
 			return errno
 		}
 		cq.become(cqGone)
-		// The address may belong to another queue by now.
+		// Another queue may have the address already.
 		cq.ctx.objects.CompareAndDelete(cq.raw.Word(), cq)
 		if cq.ch != nil {
 			cq.ch.cqs.CompareAndDelete(cq.raw, cq)

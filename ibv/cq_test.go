@@ -163,9 +163,9 @@ func TestAwaitRDMA(t *testing.T) {
 			var wcs [4]cgo.WC
 			var out cgo.Outcome
 			if err := p.b.ch.Await(func() bool {
-				cgo.Progress(nil, nil, nil, p.b.ch.Raw(), nil, nil, nil, nil, cgo.TakeEvent, &out)
+				cgo.Progress(cgo.RDMACore{}, nil, nil, nil, p.b.ch.Raw(), nil, nil, nil, nil, cgo.TakeEvent, &out)
 				p.b.cq.AckEvents(out.Events)
-				cgo.Progress(nil, nil, p.b.cq.Raw(), nil, nil, nil, nil, wcs[:], cgo.Arm, &out)
+				cgo.Progress(cgo.RDMACore{}, nil, nil, p.b.cq.Raw(), nil, nil, nil, nil, wcs[:], cgo.Arm, &out)
 				return out.WCs > 0 || out.PollErr != 0
 			}); err != nil || out.PollErr != 0 || wcs[0].ID != i {
 				t.Fatalf("round %d: %v, %+v", i, err, out)

@@ -21,10 +21,10 @@ func (g GUID) String() string {
 	return s[0:4] + ":" + s[4:8] + ":" + s[8:12] + ":" + s[12:16]
 }
 
-// A NodeType is the sort of a device, see enum ibv_node_type.
+// A NodeType is the type of a device, see enum ibv_node_type.
 type NodeType int32
 
-// Sorts of devices.
+// Types of devices.
 const (
 	NodeUnknown     NodeType = -1
 	NodeCA          NodeType = 1
@@ -44,7 +44,7 @@ func (t NodeType) String() string { return cgo.NodeTypeString(int32(t)) }
 // A Transport is the protocol family of a device, see enum ibv_transport_type.
 type Transport int32
 
-// Protocol families. RoCE is of the family IB.
+// Protocol families. RoCE belongs to TransportIB.
 const (
 	TransportUnknown     Transport = -1
 	TransportIB          Transport = 0
@@ -72,31 +72,34 @@ func (t Transport) String() string {
 	return fmt.Sprintf("ibv_transport_type %d", int32(t))
 }
 
-// A DeviceInfo is what can be known of a device without opening it.
+// A DeviceInfo describes a device without opening it.
 type DeviceInfo struct {
 	Name      string // as in "mlx5_0" or "rxe0"
 	GUID      GUID
 	NodeType  NodeType
 	Transport Transport
-	Index     int // the kernel's number for the device, -1 when it does not tell
+	Index     int // the kernel's number of the device, -1 if unknown
 }
 
-func infoOf(d *cgo.Device) DeviceInfo {
-	i := d.Info()
+func infoOf(lib cgo.Library, d *cgo.Device) DeviceInfo {
+	i := lib.DeviceInfo(d)
 	return DeviceInfo{Name: i.Name, GUID: i.GUID, NodeType: NodeType(i.NodeType), Transport: Transport(i.Transport), Index: int(i.Index)}
 }
 
-// Devices lists the devices that can be opened. When there are none, the error is
-// a [*NoDeviceError].
+// Devices lists the devices that can be opened. If there are none, the error is a
+// [*NoDeviceError].
 //
 // Implements: struct ibv_device **ibv_get_device_list(int *num_devices)
 // Implements: void ibv_free_device_list(struct ibv_device **list)
 // Implements: const char *ibv_get_device_name(struct ibv_device *device)
 // Implements: __be64 ibv_get_device_guid(struct ibv_device *device)
 // Implements: int ibv_get_device_index(struct ibv_device *device)
-func Devices() ([]DeviceInfo, error) {
+func Devices() ([]DeviceInfo, error) { return devices(cgo.RDMACore{}) }
+
+func devices(lib cgo.Library) ([]DeviceInfo, error) {
 	var infos []DeviceInfo
-	if err := eachDevice(func(d *cgo.Device) bool { infos = append(infos, infoOf(d)); return true }); err != nil {
+	err := eachDevice(lib, func(d *cgo.Device) bool { infos = append(infos, infoOf(lib, d)); return true })
+	if err != nil {
 		return nil, err
 	}
 	if len(infos) == 0 {
@@ -105,18 +108,18 @@ func Devices() ([]DeviceInfo, error) {
 	return infos, nil
 }
 
-// eachDevice calls f with every device, until it returns false. The devices are
-// valid that long.
-func eachDevice(f func(*cgo.Device) bool) error {
-	list, errno := cgo.GetDeviceList()
+// eachDevice calls f with every device until f returns false. A device is valid during
+// the call.
+func eachDevice(lib cgo.Library, f func(*cgo.Device) bool) error {
+	list, free, errno := lib.GetDeviceList()
 	if errno == syscall.ENOSYS {
-		return nil // the kernel knows nothing of RDMA: there are no devices
+		return nil // a kernel without RDMA has no devices
 	}
 	if errno != 0 {
 		return &Error{Call: "ibv_get_device_list", Err: errno}
 	}
-	defer list.Free()
-	for _, d := range list.Devices {
+	defer free()
+	for _, d := range list {
 		if !f(d) {
 			break
 		}
@@ -131,7 +134,7 @@ const (
 	devVerbs   = "/dev/infiniband"
 )
 
-// inKernel lists the kernel's devices, those included that no library supports.
+// inKernel lists the kernel's devices, including those that no library supports.
 func inKernel() (names []string) {
 	entries, _ := os.ReadDir(sysDevices)
 	for _, e := range entries {
@@ -140,7 +143,7 @@ func inKernel() (names []string) {
 	return names
 }
 
-// verbsPath is the character device of a device.
+// verbsPath returns the character device of a device, or the directory of all.
 func verbsPath(name string) string {
 	entries, _ := os.ReadDir(sysVerbs)
 	for _, e := range entries {

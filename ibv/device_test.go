@@ -173,73 +173,73 @@ func TestOpenError(t *testing.T) {
 
 // TestLifeRDMA: the wrong order closes nothing, the right one everything, and twice
 // is once.
-func TestLifeRDMA(t *testing.T) {
-	onDevices(t, nil, func(t *testing.T, c *Context) {
-		pd := must[*PD](t)(c.AllocPD())
-		mr := must[*MR](t)(pd.RegMR(make([]byte, 4096), AccessLocalWrite))
-		ch := must[*CompChannel](t)(c.CreateCompChannel())
-		cq := must[*CQ](t)(c.CreateCQ(16, ch, 0))
-		qp := must[*QP](t)(pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
-		for _, tt := range []struct {
-			closer interface{ Close() error }
-			users  []string
-		}{
-			{c, []string{"1 protection domain", "1 completion channel", "1 completion queue"}},
-			{pd, []string{"1 memory region", "1 queue pair"}},
-			{ch, []string{"1 completion queue"}},
-			{cq, []string{"1 queue pair"}},
-		} {
-			err := tt.closer.Close()
-			var busy *BusyError
-			if !errors.As(err, &busy) || !errors.Is(err, syscall.EBUSY) || !slices.Equal(busy.Users, tt.users) {
-				t.Errorf("closing %T: %v", tt.closer, err)
+func TestLifeRDMA(t *testing.T) { onDevices(t, nil, livesInOrder) }
+
+func livesInOrder(t *testing.T, c *Context) {
+	pd := must[*PD](t)(c.AllocPD())
+	mr := must[*MR](t)(pd.RegMR(make([]byte, 4096), AccessLocalWrite))
+	ch := must[*CompChannel](t)(c.CreateCompChannel())
+	cq := must[*CQ](t)(c.CreateCQ(16, ch, 0))
+	qp := must[*QP](t)(pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	for _, tt := range []struct {
+		closer interface{ Close() error }
+		users  []string
+	}{
+		{c, []string{"1 protection domain", "1 completion channel", "1 completion queue"}},
+		{pd, []string{"1 memory region", "1 queue pair"}},
+		{ch, []string{"1 completion queue"}},
+		{cq, []string{"1 queue pair"}},
+	} {
+		err := tt.closer.Close()
+		var busy *BusyError
+		if !errors.As(err, &busy) || !errors.Is(err, syscall.EBUSY) || !slices.Equal(busy.Users, tt.users) {
+			t.Errorf("closing %T: %v", tt.closer, err)
+		}
+	}
+	// Nothing was closed.
+	if _, err := cq.Poll(make([]WC, 1)); err != nil {
+		t.Error(err)
+	}
+	for _, closer := range []interface{ Close() error }{qp, cq, ch, mr, pd, c} {
+		for range 2 {
+			if err := closer.Close(); err != nil {
+				t.Errorf("closing %T: %v", closer, err)
 			}
 		}
-		// Nothing was closed.
-		if _, err := cq.Poll(make([]WC, 1)); err != nil {
-			t.Error(err)
+	}
+	calls := map[string]func() error{
+		"AllocPD":   func() error { _, err := c.AllocPD(); return err },
+		"CreateCQ":  func() error { _, err := c.CreateCQ(1, nil, 0); return err },
+		"Query":     func() error { _, err := c.Query(); return err },
+		"QueryPort": func() error { _, err := c.QueryPort(1); return err },
+		"GIDTable":  func() error { _, err := c.GIDTable(); return err },
+		"AsyncEvent": func() error {
+			_, err := c.AsyncEvent(soon(t))
+			return err
+		},
+		"RegMR":     func() error { _, err := pd.RegMR(make([]byte, 1), 0); return err },
+		"CreateSRQ": func() error { _, err := pd.CreateSRQ(SRQAttr{MaxWR: 1, MaxSGE: 1}); return err },
+		"CreateQP":  func() error { _, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq}); return err },
+		"Poll":      func() error { _, err := cq.Poll(make([]WC, 1)); return err },
+		"Arm":       func() error { return cq.Arm(false) },
+		"Resize":    func() error { return cq.Resize(10) },
+		"Await":     func() error { return ch.Await(func() bool { return true }) },
+		"GetEvent":  func() error { _, err := ch.GetEvent(soon(t)); return err },
+		"PostSend":  func() error { return qp.PostSend([]SendWR{{Opcode: OpSend}}) },
+		"PostRecv":  func() error { return qp.PostRecv([]RecvWR{{}}) },
+		"Modify":    func() error { return qp.Modify(QPAttr{}, AttrState) },
+		"QP.State":  func() error { _, err := qp.State(); return err },
+	}
+	for name, call := range calls {
+		if err := call(); !errors.Is(err, ErrClosed) {
+			t.Errorf("%s on what is closed: %v", name, err)
 		}
-		for _, closer := range []interface{ Close() error }{qp, cq, ch, mr, pd, c} {
-			for range 2 {
-				if err := closer.Close(); err != nil {
-					t.Errorf("closing %T: %v", closer, err)
-				}
-			}
-		}
-		calls := map[string]func() error{
-			"AllocPD":   func() error { _, err := c.AllocPD(); return err },
-			"CreateCQ":  func() error { _, err := c.CreateCQ(1, nil, 0); return err },
-			"Query":     func() error { _, err := c.Query(); return err },
-			"QueryPort": func() error { _, err := c.QueryPort(1); return err },
-			"GIDTable":  func() error { _, err := c.GIDTable(); return err },
-			"AsyncEvent": func() error {
-				_, err := c.AsyncEvent(soon(t))
-				return err
-			},
-			"RegMR":     func() error { _, err := pd.RegMR(make([]byte, 1), 0); return err },
-			"CreateSRQ": func() error { _, err := pd.CreateSRQ(SRQAttr{MaxWR: 1, MaxSGE: 1}); return err },
-			"CreateQP":  func() error { _, err := pd.CreateQP(QPInitAttr{SendCQ: cq, RecvCQ: cq}); return err },
-			"Poll":      func() error { _, err := cq.Poll(make([]WC, 1)); return err },
-			"Arm":       func() error { return cq.Arm(false) },
-			"Resize":    func() error { return cq.Resize(10) },
-			"Await":     func() error { return ch.Await(func() bool { return true }) },
-			"GetEvent":  func() error { _, err := ch.GetEvent(soon(t)); return err },
-			"PostSend":  func() error { return qp.PostSend([]SendWR{{Opcode: OpSend}}) },
-			"PostRecv":  func() error { return qp.PostRecv([]RecvWR{{}}) },
-			"Modify":    func() error { return qp.Modify(QPAttr{}, AttrState) },
-			"QP.State":  func() error { _, err := qp.State(); return err },
-		}
-		for name, call := range calls {
-			if err := call(); !errors.Is(err, ErrClosed) {
-				t.Errorf("%s on what is closed: %v", name, err)
-			}
-		}
-		cq.AckEvents(1)
-		ch.Wake()
-		if cq.Size() != 0 {
-			t.Error("a closed queue has a size")
-		}
-	})
+	}
+	cq.AckEvents(1)
+	ch.Wake()
+	if cq.Size() != 0 {
+		t.Error("a closed queue has a size")
+	}
 }
 
 // TestWrapRDMA: a wrapped context is not closed by us.

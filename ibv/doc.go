@@ -1,6 +1,6 @@
-// Package ibv is libibverbs for Go programs: devices, memory, queues and what can
-// be asked of them. The names are those of the man pages, and every function says
-// at its end which call it is.
+// Package ibv binds libibverbs: devices, memory regions, queues and their attributes. Names
+// follow the man pages, and the comment of every function ends with the C function that it
+// calls.
 //
 // # Usage
 //
@@ -16,20 +16,19 @@
 // [QP.PostRecv], and [CQ.Poll] takes lists of completions. Posting and polling
 // allocate nothing.
 //
-// To wait for completions: arm the queue with [CQ.Arm], poll until nothing comes,
-// then wait with [CompChannel.GetEvent]. Whatever completes between arming and
-// waiting raises the event.
+// To wait for completions arm the queue with [CQ.Arm], poll until it is empty, then wait
+// with [CompChannel.GetEvent]. A completion after the arming raises the event.
 //
 // # Ownership
 //
 // Buffers of a posted work request belong to the device until its completion has
-// been polled, or the queue pair has been closed. Nothing checks that. Inline data
-// and the lists themselves are free again when the call that posts them returns.
+// been polled, or the queue pair has been closed. Nothing checks that. Inline data and the
+// lists themselves can be reused when the call that posts them returns.
 //
 // A [MR] keeps the memory it was made of: Go memory stays pinned until Close,
 // memory from mmap must stay mapped until then. A region of Go memory covers whole
-// pages, which other Go objects share; memory of its own, from mmap, is better for
-// whatever lives longer than a call.
+// pages, which other Go objects share; memory from mmap is better for regions that live
+// longer than a call.
 //
 // Whoever creates an object closes it, children first: a queue pair before its
 // queues and its protection domain, a completion queue before its channel,
@@ -39,10 +38,9 @@
 //
 // # Cancellation
 //
-// [CompChannel.GetEvent] and [Context.AsyncEvent] are the calls that wait. They
-// park in Go's poller, not in a thread, and end with their context or with the
-// Close of what they wait for. A context that is done does not keep them from
-// taking an event that is there.
+// [CompChannel.GetEvent] and [Context.AsyncEvent] are the calls that wait. They park in
+// Go's poller, not in a thread, until their context is done or the object is closed. Even
+// if the context is done already they return an event that is pending.
 //
 // # Errors
 //

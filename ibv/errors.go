@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// ErrClosed is what calls on a closed object return. It is a net.ErrClosed and an
-// os.ErrClosed, too.
+// ErrClosed is returned by calls on a closed object. errors.Is finds net.ErrClosed and
+// os.ErrClosed in it.
 var ErrClosed error = closedError{}
 
 type closedError struct{}
@@ -20,10 +20,10 @@ func (closedError) Error() string { return "ibv: closed" }
 
 func (closedError) Is(target error) bool { return target == net.ErrClosed || target == os.ErrClosed }
 
-// An Error is a call of libibverbs that failed.
+// An Error is a call of libibverbs that failed. It unwraps to its errno.
 type Error struct {
 	Call   string // the C function
-	Device string // as in "rxe0", empty when the call is about none
+	Device string // as in "rxe0", empty if the call concerns none
 	Err    error  // a syscall.Errno
 }
 
@@ -36,31 +36,31 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// A BusyError says that an object was closed before others that need it, and
-// lives on. It unwraps to EBUSY.
+// A BusyError is the error of closing an object that others still use. The object stays
+// open. It unwraps to EBUSY.
 type BusyError struct {
 	Call   string
 	Device string
-	Object string   // what was to be closed, as in "protection domain"
-	Users  []string // what needs it, as in "2 memory regions"; empty when only the kernel knows
+	Object string   // the object, as in "protection domain"
+	Users  []string // its users, as in "2 memory regions"; empty if unknown
 }
 
 func (e *BusyError) Error() string {
-	users := "something that this package has not created"
+	users := "an object that this package has not created"
 	if len(e.Users) > 0 {
 		users = strings.Join(e.Users, ", ")
 	}
-	return fmt.Sprintf("ibv: %s on %s: the %s is still used by %s: close users first", e.Call, e.Device, e.Object, users)
+	return fmt.Sprintf("ibv: %s on %s: the %s is still used by %s: close its users first", e.Call, e.Device, e.Object, users)
 }
 
 func (e *BusyError) Unwrap() error { return syscall.EBUSY }
 
-// A NoDeviceError says that there is no such device, or none at all. It unwraps
-// to ENODEV.
+// A NoDeviceError is the error if there is no such device, or none at all. It unwraps to
+// ENODEV.
 type NoDeviceError struct {
-	Name     string   // what was asked for, empty when anything would have done
-	Devices  []string // those that there are
-	InKernel []string // RDMA devices of the kernel that libibverbs does not offer
+	Name     string   // of the device, empty if any was wanted
+	Devices  []string // names of the devices there are
+	InKernel []string // names of devices of the kernel that libibverbs does not support
 }
 
 func (e *NoDeviceError) Error() string {
@@ -81,7 +81,7 @@ func (e *NoDeviceError) Error() string {
 
 func (e *NoDeviceError) Unwrap() error { return syscall.ENODEV }
 
-// A PermissionError says that the device may not be opened by this process. It
+// A PermissionError is the error if the process has no permission to open a device. It
 // unwraps to EACCES or EPERM.
 type PermissionError struct {
 	Device string

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// A kind is what an object is, for errors about who uses whom.
+// A kind is the kind of an object, for errors that list the users of another.
 type kind uint8
 
 const (
@@ -29,17 +29,16 @@ var kindNames = [kinds]string{
 	aChannel: "completion channel", aCQ: "completion queue", anSRQ: "shared receive queue", aQP: "queue pair",
 }
 
-// A life is the part of every object that begins and ends. The library frees an
-// object's memory on close, so whoever passes the object to C is inside the life
-// meanwhile, and close waits until nobody is. Those who come while it waits are
-// turned away, so that it does end; they do not wait for it (as they would for a
-// sync.RWMutex), because one goroutine may be inside several lives, or inside one of
-// them twice.
+// A life tracks the use of an object. Closing an object frees its C memory, so every call
+// that passes the object to C enters the life meanwhile, and closing waits until all have
+// left. Calls that come while closing waits fail, so that it cannot starve; they do not
+// wait as with a sync.RWMutex, because a goroutine may have entered several lives, or one
+// of them twice.
 //
-// While a child is created its parents are entered; closing it only counts down.
+// Creating a child enters its parents; closing it only decrements their counts.
 type life struct {
 	mu      sync.Mutex
-	change  *sync.Cond // of what follows
+	change  *sync.Cond // signals changes of inside and closing
 	inside  int
 	closing bool
 	closed  bool
@@ -50,7 +49,8 @@ type life struct {
 	children [kinds]atomic.Int32
 }
 
-// begin makes l the life of a new object. The parents are entered; nil is none.
+// begin initializes the life of a new object. Its parents have been entered; nil is no
+// parent.
 func (l *life) begin(k kind, device string, parents ...*life) {
 	l.kind, l.device = k, device
 	l.change = sync.NewCond(&l.mu)
@@ -62,7 +62,7 @@ func (l *life) begin(k kind, device string, parents ...*life) {
 	}
 }
 
-// enter keeps the object open until leave, unless it is closed or about to be.
+// enter keeps the object open until leave. It fails if the object is closed or closing.
 func (l *life) enter(call string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *life) leave() {
 	l.mu.Unlock()
 }
 
-// enterAll enters all of the lives, or none; nil is none.
+// enterAll enters all lives, or none if one fails. nil is skipped.
 func enterAll(call string, lives ...*life) error {
 	for i, l := range lives {
 		if l == nil {
@@ -104,7 +104,8 @@ func leaveAll(lives ...*life) {
 	}
 }
 
-// end closes the object with destroy, unless it has been closed or has children.
+// end closes the object with destroy. It does nothing if the object is closed, and fails
+// if it has children.
 func (l *life) end(call string, destroy func() syscall.Errno) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +127,7 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 		l.change.Wait()
 	}
 	if busy := l.busy(call); busy != nil {
-		return busy // by a child of somebody who was inside
+		return busy // a call that was inside has created a child
 	}
 	if errno := destroy(); errno == syscall.EBUSY {
 		return &BusyError{Call: call, Device: l.device, Object: kindNames[l.kind]}
@@ -140,7 +141,7 @@ func (l *life) end(call string, destroy func() syscall.Errno) error {
 	return nil
 }
 
-// busy is nil when the object has no children. mu is locked.
+// busy returns nil if the object has no children. mu is held.
 func (l *life) busy(call string) error {
 	var users []string
 	for k := range l.children {

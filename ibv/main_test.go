@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 )
 
 // TestMain looks for goroutines and descriptors that are left behind, and, where
@@ -68,8 +69,8 @@ func deviceNames(t testing.TB, kinds ...string) []string {
 			names = append(names, name)
 		}
 	}
-	for want := range strings.SplitSeq(os.Getenv("RPCRDMA_REQUIRE"), ",") {
-		if want == "" || len(kinds) > 0 && !slices.Contains(kinds, want) {
+	for _, want := range rdmatest.Kinds() {
+		if !rdmatest.Required(want) || len(kinds) > 0 && !slices.Contains(kinds, want) {
 			continue
 		}
 		if !slices.ContainsFunc(names, func(n string) bool { return kindOf(n) == want }) {

@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A MemlockError says that the limit of locked memory is the likely reason why
-// memory could not be registered, or a queue not be created. It unwraps to the
-// errno.
+// A MemlockError is the error if memory could not be registered, or a queue not be created,
+// probably because of the limit of locked memory. It unwraps to the errno.
 type MemlockError struct {
 	Call      string
 	Device    string
 	Limit     uint64 // RLIMIT_MEMLOCK, in bytes
-	Locked    uint64 // what this process had locked and pinned before
-	Requested uint64 // what the call needed besides; for queues an estimate
+	Locked    uint64 // bytes locked and pinned by the process before the call
+	Requested uint64 // bytes that the call needed, for queues an estimate
 	Err       error
 }
 
@@ -32,20 +31,21 @@ func (e *MemlockError) Error() string {
 
 func (e *MemlockError) Unwrap() error { return e.Err }
 
-// memoryError is the error of a call that needed about so many bytes of locked
+// memoryError returns the error of a call that needed about requested bytes of locked
 // memory.
 func (c *Context) memoryError(call string, errno syscall.Errno, requested uint64) error {
 	return lockedMemory().explain(call, c.device, errno, requested)
 }
 
-// A memlock is how much memory this process may lock.
+// A memlock describes how much memory the process may lock, in bytes.
 type memlock struct {
 	limit  uint64
 	locked uint64
 	exempt bool // no limit applies
 }
 
-// explain blames the limit if a call that failed with errno has run into it.
+// explain returns the error of a call that failed with errno: a *MemlockError if the limit
+// is the likely reason.
 func (m memlock) explain(call, device string, errno syscall.Errno, requested uint64) error {
 	switch errno {
 	case syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM:
@@ -56,8 +56,7 @@ func (m memlock) explain(call, device string, errno syscall.Errno, requested uin
 	return &Error{Call: call, Device: device, Err: errno}
 }
 
-// lockedMemory asks the kernel. What it does not tell counts in favour of the
-// limit.
+// lockedMemory asks the kernel. Without an answer no limit is assumed.
 func lockedMemory() memlock {
 	m := memlock{exempt: true}
 	var limit unix.Rlimit
@@ -84,17 +83,18 @@ func lockedMemory() memlock {
 	return m
 }
 
-// pageBytes is the size of the pages that buf lies in.
+// pageBytes returns the size of the pages that buf covers.
 func pageBytes(buf []byte) uint64 {
 	page := uint64(os.Getpagesize())
 	first := addrOf(buf) &^ (page - 1)
 	return (addrOf(buf) + uint64(len(buf)) - first + page - 1) &^ (page - 1)
 }
 
-// cqBytes is what the entries of a completion queue take on common devices.
+// cqBytes estimates the size of the entries of a completion queue.
 func cqBytes(cqe int) uint64 { return uint64(max(cqe, 0)) * 64 }
 
-// wqBytes is the same for a work queue: a header, the buffers or the inline data.
+// wqBytes estimates the size of the entries of a work queue: a header, and the SGEs or the
+// inline data.
 func wqBytes(wrs, sges, inline uint32) uint64 {
 	return uint64(wrs) * (64 + max(16*uint64(sges), uint64(inline)))
 }

@@ -19,7 +19,7 @@ const (
 	QPSInit    QPState = 1 // receives can be posted
 	QPSRTR     QPState = 2 // ready to receive
 	QPSRTS     QPState = 3 // ready to send
-	QPSSQD     QPState = 4 // the send queue does not go on
+	QPSSQD     QPState = 4 // the send queue is drained
 	QPSSQE     QPState = 5 // the send queue failed; not of reliable connections
 	QPSErr     QPState = 6 // everything posted is flushed
 	QPSUnknown QPState = 7
@@ -48,8 +48,7 @@ func (s MigState) String() string {
 // An AttrMask is a set of fields of a [QPAttr], see ibv_modify_qp(3).
 type AttrMask uint32
 
-// Fields of a QPAttr. AttrAltPath is all those that begin with Alt; the others are
-// called alike.
+// Fields of a QPAttr, by the same names. AttrAltPath covers all those that begin with Alt.
 const (
 	AttrState            AttrMask = 1 << 0
 	AttrCurState         AttrMask = 1 << 1
@@ -84,7 +83,7 @@ func (m AttrMask) String() string {
 	})
 }
 
-// A GlobalRoute is the way to a GID, see ibv_create_ah(3).
+// A GlobalRoute is the route to a GID, see ibv_create_ah(3).
 type GlobalRoute struct {
 	DGID         GID
 	FlowLabel    uint32
@@ -93,7 +92,7 @@ type GlobalRoute struct {
 	TrafficClass uint8
 }
 
-// An AHAttr is the way to a peer, see ibv_create_ah(3).
+// An AHAttr is the address of a peer, see ibv_create_ah(3).
 type AHAttr struct {
 	GRH         GlobalRoute
 	IsGlobal    bool // GRH is to be used, as it always is on RoCE
@@ -107,13 +106,13 @@ type AHAttr struct {
 // A QPAttr describes a queue pair, see ibv_modify_qp(3).
 type QPAttr struct {
 	State            QPState
-	CurState         QPState // what the state is thought to be
+	CurState         QPState // the assumed current state
 	PathMTU          MTU
 	PathMigState     MigState
 	RQPSN            uint32 // packet sequence number of the peer's first packet, 24 bits
-	SQPSN            uint32 // of our first packet
+	SQPSN            uint32 // of the first packet of this side
 	DestQPNum        uint32
-	Access           Access // what the peer may do through this queue pair, of the remote rights
+	Access           Access // remote rights of the peer through this queue pair
 	Cap              QPCap
 	AH               AHAttr
 	AltAH            AHAttr
@@ -123,11 +122,11 @@ type QPAttr struct {
 	SQDraining       bool  // query only
 	MaxRdAtomic      uint8 // RDMA Reads and atomics under way to the peer
 	MaxDestRdAtomic  uint8 // the same from the peer
-	MinRNRTimer      uint8 // how long the peer shall wait when no receive was posted, encoded: 12 is 0.64 ms
+	MinRNRTimer      uint8 // how long the peer waits if no receive is posted, encoded: 12 is 0.64 ms
 	PortNum          uint8
 	Timeout          uint8 // how long to wait for an acknowledgement: 4.096 us << Timeout, 0 is forever
-	RetryCnt         uint8 // how often to send again without one, up to 7
-	RNRRetry         uint8 // how often to send again when the peer had no receive, 7 is without end
+	RetryCnt         uint8 // retransmissions without an acknowledgement, up to 7
+	RNRRetry         uint8 // retransmissions if the peer has no receive posted; 7 is without limit
 	AltPortNum       uint8
 	AltTimeout       uint8
 	RateLimit        uint32 // kbit/s
@@ -162,8 +161,8 @@ var rcTransitions = []transition{
 
 const whileRunning = AttrCurState | AttrAltPath | AttrAccessFlags | AttrMinRNRTimer | AttrPathMigState
 
-// judge says what is wrong with a mask for a change of state, and whether there is
-// such a change.
+// judge returns what is wrong with a mask for a change of state, and whether such a change
+// exists.
 func judge(from, to QPState, mask AttrMask) (missing, invalid AttrMask, possible bool) {
 	mask &^= AttrState
 	if to == QPSReset || to == QPSErr {
@@ -181,9 +180,9 @@ func judge(from, to QPState, mask AttrMask) (missing, invalid AttrMask, possible
 type ModifyError struct {
 	Device   string
 	From, To QPState
-	Mask     AttrMask // as it was asked for
-	Missing  AttrMask // what this change of state needs besides
-	Invalid  AttrMask // what may not be changed along with it
+	Mask     AttrMask // as requested
+	Missing  AttrMask // also required by this change of state
+	Invalid  AttrMask // not permitted with this change of state
 	Err      error
 
 	reason string
@@ -195,7 +194,7 @@ func (e *ModifyError) Error() string {
 
 func (e *ModifyError) Unwrap() error { return e.Err }
 
-// modifyError looks for the reason of an EINVAL.
+// modifyError returns the error for an EINVAL, with the likely reason.
 func modifyError(device string, transport Transport, from, to QPState, mask AttrMask, errno syscall.Errno) *ModifyError {
 	e := &ModifyError{Device: device, From: from, To: to, Mask: mask, Err: errno}
 	if transport != TransportIB {
@@ -234,13 +233,13 @@ func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 	}
 	defer qp.leave()
 	raw := attr.raw()
-	errno := cgo.ModifyQP(qp.raw, &raw, int(mask))
+	errno := qp.ctx.lib.ModifyQP(qp.raw, &raw, int(mask))
 	switch errno {
 	case 0:
 		return nil
 	case syscall.EINVAL:
 		from := QPSUnknown
-		if now, _, errno := cgo.QueryQP(qp.raw, int(AttrState)); errno == 0 {
+		if now, _, errno := qp.ctx.lib.QueryQP(qp.raw, int(AttrState)); errno == 0 {
 			from = QPState(now.State)
 		}
 		if mask&AttrCurState != 0 {
@@ -255,7 +254,7 @@ func (qp *QP) Modify(attr QPAttr, mask AttrMask) error {
 	return &Error{Call: call, Device: qp.device, Err: errno}
 }
 
-// Query asks for those fields that are in mask; a device may fill in others, too.
+// Query returns the fields in mask; a device may fill in others, too.
 //
 // Implements: int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr)
 func (qp *QP) Query(mask AttrMask) (QPAttr, error) {
@@ -264,14 +263,14 @@ func (qp *QP) Query(mask AttrMask) (QPAttr, error) {
 		return QPAttr{}, err
 	}
 	defer qp.leave()
-	a, _, errno := cgo.QueryQP(qp.raw, int(mask))
+	a, _, errno := qp.ctx.lib.QueryQP(qp.raw, int(mask))
 	if errno != 0 {
 		return QPAttr{}, &Error{Call: call, Device: qp.device, Err: errno}
 	}
 	return qpAttrOf(&a), nil
 }
 
-// State asks for the state.
+// State returns the state of the queue pair.
 func (qp *QP) State() (QPState, error) {
 	a, err := qp.Query(AttrState)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// Access is a set of rights on memory, see ibv_reg_mr(3). Reading locally is
-// always allowed.
+// Access is a set of access rights to memory, see ibv_reg_mr(3). Local reads are always
+// permitted.
 type Access uint32
 
-// Rights. AccessRemoteWrite and AccessRemoteAtomic want AccessLocalWrite as well.
+// Access rights. AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite.
 const (
 	AccessLocalWrite      Access = 1 << 0  // receives, results of Reads and atomics
 	AccessRemoteWrite     Access = 1 << 1  // the peer's RDMA Writes
@@ -34,21 +34,21 @@ func (a Access) String() string {
 	})
 }
 
-// An MR is memory that a device may use, with two keys: one for work requests of
-// this side, one for the peer's.
+// An MR is a memory region, memory that a device may access, with two keys: LKey for local
+// work requests, RKey for those of the peer.
 type MR struct {
 	life
 	raw        *cgo.MR
+	ctx        *Context
 	buf        []byte
 	lkey, rkey uint32
 	pin        runtime.Pinner
 }
 
-// RegMR registers buf, which the device may use with the rights of access until
-// Close. The memory may be Go's, which stays pinned, or from mmap. The kernel pins
-// the pages, counts them against the limit of locked memory, see [MemlockError],
-// and keeps them when the process forks, see [ForkInit]. A region of Go memory that
-// is forgotten instead of closed makes the runtime panic.
+// RegMR registers buf for access by the device until Close. The memory may be Go's, which
+// is pinned until then, or from mmap. The kernel pins the pages and counts them against
+// the limit of locked memory, see [MemlockError]; for processes that fork see [ForkInit].
+// The runtime panics if a region of Go memory is garbage collected without Close.
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
@@ -57,11 +57,11 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 		return nil, err
 	}
 	defer pd.leave()
-	mr := &MR{buf: buf}
+	mr := &MR{ctx: pd.ctx, buf: buf}
 	if start := unsafe.SliceData(buf); start != nil {
 		mr.pin.Pin(start)
 	}
-	raw, lkey, rkey, errno := cgo.RegMR(pd.raw, buf, int(access))
+	raw, lkey, rkey, errno := pd.ctx.lib.RegMR(pd.raw, buf, int(access))
 	if errno != 0 {
 		mr.pin.Unpin()
 		return nil, pd.ctx.memoryError(call, errno, pageBytes(buf))
@@ -71,38 +71,38 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return mr, nil
 }
 
-// Raw is the region as package cgo takes it, valid until Close.
+// Raw returns the region for package cgo, valid until Close.
 func (mr *MR) Raw() *cgo.MR { return mr.raw }
 
-// Bytes is the memory that was registered.
+// Bytes returns the registered memory.
 func (mr *MR) Bytes() []byte { return mr.buf }
 
-// LKey is the key for SGEs of this side.
+// LKey returns the key for local SGEs.
 func (mr *MR) LKey() uint32 { return mr.lkey }
 
-// RKey is the key for the peer.
+// RKey returns the key for the peer.
 func (mr *MR) RKey() uint32 { return mr.rkey }
 
-// Addr is where the memory begins: the peer's remote address for its first byte,
+// Addr returns the address of the memory: the peer's remote address of the first byte,
 // unless the region is zero-based.
 func (mr *MR) Addr() uint64 { return addrOf(mr.buf) }
 
-// Close takes the memory away from the device, which must not be using it. It
-// fails with a [*BusyError] while a memory window is bound to the region.
+// Close deregisters the memory, which no work request may be using. While a memory window
+// is bound to the region it fails with a [*BusyError].
 //
 // Implements: int ibv_dereg_mr(struct ibv_mr *mr)
 func (mr *MR) Close() error {
 	return mr.end("ibv_dereg_mr", func() syscall.Errno {
-		errno := cgo.DeregMR(mr.raw)
+		errno := mr.ctx.lib.DeregMR(mr.raw)
 		switch errno {
 		case 0:
 			mr.pin.Unpin()
 		case syscall.EINVAL:
-			errno = syscall.EBUSY // rxe's word for a window that is bound
+			errno = syscall.EBUSY // rxe returns EINVAL if a window is bound
 		}
 		return errno
 	})
 }
 
-// addrOf is the address of a buffer that does not move.
+// addrOf returns the address of a buffer that does not move.
 func addrOf(buf []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf)))) }

@@ -158,10 +158,10 @@ func TestErrors(t *testing.T) {
 		"ibv: ibv_post_send on rxe0: work request 3 of the list: cannot allocate memory": &PostError{
 			Call: "ibv_post_send", Device: "rxe0", Index: 3, Err: syscall.ENOMEM,
 		},
-		"ibv: ibv_dealloc_pd on rxe0: the protection domain is still used by 2 memory regions, 1 queue pair: close users first": &BusyError{
+		"ibv: ibv_dealloc_pd on rxe0: the protection domain is still used by 2 memory regions, 1 queue pair: close its users first": &BusyError{
 			Call: "ibv_dealloc_pd", Device: "rxe0", Object: "protection domain", Users: []string{"2 memory regions", "1 queue pair"},
 		},
-		"ibv: ibv_dealloc_pd on rxe0: the protection domain is still used by something that this package has not created: close users first": &BusyError{
+		"ibv: ibv_dealloc_pd on rxe0: the protection domain is still used by an object that this package has not created: close its users first": &BusyError{
 			Call: "ibv_dealloc_pd", Device: "rxe0", Object: "protection domain",
 		},
 		"ibv: work request 0x11 of queue pair 3: IBV_WC_REM_ACCESS_ERR: remote access error (vendor error 0x8)": &WCError{

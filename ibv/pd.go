@@ -8,15 +8,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A PD is a protection domain: queue pairs reach the memory regions and windows of
-// their own domain only. It is closed after all of them.
+// A PD is a protection domain: queue pairs can access only the memory regions and windows
+// of their own domain. It is closed after all of them.
 type PD struct {
 	life
 	raw *cgo.PD
 	ctx *Context
 }
 
-// AllocPD makes a protection domain.
+// AllocPD allocates a protection domain.
 //
 // Implements: struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 func (c *Context) AllocPD() (*PD, error) {
@@ -25,7 +25,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	defer c.leave()
-	raw, errno := cgo.AllocPD(c.raw)
+	raw, errno := c.lib.AllocPD(c.raw)
 	if errno != 0 {
 		return nil, &Error{Call: call, Device: c.device, Err: errno}
 	}
@@ -34,15 +34,15 @@ func (c *Context) AllocPD() (*PD, error) {
 	return pd, nil
 }
 
-// Raw is the domain as package cgo takes it, valid until Close.
+// Raw returns the domain for package cgo, valid until Close.
 func (pd *PD) Raw() *cgo.PD { return pd.raw }
 
-// Context is the device that the domain is of.
+// Context returns the device of the domain.
 func (pd *PD) Context() *Context { return pd.ctx }
 
-// Close destroys the domain.
+// Close deallocates the domain.
 //
 // Implements: int ibv_dealloc_pd(struct ibv_pd *pd)
 func (pd *PD) Close() error {
-	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return cgo.DeallocPD(pd.raw) })
+	return pd.end("ibv_dealloc_pd", func() syscall.Errno { return pd.ctx.lib.DeallocPD(pd.raw) })
 }

@@ -9,29 +9,29 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A QPCap is how much a queue pair holds, see ibv_create_qp(3).
+// A QPCap is the capacity of a queue pair, see ibv_create_qp(3).
 type QPCap struct {
 	MaxSendWR     uint32 // work requests in the send queue
-	MaxRecvWR     uint32 // receives, unless there is an SRQ
+	MaxRecvWR     uint32 // receives in the receive queue, unused with an SRQ
 	MaxSendSGE    uint32 // buffers of a work request
 	MaxRecvSGE    uint32 // buffers of a receive
 	MaxInlineData uint32 // bytes that SendInline can copy
 }
 
-// A QPInitAttr says what a queue pair is made of, see ibv_create_qp(3).
+// A QPInitAttr holds the attributes of a new queue pair, see ibv_create_qp(3).
 type QPInitAttr struct {
 	SendCQ *CQ
 	RecvCQ *CQ  // may be the same
-	SRQ    *SRQ // takes the place of the receive queue; may be nil
+	SRQ    *SRQ // replaces the receive queue; may be nil
 	Cap    QPCap
 	SigAll bool // every work request has a completion, not only those with SendSignaled
 }
 
-// A QP is a queue pair: one end of a reliable connection. It is closed before
-// everything that it was made of.
+// A QP is a queue pair: one end of a reliable connection. It is closed before the objects
+// that it was created with.
 //
-// Closing it, or moving it to QPSErr and polling the completions of all that was
-// posted, gives the posted buffers back.
+// The device stops using posted buffers when the queue pair is closed, or when it is in
+// QPSErr and the completions of all work requests have been polled.
 type QP struct {
 	life
 	raw  *cgo.QP
@@ -47,7 +47,7 @@ type QP struct {
 // qpTypeRC is IBV_QPT_RC.
 const qpTypeRC = 2
 
-// parents are what a queue pair keeps open.
+// parents returns the objects that a queue pair keeps open.
 func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 	if a.SendCQ == nil || a.RecvCQ == nil {
 		return nil, syscall.EINVAL
@@ -62,9 +62,8 @@ func (a *QPInitAttr) parents(pd *PD) ([]*life, error) {
 	return lives, nil
 }
 
-// CreateQP makes a queue pair of type IBV_QPT_RC in state QPSReset. Cap tells what
-// the device gave, which may be more than was asked for; asking for more than
-// it has is an error.
+// CreateQP creates a queue pair of type IBV_QPT_RC in state QPSReset. [QP.Cap] returns its
+// capacity, which may exceed attr.Cap. A capacity beyond the device's limits is an error.
 //
 // Implements: struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
@@ -83,7 +82,7 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	if attr.SRQ != nil {
 		init.SRQ = attr.SRQ.raw
 	}
-	raw, given, errno := cgo.CreateQP(pd.raw, init)
+	raw, given, errno := pd.ctx.lib.CreateQP(pd.raw, init)
 	if errno != 0 {
 		c := &attr.Cap
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(c.MaxSendWR, c.MaxSendSGE, c.MaxInlineData)+wqBytes(c.MaxRecvWR, c.MaxRecvSGE, 0))
@@ -91,9 +90,9 @@ func (pd *PD) CreateQP(attr QPInitAttr) (*QP, error) {
 	return newQP(pd, raw, QPCap(given), parents), nil
 }
 
-// WrapQP makes a QP of one that librdmacm has made on pd, with the queues of attr
-// and the capacity that it got. librdmacm destroys it, after Close, which only
-// keeps everybody from using it.
+// WrapQP returns a QP for a queue pair that librdmacm has created on pd, with the queues
+// and the capacity of attr. librdmacm destroys it after Close, which only ends its use
+// through this package.
 func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 	const call = "ibv_create_qp"
 	parents, err := attr.parents(pd)
@@ -112,28 +111,28 @@ func (pd *PD) WrapQP(raw *cgo.QP, attr QPInitAttr) (*QP, error) {
 }
 
 func newQP(pd *PD, raw *cgo.QP, given QPCap, parents []*life) *QP {
-	qp := &QP{raw: raw, ctx: pd.ctx, num: raw.Num(), cap: given}
+	qp := &QP{raw: raw, ctx: pd.ctx, num: pd.ctx.lib.QPNum(raw), cap: given}
 	qp.begin(aQP, pd.device, parents...)
 	pd.ctx.objects.Store(raw.Word(), qp)
 	return qp
 }
 
-// Raw is the queue pair as package cgo takes it, valid until Close.
+// Raw returns the queue pair for package cgo, valid until Close.
 func (qp *QP) Raw() *cgo.QP { return qp.raw }
 
-// Num is the number that completions and the peer know the queue pair by.
+// Num returns the number of the queue pair, by which completions and the peer name it.
 func (qp *QP) Num() uint32 { return qp.num }
 
-// Cap is what the device gave when the queue pair was made.
+// Cap returns the capacity of the queue pair.
 func (qp *QP) Cap() QPCap { return qp.cap }
 
-// PostSend posts a list of work requests with one call of C and one doorbell, for
-// every 128 of them. If not all can be posted, the error is a [*PostError].
+// PostSend posts a list of work requests, with one call into C and one doorbell for every
+// 128 of them. If not all can be posted, the error is a [*PostError].
 //
-// The list is the caller's again when PostSend returns. The buffers belong to the
-// device until the completions have been polled, of requests without SendSignaled
-// that of a later one; inline data is free at once. Nothing waits here: an error
-// of the operation is in its completion.
+// The list can be reused when PostSend returns. Buffers belong to the device until the
+// completion of their request has been polled, or of a later one for a request without
+// SendSignaled; inline data is copied at once. PostSend does not wait: an error of an
+// operation is in its completion.
 //
 // Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 func (qp *QP) PostSend(wrs []SendWR) error {
@@ -141,7 +140,7 @@ func (qp *QP) PostSend(wrs []SendWR) error {
 	if err := qp.enter(call); err != nil {
 		return &PostError{Call: call, Device: qp.device, Err: ErrClosed}
 	}
-	n, err := qp.sends.post(qp.raw, wrs)
+	n, err := qp.sends.post(qp.ctx.lib, qp.raw, wrs)
 	qp.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: qp.device, Index: n, Err: err}
@@ -149,8 +148,7 @@ func (qp *QP) PostSend(wrs []SendWR) error {
 	return nil
 }
 
-// PostRecv posts a list of receives, likewise. A queue pair with an SRQ has no
-// receive queue of its own.
+// PostRecv posts a list of receives in the same way. It fails on a queue pair with an SRQ.
 //
 // Implements: int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 func (qp *QP) PostRecv(wrs []RecvWR) error {
@@ -158,7 +156,7 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 	if err := qp.enter(call); err != nil {
 		return &PostError{Call: call, Device: qp.device, Err: ErrClosed}
 	}
-	n, err := qp.recvs.post(qp.raw, nil, wrs)
+	n, err := qp.recvs.post(qp.ctx.lib, qp.raw, nil, wrs)
 	qp.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: qp.device, Index: n, Err: err}
@@ -166,9 +164,8 @@ func (qp *QP) PostRecv(wrs []RecvWR) error {
 	return nil
 }
 
-// BindMW1 posts the bind of a window of type 1, which has the key MW.RKey
-// afterwards. An empty Buf unbinds; the region is asked for even then, because
-// not every provider can do without.
+// BindMW1 posts the bind of a window of type 1, whose key MW.RKey returns afterwards. An
+// empty Buf unbinds; MR is required even then, because some providers need it.
 //
 // Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind)
 func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
@@ -187,14 +184,13 @@ func (qp *QP) BindMW1(id uint64, flags SendFlags, b MWBind) error {
 	}
 	b.MW.keyMu.Lock() // the library changes the key
 	defer b.MW.keyMu.Unlock()
-	if _, errno := cgo.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
+	if _, errno := qp.ctx.lib.BindMW(qp.raw, b.MW.raw, id, uint32(flags), b.MR.raw, addr, uint64(len(b.Buf)), uint32(b.Access)); errno != 0 {
 		return &Error{Call: call, Device: qp.device, Err: errno}
 	}
 	return nil
 }
 
-// Close destroys the queue pair. What was posted and not completed ends without a
-// completion.
+// Close destroys the queue pair. Outstanding work requests end without completions.
 //
 // Implements: int ibv_destroy_qp(struct ibv_qp *qp)
 func (qp *QP) Close() error {
@@ -202,7 +198,7 @@ func (qp *QP) Close() error {
 		qp.ctx.turnover.RLock()
 		defer qp.ctx.turnover.RUnlock()
 		if !qp.lent {
-			errno = cgo.DestroyQP(qp.raw)
+			errno = qp.ctx.lib.DestroyQP(qp.raw)
 		}
 		if errno == 0 {
 			qp.ctx.objects.CompareAndDelete(qp.raw.Word(), qp)

@@ -10,17 +10,17 @@ import (
 
 // An SRQAttr describes a shared receive queue, see ibv_create_srq(3).
 type SRQAttr struct {
-	MaxWR  uint32 // receives that it holds
+	MaxWR  uint32 // receives in the queue
 	MaxSGE uint32 // buffers of each
-	Limit  uint32 // EventSRQLimitReached is raised when fewer are left; 0 is never
+	Limit  uint32 // EventSRQLimitReached is raised once fewer receives are left; 0 is never
 }
 
 // An SRQAttrMask says what [SRQ.Modify] changes, see ibv_modify_srq(3).
 type SRQAttrMask uint32
 
-// What can be changed of a shared receive queue.
+// Attributes of a shared receive queue that can be changed.
 const (
-	SRQMaxWR SRQAttrMask = 1 << 0 // if the device has DeviceSRQResize
+	SRQMaxWR SRQAttrMask = 1 << 0 // needs DeviceSRQResize
 	SRQLimit SRQAttrMask = 1 << 1
 )
 
@@ -28,8 +28,7 @@ func (m SRQAttrMask) String() string {
 	return flagString(uint32(m), []string{"IBV_SRQ_MAX_WR", "IBV_SRQ_LIMIT"})
 }
 
-// An SRQ is a receive queue that several queue pairs take their receives from. It is
-// closed after them.
+// An SRQ is a receive queue shared by several queue pairs. It is closed after them.
 type SRQ struct {
 	life
 	raw   *cgo.SRQ
@@ -38,8 +37,8 @@ type SRQ struct {
 	recvs recvQueue
 }
 
-// CreateSRQ makes a shared receive queue; Attr tells what the device gave. Its
-// limit is not set here but with Modify, once receives have been posted.
+// CreateSRQ creates a shared receive queue. [SRQ.Attr] returns its actual size. Limit is
+// ignored: set it with Modify, once receives have been posted.
 //
 // Implements: struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr)
 func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
@@ -50,7 +49,7 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	defer pd.leave()
 	pd.ctx.turnover.RLock()
 	defer pd.ctx.turnover.RUnlock()
-	raw, given, errno := cgo.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
+	raw, given, errno := pd.ctx.lib.CreateSRQ(pd.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE})
 	if errno != 0 {
 		return nil, pd.ctx.memoryError(call, errno, wqBytes(attr.MaxWR, attr.MaxSGE, 0))
 	}
@@ -60,15 +59,14 @@ func (pd *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	return srq, nil
 }
 
-// Raw is the queue as package cgo takes it, valid until Close.
+// Raw returns the queue for package cgo, valid until Close.
 func (srq *SRQ) Raw() *cgo.SRQ { return srq.raw }
 
-// Attr is what the device gave when the queue was made.
+// Attr returns the size of the queue when it was created.
 func (srq *SRQ) Attr() SRQAttr { return srq.attr }
 
-// PostRecv posts a list of receives. If not all can be, the error is a
-// [*PostError]. The buffers belong to the device until the completions have been
-// polled.
+// PostRecv posts a list of receives. If not all can be posted, the error is a
+// [*PostError]. Buffers belong to the device until their completions have been polled.
 //
 // Implements: int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr)
 func (srq *SRQ) PostRecv(wrs []RecvWR) error {
@@ -76,7 +74,7 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) error {
 	if err := srq.enter(call); err != nil {
 		return &PostError{Call: call, Device: srq.device, Err: ErrClosed}
 	}
-	n, err := srq.recvs.post(nil, srq.raw, wrs)
+	n, err := srq.recvs.post(srq.ctx.lib, nil, srq.raw, wrs)
 	srq.leave()
 	if err != nil {
 		return &PostError{Call: call, Device: srq.device, Index: n, Err: err}
@@ -84,8 +82,8 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) error {
 	return nil
 }
 
-// Modify changes the size or the limit. The limit holds for one event, which comes
-// through [Context.AsyncEvent].
+// Modify changes the size or the limit. A limit raises one event, which
+// [Context.AsyncEvent] returns.
 //
 // Implements: int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr, int srq_attr_mask)
 func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
@@ -94,14 +92,14 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 		return err
 	}
 	defer srq.leave()
-	errno := cgo.ModifySRQ(srq.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE, Limit: attr.Limit}, int(mask))
+	errno := srq.ctx.lib.ModifySRQ(srq.raw, cgo.SRQAttr{MaxWR: attr.MaxWR, MaxSGE: attr.MaxSGE, Limit: attr.Limit}, int(mask))
 	if errno != 0 {
 		return &Error{Call: call, Device: srq.device, Err: errno}
 	}
 	return nil
 }
 
-// Query asks for size and limit. A limit that has raised its event is 0.
+// Query returns size and limit. A limit that has raised its event is 0.
 //
 // Implements: int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr)
 func (srq *SRQ) Query() (SRQAttr, error) {
@@ -110,21 +108,21 @@ func (srq *SRQ) Query() (SRQAttr, error) {
 		return SRQAttr{}, err
 	}
 	defer srq.leave()
-	a, errno := cgo.QuerySRQ(srq.raw)
+	a, errno := srq.ctx.lib.QuerySRQ(srq.raw)
 	if errno != 0 {
 		return SRQAttr{}, &Error{Call: call, Device: srq.device, Err: errno}
 	}
 	return SRQAttr{MaxWR: a.MaxWR, MaxSGE: a.MaxSGE, Limit: a.Limit}, nil
 }
 
-// Close destroys the queue. Its receives end without completions.
+// Close destroys the queue. Outstanding receives end without completions.
 //
 // Implements: int ibv_destroy_srq(struct ibv_srq *srq)
 func (srq *SRQ) Close() error {
 	return srq.end("ibv_destroy_srq", func() syscall.Errno {
 		srq.ctx.turnover.RLock()
 		defer srq.ctx.turnover.RUnlock()
-		errno := cgo.DestroySRQ(srq.raw)
+		errno := srq.ctx.lib.DestroySRQ(srq.raw)
 		if errno == 0 {
 			srq.ctx.objects.CompareAndDelete(srq.raw.Word(), srq)
 		}

@@ -11,24 +11,24 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// A WCStatus is how a work request ended, see ibv_poll_cq(3).
+// A WCStatus is the status of a completion, see ibv_poll_cq(3).
 type WCStatus int32
 
-// Ends of work requests.
+// Statuses of completions.
 const (
 	WCSuccess          WCStatus = 0
-	WCLocLenErr        WCStatus = 1 // a message is longer than its buffers, or than the device can
+	WCLocLenErr        WCStatus = 1 // a message exceeds its buffers, or the limit of the device
 	WCLocQPOpErr       WCStatus = 2 // a malformed work request
 	WCLocEECOpErr      WCStatus = 3
 	WCLocProtErr       WCStatus = 4  // an SGE is not in its region
 	WCWRFlushErr       WCStatus = 5  // the queue pair was in the error state
 	WCMWBindErr        WCStatus = 6  // a window could not be bound
-	WCBadRespErr       WCStatus = 7  // the peer's device answered nonsense
-	WCLocAccessErr     WCStatus = 8  // a protection error of this side while the peer writes
+	WCBadRespErr       WCStatus = 7  // the peer's device sent an invalid response
+	WCLocAccessErr     WCStatus = 8  // a protection error of local memory while the peer writes
 	WCRemInvReqErr     WCStatus = 9  // the peer's device found the request invalid
-	WCRemAccessErr     WCStatus = 10 // the peer's memory may not be accessed so
+	WCRemAccessErr     WCStatus = 10 // the access to the peer's memory is not permitted
 	WCRemOpErr         WCStatus = 11 // the peer could not complete the operation
-	WCRetryExcErr      WCStatus = 12 // the peer does not answer
+	WCRetryExcErr      WCStatus = 12 // the peer does not acknowledge
 	WCRNRRetryExcErr   WCStatus = 13 // the peer has posted no receive
 	WCLocRDDViolErr    WCStatus = 14
 	WCRemInvRdReqErr   WCStatus = 15
@@ -52,15 +52,15 @@ var wcStatusNames = []string{
 
 func (s WCStatus) String() string { return name(wcStatusNames, int32(s), "ibv_wc_status") }
 
-// Text is the status in words.
+// Text is the library's description of the status.
 //
 // Implements: const char *ibv_wc_status_str(enum ibv_wc_status status)
 func (s WCStatus) Text() string { return cgo.WCStatusString(int32(s)) }
 
-// A WCOpcode is what was completed, see ibv_poll_cq(3).
+// A WCOpcode is the operation that was completed, see ibv_poll_cq(3).
 type WCOpcode int32
 
-// What was completed. Those of receives have the bit of WCRecv.
+// Completed operations. Those of receives include the bit WCRecv.
 const (
 	WCSend            WCOpcode = 0
 	WCRDMAWrite       WCOpcode = 1
@@ -108,8 +108,8 @@ type WC struct {
 	ID           uint64 // of the work request
 	Status       WCStatus
 	Opcode       WCOpcode
-	VendorErr    uint32 // the device's own word for an error
-	ByteLen      uint32 // of the message that was received, or the data that was read
+	VendorErr    uint32 // a code of the device's vendor
+	ByteLen      uint32 // of the received message, or of the data read
 	imm          uint32 // in network byte order, or a key
 	QPNum        uint32 // of the queue pair on this side
 	SrcQP        uint32
@@ -121,8 +121,7 @@ type WC struct {
 	_            [2]uint8
 }
 
-// A WC is filled by C: its layout is that of cgo.WC, which a test holds against
-// the compiler's.
+// C fills a WC: its layout is that of cgo.WC, which a test compares with the C compiler's.
 const (
 	_ = uint(unsafe.Sizeof(WC{}) - unsafe.Sizeof(cgo.WC{}))
 	_ = uint(unsafe.Sizeof(cgo.WC{}) - unsafe.Sizeof(WC{}))
@@ -144,7 +143,7 @@ func (wc *WC) Err() error {
 	return &WCError{ID: wc.ID, Status: wc.Status, VendorErr: wc.VendorErr, QPNum: wc.QPNum}
 }
 
-// A WCError is a work request that failed: what is valid then of its completion.
+// A WCError is a failed work request: the valid fields of its completion.
 type WCError struct {
 	ID        uint64
 	Status    WCStatus
@@ -160,7 +159,7 @@ func (e *WCError) Error() string {
 	return s
 }
 
-// name is the name of a number that has one.
+// name returns the name of a number, or the enum and the number if it has none.
 func name(names []string, n int32, enum string) string {
 	if n >= 0 && int(n) < len(names) && names[n] != "" {
 		return names[n]

@@ -13,14 +13,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// An Opcode is what a work request of the send queue does, see ibv_post_send(3).
+// An Opcode is the operation of a work request of the send queue, see ibv_post_send(3).
 type Opcode uint32
 
-// What work requests do. The comments name the fields of [SendWR] that each uses
-// besides ID and Flags.
+// Operations. The comments name the fields of [SendWR] that each uses besides ID and
+// Flags.
 const (
 	OpRDMAWrite        Opcode = 0 // SGL to RemoteAddr, RKey
-	OpRDMAWriteWithImm Opcode = 1 // the same, and Imm; takes a receive of the peer
+	OpRDMAWriteWithImm Opcode = 1 // the same with Imm; consumes a receive of the peer
 	OpSend             Opcode = 2 // SGL
 	OpSendWithImm      Opcode = 3 // SGL, Imm
 	OpRDMARead         Opcode = 4 // RemoteAddr, RKey to SGL
@@ -28,7 +28,7 @@ const (
 	OpAtomicFetchAdd   Opcode = 6 // RemoteAddr, RKey, CompareAdd; 8 bytes to SGL
 	OpLocalInv         Opcode = 7 // RKey: unbinds a window of type 2 of this side
 	OpBindMW           Opcode = 8 // Bind
-	OpSendWithInv      Opcode = 9 // SGL, RKey: unbinds a window of type 2 of the peer's
+	OpSendWithInv      Opcode = 9 // SGL, RKey: unbinds a window of type 2 of the peer
 )
 
 func (o Opcode) String() string {
@@ -38,16 +38,15 @@ func (o Opcode) String() string {
 	}, int32(o), "ibv_wr_opcode")
 }
 
-// SendFlags are properties of a work request of the send queue, see
-// ibv_post_send(3).
+// SendFlags are flags of a work request of the send queue, see ibv_post_send(3).
 type SendFlags uint32
 
-// Properties of work requests.
+// Flags of work requests.
 const (
-	SendFence     SendFlags = 1 << 0 // begins after the RDMA Reads and atomics before it are done
-	SendSignaled  SendFlags = 1 << 1 // has a completion even if it succeeds
-	SendSolicited SendFlags = 1 << 2 // raises the peer's event that is armed for solicited ones
-	SendInline    SendFlags = 1 << 3 // SGL is copied while posting, up to QPCap.MaxInlineData; needs no region
+	SendFence     SendFlags = 1 << 0 // starts after earlier RDMA Reads and atomics have completed
+	SendSignaled  SendFlags = 1 << 1 // success has a completion, as failure always has
+	SendSolicited SendFlags = 1 << 2 // raises an event at the peer if it has armed its queue for solicited completions
+	SendInline    SendFlags = 1 << 3 // SGL is copied while posting, up to QPCap.MaxInlineData bytes, and needs no region
 )
 
 func (f SendFlags) String() string {
@@ -56,9 +55,8 @@ func (f SendFlags) String() string {
 	})
 }
 
-// An SGE is a buffer of a work request: a part of the region with the local key
-// LKey, or anything for SendInline. A region with AccessZeroBased cannot be
-// addressed in this way.
+// An SGE is a buffer of a work request: a part of the region with the local key LKey, or
+// any memory for SendInline. Regions with AccessZeroBased are not supported.
 type SGE struct {
 	Buf  []byte
 	LKey uint32
@@ -70,21 +68,21 @@ type SendWR struct {
 	Opcode     Opcode
 	Flags      SendFlags
 	SGL        []SGE
-	Imm        uint32 // a number: it arrives as the same number
-	RKey       uint32 // of the peer's memory, or what is to be invalidated
+	Imm        uint32 // in host byte order, at both ends
+	RKey       uint32 // of the peer's memory, or the key to invalidate
 	RemoteAddr uint64
 	CompareAdd uint64
 	Swap       uint64
 	Bind       *MWBind
 }
 
-// An MWBind says what a window is bound to. The window's new key is
-// [MW.NextRKey] before the bind is posted and [MW.RKey] afterwards.
+// An MWBind describes the bind of a window. [MW.NextRKey] returns the window's new key
+// before the bind is posted, [MW.RKey] afterwards.
 type MWBind struct {
 	MW     *MW
-	MR     *MR    // with AccessMWBind, and AccessLocalWrite if the peer shall write
+	MR     *MR    // with AccessMWBind, and AccessLocalWrite for AccessRemoteWrite
 	Buf    []byte // a part of the region's memory
-	Access Access // what the peer may do, of the remote rights
+	Access Access // remote rights of the peer
 }
 
 // A RecvWR is a work request for a receive queue, see ibv_post_recv(3).
@@ -93,13 +91,13 @@ type RecvWR struct {
 	SGL []SGE
 }
 
-// A PostError is a list of work requests that was posted in part. It unwraps to
-// an errno: usually ENOMEM for a queue that is full, and EINVAL for a request that
-// is not right.
+// A PostError is the error of a list of work requests that was not posted as a whole. It
+// unwraps to an errno: usually ENOMEM if the queue is full, and EINVAL for an invalid
+// request.
 type PostError struct {
 	Call   string
 	Device string
-	Index  int // the first that was not posted; those before it were
+	Index  int // of the first request that was not posted; those before it were posted
 	Err    error
 }
 
@@ -109,30 +107,29 @@ func (e *PostError) Error() string {
 
 func (e *PostError) Unwrap() error { return e.Err }
 
-// A sendQueue turns lists of work requests into what C takes. Its memory is used
-// again for each list.
+// A sendQueue converts lists of work requests for C. Its memory is reused for each list.
 type sendQueue struct {
 	mu    sync.Mutex
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE
-	bufs  []*byte // inline data: an address in an SGE keeps nothing alive, and a stack would move
+	bufs  []*byte // keeps inline data alive and off the stack, which an address in an SGE does not
 	binds []bind
 }
 
-// A bind is one of the list that is being posted.
+// A bind is a bind of the list that is being posted.
 type bind struct {
 	MWBind
 	index int
 	rkey  uint32
 }
 
-// post posts a list and returns how much of it.
-func (q *sendQueue) post(qp *cgo.QP, list []SendWR) (posted int, err error) {
+// post posts a list and returns how many of its requests were posted.
+func (q *sendQueue) post(lib cgo.Library, qp *cgo.QP, list []SendWR) (posted int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for posted < len(list) {
 		wrong := q.gather(list[posted:])
-		n, errno := q.flush(qp)
+		n, errno := q.flush(lib, qp)
 		posted += n
 		if errno != 0 {
 			return posted, errno
@@ -144,9 +141,9 @@ func (q *sendQueue) post(qp *cgo.QP, list []SendWR) (posted int, err error) {
 	return posted, nil
 }
 
-// gather takes requests from the list until its end, or until one that is wrong, or
-// one that binds a window for the second time: the library reads the window's key
-// while it posts, so the first bind has to be posted before.
+// gather takes requests from the list up to its end, an invalid request, or the second
+// bind of a window: the library reads the window's key while it posts, so the first bind
+// has to be posted before.
 func (q *sendQueue) gather(list []SendWR) error {
 	for i := range list {
 		from := &list[i]
@@ -187,7 +184,7 @@ func (q *sendQueue) gather(list []SendWR) error {
 	return nil
 }
 
-// bind fills in a bind. Window and region stay open until it is posted.
+// bind fills in a bind. Window and region stay entered until it has been posted.
 func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 	if err := enterAll("ibv_post_send", &b.MW.life, &b.MR.life); err != nil {
 		return err
@@ -199,11 +196,11 @@ func (q *sendQueue) bind(b MWBind, index int, to *cgo.SendWR) error {
 	return nil
 }
 
-// flush posts what was gathered, and forgets it.
-func (q *sendQueue) flush(qp *cgo.QP) (int, syscall.Errno) {
+// flush posts the gathered requests and empties the queue.
+func (q *sendQueue) flush(lib cgo.Library, qp *cgo.QP) (int, syscall.Errno) {
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
-		cgo.Progress(qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
+		cgo.Progress(lib, qp, nil, nil, nil, nil, q.wrs, q.sges, nil, 0, &out)
 	}
 	for i := range q.binds {
 		b := &q.binds[i]
@@ -218,15 +215,16 @@ func (q *sendQueue) flush(qp *cgo.QP) (int, syscall.Errno) {
 	return int(out.Sends), syscall.Errno(out.SendErr)
 }
 
-// A recvQueue is the same for receives.
+// A recvQueue converts lists of receives.
 type recvQueue struct {
 	mu   sync.Mutex
 	wrs  []cgo.RecvWR
 	sges []cgo.SGE
 }
 
-// post posts a list to srq, or to qp if that is nil, and returns how much of it.
-func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
+// post posts a list to srq, or to qp if srq is nil, and returns how many of its requests
+// were posted.
+func (q *recvQueue) post(lib cgo.Library, qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
@@ -239,7 +237,7 @@ func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, e
 	}
 	var out cgo.Outcome
 	if len(q.wrs) > 0 {
-		cgo.Progress(qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
+		cgo.Progress(lib, qp, srq, nil, nil, q.wrs, nil, q.sges, nil, 0, &out)
 	}
 	if out.RecvErr != 0 {
 		err = syscall.Errno(out.RecvErr)
@@ -247,8 +245,8 @@ func (q *recvQueue) post(qp *cgo.QP, srq *cgo.SRQ, list []RecvWR) (posted int, e
 	return int(out.Recvs), err
 }
 
-// appendSGL adds a gather or scatter list. Empty buffers are left out: a length of
-// zero means 2 GiB to some devices.
+// appendSGL appends a gather or scatter list. Empty buffers are left out: a length of zero
+// means 2 GiB to some devices.
 func appendSGL(sges []cgo.SGE, list []SGE) ([]cgo.SGE, error) {
 	for i := range list {
 		buf := list[i].Buf
@@ -262,8 +260,7 @@ func appendSGL(sges []cgo.SGE, list []SGE) ([]cgo.SGE, error) {
 	return sges, nil
 }
 
-// htonl turns a number into one whose bytes in memory are in network byte order,
-// and back.
+// htonl converts between host and network byte order.
 func htonl(n uint32) uint32 {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)

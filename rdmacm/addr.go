@@ -30,7 +30,7 @@ func sockaddr(ap netip.AddrPort) *cgo.Sockaddr {
 	return &s
 }
 
-// addrPort is the reverse; the zero AddrPort for another family.
+// addrPort is the inverse of sockaddr. Other families give the zero AddrPort.
 func addrPort(s *cgo.Sockaddr) netip.AddrPort {
 	port := binary.BigEndian.Uint16(s[2:])
 	switch binary.NativeEndian.Uint16(s[0:]) {

@@ -11,42 +11,44 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// An EventChannel reports the events of its IDs. A goroutine waits for its
-// descriptor in Go's poller and gives each event to the ID that it is about; it
-// ends with Close.
+// An EventChannel reports the events of its IDs. A goroutine waits for its descriptor
+// in Go's poller and delivers each event to its ID. Close ends the goroutine.
 type EventChannel struct {
+	lib  cgo.Library
 	raw  *cgo.EventChannel
 	fd   *pollfd.FD
 	done chan struct{} // the goroutine has ended
 
 	mu     sync.Mutex
-	ids    map[uint64]*ID // by the number that is each ID's context
+	ids    map[uint64]*ID // by number, which is the ID's context in the library
 	last   uint64
 	closed bool
-	left   bool // to be closed with its last ID
+	left   bool // to be closed with the last ID
 }
 
-// NewEventChannel opens a channel. It fails with an error that is
-// syscall.ENODEV when the machine has no RDMA device.
+// NewEventChannel opens a channel, to be closed after its IDs. If the machine has no RDMA
+// device, the error wraps syscall.ENODEV.
 //
 // Implements: struct rdma_event_channel *rdma_create_event_channel(void)
-func NewEventChannel() (*EventChannel, error) {
-	raw, errno := cgo.CreateEventChannel()
+func NewEventChannel() (*EventChannel, error) { return newEventChannel(cgo.RDMACore{}) }
+
+func newEventChannel(lib cgo.Library) (*EventChannel, error) {
+	raw, errno := lib.CreateEventChannel()
 	if errno != 0 {
 		return nil, callError("rdma_create_event_channel", "", whyNotOpen(errno))
 	}
-	fd, err := pollfd.New(raw.FD(), "rdma event channel")
+	fd, err := pollfd.New(lib.EventChannelFD(raw), "rdma event channel")
 	if err != nil {
-		cgo.DestroyEventChannel(raw)
+		lib.DestroyEventChannel(raw)
 		return nil, err
 	}
-	ch := &EventChannel{raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
+	ch := &EventChannel{lib: lib, raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
 	go ch.demux()
 	return ch, nil
 }
 
-// whyNotOpen looks at the device's file itself: the library goes on searching when it
-// may not open it, and tells the errno of its last try.
+// whyNotOpen tries to open the device's file itself: without permission the library tries
+// other ways, and reports the errno of the last.
 func whyNotOpen(errno syscall.Errno) syscall.Errno {
 	fd, err := syscall.Open("/dev/infiniband/rdma_cm", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	switch err {
@@ -60,8 +62,8 @@ func whyNotOpen(errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-// demux takes events until Close and hands each to its ID. An event of an ID that
-// has been closed meanwhile finds nobody; numbers are never used twice.
+// demux takes events until Close and delivers each to its ID. Events of closed IDs are
+// dropped: numbers are never reused.
 //
 // Implements: int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
 // Implements: int rdma_ack_cm_event(struct rdma_cm_event *event)
@@ -69,8 +71,8 @@ func (ch *EventChannel) demux() {
 	defer close(ch.done)
 	var e cgo.CMEvent
 	take := func() bool {
-		// An event that the library could not make sense of is passed over: the
-		// poller would not call again for those behind it.
+		// Skip events that the library fails to process. The poller is edge-triggered
+		// and would not report those behind them.
 		for bad := 0; bad < maxBad; {
 			switch deliver, errno := ch.next(&e); errno {
 			case 0:
@@ -92,15 +94,15 @@ func (ch *EventChannel) demux() {
 	}
 }
 
-// maxBad is how many failures in a row mean that the channel itself has failed.
+// maxBad is how many consecutive failures mean that the channel itself has failed.
 const maxBad = 64
 
-// next takes an event and finds out whose it is, in one step for Migrate: an event
-// that the library has given away is known to be somebody's.
+// next takes an event and looks up its ID, in one critical section because of Migrate: an
+// event that has been taken has been assigned to an ID.
 func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errno) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if errno := cgo.GetCMEvent(ch.raw, e); errno != 0 {
+	if errno := ch.lib.GetCMEvent(ch.raw, e); errno != 0 {
 		return nil, errno
 	}
 	ev := Event{
@@ -129,19 +131,20 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 	}, 0
 }
 
-// adopt makes the Go side of an ID of librdmacm. mu is held.
+// adopt creates the Go object of an ID of the library, nil if that is yet to be created.
+// mu is held.
 func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
 	ch.last++
-	id := &ID{ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	id := &ID{lib: ch.lib, ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 	if raw != nil {
-		raw.SetContext(id.num)
+		ch.lib.SetContext(raw, id.num)
 	}
 	ch.ids[id.num] = id
 	return id
 }
 
-// leave closes the channel, at once or with its last ID: that of a connection request
-// which has come for a listener that was just being closed.
+// leave closes the channel, at once or with its last ID. There may be one of a connection
+// request that has arrived while its listener was being closed.
 func (ch *EventChannel) leave() {
 	ch.mu.Lock()
 	ch.left = true
@@ -149,8 +152,8 @@ func (ch *EventChannel) leave() {
 	_ = ch.Close() // busy: ID.Close does it
 }
 
-// Close ends the channel. Its IDs have to be closed before: else it fails with
-// syscall.EBUSY and nothing has happened. Closing twice is harmless.
+// Close closes the channel, after its IDs: otherwise the error wraps syscall.EBUSY and
+// the channel stays open. Closing twice is harmless.
 //
 // Implements: void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 func (ch *EventChannel) Close() error {
@@ -167,6 +170,6 @@ func (ch *EventChannel) Close() error {
 	ch.mu.Unlock()
 	ch.fd.Close()
 	<-ch.done
-	cgo.DestroyEventChannel(ch.raw)
+	ch.lib.DestroyEventChannel(ch.raw)
 	return nil
 }

@@ -9,24 +9,24 @@ import (
 
 // ErrNotBuilt is returned by New in a program that was built without cgo, or for a
 // system without rdma-core.
-var ErrNotBuilt = errors.New("rdmacm: this program was built without rdma-core (cgo on Linux): only the iwarp provider is there")
+var ErrNotBuilt = errors.New("rdmacm: this program was built without rdma-core, which needs cgo and Linux: use the iwarp provider")
 
 // A WaitMode is how Wait of a connection waits for completions.
 type WaitMode uint8
 
 const (
-	// WaitAdaptive polls, at most 200 microseconds for each wait, or waits for an event
-	// at once: what has taken less time lately, on this connection. Now and then it
-	// tries the other one. It gives way to other goroutines and other processes
-	// between polls.
+	// WaitAdaptive either polls for up to 200 microseconds before it waits for an
+	// event, or waits for an event at once, whichever has taken less time lately on
+	// this connection. From time to time it tries the other way. Between polls it
+	// yields to other goroutines and processes.
 	WaitAdaptive WaitMode = iota
-	// WaitEvent waits for an event from the device at once.
+	// WaitEvent waits for an event of the device at once.
 	WaitEvent
-	// WaitPoll polls without end, one processor for each connection that is waited on.
+	// WaitPoll polls all the time: one processor for each waiting connection.
 	WaitPoll
 )
 
-// String is the mode's name, as in a command line's option.
+// String is the name of the mode, as in options of commands.
 func (m WaitMode) String() string {
 	switch m {
 	case WaitAdaptive:
@@ -39,31 +39,31 @@ func (m WaitMode) String() string {
 	return fmt.Sprintf("mode %d", uint8(m))
 }
 
-// Config sets up a provider. The zero value is what most programs want.
+// Config configures a provider. The zero value suits most programs.
 type Config struct {
 	// Wait is how connections wait for completions.
 	Wait WaitMode
 
-	// SharedCQ has connections of a device share completion queues of this many
-	// entries each; 0 gives each connection its own. With one queue for many
-	// connections whoever waits moves all of them.
+	// SharedCQ, if not 0, makes the connections of a device share completion queues of
+	// this many entries each. A connection that polls or waits then makes progress for
+	// all connections of its queue.
 	SharedCQ int
 
-	// MaxInline is how many bytes of a message are copied into the work request
-	// instead of being fetched by the device, as far as it can. Default 220,
-	// negative for none.
+	// MaxInline is the size in bytes up to which messages are copied into the work
+	// request instead of being fetched by the device. The device may have a lower
+	// limit. Default 220; negative is none.
 	MaxInline int
 
-	// UnsafeWindows uses memory windows also on a device whose windows are known
-	// not to protect memory: rxe, where an access under way goes on behind the
-	// invalidation and, in Linux 6.1, a window does not hold its bounds, another
-	// connection's peer can invalidate it, and a second invalidation crashes the
-	// kernel. Without them memory is registered for each call.
+	// UnsafeWindows enables memory windows on rxe, where they do not protect memory: an
+	// access in progress continues after the invalidation and, in Linux 6.1, accesses
+	// are not confined to the window, the peer of another connection can invalidate
+	// it, and a second invalidation crashes the kernel. Without windows memory is
+	// registered for each call.
 	UnsafeWindows bool
 
-	// RetryCount is how often the device sends again what the peer does not
-	// acknowledge, 1 to 7. Default 7. RNRRetryCount likewise for a peer that has
-	// no receive posted; 7, the default, is for ever. iWARP has neither.
+	// RetryCount is how often the device retransmits what the peer does not
+	// acknowledge, 1 to 7, default 7. RNRRetryCount is the same for a peer that has no
+	// receive posted; 7, the default, is without limit. iWARP has neither.
 	RetryCount, RNRRetryCount int
 
 	// AckTimeout is the exponent of the time that the device waits for an
@@ -74,15 +74,15 @@ type Config struct {
 	// TOS is the type of service (RFC 2474) of outgoing connections.
 	TOS uint8
 
-	// Backlog is how many connection requests wait in the kernel. Default 128.
+	// Backlog is how many connection requests the kernel queues. Default 128.
 	Backlog int
 
-	// ResolveTimeout bounds the kernel's search for the peer's address and route,
-	// each. Default 2 seconds.
+	// ResolveTimeout bounds the kernel's resolution of the peer's address, and of the
+	// route to it. Default 2 seconds.
 	ResolveTimeout time.Duration
 
-	// Logger gets what concerns no caller, such as a connection request that
-	// could not be served. Default: slog.Default().
+	// Logger logs what no call returns, such as a connection request that could not be
+	// served. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -108,13 +108,13 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case c.RetryCount < 0 || c.RetryCount > 7:
-		return c, fmt.Errorf("rdmacm: Config.RetryCount is %d, it goes from 1 to 7", c.RetryCount)
+		return c, fmt.Errorf("rdmacm: Config.RetryCount is %d, want 1 to 7", c.RetryCount)
 	case c.RNRRetryCount < 0 || c.RNRRetryCount > 7:
-		return c, fmt.Errorf("rdmacm: Config.RNRRetryCount is %d, it goes from 1 to 7", c.RNRRetryCount)
+		return c, fmt.Errorf("rdmacm: Config.RNRRetryCount is %d, want 1 to 7", c.RNRRetryCount)
 	case c.AckTimeout > 31:
-		return c, fmt.Errorf("rdmacm: Config.AckTimeout is %d, it goes up to 31", c.AckTimeout)
+		return c, fmt.Errorf("rdmacm: Config.AckTimeout is %d, want at most 31", c.AckTimeout)
 	case c.SharedCQ < 0:
-		return c, fmt.Errorf("rdmacm: Config.SharedCQ is %d", c.SharedCQ)
+		return c, fmt.Errorf("rdmacm: Config.SharedCQ is %d, want at least 0", c.SharedCQ)
 	}
 	return c, nil
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// A state of a Conn is left for a later one, never for an earlier one.
+// A state of a Conn. It only moves forward.
 type state uint8
 
 const (
 	stateNew   state = iota // resolved, or requested by a peer
 	stateSetup              // Connect, Accept or Reject is under way
 	stateUp
-	stateOver // the reason of the end is known
+	stateOver // ended, and the reason is known
 )
 
 // A Conn is one reliable connection: ID, queue pair, completion queue and
@@ -33,18 +33,16 @@ const (
 //
 // # Locks
 //
-// Each side has its own: sendMu and recvMu for posting, queue.mu for completions,
-// mu for state. Whoever takes several takes them in this order: queue.mu, sendMu,
-// recvMu, mu. Posting and polling meet only in the positions of the work queues,
-// which are atomic.
+// sendMu and recvMu guard posting, queue.mu completions, mu the state. Lock order:
+// queue.mu, sendMu, recvMu, mu. Posting and polling share only the positions of the
+// work queues, which are atomic.
 //
 // # The end
 //
-// A failed request, an event of the connection manager or Close makes the
-// connection end. Whoever polls next settles it: the queue pair is destroyed, so
-// that the device holds no memory of requests that are still outstanding, and those
-// complete as flushed. Devices differ in what they flush by themselves and when;
-// this does not depend on it.
+// A failed request, an event of the connection manager or Close ends the connection.
+// The next poll settles it: it destroys the queue pair, after which the device uses no
+// memory of outstanding requests, and completes those as flushed. This does not depend
+// on what a device flushes by itself, and when, in which devices differ.
 type Conn struct {
 	p       *Provider
 	dev     *device
@@ -58,10 +56,10 @@ type Conn struct {
 	laddr   netip.AddrPort
 	raddr   netip.AddrPort
 
-	recent atomic.Pointer[region] // the region that a request named last
+	recent atomic.Pointer[region] // the region last used by a request
 
 	up     atomic.Bool // state has been stateUp
-	ending atomic.Bool // the connection is ending: settle
+	ending atomic.Bool // the connection is ending and has to be settled
 	wakeup atomic.Bool // Wake has been called
 	shut   atomic.Bool // Close has been called
 
@@ -75,22 +73,22 @@ type Conn struct {
 	peerData            []byte
 	err                 *fabric.ConnError // since stateOver
 	quiet               bool              // Disconnect has begun: no more posts
-	cut                 *fabric.ConnError // what ended requests that the caller waits for
-	alone               bool              // requests fail through this side
+	cut                 *fabric.ConnError // why a request that the caller waits for did not complete
+	alone               bool              // requests fail because of this side: the peer need not be told
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
 	wait                func() bool   // waitStep, made once
-	requested           chan struct{} // iWARP: closed when rdma_connect has returned
+	requested           chan struct{} // iWARP: closed once rdma_connect has returned
 	accepted            bool          // rdma_accept has been called
-	heard               chan struct{} // closed when set-up has ended, late or in time
-	left                chan struct{} // closed when the peer has ended its side
+	heard               chan struct{} // closed by the event that ends set-up, even if it comes late
+	left                chan struct{} // closed by the event of the disconnection, or the removal of the device
 	leftOnce, heardOnce sync.Once
 	nudger              *time.Timer // see nudge.go; nil before the first request
 	patience            *time.Timer // bounds the wait for the reason of an end
 	mrs                 map[*region]struct{}
 	mws                 map[*window]struct{}
 	byKey               map[uint32]*region // by local key
-	windows             map[uint32]*window // those bound, by key
+	windows             map[uint32]*window // bound windows by key
 
 	sendMu sync.Mutex
 	qp     *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
@@ -99,9 +97,9 @@ type Conn struct {
 	sges   []cgo.SGE
 	silent int // sends since the last signaled one
 	held   heldBack
-	inner  atomic.Bool // a request of our own is outstanding
-	// starved: Post has found no room, so that Wait returns when there is more, also if
-	// nobody is told of the completions that make it.
+	inner  atomic.Bool // an internal request is outstanding
+	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
+	// even if the completions that make it are not reported.
 	starved atomic.Bool
 	posted  PostStats
 
@@ -111,41 +109,42 @@ type Conn struct {
 	rsges  []cgo.SGE
 
 	// Guarded by queue.mu.
-	done    []fabric.WC // completions not polled yet, a ring with a place for all slots
+	done    []fabric.WC // completions not polled yet: a ring with an entry for each slot
 	doneAt  int
 	doneN   int
-	passed  uint64 // the furthest send that the device has reported
+	passed  uint64 // the highest position of a send that the device has reported
 	failed  bool   // a send has failed
 	settled bool
-	turn    chan struct{} // wakes a waiter on a shared queue
+	turn    chan struct{} // wakes a follower of a shared queue
 	spin    spinner
 }
 
 var _ fabric.Conn = (*Conn)(nil)
 
-// A workQueue is the order of outstanding requests. One side adds at the tail
-// under its lock, whoever polls takes from the head. A request holds its room until its
-// caller has polled it: on a shared completion queue others take it from the device.
+// A workQueue holds the outstanding requests in order. Posting adds at the tail, under
+// the lock of the side, and polling removes at the head. A reported request counts as
+// used until its caller has polled it: with a shared completion queue another
+// connection's poll may have taken its completion from the device.
 type workQueue struct {
-	slots    []slot // a ring, which grows to depth; replaced under queue.mu and the side's lock
+	slots    []slot // a ring that grows up to depth; replaced under queue.mu and the side's lock
 	depth    int
 	tail     uint64 // guarded by the side's lock
 	head     atomic.Uint64
-	returned atomic.Uint64 // how many are their callers' again
+	returned atomic.Uint64 // how many requests are no longer used
 }
 
-// firstSlots is how long a ring is at first: most connections have few requests
-// outstanding most of the time, and many of those that never have more.
+// firstSlots is the initial length of a ring. Most connections have few requests
+// outstanding at any time.
 const firstSlots = 16
 
 // A slot is an outstanding request.
 type slot struct {
 	id       uint64
 	op       fabric.WCOpcode
-	report   bool // the caller asked for the completion
-	internal bool // no caller knows of it
-	signaled bool // the device reports it
-	done     bool // it has; wc is what the caller gets
+	report   bool // the caller wants the completion
+	internal bool // posted by this package, not by a caller
+	signaled bool // the device reports success
+	done     bool // the device has reported it, as wc
 	wc       fabric.WC
 }
 
@@ -154,20 +153,22 @@ func (w *workQueue) init(depth int) {
 	w.slots = make([]slot, min(depth, firstSlots))
 }
 
-// used is how many requests are outstanding or on their way to the caller.
+// used is how many requests are outstanding or have not been polled by the caller.
 func (w *workQueue) used() int { return int(w.tail - w.returned.Load()) }
 
-// free is how many more may be outstanding; room, how many of them the caller may fill. What
-// has left the queue comes back later, if at all, so room is never more than free.
+// free is how many more requests the device can take, room how many the caller may
+// post. room is never more than free: a request leaves the device's queue before its
+// caller polls it.
 func (w *workQueue) free() int { return w.depth - int(w.tail-w.head.Load()) }
 func (w *workQueue) room() int { return w.depth - w.used() }
 
-// tight tells whether the ring has to grow for n more requests.
+// tight reports whether the ring has to grow for n more requests.
 func (w *workQueue) tight(n int) bool {
 	return w.used()+n > len(w.slots) && len(w.slots) < w.depth
 }
 
-// grow makes the ring long enough for n more requests. queue.mu and the side's lock are held.
+// grow makes the ring long enough for n more requests. queue.mu and the side's lock
+// are held.
 func (w *workQueue) grow(n int) {
 	size := len(w.slots)
 	for size < w.used()+n {
@@ -186,8 +187,8 @@ func (w *workQueue) outstanding(p uint64) bool { return p-w.head.Load() < uint64
 // Work request IDs are positions; receives have the top bit.
 const recvBit = 1 << 63
 
-// newConn makes what a connection needs on the device that id is bound to. The
-// caller keeps id and its hold on the provider's channel when it fails.
+// newConn creates a connection on the device that id is bound to. If it fails, id and
+// the reference to the provider's channel remain the caller's.
 func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive bool) (*Conn, error) {
 	dev, err := p.device(id)
 	if err != nil {
@@ -204,7 +205,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
 	c.wait = c.waitStep
-	c.send.init(attr.SendDepth + 1) // one for requests of our own
+	c.send.init(attr.SendDepth + 1) // one for internal requests
 	c.recv.init(attr.RecvDepth)
 	c.done = make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
 	if passive {
@@ -222,7 +223,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 	return c, nil
 }
 
-// setUp makes the objects on the device, all or none.
+// setUp creates the objects on the device, all or none.
 func (c *Conn) setUp() (err error) {
 	if c.pd, err = c.dev.ctx.AllocPD(); err != nil {
 		return err
@@ -241,7 +242,7 @@ func (c *Conn) setUp() (err error) {
 	return err
 }
 
-// createQP makes the queue pair, with what the device gives of inline data.
+// createQP creates the queue pair with as much inline data as the device allows.
 //
 // Implements: int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr)
 func (c *Conn) createQP() error {
@@ -253,18 +254,18 @@ func (c *Conn) createQP() error {
 	for {
 		var errno syscall.Errno
 		err := c.id.use("rdma_create_qp", c.dev.name, func(raw *cgo.CMID) syscall.Errno {
-			c.qp, c.cap, errno = cgo.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
+			c.qp, c.cap, errno = c.dev.lib.CMCreateQP(raw, c.pd.Raw(), c.q.cq.Raw(), nil, want)
 			return errno
 		})
 		switch {
 		case err == nil:
-			// Beyond what was asked for is of no use.
+			// Inline data beyond what was asked for does not pay.
 			c.cap.MaxInlineData = min(c.cap.MaxInlineData, want.MaxInlineData)
-			c.dev.inline.Store(int32(want.MaxInlineData)) // not to try again
+			c.dev.inline.Store(int32(want.MaxInlineData)) // for the next connections
 			c.q.join(c)
 			return nil
 		case errno == syscall.EINVAL && want.MaxInlineData > 0:
-			// No verb tells how much the device takes inline.
+			// No verb reports the maximum of a device.
 			want.MaxInlineData /= 2
 		case errno != 0:
 			return c.dev.ctx.MemoryError("rdma_create_qp", errno, uint64(c.attr.SendDepth+c.attr.RecvDepth)*queueEntry)
@@ -274,14 +275,16 @@ func (c *Conn) createQP() error {
 	}
 }
 
-// queueEntry is about what a device locks for a work request.
+// queueEntry is a rough size of the memory, in bytes, that a device locks for a work
+// request.
 const queueEntry = 256
 
-// maxSGE is how many elements a gather list has; more does not pay.
+// maxSGE bounds the elements of a gather list; more does not pay.
 const maxSGE = 16
 
-// destroyQP ends the device's use of memory. Its completions stay in the queue. The
-// windows go first: bound ones hold the queue pair, and rxe waits for them.
+// destroyQP destroys the queue pair, which ends the device's use of memory. Completions
+// stay in the completion queue. Windows are destroyed first: bound ones reference the
+// queue pair, and rxe waits for them.
 //
 // Implements: void rdma_destroy_qp(struct rdma_cm_id *id)
 func (c *Conn) destroyQP() {
@@ -295,10 +298,10 @@ func (c *Conn) destroyQP() {
 		for w := range mws {
 			w.free()
 		}
-		// Set-up that has been given up may still be under way in the library, which
-		// moves the queue pair through its states when it takes the event.
+		// An abandoned set-up may still be in progress: the library changes the state
+		// of the queue pair when it takes an event, under the lock of the channel.
 		c.id.ch.mu.Lock()
-		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+		c.id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { c.dev.lib.CMDestroyQP(raw); return 0 })
 		c.id.ch.mu.Unlock()
 		c.qp = nil
 	}
@@ -306,8 +309,8 @@ func (c *Conn) destroyQP() {
 	c.sendMu.Unlock()
 }
 
-// event takes events of the connection manager once set-up is over, on the
-// channel's goroutine.
+// event takes the events of the connection's ID. It runs on the goroutine of the event
+// channel.
 func (c *Conn) event(ev Event) {
 	switch ev.Type {
 	case EventDisconnected:
@@ -321,7 +324,7 @@ func (c *Conn) event(ev Event) {
 		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
-		// Before the wait of set-up ends: Close looks at it, who may come right after.
+		// Before set-up returns: Close may follow at once, and looks at it.
 		c.heardOnce.Do(func() { close(c.heard) })
 		c.mu.Lock()
 		setup := c.setup
@@ -332,18 +335,18 @@ func (c *Conn) event(ev Event) {
 	}
 }
 
-// setupEvent carries the event that ended the wait of set-up.
+// A setupEvent is the event that ended the wait of set-up, as a cause for its context.
 type setupEvent struct{ Event }
 
 func (setupEvent) Error() string { return "set-up has ended" }
 
-// end notes that the connection is over and why, and has whoever waits find out.
+// end records that the connection has ended and why, and wakes its waiter.
 func (c *Conn) end(reason *fabric.ConnError) {
 	c.over(reason)
 	c.q.wake(c)
 }
 
-// over notes that the connection is over and why. The first reason stays.
+// over records that the connection has ended and why. The first reason is kept.
 func (c *Conn) over(reason *fabric.ConnError) {
 	c.mu.Lock()
 	if c.state != stateOver {
@@ -363,12 +366,12 @@ func (c *Conn) over(reason *fabric.ConnError) {
 	c.ending.Store(true)
 }
 
-// wakePoller is for those who hold a lock that queue.mu comes before.
+// wakePoller wakes the waiter. Callers hold a lock that is ordered after queue.mu.
 func (c *Conn) wakePoller() { go c.q.wake(c) }
 
-// failing notes that requests fail and the reason has to come from the connection
-// manager yet: the other end has ended the connection or the device is being removed,
-// and the queue pair knew first. Without a reason it was wc.
+// failing records that requests fail for a reason that the connection manager has yet to
+// tell: the peer has disconnected or the device is being removed, and the queue pair
+// was first to notice. If no event comes in time, wc is the reason.
 func (c *Conn) failing(wc *fabric.WC) {
 	if c.ending.Swap(true) {
 		return
@@ -385,7 +388,7 @@ func (c *Conn) failing(wc *fabric.WC) {
 	}
 }
 
-// requestFailed is the reason of an end that a request's failure has brought.
+// requestFailed is the reason of an end by a failed request.
 func requestFailed(wc *fabric.WC) *fabric.ConnError {
 	return &fabric.ConnError{
 		Provider: name, Remote: remoteFault(wc.Status),
@@ -393,14 +396,14 @@ func requestFailed(wc *fabric.WC) *fabric.ConnError {
 	}
 }
 
-// patience is how long the connection manager may take to tell why.
+// patience bounds the wait for the event that tells why requests fail.
 const patience = 2 * time.Second
 
-// removal is how long the news of a device's removal may take, when its queue pairs
-// have failed already.
+// removal bounds the wait for the event of a device's removal after requests have failed
+// because of it.
 const removal = 200 * time.Millisecond
 
-// hangUp tells the peer, once, and moves the queue pair to its error state.
+// hangUp disconnects, once, which moves the queue pair to its error state.
 func (c *Conn) hangUp() {
 	c.mu.Lock()
 	first := !c.hungUp
@@ -411,32 +414,32 @@ func (c *Conn) hangUp() {
 		return
 	}
 	if accepted && !c.up.Load() {
-		// The peer may believe in the connection already, and before it has said so
-		// there is nothing to disconnect.
+		// The peer may consider the connection established already. Until its message
+		// that says so has arrived, rdma_disconnect has nothing to disconnect.
 		select {
 		case <-c.heard:
 		case <-time.After(acceptGrace):
 		}
 	}
 	if c.up.Load() || accepted {
-		c.sendMu.Lock() // librdmacm reaches for the queue pair
+		c.sendMu.Lock() // librdmacm modifies the queue pair
 		c.id.Disconnect()
 		c.sendMu.Unlock()
 	}
 }
 
-// acceptGrace is how long Close waits for the peer's last word in a set-up that
-// this side has given up.
+// acceptGrace bounds the wait of Close for the peer's last message of a set-up that
+// this side has accepted and abandoned.
 const acceptGrace = 500 * time.Millisecond
 
-// settle completes what is outstanding as flushed, once the reason of the end is
-// known. queue.mu is held.
+// settle ends the device's use of the queue pair and completes outstanding requests as
+// flushed, once the reason of the end is known. queue.mu is held.
 func (c *Conn) settle() {
 	if c.settled {
 		return
 	}
-	// Without a reason the peer is told as well: the answer brings one, unless the
-	// fault is on this side.
+	// Disconnect even if the reason is not known: the event that answers tells it,
+	// unless the fault is on this side.
 	c.mu.Lock()
 	known, ask := c.state == stateOver, !c.alone
 	c.mu.Unlock()
@@ -472,22 +475,22 @@ func (c *Conn) settle() {
 
 	c.mu.Lock()
 	if c.cut != nil && c.err.Clean && c.err.Remote {
-		// The peer has ended it, but not between messages: its connection manager was
-		// heard before the completion.
+		// The peer has disconnected in the middle of a request: the event came before
+		// the completion.
 		c.err = c.cut
 	}
 	c.mu.Unlock()
 }
 
-// cutShort notes that a request was flushed. One that is not signaled may have been
-// done before.
+// cutShort records that a request was flushed. An unsignaled one does not count: it may
+// have been executed.
 func (c *Conn) cutShort(s *slot) {
 	if s.report {
 		c.broke(&fabric.ConnError{Provider: name, Remote: true, Cause: &WCError{Status: fabric.WCFlushErr}})
 	}
 }
 
-// broke notes what the first request that did not complete came to.
+// broke records why the first request that did not complete failed.
 func (c *Conn) broke(reason *fabric.ConnError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -496,7 +499,7 @@ func (c *Conn) broke(reason *fabric.ConnError) {
 	}
 }
 
-// connErr is why the connection has ended.
+// connErr returns why the connection has ended.
 func (c *Conn) connErr() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -510,8 +513,8 @@ func (c *Conn) connErrLocked() error {
 	return c.err
 }
 
-// begin enters set-up and returns its context, which event and end cancel with
-// what has happened.
+// begin enters set-up and returns its context, which event and over cancel with the
+// outcome as the cause.
 func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -526,7 +529,7 @@ func (c *Conn) begin(ctx context.Context, passive bool, what string) (context.Co
 	return ctx, nil
 }
 
-// finish leaves set-up with the event that ended it.
+// finish waits for the end of set-up, unless err is an error already, and leaves set-up.
 func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	if err == nil {
 		<-ctx.Done()
@@ -542,13 +545,13 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 			c.peerData = ev.PrivateData
 			in, out := ev.ResponderResources, ev.InitiatorDepth
 			if c.dev.iwarp {
-				// Told from the other side than in a request, says siw; the
-				// documents do not.
+				// siw reports the values from the peer's point of view, other than
+				// in a request; the man pages do not tell.
 				in, out = min(in, out), min(in, out)
 			}
 			c.ird, c.ord = min(c.ird, in), min(c.ord, out)
 		} else if c.dev.iwarp {
-			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves what it is asked for
+			c.ird = max(c.ird, ev.InitiatorDepth) // siw serves as many as the peer asks for
 		}
 		c.up.Store(true)
 		c.mu.Unlock()
@@ -572,7 +575,7 @@ func (c *Conn) finish(parent, ctx context.Context, op string, err error) error {
 	return err
 }
 
-// refused turns an event that ended set-up into an error.
+// refused returns the error for an event that ended set-up.
 func (c *Conn) refused(op string, ev Event) error {
 	e := &EventError{Op: op, Addr: c.raddr.String(), Event: ev}
 	if ev.Type != EventRejected {
@@ -580,8 +583,9 @@ func (c *Conn) refused(op string, ev Event) error {
 	}
 	byProgram := ev.Status == rejectConsumer
 	if c.dev.iwarp {
-		// The reply of a peer that rejects; a port without a listener shows
-		// in rdma_connect, or as a refusal without private data.
+		// A rejection by the peer's program has private data or resets the TCP
+		// connection. A port without a listener makes rdma_connect fail, or refuses
+		// without private data.
 		byProgram = len(ev.PrivateData) > 0 || ev.errno() == syscall.ECONNRESET
 	}
 	if byProgram {
@@ -601,13 +605,13 @@ func (c *Conn) Connect(ctx context.Context, privateData []byte) error {
 	}
 	request := func() error {
 		return c.id.use("rdma_connect", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
-			return cgo.Connect(raw, c.param(privateData).raw())
+			return c.dev.lib.Connect(raw, c.param(privateData).raw())
 		})
 	}
 	if !c.dev.iwarp {
 		return c.finish(ctx, setup, "connecting to", request())
 	}
-	// The kernel connects by TCP before it returns, for minutes if nobody answers.
+	// The call blocks until TCP has connected, for minutes if nobody answers.
 	c.mu.Lock()
 	c.requested = make(chan struct{})
 	c.mu.Unlock()
@@ -636,7 +640,7 @@ func (c *Conn) Accept(ctx context.Context, privateData []byte) error {
 		return err
 	}
 	err = c.id.use("rdma_accept", c.raddr.String(), func(raw *cgo.CMID) syscall.Errno {
-		return cgo.Accept(raw, c.param(privateData).raw())
+		return c.dev.lib.Accept(raw, c.param(privateData).raw())
 	})
 	if errors.Is(err, syscall.EINVAL) && c.id.withdrawn() {
 		c.end(&fabric.ConnError{Provider: name, Remote: true, Cause: ErrWithdrawn})
@@ -672,16 +676,15 @@ func (c *Conn) Reject(privateData []byte) error {
 	return err
 }
 
-// answered lets the listener go that has waited for the request to be answered.
+// answered releases the listener, which stays open until the request is answered.
 func (c *Conn) answered() {
 	if c.listener != nil {
 		c.answerOnce.Do(c.listener.answered)
 	}
 }
 
-// Private data that fits into a connection request of InfiniBand's connection
-// manager beside the addresses, and into an MPA frame beside IRD and ORD: siw counts
-// both together in a byte.
+// The longest private data: what InfiniBand's connection request holds besides the
+// addresses, and an MPA frame besides IRD and ORD. siw counts the latter in one byte.
 const (
 	maxPrivateDataIB    = 56
 	maxPrivateDataIWARP = 251
@@ -752,8 +755,8 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 		return err
 	}
 	c.hangUp()
-	// The peer has everything. Its word that it knows of the end can be minutes away
-	// when both ends say so at once and one message is lost.
+	// The peer has received everything. Its acknowledgement of the end may take minutes
+	// if both ends disconnect at once and a message is lost.
 	enough := time.NewTimer(patience)
 	defer enough.Stop()
 	select {
@@ -766,10 +769,10 @@ func (c *Conn) Disconnect(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until all sends have completed. Nobody else polls.
+// drain waits until all sends have completed. Nobody else may be in Poll or Wait.
 func (c *Conn) drain(ctx context.Context) error {
 	if err := c.marker(); err != nil {
-		return nil // the connection has ended meanwhile
+		return nil // the connection has ended
 	}
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
@@ -792,9 +795,9 @@ func (c *Conn) sendTail() uint64 {
 	return c.send.tail
 }
 
-// Close implements fabric.Conn. Parents go after their children: queue pair,
-// completion queue, windows, regions, ID, protection domain. After a set-up over iWARP
-// that was given up the ID and what is behind it go in the background.
+// Close implements fabric.Conn. It destroys, children first, windows, queue pair,
+// completion queue, regions, ID and protection domain. After an abandoned set-up over
+// iWARP all but the regions is destroyed in the background.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.shut.Store(true)
@@ -803,7 +806,7 @@ func (c *Conn) Close() error {
 		c.mu.Lock()
 		requested := c.requested
 		c.mu.Unlock()
-		underway := false // a set-up that nothing has been heard of
+		underway := false // rdma_connect may be blocked in the kernel
 		if requested != nil && !c.up.Load() {
 			select {
 			case <-c.heard:
@@ -833,8 +836,8 @@ func (c *Conn) Close() error {
 			rest()
 			return
 		}
-		// Nothing has been connected and no memory is registered any more. The rest
-		// the kernel keeps until TCP, or siw's wait for the answer, gives up.
+		// Nothing is connected and no memory is registered. The kernel keeps the rest
+		// until TCP, or siw's wait for the answer, times out.
 		go func() {
 			<-requested
 			c.q.leave(c)

@@ -12,25 +12,25 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
-// ErrNotConnected is returned for work that needs an established connection while
-// there is none yet.
+// ErrNotConnected is returned by calls that need an established connection before there
+// is one.
 var ErrNotConnected = errors.New("rdmacm: not connected yet")
 
-// ErrMisuse is wrapped by errors about calls that a connection's life does not
-// allow at that point, such as Connect on a Conn from a Listener.
+// ErrMisuse is wrapped by errors of calls that the state of the connection does not
+// allow, such as Connect on a Conn from a Listener.
 var ErrMisuse = errors.New("rdmacm: call out of place")
 
 // ErrRejected is the cause of the end of a Conn on which Reject was called.
 var ErrRejected = errors.New("rdmacm: the request was rejected")
 
-// ErrWithdrawn is the cause of the end of a Conn whose peer has given up its request before
+// ErrWithdrawn is the cause of the end of a Conn whose peer withdrew its request before
 // Accept.
-var ErrWithdrawn = errors.New("rdmacm: the peer has given up its request")
+var ErrWithdrawn = errors.New("rdmacm: the peer has withdrawn its request")
 
 // A CallError is a call of librdmacm that failed. It unwraps to its errno.
 type CallError struct {
 	Op    string // the C function
-	Addr  string // what it was about, or empty
+	Addr  string // the address concerned, or empty
 	Errno syscall.Errno
 }
 
@@ -42,7 +42,7 @@ func (e *CallError) Error() string {
 	return s + ": " + e.Errno.Error() + e.advice()
 }
 
-// advice says what to do about it, where that is known.
+// advice returns what is likely wrong and what to do about it, or nothing.
 func (e *CallError) advice() string {
 	switch {
 	case e.Op == "rdma_create_event_channel" && (e.Errno == syscall.ENODEV || e.Errno == syscall.ENOENT || e.Errno == syscall.ENOSYS):
@@ -69,7 +69,7 @@ func (e *CallError) advice() string {
 	return ""
 }
 
-// about tells whether the call was about such an address.
+// about reports whether the call was about such an address.
 func (e *CallError) about(kind func(netip.Addr) bool) bool {
 	ap, err := netip.ParseAddrPort(e.Addr)
 	return err == nil && kind(ap.Addr())
@@ -87,8 +87,8 @@ func callError(op, addr string, errno syscall.Errno) error {
 // errClosed is what calls on a closed ID or channel return.
 func errClosed(what string) error { return fmt.Errorf("rdmacm: %s: %w", what, net.ErrClosed) }
 
-// A DeviceError is what ended a connection: its device does not work any more, or
-// is gone. It unwraps to the errno of the call that found out.
+// A DeviceError is the cause of the end of a connection whose device has failed or has
+// been removed. It unwraps to the errno of the call that failed.
 type DeviceError struct {
 	Device string
 	Op     string // the C function, empty for an event
@@ -104,10 +104,10 @@ func (e *DeviceError) Error() string {
 
 func (e *DeviceError) Unwrap() error { return e.Errno }
 
-// A WCError is a request that failed, and with it the connection.
+// A WCError is the cause of the end of a connection on which a request failed.
 type WCError struct {
 	Status    fabric.WCStatus
-	VendorErr uint32 // what the device adds, in its own terms
+	VendorErr uint32 // a code of the device's vendor
 	Op        fabric.WCOpcode
 }
 

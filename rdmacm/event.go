@@ -9,7 +9,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 )
 
-// EventType is what an event tells, numbered as enum rdma_cm_event_type.
+// EventType is the type of an event, see enum rdma_cm_event_type.
 type EventType int32
 
 // Events of a connection, see rdma_get_cm_event(3).
@@ -32,25 +32,26 @@ const (
 	EventTimewaitExit    EventType = 15
 )
 
-// String is the name that librdmacm gives the event.
+// String is librdmacm's name of the event.
 //
 // Implements: const char *rdma_event_str(enum rdma_cm_event_type event)
 func (t EventType) String() string { return cgo.EventString(int32(t)) }
 
-// An Event tells what became of a request or of the connection.
+// An Event is an event of an ID: the result of an operation or a change of the
+// connection.
 type Event struct {
 	Type EventType
 
-	// Status is zero, a negative errno, or for a rejection over InfiniBand the
-	// reason that the specification numbers.
+	// Status is zero, a negative errno, or for a rejection over InfiniBand the code of
+	// the reason (volume 1, 12.6.7.2).
 	Status int
 
-	// PrivateData is what the peer sent with its request or answer; InfiniBand
-	// pads it with zeros to a fixed length. The receiver's to keep.
+	// PrivateData is what the peer sent with its request or reply. InfiniBand pads it
+	// with zeros to a fixed length. The receiver owns it.
 	PrivateData []byte
 
-	// ResponderResources and InitiatorDepth are from our side: how many Reads
-	// the peer wants to have outstanding towards us, and how many it will serve.
+	// ResponderResources is how many Reads and atomics the peer wants to have
+	// outstanding towards this side, InitiatorDepth how many it will serve.
 	ResponderResources, InitiatorDepth int
 }
 
@@ -68,10 +69,10 @@ const (
 	rejectConsumer  = 28 // the peer's program said no
 )
 
-// An EventError is an event that came instead of the one waited for. It unwraps to
-// its errno, if the event has one.
+// An EventError is an unexpected event in place of the one waited for. It unwraps to the
+// event's errno, if there is one.
 type EventError struct {
-	Op    string // what was asked for
+	Op    string // the operation, as in "connecting to"
 	Addr  string // of the peer, or listened on
 	Event Event
 }

@@ -13,7 +13,7 @@ import (
 // NewQP gives a bare ID a queue pair, for tests of the connection manager by itself.
 func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cgo.QPCap, err error) {
 	err = id.use("rdma_create_qp", "", func(raw *cgo.CMID) (errno syscall.Errno) {
-		qp, given, errno = cgo.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
+		qp, given, errno = id.lib.CMCreateQP(raw, pd.Raw(), cq.Raw(), nil, want)
 		return errno
 	})
 	return qp, given, err
@@ -21,7 +21,7 @@ func NewQP(id *ID, pd *ibv.PD, cq *ibv.CQ, want cgo.QPCap) (qp *cgo.QP, given cg
 
 // DropQP is the end of it.
 func DropQP(id *ID) {
-	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { cgo.CMDestroyQP(raw); return 0 })
+	id.use("rdma_destroy_qp", "", func(raw *cgo.CMID) syscall.Errno { id.lib.CMDestroyQP(raw); return 0 })
 }
 
 // Requests is how many connection requests wait at a listener.
@@ -45,3 +45,30 @@ func Channel(p *Provider) (*EventChannel, <-chan struct{}) {
 
 // Left is closed when the connection manager has told of the peer's end of c.
 func Left(c fabric.Conn) <-chan struct{} { return c.(*Conn).left }
+
+// NewOn is New with another library than rdma-core.
+func NewOn(lib cgo.Library, cfg Config) (*Provider, error) { return newProvider(lib, cfg) }
+
+// NewEventChannelOn is NewEventChannel with another library than rdma-core.
+func NewEventChannelOn(lib cgo.Library) (*EventChannel, error) { return newEventChannel(lib) }
+
+// Retire closes the event channel of a provider that has no users, without the wait.
+func Retire(p *Provider) { p.retire() }
+
+// Handles are the objects of the libraries behind a connection that is not closed.
+func Handles(c fabric.Conn) (*cgo.QP, *cgo.CQ, *cgo.CMID) {
+	conn := c.(*Conn)
+	return conn.qp, conn.q.cq.Raw(), conn.id.raw
+}
+
+// Handle is the ID of the library behind a listener.
+func Handle(l fabric.Listener) *cgo.CMID { return l.(*Listener).id.raw }
+
+// Waiters tells who waits on the completion queue of c: whether c leads, and how
+// many follow.
+func Waiters(c fabric.Conn) (leads bool, followers int) {
+	conn := c.(*Conn)
+	conn.q.mu.Lock()
+	defer conn.q.mu.Unlock()
+	return conn.q.leader == conn, len(conn.q.waiting)
+}

@@ -89,8 +89,9 @@ func TestRDMADeviceRemoved(t *testing.T) {
 
 // letGo has librdmacm look at the list of devices, and close those that are gone.
 func letGo() {
-	if list, _, errno := cgo.GetDevices(); errno == 0 {
-		cgo.FreeDevices(list)
+	var lib cgo.RDMACore
+	if list, _, errno := lib.GetDevices(); errno == 0 {
+		lib.FreeDevices(list)
 	}
 }
 

@@ -16,31 +16,32 @@ import (
 	"github.com/rpcrdma/rpcrdma/ibv"
 )
 
-// An ID is one end of a connection, or a listener: struct rdma_cm_id of the TCP
-// port space, for reliable connections. One goroutine at a time may wait on it;
-// Close may be called by anybody at any time and ends the wait.
+// An ID is one end of a connection, or a listener: a struct rdma_cm_id of the TCP port
+// space, for reliable connections. One goroutine at a time may wait on it. Close may be
+// called by any goroutine at any time, and ends the wait.
 type ID struct {
+	lib cgo.Library
 	ch  *EventChannel
 	num uint64
 
-	// Guards raw against Close: calls into librdmacm hold it for reading.
+	// life guards raw against Close: calls into librdmacm hold it for reading.
 	life sync.RWMutex
 	raw  *cgo.CMID
 
-	request Event // of an ID that a listener gave
+	request Event // of an ID from GetRequest
 
 	mu       sync.Mutex
 	events   []Event
-	children []*ID // connection requests not taken yet
+	children []*ID // of connection requests not taken yet
 	notify   func(Event)
-	forward  *ID           // who gets the requests instead
-	wake     chan struct{} // something has been added
+	forward  *ID           // gets the connection requests instead, or nil
+	wake     chan struct{} // holds a token when an event or request has been added
 	gone     chan struct{} // closed by Close
-	refuse   bool          // requests
+	refuse   bool          // reject connection requests
 	closed   bool
 }
 
-// NewID makes an ID on the channel.
+// NewID creates an ID on the channel. The caller closes it.
 //
 // Implements: int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps)
 func (ch *EventChannel) NewID() (*ID, error) {
@@ -50,7 +51,7 @@ func (ch *EventChannel) NewID() (*ID, error) {
 		return nil, errClosed("event channel")
 	}
 	id := ch.adopt(nil)
-	raw, errno := cgo.CreateID(ch.raw, id.num, portSpaceTCP)
+	raw, errno := ch.lib.CreateID(ch.raw, id.num, portSpaceTCP)
 	if errno != 0 {
 		delete(ch.ids, id.num)
 		return nil, callError("rdma_create_id", "", errno)
@@ -61,7 +62,8 @@ func (ch *EventChannel) NewID() (*ID, error) {
 
 const portSpaceTCP = 0x0106 // RDMA_PS_TCP
 
-// use calls f with the C object, unless the ID is closed.
+// use calls f with the C object, which stays valid during the call. It fails if the ID
+// is closed.
 func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
 	id.life.RLock()
 	defer id.life.RUnlock()
@@ -71,7 +73,8 @@ func (id *ID) use(op, addr string, f func(*cgo.CMID) syscall.Errno) error {
 	return callError(op, addr, f(id.raw))
 }
 
-// deliver is called on the channel's goroutine.
+// deliver queues an event, or passes it to the Notify function. It runs on the channel's
+// goroutine.
 func (id *ID) deliver(ev Event) {
 	id.mu.Lock()
 	notify := id.notify
@@ -93,7 +96,8 @@ func (id *ID) signal() {
 	}
 }
 
-// requested queues a connection request for its listener.
+// requested queues a connection request for its listener. It returns false if the
+// listener does not take it.
 func (id *ID) requested(child *ID) bool {
 	id.mu.Lock()
 	if to := id.forward; to != nil {
@@ -109,9 +113,9 @@ func (id *ID) requested(child *ID) bool {
 	return true
 }
 
-// Notify has f called with every event from now on instead of queueing them; those
-// queued already come first. It runs on the channel's goroutine, where it must not
-// wait nor call Close.
+// Notify makes every event from now on a call of f instead of queueing it. f is called
+// first with the events that are queued. It runs on the channel's goroutine and must
+// neither block nor call Close.
 func (id *ID) Notify(f func(Event)) {
 	id.mu.Lock()
 	queued := id.events
@@ -141,6 +145,7 @@ func (id *ID) Event(ctx context.Context) (Event, error) {
 	}
 }
 
+// pause waits until an event or request has been added.
 func (id *ID) pause(ctx context.Context) error {
 	select {
 	case <-id.wake:
@@ -152,8 +157,8 @@ func (id *ID) pause(ctx context.Context) error {
 	}
 }
 
-// expect waits for one of the events that end an operation and turns all but want
-// into errors. Events that belong to something else are passed over.
+// expect waits for the event that ends an operation. Any event but want is an error,
+// except those that do not concern the operation, which are skipped.
 func (id *ID) expect(ctx context.Context, op, addr string, want EventType) (Event, error) {
 	for {
 		ev, err := id.Event(ctx)
@@ -170,16 +175,16 @@ func (id *ID) expect(ctx context.Context, op, addr string, want EventType) (Even
 	}
 }
 
-// BindAddr binds the ID to a local address; port 0 picks a free one.
+// BindAddr binds the ID to a local address. Port 0 selects a free port.
 //
 // Implements: int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr)
 func (id *ID) BindAddr(addr netip.AddrPort) error {
-	return id.use("rdma_bind_addr", addr.String(), func(raw *cgo.CMID) syscall.Errno { return cgo.BindAddr(raw, sockaddr(addr)) })
+	return id.use("rdma_bind_addr", addr.String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.BindAddr(raw, sockaddr(addr)) })
 }
 
-// ResolveAddr finds the device that reaches dst and binds the ID to it. src may be
-// the zero AddrPort. The timeout is one of the kernel's, for the neighbour's
-// address.
+// ResolveAddr finds the device with a route to dst and binds the ID to it. src may be the
+// zero AddrPort. timeout bounds the kernel's resolution of the neighbour's address, ctx
+// the wait for its result.
 //
 // Implements: int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src_addr, struct sockaddr *dst_addr, int timeout_ms)
 func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout time.Duration) error {
@@ -188,7 +193,7 @@ func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout 
 		from = sockaddr(src)
 	}
 	if err := id.use("rdma_resolve_addr", dst.String(), func(raw *cgo.CMID) syscall.Errno {
-		return cgo.ResolveAddr(raw, from, sockaddr(dst), milliseconds(timeout))
+		return id.lib.ResolveAddr(raw, from, sockaddr(dst), milliseconds(timeout))
 	}); err != nil {
 		return err
 	}
@@ -196,13 +201,14 @@ func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort, timeout 
 	return err
 }
 
-// ResolveRoute finds the way to the address that ResolveAddr found.
+// ResolveRoute resolves the route to the address given to ResolveAddr, which has to come
+// first.
 //
 // Implements: int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 func (id *ID) ResolveRoute(ctx context.Context, timeout time.Duration) error {
 	peer := id.PeerAddr().String()
 	if err := id.use("rdma_resolve_route", peer, func(raw *cgo.CMID) syscall.Errno {
-		return cgo.ResolveRoute(raw, milliseconds(timeout))
+		return id.lib.ResolveRoute(raw, milliseconds(timeout))
 	}); err != nil {
 		return err
 	}
@@ -212,13 +218,14 @@ func (id *ID) ResolveRoute(ctx context.Context, timeout time.Duration) error {
 
 func milliseconds(d time.Duration) int { return int(max(d.Milliseconds(), 1)) }
 
-// A ConnParam is what both ends tell each other at set-up, see rdma_connect(3).
+// A ConnParam holds the parameters of a connection request or reply, see
+// rdma_connect(3).
 type ConnParam struct {
 	PrivateData        []byte // at most 56 bytes on InfiniBand and RoCE, 255 otherwise
-	ResponderResources int    // Reads and atomics of the peer that we serve at once, at most 255
-	InitiatorDepth     int    // of ours that may be outstanding, at most 255
-	RetryCount         int    // 0 to 7, when the peer does not acknowledge
-	RNRRetryCount      int    // 0 to 7, when the peer has no receive posted; 7 is for ever
+	ResponderResources int    // Reads and atomics of the peer that this side serves at once, at most 255
+	InitiatorDepth     int    // Reads and atomics of this side that may be outstanding, at most 255
+	RetryCount         int    // 0 to 7: retransmissions if the peer does not acknowledge
+	RNRRetryCount      int    // 0 to 7: retransmissions if the peer has no receive posted; 7 is without limit
 }
 
 func (p *ConnParam) raw() *cgo.ConnParam {
@@ -229,28 +236,27 @@ func (p *ConnParam) raw() *cgo.ConnParam {
 	}
 }
 
-// Connect sends the connection request and waits for the answer. The queue pair
-// must be there. A rejection and whatever else goes wrong is an *EventError.
+// Connect sends the connection request and waits for the reply. The ID needs a queue
+// pair. A rejection, or any other event than EventEstablished, is an *EventError.
 //
 // Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Connect(ctx context.Context, p ConnParam) (Event, error) {
 	peer := id.PeerAddr().String()
-	if err := id.use("rdma_connect", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Connect(raw, p.raw()) }); err != nil {
+	if err := id.use("rdma_connect", peer, func(raw *cgo.CMID) syscall.Errno { return id.lib.Connect(raw, p.raw()) }); err != nil {
 		return Event{}, err
 	}
 	return id.expect(ctx, "connecting to", peer, EventEstablished)
 }
 
-// Listen makes a bound ID a listener with room for backlog requests in the kernel.
+// Listen makes a bound ID a listener. The kernel queues up to backlog requests.
 //
 // Implements: int rdma_listen(struct rdma_cm_id *id, int backlog)
 func (id *ID) Listen(backlog int) error {
-	return id.use("rdma_listen", id.LocalAddr().String(), func(raw *cgo.CMID) syscall.Errno { return cgo.Listen(raw, backlog) })
+	return id.use("rdma_listen", id.LocalAddr().String(), func(raw *cgo.CMID) syscall.Errno { return id.lib.Listen(raw, backlog) })
 }
 
-// GetRequest waits for the next connection request of a listener and returns the
-// ID for it, which is to be accepted or rejected, and closed. Request tells what
-// the peer sent.
+// GetRequest waits for the next connection request of a listener and returns its ID,
+// which the caller accepts or rejects, and closes. Request returns what the peer sent.
 func (id *ID) GetRequest(ctx context.Context) (*ID, error) {
 	for {
 		if child := id.takeRequest(); child != nil {
@@ -271,12 +277,12 @@ func (id *ID) takeRequest() *ID {
 	child := id.children[0]
 	id.children = id.children[1:]
 	if len(id.children) > 0 {
-		id.signal() // for the next who waits
+		id.signal() // for the next waiter
 	}
 	return child
 }
 
-// refuseRequests turns down the requests that nobody has taken, and those to come.
+// refuseRequests rejects the requests that have not been taken, and those to come.
 func (id *ID) refuseRequests() {
 	id.mu.Lock()
 	id.refuse = true
@@ -289,44 +295,44 @@ func (id *ID) refuseRequests() {
 	}
 }
 
-// Request is the connection request of an ID that GetRequest returned.
+// Request returns the connection request of an ID from GetRequest.
 func (id *ID) Request() Event { return id.request }
 
-// Accept accepts the request and waits until the connection is established. The
-// queue pair must be there, and receives posted.
+// Accept accepts the request and waits until the connection is established. The ID needs
+// a queue pair, with receives posted for the peer's first messages.
 //
 // Implements: int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *conn_param)
 func (id *ID) Accept(ctx context.Context, p ConnParam) (Event, error) {
 	peer := id.PeerAddr().String()
-	if err := id.use("rdma_accept", peer, func(raw *cgo.CMID) syscall.Errno { return cgo.Accept(raw, p.raw()) }); err != nil {
+	if err := id.use("rdma_accept", peer, func(raw *cgo.CMID) syscall.Errno { return id.lib.Accept(raw, p.raw()) }); err != nil {
 		return Event{}, err
 	}
 	return id.expect(ctx, "accepting", peer, EventEstablished)
 }
 
-// Reject turns the request down. Private data is at most 148 bytes on InfiniBand
-// and RoCE, 255 otherwise.
+// Reject rejects the request. Private data is at most 148 bytes on InfiniBand and RoCE,
+// 255 otherwise.
 //
 // Implements: int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
 func (id *ID) Reject(privateData []byte) error {
-	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Reject(raw, privateData) })
+	return id.use("rdma_reject", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Reject(raw, privateData) })
 }
 
-// withdrawn turns down a request that could not be served, and tells whether the peer has
-// given it up meanwhile. No event says so: the kernel has none for an ID that has not been
-// accepted. But there is nobody to turn down then, an invalid argument.
+// withdrawn rejects a request that could not be served, and reports whether the peer had
+// withdrawn it before. The kernel raises no event for that on an ID that has not been
+// accepted, but rejecting fails with EINVAL.
 func (id *ID) withdrawn() bool { return errors.Is(id.Reject(nil), syscall.EINVAL) }
 
-// Disconnect ends the connection: the queue pair goes into its error state, and
-// both ends get EventDisconnected.
+// Disconnect ends the connection: the queue pair enters its error state, and both ends
+// get EventDisconnected.
 //
 // Implements: int rdma_disconnect(struct rdma_cm_id *id)
 func (id *ID) Disconnect() error {
-	return id.use("rdma_disconnect", "", func(raw *cgo.CMID) syscall.Errno { return cgo.Disconnect(raw) })
+	return id.use("rdma_disconnect", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.Disconnect(raw) })
 }
 
-// Migrate moves the ID to another channel, and with it the events that have not
-// been taken. It must not be called from a Notify function.
+// Migrate moves the ID to another channel, with its pending events. It must not be called
+// from a Notify function.
 //
 // Implements: int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
 func (id *ID) Migrate(to *EventChannel) error {
@@ -339,8 +345,8 @@ func (id *ID) Migrate(to *EventChannel) error {
 	if from == to {
 		return nil
 	}
-	// Under its new number the ID is known to both channels until it has moved,
-	// under the old one to the channel whose goroutine may hold such an event.
+	// Both channels know the ID by its new number until it has moved. The old channel
+	// keeps the old number, since its goroutine may hold an event with it.
 	first, second := from, to
 	if uintptr(unsafe.Pointer(first)) > uintptr(unsafe.Pointer(second)) {
 		first, second = second, first
@@ -357,9 +363,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 	from.ids[num], to.ids[num] = id, id
 	second.mu.Unlock()
 	first.mu.Unlock()
-	id.raw.SetContext(num)
+	id.lib.SetContext(id.raw, num)
 
-	errno := cgo.MigrateID(id.raw, to.raw)
+	errno := id.lib.MigrateID(id.raw, to.raw)
 	stays, leaves := to, from
 	if errno != 0 {
 		stays, leaves = from, to
@@ -371,7 +377,7 @@ func (id *ID) Migrate(to *EventChannel) error {
 	delete(from.ids, id.num)
 	from.mu.Unlock()
 	id.ch, id.num = stays, num
-	// The kernel moves events that wait, and tells nobody who polls the new channel.
+	// The kernel moves pending events without waking pollers of the new channel.
 	to.fd.Wake()
 	return callError("rdma_migrate_id", "", errno)
 }
@@ -384,26 +390,26 @@ const (
 	optionAckTimeout
 )
 
-// SetTOS sets the type of service (RFC 2474) of what the connection sends. Before
-// the address is resolved.
+// SetTOS sets the type of service (RFC 2474) of what the connection sends. It has to come
+// before ResolveAddr.
 //
 // Implements: int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen)
 func (id *ID) SetTOS(tos uint8) error { return id.setOption(optionTOS, int32(tos), 1) }
 
-// SetReuseAddr lets the ID be bound to an address in use (compare SO_REUSEADDR).
+// SetReuseAddr allows binding to an address in use, as SO_REUSEADDR does.
 func (id *ID) SetReuseAddr(on bool) error { return id.setOption(optionReuseAddr, toInt(on), 4) }
 
-// SetAFOnly keeps a listener on an IPv6 address from taking IPv4 (compare
-// IPV6_V6ONLY). Before it is bound.
+// SetAFOnly restricts a listener on an IPv6 address to IPv6, as IPV6_V6ONLY does. It has
+// to come before BindAddr.
 func (id *ID) SetAFOnly(on bool) error { return id.setOption(optionAFOnly, toInt(on), 4) }
 
 // SetAckTimeout sets the time that the queue pair waits for an acknowledgement to
-// 4.096 us * 2^exp, exp 0 to 31, in place of what the path suggests. Before the
-// connection is made; not on iWARP.
+// 4.096 us * 2^exp, exp 0 to 31, instead of what the path suggests. It has to come before
+// Connect or Accept. iWARP does not support it.
 func (id *ID) SetAckTimeout(exp uint8) error { return id.setOption(optionAckTimeout, int32(exp), 1) }
 
 func (id *ID) setOption(option int, value int32, size int) error {
-	return id.use("rdma_set_option", "", func(raw *cgo.CMID) syscall.Errno { return cgo.SetOption(raw, 0, option, value, size) })
+	return id.use("rdma_set_option", "", func(raw *cgo.CMID) syscall.Errno { return id.lib.SetOption(raw, 0, option, value, size) })
 }
 
 func toInt(b bool) int32 {
@@ -413,20 +419,20 @@ func toInt(b bool) int32 {
 	return 0
 }
 
-// LocalAddr is the address that the ID is bound to.
+// LocalAddr returns the address that the ID is bound to.
 //
 // Implements: struct sockaddr *rdma_get_local_addr(struct rdma_cm_id *id)
 // Implements: __be16 rdma_get_src_port(struct rdma_cm_id *id)
 func (id *ID) LocalAddr() netip.AddrPort {
-	return id.addr((*cgo.CMID).LocalAddr)
+	return id.addr(id.lib.LocalAddr)
 }
 
-// PeerAddr is the address of the other end.
+// PeerAddr returns the address of the peer.
 //
 // Implements: struct sockaddr *rdma_get_peer_addr(struct rdma_cm_id *id)
 // Implements: __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 func (id *ID) PeerAddr() netip.AddrPort {
-	return id.addr((*cgo.CMID).PeerAddr)
+	return id.addr(id.lib.PeerAddr)
 }
 
 func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
@@ -439,30 +445,34 @@ func (id *ID) addr(get func(*cgo.CMID) cgo.Sockaddr) netip.AddrPort {
 	return addrPort(&s)
 }
 
-// Verbs is the device that the ID is bound to, nil before there is one. The
-// context belongs to librdmacm and stays open.
+// Verbs returns the device that the ID is bound to, nil before it is bound. librdmacm
+// owns the device's context and keeps it open.
 func (id *ID) Verbs() *ibv.Context {
 	id.life.RLock()
 	defer id.life.RUnlock()
-	if id.raw == nil || id.raw.Verbs() == nil {
+	if id.raw == nil {
 		return nil
 	}
-	return ibv.Wrap(id.raw.Verbs())
+	raw := id.lib.IDVerbs(id.raw)
+	if raw == nil {
+		return nil
+	}
+	return ibv.WrapOf(id.lib, raw)
 }
 
-// Port is the port of the device that the ID is bound to.
+// Port returns the port of the device that the ID is bound to, 0 for a closed ID.
 func (id *ID) Port() uint8 {
 	id.life.RLock()
 	defer id.life.RUnlock()
 	if id.raw == nil {
 		return 0
 	}
-	return id.raw.Port()
+	return id.lib.IDPort(id.raw)
 }
 
-// Close destroys the ID and ends whoever waits on it with net.ErrClosed. Requests
-// that a listener has not handed out are rejected. The queue pair must be gone.
-// Closing twice is harmless. It must not be called from a Notify function.
+// Close destroys the ID, after its queue pair. A goroutine that waits on the ID gets
+// net.ErrClosed, and pending requests of a listener are rejected. Closing twice is
+// harmless. It must not be called from a Notify function.
 //
 // Implements: int rdma_destroy_id(struct rdma_cm_id *id)
 func (id *ID) Close() error {
@@ -480,19 +490,19 @@ func (id *ID) Close() error {
 	raw, ch, num := id.raw, id.ch, id.num
 	id.raw = nil
 	id.life.Unlock()
-	// Waits until the channel's goroutine is done with events of this ID.
-	errno := cgo.DestroyID(raw)
+	// Blocks until all events of the ID have been acknowledged.
+	errno := id.lib.DestroyID(raw)
 	ch.mu.Lock()
 	delete(ch.ids, num)
 	last := ch.left && len(ch.ids) == 0
 	ch.mu.Unlock()
 	if last {
-		go ch.Close() // not here: this may be the channel's own goroutine, which it waits for
+		go ch.Close() // waits for the channel's goroutine, which this may be
 	}
 	return callError("rdma_destroy_id", "", errno)
 }
 
-// udpAddr and tcpAddr would both be wrong: an address of RDMA_PS_TCP.
+// A cmAddr is an address of the port space RDMA_PS_TCP, which is not that of TCP.
 type cmAddr struct{ netip.AddrPort }
 
 // Network implements net.Addr.

@@ -53,8 +53,8 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	if c.dev.windows && !remote {
 		bits |= accessMWBind
 	}
-	// Close takes the set of regions away before it frees them: one that comes
-	// later frees itself.
+	// Close takes the set of regions before it frees them. A region that is registered
+	// after that is freed below.
 	if c.shut.Load() {
 		return nil, c.connErr()
 	}
@@ -112,7 +112,7 @@ func (r *region) Close() error {
 	return r.free()
 }
 
-// covers tells whether the memory lies in the region that its local key names.
+// covers reports whether the memory lies in the region of its local key.
 func (c *Conn) covers(sge *fabric.SGE) bool {
 	r := c.recent.Load()
 	if r == nil || r.mr.LKey() != sge.LKey {
@@ -127,6 +127,7 @@ func (c *Conn) covers(sge *fabric.SGE) bool {
 	return within(sge.Buf, r.mr.Bytes())
 }
 
+// free deregisters, once.
 func (r *region) free() (err error) {
 	r.c.recent.CompareAndSwap(r, nil)
 	r.once.Do(func() {
@@ -143,8 +144,8 @@ type window struct {
 
 	// Guarded by Conn.mu.
 	freed  bool
-	ready  bool   // prepared, and not posted yet
-	bound  bool   // from the post of the bind to that of the invalidation, or the peer's
+	ready  bool   // prepared, bind not posted yet
+	bound  bool   // from the post of the bind to that of the invalidation, or the peer's invalidation
 	key    uint32 // of the last Prepare
 	under  *region
 	mem    []byte
@@ -204,13 +205,14 @@ func (w *window) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, 
 	return fabric.Segment{Handle: w.key, Length: uint32(len(mem.Buf)), Offset: addressOf(mem.Buf)}, nil
 }
 
-// within tells whether a lies in b.
+// within reports whether a lies in b.
 func within(a, b []byte) bool {
 	from, start := addressOf(a), addressOf(b)
 	return from >= start && from-start+uint64(len(a)) <= uint64(len(b))
 }
 
-// bind fills in the request of a prepared window. sendMu is held: nobody frees it.
+// bind fills in the request that binds a prepared window. sendMu is held, which keeps
+// the window allocated.
 func (w *window) bind(to *cgo.SendWR) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
@@ -221,11 +223,11 @@ func (w *window) bind(to *cgo.SendWR) {
 	w.c.windows[w.key] = w
 }
 
-// stored stores the key of a bind that has been posted in the window: the device
-// reads the old one when it is posted, and some refuse the next bind without.
-func (w *window) stored() { w.mw.Raw().SetRKey(w.key) }
+// stored stores the key of a posted bind in the library's window. Providers read the old
+// key while they post the bind, and some refuse the next bind if it is not up to date.
+func (w *window) stored() { w.c.dev.lib.SetRKey(w.mw.Raw(), w.key) }
 
-// checkBind refuses a bind of what is not prepared. sendMu is held.
+// checkBind refuses a bind of a window that is not prepared. sendMu is held.
 func (c *Conn) checkBind(mw fabric.MW) error {
 	w, ok := mw.(*window)
 	if !ok || w.c != c {
@@ -239,8 +241,8 @@ func (c *Conn) checkBind(mw fabric.MW) error {
 	return nil
 }
 
-// isBound tells whether key names a window that is bound, or will be by one of the
-// requests in front. sendMu is held.
+// isBound reports whether key is that of a window that is bound, or will be after the
+// requests before. sendMu is held.
 func (c *Conn) isBound(key uint32, before []fabric.SendWR) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,19 +260,15 @@ func (c *Conn) isBound(key uint32, before []fabric.SendWR) bool {
 	return bound
 }
 
-// unbind notes that the window with the key is being invalidated, or has been by
-// the peer. It reports whether there is one: rxe of Linux 6.1 crashes when a window
-// is invalidated that is not bound.
-func (c *Conn) unbind(key uint32) bool {
+// unbind records that the window with the key is being invalidated, or has been by the
+// peer.
+func (c *Conn) unbind(key uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.windows[key]
-	if w == nil {
-		return false
+	if w := c.windows[key]; w != nil {
+		delete(c.windows, key)
+		w.bound = false
 	}
-	delete(c.windows, key)
-	w.bound = false
-	return true
 }
 
 // Close implements fabric.MW.
@@ -280,7 +278,7 @@ func (w *window) Close() error {
 	return w.free()
 }
 
-// free deallocates, which unbinds. sendMu is held.
+// free deallocates the window, which unbinds it. sendMu is held.
 func (w *window) free() error {
 	w.c.mu.Lock()
 	freed := w.freed

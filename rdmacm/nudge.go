@@ -4,17 +4,17 @@ package rdmacm
 
 import "time"
 
-// siw as the side that accepts first sends the MPA reply and then has its socket
-// tell the queue pair of what comes. A message in between lies there until more
-// comes, and the connection hangs: about one in a hundred on a slow machine. So the
-// side that connects, if it has sent something and has heard nothing, sends a Write
-// of no bytes, which a peer that is well does not notice.
+// siw on the accepting side sends the MPA reply before it starts to watch its socket. A
+// message that arrives in between is not noticed until more data comes, and the
+// connection hangs: about one in a hundred on a slow machine. So the connecting side,
+// if it has sent something and received nothing, sends a Write of no bytes, which has no
+// effect on a peer that works.
 const (
 	nudgeAfter = 50 * time.Millisecond
-	nudges     = 5 // each waits four times as long as the one before
+	nudges     = 5 // each after four times the wait of the one before
 )
 
-// startNudging is called with the first request of a connection.
+// startNudging is called with the first request of a connection; see nudgeAfter.
 func (c *Conn) startNudging() {
 	if !c.dev.siw || c.passive {
 		return
@@ -40,7 +40,7 @@ func (c *Conn) startNudging() {
 	})
 }
 
-// nudge posts the Write.
+// nudge posts the Write of no bytes.
 func (c *Conn) nudge() {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()

@@ -27,13 +27,13 @@ const (
 	sendInline    = 1 << 3
 )
 
-// earlyBytes is from where on iWARP completes an unsignaled request before its
-// memory is free: siw hands pages of that size to TCP, which reads them again when
-// it retransmits. Signaled ones it copies.
+// earlyBytes is the size from which iWARP completes an unsignaled request before its
+// memory may be reused: siw passes pages to TCP without copying, and TCP reads them
+// again to retransmit. siw copies the data of signaled requests.
 const earlyBytes = 4096
 
-// maxSilent is how many requests in a row are not signaled, at most: until a completion
-// comes, those before it keep their places, and the rings are as long as that takes.
+// maxSilent bounds the unsignaled requests in a row. They keep their slots until a later
+// request completes, so the bound limits the length of the ring.
 const maxSilent = 32
 
 // Post implements fabric.Conn.
@@ -46,14 +46,14 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	if err := c.mayPost(); err != nil {
 		return err
 	}
-	c.lockFor(&c.send, &c.sendMu, len(wrs)+1) // and one of our own
+	c.lockFor(&c.send, &c.sendMu, len(wrs)+1) // and an internal one
 	defer c.sendMu.Unlock()
 	if c.qp == nil {
 		return c.connErr()
 	}
 	if len(wrs) > c.sendRoom() {
 		c.starved.Store(true)
-		if len(wrs) > c.sendRoom() { // completions may have come before they could see that
+		if len(wrs) > c.sendRoom() { // completions may have come before starved was set
 			return fabric.ErrQueueFull
 		}
 		c.starved.Store(false)
@@ -82,8 +82,8 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 	return nil
 }
 
-// lockFor takes mu, the lock of a side, with places in its ring for n more requests,
-// as far as it goes.
+// lockFor locks mu, the lock of a side, after growing the side's ring for n more requests,
+// up to its depth.
 func (c *Conn) lockFor(side *workQueue, mu *sync.Mutex, n int) {
 	mu.Lock()
 	if !side.tight(n) {
@@ -94,7 +94,7 @@ func (c *Conn) lockFor(side *workQueue, mu *sync.Mutex, n int) {
 	mu.Lock()
 	defer c.q.mu.Unlock()
 	if !side.tight(n) {
-		return // others have been here
+		return // another goroutine has grown it
 	}
 	side.grow(n)
 	done := make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
@@ -117,7 +117,7 @@ func (c *Conn) mayPost() error {
 	return nil
 }
 
-// check refuses what can never be executed.
+// check refuses a request that the device can never execute.
 func (c *Conn) check(wr *fabric.SendWR) error {
 	most := 0
 	switch wr.Op {
@@ -150,8 +150,8 @@ func (c *Conn) check(wr *fabric.SendWR) error {
 	return nil
 }
 
-// checkWindows refuses a list with a bind or an invalidation that cannot be, before
-// anything of it is queued. sendMu is held.
+// checkWindows refuses a list with an invalid bind or invalidation before any of it is
+// queued. sendMu is held.
 func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 	for i := range wrs {
 		switch wr := &wrs[i]; wr.Op {
@@ -160,24 +160,26 @@ func (c *Conn) checkWindows(wrs []fabric.SendWR) error {
 				return err
 			}
 		case fabric.OpLocalInv:
+			// rxe of Linux 6.1 crashes on the invalidation of a key that is not bound.
 			if !c.isBound(wr.RKey, wrs[:i]) {
-				return fmt.Errorf("%w: OpLocalInv of %#x, which names no window that is bound", ErrMisuse, wr.RKey)
+				return fmt.Errorf("%w: OpLocalInv of %#x, which is not the key of a bound window", ErrMisuse, wr.RKey)
 			}
 		}
 	}
 	return nil
 }
 
-// append adds a request to the scratch list and to the queue. sendMu is held.
+// append adds a request to the scratch list and to the work queue. sendMu is held.
 func (c *Conn) append(wr *fabric.SendWR) {
 	to := cgo.SendWR{ID: c.send.tail, FirstSGE: uint32(len(c.sges))}
 	op := fabric.WCSend
 	n, known := 0, true
 	for i := range wr.SGL {
-		if b := wr.SGL[i].Buf; len(b) > 0 { // length 0 stands for 2 GiB in places
+		if b := wr.SGL[i].Buf; len(b) > 0 { // a length of 0 means 2 GiB to some devices
 			c.sges = append(c.sges, cgo.SGE{Addr: addressOf(b), Length: uint32(len(b)), LKey: wr.SGL[i].LKey})
 			n += len(b)
-			// Inline data needs no key: one that is wrong is for the device to find.
+			// Inline data bypasses the check of the key. If the key is wrong, let the
+			// device find out.
 			known = known && n <= int(c.cap.MaxInlineData) && c.covers(&wr.SGL[i])
 		}
 	}
@@ -193,7 +195,7 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	case fabric.OpRead:
 		to.Opcode, to.RKey, to.RemoteAddr = wrRDMARead, wr.RKey, wr.RemoteOffset
 		op = fabric.WCRead
-		if to.NumSGE == 0 && c.dev.iwarp { // wants exactly one
+		if to.NumSGE == 0 && c.dev.iwarp { // a Read needs exactly one element
 			c.sges = append(c.sges, cgo.SGE{})
 			to.NumSGE = 1
 		}
@@ -214,8 +216,7 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	if n > 0 && known && (op == fabric.WCSend || op == fabric.WCWrite) {
 		to.Flags |= sendInline
 	}
-	// Positions are given back by signaled completions alone, so there has to be
-	// one now and then.
+	// Only signaled completions free slots, so there has to be one now and then.
 	report := wr.Flags&fabric.Signaled != 0
 	c.silent++
 	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
@@ -228,15 +229,15 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	c.swr = append(c.swr, to)
 }
 
-// postSends posts requests whose elements are in sges. What the device refuses at this
-// point, after our own checks, ends the connection, and the requests complete as
-// flushed: how much of the list has been taken is not reliably told. sendMu is held.
+// postSends posts requests whose elements are in sges. An error of the device, after the
+// checks of check, ends the connection, and all requests of the list complete as flushed:
+// drivers do not report reliably how many were posted. sendMu is held.
 func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	if len(wrs) == 0 {
 		return
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
+	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, nil, wrs, sges, nil, 0, &out)
 	c.posted.SendCalls++
 	c.posted.Sends += uint64(len(wrs))
 	if out.SendErr != 0 {
@@ -244,10 +245,11 @@ func (c *Conn) postSends(wrs []cgo.SendWR, sges []cgo.SGE) {
 	}
 }
 
+// refusedBy ends the connection after a post that failed.
 func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	if errno == syscall.ENOTCONN || errno == syscall.EINVAL || errno == syscall.EPERM { // the last is libsiw's -1
-		// The queue pair is in its error state: the peer was quicker, and the
-		// connection manager will say so.
+		// The queue pair is in its error state because the peer has disconnected. The
+		// event is yet to come.
 		c.failing(&fabric.WC{Status: fabric.WCFlushErr})
 		c.wakePoller()
 		return
@@ -257,8 +259,8 @@ func (c *Conn) refusedBy(op string, errno syscall.Errno) {
 	c.wakePoller()
 }
 
-// sendRoom is how many requests of the caller there is room for. One more is for a
-// request of our own. sendMu is held.
+// sendRoom is how many requests the caller may post. One slot is reserved for an internal
+// request. sendMu is held.
 func (c *Conn) sendRoom() int {
 	if c.inner.Load() {
 		return c.send.room()
@@ -266,8 +268,8 @@ func (c *Conn) sendRoom() int {
 	return c.send.room() - 1
 }
 
-// marker posts a request behind everything that is not signaled, so that its
-// completion says that all has left: a Write of nothing, which touches no memory.
+// marker posts a signaled Write of no bytes if unsignaled requests are outstanding. Its
+// completion shows that they are complete.
 func (c *Conn) marker() error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -280,15 +282,15 @@ func (c *Conn) marker() error {
 	return nil
 }
 
-// postNothing posts a signaled Write of nothing that no caller hears of. sendMu is
-// held.
+// postNothing posts a signaled internal Write of no bytes, which accesses no memory,
+// unless one is outstanding. sendMu is held.
 func (c *Conn) postNothing() {
 	if c.inner.Load() || c.send.free() == 0 {
-		return // there is one already
+		return
 	}
 	c.inner.Store(true)
 	c.swr, c.sges = c.swr[:0], c.sges[:0]
-	c.silent = c.send.depth // makes it signaled
+	c.silent = c.send.depth // so that append makes it signaled
 	c.append(&fabric.SendWR{Op: fabric.OpWrite})
 	c.send.at(c.send.tail - 1).internal = true
 	c.ring()
@@ -319,7 +321,7 @@ func (c *Conn) PostRecv(wrs []fabric.RecvWR) error {
 		c.rwr = append(c.rwr, to)
 	}
 	var out cgo.Outcome
-	cgo.Progress(c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
+	cgo.Progress(c.dev.lib, c.qp, nil, nil, nil, c.rwr, nil, c.rsges, nil, 0, &out)
 	c.posted.RecvCalls++
 	c.posted.Recvs += uint64(len(c.rwr))
 	if out.RecvErr != 0 {

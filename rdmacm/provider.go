@@ -22,35 +22,38 @@ import (
 
 const name = "rdma"
 
-// Live counts what a provider holds open.
+// Live counts the open objects of a provider.
 type Live struct {
 	Conns, Listeners, MRs, MWs int
 }
 
-// A Provider makes connections over RDMA devices. It is a fabric.Provider. While
-// it has connections or listeners, and for a moment after, it has one event channel and
-// one goroutine.
+// A Provider makes connections over RDMA devices. It is a fabric.Provider. While it has
+// connections or listeners, and for 100 ms after, it has one event channel with one
+// goroutine.
 type Provider struct {
 	cfg Config
+	lib cgo.Library
 
 	live struct{ conns, listeners, mrs, mws atomic.Int64 }
 
 	mu      sync.Mutex
-	channel *EventChannel // while users > 0, and for a moment after
+	channel *EventChannel // while users > 0, and for linger after
 	users   int
-	retirer *time.Timer // closes a channel that nobody has taken up again
+	retirer *time.Timer // closes an unused channel
 	devices map[*cgo.Context]*device
 }
 
-// New makes a provider. It fails when the machine has no RDMA device or the
-// process may not use it.
-func New(cfg Config) (*Provider, error) {
+// New makes a provider. It needs no closing. New fails if the machine has no RDMA device
+// or the process has no permission to use it.
+func New(cfg Config) (*Provider, error) { return newProvider(cgo.RDMACore{}, cfg) }
+
+func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, devices: make(map[*cgo.Context]*device)}
-	// Look now, so that the reason comes before the first connection.
+	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device)}
+	// Open the channel once, to fail now and not with the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
 	}
@@ -61,7 +64,7 @@ func New(cfg Config) (*Provider, error) {
 // Name implements fabric.Provider.
 func (p *Provider) Name() string { return name }
 
-// Live counts what is open now.
+// Live counts the open objects.
 func (p *Provider) Live() Live {
 	return Live{
 		Conns: int(p.live.conns.Load()), Listeners: int(p.live.listeners.Load()),
@@ -69,16 +72,16 @@ func (p *Provider) Live() Live {
 	}
 }
 
-// linger is how long the event channel stays open for the next user. Opening one, and
-// ending it, is a tenth of a connection's set-up.
+// linger is how long an unused event channel stays open. Opening and closing one takes a
+// tenth of the time of a connection's set-up.
 const linger = 100 * time.Millisecond
 
-// acquire takes the event channel, opening it if there is none.
+// acquire takes a reference to the event channel, opening it if necessary.
 func (p *Provider) acquire() (*EventChannel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.channel == nil {
-		ch, err := NewEventChannel()
+		ch, err := newEventChannel(p.lib)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +91,7 @@ func (p *Provider) acquire() (*EventChannel, error) {
 	return p.channel, nil
 }
 
-// release has the event channel closed a moment after its last user.
+// release drops a reference. The last one starts the timer that closes the channel.
 func (p *Provider) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +115,9 @@ func (p *Provider) retire() {
 	}
 }
 
-// A device is what the provider knows of an RDMA device.
+// A device holds what the provider knows of an RDMA device.
 type device struct {
+	lib      cgo.Library
 	ctx      *ibv.Context
 	name     string
 	iwarp    bool
@@ -121,44 +125,44 @@ type device struct {
 	attr     cgo.DeviceAttr
 	maxMsg   uint32
 	windows  bool
-	weak     bool // taking memory back does not stop an access under way
+	weak     bool // invalidation does not stop an access in progress
 	sendInv  bool
 	withInv  uint32     // the flag of a completion that invalidated a window
-	sinkBits ibv.Access // rights that the sink of a Read needs besides writing
+	sinkBits ibv.Access // additional access rights for the sink of a Read
 
-	inline atomic.Int32 // bytes of inline data to ask for: Config's, or what was given once
+	inline atomic.Int32 // bytes of inline data to ask for
 
 	// Guarded by Provider.mu.
 	users int     // connections
 	gone  bool    // the kernel has removed it
-	plug  *ibv.CQ // siw, while there are connections
+	plug  *ibv.CQ // siw, while there are connections; see plugEntries
 
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
 }
 
-// enterDevice counts a connection of the device, before anything is made for it.
+// enterDevice counts a connection of the device before its objects are created.
 func (p *Provider) enterDevice(d *device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d.users++
 	if d.users == 1 && d.siw {
-		// Should it fail, so may connections later, and say why.
+		// If this fails, connections may fail later, with the reason.
 		d.plug, _ = d.ctx.CreateCQ(plugEntries, nil, 0)
 	}
 }
 
-// plugEntries makes a completion queue of siw as long as 0x91 pages. Its library takes
-// the map offset of page 0x90 for that of no map, and the kernel hands offsets out from
-// the first page on: without something that lies across, the queue that would begin
-// there, and with it every new connection, could not be made.
+// plugEntries makes a completion queue of siw 0x91 pages long. siw's library mistakes the
+// map offset of page 0x90 for an invalid one, and the kernel assigns offsets from the
+// first page on. Unless a mapping covers that page, the queue that would begin there
+// cannot be created, and neither can any connection.
 //
-// It is there from the first connection on, though it takes as long as the rest of its
-// set-up: later it might begin at that page itself, since all providers of a process
-// share a context's offsets.
+// The plug is created with the first connection, although it doubles the time of that
+// connection's set-up: later it might begin at that page itself, since all providers of a
+// process share the offsets of a context.
 const plugEntries = 0x91*4096/32 + 1
 
-// leaveDevice discounts a connection, when nothing is left of it.
+// leaveDevice discounts a connection whose objects have been destroyed.
 func (p *Provider) leaveDevice(d *device) {
 	p.mu.Lock()
 	d.users--
@@ -173,12 +177,12 @@ func (p *Provider) leaveDevice(d *device) {
 		plug.Close()
 	}
 	if let {
-		letGo()
+		p.letGo()
 	}
 }
 
-// removed notes that the kernel removes the device. What comes back, under whatever
-// address, is another one.
+// removed records that the kernel removes the device. A device that appears later, even
+// with the same context address, is another one.
 func (p *Provider) removed(d *device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,14 +192,14 @@ func (p *Provider) removed(d *device) {
 	}
 }
 
-// letGo has librdmacm look at the list of devices, and so close those that are gone:
-// until then the kernel cannot finish their removal.
+// letGo makes librdmacm update its list of devices, which closes those that have been
+// removed: until then the kernel cannot finish their removal.
 //
 // Implements: struct ibv_context **rdma_get_devices(int *num_devices)
 // Implements: void rdma_free_devices(struct ibv_context **list)
-func letGo() {
-	if list, _, errno := cgo.GetDevices(); errno == 0 {
-		cgo.FreeDevices(list)
+func (p *Provider) letGo() {
+	if list, _, errno := p.lib.GetDevices(); errno == 0 {
+		p.lib.FreeDevices(list)
 	}
 }
 
@@ -212,7 +216,7 @@ const (
 	vendorRXE      = 0xffffff
 )
 
-// device returns what is known of the device that id is bound to.
+// device returns the device that id is bound to.
 func (p *Provider) device(id *ID) (*device, error) {
 	ctx := id.Verbs()
 	if ctx == nil {
@@ -223,16 +227,16 @@ func (p *Provider) device(id *ID) (*device, error) {
 	if d := p.devices[ctx.Raw()]; d != nil {
 		return d, nil
 	}
-	attr, errno := cgo.QueryDevice(ctx.Raw())
+	attr, errno := p.lib.QueryDevice(ctx.Raw())
 	if errno != 0 {
 		return nil, callError("ibv_query_device", "", errno)
 	}
-	port, errno := cgo.QueryPort(ctx.Raw(), id.Port())
+	port, errno := p.lib.QueryPort(ctx.Raw(), id.Port())
 	if errno != 0 {
 		return nil, callError("ibv_query_port", "", errno)
 	}
-	info := cgo.ContextDevice(ctx.Raw()).Info()
-	d := &device{ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	info := p.lib.DeviceInfo(p.lib.ContextDevice(ctx.Raw()))
+	d := &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
 	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
@@ -244,8 +248,8 @@ func (p *Provider) device(id *ID) (*device, error) {
 	d.siw = d.iwarp && attr.VendorID == vendorSIW
 	d.weak = d.siw || d.windows && attr.VendorID == vendorRXE
 	if d.iwarp && !d.siw {
-		// A Read response is a tagged message: adapters hold it against the
-		// rights of the peer (RFC 5040 section 4.4). siw does not.
+		// A Read response is a tagged message: adapters check it against the rights
+		// of the peer (RFC 5040 section 4.4). siw does not.
 		d.sinkBits = accessRemoteWrite
 	}
 	if d.maxMsg == 0 {
@@ -345,12 +349,12 @@ type Listener struct {
 	attr fabric.ConnAttr
 	addr net.Addr
 
-	second *ID // of the other family; its requests come to id
+	second *ID // of the other address family, or nil; forwards its requests to id
 
-	cause error // of an end that is not Close; before stop is closed
+	cause error // why the listener has ended without Close; set before stop is closed
 
-	// Guarded by mu. siw drops requests that have been handed out when their
-	// listener goes, so it stays until they are answered.
+	// siw drops unanswered requests with their listener, so the listening ID stays
+	// open until they are answered.
 	mu         sync.Mutex
 	unanswered int
 	closed     bool
@@ -389,12 +393,12 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	}
 }
 
-// pickTries is how often a port is picked that has to be free in other places, too:
-// for both families, and on iWARP as a port of TCP.
+// pickTries bounds the tries to pick a free port: it has to be free for both address
+// families, and on iWARP for TCP.
 const pickTries = 8
 
-// listenBoth listens on all devices: with an ID for each family, since iWARP does
-// not give IPv4 to a listener on IPv6.
+// listenBoth listens on all devices, with an ID for each address family: on iWARP a
+// listener on IPv6 does not get requests over IPv4.
 func (p *Provider) listenBoth(port uint16, attr fabric.ConnAttr) (*Listener, error) {
 	l, err := p.listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), attr)
 	if err != nil {
@@ -423,7 +427,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	return l, nil
 }
 
-// event ends the listener with its device.
+// event closes the listener if its device is removed.
 func (l *Listener) event(ev Event) {
 	if ev.Type != EventDeviceRemoval {
 		return
@@ -435,11 +439,11 @@ func (l *Listener) event(ev Event) {
 		}
 		l.mu.Unlock()
 		l.Close()
-		letGo()
+		l.p.letGo()
 	}()
 }
 
-// listenID makes a listening ID, which holds the provider's channel.
+// listenID makes a listening ID, with a reference to the provider's channel.
 func (p *Provider) listenID(ap netip.AddrPort) (*ID, error) {
 	ch, err := p.acquire()
 	if err != nil {
@@ -468,7 +472,7 @@ func listenOn(id *ID, ap netip.AddrPort, backlog int) error {
 		return err
 	}
 	if !ap.Addr().IsUnspecified() && id.Verbs() == nil {
-		// Bound, and nothing could ever arrive.
+		// Bound, but to no device: no request could arrive.
 		return &CallError{Op: "rdma_bind_addr", Addr: ap.String(), Errno: syscall.ENODEV}
 	}
 	return id.Listen(backlog)
@@ -477,8 +481,8 @@ func listenOn(id *ID, ap netip.AddrPort, backlog int) error {
 // Addr implements fabric.Listener.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Accept implements fabric.Listener. A request for which this side lacks the
-// means, such as locked memory, is rejected and logged.
+// Accept implements fabric.Listener. A request that cannot be served for lack of
+// resources, such as locked memory, is rejected and logged.
 func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 	for {
 		id, err := l.next(ctx)
@@ -486,7 +490,7 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 			return nil, err
 		}
 		if _, err := l.p.acquire(); err != nil {
-			return nil, err // cannot be: the listener holds the channel
+			return nil, err // cannot happen: the listener has a reference
 		}
 		c, err := l.p.newConn(id, "", l.attr, true)
 		if err == nil {
@@ -499,7 +503,7 @@ func (l *Listener) Accept(ctx context.Context) (fabric.Conn, error) {
 		}
 		l.answered()
 		peer := slog.String("peer", id.PeerAddr().String())
-		// A queue pair for a request that does not stand any more is an invalid argument.
+		// Creating a queue pair for a withdrawn request fails with EINVAL.
 		if id.withdrawn() && errors.Is(err, syscall.EINVAL) {
 			l.p.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "connection request withdrawn", peer)
 		} else {
@@ -533,7 +537,7 @@ func (l *Listener) next(ctx context.Context) (*ID, error) {
 	}
 }
 
-// answered counts a request as answered.
+// answered counts a request as answered, and destroys a closed listener after the last.
 func (l *Listener) answered() {
 	l.mu.Lock()
 	l.unanswered--
@@ -544,8 +548,8 @@ func (l *Listener) answered() {
 	}
 }
 
-// Close implements fabric.Listener. On iWARP the address stays taken, and requests
-// are turned away, until those that Accept has returned are accepted or closed.
+// Close implements fabric.Listener. On iWARP the address stays in use, and requests are
+// rejected, until all connections returned by Accept are accepted, rejected or closed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -573,8 +577,7 @@ func (l *Listener) shut() {
 	l.p.release()
 }
 
-// size fills in queue sizes: zero is the default, what the device cannot give is
-// refused.
+// size replaces zero by the default and refuses what exceeds the device's limits.
 func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 	maxWR := min(int(d.attr.MaxQPWR), maxDepth)
 	maxIn := min(int(d.attr.MaxQPRdAtom), 255)
@@ -599,8 +602,7 @@ func (d *device) size(attr fabric.ConnAttr) (fabric.ConnAttr, error) {
 	return attr, nil
 }
 
-// maxDepth keeps the positions in a queue within what a work request ID holds,
-// and its memory within reason.
+// maxDepth bounds the memory of a work queue.
 const maxDepth = 1 << 20
 
 var _ fabric.Provider = (*Provider)(nil)

@@ -14,36 +14,36 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// A queue is a completion queue with its channel, of one connection or of several.
-// Whoever polls it sorts the completions to their connections.
+// A queue is a completion queue with its channel, used by one connection or shared
+// by several. Whoever polls it hands each completion to its connection.
 type queue struct {
 	dev    *device
 	ch     *ibv.CompChannel
 	cq     *ibv.CQ
 	shared bool
-	room   int // shared: completions not promised to a connection; guarded by dev.mu
-	users  int // shared: connections that it is promised to; guarded by dev.mu
+	room   int // shared: entries not reserved by a connection; guarded by dev.mu
+	users  int // shared: connections that have reserved entries; guarded by dev.mu
 
 	mu      sync.Mutex
 	closed  bool
-	armed   bool   // an event is asked for, or waits in the channel
-	unacked uint32 // events taken and not acknowledged
+	armed   bool   // an event is requested, or pending in the channel
+	unacked uint32 // events taken but not acknowledged
 	own     *Conn  // not shared
 	conns   map[uint32]*Conn
 	waiting map[*Conn]struct{} // shared: waiters that do not lead
-	leader  *Conn              // shared: who is parked on the channel
+	leader  *Conn              // shared: the waiter parked on the channel
 	stats   PollStats
 
-	// The C side fills these; here, so that they need no allocation.
+	// Filled by C. They are here to avoid an allocation for each poll.
 	wcs [32]cgo.WC
 	out cgo.Outcome
 }
 
-// ackBatch is how many completion events are acknowledged together: each time is a
-// lock in the library.
+// ackBatch is how many completion events are acknowledged at a time: each
+// acknowledgement takes a lock in the library.
 const ackBatch = 512
 
-// queue returns the completion queue for a new connection.
+// queue returns a completion queue with enough free entries for a new connection.
 func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	need := c.attr.SendDepth + c.attr.RecvDepth + 1 // and Disconnect's marker
 	if entries == 0 {
@@ -87,21 +87,22 @@ func (d *device) newQueue(entries int) (*queue, error) {
 	return &queue{dev: d, ch: ch, cq: cq}, nil
 }
 
-// join has completions of c's queue pair given to c.
+// join registers c for the completions of its queue pair.
 func (q *queue) join(c *Conn) {
 	if q.shared {
 		q.mu.Lock()
-		q.conns[c.qp.Num()] = c
+		q.conns[q.dev.lib.QPNum(c.qp)] = c
 		q.mu.Unlock()
 	}
 }
 
-// leave destroys c's queue pair and takes c out, and with the last connection the
-// queue goes. Completions that were not polled are gone.
+// leave destroys c's queue pair and removes c from the queue. The last connection
+// destroys the queue. Completions that have not been polled are dropped.
 func (q *queue) leave(c *Conn) {
 	q.mu.Lock()
-	// Under one lock, which a newcomer needs: the device may give it the number of
-	// this queue pair, and nothing of this one must be left then.
+	// One critical section: the device may reuse the number of this queue pair for
+	// another connection, which must not see completions of this one. join needs
+	// the same lock.
 	c.destroyQP()
 	for q.pump(0) > 0 {
 	}
@@ -141,7 +142,7 @@ func (q *queue) leave(c *Conn) {
 	q.ackEvents()
 	q.mu.Unlock()
 	q.cq.Close()
-	// Unblocks whoever is parked on it.
+	// Unblocks a waiter parked on it.
 	q.ch.Close()
 }
 
@@ -157,18 +158,18 @@ func without(list []*queue, q *queue) []*queue {
 
 func (q *queue) ackEvents() {
 	if q.unacked > 0 {
-		cgo.AckCQEvents(q.cq.Raw(), q.unacked)
+		q.dev.lib.AckCQEvents(q.cq.Raw(), q.unacked)
 		q.unacked = 0
 	}
 }
 
-// pump polls once, up to 32 completions, and hands them to their connections. mu is
-// held.
+// pump polls once, for up to 32 completions, and hands them to their connections. mu
+// is held.
 func (q *queue) pump(flags uint32) int {
 	if q.closed {
 		return 0
 	}
-	cgo.Progress(nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
+	cgo.Progress(q.dev.lib, nil, nil, q.cq.Raw(), q.ch.Raw(), nil, nil, nil, q.wcs[:], flags, &q.out)
 	n := int(q.out.WCs)
 	q.stats.Calls++
 	if n == 0 {
@@ -190,7 +191,7 @@ func (q *queue) pump(flags uint32) int {
 		c := q.own
 		if q.shared {
 			if c = q.conns[wc.QPNum]; c == nil {
-				continue // of a queue pair that is gone
+				continue // its queue pair has been destroyed
 			}
 		}
 		c.completed(wc)
@@ -199,7 +200,7 @@ func (q *queue) pump(flags uint32) int {
 		case c != q.leader:
 			q.nudge(c)
 		case flags&cgo.Arm == 0:
-			q.ch.Wake() // it is parked, and we have polled in its place
+			q.ch.Wake() // the leader is parked, and its completion has been taken here
 		}
 	}
 	if q.out.PollErr != 0 {
@@ -208,7 +209,7 @@ func (q *queue) pump(flags uint32) int {
 	return n
 }
 
-// fail ends all connections of a queue that cannot be polled any more.
+// fail ends all connections of a queue that can no longer be polled.
 func (q *queue) fail(errno syscall.Errno) {
 	reason := &fabric.ConnError{Provider: name, Cause: &DeviceError{Device: q.dev.name, Op: "ibv_poll_cq", Errno: errno}}
 	if q.own != nil {
@@ -219,8 +220,8 @@ func (q *queue) fail(errno syscall.Errno) {
 	}
 }
 
-// awaiting is what pump has to be told for c, who will park when it returns 0. Only
-// who parks on the channel may take events from it. mu is held.
+// awaiting returns the flags with which c polls before it parks. Only the waiter that
+// parks on the channel may arm the queue and take events. mu is held.
 func (q *queue) awaiting(c *Conn) uint32 {
 	switch {
 	case q.shared && q.leader != c:
@@ -231,14 +232,14 @@ func (q *queue) awaiting(c *Conn) uint32 {
 	return cgo.Arm
 }
 
-// await runs step whenever there may be something for c, until it returns true or
-// somebody wakes c. step polls the queue, and arms it. It returns at once when there
-// is something already.
+// await calls step whenever c may have something to do, until step returns true or c
+// is woken. step polls and arms the queue. await returns at once if c has something
+// to do already.
 //
-// Of those who wait on a shared queue one leads: it is parked on the channel, and
-// the others on channels of their own until the leader, or anybody who polls, has
-// something for them, or the lead to give away. Whoever stops waiting, for whatever
-// reason, sees to it that another one leads.
+// One waiter of a shared queue, the leader, is parked on the completion channel. The
+// others, the followers, are parked on Go channels of their own, until whoever polls
+// the queue finds a completion for them or the leader leaves. A waiter that returns,
+// for any reason, makes sure that another one becomes the leader.
 func (q *queue) await(c *Conn, step func() bool) error {
 	if !q.shared {
 		return q.ch.Await(step)
@@ -272,8 +273,7 @@ func (q *queue) await(c *Conn, step func() bool) error {
 	return err
 }
 
-// ready reports whether Wait has something to do other than to wait. queue.mu is
-// held.
+// ready reports whether Wait must not park. queue.mu is held.
 func (c *Conn) ready() bool {
 	if c.doneN > 0 || c.settled || c.wakeup.Load() {
 		return true
@@ -283,10 +283,10 @@ func (c *Conn) ready() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state == stateOver // to be settled
+	return c.state == stateOver // settle is due
 }
 
-// nudge makes a waiter that does not lead look again. mu is held.
+// nudge wakes c if it is a follower. mu is held.
 func (q *queue) nudge(c *Conn) {
 	if _, ok := q.waiting[c]; !ok {
 		return
@@ -297,7 +297,7 @@ func (q *queue) nudge(c *Conn) {
 	}
 }
 
-// wake makes whoever waits for c look again.
+// wake makes the waiter on c check again whether it has something to do.
 func (q *queue) wake(c *Conn) {
 	if !q.shared {
 		q.ch.Wake()
@@ -312,24 +312,10 @@ func (q *queue) wake(c *Conn) {
 	q.mu.Unlock()
 }
 
-// completed takes one completion. queue.mu is held.
+// completed takes one completion of c. queue.mu is held.
 func (c *Conn) completed(wc *cgo.WC) {
 	if wc.ID&recvBit != 0 {
-		pos := wc.ID &^ recvBit
-		if pos != c.recv.head.Load() {
-			return // flushed already
-		}
-		out := fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
-		if wc.Status == 0 {
-			out.Len = wc.ByteLen
-			if wc.Flags&c.dev.withInv != 0 {
-				out.WithInv, out.InvalidatedKey = true, wc.Imm
-				c.unbind(wc.Imm)
-			}
-		}
-		c.recv.head.Store(pos + 1)
-		c.push(out)
-		c.note(&out)
+		c.recvCompleted(wc)
 		return
 	}
 	pos := wc.ID
@@ -348,13 +334,40 @@ func (c *Conn) completed(wc *cgo.WC) {
 		c.cutShort(s)
 	}
 	c.note(&s.wc)
-	// In order, and so is what the device reports, but for siw, whose Reads are
-	// overtaken by what is behind them. What is not signaled is done when
-	// something behind it is.
+	c.retire()
+	if read {
+		c.readDone()
+	}
+}
+
+// recvCompleted takes the completion of a receive. queue.mu is held.
+func (c *Conn) recvCompleted(wc *cgo.WC) {
+	pos := wc.ID &^ recvBit
+	if pos != c.recv.head.Load() {
+		return // flushed already
+	}
+	out := fabric.WC{ID: c.recv.at(pos).id, Status: fabric.WCStatus(wc.Status), VendorErr: wc.VendorErr, Op: fabric.WCRecv}
+	if wc.Status == 0 {
+		out.Len = wc.ByteLen
+		if wc.Flags&c.dev.withInv != 0 {
+			out.WithInv, out.InvalidatedKey = true, wc.Imm
+			c.unbind(wc.Imm)
+		}
+	}
+	c.recv.head.Store(pos + 1)
+	c.push(out)
+	c.note(&out)
+}
+
+// retire removes completed requests from the head of the send queue. Callers get their
+// completions in the order of the requests. So do devices report them, except siw, which
+// reports a Read after requests behind it. An unsignaled request is complete once a later
+// one is. queue.mu is held.
+func (c *Conn) retire() {
 	head := c.send.head.Load()
 	before, inner := head, false
 	for head <= c.passed {
-		s := *c.send.at(head) // its place may be taken at once
+		s := *c.send.at(head) // a copy: once head has moved the slot may be reused
 		if !s.done && (s.signaled || head == c.passed) {
 			break
 		}
@@ -364,7 +377,7 @@ func (c *Conn) completed(wc *cgo.WC) {
 		case s.done:
 			c.deliver(&s)
 		case c.failed:
-			// Some devices flush in silence what is not signaled.
+			// Some devices flush unsignaled requests without a completion.
 			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
 			c.deliver(&s)
 		default:
@@ -376,20 +389,17 @@ func (c *Conn) completed(wc *cgo.WC) {
 		c.inner.Store(false)
 	}
 	if head != before && c.starved.Load() && c.starved.Swap(false) {
-		c.wakeup.Store(true) // whoever waits for c looks at that before parking
-	}
-	if read {
-		c.readDone()
+		c.wakeup.Store(true) // checked by a waiter before it parks
 	}
 }
 
-// deliver gives the caller a completion that it asked for, or of a request that
-// failed.
+// deliver queues the completion of a request for the caller if the request was
+// signaled or failed.
 func (c *Conn) deliver(s *slot) {
 	if s.wc.Status != fabric.WCSuccess {
 		c.failed = true
 	} else if c.failed {
-		// It overtook the one that failed.
+		// It was completed before one in front of it that failed.
 		s.wc.Status = fabric.WCFlushErr
 	}
 	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal {
@@ -401,8 +411,9 @@ func (c *Conn) deliver(s *slot) {
 
 const wcWithInv = 1 << 3 // IBV_WC_WITH_INV
 
-// rxeWithInv is how rxe says it: the kernel's own number for the flag, which is
-// IBV_WC_IP_CSUM_OK to libibverbs. rxe checks no IP checksums for it to report.
+// rxeWithInv is the same flag from rxe, which reports the kernel's value for it. In
+// libibverbs that bit is IBV_WC_IP_CSUM_OK, which rxe never sets: it does not check IP
+// checksums.
 const rxeWithInv = 1 << 2
 
 // note ends the connection with the first request that fails.
@@ -410,7 +421,7 @@ func (c *Conn) note(wc *fabric.WC) {
 	switch wc.Status {
 	case fabric.WCSuccess:
 	case fabric.WCFlushErr, fabric.WCLocQPOpErr:
-		// The second is what siw says of its removal.
+		// siw reports the second for the removal of the device.
 		c.failing(wc)
 	default:
 		reason := requestFailed(wc)
@@ -419,7 +430,7 @@ func (c *Conn) note(wc *fabric.WC) {
 	}
 }
 
-// remoteFault tells whether the peer ended the connection, or its silence did.
+// remoteFault reports whether the peer, or its silence, ended the connection.
 func remoteFault(s fabric.WCStatus) bool {
 	switch s {
 	case fabric.WCRemInvReqErr, fabric.WCRemAccessErr, fabric.WCRemOpErr, fabric.WCRetryExcErr, fabric.WCRNRRetryErr, fabric.WCBadRespErr:
@@ -428,14 +439,14 @@ func remoteFault(s fabric.WCStatus) bool {
 	return false
 }
 
-// push appends to the completions that have not been polled. There is room: each
-// request completes once, and is returned in take.
+// push appends to the completions that have not been polled. The ring has an entry for
+// each request, and a request keeps its slot until take has returned its completion.
 func (c *Conn) push(wc fabric.WC) {
 	c.done[(c.doneAt+c.doneN)%len(c.done)] = wc
 	c.doneN++
 }
 
-// side is the queue that a completion is of.
+// side returns the work queue of the request that wc completes.
 func (c *Conn) side(wc *fabric.WC) *workQueue {
 	if wc.Op == fabric.WCRecv {
 		return &c.recv
@@ -443,6 +454,7 @@ func (c *Conn) side(wc *fabric.WC) *workQueue {
 	return &c.send
 }
 
+// take moves completions to the caller. queue.mu is held.
 func (c *Conn) take(wc []fabric.WC) int {
 	n := 0
 	for n < len(wc) && c.doneN > 0 {
@@ -455,14 +467,13 @@ func (c *Conn) take(wc []fabric.WC) int {
 	return n
 }
 
-// advance polls, and settles the connection when it is ending and nothing comes
-// any more. It reports whether there is something for Poll to return. queue.mu is
-// held.
+// advance polls, and settles the connection if it is ending and the queue is empty. It
+// reports whether Poll has something to return. queue.mu is held.
 func (c *Conn) advance(flags uint32) bool {
 	if c.doneN > 0 || c.settled {
 		return true
 	}
-	// What comes need not be for the caller, and only an empty poll arms.
+	// Completions may be internal or of other connections, and only an empty poll arms.
 	for c.q.pump(flags) > 0 {
 		if c.doneN > 0 {
 			return true
@@ -493,7 +504,7 @@ func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 	return n, nil
 }
 
-// notUp is why there is nothing to poll before set-up has succeeded.
+// notUp returns why the connection is not up.
 func (c *Conn) notUp() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -526,7 +537,7 @@ func (c *Conn) Wait() error {
 	return c.waited()
 }
 
-// park waits for events until Wait has something to return for.
+// park waits for events until Wait can return.
 func (c *Conn) park() {
 	for {
 		err := c.q.await(c, c.wait)
@@ -539,18 +550,18 @@ func (c *Conn) park() {
 	}
 }
 
-// waitStep reports whether Wait has something to return for. It polls, and sees to
-// it that the next completion raises an event.
+// waitStep reports whether Wait can return. If not, the queue is armed: the next
+// completion raises an event.
 func (c *Conn) waitStep() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	return c.q.closed || c.advance(c.q.awaiting(c)) || c.wakeup.Load()
 }
 
-// waited is what Wait returns when there is something: the reason of the end if
-// nothing else is left.
+// waited returns the result of Wait: why the connection has ended if there is nothing
+// left to poll, else nil.
 func (c *Conn) waited() error {
-	c.wakeup.Store(false) // a Wake that came meanwhile was for this Wait
+	c.wakeup.Store(false) // Wake ends one Wait, this one
 	c.q.mu.Lock()
 	over := c.settled && c.doneN == 0
 	c.q.mu.Unlock()

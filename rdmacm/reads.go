@@ -4,17 +4,18 @@ package rdmacm
 
 import "github.com/rpcrdma/rpcrdma/cgo"
 
-// siw's send queue stops at a Read when as many are outstanding as may be, and at a
-// fence; while it stands, it answers none of the peer's Reads. Two ends that stand
-// like that wait for each other for ever. So on siw a request that would stop the queue
-// stays here with all that follow, until the Reads before it have completed.
+// heldBack holds requests that siw must not have yet. siw's send queue stalls at a Read
+// beyond the limit of outstanding Reads, and at a fence. While it is stalled it answers
+// none of the peer's Reads, so two stalled ends would wait for each other for ever.
+// Therefore a request that would stall the queue is kept here, with all that follow it,
+// until the Reads before it have completed.
 type heldBack struct {
 	wrs   []cgo.SendWR
 	sges  []cgo.SGE
-	reads int // of those that the device has
+	reads int // Reads that the device has
 }
 
-// leave tells how many of the requests the device can have now, and counts their Reads.
+// leave returns how many of the requests can be posted now, and counts their Reads.
 func (h *heldBack) leave(wrs []cgo.SendWR, most int) int {
 	for i := range wrs {
 		if wrs[i].Flags&sendFence != 0 && h.reads > 0 {
@@ -31,7 +32,7 @@ func (h *heldBack) leave(wrs []cgo.SendWR, most int) int {
 	return len(wrs)
 }
 
-// hold keeps requests, which take their elements from sges.
+// hold adds requests, with copies of their elements in sges.
 func (h *heldBack) hold(wrs []cgo.SendWR, sges []cgo.SGE) {
 	for _, wr := range wrs {
 		from := sges[wr.FirstSGE:][:wr.NumSGE]
@@ -48,7 +49,7 @@ func (c *Conn) readLimit() int {
 	return max(c.ord, 1)
 }
 
-// ring posts the scratch list, or what of it must not wait. sendMu is held.
+// ring posts the scratch list, except for requests that are held back. sendMu is held.
 func (c *Conn) ring() {
 	n := len(c.swr)
 	if c.dev.siw {
@@ -60,7 +61,8 @@ func (c *Conn) ring() {
 	c.postSends(c.swr[:n], c.sges)
 }
 
-// readDone posts what has waited for a Read that has completed now. queue.mu is held.
+// readDone posts requests that were held back for a Read, which has completed. queue.mu
+// is held.
 func (c *Conn) readDone() {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -75,7 +77,7 @@ func (c *Conn) readDone() {
 		h.wrs, h.sges = h.wrs[:0], h.sges[:0]
 		return
 	}
-	// To the front, so that the arrays do not grow without end.
+	// Move the rest to the front, so that the arrays do not grow without bound.
 	rest, sges := h.wrs[n:], h.sges
 	h.wrs, h.sges = h.wrs[:0], h.sges[:0]
 	h.hold(rest, sges)

@@ -11,54 +11,53 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
-// A spinner decides whether a connection's waits begin with polling, or park at once.
-// Which of these is better depends on the device, on the kernel, on what else the
-// processors have to do, and on what the other end does. So it is not guessed but
-// measured: one way is in use, now and then the other one is tried, and when as many
-// waits take less time that way, it is in use from there on. What a trial has cost decides
-// when the next one comes, so that trials take a few percent of the time.
+// A spinner decides whether the waits of a connection begin with polling or park at once.
+// Which is better depends on the device, the kernel, the load of the processors and the
+// other end, so it is measured: one way is in use, from time to time the other one is
+// tried, and if as many waits take less time that way, it is used from then on. The cost
+// of a trial decides when the next one comes, so that trials take a few percent of the
+// time.
 //
-// Each end decides for itself, but both try at the same time, namely by the number of
-// messages received, of which there are as many at both ends where calls are
-// answered. An end that polls while the other one parks learns little: there may be no
-// processor left to wake the other one on, and when it has polled in vain and parks too,
-// the other one does for the same reason.
+// Each end decides for itself, but both ends try at the same time, by the number of
+// messages received, which is the same at both ends where calls are answered. A trial of
+// one end alone teaches little: if one polls there may be no processor left to wake the
+// other on, and an end that polls in vain and parks makes the other one do so, too.
 type spinner struct {
 	parks bool  // the way in use
 	use   tally // of it
 	trial bool  // the other one is being tried
-	try   tally // of that
+	try   tally // of the trial
 	due   uint64
 	turn  *pollfd.Turn
 }
 
-// A tally is about the latest waits that began in the same way.
+// A tally summarizes the latest waits that began in the same way.
 type tally struct {
-	n    int           // how many they are
-	mean time.Duration // of what counts of each
-	vain int           // how many more of them have polled in vain than not
+	n    int           // waits counted, up to fewWaits
+	mean time.Duration // of the waits, each counted up to maxWait
+	vain int           // excess of waits that polled in vain
 }
 
 const (
-	// maxSpin is how long a wait polls.
+	// maxSpin is how long a wait polls before it parks.
 	maxSpin = 200 * time.Microsecond
-	// fewWaits is how many waits are held against as many of the other way.
+	// fewWaits is how many waits of each way are compared.
 	fewWaits = 32
-	// maxWait is what counts of a wait. The rest is idleness, or somebody else's
-	// turn on the processor, and one such would outweigh all others.
+	// maxWait bounds what a wait counts. Longer ones are idle, or another process has
+	// the processor, and would outweigh all others.
 	maxWait = time.Millisecond
-	// maxVain is how many more waits may poll in vain than not. Somewhat fewer do
-	// because the other end tries something.
+	// maxVain bounds the excess of waits that polled in vain. A trial of the other end
+	// causes somewhat fewer.
 	maxVain = 8
-	// Between trials are so many times the waits that there could have been in the
-	// time that the last one has cost, within limits.
+	// The pause between trials, in messages, is trialShare times the waits that fit into
+	// the time lost by the last trial, from minPause to maxPause.
 	trialShare = 32
 	minPause   = 256
 	maxPause   = 4096
 )
 
-// begin returns how long the wait that begins polls before it parks. received is how many
-// messages have been.
+// begin returns how long the wait that begins polls before it parks. received is the
+// number of messages received so far.
 func (s *spinner) begin(received uint64) time.Duration {
 	if !s.trial && s.use.n == fewWaits && received >= s.due {
 		s.trial, s.try = true, tally{}
@@ -69,7 +68,7 @@ func (s *spinner) begin(received uint64) time.Duration {
 	return maxSpin
 }
 
-// end takes in how long the wait has taken.
+// end counts a wait that has ended.
 func (s *spinner) end(received uint64, took time.Duration) {
 	t := &s.use
 	if s.trial {
@@ -83,7 +82,7 @@ func (s *spinner) end(received uint64, took time.Duration) {
 		}
 		return
 	}
-	// When both are about as good, who parks leaves the processor to others.
+	// If both are about as good prefer parking, which leaves the processor to others.
 	limit := fewWaits * s.use.mean
 	if s.parks {
 		limit -= limit / 16
@@ -111,8 +110,8 @@ func (t *tally) add(took time.Duration, vain bool) {
 	}
 }
 
-// putOff has the next trial wait. Trials begin at multiples of powers of two, so that
-// one end's coincide with the other's, though one may have fewer.
+// putOff schedules the next trial. Trials begin at multiples of powers of two, so that
+// those of both ends coincide, even if one end has fewer.
 func (s *spinner) putOff(received uint64, cost time.Duration) {
 	waits := trialShare * max(0, cost) / max(1, s.use.mean)
 	pause := uint64(1) << bits.Len64(uint64(min(max(waits, minPause), maxPause))-1)
@@ -120,16 +119,15 @@ func (s *spinner) putOff(received uint64, cost time.Duration) {
 }
 
 const (
-	// yieldEvery is how many rounds of polling pass between two at which other
-	// processes may have the processor.
+	// yieldEvery is how many polls pass between two yields to other processes.
 	yieldEvery = 8
-	// turnEvery: at multiples of it Go's poller has its turn. All who poll have to park
-	// for that, so they do it at the same time.
+	// turnEvery is the interval at which Go's poller gets a turn: at multiples of it on
+	// the clock, since all pollers have to park for that, and do so at the same time.
 	turnEvery = 50 * time.Microsecond
 )
 
-// poll polls until Wait has something to return for. It gives up after limit, if that
-// is not 0, and returns false.
+// poll polls until Wait can return. If limit is not 0, it gives up after limit and
+// returns false.
 func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 	last := start.UnixNano() / int64(turnEvery)
 	for i := 1; ; i++ {
@@ -158,13 +156,13 @@ func (c *Conn) poll(start time.Time, limit time.Duration) bool {
 	}
 }
 
-// takeTurn lets those run who are parked on descriptors, the other end perhaps.
+// takeTurn lets goroutines run that are parked on descriptors, such as the other end.
 func (c *Conn) takeTurn() {
 	turn := c.spin.turn
 	if turn == nil {
 		c.q.mu.Lock()
 		if !c.settled {
-			c.spin.turn, _ = pollfd.NewTurn() // without one they are late
+			c.spin.turn, _ = pollfd.NewTurn() // without one they run late
 			turn = c.spin.turn
 		}
 		c.q.mu.Unlock()

@@ -4,16 +4,16 @@ package rdmacm
 
 // PostStats counts what a connection has posted.
 type PostStats struct {
-	SendCalls, Sends uint64 // calls into C, each one doorbell, and requests
+	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests, and requests
 	RecvCalls, Recvs uint64
 }
 
 // PollStats counts the polling of a completion queue.
 type PollStats struct {
 	Calls  uint64 // calls into C
-	Empty  uint64 // of those, with nothing there
-	Arms   uint64 // times an event was asked for
-	Events uint64 // events taken: times that a waiter was woken by the device
+	Empty  uint64 // calls that found no completion
+	Arms   uint64 // times the queue was armed
+	Events uint64 // completion events taken
 }
 
 // Stats counts the calls into C of the data path since the connection was made, and

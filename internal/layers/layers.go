@@ -61,11 +61,16 @@ var Layers = []Layer{
 		External: []string{"golang.org/x/sys"},
 	},
 	{Path: "cgo", Library: true},
-	{Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"}, External: []string{"golang.org/x/sys"}},
+	{Path: "cgo/cgotest", Library: true, May: []string{"cgo"}, External: []string{"golang.org/x/sys"}},
+	{
+		Path: "ibv", Library: true, May: []string{"internal/pollfd", "cgo"},
+		Tests:    []string{"cgo/cgotest"},
+		External: []string{"golang.org/x/sys"},
+	},
 	{
 		Path: "rdmacm", Library: true,
 		May:      []string{"internal/pollfd", "fabric", "ibv", "cgo"},
-		Tests:    []string{"fabric/fabrictest"},
+		Tests:    []string{"fabric/fabrictest", "cgo/cgotest"},
 		External: []string{"golang.org/x/sys"},
 	},
 

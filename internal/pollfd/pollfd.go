@@ -40,7 +40,7 @@ func New(fd int, name string) (*FD, error) {
 	}
 	p := &FD{file: os.NewFile(uintptr(dup), name)}
 	if p.raw, err = p.file.SyscallConn(); err == nil {
-		// A descriptor that the poller does not take would block a thread.
+		// A descriptor that the poller does not support would block a thread.
 		err = p.file.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
@@ -51,11 +51,10 @@ func New(fd int, name string) (*FD, error) {
 	return p, nil
 }
 
-// Await calls try until it returns true, and parks between calls until the
-// descriptor becomes readable. It returns nil after that, ErrWoken after Wake and
-// os.ErrClosed after Close. The poller is edge-triggered: what try finds on its
-// first call arrived before, so it has to look, and whatever it asks for, such as
-// the next event, it has to ask for inside. One goroutine at a time.
+// Await calls try until it returns true, and parks between calls until the descriptor
+// becomes readable. It returns nil once try has returned true, ErrWoken after Wake and
+// os.ErrClosed after Close. The poller is edge-triggered: try has to take what is there
+// already, and to request the next event itself. One goroutine at a time.
 func (p *FD) Await(try func() bool) error {
 	if p.woken.Swap(false) {
 		return ErrWoken
@@ -75,14 +74,14 @@ func (p *FD) Await(try func() bool) error {
 	return err
 }
 
-// Wake makes the current Await, or else the next one, return. Several may count
-// as one, and one may show twice.
+// Wake makes the current Await, or the next one if there is none, return ErrWoken. Several
+// may count as one, and one may end two calls.
 func (p *FD) Wake() {
 	p.woken.Store(true)
 	p.file.SetReadDeadline(past)
 }
 
-// Close ends Await and gives the duplicate back.
+// Close ends Await and closes the duplicate.
 func (p *FD) Close() error {
 	p.ended.Store(true)
 	return p.file.Close()

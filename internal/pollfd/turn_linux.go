@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// A Turn is for goroutines that poll in a loop. With one processor for all goroutines,
-// Go's scheduler does not look at what has happened to descriptors while one of them can
-// run, and runtime.Gosched does not change that: somebody parked on a descriptor has to
-// wait for the runtime's monitor, which looks every 10 ms.
+// A Turn is for goroutines that poll in a loop. With GOMAXPROCS 1, Go's scheduler does not
+// check descriptors while a goroutine is runnable, and runtime.Gosched does not change that:
+// a goroutine parked on a descriptor waits for the runtime's monitor, which checks every
+// 10 ms.
 type Turn struct {
 	file  *os.File
 	raw   syscall.RawConn
@@ -44,8 +44,8 @@ func NewTurn() (*Turn, error) {
 	return t, nil
 }
 
-// Take parks until Go has looked at all descriptors once more, so that whoever is
-// parked on one that is ready runs too. One goroutine at a time.
+// Take parks until Go has checked all descriptors once more, so that goroutines parked on
+// ready ones run. One goroutine at a time.
 func (t *Turn) Take() {
 	t.taken = false
 	t.raw.Read(t.step)

@@ -1,9 +1,9 @@
-// Package rdmatest finds the RDMA devices that tests run on: those that scripts/vm and
-// scripts/rdma set up, and tell of in the environment.
+// Package rdmatest finds the RDMA devices for tests, which scripts/vm and scripts/rdma set
+// up and describe in environment variables.
 //
-// RPCRDMA_RXE_ADDR and RPCRDMA_SIW_ADDR are addresses of devices, with a 6 at the end those
-// of version 6. RPCRDMA_REQUIRE lists the kinds that are there: a test for one of them fails
-// where it would be skipped.
+// RPCRDMA_RXE_ADDR and RPCRDMA_SIW_ADDR are IPv4 addresses of devices, the same names with a
+// 6 at the end IPv6 addresses. RPCRDMA_REQUIRE lists kinds of devices that must be present:
+// a test for one of them fails where it would be skipped otherwise.
 package rdmatest
 
 import (
@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// Kinds are the kinds of devices in software: RoCE over UDP and iWARP over TCP.
+// Kinds returns the kinds of software devices: RoCE over UDP and iWARP over TCP.
 func Kinds() []string { return []string{"rxe", "siw"} }
 
-// Device returns the IP address of an RDMA device of a kind. The test is skipped where there
-// is none, and fails if there has to be one.
+// Device returns the IPv4 address of a device of a kind. Without one the test is skipped, or
+// fails if the kind is required.
 func Device(t testing.TB, kind string) (addr string) {
 	t.Helper()
 	name := variable(kind, "ADDR")
@@ -28,7 +28,8 @@ func Device(t testing.TB, kind string) (addr string) {
 	return addr
 }
 
-// Device6 returns an address of IP version 6. A device that there has to be need not have one.
+// Device6 returns the IPv6 address of a device of a kind. Without one the test is skipped,
+// even if the kind is required.
 func Device6(t testing.TB, kind string) (addr string) {
 	t.Helper()
 	name := variable(kind, "ADDR6")
@@ -38,11 +39,16 @@ func Device6(t testing.TB, kind string) (addr string) {
 	return addr
 }
 
-// Lacking skips a test on a device of a kind for what is not there, which a sentence says, or
-// fails it if it has to be there.
+// Required reports whether devices of a kind must be present.
+func Required(kind string) bool {
+	return slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind)
+}
+
+// Lacking skips a test on a device of a kind because of what is missing, a clause such as
+// "no device is present", or fails it if the kind is required.
 func Lacking(t testing.TB, kind, what string) {
 	t.Helper()
-	if slices.Contains(strings.Split(os.Getenv("RPCRDMA_REQUIRE"), ","), kind) {
+	if Required(kind) {
 		t.Fatalf("RPCRDMA_REQUIRE names %s, but %s", kind, what)
 	}
 	t.Skip(what)
@@ -55,7 +61,7 @@ func OnDevices(t *testing.T, f func(t *testing.T, kind, addr string)) {
 	}
 }
 
-// Addrs are the addresses of all devices that there are.
+// Addrs returns the IPv4 addresses of all devices.
 func Addrs() (addrs []string) {
 	for _, kind := range Kinds() {
 		if addr := os.Getenv(variable(kind, "ADDR")); addr != "" {
@@ -70,7 +76,7 @@ func variable(kind, which string) string { return "RPCRDMA_" + strings.ToUpper(k
 // sysfs is where the kernel lists RDMA devices.
 const sysfs = "/sys/class/infiniband"
 
-// lack says why a variable is not set.
+// lack returns why a variable is not set.
 func lack(variable, sysfs string) string {
 	if devices, _ := os.ReadDir(sysfs); len(devices) == 0 {
 		return fmt.Sprintf("no RDMA device is on this machine (%s is empty): run it with scripts/vm", sysfs)

@@ -1,0 +1,426 @@
+//go:build linux && cgo
+
+package cgotest
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// Events of the connection manager, see enum rdma_cm_event_type.
+const (
+	AddrResolved   = 0
+	AddrError      = 1
+	RouteResolved  = 2
+	ConnectRequest = 4
+	ConnectError   = 6
+	Unreachable    = 7
+	Rejected       = 8
+	Established    = 9
+	Disconnected   = 10
+	DeviceRemoval  = 11
+)
+
+type eventChannel struct {
+	object
+	signal *signal
+	events []cmEvent
+}
+
+// A cmEvent has its ID, under the number that the ID has when the event is taken.
+type cmEvent struct {
+	cgo.CMEvent
+	id, of *ID // of is the listener, for a connection request
+}
+
+func eventChannelOf(h *cgo.EventChannel) *eventChannel { return (*eventChannel)(unsafe.Pointer(h)) }
+
+// An ID is a struct rdma_cm_id.
+type ID struct {
+	object
+
+	f           *Library
+	ch          *eventChannel
+	context     uint64
+	d           *Device
+	local, peer netip.AddrPort
+	qp          *QP
+	param       *cgo.ConnParam
+
+	onDisconnect func()
+}
+
+func (id *ID) handle() *cgo.CMID { return (*cgo.CMID)(unsafe.Pointer(id)) }
+
+// ID is the ID behind a handle.
+func (f *Library) ID(h *cgo.CMID) *ID { return (*ID)(unsafe.Pointer(h)) }
+
+// Requested is what Connect or Accept was called with, nil before.
+func (id *ID) Requested() *cgo.ConnParam {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	return id.param
+}
+
+// OnDisconnect makes f be called once within Disconnect, when the queue pair has
+// failed: a device may complete and flush requests then.
+func (id *ID) OnDisconnect(f func()) {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	id.onDisconnect = f
+}
+
+// Raise raises an event of the ID.
+func (id *ID) Raise(e cgo.CMEvent) {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	id.raise(e)
+}
+
+func (id *ID) raise(e cgo.CMEvent) {
+	if id.gone {
+		return // the kernel drops it
+	}
+	id.ch.events = append(id.ch.events, cmEvent{e, id, id})
+	id.ch.signal.raise()
+}
+
+// auto raises an event of set-up, unless the test does that. mu is held.
+func (id *ID) auto(e cgo.CMEvent) {
+	if !id.f.Manual {
+		id.raise(e)
+	}
+}
+
+// Request raises a connection request of a peer to a listener, through a device.
+func (id *ID) Request(d *Device, peer netip.AddrPort, e cgo.CMEvent) {
+	id.f.mu.Lock()
+	defer id.f.mu.Unlock()
+	child := &ID{f: id.f, ch: id.ch, d: d, local: netip.AddrPortFrom(d.addr, id.local.Port()), peer: peer}
+	id.f.begin(&child.object, "id", &id.ch.object)
+	e.Type = ConnectRequest
+	id.ch.events = append(id.ch.events, cmEvent{e, child, id})
+	id.ch.signal.raise()
+}
+
+// librdmacm opens a device once and for all.
+func (f *Library) cmContext(d *Device) *context {
+	if d.cm == nil {
+		d.cm, _ = f.open(d)
+	}
+	return d.cm
+}
+
+// CreateEventChannel implements cgo.CM.
+func (f *Library) CreateEventChannel() (*cgo.EventChannel, syscall.Errno) {
+	errno := f.enter("rdma_create_event_channel")
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return nil, errno
+	}
+	s, err := newSignal()
+	if err != nil {
+		return nil, syscall.EMFILE
+	}
+	ch := &eventChannel{signal: s}
+	f.begin(&ch.object, "event channel")
+	return (*cgo.EventChannel)(unsafe.Pointer(ch)), 0
+}
+
+// EventChannelFD implements cgo.CM.
+func (f *Library) EventChannelFD(ch *cgo.EventChannel) int { return eventChannelOf(ch).signal.fd }
+
+// DestroyEventChannel implements cgo.CM.
+func (f *Library) DestroyEventChannel(ch *cgo.EventChannel) {
+	f.destroy("rdma_destroy_event_channel", &eventChannelOf(ch).object)
+	eventChannelOf(ch).signal.close()
+}
+
+// GetCMEvent implements cgo.CM.
+func (f *Library) GetCMEvent(channel *cgo.EventChannel, out *cgo.CMEvent) syscall.Errno {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ch := eventChannelOf(channel)
+	f.usable(&ch.object)
+	if errno := f.failing("rdma_get_cm_event"); errno != 0 {
+		return errno
+	}
+	if !ch.signal.take() {
+		return syscall.EAGAIN
+	}
+	e := ch.events[0]
+	ch.events = ch.events[1:]
+	*out = e.CMEvent
+	out.ID, out.Context = e.id.handle().Word(), e.of.context
+	return 0
+}
+
+// CreateID implements cgo.CM.
+func (f *Library) CreateID(ch *cgo.EventChannel, context uint64, ps int32) (*cgo.CMID, syscall.Errno) {
+	errno := f.enter("rdma_create_id")
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return nil, errno
+	}
+	id := &ID{f: f, ch: eventChannelOf(ch), context: context}
+	f.begin(&id.object, "id", &id.ch.object)
+	return id.handle(), 0
+}
+
+// SetContext implements cgo.CM.
+func (f *Library) SetContext(id *cgo.CMID, context uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ID(id).context = context
+}
+
+// SetOption implements cgo.CM.
+func (f *Library) SetOption(id *cgo.CMID, level, option int, value int32, size int) syscall.Errno {
+	_, errno := f.use("rdma_set_option", id)
+	f.mu.Unlock()
+	return errno
+}
+
+// use begins a call on an ID. mu is held afterwards.
+func (f *Library) use(call string, h *cgo.CMID) (*ID, syscall.Errno) {
+	errno := f.enter(call)
+	id := f.ID(h)
+	f.usable(&id.object)
+	return id, errno
+}
+
+// MigrateID implements cgo.CM. Events that have not been taken move, too.
+func (f *Library) MigrateID(h *cgo.CMID, ch *cgo.EventChannel) syscall.Errno {
+	id, errno := f.use("rdma_migrate_id", h)
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return errno
+	}
+	from, to := id.ch, eventChannelOf(ch)
+	for _, e := range id.dropEvents() {
+		to.events = append(to.events, e)
+		to.signal.raise()
+	}
+	id.ch = to
+	id.parents[0] = &to.object
+	from.users--
+	to.users++
+	return 0
+}
+
+// dropEvents takes the events of the ID from its channel. mu is held.
+func (id *ID) dropEvents() (mine []cmEvent) {
+	id.ch.events = slices.DeleteFunc(id.ch.events, func(e cmEvent) bool {
+		if e.id != id {
+			return false
+		}
+		mine = append(mine, e)
+		id.ch.signal.take()
+		return true
+	})
+	return mine
+}
+
+// IDVerbs implements cgo.CM.
+func (f *Library) IDVerbs(h *cgo.CMID) *cgo.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id := f.ID(h); id.d != nil {
+		return f.cmContext(id.d).handle()
+	}
+	return nil
+}
+
+// IDPort implements cgo.CM.
+func (f *Library) IDPort(*cgo.CMID) uint8 { return 1 }
+
+// LocalAddr implements cgo.CM.
+func (f *Library) LocalAddr(h *cgo.CMID) cgo.Sockaddr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return sockaddr(f.ID(h).local)
+}
+
+// PeerAddr implements cgo.CM.
+func (f *Library) PeerAddr(h *cgo.CMID) cgo.Sockaddr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return sockaddr(f.ID(h).peer)
+}
+
+// sockaddr is an IPv4 address as struct sockaddr_in.
+func sockaddr(ap netip.AddrPort) (s cgo.Sockaddr) {
+	if !ap.IsValid() {
+		return s
+	}
+	binary.NativeEndian.PutUint16(s[0:], syscall.AF_INET)
+	binary.BigEndian.PutUint16(s[2:], ap.Port())
+	addr := ap.Addr().As4()
+	copy(s[4:], addr[:])
+	return s
+}
+
+func addrPort(s *cgo.Sockaddr) netip.AddrPort {
+	if binary.NativeEndian.Uint16(s[0:]) != syscall.AF_INET {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(s[4:8])), binary.BigEndian.Uint16(s[2:]))
+}
+
+// DestroyID implements cgo.CM.
+func (f *Library) DestroyID(h *cgo.CMID) syscall.Errno {
+	id, errno := f.use("rdma_destroy_id", h)
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return errno
+	}
+	if id.qp != nil {
+		f.wrong("an ID is destroyed before its queue pair")
+	}
+	id.dropEvents()
+	return f.end(&id.object)
+}
+
+// BindAddr implements cgo.CM. The fake has IPv4 only.
+func (f *Library) BindAddr(h *cgo.CMID, addr *cgo.Sockaddr) syscall.Errno {
+	id, errno := f.use("rdma_bind_addr", h)
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return errno
+	}
+	ap := addrPort(addr)
+	if !ap.IsValid() {
+		return syscall.EAFNOSUPPORT
+	}
+	if !ap.Addr().IsUnspecified() {
+		i := slices.IndexFunc(f.devices, func(d *Device) bool { return d.addr == ap.Addr() })
+		if i < 0 {
+			return syscall.EADDRNOTAVAIL
+		}
+		id.d = f.devices[i]
+	}
+	id.local = ap
+	if ap.Port() == 0 {
+		f.port++
+		id.local = netip.AddrPortFrom(ap.Addr(), f.port)
+	}
+	return 0
+}
+
+// Listen implements cgo.CM.
+func (f *Library) Listen(h *cgo.CMID, backlog int) syscall.Errno {
+	_, errno := f.use("rdma_listen", h)
+	f.mu.Unlock()
+	return errno
+}
+
+// ResolveAddr implements cgo.CM. The first device has a route to everywhere.
+func (f *Library) ResolveAddr(h *cgo.CMID, src, dst *cgo.Sockaddr, timeout int) syscall.Errno {
+	id, errno := f.use("rdma_resolve_addr", h)
+	defer f.mu.Unlock()
+	if errno == 0 && len(f.devices) == 0 {
+		errno = syscall.ENODEV
+	}
+	if errno != 0 {
+		return errno
+	}
+	f.port++
+	id.d, id.peer = f.devices[0], addrPort(dst)
+	id.local = netip.AddrPortFrom(id.d.addr, f.port)
+	id.auto(cgo.CMEvent{Type: AddrResolved})
+	return 0
+}
+
+// ResolveRoute implements cgo.CM.
+func (f *Library) ResolveRoute(h *cgo.CMID, timeout int) syscall.Errno {
+	return f.step("rdma_resolve_route", h, nil, cgo.CMEvent{Type: RouteResolved})
+}
+
+// step is a call that leads to an event.
+func (f *Library) step(call string, h *cgo.CMID, p *cgo.ConnParam, e cgo.CMEvent) syscall.Errno {
+	id, errno := f.use(call, h)
+	defer f.mu.Unlock()
+	if errno == 0 {
+		if p != nil {
+			id.param = p
+		}
+		id.auto(e)
+	}
+	return errno
+}
+
+// CMCreateQP implements cgo.CM.
+func (f *Library) CMCreateQP(h *cgo.CMID, pd *cgo.PD, cq *cgo.CQ, srq *cgo.SRQ, cap cgo.QPCap) (*cgo.QP, cgo.QPCap, syscall.Errno) {
+	id, errno := f.use("rdma_create_qp", h)
+	defer f.mu.Unlock()
+	if errno != 0 {
+		return nil, cgo.QPCap{}, errno
+	}
+	qp, errno := f.newQP(pd, cgo.QPInit{SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: cap})
+	if errno != 0 {
+		return nil, cgo.QPCap{}, errno
+	}
+	id.qp = qp
+	return qp.handle(), qp.cap, 0
+}
+
+// CMDestroyQP implements cgo.CM.
+func (f *Library) CMDestroyQP(h *cgo.CMID) {
+	id, _ := f.use("rdma_destroy_qp", h)
+	defer f.mu.Unlock()
+	if f.dropQP(id.qp) == 0 {
+		id.qp = nil
+	}
+}
+
+// Connect implements cgo.CM. The peer agrees to as many Reads as it is asked for.
+func (f *Library) Connect(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
+	return f.step("rdma_connect", h, p, cgo.CMEvent{Type: Established, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth})
+}
+
+// Accept implements cgo.CM.
+func (f *Library) Accept(h *cgo.CMID, p *cgo.ConnParam) syscall.Errno {
+	return f.step("rdma_accept", h, p, cgo.CMEvent{Type: Established})
+}
+
+// Reject implements cgo.CM.
+func (f *Library) Reject(h *cgo.CMID, privateData []byte) syscall.Errno {
+	_, errno := f.use("rdma_reject", h)
+	f.mu.Unlock()
+	return errno
+}
+
+// Establish implements cgo.CM.
+func (f *Library) Establish(h *cgo.CMID) syscall.Errno {
+	_, errno := f.use("rdma_establish", h)
+	f.mu.Unlock()
+	return errno
+}
+
+// Disconnect implements cgo.CM.
+func (f *Library) Disconnect(h *cgo.CMID) syscall.Errno {
+	call(f, &f.ID(h).onDisconnect)
+	return f.step("rdma_disconnect", h, nil, cgo.CMEvent{Type: Disconnected})
+}
+
+// Notify implements cgo.CM.
+func (f *Library) Notify(h *cgo.CMID, event int32) syscall.Errno {
+	_, errno := f.use("rdma_notify", h)
+	f.mu.Unlock()
+	return errno
+}
+
+// GetDevices implements cgo.CM. The list is empty.
+func (f *Library) GetDevices() (list **cgo.Context, n int, errno syscall.Errno) {
+	errno = f.enter("rdma_get_devices")
+	f.mu.Unlock()
+	return nil, 0, errno
+}
+
+// FreeDevices implements cgo.CM.
+func (f *Library) FreeDevices(list **cgo.Context) {}

@@ -1,0 +1,161 @@
+//go:build linux && cgo
+
+package cgotest
+
+import (
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+)
+
+// A Library is a cgo.Library without rdma-core. Its methods that the interface does
+// not have are for tests, which may call them at any time and from any goroutine.
+type Library struct {
+	// Manual leaves the events of set-up and of Disconnect to the test.
+	Manual bool
+
+	t       testing.TB
+	mu      sync.Mutex
+	acked   *sync.Cond // events of a completion queue
+	devices []*Device
+	fail    map[string][]syscall.Errno
+	calls   []string
+	live    []*object
+	qps     map[uint32]*QP // by number
+	mws     map[uint64]*window
+	mrs     map[uint64]*region
+	key     uint32 // last given
+	qpNum   uint32 // last given
+	port    uint16 // last given
+}
+
+var _ cgo.Library = (*Library)(nil)
+
+// New makes a Library without devices. At the end of the test all objects must have
+// been destroyed, but for the contexts that librdmacm keeps.
+func New(t testing.TB) *Library {
+	f := &Library{
+		t: t, fail: make(map[string][]syscall.Errno), qps: make(map[uint32]*QP),
+		mws: make(map[uint64]*window), mrs: make(map[uint64]*region), qpNum: 16, port: 40000,
+	}
+	f.acked = sync.NewCond(&f.mu)
+	t.Cleanup(func() {
+		if left := f.Live(); len(left) > 0 && !t.Failed() {
+			t.Errorf("cgotest: not destroyed: %q", left)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, d := range f.devices {
+			if d.cm != nil {
+				d.cm.async.close()
+			}
+		}
+	})
+	return f
+}
+
+// Fail makes the next calls of a C function, such as "ibv_reg_mr", return these
+// errors, one each. Zero is a call that succeeds.
+func (f *Library) Fail(call string, errs ...syscall.Errno) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail[call] = append(f.fail[call], errs...)
+}
+
+// Calls are the C functions that have created or destroyed objects or changed a
+// connection since the last Calls, in order.
+func (f *Library) Calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	calls := f.calls
+	f.calls = nil
+	return calls
+}
+
+// Live lists the kinds of the objects that have not been destroyed, in the order of
+// their creation.
+func (f *Library) Live() (kinds []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.live {
+		kinds = append(kinds, o.kind)
+	}
+	return kinds
+}
+
+// enter begins a call that is logged: with the error that it shall return. mu is
+// held afterwards.
+func (f *Library) enter(call string) syscall.Errno {
+	f.mu.Lock()
+	f.calls = append(f.calls, call)
+	return f.failing(call)
+}
+
+// failing takes the next error that a call shall return. mu is held.
+func (f *Library) failing(call string) (errno syscall.Errno) {
+	if errs := f.fail[call]; len(errs) > 0 {
+		errno, f.fail[call] = errs[0], errs[1:]
+	}
+	return errno
+}
+
+func (f *Library) wrong(format string, args ...any) {
+	f.t.Errorf("cgotest: "+format, args...)
+}
+
+// An object is what all objects of the libraries have in common. Guarded by
+// Library.mu.
+type object struct {
+	kind    string
+	parents []*object
+	users   int
+	gone    bool
+}
+
+// begin makes an object that keeps its parents. nil is no parent. mu is held.
+func (f *Library) begin(o *object, kind string, parents ...*object) {
+	o.kind = kind
+	for _, p := range parents {
+		if p == nil {
+			continue
+		}
+		if p.gone {
+			f.wrong("a %s is made of a %s that has been destroyed", kind, p.kind)
+		}
+		p.users++
+		o.parents = append(o.parents, p)
+	}
+	f.live = append(f.live, o)
+}
+
+// end destroys an object that nobody uses. mu is held.
+func (f *Library) end(o *object) syscall.Errno {
+	f.usable(o)
+	if o.users > 0 {
+		f.wrong("a %s is destroyed that %d objects use", o.kind, o.users)
+		return syscall.EBUSY
+	}
+	o.gone = true
+	for _, p := range o.parents {
+		p.users--
+	}
+	f.live = slices.DeleteFunc(f.live, func(l *object) bool { return l == o })
+	return 0
+}
+
+// usable reports the use of an object that is gone. mu is held.
+func (f *Library) usable(o *object) {
+	if o.gone {
+		f.wrong("a %s is used that has been destroyed", o.kind)
+	}
+}
+
+// nextKey makes a key of a region or window, the last eight bits of which change
+// with each bind. mu is held.
+func (f *Library) nextKey() uint32 {
+	f.key++
+	return f.key << 8
+}

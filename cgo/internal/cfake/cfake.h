@@ -1,0 +1,45 @@
+/*
+ * Verbs objects whose driver is this file: what the inline functions of verbs.h call
+ * through the context is recorded, and answered as the test has said.
+ */
+#ifndef CFAKE_H
+#define CFAKE_H
+
+#include <infiniband/verbs.h>
+
+enum { CFAKE_POLLS = 8, CFAKE_CALLS = 16 };
+
+/* The calls that are recorded. */
+enum { CFAKE_POST_RECV, CFAKE_POST_SRQ_RECV, CFAKE_POST_SEND, CFAKE_POLL, CFAKE_NOTIFY };
+
+/* A request of the send queue: members of struct ibv_send_wr, those of its unions by opcode. */
+struct cfake_send {
+	uint64_t id, addr, remote_addr, compare_add, swap, mw, mr, bind_addr, bind_length;
+	uint32_t opcode, flags, imm, num_sge, length, lkey, rkey, bind_access;
+};
+
+struct cfake {
+	struct ibv_context context;
+	struct ibv_qp qp;
+	struct ibv_srq srq;
+	struct ibv_cq cq;
+	struct ibv_comp_channel channel;
+
+	/* Answers. */
+	uint32_t room;               /* work requests that the queues still take */
+	int post_err;                /* what posting beyond that returns */
+	int no_bad_wr;               /* such a call does not say which request it was */
+	int notify_err;
+	int polls[CFAKE_POLLS];      /* what the next polls return; 0 after them */
+	uint32_t npolls;
+
+	/* Records. */
+	uint32_t ncalls;
+	uint32_t calls[CFAKE_CALLS]; /* of the enum above */
+	uint32_t sizes[CFAKE_CALLS]; /* work requests in the list, or completions asked for */
+	struct cfake_send last;      /* of the send queue */
+};
+
+struct cfake *cfake_new(int fd);
+
+#endif

@@ -1,0 +1,133 @@
+//go:build linux && cgo
+
+package cgo
+
+import (
+	"slices"
+	"syscall"
+)
+
+// A Library is libibverbs and librdmacm as packages ibv and rdmacm call them:
+// [RDMACore], or in tests the fake of package cgotest. Each method is one call of
+// the library, or one batch of them, and decides nothing. The methods of RDMACore
+// say what each does.
+//
+// Objects belong to the Library that made them: passing one to another Library is
+// an error that nothing detects.
+type Library interface {
+	Verbs
+	CM
+}
+
+// Verbs is libibverbs, grouped by object.
+type Verbs interface {
+	// Devices.
+	GetDeviceList() (devices []*Device, free func(), errno syscall.Errno)
+	DeviceInfo(*Device) DeviceInfo
+	OpenDevice(*Device) (*Context, syscall.Errno)
+	CloseDevice(*Context) syscall.Errno
+	ContextDevice(*Context) *Device
+	NumCompVectors(*Context) int
+	QueryDevice(*Context) (DeviceAttr, syscall.Errno)
+	QueryPort(ctx *Context, port uint8) (PortAttr, syscall.Errno)
+	QueryGIDTable(ctx *Context, max int) ([]GIDEntry, syscall.Errno)
+	QueryGID(ctx *Context, port uint8, index int) ([16]byte, syscall.Errno)
+	QueryPkey(ctx *Context, port uint8, index int) (uint16, syscall.Errno)
+	AsyncFD(*Context) int
+	GetAsyncEvent(ctx *Context, out *AsyncEvent) syscall.Errno
+
+	// Protection domains, memory regions and windows.
+	AllocPD(*Context) (*PD, syscall.Errno)
+	DeallocPD(*PD) syscall.Errno
+	RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno)
+	DeregMR(*MR) syscall.Errno
+	AllocMW(pd *PD, typ int) (mw *MW, rkey uint32, errno syscall.Errno)
+	DeallocMW(*MW) syscall.Errno
+	BindMW(qp *QP, mw *MW, id uint64, flags uint32, mr *MR, addr, length uint64, access uint32) (uint32, syscall.Errno)
+	RKey(*MW) uint32
+	SetRKey(mw *MW, rkey uint32)
+
+	// Completion channels and queues.
+	CreateCompChannel(*Context) (*CompChannel, syscall.Errno)
+	CompChannelFD(*CompChannel) int
+	DestroyCompChannel(*CompChannel) syscall.Errno
+	GetCQEvent(*CompChannel) (*CQ, syscall.Errno)
+	CreateCQ(ctx *Context, cqe int, channel *CompChannel, vector int) (*CQ, syscall.Errno)
+	CQSize(*CQ) int
+	ResizeCQ(cq *CQ, cqe int) syscall.Errno
+	ReqNotifyCQ(cq *CQ, solicitedOnly bool) syscall.Errno
+	AckCQEvents(cq *CQ, n uint32)
+	DestroyCQ(*CQ) syscall.Errno
+
+	// Shared receive queues and queue pairs.
+	CreateSRQ(pd *PD, attr SRQAttr) (*SRQ, SRQAttr, syscall.Errno)
+	ModifySRQ(srq *SRQ, attr SRQAttr, mask int) syscall.Errno
+	QuerySRQ(*SRQ) (SRQAttr, syscall.Errno)
+	DestroySRQ(*SRQ) syscall.Errno
+	CreateQP(pd *PD, init QPInit) (*QP, QPCap, syscall.Errno)
+	QPNum(*QP) uint32
+	ModifyQP(qp *QP, attr *QPAttr, mask int) syscall.Errno
+	QueryQP(qp *QP, mask int) (QPAttr, QPCap, syscall.Errno)
+	DestroyQP(*QP) syscall.Errno
+
+	// The data path; to be called through [Progress].
+	Progress(qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome)
+}
+
+// CM is librdmacm, grouped by object.
+type CM interface {
+	// Event channels.
+	CreateEventChannel() (*EventChannel, syscall.Errno)
+	EventChannelFD(*EventChannel) int
+	DestroyEventChannel(*EventChannel)
+	GetCMEvent(channel *EventChannel, out *CMEvent) syscall.Errno
+
+	// IDs.
+	CreateID(ch *EventChannel, context uint64, ps int32) (*CMID, syscall.Errno)
+	SetContext(id *CMID, context uint64)
+	SetOption(id *CMID, level, option int, value int32, size int) syscall.Errno
+	MigrateID(id *CMID, ch *EventChannel) syscall.Errno
+	IDVerbs(*CMID) *Context
+	IDPort(*CMID) uint8
+	LocalAddr(*CMID) Sockaddr
+	PeerAddr(*CMID) Sockaddr
+	DestroyID(*CMID) syscall.Errno
+
+	// Set-up and end of a connection.
+	BindAddr(id *CMID, addr *Sockaddr) syscall.Errno
+	Listen(id *CMID, backlog int) syscall.Errno
+	ResolveAddr(id *CMID, src, dst *Sockaddr, timeout int) syscall.Errno
+	ResolveRoute(id *CMID, timeout int) syscall.Errno
+	CMCreateQP(id *CMID, pd *PD, cq *CQ, srq *SRQ, cap QPCap) (*QP, QPCap, syscall.Errno)
+	CMDestroyQP(*CMID)
+	Connect(id *CMID, p *ConnParam) syscall.Errno
+	Accept(id *CMID, p *ConnParam) syscall.Errno
+	Reject(id *CMID, privateData []byte) syscall.Errno
+	Establish(*CMID) syscall.Errno
+	Disconnect(*CMID) syscall.Errno
+	Notify(id *CMID, event int32) syscall.Errno
+
+	// Devices.
+	GetDevices() (list **Context, n int, errno syscall.Errno)
+	FreeDevices(list **Context)
+}
+
+// RDMACore is rdma-core, the libraries themselves.
+type RDMACore struct{}
+
+var _ Library = RDMACore{}
+
+// Progress calls l.Progress, which posts, takes an event, polls and arms in one
+// batch. It is the call of the data path: for [RDMACore] it is a static call, and
+// none of its arguments escapes. Every other Library gets copies, since what is
+// passed to an interface's method does escape.
+func Progress(l Library, qp *QP, srq *SRQ, cq *CQ, channel *CompChannel, recvs []RecvWR, sends []SendWR, sges []SGE, wcs []WC, flags uint32, out *Outcome) {
+	if core, ok := l.(RDMACore); ok {
+		core.Progress(qp, srq, cq, channel, recvs, sends, sges, wcs, flags, out)
+		return
+	}
+	stored, outcome := make([]WC, len(wcs)), new(Outcome)
+	l.Progress(qp, srq, cq, channel, slices.Clone(recvs), slices.Clone(sends), slices.Clone(sges), stored, flags, outcome)
+	copy(wcs, stored)
+	*out = *outcome
+}

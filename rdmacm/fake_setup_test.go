@@ -1,0 +1,380 @@
+//go:build linux && cgo
+
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/cgo/cgotest"
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/rdmacm"
+)
+
+// connecting begins Connect, which the test has to answer.
+func (l *link) connecting(ctx context.Context) <-chan error {
+	l.t.Helper()
+	ch := later(func() error { return l.Connect(ctx, []byte("hello")) })
+	comes(l.t, "the request", func() bool { return l.id.Requested() != nil })
+	return ch
+}
+
+// answered answers a Connect with an event.
+func answered(t *testing.T, options []option, e cgo.CMEvent) error {
+	t.Helper()
+	l := newRig(t, rdmacm.Config{}, options...).resolve(fabric.ConnAttr{})
+	l.r.lib.Manual = true
+	connecting := l.connecting(soon(t))
+	l.id.Raise(e)
+	return arrives(t, "Connect", connecting)
+}
+
+// TestFakeRefused: what comes instead of the connection is told from what the peer's
+// program has said, and keeps its errno.
+func TestFakeRefused(t *testing.T) {
+	refusal := func(status int32, data string) cgo.CMEvent {
+		e := cgo.CMEvent{Type: cgotest.Rejected, Status: status, PrivateDataLen: uint8(len(data))}
+		copy(e.PrivateData[:], data)
+		return e
+	}
+	econnrefused, econnreset := -int32(syscall.ECONNREFUSED), -int32(syscall.ECONNRESET)
+	for _, tc := range []struct {
+		name    string
+		options []option
+		event   cgo.CMEvent
+		program bool // a RejectError
+		data    string
+		errno   syscall.Errno
+	}{
+		{"the program", nil, refusal(28, "no"), true, "no", 0},
+		{"nobody listens", nil, refusal(8, ""), false, "", syscall.ECONNREFUSED},
+		{"another reason", nil, refusal(3, ""), false, "", 0},
+		{"the program, iWARP", []option{asSIW}, refusal(econnrefused, "no"), true, "no", 0},
+		{"the program without a word, iWARP", []option{asSIW}, refusal(econnreset, ""), true, "", 0},
+		{"nobody listens, iWARP", []option{asSIW}, refusal(econnrefused, ""), false, "", syscall.ECONNREFUSED},
+		{"unreachable", nil, cgo.CMEvent{Type: cgotest.Unreachable, Status: -int32(syscall.ETIMEDOUT)}, false, "", syscall.ETIMEDOUT},
+		{"error", nil, cgo.CMEvent{Type: cgotest.ConnectError, Status: -int32(syscall.ECONNABORTED)}, false, "", syscall.ECONNABORTED},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := answered(t, tc.options, tc.event)
+			var reject *fabric.RejectError
+			var event *rdmacm.EventError
+			switch {
+			case tc.program:
+				if !errors.As(err, &reject) || string(reject.PrivateData) != tc.data || reject.Addr != fakePeer {
+					t.Errorf("Connect: %T %v, want a RejectError with %q", err, err, tc.data)
+				}
+			case !errors.As(err, &event) || tc.errno != 0 && !errors.Is(err, tc.errno):
+				t.Errorf("Connect: %T %v, want an EventError with %v", err, err, tc.errno)
+			}
+		})
+	}
+}
+
+// TestFakeGivenUp: a Connect that nobody answers ends with its context, with Close and
+// with the removal of the device.
+func TestFakeGivenUp(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(l *link, cancel func())
+		want error
+	}{
+		{"context", func(l *link, cancel func()) { cancel() }, context.Canceled},
+		{"Close", func(l *link, cancel func()) { l.Close() }, net.ErrClosed},
+		{"removal", func(l *link, cancel func()) { l.id.Raise(cgo.CMEvent{Type: cgotest.DeviceRemoval}) }, syscall.ENODEV},
+	} {
+		for _, device := range [][]option{nil, {asSIW}} {
+			name := tc.name
+			if device != nil {
+				name += ", siw"
+			}
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, rdmacm.Config{}, device...)
+				l := r.resolve(fabric.ConnAttr{})
+				r.lib.Manual = true
+				ctx, cancel := context.WithCancel(soon(t))
+				defer cancel()
+				connecting := l.connecting(ctx)
+				tc.end(l, cancel)
+				if err := arrives(t, "Connect", connecting); !errors.Is(err, tc.want) {
+					t.Errorf("Connect: %v, want %v", err, tc.want)
+				}
+				if _, err := l.Poll(make([]fabric.WC, 1)); !errors.Is(err, net.ErrClosed) {
+					t.Errorf("Poll: %v", err)
+				}
+				l.Close()
+				// On siw what is left goes in the background.
+				comes(t, "nothing is left", func() bool { return r.p.Live() == (rdmacm.Live{}) })
+			})
+		}
+	}
+}
+
+// TestFakeReads: as many Reads are in force as both ends agree to. siw tells the numbers
+// of an answer from the other side than those of a request, so there the lesser counts.
+func TestFakeReads(t *testing.T) {
+	attr := fabric.ConnAttr{InboundReads: 8, OutboundReads: 6}
+	for _, tc := range []struct {
+		name    string
+		options []option
+		answer  cgo.CMEvent
+		in, out int
+	}{
+		{"InfiniBand", nil, cgo.CMEvent{ResponderResources: 3, InitiatorDepth: 5}, 3, 5},
+		{"no more than asked for", nil, cgo.CMEvent{ResponderResources: 30, InitiatorDepth: 50}, 8, 6},
+		{"siw", []option{asSIW}, cgo.CMEvent{ResponderResources: 3, InitiatorDepth: 5}, 3, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newRig(t, rdmacm.Config{}, tc.options...).resolve(attr)
+			l.r.lib.Manual = true
+			connecting := l.connecting(soon(t))
+			if p := l.id.Requested(); p.ResponderResources != 8 || p.InitiatorDepth != 6 || string(p.PrivateData) != "hello" {
+				t.Errorf("asked for %+v", p)
+			}
+			tc.answer.Type = cgotest.Established
+			l.id.Raise(tc.answer)
+			if err := arrives(t, "Connect", connecting); err != nil {
+				t.Fatal(err)
+			}
+			if c := l.Capabilities(); c.InboundReads != tc.in || c.OutboundReads != tc.out {
+				t.Errorf("inbound %d, outbound %d; want %d, %d", c.InboundReads, c.OutboundReads, tc.in, tc.out)
+			}
+		})
+	}
+}
+
+// TestFakeBadEvents: events that librdmacm cannot make sense of fail, and those behind
+// them have to be taken all the same: the poller would not call again.
+func TestFakeBadEvents(t *testing.T) {
+	l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{})
+	l.r.lib.Fail("rdma_get_cm_event", syscall.EINTR, syscall.ENODATA, syscall.ENODATA)
+	l.disconnected()
+	l.ending()
+}
+
+// A door is a listener of the rig.
+type door struct {
+	fabric.Listener
+	r  *rig
+	id *cgotest.ID
+}
+
+func (r *rig) listen() *door {
+	r.t.Helper()
+	l, err := r.p.Listen(soon(r.t), fakeAddr.String()+":0", fabric.ConnAttr{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { l.Close() })
+	return &door{l, r, r.lib.ID(rdmacm.Handle(l))}
+}
+
+// knock is a peer's request.
+func (d *door) knock() {
+	d.id.Request(d.r.dev, netip.MustParseAddrPort(fakePeer), cgo.CMEvent{ResponderResources: 4, InitiatorDepth: 2})
+}
+
+// count is how often a call comes in a list.
+func count(calls []string, call string) (n int) {
+	for _, c := range calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
+// TestFakeAccept: a request becomes a connection.
+func TestFakeAccept(t *testing.T) {
+	d := newRig(t, rdmacm.Config{}).listen()
+	d.knock()
+	c, err := d.Accept(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Accept(soon(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	if caps := c.Capabilities(); caps.InboundReads != 4 || caps.OutboundReads != 2 || c.RemoteAddr().String() != fakePeer {
+		t.Errorf("from %v with %+v", c.RemoteAddr(), caps)
+	}
+	if err := c.Connect(soon(t), nil); !errors.Is(err, rdmacm.ErrMisuse) {
+		t.Errorf("Connect of an accepted connection: %v", err)
+	}
+}
+
+// TestFakeUnservable: a request that this side has no means for is turned down and
+// logged with its errno, and the next one is served. If the peer has given up meanwhile,
+// which shows in the rejection, it is not an error.
+func TestFakeUnservable(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		call          string
+		errno, reject syscall.Errno
+		logged        string
+	}{
+		{"no memory", "ibv_alloc_pd", syscall.ENOMEM, 0, "ERROR connection request rejected"},
+		{"no queue", "ibv_create_cq", syscall.ENOMEM, 0, "ERROR connection request rejected"},
+		{"withdrawn", "rdma_create_qp", syscall.EINVAL, syscall.EINVAL, "DEBUG connection request withdrawn"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var log journal
+			r := newRig(t, rdmacm.Config{Logger: slog.New(&log), MaxInline: -1})
+			d := r.listen()
+			d.knock()
+			d.knock()
+			r.lib.Fail(tc.call, tc.errno)
+			r.lib.Fail("rdma_reject", tc.reject)
+			c, err := d.Accept(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			lines := log.take()
+			if len(lines) != 1 || !strings.HasPrefix(lines[0], tc.logged) || tc.errno == syscall.ENOMEM && !strings.Contains(lines[0], tc.errno.Error()) {
+				t.Errorf("logged %q", lines)
+			}
+			if n := count(r.lib.Calls(), "rdma_reject"); n != 1 {
+				t.Errorf("%d rejections", n)
+			}
+		})
+	}
+}
+
+// TestFakeListenerClosed: requests that nobody has taken are rejected by Close, and so is
+// one that comes while the listener is going.
+func TestFakeListenerClosed(t *testing.T) {
+	r := newRig(t, rdmacm.Config{})
+	d := r.listen()
+	d.knock()
+	d.knock()
+	comes(t, "two requests", func() bool { return rdmacm.Requests(d.Listener) == 2 })
+	waiting := later(func() error {
+		for {
+			c, err := d.Accept(soon(t))
+			if err != nil {
+				return err
+			}
+			c.Close()
+		}
+	})
+	comes(t, "no request", func() bool { return rdmacm.Requests(d.Listener) == 0 })
+	r.lib.Calls()
+	d.Close()
+	if err := arrives(t, "Accept", waiting); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept of a closed listener: %v", err)
+	}
+	d2 := r.listen()
+	d2.knock()
+	comes(t, "a request", func() bool { return rdmacm.Requests(d2.Listener) == 1 })
+	r.lib.Calls()
+	d2.Close()
+	calls := r.lib.Calls()
+	if count(calls, "rdma_reject") != 1 || count(calls, "rdma_destroy_id") != 2 {
+		t.Errorf("Close with a request calls %q", calls)
+	}
+}
+
+// TestFakeListenerStays: siw drops requests that have been handed out when their
+// listener goes, so there it stays until they are answered.
+func TestFakeListenerStays(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		options []option
+		stays   bool
+	}{{"InfiniBand", nil, false}, {"siw", []option{asSIW}, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, rdmacm.Config{}, tc.options...)
+			d := r.listen()
+			d.knock()
+			c, err := d.Accept(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.lib.Calls()
+			d.Close()
+			if gone := slices.Contains(r.lib.Calls(), "rdma_destroy_id"); gone == tc.stays {
+				t.Errorf("the listener has gone with its Close: %v", gone)
+			}
+			if err := c.Accept(soon(t), nil); err != nil {
+				t.Fatal(err)
+			}
+			if gone := slices.Contains(r.lib.Calls(), "rdma_destroy_id"); gone != tc.stays {
+				t.Errorf("the listener has gone with the answer: %v", gone)
+			}
+			c.Close()
+		})
+	}
+}
+
+// TestFakeListenerRemoved: the removal of its device ends a listener with a reason.
+func TestFakeListenerRemoved(t *testing.T) {
+	d := newRig(t, rdmacm.Config{}).listen()
+	waiting := later(func() error { _, err := d.Accept(soon(t)); return err })
+	d.id.Raise(cgo.CMEvent{Type: cgotest.DeviceRemoval})
+	var dev *rdmacm.DeviceError
+	if err := arrives(t, "Accept", waiting); !errors.As(err, &dev) || !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("Accept: %v", err)
+	}
+	comes(t, "nothing is left", func() bool { return d.r.p.Live() == (rdmacm.Live{}) })
+}
+
+// TestFakeListenFails: errors of Listen have their errno and leave nothing behind.
+func TestFakeListenFails(t *testing.T) {
+	for _, call := range []string{"rdma_create_id", "rdma_bind_addr", "rdma_listen"} {
+		r := newRig(t, rdmacm.Config{})
+		r.lib.Fail(call, syscall.ENOSPC)
+		if _, err := r.p.Listen(soon(t), fakeAddr.String()+":0", fabric.ConnAttr{}); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s fails: %v", call, err)
+		}
+	}
+	r := newRig(t, rdmacm.Config{})
+	if _, err := r.p.Listen(soon(t), "192.0.2.77:0", fabric.ConnAttr{}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("an address of no device: %v", err)
+	}
+	// A port that has to be free in other places, too, is picked again.
+	r.lib.Fail("rdma_listen", syscall.EADDRINUSE, syscall.EADDRINUSE)
+	r.listen()
+}
+
+// TestFakeDisconnect: Disconnect waits until everything that was posted has left, even
+// if nothing of it is signaled, and only then tells the peer.
+func TestFakeDisconnect(t *testing.T) {
+	r := newRig(t, rdmacm.Config{})
+	l := r.connect(fabric.ConnAttr{})
+	l.post(l.wr(1, fabric.OpSend, 8, 0), l.wr(2, fabric.OpSend, 8, 0))
+	r.lib.Calls()
+	done := later(func() error { return l.Disconnect(soon(t)) })
+	comes(t, "a request that marks the end", func() bool { return len(l.qp.Sends()) == 3 && l.cq.Armed() })
+	if err := l.Post([]fabric.SendWR{l.wr(3, fabric.OpSend, 8, 0)}); err == nil {
+		t.Error("Post after Disconnect")
+	}
+	sends := l.qp.Sends()
+	if !sends[2].Signaled() || len(sends[2].SGL) > 0 || sends[2].Opcode != verbWrite {
+		t.Errorf("the end is marked by %+v", sends[2])
+	}
+	sends[0].Complete(cgotest.Success)
+	sends[1].Complete(cgotest.Success)
+	if calls := r.lib.Calls(); len(calls) > 0 {
+		t.Errorf("called before all has left: %q", calls)
+	}
+	sends[2].Complete(cgotest.Success)
+	if err := arrives(t, "Disconnect", done); err != nil {
+		t.Error(err)
+	}
+	if n := count(r.lib.Calls(), "rdma_disconnect"); n != 1 {
+		t.Errorf("rdma_disconnect is called %d times", n)
+	}
+	if end := l.wantEnd(); !end.Clean || end.Remote {
+		t.Errorf("the end is %+v", end)
+	}
+}
