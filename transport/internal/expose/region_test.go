@@ -59,12 +59,16 @@ func TestRegion(t *testing.T) {
 		lend(t, &l, &wrs, part(m, 20), remoteRead)
 		c.said(t, "alloc 1", "prepare 0x101: 20 bytes of key 0, rights 4")
 	})
-	t.Run("memory elsewhere is registered for its loan", func(t *testing.T) {
-		c, a, _ := region(t, false)
+	t.Run("memory elsewhere is registered for its loan, whatever the loan used before", func(t *testing.T) {
+		c, a, m := region(t, false)
 		l := NewLoan(a)
-		lend(t, &l, nil, program(8), remoteRead)
+		lend(t, &l, nil, part(m, 20), remoteRead)
 		l.End()
-		c.said(t, "reg 1: 8 bytes, rights 4", "close 1")
+		if seg := lend(t, &l, nil, program(8), remoteRead); seg.Handle != 2 || seg.Length != 8 {
+			t.Errorf("named %+v", seg)
+		}
+		l.End()
+		c.said(t, "reg 1: 100 bytes, rights 7", "reg 2: 8 bytes, rights 4", "close 2")
 	})
 	t.Run("Register registers it with an adapter, once for each", func(t *testing.T) {
 		c, a, m := region(t, false)
@@ -110,6 +114,22 @@ func TestWithdraw(t *testing.T) {
 		l.End()
 		c.said(t, "reg 2: 100 bytes, rights 7")
 		m.Close()
+		c.said(t, "close 2")
+	})
+	t.Run("a Region that is closed then keeps the registration that is still used", func(t *testing.T) {
+		c, a, m := region(t, false)
+		l, other := NewLoan(a), NewLoan(a)
+		lend(t, &other, nil, part(m, 30), remoteRead)
+		other.Withdraw()
+		lend(t, &l, nil, part(m, 20), remoteRead)
+		m.Close()
+		c.log = nil
+		other.End()
+		if m.Registrations() != 1 {
+			t.Errorf("%d adapters know it", m.Registrations())
+		}
+		c.log = nil
+		l.End()
 		c.said(t, "close 2")
 	})
 	t.Run("windows are closed by themselves", func(t *testing.T) {

@@ -97,6 +97,20 @@ func TestQueue(t *testing.T) {
 		empty(t, q)
 	})
 
+	t.Run("CCP-6.2-8 one at a time", func(t *testing.T) {
+		q, p, message := queue(1)
+		m := message(1, 2)
+		q.Start(m)
+		if q.Completed(m, done) {
+			t.Error("whole before its last Read is posted")
+		}
+		check(t, q, p, 1, reads{{1, 0}, {1, 1}})
+		if !q.Completed(m, done) {
+			t.Error("not whole after the last Read")
+		}
+		empty(t, q)
+	})
+
 	t.Run("CCP-6.2-9 with none allowed none is posted", func(t *testing.T) {
 		q, p, message := queue(0)
 		q.Start(message(1, 1))

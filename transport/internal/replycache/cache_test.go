@@ -78,7 +78,7 @@ type waiter struct{ log []string }
 
 func (w *waiter) Wait(*Entry)    { w.log = append(w.log, "wait") }
 func (w *waiter) Fail()          { w.log = append(w.log, "fail") }
-func (w *waiter) Answer(r Reply) { w.log = append(w.log, "answer "+string(r.Results)) }
+func (w *waiter) Answer(r Reply) { w.log = append(w.log, "answer "+all(r)) }
 
 func (w *waiter) told(t *testing.T, want ...string) {
 	t.Helper()
@@ -170,8 +170,8 @@ func TestAnswer(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		b.answer(e, "reply")
-		w[0].told(t, "wait", "answer reply")
-		w[1].told(t, "wait", "answer reply")
+		w[0].told(t, "wait", "answer |reply")
+		w[1].told(t, "wait", "answer |reply")
 	})
 	for _, tt := range []struct {
 		name string
@@ -189,10 +189,21 @@ func TestAnswer(t *testing.T) {
 			results := strings.Repeat("x", tt.size-len(item))
 			e.Answer(nil, []byte(results), 1, func(int) (int, []byte) { return 0, item })
 			b.check("answer")
-			w.told(t, "wait", "answer "+results)
+			w.told(t, "wait", fmt.Sprintf("answer |%s|0 %s", results, item))
 			b.begin(call, w, tt.want)
 		})
 	}
+	t.Run("an entry that serves again has the items of its last reply alone", func(t *testing.T) {
+		b := newBed(t, Limits{Entries: 1, Bytes: 1 << 20})
+		for xid := range uint32(3) {
+			e := b.fresh(Call{Host: "a", XID: xid})
+			reply(e)
+			b.check("answer")
+			if _, r := b.begin(Call{Host: "a", XID: xid}, nil, Answered); all(r) != want {
+				t.Errorf("%q, want %q", all(r), want)
+			}
+		}
+	})
 	t.Run("the memory of a long reply is not kept for the next", func(t *testing.T) {
 		b := newBed(t, Limits{Entries: 1, Bytes: 1 << 20})
 		b.answer(b.fresh(call), strings.Repeat("x", maxSpare+1))
@@ -232,7 +243,7 @@ func TestLeave(t *testing.T) {
 	b.check("leave")
 	b.answer(e, "reply")
 	w[0].told(t, "wait")
-	w[1].told(t, "wait", "answer reply")
+	w[1].told(t, "wait", "answer |reply")
 	if e.Leave(w[1]) {
 		t.Error("one left who has the reply")
 	}
@@ -313,28 +324,27 @@ func TestLimits(t *testing.T) {
 	})
 	t.Run("a busy host costs only itself", func(t *testing.T) {
 		b := newBed(t, Limits{Entries: 10, Bytes: 1 << 20})
-		for _, host := range []string{"b", "c"} {
-			for xid := range uint32(2) {
-				b.answer(b.fresh(Call{Host: host, XID: xid}), "reply")
-			}
-		}
 		for xid := range uint32(100) {
 			b.answer(b.fresh(Call{Host: "a", XID: xid}), "reply")
+			if xid == 50 || xid == 60 {
+				b.answer(b.fresh(Call{Host: "b", XID: xid / 60}), "reply")
+				b.answer(b.fresh(Call{Host: "c", XID: xid / 60}), "reply")
+			}
 		}
 		b.holds("a", 100, 94, 95, 96, 97, 98, 99)
 		b.holds("b", 2, 0, 1)
 		b.holds("c", 2, 0, 1)
 	})
 	t.Run("a host with long replies pays for them", func(t *testing.T) {
-		b := newBed(t, Limits{Entries: 10, Bytes: 1000})
-		for xid := range uint32(5) {
+		b := newBed(t, Limits{Entries: 100, Bytes: 1000})
+		for xid := range uint32(9) {
 			b.answer(b.fresh(Call{Host: "short", XID: xid}), "reply")
 		}
 		for xid := range uint32(10) {
 			b.answer(b.fresh(Call{Host: "long", XID: xid}), strings.Repeat("x", 125))
 		}
-		b.holds("short", 5, 0, 1, 2, 3, 4)
-		b.holds("long", 10, 5, 6, 7, 8, 9)
+		b.holds("short", 9, 0, 1, 2, 3, 4, 5, 6, 7, 8)
+		b.holds("long", 10, 3, 4, 5, 6, 7, 8, 9)
 	})
 }
 
@@ -348,7 +358,8 @@ func TestLineage(t *testing.T) {
 	}{
 		{"a connection may continue an older one", []int{birth, birth}, false},
 		{"as many calls as granted may have been on their way", []int{birth, birth, 0, 0}, false},
-		{"one more shows that the older client is alive, if it began to count then", []int{birth, birth, 0, 0, 0, 0, 0, 0}, true},
+		{"one more shows nothing, if counting began before the younger one came", []int{birth, birth, 0, 0, 0, 0, 0}, false},
+		{"as many and one more, counted since, show that the older client is alive", []int{birth, birth, 0, 0, 0, 0, 0, 0}, true},
 		{"calls before the younger one came show nothing", []int{birth, 0, 0, 0, birth, 0, 0}, false},
 		{"counted anew since the younger one came", []int{birth, 0, 0, 0, birth, 0, 0, 0, 0, 0, 0}, true},
 		{"calls on the younger one show nothing", []int{birth, birth, 1, 1, 1, 1, 1, 1, 1, 1}, false},
@@ -452,7 +463,7 @@ func TestAnySteps(t *testing.T) {
 		switch i := r.IntN(max(len(running), 1)); {
 		case r.IntN(2) == 0 || len(running) == 0:
 			w := new(waiter)
-			outcome, e, _ := b.Begin(&Call{Host: string(rune('a' + r.IntN(5))), XID: uint32(r.IntN(10)), Client: client}, w)
+			outcome, e, _ := b.Begin(&Call{Host: string(rune('a' + r.IntN(12))), XID: uint32(r.IntN(10)), Client: client}, w)
 			if outcome == Waiting {
 				waits[w] = true
 			} else if e != nil {
