@@ -41,9 +41,6 @@ func asRXE(_ *cgotest.Library, d *cgotest.Device) { d.Attr.VendorID = cgotest.Ve
 // cleaning is a device that takes the completions of a queue pair away with it.
 func cleaning(_ *cgotest.Library, d *cgotest.Device) { d.CleansCQ = true }
 
-// manual leaves the events of set-up to the test.
-func manual(lib *cgotest.Library, _ *cgotest.Device) { lib.Manual = true }
-
 func newRig(t testing.TB, cfg rdmacm.Config, options ...option) *rig {
 	t.Helper()
 	r := &rig{t: t, lib: cgotest.New(t)}

@@ -77,8 +77,10 @@ func TestValue(t *testing.T) {
 func BenchmarkLock(b *testing.B) {
 	var m Mutex
 	m.Init(outer)
+	n := 0
 	for b.Loop() {
 		m.Lock()
+		n++
 		m.Unlock()
 	}
 }

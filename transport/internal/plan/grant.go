@@ -14,8 +14,8 @@ type Load struct {
 	Crowded   bool // the buffers of all connections take too much memory already
 }
 
-// Raise is how many calls there should be receives for: twice as many as now when half of
-// them are in use, up to what the peer asks for and what the configuration allows.
+// Raise is how many calls there should be receives for: twice as many as now when more
+// than half of them are in use, up to what the peer asks for and what the configuration allows.
 func (l Load) Raise() int {
 	if l.Executing <= l.Posted/2 || l.Waiting > 0 || l.Posted >= l.Most || l.Crowded {
 		return l.Posted

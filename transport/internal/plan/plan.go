@@ -18,4 +18,9 @@ type SizeProblem struct {
 }
 
 // segments is how many segments of at most max bytes n bytes take.
-func segments(n, max int) int { return (n + max - 1) / max }
+func segments(n, max int) int {
+	if n == 0 {
+		return 0
+	}
+	return 1 + (n-1)/max // n + max may not fit an int
+}

@@ -81,7 +81,7 @@ func (r *Reply) Lend(n, moved int) LentKind {
 func Inflate(returned, offered rpcrdma.WriteChunk, n int) {
 	for i := len(returned) - 1; i >= 0; i-- {
 		if returned[i].Length > 0 {
-			returned[i].Length = min(returned[i].Length+uint32(xdr.Pad(n)), offered[i].Length)
+			returned[i].Length = uint32(min(uint64(returned[i].Length)+uint64(xdr.Pad(n)), uint64(offered[i].Length)))
 			return
 		}
 	}

@@ -101,6 +101,7 @@ func TestInflate(t *testing.T) {
 		{"CTX-8166-3 a segment that is full stays", chunk(5), chunk(5), 5, chunk(5)},
 		{"CTX-8166-3 a segment that is nearly full is filled", chunk(5), chunk(7), 5, chunk(7)},
 		{"V1-2-1 nearly the longest segment", chunk(math.MaxUint32 - 6), chunk(math.MaxUint32), 1, chunk(math.MaxUint32 - 3)},
+		{"V1-2-1 the sum of length and padding does not wrap", chunk(math.MaxUint32 - 1), chunk(math.MaxUint32), 2, chunk(math.MaxUint32)},
 		{"a chunk without segments", nil, nil, 5, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

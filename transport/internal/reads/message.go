@@ -130,7 +130,7 @@ func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, lead int) bool {
 		pad := xdr.Pad(pos)
 		clear(out[pos : pos+pad])
 		pos += pad
-		if pad > 0 && left%4 == uint64(pad) && len(inline) > 0 {
+		if pad > 0 && len(inline) > 0 && padded(left, pad, rest) {
 			inline = inline[pad:] // the sender left the padding inline
 			left -= uint64(pad)
 		}
@@ -138,6 +138,28 @@ func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, lead int) bool {
 	base(int(left))
 	m.Msg = out[:pos]
 	return true
+}
+
+// padded tells whether the padding of an item, pad bytes, comes next of the left bytes
+// inline. Without padding these are a multiple of four, so the rest of a division tells
+// how much there is: of this item alone, or of this and all later ones, which rest has the
+// segments of. Padding of all that adds up to a multiple of
+// four cannot be told from none, and counts as none.
+func padded(left uint64, pad int, rest []rpcrdma.ReadSegment) bool {
+	over := int(left % 4)
+	if over == pad {
+		return true
+	}
+	all := pad
+	for len(rest) > 0 {
+		at, n := rest[0].Position, uint32(0)
+		for len(rest) > 0 && rest[0].Position == at {
+			n += rest[0].Length
+			rest = rest[1:]
+		}
+		all += xdr.Pad(int(n % 4))
+	}
+	return over != 0 && over == all%4
 }
 
 func (m *Message) pull(handle uint32, offset uint64, dst []byte) {

@@ -125,6 +125,8 @@ func TestAssemble(t *testing.T) {
 		{"V1-3.7-5 the padding is in the chunk", msg, "xidCdirClen_rest", []entry{{12, "DATAS\x00\x00\x00"}}, "xidCdirClen_DATAS\x00\x00\x00rest"},
 		{"V1-3.7-4 the padding is an entry of its own", msg, "xidCdirClen_rest", []entry{{12, "DATAS"}, {12, "\x00\x00\x00"}}, "xidCdirClen_DATAS\x00\x00\x00rest"},
 		{"V1-3.7-1 the padding is inline, and zero whatever was sent", msg, "xidCdirClen_???rest", []entry{{12, "DATAS"}}, "xidCdirClen_DATAS\x00\x00\x00rest"},
+		{"V1-3.7-1 the padding of both items is inline", msg, "xidCdirClen_???len2??rest", []entry{{12, "DATAS"}, {24, "SECOND"}}, "xidCdirClen_DATAS\x00\x00\x00len2SECOND\x00\x00rest"},
+		{"V1-3.7-1 the padding of the first of two items is inline", msg, "xidCdirClen_???len2rest", []entry{{12, "DATAS"}, {24, "SECOND"}}, "xidCdirClen_DATAS\x00\x00\x00len2SECOND\x00\x00rest"},
 		{"V1-3.7-1 the padding is inline at the end", msg, "xidCdirClen_???", []entry{{12, "DATAS"}}, "xidCdirClen_DATAS\x00\x00\x00"},
 		{"V1-3.7-1 the padding of the second item is inline", msg, "xidCdirClen_len2??rest", []entry{{12, "DATA"}, {20, "SECOND"}}, "xidCdirClen_DATAlen2SECOND\x00\x00rest"},
 		{"V1-3.7-2 the next position counts padding that is absent", msg, "xidCdirClen_len2rest", []entry{{12, "DATAS"}, {24, "SECOND"}}, "xidCdirClen_DATAS\x00\x00\x00len2SECOND\x00\x00rest"},

@@ -23,7 +23,7 @@ type Queue struct {
 // Init names the queue that Reads are posted to.
 func (q *Queue) Init(p Poster, most int) { q.poster, q.Most = p, most }
 
-// Len is how many Reads are posted and how many messages have Reads that are not.
+// Len is how many Reads are posted and how many messages are in the queue.
 func (q *Queue) Len() (posted, waiting int) { return q.posted, len(q.waiting) }
 
 // Start queues the Reads of a message. There is at least one.
