@@ -409,7 +409,7 @@ func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) {
 }
 
 // asks tells whether a call to a program of the transport's own, which has one version
-// and one procedure besides NULL, is for that. All else it answers. Leader.
+// and one procedure besides NULL, is for that. All else it answers.
 func (x *exch) asks(l *leader, vers, proc uint32) bool {
 	switch {
 	case x.call.Vers != vers:
