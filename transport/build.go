@@ -30,13 +30,11 @@ func replyHead(cred *oncrpc.Auth) int {
 	return fixed + mismatch + oncrpc.MaxAuthBody
 }
 
-// A drawing is a call on the board: what is decided about it, and scratch for deciding.
-type drawing struct {
-	terms   plan.Terms
-	call    plan.Call
-	place   plan.Placement
-	pieces  []plan.Piece
-	results []int
+// scratch is memory of a slot for deciding about its calls.
+type scratch struct {
+	items       []plan.Item
+	pieces      []plan.Piece
+	resultSizes []int
 }
 
 // chunks tells which chunks calls of this end may have.
@@ -80,12 +78,12 @@ func (s *slot) build(call *Call) error {
 	if call.op != nil {
 		msg, err = s.formOperation(call.op)
 	} else {
-		s.plan.terms = plan.Terms{
+		t := plan.Terms{
 			Send: c.sendMax(), Recv: c.recvMax(), Message: c.cfg.MaxMessage, Segment: c.cfg.MaxSegment,
 			Chunks: c.chunks(), Protected: call.Cred.Protected(),
 		}
-		if err = s.offerChunks(); err == nil {
-			msg, err = s.message()
+		if err = s.offerChunks(&t); err == nil {
+			msg, err = s.message(&t)
 		}
 	}
 	if err == nil {
@@ -119,21 +117,22 @@ func (call *Call) keepsXID() (keep bool, xid uint32) {
 }
 
 // offerChunks exposes what the reply may use: write chunks and a reply chunk.
-func (s *slot) offerChunks() error {
-	call, c, h, p := s.call, s.c, &s.hdr, &s.plan
+func (s *slot) offerChunks(t *plan.Terms) error {
+	call, c, h := s.call, s.c, &s.hdr
 	if call.MaxResults == 0 && len(call.WriteItems) == 0 {
 		return nil
 	}
-	p.results = p.results[:0]
+	sizes := s.resultSizes[:0]
 	for i := range call.WriteItems {
 		w := &call.WriteItems[i]
 		w.Chunked, w.N = false, 0
 		if len(w.Buf) == 0 {
 			return errEmptyItem
 		}
-		p.results = append(p.results, len(w.Buf))
+		sizes = append(sizes, len(w.Buf))
 	}
-	o, problem := plan.OfferChunks(&plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: p.results}, &p.terms)
+	s.resultSizes = sizes
+	o, problem := plan.OfferChunks(&plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sizes}, t)
 	if problem != nil {
 		return (*SizeError)(problem)
 	}
@@ -167,34 +166,38 @@ func (s *slot) offerChunks() error {
 
 // message places the parts of the call, exposes those that are for chunks, and forms what
 // is sent.
-func (s *slot) message() ([]byte, error) {
-	call, c, h, p := s.call, s.c, &s.hdr, &s.plan
-	p.call = plan.Call{Transport: h.Size(), Args: len(call.Args), Items: p.call.Items[:0]}
+func (s *slot) message(t *plan.Terms) ([]byte, error) {
+	call, c, h := s.call, s.c, &s.hdr
+	pc := plan.Call{Transport: h.Size(), Args: len(call.Args)}
 	if call.raw != nil {
-		p.call.Args = len(call.raw)
+		pc.Args = len(call.raw)
 	} else {
-		p.call.Header = 24 + call.Cred.Size() + call.Verf.Size()
+		pc.Header = 24 + call.Cred.Size() + call.Verf.Size()
 	}
-	for i := range call.ReadItems {
-		p.call.Items = append(p.call.Items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
-	}
-	if !p.call.Ordered() {
-		return nil, errItemOrder
-	}
-	if err := call.checkLengths(); err != nil {
-		return nil, err
+	if len(call.ReadItems) > 0 {
+		items := s.items[:0]
+		for i := range call.ReadItems {
+			items = append(items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
+		}
+		s.items, pc.Items = items, items
+		if !pc.Ordered() {
+			return nil, errItemOrder
+		}
+		if err := call.checkLengths(); err != nil {
+			return nil, err
+		}
 	}
 	pad := s.padding()
-	var problem *plan.SizeProblem
-	if p.place, problem = plan.PlaceCall(&p.call, &p.terms, pad); problem != nil {
+	place, problem := plan.PlaceCall(&pc, t, pad)
+	if problem != nil {
 		return nil, (*SizeError)(problem)
 	}
-	h.Proc = p.place.Proc
+	h.Proc = place.Proc
 	switch h.Proc {
 	case rpcrdma.ProcMsgp:
 		h.Align, h.Thresh = uint32(pad.Align), uint32(pad.Thresh)
 	case rpcrdma.ProcNomsg:
-		if err := s.formLong(); err != nil {
+		if err := s.formLong(&pc, place); err != nil {
 			return nil, err
 		}
 		if n := h.Size(); n > c.sendMax() {
@@ -202,12 +205,12 @@ func (s *slot) message() ([]byte, error) {
 		}
 		return rpcrdma.AppendHeader(s.send.Bytes[:0], h), nil
 	}
-	if p.place.Chunks != plan.NoItems {
-		if err := s.exposePieces(fabric.Segment{}); err != nil {
+	if place.Chunks != plan.NoItems {
+		if err := s.exposePieces(&pc, place, fabric.Segment{}); err != nil {
 			return nil, err
 		}
 	}
-	return s.appendStream(rpcrdma.AppendHeader(s.send.Bytes[:0], h), p.place.Chunks, false), nil
+	return s.appendStream(rpcrdma.AppendHeader(s.send.Bytes[:0], h), place.Chunks, false), nil
 }
 
 // checkLengths holds the ReadItems against the length words in the arguments: a server
@@ -239,9 +242,8 @@ func (s *slot) padding() plan.Padding {
 
 // formLong forms the stream of an RDMA_NOMSG call in memory of its own, and exposes the
 // call.
-func (s *slot) formLong() error {
-	p := &s.plan
-	size, padded := p.call.Stream(p.place)
+func (s *slot) formLong(pc *plan.Call, place plan.Placement) error {
+	size, padded := pc.Stream(place)
 	var err error
 	if s.long, err = s.c.arena.Get(size); err != nil {
 		return err
@@ -251,15 +253,14 @@ func (s *slot) formLong() error {
 	if err != nil {
 		return err
 	}
-	return s.exposePieces(own)
+	return s.exposePieces(pc, place, own)
 }
 
 // exposePieces exposes the items that go to read chunks, and makes the read list of them
 // and of parts of the stream, which is exposed as own.
-func (s *slot) exposePieces(own fabric.Segment) error {
-	p := &s.plan
-	p.pieces = p.call.Pieces(p.pieces[:0], p.place)
-	for _, piece := range p.pieces {
+func (s *slot) exposePieces(pc *plan.Call, place plan.Placement, own fabric.Segment) error {
+	s.pieces = pc.Pieces(s.pieces[:0], place)
+	for _, piece := range s.pieces {
 		seg := fabric.Segment{Handle: own.Handle, Offset: own.Offset + uint64(piece.From), Length: uint32(piece.To - piece.From)}
 		if piece.Item >= 0 {
 			var err error

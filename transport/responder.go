@@ -106,6 +106,9 @@ func (l *leader) executing() int {
 
 // keepUp grants more to a client that uses what it has, up to the credits it asks for.
 func (l *leader) keepUp(credit uint32) {
+	if l.posted >= l.most {
+		return // as a connection in use is, most of the time
+	}
 	load := plan.Load{
 		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
 		Asked: credit, Crowded: l.c.memory.Crowded(),

@@ -91,7 +91,7 @@ type slot struct {
 	back *arena.Buffer  // memory of the reply chunk
 	msg  int            // length of the reply message in back; 0: it came inline
 
-	plan drawing
+	scratch
 	lent expose.Loan   // memory of the call
 	pull reads.Message // of a reply with read chunks
 	wrs  []fabric.SendWR
