@@ -160,11 +160,12 @@ func (cl *Client) conn() *conn { return cl.link.cur.Load() }
 //     NoReconnect and the connection has ended, or when the server broke the protocol.
 //
 // A call that loses its connection is sent again on the next one, with the same xid. A
-// server that keeps a cache of replies, as Server does, executes it once all the same.
+// server with a reply cache, as Server has, still executes it once.
 //
-// In all cases the memory of ReadItems and WriteItems has been fenced off from
-// the peer before Call returns, unless [Client.RegisterMemory] says otherwise. Ending a call that has chunks in use while the
-// server moves them costs the connection: the adapter refuses the access.
+// In all cases the memory of ReadItems and WriteItems has been fenced off from the peer
+// before Call returns, unless [Client.RegisterMemory] says otherwise. A call that is given
+// up while the server moves its chunks costs the connection, as the adapter refuses the
+// access.
 func (cl *Client) Call(ctx context.Context, call *Call) error {
 	if cl.cfg.KeepAlive > 0 {
 		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))

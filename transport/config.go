@@ -42,28 +42,28 @@ type Config struct {
 	MaxMessage int
 
 	// MaxMemory bounds what the calls of one connection hold at a server, in bytes:
-	// arguments that are pulled, and bulk results until they have been sent. A call
-	// reserves, before it runs, as much as it has pulled and as much as the chunks that it
-	// offers for results have room for, the latter up to twice MaxMessage; once it has been
-	// answered, what its reply holds. Each piece counts as the next power of two, and may
-	// take twice its length therefore. A call
-	// for which there is no room waits, but one call is always let through. Calls without
-	// chunks wait only while one such call holds more than all. A connection begins with 4 times
-	// MaxMessage, and may hold twice as much each time that it has taken as much; one that
-	// takes nothing for 2 seconds begins anew. Zero is 16 times MaxMessage.
+	// arguments that were pulled, and bulk results until they have been sent. Before a
+	// call runs it reserves what it has pulled and what the chunks that it offers for
+	// results have room for, the latter up to twice MaxMessage. Once it is answered it
+	// holds what its reply holds. Each piece counts as the next power of two, so it may
+	// take twice its length. A call for which there is no room waits, but one call is
+	// always admitted. Calls without chunks wait only while a single call holds more than
+	// MaxMemory. A connection starts with 4 times MaxMessage, and its bound doubles each
+	// time its peer has taken replies of that size; after 2 seconds in which the peer
+	// takes nothing it is back at the start. Zero is 16 times MaxMessage.
 	MaxMemory int
 
 	// MaxTotalMemory bounds the same for all connections of a server together, in bytes,
-	// and with it what is mapped: memory of calls that are over, until it is given back,
-	// which takes some seconds, or no time when others need it, and the connections' own
-	// buffers, which are in proportion to the credits they use. Of what is free a host may
-	// take as much as it leaves to others, and a connection a third of what is left to its
-	// host then; calls wait until they can have what they need, the connections in turn.
-	// A host that holds nothing needs only that it is there. When the connections' own
-	// buffers take more than half, no connection is granted more credits, and hosts that
-	// have 16 connections already get no new ones, except in place of others. Results that are ordinary memory of the program
-	// are in the account, but not what the Go runtime has not collected yet. Zero is 8
-	// times MaxMemory.
+	// mapped memory included: memory of finished calls until it is unmapped, which happens
+	// within seconds, or at once when other calls need it; and the connections' own
+	// buffers, which grow with the credits they use. A host may hold at most as much as it
+	// leaves free for others, and a connection at most a third of what is then left for
+	// its host. Calls wait for memory, one of each connection in turn; for a host that
+	// holds nothing the memory only has to be free. When the connections' own buffers take
+	// more than half, no connection is granted more credits, and a host with 16
+	// connections gets no new one except in place of another. Results in ordinary memory
+	// of the program count, garbage that the Go runtime has not collected does not. Zero
+	// is 8 times MaxMemory.
 	MaxTotalMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many
@@ -81,8 +81,8 @@ type Config struct {
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
-	// Peer says which chunks the other end of the connections can take. The zero value
-	// is right for all.
+	// Peer says which chunks the other end of the connections accepts. The zero value is
+	// safe with every peer.
 	Peer Peer
 
 	// Callbacks are the programs that a client executes for its server, over the
@@ -96,36 +96,35 @@ type Config struct {
 	// They come on top of Credits. Zero is DefaultBackward.
 	BackwardCredits int
 
-	// NoReconnect ends a Client with its connection. Otherwise a lost connection is made
-	// again when a call needs it, or, by a client with Callbacks, at once.
+	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
+	// a call needs it or, if it has Callbacks, at once.
 	NoReconnect bool
 
-	// MaxPause is the longest pause between two attempts to make a Client's connection
-	// again. A connection that has lived for two seconds is followed by the next at once,
-	// as is the first that was shorter, if calls have been answered on it. After that, and
-	// after attempts that fail, pauses begin with 50 ms, at random a half more or less, and
-	// each is twice as long as the one before. Zero is 10 seconds: a server that ends each
-	// connection at once is then asked some eight times in the first five seconds, and six
-	// times a minute later on. How often a call is sent again is not bounded, but by its
-	// context.
+	// MaxPause is the longest pause between two attempts of a Client to reconnect. There
+	// is no pause after a connection that lived for two seconds, nor after the first
+	// shorter one on which calls were answered. Otherwise, and after failed attempts,
+	// pauses start at 50 ms, plus or minus half at random, and double. Zero is 10 seconds:
+	// a server that ends every connection at once then sees about eight attempts in the
+	// first five seconds, and six a minute later on. Only its context bounds how often a
+	// call is sent again.
 	MaxPause time.Duration
 
-	// OnReconnect, if not nil, is called on a goroutine of its own each time a Client's
-	// connection has been made again. A client with Callbacks tells the server here that
-	// it is ready for calls: what it said on the connection before does not count any
-	// more (RFC 8167 section 6). Should four calls of it be under way, one more follows
-	// when the first of them has returned, for all connections made meanwhile.
+	// OnReconnect, if not nil, is called on its own goroutine each time a Client has
+	// reconnected. A client with Callbacks tells the server here that it is ready for
+	// calls; what it said on the previous connection no longer counts (RFC 8167 section
+	// 6). At most four calls of OnReconnect run at once; when one returns, one more
+	// follows for all connections made meanwhile.
 	OnReconnect func(cl *Client)
 
-	// KeepAlive is how long a Client's server may be silent before it is asked for a
-	// sign of life, procedure 0 of the program that was called last, and how long the
-	// answer may take before the connection counts as lost. Zero is a minute for a client
-	// with Callbacks, and no keep-alive for others; negative is none. With IdleTimeout it is
-	// asked as long as calls are under way.
+	// KeepAlive is how long a Client's server may be silent before the client calls
+	// procedure 0 of the program that was called last, and how long the reply may take
+	// before the connection counts as lost. Zero is a minute for a client with Callbacks
+	// and no keep-alive for others; negative is none. With IdleTimeout the server is asked
+	// only while calls are under way.
 	KeepAlive time.Duration
 
-	// IdleTimeout is how long a Client without Callbacks keeps a connection on which
-	// nothing happens; the next call makes a new one. Zero is for ever.
+	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the
+	// next call makes a new one. Zero is for ever.
 	IdleTimeout time.Duration
 
 	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
@@ -137,8 +136,7 @@ type Config struct {
 	Version Version
 
 	// VersionCache remembers which servers speak version 1 alone, so that clients with
-	// VersionAuto need not ask. Nil: each client remembers for itself. See
-	// NewVersionCache.
+	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
 	VersionCache *VersionCache
 
 	// Operations are the optional operations of version 2 that this end knows, beyond
@@ -154,25 +152,25 @@ type Config struct {
 	// seconds.
 	SetupTimeout time.Duration
 
-	// StallTimeout is how long a peer may make no progress with what this end waits for:
-	// replies that it does not take, or RDMA Reads of its memory that it does not answer.
-	// Then it loses the connection, with a *StallError. What counts is whole requests: at
-	// 30 seconds a message of 4 MiB has to come across at 140 kB/s. Zero is 30 seconds,
-	// negative is for ever.
+	// StallTimeout is how long a peer may go without taking any of the replies sent to
+	// it, or answering any RDMA Read of its memory, before its connection is closed with a
+	// *StallError. Only whole requests count as progress: with 30 seconds a message of 4
+	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
 	StallTimeout time.Duration
 
-	// MaxConns bounds the connections of a server, those being set up included, of which
-	// no more than an eighth may be under way at once, or 16. When there are as many, the
-	// host that has the most loses one, if it has more than the newcomer's would have with
-	// it: of those that have been silent for a second and longer one without calls in flight,
-	// if there is one, and of these the one that has been silent for longest. Otherwise the
-	// newcomer is rejected; a Client is told so by a *BusyError. Zero is 4096, but no more
-	// than a quarter of the descriptors that the process may have open (RLIMIT_NOFILE) when
-	// NewServer is called: a connection may need three, and there are files to be opened.
+	// MaxConns bounds the connections of a server, including those being set up, of which
+	// there may be an eighth of it, or 16. When the bound is reached, a new connection
+	// takes the place of one of the host that has the most, if that host has more than the
+	// new connection's host would have. Only a connection that has been silent for a
+	// second is closed: one without calls in flight if there is one, and the longest
+	// silent of these. Otherwise the new connection is rejected, and a Client gets a
+	// *BusyError. Zero is 4096, but at most a quarter of the descriptors that the process
+	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
+	// and the program opens files.
 	MaxConns int
 
-	// Logger gets one line for each connection that ends with an error, and one for each
-	// panic of a handler. Nil logs nothing but panics, to slog.Default().
+	// Logger gets a record for each connection that ends with an error, and for each
+	// panic of a handler. Nil logs panics alone, to slog.Default().
 	Logger *slog.Logger
 
 	sendSize, recvSize int // of buffers: all that any version may ask for
@@ -192,15 +190,15 @@ func (c *Config) rand() uint64 {
 type Peer uint8
 
 const (
-	// PeerLinux stands for Linux and everything simpler: the read list of a call
-	// has one position. Linux 6.1 mistakes others. Calls from the server to the client,
-	// and their replies, have no chunks (RFC 8167 section 5.3): they fit inline, or
-	// they fail. Linux 6.1's client makes new receives only as it gets replies to calls of
-	// its own: more than some thirty calls to it in between end its connection.
+	// PeerLinux is for Linux and everything simpler. The read list of a call has one
+	// position; Linux 6.1 misreads lists with more. Calls from the server to the client,
+	// and their replies, have no chunks (RFC 8167 section 5.3): they fit inline or fail.
+	// Linux 6.1's client posts new receives only when it gets replies to its own calls, so
+	// some thirty calls to it in between end its connection.
 	PeerLinux Peer = iota
-	// PeerFull takes all that RFC 8166 and RFC 8167 allow: read chunks at several
-	// positions, a position-zero chunk among them, and chunks in both directions. A
-	// Server and a Client of this package do, if both are told so.
+	// PeerFull accepts all that RFC 8166 and RFC 8167 allow: read chunks at several
+	// positions, beside a position-zero chunk, too, and chunks in both directions. A
+	// Server and a Client of this package do, if both are configured so.
 	PeerFull
 )
 
