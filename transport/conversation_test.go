@@ -54,7 +54,7 @@ type conversation struct {
 	tags  []uint32         // what these calls have in their first word of arguments
 	open  int              // calls of the end under test that have not returned
 
-	spoiled bool // a reply may be any bytes
+	spoiled atomic.Bool // a reply may be any bytes
 }
 
 // adapter has the script choose what the adapter can and what the peer says.
@@ -139,7 +139,7 @@ func (cv *conversation) deliver(msg []byte, inv uint32) {
 
 // spoil changes a few bytes of a message.
 func (cv *conversation) spoil(msg []byte) []byte {
-	cv.spoiled = true
+	cv.spoiled.Store(true)
 	for range cv.in(4) {
 		if at, v := cv.next(), byte(cv.next()); at < len(msg) {
 			msg[at] ^= v
@@ -348,7 +348,7 @@ func (cv *conversation) make(ctx context.Context, number uint32, do func(context
 	go func() {
 		err := do(ctx, call)
 		cv.closed(items...)
-		if err == nil && !cv.spoiled && len(call.Results) >= 4 {
+		if err == nil && !cv.spoiled.Load() && len(call.Results) >= 4 {
 			if got := binary.BigEndian.Uint32(call.Results); got != number && got != 0 {
 				cv.t.Errorf("call %d has the results of call %d", number, got)
 			}
