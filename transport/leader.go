@@ -106,9 +106,14 @@ func (l *leader) step() bool {
 	return true
 }
 
-// ask has the leader call f, soon. If nobody leads, the next one does.
+// ask has the leader call f, soon. If nobody leads, the next one does; once the connection
+// has ended nobody does.
 func (c *conn) ask(f func(*leader)) {
 	st := c.state.Lock()
+	if st.ended {
+		c.state.Unlock()
+		return
+	}
 	st.asked = append(st.asked, f)
 	c.state.Unlock()
 	c.asked.Store(true)
