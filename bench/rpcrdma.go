@@ -173,7 +173,7 @@ func ConnectWith(at Site, e Ends) Workload {
 	if e.Version1 {
 		name += "/version=1"
 	}
-	cfg := e.config()
+	cfg := transport.ClientConfig{Config: e.config()}
 	return Workload{
 		Name:   name,
 		Server: &Server{Kind: "rpc", Site: at},
@@ -242,7 +242,7 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 	if err != nil {
 		return nil, errors.Join(err, server.close())
 	}
-	cfg := e.config()
+	cfg := transport.ClientConfig{Config: e.config()}
 	client, err := transport.Dial(context.Background(), p, server.addr, &cfg)
 	if err != nil {
 		return nil, errors.Join(err, server.close())
@@ -323,7 +323,7 @@ func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
 
 // startServer serves a program.
 func startServer(at Site, e Ends, program transport.Program) (*far, error) {
-	cfg := e.config()
+	cfg := transport.ServerConfig{Config: e.config()}
 	server, err := transport.NewServer(&cfg)
 	if err != nil {
 		return nil, err
@@ -363,7 +363,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	if err != nil {
 		return nil, err
 	}
-	cfg := e.config()
+	cfg := transport.ClientConfig{Config: e.config()}
 	ctx, cancel := context.Background(), func() {}
 	if with != nil {
 		ctx, cancel = with()
@@ -453,7 +453,7 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	if err != nil {
 		return nil, errors.Join(err, server.close())
 	}
-	cfg := e.config()
+	cfg := transport.ClientConfig{Config: e.config()}
 	cfg.Callbacks = []transport.Program{program}
 	ctx := context.Background()
 	client, err := transport.Dial(ctx, p, server.addr, &cfg)

@@ -88,7 +88,7 @@ func record(t *testing.T, cfg iwarp.Config, path string) transport.Stats {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	// tshark does not support version 2.
-	cl, err := transport.Dial(ctx, provider, l.Addr().String(), &transport.Config{Version: transport.Version1})
+	cl, err := transport.Dial(ctx, provider, l.Addr().String(), &transport.ClientConfig{Config: transport.Config{Version: transport.Version1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func dial(t *testing.T, p transport.Program) *transport.Client {
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(l) })
 	t.Cleanup(func() { server.Close(); serving.Wait() })
-	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), l.Addr().String(), &transport.Config{NoReconnect: true})
+	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), l.Addr().String(), &transport.ClientConfig{NoReconnect: true})
 	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c

@@ -43,9 +43,9 @@ type Options struct {
 	MaxDirEntries int
 
 	// Transport configures the connection that Dial makes. By default a lost connection is
-	// made again and outstanding calls are resent; see transport.Config.NoReconnect. NewClient
+	// made again and outstanding calls are resent; see transport.ClientConfig.NoReconnect. NewClient
 	// uses only its MaxMessage.
-	Transport *transport.Config
+	Transport *transport.ClientConfig
 }
 
 // Defaults of Options.
@@ -264,7 +264,7 @@ func (c *Client) invoke(ctx context.Context, o *op, res results, status *Status)
 		o.d = xdr.NewDecoder(o.call.Results)
 		res.Decode(&o.d)
 		if err := o.d.End(); err != nil {
-			return &ReplyError{Op: name, Reason: err.Error()}
+			return &BadReplyError{Op: name, Reason: err.Error()}
 		}
 		switch {
 		case *status == StatusOK:
@@ -446,9 +446,9 @@ func (c *Client) Write(ctx context.Context, fh FileHandle, off uint64, p []byte,
 	}
 	switch res := &o.write; {
 	case uint64(res.Count) > uint64(len(p)):
-		return WriteRes{}, &ReplyError{Op: "WRITE", Reason: fmt.Sprintf("%d bytes written of %d", res.Count, len(p))}
+		return WriteRes{}, &BadReplyError{Op: "WRITE", Reason: fmt.Sprintf("%d bytes written of %d", res.Count, len(p))}
 	case res.Committed < stable:
-		return WriteRes{}, &ReplyError{Op: "WRITE", Reason: fmt.Sprintf("stability %d, asked for %d", res.Committed, stable)}
+		return WriteRes{}, &BadReplyError{Op: "WRITE", Reason: fmt.Sprintf("stability %d, asked for %d", res.Committed, stable)}
 	}
 	return o.write, nil
 }

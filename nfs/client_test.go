@@ -274,7 +274,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 	} {
 		lie(test.count, test.size, test.data)
 		n, _, err := c.Read(ctx, f, 0, buf)
-		var re *ReplyError
+		var re *BadReplyError
 		if n != 0 || !errors.As(err, &re) {
 			t.Errorf("%s: %d, %v", test.name, n, err)
 		}
@@ -287,7 +287,7 @@ func testHostileReplies(t *testing.T, b *testbed.Bed) {
 
 	expect := func(name string, err error) {
 		t.Helper()
-		var re *ReplyError
+		var re *BadReplyError
 		if !errors.As(err, &re) {
 			t.Errorf("%s: %v", name, err)
 		}

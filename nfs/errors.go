@@ -73,13 +73,13 @@ func (e *MountError) Unwrap() error {
 	return (&Error{Status: Status(e.Status)}).Unwrap()
 }
 
-// A ReplyError is a reply with invalid results. The procedure may have been executed.
-type ReplyError struct {
+// A BadReplyError is a reply with invalid results. The procedure may have been executed.
+type BadReplyError struct {
 	Op     string // the procedure, as in ProcName
 	Reason string
 }
 
-func (e *ReplyError) Error() string { return fmt.Sprintf("nfs: %s: bad reply: %s", e.Op, e.Reason) }
+func (e *BadReplyError) Error() string { return fmt.Sprintf("nfs: %s: bad reply: %s", e.Op, e.Reason) }
 
 // A NameError is an invalid name of a directory entry. It matches fs.ErrInvalid.
 type NameError struct {

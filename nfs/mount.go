@@ -116,7 +116,7 @@ func (c *Client) findMount(ctx context.Context) (place mountPlace, absent, err e
 // refusal reports whether the server refused a call or sent a malformed reply.
 func refusal(err error) bool {
 	var rpc *oncrpc.RPCError
-	var bad *ReplyError
+	var bad *BadReplyError
 	var reply *transport.BadReplyError
 	var rdma *transport.RDMAError
 	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
@@ -135,7 +135,7 @@ func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, de
 	d := xdr.NewDecoder(o.call.Results)
 	decode(&d)
 	if err := d.End(); err != nil {
-		return &ReplyError{Op: "MOUNT", Reason: err.Error()}
+		return &BadReplyError{Op: "MOUNT", Reason: err.Error()}
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func FuzzClient(f *testing.F) {
 	}
 	go srv.Serve(l)
 	f.Cleanup(func() { srv.Close() })
-	t, err := transport.Dial(f.Context(), p, l.Addr().String(), &transport.Config{NoReconnect: true})
+	t, err := transport.Dial(f.Context(), p, l.Addr().String(), &transport.ClientConfig{NoReconnect: true})
 	if err != nil {
 		f.Fatal(err)
 	}

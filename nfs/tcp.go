@@ -106,10 +106,10 @@ func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte
 	var r oncrpc.ReplyHeader
 	n, err := oncrpc.ConsumeReply(t.buf, &r)
 	if err != nil {
-		return &ReplyError{Op: "RPC over TCP", Reason: err.Error()}
+		return &BadReplyError{Op: "RPC over TCP", Reason: err.Error()}
 	}
 	if r.XID != t.xid {
-		return &ReplyError{Op: "RPC over TCP", Reason: "it answers another call"}
+		return &BadReplyError{Op: "RPC over TCP", Reason: "it answers another call"}
 	}
 	if err := r.Err(); err != nil {
 		var re *oncrpc.RPCError
@@ -121,7 +121,7 @@ func (t *tcpConn) call(ctx context.Context, prog, vers, proc uint32, args []byte
 	d := xdr.NewDecoder(t.buf[n:])
 	decode(&d)
 	if err := d.End(); err != nil {
-		return &ReplyError{Op: "RPC over TCP", Reason: err.Error()}
+		return &BadReplyError{Op: "RPC over TCP", Reason: err.Error()}
 	}
 	return nil
 }
@@ -140,10 +140,10 @@ func (t *tcpConn) exchange() error {
 		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
 		// With empty fragments the peer could keep this loop running forever.
 		if size == 0 && !last {
-			return &ReplyError{Op: "RPC over TCP", Reason: "empty fragment"}
+			return &BadReplyError{Op: "RPC over TCP", Reason: "empty fragment"}
 		}
 		if uint64(size) > uint64(maxTCPReply-len(t.buf)) {
-			return &ReplyError{Op: "RPC over TCP", Reason: "more than " + strconv.Itoa(maxTCPReply) + " bytes"}
+			return &BadReplyError{Op: "RPC over TCP", Reason: "more than " + strconv.Itoa(maxTCPReply) + " bytes"}
 		}
 		start := len(t.buf)
 		t.buf = append(t.buf, make([]byte, size)...)
@@ -160,7 +160,7 @@ func (t *tcpConn) exchange() error {
 // for the end of a file.
 func cutShort(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return &ReplyError{Op: "RPC over TCP", Reason: "the server hung up"}
+		return &BadReplyError{Op: "RPC over TCP", Reason: "the server hung up"}
 	}
 	return fmt.Errorf("reading the reply: %w", err)
 }

@@ -26,7 +26,7 @@ func newClient(lines *testutil.Lines) *Client {
 
 func (b *bed) connect(t *testing.T, c *Client) *transport.Client {
 	t.Helper()
-	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &transport.Config{
+	cl, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), b.addr, &transport.ClientConfig{
 		NoReconnect: true, Callbacks: []transport.Program{c.Program()},
 	})
 	testutil.Must(t, err)

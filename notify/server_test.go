@@ -143,7 +143,7 @@ type notified struct {
 	lines   testutil.Lines
 }
 
-func (b *bed) dial(t *testing.T, cfg transport.Config) *notified {
+func (b *bed) dial(t *testing.T, cfg transport.ClientConfig) *notified {
 	t.Helper()
 	c := &notified{t: t, numbers: make(map[token]uint64)}
 	b.redial(t, c, cfg)
@@ -151,7 +151,7 @@ func (b *bed) dial(t *testing.T, cfg transport.Config) *notified {
 }
 
 // redial gives a client a new connection.
-func (b *bed) redial(t *testing.T, c *notified, cfg transport.Config) {
+func (b *bed) redial(t *testing.T, c *notified, cfg transport.ClientConfig) {
 	t.Helper()
 	if cfg.Callbacks == nil {
 		cfg.Callbacks = []transport.Program{{
@@ -223,7 +223,7 @@ func (c *notified) mustSubscribe(a subscribeArgs) subscribeRes {
 // anything else it gets a new subscription.
 func TestSubscribeAgain(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
-	c := b.dial(t, transport.Config{})
+	c := b.dial(t, transport.ClientConfig{})
 	file := func(i int) string { return fmt.Sprintf("file%d", i) }
 	r := c.mustSubscribe(subscribeArgs{recursive: true})
 	if r.again || r.grace != 60 || r.id == (token{}) {
@@ -245,7 +245,7 @@ func TestSubscribeAgain(t *testing.T) {
 		}
 		c.cl.Close()
 		c.hold.Unlock()
-		b.redial(t, c, transport.Config{})
+		b.redial(t, c, transport.ClientConfig{})
 		if again := c.mustSubscribe(subscribeArgs{recursive: true, again: true, old: r.id}); !again.again || again.id != r.id {
 			t.Fatalf("SUBSCRIBE again: %+v", again)
 		}
@@ -282,7 +282,7 @@ func TestSubscribeAgain(t *testing.T) {
 // amount for the others.
 func TestSubscribeHostile(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
-	c := b.dial(t, transport.Config{})
+	c := b.dial(t, transport.ClientConfig{})
 	garbage := func(proc uint32, args []byte) {
 		t.Helper()
 		err := c.cl.Call(t.Context(), &transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: proc, Args: args})
@@ -325,7 +325,7 @@ func TestSubscribeHostile(t *testing.T) {
 	for range MaxPerHost {
 		ids = append(ids, c.mustSubscribe(subscribeArgs{dir: "dir"}).id)
 	}
-	other := b.dial(t, transport.Config{})
+	other := b.dial(t, transport.ClientConfig{})
 	if r, err := other.subscribe(subscribeArgs{dir: "dir"}); err != nil || r.status != StatusFull {
 		t.Errorf("one subscription too many: %+v, %v", r, err)
 	}
@@ -379,14 +379,14 @@ func TestSubscriptionEnds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, short, tt.answer)
-			c := b.dial(t, transport.Config{})
+			c := b.dial(t, transport.ClientConfig{})
 			tt.do(b, c, c.mustSubscribe(subscribeArgs{recursive: true}).id)
 			b.idle(t)
 		})
 	}
 	t.Run("without the program", func(t *testing.T) {
 		b := newBed(t, short, testutil.Patience)
-		c := b.dial(t, transport.Config{Callbacks: []transport.Program{{
+		c := b.dial(t, transport.ClientConfig{Callbacks: []transport.Program{{
 			Number: ClientProgram + 1, Low: 1, High: 1, Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
 		}}})
 		// The server asks at once whether the program is there, and may have ended the
@@ -404,7 +404,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	})
 	t.Run("idle and there", func(t *testing.T) {
 		b := newBed(t, 50*time.Millisecond, testutil.Patience)
-		c := b.dial(t, transport.Config{})
+		c := b.dial(t, transport.ClientConfig{})
 		c.mustSubscribe(subscribeArgs{recursive: true})
 		testutil.Eventually(t, "the server asks", func() bool { return c.cl.Stats().Calls > 3 })
 		b.source.emit(Event{Kind: Created, Path: "x"})
@@ -416,7 +416,7 @@ func TestSubscriptionEnds(t *testing.T) {
 // learns that it has to look for itself and is told on.
 func TestNotifyStorm(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
-	slow, quick := b.dial(t, transport.Config{}), b.dial(t, transport.Config{})
+	slow, quick := b.dial(t, transport.ClientConfig{}), b.dial(t, transport.ClientConfig{})
 	id := slow.mustSubscribe(subscribeArgs{recursive: true}).id
 	quick.mustSubscribe(subscribeArgs{recursive: true})
 	s := b.server.find(id)
@@ -456,7 +456,7 @@ func FuzzNotifyCalls(f *testing.F) {
 	f.Add(testutil.AppendCall(testutil.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
 	b := newBed(f, time.Minute, time.Minute)
 	silent := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
-	cl, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), b.addr, &transport.Config{
+	cl, err := transport.Dial(context.Background(), iwarp.New(iwarp.Config{}), b.addr, &transport.ClientConfig{
 		NoReconnect: true,
 		Callbacks:   []transport.Program{{Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: silent}},
 	})

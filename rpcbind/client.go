@@ -135,7 +135,7 @@ func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (n
 			return ErrNotRegistered
 		}
 		if at, err = parseFor(netid, uaddr); err != nil {
-			return &ReplyError{err}
+			return &BadReplyError{err}
 		}
 		if host := conn.remote.Addr(); at.Addr().IsUnspecified() && host.Is4() == at.Addr().Is4() {
 			at = netip.AddrPortFrom(host, at.Port())

@@ -214,7 +214,7 @@ func TestDump(t *testing.T) {
 	})
 }
 
-// TestHostile: every malformed reply is a ReplyError.
+// TestHostile: every malformed reply is a BadReplyError.
 func TestHostile(t *testing.T) {
 	long := strings.Repeat("x", maxString+1)
 	many := slices.Repeat([]any{Mapping{1, 1, "x", "y", ""}}, maxMappings+1)
@@ -277,7 +277,7 @@ func TestHostile(t *testing.T) {
 			}
 			for _, network := range networks {
 				c := newPeer(t, network, tt.answer)
-				wantError(t, tt.ask(t.Context(), &c), new(*ReplyError))
+				wantError(t, tt.ask(t.Context(), &c), new(*BadReplyError))
 			}
 		})
 	}
@@ -307,7 +307,7 @@ func TestHostileStream(t *testing.T) {
 				}
 			})
 			_, err := c.Dump(t.Context())
-			wantError(t, err, new(*ReplyError))
+			wantError(t, err, new(*BadReplyError))
 		})
 	}
 	t.Run("an answer in many fragments", func(t *testing.T) {
@@ -474,14 +474,14 @@ func TestErrors(t *testing.T) {
 		"rpcbind: UNSET at server:111 for program 100003 version 3: refused: not registered, or registered by another owner": &OpError{
 			"UNSET", "server:111", 100003, 3, "", ErrRefused},
 		"rpcbind: DUMP at server:111: malformed reply: over 7 bytes": &OpError{
-			"DUMP", "server:111", 0, 0, "", &ReplyError{errors.New("over 7 bytes")}},
+			"DUMP", "server:111", 0, 0, "", &BadReplyError{errors.New("over 7 bytes")}},
 		"rpcbind: SET at s:111 for program 1 version 1 over rdma: the server supports only version 2, which has tcp and udp, not rdma": &OpError{
 			"SET", "s:111", 1, 1, RDMA, &VersionError{Netid: RDMA}},
 		`rpcbind: SET at s:111 for program 1 version 1 over rdma: address "x" of netid "rdma": is cut short`: &OpError{
 			"SET", "s:111", 1, 1, RDMA, &AddrError{RDMA, "x", "is cut short"}},
 		`rpcbind: address "x": is cut short`:                               &AddrError{"", "x", "is cut short"},
 		`rpcbind: netid "x": its addresses are not of IP`:                  &AddrError{"x", "", "its addresses are not of IP"},
-		"malformed reply: " + io.EOF.Error():                               &ReplyError{io.EOF},
+		"malformed reply: " + io.EOF.Error():                               &BadReplyError{io.EOF},
 		"the server supports only version 2, which has tcp and udp, not x": &VersionError{Netid: "x"},
 	} {
 		if err.Error() != want {

@@ -77,7 +77,7 @@ func (c *conn) call(ctx context.Context, vers uint32, p proc, args []byte, decod
 	var r oncrpc.ReplyHeader
 	n, err := oncrpc.ConsumeReply(reply, &r)
 	if err != nil {
-		return &ReplyError{err}
+		return &BadReplyError{err}
 	}
 	if err := r.Err(); err != nil {
 		if refusal, ok := err.(*oncrpc.RPCError); ok {
@@ -88,7 +88,7 @@ func (c *conn) call(ctx context.Context, vers uint32, p proc, args []byte, decod
 	d := xdr.NewDecoder(reply[n:])
 	decode(&d)
 	if err := d.End(); err != nil {
-		return &ReplyError{err}
+		return &BadReplyError{err}
 	}
 	return nil
 }
@@ -160,9 +160,9 @@ func (c *conn) readRecord() error {
 		size, last, _ := oncrpc.ConsumeRecordMark(mark[:])
 		switch {
 		case size == 0 && !last:
-			return &ReplyError{errors.New("empty fragment")} // the peer could send them forever
+			return &BadReplyError{errors.New("empty fragment")} // the peer could send them forever
 		case uint64(size) > uint64(maxReply-len(c.buf)):
-			return &ReplyError{fmt.Errorf("over %d bytes", maxReply)}
+			return &BadReplyError{fmt.Errorf("over %d bytes", maxReply)}
 		}
 		start := len(c.buf)
 		c.buf = append(c.buf, make([]byte, size)...)
@@ -178,7 +178,7 @@ func (c *conn) readRecord() error {
 // cutShort: the stream must not end before the end of the reply.
 func cutShort(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return &ReplyError{fmt.Errorf("the connection ended first: %w", io.ErrUnexpectedEOF)}
+		return &BadReplyError{fmt.Errorf("the connection ended first: %w", io.ErrUnexpectedEOF)}
 	}
 	return err
 }

@@ -41,7 +41,7 @@
 // # Errors
 //
 // Methods of Client return an [OpError]. It wraps an [AddrError] if an argument is invalid, an
-// [oncrpc.RPCError] or [ErrRefused] if rpcbind refused the call, a [ReplyError] if the reply
+// [oncrpc.RPCError] or [ErrRefused] if rpcbind refused the call, a [BadReplyError] if the reply
 // is malformed, a net.Error, or the error of the context.
 //
 // # Cancellation

@@ -69,12 +69,12 @@ func (e *VersionError) Error() string {
 // Unwrap returns Err.
 func (e *VersionError) Unwrap() error { return e.Err }
 
-// A ReplyError is a malformed reply.
-type ReplyError struct {
+// A BadReplyError is a malformed reply.
+type BadReplyError struct {
 	Err error // such as a *xdr.DecodeError or an *AddrError
 }
 
-func (e *ReplyError) Error() string { return "malformed reply: " + e.Err.Error() }
+func (e *BadReplyError) Error() string { return "malformed reply: " + e.Err.Error() }
 
 // Unwrap returns Err.
-func (e *ReplyError) Unwrap() error { return e.Err }
+func (e *BadReplyError) Unwrap() error { return e.Err }

@@ -13,7 +13,7 @@ import (
 )
 
 // Admission: who may have a connection to a server when there is not room for all. See
-// Config.MaxConns.
+// ServerConfig.MaxConns.
 
 // guests are the connections of a server, and those being set up. Guarded by Server.mu.
 type guests struct {
@@ -172,7 +172,7 @@ func hostOf(addr string) string {
 }
 
 // defaultMaxConns is how many connections there may be by default in a process that can
-// have so many descriptors. See Config.MaxConns.
+// have so many descriptors. See ServerConfig.MaxConns.
 func defaultMaxConns(descriptors int) int { return min(4096, max(descriptors/4, 16)) }
 
 // busyMark is in a rejection that is for want of room, as private data.

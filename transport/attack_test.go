@@ -533,9 +533,9 @@ func (l *lair) connect(ctx context.Context) (*transport.Client, *rawEnd, error) 
 		}
 		done <- accepted{e, err}
 	}()
-	cl, err := transport.Dial(ctx, l.p, l.listen.Addr().String(), transport.Once(&transport.Config{
-		Version: transport.Version1, Peer: transport.PeerFull, Credits: 8, MaxMessage: 1 << 20,
-	}))
+	cl, err := transport.Dial(ctx, l.p, l.listen.Addr().String(), transport.Once(&transport.Settings{
+		Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20,
+	}).Client())
 	a := <-done
 	if err = errors.Join(err, a.err); err != nil {
 		if cl != nil {
@@ -1009,10 +1009,10 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	svc := &exposing{}
 	addr := ""
 	if server {
-		w, err := transport.NewServer(&transport.Config{
-			Version: transport.Version1, Peer: transport.PeerFull, Credits: 8, MaxMessage: 1 << 20,
+		w, err := transport.NewServer((&transport.Settings{
+			Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20,
 			RFC5666: &transport.RFC5666{DoneTimeout: time.Hour},
-		})
+		}).Server())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,12 +35,12 @@ func (s *callerService) ServeRPC(ctx context.Context, req *Request, res *Respons
 
 // caller runs a conversation with a server that calls a scripted client. cn is the way to
 // it, with AllowBackward still to be called.
-func caller(t *testing.T, cfg *Config, script func(p *peer, s *Server, cn *Conn)) {
+func caller(t *testing.T, cfg *Settings, script func(p *peer, s *Server, cn *Conn)) {
 	t.Helper()
 	callerOf(t, newPeer(t), cfg, script)
 }
 
-func callerOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, s *Server, cn *Conn)) {
+func callerOf(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, cn *Conn)) {
 	t.Helper()
 	svc := &callerService{}
 	prog := svc.program()
@@ -71,12 +71,12 @@ func backward(cn *Conn, ctx context.Context, call *Call) <-chan error {
 func testCall() *Call { return &Call{Prog: testProg, Vers: 1, Proc: 7} }
 
 // callee runs a conversation with a client that a scripted server calls.
-func callee(t *testing.T, cfg Config, script func(p *peer, cl *Client, svc *testService)) {
+func callee(t *testing.T, cfg Settings, script func(p *peer, cl *Client, svc *testService)) {
 	t.Helper()
 	calleeOf(t, newPeer(t), cfg, script)
 }
 
-func calleeOf(t *testing.T, p *peer, cfg Config, script func(p *peer, cl *Client, svc *testService)) {
+func calleeOf(t *testing.T, p *peer, cfg Settings, script func(p *peer, cl *Client, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
 	cfg.Callbacks = []Program{svc.program()}
@@ -113,7 +113,7 @@ func (p *peer) opens(cl *Client, credits uint32) {
 
 func TestCallback(t *testing.T) {
 	t.Run("BIDI-5.2-1 BIDI-5.2-2 BIDI-5.2-3 BIDI-5.2-4 BIDI-4.1-4 the reply word by word", func(t *testing.T) {
-		callee(t, Config{Credits: 32, BackwardCredits: 2}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{Credits: 32, BackwardCredits: 2}, func(p *peer, cl *Client, _ *testService) {
 			p.send(callBytes(rpcrdma.Header{XID: 0xabcd, Credit: 99}, procEcho, opaque("calling")...), 0)
 			got := p.next("the reply").msg
 			// xid, version, granted credits, RDMA_MSG, no chunks; then xid, REPLY, accepted
@@ -138,7 +138,7 @@ func TestCallback(t *testing.T) {
 
 	t.Run("BIDI-5.2-2 the reply has the version of its call, whatever the connection's is", func(t *testing.T) {
 		svc := &testService{}
-		cfg := &Config{Version: VersionAuto, NoRemoteInvalidation: true, KeepAlive: -1, Callbacks: []Program{svc.program()}}
+		cfg := &Settings{Version: VersionAuto, NoRemoteInvalidation: true, KeepAlive: -1, Callbacks: []Program{svc.program()}}
 		for spoken := uint32(1); spoken <= 2; spoken++ {
 			dials(t, cfg, func(d *dialing, p *peer) {
 				if spoken == 2 {
@@ -160,7 +160,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-2.3-1 a connection with calls from the server alone", func(t *testing.T) {
-		callee(t, Config{}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
 			for xid := range uint32(100) {
 				p.send(callBytes(rpcrdma.Header{XID: xid}, procEcho, opaque("calling")...), 0)
 				p.replies(xid, "the reply")
@@ -172,7 +172,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-2.4.1-1 one xid in both directions at once", func(t *testing.T) {
-		callee(t, Config{}, func(p *peer, cl *Client, svc *testService) {
+		callee(t, Settings{}, func(p *peer, cl *Client, svc *testService) {
 			done := async(cl, bg, testCall())
 			h, _ := p.message("the client's call")
 			p.send(callBytes(rpcrdma.Header{XID: h.XID}, procHold), 0)
@@ -191,7 +191,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("RDMA_ERROR is about the client's own call, though the server has used the same xid", func(t *testing.T) {
-		callee(t, Config{}, func(p *peer, cl *Client, svc *testService) {
+		callee(t, Settings{}, func(p *peer, cl *Client, svc *testService) {
 			done := async(cl, bg, testCall())
 			h, _ := p.message("the client's call")
 			p.send(callBytes(rpcrdma.Header{XID: h.XID}, procHold), 0)
@@ -209,7 +209,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-4.1-1 each direction goes on when the other has no credits left", func(t *testing.T) {
-		callee(t, Config{BackwardCredits: 2}, func(p *peer, cl *Client, svc *testService) {
+		callee(t, Settings{BackwardCredits: 2}, func(p *peer, cl *Client, svc *testService) {
 			var done []<-chan error
 			for range 2 {
 				done = append(done, async(cl, bg, testCall()))
@@ -238,7 +238,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-4.1-5 credits in a call are a request and leave the client's window alone", func(t *testing.T) {
-		callee(t, Config{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
 			p.opens(cl, 32)
 			for _, credit := range []uint32{1, 1 << 31} {
 				p.send(callBytes(rpcrdma.Header{XID: credit, Credit: credit}, procEcho, opaque("x")...), 0)
@@ -259,7 +259,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-4.1-6a BIDI-4.1-6b credits of RDMA_NOMSG, RDMA_DONE, RDMA_ERROR and of malformed messages count for neither window", func(t *testing.T) {
-		callee(t, Config{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
 			p.opens(cl, 5)
 			for _, credit := range []uint32{0, 1, 9999} {
 				for _, h := range []rpcrdma.Header{
@@ -283,7 +283,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-2-2 replies that nobody awaits are dropped and counted, however many", func(t *testing.T) {
-		callee(t, Config{}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
 			p.opens(cl, 8)
 			before := p.posted()
 			const n = 1000
@@ -314,7 +314,7 @@ func TestCallback(t *testing.T) {
 
 	t.Run("BIDI-4.3.1-1 BIDI-6-3 receives for all callbacks are there before the connection, and for each call on top", func(t *testing.T) {
 		const backward = 12
-		callee(t, Config{Credits: 64, BackwardCredits: backward}, func(p *peer, cl *Client, svc *testService) {
+		callee(t, Settings{Credits: 64, BackwardCredits: backward}, func(p *peer, cl *Client, svc *testService) {
 			if p.early < backward+1 {
 				t.Errorf("%d receives were posted when the connection was made, want %d callbacks and a reply", p.early, backward)
 			}
@@ -345,7 +345,7 @@ func TestCallback(t *testing.T) {
 	t.Run("BIDI-4.2-1 the reply to a callback is as long as a call", func(t *testing.T) {
 		p := newPeer(t)
 		p.hello = rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 2048, RecvSize: 4096})
-		calleeOf(t, p, Config{}, func(p *peer, cl *Client, _ *testService) {
+		calleeOf(t, p, Settings{}, func(p *peer, cl *Client, _ *testService) {
 			if i := cl.Info(); i.InlineSend != 4096 || i.InlineRecv != 2048 {
 				t.Fatalf("thresholds are %d and %d", i.InlineSend, i.InlineRecv)
 			}
@@ -368,7 +368,7 @@ func TestCallback(t *testing.T) {
 			{HasReply: true, Reply: rpcrdma.WriteChunk{{Handle: 1, Length: 100, Offset: peerBase}}},
 			{Proc: rpcrdma.ProcNomsg, Reads: []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 1, Length: 80, Offset: peerBase}}}},
 		} {
-			callee(t, Config{BackwardCredits: 3}, func(p *peer, cl *Client, _ *testService) {
+			callee(t, Settings{BackwardCredits: 3}, func(p *peer, cl *Client, _ *testService) {
 				h.XID = 0xc0ffee
 				before := p.posted()
 				for range 10 {
@@ -388,7 +388,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("BIDI-5.3-1 a client that takes chunks: read, write and reply chunks, and a long call", func(t *testing.T) {
-		callee(t, Config{Peer: PeerFull}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client, _ *testService) {
 			data := bytes.Repeat([]byte("chunk by chunk "), 400) // 6000 bytes
 			mem := make([]byte, 8000)
 			p.send(callBytes(rpcrdma.Header{XID: 1,
@@ -414,7 +414,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("a server that calls more than it was granted loses the connection", func(t *testing.T) {
-		callee(t, Config{Peer: PeerFull, BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{PeerChunks: AllChunks, BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
 			done := async(cl, bg, testCall())
 			p.message("the call")
 			seg := p.offer(1, opaque("many"))
@@ -432,7 +432,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("so does one that calls and takes no replies", func(t *testing.T) {
-		callee(t, Config{BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
 			p.holdSends = true
 			n := uint32(0)
 			for ; n < 200 && !p.over(); n++ {
@@ -455,7 +455,7 @@ func TestCallback(t *testing.T) {
 				}
 				res.Results = append(res.Results, call.Results...)
 			})}
-		client(t, &Config{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
+		client(t, &Settings{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
 			settle()
 			for xid := range uint32(20) {
 				p.send(callBytes(rpcrdma.Header{XID: xid}, 1), 0)
@@ -470,7 +470,7 @@ func TestCallback(t *testing.T) {
 	})
 
 	t.Run("PVT-4.1-2 a call that invalidates the memory of a call of the client's ends the connection", func(t *testing.T) {
-		callee(t, Config{}, func(p *peer, cl *Client, _ *testService) {
+		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
 			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
 			h, _ := p.message("a call with a write chunk")
 			p.send(callBytes(rpcrdma.Header{XID: 7}, procEcho, opaque("x")...), h.Writes[0][0].Handle)
@@ -489,7 +489,7 @@ func TestCallback(t *testing.T) {
 				if !idempotent {
 					prog.Idempotent = nil
 				}
-				client(t, &Config{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
+				client(t, &Settings{Callbacks: []Program{prog}, KeepAlive: -1}, func(p *peer, cl *Client) {
 					svc.gate = make(chan struct{})
 					settle()
 					for xid := range uint32(5) {
@@ -562,7 +562,7 @@ func TestAllowBackward(t *testing.T) {
 			{0, 3, 8, 3}, {0, 8, 2, 2}, {0, 0, 100, DefaultBackward}, {4, 0, 100, 4}, {4, 100, 100, 4}, {0, -1, 3, 3},
 			{0, 8, 0, 1}, // zero counts as one
 		} {
-			caller(t, &Config{BackwardCredits: tt.most}, func(p *peer, s *Server, cn *Conn) {
+			caller(t, &Settings{BackwardCredits: tt.most}, func(p *peer, s *Server, cn *Conn) {
 				cn.AllowBackward(tt.allow)
 				var done []<-chan error
 				for range 20 {
@@ -678,7 +678,7 @@ func TestAllowBackward(t *testing.T) {
 	})
 
 	t.Run("BIDI-4.3.2-2a BIDI-4.3.2-2b a receive for each reply is there before its call, on top of those for the client", func(t *testing.T) {
-		caller(t, &Config{Credits: 32, BackwardCredits: 24}, func(p *peer, s *Server, cn *Conn) {
+		caller(t, &Settings{Credits: 32, BackwardCredits: 24}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			ctx, cancel := context.WithCancel(bg)
 			defer cancel()
@@ -711,7 +711,7 @@ func TestAllowBackward(t *testing.T) {
 
 func TestBackwardCall(t *testing.T) {
 	t.Run("BIDI-5.1-1 BIDI-5.1-2 BIDI-5.1-3 BIDI-5.1-4 the call word by word", func(t *testing.T) {
-		caller(t, &Config{Credits: 77}, func(p *peer, s *Server, cn *Conn) {
+		caller(t, &Settings{Credits: 77}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(5)
 			seen := make(map[uint32]bool)
 			for range 200 {
@@ -788,7 +788,7 @@ func TestBackwardCall(t *testing.T) {
 		svc := &callerService{}
 		prog := svc.program()
 		prog.Handler = svc
-		serverOf(t, newPeer(t), &Config{Credits: 8}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{Credits: 8}, []Program{prog}, func(p *peer, s *Server) {
 			svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
 			cn := svc.ready(p, 1)
 			before := cn.Info().Credits
@@ -921,7 +921,7 @@ func TestBackwardCall(t *testing.T) {
 	t.Run("BIDI-5.3-1 BIDI-5.1-4 BIDI-4.2-1 with chunks: read, write and reply chunks, and a long call", func(t *testing.T) {
 		p := newPeer(t)
 		p.hello = rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 2048})
-		callerOf(t, p, &Config{Peer: PeerFull}, func(p *peer, s *Server, cn *Conn) {
+		callerOf(t, p, &Settings{PeerChunks: AllChunks}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			data := bytes.Repeat([]byte("backward"), 700)
 			call := &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 5600), MaxResults: 8,
@@ -963,7 +963,7 @@ func TestBackwardCall(t *testing.T) {
 	})
 
 	t.Run("a call that is given up closes its memory, and its late reply gives the credit back", func(t *testing.T) {
-		caller(t, &Config{Peer: PeerFull}, func(p *peer, s *Server, cn *Conn) {
+		caller(t, &Settings{PeerChunks: AllChunks}, func(p *peer, s *Server, cn *Conn) {
 			cn.AllowBackward(0)
 			ctx, cancel := context.WithCancel(bg)
 			done := backward(cn, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})

@@ -148,12 +148,12 @@ var blocks = func() []byte { // immutable
 func block(no uint64, n int) []byte { return blocks[no%1021:][:n:n] }
 
 // serve has a server execute errands on p until the test ends.
-func (b *bed) serve(t testing.TB, p fabric.Provider, cfg transport.Config, e *errander) (s *transport.Server, addr string) {
+func (b *bed) serve(t testing.TB, p fabric.Provider, cfg transport.Settings, e *errander) (s *transport.Server, addr string) {
 	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	s, err := transport.NewServer(&cfg)
+	s, err := transport.NewServer(cfg.Server())
 	if err == nil {
 		err = s.Register(e.program())
 	}
@@ -364,18 +364,18 @@ func testBothWays(t *testing.T, b *bed) {
 	case raceEnabled:
 		n /= 10
 	}
-	t.Run("backward calls without chunks", func(t *testing.T) { b.bothWays(t, transport.PeerLinux, n) })
-	t.Run("chunks in both directions", func(t *testing.T) { b.bothWays(t, transport.PeerFull, n) })
+	t.Run("backward calls without chunks", func(t *testing.T) { b.bothWays(t, transport.LinuxChunks, n) })
+	t.Run("chunks in both directions", func(t *testing.T) { b.bothWays(t, transport.AllChunks, n) })
 }
 
-func (b *bed) bothWays(t *testing.T, peer transport.Peer, calls int) {
+func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 	const credits, callers, rounds = 8, 12, 20
 	real, live := b.provider(t)
 	t.Cleanup(func() { live.check(t) })
 	p := &observed{Provider: real, t: t}
 	met := make(chan struct{})
 	conns := make(chan *transport.Conn, 1)
-	cfg := transport.Config{Credits: credits, BackwardCredits: credits, Peer: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
+	cfg := transport.Settings{Credits: credits, BackwardCredits: credits, PeerChunks: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
 	_, addr := b.serve(t, p, cfg, &errander{
 		ready: func(req *transport.Request) { conns <- req.Conn() },
 		meet: func(ctx context.Context) {
@@ -392,7 +392,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.Peer, calls int) {
 		}
 	}}
 	cfg.Callbacks = []transport.Program{back.program()}
-	cl, err := transport.Dial(bg, p, addr, transport.Once(&cfg))
+	cl, err := transport.Dial(bg, p, addr, transport.Once(&cfg).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +421,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.Peer, calls int) {
 		}
 		wg.Wait()
 		for i, w := range ways {
-			chunks := i == 0 || peer == transport.PeerFull
+			chunks := i == 0 || peer == transport.AllChunks
 			var next atomic.Int64
 			for g := range callers {
 				wg.Go(func() {

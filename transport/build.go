@@ -40,11 +40,11 @@ type scratch struct {
 // chunks tells which chunks calls of this end may have.
 func (c *conn) chunks() plan.Chunks {
 	switch {
-	case c.role == roleServer && c.cfg.Peer != PeerFull:
+	case c.role == roleServer && c.cfg.PeerChunks != AllChunks:
 		return plan.NoChunks
 	case c.conf.noReads:
 		return plan.NoReads
-	case c.cfg.Peer == PeerFull:
+	case c.cfg.PeerChunks == AllChunks:
 		return plan.AnyChunks
 	}
 	return plan.OnePosition

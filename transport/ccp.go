@@ -17,7 +17,7 @@ import (
 // maxrdmaread is the number of RDMA Reads that its adapter serves, so it binds the
 // Reads of the other; no end uses read chunks if one of the two is zero.
 
-// Configure turns on the Connection Configuration Protocol of RFC 5666 section 6. A
+// ConfigProtocol turns on the Connection Configuration Protocol of RFC 5666 section 6. A
 // client's Dial then makes its call before anything else; a server that does not have
 // the program, or refuses the call, leaves the connection as it was. A server answers
 // the program beside those registered.
@@ -33,7 +33,7 @@ import (
 // The call is to be protected (section 11), or somebody in between can slow the
 // connection down. This package makes and verifies no RPCSEC_GSS: what remains is a
 // credential that means something to the server, and a link that is protected itself.
-type Configure struct {
+type ConfigProtocol struct {
 	// Align is the alignment in bytes that a server recommends for opaque data, at
 	// most 65536. 0 and 1 recommend none.
 	Align int
@@ -58,17 +58,17 @@ type Configure struct {
 }
 
 // configures tells whether the protocol is turned on.
-func (o *RFC5666) configures() bool { return o != nil && o.Configure != nil }
+func (o *RFC5666) configures() bool { return o != nil && o.ConfigProtocol != nil }
 
 // check finds what a configuration of this kind cannot be.
-func (f *Configure) check(o *RFC5666) error {
+func (f *ConfigProtocol) check(o *RFC5666) error {
 	switch {
 	case f.Align < 0 || f.Align > maxAlign:
-		return fmt.Errorf("transport: Configure.Align is %d, want at most %d", f.Align, maxAlign)
+		return fmt.Errorf("transport: ConfigProtocol.Align is %d, want at most %d", f.Align, maxAlign)
 	case f.MaxReads < 0:
-		return fmt.Errorf("transport: Configure.MaxReads is %d", f.MaxReads)
+		return fmt.Errorf("transport: ConfigProtocol.MaxReads is %d", f.MaxReads)
 	case len(f.Cred.Body) > oncrpc.MaxAuthBody || len(f.Verf.Body) > oncrpc.MaxAuthBody:
-		return fmt.Errorf("transport: Configure has a credential or verifier of more than %d bytes", oncrpc.MaxAuthBody)
+		return fmt.Errorf("transport: ConfigProtocol has a credential or verifier of more than %d bytes", oncrpc.MaxAuthBody)
 	case o.Align == 0 && o.Thresh != 0 && o.Thresh <= oncrpc.MaxAuthBody:
 		return fmt.Errorf("transport: RFC5666 has Thresh %d, want more than %d", o.Thresh, oncrpc.MaxAuthBody)
 	}
@@ -106,7 +106,7 @@ func (c *conn) startConfig() {
 
 // maxServed is our maxrdmaread.
 func (c *conn) maxServed() uint32 {
-	switch o := c.cfg.RFC5666.Configure; {
+	switch o := c.cfg.RFC5666.ConfigProtocol; {
 	case o.NoReads:
 		return 0
 	case o.MaxReads > 0:
@@ -140,7 +140,7 @@ func (c *conn) configure(ctx context.Context) error {
 	}
 	call := Call{
 		Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion, Proc: rpcrdma.ProcConfRDMA,
-		Cred: o.Configure.Cred, Verf: o.Configure.Verf,
+		Cred: o.ConfigProtocol.Cred, Verf: o.ConfigProtocol.Verf,
 		Args: rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{
 			MaxCall: uint32(c.conf.send), MaxReply: uint32(c.conf.recv), MaxReads: c.maxServed(),
 		}),
@@ -188,7 +188,7 @@ func (l *leader) configure(x *exch, args []byte) {
 		return
 	}
 	c := l.c
-	o := c.cfg.RFC5666.Configure
+	o := c.cfg.RFC5666.ConfigProtocol
 	if stat := o.authorize(x.call.Cred); stat != oncrpc.AuthOK {
 		x.replyError(l, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
 		return
@@ -214,7 +214,7 @@ func (l *leader) configure(x *exch, args []byte) {
 	l.limitReads(req.MaxReads)
 }
 
-func (o *Configure) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
+func (o *ConfigProtocol) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
 	switch {
 	case cred.Flavor == oncrpc.FlavorGSS:
 		return oncrpc.AuthRejectedCred

@@ -21,19 +21,19 @@ import (
 // in proto/rpcrdma.
 
 // configures is cfg with the protocol turned on.
-func configures(cfg Config, f Configure) *Config {
+func configures(cfg Settings, f ConfigProtocol) *Settings {
 	var o RFC5666
 	if cfg.RFC5666 != nil {
 		o = *cfg.RFC5666
 	}
-	o.Configure = &f
+	o.ConfigProtocol = &f
 	cfg.RFC5666 = &o
 	return &cfg
 }
 
 // configuring has a client dial the test: answer is given Dial's call, and script the
 // outcome of Dial.
-func configuring(t *testing.T, p *peer, cfg *Config, answer func(p *peer, xid uint32, c rpcrdma.ConfigCall), script func(p *peer, cl *Client, err error)) {
+func configuring(t *testing.T, p *peer, cfg *Settings, answer func(p *peer, xid uint32, c rpcrdma.ConfigCall), script func(p *peer, cl *Client, err error)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
@@ -42,7 +42,7 @@ func configuring(t *testing.T, p *peer, cfg *Config, answer func(p *peer, xid ui
 		dialed := make(chan error, 1)
 		go func() {
 			var err error
-			cl, err = Dial(bg, p, "script:20049", once(cfg))
+			cl, err = Dial(bg, p, "script:20049", once(cfg).Client())
 			dialed <- err
 		}()
 		h, payload := p.message("CONF_RDMA")
@@ -72,7 +72,7 @@ func configuring(t *testing.T, p *peer, cfg *Config, answer func(p *peer, xid ui
 }
 
 // configured is configuring with a server that answers r.
-func configured(t *testing.T, p *peer, cfg *Config, r rpcrdma.ConfigReply, script func(p *peer, cl *Client)) {
+func configured(t *testing.T, p *peer, cfg *Settings, r rpcrdma.ConfigReply, script func(p *peer, cl *Client)) {
 	t.Helper()
 	configuring(t, p, cfg, func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 		p.reply(rpcrdma.Header{XID: xid}, rpcrdma.AppendConfigReply(nil, r)...)
@@ -129,11 +129,11 @@ func thresholdIs(t *testing.T, p *peer, cl *Client, size int) {
 }
 
 func TestConfigureClient(t *testing.T) {
-	on := func(cfg Config) *Config { return configures(cfg, Configure{}) }
+	on := func(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
 
 	t.Run("CCP-6.1-1 CCP-6.2-1 CCP-6.2-2 the first call says what the client wants, and others follow it", func(t *testing.T) {
 		var got []byte
-		cfg := configures(Config{InlineSend: 4096, InlineRecv: 8192}, Configure{MaxReads: 3})
+		cfg := configures(Settings{InlineSend: 4096, InlineRecv: 8192}, ConfigProtocol{MaxReads: 3})
 		configuring(t, silentPeer(t), cfg, func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 			got = rpcrdma.AppendConfigCall(nil, c)
 			p.reply(rpcrdma.Header{XID: xid}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: 9})...)
@@ -154,7 +154,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-2 CCP-6.1-3 CCP-6.1-4 there is one call until its reply has come, however late", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Config{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 			time.Sleep(2 * time.Second)
 			p.quiet("there is no reply yet")
 			p.reply(rpcrdma.Header{XID: xid, Credit: 3}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 1})...)
@@ -173,7 +173,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-3 CCP-6.1-4 RDMA_ERROR does not open the window", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Config{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 			p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}), 0)
 		}, func(p *peer, cl *Client, err error) {
 			if err != nil {
@@ -188,7 +188,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-2 without the protocol a message has 1024 bytes, and the first call is the program's", func(t *testing.T) {
-		for _, cfg := range []*Config{nil, {RFC5666: &RFC5666{}}} {
+		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
 			clientOf(t, silentPeer(t), cfg, func(p *peer, cl *Client) {
 				p.quiet("nobody has called")
 				thresholdIs(t, p, cl, 1024)
@@ -209,7 +209,7 @@ func TestConfigureClient(t *testing.T) {
 		},
 	} {
 		t.Run("CCP-6-3 a server without it changes nothing/"+name, func(t *testing.T) {
-			configuring(t, silentPeer(t), on(Config{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+			configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 				p.send(answer(xid), 0)
 			}, func(p *peer, cl *Client, err error) {
 				if err != nil {
@@ -225,7 +225,7 @@ func TestConfigureClient(t *testing.T) {
 
 	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
 		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
-			configuring(t, silentPeer(t), configures(Config{}, Configure{MaxReads: most}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+			configuring(t, silentPeer(t), configures(Settings{}, ConfigProtocol{MaxReads: most}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 				if c.MaxReads != want {
 					t.Errorf("%d Reads are announced, want %d", c.MaxReads, want)
 				}
@@ -247,14 +247,14 @@ func TestConfigureClient(t *testing.T) {
 		{4096, 600, 600},
 	} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 CCP-6.2-11 calls are inline up to what the server returned", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Config{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), on(Settings{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				thresholdIs(t, p, cl, tt.want)
 			})
 		})
 	}
 
 	t.Run("CCP-6.2-5 a server that accepts nothing inline is sent nothing", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Config{}), rpcrdma.ConfigReply{MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxReads: 16}, func(p *peer, cl *Client) {
 			var size *SizeError
 			if err := outcome(t, async(cl, bg, &Call{Prog: testProg, Vers: 1})); !errors.As(err, &size) {
 				t.Errorf("the call returned %v", err)
@@ -264,7 +264,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-6 the size does not limit long calls", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Config{}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1, Args: letters(2 << 20)}
 			done := async(cl, bg, call)
 			h, _ := p.message("a long call")
@@ -279,7 +279,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 replies as long as was asked for need no chunk", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Config{InlineRecv: 8192}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), on(Settings{InlineRecv: 8192}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
 			if i := cl.Info(); i.InlineRecv != 8192 {
 				t.Errorf("InlineRecv is %d", i.InlineRecv)
 			}
@@ -306,7 +306,7 @@ func TestConfigureClient(t *testing.T) {
 	}{{2048, 2048, false}, {4096, 4096, false}, {8192, 4096, false}, {8192, 4096, true}} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 what private data has agreed on is not exceeded", func(t *testing.T) {
 			var asked rpcrdma.ConfigCall
-			configuring(t, greeting(t, hello(false, 2048, 4096)), on(Config{NoPrivateData: tt.silent, InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+			configuring(t, greeting(t, hello(false, 2048, 4096)), on(Settings{NoPrivateData: tt.silent, InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 				asked = c
 				p.reply(rpcrdma.Header{XID: xid}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: uint32(tt.server), MaxReads: 16})...)
 			}, func(p *peer, cl *Client, err error) {
@@ -322,11 +322,11 @@ func TestConfigureClient(t *testing.T) {
 	}
 
 	for _, tt := range []struct {
-		f     Configure
+		f     ConfigProtocol
 		reads uint32 // the server's
-	}{{Configure{}, 0}, {Configure{NoReads: true}, 16}} {
+	}{{ConfigProtocol{}, 0}, {ConfigProtocol{NoReads: true}, 16}} {
 		t.Run("CCP-6.2-9 where no Reads are served there is no read list", func(t *testing.T) {
-			configuring(t, silentPeer(t), configures(Config{}, tt.f), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+			configuring(t, silentPeer(t), configures(Settings{}, tt.f), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 				if tt.f.NoReads != (c.MaxReads == 0) {
 					t.Errorf("arguments are %+v", c)
 				}
@@ -367,7 +367,7 @@ func TestConfigureClient(t *testing.T) {
 
 	for _, tt := range []struct{ server, want int }{{2, 2}, {3, 3}, {100, 4}} {
 		t.Run("CCP-6.2-8 a client's Reads at once are no more than the server serves", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Config{}), rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: uint32(tt.server)}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: uint32(tt.server)}, func(p *peer, cl *Client) {
 				p.noReads = true
 				call := &Call{Prog: testProg, Vers: 1}
 				done := async(cl, bg, call)
@@ -402,7 +402,7 @@ func TestConfigureClient(t *testing.T) {
 		{RFC5666{}, 4096, 0},
 	} {
 		t.Run("CCP-6.2-10 the server's alignment is for RDMA_MSGP, if that is on and has no other", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Config{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), on(Settings{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				data := letters(1000)
 				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
 				h, payload := p.message("the call")
@@ -424,7 +424,7 @@ func TestConfigureClient(t *testing.T) {
 			p := silentPeer(t)
 			dialed := make(chan error, 1)
 			go func() {
-				cl, err := Dial(bg, p, "script:20049", configures(Config{}, Configure{Cred: cred}))
+				cl, err := Dial(bg, p, "script:20049", configures(Settings{}, ConfigProtocol{Cred: cred}).Client())
 				if err == nil {
 					cl.Close()
 				}
@@ -444,7 +444,7 @@ func TestConfigureClient(t *testing.T) {
 
 	for _, n := range []int{0, 8, 16} {
 		t.Run("a reply that makes no sense fails Dial", func(t *testing.T) {
-			configuring(t, silentPeer(t), on(Config{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+			configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 				p.reply(rpcrdma.Header{XID: xid}, make([]byte, n)...)
 			}, func(p *peer, cl *Client, err error) {
 				var bad *BadReplyError
@@ -457,7 +457,7 @@ func TestConfigureClient(t *testing.T) {
 	}
 
 	t.Run("a connection that ends fails Dial", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Config{}), func(p *peer, _ uint32, _ rpcrdma.ConfigCall) { p.hangUp() },
+		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, _ uint32, _ rpcrdma.ConfigCall) { p.hangUp() },
 			func(p *peer, cl *Client, err error) {
 				if !errors.Is(err, net.ErrClosed) {
 					t.Errorf("Dial returned %v", err)
@@ -470,7 +470,7 @@ func TestConfigureClient(t *testing.T) {
 			p := silentPeer(t)
 			ctx, cancel := context.WithTimeout(bg, 5*time.Second)
 			defer cancel()
-			if _, err := Dial(ctx, p, "script:20049", on(Config{})); !errors.Is(err, context.DeadlineExceeded) || !p.over() {
+			if _, err := Dial(ctx, p, "script:20049", on(Settings{}).Client()); !errors.Is(err, context.DeadlineExceeded) || !p.over() {
 				t.Errorf("Dial returned %v", err)
 			}
 		})
@@ -556,7 +556,7 @@ func (p *peer) repliesUpTo(size int) {
 const procLongBytes = 20
 
 // configServer is a server with the protocol and a program for it to show in.
-func configServer(t *testing.T, p *peer, cfg *Config, script func(p *peer, svc *testService)) {
+func configServer(t *testing.T, p *peer, cfg *Settings, script func(p *peer, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
 	prog := svc.program()
@@ -576,7 +576,7 @@ func configServer(t *testing.T, p *peer, cfg *Config, script func(p *peer, svc *
 }
 
 func TestConfigureServer(t *testing.T) {
-	on := func(cfg Config) *Config { return configures(cfg, Configure{}) }
+	on := func(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
 	status := func(p *peer, msg []byte) (h oncrpc.ReplyHeader) {
 		p.t.Helper()
 		p.send(msg, 0)
@@ -589,7 +589,7 @@ func TestConfigureServer(t *testing.T) {
 	want := rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 16})
 
 	t.Run("CCP-6-3 CCP-6.1-2 a server without it has no such program, and takes and makes messages of 1024 bytes", func(t *testing.T) {
-		for _, cfg := range []*Config{nil, {RFC5666: &RFC5666{}}} {
+		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
 			configServer(t, silentPeer(t), cfg, func(p *peer, _ *testService) {
 				msg := callBytes(rpcrdma.Header{XID: 4}, procArgs, letters(1024-28-40)...)
 				p.send(msg, 0)
@@ -605,7 +605,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-3 a fresh connection has a receive for the call", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Config{Credits: 1}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), on(Settings{Credits: 1}), func(p *peer, _ *testService) {
 			if n := p.posted(); n < 1 {
 				t.Errorf("%d receives", n)
 			}
@@ -617,7 +617,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-1 CCP-6.2-3 the reply, byte by byte", func(t *testing.T) {
-		cfg := configures(Config{InlineRecv: 8192}, Configure{Align: 64, MaxReads: 3})
+		cfg := configures(Settings{InlineRecv: 8192}, ConfigProtocol{Align: 64, MaxReads: 3})
 		configServer(t, silentPeer(t), cfg, func(p *peer, _ *testService) {
 			p.send(confCall(3, nil, want...), 0)
 			_, payload := p.message("the reply")
@@ -637,7 +637,7 @@ func TestConfigureServer(t *testing.T) {
 		{hello(false, 16384, 4096), 2048, 8192},
 	} {
 		t.Run("CCP-6.2-4 a server returns what its receives take, less than asked for or more", func(t *testing.T) {
-			configServer(t, greeting(t, tt.hello), on(Config{InlineRecv: 8192}), func(p *peer, _ *testService) {
+			configServer(t, greeting(t, tt.hello), on(Settings{InlineRecv: 8192}), func(p *peer, _ *testService) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: tt.asked, MaxReply: 1024, MaxReads: 1}); r.MaxCall != tt.want || r.MaxReads != 4 || r.Align != 0 {
 					t.Errorf("asked for %d: %+v, want %d", tt.asked, r, tt.want)
 				}
@@ -651,7 +651,7 @@ func TestConfigureServer(t *testing.T) {
 	}
 
 	t.Run("CCP-6.2-7 inline replies are as long as the client accepts, and no longer than the server's own limit", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Config{InlineSend: 4096}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), on(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
 			p.repliesUpTo(1024)
 			for _, c := range []struct {
 				asked uint32
@@ -664,7 +664,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 what private data has agreed on is not exceeded", func(t *testing.T) {
-		configServer(t, greeting(t, hello(false, 4096, 2048)), on(Config{InlineSend: 4096}), func(p *peer, _ *testService) {
+		configServer(t, greeting(t, hello(false, 4096, 2048)), on(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
 			for _, c := range []struct{ asked, want int }{{1500, 1500}, {4096, 2048}} {
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: uint32(c.asked), MaxReads: 1})
 				p.repliesUpTo(c.want)
@@ -674,7 +674,7 @@ func TestConfigureServer(t *testing.T) {
 
 	t.Run("CCP-6.2-4 a server that sends no private data goes by the client's", func(t *testing.T) {
 		for _, size := range []int{1024, 2048, 4096} {
-			configServer(t, greeting(t, hello(false, size, size)), on(Config{NoPrivateData: true, InlineSend: 3072, InlineRecv: 3072}), func(p *peer, _ *testService) {
+			configServer(t, greeting(t, hello(false, size, size)), on(Settings{NoPrivateData: true, InlineSend: 3072, InlineRecv: 3072}), func(p *peer, _ *testService) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}); int(r.MaxCall) != min(size, 3072) {
 					t.Errorf("client's %d: reply is %+v", size, r)
 				}
@@ -684,7 +684,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 a client that accepts nothing is sent no results", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Config{}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, _ *testService) {
 			p.configure(rpcrdma.ConfigCall{})
 			p.send(callBytes(rpcrdma.Header{XID: 4}, procArgs, 1, 2, 3, 4), 0)
 			if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError {
@@ -703,7 +703,7 @@ func TestConfigureServer(t *testing.T) {
 
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {
-			configServer(t, silentPeer(t), configures(Config{}, Configure{MaxReads: 1}), func(p *peer, _ *testService) {
+			configServer(t, silentPeer(t), configures(Settings{}, ConfigProtocol{MaxReads: 1}), func(p *peer, _ *testService) {
 				p.noReads = true
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: 1024, MaxReads: uint32(tt.client)})
 				for range 3 {
@@ -723,11 +723,11 @@ func TestConfigureServer(t *testing.T) {
 	}
 
 	for _, tt := range []struct {
-		f     Configure
+		f     ConfigProtocol
 		reads uint32 // the client's
-	}{{Configure{}, 0}, {Configure{NoReads: true}, 16}} {
+	}{{ConfigProtocol{}, 0}, {ConfigProtocol{NoReads: true}, 16}} {
 		t.Run("CCP-6.2-9 where no Reads are served, calls with read chunks are refused", func(t *testing.T) {
-			configServer(t, silentPeer(t), configures(Config{}, tt.f), func(p *peer, _ *testService) {
+			configServer(t, silentPeer(t), configures(Settings{}, tt.f), func(p *peer, _ *testService) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: 1024, MaxReads: tt.reads}); (r.MaxReads == 0) != tt.f.NoReads {
 					t.Errorf("reply is %+v", r)
 				}
@@ -745,7 +745,7 @@ func TestConfigureServer(t *testing.T) {
 	}
 
 	t.Run("CCP-6.2-9 a reply has no read chunks then", func(t *testing.T) {
-		cfg := on(Config{InlineSend: 1024})
+		cfg := on(Settings{InlineSend: 1024})
 		serverOf(t, silentPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
 			args := append(opaque(string(letters(1000))), opaque(string(letters(900)))...)
 			for _, reads := range []uint32{1, 0} {
@@ -761,7 +761,7 @@ func TestConfigureServer(t *testing.T) {
 	t.Run("CCP-6.2-7 a reply in read chunks has a header that the client accepts", func(t *testing.T) {
 		const header = 28 + 24 // a read list of one entry
 		for _, size := range []uint32{header, header - 1} {
-			serverOf(t, silentPeer(t), on(Config{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
+			serverOf(t, silentPeer(t), on(Settings{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
 				args := append(opaque("a"), opaque("b")...)
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: size, MaxReads: 1})
 				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
@@ -773,7 +773,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-11-1 a call that is not protected as the server wants is rejected, and changes nothing", func(t *testing.T) {
-		cfg := configures(Config{}, Configure{Auth: func(cred oncrpc.Auth) oncrpc.AuthStat {
+		cfg := configures(Settings{}, ConfigProtocol{Auth: func(cred oncrpc.Auth) oncrpc.AuthStat {
 			if cred.Flavor == oncrpc.FlavorNone {
 				return oncrpc.AuthTooWeak
 			}
@@ -796,7 +796,7 @@ func TestConfigureServer(t *testing.T) {
 
 	t.Run("CCP-11-1 what cannot be verified is rejected", func(t *testing.T) {
 		for _, auth := range []func(oncrpc.Auth) oncrpc.AuthStat{nil, func(oncrpc.Auth) oncrpc.AuthStat { return oncrpc.AuthOK }} {
-			configServer(t, silentPeer(t), configures(Config{}, Configure{Auth: auth}), func(p *peer, _ *testService) {
+			configServer(t, silentPeer(t), configures(Settings{}, ConfigProtocol{Auth: auth}), func(p *peer, _ *testService) {
 				h := status(p, confCall(3, func(c *oncrpc.CallHeader) { c.Cred.Flavor = oncrpc.FlavorGSS }, want...))
 				if h.Stat != oncrpc.MsgDenied || h.AuthStat != oncrpc.AuthRejectedCred {
 					t.Errorf("answer is %+v", h)
@@ -807,7 +807,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CTX-5531-3 CCP-6.2-1 procedure 0, and what is not in the program", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Config{}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, _ *testService) {
 			for _, tt := range []struct {
 				edit func(*oncrpc.CallHeader)
 				args []byte
@@ -830,7 +830,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-1 while other calls are being answered nothing changes", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Config{}), func(p *peer, svc *testService) {
+		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, svc *testService) {
 			p.send(callBytes(rpcrdma.Header{XID: 8}, procHold), 0)
 			p.quiet("the call is held")
 			all := rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}
@@ -865,18 +865,18 @@ const procSink = procHold + 100
 
 func TestConfigureConfig(t *testing.T) {
 	for _, o := range []RFC5666{
-		{Configure: &Configure{Align: -1}},
-		{Configure: &Configure{Align: 1<<16 + 1}},
-		{Configure: &Configure{MaxReads: -1}},
-		{Configure: &Configure{Cred: oncrpc.Auth{Body: make([]byte, 401)}}},
-		{Configure: &Configure{Verf: oncrpc.Auth{Body: make([]byte, 401)}}},
-		{Configure: &Configure{}, Thresh: 400},
+		{ConfigProtocol: &ConfigProtocol{Align: -1}},
+		{ConfigProtocol: &ConfigProtocol{Align: 1<<16 + 1}},
+		{ConfigProtocol: &ConfigProtocol{MaxReads: -1}},
+		{ConfigProtocol: &ConfigProtocol{Cred: oncrpc.Auth{Body: make([]byte, 401)}}},
+		{ConfigProtocol: &ConfigProtocol{Verf: oncrpc.Auth{Body: make([]byte, 401)}}},
+		{ConfigProtocol: &ConfigProtocol{}, Thresh: 400},
 	} {
-		if _, err := NewServer(&Config{RFC5666: &o}); err == nil {
-			t.Errorf("%+v %+v is accepted", o, o.Configure)
+		if _, err := NewServer((&Settings{RFC5666: &o}).Server()); err == nil {
+			t.Errorf("%+v %+v is accepted", o, o.ConfigProtocol)
 		}
 	}
-	if _, err := NewServer(&Config{RFC5666: &RFC5666{Thresh: 401, Configure: &Configure{Align: 1 << 16, MaxReads: 1000}}}); err != nil {
+	if _, err := NewServer((&Settings{RFC5666: &RFC5666{Thresh: 401, ConfigProtocol: &ConfigProtocol{Align: 1 << 16, MaxReads: 1000}}}).Server()); err != nil {
 		t.Error(err)
 	}
 }
@@ -896,18 +896,18 @@ func TestConfigureBothEnds(t *testing.T) {
 	} {
 		name := fmt.Sprintf("CCP-6-3 CCP-6.1-1 CCP-6.2-11 client %v, server %v, private data %v", tt.client, tt.server, tt.private)
 		t.Run(name, func(t *testing.T) {
-			config := func(on bool, inline int) *Config {
-				cfg := Config{NoPrivateData: !tt.private, InlineSend: inline, InlineRecv: inline}
+			config := func(on bool, inline int) *Settings {
+				cfg := Settings{NoPrivateData: !tt.private, InlineSend: inline, InlineRecv: inline}
 				if !on {
 					return &cfg
 				}
-				return configures(cfg, Configure{Align: 64, MaxReads: 3})
+				return configures(cfg, ConfigProtocol{Align: 64, MaxReads: 3})
 			}
 			inline := 8192
 			if tt.private {
 				inline = 4096
 			}
-			s, err := NewServer(config(tt.server, inline))
+			s, err := NewServer(config(tt.server, inline).Server())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -928,7 +928,7 @@ func TestConfigureBothEnds(t *testing.T) {
 					t.Errorf("Serve returned %v", err)
 				}
 			}()
-			cl, err := Dial(bg, provider, l.Addr().String(), once(config(tt.client, 8192)))
+			cl, err := Dial(bg, provider, l.Addr().String(), once(config(tt.client, 8192)).Client())
 			if err != nil {
 				t.Fatal(err)
 			}

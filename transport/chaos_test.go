@@ -263,7 +263,7 @@ func testChaos(t *testing.T, b *bed) {
 	for i := range backs {
 		backs[i] = transport.NewBackchannel()
 	}
-	cfg := transport.Config{Peer: transport.PeerFull, Credits: 6, BackwardCredits: 6, MaxSegment: 10_000, Logger: slog.New(slog.DiscardHandler),
+	cfg := transport.Settings{PeerChunks: transport.AllChunks, Credits: 6, BackwardCredits: 6, MaxSegment: 10_000, Logger: slog.New(slog.DiscardHandler),
 		MaxPause: time.Millisecond, // no connection lives for long
 		// A client may be away while the others make a thousand calls.
 		ReplyCache: transport.ReplyCache{Entries: 1 << 20, Bytes: 1 << 30}}
@@ -295,7 +295,7 @@ func testChaos(t *testing.T, b *bed) {
 			defer binding.Done()
 			ready(cl)
 		}
-		cl, err := transport.Dial(ctx, p, addr, &cfg)
+		cl, err := transport.Dial(ctx, p, addr, cfg.Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -516,7 +516,7 @@ func testFirstCall(t *testing.T, b *bed) {
 			defer cancel()
 			back := transport.NewBackchannel()
 			var notReady *transport.NotReadyError
-			_, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) {
+			_, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
 				if err := back.Bind(req.Conn(), 0); err != nil && (tt.ready || !errors.As(err, &notReady)) {
 					t.Error(err)
 				}
@@ -527,7 +527,7 @@ func testFirstCall(t *testing.T, b *bed) {
 				}
 			}
 			ran := &ledger{runs: make(map[uint64]int)}
-			cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready})
+			cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready}).Client())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -639,7 +639,7 @@ func testLateEnd(t *testing.T, b *bed) {
 	binds := make(chan *transport.Conn, 2)
 	credits := 2
 	back := transport.NewBackchannel()
-	server, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) {
+	server, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
 		if err := back.Bind(req.Conn(), credits); err != nil {
 			t.Error(err)
 		}
@@ -653,7 +653,7 @@ func testLateEnd(t *testing.T, b *bed) {
 			t.Error(err)
 		}
 	}
-	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{client.program()}, OnReconnect: ready})
+	cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{client.program()}, OnReconnect: ready}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -724,7 +724,7 @@ func testStuck(t *testing.T, b *bed) {
 	ctx, cancel := context.WithTimeout(bg, 2*b.patience())
 	defer cancel()
 	back := transport.NewBackchannel()
-	cfg := transport.Config{Peer: transport.PeerFull}
+	cfg := transport.Settings{PeerChunks: transport.AllChunks}
 	_, addr := b.serve(t, p, cfg, &errander{ready: func(req *transport.Request) {
 		if err := back.Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
 			t.Error(err)
@@ -738,7 +738,7 @@ func testStuck(t *testing.T, b *bed) {
 		}
 	}
 	cfg.Callbacks, cfg.OnReconnect = []transport.Program{client.program()}, ready
-	cl, err := transport.Dial(ctx, p, addr, &cfg)
+	cl, err := transport.Dial(ctx, p, addr, cfg.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -779,7 +779,7 @@ func testLateBind(t *testing.T, b *bed) {
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 	binds := make(chan *transport.Conn, 2)
-	_, addr := b.serve(t, p, transport.Config{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
+	_, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
 	ready := func(cl *transport.Client) {
 		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 			t.Error(err)
@@ -787,11 +787,11 @@ func testLateBind(t *testing.T, b *bed) {
 	}
 	again := make(chan struct{}) // closed when the next connection's call has returned
 	returned := sync.OnceFunc(func() { close(again) })
-	cl, err := transport.Dial(ctx, p, addr, &transport.Config{Callbacks: []transport.Program{new(errander).program()},
+	cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{new(errander).program()},
 		OnReconnect: func(cl *transport.Client) {
 			ready(cl)
 			returned()
-		}})
+		}}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}

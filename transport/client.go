@@ -88,7 +88,8 @@ type WriteItem struct {
 type Client struct {
 	provider  fabric.Provider
 	addr      string
-	cfg       *Config
+	cfg       ClientConfig // with its defaults in place
+	connCfg   *config      // what its connections work with
 	stats     *counters
 	conns     atomic.Uint64
 	callbacks *registry
@@ -108,22 +109,22 @@ type Client struct {
 // Dial connects to addr ("host:port") with provider p. A nil cfg is the default
 // configuration. When the server takes no more connections at the moment, it is asked again
 // until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
-func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Client, error) {
+func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	if p == nil {
 		return nil, errNoProvider
 	}
-	cfg, err := cfg.withDefaults()
+	own, conns, err := cfg.settle()
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{provider: p, addr: addr, cfg: cfg, stats: new(counters), done: make(chan struct{})}
-	cl.callbacks = newRegistry(cfg)
-	for _, p := range cfg.Callbacks {
+	cl := &Client{provider: p, addr: addr, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
+	cl.callbacks = newRegistry(conns)
+	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
 			return nil, err
 		}
 	}
-	if cl.versions = cfg.VersionCache; cl.versions == nil {
+	if cl.versions = own.VersionCache; cl.versions == nil {
 		cl.versions = NewVersionCache(0)
 	}
 	cl.link.init()

@@ -36,7 +36,7 @@ func TestScriptedPeer(t *testing.T) {
 
 func TestInlineCall(t *testing.T) {
 	t.Run("V1-3.1-1 V1-3.2 V1-4.1-2 a short call is one Send with the RPC message behind 28 bytes", func(t *testing.T) {
-		client(t, &Config{Credits: 32}, func(p *peer, cl *Client) {
+		client(t, &Settings{Credits: 32}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1, Proc: 3}
 			done := async(cl, bg, call)
 			s := p.next("the call")
@@ -207,7 +207,7 @@ func TestCredits(t *testing.T) {
 	})
 
 	t.Run("BIDI-4.3.1-1 CCP-6-2 receives are posted before calls, for each call in flight", func(t *testing.T) {
-		client(t, &Config{Credits: 64}, func(p *peer, cl *Client) {
+		client(t, &Settings{Credits: 64}, func(p *peer, cl *Client) {
 			open(p, cl, 1000)
 			for range 200 {
 				async(cl, bg, &Call{Prog: testProg, Vers: 1})
@@ -258,7 +258,7 @@ func TestReadChunk(t *testing.T) {
 	})
 
 	t.Run("V1-3.4-12 several segments have one position", func(t *testing.T) {
-		client(t, &Config{MaxSegment: 4000}, func(p *peer, cl *Client) {
+		client(t, &Settings{MaxSegment: 4000}, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32(nil, uint32(len(data)))
 			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: 4, Data: data}}})
 			h, _ := p.message("the call")
@@ -274,7 +274,7 @@ func TestReadChunk(t *testing.T) {
 	})
 
 	t.Run("V1-3.7-2 positions of later items count padding that is not sent", func(t *testing.T) {
-		client(t, &Config{Peer: PeerFull}, func(p *peer, cl *Client) {
+		client(t, &Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client) {
 			args := xdr.AppendUint32(nil, 3001)
 			args = xdr.AppendUint32(args, 3002)
 			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{
@@ -359,7 +359,7 @@ func TestLongCall(t *testing.T) {
 
 func TestWriteChunk(t *testing.T) {
 	t.Run("V1-3.4-4 V1-3.6-3 V1-3.4-16 results land in the caller's memory", func(t *testing.T) {
-		client(t, &Config{MaxSegment: 4096}, func(p *peer, cl *Client) {
+		client(t, &Settings{MaxSegment: 4096}, func(p *peer, cl *Client) {
 			buf := make([]byte, 3*4096)
 			call := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: buf}}, MaxResults: 100}
 			for _, n := range []int{0, 5000, len(buf)} {
@@ -435,7 +435,7 @@ func TestReplyChunk(t *testing.T) {
 	}
 
 	t.Run("V1-5.2-1 V1-5.2-3 V1-5.2-5 a long reply comes through the reply chunk", func(t *testing.T) {
-		client(t, &Config{MaxSegment: 4096}, func(p *peer, cl *Client) {
+		client(t, &Settings{MaxSegment: 4096}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1, MaxResults: 10000}
 			done := async(cl, bg, call)
 			h, _ := p.message("the call")
@@ -706,7 +706,7 @@ func TestPeersCall(t *testing.T) {
 
 // TestFewCredits: a client may ask for as little as it likes.
 func TestFewCredits(t *testing.T) {
-	client(t, &Config{Credits: 1}, func(p *peer, cl *Client) {
+	client(t, &Settings{Credits: 1}, func(p *peer, cl *Client) {
 		for range 3 {
 			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("a call")
@@ -1208,7 +1208,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestCallErrors(t *testing.T) {
-	client(t, &Config{MaxMessage: 1 << 16}, func(p *peer, cl *Client) {
+	client(t, &Settings{MaxMessage: 1 << 16}, func(p *peer, cl *Client) {
 		big := make([]byte, 1<<16)
 		for name, call := range map[string]*Call{
 			"too long a call":        {Args: big},

@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// Defaults and limits of a Config.
+// Defaults and limits.
 const (
 	DefaultInline     = 4096    // bytes; what Linux uses
 	DefaultCredits    = 128     // calls in flight
@@ -21,8 +20,8 @@ const (
 	MaxCredits        = 16384   // as many as Linux allows
 )
 
-// A Config holds what one end of a connection can choose. The zero value and a
-// nil pointer are the defaults. It is not modified, and may be shared.
+// A Config holds what either end of a connection can choose: the common part of ClientConfig
+// and ServerConfig. The zero value is the defaults.
 type Config struct {
 	// InlineSend and InlineRecv are the largest Sends this end makes and
 	// accepts, in bytes, the transport header included: what it offers in the
@@ -41,7 +40,8 @@ type Config struct {
 	// everything in chunks included. Zero is DefaultMaxMessage.
 	MaxMessage int
 
-	// MaxMemory bounds what the calls of one connection hold at a server, in bytes:
+	// MaxMemory bounds what the calls of one connection hold at a server, or at a client
+	// with Callbacks, in bytes:
 	// arguments that were pulled, and bulk results until they have been sent. Before a
 	// call runs it reserves what it has pulled and what the chunks that it offers for
 	// results have room for, the latter up to twice MaxMessage. Once it is answered it
@@ -52,19 +52,6 @@ type Config struct {
 	// time its peer has taken replies of that size; after 2 seconds in which the peer
 	// takes nothing it is back at the start. Zero is 16 times MaxMessage.
 	MaxMemory int
-
-	// MaxTotalMemory bounds the same for all connections of a server together, in bytes,
-	// mapped memory included: memory of finished calls until it is unmapped, which happens
-	// within seconds, or at once when other calls need it; and the connections' own
-	// buffers, which grow with the credits they use. A host may hold at most as much as it
-	// leaves free for others, and a connection at most a third of what is then left for
-	// its host. Calls wait for memory, one of each connection in turn; for a host that
-	// holds nothing the memory only has to be free. When the connections' own buffers take
-	// more than half, no connection is granted more credits, and a host with 16
-	// connections gets no new one except in place of another. Results in ordinary memory
-	// of the program count, garbage that the Go runtime has not collected does not. Zero
-	// is 8 times MaxMemory.
-	MaxTotalMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many
 	// bytes. Zero: one segment for each piece of memory.
@@ -81,20 +68,59 @@ type Config struct {
 	// the peer leaves all invalidation to this end.
 	NoRemoteInvalidation bool
 
-	// Peer says which chunks the other end of the connections accepts. The zero value is
-	// safe with every peer.
-	Peer Peer
+	// PeerChunks says which chunks the other end of the connections accepts. The zero value
+	// is safe with every peer.
+	PeerChunks PeerChunks
+
+	// BackwardCredits is the number of calls in flight from a server to its client:
+	// at a client with Callbacks what it grants, at a server the most it asks for.
+	// They come on top of Credits. Zero is DefaultBackward.
+	BackwardCredits int
+
+	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
+	// Callbacks: 4096 replies and 16 MiB, unless it says otherwise.
+	ReplyCache ReplyCache
+
+	// Version is which versions of RPC-over-RDMA are spoken. A client with VersionAuto
+	// asks for version 2 when it connects, and a server with it answers both.
+	Version Version
+
+	// Operations are the optional operations of version 2 that this end knows, beyond
+	// that of its own: see Operation.
+	Operations []Operation
+
+	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
+	// nothing.
+	RFC5666 *RFC5666
+
+	// SetupTimeout bounds the set-up of a connection at a server, and of one that a
+	// client makes again. A client's first is bounded by Dial's context. Zero is 10
+	// seconds.
+	SetupTimeout time.Duration
+
+	// StallTimeout is how long a peer may go without taking any of the replies sent to
+	// it, or answering any RDMA Read of its memory, before its connection is closed with a
+	// *StallError. Only whole requests count as progress: with 30 seconds a message of 4
+	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
+	StallTimeout time.Duration
+
+	// Logger gets a record for each connection that ends with an error, and for each
+	// panic of a handler. Nil logs panics alone, to slog.Default().
+	Logger *slog.Logger
+
+	random func() uint64 // nil: math/rand's; set by tests that want the same again
+}
+
+// A ClientConfig holds what a Client can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type ClientConfig struct {
+	Config
 
 	// Callbacks are the programs that a client executes for its server, over the
 	// connection that the client has made (RFC 8167). Receives for their calls are
 	// posted before the connection is. A client without any drops calls from its
 	// server.
 	Callbacks []Program
-
-	// BackwardCredits is the number of calls in flight from a server to its client:
-	// at a client with Callbacks what it grants, at a server the most it asks for.
-	// They come on top of Credits. Zero is DefaultBackward.
-	BackwardCredits int
 
 	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
 	// a call needs it or, if it has Callbacks, at once.
@@ -127,36 +153,28 @@ type Config struct {
 	// next call makes a new one. Zero is for ever.
 	IdleTimeout time.Duration
 
-	// ReplyCache bounds the duplicate-request cache of a server, or of a client with
-	// Callbacks: 4096 replies and 16 MiB, unless it says otherwise.
-	ReplyCache ReplyCache
-
-	// Version is which versions of RPC-over-RDMA are spoken. A client with VersionAuto
-	// asks for version 2 when it connects, and a server with it answers both.
-	Version Version
-
 	// VersionCache remembers which servers speak version 1 alone, so that clients with
 	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
 	VersionCache *VersionCache
+}
 
-	// Operations are the optional operations of version 2 that this end knows, beyond
-	// that of its own: see Operation.
-	Operations []Operation
+// A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type ServerConfig struct {
+	Config
 
-	// RFC5666 turns on what RFC 8166 has taken out of the protocol. Nil turns on
-	// nothing.
-	RFC5666 *RFC5666
-
-	// SetupTimeout bounds the set-up of a connection at a server, and of one that a
-	// client makes again. A client's first is bounded by Dial's context. Zero is 10
-	// seconds.
-	SetupTimeout time.Duration
-
-	// StallTimeout is how long a peer may go without taking any of the replies sent to
-	// it, or answering any RDMA Read of its memory, before its connection is closed with a
-	// *StallError. Only whole requests count as progress: with 30 seconds a message of 4
-	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
-	StallTimeout time.Duration
+	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections
+	// of the server together, in bytes, mapped memory included: memory of finished calls until it is unmapped, which happens
+	// within seconds, or at once when other calls need it; and the connections' own
+	// buffers, which grow with the credits they use. A host may hold at most as much as it
+	// leaves free for others, and a connection at most a third of what is then left for
+	// its host. Calls wait for memory, one of each connection in turn; for a host that
+	// holds nothing the memory only has to be free. When the connections' own buffers take
+	// more than half, no connection is granted more credits, and a host with 16
+	// connections gets no new one except in place of another. Results in ordinary memory
+	// of the program count, garbage that the Go runtime has not collected does not. Zero
+	// is 8 times MaxMemory.
+	MaxTotalMemory int
 
 	// MaxConns bounds the connections of a server, including those being set up, of which
 	// there may be an eighth of it, or 16. When the bound is reached, a new connection
@@ -168,14 +186,15 @@ type Config struct {
 	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
 	// and the program opens files.
 	MaxConns int
+}
 
-	// Logger gets a record for each connection that ends with an error, and for each
-	// panic of a handler. Nil logs panics alone, to slog.Default().
-	Logger *slog.Logger
+// config is what the connections of one end work with: a Config with the defaults in place,
+// and what follows from it.
+type config struct {
+	Config
+	callbacks bool // a client executes calls of its server
 
 	sendSize, recvSize int // of buffers: all that any version may ask for
-
-	random func() uint64 // nil: math/rand's; set by tests that want the same again
 }
 
 // rand returns a random number.
@@ -186,103 +205,134 @@ func (c *Config) rand() uint64 {
 	return rand.Uint64()
 }
 
-// A Peer is a kind of peer, by the chunks that it can take apart.
-type Peer uint8
+// PeerChunks says which chunks a peer can take apart.
+type PeerChunks uint8
 
 const (
-	// PeerLinux is for Linux and everything simpler. The read list of a call has one
-	// position; Linux 6.1 misreads lists with more. Calls from the server to the client,
-	// and their replies, have no chunks (RFC 8167 section 5.3): they fit inline or fail.
-	// Linux 6.1's client posts new receives only when it gets replies to its own calls, so
-	// some thirty calls to it in between end its connection.
-	PeerLinux Peer = iota
-	// PeerFull accepts all that RFC 8166 and RFC 8167 allow: read chunks at several
-	// positions, beside a position-zero chunk, too, and chunks in both directions. A
-	// Server and a Client of this package do, if both are configured so.
-	PeerFull
+	// LinuxChunks is what Linux, and everything simpler, takes. The read list of a call
+	// has one position; Linux 6.1 misreads lists with more. Calls from the server to the
+	// client, and their replies, have no chunks (RFC 8167 section 5.3): they fit inline or
+	// fail. Linux 6.1's client posts new receives only when it gets replies to its own
+	// calls, so some thirty calls to it in between end its connection.
+	LinuxChunks PeerChunks = iota
+	// AllChunks is all that RFC 8166 and RFC 8167 allow: read chunks at several positions,
+	// beside a position-zero chunk, too, and chunks in both directions. A Server and a
+	// Client of this package take them, if both are configured so.
+	AllChunks
 )
 
-func (c *Config) withDefaults() (*Config, error) {
-	var d Config
-	if c != nil {
-		d = *c
+// settle returns cfg with its defaults in place, and what its connections work with.
+func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
+	if cfg != nil {
+		c = *cfg
 	}
-	def := func(v *int, dflt int) {
-		if *v == 0 {
-			*v = dflt
-		}
+	if c.MaxPause == 0 {
+		c.MaxPause = defaultMaxPause
 	}
-	def(&d.InlineSend, DefaultInline)
-	def(&d.InlineRecv, DefaultInline)
-	def(&d.Credits, DefaultCredits)
-	def(&d.MaxMessage, DefaultMaxMessage)
-	def(&d.MaxMemory, 16*d.MaxMessage)
-	def(&d.MaxTotalMemory, 8*d.MaxMemory)
-	def(&d.MaxConns, defaultMaxConns(descriptors()))
-	def(&d.BackwardCredits, DefaultBackward)
-	def(&d.ReplyCache.Entries, defaultCacheEntries)
-	def(&d.ReplyCache.Bytes, defaultCacheBytes)
-	if d.SetupTimeout == 0 {
-		d.SetupTimeout = 10 * time.Second
+	if c.MaxPause < 0 || c.MaxPause > time.Hour {
+		return c, nil, fmt.Errorf("transport: ClientConfig.MaxPause is %v, want up to an hour", c.MaxPause)
 	}
-	if d.MaxPause == 0 {
-		d.MaxPause = defaultMaxPause
+	if c.KeepAlive == 0 && len(c.Callbacks) > 0 {
+		c.KeepAlive = time.Minute
 	}
-	if d.StallTimeout == 0 {
-		d.StallTimeout = 30 * time.Second
+	conns, err = c.Config.settle("ClientConfig")
+	if err != nil {
+		return c, nil, err
 	}
-	if d.KeepAlive == 0 && len(d.Callbacks) > 0 {
-		d.KeepAlive = time.Minute
+	c.Config = conns.Config
+	conns.callbacks = len(c.Callbacks) > 0
+	return c, conns, nil
+}
+
+// settle returns cfg with its defaults in place, and what its connections work with.
+func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
+	if cfg != nil {
+		c = *cfg
 	}
-	for _, f := range []struct {
-		name     string
-		v        int
-		min, max int64
-	}{
-		{"InlineSend", d.InlineSend, 1024, 262144},
-		{"InlineRecv", d.InlineRecv, 1024, 262144},
-		{"Credits", d.Credits, 1, MaxCredits},
-		{"MaxMessage", d.MaxMessage, 1024, 1 << 30},
-		{"MaxMemory", d.MaxMemory, int64(d.MaxMessage), 1 << 40},
-		{"MaxTotalMemory", d.MaxTotalMemory, int64(d.MaxMemory), 1 << 40},
-		{"MaxSegment", d.MaxSegment, 0, 1 << 32},
-		{"MaxConns", d.MaxConns, 1, 1 << 20},
-		{"BackwardCredits", d.BackwardCredits, 1, MaxCredits},
-		{"ReplyCache.Entries", d.ReplyCache.Entries, 1, 1 << 20},
-		{"ReplyCache.Bytes", d.ReplyCache.Bytes, 1, 1 << 40},
-		{"Peer", int(d.Peer), int64(PeerLinux), int64(PeerFull)},
-	} {
-		if v := int64(f.v); v < f.min || v > f.max {
-			return nil, fmt.Errorf("transport: Config.%s is %d, want %d to %d", f.name, f.v, f.min, f.max)
-		}
+	if conns, err = c.Config.settle("ServerConfig"); err != nil {
+		return c, nil, err
 	}
-	if d.MaxPause < 0 || d.MaxPause > time.Hour {
-		return nil, fmt.Errorf("transport: Config.MaxPause is %v, want up to an hour", d.MaxPause)
-	}
-	if d.RFC5666 != nil {
-		o := *d.RFC5666
-		if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
-			return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most 65536, and more than %d", o.Align, o.Thresh, oncrpc.MaxAuthBody)
-		}
-		if o.Configure != nil {
-			if err := o.Configure.check(&o); err != nil {
-				return nil, err
-			}
-		}
-		if o.DoneTimeout == 0 {
-			o.DoneTimeout = defaultDoneTimeout
-		}
-		d.RFC5666 = &o
-	}
-	d.InlineSend &^= 1023
-	d.InlineRecv &^= 1023
-	if err := d.settleVersions(); err != nil {
+	c.Config = conns.Config
+	setDefault(&c.MaxTotalMemory, totalMemory(&c.Config))
+	setDefault(&c.MaxConns, defaultMaxConns(descriptors()))
+	err = within("ServerConfig", []limit{
+		{"MaxTotalMemory", c.MaxTotalMemory, int64(c.MaxMemory), 1 << 40},
+		{"MaxConns", c.MaxConns, 1, 1 << 20},
+	})
+	return c, conns, err
+}
+
+// totalMemory is the default of MaxTotalMemory, and what a client with callbacks has.
+func totalMemory(c *Config) int { return 8 * c.MaxMemory }
+
+// settle returns c with its defaults in place. owner is the type that it is part of, for
+// messages.
+func (c Config) settle(owner string) (*config, error) {
+	setDefault(&c.InlineSend, DefaultInline)
+	setDefault(&c.InlineRecv, DefaultInline)
+	setDefault(&c.Credits, DefaultCredits)
+	setDefault(&c.MaxMessage, DefaultMaxMessage)
+	setDefault(&c.MaxMemory, 16*c.MaxMessage)
+	setDefault(&c.BackwardCredits, DefaultBackward)
+	setDefault(&c.ReplyCache.Entries, defaultCacheEntries)
+	setDefault(&c.ReplyCache.Bytes, defaultCacheBytes)
+	setDefault(&c.SetupTimeout, 10*time.Second)
+	setDefault(&c.StallTimeout, 30*time.Second)
+	if err := within(owner, []limit{
+		{"InlineSend", c.InlineSend, 1024, 262144},
+		{"InlineRecv", c.InlineRecv, 1024, 262144},
+		{"Credits", c.Credits, 1, MaxCredits},
+		{"MaxMessage", c.MaxMessage, 1024, 1 << 30},
+		{"MaxMemory", c.MaxMemory, int64(c.MaxMessage), 1 << 40},
+		{"MaxSegment", c.MaxSegment, 0, 1 << 32},
+		{"BackwardCredits", c.BackwardCredits, 1, MaxCredits},
+		{"ReplyCache.Entries", c.ReplyCache.Entries, 1, 1 << 20},
+		{"ReplyCache.Bytes", c.ReplyCache.Bytes, 1, 1 << 40},
+		{"PeerChunks", int(c.PeerChunks), int64(LinuxChunks), int64(AllChunks)},
+	}); err != nil {
 		return nil, err
 	}
-	if d.MaxSegment == 0 || d.MaxSegment > maxSegment {
-		d.MaxSegment = maxSegment
+	if c.RFC5666 != nil {
+		o, err := c.RFC5666.settle()
+		if err != nil {
+			return nil, err
+		}
+		c.RFC5666 = o
 	}
-	return &d, nil
+	c.InlineSend &^= 1023
+	c.InlineRecv &^= 1023
+	if c.MaxSegment == 0 || c.MaxSegment > maxSegment {
+		c.MaxSegment = maxSegment
+	}
+	conns := &config{Config: c}
+	if err := conns.settleVersions(owner); err != nil {
+		return nil, err
+	}
+	return conns, nil
+}
+
+// setDefault gives a field that is zero its default.
+func setDefault[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
+
+// A limit is the values that a field may have.
+type limit struct {
+	field    string
+	value    int
+	min, max int64
+}
+
+// within returns an error that names the first field with another value.
+func within(owner string, limits []limit) error {
+	for _, l := range limits {
+		if v := int64(l.value); v < l.min || v > l.max {
+			return fmt.Errorf("transport: %s.%s is %d, want %d to %d", owner, l.field, l.value, l.min, l.max)
+		}
+	}
+	return nil
 }
 
 // maxSegment is the longest segment: its length field has 32 bits, and an int may have
@@ -326,9 +376,9 @@ func slack(r role) int {
 }
 
 // backward is how many calls from server to client an end provides for.
-func (c *Config) backward(r role) int {
+func (c *config) backward(r role) int {
 	switch {
-	case r == roleServer || len(c.Callbacks) > 0:
+	case r == roleServer || c.callbacks:
 		return c.BackwardCredits
 	case c.Version != Version1:
 		return 1 // for a call that finds no program
@@ -336,7 +386,7 @@ func (c *Config) backward(r role) int {
 	return 0
 }
 
-func (c *Config) connAttr(r role) fabric.ConnAttr {
+func (c *config) connAttr(r role) fabric.ConnAttr {
 	calls := c.Credits + c.backward(r)
 	return fabric.ConnAttr{
 		SendDepth:     min(calls*wrsPerCall+postBatch+maxReads, mostSends),

@@ -29,7 +29,7 @@ type conn struct {
 	public   Conn // what users see
 	fc       fabric.Conn
 	provider string
-	cfg      *Config
+	cfg      *config
 	role     role
 	caps     fabric.Capabilities
 	arena    *arena.Arena
@@ -85,7 +85,7 @@ type state struct {
 // newConn makes a connection that is not set up, and hands its token to the caller, who
 // gives it back when it is. usage, which may be nil, counts the memory of its arena with
 // that of others.
-func newConn(fc fabric.Conn, provider string, cfg *Config, r role, usage *arena.Usage) (*conn, *leader) {
+func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.Usage) (*conn, *leader) {
 	c := &conn{
 		fc: fc, provider: provider, cfg: cfg, role: r,
 		caps:  fc.Capabilities(),

@@ -23,7 +23,7 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 // differences:
 //
 //   - before AllowBackward a server's call fails with a *NotReadyError;
-//   - a server's call has no chunks unless Config.Peer is PeerFull: one that does not
+//   - a server's call has no chunks unless Config.PeerChunks is AllChunks: one that does not
 //     fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //

@@ -557,7 +557,7 @@ func serverConversation(t *testing.T, script []byte) {
 	cv := &conversation{convScript: convScript{script}, t: t, p: p}
 	cv.adapter(p)
 	kind := cv.next()
-	cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17, Credits: 1 + kind>>2&7, Version: Version1}
+	cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 17, Credits: 1 + kind>>2&7, Version: Version1}
 	if kind&1 != 0 {
 		cfg.RFC5666 = &RFC5666{DoneTimeout: time.Second}
 	}
@@ -565,9 +565,9 @@ func serverConversation(t *testing.T, script []byte) {
 		cfg.Version = VersionAuto
 	}
 	if kind&32 != 0 {
-		cfg.Peer = PeerFull
+		cfg.PeerChunks = AllChunks
 	}
-	s, err := NewServer(cfg)
+	s, err := NewServer(cfg.Server())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -695,7 +695,7 @@ func clientConversation(t *testing.T, script []byte) {
 	cv := &conversation{convScript: convScript{script}, t: t, p: p}
 	cv.adapter(p)
 	kind := cv.next()
-	cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17, Credits: 1 + kind>>2&7, Version: Version1, KeepAlive: -1, NoReconnect: true}
+	cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 17, Credits: 1 + kind>>2&7, Version: Version1, KeepAlive: -1, NoReconnect: true}
 	svc := &convService{}
 	svc.gate = make(chan struct{})
 	if kind&1 != 0 {
@@ -705,13 +705,13 @@ func clientConversation(t *testing.T, script []byte) {
 		cfg.Callbacks = []Program{svc.program(false)}
 	}
 	if kind&32 != 0 {
-		cfg.Peer = PeerFull
+		cfg.PeerChunks = AllChunks
 	}
 	if kind&64 != 0 {
 		cfg.MaxSegment = 3_000
 	}
 	p.caps.WeakRevocation = kind&128 != 0
-	cl, err := Dial(bg, p, "script:20049", cfg)
+	cl, err := Dial(bg, p, "script:20049", cfg.Client())
 	if err != nil {
 		t.Fatal(err)
 	}

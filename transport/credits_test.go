@@ -16,7 +16,7 @@ func TestGrantFollowsLoad(t *testing.T) {
 	// loaded sends two calls for each that there is memory for, with credits to grant, and
 	// returns the grants before the load, under it, and in the last reply of the load.
 	loaded := func(t *testing.T, credits, fit int) (before, under, last uint32) {
-		cfg := &Config{Credits: credits, MaxMessage: 1 << 16, MaxMemory: fit << 16}
+		cfg := &Settings{Credits: credits, MaxMessage: 1 << 16, MaxMemory: fit << 16}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			data := make([]byte, size)
 			p.send(callBytes(rpcrdma.Header{XID: 1}, procEcho, opaque("x")...), 0)

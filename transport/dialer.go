@@ -16,7 +16,7 @@ import (
 
 // Pauses between attempts to connect. The first follows the loss of a connection that was
 // good at once; from then on each is twice as long as the one before, up to
-// Config.MaxPause, until a connection has lived for a while: see rest.
+// ClientConfig.MaxPause, until a connection has lived for a while: see rest.
 const (
 	minPause        = 50 * time.Millisecond
 	defaultMaxPause = 10 * time.Second
@@ -224,17 +224,17 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*con
 
 // connectAs makes a connection whose first message is of the given version.
 func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *conn) (*conn, error) {
-	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.cfg.connAttr(roleClient))
+	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.connCfg.connAttr(roleClient))
 	if err != nil {
 		return nil, err
 	}
-	c, l := newConn(fc, cl.provider.Name(), cl.cfg, roleClient, nil)
+	c, l := newConn(fc, cl.provider.Name(), cl.connCfg, roleClient, nil)
 	c.stats, c.exposes.Regions = cl.stats, &cl.regions
 	c.agreed.version.Store(vers)
 	if old != nil {
 		c.inherit(old)
 	}
-	c.execute(cl.callbacks, budget.New(cl.cfg.MaxTotalMemory), "")
+	c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)), "")
 	if err := l.connect(ctx, pending); err != nil {
 		l.discard()
 		return nil, err

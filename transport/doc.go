@@ -35,14 +35,14 @@
 //
 // # Both directions
 //
-// A client may execute programs for its server, Config.Callbacks, on the connection that
+// A client may execute programs for its server, ClientConfig.Callbacks, on the connection that
 // it has made. A server calls it from a handler,
 //
 //	err := req.Conn().Call(ctx, &call)
 //
 // after Conn.AllowBackward has said that the client is ready. A client that is not ready
 // may drop the connection. Each direction has its own credits and xids. Calls from the
-// server have chunks only between ends that both have PeerFull.
+// server have chunks only between ends that both have AllChunks.
 //
 // # Reconnection
 //
@@ -50,7 +50,7 @@
 // without a reply again, with the same xids. A server remembers the replies to calls that
 // are not Idempotent and does not execute these again: see [ReplyCache]. Set NoResend for
 // a call that must not be executed twice by a server without such a cache. A server's
-// calls wait in a [Backchannel] until their client is back. Config.NoReconnect ends a
+// calls wait in a [Backchannel] until their client is back. ClientConfig.NoReconnect ends a
 // client with its connection.
 //
 // # Versions
@@ -70,7 +70,7 @@
 // # Configuration
 //
 // The two ends agree on the sizes of messages while they connect, by private data (RFC
-// 8797). Between ends that implement RFC 5666 alone, [Configure] does so with a call, the
+// 8797). Between ends that implement RFC 5666 alone, [ConfigProtocol] does so with a call, the
 // Connection Configuration Protocol of section 6: inline messages of more than 1024 bytes,
 // and the number of RDMA Reads at once. It is off unless both ends turn it on. [ConnInfo]
 // has the outcome of either.

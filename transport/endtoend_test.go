@@ -129,19 +129,19 @@ type world struct {
 }
 
 // start serves on b until the test ends, and checks that nothing is left.
-func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
+func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 	t.Helper()
 	provider, live := b.provider(t)
 	w := &world{provider: provider, live: live, svc: &service{}}
 	var err error
-	var c transport.Config
+	var c transport.Settings
 	if cfg != nil {
 		c = *cfg
 	}
 	if cfg = &c; c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // why connections end
 	}
-	if w.server, err = transport.NewServer(cfg); err != nil {
+	if w.server, err = transport.NewServer(cfg.Server()); err != nil {
 		t.Fatal(err)
 	}
 	err = w.server.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: w.svc, Idempotent: transport.Every,
@@ -169,9 +169,9 @@ func (b *bed) start(t testing.TB, cfg *transport.Config) *world {
 	return w
 }
 
-func (w *world) dial(t testing.TB, cfg *transport.Config) *transport.Client {
+func (w *world) dial(t testing.TB, cfg *transport.Settings) *transport.Client {
 	t.Helper()
-	cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(cfg))
+	cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(cfg).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,14 +217,14 @@ var sizes = []int{0, 1, 3, 4, 5, 100, 1000, 3900, 3999, 4000, 4095, 4096, 4097, 
 func testSizes(t *testing.T, b *bed) {
 	for _, tt := range []struct {
 		name string
-		cfg  *transport.Config
+		cfg  *transport.Settings
 	}{
 		{"defaults", nil},
-		{"many segments", &transport.Config{MaxSegment: 100_000}},
-		{"small messages", &transport.Config{InlineSend: 1024, InlineRecv: 1024}},
-		{"large messages", &transport.Config{InlineRecv: 65536, InlineSend: 65536}},
-		{"no remote invalidation", &transport.Config{NoRemoteInvalidation: true}},
-		{"no private data", &transport.Config{NoPrivateData: true}},
+		{"many segments", &transport.Settings{MaxSegment: 100_000}},
+		{"small messages", &transport.Settings{InlineSend: 1024, InlineRecv: 1024}},
+		{"large messages", &transport.Settings{InlineRecv: 65536, InlineSend: 65536}},
+		{"no remote invalidation", &transport.Settings{NoRemoteInvalidation: true}},
+		{"no private data", &transport.Settings{NoPrivateData: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := tt.cfg
@@ -284,7 +284,7 @@ func testLong(t *testing.T, b *bed) {
 func testParallel(t *testing.T, b *bed) {
 	for _, credits := range []int{1, 8, 128} {
 		t.Run(fmt.Sprint(credits), func(t *testing.T) {
-			w := b.start(t, &transport.Config{Credits: credits})
+			w := b.start(t, &transport.Settings{Credits: credits})
 			cl := w.dial(t, nil)
 			calls := b.count(300)
 			var wg sync.WaitGroup
@@ -323,7 +323,7 @@ func testParallel(t *testing.T, b *bed) {
 func testLine(t *testing.T, b *bed) {
 	for _, credits := range []int{1, 2, 5} {
 		t.Run(fmt.Sprint(credits), func(t *testing.T) {
-			w := b.start(t, &transport.Config{Credits: credits})
+			w := b.start(t, &transport.Settings{Credits: credits})
 			cl := w.dial(t, nil)
 			var gaveUp atomic.Int64
 			plain := func(ctx context.Context, id uint32, call *transport.Call) error {
@@ -495,7 +495,7 @@ func testEnds(t *testing.T, b *bed) {
 		}
 	})
 	t.Run("too many connections", func(t *testing.T) {
-		w := b.start(t, &transport.Config{MaxConns: 2})
+		w := b.start(t, &transport.Settings{MaxConns: 2})
 		a, b := w.dial(t, nil), w.dial(t, nil)
 		if _, err := transport.Dial(bg, w.provider, w.addr, nil); err == nil {
 			t.Error("a third connection was made")

@@ -2,8 +2,12 @@ package transport
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
 // ArenaSlabs is how many slabs the client's arena has. An ended connection without
@@ -13,8 +17,8 @@ func (cl *Client) ArenaSlabs() int {
 }
 
 // Once is cfg for a client that has one connection.
-func Once(cfg *Config) *Config {
-	var c Config
+func Once(cfg *Settings) *Settings {
+	var c Settings
 	if cfg != nil {
 		c = *cfg
 	}
@@ -99,7 +103,7 @@ func InLine(cn *Conn) (n int) {
 }
 
 // Random is cfg with random numbers from f: xids, and pauses between attempts to connect.
-func Random(cfg *Config, f func() uint64) *Config {
+func Random(cfg *Settings, f func() uint64) *Settings {
 	c := *cfg
 	c.random = f
 	return &c
@@ -163,4 +167,63 @@ func Busy(cn *Conn) string {
 func MemoryUse(s *Server) int64 {
 	st := s.memory.Stats()
 	return st.Held + st.Base + st.Idle
+}
+
+// Settings are those of either end, in one: most tests give the same to both.
+type Settings struct {
+	InlineSend, InlineRecv              int
+	Credits, BackwardCredits            int
+	MaxMessage, MaxMemory, MaxSegment   int
+	Limits                              rpcrdma.Limits
+	NoPrivateData, NoRemoteInvalidation bool
+	PeerChunks                          PeerChunks
+	ReplyCache                          ReplyCache
+	Version                             Version
+	Operations                          []Operation
+	RFC5666                             *RFC5666
+	SetupTimeout, StallTimeout          time.Duration
+	Logger                              *slog.Logger
+
+	// A client's.
+	Callbacks              []Program
+	NoReconnect            bool
+	MaxPause               time.Duration
+	OnReconnect            func(cl *Client)
+	KeepAlive, IdleTimeout time.Duration
+	VersionCache           *VersionCache
+
+	// A server's.
+	MaxTotalMemory, MaxConns int
+
+	random func() uint64
+}
+
+// common is what both ends have.
+func (s *Settings) common() Config {
+	return Config{
+		InlineSend: s.InlineSend, InlineRecv: s.InlineRecv, Credits: s.Credits, BackwardCredits: s.BackwardCredits,
+		MaxMessage: s.MaxMessage, MaxMemory: s.MaxMemory, MaxSegment: s.MaxSegment, Limits: s.Limits,
+		NoPrivateData: s.NoPrivateData, NoRemoteInvalidation: s.NoRemoteInvalidation, PeerChunks: s.PeerChunks,
+		ReplyCache: s.ReplyCache, Version: s.Version, Operations: s.Operations, RFC5666: s.RFC5666,
+		SetupTimeout: s.SetupTimeout, StallTimeout: s.StallTimeout, Logger: s.Logger, random: s.random,
+	}
+}
+
+// Client is what of the settings a client has.
+func (s *Settings) Client() *ClientConfig {
+	if s == nil {
+		return nil
+	}
+	return &ClientConfig{
+		Config: s.common(), Callbacks: s.Callbacks, NoReconnect: s.NoReconnect, MaxPause: s.MaxPause,
+		OnReconnect: s.OnReconnect, KeepAlive: s.KeepAlive, IdleTimeout: s.IdleTimeout, VersionCache: s.VersionCache,
+	}
+}
+
+// Server is what of the settings a server has.
+func (s *Settings) Server() *ServerConfig {
+	if s == nil {
+		return nil
+	}
+	return &ServerConfig{Config: s.common(), MaxTotalMemory: s.MaxTotalMemory, MaxConns: s.MaxConns}
 }

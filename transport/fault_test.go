@@ -71,7 +71,7 @@ func (b *bed) underFault(t *testing.T, fault fabrictest.Fault) (struck bool) {
 		live.check(t)
 	}()
 
-	cl, err := transport.Dial(ctx, p, l.Addr().String(), transport.Once(nil))
+	cl, err := transport.Dial(ctx, p, l.Addr().String(), transport.Once(nil).Client())
 	if err != nil {
 		if ctx.Err() != nil {
 			t.Errorf("Dial hangs: %v", err)

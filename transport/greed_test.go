@@ -112,7 +112,7 @@ func produce(cl *transport.Client, n int, buf []byte, call *transport.Call) erro
 // client's calls are made.
 func TestIwarpGreed(t *testing.T) {
 	const size, calls, attackers = 1 << 20, 10, 10 // which is what there are receives for at first
-	cfg := &transport.Config{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
+	cfg := &transport.Settings{MaxMessage: 1 << 20, MaxMemory: 16 << 20, MaxTotalMemory: 96 << 20}
 	for name, attack := range map[string]func(r *raw) error{
 		"results":   func(r *raw) error { return r.greed(calls, size) },
 		"arguments": func(r *raw) error { return r.withhold(calls, size-100) },
@@ -200,7 +200,7 @@ func BenchmarkUnderAttack(b *testing.B) {
 						return
 					case <-time.After(time.Millisecond):
 					}
-					if cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(nil)); err == nil {
+					if cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(nil).Client()); err == nil {
 						cl.Close()
 					}
 				}
@@ -294,7 +294,7 @@ func TestIwarpSilentConnections(t *testing.T) {
 		l.Close()
 	}
 	b.addr = "[::]:0"
-	w := b.start(t, &transport.Config{MaxConns: n})
+	w := b.start(t, &transport.Settings{MaxConns: n})
 	_, port, _ := net.SplitHostPort(w.addr)
 	four, six := net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)
 	w.addr = four
@@ -305,7 +305,7 @@ func TestIwarpSilentConnections(t *testing.T) {
 	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
 	defer cancel()
 	start := time.Now()
-	cl, err := transport.Dial(ctx, w.provider, six, transport.Once(nil))
+	cl, err := transport.Dial(ctx, w.provider, six, transport.Once(nil).Client())
 	if err != nil {
 		t.Fatalf("another host: %v", err)
 	}
@@ -315,7 +315,7 @@ func TestIwarpSilentConnections(t *testing.T) {
 	}
 	t.Logf("%d silent connections: another host has made its first call after %v", n, time.Since(start))
 	var busy *transport.BusyError
-	if cl, err := transport.Dial(bg, w.provider, four, transport.Once(nil)); !errors.As(err, &busy) {
+	if cl, err := transport.Dial(bg, w.provider, four, transport.Once(nil).Client()); !errors.As(err, &busy) {
 		t.Errorf("one more of the same host: %v", err)
 		if err == nil {
 			cl.Close()
@@ -367,7 +367,7 @@ func TestIwarpDescriptors(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
 	defer cancel()
-	next, err := transport.Dial(ctx, w.provider, w.addr, transport.Once(nil))
+	next, err := transport.Dial(ctx, w.provider, w.addr, transport.Once(nil).Client())
 	if err != nil {
 		t.Fatalf("with descriptors again: %v", err)
 	}

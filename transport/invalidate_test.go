@@ -117,7 +117,7 @@ func testInvalidated(t *testing.T, b *bed) {
 		}()
 		served <- r
 	}()
-	cl, err := transport.Dial(ctx, provider, l.Addr().String(), transport.Once(&transport.Config{Version: transport.Version1}))
+	cl, err := transport.Dial(ctx, provider, l.Addr().String(), transport.Once(&transport.Settings{Version: transport.Version1}).Client())
 	if err != nil {
 		t.Fatal(err, (<-served).err)
 	}

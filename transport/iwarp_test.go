@@ -64,7 +64,7 @@ func TestDialPicksAnotherPort(t *testing.T) {
 // next to nothing: with four times as many callers as the grant, the rate of calls stays.
 func TestIwarpBeyondGrant(t *testing.T) {
 	const grant, calls, rounds = 32, 3000, 10
-	w := onIwarp(iwarp.Config{}).start(t, &transport.Config{Credits: grant})
+	w := onIwarp(iwarp.Config{}).start(t, &transport.Settings{Credits: grant})
 	cl := w.dial(t, nil)
 	rate := func(callers int) float64 {
 		var wg sync.WaitGroup

@@ -76,7 +76,7 @@ func (p *peer) offering(xid uint32, n int, proc uint32) {
 
 func TestMemoryIsReserved(t *testing.T) {
 	const size = 60_000 // takes 64 KiB
-	cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18}
+	cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18}
 
 	t.Run("what a call offers for its results is reserved before it runs", func(t *testing.T) {
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
@@ -142,7 +142,7 @@ func TestMemoryIsReserved(t *testing.T) {
 	})
 
 	t.Run("one call is let through however much it needs", func(t *testing.T) {
-		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 16}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 16}, func(p *peer, s *Server, svc *testService) {
 			big := func(xid uint32) {
 				h := rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 40, Segment: p.offer(xid, make([]byte, size))}},
 					Writes: []rpcrdma.WriteChunk{{p.offer(100+xid, make([]byte, size))}}}
@@ -234,7 +234,7 @@ func TestTotalMemory(t *testing.T) {
 	const unit = 1 << 20
 
 	t.Run("greedy connections leave some to the next one, of another host more", func(t *testing.T) {
-		cfg := &Config{MaxMessage: unit, MaxMemory: 16 * unit, MaxTotalMemory: 128 * unit, Credits: 32}
+		cfg := &Settings{MaxMessage: unit, MaxMemory: 16 * unit, MaxTotalMemory: 128 * unit, Credits: 32}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			xid := uint32(0)
 			greed := func(p *peer, n int) {
@@ -292,7 +292,7 @@ func TestTotalMemory(t *testing.T) {
 	})
 
 	t.Run("who takes replies may have more, until it does not", func(t *testing.T) {
-		cfg := &Config{MaxMessage: unit, MaxMemory: 16 * unit, Credits: 64}
+		cfg := &Settings{MaxMessage: unit, MaxMemory: 16 * unit, Credits: 64}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			xid := uint32(0)
 			most := func() int32 {
@@ -337,7 +337,7 @@ func TestTotalMemory(t *testing.T) {
 
 	t.Run("those that wait are served in turn", func(t *testing.T) {
 		// Room for two calls, for many hosts.
-		cfg := &Config{MaxMessage: unit, MaxMemory: 2 * unit, MaxTotalMemory: 4 * unit}
+		cfg := &Settings{MaxMessage: unit, MaxMemory: 2 * unit, MaxTotalMemory: 4 * unit}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			peers := []*peer{p}
 			for i := range 3 {
@@ -386,7 +386,7 @@ func TestTotalMemory(t *testing.T) {
 		const unit, size = 1 << 16, 60_000
 		// The two of them have 4 units of their own buffers and come to need 3 more each.
 		const room = 8 * unit
-		cfg := &Config{MaxMessage: unit, MaxMemory: room, MaxTotalMemory: room}
+		cfg := &Settings{MaxMessage: unit, MaxMemory: room, MaxTotalMemory: room}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			q := newPeer(t)
 			q.join(s, "elsewhere:1")
@@ -522,7 +522,7 @@ func TestIdleMemory(t *testing.T) {
 
 	t.Run("one size after another takes no more than MaxMemory", func(t *testing.T) {
 		const unit = 1 << 16
-		cfg := &Config{MaxMessage: 8 * unit, MaxMemory: 16 * unit}
+		cfg := &Settings{MaxMessage: 8 * unit, MaxMemory: 16 * unit}
 		testServer(t, cfg, func(p *peer, s *Server, svc *testService) {
 			c := s.only()
 			for _, size := range []int{8 * unit, 4 * unit, 2 * unit, unit} {
@@ -576,7 +576,7 @@ func TestStall(t *testing.T) {
 	})
 
 	t.Run("a client that does not answer Reads", func(t *testing.T) {
-		testServer(t, &Config{StallTimeout: 5 * time.Second}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{StallTimeout: 5 * time.Second}, func(p *peer, s *Server, svc *testService) {
 			c := s.only()
 			p.noReads = true
 			h := rpcrdma.Header{XID: 1, Reads: []rpcrdma.ReadSegment{{Position: 40, Segment: p.offer(1, make([]byte, size))}}}
@@ -586,7 +586,7 @@ func TestStall(t *testing.T) {
 	})
 
 	t.Run("a server that does not answer Reads", func(t *testing.T) {
-		cfg := &Config{RFC5666: &RFC5666{}}
+		cfg := &Settings{RFC5666: &RFC5666{}}
 		client(t, cfg, func(p *peer, cl *Client) {
 			p.noReads = true
 			done := async(cl, context.Background(), &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: 100})
@@ -622,7 +622,7 @@ func TestStall(t *testing.T) {
 	})
 
 	t.Run("never", func(t *testing.T) {
-		testServer(t, &Config{StallTimeout: -1}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{StallTimeout: -1}, func(p *peer, s *Server, svc *testService) {
 			p.holdSends = true
 			p.offering(1, size, procAlloc)
 			time.Sleep(24 * time.Hour)
@@ -690,10 +690,10 @@ func (r *rejected) knock(t *testing.T, host string) (p *peer, ok bool) {
 }
 
 // door runs a conversation with a server whose connections come by themselves.
-func door(t *testing.T, cfg *Config, script func(r *rejected, s *Server)) {
+func door(t *testing.T, cfg *Settings, script func(r *rejected, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := NewServer(inVersion1(cfg))
+		s, err := NewServer(inVersion1(cfg).Server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -720,7 +720,7 @@ func door(t *testing.T, cfg *Config, script func(r *rejected, s *Server)) {
 
 func TestRoomForConnections(t *testing.T) {
 	t.Run("a newcomer takes the place of the longest silent one of the greediest host", func(t *testing.T) {
-		door(t, &Config{MaxConns: 4}, func(r *rejected, s *Server) {
+		door(t, &Settings{MaxConns: 4}, func(r *rejected, s *Server) {
 			var greedy []*peer
 			for range 4 {
 				p, ok := r.knock(t, "greedy:1")
@@ -766,7 +766,7 @@ func TestRoomForConnections(t *testing.T) {
 	})
 
 	t.Run("who talks all the time stays", func(t *testing.T) {
-		door(t, &Config{MaxConns: 2}, func(r *rejected, s *Server) {
+		door(t, &Settings{MaxConns: 2}, func(r *rejected, s *Server) {
 			a, _ := r.knock(t, "busy:1")
 			b, _ := r.knock(t, "busy:1")
 			talk := func() {
@@ -828,7 +828,7 @@ func TestRoomForConnections(t *testing.T) {
 	})
 
 	t.Run("a host with many connections gets none when their buffers take half of the memory", func(t *testing.T) {
-		cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 16, MaxTotalMemory: 1 << 17}
+		cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 16, MaxTotalMemory: 1 << 17}
 		door(t, cfg, func(r *rejected, s *Server) {
 			for range crowdShare {
 				if _, ok := r.knock(t, "a:1"); !ok {
@@ -890,7 +890,7 @@ func TestServerBusy(t *testing.T) {
 					ctx, cancel = context.WithTimeout(ctx, c.timeout)
 					defer cancel()
 				}
-				cl, err := Dial(ctx, f, "script:1", once(nil))
+				cl, err := Dial(ctx, f, "script:1", once(nil).Client())
 				if err == nil {
 					cl.Close()
 				}

@@ -69,7 +69,7 @@ func testVersions(t *testing.T, b *bed) {
 		for _, server := range []transport.Version{transport.Version1, transport.Version2, transport.VersionAuto} {
 			for _, large := range []bool{false, true} {
 				name := fmt.Sprintf("client %v, server %v", client, server)
-				cfg := transport.Config{Peer: transport.PeerFull, Operations: reversal()}
+				cfg := transport.Settings{PeerChunks: transport.AllChunks, Operations: reversal()}
 				if large {
 					name += ", 16384 bytes without private data"
 					cfg.InlineSend, cfg.InlineRecv, cfg.NoPrivateData = 16384, 16384, true
@@ -80,7 +80,7 @@ func testVersions(t *testing.T, b *bed) {
 	}
 }
 
-func (b *bed) version(t *testing.T, cfg transport.Config, client, server transport.Version) {
+func (b *bed) version(t *testing.T, cfg transport.Settings, client, server transport.Version) {
 	real, live := b.provider(t)
 	t.Cleanup(func() { live.check(t) })
 	conns := make(chan *transport.Conn, 1)
@@ -90,7 +90,7 @@ func (b *bed) version(t *testing.T, cfg transport.Config, client, server transpo
 	cfg.Version, cfg.Callbacks = client, []transport.Program{(&errander{}).program()}
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
-	cl, err := transport.Dial(ctx, p, addr, transport.Once(&cfg))
+	cl, err := transport.Dial(ctx, p, addr, transport.Once(&cfg).Client())
 	if cl != nil {
 		defer cl.Close()
 	}

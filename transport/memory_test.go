@@ -20,7 +20,7 @@ import (
 // first, and for results from wherever they come.
 func TestMemoryIsCounted(t *testing.T) {
 	t.Run("what arguments have taken is given back once", func(t *testing.T) {
-		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
 			const calls = 6
 			data := make([]byte, 60_000)
 			first := int32(0)
@@ -60,7 +60,7 @@ func TestMemoryIsCounted(t *testing.T) {
 		t.Run(fmt.Sprintf("results that are not from Alloc, LocalDMA %v", dma), func(t *testing.T) {
 			p := newPeer(t)
 			p.caps.LocalDMA = dma
-			testServerOf(t, p, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, _ *testService) {
+			testServerOf(t, p, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, _ *testService) {
 				p.holdSends = true // a client that does not take what it gets
 				for xid := uint32(1); xid <= 12 && p.posted() > 0; xid++ {
 					p.send(callBytes(rpcrdma.Header{XID: xid, Writes: []rpcrdma.WriteChunk{{p.offer(xid, make([]byte, 60_000))}}},
@@ -109,7 +109,7 @@ func TestMemoryOfResults(t *testing.T) {
 			})}
 			p := newPeer(t)
 			p.caps.LocalDMA = false
-			serverOf(t, p, &Config{MaxMessage: 128 << 10, MaxMemory: tt.memory}, []Program{prog}, func(p *peer, _ *Server) {
+			serverOf(t, p, &Settings{MaxMessage: 128 << 10, MaxMemory: tt.memory}, []Program{prog}, func(p *peer, _ *Server) {
 				p.holdSends = true
 				p.send(callBytes(rpcrdma.Header{XID: 1, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, 60_000))}}}, 1), 0)
 				p.message("the first reply, which is not taken yet")

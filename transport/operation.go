@@ -83,7 +83,7 @@ type operation struct {
 // whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
 // an *RDMAError when the server does not know the operation, and else as Call does.
 func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cl.cfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
+	return operate(cl.connCfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
 }
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
@@ -91,7 +91,7 @@ func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err e
 	return operate(cn.c.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
 }
 
-func operate(cfg *Config, m Optional, do func(call *Call) error) (answer Optional, err error) {
+func operate(cfg *config, m Optional, do func(call *Call) error) (answer Optional, err error) {
 	o := cfg.operation(m.Type)
 	switch {
 	case o == nil:

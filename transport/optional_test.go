@@ -121,9 +121,9 @@ func (p *peer) optional(what string) (h rpcrdma.Header, payload []byte) {
 
 // server2 runs a conversation with a server on a connection of version 2 that knows the
 // operations of the tests, unless cfg has others.
-func server2(t *testing.T, cfg *Config, script func(p *peer, s *Server, svc *testService)) {
+func server2(t *testing.T, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
-	c := Config{Operations: testOps()}
+	c := Settings{Operations: testOps()}
 	if cfg != nil {
 		c = *cfg
 	}
@@ -191,7 +191,7 @@ func TestOptionalUnknown(t *testing.T) {
 			if limit == 0 {
 				most = rpcrdma.DefaultOptInfo
 			}
-			cfg := &Config{Operations: ops, Limits: rpcrdma.Limits{OptInfo: limit}}
+			cfg := &Settings{Operations: ops, Limits: rpcrdma.Limits{OptInfo: limit}}
 			server2(t, cfg, func(p *peer, _ *Server, _ *testService) {
 				p.send(optBytes(7, testOpAsks, ""), 0)
 				if got, want := p.next("an RDMA_ERROR").msg, invalOption(7, initialGrant); !bytes.Equal(got, want) {
@@ -212,7 +212,7 @@ func TestOptionalUnknown(t *testing.T) {
 	})
 
 	t.Run("there is no RDMA_OPTIONAL in version 1", func(t *testing.T) {
-		testServer(t, &Config{Operations: testOps(), Version: Version1}, func(p *peer, _ *Server, _ *testService) {
+		testServer(t, &Settings{Operations: testOps(), Version: Version1}, func(p *peer, _ *Server, _ *testService) {
 			msg := optBytes(7, testOp, "?x")
 			p.send(msg, 0)
 			if h, _ := p.message("an RDMA_ERROR"); h.Err != rpcrdma.ErrVers || h.VersHigh != 1 {
@@ -228,10 +228,10 @@ func TestOptionalUnknown(t *testing.T) {
 }
 
 func TestOptionalRequested(t *testing.T) {
-	ops := &Config{Operations: testOps()}
+	ops := &Settings{Operations: testOps()}
 
 	t.Run("V2-4.2-8 a request and its answer, word by word, with an RPC message and without", func(t *testing.T) {
-		client2(t, &Config{Operations: testOps(), Credits: 77}, func(p *peer, cl *Client) {
+		client2(t, &Settings{Operations: testOps(), Credits: 77}, func(p *peer, cl *Client) {
 			for _, tt := range []struct {
 				typ           uint32
 				info, payload string
@@ -306,10 +306,10 @@ func TestOptionalRequested(t *testing.T) {
 			"a client of version 1": func(d *dialing, _ *peer) {
 				d.close()
 				d.another()
-				d.dial(&Config{Version: Version1, Operations: testOps()})
+				d.dial(&Settings{Version: Version1, Operations: testOps()})
 			},
 		} {
-			dials(t, &Config{Operations: testOps()}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Operations: testOps()}, func(d *dialing, p *peer) {
 				start(d, p)
 				_, err := d.client().Operate(bg, Optional{Type: testOp, Info: []byte("?")})
 				var not *OperationError
@@ -444,7 +444,7 @@ func TestOptionalRequested(t *testing.T) {
 	})
 
 	t.Run("V2-5-2 a request takes a credit, and an answer grants as a reply does", func(t *testing.T) {
-		client2(t, &Config{Operations: testOps(), Credits: 20}, func(p *peer, cl *Client) {
+		client2(t, &Settings{Operations: testOps(), Credits: 20}, func(p *peer, cl *Client) {
 			p.opens2(cl, 1)
 			request := func() <-chan operated {
 				return operateAsync(bg, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
@@ -535,7 +535,7 @@ func TestOptionalRequested(t *testing.T) {
 			}
 		})
 		for _, speak := range []uint32{2, 1} {
-			dials(t, &Config{Operations: testOps(), NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Operations: testOps(), NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 				p.speaks2()
 				cl := d.client()
 				p.finishes(cl, 2)
@@ -605,7 +605,7 @@ func TestOptionalExecuted(t *testing.T) {
 			})
 		},
 		"client": func(t *testing.T, script func(p *peer, credit uint32, goesOn func())) {
-			client2(t, &Config{Operations: testOps(), Callbacks: callback(), BackwardCredits: 3}, func(p *peer, cl *Client) {
+			client2(t, &Settings{Operations: testOps(), Callbacks: callback(), BackwardCredits: 3}, func(p *peer, cl *Client) {
 				script(p, 3, func() { p.finishes(cl, 2) })
 			})
 		},
@@ -669,7 +669,7 @@ func TestOptionalExecuted(t *testing.T) {
 	}
 
 	t.Run("requests in both directions at once, with the same xid", func(t *testing.T) {
-		client2(t, &Config{Operations: testOps()}, func(p *peer, cl *Client) {
+		client2(t, &Settings{Operations: testOps()}, func(p *peer, cl *Client) {
 			done := operateAsync(bg, Optional{Type: testOp, Info: []byte("?ours")}, cl.Operate)
 			h, _ := p.optional("a request")
 			p.send(optBytes(h.XID, testOp, "?the peer's"), 0)
@@ -679,7 +679,7 @@ func TestOptionalExecuted(t *testing.T) {
 			p.send(optBytes(h.XID, testOp, "!answer"), 0)
 			succeeds(t, done, testOp, "!answer", "")
 		})
-		caller2(t, &Config{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
+		caller2(t, &Settings{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
 			done := operateAsync(bg, Optional{Type: testOp, Info: []byte("?ours")}, cn.Operate)
 			h, _ := p.optional("a request")
 			p.send(optBytes(h.XID, testOp, "?the peer's"), 0)
@@ -694,7 +694,7 @@ func TestOptionalExecuted(t *testing.T) {
 
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
 		var cancelled atomic.Int32
-		server := &Config{Credits: 4, Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
+		server := &Settings{Credits: 4, Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
 			Handle: func(ctx context.Context, _ *Conn, _ Optional) (Optional, error) {
 				<-ctx.Done()
 				cancelled.Add(1)
@@ -723,7 +723,7 @@ func TestOptionalExecuted(t *testing.T) {
 	})
 
 	t.Run("V2-5.1-1 an answer is a first reply, too", func(t *testing.T) {
-		auto(t, greeting(t, nil), &Config{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
+		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
 			p.send(optBytes(1, testOp, "?", make([]byte, 1024)...), 0)
 			if h, _ := p.message("an RDMA_ERROR: the answer is too long"); h.Err != rpcrdma.ErrInvalOption {
 				t.Errorf("the answer is %+v", h)
@@ -757,7 +757,7 @@ func TestOptionalExecuted(t *testing.T) {
 
 	t.Run("a client that makes many requests at once is granted more", func(t *testing.T) {
 		var gate chan struct{}
-		server := &Config{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
+		server := &Settings{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
 			Handle: func(context.Context, *Conn, Optional) (Optional, error) {
 				<-gate
 				return Optional{Info: []byte("!done")}, nil
@@ -781,7 +781,7 @@ func TestOptionalExecuted(t *testing.T) {
 
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
-		server := &Config{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
+		server := &Settings{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
 			Handle: func(context.Context, *Conn, Optional) (Optional, error) {
 				<-gate
 				return Optional{Info: []byte("!done")}, nil
@@ -825,7 +825,7 @@ func TestOptionalExecuted(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			results, first = make(chan operated, 1), true
 			p := greeting(t, nil)
-			s, err := NewServer(&Config{Operations: testOps()})
+			s, err := NewServer((&Settings{Operations: testOps()}).Server())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -862,7 +862,7 @@ func TestOptionalExecuted(t *testing.T) {
 	})
 
 	t.Run("a server of version 1, and messages that are too long", func(t *testing.T) {
-		auto(t, greeting(t, nil), &Config{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
+		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
 			p.proves(1, 1)
 			cn := &theConn(s).public
 			cn.AllowBackward(0)
@@ -872,7 +872,7 @@ func TestOptionalExecuted(t *testing.T) {
 			}
 			p.quiet("version 1 has no such message")
 		})
-		caller2(t, &Config{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
+		caller2(t, &Settings{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
 			var size *SizeError
 			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: make([]byte, 4096)}); !errors.As(err, &size) {
 				t.Errorf("a request that is too long: %v", err)
@@ -936,7 +936,7 @@ func TestPropertiesOffered(t *testing.T) {
 			{[2]int{1024, 262144}, [2]uint32{1 << 20, 0xfffffffc}, [2]int{4096, 262144}, [2]bool{true, true}},
 			{[2]int{4096, 4096}, [2]uint32{4096, 4096}, [2]int{4096, 4096}, [2]bool{true, true}},
 		} {
-			cfg := &Config{InlineSend: tt.own[0], InlineRecv: tt.own[1], NoPrivateData: true, NoRemoteInvalidation: !tt.flag[0]}
+			cfg := &Settings{InlineSend: tt.own[0], InlineRecv: tt.own[1], NoPrivateData: true, NoRemoteInvalidation: !tt.flag[0]}
 			conversation := func(d *dialing, p *peer, older bool) {
 				h, told := p.askedWith()
 				xid := h.XID
@@ -997,7 +997,7 @@ func TestPropertiesOffered(t *testing.T) {
 			"one and a half":           append(good[:16:16], 0, 0, 0, 0),
 			"a direction there is not": {0, 0, 0, 9},
 		} {
-			dials(t, &Config{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+			dials(t, &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
 				p.reply(rpcrdma.Header{XID: p.asked().XID, Vers: 2}, results...)
 				cl := d.client()
 				if i := cl.Info(); i.Version != 2 || i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
@@ -1049,7 +1049,7 @@ func TestPropertiesOffered(t *testing.T) {
 			"a direction there is not":    raw(0, 0, 0, 9),
 			"an RPC message behind":       func(xid uint32) []byte { return append(propBytes(xid, accept(8192, 8192, true)), 1, 2, 3, 4) },
 		} {
-			dials(t, &Config{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+			dials(t, &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
 				p.speaks2()
 				p.send(answer(p.offered(16384, 16384, true)), 0)
 				cl := d.client()
@@ -1067,7 +1067,7 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 
 	t.Run("no threshold is lowered", func(t *testing.T) {
-		dialsTo(t, greeting(t, hello(false, 8192, 8192)), &Config{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+		dialsTo(t, greeting(t, hello(false, 8192, 8192)), &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
 			p.speaks2()
 			xid := p.offered(16384, 16384, true)
 			p.send(propBytes(xid, accept(4096, 12288, true)), 0)
@@ -1078,7 +1078,7 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 
 	t.Run("an offer is one of its connection, in version 2, when there is something to tell", func(t *testing.T) {
-		dials(t, &Config{InlineRecv: 8192, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+		dials(t, &Settings{InlineRecv: 8192, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 			p.speaks2()
 			p.send(propBytes(p.offered(4096, 8192, false), accept(8192, 8192, true)), 0)
 			cl := d.client()
@@ -1102,7 +1102,7 @@ func TestPropertiesOffered(t *testing.T) {
 				t.Errorf("properties have outlived their connection: %+v", i)
 			}
 		})
-		for _, cfg := range []*Config{
+		for _, cfg := range []*Settings{
 			{NoRemoteInvalidation: true},
 			{NoRemoteInvalidation: true, InlineSend: 1024, InlineRecv: 1024},
 		} {
@@ -1112,7 +1112,7 @@ func TestPropertiesOffered(t *testing.T) {
 				p.quiet("there is nothing to tell")
 			})
 		}
-		dials(t, &Config{InlineSend: 8192}, func(d *dialing, p *peer) {
+		dials(t, &Settings{InlineSend: 8192}, func(d *dialing, p *peer) {
 			p.speaks(1, 1)
 			d.client()
 			p.quiet("version 1 has no such message")
@@ -1127,7 +1127,7 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 
 	t.Run("the offer is under way: calls of the server, the end of the context, and that of the connection", func(t *testing.T) {
-		dials(t, &Config{InlineSend: 8192}, func(d *dialing, p *peer) {
+		dials(t, &Settings{InlineSend: 8192}, func(d *dialing, p *peer) {
 			p.speaks2()
 			xid := p.offered(8192, 4096, true)
 			p.send(callBytes(rpcrdma.Header{XID: xid, Vers: 2}, 1), 0)
@@ -1141,7 +1141,7 @@ func TestPropertiesOffered(t *testing.T) {
 			if err := d.fails(); !errors.Is(err, context.Canceled) || !p.over() {
 				t.Errorf("Dial returned %v", err)
 			}
-			d.dial(&Config{InlineSend: 8192})
+			d.dial(&Settings{InlineSend: 8192})
 			q.speaks2()
 			q.offered(8192, 4096, true)
 			q.hangUp()
@@ -1162,7 +1162,7 @@ func TestPropertiesOffered(t *testing.T) {
 			{optBytes(7, rpcrdma.OptProperties, string(good), 1, 2, 3, 4), rpcrdma.PropMalformed},
 			{propBytes(7, offer(8192, 4095, true)), rpcrdma.PropMalformed},
 		} {
-			client2(t, &Config{InlineSend: 4096}, func(p *peer, cl *Client) {
+			client2(t, &Settings{InlineSend: 4096}, func(p *peer, cl *Client) {
 				p.send(tt.msg, 0)
 				h, payload := p.optional("a rejection")
 				if got := p.propertiesOf(h, payload); h.XID != 7 || got != reject(tt.reason) {
@@ -1189,7 +1189,7 @@ func (p *peer) invalidates(cl *Client) {
 }
 
 func TestPropertiesAccepted(t *testing.T) {
-	large := &Config{InlineSend: 16384, InlineRecv: 16384, NoPrivateData: true, Operations: testOps()}
+	large := &Settings{InlineSend: 16384, InlineRecv: 16384, NoPrivateData: true, Operations: testOps()}
 
 	// answers sends an offer and returns what comes back.
 	answers := func(p *peer, msg []byte) rpcrdma.Properties {
@@ -1259,7 +1259,7 @@ func TestPropertiesAccepted(t *testing.T) {
 			{offer(0xfffffffc, 0xfffffffc, true), nil, 16384, 16384, true},
 			{offer(4096, 4096, true), hello(false, 8192, 12288), 12288, 8192, true},
 		} {
-			cfg := &Config{InlineSend: 16384, InlineRecv: 16384}
+			cfg := &Settings{InlineSend: 16384, InlineRecv: 16384}
 			auto(t, greeting(t, tt.hello), cfg, func(p *peer, s *Server, _ *testService) {
 				p.proves(1, 2)
 				if got := answers(p, propBytes(7, tt.offer)); got != accept(16384, 16384, true) {
@@ -1474,7 +1474,7 @@ func TestPropertiesAccepted(t *testing.T) {
 
 	t.Run("replies to calls in the other direction are never sent with invalidation", func(t *testing.T) {
 		svc := &testService{}
-		dials(t, &Config{Callbacks: []Program{svc.program()}, Peer: PeerFull, KeepAlive: -1}, func(d *dialing, p *peer) {
+		dials(t, &Settings{Callbacks: []Program{svc.program()}, PeerChunks: AllChunks, KeepAlive: -1}, func(d *dialing, p *peer) {
 			p.speaks2()
 			p.send(propBytes(p.offered(4096, 4096, true), accept(4096, 4096, true)), 0)
 			if i := d.client().Info(); !i.RemoteInvalidation {

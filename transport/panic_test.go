@@ -40,7 +40,7 @@ func TestHandlerPanics(t *testing.T) {
 	t.Cleanup(func() { live.check(t) })
 	var log, clientLog bytes.Buffer // written by one goroutine at a time: calls are made in turn
 	conns := make(chan *transport.Conn, 1)
-	server, err := transport.NewServer(&transport.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	server, err := transport.NewServer((&transport.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Server())
 	if err == nil {
 		err = server.Register(program(func(req *transport.Request) {
 			select {
@@ -59,10 +59,10 @@ func TestHandlerPanics(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() { server.Close(); <-served })
-	cl, err := transport.Dial(bg, p, l.Addr().String(), transport.Once(&transport.Config{
+	cl, err := transport.Dial(bg, p, l.Addr().String(), transport.Once(&transport.Settings{
 		Logger:    slog.New(slog.NewTextHandler(&clientLog, nil)),
 		Callbacks: []transport.Program{program(func(*transport.Request) {})},
-	}))
+	}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}

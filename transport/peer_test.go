@@ -629,17 +629,17 @@ func (p *peer) openWindows() int {
 }
 
 // client runs a conversation with a client under test.
-func client(t *testing.T, cfg *Config, script func(p *peer, cl *Client)) {
+func client(t *testing.T, cfg *Settings, script func(p *peer, cl *Client)) {
 	t.Helper()
 	clientOf(t, newPeer(t), cfg, script)
 }
 
-func clientOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, cl *Client)) {
+func clientOf(t *testing.T, p *peer, cfg *Settings, script func(p *peer, cl *Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
 		p.changed = make(chan struct{})
-		cl, err := Dial(context.Background(), p, "script:20049", once(cfg))
+		cl, err := Dial(context.Background(), p, "script:20049", once(cfg).Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -652,8 +652,8 @@ func clientOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, cl *Clien
 }
 
 // once is cfg for a client that has one connection.
-func once(cfg *Config) *Config {
-	var c Config
+func once(cfg *Settings) *Settings {
+	var c Settings
 	if cfg != nil {
 		c = *cfg
 	}
@@ -663,8 +663,8 @@ func once(cfg *Config) *Config {
 
 // inVersion1 is cfg for an end that speaks version 1 alone, unless the test is one of
 // version 2.
-func inVersion1(cfg *Config) *Config {
-	var c Config
+func inVersion1(cfg *Settings) *Settings {
+	var c Settings
 	if cfg != nil {
 		c = *cfg
 	}
@@ -684,12 +684,12 @@ func checkArena(t *testing.T, c *conn) {
 }
 
 // serverOf runs a conversation with a server under test, which serves programs.
-func serverOf(t *testing.T, p *peer, cfg *Config, progs []Program, script func(p *peer, s *Server)) {
+func serverOf(t *testing.T, p *peer, cfg *Settings, progs []Program, script func(p *peer, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
 		p.changed = make(chan struct{})
-		s, err := NewServer(inVersion1(cfg))
+		s, err := NewServer(inVersion1(cfg).Server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -842,19 +842,19 @@ func (ps *peers) tried() []time.Time {
 
 // clientTo runs a conversation with a client under test that may lose its connection.
 // p is the first peer.
-func clientTo(t *testing.T, cfg *Config, script func(ps *peers, p *peer, cl *Client)) {
+func clientTo(t *testing.T, cfg *Settings, script func(ps *peers, p *peer, cl *Client)) {
 	t.Helper()
 	p := newPeer(t)
 	clientOver(t, p, cfg, nil, func(ps *peers, cl *Client) { script(ps, p, cl) })
 }
 
 // clientOver is clientTo with a first peer of the caller's, whose connection is wrapped.
-func clientOver(t *testing.T, p *peer, cfg *Config, wrap func(peerConn) fabric.Conn, script func(ps *peers, cl *Client)) {
+func clientOver(t *testing.T, p *peer, cfg *Settings, wrap func(peerConn) fabric.Conn, script func(ps *peers, cl *Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t, p.changed = t, make(chan struct{})
 		ps := &peers{t: t, line: []*peer{p}, wrap: wrap}
-		cl, err := Dial(bg, ps, "script:20049", inVersion1(cfg))
+		cl, err := Dial(bg, ps, "script:20049", inVersion1(cfg).Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -884,7 +884,7 @@ func settle() {
 }
 
 // serverTo runs a conversation with a server under test whose clients come and go.
-func serverTo(t *testing.T, cfg *Config, progs []Program, script func(ps *peers, s *Server)) {
+func serverTo(t *testing.T, cfg *Settings, progs []Program, script func(ps *peers, s *Server)) {
 	t.Helper()
 	serverFor(t, cfg, func(s *Server) {
 		for _, pr := range progs {
@@ -896,11 +896,11 @@ func serverTo(t *testing.T, cfg *Config, progs []Program, script func(ps *peers,
 }
 
 // serverFor is serverTo with a server that prepare has prepared.
-func serverFor(t *testing.T, cfg *Config, prepare func(s *Server), script func(ps *peers, s *Server)) {
+func serverFor(t *testing.T, cfg *Settings, prepare func(s *Server), script func(ps *peers, s *Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ps := &peers{t: t, doors: make(chan fabric.Conn)}
-		s, err := NewServer(inVersion1(cfg))
+		s, err := NewServer(inVersion1(cfg).Server())
 		if err != nil {
 			t.Fatal(err)
 		}

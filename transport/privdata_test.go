@@ -66,19 +66,19 @@ func TestPrivateDataExchange(t *testing.T) {
 	const name = "PVT-4-1 PVT-4-5 both ends give eight octets of one form"
 	for _, tt := range []struct {
 		name string
-		cfg  *Config
+		cfg  *Settings
 		caps func(*fabric.Capabilities)
 		want []byte
 	}{
 		{"defaults", nil, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3}},
-		{"PVT-4.2-1 the least", &Config{InlineSend: 1024, InlineRecv: 1024}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 0, 0}},
-		{"PVT-4.2-1 the most", &Config{InlineSend: 262144, InlineRecv: 262144}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 255, 255}},
-		{"PVT-3.1-1 one of each", &Config{InlineSend: 2048, InlineRecv: 65536}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 1, 63}},
-		{"PVT-4.2-2 sizes between the steps", &Config{InlineSend: 4095, InlineRecv: 9000}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 2, 7}},
-		{"PVT-4.1-3 no remote invalidation", &Config{NoRemoteInvalidation: true}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3}},
+		{"PVT-4.2-1 the least", &Settings{InlineSend: 1024, InlineRecv: 1024}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 0, 0}},
+		{"PVT-4.2-1 the most", &Settings{InlineSend: 262144, InlineRecv: 262144}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 255, 255}},
+		{"PVT-3.1-1 one of each", &Settings{InlineSend: 2048, InlineRecv: 65536}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 1, 63}},
+		{"PVT-4.2-2 sizes between the steps", &Settings{InlineSend: 4095, InlineRecv: 9000}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 1, 2, 7}},
+		{"PVT-4.1-3 no remote invalidation", &Settings{NoRemoteInvalidation: true}, nil, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3}},
 		{"PVT-3.2-2 an adapter without remote invalidation", nil,
 			func(c *fabric.Capabilities) { c.RemoteInvalidate = false }, []byte{0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3}},
-		{"PVT-1-1 not wanted", &Config{NoPrivateData: true}, nil, nil},
+		{"PVT-1-1 not wanted", &Settings{NoPrivateData: true}, nil, nil},
 	} {
 		t.Run(name+"/"+tt.name, func(t *testing.T) {
 			check := func(p *peer) {
@@ -102,8 +102,8 @@ func TestPrivateDataExchange(t *testing.T) {
 
 	t.Run("PVT-4.2-1 sizes that no message can express are refused", func(t *testing.T) {
 		for _, size := range []int{-1, 1, 1023, 262145} {
-			for _, cfg := range []*Config{{InlineSend: size}, {InlineRecv: size}} {
-				if _, err := NewServer(cfg); err == nil {
+			for _, cfg := range []*Settings{{InlineSend: size}, {InlineRecv: size}} {
+				if _, err := NewServer(cfg.Server()); err == nil {
 					t.Errorf("%+v is accepted", cfg)
 				}
 			}
@@ -133,8 +133,8 @@ type threshold struct {
 	send, recv int // in force for messages of this end, and of the peer
 }
 
-func (th *threshold) cfg() *Config {
-	return &Config{InlineSend: th.ownSend, InlineRecv: th.ownRecv, Credits: 2}
+func (th *threshold) cfg() *Settings {
+	return &Settings{InlineSend: th.ownSend, InlineRecv: th.ownRecv, Credits: 2}
 }
 
 // TestThresholdsClient: calls up to the threshold are inline, longer ones are not, and
@@ -264,7 +264,7 @@ func TestPrivateDataFound(t *testing.T) {
 func TestPrivateDataOptional(t *testing.T) {
 	t.Run("PVT-1-1 PVT-5-1 no message of version 1 changes", func(t *testing.T) {
 		var calls, replies [][]byte
-		for _, cfg := range []*Config{nil, {NoPrivateData: true}} {
+		for _, cfg := range []*Settings{nil, {NoPrivateData: true}} {
 			for _, b := range [][]byte{nil, hello(true, 4096, 4096)} {
 				clientOf(t, greeting(t, b), cfg, func(p *peer, cl *Client) {
 					call := &Call{Prog: testProg, Vers: 1, Args: []byte("args")}
@@ -295,7 +295,7 @@ func TestPrivateDataOptional(t *testing.T) {
 	})
 
 	t.Run("PVT-4.1-3 PVT-5.1-1 an end that gives none takes 1024 bytes and invalidates nothing", func(t *testing.T) {
-		cfg := &Config{NoPrivateData: true}
+		cfg := &Settings{NoPrivateData: true}
 		clientOf(t, greeting(t, hello(true, 8192, 8192)), cfg, func(_ *peer, cl *Client) {
 			// The peer's receives are as long as it says; it believes ours to be 1024 long.
 			if i := cl.Info(); i.InlineRecv != 1024 || i.RemoteInvalidation {
@@ -346,7 +346,7 @@ func TestPrivateDataFixed(t *testing.T) {
 			{hello(false, 8192, 8192), 8192, 8192, false},
 			{hello(true, 1024, 8192), 8192, 1024, true},
 		}
-		cfg := &Config{InlineSend: 8192, InlineRecv: 8192}
+		cfg := &Settings{InlineSend: 8192, InlineRecv: 8192}
 		same := func(what string, i ConnInfo, k int) {
 			t.Helper()
 			if h := hellos[k]; i.InlineSend != h.send || i.InlineRecv != h.recv || i.RemoteInvalidation != h.inv {
@@ -383,7 +383,7 @@ func TestPrivateDataFixed(t *testing.T) {
 			}
 		})
 		synctest.Test(t, func(t *testing.T) {
-			s, err := NewServer(cfg)
+			s, err := NewServer(cfg.Server())
 			if err != nil {
 				t.Fatal(err)
 			}

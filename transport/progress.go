@@ -173,7 +173,7 @@ func (p *progress) nextLeader() *waiter {
 
 // awaitsCalls tells whether the peer may call, so that there has to be a leader.
 func (p *progress) awaitsCalls() bool {
-	return p.aside || p.c.role == roleClient && len(p.c.cfg.Callbacks) > 0
+	return p.aside || p.c.role == roleClient && p.c.cfg.callbacks
 }
 
 // wantsKeeper tells whether the keeper, which stands aside, has to lead again: calls come

@@ -176,7 +176,7 @@ func TestReconnect(t *testing.T) {
 
 	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
 		const calls, backward = 20, 4
-		cfg := &Config{Credits: 32, BackwardCredits: backward, Callbacks: callback(), KeepAlive: -1}
+		cfg := &Settings{Credits: 32, BackwardCredits: backward, Callbacks: callback(), KeepAlive: -1}
 		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, calls)
 			for n := range uint32(calls) {
@@ -279,7 +279,7 @@ func TestReconnect(t *testing.T) {
 	}
 	flap := func(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper)) {
 		t.Helper()
-		clientTo(t, &Config{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
 			script(&flapper{ps: ps, p: p, cl: cl, made: ps.tried()[0], use: use})
 		})
 	}
@@ -343,7 +343,7 @@ func TestReconnect(t *testing.T) {
 
 	t.Run("the longest pause is what the configuration says", func(t *testing.T) {
 		for _, most := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Minute} {
-			clientTo(t, &Config{MaxPause: most}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{MaxPause: most}, func(ps *peers, p *peer, cl *Client) {
 				async(cl, bg, testCall())
 				p.message("the call")
 				p.hangUp()
@@ -359,7 +359,7 @@ func TestReconnect(t *testing.T) {
 			})
 		}
 		for _, wrong := range []time.Duration{-1, time.Hour + 1} {
-			if _, err := Dial(bg, newPeer(t), "script:1", &Config{MaxPause: wrong}); err == nil {
+			if _, err := Dial(bg, newPeer(t), "script:1", (&Settings{MaxPause: wrong}).Client()); err == nil {
 				t.Errorf("a MaxPause of %v is taken", wrong)
 			}
 		}
@@ -427,7 +427,7 @@ func TestReconnect(t *testing.T) {
 	})
 
 	t.Run("an attempt that gets no answer ends, and the next follows", func(t *testing.T) {
-		clientTo(t, &Config{SetupTimeout: 3 * time.Second}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{SetupTimeout: 3 * time.Second}, func(ps *peers, p *peer, cl *Client) {
 			proven(p, cl)
 			stuck := ps.next()
 			stuck.stuck = true
@@ -647,7 +647,7 @@ func TestReconnect(t *testing.T) {
 	t.Run("BIDI-5.4-4 a client with Callbacks comes back though it is idle, one without them when it is called", func(t *testing.T) {
 		for _, progs := range [][]Program{callback(), nil} {
 			told := 0
-			cfg := &Config{Callbacks: progs, KeepAlive: -1, OnReconnect: func(cl *Client) { told++ }}
+			cfg := &Settings{Callbacks: progs, KeepAlive: -1, OnReconnect: func(cl *Client) { told++ }}
 			clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 				for i := range 5 {
 					p.opens(cl, 8)
@@ -681,7 +681,7 @@ func TestReconnect(t *testing.T) {
 	})
 
 	t.Run("OnReconnect calls the server", func(t *testing.T) {
-		cfg := &Config{Callbacks: callback(), KeepAlive: -1, OnReconnect: func(cl *Client) {
+		cfg := &Settings{Callbacks: callback(), KeepAlive: -1, OnReconnect: func(cl *Client) {
 			if err := cl.Call(bg, numbered(99)); err != nil {
 				t.Error(err)
 			}
@@ -772,7 +772,7 @@ func TestEndSeenLate(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	const idle = 10 * time.Second
 	t.Run("an idle connection is closed in order, and the next call connects at once", func(t *testing.T) {
-		clientTo(t, &Config{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
 			for range 3 {
 				proven(p, cl)
 				time.Sleep(idle - 1)
@@ -795,7 +795,7 @@ func TestIdleTimeout(t *testing.T) {
 	})
 
 	t.Run("a connection with a call under way is not idle", func(t *testing.T) {
-		clientTo(t, &Config{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{IdleTimeout: idle}, func(ps *peers, p *peer, cl *Client) {
 			done := async(cl, bg, testCall())
 			time.Sleep(time.Hour)
 			if p.over() {
@@ -809,7 +809,7 @@ func TestIdleTimeout(t *testing.T) {
 	})
 
 	t.Run("keep-alive does not keep it", func(t *testing.T) {
-		clientTo(t, &Config{IdleTimeout: idle, KeepAlive: idle / 5}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{IdleTimeout: idle, KeepAlive: idle / 5}, func(ps *peers, p *peer, cl *Client) {
 			for range 3 {
 				proven(p, cl)
 				done := async(cl, bg, testCall())
@@ -834,7 +834,7 @@ func TestIdleTimeout(t *testing.T) {
 	})
 
 	t.Run("nor is one on which the server may call", func(t *testing.T) {
-		clientTo(t, &Config{IdleTimeout: idle, Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{IdleTimeout: idle, Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
 			time.Sleep(time.Hour)
 			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
 			p.replies(1, "the reply")
@@ -853,7 +853,7 @@ func TestKeepAlive(t *testing.T) {
 		return h
 	}
 	t.Run("a silent server is asked, with procedure 0 of the program called last", func(t *testing.T) {
-		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
 			time.Sleep(time.Hour)
 			p.quiet("no program has been called")
 			p.opens(cl, 8)
@@ -872,7 +872,7 @@ func TestKeepAlive(t *testing.T) {
 
 	t.Run("one that does not answer has lost the connection", func(t *testing.T) {
 		for _, progs := range [][]Program{nil, callback()} {
-			clientTo(t, &Config{KeepAlive: alive, Callbacks: progs}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{KeepAlive: alive, Callbacks: progs}, func(ps *peers, p *peer, cl *Client) {
 				p.opens(cl, 8)
 				pending := async(cl, bg, numbered(5))
 				h, _ := p.numberedCall("a call that is not answered")
@@ -897,7 +897,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 
 	t.Run("a server that is heard, or whose credits are all in use, is not asked", func(t *testing.T) {
-		clientTo(t, &Config{KeepAlive: alive, Callbacks: callback()}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{KeepAlive: alive, Callbacks: callback()}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 8)
 			for xid := range uint32(20) {
 				time.Sleep(alive / 2)
@@ -919,7 +919,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 
 	t.Run("a server that is silent about calls that have been given up has lost the connection", func(t *testing.T) {
-		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 2)
 			kept := async(cl, bg, numbered(1))
 			p.message("a call")
@@ -936,7 +936,7 @@ func TestKeepAlive(t *testing.T) {
 			}
 			pending(t, kept)
 		})
-		clientTo(t, &Config{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 2)
 			for n := range uint32(2) {
 				ctx, cancel := context.WithTimeout(bg, time.Second)
@@ -963,7 +963,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 
 	t.Run("with NoReconnect a silent server is the end of the client", func(t *testing.T) {
-		clientTo(t, &Config{KeepAlive: alive, NoReconnect: true}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{KeepAlive: alive, NoReconnect: true}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 8)
 			time.Sleep(4 * alive)
 			<-cl.Done()
@@ -984,7 +984,7 @@ func TestNoReconnect(t *testing.T) {
 			Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
 				res.AddItem(data, func() { <-released })
 			})}
-		clientTo(t, &Config{NoReconnect: true, KeepAlive: -1, Callbacks: []Program{callback}}, func(ps *peers, p *peer, cl *Client) {
+		clientTo(t, &Settings{NoReconnect: true, KeepAlive: -1, Callbacks: []Program{callback}}, func(ps *peers, p *peer, cl *Client) {
 			released = make(chan struct{})
 			proven(p, cl)
 			settle()
@@ -1019,7 +1019,7 @@ func TestNoReconnect(t *testing.T) {
 
 // readyServer runs a conversation with a server whose clients come and go. ready has a client
 // say that it is ready for calls, and returns its connection.
-func readyServer(t *testing.T, cfg *Config, script func(ps *peers, s *Server, ready func(p *peer) *Conn)) {
+func readyServer(t *testing.T, cfg *Settings, script func(ps *peers, s *Server, ready func(p *peer) *Conn)) {
 	t.Helper()
 	svc := &callerService{}
 	prog := svc.program()
@@ -1466,7 +1466,7 @@ func TestWildPeers(t *testing.T) {
 	}
 	t.Run("a client's servers", func(t *testing.T) {
 		for range 5 {
-			clientTo(t, &Config{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
 				var wild sync.WaitGroup
 				ps.mu.Lock()
 				ps.more = func() *peer {
@@ -1493,7 +1493,7 @@ func TestWildPeers(t *testing.T) {
 
 	t.Run("a client's servers, and its end", func(t *testing.T) {
 		for i := range 20 {
-			clientTo(t, &Config{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{Callbacks: []Program{prog()}}, func(ps *peers, p *peer, cl *Client) {
 				var wild sync.WaitGroup
 				ps.mu.Lock()
 				ps.more = func() *peer {

@@ -21,7 +21,7 @@ type registry struct {
 	inline   context.Context // of Inline handlers whose replies are remembered
 }
 
-func newRegistry(cfg *Config) *registry {
+func newRegistry(cfg *config) *registry {
 	cache := replycache.New(replycache.Limits(cfg.ReplyCache))
 	return &registry{
 		programs: make(map[uint32]*Program), cache: cache,

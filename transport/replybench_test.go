@@ -12,7 +12,7 @@ import (
 func BenchmarkReplyCache(b *testing.B) {
 	for _, size := range []int{16, 4096, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			cfg, err := (&Config{ReplyCache: ReplyCache{Entries: 100}}).withDefaults()
+			_, cfg, err := (&Settings{ReplyCache: ReplyCache{Entries: 100}}).Server().settle()
 			if err != nil {
 				b.Fatal(err)
 			}

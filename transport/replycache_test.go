@@ -55,7 +55,7 @@ func (s *onceService) program() Program {
 }
 
 // remembers runs a conversation with a server that executes calls once.
-func remembers(t *testing.T, cfg *Config, script func(ps *peers, s *Server, svc *onceService)) {
+func remembers(t *testing.T, cfg *Settings, script func(ps *peers, s *Server, svc *onceService)) {
 	t.Helper()
 	svc := &onceService{}
 	serverTo(t, cfg, []Program{svc.program()}, func(ps *peers, s *Server) {
@@ -349,7 +349,7 @@ func TestReplyCache(t *testing.T) {
 	})
 
 	t.Run("no more replies than the configuration says: the oldest is forgotten", func(t *testing.T) {
-		remembers(t, &Config{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {
 			p := ps.arrive(s, "client")
 			ask := func(xid uint32, runs int32) {
 				t.Helper()
@@ -377,7 +377,7 @@ func TestReplyCache(t *testing.T) {
 
 	t.Run("no more bytes either, and none of results over an eighth of them", func(t *testing.T) {
 		const most = 80_000
-		remembers(t, &Config{ReplyCache: ReplyCache{Bytes: most}}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{ReplyCache: ReplyCache{Bytes: most}}, func(ps *peers, s *Server, svc *onceService) {
 			p := ps.arrive(s, "client")
 			runs := int32(0)
 			ask := func(xid uint32, size int, again bool) {
@@ -405,7 +405,7 @@ func TestReplyCache(t *testing.T) {
 	})
 
 	t.Run("calls that wait are answered though the reply is too long to be kept", func(t *testing.T) {
-		remembers(t, &Config{ReplyCache: ReplyCache{Bytes: 800}}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{ReplyCache: ReplyCache{Bytes: 800}}, func(ps *peers, s *Server, svc *onceService) {
 			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque(strings.Repeat("x", 999))...)
 			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
 			p.send(call, 0)
@@ -429,7 +429,7 @@ func TestReplyCache(t *testing.T) {
 	})
 
 	t.Run("a client that sends one call again and again, without waiting, loses its connection and nothing is left", func(t *testing.T) {
-		remembers(t, &Config{Credits: 4}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{Credits: 4}, func(ps *peers, s *Server, svc *onceService) {
 			p := ps.arrive(s, "client")
 			call := callBytes(rpcrdma.Header{XID: 7, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(1, []byte("flood"))}}},
 				procHold, xdr.AppendUint32(nil, 5)...)
@@ -453,7 +453,7 @@ func TestReplyCache(t *testing.T) {
 
 	t.Run("a client remembers, too, what it has executed for its server", func(t *testing.T) {
 		svc := &onceService{}
-		cfg := &Config{Callbacks: []Program{svc.program()}, KeepAlive: -1}
+		cfg := &Settings{Callbacks: []Program{svc.program()}, KeepAlive: -1}
 		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 			svc.gate = make(chan struct{})
 			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("once")...)
@@ -630,7 +630,7 @@ func TestReplyCacheBridge(t *testing.T) {
 
 // TestReplyCacheAllocs: once the cache is full, remembering a reply allocates nothing.
 func TestReplyCacheAllocs(t *testing.T) {
-	cfg, err := (&Config{ReplyCache: ReplyCache{Entries: 100}}).withDefaults()
+	_, cfg, err := (&Settings{ReplyCache: ReplyCache{Entries: 100}}).Server().settle()
 	if err != nil {
 		t.Fatal(err)
 	}

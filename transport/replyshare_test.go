@@ -42,7 +42,7 @@ func checkCache(t *testing.T, s *Server) {
 func TestReplyCacheShares(t *testing.T) {
 	t.Run("a host that fills the cache costs no other host a reply, while that has its share or less", func(t *testing.T) {
 		for _, limits := range []ReplyCache{{Entries: 9}, {Bytes: 9 * 1000}} {
-			remembers(t, &Config{ReplyCache: limits}, func(ps *peers, s *Server, svc *onceService) {
+			remembers(t, &Settings{ReplyCache: limits}, func(ps *peers, s *Server, svc *onceService) {
 				arg := strings.Repeat("x", 900)
 				quiet, second, busy := ps.arrive(s, "quiet"), ps.arrive(s, "second"), ps.arrive(s, "busy")
 				for xid := range uint32(3) {
@@ -74,7 +74,7 @@ func TestReplyCacheShares(t *testing.T) {
 	})
 
 	t.Run("hosts are forgotten with their replies", func(t *testing.T) {
-		remembers(t, &Config{ReplyCache: ReplyCache{Entries: 10}}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 10}}, func(ps *peers, s *Server, svc *onceService) {
 			for i := range 100 {
 				p := ps.arrive(s, fmt.Sprint("host", i))
 				svc.asks(t, p, 1, "x", true)
@@ -89,7 +89,7 @@ func TestReplyCacheShares(t *testing.T) {
 	})
 
 	t.Run("whatever comes, the counts and the order of shares are right", func(t *testing.T) {
-		cfg, err := (&Config{ReplyCache: ReplyCache{Entries: 40, Bytes: 30_000}}).withDefaults()
+		_, cfg, err := (&Settings{ReplyCache: ReplyCache{Entries: 40, Bytes: 30_000}}).Server().settle()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestReplyCacheShares(t *testing.T) {
 			ended.Add(1)
 		})}
 		const entries, calls = 32, 100
-		serverTo(t, &Config{ReplyCache: ReplyCache{Entries: entries}}, []Program{prog}, func(ps *peers, s *Server) {
+		serverTo(t, &Settings{ReplyCache: ReplyCache{Entries: entries}}, []Program{prog}, func(ps *peers, s *Server) {
 			for host := range 8 {
 				for i := range uint32(calls / 4) {
 					p := ps.arrive(s, fmt.Sprint("host", host))
@@ -191,7 +191,7 @@ func TestReplyCacheShares(t *testing.T) {
 
 func TestReplyCacheKey(t *testing.T) {
 	t.Run("all of the arguments count, wherever they differ and however they come", func(t *testing.T) {
-		remembers(t, &Config{MaxMessage: 2 << 20}, func(ps *peers, s *Server, svc *onceService) {
+		remembers(t, &Settings{MaxMessage: 2 << 20}, func(ps *peers, s *Server, svc *onceService) {
 			p := ps.arrive(s, "client")
 			args := bytes.Repeat([]byte("argument"), 1<<17)
 			runs := int32(0)

@@ -55,7 +55,7 @@ type service interface {
 const startMessages = 4
 
 // terms are those of a connection of a host in a server's memory.
-func terms(cfg *Config, host string, trim func(int) int, wake func()) budget.Terms {
+func terms(cfg *config, host string, trim func(int) int, wake func()) budget.Terms {
 	return budget.Terms{
 		Host: host, Start: startMessages * int64(cfg.MaxMessage), Most: int64(cfg.MaxMemory), Trim: trim, Wake: wake,
 	}
@@ -73,11 +73,11 @@ func (c *conn) execute(svc service, b *budget.Budget, host string) {
 // serves tells whether this end executes calls. In version 2 each end does, if only to
 // say that it has no program (version two section 4.2).
 func (c *conn) serves() bool {
-	return c.svc != nil && (c.role == roleServer || len(c.cfg.Callbacks) > 0 || c.version() == rpcrdma.Version2)
+	return c.svc != nil && (c.role == roleServer || c.cfg.callbacks || c.version() == rpcrdma.Version2)
 }
 
 // takesChunks tells whether this end executes calls that have chunks.
-func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.Peer == PeerFull }
+func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.PeerChunks == AllChunks }
 
 // ---- the grant
 

@@ -1,9 +1,11 @@
 package transport
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
@@ -18,14 +20,14 @@ import (
 //   - A server answers programs that say Program.ReadReplies with read chunks when a
 //     reply fits nowhere else, and holds that memory until the client says RDMA_DONE.
 //   - A client fetches such replies and says RDMA_DONE.
-//   - With Configure the two ends settle sizes and the number of RDMA Reads.
+//   - With ConfigProtocol the two ends settle sizes and the number of RDMA Reads.
 type RFC5666 struct {
 	// Align and Thresh make a client send a call whose bulk arguments fit inline with
 	// RDMA_MSGP: the data of ReadItems of at least Thresh bytes then begins at a
 	// multiple of Align, counted from the start of the RPC message (section 3.9).
 	// Thresh must be above 400, the longest credential, and calls whose other
 	// arguments could hold something as long are not padded. An Align of 0 or 1
-	// turns this off; but with Thresh and Configure set, 0 is what the server
+	// turns this off; but with Thresh and ConfigProtocol set, 0 is what the server
 	// recommends, if that is at most 65536.
 	Align, Thresh int
 
@@ -38,9 +40,23 @@ type RFC5666 struct {
 	// connection, which closes the memory (section 3.8). Zero is 30 seconds.
 	DoneTimeout time.Duration
 
-	// Configure turns on the Connection Configuration Protocol (section 6). Nil:
+	// ConfigProtocol turns on the Connection Configuration Protocol (section 6). Nil:
 	// clients do without, and servers answer PROG_UNAVAIL.
-	Configure *Configure
+	ConfigProtocol *ConfigProtocol
+}
+
+// settle returns a copy with the defaults in place.
+func (o RFC5666) settle() (*RFC5666, error) {
+	if o.Align < 0 || o.Align > maxAlign || o.Align > 1 && o.Thresh <= oncrpc.MaxAuthBody {
+		return nil, fmt.Errorf("transport: RFC5666 has Align %d and Thresh %d, want at most %d, and more than %d", o.Align, o.Thresh, maxAlign, oncrpc.MaxAuthBody)
+	}
+	if o.ConfigProtocol != nil {
+		if err := o.ConfigProtocol.check(&o); err != nil {
+			return nil, err
+		}
+	}
+	setDefault(&o.DoneTimeout, defaultDoneTimeout)
+	return &o, nil
 }
 
 const (

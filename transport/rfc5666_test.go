@@ -42,7 +42,7 @@ func TestPaddedCalls(t *testing.T) {
 
 	t.Run("V1-3.9-1 V1-3.9-2 V1-4.1-9 what a client sends", func(t *testing.T) {
 		for _, size := range []int{511, 512, 513, 1000} {
-			client(t, &Config{RFC5666: old}, func(p *peer, cl *Client) {
+			client(t, &Settings{RFC5666: old}, func(p *peer, cl *Client) {
 				data := letters(size)
 				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, uint32(size)), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
 				h, payload := p.message("the call")
@@ -64,7 +64,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-1 what is as long and not for a chunk keeps a call from being padded", func(t *testing.T) {
-		client(t, &Config{RFC5666: old}, func(p *peer, cl *Client) {
+		client(t, &Settings{RFC5666: old}, func(p *peer, cl *Client) {
 			args := append(make([]byte, 512), 0, 0, 2, 88)
 			async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: args, ReadItems: []ReadItem{{Offset: len(args), Data: letters(600)}}})
 			if h, _ := p.message("the call"); h.Proc != rpcrdma.ProcMsg {
@@ -83,7 +83,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-3 V1-3.9-4 each message's own alignment and threshold count", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			for i, m := range []rpcrdma.Header{{Align: 64, Thresh: 100}, {Align: 512, Thresh: 30}, {Align: 1, Thresh: 0}, {Align: 4096, Thresh: 1000}, {Align: 7, Thresh: 100}} {
 				for _, size := range []int{int(m.Thresh) - 1, int(m.Thresh), int(m.Thresh) + 1, 33} {
 					size = max(size, 0)
@@ -116,7 +116,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-4 padding beyond the message is an argument that does not decode", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			m := rpcrdma.Header{XID: 3, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: 1 << 31, Thresh: 1}
 			p.send(append(rpcrdma.AppendHeader(nil, &m), appendCall(nil, 3, 1, opaque("hello")...)...), 0)
 			if _, payload := p.message("the reply"); word(payload, 5) != 4 {
@@ -126,7 +126,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-4 padding with no room behind it for the data, whatever is missing, is one, too", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(true, false)}, func(p *peer, s *Server) {
 			for align := uint32(2); align <= 80; align++ { // 2 of the 6 bytes behind the length word
 				m := rpcrdma.Header{XID: align, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: align, Thresh: 1}
 				args := append(xdr.AppendUint32(nil, 2), make([]byte, 6)...)
@@ -139,7 +139,7 @@ func TestPaddedCalls(t *testing.T) {
 	})
 
 	t.Run("V1-3.9-3 a program that does not skip padding is spared it", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{paddedProgram(false, false)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{paddedProgram(false, false)}, func(p *peer, s *Server) {
 			m := rpcrdma.Header{XID: 3, Vers: 1, Credit: 8, Proc: rpcrdma.ProcMsgp, Align: 64, Thresh: 100}
 			p.send(append(rpcrdma.AppendHeader(nil, &m), appendCall(nil, 3, 1, opaque("hello")...)...), 0)
 			if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk || h.XID != 3 {
@@ -158,7 +158,7 @@ func TestReadReplies(t *testing.T) {
 			o       *RFC5666
 			allowed bool
 		}{{nil, true}, {&RFC5666{}, false}} {
-			serverOf(t, newPeer(t), &Config{RFC5666: c.o, InlineSend: 1024}, []Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
+			serverOf(t, newPeer(t), &Settings{RFC5666: c.o, InlineSend: 1024}, []Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
 				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
 				if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk {
 					t.Errorf("answer is %+v", h)
@@ -167,7 +167,7 @@ func TestReadReplies(t *testing.T) {
 		}
 	})
 
-	lends := func(t *testing.T, cfg Config, script func(p *peer, s *Server, h rpcrdma.Header)) {
+	lends := func(t *testing.T, cfg Settings, script func(p *peer, s *Server, h rpcrdma.Header)) {
 		cfg.InlineSend = 1024
 		if cfg.RFC5666 == nil {
 			cfg.RFC5666 = &RFC5666{}
@@ -189,7 +189,7 @@ func TestReadReplies(t *testing.T) {
 	}
 
 	t.Run("V1-3.8-5 V1-3.8-6 memory is lent until RDMA_DONE, which costs a receive that is posted again", func(t *testing.T) {
-		lends(t, Config{}, func(p *peer, s *Server, h rpcrdma.Header) {
+		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) {
 			if n := p.openWindows(); n != 2 {
 				t.Fatalf("%d windows are open, want 2", n)
 			}
@@ -217,7 +217,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("V1-3.8-3 a client that does not say RDMA_DONE loses its connection", func(t *testing.T) {
-		lends(t, Config{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}, func(p *peer, s *Server, h rpcrdma.Header) {
+		lends(t, Settings{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}, func(p *peer, s *Server, h rpcrdma.Header) {
 			time.Sleep(4 * time.Second)
 			if p.openWindows() != 2 || p.over() {
 				t.Fatal("it ended too soon")
@@ -232,7 +232,7 @@ func TestReadReplies(t *testing.T) {
 
 	t.Run("V1-3.8-7 beside the calls of the whole grant there is room for RDMA_DONE, each time", func(t *testing.T) {
 		for _, credits := range []int{1, 2, 4} {
-			cfg := &Config{Credits: credits, InlineSend: 1024, RFC5666: &RFC5666{}}
+			cfg := &Settings{Credits: credits, InlineSend: 1024, RFC5666: &RFC5666{}}
 			serverOf(t, newPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 				for round := range 3 * recvBatch { // receives are posted again some together
 					for i := range credits {
@@ -262,7 +262,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("V1-3.8-4 what fits inline or into the chunks of the call is not lent", func(t *testing.T) {
-		serverOf(t, newPeer(t), &Config{InlineSend: 1024, RFC5666: &RFC5666{}}, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{InlineSend: 1024, RFC5666: &RFC5666{}}, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 			chunk := func(handle uint32, n int) rpcrdma.WriteChunk {
 				return rpcrdma.WriteChunk{p.offer(handle, make([]byte, n))}
 			}
@@ -292,7 +292,7 @@ func TestReadReplies(t *testing.T) {
 			res.AddItem(letters(5), nil)
 			res.Results = append(res.Results, 1, 2, 3, 4)
 		})}
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 3}, 1), 0)
 			h, payload := p.message("the reply")
 			if h.Proc != rpcrdma.ProcNomsg || len(h.Reads) != 1 || h.Reads[0].Position != 0 || len(payload) != 0 {
@@ -315,7 +315,7 @@ func TestReadReplies(t *testing.T) {
 			<-gate
 			res.AddItem(letters(9000), nil)
 		})}
-		serverOf(t, newPeer(t), &Config{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
 			gate = make(chan struct{})
 			const calls = 4
 			for xid := range uint32(calls) {
@@ -337,7 +337,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("the end of the connection ends the loan", func(t *testing.T) {
-		lends(t, Config{}, func(p *peer, s *Server, h rpcrdma.Header) { p.hangUp() })
+		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) { p.hangUp() })
 	})
 
 	// The client's side.
@@ -346,7 +346,7 @@ func TestReadReplies(t *testing.T) {
 	}
 
 	t.Run("V1-3.5-3 a client fetches the chunks, says RDMA_DONE once, and with the reply's xid", func(t *testing.T) {
-		client(t, &Config{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
+		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1}
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
@@ -369,7 +369,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("V1-5.1-4 a whole reply in a read chunk", func(t *testing.T) {
-		client(t, &Config{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
+		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1}
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
@@ -383,7 +383,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("V1-3.8-8 RDMA_DONE counts against the credits", func(t *testing.T) {
-		client(t, &Config{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
+		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
 			first := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the first call")
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
@@ -419,7 +419,7 @@ func TestReadReplies(t *testing.T) {
 	})
 
 	t.Run("a read list that makes no message fails the call, and frees the server", func(t *testing.T) {
-		client(t, &Config{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
+		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
 			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
 			p.reply(rpcrdma.Header{XID: h.XID, Reads: reads(p, 4000, big)})
@@ -454,7 +454,7 @@ func TestInflatedLengths(t *testing.T) {
 		want uint32
 	}{{nil, 100, 5}, {&RFC5666{}, 100, 5}, {&RFC5666{InflateLengths: true}, 100, 8}, {&RFC5666{InflateLengths: true}, 6, 6}} {
 		t.Run("V1-3.7-6 the length of a write chunk with and without padding", func(t *testing.T) {
-			testServer(t, &Config{RFC5666: c.o}, func(p *peer, s *Server, svc *testService) {
+			testServer(t, &Settings{RFC5666: c.o}, func(p *peer, s *Server, svc *testService) {
 				mem := make([]byte, c.room)
 				p.send(callBytes(rpcrdma.Header{XID: 5, Writes: []rpcrdma.WriteChunk{{p.offer(0xabc, mem)}}}, procEcho, opaque("hello")...), 0)
 				h, _ := p.message("the reply")

@@ -50,13 +50,13 @@ func (l wrappedListener) Accept(ctx context.Context) (fabric.Conn, error) {
 }
 
 // wrappedServer runs a conversation with a server on a wrapped peer.
-func wrappedServer(t *testing.T, cfg *Config, wrap func(peerConn) fabric.Conn, script func(p *peer, svc *testService)) {
+func wrappedServer(t *testing.T, cfg *Settings, wrap func(peerConn) fabric.Conn, script func(p *peer, svc *testService)) {
 	t.Helper()
 	p := newPeer(t)
 	synctest.Test(t, func(t *testing.T) {
 		p.t = t
 		p.changed = make(chan struct{})
-		s, err := NewServer(cfg)
+		s, err := NewServer(cfg.Server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestRuleReceivesFirst(t *testing.T) {
 		posted = 0
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t)
-			cl, err := Dial(bg, wrapped{p, wrap}, "script:20049", once(nil))
+			cl, err := Dial(bg, wrapped{p, wrap}, "script:20049", once(nil).Client())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -316,7 +316,7 @@ func TestRuleStream(t *testing.T) {
 	t.Run("V1-4-2 put together, a message is what it is on TCP", func(t *testing.T) {
 		item := bytes.Repeat([]byte("odd"), 2001)
 		for _, fill := range []int{0, 3000, 5000} { // two chunks, and all of it in one
-			for _, cfg := range []*Config{nil, {Peer: PeerFull}, {MaxSegment: 1000}, {Peer: PeerFull, MaxSegment: 1000}} {
+			for _, cfg := range []*Settings{nil, {PeerChunks: AllChunks}, {MaxSegment: 1000}, {PeerChunks: AllChunks, MaxSegment: 1000}} {
 				client(t, cfg, func(p *peer, cl *Client) {
 					args := append(bytes.Repeat([]byte{7}, fill), 0, 0, 0x17, 0x73)
 					from := len(args)
@@ -415,7 +415,7 @@ func TestRuleCredits(t *testing.T) {
 
 	t.Run("BIDI-2.4-2 no two calls in flight have one xid", func(t *testing.T) {
 		const window, rounds = 64, 500
-		client(t, &Config{Credits: window}, func(p *peer, cl *Client) {
+		client(t, &Settings{Credits: window}, func(p *peer, cl *Client) {
 			flight := make(map[uint32]bool)
 			for range window {
 				go func() {
@@ -596,7 +596,7 @@ func TestRuleNoDone(t *testing.T) {
 	call := func(xid uint32) []byte { return callBytes(rpcrdma.Header{XID: xid}, 1) }
 
 	t.Run("V1-11-5 V1-11-8 they hold little memory, for a while, and disturb nobody", func(t *testing.T) {
-		cfg := &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18, RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
+		cfg := &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18, RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
 		serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, s *Server) {
 			for xid := range uint32(1000) {
 				if p.posted() == 0 || p.over() {
@@ -645,7 +645,7 @@ func TestRuleNoDone(t *testing.T) {
 		done := func(xid uint32) []byte {
 			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone})
 		}
-		cfg := &Config{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
+		cfg := &Settings{RFC5666: &RFC5666{DoneTimeout: 5 * time.Second}}
 		for _, together := range []bool{false, true} { // the replies before the last one are lent with it, or over
 			serverOf(t, newPeer(t), cfg, []Program{lending}, func(p *peer, _ *Server) {
 				const last = 4
@@ -678,7 +678,7 @@ func TestRuleNoDone(t *testing.T) {
 
 	t.Run("V1-11-7 the grant is never zero for want of RDMA_DONE", func(t *testing.T) {
 		for _, credits := range []int{1, 2, 128} {
-			serverOf(t, newPeer(t), &Config{Credits: credits, RFC5666: &RFC5666{}}, []Program{lending}, func(p *peer, _ *Server) {
+			serverOf(t, newPeer(t), &Settings{Credits: credits, RFC5666: &RFC5666{}}, []Program{lending}, func(p *peer, _ *Server) {
 				for xid := range uint32(20) {
 					p.send(call(xid), 0)
 					if h, _ := p.message("a reply"); h.Credit < 1 || len(h.Reads) != 1 {

@@ -28,7 +28,7 @@ func TestProtectedCalls(t *testing.T) {
 		chunks  bool
 	}{{"authentication alone", 1, true}, {"integrity", 2, false}, {"privacy", 3, false}} {
 		t.Run("V1-11-1 "+c.name, func(t *testing.T) {
-			client(t, &Config{Peer: PeerFull}, func(p *peer, cl *Client) {
+			client(t, &Settings{PeerChunks: AllChunks}, func(p *peer, cl *Client) {
 				data := letters(9000)
 				call := &Call{Prog: testProg, Vers: 1, Cred: gss(c.service), Args: xdr.AppendUint32(nil, 9000),
 					ReadItems: []ReadItem{{Offset: 4, Data: data}}, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}, MaxResults: 100}

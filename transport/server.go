@@ -181,9 +181,10 @@ func (x *exch) local(data []byte) ([]byte, uint32) {
 // A Server executes calls. It serves any number of listeners, of any providers,
 // with the same programs.
 type Server struct {
-	cfg    *Config
-	stats  *counters
-	memory *budget.Budget
+	cfg     ServerConfig // with its defaults in place
+	connCfg *config      // what its connections work with
+	stats   *counters
+	memory  *budget.Budget
 
 	*registry
 
@@ -200,21 +201,21 @@ type Server struct {
 }
 
 // NewServer makes a server. A nil cfg is the default configuration.
-func NewServer(cfg *Config) (*Server, error) {
-	cfg, err := cfg.withDefaults()
+func NewServer(cfg *ServerConfig) (*Server, error) {
+	own, conns, err := cfg.settle()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, stats: new(counters),
-		memory:    budget.New(cfg.MaxTotalMemory),
+		cfg: own, connCfg: conns, stats: new(counters),
+		memory:    budget.New(own.MaxTotalMemory),
 		listeners: make(map[*Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
-		guests:    guests{hosts: make(map[string]*guestHost), most: cfg.MaxConns, mostSetups: max(cfg.MaxConns/8, 16)},
+		guests:    guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
 		idle:      make(chan struct{}),
 	}
 	s.mu.Init(rankServer)
-	s.registry = newRegistry(cfg)
+	s.registry = newRegistry(conns)
 	s.other = s.dispatchOther
 	return s, nil
 }
@@ -244,7 +245,7 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	if p == nil {
 		return nil, errNoProvider
 	}
-	fl, err := p.Listen(ctx, addr, s.cfg.connAttr(roleServer))
+	fl, err := p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s over %s: %w", addr, p.Name(), err)
 	}
@@ -320,7 +321,7 @@ func growStack(n int) byte {
 // serveConn sets up a connection and leads it until it ends.
 func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	growStack(len(provider))
-	c, l := newConn(fc, provider, s.cfg, roleServer, s.memory.Usage())
+	c, l := newConn(fc, provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats
 	c.execute(s.registry, s.memory, c.host())
 	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection

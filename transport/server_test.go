@@ -82,12 +82,12 @@ func (s *testService) ServeRPC(ctx context.Context, req *Request, res *Response)
 	}
 }
 
-func testServer(t *testing.T, cfg *Config, script func(p *peer, s *Server, svc *testService)) {
+func testServer(t *testing.T, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
 	testServerOf(t, newPeer(t), cfg, script)
 }
 
-func testServerOf(t *testing.T, p *peer, cfg *Config, script func(p *peer, s *Server, svc *testService)) {
+func testServerOf(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
 	svc := &testService{}
 	serverOf(t, p, cfg, []Program{svc.program()}, func(p *peer, s *Server) {
@@ -182,7 +182,7 @@ func TestServerReadChunks(t *testing.T) {
 	data := strings.Repeat("0123456789", 700)
 	tests := []struct {
 		name string
-		cfg  *Config
+		cfg  *Settings
 		call func(p *peer) []byte
 		want []byte // arguments as the handler sees them
 	}{
@@ -719,7 +719,7 @@ func TestServerReplyChunk(t *testing.T) {
 func TestServerCredits(t *testing.T) {
 	for _, credits := range []int{1, 2, 3, 64} {
 		t.Run(fmt.Sprintf("V1-3.3-4 V1-3.3-8 BIDI-4.3.2-1 of %d credits a grant is never zero, and never more than is posted", credits), func(t *testing.T) {
-			testServer(t, &Config{Credits: credits}, func(p *peer, s *Server, svc *testService) {
+			testServer(t, &Settings{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 				if n := p.posted(); n < min(credits, initialGrant) {
 					t.Fatalf("%d receives are posted for a client that has not called", n)
 				}
@@ -770,7 +770,7 @@ func TestServerCredits(t *testing.T) {
 
 func TestServerMemory(t *testing.T) {
 	t.Run("calls beyond MaxMemory wait, and are answered in the end", func(t *testing.T) {
-		testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 17}, func(p *peer, s *Server, svc *testService) {
 			data := make([]byte, 60000)
 			for xid := uint32(1); xid <= 6; xid++ {
 				p.send(callBytes(rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 40, Segment: p.offer(xid, data)}}}, procHold), 0)
@@ -795,7 +795,7 @@ func TestServerMemory(t *testing.T) {
 // TestServerSlowReader: a client that calls and calls, and does not take what it
 // gets, is not given more than MaxMemory.
 func TestServerSlowReader(t *testing.T) {
-	testServer(t, &Config{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, svc *testService) {
+	testServer(t, &Settings{MaxMessage: 1 << 16, MaxMemory: 1 << 18}, func(p *peer, s *Server, svc *testService) {
 		p.holdSends = true
 		for xid := uint32(1); xid <= 12; xid++ {
 			if p.posted() == 0 {
@@ -830,7 +830,7 @@ func TestServerInvalidates(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		hello []byte
-		cfg   *Config
+		cfg   *Settings
 		call  func(p *peer) rpcrdma.Header
 		inv   uint32
 	}{
@@ -847,7 +847,7 @@ func TestServerInvalidates(t *testing.T) {
 		{"PVT-4.1-3 none when the client's R is clear", r0, nil, func(p *peer) rpcrdma.Header {
 			return rpcrdma.Header{Writes: []rpcrdma.WriteChunk{chunk(p, 5)}}
 		}, 0},
-		{"PVT-4.1-3 none when ours is clear", r1, &Config{NoRemoteInvalidation: true}, func(p *peer) rpcrdma.Header {
+		{"PVT-4.1-3 none when ours is clear", r1, &Settings{NoRemoteInvalidation: true}, func(p *peer) rpcrdma.Header {
 			return rpcrdma.Header{Writes: []rpcrdma.WriteChunk{chunk(p, 5)}}
 		}, 0},
 		{"PVT-5.1-1 none without private data", nil, nil, func(p *peer) rpcrdma.Header {
@@ -940,7 +940,7 @@ func TestServerEnds(t *testing.T) {
 		// Twice the grant, for calls by the last one and the one before, and the Sends that
 		// the adapter holds.
 		const most = 2*credits + recvSlack + mostSends
-		testServer(t, &Config{Credits: credits}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 			p.holdSends = true // the peer's adapter takes no replies: Sends never complete
 			for xid := range uint32(2 * most) {
 				if p.over() {
@@ -957,7 +957,7 @@ func TestServerEnds(t *testing.T) {
 
 	t.Run("V1-3.3-7 calls that are not answered take no more than the receives there are", func(t *testing.T) {
 		const credits = 8
-		testServer(t, &Config{Credits: credits}, func(p *peer, s *Server, svc *testService) {
+		testServer(t, &Settings{Credits: credits}, func(p *peer, s *Server, svc *testService) {
 			xid := uint32(0)
 			for ; p.posted() > 0 && xid < 100; xid++ {
 				p.send(callBytes(rpcrdma.Header{XID: xid, Credit: 100}, procHold), 0)
@@ -985,7 +985,7 @@ func TestRegister(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := NewServer(&Config{Credits: -1}); err == nil || !strings.Contains(err.Error(), "Credits is -1") {
+	if _, err := NewServer((&Settings{Credits: -1}).Server()); err == nil || !strings.Contains(err.Error(), "Credits is -1") {
 		t.Errorf("a bad configuration gives %v", err)
 	}
 }

@@ -194,13 +194,13 @@ func testShapes(t *testing.T, b *bed) {
 	old := &transport.RFC5666{Align: 64, Thresh: 512, InflateLengths: true}
 	for _, tt := range []struct {
 		name           string
-		client, server transport.Config
+		client, server transport.Settings
 	}{
-		{"PeerLinux", transport.Config{}, transport.Config{}},
-		{"PeerFull V1-3.8-1 V1-5.1-3 V1-5.1-5", transport.Config{Peer: transport.PeerFull}, transport.Config{}},
-		{"small messages, many segments", transport.Config{Peer: transport.PeerFull, InlineSend: 4096, InlineRecv: 2048, MaxSegment: 300_000}, transport.Config{}},
-		{"RFC 5666", transport.Config{RFC5666: old}, transport.Config{RFC5666: old}},
-		{"RFC 5666, PeerFull", transport.Config{Peer: transport.PeerFull, RFC5666: old, InlineSend: 16384}, transport.Config{RFC5666: old, InlineRecv: 32768}},
+		{"LinuxChunks", transport.Settings{}, transport.Settings{}},
+		{"AllChunks V1-3.8-1 V1-5.1-3 V1-5.1-5", transport.Settings{PeerChunks: transport.AllChunks}, transport.Settings{}},
+		{"small messages, many segments", transport.Settings{PeerChunks: transport.AllChunks, InlineSend: 4096, InlineRecv: 2048, MaxSegment: 300_000}, transport.Settings{}},
+		{"RFC 5666", transport.Settings{RFC5666: old}, transport.Settings{RFC5666: old}},
+		{"RFC 5666, AllChunks", transport.Settings{PeerChunks: transport.AllChunks, RFC5666: old, InlineSend: 16384}, transport.Settings{RFC5666: old, InlineRecv: 32768}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.client.MaxMessage, tt.server.MaxMessage = message, message
@@ -226,8 +226,8 @@ func testShapes(t *testing.T, b *bed) {
 // the client says RDMA_DONE.
 func testReadReplies(t *testing.T, b *bed) {
 	old := &transport.RFC5666{}
-	w := b.start(t, &transport.Config{RFC5666: old, MaxMessage: 64 << 20})
-	cl := w.dial(t, &transport.Config{RFC5666: old, MaxMessage: 64 << 20})
+	w := b.start(t, &transport.Settings{RFC5666: old, MaxMessage: 64 << 20})
+	cl := w.dial(t, &transport.Settings{RFC5666: old, MaxMessage: 64 << 20})
 	r := rand.New(rand.NewPCG(5666, 1))
 	for i := range b.count(100) {
 		s := randomShape(r, 1<<20)
@@ -244,7 +244,7 @@ func testReadReplies(t *testing.T, b *bed) {
 	}
 
 	// A client of RFC 8166 gets an error instead, and its connection stays.
-	plain := w.dial(t, &transport.Config{MaxMessage: 64 << 20, Version: transport.Version1})
+	plain := w.dial(t, &transport.Settings{MaxMessage: 64 << 20, Version: transport.Version1})
 	long := shape{out: []int{50_000}}
 	var refused *transport.BadReplyError
 	if err := long.run(plain, false); !errors.As(err, &refused) {

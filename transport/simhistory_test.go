@@ -46,7 +46,7 @@ type simEnd struct {
 	Memory      int
 	Segment     int
 	Version     int
-	Full        bool // PeerFull
+	Full        bool // AllChunks
 	NoPriv      bool
 	NoInv       bool
 	Callbacks   bool

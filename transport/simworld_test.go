@@ -564,9 +564,9 @@ func (w *simWorld) programs(number uint32, by int, ready func(req *transport.Req
 // ---- servers and clients
 
 // config is the configuration of one end. who draws random numbers of its own.
-func (w *simWorld) config(e *simEnd, who uint64) *transport.Config {
+func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 	s := &w.h.Setup
-	cfg := &transport.Config{
+	cfg := &transport.Settings{
 		InlineSend: e.Send, InlineRecv: e.Recv, Credits: e.Credits, BackwardCredits: e.Backward,
 		MaxMessage: simMaxMessage, MaxMemory: e.Memory, MaxSegment: e.Segment, NoPrivateData: e.NoPriv, NoRemoteInvalidation: e.NoInv,
 		Version: transport.Version(e.Version), SetupTimeout: 8 * time.Second,
@@ -589,7 +589,7 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Config {
 		},
 	}}
 	if e.Full {
-		cfg.Peer = transport.PeerFull
+		cfg.PeerChunks = transport.AllChunks
 	}
 	if s.CacheSmall {
 		cfg.ReplyCache = transport.ReplyCache{Entries: 1, Bytes: 4096}
@@ -635,7 +635,7 @@ func (w *simWorld) serveLife() {
 	w.made++
 	who := w.made
 	w.mu.Unlock()
-	srv, err := transport.NewServer(w.config(&w.h.Server, who))
+	srv, err := transport.NewServer(w.config(&w.h.Server, who).Server())
 	if err != nil {
 		w.fail("NewServer: %v", err)
 		return
@@ -723,7 +723,7 @@ func (w *simWorld) dial(i int) *simClient {
 	}
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		cl, err := transport.Dial(ctx, w.f, simAddr, cfg)
+		cl, err := transport.Dial(ctx, w.f, simAddr, cfg.Client())
 		cancel()
 		if err == nil {
 			c.cl = cl

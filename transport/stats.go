@@ -37,7 +37,7 @@ type ConnInfo struct {
 	BackwardCredits int
 
 	// Configured: the Connection Configuration Protocol has been used (RFC 5666
-	// section 6, see Configure). PeerReads is how many RDMA Reads the peer then said
+	// section 6, see ConfigProtocol). PeerReads is how many RDMA Reads the peer then said
 	// it serves at once, 0 being that there are no read chunks, and PeerAlign the
 	// alignment that a server recommended to its client, in bytes. ConfigError is why
 	// a server did not take part, an *oncrpc.RPCError or *RDMAError.

@@ -214,7 +214,7 @@ func TestAcceptedReply(t *testing.T) {
 
 	t.Run("a reply in read chunks is there when it has been fetched", func(t *testing.T) {
 		for _, fetched := range []bool{true, false} {
-			clientTo(t, &Config{RFC5666: &RFC5666{}}, func(ps *peers, p *peer, cl *Client) {
+			clientTo(t, &Settings{RFC5666: &RFC5666{}}, func(ps *peers, p *peer, cl *Client) {
 				p.noReads, p.holdSends = !fetched, true
 				call := &Call{Prog: testProg, Vers: 1}
 				done := async(cl, bg, call)
@@ -331,7 +331,7 @@ func TestStorm(t *testing.T) {
 		},
 	} {
 		t.Run("a server "+name, func(t *testing.T) {
-			cfg := &Config{Callbacks: tt.progs, KeepAlive: -1, OnReconnect: tt.told}
+			cfg := &Settings{Callbacks: tt.progs, KeepAlive: -1, OnReconnect: tt.told}
 			clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
 				ps.mu.Lock()
 				ps.more = func() *peer {
@@ -373,7 +373,7 @@ func TestStorm(t *testing.T) {
 
 	t.Run("calls of OnReconnect do not pile up, and one follows on the last of all connections", func(t *testing.T) {
 		var under, most, all atomic.Int32
-		cfg := &Config{Callbacks: callback(), KeepAlive: -1, OnReconnect: func(cl *Client) {
+		cfg := &Settings{Callbacks: callback(), KeepAlive: -1, OnReconnect: func(cl *Client) {
 			most.Store(max(most.Load(), under.Add(1)))
 			_ = cl.Call(bg, numbered(uint32(all.Add(1))))
 			under.Add(-1)

@@ -54,7 +54,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		}
 		lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
 		lc.r = bufio.NewReaderSize(c, 32<<10)
-		s.memory.Join(&lc.tenant, terms(s.cfg, g.host, nil, lc.changed))
+		s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
 		s.guests.settle(g, lc)
 		s.mu.Unlock()
 		return lc, nil

@@ -55,10 +55,10 @@ func (l *pipeListener) dial(limited net.Listener, host string) (ours, peers net.
 	}
 }
 
-func overTCP(t *testing.T, cfg *Config, script func(s *Server, l *pipeListener, limited net.Listener)) {
+func overTCP(t *testing.T, cfg *Settings, script func(s *Server, l *pipeListener, limited net.Listener)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := NewServer(cfg)
+		s, err := NewServer(cfg.Server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,13 +98,13 @@ func TestTCPLimits(t *testing.T) {
 
 	t.Run("calls in flight, and their memory", func(t *testing.T) {
 		for _, c := range []struct {
-			cfg  *Config
+			cfg  *Settings
 			size int
 			want int
 		}{
-			{&Config{Credits: 3}, 100, 3},
-			{&Config{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 100, 3}, // 1 MiB and some each
-			{&Config{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 1 << 20, 2},
+			{&Settings{Credits: 3}, 100, 3},
+			{&Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 100, 3}, // 1 MiB and some each
+			{&Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 1 << 20, 2},
 		} {
 			overTCP(t, c.cfg, func(s *Server, l *pipeListener, limited net.Listener) {
 				ours, peers := l.dial(limited, "a:1")
@@ -231,7 +231,7 @@ func TestTCPLimits(t *testing.T) {
 	})
 
 	t.Run("connections make room for other hosts", func(t *testing.T) {
-		overTCP(t, &Config{MaxConns: 2}, func(s *Server, l *pipeListener, limited net.Listener) {
+		overTCP(t, &Settings{MaxConns: 2}, func(s *Server, l *pipeListener, limited net.Listener) {
 			a1, p1 := l.dial(limited, "a:1")
 			time.Sleep(2 * time.Second)
 			a2, p2 := l.dial(limited, "a:2")

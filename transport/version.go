@@ -54,11 +54,11 @@ func (v Version) String() string {
 }
 
 // settleVersions derives what depends on the version.
-func (c *Config) settleVersions() error {
+func (c *config) settleVersions(owner string) error {
 	c.sendSize, c.recvSize = c.InlineSend, c.InlineRecv
 	if c.RFC5666 != nil {
 		if c.Version == Version2 {
-			return errors.New("transport: Config.RFC5666 is about version 1, and Version is Version2")
+			return fmt.Errorf("transport: %s.RFC5666 is about version 1, and Version is Version2", owner)
 		}
 	}
 	r := rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2}
@@ -69,7 +69,7 @@ func (c *Config) settleVersions() error {
 		r.Low = rpcrdma.Version2
 	case VersionAuto:
 	default:
-		return fmt.Errorf("transport: Config.Version is %d, want VersionAuto, Version1 or Version2", c.Version)
+		return fmt.Errorf("transport: %s.Version is %d, want VersionAuto, Version1 or Version2", owner, c.Version)
 	}
 	c.Limits.Versions = r
 	if c.Version != Version1 {

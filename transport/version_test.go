@@ -33,12 +33,12 @@ type dialing struct {
 
 // dials runs a conversation with a client from its first message on, with a first peer
 // that gives no private data.
-func dials(t *testing.T, cfg *Config, script func(d *dialing, p *peer)) {
+func dials(t *testing.T, cfg *Settings, script func(d *dialing, p *peer)) {
 	t.Helper()
 	dialsTo(t, greeting(t, nil), cfg, script)
 }
 
-func dialsTo(t *testing.T, p *peer, cfg *Config, script func(d *dialing, p *peer)) {
+func dialsTo(t *testing.T, p *peer, cfg *Settings, script func(d *dialing, p *peer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.t, p.changed = t, make(chan struct{})
@@ -50,10 +50,10 @@ func dialsTo(t *testing.T, p *peer, cfg *Config, script func(d *dialing, p *peer
 }
 
 // dial begins to make the client.
-func (d *dialing) dial(cfg *Config) { d.dialUntil(0, cfg) }
+func (d *dialing) dial(cfg *Settings) { d.dialUntil(0, cfg) }
 
 // dialUntil does with a deadline, if it is not zero.
-func (d *dialing) dialUntil(end time.Duration, cfg *Config) {
+func (d *dialing) dialUntil(end time.Duration, cfg *Settings) {
 	var ctx context.Context
 	if ctx, d.stop = context.WithCancel(bg); end > 0 {
 		ctx, d.stop = context.WithTimeout(bg, end)
@@ -62,7 +62,7 @@ func (d *dialing) dialUntil(end time.Duration, cfg *Config) {
 	d.done, d.cl, d.err = done, nil, nil
 	go func() {
 		defer close(done)
-		d.cl, d.err = Dial(ctx, d.peers, "script:20049", cfg)
+		d.cl, d.err = Dial(ctx, d.peers, "script:20049", cfg.Client())
 	}()
 }
 
@@ -292,11 +292,11 @@ func (p *peer) takesUpTo(cl *Client, n int) {
 
 func TestVersionAnswered(t *testing.T) {
 	// Nothing to tell by properties: the connection is set up with the first answer.
-	plain := &Config{NoRemoteInvalidation: true}
+	plain := &Settings{NoRemoteInvalidation: true}
 
 	t.Run("V2-5-1 V2-5-3 V2-5.1-1 one short message of version 2, and then version 2", func(t *testing.T) {
 		for _, vers := range []Version{VersionAuto, Version2} {
-			dials(t, &Config{Version: vers, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Version: vers, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 				h := p.asked()
 				time.Sleep(versionPatience - 1)
 				p.quiet("the answer has not come")
@@ -346,7 +346,7 @@ func TestVersionAnswered(t *testing.T) {
 
 	t.Run("V2-5.2-6 V2-2.3-1 V2-2.3-2 receives are long enough before the first message is sent", func(t *testing.T) {
 		for _, size := range []int{1024, 4096, 16384} {
-			dials(t, &Config{InlineSend: size, InlineRecv: size, NoRemoteInvalidation: true, Version: VersionAuto}, func(d *dialing, p *peer) {
+			dials(t, &Settings{InlineSend: size, InlineRecv: size, NoRemoteInvalidation: true, Version: VersionAuto}, func(d *dialing, p *peer) {
 				h, told := p.askedWith()
 				p.mu.Lock()
 				for _, r := range p.recvs {
@@ -495,7 +495,7 @@ func TestVersionRefused(t *testing.T) {
 	})
 
 	t.Run("V2-5.2-5 what private data agrees on holds for version 1", func(t *testing.T) {
-		dialsTo(t, greeting(t, hello(true, 8192, 2048)), &Config{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+		dialsTo(t, greeting(t, hello(true, 8192, 2048)), &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
 			p.speaks(1, 1)
 			cl := d.client()
 			if i := cl.Info(); i.Version != 1 || i.InlineSend != 2048 || i.InlineRecv != 8192 || !i.RemoteInvalidation {
@@ -514,7 +514,7 @@ func TestVersionRefused(t *testing.T) {
 			{Version2, [][2]uint32{{1, 1}, {1, 2}, {2, 2}, {3, 9}, {0, 0}, {9, 3}}},
 		} {
 			for _, r := range tt.ranges {
-				dials(t, &Config{Version: tt.cfg}, func(d *dialing, p *peer) {
+				dials(t, &Settings{Version: tt.cfg}, func(d *dialing, p *peer) {
 					p.speaks(r[0], r[1])
 					err := d.none(r[0], r[1])
 					if d.attempts() != 1 || !p.over() {
@@ -533,7 +533,7 @@ func TestVersionRefused(t *testing.T) {
 	})
 
 	t.Run("no version in common any more: the client is over, and does not ask again", func(t *testing.T) {
-		for _, cfg := range []*Config{
+		for _, cfg := range []*Settings{
 			{Version: VersionAuto, NoRemoteInvalidation: true}, {Version: Version2, NoRemoteInvalidation: true},
 			{Version: VersionAuto, NoRemoteInvalidation: true, Callbacks: callback(), KeepAlive: -1},
 		} {
@@ -698,7 +698,7 @@ func TestVersionUnheard(t *testing.T) {
 
 	t.Run("a server that has spoken version 2 is asked some times more, whatever it does meanwhile", func(t *testing.T) {
 		for _, vers := range []Version{VersionAuto, Version2} {
-			dials(t, &Config{Version: vers, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Version: vers, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 				p.speaks2()
 				cl := d.client()
 				p.finishes(cl, 2)
@@ -768,7 +768,7 @@ func TestVersionUnheard(t *testing.T) {
 			"the end": func(p *peer) { p.hangUp() },
 			"silence": func(*peer) { time.Sleep(versionPatience) },
 		} {
-			dials(t, &Config{Version: Version2}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Version: Version2}, func(d *dialing, p *peer) {
 				p.asked()
 				act(p)
 				err := d.none(0, 0)
@@ -784,7 +784,7 @@ func TestVersionUnheard(t *testing.T) {
 
 	t.Run("a context that ends meanwhile", func(t *testing.T) {
 		for _, vers := range []Version{VersionAuto, Version2} {
-			dials(t, &Config{Version: vers}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Version: vers}, func(d *dialing, p *peer) {
 				d.another()
 				p.asked()
 				time.Sleep(time.Second)
@@ -797,7 +797,7 @@ func TestVersionUnheard(t *testing.T) {
 				}
 				// It says nothing about the server.
 				q := d.line[0]
-				d.dial(&Config{Version: vers, NoRemoteInvalidation: true})
+				d.dial(&Settings{Version: vers, NoRemoteInvalidation: true})
 				q.speaks2()
 				q.finishes(d.client(), 2)
 			})
@@ -853,7 +853,7 @@ func TestVersionSenseless(t *testing.T) {
 					t.Errorf("%d connections", n)
 				}
 			})
-			dials(t, &Config{Version: Version2}, func(d *dialing, p *peer) {
+			dials(t, &Settings{Version: Version2}, func(d *dialing, p *peer) {
 				p.send(answer(p.asked().XID), 0)
 				d.none(1, 1)
 			})
@@ -867,7 +867,7 @@ func TestVersionErrors(t *testing.T) {
 	for name, code := range map[string]rpcrdma.ErrCode{"RDMA_ERR_BAD_HEADER": rpcrdma.ErrBadHeader, "RDMA_ERR_INVAL_OPTION": rpcrdma.ErrInvalOption} {
 		t.Run(name, func(t *testing.T) {
 			for _, vers := range []Version{VersionAuto, Version2} {
-				dials(t, &Config{Version: vers}, func(d *dialing, p *peer) {
+				dials(t, &Settings{Version: vers}, func(d *dialing, p *peer) {
 					h, told := p.askedWith()
 					if told == nil {
 						t.Fatal("there are no properties to tell")
@@ -952,7 +952,7 @@ func TestVersionContradiction(t *testing.T) {
 
 func TestVersionChosen(t *testing.T) {
 	t.Run("clients of version 1, and those that do as RFC 5666 does, do not ask", func(t *testing.T) {
-		for _, cfg := range []*Config{{Version: Version1}, {RFC5666: &RFC5666{}}, {Version: Version1, RFC5666: &RFC5666{}}} {
+		for _, cfg := range []*Settings{{Version: Version1}, {RFC5666: &RFC5666{}}, {Version: Version1, RFC5666: &RFC5666{}}} {
 			dials(t, cfg, func(d *dialing, p *peer) {
 				cl := d.client()
 				p.quiet("there is nothing to ask")
@@ -962,15 +962,15 @@ func TestVersionChosen(t *testing.T) {
 	})
 
 	t.Run("configurations that cannot be", func(t *testing.T) {
-		for _, cfg := range []*Config{
+		for _, cfg := range []*Settings{
 			{Version: Version2, RFC5666: &RFC5666{}}, {Version: 3}, {Version: 255},
 			{Operations: []Operation{{Type: 1}}},
 			{Operations: []Operation{{Type: rpcrdma.OptProperties, IsAnswer: func([]byte) bool { return true }}}},
 		} {
-			if _, err := Dial(bg, newPeer(t), "script:20049", cfg); err == nil {
+			if _, err := Dial(bg, newPeer(t), "script:20049", cfg.Client()); err == nil {
 				t.Errorf("Dial takes %+v", cfg)
 			}
-			if _, err := NewServer(cfg); err == nil {
+			if _, err := NewServer(cfg.Server()); err == nil {
 				t.Errorf("NewServer takes %+v", cfg)
 			}
 		}
@@ -979,7 +979,7 @@ func TestVersionChosen(t *testing.T) {
 	t.Run("a server of version 1 is remembered, for all clients that share the cache, and for its time", func(t *testing.T) {
 		for _, tt := range []struct{ lifetime, want time.Duration }{{0, time.Hour}, {time.Minute, time.Minute}} {
 			cache := NewVersionCache(tt.lifetime)
-			cfg := &Config{VersionCache: cache, NoRemoteInvalidation: true}
+			cfg := &Settings{VersionCache: cache, NoRemoteInvalidation: true}
 			dials(t, cfg, func(d *dialing, p *peer) {
 				p.speaks(1, 1)
 				learned := time.Now()
@@ -992,13 +992,13 @@ func TestVersionChosen(t *testing.T) {
 				q.finishes(cl, 1)
 				cl.Close()
 				q = d.another()
-				d.dial(&Config{NoRemoteInvalidation: true})
+				d.dial(&Settings{NoRemoteInvalidation: true})
 				q.speaks2()
 				q.finishes(d.client(), 2)
 				d.cl.Close()
 				// Version 2 alone asks in any case.
 				q = d.another()
-				d.dial(&Config{Version: Version2, VersionCache: cache, NoRemoteInvalidation: true})
+				d.dial(&Settings{Version: Version2, VersionCache: cache, NoRemoteInvalidation: true})
 				q.speaks2()
 				d.client().Close()
 				time.Sleep(tt.want - time.Since(learned))
@@ -1022,7 +1022,7 @@ func TestVersionChosen(t *testing.T) {
 	})
 
 	t.Run("a client asks again on a connection that comes back after that time", func(t *testing.T) {
-		dials(t, &Config{NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
+		dials(t, &Settings{NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 			p.speaks(1, 1)
 			cl := d.client()
 			p.finishes(cl, 1)
@@ -1066,16 +1066,16 @@ func TestVersionChosen(t *testing.T) {
 func TestVersionPrivateData(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
-		cfg        Config
+		cfg        Settings
 		hello      []byte
 		send, recv int // of the end under test
 	}{
-		{"V2-2.3-3 none", Config{NoPrivateData: true}, nil, 4096, 4096},
-		{"V2-2.3-3 the peer's alone", Config{NoPrivateData: true, InlineSend: 8192, InlineRecv: 8192}, hello(false, 8192, 8192), 4096, 4096},
-		{"V2-2.3-3 ours alone", Config{InlineSend: 8192, InlineRecv: 8192}, nil, 4096, 4096},
-		{"V2-2.3-2 both", Config{InlineSend: 16384, InlineRecv: 65536}, hello(true, 8192, 32768), 16384, 8192},
-		{"both, and ours is less", Config{InlineSend: 1024, InlineRecv: 2048}, hello(true, 8192, 8192), 4096, 4096},
-		{"both, and the peer's is less", Config{InlineSend: 8192, InlineRecv: 8192}, hello(true, 1024, 2048), 4096, 4096},
+		{"V2-2.3-3 none", Settings{NoPrivateData: true}, nil, 4096, 4096},
+		{"V2-2.3-3 the peer's alone", Settings{NoPrivateData: true, InlineSend: 8192, InlineRecv: 8192}, hello(false, 8192, 8192), 4096, 4096},
+		{"V2-2.3-3 ours alone", Settings{InlineSend: 8192, InlineRecv: 8192}, nil, 4096, 4096},
+		{"V2-2.3-2 both", Settings{InlineSend: 16384, InlineRecv: 65536}, hello(true, 8192, 32768), 16384, 8192},
+		{"both, and ours is less", Settings{InlineSend: 1024, InlineRecv: 2048}, hello(true, 8192, 8192), 4096, 4096},
+		{"both, and the peer's is less", Settings{InlineSend: 8192, InlineRecv: 8192}, hello(true, 1024, 2048), 4096, 4096},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			check := func(i ConnInfo) {
@@ -1106,7 +1106,7 @@ func TestVersionPrivateData(t *testing.T) {
 // ---- servers
 
 // auto runs a conversation with a server whose Config.Version is what it says.
-func auto(t *testing.T, p *peer, cfg *Config, script func(p *peer, s *Server, svc *testService)) {
+func auto(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, svc *testService)) {
 	t.Helper()
 	svc := &callerService{}
 	prog := svc.program()
@@ -1114,7 +1114,7 @@ func auto(t *testing.T, p *peer, cfg *Config, script func(p *peer, s *Server, sv
 	synctest.Test(t, func(t *testing.T) {
 		p.t, p.changed = t, make(chan struct{})
 		svc.gate, svc.conns = make(chan struct{}), make(chan *Conn, 1)
-		s, err := NewServer(cfg)
+		s, err := NewServer(cfg.Server())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1201,7 +1201,7 @@ func TestVersionServer(t *testing.T) {
 			{VersionAuto, 1, 2, []uint32{0, 3, 4, 0xffffffff}},
 		} {
 			// The limits cannot say otherwise.
-			cfg := &Config{Version: tt.cfg, Limits: rpcrdma.Limits{Versions: rpcrdma.Range{Low: 1, High: 7}}}
+			cfg := &Settings{Version: tt.cfg, Limits: rpcrdma.Limits{Versions: rpcrdma.Range{Low: 1, High: 7}}}
 			auto(t, greeting(t, nil), cfg, func(p *peer, s *Server, _ *testService) {
 				for _, vers := range tt.others {
 					call := callBytes(rpcrdma.Header{XID: 0xfeed, Vers: max(vers, 1)}, 0)
@@ -1324,7 +1324,7 @@ func TestVersionServer(t *testing.T) {
 	})
 
 	t.Run("a server that does as RFC 5666 does, does so in version 1", func(t *testing.T) {
-		auto(t, greeting(t, nil), &Config{RFC5666: &RFC5666{}}, func(p *peer, s *Server, _ *testService) {
+		auto(t, greeting(t, nil), &Settings{RFC5666: &RFC5666{}}, func(p *peer, s *Server, _ *testService) {
 			p.proves(1, 2)
 			padded := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 2, Vers: 1, Credit: 1, Proc: rpcrdma.ProcMsgp})
 			p.send(appendCall(padded, 2, procEcho, opaque("x")...), 0)
@@ -1350,7 +1350,7 @@ func TestVersionServerRefuses(t *testing.T) {
 		msg[7] = 2
 		t.Run(tt.name, func(t *testing.T) {
 			for _, vers := range []Version{VersionAuto, Version2} {
-				auto(t, greeting(t, nil), &Config{Version: vers}, func(p *peer, s *Server, _ *testService) {
+				auto(t, greeting(t, nil), &Settings{Version: vers}, func(p *peer, s *Server, _ *testService) {
 					before := p.posted()
 					for range 2 * initialGrant {
 						p.send(msg, 0)
@@ -1426,9 +1426,9 @@ func TestVersionReserved(t *testing.T) {
 
 // client2 runs a conversation with a client on a connection of version 2. Unless cfg says
 // so the client has nothing to tell by properties.
-func client2(t *testing.T, cfg *Config, script func(p *peer, cl *Client)) {
+func client2(t *testing.T, cfg *Settings, script func(p *peer, cl *Client)) {
 	t.Helper()
-	var c Config
+	var c Settings
 	if cfg != nil {
 		c = *cfg
 	}
@@ -1440,7 +1440,7 @@ func client2(t *testing.T, cfg *Config, script func(p *peer, cl *Client)) {
 }
 
 // caller2 runs a conversation with a server that calls its client in version 2.
-func caller2(t *testing.T, cfg *Config, script func(p *peer, s *Server, cn *Conn)) {
+func caller2(t *testing.T, cfg *Settings, script func(p *peer, s *Server, cn *Conn)) {
 	t.Helper()
 	auto(t, greeting(t, nil), cfg, func(p *peer, s *Server, svc *testService) {
 		p.proves(1, 2)
@@ -1501,7 +1501,7 @@ func TestVersionBackward(t *testing.T) {
 
 	t.Run("V2-4.2-10 V2-2.1-1 a client executes calls, also between its first message and the answer", func(t *testing.T) {
 		svc := &testService{}
-		dials(t, &Config{Callbacks: []Program{svc.program()}, NoRemoteInvalidation: true, KeepAlive: -1}, func(d *dialing, p *peer) {
+		dials(t, &Settings{Callbacks: []Program{svc.program()}, NoRemoteInvalidation: true, KeepAlive: -1}, func(d *dialing, p *peer) {
 			h := p.asked()
 			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procEcho, opaque("early")...), 0)
 			if r, results := p.replies(3, "the reply"); r.Vers != 2 || !bytes.Equal(results, opaque("early")) {
@@ -1524,7 +1524,7 @@ func TestVersionBackward(t *testing.T) {
 	})
 
 	t.Run("V2-4.2-11 a client answers malformed calls in version 2", func(t *testing.T) {
-		client2(t, &Config{Callbacks: callback()}, func(p *peer, cl *Client) {
+		client2(t, &Settings{Callbacks: callback()}, func(p *peer, cl *Client) {
 			for _, h := range []rpcrdma.Header{
 				{Writes: []rpcrdma.WriteChunk{{{Handle: 1, Length: 100, Offset: peerBase}}}},
 				{Proc: rpcrdma.ProcNomsg, Reads: []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 1, Length: 80, Offset: peerBase}}}},
@@ -1583,7 +1583,7 @@ func FuzzVersion2Server(f *testing.F) {
 		for h := uint32(1); h <= 3; h++ {
 			p.offer(h, make([]byte, 10_000))
 		}
-		auto(t, p, &Config{Operations: testOps()}, func(p *peer, s *Server, svc *testService) {
+		auto(t, p, &Settings{Operations: testOps()}, func(p *peer, s *Server, svc *testService) {
 			close(svc.gate)
 			before := p.posted()
 			for i, msg := range [][]byte{first, second} {
@@ -1643,7 +1643,7 @@ func FuzzVersion2Client(f *testing.F) {
 				return
 			}
 		}
-		dials(t, &Config{NoReconnect: true, InlineSend: 8192, InlineRecv: 8192, Operations: testOps()}, func(d *dialing, p *peer) {
+		dials(t, &Settings{NoReconnect: true, InlineSend: 8192, InlineRecv: 8192, Operations: testOps()}, func(d *dialing, p *peer) {
 			operated := make(chan error, 1)
 			asked := false
 			for _, msg := range msgs {

@@ -147,7 +147,7 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	log := o.logger(stderr)
 	depth := slices.MaxFunc(steps, func(a, b loadgen.Step) int { return a.Depth - b.Depth }).Depth
 	c, addr, err := o.dialAddr(ctx, stderr, arg, loadgen.ProgramNumber, loadgen.ProgramVersion,
-		&transport.Config{Version: o.version.Version, Credits: depth})
+		&transport.ClientConfig{Config: transport.Config{Version: o.version.Version, Credits: depth}})
 	if err != nil {
 		return fmt.Errorf("bench: %w", explained(err))
 	}

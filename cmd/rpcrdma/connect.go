@@ -66,7 +66,7 @@ func (o *options) connectURL(ctx context.Context, stderr io.Writer, u *nfs.URL, 
 
 // dialAddr connects to an argument that checkAddr has returned, for a command that reports
 // a lost connection instead of making another one. It returns the address with the port.
-func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.Config) (c *transport.Client, at string, err error) {
+func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.ClientConfig) (c *transport.Client, at string, err error) {
 	cfg.NoReconnect = true
 	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
 		c, err = transport.Dial(ctx, p, addr, cfg)

@@ -37,7 +37,7 @@ func explain(err error) string {
 		fallback *nfs.MountFallbackError
 		rpc      *oncrpc.RPCError
 		binding  *rpcbind.OpError
-		answer   *rpcbind.ReplyError
+		answer   *rpcbind.BadReplyError
 		rdma     *transport.RDMAError
 		dial     *transport.DialError
 		reject   *fabric.RejectError

@@ -39,7 +39,7 @@ counted, since it warms things up for the others. The default port is 20049.`,
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			log := o.logger(cmd.ErrOrStderr())
-			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), at, prog, vers, &transport.Config{Version: version.Version})
+			c, addr, err := o.dialAddr(ctx, cmd.ErrOrStderr(), at, prog, vers, &transport.ClientConfig{Config: transport.Config{Version: version.Version}})
 			if err != nil {
 				return fmt.Errorf("ping: %w", explained(err))
 			}

@@ -67,10 +67,10 @@ is 20049.`,
 	return cmd
 }
 
-func probeConfig(ccp bool, version transport.Version) *transport.Config {
-	cfg := &transport.Config{Version: version}
+func probeConfig(ccp bool, version transport.Version) *transport.ClientConfig {
+	cfg := &transport.ClientConfig{Config: transport.Config{Version: version}}
 	if ccp {
-		cfg.RFC5666 = &transport.RFC5666{Configure: &transport.Configure{}}
+		cfg.RFC5666 = &transport.RFC5666{ConfigProtocol: &transport.ConfigProtocol{}}
 	}
 	return cfg
 }

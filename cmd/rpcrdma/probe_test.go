@@ -66,9 +66,9 @@ func TestProbeTellsAll(t *testing.T) {
 
 func TestProbeConfigures(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		cfg := &transport.Config{NoPrivateData: true}
+		cfg := &transport.ServerConfig{Config: transport.Config{NoPrivateData: true}}
 		if on {
-			cfg.RFC5666 = &transport.RFC5666{Configure: &transport.Configure{Align: 64, MaxReads: 3}}
+			cfg.RFC5666 = &transport.RFC5666{ConfigProtocol: &transport.ConfigProtocol{Align: 64, MaxReads: 3}}
 		}
 		s, err := transport.NewServer(cfg)
 		if err != nil {

@@ -55,7 +55,7 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 			return nfs.Dial(ctx, p, addr, &nfs.Options{
 				MountPort: o.mountPort,
 				// A lost connection is for the user to know of.
-				Transport: &transport.Config{NoReconnect: true},
+				Transport: &transport.ClientConfig{NoReconnect: true},
 			})
 		}
 		r.Client, err = r.again(ctx)

@@ -162,7 +162,7 @@ func (s *service) open(ctx context.Context, stderr io.Writer) (err error) {
 	s.opened = append(s.opened, w)
 	s.notify = notify.NewServer(w, s.log)
 	s.opened = append(s.opened, s.notify)
-	if s.server, err = transport.NewServer(&transport.Config{Logger: s.log}); err != nil {
+	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: transport.Config{Logger: s.log}}); err != nil {
 		return err
 	}
 	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {

@@ -118,7 +118,7 @@ func passable(ctx context.Context, err error) bool {
 	var (
 		status  *nfs.Error
 		name    *nfs.NameError
-		reply   *nfs.ReplyError
+		reply   *nfs.BadReplyError
 		rpc     *oncrpc.RPCError
 		refused *transport.RDMAError
 	)

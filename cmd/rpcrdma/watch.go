@@ -123,11 +123,11 @@ type watcher struct {
 
 func (w *watcher) run(ctx context.Context) error {
 	log := w.logger(w.stderr)
-	cl, err := w.dial(ctx, &transport.Config{
+	cl, err := w.dial(ctx, &transport.ClientConfig{
+		Config:      transport.Config{Logger: log},
 		Callbacks:   []transport.Program{w.sub.Program()},
 		OnReconnect: func(cl *transport.Client) { w.again(ctx, cl) },
 		KeepAlive:   cmp.Or(w.timeout, -1),
-		Logger:      log,
 	})
 	if err == nil {
 		w.client = cl
@@ -151,7 +151,7 @@ func (w *watcher) run(ctx context.Context) error {
 }
 
 // dial makes the first connection.
-func (w *watcher) dial(ctx context.Context, cfg *transport.Config) (c *transport.Client, err error) {
+func (w *watcher) dial(ctx context.Context, cfg *transport.ClientConfig) (c *transport.Client, err error) {
 	err = w.connectURL(ctx, w.stderr, w.url, func(ctx context.Context, p fabric.Provider, addr string) error {
 		c, err = transport.Dial(ctx, p, addr, cfg)
 		return err

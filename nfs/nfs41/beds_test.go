@@ -67,7 +67,7 @@ func (w *world) open(t testing.TB, cfg *ServerConfig) {
 // serve starts the transport of the server.
 func (w *world) serve(t testing.TB, addr string) {
 	t.Helper()
-	ts, err := transport.NewServer(&transport.Config{Version: w.version})
+	ts, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Version: w.version}})
 	if err != nil {
 		t.Fatal(err)
 	}

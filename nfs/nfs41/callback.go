@@ -33,7 +33,7 @@ func (c *callbackCounters) snapshot() CallbackStats {
 	return CallbackStats{c.compounds.Load(), c.sequences.Load(), c.replays.Load(), c.refused.Load()}
 }
 
-// callbacks returns the program for transport.Config.Callbacks.
+// callbacks returns the program for transport.ClientConfig.Callbacks.
 func (s *Session) callbacks() transport.Program {
 	return transport.Program{
 		Number: s.cfg.CallbackProgram, Low: CallbackVersion, High: CallbackVersion,

@@ -22,7 +22,7 @@ import (
 type Config struct {
 	// Transport configures the connections. The Session adds the callback program to its
 	// Callbacks, and also calls its OnReconnect. Nil means the default configuration.
-	Transport *transport.Config
+	Transport *transport.ClientConfig
 
 	// Auth is the AUTH_SYS credential of every call. Nil means the credential of the process:
 	// its effective user and group, and the host name.
@@ -125,7 +125,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Se
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	var tc transport.Config
+	var tc transport.ClientConfig
 	if s.cfg.Transport != nil {
 		tc = *s.cfg.Transport
 	}
@@ -363,7 +363,7 @@ func (s *Session) createSession(ctx context.Context) error {
 	var res createSessionRes
 	err := s.call(ctx, s.fore, Operation{OpCreateSession, &args, &res}, true)
 	if err == nil && (res.Fore.MaxRequests == 0 || res.Fore.MaxOps < minOps || res.Back.MaxRequests > s.cfg.Back.MaxRequests) {
-		err = &ReplyError{OpName(OpCreateSession), "channels are of no use"}
+		err = &BadReplyError{OpName(OpCreateSession), "channels are of no use"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -452,7 +452,7 @@ func (s *Session) bind(ctx context.Context, cl *transport.Client) error {
 		return err
 	}
 	if res.Session != h.id {
-		return &ReplyError{OpName(OpBindConnToSession), "is about another session"}
+		return &BadReplyError{OpName(OpBindConnToSession), "is about another session"}
 	}
 	if res.Dir != want {
 		return ErrNoBackchannel
@@ -540,7 +540,7 @@ func (s *Session) compound(ctx context.Context, h *held, twice bool, ops []Opera
 // Compound sends a COMPOUND of a SEQUENCE and ops, and decodes the results of those that
 // succeed. Byte slices in results are not shared.
 //
-// It returns an *Error if an operation fails, also with NFS4ERR_DELAY, a *ReplyError, or the
+// It returns an *Error if an operation fails, also with NFS4ERR_DELAY, a *BadReplyError, or the
 // errors of transport.Client.Call. If the server does not know the session, it is replaced.
 // Ops that only read are then sent in the new session; otherwise Compound returns the error of
 // SEQUENCE, and the ops may have been executed.
@@ -618,7 +618,7 @@ func (s *Session) LeaseTime(ctx context.Context) (time.Duration, error) {
 		err = errors.New("no lease_time")
 	}
 	if err != nil {
-		return 0, &ReplyError{OpName(OpGetAttr), err.Error()}
+		return 0, &BadReplyError{OpName(OpGetAttr), err.Error()}
 	}
 	return time.Duration(a.LeaseTime) * time.Second, nil
 }

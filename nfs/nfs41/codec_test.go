@@ -364,7 +364,7 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 		{"cut off", "00000000 00000000 00000002 " + ok + "00000018"},
 	} {
 		failed, err := decodeOps(testutil.Hex(t, test.hex), ops, OpName)
-		if _, bad := err.(*ReplyError); !bad {
+		if _, bad := err.(*BadReplyError); !bad {
 			t.Errorf("%s: %+v, %v", test.name, failed, err)
 		}
 	}
@@ -418,7 +418,7 @@ func TestNames(t *testing.T) {
 		{tSession.String(), "00112233445566778899aabbccddeeff"},
 		{tHandle.String(), "aabbcc"},
 		{(&Error{"SEQUENCE", StatusBadSession}).Error(), "nfs41: SEQUENCE: NFS4ERR_BADSESSION"},
-		{(&ReplyError{"SEQUENCE", "x"}).Error(), "nfs41: SEQUENCE: bad reply: x"},
+		{(&BadReplyError{"SEQUENCE", "x"}).Error(), "nfs41: SEQUENCE: bad reply: x"},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s, want %s", test.got, test.want)

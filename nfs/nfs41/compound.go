@@ -112,14 +112,14 @@ type failedOp struct {
 }
 
 // decodeOps reads a reply to ops: COMPOUND4res or CB_COMPOUND4res as a whole. name returns the
-// name of an operation. An invalid reply is a *ReplyError.
+// name of an operation. An invalid reply is a *BadReplyError.
 func decodeOps(results []byte, ops []Operation, name func(uint32) string) (failedOp, error) {
 	whole := name(ops[0].Op)
 	d := xdr.NewDecoder(results)
 	var res compoundRes
 	res.Decode(&d)
 	if d.Err() == nil && int64(res.Count) > int64(len(ops)) {
-		return failedOp{}, &ReplyError{whole, "more results than operations"}
+		return failedOp{}, &BadReplyError{whole, "more results than operations"}
 	}
 	for i := range int(res.Count) {
 		op := &ops[i]
@@ -128,12 +128,12 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 			break
 		}
 		if number != op.Op && (number != OpIllegal || status == StatusOK) {
-			return failedOp{}, &ReplyError{name(op.Op), "is answered by " + name(number)}
+			return failedOp{}, &BadReplyError{name(op.Op), "is answered by " + name(number)}
 		}
 		if status != StatusOK {
 			// Some operations have results when they fail. They are ignored.
 			if i+1 != int(res.Count) || res.Status != status {
-				return failedOp{}, &ReplyError{name(op.Op), "failed, and is not the last or has another status"}
+				return failedOp{}, &BadReplyError{name(op.Op), "failed, and is not the last or has another status"}
 			}
 			return failedOp{i, status}, nil
 		}
@@ -142,13 +142,13 @@ func decodeOps(results []byte, ops []Operation, name func(uint32) string) (faile
 		}
 	}
 	if err := d.End(); err != nil {
-		return failedOp{}, &ReplyError{whole, err.Error()}
+		return failedOp{}, &BadReplyError{whole, err.Error()}
 	}
 	switch {
 	case res.Status != StatusOK && res.Count == 0:
 		return failedOp{len(ops), res.Status}, nil
 	case res.Status != StatusOK, int(res.Count) != len(ops):
-		return failedOp{}, &ReplyError{whole, "status and number of results do not fit"}
+		return failedOp{}, &BadReplyError{whole, "status and number of results do not fit"}
 	}
 	return failedOp{index: -1}, nil
 }

@@ -24,7 +24,7 @@
 // # Errors
 //
 // An operation that fails is an [*Error] with its status. A reply that does not decode, or
-// that does not match its call, is a [*ReplyError]. Errors of the connection are those of
+// that does not match its call, is a [*BadReplyError]. Errors of the connection are those of
 // package transport.
 //
 // # Exactly-once semantics

@@ -11,10 +11,10 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("nfs41: %s: %v", e.Op, e.Status) }
 
-// A ReplyError is an invalid reply. The COMPOUND may have been executed.
-type ReplyError struct {
+// A BadReplyError is an invalid reply. The COMPOUND may have been executed.
+type BadReplyError struct {
 	Op     string // as in OpName or CBOpName
 	Reason string
 }
 
-func (e *ReplyError) Error() string { return fmt.Sprintf("nfs41: %s: bad reply: %s", e.Op, e.Reason) }
+func (e *BadReplyError) Error() string { return fmt.Sprintf("nfs41: %s: bad reply: %s", e.Op, e.Reason) }

@@ -28,7 +28,7 @@ type raw struct {
 	next     uint32 // sequence id of slot 0
 }
 
-func (w *world) raw(t testing.TB, cfg *transport.Config) *raw {
+func (w *world) raw(t testing.TB, cfg *transport.ClientConfig) *raw {
 	t.Helper()
 	cl, err := transport.Dial(bg, w.Provider, w.addr, cfg)
 	if err != nil {

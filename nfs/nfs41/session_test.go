@@ -338,7 +338,7 @@ func testEnabled(t *testing.T, b *bed) {
 	}
 	// Another connection that serves callbacks.
 	executed := make(chan uint32, 1)
-	r := w.raw(t, &transport.Config{Callbacks: []transport.Program{{
+	r := w.raw(t, &transport.ClientConfig{Callbacks: []transport.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
 		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) { executed <- req.Proc }),
 	}}})
@@ -401,7 +401,7 @@ func testVersion40(t *testing.T, b *bed) {
 		next.ServeRPC(ctx, req, res)
 		conns <- req.Conn()
 	}
-	r := w.raw(t, &transport.Config{Callbacks: []transport.Program{{
+	r := w.raw(t, &transport.ClientConfig{Callbacks: []transport.Program{{
 		Number: CallbackProgram, Low: 1, High: 1,
 		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {}),
 	}}})

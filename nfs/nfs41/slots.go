@@ -171,7 +171,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // compound sends SEQUENCE and ops, and stores the result of SEQUENCE in res. cache asks the
 // replier to cache the whole reply. again means that ops may be executed twice, which happens
-// if an uncached reply is lost. The error is an *Error if an operation failed, a *ReplyError,
+// if an uncached reply is lost. The error is an *Error if an operation failed, a *BadReplyError,
 // or one of transport.
 func (r *requester) compound(ctx context.Context, ops []Operation, cache, again bool, res *sequenced) error {
 	i, err := r.table.take(ctx)
@@ -213,7 +213,7 @@ func (r *requester) compound(ctx context.Context, ops []Operation, cache, again 
 		}
 		id, sequence, slot, target := res.echo(all[0].Op)
 		if id != r.session || sequence != next || slot != uint32(i) {
-			return &ReplyError{r.name(all[0].Op), "has another session, slot or sequence id"}
+			return &BadReplyError{r.name(all[0].Op), "has another session, slot or sequence id"}
 		}
 		r.table.settle(i, used)
 		r.table.target(target)
@@ -248,7 +248,7 @@ func (r *requester) clear(ctx context.Context, i int) error {
 		first := r.first(new(sequenced)).Op
 		op, status := d.Uint32(), Status(d.Uint32())
 		if d.Err() != nil || res.Count == 0 || op != first {
-			return &ReplyError{r.name(first), "has no result"}
+			return &BadReplyError{r.name(first), "has no result"}
 		}
 		switch status {
 		case StatusOK, StatusSeqFalseRetry, StatusRetryUncachedRep:

@@ -268,7 +268,7 @@ func quiet() transport.Config { return transport.Config{Logger: slog.New(slog.Di
 
 // serve listens at all addresses, again when a device has gone and come back.
 func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error) {
-	cfg := quiet()
+	cfg := transport.ServerConfig{Config: quiet()}
 	server, err := transport.NewServer(&cfg)
 	if err != nil {
 		return nil, err
@@ -337,7 +337,7 @@ func (p *player) call(ctx context.Context, wg *sync.WaitGroup) {
 
 // connection makes a client, some hundred calls with it, and closes it.
 func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
-	cfg := quiet()
+	cfg := transport.ClientConfig{Config: quiet()}
 	withBack := rng.IntN(3) == 0
 	if withBack {
 		cfg.Callbacks = []transport.Program{p.program()}
