@@ -104,8 +104,9 @@ type Config struct {
 	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
 	StallTimeout time.Duration
 
-	// Logger gets a record for each connection that ends with an error, and for each
-	// panic of a handler. Nil logs panics alone, to slog.Default().
+	// Logger gets a record for each connection that ends with an error, for the first reply
+	// of a connection that could not be sent, and for each panic of a handler. Nil logs
+	// panics alone, to slog.Default().
 	Logger *slog.Logger
 
 	random func() uint64 // nil: math/rand's; set by tests that want the same again

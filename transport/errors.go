@@ -147,6 +147,11 @@ type RDMAError struct {
 	Code     rpcrdma.ErrCode
 	VersLow  uint32 // ERR_VERS: the versions the peer speaks
 	VersHigh uint32
+
+	// Other codes: what the call offered for its reply, Call.MaxResults and the lengths of
+	// its WriteItems, in bytes. The reply may have needed more.
+	MaxResults int
+	WriteItems []int
 }
 
 func (e *RDMAError) Error() string {
@@ -155,7 +160,8 @@ func (e *RDMAError) Error() string {
 		return fmt.Sprintf("peer speaks RPC-over-RDMA versions %d to %d, not %d (%v)",
 			e.VersLow, e.VersHigh, e.Vers, e.Code.Name(e.Vers))
 	case rpcrdma.ErrChunk:
-		return fmt.Sprintf("peer could not decode the message or fit the reply into the chunks given (%s)", e.Code.Name(e.Vers))
+		return fmt.Sprintf("peer could not decode the message, or its reply is longer than the call offers: MaxResults %d, WriteItems of %d bytes (%s)",
+			e.MaxResults, e.WriteItems, e.Code.Name(e.Vers))
 	}
 	return fmt.Sprintf("peer refused the message with %s", e.Code.Name(e.Vers))
 }
@@ -193,6 +199,17 @@ type SizeError struct {
 
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("%s is %d bytes long, the limit is %d", e.What, e.Size, e.Limit)
+}
+
+// A ReplySizeError says why a reply was not sent: the caller offers too little room for it.
+// Config.Logger gets it, and the caller an *RDMAError.
+type ReplySizeError struct {
+	Procedure
+	SizeError // which part, its size, and the room for it
+}
+
+func (e *ReplySizeError) Error() string {
+	return fmt.Sprintf("reply of program %d version %d procedure %d: %v", e.Prog, e.Vers, e.Proc, &e.SizeError)
 }
 
 // A PeerError is why this end closed a connection: the peer broke the protocol

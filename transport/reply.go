@@ -1,6 +1,9 @@
 package transport
 
 import (
+	"fmt"
+	"math"
+
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -82,8 +85,9 @@ func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
 // results, with the exchange's items in these.
 func (x *exch) send(l *leader, rpc, results []byte) {
 	c := x.c
-	msg, ok := x.form(rpc, results)
-	if !ok {
+	msg, err := x.form(rpc, results)
+	if err != nil {
+		x.logUnsent(err)
 		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
@@ -100,12 +104,12 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 }
 
 // form places the reply: the Writes of what goes to chunks are added to the list of
-// requests, and the message to send is returned. It returns false when something fits
-// nowhere, or there was no memory.
-func (x *exch) form(rpc, results []byte) (msg []byte, ok bool) {
+// requests, and the message to send is returned. The error is a *ReplySizeError when
+// something fits nowhere, and errNoMemory when there was none.
+func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 	c, h := x.c, &x.rh
 	if x.failed {
-		return nil, false
+		return nil, errNoMemory
 	}
 	x.wrs, x.parts = x.wrs[:0], x.parts[:0]
 	x.reserve(len(x.items)*2 + 4)
@@ -114,39 +118,93 @@ func (x *exch) form(rpc, results []byte) (msg []byte, ok bool) {
 		Writes: len(h.Writes), ReplyChunk: h.HasReply, Lends: x.lendsReply(),
 	}
 	moved := p.Moved(len(x.items))
-	if !x.writeItems(moved) {
-		return nil, false
+	if i := x.writeItems(moved); i < moved {
+		chunk := fmt.Sprintf("the data for write chunk %d", i)
+		return nil, x.tooLong(chunk, len(x.items[i].data), x.hdr.Writes[i].Length())
 	}
 	inline := 0
 	for i := moved; i < len(x.items); i++ {
 		inline += xdr.Padded(len(x.items[i].data))
 	}
+	size := len(rpc) + len(results) + inline
 	switch p.Place(inline) {
 	case plan.ReplyInline:
-		return x.formInline(rpc, results, inline, moved), true
+		return x.formInline(rpc, results, inline, moved), nil
 	case plan.ReplyChunk:
-		if x.gather(rpc, results, moved) && x.write(x.hdr.Reply, h.Reply) {
+		if !x.gather(rpc, results, moved) {
+			err = errNoMemory
+		} else if !x.write(x.hdr.Reply, h.Reply) {
+			err = x.tooLong("the message for the reply chunk", size, x.hdr.Reply.Length())
+		} else {
 			h.Proc = rpcrdma.ProcNomsg
 			c.stats.replyChunk.Add(1)
-			return rpcrdma.AppendHeader(x.out.Bytes[:0], h), true
+			return rpcrdma.AppendHeader(x.out.Bytes[:0], h), nil
 		}
-		if !p.Lends {
-			return nil, false
-		}
-	case plan.ReplyTooLong:
-		return nil, false
+	default:
+		err = x.tooLong("the message, without a reply chunk,", size, uint64(max(p.Inline-p.Transport, 0)))
 	}
-	return x.lendReply(&p, rpc, results, moved)
+	if p.Lends {
+		if msg, ok := x.lendReply(&p, rpc, results, moved); ok {
+			return msg, nil
+		}
+	}
+	return nil, err
 }
 
-// writeItems writes the first items to the write chunks of the call.
-func (x *exch) writeItems(n int) bool {
+// tooLong is the error for a part of the reply that does not fit.
+func (x *exch) tooLong(what string, size int, limit uint64) error {
+	return &ReplySizeError{Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, SizeError{what, size, int(min(limit, math.MaxInt))}}
+}
+
+// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
+// how many there are.
+func (x *exch) logUnsent(err error) {
+	if log := x.c.cfg.Logger; log != nil && !x.c.unsent.Swap(true) {
+		log.Warn("reply not sent", "peer", x.c.addr(), "provider", x.c.provider, "err", err)
+	}
+}
+
+// Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
+// end knows: inline, or in the reply chunk, and with lent replies up to MaxMessage. Items that
+// go to a write chunk do not count. A longer reply is not sent: the caller gets an *RDMAError,
+// and Config.Logger a *ReplySizeError.
+func (w *Response) Room() int {
+	x := w.x
+	n := x.c.sendMax() - x.base
+	if x.hdr.HasReply {
+		n = max(n, int(min(x.hdr.Reply.Length(), uint64(x.c.cfg.MaxMessage))))
+	}
+	if x.lendsReply() {
+		n = max(n, x.c.cfg.MaxMessage)
+	}
+	n -= acceptedSize + len(w.Results)
+	for i := range x.items {
+		if i >= len(x.hdr.Writes) {
+			n -= xdr.Padded(len(x.items[i].data))
+		}
+	}
+	return max(n, 0)
+}
+
+// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
+// when the call has no more of them, in the rest of the reply.
+func (w *Response) ItemRoom() int {
+	x := w.x
+	if i := len(x.items); i < len(x.hdr.Writes) {
+		return int(min(x.hdr.Writes[i].Length(), uint64(x.c.cfg.MaxMessage)))
+	}
+	return max(w.Room()-xdr.Unit, 0) &^ (xdr.Unit - 1)
+}
+
+// writeItems writes the first n items to the write chunks of the call. It returns how many
+// fit: if there are fewer than n, the next is too long for its chunk.
+func (x *exch) writeItems(n int) int {
 	h := &x.rh
 	for i := range x.items[:n] {
 		it := &x.items[i]
 		x.parts = append(x.parts[:0], fabric.SGE{Buf: it.data, LKey: it.key})
 		if !x.write(x.hdr.Writes[i], h.Writes[i]) {
-			return false
+			return i
 		}
 		if o := x.c.cfg.RFC5666; o != nil && o.InflateLengths {
 			plan.Inflate(h.Writes[i], x.hdr.Writes[i], len(it.data))
@@ -155,7 +213,7 @@ func (x *exch) writeItems(n int) bool {
 	if n > 0 {
 		x.c.stats.writeChunk.Add(1)
 	}
-	return true
+	return n
 }
 
 // formInline forms an RDMA_MSG in the send buffer, where results may be in place already.

@@ -412,7 +412,14 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 	}
 	if s := l.answered(h.XID); s != nil {
 		s.call.replied = h.Vers
-		s.err = &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
+		e := &RDMAError{XID: h.XID, Vers: s.hdr.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
+		if h.Err != rpcrdma.ErrVers {
+			e.MaxResults = s.call.MaxResults
+			for i := range s.call.WriteItems {
+				e.WriteItems = append(e.WriteItems, len(s.call.WriteItems[i].Buf))
+			}
+		}
+		s.err = e
 		l.fence(s)
 	}
 }

@@ -17,4 +17,6 @@ type BadReplyError struct {
 	Reason string
 }
 
-func (e *BadReplyError) Error() string { return fmt.Sprintf("nfs41: %s: bad reply: %s", e.Op, e.Reason) }
+func (e *BadReplyError) Error() string {
+	return fmt.Sprintf("nfs41: %s: bad reply: %s", e.Op, e.Reason)
+}
