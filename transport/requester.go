@@ -156,7 +156,8 @@ func (s *slot) plain(call *Call) bool {
 }
 
 // startNext makes the call of w, a waiting caller that was given s: it sleeps once, until
-// its reply is in, and not for the credit first. What happens before w is among the
+// its reply is in, and not for the credit first: with more callers than credits that saves
+// some 7 % of the processor time of a call (ADR 22). What happens before w is among the
 // followers wakes nobody, so that is looked at when w joins them.
 func (s *slot) startNext(w *waiter) {
 	c := s.c
