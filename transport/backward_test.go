@@ -111,7 +111,7 @@ func (p *peer) opens(cl *Client, credits uint32) {
 	settle()
 }
 
-// TestCallbackReply: the replies of a client to its server.
+// TestCallbackReply: a client's replies to calls from its server.
 func TestCallbackReply(t *testing.T) {
 	t.Run("BIDI-5.2-1 BIDI-5.2-2 BIDI-5.2-3 BIDI-5.2-4 BIDI-4.1-4 the reply word by word", func(t *testing.T) {
 		callee(t, Settings{Credits: 32, BackwardCredits: 2}, func(p *peer, cl *Client, _ *testService) {
@@ -192,7 +192,7 @@ func TestCallbackReply(t *testing.T) {
 	})
 }
 
-// TestCallbackBothWays: calls of both ends at once do not touch each other.
+// TestCallbackBothWays: calls in both directions at once are independent.
 func TestCallbackBothWays(t *testing.T) {
 	t.Run("BIDI-2.4.1-1 one xid in both directions at once", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, svc *testService) {
@@ -261,7 +261,7 @@ func TestCallbackBothWays(t *testing.T) {
 	})
 }
 
-// TestCallbackCredits: credits and receives for the calls of a server.
+// TestCallbackCredits: credits and receives for calls from the server.
 func TestCallbackCredits(t *testing.T) {
 	t.Run("BIDI-4.1-5 credits in a call are a request and leave the client's window alone", func(t *testing.T) {
 		callee(t, Settings{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
@@ -339,7 +339,7 @@ func TestCallbackCredits(t *testing.T) {
 	})
 }
 
-// TestCallbackChunks: a client takes chunks if it is configured to.
+// TestCallbackChunks: a client accepts chunks only if configured to.
 func TestCallbackChunks(t *testing.T) {
 	t.Run("BIDI-5.3-4 a client that takes no chunks says ERR_CHUNK in 20 bytes, and goes on", func(t *testing.T) {
 		for _, h := range []rpcrdma.Header{
@@ -394,7 +394,7 @@ func TestCallbackChunks(t *testing.T) {
 	})
 }
 
-// TestCallbackUnwanted: what a server may not send is dropped, or is the end of the connection.
+// TestCallbackUnwanted: messages that a client drops, and those that end the connection.
 func TestCallbackUnwanted(t *testing.T) {
 	t.Run("BIDI-2-2 replies that nobody awaits are dropped and counted, however many", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
@@ -471,7 +471,7 @@ func TestCallbackUnwanted(t *testing.T) {
 	})
 }
 
-// TestCallbackHandlers: handlers of a client call its server, and end with it.
+// TestCallbackHandlers: a client's handlers may call the server, and Close and Shutdown end them.
 func TestCallbackHandlers(t *testing.T) {
 	t.Run("a callback calls the server before it answers", func(t *testing.T) {
 		prog := Program{Number: testProg, Low: 1, High: 1,
@@ -725,7 +725,7 @@ func TestAllowBackward(t *testing.T) {
 	})
 }
 
-// TestBackwardCall: the calls of a server to its client, beside those of the client.
+// TestBackwardCall: a server's calls to its client, alone and beside the client's own.
 func TestBackwardCall(t *testing.T) {
 	t.Run("BIDI-5.1-1 BIDI-5.1-2 BIDI-5.1-3 BIDI-5.1-4 the call word by word", func(t *testing.T) {
 		caller(t, &Settings{Credits: 77}, func(p *peer, s *Server, cn *Conn) {
@@ -899,7 +899,7 @@ func TestBackwardCredits(t *testing.T) {
 	})
 }
 
-// TestBackwardChunks: calls that are long, have chunks, or would need them.
+// TestBackwardChunks: backward calls that have chunks, or would need them.
 func TestBackwardChunks(t *testing.T) {
 	t.Run("BIDI-4.2-1 BIDI-5.3-2 without chunks a call is as long as a reply, and what is longer fails before it is sent", func(t *testing.T) {
 		p := newPeer(t)
@@ -1057,7 +1057,7 @@ func TestBackwardHandlers(t *testing.T) {
 	})
 }
 
-// TestBackwardEnds: calls under way when either end closes.
+// TestBackwardEnds: backward calls under way when either end closes.
 func TestBackwardEnds(t *testing.T) {
 	t.Run("calls end with their connection, when the client goes and when the server does", func(t *testing.T) {
 		for name, end := range map[string]func(p *peer, s *Server, cn *Conn){

@@ -128,10 +128,10 @@ func thresholdIs(t *testing.T, p *peer, cl *Client, size int) {
 	}
 }
 
-// configuresAll is cfg with the protocol turned on and nothing said about it.
+// configuresAll is cfg with the protocol turned on, in its default form.
 func configuresAll(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
 
-// TestConfigureClientFirst: the call that configures is the first, and alone.
+// TestConfigureClientFirst: CONF_RDMA is the first call, and nothing is sent before its reply.
 func TestConfigureClientFirst(t *testing.T) {
 	t.Run("CCP-6.1-1 CCP-6.2-1 CCP-6.2-2 the first call says what the client wants, and others follow it", func(t *testing.T) {
 		var got []byte
@@ -215,7 +215,7 @@ func TestConfigureClientFirst(t *testing.T) {
 	})
 }
 
-// TestConfigureClientSizes: what the answer says about sizes is kept.
+// TestConfigureClientSizes: a client keeps to the sizes in the reply.
 func TestConfigureClientSizes(t *testing.T) {
 	for _, tt := range []struct {
 		own    int
@@ -336,7 +336,7 @@ func TestConfigureClientSizes(t *testing.T) {
 	}
 }
 
-// TestConfigureClientReads: what either end says about RDMA Reads is kept.
+// TestConfigureClientReads: a client keeps to the numbers of RDMA Reads that both ends state.
 func TestConfigureClientReads(t *testing.T) {
 	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
 		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
@@ -415,7 +415,8 @@ func TestConfigureClientReads(t *testing.T) {
 	}
 }
 
-// TestConfigureClientWithout: connections without the protocol, and Dials that fail with it.
+// TestConfigureClientWithout: a server may do without the protocol; other failures of the call
+// are failures of Dial.
 func TestConfigureClientWithout(t *testing.T) {
 	t.Run("CCP-6.1-2 without the protocol a message has 1024 bytes, and the first call is the program's", func(t *testing.T) {
 		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
@@ -591,7 +592,7 @@ func configArgs() []byte {
 	return rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 16})
 }
 
-// outcomeOf sends a call and returns the RPC header of the reply.
+// outcomeOf sends a call and returns the RPC header of its reply.
 func (p *peer) outcomeOf(msg []byte) (h oncrpc.ReplyHeader) {
 	p.t.Helper()
 	p.send(msg, 0)
@@ -602,7 +603,7 @@ func (p *peer) outcomeOf(msg []byte) (h oncrpc.ReplyHeader) {
 	return h
 }
 
-// callsWithReads sends a call that takes twelve RDMA Reads.
+// callsWithReads sends a call that the server fetches with twelve RDMA Reads.
 func (p *peer) callsWithReads() {
 	h := rpcrdma.Header{XID: 9}
 	for i := range 12 {
@@ -611,7 +612,7 @@ func (p *peer) callsWithReads() {
 	p.send(callBytes(h, procArgs, xdr.AppendUint32(nil, 96)...), 0)
 }
 
-// TestConfigureServer: a server with the protocol answers its calls, one without has no such program.
+// TestConfigureServer: the replies of a server with the protocol, and of one without.
 func TestConfigureServer(t *testing.T) {
 	want := configArgs()
 
@@ -708,7 +709,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 }
 
-// TestConfigureServerSizes: messages have the sizes that the answer has said.
+// TestConfigureServerSizes: a server keeps to the sizes that the ends have agreed on.
 func TestConfigureServerSizes(t *testing.T) {
 	for _, tt := range []struct {
 		hello []byte
@@ -791,7 +792,7 @@ func TestConfigureServerSizes(t *testing.T) {
 	})
 }
 
-// TestConfigureServerReads: RDMA Reads are as many as the client serves.
+// TestConfigureServerReads: a server issues no more RDMA Reads than the client serves.
 func TestConfigureServerReads(t *testing.T) {
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {
@@ -851,7 +852,7 @@ func TestConfigureServerReads(t *testing.T) {
 	})
 }
 
-// TestConfigureServerAuth: what the call has to be protected by.
+// TestConfigureServerAuth: the protection that a server requires of the call.
 func TestConfigureServerAuth(t *testing.T) {
 	want := configArgs()
 

@@ -969,7 +969,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestCancelWaiting: a call whose context ends while others lead, or have the credits, is in nobody's way.
+// TestCancelWaiting: a call whose context ends while it follows a leader, waits for a credit, or
+// before it is sent.
 func TestCancelWaiting(t *testing.T) {
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {

@@ -227,7 +227,8 @@ func TestOptionalUnknown(t *testing.T) {
 	})
 }
 
-// TestOptionalRequested: requests, and what becomes of their memory.
+// TestOptionalRequested: requests on the wire, the memory of answers, and requests that are not
+// sent.
 func TestOptionalRequested(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -324,7 +325,7 @@ func TestOptionalRequested(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedLimits: the limits of calls are those of requests, too.
+// TestOptionalRequestedLimits: inline threshold and credits apply to requests as to calls.
 func TestOptionalRequestedLimits(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -404,7 +405,7 @@ func TestOptionalRequestedLimits(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedAnswers: answers that are none.
+// TestOptionalRequestedAnswers: refusals, malformed answers, and answers that nobody awaits.
 func TestOptionalRequestedAnswers(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -503,7 +504,7 @@ func TestOptionalRequestedAnswers(t *testing.T) {
 	})
 }
 
-// TestOptionalRequestedEnds: a request ends with its context, or with the connection.
+// TestOptionalRequestedEnds: requests whose context or connection ends.
 func TestOptionalRequestedEnds(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -724,7 +725,7 @@ func TestOptionalExecuted(t *testing.T) {
 	})
 }
 
-// TestOptionalExecutedLimits: requests beyond what was granted, too long, or without end.
+// TestOptionalExecutedLimits: requests beyond the grant, too long ones, and floods.
 func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
 		var cancelled atomic.Int32
@@ -819,7 +820,7 @@ func TestOptionalExecutedLimits(t *testing.T) {
 	})
 }
 
-// TestOptionalExecutedHandlers: requests under way at the end, and requests of handlers.
+// TestOptionalExecutedHandlers: requests made by handlers, and requests executed during Shutdown.
 func TestOptionalExecutedHandlers(t *testing.T) {
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
@@ -944,7 +945,8 @@ func reject(reason rpcrdma.PropReason) rpcrdma.Properties {
 	return rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: reason}
 }
 
-// TestPropertiesOffered: a client tells its properties in its first call, and keeps to the answer.
+// TestPropertiesOffered: a client states its properties in its first call and keeps to the
+// answer.
 func TestPropertiesOffered(t *testing.T) {
 	t.Run("V2-2.1-1 V2-2.3-2 thresholds are the smaller ones, in each direction, and replies may invalidate", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -1046,7 +1048,8 @@ func TestPropertiesOffered(t *testing.T) {
 	})
 }
 
-// TestPropertiesOfferedAgain: it offers them by the operation to a server that does not execute the call.
+// TestPropertiesOfferedAgain: a client whose server does not execute that call offers its
+// properties by the optional operation.
 func TestPropertiesOfferedAgain(t *testing.T) {
 	t.Run("a server that does not execute the call is offered them by the operation", func(t *testing.T) {
 		for _, reply := range []oncrpc.ReplyHeader{
@@ -1104,7 +1107,7 @@ func TestPropertiesOfferedAgain(t *testing.T) {
 	})
 }
 
-// TestPropertiesOfferedWhen: when there is an offer, and what may happen before its answer.
+// TestPropertiesOfferedWhen: when a client makes an offer, and events before the answer.
 func TestPropertiesOfferedWhen(t *testing.T) {
 	t.Run("an offer is one of its connection, in version 2, when there is something to tell", func(t *testing.T) {
 		dials(t, &Settings{InlineRecv: 8192, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
@@ -1217,12 +1220,12 @@ func (p *peer) invalidates(cl *Client) {
 	}
 }
 
-// largeMessages has a server take 16384 bytes in either direction, and execute operations.
+// largeMessages configures a server with thresholds of 16384 bytes and with operations.
 func largeMessages() *Settings {
 	return &Settings{InlineSend: 16384, InlineRecv: 16384, NoPrivateData: true, Operations: testOps()}
 }
 
-// answerTo sends an offer and returns what comes back.
+// answerTo sends an offer by the optional operation and returns the answer.
 func (p *peer) answerTo(msg []byte) rpcrdma.Properties {
 	p.t.Helper()
 	p.send(msg, 0)
@@ -1233,7 +1236,7 @@ func (p *peer) answerTo(msg []byte) rpcrdma.Properties {
 	return p.propertiesOf(h, payload)
 }
 
-// exchange calls a procedure of the properties program, and returns the reply.
+// exchange calls a procedure of the properties program and returns the reply.
 func (p *peer) exchange(h rpcrdma.Header, vers, proc uint32, args []byte) (oncrpc.ReplyHeader, []byte) {
 	p.t.Helper()
 	h.Credit = 8
@@ -1250,7 +1253,7 @@ func (p *peer) exchange(h rpcrdma.Header, vers, proc uint32, args []byte) (oncrp
 	return r, payload[n:]
 }
 
-// tells offers properties by a call, and returns what comes back.
+// tells offers properties by a call and returns the answer.
 func (p *peer) tells(args []byte) rpcrdma.Properties {
 	p.t.Helper()
 	r, results := p.exchange(rpcrdma.Header{XID: 7, Vers: 2}, 1, 1, args)
@@ -1261,7 +1264,7 @@ func (p *peer) tells(args []byte) rpcrdma.Properties {
 	return props
 }
 
-// TestPropertiesAccepted: a server accepts an offer, and keeps to it from the answer on.
+// TestPropertiesAccepted: a server accepts an offer and keeps to it from its answer on.
 func TestPropertiesAccepted(t *testing.T) {
 	large := largeMessages()
 
@@ -1365,7 +1368,7 @@ func TestPropertiesAccepted(t *testing.T) {
 	})
 }
 
-// TestPropertiesRejected: offers that a server rejects, and answers that it has not asked for.
+// TestPropertiesRejected: offers that a server rejects, and answers to no offer.
 func TestPropertiesRejected(t *testing.T) {
 	large := largeMessages()
 
@@ -1445,7 +1448,7 @@ func TestPropertiesRejected(t *testing.T) {
 	})
 }
 
-// TestPropertiesAcceptedByCall: the offer may be a call.
+// TestPropertiesAcceptedByCall: offers made by a call of the properties program.
 func TestPropertiesAcceptedByCall(t *testing.T) {
 	large := largeMessages()
 

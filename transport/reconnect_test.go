@@ -60,7 +60,7 @@ func callback() []Program {
 		Handler: HandlerFunc(func(context.Context, *Request, *Response) {})}}
 }
 
-// TestReconnectResends: calls without a reply go on with the next connection.
+// TestReconnectResends: a call without a reply is sent again on the next connection.
 func TestReconnectResends(t *testing.T) {
 	t.Run("V1-8-2 BIDI-5.4-1 CTX-8166-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -176,7 +176,7 @@ func TestReconnectResends(t *testing.T) {
 	})
 }
 
-// TestNotResent: some calls are not sent again, and others were never sent.
+// TestNotResent: which calls are not sent again when the connection is lost.
 func TestNotResent(t *testing.T) {
 	t.Run("NoResend fails a call that was sent, and leaves one that was not for the next connection", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -254,7 +254,7 @@ func TestNotResent(t *testing.T) {
 	})
 }
 
-// TestReconnectPauses: attempts to connect come after pauses that grow.
+// TestReconnectPauses: the pause between attempts to connect grows up to a limit.
 func TestReconnectPauses(t *testing.T) {
 	t.Run("pauses between attempts: none after a connection that was good, then twice as long each time, up to ten seconds", func(t *testing.T) {
 		for range 20 { // the pauses are random
@@ -371,17 +371,18 @@ func TestReconnectPauses(t *testing.T) {
 	})
 }
 
-// A flapper ends the connections of a client that makes them again by itself, and measures
-// the pauses.
+// A flapper ends the connections of a client that reconnects by itself, and measures the
+// pauses.
 type flapper struct {
 	ps   *peers
 	p    *peer
 	cl   *Client
-	made time.Time                 // when the connection was
-	use  func(p *peer, cl *Client) // what each connection is good for
+	made time.Time                 // when the current connection was made
+	use  func(p *peer, cl *Client) // how each connection is used before it is lost
 }
 
-// flaps runs a conversation with a client whose server may call it.
+// flaps runs script with a client that accepts calls from its server, and so reconnects by
+// itself.
 func flaps(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper)) {
 	t.Helper()
 	clientTo(t, &Settings{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
@@ -389,8 +390,8 @@ func flaps(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper))
 	})
 }
 
-// lose uses the connection, ends it when it has lived for so long, and checks that the next
-// comes after pause, or at random a half more or less.
+// lose uses the connection, ends it after it has lived for the given time, and checks that
+// the next one follows after pause, give or take half of it.
 func (f *flapper) lose(lived, pause time.Duration) {
 	t := f.ps.t
 	t.Helper()
@@ -411,7 +412,8 @@ func (f *flapper) lose(lived, pause time.Duration) {
 	f.p = q
 }
 
-// TestReconnectShortLives: the pause after a connection depends on how long it lived, and for what.
+// TestReconnectShortLives: the pause after a connection depends on how long it lived and
+// whether it was used.
 func TestReconnectShortLives(t *testing.T) {
 	const short = 20 * time.Millisecond
 
@@ -452,8 +454,9 @@ func TestReconnectShortLives(t *testing.T) {
 	})
 }
 
-// givesUp makes eight calls and gives each up, on a connection of its own, which end then
-// ends. The next connection comes after a pause of at least least and less than most.
+// givesUp makes eight calls, each on its own connection. It cancels the call, has end close
+// the connection, and checks the pause before connection i: at least least(i), less than
+// most(i).
 func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least, most func(i int) time.Duration) {
 	t.Helper()
 	first := newPeer(t)
@@ -487,7 +490,8 @@ func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least
 	})
 }
 
-// TestReconnectGivenUp: connections that end with calls that their callers have given up.
+// TestReconnectGivenUp: the pause after a connection that ends because its calls were
+// cancelled, or after they were.
 func TestReconnectGivenUp(t *testing.T) {
 	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
@@ -517,7 +521,8 @@ func TestReconnectGivenUp(t *testing.T) {
 	})
 }
 
-// TestReconnectWaits: calls that wait for a connection return with their context, or with the client.
+// TestReconnectWaits: a call that waits for a connection returns when its context or the
+// client ends.
 func TestReconnectWaits(t *testing.T) {
 	t.Run("a call without a deadline waits, one with a deadline fails in time", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -638,7 +643,7 @@ func TestReconnectWaits(t *testing.T) {
 	})
 }
 
-// TestReconnectCallbacks: a new connection is for the calls of the server as well.
+// TestReconnectCallbacks: reconnection and the server's calls.
 func TestReconnectCallbacks(t *testing.T) {
 	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
 		const calls, backward = 20, 4
@@ -1072,7 +1077,7 @@ func pending(t *testing.T, done <-chan error) {
 	}
 }
 
-// bind has a Backchannel use a connection.
+// bind binds a Backchannel to a connection.
 func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
 	t.Helper()
 	if err := b.Bind(cn, calls); err != nil {
@@ -1080,7 +1085,7 @@ func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
 	}
 }
 
-// TestBackchannelBind: calls are made on the connection that was bound last.
+// TestBackchannelBind: calls use the connection that was bound last, and wait if there is none.
 func TestBackchannelBind(t *testing.T) {
 	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1144,7 +1149,7 @@ func TestBackchannelBind(t *testing.T) {
 	})
 }
 
-// TestBackchannelResends: calls without a reply go on with the next connection.
+// TestBackchannelResends: a call without a reply is sent again on the next connection.
 func TestBackchannelResends(t *testing.T) {
 	t.Run("BIDI-5.4-3 BIDI-4.3.2-3 BIDI-6-2 calls without a reply wait for the client to come back, and go again with their xids", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1229,7 +1234,8 @@ func TestBackchannelResends(t *testing.T) {
 	})
 }
 
-// TestBackchannelReady: a client that drops its connection on the first call is not ready, any other is.
+// TestBackchannelReady: only a client that drops its connection on the first call counts as
+// not ready.
 func TestBackchannelReady(t *testing.T) {
 	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
@@ -1310,7 +1316,8 @@ func TestBackchannelReady(t *testing.T) {
 	})
 }
 
-// TestBackchannelEnds: calls end with their context or with Close, not with a connection.
+// TestBackchannelEnds: a call ends with its context or with Close of the Backchannel, not with
+// a connection.
 func TestBackchannelEnds(t *testing.T) {
 	t.Run("a call ends with its context, and tells whether it was sent", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {

@@ -81,7 +81,7 @@ func replyMsg(xid uint32, results []byte) []byte {
 	return append(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: xid}), results...)
 }
 
-// TestBridge: calls become records, and records replies.
+// TestBridge: calls are read as records, and records written are replies.
 func TestBridge(t *testing.T) {
 	t.Run("calls are read and replies written as records, in any order", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {
@@ -205,7 +205,7 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// TestBridgeSameXID: calls that have the xid of one that is not answered yet.
+// TestBridgeSameXID: a call with the xid of another that has no reply yet.
 func TestBridgeSameXID(t *testing.T) {
 	t.Run("an xid used twice at once for different calls is refused", func(t *testing.T) {
 		bridged(t, nil, func(p *peer, s *Server, l net.Listener) {

@@ -31,7 +31,7 @@ func moves(mem []byte, arg, res span) *Call {
 		ReadItems: []ReadItem{{Offset: 4, Data: arg.of(mem)}}, WriteItems: []WriteItem{{Buf: res.of(mem)}}}
 }
 
-// answersMove replies to the next call, and returns what it has exposed.
+// answersMove replies to the next call and returns the segments that it exposed.
 func (p *peer) answersMove(done <-chan error) (read, write rpcrdma.Segment) {
 	p.t.Helper()
 	h, _ := p.message("the call")
@@ -53,7 +53,7 @@ func register(t *testing.T, cl *Client, mem []byte) *Memory {
 	return m
 }
 
-// TestRegisterMemory: calls name parts of memory that stays registered, if they lie in it.
+// TestRegisterMemory: calls use registered memory without another registration.
 func TestRegisterMemory(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 
@@ -101,38 +101,6 @@ func TestRegisterMemory(t *testing.T) {
 		})
 	})
 
-	t.Run("what lies elsewhere, or across an end, is registered for the call", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
-			mem := letters(30_000)
-			low := register(t, cl, mem[:9000])
-			high := register(t, cl, mem[9000:18_000])
-			defer low.Close()
-			defer high.Close()
-			before := p.regions()
-			l, h := p.answersMove(async(cl, bg, moves(mem, span{0, 9000}, span{9000, 18_000})))
-			across, beyond := p.answersMove(async(cl, bg, moves(mem, span{1000, 10_000}, span{18_000, 27_000})))
-			if l.Handle == h.Handle || l.Offset != peerBase || h.Offset != peerBase {
-				t.Errorf("the neighbours are %+v and %+v", l, h)
-			}
-			for _, s := range []rpcrdma.Segment{across, beyond} {
-				if _, err := p.reach(s, fabric.AccessRemoteRead|fabric.AccessRemoteWrite); err == nil || s.Handle == l.Handle || s.Handle == h.Handle {
-					t.Errorf("%+v is not the call's own", s)
-				}
-			}
-			if p.regions() != before {
-				t.Errorf("%d regions, %d before", p.regions(), before)
-			}
-			for _, bad := range [][]byte{nil, mem[:1], mem[8999:9001], mem[17_999:], mem, mem[100:200]} {
-				if m, err := cl.RegisterMemory(bad); err == nil {
-					t.Errorf("%d bytes were registered on top of others", len(m.Bytes()))
-				}
-			}
-			if err := register(t, cl, mem[18_000:]).Close(); err != nil || p.regions() != before {
-				t.Errorf("%v, %d regions, %d before", err, p.regions(), before)
-			}
-		})
-	})
-
 	t.Run("V1-11-4 windows over it are for one call and one right", func(t *testing.T) {
 		clientOf(t, registering(t, true), nil, func(p *peer, cl *Client) {
 			mem := letters(20_000)
@@ -175,9 +143,42 @@ func TestRegisterMemory(t *testing.T) {
 	})
 }
 
-// TestRegisterMemoryEnds: a registration ends with a call that is given up, with Close, or with its connection.
+// TestRegisterMemoryEnds: a registration ends with Close, with its connection, or with a call
+// that is given up; one that was made for a call ends with the call.
 func TestRegisterMemoryEnds(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
+
+	t.Run("what lies elsewhere, or across an end, is registered for the call", func(t *testing.T) {
+		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+			mem := letters(30_000)
+			low := register(t, cl, mem[:9000])
+			high := register(t, cl, mem[9000:18_000])
+			defer low.Close()
+			defer high.Close()
+			before := p.regions()
+			l, h := p.answersMove(async(cl, bg, moves(mem, span{0, 9000}, span{9000, 18_000})))
+			across, beyond := p.answersMove(async(cl, bg, moves(mem, span{1000, 10_000}, span{18_000, 27_000})))
+			if l.Handle == h.Handle || l.Offset != peerBase || h.Offset != peerBase {
+				t.Errorf("the neighbours are %+v and %+v", l, h)
+			}
+			for _, s := range []rpcrdma.Segment{across, beyond} {
+				if _, err := p.reach(s, fabric.AccessRemoteRead|fabric.AccessRemoteWrite); err == nil || s.Handle == l.Handle || s.Handle == h.Handle {
+					t.Errorf("%+v is not the call's own", s)
+				}
+			}
+			if p.regions() != before {
+				t.Errorf("%d regions, %d before", p.regions(), before)
+			}
+			for _, bad := range [][]byte{nil, mem[:1], mem[8999:9001], mem[17_999:], mem, mem[100:200]} {
+				if m, err := cl.RegisterMemory(bad); err == nil {
+					t.Errorf("%d bytes were registered on top of others", len(m.Bytes()))
+				}
+			}
+			if err := register(t, cl, mem[18_000:]).Close(); err != nil || p.regions() != before {
+				t.Errorf("%v, %d regions, %d before", err, p.regions(), before)
+			}
+		})
+	})
 
 	t.Run("V1-11-3 a call that is given up takes the registration with it", func(t *testing.T) {
 		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {

@@ -73,7 +73,8 @@ func (s *onceService) ran(t *testing.T, want int32) {
 	}
 }
 
-// TestReplyCacheReplays: a call that comes again is answered from memory, into its own chunks.
+// TestReplyCacheReplays: a repeated call is answered from the cache, into the chunks that it
+// brings.
 func TestReplyCacheReplays(t *testing.T) {
 	t.Run("a reply is put on the wire again, in the chunks of the call that comes again", func(t *testing.T) {
 		for _, dma := range []bool{true, false} {
@@ -181,7 +182,7 @@ func TestReplyCacheReplays(t *testing.T) {
 	})
 }
 
-// TestReplyCacheSameCall: a call is the same if more than its xid is.
+// TestReplyCacheSameCall: an equal xid alone does not make two calls the same.
 func TestReplyCacheSameCall(t *testing.T) {
 	t.Run("one xid and other calls", func(t *testing.T) {
 		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
@@ -229,7 +230,7 @@ func TestReplyCacheSameCall(t *testing.T) {
 	})
 }
 
-// TestReplyCacheWaits: a call may come again while it is executed.
+// TestReplyCacheWaits: calls that are repeated while the first is still executed.
 func TestReplyCacheWaits(t *testing.T) {
 	t.Run("calls that come again while the first is executed wait for it, and all are answered", func(t *testing.T) {
 		for _, lost := range []bool{true, false} {
@@ -324,7 +325,7 @@ func TestReplyCacheWaits(t *testing.T) {
 	})
 }
 
-// TestReplyCacheOutlives: what a connection has begun is remembered beyond its end.
+// TestReplyCacheOutlives: executions and replies that outlive the connection of their call.
 func TestReplyCacheOutlives(t *testing.T) {
 	t.Run("a reply that meets a dead connection is remembered, with memory that outlives it", func(t *testing.T) {
 		for _, size := range []int{4, 100_000} { // there is no registered memory for the second
@@ -430,7 +431,7 @@ func TestReplyCacheOutlives(t *testing.T) {
 	})
 }
 
-// TestReplyCacheBounds: there are limits to what is remembered.
+// TestReplyCacheBounds: the limits of the cache, in replies and in bytes.
 func TestReplyCacheBounds(t *testing.T) {
 	t.Run("no more replies than the configuration says: the oldest is forgotten", func(t *testing.T) {
 		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {

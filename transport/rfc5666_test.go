@@ -155,8 +155,8 @@ func lentArgs() []byte {
 	return append(opaque(string(letters(10))), opaque(string(letters(3000)))...)
 }
 
-// lends runs a conversation with a server that has answered lentArgs: h is the header of
-// the reply, and its two read chunks have not been given back.
+// lends runs script with a server that has answered lentArgs in read chunks: h is the header
+// of the reply, and RDMA_DONE has not been sent.
 func lends(t *testing.T, cfg Settings, script func(p *peer, s *Server, h rpcrdma.Header)) {
 	t.Helper()
 	cfg.InlineSend = 1024
@@ -181,12 +181,12 @@ func doneBytes(xid uint32) []byte {
 	return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone})
 }
 
-// lendsOne is a read list of one chunk.
+// lendsOne exposes data and returns a read list of this one chunk.
 func (p *peer) lendsOne(pos uint32, data []byte) []rpcrdma.ReadSegment {
 	return []rpcrdma.ReadSegment{{Position: pos, Segment: p.offer(0xfeed, data)}}
 }
 
-// TestReadRepliesLent: a server lends the memory of its results until RDMA_DONE, or the end.
+// TestReadRepliesLent: a server exposes its results until RDMA_DONE or the end of the connection.
 func TestReadRepliesLent(t *testing.T) {
 	t.Run("V1-3.8-5 V1-3.8-6 memory is lent until RDMA_DONE, which costs a receive that is posted again", func(t *testing.T) {
 		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) {
@@ -293,7 +293,7 @@ func TestReadRepliesLent(t *testing.T) {
 	})
 }
 
-// TestReadRepliesPlaced: what a server does not lend.
+// TestReadRepliesPlaced: replies that need no read chunks, or may not have them.
 func TestReadRepliesPlaced(t *testing.T) {
 	big := letters(6000)
 
@@ -360,7 +360,7 @@ func TestReadRepliesPlaced(t *testing.T) {
 	})
 }
 
-// TestReadRepliesFetched: a client fetches what its server lends, and says so.
+// TestReadRepliesFetched: a client fetches the read chunks of a reply and sends RDMA_DONE.
 func TestReadRepliesFetched(t *testing.T) {
 	big := letters(6000)
 
