@@ -19,35 +19,35 @@ import (
 
 // A Handler executes the procedures of a program.
 type Handler interface {
-	// ServeRPC executes req and fills res; the reply goes out when it returns.
+	// ServeRPC executes req and fills res; the reply is sent when it returns.
 	// req and what it points to are valid until then. ctx ends with the
-	// connection, or, if the reply is to be remembered, with the server: a client
-	// that has lost its connection comes back for it. Procedure 0 does not get
-	// here: the server answers it. If ServeRPC panics the caller is told SYSTEM_ERR,
-	// and Config.Logger the panic with its stack; nothing else ends.
+	// connection or, if the reply goes to the reply cache, with the server: a client
+	// that has lost its connection repeats the call on another. The server answers
+	// procedure 0 itself. If ServeRPC panics, the caller gets SYSTEM_ERR and
+	// Config.Logger the panic with its stack; the server keeps running.
 	ServeRPC(ctx context.Context, req *Request, res *Response)
 }
 
-// A HandlerFunc is a function as a Handler.
+// A HandlerFunc is a Handler that consists of one function.
 type HandlerFunc func(ctx context.Context, req *Request, res *Response)
 
 // ServeRPC calls f.
 func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) { f(ctx, req, res) }
 
-// A Program is a program that a server executes, or a client for its server.
+// A Program is an RPC program that a server executes, or a client for its server.
 type Program struct {
 	Number    uint32
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
-	// Binding is the upper-layer binding, of which the server asks what of a call may
-	// be in read chunks: one that has anything else there, or another number of bytes
-	// than its length word says, is answered with GARBAGE_ARGS. Nil: the handler finds
-	// out.
+	// Binding is the upper-layer binding. It says which arguments may be in read
+	// chunks: a call with other arguments there, or with a chunk whose length differs
+	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
+	// check.
 	Binding Binding
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so
-	// that calls may come with RDMA_MSGP. See Config.RFC5666.
+	// that calls may use RDMA_MSGP. See Config.RFC5666.
 	Padded bool
 
 	// ReadReplies says that the upper-layer binding allows read chunks in replies
@@ -55,16 +55,16 @@ type Program struct {
 	ReadReplies bool
 
 	// Idempotent says which procedures may be executed again when a client that has lost
-	// its connection sends their calls again, because nothing changes by it. The replies
-	// of the others are remembered for that case; see ReplyCache. Nil: none may.
+	// its connection repeats a call. The replies of all others are kept for that
+	// case; see ReplyCache. Nil: none may.
 	Idempotent func(vers, proc uint32) bool
 
 	// Inline says which procedures are quick and never block: they run on
-	// the goroutine that moves the connection, with no hand-off. Nil: none.
+	// the goroutine that leads the connection, without a hand-off. Nil: none.
 	Inline func(vers, proc uint32) bool
 }
 
-// Every says yes to all procedures, for Program.Inline and Program.Idempotent.
+// Every returns true for all procedures, for Program.Inline and Program.Idempotent.
 func Every(vers, proc uint32) bool { return true }
 
 // A Request is a call as a Handler sees it.
@@ -73,8 +73,7 @@ type Request struct {
 	XID        uint32
 	Cred, Verf oncrpc.Auth
 
-	// Args are the whole XDR-encoded arguments: what came through read chunks
-	// is in its place.
+	// Args are the XDR-encoded arguments, including those that came in read chunks.
 	Args []byte
 
 	at int // of Args in the message
@@ -91,8 +90,8 @@ func (r *Request) RemoteAddr() net.Addr { return r.x.c.fc.RemoteAddr() }
 
 // A Response takes the results of a call.
 type Response struct {
-	// Results is to be appended to: the XDR-encoded results. As long as they
-	// fit inline they are built where they are sent from.
+	// Results are the XDR-encoded results; the handler appends to them. While they
+	// fit inline, they are built in the buffer that is sent.
 	Results []byte
 
 	x    *exch
@@ -100,19 +99,19 @@ type Response struct {
 }
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible
-// for a write chunk: its length word to Results, and data, which goes to the
-// next write chunk of the call, or inline with its padding if there is none.
+// for a write chunk. It appends the length word to Results; data goes to the
+// next write chunk of the call or, if there is none, inline with its padding.
 //
-// data belongs to the response until the adapter is done with it, after
-// ServeRPC has returned: it must not change before release, which may be nil,
-// is called. On providers that take registered memory alone, data that is not
-// from Alloc is copied.
+// data belongs to the response until release is called, after ServeRPC has
+// returned and the adapter has sent it; it must not change before. release may be
+// nil. With providers that need registered memory, data that is not from Alloc is
+// copied.
 func (w *Response) AddItem(data []byte, release func()) {
 	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
 	w.x.addItem(len(w.Results), data, release)
 }
 
-// addItem adds an item at a place of the stream.
+// addItem adds an item at an offset of the results.
 func (x *exch) addItem(at int, data []byte, release func()) {
 	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
 	if own := x.own(data); own != nil {
@@ -126,8 +125,8 @@ func (x *exch) addItem(at int, data []byte, release func()) {
 }
 
 // Alloc returns n bytes of the connection's memory for AddItem, to be filled by
-// the handler. They are the response's until the reply is out, and need no
-// release. It returns nil when n is over the server's MaxMessage or there is no
+// the handler. They belong to the response until the reply has been sent, and need no
+// release. Alloc returns nil if n exceeds the server's MaxMessage or there is no
 // memory.
 func (w *Response) Alloc(n int) []byte {
 	if n < 0 || n > w.x.c.cfg.MaxMessage {
@@ -143,15 +142,15 @@ func (w *Response) Alloc(n int) []byte {
 	return b.Bytes[:n:n]
 }
 
-// Fail makes the reply an error of RPC in place of results: oncrpc.GarbageArgs,
+// Fail makes the reply an RPC error without results: oncrpc.GarbageArgs,
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
 
-// orphan tells whether there was no memory because the connection has ended, which the
-// adapter knows before we do: the reply can only be remembered.
+// orphan reports whether there was no memory because the connection has ended, which the
+// adapter may know first: the reply can then only go to the reply cache.
 func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
 
-// own returns the exchange's own buffer that data is at the start of.
+// own returns the exchange's buffer that data is at the start of, nil if there is none.
 func (x *exch) own(data []byte) *arena.Buffer {
 	for _, b := range x.mems {
 		if len(data) > 0 && &b.Bytes[0] == &data[0] {
@@ -161,8 +160,8 @@ func (x *exch) own(data []byte) *arena.Buffer {
 	return nil
 }
 
-// local returns a copy of data in memory with a local key. Without memory the call
-// fails.
+// local returns a copy of data in memory with a local key. If there is no memory it marks
+// the call as failed.
 func (x *exch) local(data []byte) ([]byte, uint32) {
 	if len(data) == 0 {
 		return nil, fabric.LocalDMAKey
@@ -200,7 +199,7 @@ type Server struct {
 	idle      chan struct{} // closed when closing and no connection is left
 }
 
-// NewServer makes a server. A nil cfg is the default configuration.
+// NewServer returns a server. A nil cfg is the default configuration.
 func NewServer(cfg *ServerConfig) (*Server, error) {
 	own, conns, err := cfg.settle()
 	if err != nil {
@@ -220,7 +219,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Register adds a program. It must be done before Serve.
+// Register adds a program. It must be called before Serve.
 func (s *Server) Register(p Program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +235,7 @@ type Listener struct {
 // Addr is the address, with the real port.
 func (l *Listener) Addr() net.Addr { return l.fl.Addr() }
 
-// Close stops listening. Connections live on.
+// Close stops listening. It leaves connections open.
 func (l *Listener) Close() error { return l.fl.Close() }
 
 // Listen announces the server at addr ("host:port", port 0 picks one) through
@@ -260,8 +259,8 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	return l, nil
 }
 
-// Serve takes connections from l until l or the server is closed; the error is
-// then net.ErrClosed. While there are no descriptors, or no memory, it waits for some.
+// Serve accepts connections from l until l or the server is closed; the error is
+// then net.ErrClosed. While the process is out of descriptors or memory, it waits.
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -297,8 +296,8 @@ func (s *Server) Serve(l *Listener) error {
 	}
 }
 
-// scarce tells whether there was no connection for want of something that there may be more
-// of in a moment.
+// scarce reports whether a connection could not be accepted for lack of a resource that may
+// be available again in a moment.
 func scarce(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECONNABORTED} {
 		if errors.Is(err, e) {
@@ -308,8 +307,8 @@ func scarce(err error) bool {
 	return false
 }
 
-// growStack makes the stack of a new goroutine as long as that of a connection gets, while
-// there is next to nothing on it that would have to be moved, frame by frame, later on.
+// growStack makes the stack of a new goroutine as large as a connection needs it, while there
+// are few frames on it to copy.
 //
 //go:noinline
 func growStack(n int) byte {
@@ -370,7 +369,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	for _, b := range bridges {
 		b.forget(c)
 	}
-	// Close may return from here on.
+	// From here on Close may return.
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.guests.remove(g)
@@ -396,7 +395,7 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// stop refuses new connections and returns those there are.
+// stop refuses new connections and returns the present ones.
 func (s *Server) stop() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,9 +414,9 @@ func (s *Server) stop() []*conn {
 	return conns
 }
 
-// Shutdown stops listening, answers the calls that have arrived, and ends all
-// connections in order. When ctx ends first they are closed at once, and ctx's
-// error is returned.
+// Shutdown stops listening, answers the calls that have arrived, and closes all
+// connections in order. If ctx ends first, it closes them at once and returns ctx's
+// error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stop() {
 		c.drain.Store(&ctx)
@@ -434,8 +433,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close stops listening and ends all connections at once. It returns when the
-// adapter has let go of all memory; handlers may still be running, with their
-// context ended. It may be called twice.
+// adapter no longer uses any memory; handlers may still be running, with their
+// context ended. It may be called more than once.
 func (s *Server) Close() error {
 	for _, c := range s.stop() {
 		c.close()
@@ -454,8 +453,8 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// dispatchOther takes calls to the programs that the transport serves itself, and to
-// those of bridges, whose arguments start at offset n.
+// dispatchOther takes calls of the programs that the transport serves itself, and of those
+// that bridges serve. Arguments start at offset n.
 func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 	call := &x.call
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {

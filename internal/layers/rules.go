@@ -129,6 +129,7 @@ var Rules = []Rule{
 	{"words", NoLeftovers},
 	{"paths", NoMachinePaths},
 	{"skips", SkipsHaveReasons},
+	{"length", TestsAreShort},
 	{"graph", GraphMatches},
 	{"tests", NamedTestsExist},
 }
