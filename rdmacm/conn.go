@@ -90,14 +90,15 @@ type Conn struct {
 	byKey               map[uint32]*region // by local key
 	windows             map[uint32]*window // bound windows by key
 
-	sendMu sync.Mutex
-	qp     *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
-	send   workQueue
-	swr    []cgo.SendWR // scratch
-	sges   []cgo.SGE
-	silent int // sends since the last signaled one
-	held   heldBack
-	inner  atomic.Bool // an internal request is outstanding
+	sendMu  sync.Mutex
+	qp      *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
+	send    workQueue
+	swr     []cgo.SendWR // scratch
+	sges    []cgo.SGE
+	reports fabric.Deferrals
+	silent  int // sends since the last signaled one
+	held    heldBack
+	inner   atomic.Bool // an internal request is outstanding
 	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
 	// even if the completions that make it are not reported.
 	starved atomic.Bool
@@ -141,7 +142,7 @@ const firstSlots = 16
 type slot struct {
 	id       uint64
 	op       fabric.WCOpcode
-	report   bool // the caller wants the completion
+	report   bool // the caller gets the completion
 	internal bool // posted by this package, not by a caller
 	signaled bool // the device reports success
 	done     bool // the device has reported it, as wc

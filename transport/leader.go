@@ -19,9 +19,9 @@ type leader struct {
 	hdr    rpcrdma.Header // scratch for incoming headers
 	recvs  receives
 	reads  reads.Queue
-	gone   [maxSilent]*exch // scratch
-	fatal  error            // this end's reason to end the connection
-	streak int              // backward calls answered since the last forward one, at a server
+	gone   []*exch // scratch
+	fatal  error   // this end's reason to end the connection
+	streak int     // backward calls answered since the last forward one, at a server
 
 	// Gathered in a pass over completions, and let go at its end.
 	replies []*exch   // to be posted together
@@ -187,7 +187,9 @@ func (l *leader) complete(wc *fabric.WC) {
 			l.execute(x)
 		}
 	case wrReply:
-		l.sent(l.exchs[n])
+		if wc.Status == fabric.WCSuccess {
+			l.sent(l.exchs[n])
+		}
 	case wrPull:
 		s := l.slot(n)
 		l.c.sends.readDone()
