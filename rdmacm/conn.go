@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 )
 
 // A state of a Conn. It only moves forward.
@@ -116,7 +117,7 @@ type Conn struct {
 	passed  uint64 // the highest position of a send that the device has reported
 	failed  bool   // a send has failed
 	settled bool
-	turn    chan struct{} // wakes a follower of a shared queue
+	turn    baton.Waiter[Conn] // in queue.turns
 	spin    spinner
 }
 
@@ -202,10 +203,11 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		p: p, dev: dev, id: id, target: target, passive: passive, attr: attr,
 		ird: attr.InboundReads, ord: attr.OutboundReads,
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
-		heard: make(chan struct{}), left: make(chan struct{}), turn: make(chan struct{}, 1),
+		heard: make(chan struct{}), left: make(chan struct{}),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
 	c.wait = c.waitStep
+	c.turn.Init(c)
 	c.send.init(attr.SendDepth + 1) // one for internal requests
 	c.recv.init(attr.RecvDepth)
 	c.done = make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))

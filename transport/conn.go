@@ -98,7 +98,7 @@ func newConn(fc fabric.Conn, provider string, cfg *Config, r role, usage *arena.
 		Usage: usage, OnBulk: c.keepWatch,
 	})
 	if r == roleServer {
-		c.keeper.wake = make(chan bool, 1)
+		c.keeper.Init(&c.keeper)
 	}
 	c.public.c = c
 	c.sends.init(c)
@@ -228,7 +228,7 @@ func (l *leader) finish(reason error) {
 	if unused {
 		c.arena.Drop()
 	}
-	c.state.Lock().token = l // to rest: nobody takes it any more
+	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()
 	close(c.done)
 	if onEnd != nil {
@@ -304,11 +304,11 @@ func (c *conn) shutdown(ctx context.Context) error {
 	if st.calls.inUse > 0 {
 		st.calls.drained = w
 	} else {
-		w.wake <- false
+		w.Wake(false)
 	}
 	c.state.Unlock()
 	select {
-	case <-w.wake:
+	case <-w.Bell():
 	case <-ctx.Done():
 		c.close()
 		return ctx.Err()

@@ -148,7 +148,7 @@ func (l *leader) endPass() {
 func (l *leader) wakeAll() {
 	for i, w := range l.wakes {
 		l.wakes[i] = nil
-		w.wake <- w.ready
+		w.Wake(w.ready)
 	}
 	l.wakes = l.wakes[:0]
 }
@@ -157,8 +157,7 @@ func (l *leader) wakeAll() {
 // state is locked.
 func (l *leader) markReady(st *state, w *waiter) {
 	w.ready = true
-	if w.queued {
-		st.waiters.remove(w)
+	if st.baton.Leave(&w.Waiter) {
 		l.wakes = append(l.wakes, w)
 	}
 }
