@@ -78,7 +78,7 @@ type Conn struct {
 	alone               bool              // requests fail because of this side: the peer need not be told
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
-	wait                func() bool   // waitStep, made once
+	wait, ready         func() bool   // waitStep and mayReturn, made once
 	requested           chan struct{} // iWARP: closed once rdma_connect has returned
 	accepted            bool          // rdma_accept has been called
 	heard               chan struct{} // closed by the event that ends set-up, even if it comes late
@@ -206,7 +206,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		heard: make(chan struct{}), left: make(chan struct{}),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
-	c.wait = c.waitStep
+	c.wait, c.ready = c.waitStep, c.mayReturn
 	c.turn.Init(c)
 	c.send.init(attr.SendDepth + 1) // one for internal requests
 	c.recv.init(attr.RecvDepth)
@@ -320,12 +320,12 @@ func (c *Conn) event(ev Event) {
 		c.mu.Lock()
 		remote := !c.quiet
 		c.mu.Unlock()
-		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
+		c.leftOnce.Do(func() { close(c.left) }) // last: Disconnect returns, and Poll knows of the end
 	case EventDeviceRemoval:
 		c.p.removed(c.dev)
-		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
+		c.leftOnce.Do(func() { close(c.left) })
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
 		// Before set-up returns: Close may follow at once, and looks at it.
 		c.heardOnce.Do(func() { close(c.heard) })
@@ -780,14 +780,17 @@ func (c *Conn) drain(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
 	idle := func() bool {
+		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
+	}
+	step := func() bool {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
 		for c.q.pump(c.q.awaiting(c)) > 0 {
 		}
-		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
+		return idle()
 	}
-	for !idle() {
-		c.q.await(c, idle)
+	for !step() {
+		c.q.await(c, idle, step)
 	}
 	return ctx.Err()
 }

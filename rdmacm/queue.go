@@ -233,19 +233,19 @@ func (q *queue) awaiting(c *Conn) uint32 {
 }
 
 // await calls step whenever c may have something to do, until step returns true or c
-// is woken. step polls and arms the queue. await returns at once if c has something
-// to do already.
+// is woken. step polls and arms the queue. await returns at once if ready returns true,
+// which is called with mu held. Who calls wake changes what ready looks at before.
 //
 // One waiter of a shared queue, the leader, is parked on the completion channel. The
 // others, the followers, sleep until whoever polls the queue finds a completion for them
 // or the leader leaves.
-func (q *queue) await(c *Conn, step func() bool) (err error) {
+func (q *queue) await(c *Conn, ready, step func() bool) (err error) {
 	if !q.shared {
 		return q.ch.Await(step)
 	}
 	offered := false // c has been woken to lead
 	q.mu.Lock()
-	for !q.closed && !c.ready() {
+	for !q.closed && !ready() {
 		if ch := q.turns.Take(); ch != nil {
 			q.leader = c
 			q.mu.Unlock()
@@ -273,8 +273,8 @@ func (q *queue) await(c *Conn, step func() bool) (err error) {
 	return err
 }
 
-// ready reports whether Wait must not park. queue.mu is held.
-func (c *Conn) ready() bool {
+// mayReturn reports whether Wait must not park. queue.mu is held.
+func (c *Conn) mayReturn() bool {
 	if c.doneN > 0 || c.settled || c.wakeup.Load() {
 		return true
 	}
@@ -536,7 +536,7 @@ func (c *Conn) Wait() error {
 // park waits for events until Wait can return.
 func (c *Conn) park() {
 	for {
-		err := c.q.await(c, c.wait)
+		err := c.q.await(c, c.ready, c.wait)
 		if err != nil && !errors.Is(err, pollfd.ErrWoken) {
 			return // closed
 		}
