@@ -5,6 +5,7 @@ package rdmacm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -376,5 +377,57 @@ func TestFakeDisconnect(t *testing.T) {
 	}
 	if end := l.wantEnd(); !end.Clean || end.Remote {
 		t.Errorf("the end is %+v", end)
+	}
+}
+
+// TestFakeDisconnectShared: Disconnect over a shared queue parks until all has left, leading
+// or not, whatever has come that nobody polls now, and gives up with its context.
+func TestFakeDisconnectShared(t *testing.T) {
+	for _, follows := range []bool{false, true} {
+		t.Run(fmt.Sprintf("follows=%v", follows), func(t *testing.T) {
+			r := newRig(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: 4096})
+			l, other := r.connect(fabric.ConnAttr{}), r.connect(fabric.ConnAttr{})
+			var waiting <-chan error
+			if follows {
+				waiting = later(other.Wait)
+				comes(t, "another leader", func() bool { leads, _ := rdmacm.Waiters(other.Conn); return leads && l.cq.Armed() })
+			}
+			parked := func() {
+				t.Helper()
+				comes(t, "Disconnect parks", func() bool {
+					leads, followers := rdmacm.Waiters(l.Conn)
+					return l.cq.Armed() && leads == !follows && (followers == 1) == follows
+				})
+			}
+			l.recv(1)
+			l.arrive()
+			l.post(l.wr(1, fabric.OpSend, 8, 0))
+			ctx, cancel := context.WithCancel(soon(t))
+			done := later(func() error { return l.Disconnect(ctx) })
+			parked()
+			l.Wake() // is for Wait
+			parked()
+			polls := l.Conn.(*rdmacm.Conn).Stats().Calls
+			cancel()
+			if err := arrives(t, "Disconnect", done); !errors.Is(err, context.Canceled) {
+				t.Errorf("Disconnect, given up: %v", err)
+			}
+			if n := l.Conn.(*rdmacm.Conn).Stats().Calls - polls; n > 10 {
+				t.Errorf("%d polls for one wake-up", n)
+			}
+
+			done = later(func() error { return l.Disconnect(soon(t)) })
+			parked()
+			for _, s := range l.qp.Sends() {
+				s.Complete(cgotest.Success)
+			}
+			if err := arrives(t, "Disconnect", done); err != nil {
+				t.Error(err)
+			}
+			if follows {
+				other.Close()
+				arrives(t, "Wait of the other connection", waiting)
+			}
+		})
 	}
 }

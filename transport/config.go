@@ -358,7 +358,6 @@ const (
 	maxReads     = 16  // RDMA Reads posted at once
 	initialGrant = 4   // credits of a fresh connection
 	recvBatch    = 4   // receives posted again at once
-	maxSilent    = 15  // replies in a row whose Sends are not signaled
 
 	setupReads = 16 // IRD and ORD offered
 

@@ -99,7 +99,7 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 		Usage: usage, OnBulk: c.keepWatch,
 	})
 	if r == roleServer {
-		c.keeper.wake = make(chan bool, 1)
+		c.keeper.Init(&c.keeper)
 	}
 	c.public.c = c
 	c.sends.init(c)
@@ -229,7 +229,7 @@ func (l *leader) finish(reason error) {
 	if unused {
 		c.arena.Drop()
 	}
-	c.state.Lock().token = l // to rest: nobody takes it any more
+	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()
 	close(c.done)
 	if onEnd != nil {
@@ -305,11 +305,11 @@ func (c *conn) shutdown(ctx context.Context) error {
 	if st.calls.inUse > 0 {
 		st.calls.drained = w
 	} else {
-		w.wake <- false
+		w.Wake(false)
 	}
 	c.state.Unlock()
 	select {
-	case <-w.wake:
+	case <-w.Bell():
 	case <-ctx.Done():
 		c.close()
 		return ctx.Err()

@@ -45,7 +45,7 @@ type exch struct {
 	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
 	held   int            // bytes reserved in the budget
 	used   int            // bytes of memory that it has; those of bulk data are reserved
-	covers uint64         // replies not signaled, up to this one; see sendQueue
+	covers uint64         // deferred replies, up to this one; see sendQueue
 
 	call   oncrpc.CallHeader
 	ranges []Range           // scratch
@@ -232,8 +232,8 @@ func (x *exch) lean() bool {
 	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0
 }
 
-// signaled reports whether the adapter tells when the reply has left.
-func (x *exch) signaled() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Signaled != 0 }
+// deferred reports whether the completion of a later reply may tell that this one has left.
+func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
 
 // post sends the exchange's list of requests. The receive that its call used is
 // posted first: the reply allows the client to send another call. Once the list

@@ -54,7 +54,9 @@ func (c *conn) inspect(f func(l *leader, st *state)) {
 		}
 		c.state.Lock()
 	}
-	f(st.token, st)
+	l := st.baton.Take()
+	f(l, st)
+	st.baton.Give(l)
 	c.state.Unlock()
 }
 
@@ -93,13 +95,10 @@ func SameXIDs(cl *Client, cn *Conn) bool {
 }
 
 // InLine is how many callers wait for a credit.
-func InLine(cn *Conn) (n int) {
+func InLine(cn *Conn) int {
 	t := &cn.c.state.Lock().calls
 	defer cn.c.state.Unlock()
-	for w := t.queue.head.next; w != &t.queue.head; w = w.next {
-		n++
-	}
-	return n
+	return t.queue.Len()
 }
 
 // Random is cfg with random numbers from f: xids, and pauses between attempts to connect.
@@ -138,8 +137,8 @@ func Busy(cn *Conn) string {
 		note(len(l.exchs)-len(l.free) != waiting, "%d calls are being answered", len(l.exchs)-len(l.free)-waiting)
 		note(len(l.memq) > 0, "%d calls wait for memory", len(l.memq))
 		note(st.calls.inUse > 0, "%d calls have no reply", st.calls.inUse)
-		note(!st.calls.queue.empty(), "callers wait for credits")
-		note(!st.waiters.empty(), "callers wait for the connection")
+		note(!st.calls.queue.Empty(), "callers wait for credits")
+		note(st.baton.Waiting(), "callers wait for the connection")
 		note(len(c.sends.pending) > 0, "%d requests have not been posted", len(c.sends.pending))
 		posted, queued := l.reads.Len()
 		note(posted > 0 || queued > 0, "%d Reads are under way, %d messages wait", posted, queued)

@@ -45,6 +45,7 @@ type peer struct {
 	windows   map[uint32]*peerWindow // what this end exposes
 	memory    map[uint32][]byte      // what the peer exposes, offsets from peerBase
 	nextKey   uint32
+	reports   fabric.Deferrals
 	posts     int // doorbells
 	ops       []fabric.Opcode
 	mrs, mws  int // alive
@@ -266,7 +267,7 @@ func (p *peer) exec(wr *fabric.SendWR) {
 	switch {
 	case wr.Op == fabric.OpLocalInv && p.holdInv:
 		p.heldInv = append(p.heldInv, wc)
-	case wr.Flags&fabric.Signaled == 0:
+	case !p.reports.Reports(wr.Flags):
 	case p.holdSends && wc.Op == fabric.WCSend:
 		p.heldSends = append(p.heldSends, wc)
 	default:

@@ -149,7 +149,7 @@ func TestTokenPassedOn(t *testing.T) {
 		c.state.Unlock()
 		cancel()
 		synctest.Wait()
-		next.wake <- false
+		next.Wake(false)
 		if err := outcome(t, first); !errors.Is(err, context.Canceled) {
 			t.Errorf("the first call returned %v", err)
 		}

@@ -81,7 +81,7 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 	s.state = slotPending
 	others := st.calls.inUse > 1
 	if follows = follow && st.taken(); follows {
-		st.waiters.push(&s.waiter) // now, while the lock is held
+		st.baton.Join(&s.Waiter) // now, while the lock is held
 	}
 	c.state.Unlock()
 	if call.sent {
@@ -145,7 +145,7 @@ func (c *conn) handOn(w *waiter) {
 	case w.slot != nil && w.slot.plain(w.call):
 		w.slot.startNext(w)
 	default:
-		w.wake <- false
+		w.Wake(false)
 	}
 }
 
@@ -168,18 +168,18 @@ func (s *slot) startNext(w *waiter) {
 	if err != nil {
 		s.unexpose()
 		s.call = nil // w makes it again, and meets the error
-		w.wake <- false
+		w.Wake(false)
 		return
 	}
 	st := c.state.Lock()
-	s.wake, w.wake = w.wake, s.wake
+	s.TradeBells(&w.Waiter)
 	if st.taken() && !s.ready && !st.ended && !w.leaving {
-		st.waiters.push(&s.waiter)
+		st.baton.Join(&s.Waiter)
 		c.state.Unlock()
 		return
 	}
 	c.state.Unlock()
-	s.wake <- false
+	s.Wake(false)
 }
 
 // ---- callers that give up
@@ -501,8 +501,8 @@ func (l *leader) failCalls(st *state) {
 			t.inUse--
 		}
 	}
-	for w := t.queue.pop(); w != nil; w = t.queue.pop() {
-		l.wakes = append(l.wakes, w)
+	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
+		l.wakes = append(l.wakes, w.Who())
 	}
 	if t.drained != nil {
 		l.wakes = append(l.wakes, t.drained)

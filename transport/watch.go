@@ -83,7 +83,7 @@ func (c *conn) onWatch() {
 func (c *conn) look(now time.Time) (awaits bool) {
 	q := &c.sends
 	q.mu.Lock()
-	replies, reads := q.awaited-q.met, q.readsAwaited-q.readsMet
+	replies, reads := q.overdue(), int(q.readsAwaited-q.readsMet)
 	met := q.met + q.readsMet
 	q.mu.Unlock()
 	awaits = replies+reads > 0
@@ -111,7 +111,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 		c.arena.Sweep()
 	}
 	if stalled {
-		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: int(replies), Reads: int(reads)})
+		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: replies, Reads: reads})
 	}
 	return awaits
 }

@@ -28,6 +28,7 @@ type model struct {
 	noInv     bool
 	noDMA     bool
 	scatter   int
+	coyFlush  bool // says nothing of unsignaled requests before the first that fails
 
 	mu        sync.Mutex
 	listeners map[string]*modelListener
@@ -226,8 +227,10 @@ type modelConn struct {
 	rq       []fabric.RecvWR
 	cq       []modelWC
 	taken    int // slots of the send queue
-	silent   int // of these, completed without a word
-	received int // slots of the receive queue
+	reports  fabric.Deferrals
+	silent   int  // completed without a word, and still taken
+	broken   bool // a request has failed
+	received int  // slots of the receive queue
 
 	polls int
 	lazy  []func()
@@ -240,7 +243,8 @@ type modelConn struct {
 
 type modelWR struct {
 	fabric.SendWR
-	sgl []fabric.SGE
+	sgl    []fabric.SGE
+	report bool // has a completion even if it succeeds
 }
 
 type modelWC struct {
@@ -634,6 +638,10 @@ func (c *modelConn) Post(wrs []fabric.SendWR) error {
 		wr := &c.sq[len(c.sq)-1]
 		wr.SendWR, wr.sgl = wrs[i], append(wr.sgl[:0], wrs[i].SGL...)
 		wr.SGL = wr.sgl
+		wr.report = c.reports.Reports(wr.Flags)
+		if c.m.defect == "forgets what is deferred" && wr.Flags&fabric.Signaled == 0 {
+			wr.report = false
+		}
 		if c.m.defect == "keeps the list" {
 			wr.sgl = wrs[i].SGL
 		}
@@ -880,9 +888,14 @@ func (c *modelConn) readLater(to, from []byte) {
 // sendDone completes a request of the send queue.
 func (c *modelConn) sendDone(wr *modelWR, op fabric.WCOpcode, status fabric.WCStatus, n int) {
 	c.silent++
-	if wr.Flags&fabric.Signaled == 0 && status == fabric.WCSuccess && c.m.defect != "signals all" {
+	if !wr.report && status == fabric.WCSuccess && c.m.defect != "signals all" {
+		if c.m.defect != "frees with completions" {
+			c.taken -= c.silent
+			c.silent = 0
+		}
 		return
 	}
+	c.broken = c.broken || status != fabric.WCSuccess
 	wc := modelWC{WC: fabric.WC{ID: wr.ID, Status: c.coarse(status), Op: op}, frees: c.silent}
 	if op == fabric.WCRead {
 		wc.Len = uint32(n)
@@ -967,7 +980,11 @@ func (c *modelConn) end(why *fabric.ConnError) {
 	}
 	c.err = why
 	for i := range c.sq {
-		c.sendDone(&c.sq[i], completionOf(c.sq[i].Op), fabric.WCFlushErr, 0)
+		wr := &c.sq[i]
+		if !wr.report && (c.m.coyFlush && !c.broken || c.m.defect == "flushes what is signaled") {
+			continue
+		}
+		c.sendDone(wr, completionOf(wr.Op), fabric.WCFlushErr, 0)
 	}
 	c.sq = c.sq[:0]
 	for len(c.rq) > 0 {
