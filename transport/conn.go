@@ -332,3 +332,11 @@ func (c *conn) close() error {
 	<-c.done
 	return nil
 }
+
+// hostOf is an address without the port.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"time"
@@ -341,5 +342,28 @@ func (cl *Client) ask(c *conn) {
 	call := Call{Prog: uint32(last >> 32), Vers: uint32(last)}
 	if err := c.call(ctx, &call); errors.Is(err, context.DeadlineExceeded) && call.sent {
 		c.breakOff(errSilent)
+	}
+}
+
+// Pauses of Dial between attempts at a server that has no room.
+const (
+	minBusyPause = 100 * time.Millisecond
+	maxBusyPause = time.Second
+)
+
+// connectPatiently makes the first connection.
+func (cl *Client) connectPatiently(ctx context.Context) (*conn, error) {
+	for pause := minBusyPause; ; pause = min(2*pause, maxBusyPause) {
+		c, err := cl.connect(ctx, 0, nil)
+		var full *BusyError
+		end, ok := ctx.Deadline()
+		if !errors.As(err, &full) || !ok || time.Until(end) < pause {
+			return c, err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }

@@ -1,11 +1,13 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -245,3 +247,15 @@ var (
 	errNoMemory = errors.New("no memory for a reply")
 	errMemory   = errors.New("transport: calls hold as much memory as they may")
 )
+
+// busyMark is in a rejection that is for want of room, as private data.
+const busyMark = "rpcrBUSY"
+
+// busy makes a BusyError of such a rejection.
+func busy(addr string, err error) error {
+	var r *fabric.RejectError
+	if errors.As(err, &r) && bytes.Contains(r.PrivateData, []byte(busyMark)) {
+		return &BusyError{Addr: addr, Err: err}
+	}
+	return err
+}

@@ -12,169 +12,55 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// A Handler executes the procedures of a program.
-type Handler interface {
-	// ServeRPC executes req and fills res; the reply is sent when it returns.
-	// req and what it points to are valid until then. ctx ends with the
-	// connection or, if the reply goes to the reply cache, with the server: a client
-	// that has lost its connection repeats the call on another. The server answers
-	// procedure 0 itself. If ServeRPC panics, the caller gets SYSTEM_ERR and
-	// Config.Logger the panic with its stack; the server keeps running.
-	ServeRPC(ctx context.Context, req *Request, res *Response)
+// A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type ServerConfig struct {
+	Config
+
+	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections
+	// of the server together, in bytes, mapped memory included: memory of finished calls until it is unmapped, which happens
+	// within seconds, or at once when other calls need it; and the connections' own
+	// buffers, which grow with the credits they use. A host may hold at most as much as it
+	// leaves free for others, and a connection at most a third of what is then left for
+	// its host. Calls wait for memory, one of each connection in turn; for a host that
+	// holds nothing the memory only has to be free. When the connections' own buffers take
+	// more than half, no connection is granted more credits, and a host with 16
+	// connections gets no new one except in place of another. Results in ordinary memory
+	// of the program count, garbage that the Go runtime has not collected does not. Zero
+	// is 8 times MaxMemory.
+	MaxTotalMemory int
+
+	// MaxConns bounds the connections of a server, including those being set up, of which
+	// there may be an eighth of it, or 16. When the bound is reached, a new connection
+	// takes the place of one of the host that has the most, if that host has more than the
+	// new connection's host would have. Only a connection that has been silent for a
+	// second is closed: one without calls in flight if there is one, and the longest
+	// silent of these. Otherwise the new connection is rejected, and a Client gets a
+	// *BusyError. Zero is 4096, but at most a quarter of the descriptors that the process
+	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
+	// and the program opens files.
+	MaxConns int
 }
 
-// A HandlerFunc is a Handler that consists of one function.
-type HandlerFunc func(ctx context.Context, req *Request, res *Response)
-
-// ServeRPC calls f.
-func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) { f(ctx, req, res) }
-
-// A Program is an RPC program that a server executes, or a client for its server.
-type Program struct {
-	Number    uint32
-	Low, High uint32 // versions, inclusive
-	Handler   Handler
-
-	// Binding is the upper-layer binding. It says which arguments may be in read
-	// chunks: a call with other arguments there, or with a chunk whose length differs
-	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
-	// check.
-	Binding Binding
-
-	// Padded says that the handler decodes its arguments with Request.Decoder, so
-	// that calls may use RDMA_MSGP. See Config.RFC5666.
-	Padded bool
-
-	// ReadReplies says that the upper-layer binding allows read chunks in replies
-	// (RFC 5666 section 3.4). See Config.RFC5666.
-	ReadReplies bool
-
-	// Idempotent says which procedures may be executed again when a client that has lost
-	// its connection repeats a call. The replies of all others are kept for that
-	// case; see ReplyCache. Nil: none may.
-	Idempotent func(vers, proc uint32) bool
-
-	// Inline says which procedures are quick and never block: they run on
-	// the goroutine that leads the connection, without a hand-off. Nil: none.
-	Inline func(vers, proc uint32) bool
-}
-
-// Every returns true for all procedures, for Program.Inline and Program.Idempotent.
-func Every(vers, proc uint32) bool { return true }
-
-// A Request is a call as a Handler sees it.
-type Request struct {
-	Procedure
-	XID        uint32
-	Cred, Verf oncrpc.Auth
-
-	// Args are the XDR-encoded arguments, including those that came in read chunks.
-	Args []byte
-
-	at int // of Args in the message
-	x  *exch
-}
-
-// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
-func (r *Request) Decoder() xdr.Decoder {
-	return xdr.NewPaddedDecoder(r.Args, r.at, xdr.Padding{Align: r.x.hdr.Align, Thresh: r.x.hdr.Thresh})
-}
-
-// RemoteAddr is the client's address.
-func (r *Request) RemoteAddr() net.Addr { return r.x.c.fc.RemoteAddr() }
-
-// A Response takes the results of a call.
-type Response struct {
-	// Results are the XDR-encoded results; the handler appends to them. While they
-	// fit inline, they are built in the buffer that is sent.
-	Results []byte
-
-	x    *exch
-	fail oncrpc.AcceptStat
-}
-
-// AddItem appends an opaque result that the upper-layer binding makes eligible
-// for a write chunk. It appends the length word to Results; data goes to the
-// next write chunk of the call or, if there is none, inline with its padding.
-//
-// data belongs to the response until release is called, after ServeRPC has
-// returned and the adapter has sent it; it must not change before. release may be
-// nil. With providers that need registered memory, data that is not from Alloc is
-// copied.
-func (w *Response) AddItem(data []byte, release func()) {
-	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	w.x.addItem(len(w.Results), data, release)
-}
-
-// addItem adds an item at an offset of the results.
-func (x *exch) addItem(at int, data []byte, release func()) {
-	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
-	if own := x.own(data); own != nil {
-		it.key = own.LKey
-	} else if x.c.caps.LocalDMA {
-		x.charge(len(data))
-	} else {
-		it.data, it.key = x.local(data)
+// settle returns cfg with its defaults in place, and what its connections work with.
+func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
+	if cfg != nil {
+		c = *cfg
 	}
-	x.items = append(x.items, it)
-}
-
-// Alloc returns n bytes of the connection's memory for AddItem, to be filled by
-// the handler. They belong to the response until the reply has been sent, and need no
-// release. Alloc returns nil if n exceeds the server's MaxMessage or there is no
-// memory.
-func (w *Response) Alloc(n int) []byte {
-	if n < 0 || n > w.x.c.cfg.MaxMessage {
-		return nil
+	if conns, err = c.Config.settle("ServerConfig"); err != nil {
+		return c, nil, err
 	}
-	b, err := w.x.alloc(n)
-	if err != nil {
-		if orphan(err) {
-			return make([]byte, n)
-		}
-		return nil
-	}
-	return b.Bytes[:n:n]
-}
-
-// Fail makes the reply an RPC error without results: oncrpc.GarbageArgs,
-// ProcUnavail or SystemErr.
-func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
-
-// orphan reports whether there was no memory because the connection has ended, which the
-// adapter may know first: the reply can then only go to the reply cache.
-func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
-
-// own returns the exchange's buffer that data is at the start of, nil if there is none.
-func (x *exch) own(data []byte) *arena.Buffer {
-	for _, b := range x.mems {
-		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return b
-		}
-	}
-	return nil
-}
-
-// local returns a copy of data in memory with a local key. If there is no memory it marks
-// the call as failed.
-func (x *exch) local(data []byte) ([]byte, uint32) {
-	if len(data) == 0 {
-		return nil, fabric.LocalDMAKey
-	}
-	b, err := x.alloc(len(data))
-	if orphan(err) {
-		return data, fabric.LocalDMAKey
-	}
-	if err != nil {
-		x.failed = true
-		return nil, fabric.LocalDMAKey
-	}
-	return b.Bytes[:copy(b.Bytes, data)], b.LKey
+	c.Config = conns.Config
+	setDefault(&c.MaxTotalMemory, totalMemory(&c.Config))
+	setDefault(&c.MaxConns, defaultMaxConns(descriptors()))
+	err = within("ServerConfig", []limit{
+		{"MaxTotalMemory", c.MaxTotalMemory, int64(c.MaxMemory), 1 << 40},
+		{"MaxConns", c.MaxConns, 1, 1 << 20},
+	})
+	return c, conns, err
 }
 
 // A Server executes calls. It serves any number of listeners, of any providers,
@@ -482,4 +368,31 @@ func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 		return true
 	}
 	return false
+}
+
+// startSweep has the connections of the server looked at from now on. mu is held.
+func (s *Server) startSweep() {
+	if !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
+	}
+}
+
+func (s *Server) sweep() {
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, c := range conns {
+		c.look(now)
+	}
+	s.mu.Lock()
+	s.sweeping = false
+	if len(s.conns) > 0 {
+		s.startSweep()
+	}
+	s.mu.Unlock()
 }

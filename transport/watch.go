@@ -36,33 +36,6 @@ func (c *Config) sweepTime() time.Duration {
 	return sweepTime
 }
 
-// startSweep has the connections of the server looked at from now on. mu is held.
-func (s *Server) startSweep() {
-	if !s.sweeping {
-		s.sweeping = true
-		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
-	}
-}
-
-func (s *Server) sweep() {
-	s.mu.Lock()
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	s.mu.Unlock()
-	now := time.Now()
-	for _, c := range conns {
-		c.look(now)
-	}
-	s.mu.Lock()
-	s.sweeping = false
-	if len(s.conns) > 0 {
-		s.startSweep()
-	}
-	s.mu.Unlock()
-}
-
 // keepWatch does the same for a client's connection, as long as there is something to look
 // at.
 func (c *conn) keepWatch() {
