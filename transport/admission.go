@@ -194,13 +194,13 @@ const (
 )
 
 // connectPatiently makes the first connection.
-func (cl *Client) connectPatiently(ctx context.Context) (*conn, error) {
+func (cl *Client) connectPatiently(ctx context.Context) (*Conn, error) {
 	for pause := minBusyPause; ; pause = min(2*pause, maxBusyPause) {
-		c, err := cl.connect(ctx, 0, nil)
+		cn, err := cl.connect(ctx, 0, nil)
 		var full *BusyError
 		end, ok := ctx.Deadline()
 		if !errors.As(err, &full) || !ok || time.Until(end) < pause {
-			return c, err
+			return cn, err
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):

@@ -130,20 +130,20 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	cl.dialer.cl = cl
 	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
-	c, err := cl.connectPatiently(ctx)
+	cn, err := cl.connectPatiently(ctx)
 	if err != nil {
 		cl.cancel()
 		cl.callbacks.stop()
 		return nil, err
 	}
-	cl.link.cur.Store(c)
-	c.whenEnded(cl.lost)
+	cl.link.cur.Store(cn)
+	cn.c.whenEnded(cl.lost)
 	cl.watch()
 	return cl, nil
 }
 
-// conn is the latest connection.
-func (cl *Client) conn() *conn { return cl.link.cur.Load() }
+// latest is the latest connection.
+func (cl *Client) latest() connection { return cl.link.latest() }
 
 // Call makes one call and waits for its reply. It fails with
 //
@@ -180,13 +180,13 @@ func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 
 // Info tells what the set-up of the latest connection agreed on, and the credits
 // granted.
-func (cl *Client) Info() ConnInfo { return cl.conn().info() }
+func (cl *Client) Info() ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
 func (cl *Client) Stats() Stats {
 	st := cl.stats.snapshot()
 	st.Conns = cl.conns.Load()
-	if cl.conn().lives() {
+	if cl.latest().lives() {
 		st.OpenConns = 1
 	}
 	return st
@@ -216,7 +216,7 @@ func (cl *Client) stop() {
 // ctx's error returned.
 func (cl *Client) Shutdown(ctx context.Context) error {
 	cl.stop()
-	err := cl.conn().shutdown(ctx)
+	err := cl.latest().shutdown(ctx)
 	cl.finish()
 	return err
 }
@@ -225,7 +225,7 @@ func (cl *Client) Shutdown(ctx context.Context) error {
 // return no memory is exposed any more. It may be called twice and by anybody.
 func (cl *Client) Close() error {
 	cl.stop()
-	err := cl.conn().close()
+	err := cl.latest().close()
 	cl.finish()
 	return err
 }

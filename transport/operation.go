@@ -88,7 +88,7 @@ func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cn.c.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
+	return operate(cn.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
 }
 
 func operate(cfg *Config, m Optional, do func(call *Call) error) (answer Optional, err error) {

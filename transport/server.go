@@ -77,17 +77,38 @@ type Request struct {
 	// is in its place.
 	Args []byte
 
-	at int // of Args in the message
-	x  *exch
+	at  int // of Args in the message
+	pad xdr.Padding
+	o   origin
+}
+
+// An origin is where a call has come from and its reply goes to: an exchange over RDMA
+// ([exch]) or TCP ([tcpExch]), as a handler sees it.
+type origin interface {
+	conn() *Conn
+	// addItem takes an item for the place at in the results: see Response.AddItem.
+	addItem(at int, data []byte, release func())
+	allocItem(n int) []byte // see Response.Alloc
+	whenReleased(f func())  // see Request.WhenReleased
 }
 
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
 func (r *Request) Decoder() xdr.Decoder {
-	return xdr.NewPaddedDecoder(r.Args, r.at, xdr.Padding{Align: r.x.hdr.Align, Thresh: r.x.hdr.Thresh})
+	return xdr.NewPaddedDecoder(r.Args, r.at, r.pad)
 }
 
 // RemoteAddr is the client's address.
-func (r *Request) RemoteAddr() net.Addr { return r.x.c.fc.RemoteAddr() }
+func (r *Request) RemoteAddr() net.Addr { return r.Conn().RemoteAddr() }
+
+// Alloc is as Response.Alloc, for code that has the request alone: memory for bulk results,
+// which generated code then gives to AddItem.
+func (r *Request) Alloc(n int) []byte { return r.o.allocItem(n) }
+
+// WhenReleased has f called once the reply's memory is not in use any more: what the handler
+// has given to the reply, and has not got from Alloc, is its own again. That is after the
+// reply has been sent, or given up, and never before ServeRPC has returned. f must not block.
+// It may be called several times for one request, by the goroutine that executes it.
+func (r *Request) WhenReleased(f func()) { r.o.whenReleased(f) }
 
 // A Response takes the results of a call.
 type Response struct {
@@ -95,7 +116,7 @@ type Response struct {
 	// fit inline they are built where they are sent from.
 	Results []byte
 
-	x    *exch
+	o    origin
 	fail oncrpc.AcceptStat
 }
 
@@ -109,7 +130,7 @@ type Response struct {
 // from Alloc is copied.
 func (w *Response) AddItem(data []byte, release func()) {
 	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	w.x.addItem(len(w.Results), data, release)
+	w.o.addItem(len(w.Results), data, release)
 }
 
 // addItem adds an item at a place of the stream.
@@ -125,15 +146,17 @@ func (x *exch) addItem(at int, data []byte, release func()) {
 	x.items = append(x.items, it)
 }
 
-// Alloc returns n bytes of the connection's memory for AddItem, to be filled by
+// Alloc returns n bytes of the server's memory for AddItem, to be filled by
 // the handler. They are the response's until the reply is out, and need no
 // release. It returns nil when n is over the server's MaxMessage or there is no
 // memory.
-func (w *Response) Alloc(n int) []byte {
-	if n < 0 || n > w.x.c.cfg.MaxMessage {
+func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
+
+func (x *exch) allocItem(n int) []byte {
+	if n < 0 || n > x.c.cfg.MaxMessage {
 		return nil
 	}
-	b, err := w.x.alloc(n)
+	b, err := x.alloc(n)
 	if err != nil {
 		if orphan(err) {
 			return make([]byte, n)
