@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 
@@ -82,11 +83,13 @@ type WriteItem struct {
 	N       int
 }
 
-// A Client is the requester's end of a connection, and of those that take its place
-// when it is lost. Its methods may be called by many goroutines at once; calls run in
+// A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and
+// of those that take its place when it is lost. Its methods may be called by many goroutines at once; calls run in
 // parallel as far as credits allow.
 type Client struct {
-	provider  fabric.Provider
+	provider  fabric.Provider // nil: TCP
+	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)
+	via       string // the provider's name
 	addr      string
 	cfg       *Config
 	stats     *counters
@@ -112,11 +115,21 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	if p == nil {
 		return nil, errNoProvider
 	}
+	cl, err := newClient(addr, p.Name(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	cl.provider = p
+	return cl.start(ctx)
+}
+
+// newClient returns a client that has no way to connect yet.
+func newClient(addr, via string, cfg *Config) (*Client, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{provider: p, addr: addr, cfg: cfg, stats: new(counters), done: make(chan struct{})}
+	cl := &Client{addr: addr, via: via, cfg: cfg, stats: new(counters), done: make(chan struct{})}
 	cl.callbacks = newRegistry(cfg)
 	for _, p := range cfg.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
@@ -130,6 +143,11 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *Config) (*Cl
 	cl.dialer.cl = cl
 	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
+	return cl, nil
+}
+
+// start makes the first connection.
+func (cl *Client) start(ctx context.Context) (*Client, error) {
 	cn, err := cl.connectPatiently(ctx)
 	if err != nil {
 		cl.cancel()

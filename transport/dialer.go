@@ -190,7 +190,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 		// from them, as siw's does, may pick one that TCP uses already, or, with
 		// EADDRNOTAVAIL, from which a connection to this server ended a moment ago.
 		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
-			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: busy(cl.addr, err)}
+			return nil, &DialError{Provider: cl.via, Addr: cl.addr, Err: busy(cl.addr, err)}
 		}
 	}
 }
@@ -199,6 +199,9 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 const pickTries = 4
 
 func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) (*Conn, error) {
+	if cl.dialTCP != nil {
+		return cl.connectTCP(ctx, old)
+	}
 	vers := cl.firstVersion()
 	c, err := cl.connectAs(ctx, vers, pending, old)
 	var unheard *unheardError

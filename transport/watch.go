@@ -50,14 +50,21 @@ func (s *Server) sweep() {
 	for c := range s.conns {
 		conns = append(conns, c)
 	}
+	streams := make([]*tcpConn, 0, len(s.streams))
+	for c := range s.streams {
+		streams = append(streams, c)
+	}
 	s.mu.Unlock()
 	now := time.Now()
 	for _, c := range conns {
 		c.look(now)
 	}
+	for _, c := range streams {
+		c.look(now)
+	}
 	s.mu.Lock()
 	s.sweeping = false
-	if len(s.conns) > 0 {
+	if len(s.conns)+len(s.streams) > 0 {
 		s.startSweep()
 	}
 	s.mu.Unlock()
