@@ -37,7 +37,8 @@ type tcpConn struct {
 	heard  atomic.Uint64 // messages from the peer
 
 	state lockorder.Value[tcpState]
-	spare []byte // the reader's: for the next long reply
+	spare []byte  // the reader's: for the next long reply
+	head  [8]byte // the reader's
 
 	answers tcpAnswers // of the calls that this end executes
 
@@ -168,17 +169,17 @@ func (c *tcpConn) takeShort(msg []byte) error {
 
 // takeLong takes a message that is read piece by piece, into memory of its own.
 func (c *tcpConn) takeLong() error {
-	var head [8]byte
-	n, err := io.ReadFull(c.r, head[:])
+	head := c.head[:]
+	n, err := io.ReadFull(c.r, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return err
 	}
 	// If it was the stream that has ended early, and not the message, Skip meets that again.
 	switch xid, dir, ok := oncrpc.Peek(head[:n]); {
 	case ok && dir == oncrpc.Reply:
-		return c.takeLongReply(xid, head[:])
+		return c.takeLongReply(xid, head)
 	case ok && dir == oncrpc.Call && c.answers.serves():
-		return c.takeLongCall(head[:])
+		return c.takeLongCall(head)
 	}
 	c.stats.dropped.Add(1)
 	return c.r.Skip()

@@ -41,7 +41,8 @@ type tcpAnswers struct {
 	called   atomic.Bool
 	watched  atomic.Bool   // a client's: see keepWatch
 	gone     chan struct{} // closed when this end has given up the connection
-	room     chan struct{} // has room for one: what the reader waits for may be there
+	room     chan struct{} // has room for one: there may be fewer calls in flight
+	granted  chan struct{} // has room for one: the reader has got memory
 
 	mu      lockorder.Mutex
 	flight  int
@@ -57,9 +58,9 @@ type tcpAnswers struct {
 
 // A tcpWait is a call that waits for memory: a short one, or the reader with a long one.
 type tcpWait struct {
-	n       int
-	x       *tcpExch
-	granted chan struct{} // the reader's; nil: the call is executed then
+	n      int
+	x      *tcpExch
+	reader bool
 }
 
 // A tcpExch is one call being answered. It is the reader's until it is executed, the service's
@@ -112,7 +113,7 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	})
 	a.handling, a.cancel = context.WithCancel(context.Background())
 	a.inline = context.WithValue(a.handling, inlineKey{}, true)
-	a.gone, a.room = make(chan struct{}), make(chan struct{}, 1)
+	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
 // serves tells whether calls are taken.
@@ -208,8 +209,7 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 	if x == nil {
 		return errClosing
 	}
-	granted := make(chan struct{}, 1)
-	if !a.claim(tcpWait{n: arena.SizeOf(need) + tcpReply, x: x, granted: granted}) && !a.wait(granted) {
+	if !a.claim(tcpWait{n: arena.SizeOf(need) + tcpReply, x: x, reader: true}) && !a.wait(a.granted) {
 		a.cancelClaim(x)
 		x.release(false)
 		return errClosing
@@ -284,7 +284,7 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 		w.x.held = w.n
 		return true
 	}
-	if w.granted == nil {
+	if !w.reader {
 		w.x.keep()
 		w.x.detach()
 	}
@@ -304,8 +304,8 @@ func (a *tcpAnswers) admit() {
 		a.memq = append(a.memq[:0], a.memq[1:]...)
 		w.x.held = w.n
 		a.mu.Unlock()
-		if w.granted != nil {
-			w.granted <- struct{}{}
+		if w.reader {
+			a.granted <- struct{}{}
 		} else {
 			go func() {
 				w.x.execute(false)
@@ -356,11 +356,12 @@ func (x *tcpExch) charge(n int) {
 	}
 }
 
-// settle gives back what was reserved and is not needed.
+// settle gives back what was reserved and is not needed. A reply that holds nothing counts as
+// taken at once: it goes out with others.
 func (x *tcpExch) settle() {
 	if n := x.held - x.used; n > 0 {
 		x.held = x.used
-		x.c.answers.tenant.Release(int64(n), false)
+		x.c.answers.tenant.Release(int64(n), x.used == 0)
 	}
 }
 

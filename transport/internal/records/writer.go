@@ -96,8 +96,9 @@ type Options struct {
 
 // A Writer writes records to a connection, for any number of goroutines.
 type Writer struct {
-	conn net.Conn
-	opt  Options
+	conn    net.Conn
+	opt     Options
+	patient func() // writes for as long as it takes
 
 	mu      sync.Mutex
 	changed sync.Cond // some record is idle again, or nobody writes
@@ -137,6 +138,7 @@ type entry struct {
 func NewWriter(c net.Conn, opt Options) *Writer {
 	w := &Writer{conn: c, opt: opt}
 	w.changed.L = &w.mu
+	w.patient = func() { w.write(false) }
 	return w
 }
 
@@ -177,7 +179,7 @@ func (w *Writer) Flush() {
 	if w.opt.Resumable {
 		w.write(true)
 	} else {
-		go w.write(false)
+		go w.patient()
 	}
 }
 
@@ -207,7 +209,7 @@ func (w *Writer) write(hurry bool) {
 			return
 		}
 		if hurry && n > turns {
-			go w.write(false)
+			go w.patient()
 			return
 		}
 		for w.wrote < w.total {
@@ -224,7 +226,7 @@ func (w *Writer) write(hurry bool) {
 				w.fail(ErrStalled)
 				return
 			case hurry:
-				go w.write(false)
+				go w.patient()
 				return
 			case w.opt.Stall > 0 && time.Since(w.sinceThen()) >= w.opt.Stall:
 				w.fail(ErrStalled)
