@@ -585,7 +585,7 @@ func TestAllowBackward(t *testing.T) {
 					done = append(done, backward(cn, bg, testCall()))
 				}
 				asked := tt.allow
-				if most := cn.c.cfg.BackwardCredits; asked <= 0 || asked > most {
+				if most := cn.cfg.BackwardCredits; asked <= 0 || asked > most {
 					asked = most
 				}
 				first, _ := p.message("the first call")

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,11 +82,13 @@ func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 	return c, conns, nil
 }
 
-// A Client is the requester's end of a connection, and of those that take its place
-// when it is lost. Its methods may be called by many goroutines at once; calls run in
+// A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and
+// of those that take its place when it is lost. Its methods may be called by many goroutines at once; calls run in
 // parallel as far as credits allow.
 type Client struct {
-	provider  fabric.Provider
+	provider  fabric.Provider // nil: TCP
+	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)
+	via       string // the provider's name
 	addr      string
 	cfg       ClientConfig // with its defaults in place
 	connCfg   *config      // what its connections work with
@@ -112,11 +115,21 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	if p == nil {
 		return nil, errNoProvider
 	}
+	cl, err := newClient(addr, p.Name(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	cl.provider = p
+	return cl.start(ctx)
+}
+
+// newClient returns a client that has no way to connect yet.
+func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 	own, conns, err := cfg.settle()
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{provider: p, addr: addr, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
+	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
 	cl.callbacks = newRegistry(conns)
 	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
@@ -130,20 +143,25 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	cl.dialer.cl = cl
 	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
-	c, err := cl.connectPatiently(ctx)
+	return cl, nil
+}
+
+// start makes the first connection.
+func (cl *Client) start(ctx context.Context) (*Client, error) {
+	cn, err := cl.connectPatiently(ctx)
 	if err != nil {
 		cl.cancel()
 		cl.callbacks.stop()
 		return nil, err
 	}
-	cl.link.cur.Store(c)
-	c.whenEnded(cl.lost)
+	cl.link.cur.Store(cn)
+	cn.c.whenEnded(cl.lost)
 	cl.watch()
 	return cl, nil
 }
 
-// conn is the latest connection.
-func (cl *Client) conn() *conn { return cl.link.cur.Load() }
+// latest is the latest connection.
+func (cl *Client) latest() connection { return cl.link.latest() }
 
 // Call makes one call and waits for its reply. It fails with
 //
@@ -187,13 +205,13 @@ func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err
 
 // Info tells what the set-up of the latest connection agreed on, and the credits
 // granted.
-func (cl *Client) Info() ConnInfo { return cl.conn().info() }
+func (cl *Client) Info() ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
 func (cl *Client) Stats() Stats {
 	st := cl.stats.snapshot()
 	st.Conns = cl.conns.Load()
-	if cl.conn().lives() {
+	if cl.latest().lives() {
 		st.OpenConns = 1
 	}
 	return st
@@ -223,7 +241,7 @@ func (cl *Client) stop() {
 // ctx's error returned.
 func (cl *Client) Shutdown(ctx context.Context) error {
 	cl.stop()
-	err := cl.conn().shutdown(ctx)
+	err := cl.latest().shutdown(ctx)
 	cl.finish()
 	return err
 }
@@ -232,7 +250,7 @@ func (cl *Client) Shutdown(ctx context.Context) error {
 // return no memory is exposed any more. It may be called twice and by anybody.
 func (cl *Client) Close() error {
 	cl.stop()
-	err := cl.conn().close()
+	err := cl.latest().close()
 	cl.finish()
 	return err
 }

@@ -101,7 +101,7 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
 	}
-	c.public.c = c
+	c.public = Conn{c: c, cfg: cfg}
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {
@@ -270,6 +270,48 @@ func (c *conn) whenEnded(f func()) {
 	if ended { // finish has not seen f
 		f()
 	}
+}
+
+// ended is closed when the connection has ended.
+func (c *conn) ended() <-chan struct{} { return c.done }
+
+// good tells whether a connection was of use: calls of either end have been answered on it.
+func (c *conn) good() bool { return c.proven() || c.called.Load() }
+
+func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
+func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
+func (c *conn) activity() uint64 { return c.heard.Load() }
+
+// load tells how many calls are under way.
+func (c *conn) load() load {
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	return load{used: t.inUse, room: t.inUse < t.grant, dead: t.inUse > 0 && t.inUse == t.givenUp()}
+}
+
+// leaveIdle has the connection take no new calls, unless some are under way: those that
+// come now go to the next connection.
+func (c *conn) leaveIdle() bool {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.calls.inUse > 0 {
+		return false
+	}
+	st.closing = true
+	return true
+}
+
+// drainFor has a server's connection end when its calls are answered, or with ctx.
+func (c *conn) drainFor(ctx context.Context) {
+	c.drain.Store(&ctx)
+	c.fc.Wake()
+}
+
+// abort ends the connection at once, and does not wait for the end.
+func (c *conn) abort() {
+	c.setClosing()
+	c.fc.Close() // whoever leads finds out, or else this does
+	go c.await(context.Background(), newWaiter())
 }
 
 // host is the peer's address without the port.

@@ -53,14 +53,14 @@ type StallError struct {
 	For     time.Duration
 	Replies int // that wait to be taken, as far as that is known
 	Reads   int // RDMA Reads without an answer
-	Calls   int // over TCP: calls of which the rest has not come
+	Calls   int // over TCP: calls, or replies, of which the rest has not come
 }
 
 func (e *StallError) Error() string {
 	what := fmt.Sprintf("%d replies", e.Replies)
 	switch {
 	case e.Calls > 0:
-		return fmt.Sprintf("peer has sent no more of a call for %v", e.For)
+		return fmt.Sprintf("peer has sent no more of a message for %v", e.For)
 	case e.Replies == 0:
 		what = fmt.Sprintf("%d RDMA Reads", e.Reads)
 	case e.Reads > 0:

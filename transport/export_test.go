@@ -16,6 +16,12 @@ func (cl *Client) ArenaSlabs() int {
 	return cl.conn().arena.Stats().Slabs
 }
 
+// conn is the client's latest connection, over RDMA.
+func (cl *Client) conn() *conn { return cl.latest().(*conn) }
+
+// rdma is the connection, over RDMA.
+func (cn *Conn) rdma() *conn { return cn.c.(*conn) }
+
 // Once is cfg for a client that has one connection.
 func Once(cfg *Settings) *Settings {
 	var c Settings
@@ -32,7 +38,7 @@ func (cl *Client) Latest() *Conn { return &cl.conn().public }
 // ArenaUse is how many bytes the arena of a connection has mapped, and how many of its
 // buffers are in use.
 func ArenaUse(cn *Conn) (mapped, buffers int) {
-	a := cn.c.arena.Stats()
+	a := cn.rdma().arena.Stats()
 	return a.Bytes, a.Buffers
 }
 
@@ -63,7 +69,7 @@ func (c *conn) inspect(f func(l *leader, st *state)) {
 // SameXIDs has the next calls of both ends begin with the same xids. False means that
 // there are calls under way.
 func SameXIDs(cl *Client, cn *Conn) bool {
-	ends := []*conn{cl.conn(), cn.c}
+	ends := []*conn{cl.conn(), cn.rdma()}
 	var gen, mask uint32
 	for _, c := range ends {
 		t := &c.state.Lock().calls
@@ -96,8 +102,8 @@ func SameXIDs(cl *Client, cn *Conn) bool {
 
 // InLine is how many callers wait for a credit.
 func InLine(cn *Conn) int {
-	t := &cn.c.state.Lock().calls
-	defer cn.c.state.Unlock()
+	t := &cn.rdma().state.Lock().calls
+	defer cn.rdma().state.Unlock()
 	return t.queue.Len()
 }
 
@@ -117,11 +123,11 @@ func (call *Call) XID() uint32 {
 }
 
 // Held is how many bytes the calls hold that this end of a connection is answering.
-func Held(cn *Conn) int64 { return cn.c.tenant.Held() }
+func Held(cn *Conn) int64 { return cn.rdma().tenant.Held() }
 
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
-	c := cn.c
+	c := cn.rdma()
 	var what []string
 	note := func(bad bool, format string, args ...any) {
 		if bad {

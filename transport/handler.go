@@ -70,17 +70,40 @@ type Request struct {
 	// Args are the XDR-encoded arguments, including those that came in read chunks.
 	Args []byte
 
-	at int // of Args in the message
-	x  *exch
+	at  int // of Args in the message
+	pad xdr.Padding
+	o   origin
+}
+
+// An origin is where a call has come from and its reply goes to: an exchange over RDMA
+// ([exch]) or TCP ([tcpExch]), as a handler sees it.
+type origin interface {
+	conn() *Conn
+	// addItem takes an item for the place at in the results: see Response.AddItem.
+	addItem(at int, data []byte, release func())
+	allocItem(n int) []byte // see Response.Alloc
+	whenReleased(f func())  // see Request.WhenReleased
+	room(results int) int   // see Response.Room; results is the length of those that there are
+	itemRoom(results int) int
 }
 
 // Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
 func (r *Request) Decoder() xdr.Decoder {
-	return xdr.NewPaddedDecoder(r.Args, r.at, xdr.Padding{Align: r.x.hdr.Align, Thresh: r.x.hdr.Thresh})
+	return xdr.NewPaddedDecoder(r.Args, r.at, r.pad)
 }
 
 // RemoteAddr is the client's address.
-func (r *Request) RemoteAddr() net.Addr { return r.x.c.fc.RemoteAddr() }
+func (r *Request) RemoteAddr() net.Addr { return r.Conn().RemoteAddr() }
+
+// Alloc is as Response.Alloc, for code that has the request alone: memory for bulk results,
+// which generated code then gives to AddItem.
+func (r *Request) Alloc(n int) []byte { return r.o.allocItem(n) }
+
+// WhenReleased calls f when the reply's memory is not in use any more: what the handler
+// has given to the reply, and has not got from Alloc, is its own again. That is after the
+// reply has been sent, or given up, and never before ServeRPC has returned. f must not block.
+// WhenReleased may be called several times for one request, by the goroutine that executes it.
+func (r *Request) WhenReleased(f func()) { r.o.whenReleased(f) }
 
 // A Response takes the results of a call.
 type Response struct {
@@ -88,7 +111,7 @@ type Response struct {
 	// fit inline, they are built in the buffer that is sent.
 	Results []byte
 
-	x    *exch
+	o    origin
 	fail oncrpc.AcceptStat
 }
 
@@ -102,7 +125,7 @@ type Response struct {
 // copied.
 func (w *Response) AddItem(data []byte, release func()) {
 	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	w.x.addItem(len(w.Results), data, release)
+	w.o.addItem(len(w.Results), data, release)
 }
 
 // addItem adds an item at an offset of the results.
@@ -118,15 +141,27 @@ func (x *exch) addItem(at int, data []byte, release func()) {
 	x.items = append(x.items, it)
 }
 
-// Alloc returns n bytes of the connection's memory for AddItem, to be filled by
+// Alloc returns n bytes of the server's memory for AddItem, to be filled by
 // the handler. They belong to the response until the reply has been sent, and need no
 // release. Alloc returns nil if n exceeds the server's MaxMessage or there is no
 // memory.
-func (w *Response) Alloc(n int) []byte {
-	if n < 0 || n > w.x.c.cfg.MaxMessage {
+func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
+
+// Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
+// end knows: inline, or in the reply chunk; over TCP, and with lent replies, up to MaxMessage.
+// Items that go to a write chunk do not count. A longer reply is not sent: the caller gets an
+// *RDMAError, and Config.Logger a *ReplySizeError.
+func (w *Response) Room() int { return w.o.room(len(w.Results)) }
+
+// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
+// when the call has no more of them, in the rest of the reply.
+func (w *Response) ItemRoom() int { return w.o.itemRoom(len(w.Results)) }
+
+func (x *exch) allocItem(n int) []byte {
+	if n < 0 || n > x.c.cfg.MaxMessage {
 		return nil
 	}
-	b, err := w.x.alloc(n)
+	b, err := x.alloc(n)
 	if err != nil {
 		if orphan(err) {
 			return make([]byte, n)

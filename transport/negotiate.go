@@ -104,11 +104,15 @@ func (cl *Client) version1(c *conn, low, high uint32) error {
 // away or starting when it was asked. It then ends the connection, and the next one begins with
 // version 2, as with any server that has spoken it: versionTrust more connections may be lost
 // after the first message before version 1 is tried again. The call has not been executed.
-func (cl *Client) outdated(c *conn, err error) bool {
+func (cl *Client) outdated(old connection, err error) bool {
 	var refused *RDMAError
 	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
 		refused.VersLow > rpcrdma.Version2 || refused.VersHigh < rpcrdma.Version2 ||
 		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
+		return false
+	}
+	c, ok := old.(*conn)
+	if !ok {
 		return false
 	}
 	cl.versions.forget(cl.versionKey())

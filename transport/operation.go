@@ -81,7 +81,7 @@ type operation struct {
 
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cn.c.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
+	return operate(cn.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
 }
 
 func operate(cfg *config, m Optional, do func(call *Call) error) (answer Optional, err error) {

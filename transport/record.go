@@ -434,11 +434,11 @@ func inOrder(items []Range, n int) bool {
 func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
-		stream: newStream(), cl: cl, c: cl.conn(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
+		stream: newStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
 		parser: recordParser{max: cl.cfg.MaxMessage},
 	}
 	go func() { // whoever reads learns of the connection's end
-		<-rc.c.done
+		<-rc.c.ended()
 		rc.fail(rc.c.endErr())
 	}()
 	return rc
@@ -448,7 +448,7 @@ func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 type clientRecords struct {
 	*stream
 	cl       *Client
-	c        *conn // the connection that there was: a net.Conn ends with it
+	c        connection // that there was: a net.Conn ends with it
 	binding  Binding
 	maxReply int
 	ctx      context.Context
@@ -459,8 +459,8 @@ type clientRecords struct {
 	parser recordParser
 }
 
-func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
-func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
+func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.local() }
+func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.remote() }
 
 // Close ends the connection; calls under way get no reply.
 func (rc *clientRecords) Close() error {

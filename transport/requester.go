@@ -108,12 +108,17 @@ func (s *slot) results() error {
 	if s.msg > 0 {
 		call.store = append(call.store[:0], s.back.Bytes[:s.msg]...)
 	}
+	return call.takeReply(s.xid)
+}
+
+// takeReply takes the reply message apart that is in the call's store.
+func (call *Call) takeReply(xid uint32) error {
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
-		return &BadReplyError{XID: s.xid, Reason: err.Error()}
+		return &BadReplyError{XID: xid, Reason: err.Error()}
 	}
-	if call.Reply.XID != s.xid {
-		return &BadReplyError{XID: s.xid, Reason: "its RPC message has another xid"}
+	if call.Reply.XID != xid {
+		return &BadReplyError{XID: xid, Reason: "its RPC message has another xid"}
 	}
 	if call.raw != nil {
 		call.Results = call.store

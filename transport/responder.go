@@ -146,7 +146,6 @@ func newExchange(c *conn, idx uint32) *exch {
 	x := &exch{c: c, idx: idx}
 	x.Init(wrID(wrRead, idx))
 	x.lending.loan = expose.NewLoan(&c.exposes)
-	x.req.x, x.res.x = x, x
 	return x
 }
 

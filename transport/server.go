@@ -73,16 +73,18 @@ type Server struct {
 
 	*registry
 
-	mu        lockorder.Mutex
-	bridges   []*bridge
-	listeners map[*Listener]struct{}
-	conns     map[*conn]struct{}
-	setups    int // connections being set up
-	guests    guests
-	sweeping  bool // see sweep
-	accepted  uint64
-	closing   bool
-	idle      chan struct{} // closed when closing and no connection is left
+	mu           lockorder.Mutex
+	bridges      []*bridge
+	listeners    map[*Listener]struct{}
+	conns        map[*conn]struct{}
+	tcpListeners map[*tcpListener]struct{}
+	streams      map[*tcpConn]struct{} // see ServeTCP
+	setups       int                   // connections being set up
+	guests       guests
+	sweeping     bool // see sweep
+	accepted     uint64
+	closing      bool
+	idle         chan struct{} // closed when closing and no connection is left
 }
 
 // NewServer returns a server. A nil cfg is the default configuration.
@@ -93,11 +95,13 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	}
 	s := &Server{
 		cfg: own, connCfg: conns, stats: new(counters),
-		memory:    budget.New(own.MaxTotalMemory),
-		listeners: make(map[*Listener]struct{}),
-		conns:     make(map[*conn]struct{}),
-		guests:    guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
-		idle:      make(chan struct{}),
+		memory:       budget.New(own.MaxTotalMemory),
+		listeners:    make(map[*Listener]struct{}),
+		conns:        make(map[*conn]struct{}),
+		tcpListeners: make(map[*tcpListener]struct{}),
+		streams:      make(map[*tcpConn]struct{}),
+		guests:       guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
+		idle:         make(chan struct{}),
 	}
 	s.mu.Init(rankServer)
 	s.registry = newRegistry(conns)
@@ -263,16 +267,18 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.mu.Unlock()
 }
 
-func (s *Server) log(msg string, c *conn, err error) {
+func (s *Server) log(msg string, c *conn, err error) { s.logEnd(msg, c.addr(), c.provider, err) }
+
+func (s *Server) logEnd(msg, peer, provider string, err error) {
 	if s.cfg.Logger != nil {
-		s.cfg.Logger.Warn(msg, "peer", c.addr(), "provider", c.provider, "err", err)
+		s.cfg.Logger.Warn(msg, "peer", peer, "provider", provider, "err", err)
 	}
 }
 
 // checkIdle closes idle when a closing server has no connection left. mu is
 // held.
 func (s *Server) checkIdle() {
-	if s.closing && len(s.conns)+s.setups == 0 {
+	if s.closing && len(s.conns)+len(s.streams)+s.setups == 0 {
 		select {
 		case <-s.idle:
 		default:
@@ -282,19 +288,25 @@ func (s *Server) checkIdle() {
 }
 
 // stop refuses new connections and returns the present ones.
-func (s *Server) stop() []*conn {
+func (s *Server) stop() []connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing = true
 	for l := range s.listeners {
 		l.Close()
 	}
+	for l := range s.tcpListeners {
+		l.Close()
+	}
 	for _, b := range s.bridges {
 		b.Close()
 	}
 	s.checkIdle()
-	conns := make([]*conn, 0, len(s.conns))
+	conns := make([]connection, 0, len(s.conns)+len(s.streams))
 	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	for c := range s.streams {
 		conns = append(conns, c)
 	}
 	return conns
@@ -305,8 +317,7 @@ func (s *Server) stop() []*conn {
 // error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stop() {
-		c.drain.Store(&ctx)
-		c.fc.Wake()
+		c.drainFor(ctx)
 	}
 	select {
 	case <-s.idle:
@@ -334,7 +345,7 @@ func (s *Server) Close() error {
 func (s *Server) Stats() Stats {
 	st := s.stats.snapshot()
 	s.mu.Lock()
-	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns))
+	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns)+len(s.streams))
 	s.mu.Unlock()
 	return st
 }
@@ -384,14 +395,21 @@ func (s *Server) sweep() {
 	for c := range s.conns {
 		conns = append(conns, c)
 	}
+	streams := make([]*tcpConn, 0, len(s.streams))
+	for c := range s.streams {
+		streams = append(streams, c)
+	}
 	s.mu.Unlock()
 	now := time.Now()
 	for _, c := range conns {
 		c.look(now)
 	}
+	for _, c := range streams {
+		c.look(now)
+	}
 	s.mu.Lock()
 	s.sweeping = false
-	if len(s.conns) > 0 {
+	if len(s.conns)+len(s.streams) > 0 {
 		s.startSweep()
 	}
 	s.mu.Unlock()

@@ -151,8 +151,12 @@ const inheritGap = 256
 // inherit goes on with the xids of the connection before. It may live on, as far as this
 // end knows: slots in use keep theirs, and callers that wait for one there get some of
 // the gap.
-func (c *conn) inherit(from *conn) {
-	f := &from.state.Lock().calls
+func (c *conn) inherit(from connection) {
+	old, ok := from.(*conn)
+	if !ok {
+		return // xids over TCP are made in another way, and begin at random
+	}
+	f := &old.state.Lock().calls
 	mask := f.mask
 	gens := append([]uint32(nil), f.gens...)
 	for i, s := range f.slots {
@@ -161,7 +165,7 @@ func (c *conn) inherit(from *conn) {
 		}
 		gens[i] = s.gen + inheritGap
 	}
-	from.state.Unlock()
+	old.state.Unlock()
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
 	if t.inUse > 0 {

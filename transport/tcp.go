@@ -32,33 +32,18 @@ type limitedListener struct {
 }
 
 func (l *limitedListener) Accept() (net.Conn, error) {
-	var pause time.Duration
-	for {
-		c, err := l.Listener.Accept()
-		if scarce(err) {
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			time.Sleep(pause)
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		pause = 0
-		s := l.s
-		s.mu.Lock()
-		g := s.admit(c.RemoteAddr())
-		if g == nil {
-			s.mu.Unlock()
-			c.Close()
-			continue
-		}
-		lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
-		lc.r = bufio.NewReaderSize(c, 32<<10)
-		s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
-		s.guests.settle(g, lc)
-		s.mu.Unlock()
-		return lc, nil
+	s := l.s
+	c, g, err := s.acceptTCP(l.Listener)
+	if err != nil {
+		return nil, err
 	}
+	lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
+	lc.r = bufio.NewReaderSize(c, 32<<10)
+	s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
+	s.mu.Lock()
+	s.guests.settle(g, lc)
+	s.mu.Unlock()
+	return lc, nil
 }
 
 // A limitedConn is a connection from a limitedListener. One goroutine at a time reads, and
