@@ -55,7 +55,6 @@ type conn struct {
 	cancel   context.CancelFunc
 	grant    atomic.Int64
 	called   atomic.Bool // a call that was in order has come
-	unsent   atomic.Bool // a reply that could not be sent has been logged
 	peerHost string
 	lineage  *replycache.Lineage // at a server
 

@@ -3,6 +3,9 @@ package transport
 import (
 	"context"
 	"net"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
 // A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for what
@@ -51,8 +54,22 @@ type load struct {
 // It may be kept, and used by many goroutines at once, beyond the call. A connection has
 // one Conn: pointers to it can be compared, and be keys of a map.
 type Conn struct {
-	c   connection
-	cfg *config
+	c      connection
+	cfg    *config
+	unsent atomic.Bool // a reply that could not be sent has been logged
+}
+
+// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
+// how many there are.
+func (cn *Conn) logUnsent(err error) {
+	if log := cn.cfg.Logger; log != nil && !cn.unsent.Swap(true) {
+		log.Warn("reply not sent", "peer", cn.c.addr(), "err", err)
+	}
+}
+
+// replyTooLong is the error for a part of a reply that does not fit.
+func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
+	return &ReplySizeError{Procedure{call.Prog, call.Vers, call.Proc}, SizeError{what, size, limit}}
 }
 
 // Conn returns the connection that the call came by.

@@ -87,7 +87,7 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 	c := x.c
 	msg, err := x.form(rpc, results)
 	if err != nil {
-		x.logUnsent(err)
+		c.public.logUnsent(err)
 		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
@@ -153,15 +153,7 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 
 // tooLong is the error for a part of the reply that does not fit.
 func (x *exch) tooLong(what string, size int, limit uint64) error {
-	return &ReplySizeError{Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, SizeError{what, size, int(min(limit, math.MaxInt))}}
-}
-
-// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
-// how many there are.
-func (x *exch) logUnsent(err error) {
-	if log := x.c.cfg.Logger; log != nil && !x.c.unsent.Swap(true) {
-		log.Warn("reply not sent", "peer", x.c.addr(), "provider", x.c.provider, "err", err)
-	}
+	return replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
 }
 
 // room is what a reply with so many bytes of results, and the items there are, has left.

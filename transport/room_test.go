@@ -34,7 +34,7 @@ func TestRoom(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var log bytes.Buffer
 			more, room := 0, 0
-			server, err := transport.NewServer((&transport.ServerConfig{Config: transport.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}).Server())
+			server, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -529,7 +529,8 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 	for i := range x.items {
 		size += xdr.Padded(len(x.items[i].data))
 	}
-	if size > x.c.cfg.MaxMessage {
+	if most := x.c.cfg.MaxMessage; size > most {
+		x.c.public.logUnsent(replyTooLong(&x.call, "the message", size, most))
 		x.dropItems()
 		h, results = oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.SystemErr}, nil
 		size = h.Size()
