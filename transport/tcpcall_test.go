@@ -28,13 +28,13 @@ type tcpScene struct {
 }
 
 // tcpClient runs a conversation with a client.
-func tcpClient(t *testing.T, cfg *Config, script func(sc *tcpScene, p *tcpPeer)) {
+func tcpClient(t *testing.T, cfg *Settings, script func(sc *tcpScene, p *tcpPeer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		sc := &tcpScene{t: t, conns: make(chan *tcpPeer, 100)}
 		var ends []*tcpPeer
 		var err error
-		sc.cl, err = DialTCPWith(bg, "server:1", cfg, func(ctx context.Context, addr string) (net.Conn, error) {
+		sc.cl, err = DialTCPWith(bg, "server:1", cfg.Client(), func(ctx context.Context, addr string) (net.Conn, error) {
 			if sc.fail.Load() || addr != "server:1" {
 				return nil, errors.New("nobody listens")
 			}
@@ -57,7 +57,7 @@ func tcpClient(t *testing.T, cfg *Config, script func(sc *tcpScene, p *tcpPeer))
 			t.Errorf("a call of a closed client: %v", err)
 		}
 		c := sc.cl.latest().(*tcpConn)
-		if cs := &c.state.Lock().calls; len(cs.pending) != 0 || !cs.queue.empty() {
+		if cs := &c.state.Lock().calls; len(cs.pending) != 0 || !cs.queue.Empty() {
 			t.Errorf("in the end %d calls are pending", len(cs.pending))
 		}
 		c.state.Unlock()
@@ -150,7 +150,7 @@ func TestTCPCalls(t *testing.T) {
 		})
 	})
 	t.Run("callers wait for their turn", func(t *testing.T) {
-		tcpClient(t, &Config{Credits: 2}, func(sc *tcpScene, p *tcpPeer) {
+		tcpClient(t, &Settings{Credits: 2}, func(sc *tcpScene, p *tcpPeer) {
 			var done [5]<-chan error
 			ctx, cancel := context.WithCancel(bg)
 			for i := range done {
@@ -189,7 +189,7 @@ func TestTCPCalls(t *testing.T) {
 func TestTCPCancel(t *testing.T) {
 	t.Run("its late reply is dropped", func(t *testing.T) {
 		for _, size := range []int{0, 30_000} {
-			tcpClient(t, &Config{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
+			tcpClient(t, &Settings{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
 				ctx, cancel := context.WithCancel(bg)
 				done := async(sc.cl, ctx, &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: size})
 				xid, _ := p.received("a call", 1)
@@ -236,7 +236,7 @@ func TestTCPCancel(t *testing.T) {
 		// is out.
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
-			cl, err := DialTCPWith(bg, "server:1", &Config{Credits: 3, NoReconnect: true}, func(context.Context, string) (net.Conn, error) { return a, nil })
+			cl, err := DialTCPWith(bg, "server:1", (&Settings{Credits: 3, NoReconnect: true}).Client(), func(context.Context, string) (net.Conn, error) { return a, nil })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +304,7 @@ func TestTCPHostileServers(t *testing.T) {
 		{"half a long reply", func(xid uint32) []byte { return append(marked(9000), reply(xid)...) }, false, "no more of a message", 30 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tcpClient(t, &Config{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
+			tcpClient(t, &Settings{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
 				done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, MaxResults: most - 32})
 				xid, _ := p.received("a call", 1)
 				go p.Write(tt.send(xid))
@@ -404,7 +404,7 @@ func TestTCPReconnect(t *testing.T) {
 		})
 	})
 	t.Run("NoReconnect", func(t *testing.T) {
-		tcpClient(t, &Config{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
+		tcpClient(t, &Settings{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {
 			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
 			p.received("a call", 1)
 			p.Close()
@@ -420,7 +420,7 @@ func TestTCPReconnect(t *testing.T) {
 		})
 	})
 	t.Run("IdleTimeout and KeepAlive", func(t *testing.T) {
-		tcpClient(t, &Config{IdleTimeout: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
+		tcpClient(t, &Settings{IdleTimeout: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
 			time.Sleep(3 * time.Minute)
 			p.ended("an idle connection")
 			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
@@ -431,7 +431,7 @@ func TestTCPReconnect(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		tcpClient(t, &Config{KeepAlive: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
+		tcpClient(t, &Settings{KeepAlive: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
 			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
 			xid, _ := p.received("a call", 1)
 			time.Sleep(2*time.Minute + time.Second)
@@ -492,7 +492,7 @@ func TestTCPEnds(t *testing.T) {
 		})
 	})
 	t.Run("Close fails calls, those in line as well", func(t *testing.T) {
-		tcpClient(t, &Config{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
+		tcpClient(t, &Settings{Credits: 1}, func(sc *tcpScene, p *tcpPeer) {
 			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1, Args: make([]byte, 50_000)})
 			inLine := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
 			synctest.Wait()

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"sync/atomic"
@@ -535,6 +536,9 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 		h, results = oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.SystemErr}, nil
 		size = h.Size()
 	}
+	if oncrpc.RecordMarkSize+size > records.Short && x.borrows() {
+		results = x.unborrow(results)
+	}
 	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
 	x.head = oncrpc.AppendReply(x.head, &h)
 	if e := x.entry; e != nil {
@@ -543,6 +547,25 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 			func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
 	}
 	x.send(results)
+}
+
+// borrows tells whether the call is in the reader's buffer, which the next call overwrites.
+func (x *tcpExch) borrows() bool {
+	return x.mem == nil && len(x.msg) > 0 && (len(x.own) == 0 || &x.msg[0] != &x.own[0])
+}
+
+// unborrow copies what of a reply may be a part of the call: a handler may answer with what it
+// was given. What is longer than the call is not.
+func (x *tcpExch) unborrow(results []byte) []byte {
+	for i := range x.items {
+		if it := &x.items[i]; len(it.data) <= len(x.msg) {
+			it.data = bytes.Clone(it.data)
+		}
+	}
+	if len(results) <= len(x.msg) {
+		results = bytes.Clone(results)
+	}
+	return results
 }
 
 // send has the reply written, whose mark and header are in x.head. The next Flush, if not the

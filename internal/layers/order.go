@@ -28,9 +28,9 @@ var TransportGroups = []Group{
 		"leader", "operation", "progress", "reply", "replycache", "requester", "responder", "rfc5666",
 		"sendqueue", "slots", "version", "watch",
 	}},
-	{"over connections", []string{"backchannel", "link", "registry", "results"}},
-	{"client", []string{"client", "dialer", "memory", "negotiate"}},
-	{"server", []string{"admission", "limits_other", "limits_unix", "procedures", "record", "server", "tcp"}},
+	{"over connections", []string{"backchannel", "caller", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
+	{"client", []string{"client", "dialer", "memory", "negotiate", "tcpdial"}},
+	{"server", []string{"admission", "limits_other", "limits_unix", "procedures", "record", "server", "tcp", "tcpserve"}},
 }
 
 // groupOf returns the index of the group of a file, -1 if it is in none.

@@ -317,7 +317,12 @@ func (b *batch) list() {
 	}
 	add(b.out)
 	for i := range b.entries {
-		for _, p := range b.entries[i].parts {
+		e := &b.entries[i]
+		if skip >= e.size { // its parts may be in use for something else
+			skip -= e.size
+			continue
+		}
+		for _, p := range e.parts {
 			add(p)
 		}
 	}
