@@ -15,7 +15,8 @@
 //
 // # Recursion
 //
-// Other types that contain themselves stay what they are, with [Type.Recursive] set. A structure
+// Other types that contain themselves stay what they are, with [Type.Recursive] set; a structure
+// of a list that is used by value, too, is [Type.Chained]. A structure
 // that always contains itself has no finite value: an error. Where an arm of a union closes the
 // circle, [Arm.Pointer] is set, as Go needs a pointer there.
 package check

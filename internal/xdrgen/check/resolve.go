@@ -51,11 +51,14 @@ func (c *checker) typ(source syntax.Type, within string) *Type {
 	case *syntax.Ref:
 		return c.ref(source)
 	case *syntax.String:
-		t.Kind, t.Len = String, c.length(source.Len)
+		t.Kind = String
+		c.length(t, source.Len)
 	case *syntax.Opaque:
-		t.Kind, t.Fixed, t.Len = Opaque, source.Fixed, c.length(source.Len)
+		t.Kind, t.Fixed = Opaque, source.Fixed
+		c.length(t, source.Len)
 	case *syntax.Array:
-		t.Kind, t.Fixed, t.Len = Array, source.Fixed, c.length(source.Len)
+		t.Kind, t.Fixed = Array, source.Fixed
+		c.length(t, source.Len)
 		t.Elem = c.typ(source.Elem, within)
 	case *syntax.Optional:
 		t.Kind = Optional
@@ -69,11 +72,10 @@ func (c *checker) typ(source syntax.Type, within string) *Type {
 }
 
 // length computes the length of an array, nil meaning no limit. RFC 4506 section 4.13.
-func (c *checker) length(v *syntax.Value) uint32 {
-	if v == nil {
-		return math.MaxUint32
+func (c *checker) length(t *Type, v *syntax.Value) {
+	if t.Len = math.MaxUint32; v != nil {
+		t.Len, t.LenOf = c.unsigned(*v, "length"), v.Name
 	}
-	return c.unsigned(*v, "length")
 }
 
 // ref finds a type by its name.
@@ -106,8 +108,11 @@ func (c *checker) body(t *Type, source syntax.Type) {
 		t.Kind = Union
 		t.Discriminant = c.member(t, source.Discriminant)
 		c.unions = append(c.unions, unionFrom{t, source})
+		if len(source.Arms) == 0 {
+			c.errs.Add(t.Pos, "union has no arms")
+		}
+		// An arm may have the name of the discriminant: RFC 5531 section 9, rejected_reply.
 		names := make(map[string]bool)
-		c.unique(names, source.Discriminant)
 		for _, a := range source.Arms {
 			arm := &Arm{Pos: a.Pos, Default: a.Default, Doc: a.Member.Doc}
 			if a.Member.Type != nil {

@@ -61,6 +61,7 @@ type Type struct {
 	Elem  *Type
 	Fixed bool
 	Len   uint32 // the length if Fixed, or else the maximum
+	LenOf string // the name of the constant that is Len; "" for a number
 
 	Values []*Enumerator
 	Open   bool // other values are kept, too
@@ -78,6 +79,16 @@ type Type struct {
 	Recursive bool
 
 	memory int64 // rough size of a value in memory, without what pointers refer to
+}
+
+// Chained reports whether the last member of a structure is a pointer to the structure. Such a
+// chain may be long: code follows it in a loop. The chains of a [List] are slices instead.
+func (t *Type) Chained() bool {
+	if t.Kind != Struct || len(t.Members) == 0 {
+		return false
+	}
+	last := t.Members[len(t.Members)-1].Type.Base()
+	return last.Kind == Optional && last.Elem.Base() == t
 }
 
 // Base returns the type that a name stands for, through any number of typedefs.
