@@ -174,7 +174,7 @@ func (c *checker) define(file *syntax.File) {
 				done[d.Name.Name] = true
 				c.typeDef(c.types[d.Name.Name], d.Type)
 			} else if c.sameName(d) {
-				c.typ(d.Type, "")
+				c.typ(d.Type, "", "")
 			}
 		case *syntax.Program:
 			c.program(d)
@@ -275,11 +275,11 @@ func (c *checker) procedures(version *Version, v *syntax.Version) {
 		numbers[proc.Number], names[p.Name.Name] = true, true
 		for _, a := range p.Args {
 			c.noBody(a.Type)
-			proc.Args = append(proc.Args, &Member{Pos: a.Pos, Name: a.Name, Type: c.typ(a.Type, p.Name.Name), Doc: a.Doc})
+			proc.Args = append(proc.Args, &Member{Pos: a.Pos, Name: a.Name, Type: c.typ(a.Type, "", ""), Doc: a.Doc})
 		}
 		if p.Result != nil {
 			c.noBody(p.Result)
-			proc.Result = c.typ(p.Result, p.Name.Name)
+			proc.Result = c.typ(p.Result, "", "")
 		}
 		version.Procs = append(version.Procs, proc)
 	}

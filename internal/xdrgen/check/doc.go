@@ -4,14 +4,10 @@
 //
 // # Linked lists
 //
-// The structure
-//
-//	struct entry { string name<>; entry *next; };
-//
-// is an element of a linked list: an optional entry is encoded as a 1 and an element for each
-// of a list, and then a 0. If every use of the structure is optional, each use becomes a type of
-// kind [List], and the link is no member any more. The encoding is the same. Such lists need
-// neither recursion nor a limit on it.
+// The structure "struct entry { string name<>; entry *next; };" is an element of a linked list: an
+// optional entry is encoded as a 1 and the other members for each element, and then a 0. If every
+// use of the structure is optional, each use becomes a type of kind [List], and the link is no
+// member any more. The encoding is the same. Such lists need neither recursion nor a limit on it.
 //
 // # Recursion
 //

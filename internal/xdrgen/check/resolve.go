@@ -38,12 +38,12 @@ func (c *checker) typeDef(t *Type, source syntax.Type) {
 		c.body(t, source)
 	default:
 		t.Kind = Typedef
-		t.Elem = c.typ(source, t.Name+"_element")
+		t.Elem = c.typ(source, t.Name+"_element", t.Name)
 	}
 }
 
-// typ returns the type that a declaration means. A body in it gets the name within.
-func (c *checker) typ(source syntax.Type, within string) *Type {
+// typ returns the type that a declaration means. A body in it gets a name.
+func (c *checker) typ(source syntax.Type, name, within string) *Type {
 	t := &Type{Pos: source.At()}
 	switch source := source.(type) {
 	case *syntax.Basic:
@@ -59,12 +59,12 @@ func (c *checker) typ(source syntax.Type, within string) *Type {
 	case *syntax.Array:
 		t.Kind, t.Fixed = Array, source.Fixed
 		c.length(t, source.Len)
-		t.Elem = c.typ(source.Elem, within)
+		t.Elem = c.typ(source.Elem, name, within)
 	case *syntax.Optional:
 		t.Kind = Optional
-		t.Elem = c.typ(source.Elem, within)
+		t.Elem = c.typ(source.Elem, name, within)
 	default:
-		t.Name, t.Body = within, true
+		t.Name, t.Within = name, within
 		c.spec.Types = append(c.spec.Types, t)
 		c.body(t, source)
 	}
@@ -133,7 +133,7 @@ func (c *checker) unique(names map[string]bool, m *syntax.Member) {
 }
 
 func (c *checker) member(t *Type, m *syntax.Member) *Member {
-	return &Member{Pos: m.Pos, Name: m.Name, Type: c.typ(m.Type, t.Name+"_"+m.Name), Doc: m.Doc}
+	return &Member{Pos: m.Pos, Name: m.Name, Type: c.typ(m.Type, t.Name+"_"+m.Name, t.Name+"."+m.Name), Doc: m.Doc}
 }
 
 // enum computes the constants of an enumeration. RFC 4506 section 4.3.

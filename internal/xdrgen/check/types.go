@@ -55,8 +55,11 @@ type Type struct {
 	syntax.Pos
 	Kind Kind
 	Name string // of a type in Spec.Types
-	Body bool   // a body within another declaration: Name is made up of the names around it
 	Doc  syntax.Comments
+
+	// Within is the declaration that has the body of the type, a typedef or a member such as
+	// outer.inner: Name is made up of that. It is "" for a type that the source names.
+	Within string
 
 	Elem  *Type
 	Fixed bool

@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strings"
@@ -19,7 +20,7 @@ func (g *generator) codec(t *check.Type) {
 	g.p("\n// Append appends the encoding of v to b.")
 	g.p("func (v *%s) Append(b []byte) []byte {", name)
 	g.appendBody(t)
-	g.p("return b\n}")
+	g.returnLast()
 
 	g.p("\n// Decode decodes v and leaves its error in d.%s", views(t))
 	g.p("func (v *%s) Decode(d *xdr.Decoder) {", name)
@@ -33,6 +34,20 @@ func (g *generator) codec(t *check.Type) {
 	g.p("func (v *%s) Check() error {", name)
 	g.checkBody(t)
 	g.p("}")
+}
+
+// returnLast ends a function that returns b, by the value of the last statement if that assigns
+// to b.
+func (g *generator) returnLast() {
+	text := bytes.TrimSuffix(g.out.Bytes(), []byte{'\n'})
+	start := bytes.LastIndexByte(text, '\n') + 1
+	if value, ok := bytes.CutPrefix(text[start:], []byte("b = ")); ok {
+		value := string(value)
+		g.out.Truncate(start)
+		g.p("return %s\n}", value)
+		return
+	}
+	g.p("return b\n}")
 }
 
 // views says whose memory a decoded value refers to.
@@ -110,33 +125,92 @@ func (g *generator) appendBody(t *check.Type) {
 
 func (g *generator) appendUnion(t *check.Type) {
 	g.append(t.Discriminant.Type, "v."+g.fields[t][t.Discriminant])
-	some, whole := false, false // some arm has a member, the default has
-	for _, a := range t.Arms {
-		some = some || a.Member != nil
-		whole = whole || a.Default && a.Member != nil
-	}
-	if !some {
-		return
-	}
-	g.p("switch v.%s {", g.fields[t][t.Discriminant])
-	for _, a := range t.Arms {
-		if a.Member == nil {
-			if whole { // its values are not the default's
-				g.caseOf(t, a)
-			}
-			continue
+	g.branches(t, func(a *check.Arm) {
+		if a == nil || a.Member == nil {
+			return
 		}
-		g.caseOf(t, a)
 		field := "v." + g.fields[t][a.Member]
 		if !a.Pointer {
 			g.append(a.Member.Type, field)
-			continue
+			return
 		}
 		g.p("if %s != nil {", field)
 		g.append(a.Member.Type, "*"+field)
 		g.p("}")
+	})
+}
+
+// branches writes a switch on the discriminant of a union, or an if for a bool. body writes what
+// is to do for an arm, or for nil if a value has no arm. Branches that do nothing are left out
+// where nothing changes by it.
+func (g *generator) branches(t *check.Type, body func(a *check.Arm)) {
+	disc := "v." + g.fields[t][t.Discriminant]
+	if t.Discriminant.Type.Base().Kind == check.Bool {
+		yes := g.capture(func() { body(armOf(t, "1")) })
+		no := g.capture(func() { body(armOf(t, "0")) })
+		switch {
+		case yes != "" && no != "":
+			g.p("if %s {\n%s} else {\n%s}", disc, yes, no)
+		case yes != "":
+			g.p("if %s {\n%s}", disc, yes)
+		case no != "":
+			g.p("if !%s {\n%s}", disc, no)
+		}
+		return
 	}
-	g.p("}")
+	other := armOf(t, "")
+	rest, some := g.capture(func() { body(other) }), false
+	cases := g.capture(func() {
+		for _, a := range t.Arms {
+			if a == other {
+				continue
+			}
+			text := g.capture(func() { body(a) })
+			if some = some || text != ""; text == "" && rest == "" {
+				continue
+			}
+			var labels []string
+			for _, l := range a.Labels {
+				labels = append(labels, g.label(t, l))
+			}
+			g.p("case %s:\n%s", strings.Join(labels, ", "), strings.TrimSuffix(text, "\n"))
+		}
+	})
+	switch {
+	case some || rest != "" && cases != "":
+		if rest != "" {
+			rest = "default:\n" + rest
+		}
+		g.p("switch %s {\n%s%s}", disc, cases, rest)
+	default:
+		g.out.WriteString(rest)
+	}
+}
+
+// armOf returns the arm for a value of the discriminant, or for all that have no label if value is
+// "".
+func armOf(t *check.Type, value string) *check.Arm {
+	var other *check.Arm
+	for _, a := range t.Arms {
+		for _, l := range a.Labels {
+			if l.Value.String() == value {
+				return a
+			}
+		}
+		if a.Default {
+			other = a
+		}
+	}
+	return other
+}
+
+// capture returns what f writes.
+func (g *generator) capture(f func()) string {
+	start := g.out.Len()
+	f()
+	text := string(g.out.Bytes()[start:])
+	g.out.Truncate(start)
+	return text
 }
 
 // simple are the types that functions of package xdr encode.
@@ -243,12 +317,12 @@ func (g *generator) decodeUnion(t *check.Type) {
 			g.p("*v = %s{%s: v.%s}", g.names.types[t], disc, disc)
 		}
 	}
-	g.p("switch v.%s {", disc)
-	for _, a := range t.Arms {
-		g.caseOf(t, a)
-		if a.Member == nil {
-			reset("")
-			continue
+	g.branches(t, func(a *check.Arm) {
+		if a == nil || a.Member == nil {
+			if reset(""); a == nil {
+				g.noArm(t, "d.Invalid")
+			}
+			return
 		}
 		field := g.fields[t][a.Member]
 		reset(field)
@@ -258,26 +332,7 @@ func (g *generator) decodeUnion(t *check.Type) {
 		} else {
 			g.decode(a.Member.Type, "v."+field)
 		}
-	}
-	if !complete(t) {
-		g.p("default:")
-		reset("")
-		g.noArm(t, "d.Invalid")
-	}
-	g.p("}")
-}
-
-// caseOf writes the labels of an arm.
-func (g *generator) caseOf(t *check.Type, a *check.Arm) {
-	if a.Default {
-		g.p("default:")
-		return
-	}
-	var labels []string
-	for _, l := range a.Labels {
-		labels = append(labels, g.label(t, l))
-	}
-	g.p("case %s:", strings.Join(labels, ", "))
+	})
 }
 
 // complete reports whether each value of the discriminant has an arm.
@@ -294,16 +349,10 @@ func complete(t *check.Type) bool {
 
 // noArm writes a call with the name and the value of a discriminant that has no arm.
 func (g *generator) noArm(t *check.Type, f string) {
-	disc := "v." + g.fields[t][t.Discriminant]
-	value := "int64(" + disc + ")"
+	value := "int64(v." + g.fields[t][t.Discriminant] + ")"
 	if t.Discriminant.Type.Base().Kind == check.Bool {
-		value = "0"
-		for _, a := range t.Arms {
-			for _, l := range a.Labels {
-				if l.Value.String() == "0" {
-					value = "1"
-				}
-			}
+		if value = "0"; armOf(t, "1") == nil {
+			value = "1"
 		}
 	}
 	g.p("%s(%q, %s)", f, t.Discriminant.Name+" of "+t.Name, value)
@@ -339,7 +388,11 @@ func (g *generator) decode(t *check.Type, e string) {
 		g.p("}")
 	case check.List:
 		g.p("%s = %s[:0]\nfor d.Optional() {", e, operand(e))
-		g.p("xdr.Extend(d, &%s).Decode(d)\n}", operand(e))
+		list, pointer := strings.CutPrefix(e, "*")
+		if !pointer {
+			list = "&" + e
+		}
+		g.p("xdr.Extend(d, %s).Decode(d)\n}", list)
 	case check.Optional:
 		g.p("if d.Optional() {\n%s = xdr.New(d, %s)", e, e)
 		g.decode(t.Elem, "*"+e)
@@ -433,25 +486,22 @@ func (g *generator) checkUnion(t *check.Type) {
 	}
 	disc := g.fields[t][t.Discriminant]
 	g.check(t.Discriminant.Type, "v."+disc, place{field: disc})
-	g.p("switch v.%s {", disc)
-	for _, a := range t.Arms {
-		g.caseOf(t, a)
+	g.branches(t, func(a *check.Arm) {
+		if a == nil {
+			g.noArm(t, "return xdr.Undefined")
+			return
+		}
 		if a.Member == nil {
-			continue
+			return
 		}
 		field := g.fields[t][a.Member]
 		if !a.Pointer {
 			g.check(a.Member.Type, "v."+field, place{field: field})
-			continue
+			return
 		}
 		g.p("if v.%s == nil {\nreturn &xdr.CheckError{Field: %q, What: \"is nil\"}\n}", field, field)
 		g.check(a.Member.Type, "*v."+field, place{field: field})
-	}
-	if !complete(t) {
-		g.p("default:")
-		g.noArm(t, "return xdr.Undefined")
-	}
-	g.p("}")
+	})
 }
 
 // place is what an error of Check is about: a field, or the value itself if that is "", or with

@@ -11,6 +11,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
 
+// lineLength is how long lists may get on one line.
+const lineLength = 80
+
 // comment writes the doc comment of a declaration: a first sentence, and the prose of the source.
 func (g *generator) comment(first string, doc syntax.Comments) {
 	if first != "" {
@@ -92,8 +95,8 @@ func (g *generator) declaration(t *check.Type) {
 	what := map[check.Kind]string{check.Enum: "enum", check.Struct: "struct", check.Union: "union", check.Typedef: "typedef"}[t.Kind]
 	first := fmt.Sprintf("%s is %s %s.", name, what, t.Name)
 	switch {
-	case t.Body:
-		first = fmt.Sprintf("%s is the %s in the declaration of %s.", name, what, t.Name)
+	case t.Within != "":
+		first = fmt.Sprintf("%s is the %s in %s.", name, what, t.Within)
 	case t.Link != "":
 		first = fmt.Sprintf("%s is struct %s, an element of a linked list, without the member %s.", name, t.Name, t.Link)
 	}
@@ -132,13 +135,13 @@ func (g *generator) union(t *check.Type, name string) {
 			labels = append(labels, g.label(t, l))
 		}
 		if a.Default {
-			labels = append(labels, "other values")
+			labels = append(labels, "another value")
 		}
 		pointer := ""
 		if a.Pointer {
 			pointer = "*"
 		}
-		g.field(g.fields[t][a.Member]+" "+pointer+g.typ(a.Member.Type), disc+" "+strings.Join(labels, ", "), a.Doc)
+		g.field(g.fields[t][a.Member]+" "+pointer+g.typ(a.Member.Type), "if "+disc+" is "+strings.Join(labels, ", "), a.Doc)
 	}
 	g.p("}")
 }
@@ -185,7 +188,11 @@ func (g *generator) enum(t *check.Type, name string) {
 	for _, v := range values {
 		list = append(list, g.names.enums[v])
 	}
-	g.p("switch v {\ncase %s:\nreturn true\n}\nreturn false\n}", strings.Join(list, ",\n"))
+	text := strings.Join(list, ", ")
+	if len(text) > lineLength {
+		text = strings.Join(list, ",\n")
+	}
+	g.p("switch v {\ncase %s:\nreturn true\n}\nreturn false\n}", text)
 }
 
 // distinct returns the first enumerator of each value.

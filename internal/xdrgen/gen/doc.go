@@ -7,11 +7,11 @@
 // the last of some digits. The first letter of each word becomes a capital. The other letters
 // stay what they are, unless all of the word's are capitals: these become small.
 //
-//	put_args       PutArgs
-//	nfs_fh3        NfsFh3
-//	READ3resok     Read3Resok
-//	NFS3ERR_PERM   Nfs3ErrPerm
-//	clientOwner    ClientOwner
+//   - put_args: PutArgs
+//   - nfs_fh3: NfsFh3
+//   - READ3resok: Read3Resok
+//   - NFS3ERR_PERM: Nfs3ErrPerm
+//   - clientOwner: ClientOwner
 //
 // Of two equal Go names the second one gets a suffix for its kind, and then a number if that is
 // not enough. Types come first, then constants, enumerators, programs, versions and procedures,
@@ -20,24 +20,26 @@
 //
 // # Types
 //
-//	int, unsigned int, hyper, ...     int32, uint32, int64, ...
-//	float, double, quadruple          float32, float64, [16]byte
-//	bool, string                      bool, string
-//	opaque x[8], opaque x<8>          [8]byte, []byte
-//	T x[3], T x<3>, T *x              [3]T, []T, *T
-//	T *x of a linked list             []T
-//	enum                              an int32 type with constants
-//	struct                            a struct
-//	union                             a struct with the discriminant and a field for each arm
-//	typedef of opaque or an array     a type with methods
-//	any other typedef                 an alias
+//   - int, unsigned int, hyper, unsigned hyper: int32, uint32, int64, uint64
+//   - float, double, quadruple: float32, float64, [16]byte
+//   - bool, string: bool, string
+//   - opaque x[8], opaque x<8>: [8]byte, []byte
+//   - T x[3], T x<3>, T *x: [3]T, []T, *T
+//   - T *x of a linked list: []T
+//   - enum: an int32 type with constants
+//   - struct: a struct
+//   - union: a struct with the discriminant and a field for each arm, *T where that is recursive
+//   - typedef of opaque, an array or a list: a type with methods
+//   - any other typedef: an alias
 //
 // # Methods
 //
-//	func (v *T) Append(b []byte) []byte
-//	func (v *T) Decode(d *xdr.Decoder)
-//	func (v *T) Check() error
+// Every type but an alias has these, with a pointer receiver:
 //
-// Append encodes whatever is in v. What a peer would refuse (too many elements, a discriminant
-// without an arm) is what Check reports.
+//   - Append(b []byte) []byte
+//   - Decode(d *xdr.Decoder)
+//   - Check() error
+//
+// Append encodes whatever is in the value. What a peer would refuse (too many elements, a
+// discriminant without an arm) is what Check reports.
 package gen

@@ -190,6 +190,9 @@ func (p *parser) comments(start int) Comments {
 func (p *parser) bodyComments(start, brace, end int) Comments {
 	c := Comments{Before: p.tokens[start].before}
 	for i := start; i <= brace && i < p.next; i++ {
+		if i > start {
+			c.After = append(c.After, p.tokens[i].before...)
+		}
 		c.After = append(c.After, p.tokens[i].after...)
 	}
 	for i := max(end, brace+1); i < p.next; i++ {
