@@ -220,7 +220,7 @@ func (f *source) marker(at Pos, word, arg string) {
 	if parts := strings.SplitN(arg, `"`, 3); len(parts) == 3 && parts[0] == "" {
 		f.name = parts[1]
 	}
-	f.line = int(line) - 1 // the end of this line is still to come
+	f.line = max(1, int(line)) - 1 // the end of this line is still to come; C compilers write # 0
 }
 
 // evaluate computes the expression of #if: numbers and names, defined, !, &&, || and
