@@ -21,7 +21,7 @@ func Check(file *syntax.File) (*Spec, error) {
 		return nil, c.errs.Err()
 	}
 	// From here on every name has a meaning.
-	if c.typedefCycles(); c.errs.Err() != nil {
+	if c.typedefs(); c.errs.Err() != nil {
 		return nil, c.errs.Err()
 	}
 	for _, u := range c.unions {

@@ -36,15 +36,16 @@ func (t *Type) uses(yield func(use) bool) {
 	}
 }
 
-// typedefCycles reports names that stand for nothing but each other, perhaps through pointers.
-func (c *checker) typedefCycles() {
+// typedefs finds what typedefs stand for in the end, and reports names that stand for nothing but
+// each other, perhaps through pointers.
+func (c *checker) typedefs() {
 	done := make(map[*Type]bool)
 	for _, t := range c.spec.Types {
 		path := make(map[*Type]bool)
 		for t.Kind == Typedef && !done[t] {
 			if path[t] {
 				c.errs.Add(t.Pos, "type %s is defined by itself", t.Name)
-				break
+				return
 			}
 			path[t] = true
 			for t = t.Elem; t.Kind == Optional; {
@@ -53,6 +54,16 @@ func (c *checker) typedefCycles() {
 		}
 		for t := range path {
 			done[t] = true
+		}
+	}
+	for _, t := range c.spec.Types {
+		var path []*Type
+		for t.Kind == Typedef && t.base == nil {
+			path = append(path, t)
+			t = t.Elem
+		}
+		for _, p := range path {
+			p.base = t.Base()
 		}
 	}
 }

@@ -81,6 +81,7 @@ type Type struct {
 	// Recursive: a value may contain one of the same type.
 	Recursive bool
 
+	base   *Type // of a Typedef
 	memory int64 // rough size of a value in memory, without what pointers refer to
 }
 
@@ -96,10 +97,10 @@ func (t *Type) Chained() bool {
 
 // Base returns the type that a name stands for, through any number of typedefs.
 func (t *Type) Base() *Type {
-	for t.Kind == Typedef {
-		t = t.Elem
+	if t.Kind != Typedef {
+		return t
 	}
-	return t
+	return t.base
 }
 
 // An Enumerator is a constant of an enumeration.

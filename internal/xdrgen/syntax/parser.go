@@ -483,6 +483,8 @@ func (p *parser) declaration(needsName bool) *Member {
 	if p.is('*') {
 		at := p.take().Pos
 		m.Type = &Optional{at, m.Type}
+		p.name(m, needsName)
+		return m
 	}
 	p.name(m, needsName)
 	switch at := p.peek().Pos; {

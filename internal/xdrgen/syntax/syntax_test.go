@@ -28,6 +28,7 @@ func TestErrors(t *testing.T) {
 		{"no brackets", "typedef opaque a;", []string{`a.x:1:17: expected "[" or "<", found ";"`}},
 		{"fixed array without a length", "typedef int a[];", []string{`a.x:1:15: expected a number or the name of a constant, found "]"`}},
 		{"bracket that is not closed", "typedef int a<3;", []string{`a.x:1:16: expected ">", found ";"`}},
+		{"array of pointers", "typedef int *a[3];", []string{`a.x:1:15: expected ";", found "["`}},
 		{"enum without values", "enum a { };", []string{`a.x:1:10: expected the name of a value, found "}"`}},
 		{"enum with semicolons", "enum a { A; B; };", []string{`a.x:1:11: expected "," or "}", found ";"`}},
 		{"union without switch", "union a { int x; };", []string{`a.x:1:9: expected "switch", found "{"`}},
