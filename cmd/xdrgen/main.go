@@ -8,9 +8,9 @@
 //
 //	//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen kv.x
 //
-// -package is the name of the package, by default that of the package whose file has the
-// go:generate line, or else the name of the first file. -o is the file to write, - for standard
-// output, by default that of the first file with .go for .x, in the current directory. -D defines
+// -package is the name of the package, by default that of the package for which go generate runs
+// it, or else the name of the first file. -o is the file to write, - for standard output, by
+// default that of the first file with .go for .x, in the current directory. -D defines
 // a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
 // of the including file. -v prints what is ignored, such as lines that begin with %.
 //
