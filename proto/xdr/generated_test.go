@@ -82,9 +82,11 @@ func TestResize(t *testing.T) {
 		t.Errorf("beyond the limit: %v and error %v", s, d.Err())
 	}
 	// A count whose product with the size overflows, and elements that have no size.
-	d = NewDecoder(nil)
-	if s := Resize(&d, [][1 << 20]byte(nil), math.MaxInt32); len(s) != 0 || d.Err() == nil {
-		t.Errorf("%d large elements", len(s))
+	for _, n := range []int{1 << 12, math.MaxInt32} { // 2^32 bytes, and 2^51
+		d = NewDecoder(nil)
+		if s := Resize(&d, [][1 << 20]byte(nil), n); len(s) != 0 || d.Err() == nil {
+			t.Errorf("%d large elements", len(s))
+		}
 	}
 	d = NewDecoder(nil)
 	if s := Resize(&d, []struct{}(nil), math.MaxInt32); len(s) != math.MaxInt32 || d.Err() != nil {
