@@ -48,6 +48,10 @@ var Layers = []Layer{
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
 
+	{Path: "internal/xdrgen", Library: true, Pure: true, Tests: []string{"proto/xdr"}},
+	{Path: "internal/xdrgen/golden", Library: true, Pure: true, May: []string{"proto/xdr"}, Tests: []string{"internal/xdrgen"}},
+	{Path: "cmd/xdrgen", Pure: true, May: []string{"internal/xdrgen"}},
+
 	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
 	{Path: "fabric", Library: true, Pure: true},
