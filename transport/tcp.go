@@ -23,9 +23,6 @@ import (
 // Closing the listener leaves connections open, and so does closing the Server.
 func (s *Server) LimitTCP(l net.Listener) net.Listener { return &limitedListener{l, s} }
 
-// tcpReply is the number of bytes reserved for a reply.
-const tcpReply = 1 << 20
-
 type limitedListener struct {
 	net.Listener
 	s *Server

@@ -57,6 +57,9 @@ type tcpAnswers struct {
 	left    bool // this end has given up the connection
 }
 
+// tcpReply is the number of bytes reserved for a reply.
+const tcpReply = 1 << 20
+
 // A tcpWait is a call that waits for memory: a short one, or the reader with a long one.
 type tcpWait struct {
 	n      int

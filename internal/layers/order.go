@@ -28,8 +28,8 @@ var TransportGroups = []Group{
 		"leader", "operation", "progress", "reply", "replycache", "requester", "responder", "rfc5666",
 		"sendqueue", "slots", "version", "watch",
 	}},
-	{"over connections", []string{"backchannel", "caller", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
-	{"client", []string{"client", "dialer", "memory", "negotiate", "tcpdial"}},
+	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
+	{"client", []string{"caller", "client", "dialer", "memory", "negotiate", "tcpdial"}},
 	{"server", []string{"admission", "limits_other", "limits_unix", "procedures", "record", "server", "tcp", "tcpserve"}},
 }
 
