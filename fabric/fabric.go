@@ -68,6 +68,11 @@ type Provider interface {
 
 	// Listen listens at addr. Port 0 selects a free port.
 	Listen(ctx context.Context, addr string, attr ConnAttr) (Listener, error)
+
+	// Close closes the listeners. From then on Resolve and Listen fail with net.ErrClosed.
+	// Conns are not affected, connected or not: their users close them, and what they share is
+	// released with the last. Close may be called twice, from any goroutine.
+	Close() error
 }
 
 // A Listener accepts connection requests.

@@ -103,7 +103,7 @@ type Conn struct {
 	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
 	// even if the completions that make it are not reported.
 	starved atomic.Bool
-	posted  PostStats
+	posted  PostCounts
 
 	recvMu sync.Mutex
 	recv   workQueue
@@ -221,7 +221,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		p.leaveDevice(dev)
 		return nil, err
 	}
-	p.live.conns.Add(1)
+	p.open.conns.Add(1)
 	id.Notify(c.event)
 	return c, nil
 }
@@ -835,7 +835,7 @@ func (c *Conn) Close() error {
 			c.id.Close()
 			c.pd.Close()
 			c.p.leaveDevice(c.dev)
-			c.p.live.conns.Add(-1)
+			c.p.open.conns.Add(-1)
 			c.p.release()
 		}
 		if !underway {

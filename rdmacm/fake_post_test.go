@@ -511,8 +511,8 @@ func TestFakeStats(t *testing.T) {
 	l.want(outcome{3, fabric.WCSend, ok})
 	got := l.Conn.(*rdmacm.Conn).Stats()
 	want := rdmacm.Stats{
-		PostStats: rdmacm.PostStats{SendCalls: 1, Sends: 3, RecvCalls: 2, Recvs: 2},
-		PollStats: rdmacm.PollStats{Calls: before.Calls + 2, Empty: before.Empty + 1},
+		PostCounts: rdmacm.PostCounts{SendCalls: 1, Sends: 3, RecvCalls: 2, Recvs: 2},
+		PollCounts: rdmacm.PollCounts{Calls: before.Calls + 2, Empty: before.Empty + 1},
 	}
 	if got != want {
 		t.Errorf("counted %+v, want %+v", got, want)

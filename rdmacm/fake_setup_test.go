@@ -113,7 +113,7 @@ func TestFakeGivenUp(t *testing.T) {
 				}
 				l.Close()
 				// On siw what is left goes in the background.
-				comes(t, "nothing is left", func() bool { return r.p.Live() == (rdmacm.Live{}) })
+				comes(t, "nothing is left", func() bool { return r.p.OpenObjects() == (rdmacm.OpenObjects{}) })
 			})
 		}
 	}
@@ -326,7 +326,7 @@ func TestFakeListenerRemoved(t *testing.T) {
 	if err := arrives(t, "Accept", waiting); !errors.As(err, &dev) || !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("Accept: %v", err)
 	}
-	comes(t, "nothing is left", func() bool { return d.r.p.Live() == (rdmacm.Live{}) })
+	comes(t, "nothing is left", func() bool { return d.r.p.OpenObjects() == (rdmacm.OpenObjects{}) })
 }
 
 // TestFakeListenFails: errors of Listen have their errno and leave nothing behind.
@@ -429,5 +429,39 @@ func TestFakeDisconnectShared(t *testing.T) {
 				arrives(t, "Wait of the other connection", waiting)
 			}
 		})
+	}
+}
+
+// TestFakeProviderClose: Close of a provider closes its listeners, and the event channel with
+// the last connection, without the wait for another one.
+func TestFakeProviderClose(t *testing.T) {
+	r := newRig(t, rdmacm.Config{})
+	d := r.listen()
+	l := r.connect(fabric.ConnAttr{})
+	r.lib.Calls()
+	if err := r.p.Close(); err != nil {
+		t.Error(err)
+	}
+	if calls := r.lib.Calls(); !slices.Equal(calls, []string{"rdma_destroy_id"}) {
+		t.Errorf("Close calls %q, want the end of the listener alone", calls)
+	}
+	if _, err := d.Accept(soon(t)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+	if _, err := r.p.Listen(soon(t), fakeAddr.String()+":0", fabric.ConnAttr{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Listen: %v", err)
+	}
+	if _, err := r.p.Resolve(soon(t), fakePeer, fabric.ConnAttr{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Resolve: %v", err)
+	}
+	l.post(l.wr(1, fabric.OpSend, 8, fabric.Signaled))
+	l.qp.Sends()[0].Complete(cgotest.Success)
+	l.want(outcome{1, fabric.WCSend, ok})
+	l.Close()
+	comes(t, "the event channel is closed", func() bool {
+		return slices.Contains(r.lib.Calls(), "rdma_destroy_event_channel")
+	})
+	if err := r.p.Close(); err != nil {
+		t.Errorf("the second Close: %v", err)
 	}
 }

@@ -33,7 +33,7 @@ type queue struct {
 	conns   map[uint32]*Conn
 	turns   baton.Baton[ibv.CompChannel, Conn] // shared: who waits parks on the channel, in turns
 	leader  *Conn                              // shared: who does
-	stats   PollStats
+	stats   PollCounts
 
 	// Filled by C. They are here to avoid an allocation for each poll.
 	wcs [32]cgo.WC

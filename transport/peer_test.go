@@ -100,6 +100,7 @@ func newPeer(t *testing.T) *peer {
 // The provider.
 
 func (p *peer) Name() string { return "script" }
+func (p *peer) Close() error { return nil }
 func (p *peer) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	p.attr = attr
 	return peerConn{p}, nil
@@ -788,6 +789,7 @@ type peers struct {
 }
 
 func (ps *peers) Name() string { return "script" }
+func (ps *peers) Close() error { return nil }
 
 func (ps *peers) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	ps.mu.Lock()

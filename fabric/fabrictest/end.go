@@ -206,8 +206,12 @@ func failureFlushesTheRest(s *scene) {
 		own := client.Region(64, fabric.AccessLocalWrite)
 		wrong := SGE(own, 0, 8)
 		wrong.LKey ^= 0x5a5a5a5a
-		list := []fabric.SendWR{put(1, sink, 0, SGE(own, 0, 8)), get(2, src, 0, wrong)}
-		list[0].Flags, list[1].Flags = 0, flags
+		before := put(1, sink, 0, SGE(own, 0, 8))
+		before.Flags = 0
+		client.Post("a request that nobody asks for", before)
+		s.exchange("after it", client, server)
+		list := []fabric.SendWR{get(2, src, 0, wrong)}
+		list[0].Flags = flags
 		for i, f := range []fabric.SendFlags{0, fabric.Signaled, fabric.Deferred, 0} {
 			wr := put(uint64(3+i), sink, 0, SGE(own, 0, 8))
 			wr.Flags = f
@@ -215,7 +219,7 @@ func failureFlushesTheRest(s *scene) {
 		}
 		client.Post("a list with a request that fails", list...)
 		client.WantFailed("a request that fails", 2, s.local(fabric.WCLocProtErr)...)
-		for _, wr := range list[2:] {
+		for _, wr := range list[1:] {
 			client.WantFailed("a request behind one that fails", wr.ID, fabric.WCFlushErr)
 		}
 		client.WantEnd("after a request that failed")

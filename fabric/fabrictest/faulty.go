@@ -188,6 +188,9 @@ func (f *FaultyProvider) pass(at Point, side Side, p Passage) (Fault, bool) {
 // Name implements fabric.Provider.
 func (f *FaultyProvider) Name() string { return f.inner.Name() }
 
+// Close implements fabric.Provider.
+func (f *FaultyProvider) Close() error { return f.inner.Close() }
+
 // Resolve implements fabric.Provider.
 func (f *FaultyProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	fault, hit := f.pass(AtResolve, Dialed, Passage{})

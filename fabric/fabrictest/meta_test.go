@@ -36,6 +36,9 @@ func spoiled() []struct {
 		{"connects to nobody", []string{"Setup/NobodyListens"}, false},
 		{"one request at a time", []string{"Setup/StalledPeer"}, false},
 		{"mixes up requests", []string{"Setup/ManyAtOnce"}, false},
+		{"closes nothing", []string{"Setup/ProviderClose"}, false},
+		{"opens after its end", []string{"Setup/ProviderClose"}, false},
+		{"provider takes its connections along", []string{"Setup/ProviderClose"}, false},
 		{"forgets requests", []string{"Setup/ListenerCloseDropsRequests"}, false},
 		{"lets connect wait", []string{"Setup/ConnectClosed"}, false},
 		// Message

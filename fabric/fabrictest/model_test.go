@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -51,13 +52,71 @@ func (m *model) Name() string { return "model" }
 // config is how Run tests the model.
 func (m *model) config() Config {
 	return Config{
-		New:    func(testing.TB) fabric.Provider { return m },
+		New:    func(testing.TB) fabric.Provider { return &modelProvider{model: m} },
 		Limits: m.limits,
 		Stall:  m.stall,
 		Live: func() (int, int, int) {
 			return int(m.live.conns.Load()), int(m.live.mrs.Load()), int(m.live.mws.Load())
 		},
 	}
+}
+
+// A modelProvider is a provider on the network of a model.
+type modelProvider struct {
+	*model
+	listeners []*modelListener // guarded by model.mu
+	closed    bool
+}
+
+func (p *modelProvider) Close() error {
+	if p.defect == "closes nothing" {
+		return nil
+	}
+	p.mu.Lock()
+	list := p.listeners
+	p.closed = true
+	p.mu.Unlock()
+	for _, l := range list {
+		l.Close()
+	}
+	if p.defect == "provider takes its connections along" {
+		p.mu.Lock()
+		conns := slices.Collect(maps.Keys(p.conns))
+		p.mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	return nil
+}
+
+func (p *modelProvider) mayOpen() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed && p.defect != "opens after its end" {
+		return fmt.Errorf("model: provider: %w", net.ErrClosed)
+	}
+	return nil
+}
+
+func (p *modelProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	if err := p.mayOpen(); err != nil {
+		return nil, err
+	}
+	return p.model.Resolve(ctx, addr, attr)
+}
+
+func (p *modelProvider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	if err := p.mayOpen(); err != nil {
+		return nil, err
+	}
+	l, err := p.model.Listen(ctx, addr, attr)
+	if err == nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.listeners = append(p.listeners, l.(*modelListener))
+	}
+	return l, err
 }
 
 type closer func()
