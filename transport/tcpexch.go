@@ -792,12 +792,9 @@ func (a *tcpAnswers) checkIdle() {
 // handlers return.
 func (a *tcpAnswers) end() {
 	a.cancel()
-	if a.reg != nil {
-		a.tenant.Leave()
-	}
 	a.mu.Lock()
 	memq := a.memq
-	a.memq = nil
+	a.memq = nil // from now on nobody reserves: what is granted to who has left is lost
 	var waits []*tcpExch
 	var entries []*replycache.Entry
 	for _, x := range a.exchs {
@@ -806,6 +803,9 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
+	if a.reg != nil {
+		a.tenant.Leave()
+	}
 	for _, w := range memq {
 		w.x.release(false)
 	}
