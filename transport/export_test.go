@@ -33,7 +33,7 @@ func Once(cfg *Settings) *Settings {
 }
 
 // Latest is the client's connection as a handler would see it.
-func (cl *Client) Latest() *Conn { return &cl.conn().public }
+func (cl *Client) Latest() *Conn { return cl.link.cur.Load() }
 
 // ArenaUse is how many bytes the arena of a connection has mapped, and how many of its
 // buffers are in use.
