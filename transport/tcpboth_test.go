@@ -31,13 +31,13 @@ func dialWrapped(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // callable is a client that executes errands, and its server's way to it.
-func callable(t *testing.T, cfg transport.Config, e *errander, dial func(ctx context.Context, addr string) (net.Conn, error)) (w *tcpWorld, cl *transport.Client, cn *transport.Conn) {
+func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx context.Context, addr string) (net.Conn, error)) (w *tcpWorld, cl *transport.Client, cn *transport.Conn) {
 	t.Helper()
 	conns := make(chan *transport.Conn, 1)
 	e.ready = func(req *transport.Request) { conns <- req.Conn() }
 	w = startTCP(t, &cfg, e.program())
 	cfg.Callbacks = []transport.Program{e.program()}
-	cl, err := transport.DialTCPWith(bg, w.addr, transport.Once(&cfg), dial)
+	cl, err := transport.DialTCPWith(bg, w.addr, transport.Once(&cfg).Client(), dial)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestTCPBothWays(t *testing.T) {
 		"sockets": dialTCP, "other connections": dialWrapped,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, cl, cn := callable(t, transport.Config{BackwardCredits: 12}, new(errander), dial)
+			_, cl, cn := callable(t, transport.Settings{BackwardCredits: 12}, new(errander), dial)
 			cn.AllowBackward(0)
 			if i := cn.Info(); i.BackwardCredits != 12 || i.Credits != transport.DefaultCredits || i.Provider != "tcp" {
 				t.Errorf("the connection is %+v", i)
@@ -104,7 +104,7 @@ func TestTCPConn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	w, cl, cn := callable(t, transport.Config{}, e, dialTCP)
+	w, cl, cn := callable(t, transport.Settings{}, e, dialTCP)
 	back.Store(cl.Latest())
 	var r runner
 	t.Run("before the client is ready", func(t *testing.T) {
@@ -184,13 +184,13 @@ func TestTCPBackchannel(t *testing.T) {
 	defer w.server.Close()
 
 	mine := &errander{meet: func(context.Context) { <-*hold.Load() }}
-	cfg := &transport.Config{Callbacks: []transport.Program{mine.program()}, NoReconnect: true}
+	cfg := &transport.Settings{Callbacks: []transport.Program{mine.program()}, NoReconnect: true}
 	connect := func(rdma bool) (cl *transport.Client) {
 		var err error
 		if rdma {
-			cl, err = transport.Dial(bg, provider, l.Addr().String(), cfg)
+			cl, err = transport.Dial(bg, provider, l.Addr().String(), cfg.Client())
 		} else {
-			cl, err = transport.DialTCP(bg, w.addr, cfg)
+			cl, err = transport.DialTCP(bg, w.addr, cfg.Client())
 		}
 		if err == nil {
 			err = cl.Call(bg, &transport.Call{Prog: errands, Vers: 1, Proc: procReady})
@@ -243,7 +243,7 @@ func TestTCPHalfSent(t *testing.T) {
 		}
 		accepted <- c
 	}()
-	cl, err := transport.DialTCP(bg, l.Addr().String(), &transport.Config{MaxMessage: 64 << 20})
+	cl, err := transport.DialTCP(bg, l.Addr().String(), (&transport.Settings{MaxMessage: 64 << 20}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func TestTCPEarlyReply(t *testing.T) {
 		}
 		got <- append(head, rest...)[44:]
 	}()
-	cl, err := transport.DialTCP(bg, l.Addr().String(), &transport.Config{MaxMessage: 64 << 20})
+	cl, err := transport.DialTCP(bg, l.Addr().String(), (&transport.Settings{MaxMessage: 64 << 20}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func FuzzServeTCP(f *testing.F) {
 			return
 		}
 		svc := &modestService{}
-		tcpServer(t, &Config{MaxMessage: 1 << 20, Credits: 5}, []Program{svc.program()}, func(st *tcpStage) {
+		tcpServer(t, &Settings{MaxMessage: 1 << 20, Credits: 5}, []Program{svc.program()}, func(st *tcpStage) {
 			svc.gate = make(chan struct{})
 			close(svc.gate)
 			p := st.arrive("a:1").listen()
@@ -95,7 +95,7 @@ func FuzzDialTCP(f *testing.F) {
 			return
 		}
 		svc := &modestService{}
-		cfg := &Config{NoReconnect: true, Callbacks: []Program{svc.program()}, MaxMessage: 1 << 20, KeepAlive: -1,
+		cfg := &Settings{NoReconnect: true, Callbacks: []Program{svc.program()}, MaxMessage: 1 << 20, KeepAlive: -1,
 			random: func() uint64 { return 4 }} // so that the first xid is 5
 		tcpClient(t, cfg, func(sc *tcpScene, p *tcpPeer) {
 			svc.gate = make(chan struct{})
