@@ -4,8 +4,8 @@
 //
 // # The life of a record that is sent
 //
-//	idle -> queued -> writing -> idle
-//	              (withdrawn) -> idle
+// A record is idle, then queued, then being written, then idle again. One that is withdrawn
+// is idle sooner.
 //
 // A short record is copied into a buffer, which the next write takes along; it is idle again
 // at once. The parts of a long one are written from where they are: until the record is idle
