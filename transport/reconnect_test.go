@@ -231,7 +231,8 @@ func TestNotResent(t *testing.T) {
 			unsent := async(cl, bg, numbered(3))
 			q := ps.next()
 			synctest.Wait()
-			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 2}, nil), h.Writes[0][0].Handle)
+			// One credit, so that the end of the other call frees none.
+			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 1}, nil), h.Writes[0][0].Handle)
 			var broke *PeerError
 			if err := outcome(t, victim); !errors.As(err, &broke) {
 				t.Errorf("the call returned %v", err)
