@@ -1,6 +1,9 @@
 package transport
 
-import "github.com/rpcrdma/rpcrdma/proto/oncrpc"
+import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
 
 // A Call is one remote procedure call: what goes out, where bulk results go,
 // and what came back. The caller owns it and may use it again for the next
@@ -52,7 +55,25 @@ type Call struct {
 	// Results receives the whole reply message.
 	raw []byte
 
+	nothing [1]byte // the Buf of results that may have no data: see Receive
+
 	op *operation // makes the call an optional operation, see operation.go
+}
+
+// Receive adds a WriteItem with the memory buf, as much as the next bulk result may take. An
+// empty buf is for a result without data: transports have no empty chunks.
+func (call *Call) Receive(buf []byte) {
+	if len(buf) == 0 {
+		buf = call.nothing[:]
+	}
+	call.WriteItems = append(call.WriteItems, WriteItem{Buf: buf})
+}
+
+// Send appends an opaque argument to Args that may leave the caller's memory as a read chunk: its
+// length word, and a ReadItem.
+func (call *Call) Send(data []byte) {
+	call.Args = xdr.AppendUint32(call.Args, uint32(len(data)))
+	call.ReadItems = append(call.ReadItems, ReadItem{len(call.Args), data})
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the
