@@ -1,9 +1,6 @@
 package transport
 
-import (
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-)
+import "github.com/rpcrdma/rpcrdma/proto/oncrpc"
 
 // A Call is one remote procedure call: what goes out, where bulk results go,
 // and what came back. The caller owns it and may use it again for the next
@@ -67,13 +64,6 @@ func (call *Call) Receive(buf []byte) {
 		buf = call.nothing[:]
 	}
 	call.WriteItems = append(call.WriteItems, WriteItem{Buf: buf})
-}
-
-// Send appends an opaque argument to Args that may leave the caller's memory as a read chunk: its
-// length word, and a ReadItem.
-func (call *Call) Send(data []byte) {
-	call.Args = xdr.AppendUint32(call.Args, uint32(len(data)))
-	call.ReadItems = append(call.ReadItems, ReadItem{len(call.Args), data})
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the

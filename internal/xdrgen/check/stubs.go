@@ -147,7 +147,8 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	s.around(spec)
 	for _, a := range p.Args {
 		s.results = false
-		if list, _ := s.find(a.Type, ""); len(list) > maxSent {
+		list, _ := s.find(a.Type, "")
+		if p.Sent = append(p.Sent, list...); len(p.Sent) > maxSent {
 			s.mistake(p.Pos, "arguments of %s have more than %d items that may be placed directly", p.Name, maxSent)
 		}
 	}
@@ -318,6 +319,9 @@ func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
 		}
 	}
 	if paths != nil {
+		if b.Bytes > 0 {
+			s.mistake(a.Pos, "max of %s has numbers and members of the arguments", m.Name)
+		}
 		b.Counts = [][]Path{paths}
 	}
 	return b, true
@@ -452,4 +456,3 @@ func limit(t *Type) int64 {
 	}
 	return maxPart
 }
-

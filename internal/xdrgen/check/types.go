@@ -170,6 +170,9 @@ type Proc struct {
 	Items  map[*Member]bool
 	Around map[*Type]bool
 
+	// Sent are the items of the arguments, in the order of the stream.
+	Sent []*Member
+
 	// Received are the items of the results, in the order of the stream: for each result the
 	// same, from the first one on.
 	Received []Received

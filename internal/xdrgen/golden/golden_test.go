@@ -25,7 +25,7 @@ func compile(t *testing.T, file, pkg string, opt syntax.Options) []byte {
 	testutil.Must(t, err)
 	spec, err := check.Check(tree)
 	testutil.Must(t, err)
-	code, err := gen.Generate(spec, pkg)
+	code, err := gen.Generate(spec, gen.Options{Package: pkg})
 	testutil.Must(t, err)
 	return code
 }
