@@ -14,12 +14,11 @@ const (
 	maxCounts   = 16 // of a bound
 )
 
-// Bounds, in bytes, of parts of results that have no annotation max. What has no limit counts
-// as Unlimited parts do, and what has a larger limit than these as the limits here.
+// Bounds, in bytes of content, of parts of results that have no annotation max.
 const (
-	maxPart       = 1 << 20  // of what has a limit
-	unlimitedPart = 64 << 10 // of what has none
-	maxItem       = 16 << 20
+	maxPart       = 1 << 20  // at most this, whatever their limit
+	unlimitedPart = 64 << 10 // for those without a limit
+	maxItem       = 16 << 20 // the same for items
 	unlimitedItem = 1 << 20
 
 	// A limit of 4 GiB, which a length word ends at, is none.
@@ -448,11 +447,8 @@ func (s *stubs) member(m *Member) Bound {
 
 // limit returns the bound of a type that is not looked into.
 func limit(t *Type) int64 {
-	switch {
-	case t.Max <= maxPart:
-		return t.Max
-	case t.Max >= noLimit:
-		return max(unlimitedPart, t.Min)
+	if t.Max >= noLimit {
+		return add(t.Min, unlimitedPart)
 	}
-	return maxPart
+	return t.Min + min(t.Max-t.Min, maxPart)
 }

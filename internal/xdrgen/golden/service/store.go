@@ -278,7 +278,7 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 	b = xdr.AppendUint32(b, shard)
 	b = xdr.AppendString(b, prefix)
 	call.Args = b
-	call.MaxResults = 65536
+	call.MaxResults = 65540
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
@@ -989,7 +989,7 @@ func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport
 	case StoreCount:
 		bounds.MaxResults = 4
 	case StoreName:
-		bounds.MaxResults = 65536
+		bounds.MaxResults = 65540
 	case StoreSwap:
 		bounds.MaxResults = 24
 		bounds.Items, bounds.NumItems = [4]int{65536, 1048576}, 2
@@ -1118,7 +1118,7 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId) (res StoreValue
 	}
 	call := c.call(StoreFetch)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 1048576
+	call.MaxResults = 1048580
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
@@ -1241,7 +1241,7 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 	}
 	switch p.Proc {
 	case StoreFetch:
-		bounds.MaxResults = 1048576
+		bounds.MaxResults = 1048580
 	}
 	return items[:0], bounds
 }
