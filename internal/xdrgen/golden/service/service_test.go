@@ -49,8 +49,7 @@ func (s *store) Get(_ context.Context, req *transport.Request, args *GetArgs, re
 		return nil
 	}
 	n := min(len(value), int(args.Count))
-	res.Ok.Tag = append(res.Ok.Tag, "tag of "...)
-	res.Ok.Tag = append(res.Ok.Tag, args.Id...)
+	res.Ok.Tag = append(append(make([]byte, 0, 16), "tag of "...), args.Id...)
 	res.Ok.Eof = n == len(value)
 	if s.own {
 		res.Ok.Value = value[:n]

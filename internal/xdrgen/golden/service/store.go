@@ -1073,7 +1073,7 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 		return false
 	}
 	switch p.Proc {
-	case StoreGet, StoreCount, StoreName, StoreList, StoreEcho:
+	case StoreGet, StoreCount, StoreName, StoreSwap, StoreList, StoreEcho:
 		return true
 	}
 	return false
