@@ -2,8 +2,12 @@ package gen
 
 import (
 	"fmt"
+	"go/token"
+	"go/types"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
@@ -13,7 +17,8 @@ import (
 func (g *generator) binding(s *service) {
 	g.use(pkgTransport)
 	g.p(`
-// %[1]sBinding is the upper-layer binding of %[2]s (RFC 8166 section 6).`, s.base, s.doc)
+// %[1]sBinding is the upper-layer binding of %[2]s:
+// see RFC 8166 section 6.`, s.base, s.doc)
 	g.bindingDoc(s)
 	g.p(`type %[1]sBinding struct{}
 
@@ -161,10 +166,24 @@ type walker struct {
 func (w *walker) want(paths []check.Path) {
 	for _, path := range paths {
 		if w.names[w.key(path)] == "" {
-			w.names[w.key(path)] = fmt.Sprintf("n%d", len(w.names)+1)
+			w.names[w.key(path)] = w.variable(path[len(path)-1].Name)
 			w.wanted = append(w.wanted, path)
 		}
 	}
+}
+
+// variable chooses the name of a variable for a member.
+func (w *walker) variable(member string) string {
+	name := lower(GoName(member))
+	if taken := []string{"args", "bounds", "items", "ok", "p", "w"}; reserved[name] || slices.Contains(taken, name) ||
+		token.IsKeyword(name) || types.Universe.Lookup(name) != nil {
+		name += "Arg"
+	}
+	used := slices.Collect(maps.Values(w.names))
+	for base, i := name, 2; slices.Contains(used, name); i++ {
+		name = base + strconv.Itoa(i)
+	}
+	return name
 }
 
 func (w *walker) key(path check.Path) string { return fmt.Sprint([]*check.Member(path)) }
@@ -226,7 +245,7 @@ func (w *walker) value(t *check.Type, path check.Path) {
 	g := w.g
 	into := w.in == "" && w.m.Contains(t) || w.leads(path)
 	switch {
-	case !into && t.Min == t.Max && t.Max < math.MaxInt32:
+	case !into && g.uniform(t):
 		if w.fixed += t.Max; w.fixed > math.MaxInt32/2 {
 			w.flush()
 		}
@@ -249,6 +268,29 @@ func (w *walker) value(t *check.Type, path check.Path) {
 	w.body(t, path)
 }
 
+// uniform reports whether all encodings of a type have the same length, and a decoder takes any
+// bytes for one. Enumerations count as such: their values are not looked at.
+func (g *generator) uniform(t *check.Type) bool {
+	if t.Min != t.Max || t.Max > math.MaxInt32 {
+		return false
+	}
+	u, ok := g.uniforms[t]
+	if !ok {
+		switch u = true; t.Kind {
+		case check.Bool, check.Union, check.Optional, check.List:
+			u = false
+		case check.Array, check.Typedef:
+			u = g.uniform(t.Elem)
+		case check.Struct:
+			for _, m := range t.Members {
+				u = u && g.uniform(m.Type)
+			}
+		}
+		g.uniforms[t] = u
+	}
+	return u
+}
+
 // body is value for a type that is taken apart.
 func (w *walker) body(t *check.Type, path check.Path) {
 	g, d := w.g, w.decoder()
@@ -269,6 +311,8 @@ func (w *walker) body(t *check.Type, path check.Path) {
 	}
 	w.flush()
 	switch t.Kind {
+	case check.Bool:
+		g.p("%s.Bool()", d)
 	case check.Opaque, check.String:
 		g.p("%s.Opaque(%s)", d, g.length(t))
 	case check.Optional:
@@ -283,7 +327,7 @@ func (w *walker) body(t *check.Type, path check.Path) {
 		count := fmt.Sprintf("%s.Count(%s, %d)", d, g.length(t), t.Elem.Min)
 		if t.Fixed {
 			count = g.length(t)
-		} else if t.Elem.Min == t.Elem.Max {
+		} else if g.uniform(t.Elem) {
 			size := ""
 			if t.Elem.Max > 1 {
 				size = fmt.Sprintf("*%d", t.Elem.Max)
@@ -316,7 +360,11 @@ func (w *walker) union(t *check.Type) {
 		})
 	}
 	if disc.Kind == check.Bool {
-		g.p("if %s {\n%s} else {\n%s}", read, arm(armOf(t, "1")), arm(armOf(t, "0")))
+		g.p("if %s {\n%s}", read, arm(armOf(t, "1")))
+		if no := arm(armOf(t, "0")); no != "" {
+			g.out.Truncate(g.out.Len() - len("\n"))
+			g.p(" else {\n%s}", no)
+		}
 		return
 	}
 	g.p("switch %s {", read)

@@ -25,7 +25,7 @@ type Options struct {
 func Generate(spec *check.Spec, opt Options) ([]byte, error) {
 	g := &generator{
 		spec: spec, names: nameAll(spec), fields: make(map[*check.Type]map[*check.Member]string),
-		imports: make(map[string]bool), skips: make(map[*check.Type]bool),
+		imports: make(map[string]bool), uniforms: make(map[*check.Type]bool), skips: make(map[*check.Type]bool),
 	}
 	for _, t := range spec.Types {
 		g.fields[t] = members(t)
@@ -87,7 +87,8 @@ type generator struct {
 
 	wrap string // what check returns, with %s for the error; "" for the error alone
 
-	skips map[*check.Type]bool // types that need a function to skip them; true: it is written
+	uniforms map[*check.Type]bool // see uniform
+	skips    map[*check.Type]bool // types that need a function to skip them; true: it is written
 }
 
 // Packages that generated code uses.

@@ -31,8 +31,14 @@ func TestAllocsPerCall(t *testing.T) {
 			{"swap, two items each way", func() error { _, err := b.store.Swap(ctx, swap, buf, buf[500_000:]); return err }, start},
 			{"echo of an opaque", func() error { _, err := b.store.Echo(ctx, &GetArgs{Id: StoreId("12345678")}); return err }, 1},
 			// The handler makes a tag, and the client's copy of it.
-			{"get, inline", func() error { _, err := b.store.Get(ctx, &GetArgs{Id: StoreId("small"), Count: MaxValue}, buf[:1000]); return err }, start + 2},
-			{"get, large", func() error { _, err := b.store.Get(ctx, &GetArgs{Id: StoreId("large"), Count: MaxValue}, buf); return err }, start + 2},
+			{"get, inline", func() error {
+				_, err := b.store.Get(ctx, &GetArgs{Id: StoreId("small"), Count: MaxValue}, buf[:1000])
+				return err
+			}, start + 2},
+			{"get, large", func() error {
+				_, err := b.store.Get(ctx, &GetArgs{Id: StoreId("large"), Count: MaxValue}, buf)
+				return err
+			}, start + 2},
 		} {
 			for range 100 {
 				if err := tt.call(); err != nil {

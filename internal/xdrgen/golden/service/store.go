@@ -943,7 +943,8 @@ func (h *storeV1Handler) serveEcho(ctx context.Context, req *transport.Request, 
 	h.echoCalls.Put(x)
 }
 
-// StoreV1Binding is the upper-layer binding of version STORE_V1 of program STORE_PROG (RFC 8166 section 6).
+// StoreV1Binding is the upper-layer binding of version STORE_V1 of program STORE_PROG:
+// see RFC 8166 section 6.
 // These items may be placed directly:
 //
 //   - value, in the arguments of STORE_PUT
@@ -980,10 +981,10 @@ func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport
 		bounds.MaxResults = 32
 		w := transport.NewWalk(args, false, items)
 		w.Opaque(MaxId)
-		n1 := w.Uint32()
+		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.Items, bounds.NumItems = [4]int{transport.Counted(n1)}, 1
+			bounds.Items, bounds.NumItems = [4]int{transport.Counted(count)}, 1
 		}
 		return items, bounds
 	case StoreCount:
@@ -1018,10 +1019,10 @@ func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport
 		bounds.MaxResults = 8
 		w := transport.NewWalk(args, false, items)
 		w.FixedOpaque(8)
-		n1 := w.Uint32()
+		count := w.Uint32()
 		items, ok := w.Items()
 		if ok {
-			bounds.MaxResults += transport.Counted(n1)
+			bounds.MaxResults += transport.Counted(count)
 		}
 		return items, bounds
 	case StoreWatch:
@@ -1044,7 +1045,7 @@ func (StoreV1Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 		case StoreOk:
 			w.Opaque(16)
 			w.Item(4294967295)
-			w.FixedOpaque(4)
+			w.Bool()
 		}
 	case StoreSwap:
 		w.FixedOpaque(4)
@@ -1224,7 +1225,8 @@ func (h *storeV2Handler) serveFetch(ctx context.Context, req *transport.Request,
 	h.fetchCalls.Put(x)
 }
 
-// StoreV2Binding is the upper-layer binding of version STORE_V2 of program STORE_PROG (RFC 8166 section 6).
+// StoreV2Binding is the upper-layer binding of version STORE_V2 of program STORE_PROG:
+// see RFC 8166 section 6.
 // No items may be placed directly.
 type StoreV2Binding struct{}
 
@@ -1414,7 +1416,8 @@ func (h *watchV1Handler) serveChanged(ctx context.Context, req *transport.Reques
 	h.changedCalls.Put(x)
 }
 
-// WatchV1Binding is the upper-layer binding of version WATCH_V1 of program WATCH_PROG (RFC 8166 section 6).
+// WatchV1Binding is the upper-layer binding of version WATCH_V1 of program WATCH_PROG:
+// see RFC 8166 section 6.
 // No items may be placed directly.
 type WatchV1Binding struct{}
 
