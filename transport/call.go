@@ -52,7 +52,18 @@ type Call struct {
 	// Results receives the whole reply message.
 	raw []byte
 
+	nothing [1]byte // the Buf of results that may have no data: see Receive
+
 	op *operation // makes the call an optional operation, see operation.go
+}
+
+// Receive adds a WriteItem with the memory buf, as much as the next bulk result may take. An
+// empty buf is for a result without data: transports have no empty chunks.
+func (call *Call) Receive(buf []byte) {
+	if len(buf) == 0 {
+		buf = call.nothing[:]
+	}
+	call.WriteItems = append(call.WriteItems, WriteItem{Buf: buf})
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -30,10 +31,17 @@ func (d *ResultDecoder) Item() []byte {
 	}
 	w := &d.call.WriteItems[d.next]
 	d.next++
-	if !w.Chunked {
-		return w.Buf[:copy(w.Buf, d.Opaque(uint32(len(w.Buf))))]
+	room := len(w.Buf)
+	if room > 0 && &w.Buf[0] == &d.call.nothing[0] {
+		room = 0
 	}
 	n := int(min(d.Uint32(), math.MaxInt32))
+	if d.Err() == nil && n > room {
+		d.Fail(fmt.Sprintf("opaque of %d bytes, its buffer has %d", n, room))
+	}
+	if !w.Chunked {
+		return w.Buf[:copy(w.Buf[:room], d.FixedOpaque(n))] // which is nil after an error
+	}
 	// A server may write the XDR padding, too (RFC 8166 section 3.4.6.2).
 	if d.Err() == nil && (n > w.N || w.N != n && w.N != min(xdr.Padded(n), len(w.Buf))) {
 		d.Fail("a length that is not that of the write chunk")

@@ -1,6 +1,6 @@
 // Command xdrgen compiles .x files, in the language of RFC 4506 and RFC 5531 section 12, to Go.
 //
-//	xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-v] FILE.x...
+//	xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-types] [-v] FILE.x...
 //
 // All files become one Go file. It has the constants and types of the source with their comments,
 // and for each type the methods Append, Decode and Check, which use package proto/xdr and nothing
@@ -87,6 +87,7 @@ type options struct {
 	pkg, out      string
 	defines, dirs list
 	verbose       bool
+	types         bool // without stubs
 	files         []string
 }
 
@@ -99,9 +100,10 @@ func run(args []string, pkg string, stdout, stderr io.Writer) int {
 	flags.StringVar(&opt.out, "o", "", "`file` to write, - for standard output")
 	flags.Var(&opt.defines, "D", "`name` that #ifdef finds defined; may be repeated")
 	flags.Var(&opt.dirs, "I", "`directory` of .x files that #include names; may be repeated")
+	flags.BoolVar(&opt.types, "types", false, "leave out clients and servers of programs")
 	flags.BoolVar(&opt.verbose, "v", false, "print what is ignored")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-v] FILE.x...")
+		fmt.Fprintln(stderr, "usage: xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-types] [-v] FILE.x...")
 		flags.PrintDefaults()
 	}
 	switch err := flags.Parse(args); {
@@ -156,7 +158,12 @@ func compile(opt options, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	code, err := gen.Generate(spec, opt.pkg)
+	if !opt.types {
+		if err := check.Stubs(spec); err != nil {
+			return err
+		}
+	}
+	code, err := gen.Generate(spec, gen.Options{Package: opt.pkg, Stubs: !opt.types})
 	if err != nil {
 		return err
 	}

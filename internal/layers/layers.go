@@ -49,7 +49,6 @@ var Layers = []Layer{
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
 
 	{Path: "internal/xdrgen", Library: true, Pure: true, Tests: []string{"proto/xdr"}},
-	{Path: "internal/xdrgen/golden", Library: true, Pure: true, May: []string{"proto/xdr"}, Tests: []string{"internal/xdrgen"}},
 	{Path: "cmd/xdrgen", Pure: true, May: []string{"internal/xdrgen"}},
 
 	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
@@ -89,6 +88,12 @@ var Layers = []Layer{
 		Path: "nfs", Library: true, Pure: true,
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
+	},
+
+	{
+		Path: "internal/xdrgen/golden", Library: true, Pure: true,
+		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"internal/xdrgen", "nfs", "iwarp"},
 	},
 
 	{Path: "provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},

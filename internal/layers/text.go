@@ -106,9 +106,10 @@ func Formatted(t *Tree) []Finding {
 	return inOrder(list)
 }
 
-// The words are concatenated so that this file does not contain them.
+// The words are concatenated so that this file does not contain them. The one that generated
+// names of servers begin with, in their spelling, is none.
 var (
-	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|un" + "implemented|\\bst" + "ub\\b")
+	leftover    = regexp.MustCompile("(?i)TO" + "DO|FIX" + "ME|X" + "XX|not " + "implemented|(?-i:\\bun" + "implemented)|\\bst" + "ub\\b")
 	machinePath = regexp.MustCompile("(^|[^[:alnum:]_.])/(wo" + "rk|fa" + "rm|ro" + "ot)/|\\.lib" + "rary\\b|\\bfa" + "rm-[a-z]+")
 )
 

@@ -170,6 +170,10 @@ func (s AcceptStat) String() string {
 	return number("ACCEPT_STAT", uint32(s))
 }
 
+// Error is String. A handler returns an AcceptStat as its error to have the call answered with
+// that status: see Response.FailWith of package transport.
+func (s AcceptStat) Error() string { return s.String() }
+
 // A RejectStat is why a call was denied. RFC 5531 section 9.
 type RejectStat uint32
 

@@ -1,6 +1,7 @@
 package xdr
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 )
@@ -28,6 +29,8 @@ type Decoder struct {
 	err *DecodeError
 	pad Padding
 	pos int // of b in the message that pad counts from
+
+	copies bool // see Copy
 
 	depth   int  // of Enter
 	limited bool // memory is set
@@ -62,6 +65,10 @@ func (p Padding) Before(pos, length uint32) uint32 {
 func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
 	return Decoder{b: b, pos: pos, pad: pad}
 }
+
+// Copy makes [Decoder.Opaque] return copies from now on, so that what is decoded stays valid
+// when the input does not. [Decoder.FixedOpaque] returns views as before.
+func (d *Decoder) Copy() { d.copies = true }
 
 // Err returns the first error, a [*DecodeError], or nil.
 func (d *Decoder) Err() error {
@@ -178,7 +185,8 @@ func (d *Decoder) Optional() bool {
 	return v
 }
 
-// Opaque reads variable-length opaque data of at most max bytes, as a view.
+// Opaque reads variable-length opaque data of at most max bytes, as a view, or as a copy after
+// [Decoder.Copy].
 func (d *Decoder) Opaque(max uint32) []byte {
 	data, n := d.opaque(max)
 	if n < 0 {
@@ -186,6 +194,9 @@ func (d *Decoder) Opaque(max uint32) []byte {
 		return nil
 	}
 	d.off += n
+	if d.copies {
+		return bytes.Clone(data)
+	}
 	return data
 }
 

@@ -27,6 +27,7 @@ func Check(file *syntax.File) (*Spec, error) {
 	for _, u := range c.unions {
 		c.union(u)
 	}
+	c.items()
 	c.lists()
 	if c.recursion(); c.errs.Err() != nil {
 		return nil, c.errs.Err()

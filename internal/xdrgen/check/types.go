@@ -116,6 +116,8 @@ type Member struct {
 	Name string // "" for most parameters
 	Type *Type
 	Doc  syntax.Comments
+
+	ddp *ddp // the annotation
 }
 
 // An Arm is one arm of a union.
@@ -158,4 +160,39 @@ type Proc struct {
 	Args   []*Member // none: void
 	Result *Type     // nil: void
 	Doc    syntax.Comments
+
+	// What [Stubs] finds out.
+
+	Idempotent, Inline bool
+
+	// Items are the members that may be placed directly, within the arguments and the results.
+	// Around are the types with names that contain some.
+	Items  map[*Member]bool
+	Around map[*Type]bool
+
+	// Sent are the items of the arguments, in the order of the stream.
+	Sent []*Member
+
+	// Received are the items of the results, in the order of the stream: for each result the
+	// same, from the first one on.
+	Received []Received
+
+	// Bound is what the encoded results may grow to, without the data of Received.
+	Bound Bound
 }
+
+// A Received is an item of the results.
+type Received struct {
+	Member *Member
+	Bound  Bound // of its data, with padding
+}
+
+// A Bound is a number of bytes that may depend on the arguments: the sum of Bytes, and, for each of
+// Counts, the largest of the integers in the arguments.
+type Bound struct {
+	Bytes  int64
+	Counts [][]Path
+}
+
+// A Path leads to an integer in the arguments: a parameter, and members within it.
+type Path []*Member

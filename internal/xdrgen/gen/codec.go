@@ -14,12 +14,12 @@ func (g *generator) codec(t *check.Type) {
 	if t.Kind == check.Typedef && !defined(t) {
 		return
 	}
-	g.xdr = true
+	g.use(pkgXDR)
 	name := g.names.types[t]
 
 	g.p("\n// Append appends the encoding of v to b.")
 	g.p("func (v *%s) Append(b []byte) []byte {", name)
-	g.appendBody(t)
+	g.appendBody(t, "*v")
 	g.returnLast()
 
 	g.p("\n// Decode decodes v and leaves its error in d.%s", views(t))
@@ -27,7 +27,7 @@ func (g *generator) codec(t *check.Type) {
 	if t.Recursive {
 		g.p("if !d.Enter() {\nreturn\n}\ndefer d.Leave()")
 	}
-	g.decodeBody(t)
+	g.decodeBody(t, "*v")
 	g.p("}")
 
 	g.p("\n// Check returns an [*xdr.CheckError] if v is out of the bounds of %s.", t.Name)
@@ -100,12 +100,14 @@ func (g *generator) chain(t *check.Type) string {
 	return g.fields[t][t.Members[len(t.Members)-1]]
 }
 
-func (g *generator) appendBody(t *check.Type) {
+// appendBody writes the statements that append e, a value of the type with a name t, member by
+// member.
+func (g *generator) appendBody(t *check.Type, e string) {
 	switch t.Kind {
 	case check.Enum:
-		g.p("b = xdr.AppendInt32(b, int32(*v))")
+		g.p("b = xdr.AppendInt32(b, int32(%s))", e)
 	case check.Typedef:
-		g.append(t.Elem, "*v")
+		g.append(t.Elem, e)
 	case check.Struct:
 		link := g.chain(t)
 		if link != "" {
@@ -115,23 +117,32 @@ func (g *generator) appendBody(t *check.Type) {
 			if g.fields[t][m] == link {
 				g.p("b = xdr.AppendBool(b, v.%s != nil)\n}", link)
 			} else {
-				g.append(m.Type, "v."+g.fields[t][m])
+				g.appendMember(m, through(e)+"."+g.fields[t][m])
 			}
 		}
 	case check.Union:
-		g.appendUnion(t)
+		g.appendUnion(t, e)
 	}
 }
 
-func (g *generator) appendUnion(t *check.Type) {
-	g.append(t.Discriminant.Type, "v."+g.fields[t][t.Discriminant])
-	g.branches(t, func(a *check.Arm) {
+// appendMember appends a member, unless it is an item: see items.
+func (g *generator) appendMember(m *check.Member, e string) {
+	if g.isItem(m) {
+		g.item(m, e)
+	} else {
+		g.append(m.Type, e)
+	}
+}
+
+func (g *generator) appendUnion(t *check.Type, e string) {
+	g.append(t.Discriminant.Type, g.discriminant(t, e))
+	g.branches(t, g.discriminant(t, e), func(a *check.Arm) {
 		if a == nil || a.Member == nil {
 			return
 		}
-		field := "v." + g.fields[t][a.Member]
+		field := through(e) + "." + g.fields[t][a.Member]
 		if !a.Pointer {
-			g.append(a.Member.Type, field)
+			g.appendMember(a.Member, field)
 			return
 		}
 		g.p("if %s != nil {", field)
@@ -140,11 +151,15 @@ func (g *generator) appendUnion(t *check.Type) {
 	})
 }
 
-// branches writes a switch on the discriminant of a union, or an if for a bool. body writes what
+// discriminant is that of a union e, as Go writes it.
+func (g *generator) discriminant(t *check.Type, e string) string {
+	return through(e) + "." + g.fields[t][t.Discriminant]
+}
+
+// branches writes a switch on the discriminant of a union, disc, or an if for a bool. body writes what
 // is to do for an arm, or for nil if a value has no arm. Branches that do nothing are left out
 // where nothing changes by it.
-func (g *generator) branches(t *check.Type, body func(a *check.Arm)) {
-	disc := "v." + g.fields[t][t.Discriminant]
+func (g *generator) branches(t *check.Type, disc string, body func(a *check.Arm)) {
 	if t.Discriminant.Type.Base().Kind == check.Bool {
 		yes := g.capture(func() { body(armOf(t, "1")) })
 		no := g.capture(func() { body(armOf(t, "0")) })
@@ -238,6 +253,9 @@ func (g *generator) append(t *check.Type, e string) {
 	case t.Base().Kind == check.Enum:
 		g.p("b = xdr.AppendInt32(b, int32(%s))", e)
 		return
+	case g.around(t):
+		g.appendBody(t, e)
+		return
 	case t.Name != "" && methods(t):
 		g.p("b = %s.Append(b)", through(e))
 		return
@@ -274,15 +292,17 @@ func (g *generator) append(t *check.Type, e string) {
 	}
 }
 
-func (g *generator) decodeBody(t *check.Type) {
+// decodeBody writes the statements that decode e, a value of the type with a name t, member by
+// member.
+func (g *generator) decodeBody(t *check.Type, e string) {
 	switch t.Kind {
 	case check.Enum:
-		g.p("*v = %s(d.Int32())", g.names.types[t])
+		g.p("%s = %s(d.Int32())", e, g.names.types[t])
 		if !t.Open {
 			g.p("if !v.Valid() {\nd.Invalid(%q, int64(*v))\n}", t.Name)
 		}
 	case check.Typedef:
-		g.decode(t.Elem, "*v")
+		g.decode(t.Elem, e)
 	case check.Struct:
 		link := g.chain(t)
 		if link != "" {
@@ -293,18 +313,27 @@ func (g *generator) decodeBody(t *check.Type) {
 				g.p("if !d.Optional() {\nv.%s = nil\nreturn\n}", link)
 				g.p("v.%s = xdr.New(d, v.%s)\nv = v.%s\n}", link, link, link)
 			} else {
-				g.decode(m.Type, "v."+g.fields[t][m])
+				g.decodeMember(m, through(e)+"."+g.fields[t][m])
 			}
 		}
 	case check.Union:
-		g.decodeUnion(t)
+		g.decodeUnion(t, e)
+	}
+}
+
+// decodeMember decodes a member, unless it is an item: see items.
+func (g *generator) decodeMember(m *check.Member, e string) {
+	if g.isItem(m) {
+		g.item(m, e)
+	} else {
+		g.decode(m.Type, e)
 	}
 }
 
 // decodeUnion zeroes the fields of all arms but one.
-func (g *generator) decodeUnion(t *check.Type) {
-	disc, fields := g.fields[t][t.Discriminant], 0
-	g.decode(t.Discriminant.Type, "v."+disc)
+func (g *generator) decodeUnion(t *check.Type, e string) {
+	disc, fields, v := g.fields[t][t.Discriminant], 0, through(e)
+	g.decode(t.Discriminant.Type, v+"."+disc)
 	for _, a := range t.Arms {
 		if a.Member != nil {
 			fields++
@@ -312,25 +341,25 @@ func (g *generator) decodeUnion(t *check.Type) {
 	}
 	reset := func(keep string) {
 		if keep != "" && fields > 1 {
-			g.p("*v = %s{%s: v.%s, %s: v.%s}", g.names.types[t], disc, disc, keep, keep)
+			g.p("%s = %s{%s: %s.%s, %s: %s.%s}", e, g.names.types[t], disc, v, disc, keep, v, keep)
 		} else if keep == "" && fields > 0 {
-			g.p("*v = %s{%s: v.%s}", g.names.types[t], disc, disc)
+			g.p("%s = %s{%s: %s.%s}", e, g.names.types[t], disc, v, disc)
 		}
 	}
-	g.branches(t, func(a *check.Arm) {
+	g.branches(t, v+"."+disc, func(a *check.Arm) {
 		if a == nil || a.Member == nil {
 			if reset(""); a == nil {
-				g.noArm(t, "d.Invalid")
+				g.noArm(t, e, "d.Invalid")
 			}
 			return
 		}
 		field := g.fields[t][a.Member]
 		reset(field)
 		if a.Pointer {
-			g.p("v.%s = xdr.New(d, v.%s)", field, field)
-			g.decode(a.Member.Type, "*v."+field)
+			g.p("%s.%s = xdr.New(d, %s.%s)", v, field, v, field)
+			g.decode(a.Member.Type, "*"+v+"."+field)
 		} else {
-			g.decode(a.Member.Type, "v."+field)
+			g.decodeMember(a.Member, v+"."+field)
 		}
 	})
 }
@@ -348,8 +377,8 @@ func complete(t *check.Type) bool {
 }
 
 // noArm writes a call with the name and the value of a discriminant that has no arm.
-func (g *generator) noArm(t *check.Type, f string) {
-	value := "int64(v." + g.fields[t][t.Discriminant] + ")"
+func (g *generator) noArm(t *check.Type, e, f string) {
+	value := "int64(" + g.discriminant(t, e) + ")"
 	if t.Discriminant.Type.Base().Kind == check.Bool {
 		if value = "0"; armOf(t, "1") == nil {
 			value = "1"
@@ -361,6 +390,9 @@ func (g *generator) noArm(t *check.Type, f string) {
 // decode writes the statements that decode e, of type t, from d.
 func (g *generator) decode(t *check.Type, e string) {
 	switch {
+	case g.around(t):
+		g.decodeBody(t, e)
+		return
 	case t.Name != "" && methods(t):
 		g.p("%s.Decode(d)", through(e))
 		return
@@ -486,9 +518,9 @@ func (g *generator) checkUnion(t *check.Type) {
 	}
 	disc := g.fields[t][t.Discriminant]
 	g.check(t.Discriminant.Type, "v."+disc, place{field: disc})
-	g.branches(t, func(a *check.Arm) {
+	g.branches(t, "v."+disc, func(a *check.Arm) {
 		if a == nil {
-			g.noArm(t, "return xdr.Undefined")
+			g.noArm(t, "*v", "return xdr.Undefined")
 			return
 		}
 		if a.Member == nil {
@@ -522,6 +554,14 @@ func (p place) err() string {
 	return "err"
 }
 
+// returned is what check returns for the error err of the place.
+func (g *generator) returned(at place) string {
+	if g.wrap == "" {
+		return at.err()
+	}
+	return fmt.Sprintf(g.wrap, at.err())
+}
+
 // check writes the statements that return the error of e, of type t, which is at the place.
 func (g *generator) check(t *check.Type, e string, at place) {
 	if !hasBounds(t, g.checked, false) {
@@ -529,14 +569,14 @@ func (g *generator) check(t *check.Type, e string, at place) {
 	}
 	switch {
 	case t.Name != "" && methods(t):
-		g.p("if err := %s.Check(); err != nil {\nreturn %s\n}", through(e), at.err())
+		g.p("if err := %s.Check(); err != nil {\nreturn %s\n}", through(e), g.returned(at))
 		return
 	case t.Kind == check.Typedef:
 		g.check(t.Elem, e, at)
 		return
 	}
 	if (t.Kind == check.Array || t.Kind == check.Opaque || t.Kind == check.String) && !t.Fixed && t.Len < math.MaxUint32 {
-		g.p("if err := xdr.CheckLen(len(%s), %s); err != nil {\nreturn %s\n}", e, g.length(t), at.err())
+		g.p("if err := xdr.CheckLen(len(%s), %s); err != nil {\nreturn %s\n}", e, g.length(t), g.returned(at))
 	}
 	switch t.Kind {
 	case check.Array, check.List:

@@ -32,7 +32,7 @@ func compile(src string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	code, err := gen.Generate(spec, "p")
+	code, err := gen.Generate(spec, gen.Options{Package: "p"})
 	if err != nil {
 		return "", &defect{err, string(code)}
 	}

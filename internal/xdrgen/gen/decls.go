@@ -160,7 +160,7 @@ func (g *generator) label(union *check.Type, l check.Label) string {
 }
 
 func (g *generator) enum(t *check.Type, name string) {
-	g.strconv = true
+	g.use("strconv")
 	g.p("type %s int32\n", name)
 	g.p("// Values of %s.\nconst (", name)
 	for _, v := range t.Values {

@@ -10,6 +10,6 @@ package golden
 //go:generate go run ../../../cmd/xdrgen names.x
 //go:generate go run ../../../cmd/xdrgen nested.x
 //go:generate go run ../../../cmd/xdrgen optional.x
-//go:generate go run ../../../cmd/xdrgen program.x
+//go:generate go run ../../../cmd/xdrgen -types program.x
 //go:generate go run ../../../cmd/xdrgen recursion.x
 //go:generate go run ../../../cmd/xdrgen unions.x

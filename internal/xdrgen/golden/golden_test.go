@@ -25,7 +25,11 @@ func compile(t *testing.T, file, pkg string, opt syntax.Options) []byte {
 	testutil.Must(t, err)
 	spec, err := check.Check(tree)
 	testutil.Must(t, err)
-	code, err := gen.Generate(spec, pkg)
+	stubs := pkg != "golden" // which has the types of programs alone
+	if stubs {
+		testutil.Must(t, check.Stubs(spec))
+	}
+	code, err := gen.Generate(spec, gen.Options{Package: pkg, Stubs: stubs})
 	testutil.Must(t, err)
 	return code
 }
@@ -37,12 +41,13 @@ func TestGolden(t *testing.T) {
 	if len(files) == 0 {
 		t.Fatal("no .x files")
 	}
-	files = append(files, filepath.Join("preprocess", "preprocess.x"))
-	for _, file := range files {
+	more, err := filepath.Glob(filepath.Join("*", "*.x"))
+	testutil.Must(t, err)
+	for _, file := range append(files, more...) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			pkg, opt := "golden", syntax.Options{}
-			if strings.HasPrefix(file, "preprocess") {
-				pkg, opt.Defines = "preprocess", []string{"GOLDEN"}
+			if dir := filepath.Dir(file); dir != "." {
+				pkg, opt.Defines = dir, []string{"GOLDEN"}
 			}
 			code := compile(t, file, pkg, opt)
 			testutil.Golden(t, strings.TrimSuffix(file, ".x")+".go", code)

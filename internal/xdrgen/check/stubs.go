@@ -1,0 +1,454 @@
+package check
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+// Limits on what stubs are made for.
+const (
+	maxReceived = 4  // items of results: see transport.ReplyBounds
+	maxSent     = 64 // items of arguments
+	maxCounts   = 16 // of a bound
+)
+
+// Bounds, in bytes of content, of parts of results that have no annotation max.
+const (
+	maxPart       = 1 << 20  // at most this, whatever their limit
+	unlimitedPart = 64 << 10 // for those without a limit
+	maxItem       = 16 << 20 // the same for items
+	unlimitedItem = 1 << 20
+
+	// A limit of 4 GiB, which a length word ends at, is none.
+	noLimit = 1 << 32
+)
+
+// Stubs completes the programs of a specification for the generation of clients and servers: it
+// reads the annotations, finds the items of each procedure that may be placed directly, and how
+// long results may get. The error joins an [*syntax.Error] for each mistake.
+func Stubs(spec *Spec) error {
+	s := &stubs{consts: make(map[string]int64)}
+	for _, c := range spec.Consts {
+		if n, ok := c.Value.Int64(); ok && !c.IsText {
+			s.consts[c.Name] = n
+		}
+	}
+	for _, c := range spec.Consts {
+		s.only(c.Doc, "constant")
+	}
+	procs := make(map[string]bool)
+	for _, p := range spec.Programs {
+		s.only(p.Doc, "program")
+		for _, v := range p.Versions {
+			s.only(v.Doc, "version")
+			for _, proc := range v.Procs {
+				procs[proc.Name] = true
+			}
+		}
+	}
+	for _, t := range spec.Types {
+		s.annotations(t, procs)
+	}
+	for _, p := range spec.Programs {
+		for _, v := range p.Versions {
+			for _, proc := range v.Procs {
+				if s.errs.Full() {
+					break
+				}
+				s.procedure(spec, proc)
+			}
+		}
+	}
+	return s.errs.Err()
+}
+
+type stubs struct {
+	errs   syntax.Errors
+	consts map[string]int64
+
+	// Of the procedure at hand.
+	proc    *Proc
+	failed  bool            // it has a mistake
+	results bool            // its results are looked at, not its arguments
+	open    map[*Type]bool  // types that are being looked at
+	bounds  map[*Type]Bound // of types with names
+}
+
+// only reports annotations other than these.
+func (s *stubs) only(doc syntax.Comments, what string, words ...string) {
+annotations:
+	for _, a := range doc.Annotations() {
+		for _, w := range words {
+			if a.Word == w {
+				continue annotations
+			}
+		}
+		s.errs.Add(a.Pos, "annotation %s means nothing at a %s", a.Word, what)
+	}
+}
+
+// annotations checks those of a type.
+func (s *stubs) annotations(t *Type, procs map[string]bool) {
+	s.only(t.Doc, "type", "open")
+	for _, v := range t.Values {
+		s.only(v.Doc, "value")
+	}
+	members := t.Members
+	if t.Kind == Union {
+		s.only(t.Discriminant.Doc, "discriminant")
+		for _, a := range t.Arms {
+			if a.Member != nil {
+				members = append(members[:len(members):len(members)], a.Member)
+			} else {
+				s.only(a.Doc, "void arm")
+			}
+		}
+	}
+	for _, m := range members {
+		s.only(m.Doc, "member", "ddp", "max", "open") // the latter is of a body in it
+		if _, ok := most(m); ok && m.Type.Min == m.Type.Max {
+			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
+		}
+		if m.ddp == nil {
+			continue
+		}
+		for _, name := range m.ddp.procs {
+			if !procs[name] {
+				s.errs.Add(m.ddp.Pos, "ddp is for procedure %s, which is not declared", name)
+			}
+		}
+	}
+}
+
+// procedure completes one procedure.
+func (s *stubs) procedure(spec *Spec, p *Proc) {
+	s.only(p.Doc, "procedure", "idempotent", "inline", "oneway")
+	for _, a := range p.Doc.Annotations() {
+		switch a.Word {
+		case "idempotent":
+			p.Idempotent = true
+		case "inline":
+			p.Inline = true
+		case "oneway":
+			// RFC 8166 section 3.3: a credit comes back with the reply.
+			s.errs.Add(a.Pos, "procedure %s cannot be one-way: RPC-over-RDMA has no calls without a reply", p.Name)
+		}
+	}
+	if p.Number == 0 && (len(p.Args) > 0 || p.Result != nil) {
+		// RFC 5531 section 12.1.
+		s.errs.Add(p.Pos, "procedure %s has number 0, and so neither arguments nor results: servers answer it themselves", p.Name)
+	}
+	s.proc, s.failed = p, false
+	s.open, s.bounds = make(map[*Type]bool), make(map[*Type]Bound)
+	p.Items, p.Around = make(map[*Member]bool), make(map[*Type]bool)
+	s.around(spec)
+	for _, a := range p.Args {
+		s.results = false
+		list, _ := s.find(a.Type, "")
+		if p.Sent = append(p.Sent, list...); len(p.Sent) > maxSent {
+			s.mistake(p.Pos, "arguments of %s have more than %d items that may be placed directly", p.Name, maxSent)
+		}
+	}
+	if p.Result == nil {
+		return
+	}
+	s.results = true
+	list, _ := s.find(p.Result, "")
+	if len(list) > maxReceived {
+		s.mistake(p.Pos, "results of %s have more than %d items that may be placed directly", p.Name, maxReceived)
+	}
+	if s.failed {
+		return
+	}
+	for _, m := range list {
+		p.Received = append(p.Received, Received{m, s.item(m)})
+	}
+	p.Bound = s.bound(p.Result)
+}
+
+func (s *stubs) mistake(at syntax.Pos, format string, args ...any) {
+	s.errs.Add(at, format, args...)
+	s.failed = true
+}
+
+// around finds the types that contain items of the procedure.
+func (s *stubs) around(spec *Spec) {
+	p := s.proc
+	var inside func(t *Type, top bool) bool
+	inside = func(t *Type, top bool) bool {
+		if t.Name != "" && !top {
+			return p.Around[t]
+		}
+		for u := range t.uses {
+			if inside(u.typ, false) {
+				return true
+			}
+		}
+		for _, m := range t.members() {
+			if p.Items[m] {
+				return true
+			}
+		}
+		return false
+	}
+	for _, t := range spec.Types {
+		for _, m := range t.members() {
+			if m.ddp.holds(p) {
+				p.Items[m] = true
+			}
+		}
+	}
+	for changed := len(p.Items) > 0; changed; {
+		changed = false
+		for _, t := range spec.Types {
+			if !p.Around[t] && inside(t, true) {
+				p.Around[t], changed = true, true
+			}
+		}
+	}
+}
+
+// members are those of a structure, or of the arms of a union.
+func (t *Type) members() []*Member {
+	list := t.Members
+	for _, a := range t.Arms {
+		if a.Member != nil {
+			list = append(list[:len(list):len(list)], a.Member)
+		}
+	}
+	return list
+}
+
+// Contains reports whether values of a type contain items of the procedure.
+func (p *Proc) Contains(t *Type) bool {
+	if t.Name != "" {
+		return p.Around[t]
+	}
+	for u := range t.uses {
+		if p.Contains(u.typ) {
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the items in values of a type, in the order of the stream. all: each value has all
+// of them. in says where there may be none, "" for elsewhere.
+//
+// Results name no positions: the first item of a reply is in the first write chunk of the call,
+// whichever it is (RFC 8166 section 4.4.2). So the number of an item may not depend on the data.
+func (s *stubs) find(t *Type, in string) (list []*Member, all bool) {
+	if !s.proc.Contains(t) || s.failed {
+		return nil, true
+	}
+	if t.Name != "" {
+		if s.open[t] {
+			return nil, true
+		}
+		s.open[t] = true
+		defer delete(s.open, t)
+		if t.Recursive {
+			in = "a recursive type"
+		}
+	}
+	switch t.Kind {
+	case Typedef:
+		return s.find(t.Elem, in)
+	case Array:
+		return s.find(t.Elem, "an array")
+	case List:
+		return s.find(t.Elem, "a linked list")
+	case Optional:
+		list, _ = s.find(t.Elem, in)
+		return list, len(list) == 0
+	}
+	all = true
+	for _, m := range t.members() {
+		var more []*Member
+		every := true
+		if s.proc.Items[m] {
+			if more = []*Member{m}; in != "" {
+				s.mistake(m.ddp.Pos, "%s cannot be placed directly for %s: it is in %s", m.Name, s.proc.Name, in)
+			}
+		} else {
+			more, every = s.find(m.Type, in)
+		}
+		if len(more) > 0 && !all && s.results {
+			s.mistake(more[0].ddp.Pos, "%s cannot be placed directly in the results of %s: %s comes before it in some of them alone",
+				more[0].Name, s.proc.Name, list[0].Name)
+		}
+		if list = append(list, more...); len(list) > maxSent {
+			break
+		}
+		if len(list) > 0 {
+			all = all && every && t.Kind == Struct
+		}
+	}
+	return list, all
+}
+
+// most returns the annotation max of a member.
+func most(m *Member) (a syntax.Annotation, ok bool) {
+	for _, a := range m.Doc.Annotations() {
+		if a.Word == "max" {
+			return a, true
+		}
+	}
+	return a, false
+}
+
+// annotated returns the bound that the annotation max of a member sets. ok is false if it has none.
+func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
+	a, ok := most(m)
+	if !ok {
+		return b, false
+	}
+	var paths []Path
+	for term := range strings.SplitSeq(a.Text, ",") {
+		term = strings.TrimSpace(term)
+		if n, ok := s.constant(term); ok {
+			b.Bytes = max(b.Bytes, padded(n))
+		} else if path := s.path(term); path != nil {
+			paths = append(paths, path)
+		} else {
+			s.mistake(a.Pos, "max of %s: %s is neither a number of up to %d bytes, nor an integer in the arguments of %s",
+				m.Name, strconv.Quote(term), maxTerm, s.proc.Name)
+		}
+	}
+	if paths != nil {
+		if b.Bytes > 0 {
+			s.mistake(a.Pos, "max of %s has numbers and members of the arguments", m.Name)
+		}
+		b.Counts = [][]Path{paths}
+	}
+	return b, true
+}
+
+// maxTerm is the largest number in an annotation max.
+const maxTerm = 1 << 30
+
+func (s *stubs) constant(term string) (int64, bool) {
+	n, ok := s.consts[term]
+	if !ok {
+		var err error
+		n, err = strconv.ParseInt(term, 0, 64)
+		ok = err == nil
+	}
+	return n, ok && n >= 0 && n <= maxTerm
+}
+
+// path finds an integer in the arguments by its name, such as args.count, or by that of a
+// parameter. It returns nil if there is none.
+func (s *stubs) path(term string) Path {
+	names := strings.Split(term, ".")
+	var path Path
+	for _, a := range s.proc.Args {
+		if a.Name == names[0] || a.Name == "" && names[0] == "args" && len(s.proc.Args) == 1 {
+			path = Path{a}
+		}
+	}
+	for _, name := range names[1:] {
+		if path == nil {
+			return nil
+		}
+		t := path[len(path)-1].Type.Base()
+		var next *Member
+		for _, m := range t.Members {
+			if m.Name == name && t.Kind == Struct {
+				next = m
+			}
+		}
+		if next == nil {
+			return nil
+		}
+		path = append(path, next)
+	}
+	if path == nil {
+		return nil
+	}
+	switch path[len(path)-1].Type.Base().Kind {
+	case Int32, Uint32, Hyper, Uhyper:
+		return path
+	}
+	return nil
+}
+
+// item returns the bound of an item's data.
+func (s *stubs) item(m *Member) Bound {
+	if b, ok := s.annotated(m); ok {
+		return b
+	}
+	n := int64(m.Type.Base().Len)
+	if n == noLimit-1 {
+		n = unlimitedItem
+	}
+	return Bound{Bytes: padded(min(n, maxItem))}
+}
+
+// bound returns what the encoding of a part of the results may grow to.
+func (s *stubs) bound(t *Type) Bound {
+	if t.Name == "" {
+		return s.part(t)
+	}
+	b, ok := s.bounds[t]
+	if !ok {
+		b = s.part(t)
+		s.bounds[t] = b
+	}
+	return b
+}
+
+func (s *stubs) part(t *Type) (b Bound) {
+	switch {
+	case t.Kind == Typedef:
+		return s.bound(t.Elem)
+	case t.Recursive || t.Kind != Struct && t.Kind != Union && t.Kind != Optional:
+		return Bound{Bytes: limit(t)}
+	case t.Kind == Optional:
+		b = s.bound(t.Elem)
+		b.Bytes = add(b.Bytes, unit)
+		return b
+	case t.Kind == Struct:
+		for _, m := range t.Members {
+			part := s.member(m)
+			b.Bytes = add(b.Bytes, part.Bytes)
+			b.Counts = append(b.Counts, part.Counts...)
+		}
+	default:
+		for _, m := range t.members() {
+			part := s.member(m)
+			b.Bytes = max(b.Bytes, part.Bytes)
+			b.Counts = append(b.Counts, part.Counts...)
+		}
+		b.Bytes = add(b.Bytes, unit)
+	}
+	if len(b.Counts) > maxCounts {
+		s.mistake(s.proc.Pos, "results of %s have more than %d parts whose maximum is in the arguments", s.proc.Name, maxCounts)
+		b.Counts = nil
+	}
+	b.Bytes = min(b.Bytes, maxTerm)
+	return b
+}
+
+// member is bound for a member.
+func (s *stubs) member(m *Member) Bound {
+	if s.proc.Items[m] {
+		return Bound{Bytes: unit} // the length word
+	}
+	b, ok := s.annotated(m)
+	if !ok {
+		return s.bound(m.Type)
+	}
+	b.Bytes = add(b.Bytes, m.Type.Min)
+	return b
+}
+
+// limit returns the bound of a type that is not looked into.
+func limit(t *Type) int64 {
+	if t.Max >= noLimit {
+		return add(t.Min, unlimitedPart)
+	}
+	return t.Min + min(t.Max-t.Min, maxPart)
+}

@@ -1,0 +1,191 @@
+package gen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+// client writes the client of a version.
+func (g *generator) client(s *service) {
+	g.use(pkgTransport, pkgOncrpc)
+	name := s.base + "Client"
+	g.p(`
+// A %[1]s calls %[2]s.
+// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
+// call until the method returns; results are the caller's.
+//
+// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
+// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// result of a method that returns an error means nothing.
+type %[1]s struct {
+	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
+	NoResend   bool        // of all calls, likewise: see [transport.Call]
+
+	caller transport.Caller
+	calls  transport.Calls
+}
+
+// New%[1]s returns a client that makes its calls with c, which stays the caller's.
+func New%[1]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
+
+func (c *%[1]s) call(proc uint32) *transport.Call {
+	call := c.calls.Get(%[3]s, %[4]s, proc)
+	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	return call
+}`, name, s.doc, s.prog, s.vers)
+	if s.null != "" {
+		g.use("context")
+		g.p("")
+		var doc syntax.Comments
+		first := s.null + " calls procedure 0, which does nothing: servers answer it themselves."
+		if s.nullProc != nil {
+			doc = s.nullProc.Doc
+		}
+		g.prose([]string{first}, doc)
+		g.p("func (c *%s) %s(ctx context.Context) error {", name, s.null)
+		g.p("call := c.call(0)\nerr := c.caller.Call(ctx, call)\nc.calls.Put(call)\nreturn err\n}")
+	}
+	for _, m := range s.procs {
+		g.use("context")
+		g.clientMethod(s, m)
+	}
+}
+
+// bufsDoc says what the buffers of a method are for.
+func (g *generator) bufsDoc(m *method) []string {
+	var lines []string
+	for i, r := range m.Received {
+		lines = append(lines, fmt.Sprintf("%s takes the data of %s, which is then a part of it.", m.bufs[i], g.fieldName(r.Member)))
+	}
+	return lines
+}
+
+func (g *generator) clientMethod(s *service, m *method) {
+	g.p("")
+	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
+	params := "ctx context.Context"
+	for _, p := range m.params {
+		params += ", " + p.declare()
+	}
+	if len(m.bufs) > 0 {
+		params += ", " + strings.Join(m.bufs, ", ") + " []byte"
+	}
+	results, failed := "error", "%s"
+	if m.Result != nil {
+		results, failed = fmt.Sprintf("(res %s, err error)", g.typ(m.Result)), "res, %s"
+	}
+	g.p("func (c *%sClient) %s(%s) %s {", s.base, m.name, params, results)
+	g.wrap = fmt.Sprintf(failed, fmt.Sprintf(`fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name))
+	checks := g.capture(func() {
+		for _, p := range m.params {
+			g.check(p.Type, p.value(), m.at(p))
+		}
+	})
+	g.wrap = ""
+	if checks != "" {
+		g.use("fmt")
+		g.out.WriteString(checks)
+		if strings.Contains(checks, "xdr.") {
+			g.use(pkgXDR)
+		}
+	}
+	g.p("call := c.call(%s)", m.number)
+	g.clientArgs(m)
+	if bound := g.bound(m, m.Bound, m.value); bound != "0" {
+		g.p("call.MaxResults = %s", bound)
+	}
+	for _, buf := range m.bufs {
+		g.p("call.Receive(%s)", buf)
+	}
+	g.clientResults(m)
+	g.p("}")
+}
+
+// clientArgs writes the statements that encode the arguments.
+func (g *generator) clientArgs(m *method) {
+	if len(m.params) == 0 {
+		return
+	}
+	g.use(pkgXDR)
+	if p := m.params[0]; len(m.params) == 1 && methods(p.Type) && !m.Contains(p.Type) && p.Type.Base().Kind != check.Enum {
+		g.p("call.Args = %s.Append(call.Args)", p.name)
+		return
+	}
+	g.p("b := call.Args")
+	g.items(m.Proc, func(_ *check.Member, e string) {
+		g.p("b = xdr.AppendUint32(b, uint32(len(%s)))", e)
+		g.p("call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: %s})", e)
+	}, func() {
+		for _, p := range m.params {
+			g.append(p.Type, p.value())
+		}
+	})
+	g.p("call.Args = b")
+}
+
+// clientResults writes the statements that make the call and decode its results.
+func (g *generator) clientResults(m *method) {
+	define := ":="
+	if m.Result != nil {
+		define = "="
+	}
+	g.p("err %s c.caller.Call(ctx, call)", define)
+	g.use("fmt")
+	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
+	if m.Result != nil {
+		if g.opaqueIn(m.Proc, m.Result, make(map[*check.Type]bool)) {
+			g.p("d.Copy() // as call is used again")
+		}
+		g.items(m.Proc, func(_ *check.Member, e string) { g.p("%s = results.Item()", e) }, func() {
+			g.decode(m.Result, "res")
+		})
+		if text := g.out.String(); strings.Contains(text[strings.LastIndex(text, "d := &results"):], "xdr.") {
+			g.use(pkgXDR)
+		}
+	}
+	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"%s: results: %%w\", err)\n}\n}", m.Name)
+	g.p("c.calls.Put(call)")
+	if m.Result != nil {
+		g.p("return res, err")
+	} else {
+		g.p("return err")
+	}
+}
+
+// value returns an integer in the arguments as an expression.
+func (m *method) value(g *generator, path check.Path) string {
+	for _, p := range m.params {
+		if p.Member == path[0] {
+			e := p.name
+			for _, member := range path[1:] {
+				e += "." + g.fieldName(member)
+			}
+			return e
+		}
+	}
+	return ""
+}
+
+// bound returns the expression of a bound. value returns that of an integer in the arguments.
+func (g *generator) bound(m *method, b check.Bound, value func(*generator, check.Path) string) string {
+	e := fmt.Sprint(b.Bytes)
+	for i, paths := range b.Counts {
+		var list []string
+		for _, path := range paths {
+			list = append(list, "transport.Counted("+value(g, path)+")")
+		}
+		term := list[0]
+		if len(list) > 1 {
+			term = "max(" + strings.Join(list, ", ") + ")"
+		}
+		if i == 0 && b.Bytes == 0 {
+			e = term
+		} else {
+			e += " + " + term
+		}
+	}
+	return e
+}

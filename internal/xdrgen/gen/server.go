@@ -1,0 +1,204 @@
+package gen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+)
+
+// server writes the interface of a version's server, and what executes calls with it.
+func (g *generator) server(s *service) {
+	g.use("context", pkgTransport, pkgOncrpc)
+	g.p(`
+// A %[1]sServer executes %[2]s.
+// Its methods are called by many goroutines at once.
+//
+// Arguments are valid until the method returns; so are byte slices in them, which refer to the
+// received message. res is zero, and belongs to the server again when the method returns. Results
+// refer to whatever memory there is, which must not change until the reply has been sent: memory
+// from req.Alloc is sent from where it is and needs no more, and for other memory req.WhenReleased
+// tells when it is free.
+//
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
+// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
+// results that Check refuses.
+type %[1]sServer interface {`, s.base, s.doc)
+	for i, m := range s.procs {
+		if i > 0 {
+			g.p("")
+		}
+		g.prose([]string{fmt.Sprintf("%s executes %s.", m.name, m.Name)}, m.Doc)
+		g.p("%s(%s) error", m.name, g.serverParams(m, true))
+	}
+	g.p("}")
+	g.p(`
+// Unimplemented%[1]sServer answers all procedures with PROC_UNAVAIL. Servers that embed it need
+// only have the methods of their procedures.
+type Unimplemented%[1]sServer struct{}
+
+var _ %[1]sServer = Unimplemented%[1]sServer{}
+`, s.base)
+	for _, m := range s.procs {
+		g.p("// %s returns oncrpc.ProcUnavail.", m.name)
+		g.p("func (Unimplemented%sServer) %s(%s) error {\nreturn oncrpc.ProcUnavail\n}\n", s.base, m.name, g.serverParams(m, false))
+	}
+	g.program(s)
+	for _, m := range s.procs {
+		g.serverMethod(s, m)
+	}
+}
+
+// program writes how a server becomes a transport.Program.
+func (g *generator) program(s *service) {
+	g.p(`// %[1]sProgram returns the program that impl executes: for [transport.Server.Register], for
+// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
+func %[1]sProgram(impl %[1]sServer) transport.Program {
+	return transport.Program{
+		Number: %[2]s, Low: %[3]s, High: %[3]s,
+		Handler: &%[4]sHandler{impl: impl}, Binding: %[1]sBinding{}, Padded: true,
+		Idempotent: func(vers, proc uint32) bool {
+			return %[1]sBinding{}.Idempotent(transport.Procedure{Prog: %[2]s, Vers: vers, Proc: proc})
+		},`, s.base, s.prog, s.vers, s.local)
+	if list := s.having(func(m *method) bool { return m.Inline }); list != "" {
+		g.p("Inline: func(_, proc uint32) bool {\nswitch proc {\ncase %s:\nreturn true\n}\nreturn false\n},", list)
+	}
+	g.p("}\n}")
+	g.p(`
+// Register%[1]s has s execute %[2]s with impl.
+func Register%[1]s(s *transport.Server, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }
+
+// A %[3]sHandler decodes the arguments of calls and encodes their results.
+type %[3]sHandler struct {
+	impl %[1]sServer
+`, s.base, s.doc, s.local)
+	for _, m := range s.procs {
+		if m.pooled() {
+			g.p("%sCalls transport.Pool[%s%sCall]", lower(m.name), s.local, m.name)
+		}
+	}
+	g.p("}")
+	g.p(`
+// ServeRPC executes one call.
+func (h *%sHandler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+	switch req.Proc {`, s.local)
+	for _, m := range s.procs {
+		g.p("case %s:\nh.serve%s(ctx, req, res)", m.number, m.name)
+	}
+	g.p("default:\nres.Fail(oncrpc.ProcUnavail)\n}\n}")
+}
+
+// having returns the constants of the procedures for which f is true.
+func (s *service) having(f func(m *method) bool) string {
+	var list []string
+	for _, m := range s.procs {
+		if f(m) {
+			list = append(list, m.number)
+		}
+	}
+	text := strings.Join(list, ", ")
+	if len(text) > lineLength {
+		text = strings.Join(list, ",\n")
+	}
+	return text
+}
+
+// pooled reports whether calls of the procedure have memory that is used again.
+func (m *method) pooled() bool { return len(m.params) > 0 || m.Result != nil }
+
+// serverParams returns the parameters of a server's method.
+func (g *generator) serverParams(m *method, named bool) string {
+	list := []string{"ctx context.Context", "req *transport.Request"}
+	for _, p := range m.params {
+		list = append(list, p.declare())
+	}
+	if m.Result != nil {
+		list = append(list, "res *"+g.typ(m.Result))
+	}
+	if !named {
+		for i, p := range list {
+			_, list[i], _ = strings.Cut(p, " ")
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// serverMethod writes the method of the handler for one procedure.
+func (g *generator) serverMethod(s *service, m *method) {
+	typ := s.local + m.name + "Call"
+	if m.pooled() {
+		g.p("\n// A %s is one call of %s.\ntype %s struct {", typ, m.Name, typ)
+		for _, p := range m.params {
+			g.p("%s %s", p.name, p.typ)
+		}
+		if m.Result != nil {
+			g.p("res %s", g.typ(m.Result))
+		}
+		g.p("}")
+	}
+	g.p("\nfunc (h *%sHandler) serve%s(ctx context.Context, req *transport.Request, res *transport.Response) {", s.local, m.name)
+	done := ""
+	if m.pooled() {
+		done = fmt.Sprintf("h.%sCalls.Put(x)", lower(m.name))
+		g.p("x := h.%sCalls.Get()", lower(m.name))
+	}
+	args := "ctx, req"
+	g.p("dec := req.Decoder()\nd := &dec")
+	from := g.out.Len()
+	for _, p := range m.params {
+		g.decode(p.Type, "x."+p.name)
+		if p.pointer {
+			args += ", &x." + p.name
+		} else {
+			args += ", x." + p.name
+		}
+	}
+	if m.Result != nil {
+		args += ", &x.res"
+	}
+	g.p("if d.End() != nil {\n%s\nres.Fail(oncrpc.GarbageArgs)\nreturn\n}", done)
+	g.p("err := h.impl.%s(%s)", m.name, args)
+	if m.Result == nil {
+		g.p("if err != nil {\nres.FailWith(req, err)\n}\n%s\n}", done)
+	} else {
+		g.serverResults(s, m)
+		g.p("x.res = %s\n%s\n}", g.zero(m.Result), done)
+		g.checkFunction(s, m)
+	}
+	if strings.Contains(string(g.out.Bytes()[from:]), "xdr.") {
+		g.use(pkgXDR)
+	}
+}
+
+// serverResults writes the statements that check and encode x.res.
+func (g *generator) serverResults(s *service, m *method) {
+	if hasBounds(m.Result, g.checked, false) {
+		check := fmt.Sprintf("check%s%s(&x.res)", s.base, m.name)
+		if methods(m.Result) {
+			check = "x.res.Check()"
+		}
+		g.p("if err == nil {\nerr = %s\n}", check)
+	}
+	g.p("if err != nil {\nres.FailWith(req, err)\n} else {")
+	if methods(m.Result) && !m.Contains(m.Result) && m.Result.Base().Kind != check.Enum {
+		g.p("res.Results = x.res.Append(res.Results)")
+	} else {
+		g.p("b := res.Results")
+		g.items(m.Proc, func(_ *check.Member, e string) {
+			g.p("res.Results = b\nres.AddItem(%s, nil)\nb = res.Results", e)
+		}, func() { g.append(m.Result, "x.res") })
+		g.p("res.Results = b")
+	}
+	g.p("}")
+}
+
+// checkFunction writes the function that checks results of a type without methods.
+func (g *generator) checkFunction(s *service, m *method) {
+	if methods(m.Result) || !hasBounds(m.Result, g.checked, false) {
+		return
+	}
+	g.p("\n// check%s%s returns an [*xdr.CheckError] if results of %s are out of bounds.", s.base, m.name, m.Name)
+	g.p("func check%s%s(res *%s) error {", s.base, m.name, g.typ(m.Result))
+	g.check(m.Result, "*res", place{})
+	g.p("return nil\n}")
+}

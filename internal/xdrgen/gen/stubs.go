@@ -1,0 +1,266 @@
+package gen
+
+import (
+	"fmt"
+	"go/token"
+	"go/types"
+	"strconv"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+// A service is one version of a program, for which stubs are generated.
+type service struct {
+	prog, vers string // the constants
+	doc        string // what it is called in comments
+	base       string // of the names of its Go types
+	local      string // of those that are not exported
+	number     uint32 // of the program
+	procs      []*method
+	null       string // the method for procedure 0
+	nullProc   *check.Proc
+}
+
+// A method is one procedure in Go.
+type method struct {
+	*check.Proc
+	name   string // of the method
+	number string // the constant
+	params []param
+	bufs   []string // parameters of a client for bulk results
+}
+
+// A param is an argument of a procedure as a parameter of a method.
+type param struct {
+	*check.Member
+	name, typ string
+	pointer   bool // the parameter is a pointer to typ
+}
+
+// stubs writes the client, the server and the binding of each version of each program.
+func (g *generator) stubs() {
+	for _, p := range g.spec.Programs {
+		for _, v := range p.Versions {
+			s := g.service(p, v)
+			g.client(s)
+			g.server(s)
+			g.binding(s)
+		}
+	}
+}
+
+// service chooses the names of a version's stubs.
+func (g *generator) service(p *check.Program, v *check.Version) *service {
+	s := &service{
+		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
+		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), base: g.base(p, v), number: p.Number,
+	}
+	s.local = lower(s.base)
+	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
+	prefix := commonPrefix(v.Procs)
+	for _, proc := range v.Procs {
+		name := unique(used, strings.TrimPrefix(proc.Name, prefix), "Proc")
+		if proc.Number == 0 {
+			s.null, s.nullProc = name, proc
+			continue
+		}
+		m := &method{Proc: proc, name: name, number: g.names.procs[number{proc.Name, proc.Number}]}
+		g.params(m)
+		s.procs = append(s.procs, m)
+	}
+	if s.null == "" && !used["Null"] {
+		s.null = "Null"
+	}
+	return s
+}
+
+// base chooses what the names of a version's types begin with: the version's name, or else those
+// of program and version.
+func (g *generator) base(p *check.Program, v *check.Version) string {
+	free := func(base string) bool {
+		names := []string{
+			base + "Client", "New" + base + "Client", base + "Server", "Unimplemented" + base + "Server",
+			base + "Program", "Register" + base, base + "Binding",
+		}
+		for _, n := range names {
+			if g.names.used[n] {
+				return false
+			}
+		}
+		for _, n := range names {
+			g.names.used[n] = true
+		}
+		return true
+	}
+	base := GoName(v.Name)
+	if free(base) {
+		return base
+	}
+	base = GoName(p.Name) + base
+	for s, i := base, 2; ; s, i = base+strconv.Itoa(i), i+1 {
+		if free(s) {
+			return s
+		}
+	}
+}
+
+// commonPrefix returns what the names of all procedures begin with, up to an underscore. What
+// is left of each name begins with a letter.
+func commonPrefix(procs []*check.Proc) string {
+	if len(procs) == 0 {
+		return ""
+	}
+	prefix := procs[0].Name
+	for _, p := range procs {
+		for !strings.HasPrefix(p.Name, prefix) {
+			prefix = prefix[:len(prefix)-1]
+		}
+	}
+	for prefix != "" {
+		prefix = prefix[:strings.LastIndexByte(prefix, '_')+1]
+		good := true
+		for _, p := range procs {
+			rest := strings.TrimPrefix(p.Name, prefix)
+			good = good && rest != "" && rest[0] != '_' && !digit(rest[0])
+		}
+		if good {
+			break
+		}
+		prefix = strings.TrimSuffix(prefix, "_")
+	}
+	return prefix
+}
+
+// lower makes the first letter of a Go name small.
+func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
+
+// reserved are names of generated functions' variables, and of packages. Immutable.
+var reserved = map[string]bool{
+	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true,
+	"dec": true, "req": true, "res": true, "results": true, "x": true,
+	"context": true, "fmt": true, "oncrpc": true, "transport": true, "xdr": true, "strconv": true,
+}
+
+// params chooses the parameters of a method: structures and unions are pointers, all else is
+// passed as it is.
+func (g *generator) params(m *method) {
+	used := make(map[string]bool)
+	name := func(want, suffix string) string {
+		s := want
+		if reserved[s] || token.IsKeyword(s) || types.Universe.Lookup(s) != nil || used[s] {
+			s += suffix
+		}
+		for base, i := s, 2; used[s]; i++ {
+			s = base + strconv.Itoa(i)
+		}
+		used[s] = true
+		return s
+	}
+	for i, a := range m.Args {
+		want := lower(GoName(a.Name))
+		switch {
+		case a.Name != "":
+		case len(m.Args) == 1:
+			want = "args"
+		default:
+			want = "arg" + strconv.Itoa(i+1)
+		}
+		kind := a.Type.Base().Kind
+		m.params = append(m.params, param{
+			Member: a, name: name(want, "Arg"), typ: g.typ(a.Type), pointer: kind == check.Struct || kind == check.Union,
+		})
+	}
+	for _, r := range m.Received {
+		m.bufs = append(m.bufs, name(lower(GoName(r.Member.Name)), "Buf"))
+	}
+}
+
+// declare returns a parameter as a declaration.
+func (p param) declare() string {
+	if p.pointer {
+		return p.name + " *" + p.typ
+	}
+	return p.name + " " + p.typ
+}
+
+// value returns the expression of a parameter's value in the form that append and check take.
+func (p param) value() string {
+	if p.pointer {
+		return "*" + p.name
+	}
+	return p.name
+}
+
+// at is where errors of Check place a parameter: the only structure is the value itself.
+func (m *method) at(p param) place {
+	if p.pointer && len(m.params) == 1 {
+		return place{}
+	}
+	return place{field: p.name}
+}
+
+// prose returns a comment's lines, with one more in front.
+func (g *generator) prose(first []string, doc syntax.Comments) {
+	for _, line := range first {
+		g.p("// %s", line)
+	}
+	for i, line := range doc.Lines() {
+		if i == 0 {
+			g.p("//")
+		}
+		g.p("// %s", line)
+	}
+}
+
+// fieldName returns the Go name of a member of a structure or union.
+func (g *generator) fieldName(m *check.Member) string {
+	for _, t := range g.spec.Types {
+		if name := g.fields[t][m]; name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// zero returns the zero value of a type.
+func (g *generator) zero(t *check.Type) string {
+	switch b := t.Base(); {
+	case b.Kind == check.Bool:
+		return "false"
+	case b.Kind == check.String:
+		return `""`
+	case b.Kind == check.Struct, b.Kind == check.Union, b.Kind == check.Quadruple, b.Fixed:
+		return g.typ(t) + "{}"
+	case b.Kind == check.Opaque, b.Kind == check.Array, b.Kind == check.Optional, b.Kind == check.List:
+		return "nil"
+	}
+	return "0"
+}
+
+// opaqueIn reports whether decoding a value allocates or refers to opaque data, items aside.
+func (g *generator) opaqueIn(p *check.Proc, t *check.Type, seen map[*check.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	if t.Kind == check.Opaque {
+		return !t.Fixed
+	}
+	if t.Elem != nil && g.opaqueIn(p, t.Elem, seen) {
+		return true
+	}
+	members := t.Members
+	for _, a := range t.Arms {
+		if a.Member != nil {
+			members = append(members[:len(members):len(members)], a.Member)
+		}
+	}
+	for _, m := range members {
+		if !p.Items[m] && g.opaqueIn(p, m.Type, seen) {
+			return true
+		}
+	}
+	return false
+}

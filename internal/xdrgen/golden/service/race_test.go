@@ -1,0 +1,6 @@
+//go:build race
+
+package service
+
+// raceEnabled: pools then forget what they are given, at random.
+const raceEnabled = true

@@ -1,0 +1,524 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A store is the server of the tests.
+type store struct {
+	UnimplementedStoreV1Server
+	mu       sync.Mutex
+	values   map[string][]byte
+	own      bool // results are in the store's memory, not the transport's
+	released atomic.Int64
+}
+
+func (s *store) Put(_ context.Context, _ *transport.Request, args *PutArgs, res *PutRes) error {
+	if len(args.Id) == 0 {
+		res.Status = StoreFull
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values[string(args.Id)] = bytes.Clone(args.Value)
+	res.Token = StoreToken{7: byte(args.Flags)}
+	return nil
+}
+
+func (s *store) Get(_ context.Context, req *transport.Request, args *GetArgs, res *GetRes) error {
+	s.mu.Lock()
+	value, ok := s.values[string(args.Id)]
+	s.mu.Unlock()
+	if !ok {
+		res.Status = StoreNoent
+		return nil
+	}
+	n := min(len(value), int(args.Count))
+	res.Ok.Tag = append(append(make([]byte, 0, 16), "tag of "...), args.Id...)
+	res.Ok.Eof = n == len(value)
+	if s.own {
+		res.Ok.Value = value[:n]
+		req.WhenReleased(func() { s.released.Add(1) })
+		return nil
+	}
+	res.Ok.Value = req.Alloc(n)
+	copy(res.Ok.Value, value)
+	return nil
+}
+
+func (s *store) Count(_ context.Context, _ *transport.Request, shard uint32, res *uint32) error {
+	*res = shard + 1
+	return nil
+}
+
+func (s *store) Name(_ context.Context, _ *transport.Request, shard uint32, prefix string, res *string) error {
+	*res = fmt.Sprint(prefix, shard)
+	return nil
+}
+
+// Swap answers with what is in the call.
+func (s *store) Swap(_ context.Context, _ *transport.Request, args, res *Pair) error {
+	*res = Pair{Number: -args.Number, Text: args.Other, Mark: args.Mark, Other: args.Text}
+	return nil
+}
+
+func (s *store) Copy(_ context.Context, _ *transport.Request, args, res *Pair) error {
+	*res = *args
+	return nil
+}
+
+func (s *store) Echo(_ context.Context, _ *transport.Request, args, res *GetArgs) error {
+	*res = *args
+	return nil
+}
+
+func (s *store) List(_ context.Context, _ *transport.Request, args *ListArgs, res *Listing) error {
+	for i := range args.Count {
+		res.Entries = append(res.Entries, Entry{Id: StoreId{byte(i)}, Size: uint64(args.Cookie)})
+	}
+	res.Eof = true
+	return nil
+}
+
+func (s *store) Clear(context.Context, *transport.Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.values)
+	return nil
+}
+
+// Watch calls the client back before it answers.
+func (s *store) Watch(ctx context.Context, req *transport.Request, events uint32, id StoreId, res *StoreStatus) error {
+	req.Conn().AllowBackward(0)
+	back := NewWatchV1Client(req.Conn())
+	if err := back.Null(ctx); err != nil {
+		return err
+	}
+	for i := range events {
+		n, err := back.Changed(ctx, id, StoreNoent)
+		if err != nil {
+			return err
+		}
+		if n != i+1 {
+			return fmt.Errorf("event %d is number %d", i, n)
+		}
+	}
+	*res = StoreFull
+	return nil
+}
+
+// A watcher is what the client executes for the server.
+type watcher struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (w *watcher) Changed(_ context.Context, _ *transport.Request, id StoreId, status StoreStatus, res *uint32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids = append(w.ids, fmt.Sprint(string(id), " ", status))
+	*res = uint32(len(w.ids))
+	return nil
+}
+
+// A bed is a server of one program, and a client of it.
+type bed struct {
+	client  *transport.Client
+	store   *StoreV1Client
+	watcher *watcher
+	log     *syncBuffer
+}
+
+// A syncBuffer is what a server logs.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// start starts a server of the program, over TCP or the software adapter.
+func start(t *testing.T, over string, program transport.Program) *bed {
+	t.Helper()
+	b := &bed{watcher: new(watcher), log: new(syncBuffer)}
+	config := transport.Config{Logger: slog.New(slog.NewTextHandler(b.log, nil))}
+	if over == "iwarp, all chunks" {
+		config.PeerChunks = transport.AllChunks
+	}
+	server, err := transport.NewServer(&transport.ServerConfig{Config: config})
+	testutil.Must(t, err)
+	t.Cleanup(func() { server.Close() })
+	testutil.Must(t, server.Register(program))
+	cc := &transport.ClientConfig{Config: config, Callbacks: []transport.Program{WatchV1Program(b.watcher)}}
+	if over == "tcp" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		testutil.Must(t, err)
+		go server.ServeTCP(l)
+		b.client, err = transport.DialTCP(t.Context(), l.Addr().String(), cc)
+		testutil.Must(t, err)
+	} else {
+		p := iwarp.New(iwarp.Config{})
+		l, err := server.Listen(t.Context(), p, "127.0.0.1:0")
+		testutil.Must(t, err)
+		go server.Serve(l)
+		b.client, err = transport.Dial(t.Context(), p, l.Addr().String(), cc)
+		testutil.Must(t, err)
+	}
+	t.Cleanup(func() { b.client.Close() })
+	b.store = NewStoreV1Client(b.client)
+	return b
+}
+
+// each runs a test over all transports.
+func each(t *testing.T, f func(t *testing.T, over string)) {
+	for _, over := range []string{"tcp", "iwarp", "iwarp, all chunks"} {
+		t.Run(over, func(t *testing.T) { f(t, over) })
+	}
+}
+
+func newStore() *store { return &store{values: make(map[string][]byte)} }
+
+// pattern is n bytes that do not repeat soon.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
+
+// sizes of data: none, some that go inline, some that go to chunks, and the largest.
+var sizes = [...]int{0, 1, 3, 4, 100, 3000, 4096, 5001, 100_000, MaxValue}
+
+// Values arrive as they were sent, in the caller's memory, wherever the server has them.
+func TestBulk(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		for _, own := range []bool{false, true} {
+			s := newStore()
+			s.own = own
+			b := start(t, over, StoreV1Program(s))
+			ctx := t.Context()
+			for i, n := range sizes {
+				id := fmt.Appendf(nil, "v%d", n)
+				value := pattern(n)
+				put, err := b.store.Put(ctx, &PutArgs{Id: id, Value: value, Flags: uint32(i)})
+				if err != nil || put.Status != StoreOk || put.Token != (StoreToken{7: byte(i)}) {
+					t.Fatalf("%d bytes: put %+v, %v", n, put, err)
+				}
+				for _, room := range []int{n, n + 1, MaxValue + 9} {
+					buf := make([]byte, room)
+					get, err := b.store.Get(ctx, &GetArgs{Id: id, Count: MaxValue + 1}, buf)
+					if err != nil || get.Status != StoreOk || !get.Ok.Eof || string(get.Ok.Tag) != "tag of "+string(id) {
+						t.Fatalf("%d bytes: got %v, %s, %v; error %v", n, get.Status, get.Ok.Tag, get.Ok.Eof, err)
+					}
+					if !bytes.Equal(get.Ok.Value, value) {
+						t.Fatalf("%d bytes: got %d others", n, len(get.Ok.Value))
+					}
+					if n > 0 && &get.Ok.Value[0] != &buf[0] {
+						t.Fatalf("%d bytes are elsewhere", n)
+					}
+				}
+			}
+			if want := int64(3 * len(sizes)); own {
+				testutil.Eventually(t, fmt.Sprintf("memory is released %d times", want), func() bool { return s.released.Load() == want })
+
+			}
+			if get, err := b.store.Get(ctx, &GetArgs{Id: StoreId("none"), Count: 9}, nil); err != nil || get.Status != StoreNoent || get.Ok.Value != nil {
+				t.Errorf("a value that is not there: %+v, %v", get, err)
+			}
+			stats := b.client.Stats()
+			if chunks := over != "tcp"; (stats.ReadChunk > 0) != chunks || (stats.WriteChunk > 0) != chunks {
+				t.Errorf("calls with read chunks %d, with write chunks %d", stats.ReadChunk, stats.WriteChunk)
+			}
+		}
+	})
+}
+
+// Two items in each direction, of all sizes, and one of them that is none for a procedure.
+func TestTwoItems(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV1Program(newStore()))
+		for _, n := range sizes {
+			for _, k := range []int{0, 5, 6000, 65536} {
+				for _, mark := range []*StoreToken{nil, {1, 2, 3}} {
+					args := &Pair{Number: int32(n), Text: pattern(k), Mark: mark, Other: pattern(n)}
+					text, other := make([]byte, n), make([]byte, k)
+					res, err := b.store.Swap(t.Context(), args, text, other)
+					if err != nil || res.Number != -int32(n) || !bytes.Equal(res.Text, args.Other) || !bytes.Equal(res.Other, args.Text) {
+						t.Fatalf("SWAP of %d and %d bytes: %d, %d, %v", k, n, len(res.Text), len(res.Other), err)
+					}
+					if (res.Mark == nil) != (mark == nil) || mark != nil && *res.Mark != *mark {
+						t.Fatalf("SWAP: mark is %v, want %v", res.Mark, mark)
+					}
+					if n > 0 && &res.Text[0] != &text[0] || k > 0 && &res.Other[0] != &other[0] {
+						t.Fatalf("SWAP of %d and %d bytes: they are elsewhere", k, n)
+					}
+					res, err = b.store.Copy(t.Context(), args, make([]byte, n))
+					if err != nil || !bytes.Equal(res.Text, args.Text) || !bytes.Equal(res.Other, args.Other) {
+						t.Fatalf("COPY of %d and %d bytes: %d, %d, %v", k, n, len(res.Text), len(res.Other), err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Plain arguments and results, lists, and calls back.
+func TestCalls(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV1Program(newStore()))
+		ctx := t.Context()
+		testutil.Must(t, b.store.Null(ctx))
+		if n, err := b.store.Count(ctx, 41); n != 42 || err != nil {
+			t.Errorf("COUNT: %d, %v", n, err)
+		}
+		if name, err := b.store.Name(ctx, 7, "shard"); name != "shard7" || err != nil {
+			t.Errorf("NAME: %q, %v", name, err)
+		}
+		testutil.Must(t, b.store.Clear(ctx))
+		list, err := b.store.List(ctx, &ListArgs{Cookie: 1 << 40, Count: 3})
+		if err != nil || !list.Eof || len(list.Entries) != 0 && len(list.Entries) != 3 {
+			t.Errorf("LIST: %+v, %v", list, err)
+		}
+		for i, e := range list.Entries {
+			if e.Size != 1<<40 || !bytes.Equal(e.Id, []byte{byte(i)}) {
+				t.Errorf("LIST: entry %d is %+v", i, e)
+			}
+		}
+		// Results stay what they are when the next call uses the memory again.
+		first, err := b.store.Echo(ctx, &GetArgs{Id: StoreId("first")})
+		testutil.Must(t, err)
+		_, err = b.store.Echo(ctx, &GetArgs{Id: StoreId("other")})
+		if testutil.Must(t, err); string(first.Id) != "first" {
+			t.Errorf("a result has become %q", first.Id)
+		}
+		status, err := b.store.Watch(ctx, 3, StoreId("key"))
+		if err != nil || status != StoreFull {
+			t.Errorf("WATCH: %v, %v", status, err)
+		}
+		if got := fmt.Sprint(b.watcher.ids); got != "[key STORE_NOENT key STORE_NOENT key STORE_NOENT]" {
+			t.Errorf("called back with %s", got)
+		}
+		var wg sync.WaitGroup
+		for i := range uint32(50) {
+			wg.Go(func() {
+				if n, err := b.store.Count(ctx, i); n != i+1 || err != nil {
+					t.Errorf("COUNT of %d: %d, %v", i, n, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A buffer that is too small is an error that says so.
+func TestSmallBuffer(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV1Program(newStore()))
+		for _, tt := range []struct{ size, room int }{{100, 99}, {100, 1}, {1, 0}, {100, 0}, {8000, 7999}, {100_000, 5000}} {
+			value := pattern(tt.size)
+			_, err := b.store.Put(t.Context(), &PutArgs{Id: StoreId("v"), Value: value})
+			testutil.Must(t, err)
+			_, err = b.store.Get(t.Context(), &GetArgs{Id: StoreId("v"), Count: MaxValue}, make([]byte, tt.room))
+			var decode *xdr.DecodeError
+			var refused *transport.RDMAError
+			var bad *transport.BadReplyError
+			switch {
+			case errors.As(err, &decode):
+				want := fmt.Sprintf("STORE_GET: results: xdr: byte %d: opaque of %d bytes, its buffer has %d", decode.Offset, tt.size, tt.room)
+				if err.Error() != want {
+					t.Errorf("error %q, want %q", err, want)
+				}
+			case errors.As(err, &refused):
+				if tt.room > 0 && (len(refused.WriteItems) != 1 || refused.WriteItems[0] != tt.room) {
+					t.Errorf("%d bytes in %d: %v", tt.size, tt.room, err)
+				}
+			case errors.As(err, &bad) && strings.Contains(err.Error(), "longer"):
+			default:
+				t.Errorf("%d bytes in %d: %v", tt.size, tt.room, err)
+			}
+		}
+		if n, err := b.store.Count(t.Context(), 1); n != 2 || err != nil {
+			t.Errorf("the next call: %d, %v", n, err)
+		}
+	})
+}
+
+// What Check refuses is not sent, and the error tells where it is.
+func TestArgumentsChecked(t *testing.T) {
+	b := start(t, "iwarp", StoreV1Program(newStore()))
+	before := b.client.Stats().Calls
+	_, err1 := b.store.Put(t.Context(), &PutArgs{Id: make(StoreId, 33)})
+	_, err2 := b.store.Name(t.Context(), 1, "too long!")
+	_, err3 := b.store.Watch(t.Context(), 1, make(StoreId, 40))
+	_, err4 := b.store.Swap(t.Context(), &Pair{Other: make(StoreValue, MaxValue+1)}, nil, nil)
+	for err, want := range map[error]string{
+		err1: "STORE_PUT: arguments: xdr: Id: length is 33, limit is 32",
+		err2: "STORE_NAME: arguments: xdr: prefix: length is 9, limit is 8",
+		err3: "STORE_WATCH: arguments: xdr: arg2: length is 40, limit is 32",
+		err4: "STORE_SWAP: arguments: xdr: Other: length is 1048577, limit is 1048576",
+	} {
+		var check *xdr.CheckError
+		if !errors.As(err, &check) || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	if after := b.client.Stats().Calls; after != before {
+		t.Errorf("%d calls were made", after-before)
+	}
+}
+
+// A broken server does what its fields say.
+type broken struct {
+	UnimplementedStoreV1Server
+	err error
+}
+
+func (b *broken) Clear(context.Context, *transport.Request) error { return b.err }
+
+func (b *broken) Count(context.Context, *transport.Request, uint32, *uint32) error { panic("no count") }
+
+func (b *broken) Echo(_ context.Context, _ *transport.Request, _, res *GetArgs) error {
+	res.Id = make(StoreId, 50)
+	return nil
+}
+
+func (b *broken) Watch(_ context.Context, _ *transport.Request, _ uint32, _ StoreId, res *StoreStatus) error {
+	*res = 5
+	return nil
+}
+
+// What servers answer when something is wrong, and what they log.
+func TestServerErrors(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		s := new(broken)
+		b := start(t, over, StoreV1Program(s))
+		ctx := t.Context()
+		raw := func(proc uint32, args ...byte) error {
+			return b.client.Call(ctx, &transport.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: args})
+		}
+		clear := func(err error) func() error {
+			return func() error {
+				s.err = err
+				return b.store.Clear(ctx)
+			}
+		}
+		for _, tt := range []struct {
+			name string
+			call func() error
+			want oncrpc.AcceptStat
+			log  string // what is logged; "": nothing
+		}{
+			{"not implemented", func() error { _, err := b.store.Put(ctx, &PutArgs{}); return err }, oncrpc.ProcUnavail, ""},
+			{"no such procedure", func() error { return raw(99) }, oncrpc.ProcUnavail, ""},
+			{"arguments cut short", func() error { return raw(StorePut, 0, 0, 0, 1) }, oncrpc.GarbageArgs, ""},
+			{"arguments too long", func() error { return raw(StoreCount, 0, 0, 0, 1, 0, 0, 0, 2) }, oncrpc.GarbageArgs, ""},
+			{"arguments that should not be", func() error { return raw(StoreClear, 0, 0, 0, 1) }, oncrpc.GarbageArgs, ""},
+			{"an error", clear(errors.New("disk is full")), oncrpc.SystemErr, `err="disk is full"`},
+			{"a status", clear(oncrpc.GarbageArgs), oncrpc.GarbageArgs, ""},
+			{"a status in an error", clear(fmt.Errorf("not now: %w", oncrpc.ProcUnavail)), oncrpc.ProcUnavail, ""},
+			{"a status that is none of a handler's", clear(oncrpc.ProgMismatch), oncrpc.SystemErr, "err=PROG_MISMATCH"},
+			{"success as an error", clear(oncrpc.Success), oncrpc.SystemErr, "err=SUCCESS"},
+			{"a panic", func() error { _, err := b.store.Count(ctx, 1); return err }, oncrpc.SystemErr, `panic="no count"`},
+			{"results out of bounds", func() error { _, err := b.store.Echo(ctx, &GetArgs{}); return err }, oncrpc.SystemErr, `err="xdr: Id: length is 50, limit is 32"`},
+			{"undefined results", func() error { _, err := b.store.Watch(ctx, 1, nil); return err }, oncrpc.SystemErr, `err="xdr: store_status is 5, which is not defined"`},
+		} {
+			before := len(b.log.String())
+			err := tt.call()
+			var rpc *oncrpc.RPCError
+			if !errors.As(err, &rpc) || rpc.AcceptStat != tt.want {
+				t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
+			}
+			if log := b.log.String()[before:]; !strings.Contains(log, tt.log) || tt.log == "" && log != "" {
+				t.Errorf("%s: logged %q, want %q", tt.name, log, tt.log)
+			}
+		}
+	})
+}
+
+// Results that cannot be decoded are an error with the name of the procedure.
+func TestBadResults(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, transport.Program{
+			Number: StoreProg, Low: StoreV1, High: StoreV1,
+			Handler: transport.HandlerFunc(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+				res.Results = append(res.Results, 0, 0, 0, 0, 0, 0, 0, 3)
+			}),
+		})
+		_, err1 := b.store.Count(t.Context(), 1)
+		_, err2 := b.store.Get(t.Context(), &GetArgs{}, make([]byte, 8000))
+		err3 := b.store.Clear(t.Context())
+		for err, want := range map[error]string{
+			err1: "STORE_COUNT: results: xdr: byte 4: bytes after the last item",
+			err2: "STORE_GET: results: xdr: byte 4: opaque is cut short",
+			err3: "STORE_CLEAR: results: xdr: byte 0: bytes after the last item",
+		} {
+			var decode *xdr.DecodeError
+			if !errors.As(err, &decode) || err.Error() != want {
+				t.Errorf("error %v, want %s", err, want)
+			}
+		}
+	})
+}
+
+// Credentials go with each call.
+func TestCred(t *testing.T) {
+	var got oncrpc.Auth
+	b := start(t, "iwarp", transport.Program{
+		Number: StoreProg, Low: StoreV1, High: StoreV1,
+		Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, _ *transport.Response) {
+			got = oncrpc.Auth{Flavor: req.Cred.Flavor, Body: bytes.Clone(req.Cred.Body)}
+		}),
+	})
+	b.store.Cred = oncrpc.Auth{Flavor: oncrpc.FlavorSys, Body: []byte("body")}
+	if err := b.store.Clear(t.Context()); err != nil || got.Flavor != oncrpc.FlavorSys || string(got.Body) != "body" {
+		t.Errorf("credential %+v, error %v", got, err)
+	}
+}
+
+// both is version 2 beside version 1.
+type both struct{}
+
+func (both) Fetch(_ context.Context, _ *transport.Request, id StoreId, res *StoreValue) error {
+	*res = append(append(*res, "value of "...), id...)
+	return nil
+}
+
+func TestTwoVersions(t *testing.T) {
+	program, err := transport.Versions(StoreV1Program(newStore()), StoreV2Program(both{}))
+	testutil.Must(t, err)
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, program)
+		if n, err := b.store.Count(t.Context(), 1); n != 2 || err != nil {
+			t.Errorf("version 1: %d, %v", n, err)
+		}
+		if value, err := NewStoreV2Client(b.client).Fetch(t.Context(), StoreId("x")); string(value) != "value of x" || err != nil {
+			t.Errorf("version 2: %q, %v", value, err)
+		}
+	})
+}

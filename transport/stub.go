@@ -1,0 +1,145 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// What generated clients and servers have in common: see command xdrgen.
+
+// A Pool keeps values of one type for reuse. The zero value is ready for use, by many goroutines
+// at once.
+type Pool[T any] struct{ pool sync.Pool }
+
+// Get returns a value that was put back, as it is, or a zero one.
+func (p *Pool[T]) Get() *T {
+	if v, ok := p.pool.Get().(*T); ok {
+		return v
+	}
+	return new(T)
+}
+
+// Put takes a value back: it is not the caller's any more.
+func (p *Pool[T]) Put(v *T) { p.pool.Put(v) }
+
+// Calls keeps Calls for reuse. The zero value is ready for use, by many goroutines at once.
+type Calls struct{ pool Pool[Call] }
+
+// Get returns a Call of a procedure without arguments and items. It is the caller's until it is
+// given to Put.
+func (p *Calls) Get(prog, vers, proc uint32) *Call {
+	call := p.pool.Get()
+	call.Prog, call.Vers, call.Proc = prog, vers, proc
+	return call
+}
+
+// Put takes a Call back, with all that is in its Results. It forgets the memory that items lend.
+func (p *Calls) Put(call *Call) {
+	clear(call.ReadItems)
+	clear(call.WriteItems)
+	call.Cred, call.Verf, call.Reply = oncrpc.Auth{}, oncrpc.Auth{}, oncrpc.ReplyHeader{}
+	call.Args, call.Results = call.Args[:0], nil
+	call.ReadItems, call.WriteItems = call.ReadItems[:0], call.WriteItems[:0]
+	call.MaxResults, call.NoResend = 0, false
+	p.pool.Put(call)
+}
+
+// FailWith makes the reply the RPC error that err, which is not nil, stands for. An
+// oncrpc.AcceptStat that err is or wraps is that error, without a record in the log: GarbageArgs,
+// ProcUnavail or SystemErr. All other errors are SYSTEM_ERR to the caller, and
+// Config.Logger gets them.
+func (w *Response) FailWith(req *Request, err error) {
+	var stat oncrpc.AcceptStat
+	if errors.As(err, &stat) && (stat == oncrpc.GarbageArgs || stat == oncrpc.ProcUnavail || stat == oncrpc.SystemErr) {
+		w.Fail(stat)
+		return
+	}
+	w.Fail(oncrpc.SystemErr)
+	cn := req.o.conn()
+	if log := cn.cfg.Logger; log != nil {
+		log.Error("a handler has failed", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
+			"peer", cn.c.addr(), "err", err)
+	}
+}
+
+// Versions makes one Program of several versions of it. All have to be of the same program and of
+// different versions, and all or none have a Binding. A version between the lowest and the highest that is not among them is
+// answered with PROC_UNAVAIL.
+func Versions(programs ...Program) (Program, error) {
+	v := new(versions)
+	var all Program
+	for _, p := range programs {
+		switch {
+		case p.Handler == nil || p.Low > p.High:
+			return Program{}, fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
+		case len(v.list) == 0:
+			all = Program{Number: p.Number, Low: p.Low, High: p.High, Handler: v, Padded: true, ReadReplies: true}
+			if p.Binding != nil {
+				all.Binding = v
+			}
+		case (p.Binding == nil) != (all.Binding == nil):
+			return Program{}, fmt.Errorf("transport: program %d has a version with a Binding and one without", p.Number)
+		case p.Number != all.Number:
+			return Program{}, fmt.Errorf("transport: programs %d and %d are not versions of one", all.Number, p.Number)
+		case slices.ContainsFunc(v.list, func(o Program) bool { return p.Low <= o.High && o.Low <= p.High }):
+			return Program{}, fmt.Errorf("transport: program %d has a version twice", p.Number)
+		}
+		all.Low, all.High = min(all.Low, p.Low), max(all.High, p.High)
+		all.Padded, all.ReadReplies = all.Padded && p.Padded, all.ReadReplies && p.ReadReplies
+		v.list = append(v.list, p)
+	}
+	if len(v.list) == 0 {
+		return Program{}, errors.New("transport: no versions of a program")
+	}
+	all.Idempotent = func(vers, proc uint32) bool {
+		p := v.find(vers)
+		return p != nil && p.Idempotent != nil && p.Idempotent(vers, proc)
+	}
+	all.Inline = func(vers, proc uint32) bool {
+		p := v.find(vers)
+		return p != nil && p.Inline != nil && p.Inline(vers, proc)
+	}
+	return all, nil
+}
+
+// versions are the programs of which Versions makes one.
+type versions struct{ list []Program }
+
+func (v *versions) find(vers uint32) *Program {
+	for i := range v.list {
+		if p := &v.list[i]; p.Low <= vers && vers <= p.High {
+			return p
+		}
+	}
+	return nil
+}
+
+// ServeRPC has the version of the call executed.
+func (v *versions) ServeRPC(ctx context.Context, req *Request, res *Response) {
+	if p := v.find(req.Vers); p != nil {
+		p.Handler.ServeRPC(ctx, req, res)
+	} else {
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// Call asks the binding of the version.
+func (v *versions) Call(p Procedure, args []byte, items []Range) ([]Range, ReplyBounds) {
+	if b := v.find(p.Vers); b != nil {
+		return b.Binding.Call(p, args, items)
+	}
+	return items[:0], ReplyBounds{}
+}
+
+// Reply asks the binding of the version.
+func (v *versions) Reply(p Procedure, results []byte, reduced bool, items []Range) []Range {
+	if b := v.find(p.Vers); b != nil {
+		return b.Binding.Reply(p, results, reduced, items)
+	}
+	return items[:0]
+}
