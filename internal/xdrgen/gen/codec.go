@@ -105,6 +105,10 @@ func (g *generator) appendBody(t *check.Type) {
 	case check.Enum:
 		g.p("b = xdr.AppendInt32(b, int32(*v))")
 	case check.Typedef:
+		if t.Distinct {
+			g.append(t.Elem, g.typ(t.Elem)+"(*v)")
+			return
+		}
 		g.append(t.Elem, "*v")
 	case check.Struct:
 		link := g.chain(t)
@@ -282,7 +286,14 @@ func (g *generator) decodeBody(t *check.Type) {
 			g.p("if !v.Valid() {\nd.Invalid(%q, int64(*v))\n}", t.Name)
 		}
 	case check.Typedef:
-		g.decode(t.Elem, "*v")
+		switch {
+		case t.Distinct && t.Elem.Kind == check.String:
+			g.p("*v = %s(d.String(%s))", g.names.types[t], g.length(t.Elem))
+		case t.Distinct:
+			g.p("*v = %s(d.%s())", g.names.types[t], function(t.Elem))
+		default:
+			g.decode(t.Elem, "*v")
+		}
 	case check.Struct:
 		link := g.chain(t)
 		if link != "" {

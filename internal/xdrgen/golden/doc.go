@@ -4,6 +4,7 @@ package golden
 
 //go:generate go run ../../../cmd/xdrgen arrays.x
 //go:generate go run ../../../cmd/xdrgen basic.x
+//go:generate go run ../../../cmd/xdrgen chosen.x
 //go:generate go run ../../../cmd/xdrgen consts.x
 //go:generate go run ../../../cmd/xdrgen enums.x
 //go:generate go run ../../../cmd/xdrgen lists.x
