@@ -17,52 +17,48 @@ var reserved = map[string]bool{
 
 // goNames reads the annotations "go: Name", by which declarations choose their Go names.
 func (c *checker) goNames() {
-	scope := make(map[string]number)
+	scope := make(map[string]any)
 	for _, t := range c.spec.Types {
-		c.goName(&t.Go, t.Doc, scope, number{name: t.Name})
+		c.goName(&t.Go, t.Doc, scope, t.Name, t)
 		c.memberNames(t)
 		for _, v := range t.Values {
-			c.goName(&v.Go, v.Doc, scope, number{name: v.Name})
+			c.goName(&v.Go, v.Doc, scope, v.Name, v)
 		}
 	}
 	for _, k := range c.spec.Consts {
-		c.goName(&k.Go, k.Doc, scope, number{name: k.Name})
+		c.goName(&k.Go, k.Doc, scope, k.Name, k)
 	}
+	// Equal numbers may share a name: that of a procedure is in several versions.
 	for _, p := range c.spec.Programs {
-		c.goName(&p.Go, p.Doc, scope, number{name: p.Name})
+		c.goName(&p.Go, p.Doc, scope, p.Name, p.Number)
 		for _, v := range p.Versions {
-			c.goName(&v.Go, v.Doc, scope, number{name: v.Name})
-			for _, proc := range v.Procs { // several versions may have the same one
-				c.goName(&proc.Go, proc.Doc, scope, number{proc.Name, proc.Number})
+			c.goName(&v.Go, v.Doc, scope, v.Name, v.Number)
+			for _, proc := range v.Procs {
+				c.goName(&proc.Go, proc.Doc, scope, proc.Name, proc.Number)
 			}
 		}
 	}
 }
 
-// number tells declarations apart that may not share a Go name.
-type number struct {
-	name  string
-	value uint32
-}
-
 // memberNames is goNames for the fields of a type.
 func (c *checker) memberNames(t *Type) {
-	scope := map[string]number{"Append": {}, "Decode": {}, "Check": {}} // methods
+	scope := map[string]any{"Append": nil, "Decode": nil, "Check": nil} // methods
 	if t.Kind == Union {
-		c.goName(&t.Discriminant.Go, t.Discriminant.Doc, scope, number{name: t.Discriminant.Name})
+		c.goName(&t.Discriminant.Go, t.Discriminant.Doc, scope, t.Discriminant.Name, t.Discriminant)
 	}
-	for i, m := range t.Members {
-		c.goName(&m.Go, m.Doc, scope, number{m.Name, uint32(i)})
+	for _, m := range t.Members {
+		c.goName(&m.Go, m.Doc, scope, m.Name, m)
 	}
-	for i, a := range t.Arms {
+	for _, a := range t.Arms {
 		if a.Member != nil {
-			c.goName(&a.Member.Go, a.Member.Doc, scope, number{a.Member.Name, uint32(i) + 1})
+			c.goName(&a.Member.Go, a.Member.Doc, scope, a.Member.Name, a.Member)
 		}
 	}
 }
 
-// goName sets *to to the name that doc has for the declaration what. scope has the names in use.
-func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]number, what number) {
+// goName sets *to to the name that doc has for a declaration, whose name in the source is name.
+// scope has what the names in use stand for, and what is that for the declaration.
+func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]any, name string, what any) {
 	for _, a := range doc.Annotations() {
 		if a.Word != "go" {
 			continue
@@ -70,7 +66,7 @@ func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]numbe
 		other, used := scope[a.Text]
 		switch {
 		case !token.IsIdentifier(a.Text), reserved[a.Text], types.Universe.Lookup(a.Text) != nil:
-			c.errs.Add(a.Pos, "%q cannot be the name of %s in Go", a.Text, what.name)
+			c.errs.Add(a.Pos, "%q cannot be the name of %s in Go", a.Text, name)
 		case used && other != what:
 			c.errs.Add(a.Pos, "go: name %s is taken", a.Text)
 		}
