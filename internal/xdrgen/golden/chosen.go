@@ -79,9 +79,9 @@ type GoodType struct {
 
 // Choice is union choice.
 type Choice struct {
-	Yes   Answer
-	Good  GoodType // if Yes is true
-	Delta Delta    // if Yes is false
+	Agreed Answer
+	Good   GoodType // if Agreed is true
+	Delta  Delta    // if Agreed is false
 }
 
 // ByDelta is union by_delta.
@@ -217,8 +217,8 @@ func (v *GoodType) Check() error {
 
 // Append appends the encoding of v to b.
 func (v *Choice) Append(b []byte) []byte {
-	b = v.Yes.Append(b)
-	if v.Yes {
+	b = v.Agreed.Append(b)
+	if v.Agreed {
 		b = v.Good.Append(b)
 	} else {
 		b = v.Delta.Append(b)
@@ -228,19 +228,19 @@ func (v *Choice) Append(b []byte) []byte {
 
 // Decode decodes v and leaves its error in d.
 func (v *Choice) Decode(d *xdr.Decoder) {
-	v.Yes.Decode(d)
-	if v.Yes {
-		*v = Choice{Yes: v.Yes, Good: v.Good}
+	v.Agreed.Decode(d)
+	if v.Agreed {
+		*v = Choice{Agreed: v.Agreed, Good: v.Good}
 		v.Good.Decode(d)
 	} else {
-		*v = Choice{Yes: v.Yes, Delta: v.Delta}
+		*v = Choice{Agreed: v.Agreed, Delta: v.Delta}
 		v.Delta.Decode(d)
 	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of choice.
 func (v *Choice) Check() error {
-	if v.Yes {
+	if v.Agreed {
 		if err := v.Good.Check(); err != nil {
 			return xdr.InField("Good", err)
 		}

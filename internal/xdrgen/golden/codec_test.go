@@ -81,7 +81,7 @@ func TestVectors(t *testing.T) {
 			"00000001 00000001 00000001 00000007 00000001 01020304"},
 		{"chosen names", &GoodType{ID: 1, Label: "hello", Deltas: []Delta{-1}, result: ptr(bad)},
 			"0000000000000001" + hello + "00000000 00000001 ffffffff 00000001 00000001"},
-		{"distinct bool", &Choice{Yes: true, Good: GoodType{Id: "hello"}}, "00000001 0000000000000000 00000000" + hello + "00000000 00000000"},
+		{"distinct bool", &Choice{Agreed: true, Good: GoodType{Id: "hello"}}, "00000001 0000000000000000 00000000" + hello + "00000000 00000000"},
 		{"distinct number", &ByDelta{By: -1, Low: "hello"}, "ffffffff" + hello},
 		{"bodies in bodies", &Outer{OuterB{OuterBC{Bar, OuterBCE{I: Cadabra, K: OuterBCEK{6}}}}}, "00000002 00000004 00000006"},
 	}
@@ -255,7 +255,7 @@ func TestCodecAllocs(t *testing.T) {
 		&PortList{{1}, {2}, {3}}, &Chain{First: ChainNode{1, &ChainNode{}}, Rest: &ChainNode{}},
 		&Expression{Op: OpNegate, Operand: &Expression{Number: 3}}, &Deep{{}, {{}}},
 		&Optionals{Number: ptr[int32](1), Direct: &Leaf{2}, Several: []LeafPtr{{3}}},
-		&Choice{Yes: true, Good: GoodType{Deltas: []Delta{1}, result: ptr(Good)}},
+		&Choice{Agreed: true, Good: GoodType{Deltas: []Delta{1}, result: ptr(Good)}},
 	}
 	for _, v := range values {
 		in := v.Append(nil)
