@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,18 +113,20 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// checkGenerated runs the command as a line of the Go file at path has it, into another directory,
-// and compares.
+// checkGenerated runs the command as a line of the Go file at path has it, and compares. With
+// -update it writes the file.
 func checkGenerated(t *testing.T, path string, args []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly)
 	testutil.Must(t, err)
 	t.Chdir(filepath.Dir(path))
 	out := strings.TrimSuffix(args[len(args)-1], ".x") + ".go"
-	if args[0] == "-o" {
-		out, args = args[1], args[2:]
+	if i := slices.Index(args, "-o"); i >= 0 {
+		out, args[i+1] = args[i+1], "-"
+	} else {
+		args = append([]string{"-o", "-"}, args...)
 	}
 	var stdout, stderr bytes.Buffer
-	if status := run(append([]string{"-o", "-"}, args...), file.Name.Name, &stdout, &stderr); status != 0 {
+	if status := run(args, file.Name.Name, &stdout, &stderr); status != 0 {
 		t.Fatalf("status %d\n%s", status, stderr.String())
 	}
 	testutil.Golden(t, out, stdout.Bytes())
