@@ -18,10 +18,10 @@ func AppendConfigCall(b []byte, c ConfigCall) []byte { return c.Append(b) }
 // ConsumeConfigCall reads the arguments at the start of b and returns their length.
 // The error is an *xdr.DecodeError.
 func ConsumeConfigCall(b []byte) (c ConfigCall, n int, err error) {
-	d, err := configDecoder(b, "config_rdma_req is cut short")
-	if err != nil {
-		return c, 0, err
+	if len(b) < ConfigSize {
+		return c, 0, &xdr.DecodeError{Offset: len(b), What: "config_rdma_req is cut short"}
 	}
+	d := xdr.NewDecoder(b)
 	c.Decode(&d)
 	return c, ConfigSize, nil
 }
@@ -32,18 +32,10 @@ func AppendConfigReply(b []byte, r ConfigReply) []byte { return r.Append(b) }
 // ConsumeConfigReply reads the results at the start of b and returns their length. The
 // error is an *xdr.DecodeError.
 func ConsumeConfigReply(b []byte) (r ConfigReply, n int, err error) {
-	d, err := configDecoder(b, "config_rdma_reply is cut short")
-	if err != nil {
-		return r, 0, err
+	if len(b) < ConfigSize {
+		return r, 0, &xdr.DecodeError{Offset: len(b), What: "config_rdma_reply is cut short"}
 	}
+	d := xdr.NewDecoder(b)
 	r.Decode(&d)
 	return r, ConfigSize, nil
-}
-
-// configDecoder returns a Decoder that [ConfigSize] octets are left for, or an error.
-func configDecoder(b []byte, short string) (xdr.Decoder, error) {
-	if len(b) < ConfigSize {
-		return xdr.Decoder{}, &xdr.DecodeError{Offset: len(b), What: short}
-	}
-	return xdr.NewDecoder(b), nil
 }
