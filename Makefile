@@ -134,6 +134,10 @@ soak-short: ## make soak for a minute
 	@scripts/setup test
 	go run ./tools/soak -time 1m
 
+.PHONY: generate
+generate: ## write anew what is generated from .x files
+	go generate ./...
+
 .PHONY: build
 build: ## build every package, and the command into .bin/
 	@scripts/setup release

@@ -73,9 +73,9 @@ func (c *Client) Subscribe(ctx context.Context, cl *transport.Client) error {
 		return err
 	}
 	defer c.unlock()
-	a := subscribeArgs{dir: c.cfg.Dir, recursive: c.cfg.Recursive, again: c.known, old: c.id}
+	a := subscribeArgs{dir: c.cfg.Dir, recursive: c.cfg.Recursive, old: former{again: c.known, id: c.id}}
 	call := transport.Call{
-		Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.append(nil),
+		Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.Append(nil),
 		NoResend: true, // it is about this connection, not the next one
 	}
 	if err := cl.Call(ctx, &call); err != nil {
@@ -86,19 +86,19 @@ func (c *Client) Subscribe(ctx context.Context, cl *transport.Client) error {
 	}
 	var r subscribeRes
 	d := xdr.NewDecoder(call.Results)
-	r.decode(&d)
+	r.Decode(&d)
 	if err := d.End(); err != nil {
 		return fmt.Errorf("reply to SUBSCRIBE: %w", err)
 	}
 	if r.status != StatusOK {
 		return r.status
 	}
-	if !r.again {
+	if !r.ok.again {
 		c.number = 0
 	}
-	c.id, c.known = r.id, true
+	c.id, c.known = r.ok.id, true
 	if c.cfg.Subscribed != nil {
-		c.cfg.Subscribed(r.again)
+		c.cfg.Subscribed(r.ok.again)
 	}
 	return nil
 }

@@ -4,95 +4,9 @@
 // neither loses one unnoticed: an event stands for what could not be told.
 //
 // The numbers of the programs are from the range that RFC 5531 section 13.1 leaves to
-// users. In the language of RFC 5531 section 12:
-//
-//	typedef opaque token[16];
-//	typedef string path<4096>;       /* names separated by "/" */
-//
-//	enum status {
-//		OK = 0,
-//		NOENT = 1,                   /* no such directory */
-//		NOTDIR = 2,                  /* not a directory */
-//		ACCES = 3,                   /* the server may not read it */
-//		FULL = 4,                    /* too many subscriptions */
-//		TOOMUCH = 5,                 /* too many directories or names below it */
-//		SYSTEM = 6,                  /* the server's system cannot watch it */
-//		UNKNOWN = 7,                 /* UNSUBSCRIBE: no such subscription */
-//		GONE = 8                     /* ENDED: it, or a directory above it, was removed or renamed */
-//	};
-//
-//	struct subscribe_args {
-//		path dir;                    /* below the root of the source, which is "" */
-//		bool recursive;              /* everything below, too */
-//		token *old;                  /* of a subscription made on a lost connection */
-//	};
-//
-//	struct subscription {
-//		token id;
-//		bool again;                  /* it is the old one: nothing was lost */
-//		unsigned int grace;          /* seconds that it outlives its connection */
-//	};
-//
-//	union subscribe_res switch (status stat) {
-//	case OK:
-//		subscription ok;
-//	default:
-//		void;
-//	};
-//
-//	program RPCRDMA_NOTIFY {         /* the server's */
-//		version RPCRDMA_NOTIFY_V1 {
-//			void          NULL(void)                = 0;
-//			subscribe_res SUBSCRIBE(subscribe_args) = 1;
-//			status        UNSUBSCRIBE(token)        = 2;
-//		} = 1;
-//	} = 0x2052444e;
-//
-//	enum kind {
-//		CREATED = 1,
-//		REMOVED = 2,                 /* or renamed to a place outside the subscription */
-//		MODIFIED = 3,                /* may be told once more than it happened */
-//		ATTRIBUTES = 4,              /* mode, owner, times, links */
-//		OVERFLOW = 5,                /* changes were missed */
-//		RENAMED = 6,
-//		ENDED = 7                    /* the last event of the subscription */
-//	};
-//
-//	struct change {
-//		bool directory;
-//		path name;                   /* below the directory of the subscription */
-//	};
-//
-//	struct renaming {
-//		change to;
-//		path from;
-//	};
-//
-//	union event switch (kind what) {
-//	case CREATED:
-//	case REMOVED:
-//	case MODIFIED:
-//	case ATTRIBUTES:
-//	case OVERFLOW:                   /* anywhere below name, or anywhere if it is "" */
-//		change what;
-//	case RENAMED:
-//		renaming renamed;
-//	case ENDED:
-//		status why;
-//	};
-//
-//	struct notify_args {
-//		token id;
-//		unsigned hyper number;       /* 1, 2, 3 and so on for each subscription */
-//		event events<256>;
-//	};
-//
-//	program RPCRDMA_NOTIFIED {       /* the client's */
-//		version RPCRDMA_NOTIFIED_V1 {
-//			void NULL(void)          = 0;
-//			void NOTIFY(notify_args) = 1;
-//		} = 1;
-//	} = 0x2052444f;
+// users. The file notify.x has the programs in the language of RFC 5531 section 12: the
+// server's RPCRDMA_NOTIFY with SUBSCRIBE and UNSUBSCRIBE, and the client's
+// RPCRDMA_NOTIFIED with NOTIFY.
 //
 // A client must have the second program before it subscribes, and calls may arrive before
 // the reply to SUBSCRIBE. Each subscription has at most one NOTIFY in flight. Changes are

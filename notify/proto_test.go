@@ -67,17 +67,17 @@ func TestNotifyCodec(t *testing.T) {
 	}{
 		{subscribeArgs{dir: "in", recursive: true}, "00000002 696e0000 00000001 00000000"},
 		{
-			subscribeArgs{again: true, old: notifyExample.id},
+			subscribeArgs{old: former{true, notifyExample.id}},
 			"00000000 00000000 00000001 00010203 04050607 08090a0b 0c0d0e0f",
 		},
 	} {
 		want := testutil.Hex(t, tt.hex)
-		if b := tt.args.append(nil); !bytes.Equal(b, want) {
+		if b := tt.args.Append(nil); !bytes.Equal(b, want) {
 			t.Errorf("SUBSCRIBE is %x, want %x", b, want)
 		}
 		var a subscribeArgs
 		d := xdr.NewDecoder(want)
-		if a.decode(&d); d.End() != nil || a != tt.args {
+		if a.Decode(&d); d.End() != nil || a != tt.args {
 			t.Errorf("decoded %+v, %v", a, d.End())
 		}
 	}
@@ -86,15 +86,15 @@ func TestNotifyCodec(t *testing.T) {
 		hex string
 	}{
 		{subscribeRes{status: StatusTooMuch}, "00000005"},
-		{subscribeRes{id: notifyExample.id, again: true, grace: 60}, "00000000 00010203 04050607 08090a0b 0c0d0e0f 00000001 0000003c"},
+		{subscribeRes{ok: subscribed{notifyExample.id, true, 60}}, "00000000 00010203 04050607 08090a0b 0c0d0e0f 00000001 0000003c"},
 	} {
 		want := testutil.Hex(t, tt.hex)
-		if b := tt.res.append(nil); !bytes.Equal(b, want) {
+		if b := tt.res.Append(nil); !bytes.Equal(b, want) {
 			t.Errorf("results are %x, want %x", b, want)
 		}
 		var r subscribeRes
 		d := xdr.NewDecoder(want)
-		if r.decode(&d); d.End() != nil || r != tt.res {
+		if r.Decode(&d); d.End() != nil || r != tt.res {
 			t.Errorf("decoded %+v, %v", r, d.End())
 		}
 	}
@@ -126,12 +126,12 @@ func FuzzNotify(f *testing.F) {
 		}
 		var a subscribeArgs
 		d = xdr.NewDecoder(b)
-		a.decode(&d)
-		again(&d, a, a.append)
+		a.Decode(&d)
+		again(&d, a, a.Append)
 		var r subscribeRes
 		d = xdr.NewDecoder(b)
-		r.decode(&d)
-		again(&d, r, r.append)
+		r.Decode(&d)
+		again(&d, r, r.Append)
 	})
 }
 

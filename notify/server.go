@@ -89,16 +89,16 @@ func (s *Server) serve(_ context.Context, req *transport.Request, res *transport
 	switch req.Proc {
 	case ProcSubscribe:
 		var a subscribeArgs
-		a.decode(&d)
+		a.Decode(&d)
 		if d.End() != nil {
 			res.Fail(oncrpc.GarbageArgs)
 			return
 		}
 		r := s.subscribe(&a, req.Conn())
-		res.Results = r.append(res.Results)
+		res.Results = r.Append(res.Results)
 	case ProcUnsubscribe:
 		var id token
-		copy(id[:], d.FixedOpaque(len(id)))
+		id.Decode(&d)
 		if d.End() != nil {
 			res.Fail(oncrpc.GarbageArgs)
 			return
@@ -108,7 +108,7 @@ func (s *Server) serve(_ context.Context, req *transport.Request, res *transport
 			sub.cancel()
 			status = StatusOK
 		}
-		res.Results = xdr.AppendUint32(res.Results, uint32(status))
+		res.Results = status.Append(res.Results)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -122,11 +122,11 @@ func (s *Server) find(id token) *subscription {
 
 // subscribe finds or makes a subscription whose client is called over conn.
 func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeRes) {
-	r.grace = uint32(s.grace / time.Second)
-	if a.again {
-		sub := s.find(a.old)
+	r.ok.grace = uint32(s.grace / time.Second)
+	if a.old.again {
+		sub := s.find(a.old.id)
 		if sub != nil && sub.dir == a.dir && sub.recursive == a.recursive && sub.bind(conn) {
-			r.id, r.again = sub.id, true
+			r.ok.id, r.ok.again = sub.id, true
 			return r
 		}
 	}
@@ -143,7 +143,7 @@ func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeR
 		return r
 	}
 	sub.bind(conn)
-	r.id = sub.id
+	r.ok.id = sub.id
 	go sub.run()
 	return r
 }

@@ -191,12 +191,12 @@ func (c *notified) serve(_ context.Context, req *transport.Request, res *transpo
 }
 
 func (c *notified) subscribe(a subscribeArgs) (r subscribeRes, err error) {
-	call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.append(nil)}
+	call := transport.Call{Prog: ServerProgram, Vers: ServerVersion, Proc: ProcSubscribe, Args: a.Append(nil)}
 	if err = c.cl.Call(c.t.Context(), &call); err != nil {
 		return r, err
 	}
 	d := xdr.NewDecoder(call.Results)
-	r.decode(&d)
+	r.Decode(&d)
 	return r, d.End()
 }
 
@@ -210,13 +210,13 @@ func (c *notified) unsubscribe(id token) Status {
 	return status
 }
 
-func (c *notified) mustSubscribe(a subscribeArgs) subscribeRes {
+func (c *notified) mustSubscribe(a subscribeArgs) subscribed {
 	c.t.Helper()
 	r, err := c.subscribe(a)
 	if err != nil || r.status != StatusOK {
 		c.t.Fatalf("SUBSCRIBE: %+v, %v", r, err)
 	}
-	return r
+	return r.ok
 }
 
 // A client that comes back with its token gets every event, once and in order; with
@@ -246,7 +246,7 @@ func TestSubscribeAgain(t *testing.T) {
 		c.cl.Close()
 		c.hold.Unlock()
 		b.redial(t, c, transport.ClientConfig{})
-		if again := c.mustSubscribe(subscribeArgs{recursive: true, again: true, old: r.id}); !again.again || again.id != r.id {
+		if again := c.mustSubscribe(subscribeArgs{recursive: true, old: former{true, r.id}}); !again.again || again.id != r.id {
 			t.Fatalf("SUBSCRIBE again: %+v", again)
 		}
 		got = append(got, c.lines.Wait(t, "created "+file(n-1))...)
@@ -257,8 +257,8 @@ func TestSubscribeAgain(t *testing.T) {
 	}
 	testutil.WantLines(t, got, want...)
 	for _, a := range []subscribeArgs{
-		{recursive: true, again: true, old: token{1}},
-		{recursive: false, again: true, old: r.id},
+		{recursive: true, old: former{true, token{1}}},
+		{recursive: false, old: former{true, r.id}},
 	} {
 		if other := c.mustSubscribe(a); other.again || other.id == r.id {
 			t.Errorf("SUBSCRIBE with %+v: %+v", a, other)
@@ -273,7 +273,7 @@ func TestSubscribeAgain(t *testing.T) {
 	if got := c.unsubscribe(r.id); got != StatusUnknown {
 		t.Errorf("UNSUBSCRIBE again: %v", got)
 	}
-	if other := c.mustSubscribe(subscribeArgs{recursive: true, again: true, old: r.id}); other.again || other.id == r.id {
+	if other := c.mustSubscribe(subscribeArgs{recursive: true, old: former{true, r.id}}); other.again || other.id == r.id {
 		t.Errorf("SUBSCRIBE with the token of a subscription that has ended: %+v", other)
 	}
 }
@@ -295,13 +295,13 @@ func TestSubscribeHostile(t *testing.T) {
 			t.Errorf("procedure %d with %x: %v, want %v", proc, args, err, want)
 		}
 	}
-	whole := (&subscribeArgs{dir: "dir", again: true}).append(nil)
+	whole := (&subscribeArgs{dir: "dir", old: former{again: true}}).Append(nil)
 	for n := range len(whole) / 4 {
 		garbage(ProcSubscribe, whole[:4*n])
 	}
 	garbage(ProcSubscribe, append(slices.Clone(whole), 0, 0, 0, 0))
 	garbage(ProcSubscribe, []byte{0xff, 0xff, 0xff, 0xff})
-	garbage(ProcSubscribe, (&subscribeArgs{dir: strings.Repeat("x", MaxPath+1)}).append(nil))
+	garbage(ProcSubscribe, (&subscribeArgs{dir: strings.Repeat("x", MaxPath+1)}).Append(nil))
 	garbage(ProcUnsubscribe, nil)
 	garbage(ProcUnsubscribe, make([]byte, 12))
 	garbage(ProcUnsubscribe, make([]byte, 20))
@@ -449,9 +449,9 @@ func TestNotifyStorm(t *testing.T) {
 // keeps nothing.
 func FuzzNotifyCalls(f *testing.F) {
 	for _, a := range []subscribeArgs{
-		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "dir", again: true, old: token{1}}, {dir: "a\x00b"},
+		{}, {dir: "dir", recursive: true}, {dir: "../outside"}, {dir: "dir", old: former{true, token{1}}}, {dir: "a\x00b"},
 	} {
-		f.Add(testutil.AppendCall(nil, ProcSubscribe, a.append(nil)))
+		f.Add(testutil.AppendCall(nil, ProcSubscribe, a.Append(nil)))
 	}
 	f.Add(testutil.AppendCall(testutil.AppendCall(nil, ProcUnsubscribe, make([]byte, 16)), 9, nil))
 	b := newBed(f, time.Minute, time.Minute)
@@ -477,11 +477,11 @@ func FuzzNotifyCalls(f *testing.F) {
 			}
 			var r subscribeRes
 			d := xdr.NewDecoder(call.Results)
-			if r.decode(&d); d.End() != nil {
+			if r.Decode(&d); d.End() != nil {
 				t.Fatalf("SUBSCRIBE is answered by %x", call.Results)
 			}
 			if r.status == StatusOK {
-				ids = append(ids, r.id)
+				ids = append(ids, r.ok.id)
 			}
 		})
 		if s := b.state(); s.subs > MaxPerHost || s.watches > MaxPerHost {

@@ -27,7 +27,7 @@ type Client struct {
 
 // do tries an operation with one version after the other, until rpcbind supports it. Every
 // error is an *OpError.
-func (c *Client) do(ctx context.Context, p proc, about Mapping, f func(context.Context, *conn, uint32) error) error {
+func (c *Client) do(ctx context.Context, p uint32, about Mapping, f func(context.Context, *conn, uint32) error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Patience)
@@ -50,7 +50,7 @@ func (c *Client) do(ctx context.Context, p proc, about Mapping, f func(context.C
 		return f(ctx, conn, version2)
 	}()
 	if err != nil {
-		return &OpError{p.String(), c.Addr, about.Prog, about.Vers, about.Netid, err}
+		return &OpError{procName(p), c.Addr, about.Prog, about.Vers, about.Netid, err}
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func lacksVersion(err error) bool {
 }
 
 // change calls SET or UNSET, whose result is a bool.
-func change(ctx context.Context, c *conn, vers uint32, p proc, args []byte) error {
+func change(ctx context.Context, c *conn, vers uint32, p uint32, args []byte) error {
 	var done bool
 	err := c.call(ctx, vers, p, args, func(d *xdr.Decoder) { done = d.Bool() })
 	if err == nil && !done {
@@ -77,7 +77,7 @@ func change(ctx context.Context, c *conn, vers uint32, p proc, args []byte) erro
 // the address. RFC 1833 sections 2.2.1 and 3.2, SET.
 func (c *Client) Set(ctx context.Context, m Mapping) error {
 	if err := m.check(); err != nil {
-		return &OpError{procSet.String(), c.Addr, m.Prog, m.Vers, m.Netid, err}
+		return &OpError{procName(procSet), c.Addr, m.Prog, m.Vers, m.Netid, err}
 	}
 	return c.do(ctx, procSet, m, func(ctx context.Context, conn *conn, vers uint32) error {
 		if vers != version2 {
@@ -88,8 +88,8 @@ func (c *Client) Set(ctx context.Context, m Mapping) error {
 		if err != nil {
 			return err
 		}
-		e := portEntry{m.Prog, m.Vers, prot, uint32(addr.Port())}
-		return change(ctx, conn, vers, procSet, e.append(nil))
+		e := portMapping{m.Prog, m.Vers, prot, uint32(addr.Port())}
+		return change(ctx, conn, vers, procSet, e.Append(nil))
 	})
 }
 
@@ -101,7 +101,7 @@ func (c *Client) Unset(ctx context.Context, prog, vers uint32, netid Netid) erro
 		if v != version2 {
 			return change(ctx, conn, v, procUnset, m.append(nil))
 		}
-		return change(ctx, conn, v, procUnset, (&portEntry{prog: prog, vers: vers}).append(nil))
+		return change(ctx, conn, v, procUnset, (&portMapping{prog: prog, vers: vers}).Append(nil))
 	})
 }
 
@@ -118,7 +118,7 @@ func (c *Client) GetAddr(ctx context.Context, prog, vers uint32, netid Netid) (n
 	m := Mapping{Prog: prog, Vers: vers, Netid: netid}
 	if netid.family() == 0 {
 		err := &AddrError{Netid: netid, What: "its addresses are not those of IP"}
-		return netip.AddrPort{}, &OpError{procGetAddr.String(), c.Addr, prog, vers, netid, err}
+		return netip.AddrPort{}, &OpError{procName(procGetAddr), c.Addr, prog, vers, netid, err}
 	}
 	var at netip.AddrPort
 	err := c.do(ctx, procGetAddr, m, func(ctx context.Context, conn *conn, v uint32) error {
@@ -169,8 +169,8 @@ func getAddr(ctx context.Context, c *conn, vers uint32, m Mapping) (uaddr string
 func getPort(ctx context.Context, c *conn, m Mapping) (netip.AddrPort, error) {
 	prot, _ := portmapProto(m.Netid)
 	var port uint32
-	e := portEntry{prog: m.Prog, vers: m.Vers, prot: prot}
-	err := c.call(ctx, version2, procGetAddr, e.append(nil), func(d *xdr.Decoder) { port = decodePort(d) })
+	e := portMapping{prog: m.Prog, vers: m.Vers, prot: prot}
+	err := c.call(ctx, version2, procGetAddr, e.Append(nil), func(d *xdr.Decoder) { port = checkPort(d, d.Uint32()) })
 	if err == nil && port == 0 {
 		err = ErrNotRegistered
 	}

@@ -58,8 +58,8 @@ func ended(ctx context.Context, err error) error {
 }
 
 // call makes a call and decodes the results with decode, which must consume all of them.
-func (c *conn) call(ctx context.Context, vers uint32, p proc, args []byte, decode func(*xdr.Decoder)) error {
-	h := oncrpc.CallHeader{XID: rand.Uint32(), RPCVers: oncrpc.Version, Prog: Program, Vers: vers, Proc: uint32(p)}
+func (c *conn) call(ctx context.Context, vers uint32, p uint32, args []byte, decode func(*xdr.Decoder)) error {
+	h := oncrpc.CallHeader{XID: rand.Uint32(), RPCVers: oncrpc.Version, Prog: Program, Vers: vers, Proc: p}
 	msg := append(oncrpc.AppendCall(nil, &h), args...)
 
 	// A deadline in the past makes reads and writes fail at once.

@@ -46,7 +46,7 @@ func (e *OpError) Error() string {
 
 // refused explains a result of FALSE.
 func (e *OpError) refused() string {
-	if e.Op == procUnset.String() {
+	if e.Op == procName(procUnset) {
 		return "refused: not registered, or registered by another owner"
 	}
 	return "refused: another address is already registered"

@@ -8,33 +8,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Program is the program number of rpcbind, Port its port with both TCP and UDP. RFC 1833
-// sections 2.1 and 3.1.
-const (
-	Program uint32 = 100000
-	Port    int    = 111
-)
+//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o rpcbind_xdr.go rpcbind.x
 
-// Versions of the protocol. RFC 1833 sections 2.1 and 3.1.
-const (
-	version4 uint32 = 4
-	version3 uint32 = 3
-	version2 uint32 = 2 // the port mapper
-)
+// Port is the port of rpcbind with both TCP and UDP. RFC 1833 sections 2.1 and 3.1.
+const Port int = 111
 
-// A proc is a procedure. The numbers are the same in all versions. RFC 1833 sections 2.1 and
-// 3.1.
-type proc uint32
-
-const (
-	procSet     proc = 1 // RPCBPROC_SET, PMAPPROC_SET
-	procUnset   proc = 2 // RPCBPROC_UNSET, PMAPPROC_UNSET
-	procGetAddr proc = 3 // RPCBPROC_GETADDR, PMAPPROC_GETPORT
-	procDump    proc = 4 // RPCBPROC_DUMP, PMAPPROC_DUMP
-)
-
-// String is the RFC's name in versions 3 and 4 without its prefix.
-func (p proc) String() string {
+// procName is the RFC's name of a procedure in versions 3 and 4 without its prefix. The numbers
+// are the same in all versions.
+func procName(p uint32) string {
 	switch p {
 	case procSet:
 		return "SET"
@@ -48,17 +29,10 @@ func (p proc) String() string {
 	return "PROC(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
-// Limits. The RFC has none. In practice there are some dozens of mappings.
+// Limits, beside maxString. The RFC has none. In practice there are some dozens of mappings.
 const (
 	maxMappings = 4096    // in one DUMP
-	maxString   = 256     // bytes of a netid, address or owner
 	maxReply    = 1 << 20 // bytes
-)
-
-// Protocol numbers of the port mapper. RFC 1833 section 3.1.
-const (
-	protoTCP uint32 = 6
-	protoUDP uint32 = 17
 )
 
 // portmapProto returns the port mapper's protocol number of a netid, or false if it has none.
@@ -87,11 +61,8 @@ type Mapping struct {
 }
 
 func (m *Mapping) append(b []byte) []byte {
-	b = xdr.AppendUint32(b, m.Prog)
-	b = xdr.AppendUint32(b, m.Vers)
-	b = xdr.AppendString(b, string(m.Netid))
-	b = xdr.AppendString(b, m.Addr)
-	return xdr.AppendString(b, m.Owner)
+	e := entry{m.Prog, m.Vers, []byte(m.Netid), []byte(m.Addr), []byte(m.Owner)}
+	return e.Append(b)
 }
 
 // check reports why m cannot be registered.
@@ -110,54 +81,22 @@ func (m *Mapping) check() error {
 	return nil
 }
 
-// An entry is a Mapping whose strings are views of the message.
-//
-//	0      4      8                                   RFC 1833 section 2.1
-//	+------+------+---------+--------+---------+
-//	| prog | vers | netid<> | addr<> | owner<> |
-//	+------+------+---------+--------+---------+
-type entry struct {
-	prog, vers         uint32
-	netid, addr, owner []byte
-}
-
-func (e *entry) decode(d *xdr.Decoder) {
-	e.prog = d.Uint32()
-	e.vers = d.Uint32()
-	e.netid = d.Opaque(maxString)
-	e.addr = d.Opaque(maxString)
-	e.owner = d.Opaque(maxString)
-}
-
 func (e *entry) mapping() Mapping {
 	return Mapping{e.prog, e.vers, Netid(e.netid), string(e.addr), string(e.owner)}
 }
 
-// A portEntry is a mapping of the port mapper.
-//
-//	0      4      8      12                           RFC 1833 section 3.1
-//	+------+------+------+------+
-//	| prog | vers | prot | port |
-//	+------+------+------+------+
-type portEntry struct{ prog, vers, prot, port uint32 }
+// A portEntry is a mapping of the port mapper whose port is checked.
+type portEntry struct{ portMapping }
 
-func (e *portEntry) append(b []byte) []byte {
-	for _, v := range [...]uint32{e.prog, e.vers, e.prot, e.port} {
-		b = xdr.AppendUint32(b, v)
-	}
-	return b
+// Decode decodes e and leaves its error in d.
+func (e *portEntry) Decode(d *xdr.Decoder) {
+	e.portMapping.Decode(d)
+	e.port = checkPort(d, e.port)
 }
 
-func (e *portEntry) decode(d *xdr.Decoder) {
-	e.prog = d.Uint32()
-	e.vers = d.Uint32()
-	e.prot = d.Uint32()
-	e.port = decodePort(d)
-}
-
-// decodePort decodes a port, which is an unsigned int in the port mapper's protocol.
-func decodePort(d *xdr.Decoder) uint32 {
-	port := d.Uint32()
+// checkPort fails unless port, which has just been decoded, is one: the port mapper's protocol has
+// it as an unsigned int. It returns the port, or 0.
+func checkPort(d *xdr.Decoder, port uint32) uint32 {
 	if port > 65535 {
 		d.Fail("port " + strconv.FormatUint(uint64(port), 10))
 		return 0
@@ -183,13 +122,13 @@ func (e *portEntry) mapping() Mapping {
 
 // each decodes a list of optional-data and calls f after each element. RFC 1833 sections 2.1
 // and 3.1, rp__list and pmaplist.
-func each(d *xdr.Decoder, e interface{ decode(*xdr.Decoder) }, f func()) {
+func each(d *xdr.Decoder, e interface{ Decode(*xdr.Decoder) }, f func()) {
 	for n := 0; d.Optional(); n++ {
 		if n == maxMappings {
 			d.Fail(fmt.Sprintf("list of over %d mappings", maxMappings))
 			return
 		}
-		if e.decode(d); d.Err() == nil {
+		if e.Decode(d); d.Err() == nil {
 			f()
 		}
 	}

@@ -49,14 +49,14 @@ func TestGolden(t *testing.T) {
 		}
 		d := xdr.NewDecoder(want)
 		var e entry
-		e.decode(&d)
+		e.Decode(&d)
 		if err := d.End(); err != nil || e.mapping() != m {
 			t.Errorf("%v, %v", e.mapping(), err)
 		}
 	})
 	t.Run("CTX-1833-1 a port mapper's mapping", func(t *testing.T) {
-		e := portEntry{100003, 3, protoTCP, 2049}
-		if got, want := e.append(nil), testutil.Hex(t, "000186a3 00000003 00000006 00000801"); !bytes.Equal(got, want) {
+		e := portMapping{100003, 3, protoTCP, 2049}
+		if got, want := e.Append(nil), testutil.Hex(t, "000186a3 00000003 00000006 00000801"); !bytes.Equal(got, want) {
 			t.Errorf("%x, want %x", got, want)
 		}
 	})
@@ -85,9 +85,9 @@ func TestGolden(t *testing.T) {
 		})
 	}
 	t.Run("names", func(t *testing.T) {
-		for p, want := range map[proc]string{1: "SET", 2: "UNSET", 3: "GETADDR", 4: "DUMP", 5: "PROC(5)"} {
-			if p.String() != want {
-				t.Errorf("procedure %d is %s", p, p)
+		for p, want := range map[uint32]string{1: "SET", 2: "UNSET", 3: "GETADDR", 4: "DUMP", 5: "PROC(5)"} {
+			if procName(p) != want {
+				t.Errorf("procedure %d is %s", p, procName(p))
 			}
 		}
 	})
@@ -208,14 +208,14 @@ func TestListAllocs(t *testing.T) {
 		var e entry
 		d := xdr.NewDecoder(b)
 		for d.Optional() {
-			if e.decode(&d); Netid(e.netid) == RDMA {
+			if e.Decode(&d); Netid(e.netid) == RDMA {
 				found++
 			}
 		}
 		var p portEntry
 		d = xdr.NewDecoder(ports)
 		for d.Optional() {
-			p.decode(&d)
+			p.Decode(&d)
 		}
 	}); n != 0 || found == 0 {
 		t.Errorf("%v allocations, %d found", n, found)

@@ -27,12 +27,14 @@
 //
 // put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: words begin behind underscores
 // and digits, and a word all in capitals gets small letters. Of two equal names the second gets a
-// suffix: Type, Const, Value, Program, Version, Proc, or Field.
+// suffix: Type, Const, Value, Program, Version, Proc, or Field. A comment /* go: fileID */ at a
+// declaration or a member names it fileID instead.
 //
 // Enumerations are int32 types with constants. Unions are structs with the discriminant and a
 // field for each arm; Decode zeroes the other arms. Optional data is a pointer, a linked list a
 // slice, opaque data a []byte or an array. Typedefs of opaque data and arrays are types of their
-// own, all other typedefs aliases.
+// own, and so are those of a number, a bool or a string that have the comment /* distinct */. All
+// other typedefs are aliases.
 //
 // Append does not check what it encodes. Check returns an error if a peer would refuse it: too
 // many elements, an undefined value, a discriminant without an arm. A nil optional arm of a

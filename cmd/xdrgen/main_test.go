@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,4 +82,52 @@ func TestPackageOfFile(t *testing.T) {
 	if status := run([]string{"-o", "-", "kv.x"}, "", &stdout, &stderr); status != 0 || !strings.Contains(stdout.String(), "package kv\n") {
 		t.Errorf("status %d\n%s%s", status, stdout.String(), stderr.String())
 	}
+}
+
+// Every file of the module that go generate makes with this command is what it makes today.
+func TestGenerated(t *testing.T) {
+	const root = "../.."
+	found := 0
+	testutil.Must(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && (path != root && strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata"):
+			return fs.SkipDir
+		case e.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		testutil.Must(t, err)
+		for line := range strings.Lines(string(text)) {
+			args, ok := strings.CutPrefix(line, "//go:generate go run ")
+			if words := strings.Fields(args); ok && strings.HasSuffix(words[0], "cmd/xdrgen") {
+				found++
+				t.Run(path+" "+strings.Join(words[1:], " "), func(t *testing.T) { checkGenerated(t, path, words[1:]) })
+			}
+		}
+		return nil
+	}))
+	if found == 0 {
+		t.Error("no file of the module is generated")
+	}
+}
+
+// checkGenerated runs the command as a line of the Go file at path has it, and compares. With
+// -update it writes the file.
+func checkGenerated(t *testing.T, path string, args []string) {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly)
+	testutil.Must(t, err)
+	t.Chdir(filepath.Dir(path))
+	out := strings.TrimSuffix(args[len(args)-1], ".x") + ".go"
+	if i := slices.Index(args, "-o"); i >= 0 {
+		out, args[i+1] = args[i+1], "-"
+	} else {
+		args = append([]string{"-o", "-"}, args...)
+	}
+	var stdout, stderr bytes.Buffer
+	if status := run(args, file.Name.Name, &stdout, &stderr); status != 0 {
+		t.Fatalf("status %d\n%s", status, stderr.String())
+	}
+	testutil.Golden(t, out, stdout.Bytes())
 }

@@ -36,7 +36,6 @@ var given = map[string]string{
 // notGo lists blocks that are no Go, by document and first line, with what they are.
 var notGo = map[string]string{
 	"interop/rping/doc.go: client                                      server": "a drawing of the messages",
-	"notify/doc.go: typedef opaque token[16];":                                 "the language of RFC 5531",
 	"transport/internal/expose/loan.go: unused -> open -> closed -> unused":    "states",
 	"transport/internal/replycache/cache.go: running -> answered -> forgotten": "states",
 	"proto/rpcrdma/doc.go: read list    1 PHLOO  1 PHLOO ... 0":                "the XDR of lists, in words of RFC 8166",

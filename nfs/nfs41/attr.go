@@ -93,29 +93,6 @@ type Attrs struct {
 	SuppExclCreate  Bitmap
 }
 
-// An FSID is fsid4. RFC 8881 section 5.8.1.9.
-type FSID struct{ Major, Minor uint64 }
-
-// Append appends the encoding to b.
-func (f *FSID) Append(b []byte) []byte {
-	return xdr.AppendUint64(xdr.AppendUint64(b, f.Major), f.Minor)
-}
-
-// Decode reads the id.
-func (f *FSID) Decode(d *xdr.Decoder) { *f = FSID{d.Uint64(), d.Uint64()} }
-
-// A RawDev is specdata4: the numbers of a character or block device. RFC 8881 section
-// 3.3.
-type RawDev struct{ Major, Minor uint32 }
-
-// Append appends the encoding to b.
-func (r *RawDev) Append(b []byte) []byte {
-	return xdr.AppendUint32(xdr.AppendUint32(b, r.Major), r.Minor)
-}
-
-// Decode reads the numbers.
-func (r *RawDev) Decode(d *xdr.Decoder) { *r = RawDev{d.Uint32(), d.Uint32()} }
-
 // fields returns where the value of each attribute is, by its number: a *bool, *uint32,
 // *uint64, *string, or a Message. Numbers that this package does not know are nil.
 func (a *Attrs) fields() [attrEnd]any {

@@ -163,7 +163,7 @@ func (c *cbCompound) sequence(b []byte) ([]byte, Status) {
 }
 
 func (c *cbCompound) begin(b []byte, a *cbSequenceArgs) ([]byte, Status) {
-	h := c.s.known(c.ctx, a.Session)
+	h := c.s.known(c.ctx, a.sequenceArgs.Session)
 	if h == nil {
 		return b, StatusBadSession
 	}
@@ -182,10 +182,10 @@ func (c *cbCompound) begin(b []byte, a *cbSequenceArgs) ([]byte, Status) {
 	if c.replay = replay; replay != nil {
 		return b, StatusOK
 	}
-	c.held, c.slot, c.cache = h, a.Slot, a.CacheThis
+	c.held, c.slot, c.cache = h, a.sequenceArgs.Slot, a.sequenceArgs.CacheThis
 	highest := h.back.MaxRequests - 1
 	res := cbSequenceRes{
-		Session: a.Session, Sequence: a.Sequence, Slot: a.Slot,
+		Session: a.sequenceArgs.Session, Sequence: a.sequenceArgs.Sequence, Slot: a.sequenceArgs.Slot,
 		HighestSlot: highest, TargetHighest: highest,
 	}
 	return res.Append(b), StatusOK

@@ -336,7 +336,7 @@ const maxAttempts = 3
 func (s *Session) exchangeID(ctx context.Context) error {
 	args := exchangeIDArgs{
 		Verifier: s.verifier, Owner: s.cfg.Owner, Flags: exchangeUseNonPNFS,
-		Impl: &implID{Domain: "github.com", Name: "rpcrdma"},
+		Impl: []implID{{Domain: "github.com", Name: "rpcrdma"}},
 	}
 	var res exchangeIDRes
 	if err := s.call(ctx, s.fore, Operation{OpExchangeID, &args, &res}, true); err != nil {

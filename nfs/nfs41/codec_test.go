@@ -69,22 +69,24 @@ var goldens = []struct {
 	{"16.2 COMPOUND4args", &compoundArgs{Tag: []byte("t"), Minor: 1, Count: 2}, "00000001 74000000 00000001 00000002"},
 	{"19.2 CB_COMPOUND4args", &cbCompoundArgs{Tag: []byte{}, Minor: 1, Ident: 9, Count: 2}, "00000000 00000001 00000009 00000002"},
 	{"16.2 COMPOUND4res", &compoundRes{Status: StatusBadSession, Tag: []byte("t"), Count: 1}, "00002744 00000001 74000000 00000001"},
-	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Flags: exchangeUseNonPNFS, Impl: &tImpl},
+	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Flags: exchangeUseNonPNFS, Impl: []implID{tImpl}},
 		xVerf + "00000003 6f776e00 00010000 00000000 " + xImpl},
 	// SP4_MACH_CRED: two bitmaps.
-	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Protect: protectMachCred, Enforce: Bits(1), Allow: Bits(2)},
+	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{Verifier: tVerf, Owner: []byte("own"), Protect: protectArgs{How: protectMachCred, Ops: protectOps{Bits(1), Bits(2)}}},
 		xVerf + "00000003 6f776e00 00000000 00000001 00000001 00000002 00000001 00000004 " + xNoImpl},
 	// SP4_SSV: two bitmaps, lists of OIDs of hashes and of encryptions, window, handles.
 	{"18.35 EXCHANGE_ID4args", &exchangeIDArgs{
-		Verifier: tVerf, Owner: []byte("own"), Protect: protectSSV, Enforce: Bits(1), Allow: Bits(2),
-		Hash: [][]byte{{1}, {2, 3}}, Encrypt: [][]byte{{4}}, Window: 5, Handles: 6,
+		Verifier: tVerf, Owner: []byte("own"), Protect: protectArgs{How: protectSSV, SSV: ssvParms{
+			Ops:  protectOps{Bits(1), Bits(2)},
+			Hash: []secOID{{1}, {2, 3}}, Encrypt: []secOID{{4}}, Window: 5, Handles: 6,
+		}},
 	}, xVerf + "00000003 6f776e00 00000000 00000002 00000001 00000002 00000001 00000004 " +
 		"00000002 00000001 01000000 00000002 02030000 00000001 00000001 04000000 00000005 00000006 " + xNoImpl},
 	{"18.35 EXCHANGE_ID4resok", &exchangeIDRes{
 		ClientID: tClient, Sequence: 3, Flags: exchangeConfirmedR | exchangeUseNonPNFS,
-		MinorID: 4, MajorID: []byte("maj"), Scope: []byte("scop"), Impl: &tImpl,
+		MinorID: 4, MajorID: []byte("maj"), Scope: []byte("scop"), Impl: []implID{tImpl},
 	}, "00000001 00000002 00000003 80010000 00000000 00000000 00000004 00000003 6d616a00 00000004 73636f70 " + xImpl},
-	{"18.35 EXCHANGE_ID4resok", &exchangeIDRes{Protect: protectMachCred, Enforce: Bits(1), Allow: Bits(2), MajorID: []byte{}, Scope: []byte{}},
+	{"18.35 EXCHANGE_ID4resok", &exchangeIDRes{Protect: protectRes{How: protectMachCred, Ops: protectOps{Bits(1), Bits(2)}}, MajorID: []byte{}, Scope: []byte{}},
 		"00000000 00000000 00000000 00000000 00000001 00000001 00000002 00000001 00000004 " +
 			"00000000 00000000 00000000 00000000 " + xNoImpl},
 	{"18.36 channel_attrs4", &tAttrs, xAttrs},
@@ -158,7 +160,7 @@ var recorded = []struct {
 		hex: "0000000000000001000000010000002a18ea2c450fe31479000000184c696e7578204e465376342e312072706372646d612d766d0000010100000000000000010000000a6b65726e656c2e6f72670000000000504c696e757820362e312e302d34382d616d64363420233120534d5020505245454d50545f44594e414d49432044656269616e20362e312e3137322d312028323032362d30352d313529207838365f3634000000000000000000000000",
 		content: func(ops []Operation) bool {
 			a := ops[0].Args.(*exchangeIDArgs)
-			return string(a.Owner) == "Linux NFSv4.1 rpcrdma-vm" && a.Impl.Domain == "kernel.org" &&
+			return string(a.Owner) == "Linux NFSv4.1 rpcrdma-vm" && a.Impl[0].Domain == "kernel.org" &&
 				a.Flags == exchangeSuppMovedRefer|exchangeBindPrincStateID
 		}},
 	{what: "client's CREATE_SESSION", ops: []Operation{{Op: OpCreateSession, Args: new(createSessionArgs)}},
@@ -204,7 +206,7 @@ var recorded = []struct {
 		hex: "000000000000000100000000000000020000000b430b026befc25b16010000000000000000000001000000000000000000000000000000000000000400000001430b026befc25b16020000000000000000000014010001010000000070a7d0830200000000000000",
 		content: func(ops []Operation) bool {
 			r := ops[1].Args.(*CBRecallArgs)
-			return ops[0].Args.(*cbSequenceArgs).Sequence == 1 && r.StateID.Sequence == 1 && len(r.Handle) == 20
+			return ops[0].Args.(*cbSequenceArgs).sequenceArgs.Sequence == 1 && r.StateID.Sequence == 1 && len(r.Handle) == 20
 		}},
 	{what: "client's CB_RECALL_ANY", reply: true, cb: true, ops: []Operation{{Op: OpCBSequence, Result: new(cbSequenceRes)}, {Op: OpCBRecallAny}},
 		hex:     "0000000000000000000000020000000b00000000c0b4cc8d1fd6c838f05e431ef1ac4b0700000015000000000000000f0000000f0000000800000000",

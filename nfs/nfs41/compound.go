@@ -7,7 +7,8 @@ import (
 
 // A Message is a type with an XDR encoding: Append appends it to b, Decode decodes it and
 // leaves its error in the Decoder. Byte slices that Decode stores are views of the Decoder's
-// input; strings are copies.
+// input; strings are copies. Decode reuses the other slices of its receiver within their capacity,
+// such as the entries of a directory: a result that is kept is not decoded into again.
 type Message interface {
 	Append(b []byte) []byte
 	Decode(d *xdr.Decoder)
@@ -20,78 +21,6 @@ type Operation struct {
 
 	// Result is decoded if the operation succeeds. Nil: no results other than the status.
 	Result Message
-}
-
-// maxTag is the longest tag that is decoded, in bytes. RFC 8881 has no limit.
-const maxTag = 1024
-
-// compoundArgs is the start of COMPOUND4args; Count operations follow, each preceded by its
-// number. RFC 8881 section 16.2.
-type compoundArgs struct {
-	Tag   []byte // for packet traces; at most 1024 bytes
-	Minor uint32
-	Count uint32
-}
-
-// Append appends the encoding to b.
-func (a *compoundArgs) Append(b []byte) []byte {
-	b = xdr.AppendOpaque(b, a.Tag)
-	b = xdr.AppendUint32(b, a.Minor)
-	return xdr.AppendUint32(b, a.Count)
-}
-
-// Decode reads the arguments. Nothing bounds Count.
-func (a *compoundArgs) Decode(d *xdr.Decoder) {
-	a.Tag = d.Opaque(maxTag)
-	a.Minor = d.Uint32()
-	a.Count = d.Uint32()
-}
-
-// cbCompoundArgs is the start of CB_COMPOUND4args; Count operations follow. RFC 8881
-// section 19.2.
-type cbCompoundArgs struct {
-	Tag   []byte // at most 1024 bytes
-	Minor uint32
-	Ident uint32 // of minor version 0
-	Count uint32
-}
-
-// Append appends the encoding to b.
-func (a *cbCompoundArgs) Append(b []byte) []byte {
-	b = xdr.AppendOpaque(b, a.Tag)
-	b = xdr.AppendUint32(b, a.Minor)
-	b = xdr.AppendUint32(b, a.Ident)
-	return xdr.AppendUint32(b, a.Count)
-}
-
-// Decode reads the arguments. Nothing bounds Count.
-func (a *cbCompoundArgs) Decode(d *xdr.Decoder) {
-	a.Tag = d.Opaque(maxTag)
-	a.Minor = d.Uint32()
-	a.Ident = d.Uint32()
-	a.Count = d.Uint32()
-}
-
-// compoundRes is the start of COMPOUND4res and of CB_COMPOUND4res: Count results follow, each
-// preceded by the number of its operation and its status. RFC 8881 sections 16.2 and 19.2.
-type compoundRes struct {
-	Status Status // of the last operation executed
-	Tag    []byte // that of the call
-	Count  uint32
-}
-
-// Append appends the encoding to b.
-func (r *compoundRes) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, uint32(r.Status))
-	b = xdr.AppendOpaque(b, r.Tag)
-	return xdr.AppendUint32(b, r.Count)
-}
-
-// Decode reads the results. Nothing bounds Count.
-func (r *compoundRes) Decode(d *xdr.Decoder) {
-	r.Status = Status(d.Uint32())
-	r.Tag = d.Opaque(maxTag)
-	r.Count = d.Uint32()
 }
 
 // appendOps appends operations with their arguments.

@@ -6,39 +6,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// Arguments and results of operations on files: those that a mount needs, and those for
-// delegations.
+// Arguments and results of operations on files, as far as they are not in nfs41.x: those that a
+// mount needs, and those for delegations.
 
-// Limits in bytes. RFC 8881 section 3.1 where it has one.
-const (
-	maxHandle  = 128  // NFS4_FHSIZE
-	maxName    = 1024 // longest component4 that is decoded
-	maxAttrs   = 4096 // longest attrlist4 that is decoded
-	maxFlavors = 16   // entries of SECINFO4resok
-)
-
-// A FileHandle is nfs_fh4: up to 128 opaque bytes by which the server identifies an object.
-type FileHandle []byte
+// maxFlavors is how many entries of SECINFO4resok are decoded.
+const maxFlavors = 16
 
 // String is the handle in hexadecimal.
 func (fh FileHandle) String() string { return hex.EncodeToString(fh) }
-
-// Append appends the encoding to b. It is the whole of the arguments of PUTFH and of
-// the results of GETFH.
-func (fh *FileHandle) Append(b []byte) []byte { return xdr.AppendOpaque(b, *fh) }
-
-// Decode reads the handle, a view.
-func (fh *FileHandle) Decode(d *xdr.Decoder) { *fh = d.Opaque(maxHandle) }
-
-// A Name is component4: the arguments of LOOKUP and SECINFO. RFC 8881 sections 18.13
-// and 18.29.
-type Name string
-
-// Append appends the encoding to b.
-func (n *Name) Append(b []byte) []byte { return xdr.AppendString(b, string(*n)) }
-
-// Decode reads the name.
-func (n *Name) Decode(d *xdr.Decoder) { *n = Name(d.String(maxName)) }
 
 // Rights that ACCESS asks about, to be or-ed. RFC 8881 section 18.1.
 const (
@@ -49,130 +24,6 @@ const (
 	AccessDelete  uint32 = 0x10
 	AccessExecute uint32 = 0x20
 )
-
-// AccessArgs is ACCESS4args. RFC 8881 section 18.1.
-type AccessArgs struct{ Access uint32 }
-
-// Append appends the encoding to b.
-func (a *AccessArgs) Append(b []byte) []byte { return xdr.AppendUint32(b, a.Access) }
-
-// Decode reads the arguments.
-func (a *AccessArgs) Decode(d *xdr.Decoder) { a.Access = d.Uint32() }
-
-// AccessRes is ACCESS4resok. RFC 8881 section 18.1.
-type AccessRes struct {
-	Supported uint32 // rights that the server can check
-	Access    uint32 // rights that are granted
-}
-
-// Append appends the encoding to b.
-func (r *AccessRes) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, r.Supported)
-	return xdr.AppendUint32(b, r.Access)
-}
-
-// Decode reads the results.
-func (r *AccessRes) Decode(d *xdr.Decoder) {
-	r.Supported = d.Uint32()
-	r.Access = d.Uint32()
-}
-
-// RawAttrs is fattr4: the encoded attributes in Mask, in the order of their numbers. It is the
-// result of GETATTR, whose argument is a Bitmap. RFC 8881 sections 3.3 and 18.7.
-type RawAttrs struct {
-	Mask   Bitmap
-	Values []byte // at most 4096 bytes
-}
-
-// Append appends the encoding to b.
-func (a *RawAttrs) Append(b []byte) []byte {
-	b = a.Mask.Append(b)
-	return xdr.AppendOpaque(b, a.Values)
-}
-
-// Decode reads the attributes. Values is a view.
-func (a *RawAttrs) Decode(d *xdr.Decoder) {
-	a.Mask.Decode(d)
-	a.Values = d.Opaque(maxAttrs)
-}
-
-// ReadDirArgs is READDIR4args. RFC 8881 section 18.23.
-type ReadDirArgs struct {
-	Cookie   uint64 // 0: from the start
-	Verf     Verifier
-	DirCount uint32 // bytes of names, a hint
-	MaxCount uint32 // bytes of the results
-	Attrs    Bitmap // wanted of each entry
-}
-
-// Append appends the encoding to b.
-func (a *ReadDirArgs) Append(b []byte) []byte {
-	b = xdr.AppendUint64(b, a.Cookie)
-	b = a.Verf.Append(b)
-	b = xdr.AppendUint32(b, a.DirCount)
-	b = xdr.AppendUint32(b, a.MaxCount)
-	return a.Attrs.Append(b)
-}
-
-// Decode reads the arguments.
-func (a *ReadDirArgs) Decode(d *xdr.Decoder) {
-	a.Cookie = d.Uint64()
-	a.Verf.Decode(d)
-	a.DirCount = d.Uint32()
-	a.MaxCount = d.Uint32()
-	a.Attrs.Decode(d)
-}
-
-// A DirEntry is entry4. RFC 8881 section 18.23.
-type DirEntry struct {
-	Cookie uint64 // to continue after the entry
-	Name   string // at most 1024 bytes
-	Attrs  RawAttrs
-}
-
-// ReadDirRes is READDIR4resok. RFC 8881 section 18.23.
-type ReadDirRes struct {
-	Verf    Verifier
-	Entries []DirEntry
-	EOF     bool
-}
-
-// Append appends the encoding to b.
-func (r *ReadDirRes) Append(b []byte) []byte {
-	b = r.Verf.Append(b)
-	for i := range r.Entries {
-		e := &r.Entries[i]
-		b = xdr.AppendBool(b, true)
-		b = xdr.AppendUint64(b, e.Cookie)
-		b = xdr.AppendString(b, e.Name)
-		b = e.Attrs.Append(b)
-	}
-	b = xdr.AppendBool(b, false)
-	return xdr.AppendBool(b, r.EOF)
-}
-
-// Decode reads the results. The size of the message bounds the number of entries.
-func (r *ReadDirRes) Decode(d *xdr.Decoder) {
-	*r = ReadDirRes{}
-	r.Verf.Decode(d)
-	for d.Optional() {
-		e := DirEntry{Cookie: d.Uint64(), Name: d.String(maxName)}
-		e.Attrs.Decode(d)
-		r.Entries = append(r.Entries, e)
-	}
-	r.EOF = d.Bool()
-}
-
-// SecInfoNoNameArgs is SECINFO_NO_NAME4args. RFC 8881 section 18.45.
-type SecInfoNoNameArgs struct {
-	Parent bool // SECINFO_STYLE4_PARENT, not SECINFO_STYLE4_CURRENT_FH
-}
-
-// Append appends the encoding to b.
-func (a *SecInfoNoNameArgs) Append(b []byte) []byte { return xdr.AppendBool(b, a.Parent) }
-
-// Decode reads the arguments.
-func (a *SecInfoNoNameArgs) Decode(d *xdr.Decoder) { a.Parent = d.Bool() }
 
 // SecInfoRes is SECINFO4resok: the security flavors that a server accepts, best first. RFC
 // 8881 section 18.29.
@@ -218,43 +69,6 @@ func (r *SecInfoRes) Decode(d *xdr.Decoder) {
 		}
 		r.Flavors = append(r.Flavors, f)
 	}
-}
-
-// A StateID is stateid4: an open, a lock or a delegation. It is the whole of the
-// arguments of DELEGRETURN and of the results of CLOSE. RFC 8881 section 3.3.12.
-type StateID struct {
-	Sequence uint32
-	Other    [12]byte
-}
-
-// Append appends the encoding to b.
-func (s *StateID) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, s.Sequence)
-	return xdr.AppendFixedOpaque(b, s.Other[:])
-}
-
-// Decode reads the id.
-func (s *StateID) Decode(d *xdr.Decoder) {
-	*s = StateID{Sequence: d.Uint32()}
-	copy(s.Other[:], d.FixedOpaque(len(s.Other)))
-}
-
-// CloseArgs is CLOSE4args. RFC 8881 section 18.2.
-type CloseArgs struct {
-	Sequence uint32 // of minor version 0
-	StateID  StateID
-}
-
-// Append appends the encoding to b.
-func (a *CloseArgs) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, a.Sequence)
-	return a.StateID.Append(b)
-}
-
-// Decode reads the arguments.
-func (a *CloseArgs) Decode(d *xdr.Decoder) {
-	a.Sequence = d.Uint32()
-	a.StateID.Decode(d)
 }
 
 // Bits of OpenArgs.Access. RFC 8881 section 18.16.1.
@@ -396,45 +210,4 @@ func (r *OpenRes) Decode(d *xdr.Decoder) {
 	default:
 		d.Fail("delegation type was not requested")
 	}
-}
-
-// CBRecallArgs is CB_RECALL4args: the server wants a delegation back. RFC 8881 section
-// 20.2.
-type CBRecallArgs struct {
-	StateID  StateID
-	Truncate bool // the file is being truncated
-	Handle   FileHandle
-}
-
-// Append appends the encoding to b.
-func (a *CBRecallArgs) Append(b []byte) []byte {
-	b = a.StateID.Append(b)
-	b = xdr.AppendBool(b, a.Truncate)
-	return a.Handle.Append(b)
-}
-
-// Decode reads the arguments.
-func (a *CBRecallArgs) Decode(d *xdr.Decoder) {
-	a.StateID.Decode(d)
-	a.Truncate = d.Bool()
-	a.Handle.Decode(d)
-}
-
-// CBRecallAnyArgs is CB_RECALL_ANY4args: the server asks the client to return some objects.
-// RFC 8881 section 20.6.
-type CBRecallAnyArgs struct {
-	Keep uint32 // number of objects that the client may keep
-	Mask Bitmap // types of objects
-}
-
-// Append appends the encoding to b.
-func (a *CBRecallAnyArgs) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, a.Keep)
-	return a.Mask.Append(b)
-}
-
-// Decode reads the arguments.
-func (a *CBRecallAnyArgs) Decode(d *xdr.Decoder) {
-	a.Keep = d.Uint32()
-	a.Mask.Decode(d)
 }

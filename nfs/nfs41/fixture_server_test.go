@@ -355,10 +355,10 @@ func (c *compound) exchangeID(b []byte) ([]byte, Status) {
 	if a.Decode(&c.d); c.d.Err() != nil {
 		return b, StatusBadXDR
 	}
-	if a.Flags&^exchangeArgs != 0 || a.Protect == protectMachCred {
+	if a.Flags&^exchangeArgs != 0 || a.Protect.How == protectMachCred {
 		return b, StatusInval // protection by RPCSEC_GSS is for calls that have it
 	}
-	if a.Protect == protectSSV {
+	if a.Protect.How == protectSSV {
 		return b, StatusEncrAlgUnsupp
 	}
 	s := c.s

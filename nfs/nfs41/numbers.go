@@ -149,9 +149,6 @@ const (
 	fromServerBoth uint32 = 3 // CDFS4_BOTH
 )
 
-// SeqFlags are sr_status_flags of SEQUENCE. RFC 8881 section 18.46.3.
-type SeqFlags uint32
-
 // Flags of SEQUENCE.
 const (
 	SeqCBPathDown             SeqFlags = 0x001 // no session of the client has a backchannel

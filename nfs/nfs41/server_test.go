@@ -205,8 +205,8 @@ func TestServerExchangeID(t *testing.T) {
 	}
 	// Unsupported features.
 	r.exchange(exchangeIDArgs{Owner: []byte("x"), Flags: 1 << 20}, StatusInval)
-	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectMachCred}, StatusInval)
-	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectSSV}, StatusEncrAlgUnsupp)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectArgs{How: protectMachCred}}, StatusInval)
+	r.exchange(exchangeIDArgs{Owner: []byte("x"), Protect: protectArgs{How: protectSSV}}, StatusEncrAlgUnsupp)
 }
 
 func TestServerCreateSession(t *testing.T) {
@@ -502,7 +502,7 @@ func FuzzCallbacks(f *testing.F) {
 		}
 		var first cbSequenceArgs
 		first.Decode(&d)
-		id = first.Session
+		id = first.sequenceArgs.Session
 		f.Add(b, b)
 		f.Add(b[:len(b)-4], b)
 	}

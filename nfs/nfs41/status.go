@@ -2,10 +2,6 @@ package nfs41
 
 import "fmt"
 
-// Status is nfsstat4, the result of an operation or of a whole COMPOUND. RFC 8881
-// section 15.1.
-type Status uint32
-
 // Results of operations.
 const (
 	StatusOK                    Status = 0

@@ -151,3 +151,10 @@ func validSize(size uint32) bool { return size >= DefaultInline2 && size%xdr.Uni
 func (p Properties) SendInline(to Properties) int {
 	return int(min(p.SendSize, to.RecvSize, math.MaxInt32))
 }
+
+func appendWords(b []byte, v ...uint32) []byte {
+	for _, w := range v {
+		b = xdr.AppendUint32(b, w)
+	}
+	return b
+}

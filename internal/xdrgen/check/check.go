@@ -17,7 +17,8 @@ func Check(file *syntax.File) (*Spec, error) {
 		types:  make(map[string]*Type),
 	}
 	c.declare(file)
-	if c.define(file); c.errs.Err() != nil {
+	c.define(file)
+	if c.goNames(); c.errs.Err() != nil {
 		return nil, c.errs.Err()
 	}
 	// From here on every name has a meaning.

@@ -56,6 +56,15 @@ func TestErrors(t *testing.T) {
 		{"elements without bytes", "struct s { void; };\ntypedef s t<>;", []string{"a.x:2:12: elements of a variable-length array take no bytes"}},
 		{"too large", "typedef opaque a[0x20000000];\ntypedef a b[3];", []string{"a.x:2:11: type b takes more than 1073741824 bytes of memory"}},
 
+		{"Go name that is none", "struct s { int x; /* go: 1st */\nint y; /* go: range */\n};", []string{`a.x:1:19: "1st" cannot be the name of x in Go`, `a.x:2:8: "range" cannot be the name of y in Go`}},
+		{"Go name of Go", "typedef int t; /* go: uint32 */\nconst A = 1; /* go: xdr */", []string{`a.x:1:16: "uint32" cannot be the name of t in Go`, `a.x:2:14: "xdr" cannot be the name of A in Go`}},
+		{"Go name twice", "enum e { A = 1 /* go: T */\n};\nstruct s { int x; }; /* go: T */", []string{"a.x:3:22: go: name T is taken"}},
+		{"Go name of another field", "struct s { int x; /* go: A */\nint y; /* go: A */\n};", []string{"a.x:2:8: go: name A is taken"}},
+		{"Go name of a method", "union u switch (int d) {\ncase 1: int x; /* go: Check */\n};", []string{"a.x:2:16: go: name Check is taken"}},
+		{"Go name of another procedure", "program P { version V { void F(void) = 1; /* go: A */\nvoid G(void) = 2; /* go: A */\n} = 1; } = 1;", []string{"a.x:2:19: go: name A is taken"}},
+		{"distinct array", "typedef int t<3>; /* distinct */", []string{"a.x:1:19: only a typedef of a number, a bool or a string can be distinct"}},
+		{"distinct typedef", "typedef int t;\ntypedef t u; /* distinct */", []string{"a.x:2:14: only a typedef of a number, a bool or a string can be distinct"}},
+
 		{"program twice", "program P { version V { void F(void) = 1; } = 1; } = 1;\nprogram P { version V { void F(void) = 1; } = 1; } = 1;",
 			[]string{"a.x:2:9: program P is declared twice"}},
 		{"version twice", "program P { version V { void F(void) = 1; } = 1;\n version W { void F(void) = 1; } = 1; } = 1;",

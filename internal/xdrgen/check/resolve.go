@@ -39,6 +39,22 @@ func (c *checker) typeDef(t *Type, source syntax.Type) {
 	default:
 		t.Kind = Typedef
 		t.Elem = c.typ(source, t.Name+"_element", t.Name)
+		c.distinct(t)
+	}
+}
+
+// distinct notes the annotation of a typedef that is to be a Go type of its own.
+func (c *checker) distinct(t *Type) {
+	for _, a := range t.Doc.Annotations() {
+		if a.Word != "distinct" {
+			continue
+		}
+		switch {
+		case t.Elem.Name == "" && t.Elem.Kind <= String && t.Elem.Kind != Quadruple:
+			t.Distinct = true
+		default:
+			c.errs.Add(a.Pos, "only a typedef of a number, a bool or a string can be distinct")
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ type Const struct {
 	Value  syntax.Int
 	Text   string // if IsText
 	IsText bool
+	Go     string // name that the source asks for; "" if it does not
 	Doc    syntax.Comments
 }
 
@@ -55,6 +56,7 @@ type Type struct {
 	syntax.Pos
 	Kind Kind
 	Name string // of a type in Spec.Types
+	Go   string // as in Const
 	Doc  syntax.Comments
 
 	// Within is the declaration that has the body of the type, a typedef or a member such as
@@ -65,6 +67,9 @@ type Type struct {
 	Fixed bool
 	Len   uint32 // the length if Fixed, or else the maximum
 	LenOf string // the name of the constant that is Len; "" for a number
+
+	// Distinct: a Typedef of a number, a bool or a string that is a Go type of its own.
+	Distinct bool
 
 	Values []*Enumerator
 	Open   bool // other values are kept, too
@@ -107,6 +112,7 @@ func (t *Type) Base() *Type {
 type Enumerator struct {
 	syntax.Ident
 	Value syntax.Int // in the range of an int32
+	Go    string     // as in Const
 	Doc   syntax.Comments
 }
 
@@ -114,6 +120,7 @@ type Enumerator struct {
 type Member struct {
 	syntax.Pos
 	Name string // "" for most parameters
+	Go   string // as in Const
 	Type *Type
 	Doc  syntax.Comments
 
@@ -142,6 +149,7 @@ type Program struct {
 	syntax.Ident
 	Number   uint32
 	Versions []*Version
+	Go       string // as in Const
 	Doc      syntax.Comments
 }
 
@@ -150,6 +158,7 @@ type Version struct {
 	syntax.Ident
 	Number uint32
 	Procs  []*Proc
+	Go     string // as in Const
 	Doc    syntax.Comments
 }
 
@@ -159,6 +168,7 @@ type Proc struct {
 	Number uint32
 	Args   []*Member // none: void
 	Result *Type     // nil: void
+	Go     string    // as in Const
 	Doc    syntax.Comments
 
 	// What [Stubs] finds out.

@@ -107,6 +107,10 @@ func (g *generator) appendBody(t *check.Type, e string) {
 	case check.Enum:
 		g.p("b = xdr.AppendInt32(b, int32(%s))", e)
 	case check.Typedef:
+		if t.Distinct {
+			g.append(t.Elem, g.typ(t.Elem)+"("+e+")")
+			return
+		}
 		g.append(t.Elem, e)
 	case check.Struct:
 		link := g.chain(t)
@@ -302,7 +306,14 @@ func (g *generator) decodeBody(t *check.Type, e string) {
 			g.p("if !v.Valid() {\nd.Invalid(%q, int64(*v))\n}", t.Name)
 		}
 	case check.Typedef:
-		g.decode(t.Elem, e)
+		switch {
+		case t.Distinct && t.Elem.Kind == check.String:
+			g.p("%s = %s(d.String(%s))", e, g.names.types[t], g.length(t.Elem))
+		case t.Distinct:
+			g.p("%s = %s(d.%s())", e, g.names.types[t], function(t.Elem))
+		default:
+			g.decode(t.Elem, e)
+		}
 	case check.Struct:
 		link := g.chain(t)
 		if link != "" {

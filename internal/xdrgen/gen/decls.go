@@ -262,7 +262,7 @@ func (g *generator) length(t *check.Type) string {
 
 // defined reports whether a typedef is a Go type of its own, with methods, and no alias.
 func defined(t *check.Type) bool {
-	return t.Elem.Name == "" && (t.Elem.Kind == check.Opaque || t.Elem.Kind == check.Array || t.Elem.Kind == check.List)
+	return t.Distinct || t.Elem.Name == "" && (t.Elem.Kind == check.Opaque || t.Elem.Kind == check.Array || t.Elem.Kind == check.List)
 }
 
 // methods reports whether the Go type of t has methods.

@@ -18,6 +18,9 @@
 // each in the order of the source. The suffixes are Type, Const, Value, Program, Version and
 // Proc. Members get the suffix Field if there is a method or another member of the name.
 //
+// A comment /* go: Name */ at a declaration or a member is its name instead. That may begin with a
+// small letter.
+//
 // # Types
 //
 //   - int, unsigned int, hyper, unsigned hyper: int32, uint32, int64, uint64
@@ -30,6 +33,7 @@
 //   - struct: a struct
 //   - union: a struct with the discriminant and a field for each arm, *T where that is recursive
 //   - typedef of opaque, an array or a list: a type with methods
+//   - typedef with the comment /* distinct */, of a number, a bool or a string: a type with methods
 //   - any other typedef: an alias
 //
 // # Methods

@@ -65,40 +65,63 @@ func nameAll(spec *check.Spec) *names {
 		enums: make(map[*check.Enumerator]string), consts: make(map[string]string),
 		programs: make(map[number]string), versions: make(map[number]string), procs: make(map[number]string),
 	}
+	n.reserve(spec)
 	for _, t := range spec.Types {
-		n.types[t] = unique(n.used, t.Name, "Type")
+		n.types[t] = unique(n.used, t.Go, t.Name, "Type")
 	}
 	for _, c := range spec.Consts {
-		n.consts[c.Name] = unique(n.used, c.Name, "Const")
+		n.consts[c.Name] = unique(n.used, c.Go, c.Name, "Const")
 	}
 	for _, t := range spec.Types {
 		for _, v := range t.Values {
-			n.enums[v] = unique(n.used, v.Name, "Value")
+			n.enums[v] = unique(n.used, v.Go, v.Name, "Value")
 		}
 	}
 	n.numbers(spec.Programs)
 	return n
 }
 
+// reserve keeps the names that the source asks for from everything else.
+func (n *names) reserve(spec *check.Spec) {
+	for _, t := range spec.Types {
+		n.used[t.Go] = true
+		for _, v := range t.Values {
+			n.used[v.Go] = true
+		}
+	}
+	for _, c := range spec.Consts {
+		n.used[c.Go] = true
+	}
+	for _, p := range spec.Programs {
+		n.used[p.Go] = true
+		for _, v := range p.Versions {
+			n.used[v.Go] = true
+			for _, proc := range v.Procs {
+				n.used[proc.Go] = true
+			}
+		}
+	}
+}
+
 // numbers names those of programs, each number once.
 func (n *names) numbers(programs []*check.Program) {
-	add := func(to map[number]string, name string, value uint32, suffix string) {
+	add := func(to map[number]string, asked, name string, value uint32, suffix string) {
 		if key := (number{name, value}); to[key] == "" {
-			to[key] = unique(n.used, name, suffix)
+			to[key] = unique(n.used, asked, name, suffix)
 		}
 	}
 	for _, p := range programs {
-		add(n.programs, p.Name, p.Number, "Program")
+		add(n.programs, p.Go, p.Name, p.Number, "Program")
 	}
 	for _, p := range programs {
 		for _, v := range p.Versions {
-			add(n.versions, v.Name, v.Number, "Version")
+			add(n.versions, v.Go, v.Name, v.Number, "Version")
 		}
 	}
 	for _, p := range programs {
 		for _, v := range p.Versions {
 			for _, proc := range v.Procs {
-				add(n.procs, proc.Name, proc.Number, "Proc")
+				add(n.procs, proc.Go, proc.Name, proc.Number, "Proc")
 			}
 		}
 	}
@@ -109,22 +132,30 @@ func (n *names) numbers(programs []*check.Program) {
 func members(t *check.Type) map[*check.Member]string {
 	used := map[string]bool{"Append": true, "Decode": true, "Check": true}
 	fields := make(map[*check.Member]string)
-	for _, m := range t.Members {
-		fields[m] = unique(used, m.Name, "Field")
-	}
+	list := t.Members
 	if t.Kind == check.Union {
-		fields[t.Discriminant] = unique(used, t.Discriminant.Name, "Field")
+		list = []*check.Member{t.Discriminant}
 		for _, a := range t.Arms {
 			if a.Member != nil {
-				fields[a.Member] = unique(used, a.Member.Name, "Field")
+				list = append(list, a.Member)
 			}
 		}
+	}
+	for _, m := range list {
+		used[m.Go] = true
+	}
+	for _, m := range list {
+		fields[m] = unique(used, m.Go, m.Name, "Field")
 	}
 	return fields
 }
 
-// unique returns a Go name for a name of the source that is not in use yet.
-func unique(used map[string]bool, name, suffix string) string {
+// unique returns the Go name that the source asks for, or else one for a name of the source that is
+// not in use yet.
+func unique(used map[string]bool, asked, name, suffix string) string {
+	if asked != "" {
+		return asked
+	}
 	s := GoName(name)
 	if used[s] {
 		s += suffix

@@ -61,7 +61,7 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
 	prefix := commonPrefix(v.Procs)
 	for _, proc := range v.Procs {
-		name := unique(used, strings.TrimPrefix(proc.Name, prefix), "Proc")
+		name := unique(used, "", strings.TrimPrefix(proc.Name, prefix), "Proc")
 		if proc.Number == 0 {
 			s.null, s.nullProc = name, proc
 			continue

@@ -79,6 +79,10 @@ func TestVectors(t *testing.T) {
 			"00000001 00000001 61000000 00000001 00000000" + "00000002 00000000 00000001 00000000"},
 		{"nested", &Boxed{A: ptr(Cat), B: Boxes{{7}}, C: Box{N: 1, X: [4]byte{1, 2, 3, 4}}},
 			"00000001 00000001 00000001 00000007 00000001 01020304"},
+		{"chosen names", &GoodType{ID: 1, Label: "hello", Deltas: []Delta{-1}, result: ptr(bad)},
+			"0000000000000001" + hello + "00000000 00000001 ffffffff 00000001 00000001"},
+		{"distinct bool", &Choice{Agreed: true, Good: GoodType{Id: "hello"}}, "00000001 0000000000000000 00000000" + hello + "00000000 00000000"},
+		{"distinct number", &ByDelta{By: -1, Low: "hello"}, "ffffffff" + hello},
 		{"bodies in bodies", &Outer{OuterB{OuterBC{Bar, OuterBCE{I: Cadabra, K: OuterBCEK{6}}}}}, "00000002 00000004 00000006"},
 	}
 	for _, tt := range tests {
@@ -199,6 +203,7 @@ func TestCheck(t *testing.T) {
 		{"bool without the arm", &OnlyTrue{}, "xdr: present of only_true is 0, which is not defined"},
 		{"arm", &ByInt{Code: 5, Other: make([]int32, 3)}, "xdr: Other: length is 3, limit is 2"},
 		{"arm that is nil", &Expression{Op: OpNegate}, "xdr: Operand: is nil"},
+		{"distinct string", &GoodType{Label: "too long "}, "xdr: Label: length is 9, limit is 8"},
 		{"optional", &Optionals{Box: &StringBox{"too long "}}, "xdr: Box.Text: length is 9, limit is 8"},
 	}
 	for _, tt := range tests {
@@ -250,6 +255,7 @@ func TestCodecAllocs(t *testing.T) {
 		&PortList{{1}, {2}, {3}}, &Chain{First: ChainNode{1, &ChainNode{}}, Rest: &ChainNode{}},
 		&Expression{Op: OpNegate, Operand: &Expression{Number: 3}}, &Deep{{}, {{}}},
 		&Optionals{Number: ptr[int32](1), Direct: &Leaf{2}, Several: []LeafPtr{{3}}},
+		&Choice{Agreed: true, Good: GoodType{Deltas: []Delta{1}, result: ptr(Good)}},
 	}
 	for _, v := range values {
 		in := v.Append(nil)
@@ -295,6 +301,7 @@ func messages() []message {
 	return []message{
 		new(Basic), new(WithTypedefs), new(OfC), new(Enums), new(Arrays), new(Unions), new(Optionals),
 		new(Directory), new(ExportList), new(Chain), new(Recursive), new(Outer), new(Boxed), new(KvGetRes),
+		new(Choice), new(ByDelta),
 	}
 }
 

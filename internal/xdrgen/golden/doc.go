@@ -4,10 +4,11 @@ package golden
 
 //go:generate go run ../../../cmd/xdrgen arrays.x
 //go:generate go run ../../../cmd/xdrgen basic.x
+//go:generate go run ../../../cmd/xdrgen -types chosen.x
 //go:generate go run ../../../cmd/xdrgen consts.x
 //go:generate go run ../../../cmd/xdrgen enums.x
 //go:generate go run ../../../cmd/xdrgen lists.x
-//go:generate go run ../../../cmd/xdrgen names.x
+//go:generate go run ../../../cmd/xdrgen -types names.x
 //go:generate go run ../../../cmd/xdrgen nested.x
 //go:generate go run ../../../cmd/xdrgen optional.x
 //go:generate go run ../../../cmd/xdrgen -types program.x

@@ -189,7 +189,13 @@ func (p *parser) comments(start int) Comments {
 // members, except one behind the opening brace.
 func (p *parser) bodyComments(start, brace, end int) Comments {
 	c := Comments{Before: p.tokens[start].before}
+	inside := false // the parentheses of a union: those are the discriminant's
 	for i := start; i <= brace && i < p.next; i++ {
+		kind := p.tokens[i].kind
+		if inside = inside || kind == '('; inside {
+			inside = kind != ')'
+			continue
+		}
 		if i > start {
 			c.After = append(c.After, p.tokens[i].before...)
 		}
@@ -396,6 +402,7 @@ func (p *parser) union(at Pos) Type {
 	start := p.next
 	u.Discriminant = p.declaration(needName)
 	u.Discriminant.Doc = p.comments(start)
+	u.Discriminant.Doc.After = append(u.Discriminant.Doc.After, p.peek().before...)
 	if !p.stuck && u.Discriminant.Type == nil {
 		p.errs.Add(u.Discriminant.Pos, "discriminant is void")
 	}
