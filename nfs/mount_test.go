@@ -98,7 +98,7 @@ func testMountLongList(t *testing.T, b *testbed.Bed) {
 // If the server has no MOUNT on the RDMA connection, as Linux, the client uses TCP, with the
 // port of Options or from rpcbind. The host in rpcbind's reply is ignored.
 func testMountFallback(t *testing.T, b *testbed.Bed) {
-	for _, name := range []string{"port given", "rpcbind", "port mapper"} {
+	for _, name := range []string{"port given", "rpcbind", "port mapper", "ServeTCP"} {
 		t.Run(name, func(t *testing.T) {
 			s := newMemServer(t, b)
 			addr := s.start(false)
@@ -110,6 +110,10 @@ func testMountFallback(t *testing.T, b *testbed.Bed) {
 				opts = &Options{RPCBindPort: rpcbindServer(t, b.Host, 4, elsewhere)}
 			case "port mapper":
 				opts = &Options{RPCBindPort: rpcbindServer(t, b.Host, 2, port)}
+			}
+			if name == "ServeTCP" {
+				port := tcpServer(t, b.Host, s.mountProgram())
+				opts = &Options{RPCBindPort: tcpServer(t, b.Host, rpcbindProgram(port))}
 			}
 			c := dial(t, b, addr, opts)
 			for range 2 { // the second time RDMA is not asked
