@@ -360,7 +360,7 @@ func (x *tcpExch) charge(n int) {
 // taken at once: it goes out with others.
 func (x *tcpExch) settle() {
 	if n := x.held - x.used; n > 0 {
-		x.held = x.used
+		x.held -= n
 		x.c.answers.tenant.Release(int64(n), x.used == 0)
 	}
 }

@@ -4,11 +4,8 @@
 //
 // # The life of a record that is sent
 //
-//	idle -> queued -> writing -> idle
-//	              (withdrawn) -> idle
-//
-// A short record is copied into a buffer, which the next write takes along; it is idle again
-// at once. The parts of a long one are written from where they are: until the record is idle
+// A record is idle, queued, being written, and idle again. A short one is copied into a buffer,
+// which the next write takes along, and is idle at once. The parts of a long one are written from where they are: until the record is idle
 // again they must not change. Whoever has called [Writer.Flush] first writes for all, with
 // one system call for all that has come together meanwhile. Nobody is kept by a peer that
 // does not read: what is not taken within a few milliseconds a goroutine of its own writes.
