@@ -43,7 +43,7 @@ type Program struct {
 	// Binding is the upper-layer binding, of which the server asks what of a call may
 	// be in read chunks: one that has anything else there, or another number of bytes
 	// than its length word says, is answered with GARBAGE_ARGS. Nil: the handler finds
-	// out.
+	// out. Over TCP it tells how much memory to reserve for results: see ServeTCP.
 	Binding Binding
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so

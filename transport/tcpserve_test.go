@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -465,7 +466,8 @@ func TestTCPMemory(t *testing.T) {
 			{ReplyBounds{MaxResults: 4096}, 0},
 			{ReplyBounds{MaxResults: 5000}, 5000},
 			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 30_100},
-			{ReplyBounds{MaxResults: 1 << 40, Items: [4]int{1 << 62, 1 << 62}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
 			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
 		} {
 			svc := &testService{}
