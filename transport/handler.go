@@ -37,7 +37,7 @@ type Program struct {
 	// Binding is the upper-layer binding. It says which arguments may be in read
 	// chunks: a call with other arguments there, or with a chunk whose length differs
 	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
-	// check.
+	// check. Over TCP it tells how much memory to reserve for results: see ServeTCP.
 	Binding Binding
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so

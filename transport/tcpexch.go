@@ -343,7 +343,7 @@ func (x *tcpExch) need() int {
 	x.ranges, b = x.prog.Binding.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[x.at:], x.ranges[:0])
 	n := min(max(b.MaxResults, 0), most)
 	for _, size := range b.Items[:b.NumItems] {
-		n = min(n+max(size, 0), most)
+		n += min(max(size, 0), most-n)
 	}
 	if n <= records.Short {
 		return 0 // as little as a reply without bulk data
@@ -364,7 +364,7 @@ func (x *tcpExch) charge(n int) {
 // taken at once: it goes out with others.
 func (x *tcpExch) settle() {
 	if n := x.held - x.used; n > 0 {
-		x.held = x.used
+		x.held -= n
 		x.c.answers.tenant.Release(int64(n), x.used == 0)
 	}
 }
@@ -766,6 +766,7 @@ func (a *tcpAnswers) checkIdle() {
 	a.mu.Lock()
 	idle := a.stopped && a.flight == 0 && !a.over && a.c.w.Rests()
 	a.over = a.over || idle
+	until := a.drain
 	a.mu.Unlock()
 	if !idle {
 		return
@@ -778,7 +779,7 @@ func (a *tcpAnswers) checkIdle() {
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(a.drain, lingerTime)
+		ctx, cancel := context.WithTimeout(until, lingerTime)
 		defer cancel()
 		select {
 		case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -166,6 +167,12 @@ func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcp
 		once := &onceListener{Listener: l}
 		go func() { served <- s.ServeTCP(once) }()
 		st := &tcpStage{t: t, Server: s, l: l, log: log}
+		defer func() { // also when the script ends early
+			for _, p := range st.peers {
+				p.Close()
+			}
+			s.Close()
+		}()
 		script(st)
 		for _, p := range st.peers {
 			p.Close()
@@ -350,7 +357,7 @@ func TestTCPHostilePeers(t *testing.T) {
 				sent := make(chan int)
 				go func() {
 					n := 0
-					for ; ; n++ {
+					for ; n < 1000; n++ {
 						msg := appendCall(nil, uint32(n), proc, xdr.AppendOpaque(nil, make([]byte, 3000))...)
 						if _, err := p.Write(append(marked(len(msg)), msg...)); err != nil {
 							break
@@ -459,7 +466,8 @@ func TestTCPMemory(t *testing.T) {
 			{ReplyBounds{MaxResults: 4096}, 0},
 			{ReplyBounds{MaxResults: 5000}, 5000},
 			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 30_100},
-			{ReplyBounds{MaxResults: 1 << 40, Items: [4]int{1 << 62, 1 << 62}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
 			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
 		} {
 			svc := &testService{}
@@ -490,13 +498,20 @@ func TestTCPMemory(t *testing.T) {
 		tcpServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, []Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1").listen()
 			const all = 40
+			out := make(chan []byte, 2*all) // what is sent, by one goroutine
+			defer close(out)
+			go func() {
+				for msg := range out {
+					p.send(msg)
+				}
+			}()
 			for xid := range uint32(all) {
-				p.call(xid, 1)
+				out <- appendCall(nil, xid, 1)
 			}
 			for executed.Load() < all {
 				switch msg := p.message("a call or a reply"); word(msg, 1) {
 				case uint32(oncrpc.Call):
-					p.send(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: word(msg, 0)}))
+					out <- oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: word(msg, 0)})
 				}
 				synctest.Wait()
 			}
