@@ -127,6 +127,11 @@ func (r *registry) run(l *leader, x *exch, h Handler, n int) {
 	}
 	x.res = Response{Results: x.results(), x: x}
 	x.serve(x.context(r, l != nil), h)
+	if x.res.deny != oncrpc.AuthOK {
+		x.dropItems()
+		x.replyError(l, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: x.res.deny})
+		return
+	}
 	if x.res.fail != oncrpc.Success {
 		x.dropItems()
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: x.res.fail})

@@ -97,6 +97,7 @@ type Response struct {
 
 	x    *exch
 	fail oncrpc.AcceptStat
+	deny oncrpc.AuthStat
 }
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible
@@ -146,6 +147,10 @@ func (w *Response) Alloc(n int) []byte {
 // Fail makes the reply an error of RPC in place of results: oncrpc.GarbageArgs,
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
+
+// Deny makes the reply one that refuses the call's credential, in place of results:
+// oncrpc.AuthBadCred, AuthTooWeak and the like. RFC 5531 section 9, rejected_reply.
+func (w *Response) Deny(stat oncrpc.AuthStat) { w.deny = stat }
 
 // orphan tells whether there was no memory because the connection has ended, which the
 // adapter knows before we do: the reply can only be remembered.
