@@ -294,6 +294,7 @@ func (s *seeker) match(fd int, dir *step, name string, ino uint64, want map[uint
 				s.fs.places.note(&at.id, &at.above.id, at.name, nil)
 			}
 			s.fs.places.note(&i, &dir.id, name, nil)
+			s.found(&i) // it may have been the directories above that were elsewhere
 			if ids = append(ids[:k], ids[k+1:]...); len(ids) == 0 {
 				delete(want, ino)
 			} else {
