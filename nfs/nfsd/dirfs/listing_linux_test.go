@@ -26,8 +26,8 @@ func (w *world) fill(dir string, files int) {
 // others come and go meanwhile, and takes time in proportion to their number.
 func TestLargeDirectory(t *testing.T) {
 	files := 100_000
-	if testing.Short() {
-		files = 5000
+	if testing.Short() || raceDetector {
+		files = 10_000
 	}
 	w := newWorld(t, modes()[2].cfg, nil)
 	w.fill("dir", files)

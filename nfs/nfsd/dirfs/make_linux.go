@@ -95,10 +95,11 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	err := child.stat(&st)
 	set.SetMode = false
 	// The umask is the process's and not the client's. Where the directory says by a default ACL
-	// what new modes are, there is none.
+	// what new modes are, there is none. The process takes it back by itself: the caller, who need
+	// not be in the group, would lose the setgid bit.
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
-		set.SetMode, set.Mode = true, st.Mode&0o7000|mode&bits
+		err = unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
 	}
 	if err == nil && set.SetSize && child.typ == nfs.TypeReg {
 		err = child.truncate(who, &st, set.Size)
