@@ -41,7 +41,9 @@ func TestPermissions(t *testing.T) {
 	ok, acces, perm := nfs.StatusOK, nfs.StatusAcces, nfs.StatusPerm
 	read := func(name string) func(*oncrpc.AuthSys) nfs.Status {
 		fh := w.lookup(name)
-		return func(who *oncrpc.AuthSys) nfs.Status { return w.do(who, nfs.ProcRead, &nfs.ReadArgs{File: fh, Count: 1}) }
+		return func(who *oncrpc.AuthSys) nfs.Status {
+			return w.do(who, nfs.ProcRead, &nfs.ReadArgs{File: fh, Count: 1})
+		}
 	}
 	write := func(name string) func(*oncrpc.AuthSys) nfs.Status {
 		fh := w.lookup(name)
