@@ -4,13 +4,15 @@
 //
 // # Usage
 //
+//	server, err := transport.NewServer(nil)
+//	...
 //	disk, err := dirfs.Open("/srv/data", nil)
 //	...
 //	defer disk.Close()
 //	files, err := nfsd.New(&nfsd.Config{Exports: []nfsd.Export{{Name: "/data", FS: disk}}})
 //	...
 //	for _, p := range files.Programs() {
-//		err = server.Register(p) // a *transport.Server
+//		err = server.Register(p)
 //		...
 //	}
 //

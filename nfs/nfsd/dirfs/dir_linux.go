@@ -35,7 +35,7 @@ func (n *node) Lookup(_ context.Context, who *nfsd.Caller, name string) (nfsd.No
 // child returns what is there under a name, which is neither "." nor "..", with the rights of the
 // process.
 func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
-	fd, err := openAt(n.path, name, unix.O_PATH)
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (n *node) parent() (*node, error) {
 	if err := fstat(root.path, &top); err != nil {
 		return nil, err
 	}
-	first, err := openParent(n.path)
+	first, err := n.fs.at.climb(n.path)
 	if err != nil {
 		return nil, unix.ESTALE
 	}
@@ -67,7 +67,7 @@ func (n *node) parent() (*node, error) {
 			break
 		}
 		var above int
-		above, err = openParent(at)
+		above, err = n.fs.at.climb(at)
 		if at != first {
 			unix.Close(at)
 		}
@@ -109,7 +109,7 @@ func (n *node) takeStream() (*stream, error) {
 	if s := n.stream.Swap(nil); s != nil {
 		return s, nil
 	}
-	fd, err := openAt(n.path, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := n.fs.at.open(n.path, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (n *node) emit(who *nfsd.Caller, s *stream, d *dirent, plus bool, emit func
 // something may be mounted there: then there are none.
 func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
 	name := string(e.Name)
-	fd, err := openAt(n.path, name, unix.O_PATH)
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
 	if err != nil {
 		return
 	}

@@ -40,8 +40,8 @@ type Config struct {
 	// Logger gets what the owner should know, such as errors of the Store. Nil: nobody.
 	Logger *slog.Logger
 
-	// For tests: do as a process without rights would do.
-	noHandles, asProcess bool
+	// For tests: do as a process without rights would do, and as on an old kernel.
+	noHandles, asProcess, old bool
 }
 
 // Defaults of Config.
@@ -57,12 +57,14 @@ type FS struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	self   *self // nil: operations are the process's own
-	owner  uint32
-	volume uint32 // of the handles: see volumeOf
-	ids    identifier
-	direct bool // open_by_handle_at works
-	limits nfsd.Limits
+	self    *self // nil: operations are the process's own
+	process nfsd.Caller
+	volume  uint32 // of the handles: see volumeOf
+	ids     identifier
+	direct  bool // open_by_handle_at works
+	at      opener
+	byMode  bool // there is no faccessat2(2): permissions are what modes say
+	limits  nfsd.Limits
 
 	mount int // descriptor of the root, not O_PATH, for open_by_handle_at
 	root  *node
@@ -96,6 +98,16 @@ func Open(dir string, cfg *Config) (*FS, error) {
 	return f, nil
 }
 
+// processCaller is who the process itself is.
+func processCaller() (c nfsd.Caller, err error) {
+	c.UID, c.GID = uint32(os.Geteuid()), uint32(os.Getegid())
+	groups, err := unix.Getgroups()
+	for _, g := range groups {
+		c.GIDs = append(c.GIDs, uint32(g))
+	}
+	return c, err
+}
+
 // settle fills in the defaults.
 func (f *FS) settle() error {
 	c := &f.cfg
@@ -122,13 +134,15 @@ func (f *FS) open(dir string) (err error) {
 	if f.mount, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
-	f.owner = uint32(os.Geteuid())
-	if f.owner == 0 && !f.cfg.asProcess {
+	if f.process, err = processCaller(); err != nil {
+		return err
+	}
+	if f.process.UID == 0 && !f.cfg.asProcess {
 		if f.self, err = newSelf(); err != nil {
 			return fmt.Errorf("take the identity of callers: %w", err)
 		}
 	}
-	fd, err := openAt(f.mount, ".", unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := openat(f.mount, ".", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -137,6 +151,7 @@ func (f *FS) open(dir string) (err error) {
 		unix.Close(fd)
 		return err
 	}
+	f.probe(fd, &st)
 	var proc unix.Stat_t
 	if err := unix.Stat(procPath(fd), &proc); err != nil || proc.Ino != st.Ino || proc.Dev != st.Dev {
 		unix.Close(fd)
@@ -161,6 +176,17 @@ func (f *FS) open(dir string) (err error) {
 		f.seeker = newSeeker(f)
 	}
 	return nil
+}
+
+// probe finds out which of the system calls that are not older than Linux 5.6 and 5.8 there are.
+func (f *FS) probe(fd int, st *unix.Stat_t) {
+	f.at.dev = uint64(st.Dev)
+	again, err := f.at.open(fd, ".", unix.O_PATH)
+	if err == nil {
+		unix.Close(again)
+	}
+	f.at.plain = err != nil || f.cfg.old
+	f.byMode = unix.Faccessat2(fd, "", unix.F_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) != nil || f.cfg.old
 }
 
 // volumeOf tells file systems apart, and the directories on them: if another one is exported

@@ -1,5 +1,7 @@
-// Package dirfs exports a directory of the host through package nfsd. It needs Linux 5.6, and
-// /proc.
+// Package dirfs exports a directory of the host through package nfsd. It needs Linux, and
+// /proc. Without openat2(2) and faccessat2(2), which older kernels and some containers do not
+// have, ACLs do not count, and another part of the same file system that is mounted below the
+// directory is entered.
 //
 // # Bounds
 //

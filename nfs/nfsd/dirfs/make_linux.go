@@ -69,7 +69,7 @@ func exclusive(verf nfs.Verf) nfs.SetAttr {
 func (n *node) create(who *nfsd.Caller, name string, mode uint32, set *nfs.SetAttr) (*node, error) {
 	var fd int
 	err := n.fs.as(who, func() (err error) {
-		fd, err = createAt(n.path, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode)
+		fd, err = n.fs.at.create(n.path, name, unix.O_RDWR, mode)
 		return err
 	})
 	if err != nil {
@@ -240,7 +240,7 @@ type held int
 
 // hold opens what a name stands for.
 func (n *node) hold(name string) held {
-	fd, err := openAt(n.path, name, unix.O_PATH)
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
 	if err != nil {
 		return -1
 	}

@@ -136,6 +136,9 @@ const grantTime = time.Second
 
 // may returns the permissions of want that the caller has to the object with attributes st.
 func (n *node) may(who *nfsd.Caller, st *unix.Stat_t, want uint32) (uint32, error) {
+	if n.fs.byMode {
+		return n.fs.modeBits(who, st) & want, nil
+	}
 	now := time.Now()
 	for i := range n.grants {
 		g := n.grants[i].Load()
@@ -183,6 +186,24 @@ func (n *node) ask(who *nfsd.Caller, want uint32) (has uint32, err error) {
 	return has, err
 }
 
+// modeBits are the permissions that a mode gives.
+func (f *FS) modeBits(who *nfsd.Caller, st *unix.Stat_t) uint32 {
+	if f.self == nil {
+		who = &f.process
+	}
+	switch {
+	case who.UID == 0 && (st.Mode&0o111 != 0 || typeOf(st.Mode) == nfs.TypeDir):
+		return mayRead | mayWrite | mayEnter
+	case who.UID == 0:
+		return mayRead | mayWrite
+	case who.UID == st.Uid:
+		return st.Mode >> 6 & 7
+	case who.Member(st.Gid):
+		return st.Mode >> 3 & 7
+	}
+	return st.Mode & 7
+}
+
 // enter checks that the caller may look up names in a directory, and read them if that is
 // wanted, too.
 func (n *node) enter(who *nfsd.Caller, want uint32) error {
@@ -224,7 +245,7 @@ func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted
 // 4.4.
 func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
 	if f.self == nil {
-		return st.Uid == f.owner
+		return st.Uid == f.process.UID
 	}
 	return st.Uid == who.UID
 }
@@ -296,7 +317,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 		})
 	}
 	err = open()
-	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.owner {
+	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.process.UID {
 		err = n.asOwner(st, open)
 	}
 	if err != nil {

@@ -54,7 +54,7 @@ func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
 
 // named returns what a directory has under a name, if it is the one.
 func (f *FS) named(dir *node, i *id, name string) *node {
-	fd, err := openAt(dir.path, name, unix.O_PATH)
+	fd, err := f.at.open(dir.path, name, unix.O_PATH)
 	if err != nil {
 		return nil
 	}
@@ -249,7 +249,7 @@ type step struct {
 // look goes through one directory and returns the directories in it.
 func (s *seeker) look(dir *step, want map[uint64][]id) (below []string, err error) {
 	f := s.fs
-	fd, err := openAt(f.root.path, dir.path, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := f.at.open(f.root.path, dir.path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}

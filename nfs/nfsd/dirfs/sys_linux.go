@@ -2,25 +2,55 @@ package dirfs
 
 import (
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// openAt opens a name in a directory: no symbolic link is followed, also not in place of the
+// An opener opens names in directories: no symbolic link is followed, also not in place of the
 // name, and nothing is entered that is mounted there. With O_PATH the name may be a link.
-func openAt(dir int, name string, flags int) (fd int, err error) {
-	return createAt(dir, name, flags, 0)
+type opener struct {
+	// plain: there is no openat2(2), because the kernel is old or a filter of system calls does
+	// not know it. Names are then opened one at a time, and something that is mounted is known by
+	// its device, which is not enough for another part of the same file system.
+	plain bool
+	dev   uint64 // of the export
 }
 
-// createAt is openAt that may make the file.
-func createAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
-	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC),
-		Mode:    uint64(mode),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+// beneath are the rules for openat2. ".." is for climb alone.
+const beneath = climbing | unix.RESOLVE_BENEATH
+
+const climbing = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+
+// open opens a name, or a path from the export's root, in a directory.
+func (o opener) open(dir int, name string, flags int) (fd int, err error) {
+	if o.plain {
+		return o.walk(dir, name, flags)
 	}
+	return o.openat2(dir, name, flags, 0, beneath)
+}
+
+// create opens a new file.
+func (o opener) create(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	flags |= unix.O_CREAT | unix.O_EXCL
+	if o.plain {
+		return openat(dir, name, flags, mode)
+	}
+	return o.openat2(dir, name, flags, mode, beneath)
+}
+
+// climb opens the directory above one, with O_PATH.
+func (o opener) climb(dir int) (fd int, err error) {
+	if o.plain {
+		return o.step(dir, "..", unix.O_PATH|unix.O_DIRECTORY)
+	}
+	return o.openat2(dir, "..", unix.O_PATH|unix.O_DIRECTORY, 0, climbing)
+}
+
+func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint64) (fd int, err error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: rules}
 	for {
 		// EAGAIN: something was renamed meanwhile, and it could not be told that all is beneath.
 		if fd, err = unix.Openat2(dir, name, &how); err != unix.EINTR && err != unix.EAGAIN {
@@ -29,17 +59,48 @@ func createAt(dir int, name string, flags int, mode uint32) (fd int, err error) 
 	}
 }
 
-// openParent opens the directory above one, with O_PATH.
-func openParent(dir int) (fd int, err error) {
-	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
-	}
+// walk is open, one name at a time.
+func (o opener) walk(dir int, path string, flags int) (fd int, err error) {
+	at := dir
 	for {
-		if fd, err = unix.Openat2(dir, "..", &how); err != unix.EINTR && err != unix.EAGAIN {
+		name, rest, more := strings.Cut(path, "/")
+		how := flags
+		if more {
+			how = unix.O_PATH | unix.O_DIRECTORY
+		}
+		fd, err = o.step(at, name, how)
+		if at != dir {
+			unix.Close(at)
+		}
+		if err != nil || !more {
 			return fd, err
 		}
+		at, path = fd, rest
 	}
+}
+
+// step opens what has one name.
+func (o opener) step(dir int, name string, flags int) (fd int, err error) {
+	if fd, err = openat(dir, name, flags, 0); err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = fstat(fd, &st); err == nil && uint64(st.Dev) != o.dev {
+		err = unix.EXDEV
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func openat(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	err = retry(func() (err error) {
+		fd, err = unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	return fd, err
 }
 
 // procPath names what a descriptor is open for, for system calls that do not take O_PATH. It is

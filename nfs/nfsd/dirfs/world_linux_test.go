@@ -32,6 +32,7 @@ func modes() []mode {
 		{"handles of the kernel, as the caller", true, Config{}},
 		{"places, as the caller", true, Config{noHandles: true}},
 		{"places, as an ordinary user", false, Config{noHandles: true, asProcess: true}},
+		{"as an ordinary user of an old kernel", false, Config{noHandles: true, asProcess: true, old: true}},
 	}
 }
 
@@ -101,7 +102,7 @@ func (w *world) put(name, text string) {
 // owner is whom files belong to that user makes.
 func (w *world) owner() uint32 {
 	if w.fs.self == nil {
-		return w.fs.owner
+		return w.fs.process.UID
 	}
 	return user().UID
 }
