@@ -104,7 +104,7 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	if err == nil && set.SetSize && child.typ == nfs.TypeReg {
 		err = child.truncate(who, &st, set.Size)
 	}
-	if err == nil {
+	if err == nil && *set != (nfs.SetAttr{SetSize: set.SetSize, Size: set.Size, Mode: set.Mode}) {
 		err = n.fs.as(who, func() error { return child.change(set) })
 	}
 	if err == nil {
