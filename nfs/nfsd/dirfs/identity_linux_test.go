@@ -235,6 +235,26 @@ func TestOwnership(t *testing.T) {
 	w.checkThreads()
 }
 
+// What has taken the name of a new object before it is looked at does not get the new one's
+// mode, unless it is the caller's.
+func TestMadeAnother(t *testing.T) {
+	needRoot(t)
+	w := newWorld(t, Config{}, map[string]string{"dir/": "", "file": "x"})
+	testutil.Must(t, os.Chown(w.path("dir"), 0, 0), os.Chown(w.path("file"), 0, 0), os.Chmod(w.path("dir"), 0o700), os.Chmod(w.path("file"), 0o600))
+	who := &nfsd.Caller{UID: 1000, GID: 1000}
+	for _, name := range []string{"dir", "file"} {
+		child, err := w.fs.root.child(who, name)
+		testutil.Must(t, err)
+		before := hostStat(t, w.path(name)).Mode
+		if _, err := w.fs.root.made(who, child, 0o777, &nfs.SetAttr{SetSize: true, Size: 5}); err == nil {
+			t.Errorf("%s belongs to another, and can be changed", name)
+		}
+		if st := hostStat(t, w.path(name)); st.Mode != before || st.Size == 5 {
+			t.Errorf("%s has mode %o and %d bytes", name, st.Mode, st.Size)
+		}
+	}
+}
+
 // A default ACL has its say about the mode of new files.
 func TestDefaultACL(t *testing.T) {
 	needRoot(t)

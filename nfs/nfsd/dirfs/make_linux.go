@@ -95,11 +95,12 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	err := child.stat(&st)
 	set.SetMode = false
 	// The umask is the process's and not the client's. Where the directory says by a default ACL
-	// what new modes are, there is none. The process takes it back by itself: the caller, who need
-	// not be in the group, would lose the setgid bit.
+	// what new modes are, there is none.
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
-		err = unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
+		err = n.fs.asMaker(who, child, &st, func() error {
+			return unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
+		})
 	}
 	if err == nil && set.SetSize && child.typ == nfs.TypeReg {
 		err = child.truncate(who, &st, set.Size)
@@ -118,6 +119,16 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 		return nil, err
 	}
 	return child, nil
+}
+
+// asMaker sets the mode of a new object. In a setgid directory the caller, who need not be in the
+// group, would take the setgid bit from a new directory, so the process does it. But by now
+// something else may have its name: what is not the caller's is the caller's own affair.
+func (f *FS) asMaker(who *nfsd.Caller, child *node, st *unix.Stat_t, chmod func() error) error {
+	if child.typ == nfs.TypeDir && f.owns(who, st) {
+		return chmod()
+	}
+	return f.as(who, chmod)
 }
 
 func (n *node) hasDefaultACL() bool {
