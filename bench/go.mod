@@ -3,8 +3,10 @@ module github.com/rpcrdma/rpcrdma/bench
 go 1.26.0
 
 require (
+	github.com/buildbarn/go-xdr v0.0.0-20261005144839-a2095890273e
 	github.com/containerd/ttrpc v1.2.10
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
+	github.com/xdrpp/goxdr v0.1.3
 	gonum.org/v1/plot v0.17.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
@@ -16,6 +18,7 @@ require (
 	codeberg.org/go-pdf/fpdf v0.11.1 // indirect
 	git.sr.ht/~sbinet/gg v0.7.0 // indirect
 	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b // indirect
+	github.com/antlr/antlr4/runtime/Go/antlr v1.4.10 // indirect
 	github.com/containerd/log v0.1.0 // indirect
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
@@ -27,3 +30,8 @@ require (
 )
 
 replace github.com/rpcrdma/rpcrdma => ..
+
+tool (
+	github.com/buildbarn/go-xdr/cmd/xdr_compiler
+	github.com/xdrpp/goxdr/cmd/goxdr
+)

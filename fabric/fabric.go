@@ -19,15 +19,35 @@
 // Post and PostRecv queue requests and return. Requests that the adapter cannot execute at
 // once stay queued; Poll and Wait make progress in both directions.
 //
+// # Completions
+//
+// The requests of a queue complete in the order in which they were posted: a completion tells
+// that all requests before it in its queue are complete, too. What a device is asked to report
+// is up to the adapter, which has to free the entries of its queue and to notice failures.
+// The caller says what it wants to be told:
+//
+//   - [Signaled]: somebody waits for the request. It has a completion.
+//   - [Deferred]: nobody waits, but the caller has something to release. A later completion
+//     may stand for this one; at most [MaxDeferred] of these requests in a row have none.
+//   - neither: nothing. The request has a completion only if it fails.
+//
+// # The end
+//
+// A request that fails ends the connection, and the end of the connection makes outstanding
+// requests fail, with WCFlushErr. The first request of the send queue that is known to have
+// failed has a completion, and so have all behind it, whatever their flags. A request before it
+// has one only if its flags ask for it, and then with success. Without one it may have been
+// executed or not: devices differ in what they report of requests that are not signaled.
+//
 // # Ownership
 //
-// The memory of a work request belongs to the adapter from Post until its completion has been
-// polled (an unsignaled request: until a later signaled one of the same queue has completed),
-// or until Close has returned. The request itself and its SGL slice belong to the caller again
-// when Post returns. Memory that a peer may access belongs to the window or region that
-// exposes it until that has been invalidated or deregistered: both are fences, after which no
-// byte of it is read or written on the peer's behalf, unless Capabilities.WeakRevocation is
-// set.
+// The memory of a work request belongs to the adapter from Post until its completion, or a
+// later one of the same queue, has been polled, or until Close has returned. A Send that the
+// peer has answered is over as well: what may be left of it are retransmissions, which the peer
+// discards. The request itself and its SGL slice belong to the caller again when Post returns.
+// Memory that a peer may access belongs to the window or region that exposes it until that has
+// been invalidated or deregistered: both are fences, after which no byte of it is read or
+// written on the peer's behalf, unless Capabilities.WeakRevocation is set.
 package fabric
 
 import (
@@ -48,6 +68,11 @@ type Provider interface {
 
 	// Listen listens at addr. Port 0 selects a free port.
 	Listen(ctx context.Context, addr string, attr ConnAttr) (Listener, error)
+
+	// Close closes the listeners. From then on Resolve and Listen fail with net.ErrClosed.
+	// Conns are not affected, connected or not: their users close them, and what they share is
+	// released with the last. Close may be called twice, from any goroutine.
+	Close() error
 }
 
 // A Listener accepts connection requests.
@@ -142,17 +167,21 @@ type Conn interface {
 	// Post appends work requests to the send queue, in order, with at most one doorbell. It
 	// does not wait for the peer. If the queue cannot take all of them it queues none and
 	// returns ErrQueueFull; on a Conn that has ended it returns the *ConnError. Execution
-	// errors are reported as completions: a request that fails ends the connection, and all
-	// requests after it complete, signaled or not. A malformed request is refused either by
-	// Post or by its completion.
+	// errors are reported as completions. A malformed request is refused either by Post or by
+	// its completion.
+	//
+	// The entry of a request is free once its completion has been polled. If it has none, the
+	// adapter frees the entry: a queue full of such requests has room again without a further
+	// request.
 	Post(wrs []SendWR) error
 
 	// PostRecv appends receives. They may be posted before the connection is established.
 	PostRecv(wrs []RecvWR) error
 
 	// Poll makes progress without waiting, and stores up to len(wc) completions. When the
-	// connection ends, every outstanding request first completes with WCFlushErr; after that
-	// Poll returns 0 and the *ConnError.
+	// connection ends, outstanding receives complete with WCFlushErr, and requests of the send
+	// queue as the package documentation says under "The end"; after that Poll returns 0 and
+	// the *ConnError.
 	Poll(wc []WC) (int, error)
 
 	// Wait blocks until Poll would return something or Wake is called, and makes progress
@@ -251,7 +280,35 @@ const (
 	Solicited
 	// Fence delays the request until all earlier Reads have completed.
 	Fence
+	// Deferred: the request has a completion, or a later one of the send queue stands for it.
+	// Signaled takes precedence.
+	Deferred
 )
+
+// MaxDeferred is how many requests with Deferred may be without a completion in a row: of one
+// more, one has a completion.
+const MaxDeferred = 15
+
+// Deferrals decide for an adapter which requests of a send queue have a completion if they
+// succeed. The zero value is for an empty queue.
+type Deferrals struct {
+	n int // requests with Deferred since the last one that has a completion
+}
+
+// Reports reports whether a request with these flags has one. It is to be called once for each
+// request, in the order of the queue.
+func (d *Deferrals) Reports(f SendFlags) bool {
+	switch {
+	case f&Signaled != 0:
+	case f&Deferred == 0:
+		return false
+	case d.n < MaxDeferred:
+		d.n++
+		return false
+	}
+	d.n = 0
+	return true
+}
 
 // A SendWR is a request for the send queue. Requests execute in order: the peer does not see a
 // Send before the data of earlier Writes has been placed, and a bind or invalidation takes

@@ -18,7 +18,7 @@ func iwarpProvider(name string, cfg iwarp.Config) provider {
 		new: func(*testing.T) (fabric.Provider, func() error) {
 			p := iwarp.New(cfg)
 			return p, func() error {
-				if live := p.Live(); live != (iwarp.Live{}) {
+				if live := p.OpenObjects(); live != (iwarp.OpenObjects{}) {
 					return fmt.Errorf("%+v", live)
 				}
 				return nil

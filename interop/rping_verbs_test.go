@@ -30,7 +30,7 @@ func verbsProvider(name, peer string, cfg rdmacm.Config) provider {
 				t.Fatal(err)
 			}
 			return p, func() error {
-				if live := p.Live(); live != (rdmacm.Live{}) {
+				if live := p.OpenObjects(); live != (rdmacm.OpenObjects{}) {
 					return fmt.Errorf("%+v", live)
 				}
 				return nil

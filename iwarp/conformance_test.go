@@ -15,14 +15,17 @@ import (
 func conformance(t *testing.T, cfg iwarp.Config) {
 	p := iwarp.New(cfg)
 	fabrictest.Run(t, fabrictest.Config{
-		New:      func(testing.TB) fabric.Provider { return p },
+		New: func(testing.TB) fabric.Provider {
+			p = iwarp.New(cfg)
+			return p
+		},
 		Complete: true,
 		Limits: fabrictest.Limits{
 			ClientFirst:     !cfg.PeerToPeer,
 			LocalCompletion: true,
 		},
 		Live: func() (conns, mrs, mws int) {
-			l := p.Live()
+			l := p.OpenObjects()
 			return l.Conns, l.MRs, l.MWs
 		},
 		Stall: func(t testing.TB, addr string) io.Closer {

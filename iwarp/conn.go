@@ -109,7 +109,7 @@ func (p *Provider) newConn(attr fabric.ConnAttr) *Conn {
 	c.wrote.L = &c.mu
 	c.tx.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
 	c.rx.msn = [3]uint32{1, 1, 1}
-	p.live.conns.Add(1)
+	p.open.conns.Add(1)
 	return c
 }
 
@@ -532,13 +532,13 @@ func (c *Conn) close() {
 		c.writers.Wait()
 	}
 	mrs, mws := c.stags.clear()
-	c.p.live.mrs.Add(-mrs)
-	c.p.live.mws.Add(-mws)
+	c.p.open.mrs.Add(-mrs)
+	c.p.open.mws.Add(-mws)
 	c.mu.Lock()
 	c.cq, c.rq, c.sq = ring[fabric.WC]{}, ring[fabric.RecvWR]{}, ring[sqEntry]{}
 	c.cqn.Store(0)
 	c.mu.Unlock()
-	c.p.live.conns.Add(-1)
+	c.p.open.conns.Add(-1)
 }
 
 // fence waits until nothing uses memory by way of an STag that was changed before the call.

@@ -647,7 +647,7 @@ func TestStress(t *testing.T) {
 		wg.Wait()
 		a.Close()
 		b.Close()
-		if l := p.Live(); l != (Live{}) {
+		if l := p.OpenObjects(); l != (OpenObjects{}) {
 			t.Fatalf("left open: %+v", l)
 		}
 	}

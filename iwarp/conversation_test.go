@@ -127,7 +127,7 @@ func converse(t testing.TB, p *Provider, s script) {
 		k.finish()
 	}
 	syscall.Close(k.fd)
-	if l := p.Live(); l != (Live{}) {
+	if l := p.OpenObjects(); l != (OpenObjects{}) {
 		t.Fatalf("left open: %+v", l)
 	}
 	for end := time.Now().Add(patience); runtime.NumGoroutine() > goroutines; runtime.Gosched() {

@@ -125,7 +125,7 @@ func FuzzStream(f *testing.F) {
 		}
 		g.c.Close()
 		syscall.Close(fd)
-		if l := p.Live(); l != (Live{}) {
+		if l := p.OpenObjects(); l != (OpenObjects{}) {
 			t.Fatalf("left open: %+v", l)
 		}
 	})

@@ -46,6 +46,9 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	if err != nil {
 		return nil, err
 	}
+	if err := p.mayOpen(addr); err != nil {
+		return nil, err
+	}
 	var lc net.ListenConfig
 	nl, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -61,6 +64,19 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 		p: p, attr: attr, cfg: cfg, addr: nl.Addr().(*net.TCPAddr), sock: sock,
 		requests: make(chan *Conn, cfg.Backlog),
 		closed:   make(chan struct{}),
+	}
+	p.mu.Lock()
+	closed := p.closed
+	if p.listeners == nil {
+		p.listeners = make(map[*listener]struct{})
+	}
+	if !closed {
+		p.listeners[l] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed { // meanwhile
+		sock.f.Close()
+		return nil, p.mayOpen(addr)
 	}
 	l.wg.Go(l.run)
 	return l, nil
@@ -112,6 +128,9 @@ func (l *listener) Close() error {
 			}
 			break
 		}
+		l.p.mu.Lock()
+		delete(l.p.listeners, l)
+		l.p.mu.Unlock()
 	})
 	return nil
 }
@@ -217,8 +236,8 @@ func (l *listener) dismiss(f *os.File) bool {
 
 // handshake reads the rest of a request and passes it to Accept.
 func (l *listener) handshake(s socket, from *net.TCPAddr, in *startReader) {
-	l.p.live.handshakes.Add(1)
-	over := sync.OnceFunc(func() { l.p.live.handshakes.Add(-1) })
+	l.p.open.handshakes.Add(1)
+	over := sync.OnceFunc(func() { l.p.open.handshakes.Add(-1) })
 	defer over()
 	// Set the deadline before the check: giveUp removes the entry before it sets its deadline.
 	err := s.f.SetDeadline(time.Now().Add(l.cfg.RequestTimeout))

@@ -3,7 +3,9 @@ package iwarp
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,36 +99,67 @@ func (c Config) withDefaults() Config {
 // Provider must not be copied.
 type Provider struct {
 	cfg     Config
-	live    live
+	open    open
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
+
+	mu        sync.Mutex
+	listeners map[*listener]struct{}
+	closed    bool
 
 	nudgeAfter time.Duration // for tests; firstNudge if zero
 }
 
 var _ fabric.Provider = (*Provider)(nil)
 
-// New returns a Provider.
+// New returns a Provider. It holds nothing open until it is used.
 func New(cfg Config) *Provider { return &Provider{cfg: cfg} }
 
-// live counts what is open.
-type live struct{ conns, mrs, mws, handshakes atomic.Int64 }
+// Close implements fabric.Provider. Its error is nil.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	list := slices.Collect(maps.Keys(p.listeners))
+	p.mu.Unlock()
+	for _, l := range list {
+		l.Close()
+	}
+	return nil
+}
 
-// Live counts the open objects of a Provider.
-type Live struct {
-	Conns      int // not closed yet
+// mayOpen is nil until Close. The error is for an operation on addr.
+func (p *Provider) mayOpen(addr string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return &SetupError{Addr: addr, Reason: "the provider", Err: net.ErrClosed}
+	}
+	return nil
+}
+
+// open counts what is open.
+type open struct{ conns, mrs, mws, handshakes atomic.Int64 }
+
+// OpenObjects counts the objects of a Provider that are not closed yet.
+type OpenObjects struct {
+	Conns      int
+	Listeners  int
 	MRs        int
 	MWs        int
 	Handshakes int // incoming connections whose request is not complete
 }
 
-// Live returns the current counts, for tests that check for leaks.
-func (p *Provider) Live() Live {
-	return Live{
-		Conns:      int(p.live.conns.Load()),
-		MRs:        int(p.live.mrs.Load()),
-		MWs:        int(p.live.mws.Load()),
-		Handshakes: int(p.live.handshakes.Load()),
+// OpenObjects returns the current counts, for tests that check for leaks.
+func (p *Provider) OpenObjects() OpenObjects {
+	p.mu.Lock()
+	listeners := len(p.listeners)
+	p.mu.Unlock()
+	return OpenObjects{
+		Conns:      int(p.open.conns.Load()),
+		Listeners:  listeners,
+		MRs:        int(p.open.mrs.Load()),
+		MWs:        int(p.open.mws.Load()),
+		Handshakes: int(p.open.handshakes.Load()),
 	}
 }
 
@@ -167,6 +200,9 @@ func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAtt
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.mayOpen(addr); err != nil {
 		return nil, err
 	}
 	host, service, err := net.SplitHostPort(addr)

@@ -20,7 +20,8 @@ type queues struct {
 	sq      ring[sqEntry]
 	sges    ring[fabric.SGE] // of the entries, in order
 	written uint64
-	sqUsed  int  // posted, and neither polled nor completed without a WC
+	sqUsed  int // posted, and neither polled nor completed without a WC
+	reports fabric.Deferrals
 	starved bool // Post found the queue full: Wait returns when it no longer is
 
 	rq     ring[fabric.RecvWR]
@@ -51,6 +52,7 @@ type sqEntry struct {
 	op     fabric.Opcode
 	flags  fabric.SendFlags
 	status fabric.WCStatus
+	report bool // has a completion even if it succeeds
 	done   bool // a Read: its data has arrived
 	hidden bool // not posted by the user: never has a completion
 }
@@ -73,6 +75,7 @@ func (c *Conn) pushSend(wr *fabric.SendWR, hidden bool) {
 	}
 	if !hidden {
 		c.sqUsed++
+		e.report = c.reports.Reports(wr.Flags)
 	}
 }
 
@@ -102,7 +105,7 @@ func (c *Conn) complete(status fabric.WCStatus) {
 	e := c.sq.at(c.sq.head)
 	switch {
 	case e.hidden:
-	case status != fabric.WCSuccess || e.flags&fabric.Signaled != 0:
+	case e.report || status != fabric.WCSuccess:
 		wc := c.cq.push()
 		wc.ID, wc.Status, wc.Op = e.id, status, wcOpcode[e.op]
 		if e.op == fabric.OpRead && status == fabric.WCSuccess {

@@ -377,7 +377,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 	}
 	t.name(e, size)
 	t.stags.mrs++
-	c.p.live.mrs.Add(1)
+	c.p.open.mrs.Add(1)
 	return &MR{c: c, buf: buf, index: i, stag: t.stag(i), base: e.base, remote: remote}, nil
 }
 
@@ -413,7 +413,7 @@ func (m *MR) Close() error {
 	t.release(m.index)
 	t.stags.mrs--
 	t.mu.Unlock()
-	m.c.p.live.mrs.Add(-1)
+	m.c.p.open.mrs.Add(-1)
 	m.c.fence()
 	return nil
 }
@@ -444,7 +444,7 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 	}
 	t.e[i].kind = kindWindow
 	t.stags.mws++
-	c.p.live.mws.Add(1)
+	c.p.open.mws.Add(1)
 	return &MW{c: c, index: i}, nil
 }
 
@@ -500,7 +500,7 @@ func (w *MW) Close() error {
 	t.release(w.index)
 	t.stags.mws--
 	t.mu.Unlock()
-	w.c.p.live.mws.Add(-1)
+	w.c.p.open.mws.Add(-1)
 	w.c.fence()
 	return nil
 }

@@ -50,14 +50,19 @@ func TestRDMAConformance(t *testing.T) {
 					t.Fatal(err)
 				}
 				fabrictest.Run(t, fabrictest.Config{
-					New:     func(testing.TB) fabric.Provider { return p },
+					New: func(t testing.TB) fabric.Provider {
+						if p, err = rdmacm.New(tc.cfg); err != nil {
+							t.Fatal(err)
+						}
+						return p
+					},
 					Addr:    addr + ":0",
 					Timeout: time.Minute,
 					Bulk:    4 << 20,
 					Groups:  tc.groups,
 					Limits:  limits[kind],
 					Live: func() (conns, mrs, mws int) {
-						l := p.Live()
+						l := p.OpenObjects()
 						return l.Conns, l.MRs, l.MWs
 					},
 				})

@@ -16,6 +16,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 )
 
 // A state of a Conn. It only moves forward.
@@ -77,7 +78,7 @@ type Conn struct {
 	alone               bool              // requests fail because of this side: the peer need not be told
 	hungUp              bool              // rdma_disconnect has been called
 	setup               context.CancelCauseFunc
-	wait                func() bool   // waitStep, made once
+	wait, ready         func() bool   // waitStep and mayReturn, made once
 	requested           chan struct{} // iWARP: closed once rdma_connect has returned
 	accepted            bool          // rdma_accept has been called
 	heard               chan struct{} // closed by the event that ends set-up, even if it comes late
@@ -90,18 +91,19 @@ type Conn struct {
 	byKey               map[uint32]*region // by local key
 	windows             map[uint32]*window // bound windows by key
 
-	sendMu sync.Mutex
-	qp     *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
-	send   workQueue
-	swr    []cgo.SendWR // scratch
-	sges   []cgo.SGE
-	silent int // sends since the last signaled one
-	held   heldBack
-	inner  atomic.Bool // an internal request is outstanding
+	sendMu  sync.Mutex
+	qp      *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
+	send    workQueue
+	swr     []cgo.SendWR // scratch
+	sges    []cgo.SGE
+	reports fabric.Deferrals
+	silent  int // sends since the last signaled one
+	held    heldBack
+	inner   atomic.Bool // an internal request is outstanding
 	// starved: Post has returned ErrQueueFull. Wait then returns once there is room,
 	// even if the completions that make it are not reported.
 	starved atomic.Bool
-	posted  PostStats
+	posted  PostCounts
 
 	recvMu sync.Mutex
 	recv   workQueue
@@ -115,7 +117,7 @@ type Conn struct {
 	passed  uint64 // the highest position of a send that the device has reported
 	failed  bool   // a send has failed
 	settled bool
-	turn    chan struct{} // wakes a follower of a shared queue
+	turn    baton.Waiter[Conn] // in queue.turns
 	spin    spinner
 }
 
@@ -141,7 +143,7 @@ const firstSlots = 16
 type slot struct {
 	id       uint64
 	op       fabric.WCOpcode
-	report   bool // the caller wants the completion
+	report   bool // the caller gets the completion
 	internal bool // posted by this package, not by a caller
 	signaled bool // the device reports success
 	done     bool // the device has reported it, as wc
@@ -201,10 +203,11 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		p: p, dev: dev, id: id, target: target, passive: passive, attr: attr,
 		ird: attr.InboundReads, ord: attr.OutboundReads,
 		laddr: id.LocalAddr(), raddr: id.PeerAddr(),
-		heard: make(chan struct{}), left: make(chan struct{}), turn: make(chan struct{}, 1),
+		heard: make(chan struct{}), left: make(chan struct{}),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
-	c.wait = c.waitStep
+	c.wait, c.ready = c.waitStep, c.mayReturn
+	c.turn.Init(c)
 	c.send.init(attr.SendDepth + 1) // one for internal requests
 	c.recv.init(attr.RecvDepth)
 	c.done = make([]fabric.WC, len(c.send.slots)+len(c.recv.slots))
@@ -218,7 +221,7 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		p.leaveDevice(dev)
 		return nil, err
 	}
-	p.live.conns.Add(1)
+	p.open.conns.Add(1)
 	id.Notify(c.event)
 	return c, nil
 }
@@ -317,12 +320,12 @@ func (c *Conn) event(ev Event) {
 		c.mu.Lock()
 		remote := !c.quiet
 		c.mu.Unlock()
-		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Remote: remote, Clean: true})
+		c.leftOnce.Do(func() { close(c.left) }) // last: Disconnect returns, and Poll knows of the end
 	case EventDeviceRemoval:
 		c.p.removed(c.dev)
-		c.leftOnce.Do(func() { close(c.left) })
 		c.end(&fabric.ConnError{Provider: name, Cause: &DeviceError{Device: c.dev.name, Errno: syscall.ENODEV}})
+		c.leftOnce.Do(func() { close(c.left) })
 	case EventEstablished, EventConnectError, EventUnreachable, EventRejected:
 		// Before set-up returns: Close may follow at once, and looks at it.
 		c.heardOnce.Do(func() { close(c.heard) })
@@ -777,14 +780,17 @@ func (c *Conn) drain(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.q.wake(c) })
 	defer stop()
 	idle := func() bool {
+		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
+	}
+	step := func() bool {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
 		for c.q.pump(c.q.awaiting(c)) > 0 {
 		}
-		return c.send.head.Load() == c.sendTail() || c.ending.Load() || ctx.Err() != nil
+		return idle()
 	}
-	for !idle() {
-		c.q.await(c, idle)
+	for !step() {
+		c.q.await(c, idle, step)
 	}
 	return ctx.Err()
 }
@@ -829,7 +835,7 @@ func (c *Conn) Close() error {
 			c.id.Close()
 			c.pd.Close()
 			c.p.leaveDevice(c.dev)
-			c.p.live.conns.Add(-1)
+			c.p.open.conns.Add(-1)
 			c.p.release()
 		}
 		if !underway {

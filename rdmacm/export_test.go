@@ -70,5 +70,10 @@ func Waiters(c fabric.Conn) (leads bool, followers int) {
 	conn := c.(*Conn)
 	conn.q.mu.Lock()
 	defer conn.q.mu.Unlock()
-	return conn.q.leader == conn, len(conn.q.waiting)
+	for _, c := range conn.q.conns {
+		if c.turn.Queued() {
+			followers++
+		}
+	}
+	return conn.q.leader == conn, followers
 }

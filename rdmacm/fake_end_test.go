@@ -323,7 +323,7 @@ func TestFakeSetUpFails(t *testing.T) {
 func TestFakeRegistrationFails(t *testing.T) {
 	r := newRig(t, rdmacm.Config{})
 	l := r.connect(fabric.ConnAttr{})
-	before := r.p.Live()
+	before := r.p.OpenObjects()
 	r.lib.Fail("ibv_reg_mr", syscall.ENOMEM)
 	_, err := l.RegMR(make([]byte, 4096), fabric.AccessLocalWrite)
 	var locked *ibv.MemlockError
@@ -335,7 +335,7 @@ func TestFakeRegistrationFails(t *testing.T) {
 	if _, err := l.AllocMW(); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("AllocMW: %v", err)
 	}
-	if now := r.p.Live(); now != before {
+	if now := r.p.OpenObjects(); now != before {
 		t.Errorf("the provider counts %+v, before the failures %+v", now, before)
 	}
 	l.post(l.wr(1, fabric.OpSend, 8, fabric.Signaled))

@@ -4,6 +4,7 @@ package rdmacm_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -67,6 +68,64 @@ func TestFakeSilentByLater(t *testing.T) {
 	}
 	if room != 63 { // all but the one behind the completion
 		t.Errorf("room for %d more requests of 64, with one outstanding", room)
+	}
+}
+
+// TestFakeDeferred: of requests that are deferred one in 16 is signaled and reported, in a
+// short queue one in a quarter of its length signaled, and of requests that ask for
+// nothing one in 32, whatever length their lists have.
+func TestFakeDeferred(t *testing.T) {
+	const n = 64
+	for _, tc := range []struct {
+		flags         fabric.SendFlags
+		depth, list   int
+		signal, every int // each how many are signaled and reported
+	}{
+		{fabric.Deferred, 128, 1, 16, 16},
+		{fabric.Deferred, 128, 64, 16, 16},
+		{fabric.Deferred, 64, 7, 16, 16},
+		{fabric.Deferred, 16, 4, 4, 16},
+		{0, 128, 5, 32, 0},
+		{0, 16, 2, 4, 0},
+		{fabric.Signaled, 16, 2, 1, 1},
+		{fabric.Signaled | fabric.Deferred, 16, 2, 1, 1},
+	} {
+		t.Run(fmt.Sprint(tc.flags, " ", tc.depth, " ", tc.list), func(t *testing.T) {
+			l := newRig(t, rdmacm.Config{}).connect(fabric.ConnAttr{SendDepth: tc.depth})
+			var signaled, reported, wantSignaled, wantReported []uint64
+			for id := uint64(1); id <= n; {
+				var wrs []fabric.SendWR
+				for ; id <= n && len(wrs) < tc.list; id++ {
+					wrs = append(wrs, l.wr(id, fabric.OpSend, 8, tc.flags))
+					if id%uint64(tc.signal) == 0 {
+						wantSignaled = append(wantSignaled, id)
+					}
+					if tc.every > 0 && id%uint64(tc.every) == 0 {
+						wantReported = append(wantReported, id)
+					}
+				}
+				l.post(wrs...)
+				for i, s := range l.qp.Sends() {
+					if s.Signaled() {
+						signaled = append(signaled, wrs[i].ID)
+					}
+				}
+				// The device tells of those that are signaled, and those before them.
+				for _, s := range l.qp.Sends() {
+					s.Complete(cgotest.Success)
+				}
+				got, err := l.polled()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range got {
+					reported = append(reported, o.ID)
+				}
+			}
+			if !slices.Equal(signaled, wantSignaled) || !slices.Equal(reported, wantReported) {
+				t.Errorf("signaled %v, want %v; reported %v, want %v", signaled, wantSignaled, reported, wantReported)
+			}
+		})
 	}
 }
 
@@ -452,8 +511,8 @@ func TestFakeStats(t *testing.T) {
 	l.want(outcome{3, fabric.WCSend, ok})
 	got := l.Conn.(*rdmacm.Conn).Stats()
 	want := rdmacm.Stats{
-		PostStats: rdmacm.PostStats{SendCalls: 1, Sends: 3, RecvCalls: 2, Recvs: 2},
-		PollStats: rdmacm.PollStats{Calls: before.Calls + 2, Empty: before.Empty + 1},
+		PostCounts: rdmacm.PostCounts{SendCalls: 1, Sends: 3, RecvCalls: 2, Recvs: 2},
+		PollCounts: rdmacm.PollCounts{Calls: before.Calls + 2, Empty: before.Empty + 1},
 	}
 	if got != want {
 		t.Errorf("counted %+v, want %+v", got, want)

@@ -5,6 +5,7 @@ package rdmacm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -112,7 +113,7 @@ func TestFakeGivenUp(t *testing.T) {
 				}
 				l.Close()
 				// On siw what is left goes in the background.
-				comes(t, "nothing is left", func() bool { return r.p.Live() == (rdmacm.Live{}) })
+				comes(t, "nothing is left", func() bool { return r.p.OpenObjects() == (rdmacm.OpenObjects{}) })
 			})
 		}
 	}
@@ -325,7 +326,7 @@ func TestFakeListenerRemoved(t *testing.T) {
 	if err := arrives(t, "Accept", waiting); !errors.As(err, &dev) || !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("Accept: %v", err)
 	}
-	comes(t, "nothing is left", func() bool { return d.r.p.Live() == (rdmacm.Live{}) })
+	comes(t, "nothing is left", func() bool { return d.r.p.OpenObjects() == (rdmacm.OpenObjects{}) })
 }
 
 // TestFakeListenFails: errors of Listen have their errno and leave nothing behind.
@@ -376,5 +377,91 @@ func TestFakeDisconnect(t *testing.T) {
 	}
 	if end := l.wantEnd(); !end.Clean || end.Remote {
 		t.Errorf("the end is %+v", end)
+	}
+}
+
+// TestFakeDisconnectShared: Disconnect over a shared queue parks until all has left, leading
+// or not, whatever has come that nobody polls now, and gives up with its context.
+func TestFakeDisconnectShared(t *testing.T) {
+	for _, follows := range []bool{false, true} {
+		t.Run(fmt.Sprintf("follows=%v", follows), func(t *testing.T) {
+			r := newRig(t, rdmacm.Config{Wait: rdmacm.WaitEvent, SharedCQ: 4096})
+			l, other := r.connect(fabric.ConnAttr{}), r.connect(fabric.ConnAttr{})
+			var waiting <-chan error
+			if follows {
+				waiting = later(other.Wait)
+				comes(t, "another leader", func() bool { leads, _ := rdmacm.Waiters(other.Conn); return leads && l.cq.Armed() })
+			}
+			parked := func() {
+				t.Helper()
+				comes(t, "Disconnect parks", func() bool {
+					leads, followers := rdmacm.Waiters(l.Conn)
+					return l.cq.Armed() && leads == !follows && (followers == 1) == follows
+				})
+			}
+			l.recv(1)
+			l.arrive()
+			l.post(l.wr(1, fabric.OpSend, 8, 0))
+			ctx, cancel := context.WithCancel(soon(t))
+			done := later(func() error { return l.Disconnect(ctx) })
+			parked()
+			l.Wake() // is for Wait
+			parked()
+			polls := l.Conn.(*rdmacm.Conn).Stats().Calls
+			cancel()
+			if err := arrives(t, "Disconnect", done); !errors.Is(err, context.Canceled) {
+				t.Errorf("Disconnect, given up: %v", err)
+			}
+			if n := l.Conn.(*rdmacm.Conn).Stats().Calls - polls; n > 10 {
+				t.Errorf("%d polls for one wake-up", n)
+			}
+
+			done = later(func() error { return l.Disconnect(soon(t)) })
+			parked()
+			for _, s := range l.qp.Sends() {
+				s.Complete(cgotest.Success)
+			}
+			if err := arrives(t, "Disconnect", done); err != nil {
+				t.Error(err)
+			}
+			if follows {
+				other.Close()
+				arrives(t, "Wait of the other connection", waiting)
+			}
+		})
+	}
+}
+
+// TestFakeProviderClose: Close of a provider closes its listeners, and the event channel with
+// the last connection, without the wait for another one.
+func TestFakeProviderClose(t *testing.T) {
+	r := newRig(t, rdmacm.Config{})
+	d := r.listen()
+	l := r.connect(fabric.ConnAttr{})
+	r.lib.Calls()
+	if err := r.p.Close(); err != nil {
+		t.Error(err)
+	}
+	if calls := r.lib.Calls(); !slices.Equal(calls, []string{"rdma_destroy_id"}) {
+		t.Errorf("Close calls %q, want the end of the listener alone", calls)
+	}
+	if _, err := d.Accept(soon(t)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+	if _, err := r.p.Listen(soon(t), fakeAddr.String()+":0", fabric.ConnAttr{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Listen: %v", err)
+	}
+	if _, err := r.p.Resolve(soon(t), fakePeer, fabric.ConnAttr{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Resolve: %v", err)
+	}
+	l.post(l.wr(1, fabric.OpSend, 8, fabric.Signaled))
+	l.qp.Sends()[0].Complete(cgotest.Success)
+	l.want(outcome{1, fabric.WCSend, ok})
+	l.Close()
+	comes(t, "the event channel is closed", func() bool {
+		return slices.Contains(r.lib.Calls(), "rdma_destroy_event_channel")
+	})
+	if err := r.p.Close(); err != nil {
+		t.Errorf("the second Close: %v", err)
 	}
 }

@@ -54,10 +54,10 @@ func newRig(t testing.TB, cfg rdmacm.Config, options ...option) *rig {
 	}
 	r.p = p
 	t.Cleanup(func() {
-		if !t.Failed() && p.Live() != (rdmacm.Live{}) {
-			t.Errorf("the provider still has %+v", p.Live())
+		if !t.Failed() && p.OpenObjects() != (rdmacm.OpenObjects{}) {
+			t.Errorf("the provider still has %+v", p.OpenObjects())
 		}
-		rdmacm.Retire(p)
+		p.Close()
 	})
 	return r
 }

@@ -78,7 +78,7 @@ func TestFakeArmingRace(t *testing.T) {
 func TestFakeArmedOnce(t *testing.T) {
 	l := newRig(t, rdmacm.Config{Wait: rdmacm.WaitEvent}).connect(fabric.ConnAttr{})
 	stats := l.Conn.(*rdmacm.Conn).Stats
-	before := stats().PollStats
+	before := stats().PollCounts
 	for range 20 {
 		l.Wake()
 		if err := arrives(t, "Wait", later(l.Wait)); err != nil {

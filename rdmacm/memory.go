@@ -66,7 +66,7 @@ func (c *Conn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
 		return nil, err
 	}
 	r := &region{c: c, mr: mr, remote: remote}
-	c.p.live.mrs.Add(1)
+	c.p.open.mrs.Add(1)
 	c.mu.Lock()
 	if c.mrs == nil {
 		err = c.connErrLocked()
@@ -132,7 +132,7 @@ func (r *region) free() (err error) {
 	r.c.recent.CompareAndSwap(r, nil)
 	r.once.Do(func() {
 		err = r.mr.Close()
-		r.c.p.live.mrs.Add(-1)
+		r.c.p.open.mrs.Add(-1)
 	})
 	return err
 }
@@ -168,7 +168,7 @@ func (c *Conn) AllocMW() (fabric.MW, error) {
 		return nil, err
 	}
 	w := &window{c: c, mw: mw, key: mw.RKey()}
-	c.p.live.mws.Add(1)
+	c.p.open.mws.Add(1)
 	c.mu.Lock()
 	if c.mws == nil {
 		err = c.connErrLocked()
@@ -292,6 +292,6 @@ func (w *window) free() error {
 	if freed {
 		return nil
 	}
-	w.c.p.live.mws.Add(-1)
+	w.c.p.open.mws.Add(-1)
 	return w.mw.Close()
 }

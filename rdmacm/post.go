@@ -217,7 +217,7 @@ func (c *Conn) append(wr *fabric.SendWR) {
 		to.Flags |= sendInline
 	}
 	// Only signaled completions free slots, so there has to be one now and then.
-	report := wr.Flags&fabric.Signaled != 0
+	report := c.reports.Reports(wr.Flags)
 	c.silent++
 	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
 	if signaled {

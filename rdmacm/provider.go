@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,29 +24,31 @@ import (
 
 const name = "rdma"
 
-// Live counts the open objects of a provider.
-type Live struct {
+// OpenObjects counts the objects of a provider that are not closed yet.
+type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }
 
 // A Provider makes connections over RDMA devices. It is a fabric.Provider. While it has
-// connections or listeners, and for 100 ms after, it has one event channel with one
-// goroutine.
+// connections or listeners, and for 100 ms after unless it is closed, it has one event channel
+// with one goroutine.
 type Provider struct {
 	cfg Config
 	lib cgo.Library
 
-	live struct{ conns, listeners, mrs, mws atomic.Int64 }
+	open struct{ conns, listeners, mrs, mws atomic.Int64 }
 
-	mu      sync.Mutex
-	channel *EventChannel // while users > 0, and for linger after
-	users   int
-	retirer *time.Timer // closes an unused channel
-	devices map[*cgo.Context]*device
+	mu        sync.Mutex
+	channel   *EventChannel // while users > 0, and for linger after
+	users     int
+	retirer   *time.Timer // closes an unused channel
+	devices   map[*cgo.Context]*device
+	listeners map[*Listener]struct{}
+	closed    bool
 }
 
-// New makes a provider. It needs no closing. New fails if the machine has no RDMA device
-// or the process has no permission to use it.
+// New makes a provider. It fails if the machine has no RDMA device or the process has no
+// permission to use it.
 func New(cfg Config) (*Provider, error) { return newProvider(cgo.RDMACore{}, cfg) }
 
 func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
@@ -52,7 +56,7 @@ func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device)}
+	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device), listeners: make(map[*Listener]struct{})}
 	// Open the channel once, to fail now and not with the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
@@ -64,11 +68,41 @@ func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 // Name implements fabric.Provider.
 func (p *Provider) Name() string { return name }
 
-// Live counts the open objects.
-func (p *Provider) Live() Live {
-	return Live{
-		Conns: int(p.live.conns.Load()), Listeners: int(p.live.listeners.Load()),
-		MRs: int(p.live.mrs.Load()), MWs: int(p.live.mws.Load()),
+// Close implements fabric.Provider. The event channel is closed when the last connection
+// is. The error is nil.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	list := slices.Collect(maps.Keys(p.listeners))
+	p.mu.Unlock()
+	for _, l := range list {
+		l.Close()
+	}
+	p.retire()
+	return nil
+}
+
+// mayOpen is nil until Close. The error is for an operation on addr.
+func (p *Provider) mayOpen(op, addr string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return &net.OpError{Op: op, Net: name, Addr: opAddr(addr), Err: net.ErrClosed}
+	}
+	return nil
+}
+
+// An opAddr is an address as the caller has given it.
+type opAddr string
+
+func (opAddr) Network() string  { return name }
+func (a opAddr) String() string { return string(a) }
+
+// OpenObjects returns the current counts, for tests that check for leaks.
+func (p *Provider) OpenObjects() OpenObjects {
+	return OpenObjects{
+		Conns: int(p.open.conns.Load()), Listeners: int(p.open.listeners.Load()),
+		MRs: int(p.open.mrs.Load()), MWs: int(p.open.mws.Load()),
 	}
 }
 
@@ -96,12 +130,16 @@ func (p *Provider) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.users--
+	wait := linger
+	if p.closed {
+		wait = 0
+	}
 	switch {
 	case p.users > 0:
 	case p.retirer == nil:
-		p.retirer = time.AfterFunc(linger, p.retire)
+		p.retirer = time.AfterFunc(wait, p.retire)
 	default:
-		p.retirer.Reset(linger)
+		p.retirer.Reset(wait)
 	}
 }
 
@@ -261,6 +299,9 @@ func (p *Provider) device(id *ID) (*device, error) {
 
 // Resolve implements fabric.Provider.
 func (p *Provider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	if err := p.mayOpen("resolve", addr); err != nil {
+		return nil, err
+	}
 	addrs, err := lookup(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -364,6 +405,9 @@ type Listener struct {
 // Listen implements fabric.Provider. An empty host listens on all devices, with
 // IPv4 and IPv6.
 func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	if err := p.mayOpen("listen", addr); err != nil {
+		return nil, err
+	}
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -385,12 +429,27 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	for try := 1; ; try++ {
 		l, err := listen()
 		if err == nil {
-			return l, nil
+			return p.keep(l, addr)
 		}
 		if port != 0 || try == pickTries || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			return nil, err
 		}
 	}
+}
+
+// keep has Close close the listener. If Close has been called meanwhile, keep does.
+func (p *Provider) keep(l *Listener, addr string) (fabric.Listener, error) {
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.listeners[l] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed {
+		l.Close()
+		return nil, p.mayOpen("listen", addr)
+	}
+	return l, nil
 }
 
 // pickTries bounds the tries to pick a free port: it has to be free for both address
@@ -421,7 +480,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	if err != nil {
 		return nil, err
 	}
-	p.live.listeners.Add(1)
+	p.open.listeners.Add(1)
 	l := &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}
 	id.Notify(l.event)
 	return l, nil
@@ -560,6 +619,9 @@ func (l *Listener) Close() error {
 	last := l.unanswered == 0
 	close(l.stop)
 	l.mu.Unlock()
+	l.p.mu.Lock()
+	delete(l.p.listeners, l)
+	l.p.mu.Unlock()
 	l.id.refuseRequests()
 	if last {
 		l.shut()
@@ -573,7 +635,7 @@ func (l *Listener) shut() {
 		l.p.release()
 	}
 	l.id.Close()
-	l.p.live.listeners.Add(-1)
+	l.p.open.listeners.Add(-1)
 	l.p.release()
 }
 

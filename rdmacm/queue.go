@@ -11,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
@@ -30,9 +31,9 @@ type queue struct {
 	unacked uint32 // events taken but not acknowledged
 	own     *Conn  // not shared
 	conns   map[uint32]*Conn
-	waiting map[*Conn]struct{} // shared: waiters that do not lead
-	leader  *Conn              // shared: the waiter parked on the channel
-	stats   PollStats
+	turns   baton.Baton[ibv.CompChannel, Conn] // shared: who waits parks on the channel, in turns
+	leader  *Conn                              // shared: who does
+	stats   PollCounts
 
 	// Filled by C. They are here to avoid an allocation for each poll.
 	wcs [32]cgo.WC
@@ -68,7 +69,8 @@ func (d *device) queue(c *Conn, entries int) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.shared, q.conns, q.waiting = true, make(map[uint32]*Conn), make(map[*Conn]struct{})
+	q.shared, q.conns = true, make(map[uint32]*Conn)
+	q.turns.Give(q.ch)
 	q.room, q.users = entries-need, 1
 	d.queues = append(d.queues, q)
 	return q, nil
@@ -195,12 +197,10 @@ func (q *queue) pump(flags uint32) int {
 			}
 		}
 		c.completed(wc)
-		switch {
-		case !q.shared:
-		case c != q.leader:
+		if q.shared {
+			// A leader that is parked needs no wake-up: the queue was armed before, so this
+			// completion has raised an event.
 			q.nudge(c)
-		case flags&cgo.Arm == 0:
-			q.ch.Wake() // the leader is parked, and its completion has been taken here
 		}
 	}
 	if q.out.PollErr != 0 {
@@ -233,48 +233,48 @@ func (q *queue) awaiting(c *Conn) uint32 {
 }
 
 // await calls step whenever c may have something to do, until step returns true or c
-// is woken. step polls and arms the queue. await returns at once if c has something
-// to do already.
+// is woken. step polls and arms the queue. await returns at once if ready returns true,
+// which is called with mu held. Who calls wake changes what ready looks at before.
 //
 // One waiter of a shared queue, the leader, is parked on the completion channel. The
-// others, the followers, are parked on Go channels of their own, until whoever polls
-// the queue finds a completion for them or the leader leaves. A waiter that returns,
-// for any reason, makes sure that another one becomes the leader.
-func (q *queue) await(c *Conn, step func() bool) error {
+// others, the followers, sleep until whoever polls the queue finds a completion for them
+// or the leader leaves.
+func (q *queue) await(c *Conn, ready, step func() bool) (err error) {
 	if !q.shared {
 		return q.ch.Await(step)
 	}
+	offered := false // c has been woken to lead
 	q.mu.Lock()
-	if q.closed || c.ready() {
-		q.mu.Unlock()
-		return nil
-	}
-	var err error
-	if q.leader == nil {
-		q.leader = c
-		q.mu.Unlock()
-		err = q.ch.Await(step)
-		q.mu.Lock()
-		q.leader = nil
-	} else {
-		q.waiting[c] = struct{}{}
-		q.mu.Unlock()
-		<-c.turn
-		q.mu.Lock()
-		delete(q.waiting, c)
-	}
-	if q.leader == nil {
-		for next := range q.waiting {
-			q.nudge(next)
+	for !q.closed && !ready() {
+		if ch := q.turns.Take(); ch != nil {
+			q.leader = c
+			q.mu.Unlock()
+			err = ch.Await(step)
+			q.mu.Lock()
+			q.leader = nil
+			q.turns.Give(ch)
+			offered = true
 			break
 		}
+		q.turns.Join(&c.turn)
+		q.mu.Unlock()
+		if c.turn.Sleep() {
+			return nil
+		}
+		offered = true
+		q.mu.Lock()
+	}
+	var next *baton.Waiter[Conn]
+	if offered {
+		next = q.turns.Next()
 	}
 	q.mu.Unlock()
+	next.Wake(false)
 	return err
 }
 
-// ready reports whether Wait must not park. queue.mu is held.
-func (c *Conn) ready() bool {
+// mayReturn reports whether Wait must not park. queue.mu is held.
+func (c *Conn) mayReturn() bool {
 	if c.doneN > 0 || c.settled || c.wakeup.Load() {
 		return true
 	}
@@ -288,12 +288,8 @@ func (c *Conn) ready() bool {
 
 // nudge wakes c if it is a follower. mu is held.
 func (q *queue) nudge(c *Conn) {
-	if _, ok := q.waiting[c]; !ok {
-		return
-	}
-	select {
-	case c.turn <- struct{}{}:
-	default:
+	if q.turns.Leave(&c.turn) {
+		c.turn.Wake(true)
 	}
 }
 
@@ -540,7 +536,7 @@ func (c *Conn) Wait() error {
 // park waits for events until Wait can return.
 func (c *Conn) park() {
 	for {
-		err := c.q.await(c, c.wait)
+		err := c.q.await(c, c.ready, c.wait)
 		if err != nil && !errors.Is(err, pollfd.ErrWoken) {
 			return // closed
 		}

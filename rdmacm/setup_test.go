@@ -55,8 +55,8 @@ func provider(t testing.TB, cfg rdmacm.Config) *rdmacm.Provider {
 	}
 	t.Cleanup(func() {
 		// siw's kernel may keep a connection that was never made for a while.
-		if !t.Failed() && !holds(limit, func() bool { return p.Live() == (rdmacm.Live{}) }) {
-			t.Errorf("the provider still has %+v", p.Live())
+		if !t.Failed() && !holds(limit, func() bool { return p.OpenObjects() == (rdmacm.OpenObjects{}) }) {
+			t.Errorf("the provider still has %+v", p.OpenObjects())
 		}
 	})
 	return p
@@ -159,7 +159,7 @@ func take(t testing.TB, p *rdmacm.Provider) tally {
 	}
 	n := tally{objects: objects(t), files: len(files), goroutines: runtime.NumGoroutine()}
 	if p != nil {
-		l := p.Live()
+		l := p.OpenObjects()
 		n.conns, n.listeners, n.regions, n.windows = l.Conns, l.Listeners, l.MRs, l.MWs
 	}
 	return n

@@ -2,14 +2,14 @@
 
 package rdmacm
 
-// PostStats counts what a connection has posted.
-type PostStats struct {
+// PostCounts counts what a connection has posted.
+type PostCounts struct {
 	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests, and requests
 	RecvCalls, Recvs uint64
 }
 
-// PollStats counts the polling of a completion queue.
-type PollStats struct {
+// PollCounts counts the polling of a completion queue.
+type PollCounts struct {
 	Calls  uint64 // calls into C
 	Empty  uint64 // calls that found no completion
 	Arms   uint64 // times the queue was armed
@@ -19,8 +19,8 @@ type PollStats struct {
 // Stats counts the calls into C of the data path since the connection was made, and
 // with a shared completion queue the polling for all its connections.
 type Stats struct {
-	PostStats
-	PollStats
+	PostCounts
+	PollCounts
 }
 
 // Stats returns the counters.

@@ -14,13 +14,16 @@ type Provider struct{}
 // New fails with [ErrNotBuilt].
 func New(Config) (*Provider, error) { return nil, ErrNotBuilt }
 
-// Live counts what a provider holds open.
-type Live struct {
+// OpenObjects counts the objects of a provider that are not closed yet.
+type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }
 
-// Live counts nothing.
-func (*Provider) Live() Live { return Live{} }
+// OpenObjects counts nothing.
+func (*Provider) OpenObjects() OpenObjects { return OpenObjects{} }
+
+// Close does nothing.
+func (*Provider) Close() error { return nil }
 
 // Name implements fabric.Provider.
 func (*Provider) Name() string { return "rdma" }

@@ -1,15 +1,10 @@
 package transport
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"math"
-	"math/rand/v2"
 	"net"
 	"time"
-
-	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
 // Admission: who may have a connection to a server when there is not room for all. See
@@ -163,52 +158,9 @@ func (gs *guests) makeRoom(host string, setups bool) bool {
 	return true
 }
 
-// hostOf is an address without the port.
-func hostOf(addr string) string {
-	if host, _, err := net.SplitHostPort(addr); err == nil {
-		return host
-	}
-	return addr
-}
-
 // defaultMaxConns is how many connections there may be by default in a process that can
 // have so many descriptors. See ServerConfig.MaxConns.
 func defaultMaxConns(descriptors int) int { return min(4096, max(descriptors/4, 16)) }
-
-// busyMark is in a rejection that is for want of room, as private data.
-const busyMark = "rpcrBUSY"
-
-// busy makes a BusyError of such a rejection.
-func busy(addr string, err error) error {
-	var r *fabric.RejectError
-	if errors.As(err, &r) && bytes.Contains(r.PrivateData, []byte(busyMark)) {
-		return &BusyError{Addr: addr, Err: err}
-	}
-	return err
-}
-
-// Pauses of Dial between attempts at a server that has no room.
-const (
-	minBusyPause = 100 * time.Millisecond
-	maxBusyPause = time.Second
-)
-
-// connectPatiently makes the first connection.
-func (cl *Client) connectPatiently(ctx context.Context) (*conn, error) {
-	for pause := minBusyPause; ; pause = min(2*pause, maxBusyPause) {
-		c, err := cl.connect(ctx, 0, nil)
-		var full *BusyError
-		end, ok := ctx.Deadline()
-		if !errors.As(err, &full) || !ok || time.Until(end) < pause {
-			return c, err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
 
 // manyDescriptors stands for any number of them.
 const manyDescriptors = math.MaxInt32

@@ -3,6 +3,8 @@ package transport
 import (
 	"context"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 )
 
 // How goroutines wait, follow and lead: see progress.go.
@@ -13,7 +15,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 	st := c.state.Lock()
 	for !w.ready && !st.ended {
 		if st.taken() {
-			st.waiters.push(w)
+			st.baton.Join(&w.Waiter)
 			c.state.Unlock()
 			if done, err := c.follow(ctx, w); done {
 				return err
@@ -30,7 +32,7 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 		next := l.giveBack(st)
 		ready := w.ready
 		c.state.Unlock()
-		wakeUp(next)
+		next.Wake(false)
 		if ready {
 			return nil
 		}
@@ -46,44 +48,28 @@ func (c *conn) await(ctx context.Context, w *waiter) error {
 // follow waits for the leader to wake w, which is in the list. It returns false when
 // that was for w to lead.
 func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
-	ready, woken := sleep(ctx, w.wake)
+	ready, woken := baton.SleepOn(ctx, w.Bell())
 	if woken {
 		return ready, nil
 	}
 	st := c.state.Lock()
-	if w.queued {
-		st.waiters.remove(w)
-	} else {
+	if !st.baton.Leave(&w.Waiter) {
 		// Woken at the same time. Should it have been to lead, the next follower does.
 		c.state.Unlock()
-		<-w.wake
+		w.Sleep()
 		c.state.Lock()
 	}
 	ready = w.ready || st.ended
-	var next *waiter
+	var next *baton.Waiter[waiter]
 	if !st.ended {
-		next = st.nextLeader()
+		next = st.baton.Next()
 	}
 	c.state.Unlock()
-	wakeUp(next)
+	next.Wake(false)
 	if ready {
 		return true, nil
 	}
 	return true, ctx.Err()
-}
-
-// sleep waits for the wake-up, or for the end of ctx.
-func sleep(ctx context.Context, wake <-chan bool) (ready, woken bool) {
-	done := ctx.Done()
-	if done == nil {
-		return <-wake, true // a third of what a select costs
-	}
-	select {
-	case ready = <-wake:
-		return ready, true
-	case <-done:
-		return false, false
-	}
 }
 
 // take waits for the token. It returns nil when the connection has ended.
@@ -100,10 +86,10 @@ func (c *conn) take() *leader {
 			return l
 		}
 		w := newWaiter()
-		st.waiters.push(w)
+		st.baton.Join(&w.Waiter)
 		c.state.Unlock()
 		c.fc.Wake() // the background leader gives way to waiters
-		<-w.wake
+		w.Sleep()
 	}
 }
 
@@ -112,7 +98,7 @@ func (l *leader) release() {
 	st := l.c.state.Lock()
 	next := l.giveBack(st)
 	l.c.state.Unlock()
-	wakeUp(next)
+	next.Wake(false)
 }
 
 // lead moves the connection until w is ready, ctx has ended, or the keeper is wanted. It
@@ -147,7 +133,7 @@ func (c *conn) onTick() {
 	}
 	switch {
 	case !st.taken() && st.aside:
-		wakeUp(st.callKeeper()) // which has room: the keeper waits for it
+		st.callKeeper().Wake(false) // which has room: the keeper waits for it
 	case !st.taken():
 		go st.take(context.Background()).background()
 	case st.leadCtx != nil && st.unwatch == nil:
@@ -166,7 +152,7 @@ func (l *leader) background() {
 			return
 		}
 		st := c.state.Lock()
-		leave := !st.waiters.empty()
+		leave := st.baton.Waiting()
 		if l.completed != before {
 			now := time.Now()
 			leave = leave || now.Sub(last) < tickTime
@@ -175,7 +161,7 @@ func (l *leader) background() {
 		if leave {
 			next := l.giveBack(st)
 			c.state.Unlock()
-			wakeUp(next)
+			next.Wake(false)
 			return
 		}
 		c.state.Unlock()
@@ -211,8 +197,8 @@ func (l *leader) standAside() *leader {
 	st.aside = true
 	next := l.giveBack(st)
 	c.state.Unlock()
-	wakeUp(next)
-	<-c.keeper.wake
+	next.Wake(false)
+	c.keeper.Sleep()
 
 	c.state.Lock()
 	l, st.kept = st.kept, nil

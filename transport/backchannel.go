@@ -39,7 +39,7 @@ func (b *Backchannel) Bind(cn *Conn, calls int) error {
 	if err := cn.Err(); err != nil {
 		return err
 	}
-	return b.link.put(cn.c, func(old *conn) {
+	return b.link.put(cn, func(old connection) {
 		if old != nil && old != cn.c {
 			cn.c.inherit(old)
 		}

@@ -111,7 +111,8 @@ func (p *peer) opens(cl *Client, credits uint32) {
 	settle()
 }
 
-func TestCallback(t *testing.T) {
+// TestCallbackReply: a client's replies to calls from its server.
+func TestCallbackReply(t *testing.T) {
 	t.Run("BIDI-5.2-1 BIDI-5.2-2 BIDI-5.2-3 BIDI-5.2-4 BIDI-4.1-4 the reply word by word", func(t *testing.T) {
 		callee(t, Settings{Credits: 32, BackwardCredits: 2}, func(p *peer, cl *Client, _ *testService) {
 			p.send(callBytes(rpcrdma.Header{XID: 0xabcd, Credit: 99}, procEcho, opaque("calling")...), 0)
@@ -171,6 +172,28 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
+	t.Run("BIDI-4.2-1 the reply to a callback is as long as a call", func(t *testing.T) {
+		p := newPeer(t)
+		p.hello = rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 2048, RecvSize: 4096})
+		calleeOf(t, p, Settings{}, func(p *peer, cl *Client, _ *testService) {
+			if i := cl.Info(); i.InlineSend != 4096 || i.InlineRecv != 2048 {
+				t.Fatalf("thresholds are %d and %d", i.InlineSend, i.InlineRecv)
+			}
+			fit := uint32(4096-rpcrdma.MinHeaderSize-24) / 4
+			p.send(callBytes(rpcrdma.Header{XID: 7}, procLong, xdr.AppendUint32(nil, fit)...), 0)
+			if s := p.next("the reply"); len(s.msg) != 4096 {
+				t.Errorf("the reply has %d bytes", len(s.msg))
+			}
+			p.send(callBytes(rpcrdma.Header{XID: 8}, procLong, xdr.AppendUint32(nil, fit+1)...), 0)
+			if h, _ := p.message("an RDMA_ERROR"); h.Err != rpcrdma.ErrChunk {
+				t.Errorf("a reply that is too long: %+v", h)
+			}
+		})
+	})
+}
+
+// TestCallbackBothWays: calls in both directions at once are independent.
+func TestCallbackBothWays(t *testing.T) {
 	t.Run("BIDI-2.4.1-1 one xid in both directions at once", func(t *testing.T) {
 		callee(t, Settings{}, func(p *peer, cl *Client, svc *testService) {
 			done := async(cl, bg, testCall())
@@ -236,7 +259,10 @@ func TestCallback(t *testing.T) {
 			p.message("the reply to a callback")
 		})
 	})
+}
 
+// TestCallbackCredits: credits and receives for calls from the server.
+func TestCallbackCredits(t *testing.T) {
 	t.Run("BIDI-4.1-5 credits in a call are a request and leave the client's window alone", func(t *testing.T) {
 		callee(t, Settings{Credits: 32}, func(p *peer, cl *Client, _ *testService) {
 			p.opens(cl, 32)
@@ -282,36 +308,6 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
-	t.Run("BIDI-2-2 replies that nobody awaits are dropped and counted, however many", func(t *testing.T) {
-		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
-			p.opens(cl, 8)
-			before := p.posted()
-			const n = 1000
-			for xid := range uint32(n) {
-				p.reply(rpcrdma.Header{XID: xid, Credit: 8})
-				p.quiet("a reply is not answered")
-			}
-			if st := cl.Stats(); st.Dropped != n {
-				t.Errorf("%d dropped, want %d", st.Dropped, n)
-			}
-			if now := p.posted(); now <= before-recvBatch {
-				t.Errorf("%d receives are posted, %d before", now, before)
-			}
-			p.opens(cl, 8)
-		})
-	})
-
-	t.Run("without Callbacks a call from the server is dropped", func(t *testing.T) {
-		client(t, nil, func(p *peer, cl *Client) {
-			settle()
-			p.send(callBytes(rpcrdma.Header{XID: 7}, 0), 0)
-			p.quiet("there is no program")
-			if st := cl.Stats(); st.Dropped != 1 || cl.Info().BackwardCredits != 0 {
-				t.Errorf("counters are %+v", st)
-			}
-		})
-	})
-
 	t.Run("BIDI-4.3.1-1 BIDI-6-3 receives for all callbacks are there before the connection, and for each call on top", func(t *testing.T) {
 		const backward = 12
 		callee(t, Settings{Credits: 64, BackwardCredits: backward}, func(p *peer, cl *Client, svc *testService) {
@@ -341,26 +337,10 @@ func TestCallback(t *testing.T) {
 			}
 		})
 	})
+}
 
-	t.Run("BIDI-4.2-1 the reply to a callback is as long as a call", func(t *testing.T) {
-		p := newPeer(t)
-		p.hello = rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 2048, RecvSize: 4096})
-		calleeOf(t, p, Settings{}, func(p *peer, cl *Client, _ *testService) {
-			if i := cl.Info(); i.InlineSend != 4096 || i.InlineRecv != 2048 {
-				t.Fatalf("thresholds are %d and %d", i.InlineSend, i.InlineRecv)
-			}
-			fit := uint32(4096-rpcrdma.MinHeaderSize-24) / 4
-			p.send(callBytes(rpcrdma.Header{XID: 7}, procLong, xdr.AppendUint32(nil, fit)...), 0)
-			if s := p.next("the reply"); len(s.msg) != 4096 {
-				t.Errorf("the reply has %d bytes", len(s.msg))
-			}
-			p.send(callBytes(rpcrdma.Header{XID: 8}, procLong, xdr.AppendUint32(nil, fit+1)...), 0)
-			if h, _ := p.message("an RDMA_ERROR"); h.Err != rpcrdma.ErrChunk {
-				t.Errorf("a reply that is too long: %+v", h)
-			}
-		})
-	})
-
+// TestCallbackChunks: a client accepts chunks only if configured to.
+func TestCallbackChunks(t *testing.T) {
 	t.Run("BIDI-5.3-4 a client that takes no chunks says ERR_CHUNK in 20 bytes, and goes on", func(t *testing.T) {
 		for _, h := range []rpcrdma.Header{
 			{Writes: []rpcrdma.WriteChunk{{{Handle: 1, Length: 100, Offset: peerBase}}}},
@@ -412,6 +392,39 @@ func TestCallback(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestCallbackUnwanted: messages that a client drops, and those that end the connection.
+func TestCallbackUnwanted(t *testing.T) {
+	t.Run("BIDI-2-2 replies that nobody awaits are dropped and counted, however many", func(t *testing.T) {
+		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
+			p.opens(cl, 8)
+			before := p.posted()
+			const n = 1000
+			for xid := range uint32(n) {
+				p.reply(rpcrdma.Header{XID: xid, Credit: 8})
+				p.quiet("a reply is not answered")
+			}
+			if st := cl.Stats(); st.Dropped != n {
+				t.Errorf("%d dropped, want %d", st.Dropped, n)
+			}
+			if now := p.posted(); now <= before-recvBatch {
+				t.Errorf("%d receives are posted, %d before", now, before)
+			}
+			p.opens(cl, 8)
+		})
+	})
+
+	t.Run("without Callbacks a call from the server is dropped", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			settle()
+			p.send(callBytes(rpcrdma.Header{XID: 7}, 0), 0)
+			p.quiet("there is no program")
+			if st := cl.Stats(); st.Dropped != 1 || cl.Info().BackwardCredits != 0 {
+				t.Errorf("counters are %+v", st)
+			}
+		})
+	})
 
 	t.Run("a server that calls more than it was granted loses the connection", func(t *testing.T) {
 		callee(t, Settings{PeerChunks: AllChunks, BackwardCredits: 4}, func(p *peer, cl *Client, _ *testService) {
@@ -445,6 +458,21 @@ func TestCallback(t *testing.T) {
 		})
 	})
 
+	t.Run("PVT-4.1-2 a call that invalidates the memory of a call of the client's ends the connection", func(t *testing.T) {
+		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
+			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			h, _ := p.message("a call with a write chunk")
+			p.send(callBytes(rpcrdma.Header{XID: 7}, procEcho, opaque("x")...), h.Writes[0][0].Handle)
+			var broke *PeerError
+			if err := outcome(t, done); !errors.As(err, &broke) {
+				t.Errorf("the call returned %v", err)
+			}
+		})
+	})
+}
+
+// TestCallbackHandlers: a client's handlers may call the server, and Close and Shutdown end them.
+func TestCallbackHandlers(t *testing.T) {
 	t.Run("a callback calls the server before it answers", func(t *testing.T) {
 		prog := Program{Number: testProg, Low: 1, High: 1,
 			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
@@ -465,18 +493,6 @@ func TestCallback(t *testing.T) {
 					t.Errorf("results are %q", results)
 				}
 				settle()
-			}
-		})
-	})
-
-	t.Run("PVT-4.1-2 a call that invalidates the memory of a call of the client's ends the connection", func(t *testing.T) {
-		callee(t, Settings{}, func(p *peer, cl *Client, _ *testService) {
-			done := async(cl, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
-			h, _ := p.message("a call with a write chunk")
-			p.send(callBytes(rpcrdma.Header{XID: 7}, procEcho, opaque("x")...), h.Writes[0][0].Handle)
-			var broke *PeerError
-			if err := outcome(t, done); !errors.As(err, &broke) {
-				t.Errorf("the call returned %v", err)
 			}
 		})
 	})
@@ -569,7 +585,7 @@ func TestAllowBackward(t *testing.T) {
 					done = append(done, backward(cn, bg, testCall()))
 				}
 				asked := tt.allow
-				if most := cn.c.cfg.BackwardCredits; asked <= 0 || asked > most {
+				if most := cn.cfg.BackwardCredits; asked <= 0 || asked > most {
 					asked = most
 				}
 				first, _ := p.message("the first call")
@@ -709,6 +725,7 @@ func TestAllowBackward(t *testing.T) {
 	})
 }
 
+// TestBackwardCall: a server's calls to its client, alone and beside the client's own.
 func TestBackwardCall(t *testing.T) {
 	t.Run("BIDI-5.1-1 BIDI-5.1-2 BIDI-5.1-3 BIDI-5.1-4 the call word by word", func(t *testing.T) {
 		caller(t, &Settings{Credits: 77}, func(p *peer, s *Server, cn *Conn) {
@@ -783,7 +800,10 @@ func TestBackwardCall(t *testing.T) {
 			p.replies(h.XID, "the reply to the client, whose call goes on")
 		})
 	})
+}
 
+// TestBackwardCredits: each direction has credits of its own.
+func TestBackwardCredits(t *testing.T) {
 	t.Run("BIDI-4.1-1 BIDI-4.1-2 each direction goes on when the other has no credits left", func(t *testing.T) {
 		svc := &callerService{}
 		prog := svc.program()
@@ -877,7 +897,10 @@ func TestBackwardCall(t *testing.T) {
 			}
 		})
 	})
+}
 
+// TestBackwardChunks: backward calls that have chunks, or would need them.
+func TestBackwardChunks(t *testing.T) {
 	t.Run("BIDI-4.2-1 BIDI-5.3-2 without chunks a call is as long as a reply, and what is longer fails before it is sent", func(t *testing.T) {
 		p := newPeer(t)
 		p.hello = rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 2048})
@@ -991,7 +1014,10 @@ func TestBackwardCall(t *testing.T) {
 			}
 		})
 	})
+}
 
+// TestBackwardHandlers: a handler may call its client back, unless it runs inline.
+func TestBackwardHandlers(t *testing.T) {
 	t.Run("an Inline handler gets an error, not a deadlock", func(t *testing.T) {
 		var got error
 		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
@@ -1029,7 +1055,10 @@ func TestBackwardCall(t *testing.T) {
 			}
 		})
 	})
+}
 
+// TestBackwardEnds: backward calls under way when either end closes.
+func TestBackwardEnds(t *testing.T) {
 	t.Run("calls end with their connection, when the client goes and when the server does", func(t *testing.T) {
 		for name, end := range map[string]func(p *peer, s *Server, cn *Conn){
 			"the client hangs up": func(p *peer, _ *Server, _ *Conn) { p.hangUp() },

@@ -74,7 +74,7 @@ func onIwarp(cfg iwarp.Config) *bed {
 		open: func() (fabric.Provider, live, error) {
 			p := iwarp.New(cfg)
 			return p, func() (conns, mrs, mws int) {
-				l := p.Live()
+				l := p.OpenObjects()
 				return l.Conns, l.MRs, l.MWs
 			}, nil
 		},
@@ -93,7 +93,7 @@ func onDevice(t testing.TB, kind string, cfg rdmacm.Config) *bed {
 				return nil, nil, err
 			}
 			return p, func() (conns, mrs, mws int) {
-				l := p.Live()
+				l := p.OpenObjects()
 				return l.Conns, l.MRs, l.MWs
 			}, nil
 		},

@@ -95,13 +95,8 @@ func (s *slot) build(call *Call) error {
 // list adds the Send of msg, which is in s.send, to the list of requests.
 func (s *slot) list(msg []byte) {
 	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.LKey}
-	// One Send in 16 is signaled, so that an adapter that frees its queue by
-	// completions can. The reply tells that the buffer is free.
-	var flags fabric.SendFlags
-	if s.gen%16 == 0 {
-		flags = fabric.Signaled
-	}
-	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, Flags: flags, SGL: s.sge[:]})
+	// Not signaled: the reply tells that the buffer is free.
+	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, SGL: s.sge[:]})
 }
 
 // keepsXID tells whether the call has an xid already: it is sent again (RFC 8167 section

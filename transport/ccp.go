@@ -10,57 +10,57 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
-// The Connection Configuration Protocol, RFC 5666 section 6: a client's first call says
-// what it wants of the connection, and the answer has the server's limits.
+// The Connection Configuration Protocol, RFC 5666 section 6: a client's first call states
+// the limits that it wants for the connection, and the reply those of the server.
 //
-// Sizes count the transport header in, as the 1024 bytes of section 6.1 do. Each end's
-// maxrdmaread is the number of RDMA Reads that its adapter serves, so it binds the
-// Reads of the other; no end uses read chunks if one of the two is zero.
+// Sizes include the transport header, as the 1024 bytes of section 6.1 do. Each end's
+// maxrdmaread is the number of RDMA Reads that its adapter serves, so it limits the
+// Reads of the other end; if one of the two is zero, neither end uses read chunks.
 
 // ConfigProtocol turns on the Connection Configuration Protocol of RFC 5666 section 6. A
 // client's Dial then makes its call before anything else; a server that does not have
 // the program, or refuses the call, leaves the connection as it was. A server answers
 // the program beside those registered.
 //
-// The protocol is of use with peers that have no private data (RFC 8797), without which
-// messages are of 1024 bytes at most. Where there was some it can make sizes only
-// smaller. What came out is in ConnInfo.
+// The protocol is useful with peers that send no private data (RFC 8797): without both,
+// messages have at most 1024 bytes. After private data it can only lower the sizes.
+// ConnInfo has the result.
 //
-// A server cannot tell how long its inline replies may get: the client takes it that it
-// will use what was asked for. So a server's InlineSend should be no less than the
-// InlineRecv of its clients.
+// A server cannot state the size of its inline replies: the client assumes that it may use
+// what was asked for. So a server's InlineSend should be at least the InlineRecv of its
+// clients.
 //
-// The call is to be protected (section 11), or somebody in between can slow the
-// connection down. This package makes and verifies no RPCSEC_GSS: what remains is a
-// credential that means something to the server, and a link that is protected itself.
+// The call should be protected (section 11), or an attacker on the path can slow down the
+// connection. This package neither makes nor verifies RPCSEC_GSS: use a credential
+// that the server knows, or a link that is itself protected.
 type ConfigProtocol struct {
 	// Align is the alignment in bytes that a server recommends for opaque data, at
 	// most 65536. 0 and 1 recommend none.
 	Align int
 
-	// MaxReads is how many RDMA Reads the peer may have under way at this end at
-	// once. Zero, and more than the adapter can do, is what it can do.
+	// MaxReads is how many RDMA Reads the peer may have in progress at this end. Zero,
+	// or more than the adapter serves, is what the adapter serves.
 	MaxReads int
 
-	// NoReads makes that none at all: then neither end uses read chunks, and calls
-	// that do not fit inline fail with *SizeError.
+	// NoReads allows the peer no Reads: neither end uses read chunks, and calls that
+	// do not fit inline fail with *SizeError.
 	NoReads bool
 
-	// Cred and Verf go with a client's call.
+	// Cred and Verf are the credential and verifier of a client's call.
 	Cred, Verf oncrpc.Auth
 
 	// Auth decides at a server whether a call with this credential may configure the
-	// connection: with another answer than oncrpc.AuthOK the call is rejected, with
-	// oncrpc.AuthTooWeak where a flavor does not suffice. It must be quick, and not
-	// keep the credential's memory. Nil takes every flavor, AUTH_NONE included, but
+	// connection. Any result but oncrpc.AuthOK rejects the call; oncrpc.AuthTooWeak is
+	// for a flavor that does not suffice. Auth must be quick and must not keep the
+	// credential's memory. Nil accepts every flavor, including AUTH_NONE, except
 	// RPCSEC_GSS, which is always rejected.
 	Auth func(cred oncrpc.Auth) oncrpc.AuthStat
 }
 
-// configures tells whether the protocol is turned on.
+// configures reports whether the protocol is turned on.
 func (o *RFC5666) configures() bool { return o != nil && o.ConfigProtocol != nil }
 
-// check finds what a configuration of this kind cannot be.
+// check returns an error if a field is out of range.
 func (f *ConfigProtocol) check(o *RFC5666) error {
 	switch {
 	case f.Align < 0 || f.Align > maxAlign:
@@ -75,9 +75,9 @@ func (f *ConfigProtocol) check(o *RFC5666) error {
 	return nil
 }
 
-// A configuration is what a connection's set-up leaves to the protocol, and what that
-// has made of it. It changes while nobody else uses the connection, and while the
-// connection's state is locked.
+// A configuration has the bounds that the setup of a connection leaves to the protocol,
+// and the result of the protocol. It is written while nobody else uses the connection, or
+// with the connection's state locked.
 type configuration struct {
 	send, recv int // the most that our Sends and the peer's can get
 
@@ -90,9 +90,9 @@ type configuration struct {
 	peerAlign uint32 // recommended by the server
 }
 
-// startConfig sets the bounds: this end's own limits, and what the peer's private data
-// says, which holds for the life of the connection (RFC 8797 section 4). The 1024 bytes
-// that stand in for private data that was not sent are no bound.
+// startConfig sets the bounds: the limits of this end, and those in the peer's private data,
+// which hold for the life of the connection (RFC 8797 section 4). The default of 1024 bytes
+// for peers without private data is no bound.
 func (c *conn) startConfig() {
 	c.conf = configuration{send: c.cfg.InlineSend, recv: c.cfg.InlineRecv}
 	if c.hasPriv {
@@ -104,7 +104,7 @@ func (c *conn) startConfig() {
 	}
 }
 
-// maxServed is our maxrdmaread.
+// maxServed is the maxrdmaread of this end.
 func (c *conn) maxServed() uint32 {
 	switch o := c.cfg.RFC5666.ConfigProtocol; {
 	case o.NoReads:
@@ -115,7 +115,7 @@ func (c *conn) maxServed() uint32 {
 	return uint32(c.caps.InboundReads)
 }
 
-// limitReads observes the peer's maxrdmaread (RFC 5666 section 6.2).
+// limitReads applies the peer's maxrdmaread (RFC 5666 section 6.2).
 func (l *leader) limitReads(peers uint32) {
 	c := l.c
 	c.conf.done, c.conf.peerReads = true, peers
@@ -126,13 +126,13 @@ func (l *leader) limitReads(peers uint32) {
 	}
 }
 
-// lesser is the smaller one of a number of ours and one of the peer's.
+// lesser is the smaller of a number of this end and one of the peer.
 func lesser(own int, peers uint32) int { return int(min(uint64(own), uint64(peers))) }
 
 // ---- client
 
-// configure makes the call, as the first one on a new connection. The error is a reason
-// to give the connection up.
+// configure makes the call, the first one on a new connection. If it returns an error, the
+// connection cannot be used.
 func (c *conn) configure(ctx context.Context) error {
 	o := c.cfg.RFC5666
 	if !o.configures() {
@@ -150,7 +150,7 @@ func (c *conn) configure(ctx context.Context) error {
 	var refused *oncrpc.RPCError
 	var unread *RDMAError
 	if errors.As(err, &refused) || errors.As(err, &unread) {
-		// The protocol is optional: it goes on as it is (section 6).
+		// The protocol is optional: the defaults stay (section 6).
 		c.state.Lock()
 		c.conf.refused = err
 		c.state.Unlock()
@@ -182,7 +182,7 @@ func (c *conn) configure(ctx context.Context) error {
 
 // ---- server
 
-// configure answers a call to the program, with arguments args.
+// configure answers a call of the program with arguments args.
 func (l *leader) configure(x *exch, args []byte) {
 	if !x.asks(l, rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
 		return
@@ -224,8 +224,8 @@ func (o *ConfigProtocol) authorize(cred oncrpc.Auth) oncrpc.AuthStat {
 	return oncrpc.AuthOK
 }
 
-// alone reports whether no other call of the connection is being answered: services on
-// goroutines of their own go by what may change now.
+// alone reports whether no other call of the connection is being answered. Handlers on
+// goroutines of their own rely on the limits that are about to change.
 func (l *leader) alone(x *exch) bool {
 	l.c.state.Lock()
 	defer l.c.state.Unlock()
@@ -240,7 +240,7 @@ func (l *leader) alone(x *exch) bool {
 	return true
 }
 
-// fill tells what the protocol has done.
+// fill reports the result of the protocol.
 func (f *configuration) fill(i *ConnInfo) {
 	i.Configured, i.ConfigError = f.done, f.refused
 	i.PeerReads, i.PeerAlign = lesser(math.MaxInt32, f.peerReads), lesser(math.MaxInt32, f.peerAlign)

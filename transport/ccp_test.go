@@ -128,9 +128,11 @@ func thresholdIs(t *testing.T, p *peer, cl *Client, size int) {
 	}
 }
 
-func TestConfigureClient(t *testing.T) {
-	on := func(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
+// configuresAll is cfg with the protocol turned on, in its default form.
+func configuresAll(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
 
+// TestConfigureClientFirst: CONF_RDMA is the first call, and nothing is sent before its reply.
+func TestConfigureClientFirst(t *testing.T) {
 	t.Run("CCP-6.1-1 CCP-6.2-1 CCP-6.2-2 the first call says what the client wants, and others follow it", func(t *testing.T) {
 		var got []byte
 		cfg := configures(Settings{InlineSend: 4096, InlineRecv: 8192}, ConfigProtocol{MaxReads: 3})
@@ -154,7 +156,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-2 CCP-6.1-3 CCP-6.1-4 there is one call until its reply has come, however late", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+		configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 			time.Sleep(2 * time.Second)
 			p.quiet("there is no reply yet")
 			p.reply(rpcrdma.Header{XID: xid, Credit: 3}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 1})...)
@@ -173,7 +175,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-3 CCP-6.1-4 RDMA_ERROR does not open the window", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+		configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 			p.send(rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 100, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk}), 0)
 		}, func(p *peer, cl *Client, err error) {
 			if err != nil {
@@ -187,53 +189,34 @@ func TestConfigureClient(t *testing.T) {
 		})
 	})
 
-	t.Run("CCP-6.1-2 without the protocol a message has 1024 bytes, and the first call is the program's", func(t *testing.T) {
-		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
-			clientOf(t, silentPeer(t), cfg, func(p *peer, cl *Client) {
-				p.quiet("nobody has called")
-				thresholdIs(t, p, cl, 1024)
-			})
-		}
+	t.Run("CCP-11-1 a credential goes with the call", func(t *testing.T) {
+		sys := oncrpc.AuthSys{Machine: "m"}
+		cred := sys.Auth()
+		synctest.Test(t, func(t *testing.T) {
+			p := silentPeer(t)
+			dialed := make(chan error, 1)
+			go func() {
+				cl, err := Dial(bg, p, "script:20049", configures(Settings{}, ConfigProtocol{Cred: cred}).Client())
+				if err == nil {
+					cl.Close()
+				}
+				dialed <- err
+			}()
+			h, payload := p.message("CONF_RDMA")
+			var call oncrpc.CallHeader
+			if _, err := oncrpc.ConsumeCall(payload, &call); err != nil || call.Cred.Flavor != oncrpc.FlavorSys || !bytes.Equal(call.Cred.Body, cred.Body) {
+				t.Errorf("call is %+v, %v", call, err)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID}, make([]byte, 12)...)
+			if err := outcome(t, dialed); err != nil {
+				t.Error(err)
+			}
+		})
 	})
+}
 
-	for name, answer := range map[string]func(xid uint32) []byte{
-		"PROG_UNAVAIL":  rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}),
-		"PROG_MISMATCH": rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 2, High: 3}),
-		"PROC_UNAVAIL":  rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}),
-		"AUTH_TOOWEAK":  rejection(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: oncrpc.AuthTooWeak}),
-		"ERR_CHUNK": func(xid uint32) []byte {
-			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
-		},
-		"ERR_VERS": func(xid uint32) []byte {
-			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrVers, VersLow: 1, VersHigh: 1})
-		},
-	} {
-		t.Run("CCP-6-3 a server without it changes nothing/"+name, func(t *testing.T) {
-			configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
-				p.send(answer(xid), 0)
-			}, func(p *peer, cl *Client, err error) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if i := cl.Info(); i.Configured || i.ConfigError == nil || i.InlineRecv != 1024 {
-					t.Errorf("connection is %+v", i)
-				}
-				thresholdIs(t, p, cl, 1024)
-			})
-		})
-	}
-
-	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
-		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
-			configuring(t, silentPeer(t), configures(Settings{}, ConfigProtocol{MaxReads: most}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
-				if c.MaxReads != want {
-					t.Errorf("%d Reads are announced, want %d", c.MaxReads, want)
-				}
-				p.reply(rpcrdma.Header{XID: xid}, make([]byte, 12)...)
-			}, func(*peer, *Client, error) {})
-		})
-	}
-
+// TestConfigureClientSizes: a client keeps to the sizes in the reply.
+func TestConfigureClientSizes(t *testing.T) {
 	for _, tt := range []struct {
 		own    int
 		server uint32
@@ -247,14 +230,14 @@ func TestConfigureClient(t *testing.T) {
 		{4096, 600, 600},
 	} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 CCP-6.2-11 calls are inline up to what the server returned", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Settings{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), configuresAll(Settings{InlineSend: tt.own}), rpcrdma.ConfigReply{MaxCall: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
 				thresholdIs(t, p, cl, tt.want)
 			})
 		})
 	}
 
 	t.Run("CCP-6.2-5 a server that accepts nothing inline is sent nothing", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxReads: 16}, func(p *peer, cl *Client) {
 			var size *SizeError
 			if err := outcome(t, async(cl, bg, &Call{Prog: testProg, Vers: 1})); !errors.As(err, &size) {
 				t.Errorf("the call returned %v", err)
@@ -264,7 +247,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-6 the size does not limit long calls", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
 			call := &Call{Prog: testProg, Vers: 1, Args: letters(2 << 20)}
 			done := async(cl, bg, call)
 			h, _ := p.message("a long call")
@@ -279,7 +262,7 @@ func TestConfigureClient(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 replies as long as was asked for need no chunk", func(t *testing.T) {
-		configured(t, silentPeer(t), on(Settings{InlineRecv: 8192}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
+		configured(t, silentPeer(t), configuresAll(Settings{InlineRecv: 8192}), rpcrdma.ConfigReply{MaxCall: 1024, MaxReads: 16}, func(p *peer, cl *Client) {
 			if i := cl.Info(); i.InlineRecv != 8192 {
 				t.Errorf("InlineRecv is %d", i.InlineRecv)
 			}
@@ -306,7 +289,7 @@ func TestConfigureClient(t *testing.T) {
 	}{{2048, 2048, false}, {4096, 4096, false}, {8192, 4096, false}, {8192, 4096, true}} {
 		t.Run("CCP-6.2-4 CCP-6.2-5 what private data has agreed on is not exceeded", func(t *testing.T) {
 			var asked rpcrdma.ConfigCall
-			configuring(t, greeting(t, hello(false, 2048, 4096)), on(Settings{NoPrivateData: tt.silent, InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+			configuring(t, greeting(t, hello(false, 2048, 4096)), configuresAll(Settings{NoPrivateData: tt.silent, InlineSend: 8192, InlineRecv: 8192}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
 				asked = c
 				p.reply(rpcrdma.Header{XID: xid}, rpcrdma.AppendConfigReply(nil, rpcrdma.ConfigReply{MaxCall: uint32(tt.server), MaxReads: 16})...)
 			}, func(p *peer, cl *Client, err error) {
@@ -318,6 +301,51 @@ func TestConfigureClient(t *testing.T) {
 				}
 				thresholdIs(t, p, cl, tt.want)
 			})
+		})
+	}
+
+	for _, tt := range []struct {
+		o      RFC5666
+		server uint32
+		want   int // 0: RDMA_MSG
+	}{
+		{RFC5666{Thresh: 512}, 4096, 4096},
+		{RFC5666{Thresh: 512}, 64, 64},
+		{RFC5666{Thresh: 512}, 1, 0},
+		{RFC5666{Thresh: 512}, 0, 0},
+		{RFC5666{Thresh: 512}, 1 << 16, 1 << 16},
+		{RFC5666{Thresh: 512}, 1<<16 + 1, 0},
+		{RFC5666{Thresh: 512, Align: 128}, 64, 128},
+		{RFC5666{Thresh: 512, Align: 1}, 64, 0},
+		{RFC5666{}, 4096, 0},
+	} {
+		t.Run("CCP-6.2-10 the server's alignment is for RDMA_MSGP, if that is on and has no other", func(t *testing.T) {
+			configured(t, silentPeer(t), configuresAll(Settings{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
+				data := letters(1000)
+				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
+				h, payload := p.message("the call")
+				at := bytes.Index(payload, data)
+				switch {
+				case tt.want == 0 && (h.Proc != rpcrdma.ProcMsg || at != 44):
+					t.Errorf("%+v, server's %d: sent as %v, data at %d", tt.o, tt.server, h.Proc, at)
+				case tt.want != 0 && (h.Proc != rpcrdma.ProcMsgp || int(h.Align) != tt.want || h.Thresh != 512 || at != max(64, tt.want)):
+					t.Errorf("%+v, server's %d: sent as %+v, data at %d", tt.o, tt.server, h, at)
+				}
+			})
+		})
+	}
+}
+
+// TestConfigureClientReads: a client keeps to the numbers of RDMA Reads that both ends state.
+func TestConfigureClientReads(t *testing.T) {
+	for most, want := range map[int]uint32{0: 4, 1: 1, 4: 4, 1000: 4} {
+		t.Run("CCP-6.2-8 a client announces no more Reads than its adapter serves", func(t *testing.T) {
+			configuring(t, silentPeer(t), configures(Settings{}, ConfigProtocol{MaxReads: most}), func(p *peer, xid uint32, c rpcrdma.ConfigCall) {
+				if c.MaxReads != want {
+					t.Errorf("%d Reads are announced, want %d", c.MaxReads, want)
+				}
+				p.reply(rpcrdma.Header{XID: xid}, make([]byte, 12)...)
+			}, func(*peer, *Client, error) {})
 		})
 	}
 
@@ -367,7 +395,7 @@ func TestConfigureClient(t *testing.T) {
 
 	for _, tt := range []struct{ server, want int }{{2, 2}, {3, 3}, {100, 4}} {
 		t.Run("CCP-6.2-8 a client's Reads at once are no more than the server serves", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Settings{}), rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: uint32(tt.server)}, func(p *peer, cl *Client) {
+			configured(t, silentPeer(t), configuresAll(Settings{}), rpcrdma.ConfigReply{MaxCall: 4096, MaxReads: uint32(tt.server)}, func(p *peer, cl *Client) {
 				p.noReads = true
 				call := &Call{Prog: testProg, Vers: 1}
 				done := async(cl, bg, call)
@@ -385,66 +413,50 @@ func TestConfigureClient(t *testing.T) {
 			})
 		})
 	}
+}
 
-	for _, tt := range []struct {
-		o      RFC5666
-		server uint32
-		want   int // 0: RDMA_MSG
-	}{
-		{RFC5666{Thresh: 512}, 4096, 4096},
-		{RFC5666{Thresh: 512}, 64, 64},
-		{RFC5666{Thresh: 512}, 1, 0},
-		{RFC5666{Thresh: 512}, 0, 0},
-		{RFC5666{Thresh: 512}, 1 << 16, 1 << 16},
-		{RFC5666{Thresh: 512}, 1<<16 + 1, 0},
-		{RFC5666{Thresh: 512, Align: 128}, 64, 128},
-		{RFC5666{Thresh: 512, Align: 1}, 64, 0},
-		{RFC5666{}, 4096, 0},
+// TestConfigureClientWithout: a server may do without the protocol; other failures of the call
+// are failures of Dial.
+func TestConfigureClientWithout(t *testing.T) {
+	t.Run("CCP-6.1-2 without the protocol a message has 1024 bytes, and the first call is the program's", func(t *testing.T) {
+		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
+			clientOf(t, silentPeer(t), cfg, func(p *peer, cl *Client) {
+				p.quiet("nobody has called")
+				thresholdIs(t, p, cl, 1024)
+			})
+		}
+	})
+
+	for name, answer := range map[string]func(xid uint32) []byte{
+		"PROG_UNAVAIL":  rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}),
+		"PROG_MISMATCH": rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 2, High: 3}),
+		"PROC_UNAVAIL":  rejection(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}),
+		"AUTH_TOOWEAK":  rejection(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: oncrpc.AuthTooWeak}),
+		"ERR_CHUNK": func(xid uint32) []byte {
+			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrChunk})
+		},
+		"ERR_VERS": func(xid uint32) []byte {
+			return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 1, Proc: rpcrdma.ProcError, Err: rpcrdma.ErrVers, VersLow: 1, VersHigh: 1})
+		},
 	} {
-		t.Run("CCP-6.2-10 the server's alignment is for RDMA_MSGP, if that is on and has no other", func(t *testing.T) {
-			configured(t, silentPeer(t), on(Settings{RFC5666: &tt.o, InlineSend: 1 << 18}), rpcrdma.ConfigReply{MaxCall: 1 << 18, Align: tt.server, MaxReads: 16}, func(p *peer, cl *Client) {
-				data := letters(1000)
-				async(cl, bg, &Call{Prog: testProg, Vers: 1, Args: xdr.AppendUint32(nil, 1000), ReadItems: []ReadItem{{Offset: 4, Data: data}}})
-				h, payload := p.message("the call")
-				at := bytes.Index(payload, data)
-				switch {
-				case tt.want == 0 && (h.Proc != rpcrdma.ProcMsg || at != 44):
-					t.Errorf("%+v, server's %d: sent as %v, data at %d", tt.o, tt.server, h.Proc, at)
-				case tt.want != 0 && (h.Proc != rpcrdma.ProcMsgp || int(h.Align) != tt.want || h.Thresh != 512 || at != max(64, tt.want)):
-					t.Errorf("%+v, server's %d: sent as %+v, data at %d", tt.o, tt.server, h, at)
+		t.Run("CCP-6-3 a server without it changes nothing/"+name, func(t *testing.T) {
+			configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+				p.send(answer(xid), 0)
+			}, func(p *peer, cl *Client, err error) {
+				if err != nil {
+					t.Fatal(err)
 				}
+				if i := cl.Info(); i.Configured || i.ConfigError == nil || i.InlineRecv != 1024 {
+					t.Errorf("connection is %+v", i)
+				}
+				thresholdIs(t, p, cl, 1024)
 			})
 		})
 	}
 
-	t.Run("CCP-11-1 a credential goes with the call", func(t *testing.T) {
-		sys := oncrpc.AuthSys{Machine: "m"}
-		cred := sys.Auth()
-		synctest.Test(t, func(t *testing.T) {
-			p := silentPeer(t)
-			dialed := make(chan error, 1)
-			go func() {
-				cl, err := Dial(bg, p, "script:20049", configures(Settings{}, ConfigProtocol{Cred: cred}).Client())
-				if err == nil {
-					cl.Close()
-				}
-				dialed <- err
-			}()
-			h, payload := p.message("CONF_RDMA")
-			var call oncrpc.CallHeader
-			if _, err := oncrpc.ConsumeCall(payload, &call); err != nil || call.Cred.Flavor != oncrpc.FlavorSys || !bytes.Equal(call.Cred.Body, cred.Body) {
-				t.Errorf("call is %+v, %v", call, err)
-			}
-			p.reply(rpcrdma.Header{XID: h.XID}, make([]byte, 12)...)
-			if err := outcome(t, dialed); err != nil {
-				t.Error(err)
-			}
-		})
-	})
-
 	for _, n := range []int{0, 8, 16} {
 		t.Run("a reply that makes no sense fails Dial", func(t *testing.T) {
-			configuring(t, silentPeer(t), on(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
+			configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, xid uint32, _ rpcrdma.ConfigCall) {
 				p.reply(rpcrdma.Header{XID: xid}, make([]byte, n)...)
 			}, func(p *peer, cl *Client, err error) {
 				var bad *BadReplyError
@@ -457,7 +469,7 @@ func TestConfigureClient(t *testing.T) {
 	}
 
 	t.Run("a connection that ends fails Dial", func(t *testing.T) {
-		configuring(t, silentPeer(t), on(Settings{}), func(p *peer, _ uint32, _ rpcrdma.ConfigCall) { p.hangUp() },
+		configuring(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, _ uint32, _ rpcrdma.ConfigCall) { p.hangUp() },
 			func(p *peer, cl *Client, err error) {
 				if !errors.Is(err, net.ErrClosed) {
 					t.Errorf("Dial returned %v", err)
@@ -470,7 +482,7 @@ func TestConfigureClient(t *testing.T) {
 			p := silentPeer(t)
 			ctx, cancel := context.WithTimeout(bg, 5*time.Second)
 			defer cancel()
-			if _, err := Dial(ctx, p, "script:20049", on(Settings{}).Client()); !errors.Is(err, context.DeadlineExceeded) || !p.over() {
+			if _, err := Dial(ctx, p, "script:20049", configuresAll(Settings{}).Client()); !errors.Is(err, context.DeadlineExceeded) || !p.over() {
 				t.Errorf("Dial returned %v", err)
 			}
 		})
@@ -575,18 +587,34 @@ func configServer(t *testing.T, p *peer, cfg *Settings, script func(p *peer, svc
 	})
 }
 
-func TestConfigureServer(t *testing.T) {
-	on := func(cfg Settings) *Settings { return configures(cfg, ConfigProtocol{}) }
-	status := func(p *peer, msg []byte) (h oncrpc.ReplyHeader) {
-		p.t.Helper()
-		p.send(msg, 0)
-		_, payload := p.message("the answer")
-		if _, err := oncrpc.ConsumeReply(payload, &h); err != nil {
-			p.t.Fatal(err)
-		}
-		return h
+// configArgs are the arguments of a call that asks for 4096 bytes in both directions.
+func configArgs() []byte {
+	return rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 16})
+}
+
+// outcomeOf sends a call and returns the RPC header of its reply.
+func (p *peer) outcomeOf(msg []byte) (h oncrpc.ReplyHeader) {
+	p.t.Helper()
+	p.send(msg, 0)
+	_, payload := p.message("the answer")
+	if _, err := oncrpc.ConsumeReply(payload, &h); err != nil {
+		p.t.Fatal(err)
 	}
-	want := rpcrdma.AppendConfigCall(nil, rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 16})
+	return h
+}
+
+// callsWithReads sends a call that the server fetches with twelve RDMA Reads.
+func (p *peer) callsWithReads() {
+	h := rpcrdma.Header{XID: 9}
+	for i := range 12 {
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: 44, Segment: p.offer(uint32(i+1), letters(8))})
+	}
+	p.send(callBytes(h, procArgs, xdr.AppendUint32(nil, 96)...), 0)
+}
+
+// TestConfigureServer: the replies of a server with the protocol, and of one without.
+func TestConfigureServer(t *testing.T) {
+	want := configArgs()
 
 	t.Run("CCP-6-3 CCP-6.1-2 a server without it has no such program, and takes and makes messages of 1024 bytes", func(t *testing.T) {
 		for _, cfg := range []*Settings{nil, {RFC5666: &RFC5666{}}} {
@@ -596,7 +624,7 @@ func TestConfigureServer(t *testing.T) {
 				if _, payload := p.message("the reply"); len(msg) != 1024 || !bytes.Equal(accepted(t, payload, 4), letters(1024-28-40)) {
 					t.Error("a call of 1024 bytes is not answered")
 				}
-				if h := status(p, confCall(3, nil, want...)); h.Stat != oncrpc.MsgAccepted || h.AcceptStat != oncrpc.ProgUnavail {
+				if h := p.outcomeOf(confCall(3, nil, want...)); h.Stat != oncrpc.MsgAccepted || h.AcceptStat != oncrpc.ProgUnavail {
 					t.Errorf("answer is %+v", h)
 				}
 				p.repliesUpTo(1024)
@@ -605,7 +633,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.1-3 a fresh connection has a receive for the call", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Settings{Credits: 1}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), configuresAll(Settings{Credits: 1}), func(p *peer, _ *testService) {
 			if n := p.posted(); n < 1 {
 				t.Errorf("%d receives", n)
 			}
@@ -627,6 +655,62 @@ func TestConfigureServer(t *testing.T) {
 		})
 	})
 
+	t.Run("CTX-5531-3 CCP-6.2-1 procedure 0, and what is not in the program", func(t *testing.T) {
+		configServer(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, _ *testService) {
+			for _, tt := range []struct {
+				edit func(*oncrpc.CallHeader)
+				args []byte
+				want oncrpc.ReplyHeader
+			}{
+				{func(c *oncrpc.CallHeader) { c.Proc = 0 }, nil, oncrpc.ReplyHeader{}},
+				{func(c *oncrpc.CallHeader) { c.Proc = 2 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}},
+				{func(c *oncrpc.CallHeader) { c.Vers = 2 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
+				{func(c *oncrpc.CallHeader) { c.Vers = 0 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
+				{nil, want[:8], oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}},
+				{nil, append(bytes.Clone(want), 0, 0, 0, 0), oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}},
+			} {
+				got := p.outcomeOf(confCall(3, tt.edit, tt.args...))
+				if got.Stat != tt.want.Stat || got.AcceptStat != tt.want.AcceptStat || got.Low != tt.want.Low || got.High != tt.want.High {
+					t.Errorf("answer is %+v, want %+v", got, tt.want)
+				}
+			}
+			p.repliesUpTo(1024)
+		})
+	})
+
+	t.Run("CCP-6.1-1 while other calls are being answered nothing changes", func(t *testing.T) {
+		configServer(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, svc *testService) {
+			p.send(callBytes(rpcrdma.Header{XID: 8}, procHold), 0)
+			p.quiet("the call is held")
+			all := rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}
+			if r := p.configure(all); r.MaxCall != 1024 {
+				t.Errorf("reply is %+v", r)
+			}
+			p.repliesUpTo(1024)
+			close(svc.gate)
+			p.message("the reply of the call that was held")
+			if r := p.configure(all); r.MaxCall != 4096 {
+				t.Errorf("reply is %+v", r)
+			}
+			p.repliesUpTo(4096)
+
+			p.noReads = true
+			p.callsWithReads()
+			p.quiet("the call is being fetched")
+			if r := p.configure(rpcrdma.ConfigCall{}); r.MaxCall != 4096 {
+				t.Errorf("reply is %+v", r)
+			}
+			p.readAll()
+			if h, _ := p.message("the reply"); h.Proc != rpcrdma.ProcMsg || p.maxOut != 1 {
+				t.Errorf("the reply is %+v after %d Reads at once", h, p.maxOut)
+			}
+			p.repliesUpTo(4096)
+		})
+	})
+}
+
+// TestConfigureServerSizes: a server keeps to the sizes that the ends have agreed on.
+func TestConfigureServerSizes(t *testing.T) {
 	for _, tt := range []struct {
 		hello []byte
 		asked uint32
@@ -637,7 +721,7 @@ func TestConfigureServer(t *testing.T) {
 		{hello(false, 16384, 4096), 2048, 8192},
 	} {
 		t.Run("CCP-6.2-4 a server returns what its receives take, less than asked for or more", func(t *testing.T) {
-			configServer(t, greeting(t, tt.hello), on(Settings{InlineRecv: 8192}), func(p *peer, _ *testService) {
+			configServer(t, greeting(t, tt.hello), configuresAll(Settings{InlineRecv: 8192}), func(p *peer, _ *testService) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: tt.asked, MaxReply: 1024, MaxReads: 1}); r.MaxCall != tt.want || r.MaxReads != 4 || r.Align != 0 {
 					t.Errorf("asked for %d: %+v, want %d", tt.asked, r, tt.want)
 				}
@@ -651,7 +735,7 @@ func TestConfigureServer(t *testing.T) {
 	}
 
 	t.Run("CCP-6.2-7 inline replies are as long as the client accepts, and no longer than the server's own limit", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), configuresAll(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
 			p.repliesUpTo(1024)
 			for _, c := range []struct {
 				asked uint32
@@ -664,7 +748,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 what private data has agreed on is not exceeded", func(t *testing.T) {
-		configServer(t, greeting(t, hello(false, 4096, 2048)), on(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
+		configServer(t, greeting(t, hello(false, 4096, 2048)), configuresAll(Settings{InlineSend: 4096}), func(p *peer, _ *testService) {
 			for _, c := range []struct{ asked, want int }{{1500, 1500}, {4096, 2048}} {
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: uint32(c.asked), MaxReads: 1})
 				p.repliesUpTo(c.want)
@@ -674,7 +758,7 @@ func TestConfigureServer(t *testing.T) {
 
 	t.Run("CCP-6.2-4 a server that sends no private data goes by the client's", func(t *testing.T) {
 		for _, size := range []int{1024, 2048, 4096} {
-			configServer(t, greeting(t, hello(false, size, size)), on(Settings{NoPrivateData: true, InlineSend: 3072, InlineRecv: 3072}), func(p *peer, _ *testService) {
+			configServer(t, greeting(t, hello(false, size, size)), configuresAll(Settings{NoPrivateData: true, InlineSend: 3072, InlineRecv: 3072}), func(p *peer, _ *testService) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}); int(r.MaxCall) != min(size, 3072) {
 					t.Errorf("client's %d: reply is %+v", size, r)
 				}
@@ -684,7 +768,7 @@ func TestConfigureServer(t *testing.T) {
 	})
 
 	t.Run("CCP-6.2-7 a client that accepts nothing is sent no results", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, _ *testService) {
+		configServer(t, silentPeer(t), configuresAll(Settings{}), func(p *peer, _ *testService) {
 			p.configure(rpcrdma.ConfigCall{})
 			p.send(callBytes(rpcrdma.Header{XID: 4}, procArgs, 1, 2, 3, 4), 0)
 			if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError {
@@ -693,21 +777,30 @@ func TestConfigureServer(t *testing.T) {
 		})
 	})
 
-	chunked := func(p *peer) {
-		h := rpcrdma.Header{XID: 9}
-		for i := range 12 {
-			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: 44, Segment: p.offer(uint32(i+1), letters(8))})
+	t.Run("CCP-6.2-7 a reply in read chunks has a header that the client accepts", func(t *testing.T) {
+		const header = 28 + 24 // a read list of one entry
+		for _, size := range []uint32{header, header - 1} {
+			serverOf(t, silentPeer(t), configuresAll(Settings{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
+				args := append(opaque("a"), opaque("b")...)
+				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: size, MaxReads: 1})
+				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
+				if h, _ := p.message("the answer"); h.Proc == rpcrdma.ProcError != (size < header) || h.Proc != rpcrdma.ProcError && h.Size() != header {
+					t.Errorf("%d bytes are accepted, the answer is %+v", size, h)
+				}
+			})
 		}
-		p.send(callBytes(h, procArgs, xdr.AppendUint32(nil, 96)...), 0)
-	}
+	})
+}
 
+// TestConfigureServerReads: a server issues no more RDMA Reads than the client serves.
+func TestConfigureServerReads(t *testing.T) {
 	for _, tt := range []struct{ client, want int }{{2, 2}, {1, 1}, {1 << 30, 4}} {
 		t.Run("CCP-6.2-8 a server's Reads at once are no more than the client serves", func(t *testing.T) {
 			configServer(t, silentPeer(t), configures(Settings{}, ConfigProtocol{MaxReads: 1}), func(p *peer, _ *testService) {
 				p.noReads = true
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: 1024, MaxReads: uint32(tt.client)})
 				for range 3 {
-					chunked(p)
+					p.callsWithReads()
 				}
 				p.readAll()
 				if p.maxOut != tt.want {
@@ -731,12 +824,12 @@ func TestConfigureServer(t *testing.T) {
 				if r := p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: 1024, MaxReads: tt.reads}); (r.MaxReads == 0) != tt.f.NoReads {
 					t.Errorf("reply is %+v", r)
 				}
-				chunked(p)
+				p.callsWithReads()
 				if h, _ := p.message("the answer"); h.XID != 9 || h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk || p.maxOut != 0 {
 					t.Errorf("answer is %+v, after %d Reads", h, p.maxOut)
 				}
 				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: 1024, MaxReads: 1})
-				chunked(p) // what the client has taken back is allowed again
+				p.callsWithReads() // what the client has taken back is allowed again
 				if h, _ := p.message("the answer"); (h.Proc == rpcrdma.ProcMsg) == tt.f.NoReads {
 					t.Errorf("answer is %+v", h)
 				}
@@ -745,7 +838,7 @@ func TestConfigureServer(t *testing.T) {
 	}
 
 	t.Run("CCP-6.2-9 a reply has no read chunks then", func(t *testing.T) {
-		cfg := on(Settings{InlineSend: 1024})
+		cfg := configuresAll(Settings{InlineSend: 1024})
 		serverOf(t, silentPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
 			args := append(opaque(string(letters(1000))), opaque(string(letters(900)))...)
 			for _, reads := range []uint32{1, 0} {
@@ -757,20 +850,11 @@ func TestConfigureServer(t *testing.T) {
 			}
 		})
 	})
+}
 
-	t.Run("CCP-6.2-7 a reply in read chunks has a header that the client accepts", func(t *testing.T) {
-		const header = 28 + 24 // a read list of one entry
-		for _, size := range []uint32{header, header - 1} {
-			serverOf(t, silentPeer(t), on(Settings{}), []Program{paddedProgram(false, true)}, func(p *peer, _ *Server) {
-				args := append(opaque("a"), opaque("b")...)
-				p.configure(rpcrdma.ConfigCall{MaxCall: 1024, MaxReply: size, MaxReads: 1})
-				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
-				if h, _ := p.message("the answer"); h.Proc == rpcrdma.ProcError != (size < header) || h.Proc != rpcrdma.ProcError && h.Size() != header {
-					t.Errorf("%d bytes are accepted, the answer is %+v", size, h)
-				}
-			})
-		}
-	})
+// TestConfigureServerAuth: the protection that a server requires of the call.
+func TestConfigureServerAuth(t *testing.T) {
+	want := configArgs()
 
 	t.Run("CCP-11-1 a call that is not protected as the server wants is rejected, and changes nothing", func(t *testing.T) {
 		cfg := configures(Settings{}, ConfigProtocol{Auth: func(cred oncrpc.Auth) oncrpc.AuthStat {
@@ -780,13 +864,13 @@ func TestConfigureServer(t *testing.T) {
 			return oncrpc.AuthOK
 		}})
 		configServer(t, silentPeer(t), cfg, func(p *peer, _ *testService) {
-			h := status(p, confCall(3, nil, want...))
+			h := p.outcomeOf(confCall(3, nil, want...))
 			if h.Stat != oncrpc.MsgDenied || h.RejectStat != oncrpc.AuthError || h.AuthStat != oncrpc.AuthTooWeak {
 				t.Errorf("answer is %+v", h)
 			}
 			p.repliesUpTo(1024)
 			sys := oncrpc.AuthSys{Machine: "m"}
-			h = status(p, confCall(3, func(c *oncrpc.CallHeader) { c.Cred = sys.Auth() }, want...))
+			h = p.outcomeOf(confCall(3, func(c *oncrpc.CallHeader) { c.Cred = sys.Auth() }, want...))
 			if h.Err() != nil {
 				t.Errorf("with AUTH_SYS the answer is %+v", h)
 			}
@@ -797,66 +881,13 @@ func TestConfigureServer(t *testing.T) {
 	t.Run("CCP-11-1 what cannot be verified is rejected", func(t *testing.T) {
 		for _, auth := range []func(oncrpc.Auth) oncrpc.AuthStat{nil, func(oncrpc.Auth) oncrpc.AuthStat { return oncrpc.AuthOK }} {
 			configServer(t, silentPeer(t), configures(Settings{}, ConfigProtocol{Auth: auth}), func(p *peer, _ *testService) {
-				h := status(p, confCall(3, func(c *oncrpc.CallHeader) { c.Cred.Flavor = oncrpc.FlavorGSS }, want...))
+				h := p.outcomeOf(confCall(3, func(c *oncrpc.CallHeader) { c.Cred.Flavor = oncrpc.FlavorGSS }, want...))
 				if h.Stat != oncrpc.MsgDenied || h.AuthStat != oncrpc.AuthRejectedCred {
 					t.Errorf("answer is %+v", h)
 				}
 				p.repliesUpTo(1024)
 			})
 		}
-	})
-
-	t.Run("CTX-5531-3 CCP-6.2-1 procedure 0, and what is not in the program", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, _ *testService) {
-			for _, tt := range []struct {
-				edit func(*oncrpc.CallHeader)
-				args []byte
-				want oncrpc.ReplyHeader
-			}{
-				{func(c *oncrpc.CallHeader) { c.Proc = 0 }, nil, oncrpc.ReplyHeader{}},
-				{func(c *oncrpc.CallHeader) { c.Proc = 2 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}},
-				{func(c *oncrpc.CallHeader) { c.Vers = 2 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
-				{func(c *oncrpc.CallHeader) { c.Vers = 0 }, want, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
-				{nil, want[:8], oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}},
-				{nil, append(bytes.Clone(want), 0, 0, 0, 0), oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}},
-			} {
-				got := status(p, confCall(3, tt.edit, tt.args...))
-				if got.Stat != tt.want.Stat || got.AcceptStat != tt.want.AcceptStat || got.Low != tt.want.Low || got.High != tt.want.High {
-					t.Errorf("answer is %+v, want %+v", got, tt.want)
-				}
-			}
-			p.repliesUpTo(1024)
-		})
-	})
-
-	t.Run("CCP-6.1-1 while other calls are being answered nothing changes", func(t *testing.T) {
-		configServer(t, silentPeer(t), on(Settings{}), func(p *peer, svc *testService) {
-			p.send(callBytes(rpcrdma.Header{XID: 8}, procHold), 0)
-			p.quiet("the call is held")
-			all := rpcrdma.ConfigCall{MaxCall: 4096, MaxReply: 4096, MaxReads: 1}
-			if r := p.configure(all); r.MaxCall != 1024 {
-				t.Errorf("reply is %+v", r)
-			}
-			p.repliesUpTo(1024)
-			close(svc.gate)
-			p.message("the reply of the call that was held")
-			if r := p.configure(all); r.MaxCall != 4096 {
-				t.Errorf("reply is %+v", r)
-			}
-			p.repliesUpTo(4096)
-
-			p.noReads = true
-			chunked(p)
-			p.quiet("the call is being fetched")
-			if r := p.configure(rpcrdma.ConfigCall{}); r.MaxCall != 4096 {
-				t.Errorf("reply is %+v", r)
-			}
-			p.readAll()
-			if h, _ := p.message("the reply"); h.Proc != rpcrdma.ProcMsg || p.maxOut != 1 {
-				t.Errorf("the reply is %+v after %d Reads at once", h, p.maxOut)
-			}
-			p.repliesUpTo(4096)
-		})
 	})
 }
 

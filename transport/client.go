@@ -2,91 +2,93 @@ package transport
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 )
 
-// A Call is one remote procedure call: what goes out, where bulk results go,
-// and what came back. The caller owns it and may use it again for the next
-// call, which then allocates nothing.
-type Call struct {
-	Prog, Vers, Proc uint32
-	Cred, Verf       oncrpc.Auth
+// A ClientConfig holds what a Client can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type ClientConfig struct {
+	Config
 
-	// Args are the XDR-encoded arguments without the data and padding of the
-	// items in ReadItems; the length words of those stay in Args.
-	Args []byte
+	// Callbacks are the programs that a client executes for its server, over the
+	// connection that the client has made (RFC 8167). Receives for their calls are
+	// posted before the connection is. A client without any drops calls from its
+	// server.
+	Callbacks []Program
 
-	// ReadItems are arguments that may leave the caller's memory as read
-	// chunks, in the order of the stream. Whether they do is decided by
-	// size: what fits goes inline.
-	ReadItems []ReadItem
+	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
+	// a call needs it or, if it has Callbacks, at once.
+	NoReconnect bool
 
-	// WriteItems are buffers for the results that may come back through write
-	// chunks, in the order of the binding. When Call returns, the memory is
-	// the caller's again and nobody else can reach it, whatever the outcome.
-	WriteItems []WriteItem
+	// MaxPause is the longest pause between two attempts of a Client to reconnect. There
+	// is no pause after a connection that lived for two seconds, nor after the first
+	// shorter one on which calls were answered. Otherwise, and after failed attempts,
+	// pauses start at 50 ms, plus or minus half at random, and double. Zero is 10 seconds:
+	// a server that ends every connection at once then sees about eight attempts in the
+	// first five seconds, and six a minute later on. Only its context bounds how often a
+	// call is sent again.
+	MaxPause time.Duration
 
-	// MaxResults bounds the XDR-encoded results, without the data of the
-	// write items, in bytes: what may not fit inline is given a reply chunk.
-	// Zero promises that the results are small enough.
-	MaxResults int
+	// OnReconnect, if not nil, is called on its own goroutine each time a Client has
+	// reconnected. A client with Callbacks tells the server here that it is ready for
+	// calls; what it said on the previous connection no longer counts (RFC 8167 section
+	// 6). At most four calls of OnReconnect run at once; when one returns, one more
+	// follows for all connections made meanwhile.
+	OnReconnect func(cl *Client)
 
-	// NoResend keeps a call that has been sent from being sent again when its connection
-	// is lost: it fails with a *LostError instead. It is for calls that must not be
-	// executed twice, at servers without a cache of replies.
-	NoResend bool
+	// KeepAlive is how long a Client's server may be silent before the client calls
+	// procedure 0 of the program that was called last, and how long the reply may take
+	// before the connection counts as lost. Zero is a minute for a client with Callbacks
+	// and no keep-alive for others; negative is none. With IdleTimeout the server is asked
+	// only while calls are under way.
+	KeepAlive time.Duration
 
-	// Results are the XDR-encoded results. The data of write items with
-	// Chunked set is not in it, their length words are. The memory belongs
-	// to the Call: it is valid until the next call with it.
-	Results []byte
+	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the
+	// next call makes a new one. Zero is for ever.
+	IdleTimeout time.Duration
 
-	// Reply is the RPC reply header, likewise.
-	Reply oncrpc.ReplyHeader
-
-	store   []byte // the reply message
-	sent    bool   // on an earlier connection, or this one
-	xid     uint32 // which it was sent with
-	replied uint32 // version of the protocol that the reply, or the refusal, has
-
-	// raw makes the call carry a whole RPC message, without the data of
-	// ReadItems, in place of a header and Args; its xid is replaced.
-	// ReadItems' offsets then count from the message's first byte, and
-	// Results receives the whole reply message.
-	raw []byte
-
-	op *operation // makes the call an optional operation, see operation.go
+	// VersionCache remembers which servers speak version 1 alone, so that clients with
+	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
+	VersionCache *VersionCache
 }
 
-// A ReadItem is the data of one opaque argument. The memory belongs to the
-// call until Call returns and must not change meanwhile.
-type ReadItem struct {
-	// Offset says where in Args the data belongs: the offset behind the
-	// item's length word.
-	Offset int
-	Data   []byte
+// settle returns cfg with its defaults in place, and what its connections work with.
+func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.MaxPause == 0 {
+		c.MaxPause = defaultMaxPause
+	}
+	if c.MaxPause < 0 || c.MaxPause > time.Hour {
+		return c, nil, fmt.Errorf("transport: ClientConfig.MaxPause is %v, want up to an hour", c.MaxPause)
+	}
+	if c.KeepAlive == 0 && len(c.Callbacks) > 0 {
+		c.KeepAlive = time.Minute
+	}
+	conns, err = c.Config.settle("ClientConfig")
+	if err != nil {
+		return c, nil, err
+	}
+	c.Config = conns.Config
+	conns.callbacks = len(c.Callbacks) > 0
+	return c, conns, nil
 }
 
-// A WriteItem is the memory for the data of one opaque result.
-type WriteItem struct {
-	Buf []byte
-
-	// Chunked is set when the peer placed the data in Buf: N bytes of it.
-	// Otherwise the data, if any, is inline in Results.
-	Chunked bool
-	N       int
-}
-
-// A Client is the requester's end of a connection, and of those that take its place
-// when it is lost. Its methods may be called by many goroutines at once; calls run in
+// A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and
+// of those that take its place when it is lost. Its methods may be called by many goroutines at once; calls run in
 // parallel as far as credits allow.
 type Client struct {
-	provider  fabric.Provider
+	provider  fabric.Provider // nil: TCP
+	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)
+	via       string // the provider's name
 	addr      string
 	cfg       ClientConfig // with its defaults in place
 	connCfg   *config      // what its connections work with
@@ -113,11 +115,21 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	if p == nil {
 		return nil, errNoProvider
 	}
+	cl, err := newClient(addr, p.Name(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	cl.provider = p
+	return cl.start(ctx)
+}
+
+// newClient returns a client that has no way to connect yet.
+func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 	own, conns, err := cfg.settle()
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{provider: p, addr: addr, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
+	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
 	cl.callbacks = newRegistry(conns)
 	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
@@ -131,20 +143,25 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	cl.dialer.cl = cl
 	cl.link.want, cl.link.outdated = cl.dialer.want, cl.outdated
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
-	c, err := cl.connectPatiently(ctx)
+	return cl, nil
+}
+
+// start makes the first connection.
+func (cl *Client) start(ctx context.Context) (*Client, error) {
+	cn, err := cl.connectPatiently(ctx)
 	if err != nil {
 		cl.cancel()
 		cl.callbacks.stop()
 		return nil, err
 	}
-	cl.link.cur.Store(c)
-	c.whenEnded(cl.lost)
+	cl.link.cur.Store(cn)
+	cn.c.whenEnded(cl.lost)
 	cl.watch()
 	return cl, nil
 }
 
-// conn is the latest connection.
-func (cl *Client) conn() *conn { return cl.link.cur.Load() }
+// latest is the latest connection.
+func (cl *Client) latest() connection { return cl.link.latest() }
 
 // Call makes one call and waits for its reply. It fails with
 //
@@ -179,15 +196,22 @@ func (cl *Client) Null(ctx context.Context, prog, vers uint32) error {
 	return cl.Call(ctx, &Call{Prog: prog, Vers: vers})
 }
 
+// Operate requests an optional operation of Config.Operations and waits for the answer,
+// whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
+// an *RDMAError when the server does not know the operation, and else as Call does.
+func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
+	return operate(cl.connCfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
+}
+
 // Info tells what the set-up of the latest connection agreed on, and the credits
 // granted.
-func (cl *Client) Info() ConnInfo { return cl.conn().info() }
+func (cl *Client) Info() ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
 func (cl *Client) Stats() Stats {
 	st := cl.stats.snapshot()
 	st.Conns = cl.conns.Load()
-	if cl.conn().lives() {
+	if cl.latest().lives() {
 		st.OpenConns = 1
 	}
 	return st
@@ -217,7 +241,7 @@ func (cl *Client) stop() {
 // ctx's error returned.
 func (cl *Client) Shutdown(ctx context.Context) error {
 	cl.stop()
-	err := cl.conn().shutdown(ctx)
+	err := cl.latest().shutdown(ctx)
 	cl.finish()
 	return err
 }
@@ -226,7 +250,7 @@ func (cl *Client) Shutdown(ctx context.Context) error {
 // return no memory is exposed any more. It may be called twice and by anybody.
 func (cl *Client) Close() error {
 	cl.stop()
-	err := cl.conn().close()
+	err := cl.latest().close()
 	cl.finish()
 	return err
 }

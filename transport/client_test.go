@@ -842,18 +842,19 @@ func TestRemoteInvalidation(t *testing.T) {
 	})
 }
 
+// opensTwo makes a call on a client's connection and grants it two credits.
+func (p *peer) opensTwo(cl *Client) {
+	done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+	h, _ := p.message("a call")
+	p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+	outcome(p.t, done)
+}
+
 // TestCancel: a call whose context ends returns only when its memory is fenced.
 func TestCancel(t *testing.T) {
-	open := func(p *peer, cl *Client) {
-		done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
-		h, _ := p.message("a call")
-		p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
-		outcome(p.t, done)
-	}
-
 	t.Run("memory is closed, the credit stays taken until the late reply", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			open(p, cl)
+			p.opensTwo(cl)
 			ctx, cancel := context.WithCancel(bg)
 			buf := make([]byte, 9000)
 			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: buf}}})
@@ -892,7 +893,7 @@ func TestCancel(t *testing.T) {
 		weak := newPeer(t)
 		weak.caps.WeakRevocation = true
 		clientOf(t, weak, nil, func(p *peer, cl *Client) {
-			open(p, cl)
+			p.opensTwo(cl)
 			ctx, cancel := context.WithCancel(bg)
 			plain := async(cl, ctx, &Call{Prog: testProg, Vers: 1})
 			p.message("a call that lends no memory")
@@ -917,7 +918,7 @@ func TestCancel(t *testing.T) {
 
 	t.Run("the call returns after the fence, and a reply that comes before it frees the credit", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			open(p, cl)
+			p.opensTwo(cl)
 			p.holdInv = true
 			ctx, cancel := context.WithCancel(bg)
 			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
@@ -943,7 +944,7 @@ func TestCancel(t *testing.T) {
 	t.Run("a fence that never comes costs the connection, not the caller's time", func(t *testing.T) {
 		for _, answered := range []bool{false, true} {
 			client(t, nil, func(p *peer, cl *Client) {
-				open(p, cl)
+				p.opensTwo(cl)
 				p.holdInv = true
 				ctx, cancel := context.WithTimeout(bg, time.Second)
 				defer cancel()
@@ -966,10 +967,14 @@ func TestCancel(t *testing.T) {
 			})
 		}
 	})
+}
 
+// TestCancelWaiting: a call whose context ends while it follows a leader, waits for a credit, or
+// before it is sent.
+func TestCancelWaiting(t *testing.T) {
 	t.Run("a follower's call ends while another leads", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
-			open(p, cl)
+			p.opensTwo(cl)
 			a := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			ha, _ := p.message("the leader's call")
 			ctx, cancel := context.WithTimeout(bg, time.Second)

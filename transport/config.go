@@ -112,83 +112,6 @@ type Config struct {
 	random func() uint64 // nil: math/rand's; set by tests that want the same again
 }
 
-// A ClientConfig holds what a Client can choose. The zero value and a nil pointer are the
-// defaults. It is not modified, and may be shared.
-type ClientConfig struct {
-	Config
-
-	// Callbacks are the programs that a client executes for its server, over the
-	// connection that the client has made (RFC 8167). Receives for their calls are
-	// posted before the connection is. A client without any drops calls from its
-	// server.
-	Callbacks []Program
-
-	// NoReconnect ends a Client with its connection. Otherwise the client reconnects when
-	// a call needs it or, if it has Callbacks, at once.
-	NoReconnect bool
-
-	// MaxPause is the longest pause between two attempts of a Client to reconnect. There
-	// is no pause after a connection that lived for two seconds, nor after the first
-	// shorter one on which calls were answered. Otherwise, and after failed attempts,
-	// pauses start at 50 ms, plus or minus half at random, and double. Zero is 10 seconds:
-	// a server that ends every connection at once then sees about eight attempts in the
-	// first five seconds, and six a minute later on. Only its context bounds how often a
-	// call is sent again.
-	MaxPause time.Duration
-
-	// OnReconnect, if not nil, is called on its own goroutine each time a Client has
-	// reconnected. A client with Callbacks tells the server here that it is ready for
-	// calls; what it said on the previous connection no longer counts (RFC 8167 section
-	// 6). At most four calls of OnReconnect run at once; when one returns, one more
-	// follows for all connections made meanwhile.
-	OnReconnect func(cl *Client)
-
-	// KeepAlive is how long a Client's server may be silent before the client calls
-	// procedure 0 of the program that was called last, and how long the reply may take
-	// before the connection counts as lost. Zero is a minute for a client with Callbacks
-	// and no keep-alive for others; negative is none. With IdleTimeout the server is asked
-	// only while calls are under way.
-	KeepAlive time.Duration
-
-	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the
-	// next call makes a new one. Zero is for ever.
-	IdleTimeout time.Duration
-
-	// VersionCache remembers which servers speak version 1 alone, so that clients with
-	// VersionAuto need not ask. Nil: each client has its own. See NewVersionCache.
-	VersionCache *VersionCache
-}
-
-// A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
-// defaults. It is not modified, and may be shared.
-type ServerConfig struct {
-	Config
-
-	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections
-	// of the server together, in bytes, mapped memory included: memory of finished calls until it is unmapped, which happens
-	// within seconds, or at once when other calls need it; and the connections' own
-	// buffers, which grow with the credits they use. A host may hold at most as much as it
-	// leaves free for others, and a connection at most a third of what is then left for
-	// its host. Calls wait for memory, one of each connection in turn; for a host that
-	// holds nothing the memory only has to be free. When the connections' own buffers take
-	// more than half, no connection is granted more credits, and a host with 16
-	// connections gets no new one except in place of another. Results in ordinary memory
-	// of the program count, garbage that the Go runtime has not collected does not. Zero
-	// is 8 times MaxMemory.
-	MaxTotalMemory int
-
-	// MaxConns bounds the connections of a server, including those being set up, of which
-	// there may be an eighth of it, or 16. When the bound is reached, a new connection
-	// takes the place of one of the host that has the most, if that host has more than the
-	// new connection's host would have. Only a connection that has been silent for a
-	// second is closed: one without calls in flight if there is one, and the longest
-	// silent of these. Otherwise the new connection is rejected, and a Client gets a
-	// *BusyError. Zero is 4096, but at most a quarter of the descriptors that the process
-	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
-	// and the program opens files.
-	MaxConns int
-}
-
 // config is what the connections of one end work with: a Config with the defaults in place,
 // and what follows from it.
 type config struct {
@@ -221,47 +144,6 @@ const (
 	// Client of this package take them, if both are configured so.
 	AllChunks
 )
-
-// settle returns cfg with its defaults in place, and what its connections work with.
-func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
-	if cfg != nil {
-		c = *cfg
-	}
-	if c.MaxPause == 0 {
-		c.MaxPause = defaultMaxPause
-	}
-	if c.MaxPause < 0 || c.MaxPause > time.Hour {
-		return c, nil, fmt.Errorf("transport: ClientConfig.MaxPause is %v, want up to an hour", c.MaxPause)
-	}
-	if c.KeepAlive == 0 && len(c.Callbacks) > 0 {
-		c.KeepAlive = time.Minute
-	}
-	conns, err = c.Config.settle("ClientConfig")
-	if err != nil {
-		return c, nil, err
-	}
-	c.Config = conns.Config
-	conns.callbacks = len(c.Callbacks) > 0
-	return c, conns, nil
-}
-
-// settle returns cfg with its defaults in place, and what its connections work with.
-func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
-	if cfg != nil {
-		c = *cfg
-	}
-	if conns, err = c.Config.settle("ServerConfig"); err != nil {
-		return c, nil, err
-	}
-	c.Config = conns.Config
-	setDefault(&c.MaxTotalMemory, totalMemory(&c.Config))
-	setDefault(&c.MaxConns, defaultMaxConns(descriptors()))
-	err = within("ServerConfig", []limit{
-		{"MaxTotalMemory", c.MaxTotalMemory, int64(c.MaxMemory), 1 << 40},
-		{"MaxConns", c.MaxConns, 1, 1 << 20},
-	})
-	return c, conns, err
-}
 
 // totalMemory is the default of MaxTotalMemory, and what a client with callbacks has.
 func totalMemory(c *Config) int { return 8 * c.MaxMemory }
@@ -358,7 +240,6 @@ const (
 	maxReads     = 16  // RDMA Reads posted at once
 	initialGrant = 4   // credits of a fresh connection
 	recvBatch    = 4   // receives posted again at once
-	maxSilent    = 15  // replies in a row whose Sends are not signaled
 
 	setupReads = 16 // IRD and ORD offered
 

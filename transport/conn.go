@@ -55,7 +55,6 @@ type conn struct {
 	cancel   context.CancelFunc
 	grant    atomic.Int64
 	called   atomic.Bool // a call that was in order has come
-	unsent   atomic.Bool // a reply that could not be sent has been logged
 	peerHost string
 	lineage  *replycache.Lineage // at a server
 
@@ -99,9 +98,9 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 		Usage: usage, OnBulk: c.keepWatch,
 	})
 	if r == roleServer {
-		c.keeper.wake = make(chan bool, 1)
+		c.keeper.Init(&c.keeper)
 	}
-	c.public.c = c
+	c.public = Conn{c: c, cfg: cfg}
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {
@@ -229,7 +228,7 @@ func (l *leader) finish(reason error) {
 	if unused {
 		c.arena.Drop()
 	}
-	c.state.Lock().token = l // to rest: nobody takes it any more
+	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()
 	close(c.done)
 	if onEnd != nil {
@@ -272,6 +271,48 @@ func (c *conn) whenEnded(f func()) {
 	}
 }
 
+// ended is closed when the connection has ended.
+func (c *conn) ended() <-chan struct{} { return c.done }
+
+// good tells whether a connection was of use: calls of either end have been answered on it.
+func (c *conn) good() bool { return c.proven() || c.called.Load() }
+
+func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
+func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
+func (c *conn) activity() uint64 { return c.heard.Load() }
+
+// load tells how many calls are under way.
+func (c *conn) load() load {
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	return load{used: t.inUse, room: t.inUse < t.grant, dead: t.inUse > 0 && t.inUse == t.givenUp()}
+}
+
+// leaveIdle has the connection take no new calls, unless some are under way: those that
+// come now go to the next connection.
+func (c *conn) leaveIdle() bool {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.calls.inUse > 0 {
+		return false
+	}
+	st.closing = true
+	return true
+}
+
+// drainFor has a server's connection end when its calls are answered, or with ctx.
+func (c *conn) drainFor(ctx context.Context) {
+	c.drain.Store(&ctx)
+	c.fc.Wake()
+}
+
+// abort ends the connection at once, and does not wait for the end.
+func (c *conn) abort() {
+	c.setClosing()
+	c.fc.Close() // whoever leads finds out, or else this does
+	go c.await(context.Background(), newWaiter())
+}
+
 // host is the peer's address without the port.
 func (c *conn) host() string {
 	if c.peerHost == "" {
@@ -305,11 +346,11 @@ func (c *conn) shutdown(ctx context.Context) error {
 	if st.calls.inUse > 0 {
 		st.calls.drained = w
 	} else {
-		w.wake <- false
+		w.Wake(false)
 	}
 	c.state.Unlock()
 	select {
-	case <-w.wake:
+	case <-w.Bell():
 	case <-ctx.Done():
 		c.close()
 		return ctx.Err()
@@ -331,4 +372,12 @@ func (c *conn) close() error {
 	c.await(context.Background(), newWaiter())
 	<-c.done
 	return nil
+}
+
+// hostOf is an address without the port.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
 }

@@ -3,15 +3,77 @@ package transport
 import (
 	"context"
 	"net"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
+
+// A connection is one connection to a peer, over RDMA ([conn]) or TCP ([tcpConn]), for what
+// uses it without knowing which: Client, Backchannel, Conn.
+type connection interface {
+	// Calls.
+
+	call(ctx context.Context, call *Call) error
+	allow(calls int)         // see Conn.AllowBackward
+	inherit(from connection) // goes on with the xids of the connection before
+	proven() bool            // a call has been answered
+	good() bool              // calls of either end have been
+	load() load
+	info() ConnInfo
+
+	// The connection's life.
+
+	lives() bool                        // it has not ended
+	leaves() bool                       // it takes no new calls, though it may not have ended
+	endErr() error                      // why it has ended, nil before that
+	ended() <-chan struct{}             // closed then
+	whenEnded(f func())                 // has f called then
+	breakOff(err error)                 // ends it for this reason
+	abort()                             // ends it at once, and does not wait
+	close() error                       // ends it at once
+	shutdown(ctx context.Context) error // lets the calls under way return, then ends it
+	leaveIdle() bool                    // has it take no new calls, unless some are under way
+	drainFor(ctx context.Context)       // has a server's connection end when its calls are answered
+
+	// What else is known.
+
+	local() net.Addr
+	remote() net.Addr
+	addr() string     // the peer's, for messages
+	activity() uint64 // changes when the peer is heard
+}
+
+// A load is what the calls of this end come to at the moment.
+type load struct {
+	used int  // calls without a reply
+	room bool // for one more
+	dead bool // there are some, and nobody waits for any of them
+}
 
 // A Conn is one connection as a handler sees it: the way to the end that has called.
 // It may be kept, and used by many goroutines at once, beyond the call. A connection has
 // one Conn: pointers to it can be compared, and be keys of a map.
-type Conn struct{ c *conn }
+type Conn struct {
+	c      connection
+	cfg    *config
+	unsent atomic.Bool // a reply that could not be sent has been logged
+}
+
+// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
+// how many there are.
+func (cn *Conn) logUnsent(err error) {
+	if log := cn.cfg.Logger; log != nil && !cn.unsent.Swap(true) {
+		log.Warn("reply not sent", "peer", cn.c.addr(), "err", err)
+	}
+}
+
+// replyTooLong is the error for a part of a reply that does not fit.
+func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
+	return &ReplySizeError{Procedure{call.Prog, call.Vers, call.Proc}, SizeError{what, size, limit}}
+}
 
 // Conn returns the connection that the call came by.
-func (r *Request) Conn() *Conn { return &r.x.c.public }
+func (r *Request) Conn() *Conn { return r.o.conn() }
 
 // AllowBackward says that the client is ready for calls: the upper layer has it from
 // the client, on this connection. At most calls of them are in flight at once, and no
@@ -23,8 +85,8 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 // differences:
 //
 //   - before AllowBackward a server's call fails with a *NotReadyError;
-//   - a server's call has no chunks unless Config.PeerChunks is AllChunks: one that does not
-//     fit inline, or whose reply might not, fails with a *SizeError;
+//   - over RDMA, a server's call has no chunks unless Config.PeerChunks is AllChunks: one
+//     that does not fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //
 // A handler that a Program names Inline cannot wait for a call, as nobody else moves its
@@ -46,10 +108,10 @@ func (cn *Conn) Null(ctx context.Context, prog, vers uint32) error {
 func (cn *Conn) Info() ConnInfo { return cn.c.info() }
 
 // RemoteAddr is the address of the other end.
-func (cn *Conn) RemoteAddr() net.Addr { return cn.c.fc.RemoteAddr() }
+func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }
 
 // Done is closed when the connection has ended; Err then tells why.
-func (cn *Conn) Done() <-chan struct{} { return cn.c.done }
+func (cn *Conn) Done() <-chan struct{} { return cn.c.ended() }
 
 // Err is nil while the connection lives, then the *ClosedError.
 func (cn *Conn) Err() error { return cn.c.endErr() }
@@ -57,10 +119,7 @@ func (cn *Conn) Err() error { return cn.c.endErr() }
 // Close ends the connection at once. It does not wait: Done is closed when the adapter has
 // released all memory.
 func (cn *Conn) Close() error {
-	c := cn.c
-	c.setClosing()
-	c.fc.Close() // whoever leads finds out, or else this does
-	go c.await(context.Background(), newWaiter())
+	cn.c.abort()
 	return nil
 }
 

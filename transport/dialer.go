@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 	"time"
@@ -48,7 +49,7 @@ func (d *dialer) want() {
 	if d.busy || d.cl.link.err != nil || d.cl.cfg.NoReconnect {
 		return
 	}
-	if c := d.cl.link.cur.Load(); c.lives() && !c.leaves() {
+	if c := d.cl.latest(); c.lives() && !c.leaves() {
 		return
 	}
 	d.busy = true
@@ -58,7 +59,7 @@ func (d *dialer) want() {
 // run makes a connection, however long it takes.
 func (d *dialer) run() {
 	cl := d.cl
-	old := cl.link.cur.Load()
+	old := cl.latest()
 	d.rest(old)
 	for {
 		if d.pause > 0 {
@@ -70,7 +71,7 @@ func (d *dialer) run() {
 		if cl.ctx.Err() != nil {
 			return // the link has been closed
 		}
-		c, err := d.connect(old)
+		cn, err := d.connect(old)
 		var version *VersionError
 		if errors.As(err, &version) {
 			cl.link.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
@@ -78,7 +79,7 @@ func (d *dialer) run() {
 			return
 		}
 		if err == nil {
-			d.use(c)
+			d.use(cn)
 			return
 		}
 		cl.link.mu.Lock()
@@ -93,7 +94,7 @@ func (d *dialer) run() {
 // but for the first that was good: cables are pulled and servers started again when calls are
 // under way. One that was lost for a call of ours that was given up is no sign that the server
 // is in trouble, unless it was the server that ended it.
-func (d *dialer) rest(old *conn) {
+func (d *dialer) rest(old connection) {
 	end := old.endErr()
 	enough := steady
 	if !old.good() {
@@ -117,9 +118,6 @@ func (d *dialer) rest(old *conn) {
 	}
 }
 
-// good tells whether a connection was of use: calls of either end have been answered on it.
-func (c *conn) good() bool { return c.proven() || c.called.Load() }
-
 // longer is the pause that follows the present one.
 func (d *dialer) longer() time.Duration {
 	return min(max(2*d.pause, minPause), d.cl.cfg.MaxPause)
@@ -128,7 +126,7 @@ func (d *dialer) longer() time.Duration {
 func (d *dialer) slower() { d.pause = d.longer() }
 
 // connect makes one attempt.
-func (d *dialer) connect(old *conn) (*conn, error) {
+func (d *dialer) connect(old connection) (*Conn, error) {
 	cl := d.cl
 	cl.link.mu.Lock()
 	pending := cl.link.need
@@ -140,13 +138,13 @@ func (d *dialer) connect(old *conn) (*conn, error) {
 
 // use gives a new connection to those who wait for it. It is known in the same moment that
 // none is being made any more: else somebody who comes in between would have another made.
-func (d *dialer) use(c *conn) {
+func (d *dialer) use(cn *Conn) {
 	cl := d.cl
-	if cl.link.put(c, func(*conn) { d.busy = false }) != nil {
-		c.close() // Close has come first
+	if cl.link.put(cn, func(connection) { d.busy = false }) != nil {
+		cn.c.close() // Close has come first
 		return
 	}
-	c.whenEnded(cl.lost)
+	cn.c.whenEnded(cl.lost)
 	if cl.cfg.OnReconnect != nil {
 		d.tell()
 	}
@@ -180,20 +178,20 @@ func (d *dialer) tell() {
 }
 
 // connect makes a connection that goes on where old, if there is one, has ended.
-func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, error) {
+func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Conn, error) {
 	for try := 1; ; try++ {
-		c, err := cl.connectOnce(ctx, pending, old)
+		cn, err := cl.connectOnce(ctx, pending, old)
 		if err == nil {
 			cl.conns.Add(1)
 			d := &cl.dialer
 			d.made, d.givenUp = time.Now(), cl.stats.cancelled.Load()
-			return c, nil
+			return cn, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections
 		// from them, as siw's does, may pick one that TCP uses already, or, with
 		// EADDRNOTAVAIL, from which a connection to this server ended a moment ago.
 		if try == pickTries || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
-			return nil, &DialError{Provider: cl.provider.Name(), Addr: cl.addr, Err: busy(cl.addr, err)}
+			return nil, &DialError{Provider: cl.via, Addr: cl.addr, Err: busy(cl.addr, err)}
 		}
 	}
 }
@@ -201,7 +199,10 @@ func (cl *Client) connect(ctx context.Context, pending int, old *conn) (*conn, e
 // pickTries is how often a connection is tried whose local port is taken.
 const pickTries = 4
 
-func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*conn, error) {
+func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) (*Conn, error) {
+	if cl.dialTCP != nil {
+		return cl.connectTCP(ctx, old)
+	}
 	vers := cl.firstVersion()
 	c, err := cl.connectAs(ctx, vers, pending, old)
 	var unheard *unheardError
@@ -219,11 +220,14 @@ func (cl *Client) connectOnce(ctx context.Context, pending int, old *conn) (*con
 			cl.versions.note(cl.versionKey()) // it was not the server that was away
 		}
 	}
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	return &c.public, nil
 }
 
 // connectAs makes a connection whose first message is of the given version.
-func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old *conn) (*conn, error) {
+func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old connection) (*conn, error) {
 	fc, err := cl.provider.Resolve(ctx, cl.addr, cl.connCfg.connAttr(roleClient))
 	if err != nil {
 		return nil, err
@@ -257,8 +261,7 @@ func (cl *Client) lost() {
 	defer cl.link.mu.Unlock()
 	switch {
 	case cl.cfg.NoReconnect:
-		c := cl.conn()
-		cl.link.end(c.endErr())
+		cl.link.end(cl.latest().endErr())
 		cl.over()
 	case cl.link.err != nil:
 	case len(cl.cfg.Callbacks) > 0:
@@ -283,10 +286,10 @@ func (cl *Client) watch() {
 }
 
 // every calls f with the connection each time it has been silent for d.
-func (cl *Client) every(d time.Duration, f func(c *conn)) {
+func (cl *Client) every(d time.Duration, f func(c connection)) {
 	t := time.NewTicker(d)
 	defer t.Stop()
-	var last *conn
+	var last connection
 	var heard uint64
 	for {
 		select {
@@ -294,24 +297,18 @@ func (cl *Client) every(d time.Duration, f func(c *conn)) {
 		case <-cl.ctx.Done():
 			return
 		}
-		c := cl.conn()
-		n := c.heard.Load()
+		c := cl.latest()
+		n := c.activity()
 		if c == last && n == heard && c.lives() {
 			f(c)
 		}
-		last, heard = c, c.heard.Load()
+		last, heard = c, c.activity()
 	}
 }
 
 // closeIdle ends a connection that no call uses.
-func (cl *Client) closeIdle(c *conn) {
-	st := c.state.Lock()
-	used := st.calls.inUse > 0
-	if !used {
-		st.closing = true // calls that come now go to the next connection
-	}
-	c.state.Unlock()
-	if !used {
+func (cl *Client) closeIdle(c connection) {
+	if c.leaveIdle() {
 		ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.SetupTimeout)
 		defer cancel()
 		_ = c.shutdown(ctx)
@@ -319,21 +316,17 @@ func (cl *Client) closeIdle(c *conn) {
 }
 
 // ask makes sure that the server is there.
-func (cl *Client) ask(c *conn) {
-	t := &c.state.Lock().calls
-	used := t.inUse
-	room := used < t.grant
-	dead := used > 0 && used == t.givenUp()
-	c.state.Unlock()
+func (cl *Client) ask(c connection) {
+	l := c.load()
 	last := cl.last.Load()
 	switch {
-	case !room && dead:
+	case !l.room && l.dead:
 		// The server cannot be asked, and whom it may answer has left.
 		c.breakOff(errSilent)
 		return
-	case !room || last == 0:
+	case !l.room || last == 0:
 		return // the calls that use all credits are not answered: that can be right
-	case used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:
+	case l.used == 0 && cl.cfg.IdleTimeout > 0 && len(cl.cfg.Callbacks) == 0:
 		return // nobody needs the server, and asking would keep the connection
 	}
 	ctx, cancel := context.WithTimeout(cl.ctx, cl.cfg.KeepAlive)
@@ -341,5 +334,28 @@ func (cl *Client) ask(c *conn) {
 	call := Call{Prog: uint32(last >> 32), Vers: uint32(last)}
 	if err := c.call(ctx, &call); errors.Is(err, context.DeadlineExceeded) && call.sent {
 		c.breakOff(errSilent)
+	}
+}
+
+// Pauses of Dial between attempts at a server that has no room.
+const (
+	minBusyPause = 100 * time.Millisecond
+	maxBusyPause = time.Second
+)
+
+// connectPatiently makes the first connection.
+func (cl *Client) connectPatiently(ctx context.Context) (*Conn, error) {
+	for pause := minBusyPause; ; pause = min(2*pause, maxBusyPause) {
+		cn, err := cl.connect(ctx, 0, nil)
+		var full *BusyError
+		end, ok := ctx.Deadline()
+		if !errors.As(err, &full) || !ok || time.Until(end) < pause {
+			return cn, err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }

@@ -185,7 +185,7 @@ func (w *world) dial(t testing.TB, cfg *transport.Settings) *transport.Client {
 }
 
 // echo sends data and wants it back, through whatever chunks its size takes.
-func echo(cl *transport.Client, proc uint32, data, buf []byte, call *transport.Call) error {
+func echo(cl transport.Caller, proc uint32, data, buf []byte, call *transport.Call) error {
 	call.Prog, call.Vers, call.Proc = prog, 1, proc
 	call.Args = xdr.AppendUint32(call.Args[:0], uint32(len(data)))
 	call.ReadItems = append(call.ReadItems[:0], transport.ReadItem{Offset: 4, Data: data})

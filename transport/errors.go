@@ -1,11 +1,13 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -51,14 +53,14 @@ type StallError struct {
 	For     time.Duration
 	Replies int // that wait to be taken, as far as that is known
 	Reads   int // RDMA Reads without an answer
-	Calls   int // over TCP: calls of which the rest has not come
+	Calls   int // over TCP: calls, or replies, of which the rest has not come
 }
 
 func (e *StallError) Error() string {
 	what := fmt.Sprintf("%d replies", e.Replies)
 	switch {
 	case e.Calls > 0:
-		return fmt.Sprintf("peer has sent no more of a call for %v", e.For)
+		return fmt.Sprintf("peer has sent no more of a message for %v", e.For)
 	case e.Replies == 0:
 		what = fmt.Sprintf("%d RDMA Reads", e.Reads)
 	case e.Reads > 0:
@@ -245,3 +247,15 @@ var (
 	errNoMemory = errors.New("no memory for a reply")
 	errMemory   = errors.New("transport: calls hold as much memory as they may")
 )
+
+// busyMark is in a rejection that is for want of room, as private data.
+const busyMark = "rpcrBUSY"
+
+// busy makes a BusyError of such a rejection.
+func busy(addr string, err error) error {
+	var r *fabric.RejectError
+	if errors.As(err, &r) && bytes.Contains(r.PrivateData, []byte(busyMark)) {
+		return &BusyError{Addr: addr, Err: err}
+	}
+	return err
+}

@@ -45,7 +45,7 @@ type exch struct {
 	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
 	held   int            // bytes reserved in the budget
 	used   int            // bytes of memory that it has; those of bulk data are reserved
-	covers uint64         // replies not signaled, up to this one; see sendQueue
+	covers uint64         // deferred replies, up to this one; see sendQueue
 
 	call   oncrpc.CallHeader
 	ranges []Range           // scratch
@@ -60,6 +60,7 @@ type exch struct {
 	items  []item
 	failed bool            // there was no memory for an item
 	mems   []*arena.Buffer // handed out by Response.Alloc
+	after  []func()        // see Request.WhenReleased
 	parts  []fabric.SGE
 	sges   []fabric.SGE
 	wrs    []fabric.SendWR
@@ -143,6 +144,11 @@ func (x *exch) release(taken bool) {
 		x.Mem = nil
 	}
 	x.dropMems()
+	for _, f := range x.after {
+		f()
+	}
+	clear(x.after)
+	x.after = x.after[:0]
 	x.failed = false
 	ln := &x.lending
 	ln.loan.End()
@@ -178,6 +184,12 @@ func (x *exch) dropMems() {
 	clear(x.mems)
 	x.mems = x.mems[:0]
 }
+
+// conn is the connection as its users see it.
+func (x *exch) conn() *Conn { return &x.c.public }
+
+// whenReleased has f called at the end of the exchange.
+func (x *exch) whenReleased(f func()) { x.after = append(x.after, f) }
 
 // ---- who has the exchange
 
@@ -229,11 +241,11 @@ func (x *exch) abandon() {
 
 // lean reports whether a reply holds nothing but its message.
 func (x *exch) lean() bool {
-	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0
+	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0 && len(x.after) == 0
 }
 
-// signaled reports whether the adapter tells when the reply has left.
-func (x *exch) signaled() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Signaled != 0 }
+// deferred reports whether the completion of a later reply may tell that this one has left.
+func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
 
 // post sends the exchange's list of requests. The receive that its call used is
 // posted first: the reply allows the client to send another call. Once the list

@@ -16,6 +16,12 @@ func (cl *Client) ArenaSlabs() int {
 	return cl.conn().arena.Stats().Slabs
 }
 
+// conn is the client's latest connection, over RDMA.
+func (cl *Client) conn() *conn { return cl.latest().(*conn) }
+
+// rdma is the connection, over RDMA.
+func (cn *Conn) rdma() *conn { return cn.c.(*conn) }
+
 // Once is cfg for a client that has one connection.
 func Once(cfg *Settings) *Settings {
 	var c Settings
@@ -27,12 +33,12 @@ func Once(cfg *Settings) *Settings {
 }
 
 // Latest is the client's connection as a handler would see it.
-func (cl *Client) Latest() *Conn { return &cl.conn().public }
+func (cl *Client) Latest() *Conn { return cl.link.cur.Load() }
 
 // ArenaUse is how many bytes the arena of a connection has mapped, and how many of its
 // buffers are in use.
 func ArenaUse(cn *Conn) (mapped, buffers int) {
-	a := cn.c.arena.Stats()
+	a := cn.rdma().arena.Stats()
 	return a.Bytes, a.Buffers
 }
 
@@ -54,14 +60,16 @@ func (c *conn) inspect(f func(l *leader, st *state)) {
 		}
 		c.state.Lock()
 	}
-	f(st.token, st)
+	l := st.baton.Take()
+	f(l, st)
+	st.baton.Give(l)
 	c.state.Unlock()
 }
 
 // SameXIDs has the next calls of both ends begin with the same xids. False means that
 // there are calls under way.
 func SameXIDs(cl *Client, cn *Conn) bool {
-	ends := []*conn{cl.conn(), cn.c}
+	ends := []*conn{cl.conn(), cn.rdma()}
 	var gen, mask uint32
 	for _, c := range ends {
 		t := &c.state.Lock().calls
@@ -93,13 +101,10 @@ func SameXIDs(cl *Client, cn *Conn) bool {
 }
 
 // InLine is how many callers wait for a credit.
-func InLine(cn *Conn) (n int) {
-	t := &cn.c.state.Lock().calls
-	defer cn.c.state.Unlock()
-	for w := t.queue.head.next; w != &t.queue.head; w = w.next {
-		n++
-	}
-	return n
+func InLine(cn *Conn) int {
+	t := &cn.rdma().state.Lock().calls
+	defer cn.rdma().state.Unlock()
+	return t.queue.Len()
 }
 
 // Random is cfg with random numbers from f: xids, and pauses between attempts to connect.
@@ -118,11 +123,11 @@ func (call *Call) XID() uint32 {
 }
 
 // Held is how many bytes the calls hold that this end of a connection is answering.
-func Held(cn *Conn) int64 { return cn.c.tenant.Held() }
+func Held(cn *Conn) int64 { return cn.rdma().tenant.Held() }
 
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
-	c := cn.c
+	c := cn.rdma()
 	var what []string
 	note := func(bad bool, format string, args ...any) {
 		if bad {
@@ -138,8 +143,8 @@ func Busy(cn *Conn) string {
 		note(len(l.exchs)-len(l.free) != waiting, "%d calls are being answered", len(l.exchs)-len(l.free)-waiting)
 		note(len(l.memq) > 0, "%d calls wait for memory", len(l.memq))
 		note(st.calls.inUse > 0, "%d calls have no reply", st.calls.inUse)
-		note(!st.calls.queue.empty(), "callers wait for credits")
-		note(!st.waiters.empty(), "callers wait for the connection")
+		note(!st.calls.queue.Empty(), "callers wait for credits")
+		note(st.baton.Waiting(), "callers wait for the connection")
 		note(len(c.sends.pending) > 0, "%d requests have not been posted", len(c.sends.pending))
 		posted, queued := l.reads.Len()
 		note(posted > 0 || queued > 0, "%d Reads are under way, %d messages wait", posted, queued)

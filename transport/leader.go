@@ -19,9 +19,9 @@ type leader struct {
 	hdr    rpcrdma.Header // scratch for incoming headers
 	recvs  receives
 	reads  reads.Queue
-	gone   [maxSilent]*exch // scratch
-	fatal  error            // this end's reason to end the connection
-	streak int              // backward calls answered since the last forward one, at a server
+	gone   []*exch // scratch
+	fatal  error   // this end's reason to end the connection
+	streak int     // backward calls answered since the last forward one, at a server
 
 	// Gathered in a pass over completions, and let go at its end.
 	replies []*exch   // to be posted together
@@ -148,7 +148,7 @@ func (l *leader) endPass() {
 func (l *leader) wakeAll() {
 	for i, w := range l.wakes {
 		l.wakes[i] = nil
-		w.wake <- w.ready
+		w.Wake(w.ready)
 	}
 	l.wakes = l.wakes[:0]
 }
@@ -157,8 +157,7 @@ func (l *leader) wakeAll() {
 // state is locked.
 func (l *leader) markReady(st *state, w *waiter) {
 	w.ready = true
-	if w.queued {
-		st.waiters.remove(w)
+	if st.baton.Leave(&w.Waiter) {
 		l.wakes = append(l.wakes, w)
 	}
 }
@@ -187,7 +186,9 @@ func (l *leader) complete(wc *fabric.WC) {
 			l.execute(x)
 		}
 	case wrReply:
-		l.sent(l.exchs[n])
+		if wc.Status == fabric.WCSuccess {
+			l.sent(l.exchs[n])
+		}
 	case wrPull:
 		s := l.slot(n)
 		l.c.sends.readDone()

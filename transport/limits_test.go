@@ -575,6 +575,21 @@ func TestStall(t *testing.T) {
 		})
 	})
 
+	t.Run("a client that takes no small replies: some may be without a completion", func(t *testing.T) {
+		testServer(t, nil, func(p *peer, s *Server, svc *testService) {
+			c := s.only()
+			p.holdSends = true
+			for xid := range uint32(fabric.MaxDeferred) {
+				p.send(callBytes(rpcrdma.Header{XID: xid}, 0), 0)
+				p.message("a reply")
+			}
+			time.Sleep(time.Hour)
+			p.send(callBytes(rpcrdma.Header{XID: 100}, 0), 0)
+			p.message("one reply more")
+			stalled(t, p, c, 30*time.Second, 1, 0)
+		})
+	})
+
 	t.Run("a client that does not answer Reads", func(t *testing.T) {
 		testServer(t, &Settings{StallTimeout: 5 * time.Second}, func(p *peer, s *Server, svc *testService) {
 			c := s.only()

@@ -19,7 +19,7 @@ import (
 
 // A link is the way to a peer over one connection after another.
 type link struct {
-	cur atomic.Pointer[conn] // the latest, which may have ended; nil: none yet
+	cur atomic.Pointer[Conn] // the latest, which may have ended; nil: none yet
 
 	mu   lockorder.Mutex
 	turn chan struct{} // closed, and made anew, with each connection, and at the end
@@ -31,7 +31,7 @@ type link struct {
 
 	// outdated tells whether a call has failed since its connection speaks a version that
 	// the peer does not, and the next one will not. Nil: it has not.
-	outdated func(c *conn, err error) bool
+	outdated func(c connection, err error) bool
 
 	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
 	doubt bool
@@ -42,14 +42,22 @@ func (l *link) init() {
 	l.turn = make(chan struct{})
 }
 
-// put makes c the connection in use. before is called with the one that was.
-func (l *link) put(c *conn, before func(old *conn)) error {
+// latest is the latest connection, nil if there is none yet.
+func (l *link) latest() connection {
+	if cn := l.cur.Load(); cn != nil {
+		return cn.c
+	}
+	return nil
+}
+
+// put makes cn the connection in use. before is called with the one that was.
+func (l *link) put(cn *Conn, before func(old connection)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
 		return l.err
 	}
-	old := l.cur.Load()
+	old := l.latest()
 	if before != nil {
 		before(old)
 	}
@@ -57,7 +65,7 @@ func (l *link) put(c *conn, before func(old *conn)) error {
 		l.doubt = false
 	}
 	l.why = nil
-	l.cur.Store(c)
+	l.cur.Store(cn)
 	l.turned()
 	return nil
 }
@@ -89,7 +97,7 @@ func (l *link) ended() error {
 }
 
 func (l *link) addr() string {
-	if c := l.cur.Load(); c != nil {
+	if c := l.latest(); c != nil {
 		return c.addr()
 	}
 	return "peer"
@@ -99,7 +107,7 @@ func (l *link) addr() string {
 // nothing can be hoped for any more.
 func (l *link) call(ctx context.Context, call *Call) error {
 	call.sent = false
-	c := l.cur.Load()
+	c := l.latest()
 	asked := 0
 	for {
 		var err error
@@ -124,7 +132,7 @@ func (l *link) call(ctx context.Context, call *Call) error {
 
 // lost tells whether a call has failed for the end of its connection, and is to be made
 // on another.
-func (l *link) lost(c *conn, call *Call, err error) bool {
+func (l *link) lost(c connection, call *Call, err error) bool {
 	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
 		return false
 	}
@@ -140,11 +148,11 @@ func broke(err error) bool {
 }
 
 // await waits for another connection than old.
-func (l *link) await(ctx context.Context, old *conn, call *Call) (*conn, error) {
+func (l *link) await(ctx context.Context, old connection, call *Call) (connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old != nil && l.doubt && call.sent {
-		if old.proven() || l.cur.Load().proven() {
+		if old.proven() || l.latest().proven() {
 			l.doubt = false
 		} else if dropped(old) {
 			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
@@ -156,7 +164,7 @@ func (l *link) await(ctx context.Context, old *conn, call *Call) (*conn, error) 
 		if l.err != nil {
 			return nil, l.err
 		}
-		if c := l.cur.Load(); c != old {
+		if c := l.latest(); c != old {
 			return c, nil
 		}
 		if l.want != nil {
@@ -182,7 +190,7 @@ func (l *link) await(ctx context.Context, old *conn, call *Call) (*conn, error) 
 }
 
 // dropped tells whether it was the peer that ended the connection.
-func dropped(c *conn) bool {
+func dropped(c connection) bool {
 	var ended *fabric.ConnError
 	return errors.As(c.endErr(), &ended) && ended.Remote
 }

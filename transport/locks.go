@@ -7,8 +7,9 @@ import "github.com/rpcrdma/rpcrdma/internal/lockorder"
 // cache, registered regions, the adapter) come after these, and are held for no call back
 // into this package but replycache.Waiter.Wait.
 const (
-	rankServer lockorder.Rank = 1 + iota // Server: its listeners and connections
-	rankLink                             // a client's or backchannel's succession of connections
-	rankConn                             // conn.state
-	rankSends                            // conn.sends
+	rankServer  lockorder.Rank = 1 + iota // Server: its listeners and connections
+	rankLink                              // a client's or backchannel's succession of connections
+	rankConn                              // conn.state
+	rankSends                             // conn.sends
+	rankAnswers                           // tcpConn.answers
 )

@@ -33,8 +33,8 @@ func (cl *Client) RegisterMemory(mem []byte) (*Memory, error) {
 		return nil, err
 	}
 	m := &Memory{r}
-	c := cl.conn()
-	if c.caps.LocalDMA {
+	c, ok := cl.latest().(*conn)
+	if !ok || c.caps.LocalDMA {
 		return m, nil
 	}
 	// A connection that has ended is no reason to fail: calls register with the next one.

@@ -79,16 +79,9 @@ type operation struct {
 	answer  Optional
 }
 
-// Operate requests an optional operation of Config.Operations and waits for the answer,
-// whose memory is the caller's. It fails with an *OperationError on a connection of version 1, with
-// an *RDMAError when the server does not know the operation, and else as Call does.
-func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cl.connCfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
-}
-
 // Operate is as that of a Client. Before AllowBackward a server's fails as a call does.
 func (cn *Conn) Operate(ctx context.Context, m Optional) (answer Optional, err error) {
-	return operate(cn.c.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
+	return operate(cn.cfg, m, func(call *Call) error { return cn.Call(ctx, call) })
 }
 
 func operate(cfg *config, m Optional, do func(call *Call) error) (answer Optional, err error) {

@@ -227,6 +227,8 @@ func TestOptionalUnknown(t *testing.T) {
 	})
 }
 
+// TestOptionalRequested: requests on the wire, the memory of answers, and requests that are not
+// sent.
 func TestOptionalRequested(t *testing.T) {
 	ops := &Settings{Operations: testOps()}
 
@@ -321,6 +323,11 @@ func TestOptionalRequested(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestOptionalRequestedLimits: inline threshold and credits apply to requests as to calls.
+func TestOptionalRequestedLimits(t *testing.T) {
+	ops := &Settings{Operations: testOps()}
 
 	t.Run("V2-2.3-3 a request fits into the threshold or is not made", func(t *testing.T) {
 		client2(t, ops, func(p *peer, cl *Client) {
@@ -348,6 +355,59 @@ func TestOptionalRequested(t *testing.T) {
 			p.finishes(cl, 2)
 		})
 	})
+
+	t.Run("V2-5-2 a request takes a credit, and an answer grants as a reply does", func(t *testing.T) {
+		client2(t, &Settings{Operations: testOps(), Credits: 20}, func(p *peer, cl *Client) {
+			p.opens2(cl, 1)
+			request := func() <-chan operated {
+				return operateAsync(bg, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
+			}
+			first := request()
+			h, _ := p.optional("a request")
+			second := request()
+			p.quiet("the request has the one credit")
+			call := async(cl, bg, testCall())
+			p.quiet("calls wait as well")
+			msg := optBytes(h.XID, testOp, "!")
+			msg[11] = 3
+			p.send(msg, 0)
+			succeeds(t, first, testOp, "!", "")
+			h2, _ := p.message("the second request")
+			c, _ := p.message("the call")
+			if h2.Proc == rpcrdma.ProcMsg {
+				h2, c = c, h2 // they left at the same time
+			}
+			if n := cl.Info().Credits; n != 3 {
+				t.Errorf("%d credits, want 3", n)
+			}
+			p.send(invalOption(h2.XID, 100), 0)
+			if _, err := result(t, second); err == nil {
+				t.Error("the request was refused")
+			}
+			if n := cl.Info().Credits; n != 3 {
+				t.Errorf("%d credits after an RDMA_ERROR, want 3", n)
+			}
+			p.reply(rpcrdma.Header{XID: c.XID, Vers: 2})
+			if err := outcome(t, call); err != nil {
+				t.Error(err)
+			}
+			// Each has a receive for its answer.
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			p.opens2(cl, 20)
+			for n := 1; n <= 20; n++ {
+				operateAsync(ctx, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
+				if s := p.next("a request"); s.posted < n {
+					t.Errorf("%d receives are posted for %d answers", s.posted, n)
+				}
+			}
+		})
+	})
+}
+
+// TestOptionalRequestedAnswers: refusals, malformed answers, and answers that nobody awaits.
+func TestOptionalRequestedAnswers(t *testing.T) {
+	ops := &Settings{Operations: testOps()}
 
 	t.Run("refusals and senseless answers end the request, and nothing else", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -442,54 +502,11 @@ func TestOptionalRequested(t *testing.T) {
 			}
 		})
 	})
+}
 
-	t.Run("V2-5-2 a request takes a credit, and an answer grants as a reply does", func(t *testing.T) {
-		client2(t, &Settings{Operations: testOps(), Credits: 20}, func(p *peer, cl *Client) {
-			p.opens2(cl, 1)
-			request := func() <-chan operated {
-				return operateAsync(bg, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
-			}
-			first := request()
-			h, _ := p.optional("a request")
-			second := request()
-			p.quiet("the request has the one credit")
-			call := async(cl, bg, testCall())
-			p.quiet("calls wait as well")
-			msg := optBytes(h.XID, testOp, "!")
-			msg[11] = 3
-			p.send(msg, 0)
-			succeeds(t, first, testOp, "!", "")
-			h2, _ := p.message("the second request")
-			c, _ := p.message("the call")
-			if h2.Proc == rpcrdma.ProcMsg {
-				h2, c = c, h2 // they left at the same time
-			}
-			if n := cl.Info().Credits; n != 3 {
-				t.Errorf("%d credits, want 3", n)
-			}
-			p.send(invalOption(h2.XID, 100), 0)
-			if _, err := result(t, second); err == nil {
-				t.Error("the request was refused")
-			}
-			if n := cl.Info().Credits; n != 3 {
-				t.Errorf("%d credits after an RDMA_ERROR, want 3", n)
-			}
-			p.reply(rpcrdma.Header{XID: c.XID, Vers: 2})
-			if err := outcome(t, call); err != nil {
-				t.Error(err)
-			}
-			// Each has a receive for its answer.
-			ctx, cancel := context.WithCancel(bg)
-			defer cancel()
-			p.opens2(cl, 20)
-			for n := 1; n <= 20; n++ {
-				operateAsync(ctx, Optional{Type: testOp, Info: []byte("?")}, cl.Operate)
-				if s := p.next("a request"); s.posted < n {
-					t.Errorf("%d receives are posted for %d answers", s.posted, n)
-				}
-			}
-		})
-	})
+// TestOptionalRequestedEnds: requests whose context or connection ends.
+func TestOptionalRequestedEnds(t *testing.T) {
+	ops := &Settings{Operations: testOps()}
 
 	t.Run("a request whose context ends: its credit comes back with the late answer, which is dropped", func(t *testing.T) {
 		for _, answer := range []func(xid uint32) []byte{
@@ -595,8 +612,8 @@ func (p *peer) pendingXID(cl *Client) uint32 {
 	return 0
 }
 
+// TestOptionalExecuted: both ends execute requests.
 func TestOptionalExecuted(t *testing.T) {
-	// Both ends execute requests.
 	ends := map[string]func(t *testing.T, script func(p *peer, credit uint32, goesOn func())){
 		"server": func(t *testing.T, script func(p *peer, credit uint32, goesOn func())) {
 			server2(t, nil, func(p *peer, _ *Server, _ *testService) {
@@ -692,6 +709,24 @@ func TestOptionalExecuted(t *testing.T) {
 		})
 	})
 
+	t.Run("V2-5.1-1 an answer is a first reply, too", func(t *testing.T) {
+		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
+			p.send(optBytes(1, testOp, "?", make([]byte, 1024)...), 0)
+			if h, _ := p.message("an RDMA_ERROR: the answer is too long"); h.Err != rpcrdma.ErrInvalOption {
+				t.Errorf("the answer is %+v", h)
+			}
+			p.send(optBytes(2, testOp, "?"), 0)
+			p.optional("the answer")
+			p.send(optBytes(3, testOp, "?", make([]byte, 4096-28)...), 0)
+			if _, payload := p.optional("the answer"); len(payload) != 4096-28 {
+				t.Errorf("the answer has %d bytes behind it", len(payload))
+			}
+		})
+	})
+}
+
+// TestOptionalExecutedLimits: requests beyond the grant, too long ones, and floods.
+func TestOptionalExecutedLimits(t *testing.T) {
 	t.Run("a client that requests more than it was granted loses the connection", func(t *testing.T) {
 		var cancelled atomic.Int32
 		server := &Settings{Credits: 4, Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
@@ -718,21 +753,6 @@ func TestOptionalExecuted(t *testing.T) {
 			synctest.Wait()
 			if seen := cancelled.Load(); int(seen) != n {
 				t.Errorf("%d of %d handlers have seen the end", seen, n)
-			}
-		})
-	})
-
-	t.Run("V2-5.1-1 an answer is a first reply, too", func(t *testing.T) {
-		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
-			p.send(optBytes(1, testOp, "?", make([]byte, 1024)...), 0)
-			if h, _ := p.message("an RDMA_ERROR: the answer is too long"); h.Err != rpcrdma.ErrInvalOption {
-				t.Errorf("the answer is %+v", h)
-			}
-			p.send(optBytes(2, testOp, "?"), 0)
-			p.optional("the answer")
-			p.send(optBytes(3, testOp, "?", make([]byte, 4096-28)...), 0)
-			if _, payload := p.optional("the answer"); len(payload) != 4096-28 {
-				t.Errorf("the answer has %d bytes behind it", len(payload))
 			}
 		})
 	})
@@ -779,6 +799,29 @@ func TestOptionalExecuted(t *testing.T) {
 		})
 	})
 
+	t.Run("a server of version 1, and messages that are too long", func(t *testing.T) {
+		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
+			p.proves(1, 1)
+			cn := &theConn(s).public
+			cn.AllowBackward(0)
+			synctest.Wait()
+			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: []byte("?")}); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("on a connection of version 1: %v", err)
+			}
+			p.quiet("version 1 has no such message")
+		})
+		caller2(t, &Settings{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
+			var size *SizeError
+			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: make([]byte, 4096)}); !errors.As(err, &size) {
+				t.Errorf("a request that is too long: %v", err)
+			}
+			p.quiet("it is too long")
+		})
+	})
+}
+
+// TestOptionalExecutedHandlers: requests made by handlers, and requests executed during Shutdown.
+func TestOptionalExecutedHandlers(t *testing.T) {
 	t.Run("Shutdown lets requests finish", func(t *testing.T) {
 		var gate chan struct{}
 		server := &Settings{Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
@@ -860,26 +903,6 @@ func TestOptionalExecuted(t *testing.T) {
 			}
 		})
 	})
-
-	t.Run("a server of version 1, and messages that are too long", func(t *testing.T) {
-		auto(t, greeting(t, nil), &Settings{Operations: testOps()}, func(p *peer, s *Server, _ *testService) {
-			p.proves(1, 1)
-			cn := &theConn(s).public
-			cn.AllowBackward(0)
-			synctest.Wait()
-			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: []byte("?")}); !errors.Is(err, errors.ErrUnsupported) {
-				t.Errorf("on a connection of version 1: %v", err)
-			}
-			p.quiet("version 1 has no such message")
-		})
-		caller2(t, &Settings{Operations: testOps()}, func(p *peer, s *Server, cn *Conn) {
-			var size *SizeError
-			if _, err := cn.Operate(bg, Optional{Type: testOp, Info: make([]byte, 4096)}); !errors.As(err, &size) {
-				t.Errorf("a request that is too long: %v", err)
-			}
-			p.quiet("it is too long")
-		})
-	})
 }
 
 // ---- properties
@@ -922,6 +945,8 @@ func reject(reason rpcrdma.PropReason) rpcrdma.Properties {
 	return rpcrdma.Properties{Dir: rpcrdma.PropReject, Reason: reason}
 }
 
+// TestPropertiesOffered: a client states its properties in its first call and keeps to the
+// answer.
 func TestPropertiesOffered(t *testing.T) {
 	t.Run("V2-2.1-1 V2-2.3-2 thresholds are the smaller ones, in each direction, and replies may invalidate", func(t *testing.T) {
 		for _, tt := range []struct {
@@ -1011,6 +1036,21 @@ func TestPropertiesOffered(t *testing.T) {
 		}
 	})
 
+	t.Run("no threshold is lowered", func(t *testing.T) {
+		dialsTo(t, greeting(t, hello(false, 8192, 8192)), &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
+			p.speaks2()
+			xid := p.offered(16384, 16384, true)
+			p.send(propBytes(xid, accept(4096, 12288, true)), 0)
+			if i := d.client().Info(); i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.Properties || !i.RemoteInvalidation {
+				t.Errorf("ConnInfo is %+v", i)
+			}
+		})
+	})
+}
+
+// TestPropertiesOfferedAgain: a client whose server does not execute that call offers its
+// properties by the optional operation.
+func TestPropertiesOfferedAgain(t *testing.T) {
 	t.Run("a server that does not execute the call is offered them by the operation", func(t *testing.T) {
 		for _, reply := range []oncrpc.ReplyHeader{
 			{AcceptStat: oncrpc.ProgUnavail},
@@ -1065,18 +1105,10 @@ func TestPropertiesOffered(t *testing.T) {
 			})
 		}
 	})
+}
 
-	t.Run("no threshold is lowered", func(t *testing.T) {
-		dialsTo(t, greeting(t, hello(false, 8192, 8192)), &Settings{InlineSend: 16384, InlineRecv: 16384}, func(d *dialing, p *peer) {
-			p.speaks2()
-			xid := p.offered(16384, 16384, true)
-			p.send(propBytes(xid, accept(4096, 12288, true)), 0)
-			if i := d.client().Info(); i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.Properties || !i.RemoteInvalidation {
-				t.Errorf("ConnInfo is %+v", i)
-			}
-		})
-	})
-
+// TestPropertiesOfferedWhen: when a client makes an offer, and events before the answer.
+func TestPropertiesOfferedWhen(t *testing.T) {
 	t.Run("an offer is one of its connection, in version 2, when there is something to tell", func(t *testing.T) {
 		dials(t, &Settings{InlineRecv: 8192, NoRemoteInvalidation: true}, func(d *dialing, p *peer) {
 			p.speaks2()
@@ -1188,19 +1220,53 @@ func (p *peer) invalidates(cl *Client) {
 	}
 }
 
-func TestPropertiesAccepted(t *testing.T) {
-	large := &Settings{InlineSend: 16384, InlineRecv: 16384, NoPrivateData: true, Operations: testOps()}
+// largeMessages configures a server with thresholds of 16384 bytes and with operations.
+func largeMessages() *Settings {
+	return &Settings{InlineSend: 16384, InlineRecv: 16384, NoPrivateData: true, Operations: testOps()}
+}
 
-	// answers sends an offer and returns what comes back.
-	answers := func(p *peer, msg []byte) rpcrdma.Properties {
-		p.t.Helper()
-		p.send(msg, 0)
-		h, payload := p.optional("the answer to an offer")
-		if h.XID != word(msg, 0) {
-			p.t.Errorf("the answer has the xid %#x", h.XID)
-		}
-		return p.propertiesOf(h, payload)
+// answerTo sends an offer by the optional operation and returns the answer.
+func (p *peer) answerTo(msg []byte) rpcrdma.Properties {
+	p.t.Helper()
+	p.send(msg, 0)
+	h, payload := p.optional("the answer to an offer")
+	if h.XID != word(msg, 0) {
+		p.t.Errorf("the answer has the xid %#x", h.XID)
 	}
+	return p.propertiesOf(h, payload)
+}
+
+// exchange calls a procedure of the properties program and returns the reply.
+func (p *peer) exchange(h rpcrdma.Header, vers, proc uint32, args []byte) (oncrpc.ReplyHeader, []byte) {
+	p.t.Helper()
+	h.Credit = 8
+	msg := oncrpc.AppendCall(rpcrdma.AppendHeader(nil, &h), &oncrpc.CallHeader{
+		XID: h.XID, RPCVers: 2, Prog: rpcrdma.PropProgram, Vers: vers, Proc: proc,
+	})
+	p.send(append(msg, args...), 0)
+	back, payload := p.message("the reply to the exchange")
+	var r oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(payload, &r)
+	if err != nil || back.XID != h.XID || back.Vers != h.Vers || r.XID != h.XID || back.Credit == 0 {
+		p.t.Fatalf("the reply is %+v %+v, %v", back, r, err)
+	}
+	return r, payload[n:]
+}
+
+// tells offers properties by a call and returns the answer.
+func (p *peer) tells(args []byte) rpcrdma.Properties {
+	p.t.Helper()
+	r, results := p.exchange(rpcrdma.Header{XID: 7, Vers: 2}, 1, 1, args)
+	props, err := rpcrdma.ConsumeProperties(results)
+	if r.Err() != nil || err != nil {
+		p.t.Fatalf("the reply is %+v with %x, %v", r, results, err)
+	}
+	return props
+}
+
+// TestPropertiesAccepted: a server accepts an offer and keeps to it from its answer on.
+func TestPropertiesAccepted(t *testing.T) {
+	large := largeMessages()
 
 	t.Run("V2-2.1-1 V2-2.3-2 16384 bytes in both directions and invalidation, from the answer on", func(t *testing.T) {
 		server2(t, large, func(p *peer, s *Server, _ *testService) {
@@ -1211,7 +1277,7 @@ func TestPropertiesAccepted(t *testing.T) {
 				}
 			}
 			p.mu.Unlock()
-			if got := answers(p, propBytes(7, offer(16384, 16384, true))); got != accept(16384, 16384, true) {
+			if got := p.answerTo(propBytes(7, offer(16384, 16384, true))); got != accept(16384, 16384, true) {
 				t.Errorf("the answer is %+v", got)
 			}
 			if i := theConn(s).info(); i.InlineSend != 16384 || i.InlineRecv != 16384 || !i.Properties || !i.RemoteInvalidation {
@@ -1262,7 +1328,7 @@ func TestPropertiesAccepted(t *testing.T) {
 			cfg := &Settings{InlineSend: 16384, InlineRecv: 16384}
 			auto(t, greeting(t, tt.hello), cfg, func(p *peer, s *Server, _ *testService) {
 				p.proves(1, 2)
-				if got := answers(p, propBytes(7, tt.offer)); got != accept(16384, 16384, true) {
+				if got := p.answerTo(propBytes(7, tt.offer)); got != accept(16384, 16384, true) {
 					t.Errorf("the answer is %+v", got)
 				}
 				if i := theConn(s).info(); i.InlineSend != tt.send || i.InlineRecv != tt.recv || i.RemoteInvalidation != tt.inv {
@@ -1271,6 +1337,40 @@ func TestPropertiesAccepted(t *testing.T) {
 			})
 		}
 	})
+
+	t.Run("flags without a meaning are ignored", func(t *testing.T) {
+		server2(t, large, func(p *peer, s *Server, _ *testService) {
+			msg := propBytes(7, offer(8192, 8192, false))
+			copy(msg[len(msg)-4:], []byte{0xff, 0xff, 0xff, 0xfe})
+			if got := p.answerTo(msg); got != accept(16384, 16384, true) || theConn(s).info().RemoteInvalidation {
+				t.Errorf("the answer is %+v", got)
+			}
+		})
+	})
+
+	t.Run("replies to calls in the other direction are never sent with invalidation", func(t *testing.T) {
+		svc := &testService{}
+		dials(t, &Settings{Callbacks: []Program{svc.program()}, PeerChunks: AllChunks, KeepAlive: -1}, func(d *dialing, p *peer) {
+			p.speaks2()
+			p.send(propBytes(p.offered(4096, 4096, true), accept(4096, 4096, true)), 0)
+			if i := d.client().Info(); !i.RemoteInvalidation {
+				t.Fatalf("ConnInfo is %+v", i)
+			}
+			h := rpcrdma.Header{XID: 3, Vers: 2, Writes: []rpcrdma.WriteChunk{{p.offer(0x77, make([]byte, 100))}}}
+			p.send(callBytes(h, procEcho, opaque("x")...), 0)
+			if s := p.next("the reply"); s.inv != 0 {
+				t.Errorf("the reply invalidates %#x", s.inv)
+			}
+			if !slices.Contains(p.ops, fabric.OpWrite) {
+				t.Error("nothing was written")
+			}
+		})
+	})
+}
+
+// TestPropertiesRejected: offers that a server rejects, and answers to no offer.
+func TestPropertiesRejected(t *testing.T) {
+	large := largeMessages()
 
 	t.Run("offers that are malformed", func(t *testing.T) {
 		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
@@ -1285,7 +1385,7 @@ func TestPropertiesAccepted(t *testing.T) {
 			"a direction that is not one": optBytes(7, rpcrdma.OptProperties, "\x00\x00\x00\x09"+string(good[4:])),
 		} {
 			server2(t, large, func(p *peer, s *Server, _ *testService) {
-				if got := answers(p, msg); got != reject(rpcrdma.PropMalformed) {
+				if got := p.answerTo(msg); got != reject(rpcrdma.PropMalformed) {
 					t.Errorf("%s: the answer is %+v", name, got)
 				}
 				if i := theConn(s).info(); i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
@@ -1293,28 +1393,18 @@ func TestPropertiesAccepted(t *testing.T) {
 				}
 				p.proves(2, 2)
 				// It was none, and may still come.
-				if got := answers(p, propBytes(8, offer(8192, 8192, false))); got != accept(16384, 16384, true) {
+				if got := p.answerTo(propBytes(8, offer(8192, 8192, false))); got != accept(16384, 16384, true) {
 					t.Errorf("%s: the answer to a good one is %+v", name, got)
 				}
 			})
 		}
 	})
 
-	t.Run("flags without a meaning are ignored", func(t *testing.T) {
-		server2(t, large, func(p *peer, s *Server, _ *testService) {
-			msg := propBytes(7, offer(8192, 8192, false))
-			copy(msg[len(msg)-4:], []byte{0xff, 0xff, 0xff, 0xfe})
-			if got := answers(p, msg); got != accept(16384, 16384, true) || theConn(s).info().RemoteInvalidation {
-				t.Errorf("the answer is %+v", got)
-			}
-		})
-	})
-
 	t.Run("a second offer, and one while calls are executed, are rejected", func(t *testing.T) {
 		server2(t, large, func(p *peer, s *Server, svc *testService) {
 			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procHold), 0)
 			synctest.Wait()
-			if got := answers(p, propBytes(7, offer(8192, 8192, true))); got != reject(rpcrdma.PropNotNow) {
+			if got := p.answerTo(propBytes(7, offer(8192, 8192, true))); got != reject(rpcrdma.PropNotNow) {
 				t.Errorf("while a call is executed the answer is %+v", got)
 			}
 			if i := theConn(s).info(); i.InlineSend != 4096 || i.Properties {
@@ -1322,11 +1412,11 @@ func TestPropertiesAccepted(t *testing.T) {
 			}
 			close(svc.gate)
 			p.replies(3, "the reply")
-			if got := answers(p, propBytes(8, offer(8192, 8192, true))); got != accept(16384, 16384, true) {
+			if got := p.answerTo(propBytes(8, offer(8192, 8192, true))); got != accept(16384, 16384, true) {
 				t.Errorf("the answer is %+v", got)
 			}
 			for range 50 {
-				if got := answers(p, propBytes(9, offer(12288, 12288, false))); got != reject(rpcrdma.PropNotNow) {
+				if got := p.answerTo(propBytes(9, offer(12288, 12288, false))); got != reject(rpcrdma.PropNotNow) {
 					t.Errorf("the answer to another is %+v", got)
 				}
 			}
@@ -1334,121 +1424,6 @@ func TestPropertiesAccepted(t *testing.T) {
 				t.Errorf("ConnInfo is %+v", i)
 			}
 			p.proves(2, 2)
-		})
-	})
-
-	// exchange calls a procedure of the properties program, and returns the reply.
-	exchange := func(p *peer, h rpcrdma.Header, vers, proc uint32, args []byte) (oncrpc.ReplyHeader, []byte) {
-		p.t.Helper()
-		h.Credit = 8
-		msg := oncrpc.AppendCall(rpcrdma.AppendHeader(nil, &h), &oncrpc.CallHeader{
-			XID: h.XID, RPCVers: 2, Prog: rpcrdma.PropProgram, Vers: vers, Proc: proc,
-		})
-		p.send(append(msg, args...), 0)
-		back, payload := p.message("the reply to the exchange")
-		var r oncrpc.ReplyHeader
-		n, err := oncrpc.ConsumeReply(payload, &r)
-		if err != nil || back.XID != h.XID || back.Vers != h.Vers || r.XID != h.XID || back.Credit == 0 {
-			p.t.Fatalf("the reply is %+v %+v, %v", back, r, err)
-		}
-		return r, payload[n:]
-	}
-	tells := func(p *peer, args []byte) rpcrdma.Properties {
-		p.t.Helper()
-		r, results := exchange(p, rpcrdma.Header{XID: 7, Vers: 2}, 1, 1, args)
-		props, err := rpcrdma.ConsumeProperties(results)
-		if r.Err() != nil || err != nil {
-			p.t.Fatalf("the reply is %+v with %x, %v", r, results, err)
-		}
-		return props
-	}
-
-	t.Run("V2-5.1-1 V2-2.3-2 by a call, which may be the first message: the same, in one round trip", func(t *testing.T) {
-		for _, first := range []bool{true, false} {
-			auto(t, greeting(t, nil), large, func(p *peer, s *Server, _ *testService) {
-				if !first {
-					p.proves(1, 2)
-				}
-				if got := tells(p, rpcrdma.AppendProperties(nil, offer(8192, 12288, true))); got != accept(16384, 16384, true) {
-					t.Errorf("the answer is %+v", got)
-				}
-				if i := theConn(s).info(); i.Version != 2 || i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.Properties || !i.RemoteInvalidation {
-					t.Errorf("ConnInfo is %+v", i)
-				}
-				args := make([]byte, 8192-rpcrdma.MinHeaderSize-40)
-				p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procArgs, args...), 0)
-				if h, results := p.replies(3, "the reply"); len(results) != len(args) || h.Vers != 2 {
-					t.Errorf("the reply is %+v with %d bytes", h, len(results))
-				}
-				h := rpcrdma.Header{XID: 8, Vers: 2, Writes: []rpcrdma.WriteChunk{{p.offer(0x77, make([]byte, 100))}}}
-				p.send(callBytes(h, procEcho, opaque("x")...), 0)
-				if s := p.next("the reply"); s.inv != 0x77 {
-					t.Errorf("the reply invalidates %#x", s.inv)
-				}
-				again := rpcrdma.AppendProperties(nil, offer(8192, 8192, false))
-				if got := tells(p, again); got != reject(rpcrdma.PropNotNow) {
-					t.Errorf("the answer to another is %+v", got)
-				}
-				if got := answers(p, optBytes(9, rpcrdma.OptProperties, string(again))); got != reject(rpcrdma.PropNotNow) {
-					t.Errorf("the answer to one by the operation is %+v", got)
-				}
-				if i := theConn(s).info(); i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.RemoteInvalidation {
-					t.Errorf("ConnInfo is %+v", i)
-				}
-			})
-		}
-	})
-
-	t.Run("calls that are malformed, and of what there is not", func(t *testing.T) {
-		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
-		server2(t, large, func(p *peer, s *Server, _ *testService) {
-			for _, args := range [][]byte{
-				nil, good[:12], append(good[:16:16], 0, 0, 0, 0), {0, 0, 0, 9},
-				rpcrdma.AppendProperties(nil, accept(8192, 8192, true)), rpcrdma.AppendProperties(nil, reject(1)),
-				rpcrdma.AppendProperties(nil, offer(0, 8192, true)), rpcrdma.AppendProperties(nil, offer(8192, 4095, true)),
-			} {
-				if got := tells(p, args); got != reject(rpcrdma.PropMalformed) {
-					t.Errorf("the answer to %x is %+v", args, got)
-				}
-			}
-			for _, tt := range []struct {
-				h          rpcrdma.Header
-				vers, proc uint32
-				want       oncrpc.ReplyHeader
-			}{
-				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 0, oncrpc.ReplyHeader{XID: 7}},
-				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 2, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProcUnavail}},
-				{rpcrdma.Header{XID: 7, Vers: 2}, 2, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
-				{rpcrdma.Header{XID: 7, Vers: 1}, 1, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgUnavail}},
-			} {
-				r, results := exchange(p, tt.h, tt.vers, tt.proc, good)
-				if r.AcceptStat != tt.want.AcceptStat || r.Stat != tt.want.Stat || r.Low != tt.want.Low || r.High != tt.want.High || len(results) != 0 {
-					t.Errorf("the reply to procedure %d of version %d in %+v is %+v with %x", tt.proc, tt.vers, tt.h, r, results)
-				}
-			}
-			if i := theConn(s).info(); i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
-				t.Errorf("ConnInfo is %+v", i)
-			}
-			// None of them was an offer, and one may still come.
-			if got := tells(p, good); got != accept(16384, 16384, true) {
-				t.Errorf("the answer to a good one is %+v", got)
-			}
-		})
-	})
-
-	t.Run("a call while calls are executed is rejected", func(t *testing.T) {
-		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
-		server2(t, large, func(p *peer, s *Server, svc *testService) {
-			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procHold), 0)
-			synctest.Wait()
-			if got := tells(p, good); got != reject(rpcrdma.PropNotNow) {
-				t.Errorf("the answer is %+v", got)
-			}
-			close(svc.gate)
-			p.replies(3, "the reply")
-			if i := theConn(s).info(); i.Properties {
-				t.Errorf("ConnInfo is %+v", i)
-			}
 		})
 	})
 
@@ -1471,22 +1446,97 @@ func TestPropertiesAccepted(t *testing.T) {
 			p.proves(2, 2)
 		})
 	})
+}
 
-	t.Run("replies to calls in the other direction are never sent with invalidation", func(t *testing.T) {
-		svc := &testService{}
-		dials(t, &Settings{Callbacks: []Program{svc.program()}, PeerChunks: AllChunks, KeepAlive: -1}, func(d *dialing, p *peer) {
-			p.speaks2()
-			p.send(propBytes(p.offered(4096, 4096, true), accept(4096, 4096, true)), 0)
-			if i := d.client().Info(); !i.RemoteInvalidation {
-				t.Fatalf("ConnInfo is %+v", i)
+// TestPropertiesAcceptedByCall: offers made by a call of the properties program.
+func TestPropertiesAcceptedByCall(t *testing.T) {
+	large := largeMessages()
+
+	t.Run("V2-5.1-1 V2-2.3-2 by a call, which may be the first message: the same, in one round trip", func(t *testing.T) {
+		for _, first := range []bool{true, false} {
+			auto(t, greeting(t, nil), large, func(p *peer, s *Server, _ *testService) {
+				if !first {
+					p.proves(1, 2)
+				}
+				if got := p.tells(rpcrdma.AppendProperties(nil, offer(8192, 12288, true))); got != accept(16384, 16384, true) {
+					t.Errorf("the answer is %+v", got)
+				}
+				if i := theConn(s).info(); i.Version != 2 || i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.Properties || !i.RemoteInvalidation {
+					t.Errorf("ConnInfo is %+v", i)
+				}
+				args := make([]byte, 8192-rpcrdma.MinHeaderSize-40)
+				p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procArgs, args...), 0)
+				if h, results := p.replies(3, "the reply"); len(results) != len(args) || h.Vers != 2 {
+					t.Errorf("the reply is %+v with %d bytes", h, len(results))
+				}
+				h := rpcrdma.Header{XID: 8, Vers: 2, Writes: []rpcrdma.WriteChunk{{p.offer(0x77, make([]byte, 100))}}}
+				p.send(callBytes(h, procEcho, opaque("x")...), 0)
+				if s := p.next("the reply"); s.inv != 0x77 {
+					t.Errorf("the reply invalidates %#x", s.inv)
+				}
+				again := rpcrdma.AppendProperties(nil, offer(8192, 8192, false))
+				if got := p.tells(again); got != reject(rpcrdma.PropNotNow) {
+					t.Errorf("the answer to another is %+v", got)
+				}
+				if got := p.answerTo(optBytes(9, rpcrdma.OptProperties, string(again))); got != reject(rpcrdma.PropNotNow) {
+					t.Errorf("the answer to one by the operation is %+v", got)
+				}
+				if i := theConn(s).info(); i.InlineSend != 12288 || i.InlineRecv != 8192 || !i.RemoteInvalidation {
+					t.Errorf("ConnInfo is %+v", i)
+				}
+			})
+		}
+	})
+
+	t.Run("calls that are malformed, and of what there is not", func(t *testing.T) {
+		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
+		server2(t, large, func(p *peer, s *Server, _ *testService) {
+			for _, args := range [][]byte{
+				nil, good[:12], append(good[:16:16], 0, 0, 0, 0), {0, 0, 0, 9},
+				rpcrdma.AppendProperties(nil, accept(8192, 8192, true)), rpcrdma.AppendProperties(nil, reject(1)),
+				rpcrdma.AppendProperties(nil, offer(0, 8192, true)), rpcrdma.AppendProperties(nil, offer(8192, 4095, true)),
+			} {
+				if got := p.tells(args); got != reject(rpcrdma.PropMalformed) {
+					t.Errorf("the answer to %x is %+v", args, got)
+				}
 			}
-			h := rpcrdma.Header{XID: 3, Vers: 2, Writes: []rpcrdma.WriteChunk{{p.offer(0x77, make([]byte, 100))}}}
-			p.send(callBytes(h, procEcho, opaque("x")...), 0)
-			if s := p.next("the reply"); s.inv != 0 {
-				t.Errorf("the reply invalidates %#x", s.inv)
+			for _, tt := range []struct {
+				h          rpcrdma.Header
+				vers, proc uint32
+				want       oncrpc.ReplyHeader
+			}{
+				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 0, oncrpc.ReplyHeader{XID: 7}},
+				{rpcrdma.Header{XID: 7, Vers: 2}, 1, 2, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProcUnavail}},
+				{rpcrdma.Header{XID: 7, Vers: 2}, 2, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
+				{rpcrdma.Header{XID: 7, Vers: 1}, 1, 1, oncrpc.ReplyHeader{XID: 7, AcceptStat: oncrpc.ProgUnavail}},
+			} {
+				r, results := p.exchange(tt.h, tt.vers, tt.proc, good)
+				if r.AcceptStat != tt.want.AcceptStat || r.Stat != tt.want.Stat || r.Low != tt.want.Low || r.High != tt.want.High || len(results) != 0 {
+					t.Errorf("the reply to procedure %d of version %d in %+v is %+v with %x", tt.proc, tt.vers, tt.h, r, results)
+				}
 			}
-			if !slices.Contains(p.ops, fabric.OpWrite) {
-				t.Error("nothing was written")
+			if i := theConn(s).info(); i.InlineSend != 4096 || i.InlineRecv != 4096 || i.Properties || i.RemoteInvalidation {
+				t.Errorf("ConnInfo is %+v", i)
+			}
+			// None of them was an offer, and one may still come.
+			if got := p.tells(good); got != accept(16384, 16384, true) {
+				t.Errorf("the answer to a good one is %+v", got)
+			}
+		})
+	})
+
+	t.Run("a call while calls are executed is rejected", func(t *testing.T) {
+		good := rpcrdma.AppendProperties(nil, offer(8192, 8192, true))
+		server2(t, large, func(p *peer, s *Server, svc *testService) {
+			p.send(callBytes(rpcrdma.Header{XID: 3, Vers: 2}, procHold), 0)
+			synctest.Wait()
+			if got := p.tells(good); got != reject(rpcrdma.PropNotNow) {
+				t.Errorf("the answer is %+v", got)
+			}
+			close(svc.gate)
+			p.replies(3, "the reply")
+			if i := theConn(s).info(); i.Properties {
+				t.Errorf("ConnInfo is %+v", i)
 			}
 		})
 	})

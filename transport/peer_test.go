@@ -45,6 +45,7 @@ type peer struct {
 	windows   map[uint32]*peerWindow // what this end exposes
 	memory    map[uint32][]byte      // what the peer exposes, offsets from peerBase
 	nextKey   uint32
+	reports   fabric.Deferrals
 	posts     int // doorbells
 	ops       []fabric.Opcode
 	mrs, mws  int // alive
@@ -99,6 +100,7 @@ func newPeer(t *testing.T) *peer {
 // The provider.
 
 func (p *peer) Name() string { return "script" }
+func (p *peer) Close() error { return nil }
 func (p *peer) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	p.attr = attr
 	return peerConn{p}, nil
@@ -266,7 +268,7 @@ func (p *peer) exec(wr *fabric.SendWR) {
 	switch {
 	case wr.Op == fabric.OpLocalInv && p.holdInv:
 		p.heldInv = append(p.heldInv, wc)
-	case wr.Flags&fabric.Signaled == 0:
+	case !p.reports.Reports(wr.Flags):
 	case p.holdSends && wc.Op == fabric.WCSend:
 		p.heldSends = append(p.heldSends, wc)
 	default:
@@ -787,6 +789,7 @@ type peers struct {
 }
 
 func (ps *peers) Name() string { return "script" }
+func (ps *peers) Close() error { return nil }
 
 func (ps *peers) Resolve(_ context.Context, _ string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	ps.mu.Lock()

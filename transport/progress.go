@@ -3,6 +3,8 @@ package transport
 import (
 	"context"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 )
 
 // Who moves a connection.
@@ -44,12 +46,8 @@ const (
 // A waiter is a goroutine that waits for the leader to do something, ready, or to be
 // passed the token. Guarded by the connection's state.
 type waiter struct {
-	// wake has room for one: whoever takes the waiter off its list sends exactly one
-	// value, which the waiter receives. True spares it another look.
-	wake       chan bool
-	prev, next *waiter
-	queued     bool
-	ready      bool
+	baton.Waiter[waiter] // woken as served if it is ready, which spares it another look
+	ready                bool
 
 	// Of a caller that waits for a credit:
 	call    *Call
@@ -57,41 +55,18 @@ type waiter struct {
 	leaving bool  // its context has ended
 }
 
-func newWaiter() *waiter { return &waiter{wake: make(chan bool, 1)} }
-
-// A waitList is a FIFO of waiters.
-type waitList struct{ head waiter }
-
-func (l *waitList) init()       { l.head.prev, l.head.next = &l.head, &l.head }
-func (l *waitList) empty() bool { return l.head.next == &l.head }
-
-func (l *waitList) push(w *waiter) {
-	w.prev, w.next = l.head.prev, &l.head
-	w.prev.next, l.head.prev = w, w
-	w.queued = true
-}
-
-func (l *waitList) remove(w *waiter) {
-	w.prev.next, w.next.prev = w.next, w.prev
-	w.prev, w.next, w.queued = nil, nil, false
-}
-
-func (l *waitList) pop() *waiter {
-	if l.empty() {
-		return nil
-	}
-	w := l.head.next
-	l.remove(w)
+func newWaiter() *waiter {
+	w := new(waiter)
+	w.Init(w)
 	return w
 }
 
 // progress is the token and those who wait for it. It is part of the connection's state.
 type progress struct {
-	c       *conn
-	token   *leader  // nil: somebody holds it
-	waiters waitList // goroutines that wait for their slot or for the token
-	aside   bool     // the keeper does not want the token
-	kept    *leader  // the token, on its way to the keeper
+	c     *conn
+	baton baton.Baton[leader, waiter] // the token, and who waits for a reply or for it
+	aside bool                        // the keeper does not want the token
+	kept  *leader                     // the token, on its way to the keeper
 
 	tick    *time.Timer // nil: it has not been needed yet
 	ticking bool
@@ -102,18 +77,14 @@ type progress struct {
 	unwatch func() bool     // ends the watch over leadCtx
 }
 
-func (p *progress) init(c *conn) {
-	p.c = c
-	p.waiters.init()
-}
+func (p *progress) init(c *conn) { p.c = c }
 
 // taken tells whether somebody leads.
-func (p *progress) taken() bool { return p.token == nil }
+func (p *progress) taken() bool { return p.baton.Taken() }
 
 // take hands the token out, which is not taken. What ends with ctx is interrupted then.
 func (p *progress) take(ctx context.Context) *leader {
-	l := p.token
-	p.token = nil
+	l := p.baton.Take()
 	p.leads++
 	if ctx.Done() != nil {
 		p.leadCtx = ctx
@@ -124,11 +95,11 @@ func (p *progress) take(ctx context.Context) *leader {
 
 // giveBack returns the token and returns the follower to wake for it, nil if there is
 // none. The connection's state is locked, and has not ended.
-func (l *leader) giveBack(st *state) (next *waiter) {
+func (l *leader) giveBack(st *state) (next *baton.Waiter[waiter]) {
 	p := &st.progress
 	p.leadCtx = nil
 	p.stopWatch()
-	p.token = l
+	p.baton.Give(l)
 	if l.wantsKeeper(st) {
 		return p.callKeeper()
 	}
@@ -137,7 +108,7 @@ func (l *leader) giveBack(st *state) (next *waiter) {
 	} else {
 		p.arm()
 	}
-	return p.nextLeader()
+	return p.baton.Next()
 }
 
 // end ends all waiting: who is to be woken is appended to wakes.
@@ -146,8 +117,8 @@ func (p *progress) end(wakes []*waiter) []*waiter {
 	if p.tick != nil {
 		p.tick.Stop()
 	}
-	for w := p.waiters.pop(); w != nil; w = p.waiters.pop() {
-		wakes = append(wakes, w)
+	for w := p.baton.Disband(); w != nil; w = p.baton.Disband() {
+		wakes = append(wakes, w.Who())
 	}
 	if p.aside {
 		p.aside = false
@@ -163,14 +134,6 @@ func (p *progress) stopWatch() {
 	}
 }
 
-// nextLeader takes a follower off the list to become the leader, if there is none.
-func (p *progress) nextLeader() *waiter {
-	if p.taken() {
-		return nil
-	}
-	return p.waiters.pop()
-}
-
 // awaitsCalls tells whether the peer may call, so that there has to be a leader.
 func (p *progress) awaitsCalls() bool {
 	return p.aside || p.c.role == roleClient && p.c.cfg.callbacks
@@ -183,11 +146,11 @@ func (l *leader) wantsKeeper(st *state) bool {
 }
 
 // callKeeper passes the token, which is not taken, to the keeper, which is to be woken.
-func (p *progress) callKeeper() *waiter {
+func (p *progress) callKeeper() *baton.Waiter[waiter] {
 	p.aside = false
-	p.kept, p.token = p.token, nil
+	p.kept = p.baton.Take()
 	p.leads++
-	return &p.c.keeper
+	return &p.c.keeper.Waiter
 }
 
 // arm starts the tick.
@@ -204,12 +167,5 @@ func (p *progress) startTick(d time.Duration) {
 		p.tick = time.AfterFunc(d, p.c.onTick)
 	} else {
 		p.tick.Reset(d)
-	}
-}
-
-// wakeUp wakes a waiter that has been taken off its list, if there is one.
-func wakeUp(w *waiter) {
-	if w != nil {
-		w.wake <- false
 	}
 }

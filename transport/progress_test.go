@@ -26,16 +26,16 @@ func TestStandAside(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		defer cn.c.state.Unlock()
-		if !cn.c.state.Lock().aside {
+		defer cn.rdma().state.Unlock()
+		if !cn.rdma().state.Lock().aside {
 			t.Fatalf("after %d backward calls the keeper leads", manyBackward)
 		}
 	}
 	leads := func(t *testing.T, cn *Conn) {
 		t.Helper()
 		synctest.Wait()
-		defer cn.c.state.Unlock()
-		if st := cn.c.state.Lock(); st.aside || !st.taken() {
+		defer cn.rdma().state.Unlock()
+		if st := cn.rdma().state.Lock(); st.aside || !st.taken() {
 			t.Error("the keeper does not lead")
 		}
 	}
@@ -149,7 +149,7 @@ func TestTokenPassedOn(t *testing.T) {
 		c.state.Unlock()
 		cancel()
 		synctest.Wait()
-		next.wake <- false
+		next.Wake(false)
 		if err := outcome(t, first); !errors.Is(err, context.Canceled) {
 			t.Errorf("the first call returned %v", err)
 		}

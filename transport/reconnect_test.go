@@ -60,7 +60,8 @@ func callback() []Program {
 		Handler: HandlerFunc(func(context.Context, *Request, *Response) {})}}
 }
 
-func TestReconnect(t *testing.T) {
+// TestReconnectResends: a call without a reply is sent again on the next connection.
+func TestReconnectResends(t *testing.T) {
 	t.Run("V1-8-2 BIDI-5.4-1 CTX-8166-1 calls without a reply are sent again with their xids, others with fresh ones, from one credit on", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 3)
@@ -173,36 +174,88 @@ func TestReconnect(t *testing.T) {
 			}
 		})
 	})
+}
 
-	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
-		const calls, backward = 20, 4
-		cfg := &Settings{Credits: 32, BackwardCredits: backward, Callbacks: callback(), KeepAlive: -1}
-		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
-			p.opens(cl, calls)
-			for n := range uint32(calls) {
-				async(cl, bg, numbered(n))
-				p.message("a call")
-			}
-			p.hangUp() // comes back at once, and is lost again
-			synctest.Wait()
+// TestNotResent: which calls are not sent again when the connection is lost.
+func TestNotResent(t *testing.T) {
+	t.Run("NoResend fails a call that was sent, and leaves one that was not for the next connection", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			first, second := numbered(1), numbered(2)
+			first.NoResend, second.NoResend = true, true
+			sent := async(cl, bg, first)
+			p.message("the call")
+			unsent := async(cl, bg, second)
 			q := ps.next()
-			time.Sleep(time.Second)
 			synctest.Wait()
-			if q.early < calls+backward {
-				t.Errorf("%d receives were posted for %d calls and %d of the server's", q.early, calls, backward)
+			p.hangUp()
+			err := outcome(t, sent)
+			var lost *LostError
+			if !errors.As(err, &lost) || !lost.Sent || lost.Err != nil || !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the call returned %v", err)
 			}
-			first := q.next("a call again")
-			q.reply(rpcrdma.Header{XID: word(first.msg, 0), Credit: 32})
-			for pending := 1; pending < calls; pending++ {
-				if s := q.next("a call again"); s.posted < pending+backward {
-					t.Errorf("%d receives are posted for %d calls and %d of the server's", s.posted, pending, backward)
-				}
+			if strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "; call may have been executed") {
+				t.Errorf("it says %q", err)
 			}
-			q.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
-			q.replies(1, "the reply to the server's call")
+			time.Sleep(time.Second)
+			h, n := q.numberedCall("the call that had not been sent")
+			if n != 2 {
+				t.Errorf("call %d was sent", n)
+			}
+			q.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, unsent); err != nil {
+				t.Error(err)
+			}
+			q.quiet("the other is not sent again")
+			// The Call may be used again.
+			settle()
+			again := async(cl, bg, first)
+			h2, _ := q.numberedCall("the same Call, made anew")
+			if h2.XID == h.XID {
+				t.Error("it has an xid that was used")
+			}
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			if err := outcome(t, again); err != nil {
+				t.Error(err)
+			}
 		})
 	})
 
+	t.Run("a server that breaks the protocol does not get a call again; calls that it has not got go on", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			victim := async(cl, bg, item)
+			h, _ := p.message("a call with a write chunk")
+			other := async(cl, bg, testCall())
+			h2, _ := p.message("another call")
+			unsent := async(cl, bg, numbered(3))
+			q := ps.next()
+			synctest.Wait()
+			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 2}, nil), h.Writes[0][0].Handle)
+			var broke *PeerError
+			if err := outcome(t, victim); !errors.As(err, &broke) {
+				t.Errorf("the call returned %v", err)
+			}
+			<-other // with an error, or with its reply
+			if n := ps.attempts(); n != 1 {
+				t.Errorf("%d connections were tried at once, as if the last had been good", n)
+			}
+			time.Sleep(time.Second)
+			hn, n := q.numberedCall("the call that had not been sent")
+			if n != 3 {
+				t.Errorf("call %d was sent", n)
+			}
+			q.reply(rpcrdma.Header{XID: hn.XID})
+			if err := outcome(t, unsent); err != nil {
+				t.Error(err)
+			}
+			q.quiet("nothing else is sent again")
+		})
+	})
+}
+
+// TestReconnectPauses: the pause between attempts to connect grows up to a limit.
+func TestReconnectPauses(t *testing.T) {
 	t.Run("pauses between attempts: none after a connection that was good, then twice as long each time, up to ten seconds", func(t *testing.T) {
 		for range 20 { // the pauses are random
 			clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
@@ -268,79 +321,6 @@ func TestReconnect(t *testing.T) {
 		})
 	})
 
-	// A flapper ends the connections of a client that makes them again by itself, and measures
-	// the pauses.
-	type flapper struct {
-		ps   *peers
-		p    *peer
-		cl   *Client
-		made time.Time
-		use  func(p *peer, cl *Client)
-	}
-	flap := func(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper)) {
-		t.Helper()
-		clientTo(t, &Settings{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
-			script(&flapper{ps: ps, p: p, cl: cl, made: ps.tried()[0], use: use})
-		})
-	}
-	// lose ends the connection when it has lived for so long, and checks that the next comes
-	// after pause, or at random a half more or less.
-	lose := func(f *flapper, lived, pause time.Duration) {
-		t := f.ps.t
-		t.Helper()
-		f.use(f.p, f.cl)
-		settle()
-		time.Sleep(lived - time.Since(f.made))
-		q := f.ps.next()
-		n := f.ps.attempts()
-		f.p.hangUp()
-		lost := time.Now()
-		for f.ps.attempts() == n {
-			time.Sleep(time.Millisecond)
-		}
-		f.made = f.ps.tried()[n]
-		if d := f.made.Sub(lost); d < pause/2 || d > pause*3/2 {
-			t.Errorf("the next connection comes after %v, want %v", d, pause)
-		}
-		f.p = q
-	}
-	const short = 20 * time.Millisecond
-	for name, use := range map[string]func(p *peer, cl *Client){
-		"the server has called on": func(p *peer, _ *Client) {
-			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
-			settle()
-			p.replies(1, "the reply")
-		},
-		"calls are answered on": proven,
-	} {
-		t.Run("a short connection that "+name+" costs no pause, but the second does, until one has lived for a while", func(t *testing.T) {
-			flap(t, use, func(f *flapper) {
-				for range 3 {
-					lose(f, short, 0)
-					for pause := minPause; pause < 2*defaultMaxPause; pause *= 2 {
-						lose(f, steady-1, min(pause, defaultMaxPause))
-					}
-					lose(f, steady, 0)
-				}
-			})
-		})
-	}
-
-	t.Run("a connection that was of no use has to live for two seconds, and longer than the pause", func(t *testing.T) {
-		flap(t, func(*peer, *Client) {}, func(f *flapper) {
-			lose(f, short, minPause)
-			lose(f, steady-1, 2*minPause)
-			lose(f, steady, 0)
-			pause := minPause
-			for ; pause < steady; pause *= 2 {
-				lose(f, steady-1, pause)
-			}
-			lose(f, pause-1, pause)
-			lose(f, 2*pause, 0)
-			lose(f, short, minPause)
-		})
-	})
-
 	t.Run("the longest pause is what the configuration says", func(t *testing.T) {
 		for _, most := range []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Minute} {
 			clientTo(t, &Settings{MaxPause: most}, func(ps *peers, p *peer, cl *Client) {
@@ -362,67 +342,6 @@ func TestReconnect(t *testing.T) {
 			if _, err := Dial(bg, newPeer(t), "script:1", (&Settings{MaxPause: wrong}).Client()); err == nil {
 				t.Errorf("a MaxPause of %v is taken", wrong)
 			}
-		}
-	})
-
-	// Calls that are given up early, one on each connection, which ends then. The next comes
-	// after a pause of at least least and less than most.
-	givesUp := func(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least, most func(i int) time.Duration) {
-		t.Helper()
-		first := newPeer(t)
-		first.caps.WeakRevocation = weak
-		clientOver(t, first, nil, nil, func(ps *peers, cl *Client) {
-			p := first
-			for i := range 8 {
-				lost := time.Now()
-				ctx, cancel := context.WithCancel(bg)
-				done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
-				if i > 0 {
-					for len(ps.tried()) == i {
-						time.Sleep(time.Millisecond)
-					}
-					if d := ps.tried()[i].Sub(lost); d < least(i) || d >= most(i) {
-						t.Errorf("connection %d comes after %v, want %v to %v", i+1, d, least(i), most(i))
-					}
-				}
-				h, _ := p.message("the call")
-				cancel()
-				settle()
-				if err := outcome(t, done); !errors.Is(err, context.Canceled) {
-					t.Fatalf("the call returned %v", err)
-				}
-				q := ps.next()
-				q.caps.WeakRevocation = weak
-				end(p, h)
-				settle() // the client notices
-				p = q
-			}
-		})
-	}
-	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
-
-	t.Run("pauses do not grow when calls that are given up take the connection along", func(t *testing.T) {
-		givesUp(t, true, func(p *peer, _ rpcrdma.Header) {
-			if !p.over() {
-				t.Error("the connection is there")
-			}
-		}, always(minPause/2), always(minPause*3/2))
-		givesUp(t, false, func(p *peer, _ rpcrdma.Header) { // as for a late Send with Invalidate
-			p.finish(&fabric.ConnError{Provider: "script", Cause: errors.New("script: it invalidates what is gone")})
-		}, always(minPause/2), always(minPause*3/2))
-	})
-
-	t.Run("pauses grow when it is the server that drops connections with calls that are given up, though it has answered them too late", func(t *testing.T) {
-		for _, answers := range []bool{false, true} {
-			givesUp(t, false, func(p *peer, h rpcrdma.Header) {
-				if answers {
-					p.reply(rpcrdma.Header{XID: h.XID})
-					settle()
-				}
-				p.hangUp()
-			},
-				func(i int) time.Duration { return minPause << (i - 1) / 2 },
-				func(i int) time.Duration { return minPause << (i - 1) * 3 / 2 })
 		}
 	})
 
@@ -450,7 +369,161 @@ func TestReconnect(t *testing.T) {
 			}
 		})
 	})
+}
 
+// A flapper ends the connections of a client that reconnects by itself, and measures the
+// pauses.
+type flapper struct {
+	ps   *peers
+	p    *peer
+	cl   *Client
+	made time.Time                 // when the current connection was made
+	use  func(p *peer, cl *Client) // how each connection is used before it is lost
+}
+
+// flaps runs script with a client that accepts calls from its server, and so reconnects by
+// itself.
+func flaps(t *testing.T, use func(p *peer, cl *Client), script func(f *flapper)) {
+	t.Helper()
+	clientTo(t, &Settings{Callbacks: callback(), KeepAlive: -1}, func(ps *peers, p *peer, cl *Client) {
+		script(&flapper{ps: ps, p: p, cl: cl, made: ps.tried()[0], use: use})
+	})
+}
+
+// lose uses the connection, ends it after it has lived for the given time, and checks that
+// the next one follows after pause, give or take half of it.
+func (f *flapper) lose(lived, pause time.Duration) {
+	t := f.ps.t
+	t.Helper()
+	f.use(f.p, f.cl)
+	settle()
+	time.Sleep(lived - time.Since(f.made))
+	q := f.ps.next()
+	n := f.ps.attempts()
+	f.p.hangUp()
+	lost := time.Now()
+	for f.ps.attempts() == n {
+		time.Sleep(time.Millisecond)
+	}
+	f.made = f.ps.tried()[n]
+	if d := f.made.Sub(lost); d < pause/2 || d > pause*3/2 {
+		t.Errorf("the next connection comes after %v, want %v", d, pause)
+	}
+	f.p = q
+}
+
+// TestReconnectShortLives: the pause after a connection depends on how long it lived and
+// whether it was used.
+func TestReconnectShortLives(t *testing.T) {
+	const short = 20 * time.Millisecond
+
+	for name, use := range map[string]func(p *peer, cl *Client){
+		"the server has called on": func(p *peer, _ *Client) {
+			p.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			settle()
+			p.replies(1, "the reply")
+		},
+		"calls are answered on": proven,
+	} {
+		t.Run("a short connection that "+name+" costs no pause, but the second does, until one has lived for a while", func(t *testing.T) {
+			flaps(t, use, func(f *flapper) {
+				for range 3 {
+					f.lose(short, 0)
+					for pause := minPause; pause < 2*defaultMaxPause; pause *= 2 {
+						f.lose(steady-1, min(pause, defaultMaxPause))
+					}
+					f.lose(steady, 0)
+				}
+			})
+		})
+	}
+
+	t.Run("a connection that was of no use has to live for two seconds, and longer than the pause", func(t *testing.T) {
+		flaps(t, func(*peer, *Client) {}, func(f *flapper) {
+			f.lose(short, minPause)
+			f.lose(steady-1, 2*minPause)
+			f.lose(steady, 0)
+			pause := minPause
+			for ; pause < steady; pause *= 2 {
+				f.lose(steady-1, pause)
+			}
+			f.lose(pause-1, pause)
+			f.lose(2*pause, 0)
+			f.lose(short, minPause)
+		})
+	})
+}
+
+// givesUp makes eight calls, each on its own connection. It cancels the call, has end close
+// the connection, and checks the pause before connection i: at least least(i), less than
+// most(i).
+func givesUp(t *testing.T, weak bool, end func(p *peer, h rpcrdma.Header), least, most func(i int) time.Duration) {
+	t.Helper()
+	first := newPeer(t)
+	first.caps.WeakRevocation = weak
+	clientOver(t, first, nil, nil, func(ps *peers, cl *Client) {
+		p := first
+		for i := range 8 {
+			lost := time.Now()
+			ctx, cancel := context.WithCancel(bg)
+			done := async(cl, ctx, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}})
+			if i > 0 {
+				for len(ps.tried()) == i {
+					time.Sleep(time.Millisecond)
+				}
+				if d := ps.tried()[i].Sub(lost); d < least(i) || d >= most(i) {
+					t.Errorf("connection %d comes after %v, want %v to %v", i+1, d, least(i), most(i))
+				}
+			}
+			h, _ := p.message("the call")
+			cancel()
+			settle()
+			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
+				t.Fatalf("the call returned %v", err)
+			}
+			q := ps.next()
+			q.caps.WeakRevocation = weak
+			end(p, h)
+			settle() // the client notices
+			p = q
+		}
+	})
+}
+
+// TestReconnectGivenUp: the pause after a connection that ends because its calls were
+// cancelled, or after they were.
+func TestReconnectGivenUp(t *testing.T) {
+	always := func(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+	t.Run("pauses do not grow when calls that are given up take the connection along", func(t *testing.T) {
+		givesUp(t, true, func(p *peer, _ rpcrdma.Header) {
+			if !p.over() {
+				t.Error("the connection is there")
+			}
+		}, always(minPause/2), always(minPause*3/2))
+		givesUp(t, false, func(p *peer, _ rpcrdma.Header) { // as for a late Send with Invalidate
+			p.finish(&fabric.ConnError{Provider: "script", Cause: errors.New("script: it invalidates what is gone")})
+		}, always(minPause/2), always(minPause*3/2))
+	})
+
+	t.Run("pauses grow when it is the server that drops connections with calls that are given up, though it has answered them too late", func(t *testing.T) {
+		for _, answers := range []bool{false, true} {
+			givesUp(t, false, func(p *peer, h rpcrdma.Header) {
+				if answers {
+					p.reply(rpcrdma.Header{XID: h.XID})
+					settle()
+				}
+				p.hangUp()
+			},
+				func(i int) time.Duration { return minPause << (i - 1) / 2 },
+				func(i int) time.Duration { return minPause << (i - 1) * 3 / 2 })
+		}
+	})
+}
+
+// TestReconnectWaits: a call that waits for a connection returns when its context or the
+// client ends.
+func TestReconnectWaits(t *testing.T) {
 	t.Run("a call without a deadline waits, one with a deadline fails in time", func(t *testing.T) {
 		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 			ctx, cancel := context.WithTimeout(bg, time.Minute)
@@ -528,81 +601,6 @@ func TestReconnect(t *testing.T) {
 		})
 	})
 
-	t.Run("NoResend fails a call that was sent, and leaves one that was not for the next connection", func(t *testing.T) {
-		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
-			first, second := numbered(1), numbered(2)
-			first.NoResend, second.NoResend = true, true
-			sent := async(cl, bg, first)
-			p.message("the call")
-			unsent := async(cl, bg, second)
-			q := ps.next()
-			synctest.Wait()
-			p.hangUp()
-			err := outcome(t, sent)
-			var lost *LostError
-			if !errors.As(err, &lost) || !lost.Sent || lost.Err != nil || !errors.Is(err, net.ErrClosed) {
-				t.Errorf("the call returned %v", err)
-			}
-			if strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "; call may have been executed") {
-				t.Errorf("it says %q", err)
-			}
-			time.Sleep(time.Second)
-			h, n := q.numberedCall("the call that had not been sent")
-			if n != 2 {
-				t.Errorf("call %d was sent", n)
-			}
-			q.reply(rpcrdma.Header{XID: h.XID})
-			if err := outcome(t, unsent); err != nil {
-				t.Error(err)
-			}
-			q.quiet("the other is not sent again")
-			// The Call may be used again.
-			settle()
-			again := async(cl, bg, first)
-			h2, _ := q.numberedCall("the same Call, made anew")
-			if h2.XID == h.XID {
-				t.Error("it has an xid that was used")
-			}
-			q.reply(rpcrdma.Header{XID: h2.XID})
-			if err := outcome(t, again); err != nil {
-				t.Error(err)
-			}
-		})
-	})
-
-	t.Run("a server that breaks the protocol does not get a call again; calls that it has not got go on", func(t *testing.T) {
-		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
-			p.opens(cl, 2)
-			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
-			victim := async(cl, bg, item)
-			h, _ := p.message("a call with a write chunk")
-			other := async(cl, bg, testCall())
-			h2, _ := p.message("another call")
-			unsent := async(cl, bg, numbered(3))
-			q := ps.next()
-			synctest.Wait()
-			p.send(p.replyBytes(rpcrdma.Header{XID: h2.XID, Credit: 2}, nil), h.Writes[0][0].Handle)
-			var broke *PeerError
-			if err := outcome(t, victim); !errors.As(err, &broke) {
-				t.Errorf("the call returned %v", err)
-			}
-			<-other // with an error, or with its reply
-			if n := ps.attempts(); n != 1 {
-				t.Errorf("%d connections were tried at once, as if the last had been good", n)
-			}
-			time.Sleep(time.Second)
-			hn, n := q.numberedCall("the call that had not been sent")
-			if n != 3 {
-				t.Errorf("call %d was sent", n)
-			}
-			q.reply(rpcrdma.Header{XID: hn.XID})
-			if err := outcome(t, unsent); err != nil {
-				t.Error(err)
-			}
-			q.quiet("nothing else is sent again")
-		})
-	})
-
 	t.Run("Close and Shutdown release all who wait for a connection", func(t *testing.T) {
 		for _, end := range []func(cl *Client) error{(*Client).Close, func(cl *Client) error { return cl.Shutdown(bg) }} {
 			for _, state := range []string{"between attempts", "during an attempt"} {
@@ -642,6 +640,38 @@ func TestReconnect(t *testing.T) {
 				})
 			}
 		}
+	})
+}
+
+// TestReconnectCallbacks: reconnection and the server's calls.
+func TestReconnectCallbacks(t *testing.T) {
+	t.Run("BIDI-4.3.1-2 receives for all that will be sent, and for the server's calls, come before the connection", func(t *testing.T) {
+		const calls, backward = 20, 4
+		cfg := &Settings{Credits: 32, BackwardCredits: backward, Callbacks: callback(), KeepAlive: -1}
+		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, calls)
+			for n := range uint32(calls) {
+				async(cl, bg, numbered(n))
+				p.message("a call")
+			}
+			p.hangUp() // comes back at once, and is lost again
+			synctest.Wait()
+			q := ps.next()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if q.early < calls+backward {
+				t.Errorf("%d receives were posted for %d calls and %d of the server's", q.early, calls, backward)
+			}
+			first := q.next("a call again")
+			q.reply(rpcrdma.Header{XID: word(first.msg, 0), Credit: 32})
+			for pending := 1; pending < calls; pending++ {
+				if s := q.next("a call again"); s.posted < pending+backward {
+					t.Errorf("%d receives are posted for %d calls and %d of the server's", s.posted, pending, backward)
+				}
+			}
+			q.send(callBytes(rpcrdma.Header{XID: 1}, 1), 0)
+			q.replies(1, "the reply to the server's call")
+		})
 	})
 
 	t.Run("BIDI-5.4-4 a client with Callbacks comes back though it is idle, one without them when it is called", func(t *testing.T) {
@@ -1047,14 +1077,16 @@ func pending(t *testing.T, done <-chan error) {
 	}
 }
 
-func TestBackchannel(t *testing.T) {
-	bind := func(t *testing.T, b *Backchannel, cn *Conn, calls int) {
-		t.Helper()
-		if err := b.Bind(cn, calls); err != nil {
-			t.Fatal(err)
-		}
+// bind binds a Backchannel to a connection.
+func bind(t *testing.T, b *Backchannel, cn *Conn, calls int) {
+	t.Helper()
+	if err := b.Bind(cn, calls); err != nil {
+		t.Fatal(err)
 	}
+}
 
+// TestBackchannelBind: calls use the connection that was bound last, and wait if there is none.
+func TestBackchannelBind(t *testing.T) {
 	t.Run("BIDI-2-3 BIDI-5.4-3 a server that has calls to make opens no connection and waits for its client", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
 			b := NewBackchannel()
@@ -1076,6 +1108,49 @@ func TestBackchannel(t *testing.T) {
 		})
 	})
 
+	t.Run("Bind on a second connection: what is under way on the first stays there", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			cp, cq := ready(p), ready(q)
+			bind(t, b, cp, 0)
+			first := over(b, bg, numbered(1))
+			h, _ := p.numberedCall("the first call")
+			bind(t, b, cq, 0)
+			bind(t, b, cq, 0) // once more
+			second := over(b, bg, numbered(2))
+			h2, n := q.numberedCall("the second call")
+			if n != 2 || h2.XID == h.XID {
+				t.Errorf("call %d with xid %#x", n, h2.XID)
+			}
+			p.reply(rpcrdma.Header{XID: h.XID})
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			for _, d := range []<-chan error{first, second} {
+				if err := outcome(t, d); err != nil {
+					t.Error(err)
+				}
+			}
+			// The first connection's end takes its calls to the second.
+			bind(t, b, cp, 0)
+			third := over(b, bg, numbered(3))
+			h3, _ := p.numberedCall("the third call")
+			bind(t, b, cq, 0)
+			q.quiet("the third call is under way elsewhere")
+			p.hangUp()
+			h4, n := q.numberedCall("the third call again")
+			if n != 3 || h4.XID != h3.XID {
+				t.Errorf("call %d with xid %#x, was %#x", n, h4.XID, h3.XID)
+			}
+			q.reply(rpcrdma.Header{XID: h4.XID})
+			if err := outcome(t, third); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// TestBackchannelResends: a call without a reply is sent again on the next connection.
+func TestBackchannelResends(t *testing.T) {
 	t.Run("BIDI-5.4-3 BIDI-4.3.2-3 BIDI-6-2 calls without a reply wait for the client to come back, and go again with their xids", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
 			b := NewBackchannel()
@@ -1157,7 +1232,93 @@ func TestBackchannel(t *testing.T) {
 			}
 		})
 	})
+}
 
+// TestBackchannelReady: only a client that drops its connection on the first call counts as
+// not ready.
+func TestBackchannelReady(t *testing.T) {
+	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done, line := over(b, bg, testCall()), over(b, bg, testCall())
+			p.message("the call")
+			p.hangUp()
+			var not *NotReadyError
+			for _, d := range []<-chan error{done, line} {
+				if err := outcome(t, d); !errors.As(err, &not) || !not.Dropped {
+					t.Errorf("the call returned %v", err)
+				}
+			}
+			q := ps.arrive(s, "client")
+			if err := b.Bind(ready(q), 0); !errors.As(err, &not) {
+				t.Errorf("Bind returned %v", err)
+			}
+			if err := b.Null(bg, testProg, 1); !errors.As(err, &not) {
+				t.Errorf("Null returned %v", err)
+			}
+			q.quiet("it would be an attack")
+		})
+	})
+
+	t.Run("one that has answered before may lose its connection, and so may one that was not called", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p := ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			p.hangUp()
+			p = ps.arrive(s, "client")
+			bind(t, b, ready(p), 0)
+			done := over(b, bg, testCall())
+			p.answerNext("the first call")
+			if err := outcome(t, done); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				done = over(b, bg, testCall())
+				p.message("a call")
+				p.hangUp()
+				p = ps.arrive(s, "client")
+				bind(t, b, ready(p), 0)
+				p.answerNext("the call again")
+				if err := outcome(t, done); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+
+	t.Run("nor is one not ready that has answered on another connection", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			cp, cq := ready(p), ready(q)
+			bind(t, b, cp, 0)
+			slow := over(b, bg, numbered(1))
+			h, _ := p.numberedCall("a call that is not answered yet")
+			bind(t, b, cq, 0)
+			quick := over(b, bg, numbered(2))
+			q.answerNext("a call on the second connection")
+			if err := outcome(t, quick); err != nil {
+				t.Fatal(err)
+			}
+			p.hangUp()
+			h2, n := q.numberedCall("the first call, on the second connection")
+			if n != 1 || h2.XID != h.XID {
+				t.Errorf("call %d with xid %#x, was %#x", n, h2.XID, h.XID)
+			}
+			q.reply(rpcrdma.Header{XID: h2.XID})
+			if err := outcome(t, slow); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// TestBackchannelEnds: a call ends with its context or with Close of the Backchannel, not with
+// a connection.
+func TestBackchannelEnds(t *testing.T) {
 	t.Run("a call ends with its context, and tells whether it was sent", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
 			b := NewBackchannel()
@@ -1234,124 +1395,6 @@ func TestBackchannel(t *testing.T) {
 			}
 			if err := b.Call(bg, testCall()); !errors.As(err, &closed) {
 				t.Errorf("a call after Close returned %v", err)
-			}
-		})
-	})
-
-	t.Run("Bind on a second connection: what is under way on the first stays there", func(t *testing.T) {
-		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
-			b := NewBackchannel()
-			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
-			cp, cq := ready(p), ready(q)
-			bind(t, b, cp, 0)
-			first := over(b, bg, numbered(1))
-			h, _ := p.numberedCall("the first call")
-			bind(t, b, cq, 0)
-			bind(t, b, cq, 0) // once more
-			second := over(b, bg, numbered(2))
-			h2, n := q.numberedCall("the second call")
-			if n != 2 || h2.XID == h.XID {
-				t.Errorf("call %d with xid %#x", n, h2.XID)
-			}
-			p.reply(rpcrdma.Header{XID: h.XID})
-			q.reply(rpcrdma.Header{XID: h2.XID})
-			for _, d := range []<-chan error{first, second} {
-				if err := outcome(t, d); err != nil {
-					t.Error(err)
-				}
-			}
-			// The first connection's end takes its calls to the second.
-			bind(t, b, cp, 0)
-			third := over(b, bg, numbered(3))
-			h3, _ := p.numberedCall("the third call")
-			bind(t, b, cq, 0)
-			q.quiet("the third call is under way elsewhere")
-			p.hangUp()
-			h4, n := q.numberedCall("the third call again")
-			if n != 3 || h4.XID != h3.XID {
-				t.Errorf("call %d with xid %#x, was %#x", n, h4.XID, h3.XID)
-			}
-			q.reply(rpcrdma.Header{XID: h4.XID})
-			if err := outcome(t, third); err != nil {
-				t.Error(err)
-			}
-		})
-	})
-
-	t.Run("BIDI-6-2 a client that drops its connection on the first call is not called again", func(t *testing.T) {
-		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
-			b := NewBackchannel()
-			p := ps.arrive(s, "client")
-			bind(t, b, ready(p), 0)
-			done, line := over(b, bg, testCall()), over(b, bg, testCall())
-			p.message("the call")
-			p.hangUp()
-			var not *NotReadyError
-			for _, d := range []<-chan error{done, line} {
-				if err := outcome(t, d); !errors.As(err, &not) || !not.Dropped {
-					t.Errorf("the call returned %v", err)
-				}
-			}
-			q := ps.arrive(s, "client")
-			if err := b.Bind(ready(q), 0); !errors.As(err, &not) {
-				t.Errorf("Bind returned %v", err)
-			}
-			if err := b.Null(bg, testProg, 1); !errors.As(err, &not) {
-				t.Errorf("Null returned %v", err)
-			}
-			q.quiet("it would be an attack")
-		})
-	})
-
-	t.Run("one that has answered before may lose its connection, and so may one that was not called", func(t *testing.T) {
-		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
-			b := NewBackchannel()
-			p := ps.arrive(s, "client")
-			bind(t, b, ready(p), 0)
-			p.hangUp()
-			p = ps.arrive(s, "client")
-			bind(t, b, ready(p), 0)
-			done := over(b, bg, testCall())
-			p.answerNext("the first call")
-			if err := outcome(t, done); err != nil {
-				t.Fatal(err)
-			}
-			for range 3 {
-				done = over(b, bg, testCall())
-				p.message("a call")
-				p.hangUp()
-				p = ps.arrive(s, "client")
-				bind(t, b, ready(p), 0)
-				p.answerNext("the call again")
-				if err := outcome(t, done); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	})
-
-	t.Run("nor is one not ready that has answered on another connection", func(t *testing.T) {
-		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
-			b := NewBackchannel()
-			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
-			cp, cq := ready(p), ready(q)
-			bind(t, b, cp, 0)
-			slow := over(b, bg, numbered(1))
-			h, _ := p.numberedCall("a call that is not answered yet")
-			bind(t, b, cq, 0)
-			quick := over(b, bg, numbered(2))
-			q.answerNext("a call on the second connection")
-			if err := outcome(t, quick); err != nil {
-				t.Fatal(err)
-			}
-			p.hangUp()
-			h2, n := q.numberedCall("the first call, on the second connection")
-			if n != 1 || h2.XID != h.XID {
-				t.Errorf("call %d with xid %#x, was %#x", n, h2.XID, h.XID)
-			}
-			q.reply(rpcrdma.Header{XID: h2.XID})
-			if err := outcome(t, slow); err != nil {
-				t.Error(err)
 			}
 		})
 	})

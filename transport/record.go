@@ -18,13 +18,12 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// The record-marking bridge: a connection as a net.Conn that speaks the record
+// The record-marking bridge presents a connection as a net.Conn with the record
 // marking of RFC 5531 section 11, so that any ONC RPC server or client written
-// for TCP runs over RDMA unchanged. Whole records are what a chunked call is
-// once it has been pulled; on the way back the Binding finds the items that may
-// go to chunks.
+// for TCP runs over RDMA unchanged. A call whose chunks have been fetched is one
+// record; in the reply, the Binding finds the items that may go to chunks.
 
-// A recordParser puts records together from a byte stream.
+// A recordParser assembles records from a byte stream.
 type recordParser struct {
 	max    int
 	mark   []byte // bytes of the record mark read so far
@@ -33,8 +32,8 @@ type recordParser struct {
 	record []byte
 }
 
-// write takes bytes of the stream and calls done with each whole record, which
-// is the callee's to keep.
+// write takes bytes of the stream and calls done with each whole record. The
+// record then belongs to done.
 func (p *recordParser) write(b []byte, done func([]byte) error) error {
 	for len(b) > 0 {
 		if p.left == 0 {
@@ -67,8 +66,8 @@ func (p *recordParser) write(b []byte, done func([]byte) error) error {
 	return nil
 }
 
-// A stream is the part of a bridge's net.Conn that both ends share: records to
-// be read, deadlines, the end.
+// A stream is what the net.Conns of servers and clients have in common: the
+// records to be read, the read deadline, the error after the end.
 type stream struct {
 	mu       sync.Mutex
 	records  [][]byte // to be read; the first may be half read, its mark included
@@ -138,8 +137,8 @@ func (s *stream) Read(b []byte) (int, error) {
 	}
 }
 
-// endOfStream is what a reader is told of the end: as on TCP, io.EOF when the peer
-// has closed in order.
+// endOfStream is the error that Read returns after the end: as on TCP, io.EOF if the
+// peer has closed in order.
 func endOfStream(err error) error {
 	var ce *fabric.ConnError
 	if errors.As(err, &ce) && ce.Remote && ce.Clean {
@@ -175,13 +174,13 @@ func (s *stream) SetWriteDeadline(time.Time) error { return s.failed() }
 
 func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
-// marked is a record with its mark in front.
+// marked returns the mark of a record of n bytes, with room for the record behind it.
 func marked(n int) []byte {
 	return oncrpc.AppendRecordMark(make([]byte, 0, oncrpc.RecordMarkSize+n), n, true)
 }
 
-// A bridge is a server's net.Listener for some programs. Each connection that
-// calls one of them appears as a net.Conn once.
+// A bridge is a server's net.Listener for some programs. Each connection on which
+// one of them is called is accepted once, as a net.Conn.
 type bridge struct {
 	s       *Server
 	binding Binding
@@ -197,8 +196,8 @@ type bridge struct {
 // Bridge returns a listener for the calls to progs, or, without any, to all
 // programs that are not registered: each of the server's connections that makes
 // such a call is accepted as a net.Conn, on which calls are read and replies
-// written as records (RFC 5531 section 11). Replies are matched by their xid and
-// may come in any order. b says what may travel as chunks; nil: nothing.
+// written as records (RFC 5531 section 11). Replies are matched by xid and may be
+// written in any order. b says what may travel in chunks; with nil, nothing does.
 //
 // It must be called before Serve. Closing the listener leaves connections open;
 // closing a net.Conn ends the connection under it.
@@ -248,7 +247,7 @@ type bridgeAddr struct{}
 func (bridgeAddr) Network() string { return "rpcrdma" }
 func (bridgeAddr) String() string  { return "bridge" }
 
-// dispatch passes a call on. The exchange has been taken off the leader.
+// dispatch passes a call to its net.Conn. The exchange is detached from the leader.
 func (b *bridge) dispatch(x *exch) {
 	b.mu.Lock()
 	rc := b.conns[x.c]
@@ -278,7 +277,7 @@ func (b *bridge) dispatch(x *exch) {
 	rc.call(x)
 }
 
-// forget ends the net.Conn of a connection that has ended.
+// forget closes the net.Conn of a connection that has ended.
 func (b *bridge) forget(c *conn) {
 	b.mu.Lock()
 	rc := b.conns[c]
@@ -327,8 +326,8 @@ func (rc *serverRecords) call(x *exch) {
 	rc.push(record)
 }
 
-// end drops the calls that have no reply yet. What becomes of them is not known: should
-// they be sent again they are executed again.
+// end drops the calls that have no reply yet. Whether they were executed is not known: if
+// they are sent again, they are executed again.
 func (rc *serverRecords) end(err error) {
 	rc.fail(err)
 	rc.pmu.Lock()
@@ -362,9 +361,9 @@ func (rc *serverRecords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// reply answers a call with a record: its RPC header, results, and the items
-// that the binding finds in those. A record whose RPC header cannot be read is the
-// client's to judge, and goes out as it is.
+// reply answers a call with a record: its RPC header, its results, and the items
+// that the binding finds in them. A record whose RPC header cannot be decoded is sent
+// as it is; the client rejects it.
 func (rc *serverRecords) reply(record []byte) error {
 	xid, dir, ok := oncrpc.Peek(record)
 	if !ok || dir != oncrpc.Reply {
@@ -394,14 +393,13 @@ func (rc *serverRecords) reply(record []byte) error {
 	return nil
 }
 
-// carve takes items out of a stream: they become the exchange's, and the rest
-// is closed up over them. Items that do not lie in the stream in order stay
-// where they are.
+// carve moves items from results to the exchange and returns the results without
+// them. Items that are out of order or out of bounds stay in the results.
 func (x *exch) carve(b []byte, items []Range) []byte {
 	if !inOrder(items, len(b)) || len(items) == 0 {
 		return b
 	}
-	// The stream is short without its items: what is left of it is copied.
+	// Without their items results are short, so they are copied.
 	size := len(b)
 	for _, it := range items {
 		size -= xdr.Padded(it.Length)
@@ -416,7 +414,7 @@ func (x *exch) carve(b []byte, items []Range) []byte {
 	return append(out, b[from:]...)
 }
 
-// inOrder tells whether ranges ascend, without overlap, within n bytes.
+// inOrder reports whether ranges ascend without overlap within n bytes.
 func inOrder(items []Range, n int) bool {
 	from := 0
 	for _, it := range items {
@@ -428,19 +426,19 @@ func inOrder(items []Range, n int) bool {
 	return true
 }
 
-// NewRecordConn returns a net.Conn that carries record-marked calls, as an ONC
-// RPC client written for TCP makes them, over cl. b says what of them and of
-// their replies may travel as chunks; with nil, replies of up to maxReply bytes
-// are provided for, and nothing is placed directly. It ends with the connection that cl has
-// at the moment, and closing it closes cl.
+// NewRecordConn returns a net.Conn that carries the record-marked calls of an ONC
+// RPC client written for TCP over cl. b says what of the calls and of their replies
+// may travel in chunks; with nil, nothing is placed directly, and replies may have up
+// to maxReply bytes. The net.Conn ends with the connection that cl has now, and closing
+// it closes cl.
 func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	rc := &clientRecords{
-		stream: newStream(), cl: cl, c: cl.conn(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
+		stream: newStream(), cl: cl, c: cl.latest(), binding: b, maxReply: maxReply, ctx: ctx, cancel: cancel,
 		parser: recordParser{max: cl.cfg.MaxMessage},
 	}
 	go func() { // whoever reads learns of the connection's end
-		<-rc.c.done
+		<-rc.c.ended()
 		rc.fail(rc.c.endErr())
 	}()
 	return rc
@@ -450,7 +448,7 @@ func NewRecordConn(cl *Client, b Binding, maxReply int) net.Conn {
 type clientRecords struct {
 	*stream
 	cl       *Client
-	c        *conn // the connection that there was: a net.Conn ends with it
+	c        connection // that there was: a net.Conn ends with it
 	binding  Binding
 	maxReply int
 	ctx      context.Context
@@ -461,8 +459,8 @@ type clientRecords struct {
 	parser recordParser
 }
 
-func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
-func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
+func (rc *clientRecords) LocalAddr() net.Addr  { return rc.c.local() }
+func (rc *clientRecords) RemoteAddr() net.Addr { return rc.c.remote() }
 
 // Close ends the connection; calls under way get no reply.
 func (rc *clientRecords) Close() error {
@@ -495,8 +493,8 @@ func (rc *clientRecords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// call makes one call and makes its reply readable. What TCP would do to a call
-// that fails underneath is to break the connection.
+// call makes one call and makes its reply readable. If the call fails the net.Conn does,
+// as a TCP connection would.
 func (rc *clientRecords) call(record []byte) {
 	defer rc.calls.Done()
 	reply, err := rc.roundTrip(record)
@@ -519,7 +517,7 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 		items, bounds := rc.binding.Call(proc, record[n:], nil)
 		call.MaxResults = bounds.MaxResults
 		if h.Cred.Protected() {
-			// Nothing can be found in there, and nothing taken out.
+			// The binding cannot read protected arguments, nor may anything be taken out.
 			for _, size := range bounds.Items[:bounds.NumItems] {
 				call.MaxResults += xdr.Padded(size)
 			}
@@ -556,8 +554,8 @@ func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {
 // checksum, the padding of a cipher.
 const gssOverhead = 1024
 
-// restore puts the items that came through write chunks back into their places
-// in the reply: behind the length words that tell their sizes.
+// restore puts the items that came through write chunks back into the reply, each
+// behind its length word.
 func (rc *clientRecords) restore(p Procedure, msg []byte, items []WriteItem) ([]byte, error) {
 	size := len(msg)
 	placed := false

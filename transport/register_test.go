@@ -31,33 +31,37 @@ func moves(mem []byte, arg, res span) *Call {
 		ReadItems: []ReadItem{{Offset: 4, Data: arg.of(mem)}}, WriteItems: []WriteItem{{Buf: res.of(mem)}}}
 }
 
+// answersMove replies to the next call and returns the segments that it exposed.
+func (p *peer) answersMove(done <-chan error) (read, write rpcrdma.Segment) {
+	p.t.Helper()
+	h, _ := p.message("the call")
+	read, write = h.Reads[0].Segment, h.Writes[0][0]
+	p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, write.Length)...)
+	if err := outcome(p.t, done); err != nil {
+		p.t.Fatal(err)
+	}
+	return read, write
+}
+
+// register registers memory with a client.
+func register(t *testing.T, cl *Client, mem []byte) *Memory {
+	t.Helper()
+	m, err := cl.RegisterMemory(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestRegisterMemory: calls use registered memory without another registration.
 func TestRegisterMemory(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
-	// answer replies to the next call, and returns what it has exposed.
-	answer := func(p *peer, done <-chan error) (read, write rpcrdma.Segment) {
-		p.t.Helper()
-		h, _ := p.message("the call")
-		read, write = h.Reads[0].Segment, h.Writes[0][0]
-		p.reply(rpcrdma.Header{XID: h.XID, Writes: h.Writes}, xdr.AppendUint32(nil, write.Length)...)
-		if err := outcome(p.t, done); err != nil {
-			p.t.Fatal(err)
-		}
-		return read, write
-	}
-	register := func(p *peer, cl *Client, mem []byte) *Memory {
-		p.t.Helper()
-		m, err := cl.RegisterMemory(mem)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		return m
-	}
 
 	t.Run("calls name parts of one region", func(t *testing.T) {
 		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			before := p.regions()
-			m := register(p, cl, mem)
+			m := register(t, cl, mem)
 			if n := p.regions(); n != before+1 || &m.Bytes()[0] != &mem[0] || len(m.Bytes()) != len(mem) {
 				t.Fatalf("%d regions, %d before", n, before)
 			}
@@ -81,7 +85,7 @@ func TestRegisterMemory(t *testing.T) {
 				}
 			}
 			done := async(cl, bg, moves(mem, arg, res))
-			_, write := answer(p, done)
+			_, write := p.answersMove(done)
 			for range 2 {
 				if err := m.Close(); err != nil {
 					t.Fatal(err)
@@ -90,97 +94,9 @@ func TestRegisterMemory(t *testing.T) {
 			if _, err := p.reach(write, fabric.AccessRemoteWrite); err == nil || p.regions() != before {
 				t.Errorf("after Close the peer reaches the memory: %v, %d regions", err, p.regions())
 			}
-			_, again := answer(p, async(cl, bg, moves(mem, arg, res)))
+			_, again := p.answersMove(async(cl, bg, moves(mem, arg, res)))
 			if _, err := p.reach(again, fabric.AccessRemoteWrite); err == nil || again.Handle == write.Handle || p.regions() != before {
 				t.Error("a call after Close does not register for itself")
-			}
-		})
-	})
-
-	t.Run("what lies elsewhere, or across an end, is registered for the call", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
-			mem := letters(30_000)
-			low := register(p, cl, mem[:9000])
-			high := register(p, cl, mem[9000:18_000])
-			defer low.Close()
-			defer high.Close()
-			before := p.regions()
-			l, h := answer(p, async(cl, bg, moves(mem, span{0, 9000}, span{9000, 18_000})))
-			across, beyond := answer(p, async(cl, bg, moves(mem, span{1000, 10_000}, span{18_000, 27_000})))
-			if l.Handle == h.Handle || l.Offset != peerBase || h.Offset != peerBase {
-				t.Errorf("the neighbours are %+v and %+v", l, h)
-			}
-			for _, s := range []rpcrdma.Segment{across, beyond} {
-				if _, err := p.reach(s, fabric.AccessRemoteRead|fabric.AccessRemoteWrite); err == nil || s.Handle == l.Handle || s.Handle == h.Handle {
-					t.Errorf("%+v is not the call's own", s)
-				}
-			}
-			if p.regions() != before {
-				t.Errorf("%d regions, %d before", p.regions(), before)
-			}
-			for _, bad := range [][]byte{nil, mem[:1], mem[8999:9001], mem[17_999:], mem, mem[100:200]} {
-				if m, err := cl.RegisterMemory(bad); err == nil {
-					t.Errorf("%d bytes were registered on top of others", len(m.Bytes()))
-				}
-			}
-			if err := register(p, cl, mem[18_000:]).Close(); err != nil || p.regions() != before {
-				t.Errorf("%v, %d regions, %d before", err, p.regions(), before)
-			}
-		})
-	})
-
-	t.Run("V1-11-3 a call that is given up takes the registration with it", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
-			mem := letters(20_000)
-			m := register(p, cl, mem)
-			_, first := answer(p, async(cl, bg, moves(mem, arg, res)))
-			ctx, cancel := context.WithCancel(bg)
-			done := async(cl, ctx, moves(mem, arg, res))
-			late, _ := p.message("the call")
-			cancel()
-			time.Sleep(10 * time.Millisecond)
-			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
-			if _, err := p.reach(first, fabric.AccessRemoteWrite); err == nil {
-				t.Error("the peer can still write")
-			}
-			p.reply(rpcrdma.Header{XID: late.XID})
-			_, second := answer(p, async(cl, bg, moves(mem, arg, res)))
-			if _, err := p.reach(second, fabric.AccessRemoteWrite); err != nil || second.Handle == first.Handle {
-				t.Errorf("the memory was not registered again: %v", err)
-			}
-			m.Close()
-			if _, err := p.reach(second, fabric.AccessRemoteWrite); err == nil {
-				t.Error("after Close the peer can still write")
-			}
-		})
-	})
-
-	t.Run("Close leaves the memory to the calls under way", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
-			mem := letters(20_000)
-			m := register(p, cl, mem)
-			_, seg := answer(p, async(cl, bg, moves(mem, arg, res)))
-			var calls [2]<-chan error
-			var xids [2]uint32
-			for i := range calls {
-				calls[i] = async(cl, bg, moves(mem, arg, res))
-				h, _ := p.message("a call")
-				xids[i] = h.XID
-			}
-			m.Close()
-			for i := range calls {
-				if _, err := p.reach(seg, fabric.AccessRemoteWrite); err != nil {
-					t.Errorf("with %d calls under way: %v", len(calls)-i, err)
-				}
-				p.reply(rpcrdma.Header{XID: xids[i]}, 0, 0, 0, 0)
-				if err := outcome(t, calls[i]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := p.reach(seg, fabric.AccessRemoteWrite); err == nil {
-				t.Error("after the last call the peer can still write")
 			}
 		})
 	})
@@ -189,7 +105,7 @@ func TestRegisterMemory(t *testing.T) {
 		clientOf(t, registering(t, true), nil, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			before := p.regions()
-			m := register(p, cl, mem)
+			m := register(t, cl, mem)
 			for range 3 {
 				done := async(cl, bg, moves(mem, arg, res))
 				h, _ := p.message("the call")
@@ -214,11 +130,117 @@ func TestRegisterMemory(t *testing.T) {
 		})
 	})
 
+	t.Run("nothing is registered where any memory will do", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			mem := letters(20_000)
+			m := register(t, cl, mem)
+			_, write := p.answersMove(async(cl, bg, moves(mem, arg, res)))
+			if _, err := p.reach(write, fabric.AccessRemoteWrite); err == nil || p.regions() != 0 {
+				t.Errorf("%d regions, %v", p.regions(), err)
+			}
+			m.Close()
+		})
+	})
+}
+
+// TestRegisterMemoryEnds: a registration ends with Close, with its connection, or with a call
+// that is given up; one that was made for a call ends with the call.
+func TestRegisterMemoryEnds(t *testing.T) {
+	arg, res := span{100, 9100}, span{10_000, 19_500}
+
+	t.Run("what lies elsewhere, or across an end, is registered for the call", func(t *testing.T) {
+		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+			mem := letters(30_000)
+			low := register(t, cl, mem[:9000])
+			high := register(t, cl, mem[9000:18_000])
+			defer low.Close()
+			defer high.Close()
+			before := p.regions()
+			l, h := p.answersMove(async(cl, bg, moves(mem, span{0, 9000}, span{9000, 18_000})))
+			across, beyond := p.answersMove(async(cl, bg, moves(mem, span{1000, 10_000}, span{18_000, 27_000})))
+			if l.Handle == h.Handle || l.Offset != peerBase || h.Offset != peerBase {
+				t.Errorf("the neighbours are %+v and %+v", l, h)
+			}
+			for _, s := range []rpcrdma.Segment{across, beyond} {
+				if _, err := p.reach(s, fabric.AccessRemoteRead|fabric.AccessRemoteWrite); err == nil || s.Handle == l.Handle || s.Handle == h.Handle {
+					t.Errorf("%+v is not the call's own", s)
+				}
+			}
+			if p.regions() != before {
+				t.Errorf("%d regions, %d before", p.regions(), before)
+			}
+			for _, bad := range [][]byte{nil, mem[:1], mem[8999:9001], mem[17_999:], mem, mem[100:200]} {
+				if m, err := cl.RegisterMemory(bad); err == nil {
+					t.Errorf("%d bytes were registered on top of others", len(m.Bytes()))
+				}
+			}
+			if err := register(t, cl, mem[18_000:]).Close(); err != nil || p.regions() != before {
+				t.Errorf("%v, %d regions, %d before", err, p.regions(), before)
+			}
+		})
+	})
+
+	t.Run("V1-11-3 a call that is given up takes the registration with it", func(t *testing.T) {
+		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+			mem := letters(20_000)
+			m := register(t, cl, mem)
+			_, first := p.answersMove(async(cl, bg, moves(mem, arg, res)))
+			ctx, cancel := context.WithCancel(bg)
+			done := async(cl, ctx, moves(mem, arg, res))
+			late, _ := p.message("the call")
+			cancel()
+			time.Sleep(10 * time.Millisecond)
+			if err := outcome(t, done); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if _, err := p.reach(first, fabric.AccessRemoteWrite); err == nil {
+				t.Error("the peer can still write")
+			}
+			p.reply(rpcrdma.Header{XID: late.XID})
+			_, second := p.answersMove(async(cl, bg, moves(mem, arg, res)))
+			if _, err := p.reach(second, fabric.AccessRemoteWrite); err != nil || second.Handle == first.Handle {
+				t.Errorf("the memory was not registered again: %v", err)
+			}
+			m.Close()
+			if _, err := p.reach(second, fabric.AccessRemoteWrite); err == nil {
+				t.Error("after Close the peer can still write")
+			}
+		})
+	})
+
+	t.Run("Close leaves the memory to the calls under way", func(t *testing.T) {
+		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+			mem := letters(20_000)
+			m := register(t, cl, mem)
+			_, seg := p.answersMove(async(cl, bg, moves(mem, arg, res)))
+			var calls [2]<-chan error
+			var xids [2]uint32
+			for i := range calls {
+				calls[i] = async(cl, bg, moves(mem, arg, res))
+				h, _ := p.message("a call")
+				xids[i] = h.XID
+			}
+			m.Close()
+			for i := range calls {
+				if _, err := p.reach(seg, fabric.AccessRemoteWrite); err != nil {
+					t.Errorf("with %d calls under way: %v", len(calls)-i, err)
+				}
+				p.reply(rpcrdma.Header{XID: xids[i]}, 0, 0, 0, 0)
+				if err := outcome(t, calls[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := p.reach(seg, fabric.AccessRemoteWrite); err == nil {
+				t.Error("after the last call the peer can still write")
+			}
+		})
+	})
+
 	t.Run("each connection has its own", func(t *testing.T) {
 		p := registering(t, false)
 		clientOver(t, p, nil, nil, func(ps *peers, cl *Client) {
 			mem := letters(20_000)
-			m := register(p, cl, mem)
+			m := register(t, cl, mem)
 			done := async(cl, bg, moves(mem, arg, res))
 			h, _ := p.message("the call")
 			first := h.Writes[0][0]
@@ -244,18 +266,6 @@ func TestRegisterMemory(t *testing.T) {
 			if _, err := q.reach(second, fabric.AccessRemoteWrite); err == nil {
 				t.Error("after Close the peer can still write")
 			}
-		})
-	})
-
-	t.Run("nothing is registered where any memory will do", func(t *testing.T) {
-		client(t, nil, func(p *peer, cl *Client) {
-			mem := letters(20_000)
-			m := register(p, cl, mem)
-			_, write := answer(p, async(cl, bg, moves(mem, arg, res)))
-			if _, err := p.reach(write, fabric.AccessRemoteWrite); err == nil || p.regions() != 0 {
-				t.Errorf("%d regions, %v", p.regions(), err)
-			}
-			m.Close()
 		})
 	})
 }

@@ -123,18 +123,13 @@ func (r *registry) run(l *leader, x *exch, h Handler, n int) {
 	x.req = Request{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
 		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.Msg[n:], at: n, x: x,
+		Args: x.Msg[n:], at: n, pad: xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}, o: x,
 	}
-	x.res = Response{Results: x.results(), x: x}
-	x.serve(x.context(r, l != nil), h)
-	if x.res.deny != oncrpc.AuthOK {
+	x.res = Response{Results: x.results(), o: x}
+	serve(x.context(r, l != nil), h, &x.req, &x.res)
+	if h, refused := x.res.refused(); refused {
 		x.dropItems()
-		x.replyError(l, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: x.res.deny})
-		return
-	}
-	if x.res.fail != oncrpc.Success {
-		x.dropItems()
-		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: x.res.fail})
+		x.replyError(l, h)
 		return
 	}
 	x.reply(l, x.res.Results)
@@ -154,22 +149,46 @@ func (x *exch) context(r *registry, inline bool) context.Context {
 	return x.c.handling
 }
 
-// serve has the handler fill x.res. A panic is the handler's alone: its caller is told
+// serve has the handler fill res. A panic is the handler's alone: its caller is told
 // SYSTEM_ERR, and the connection and all others go on.
-func (x *exch) serve(ctx context.Context, h Handler) {
+func serve(ctx context.Context, h Handler, req *Request, res *Response) {
 	defer func() {
 		v := recover()
 		if v == nil {
 			return
 		}
-		x.res.fail = oncrpc.SystemErr
-		log := x.c.cfg.Logger
+		res.fail = oncrpc.SystemErr
+		cn := req.o.conn()
+		log := cn.cfg.Logger
 		if log == nil {
 			log = slog.Default()
 		}
-		call := &x.call
-		log.Error("a handler has panicked", "prog", call.Prog, "vers", call.Vers, "proc", call.Proc,
-			"peer", x.c.addr(), "panic", v, "stack", string(debug.Stack()))
+		log.Error("a handler has panicked", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
+			"peer", cn.c.addr(), "panic", v, "stack", string(debug.Stack()))
 	}()
-	h.ServeRPC(ctx, &x.req, &x.res)
+	h.ServeRPC(ctx, req, res)
+}
+
+// credAt is where the credential begins in a call.
+const credAt = 24
+
+// recall looks whether the call of x has come before, and takes it then. Else its reply will
+// be remembered, unless idempotent says that there is no need.
+func (r *registry) recall(l *leader, x *exch, idempotent bool) (taken bool) {
+	if idempotent {
+		return false
+	}
+	call := &x.call
+	outcome, e, reply := r.cache.Begin(&replycache.Call{
+		Host: x.c.host(), Client: x.c.lineage,
+		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.Msg[credAt:],
+	}, x)
+	switch outcome {
+	case replycache.Fresh:
+		x.entry = e
+		return false
+	case replycache.Answered:
+		x.replay(l, reply)
+	}
+	return true
 }

@@ -87,7 +87,7 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 	c := x.c
 	msg, err := x.form(rpc, results)
 	if err != nil {
-		x.logUnsent(err)
+		c.public.logUnsent(err)
 		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
@@ -153,23 +153,11 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 
 // tooLong is the error for a part of the reply that does not fit.
 func (x *exch) tooLong(what string, size int, limit uint64) error {
-	return &ReplySizeError{Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, SizeError{what, size, int(min(limit, math.MaxInt))}}
+	return replyTooLong(&x.call, what, size, int(min(limit, math.MaxInt)))
 }
 
-// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
-// how many there are.
-func (x *exch) logUnsent(err error) {
-	if log := x.c.cfg.Logger; log != nil && !x.c.unsent.Swap(true) {
-		log.Warn("reply not sent", "peer", x.c.addr(), "provider", x.c.provider, "err", err)
-	}
-}
-
-// Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
-// end knows: inline, or in the reply chunk, and with lent replies up to MaxMessage. Items that
-// go to a write chunk do not count. A longer reply is not sent: the caller gets an *RDMAError,
-// and Config.Logger a *ReplySizeError.
-func (w *Response) Room() int {
-	x := w.x
+// room is what a reply with so many bytes of results, and the items there are, has left.
+func (x *exch) room(results int) int {
 	n := x.c.sendMax() - x.base
 	if x.hdr.HasReply {
 		n = max(n, int(min(x.hdr.Reply.Length(), uint64(x.c.cfg.MaxMessage))))
@@ -177,7 +165,7 @@ func (w *Response) Room() int {
 	if x.lendsReply() {
 		n = max(n, x.c.cfg.MaxMessage)
 	}
-	n -= acceptedSize + len(w.Results)
+	n -= acceptedSize + results
 	for i := range x.items {
 		if i >= len(x.hdr.Writes) {
 			n -= xdr.Padded(len(x.items[i].data))
@@ -186,14 +174,12 @@ func (w *Response) Room() int {
 	return max(n, 0)
 }
 
-// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
-// when the call has no more of them, in the rest of the reply.
-func (w *Response) ItemRoom() int {
-	x := w.x
+// itemRoom is what the next item may have.
+func (x *exch) itemRoom(results int) int {
 	if i := len(x.items); i < len(x.hdr.Writes) {
 		return int(min(x.hdr.Writes[i].Length(), uint64(x.c.cfg.MaxMessage)))
 	}
-	return max(w.Room()-xdr.Unit, 0) &^ (xdr.Unit - 1)
+	return max(x.room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
 }
 
 // writeItems writes the first n items to the write chunks of the call. It returns how many

@@ -26,30 +26,6 @@ const (
 	defaultCacheBytes   = 16 << 20
 )
 
-// credAt is where the credential begins in a call.
-const credAt = 24
-
-// recall looks whether the call of x has come before, and takes it then. Else its reply will
-// be remembered, unless idempotent says that there is no need.
-func (r *registry) recall(l *leader, x *exch, idempotent bool) (taken bool) {
-	if idempotent {
-		return false
-	}
-	call := &x.call
-	outcome, e, reply := r.cache.Begin(&replycache.Call{
-		Host: x.c.host(), Client: x.c.lineage,
-		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.Msg[credAt:],
-	}, x)
-	switch outcome {
-	case replycache.Fresh:
-		x.entry = e
-		return false
-	case replycache.Answered:
-		x.replay(l, reply)
-	}
-	return true
-}
-
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *exch) Wait(e *replycache.Entry) {
 	x.detach()

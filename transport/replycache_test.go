@@ -73,7 +73,9 @@ func (s *onceService) ran(t *testing.T, want int32) {
 	}
 }
 
-func TestReplyCache(t *testing.T) {
+// TestReplyCacheReplays: a repeated call is answered from the cache, into the chunks that it
+// brings.
+func TestReplyCacheReplays(t *testing.T) {
 	t.Run("a reply is put on the wire again, in the chunks of the call that comes again", func(t *testing.T) {
 		for _, dma := range []bool{true, false} {
 			remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
@@ -163,6 +165,73 @@ func TestReplyCache(t *testing.T) {
 		}
 	})
 
+	t.Run("errors are remembered, and no items with them", func(t *testing.T) {
+		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
+			for range 3 {
+				p := ps.arrive(s, "client")
+				p.send(callBytes(rpcrdma.Header{XID: 7, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, 99))}}}, procFail), 0)
+				h, payload := p.message("the reply")
+				var reply oncrpc.ReplyHeader
+				if _, err := oncrpc.ConsumeReply(payload, &reply); err != nil || reply.AcceptStat != oncrpc.GarbageArgs || h.Writes[0].Length() != 0 {
+					t.Errorf("the reply is %+v %+v, %v", h, reply, err)
+				}
+				p.hangUp()
+			}
+			svc.ran(t, 1)
+		})
+	})
+}
+
+// TestReplyCacheSameCall: an equal xid alone does not make two calls the same.
+func TestReplyCacheSameCall(t *testing.T) {
+	t.Run("one xid and other calls", func(t *testing.T) {
+		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
+			msg := func(c oncrpc.CallHeader, args ...byte) []byte {
+				c.XID, c.RPCVers, c.Prog, c.Vers = 7, 2, testProg, 1
+				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 1, Credit: 1})
+				return append(oncrpc.AppendCall(b, &c), args...)
+			}
+			cred := func(uid uint32) oncrpc.Auth { return (&oncrpc.AuthSys{Machine: "client", UID: uid}).Auth() }
+			far := func(n int, last byte) []byte {
+				b := bytes.Repeat([]byte{1}, n)
+				b[len(b)-1] = last
+				return opaque(string(b))
+			}
+			p, other := ps.arrive(s, "client"), ps.arrive(s, "other")
+			calls := []struct {
+				name string
+				p    *peer
+				msg  []byte
+			}{
+				{"a call", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"another host", other, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"other arguments", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("argz")...)},
+				{"longer ones", p, msg(oncrpc.CallHeader{Proc: procEcho}, append(opaque("args"), 0, 0, 0, 0)...)},
+				{"a long argument", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 1)...)},
+				{"with another end", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 2)...)},
+				{"another procedure", p, msg(oncrpc.CallHeader{Proc: procTwo}, opaque("")...)},
+				{"a credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(1)}, opaque("args")...)},
+				{"another credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(2)}, opaque("args")...)},
+			}
+			for round := range 3 {
+				for i, c := range calls {
+					c.p.send(c.msg, 0)
+					c.p.message(c.name)
+					want := int32(i + 1)
+					if round > 0 {
+						want = int32(len(calls))
+					}
+					if n := svc.runs.Load(); n != want {
+						t.Fatalf("%s, round %d: %d executed, want %d", c.name, round, n, want)
+					}
+				}
+			}
+		})
+	})
+}
+
+// TestReplyCacheWaits: calls that are repeated while the first is still executed.
+func TestReplyCacheWaits(t *testing.T) {
 	t.Run("calls that come again while the first is executed wait for it, and all are answered", func(t *testing.T) {
 		for _, lost := range []bool{true, false} {
 			remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
@@ -208,6 +277,56 @@ func TestReplyCache(t *testing.T) {
 		}
 	})
 
+	t.Run("calls that wait are answered though the reply is too long to be kept", func(t *testing.T) {
+		remembers(t, &Settings{ReplyCache: ReplyCache{Bytes: 800}}, func(ps *peers, s *Server, svc *onceService) {
+			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque(strings.Repeat("x", 999))...)
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			p.send(call, 0)
+			synctest.Wait()
+			q.send(call, 0)
+			synctest.Wait()
+			close(svc.gate)
+			for _, p := range []*peer{p, q} {
+				if _, results := p.replies(7, "the reply"); !bytes.Equal(results, opaque(strings.Repeat("x", 999))) {
+					t.Errorf("results have %d bytes", len(results))
+				}
+			}
+			svc.ran(t, 1)
+			p.send(call, 0)
+			p.replies(7, "a reply that nobody remembers")
+			svc.ran(t, 2)
+			if n := s.cache.Stats().Entries; n != 0 {
+				t.Errorf("%d entries are left", n)
+			}
+		})
+	})
+
+	t.Run("a client that sends one call again and again, without waiting, loses its connection and nothing is left", func(t *testing.T) {
+		remembers(t, &Settings{Credits: 4}, func(ps *peers, s *Server, svc *onceService) {
+			p := ps.arrive(s, "client")
+			call := callBytes(rpcrdma.Header{XID: 7, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(1, []byte("flood"))}}},
+				procHold, xdr.AppendUint32(nil, 5)...)
+			n := 0
+			for ; n < 200 && !p.over(); n++ {
+				p.send(call, 0)
+			}
+			if !p.over() {
+				t.Errorf("%d calls are waiting", n)
+			}
+			svc.ran(t, 1)
+			close(svc.gate)
+			synctest.Wait()
+			checkArena(t, ps.seen[0])
+			q := ps.arrive(s, "client")
+			q.send(callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("flood")...), 0)
+			q.replies(7, "the reply, on a new connection")
+			svc.ran(t, 1)
+		})
+	})
+}
+
+// TestReplyCacheOutlives: executions and replies that outlive the connection of their call.
+func TestReplyCacheOutlives(t *testing.T) {
 	t.Run("a reply that meets a dead connection is remembered, with memory that outlives it", func(t *testing.T) {
 		for _, size := range []int{4, 100_000} { // there is no registered memory for the second
 			svc := &onceService{}
@@ -287,67 +406,33 @@ func TestReplyCache(t *testing.T) {
 		})
 	})
 
-	t.Run("errors are remembered, and no items with them", func(t *testing.T) {
-		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
-			for range 3 {
-				p := ps.arrive(s, "client")
-				p.send(callBytes(rpcrdma.Header{XID: 7, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, 99))}}}, procFail), 0)
-				h, payload := p.message("the reply")
-				var reply oncrpc.ReplyHeader
-				if _, err := oncrpc.ConsumeReply(payload, &reply); err != nil || reply.AcceptStat != oncrpc.GarbageArgs || h.Writes[0].Length() != 0 {
-					t.Errorf("the reply is %+v %+v, %v", h, reply, err)
-				}
-				p.hangUp()
-			}
+	t.Run("a client remembers, too, what it has executed for its server", func(t *testing.T) {
+		svc := &onceService{}
+		cfg := &Settings{Callbacks: []Program{svc.program()}, KeepAlive: -1}
+		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
+			svc.gate = make(chan struct{})
+			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("once")...)
+			p.send(call, 0)
+			svc.ran(t, 1)
+			q := ps.next()
+			p.hangUp()
+			time.Sleep(time.Second)
+			q.send(call, 0)
+			q.quiet("the call is being executed")
+			close(svc.gate)
+			q.replies(7, "the reply on the new connection")
+			r := ps.next()
+			q.hangUp()
+			time.Sleep(time.Second)
+			r.send(call, 0)
+			r.replies(7, "the reply again")
 			svc.ran(t, 1)
 		})
 	})
+}
 
-	t.Run("one xid and other calls", func(t *testing.T) {
-		remembers(t, nil, func(ps *peers, s *Server, svc *onceService) {
-			msg := func(c oncrpc.CallHeader, args ...byte) []byte {
-				c.XID, c.RPCVers, c.Prog, c.Vers = 7, 2, testProg, 1
-				b := rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: 7, Vers: 1, Credit: 1})
-				return append(oncrpc.AppendCall(b, &c), args...)
-			}
-			cred := func(uid uint32) oncrpc.Auth { return (&oncrpc.AuthSys{Machine: "client", UID: uid}).Auth() }
-			far := func(n int, last byte) []byte {
-				b := bytes.Repeat([]byte{1}, n)
-				b[len(b)-1] = last
-				return opaque(string(b))
-			}
-			p, other := ps.arrive(s, "client"), ps.arrive(s, "other")
-			calls := []struct {
-				name string
-				p    *peer
-				msg  []byte
-			}{
-				{"a call", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
-				{"another host", other, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
-				{"other arguments", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("argz")...)},
-				{"longer ones", p, msg(oncrpc.CallHeader{Proc: procEcho}, append(opaque("args"), 0, 0, 0, 0)...)},
-				{"a long argument", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 1)...)},
-				{"with another end", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 2)...)},
-				{"another procedure", p, msg(oncrpc.CallHeader{Proc: procTwo}, opaque("")...)},
-				{"a credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(1)}, opaque("args")...)},
-				{"another credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(2)}, opaque("args")...)},
-			}
-			for round := range 3 {
-				for i, c := range calls {
-					c.p.send(c.msg, 0)
-					c.p.message(c.name)
-					want := int32(i + 1)
-					if round > 0 {
-						want = int32(len(calls))
-					}
-					if n := svc.runs.Load(); n != want {
-						t.Fatalf("%s, round %d: %d executed, want %d", c.name, round, n, want)
-					}
-				}
-			}
-		})
-	})
-
+// TestReplyCacheBounds: the limits of the cache, in replies and in bytes.
+func TestReplyCacheBounds(t *testing.T) {
 	t.Run("no more replies than the configuration says: the oldest is forgotten", func(t *testing.T) {
 		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {
 			p := ps.arrive(s, "client")
@@ -401,77 +486,6 @@ func TestReplyCache(t *testing.T) {
 			}
 			ask(1, most/8-head, true) // forgotten
 			ask(119, 8000, false)
-		})
-	})
-
-	t.Run("calls that wait are answered though the reply is too long to be kept", func(t *testing.T) {
-		remembers(t, &Settings{ReplyCache: ReplyCache{Bytes: 800}}, func(ps *peers, s *Server, svc *onceService) {
-			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque(strings.Repeat("x", 999))...)
-			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
-			p.send(call, 0)
-			synctest.Wait()
-			q.send(call, 0)
-			synctest.Wait()
-			close(svc.gate)
-			for _, p := range []*peer{p, q} {
-				if _, results := p.replies(7, "the reply"); !bytes.Equal(results, opaque(strings.Repeat("x", 999))) {
-					t.Errorf("results have %d bytes", len(results))
-				}
-			}
-			svc.ran(t, 1)
-			p.send(call, 0)
-			p.replies(7, "a reply that nobody remembers")
-			svc.ran(t, 2)
-			if n := s.cache.Stats().Entries; n != 0 {
-				t.Errorf("%d entries are left", n)
-			}
-		})
-	})
-
-	t.Run("a client that sends one call again and again, without waiting, loses its connection and nothing is left", func(t *testing.T) {
-		remembers(t, &Settings{Credits: 4}, func(ps *peers, s *Server, svc *onceService) {
-			p := ps.arrive(s, "client")
-			call := callBytes(rpcrdma.Header{XID: 7, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(1, []byte("flood"))}}},
-				procHold, xdr.AppendUint32(nil, 5)...)
-			n := 0
-			for ; n < 200 && !p.over(); n++ {
-				p.send(call, 0)
-			}
-			if !p.over() {
-				t.Errorf("%d calls are waiting", n)
-			}
-			svc.ran(t, 1)
-			close(svc.gate)
-			synctest.Wait()
-			checkArena(t, ps.seen[0])
-			q := ps.arrive(s, "client")
-			q.send(callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("flood")...), 0)
-			q.replies(7, "the reply, on a new connection")
-			svc.ran(t, 1)
-		})
-	})
-
-	t.Run("a client remembers, too, what it has executed for its server", func(t *testing.T) {
-		svc := &onceService{}
-		cfg := &Settings{Callbacks: []Program{svc.program()}, KeepAlive: -1}
-		clientTo(t, cfg, func(ps *peers, p *peer, cl *Client) {
-			svc.gate = make(chan struct{})
-			call := callBytes(rpcrdma.Header{XID: 7}, procHold, opaque("once")...)
-			p.send(call, 0)
-			svc.ran(t, 1)
-			q := ps.next()
-			p.hangUp()
-			time.Sleep(time.Second)
-			q.send(call, 0)
-			q.quiet("the call is being executed")
-			close(svc.gate)
-			q.replies(7, "the reply on the new connection")
-			r := ps.next()
-			q.hangUp()
-			time.Sleep(time.Second)
-			r.send(call, 0)
-			r.replies(7, "the reply again")
-			svc.ran(t, 1)
 		})
 	})
 }

@@ -81,7 +81,7 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 	s.state = slotPending
 	others := st.calls.inUse > 1
 	if follows = follow && st.taken(); follows {
-		st.waiters.push(&s.waiter) // now, while the lock is held
+		st.baton.Join(&s.Waiter) // now, while the lock is held
 	}
 	c.state.Unlock()
 	if call.sent {
@@ -108,12 +108,17 @@ func (s *slot) results() error {
 	if s.msg > 0 {
 		call.store = append(call.store[:0], s.back.Bytes[:s.msg]...)
 	}
+	return call.takeReply(s.xid)
+}
+
+// takeReply takes the reply message apart that is in the call's store.
+func (call *Call) takeReply(xid uint32) error {
 	n, err := oncrpc.ConsumeReply(call.store, &call.Reply)
 	if err != nil {
-		return &BadReplyError{XID: s.xid, Reason: err.Error()}
+		return &BadReplyError{XID: xid, Reason: err.Error()}
 	}
-	if call.Reply.XID != s.xid {
-		return &BadReplyError{XID: s.xid, Reason: "its RPC message has another xid"}
+	if call.Reply.XID != xid {
+		return &BadReplyError{XID: xid, Reason: "its RPC message has another xid"}
 	}
 	if call.raw != nil {
 		call.Results = call.store
@@ -145,7 +150,7 @@ func (c *conn) handOn(w *waiter) {
 	case w.slot != nil && w.slot.plain(w.call):
 		w.slot.startNext(w)
 	default:
-		w.wake <- false
+		w.Wake(false)
 	}
 }
 
@@ -156,7 +161,8 @@ func (s *slot) plain(call *Call) bool {
 }
 
 // startNext makes the call of w, a waiting caller that was given s: it sleeps once, until
-// its reply is in, and not for the credit first. What happens before w is among the
+// its reply is in, and not for the credit first: with more callers than credits that saves
+// some 7 % of the processor time of a call (ADR 22). What happens before w is among the
 // followers wakes nobody, so that is looked at when w joins them.
 func (s *slot) startNext(w *waiter) {
 	c := s.c
@@ -167,18 +173,18 @@ func (s *slot) startNext(w *waiter) {
 	if err != nil {
 		s.unexpose()
 		s.call = nil // w makes it again, and meets the error
-		w.wake <- false
+		w.Wake(false)
 		return
 	}
 	st := c.state.Lock()
-	s.wake, w.wake = w.wake, s.wake
+	s.TradeBells(&w.Waiter)
 	if st.taken() && !s.ready && !st.ended && !w.leaving {
-		st.waiters.push(&s.waiter)
+		st.baton.Join(&s.Waiter)
 		c.state.Unlock()
 		return
 	}
 	c.state.Unlock()
-	s.wake <- false
+	s.Wake(false)
 }
 
 // ---- callers that give up
@@ -500,8 +506,8 @@ func (l *leader) failCalls(st *state) {
 			t.inUse--
 		}
 	}
-	for w := t.queue.pop(); w != nil; w = t.queue.pop() {
-		l.wakes = append(l.wakes, w)
+	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
+		l.wakes = append(l.wakes, w.Who())
 	}
 	if t.drained != nil {
 		l.wakes = append(l.wakes, t.drained)

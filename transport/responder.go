@@ -146,7 +146,6 @@ func newExchange(c *conn, idx uint32) *exch {
 	x := &exch{c: c, idx: idx}
 	x.Init(wrID(wrRead, idx))
 	x.lending.loan = expose.NewLoan(&c.exposes)
-	x.req.x, x.res.x = x, x
 	return x
 }
 
@@ -306,14 +305,17 @@ func (l *leader) claim(x *exch, n int) bool {
 // ---- the end of an exchange
 
 // sent gives back exchanges whose replies have left: x and those in front of it that
-// were not signaled.
+// have had no completion.
 func (l *leader) sent(x *exch) {
-	if !x.signaled() {
-		return // it has failed, and so has the connection: abort
+	l.gone = l.c.sends.told(x, l.gone[:0])
+	for i, s := range l.gone {
+		l.gone[i] = nil
+		l.left(s)
 	}
-	for _, s := range l.c.sends.told(x, &l.gone) {
-		l.done(s)
-	}
+}
+
+// left ends the reply of an exchange: it has left.
+func (l *leader) left(x *exch) {
 	if x.lending.loan.Len() > 0 {
 		l.awaitDone(x)
 		return

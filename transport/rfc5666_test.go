@@ -149,45 +149,45 @@ func TestPaddedCalls(t *testing.T) {
 	})
 }
 
-func TestReadReplies(t *testing.T) {
-	big := letters(6000)
-	args := append(opaque(string(letters(10))), opaque(string(letters(3000)))...)
+// lentArgs are arguments whose results a server lends when it sends at most 1024 bytes
+// inline: 3000 bytes, and 10.
+func lentArgs() []byte {
+	return append(opaque(string(letters(10))), opaque(string(letters(3000)))...)
+}
 
-	t.Run("V1-3.4-5 V1-3.8-4 without the switch, or the program's word, there are none", func(t *testing.T) {
-		for _, c := range []struct {
-			o       *RFC5666
-			allowed bool
-		}{{nil, true}, {&RFC5666{}, false}} {
-			serverOf(t, newPeer(t), &Settings{RFC5666: c.o, InlineSend: 1024}, []Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
-				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
-				if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk {
-					t.Errorf("answer is %+v", h)
-				}
-			})
+// lends runs script with a server that has answered lentArgs in read chunks: h is the header
+// of the reply, and RDMA_DONE has not been sent.
+func lends(t *testing.T, cfg Settings, script func(p *peer, s *Server, h rpcrdma.Header)) {
+	t.Helper()
+	cfg.InlineSend = 1024
+	if cfg.RFC5666 == nil {
+		cfg.RFC5666 = &RFC5666{}
+	}
+	serverOf(t, newPeer(t), &cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
+		p.send(callBytes(rpcrdma.Header{XID: 3}, 1, lentArgs()...), 0)
+		h, payload := p.message("the reply")
+		if h.Proc != rpcrdma.ProcMsg || len(h.Reads) != 2 || h.Reads[0].Position != 28 || h.Reads[1].Position != 28+3000+4 || len(payload) != 24+8 {
+			t.Fatalf("reply is %+v with %d bytes", h, len(payload))
 		}
+		if got := p.read(h.Reads[:1]); !bytes.Equal(got, letters(3000)) {
+			t.Fatal("the first chunk has other data")
+		}
+		script(p, s, h)
 	})
+}
 
-	lends := func(t *testing.T, cfg Settings, script func(p *peer, s *Server, h rpcrdma.Header)) {
-		cfg.InlineSend = 1024
-		if cfg.RFC5666 == nil {
-			cfg.RFC5666 = &RFC5666{}
-		}
-		serverOf(t, newPeer(t), &cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
-			p.send(callBytes(rpcrdma.Header{XID: 3}, 1, args...), 0)
-			h, payload := p.message("the reply")
-			if h.Proc != rpcrdma.ProcMsg || len(h.Reads) != 2 || h.Reads[0].Position != 28 || h.Reads[1].Position != 28+3000+4 || len(payload) != 24+8 {
-				t.Fatalf("reply is %+v with %d bytes", h, len(payload))
-			}
-			if got := p.read(h.Reads[:1]); !bytes.Equal(got, letters(3000)) {
-				t.Fatal("the first chunk has other data")
-			}
-			script(p, s, h)
-		})
-	}
-	done := func(xid uint32) []byte {
-		return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone})
-	}
+// doneBytes is an RDMA_DONE.
+func doneBytes(xid uint32) []byte {
+	return rpcrdma.AppendHeader(nil, &rpcrdma.Header{XID: xid, Vers: 1, Credit: 8, Proc: rpcrdma.ProcDone})
+}
 
+// lendsOne exposes data and returns a read list of this one chunk.
+func (p *peer) lendsOne(pos uint32, data []byte) []rpcrdma.ReadSegment {
+	return []rpcrdma.ReadSegment{{Position: pos, Segment: p.offer(0xfeed, data)}}
+}
+
+// TestReadRepliesLent: a server exposes its results until RDMA_DONE or the end of the connection.
+func TestReadRepliesLent(t *testing.T) {
 	t.Run("V1-3.8-5 V1-3.8-6 memory is lent until RDMA_DONE, which costs a receive that is posted again", func(t *testing.T) {
 		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) {
 			if n := p.openWindows(); n != 2 {
@@ -195,13 +195,13 @@ func TestReadReplies(t *testing.T) {
 			}
 			before := p.posted()
 			for range 20 { // another reply's name
-				p.send(done(99), 0)
+				p.send(doneBytes(99), 0)
 				synctest.Wait()
 			}
 			if n := p.openWindows(); n != 2 {
 				t.Errorf("%d windows are open after RDMA_DONE for something else", n)
 			}
-			p.send(done(3), 0)
+			p.send(doneBytes(3), 0)
 			if n := p.openWindows(); n != 0 {
 				t.Errorf("%d windows are open after RDMA_DONE", n)
 			}
@@ -236,7 +236,7 @@ func TestReadReplies(t *testing.T) {
 			serverOf(t, newPeer(t), cfg, []Program{paddedProgram(false, true)}, func(p *peer, s *Server) {
 				for round := range 3 * recvBatch { // receives are posted again some together
 					for i := range credits {
-						p.send(callBytes(rpcrdma.Header{XID: uint32(round*credits + i), Credit: uint32(credits)}, 1, args...), 0)
+						p.send(callBytes(rpcrdma.Header{XID: uint32(round*credits + i), Credit: uint32(credits)}, 1, lentArgs()...), 0)
 					}
 					var lent []uint32
 					for range credits {
@@ -251,11 +251,61 @@ func TestReadReplies(t *testing.T) {
 						t.Fatalf("round %d: %d receives for %d calls and %d RDMA_DONE", round, n, credits, len(lent))
 					}
 					for _, xid := range lent {
-						p.send(done(xid), 0)
+						p.send(doneBytes(xid), 0)
 					}
 				}
 				if n := p.openWindows(); n != 0 {
 					t.Errorf("%d windows are open", n)
+				}
+			})
+		}
+	})
+
+	t.Run("V1-4.2-6 RDMA_DONE for nothing, while replies are being made", func(t *testing.T) {
+		gate := make(chan struct{})
+		prog := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
+			<-gate
+			res.AddItem(letters(9000), nil)
+		})}
+		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
+			gate = make(chan struct{})
+			const calls = 4
+			for xid := range uint32(calls) {
+				p.send(callBytes(rpcrdma.Header{XID: xid + 1}, 1), 0)
+			}
+			synctest.Wait()
+			close(gate)
+			for range 5 {
+				p.send(doneBytes(99), 0)
+			}
+			for range calls {
+				h, _ := p.message("a reply")
+				p.send(doneBytes(h.XID), 0)
+			}
+			if n := p.openWindows(); n != 0 {
+				t.Errorf("%d windows are open", n)
+			}
+		})
+	})
+
+	t.Run("the end of the connection ends the loan", func(t *testing.T) {
+		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) { p.hangUp() })
+	})
+}
+
+// TestReadRepliesPlaced: replies that need no read chunks, or may not have them.
+func TestReadRepliesPlaced(t *testing.T) {
+	big := letters(6000)
+
+	t.Run("V1-3.4-5 V1-3.8-4 without the switch, or the program's word, there are none", func(t *testing.T) {
+		for _, c := range []struct {
+			o       *RFC5666
+			allowed bool
+		}{{nil, true}, {&RFC5666{}, false}} {
+			serverOf(t, newPeer(t), &Settings{RFC5666: c.o, InlineSend: 1024}, []Program{paddedProgram(false, c.allowed)}, func(p *peer, s *Server) {
+				p.send(callBytes(rpcrdma.Header{XID: 3}, 1, lentArgs()...), 0)
+				if h, _ := p.message("the answer"); h.Proc != rpcrdma.ProcError || h.Err != rpcrdma.ErrChunk {
+					t.Errorf("answer is %+v", h)
 				}
 			})
 		}
@@ -269,10 +319,10 @@ func TestReadReplies(t *testing.T) {
 			few := append(opaque("a"), opaque("b")...)
 			for what, call := range map[string][]byte{
 				"inline":               callBytes(rpcrdma.Header{XID: 3}, 1, few...),
-				"into the reply chunk": callBytes(rpcrdma.Header{XID: 3, HasReply: true, Reply: chunk(1, 4000)}, 1, args...),
-				"into the write list":  callBytes(rpcrdma.Header{XID: 3, Writes: []rpcrdma.WriteChunk{chunk(2, 3000), chunk(3, 10)}}, 1, args...),
+				"into the reply chunk": callBytes(rpcrdma.Header{XID: 3, HasReply: true, Reply: chunk(1, 4000)}, 1, lentArgs()...),
+				"into the write list":  callBytes(rpcrdma.Header{XID: 3, Writes: []rpcrdma.WriteChunk{chunk(2, 3000), chunk(3, 10)}}, 1, lentArgs()...),
 				"into both": callBytes(rpcrdma.Header{XID: 3, Writes: []rpcrdma.WriteChunk{chunk(4, 3000)},
-					HasReply: true, Reply: chunk(5, 4000)}, 1, args...),
+					HasReply: true, Reply: chunk(5, 4000)}, 1, lentArgs()...),
 			} {
 				p.send(call, 0)
 				h, _ := p.message("the reply")
@@ -302,48 +352,17 @@ func TestReadReplies(t *testing.T) {
 			if got := accepted(t, p.read(h.Reads), 3); !bytes.Equal(got, append(want, 1, 2, 3, 4)) {
 				t.Error("the chunk has another message")
 			}
-			p.send(done(3), 0)
+			p.send(doneBytes(3), 0)
 			if n := p.openWindows(); n != 0 {
 				t.Errorf("%d windows are open", n)
 			}
 		})
 	})
+}
 
-	t.Run("V1-4.2-6 RDMA_DONE for nothing, while replies are being made", func(t *testing.T) {
-		gate := make(chan struct{})
-		prog := Program{Number: testProg, Low: 1, High: 1, ReadReplies: true, Handler: HandlerFunc(func(_ context.Context, _ *Request, res *Response) {
-			<-gate
-			res.AddItem(letters(9000), nil)
-		})}
-		serverOf(t, newPeer(t), &Settings{RFC5666: &RFC5666{}}, []Program{prog}, func(p *peer, s *Server) {
-			gate = make(chan struct{})
-			const calls = 4
-			for xid := range uint32(calls) {
-				p.send(callBytes(rpcrdma.Header{XID: xid + 1}, 1), 0)
-			}
-			synctest.Wait()
-			close(gate)
-			for range 5 {
-				p.send(done(99), 0)
-			}
-			for range calls {
-				h, _ := p.message("a reply")
-				p.send(done(h.XID), 0)
-			}
-			if n := p.openWindows(); n != 0 {
-				t.Errorf("%d windows are open", n)
-			}
-		})
-	})
-
-	t.Run("the end of the connection ends the loan", func(t *testing.T) {
-		lends(t, Settings{}, func(p *peer, s *Server, h rpcrdma.Header) { p.hangUp() })
-	})
-
-	// The client's side.
-	reads := func(p *peer, pos uint32, data []byte) []rpcrdma.ReadSegment {
-		return []rpcrdma.ReadSegment{{Position: pos, Segment: p.offer(0xfeed, data)}}
-	}
+// TestReadRepliesFetched: a client fetches the read chunks of a reply and sends RDMA_DONE.
+func TestReadRepliesFetched(t *testing.T) {
+	big := letters(6000)
 
 	t.Run("V1-3.5-3 a client fetches the chunks, says RDMA_DONE once, and with the reply's xid", func(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
@@ -351,14 +370,14 @@ func TestReadReplies(t *testing.T) {
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
 			p.noReads = true
-			p.reply(rpcrdma.Header{XID: h.XID, Reads: reads(p, 28, big)}, 0, 0, 0x17, 0x70)
+			p.reply(rpcrdma.Header{XID: h.XID, Reads: p.lendsOne(28, big)}, 0, 0, 0x17, 0x70)
 			p.quiet("nothing has been fetched yet")
 			p.mu.Lock()
 			p.doReads()
 			p.notify()
 			p.mu.Unlock()
 			d := p.next("RDMA_DONE")
-			if !bytes.Equal(d.msg, done(h.XID)) && (len(d.msg) != 16 || word(d.msg, 0) != h.XID || word(d.msg, 3) != 3) {
+			if !bytes.Equal(d.msg, doneBytes(h.XID)) && (len(d.msg) != 16 || word(d.msg, 0) != h.XID || word(d.msg, 3) != 3) {
 				t.Errorf("sent %x", d.msg)
 			}
 			if err := outcome(t, over); err != nil || !bytes.Equal(call.Results, opaque(string(big))) {
@@ -374,7 +393,7 @@ func TestReadReplies(t *testing.T) {
 			over := async(cl, bg, call)
 			h, _ := p.message("the call")
 			msg := p.replyBytes(rpcrdma.Header{XID: h.XID}, big)[28:]
-			p.send(p.replyBytes(rpcrdma.Header{XID: h.XID, Proc: rpcrdma.ProcNomsg, Reads: reads(p, 0, msg)}, nil), 0)
+			p.send(p.replyBytes(rpcrdma.Header{XID: h.XID, Proc: rpcrdma.ProcNomsg, Reads: p.lendsOne(0, msg)}, nil), 0)
 			p.next("RDMA_DONE")
 			if err := outcome(t, over); err != nil || !bytes.Equal(call.Results, big) {
 				t.Errorf("%v, %d bytes of results", err, len(call.Results))
@@ -397,7 +416,7 @@ func TestReadReplies(t *testing.T) {
 			c := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			p.quiet("two calls use both credits")
 			p.noReads = true
-			p.reply(rpcrdma.Header{XID: ha.XID, Credit: 2, Reads: reads(p, 24, big)})
+			p.reply(rpcrdma.Header{XID: ha.XID, Credit: 2, Reads: p.lendsOne(24, big)})
 			p.quiet("RDMA_DONE is owed")
 			p.mu.Lock()
 			p.holdSends = true
@@ -422,7 +441,7 @@ func TestReadReplies(t *testing.T) {
 		client(t, &Settings{RFC5666: &RFC5666{}}, func(p *peer, cl *Client) {
 			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
-			p.reply(rpcrdma.Header{XID: h.XID, Reads: reads(p, 4000, big)})
+			p.reply(rpcrdma.Header{XID: h.XID, Reads: p.lendsOne(4000, big)})
 			if d := p.next("RDMA_DONE"); len(d.msg) != 16 {
 				t.Fatalf("sent %x", d.msg)
 			}
@@ -437,7 +456,7 @@ func TestReadReplies(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			over := async(cl, bg, &Call{Prog: testProg, Vers: 1})
 			h, _ := p.message("the call")
-			p.reply(rpcrdma.Header{XID: h.XID, Reads: reads(p, 28, big)}, 0, 0, 0x17, 0x70)
+			p.reply(rpcrdma.Header{XID: h.XID, Reads: p.lendsOne(28, big)}, 0, 0, 0x17, 0x70)
 			var bad *BadReplyError
 			if err := outcome(t, over); !errors.As(err, &bad) {
 				t.Errorf("the call returned %v", err)

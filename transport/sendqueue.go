@@ -21,8 +21,8 @@ type sendQueue struct {
 	flushing bool
 	again    bool // there may be more room than the flush under way has met
 
-	// Replies whose Sends are not signaled and that no completion has told of
-	// yet, in the order of the queue; and how many such there have been.
+	// Replies whose Sends are deferred and that no completion has told of yet, in the order
+	// of the queue; and how many deferred ones there have been.
 	silent  []*exch
 	silents uint64
 
@@ -30,7 +30,7 @@ type sendQueue struct {
 
 	// What the peer has a part in: requests queued and completed so far, as far as
 	// completions tell. See conn.look.
-	awaited, met           uint64
+	awaited, met           uint64 // replies
 	readsAwaited, readsMet uint64
 
 	waiting atomic.Int32 // len(silent), for any goroutine
@@ -66,10 +66,9 @@ func (q *sendQueue) readDone() {
 	q.mu.Unlock()
 }
 
-// addReplies queues the lists of replies, each of which ends with its Send. Most Sends of
-// replies are not signaled, so that they wake nobody: the completion of a later one
-// tells that they have left, as all before it in the queue. What holds more than its
-// message is signaled: memory should not wait for another call.
+// addReplies queues the lists of replies, each of which ends with its Send. Most of these
+// are deferred, so that they wake nobody: nobody waits for them to leave. What holds more
+// than its message is signaled: memory should not wait for another call.
 func (q *sendQueue) addReplies(list ...*exch) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,13 +83,16 @@ func (q *sendQueue) addReplies(list ...*exch) {
 func (q *sendQueue) addReply(x *exch) {
 	send := &x.wrs[len(x.wrs)-1]
 	rpcrdma.SetCredit(send.SGL[0].Buf, uint32(q.c.grant.Load()))
-	if x.lean() && len(q.silent) < maxSilent && q.c.drain.Load() == nil {
+	if x.lean() && q.c.drain.Load() == nil {
+		send.Flags |= fabric.Deferred
 		q.silent = append(q.silent, x)
 		q.waiting.Add(1)
 		q.silents++
 	} else {
 		send.Flags |= fabric.Signaled
-		q.awaited++
+	}
+	q.awaited++
+	if q.overdue() > 0 {
 		q.c.keepWatch()
 	}
 	q.replies++
@@ -98,20 +100,29 @@ func (q *sendQueue) addReply(x *exch) {
 	q.pending = append(q.pending, x.wrs...)
 }
 
-// told returns the replies that the completion of x tells to have left, in the array that
-// the caller brings.
-func (q *sendQueue) told(x *exch, gone *[maxSilent]*exch) []*exch {
+// told appends to gone the replies that the completion of x tells to have left, x among
+// them.
+func (q *sendQueue) told(x *exch, gone []*exch) []*exch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
 	for n < len(q.silent) && q.silent[n].covers <= x.covers {
 		n++
 	}
-	copy(gone[:], q.silent[:n])
+	gone = append(gone, q.silent[:n]...)
 	q.silent = append(q.silent[:0], q.silent[n:]...)
 	q.waiting.Add(-int32(n))
-	q.met++
-	return gone[:n]
+	if !x.deferred() {
+		gone = append(gone, x)
+	}
+	q.met += uint64(len(gone))
+	return gone
+}
+
+// overdue is how many replies wait to be taken by the peer, as far as that is known: some
+// that have been taken may be without a completion. mu is held.
+func (q *sendQueue) overdue() int {
+	return int(q.awaited-q.met) - min(len(q.silent), fabric.MaxDeferred)
 }
 
 // post queues requests and flushes. When others are about to post too it lets

@@ -12,175 +12,55 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
 
-// A Handler executes the procedures of a program.
-type Handler interface {
-	// ServeRPC executes req and fills res; the reply goes out when it returns.
-	// req and what it points to are valid until then. ctx ends with the
-	// connection, or, if the reply is to be remembered, with the server: a client
-	// that has lost its connection comes back for it. Procedure 0 does not get
-	// here: the server answers it. If ServeRPC panics the caller is told SYSTEM_ERR,
-	// and Config.Logger the panic with its stack; nothing else ends.
-	ServeRPC(ctx context.Context, req *Request, res *Response)
+// A ServerConfig holds what a Server can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type ServerConfig struct {
+	Config
+
+	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections
+	// of the server together, in bytes, mapped memory included: memory of finished calls until it is unmapped, which happens
+	// within seconds, or at once when other calls need it; and the connections' own
+	// buffers, which grow with the credits they use. A host may hold at most as much as it
+	// leaves free for others, and a connection at most a third of what is then left for
+	// its host. Calls wait for memory, one of each connection in turn; for a host that
+	// holds nothing the memory only has to be free. When the connections' own buffers take
+	// more than half, no connection is granted more credits, and a host with 16
+	// connections gets no new one except in place of another. Results in ordinary memory
+	// of the program count, garbage that the Go runtime has not collected does not. Zero
+	// is 8 times MaxMemory.
+	MaxTotalMemory int
+
+	// MaxConns bounds the connections of a server, including those being set up, of which
+	// there may be an eighth of it, or 16. When the bound is reached, a new connection
+	// takes the place of one of the host that has the most, if that host has more than the
+	// new connection's host would have. Only a connection that has been silent for a
+	// second is closed: one without calls in flight if there is one, and the longest
+	// silent of these. Otherwise the new connection is rejected, and a Client gets a
+	// *BusyError. Zero is 4096, but at most a quarter of the descriptors that the process
+	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
+	// and the program opens files.
+	MaxConns int
 }
 
-// A HandlerFunc is a function as a Handler.
-type HandlerFunc func(ctx context.Context, req *Request, res *Response)
-
-// ServeRPC calls f.
-func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) { f(ctx, req, res) }
-
-// A Program is a program that a server executes, or a client for its server.
-type Program struct {
-	Number    uint32
-	Low, High uint32 // versions, inclusive
-	Handler   Handler
-
-	// Binding is the upper-layer binding, of which the server asks what of a call may
-	// be in read chunks: one that has anything else there, or another number of bytes
-	// than its length word says, is answered with GARBAGE_ARGS. Nil: the handler finds
-	// out.
-	Binding Binding
-
-	// Padded says that the handler decodes its arguments with Request.Decoder, so
-	// that calls may come with RDMA_MSGP. See Config.RFC5666.
-	Padded bool
-
-	// ReadReplies says that the upper-layer binding allows read chunks in replies
-	// (RFC 5666 section 3.4). See Config.RFC5666.
-	ReadReplies bool
-
-	// Idempotent says which procedures may be executed again when a client that has lost
-	// its connection sends their calls again, because nothing changes by it. The replies
-	// of the others are remembered for that case; see ReplyCache. Nil: none may.
-	Idempotent func(vers, proc uint32) bool
-
-	// Inline says which procedures are quick and never block: they run on
-	// the goroutine that moves the connection, with no hand-off. Nil: none.
-	Inline func(vers, proc uint32) bool
-}
-
-// Every says yes to all procedures, for Program.Inline and Program.Idempotent.
-func Every(vers, proc uint32) bool { return true }
-
-// A Request is a call as a Handler sees it.
-type Request struct {
-	Procedure
-	XID        uint32
-	Cred, Verf oncrpc.Auth
-
-	// Args are the whole XDR-encoded arguments: what came through read chunks
-	// is in its place.
-	Args []byte
-
-	at int // of Args in the message
-	x  *exch
-}
-
-// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
-func (r *Request) Decoder() xdr.Decoder {
-	return xdr.NewPaddedDecoder(r.Args, r.at, xdr.Padding{Align: r.x.hdr.Align, Thresh: r.x.hdr.Thresh})
-}
-
-// RemoteAddr is the client's address.
-func (r *Request) RemoteAddr() net.Addr { return r.x.c.fc.RemoteAddr() }
-
-// A Response takes the results of a call.
-type Response struct {
-	// Results is to be appended to: the XDR-encoded results. As long as they
-	// fit inline they are built where they are sent from.
-	Results []byte
-
-	x    *exch
-	fail oncrpc.AcceptStat
-	deny oncrpc.AuthStat
-}
-
-// AddItem appends an opaque result that the upper-layer binding makes eligible
-// for a write chunk: its length word to Results, and data, which goes to the
-// next write chunk of the call, or inline with its padding if there is none.
-//
-// data belongs to the response until the adapter is done with it, after
-// ServeRPC has returned: it must not change before release, which may be nil,
-// is called. On providers that take registered memory alone, data that is not
-// from Alloc is copied.
-func (w *Response) AddItem(data []byte, release func()) {
-	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
-	w.x.addItem(len(w.Results), data, release)
-}
-
-// addItem adds an item at a place of the stream.
-func (x *exch) addItem(at int, data []byte, release func()) {
-	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
-	if own := x.own(data); own != nil {
-		it.key = own.LKey
-	} else if x.c.caps.LocalDMA {
-		x.charge(len(data))
-	} else {
-		it.data, it.key = x.local(data)
+// settle returns cfg with its defaults in place, and what its connections work with.
+func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
+	if cfg != nil {
+		c = *cfg
 	}
-	x.items = append(x.items, it)
-}
-
-// Alloc returns n bytes of the connection's memory for AddItem, to be filled by
-// the handler. They are the response's until the reply is out, and need no
-// release. It returns nil when n is over the server's MaxMessage or there is no
-// memory.
-func (w *Response) Alloc(n int) []byte {
-	if n < 0 || n > w.x.c.cfg.MaxMessage {
-		return nil
+	if conns, err = c.Config.settle("ServerConfig"); err != nil {
+		return c, nil, err
 	}
-	b, err := w.x.alloc(n)
-	if err != nil {
-		if orphan(err) {
-			return make([]byte, n)
-		}
-		return nil
-	}
-	return b.Bytes[:n:n]
-}
-
-// Fail makes the reply an error of RPC in place of results: oncrpc.GarbageArgs,
-// ProcUnavail or SystemErr.
-func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
-
-// Deny makes the reply one that refuses the call's credential, in place of results:
-// oncrpc.AuthBadCred, AuthTooWeak and the like. RFC 5531 section 9, rejected_reply.
-func (w *Response) Deny(stat oncrpc.AuthStat) { w.deny = stat }
-
-// orphan tells whether there was no memory because the connection has ended, which the
-// adapter knows before we do: the reply can only be remembered.
-func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
-
-// own returns the exchange's own buffer that data is at the start of.
-func (x *exch) own(data []byte) *arena.Buffer {
-	for _, b := range x.mems {
-		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return b
-		}
-	}
-	return nil
-}
-
-// local returns a copy of data in memory with a local key. Without memory the call
-// fails.
-func (x *exch) local(data []byte) ([]byte, uint32) {
-	if len(data) == 0 {
-		return nil, fabric.LocalDMAKey
-	}
-	b, err := x.alloc(len(data))
-	if orphan(err) {
-		return data, fabric.LocalDMAKey
-	}
-	if err != nil {
-		x.failed = true
-		return nil, fabric.LocalDMAKey
-	}
-	return b.Bytes[:copy(b.Bytes, data)], b.LKey
+	c.Config = conns.Config
+	setDefault(&c.MaxTotalMemory, totalMemory(&c.Config))
+	setDefault(&c.MaxConns, defaultMaxConns(descriptors()))
+	err = within("ServerConfig", []limit{
+		{"MaxTotalMemory", c.MaxTotalMemory, int64(c.MaxMemory), 1 << 40},
+		{"MaxConns", c.MaxConns, 1, 1 << 20},
+	})
+	return c, conns, err
 }
 
 // A Server executes calls. It serves any number of listeners, of any providers,
@@ -193,19 +73,21 @@ type Server struct {
 
 	*registry
 
-	mu        lockorder.Mutex
-	bridges   []*bridge
-	listeners map[*Listener]struct{}
-	conns     map[*conn]struct{}
-	setups    int // connections being set up
-	guests    guests
-	sweeping  bool // see sweep
-	accepted  uint64
-	closing   bool
-	idle      chan struct{} // closed when closing and no connection is left
+	mu           lockorder.Mutex
+	bridges      []*bridge
+	listeners    map[*Listener]struct{}
+	conns        map[*conn]struct{}
+	tcpListeners map[*tcpListener]struct{}
+	streams      map[*tcpConn]struct{} // see ServeTCP
+	setups       int                   // connections being set up
+	guests       guests
+	sweeping     bool // see sweep
+	accepted     uint64
+	closing      bool
+	idle         chan struct{} // closed when closing and no connection is left
 }
 
-// NewServer makes a server. A nil cfg is the default configuration.
+// NewServer returns a server. A nil cfg is the default configuration.
 func NewServer(cfg *ServerConfig) (*Server, error) {
 	own, conns, err := cfg.settle()
 	if err != nil {
@@ -213,11 +95,13 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	}
 	s := &Server{
 		cfg: own, connCfg: conns, stats: new(counters),
-		memory:    budget.New(own.MaxTotalMemory),
-		listeners: make(map[*Listener]struct{}),
-		conns:     make(map[*conn]struct{}),
-		guests:    guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
-		idle:      make(chan struct{}),
+		memory:       budget.New(own.MaxTotalMemory),
+		listeners:    make(map[*Listener]struct{}),
+		conns:        make(map[*conn]struct{}),
+		tcpListeners: make(map[*tcpListener]struct{}),
+		streams:      make(map[*tcpConn]struct{}),
+		guests:       guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
+		idle:         make(chan struct{}),
 	}
 	s.mu.Init(rankServer)
 	s.registry = newRegistry(conns)
@@ -225,7 +109,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Register adds a program. It must be done before Serve.
+// Register adds a program. It must be called before Serve.
 func (s *Server) Register(p Program) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +125,7 @@ type Listener struct {
 // Addr is the address, with the real port.
 func (l *Listener) Addr() net.Addr { return l.fl.Addr() }
 
-// Close stops listening. Connections live on.
+// Close stops listening. It leaves connections open.
 func (l *Listener) Close() error { return l.fl.Close() }
 
 // Listen announces the server at addr ("host:port", port 0 picks one) through
@@ -265,8 +149,8 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	return l, nil
 }
 
-// Serve takes connections from l until l or the server is closed; the error is
-// then net.ErrClosed. While there are no descriptors, or no memory, it waits for some.
+// Serve accepts connections from l until l or the server is closed; the error is
+// then net.ErrClosed. While the process is out of descriptors or memory, it waits.
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -302,8 +186,8 @@ func (s *Server) Serve(l *Listener) error {
 	}
 }
 
-// scarce tells whether there was no connection for want of something that there may be more
-// of in a moment.
+// scarce reports whether a connection could not be accepted for lack of a resource that may
+// be available again in a moment.
 func scarce(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECONNABORTED} {
 		if errors.Is(err, e) {
@@ -313,8 +197,8 @@ func scarce(err error) bool {
 	return false
 }
 
-// growStack makes the stack of a new goroutine as long as that of a connection gets, while
-// there is next to nothing on it that would have to be moved, frame by frame, later on.
+// growStack makes the stack of a new goroutine as large as a connection needs it, while there
+// are few frames on it to copy.
 //
 //go:noinline
 func growStack(n int) byte {
@@ -375,7 +259,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	for _, b := range bridges {
 		b.forget(c)
 	}
-	// Close may return from here on.
+	// From here on Close may return.
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.guests.remove(g)
@@ -383,16 +267,18 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.mu.Unlock()
 }
 
-func (s *Server) log(msg string, c *conn, err error) {
+func (s *Server) log(msg string, c *conn, err error) { s.logEnd(msg, c.addr(), c.provider, err) }
+
+func (s *Server) logEnd(msg, peer, provider string, err error) {
 	if s.cfg.Logger != nil {
-		s.cfg.Logger.Warn(msg, "peer", c.addr(), "provider", c.provider, "err", err)
+		s.cfg.Logger.Warn(msg, "peer", peer, "provider", provider, "err", err)
 	}
 }
 
 // checkIdle closes idle when a closing server has no connection left. mu is
 // held.
 func (s *Server) checkIdle() {
-	if s.closing && len(s.conns)+s.setups == 0 {
+	if s.closing && len(s.conns)+len(s.streams)+s.setups == 0 {
 		select {
 		case <-s.idle:
 		default:
@@ -401,32 +287,37 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// stop refuses new connections and returns those there are.
-func (s *Server) stop() []*conn {
+// stop refuses new connections and returns the present ones.
+func (s *Server) stop() []connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing = true
 	for l := range s.listeners {
 		l.Close()
 	}
+	for l := range s.tcpListeners {
+		l.Close()
+	}
 	for _, b := range s.bridges {
 		b.Close()
 	}
 	s.checkIdle()
-	conns := make([]*conn, 0, len(s.conns))
+	conns := make([]connection, 0, len(s.conns)+len(s.streams))
 	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	for c := range s.streams {
 		conns = append(conns, c)
 	}
 	return conns
 }
 
-// Shutdown stops listening, answers the calls that have arrived, and ends all
-// connections in order. When ctx ends first they are closed at once, and ctx's
-// error is returned.
+// Shutdown stops listening, answers the calls that have arrived, and closes all
+// connections in order. If ctx ends first, it closes them at once and returns ctx's
+// error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stop() {
-		c.drain.Store(&ctx)
-		c.fc.Wake()
+		c.drainFor(ctx)
 	}
 	select {
 	case <-s.idle:
@@ -439,8 +330,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close stops listening and ends all connections at once. It returns when the
-// adapter has let go of all memory; handlers may still be running, with their
-// context ended. It may be called twice.
+// adapter no longer uses any memory; handlers may still be running, with their
+// context ended. It may be called more than once.
 func (s *Server) Close() error {
 	for _, c := range s.stop() {
 		c.close()
@@ -454,13 +345,13 @@ func (s *Server) Close() error {
 func (s *Server) Stats() Stats {
 	st := s.stats.snapshot()
 	s.mu.Lock()
-	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns))
+	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns)+len(s.streams))
 	s.mu.Unlock()
 	return st
 }
 
-// dispatchOther takes calls to the programs that the transport serves itself, and to
-// those of bridges, whose arguments start at offset n.
+// dispatchOther takes calls of the programs that the transport serves itself, and of those
+// that bridges serve. Arguments start at offset n.
 func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 	call := &x.call
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
@@ -488,4 +379,38 @@ func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 		return true
 	}
 	return false
+}
+
+// startSweep has the connections of the server looked at from now on. mu is held.
+func (s *Server) startSweep() {
+	if !s.sweeping {
+		s.sweeping = true
+		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
+	}
+}
+
+func (s *Server) sweep() {
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	streams := make([]*tcpConn, 0, len(s.streams))
+	for c := range s.streams {
+		streams = append(streams, c)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, c := range conns {
+		c.look(now)
+	}
+	for _, c := range streams {
+		c.look(now)
+	}
+	s.mu.Lock()
+	s.sweeping = false
+	if len(s.conns)+len(s.streams) > 0 {
+		s.startSweep()
+	}
+	s.mu.Unlock()
 }

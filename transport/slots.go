@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
@@ -31,12 +32,12 @@ type slotTable struct {
 	answered bool     // a call has been
 	slots    []*slot
 	free     []*slot
-	inUse    int              // slots that are not free: calls without a reply
-	grant    int              // the latest grant, within what we asked for
-	queue    waitList         // callers that wait for a slot, first come, first served
-	spare    []*waiter        // waiters not in use
-	drained  *waiter          // waits for inUse to become zero
-	foreign  map[uint32]*slot // calls that keep an xid of their own, see keepXID
+	inUse    int                // slots that are not free: calls without a reply
+	grant    int                // the latest grant, within what we asked for
+	queue    baton.Line[waiter] // callers that wait for a slot, first come, first served
+	spare    []*waiter          // waiters not in use
+	drained  *waiter            // waits for inUse to become zero
+	foreign  map[uint32]*slot   // calls that keep an xid of their own, see keepXID
 }
 
 // A slot's life:
@@ -100,7 +101,6 @@ type slot struct {
 
 func (t *slotTable) init(c *conn) {
 	t.c = c
-	t.queue.init()
 	t.mask = uint32(c.cfg.rand())
 	if c.role == roleClient {
 		t.allowed = true
@@ -151,8 +151,12 @@ const inheritGap = 256
 // inherit goes on with the xids of the connection before. It may live on, as far as this
 // end knows: slots in use keep theirs, and callers that wait for one there get some of
 // the gap.
-func (c *conn) inherit(from *conn) {
-	f := &from.state.Lock().calls
+func (c *conn) inherit(from connection) {
+	old, ok := from.(*conn)
+	if !ok {
+		return // xids over TCP are made in another way, and begin at random
+	}
+	f := &old.state.Lock().calls
 	mask := f.mask
 	gens := append([]uint32(nil), f.gens...)
 	for i, s := range f.slots {
@@ -161,7 +165,7 @@ func (c *conn) inherit(from *conn) {
 		}
 		gens[i] = s.gen + inheritGap
 	}
-	from.state.Unlock()
+	old.state.Unlock()
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
 	if t.inUse > 0 {
@@ -217,29 +221,27 @@ func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
 		c.state.Unlock()
 		return nil, err
 	}
-	if t.inUse < t.grant && t.queue.empty() {
+	if t.inUse < t.grant && t.queue.Empty() {
 		s := t.take()
 		c.state.Unlock()
 		return s, nil
 	}
 	w := t.enqueue(call)
-	wake := w.wake // which becomes the slot's when another makes the call
+	bell := w.Bell() // which becomes the slot's when another makes the call
 	c.state.Unlock()
-	if _, woken := sleep(ctx, wake); !woken {
+	if _, woken := baton.SleepOn(ctx, bell); !woken {
 		c.state.Lock()
-		if w.queued {
-			t.queue.remove(w)
+		if t.queue.Remove(&w.Waiter) {
 			t.putBack(w)
 			c.state.Unlock()
 			return nil, ctx.Err()
 		}
-		if s := w.slot; s != nil && s.queued { // the call is made, its reply not in
-			st.waiters.remove(&s.waiter)
+		if s := w.slot; s != nil && st.baton.Leave(&s.Waiter) { // the call is made, its reply not in
 			c.state.Unlock()
 		} else {
 			w.leaving = true
 			c.state.Unlock()
-			<-wake // given a slot at the same moment: use it
+			<-bell // given a slot at the same moment: use it
 		}
 	}
 	if s := w.slot; s != nil {
@@ -262,7 +264,7 @@ func (t *slotTable) enqueue(call *Call) *waiter {
 		w = newWaiter()
 	}
 	w.call, w.leaving = call, false
-	t.queue.push(w)
+	t.queue.Push(&w.Waiter)
 	return w
 }
 
@@ -296,7 +298,7 @@ func (t *slotTable) newSlot() *slot {
 		s.gen = t.gens[i]
 	}
 	s.pull.Init(wrID(wrPull, s.idx))
-	s.wake = make(chan bool, 1)
+	s.Init(&s.waiter)
 	t.slots = append(t.slots, s)
 	return s
 }
@@ -336,10 +338,12 @@ func (st *state) next() *waiter {
 	if t.inUse >= t.grant || st.ended {
 		return nil
 	}
-	w := t.queue.pop()
-	if w != nil {
-		w.slot = t.take()
+	first := t.queue.Pop()
+	if first == nil {
+		return nil
 	}
+	w := first.Who()
+	w.slot = t.take()
 	return w
 }
 

@@ -12,19 +12,16 @@ import (
 )
 
 // LimitTCP returns a listener for a server of plain ONC RPC over TCP that runs beside this
-// one: its connections carry records (RFC 5531 section 11), and are bounded in the same
-// words of the same Config. They count in MaxConns, and hosts in them. At most Credits calls
-// of one are in flight: read, and not answered by a record written. A call reserves, in
-// MaxMemory and MaxTotalMemory, its length and 1 MiB for its reply, or MaxMessage if it comes
-// in several fragments. While there is no room nothing more is read. A peer that takes
-// nothing for StallTimeout, or leaves a call half sent for so long, loses the connection,
-// with a *StallError. Accept waits while there are no descriptors.
+// one. Its connections carry records (RFC 5531 section 11) and are subject to the limits of
+// the same Config. They count towards MaxConns, in total and by host. A connection has at most
+// Credits calls in flight: calls that were read and for which no record has been written. A
+// call reserves its length, or MaxMessage if it comes in several fragments, and 1 MiB for its
+// reply, within MaxMemory and MaxTotalMemory. Nothing is read while there is no room. A peer
+// that takes no data for StallTimeout, or stops in the middle of a call for that long, loses
+// the connection with a *StallError. Accept waits while the process is out of descriptors.
 //
 // Closing the listener leaves connections open, and so does closing the Server.
 func (s *Server) LimitTCP(l net.Listener) net.Listener { return &limitedListener{l, s} }
-
-// tcpReply is what is reserved for a reply.
-const tcpReply = 1 << 20
 
 type limitedListener struct {
 	net.Listener
@@ -32,33 +29,18 @@ type limitedListener struct {
 }
 
 func (l *limitedListener) Accept() (net.Conn, error) {
-	var pause time.Duration
-	for {
-		c, err := l.Listener.Accept()
-		if scarce(err) {
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			time.Sleep(pause)
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		pause = 0
-		s := l.s
-		s.mu.Lock()
-		g := s.admit(c.RemoteAddr())
-		if g == nil {
-			s.mu.Unlock()
-			c.Close()
-			continue
-		}
-		lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
-		lc.r = bufio.NewReaderSize(c, 32<<10)
-		s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
-		s.guests.settle(g, lc)
-		s.mu.Unlock()
-		return lc, nil
+	s := l.s
+	c, g, err := s.acceptTCP(l.Listener)
+	if err != nil {
+		return nil, err
 	}
+	lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
+	lc.r = bufio.NewReaderSize(c, 32<<10)
+	s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
+	s.mu.Lock()
+	s.guests.settle(g, lc)
+	s.mu.Unlock()
+	return lc, nil
 }
 
 // A limitedConn is a connection from a limitedListener. One goroutine at a time reads, and
@@ -90,8 +72,8 @@ type limitedConn struct {
 	err     error // why the connection was ended
 }
 
-// Read reads what there is of the present call, and waits before the next one begins until
-// there is room for it.
+// Read reads from the current call. Before it starts on the next call it waits until there
+// is room for that.
 func (c *limitedConn) Read(b []byte) (n int, err error) {
 	if c.left == 0 && c.given == 0 {
 		if err := c.next(); err != nil {
@@ -114,7 +96,7 @@ func (c *limitedConn) Read(b []byte) (n int, err error) {
 	return n, c.why(err)
 }
 
-// ended ends a fragment.
+// ended notes that the caller has read the whole fragment.
 func (c *limitedConn) ended() {
 	c.given = 0
 	if c.begun = !c.last; c.last {
@@ -122,7 +104,7 @@ func (c *limitedConn) ended() {
 	}
 }
 
-// next reads the mark of a fragment, and sees to its memory.
+// next reads the mark of the next fragment and, if that begins a call, reserves memory.
 func (c *limitedConn) next() error {
 	head, err := c.r.Peek(oncrpc.RecordMarkSize)
 	if err != nil {
@@ -145,7 +127,7 @@ func (c *limitedConn) next() error {
 	return nil
 }
 
-// reserve takes a call into the account, in its turn.
+// reserve waits for a credit, then for n bytes, and adds the call to those in flight.
 func (c *limitedConn) reserve(n int) error {
 	for {
 		c.mu.Lock()
@@ -186,7 +168,7 @@ func (c *limitedConn) changed() {
 	}
 }
 
-// patience bounds the time until more of a call comes.
+// patience sets the deadline for the next part of a call.
 func (c *limitedConn) patience() {
 	if d := c.s.cfg.StallTimeout; d > 0 && (c.left > 0 || !c.last) {
 		c.deadline(time.Now().Add(d))
@@ -201,7 +183,7 @@ func (c *limitedConn) deadline(t time.Time) {
 	}
 }
 
-// SetReadDeadline takes the deadline out of our hands: it is how servers are stopped.
+// SetReadDeadline replaces the deadlines for stalled calls: servers use it to stop.
 func (c *limitedConn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +191,7 @@ func (c *limitedConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Write writes replies, as long as the peer takes something of them now and then.
+// Write writes replies. It fails when the peer has taken nothing for StallTimeout.
 func (c *limitedConn) Write(b []byte) (n int, err error) {
 	for {
 		if d := c.s.cfg.StallTimeout; d > 0 {
@@ -236,8 +218,8 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// answered takes the oldest call out of the account: which one it was does not matter for
-// the sum.
+// answered releases what the oldest call has reserved. Which call was answered does not
+// matter for the sum.
 func (c *limitedConn) answered() {
 	c.mu.Lock()
 	n := 0
@@ -250,7 +232,7 @@ func (c *limitedConn) answered() {
 	c.changed()
 }
 
-// why is err, or the reason for which this end has ended the connection.
+// why returns the reason if this end has ended the connection, else err.
 func (c *limitedConn) why(err error) error {
 	if err == nil {
 		return nil
@@ -309,7 +291,7 @@ type recordCount struct {
 	last bool
 }
 
-// ends tells how many records end in the next piece of the stream.
+// ends returns how many records end in b, the next bytes of the stream.
 func (r *recordCount) ends(b []byte) (n int) {
 	for len(b) > 0 {
 		if r.left == 0 {

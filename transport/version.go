@@ -1,48 +1,45 @@
 package transport
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
 // Which version of the protocol a connection speaks (version two section 5).
 //
-// A client that wants version 2 begins with a call in it: one that tells its properties, or
-// NULL if there is nothing to tell. The message is short enough for servers of version 1, and
-// whether it has been executed does not matter should the answer be lost. A server of version 2
-// answers in kind. One of version 1 answers ERR_VERS, and the connection goes on in version 1; or
-// says nothing, or hangs up, and a new connection begins with version 1. That a server speaks
-// version 1 alone is remembered for a while. One that has spoken version 2 before may be starting
-// when it hangs up, and is asked again.
+// A client that wants version 2 begins with a call of version 2: one that states its
+// properties, or NULL if it has none to state. The message is short enough for servers of
+// version 1, and if the answer is lost it does not matter whether the call was executed. A
+// server of version 2 answers in version 2. A server of version 1 answers ERR_VERS, and the
+// connection continues in version 1; or it does not answer, or closes the connection, and a new
+// connection begins with version 1. The client remembers for some time that a server speaks only
+// version 1. A server that has spoken version 2 before and closes the connection may be
+// starting: it is asked again.
 //
-// A server speaks the version of the first call that comes, and answers others, should there
-// be such, in theirs.
+// A server speaks the version of the first call on a connection. It answers calls of another
+// version, which a client should not make, in their version.
 //
-// Version 2 takes 4096 bytes in one Send, or what private data has agreed on if that is
-// more. Receives are that long from the start: thresholds change without a loss. Send with
-// Invalidate is not in version 2. It comes back, as do sizes that private data could not
-// tell, with the properties of docs/extensions.md.
+// A Send of version 2 has up to 4096 bytes, or what private data has agreed on if that is
+// more. Receives have that size from the start, so thresholds can change without loss. Version
+// 2 has no Send with Invalidate. The properties of docs/extensions.md add it, as well as sizes
+// that do not fit private data.
 
-// A Version is what versions of RPC-over-RDMA one end speaks.
+// A Version says which versions of RPC-over-RDMA one end speaks.
 type Version uint8
 
 const (
 	// VersionAuto is version 2 if the peer speaks it, else version 1.
 	VersionAuto Version = iota
-	// Version1 is version 1 alone.
+	// Version1 is only version 1.
 	Version1
-	// Version2 is version 2 alone: with other peers there are no connections.
+	// Version2 is only version 2: connections to other peers fail.
 	Version2
 )
 
-// String returns what the command's options call it.
+// String returns the name that the command's options use: "auto", "1" or "2".
 func (v Version) String() string {
 	switch v {
 	case Version1:
@@ -53,7 +50,7 @@ func (v Version) String() string {
 	return "auto"
 }
 
-// settleVersions derives what depends on the version.
+// settleVersions derives and checks the settings that depend on the version.
 func (c *config) settleVersions(owner string) error {
 	c.sendSize, c.recvSize = c.InlineSend, c.InlineRecv
 	if c.RFC5666 != nil {
@@ -84,7 +81,7 @@ func (c *config) settleVersions(owner string) error {
 	return nil
 }
 
-// A VersionCache remembers for a time which servers speak version 1 alone. Clients may
+// A VersionCache remembers for some time which servers speak only version 1. Clients may
 // share it.
 type VersionCache struct {
 	lifetime time.Duration
@@ -92,8 +89,8 @@ type VersionCache struct {
 	until    map[string]time.Time
 }
 
-// NewVersionCache returns an empty cache. Zero lifetime is an hour: so long may it take until
-// a server that has been upgraded is asked again.
+// NewVersionCache returns an empty cache that keeps entries for the given time; zero means an
+// hour. A server that has been upgraded may be used in version 1 for that long.
 func NewVersionCache(lifetime time.Duration) *VersionCache {
 	if lifetime == 0 {
 		lifetime = time.Hour
@@ -101,7 +98,7 @@ func NewVersionCache(lifetime time.Duration) *VersionCache {
 	return &VersionCache{lifetime: lifetime, until: make(map[string]time.Time)}
 }
 
-// maxVersions bounds a cache; what it forgets costs a round trip.
+// maxVersions is the most entries of a cache. Each one that is dropped costs a round trip.
 const maxVersions = 4096
 
 func (v *VersionCache) note(key string) {
@@ -130,8 +127,8 @@ func (v *VersionCache) forget(key string) {
 	delete(v.until, key)
 }
 
-// A VersionError says that a client and its server have no version in common. It is
-// permanent.
+// A VersionError says that a client and its server have no version in common. Another
+// attempt would not help.
 type VersionError struct {
 	Addr      string
 	Low, High uint32 // what the server says it speaks
@@ -147,7 +144,7 @@ func (e *VersionError) Error() string {
 
 func (e *VersionError) Unwrap() error { return e.Reason }
 
-// An unheardError is why the first message of version 2 got no answer.
+// An unheardError says why the first message of version 2 got no answer.
 type unheardError struct {
 	err   error
 	brief bool // it was not waited for long: that says little about the server
@@ -156,171 +153,29 @@ type unheardError struct {
 func (e *unheardError) Error() string { return "no answer to version 2: " + e.err.Error() }
 func (e *unheardError) Unwrap() error { return e.err }
 
-// ---- client
-
 const (
-	// versionPatience is how long the answer to the first message of version 2 may take.
+	// versionPatience is how long a client waits for the answer to its first message of
+	// version 2.
 	versionPatience = 5 * time.Second
 
-	// versionTrust is how many connections in a row may be lost over that message before a
-	// server that has spoken version 2 counts as one that does not: rather it is starting.
+	// versionTrust is how many connections in a row may be lost after that message before a
+	// server that has spoken version 2 counts as one of version 1. Until then it is assumed
+	// to be starting.
 	versionTrust = 3
 
-	// versionAsks is how often a call that is refused for its version has the server asked for
-	// its version anew. Each time may take versionTrust connections and more.
+	// versionAsks is how often the version is negotiated anew for one call that is refused
+	// for its version. Each negotiation may take versionTrust connections or more.
 	versionAsks = 2
 )
 
-func (cl *Client) versionKey() string { return cl.provider.Name() + " " + cl.addr }
-
-// firstVersion is what the first message of a new connection is to be.
-func (cl *Client) firstVersion() uint32 {
-	switch v := cl.cfg.Version; {
-	case v == Version2:
-		return rpcrdma.Version2
-	case v == Version1 || cl.cfg.RFC5666 != nil || cl.versions.has(cl.versionKey()):
-		return rpcrdma.Version1
-	}
-	return rpcrdma.Version2
-}
-
-// negotiate finds out which version the server speaks. Nobody else uses the connection.
-func (cl *Client) negotiate(ctx context.Context, c *conn) error {
-	if c.version() == rpcrdma.Version1 {
-		return nil
-	}
-	patience := versionPatience
-	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)/2) // leaves time for version 1
-	}
-	short, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	own := c.properties(rpcrdma.PropOffer)
-	tells := own.RemoteInvalidation || own.SendSize > rpcrdma.DefaultInline2 || own.RecvSize > rpcrdma.DefaultInline2
-	call := Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
-	if tells {
-		call = Call{
-			Prog: rpcrdma.PropProgram, Vers: rpcrdma.PropVersion, Proc: rpcrdma.ProcPropExchange,
-			Args: rpcrdma.AppendProperties(nil, own), MaxResults: rpcrdma.PropertiesSize,
-		}
-	}
-	err := c.call(short, &call)
-	var rpc *oncrpc.RPCError
-	var refused *RDMAError
-	var senseless *BadReplyError
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err == nil || errors.As(err, &rpc),
-		errors.As(err, &refused) && refused.Code != rpcrdma.ErrVers && call.replied == rpcrdma.Version2:
-		// An error of version 2 is one of the call, for want of memory, say: the server speaks
-		// version 2 all the same.
-		if call.replied != rpcrdma.Version2 {
-			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
-		}
-		cl.trust.Store(versionTrust)
-		c.useVersion2()
-		switch {
-		case !tells:
-			return nil
-		case err == nil:
-			c.takeProperties(own, call.Results)
-			return nil
-		}
-		offer, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		err = c.offerProperties(offer, own)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			cl.trust.Store(0) // version 2 demands an answer, if only an error
-			return &unheardError{err: err}
-		}
-		return err
-	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
-		return cl.version1(c, refused.VersLow, refused.VersHigh)
-	case errors.As(err, &refused), errors.As(err, &senseless):
-		// It takes the message for one of version 1 that is malformed.
-		return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
-	case errors.Is(err, net.ErrClosed):
-		return &unheardError{err: err}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &unheardError{err: err, brief: patience < versionPatience/2}
-	}
-	return err
-}
-
-// version1 goes on with version 1, if the server speaks it, and we do.
-func (cl *Client) version1(c *conn, low, high uint32) error {
-	if low > rpcrdma.Version1 || high < rpcrdma.Version1 || cl.cfg.Version == Version2 {
-		return &VersionError{Addr: cl.addr, Low: low, High: high}
-	}
-	cl.versions.note(cl.versionKey())
-	c.agreed.version.Store(rpcrdma.Version1)
-	return nil
-}
-
-// outdated tells whether a server that refuses a call for its version, 1, speaks version 2:
-// it was away, or starting, when it was asked. The connection then ends, and the next one
-// begins with version 2, as with a server that has spoken it: some connections more may be lost
-// over the first message before version 1 is tried again. The call has not been executed.
-func (cl *Client) outdated(c *conn, err error) bool {
-	var refused *RDMAError
-	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
-		refused.VersLow > rpcrdma.Version2 || refused.VersHigh < rpcrdma.Version2 ||
-		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
-		return false
-	}
-	cl.versions.forget(cl.versionKey())
-	cl.trust.Store(versionTrust)
-	// Not as closed by the client: if this goes on, the next connections take their time.
-	c.breakOff(errOutdated)
-	c.await(context.Background(), newWaiter())
-	<-c.done
-	return true
-}
-
-// offerProperties tells a server of version 2 that does not know the procedure what private
-// data could not, with the operation: it may be older. See docs/extensions.md.
-func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
-	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
-	err := c.call(ctx, &Call{op: &op})
-	var refused *RDMAError
-	if errors.As(err, &refused) {
-		return nil // nor does it know the operation
-	}
-	if err != nil {
-		return err
-	}
-	if len(op.answer.Payload) == 0 {
-		c.takeProperties(own, op.answer.Info)
-	}
-	return nil
-}
-
-// takeProperties takes the answer to our offer. Whatever it is but an acceptance, everything
-// stays as it is.
-func (c *conn) takeProperties(own rpcrdma.Properties, info []byte) {
-	if p, err := rpcrdma.ConsumeProperties(info); err == nil && p.Dir == rpcrdma.PropAccept {
-		c.useProperties(own, p)
-	}
-}
-
-// isPropertiesAnswer takes what is no offer for the answer to one that is under way.
-func isPropertiesAnswer(info []byte) bool {
-	p, _ := rpcrdma.ConsumeProperties(info)
-	return p.Dir != rpcrdma.PropOffer
-}
-
-// lateProperties tells whether a message that answers no offer is an answer all the same,
-// which is not answered. What is neither that nor an offer is rejected.
+// lateProperties reports whether a message that belongs to no offer is an answer. It is then
+// dropped; a message that is neither an answer nor an offer is rejected.
 func lateProperties(info []byte) bool {
 	p, _ := rpcrdma.ConsumeProperties(info)
 	return p.Dir == rpcrdma.PropAccept || p.Dir == rpcrdma.PropReject
 }
 
-// ---- server
-
-// settleVersion makes the version of the first message from a client that of the
-// connection.
+// settleVersion sets the version of the connection to that of the client's first message.
 func (l *leader) settleVersion(h *rpcrdma.Header) {
 	switch {
 	case h.Proc == rpcrdma.ProcError: // an answer to nothing
@@ -331,15 +186,15 @@ func (l *leader) settleVersion(h *rpcrdma.Header) {
 	}
 }
 
-// takeOffer answers the properties of a client that come as an operation. more says that
-// there is something behind them, which must not be.
+// takeOffer answers an offer that came as an optional operation. more says that an RPC message
+// follows the properties, which is an error.
 func (l *leader) takeOffer(x *exch, more bool) {
 	offer, own := l.judge(x, x.hdr.OptInfo, more)
 	x.answerOperation(l, Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
 	l.accepted(own, offer)
 }
 
-// exchange answers a call to the properties program, with arguments args.
+// exchange answers a call of the properties program with arguments args.
 func (l *leader) exchange(x *exch, args []byte) {
 	if !x.asks(l, rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
 		return
@@ -349,7 +204,7 @@ func (l *leader) exchange(x *exch, args []byte) {
 	l.accepted(own, offer)
 }
 
-// judge reads an offer and says what the answer is.
+// judge decodes an offer and decides on the answer.
 func (l *leader) judge(x *exch, info []byte, more bool) (offer, answer rpcrdma.Properties) {
 	c := l.c
 	offer, err := rpcrdma.ConsumeProperties(info)
@@ -362,8 +217,8 @@ func (l *leader) judge(x *exch, info []byte, more bool) (offer, answer rpcrdma.P
 	return offer, c.properties(rpcrdma.PropAccept)
 }
 
-// accepted makes an offer that has been answered hold, from the next message on, if it was
-// accepted.
+// accepted applies an offer after its answer has been sent, if that was an acceptance: it holds
+// from the next message on.
 func (l *leader) accepted(answer, offer rpcrdma.Properties) {
 	if answer.Dir == rpcrdma.PropAccept {
 		l.offered = true

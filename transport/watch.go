@@ -36,33 +36,6 @@ func (c *Config) sweepTime() time.Duration {
 	return sweepTime
 }
 
-// startSweep has the connections of the server looked at from now on. mu is held.
-func (s *Server) startSweep() {
-	if !s.sweeping {
-		s.sweeping = true
-		time.AfterFunc(s.cfg.sweepTime(), s.sweep)
-	}
-}
-
-func (s *Server) sweep() {
-	s.mu.Lock()
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	s.mu.Unlock()
-	now := time.Now()
-	for _, c := range conns {
-		c.look(now)
-	}
-	s.mu.Lock()
-	s.sweeping = false
-	if len(s.conns) > 0 {
-		s.startSweep()
-	}
-	s.mu.Unlock()
-}
-
 // keepWatch does the same for a client's connection, as long as there is something to look
 // at.
 func (c *conn) keepWatch() {
@@ -83,7 +56,7 @@ func (c *conn) onWatch() {
 func (c *conn) look(now time.Time) (awaits bool) {
 	q := &c.sends
 	q.mu.Lock()
-	replies, reads := q.awaited-q.met, q.readsAwaited-q.readsMet
+	replies, reads := q.overdue(), int(q.readsAwaited-q.readsMet)
 	met := q.met + q.readsMet
 	q.mu.Unlock()
 	awaits = replies+reads > 0
@@ -111,7 +84,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 		c.arena.Sweep()
 	}
 	if stalled {
-		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: int(replies), Reads: int(reads)})
+		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: replies, Reads: reads})
 	}
 	return awaits
 }

@@ -20,6 +20,7 @@ func endChecks() []check {
 		{"DisconnectDeliversAll", disconnectDeliversAll},
 		{"DisconnectGivesUp", disconnectGivesUp},
 		{"CloseAtPeerFlushes", closeAtPeerFlushes},
+		{"FailureFlushesTheRest", failureFlushesTheRest},
 		{"CloseUnderLoad", closeUnderLoad},
 		{"CloseUnblocksWait", closeUnblocksWait},
 		{"CloseAtOnce", closeAtOnce},
@@ -194,7 +195,42 @@ func closeAtPeerFlushes(s *scene) {
 	}
 }
 
-// closeUnderLoad: the same at any moment of a busy connection, with either side closing. The
+// failureFlushesTheRest: a request that fails has a completion, and so have all behind it,
+// whatever their flags. One before it that nobody has asked for has none.
+func failureFlushesTheRest(s *scene) {
+	l := s.listen(attr)
+	for _, flags := range []fabric.SendFlags{0, fabric.Deferred, fabric.Signaled} {
+		client, server := s.pairAt(l, stage{})
+		sink := server.Region(64, writable).Segment()
+		src := server.Region(64, readable).Segment()
+		own := client.Region(64, fabric.AccessLocalWrite)
+		wrong := SGE(own, 0, 8)
+		wrong.LKey ^= 0x5a5a5a5a
+		before := put(1, sink, 0, SGE(own, 0, 8))
+		before.Flags = 0
+		client.Post("a request that nobody asks for", before)
+		s.exchange("after it", client, server)
+		list := []fabric.SendWR{get(2, src, 0, wrong)}
+		list[0].Flags = flags
+		for i, f := range []fabric.SendFlags{0, fabric.Signaled, fabric.Deferred, 0} {
+			wr := put(uint64(3+i), sink, 0, SGE(own, 0, 8))
+			wr.Flags = f
+			list = append(list, wr)
+		}
+		client.Post("a list with a request that fails", list...)
+		client.WantFailed("a request that fails", 2, s.local(fabric.WCLocProtErr)...)
+		for _, wr := range list[1:] {
+			client.WantFailed("a request behind one that fails", wr.ID, fabric.WCFlushErr)
+		}
+		client.WantEnd("after a request that failed")
+		server.WantEnd("after a request of the peer failed")
+		client.Close()
+		server.Close()
+	}
+}
+
+// closeUnderLoad: as closeAtPeerFlushes, at any moment of a busy connection, with either side
+// closing. The
 // accounting of Endpoint detects lost and duplicated completions.
 func closeUnderLoad(s *scene) {
 	l := s.listen(attr)

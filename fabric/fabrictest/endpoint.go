@@ -144,6 +144,7 @@ type request struct {
 	id       uint64
 	op       fabric.WCOpcode
 	signaled bool
+	deferred bool
 	asked    bool   // Post has not returned yet
 	buf      []byte // of a receive
 }
@@ -307,12 +308,31 @@ func (e *Endpoint) countRecv(wc fabric.WC) {
 	e.rcvd = append(e.rcvd, m)
 }
 
-// countSend: the send queue completes in order. Unsignaled requests have no completion unless
-// they fail; after one has failed, all others fail with a completion.
+func newRequest(wr *fabric.SendWR) request {
+	signaled := wr.Flags&fabric.Signaled != 0
+	return request{id: wr.ID, op: completionOf(wr.Op), signaled: signaled, deferred: !signaled && wr.Flags&fabric.Deferred != 0}
+}
+
+// completes reports whether wc can be the completion of r.
+func (r *request) completes(wc *fabric.WC) bool {
+	return r.signaled || r.id == wc.ID && (r.deferred || wc.Status != fabric.WCSuccess)
+}
+
+// untold is how many deferred requests there are in q.
+func untold(q []request) (n int) {
+	for i := range q {
+		if q[i].deferred {
+			n++
+		}
+	}
+	return n
+}
+
+// countSend: the send queue completes in order. Requests that are neither signaled nor deferred
+// have no completion unless they fail, and at most MaxDeferred deferred ones in a row have none;
+// after one has failed, all others fail with a completion.
 func (e *Endpoint) countSend(wc fabric.WC) {
-	at := slices.IndexFunc(e.sq, func(r request) bool {
-		return r.signaled || wc.Status != fabric.WCSuccess && r.id == wc.ID
-	})
+	at := slices.IndexFunc(e.sq, func(r request) bool { return r.completes(&wc) })
 	if at >= 0 && wc.Status != fabric.WCSuccess && e.sq[at].id != wc.ID {
 		e.faultLocked("request %d failed (%v) in the turn of request %d", wc.ID, wc.Status, e.sq[at].id)
 	}
@@ -322,6 +342,9 @@ func (e *Endpoint) countSend(wc fabric.WC) {
 	}
 	if at > 0 && e.sqError {
 		e.faultLocked("request %d completed (%v) and request %d before it did not, after one had failed", wc.ID, wc.Status, e.sq[0].id)
+	}
+	if n := untold(e.sq[:at]); n > fabric.MaxDeferred {
+		e.faultLocked("request %d completed (%v), and %d deferred ones before it did not", wc.ID, wc.Status, n)
 	}
 	r := e.sq[at]
 	e.sq = slices.Delete(e.sq, 0, at+1)
@@ -357,7 +380,7 @@ func (e *Endpoint) countEnd(n int, err error) {
 			}
 		}
 		for _, r := range e.sq {
-			if r.signaled && !r.asked {
+			if (r.signaled || e.sqError) && !r.asked {
 				e.faultLocked("request %d has not completed at the connection's end", r.id)
 			}
 		}
@@ -373,7 +396,9 @@ func (e *Endpoint) TryPost(wrs ...fabric.SendWR) error {
 	defer e.posting.Unlock()
 	e.mu.Lock()
 	for i := range wrs {
-		e.sq = append(e.sq, request{id: wrs[i].ID, op: completionOf(wrs[i].Op), signaled: wrs[i].Flags&fabric.Signaled != 0, asked: true})
+		r := newRequest(&wrs[i])
+		r.asked = true
+		e.sq = append(e.sq, r)
 	}
 	e.mu.Unlock()
 	err := e.Conn.Post(wrs)
@@ -593,6 +618,19 @@ func (e *Endpoint) WantSent(what string, id uint64) fabric.WC {
 		e.t.Fatalf("%s: want success of %s (%d), got %v of %d", e.Name, what, id, wc.Status, wc.ID)
 	}
 	return wc
+}
+
+// wantTold wants completions for all but MaxDeferred of the deferred requests, at least, and
+// drops the completions there are.
+func (e *Endpoint) wantTold(what string) {
+	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.await(func() bool { return untold(e.sq) <= fabric.MaxDeferred || e.end != nil })
+	if n := untold(e.sq); n > fabric.MaxDeferred || e.end != nil || len(e.wrong) > 0 {
+		e.t.Fatalf("%s: no completion stands for %d %s: %s", e.Name, n, what, e.state())
+	}
+	e.sent = e.sent[:0]
 }
 
 // WantFailed wants the next request of the send queue to have this ID, and to fail with one of

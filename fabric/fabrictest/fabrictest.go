@@ -34,8 +34,8 @@ import (
 
 // Config configures Run.
 type Config struct {
-	// New returns the provider under test. It is called once for each check and may register a
-	// cleanup with t.
+	// New returns the provider under test. It is called once for each check, which closes the
+	// provider, and may register a cleanup with t.
 	New func(t testing.TB) fabric.Provider
 
 	// Addr is the address of listeners. Default: "127.0.0.1:0".
@@ -58,8 +58,8 @@ type Config struct {
 	// Limits describe the provider's behavior where package fabric permits several.
 	Limits Limits
 
-	// Live counts the open objects of the provider, in the whole process. After each check the
-	// counts must be what they were before. Nil: not checked.
+	// Live counts the open objects of the provider that New has returned last. After each
+	// check there must be none. Nil: not checked.
 	Live func() (conns, mrs, mws int)
 
 	// Stall opens a connection to addr that never becomes a connection request, such as a bare
@@ -193,19 +193,21 @@ func Run(t *testing.T, cfg Config) {
 // runCheck runs one check with a new provider, and then checks for objects that the provider
 // has not closed.
 func runCheck(t testing.TB, cfg Config, c check) {
-	if cfg.Live != nil {
-		conns, mrs, mws := cfg.Live()
-		t.Cleanup(func() { // registered first, so it runs after everything else is closed
-			var c, r, w int
-			if !settles(cfg.Timeout, func() bool {
-				c, r, w = cfg.Live()
-				return c <= conns && r <= mrs && w <= mws
-			}) {
-				t.Errorf("left open: %d connections, %d regions, %d windows", c-conns, r-mrs, w-mws)
-			}
-		})
-	}
-	c.run(&scene{TB: t, cfg: cfg, p: cfg.New(t)})
+	s := &scene{TB: t, cfg: cfg, p: cfg.New(t)}
+	t.Cleanup(func() { // registered first, so it runs after everything else is closed
+		s.within("Close of the provider", s.p.Close)
+		if cfg.Live == nil {
+			return
+		}
+		var conns, mrs, mws int
+		if !settles(cfg.Timeout, func() bool {
+			conns, mrs, mws = cfg.Live()
+			return conns == 0 && mrs == 0 && mws == 0
+		}) {
+			t.Errorf("left open: %d connections, %d regions, %d windows", conns, mrs, mws)
+		}
+	})
+	c.run(s)
 }
 
 // settles reports whether ok becomes true within d. It is for work that the runtime or an

@@ -188,6 +188,9 @@ func (f *FaultyProvider) pass(at Point, side Side, p Passage) (Fault, bool) {
 // Name implements fabric.Provider.
 func (f *FaultyProvider) Name() string { return f.inner.Name() }
 
+// Close implements fabric.Provider.
+func (f *FaultyProvider) Close() error { return f.inner.Close() }
+
 // Resolve implements fabric.Provider.
 func (f *FaultyProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
 	fault, hit := f.pass(AtResolve, Dialed, Passage{})
@@ -257,14 +260,8 @@ type faultyConn struct {
 	// adapter waits.
 	mu     sync.Mutex
 	broken *fabric.ConnError
-	sq     []faultyRequest
+	sq     []request
 	rq     []fabric.RecvWR
-}
-
-type faultyRequest struct {
-	id       uint64
-	op       fabric.WCOpcode
-	signaled bool
 }
 
 // after applies a Fault after a successful call.
@@ -385,7 +382,7 @@ func (c *faultyConn) Post(wrs []fabric.SendWR) error {
 		c.ruin(fault)
 	}
 	for i := range all {
-		c.sq = append(c.sq, faultyRequest{all[i].ID, completionOf(all[i].Op), all[i].Flags&fabric.Signaled != 0})
+		c.sq = append(c.sq, newRequest(&all[i]))
 	}
 	return nil
 }
@@ -472,9 +469,7 @@ func (c *faultyConn) settled(wc *fabric.WC) {
 		c.rq = slices.Delete(c.rq, 0, min(1, len(c.rq)))
 		return
 	}
-	at := slices.IndexFunc(c.sq, func(r faultyRequest) bool {
-		return r.signaled || wc.Status != fabric.WCSuccess && r.id == wc.ID
-	})
+	at := slices.IndexFunc(c.sq, func(r request) bool { return r.completes(wc) })
 	c.sq = slices.Delete(c.sq, 0, at+1)
 }
 

@@ -63,14 +63,17 @@ func TestConversation(t *testing.T) {
 
 // The wrapped software adapter passes all checks as well.
 func TestFaultyAdapter(t *testing.T) {
-	p := iwarp.New(iwarp.Config{PeerToPeer: true})
+	p := iwarp.New(iwarp.Config{})
 	fabrictest.Run(t, fabrictest.Config{
-		New:      func(testing.TB) fabric.Provider { return fabrictest.Faulty(p, nil) },
+		New: func(testing.TB) fabric.Provider {
+			p = iwarp.New(iwarp.Config{PeerToPeer: true})
+			return fabrictest.Faulty(p, nil)
+		},
 		Bulk:     16 << 20,
 		Complete: true,
 		Limits:   fabrictest.Limits{LocalCompletion: true},
 		Live: func() (conns, mrs, mws int) {
-			l := p.Live()
+			l := p.OpenObjects()
 			return l.Conns, l.MRs, l.MWs
 		},
 		Stall: func(t testing.TB, addr string) io.Closer {

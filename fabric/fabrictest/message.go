@@ -21,10 +21,12 @@ func messageChecks() []check {
 		{"TooManySGEs", tooManySGEs},
 		{"OneMegabyte", oneMegabyte},
 		{"Unsignaled", unsignaled},
+		{"Deferred", deferred},
 		{"CompletionsInOrder", completionsInOrder},
 		{"RequestIsTheCallersAgain", requestIsTheCallersAgain},
 		{"PostersAtOnce", postersAtOnce},
 		{"SendQueueFull", sendQueueFull},
+		{"QuietQueueFull", quietQueueFull},
 		{"ReceiveQueueFull", receiveQueueFull},
 		{"LongerThanReceive", longerThanReceive},
 		{"NoReceivePosted", noReceivePosted},
@@ -202,6 +204,29 @@ func unsignaled(s *scene) {
 	server.Send("an answer", []byte("answer"))
 	client.WantMessage("an answer", []byte("answer"))
 	client.WantNothing("from requests that are not signaled")
+}
+
+// deferred: of the deferred requests all but MaxDeferred have a completion, or one behind them
+// has, whatever is between them. Endpoint checks that with each completion; here none follows.
+func deferred(s *scene) {
+	client, server := s.pair(stage{})
+	seg := server.Region(64, writable).Segment()
+	own := client.Region(64, 0)
+	for round := range repeat(100) {
+		server.Receives(1, 64)
+		text := []byte{byte(round)}
+		wr := client.Message(text)
+		wr.Flags = fabric.Deferred
+		quiet := put(1, seg, 0, SGE(own, 0, 8))
+		quiet.Flags = 0
+		client.Post("a deferred request", wr, quiet)
+		server.WantMessage("a deferred message", text)
+		client.wantTold("deferred requests")
+	}
+	server.Receives(1, 64)
+	client.Send("a message that is signaled", []byte("last"))
+	server.WantMessage("a message that is signaled", []byte("last"))
+	client.WantNothing("than the last message, which stands for all")
 }
 
 // completionsInOrder: the send queue completes in the order posted, whatever the requests are.
@@ -426,7 +451,40 @@ func sendQueueFull(s *scene) {
 	client.WantNothing("from requests that were refused")
 }
 
-// receiveQueueFull: the same for receives.
+// quietQueueFull: a queue full of requests without completions has space again by itself.
+func quietQueueFull(s *scene) {
+	const depth, n = 4, 300
+	small := attr
+	small.SendDepth = depth
+	l := s.listen(attr)
+	for _, flags := range []fabric.SendFlags{0, fabric.Deferred} {
+		client, server := s.pairAt(l, stage{client: small, idle: true})
+		server.Start()
+		seg := server.Region(8, writable).Segment()
+		mr := client.Region(8, 0)
+		for id := range uint64(n) {
+			wr := put(id, seg, 0, SGE(mr, 0, 8))
+			wr.Flags = flags
+			for {
+				err := client.TryPost(wr)
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, fabric.ErrQueueFull) {
+					s.Fatalf("post request %d: %v", id, err)
+				}
+				s.within("Wait for space in the queue", client.Conn.Wait)
+				if _, err := client.Step(); err != nil {
+					s.Fatalf("Poll with a full queue: %v", err)
+				}
+			}
+		}
+		client.Close()
+		server.Close()
+	}
+}
+
+// receiveQueueFull: as sendQueueFull, for receives.
 func receiveQueueFull(s *scene) {
 	const depth, most = 4, 4096
 	small := attr

@@ -36,6 +36,9 @@ func spoiled() []struct {
 		{"connects to nobody", []string{"Setup/NobodyListens"}, false},
 		{"one request at a time", []string{"Setup/StalledPeer"}, false},
 		{"mixes up requests", []string{"Setup/ManyAtOnce"}, false},
+		{"closes nothing", []string{"Setup/ProviderClose"}, false},
+		{"opens after its end", []string{"Setup/ProviderClose"}, false},
+		{"provider takes its connections along", []string{"Setup/ProviderClose"}, false},
 		{"forgets requests", []string{"Setup/ListenerCloseDropsRequests"}, false},
 		{"lets connect wait", []string{"Setup/ConnectClosed"}, false},
 		// Message
@@ -52,6 +55,8 @@ func spoiled() []struct {
 		{"doubles completions", []string{"Message/CompletionsInOrder", "Message/ManySizes", "End/CloseUnderLoad"}, false},
 		{"last completion first", []string{"Message/CompletionsInOrder", "Memory/ManyReads"}, false},
 		{"signals all", []string{"Message/Unsignaled"}, false},
+		{"forgets what is deferred", []string{"Message/Deferred"}, false},
+		{"frees with completions", []string{"Message/QuietQueueFull"}, false},
 		{"takes half a list", []string{"Message/SendQueueFull", "Message/ReceiveQueueFull"}, false},
 		{"bottomless", []string{"Message/SendQueueFull"}, false},
 		{"trusts local keys", []string{"Message/WrongLocalKey", "Message/ReceiveWithWrongKey", "Fence/RegionCloseStopsReceive"}, false},
@@ -96,6 +101,7 @@ func spoiled() []struct {
 		// End
 		{"deaf wait", []string{"End/CloseUnblocksWait", "Progress/WaitSeesEnd"}, false},
 		{"flushes nothing", []string{"End/CloseAtPeerFlushes", "End/Disconnect", "End/CloseUnderLoad"}, false},
+		{"flushes what is signaled", []string{"End/FailureFlushesTheRest"}, false},
 		{"ends early", []string{"End/CloseAtPeerFlushes", "End/Disconnect", "Progress/WaitSeesEnd"}, false},
 		{"ends without a type", []string{"End/AfterClose", "End/AfterPeersEnd", "End/CloseAtPeerFlushes"}, false},
 		{"rude", []string{"End/Disconnect", "End/DisconnectByServer", "End/DisconnectAtBothEnds"}, false},
@@ -186,7 +192,7 @@ func TestModelManners(t *testing.T) {
 		}},
 		{"as with siw", func(m *model) {
 			m.limits = Limits{LocalCompletion: true, CoarseStatus: true}
-			m.noDMA, m.noWindows, m.scatter = true, true, 1
+			m.noDMA, m.noWindows, m.scatter, m.coyFlush = true, true, 1, true
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

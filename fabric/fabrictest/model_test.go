@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -28,6 +29,7 @@ type model struct {
 	noInv     bool
 	noDMA     bool
 	scatter   int
+	coyFlush  bool // says nothing of unsignaled requests before the first that fails
 
 	mu        sync.Mutex
 	listeners map[string]*modelListener
@@ -50,13 +52,71 @@ func (m *model) Name() string { return "model" }
 // config is how Run tests the model.
 func (m *model) config() Config {
 	return Config{
-		New:    func(testing.TB) fabric.Provider { return m },
+		New:    func(testing.TB) fabric.Provider { return &modelProvider{model: m} },
 		Limits: m.limits,
 		Stall:  m.stall,
 		Live: func() (int, int, int) {
 			return int(m.live.conns.Load()), int(m.live.mrs.Load()), int(m.live.mws.Load())
 		},
 	}
+}
+
+// A modelProvider is a provider on the network of a model.
+type modelProvider struct {
+	*model
+	listeners []*modelListener // guarded by model.mu
+	closed    bool
+}
+
+func (p *modelProvider) Close() error {
+	if p.defect == "closes nothing" {
+		return nil
+	}
+	p.mu.Lock()
+	list := p.listeners
+	p.closed = true
+	p.mu.Unlock()
+	for _, l := range list {
+		l.Close()
+	}
+	if p.defect == "provider takes its connections along" {
+		p.mu.Lock()
+		conns := slices.Collect(maps.Keys(p.conns))
+		p.mu.Unlock()
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	return nil
+}
+
+func (p *modelProvider) mayOpen() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed && p.defect != "opens after its end" {
+		return fmt.Errorf("model: provider: %w", net.ErrClosed)
+	}
+	return nil
+}
+
+func (p *modelProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	if err := p.mayOpen(); err != nil {
+		return nil, err
+	}
+	return p.model.Resolve(ctx, addr, attr)
+}
+
+func (p *modelProvider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Listener, error) {
+	if err := p.mayOpen(); err != nil {
+		return nil, err
+	}
+	l, err := p.model.Listen(ctx, addr, attr)
+	if err == nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.listeners = append(p.listeners, l.(*modelListener))
+	}
+	return l, err
 }
 
 type closer func()
@@ -226,8 +286,10 @@ type modelConn struct {
 	rq       []fabric.RecvWR
 	cq       []modelWC
 	taken    int // slots of the send queue
-	silent   int // of these, completed without a word
-	received int // slots of the receive queue
+	reports  fabric.Deferrals
+	silent   int  // completed without a word, and still taken
+	broken   bool // a request has failed
+	received int  // slots of the receive queue
 
 	polls int
 	lazy  []func()
@@ -240,7 +302,8 @@ type modelConn struct {
 
 type modelWR struct {
 	fabric.SendWR
-	sgl []fabric.SGE
+	sgl    []fabric.SGE
+	report bool // has a completion even if it succeeds
 }
 
 type modelWC struct {
@@ -634,6 +697,10 @@ func (c *modelConn) Post(wrs []fabric.SendWR) error {
 		wr := &c.sq[len(c.sq)-1]
 		wr.SendWR, wr.sgl = wrs[i], append(wr.sgl[:0], wrs[i].SGL...)
 		wr.SGL = wr.sgl
+		wr.report = c.reports.Reports(wr.Flags)
+		if c.m.defect == "forgets what is deferred" && wr.Flags&fabric.Signaled == 0 {
+			wr.report = false
+		}
 		if c.m.defect == "keeps the list" {
 			wr.sgl = wrs[i].SGL
 		}
@@ -880,9 +947,14 @@ func (c *modelConn) readLater(to, from []byte) {
 // sendDone completes a request of the send queue.
 func (c *modelConn) sendDone(wr *modelWR, op fabric.WCOpcode, status fabric.WCStatus, n int) {
 	c.silent++
-	if wr.Flags&fabric.Signaled == 0 && status == fabric.WCSuccess && c.m.defect != "signals all" {
+	if !wr.report && status == fabric.WCSuccess && c.m.defect != "signals all" {
+		if c.m.defect != "frees with completions" {
+			c.taken -= c.silent
+			c.silent = 0
+		}
 		return
 	}
+	c.broken = c.broken || status != fabric.WCSuccess
 	wc := modelWC{WC: fabric.WC{ID: wr.ID, Status: c.coarse(status), Op: op}, frees: c.silent}
 	if op == fabric.WCRead {
 		wc.Len = uint32(n)
@@ -967,7 +1039,11 @@ func (c *modelConn) end(why *fabric.ConnError) {
 	}
 	c.err = why
 	for i := range c.sq {
-		c.sendDone(&c.sq[i], completionOf(c.sq[i].Op), fabric.WCFlushErr, 0)
+		wr := &c.sq[i]
+		if !wr.report && (c.m.coyFlush && !c.broken || c.m.defect == "flushes what is signaled") {
+			continue
+		}
+		c.sendDone(wr, completionOf(wr.Op), fabric.WCFlushErr, 0)
 	}
 	c.sq = c.sq[:0]
 	for len(c.rq) > 0 {

@@ -34,6 +34,7 @@ func setupChecks() []check {
 		{"ListenerClose", listenerClose},
 		{"ListenerCloseDropsRequests", listenerCloseDropsRequests},
 		{"ConnsOutliveListener", connsOutliveListener},
+		{"ProviderClose", providerClose},
 		{"StalledPeer", stalledPeer},
 		{"ManyAtOnce", manyAtOnce},
 	}
@@ -559,6 +560,45 @@ func connsOutliveListener(s *scene) {
 		s.Fatalf("close the listener: %v", err)
 	}
 	s.exchange("after the listener's end", a, b)
+}
+
+// providerClose: Close of a provider, by several at once, closes its listeners. There are no new
+// ones and no new Conns after it; those that exist go on, and one that has been resolved has
+// nobody to connect to.
+func providerClose(s *scene) {
+	l := s.listen(attr)
+	a, b := s.pairAt(l, stage{})
+	resolved := s.resolve(l)
+	accepted := later(func() error { _, err := l.Accept(s.ctx()); return err })
+	runtime.Gosched()
+	var closed [3]<-chan error
+	for i := range closed {
+		closed[i] = later(s.p.Close)
+	}
+	for i := range closed {
+		if err := s.result("Close of the provider", closed[i]); err != nil {
+			s.Errorf("Close of the provider: %v", err)
+		}
+	}
+	if err := s.result("Accept", accepted); !errors.Is(err, net.ErrClosed) {
+		s.Errorf("Accept of a provider that was closed: %v, want net.ErrClosed", err)
+	}
+	if c, err := s.p.Resolve(s.ctx(), l.Addr().String(), attr); !errors.Is(err, net.ErrClosed) {
+		s.Errorf("Resolve of a closed provider: %v, want net.ErrClosed", err)
+		if err == nil {
+			c.Close()
+		}
+	}
+	if l, err := s.p.Listen(s.ctx(), s.cfg.Addr, attr); !errors.Is(err, net.ErrClosed) {
+		s.Errorf("Listen of a closed provider: %v, want net.ErrClosed", err)
+		if err == nil {
+			l.Close()
+		}
+	}
+	if err := s.result("Connect", later(func() error { return resolved.Connect(s.ctx(), nil) })); err == nil {
+		s.Error("connected to a listener of a provider that was closed")
+	}
+	s.exchange("after the provider's end", a, b)
 }
 
 // stalledPeer: a peer that never completes its request does not block others.

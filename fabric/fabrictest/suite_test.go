@@ -13,4 +13,4 @@ func TestModel(t *testing.T) {
 	Run(t, cfg)
 }
 
-var _ fabric.Provider = (*model)(nil)
+var _ fabric.Provider = (*modelProvider)(nil)

@@ -36,6 +36,7 @@ var Layers = []Layer{
 	{Path: "internal/limited"},
 	{Path: "internal/testutil"},
 	{Path: "internal/lockorder", Library: true, Pure: true},
+	{Path: "internal/baton", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
 	{Path: "internal/crc32c", Library: true, Pure: true, External: []string{"golang.org/x/sys"}},
 
@@ -46,6 +47,10 @@ var Layers = []Layer{
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
+
+	{Path: "internal/xdrgen", Library: true, Pure: true, Tests: []string{"proto/xdr"}},
+	{Path: "internal/xdrgen/golden", Library: true, Pure: true, May: []string{"proto/xdr"}, Tests: []string{"internal/xdrgen"}},
+	{Path: "cmd/xdrgen", Pure: true, May: []string{"internal/xdrgen"}},
 
 	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
@@ -69,14 +74,14 @@ var Layers = []Layer{
 	},
 	{
 		Path: "rdmacm", Library: true,
-		May:      []string{"internal/pollfd", "fabric", "ibv", "cgo"},
+		May:      []string{"internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
 		Tests:    []string{"fabric/fabrictest", "cgo/cgotest"},
 		External: []string{"golang.org/x/sys"},
 	},
 
 	{
 		Path: "transport", Library: true, Pure: true,
-		May:      []string{"internal/lockorder", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:      []string{"internal/lockorder", "internal/baton", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},

@@ -5,7 +5,8 @@
 //
 // Rules work on syntax only. The comment of a rule says which exceptions it allows and
 // where they are declared: in [Layers], in stateExceptions, or by the word "immutable"
-// in the comment of a variable.
+// in the comment of a variable. The order of the files of package transport,
+// [TransportGroups], is checked with types, by [PointsDown].
 package layers
 
 import (
@@ -129,6 +130,7 @@ var Rules = []Rule{
 	{"words", NoLeftovers},
 	{"paths", NoMachinePaths},
 	{"skips", SkipsHaveReasons},
+	{"length", TestsAreShort},
 	{"graph", GraphMatches},
 	{"tests", NamedTestsExist},
 }

@@ -31,18 +31,48 @@ func TestProject(t *testing.T) {
 	}
 }
 
+// A smallTree is a tree that breaks a rule, or does not.
+type smallTree struct {
+	name  string
+	rule  string
+	files map[string]string
+	want  string // part of the only finding; "" when there must be none
+}
+
 // TestRulesCanFail applies each rule to small trees that break it, and to others that do
 // not.
 func TestRulesCanFail(t *testing.T) {
-	const ours = "\"" + Module + "/"
-	doc := func(pkg string) string { return "// Package " + pkg + " is here for a test.\npackage " + pkg + "\n\n" }
+	broken := make(map[string]bool)
+	for _, tt := range slices.Concat(importTrees(), stateTrees(), textTrees()) {
+		if tt.want != "" {
+			broken[tt.rule] = true
+		}
+		t.Run(tt.rule+"/"+tt.name, func(t *testing.T) {
+			got := check(t, tt.rule, tt.files)
+			switch {
+			case tt.want == "" && len(got) == 0:
+			case tt.want != "" && len(got) == 1 && strings.Contains(got[0].String(), tt.want):
+			default:
+				t.Errorf("findings %v, want %q", got, tt.want)
+			}
+		})
+	}
+	for _, rule := range Rules {
+		if !broken[rule.Name] {
+			t.Errorf("no tree breaks rule %q", rule.Name)
+		}
+	}
+}
 
-	tests := []struct {
-		name  string
-		rule  string
-		files map[string]string
-		want  string // part of the only finding; "" when there must be none
-	}{
+// doc begins a file of package pkg, in three lines.
+func doc(pkg string) string {
+	return "// Package " + pkg + " is here for a test.\npackage " + pkg + "\n\n"
+}
+
+// importTrees are about rules "imports" and "cgo".
+func importTrees() []smallTree {
+	const ours = "\"" + Module + "/"
+	return []smallTree{
 		{"transport imports a provider", "imports", map[string]string{
 			"transport/conn.go": doc("transport") + "import _ " + ours + "iwarp\"\n",
 		}, "transport/conn.go:4: transport may not import iwarp"},
@@ -89,7 +119,12 @@ func TestRulesCanFail(t *testing.T) {
 		{"C under cgo", "cgo", map[string]string{
 			"cgo/verbs.go": doc("cgo") + "import \"C\"\n",
 		}, ""},
+	}
+}
 
+// stateTrees are about rule "state".
+func stateTrees() []smallTree {
+	return []smallTree{
 		{"init", "state", map[string]string{
 			"iwarp/register.go": doc("iwarp") + "func init() {}\n",
 		}, "iwarp/register.go:4: library layers have no init functions"},
@@ -140,7 +175,12 @@ func TestRulesCanFail(t *testing.T) {
 		{"an error that is a setting", "state", map[string]string{
 			"fabric/errors.go": doc("fabric") + "var ErrorLimit = 3\n",
 		}, "variable ErrorLimit"},
+	}
+}
 
+// textTrees are about comments, words and tests.
+func textTrees() []smallTree {
+	return []smallTree{
 		{"a function without a comment", "docs", map[string]string{
 			"proto/xdr/xdr.go": doc("xdr") + "func Pad(n int) int { return -n & 3 }\n",
 		}, "proto/xdr/xdr.go:4: Pad has no comment"},
@@ -202,6 +242,14 @@ func TestRulesCanFail(t *testing.T) {
 			"fabric/x_test.go": "package fabric\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Skip(\"no device with memory windows\") }\n",
 		}, ""},
 
+		{"a test of 201 lines", "length", map[string]string{
+			"fabric/x_test.go": "package fabric\n\nfunc short() {}\n\nfunc TestX() {" + strings.Repeat("\n", 200) + "}\n",
+		}, "fabric/x_test.go:5: TestX has 201 lines"},
+		{"a test of 200 lines, and other functions", "length", map[string]string{
+			"fabric/x_test.go": "package fabric\n\nfunc TestX() {" + strings.Repeat("\n", 199) + "}\n",
+			"fabric/x.go":      "package fabric\n\nfunc x() {" + strings.Repeat("\n", 200) + "}\n",
+		}, ""},
+
 		{"no graph", "graph", nil, "the document is missing"},
 
 		{"a test that is gone", "tests", map[string]string{
@@ -211,27 +259,6 @@ func TestRulesCanFail(t *testing.T) {
 		{"a test of a decision that is gone", "tests", map[string]string{
 			"docs/adr/0001-x.md": "Shown by `fabric.TestX`.\n",
 		}, "docs/adr/0001-x.md:1: there is no test fabric.TestX"},
-	}
-
-	broken := make(map[string]bool)
-	for _, tt := range tests {
-		if tt.want != "" {
-			broken[tt.rule] = true
-		}
-		t.Run(tt.rule+"/"+tt.name, func(t *testing.T) {
-			got := check(t, tt.rule, tt.files)
-			switch {
-			case tt.want == "" && len(got) == 0:
-			case tt.want != "" && len(got) == 1 && strings.Contains(got[0].String(), tt.want):
-			default:
-				t.Errorf("findings %v, want %q", got, tt.want)
-			}
-		})
-	}
-	for _, rule := range Rules {
-		if !broken[rule.Name] {
-			t.Errorf("no tree breaks rule %q", rule.Name)
-		}
 	}
 }
 

@@ -182,6 +182,30 @@ func SkipsHaveReasons(t *Tree) []Finding {
 	return inOrder(list)
 }
 
+// longestTest is the most lines that a function in a test file has.
+const longestTest = 200
+
+// TestsAreShort requires that functions in test files, tests and helpers, are no longer than
+// a reader can survey.
+func TestsAreShort(t *Tree) []Finding {
+	var list []Finding
+	for f := range t.code {
+		if !f.Test() {
+			continue
+		}
+		for _, decl := range f.AST.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if n := t.fset.Position(fn.End()).Line - t.fset.Position(fn.Pos()).Line + 1; n > longestTest {
+				list = append(list, t.finding(f, fn, "%s has %d lines, more than %d: split it by theme", fn.Name.Name, n, longestTest))
+			}
+		}
+	}
+	return inOrder(list)
+}
+
 // testInText is a test as named in documents: the package's directory, a dot, the function.
 var testInText = regexp.MustCompile("`([a-z][a-z0-9/]*)\\.((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)")
 

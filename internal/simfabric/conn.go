@@ -34,6 +34,7 @@ type end struct {
 	wantsRoom     bool // Post returned ErrQueueFull
 	room          bool // the queue has space again
 
+	reports  fabric.Deferrals
 	sq       []*request // posted and not executed, in order
 	started  int        // of these
 	starting bool       // the next one is about to start
@@ -61,6 +62,8 @@ type request struct {
 	data []byte // gathered when sent, with LocalCompletion
 	left int    // pieces of a Write that have not been placed
 	done bool
+
+	report bool // has a completion even if it succeeds
 }
 
 // A completion has the number of queue slots that are freed when it is polled.
@@ -188,7 +191,7 @@ func (e *end) Post(wrs []fabric.SendWR) error {
 		return fabric.ErrQueueFull
 	}
 	for i := range wrs {
-		r := &request{SendWR: wrs[i], sgl: append([]fabric.SGE(nil), wrs[i].SGL...)}
+		r := &request{SendWR: wrs[i], sgl: append([]fabric.SGE(nil), wrs[i].SGL...), report: e.reports.Reports(wrs[i].Flags)}
 		r.SGL = nil
 		for j := range r.sgl {
 			r.n += len(r.sgl[j].Buf)
@@ -542,7 +545,7 @@ func (e *end) carriedOut(r *request) {
 		r := e.sq[0]
 		e.sq = e.sq[1:]
 		e.started--
-		if r.Flags&fabric.Signaled == 0 {
+		if !r.report {
 			e.slots--
 			e.makeRoom()
 			continue
@@ -656,7 +659,7 @@ func (e *end) over(why *fabric.ConnError) {
 		case r.left < 0:
 			status = fabric.WCStatus(-r.left)
 		case bad:
-		case r.done && r.Flags&fabric.Signaled == 0:
+		case r.done && !r.report:
 			e.slots--
 			continue
 		case r.done:

@@ -30,7 +30,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -157,6 +159,7 @@ type Fabric struct {
 	timer     *time.Timer
 	listeners map[string]*listener
 	conns     []*end // by number - 1: the dialed ends
+	closed    bool
 	port      int
 	keys      uint64
 
@@ -176,6 +179,17 @@ func New(cfg Config) *Fabric {
 
 // Name implements fabric.Provider.
 func (f *Fabric) Name() string { return "sim" }
+
+// Close implements fabric.Provider.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	defer f.unlock()
+	f.closed = true
+	for _, addr := range slices.Sorted(maps.Keys(f.listeners)) {
+		f.listeners[addr].close()
+	}
+	return nil
+}
 
 // Live counts the open objects.
 func (f *Fabric) Live() (conns, mrs, mws int) {
@@ -295,6 +309,7 @@ var (
 	errRefused = errors.New("simfabric: connection refused")
 	errReset   = errors.New("simfabric: connection reset")
 	errCut     = errors.New("simfabric: connection lost")
+	errOver    = fmt.Errorf("simfabric: provider: %w", net.ErrClosed)
 )
 
 const (
@@ -322,6 +337,9 @@ func (f *Fabric) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr)
 	}
 	f.mu.Lock()
 	defer f.unlock()
+	if f.closed {
+		return nil, errOver
+	}
 	f.port++
 	e := f.newEnd(Dialed, len(f.conns)+1, attr, &net.TCPAddr{IP: remote.IP, Port: f.port}, remote)
 	f.conns = append(f.conns, e)
@@ -347,6 +365,9 @@ func (f *Fabric) Listen(ctx context.Context, addr string, attr fabric.ConnAttr) 
 	}
 	f.mu.Lock()
 	defer f.unlock()
+	if f.closed {
+		return nil, errOver
+	}
 	if at.Port == 0 {
 		f.port++
 		at.Port = f.port
@@ -410,8 +431,14 @@ func (l *listener) Accept(ctx context.Context) (fabric.Conn, error) {
 func (l *listener) Close() error {
 	l.f.mu.Lock()
 	defer l.f.unlock()
+	l.close()
+	return nil
+}
+
+// close is Close. The fabric is locked.
+func (l *listener) close() {
 	if l.closed {
-		return nil
+		return
 	}
 	l.closed = true
 	delete(l.f.listeners, l.addr.String())
@@ -420,7 +447,6 @@ func (l *listener) Close() error {
 	}
 	l.pending = nil
 	l.cond.Broadcast()
-	return nil
 }
 
 // refuse makes Connect fail.

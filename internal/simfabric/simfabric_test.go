@@ -22,17 +22,18 @@ func TestConformance(t *testing.T) {
 		{"registered memory alone", simfabric.Config{NoLocalDMA: true, NoWindows: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var live func() (int, int, int)
 			tt.cfg.Violation = func(string) {} // the suite breaks rules on purpose
 			f := simfabric.New(tt.cfg)
-			live = f.Live
 			fabrictest.Run(t, fabrictest.Config{
-				New:  func(testing.TB) fabric.Provider { return f },
+				New: func(testing.TB) fabric.Provider {
+					f = simfabric.New(tt.cfg)
+					return f
+				},
 				Bulk: 1 << 20,
 				Limits: fabrictest.Limits{
 					LateReads: true, LocalCompletion: tt.cfg.LocalCompletion, CoarseStatus: true, CoarseEnd: true,
 				},
-				Live: live,
+				Live: func() (conns, mrs, mws int) { return f.Live() },
 				// Its cost does not matter.
 				Groups: []string{"Setup", "Message", "Memory", "Window", "Fence", "Progress", "End"},
 			})

@@ -23,6 +23,7 @@ func OpenDevices() {
 	if err != nil {
 		return
 	}
+	defer p.Close()
 	for _, addr := range rdmatest.Addrs() {
 		if l, err := p.Listen(context.Background(), net.JoinHostPort(addr, "0"), fabric.ConnAttr{}); err == nil {
 			l.Close()
@@ -42,7 +43,7 @@ type Bed struct {
 func Iwarp() *Bed {
 	p := iwarp.New(iwarp.Config{})
 	return &Bed{Provider: p, Host: "127.0.0.1", live: func() (conns, mrs, mws int) {
-		l := p.Live()
+		l := p.OpenObjects()
 		return l.Conns, l.MRs, l.MWs
 	}}
 }
@@ -60,7 +61,7 @@ func Device(t testing.TB, kind string) *Bed {
 		t.Fatal(err)
 	}
 	return &Bed{Provider: p, Host: host, live: func() (conns, mrs, mws int) {
-		l := p.Live()
+		l := p.OpenObjects()
 		return l.Conns, l.MRs, l.MWs
 	}}
 }

@@ -77,10 +77,10 @@ func TestPing(t *testing.T) {
 							t.Errorf("the server has seen %d bytes, the client %d, of %d", texts.Len(), echoes.Len(), count*size)
 						}
 						// A handshake may end after its connection.
-						for ctx.Err() == nil && p.Live() != (iwarp.Live{}) {
+						for ctx.Err() == nil && p.OpenObjects() != (iwarp.OpenObjects{}) {
 							runtime.Gosched()
 						}
-						if live := p.Live(); live != (iwarp.Live{}) {
+						if live := p.OpenObjects(); live != (iwarp.OpenObjects{}) {
 							t.Errorf("left behind: %+v", live)
 						}
 					})
@@ -168,7 +168,7 @@ func TestStop(t *testing.T) {
 				t.Errorf("who stops has %v", client.err)
 			}
 			wantEnded(t, "the other", server)
-			if live := p.Live(); live != (iwarp.Live{}) {
+			if live := p.OpenObjects(); live != (iwarp.OpenObjects{}) {
 				t.Errorf("left behind: %+v", live)
 			}
 		})

@@ -20,13 +20,18 @@ func (e *DecodeError) Error() string {
 // checks [Decoder.Err] once, after the last field and before it uses any of them.
 //
 // A Decoder is a plain value: declare it as a variable and it stays on the stack.
-// Nothing is allocated until an error occurs, except by [Decoder.String].
+// Nothing is allocated until an error occurs, except by [Decoder.String], [Resize], [Extend] and
+// [New].
 type Decoder struct {
 	b   []byte
 	off int
 	err *DecodeError
 	pad Padding
 	pos int // of b in the message that pad counts from
+
+	depth   int  // of Enter
+	limited bool // memory is set
+	memory  int  // bytes that may still be allocated
 }
 
 // NewDecoder returns a Decoder at the start of b. The slices that its methods

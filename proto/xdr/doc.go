@@ -26,14 +26,15 @@
 //
 // Byte slices that Consume functions and the Decoder return are views of the input, cut to
 // their own length and capacity: they are valid as long as the input is. Strings are copies,
-// and making the copy is the only allocation that a successful decode performs. Append
+// and making the copy is the only allocation that methods of the Decoder perform. Append
 // functions copy what they are given.
 //
 // # Limitations
 //
-// There is no reflection and no code generator: callers list their fields in code.
-// Floating-point types are missing, because no protocol of this module uses them. Pad bytes
-// are written as zero; received pad bytes are ignored, so that messages of careless peers
+// There is no reflection: callers list their fields in code, or have command xdrgen write it
+// from a .x file. [Resize], [Extend], [New], [Decoder.Enter] and the functions around [CheckError]
+// are for what it writes. A quadruple-precision floating-point number is 16 bytes of fixed
+// opaque, as Go has no such type. Pad bytes are written as zero; received pad bytes are ignored, so that messages of careless peers
 // decode. Nothing is read past the end of the slice: an item whose pad bytes are missing is
 // short, even if it is the last one.
 package xdr

@@ -1,0 +1,179 @@
+// Command xdrgen compiles .x files, in the language of RFC 4506 and RFC 5531 section 12, to Go.
+//
+//	xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-v] FILE.x...
+//
+// All files become one Go file. It has the constants and types of the source with their comments,
+// and for each type the methods Append, Decode and Check, which use package proto/xdr and nothing
+// else. In a Go file, one line is enough:
+//
+//	//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen kv.x
+//
+// -package is the name of the package, by default that of the package for which go generate runs
+// it, or else the name of the first file. -o is the file to write, - for standard output, by
+// default that of the first file with .go for .x, in the current directory. -D defines
+// a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
+// of the including file. -v prints what is ignored, such as lines that begin with %.
+//
+// # Language
+//
+// What published files have beyond the RFCs is accepted: preprocessor lines, rpcgen's % lines,
+// char, short, long, int32_t and the like, struct T for a type T, string without a bound,
+// enumerators without a value, struct *T { ... }.
+//
+// A comment /* open */ at an enumeration keeps values that it does not define; otherwise they are
+// an error, as RFC 4506 section 4.3 has it.
+//
+// # Go
+//
+// put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: words begin behind underscores
+// and digits, and a word all in capitals gets small letters. Of two equal names the second gets a
+// suffix: Type, Const, Value, Program, Version, Proc, or Field.
+//
+// Enumerations are int32 types with constants. Unions are structs with the discriminant and a
+// field for each arm; Decode zeroes the other arms. Optional data is a pointer, a linked list a
+// slice, opaque data a []byte or an array. Typedefs of opaque data and arrays are types of their
+// own, all other typedefs aliases.
+//
+// Append does not check what it encodes. Check returns an error if a peer would refuse it: too
+// many elements, an undefined value, a discriminant without an arm. A nil optional arm of a
+// recursive union is encoded as nothing.
+//
+// Decode stores views of the Decoder's input for opaque data, and copies of strings. It reuses the
+// slices of its receiver, within their capacity, and what its pointers refer to. Nesting of
+// recursive types is limited to [xdr.MaxDepth] levels, memory as described at
+// [xdr.Decoder.LimitMemory].
+//
+// # Exit status
+//
+// 0 for success, 1 if a file has a mistake or cannot be read or written, 2 if the command line
+// made no sense. Up to ten mistakes are printed, each as file:line:column: text.
+//
+// [xdr.MaxDepth]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#MaxDepth
+// [xdr.Decoder.LimitMemory]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.LimitMemory
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/gen"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Getenv("GOPACKAGE"), os.Stdout, os.Stderr))
+}
+
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, " ") }
+
+func (l *list) Set(value string) error {
+	*l = append(*l, value)
+	return nil
+}
+
+// options are the flags.
+type options struct {
+	pkg, out      string
+	defines, dirs list
+	verbose       bool
+	files         []string
+}
+
+// run is main with its environment as arguments. It returns the exit status.
+func run(args []string, pkg string, stdout, stderr io.Writer) int {
+	opt := options{pkg: pkg}
+	flags := flag.NewFlagSet("xdrgen", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&opt.pkg, "package", pkg, "`name` of the package")
+	flags.StringVar(&opt.out, "o", "", "`file` to write, - for standard output")
+	flags.Var(&opt.defines, "D", "`name` that #ifdef finds defined; may be repeated")
+	flags.Var(&opt.dirs, "I", "`directory` of .x files that #include names; may be repeated")
+	flags.BoolVar(&opt.verbose, "v", false, "print what is ignored")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-v] FILE.x...")
+		flags.PrintDefaults()
+	}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	}
+	opt.files = flags.Args()
+	if len(opt.files) == 0 {
+		flags.Usage()
+		return 2
+	}
+	base := strings.TrimSuffix(filepath.Base(opt.files[0]), ".x")
+	if opt.pkg == "" {
+		opt.pkg = base
+	}
+	if !token.IsIdentifier(opt.pkg) || opt.pkg == "_" {
+		fmt.Fprintf(stderr, "xdrgen: %q is no name for a package; use -package\n", opt.pkg)
+		return 2
+	}
+	if opt.out == "" {
+		opt.out = base + ".go"
+	}
+	if err := compile(opt, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// compile reads the files and writes Go.
+func compile(opt options, stdout, stderr io.Writer) error {
+	var sources []syntax.Source
+	for _, name := range opt.files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		sources = append(sources, syntax.Source{Name: filepath.Clean(name), Text: text})
+	}
+	file, err := syntax.Parse(sources, syntax.Options{Defines: opt.defines, Include: opt.include})
+	if opt.verbose {
+		for _, n := range file.Notes {
+			fmt.Fprintln(stderr, n)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	spec, err := check.Check(file)
+	if err != nil {
+		return err
+	}
+	code, err := gen.Generate(spec, opt.pkg)
+	if err != nil {
+		return err
+	}
+	if opt.out == "-" {
+		_, err = stdout.Write(code)
+		return err
+	}
+	return os.WriteFile(opt.out, code, 0o666)
+}
+
+// include finds a file that an #include names.
+func (opt options) include(from, name string) (path string, text []byte, err error) {
+	for _, dir := range append([]string{filepath.Dir(from)}, opt.dirs...) {
+		path = filepath.Join(dir, filepath.FromSlash(name))
+		if text, err = os.ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, text, err
+		}
+	}
+	return "", nil, fmt.Errorf("#include: there is no file %s", name)
+}

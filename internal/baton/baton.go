@@ -1,0 +1,116 @@
+// Package baton is for goroutines that wait for events of one source, such as the completions
+// of a queue, and take turns at it. One of them has the baton: it leads, that is, it takes the
+// events for all of them. The others follow: each sleeps until the leader has served it, or
+// until it is its turn to lead.
+//
+// The package keeps account of who has the baton and who waits. Whom an event serves is its
+// user's business, who guards that and a [Baton] with one lock: all functions but
+// [Waiter.Wake], [Waiter.Sleep] and [SleepOn] need it.
+//
+// # No wake-up is lost
+//
+// A goroutine joins the line without having released the lock since it found that it is not
+// served and that the baton is taken. From then on, who takes it off the line wakes it, once,
+// with the lock or later. So a wake-up never comes too early, and Wake never blocks.
+//
+// # Nobody waits while the baton is free
+//
+// Who gives the baton back calls Next, and wakes the follower that it returns, unserved. That
+// follower does one of three things: it takes the baton; or, if another goroutine was faster,
+// it joins the line again, and that one will call Next; or, if it does not want the baton any
+// more, it calls Next itself.
+package baton
+
+import "context"
+
+// A Baton is a T that one goroutine at a time has, and the line of those who wait for it or to
+// be served by who has it. The zero value is a Baton that somebody has.
+type Baton[T, W any] struct {
+	token *T // nil: somebody has it
+	line  Line[W]
+}
+
+// Taken reports whether somebody has the baton.
+func (b *Baton[T, W]) Taken() bool { return b.token == nil }
+
+// Take takes the baton. It returns nil if somebody has it.
+func (b *Baton[T, W]) Take() *T {
+	t := b.token
+	b.token = nil
+	return t
+}
+
+// Give gives the baton back. Next is to be called after it.
+func (b *Baton[T, W]) Give(t *T) { b.token = t }
+
+// Next takes the follower off the line that has waited longest, if the baton is free. The
+// caller wakes it, to lead. Nil: there is none, or somebody leads and will call Next.
+func (b *Baton[T, W]) Next() *Waiter[W] {
+	if b.Taken() {
+		return nil
+	}
+	return b.line.Pop()
+}
+
+// Join puts w at the end of the line.
+func (b *Baton[T, W]) Join(w *Waiter[W]) { b.line.Push(w) }
+
+// Leave takes w off the line. It returns false if somebody has done that already, and wakes w.
+func (b *Baton[T, W]) Leave(w *Waiter[W]) bool { return b.line.Remove(w) }
+
+// Waiting reports whether anybody is in the line.
+func (b *Baton[T, W]) Waiting() bool { return !b.line.Empty() }
+
+// Disband takes a follower off the line whether or not the baton is free, for the end of all
+// waiting. Nil: there is none.
+func (b *Baton[T, W]) Disband() *Waiter[W] { return b.line.Pop() }
+
+// A Waiter is a goroutine that can wait, in one line at a time.
+type Waiter[W any] struct {
+	who        *W
+	bell       chan bool // has room for one
+	prev, next *Waiter[W]
+}
+
+// Init makes w the Waiter of who.
+func (w *Waiter[W]) Init(who *W) { w.who, w.bell = who, make(chan bool, 1) }
+
+// Who is what w was made for.
+func (w *Waiter[W]) Who() *W { return w.who }
+
+// Queued reports whether w is in a line.
+func (w *Waiter[W]) Queued() bool { return w.next != nil }
+
+// Wake wakes w, which the caller has taken off its line. Served tells it that what it waits for
+// is there, or else that it is to lead. A nil Waiter is nobody.
+func (w *Waiter[W]) Wake(served bool) {
+	if w != nil {
+		w.bell <- served
+	}
+}
+
+// Sleep waits until w is woken.
+func (w *Waiter[W]) Sleep() (served bool) { return <-w.bell }
+
+// Bell is the channel of w's wake-ups, for [SleepOn].
+func (w *Waiter[W]) Bell() <-chan bool { return w.bell }
+
+// TradeBells exchanges the bells of two Waiters: who sleeps on that of one is woken by a
+// wake-up of the other.
+func (w *Waiter[W]) TradeBells(o *Waiter[W]) { w.bell, o.bell = o.bell, w.bell }
+
+// SleepOn waits for a wake-up by bell, or until ctx has ended: then woken is false, and the
+// Waiter still in its line, or about to be woken. In the latter case the wake-up has to be
+// taken from the bell before the Waiter waits again.
+func SleepOn(ctx context.Context, bell <-chan bool) (served, woken bool) {
+	done := ctx.Done()
+	if done == nil {
+		return <-bell, true // a third of what a select costs
+	}
+	select {
+	case served = <-bell:
+		return served, true
+	case <-done:
+		return false, false
+	}
+}

@@ -1,0 +1,104 @@
+package layers
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path"
+	"slices"
+	"strings"
+)
+
+// A Group is a part of a package: files that may refer to each other and to files of earlier
+// groups.
+type Group struct {
+	Name  string
+	Files []string // without ".go"
+}
+
+// TransportGroups orders the files of package transport. Immutable.
+//
+// The second group is large because its types refer to each other: a conn to its leader, slots
+// and exchanges, and each of these to the conn. Its files are divided by concern.
+var TransportGroups = []Group{
+	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
+	{"one connection", []string{
+		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "exchange", "handler",
+		"leader", "operation", "progress", "reply", "replycache", "requester", "responder", "rfc5666",
+		"sendqueue", "slots", "version", "watch",
+	}},
+	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
+	{"client", []string{"caller", "client", "dialer", "memory", "negotiate", "tcpdial"}},
+	{"server", []string{"admission", "limits_other", "limits_unix", "procedures", "record", "server", "tcp", "tcpserve"}},
+}
+
+// groupOf returns the index of the group of a file, -1 if it is in none.
+func groupOf(groups []Group, file string) int {
+	name := strings.TrimSuffix(path.Base(file), ".go")
+	return slices.IndexFunc(groups, func(g Group) bool { return slices.Contains(g.Files, name) })
+}
+
+// InGroups compares the table with the names of a package's files, tests excluded: each file
+// is in one group, and each name in the table is that of a file.
+func InGroups(groups []Group, files []string) []Finding {
+	var list []Finding
+	there := make(map[string]bool)
+	for _, file := range files {
+		there[strings.TrimSuffix(path.Base(file), ".go")] = true
+		if groupOf(groups, file) < 0 {
+			list = append(list, Finding{File: file, Text: "the file is in no group: add it to internal/layers/order.go"})
+		}
+	}
+	seen := make(map[string]bool)
+	for _, g := range groups {
+		for _, name := range g.Files {
+			if !there[name] {
+				list = append(list, Finding{File: name + ".go", Text: fmt.Sprintf("group %q has a file that does not exist", g.Name)})
+			}
+			if seen[name] {
+				list = append(list, Finding{File: name + ".go", Text: fmt.Sprintf("group %q has a file of another group", g.Name)})
+			}
+			seen[name] = true
+		}
+	}
+	return inOrder(list)
+}
+
+// PointsDown type-checks the files of a package and finds what refers to a declaration in a
+// file of a later group: types, functions, methods, fields, variables and constants. There is
+// one finding for each file and declaration, at the first reference. Files in no group are
+// left to [InGroups].
+func PointsDown(groups []Group, fset *token.FileSet, files []*ast.File, imports types.Importer) ([]Finding, error) {
+	info := types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	config := types.Config{Importer: imports}
+	pkg, err := config.Check(files[0].Name.Name, fset, files, &info)
+	if err != nil {
+		return nil, err
+	}
+	type use struct {
+		file string
+		of   types.Object
+	}
+	first := make(map[use]token.Position)
+	for id, of := range info.Uses {
+		if of.Pkg() != pkg || !of.Pos().IsValid() {
+			continue
+		}
+		at := fset.Position(id.Pos())
+		u := use{at.Filename, of}
+		if old, ok := first[u]; !ok || at.Offset < old.Offset {
+			first[u] = at
+		}
+	}
+	var list []Finding
+	for u, at := range first {
+		declared := fset.Position(u.of.Pos()).Filename
+		from, to := groupOf(groups, at.Filename), groupOf(groups, declared)
+		if from >= 0 && from < to {
+			list = append(list, Finding{File: at.Filename, Line: at.Line, Text: fmt.Sprintf(
+				"group %q refers to %s of %s in group %q", groups[from].Name, u.of.Name(), path.Base(declared), groups[to].Name)})
+		}
+	}
+	return inOrder(list), nil
+}

@@ -1,0 +1,553 @@
+package gen
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+)
+
+// codec writes the methods of a type. An alias has those of the type it stands for, if any.
+func (g *generator) codec(t *check.Type) {
+	if t.Kind == check.Typedef && !defined(t) {
+		return
+	}
+	g.xdr = true
+	name := g.names.types[t]
+
+	g.p("\n// Append appends the encoding of v to b.")
+	g.p("func (v *%s) Append(b []byte) []byte {", name)
+	g.appendBody(t)
+	g.returnLast()
+
+	g.p("\n// Decode decodes v and leaves its error in d.%s", views(t))
+	g.p("func (v *%s) Decode(d *xdr.Decoder) {", name)
+	if t.Recursive {
+		g.p("if !d.Enter() {\nreturn\n}\ndefer d.Leave()")
+	}
+	g.decodeBody(t)
+	g.p("}")
+
+	g.p("\n// Check returns an [*xdr.CheckError] if v is out of the bounds of %s.", t.Name)
+	g.p("func (v *%s) Check() error {", name)
+	g.checkBody(t)
+	g.p("}")
+}
+
+// returnLast ends a function that returns b, by the value of the last statement if that assigns
+// to b.
+func (g *generator) returnLast() {
+	text := bytes.TrimSuffix(g.out.Bytes(), []byte{'\n'})
+	start := bytes.LastIndexByte(text, '\n') + 1
+	if value, ok := bytes.CutPrefix(text[start:], []byte("b = ")); ok {
+		value := string(value)
+		g.out.Truncate(start)
+		g.p("return %s\n}", value)
+		return
+	}
+	g.p("return b\n}")
+}
+
+// views says whose memory a decoded value refers to.
+func views(t *check.Type) string {
+	opaque := func(m *check.Member) bool {
+		b := m.Type
+		for b.Name == "" && b.Elem != nil {
+			b = b.Elem
+		}
+		b = b.Base()
+		return b.Kind == check.Opaque && !b.Fixed
+	}
+	found := t.Kind == check.Typedef && opaque(&check.Member{Type: t.Elem})
+	for _, m := range t.Members {
+		found = found || opaque(m)
+	}
+	for _, a := range t.Arms {
+		found = found || a.Member != nil && opaque(a.Member)
+	}
+	if found {
+		return " Byte slices are views of the input of d."
+	}
+	return ""
+}
+
+// operand returns an expression in the form that stands in front of a dot, an index or a slice.
+func operand(e string) string {
+	if strings.HasPrefix(e, "*") {
+		return "(" + e + ")"
+	}
+	return e
+}
+
+// through is operand for what Go reaches through a pointer: methods and arrays.
+func through(e string) string { return operand(strings.TrimPrefix(e, "*")) }
+
+// index returns element i of an array.
+func index(t *check.Type, e string) string {
+	if t.Fixed {
+		return through(e) + "[i]"
+	}
+	return operand(e) + "[i]"
+}
+
+// chain returns the field by which the structures of a chain are linked, "" if t is none.
+func (g *generator) chain(t *check.Type) string {
+	if !t.Chained() {
+		return ""
+	}
+	return g.fields[t][t.Members[len(t.Members)-1]]
+}
+
+func (g *generator) appendBody(t *check.Type) {
+	switch t.Kind {
+	case check.Enum:
+		g.p("b = xdr.AppendInt32(b, int32(*v))")
+	case check.Typedef:
+		g.append(t.Elem, "*v")
+	case check.Struct:
+		link := g.chain(t)
+		if link != "" {
+			g.p("for ; v != nil; v = v.%s {", link)
+		}
+		for _, m := range t.Members {
+			if g.fields[t][m] == link {
+				g.p("b = xdr.AppendBool(b, v.%s != nil)\n}", link)
+			} else {
+				g.append(m.Type, "v."+g.fields[t][m])
+			}
+		}
+	case check.Union:
+		g.appendUnion(t)
+	}
+}
+
+func (g *generator) appendUnion(t *check.Type) {
+	g.append(t.Discriminant.Type, "v."+g.fields[t][t.Discriminant])
+	g.branches(t, func(a *check.Arm) {
+		if a == nil || a.Member == nil {
+			return
+		}
+		field := "v." + g.fields[t][a.Member]
+		if !a.Pointer {
+			g.append(a.Member.Type, field)
+			return
+		}
+		g.p("if %s != nil {", field)
+		g.append(a.Member.Type, "*"+field)
+		g.p("}")
+	})
+}
+
+// branches writes a switch on the discriminant of a union, or an if for a bool. body writes what
+// is to do for an arm, or for nil if a value has no arm. Branches that do nothing are left out
+// where nothing changes by it.
+func (g *generator) branches(t *check.Type, body func(a *check.Arm)) {
+	disc := "v." + g.fields[t][t.Discriminant]
+	if t.Discriminant.Type.Base().Kind == check.Bool {
+		yes := g.capture(func() { body(armOf(t, "1")) })
+		no := g.capture(func() { body(armOf(t, "0")) })
+		switch {
+		case yes != "" && no != "":
+			g.p("if %s {\n%s} else {\n%s}", disc, yes, no)
+		case yes != "":
+			g.p("if %s {\n%s}", disc, yes)
+		case no != "":
+			g.p("if !%s {\n%s}", disc, no)
+		}
+		return
+	}
+	other := armOf(t, "")
+	rest, some := g.capture(func() { body(other) }), false
+	cases := g.capture(func() {
+		for _, a := range t.Arms {
+			if a == other {
+				continue
+			}
+			text := g.capture(func() { body(a) })
+			if some = some || text != ""; text == "" && rest == "" {
+				continue
+			}
+			var labels []string
+			for _, l := range a.Labels {
+				labels = append(labels, g.label(t, l))
+			}
+			g.p("case %s:\n%s", strings.Join(labels, ", "), strings.TrimSuffix(text, "\n"))
+		}
+	})
+	switch {
+	case some || rest != "" && cases != "":
+		if rest != "" {
+			rest = "default:\n" + rest
+		}
+		g.p("switch %s {\n%s%s}", disc, cases, rest)
+	default:
+		g.out.WriteString(rest)
+	}
+}
+
+// armOf returns the arm for a value of the discriminant, or for all that have no label if value is
+// "".
+func armOf(t *check.Type, value string) *check.Arm {
+	var other *check.Arm
+	for _, a := range t.Arms {
+		for _, l := range a.Labels {
+			if l.Value.String() == value {
+				return a
+			}
+		}
+		if a.Default {
+			other = a
+		}
+	}
+	return other
+}
+
+// capture returns what f writes.
+func (g *generator) capture(f func()) string {
+	start := g.out.Len()
+	f()
+	text := string(g.out.Bytes()[start:])
+	g.out.Truncate(start)
+	return text
+}
+
+// simple are the types that functions of package xdr encode.
+var simple = [...]struct {
+	kind check.Kind
+	name string
+}{
+	{check.Int32, "Int32"}, {check.Uint32, "Uint32"}, {check.Hyper, "Int64"}, {check.Uhyper, "Uint64"},
+	{check.Float, "Float32"}, {check.Double, "Float64"}, {check.Bool, "Bool"}, {check.String, "String"},
+}
+
+// function returns the name of a type's functions in package xdr, "" if it has none.
+func function(t *check.Type) string {
+	for _, s := range simple {
+		if s.kind == t.Kind {
+			return s.name
+		}
+	}
+	return ""
+}
+
+// append writes the statements that append e, of type t, to b.
+func (g *generator) append(t *check.Type, e string) {
+	switch {
+	case t.Base().Kind == check.Enum:
+		g.p("b = xdr.AppendInt32(b, int32(%s))", e)
+		return
+	case t.Name != "" && methods(t):
+		g.p("b = %s.Append(b)", through(e))
+		return
+	case t.Kind == check.Typedef:
+		g.append(t.Elem, e)
+		return
+	}
+	switch t.Kind {
+	case check.Quadruple:
+		g.p("b = xdr.AppendFixedOpaque(b, %s[:])", through(e))
+	case check.Opaque:
+		if t.Fixed {
+			g.p("b = xdr.AppendFixedOpaque(b, %s[:])", through(e))
+		} else {
+			g.p("b = xdr.AppendOpaque(b, %s)", e)
+		}
+	case check.Array:
+		if !t.Fixed {
+			g.p("b = xdr.AppendUint32(b, uint32(len(%s)))", e)
+		}
+		g.p("for i := range %s {", e)
+		g.append(t.Elem, index(t, e))
+		g.p("}")
+	case check.List:
+		g.p("for i := range %s {\nb = xdr.AppendBool(b, true)", e)
+		g.append(t.Elem, index(t, e))
+		g.p("}\nb = xdr.AppendBool(b, false)")
+	case check.Optional:
+		g.p("b = xdr.AppendBool(b, %s != nil)\nif %s != nil {", e, e)
+		g.append(t.Elem, "*"+e)
+		g.p("}")
+	default:
+		g.p("b = xdr.Append%s(b, %s)", function(t), e)
+	}
+}
+
+func (g *generator) decodeBody(t *check.Type) {
+	switch t.Kind {
+	case check.Enum:
+		g.p("*v = %s(d.Int32())", g.names.types[t])
+		if !t.Open {
+			g.p("if !v.Valid() {\nd.Invalid(%q, int64(*v))\n}", t.Name)
+		}
+	case check.Typedef:
+		g.decode(t.Elem, "*v")
+	case check.Struct:
+		link := g.chain(t)
+		if link != "" {
+			g.p("for {")
+		}
+		for _, m := range t.Members {
+			if g.fields[t][m] == link {
+				g.p("if !d.Optional() {\nv.%s = nil\nreturn\n}", link)
+				g.p("v.%s = xdr.New(d, v.%s)\nv = v.%s\n}", link, link, link)
+			} else {
+				g.decode(m.Type, "v."+g.fields[t][m])
+			}
+		}
+	case check.Union:
+		g.decodeUnion(t)
+	}
+}
+
+// decodeUnion zeroes the fields of all arms but one.
+func (g *generator) decodeUnion(t *check.Type) {
+	disc, fields := g.fields[t][t.Discriminant], 0
+	g.decode(t.Discriminant.Type, "v."+disc)
+	for _, a := range t.Arms {
+		if a.Member != nil {
+			fields++
+		}
+	}
+	reset := func(keep string) {
+		if keep != "" && fields > 1 {
+			g.p("*v = %s{%s: v.%s, %s: v.%s}", g.names.types[t], disc, disc, keep, keep)
+		} else if keep == "" && fields > 0 {
+			g.p("*v = %s{%s: v.%s}", g.names.types[t], disc, disc)
+		}
+	}
+	g.branches(t, func(a *check.Arm) {
+		if a == nil || a.Member == nil {
+			if reset(""); a == nil {
+				g.noArm(t, "d.Invalid")
+			}
+			return
+		}
+		field := g.fields[t][a.Member]
+		reset(field)
+		if a.Pointer {
+			g.p("v.%s = xdr.New(d, v.%s)", field, field)
+			g.decode(a.Member.Type, "*v."+field)
+		} else {
+			g.decode(a.Member.Type, "v."+field)
+		}
+	})
+}
+
+// complete reports whether each value of the discriminant has an arm.
+func complete(t *check.Type) bool {
+	labels := 0
+	for _, a := range t.Arms {
+		if a.Default {
+			return true
+		}
+		labels += len(a.Labels)
+	}
+	return t.Discriminant.Type.Base().Kind == check.Bool && labels == 2
+}
+
+// noArm writes a call with the name and the value of a discriminant that has no arm.
+func (g *generator) noArm(t *check.Type, f string) {
+	value := "int64(v." + g.fields[t][t.Discriminant] + ")"
+	if t.Discriminant.Type.Base().Kind == check.Bool {
+		if value = "0"; armOf(t, "1") == nil {
+			value = "1"
+		}
+	}
+	g.p("%s(%q, %s)", f, t.Discriminant.Name+" of "+t.Name, value)
+}
+
+// decode writes the statements that decode e, of type t, from d.
+func (g *generator) decode(t *check.Type, e string) {
+	switch {
+	case t.Name != "" && methods(t):
+		g.p("%s.Decode(d)", through(e))
+		return
+	case t.Kind == check.Typedef:
+		g.decode(t.Elem, e)
+		return
+	}
+	switch t.Kind {
+	case check.Quadruple:
+		g.p("copy(%s[:], d.FixedOpaque(16))", through(e))
+	case check.Opaque:
+		if t.Fixed {
+			g.p("copy(%s[:], d.FixedOpaque(%s))", through(e), g.length(t))
+		} else {
+			g.p("%s = d.Opaque(%s)", e, g.length(t))
+		}
+	case check.String:
+		g.p("%s = d.String(%s)", e, g.length(t))
+	case check.Array:
+		if !t.Fixed {
+			g.p("%s = xdr.Resize(d, %s, d.Count(%s, %d))", e, e, g.length(t), t.Elem.Min)
+		}
+		g.p("for i := range %s {", e)
+		g.decode(t.Elem, index(t, e))
+		g.p("}")
+	case check.List:
+		g.p("%s = %s[:0]\nfor d.Optional() {", e, operand(e))
+		list, pointer := strings.CutPrefix(e, "*")
+		if !pointer {
+			list = "&" + e
+		}
+		g.p("xdr.Extend(d, %s).Decode(d)\n}", list)
+	case check.Optional:
+		g.p("if d.Optional() {\n%s = xdr.New(d, %s)", e, e)
+		g.decode(t.Elem, "*"+e)
+		g.p("} else {\n%s = nil\n}", e)
+	default:
+		g.p("%s = d.%s()", e, function(t))
+	}
+}
+
+// checked finds the types of which a value may be out of bounds. It repeats until nothing
+// changes, as types may contain each other.
+func checked(spec *check.Spec) map[*check.Type]bool {
+	found := make(map[*check.Type]bool)
+	for changed := true; changed; {
+		changed = false
+		for _, t := range spec.Types {
+			if !found[t] && hasBounds(t, found, true) {
+				found[t], changed = true, true
+			}
+		}
+	}
+	return found
+}
+
+// hasBounds reports whether a value of type t may be out of bounds, given the named types of
+// which that is known. top: t itself is not looked up there.
+func hasBounds(t *check.Type, found map[*check.Type]bool, top bool) bool {
+	if t.Name != "" && !top {
+		return found[t]
+	}
+	switch t.Kind {
+	case check.Enum:
+		return !t.Open
+	case check.String:
+		return t.Len < math.MaxUint32
+	case check.Opaque:
+		return !t.Fixed && t.Len < math.MaxUint32
+	case check.Array:
+		return !t.Fixed && t.Len < math.MaxUint32 || hasBounds(t.Elem, found, false)
+	case check.Optional, check.List, check.Typedef:
+		return hasBounds(t.Elem, found, false)
+	case check.Struct:
+		for _, m := range t.Members {
+			if hasBounds(m.Type, found, false) {
+				return true
+			}
+		}
+	case check.Union:
+		if !complete(t) || hasBounds(t.Discriminant.Type, found, false) {
+			return true
+		}
+		for _, a := range t.Arms {
+			if a.Pointer || a.Member != nil && hasBounds(a.Member.Type, found, false) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (g *generator) checkBody(t *check.Type) {
+	switch t.Kind {
+	case check.Enum:
+		if !t.Open {
+			g.p("if !v.Valid() {\nreturn xdr.Undefined(%q, int64(*v))\n}", t.Name)
+		}
+	case check.Typedef:
+		g.check(t.Elem, "*v", place{})
+	case check.Struct:
+		link := g.chain(t)
+		if link != "" && g.checked[t] {
+			g.p("for ; v != nil; v = v.%s {", link)
+		}
+		for _, m := range t.Members {
+			if field := g.fields[t][m]; field != link {
+				g.check(m.Type, "v."+field, place{field: field})
+			}
+		}
+		if link != "" && g.checked[t] {
+			g.p("}")
+		}
+	case check.Union:
+		g.checkUnion(t)
+	}
+	g.p("return nil")
+}
+
+func (g *generator) checkUnion(t *check.Type) {
+	if !g.checked[t] {
+		return
+	}
+	disc := g.fields[t][t.Discriminant]
+	g.check(t.Discriminant.Type, "v."+disc, place{field: disc})
+	g.branches(t, func(a *check.Arm) {
+		if a == nil {
+			g.noArm(t, "return xdr.Undefined")
+			return
+		}
+		if a.Member == nil {
+			return
+		}
+		field := g.fields[t][a.Member]
+		if !a.Pointer {
+			g.check(a.Member.Type, "v."+field, place{field: field})
+			return
+		}
+		g.p("if v.%s == nil {\nreturn &xdr.CheckError{Field: %q, What: \"is nil\"}\n}", field, field)
+		g.check(a.Member.Type, "*v."+field, place{field: field})
+	})
+}
+
+// place is what an error of Check is about: a field, or the value itself if that is "", or with
+// element the element i of that.
+type place struct {
+	field   string
+	element bool
+}
+
+// err returns the expression that adds the place to an error.
+func (p place) err() string {
+	switch {
+	case p.element:
+		return fmt.Sprintf("xdr.InElement(%q, i, err)", p.field)
+	case p.field != "":
+		return fmt.Sprintf("xdr.InField(%q, err)", p.field)
+	}
+	return "err"
+}
+
+// check writes the statements that return the error of e, of type t, which is at the place.
+func (g *generator) check(t *check.Type, e string, at place) {
+	if !hasBounds(t, g.checked, false) {
+		return
+	}
+	switch {
+	case t.Name != "" && methods(t):
+		g.p("if err := %s.Check(); err != nil {\nreturn %s\n}", through(e), at.err())
+		return
+	case t.Kind == check.Typedef:
+		g.check(t.Elem, e, at)
+		return
+	}
+	if (t.Kind == check.Array || t.Kind == check.Opaque || t.Kind == check.String) && !t.Fixed && t.Len < math.MaxUint32 {
+		g.p("if err := xdr.CheckLen(len(%s), %s); err != nil {\nreturn %s\n}", e, g.length(t), at.err())
+	}
+	switch t.Kind {
+	case check.Array, check.List:
+		if hasBounds(t.Elem, g.checked, false) {
+			g.p("for i := range %s {", e)
+			g.check(t.Elem, index(t, e), place{at.field, true})
+			g.p("}")
+		}
+	case check.Optional:
+		g.p("if %s != nil {", e)
+		g.check(t.Elem, "*"+e, at)
+		g.p("}")
+	}
+}

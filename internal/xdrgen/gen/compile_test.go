@@ -1,0 +1,175 @@
+package gen_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/gen"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+// compile is the whole compiler without files.
+func compile(src string) (string, error) {
+	tree, err := syntax.Parse([]syntax.Source{{Name: "a.x", Text: []byte(src)}}, syntax.Options{})
+	if err != nil {
+		return "", err
+	}
+	spec, err := check.Check(tree)
+	if err != nil {
+		return "", err
+	}
+	code, err := gen.Generate(spec, "p")
+	if err != nil {
+		return "", &defect{err, string(code)}
+	}
+	return string(code), nil
+}
+
+// A defect is an error that is not about the source.
+type defect struct {
+	err  error
+	code string
+}
+
+func (d *defect) Error() string { return d.err.Error() + "\n" + d.code }
+
+// A typeChecker compiles Go as far as types. It reads package xdr and what that imports from
+// source, once.
+type typeChecker struct {
+	mu    sync.Mutex
+	inner types.Importer
+}
+
+func newTypeChecker() *typeChecker {
+	return &typeChecker{inner: importer.ForCompiler(token.NewFileSet(), "source", nil)}
+}
+
+func (c *typeChecker) check(code string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, "a.go", code, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	conf := types.Config{Importer: c.inner, Sizes: types.SizesFor("gc", "386")} // the least an int can be
+	_, err = conf.Check("p", fset, []*ast.File{file}, nil)
+	return err
+}
+
+var place = regexp.MustCompile(`^[^ :]*:[0-9]+:[0-9]+: .`)
+
+// verify fails unless an error of the compiler is a list of mistakes with places, and code is Go.
+func verify(t *testing.T, types *typeChecker, src, code string, err error) {
+	t.Helper()
+	if err == nil {
+		if err := types.check(code); err != nil {
+			t.Fatalf("%v\n%s\nis compiled to\n%s", err, src, code)
+		}
+		return
+	}
+	var broken *defect
+	if errors.As(err, &broken) {
+		t.Fatalf("%v\n%s", err, src)
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) > syntax.MaxErrors+1 {
+		t.Fatalf("%d errors for\n%s", len(lines), src)
+	}
+	for _, line := range lines {
+		if line != "too many errors" && !strings.HasPrefix(line, "a.x: input is longer") && !place.MatchString(line) {
+			t.Fatalf("error %q has no place, for\n%s", line, src)
+		}
+	}
+}
+
+// sources returns the files of package golden.
+func sources(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob("../golden/*.x")
+	testutil.Must(t, err)
+	var list []string
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		testutil.Must(t, err)
+		list = append(list, string(text))
+	}
+	if len(list) == 0 {
+		t.Fatal("no .x files")
+	}
+	return list
+}
+
+// FuzzCompile compiles arbitrary input: to mistakes with places, or to Go that has no errors.
+func FuzzCompile(f *testing.F) {
+	for _, src := range sources(f) {
+		f.Add(src)
+	}
+	for _, src := range []string{
+		"union u switch (int x) { default: void; };", "typedef a b; typedef b a;", "struct s { s x; };",
+		"#if (((1)))\nconst A = 1;\n#endif", "enum e { A = 0x7fffffff, B };", "const A = B; const B = A;",
+		"struct a { union switch (bool b) { case TRUE: a x[2]; case FALSE: void; } c; };",
+		"typedef opaque a<>; program P { version V { a F(a, a *, a<3>) = 1; } = 1; } = 1;",
+		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
+	} {
+		f.Add(src)
+	}
+	types := newTypeChecker()
+	f.Fuzz(func(t *testing.T, src string) {
+		code, err := compile(src)
+		verify(t, types, src, code, err)
+	})
+}
+
+// A thousand files that differ from good ones in a few words.
+func TestMutants(t *testing.T) {
+	var words []string
+	word := regexp.MustCompile(`\s+|\w+|/\*(?s:.*?)\*/|.`)
+	files := sources(t)
+	for _, src := range files {
+		words = append(words, word.FindAllString(src, -1)...)
+	}
+	types, random := newTypeChecker(), rand.New(rand.NewPCG(1, 2))
+	good := 0
+	const mutants = 1000
+	for range mutants {
+		list := word.FindAllString(files[random.IntN(len(files))], -1)
+		for range 1 + random.IntN(3) {
+			i := random.IntN(len(list))
+			switch random.IntN(4) {
+			case 0:
+				list = slices.Delete(slices.Clone(list), i, i+1)
+			case 1:
+				list = slices.Insert(slices.Clone(list), i, words[random.IntN(len(words))])
+			case 2:
+				list[i] = words[random.IntN(len(words))]
+			case 3:
+				j := random.IntN(len(list))
+				list[i], list[j] = list[j], list[i]
+			}
+		}
+		src := strings.Join(list, "")
+		code, err := compile(src)
+		verify(t, types, src, code, err)
+		if err == nil {
+			good++
+		}
+	}
+	if good == 0 || good == mutants {
+		t.Errorf("%d of %d mutants compile: they do not show what they should", good, mutants)
+	}
+}

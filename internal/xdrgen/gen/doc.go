@@ -1,0 +1,45 @@
+// Package gen writes Go for a checked specification: its constants and types, and behind them
+// the codecs, on top of package proto/xdr.
+//
+// # Names
+//
+// A name of the source becomes a Go name word by word. An underscore ends a word and so does
+// the last of some digits. The first letter of each word becomes a capital. The other letters
+// stay what they are, unless all of the word's are capitals: these become small.
+//
+//   - put_args: PutArgs
+//   - nfs_fh3: NfsFh3
+//   - READ3resok: Read3Resok
+//   - NFS3ERR_PERM: Nfs3ErrPerm
+//   - clientOwner: ClientOwner
+//
+// Of two equal Go names the second one gets a suffix for its kind, and then a number if that is
+// not enough. Types come first, then constants, enumerators, programs, versions and procedures,
+// each in the order of the source. The suffixes are Type, Const, Value, Program, Version and
+// Proc. Members get the suffix Field if there is a method or another member of the name.
+//
+// # Types
+//
+//   - int, unsigned int, hyper, unsigned hyper: int32, uint32, int64, uint64
+//   - float, double, quadruple: float32, float64, [16]byte
+//   - bool, string: bool, string
+//   - opaque x[8], opaque x<8>: [8]byte, []byte
+//   - T x[3], T x<3>, T *x: [3]T, []T, *T
+//   - T *x of a linked list: []T
+//   - enum: an int32 type with constants
+//   - struct: a struct
+//   - union: a struct with the discriminant and a field for each arm, *T where that is recursive
+//   - typedef of opaque, an array or a list: a type with methods
+//   - any other typedef: an alias
+//
+// # Methods
+//
+// Every type but an alias has these, with a pointer receiver:
+//
+//   - Append(b []byte) []byte
+//   - Decode(d *xdr.Decoder)
+//   - Check() error
+//
+// Append encodes whatever is in the value. What a peer would refuse (too many elements, a
+// discriminant without an arm) is what Check reports.
+package gen

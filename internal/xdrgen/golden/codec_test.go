@@ -1,0 +1,336 @@
+package golden
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// message is what every generated type implements.
+type message interface {
+	Append(b []byte) []byte
+	Decode(d *xdr.Decoder)
+	Check() error
+}
+
+// The encodings, made by hand after RFC 4506 section 4.
+func TestVectors(t *testing.T) {
+	const (
+		hello  = "00000005 68656c6c 6f000000"
+		figure = "00000002 00000003 0a0b0c00" // a square
+	)
+	tests := []struct {
+		name string
+		v    message
+		want string
+	}{
+		{"basic", &Basic{
+			I: -2, U: 1, U2: math.MaxUint32, Yes: true, H: -1, Uh: 1 << 32, F: 1.5, D: -2,
+			Q: [16]byte{0: 0x3f, 15: 1},
+		}, `fffffffe 00000001 ffffffff 00000001 ffffffffffffffff 0000000100000000 3fc00000
+			c000000000000000 3f000000 00000000 00000000 00000001`},
+		{"typedefs", &WithTypedefs{N: 1, Offset: 2, Set: true, Same: -1}, "00000001 0000000000000002 00000001 ffffffff"},
+		{"types of C", &OfC{C: -1, Uc: 2, I32: 3, U64: 4, B: Basic{}},
+			"ffffffff 00000002 00000000 00000000 00000000 00000003 0000000000000004 00000000" + strings.Repeat("00000000", 15)},
+		{"enums", &Enums{Kind: Exec, Stat: ErrFirst, Count: Eight, Later: 77}, "00000002 fffffffd 00000008 0000004d"},
+		{"arrays", &Arrays{
+			Fixed: [5]byte{1, 2, 3, 4, 5}, Bounded: []byte{6}, Text: "hello", Longer: "", Bare: "a",
+			Ints: [2]int32{1, -1}, Numbers: []uint64{7}, Flags: []bool{true, false}, Object: Handle{8},
+			Verf: Verifier{7: 9}, Name: "hello", Three: Triple{1, 2, 3}, Names: FileNames{"hello", ""},
+			Pair: HandlePair{1: {1}}, Handles: []Handle{{2}}, Points: []ArraysPoints{{1, 2}},
+		}, "0102030405000000 00000001 06000000 00000000" + hello + "00000000 00000001 61000000" +
+			"00000001 ffffffff 00000001 0000000000000007 00000002 00000001 00000000 00000001 08000000" +
+			"0000000000000009" + hello + "0000000000000001 0000000000000002 0000000000000003" +
+			"00000002" + hello + "00000000" + "00000000 00000001 01000000 00000001 00000001 02000000" +
+			"00000001 00000001 00000002"},
+		{"unions", &Unions{
+			F: Figure{Kind: Circle, Radius: 5}, M: Maybe{Present: true, Value: 1}, T: OnlyTrue{Present: true},
+			I: ByInt{Code: -1, Message: "hello"}, U: ByUnsigned{Code: math.MaxUint32, Last: Figure{Kind: Square, Outline: []byte{10, 11, 12}}},
+			S: SameName{Stat: Circle, StatField: 3}, List: []Figure{{Kind: Nothing}},
+		}, "00000001 00000005 00000001 0000000000000001 00000001 0000000000000000 ffffffff" + hello +
+			"ffffffff" + figure + "00000001 00000003 00000001 00000004"},
+		{"void and default arms", &Unions{
+			F: Figure{Kind: Nothing}, M: Maybe{}, T: OnlyTrue{Present: true}, I: ByInt{Code: 9, Other: []int32{1}},
+			U: ByUnsigned{Code: 1}, S: SameName{Stat: Oval},
+		}, "00000004 00000000 00000001 0000000000000000 00000009 00000001 00000001 00000001 00000003 00000000"},
+		{"optional", &Optionals{Number: ptr[int32](3), Direct: &Leaf{4}, Box: &StringBox{"hello"}, Several: []LeafPtr{nil, {5}}},
+			"00000001 00000003 00000001 00000004 00000000 00000001" + hello + "00000002 00000000 00000001 00000005"},
+		{"no optional", &Optionals{}, "00000000 00000000 00000000 00000000 00000000"},
+		{"list", &Directory{Entries: []StringEntry{{"hello"}, {""}}, Eof: true, Ports: PortList{{111}}},
+			"00000001" + hello + "00000001 00000000 00000000 00000001 00000001 0000006f 00000000"},
+		{"list of lists", &ExportList{{Dir: "hello", Groups: GroupList{{"a"}}}, {}},
+			"00000001" + hello + "00000001 00000001 61000000 00000000 00000001 00000000 00000000 00000000"},
+		{"chain", &Chain{First: ChainNode{1, &ChainNode{2, nil}}, Rest: &ChainNode{Value: 3}},
+			"00000001 00000001 00000002 00000000 00000001 00000003 00000000"},
+		{"recursive", &Recursive{
+			T: &Tree{1, &Tree{Value: 2}, &Tree{Value: 3}},
+			E: Expression{Op: OpAdd, Operands: &ExpressionOperands{
+				Expression{Op: OpNumber, Number: 4}, Expression{Op: OpNegate, Operand: &Expression{Number: 5}},
+			}},
+			F: Folder{[]FileNode{{"a", &Folder{}}}}, N: Deep{{}, {{}}},
+		}, "00000001 00000001 00000001 00000002 00000000 00000000 00000001 00000003 00000000 00000000" +
+			"00000002 00000000 00000004 00000001 00000000 00000005" +
+			"00000001 00000001 61000000 00000001 00000000" + "00000002 00000000 00000001 00000000"},
+		{"nested", &Boxed{A: ptr(Cat), B: Boxes{{7}}, C: Box{N: 1, X: [4]byte{1, 2, 3, 4}}},
+			"00000001 00000001 00000001 00000007 00000001 01020304"},
+		{"bodies in bodies", &Outer{OuterB{OuterBC{Bar, OuterBCE{I: Cadabra, K: OuterBCEK{6}}}}}, "00000002 00000004 00000006"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			want := testutil.Hex(t, tt.want)
+			if err := tt.v.Check(); err != nil {
+				t.Error(err)
+			}
+			if got := tt.v.Append([]byte("prefix"))[len("prefix"):]; !bytes.Equal(got, want) {
+				t.Errorf("encoded\n%x, want\n%x", got, want)
+			}
+			got := reflect.New(reflect.TypeOf(tt.v).Elem()).Interface().(message)
+			d := xdr.NewDecoder(want)
+			if got.Decode(&d); d.End() != nil {
+				t.Fatal(d.Err())
+			}
+			if again := got.Append(nil); !bytes.Equal(again, want) {
+				t.Errorf("decoded %+v, which is encoded\n%x, want\n%x", got, again, want)
+			}
+			for short := range len(want) {
+				d := xdr.NewDecoder(want[:short])
+				if got.Decode(&d); d.Err() == nil {
+					t.Errorf("the first %d bytes are enough", short)
+				}
+			}
+		})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestDecodeRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		v    message
+		in   string
+		want string
+	}{
+		{"enum", new(Filekind), "00000003", "xdr: byte 4: filekind is 3, which is not defined"},
+		{"enum with gaps", new(Status), "00000001", "xdr: byte 4: status is 1, which is not defined"},
+		{"union without the arm", new(ByUnsigned), "ffffffff 00000005", "xdr: byte 8: shape is 5, which is not defined"},
+		{"bool without the arm", new(OnlyTrue), "00000000", "xdr: byte 4: present of only_true is 0, which is not defined"},
+		{"int without the arm", new(Box), "00000002", "xdr: byte 4: n of box is 2, which is not defined"},
+		{"opaque", new(Handle), "00000041", "xdr: byte 0: opaque of 65 bytes, limit is 64"},
+		{"array", new(FileNames), "00000005", "xdr: byte 0: array of 5 elements, limit is 4"},
+		{"array longer than the input", new(Folder), "00000002 00000000 00000000", "xdr: byte 0: array of 2 elements does not fit the remaining bytes"},
+		{"link that is no bool", new(StringList), "00000002", "xdr: byte 0: discriminant of optional-data is cut short or neither 0 nor 1"},
+		{"tree that is too deep", new(Tree), strings.Repeat("00000000 00000001", xdr.MaxDepth), "xdr: byte 512: values are nested deeper than 64"},
+		{"expression that is too deep", new(Expression), strings.Repeat("00000001", xdr.MaxDepth), "xdr: byte 256: values are nested deeper than 64"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := xdr.NewDecoder(testutil.Hex(t, tt.in))
+			if tt.v.Decode(&d); d.Err() == nil || d.Err().Error() != tt.want {
+				t.Errorf("error %v, want %s", d.Err(), tt.want)
+			}
+		})
+	}
+}
+
+// A chain may be longer than recursion may be deep, on either side.
+func TestLongChain(t *testing.T) {
+	const length = 100000
+	var in []byte
+	for i := range length {
+		in = xdr.AppendInt32(in, int32(i))
+		in = xdr.AppendBool(in, i < length-1)
+	}
+	var v ChainNode
+	d := xdr.NewDecoder(in)
+	if v.Decode(&d); d.End() != nil {
+		t.Fatal(d.Err())
+	}
+	if got := v.Append(nil); !bytes.Equal(got, in) {
+		t.Error("decoded and encoded again, it is something else")
+	}
+}
+
+// A discriminant of 4 bytes makes an element of 72: memory is bounded by more than the count.
+func TestDecodeLimitsMemory(t *testing.T) {
+	in := xdr.AppendUint32(nil, 50000)
+	for range 50000 {
+		in = xdr.AppendInt32(in, int32(Nothing))
+	}
+	var v struct{ list []Figure }
+	decode := func(limit int) error {
+		v.list = nil
+		d := xdr.NewDecoder(in)
+		d.LimitMemory(limit)
+		v.list = xdr.Resize(&d, v.list, d.Count(math.MaxUint32, 4))
+		for i := range v.list {
+			v.list[i].Decode(&d)
+		}
+		return d.End()
+	}
+	if err := decode(4 << 20); err != nil {
+		t.Error(err)
+	}
+	if err := decode(1 << 20); err == nil || len(v.list) != 0 {
+		t.Errorf("%d elements and error %v, want none and an error", len(v.list), err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	tests := []struct {
+		name string
+		v    message
+		want string
+	}{
+		{"enum", &Enums{Stat: 1}, "xdr: Stat: status is 1, which is not defined"},
+		{"string", &Arrays{Text: strings.Repeat("a", 17)}, "xdr: Text: length is 17, limit is 16"},
+		{"string in a typedef", &Arrays{Names: FileNames{"", strings.Repeat("a", 17)}}, "xdr: Names[1]: length is 17, limit is 16"},
+		{"array of a typedef", &FileNames{4: ""}, "xdr: length is 5, limit is 4"},
+		{"opaque in an array", &Arrays{Handles: []Handle{nil, make(Handle, 65)}}, "xdr: Handles[1]: length is 65, limit is 64"},
+		{"element of a list", &Directory{Entries: []StringEntry{{}, {"too long "}}}, "xdr: Entries[1].Item: length is 9, limit is 8"},
+		{"list of lists", &ExportList{{Groups: GroupList{{}, {strings.Repeat("a", 17)}}}}, "xdr: [0].Groups[1].Name: length is 17, limit is 16"},
+		{"union without the arm", &Box{N: 2}, "xdr: n of box is 2, which is not defined"},
+		{"bool without the arm", &OnlyTrue{}, "xdr: present of only_true is 0, which is not defined"},
+		{"arm", &ByInt{Code: 5, Other: make([]int32, 3)}, "xdr: Other: length is 3, limit is 2"},
+		{"arm that is nil", &Expression{Op: OpNegate}, "xdr: Operand: is nil"},
+		{"optional", &Optionals{Box: &StringBox{"too long "}}, "xdr: Box.Text: length is 9, limit is 8"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.v.Check()
+			var typed *xdr.CheckError
+			if !errors.As(err, &typed) || err.Error() != tt.want {
+				t.Errorf("error %v, want %s", err, tt.want)
+			}
+			tt.v.Append(nil) // must not panic
+		})
+	}
+}
+
+// What is left of an earlier value is gone, even if the arm is the same.
+func TestDecodeReplaces(t *testing.T) {
+	v := Unions{
+		F: Figure{Kind: Circle, Radius: 1, Outline: []byte{2}}, M: Maybe{true, 3}, I: ByInt{Message: "old", Other: []int32{4}},
+		U: ByUnsigned{Last: Figure{Radius: 5}}, List: []Figure{{Kind: Circle, Radius: 6, Outline: []byte{7}}},
+	}
+	fresh := Unions{F: Figure{Kind: Nothing}, T: OnlyTrue{true, 0}, I: ByInt{Code: 0}, S: SameName{Stat: Oval}, List: []Figure{{Kind: Square, Outline: []byte{8}}}}
+	d := xdr.NewDecoder(fresh.Append(nil))
+	if v.Decode(&d); d.End() != nil {
+		t.Fatal(d.Err())
+	}
+	if !reflect.DeepEqual(v, fresh) {
+		t.Errorf("decoded %+v, want %+v", v, fresh)
+	}
+}
+
+func TestStrings(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{Exec.String(), "EXEC"}, {Filekind(9).String(), "filekind(9)"}, {ErrSame.String(), "ERR_FIRST"}, {Nfs3ErrPerm.String(), "NFS3ERR_PERM"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+// A value that is decoded into again allocates nothing, if it has neither strings nor a longer
+// list than before. Encoding allocates nothing if there is room.
+func TestCodecAllocs(t *testing.T) {
+	values := []message{
+		&Basic{}, &WithTypedefs{}, &OfC{}, &Enums{Later: Known}, &Handle{1, 2, 3}, &Verifier{}, &HandlePair{{1}},
+		&Figure{Kind: Square, Outline: []byte{1}},
+		&Unions{F: Figure{Kind: Circle}, T: OnlyTrue{Present: true}, I: ByInt{Code: 1, Other: []int32{1, 2}},
+			S: SameName{Stat: Oval}, List: []Figure{{Kind: Oval, Outline: []byte{1}}, {Kind: Nothing}}},
+		&PortList{{1}, {2}, {3}}, &Chain{First: ChainNode{1, &ChainNode{}}, Rest: &ChainNode{}},
+		&Expression{Op: OpNegate, Operand: &Expression{Number: 3}}, &Deep{{}, {{}}},
+		&Optionals{Number: ptr[int32](1), Direct: &Leaf{2}, Several: []LeafPtr{{3}}},
+	}
+	for _, v := range values {
+		in := v.Append(nil)
+		var d xdr.Decoder // it escapes to the interface
+		decode := func() {
+			d = xdr.NewDecoder(in)
+			if v.Decode(&d); d.End() != nil {
+				t.Fatal(d.Err())
+			}
+		}
+		decode()
+		if n := testing.AllocsPerRun(100, decode); n != 0 {
+			t.Errorf("%T: decoding allocates %v times", v, n)
+		}
+		b := make([]byte, 0, len(in))
+		if n := testing.AllocsPerRun(100, func() { v.Append(b) }); n != 0 {
+			t.Errorf("%T: encoding allocates %v times", v, n)
+		}
+		if n := testing.AllocsPerRun(100, func() { _ = v.Check() }); n != 0 {
+			t.Errorf("%T: checking allocates %v times", v, n)
+		}
+	}
+}
+
+// Without an interface between, the Decoder stays on the stack.
+func TestDecoderStaysOnStack(t *testing.T) {
+	in := (&Unions{T: OnlyTrue{Present: true}, F: Figure{Kind: Oval}, S: SameName{Stat: Oval}, List: []Figure{{Kind: Nothing}}}).Append(nil)
+	var v Unions
+	decode := func() {
+		d := xdr.NewDecoder(in)
+		if v.Decode(&d); d.End() != nil {
+			t.Fatal(d.Err())
+		}
+	}
+	decode()
+	if n := testing.AllocsPerRun(100, decode); n != 0 {
+		t.Errorf("decoding allocates %v times", n)
+	}
+}
+
+// messages are all types that the fuzzer decodes.
+func messages() []message {
+	return []message{
+		new(Basic), new(WithTypedefs), new(OfC), new(Enums), new(Arrays), new(Unions), new(Optionals),
+		new(Directory), new(ExportList), new(Chain), new(Recursive), new(Outer), new(Boxed), new(KvGetRes),
+	}
+}
+
+// FuzzDecode decodes arbitrary input. What decodes without an error passes Check, and is encoded
+// as it was, pad bytes aside.
+func FuzzDecode(f *testing.F) {
+	for i, v := range messages() {
+		f.Add(uint8(i), v.Append(nil))
+	}
+	f.Add(uint8(10), (&Recursive{T: &Tree{1, &Tree{}, &Tree{}}, E: Expression{Op: OpNegate, Operand: &Expression{}}, N: Deep{{}, {}}}).Append(nil))
+	f.Add(uint8(7), (&Directory{Entries: []StringEntry{{"a"}, {"b"}}, Ports: PortList{{1}}}).Append(nil))
+	f.Fuzz(func(t *testing.T, kind uint8, in []byte) {
+		v := messages()[int(kind)%len(messages())]
+		d := xdr.NewDecoder(in)
+		if v.Decode(&d); d.Err() != nil {
+			return
+		}
+		if err := v.Check(); err != nil {
+			t.Fatalf("decoded, but: %v", err)
+		}
+		out := v.Append(nil)
+		if len(out) != d.Offset() {
+			t.Fatalf("%d bytes decoded, %d encoded", d.Offset(), len(out))
+		}
+		again := messages()[int(kind)%len(messages())]
+		d = xdr.NewDecoder(out)
+		if again.Decode(&d); d.End() != nil {
+			t.Fatal(d.Err())
+		}
+		if !bytes.Equal(again.Append(nil), out) {
+			t.Fatal("encoded, decoded and encoded again, it is something else")
+		}
+		// Into a value that holds another one.
+		d = xdr.NewDecoder(out)
+		if v.Decode(&d); d.End() != nil || !bytes.Equal(v.Append(nil), out) {
+			t.Fatalf("decoded again into the same value, it is something else: %v", d.Err())
+		}
+	})
+}

@@ -1,0 +1,15 @@
+// Package golden has .x files with every construct of the language, and what xdrgen makes of them.
+// Its tests compile the files again and compare, and try the codecs.
+package golden
+
+//go:generate go run ../../../cmd/xdrgen arrays.x
+//go:generate go run ../../../cmd/xdrgen basic.x
+//go:generate go run ../../../cmd/xdrgen consts.x
+//go:generate go run ../../../cmd/xdrgen enums.x
+//go:generate go run ../../../cmd/xdrgen lists.x
+//go:generate go run ../../../cmd/xdrgen names.x
+//go:generate go run ../../../cmd/xdrgen nested.x
+//go:generate go run ../../../cmd/xdrgen optional.x
+//go:generate go run ../../../cmd/xdrgen program.x
+//go:generate go run ../../../cmd/xdrgen recursion.x
+//go:generate go run ../../../cmd/xdrgen unions.x

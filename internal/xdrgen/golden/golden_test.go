@@ -1,0 +1,54 @@
+package golden
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/gen"
+	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
+)
+
+// compile is command xdrgen for one file.
+func compile(t *testing.T, file, pkg string, opt syntax.Options) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	testutil.Must(t, err)
+	opt.Include = func(from, name string) (string, []byte, error) {
+		text, err := os.ReadFile(name)
+		return name, text, err
+	}
+	tree, err := syntax.Parse([]syntax.Source{{Name: file, Text: text}}, opt)
+	testutil.Must(t, err)
+	spec, err := check.Check(tree)
+	testutil.Must(t, err)
+	code, err := gen.Generate(spec, pkg)
+	testutil.Must(t, err)
+	return code
+}
+
+// Each file of the package is what the compiler makes of its source, every time.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("*.x")
+	testutil.Must(t, err)
+	if len(files) == 0 {
+		t.Fatal("no .x files")
+	}
+	files = append(files, filepath.Join("preprocess", "preprocess.x"))
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			pkg, opt := "golden", syntax.Options{}
+			if strings.HasPrefix(file, "preprocess") {
+				pkg, opt.Defines = "preprocess", []string{"GOLDEN"}
+			}
+			code := compile(t, file, pkg, opt)
+			testutil.Golden(t, strings.TrimSuffix(file, ".x")+".go", code)
+			if again := compile(t, file, pkg, opt); string(again) != string(code) {
+				t.Error("a second run makes something else")
+			}
+		})
+	}
+}

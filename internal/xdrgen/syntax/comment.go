@@ -1,0 +1,119 @@
+package syntax
+
+import (
+	"strings"
+	"unicode"
+)
+
+// A Comment is one comment of a source file.
+type Comment struct {
+	Pos
+	Text string // without the signs that enclose it
+}
+
+// Comments are those of one declaration: Before are directly in front of it, without an empty
+// line between, After are on its lines.
+type Comments struct {
+	Before, After []Comment
+}
+
+// An Annotation is a comment for the compiler: a word, and a text after a colon.
+type Annotation struct {
+	Pos
+	Word, Text string
+}
+
+// annotationWords are the comments that mean something to the compiler. All others are prose.
+var annotationWords = [...]string{"open", "ddp", "max", "idempotent", "inline", "oneway"}
+
+// Annotations returns the comments that are annotations, in the order of the source.
+func (c Comments) Annotations() []Annotation {
+	var list []Annotation
+	for _, comment := range c.all() {
+		if a, ok := comment.annotation(); ok {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+func (c Comments) all() []Comment {
+	return append(append([]Comment{}, c.Before...), c.After...)
+}
+
+// annotation reads a comment such as "open" or "max: 4096".
+func (c Comment) annotation() (Annotation, bool) {
+	word, text, _ := strings.Cut(strings.TrimSpace(c.Text), ":")
+	word = strings.TrimSpace(word)
+	for _, w := range annotationWords {
+		if word == w {
+			return Annotation{c.Pos, word, strings.TrimSpace(text)}, true
+		}
+	}
+	return Annotation{}, false
+}
+
+// Lines returns the prose in lines without the signs around it and without annotations. There
+// is an empty line between comments in front of a declaration and those behind it, and no
+// empty line at either end.
+func (c Comments) Lines() []string {
+	before, after := prose(c.Before), prose(c.After)
+	if len(before) > 0 && len(after) > 0 {
+		before = append(before, "")
+	}
+	return append(before, after...)
+}
+
+func prose(list []Comment) []string {
+	var lines []string
+	for _, c := range list {
+		if _, ok := c.annotation(); !ok {
+			lines = append(lines, c.lines()...)
+		}
+	}
+	return lines
+}
+
+// lines takes off the column of stars, and the indentation that all lines have in common.
+func (c Comment) lines() []string {
+	lines := strings.Split(strings.Map(printable, strings.ToValidUTF8(c.Text, "?")), "\n")
+	for i, line := range lines {
+		line = strings.TrimRightFunc(line, unicode.IsSpace)
+		if stars := strings.TrimLeft(strings.TrimLeft(line, " \t"), "*"); i > 0 && len(stars) < len(strings.TrimLeft(line, " \t")) {
+			line = stars // the column of stars
+		}
+		lines[i] = strings.TrimRight(line, "* \t")
+	}
+	lines[0] = strings.TrimLeft(lines[0], "* \t")
+	for len(lines) > 0 && lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	for len(lines) > 0 && lines[0] == "" {
+		lines = lines[1:]
+	}
+	// The first line of a comment begins behind the sign that opens it: its indentation says
+	// nothing unless it is the only one.
+	indent := -1
+	for i, line := range lines {
+		if n := len(line) - len(strings.TrimLeft(line, " \t")); line != "" && (i > 0 || n > 0) && (indent < 0 || n < indent) {
+			indent = n
+		}
+	}
+	for i, line := range lines {
+		if n := len(line) - len(strings.TrimLeft(line, " \t")); line != "" {
+			lines[i] = line[max(0, min(indent, n)):]
+		}
+	}
+	return lines
+}
+
+// printable drops what may not be in a Go comment, or would not show there.
+func printable(r rune) rune {
+	switch {
+	case r == '\n' || r == '\t':
+		return r
+	case r == '\uFEFF' || unicode.IsControl(r):
+		return -1
+	}
+	return r
+}

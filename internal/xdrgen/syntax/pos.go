@@ -1,0 +1,94 @@
+package syntax
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Limits on the input, so that hostile files take neither much memory nor the whole stack.
+const (
+	MaxInput   = 4 << 20 // bytes of all files together
+	MaxNesting = 64      // bodies within bodies, parentheses of #if, #include within #include
+	MaxErrors  = 10      // errors that are reported; then compiling stops
+)
+
+// A Pos is a place in a source file. The zero Pos is no place.
+type Pos struct {
+	File   string
+	Line   int // from 1; line markers change it
+	Column int // from 1, in bytes
+}
+
+// String is file:line:column.
+func (p Pos) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+}
+
+// An Error is one mistake in a source file.
+type Error struct {
+	Pos
+	Text string
+}
+
+// Error is file:line:column: text.
+func (e *Error) Error() string { return e.Pos.String() + ": " + e.Text }
+
+// Errors collects mistakes, at most [MaxErrors] of them. The zero value is ready for use.
+type Errors struct {
+	list []*Error
+	full bool
+}
+
+// Add notes a mistake. A second one at the same place is not noted: it would follow from the
+// first.
+func (l *Errors) Add(at Pos, format string, args ...any) {
+	same := func(e *Error) bool { return e.Pos == at }
+	if slices.ContainsFunc(l.list, same) {
+		return
+	}
+	if len(l.list) == MaxErrors {
+		l.full = true
+		return
+	}
+	l.list = append(l.list, &Error{at, fmt.Sprintf(format, args...)})
+}
+
+// Full reports whether there were more mistakes than are kept: there is no point in looking for
+// more.
+func (l *Errors) Full() bool { return l.full }
+
+// Err joins the mistakes, each an [*Error], in the order of lines within each file; nil if there
+// are none.
+func (l *Errors) Err() error {
+	if len(l.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(l.list, func(a, b *Error) int {
+		if a.File != b.File {
+			return 0 // in the order of the files
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	list := make([]error, 0, len(l.list)+1)
+	for _, e := range l.list {
+		list = append(list, e)
+	}
+	if l.full {
+		list = append(list, errors.New("too many errors"))
+	}
+	return errors.Join(list...)
+}
+
+// A Note is something that was ignored.
+type Note struct {
+	Pos
+	Text string
+}
+
+// String is file:line:column: text.
+func (n Note) String() string { return n.Pos.String() + ": " + n.Text }

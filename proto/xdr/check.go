@@ -1,0 +1,56 @@
+package xdr
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A CheckError says that a value has no encoding, or none that a peer accepts: it is out of the
+// bounds that its type sets. Generated Check methods return it.
+type CheckError struct {
+	Field string // where, such as List[3].Name; "" for the value itself
+	What  string // what is wrong with it
+}
+
+func (e *CheckError) Error() string {
+	if e.Field == "" {
+		return "xdr: " + e.What
+	}
+	return "xdr: " + e.Field + ": " + e.What
+}
+
+// CheckLen returns a [*CheckError] if n, the number of bytes or elements, is more than max.
+func CheckLen(n int, max uint32) error {
+	if uint64(n) <= uint64(max) {
+		return nil
+	}
+	return &CheckError{"", fmt.Sprintf("length is %d, limit is %d", n, max)}
+}
+
+// Undefined returns the [*CheckError] of a value of item, such as the name of an enumeration,
+// that is not defined. RFC 4506 section 4.3.
+func Undefined(item string, value int64) error {
+	return &CheckError{"", fmt.Sprintf("%s is %d, which is not defined", item, value)}
+}
+
+// InField returns a [*CheckError] of a field's value as one of the structure. Other errors
+// stay as they are.
+func InField(field string, err error) error {
+	var e *CheckError
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch {
+	case e.Field == "":
+	case e.Field[0] == '[':
+		field += e.Field
+	default:
+		field += "." + e.Field
+	}
+	return &CheckError{field, e.What}
+}
+
+// InElement is [InField] for element i of an array, which may be a field itself.
+func InElement(field string, i int, err error) error {
+	return InField(fmt.Sprintf("%s[%d]", field, i), err)
+}

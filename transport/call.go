@@ -1,0 +1,75 @@
+package transport
+
+import "github.com/rpcrdma/rpcrdma/proto/oncrpc"
+
+// A Call is one remote procedure call: what goes out, where bulk results go,
+// and what came back. The caller owns it and may use it again for the next
+// call, which then allocates nothing.
+type Call struct {
+	Prog, Vers, Proc uint32
+	Cred, Verf       oncrpc.Auth
+
+	// Args are the XDR-encoded arguments without the data and padding of the
+	// items in ReadItems; the length words of those stay in Args.
+	Args []byte
+
+	// ReadItems are arguments that may leave the caller's memory as read
+	// chunks, in the order of the stream. Whether they do is decided by
+	// size: what fits goes inline.
+	ReadItems []ReadItem
+
+	// WriteItems are buffers for the results that may come back through write
+	// chunks, in the order of the binding. When Call returns, the memory is
+	// the caller's again and nobody else can reach it, whatever the outcome.
+	WriteItems []WriteItem
+
+	// MaxResults bounds the XDR-encoded results, without the data of the
+	// write items, in bytes: what may not fit inline is given a reply chunk.
+	// Zero promises that the results are small enough.
+	MaxResults int
+
+	// NoResend keeps a call that has been sent from being sent again when its connection
+	// is lost: it fails with a *LostError instead. It is for calls that must not be
+	// executed twice, at servers without a cache of replies.
+	NoResend bool
+
+	// Results are the XDR-encoded results. The data of write items with
+	// Chunked set is not in it, their length words are. The memory belongs
+	// to the Call: it is valid until the next call with it.
+	Results []byte
+
+	// Reply is the RPC reply header, likewise.
+	Reply oncrpc.ReplyHeader
+
+	store   []byte // the reply message
+	sent    bool   // on an earlier connection, or this one
+	xid     uint32 // which it was sent with
+	replied uint32 // version of the protocol that the reply, or the refusal, has
+
+	// raw makes the call carry a whole RPC message, without the data of
+	// ReadItems, in place of a header and Args; its xid is replaced.
+	// ReadItems' offsets then count from the message's first byte, and
+	// Results receives the whole reply message.
+	raw []byte
+
+	op *operation // makes the call an optional operation, see operation.go
+}
+
+// A ReadItem is the data of one opaque argument. The memory belongs to the
+// call until Call returns and must not change meanwhile.
+type ReadItem struct {
+	// Offset says where in Args the data belongs: the offset behind the
+	// item's length word.
+	Offset int
+	Data   []byte
+}
+
+// A WriteItem is the memory for the data of one opaque result.
+type WriteItem struct {
+	Buf []byte
+
+	// Chunked is set when the peer placed the data in Buf: N bytes of it.
+	// Otherwise the data, if any, is inline in Results.
+	Chunked bool
+	N       int
+}

@@ -1,0 +1,34 @@
+package transport
+
+import "context"
+
+// A Caller makes calls to one peer: a [Client], over RDMA or TCP, a [Conn] or a
+// [Backchannel]. Code that makes the calls of a program, such as generated code,
+// takes a Caller and runs over any of them.
+//
+// Call makes one call and waits for its reply. For all Callers:
+//
+//   - the Call and all that it points to belong to the Caller until Call returns, for
+//     whatever reason, and to the goroutine that has made it from then on. Results and Reply
+//     are valid until the Call is used again. A Call is used by one goroutine at a time; Call
+//     itself may be called by many, with different ones;
+//   - the data of ReadItems is sent from where it is;
+//   - the data of WriteItems may come back in their Buf, if Chunked is set, or inline in
+//     Results, as it does over TCP: [ResultDecoder.Item] finds it in either place and leaves it
+//     in Buf. MaxResults and the lengths of the Bufs bound the reply;
+//   - the end of ctx ends the wait: then the call may have been executed. Whether its
+//     connection lives on is the Caller's to say;
+//   - an *oncrpc.RPCError is the peer's answer that it did not execute the call. After the end
+//     of the connection errors are net.ErrClosed; a *LostError tells whether the call may have
+//     been executed.
+//
+// [Client.Call] has the whole list of errors.
+type Caller interface {
+	Call(ctx context.Context, call *Call) error
+}
+
+var (
+	_ Caller = (*Client)(nil)
+	_ Caller = (*Conn)(nil)
+	_ Caller = (*Backchannel)(nil)
+)

@@ -1,0 +1,215 @@
+// Package records reads and writes RPC messages on a byte stream: the record marking of RFC
+// 5531 section 11. A [Reader] belongs to the goroutine that reads a connection; many
+// goroutines share a [Writer].
+//
+// # The life of a record that is sent
+//
+// A record is idle, then queued, then being written, then idle again. One that is withdrawn
+// is idle sooner.
+//
+// A short record is copied into a buffer, which the next write takes along; it is idle again
+// at once. The parts of a long one are written from where they are: until the record is idle
+// again they must not change. Whoever has called [Writer.Flush] first writes for all, with
+// one system call for all that has come together meanwhile. Nobody is kept by a peer that
+// does not read: what is not taken within a few milliseconds a goroutine of its own writes.
+package records
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// BufferSize is the length of a Reader's buffer in bytes: a record that fits is read with
+// others, without a copy.
+const BufferSize = 16 << 10
+
+// A SizeError says that the peer has announced a record that is too long.
+type SizeError struct {
+	Size, Limit int // bytes; Size is what has been announced of it
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("a record has more than %d bytes", e.Limit)
+}
+
+// ErrEmptyFragment is about a fragment without bytes that is not the last of its record: a
+// peer could send these for ever.
+var ErrEmptyFragment = errors.New("an empty fragment that is not the last of its record")
+
+// A Reader reads records. Its methods, except Stop, are for one goroutine.
+type Reader struct {
+	src  source
+	buf  *bufio.Reader
+	max  int // longest record
+	size int // of the present record, as far as it has been announced
+	left int // of the present fragment
+	last bool
+	held int // bytes of the buffer that Whole has returned
+}
+
+// NewReader returns a Reader of records of at most max bytes. A peer that has sent a part of
+// a record and then nothing for stall is an error that os.ErrDeadlineExceeded is; zero, or
+// less, is no time limit. Between records the Reader waits for ever.
+func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
+	r := &Reader{max: max}
+	r.src.conn, r.src.stall = c, stall
+	r.buf = bufio.NewReaderSize(&r.src, BufferSize)
+	return r
+}
+
+// Stop ends waiting for the peer, with an error that os.ErrDeadlineExceeded is: records that
+// are in the buffer can still be read. Any goroutine may call it.
+func (r *Reader) Stop() { r.src.stop() }
+
+// Ready tells whether the next record is in the buffer as a whole: reading it does not wait.
+func (r *Reader) Ready() bool {
+	n := r.buf.Buffered() - r.held
+	if n < oncrpc.RecordMarkSize || r.left > r.held {
+		return false
+	}
+	b, _ := r.buf.Peek(r.held + oncrpc.RecordMarkSize)
+	size, last, _ := oncrpc.ConsumeRecordMark(b[r.held:])
+	return last && int64(size) <= int64(n-oncrpc.RecordMarkSize)
+}
+
+// Next waits for the next record. The present one must have been read to its end, or be
+// Whole. io.EOF is the end of the stream between two records, and io.ErrUnexpectedEOF within
+// one, for all methods.
+func (r *Reader) Next() error {
+	if r.held > 0 {
+		_, _ = r.buf.Discard(r.held)
+		r.held, r.left = 0, 0
+	}
+	r.size, r.last = 0, false
+	return r.mark(false)
+}
+
+// mark reads the mark of a fragment. within tells that it is not the first of its record.
+func (r *Reader) mark(within bool) error {
+	for n := r.buf.Buffered(); n < oncrpc.RecordMarkSize; n = r.buf.Buffered() {
+		r.src.within = within || n > 0
+		if _, err := r.buf.Peek(n + 1); err != nil {
+			return cutShort(err, r.src.within)
+		}
+	}
+	r.src.within = true
+	b, _ := r.buf.Peek(oncrpc.RecordMarkSize)
+	size, last, _ := oncrpc.ConsumeRecordMark(b)
+	_, _ = r.buf.Discard(oncrpc.RecordMarkSize)
+	switch {
+	case size == 0 && !last:
+		return ErrEmptyFragment
+	case int64(size) > int64(r.max-r.size):
+		return &SizeError{Size: int(min(int64(size)+int64(r.size), 1<<31-1)), Limit: r.max}
+	}
+	r.left, r.last = int(size), last
+	r.size += r.left
+	return nil
+}
+
+func cutShort(err error, within bool) error {
+	if err == io.EOF && within {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Whole returns the record that Next has found, if it has one fragment and fits in the
+// buffer, and nothing of it has been read. It is the Reader's memory, valid until Next.
+func (r *Reader) Whole() (msg []byte, ok bool, err error) {
+	if !r.last || r.size > BufferSize || r.left != r.size {
+		return nil, false, nil
+	}
+	if msg, err = r.buf.Peek(r.left); err != nil {
+		return nil, false, cutShort(err, true)
+	}
+	r.held = r.left
+	return msg, true, nil
+}
+
+// Rest tells how many bytes are left of the present fragment, or of the next one if that is
+// at its end, and whether it is the last. n is zero only at the end of the record.
+func (r *Reader) Rest() (n int, last bool, err error) {
+	for r.left == 0 && !r.last {
+		if err := r.mark(true); err != nil {
+			return 0, false, err
+		}
+	}
+	return r.left, r.last, nil
+}
+
+// Read reads from the present record, over the marks of its fragments. io.EOF is its end.
+func (r *Reader) Read(b []byte) (int, error) {
+	left, _, err := r.Rest()
+	switch {
+	case err != nil:
+		return 0, err
+	case left == 0:
+		return 0, io.EOF
+	}
+	n, err := r.buf.Read(b[:min(len(b), left)])
+	r.left -= n
+	return n, cutShort(err, true)
+}
+
+// Skip drops what is left of the present record.
+func (r *Reader) Skip() error {
+	for {
+		n, last, err := r.Rest()
+		if err != nil {
+			return err
+		}
+		k, err := r.buf.Discard(n)
+		if r.left -= k; err != nil {
+			return cutShort(err, true)
+		}
+		if last {
+			return nil
+		}
+	}
+}
+
+// A source is what a Reader's buffer is filled from: the connection, with a time limit while
+// a record is under way.
+type source struct {
+	conn   net.Conn
+	stall  time.Duration
+	within bool // a record
+	armed  bool // there is a time limit
+
+	mu      sync.Mutex
+	stopped bool
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	switch {
+	case s.within && s.stall > 0:
+		s.deadline(time.Now().Add(s.stall))
+	case s.armed:
+		s.deadline(time.Time{})
+	}
+	return s.conn.Read(b)
+}
+
+func (s *source) deadline(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		_ = s.conn.SetReadDeadline(t)
+		s.armed = !t.IsZero()
+	}
+}
+
+func (s *source) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+}

@@ -1,0 +1,515 @@
+package records
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// Short is how long a record may be that is copied, in bytes with its mark.
+	Short = 4 << 10
+
+	// tick is how long a goroutine waits for the peer that has something else to do.
+	tick = 5 * time.Millisecond
+
+	// batchSize is how many bytes are written at once, or one record: the memory of a long
+	// record is given back when all of its batch has been written.
+	batchSize = 256 << 10
+
+	// maxKept is the longest buffer for short records that is kept.
+	maxKept = 64 << 10
+
+	// turns is how many batches one goroutine writes that has something else to do.
+	turns = 4
+
+	// patience is how long Withdraw waits for a peer that takes nothing, on a connection
+	// whose writes cannot be interrupted.
+	patience = time.Second
+)
+
+// ErrStuck is why a Writer fails whose writes cannot be interrupted: a record was withdrawn,
+// and the peer takes nothing.
+var ErrStuck = errors.New("peer takes nothing, and a record that is half written cannot be withdrawn")
+
+// ErrStalled is why a Writer fails whose peer has taken nothing for all of Options.Stall.
+var ErrStalled = errors.New("peer takes nothing")
+
+// A Record is a message to be sent. It belongs to the Writer while it is not idle.
+type Record struct {
+	// Parts is the record, its mark first. The Writer changes neither.
+	Parts [][]byte
+
+	// Answer: the record counts in Options.Written.
+	Answer bool
+
+	// Owner, if not nil, is told once the parts of a record are its owner's again that was
+	// not copied by Write: it has been written, or never will be.
+	Owner Owner
+
+	state     state
+	withdrawn bool
+}
+
+// An Owner is told that the memory of its Record is not in use any more. Nothing is locked,
+// and it must not wait for the Writer.
+type Owner interface{ Released() }
+
+type state uint8
+
+const (
+	idle state = iota
+	queued
+	writing
+)
+
+// Size is how long the record is, in bytes.
+func (r *Record) Size() (n int) {
+	for _, p := range r.Parts {
+		n += len(p)
+	}
+	return n
+}
+
+// Options are what a Writer depends on.
+type Options struct {
+	// Stall is how long the peer may take nothing until the Writer fails with ErrStalled.
+	// Zero, or less, is for ever.
+	Stall time.Duration
+
+	// Resumable: a write that has met its deadline can be continued where it stopped. That
+	// is so on sockets, and not with TLS.
+	Resumable bool
+
+	// Failed is called once, when writing has failed. It should close the connection. The
+	// Writer then drops all records.
+	Failed func(err error)
+
+	// Written is called after each write with the number of short records with Answer that
+	// were in it, and Rested once nothing is queued and nobody writes, though that may be so
+	// no more. Nothing is locked. They must not wait for the Writer.
+	Written func(answers int)
+	Rested  func()
+}
+
+// A Writer writes records to a connection, for any number of goroutines.
+type Writer struct {
+	conn    net.Conn
+	opt     Options
+	patient func() // writes for as long as it takes
+
+	mu      sync.Mutex
+	changed sync.Cond // some record is idle again, or nobody writes
+	short   []byte    // short records, one behind the other
+	answers int       // of these
+	queue   []*Record // long records
+	busy    bool      // somebody writes
+	leaving int       // records of the batch that are withdrawn
+	err     error     // no more is written
+
+	// Of whoever writes; the entries' records under mu.
+	batch
+}
+
+// A batch is what is being written.
+type batch struct {
+	out     []byte // short records
+	counted int    // answers among them
+	entries []entry
+	total   int         // bytes
+	wrote   int         // of these
+	vec     net.Buffers // what is left, as parts
+	store   [][]byte    // memory for vec
+	since   time.Time   // when the peer last took something
+	ended   []*Record   // scratch
+}
+
+// An entry is a long record of a batch.
+type entry struct {
+	rec   *Record // nil: it has been withdrawn
+	parts [][]byte
+	at    int // in the batch
+	size  int
+}
+
+// NewWriter returns a Writer to c.
+func NewWriter(c net.Conn, opt Options) *Writer {
+	w := &Writer{conn: c, opt: opt}
+	w.changed.L = &w.mu
+	w.patient = func() { w.write(false) }
+	return w
+}
+
+// Write has a record written by the next Flush, or by who writes at the moment. If it returns
+// true the record is idle already: it is short and has been copied, or nothing is written any
+// more.
+func (w *Writer) Write(r *Record) (free bool) {
+	n := r.Size()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.err != nil:
+		return true
+	case n > Short:
+		r.state = queued
+		w.queue = append(w.queue, r)
+		return false
+	}
+	for _, p := range r.Parts {
+		w.short = append(w.short, p...)
+	}
+	if r.Answer {
+		w.answers++
+	}
+	return true
+}
+
+// Flush sees to it that everything is written, without waiting for the peer for longer than a
+// few milliseconds.
+func (w *Writer) Flush() {
+	w.mu.Lock()
+	if w.busy || w.err != nil || w.empty() {
+		w.mu.Unlock()
+		return
+	}
+	w.busy = true
+	w.mu.Unlock()
+	if w.opt.Resumable {
+		w.write(true)
+	} else {
+		go w.patient()
+	}
+}
+
+// Rests tells whether nothing is queued and nobody writes.
+func (w *Writer) Rests() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.busy && w.empty()
+}
+
+// Since tells since when the peer has taken nothing of what is being written; ok is false if
+// nothing is.
+func (w *Writer) Since() (t time.Time, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.since, w.busy
+}
+
+// empty tells whether nothing is queued. mu is held.
+func (w *Writer) empty() bool { return len(w.short)+len(w.queue) == 0 }
+
+// write writes until nothing is left to do, or, in a hurry, for a while: another goroutine
+// then goes on. The caller has made the Writer busy.
+func (w *Writer) write(hurry bool) {
+	for n := 1; ; n++ {
+		if w.wrote == w.total && !w.begin() {
+			return
+		}
+		if hurry && n > turns {
+			go w.patient()
+			return
+		}
+		for w.wrote < w.total {
+			if !w.prepare(hurry) {
+				continue // something has been withdrawn
+			}
+			err := w.some()
+			switch {
+			case err == nil:
+			case !timedOut(err):
+				w.fail(err)
+				return
+			case !w.opt.Resumable:
+				w.fail(ErrStalled)
+				return
+			case hurry:
+				go w.patient()
+				return
+			case w.opt.Stall > 0 && time.Since(w.sinceThen()) >= w.opt.Stall:
+				w.fail(ErrStalled)
+				return
+			}
+		}
+		w.end()
+	}
+}
+
+func timedOut(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+func (w *Writer) sinceThen() time.Time {
+	t, _ := w.Since()
+	return t
+}
+
+// some writes some of the batch.
+func (w *Writer) some() error {
+	var n int64
+	var err error
+	if w.opt.Resumable {
+		n, err = w.vec.WriteTo(w.conn)
+	} else {
+		// In pieces, each with a time limit of its own.
+		var k int
+		p := w.vec[0]
+		k, err = w.conn.Write(p[:min(len(p), batchSize)])
+		n = int64(k)
+		if w.vec[0] = p[k:]; len(w.vec[0]) == 0 {
+			w.vec = w.vec[1:]
+		}
+	}
+	w.mu.Lock()
+	w.wrote += int(n)
+	if n > 0 {
+		w.since = time.Now()
+	}
+	w.mu.Unlock()
+	return err
+}
+
+// begin makes a batch of what is queued. It returns false if there is nothing.
+func (w *Writer) begin() bool {
+	w.mu.Lock()
+	if w.empty() || w.err != nil {
+		w.busy = false
+		w.changed.Broadcast()
+		w.mu.Unlock()
+		w.opt.Rested()
+		return false
+	}
+	defer w.mu.Unlock()
+	b := &w.batch
+	b.out, w.short = w.short, b.out[:0]
+	b.counted, w.answers = w.answers, 0
+	b.total, b.wrote = len(b.out), 0
+	n := 0
+	for _, r := range w.queue {
+		if b.total >= batchSize {
+			break
+		}
+		e := entry{rec: r, parts: r.Parts, at: b.total, size: r.Size()}
+		r.state = writing
+		b.entries = append(b.entries, e)
+		b.total += e.size
+		n++
+	}
+	w.queue = slices.Delete(w.queue, 0, n)
+	b.since = time.Now()
+	b.list()
+	return true
+}
+
+// list makes vec of what is left of the batch.
+func (b *batch) list() {
+	vec := b.store[:0]
+	skip := b.wrote
+	add := func(p []byte) {
+		k := min(skip, len(p))
+		skip -= k
+		if p = p[k:]; len(p) > 0 {
+			vec = append(vec, p)
+		}
+	}
+	add(b.out)
+	for i := range b.entries {
+		e := &b.entries[i]
+		if skip >= e.size { // its parts may be in use for something else
+			skip -= e.size
+			continue
+		}
+		for _, p := range e.parts {
+			add(p)
+		}
+	}
+	b.store, b.vec = vec, vec
+}
+
+// prepare sets the time limit of a write. If records have been withdrawn it takes them out of
+// the batch instead, and returns false.
+func (w *Writer) prepare(hurry bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leaving > 0 && w.opt.Resumable {
+		w.drop()
+		return false
+	}
+	switch {
+	case hurry:
+		_ = w.conn.SetWriteDeadline(time.Now().Add(tick))
+	case w.opt.Stall > 0:
+		_ = w.conn.SetWriteDeadline(w.since.Add(w.opt.Stall))
+	default:
+		_ = w.conn.SetWriteDeadline(time.Time{})
+	}
+	return true
+}
+
+// drop takes the withdrawn records out of the batch. Of one that is half written the rest is
+// copied: the peer expects it. mu is held.
+func (w *Writer) drop() {
+	b := &w.batch
+	kept := b.entries[:0]
+	at := len(b.out)
+	for _, e := range b.entries {
+		gone := false
+		if r := e.rec; r != nil && r.withdrawn {
+			switch written := b.wrote - e.at; {
+			case written <= 0:
+				gone = true
+			case written < e.size:
+				rest := slices.Concat(e.parts...)
+				e.parts = [][]byte{rest}
+			}
+			e.rec = nil
+			r.state, r.withdrawn = idle, false
+		}
+		if !gone {
+			e.at = at
+			at += e.size
+			kept = append(kept, e)
+		}
+	}
+	clear(b.entries[len(kept):])
+	b.entries, b.total = kept, at
+	w.leaving = 0
+	b.list()
+	w.changed.Broadcast()
+}
+
+// end ends a batch that has been written.
+func (w *Writer) end() {
+	b := &w.batch
+	w.mu.Lock()
+	answers := b.counted
+	ended := w.settle(b.ended[:0])
+	w.mu.Unlock()
+	w.opt.Written(answers)
+	for i, r := range ended {
+		ended[i] = nil
+		r.Owner.Released()
+	}
+	b.ended = ended[:0]
+}
+
+// settle makes the records of the batch idle. Those with an owner are appended to ended. mu is
+// held.
+func (w *Writer) settle(ended []*Record) []*Record {
+	b := &w.batch
+	for i := range b.entries {
+		if r := b.entries[i].rec; r != nil {
+			r.state, r.withdrawn = idle, false
+			if r.Owner != nil {
+				ended = append(ended, r)
+			}
+		}
+	}
+	clear(b.entries)
+	b.entries = b.entries[:0]
+	clear(b.store)
+	b.out, b.counted, b.vec = b.out[:0], 0, nil
+	if cap(b.out) > maxKept {
+		b.out = nil
+	}
+	w.leaving, b.total, b.wrote = 0, 0, 0
+	w.changed.Broadcast()
+	return ended
+}
+
+// fail ends the Writer, whose caller writes.
+func (w *Writer) fail(err error) {
+	w.mu.Lock()
+	first := w.err == nil
+	if first {
+		w.err = err
+	}
+	ended := w.settle(nil)
+	w.mu.Unlock()
+	w.dropQueue()
+	for _, r := range ended {
+		r.Owner.Released()
+	}
+	if first {
+		w.opt.Failed(err)
+	}
+	w.mu.Lock()
+	w.busy = false
+	w.changed.Broadcast()
+	w.mu.Unlock()
+}
+
+// dropQueue forgets what is queued.
+func (w *Writer) dropQueue() {
+	w.mu.Lock()
+	queue := w.queue
+	w.queue, w.short, w.answers = nil, nil, 0
+	for _, r := range queue {
+		r.state = idle
+	}
+	w.changed.Broadcast()
+	w.mu.Unlock()
+	for _, r := range queue {
+		if r.Owner != nil {
+			r.Owner.Released()
+		}
+	}
+}
+
+// Withdraw makes a record idle whose memory its owner needs back: if it has not been begun it
+// is not sent, and if it is half written the rest is copied. On a connection that is not
+// Resumable a record that has been begun costs the connection, unless the peer takes it
+// within a second.
+func (w *Writer) Withdraw(r *Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.state == queued {
+		i := slices.Index(w.queue, r)
+		w.queue = slices.Delete(w.queue, i, i+1)
+		r.state = idle
+	}
+	if r.state == idle {
+		return
+	}
+	r.withdrawn = true
+	w.leaving++
+	if w.opt.Resumable {
+		_ = w.conn.SetWriteDeadline(time.Unix(1, 0))
+	} else {
+		t := time.AfterFunc(patience, func() { w.giveUp(r) })
+		defer t.Stop()
+	}
+	for r.state != idle {
+		w.changed.Wait()
+	}
+}
+
+// giveUp ends the connection if r is still being written.
+func (w *Writer) giveUp(r *Record) {
+	w.mu.Lock()
+	stuck := r.state == writing && r.withdrawn && w.err == nil
+	if stuck {
+		w.err = ErrStuck
+	}
+	w.mu.Unlock()
+	if stuck {
+		w.opt.Failed(ErrStuck)
+	}
+}
+
+// Close drops what has not been written. It returns when nobody uses the connection any more,
+// which must have been closed: all records are idle then.
+func (w *Writer) Close() {
+	w.mu.Lock()
+	if w.err == nil {
+		w.err = net.ErrClosed
+	}
+	for w.busy {
+		w.changed.Wait()
+	}
+	w.mu.Unlock()
+	w.dropQueue()
+}

@@ -1,0 +1,157 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// The client's part of what version.go describes: it asks the server for version 2, falls
+// back to version 1, and offers its properties.
+
+func (cl *Client) versionKey() string { return cl.provider.Name() + " " + cl.addr }
+
+// firstVersion is the version of the first message on a new connection.
+func (cl *Client) firstVersion() uint32 {
+	switch v := cl.cfg.Version; {
+	case v == Version2:
+		return rpcrdma.Version2
+	case v == Version1 || cl.cfg.RFC5666 != nil || cl.versions.has(cl.versionKey()):
+		return rpcrdma.Version1
+	}
+	return rpcrdma.Version2
+}
+
+// negotiate finds out which version the server speaks. Nobody else uses the connection yet.
+func (cl *Client) negotiate(ctx context.Context, c *conn) error {
+	if c.version() == rpcrdma.Version1 {
+		return nil
+	}
+	patience := versionPatience
+	if end, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(end)/2) // leaves time for version 1
+	}
+	short, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	own := c.properties(rpcrdma.PropOffer)
+	tells := own.RemoteInvalidation || own.SendSize > rpcrdma.DefaultInline2 || own.RecvSize > rpcrdma.DefaultInline2
+	call := Call{Prog: rpcrdma.ConfigProgram, Vers: rpcrdma.ConfigVersion} // any will do
+	if tells {
+		call = Call{
+			Prog: rpcrdma.PropProgram, Vers: rpcrdma.PropVersion, Proc: rpcrdma.ProcPropExchange,
+			Args: rpcrdma.AppendProperties(nil, own), MaxResults: rpcrdma.PropertiesSize,
+		}
+	}
+	err := c.call(short, &call)
+	var rpc *oncrpc.RPCError
+	var refused *RDMAError
+	var senseless *BadReplyError
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil || errors.As(err, &rpc),
+		errors.As(err, &refused) && refused.Code != rpcrdma.ErrVers && call.replied == rpcrdma.Version2:
+		// An error in version 2 is about the call, lack of memory for example: the server
+		// speaks version 2.
+		if call.replied != rpcrdma.Version2 {
+			return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
+		}
+		cl.trust.Store(versionTrust)
+		c.useVersion2()
+		switch {
+		case !tells:
+			return nil
+		case err == nil:
+			c.takeProperties(own, call.Results)
+			return nil
+		}
+		offer, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		err = c.offerProperties(offer, own)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			cl.trust.Store(0) // version 2 demands an answer, if only an error
+			return &unheardError{err: err}
+		}
+		return err
+	case errors.As(err, &refused) && refused.Code == rpcrdma.ErrVers:
+		return cl.version1(c, refused.VersLow, refused.VersHigh)
+	case errors.As(err, &refused), errors.As(err, &senseless):
+		// The server takes the message for a malformed one of version 1.
+		return cl.version1(c, rpcrdma.Version1, rpcrdma.Version1)
+	case errors.Is(err, net.ErrClosed):
+		return &unheardError{err: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &unheardError{err: err, brief: patience < versionPatience/2}
+	}
+	return err
+}
+
+// version1 continues with version 1, if both ends speak it.
+func (cl *Client) version1(c *conn, low, high uint32) error {
+	if low > rpcrdma.Version1 || high < rpcrdma.Version1 || cl.cfg.Version == Version2 {
+		return &VersionError{Addr: cl.addr, Low: low, High: high}
+	}
+	cl.versions.note(cl.versionKey())
+	c.agreed.version.Store(rpcrdma.Version1)
+	return nil
+}
+
+// outdated reports whether a server that refuses a call of version 1 speaks version 2, and was
+// away or starting when it was asked. It then ends the connection, and the next one begins with
+// version 2, as with any server that has spoken it: versionTrust more connections may be lost
+// after the first message before version 1 is tried again. The call has not been executed.
+func (cl *Client) outdated(old connection, err error) bool {
+	var refused *RDMAError
+	if !errors.As(err, &refused) || refused.Code != rpcrdma.ErrVers || refused.Vers != rpcrdma.Version1 ||
+		refused.VersLow > rpcrdma.Version2 || refused.VersHigh < rpcrdma.Version2 ||
+		cl.cfg.Version != VersionAuto || cl.cfg.RFC5666 != nil || cl.cfg.NoReconnect {
+		return false
+	}
+	c, ok := old.(*conn)
+	if !ok {
+		return false
+	}
+	cl.versions.forget(cl.versionKey())
+	cl.trust.Store(versionTrust)
+	// This end breaks off instead of closing in order, so that pauses grow if it happens again.
+	c.breakOff(errOutdated)
+	c.await(context.Background(), newWaiter())
+	<-c.done
+	return true
+}
+
+// offerProperties offers properties by the optional operation, to a server of version 2 that
+// does not know the procedure and may be older. See docs/extensions.md.
+func (c *conn) offerProperties(ctx context.Context, own rpcrdma.Properties) error {
+	op := operation{Optional: Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)}, answers: isPropertiesAnswer}
+	err := c.call(ctx, &Call{op: &op})
+	var refused *RDMAError
+	if errors.As(err, &refused) {
+		return nil // nor does it know the operation
+	}
+	if err != nil {
+		return err
+	}
+	if len(op.answer.Payload) == 0 {
+		c.takeProperties(own, op.answer.Info)
+	}
+	return nil
+}
+
+// takeProperties applies the answer to this end's offer. Anything but an acceptance changes
+// nothing.
+func (c *conn) takeProperties(own rpcrdma.Properties, info []byte) {
+	if p, err := rpcrdma.ConsumeProperties(info); err == nil && p.Dir == rpcrdma.PropAccept {
+		c.useProperties(own, p)
+	}
+}
+
+// isPropertiesAnswer reports whether info may answer an offer: anything that is no offer does.
+func isPropertiesAnswer(info []byte) bool {
+	p, _ := rpcrdma.ConsumeProperties(info)
+	return p.Dir != rpcrdma.PropOffer
+}

@@ -1,0 +1,417 @@
+package transport_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Calls in both directions over TCP, and what only sockets show.
+
+// A wrapped connection is none that the transport knows as a socket.
+type wrapped struct{ net.Conn }
+
+func dialWrapped(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr)
+	return wrapped{c}, err
+}
+
+// callable is a client that executes errands, and its server's way to it.
+func callable(t *testing.T, cfg transport.Settings, e *errander, dial func(ctx context.Context, addr string) (net.Conn, error)) (w *tcpWorld, cl *transport.Client, cn *transport.Conn) {
+	t.Helper()
+	conns := make(chan *transport.Conn, 1)
+	e.ready = func(req *transport.Request) { conns <- req.Conn() }
+	w = startTCP(t, &cfg, e.program())
+	cfg.Callbacks = []transport.Program{e.program()}
+	cl, err := transport.DialTCPWith(bg, w.addr, transport.Once(&cfg).Client(), dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	if err := cl.Call(bg, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
+		t.Fatal(err)
+	}
+	return w, cl, <-conns
+}
+
+// Both ends call each other at full speed, with bulk data in all directions, so that the
+// buffers of both sockets are full; nobody waits for ever, and nothing is mixed up.
+func TestTCPBothWays(t *testing.T) {
+	for name, dial := range map[string]func(ctx context.Context, addr string) (net.Conn, error){
+		"sockets": dialTCP, "other connections": dialWrapped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, cl, cn := callable(t, transport.Settings{BackwardCredits: 12}, new(errander), dial)
+			cn.AllowBackward(0)
+			if i := cn.Info(); i.BackwardCredits != 12 || i.Credits != transport.DefaultCredits || i.Provider != "tcp" {
+				t.Errorf("the connection is %+v", i)
+			}
+			ctx, cancel := context.WithTimeout(bg, 2*time.Minute)
+			defer cancel()
+			calls := 2000
+			if raceEnabled || testing.Short() {
+				calls /= 5
+			}
+			var wg sync.WaitGroup
+			for i, w := range []way{cl.Call, cn.Call} {
+				for g := range 16 {
+					wg.Go(func() {
+						var r runner
+						rng := rand.New(rand.NewPCG(uint64(g), uint64(i)))
+						for range calls / 16 {
+							e := randomErrand(rng, rng.Uint64(), true)
+							if rng.IntN(3) == 0 {
+								e.in, e.out = rng.IntN(longestErrand), rng.IntN(longestErrand)
+							}
+							if err := errors.Join(r.run(ctx, w, e)); err != nil {
+								t.Error(err)
+								return
+							}
+						}
+					})
+				}
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+func TestTCPConn(t *testing.T) {
+	var quick atomic.Pointer[error]
+	var back atomic.Pointer[transport.Conn]
+	e := &errander{}
+	e.meet = func(ctx context.Context) { // is in the middle of an errand for the server
+		if err := back.Load().Null(ctx, prog, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	w, cl, cn := callable(t, transport.Settings{}, e, dialTCP)
+	back.Store(cl.Latest())
+	var r runner
+	t.Run("before the client is ready", func(t *testing.T) {
+		var notReady *transport.NotReadyError
+		if err := cn.Null(bg, errands, 1); !errors.As(err, &notReady) || notReady.Dropped {
+			t.Error(err)
+		}
+	})
+	cn.AllowBackward(3)
+	t.Run("a callback calls the server before it answers", func(t *testing.T) {
+		if err := errors.Join(r.run(bg, cn.Call, errand{no: 7, proc: procMeet, in: 100, out: 100_000})); err != nil {
+			t.Error(err)
+		}
+		if i := cn.Info(); i.BackwardCredits != 3 {
+			t.Errorf("the connection is %+v", i)
+		}
+	})
+	t.Run("an inline handler gets an error, not a deadlock", func(t *testing.T) {
+		w2 := startTCP(t, nil, transport.Program{Number: prog + 9, Low: 1, High: 1, Inline: transport.Every,
+			Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+				req.Conn().AllowBackward(0)
+				err := req.Conn().Null(ctx, prog, 1)
+				quick.Store(&err)
+			})})
+		if err := w2.dial(t, nil).Call(bg, &transport.Call{Prog: prog + 9, Vers: 1, Proc: 1}); err != nil {
+			t.Error(err)
+		}
+		if err := *quick.Load(); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the inline handler's call: %v", err)
+		}
+	})
+	t.Run("an optional operation", func(t *testing.T) {
+		var op *transport.OperationError
+		if _, err := cn.Operate(bg, transport.Optional{Type: 9}); !errors.As(err, &op) {
+			t.Error(err)
+		}
+	})
+	t.Run("the end", func(t *testing.T) {
+		if cn.Err() != nil {
+			t.Error(cn.Err())
+		}
+		cn.Close()
+		<-cn.Done()
+		if err := cn.Err(); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if err := cn.Null(bg, errands, 1); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		<-cl.Done()
+		testutil.Eventually(t, "the server forgets the connection", func() bool { return w.server.Stats().OpenConns == 0 })
+	})
+}
+
+// A Backchannel goes on over the client's next connection, from TCP to TCP, and from TCP to
+// RDMA and back: a service moves over step by step.
+func TestTCPBackchannel(t *testing.T) {
+	provider := iwarp.New(iwarp.Config{})
+	back := transport.NewBackchannel()
+	bound := make(chan struct{}, 10)
+	var hold atomic.Pointer[chan struct{}]
+	e := &errander{}
+	e.ready = func(req *transport.Request) {
+		if err := back.Bind(req.Conn(), 0); err != nil {
+			t.Error(err)
+		}
+		bound <- struct{}{}
+	}
+	w := startTCP(t, nil, e.program())
+	l, err := w.server.Listen(bg, provider, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(l) }()
+	defer func() { <-served }()
+	defer w.server.Close()
+
+	mine := &errander{meet: func(context.Context) { <-*hold.Load() }}
+	cfg := &transport.Settings{Callbacks: []transport.Program{mine.program()}, NoReconnect: true}
+	connect := func(rdma bool) (cl *transport.Client) {
+		var err error
+		if rdma {
+			cl, err = transport.Dial(bg, provider, l.Addr().String(), cfg.Client())
+		} else {
+			cl, err = transport.DialTCP(bg, w.addr, cfg.Client())
+		}
+		if err == nil {
+			err = cl.Call(bg, &transport.Call{Prog: errands, Vers: 1, Proc: procReady})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-bound
+		return cl
+	}
+	var r runner
+	cl := connect(false)
+	for i, rdma := range []bool{false, true, false, true, true, false} {
+		if err := errors.Join(r.run(bg, back.Call, errand{no: uint64(i), proc: procErrand, in: 50, out: 60})); err != nil {
+			t.Fatal(err)
+		}
+		gate := make(chan struct{})
+		hold.Store(&gate)
+		under := make(chan error, 1)
+		go func() { // is under way when the connection is lost
+			var r runner
+			under <- errors.Join(r.run(bg, back.Call, errand{no: 100, proc: procMeet, in: 5, out: 6}))
+		}()
+		testutil.Eventually(t, "the call is under way", func() bool { return cl.Stats().Calls >= 3 })
+		cl.Close()
+		next := connect(rdma)
+		close(gate)
+		if err := <-under; err != nil {
+			t.Errorf("step %d: %v", i, err)
+		}
+		cl = next
+	}
+	cl.Close()
+	back.Close()
+}
+
+// A call that is given up when it is half sent is sent to its end, from a copy, and the
+// connection lives.
+func TestTCPHalfSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	cl, err := transport.DialTCP(bg, l.Addr().String(), (&transport.Settings{MaxMessage: 64 << 20}).Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	peer := <-accepted
+	defer peer.Close()
+
+	data := make([]byte, 32<<20) // more than the buffers of two sockets take
+	fill(data, 1)
+	want := xdr.AppendOpaque(nil, data)
+	ctx, cancel := context.WithCancel(bg)
+	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []transport.ReadItem{{Offset: 4, Data: data}}}
+	done := make(chan error, 1)
+	go func() { done <- cl.Call(ctx, &call) }()
+	head := make([]byte, 1000)
+	if _, err := io.ReadFull(peer, head); err != nil {
+		t.Fatal(err)
+	}
+	queued := make(chan error, 1)
+	go func() {
+		call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: make([]byte, 10_000)}
+		queued <- cl.Call(ctx, &call)
+	}()
+	cancel()
+	for _, c := range []chan error{done, queued} {
+		if err := <-c; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	clear(data)
+	null := make(chan error, 1)
+	go func() { null <- cl.Null(bg, prog, 1) }()
+	rest := make([]byte, 4+40+len(want)-len(head))
+	if _, err := io.ReadFull(peer, rest); err != nil {
+		t.Fatal(err)
+	}
+	if got := append(head, rest...)[44:]; !bytes.Equal(got, want) {
+		t.Error("the call is spoiled")
+	}
+	for { // perhaps the one that was queued, then the last
+		msg, err := readRecord(peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h oncrpc.CallHeader
+		if _, err := oncrpc.ConsumeCall(msg, &h); err != nil {
+			t.Fatal(err)
+		}
+		reply := oncrpc.AppendReply(oncrpc.AppendRecordMark(nil, 24, true), &oncrpc.ReplyHeader{XID: h.XID})
+		if _, err := peer.Write(reply); err != nil {
+			t.Fatal(err)
+		}
+		if h.Proc == 0 {
+			break
+		}
+	}
+	if err := <-null; err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that answers a call before it has been sent gets the rest of it, not of what its
+// memory becomes.
+func TestTCPEarlyReply(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	data := make([]byte, 16<<20)
+	fill(data, 1)
+	want := xdr.AppendOpaque(nil, data)
+	got := make(chan []byte, 1)
+	answered := make(chan struct{})
+	go func() {
+		peer, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer peer.Close()
+		head := make([]byte, 1000)
+		if _, err := io.ReadFull(peer, head); err != nil {
+			t.Error(err)
+		}
+		xid, _, _ := oncrpc.Peek(head[4:])
+		peer.Write(oncrpc.AppendReply(oncrpc.AppendRecordMark(nil, 24, true), &oncrpc.ReplyHeader{XID: xid}))
+		<-answered
+		rest := make([]byte, 44+len(want)-len(head))
+		if _, err := io.ReadFull(peer, rest); err != nil {
+			t.Error(err)
+		}
+		got <- append(head, rest...)[44:]
+	}()
+	cl, err := transport.DialTCP(bg, l.Addr().String(), (&transport.Settings{MaxMessage: 64 << 20}).Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	call := transport.Call{Prog: prog, Vers: 1, Proc: procSum, Args: xdr.AppendUint32(nil, uint32(len(data))), ReadItems: []transport.ReadItem{{Offset: 4, Data: data}}}
+	if err := cl.Call(bg, &call); err != nil {
+		t.Fatal(err)
+	}
+	clear(data)
+	close(answered)
+	if !bytes.Equal(<-got, want) {
+		t.Error("the call is spoiled")
+	}
+}
+
+// What a handler gets and gives by its request alone, over RDMA and over TCP: memory, and
+// the news that the reply's memory is not in use.
+func TestRequestMemory(t *testing.T) {
+	for _, rdma := range []bool{false, true} {
+		for _, n := range []int{10, 100_000} {
+			var released atomic.Int32
+			var serving atomic.Bool
+			h := transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+				serving.Store(true)
+				b := req.Alloc(n)
+				fill(b, 5)
+				own := bytes.Repeat([]byte{6}, n)
+				for range 2 {
+					req.WhenReleased(func() {
+						if serving.Load() {
+							t.Error("released while the handler runs")
+						}
+						clear(own)
+						released.Add(1)
+					})
+				}
+				res.AddItem(b, nil)
+				res.AddItem(own, nil)
+				if req.Proc == 2 {
+					res.Fail(oncrpc.SystemErr)
+				}
+				if req.Alloc(-1) != nil || req.Alloc(1<<30) != nil {
+					t.Error("Alloc returns more than a message may have")
+				}
+				serving.Store(false)
+			})
+			p := transport.Program{Number: prog + 5, Low: 1, High: 1, Handler: h}
+			var cl *transport.Client
+			if rdma {
+				w := onIwarp(iwarp.Config{}).start(t, nil)
+				if err := w.server.Register(p); err != nil {
+					t.Fatal(err)
+				}
+				cl = w.dial(t, nil)
+			} else {
+				cl = startTCP(t, nil, p).dial(t, nil)
+			}
+			call := transport.Call{Prog: prog + 5, Vers: 1, Proc: 1, WriteItems: []transport.WriteItem{{Buf: make([]byte, n)}, {Buf: make([]byte, n)}}}
+			if err := cl.Call(bg, &call); err != nil {
+				t.Fatal(err)
+			}
+			want := make([]byte, n)
+			fill(want, 5)
+			d := call.Decoder()
+			if first, second := d.Item(), d.Item(); d.End() != nil || !bytes.Equal(first, want) || bytes.Count(second, []byte{6}) != n {
+				t.Errorf("RDMA %v, %d bytes: other results (%v)", rdma, n, d.Err())
+			}
+			testutil.Eventually(t, "the memory is released", func() bool { return released.Load() == 2 })
+			call.Proc = 2
+			if err := cl.Call(bg, &call); err == nil {
+				t.Error("no error")
+			}
+			testutil.Eventually(t, "the memory of an error is released", func() bool { return released.Load() == 4 })
+		}
+	}
+}

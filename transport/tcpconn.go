@@ -1,0 +1,397 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
+)
+
+// ONC RPC over TCP, for the same callers and the same handlers: each RPC message is a record
+// (RFC 5531 section 11), with all of its data in it. Calls go in both directions, and the
+// message type tells for which half of this end a record is, as over RDMA.
+//
+// One goroutine reads a connection, and executes Inline calls. Who has something to send
+// writes it, with what others have to send, or leaves it to who writes already: see package
+// records. Neither waits for a peer that does not read, so that two ends that write to each
+// other at full speed go on reading.
+
+// A tcpConn is one connection over TCP, either end of it.
+type tcpConn struct {
+	public Conn // what users see
+	nc     net.Conn
+	cfg    *config
+	role   role
+	stats  *counters
+	r      *records.Reader
+	w      *records.Writer
+	heard  atomic.Uint64 // messages from the peer
+
+	state lockorder.Value[tcpState]
+	spare []byte  // the reader's: for the next long reply
+	head  [8]byte // the reader's
+
+	answers tcpAnswers // of the calls that this end executes
+
+	done chan struct{} // closed when the connection has ended
+}
+
+// tcpState is what the goroutines that use a connection share.
+type tcpState struct {
+	calls   tcpCalls
+	closing bool  // no new calls
+	err     error // why it has ended, nil before
+	broken  error // why this end has ended it
+	onEnd   func()
+	drained chan struct{} // closed when no calls are under way; nil: nobody waits for that
+	watch   watch
+}
+
+// newTCPConn makes a connection on nc, which is not read yet.
+func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
+	c := &tcpConn{nc: nc, cfg: cfg, role: r, stats: new(counters), done: make(chan struct{})}
+	c.public = Conn{c: c, cfg: cfg}
+	st := c.state.Init(rankConn)
+	st.calls.init(c)
+	st.watch.spoke = time.Now()
+	c.answers.init(c, usage)
+	c.r = records.NewReader(nc, cfg.MaxMessage, cfg.StallTimeout)
+	c.w = records.NewWriter(nc, records.Options{
+		Stall: cfg.StallTimeout, Resumable: resumable(nc), Failed: c.unwritable, Written: c.written, Rested: c.rested,
+	})
+	return c
+}
+
+// resumable tells whether a write to nc that has met its deadline can be continued, as it can
+// on a socket.
+func resumable(nc net.Conn) bool {
+	switch nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return true
+	}
+	return false
+}
+
+// written is told that a write has ended, and how many short replies were in it.
+func (c *tcpConn) written(answers int) {
+	if answers > 0 {
+		c.answers.answered(answers)
+	}
+	st := c.state.Lock()
+	st.calls.written(st, false)
+	c.state.Unlock()
+}
+
+// rested is told that nothing is left to be written.
+func (c *tcpConn) rested() {
+	st := c.state.Lock()
+	st.calls.written(st, true)
+	c.state.Unlock()
+	c.answers.checkIdle()
+}
+
+// unwritable ends a connection that cannot be written to.
+func (c *tcpConn) unwritable(err error) {
+	switch {
+	case errors.Is(err, records.ErrStalled):
+		c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: 1})
+	case errors.Is(err, records.ErrStuck):
+		c.breakOff(errStuck)
+	case errors.Is(err, net.ErrClosed): // by this end
+	default:
+		// What came before the end is read first: a peer that has closed its end may have
+		// answered calls before. Reading meets the end, too.
+		time.AfterFunc(lingerTime, func() {
+			c.breakOff(&fabric.ConnError{Provider: tcpProvider, Remote: true, Cause: err})
+		})
+	}
+}
+
+// ---- reading
+
+// serve reads the connection until it ends. It is the life of a connection.
+func (c *tcpConn) serve() {
+	c.finish(c.readError(c.read()))
+}
+
+// read reads records until the stream ends. What has been put off while there was more to
+// read is written before it waits.
+func (c *tcpConn) read() error {
+	for {
+		waits := !c.r.Ready()
+		if waits {
+			c.w.Flush()
+			c.answers.reads(true)
+		}
+		if err := c.r.Next(); err != nil {
+			return err
+		}
+		if waits {
+			c.answers.reads(false)
+		}
+		c.heard.Add(1)
+		msg, whole, err := c.r.Whole()
+		switch {
+		case err != nil:
+		case whole:
+			err = c.takeShort(msg)
+		default:
+			err = c.takeLong()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// takeShort takes a message that is the reader's.
+func (c *tcpConn) takeShort(msg []byte) error {
+	xid, dir, ok := oncrpc.Peek(msg)
+	switch {
+	case ok && dir == oncrpc.Reply:
+		c.replyReceived(xid, msg)
+	case ok && dir == oncrpc.Call && c.answers.serves():
+		return c.takeCall(msg)
+	default:
+		c.stats.dropped.Add(1)
+	}
+	return nil
+}
+
+// takeLong takes a message that is read piece by piece, into memory of its own.
+func (c *tcpConn) takeLong() error {
+	head := c.head[:]
+	n, err := io.ReadFull(c.r, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return err
+	}
+	// If it was the stream that has ended early, and not the message, Skip meets that again.
+	switch xid, dir, ok := oncrpc.Peek(head[:n]); {
+	case ok && dir == oncrpc.Reply:
+		return c.takeLongReply(xid, head)
+	case ok && dir == oncrpc.Call && c.answers.serves():
+		return c.takeLongCall(head)
+	}
+	c.stats.dropped.Add(1)
+	return c.r.Skip()
+}
+
+// readError is the reason for the end of a connection that reading has met with err.
+func (c *tcpConn) readError(err error) error {
+	var size *records.SizeError
+	switch {
+	case errors.As(err, &size):
+		return &PeerError{"it sent a message of more than MaxMessage bytes"}
+	case errors.Is(err, records.ErrEmptyFragment):
+		return &PeerError{"it sent an empty fragment"}
+	case err == io.EOF:
+		return &fabric.ConnError{Provider: tcpProvider, Remote: true, Clean: true}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &StallError{For: c.cfg.StallTimeout, Calls: 1}
+	case errors.Is(err, net.ErrClosed):
+		return &fabric.ConnError{Provider: tcpProvider, Cause: err}
+	}
+	var peer *PeerError
+	if errors.As(err, &peer) {
+		return err
+	}
+	return &fabric.ConnError{Provider: tcpProvider, Remote: true, Cause: err}
+}
+
+// lingerTime is how long a connection that has nothing left to say waits for the peer to close
+// its end.
+const lingerTime = time.Second
+
+// tcpProvider names TCP where over RDMA a provider is named.
+const tcpProvider = "tcp"
+
+// ---- the end
+
+// finish ends the connection: nobody uses memory of calls any more, and then everybody who
+// waits learns of it. It is called once, by the goroutine that has read the connection.
+func (c *tcpConn) finish(reason error) {
+	c.nc.Close()
+	c.w.Close()
+	st := c.state.Lock()
+	if st.closing {
+		reason = nil
+	}
+	if st.broken != nil {
+		reason = st.broken
+	}
+	st.err = &ClosedError{Addr: c.addr(), Reason: reason}
+	st.calls.fail(st.err)
+	onEnd := st.onEnd
+	c.state.Unlock()
+	c.answers.end()
+	close(c.done)
+	if onEnd != nil {
+		onEnd()
+	}
+}
+
+func (c *tcpConn) breakOff(err error) {
+	st := c.state.Lock()
+	if st.broken == nil {
+		st.broken = err
+	}
+	c.state.Unlock()
+	c.answers.giveUp()
+	c.nc.Close() // the reader finds out
+}
+
+func (c *tcpConn) setClosing() {
+	c.state.Lock().closing = true
+	c.state.Unlock()
+}
+
+func (c *tcpConn) abort() {
+	c.setClosing()
+	c.answers.giveUp()
+	c.nc.Close()
+}
+
+func (c *tcpConn) close() error {
+	c.abort()
+	<-c.done
+	return nil
+}
+
+// shutdown lets the calls under way return, and then ends the connection.
+func (c *tcpConn) shutdown(ctx context.Context) error {
+	st := c.state.Lock()
+	st.closing = true
+	var drained chan struct{}
+	if st.err == nil && st.calls.inUse > 0 {
+		if st.drained == nil {
+			st.drained = make(chan struct{})
+		}
+		drained = st.drained
+	}
+	c.state.Unlock()
+	if drained != nil {
+		select {
+		case <-drained:
+		case <-c.done:
+		case <-ctx.Done():
+			c.close()
+			return ctx.Err()
+		}
+	}
+	return c.close()
+}
+
+func (c *tcpConn) leaveIdle() bool {
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	if st.calls.inUse > 0 {
+		return false
+	}
+	st.closing = true
+	return true
+}
+
+func (c *tcpConn) lives() bool { return c.endErr() == nil }
+
+func (c *tcpConn) leaves() bool {
+	defer c.state.Unlock()
+	return c.state.Lock().closing
+}
+
+func (c *tcpConn) endErr() error {
+	defer c.state.Unlock()
+	return c.state.Lock().err
+}
+
+func (c *tcpConn) ended() <-chan struct{} { return c.done }
+
+func (c *tcpConn) whenEnded(f func()) {
+	st := c.state.Lock()
+	st.onEnd = f
+	ended := st.err != nil
+	c.state.Unlock()
+	if ended { // finish has not seen f
+		f()
+	}
+}
+
+// ---- what is known
+
+func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
+func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
+func (c *tcpConn) activity() uint64 { return c.heard.Load() }
+
+func (c *tcpConn) addr() string {
+	if a := c.remote(); a != nil {
+		return a.String()
+	}
+	return "peer"
+}
+
+func (c *tcpConn) info() ConnInfo {
+	st := c.state.Lock()
+	i := ConnInfo{Provider: tcpProvider, LocalAddr: c.local(), RemoteAddr: c.remote()}
+	calls := 0
+	if st.calls.allowed {
+		calls = st.calls.most
+	}
+	c.state.Unlock()
+	if i.Credits, i.BackwardCredits = calls, c.answers.most; c.role == roleServer {
+		i.Credits, i.BackwardCredits = i.BackwardCredits, i.Credits
+	}
+	return i
+}
+
+func (c *tcpConn) good() bool { return c.proven() || c.answers.called.Load() }
+
+// silence is how long the peer has been silent, and whether calls of it are in flight.
+func (c *tcpConn) silence(now time.Time) (d time.Duration, inFlight bool) {
+	inFlight = c.answers.inFlight() > 0
+	st := c.state.Lock()
+	defer c.state.Unlock()
+	st.watch.note(c.heard.Load(), now)
+	return now.Sub(st.watch.spoke), inFlight
+}
+
+// keepWatch has a client's connection looked at as long as it has memory that might not be in
+// use. A server looks at all of its own.
+func (c *tcpConn) keepWatch() {
+	if c.role == roleClient && !c.answers.watched.Swap(true) {
+		time.AfterFunc(c.cfg.sweepTime(), func() {
+			c.answers.watched.Store(false)
+			if c.lives() {
+				if c.look(time.Now()); c.answers.arena.Bulky() {
+					c.keepWatch()
+				}
+			}
+		})
+	}
+}
+
+// look does for a connection what conn.look does. That a peer takes nothing the writer finds
+// out by itself.
+func (c *tcpConn) look(now time.Time) {
+	since, writing := c.w.Since()
+	w := &c.state.Lock().watch
+	w.note(c.heard.Load(), now)
+	trim := now.Sub(w.trimmed) >= trimTime
+	if trim {
+		w.trimmed = now
+	}
+	c.state.Unlock()
+	if writing && now.Sub(since) >= slowTime {
+		c.answers.tenant.Restart()
+	}
+	if trim {
+		c.answers.arena.Sweep()
+	}
+}

@@ -1,0 +1,64 @@
+package transport
+
+import (
+	"context"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+)
+
+// DialTCP connects to addr ("host:port") over TCP: calls go as records (RFC 5531 section 11). A
+// nil cfg is the default configuration. What it returns is used as any Client, with these
+// differences:
+//
+//   - all data of a call and of its reply goes inline. That of ReadItems is written from where
+//     it is; that of WriteItems comes in Results, from which ResultDecoder.Item takes it;
+//   - a reply may be as long as MaxResults and the Bufs of WriteItems together, or InlineRecv
+//     if that is more; a longer one is dropped, and its call fails with a *BadReplyError;
+//   - at most Credits calls are in flight. The others wait;
+//   - a call whose context ends costs nothing else: one that is half sent is sent to its end,
+//     from a copy of its data;
+//   - Operate fails with an *OperationError, and RegisterMemory does nothing;
+//   - a server that takes no more connections closes them.
+//
+// It reconnects as other Clients do, and executes Callbacks for its server on the same
+// connection.
+func DialTCP(ctx context.Context, addr string, cfg *ClientConfig) (*Client, error) {
+	return DialTCPWith(ctx, addr, cfg, func(ctx context.Context, addr string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addr)
+	})
+}
+
+// DialTCPWith is DialTCP with connections made by dial: from a reserved port, over TLS, or to a
+// Unix socket. dial is called for each connection, with addr, which may be anything that dial
+// understands. The connection belongs to the Client. Another than a *net.TCPConn or a
+// *net.UnixConn is closed when a call with more than 4 KiB is given up of which a part has been
+// sent, and the server does not take the rest within a second.
+func DialTCPWith(ctx context.Context, addr string, cfg *ClientConfig,
+	dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
+	cl, err := newClient(addr, tcpProvider, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cl.dialTCP = dial
+	return cl.start(ctx)
+}
+
+// connectTCP makes a connection that goes on where old, if there is one, has ended.
+func (cl *Client) connectTCP(ctx context.Context, old connection) (*Conn, error) {
+	nc, err := cl.dialTCP(ctx, cl.addr)
+	if err != nil {
+		return nil, err
+	}
+	c := newTCPConn(nc, cl.connCfg, roleClient, nil)
+	c.stats = cl.stats
+	if old != nil {
+		c.inherit(old)
+	}
+	if len(cl.cfg.Callbacks) > 0 {
+		c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)), cl.cfg.BackwardCredits)
+	}
+	go c.serve()
+	return &c.public, nil
+}

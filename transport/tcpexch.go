@@ -1,0 +1,818 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
+)
+
+// The calls that an end of a TCP connection executes: from the wire, through an exchange, to
+// the handler, and back.
+//
+// A short call is executed from the reader's buffer if its handler is Inline, and else copied
+// into its exchange. A long one is read into memory that has been reserved for it. TCP has no
+// chunks in which a call says how long its results may get: the program's Binding knows, and
+// without one as much is reserved as LimitTCP does.
+//
+// The reader waits for memory only with a long call, as it would have to keep it somewhere.
+// Short ones wait in a queue, so that replies to calls of this end get through: a handler that
+// waits for one may hold the memory.
+
+// tcpAnswers are the exchanges of a connection, and what they share.
+type tcpAnswers struct {
+	c        *tcpConn
+	reg      *registry // nil: calls are dropped
+	most     int       // calls in flight: taken, and not answered by a record that was written
+	tenant   budget.Tenant
+	arena    *arena.Arena
+	host     string
+	lineage  *replycache.Lineage // at a server
+	handling context.Context     // of handlers; ends with the connection
+	inline   context.Context     // the same, of handlers that are Inline
+	cancel   context.CancelFunc
+	called   atomic.Bool
+	watched  atomic.Bool   // a client's: see keepWatch
+	gone     chan struct{} // closed when this end has given up the connection
+	room     chan struct{} // has room for one: there may be fewer calls in flight
+	granted  chan struct{} // has room for one: the reader has got memory
+
+	mu      lockorder.Mutex
+	flight  int
+	exchs   []*tcpExch // all
+	free    []*tcpExch
+	memq    []tcpWait // who waits for memory; the first has asked for it
+	reading bool      // the reader waits for the peer
+	stopped bool      // no new calls are taken
+	drain   context.Context
+	over    bool // the end has begun in order
+	left    bool // this end has given up the connection
+}
+
+// tcpReply is the number of bytes reserved for a reply.
+const tcpReply = 1 << 20
+
+// A tcpWait is a call that waits for memory: a short one, or the reader with a long one.
+type tcpWait struct {
+	n      int
+	x      *tcpExch
+	reader bool
+}
+
+// A tcpExch is one call being answered. It is the reader's until it is executed, the service's
+// until its reply is written or queued, and then the writer's.
+type tcpExch struct {
+	c    *tcpConn
+	call oncrpc.CallHeader
+	msg  []byte        // the call
+	own  []byte        // memory for a short one
+	mem  *arena.Buffer // of a long one
+	at   int           // the arguments in msg
+	prog *Program
+
+	detached bool // a goroutine of its own executes the call, and holds the arena
+	start    func()
+	entry    *replycache.Entry // where the reply is to be remembered
+	awaits   *replycache.Entry // whose reply is awaited; under tcpAnswers.mu
+	req      Request
+	res      Response
+	ranges   []Range // scratch
+
+	items   []item
+	mems    []*arena.Buffer // handed out by allocItem
+	after   []func()        // see Request.WhenReleased
+	held    int             // bytes reserved in the budget
+	used    int             // bytes of memory that it has
+	rec     records.Record
+	head    []byte // the mark and the RPC header of the reply
+	results []byte // memory for short results, empty
+}
+
+// execute has the connection execute calls to the programs of reg, in memory of b. It is called
+// before the connection is read.
+func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
+	a := &c.answers
+	a.reg, a.most = reg, most
+	if a.host = ""; c.role == roleServer {
+		a.host = hostOf(c.addr())
+		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
+	}
+	b.Join(&a.tenant, terms(c.cfg, a.host, a.arena.Trim, func() { go a.admit() }))
+}
+
+// init makes a connection that executes no calls.
+func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
+	a.c = c
+	a.mu.Init(rankAnswers)
+	a.arena = arena.New(nil, arena.Options{
+		LocalDMA: true, Small: records.Short, MaxBulk: c.cfg.MaxMemory, Usage: usage, OnBulk: c.keepWatch,
+	})
+	a.handling, a.cancel = context.WithCancel(context.Background())
+	a.inline = context.WithValue(a.handling, inlineKey{}, true)
+	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+// serves tells whether calls are taken.
+func (a *tcpAnswers) serves() bool {
+	if a.reg == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.stopped
+}
+
+// giveUp has whoever waits for the connection's calls notice its end.
+func (a *tcpAnswers) giveUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.left {
+		a.left = true
+		close(a.gone)
+	}
+}
+
+func (a *tcpAnswers) inFlight() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.flight
+}
+
+// ---- taking a call
+
+// takeExchange takes an exchange for a call, in its turn: there are no more than most. It
+// returns nil when the connection has been given up.
+func (a *tcpAnswers) takeExchange() *tcpExch {
+	for {
+		a.mu.Lock()
+		if a.flight < a.most {
+			break
+		}
+		a.mu.Unlock()
+		a.c.w.Flush() // which may make room
+		if !a.wait(a.room) {
+			return nil
+		}
+	}
+	defer a.mu.Unlock()
+	a.flight++
+	if n := len(a.free); n > 0 {
+		x := a.free[n-1]
+		a.free = a.free[:n-1]
+		return x
+	}
+	x := &tcpExch{c: a.c}
+	x.start = x.run
+	x.rec.Answer = true
+	a.exchs = append(a.exchs, x)
+	return x
+}
+
+// wait waits for ch. It returns false when the connection has been given up.
+func (a *tcpAnswers) wait(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	case <-a.gone:
+		return false
+	}
+}
+
+// takeCall takes a short call, which is in the reader's buffer.
+func (c *tcpConn) takeCall(msg []byte) error {
+	a := &c.answers
+	x := a.takeExchange()
+	if x == nil {
+		return errClosing
+	}
+	x.msg = msg
+	return a.dispatch(x)
+}
+
+// takeLongCall reads a long call, of which head has been read, into memory reserved for it.
+func (c *tcpConn) takeLongCall(head []byte) error {
+	a := &c.answers
+	size, whole, err := c.r.Rest()
+	if err != nil {
+		return err
+	}
+	size += len(head)
+	need := c.cfg.MaxMessage
+	if whole {
+		need = size
+	}
+	x := a.takeExchange()
+	if x == nil {
+		return errClosing
+	}
+	if !a.claim(tcpWait{n: arena.SizeOf(need) + tcpReply, x: x, reader: true}) && !a.wait(a.granted) {
+		a.cancelClaim(x)
+		x.release(false)
+		return errClosing
+	}
+	if err := x.read(head); err != nil {
+		x.release(false)
+		return err
+	}
+	return a.dispatch(x)
+}
+
+// read reads a long call. It has fragments of which the last alone shows how long it is.
+func (x *tcpExch) read(head []byte) error {
+	r, n := x.c.r, 0
+	for {
+		k, last, err := r.Rest()
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			n = len(head)
+		}
+		if x.mem == nil || len(x.mem.Bytes) < n+k {
+			b, err := x.c.answers.arena.Get(n + k)
+			if err != nil {
+				return err
+			}
+			if x.mem == nil {
+				copy(b.Bytes, head)
+			} else {
+				copy(b.Bytes, x.mem.Bytes[:n])
+				x.c.answers.arena.Put(x.mem)
+			}
+			x.mem = b
+		}
+		if _, err := io.ReadFull(r, x.mem.Bytes[n:n+k]); err != nil {
+			return err
+		}
+		if n += k; last {
+			x.msg = x.mem.Bytes[:n:n]
+			x.charge(len(x.mem.Bytes))
+			if more := x.held - x.used - tcpReply; more > 0 {
+				x.held -= more
+				x.c.answers.tenant.Release(int64(more), false)
+			}
+			return nil
+		}
+	}
+}
+
+// keep copies a call out of the reader's buffer.
+func (x *tcpExch) keep() {
+	if x.mem == nil {
+		x.own = append(x.own[:0], x.msg...)
+		x.msg = x.own
+		// What the call header points to is in the message.
+		_, _ = oncrpc.ConsumeCall(x.msg, &x.call)
+	}
+}
+
+// ---- memory
+
+// claim reserves memory for a call, in its turn. It returns false when it has to wait: then
+// a short call is executed later.
+func (a *tcpAnswers) claim(w tcpWait) bool {
+	if w.n == 0 && a.tenant.Held() <= int64(a.c.cfg.MaxMemory) {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.memq) == 0 && a.tenant.Reserve(int64(w.n)) {
+		w.x.held = w.n
+		return true
+	}
+	if !w.reader {
+		w.x.keep()
+		w.x.detach()
+	}
+	a.memq = append(a.memq, w)
+	return false
+}
+
+// admit goes on with calls that have waited for memory.
+func (a *tcpAnswers) admit() {
+	for {
+		a.mu.Lock()
+		if len(a.memq) == 0 || !a.tenant.Reserve(int64(a.memq[0].n)) {
+			a.mu.Unlock()
+			return
+		}
+		w := a.memq[0]
+		a.memq = append(a.memq[:0], a.memq[1:]...)
+		w.x.held = w.n
+		a.mu.Unlock()
+		if w.reader {
+			a.granted <- struct{}{}
+		} else {
+			go func() {
+				w.x.execute(false)
+				a.c.w.Flush()
+			}()
+		}
+	}
+}
+
+// cancelClaim takes the reader's call out of the queue, on a connection that has been given
+// up.
+func (a *tcpAnswers) cancelClaim(x *tcpExch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.memq {
+		if a.memq[i].x == x {
+			a.memq = append(a.memq[:i], a.memq[i+1:]...)
+			return
+		}
+	}
+}
+
+// need is what is reserved for the results of a call, in bytes.
+func (x *tcpExch) need() int {
+	most := x.c.cfg.MaxMessage
+	if x.prog.Binding == nil || x.call.Cred.Protected() {
+		return min(tcpReply, most)
+	}
+	call := &x.call
+	var b ReplyBounds
+	x.ranges, b = x.prog.Binding.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[x.at:], x.ranges[:0])
+	n := min(max(b.MaxResults, 0), most)
+	for _, size := range b.Items[:b.NumItems] {
+		n = min(n+max(size, 0), most)
+	}
+	if n <= records.Short {
+		return 0 // as little as a reply without bulk data
+	}
+	return n
+}
+
+// charge counts memory that the exchange holds until its end.
+func (x *tcpExch) charge(n int) {
+	x.used += n
+	if more := x.used - x.held; more > 0 {
+		x.held += more
+		x.c.answers.tenant.Charge(int64(more))
+	}
+}
+
+// settle gives back what was reserved and is not needed. A reply that holds nothing counts as
+// taken at once: it goes out with others.
+func (x *tcpExch) settle() {
+	if n := x.held - x.used; n > 0 {
+		x.held = x.used
+		x.c.answers.tenant.Release(int64(n), x.used == 0)
+	}
+}
+
+// ---- the handler's view
+
+func (x *tcpExch) conn() *Conn { return &x.c.public }
+
+func (x *tcpExch) addItem(at int, data []byte, release func()) {
+	x.items = append(x.items, item{at: at, data: data, release: release})
+	for _, b := range x.mems {
+		if len(data) > 0 && &b.Bytes[0] == &data[0] {
+			return // has been counted
+		}
+	}
+	x.charge(len(data))
+}
+
+// room is what a reply with so many bytes of results, and the items there are, has left.
+func (x *tcpExch) room(results int) int {
+	n := x.c.cfg.MaxMessage - acceptedSize - results
+	for i := range x.items {
+		n -= xdr.Padded(len(x.items[i].data))
+	}
+	return max(n, 0)
+}
+
+func (x *tcpExch) itemRoom(results int) int {
+	return max(x.room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
+}
+
+func (x *tcpExch) allocItem(n int) []byte {
+	a := &x.c.answers
+	if n < 0 || n > x.c.cfg.MaxMessage {
+		return nil
+	}
+	size := arena.SizeOf(n)
+	// As over RDMA, what is as short as a reply without bulk data is not refused.
+	if more := x.used + size - x.held; more > 0 && n > records.Short {
+		if !a.tenant.Extend(int64(x.held), int64(more)) {
+			return nil
+		}
+		x.held += more
+	}
+	b, err := a.arena.Get(n)
+	if err != nil {
+		return nil
+	}
+	x.charge(size)
+	x.mems = append(x.mems, b)
+	return b.Bytes[:n:n]
+}
+
+func (x *tcpExch) whenReleased(f func()) { x.after = append(x.after, f) }
+
+// ---- executing
+
+// dispatch finds the program of a call (RFC 5531 section 9). A call that cannot be read costs
+// the connection: nothing that the client could match with it can be answered.
+func (a *tcpAnswers) dispatch(x *tcpExch) error {
+	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
+	if err != nil {
+		x.release(false)
+		return &PeerError{"it sent a call that cannot be decoded"}
+	}
+	a.c.stats.calls.Add(1)
+	if !a.called.Load() {
+		a.called.Store(true)
+	}
+	call := &x.call
+	p := a.reg.programs[call.Prog]
+	switch {
+	case call.RPCVers != oncrpc.Version:
+		x.answer(oncrpc.ReplyHeader{
+			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
+		}, nil)
+	case p == nil:
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
+	case call.Vers < p.Low || call.Vers > p.High:
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
+	case call.Proc == 0:
+		x.answer(oncrpc.ReplyHeader{}, nil)
+	default:
+		x.prog, x.at = p, n
+		if x.held > 0 || a.claim(tcpWait{n: x.need(), x: x}) {
+			x.execute(true)
+		}
+	}
+	return nil
+}
+
+// execute executes a call for which there is memory. reader tells that the caller is the
+// reader.
+func (x *tcpExch) execute(reader bool) {
+	p, call := x.prog, &x.call
+	switch {
+	case x.recall(p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
+	case !reader:
+		x.run()
+	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
+		x.serve(true)
+	default:
+		x.keep()
+		x.detach()
+		go x.start()
+	}
+}
+
+// detach moves an exchange off the reader. The arena stays until it is over.
+func (x *tcpExch) detach() {
+	if !x.detached {
+		x.detached = true
+		x.c.answers.arena.Hold()
+	}
+}
+
+// run executes a call on a goroutine of its own, and sees to it that its reply goes out.
+func (x *tcpExch) run() {
+	c := x.c
+	x.serve(false)
+	c.w.Flush()
+}
+
+// serve has the handler execute the call, and answers it.
+func (x *tcpExch) serve(inline bool) {
+	call := &x.call
+	x.req = Request{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
+		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Args: x.msg[x.at:], at: x.at, o: x,
+	}
+	if x.results == nil {
+		x.results = make([]byte, 0, 512)
+	}
+	x.res = Response{Results: x.results, o: x}
+	serve(x.context(inline), x.prog.Handler, &x.req, &x.res)
+	if h, refused := x.res.refused(); refused {
+		x.dropItems()
+		x.answer(h, nil)
+		return
+	}
+	x.answer(oncrpc.ReplyHeader{}, x.res.Results)
+}
+
+// context is what the handler gets: it ends with the connection, or, if the reply is to be
+// remembered, with the registry.
+func (x *tcpExch) context(inline bool) context.Context {
+	a := &x.c.answers
+	switch remembered := x.entry != nil; {
+	case remembered && inline:
+		return a.reg.inline
+	case remembered:
+		return x.entry.Context()
+	case inline:
+		return a.inline
+	}
+	return a.handling
+}
+
+// ---- the reply
+
+// answer answers with the RPC header h and results, in which the exchange's items belong.
+func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
+	h.XID = x.call.XID
+	size := h.Size() + len(results)
+	for i := range x.items {
+		size += xdr.Padded(len(x.items[i].data))
+	}
+	if most := x.c.cfg.MaxMessage; size > most {
+		x.c.public.logUnsent(replyTooLong(&x.call, "the message", size, most))
+		x.dropItems()
+		h, results = oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.SystemErr}, nil
+		size = h.Size()
+	}
+	if oncrpc.RecordMarkSize+size > records.Short && x.borrows() {
+		results = x.unborrow(results)
+	}
+	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
+	x.head = oncrpc.AppendReply(x.head, &h)
+	if e := x.entry; e != nil {
+		x.entry = nil
+		e.Answer(x.head[oncrpc.RecordMarkSize:], results, len(x.items),
+			func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
+	}
+	x.send(results)
+}
+
+// borrows tells whether the call is in the reader's buffer, which the next call overwrites.
+func (x *tcpExch) borrows() bool {
+	return x.mem == nil && len(x.msg) > 0 && (len(x.own) == 0 || &x.msg[0] != &x.own[0])
+}
+
+// unborrow copies what of a reply may be a part of the call: a handler may answer with what it
+// was given. What is longer than the call is not.
+func (x *tcpExch) unborrow(results []byte) []byte {
+	for i := range x.items {
+		if it := &x.items[i]; len(it.data) <= len(x.msg) {
+			it.data = bytes.Clone(it.data)
+		}
+	}
+	if len(results) <= len(x.msg) {
+		results = bytes.Clone(results)
+	}
+	return results
+}
+
+// send has the reply written, whose mark and header are in x.head. The next Flush, if not the
+// reader's, takes it along.
+func (x *tcpExch) send(results []byte) {
+	c := x.c
+	if cap(results) > records.Short {
+		x.charge(cap(results))
+	}
+	if n := len(results); n > cap(x.results) && n <= records.Short {
+		x.results = make([]byte, 0, records.Short) // for the next
+	}
+	parts := append(x.rec.Parts[:0], x.head)
+	from := 0
+	for i := range x.items {
+		it := &x.items[i]
+		parts = append(parts, results[from:it.at], it.data, zeros[:xdr.Pad(len(it.data))])
+		from = it.at
+	}
+	x.rec.Parts = append(parts, results[from:])
+	x.settle()
+	c.stats.replies.Add(1)
+	x.rec.Owner = x
+	if c.w.Write(&x.rec) {
+		x.release(true)
+	}
+}
+
+// Released is told when a reply has been written that was not copied.
+func (x *tcpExch) Released() {
+	a := &x.c.answers
+	x.release(true)
+	a.answered(1)
+}
+
+// release ends an exchange. taken tells that its reply has been sent.
+func (x *tcpExch) release(taken bool) {
+	a := &x.c.answers
+	x.dropItems()
+	if x.mem != nil {
+		a.arena.Put(x.mem)
+		x.mem = nil
+	}
+	for _, b := range x.mems {
+		a.arena.Put(b)
+	}
+	clear(x.mems)
+	x.mems = x.mems[:0]
+	for _, f := range x.after {
+		f()
+	}
+	clear(x.after)
+	x.after = x.after[:0]
+	clear(x.rec.Parts)
+	x.msg, x.req.Args, x.res.Results = nil, nil, nil
+	if cap(x.own) > records.Short {
+		x.own = nil
+	}
+	if x.held > 0 {
+		a.tenant.Release(int64(x.held), taken)
+	}
+	x.held, x.used = 0, 0
+	if x.detached {
+		x.detached = false
+		a.arena.Drop()
+	}
+	a.mu.Lock()
+	x.awaits = nil
+	a.free = append(a.free, x)
+	a.mu.Unlock()
+}
+
+// dropItems forgets the items of a reply.
+func (x *tcpExch) dropItems() {
+	for i := range x.items {
+		if f := x.items[i].release; f != nil {
+			f()
+		}
+	}
+	clear(x.items)
+	x.items = x.items[:0]
+}
+
+// answered is told that so many replies have been written.
+func (a *tcpAnswers) answered(n int) {
+	a.mu.Lock()
+	a.flight -= n
+	a.mu.Unlock()
+	select {
+	case a.room <- struct{}{}:
+	default:
+	}
+}
+
+// ---- calls that come again
+
+// recall looks whether the call has come before, and takes it then. Else its reply will be
+// remembered, unless idempotent says that there is no need.
+//
+// A client may leave any number of calls in the buffers of a TCP connection that it has given
+// up, so that no call that arrives shows that it has not (see replycache.Lineage). All
+// connections of a host count as one client's: two programs on it would have to choose the
+// same xid for the same call, with the same credential and the same arguments, for one to get
+// the reply of the other.
+func (x *tcpExch) recall(idempotent bool) (taken bool) {
+	a := &x.c.answers
+	if idempotent {
+		return false
+	}
+	call := &x.call
+	outcome, e, reply := a.reg.cache.Begin(&replycache.Call{
+		Host: a.host, Client: a.lineage,
+		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
+	}, x)
+	switch outcome {
+	case replycache.Fresh:
+		x.entry = e
+		return false
+	case replycache.Answered:
+		x.replay(reply)
+	}
+	return true
+}
+
+// replay answers with a reply from the cache.
+func (x *tcpExch) replay(r replycache.Reply) {
+	for _, it := range r.Items {
+		x.addItem(it.At, it.Data, nil)
+	}
+	c := x.c
+	c.stats.replayed.Add(1)
+	size := len(r.Header) + len(r.Results)
+	for i := range x.items {
+		size += xdr.Padded(len(x.items[i].data))
+	}
+	x.head = append(oncrpc.AppendRecordMark(x.head[:0], size, true), r.Header...)
+	x.send(r.Results)
+}
+
+// Wait makes the exchange wait for the reply of e: see replycache.Waiter.
+func (x *tcpExch) Wait(e *replycache.Entry) {
+	a := &x.c.answers
+	x.detach()
+	a.mu.Lock()
+	x.awaits = e
+	a.mu.Unlock()
+}
+
+// Answer answers with the reply that the exchange has waited for.
+func (x *tcpExch) Answer(r replycache.Reply) {
+	c := x.c
+	x.replay(r)
+	c.w.Flush()
+}
+
+// Fail ends the connection of an exchange that waits for a reply that nobody knows: the
+// call then comes once more.
+func (x *tcpExch) Fail() {
+	c := x.c
+	x.release(false)
+	c.breakOff(errForgotten)
+}
+
+// ---- the end
+
+// drainFor has the connection end in order when the calls that have come are answered: those
+// that the reader has in its buffer as well.
+func (c *tcpConn) drainFor(ctx context.Context) {
+	a := &c.answers
+	a.mu.Lock()
+	a.drain = ctx
+	a.stopped = a.reading
+	a.mu.Unlock()
+	a.checkIdle()
+}
+
+// reads is told that the reader is about to wait for the peer, or has waited.
+func (a *tcpAnswers) reads(waits bool) {
+	a.mu.Lock()
+	a.reading = waits
+	if waits && a.drain != nil {
+		a.stopped = true
+	}
+	stopped := a.stopped
+	a.mu.Unlock()
+	if stopped {
+		a.checkIdle()
+	}
+}
+
+// checkIdle ends a connection that is to be drained and has nothing left to say. The client
+// closes its end then, and only after that, or when it takes its time, do we: what it is
+// sending would otherwise have the adapter drop replies that it has not read.
+func (a *tcpAnswers) checkIdle() {
+	a.mu.Lock()
+	idle := a.stopped && a.flight == 0 && !a.over && a.c.w.Rests()
+	a.over = a.over || idle
+	a.mu.Unlock()
+	if !idle {
+		return
+	}
+	c := a.c
+	c.setClosing()
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		c.nc.Close()
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(a.drain, lingerTime)
+		defer cancel()
+		select {
+		case <-ctx.Done():
+			c.nc.Close()
+		case <-c.done:
+		}
+	}()
+}
+
+// end ends all exchanges with the connection; those that are being executed end when their
+// handlers return.
+func (a *tcpAnswers) end() {
+	a.cancel()
+	a.mu.Lock()
+	memq := a.memq
+	a.memq = nil // from now on nobody reserves: what is granted to who has left is lost
+	var waits []*tcpExch
+	var entries []*replycache.Entry
+	for _, x := range a.exchs {
+		if x.awaits != nil {
+			waits, entries = append(waits, x), append(entries, x.awaits)
+		}
+	}
+	a.mu.Unlock()
+	if a.reg != nil {
+		a.tenant.Leave()
+	}
+	for _, w := range memq {
+		w.x.release(false)
+	}
+	for i, x := range waits {
+		if entries[i].Leave(x) {
+			x.release(false)
+		}
+	}
+	a.arena.Drop()
+}

@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// ServeTCP takes connections from l and executes the calls that come on them as records (RFC
+// 5531 section 11), with the registered Programs: their Handlers need not know how a call has
+// come. It returns when l or the server is closed; the error is then net.ErrClosed. Connections
+// are among those that Close and Shutdown end. Listeners of any kind will do, those of
+// crypto/tls as well.
+//
+// The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one
+// are in flight; while there are as many, nothing more is read. What calls hold counts in
+// MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
+// more than 16 KiB, and what its results may take. That is what the program's Binding says, and
+// without one 1 MiB. MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A
+// peer that takes nothing for StallTimeout, or leaves a call half sent for so long, loses the
+// connection with a *StallError.
+//
+// Calls that a client sends again, on any of its connections, are answered from the reply
+// cache, as over RDMA. All connections of a host over TCP count as one client's there.
+//
+// Programs of bridges are not served, see [Server.LimitTCP] for these; what a Program says of
+// chunks means nothing. A call that cannot be decoded ends its connection.
+func (s *Server) ServeTCP(l net.Listener) error {
+	tl := &tcpListener{l}
+	s.mu.Lock()
+	closing := s.closing
+	if !closing {
+		s.tcpListeners[tl] = struct{}{}
+	}
+	s.mu.Unlock()
+	defer func() {
+		l.Close()
+		s.mu.Lock()
+		delete(s.tcpListeners, tl)
+		s.mu.Unlock()
+	}()
+	if closing {
+		return net.ErrClosed
+	}
+	for {
+		nc, g, err := s.acceptTCP(l)
+		switch {
+		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
+			return net.ErrClosed
+		case err != nil:
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+		}
+		go s.serveTCPConn(g, nc)
+	}
+}
+
+// A tcpListener gives a listener of any type an identity.
+type tcpListener struct{ net.Listener }
+
+func (s *Server) closes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// acceptTCP takes the next connection for which there is room. While there are no descriptors,
+// or no memory, it waits for some. The caller settles the guest.
+func (s *Server) acceptTCP(l net.Listener) (net.Conn, *guest, error) {
+	var pause time.Duration
+	for {
+		nc, err := l.Accept()
+		if scarce(err) {
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		pause = 0
+		s.mu.Lock()
+		g := s.admit(nc.RemoteAddr())
+		s.mu.Unlock()
+		if g != nil {
+			return nc, g, nil
+		}
+		nc.Close()
+	}
+}
+
+// serveTCPConn executes the calls of a connection until it ends.
+func (s *Server) serveTCPConn(g *guest, nc net.Conn) {
+	growStack(len(tcpProvider))
+	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
+	c.stats = s.stats
+	c.execute(s.registry, s.memory, s.cfg.Credits)
+	s.mu.Lock()
+	s.guests.settle(g, c)
+	if s.closing {
+		c.abort()
+	}
+	s.streams[c] = struct{}{}
+	s.accepted++
+	s.startSweep()
+	s.mu.Unlock()
+
+	c.serve()
+	var closed *ClosedError
+	var ce *fabric.ConnError
+	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
+		s.logEnd("connection ended", c.addr(), tcpProvider, closed.Reason)
+	}
+	// Close may return from here on.
+	s.mu.Lock()
+	delete(s.streams, c)
+	s.guests.remove(g)
+	s.checkIdle()
+	s.mu.Unlock()
+}

@@ -1,0 +1,701 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// Conversations over TCP, on net.Pipe and in fake time, with a server of which the other end
+// is played.
+
+// A tcpPeer is the end of a connection that the test plays.
+type tcpPeer struct {
+	net.Conn
+	t       *testing.T
+	records <-chan []byte // once it listens
+}
+
+// listen begins to read.
+func (p *tcpPeer) listen() *tcpPeer {
+	p.records = take(p.Conn)
+	return p
+}
+
+// send sends messages, each as a record, unless the connection ends.
+func (p *tcpPeer) send(msgs ...[]byte) {
+	for _, msg := range msgs {
+		if _, err := p.Write(append(marked(len(msg)), msg...)); err != nil {
+			return
+		}
+	}
+}
+
+// call sends a call.
+func (p *tcpPeer) call(xid, proc uint32, args ...byte) { p.send(appendCall(nil, xid, proc, args...)) }
+
+// message returns the next message that has come, which must be there.
+func (p *tcpPeer) message(what string) []byte {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case msg, ok := <-p.records:
+		if !ok {
+			p.t.Fatalf("%s: the connection has ended", what)
+		}
+		return msg
+	default:
+		p.t.Fatalf("%s: nothing comes", what)
+	}
+	return nil
+}
+
+// results returns the results of the next reply.
+func (p *tcpPeer) results(what string, xid uint32) []byte {
+	p.t.Helper()
+	return accepted(p.t, p.message(what), xid)
+}
+
+// quiet checks that nothing comes.
+func (p *tcpPeer) quiet(what string) {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case msg, ok := <-p.records:
+		p.t.Errorf("%s: a message of %d bytes (open: %v)", what, len(msg), ok)
+	default:
+	}
+}
+
+// ended checks that the connection has ended.
+func (p *tcpPeer) ended(what string) {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case msg, ok := <-p.records:
+		if ok {
+			p.t.Errorf("%s: a message of %d bytes", what, len(msg))
+		}
+	default:
+		p.t.Errorf("%s: the connection lives", what)
+	}
+}
+
+// A tcpStage is a server over TCP under test.
+type tcpStage struct {
+	t *testing.T
+	*Server
+	l     *pipeListener
+	peers []*tcpPeer
+	log   *lineLog
+}
+
+// arrive makes a connection from host.
+func (st *tcpStage) arrive(host string) *tcpPeer {
+	a, b := net.Pipe()
+	p := &tcpPeer{Conn: b, t: st.t}
+	st.peers = append(st.peers, p)
+	st.l.conns <- hostConn{a, host}
+	synctest.Wait()
+	return p
+}
+
+// A lineLog collects what a server logs.
+type lineLog struct {
+	slog.Handler
+	lines chan string
+}
+
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	l.lines <- text
+	return nil
+}
+
+// says checks that the last end of a connection was logged with this reason.
+func (st *tcpStage) says(text string) {
+	st.t.Helper()
+	synctest.Wait()
+	var last string
+	for len(st.log.lines) > 0 {
+		last = <-st.log.lines
+	}
+	if text == "" && last != "" || !strings.Contains(last, text) {
+		st.t.Errorf("logged: %q, want %q", last, text)
+	}
+}
+
+// tcpServer runs a conversation with a server. In the end nothing is left.
+func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcpStage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var c Settings
+		if cfg != nil {
+			c = *cfg
+		}
+		log := &lineLog{slog.DiscardHandler, make(chan string, 10_000)}
+		c.Logger = slog.New(struct{ *lineLog }{log})
+		log.Handler = slog.NewTextHandler(io.Discard, nil)
+		s, err := NewServer(c.Server())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range progs {
+			if err := s.Register(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := &pipeListener{conns: make(chan net.Conn)}
+		served := make(chan error, 1)
+		once := &onceListener{Listener: l}
+		go func() { served <- s.ServeTCP(once) }()
+		st := &tcpStage{t: t, Server: s, l: l, log: log}
+		script(st)
+		for _, p := range st.peers {
+			p.Close()
+		}
+		synctest.Wait()
+		if n := s.reserved(); n != 0 {
+			t.Errorf("in the end %d bytes are reserved", n)
+		}
+		s.mu.Lock()
+		if s.guests.n != 0 || len(s.streams) != 0 {
+			t.Errorf("in the end there are %d connections", s.guests.n)
+		}
+		s.mu.Unlock()
+		s.Close()
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("ServeTCP returned %v", err)
+		}
+		if m := s.memory.Stats(); m.Base+m.Idle+m.Held != 0 || m.Tenants != 0 {
+			t.Errorf("in the end there is memory: %+v", m)
+		}
+	})
+}
+
+// A onceListener may be closed twice.
+type onceListener struct {
+	net.Listener
+	closed atomic.Bool
+}
+
+func (l *onceListener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	return l.Listener.Close()
+}
+
+// testTCPServer is tcpServer with the service of the tests over RDMA.
+func testTCPServer(t *testing.T, cfg *Settings, script func(st *tcpStage, svc *testService)) {
+	t.Helper()
+	svc := &testService{}
+	tcpServer(t, cfg, []Program{svc.program()}, func(st *tcpStage) {
+		svc.gate = make(chan struct{})
+		script(st, svc)
+	})
+}
+
+func TestServeTCP(t *testing.T) {
+	t.Run("calls and their replies, in any order", func(t *testing.T) {
+		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			p.call(1, procHold)
+			p.call(2, procEcho, opaque("hello")...)
+			if got := p.results("a quick one", 2); !bytes.Equal(got, opaque("hello")) {
+				t.Errorf("results are %x", got)
+			}
+			p.call(3, procArgs, 1, 2, 3, 4)
+			if got := p.results("another", 3); !bytes.Equal(got, []byte{1, 2, 3, 4}) {
+				t.Errorf("results are %x", got)
+			}
+			p.call(4, procTwo, 0, 0, 0, 5, 0, 0, 0, 0)
+			want := append(opaque("aaaaa"), 0, 0, 0, 0x77, 0, 0, 0, 0)
+			if got := p.results("one with two items", 4); !bytes.Equal(got, want) {
+				t.Errorf("results are %x", got)
+			}
+			p.call(5, 0)
+			if got := p.results("procedure 0", 5); len(got) != 0 {
+				t.Errorf("results are %x", got)
+			}
+			close(svc.gate)
+			p.results("the first", 1)
+			if n := svc.released.Load(); n != 1 {
+				t.Errorf("%d items released", n)
+			}
+			if s := st.Stats(); s.Calls != 5 || s.Replies != 5 || s.Conns != 1 || s.OpenConns != 1 {
+				t.Errorf("counters are %+v", s)
+			}
+		})
+	})
+	t.Run("refusals", func(t *testing.T) {
+		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			for i, tt := range []struct {
+				h    oncrpc.CallHeader
+				want oncrpc.ReplyHeader
+			}{
+				{oncrpc.CallHeader{RPCVers: 3, Prog: testProg, Vers: 1}, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, Low: 2, High: 2}},
+				{oncrpc.CallHeader{RPCVers: 2, Prog: 1, Vers: 1}, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}},
+				{oncrpc.CallHeader{RPCVers: 2, Prog: testProg, Vers: 2}, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: 1, High: 1}},
+				{oncrpc.CallHeader{RPCVers: 2, Prog: testProg, Vers: 1, Proc: 99}, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}},
+				{oncrpc.CallHeader{RPCVers: 2, Prog: testProg, Vers: 1, Proc: procFail}, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}},
+			} {
+				tt.h.XID, tt.want.XID = uint32(i), uint32(i)
+				p.send(oncrpc.AppendCall(nil, &tt.h))
+				if got, want := p.message("a refusal"), oncrpc.AppendReply(nil, &tt.want); !bytes.Equal(got, want) {
+					t.Errorf("%+v: %x, want %x", tt.h, got, want)
+				}
+			}
+			if n := svc.released.Load(); n != 1 {
+				t.Errorf("%d items released", n)
+			}
+		})
+	})
+	t.Run("a call in two fragments, and a long one", func(t *testing.T) {
+		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			for xid, n := range []int{8, 30_000, 1 << 20} {
+				data := bytes.Repeat([]byte{7}, n)
+				msg := appendCall(nil, uint32(xid), procEcho, xdr.AppendOpaque(nil, data)...)
+				p.Write(append(oncrpc.AppendRecordMark(nil, 6, false), msg[:6]...))
+				p.Write(append(oncrpc.AppendRecordMark(nil, len(msg)-6, true), msg[6:]...))
+				if got := p.results("a reply", uint32(xid)); !bytes.Equal(got, xdr.AppendOpaque(nil, data)) {
+					t.Errorf("%d bytes came back", len(got))
+				}
+			}
+		})
+	})
+}
+
+// What a peer may not do, and what becomes of its connection.
+func TestTCPHostilePeers(t *testing.T) {
+	half := appendCall(nil, 1, procArgs, make([]byte, 100)...)
+	for _, tt := range []struct {
+		name   string
+		stream []byte
+		ends   bool          // the connection
+		after  time.Duration // if it does
+		why    string
+	}{
+		{"a record of more than MaxMessage", []byte{0x80, 0x40, 0, 1}, true, 0, "more than MaxMessage"},
+		{"a record of 2 GiB", []byte{0xff, 0xff, 0xff, 0xff}, true, 0, "more than MaxMessage"},
+		{"fragments that come to more than MaxMessage", append(append(oncrpc.AppendRecordMark(nil, 100, false), half[:100]...), 0, 0x40, 0, 0), true, 0, "more than MaxMessage"},
+		{"an empty fragment", []byte{0, 0, 0, 0}, true, 0, "empty fragment"},
+		{"an empty fragment within", append(append(oncrpc.AppendRecordMark(nil, 20, false), half[:20]...), 0, 0, 0, 0), true, 0, "empty fragment"},
+		{"half a mark", []byte{0x80, 0}, true, 30 * time.Second, "no more of a message for 30s"},
+		{"half a call", append(oncrpc.AppendRecordMark(nil, 140, true), half[:70]...), true, 30 * time.Second, "no more of a message for 30s"},
+		{"half a long call", append(oncrpc.AppendRecordMark(nil, 1<<20, true), half...), true, 30 * time.Second, "no more of a message for 30s"},
+		{"a fragment, and no more", append(oncrpc.AppendRecordMark(nil, 140, false), half...), true, 30 * time.Second, "no more of a message for 30s"},
+		{"a call that ends in its header", append(oncrpc.AppendRecordMark(nil, 20, true), half[:20]...), true, 0, "cannot be decoded"},
+		{"a credential that is too long", append(oncrpc.AppendRecordMark(nil, 40, true), append(half[:28:28], 0, 0, 1, 0x91, 0, 0, 0, 0, 0, 0, 0, 0)...), true, 0, "cannot be decoded"},
+		{"a record without bytes", []byte{0x80, 0, 0, 0}, false, 0, ""},
+		{"a record of 7 bytes", []byte{0x80, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7}, false, 0, ""},
+		{"a record of 7 bytes in fragments", []byte{0, 0, 0, 3, 1, 2, 3, 0x80, 0, 0, 4, 4, 5, 6, 7}, false, 0, ""},
+		{"a message of another type", []byte{0x80, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 2}, false, 0, ""},
+		{"a long message of another type", append([]byte{0x80, 1, 0, 8, 0, 0, 0, 1, 0, 0, 0, 2}, make([]byte, 1<<16)...), false, 0, ""},
+		{"a reply to nothing", []byte{0x80, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 1}, false, 0, ""},
+		{"a long reply to nothing", append([]byte{0x80, 1, 0, 8, 0, 0, 0, 1, 0, 0, 0, 1}, make([]byte, 1<<16)...), false, 0, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+				p := st.arrive("a:1").listen()
+				p.call(1, procEcho, opaque("")...)
+				p.results("a call before", 1)
+				go p.Write(tt.stream)
+				if !tt.ends {
+					synctest.Wait()
+					time.Sleep(time.Hour)
+					p.call(2, procEcho, opaque("")...)
+					p.results("a call behind", 2)
+					if n := st.Stats().Dropped; n != 1 {
+						t.Errorf("%d messages dropped", n)
+					}
+					return
+				}
+				if tt.after > 0 {
+					time.Sleep(tt.after - time.Second)
+					p.quiet("before its time is up")
+					time.Sleep(time.Second)
+				}
+				p.ended("then")
+				st.says(tt.why)
+				if n := st.reserved(); n != 0 {
+					t.Errorf("%d bytes are reserved", n)
+				}
+			})
+		})
+	}
+
+	t.Run("one that reads nothing", func(t *testing.T) {
+		for _, proc := range []uint32{procEcho, procArgs} {
+			testTCPServer(t, &Settings{Credits: 8}, func(st *tcpStage, svc *testService) {
+				p := st.arrive("a:1")
+				sent := make(chan int)
+				go func() {
+					n := 0
+					for ; ; n++ {
+						msg := appendCall(nil, uint32(n), proc, xdr.AppendOpaque(nil, make([]byte, 3000))...)
+						if _, err := p.Write(append(marked(len(msg)), msg...)); err != nil {
+							break
+						}
+					}
+					sent <- n
+				}()
+				// What is read before there is a credit for it is in the reader's buffer.
+				if n := <-sent; n < 8 || n > 8+records16K/3000+1 {
+					t.Errorf("%d calls were taken", n)
+				}
+				st.says("peer has taken nothing for 30s")
+			})
+		}
+	})
+
+	t.Run("one that reads nothing, and asks for much", func(t *testing.T) {
+		testTCPServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1")
+			go func() {
+				for n := range uint32(100) {
+					p.call(n, procAlloc, xdr.AppendUint32(nil, 1<<20-100)...)
+				}
+			}()
+			most := int64(0)
+			for range 200 {
+				time.Sleep(100 * time.Millisecond)
+				most = max(most, st.reserved())
+			}
+			if most == 0 || most > 4<<20 {
+				t.Errorf("%d bytes were reserved at once", most)
+			}
+			time.Sleep(20 * time.Second)
+			st.says("peer has taken nothing")
+		})
+	})
+
+	t.Run("one that goes while its calls wait for memory, and for credits", func(t *testing.T) {
+		testTCPServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, Credits: 10}, func(st *tcpStage, svc *testService) {
+			for _, tt := range []struct{ size, want int }{{4, 4}, {30_000, 3}} {
+				p := st.arrive("a:1")
+				go func() {
+					for n := range uint32(100) {
+						p.call(n, procHold, make([]byte, tt.size)...)
+					}
+				}()
+				time.Sleep(time.Second)
+				if n := svc.running.Load(); int(n) != tt.want {
+					t.Errorf("%d calls of %d bytes are executed, want %d", n, tt.size, tt.want)
+				}
+				p.Close()
+				// The short calls have filled the credits, and the reader waits for one: the
+				// first reply that cannot be written shows the end.
+				for range tt.want {
+					svc.gate <- struct{}{}
+				}
+				time.Sleep(3 * time.Second)
+				if n := svc.running.Load(); n != 0 {
+					t.Errorf("%d calls are executed still", n)
+				}
+			}
+		})
+	})
+}
+
+const records16K = 16 << 10
+
+// Calls wait for memory in order, and what is reserved is what the program says.
+func TestTCPMemory(t *testing.T) {
+	t.Run("without a binding, 1 MiB for results", func(t *testing.T) {
+		for _, tt := range []struct {
+			cfg  *Settings
+			size int
+			want int32
+		}{
+			{&Settings{Credits: 3}, 100, 3},
+			{&Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 100, 4},
+			{&Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, 1<<20 - 100, 2},
+		} {
+			testTCPServer(t, tt.cfg, func(st *tcpStage, svc *testService) {
+				p := st.arrive("a:1").listen()
+				const all = 10
+				go func() {
+					for xid := range uint32(all) {
+						p.call(xid, procHold, make([]byte, tt.size)...)
+					}
+				}()
+				synctest.Wait()
+				if n := svc.running.Load(); n != tt.want {
+					t.Errorf("%d calls of %d bytes are executed, want %d", n, tt.size, tt.want)
+				}
+				for xid := range uint32(all) {
+					svc.gate <- struct{}{}
+					_ = xid
+					p.message("a reply")
+				}
+			})
+		}
+	})
+	t.Run("with one, what it says", func(t *testing.T) {
+		for _, tt := range []struct {
+			bounds ReplyBounds
+			want   int64
+		}{
+			{ReplyBounds{}, 0},
+			{ReplyBounds{MaxResults: 4096}, 0},
+			{ReplyBounds{MaxResults: 5000}, 5000},
+			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 30_100},
+			{ReplyBounds{MaxResults: 1 << 40, Items: [4]int{1 << 62, 1 << 62}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
+		} {
+			svc := &testService{}
+			prog := svc.program()
+			prog.Binding = boundBinding(tt.bounds)
+			tcpServer(t, nil, []Program{prog}, func(st *tcpStage) {
+				svc.gate = make(chan struct{})
+				p := st.arrive("a:1").listen()
+				p.call(1, procHold)
+				if n := st.reserved(); n != tt.want {
+					t.Errorf("%+v: %d bytes are reserved, want %d", tt.bounds, n, tt.want)
+				}
+				svc.gate <- struct{}{}
+				p.results("the reply", 1)
+			})
+		}
+	})
+	t.Run("replies to calls of the server pass calls that wait", func(t *testing.T) {
+		var executed atomic.Int32
+		prog := Program{Number: testProg, Low: 1, High: 1, Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+			cn := req.Conn()
+			cn.AllowBackward(0)
+			if err := cn.Call(ctx, testCall()); err != nil {
+				t.Error(err)
+			}
+			executed.Add(1)
+		})}
+		tcpServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, []Program{prog}, func(st *tcpStage) {
+			p := st.arrive("a:1").listen()
+			const all = 40
+			for xid := range uint32(all) {
+				p.call(xid, 1)
+			}
+			for executed.Load() < all {
+				switch msg := p.message("a call or a reply"); word(msg, 1) {
+				case uint32(oncrpc.Call):
+					p.send(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: word(msg, 0)}))
+				}
+				synctest.Wait()
+			}
+		})
+	})
+}
+
+// A boundBinding is a binding that bounds replies.
+type boundBinding ReplyBounds
+
+func (b boundBinding) Call(_ Procedure, _ []byte, items []Range) ([]Range, ReplyBounds) {
+	return items, ReplyBounds(b)
+}
+func (b boundBinding) Reply(_ Procedure, _ []byte, _ bool, items []Range) []Range { return items }
+
+// A full server makes room over TCP as it does over RDMA.
+func TestTCPRoom(t *testing.T) {
+	testTCPServer(t, &Settings{MaxConns: 2}, func(st *tcpStage, svc *testService) {
+		p1 := st.arrive("a:1").listen()
+		time.Sleep(2 * time.Second)
+		p2 := st.arrive("a:2").listen()
+		st.arrive("a:3").listen().ended("the host that has all")
+		p1.call(1, procEcho, opaque("")...)
+		p1.results("the first", 1)
+		time.Sleep(1500 * time.Millisecond)
+		p3 := st.arrive("b:1").listen()
+		p3.call(3, procEcho, opaque("")...)
+		p3.results("another host", 3)
+		p2.ended("the longest silent one")
+		st.says("closed to make room")
+		p1.quiet("the other one")
+	})
+}
+
+// Shutdown answers what has arrived, and takes nothing more.
+func TestTCPShutdown(t *testing.T) {
+	t.Run("calls under way are answered", func(t *testing.T) {
+		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+			p, idle := st.arrive("a:1").listen(), st.arrive("a:2").listen()
+			for xid := range uint32(3) {
+				p.call(xid, procHold)
+			}
+			synctest.Wait()
+			down := make(chan error, 1)
+			go func() { down <- st.Shutdown(bg) }()
+			idle.ended("an idle connection")
+			p.call(10, procEcho, opaque("")...)
+			p.quiet("a call that comes later")
+			close(svc.gate)
+			for range 3 {
+				p.message("a reply")
+			}
+			p.ended("then")
+			if err := <-down; err != nil {
+				t.Error(err)
+			}
+			st.says("")
+		})
+	})
+	t.Run("calls in the reader's buffer are answered", func(t *testing.T) {
+		testTCPServer(t, &Settings{Credits: 1}, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			var b []byte
+			for xid := range uint32(5) {
+				msg := appendCall(nil, xid, procHold)
+				b = append(append(b, marked(len(msg))...), msg...)
+			}
+			p.Write(b)
+			synctest.Wait()
+			down := make(chan error, 1)
+			go func() { down <- st.Shutdown(bg) }()
+			synctest.Wait()
+			close(svc.gate)
+			for xid := range uint32(5) {
+				p.results("a reply", xid)
+			}
+			p.ended("then")
+			if err := <-down; err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("its context ends the wait", func(t *testing.T) {
+		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			p.call(1, procHold)
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			start := time.Now()
+			if err := st.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+			p.ended("then")
+		})
+	})
+	t.Run("nothing is served behind Close", func(t *testing.T) {
+		s, err := NewServer(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.ServeTCP(l); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Error("the listener is open")
+		}
+	})
+}
+
+// A call that comes again over TCP is not executed again, and one that moves from RDMA to TCP
+// neither.
+func TestTCPReplyCache(t *testing.T) {
+	data := xdr.AppendOpaque(nil, bytes.Repeat([]byte{3}, 9000))
+	stage := func(t *testing.T, script func(st *tcpStage, svc *onceService)) {
+		svc := &onceService{}
+		tcpServer(t, nil, []Program{svc.program()}, func(st *tcpStage) {
+			svc.gate = make(chan struct{})
+			script(st, svc)
+		})
+	}
+	t.Run("on the same connection, and on the next", func(t *testing.T) {
+		stage(t, func(st *tcpStage, svc *onceService) {
+			p := st.arrive("a:1").listen()
+			p.call(5, procEcho, data...)
+			first := p.message("the first time")
+			p.call(5, procEcho, data...)
+			if got := p.message("the second time"); !bytes.Equal(got, first) {
+				t.Error("another reply")
+			}
+			p.Close()
+			p = st.arrive("a:2").listen()
+			p.call(5, procEcho, data...)
+			if got := p.message("the third time"); !bytes.Equal(got, first) {
+				t.Error("another reply")
+			}
+			svc.ran(t, 1)
+			p.call(5, procEcho, opaque("else")...)
+			p.results("another call", 5)
+			st.arrive("b:1").listen().call(5, procEcho, data...)
+			svc.ran(t, 3)
+			if n := st.Stats().Replayed; n != 2 {
+				t.Errorf("%d replayed", n)
+			}
+		})
+	})
+	t.Run("while it is being executed", func(t *testing.T) {
+		stage(t, func(st *tcpStage, svc *onceService) {
+			p := st.arrive("a:1").listen()
+			p.call(5, procHold, data...)
+			svc.ran(t, 1)
+			p.Close()
+			p2 := st.arrive("a:2").listen()
+			gone := st.arrive("a:3").listen()
+			p2.call(5, procHold, data...)
+			gone.call(5, procHold, data...)
+			p2.quiet("before it is done")
+			gone.Close()
+			synctest.Wait()
+			close(svc.gate)
+			if got := p2.results("then", 5); !bytes.Equal(got, data) {
+				t.Errorf("%d bytes of results", len(got))
+			}
+			svc.ran(t, 1)
+			if n := svc.ended.Load(); n != 0 {
+				t.Error("the context has ended with the connection")
+			}
+		})
+	})
+}
+
+// Many connections from many hosts, some of them silent, each with a call now and then.
+func TestTCPThousand(t *testing.T) {
+	testTCPServer(t, &Settings{MaxConns: 1000}, func(st *tcpStage, svc *testService) {
+		var peers []*tcpPeer
+		for i := range 1000 {
+			peers = append(peers, st.arrive(fmt.Sprintf("h%d:1", i%50)).listen())
+		}
+		for round := range uint32(3) {
+			for i, p := range peers {
+				if i%10 > 0 {
+					p.call(round, procArgs, byte(i), 0, 0, byte(round))
+				}
+			}
+			for i, p := range peers {
+				if i%10 > 0 {
+					p.results("a reply", round)
+				}
+			}
+		}
+		if s := st.Stats(); s.OpenConns != 1000 || s.Calls != 2700 {
+			t.Errorf("counters are %+v", s)
+		}
+		if m := st.memory.Stats(); m.Base+m.Idle+m.Held > 1000<<10 {
+			t.Errorf("a thousand connections hold %+v", m)
+		}
+	})
+}
