@@ -2,22 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
@@ -26,242 +18,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
-
-func testGuard(t *testing.T, dir string) *guard {
-	t.Helper()
-	e, err := newExport(dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	return newGuard(e, false, (&options{}).logger(io.Discard))
-}
-
-// pipeListener accepts the connections that are sent to it.
-type pipeListener chan net.Conn
-
-func (l pipeListener) Accept() (net.Conn, error) {
-	if c, ok := <-l; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-func (l pipeListener) Close() error   { close(l); return nil }
-func (l pipeListener) Addr() net.Addr { return laneAddr{} }
-
-// stop lets a client have the reply to its call. One that does not take it is cut
-// off in the end.
-func TestGuardStops(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		timeout time.Duration
-		reads   bool
-	}{
-		{"the client takes its reply", testTimeout, true},
-		{"the client does not", 10 * time.Millisecond, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			synctest.Test(t, func(t *testing.T) {
-				g := testGuard(t, dir)
-				l := make(pipeListener)
-				var serving sync.WaitGroup
-				serving.Go(func() {
-					if err := g.serveTCP(l); !errors.Is(err, net.ErrClosed) {
-						t.Error(err)
-					}
-				})
-				near, far := net.Pipe()
-				defer near.Close()
-				l <- far
-				c := &rpcConn{Conn: near, t: t}
-				c.send(c.message(nfs.Program, nfs.Version, nfs.ProcNull, nil), 1000)
-				var one [1]byte
-				if _, err := io.ReadFull(near, one[:]); err != nil { // the reply is on its way
-					t.Fatal(err)
-				}
-				l.Close()
-				stopped := make(chan time.Duration, 1)
-				start := time.Now()
-				go func() {
-					g.stop(tt.timeout)
-					stopped <- time.Since(start)
-				}()
-				synctest.Wait()
-				if len(stopped) > 0 {
-					t.Fatal("stop returns while a reply is on its way")
-				}
-				want := tt.timeout
-				if tt.reads {
-					want = 0
-					rest, err := io.ReadAll(near)
-					if want := oncrpc.RecordMarkSize + oncrpc.MinReplySize; err != nil || 1+len(rest) != want {
-						t.Errorf("the reply has %d bytes, %v, want %d", 1+len(rest), err, want)
-					}
-				}
-				if took := <-stopped; took != want {
-					t.Errorf("stop took %v, want %v", took, want)
-				}
-				serving.Wait()
-			})
-		})
-	}
-}
-
-// A file that a WRITE says is on disk, and a COMMIT, has been synced before the answer;
-// nothing else is, and what cannot be synced is an error.
-func TestStableStorage(t *testing.T) {
-	for _, async := range []bool{false, true} {
-		dir := t.TempDir()
-		testutil.WriteFiles(t, dir, map[string]string{"file": ""})
-		g := testGuard(t, dir)
-		defer g.stop(0)
-		g.async = async
-		var synced []string
-		var failure error
-		g.export.fsync = func(f *os.File) error {
-			data, err := os.ReadFile(filepath.Join(dir, "file"))
-			if synced = append(synced, string(data)); err != nil || failure != nil {
-				return errors.Join(failure, err)
-			}
-			return f.Sync()
-		}
-		file, _ := nfs.NewFileHandle(g.export.handles.handle([]string{"file"}))
-		write := func(at uint64, text string, stable nfs.Stable) (nfs.Status, nfs.Stable) {
-			var res nfs.WriteRes
-			args := nfs.WriteArgs{File: file, Offset: at, Count: uint32(len(text)), Stable: stable, Data: []byte(text)}
-			g.call(t, nfs.ProcWrite, args.Append(nil), &res)
-			return res.Status, res.Committed
-		}
-		commit := func() nfs.Status {
-			var res nfs.CommitRes
-			g.call(t, nfs.ProcCommit, (&nfs.CommitArgs{File: file}).Append(nil), &res)
-			return res.Status
-		}
-		steps := []struct {
-			name   string
-			do     func() (nfs.Status, nfs.Stable)
-			stable nfs.Stable
-			synced string // what the file holds then, "": it need not be
-		}{
-			{"an unstable WRITE", func() (nfs.Status, nfs.Stable) { return write(0, "a", nfs.Unstable) }, nfs.Unstable, ""},
-			{"a WRITE with DATA_SYNC", func() (nfs.Status, nfs.Stable) { return write(1, "b", nfs.DataSync) }, nfs.DataSync, "ab"},
-			{"a WRITE with FILE_SYNC", func() (nfs.Status, nfs.Stable) { return write(2, "c", nfs.FileSync) }, nfs.FileSync, "abc"},
-			{"another unstable WRITE", func() (nfs.Status, nfs.Stable) { return write(3, "d", nfs.Unstable) }, nfs.Unstable, ""},
-			{"a COMMIT", func() (nfs.Status, nfs.Stable) { return commit(), nfs.Unstable }, nfs.Unstable, "abcd"},
-		}
-		for _, step := range steps {
-			synced = nil
-			status, stable := step.do()
-			if status != nfs.StatusOK || stable < step.stable || step.stable == nfs.Unstable && stable != nfs.Unstable {
-				t.Errorf("async %v, %s: %v, stability %d", async, step.name, status, stable)
-			}
-			var want []string
-			if step.synced != "" && !async {
-				want = []string{step.synced}
-			}
-			if !slices.Equal(synced, want) {
-				t.Errorf("async %v, %s: synced when the file held %q, want %q", async, step.name, synced, want)
-			}
-		}
-		if async {
-			continue
-		}
-		failure = syscall.EIO
-		for _, step := range steps {
-			if status, _ := step.do(); (status == nfs.StatusIO) != (step.synced != "") {
-				t.Errorf("%s when the disk fails: %v", step.name, status)
-			}
-		}
-	}
-}
-
-// call has the guard execute a call of NFS.
-func (g *guard) call(t *testing.T, proc uint32, args []byte, res interface{ Decode(*xdr.Decoder) }) {
-	t.Helper()
-	h := oncrpc.CallHeader{XID: 1, RPCVers: oncrpc.Version, Prog: nfs.Program, Vers: nfs.Version, Proc: proc}
-	record := oncrpc.AppendCall(oncrpc.AppendRecordMark(nil, h.Size()+len(args), true), &h)
-	reply := g.answer(&h, append(record, args...), len(record))
-	var r oncrpc.ReplyHeader
-	n, err := oncrpc.ConsumeReply(reply[oncrpc.RecordMarkSize:], &r)
-	if err == nil {
-		err = r.Err()
-	}
-	if err != nil {
-		t.Fatalf("%s: %v", nfs.ProcName(proc), err)
-	}
-	d := xdr.NewDecoder(reply[oncrpc.RecordMarkSize+n:])
-	res.Decode(&d)
-	if err := d.End(); err != nil {
-		t.Fatalf("%s: %v", nfs.ProcName(proc), err)
-	}
-}
-
-// Both directories of RENAME and LINK are known, or the call fails with the status that
-// says what is wrong with the one that is not.
-func TestSecondHandle(t *testing.T) {
-	dir := t.TempDir()
-	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
-	g := testGuard(t, dir)
-	defer g.stop(0)
-	top, _ := nfs.NewFileHandle(g.export.handles.handle(nil))
-	file, _ := nfs.NewFileHandle(g.export.handles.handle([]string{"file"}))
-	gone, _ := nfs.NewFileHandle(binary.BigEndian.AppendUint64(g.export.handles.instance[:8:8], 1<<40))
-	short, _ := nfs.NewFileHandle([]byte("abc"))
-	for _, tt := range []struct {
-		to   nfs.FileHandle
-		want nfs.Status
-	}{{gone, nfs.StatusStale}, {short, nfs.StatusBadHandle}} {
-		var renamed nfs.RenameRes
-		rename := nfs.RenameArgs{From: nfs.DirOpArgs{Dir: top, Name: "file"}, To: nfs.DirOpArgs{Dir: tt.to, Name: "new"}}
-		if g.call(t, nfs.ProcRename, rename.Append(nil), &renamed); renamed.Status != tt.want {
-			t.Errorf("RENAME to %v: %v, want %v", tt.to, renamed.Status, tt.want)
-		}
-		var linked nfs.LinkRes
-		link := nfs.LinkArgs{File: file, Link: nfs.DirOpArgs{Dir: tt.to, Name: "new"}}
-		if g.call(t, nfs.ProcLink, link.Append(nil), &linked); linked.Status != tt.want {
-			t.Errorf("LINK in %v: %v, want %v", tt.to, linked.Status, tt.want)
-		}
-	}
-}
-
-// A server may have MOUNT on another port, as Linux's has.
-func TestMountPort(t *testing.T) {
-	dir := t.TempDir()
-	testutil.WriteFiles(t, dir, map[string]string{"file": ""})
-	g := testGuard(t, dir)
-	server, err := transport.NewServer(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bridge := server.Bridge(nfs.Binding{}, nfs.Program)
-	l, err := server.Listen(t.Context(), iwarp.New(iwarp.Config{}), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	serving.Go(func() { server.Serve(l) })
-	serving.Go(func() { g.serveRDMA(bridge) })
-	serving.Go(func() { g.serveTCP(tcp) })
-	defer func() {
-		server.Close()
-		bridge.Close()
-		tcp.Close()
-		g.stop(testTimeout)
-		serving.Wait()
-	}()
-	_, port, _ := net.SplitHostPort(tcp.Addr().String())
-	url := "nfs://" + l.Addr().String() + "/"
-	if out := mustRun(t, "ls", "--mount-port", port, url); out != "file\n" {
-		t.Errorf("ls prints %q", out)
-	}
-	mustFail(t, 1, "no MOUNT on the RDMA connection (the server does not have MOUNT (PROG_UNAVAIL)), nor over TCP: connection refused",
-		"ls", "--mount-port", strconv.Itoa(1), url)
-}
 
 // A hostile is an NFS server whose directories hold what it is told.
 type hostile struct {
@@ -289,6 +45,11 @@ func (h *hostile) start(t *testing.T) string {
 		serving.Wait()
 	})
 	return l.Addr().String()
+}
+
+// failed is the results of a procedure that has failed and has one post_op_attr.
+func failed(b []byte, status nfs.Status) []byte {
+	return xdr.AppendBool(xdr.AppendUint32(b, uint32(status)), false)
 }
 
 func hostileEntry(name, handle string, kind nfs.FileType) nfs.DirEntry {
@@ -320,7 +81,7 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 	var fh nfs.FileHandle
 	fh.Decode(&d)
 	if status := h.denied[string(fh.Bytes())]; status != nfs.StatusOK {
-		res.Results = append(res.Results, failure(req.Proc, status)...)
+		res.Results = failed(res.Results, status)
 		return
 	}
 	switch req.Proc {
@@ -333,7 +94,7 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 				return
 			}
 		}
-		res.Results = append(res.Results, failure(req.Proc, nfs.StatusNoEnt)...)
+		res.Results = failed(res.Results, nfs.StatusNoEnt)
 	case nfs.ProcGetAttr:
 		r := nfs.GetAttrRes{Attr: hostileAttr(nfs.TypeDir)}
 		res.Results = r.Append(res.Results)
@@ -568,45 +329,5 @@ func TestHugeDirectory(t *testing.T) {
 	// So many are sorted; the server sends them the other way round.
 	if !slices.IsSorted(names[:1<<16]) || names[n-1] != "00000001" {
 		t.Errorf("from %s to %s, last %s", names[0], names[1<<16-1], names[n-1])
-	}
-}
-
-// A listing that is continued is the same as before, for a while; later it is read
-// again, and goes on if no name has changed.
-func TestListings(t *testing.T) {
-	dir := t.TempDir()
-	testutil.WriteFiles(t, dir, map[string]string{"a": "", "b": ""})
-	v := testGuard(t, dir)
-	defer v.stop(0)
-	read := func() []fs.FileInfo {
-		infos, err := v.export.readDir(".")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return infos
-	}
-	var c listings
-	first := c.keep("/x", read())
-	if got := c.find("/x", first); len(got) != 2 {
-		t.Errorf("%d entries, want 2", len(got))
-	}
-	if c.find("/y", first) != nil || c.find("/x", first+1) != nil {
-		t.Error("another directory's listing, or of another time")
-	}
-	if again := c.keep("/x", read()); again != first || len(c.list) != 1 {
-		t.Errorf("the same names have another verifier, or are kept %d times", len(c.list))
-	}
-	if c.keep("/y", read()) == first {
-		t.Error("two directories have the same verifier")
-	}
-	c.list[0].taken = time.Now().Add(-listingMaxAge - time.Second)
-	if c.find("/x", first) != nil {
-		t.Error("a listing stays for ever")
-	}
-	for i := range 3 * maxListings {
-		c.keep(strconv.Itoa(i), read())
-	}
-	if len(c.list) != maxListings || c.size != 2*maxListings {
-		t.Errorf("%d listings with %d entries, want %d", len(c.list), c.size, maxListings)
 	}
 }
