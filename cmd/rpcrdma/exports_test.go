@@ -122,12 +122,23 @@ func TestState(t *testing.T) {
 	if info.Mode().Perm() != 0o600 || info.Size() != keySize {
 		t.Errorf("the key has mode %v and %d bytes", info.Mode(), info.Size())
 	}
-	for _, inside := range []string{dir, filepath.Join(dir, "new", "state")} {
-		mustFail(t, 1, ", which is exported", "serve", "--addr", "127.0.0.1:0", "--dir", dir, "--state", inside)
+}
+
+// The state is in no directory that clients can read, by whatever name.
+func TestStateOutside(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"sub/": ""})
+	link := filepath.Join(other, "link")
+	testutil.Must(t, os.Symlink(filepath.Join(dir, "sub"), link))
+	for path, ok := range map[string]bool{
+		other: true, filepath.Join(other, "new"): true, dir + "2": true,
+		dir: false, dir + "/": false, filepath.Join(dir, "sub"): false, filepath.Join(dir, "new", "state"): false,
+		link: false, filepath.Join(link, "new"): false, filepath.Join(other, "..", filepath.Base(dir), "x"): false,
+	} {
+		if err := outside(path, dir); (err == nil) != ok {
+			t.Errorf("%s in %s: %v", path, dir, err)
+		}
 	}
-	link := filepath.Join(t.TempDir(), "link")
-	testutil.Must(t, os.Symlink(filepath.Join(dir, "other"), link))
-	mustFail(t, 1, ", which is exported", "serve", "--addr", "127.0.0.1:0", "--dir", dir, "--state", filepath.Join(link, "state"))
 }
 
 // A state keeps pairs, all or none of them.

@@ -66,6 +66,8 @@ type FS struct {
 	byMode  bool // there is no faccessat2(2): permissions are what modes say
 	limits  nfsd.Limits
 
+	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
+
 	mount int // descriptor of the root, not O_PATH, for open_by_handle_at
 	root  *node
 	cache *cache
@@ -83,7 +85,7 @@ var (
 // Open returns the FS of a directory. A nil cfg is the default configuration. It fails as root
 // if threads cannot take the identity of callers.
 func Open(dir string, cfg *Config) (*FS, error) {
-	f := &FS{mount: -1}
+	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync}
 	if cfg != nil {
 		f.cfg = *cfg
 	}

@@ -390,9 +390,9 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 	case n.fs.cfg.Async:
 		return done, stable, nil
 	case stable == nfs.DataSync:
-		err = retry(func() error { return unix.Fdatasync(fd) })
+		err = retry(func() error { return n.fs.fdatasync(fd) })
 	case stable == nfs.FileSync:
-		err = retry(func() error { return unix.Fsync(fd) })
+		err = retry(func() error { return n.fs.fsync(fd) })
 	}
 	return done, stable, err
 }
@@ -438,7 +438,7 @@ func (n *node) sync(st *unix.Stat_t) error {
 		// write it with the directory.
 		return nil
 	}
-	return retry(func() error { return unix.Fsync(fd) })
+	return retry(func() error { return n.fs.fsync(fd) })
 }
 
 // ReadLink returns what the link says.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
@@ -105,6 +107,32 @@ func (w *world) owner() uint32 {
 		return w.fs.process.UID
 	}
 	return user().UID
+}
+
+// synced notes what is put on the disk from now on: names of files, with what they hold. take
+// returns what there is so far, and forgets it.
+func (w *world) synced(fail func() error) (take func() []string) {
+	var mu sync.Mutex
+	var list []string
+	note := func(fd int) error {
+		name, err := os.Readlink(procPath(fd))
+		testutil.Must(w.t, err)
+		if data, err := os.ReadFile(name); err == nil {
+			name += "=" + string(data)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		list = append(list, strings.TrimPrefix(strings.TrimPrefix(name, w.dir), "/"))
+		return fail()
+	}
+	w.fs.fsync, w.fs.fdatasync = note, note
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		defer func() { list = nil }()
+		slices.Sort(list)
+		return list
+	}
 }
 
 // start opens the directory, serves it and connects the clients.
