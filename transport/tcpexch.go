@@ -501,9 +501,9 @@ func (x *tcpExch) serve(inline bool) {
 	}
 	x.res = Response{Results: x.results, o: x}
 	serve(x.context(inline), x.prog.Handler, &x.req, &x.res)
-	if x.res.fail != oncrpc.Success {
+	if h, refused := x.res.refused(); refused {
 		x.dropItems()
-		x.answer(oncrpc.ReplyHeader{AcceptStat: x.res.fail}, nil)
+		x.answer(h, nil)
 		return
 	}
 	x.answer(oncrpc.ReplyHeader{}, x.res.Results)
