@@ -215,6 +215,9 @@ func (f *FS) Close() error {
 	if f.cache != nil {
 		f.cache.close()
 	}
+	if f.self != nil {
+		f.self.close()
+	}
 	if f.mount >= 0 {
 		unix.Close(f.mount)
 		f.mount = -1

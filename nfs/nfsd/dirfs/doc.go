@@ -29,8 +29,8 @@
 //
 // # Identity
 //
-// As root, operations run with the caller's user, groups and no capabilities, on a thread that
-// takes its own back afterwards: the kernel checks permissions, ACLs, quotas and sticky
+// As root, operations run with the caller's user, groups and no capabilities, on a thread
+// that does nothing else: the kernel checks permissions, ACLs, quotas and sticky
 // directories. The exception is the permission to read or write an open file, which the FS asks
 // the kernel for and believes for a second, unless the file's mode or owner changes; and its
 // owner always has it. As any other user, all operations are that user's, whoever calls, and

@@ -339,11 +339,27 @@ func TestAsRestores(t *testing.T) {
 	f, err := Open(t.TempDir(), nil)
 	testutil.Must(t, err)
 	defer f.Close()
+	who := &nfsd.Caller{UID: 4000, GID: 4001, GIDs: []uint32{4002}}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	who := &nfsd.Caller{UID: 4000, GID: 4001, GIDs: []uint32{4002}}
+	own := unix.Gettid()
+	tid := 0 // of the thread that acts
 	check := func() {
 		t.Helper()
+		if tid == own || unix.Gettid() != own {
+			t.Fatal("the thread that asks is the one that acts")
+		}
+		if len(f.self.idle) != 1 {
+			t.Fatalf("%d threads wait for jobs", len(f.self.idle))
+		}
+		seen := 0
+		f.self.idle[0].jobs <- job{&nfsd.Caller{GID: 5}, func() error { seen = unix.Gettid(); return nil }}
+		if <-f.self.idle[0].done; seen != tid {
+			t.Errorf("thread %d does a job, and %d did the one before", seen, tid)
+		}
+		if err := sameIdentity(own, tid); err != nil {
+			t.Error(err)
+		}
 		uid, _ := unix.SetfsuidRetUid(-1)
 		gid, _ := unix.SetfsgidRetGid(-1)
 		groups, _ := unix.Getgroups()
@@ -358,6 +374,7 @@ func TestAsRestores(t *testing.T) {
 	func() {
 		defer func() { recover() }()
 		f.as(who, func() error {
+			tid = unix.Gettid()
 			if uid, _ := unix.SetfsuidRetUid(-1); uid != 4000 {
 				t.Errorf("it is %d", uid)
 			}
@@ -376,6 +393,26 @@ func TestAsRestores(t *testing.T) {
 		t.Error(err)
 	}
 	check()
+}
+
+// sameIdentity compares the users, groups and capabilities of two threads.
+func sameIdentity(a, b int) error {
+	var text [2]string
+	for i, tid := range []int{a, b} {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", tid))
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(status)) {
+			if name, _, _ := strings.Cut(line, ":"); name == "Uid" || name == "Gid" || name == "Groups" || strings.HasPrefix(name, "Cap") {
+				text[i] += line
+			}
+		}
+	}
+	if text[0] == "" || text[0] != text[1] {
+		return fmt.Errorf("thread %d has\n%sand %d\n%s", a, text[0], b, text[1])
+	}
+	return nil
 }
 
 // An ordinary user is one, and can serve.
