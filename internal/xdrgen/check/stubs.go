@@ -356,7 +356,7 @@ func (s *stubs) path(term string) Path {
 		t := path[len(path)-1].Type.Base()
 		var next *Member
 		for _, m := range t.Members {
-			if m.Name == name && t.Kind == Struct {
+			if m.Name == name {
 				next = m
 			}
 		}
