@@ -17,10 +17,10 @@ import (
 // The calls that an end of a TCP connection executes: from the wire, through an exchange, to
 // the handler, and back.
 //
-// A short call is executed from the reader's buffer if its handler is Inline, and else copied
-// into its exchange. A long one is read into memory that has been reserved for it. TCP has no
-// chunks in which a call says how long its results may get: the program's Binding knows, and
-// without one as much is reserved as LimitTCP does.
+// A short call is copied out of the reader's buffer, as its handler may answer with parts of it,
+// and a long one is read into memory that has been reserved for it. TCP has no chunks in which
+// a call says how long its results may get: the program's Binding knows, and without one as much
+// is reserved as LimitTCP does.
 //
 // The reader waits for memory only with a long call, as it would have to keep it somewhere.
 // Short ones wait in a queue, so that replies to calls of this end get through: a handler that
@@ -31,7 +31,9 @@ type tcpAnswers struct {
 	c        *tcpConn
 	reg      *registry // nil: calls are dropped
 	most     int       // calls in flight: taken, and not answered by a record that was written
+	memory   *budget.Budget
 	tenant   budget.Tenant
+	usage    *arena.Usage // counts what the connection has of its own; nil at a client
 	arena    *arena.Arena
 	host     string
 	lineage  *replycache.Lineage // at a server
@@ -69,7 +71,7 @@ type tcpExch struct {
 	c    *tcpConn
 	call oncrpc.CallHeader
 	msg  []byte        // the call
-	own  []byte        // memory for a short one
+	own  []byte        // memory of a short one
 	mem  *arena.Buffer // of a long one
 	at   int           // the arguments in msg
 	prog *Program
@@ -96,7 +98,7 @@ type tcpExch struct {
 // before the connection is read.
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
-	a.reg, a.most = reg, most
+	a.reg, a.memory, a.most = reg, b, most
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr())
 		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
@@ -106,7 +108,8 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 
 // init makes a connection that executes no calls.
 func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
-	a.c = c
+	a.c, a.usage = c, usage
+	a.countOwn(records.BufferSize)
 	a.mu.Init(rankAnswers)
 	a.arena = arena.New(nil, arena.Options{
 		LocalDMA: true, Small: records.Short, MaxBulk: c.cfg.MaxMemory, Usage: usage, OnBulk: c.keepWatch,
@@ -114,6 +117,16 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.handling, a.cancel = context.WithCancel(context.Background())
 	a.inline = context.WithValue(a.handling, inlineKey{}, true)
 	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+// exchSize is what an exchange has for a short call and a short reply, in bytes, at most.
+const exchSize = 2 * records.Short
+
+// countOwn counts n more bytes that the connection has.
+func (a *tcpAnswers) countOwn(n int) {
+	if a.usage != nil {
+		a.usage.Base.Add(int64(n))
+	}
 }
 
 // serves tells whether calls are taken.
@@ -144,12 +157,13 @@ func (a *tcpAnswers) inFlight() int {
 
 // ---- taking a call
 
-// takeExchange takes an exchange for a call, in its turn: there are no more than most. It
-// returns nil when the connection has been given up.
+// takeExchange takes an exchange for a call, in its turn: there are no more than most, and on a
+// server that is crowded no more than there have been. It returns nil when the connection has
+// been given up.
 func (a *tcpAnswers) takeExchange() *tcpExch {
 	for {
 		a.mu.Lock()
-		if a.flight < a.most {
+		if a.flight < a.most && (len(a.free) > 0 || len(a.exchs) < initialGrant || !a.memory.Crowded()) {
 			break
 		}
 		a.mu.Unlock()
@@ -169,6 +183,7 @@ func (a *tcpAnswers) takeExchange() *tcpExch {
 	x.start = x.run
 	x.rec.Answer = true
 	a.exchs = append(a.exchs, x)
+	a.countOwn(exchSize)
 	return x
 }
 
@@ -189,7 +204,8 @@ func (c *tcpConn) takeCall(msg []byte) error {
 	if x == nil {
 		return errClosing
 	}
-	x.msg = msg
+	x.own = append(x.own[:0], msg...)
+	x.msg = x.own
 	return a.dispatch(x)
 }
 
@@ -251,22 +267,8 @@ func (x *tcpExch) read(head []byte) error {
 		if n += k; last {
 			x.msg = x.mem.Bytes[:n:n]
 			x.charge(len(x.mem.Bytes))
-			if more := x.held - x.used - tcpReply; more > 0 {
-				x.held -= more
-				x.c.answers.tenant.Release(int64(more), false)
-			}
 			return nil
 		}
-	}
-}
-
-// keep copies a call out of the reader's buffer.
-func (x *tcpExch) keep() {
-	if x.mem == nil {
-		x.own = append(x.own[:0], x.msg...)
-		x.msg = x.own
-		// What the call header points to is in the message.
-		_, _ = oncrpc.ConsumeCall(x.msg, &x.call)
 	}
 }
 
@@ -285,7 +287,6 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 		return true
 	}
 	if !w.reader {
-		w.x.keep()
 		w.x.detach()
 	}
 	a.memq = append(a.memq, w)
@@ -432,7 +433,13 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		x.answer(oncrpc.ReplyHeader{}, nil)
 	default:
 		x.prog, x.at = p, n
-		if x.held > 0 || a.claim(tcpWait{n: x.need(), x: x}) {
+		need := x.need()
+		if more := x.held - x.used - need; x.mem != nil && more > 0 {
+			// It was not known before it was read.
+			x.held -= more
+			a.tenant.Release(int64(more), false)
+		}
+		if x.mem != nil || a.claim(tcpWait{n: need, x: x}) {
 			x.execute(true)
 		}
 	}
@@ -450,7 +457,6 @@ func (x *tcpExch) execute(reader bool) {
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
 		x.serve(true)
 	default:
-		x.keep()
 		x.detach()
 		go x.start()
 	}
@@ -767,6 +773,7 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
+	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
 		w.x.release(false)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
 // Conversations over TCP, on net.Pipe and in fake time, with a server of which the other end
@@ -275,6 +276,30 @@ func TestServeTCP(t *testing.T) {
 			}
 		})
 	})
+	t.Run("answers made of the arguments, which are read late", func(t *testing.T) {
+		padding := make([]byte, 8000) // makes the answers too long to be copied
+		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
+			Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+				res.AddItem(req.Args, nil)
+				res.AddItem(padding, nil)
+			})}
+		tcpServer(t, nil, []Program{prog}, func(st *tcpStage) {
+			p := st.arrive("a:1")
+			args := func(xid uint32) []byte { return bytes.Repeat([]byte{byte(xid)}, 1000*int(xid)) }
+			for xid := range uint32(4) { // all are executed before the first answer is read
+				p.call(xid, 1, args(xid)...)
+			}
+			synctest.Wait()
+			p.listen()
+			for range 4 {
+				msg := p.message("an answer")
+				xid := word(msg, 0)
+				if got := accepted(t, msg, xid); !bytes.Equal(got, xdr.AppendOpaque(xdr.AppendOpaque(nil, args(xid)), padding)) {
+					t.Errorf("the answer to call %d is spoiled", xid)
+				}
+			}
+		})
+	})
 	t.Run("a call in two fragments, and a long one", func(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
 			p := st.arrive("a:1").listen()
@@ -366,7 +391,7 @@ func TestTCPHostilePeers(t *testing.T) {
 					sent <- n
 				}()
 				// What is read before there is a credit for it is in the reader's buffer.
-				if n := <-sent; n < 8 || n > 8+records16K/3000+1 {
+				if n := <-sent; n < 8 || n > 8+records.BufferSize/3000+1 {
 					t.Errorf("%d calls were taken", n)
 				}
 				st.says("peer has taken nothing for 30s")
@@ -422,8 +447,6 @@ func TestTCPHostilePeers(t *testing.T) {
 		})
 	})
 }
-
-const records16K = 16 << 10
 
 // Calls wait for memory in order, and what is reserved is what the program says.
 func TestTCPMemory(t *testing.T) {
@@ -709,7 +732,7 @@ func TestTCPThousand(t *testing.T) {
 		if s := st.Stats(); s.OpenConns != 1000 || s.Calls != 2700 {
 			t.Errorf("counters are %+v", s)
 		}
-		if m := st.memory.Stats(); m.Base+m.Idle+m.Held > 1000<<10 {
+		if m := st.memory.Stats(); m.Base+m.Idle+m.Held > 1000*(records.BufferSize+exchSize) {
 			t.Errorf("a thousand connections hold %+v", m)
 		}
 	})
