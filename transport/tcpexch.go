@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"io"
+	"math"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
@@ -329,7 +330,8 @@ func (a *tcpAnswers) cancelClaim(x *tcpExch) {
 	}
 }
 
-// need is what is reserved for the results of a call, in bytes.
+// need is what is reserved for the results of a call, in bytes. An item may be in a buffer of
+// the next size class.
 func (x *tcpExch) need() int {
 	most := x.c.cfg.MaxMessage
 	if x.prog.Binding == nil || x.call.Cred.Protected() {
@@ -338,14 +340,16 @@ func (x *tcpExch) need() int {
 	call := &x.call
 	var b ReplyBounds
 	x.ranges, b = x.prog.Binding.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[x.at:], x.ranges[:0])
-	n := min(max(b.MaxResults, 0), most)
+	n := uint64(min(max(b.MaxResults, 0), most))
 	for _, size := range b.Items[:b.NumItems] {
-		n += min(max(size, 0), most-n)
+		if size = min(size, most); size > 0 {
+			n += uint64(arena.SizeOf(size))
+		}
 	}
 	if n <= records.Short {
 		return 0 // as little as a reply without bulk data
 	}
-	return n
+	return int(min(n, 2*uint64(most), math.MaxInt/2)) // to which the call is added
 }
 
 // charge counts memory that the exchange holds until its end.
@@ -759,9 +763,6 @@ func (a *tcpAnswers) checkIdle() {
 // handlers return.
 func (a *tcpAnswers) end() {
 	a.cancel()
-	if a.reg != nil {
-		a.tenant.Leave()
-	}
 	a.mu.Lock()
 	memq := a.memq
 	a.memq = nil
@@ -773,6 +774,9 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
+	if a.reg != nil {
+		a.tenant.Leave() // with nobody left who could reserve more
+	}
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
 		w.x.release(false)

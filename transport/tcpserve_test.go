@@ -488,8 +488,8 @@ func TestTCPMemory(t *testing.T) {
 			{ReplyBounds{}, 0},
 			{ReplyBounds{MaxResults: 4096}, 0},
 			{ReplyBounds{MaxResults: 5000}, 5000},
-			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 30_100},
-			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 16<<10 + 32<<10 + 100},
+			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, 2 * DefaultMaxMessage},
 			{ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
 			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
 		} {
