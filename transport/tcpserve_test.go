@@ -621,6 +621,7 @@ func TestTCPShutdown(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
 			p := st.arrive("a:1").listen()
 			p.call(1, procHold)
+			synctest.Wait()
 			ctx, cancel := context.WithTimeout(bg, time.Second)
 			defer cancel()
 			start := time.Now()
