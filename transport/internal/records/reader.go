@@ -25,8 +25,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// BufferSize is the length of a Reader's buffer in bytes: a record that fits is read with
-// others, without a copy.
+// BufferSize is the length of a Reader's buffer in bytes, which short records share.
 const BufferSize = 16 << 10
 
 // A SizeError says that the peer has announced a record that is too long.
@@ -116,10 +115,10 @@ func cutShort(err error, within bool) error {
 	return err
 }
 
-// Whole returns the record that Next has found, if it has one fragment and fits in the
-// buffer, and nothing of it has been read. It is the Reader's memory, valid until Next.
+// Whole returns the record that Next has found, if it has one fragment and is Short, and
+// nothing of it has been read. It is the Reader's memory, valid until Next.
 func (r *Reader) Whole() (msg []byte, ok bool, err error) {
-	if !r.last || r.size > BufferSize || r.left != r.size {
+	if !r.last || r.size > Short || r.left != r.size {
 		return nil, false, nil
 	}
 	if msg, err = r.buf.Peek(r.left); err != nil {
