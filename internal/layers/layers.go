@@ -118,6 +118,8 @@ var Layers = []Layer{
 		Tests: []string{"iwarp"},
 	},
 
+	{Path: "examples", Pure: true, May: []string{"transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+
 	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
