@@ -138,6 +138,11 @@ soak-short: ## make soak for a minute
 generate: ## write anew what is generated from .x files
 	go generate ./...
 
+.PHONY: xdrgen-published
+xdrgen-published: ## compile published .x files with xdrgen; needs the network
+	@scripts/setup xdrgen-published
+	@scripts/xdrgen-published
+
 .PHONY: build
 build: ## build every package, and the command into .bin/
 	@scripts/setup release
@@ -156,9 +161,9 @@ test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
 
 .PHONY: interop
-interop: ## against programs of others: Wireshark's dissectors, and rping in a virtual machine
-	@scripts/setup test-rdma
-	go test -race -timeout=$(TEST_TIMEOUT) ./interop/...
+interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, and rping in a virtual machine
+	@scripts/setup interop
+	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./interop/...
 	@scripts/test-rdma ./interop/...
 
 .PHONY: bench-smoke

@@ -3,8 +3,10 @@ module github.com/rpcrdma/rpcrdma/bench
 go 1.26.0
 
 require (
+	github.com/bufbuild/protocompile v0.14.1
 	github.com/buildbarn/go-xdr v0.0.0-20261005144839-a2095890273e
 	github.com/containerd/ttrpc v1.2.10
+	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10
 	github.com/rpcrdma/rpcrdma v0.0.0-00010101000000-000000000000
 	github.com/xdrpp/goxdr v0.1.3
 	gonum.org/v1/plot v0.17.0
@@ -24,6 +26,7 @@ require (
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
@@ -33,5 +36,7 @@ replace github.com/rpcrdma/rpcrdma => ..
 
 tool (
 	github.com/buildbarn/go-xdr/cmd/xdr_compiler
+	github.com/planetscale/vtprotobuf/cmd/protoc-gen-go-vtproto
 	github.com/xdrpp/goxdr/cmd/goxdr
+	google.golang.org/protobuf/cmd/protoc-gen-go
 )

@@ -50,7 +50,7 @@ func (c *conn) privateData() []byte {
 // every handle of the connection may be invalidated (RFC 8797 section 3.2),
 // for the responder that it is able to.
 func (c *conn) offersInvalidation() bool {
-	return !c.cfg.NoRemoteInvalidation && c.caps.RemoteInvalidate && (c.role == roleServer || c.windows())
+	return !c.cfg.NoRemoteInvalidation && c.caps.RemoteInvalidate && (c.role == roleServer || c.exposes.Invalidatable())
 }
 
 // agree settles the thresholds and the use of remote invalidation by private data (RFC

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 )
 
 // The Connection Configuration Protocol, RFC 5666 section 6: a client's first call states
@@ -170,8 +171,7 @@ func (c *conn) configure(ctx context.Context) error {
 	defer l.release()
 	c.state.Lock()
 	defer c.state.Unlock()
-	c.agreed.sendLimit.Store(int32(lesser(c.conf.send, r.MaxCall)))
-	c.agreed.recvLimit.Store(int32(c.conf.recv))
+	c.setSizes(plan.Configured(plan.Sizes{Send: c.conf.send, Recv: c.conf.recv}, r.MaxCall))
 	l.limitReads(r.MaxReads)
 	c.conf.peerAlign = r.Align
 	if o.Align == 0 && r.Align <= maxAlign {
@@ -209,8 +209,7 @@ func (l *leader) configure(x *exch, args []byte) {
 	}
 	c.state.Lock()
 	defer c.state.Unlock()
-	c.agreed.sendLimit.Store(int32(lesser(c.conf.send, req.MaxReply)))
-	c.agreed.recvLimit.Store(int32(c.conf.recv)) // what the receives are posted for
+	c.setSizes(plan.Configured(plan.Sizes{Send: c.conf.send, Recv: c.conf.recv}, req.MaxReply))
 	l.limitReads(req.MaxReads)
 }
 

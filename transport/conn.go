@@ -113,10 +113,6 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	return c, newLeader(c)
 }
 
-// windows tells whether all memory that calls of this end expose is exposed
-// through windows, which the peer may invalidate.
-func (c *conn) windows() bool { return c.caps.MemoryWindows }
-
 // connect sets up a client's connection. Receives are posted first: a peer that has
 // accepted may send, and one Send too many ends the connection. There is one for each
 // reply that may come, pending being the calls to send at once, and the full set for calls

@@ -95,7 +95,16 @@ func (l *leader) grow(n int) error {
 
 // updateGrant brings the grant up to date.
 func (l *leader) updateGrant() {
-	l.c.grant.Store(int64(plan.Grant(l.posted, len(l.memq))))
+	load := l.load()
+	l.c.grant.Store(int64(load.Grant()))
+}
+
+// load is how the peer uses its grant.
+func (l *leader) load() plan.Load {
+	return plan.Load{
+		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
+		Crowded: l.c.memory.Crowded(),
+	}
 }
 
 // executing is the number of calls taken and not answered, or answered in this pass: the
@@ -109,11 +118,8 @@ func (l *leader) keepUp(credit uint32) {
 	if l.posted >= l.most {
 		return // as a connection in use is, most of the time
 	}
-	load := plan.Load{
-		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
-		Asked: credit, Crowded: l.c.memory.Crowded(),
-	}
-	if n := load.Raise(); n > l.posted {
+	load := l.load()
+	if n := load.Raise(credit); n > l.posted {
 		_ = l.grow(n) // without memory the grant stays
 	}
 }

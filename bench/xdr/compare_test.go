@@ -245,6 +245,7 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
+		decodeProtobuf(b, k.name, values()[i])
 	}
 }
 
@@ -285,5 +286,6 @@ func BenchmarkEncode(b *testing.B) {
 				}
 			}
 		})
+		encodeProtobuf(b, k.name, v)
 	}
 }

@@ -31,6 +31,10 @@ type Adapter struct {
 	Regions *Regions
 }
 
+// Invalidatable tells whether the peer can invalidate all that is exposed, as a requester
+// promises with its R bit (RFC 8797 section 3.2).
+func (a *Adapter) Invalidatable() bool { return a.Windows }
+
 // A Loan is the memory that one message exposes to the peer: the chunks of a call, or the
 // read chunks of a reply. It belongs to one goroutine at a time.
 type Loan struct {

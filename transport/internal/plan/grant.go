@@ -6,21 +6,21 @@ package plan
 
 // A Load is how a peer uses what it has been granted.
 type Load struct {
-	Posted    int // calls that there are receives for
-	Executing int // calls taken and not answered
-	Waiting   int // of these, calls that wait for memory
-	Most      int // calls to grant, by the configuration
-	Asked     uint32
+	Posted    int  // calls that there are receives for
+	Executing int  // calls taken and not answered
+	Waiting   int  // of these, calls that wait for memory
+	Most      int  // calls to grant, by the configuration
 	Crowded   bool // the buffers of all connections take too much memory already
 }
 
 // Raise is how many calls there should be receives for: twice as many as now when more
-// than half of them are in use, up to what the peer asks for and what the configuration allows.
-func (l Load) Raise() int {
+// than half of them are in use, up to the credits that the peer asks for and what the
+// configuration allows.
+func (l *Load) Raise(asked uint32) int {
 	if l.Executing <= l.Posted/2 || l.Waiting > 0 || l.Posted >= l.Most || l.Crowded {
 		return l.Posted
 	}
-	return max(l.Posted, min(2*l.Posted, int(min(l.Asked, uint32(l.Most)))))
+	return max(l.Posted, min(2*l.Posted, int(min(asked, uint32(l.Most)))))
 }
 
 // LoadedShare is by how much the grant falls while a peer's calls wait for memory.
@@ -29,11 +29,11 @@ const LoadedShare = 4
 // Grant is what a peer is granted: all that there are receives for, or a part of it while
 // its calls wait for memory. Calls that are on their way by an earlier grant are taken all
 // the same.
-func Grant(posted, waiting int) int {
-	if waiting > 0 {
-		return max(posted/LoadedShare, 1)
+func (l *Load) Grant() int {
+	if l.Waiting > 0 {
+		return max(l.Posted/LoadedShare, 1)
 	}
-	return posted
+	return l.Posted
 }
 
 // Accepted is what a grant of the peer's is worth to an end that has asked for most

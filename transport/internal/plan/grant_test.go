@@ -7,25 +7,26 @@ import (
 
 func TestRaise(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		load Load
-		want int
+		name  string
+		load  Load
+		asked uint32
+		want  int
 	}{
-		{"V1-3.3-5 more than half in use: twice as many", Load{Posted: 8, Executing: 5, Most: 100, Asked: 100}, 16},
-		{"half in use: as many", Load{Posted: 8, Executing: 4, Most: 100, Asked: 100}, 8},
-		{"the first call in use: two", Load{Posted: 1, Executing: 1, Most: 100, Asked: 100}, 2},
-		{"nothing in use", Load{Posted: 1, Most: 100, Asked: 100}, 1},
-		{"V1-3.3-1 no more than the peer asks for", Load{Posted: 8, Executing: 8, Most: 100, Asked: 10}, 10},
-		{"V1-3.3-2 not fewer, if the peer asks for fewer now", Load{Posted: 8, Executing: 8, Most: 100, Asked: 5}, 8},
-		{"V1-3.3-2 not fewer, if the peer asks for none", Load{Posted: 8, Executing: 8, Most: 100}, 8},
-		{"no more than the configuration allows", Load{Posted: 8, Executing: 8, Most: 12, Asked: 100}, 12},
-		{"at what the configuration allows", Load{Posted: 12, Executing: 12, Most: 12, Asked: 100}, 12},
-		{"a peer that asks for all there is", Load{Posted: 8, Executing: 8, Most: 100, Asked: math.MaxUint32}, 16},
-		{"calls wait for memory", Load{Posted: 8, Executing: 8, Waiting: 1, Most: 100, Asked: 100}, 8},
-		{"all connections take too much memory", Load{Posted: 8, Executing: 8, Most: 100, Asked: 100, Crowded: true}, 8},
+		{"V1-3.3-5 more than half in use: twice as many", Load{Posted: 8, Executing: 5, Most: 100}, 100, 16},
+		{"half in use: as many", Load{Posted: 8, Executing: 4, Most: 100}, 100, 8},
+		{"the first call in use: two", Load{Posted: 1, Executing: 1, Most: 100}, 100, 2},
+		{"nothing in use", Load{Posted: 1, Most: 100}, 100, 1},
+		{"V1-3.3-1 no more than the peer asks for", Load{Posted: 8, Executing: 8, Most: 100}, 10, 10},
+		{"V1-3.3-2 not fewer, if the peer asks for fewer now", Load{Posted: 8, Executing: 8, Most: 100}, 5, 8},
+		{"V1-3.3-2 not fewer, if the peer asks for none", Load{Posted: 8, Executing: 8, Most: 100}, 0, 8},
+		{"no more than the configuration allows", Load{Posted: 8, Executing: 8, Most: 12}, 100, 12},
+		{"at what the configuration allows", Load{Posted: 12, Executing: 12, Most: 12}, 100, 12},
+		{"a peer that asks for all there is", Load{Posted: 8, Executing: 8, Most: 100}, math.MaxUint32, 16},
+		{"calls wait for memory", Load{Posted: 8, Executing: 8, Waiting: 1, Most: 100}, 100, 8},
+		{"all connections take too much memory", Load{Posted: 8, Executing: 8, Most: 100, Crowded: true}, 100, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.load.Raise(); got != tt.want {
+			if got := tt.load.Raise(tt.asked); got != tt.want {
 				t.Errorf("%d receives, want %d", got, tt.want)
 			}
 		})
@@ -44,7 +45,8 @@ func TestGrant(t *testing.T) {
 		{"V1-3.3-8 one of one", 1, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Grant(tt.posted, tt.waiting); got != tt.want {
+			load := Load{Posted: tt.posted, Waiting: tt.waiting}
+			if got := load.Grant(); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}
 		})

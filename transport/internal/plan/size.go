@@ -34,3 +34,10 @@ func Version2(agreed Sizes, both bool) Sizes {
 func Raised(now Sizes, own, peer rpcrdma.Properties) Sizes {
 	return Sizes{Send: max(now.Send, own.SendInline(peer)), Recv: max(now.Recv, peer.SendInline(own))}
 }
+
+// Configured are the thresholds by the Connection Configuration Protocol (RFC 5666 section
+// 6): own is what this end has stated, which its receives are posted for, and most is what
+// the peer has stated that it receives, in bytes.
+func Configured(own Sizes, most uint32) Sizes {
+	return Sizes{Send: int(min(uint64(own.Send), uint64(most))), Recv: own.Recv}
+}

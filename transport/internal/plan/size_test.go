@@ -77,3 +77,22 @@ func TestRaised(t *testing.T) {
 		})
 	}
 }
+
+func TestConfigured(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		own  Sizes
+		most uint32
+		want Sizes
+	}{
+		{"the peer receives less", Sizes{4096, 8192}, 2048, Sizes{2048, 8192}},
+		{"the peer receives more", Sizes{4096, 8192}, 8192, Sizes{4096, 8192}},
+		{"the largest that the wire can say", Sizes{4096, 8192}, math.MaxUint32, Sizes{4096, 8192}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Configured(tt.own, tt.most); got != tt.want {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+		})
+	}
+}
