@@ -1,0 +1,194 @@
+//go:build unix
+
+package examples
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
+
+// A block is one in a page: the contents of a file, or what a terminal shows.
+type block struct {
+	line int    // of the page
+	file string // "": a terminal
+	text string
+}
+
+// fileName is at the end of the line before the contents of a file.
+var fileName = regexp.MustCompile("`([^`]+)`:$")
+
+// blocks returns the files and terminals of a Markdown page, in order.
+func blocks(page string) (list []block) {
+	var before string            // the last line with text
+	inside, skip := false, false // in a block, and in one that is neither
+	for i, line := range strings.Split(page, "\n") {
+		lang, fence := strings.CutPrefix(line, "```")
+		switch {
+		case inside && fence:
+			inside, before = false, ""
+		case inside && skip:
+		case inside:
+			list[len(list)-1].text += line + "\n"
+		case fence && lang == "console":
+			inside, skip = true, false
+			list = append(list, block{line: i + 1})
+		case fence:
+			m := fileName.FindStringSubmatch(before)
+			inside, skip = true, m == nil
+			if !skip {
+				list = append(list, block{line: i + 1, file: m[1]})
+			}
+		case line != "":
+			before = line
+		}
+	}
+	return list
+}
+
+// A shell is bash, with what it and its jobs print.
+type shell struct {
+	t  *testing.T
+	in io.Writer
+
+	mu  sync.Mutex
+	out []byte
+}
+
+// Write takes output.
+func (s *shell) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = append(s.out, b...)
+	return len(b), nil
+}
+
+// newShell starts bash in a directory. Everything that it has started ends with the test.
+func newShell(t *testing.T, dir string, env ...string) *shell {
+	t.Helper()
+	s := &shell{t: t}
+	cmd := exec.Command("bash")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = s, s
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	testutil.Must(t, err)
+	s.in = in
+	testutil.Must(t, cmd.Start())
+	t.Cleanup(func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		cmd.Wait() // fails, as bash was killed
+	})
+	return s
+}
+
+// run types a command. It returns what is printed until the command has ended and there are as
+// many bytes as wanted.
+func (s *shell) run(command, want string) string {
+	s.t.Helper()
+	const end = "-- end of command\n"
+	fmt.Fprintf(s.in, "%s\nprintf '%%s\\n' '%s'\n", command, strings.TrimSpace(end))
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		before, after, ended := strings.Cut(string(s.out), end)
+		if got := before + after; ended && len(got) >= len(want) {
+			s.out = nil
+			s.mu.Unlock()
+			return got
+		}
+		s.mu.Unlock()
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: it takes too long, and has printed\n%s%s", command, before, after)
+		}
+	}
+}
+
+// page does what a page says: it writes the files, types the commands, and compares what these
+// print. A go command may print more than the page shows. then has what the test does after a
+// command.
+func (s *shell) page(file string, replace *strings.Replacer, then map[string]string) {
+	s.t.Helper()
+	text, err := os.ReadFile(file)
+	testutil.Must(s.t, err)
+	commands := 0
+	for _, b := range blocks(replace.Replace(string(text))) {
+		if b.file != "" {
+			dir := strings.TrimSpace(s.run("pwd", ""))
+			testutil.Must(s.t, os.WriteFile(filepath.Join(dir, b.file), []byte(b.text), 0o666))
+			continue
+		}
+		for _, part := range strings.Split("\n"+b.text, "\n$ ")[1:] {
+			commands++
+			command, want, _ := strings.Cut(strings.TrimSuffix(part, "\n")+"\n", "\n")
+			got := s.run(command, want)
+			if got != want && (want != "" || !strings.HasPrefix(command, "go ")) {
+				s.t.Fatalf("%s:%d: %s\nprinted\n%swant\n%s", file, b.line, command, got, want)
+			}
+			if more := then[command]; more != "" {
+				if got := s.run(more, ""); got != "" {
+					s.t.Fatalf("%s: %s", more, got)
+				}
+			}
+		}
+	}
+	if commands < 2 {
+		s.t.Errorf("%s has %d commands: the search for them is broken", file, commands)
+	}
+}
+
+// freePort returns a port below those that the kernel gives out, so that nothing else takes it
+// before the page does.
+func freePort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		port := strconv.Itoa(20_000 + rand.IntN(10_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// docs/getting-started.md, on this tree instead of a released version, and without a network.
+func TestGettingStarted(t *testing.T) {
+	top, err := filepath.Abs("..")
+	testutil.Must(t, err)
+	s := newShell(t, t.TempDir(), "GOWORK=off", "GOFLAGS=", "GOPROXY=off", "GOSUMDB=off", "GOTOOLCHAIN=local")
+	const init = "go mod init example.org/digest"
+	s.page("../docs/getting-started.md", strings.NewReplacer("127.0.0.1:20200", "127.0.0.1:"+freePort(t)), map[string]string{
+		init: "go mod edit -replace github.com/rpcrdma/rpcrdma='" + top + "'",
+	})
+}
+
+// What the examples' README files show, on other ports.
+func TestReadmes(t *testing.T) {
+	for _, example := range []string{"echo", "calc", "kv", "move"} {
+		t.Run(example, func(t *testing.T) {
+			addr := "127.0.0.1:" + freePort(t)
+			text, err := os.ReadFile(filepath.Join(example, "README.md"))
+			testutil.Must(t, err)
+			shown := listening.FindStringSubmatch(string(text)) // which is the default address
+			newShell(t, example).page(filepath.Join(example, "README.md"), strings.NewReplacer(shown[1], addr,
+				"go run ./server", "go run ./server -addr "+addr, "go run ./client", "go run ./client -addr "+addr), nil)
+		})
+	}
+}
+
+// listening is what servers print.
+var listening = regexp.MustCompile(`listening on ([0-9.:]+)`)
