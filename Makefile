@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # The packages that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify))
+PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify examples))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 

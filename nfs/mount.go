@@ -119,7 +119,8 @@ func refusal(err error) bool {
 	var bad *BadReplyError
 	var reply *transport.BadReplyError
 	var rdma *transport.RDMAError
-	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma)
+	var peer *transport.PeerError // over TCP: nothing can be read behind its reply
+	return errors.As(err, &rpc) || errors.As(err, &bad) || errors.As(err, &reply) || errors.As(err, &rdma) || errors.As(err, &peer)
 }
 
 func (c *Client) mountOverRDMA(ctx context.Context, proc uint32, args []byte, decode func(*xdr.Decoder)) error {
@@ -145,12 +146,8 @@ func (c *Client) mountOverTCP(ctx context.Context, proc uint32, args []byte, dec
 	if err != nil {
 		return err
 	}
-	t, err := dialTCP(ctx, hostPort(c.opts.MountHost, port), c.cred, true)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
-	return t.call(ctx, MountProgram, MountVersion, proc, args, decode)
+	p := transport.Procedure{Prog: MountProgram, Vers: MountVersion, Proc: proc}
+	return callTCP(ctx, hostPort(c.opts.MountHost, port), c.cred, p, args, maxTCPResults, decode)
 }
 
 // findMountPort returns the TCP port of MOUNT: from Options, or from rpcbind, which is asked

@@ -3,6 +3,8 @@ package nfs
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -626,6 +628,56 @@ func (s *memServer) mountServer() (host string, port int) {
 		results, stat := s.mount(h.Proc, args)
 		return record(h.XID, stat, results)
 	})
+}
+
+// tcpServer serves programs over TCP with a Server of package transport, on port.
+func tcpServer(t testing.TB, at string, progs ...transport.Program) (port int) {
+	t.Helper()
+	s, err := transport.NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range progs {
+		if err := s.Register(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", at+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.ServeTCP(l) }()
+	t.Cleanup(func() {
+		s.Close()
+		if err := <-served; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("ServeTCP returned %v", err)
+		}
+	})
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// mountProgram is s's MOUNT.
+func (s *memServer) mountProgram() transport.Program {
+	return transport.Program{Number: MountProgram, Low: MountVersion, High: MountVersion, Handler: transport.HandlerFunc(
+		func(_ context.Context, req *transport.Request, res *transport.Response) {
+			results, stat := s.mount(req.Proc, req.Args)
+			if stat != oncrpc.Success {
+				res.Fail(stat)
+			}
+			res.Results = append(res.Results, results...)
+		})}
+}
+
+// rpcbindProgram is an rpcbind that knows the port of MOUNT.
+func rpcbindProgram(port int) transport.Program {
+	return transport.Program{Number: rpcbind.Program, Low: 4, High: 4, Handler: transport.HandlerFunc(
+		func(_ context.Context, req *transport.Request, res *transport.Response) {
+			if d := xdr.NewDecoder(req.Args); req.Proc != 3 || d.Uint32() != MountProgram || d.Uint32() != MountVersion {
+				res.Fail(oncrpc.GarbageArgs)
+			}
+			res.Results = xdr.AppendString(res.Results, fmt.Sprintf("192.0.2.1.%d.%d", port>>8, port&0xff))
+		})}
 }
 
 // rpcbindServer supports one version, and returns the given address of MOUNT: a universal

@@ -7,8 +7,9 @@
 //
 // A [Client] makes [Call]s, over one connection at a time. A [Server] executes calls to its
 // [Program]s, over any number of connections. A [Conn] is a connection as a handler sees
-// it; a [Backchannel] is a server's way to one client over all its connections. Client and
-// server use a provider of package fabric, which the program names:
+// it; a [Backchannel] is a server's way to one client over all its connections. What makes
+// calls is a [Caller]. Client and server use a provider of package fabric, which the program
+// names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server:20049", nil)
 //	...
@@ -27,9 +28,16 @@
 // marking of RFC 5531, for ONC RPC servers and clients written for TCP. Their [Binding]
 // finds the bulk items.
 //
+// # TCP
+//
+// [Server.ServeTCP] executes calls that come over TCP, with the record marking of RFC 5531, by
+// the same handlers, and [DialTCP] returns a Client that makes them, for the same callers:
+// a service can move to RDMA step by step. All data goes inline then; calls back to the
+// client, reconnection and the reply cache work as over RDMA.
+//
 // # Progress
 //
-// No goroutine stands between the wire and the caller. A goroutine that waits for a reply
+// Over RDMA, no goroutine stands between the wire and the caller. A goroutine that waits for a reply
 // moves the connection, for itself and for the others that wait; with one call at a time
 // nothing is passed from one goroutine to another. See progress.go.
 //
@@ -85,7 +93,8 @@
 //   - A Call and everything it points to belong to the transport during Client.Call.
 //     Results are valid until the Call is used again.
 //   - A Request is valid until ServeRPC returns. What is given to Response.AddItem belongs
-//     to the response until its release function is called.
+//     to the response until its release function is called; Request.WhenReleased tells the
+//     same of all of them.
 //   - Memory that the peer can reach is exposed for one call, with one right, and closed
 //     before that call returns. [Client.RegisterMemory] trades some of that for speed, on
 //     adapters without memory windows.

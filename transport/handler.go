@@ -37,7 +37,7 @@ type Program struct {
 	// Binding is the upper-layer binding. It says which arguments may be in read
 	// chunks: a call with other arguments there, or with a chunk whose length differs
 	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
-	// check.
+	// check. Over TCP it tells how much memory to reserve for results: see ServeTCP.
 	Binding Binding
 
 	// Padded says that the handler decodes its arguments with Request.Decoder, so
@@ -113,6 +113,7 @@ type Response struct {
 
 	o    origin
 	fail oncrpc.AcceptStat
+	deny oncrpc.AuthStat
 }
 
 // AddItem appends an opaque result that the upper-layer binding makes eligible
@@ -174,6 +175,21 @@ func (x *exch) allocItem(n int) []byte {
 // Fail makes the reply an RPC error without results: oncrpc.GarbageArgs,
 // ProcUnavail or SystemErr.
 func (w *Response) Fail(stat oncrpc.AcceptStat) { w.fail = stat }
+
+// Deny makes the reply one that refuses the call's credential, without results:
+// oncrpc.AuthBadCred, AuthTooWeak and the like.
+func (w *Response) Deny(stat oncrpc.AuthStat) { w.deny = stat }
+
+// refused returns the RPC header of a reply that Fail or Deny has made an error.
+func (w *Response) refused() (h oncrpc.ReplyHeader, refused bool) {
+	switch {
+	case w.fail != oncrpc.Success:
+		return oncrpc.ReplyHeader{AcceptStat: w.fail}, true
+	case w.deny != oncrpc.AuthOK:
+		return oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: w.deny}, true
+	}
+	return h, false
+}
 
 // orphan reports whether there was no memory because the connection has ended, which the
 // adapter may know first: the reply can then only go to the reply cache.

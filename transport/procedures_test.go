@@ -67,6 +67,10 @@ func TestProceduresServed(t *testing.T) {
 	err = s.Register(Program{Number: testProg, Low: 1, High: 1, Handler: Procedures{
 		1: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 1) },
 		3: func(_ context.Context, _ *Request, res *Response) { res.Results = append(res.Results, 0, 0, 0, 3) },
+		4: func(_ context.Context, _ *Request, res *Response) {
+			res.AddItem(make([]byte, 100), nil)
+			res.Deny(oncrpc.AuthTooWeak)
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +92,11 @@ func TestProceduresServed(t *testing.T) {
 		}
 	}
 	defer cl.Close()
+	var denied *oncrpc.RPCError
+	err = cl.Call(ctx, &Call{Prog: testProg, Vers: 1, Proc: 4, WriteItems: []WriteItem{{Buf: make([]byte, 200)}}})
+	if !errors.As(err, &denied) || denied.Stat != oncrpc.MsgDenied || denied.AuthStat != oncrpc.AuthTooWeak {
+		t.Errorf("a call whose credential is refused: %v", err)
+	}
 	for proc, want := range map[uint32]oncrpc.AcceptStat{1: oncrpc.Success, 2: oncrpc.ProcUnavail, 3: oncrpc.Success} {
 		call := Call{Prog: testProg, Vers: 1, Proc: proc}
 		err := cl.Call(ctx, &call)

@@ -127,9 +127,9 @@ func (r *registry) run(l *leader, x *exch, h Handler, n int) {
 	}
 	x.res = Response{Results: x.results(), o: x}
 	serve(x.context(r, l != nil), h, &x.req, &x.res)
-	if x.res.fail != oncrpc.Success {
+	if h, refused := x.res.refused(); refused {
 		x.dropItems()
-		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: x.res.fail})
+		x.replyError(l, h)
 		return
 	}
 	x.reply(l, x.res.Results)

@@ -9,7 +9,7 @@ import (
 
 // ConnInfo is what the set-up of a connection agreed on.
 type ConnInfo struct {
-	Provider   string
+	Provider   string // "tcp" over TCP, where what is not an address or a number of credits is zero
 	LocalAddr  net.Addr
 	RemoteAddr net.Addr
 	Version    uint32 // of RPC-over-RDMA
@@ -28,7 +28,8 @@ type ConnInfo struct {
 	RemoteInvalidation bool
 
 	// Credits is, at a client, the latest grant (1 before the first reply),
-	// and at a server what it grants at the moment.
+	// and at a server what it grants at the moment. Over TCP it is how many calls
+	// the end has, or takes, in flight.
 	Credits int
 
 	// BackwardCredits is the same for calls from the server to the client: at a server

@@ -30,16 +30,16 @@ type limitedListener struct {
 
 func (l *limitedListener) Accept() (net.Conn, error) {
 	s := l.s
-	c, g, err := s.acceptTCP(l.Listener)
+	var lc *limitedConn
+	err := s.acceptTCP(l.Listener, func(c net.Conn, g *guest) {
+		lc = &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
+		lc.r = bufio.NewReaderSize(c, 32<<10)
+		s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
+		s.guests.settle(g, lc)
+	})
 	if err != nil {
 		return nil, err
 	}
-	lc := &limitedConn{Conn: c, s: s, g: g, spoke: time.Now(), closed: make(chan struct{}), change: make(chan struct{}, 1)}
-	lc.r = bufio.NewReaderSize(c, 32<<10)
-	s.memory.Join(&lc.tenant, terms(s.connCfg, g.host, nil, lc.changed))
-	s.mu.Lock()
-	s.guests.settle(g, lc)
-	s.mu.Unlock()
 	return lc, nil
 }
 

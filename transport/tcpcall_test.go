@@ -47,6 +47,12 @@ func tcpClient(t *testing.T, cfg *Settings, script func(sc *tcpScene, p *tcpPeer
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { // also when the script ends early
+			sc.cl.Close()
+			for _, p := range ends {
+				p.Close()
+			}
+		}()
 		script(sc, <-sc.conns)
 		sc.cl.Close()
 		for _, p := range ends {

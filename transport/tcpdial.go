@@ -45,16 +45,16 @@ func DialTCPWith(ctx context.Context, addr string, cfg *ClientConfig,
 	return cl.start(ctx)
 }
 
-// connectTCP makes a connection that goes on where old, if there is one, has ended.
-func (cl *Client) connectTCP(ctx context.Context, old connection) (*Conn, error) {
+// connectTCP makes a connection that goes on where before, if there is one, has ended.
+func (cl *Client) connectTCP(ctx context.Context, before connection) (*Conn, error) {
 	nc, err := cl.dialTCP(ctx, cl.addr)
 	if err != nil {
 		return nil, err
 	}
 	c := newTCPConn(nc, cl.connCfg, roleClient, nil)
 	c.stats = cl.stats
-	if old != nil {
-		c.inherit(old)
+	if before != nil {
+		c.inherit(before)
 	}
 	if len(cl.cfg.Callbacks) > 0 {
 		c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)), cl.cfg.BackwardCredits)

@@ -317,3 +317,27 @@ func TestTCPFragments(t *testing.T) {
 		delete(want, h.XID)
 	}
 }
+
+// A client written for TCP runs over a Client whose connection is TCP, too.
+func TestTCPRecordConn(t *testing.T) {
+	w := startTCP(t, nil)
+	nc := transport.NewRecordConn(w.dial(t, nil), nil, 100_000)
+	defer nc.Close()
+	for i, n := range []int{0, 50, 90_000} {
+		h := oncrpc.CallHeader{XID: uint32(1000 + i), RPCVers: 2, Prog: prog, Vers: 1, Proc: procEcho}
+		want := xdr.AppendOpaque(nil, bytes.Repeat([]byte{7}, n))
+		msg := append(oncrpc.AppendCall(nil, &h), want...)
+		if _, err := nc.Write(append(oncrpc.AppendRecordMark(nil, len(msg), true), msg...)); err != nil {
+			t.Fatal(err)
+		}
+		reply, err := readRecord(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rh oncrpc.ReplyHeader
+		k, err := oncrpc.ConsumeReply(reply, &rh)
+		if err != nil || rh.Err() != nil || rh.XID != h.XID || !bytes.Equal(reply[k:], want) {
+			t.Errorf("%d bytes: %+v, %v", n, rh, err)
+		}
+	}
+}

@@ -1,9 +1,9 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"io"
+	"math"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
@@ -18,10 +18,10 @@ import (
 // The calls that an end of a TCP connection executes: from the wire, through an exchange, to
 // the handler, and back.
 //
-// A short call is executed from the reader's buffer if its handler is Inline, and else copied
-// into its exchange. A long one is read into memory that has been reserved for it. TCP has no
-// chunks in which a call says how long its results may get: the program's Binding knows, and
-// without one as much is reserved as LimitTCP does.
+// A short call is copied out of the reader's buffer, as its handler may answer with parts of it,
+// and a long one is read into memory that has been reserved for it. TCP has no chunks in which
+// a call says how long its results may get: the program's Binding knows, and without one as much
+// is reserved as LimitTCP does.
 //
 // The reader waits for memory only with a long call, as it would have to keep it somewhere.
 // Short ones wait in a queue, so that replies to calls of this end get through: a handler that
@@ -32,7 +32,9 @@ type tcpAnswers struct {
 	c        *tcpConn
 	reg      *registry // nil: calls are dropped
 	most     int       // calls in flight: taken, and not answered by a record that was written
+	memory   *budget.Budget
 	tenant   budget.Tenant
+	usage    *arena.Usage // counts what the connection has of its own; nil at a client
 	arena    *arena.Arena
 	host     string
 	lineage  *replycache.Lineage // at a server
@@ -73,7 +75,7 @@ type tcpExch struct {
 	c    *tcpConn
 	call oncrpc.CallHeader
 	msg  []byte        // the call
-	own  []byte        // memory for a short one
+	own  []byte        // memory of a short one
 	mem  *arena.Buffer // of a long one
 	at   int           // the arguments in msg
 	prog *Program
@@ -100,7 +102,7 @@ type tcpExch struct {
 // before the connection is read.
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
-	a.reg, a.most = reg, most
+	a.reg, a.memory, a.most = reg, b, most
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr())
 		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
@@ -110,7 +112,8 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 
 // init makes a connection that executes no calls.
 func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
-	a.c = c
+	a.c, a.usage = c, usage
+	a.countOwn(records.BufferSize)
 	a.mu.Init(rankAnswers)
 	a.arena = arena.New(nil, arena.Options{
 		LocalDMA: true, Small: records.Short, MaxBulk: c.cfg.MaxMemory, Usage: usage, OnBulk: c.keepWatch,
@@ -118,6 +121,16 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.handling, a.cancel = context.WithCancel(context.Background())
 	a.inline = context.WithValue(a.handling, inlineKey{}, true)
 	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+// exchSize is what an exchange has for a short call and a short reply, in bytes, at most.
+const exchSize = 2 * records.Short
+
+// countOwn counts n more bytes that the connection has.
+func (a *tcpAnswers) countOwn(n int) {
+	if a.usage != nil {
+		a.usage.Base.Add(int64(n))
+	}
 }
 
 // serves tells whether calls are taken.
@@ -148,12 +161,13 @@ func (a *tcpAnswers) inFlight() int {
 
 // ---- taking a call
 
-// takeExchange takes an exchange for a call, in its turn: there are no more than most. It
-// returns nil when the connection has been given up.
+// takeExchange takes an exchange for a call, in its turn: there are no more than most, and on a
+// server that is crowded no more than there have been. It returns nil when the connection has
+// been given up.
 func (a *tcpAnswers) takeExchange() *tcpExch {
 	for {
 		a.mu.Lock()
-		if a.flight < a.most {
+		if a.flight < a.most && (len(a.free) > 0 || len(a.exchs) < initialGrant || !a.memory.Crowded()) {
 			break
 		}
 		a.mu.Unlock()
@@ -173,6 +187,7 @@ func (a *tcpAnswers) takeExchange() *tcpExch {
 	x.start = x.run
 	x.rec.Answer = true
 	a.exchs = append(a.exchs, x)
+	a.countOwn(exchSize)
 	return x
 }
 
@@ -193,7 +208,8 @@ func (c *tcpConn) takeCall(msg []byte) error {
 	if x == nil {
 		return errClosing
 	}
-	x.msg = msg
+	x.own = append(x.own[:0], msg...)
+	x.msg = x.own
 	return a.dispatch(x)
 }
 
@@ -255,22 +271,8 @@ func (x *tcpExch) read(head []byte) error {
 		if n += k; last {
 			x.msg = x.mem.Bytes[:n:n]
 			x.charge(len(x.mem.Bytes))
-			if more := x.held - x.used - tcpReply; more > 0 {
-				x.held -= more
-				x.c.answers.tenant.Release(int64(more), false)
-			}
 			return nil
 		}
-	}
-}
-
-// keep copies a call out of the reader's buffer.
-func (x *tcpExch) keep() {
-	if x.mem == nil {
-		x.own = append(x.own[:0], x.msg...)
-		x.msg = x.own
-		// What the call header points to is in the message.
-		_, _ = oncrpc.ConsumeCall(x.msg, &x.call)
 	}
 }
 
@@ -289,7 +291,6 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 		return true
 	}
 	if !w.reader {
-		w.x.keep()
 		w.x.detach()
 	}
 	a.memq = append(a.memq, w)
@@ -332,7 +333,8 @@ func (a *tcpAnswers) cancelClaim(x *tcpExch) {
 	}
 }
 
-// need is what is reserved for the results of a call, in bytes.
+// need is what is reserved for the results of a call, in bytes. An item may be in a buffer of
+// the next size class.
 func (x *tcpExch) need() int {
 	most := x.c.cfg.MaxMessage
 	if x.prog.Binding == nil || x.call.Cred.Protected() {
@@ -341,14 +343,16 @@ func (x *tcpExch) need() int {
 	call := &x.call
 	var b ReplyBounds
 	x.ranges, b = x.prog.Binding.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[x.at:], x.ranges[:0])
-	n := min(max(b.MaxResults, 0), most)
+	n := uint64(min(max(b.MaxResults, 0), most))
 	for _, size := range b.Items[:b.NumItems] {
-		n = min(n+max(size, 0), most)
+		if size = min(size, most); size > 0 {
+			n += uint64(arena.SizeOf(size))
+		}
 	}
 	if n <= records.Short {
 		return 0 // as little as a reply without bulk data
 	}
-	return n
+	return int(min(n, 2*uint64(most), math.MaxInt/2)) // to which the call is added
 }
 
 // charge counts memory that the exchange holds until its end.
@@ -364,7 +368,7 @@ func (x *tcpExch) charge(n int) {
 // taken at once: it goes out with others.
 func (x *tcpExch) settle() {
 	if n := x.held - x.used; n > 0 {
-		x.held = x.used
+		x.held -= n
 		x.c.answers.tenant.Release(int64(n), x.used == 0)
 	}
 }
@@ -449,7 +453,13 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		x.answer(oncrpc.ReplyHeader{}, nil)
 	default:
 		x.prog, x.at = p, n
-		if x.held > 0 || a.claim(tcpWait{n: x.need(), x: x}) {
+		need := x.need()
+		if more := x.held - x.used - need; x.mem != nil && more > 0 {
+			// It was not known before it was read.
+			x.held -= more
+			a.tenant.Release(int64(more), false)
+		}
+		if x.mem != nil || a.claim(tcpWait{n: need, x: x}) {
 			x.execute(true)
 		}
 	}
@@ -467,7 +477,6 @@ func (x *tcpExch) execute(reader bool) {
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
 		x.serve(true)
 	default:
-		x.keep()
 		x.detach()
 		go x.start()
 	}
@@ -501,9 +510,9 @@ func (x *tcpExch) serve(inline bool) {
 	}
 	x.res = Response{Results: x.results, o: x}
 	serve(x.context(inline), x.prog.Handler, &x.req, &x.res)
-	if x.res.fail != oncrpc.Success {
+	if h, refused := x.res.refused(); refused {
 		x.dropItems()
-		x.answer(oncrpc.ReplyHeader{AcceptStat: x.res.fail}, nil)
+		x.answer(h, nil)
 		return
 	}
 	x.answer(oncrpc.ReplyHeader{}, x.res.Results)
@@ -539,9 +548,6 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 		h, results = oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.SystemErr}, nil
 		size = h.Size()
 	}
-	if oncrpc.RecordMarkSize+size > records.Short && x.borrows() {
-		results = x.unborrow(results)
-	}
 	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
 	x.head = oncrpc.AppendReply(x.head, &h)
 	if e := x.entry; e != nil {
@@ -550,25 +556,6 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 			func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
 	}
 	x.send(results)
-}
-
-// borrows tells whether the call is in the reader's buffer, which the next call overwrites.
-func (x *tcpExch) borrows() bool {
-	return x.mem == nil && len(x.msg) > 0 && (len(x.own) == 0 || &x.msg[0] != &x.own[0])
-}
-
-// unborrow copies what of a reply may be a part of the call: a handler may answer with what it
-// was given. What is longer than the call is not.
-func (x *tcpExch) unborrow(results []byte) []byte {
-	for i := range x.items {
-		if it := &x.items[i]; len(it.data) <= len(x.msg) {
-			it.data = bytes.Clone(it.data)
-		}
-	}
-	if len(results) <= len(x.msg) {
-		results = bytes.Clone(results)
-	}
-	return results
 }
 
 // send has the reply written, whose mark and header are in x.head. The next Flush, if not the
@@ -766,6 +753,7 @@ func (a *tcpAnswers) checkIdle() {
 	a.mu.Lock()
 	idle := a.stopped && a.flight == 0 && !a.over && a.c.w.Rests()
 	a.over = a.over || idle
+	until := a.drain
 	a.mu.Unlock()
 	if !idle {
 		return
@@ -778,7 +766,7 @@ func (a *tcpAnswers) checkIdle() {
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(a.drain, lingerTime)
+		ctx, cancel := context.WithTimeout(until, lingerTime)
 		defer cancel()
 		select {
 		case <-ctx.Done():
@@ -804,8 +792,9 @@ func (a *tcpAnswers) end() {
 	}
 	a.mu.Unlock()
 	if a.reg != nil {
-		a.tenant.Leave()
+		a.tenant.Leave() // with nobody left who could reserve more
 	}
+	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
 		w.x.release(false)
 	}

@@ -18,8 +18,8 @@ import (
 // The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one
 // are in flight; while there are as many, nothing more is read. What calls hold counts in
 // MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
-// more than 16 KiB, and what its results may take. That is what the program's Binding says, and
-// without one 1 MiB. MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A
+// more than 4 KiB, and what its results may take. That is what the program's Binding says, and
+// without one 1 MiB. Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A
 // peer that takes nothing for StallTimeout, or leaves a call half sent for so long, loses the
 // connection with a *StallError.
 //
@@ -46,14 +46,24 @@ func (s *Server) ServeTCP(l net.Listener) error {
 		return net.ErrClosed
 	}
 	for {
-		nc, g, err := s.acceptTCP(l)
+		var c *tcpConn
+		var g *guest
+		err := s.acceptTCP(l, func(nc net.Conn, as *guest) {
+			c, g = newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage()), as
+			c.stats = s.stats
+			c.execute(s.registry, s.memory, s.cfg.Credits)
+			s.guests.settle(g, c)
+			s.streams[c] = struct{}{}
+			s.accepted++
+			s.startSweep()
+		})
 		switch {
 		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
 			return net.ErrClosed
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		go s.serveTCPConn(g, nc)
+		go s.serveTCPConn(g, c)
 	}
 }
 
@@ -66,9 +76,9 @@ func (s *Server) closes() bool {
 	return s.closing
 }
 
-// acceptTCP takes the next connection for which there is room. While there are no descriptors,
-// or no memory, it waits for some. The caller settles the guest.
-func (s *Server) acceptTCP(l net.Listener) (net.Conn, *guest, error) {
+// acceptTCP takes the next connection for which there is room, and calls settle with it, while
+// mu is held. While there are no descriptors, or no memory, it waits for some.
+func (s *Server) acceptTCP(l net.Listener, settle func(nc net.Conn, g *guest)) error {
 	var pause time.Duration
 	for {
 		nc, err := l.Accept()
@@ -78,35 +88,25 @@ func (s *Server) acceptTCP(l net.Listener) (net.Conn, *guest, error) {
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		pause = 0
 		s.mu.Lock()
 		g := s.admit(nc.RemoteAddr())
+		if g != nil {
+			settle(nc, g)
+		}
 		s.mu.Unlock()
 		if g != nil {
-			return nc, g, nil
+			return nil
 		}
 		nc.Close()
 	}
 }
 
 // serveTCPConn executes the calls of a connection until it ends.
-func (s *Server) serveTCPConn(g *guest, nc net.Conn) {
+func (s *Server) serveTCPConn(g *guest, c *tcpConn) {
 	growStack(len(tcpProvider))
-	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
-	c.stats = s.stats
-	c.execute(s.registry, s.memory, s.cfg.Credits)
-	s.mu.Lock()
-	s.guests.settle(g, c)
-	if s.closing {
-		c.abort()
-	}
-	s.streams[c] = struct{}{}
-	s.accepted++
-	s.startSweep()
-	s.mu.Unlock()
-
 	c.serve()
 	var closed *ClosedError
 	var ce *fabric.ConnError

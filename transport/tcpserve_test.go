@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
 // Conversations over TCP, on net.Pipe and in fake time, with a server of which the other end
@@ -166,6 +168,12 @@ func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcp
 		once := &onceListener{Listener: l}
 		go func() { served <- s.ServeTCP(once) }()
 		st := &tcpStage{t: t, Server: s, l: l, log: log}
+		defer func() { // also when the script ends early
+			for _, p := range st.peers {
+				p.Close()
+			}
+			s.Close()
+		}()
 		script(st)
 		for _, p := range st.peers {
 			p.Close()
@@ -268,6 +276,30 @@ func TestServeTCP(t *testing.T) {
 			}
 		})
 	})
+	t.Run("answers made of the arguments, which are read late", func(t *testing.T) {
+		padding := make([]byte, 8000) // makes the answers too long to be copied
+		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
+			Handler: HandlerFunc(func(_ context.Context, req *Request, res *Response) {
+				res.AddItem(req.Args, nil)
+				res.AddItem(padding, nil)
+			})}
+		tcpServer(t, nil, []Program{prog}, func(st *tcpStage) {
+			p := st.arrive("a:1")
+			args := func(xid uint32) []byte { return bytes.Repeat([]byte{byte(xid)}, 1000*int(xid)) }
+			for xid := range uint32(4) { // all are executed before the first answer is read
+				p.call(xid, 1, args(xid)...)
+			}
+			synctest.Wait()
+			p.listen()
+			for range 4 {
+				msg := p.message("an answer")
+				xid := word(msg, 0)
+				if got := accepted(t, msg, xid); !bytes.Equal(got, xdr.AppendOpaque(xdr.AppendOpaque(nil, args(xid)), padding)) {
+					t.Errorf("the answer to call %d is spoiled", xid)
+				}
+			}
+		})
+	})
 	t.Run("a call in two fragments, and a long one", func(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
 			p := st.arrive("a:1").listen()
@@ -350,7 +382,7 @@ func TestTCPHostilePeers(t *testing.T) {
 				sent := make(chan int)
 				go func() {
 					n := 0
-					for ; ; n++ {
+					for ; n < 1000; n++ {
 						msg := appendCall(nil, uint32(n), proc, xdr.AppendOpaque(nil, make([]byte, 3000))...)
 						if _, err := p.Write(append(marked(len(msg)), msg...)); err != nil {
 							break
@@ -359,7 +391,7 @@ func TestTCPHostilePeers(t *testing.T) {
 					sent <- n
 				}()
 				// What is read before there is a credit for it is in the reader's buffer.
-				if n := <-sent; n < 8 || n > 8+records16K/3000+1 {
+				if n := <-sent; n < 8 || n > 8+records.BufferSize/3000+1 {
 					t.Errorf("%d calls were taken", n)
 				}
 				st.says("peer has taken nothing for 30s")
@@ -416,8 +448,6 @@ func TestTCPHostilePeers(t *testing.T) {
 	})
 }
 
-const records16K = 16 << 10
-
 // Calls wait for memory in order, and what is reserved is what the program says.
 func TestTCPMemory(t *testing.T) {
 	t.Run("without a binding, 1 MiB for results", func(t *testing.T) {
@@ -458,8 +488,9 @@ func TestTCPMemory(t *testing.T) {
 			{ReplyBounds{}, 0},
 			{ReplyBounds{MaxResults: 4096}, 0},
 			{ReplyBounds{MaxResults: 5000}, 5000},
-			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 30_100},
-			{ReplyBounds{MaxResults: 1 << 40, Items: [4]int{1 << 62, 1 << 62}, NumItems: 2}, DefaultMaxMessage},
+			{ReplyBounds{MaxResults: 100, Items: [4]int{10_000, 20_000, 1}, NumItems: 2}, 16<<10 + 32<<10 + 100},
+			{ReplyBounds{MaxResults: 1 << 20, Items: [4]int{math.MaxInt, math.MaxInt}, NumItems: 2}, 2 * DefaultMaxMessage},
+			{ReplyBounds{MaxResults: math.MaxInt}, DefaultMaxMessage},
 			{ReplyBounds{MaxResults: -1, Items: [4]int{-1}, NumItems: 1}, 0},
 		} {
 			svc := &testService{}
@@ -490,13 +521,20 @@ func TestTCPMemory(t *testing.T) {
 		tcpServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}, []Program{prog}, func(st *tcpStage) {
 			p := st.arrive("a:1").listen()
 			const all = 40
+			out := make(chan []byte, 2*all) // what is sent, by one goroutine
+			defer close(out)
+			go func() {
+				for msg := range out {
+					p.send(msg)
+				}
+			}()
 			for xid := range uint32(all) {
-				p.call(xid, 1)
+				out <- appendCall(nil, xid, 1)
 			}
 			for executed.Load() < all {
 				switch msg := p.message("a call or a reply"); word(msg, 1) {
 				case uint32(oncrpc.Call):
-					p.send(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: word(msg, 0)}))
+					out <- oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: word(msg, 0)})
 				}
 				synctest.Wait()
 			}
@@ -583,6 +621,7 @@ func TestTCPShutdown(t *testing.T) {
 		testTCPServer(t, nil, func(st *tcpStage, svc *testService) {
 			p := st.arrive("a:1").listen()
 			p.call(1, procHold)
+			synctest.Wait()
 			ctx, cancel := context.WithTimeout(bg, time.Second)
 			defer cancel()
 			start := time.Now()
@@ -694,7 +733,7 @@ func TestTCPThousand(t *testing.T) {
 		if s := st.Stats(); s.OpenConns != 1000 || s.Calls != 2700 {
 			t.Errorf("counters are %+v", s)
 		}
-		if m := st.memory.Stats(); m.Base+m.Idle+m.Held > 1000<<10 {
+		if m := st.memory.Stats(); m.Base+m.Idle+m.Held > 1000*(records.BufferSize+exchSize) {
 			t.Errorf("a thousand connections hold %+v", m)
 		}
 	})

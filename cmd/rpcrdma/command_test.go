@@ -114,7 +114,7 @@ var tcpAddr = regexp.MustCompile(`and (\S+) \(tcp\)`)
 func startServer(t *testing.T, args ...string) *testServer {
 	t.Helper()
 	s := &testServer{rest: make(chan string, 1)}
-	s.cmd = command(context.Background(), append([]string{"serve", "--addr", "127.0.0.1:0"}, args...)...)
+	s.cmd = command(context.Background(), append([]string{"serve", "--addr", "127.0.0.1:0", "--squash", "none"}, args...)...)
 	s.cmd.Stderr = &s.stderr
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {

@@ -287,7 +287,7 @@ var listening = regexp.MustCompile(`listening on (\S+)`)
 func (d *demo) withServer(ctx context.Context, args []string, f func(url string) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, d.command, append([]string{"serve", "--provider", d.provider, "--addr", d.addr}, args...)...)
+	cmd := exec.CommandContext(ctx, d.command, append([]string{"serve", "--provider", d.provider, "--addr", d.addr, "--squash", "none"}, args...)...)
 	cmd.Stderr = d.stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second

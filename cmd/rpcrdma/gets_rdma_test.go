@@ -26,7 +26,7 @@ import (
 // gets over each device, by default 8. One that does not end leaves the stacks of its
 // goroutines, and the state of its connection in the system.
 func TestRDMALinuxGets(t *testing.T) {
-	dir, port := nfsd(t)
+	dir, port := kernelServer(t)
 	gets := 8
 	if s := os.Getenv("RPCRDMA_GETS"); s != "" {
 		var err error

@@ -26,9 +26,9 @@ func linuxFiles(t *testing.T) (source string) {
 	return source
 }
 
-// nfsd returns the directory that the kernel's NFS server exports, and its port for RDMA,
+// kernelServer returns the directory that the kernel's NFS server exports, and its port for RDMA,
 // as scripts/vm --nfsd sets them up.
-func nfsd(t *testing.T) (dir, port string) {
+func kernelServer(t *testing.T) (dir, port string) {
 	t.Helper()
 	dir, port = os.Getenv("RPCRDMA_NFSD_DIR"), os.Getenv("RPCRDMA_NFSD_PORT")
 	if dir == "" || port == "" {
@@ -40,7 +40,7 @@ func nfsd(t *testing.T) (dir, port string) {
 // TestRDMALinuxServer: our client moves a tree to the kernel's NFS server and back,
 // over each device, and from the software adapter to siw.
 func TestRDMALinuxServer(t *testing.T) {
-	dir, port := nfsd(t)
+	dir, port := kernelServer(t)
 	for _, tt := range []struct{ kind, provider string }{{"rxe", "rdma"}, {"siw", "rdma"}, {"siw", "iwarp"}} {
 		t.Run(tt.kind+"/"+tt.provider, func(t *testing.T) {
 			at := net.JoinHostPort(rdmatest.Device(t, tt.kind), port)
@@ -77,7 +77,7 @@ func TestRDMALinuxServer(t *testing.T) {
 // TestRDMALinuxClient: the kernel's NFS client mounts our server, and copies a tree to it
 // and back, over each device.
 func TestRDMALinuxClient(t *testing.T) {
-	nfsd(t) // with it the modules of the client are there, too
+	kernelServer(t) // with it the modules of the client are there, too
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		exported, mounted := t.TempDir(), t.TempDir()
 		source, back := linuxFiles(t), filepath.Join(t.TempDir(), "back")

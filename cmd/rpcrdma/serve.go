@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net"
+	"os"
+	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +21,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/loadgen"
-	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
@@ -29,21 +31,35 @@ import (
 // serveOptions are the options of serve.
 type serveOptions struct {
 	options
-	addr, tcpAddr, dir string
-	readOnly, async    bool
+	exportFlags
+	addr, tcpAddr string
+	async         bool
 }
 
 func newServe() *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
-		Use:   "serve --dir DIR",
-		Short: "Export a directory over NFS version 3",
-		Long: `Export a directory over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
+		Use:   "serve (--dir DIR | --export SPEC...)",
+		Short: "Export directories over NFS version 3",
+		Long: `Export directories over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
 
-Clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. Nothing outside of DIR can be
-reached, whatever the name and through whatever symbolic link. There is no protection
-inside it: whoever reaches the port can do what the user who runs this command can do,
-whatever user the client claims to be. Files that clients make belong to that user.
+With --dir clients see DIR as "/": nfs://HOST:PORT/FILE is DIR/FILE. --export has a name of
+its own for each directory, which is the directory's path if it has none, and options:
+
+  ro                    refuse all changes
+  squash=none|root|all  as --squash; anonuid=UID, anongid=GID and allow=CIDR likewise
+
+Nothing outside of the directories can be reached, whatever the name and through whatever
+symbolic link, and nothing that is mounted below them.
+
+As root, every operation is done with the user and groups that the client says, and the
+kernel decides what they may do. Root of a client is taken for the anonymous user, unless
+--squash says otherwise. As any other user, whoever reaches the port can do what that user
+can do, and files that clients make belong to that user. Users are not authenticated:
+--allow says which machines are believed.
+
+Files keep their handles as long as the server runs, and with --state also when it is
+started again. As root they do so on most file systems without looking for files.
 
 Data is on disk when the server says so, unless --async is given.
 
@@ -51,26 +67,29 @@ With --rpcbind clients need not know the port: NFS and MOUNT are registered unde
 rdma or rdma6, and with --tcp-addr also tcp or tcp6, until the server ends.
 
 The server also has a benchmark program, 0x20524442 version 1, for 'rpcrdma bench', and a
-notification program, 0x2052444e version 1, for 'rpcrdma watch'. A watching client is
-forgotten when it is away for more than a minute. At most 128 clients watch at a time, at
-most 32 of them from one address.
+notification program, 0x2052444e version 1, for 'rpcrdma watch', which has no permissions:
+it tells nothing of exports with --allow, and as root of those with --squash none alone. A
+watching client is forgotten when it is away for more than a minute. At most 128 clients
+watch at a time, at most 32 of them from one address.
 
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
+  rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
   rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.dir == "" {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("--dir DIR is missing: which directory?")}
+			exports, err := o.exports()
+			if err != nil {
+				return &usageError{command: cmd.CommandPath(), err: err}
 			}
 			if err := o.checkRPCBind(cmd); err != nil {
 				return err
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			return o.serve(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.serve(ctx, exports, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	addOptions(cmd, &o.options, 10*time.Second, "at the end, wait this long for calls under way, then cut them off")
@@ -79,15 +98,14 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
-	flags.StringVar(&o.dir, "dir", "", "export the directory `DIR`")
-	flags.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
+	o.exportFlags.add(flags)
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
 
 // serve runs until ctx ends.
-func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) error {
-	s := &service{serveOptions: o, log: o.logger(stderr), failed: make(chan error, 3)}
+func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, stderr io.Writer) error {
+	s := &service{serveOptions: o, exports: exports, log: o.logger(stderr), failed: make(chan error, 3)}
 	defer s.close()
 	if err := s.open(ctx, stderr); err != nil {
 		return fmt.Errorf("serve: %s", explain(err))
@@ -130,15 +148,14 @@ func (o *serveOptions) serve(ctx context.Context, stdout, stderr io.Writer) erro
 // A service is a serve command under way.
 type service struct {
 	*serveOptions
-	log *slog.Logger
+	exports []exportSpec
+	log     *slog.Logger
 
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
 	tcp      net.Listener // nil without --tcp-addr
 	notify   *notify.Server
-	guard    *guard
-	bridge   net.Listener
 	opened   []io.Closer // closed last to first, at the very end
 
 	running sync.WaitGroup
@@ -150,29 +167,71 @@ func (s *service) open(ctx context.Context, stderr io.Writer) (err error) {
 	if s.provider, err = s.newServer(ctx, stderr, s.addr); err != nil {
 		return err
 	}
-	e, err := newExport(s.dir, s.readOnly)
-	if err != nil {
-		return err
-	}
-	s.opened = append(s.opened, e)
-	w, err := dirwatch.New(e.root, s.log)
-	if err != nil {
-		return err
-	}
-	s.opened = append(s.opened, w)
-	s.notify = notify.NewServer(w, s.log)
-	s.opened = append(s.opened, s.notify)
 	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: transport.Config{Logger: s.log}}); err != nil {
+		return err
+	}
+	if err := s.openFiles(); err != nil {
 		return err
 	}
 	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
 		return err
 	}
-	if err := s.listen(ctx); err != nil {
+	return s.listen(ctx)
+}
+
+// openFiles opens what is exported, and registers the programs that serve it.
+func (s *service) openFiles() error {
+	cfg := nfsd.Config{Logger: s.log}
+	var st *state
+	if s.state != "" {
+		for _, e := range s.exports {
+			if err := outside(s.state, e.dir); err != nil {
+				return err
+			}
+		}
+		var err error
+		if st, err = openState(s.state); err != nil {
+			return err
+		}
+		s.opened = append(s.opened, st)
+		cfg.Key = st.key
+	}
+	var sources watched
+	for _, e := range s.exports {
+		files, closer, err := openDir(e.dir, s.async, st, s.log)
+		if err != nil {
+			return err
+		}
+		s.opened = append(s.opened, closer)
+		e.FS = files
+		cfg.Exports = append(cfg.Exports, e.Export)
+		// Notifications know no users and no networks.
+		if e.Allow != nil || os.Geteuid() == 0 && e.Squash != nfsd.SquashNone {
+			continue
+		}
+		root, err := os.OpenRoot(e.dir)
+		if err != nil {
+			return err
+		}
+		s.opened = append(s.opened, root)
+		w, err := dirwatch.New(root, s.log)
+		if err != nil {
+			return err
+		}
+		s.opened = append(s.opened, w)
+		sources = append(sources, watchedExport{strings.Trim(path.Clean(e.Name), "/"), w})
+	}
+	s.notify = notify.NewServer(sources, s.log)
+	s.opened = append(s.opened, s.notify)
+	nfsServer, err := nfsd.New(&cfg)
+	if err != nil {
 		return err
 	}
-	s.guard = newGuard(e, s.async, s.log)
-	s.bridge = s.server.Bridge(nfs.Binding{}, nfs.Program, nfs.MountProgram)
+	for _, p := range nfsServer.Programs() {
+		if err := s.server.Register(p); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -202,7 +261,7 @@ func (s *service) listen(ctx context.Context) (err error) {
 		return errors.New(listenText(s.tcpAddr, err))
 	}
 	s.opened = append(s.opened, tcp)
-	s.tcp = s.server.LimitTCP(tcp)
+	s.tcp = tcp
 	return nil
 }
 
@@ -215,10 +274,9 @@ func (s *service) start() {
 			}
 		})
 	}
-	run(func() error { return s.guard.serveRDMA(s.bridge) })
 	run(func() error { return s.server.Serve(s.listener) })
 	if s.tcp != nil {
-		run(func() error { return s.guard.serveTCP(s.tcp) })
+		run(func() error { return s.server.ServeTCP(s.tcp) })
 	}
 }
 
@@ -234,29 +292,37 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 	if s.tcp != nil {
 		where += fmt.Sprintf(" and %v (tcp)", s.tcp.Addr())
 	}
-	dir, err := filepath.Abs(s.dir)
-	if err != nil {
-		dir = s.dir
-	}
 	how := ""
-	if s.readOnly {
-		how = ", read-only"
-	}
 	if s.rpcbind != "" {
-		how += ", registered with rpcbind at " + s.rpcbind
+		how = ", registered with rpcbind at " + s.rpcbind
 	}
-	_, err = fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, printable(dir), how)
+	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, s.exported(), how)
 	return err
+}
+
+// exported says what is exported.
+func (s *service) exported() string {
+	var list []string
+	for _, e := range s.exports {
+		dir, err := filepath.Abs(e.dir)
+		if err != nil {
+			dir = e.dir
+		}
+		text := printable(dir)
+		if e.Name != "/" && e.Name != dir {
+			text += " as " + printable(e.Name)
+		}
+		if e.ReadOnly {
+			text += ", read-only"
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, "; ")
 }
 
 // stop ends the service in order: no new connections, no notifications, then the calls
 // under way, for as long as the timeout allows. It returns an error if calls were cut off.
 func (s *service) stop() (err error) {
-	left := time.Duration(math.MaxInt64)
-	if s.timeout > 0 {
-		left = s.timeout
-	}
-	begun := time.Now()
 	s.listener.Close()
 	if s.tcp != nil {
 		s.tcp.Close()
@@ -271,8 +337,6 @@ func (s *service) stop() (err error) {
 	if cut := s.server.Shutdown(ctx); cut != nil {
 		err = cmp.Or(context.Cause(ctx), cut)
 	}
-	s.bridge.Close()
-	s.guard.stop(left - time.Since(begun))
 	s.running.Wait()
 	return err
 }

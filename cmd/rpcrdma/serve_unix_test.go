@@ -52,7 +52,7 @@ func TestPutUnreadable(t *testing.T) {
 		testutil.Must(t, err)
 		testutil.Must(t, os.WriteFile(cmd.Path, program, 0o755))
 		testutil.Must(t, os.Chmod(filepath.Dir(cmd.Path), 0o755))
-		testutil.Must(t, os.Chmod(local, 0o755))
+		testutil.Must(t, os.Chmod(local, 0o755), os.Chmod(export, 0o777))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		cmd.Dir = local
 	}

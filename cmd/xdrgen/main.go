@@ -3,8 +3,8 @@
 //	xdrgen [-package NAME] [-o FILE] [-D NAME]... [-I DIR]... [-types] [-v] FILE.x...
 //
 // All files become one Go file. It has the constants and types of the source with their comments,
-// and for each type the methods Append, Decode and Check, which use package proto/xdr and nothing
-// else. In a Go file, one line is enough:
+// for each version of a program a client, a server and an upper-layer binding, and for each type the
+// methods Append, Decode and Check. In a Go file, one line is enough:
 //
 //	//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen kv.x
 //
@@ -12,7 +12,8 @@
 // it, or else the name of the first file. -o is the file to write, - for standard output, by
 // default that of the first file with .go for .x, in the current directory. -D defines
 // a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
-// of the including file. -v prints what is ignored, such as lines that begin with %.
+// of the including file. -types leaves out clients, servers and bindings: what is left uses package
+// proto/xdr and nothing else. -v prints what is ignored, such as lines that begin with %.
 //
 // # Language
 //
@@ -21,13 +22,31 @@
 // enumerators without a value, struct *T { ... }.
 //
 // A comment /* open */ at an enumeration keeps values that it does not define; otherwise they are
-// an error, as RFC 4506 section 4.3 has it.
+// an error, as RFC 4506 section 4.3 has it. A comment belongs to the declaration that it follows on
+// the line, or else to the one below it.
+//
+// Comments behind members of structures and arms of unions:
+//
+//   - /* ddp */: the data, opaque<> or string<>, may be placed directly in memory of the receiver
+//     (RFC 8166 section 6.1). /* ddp: GET, PUT */ says so for these procedures alone. A string becomes
+//     a []byte. An item of results may be optional if no other follows.
+//   - /* max: 65536 */: in results, the member has at most so many bytes of contents. The number
+//     may be a constant's name, or a member of the arguments, as in /* max: args.count */; of several,
+//     with commas between, the largest counts, up to 16 MiB.
+//
+// Comments behind procedures:
+//
+//   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
+//     kept.
+//   - /* inline */: it is quick and never blocks; see transport.Program.
+//   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
 // # Go
 //
 // put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: words begin behind underscores
 // and digits, and a word all in capitals gets small letters. Of two equal names the second gets a
-// suffix: Type, Const, Value, Program, Version, Proc, or Field. A comment /* go: fileID */ at a
+// suffix: Type, Const, Value, Program, Version, Proc, or Field; of two programs with a version of the
+// same name, the second's types begin with the program's name. A comment /* go: fileID */ at a
 // declaration or a member names it fileID instead.
 //
 // Enumerations are int32 types with constants. Unions are structs with the discriminant and a
@@ -44,6 +63,38 @@
 // slices of its receiver, within their capacity, and what its pointers refer to. Nesting of
 // recursive types is limited to [xdr.MaxDepth] levels, memory as described at
 // [xdr.Decoder.LimitMemory].
+//
+// # Clients
+//
+// Version KV1 of a program has a Kv1Client, made by NewKv1Client of a transport.Caller: a Client over
+// RDMA or TCP, or for calls to a client a Conn or a Backchannel. Procedure KV_GET is the method Get:
+// what the names of all procedures of the version begin with, up to an underscore, is left out.
+//
+//	func (c *Kv1Client) Get(ctx context.Context, args *GetArgs, value []byte) (res GetRes, err error)
+//
+// Structures and unions are passed as pointers, all other types as they are. Each argument of a
+// procedure is a parameter, and behind them is a buffer for each item of results that may be placed
+// directly: the result's field is then a part of it, whether the data came in a write chunk or
+// inline. Items of arguments are sent from where they are. All other results are copies.
+//
+// What Check refuses is not sent. The results of a call are bounded by the sizes of types. A part
+// without a limit counts as 64 KiB, others as at most 1 MiB; an item without a limit counts as 1 MiB
+// to bindings, others as at most 16 MiB. For clients the buffers are the bounds of items.
+//
+// # Servers
+//
+// A Kv1Server is an interface with a method for each procedure but number 0, which servers answer
+// themselves. RegisterKv1 registers one with a transport.Server, Kv1Program makes a transport.Program
+// of it, also for the callbacks of a client, and transport.Versions joins several versions.
+//
+//	func (s *server) Get(ctx context.Context, req *transport.Request, args *GetArgs, res *GetRes) error
+//
+// Byte slices in args are views of the message and valid until the method returns. Items of res are
+// sent from where they are: from req.Alloc, or other memory, of which req.WhenReleased tells when it
+// is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS. An error is the
+// oncrpc.AcceptStat that it is or wraps, or else SYSTEM_ERR, with a record in Config.Logger.
+//
+// Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //
 // # Exit status
 //

@@ -36,6 +36,8 @@ func TestRun(t *testing.T) {
 		{"notes", "-v -o - notes.x", 0, "package p\n", "notes.x:1:1: line for rpcgen's output is ignored\n", ""},
 		{"mistakes", "wrong.x", 1, "", "wrong.x:1:7: expected the name of the constant, found \"=\"\nwrong.x:2:16: expected a number or the name of a constant, found \";\"\n", ""},
 		{"mistake in a name", "wrong2.x", 1, "", "wrong2.x:1:9: type b is not declared\n", ""},
+		{"mistake in an annotation", "oneway.x", 1, "", "oneway.x:1:43: procedure F cannot be one-way: RPC-over-RDMA has no calls without a reply\n", ""},
+		{"program", "-o - -package q prog.x", 0, "func NewVClient(c transport.Caller) *VClient", "", ""},
 		{"no such file", "none.x", 1, "", "open none.x: *", ""},
 		{"no files", "", 2, "", "usage: xdrgen *", ""},
 		{"no such flag", "-q a.x", 2, "", "flag provided but not defined: -q\n*", ""},
@@ -55,6 +57,8 @@ func TestRun(t *testing.T) {
 				"notes.x":      "%#include <a.h>\n",
 				"wrong.x":      "const = 1;\nconst A     =  ;",
 				"wrong2.x":     "typedef b a;",
+				"prog.x":       "program P { version V { int F(int) = 1; } = 1; } = 1;",
+				"oneway.x":     "program P { version V { void F(int) = 1;  /* oneway */\n } = 1; } = 1;",
 			})
 			var stdout, stderr bytes.Buffer
 			if status := run(strings.Fields(tt.args), "p", &stdout, &stderr); status != tt.status {
@@ -130,4 +134,16 @@ func checkGenerated(t *testing.T, path string, args []string) {
 		t.Fatalf("status %d\n%s", status, stderr.String())
 	}
 	testutil.Golden(t, out, stdout.Bytes())
+}
+
+// With -types nothing but types, constants and codecs is written, and annotations of procedures
+// mean nothing.
+func TestTypes(t *testing.T) {
+	t.Chdir(t.TempDir())
+	testutil.Must(t, os.WriteFile("p.x", []byte("struct s { int x; };\nprogram P { version V { s F(s) = 1; /* oneway */\n } = 1; } = 1;"), 0o666))
+	var stdout, stderr bytes.Buffer
+	status := run([]string{"-types", "-o", "-", "p.x"}, "p", &stdout, &stderr)
+	if text := stdout.String(); status != 0 || !strings.Contains(text, "func (v *S) Append(") || strings.Contains(text, "transport") {
+		t.Errorf("status %d\n%s%s", status, text, stderr.String())
+	}
 }

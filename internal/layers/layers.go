@@ -89,6 +89,16 @@ var Layers = []Layer{
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
+	{
+		Path: "nfs/nfsd", Library: true, Pure: true,
+		May: []string{"nfs", "transport", "proto/xdr", "proto/oncrpc"},
+	},
+	{
+		Path: "nfs/nfsd/dirfs", Library: true, Pure: true,
+		May:      []string{"nfs", "nfs/nfsd"},
+		Tests:    []string{"transport", "proto/xdr", "proto/oncrpc"},
+		External: []string{"golang.org/x/sys"},
+	},
 
 	{
 		Path: "internal/xdrgen/golden", Library: true, Pure: true,
@@ -107,6 +117,8 @@ var Layers = []Layer{
 		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
+
+	{Path: "examples", Pure: true, May: []string{"transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},

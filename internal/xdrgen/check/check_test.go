@@ -111,6 +111,30 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
+// Names in Go, and types that are distinct, may be chosen for programs, too.
+func TestChosenWithStubs(t *testing.T) {
+	spec, err := compile(t, `
+		const N = 2; /* go: limit */
+		typedef int id; /* distinct */ /* go: ID */
+		enum e { /* go: kind */
+			A = 1 /* go: first */
+		};
+		union u switch (e by /* go: By */) { /* go: Choice */
+		case A:
+			id x; /* go: X */
+		};
+		program P { /* go: prog */
+			version V { /* go: vers */
+				u F(id) = 1; /* go: proc */
+			} = 1;
+		} = 1;`)
+	testutil.Must(t, err)
+	testutil.Must(t, Stubs(spec))
+	if p := spec.Programs[0].Versions[0].Procs[0]; p.Go != "proc" || !p.Args[0].Type.Distinct {
+		t.Errorf("procedure %+v", p)
+	}
+}
+
 func find(t *testing.T, spec *Spec, name string) *Type {
 	t.Helper()
 	i := slices.IndexFunc(spec.Types, func(t *Type) bool { return t.Name == name })

@@ -36,13 +36,13 @@ func Stubs(spec *Spec) error {
 		}
 	}
 	for _, c := range spec.Consts {
-		s.only(c.Doc, "constant")
+		s.only(c.Doc, "constant", "go")
 	}
 	procs := make(map[string]bool)
 	for _, p := range spec.Programs {
-		s.only(p.Doc, "program")
+		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
-			s.only(v.Doc, "version")
+			s.only(v.Doc, "version", "go")
 			for _, proc := range v.Procs {
 				procs[proc.Name] = true
 			}
@@ -91,13 +91,13 @@ annotations:
 
 // annotations checks those of a type.
 func (s *stubs) annotations(t *Type, procs map[string]bool) {
-	s.only(t.Doc, "type", "open")
+	s.only(t.Doc, "type", "go", "open", "distinct")
 	for _, v := range t.Values {
-		s.only(v.Doc, "value")
+		s.only(v.Doc, "value", "go")
 	}
 	members := t.Members
 	if t.Kind == Union {
-		s.only(t.Discriminant.Doc, "discriminant")
+		s.only(t.Discriminant.Doc, "discriminant", "go")
 		for _, a := range t.Arms {
 			if a.Member != nil {
 				members = append(members[:len(members):len(members)], a.Member)
@@ -107,7 +107,7 @@ func (s *stubs) annotations(t *Type, procs map[string]bool) {
 		}
 	}
 	for _, m := range members {
-		s.only(m.Doc, "member", "ddp", "max", "open") // the latter is of a body in it
+		s.only(m.Doc, "member", "go", "ddp", "max", "open") // the latter is of a body in it
 		if _, ok := most(m); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
@@ -124,7 +124,7 @@ func (s *stubs) annotations(t *Type, procs map[string]bool) {
 
 // procedure completes one procedure.
 func (s *stubs) procedure(spec *Spec, p *Proc) {
-	s.only(p.Doc, "procedure", "idempotent", "inline", "oneway")
+	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway")
 	for _, a := range p.Doc.Annotations() {
 		switch a.Word {
 		case "idempotent":
@@ -356,7 +356,7 @@ func (s *stubs) path(term string) Path {
 		t := path[len(path)-1].Type.Base()
 		var next *Member
 		for _, m := range t.Members {
-			if m.Name == name && t.Kind == Struct {
+			if m.Name == name {
 				next = m
 			}
 		}

@@ -3,6 +3,7 @@ package gen_test
 import (
 	"errors"
 	"go/ast"
+	"go/build"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -32,7 +33,10 @@ func compile(src string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	code, err := gen.Generate(spec, gen.Options{Package: "p"})
+	if err := check.Stubs(spec); err != nil {
+		return "", err
+	}
+	code, err := gen.Generate(spec, gen.Options{Package: "p", Stubs: true})
 	if err != nil {
 		return "", &defect{err, string(code)}
 	}
@@ -47,14 +51,15 @@ type defect struct {
 
 func (d *defect) Error() string { return d.err.Error() + "\n" + d.code }
 
-// A typeChecker compiles Go as far as types. It reads package xdr and what that imports from
-// source, once.
+// A typeChecker compiles Go as far as types. It reads the packages that generated code imports from
+// source, once, without cgo.
 type typeChecker struct {
 	mu    sync.Mutex
 	inner types.Importer
 }
 
 func newTypeChecker() *typeChecker {
+	build.Default.CgoEnabled = false
 	return &typeChecker{inner: importer.ForCompiler(token.NewFileSet(), "source", nil)}
 }
 
@@ -102,6 +107,9 @@ func sources(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("../golden/*.x")
 	testutil.Must(t, err)
+	more, err := filepath.Glob("../golden/*/*.x")
+	testutil.Must(t, err)
+	files = append(files, more...)
 	var list []string
 	for _, f := range files {
 		text, err := os.ReadFile(f)
@@ -124,6 +132,9 @@ func FuzzCompile(f *testing.F) {
 		"#if (((1)))\nconst A = 1;\n#endif", "enum e { A = 0x7fffffff, B };", "const A = B; const B = A;",
 		"struct a { union switch (bool b) { case TRUE: a x[2]; case FALSE: void; } c; };",
 		"typedef opaque a<>; program P { version V { a F(a, a *, a<3>) = 1; } = 1; } = 1;",
+		"struct a { opaque x<>; /* ddp */ /* max: args.n */ }; struct b { int n; }; program P { version V { a F(b) = 1; b G(a) = 2; } = 1; } = 1;",
+		"program P { version V { int A_F(int max, string len) = 1; int A_Impl(void) = 2; int A_Cred(bool b) = 3; } = 1; version V { } = 2; } = 1; const VClient = 1;",
+		"struct n { n *next; opaque x<>; }; struct l { n *list; n one; }; program P { version V { l F(l) = 1; } = 1; } = 1;",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)

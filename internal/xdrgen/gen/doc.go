@@ -1,5 +1,5 @@
-// Package gen writes Go for a checked specification: its constants and types, and behind them
-// the codecs, on top of package proto/xdr.
+// Package gen writes Go for a checked specification: its constants and types, clients, servers and
+// bindings of its programs, on top of package transport, and the codecs, on top of package proto/xdr.
 //
 // # Names
 //
@@ -46,4 +46,12 @@
 //
 // Append encodes whatever is in the value. What a peer would refuse (too many elements, a
 // discriminant without an arm) is what Check reports.
+//
+// # Clients, servers and bindings
+//
+// A type that contains items, which may be placed directly, is not left to its methods where the
+// items are taken out: the statements for its members, and theirs, down to the items, are written
+// out in the method of the client or server, and in the binding. What contains no items is
+// left to Append and Decode, or, in bindings, to functions that skip one type. Bindings skip
+// neighbours of fixed sizes together; of these they check bools alone.
 package gen

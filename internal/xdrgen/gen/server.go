@@ -14,11 +14,11 @@ func (g *generator) server(s *service) {
 // A %[1]sServer executes %[2]s.
 // Its methods are called by many goroutines at once.
 //
-// Arguments are valid until the method returns; so are byte slices in them, which refer to the
-// received message. res is zero, and belongs to the server again when the method returns. Results
-// refer to whatever memory there is, which must not change until the reply has been sent: memory
-// from req.Alloc is sent from where it is and needs no more, and for other memory req.WhenReleased
-// tells when it is free.
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are

@@ -20,14 +20,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// BufferSize is the length of a Reader's buffer in bytes: a record that fits is read with
-// others, without a copy.
+// BufferSize is the length of a Reader's buffer in bytes, which short records share.
 const BufferSize = 16 << 10
 
 // A SizeError says that the peer has announced a record that is too long.
@@ -43,7 +41,7 @@ func (e *SizeError) Error() string {
 // peer could send these for ever.
 var ErrEmptyFragment = errors.New("an empty fragment that is not the last of its record")
 
-// A Reader reads records. Its methods, except Stop, are for one goroutine.
+// A Reader reads records. Its methods are for one goroutine.
 type Reader struct {
 	src  source
 	buf  *bufio.Reader
@@ -63,10 +61,6 @@ func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	r.buf = bufio.NewReaderSize(&r.src, BufferSize)
 	return r
 }
-
-// Stop ends waiting for the peer, with an error that os.ErrDeadlineExceeded is: records that
-// are in the buffer can still be read. Any goroutine may call it.
-func (r *Reader) Stop() { r.src.stop() }
 
 // Ready tells whether the next record is in the buffer as a whole: reading it does not wait.
 func (r *Reader) Ready() bool {
@@ -121,10 +115,10 @@ func cutShort(err error, within bool) error {
 	return err
 }
 
-// Whole returns the record that Next has found, if it has one fragment and fits in the
-// buffer, and nothing of it has been read. It is the Reader's memory, valid until Next.
+// Whole returns the record that Next has found, if it has one fragment and is Short, and
+// nothing of it has been read. It is the Reader's memory, valid until Next.
 func (r *Reader) Whole() (msg []byte, ok bool, err error) {
-	if !r.last || r.size > BufferSize || r.left != r.size {
+	if !r.last || r.size > Short || r.left != r.size {
 		return nil, false, nil
 	}
 	if msg, err = r.buf.Peek(r.left); err != nil {
@@ -183,33 +177,16 @@ type source struct {
 	stall  time.Duration
 	within bool // a record
 	armed  bool // there is a time limit
-
-	mu      sync.Mutex
-	stopped bool
 }
 
 func (s *source) Read(b []byte) (int, error) {
 	switch {
 	case s.within && s.stall > 0:
-		s.deadline(time.Now().Add(s.stall))
+		_ = s.conn.SetReadDeadline(time.Now().Add(s.stall))
+		s.armed = true
 	case s.armed:
-		s.deadline(time.Time{})
+		_ = s.conn.SetReadDeadline(time.Time{})
+		s.armed = false
 	}
 	return s.conn.Read(b)
-}
-
-func (s *source) deadline(t time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.stopped {
-		_ = s.conn.SetReadDeadline(t)
-		s.armed = !t.IsZero()
-	}
-}
-
-func (s *source) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopped = true
-	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }

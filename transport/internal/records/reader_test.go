@@ -198,27 +198,6 @@ func TestReaderPatience(t *testing.T) {
 	}
 }
 
-// Stop ends the wait for the peer, and leaves what has come.
-func TestReaderStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ours, peers := net.Pipe()
-		defer ours.Close()
-		defer peers.Close()
-		r := NewReader(ours, 100, time.Second)
-		go peers.Write(stream(fragment{1, true}, fragment{2, true}))
-		if msg, err := take(r, true); string(msg) != "a" || err != nil {
-			t.Fatal(msg, err)
-		}
-		r.Stop()
-		if msg, err := take(r, true); string(msg) != "bb" || err != nil {
-			t.Fatal(msg, err)
-		}
-		if _, err := take(r, true); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error(err)
-		}
-	})
-}
-
 // FuzzReader reads any stream, in two ways that must find the same, and compares it with what
 // record marking says, in a few lines.
 func FuzzReader(f *testing.F) {

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// Short is how long a record may be that is copied, in bytes with its mark.
+	// Short is how long a record may be that is copied, in bytes; when it is written, with
+	// its mark.
 	Short = 4 << 10
 
 	// tick is how long a goroutine waits for the peer that has something else to do.

@@ -396,10 +396,10 @@ func TestArgumentsChecked(t *testing.T) {
 // A broken server does what its fields say.
 type broken struct {
 	UnimplementedStoreV1Server
-	err error
+	err atomic.Pointer[error]
 }
 
-func (b *broken) Clear(context.Context, *transport.Request) error { return b.err }
+func (b *broken) Clear(context.Context, *transport.Request) error { return *b.err.Load() }
 
 func (b *broken) Count(context.Context, *transport.Request, uint32, *uint32) error { panic("no count") }
 
@@ -424,7 +424,7 @@ func TestServerErrors(t *testing.T) {
 		}
 		clear := func(err error) func() error {
 			return func() error {
-				s.err = err
+				s.err.Store(&err)
 				return b.store.Clear(ctx)
 			}
 		}
@@ -434,7 +434,7 @@ func TestServerErrors(t *testing.T) {
 			want oncrpc.AcceptStat
 			log  string // what is logged; "": nothing
 		}{
-			{"not implemented", func() error { _, err := b.store.Put(ctx, &PutArgs{}); return err }, oncrpc.ProcUnavail, ""},
+			{"a procedure that is left out", func() error { _, err := b.store.Put(ctx, &PutArgs{}); return err }, oncrpc.ProcUnavail, ""},
 			{"no such procedure", func() error { return raw(99) }, oncrpc.ProcUnavail, ""},
 			{"arguments cut short", func() error { return raw(StorePut, 0, 0, 0, 1) }, oncrpc.GarbageArgs, ""},
 			{"arguments too long", func() error { return raw(StoreCount, 0, 0, 0, 1, 0, 0, 0, 2) }, oncrpc.GarbageArgs, ""},

@@ -461,11 +461,11 @@ func (c *StoreV1Client) Echo(ctx context.Context, args *GetArgs) (res GetArgs, e
 // A StoreV1Server executes version STORE_V1 of program STORE_PROG.
 // Its methods are called by many goroutines at once.
 //
-// Arguments are valid until the method returns; so are byte slices in them, which refer to the
-// received message. res is zero, and belongs to the server again when the method returns. Results
-// refer to whatever memory there is, which must not change until the reply has been sent: memory
-// from req.Alloc is sent from where it is and needs no more, and for other memory req.WhenReleased
-// tells when it is free.
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
@@ -1137,11 +1137,11 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId) (res StoreValue
 // A StoreV2Server executes version STORE_V2 of program STORE_PROG.
 // Its methods are called by many goroutines at once.
 //
-// Arguments are valid until the method returns; so are byte slices in them, which refer to the
-// received message. res is zero, and belongs to the server again when the method returns. Results
-// refer to whatever memory there is, which must not change until the reply has been sent: memory
-// from req.Alloc is sent from where it is and needs no more, and for other memory req.WhenReleased
-// tells when it is free.
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
@@ -1325,11 +1325,11 @@ func (c *WatchV1Client) Changed(ctx context.Context, arg1 StoreId, arg2 StoreSta
 // A WatchV1Server executes version WATCH_V1 of program WATCH_PROG.
 // Its methods are called by many goroutines at once.
 //
-// Arguments are valid until the method returns; so are byte slices in them, which refer to the
-// received message. res is zero, and belongs to the server again when the method returns. Results
-// refer to whatever memory there is, which must not change until the reply has been sent: memory
-// from req.Alloc is sent from where it is and needs no more, and for other memory req.WhenReleased
-// tells when it is free.
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
 //
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are

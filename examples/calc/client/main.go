@@ -1,0 +1,60 @@
+// Command client has a server evaluate an expression in postfix notation.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"strconv"
+
+	"github.com/rpcrdma/rpcrdma/examples/calc"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:20102", "`address` of the server")
+	tcp := flag.Bool("tcp", false, "connect over TCP, not RDMA")
+	flag.Parse()
+	operations := map[string]calc.Operation{"+": calc.Add, "-": calc.Subtract, "x": calc.Multiply, "/": calc.Divide}
+	var expression calc.Expression
+	var err error
+	for _, word := range flag.Args() {
+		operation, ok := operations[word]
+		token := calc.Token{Kind: calc.Operator, Does: operation}
+		if !ok {
+			token.Kind = calc.Number
+			token.Value, err = strconv.ParseFloat(word, 64)
+			check(err)
+		}
+		expression.Steps = append(expression.Steps, calc.Step{Token: token})
+	}
+	ctx := context.Background()
+	var client *transport.Client
+	if *tcp {
+		client, err = transport.DialTCP(ctx, *addr, nil)
+	} else {
+		client, err = transport.Dial(ctx, iwarp.New(iwarp.Config{}), *addr, nil)
+	}
+	check(err)
+	defer client.Close()
+	res, err := calc.NewCalcV1Client(client).Evaluate(ctx, &expression)
+	check(err)
+	switch res.Status {
+	case calc.Ok:
+		fmt.Println(res.Value)
+	case calc.Missing:
+		log.Fatalf("%s lacks operands", flag.Arg(int(res.Step)))
+	case calc.LeftOver:
+		log.Fatalln(res.Status, res.Stack)
+	default:
+		log.Fatalln(res.Status)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

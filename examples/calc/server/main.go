@@ -1,0 +1,70 @@
+// Command server evaluates expressions.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/examples/calc"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// calculator implements calc.CalcV1Server.
+type calculator struct{}
+
+func (calculator) Evaluate(_ context.Context, _ *transport.Request, args *calc.Expression, res *calc.Result) error {
+	if len(args.Steps) > calc.MaxSteps { // lists have no limit in the language
+		res.Status = calc.TooLong
+		return nil
+	}
+	var stack []float64
+	for i, step := range args.Steps {
+		if step.Token.Kind == calc.Number {
+			stack = append(stack, step.Token.Value)
+			continue
+		}
+		n := len(stack) - 2
+		if n < 0 {
+			*res = calc.Result{Status: calc.Missing, Step: uint32(i)}
+			return nil
+		}
+		a, b := stack[n], stack[n+1]
+		// Only defined operations get here: others are GARBAGE_ARGS to the caller.
+		results := [...]float64{calc.Add: a + b, calc.Subtract: a - b, calc.Multiply: a * b, calc.Divide: a / b}
+		stack = append(stack[:n], results[step.Token.Does])
+	}
+	*res = calc.Result{Status: calc.LeftOver, Stack: stack}
+	if len(stack) == 1 {
+		*res = calc.Result{Status: calc.Ok, Value: stack[0]}
+	}
+	return nil
+}
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:20102", "`address` to listen on")
+	tcp := flag.Bool("tcp", false, "serve over TCP, not RDMA")
+	flag.Parse()
+	server, err := transport.NewServer(nil)
+	check(err)
+	check(calc.RegisterCalcV1(server, calculator{}))
+	if *tcp {
+		l, err := net.Listen("tcp", *addr)
+		check(err)
+		fmt.Println("listening on", l.Addr())
+		check(server.ServeTCP(l))
+	}
+	l, err := server.Listen(context.Background(), iwarp.New(iwarp.Config{}), *addr)
+	check(err)
+	fmt.Println("listening on", l.Addr())
+	check(server.Serve(l))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,47 @@
+// Command server answers with what it is told.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/examples/echo"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// echoer implements echo.EchoV1Server.
+type echoer struct{}
+
+func (echoer) Say(_ context.Context, _ *transport.Request, said string, res *string) error {
+	*res = said
+	return nil
+}
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:20101", "`address` to listen on")
+	tcp := flag.Bool("tcp", false, "serve over TCP, not RDMA")
+	flag.Parse()
+	server, err := transport.NewServer(nil)
+	check(err)
+	check(echo.RegisterEchoV1(server, echoer{}))
+	if *tcp {
+		l, err := net.Listen("tcp", *addr)
+		check(err)
+		fmt.Println("listening on", l.Addr())
+		check(server.ServeTCP(l))
+	}
+	l, err := server.Listen(context.Background(), iwarp.New(iwarp.Config{}), *addr)
+	check(err)
+	fmt.Println("listening on", l.Addr())
+	check(server.Serve(l))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,163 @@
+package nfsd
+
+import (
+	"math"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// doRead executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
+// adapter sends from.
+func (c *call) doRead() {
+	if !c.decode(&c.read) {
+		return
+	}
+	var r nfs.ReadRes
+	var n Node
+	if n, r.Status = c.node(&c.read.File); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Status = c.fill(n, &r)
+	}
+	b := xdr.AppendUint32(c.res.Results, uint32(r.Status))
+	b = r.Attr.Append(b)
+	if r.Status != nfs.StatusOK {
+		c.res.Results = b
+		return
+	}
+	b = xdr.AppendUint32(b, r.Count)
+	c.res.Results = xdr.AppendBool(b, r.EOF)
+	c.res.AddItem(r.Data, nil)
+}
+
+// fill reads the data. The attributes in the reply are those from before: a client that keeps
+// data must not believe it to be newer than it is, when the file changes while it is read.
+func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
+	a, err := n.Open(c.ctx, &c.who, nfs.AccessRead)
+	if err != nil {
+		r.Attr = c.post(n)
+		return c.status(err)
+	}
+	r.Attr = nfs.PostOpAttr{Present: true, Attr: a}
+	off, left := c.read.Offset, uint64(0)
+	if size := min(a.Size, math.MaxInt64); off < size {
+		left = size - off
+	}
+	want := min(uint64(c.read.Count), left, uint64(c.transfer), uint64(c.res.ItemRoom()))
+	if want > 0 {
+		if r.Data = c.res.Alloc(int(want)); r.Data == nil {
+			return nfs.StatusJukebox // no memory, for now
+		}
+		got, err := n.ReadAt(c.ctx, &c.who, r.Data, int64(off))
+		if err != nil {
+			return c.status(err)
+		}
+		r.Data = r.Data[:got]
+	}
+	r.Count = uint32(len(r.Data))
+	// Less than there was: the file has become shorter.
+	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want
+	return nfs.StatusOK
+}
+
+// doWrite executes WRITE. RFC 1813 section 3.3.7. The data is where the adapter has put it.
+func (c *call) doWrite() {
+	if !c.decode(&c.write) {
+		return
+	}
+	var r nfs.WriteRes
+	var n Node
+	if n, r.Status = c.changing(&c.write.File); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Status = c.store(n, &r)
+	}
+	c.res.Results = r.Append(c.res.Results)
+}
+
+func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
+	w := &c.write
+	a, err := n.Open(c.ctx, &c.who, nfs.AccessModify)
+	if err != nil {
+		now := c.post(n)
+		r.Wcc.Before, r.Wcc.After = before(&now), now
+		return c.status(err)
+	}
+	was := nfs.PostOpAttr{Present: true, Attr: a}
+	r.Wcc.Before, r.Wcc.After = before(&was), was
+	writer, ok := n.(Writer)
+	switch {
+	case !ok:
+		return nfs.StatusNotSupp
+	case uint64(w.Count) != uint64(len(w.Data)) || w.Stable > nfs.FileSync:
+		return nfs.StatusInval // RFC 1813 section 3.3.7: the count is that of the data
+	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
+		return nfs.StatusFBig
+	}
+	r.Verf = c.verifier() // before the data is written: an error after that must not go unseen
+	count := 0
+	if len(w.Data) > 0 {
+		count, r.Committed, err = writer.WriteAt(c.ctx, &c.who, w.Data, int64(w.Offset), w.Stable)
+	} else {
+		r.Committed = w.Stable
+	}
+	r.Wcc.After = c.post(n)
+	if err != nil {
+		if w.Stable != nfs.Unstable {
+			c.lost(err)
+		}
+		return c.status(err)
+	}
+	r.Count = uint32(count)
+	return nfs.StatusOK
+}
+
+// doCommit executes COMMIT. RFC 1813 section 3.3.21.
+func (c *call) doCommit() {
+	if !c.decode(&c.commit) {
+		return
+	}
+	var r nfs.CommitRes
+	var n Node
+	if n, r.Status = c.changing(&c.commit.File); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Status = c.sync(n, &r)
+	}
+	c.res.Results = r.Append(c.res.Results)
+}
+
+func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
+	was := c.post(n)
+	r.Wcc.Before, r.Wcc.After = before(&was), was
+	writer, ok := n.(Writer)
+	switch {
+	case !was.Present:
+		return nfs.StatusStale
+	case was.Attr.Type == nfs.TypeDir:
+		return nfs.StatusIsDir
+	case was.Attr.Type != nfs.TypeReg:
+		return nfs.StatusInval
+	case !ok:
+		return nfs.StatusNotSupp
+	}
+	r.Verf = c.verifier()
+	err := writer.Commit(c.ctx, &c.who, c.commit.Offset, c.commit.Count)
+	r.Wcc.After = c.post(n)
+	if err != nil {
+		c.lost(err)
+	}
+	return c.status(err)
+}
+
+// lost changes the write verifier: data that had been written may not get to the disk any more,
+// though calls before said that it is only a matter of a COMMIT. RFC 1813 section 3.3.7.
+func (c *call) lost(err error) {
+	switch StatusOf(err) {
+	case nfs.StatusIO, nfs.StatusNoSpc, nfs.StatusDQuot, nfs.StatusNXIO:
+	default:
+		return
+	}
+	c.verf.Add(1)
+	if c.log != nil {
+		c.log.Error("written data may be lost", "export", c.export.Name, "client", c.who.Host, "err", err)
+	}
+}

@@ -1,0 +1,195 @@
+package dirfs
+
+import (
+	"sync"
+	"time"
+)
+
+// A cache has the nodes that are in use, and those that were a moment ago, with their
+// descriptors. Its lock is never held during a system call that can reach a disk.
+type cache struct {
+	max  int // descriptors
+	idle time.Duration
+
+	mu     sync.Mutex
+	nodes  map[id]*node
+	front  node // ring of those not in use: front.next was used last, front.prev first
+	open   int  // descriptors
+	timer  *time.Timer
+	closed bool
+	sweeps sync.WaitGroup
+}
+
+func newCache(most int, idle time.Duration) *cache {
+	c := &cache{max: most, idle: idle, nodes: make(map[id]*node)}
+	c.front.prev, c.front.next = &c.front, &c.front
+	return c
+}
+
+// get returns the node with an id for use, nil if it is not there.
+func (c *cache) get(i *id) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[*i]
+	if n != nil {
+		c.take(n)
+	}
+	return n
+}
+
+// use is get for a node that is in use already.
+func (c *cache) use(n *node) {
+	c.mu.Lock()
+	c.take(n)
+	c.mu.Unlock()
+}
+
+// take takes a node out of the ring. mu is held.
+func (c *cache) take(n *node) {
+	if n.refs == 0 && n.next != nil {
+		n.leave()
+	}
+	n.refs++
+}
+
+// add returns for use the node that is there with the id of n, or n.
+func (c *cache) add(n *node) *node {
+	c.mu.Lock()
+	old := c.nodes[n.id]
+	if old == nil {
+		c.nodes[n.id] = n
+		c.open++
+		old = n
+	}
+	c.take(old)
+	evicted := c.evict()
+	c.mu.Unlock()
+	if old != n {
+		n.closeAll()
+	}
+	closeNodes(evicted)
+	return old
+}
+
+// opened counts a descriptor that a node in use has got in addition, or lost: n is negative.
+func (c *cache) opened(n int) {
+	c.mu.Lock()
+	c.open += n
+	evicted := c.evict()
+	c.mu.Unlock()
+	closeNodes(evicted)
+}
+
+// release ends one use of a node.
+func (c *cache) release(n *node) {
+	c.mu.Lock()
+	n.refs--
+	gone := n.refs == 0 && n.dropped
+	if gone {
+		c.open -= n.descriptors()
+	} else if n.refs == 0 {
+		n.used = time.Now()
+		n.prev, n.next = &c.front, c.front.next
+		n.prev.next, n.next.prev = n, n
+		if c.timer == nil && !c.closed {
+			c.timer = time.AfterFunc(c.idle, c.sweep)
+		}
+	}
+	evicted := c.evict()
+	c.mu.Unlock()
+	if gone {
+		n.closeAll()
+	}
+	closeNodes(evicted)
+}
+
+// drop forgets a node whose object is gone. It is closed when it is not in use any more.
+func (c *cache) drop(i *id) {
+	c.mu.Lock()
+	n := c.nodes[*i]
+	if n != nil {
+		delete(c.nodes, *i)
+		n.dropped = true
+		if n.refs > 0 {
+			n = nil
+		} else {
+			n.leave()
+			c.open -= n.descriptors()
+		}
+	}
+	c.mu.Unlock()
+	if n != nil {
+		n.closeAll()
+	}
+}
+
+// evict takes nodes out until there are few enough descriptors. The caller closes them, without
+// the lock: closing can take as long as writing. mu is held.
+func (c *cache) evict() (list *node) {
+	for c.open > c.max && c.front.prev != &c.front {
+		list = c.remove(c.front.prev, list)
+	}
+	return list
+}
+
+// remove takes a node that is not in use out, and puts it on a list. mu is held.
+func (c *cache) remove(n, list *node) *node {
+	n.leave()
+	delete(c.nodes, n.id)
+	c.open -= n.descriptors()
+	n.next = list
+	return n
+}
+
+// sweep closes what has not been used for a while.
+func (c *cache) sweep() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.sweeps.Add(1)
+	defer c.sweeps.Done()
+	var list *node
+	limit := time.Now().Add(-c.idle)
+	for c.front.prev != &c.front && !c.front.prev.used.After(limit) {
+		list = c.remove(c.front.prev, list)
+	}
+	if oldest := c.front.prev; oldest != &c.front {
+		c.timer.Reset(oldest.used.Sub(limit))
+	} else {
+		c.timer = nil
+	}
+	c.mu.Unlock()
+	closeNodes(list)
+}
+
+// close closes everything.
+func (c *cache) close() {
+	c.mu.Lock()
+	c.closed = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	nodes := c.nodes
+	c.nodes = nil
+	c.mu.Unlock()
+	c.sweeps.Wait()
+	for _, n := range nodes {
+		n.closeAll()
+	}
+}
+
+func closeNodes(list *node) {
+	for list != nil {
+		n := list
+		list, n.next = n.next, nil
+		n.closeAll()
+	}
+}
+
+// leave takes a node out of the ring.
+func (n *node) leave() {
+	n.prev.next, n.next.prev = n.next, n.prev
+	n.prev, n.next = nil, nil
+}

@@ -1,0 +1,281 @@
+package dirfs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// Lookup returns what the directory has under a name.
+func (n *node) Lookup(_ context.Context, who *nfsd.Caller, name string) (nfsd.Node, error) {
+	if err := n.enter(who, mayEnter); err != nil {
+		return nil, err
+	}
+	var child *node
+	var err error
+	switch name {
+	case ".":
+		n.fs.cache.use(n)
+		child = n
+	case "..":
+		child, err = n.parent()
+	default:
+		child, err = n.child(who, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return child, nil
+}
+
+// child returns what is there under a name, which is neither "." nor "..", with the rights of the
+// process.
+func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	return n.fs.adopt(fd, n, name, who)
+}
+
+// maxDepth bounds the directories above one.
+const maxDepth = 4096
+
+// parent returns the directory above. A directory that has been moved out of the export has
+// none.
+func (n *node) parent() (*node, error) {
+	root := n.fs.root
+	if n.id == root.id {
+		n.fs.cache.use(root)
+		return root, nil
+	}
+	var top, st unix.Stat_t
+	if err := fstat(root.path, &top); err != nil {
+		return nil, err
+	}
+	first, err := n.fs.at.climb(n.path)
+	if err != nil {
+		return nil, unix.ESTALE
+	}
+	at := first
+	for range maxDepth {
+		if err = fstat(at, &st); err != nil || st.Ino == top.Ino && st.Dev == top.Dev {
+			break
+		}
+		var above int
+		above, err = n.fs.at.climb(at)
+		if at != first {
+			unix.Close(at)
+		}
+		if at = above; err != nil {
+			at, err = first, unix.ESTALE
+			break
+		}
+		was := st.Ino
+		if err = fstat(at, &st); err == nil && st.Ino == was {
+			err = unix.ESTALE // the top of the host's file system
+			break
+		}
+	}
+	if at != first {
+		unix.Close(at)
+	}
+	if err == nil && (st.Ino != top.Ino || st.Dev != top.Dev) {
+		err = unix.ESTALE
+	}
+	if err != nil {
+		unix.Close(first)
+		return nil, err
+	}
+	return n.fs.adopt(first, nil, "", nil)
+}
+
+// ---- listing
+
+// A stream is a directory open for reading. The one that reads has it for itself.
+type stream struct {
+	fd     int
+	buf    [32 << 10]byte
+	entry  nfsd.Entry
+	handle [handleHead + idHead + maxKernel]byte
+}
+
+// takeStream returns a stream of the directory for the caller alone.
+func (n *node) takeStream() (*stream, error) {
+	if s := n.stream.Swap(nil); s != nil {
+		return s, nil
+	}
+	fd, err := n.fs.at.open(n.path, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	n.fs.cache.opened(1)
+	return &stream{fd: fd}, nil
+}
+
+// giveStream keeps a stream for the next reader.
+func (n *node) giveStream(s *stream) {
+	if old := n.stream.Swap(s); old != nil {
+		unix.Close(old.fd)
+		n.fs.cache.opened(-1)
+	}
+}
+
+// ReadDir lists the directory. A cookie is the position that the file system gives for what
+// follows an entry.
+func (n *node) ReadDir(_ context.Context, who *nfsd.Caller, cookie uint64, plus bool, emit func(*nfsd.Entry) bool) (eof bool, err error) {
+	if err := n.enter(who, mayRead); err != nil {
+		return false, err
+	}
+	plus = plus && n.enter(who, mayEnter) == nil
+	s, err := n.takeStream()
+	if err != nil {
+		return false, err
+	}
+	defer n.giveStream(s)
+	if _, err := unix.Seek(s.fd, int64(cookie), unix.SEEK_SET); err != nil {
+		return false, err
+	}
+	for {
+		var size int
+		err := retry(func() (err error) {
+			size, err = unix.Getdents(s.fd, s.buf[:])
+			return err
+		})
+		if err != nil || size == 0 {
+			return err == nil, err
+		}
+		for b := s.buf[:size]; len(b) > 0; {
+			var d dirent
+			if b = d.next(b); d.cookie == 0 {
+				return false, unix.EIO // a listing could not go on after it
+			}
+			if !n.emit(who, s, &d, plus, emit) {
+				return false, nil
+			}
+		}
+	}
+}
+
+// emit passes an entry on.
+func (n *node) emit(who *nfsd.Caller, s *stream, d *dirent, plus bool, emit func(*nfsd.Entry) bool) bool {
+	e := &s.entry
+	*e = nfsd.Entry{Name: d.name, FileID: d.ino, Cookie: d.cookie}
+	switch {
+	case string(d.name) == ".." && n.id == n.fs.root.id:
+		e.FileID = n.id.ino // what is above does not exist here
+		if plus {
+			n.describe(e, s, n.path, &n.id)
+		}
+	case !plus || string(d.name) == "..":
+	case string(d.name) == ".":
+		n.describe(e, s, n.path, &n.id)
+	default:
+		n.inspect(who, e, s)
+	}
+	return emit(e)
+}
+
+// inspect finds out handle and attributes of an entry. It may have been removed meanwhile, or
+// something may be mounted there: then there are none.
+func (n *node) inspect(who *nfsd.Caller, e *nfsd.Entry, s *stream) {
+	name := string(e.Name)
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	n.describe(e, s, fd, nil)
+	if i, ok := n.fs.parseHandle(e.Handle); ok && n.fs.places != nil {
+		n.fs.places.note(&i, &n.id, name, who)
+	}
+}
+
+// describe fills in handle and attributes of what fd is open for, whose id may be known.
+func (n *node) describe(e *nfsd.Entry, s *stream, fd int, known *id) {
+	var st unix.Stat_t
+	if fstat(fd, &st) != nil {
+		return
+	}
+	if known == nil {
+		i, err := n.fs.ids.of(fd, "", &st)
+		if err != nil {
+			return
+		}
+		known = &i
+	}
+	e.FileID = st.Ino
+	e.Attr = n.fs.attrOf(&st)
+	e.Handle = n.fs.appendHandle(s.handle[:0], known)
+}
+
+// A dirent is an entry as getdents64(2) returns it.
+type dirent struct {
+	ino    uint64
+	cookie uint64 // position of the next one
+	typ    byte
+	name   []byte // a view
+}
+
+// next reads the entry at the start of b and returns the rest.
+func (d *dirent) next(b []byte) []byte {
+	const head = 8 + 8 + 2 + 1
+	size := int(binary.NativeEndian.Uint16(b[16:]))
+	d.ino = binary.NativeEndian.Uint64(b)
+	d.cookie = binary.NativeEndian.Uint64(b[8:])
+	d.typ = b[18]
+	d.name = b[head:size]
+	if end := bytes.IndexByte(d.name, 0); end >= 0 {
+		d.name = d.name[:end]
+	}
+	return b[size:]
+}
+
+// entryOf returns the entry of an inode in the directory, found by its number. ESTALE: there is
+// none.
+func (n *node) entryOf(want *id) (name string, err error) {
+	s, err := n.takeStream()
+	if err != nil {
+		return "", err
+	}
+	defer n.giveStream(s)
+	if _, err := unix.Seek(s.fd, 0, unix.SEEK_SET); err != nil {
+		return "", err
+	}
+	for {
+		size, err := unix.Getdents(s.fd, s.buf[:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return "", err
+		case size == 0:
+			return "", unix.ESTALE
+		}
+		for b := s.buf[:size]; len(b) > 0; {
+			var d dirent
+			if b = d.next(b); d.ino == want.ino && n.fs.isAt(s.fd, string(d.name), want) {
+				return string(d.name), nil
+			}
+		}
+	}
+}
+
+// isAt tells whether a name in a directory is an inode.
+func (f *FS) isAt(dir int, name string, want *id) bool {
+	if name == "." || name == ".." {
+		return false
+	}
+	st := unix.Stat_t{Ino: want.ino} // of tells no more
+	if f.ids.birth {
+		if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return false
+		}
+	}
+	i, err := f.ids.of(dir, name, &st)
+	return err == nil && i == *want
+}

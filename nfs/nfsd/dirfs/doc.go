@@ -1,0 +1,51 @@
+// Package dirfs exports a directory of the host through package nfsd. It needs Linux, and
+// /proc. Without openat2(2) and faccessat2(2), which older kernels and some containers do not
+// have, ACLs do not count, and another part of the same file system that is mounted below the
+// directory is entered.
+//
+// # Bounds
+//
+// Nothing outside of the directory can be reached, whatever the names, handles and cookies of a
+// client are and whatever happens to the directory meanwhile: names are looked up one at a time
+// with openat2(2), symbolic links are never followed, and special files are never opened, only
+// named. What is mounted below the directory is not part of the export either: such a mount
+// point is listed, but cannot be entered.
+//
+// # Handles
+//
+// A handle has the file handle that the kernel has for the inode (name_to_handle_at(2)), with
+// its generation: it stays valid when the file gets other names, and never leads to another
+// file. Where the file system has none, inode number and time of birth stand in for it.
+//
+// A process that may use open_by_handle_at(2), which root in the initial user namespace may,
+// needs nothing else: handles survive restarts. As with Linux's own server, a client that has
+// the handle of a file keeps it when the file is moved out of the directory.
+//
+// Otherwise the FS keeps in mind where it has seen each file: directory and name. It finds a file
+// that is not there any more by looking through the directory where it was, and then through all
+// of them. That is done in the background, one search at a time, and clients are told to try
+// again meanwhile. The memory for places is bounded, and each client has a share of it; Store
+// takes those that do not fit, and keeps them for the next run.
+//
+// # Identity
+//
+// As root, operations run with the caller's user, groups and no capabilities, on a thread
+// that does nothing else: the kernel checks permissions, ACLs, quotas and sticky
+// directories. The exception is the permission to read or write an open file, which the FS asks
+// the kernel for and believes for a second, unless the file's mode or owner changes; and its
+// owner always has it. As any other user, all operations are that user's, whoever calls, and
+// files belong to it.
+//
+// Modes of new files are what the client says: the umask of the process is undone, except in
+// directories with a default ACL. That costs a system call, which a process with umask 0 saves.
+//
+// # Stability
+//
+// Changes of directories and attributes are on the disk when a method returns, and data when
+// WriteAt or Commit says so, unless Config.Async is set.
+//
+// # Descriptors
+//
+// Up to Config.MaxOpen descriptors stay open, for Config.Idle after the last use. A file that
+// is removed through the FS is closed at once.
+package dirfs

@@ -1,0 +1,307 @@
+package dirfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// A memStore is a Store that lives as long as a test.
+type memStore struct {
+	mu    sync.Mutex
+	pairs map[string][]byte
+	fail  error
+}
+
+func (s *memStore) Get(key []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pairs[string(key)]), s.fail
+}
+
+func (s *memStore) Put(pairs []Pair) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return s.fail
+	}
+	if s.pairs == nil {
+		s.pairs = make(map[string][]byte)
+	}
+	for _, p := range pairs {
+		if len(p.Key) > 42 || len(p.Value) > 512 {
+			return fmt.Errorf("a pair of %d and %d bytes", len(p.Key), len(p.Value))
+		}
+		if p.Value == nil {
+			delete(s.pairs, string(p.Key))
+		} else {
+			s.pairs[string(p.Key)] = slices.Clone(p.Value)
+		}
+	}
+	return nil
+}
+
+// Handles live on when the server is started again, wherever files have been moved meanwhile,
+// and are stale when their files are gone. That holds with a Store, and without one, when they
+// have to be searched.
+func TestHandlesSurvive(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {
+			each(t, func(t *testing.T, m mode) {
+				store := new(memStore)
+				if stored {
+					m.cfg.Store = store
+				}
+				w := newWorld(t, m.cfg, map[string]string{
+					"a/b/same": "same", "a/b/renamed": "renamed", "a/b/moved": "moved", "a/b/deleted": "deleted",
+					"a/b/replaced": "replaced", "c/": "", "dir/deep/file": "deep", "linked": "linked",
+				})
+				testutil.Must(t, os.Link(w.path("linked"), w.path("c/second")))
+				handles := make(map[string]nfs.FileHandle)
+				for _, name := range []string{"a/b/same", "a/b/renamed", "a/b/moved", "a/b/deleted", "a/b/replaced", "dir/deep/file", "dir", "linked"} {
+					handles[name] = w.lookup(name)
+				}
+				move := func() {
+					testutil.Must(t,
+						os.Rename(w.path("a/b/renamed"), w.path("a/b/other")),
+						os.Rename(w.path("a/b/moved"), w.path("c/moved")),
+						os.Remove(w.path("a/b/deleted")),
+						os.Rename(w.path("dir"), w.path("c/dir")),
+						os.Remove(w.path("linked")),
+						os.Remove(w.path("a/b/replaced")))
+					w.put("a/b/replaced", "another file")
+				}
+				check := func() {
+					t.Helper()
+					for name, fh := range handles {
+						a, status := w.getattr(fh)
+						want := nfs.StatusOK
+						if name == "a/b/deleted" || name == "a/b/replaced" {
+							want = nfs.StatusStale
+						}
+						if status != want || status == nfs.StatusOK && a.Type == nfs.TypeReg && a.Size == 0 {
+							t.Errorf("%s: %v, %d bytes, want %v", name, status, a.Size, want)
+						}
+					}
+				}
+				move()
+				check() // with descriptors open
+				w.fs.cache.clear()
+				check()
+				w.restart(m.cfg)
+				check()
+				if got := w.lookup("c/dir/deep/file"); got != handles["dir/deep/file"] {
+					t.Errorf("the handle is now %v, was %v", got, handles["dir/deep/file"])
+				}
+				if stored && !m.cfg.noHandles && len(store.pairs) > 0 {
+					t.Error("the Store is used though there is no need")
+				}
+			})
+		})
+	}
+}
+
+// Another key makes all handles stale, and so does another directory of the same name.
+func TestHandlesOfAnother(t *testing.T) {
+	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "x"})
+	fh := w.lookup("file")
+	key := w.key
+	w.key = bytes.Repeat([]byte{7}, 32)
+	w.restart(w.fs.cfg)
+	_, status := w.getattr(fh)
+	w.want("with another key", status, nfs.StatusStale)
+	w.key = key
+	w.restart(w.fs.cfg)
+	_, status = w.getattr(fh)
+	w.want("with the first key again", status, nfs.StatusOK)
+	w.close()
+	testutil.Must(t, os.Rename(w.dir, w.dir+".old"), os.Mkdir(w.dir, 0o777))
+	w.put("file", "y")
+	w.start(w.fs.cfg, nil)
+	_, status = w.getattr(fh)
+	w.want("of another directory", status, nfs.StatusStale)
+}
+
+// An open file that is renamed on the host goes on being read and written.
+func TestRenameWhileOpen(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, map[string]string{"a": "0123456789"})
+		fh := w.lookup("a")
+		buf := make([]byte, 10)
+		for i := range 20 {
+			from, to := fmt.Sprint("f", i), fmt.Sprint("f", i+1)
+			if i == 0 {
+				from = "a"
+			}
+			testutil.Must(t, os.Rename(w.path(from), w.path(to)))
+			if n, err := w.ReadAt(t.Context(), fh, buf, 0); n != 10 || err != nil {
+				t.Fatalf("after %d renames: %d bytes, %v", i+1, n, err)
+			}
+			if _, err := w.WriteAt(t.Context(), fh, []byte{'a'}, int64(i%10)); err != nil {
+				t.Fatal(err)
+			}
+			if i%3 == 0 {
+				w.fs.cache.clear()
+			}
+		}
+		if got, _ := os.ReadFile(w.path("f20")); string(got) != "aaaaaaaaaa" {
+			t.Errorf("the host has %q", got)
+		}
+	})
+}
+
+// A FS keeps no more places than it may, and a client that brings up many loses its own.
+func TestPlacesShares(t *testing.T) {
+	dir := t.TempDir()
+	store := new(memStore)
+	f, err := Open(dir, &Config{noHandles: true, asProcess: true, MaxPlaces: 100 * (placeSize + 6), Store: store})
+	testutil.Must(t, err)
+	modest := &nfsd.Caller{Host: netip.MustParseAddr("192.0.2.1")}
+	greedy := &nfsd.Caller{Host: netip.MustParseAddr("192.0.2.2")}
+	made := func(n uint64) *id { return &id{ino: 1000 + n, typ: 1, size: 8} }
+	for n := range uint64(10) {
+		f.places.note(made(n), &f.root.id, fmt.Sprint("m", n), modest)
+	}
+	for n := range uint64(5000) {
+		f.places.note(made(100+n), &f.root.id, fmt.Sprint("g", n), greedy)
+		if f.places.size > f.places.max {
+			t.Fatalf("%d bytes of %d", f.places.size, f.places.max)
+		}
+	}
+	size, count := 0, 0
+	for _, s := range f.places.clients {
+		size += s.size
+		for at := s.ring.next; at != &s.ring; at = at.next {
+			count++
+		}
+	}
+	if size != f.places.size || count != len(f.places.byID) {
+		t.Errorf("%d bytes in %d places, counted %d in %d", f.places.size, len(f.places.byID), size, count)
+	}
+	for n := range uint64(10) {
+		if f.places.byID[*made(n)] == nil {
+			t.Errorf("place %d of the modest client is forgotten", n)
+		}
+	}
+	if f.places.byID[*made(100)] != nil {
+		t.Error("the greedy client's first place is still there")
+	}
+	if _, name, ok := f.places.get(made(100)); !ok || name != "g0" {
+		t.Errorf("the first place is %q, %v: the Store does not have it", name, ok)
+	}
+	f.places.forget(made(101), &f.root.id, "g1")
+	if _, name, ok := f.places.get(made(101)); ok {
+		t.Errorf("a place that is not true any more: %q", name)
+	}
+	testutil.Must(t, f.Close())
+	if len(store.pairs) != 5009 {
+		t.Errorf("%d pairs are stored, want 5009", len(store.pairs))
+	}
+	for key, value := range store.pairs {
+		if _, ok := f.parseHandle([]byte(key)); !ok {
+			t.Errorf("key %x", key)
+		}
+		if at, name, ok := parsePlace(value); !ok || at != f.root.id || name == "" {
+			t.Errorf("value %x", value)
+		}
+	}
+}
+
+// A Store that fails costs searches, and nothing else.
+func TestStoreFails(t *testing.T) {
+	store := &memStore{fail: errors.New("broken")}
+	cfg := Config{noHandles: true, asProcess: true, MaxPlaces: 4 * placeSize, Store: store}
+	w := newWorld(t, cfg, map[string]string{"a/b/c/d/e/file": "x", "a/b/c/d/e/2": "x", "a/b/c/d/e/3": "x"})
+	fh := w.lookup("a/b/c/d/e/file")
+	w.lookup("a/b/c/d/e/2")
+	w.lookup("a/b/c/d/e/3")
+	w.fs.cache.clear()
+	_, status := w.getattr(fh)
+	w.want("GETATTR", status, nfs.StatusOK)
+	w.stop[2] = func() {
+		if err := w.fs.Close(); err == nil {
+			t.Error("Close does not tell")
+		}
+	}
+}
+
+// An inode that gets the number of one that is gone has another id.
+func TestInodeReused(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, nil)
+		old := make(map[uint64]nfs.FileHandle)
+		again := 0
+		for i := range 200 {
+			w.put("file", "x")
+			fh := w.lookup("file")
+			a, _ := w.getattr(fh)
+			if before, ok := old[a.FileID]; ok {
+				again++
+				if before == fh {
+					t.Fatalf("file %d has the handle of an earlier one", i)
+				}
+				_, status := w.getattr(before)
+				w.want("the earlier handle", status, nfs.StatusStale)
+			}
+			old[a.FileID] = fh
+			testutil.Must(t, os.Remove(w.path("file")))
+			w.fs.cache.clear() // or else the inode would stay in use
+		}
+		t.Logf("%d numbers were used again", again)
+	})
+}
+
+// Directories that are moved out of the export have no way up from there.
+func TestParentOutside(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, map[string]string{"dir/sub/file": "x"})
+		sub := w.lookup("dir/sub")
+		var res nfs.LookupRes
+		up := func() nfs.Status {
+			w.must(user(), nfs.ProcLookup, &nfs.DirOpArgs{Dir: sub, Name: ".."}, &res)
+			return res.Status
+		}
+		w.want("inside", up(), nfs.StatusOK)
+		if res.Object != w.lookup("dir") {
+			t.Error("the parent has another handle")
+		}
+		testutil.Must(t, os.Rename(w.path("dir"), w.dir+".out"))
+		w.want("outside", up(), nfs.StatusStale)
+		testutil.Must(t, os.Rename(w.dir+".out", w.path("back")))
+		w.want("inside again", up(), nfs.StatusOK)
+	})
+}
+
+func TestIDs(t *testing.T) {
+	f, err := Open(t.TempDir(), &Config{asProcess: true})
+	testutil.Must(t, err)
+	defer f.Close()
+	var st unix.Stat_t
+	testutil.Must(t, fstat(f.root.path, &st))
+	for _, ids := range []identifier{f.ids, {birth: true}} {
+		i, err := ids.of(f.root.path, "", &st)
+		again, ok := parseID(i.append(nil))
+		if err != nil || !ok || again != i || i.ino != st.Ino || i.size == 0 {
+			t.Errorf("%+v: %+v, %v, %v", ids, i, again, err)
+		}
+		if n := len(f.appendHandle(nil, &i)); n > nfsd.MaxHandle {
+			t.Errorf("a handle of %d bytes", n)
+		}
+	}
+	for _, n := range []int{0, idHead - 1, idHead + maxKernel + 1, 100} {
+		if i, ok := parseID(make([]byte, n)); ok {
+			t.Errorf("%d bytes are %+v", n, i)
+		}
+	}
+}

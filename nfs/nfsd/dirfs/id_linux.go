@@ -1,0 +1,155 @@
+package dirfs
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// An id is an inode, for ever: no other one will have the same. It can be compared, and be the
+// key of a map. The zero id is none.
+//
+//	0              8      10
+//	+--------------+------+---------------------------------+
+//	| inode number | type | of the kernel, at most 28 bytes |
+//	+--------------+------+---------------------------------+
+type id struct {
+	ino  uint64
+	typ  uint16 // that of the kernel's handle, or typeBirth
+	size uint8
+	b    [maxKernel]byte
+}
+
+const (
+	idHead    = 10
+	maxKernel = 28 // bytes of a kernel's handle: ext4 has 8, xfs 12, btrfs 20
+
+	// typeBirth is an id with the time of birth in place of a handle. The kernel has no such type.
+	typeBirth = 0xfffe
+
+	// atHandleFID is AT_HANDLE_FID of Linux 6.5: a handle that cannot be opened will do.
+	atHandleFID = 0x200
+)
+
+// append appends the bytes of the id to b.
+func (i *id) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, i.ino)
+	b = binary.BigEndian.AppendUint16(b, i.typ)
+	return append(b, i.b[:i.size]...)
+}
+
+func parseID(b []byte) (i id, ok bool) {
+	if len(b) < idHead || len(b) > idHead+maxKernel {
+		return id{}, false
+	}
+	i.ino = binary.BigEndian.Uint64(b)
+	i.typ = binary.BigEndian.Uint16(b[8:])
+	i.size = uint8(copy(i.b[:], b[idHead:]))
+	return i, true
+}
+
+// An identifier finds out ids, in the best way that a file system has.
+type identifier struct {
+	birth bool // it has no handles
+	flags int  // of name_to_handle_at
+}
+
+// newIdentifier finds out which way works for the file system of a directory.
+func newIdentifier(fd int) identifier {
+	var h kernelHandle
+	for _, flags := range []int{0, atHandleFID} {
+		if nameToHandle(fd, "", &h, unix.AT_EMPTY_PATH|flags) == nil && fits(&h) {
+			return identifier{flags: flags}
+		}
+	}
+	return identifier{birth: true}
+}
+
+// fits tells whether an id has room for a handle.
+func fits(h *kernelHandle) bool {
+	return h.size <= maxKernel && h.typ >= 0 && h.typ < typeBirth
+}
+
+// of returns the id of what a name in a directory is, or an empty name: the descriptor itself.
+// st are its attributes.
+func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
+	i.ino = st.Ino
+	if f.birth {
+		birth, _ := birthOf(fd, name)
+		i.typ, i.size = typeBirth, uint8(copy(i.b[:], birth[:]))
+		return i, nil
+	}
+	var h kernelHandle
+	flags := f.flags
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	if err := nameToHandle(fd, name, &h, flags); err != nil {
+		return id{}, err
+	}
+	if !fits(&h) {
+		return id{}, unix.EOVERFLOW
+	}
+	i.typ, i.size = uint16(h.typ), uint8(copy(i.b[:h.size], h.b[:]))
+	return i, nil
+}
+
+// open opens an inode by its id with O_PATH. ESTALE: it is gone.
+func (f identifier) open(mount int, i *id) (fd int, err error) {
+	if f.birth || f.flags != 0 || i.typ == typeBirth {
+		return -1, unix.ESTALE
+	}
+	h := kernelHandle{size: uint32(i.size), typ: int32(i.typ)}
+	copy(h.b[:], i.b[:i.size])
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_OPEN_BY_HANDLE_AT, uintptr(mount), uintptr(unsafe.Pointer(&h)),
+			unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+		switch errno {
+		case 0:
+			return int(r), nil
+		case unix.EINTR:
+		case unix.EINVAL, unix.ENOENT:
+			return -1, unix.ESTALE // not a handle of this file system
+		default:
+			return -1, errno
+		}
+	}
+}
+
+// A kernelHandle is a struct file_handle with room for maxKernel bytes: name_to_handle_at(2).
+type kernelHandle struct {
+	size uint32 // in bytes; before the call: room
+	typ  int32
+	b    [maxKernel]byte
+}
+
+func nameToHandle(dir int, name string, h *kernelHandle, flags int) error {
+	p, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	h.size = maxKernel
+	var mount int32
+	_, _, errno := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(&mount)), uintptr(flags), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// birthOf returns when an inode was made; ok is false if the file system does not know.
+func birthOf(fd int, name string) (b [12]byte, ok bool) {
+	var st unix.Statx_t
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	if err := unix.Statx(fd, name, flags, unix.STATX_BTIME, &st); err != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return b, false
+	}
+	binary.BigEndian.PutUint64(b[:], uint64(st.Btime.Sec))
+	binary.BigEndian.PutUint32(b[8:], st.Btime.Nsec)
+	return b, true
+}

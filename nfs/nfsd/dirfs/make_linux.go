@@ -1,0 +1,336 @@
+package dirfs
+
+import (
+	"context"
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// Create makes a regular file.
+func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.CreateMode, attr *nfs.SetAttr, verf nfs.Verf) (nfsd.Node, error) {
+	set := n.fs.initial(who, attr)
+	mode := uint32(0o600) // of exclusive creation: the client sets it afterwards
+	if how == nfs.Exclusive {
+		set = exclusive(verf)
+	} else if set.SetMode {
+		mode = set.Mode
+	} else {
+		mode = 0o666
+	}
+	// Somebody else may remove what is in the way before it is looked at.
+	for range 16 {
+		child, err := n.create(who, name, mode, &set)
+		if err != unix.EEXIST || how == nfs.Guarded {
+			return asNode(child, err)
+		}
+		if child, err = n.existing(who, name, how, attr, &set); err != unix.ENOENT {
+			return asNode(child, err)
+		}
+	}
+	return nil, unix.EEXIST
+}
+
+// asNode is child as a Node that is nil when there is an error.
+func asNode(child *node, err error) (nfsd.Node, error) {
+	if err != nil {
+		return nil, err
+	}
+	return child, nil
+}
+
+// initial is what of attr a new object gets: only user 0 gives its files away. Linux's server does
+// the same, as some clients send the owner that they expect.
+func (f *FS) initial(who *nfsd.Caller, attr *nfs.SetAttr) (set nfs.SetAttr) {
+	if attr != nil {
+		set = *attr
+	}
+	if f.self == nil || who.UID != 0 {
+		set.SetUID, set.SetGID = false, false
+	}
+	return set
+}
+
+// exclusive returns the attributes by which a file is known that was created with a verifier: its
+// times, without the sign bits, which not all file systems have room for. RFC 1813 section 3.3.8
+// suggests this.
+func exclusive(verf nfs.Verf) nfs.SetAttr {
+	const most = 1<<31 - 1
+	return nfs.SetAttr{
+		ATimeHow: nfs.SetToClientTime, ATime: nfs.Time{Sec: binary.BigEndian.Uint32(verf[4:]) & most},
+		MTimeHow: nfs.SetToClientTime, MTime: nfs.Time{Sec: binary.BigEndian.Uint32(verf[:]) & most},
+	}
+}
+
+// create makes a regular file that is not there: EEXIST.
+func (n *node) create(who *nfsd.Caller, name string, mode uint32, set *nfs.SetAttr) (*node, error) {
+	var fd int
+	err := n.fs.as(who, func() (err error) {
+		fd, err = n.fs.at.create(n.path, name, unix.O_RDWR, mode)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	child, err := n.fs.adopt(fd, n, name, who)
+	if err != nil {
+		return nil, err
+	}
+	if child.path == fd { // not yet known by somebody else
+		child.wr.CompareAndSwap(-1, int32(fd))
+		child.rd.CompareAndSwap(-1, int32(fd))
+	}
+	if set.SetSize && set.Size == 0 {
+		set.SetSize = false
+	}
+	return n.made(who, child, mode, set)
+}
+
+// made finishes an object that has just been made. It takes child, and returns it.
+func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr) (*node, error) {
+	var st unix.Stat_t
+	err := child.stat(&st)
+	set.SetMode = false
+	// The umask is the process's and not the client's. Where the directory says by a default ACL
+	// what new modes are, there is none.
+	const bits = 0o777
+	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
+		err = n.fs.asMaker(who, child, &st, func() error {
+			return unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
+		})
+	}
+	if err == nil && set.SetSize && child.typ == nfs.TypeReg {
+		err = child.truncate(who, &st, set.Size)
+	}
+	if err == nil && *set != (nfs.SetAttr{SetSize: set.SetSize, Size: set.Size, Mode: set.Mode}) {
+		err = n.fs.as(who, func() error { return child.change(set) })
+	}
+	if err == nil {
+		err = child.sync(&st)
+	}
+	if err == nil {
+		err = n.sync(nil)
+	}
+	if err != nil {
+		child.Release()
+		return nil, err
+	}
+	return child, nil
+}
+
+// asMaker sets the mode of a new object. In a setgid directory the caller, who need not be in the
+// group, would take the setgid bit from a new directory, so the process does it. But by now
+// something else may have its name: what is not the caller's is the caller's own affair.
+func (f *FS) asMaker(who *nfsd.Caller, child *node, st *unix.Stat_t, chmod func() error) error {
+	if child.typ == nfs.TypeDir && f.owns(who, st) {
+		return chmod()
+	}
+	return f.as(who, chmod)
+}
+
+func (n *node) hasDefaultACL() bool {
+	_, err := unix.Getxattr(procPath(n.path), "system.posix_acl_default", nil)
+	return err == nil
+}
+
+// existing returns the file that is in the way of a new one, if it will do.
+func (n *node) existing(who *nfsd.Caller, name string, how nfs.CreateMode, attr, set *nfs.SetAttr) (*node, error) {
+	if err := n.enter(who, mayEnter); err != nil {
+		return nil, err
+	}
+	child, err := n.child(who, name)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = child.stat(&st)
+	switch {
+	case err == unix.ESTALE:
+		err = unix.ENOENT
+	case err != nil:
+	case child.typ != nfs.TypeReg:
+		err = unix.EEXIST
+	case how == nfs.Exclusive:
+		if a := timeOf(st.Atim); a.Sec != set.ATime.Sec || timeOf(st.Mtim).Sec != set.MTime.Sec || st.Size != 0 {
+			err = unix.EEXIST
+		}
+	case attr.SetSize:
+		if err = child.truncate(who, &st, attr.Size); err == nil {
+			err = child.sync(&st)
+		}
+	}
+	if err != nil {
+		child.Release()
+		return nil, err
+	}
+	return child, nil
+}
+
+// Mkdir makes a directory.
+func (n *node) Mkdir(_ context.Context, who *nfsd.Caller, name string, attr *nfs.SetAttr) (nfsd.Node, error) {
+	mode := uint32(0o777)
+	if attr.SetMode {
+		mode = attr.Mode
+	}
+	return asNode(n.make(who, name, mode, attr, func() error { return unix.Mkdirat(n.path, name, mode) }))
+}
+
+// Symlink makes a symbolic link.
+func (n *node) Symlink(_ context.Context, who *nfsd.Caller, name, target string, attr *nfs.SetAttr) (nfsd.Node, error) {
+	return asNode(n.make(who, name, 0, attr, func() error { return unix.Symlinkat(target, n.path, name) }))
+}
+
+// Mknod makes a special file.
+func (n *node) Mknod(_ context.Context, who *nfsd.Caller, name string, typ nfs.FileType, dev nfs.Device, attr *nfs.SetAttr) (nfsd.Node, error) {
+	mode := uint32(0o666)
+	if attr.SetMode {
+		mode = attr.Mode
+	}
+	number, format := 0, uint32(0)
+	switch typ {
+	case nfs.TypeChr, nfs.TypeBlk:
+		// What the kernel has room for: mknod(2) would cut the rest off.
+		if dev.Major >= 1<<12 || dev.Minor >= 1<<20 {
+			return nil, unix.EINVAL
+		}
+		number = int(unix.Mkdev(dev.Major, dev.Minor))
+		format = unix.S_IFCHR
+		if typ == nfs.TypeBlk {
+			format = unix.S_IFBLK
+		}
+	case nfs.TypeSock:
+		format = unix.S_IFSOCK
+	default:
+		format = unix.S_IFIFO
+	}
+	return asNode(n.make(who, name, mode, attr, func() error { return unix.Mknodat(n.path, name, format|mode, number) }))
+}
+
+// make makes an object by f and returns it.
+func (n *node) make(who *nfsd.Caller, name string, mode uint32, attr *nfs.SetAttr, f func() error) (*node, error) {
+	if err := n.fs.as(who, func() error { return retry(f) }); err != nil {
+		return nil, err
+	}
+	child, err := n.child(who, name)
+	if err != nil {
+		return nil, err
+	}
+	set := n.fs.initial(who, attr)
+	set.SetSize = false
+	return n.made(who, child, mode, &set)
+}
+
+// Remove removes anything but a directory.
+func (n *node) Remove(_ context.Context, who *nfsd.Caller, name string) error {
+	return n.unlink(who, name, 0)
+}
+
+// Rmdir removes an empty directory.
+func (n *node) Rmdir(_ context.Context, who *nfsd.Caller, name string) error {
+	return n.unlink(who, name, unix.AT_REMOVEDIR)
+}
+
+func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
+	old := n.hold(name)
+	defer old.close()
+	err := n.fs.as(who, func() error {
+		return retry(func() error { return unix.Unlinkat(n.path, name, flags) })
+	})
+	if err != nil {
+		return err
+	}
+	n.fs.forget(old, n, name)
+	return n.sync(nil)
+}
+
+// A held is what a name stands for before it is removed or replaced; -1: nothing.
+type held int
+
+// hold opens what a name stands for.
+func (n *node) hold(name string) held {
+	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
+	if err != nil {
+		return -1
+	}
+	return held(fd)
+}
+
+func (h held) close() {
+	if h >= 0 {
+		unix.Close(int(h))
+	}
+}
+
+// forget has the cache and the places know that an object has lost a name.
+func (f *FS) forget(old held, dir *node, name string) {
+	var st unix.Stat_t
+	if old < 0 || fstat(int(old), &st) != nil {
+		return
+	}
+	i, err := f.ids.of(int(old), "", &st)
+	if err != nil {
+		return
+	}
+	gone := st.Nlink == 0
+	if gone {
+		f.cache.drop(&i)
+	}
+	if f.places != nil {
+		f.places.forget(&i, &dir.id, name)
+		if gone {
+			f.seeker.lost(&i)
+		}
+	}
+}
+
+// Rename gives an entry another name, in this directory or another.
+func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.Node, newName string) error {
+	dir := to.(*node)
+	moved, old := n.hold(name), dir.hold(newName)
+	defer moved.close()
+	defer old.close()
+	err := n.fs.as(who, func() error {
+		return retry(func() error { return unix.Renameat(n.path, name, dir.path, newName) })
+	})
+	if err != nil {
+		return err
+	}
+	n.fs.forget(old, dir, newName)
+	n.fs.moved(moved, dir, newName, who)
+	if err := n.sync(nil); err != nil || dir == n {
+		return err
+	}
+	return dir.sync(nil)
+}
+
+// moved has the places know a new name.
+func (f *FS) moved(what held, dir *node, name string, who *nfsd.Caller) {
+	var st unix.Stat_t
+	if f.places == nil || what < 0 || fstat(int(what), &st) != nil {
+		return
+	}
+	if i, err := f.ids.of(int(what), "", &st); err == nil {
+		f.places.note(&i, &dir.id, name, who)
+	}
+}
+
+// Link adds a name.
+func (n *node) Link(_ context.Context, who *nfsd.Caller, to nfsd.Node, name string) error {
+	dir := to.(*node)
+	err := n.fs.as(who, func() error {
+		// The descriptor's path leads to the inode itself, even if that is a symbolic link.
+		return retry(func() error {
+			return unix.Linkat(unix.AT_FDCWD, procPath(n.path), dir.path, name, unix.AT_SYMLINK_FOLLOW)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if n.fs.places != nil {
+		n.fs.places.note(&n.id, &dir.id, name, who)
+	}
+	return dir.sync(nil)
+}

@@ -1,0 +1,537 @@
+package dirfs
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// A node is an inode that is open. All its descriptors stay as they are until nobody uses it.
+type node struct {
+	fs   *FS
+	id   id
+	typ  nfs.FileType // an inode keeps its type
+	path int          // O_PATH, or that of a new file's data
+
+	// The data of a regular file, open for one of the two; -1: not open. They change once, under
+	// opening.
+	opening sync.Mutex
+	rd, wr  atomic.Int32
+
+	stream  atomic.Pointer[stream] // of a directory: not in use
+	grants  [2]atomic.Pointer[grant]
+	turn    atomic.Uint32 // which of grants is replaced next
+	setting sync.Mutex    // SETATTR
+
+	// The cache's.
+	refs       int
+	dropped    bool // the object is gone
+	used       time.Time
+	prev, next *node
+}
+
+var (
+	_ nfsd.Node       = (*node)(nil)
+	_ nfsd.Setter     = (*node)(nil)
+	_ nfsd.Writer     = (*node)(nil)
+	_ nfsd.Creator    = (*node)(nil)
+	_ nfsd.Symlinker  = (*node)(nil)
+	_ nfsd.LinkReader = (*node)(nil)
+	_ nfsd.Linker     = (*node)(nil)
+	_ nfsd.Mknoder    = (*node)(nil)
+	_ nfsd.Accesser   = (*node)(nil)
+)
+
+func newNode(f *FS, id id, typ nfs.FileType, path int) *node {
+	n := &node{fs: f, id: id, typ: typ, path: path}
+	n.rd.Store(-1)
+	n.wr.Store(-1)
+	return n
+}
+
+// descriptors is how many the node has.
+func (n *node) descriptors() int {
+	count := 1
+	for _, fd := range []int32{n.rd.Load(), n.wr.Load()} {
+		if fd >= 0 && int(fd) != n.path {
+			count++
+		}
+	}
+	if n.stream.Load() != nil {
+		count++
+	}
+	return count
+}
+
+// closeAll closes the descriptors of a node that nobody uses.
+func (n *node) closeAll() {
+	for _, fd := range []int32{n.rd.Load(), n.wr.Load()} {
+		if fd >= 0 && int(fd) != n.path {
+			unix.Close(int(fd))
+		}
+	}
+	if s := n.stream.Load(); s != nil {
+		unix.Close(s.fd)
+	}
+	unix.Close(n.path)
+}
+
+// AppendHandle appends the handle.
+func (n *node) AppendHandle(b []byte) []byte { return n.fs.appendHandle(b, &n.id) }
+
+// Release ends the use of the node.
+func (n *node) Release() { n.fs.cache.release(n) }
+
+// stat returns the attributes; ESTALE: all names of the object have been removed.
+func (n *node) stat(st *unix.Stat_t) error {
+	if err := fstat(n.path, st); err != nil {
+		return err
+	}
+	if st.Nlink == 0 {
+		n.fs.cache.drop(&n.id)
+		return unix.ESTALE
+	}
+	return nil
+}
+
+// Attr returns the attributes.
+func (n *node) Attr(context.Context, *nfsd.Caller) (nfs.Attr, error) {
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return nfs.Attr{}, err
+	}
+	return n.fs.attrOf(&st), nil
+}
+
+// ---- permissions
+
+// Bits of permissions, as in a mode and for access(2).
+const (
+	mayRead  = unix.R_OK
+	mayWrite = unix.W_OK
+	mayEnter = unix.X_OK
+)
+
+// A grant is what the kernel has said of a caller's permissions. It does not change.
+type grant struct {
+	uid, gid uint32
+	groups   []uint32
+
+	mode, owner, group uint32 // of the object at that time
+
+	asked, has uint32
+	until      time.Time
+}
+
+// grantTime is how long a grant is believed while mode and owner stay the same: an ACL can
+// change without them.
+const grantTime = time.Second
+
+// may returns the permissions of want that the caller has to the object with attributes st.
+func (n *node) may(who *nfsd.Caller, st *unix.Stat_t, want uint32) (uint32, error) {
+	if n.fs.byMode {
+		return n.fs.modeBits(who, st) & want, nil
+	}
+	now := time.Now()
+	for i := range n.grants {
+		g := n.grants[i].Load()
+		if g != nil && g.mode == st.Mode && g.owner == st.Uid && g.group == st.Gid && g.asked&want == want &&
+			now.Before(g.until) && (n.fs.self == nil || g.uid == who.UID && g.gid == who.GID && slices.Equal(g.groups, who.GIDs)) {
+			return g.has & want, nil
+		}
+	}
+	has, err := n.ask(who, want)
+	if err != nil {
+		return 0, err
+	}
+	g := &grant{
+		uid: who.UID, gid: who.GID, groups: slices.Clone(who.GIDs), mode: st.Mode, owner: st.Uid, group: st.Gid,
+		asked: want, has: has, until: now.Add(grantTime),
+	}
+	n.grants[n.turn.Add(1)%uint32(len(n.grants))].Store(g)
+	return has, nil
+}
+
+// ask has the kernel say which permissions of want the caller has.
+func (n *node) ask(who *nfsd.Caller, want uint32) (has uint32, err error) {
+	check := func(bits uint32) error {
+		return retry(func() error {
+			return unix.Faccessat2(n.path, "", bits, unix.AT_EACCESS|unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW)
+		})
+	}
+	err = n.fs.as(who, func() error {
+		err := check(want)
+		if err == nil {
+			has = want
+			return nil
+		}
+		for _, bit := range []uint32{mayRead, mayWrite, mayEnter} {
+			if want&bit != 0 && want != bit && check(bit) == nil {
+				has |= bit
+			}
+		}
+		switch err {
+		case unix.EACCES, unix.EROFS, unix.EPERM, unix.ETXTBSY:
+			return nil
+		}
+		return err
+	})
+	return has, err
+}
+
+// modeBits are the permissions that a mode gives.
+func (f *FS) modeBits(who *nfsd.Caller, st *unix.Stat_t) uint32 {
+	if f.self == nil {
+		who = &f.process
+	}
+	switch {
+	case who.UID == 0 && (st.Mode&0o111 != 0 || typeOf(st.Mode) == nfs.TypeDir):
+		return mayRead | mayWrite | mayEnter
+	case who.UID == 0:
+		return mayRead | mayWrite
+	case who.UID == st.Uid:
+		return st.Mode >> 6 & 7
+	case who.Member(st.Gid):
+		return st.Mode >> 3 & 7
+	}
+	return st.Mode & 7
+}
+
+// enter checks that the caller may look up names in a directory, and read them if that is
+// wanted, too.
+func (n *node) enter(who *nfsd.Caller, want uint32) error {
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return err
+	}
+	has, err := n.may(who, &st, want)
+	if err == nil && has != want {
+		err = unix.EACCES
+	}
+	return err
+}
+
+// Access returns the rights that the caller has.
+func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted uint32, err error) {
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return 0, err
+	}
+	var bits uint32
+	if want&nfs.AccessRead != 0 {
+		bits |= mayRead
+	}
+	if want&(nfs.AccessModify|nfs.AccessExtend|nfs.AccessDelete) != 0 {
+		bits |= mayWrite
+	}
+	if want&(nfs.AccessLookup|nfs.AccessExecute|nfs.AccessDelete) != 0 {
+		bits |= mayEnter
+	}
+	if bits == 0 || n.typ == nfs.TypeLnk {
+		return want & nfs.AccessRead, nil // the mode of a link means nothing
+	}
+	has, err := n.may(who, &st, bits)
+	return want & nfsd.RightsOf(n.typ, has), err
+}
+
+// owns tells whether the caller is the owner, whom no mode keeps from the data. RFC 1813 section
+// 4.4.
+func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
+	if f.self == nil {
+		return st.Uid == f.process.UID
+	}
+	return st.Uid == who.UID
+}
+
+// Open checks that the caller may read or write the file.
+func (n *node) Open(_ context.Context, who *nfsd.Caller, rights uint32) (nfs.Attr, error) {
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return nfs.Attr{}, err
+	}
+	switch n.typ {
+	case nfs.TypeReg:
+	case nfs.TypeDir:
+		return nfs.Attr{}, unix.EISDIR
+	default:
+		return nfs.Attr{}, unix.EINVAL
+	}
+	write := rights&nfs.AccessModify != 0
+	if !n.fs.owns(who, &st) {
+		if err := n.permit(who, &st, write); err != nil {
+			return nfs.Attr{}, err
+		}
+	}
+	if _, err := n.data(write, &st); err != nil {
+		return nfs.Attr{}, err
+	}
+	return n.fs.attrOf(&st), nil
+}
+
+// permit checks the permissions of somebody who is not the owner. What can be executed can be
+// read, as the client has to read it for that. RFC 1813 section 4.4.
+func (n *node) permit(who *nfsd.Caller, st *unix.Stat_t, write bool) error {
+	want := uint32(mayRead)
+	if write {
+		want = mayWrite
+	}
+	has, err := n.may(who, st, want)
+	if err == nil && has == 0 && !write {
+		has, err = n.may(who, st, mayEnter)
+	}
+	if err == nil && has == 0 {
+		err = unix.EACCES
+	}
+	return err
+}
+
+// ---- data
+
+// data returns a descriptor for the data of a regular file, for writing or reading.
+func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
+	slot, flags := &n.rd, unix.O_RDONLY
+	if write {
+		slot, flags = &n.wr, unix.O_WRONLY
+	}
+	if fd := slot.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	if fd := slot.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	// Not blocking: while another process has a lease on the file clients try again.
+	flags |= unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOCTTY
+	open := func() error {
+		return retry(func() (err error) {
+			fd, err = unix.Open(procPath(n.path), flags, 0)
+			return err
+		})
+	}
+	err = open()
+	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.process.UID {
+		err = n.asOwner(st, open)
+	}
+	if err != nil {
+		return -1, err
+	}
+	slot.Store(int32(fd))
+	n.fs.cache.opened(1)
+	return fd, nil
+}
+
+// asOwner runs open while the mode lets the owner in, who is this process: an ordinary user has
+// no other way to what is the owner's right in NFS. opening is held.
+func (n *node) asOwner(st *unix.Stat_t, open func() error) error {
+	mode := st.Mode & 0o7777
+	if err := unix.Chmod(procPath(n.path), mode|0o600); err != nil {
+		return err
+	}
+	err := open()
+	if back := unix.Chmod(procPath(n.path), mode); err == nil {
+		err = back
+	}
+	return err
+}
+
+// ReadAt reads. The kernel reads into b, which the adapter sends from.
+func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (done int, err error) {
+	fd := int(n.rd.Load())
+	for done < len(b) {
+		got, err := unix.Pread(fd, b[done:], off+int64(done))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil && done == 0:
+			return 0, err
+		case err != nil || got == 0:
+			return done, nil // an error comes again when the rest is asked for
+		}
+		done += got
+	}
+	return done, nil
+}
+
+// WriteAt writes. It does so as the caller, whose quota is used, and whose writing takes the
+// setuid and setgid bits away.
+func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64, stable nfs.Stable) (done int, committed nfs.Stable, err error) {
+	fd := int(n.wr.Load())
+	write := func() error {
+		for done < len(b) {
+			put, err := unix.Pwrite(fd, b[done:], off+int64(done))
+			switch {
+			case err == unix.EINTR:
+				continue
+			case err != nil && done == 0:
+				return err
+			case err != nil:
+				return nil // the client sends the rest again, and gets the error
+			}
+			done += put
+		}
+		return nil
+	}
+	if n.fs.self == nil || who.UID == 0 {
+		err = write()
+	} else {
+		err = n.fs.as(who, write)
+	}
+	switch {
+	case err != nil:
+		return 0, nfs.Unstable, err
+	case n.fs.cfg.Async:
+		return done, stable, nil
+	case stable == nfs.DataSync:
+		err = retry(func() error { return n.fs.fdatasync(fd) })
+	case stable == nfs.FileSync:
+		err = retry(func() error { return n.fs.fsync(fd) })
+	}
+	return done, stable, err
+}
+
+// Commit puts the file on the disk: all of it, as others may have written the rest.
+func (n *node) Commit(_ context.Context, who *nfsd.Caller, _ uint64, _ uint32) error {
+	if n.fs.cfg.Async {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return err
+	}
+	return n.sync(&st)
+}
+
+// sync puts a file or directory on the disk, as far as it can be opened.
+func (n *node) sync(st *unix.Stat_t) error {
+	if n.fs.cfg.Async {
+		return nil
+	}
+	var fd int
+	switch n.typ {
+	case nfs.TypeReg:
+		if fd = int(n.wr.Load()); fd < 0 {
+			var err error
+			if fd, err = n.data(false, st); err != nil {
+				return err
+			}
+		}
+	case nfs.TypeDir:
+		s, err := n.takeStream()
+		if err == unix.EACCES {
+			return nil // an ordinary user's, and closed to it: it goes with the directory above
+		}
+		if err != nil {
+			return err
+		}
+		defer n.giveStream(s)
+		fd = s.fd
+	default:
+		// It cannot be opened without doing something to a device. File systems with a journal
+		// write it with the directory.
+		return nil
+	}
+	return retry(func() error { return n.fs.fsync(fd) })
+}
+
+// ReadLink returns what the link says.
+func (n *node) ReadLink(context.Context, *nfsd.Caller) (string, error) {
+	b := make([]byte, nfs.MaxPath+1)
+	var size int
+	err := retry(func() (err error) {
+		size, err = unix.Readlinkat(n.path, "", b)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return string(b[:size]), nil
+}
+
+// ---- attributes
+
+// SetAttr changes attributes.
+func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, guard *nfs.Time) error {
+	n.setting.Lock()
+	defer n.setting.Unlock()
+	var st unix.Stat_t
+	if err := n.stat(&st); err != nil {
+		return err
+	}
+	if guard != nil && *guard != timeOf(st.Ctim) {
+		return &nfs.Error{Status: nfs.StatusNotSync}
+	}
+	if set.SetSize {
+		if err := n.truncate(who, &st, set.Size); err != nil {
+			return err
+		}
+	}
+	if err := n.fs.as(who, func() error { return n.change(set) }); err != nil {
+		return err
+	}
+	return n.sync(&st)
+}
+
+// truncate sets the size, as who could by writing.
+func (n *node) truncate(who *nfsd.Caller, st *unix.Stat_t, size uint64) error {
+	if n.typ != nfs.TypeReg {
+		return unix.EINVAL
+	}
+	if !n.fs.owns(who, st) {
+		if err := n.permit(who, st, true); err != nil {
+			return err
+		}
+	}
+	fd, err := n.data(true, st)
+	if err != nil {
+		return err
+	}
+	return n.fs.as(who, func() error {
+		return retry(func() error { return unix.Ftruncate(fd, int64(size)) })
+	})
+}
+
+// change sets everything but the size: the owner before the mode, as a change of the owner takes
+// mode bits away, and the times last, as everything else changes them.
+func (n *node) change(set *nfs.SetAttr) error {
+	if set.SetUID || set.SetGID {
+		uid, gid := -1, -1
+		if set.SetUID {
+			uid = int(set.UID)
+		}
+		if set.SetGID {
+			gid = int(set.GID)
+		}
+		if err := unix.Fchownat(n.path, "", uid, gid, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	if set.SetMode && n.typ != nfs.TypeLnk {
+		if err := unix.Chmod(procPath(n.path), set.Mode&0o7777); err != nil {
+			return err
+		}
+	}
+	if set.ATimeHow == nfs.DontChange && set.MTimeHow == nfs.DontChange {
+		return nil
+	}
+	times := []unix.Timespec{timeArg(set.ATimeHow, set.ATime), timeArg(set.MTimeHow, set.MTime)}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(n.path), times, 0)
+}
+
+// timeArg is a time as utimensat(2) takes it.
+func timeArg(how nfs.TimeHow, t nfs.Time) unix.Timespec {
+	switch how {
+	case nfs.DontChange:
+		return unix.Timespec{Nsec: unix.UTIME_OMIT}
+	case nfs.SetToServerTime:
+		return unix.Timespec{Nsec: unix.UTIME_NOW}
+	}
+	return unix.NsecToTimespec(int64(t.Sec)*1e9 + int64(t.Nsec))
+}

@@ -1,0 +1,306 @@
+package dirfs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// locate returns the object with an id, by its place: it is there, or in the same directory
+// under another name, or has to be searched.
+func (f *FS) locate(ctx context.Context, i *id) (*node, error) {
+	n, err := f.atPlace(ctx, i, 0)
+	if err != unix.ESTALE {
+		return n, err
+	}
+	if err := f.seeker.seek(ctx, i); err != nil {
+		return nil, err
+	}
+	return f.atPlace(ctx, i, 0)
+}
+
+// atPlace opens an object at its place. ESTALE: it is not there.
+func (f *FS) atPlace(ctx context.Context, i *id, depth int) (*node, error) {
+	if n := f.cache.get(i); n != nil {
+		return n, nil
+	}
+	at, name, ok := f.places.get(i)
+	if !ok || depth > maxDepth {
+		return nil, unix.ESTALE
+	}
+	dir, err := f.atPlace(ctx, &at, depth+1)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Release()
+	if n := f.named(dir, i, name); n != nil {
+		return n, nil
+	}
+	// It has been renamed behind our back, or removed.
+	if name, err = dir.entryOf(i); err != nil {
+		if err == unix.EACCES || err == unix.ENOTDIR {
+			err = unix.ESTALE
+		}
+		return nil, err
+	}
+	f.places.note(i, &at, name, nil)
+	if n := f.named(dir, i, name); n != nil {
+		return n, nil
+	}
+	return nil, unix.ESTALE
+}
+
+// named returns what a directory has under a name, if it is the one.
+func (f *FS) named(dir *node, i *id, name string) *node {
+	fd, err := f.at.open(dir.path, name, unix.O_PATH)
+	if err != nil {
+		return nil
+	}
+	n, err := f.adopt(fd, nil, "", nil)
+	if err != nil {
+		return nil
+	}
+	if n.id != *i {
+		n.Release()
+		return nil
+	}
+	return n
+}
+
+// A seeker looks for inodes in the whole tree, for all who ask at a time, one search after the
+// other and with pauses as long as they take.
+type seeker struct {
+	fs   *FS
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	wanted  map[id]*quest
+	running bool
+	gone    map[id]bool // no need to look again
+	order   []id        // of gone, as a ring
+	oldest  int
+}
+
+// A quest is an inode that is looked for.
+type quest struct {
+	ended chan struct{} // closed when it has been found or not
+	err   error         // then
+}
+
+const (
+	maxWanted = 1024
+	maxGone   = 16384
+	// patience is how long a call waits for a search, before its client is told to try again.
+	patience = 2 * time.Second
+	// rounds is how often the tree is gone through before something counts as gone: it may have
+	// been moved to where the first round had been already.
+	rounds = 2
+)
+
+func newSeeker(f *FS) *seeker {
+	return &seeker{fs: f, wanted: make(map[id]*quest), gone: make(map[id]bool)}
+}
+
+// seek waits until a place is known. ESTALE: there is none; EAGAIN: not yet.
+func (s *seeker) seek(ctx context.Context, i *id) error {
+	s.mu.Lock()
+	if s.gone[*i] {
+		s.mu.Unlock()
+		return unix.ESTALE
+	}
+	q := s.wanted[*i]
+	if q == nil {
+		if len(s.wanted) >= maxWanted {
+			s.mu.Unlock()
+			return unix.EAGAIN
+		}
+		q = &quest{ended: make(chan struct{})}
+		s.wanted[*i] = q
+	}
+	if !s.running {
+		s.running = true
+		s.done.Go(s.run)
+	}
+	s.mu.Unlock()
+
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-q.ended:
+		return q.err
+	case <-timer.C:
+		return unix.EAGAIN
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.fs.ctx.Done():
+		return unix.EAGAIN
+	}
+}
+
+// found ends the quest for an inode that has been seen.
+func (s *seeker) found(i *id) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(i, nil)
+	delete(s.gone, *i)
+}
+
+// lost notes that an inode is gone.
+func (s *seeker) lost(i *id) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(i, unix.ESTALE)
+	if s.gone[*i] {
+		return
+	}
+	if len(s.order) < maxGone {
+		s.order = append(s.order, *i)
+	} else {
+		delete(s.gone, s.order[s.oldest])
+		s.order[s.oldest] = *i
+		s.oldest = (s.oldest + 1) % maxGone
+	}
+	s.gone[*i] = true
+}
+
+// end ends a quest, if there is one. mu is held.
+func (s *seeker) end(i *id, err error) {
+	if q := s.wanted[*i]; q != nil {
+		q.err = err
+		delete(s.wanted, *i)
+		close(q.ended)
+	}
+}
+
+// run searches until nothing is wanted.
+func (s *seeker) run() {
+	for {
+		s.mu.Lock()
+		all := make(map[uint64][]id) // by inode number
+		for i := range s.wanted {
+			all[i.ino] = append(all[i.ino], i)
+		}
+		if len(all) == 0 || s.fs.ctx.Err() != nil {
+			s.running = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+
+		began := time.Now()
+		whole := true
+		for range rounds {
+			whole = s.search(all) && whole
+		}
+		for _, ids := range all {
+			for _, i := range ids {
+				if whole {
+					s.lost(&i)
+				} else {
+					s.mu.Lock()
+					s.end(&i, unix.EAGAIN)
+					s.mu.Unlock()
+				}
+			}
+		}
+		select {
+		case <-time.After(time.Since(began)):
+		case <-s.fs.ctx.Done():
+		}
+	}
+}
+
+// search goes through the tree, notes the places of what is wanted, and takes it out of want. It
+// returns false if it has not seen everything.
+func (s *seeker) search(want map[uint64][]id) (whole bool) {
+	whole = true
+	ahead := []*step{{path: "."}}
+	for len(ahead) > 0 && len(want) > 0 {
+		if s.fs.ctx.Err() != nil {
+			return false
+		}
+		dir := ahead[len(ahead)-1]
+		ahead = ahead[:len(ahead)-1]
+		below, err := s.look(dir, want)
+		switch err {
+		case nil:
+		case unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EXDEV, unix.ELOOP, unix.ENAMETOOLONG:
+			// It has been removed or replaced, or nothing in it can be reached anyway.
+		default:
+			whole = false
+		}
+		for _, name := range below {
+			ahead = append(ahead, &step{above: dir, name: name, path: dir.path + "/" + name})
+		}
+	}
+	return whole
+}
+
+// A step is a directory that a search goes through.
+type step struct {
+	above *step // nil: it is the root
+	name  string
+	path  string // from the root
+	id    id     // once it is open
+}
+
+// look goes through one directory and returns the directories in it.
+func (s *seeker) look(dir *step, want map[uint64][]id) (below []string, err error) {
+	f := s.fs
+	fd, err := f.at.open(f.root.path, dir.path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var self unix.Stat_t
+	if err := fstat(fd, &self); err != nil {
+		return nil, err
+	}
+	if dir.id, err = f.ids.of(fd, "", &self); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		size, err := unix.Getdents(fd, buf)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil || size == 0:
+			return below, err
+		}
+		for b := buf[:size]; len(b) > 0; {
+			var d dirent
+			b = d.next(b)
+			name := string(d.name)
+			if name == "." || name == ".." {
+				continue
+			}
+			s.match(fd, dir, name, d.ino, want)
+			if d.typ == unix.DT_DIR || d.typ == unix.DT_UNKNOWN {
+				below = append(below, name)
+			}
+		}
+	}
+}
+
+// match notes the place of an entry if it is wanted, and those of the directories above it.
+func (s *seeker) match(fd int, dir *step, name string, ino uint64, want map[uint64][]id) {
+	ids := want[ino]
+	for k := range ids {
+		if i := ids[k]; s.fs.isAt(fd, name, &i) {
+			for at := dir; at.above != nil; at = at.above {
+				s.fs.places.note(&at.id, &at.above.id, at.name, nil)
+			}
+			s.fs.places.note(&i, &dir.id, name, nil)
+			s.found(&i) // it may have been the directories above that were elsewhere
+			if ids = append(ids[:k], ids[k+1:]...); len(ids) == 0 {
+				delete(want, ino)
+			} else {
+				want[ino] = ids
+			}
+			return
+		}
+	}
+}

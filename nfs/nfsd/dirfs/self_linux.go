@@ -1,0 +1,239 @@
+package dirfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+)
+
+// A self is the identity of the process, which some threads leave for that of a caller, for one
+// operation each. It does not change.
+//
+// These threads do nothing else: see actor. A thread that has changed its identity and got it
+// back has credentials that are equal to those of the others, but not the same, and the kernel's
+// RDMA devices refuse writes by another than those that they were opened with.
+//
+// setfsuid(2) and setfsgid(2) change what the kernel checks on files, and setgroups(2) the rest,
+// of one thread: Go's syscall package has them for all threads, so they are called directly.
+// setfsuid to another user than 0 takes away the capabilities that override permissions, and
+// setfsuid to 0 gives them back: capabilities(7). CAP_SYS_RESOURCE, which overrides quotas, is
+// not among them and goes separately.
+type self struct {
+	gid    int
+	groups []int
+	caps   [2]unix.CapUserData // version 3 has two words
+	less   [2]unix.CapUserData // without CAP_SYS_RESOURCE
+
+	mu     sync.Mutex
+	idle   []*actor // the one that was busy last is the last
+	closed bool
+}
+
+// An actor is a thread that acts as callers, for one operation after the other.
+type actor struct {
+	jobs chan job // closed: it ends
+	done chan outcome
+}
+
+// A job is an operation, and who does it.
+type job struct {
+	who *nfsd.Caller
+	do  func() error
+}
+
+// An outcome is how a job has ended.
+type outcome struct {
+	err    error
+	panics any  // what it has panicked with
+	spoilt bool // the thread has not got its identity back, and has ended
+}
+
+// maxIdle is how many actors wait for jobs. Those that have ended one beyond that end too.
+const maxIdle = 32
+
+// noID is (uid_t)-1: to setfsuid it is a question and not a user.
+const noID = 1<<32 - 1
+
+// newSelf tries whether threads can leave their identity, which takes CAP_SETUID and
+// CAP_SETGID.
+func newSelf() (*self, error) {
+	s := &self{gid: os.Getegid()}
+	groups, err := unix.Getgroups()
+	if err != nil {
+		return nil, err
+	}
+	s.groups = groups
+	if err := unix.Capget(capHeader(), &s.caps[0]); err != nil {
+		return nil, err
+	}
+	s.less = s.caps
+	s.less[unix.CAP_SYS_RESOURCE/32].Effective &^= 1 << (unix.CAP_SYS_RESOURCE % 32)
+	probe := &nfsd.Caller{UID: nfsd.Nobody, GID: nfsd.Nobody}
+	if err := s.as(probe, func() error { return nil }); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// capHeader names the calling thread.
+func capHeader() *unix.CapUserHeader {
+	return &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+}
+
+// as runs do as the caller, on one thread.
+func (f *FS) as(who *nfsd.Caller, do func() error) error {
+	if f.self == nil {
+		return do()
+	}
+	return f.self.as(who, do)
+}
+
+func (s *self) as(who *nfsd.Caller, do func() error) error {
+	switch {
+	case who.UID == noID || who.GID == noID:
+		return unix.EACCES
+	case who.UID == 0 && int(who.GID) == s.gid:
+		return do() // groups do not matter to who may do everything
+	}
+	a := s.take()
+	a.jobs <- job{who, do}
+	r := <-a.done
+	if !r.spoilt {
+		s.putBack(a)
+	}
+	if r.panics != nil {
+		panic(r.panics)
+	}
+	return r.err
+}
+
+// take returns an actor without a job.
+func (s *self) take() *actor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.idle); n > 0 {
+		a := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		return a
+	}
+	a := &actor{jobs: make(chan job), done: make(chan outcome, 1)}
+	go a.run(s)
+	return a
+}
+
+func (s *self) putBack(a *actor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.idle) == maxIdle {
+		close(a.jobs)
+		return
+	}
+	s.idle = append(s.idle, a)
+}
+
+// close ends the actors that have no jobs; the others end after theirs.
+func (s *self) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, a := range s.idle {
+		close(a.jobs)
+	}
+	s.idle = nil
+}
+
+// run does jobs. The thread ends with the goroutine, as it stays locked: nobody else gets it.
+func (a *actor) run(s *self) {
+	runtime.LockOSThread()
+	for j := range a.jobs {
+		r := s.act(j)
+		a.done <- r
+		if r.spoilt {
+			return
+		}
+	}
+}
+
+// act does a job as its caller.
+func (s *self) act(j job) (r outcome) {
+	defer func() {
+		r.panics = recover()
+		if back := s.restore(j.who); back != nil {
+			r.err, r.spoilt = fmt.Errorf("%w (%w)", unix.EIO, back), true
+		}
+	}()
+	if err := s.become(j.who); err != nil {
+		return outcome{err: err}
+	}
+	return outcome{err: j.do()}
+}
+
+// become gives the thread the identity of the caller.
+func (s *self) become(who *nfsd.Caller) error {
+	var room [16]int // RFC 5531 appendix A: AUTH_SYS has no more groups
+	groups := room[:0]
+	for _, g := range who.GIDs {
+		groups = append(groups, int(g))
+	}
+	if err := unix.Setgroups(groups); err != nil {
+		return err
+	}
+	if err := setFSGID(int(who.GID)); err != nil {
+		return err
+	}
+	if who.UID == 0 {
+		return nil // with all its capabilities
+	}
+	if err := setFSUID(int(who.UID)); err != nil {
+		return err
+	}
+	if s.less == s.caps {
+		return nil
+	}
+	// The effective capabilities as setfsuid has left them, less one.
+	var now [2]unix.CapUserData
+	if err := unix.Capget(capHeader(), &now[0]); err != nil {
+		return err
+	}
+	for i := range now {
+		now[i].Effective &= s.less[i].Effective
+	}
+	return unix.Capset(capHeader(), &now[0])
+}
+
+// restore gives the thread its own identity.
+func (s *self) restore(who *nfsd.Caller) error {
+	var err error
+	if who.UID != 0 {
+		err = setFSUID(0)
+		if s.less != s.caps {
+			err = errors.Join(err, unix.Capset(capHeader(), &s.caps[0]))
+		}
+	}
+	return errors.Join(err, setFSGID(s.gid), unix.Setgroups(s.groups))
+}
+
+// setFSUID sets the user of the thread and looks whether it has become that: setfsuid(2) does not
+// tell.
+func setFSUID(uid int) error {
+	unix.Setfsuid(uid)
+	if now, _ := unix.SetfsuidRetUid(-1); uint32(now) != uint32(uid) {
+		return unix.EPERM
+	}
+	return nil
+}
+
+func setFSGID(gid int) error {
+	unix.Setfsgid(gid)
+	if now, _ := unix.SetfsgidRetGid(-1); uint32(now) != uint32(gid) {
+		return unix.EPERM
+	}
+	return nil
+}

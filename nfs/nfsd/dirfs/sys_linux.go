@@ -1,0 +1,155 @@
+package dirfs
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// An opener opens names in directories: no symbolic link is followed, also not in place of the
+// name, and nothing is entered that is mounted there. With O_PATH the name may be a link.
+type opener struct {
+	// plain: there is no openat2(2), because the kernel is old or a filter of system calls does
+	// not know it. Names are then opened one at a time, and something that is mounted is known by
+	// its device, which is not enough for another part of the same file system.
+	plain bool
+	dev   uint64 // of the export
+}
+
+// beneath are the rules for openat2. ".." is for climb alone.
+const beneath = climbing | unix.RESOLVE_BENEATH
+
+const climbing = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+
+// open opens a name, or a path from the export's root, in a directory.
+func (o opener) open(dir int, name string, flags int) (fd int, err error) {
+	if o.plain {
+		return o.walk(dir, name, flags)
+	}
+	return o.openat2(dir, name, flags, 0, beneath)
+}
+
+// create opens a new file.
+func (o opener) create(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	flags |= unix.O_CREAT | unix.O_EXCL
+	if o.plain {
+		return openat(dir, name, flags, mode)
+	}
+	return o.openat2(dir, name, flags, mode, beneath)
+}
+
+// climb opens the directory above one, with O_PATH.
+func (o opener) climb(dir int) (fd int, err error) {
+	if o.plain {
+		return o.step(dir, "..", unix.O_PATH|unix.O_DIRECTORY)
+	}
+	return o.openat2(dir, "..", unix.O_PATH|unix.O_DIRECTORY, 0, climbing)
+}
+
+func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint64) (fd int, err error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: rules}
+	for {
+		// EAGAIN: something was renamed meanwhile, and it could not be told that all is beneath.
+		if fd, err = unix.Openat2(dir, name, &how); err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}
+
+// walk is open, one name at a time.
+func (o opener) walk(dir int, path string, flags int) (fd int, err error) {
+	at := dir
+	for {
+		name, rest, more := strings.Cut(path, "/")
+		how := flags
+		if more {
+			how = unix.O_PATH | unix.O_DIRECTORY
+		}
+		fd, err = o.step(at, name, how)
+		if at != dir {
+			unix.Close(at)
+		}
+		if err != nil || !more {
+			return fd, err
+		}
+		at, path = fd, rest
+	}
+}
+
+// step opens what has one name.
+func (o opener) step(dir int, name string, flags int) (fd int, err error) {
+	if fd, err = openat(dir, name, flags, 0); err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = fstat(fd, &st); err == nil && uint64(st.Dev) != o.dev {
+		err = unix.EXDEV
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func openat(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	err = retry(func() (err error) {
+		fd, err = unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	return fd, err
+}
+
+// procPath names what a descriptor is open for, for system calls that do not take O_PATH. It is
+// that very inode, not its name.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+func fstat(fd int, st *unix.Stat_t) error { return retry(func() error { return unix.Fstat(fd, st) }) }
+
+// retry repeats f as long as a signal interrupts it: of Go's runtime, on a file system that
+// lets it.
+func retry(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func typeOf(mode uint32) nfs.FileType {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return nfs.TypeDir
+	case unix.S_IFBLK:
+		return nfs.TypeBlk
+	case unix.S_IFCHR:
+		return nfs.TypeChr
+	case unix.S_IFLNK:
+		return nfs.TypeLnk
+	case unix.S_IFSOCK:
+		return nfs.TypeSock
+	case unix.S_IFIFO:
+		return nfs.TypeFIFO
+	}
+	return nfs.TypeReg
+}
+
+func timeOf(t unix.Timespec) nfs.Time { return nfs.Time{Sec: uint32(t.Sec), Nsec: uint32(t.Nsec)} }
+
+// attrOf translates attributes.
+func (f *FS) attrOf(st *unix.Stat_t) nfs.Attr {
+	a := nfs.Attr{
+		Type: typeOf(st.Mode), Mode: st.Mode & 0o7777, Nlink: uint32(st.Nlink),
+		UID: st.Uid, GID: st.Gid,
+		Size: uint64(st.Size), Used: uint64(st.Blocks) * 512,
+		FSID: uint64(f.volume), FileID: st.Ino,
+		ATime: timeOf(st.Atim), MTime: timeOf(st.Mtim), CTime: timeOf(st.Ctim),
+	}
+	if a.Type == nfs.TypeBlk || a.Type == nfs.TypeChr {
+		a.Rdev = nfs.Device{Major: unix.Major(uint64(st.Rdev)), Minor: unix.Minor(uint64(st.Rdev))}
+	}
+	return a
+}

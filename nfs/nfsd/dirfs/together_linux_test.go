@@ -1,0 +1,190 @@
+package dirfs
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// Of many that create the same file in a way that does not allow for another, one wins.
+func TestCreateRace(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, nil)
+		for round := range 20 {
+			for _, how := range []nfs.CreateMode{nfs.Guarded, nfs.Exclusive} {
+				name := fmt.Sprint("file", round, how)
+				const racers = 16
+				var res [racers]nfs.CreateRes
+				var wg sync.WaitGroup
+				for i := range racers {
+					wg.Go(func() {
+						args := nfs.CreateArgs{Where: nfs.DirOpArgs{Dir: w.root, Name: name}, Mode: how, Verf: nfs.Verf{3: byte(round), 7: byte(i + 1)}}
+						if err := w.call(user(), nfs.ProcCreate, &args, &res[i]); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				won := 0
+				for i := range res {
+					switch res[i].Status {
+					case nfs.StatusOK:
+						won++
+					case nfs.StatusExist:
+					default:
+						t.Errorf("racer %d: %v", i, res[i].Status)
+					}
+				}
+				if won != 1 {
+					t.Fatalf("%s: %d racers have won", name, won)
+				}
+			}
+		}
+	})
+}
+
+// Guarded changes of attributes that begin with the same ctime: one is made.
+func TestGuardRace(t *testing.T) {
+	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "x"})
+	fh := w.lookup("file")
+	for range 20 {
+		a, _ := w.getattr(fh)
+		testutil.Eventually(t, "the clock of the file system ticks", func() bool { // so that ctime can tell them apart
+			w.put("tick", "")
+			return uint32(hostStat(t, w.path("tick")).Ctim.Nsec) != a.CTime.Nsec
+		})
+		var mu sync.Mutex
+		made := 0
+		var wg sync.WaitGroup
+		for i := range uint32(8) {
+			wg.Go(func() {
+				args := nfs.SetAttrArgs{Object: fh, Attr: nfs.SetAttr{SetMode: true, Mode: 0o600 + i}, Guard: true, CTime: a.CTime}
+				var res nfs.WccRes
+				if err := w.call(user(), nfs.ProcSetAttr, &args, &res); err != nil {
+					t.Error(err)
+				}
+				if res.Status == nfs.StatusOK {
+					mu.Lock()
+					made++
+					mu.Unlock()
+				} else if res.Status != nfs.StatusNotSync {
+					t.Errorf("%v", res.Status)
+				}
+			})
+		}
+		wg.Wait()
+		if made != 1 {
+			t.Fatalf("%d changes were made", made)
+		}
+	}
+}
+
+// No more descriptors stay open than may, they are closed when nobody uses them, and those of
+// removed files at once.
+func TestDescriptors(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		m.cfg.MaxOpen, m.cfg.Idle = 50, 200*time.Millisecond
+		w := newWorld(t, m.cfg, nil)
+		before := w.descriptors()
+		w.fill("dir", 300)
+		for i := range 300 {
+			name := fmt.Sprintf("dir/%06d", i)
+			testutil.Must(t, os.Chmod(w.path(name), 0o666))
+			fh := w.lookup(name)
+			w.want("WRITE", w.do(user(), nfs.ProcWrite, &nfs.WriteArgs{File: fh, Count: 1, Data: []byte("x")}), nfs.StatusOK)
+			w.want("READ", w.do(user(), nfs.ProcRead, &nfs.ReadArgs{File: fh, Count: 1}), nfs.StatusOK)
+			if open := w.descriptors() - before; open > 60 {
+				t.Fatalf("%d descriptors are open", open)
+			}
+		}
+		w.checkCount()
+		fh := w.lookup("dir/000299")
+		w.want("READ", w.do(user(), nfs.ProcRead, &nfs.ReadArgs{File: fh, Count: 1}), nfs.StatusOK)
+		if n := w.openFor("000299"); n == 0 {
+			t.Error("a file that has just been read is not open")
+		}
+		w.want("REMOVE", w.do(user(), nfs.ProcRemove, &nfs.DirOpArgs{Dir: w.lookup("dir"), Name: "000299"}), nfs.StatusOK)
+		if n := w.openFor("000299"); n != 0 {
+			t.Errorf("%d descriptors of a removed file are open", n)
+		}
+		w.listAll(w.lookup("dir"), true)
+		testutil.Eventually(t, "descriptors are closed", func() bool { return w.descriptors() <= before })
+		w.checkCount()
+	})
+}
+
+// descriptors is how many the process has open for files in the directory.
+func (w *world) descriptors() int { return w.openFor(w.dir) }
+
+// openFor is how many the process has open for files whose path has text in it.
+func (w *world) openFor(text string) (n int) {
+	list, err := os.ReadDir("/proc/self/fd")
+	testutil.Must(w.t, err)
+	for _, fd := range list {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(to, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// checkCount compares what the cache believes to be open with what is.
+func (w *world) checkCount() {
+	w.t.Helper()
+	c := w.fs.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, node := range c.nodes {
+		n += node.descriptors()
+	}
+	if n != c.open {
+		w.t.Errorf("the cache has %d descriptors and counts %d", n, c.open)
+	}
+}
+
+// Everything at once, for the race detector.
+func TestMixture(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		m.cfg.MaxOpen, m.cfg.MaxPlaces, m.cfg.Store = 20, 20*placeSize, new(memStore)
+		w := newWorld(t, m.cfg, map[string]string{"a/": "", "b/": ""})
+		dirs := []nfs.FileHandle{w.lookup("a"), w.lookup("b")}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for n := range 60 {
+					here, there := dirs[n%2], dirs[(n+1)%2]
+					name, other := fmt.Sprint(n%5), fmt.Sprint((n+i)%5)
+					for _, c := range []struct {
+						proc uint32
+						args message
+					}{
+						{nfs.ProcCreate, &nfs.CreateArgs{Where: nfs.DirOpArgs{Dir: here, Name: name}, Attr: nfs.SetAttr{SetMode: true, Mode: 0o666}}},
+						{nfs.ProcRename, &nfs.RenameArgs{From: nfs.DirOpArgs{Dir: here, Name: name}, To: nfs.DirOpArgs{Dir: there, Name: other}}},
+						{nfs.ProcReadDirPlus, &nfs.ReadDirPlusArgs{Dir: there, DirCount: 4096, MaxCount: 4096}},
+						{nfs.ProcRemove, &nfs.DirOpArgs{Dir: there, Name: other}},
+					} {
+						var res status
+						if err := w.call(user(), c.proc, c.args, &res); err != nil {
+							t.Error(err)
+						}
+						switch res.Status {
+						case nfs.StatusOK, nfs.StatusNoEnt, nfs.StatusExist, nfs.StatusStale, nfs.StatusJukebox:
+						default:
+							t.Errorf("%s: %v", nfs.ProcName(c.proc), res.Status)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		w.fs.cache.clear()
+		w.checkCount()
+	})
+}

@@ -1,0 +1,60 @@
+// Package nfsd is an NFS version 3 server over package transport, with MOUNT version 3 (RFC
+// 1813). It exports whatever implements [FS]: a directory of the host with package dirfs, or
+// a file system of the program's own.
+//
+// # Usage
+//
+//	server, err := transport.NewServer(nil)
+//	...
+//	disk, err := dirfs.Open("/srv/data", nil)
+//	...
+//	defer disk.Close()
+//	files, err := nfsd.New(&nfsd.Config{Exports: []nfsd.Export{{Name: "/data", FS: disk}}})
+//	...
+//	for _, p := range files.Programs() {
+//		err = server.Register(p)
+//		...
+//	}
+//
+// # File systems
+//
+// [FS] and [Node] are what a file system must have: objects that can be looked up, listed and
+// read. What else it can do it says with the interfaces [Setter], [Writer], [Creator],
+// [Symlinker], [LinkReader], [Linker], [Mknoder], [Accesser], [Spacer] and [Limiter]; what is
+// missing is answered with NFS3ERR_NOTSUPP, and FSINFO does not promise it. The server does
+// the rest: arguments and results, handles that cannot be forged, who the caller is, weak
+// cache consistency data, the sizes of pages and transfers.
+//
+// Errors of a file system are an [*nfs.Error] with the status, a syscall.Errno, or one of the
+// errors of package io/fs, wrapped or not. All others are NFS3ERR_IO.
+//
+// # Handles
+//
+// A file system names its objects by up to [MaxHandle] bytes. The server puts the export in
+// front of them and signs both with Config.Key, so that a file system sees only handles that
+// it has made. Handles live as long as the key and the file system's own names.
+//
+// # Identity
+//
+// Every operation of a file system has the [Caller] as an argument: the user and groups of
+// the call's AUTH_SYS credential after Export.Squash, or the anonymous user without one. None
+// of that is authenticated: a server believes the machines that Export.Allow lets in.
+//
+// # Ownership
+//
+// Memory that a Node is given, to read into or to write from, is its own until the method
+// returns; then it belongs to the transport. READ has the file system fill registered memory
+// that the adapter sends from, and WRITE gives it the memory that the adapter has received
+// into: neither is copied.
+//
+// # Fairness
+//
+// Calls of one connection run in parallel, up to Config.MaxConnCalls, and those of all
+// together up to Config.MaxCalls; those that wait are taken from the connections in turn. A
+// call whose connection ends while it waits is dropped.
+//
+// # Limitations
+//
+// There are no locks (NLM), no RPCSEC_GSS, and no WebNFS: the empty handle is refused.
+// AUTH_SYS has at most 16 groups.
+package nfsd

@@ -1,0 +1,146 @@
+package nfsd
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"path"
+	"strings"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// A Squash says which users of clients are taken for the anonymous one.
+type Squash uint8
+
+// Kinds of Squash.
+const (
+	SquashRoot Squash = iota // user and group 0
+	SquashNone
+	SquashAll
+)
+
+// String is the word for it: root, none or all.
+func (s Squash) String() string {
+	switch s {
+	case SquashRoot:
+		return "root"
+	case SquashNone:
+		return "none"
+	case SquashAll:
+		return "all"
+	}
+	return fmt.Sprintf("Squash(%d)", uint8(s))
+}
+
+// Nobody is the user and group that the anonymous user has by default.
+const Nobody uint32 = 65534
+
+// An Export is a file system that clients can mount.
+type Export struct {
+	// Name is the path that clients mount, such as "/data" or "/". It is cleaned in the sense
+	// of path.Clean.
+	Name string
+
+	// FS is the file system. It belongs to the caller.
+	FS FS
+
+	// ID names the export in handles, instead of its Name. 0: derived from Name.
+	ID uint32
+
+	// ReadOnly refuses all changes.
+	ReadOnly bool
+
+	// Squash says who becomes the anonymous user AnonUID with the group AnonGID, 0: Nobody.
+	Squash           Squash
+	AnonUID, AnonGID uint32
+
+	// Allow lists the networks of the clients that may use the export. Nil: all may. An address
+	// that is not known is in none.
+	Allow []netip.Prefix
+}
+
+// settle checks the export and fills in the defaults.
+func (e *Export) settle() error {
+	if e.FS == nil {
+		return fmt.Errorf("nfsd: export %q has no file system", e.Name)
+	}
+	e.Name = path.Clean("/" + e.Name)
+	if len(e.Name) > nfs.MaxMountPath || strings.ContainsRune(e.Name, 0) {
+		return fmt.Errorf("nfsd: export %q: not a path of at most %d bytes", e.Name, nfs.MaxMountPath)
+	}
+	if e.Squash > SquashAll {
+		return fmt.Errorf("nfsd: export %q: unknown %v", e.Name, e.Squash)
+	}
+	if e.ID == 0 {
+		sum := sha256.Sum256([]byte(e.Name))
+		e.ID = max(binary.BigEndian.Uint32(sum[:]), 1)
+	}
+	if e.AnonUID == 0 {
+		e.AnonUID = Nobody
+	}
+	if e.AnonGID == 0 {
+		e.AnonGID = Nobody
+	}
+	for _, p := range e.Allow {
+		if !p.IsValid() {
+			return fmt.Errorf("nfsd: export %q: an invalid network is allowed", e.Name)
+		}
+	}
+	return nil
+}
+
+// allows tells whether a client may use the export.
+func (e *Export) allows(host netip.Addr) bool {
+	if e.Allow == nil {
+		return true
+	}
+	for _, p := range e.Allow {
+		if p.Contains(host) {
+			return true
+		}
+	}
+	return false
+}
+
+// noID is (uid_t)-1, which is nobody's, and means "leave it" to system calls.
+const noID = math.MaxUint32
+
+// squash sets who to the caller that a credential stands for, who has its groups in cred.
+func (e *Export) squash(who *Caller, cred *oncrpc.AuthSys, flavor oncrpc.Flavor) {
+	anonymous := flavor != oncrpc.FlavorSys || e.Squash == SquashAll || cred.UID == noID || cred.GID == noID
+	if anonymous {
+		who.UID, who.GID, who.GIDs = e.AnonUID, e.AnonGID, nil
+		return
+	}
+	who.UID, who.GID, who.GIDs = cred.UID, cred.GID, cred.GIDs
+	root := e.Squash == SquashRoot
+	if root && who.UID == 0 {
+		who.UID = e.AnonUID
+	}
+	if root && who.GID == 0 {
+		who.GID = e.AnonGID
+	}
+	for i, g := range who.GIDs {
+		if root && g == 0 || g == noID {
+			who.GIDs[i] = e.AnonGID
+		}
+	}
+}
+
+// hostOf returns the IP address of a client, the zero Addr if it has none.
+func hostOf(a net.Addr) netip.Addr {
+	var ap netip.AddrPort
+	switch a := a.(type) {
+	case nil:
+	case *net.TCPAddr:
+		ap = a.AddrPort()
+	default:
+		ap, _ = netip.ParseAddrPort(a.String())
+	}
+	return ap.Addr().Unmap().WithZone("")
+}

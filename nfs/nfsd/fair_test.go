@@ -1,0 +1,176 @@
+package nfsd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Calls that wait are let in from their owners in turn, each of whom has no more than its share.
+func TestGateTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate[string](4, 3)
+		var order []string
+		var mu sync.Mutex
+		hold := make(chan struct{})
+		start := func(k string) {
+			go func() {
+				if err := g.enter(t.Context(), k); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				order = append(order, k)
+				mu.Unlock()
+				<-hold
+				g.leave(k)
+			}()
+			synctest.Wait()
+		}
+		for range 6 {
+			start("a")
+		}
+		for range 3 {
+			start("b")
+		}
+		if got := fmt.Sprint(order); got != "[a a a b]" {
+			t.Errorf("let in at first: %s", got)
+		}
+		for range 5 {
+			hold <- struct{}{}
+			synctest.Wait()
+		}
+		if n := len(order); n != 9 {
+			t.Errorf("%d of 9 are in", n)
+		}
+		close(hold)
+		synctest.Wait()
+		if len(g.owners) != 0 || g.free != 4 || g.next != nil {
+			t.Errorf("left: %d owners, %d free", len(g.owners), g.free)
+		}
+	})
+}
+
+// A call that gives up while it waits takes no place, and hands on one that it has got.
+func TestGateGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate[int](1, 1)
+		if err := g.enter(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var failed atomic.Int64
+		for k := range 3 {
+			go func() {
+				if g.enter(ctx, k) != nil {
+					failed.Add(1)
+				}
+			}()
+		}
+		entered := make(chan struct{})
+		go func() {
+			if err := g.enter(t.Context(), 9); err != nil {
+				t.Error(err)
+			}
+			close(entered)
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if failed.Load() != 3 {
+			t.Errorf("%d have given up", failed.Load())
+		}
+		g.leave(1)
+		<-entered
+		g.leave(9)
+		if len(g.owners) != 0 || g.free != 1 {
+			t.Errorf("left: %d owners, %d free", len(g.owners), g.free)
+		}
+	})
+}
+
+// Many owners, some of whom give up: there are never too many, nobody is forgotten, and nothing
+// is left in the end.
+func TestGateStorm(t *testing.T) {
+	g := newGate[int](5, 2)
+	var running, entered atomic.Int64
+	var each [7]atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			for range 200 {
+				k := rnd.IntN(len(each))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.IntN(300))*time.Microsecond)
+				if g.enter(ctx, k) == nil {
+					entered.Add(1)
+					if n := running.Add(1); n > 5 {
+						t.Errorf("%d at a time", n)
+					}
+					if n := each[k].Add(1); n > 2 {
+						t.Errorf("%d of one owner at a time", n)
+					}
+					each[k].Add(-1)
+					running.Add(-1)
+					g.leave(k)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if len(g.owners) != 0 || g.free != 5 || g.next != nil || entered.Load() == 0 {
+		t.Errorf("left: %d owners, %d free; %d were let in", len(g.owners), g.free, entered.Load())
+	}
+}
+
+// A connection whose calls all hang in a file system does not hold up another one, and its
+// calls that have not begun are dropped when it ends.
+func TestHangingCalls(t *testing.T) {
+	f, other := newPlain(), newPlain()
+	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 8, MaxConnCalls: 4})
+	hangs, works := c.mnt("/hangs").Handle, c.mnt("/works").Handle
+	f.block = make(chan struct{})
+	rpc := c.dial()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			cred := &oncrpc.AuthSys{UID: 1, GID: 1}
+			rpc.Call(ctx, &transport.Call{Prog: nfs.Program, Vers: 3, Proc: nfs.ProcGetAttr, Args: hangs.Append(nil), Cred: cred.Auth()})
+		})
+	}
+	testutil.Eventually(t, "as many calls hang as may", func() bool { return f.blocked.Load() == 4 })
+	for range 20 {
+		if s := c.status(nfs.ProcGetAttr, &works); s != nfs.StatusOK {
+			t.Fatal(s)
+		}
+	}
+	rpc.Close()
+	cancel()
+	wg.Wait()
+	testutil.Eventually(t, "calls that wait are dropped", func() bool {
+		c.server.gate.mu.Lock()
+		defer c.server.gate.mu.Unlock()
+		waiting := 0
+		for _, o := range c.server.gate.owners {
+			for w := o.first; w != nil; w = w.behind {
+				waiting++
+			}
+		}
+		return waiting == 0
+	})
+	if n := f.blocked.Load(); n != 4 {
+		t.Errorf("%d calls have got to the file system", n)
+	}
+	close(f.block)
+}

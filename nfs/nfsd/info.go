@@ -1,0 +1,96 @@
+package nfsd
+
+import (
+	"math"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+// doFSStat executes FSSTAT. RFC 1813 section 3.3.18.
+func (c *call) doFSStat() {
+	if !c.decode(&c.object) {
+		return
+	}
+	var r nfs.FSStatRes
+	var n Node
+	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Attr = c.post(n)
+		if spacer, ok := c.export.FS.(Spacer); ok {
+			s, err := spacer.Space(c.ctx, &c.who)
+			r.Status = c.status(err)
+			r.TotalBytes, r.FreeBytes, r.AvailBytes = s.TotalBytes, s.FreeBytes, s.AvailBytes
+			r.TotalFiles, r.FreeFiles, r.AvailFiles = s.TotalFiles, s.FreeFiles, s.AvailFiles
+		}
+		if c.export.ReadOnly {
+			r.AvailBytes, r.AvailFiles = 0, 0
+		}
+	}
+	c.res.Results = r.Append(c.res.Results)
+}
+
+// limits are those of an FS, with what it does not say.
+func limits(fs FS) Limits {
+	var l Limits
+	if limiter, ok := fs.(Limiter); ok {
+		l = limiter.Limits()
+	}
+	if l.MaxFileSize == 0 {
+		l.MaxFileSize = math.MaxInt64
+	}
+	if l.TimeDelta == (nfs.Time{}) {
+		l.TimeDelta.Nsec = 1
+	}
+	l.MaxLinks = max(l.MaxLinks, 1)
+	if l.MaxName == 0 {
+		l.MaxName = 255
+	}
+	return l
+}
+
+// doFSInfo executes FSINFO. RFC 1813 section 3.3.19.
+func (c *call) doFSInfo() {
+	if !c.decode(&c.object) {
+		return
+	}
+	var r nfs.FSInfoRes
+	var n Node
+	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Attr = c.post(n)
+		r.RTMax, r.RTPref, r.RTMult = c.transfer, c.transfer, 4096
+		r.WTMax, r.WTPref, r.WTMult = c.transfer, c.transfer, 4096
+		r.DTPref = 64 << 10
+		l := limits(c.export.FS)
+		r.MaxFileSize, r.TimeDelta = l.MaxFileSize, l.TimeDelta
+		r.Properties = nfs.FSFHomogeneous
+		if _, ok := n.(Linker); ok {
+			r.Properties |= nfs.FSFLink
+		}
+		if _, ok := n.(Symlinker); ok {
+			r.Properties |= nfs.FSFSymlink
+		}
+		if _, ok := n.(Setter); ok {
+			r.Properties |= nfs.FSFCanSetTime
+		}
+	}
+	c.res.Results = r.Append(c.res.Results)
+}
+
+// doPathConf executes PATHCONF. RFC 1813 section 3.3.20.
+func (c *call) doPathConf() {
+	if !c.decode(&c.object) {
+		return
+	}
+	var r nfs.PathConfRes
+	var n Node
+	if n, r.Status = c.node(&c.object); r.Status == nfs.StatusOK {
+		defer n.Release()
+		r.Attr = c.post(n)
+		l := limits(c.export.FS)
+		r.LinkMax, r.NameMax, r.NoTrunc = l.MaxLinks, l.MaxName, true
+		r.ChownRestricted = !l.FreeChown
+		r.CaseInsensitive, r.CasePreserving = l.CaseInsensitive, !l.CaseLost
+	}
+	c.res.Results = r.Append(c.res.Results)
+}

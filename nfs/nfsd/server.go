@@ -1,0 +1,369 @@
+package nfsd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Config is what a Server is made of.
+type Config struct {
+	// Exports are what clients can mount: at least one. Their names and IDs differ.
+	Exports []Export
+
+	// Key signs handles; at least 16 bytes, secret, and the same for as long as handles are to
+	// live. Nil: a random one, so that all handles are stale after a restart.
+	Key []byte
+
+	// MaxTransfer is the largest READ and WRITE in bytes that FSINFO promises, at most 1 GiB. 0:
+	// 1 MiB. It should be below the transport's MaxMessage.
+	MaxTransfer int
+
+	// MaxCalls is how many calls are in the hands of file systems at a time, and MaxConnCalls how
+	// many of one connection. 0: 256, and a quarter of MaxCalls.
+	MaxCalls, MaxConnCalls int
+
+	// Logger gets what a server's owner should know: data that could not be put on stable
+	// storage. Nil: nobody.
+	Logger *slog.Logger
+}
+
+// Defaults and bounds of Config.
+const (
+	DefaultMaxTransfer = 1 << 20 // bytes
+	DefaultMaxCalls    = 256
+
+	minKey      = 16      // bytes
+	maxTransfer = 1 << 30 // bytes
+	maxPage     = 1 << 20 // bytes of a READDIR or READDIRPLUS, whatever the client asks for
+)
+
+// A Server executes the procedures of NFS version 3 and MOUNT version 3. It has no goroutines
+// of its own, and need not be closed.
+type Server struct {
+	exports  []Export
+	byID     map[uint32]*Export
+	seal     *sealer
+	transfer uint32
+	gate     *gate[*transport.Conn]
+	log      *slog.Logger
+
+	verf   atomic.Uint64 // the write verifier
+	mounts mountList
+	calls  sync.Pool // *call
+}
+
+// New makes a server.
+func New(cfg *Config) (*Server, error) {
+	if len(cfg.Exports) == 0 {
+		return nil, errors.New("nfsd: no exports")
+	}
+	if cfg.Key != nil && len(cfg.Key) < minKey {
+		return nil, fmt.Errorf("nfsd: a key of %d bytes, at least %d are needed", len(cfg.Key), minKey)
+	}
+	if cfg.MaxTransfer < 0 || cfg.MaxTransfer > maxTransfer || cfg.MaxCalls < 0 || cfg.MaxConnCalls < 0 {
+		return nil, errors.New("nfsd: a limit is negative or too large")
+	}
+	s := &Server{
+		exports:  append([]Export(nil), cfg.Exports...),
+		byID:     make(map[uint32]*Export),
+		transfer: uint32(or(cfg.MaxTransfer, DefaultMaxTransfer)),
+		log:      cfg.Logger,
+	}
+	all := or(cfg.MaxCalls, DefaultMaxCalls)
+	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/4, 1)), all))
+	names := make(map[string]bool)
+	for i := range s.exports {
+		e := &s.exports[i]
+		if err := e.settle(); err != nil {
+			return nil, err
+		}
+		if other := s.byID[e.ID]; other != nil || names[e.Name] {
+			return nil, fmt.Errorf("nfsd: two exports have the name %q or the same ID", e.Name)
+		}
+		s.byID[e.ID], names[e.Name] = e, true
+	}
+	var random [8 + 32]byte
+	rand.Read(random[:]) // never fails
+	s.verf.Store(binary.BigEndian.Uint64(random[:]))
+	key := cfg.Key
+	if key == nil {
+		key = random[8:]
+	}
+	s.seal = newSealer(key)
+	s.calls.New = func() any { return newCall(s) }
+	return s, nil
+}
+
+func or(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+// Programs returns NFS and MOUNT, to be registered with a transport.Server.
+func (s *Server) Programs() []transport.Program {
+	idempotent := func(prog uint32) func(vers, proc uint32) bool {
+		return func(vers, proc uint32) bool {
+			return nfs.Binding{}.Idempotent(transport.Procedure{Prog: prog, Vers: vers, Proc: proc})
+		}
+	}
+	return []transport.Program{{
+		Number: nfs.Program, Low: nfs.Version, High: nfs.Version,
+		Handler: transport.HandlerFunc(s.serveNFS),
+		Binding: nfs.Binding{}, Padded: true, Idempotent: idempotent(nfs.Program),
+	}, {
+		Number: nfs.MountProgram, Low: nfs.MountVersion, High: nfs.MountVersion,
+		Handler: transport.HandlerFunc(s.serveMount),
+		Binding: nfs.Binding{}, Padded: true, Idempotent: idempotent(nfs.MountProgram),
+		// These look at the server's own lists. Whatever asks a file system may block: on a disk, or
+		// for ever, if the file system is another machine's.
+		Inline: func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport },
+	}}
+}
+
+// A call is the memory of one call. It is reused.
+type call struct {
+	*Server
+	ctx context.Context
+	req *transport.Request
+	res *transport.Response
+	d   xdr.Decoder
+
+	who    Caller
+	cred   oncrpc.AuthSys
+	flavor oncrpc.Flavor
+	export *Export // of the first handle
+
+	fh   []byte // a handle being read or written
+	page page
+	list func(*Entry) bool // page.add
+
+	// Arguments, of which a procedure has one.
+	object   nfs.FileHandle
+	setAttr  nfs.SetAttrArgs
+	dirOp    nfs.DirOpArgs
+	access   nfs.AccessArgs
+	read     nfs.ReadArgs
+	write    nfs.WriteArgs
+	create   nfs.CreateArgs
+	mkdir    nfs.MkdirArgs
+	symlink  nfs.SymlinkArgs
+	mknod    nfs.MknodArgs
+	rename   nfs.RenameArgs
+	link     nfs.LinkArgs
+	readDir  nfs.ReadDirArgs
+	readPlus nfs.ReadDirPlusArgs
+	commit   nfs.CommitArgs
+	mnt      nfs.DirPath
+}
+
+func newCall(s *Server) *call {
+	c := &call{Server: s, fh: make([]byte, 0, xdr.Unit+nfs.MaxHandle)}
+	c.list = c.page.add
+	return c
+}
+
+// begin takes a call for a request, if its credential is one that means something.
+func (s *Server) begin(ctx context.Context, req *transport.Request, res *transport.Response) *call {
+	c := s.calls.Get().(*call)
+	c.ctx, c.req, c.res, c.export = ctx, req, res, nil
+	c.flavor = req.Cred.Flavor
+	c.who = Caller{Host: hostOf(req.RemoteAddr())}
+	valid := c.flavor == oncrpc.FlavorNone
+	if c.flavor == oncrpc.FlavorSys {
+		n, err := oncrpc.ConsumeAuthSys(req.Cred.Body, &c.cred)
+		valid = err == nil && n == len(req.Cred.Body)
+	}
+	if !valid {
+		res.Deny(oncrpc.AuthBadCred)
+		c.end()
+		return nil
+	}
+	return c
+}
+
+// end gives the call back, without references to memory of others.
+func (c *call) end() {
+	c.ctx, c.req, c.res, c.export = nil, nil, nil, nil
+	c.d = xdr.Decoder{}
+	c.page = page{}
+	c.write.Data, c.symlink.Target = nil, nil
+	c.calls.Put(c)
+}
+
+// procedures are those of NFS by their numbers. Immutable.
+var procedures = [...]func(*call){
+	nfs.ProcGetAttr:     (*call).doGetAttr,
+	nfs.ProcSetAttr:     (*call).doSetAttr,
+	nfs.ProcLookup:      (*call).doLookup,
+	nfs.ProcAccess:      (*call).doAccess,
+	nfs.ProcReadLink:    (*call).doReadLink,
+	nfs.ProcRead:        (*call).doRead,
+	nfs.ProcWrite:       (*call).doWrite,
+	nfs.ProcCreate:      (*call).doCreate,
+	nfs.ProcMkdir:       (*call).doMkdir,
+	nfs.ProcSymlink:     (*call).doSymlink,
+	nfs.ProcMknod:       (*call).doMknod,
+	nfs.ProcRemove:      (*call).doRemove,
+	nfs.ProcRmdir:       (*call).doRemove,
+	nfs.ProcRename:      (*call).doRename,
+	nfs.ProcLink:        (*call).doLink,
+	nfs.ProcReadDir:     (*call).doReadDir,
+	nfs.ProcReadDirPlus: (*call).doReadDirPlus,
+	nfs.ProcFSStat:      (*call).doFSStat,
+	nfs.ProcFSInfo:      (*call).doFSInfo,
+	nfs.ProcPathConf:    (*call).doPathConf,
+	nfs.ProcCommit:      (*call).doCommit,
+}
+
+func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *transport.Response) {
+	if req.Proc >= uint32(len(procedures)) || procedures[req.Proc] == nil {
+		res.Fail(oncrpc.ProcUnavail)
+		return
+	}
+	c := s.begin(ctx, req, res)
+	if c == nil {
+		return
+	}
+	defer c.end()
+	conn := req.Conn()
+	if s.gate.enter(ctx, conn) != nil {
+		res.Fail(oncrpc.SystemErr) // which nobody will see
+		return
+	}
+	defer s.gate.leave(conn)
+	procedures[req.Proc](c)
+}
+
+// decode reads the arguments of the call into m. If they are not what the procedure takes the
+// reply says so, and the result is false.
+func (c *call) decode(m interface{ Decode(*xdr.Decoder) }) bool {
+	c.d = c.req.Decoder()
+	m.Decode(&c.d)
+	if c.d.End() != nil {
+		c.res.Fail(oncrpc.GarbageArgs)
+		return false
+	}
+	return true
+}
+
+// node returns the object that a handle of a call names. The first handle decides on the export
+// and the caller, and others have to be of the same one: RFC 1813 sections 3.3.14 and 3.3.15,
+// NFS3ERR_XDEV. The node is to be released if the status is StatusOK.
+func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
+	c.fh = fh.Append(c.fh[:0])
+	b := c.fh[xdr.Unit:][:binary.BigEndian.Uint32(c.fh)]
+	id, handle, status := c.seal.open(b)
+	if status != nfs.StatusOK {
+		return nil, status
+	}
+	e := c.byID[id]
+	if e == nil {
+		return nil, nfs.StatusStale // it is not exported any more
+	}
+	if c.export == nil {
+		if !e.allows(c.who.Host) {
+			return nil, nfs.StatusAcces
+		}
+		c.export = e
+		e.squash(&c.who, &c.cred, c.flavor)
+	}
+	if e != c.export {
+		return nil, nfs.StatusXDev
+	}
+	n, err := e.FS.Node(c.ctx, handle)
+	if status = StatusOf(err); status == nfs.StatusNoEnt {
+		status = nfs.StatusStale
+	}
+	return n, status
+}
+
+// changing is node for a procedure that changes the object.
+func (c *call) changing(fh *nfs.FileHandle) (Node, nfs.Status) {
+	n, status := c.node(fh)
+	if status == nfs.StatusOK && c.export.ReadOnly {
+		n.Release()
+		return nil, nfs.StatusROFS
+	}
+	return n, status
+}
+
+// status is StatusOf for the procedure of the call.
+func (c *call) status(err error) nfs.Status { return fits(c.req.Proc, StatusOf(err)) }
+
+// handle returns the handle of n as clients see it.
+func (c *call) handle(n Node) nfs.FileHandle {
+	c.fh = c.seal.append(c.fh[:0], c.export.ID, n)
+	fh, _ := nfs.NewFileHandle(c.fh)
+	return fh
+}
+
+// post returns the attributes of n for a result, if they can be had.
+func (c *call) post(n Node) (p nfs.PostOpAttr) {
+	a, err := n.Attr(c.ctx, &c.who)
+	if err == nil {
+		p.Present, p.Attr = true, a
+	}
+	return p
+}
+
+// before returns what results say of an object before it has been changed.
+func before(p *nfs.PostOpAttr) nfs.PreOpAttr {
+	return nfs.PreOpAttr{Present: p.Present, Size: p.Attr.Size, MTime: p.Attr.MTime, CTime: p.Attr.CTime}
+}
+
+// checkName refuses names that are not one element of a path.
+func checkName(proc uint32, name string) nfs.Status {
+	switch {
+	case name == "" || strings.ContainsAny(name, "/\x00"):
+		return nfs.StatusInval
+	case name != "." && name != "..":
+		return nfs.StatusOK
+	}
+	switch proc {
+	case nfs.ProcLookup:
+		return nfs.StatusOK
+	case nfs.ProcCreate, nfs.ProcMkdir, nfs.ProcSymlink, nfs.ProcMknod, nfs.ProcLink:
+		return nfs.StatusExist // RFC 1813 sections 3.3.8 to 3.3.11
+	case nfs.ProcRmdir:
+		if name == ".." {
+			return nfs.StatusExist // RFC 1813 section 3.3.13
+		}
+	}
+	return nfs.StatusInval // RFC 1813 sections 3.3.13 and 3.3.14
+}
+
+// validSet tells whether attributes can be set at all. RFC 1813 section 2.5.
+func validSet(s *nfs.SetAttr) nfs.Status {
+	const second = 1_000_000_000 // ns
+	switch {
+	case s.ATimeHow > nfs.SetToClientTime || s.MTimeHow > nfs.SetToClientTime,
+		s.ATimeHow == nfs.SetToClientTime && s.ATime.Nsec >= second,
+		s.MTimeHow == nfs.SetToClientTime && s.MTime.Nsec >= second,
+		s.SetUID && s.UID == noID, s.SetGID && s.GID == noID:
+		return nfs.StatusInval
+	case s.SetSize && s.Size > math.MaxInt64:
+		return nfs.StatusFBig
+	}
+	return nfs.StatusOK
+}
+
+// verifier is the write verifier of the moment.
+func (s *Server) verifier() (v nfs.Verf) {
+	binary.BigEndian.PutUint64(v[:], s.verf.Load())
+	return v
+}

@@ -1,0 +1,373 @@
+package nfsd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// A file system that can do nothing but be read is exported as one: what it cannot do is neither
+// promised nor tried.
+func TestPlain(t *testing.T) {
+	f := newPlain()
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
+	root := c.mnt("/").Handle
+	file := c.lookup(root, "dir", "file")
+	var read nfs.ReadRes
+	c.nfs(nfs.ProcRead, &nfs.ReadArgs{File: file, Offset: 1, Count: 100}, &read)
+	if read.Status != nfs.StatusOK || string(read.Data) != "ello" || !read.EOF {
+		t.Errorf("READ: %+v", read)
+	}
+	var list nfs.ReadDirPlusRes
+	c.nfs(nfs.ProcReadDirPlus, &nfs.ReadDirPlusArgs{Dir: root, DirCount: 4096, MaxCount: 4096}, &list)
+	if len(list.Entries) != 2 || list.Entries[0].Handle.Present || list.Entries[1].Handle.Handle != c.lookup(root, "top") || !list.EOF {
+		t.Errorf("READDIRPLUS: %+v", list)
+	}
+	var info nfs.FSInfoRes
+	c.nfs(nfs.ProcFSInfo, &root, &info)
+	if info.Properties != nfs.FSFHomogeneous || info.RTMax != 1<<20 || info.MaxFileSize != 1<<63-1 || info.TimeDelta.Nsec != 1 {
+		t.Errorf("FSINFO: %+v", info)
+	}
+	var conf nfs.PathConfRes
+	c.nfs(nfs.ProcPathConf, &root, &conf)
+	if conf.LinkMax != 1 || conf.NameMax != 255 || !conf.NoTrunc || !conf.ChownRestricted || !conf.CasePreserving {
+		t.Errorf("PATHCONF: %+v", conf)
+	}
+	var stat nfs.FSStatRes
+	c.nfs(nfs.ProcFSStat, &root, &stat)
+	if stat.Status != nfs.StatusOK || stat.TotalBytes != 0 {
+		t.Errorf("FSSTAT: %+v", stat)
+	}
+	var access nfs.AccessRes
+	c.nfs(nfs.ProcAccess, &nfs.AccessArgs{Object: root, Access: 0x3f}, &access)
+	if access.Access != nfs.AccessRead|nfs.AccessLookup {
+		t.Errorf("ACCESS: %#x", access.Access)
+	}
+	where := nfs.DirOpArgs{Dir: root, Name: "x"}
+	for proc, args := range map[uint32]message{
+		nfs.ProcSetAttr: &nfs.SetAttrArgs{Object: file}, nfs.ProcWrite: &nfs.WriteArgs{File: file, Count: 1, Data: []byte("x")},
+		nfs.ProcCreate: &nfs.CreateArgs{Where: where}, nfs.ProcMkdir: &nfs.MkdirArgs{Where: where},
+		nfs.ProcSymlink: &nfs.SymlinkArgs{Where: where, Target: []byte("x")}, nfs.ProcMknod: &nfs.MknodArgs{Where: where, Type: nfs.TypeFIFO},
+		nfs.ProcRemove: &where, nfs.ProcRmdir: &where, nfs.ProcRename: &nfs.RenameArgs{From: where, To: where},
+		nfs.ProcLink: &nfs.LinkArgs{File: file, Link: where}, nfs.ProcCommit: &nfs.CommitArgs{File: file},
+	} {
+		if got := c.status(proc, args); got != nfs.StatusNotSupp {
+			t.Errorf("%s: %v", nfs.ProcName(proc), got)
+		}
+	}
+	testutil.Eventually(t, "every node is released", func() bool { return f.uses.Load() == 0 })
+}
+
+// status calls a procedure and returns its status alone.
+func (c *site) status(proc uint32, args message) nfs.Status {
+	c.t.Helper()
+	var s statusRes
+	c.nfs(proc, args, &s)
+	return nfs.Status(s)
+}
+
+// Exports differ in who may use them, as whom, and for what.
+func TestExports(t *testing.T) {
+	open, closed, written, squashed := newPlain(), newPlain(), new(failing), newPlain()
+	written.plain = plain{objects: newPlain().objects}
+	for _, o := range written.objects {
+		o.fs = &written.plain
+	}
+	c := newSite(t, &Config{Exports: []Export{
+		{Name: "/srv", FS: open, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8")}},
+		{Name: "srv/closed/", FS: closed, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		{Name: "/srv/ro", FS: written, ReadOnly: true},
+		{Name: "/all", FS: squashed, Squash: SquashAll, AnonUID: 7, AnonGID: 8},
+	}})
+	for dir, want := range map[string]nfs.MountStatus{
+		"/srv": nfs.MountOK, "/srv/": nfs.MountOK, "//srv//dir/.": nfs.MountOK, "/srv/dir": nfs.MountOK, "srv": nfs.MountOK,
+		"/srv/dir/file": nfs.MountNotDir, "/srv/dir/file/x": nfs.MountNotDir, "/srv/none": nfs.MountNoEnt, "/srv/../..": nfs.MountNoEnt,
+		"/srv/closed": nfs.MountAcces, "/srv/closed/dir": nfs.MountAcces, "/srv/closedx": nfs.MountNoEnt,
+		"/": nfs.MountNoEnt, "": nfs.MountNoEnt, "/al": nfs.MountNoEnt, "/srv/ro/dir": nfs.MountOK, "/srv/a\x00": nfs.MountInval,
+	} {
+		if got := c.mnt(dir); got.Status != want || want == nfs.MountOK && len(got.Flavors) != 2 {
+			t.Errorf("MNT of %q: %v, want %v", dir, got.Status, want)
+		}
+	}
+	root, ro := c.mnt("/srv").Handle, c.mnt("/srv/ro").Handle
+	if c.mnt("/srv/dir").Handle != c.lookup(root, "dir") {
+		t.Error("a mounted directory has another handle")
+	}
+
+	// The handles of an export are good for nobody else.
+	handle, _ := nfs.NewFileHandle(c.server.seal.append(nil, c.server.exports[1].ID, closed.objects[0]))
+	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusAcces {
+		t.Errorf("the handle of a closed export: %v", got)
+	}
+	handle, _ = nfs.NewFileHandle(c.server.seal.append(nil, 12345, closed.objects[0]))
+	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusStale {
+		t.Errorf("the handle of an export that is gone: %v", got)
+	}
+	file := c.lookup(ro, "top")
+	for proc, args := range map[uint32]message{
+		nfs.ProcSetAttr: &nfs.SetAttrArgs{Object: file}, nfs.ProcWrite: &nfs.WriteArgs{File: file, Count: 1, Data: []byte("x")},
+		nfs.ProcCommit: &nfs.CommitArgs{File: file}, nfs.ProcRemove: &nfs.DirOpArgs{Dir: ro, Name: "top"},
+	} {
+		if got := c.status(proc, args); got != nfs.StatusROFS {
+			t.Errorf("%s in a read-only export: %v", nfs.ProcName(proc), got)
+		}
+	}
+	var access nfs.AccessRes
+	c.nfs(nfs.ProcAccess, &nfs.AccessArgs{Object: file, Access: 0x3f}, &access)
+	if access.Access != nfs.AccessRead {
+		t.Errorf("ACCESS in a read-only export: %#x", access.Access)
+	}
+	rename := nfs.RenameArgs{From: nfs.DirOpArgs{Dir: root, Name: "a"}, To: nfs.DirOpArgs{Dir: c.mnt("/all").Handle, Name: "b"}}
+	if got := c.status(nfs.ProcRename, &rename); got != nfs.StatusXDev {
+		t.Errorf("RENAME from export to export: %v", got)
+	}
+	var list nfs.ExportRes
+	if err := c.call(someone(), nfs.MountProgram, nfs.MountProcExport, nil, &list); err != nil || len(list.Exports) != 4 ||
+		list.Exports[1].Dir != "/srv/closed" || fmt.Sprint(list.Exports[0].Groups) != "[10.0.0.0/8 127.0.0.0/8]" || list.Exports[3].Groups != nil {
+		t.Errorf("EXPORT: %+v, %v", list, err)
+	}
+}
+
+// Who a caller is for a file system depends on its credential and the export.
+func TestSquash(t *testing.T) {
+	plains := make(map[Squash]*plain)
+	var cfg Config
+	for _, s := range []Squash{SquashRoot, SquashNone, SquashAll} {
+		plains[s] = newPlain()
+		cfg.Exports = append(cfg.Exports, Export{Name: "/" + s.String(), FS: plains[s], Squash: s, AnonUID: 70, AnonGID: 80})
+	}
+	c := newSite(t, &cfg)
+	sys := func(uid, gid uint32, gids ...uint32) oncrpc.Auth {
+		return (&oncrpc.AuthSys{UID: uid, GID: gid, GIDs: gids}).Auth()
+	}
+	for _, tt := range []struct {
+		cred            oncrpc.Auth
+		root, none, all string
+	}{
+		{sys(1000, 1001, 5, 0), "1000 1001 [5 80]", "1000 1001 [5 0]", "70 80 []"},
+		{sys(0, 0, 0), "70 80 [80]", "0 0 [0]", "70 80 []"},
+		{sys(0, 5), "70 5 []", "0 5 []", "70 80 []"},
+		{sys(5, 0), "5 80 []", "5 0 []", "70 80 []"},
+		{sys(1<<32-1, 0), "70 80 []", "70 80 []", "70 80 []"},
+		{sys(5, 1<<32-1), "70 80 []", "70 80 []", "70 80 []"},
+		{sys(5, 6, 1<<32-1), "5 6 [80]", "5 6 [80]", "70 80 []"},
+		{oncrpc.Auth{}, "70 80 []", "70 80 []", "70 80 []"},
+	} {
+		for s, want := range map[Squash]string{SquashRoot: tt.root, SquashNone: tt.none, SquashAll: tt.all} {
+			var res nfs.GetAttrRes
+			root := c.mnt("/" + s.String()).Handle
+			if err := c.call(tt.cred, nfs.Program, nfs.ProcGetAttr, &root, &res); err != nil {
+				t.Fatal(err)
+			}
+			who := plains[s].last.Load()
+			if got := fmt.Sprint(who.UID, who.GID, who.GIDs); got != want || who.Host != netip.MustParseAddr("127.0.0.1") {
+				t.Errorf("%x with squash %v is %s of %v, want %s", tt.cred.Body, s, got, who.Host, want)
+			}
+		}
+	}
+	root := c.mnt("/root").Handle
+	for _, cred := range []oncrpc.Auth{
+		{Flavor: oncrpc.FlavorSys}, {Flavor: oncrpc.FlavorSys, Body: append(sys(1, 2).Body, 0, 0, 0, 0)},
+		{Flavor: oncrpc.FlavorGSS, Body: []byte{0, 0, 0, 1}}, {Flavor: 99},
+	} {
+		for _, prog := range []uint32{nfs.Program, nfs.MountProgram} {
+			err := c.call(cred, prog, 1, &root, new(nfs.GetAttrRes))
+			var refused *oncrpc.RPCError
+			if !errors.As(err, &refused) || refused.AuthStat != oncrpc.AuthBadCred {
+				t.Errorf("program %d with credential %v %x: %v", prog, cred.Flavor, cred.Body, err)
+			}
+		}
+	}
+}
+
+// DUMP says who has mounted what, for as many mounts as there is room for.
+func TestMountList(t *testing.T) {
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newPlain()}}})
+	dump := func() string {
+		var res nfs.DumpRes
+		if err := c.call(someone(), nfs.MountProgram, nfs.MountProcDump, nil, &res); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(res.Entries)
+	}
+	c.mnt("/")
+	c.mnt("/dir")
+	c.mnt("/")
+	c.mnt("/none")
+	if got := dump(); got != "[{127.0.0.1 /dir} {127.0.0.1 /}]" {
+		t.Error(got)
+	}
+	dir := nfs.DirPath("/dir/")
+	if err := c.call(someone(), nfs.MountProgram, nfs.MountProcUmnt, &dir, nil); err != nil || dump() != "[{127.0.0.1 /}]" {
+		t.Error(err, dump())
+	}
+	if err := c.call(someone(), nfs.MountProgram, nfs.MountProcUmntAll, nil, nil); err != nil || dump() != "[]" {
+		t.Error(err, dump())
+	}
+	for i := range 2 * maxMounts {
+		c.server.mounts.add(nfs.MountEntry{Host: "192.0.2.1", Dir: strings.Repeat("x", i)})
+	}
+	if n := len(c.server.mounts.entries); n != maxMounts {
+		t.Errorf("%d mounts are listed", n)
+	}
+	var res nfs.DumpRes
+	if err := c.call(someone(), nfs.MountProgram, nfs.MountProcDump, nil, &res); err != nil || len(res.Entries) == 0 || len(res.Entries) == maxMounts {
+		t.Errorf("%d mounts in a reply of 64 KiB, %v", len(res.Entries), err)
+	}
+}
+
+// Data that has been lost changes the write verifier, so that clients write it again.
+func TestWriteVerifier(t *testing.T) {
+	var log bytes.Buffer
+	f := new(failing)
+	f.plain.objects = newPlain().objects
+	for _, o := range f.objects {
+		o.fs = &f.plain
+	}
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	file := c.lookup(c.mnt("/").Handle, "top")
+	write := func(stable nfs.Stable) (r nfs.WriteRes) {
+		c.nfs(nfs.ProcWrite, &nfs.WriteArgs{File: file, Count: 4, Stable: stable, Data: []byte("data")}, &r)
+		return r
+	}
+	commit := func() (r nfs.CommitRes) {
+		c.nfs(nfs.ProcCommit, &nfs.CommitArgs{File: file}, &r)
+		return r
+	}
+	first := write(nfs.Unstable)
+	if second := commit(); first.Status != nfs.StatusOK || first.Count != 4 || second.Verf != first.Verf {
+		t.Errorf("%+v, %+v", first, second)
+	}
+	for _, err := range []error{syscall.EIO, syscall.ENOSPC, errors.New("what?")} {
+		f.commit = err
+		if r := commit(); r.Status != StatusOf(err) {
+			t.Errorf("COMMIT that fails with %v: %v", err, r.Status)
+		}
+		f.commit = nil
+		after := write(nfs.Unstable)
+		if after.Verf == first.Verf {
+			t.Errorf("the verifier is the same after a COMMIT failed with %v", err)
+		}
+		first = after
+	}
+	f.commit = syscall.ESTALE
+	commit()
+	if write(nfs.Unstable).Verf != first.Verf {
+		t.Error("the verifier changes though nothing is lost")
+	}
+	f.write = syscall.EIO
+	if r := write(nfs.FileSync); r.Status != nfs.StatusIO {
+		t.Errorf("%+v", r)
+	}
+	f.write, f.short = nil, true
+	if r := write(nfs.FileSync); r.Verf == first.Verf || r.Count != 2 || r.Committed != nfs.FileSync {
+		t.Errorf("%+v", r)
+	}
+	if n := strings.Count(log.String(), "written data may be lost"); n != 4 {
+		t.Errorf("the log has\n%s", log.String())
+	}
+	other := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
+	if other.server.verifier() == c.server.verifier() {
+		t.Error("two servers have one verifier")
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want nfs.Status
+	}{
+		{nil, nfs.StatusOK}, {syscall.ENOENT, nfs.StatusNoEnt}, {fmt.Errorf("a: %w", syscall.EDQUOT), nfs.StatusDQuot},
+		{&fs.PathError{Err: syscall.EROFS}, nfs.StatusROFS}, {fs.ErrNotExist, nfs.StatusNoEnt}, {fs.ErrExist, nfs.StatusExist},
+		{fs.ErrPermission, nfs.StatusAcces}, {fs.ErrInvalid, nfs.StatusInval}, {errors.ErrUnsupported, nfs.StatusNotSupp},
+		{&nfs.Error{Status: nfs.StatusBadType}, nfs.StatusBadType}, {fmt.Errorf("b: %w", &nfs.Error{Status: nfs.StatusNotSync}), nfs.StatusNotSync},
+		{syscall.EMFILE, nfs.StatusJukebox}, {context.Canceled, nfs.StatusJukebox}, {errors.New("x"), nfs.StatusIO},
+		{syscall.EPIPE, nfs.StatusIO}, {&nfs.Error{}, nfs.StatusIO},
+	} {
+		if got := StatusOf(tt.err); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
+		}
+	}
+	for _, tt := range []struct {
+		proc      uint32
+		got, want nfs.Status
+	}{
+		{nfs.ProcGetAttr, nfs.StatusNoEnt, nfs.StatusStale}, {nfs.ProcLookup, nfs.StatusNoEnt, nfs.StatusNoEnt},
+		{nfs.ProcLookup, nfs.StatusXDev, nfs.StatusAcces}, {nfs.ProcRename, nfs.StatusNotEmpty, nfs.StatusExist},
+		{nfs.ProcRmdir, nfs.StatusNotEmpty, nfs.StatusNotEmpty}, {nfs.ProcRename, nfs.StatusXDev, nfs.StatusXDev},
+	} {
+		if got := fits(tt.proc, tt.got); got != tt.want {
+			t.Errorf("%v of %s: %v, want %v", tt.got, nfs.ProcName(tt.proc), got, tt.want)
+		}
+	}
+}
+
+func TestModeAccess(t *testing.T) {
+	r, l, m, e, d, x := nfs.AccessRead, nfs.AccessLookup, nfs.AccessModify, nfs.AccessExtend, nfs.AccessDelete, nfs.AccessExecute
+	for _, tt := range []struct {
+		typ      nfs.FileType
+		mode     uint32
+		uid, gid uint32
+		want     uint32
+	}{
+		{nfs.TypeReg, 0o640, 10, 99, r | m | e}, {nfs.TypeReg, 0o640, 11, 20, r}, {nfs.TypeReg, 0o640, 11, 99, 0},
+		{nfs.TypeReg, 0o007, 10, 99, 0}, {nfs.TypeReg, 0o007, 11, 20, 0}, {nfs.TypeReg, 0o007, 11, 99, r | m | e | x},
+		{nfs.TypeReg, 0, 0, 0, r | m | e}, {nfs.TypeReg, 0o100, 0, 0, r | m | e | x},
+		{nfs.TypeDir, 0o300, 10, 99, l | m | e | d}, {nfs.TypeDir, 0o200, 10, 99, m | e}, {nfs.TypeDir, 0, 0, 0, r | l | m | e | d},
+	} {
+		a := nfs.Attr{Type: tt.typ, Mode: tt.mode, UID: 10, GID: 20}
+		if got := ModeAccess(&a, &Caller{UID: tt.uid, GID: tt.gid, GIDs: []uint32{30}}, 0x3f); got != tt.want {
+			t.Errorf("%v %o for %d, %d: %#x, want %#x", tt.typ, tt.mode, tt.uid, tt.gid, got, tt.want)
+		}
+	}
+	if !(&Caller{GID: 1, GIDs: []uint32{2, 3}}).Member(3) || (&Caller{GID: 1, GIDs: []uint32{2, 3}}).Member(0) {
+		t.Error("Member")
+	}
+}
+
+func TestNewErrors(t *testing.T) {
+	f := newPlain()
+	for name, cfg := range map[string]Config{
+		"no exports":       {},
+		"no file system":   {Exports: []Export{{Name: "/"}}},
+		"a short key":      {Exports: []Export{{Name: "/", FS: f}}, Key: []byte("short")},
+		"the same name":    {Exports: []Export{{Name: "/a", FS: f}, {Name: "a/", FS: f}}},
+		"the same ID":      {Exports: []Export{{Name: "/a", FS: f, ID: 1}, {Name: "/b", FS: f, ID: 1}}},
+		"a zero byte":      {Exports: []Export{{Name: "/a\x00", FS: f}}},
+		"a long name":      {Exports: []Export{{Name: strings.Repeat("a", 1024), FS: f}}},
+		"unknown squash":   {Exports: []Export{{Name: "/", FS: f, Squash: 9}}},
+		"a bad network":    {Exports: []Export{{Name: "/", FS: f, Allow: make([]netip.Prefix, 1)}}},
+		"a negative limit": {Exports: []Export{{Name: "/", FS: f}}, MaxCalls: -1},
+		"a large transfer": {Exports: []Export{{Name: "/", FS: f}}, MaxTransfer: maxTransfer + 1},
+	} {
+		if s, err := New(&cfg); err == nil {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+func TestHostOf(t *testing.T) {
+	for _, tt := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{nil, "invalid IP"}, {&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 5}, "192.0.2.1"}, {&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::1"},
+		{&net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 5}, "2001:db8::1"}, {&net.UnixAddr{Name: "/x"}, "invalid IP"},
+	} {
+		if got := hostOf(tt.addr).String(); got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.addr, got, tt.want)
+		}
+	}
+}
