@@ -399,7 +399,7 @@ func TestTCPReconnect(t *testing.T) {
 				t.Error(err)
 			}
 			sc.fail.Store(false)
-			time.Sleep(10 * time.Second)
+			time.Sleep(2 * defaultMaxPause) // no pause is longer
 			again := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 2})
 			p = sc.next("once there is a server")
 			xid, _ := p.received("a call", 2)
