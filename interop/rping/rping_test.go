@@ -38,8 +38,8 @@ func serve(t *testing.T, ctx context.Context, s *rping.Server, addr string) (str
 	}
 	served := make(chan result, 1)
 	go func() {
-		defer l.Close()
 		n, err := s.Serve(ctx, l)
+		l.Close()
 		served <- result{n, err}
 	}()
 	return l.Addr().String(), served

@@ -146,7 +146,7 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// A thousand files that differ from good ones in a few words.
+// A thousand files that differ from good ones in a few words; a hundred with the race detector.
 func TestMutants(t *testing.T) {
 	var words []string
 	word := regexp.MustCompile(`\s+|\w+|/\*(?s:.*?)\*/|.`)
@@ -156,7 +156,10 @@ func TestMutants(t *testing.T) {
 	}
 	types, random := newTypeChecker(), rand.New(rand.NewPCG(1, 2))
 	good := 0
-	const mutants = 1000
+	mutants := 1000
+	if raceEnabled {
+		mutants = 100
+	}
 	for range mutants {
 		list := word.FindAllString(files[random.IntN(len(files))], -1)
 		for range 1 + random.IntN(3) {
