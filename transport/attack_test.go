@@ -1028,7 +1028,9 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 		go func() { served <- w.Serve(sl) }()
 		defer func() {
 			w.Close()
-			<-served
+			if err := <-served; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the server has ended: %v", err)
+			}
 		}()
 	}
 	var lairs []*lair
