@@ -306,7 +306,9 @@ func TestLimits(t *testing.T) {
 		watcher := kv.NewStoreV1Client(dial(t, tcp != nil, addr, config))
 		watched := make(chan error, 1)
 		go func() {
-			status, err := watcher.Watch(t.Context(), "")
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			status, err := watcher.Watch(ctx, "")
 			if err == nil && status != kv.TooSlow {
 				err = fmt.Errorf("WATCH: status %v", status)
 			}
