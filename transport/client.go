@@ -83,8 +83,8 @@ func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 }
 
 // A Client is the requester's end of a connection, over RDMA ([Dial]) or TCP ([DialTCP]), and
-// of those that take its place when it is lost. Its methods may be called by many goroutines at once; calls run in
-// parallel as far as credits allow.
+// of those that take its place when it is lost. Its methods may be called by many goroutines at
+// once; calls run in parallel as far as credits allow.
 type Client struct {
 	provider  fabric.Provider // nil: TCP
 	dialTCP   func(ctx context.Context, addr string) (net.Conn, error)

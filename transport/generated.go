@@ -68,8 +68,8 @@ func (w *Response) FailWith(req *Request, err error) {
 }
 
 // Versions makes one Program of several versions of it. All have to be of the same program and of
-// different versions, and all or none have a Binding. A version between the lowest and the highest that is not among them is
-// answered with PROC_UNAVAIL.
+// different versions, and all or none have a Binding. A version between the lowest and the
+// highest that is not among them is answered with PROC_UNAVAIL.
 func Versions(programs ...Program) (Program, error) {
 	v := new(versions)
 	var all Program

@@ -151,7 +151,7 @@ func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
 // Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
 // end knows: inline, or in the reply chunk; over TCP, and with lent replies, up to MaxMessage.
 // Items that go to a write chunk do not count. A longer reply is not sent: the caller gets an
-// *RDMAError, and Config.Logger a *ReplySizeError.
+// *RDMAError, or SYSTEM_ERR over TCP, and Config.Logger a *ReplySizeError.
 func (w *Response) Room() int { return w.o.room(len(w.Results)) }
 
 // ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,

@@ -20,10 +20,11 @@ import (
 type ServerConfig struct {
 	Config
 
-	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections
-	// of the server together, in bytes, mapped memory included: memory of finished calls until it is unmapped, which happens
-	// within seconds, or at once when other calls need it; and the connections' own
-	// buffers, which grow with the credits they use. A host may hold at most as much as it
+	// MaxTotalMemory bounds what MaxMemory bounds for one connection, for all connections of
+	// the server together, in bytes, mapped memory included: memory of finished calls until
+	// it is unmapped, which happens within seconds, or at once when other calls need it; and
+	// the connections' own buffers, which grow with the credits they use, or over TCP with the
+	// calls that have been in flight. A host may hold at most as much as it
 	// leaves free for others, and a connection at most a third of what is then left for
 	// its host. Calls wait for memory, one of each connection in turn; for a host that
 	// holds nothing the memory only has to be free. When the connections' own buffers take

@@ -19,9 +19,9 @@ import (
 // are in flight; while there are as many, nothing more is read. What calls hold counts in
 // MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
 // more than 4 KiB, and what its results may take. That is what the program's Binding says, and
-// without one 1 MiB. Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls, and replies: one that gets longer is SYSTEM_ERR. A
-// peer that takes nothing for StallTimeout, or leaves a call half sent for so long, loses the
-// connection with a *StallError.
+// without one 1 MiB. Shorter calls and replies are in buffers of the connection. MaxMessage
+// bounds calls, and replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for
+// StallTimeout, or leaves a call half sent for so long, loses the connection with a *StallError.
 //
 // Calls that a client sends again, on any of its connections, are answered from the reply
 // cache, as over RDMA. All connections of a host over TCP count as one client's there.

@@ -369,7 +369,8 @@ func (p *parser) structure(at Pos) Type {
 	return s
 }
 
-// goOn recovers from a mistake in what began at token start, within a body, and reports whether to look for more of it.
+// goOn recovers from a mistake in what began at token start, within a body, and reports whether
+// to look for more of it.
 func (p *parser) goOn(start int) bool {
 	if p.errs.Full() || p.peek().kind == tokEOF {
 		return false
