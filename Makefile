@@ -9,6 +9,8 @@ SHELL := bash
 PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify examples internal/xdrgen))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
+# Checks of the tree itself: nothing in them runs at the same time.
+CHECKS := layers|snippets|conformance
 
 TEST_TIMEOUT ?= 15m
 FUZZ_INPUTS ?= 20000
@@ -37,7 +39,8 @@ demo: ## run the main job once and show it: no RDMA hardware needed
 .PHONY: test
 test: ## every test: with the race detector, without cgo, exact allocation counts
 	@scripts/setup test
-	go test -race -shuffle=on -timeout=$(TEST_TIMEOUT) work
+	go test -race -shuffle=on -timeout=$(TEST_TIMEOUT) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
+	go test -timeout=$(TEST_TIMEOUT) $$(go list work | grep -E '/internal/($(CHECKS))$$')
 	CGO_ENABLED=0 go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
 	$(if $(VERBS),go test -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))

@@ -23,13 +23,34 @@ import (
 // patience bounds everything that a process of a test does.
 const patience = time.Minute
 
-// build compiles the commands of an example to a directory.
+// commands has the directories of the examples that have been built, each once for all tests.
+var commands struct {
+	dir   string
+	built map[string]bool
+}
+
+func TestMain(m *testing.M) {
+	var err error
+	if commands.dir, err = os.MkdirTemp("", "examples"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	commands.built = make(map[string]bool)
+	code := m.Run()
+	os.RemoveAll(commands.dir)
+	os.Exit(code)
+}
+
+// build compiles the commands of an example, unless another test has, and returns their directory.
 func build(t *testing.T, example string) (dir string) {
 	t.Helper()
-	dir = t.TempDir()
-	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, buildFlags()...)
-	if out, err := exec.Command("go", append(args, "./"+example+"/...")...).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	dir = filepath.Join(commands.dir, example)
+	if !commands.built[example] {
+		args := append([]string{"build", "-o", dir + string(filepath.Separator)}, buildFlags()...)
+		if out, err := exec.Command("go", append(args, "./"+example+"/...")...).CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		commands.built[example] = true
 	}
 	return dir
 }

@@ -113,20 +113,12 @@ func TestRDMAManagerRejects(t *testing.T) {
 	onAddresses(t, func(t *testing.T, kind, addr string) {
 		ch := channel(t)
 		l, at := listening(t, ch, addr)
-		client := partyOn(t, resolved(t, ch, at))
-		answer := later(func() error {
-			_, err := client.id.Connect(soon(t), rdmacm.ConnParam{})
-			return err
-		})
-		id, err := l.GetRequest(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, id, answer := asking(t, ch, l, at, rdmacm.ConnParam{})
 		defer id.Close()
 		if err := id.Reject([]byte("no, thanks")); err != nil {
 			t.Fatal(err)
 		}
-		err = arrives(t, "Connect", answer)
+		err := arrives(t, "Connect", answer)
 		var e *rdmacm.EventError
 		if !errors.As(err, &e) || e.Event.Type != rdmacm.EventRejected || !bytes.HasPrefix(e.Event.PrivateData, []byte("no, thanks")) {
 			t.Errorf("%v (%+v)", err, e)
@@ -292,15 +284,7 @@ func TestRDMAOptions(t *testing.T) {
 // requested wants a request to dst to come to that listener.
 func requested(t *testing.T, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrPort) {
 	t.Helper()
-	client := partyOn(t, resolved(t, ch, dst))
-	answer := later(func() error {
-		_, err := client.id.Connect(soon(t), rdmacm.ConnParam{})
-		return err
-	})
-	id, err := l.GetRequest(soon(t))
-	if err != nil {
-		t.Fatalf("a request to %v: %v", dst, err)
-	}
+	client, id, answer := asking(t, ch, l, dst, rdmacm.ConnParam{})
 	if id.LocalAddr() != dst {
 		t.Errorf("the request came to %v, want %v", id.LocalAddr(), dst)
 	}
@@ -398,16 +382,7 @@ func TestRDMAMigrate(t *testing.T) {
 			from, to, mine := channel(t), channel(t), channel(t)
 			l, at := listening(t, from, addr)
 			request := func() (*rdmacm.ID, <-chan error) {
-				client := partyOn(t, resolved(t, mine, at))
-				answer := later(func() error {
-					defer func() { client.close(); client.id.Close() }()
-					_, err := client.id.Connect(soon(t), rdmacm.ConnParam{})
-					return err
-				})
-				id, err := l.GetRequest(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				_, id, answer := asking(t, mine, l, at, rdmacm.ConnParam{})
 				return id, answer
 			}
 			for i := range times(20) {
@@ -500,15 +475,7 @@ func TestRDMAWaitsEnd(t *testing.T) {
 			}},
 			{"Accept", func(t *testing.T) (*rdmacm.ID, func(context.Context) error) {
 				l, at := listening(t, ch, addr)
-				client := partyOn(t, resolved(t, ch, at))
-				ctx, cancel := context.WithCancel(soon(t))
-				t.Cleanup(cancel)
-				connecting := later(func() error { _, err := client.id.Connect(ctx, rdmacm.ConnParam{}); return err })
-				t.Cleanup(func() { cancel(); arrives(t, "Connect", connecting) })
-				id, err := l.GetRequest(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				_, id, _ := asking(t, ch, l, at, rdmacm.ConnParam{})
 				t.Cleanup(func() { id.Close() })
 				return id, func(ctx context.Context) error { _, err := id.Event(ctx); return err }
 			}},

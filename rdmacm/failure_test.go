@@ -389,9 +389,7 @@ func connect(t testing.TB, p fabric.Provider, l fabric.Listener) (client, server
 		if err == nil && told == nil {
 			return client, server
 		}
-		// siw connects from the port that the connection manager has picked, which TCP
-		// may use already, or still remember.
-		if try == 8 || !errors.Is(told, syscall.EADDRINUSE) && !errors.Is(told, syscall.EADDRNOTAVAIL) {
+		if try == pickTries || !portTaken(told) {
 			t.Fatal(errors.Join(err, told))
 		}
 		client.Close()

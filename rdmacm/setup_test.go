@@ -352,21 +352,48 @@ func (p *party) part(from, n int) []ibv.SGE {
 	return []ibv.SGE{{Buf: p.mr.Bytes()[from : from+n : from+n], LKey: p.mr.LKey()}}
 }
 
+// asking has a new client connect to dst, where l listens: l has got the request and has
+// not answered. The client's ID is of ch, and answer has what its Connect returns.
+func asking(t testing.TB, ch *rdmacm.EventChannel, l *rdmacm.ID, dst netip.AddrPort, param rdmacm.ConnParam) (client *party, id *rdmacm.ID, answer <-chan error) {
+	t.Helper()
+	for try := 1; ; try++ {
+		client := partyOn(t, resolved(t, ch, dst))
+		ctx, cancel := context.WithCancel(soon(t))
+		answer := later(func() error {
+			_, err := client.id.Connect(soon(t), param)
+			cancel() // a request that never left does not arrive
+			return err
+		})
+		id, err := l.GetRequest(ctx)
+		if err == nil {
+			return client, id, answer
+		}
+		told := arrives(t, "Connect", answer)
+		if try == pickTries || !portTaken(told) {
+			t.Fatalf("no request: %v; Connect: %v", err, told)
+		}
+		t.Logf("once more, from another port: %v", told)
+		client.close()
+		client.id.Close()
+	}
+}
+
+// siw connects from the port that the connection manager has picked, which TCP may use
+// already, or still remember. So often another one is picked.
+const pickTries = 8
+
+func portTaken(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
+}
+
 // joined connects two parties, the second one through a listener of its own.
 func joined(t testing.TB, ch *rdmacm.EventChannel, addr string) (client, server *party) {
 	t.Helper()
 	l, at := listening(t, ch, addr)
-	client = partyOn(t, resolved(t, ch, at))
-	answer := later(func() error {
-		_, err := client.id.Connect(soon(t), rdmacm.ConnParam{ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7})
-		return err
-	})
-	id, err := l.GetRequest(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	param := rdmacm.ConnParam{ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7}
+	client, id, answer := asking(t, ch, l, at, param)
 	server = partyOn(t, id)
-	if _, err := id.Accept(soon(t), rdmacm.ConnParam{ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7}); err != nil {
+	if _, err := id.Accept(soon(t), param); err != nil {
 		t.Fatal(err)
 	}
 	if err := arrives(t, "Connect", answer); err != nil {
