@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -1007,7 +1008,7 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	v.server = server
 	in := &intruder{t: t, v: &v, b: b, p: provider}
 	svc := &exposing{}
-	addr := ""
+	listen := func() string { return "" }
 	if server {
 		w, err := transport.NewServer((&transport.Settings{
 			Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20,
@@ -1019,20 +1020,27 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 		if err := w.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: svc, ReadReplies: true, Idempotent: transport.Every}); err != nil {
 			t.Fatal(err)
 		}
-		sl, err := w.Listen(bg, provider, b.addr)
-		if err != nil {
-			t.Fatal(err)
+		served, listeners := make(chan error, mostLost+1), 0
+		listen = func() string {
+			sl, err := w.Listen(bg, provider, b.addr)
+			if err != nil {
+				t.Error(err) // on any goroutine
+				return ""
+			}
+			listeners++
+			go func() { served <- w.Serve(sl) }()
+			return sl.Addr().String()
 		}
-		addr = sl.Addr().String()
-		served := make(chan error, 1)
-		go func() { served <- w.Serve(sl) }()
 		defer func() {
 			w.Close()
-			if err := <-served; !errors.Is(err, net.ErrClosed) {
-				t.Errorf("the server has ended: %v", err)
+			for range listeners {
+				if err := <-served; !errors.Is(err, net.ErrClosed) {
+					t.Errorf("the server has ended: %v", err)
+				}
 			}
 		}()
 	}
+	addr := listen()
 	var lairs []*lair
 	for i := range places + 1 {
 		l := &lair{intruder: in, rng: rand.New(rand.NewPCG(13, uint64(i))), addr: addr, svc: svc, no: uint32(i)}
@@ -1061,6 +1069,7 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	left.Store(int64(n))
 	var failed atomic.Bool
 	var wg sync.WaitGroup
+	var again sync.Mutex
 	start := time.Now()
 	for _, l := range lairs[:places] {
 		wg.Go(func() {
@@ -1076,6 +1085,12 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 					// On a busy machine a device gives up a connection now and then.
 					t.Logf("%v: %v", m, err)
 					l.recover()
+					if server && errors.Is(err, syscall.ECONNREFUSED) {
+						// Linux's siw may lose a listener without a word (docs/tuning.md).
+						again.Lock()
+						l.addr = listen()
+						again.Unlock()
+					}
 				default:
 					failed.Store(true)
 					t.Errorf("%v: %v", m, err)
