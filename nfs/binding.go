@@ -24,6 +24,17 @@ var (
 	_ transport.Idempotence = Binding{}
 )
 
+// Encoded sizes in bytes. RFC 1813 section 2.5.
+const (
+	maxData    = 1<<32 - 1
+	sizeAttr   = 84                     // fattr3
+	sizePostOp = xdr.Unit + sizeAttr    // post_op_attr
+	sizePreOp  = xdr.Unit + 24          // pre_op_attr
+	sizeWcc    = sizePreOp + sizePostOp // wcc_data
+	sizeHandle = xdr.Unit + MaxHandle   // nfs_fh3
+	sizePostFH = xdr.Unit + sizeHandle  // post_op_fh3
+)
+
 // Bounds on results, in bytes.
 const (
 	// maxTransfer limits the counts of READ, READDIR and READDIRPLUS when they are used as a

@@ -352,7 +352,7 @@ type linkReply struct {
 }
 
 func (r *linkReply) Decode(d *xdr.Decoder) {
-	if r.decodeHead(d); r.Status == StatusOK {
+	if r.DecodeHead(d); r.Status == StatusOK {
 		r.Target = chunkedOpaque(d, r.item)
 	}
 }
@@ -411,7 +411,7 @@ type readReply struct {
 }
 
 func (r *readReply) Decode(d *xdr.Decoder) {
-	if r.decodeHead(d); r.Status != StatusOK {
+	if r.DecodeHead(d); r.Status != StatusOK {
 		return
 	}
 	if uint64(r.Count) > uint64(r.limit) {
@@ -434,7 +434,7 @@ func (c *Client) Write(ctx context.Context, fh FileHandle, off uint64, p []byte,
 	o := c.begin(ProcWrite)
 	defer c.end(o)
 	args := WriteArgs{File: fh, Offset: off, Count: uint32(len(p)), Stable: stable}
-	b := args.appendHead(o.call.Args)
+	b := args.AppendHead(o.call.Args)
 	b = xdr.AppendUint32(b, uint32(len(p)))
 	o.call.Args = b
 	if len(p) > 0 {
@@ -472,7 +472,7 @@ func (c *Client) Mkdir(ctx context.Context, dir FileHandle, name string, attr *S
 func (c *Client) Symlink(ctx context.Context, dir FileHandle, name, target string, attr *SetAttr) (FileHandle, PostOpAttr, error) {
 	o := c.begin(ProcSymlink)
 	args := SymlinkArgs{Where: DirOpArgs{Dir: dir, Name: name}, Attr: *attr}
-	b := args.appendHead(o.call.Args)
+	b := args.AppendHead(o.call.Args)
 	b = xdr.AppendUint32(b, uint32(len(target)))
 	o.call.Args = b
 	if target != "" {

@@ -132,7 +132,7 @@ var goldens = []struct {
 	{"3.3.15 LINK3res", &LinkRes{Status: StatusMLink, Attr: tPostAttr}, "0000001f " + xPostAttr + xNoWcc},
 	{"3.3.16 READDIR3args", &ReadDirArgs{tHandle, 5, tVerf, 1024}, xHandle + "00000000 00000005 " + xVerf + "00000400"},
 	// entry3 list: TRUE, fileid, name, cookie; FALSE; eof.
-	{"3.3.16 READDIR3res", &ReadDirRes{Verf: tVerf, Entries: []DirEntry{{FileID: 1, Name: "a", Cookie: 9}}, EOF: true},
+	{"3.3.16 READDIR3res", &ReadDirRes{Verf: tVerf, Entries: []NameEntry{{FileID: 1, Name: "a", Cookie: 9}}, EOF: true},
 		"00000000 " + xNoAttr + xVerf + "00000001 00000000 00000001 00000001 61000000 00000000 00000009 00000000 00000001"},
 	{"3.3.16 READDIR3res", &ReadDirRes{Status: StatusBadCookie}, "00002713 " + xNoAttr},
 	{"3.3.17 READDIRPLUS3args", &ReadDirPlusArgs{tHandle, 5, tVerf, 512, 1024},
@@ -253,13 +253,13 @@ func TestMalformed(t *testing.T) {
 // Undefined values are preserved, and print as numbers.
 func TestUnknownValues(t *testing.T) {
 	var r GetAttrRes
-	if err := decode(testutil.Hex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3 65535" {
+	if err := decode(testutil.Hex(t, "0000ffff"), &r); err != nil || r.Status.String() != "nfsstat3(65535)" {
 		t.Errorf("%v, %v", r.Status, err)
 	}
-	if s := FileType(8).String(); s != "ftype3 8" {
+	if s := FileType(8).String(); s != "ftype3(8)" {
 		t.Error(s)
 	}
-	if s := MountStatus(9).String(); s != "mountstat3 9" {
+	if s := MountStatus(9).String(); s != "mountstat3(9)" {
 		t.Error(s)
 	}
 	if s := ProcName(22); s != "procedure 22" {

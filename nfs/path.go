@@ -219,6 +219,7 @@ type lister struct {
 	sorted int  // number of entries that are read and sorted before the first is yielded
 	plain  bool // the server has no READDIRPLUS
 	res    ReadDirPlusRes
+	names  ReadDirRes // with plain
 
 	cookie uint64 // of the next page
 	verf   Verf
@@ -376,9 +377,12 @@ func (l *lister) page(ctx context.Context) error {
 		}
 		l.plain = true
 	}
-	res := ReadDirRes{Entries: l.res.Entries}
-	err := l.c.ReadDirNames(ctx, &ReadDirArgs{Dir: l.dir, Cookie: l.cookie, Verf: l.verf, Count: l.count}, &res)
-	l.res = ReadDirPlusRes{Status: res.Status, Verf: res.Verf, Entries: res.Entries, EOF: res.EOF}
+	res := &l.names
+	err := l.c.ReadDirNames(ctx, &ReadDirArgs{Dir: l.dir, Cookie: l.cookie, Verf: l.verf, Count: l.count}, res)
+	l.res = ReadDirPlusRes{Status: res.Status, Verf: res.Verf, Entries: l.res.Entries[:0], EOF: res.EOF}
+	for _, e := range res.Entries {
+		l.res.Entries = append(l.res.Entries, DirEntry{FileID: e.FileID, Name: e.Name, Cookie: e.Cookie})
+	}
 	return err
 }
 

@@ -96,7 +96,7 @@ func FuzzClient(f *testing.F) {
 	f.Add(byte(opWrite), reply(&WriteRes{Count: 5, Committed: FileSync}))
 	f.Add(byte(opReadLink), reply(&ReadLinkRes{Target: []byte("../x")}))
 	f.Add(byte(opList), reply(page, end, &LookupRes{Object: tHandle, Attr: attr}))
-	f.Add(byte(opList), reply(&ReadDirPlusRes{Status: StatusNotSupp}, &ReadDirRes{Entries: []DirEntry{{Name: "x", Cookie: 1}}, EOF: true}, &LookupRes{Object: tHandle, Attr: attr}))
+	f.Add(byte(opList), reply(&ReadDirPlusRes{Status: StatusNotSupp}, &ReadDirRes{Entries: []NameEntry{{Name: "x", Cookie: 1}}, EOF: true}, &LookupRes{Object: tHandle, Attr: attr}))
 	f.Add(byte(opWalk), reply(&ExportRes{[]Export{{Dir: "/"}}}, &MntRes{Handle: tHandle}, &GetAttrRes{Attr: dirAttr.Attr}, page, end, &ReadDirPlusRes{EOF: true}))
 	f.Add(byte(opStat), reply(&ExportRes{[]Export{{Dir: "/"}}}, &MntRes{Handle: tHandle}, &GetAttrRes{Attr: dirAttr.Attr}, &LookupRes{Object: tHandle, Attr: attr}))
 	f.Add(byte(opUpload), reply(info, &WriteRes{Count: 8}, &WriteRes{Count: 8}, &WriteRes{Count: 4}, &CommitRes{}))

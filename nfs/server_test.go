@@ -220,7 +220,7 @@ func (s *memServer) read(args []byte, res *transport.Response) {
 		res.Results = r.Append(res.Results)
 		return
 	}
-	res.Results = r.appendHead(res.Results)
+	res.Results = r.AppendHead(res.Results)
 	res.AddItem(r.Data, nil)
 }
 
@@ -353,7 +353,12 @@ func (s *memServer) serve(proc uint32, args []byte) message {
 		if decode(args, &a) != nil {
 			return nil
 		}
-		return (*ReadDirRes)(s.list(a.Dir, a.Cookie, false))
+		plus := s.list(a.Dir, a.Cookie, false)
+		r := &ReadDirRes{Status: plus.Status, DirAttr: plus.DirAttr, Verf: plus.Verf, EOF: plus.EOF}
+		for _, e := range plus.Entries {
+			r.Entries = append(r.Entries, NameEntry{FileID: e.FileID, Name: e.Name, Cookie: e.Cookie})
+		}
+		return r
 	case ProcReadDirPlus:
 		var a ReadDirPlusArgs
 		if decode(args, &a) != nil {

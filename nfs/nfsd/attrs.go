@@ -2,7 +2,6 @@ package nfsd
 
 import (
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // doGetAttr executes GETATTR. RFC 1813 section 3.3.1.
@@ -124,9 +123,7 @@ func (c *call) doReadLink() {
 			}
 		}
 	}
-	b := xdr.AppendUint32(c.res.Results, uint32(r.Status))
-	c.res.Results = r.Attr.Append(b)
-	if r.Status == nfs.StatusOK {
+	if c.res.Results = r.AppendHead(c.res.Results); r.Status == nfs.StatusOK {
 		c.res.AddItem([]byte(target), nil)
 	}
 }

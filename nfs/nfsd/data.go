@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // doRead executes READ. RFC 1813 section 3.3.6. The file system reads into the memory that the
@@ -19,15 +18,9 @@ func (c *call) doRead() {
 		defer n.Release()
 		r.Status = c.fill(n, &r)
 	}
-	b := xdr.AppendUint32(c.res.Results, uint32(r.Status))
-	b = r.Attr.Append(b)
-	if r.Status != nfs.StatusOK {
-		c.res.Results = b
-		return
+	if c.res.Results = r.AppendHead(c.res.Results); r.Status == nfs.StatusOK {
+		c.res.AddItem(r.Data, nil)
 	}
-	b = xdr.AppendUint32(b, r.Count)
-	c.res.Results = xdr.AppendBool(b, r.EOF)
-	c.res.AddItem(r.Data, nil)
 }
 
 // fill reads the data. The attributes in the reply are those from before: a client that keeps
@@ -88,7 +81,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	switch {
 	case !ok:
 		return nfs.StatusNotSupp
-	case uint64(w.Count) != uint64(len(w.Data)) || w.Stable > nfs.FileSync:
+	case uint64(w.Count) != uint64(len(w.Data)) || !w.Stable.Valid():
 		return nfs.StatusInval // RFC 1813 section 3.3.7: the count is that of the data
 	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
 		return nfs.StatusFBig

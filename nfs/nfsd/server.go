@@ -351,7 +351,7 @@ func checkName(proc uint32, name string) nfs.Status {
 func validSet(s *nfs.SetAttr) nfs.Status {
 	const second = 1_000_000_000 // ns
 	switch {
-	case s.ATimeHow > nfs.SetToClientTime || s.MTimeHow > nfs.SetToClientTime,
+	case !s.ATimeHow.Valid() || !s.MTimeHow.Valid(),
 		s.ATimeHow == nfs.SetToClientTime && s.ATime.Nsec >= second,
 		s.MTimeHow == nfs.SetToClientTime && s.MTime.Nsec >= second,
 		s.SetUID && s.UID == noID, s.SetGID && s.GID == noID:

@@ -33,6 +33,8 @@ func Check(file *syntax.File) (*Spec, error) {
 	if c.recursion(); c.errs.Err() != nil {
 		return nil, c.errs.Err()
 	}
+	c.flats()
+	c.heads()
 	c.sizes()
 	return c.spec, c.errs.Err()
 }

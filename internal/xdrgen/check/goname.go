@@ -3,6 +3,7 @@ package check
 import (
 	"go/token"
 	"go/types"
+	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"
 )
@@ -19,7 +20,9 @@ var reserved = map[string]bool{
 func (c *checker) goNames() {
 	scope := make(map[string]any)
 	for _, t := range c.spec.Types {
-		c.goName(&t.Go, t.Doc, scope, t.Name, t)
+		if c.goName(&t.Go, t.Doc, scope, t.Name, t); t.Extern && t.Go == "" {
+			c.errs.Add(t.Pos, "type %s needs a comment go with the name that Go has it under", t.Name)
+		}
 		c.memberNames(t)
 		for _, v := range t.Values {
 			c.goName(&v.Go, v.Doc, scope, v.Name, v)
@@ -74,3 +77,36 @@ func (c *checker) goName(to *string, doc syntax.Comments, scope map[string]any, 
 		*to = a.Text
 	}
 }
+
+// GoName returns the Go name that a name of the source becomes, collisions aside.
+func GoName(name string) string {
+	var b strings.Builder
+	for len(name) > 0 {
+		n := wordLen(name)
+		word := name[:n]
+		name = strings.TrimLeft(name[n:], "_")
+		if word = strings.TrimLeft(word, "_"); word == "" {
+			continue
+		}
+		if word[1:] != "" && strings.ToUpper(word) == word {
+			word = word[:1] + strings.ToLower(word[1:])
+		}
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	if s := b.String(); s != "" && (s[0] < '0' || s[0] > '9') {
+		return s
+	}
+	return "X" + b.String()
+}
+
+// wordLen returns the length of the first word, which ends before an underscore or behind digits.
+func wordLen(name string) int {
+	for i := 1; i < len(name); i++ {
+		if name[i] == '_' || digit(name[i-1]) && !digit(name[i]) {
+			return i
+		}
+	}
+	return len(name)
+}
+
+func digit(c byte) bool { return '0' <= c && c <= '9' }

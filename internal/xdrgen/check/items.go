@@ -15,7 +15,7 @@ type ddp struct {
 
 // holds reports whether the annotation is for a procedure.
 func (d *ddp) holds(p *Proc) bool {
-	if d == nil || d.procs == nil {
+	if d == nil || d.procs == nil || p.Name == "" { // of a head
 		return d != nil
 	}
 	for _, name := range d.procs {
@@ -69,6 +69,8 @@ func (c *checker) item(m *Member) {
 			}
 		}
 		switch b := m.Type.Base(); {
+		case m.Type.extern():
+			c.errs.Add(a.Pos, "%s cannot be placed directly: Go has its type by hand", m.Name)
 		case b.Kind == String:
 			m.Type = &Type{Pos: b.Pos, Kind: Opaque, Len: b.Len, LenOf: b.LenOf}
 		case b.Kind != Opaque:
@@ -77,4 +79,12 @@ func (c *checker) item(m *Member) {
 			c.errs.Add(a.Pos, "%s cannot be placed directly: its length is fixed", m.Name)
 		}
 	}
+}
+
+// extern reports whether Go has a type by hand, perhaps by way of aliases.
+func (t *Type) extern() bool {
+	for t.Kind == Typedef && !t.Extern {
+		t = t.Elem
+	}
+	return t.Extern
 }

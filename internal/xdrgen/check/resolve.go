@@ -43,17 +43,19 @@ func (c *checker) typeDef(t *Type, source syntax.Type) {
 	}
 }
 
-// distinct notes the annotation of a typedef that is to be a Go type of its own.
+// distinct notes the annotations of a typedef that is to be a Go type of its own, or one that is
+// written by hand.
 func (c *checker) distinct(t *Type) {
 	for _, a := range t.Doc.Annotations() {
-		if a.Word != "distinct" {
-			continue
-		}
 		switch {
-		case t.Elem.Name == "" && t.Elem.Kind <= String && t.Elem.Kind != Quadruple:
-			t.Distinct = true
-		default:
-			c.errs.Add(a.Pos, "only a typedef of a number, a bool or a string can be distinct")
+		case a.Word == "distinct":
+			if t.Distinct = t.Elem.Name == "" && t.Elem.Kind <= String && t.Elem.Kind != Quadruple; !t.Distinct {
+				c.errs.Add(a.Pos, "only a typedef of a number, a bool or a string can be distinct")
+			}
+		case a.Word == "extern":
+			if t.Extern = t.Elem.Name == "" && (t.Elem.Kind == String || t.Elem.Kind == Opaque || t.Elem.Kind == Array); !t.Extern {
+				c.errs.Add(a.Pos, "only a typedef of opaque data, a string or an array can be extern")
+			}
 		}
 	}
 }

@@ -91,7 +91,7 @@ annotations:
 
 // annotations checks those of a type.
 func (s *stubs) annotations(t *Type, procs map[string]bool) {
-	s.only(t.Doc, "type", "go", "open", "distinct")
+	s.only(t.Doc, "type", "go", "open", "distinct", "extern", "head")
 	for _, v := range t.Values {
 		s.only(v.Doc, "value", "go")
 	}
@@ -107,7 +107,7 @@ func (s *stubs) annotations(t *Type, procs map[string]bool) {
 		}
 	}
 	for _, m := range members {
-		s.only(m.Doc, "member", "go", "ddp", "max", "open") // the latter is of a body in it
+		s.only(m.Doc, "member", "go", "ddp", "max", "open", "flat") // the latter is of a body in it
 		if _, ok := most(m); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
@@ -142,8 +142,7 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	}
 	s.proc, s.failed = p, false
 	s.open, s.bounds = make(map[*Type]bool), make(map[*Type]Bound)
-	p.Items, p.Around = make(map[*Member]bool), make(map[*Type]bool)
-	s.around(spec)
+	p.around(spec)
 	for _, a := range p.Args {
 		s.results = false
 		list, _ := s.find(a.Type, "")
@@ -174,8 +173,8 @@ func (s *stubs) mistake(at syntax.Pos, format string, args ...any) {
 }
 
 // around finds the types that contain items of the procedure.
-func (s *stubs) around(spec *Spec) {
-	p := s.proc
+func (p *Proc) around(spec *Spec) {
+	p.Items, p.Around = make(map[*Member]bool), make(map[*Type]bool)
 	var inside func(t *Type, top bool) bool
 	inside = func(t *Type, top bool) bool {
 		if t.Name != "" && !top {

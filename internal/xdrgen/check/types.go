@@ -68,6 +68,16 @@ type Type struct {
 	Len   uint32 // the length if Fixed, or else the maximum
 	LenOf string // the name of the constant that is Len; "" for a number
 
+	// Extern: Go has the type and its methods by hand.
+	Extern bool
+
+	// OnlyFlat: it is in flat members alone, which have no values of the type.
+	OnlyFlat bool
+
+	// Head has the items that methods AppendHead and DecodeHead leave out; nil if there are no such
+	// methods.
+	Head *Proc
+
 	// Distinct: a Typedef of a number, a bool or a string that is a Go type of its own.
 	Distinct bool
 
@@ -123,6 +133,7 @@ type Member struct {
 	Go   string // as in Const
 	Type *Type
 	Doc  syntax.Comments
+	Flat bool // the fields of its type are those of the type around it
 
 	ddp *ddp // the annotation
 }

@@ -174,7 +174,7 @@ func (w *walker) want(paths []check.Path) {
 
 // variable chooses the name of a variable for a member.
 func (w *walker) variable(member string) string {
-	name := lower(GoName(member))
+	name := lower(check.GoName(member))
 	if taken := []string{"args", "bounds", "items", "ok", "p", "w"}; reserved[name] || slices.Contains(taken, name) ||
 		token.IsKeyword(name) || types.Universe.Lookup(name) != nil {
 		name += "Arg"

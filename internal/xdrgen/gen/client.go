@@ -161,7 +161,9 @@ func (m *method) value(g *generator, path check.Path) string {
 		if p.Member == path[0] {
 			e := p.name
 			for _, member := range path[1:] {
-				e += "." + g.fieldName(member)
+				if !member.Flat {
+					e += "." + g.fieldName(member)
+				}
 			}
 			return e
 		}

@@ -11,7 +11,7 @@ import (
 
 // codec writes the methods of a type. An alias has those of the type it stands for, if any.
 func (g *generator) codec(t *check.Type) {
-	if t.Kind == check.Typedef && !defined(t) {
+	if t.Kind == check.Typedef && !defined(t) || t.OnlyFlat || t.Extern {
 		return
 	}
 	g.use(pkgXDR)
@@ -29,10 +29,31 @@ func (g *generator) codec(t *check.Type) {
 	}
 	g.decodeBody(t, "*v")
 	g.p("}")
+	g.head(t)
 
 	g.p("\n// Check returns an [*xdr.CheckError] if v is out of the bounds of %s.", t.Name)
 	g.p("func (v *%s) Check() error {", name)
 	g.checkBody(t)
+	g.p("return nil\n}")
+}
+
+// head writes the methods for what is in front of the item at the end of a value, which may be
+// somewhere else.
+func (g *generator) head(t *check.Type) {
+	if t.Head == nil {
+		return
+	}
+	item, name := "", g.names.types[t]
+	text := g.capture(func() {
+		g.items(t.Head, func(_ *check.Member, e string) { item = strings.TrimPrefix(e, "v.") }, func() { g.appendBody(t, "*v") })
+		g.returnLast()
+	})
+	g.p("\n// AppendHead is Append without %s and its length, which are the end.", item)
+	g.p("func (v *%s) AppendHead(b []byte) []byte {\n%s", name, text)
+
+	g.p("\n// DecodeHead is Decode without %s and its length, which are the end.", item)
+	g.p("func (v *%s) DecodeHead(d *xdr.Decoder) {", name)
+	g.items(t.Head, func(_ *check.Member, e string) { g.p("%s = nil", e) }, func() { g.decodeBody(t, "*v") })
 	g.p("}")
 }
 
@@ -52,20 +73,19 @@ func (g *generator) returnLast() {
 
 // views says whose memory a decoded value refers to.
 func views(t *check.Type) string {
-	opaque := func(m *check.Member) bool {
-		b := m.Type
-		for b.Name == "" && b.Elem != nil {
-			b = b.Elem
+	opaque := func(t *check.Type) bool {
+		for t.Name == "" && t.Elem != nil {
+			t = t.Elem
 		}
-		b = b.Base()
-		return b.Kind == check.Opaque && !b.Fixed
+		extern := t.Extern
+		t = t.Base()
+		return t.Kind == check.Opaque && !t.Fixed && !extern
 	}
-	found := t.Kind == check.Typedef && opaque(&check.Member{Type: t.Elem})
-	for _, m := range t.Members {
-		found = found || opaque(m)
-	}
-	for _, a := range t.Arms {
-		found = found || a.Member != nil && opaque(a.Member)
+	found := t.Kind == check.Typedef && opaque(t.Elem)
+	if t.Kind == check.Struct || t.Kind == check.Union {
+		for _, f := range t.Fields() {
+			found = found || opaque(f.Type)
+		}
 	}
 	if found {
 		return " Byte slices are views of the input of d."
@@ -118,10 +138,10 @@ func (g *generator) appendBody(t *check.Type, e string) {
 			g.p("for ; v != nil; v = v.%s {", link)
 		}
 		for _, m := range t.Members {
-			if g.fields[t][m] == link {
+			if link != "" && g.fields[t][m] == link {
 				g.p("b = xdr.AppendBool(b, v.%s != nil)\n}", link)
 			} else {
-				g.appendMember(m, through(e)+"."+g.fields[t][m])
+				g.appendMember(t, m, e)
 			}
 		}
 	case check.Union:
@@ -129,12 +149,15 @@ func (g *generator) appendBody(t *check.Type, e string) {
 	}
 }
 
-// appendMember appends a member, unless it is an item: see items.
-func (g *generator) appendMember(m *check.Member, e string) {
-	if g.isItem(m) {
-		g.item(m, e)
-	} else {
-		g.append(m.Type, e)
+// appendMember appends a member of e, which is of type t, unless it is an item: see items.
+func (g *generator) appendMember(t *check.Type, m *check.Member, e string) {
+	switch field := through(e) + "." + g.fields[t][m]; {
+	case m.Flat:
+		g.appendBody(m.Type.Base(), e)
+	case g.isItem(m):
+		g.item(m, field)
+	default:
+		g.append(m.Type, field)
 	}
 }
 
@@ -144,11 +167,11 @@ func (g *generator) appendUnion(t *check.Type, e string) {
 		if a == nil || a.Member == nil {
 			return
 		}
-		field := through(e) + "." + g.fields[t][a.Member]
 		if !a.Pointer {
-			g.appendMember(a.Member, field)
+			g.appendMember(t, a.Member, e)
 			return
 		}
+		field := through(e) + "." + g.fields[t][a.Member]
 		g.p("if %s != nil {", field)
 		g.append(a.Member.Type, "*"+field)
 		g.p("}")
@@ -320,71 +343,91 @@ func (g *generator) decodeBody(t *check.Type, e string) {
 			g.p("for {")
 		}
 		for _, m := range t.Members {
-			if g.fields[t][m] == link {
+			if link != "" && g.fields[t][m] == link {
 				g.p("if !d.Optional() {\nv.%s = nil\nreturn\n}", link)
 				g.p("v.%s = xdr.New(d, v.%s)\nv = v.%s\n}", link, link, link)
 			} else {
-				g.decodeMember(m, through(e)+"."+g.fields[t][m])
+				g.decodeMember(t, m, e)
 			}
 		}
 	case check.Union:
-		g.decodeUnion(t, e)
+		g.decodeUnion(t, e, false)
 	}
 }
 
-// decodeMember decodes a member, unless it is an item: see items.
-func (g *generator) decodeMember(m *check.Member, e string) {
-	if g.isItem(m) {
-		g.item(m, e)
-	} else {
-		g.decode(m.Type, e)
+// decodeMember decodes a member of e, which is of type t, unless it is an item: see items.
+func (g *generator) decodeMember(t *check.Type, m *check.Member, e string) {
+	switch field := through(e) + "." + g.fields[t][m]; {
+	case m.Flat && m.Type.Base().Kind == check.Union:
+		g.decodeUnion(m.Type.Base(), e, true)
+	case m.Flat:
+		g.decodeBody(m.Type.Base(), e)
+	case g.isItem(m):
+		g.item(m, field)
+	default:
+		g.decode(m.Type, field)
 	}
 }
 
-// decodeUnion zeroes the fields of all arms but one.
-func (g *generator) decodeUnion(t *check.Type, e string) {
+// decodeUnion zeroes the fields of all arms but one. flat: e has other fields, too.
+func (g *generator) decodeUnion(t *check.Type, e string, flat bool) {
 	disc, fields, v := g.fields[t][t.Discriminant], 0, through(e)
 	g.decode(t.Discriminant.Type, v+"."+disc)
 	for _, a := range t.Arms {
 		if a.Member != nil {
 			fields++
+			flat = flat || a.Member.Flat
 		}
 	}
-	reset := func(keep string) {
-		if keep != "" && fields > 1 {
+	reset := func(a *check.Arm) {
+		switch {
+		case flat:
+			g.clear(t, a, v)
+		case a != nil && a.Member != nil && fields > 1:
+			keep := g.fields[t][a.Member]
 			g.p("%s = %s{%s: %s.%s, %s: %s.%s}", e, g.names.types[t], disc, v, disc, keep, v, keep)
-		} else if keep == "" && fields > 0 {
+		case (a == nil || a.Member == nil) && fields > 0:
 			g.p("%s = %s{%s: %s.%s}", e, g.names.types[t], disc, v, disc)
 		}
 	}
 	g.branches(t, v+"."+disc, func(a *check.Arm) {
-		if a == nil || a.Member == nil {
-			if reset(""); a == nil {
-				g.noArm(t, e, "d.Invalid")
-			}
-			return
-		}
-		field := g.fields[t][a.Member]
-		reset(field)
-		if a.Pointer {
+		reset(a)
+		switch {
+		case a == nil:
+			g.noArm(t, e, "d.Invalid")
+		case a.Member == nil:
+		case a.Pointer:
+			field := g.fields[t][a.Member]
 			g.p("%s.%s = xdr.New(d, %s.%s)", v, field, v, field)
 			g.decode(a.Member.Type, "*"+v+"."+field)
-		} else {
-			g.decodeMember(a.Member, v+"."+field)
+		default:
+			g.decodeMember(t, a.Member, e)
 		}
 	})
 }
 
-// complete reports whether each value of the discriminant has an arm.
-func complete(t *check.Type) bool {
-	labels := 0
-	for _, a := range t.Arms {
-		if a.Default {
-			return true
+// clear zeroes the fields of a union in v that a value of the arm has not. Slices keep what they can
+// use again.
+func (g *generator) clear(t *check.Type, arm *check.Arm, v string) {
+	for _, f := range t.Fields() {
+		if f.In(arm) {
+			continue
 		}
-		labels += len(a.Labels)
+		field := v + "." + g.fieldName(f.Member)
+		if b := f.Type.Base(); !g.isExtern(f.Type) && (b.Kind == check.List || b.Kind == check.Array && !b.Fixed) {
+			g.p("%s = %s[:0]", field, field)
+		} else {
+			g.p("%s = %s", field, g.zero(f.Type))
+		}
 	}
-	return t.Discriminant.Type.Base().Kind == check.Bool && labels == 2
+}
+
+// isExtern reports whether Go has a type by hand.
+func (g *generator) isExtern(t *check.Type) bool {
+	for t.Kind == check.Typedef && !t.Extern {
+		t = t.Elem
+	}
+	return t.Extern
 }
 
 // noArm writes a call with the name and the value of a discriminant that has no arm.
@@ -435,7 +478,13 @@ func (g *generator) decode(t *check.Type, e string) {
 		if !pointer {
 			list = "&" + e
 		}
-		g.p("xdr.Extend(d, %s).Decode(d)\n}", list)
+		if elem := "xdr.Extend(d, " + list + ")"; methods(t.Elem) && !g.around(t.Elem) {
+			g.p("%s.Decode(d)\n}", elem)
+		} else {
+			g.p("e := %s", elem)
+			g.decode(t.Elem, "*e")
+			g.p("}")
+		}
 	case check.Optional:
 		g.p("if d.Optional() {\n%s = xdr.New(d, %s)", e, e)
 		g.decode(t.Elem, "*"+e)
@@ -484,7 +533,7 @@ func hasBounds(t *check.Type, found map[*check.Type]bool, top bool) bool {
 			}
 		}
 	case check.Union:
-		if !complete(t) || hasBounds(t.Discriminant.Type, found, false) {
+		if !t.Complete() || hasBounds(t.Discriminant.Type, found, false) {
 			return true
 		}
 		for _, a := range t.Arms {
@@ -510,7 +559,10 @@ func (g *generator) checkBody(t *check.Type) {
 			g.p("for ; v != nil; v = v.%s {", link)
 		}
 		for _, m := range t.Members {
-			if field := g.fields[t][m]; field != link {
+			switch field := g.fields[t][m]; {
+			case m.Flat:
+				g.checkBody(m.Type.Base())
+			case link == "" || field != link:
 				g.check(m.Type, "v."+field, place{field: field})
 			}
 		}
@@ -520,7 +572,6 @@ func (g *generator) checkBody(t *check.Type) {
 	case check.Union:
 		g.checkUnion(t)
 	}
-	g.p("return nil")
 }
 
 func (g *generator) checkUnion(t *check.Type) {
@@ -535,6 +586,10 @@ func (g *generator) checkUnion(t *check.Type) {
 			return
 		}
 		if a.Member == nil {
+			return
+		}
+		if a.Member.Flat {
+			g.checkBody(a.Member.Type.Base())
 			return
 		}
 		field := g.fields[t][a.Member]

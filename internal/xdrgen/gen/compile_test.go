@@ -40,7 +40,22 @@ func compile(src string) (string, error) {
 	if err != nil {
 		return "", &defect{err, string(code)}
 	}
-	return string(code), nil
+	return string(code) + byHand(spec), nil
+}
+
+// byHand returns the types that a specification leaves to be written by hand.
+func byHand(spec *check.Spec) (code string) {
+	for _, t := range spec.Types {
+		if t.Extern {
+			code += strings.ReplaceAll(`
+type T struct{}
+func (*T) Append(b []byte) []byte { return b }
+func (*T) Decode(any) {}
+func (*T) Check() error { return nil }
+`, "T", t.Go)
+		}
+	}
+	return code
 }
 
 // A defect is an error that is not about the source.
@@ -135,6 +150,9 @@ func FuzzCompile(f *testing.F) {
 		"struct a { opaque x<>; /* ddp */ /* max: args.n */ }; struct b { int n; }; program P { version V { a F(b) = 1; b G(a) = 2; } = 1; } = 1;",
 		"program P { version V { int A_F(int max, string len) = 1; int A_Impl(void) = 2; int A_Cred(bool b) = 3; } = 1; version V { } = 2; } = 1; const VClient = 1;",
 		"struct n { n *next; opaque x<>; }; struct l { n *list; n one; }; program P { version V { l F(l) = 1; } = 1; } = 1;",
+		"union u switch (bool b) { case TRUE: opaque x<>; /* flat */\n default: void; }; struct s { u v; /* flat */\n int b; };",
+		"union u /* head */ switch (int d /* go: D */) { case 1: v a; /* flat */\n case 2: v b; /* flat */\n }; union v switch (bool e) { case TRUE: opaque x<>; /* ddp */\n default: void; };",
+		"struct s /* head */ { k a; u v; /* flat */\n }; union u switch (k d) { default: opaque x<>; /* ddp */\n }; typedef int k<>; /* go: K */ /* extern */",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)

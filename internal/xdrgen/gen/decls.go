@@ -91,6 +91,9 @@ func (g *generator) numbers() {
 
 // declaration writes a type.
 func (g *generator) declaration(t *check.Type) {
+	if t.OnlyFlat || t.Extern {
+		return
+	}
 	name := g.names.types[t]
 	what := map[check.Kind]string{check.Enum: "enum", check.Struct: "struct", check.Union: "union", check.Typedef: "typedef"}[t.Kind]
 	first := fmt.Sprintf("%s is %s %s.", name, what, t.Name)
@@ -107,8 +110,8 @@ func (g *generator) declaration(t *check.Type) {
 		g.enum(t, name)
 	case check.Struct:
 		g.p("type %s struct {", name)
-		for _, m := range t.Members {
-			g.field(g.fields[t][m]+" "+g.typ(m.Type), "", m.Doc)
+		for _, f := range t.Fields() {
+			g.field(g.member(f, t), g.condition(f), f.Doc)
 		}
 		g.p("}")
 	case check.Union:
@@ -122,28 +125,55 @@ func (g *generator) declaration(t *check.Type) {
 	}
 }
 
+// union writes the fields of all values first, and those of some values together, as far as a line
+// above them can say which.
 func (g *generator) union(t *check.Type, name string) {
-	disc := g.fields[t][t.Discriminant]
 	g.p("type %s struct {", name)
-	g.field(disc+" "+g.typ(t.Discriminant.Type), "", t.Discriminant.Doc)
-	for _, a := range t.Arms {
-		if a.Member == nil {
-			continue
+	fields := t.Fields()
+	slices.SortStableFunc(fields, func(a, b check.Field) int {
+		return cmp.Compare(min(len(a.Arms), 1), min(len(b.Arms), 1))
+	})
+	group := ""
+	for i, f := range fields {
+		condition := g.condition(f)
+		more := i+1 < len(fields) && condition == g.condition(fields[i+1])
+		switch {
+		case condition == "":
+		case condition == group:
+			condition = ""
+		case more:
+			g.p("\n// I%s:\n", condition[1:])
+			group, condition = condition, ""
 		}
-		var labels []string
+		g.field(g.member(f, t), condition, f.Doc)
+	}
+	g.p("}")
+}
+
+// member is a field of t as Go declares it.
+func (g *generator) member(f check.Field, t *check.Type) string {
+	pointer := ""
+	if len(f.Arms) == 1 && f.Arms[0].Pointer {
+		pointer = "*"
+	}
+	return g.fieldName(f.Member) + " " + pointer + g.typ(f.Type)
+}
+
+// condition says which values have a field, "" if all have it.
+func (g *generator) condition(f check.Field) string {
+	if f.Union == nil {
+		return ""
+	}
+	var labels []string
+	for _, a := range f.Arms {
 		for _, l := range a.Labels {
-			labels = append(labels, g.label(t, l))
+			labels = append(labels, g.label(f.Union, l))
 		}
 		if a.Default {
 			labels = append(labels, "another value")
 		}
-		pointer := ""
-		if a.Pointer {
-			pointer = "*"
-		}
-		g.field(g.fields[t][a.Member]+" "+pointer+g.typ(a.Member.Type), "if "+disc+" is "+strings.Join(labels, ", "), a.Doc)
 	}
-	g.p("}")
+	return "if " + g.fields[f.Union][f.Union.Discriminant] + " is " + strings.Join(labels, ", ")
 }
 
 // label returns a value of a discriminant as Go writes it.
@@ -262,7 +292,7 @@ func (g *generator) length(t *check.Type) string {
 
 // defined reports whether a typedef is a Go type of its own, with methods, and no alias.
 func defined(t *check.Type) bool {
-	return t.Distinct || t.Elem.Name == "" && (t.Elem.Kind == check.Opaque || t.Elem.Kind == check.Array || t.Elem.Kind == check.List)
+	return t.Distinct || t.Extern || t.Elem.Name == "" && (t.Elem.Kind == check.Opaque || t.Elem.Kind == check.Array || t.Elem.Kind == check.List)
 }
 
 // methods reports whether the Go type of t has methods.

@@ -2,43 +2,9 @@ package gen
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 )
-
-// GoName returns the Go name that a name of the source becomes, collisions aside.
-func GoName(name string) string {
-	var b strings.Builder
-	for len(name) > 0 {
-		n := wordLen(name)
-		word := name[:n]
-		name = strings.TrimLeft(name[n:], "_")
-		if word = strings.TrimLeft(word, "_"); word == "" {
-			continue
-		}
-		if word[1:] != "" && strings.ToUpper(word) == word {
-			word = word[:1] + strings.ToLower(word[1:])
-		}
-		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-	}
-	if s := b.String(); s != "" && (s[0] < '0' || s[0] > '9') {
-		return s
-	}
-	return "X" + b.String()
-}
-
-// wordLen returns the length of the first word, which ends before an underscore or behind digits.
-func wordLen(name string) int {
-	for i := 1; i < len(name); i++ {
-		if name[i] == '_' || digit(name[i-1]) && !digit(name[i]) {
-			return i
-		}
-	}
-	return len(name)
-}
-
-func digit(c byte) bool { return '0' <= c && c <= '9' }
 
 // names are the Go names of a package.
 type names struct {
@@ -67,6 +33,10 @@ func nameAll(spec *check.Spec) *names {
 	}
 	n.reserve(spec)
 	for _, t := range spec.Types {
+		if t.OnlyFlat {
+			n.types[t] = check.GoName(t.Name) // for the names of functions
+			continue
+		}
 		n.types[t] = unique(n.used, t.Go, t.Name, "Type")
 	}
 	for _, c := range spec.Consts {
@@ -131,6 +101,9 @@ func (n *names) numbers(programs []*check.Program) {
 // members of a structure.
 func members(t *check.Type) map[*check.Member]string {
 	used := map[string]bool{"Append": true, "Decode": true, "Check": true}
+	if t.Head != nil {
+		used["AppendHead"], used["DecodeHead"] = true, true
+	}
 	fields := make(map[*check.Member]string)
 	list := t.Members
 	if t.Kind == check.Union {
@@ -145,7 +118,9 @@ func members(t *check.Type) map[*check.Member]string {
 		used[m.Go] = true
 	}
 	for _, m := range list {
-		fields[m] = unique(used, m.Go, m.Name, "Field")
+		if !m.Flat {
+			fields[m] = unique(used, m.Go, m.Name, "Field")
+		}
 	}
 	return fields
 }
@@ -156,7 +131,7 @@ func unique(used map[string]bool, asked, name, suffix string) string {
 	if asked != "" {
 		return asked
 	}
-	s := GoName(name)
+	s := check.GoName(name)
 	if used[s] {
 		s += suffix
 	}

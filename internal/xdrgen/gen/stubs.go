@@ -94,11 +94,11 @@ func (g *generator) base(p *check.Program, v *check.Version) string {
 		}
 		return true
 	}
-	base := GoName(v.Name)
+	base := check.GoName(v.Name)
 	if free(base) {
 		return base
 	}
-	base = GoName(p.Name) + base
+	base = check.GoName(p.Name) + base
 	for s, i := base, 2; ; s, i = base+strconv.Itoa(i), i+1 {
 		if free(s) {
 			return s
@@ -123,7 +123,7 @@ func commonPrefix(procs []*check.Proc) string {
 		good := true
 		for _, p := range procs {
 			rest := strings.TrimPrefix(p.Name, prefix)
-			good = good && rest != "" && rest[0] != '_' && !digit(rest[0])
+			good = good && rest != "" && rest[0] != '_' && (rest[0] < '0' || rest[0] > '9')
 		}
 		if good {
 			break
@@ -159,7 +159,7 @@ func (g *generator) params(m *method) {
 		return s
 	}
 	for i, a := range m.Args {
-		want := lower(GoName(a.Name))
+		want := lower(check.GoName(a.Name))
 		switch {
 		case a.Name != "":
 		case len(m.Args) == 1:
@@ -173,7 +173,7 @@ func (g *generator) params(m *method) {
 		})
 	}
 	for _, r := range m.Received {
-		m.bufs = append(m.bufs, name(lower(GoName(r.Member.Name)), "Buf"))
+		m.bufs = append(m.bufs, name(lower(check.GoName(r.Member.Name)), "Buf"))
 	}
 }
 
@@ -227,6 +227,8 @@ func (g *generator) fieldName(m *check.Member) string {
 // zero returns the zero value of a type.
 func (g *generator) zero(t *check.Type) string {
 	switch b := t.Base(); {
+	case g.isExtern(t):
+		return "*new(" + g.typ(t) + ")"
 	case b.Kind == check.Bool:
 		return "false"
 	case b.Kind == check.String:

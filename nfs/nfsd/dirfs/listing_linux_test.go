@@ -79,8 +79,13 @@ func (w *world) listAll(dir nfs.FileHandle, plus bool) (seen map[string]int, pag
 			w.must(user(), nfs.ProcReadDirPlus, &args, &res)
 			size = len(res.Append(nil))
 		} else {
-			w.must(user(), nfs.ProcReadDir, &nfs.ReadDirArgs{Dir: dir, Cookie: args.Cookie, Verf: args.Verf, Count: args.MaxCount}, (*nfs.ReadDirRes)(&res))
-			size = len((*nfs.ReadDirRes)(&res).Append(nil))
+			var names nfs.ReadDirRes
+			w.must(user(), nfs.ProcReadDir, &nfs.ReadDirArgs{Dir: dir, Cookie: args.Cookie, Verf: args.Verf, Count: args.MaxCount}, &names)
+			size = len(names.Append(nil))
+			res.Status, res.Verf, res.EOF = names.Status, names.Verf, names.EOF
+			for _, e := range names.Entries {
+				res.Entries = append(res.Entries, nfs.DirEntry{FileID: e.FileID, Name: e.Name, Cookie: e.Cookie})
+			}
 		}
 		if res.Status != nfs.StatusOK || size > int(args.MaxCount)+4 || len(res.Entries) == 0 && !res.EOF {
 			w.t.Fatalf("page %d: %v, %d bytes, %d entries", pages, res.Status, size, len(res.Entries))
