@@ -108,12 +108,15 @@ type Client struct {
 	once   sync.Once
 }
 
-// Dial connects to addr ("host:port") with provider p. A nil cfg is the default
+// Dial connects to addr ("host:port") with provider p, which may be [TCP]. A nil cfg is the default
 // configuration. When the server takes no more connections at the moment, it is asked again
 // until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
-	if p == nil {
+	switch p.(type) {
+	case nil:
 		return nil, errNoProvider
+	case TCP:
+		return DialTCP(ctx, addr, cfg)
 	}
 	cl, err := newClient(addr, p.Name(), cfg)
 	if err != nil {

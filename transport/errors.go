@@ -241,6 +241,7 @@ var (
 	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")
 
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
+	errNoRDMA     = fmt.Errorf("transport: TCP is for Dial and Server.Listen, and has no RDMA: %w", errors.ErrUnsupported)
 
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -59,6 +60,12 @@ func TestResultDecoder(t *testing.T) {
 }
 
 func TestProceduresServed(t *testing.T) {
+	for _, p := range []fabric.Provider{iwarp.New(iwarp.Config{}), TCP{}} {
+		t.Run(p.Name(), func(t *testing.T) { testProceduresServed(t, p) })
+	}
+}
+
+func testProceduresServed(t *testing.T, p fabric.Provider) {
 	s, err := NewServer(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +82,6 @@ func TestProceduresServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := iwarp.New(iwarp.Config{})
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	if err != nil {
 		t.Fatal(err)
@@ -111,6 +117,56 @@ func TestProceduresServed(t *testing.T) {
 	}
 	if err := cl.Null(context.Background(), testProg, 1); err != nil {
 		t.Errorf("a connection does not outlive its listener: %v", err)
+	}
+}
+
+// TCP has listeners with an address, and nothing for those who want RDMA of it.
+func TestTCPProvider(t *testing.T) {
+	s, err := NewServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(bg, TCP{}, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	cl, err := Dial(bg, TCP{}, l.Addr().String(), &ClientConfig{NoReconnect: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	var refused *oncrpc.RPCError
+	if err := cl.Null(bg, testProg, 1); !errors.As(err, &refused) || refused.AcceptStat != oncrpc.ProgUnavail {
+		t.Errorf("a call of a program that is not served: %v", err)
+	}
+	if info := cl.Info(); info.Provider != "tcp" || info.RemoteAddr.String() != l.Addr().String() {
+		t.Errorf("the connection is %+v", info)
+	}
+	if _, err := s.Listen(bg, TCP{}, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Listen where somebody listens: %v", err)
+	}
+	s.Close()
+	if err := <-served; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve returned %v", err)
+	}
+	if _, err := s.Listen(bg, TCP{}, "127.0.0.1:0"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Listen of a closed server: %v", err)
+	}
+	if _, err := Dial(bg, TCP{}, l.Addr().String(), nil); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("Dial where nobody listens: %v", err)
+	}
+
+	var p fabric.Provider = TCP{}
+	if _, err := p.Resolve(bg, "127.0.0.1:1", fabric.ConnAttr{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Resolve: %v", err)
+	}
+	if _, err := p.Listen(bg, "127.0.0.1:0", fabric.ConnAttr{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Listen: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("Close: %v", err)
 	}
 }
 

@@ -119,31 +119,47 @@ func (s *Server) Register(p Program) error {
 
 // A Listener is an address at which a server can be reached.
 type Listener struct {
-	fl       fabric.Listener
+	address
+	fl       fabric.Listener // nil: TCP
+	tcp      net.Listener    // nil: RDMA
 	provider string
 }
 
+// An address is what listeners of both kinds have.
+type address interface {
+	Addr() net.Addr
+	Close() error
+}
+
 // Addr is the address, with the real port.
-func (l *Listener) Addr() net.Addr { return l.fl.Addr() }
+func (l *Listener) Addr() net.Addr { return l.address.Addr() }
 
 // Close stops listening. It leaves connections open.
-func (l *Listener) Close() error { return l.fl.Close() }
+func (l *Listener) Close() error { return l.address.Close() }
 
 // Listen announces the server at addr ("host:port", port 0 picks one) through
-// provider p. Serve then takes connections.
+// provider p, which may be [TCP]. Serve then takes connections.
 func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*Listener, error) {
 	if p == nil {
 		return nil, errNoProvider
 	}
-	fl, err := p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s over %s: %w", addr, p.Name(), err)
+	l := &Listener{provider: p.Name()}
+	var err error
+	if _, ok := p.(TCP); ok {
+		var lc net.ListenConfig
+		l.tcp, err = lc.Listen(ctx, "tcp", addr)
+		l.address = l.tcp
+	} else {
+		l.fl, err = p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
+		l.address = l.fl
 	}
-	l := &Listener{fl: fl, provider: p.Name()}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s over %s: %w", addr, l.provider, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
-		fl.Close()
+		l.Close()
 		return nil, net.ErrClosed
 	}
 	s.listeners[l] = struct{}{}
@@ -159,6 +175,9 @@ func (s *Server) Serve(l *Listener) error {
 		delete(s.listeners, l)
 		s.mu.Unlock()
 	}()
+	if l.tcp != nil {
+		return s.ServeTCP(l.tcp)
+	}
 	var pause time.Duration
 	for {
 		fc, err := l.fl.Accept(context.Background())

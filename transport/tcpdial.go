@@ -4,8 +4,33 @@ import (
 	"context"
 	"net"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 )
+
+// TCP says that there is no RDMA, where Dial, Server.Listen and Server.ListenAndServe want a
+// provider: calls then go as records over TCP, see [DialTCP] and [Server.ServeTCP]. A program
+// moves from TCP to RDMA, or chooses when it starts, by the provider alone. Code that wants RDMA
+// gets errors.ErrUnsupported.
+type TCP struct{}
+
+var _ fabric.Provider = TCP{}
+
+// Name returns "tcp".
+func (TCP) Name() string { return tcpProvider }
+
+// Resolve fails: there is no RDMA.
+func (TCP) Resolve(context.Context, string, fabric.ConnAttr) (fabric.Conn, error) {
+	return nil, errNoRDMA
+}
+
+// Listen fails: there is no RDMA.
+func (TCP) Listen(context.Context, string, fabric.ConnAttr) (fabric.Listener, error) {
+	return nil, errNoRDMA
+}
+
+// Close does nothing: listeners belong to their servers.
+func (TCP) Close() error { return nil }
 
 // DialTCP connects to addr ("host:port") over TCP: calls go as records (RFC 5531 section 11). A
 // nil cfg is the default configuration. What it returns is used as any Client, with these

@@ -20,8 +20,9 @@ import (
 //
 // A short call is copied out of the reader's buffer, as its handler may answer with parts of it,
 // and a long one is read into memory that has been reserved for it. TCP has no chunks in which
-// a call says how long its results may get: the program's Binding knows, and without one as much
-// is reserved as LimitTCP does.
+// a call says how long its results may get: the program's Binding knows. Without one a fixed
+// amount is reserved: what a handler makes is there before its length is known, and nothing that
+// arrives tells it, so that reserving less would let Credits handlers at once go beyond MaxMemory.
 //
 // The reader waits for memory only with a long call, as it would have to keep it somewhere.
 // Short ones wait in a queue, so that replies to calls of this end get through: a handler that
@@ -59,7 +60,7 @@ type tcpAnswers struct {
 	left    bool // this end has given up the connection
 }
 
-// tcpReply is the number of bytes reserved for a reply.
+// tcpReply is the number of bytes reserved for the results of a call without a Binding.
 const tcpReply = 1 << 20
 
 // A tcpWait is a call that waits for memory: a short one, or the reader with a long one.

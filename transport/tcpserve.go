@@ -18,16 +18,18 @@ import (
 // The bounds are those of Config. Connections count in MaxConns. At most Credits calls of one
 // are in flight; while there are as many, nothing more is read. What calls hold counts in
 // MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
-// more than 4 KiB, and what its results may take. That is what the program's Binding says, and
-// without one 1 MiB. Shorter calls and replies are in buffers of the connection. MaxMessage
-// bounds calls, and replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for
-// StallTimeout, or leaves a call half sent for so long, loses the connection with a *StallError.
+// more than 4 KiB, and what its results may take. That is what the program's Binding says, as
+// generated ones do. Without a Binding it is 1 MiB, as nobody knows what a handler will answer:
+// at most 64 such calls of a connection are executed at once, with the default MaxMemory.
+// Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls, and
+// replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for StallTimeout, or
+// leaves a call half sent for so long, loses the connection with a *StallError.
 //
 // Calls that a client sends again, on any of its connections, are answered from the reply
 // cache, as over RDMA. All connections of a host over TCP count as one client's there.
 //
-// Programs of bridges are not served, see [Server.LimitTCP] for these; what a Program says of
-// chunks means nothing. A call that cannot be decoded ends its connection.
+// Programs of bridges are not served, and what a Program says of chunks means nothing. A call that
+// cannot be decoded ends its connection.
 func (s *Server) ServeTCP(l net.Listener) error {
 	tl := &tcpListener{l}
 	s.mu.Lock()
@@ -45,25 +47,21 @@ func (s *Server) ServeTCP(l net.Listener) error {
 	if closing {
 		return net.ErrClosed
 	}
+	var pause time.Duration
 	for {
-		var c *tcpConn
-		var g *guest
-		err := s.acceptTCP(l, func(nc net.Conn, as *guest) {
-			c, g = newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage()), as
-			c.stats = s.stats
-			c.execute(s.registry, s.memory, s.cfg.Credits)
-			s.guests.settle(g, c)
-			s.streams[c] = struct{}{}
-			s.accepted++
-			s.startSweep()
-		})
+		nc, err := l.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
 			return net.ErrClosed
+		case scarce(err):
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+			continue
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
-		go s.serveTCPConn(g, c)
+		pause = 0
+		s.takeTCP(nc)
 	}
 }
 
@@ -76,32 +74,24 @@ func (s *Server) closes() bool {
 	return s.closing
 }
 
-// acceptTCP takes the next connection for which there is room, and calls settle with it, while
-// mu is held. While there are no descriptors, or no memory, it waits for some.
-func (s *Server) acceptTCP(l net.Listener, settle func(nc net.Conn, g *guest)) error {
-	var pause time.Duration
-	for {
-		nc, err := l.Accept()
-		if scarce(err) {
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			time.Sleep(pause)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		pause = 0
-		s.mu.Lock()
-		g := s.admit(nc.RemoteAddr())
-		if g != nil {
-			settle(nc, g)
-		}
+// takeTCP serves a connection if there is room for it, and closes it otherwise.
+func (s *Server) takeTCP(nc net.Conn) {
+	s.mu.Lock()
+	g := s.admit(nc.RemoteAddr())
+	if g == nil {
 		s.mu.Unlock()
-		if g != nil {
-			return nil
-		}
 		nc.Close()
+		return
 	}
+	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
+	c.stats = s.stats
+	c.execute(s.registry, s.memory, s.cfg.Credits)
+	s.guests.settle(g, c)
+	s.streams[c] = struct{}{}
+	s.accepted++
+	s.startSweep()
+	s.mu.Unlock()
+	go s.serveTCPConn(g, c)
 }
 
 // serveTCPConn executes the calls of a connection until it ends.

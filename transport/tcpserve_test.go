@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -165,8 +166,7 @@ func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcp
 		}
 		l := &pipeListener{conns: make(chan net.Conn)}
 		served := make(chan error, 1)
-		once := &onceListener{Listener: l}
-		go func() { served <- s.ServeTCP(once) }()
+		go func() { served <- s.ServeTCP(l) }()
 		st := &tcpStage{t: t, Server: s, l: l, log: log}
 		defer func() { // also when the script ends early
 			for _, p := range st.peers {
@@ -197,17 +197,48 @@ func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcp
 	})
 }
 
-// A onceListener may be closed twice.
-type onceListener struct {
-	net.Listener
-	closed atomic.Bool
+// A pipeListener hands out connections of net.Pipe, which have no buffers.
+type pipeListener struct {
+	conns chan net.Conn
+	once  sync.Once
 }
 
-func (l *onceListener) Close() error {
-	if l.closed.Swap(true) {
-		return nil
+func (l *pipeListener) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
 	}
-	return l.Listener.Close()
+	return c, nil
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.conns) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return peerAddr("script:1") }
+
+type hostConn struct {
+	net.Conn
+	host string
+}
+
+func (c hostConn) RemoteAddr() net.Addr { return peerAddr(c.host) }
+
+// take reads records from c into a channel.
+func take(c net.Conn) <-chan []byte {
+	records := make(chan []byte, 100)
+	go func() {
+		defer close(records)
+		for {
+			var mark [4]byte
+			if _, err := io.ReadFull(c, mark[:]); err != nil {
+				return
+			}
+			n, _, _ := oncrpc.ConsumeRecordMark(mark[:])
+			b := make([]byte, n)
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			records <- b
+		}
+	}()
+	return records
 }
 
 // testTCPServer is tcpServer with the service of the tests over RDMA.

@@ -29,7 +29,8 @@
 //
 //   - /* ddp */: the data, opaque<> or string<>, may be placed directly in memory of the receiver
 //     (RFC 8166 section 6.1). /* ddp: GET, PUT */ says so for these procedures alone. A string becomes
-//     a []byte. An item of results may be optional if no other follows.
+//     a []byte. An item of results may be optional if no other follows. Behind a typedef it is for the
+//     members, arms, arguments and results that are of the type, but not for elements of arrays.
 //   - /* max: 65536 */: in results, the member has at most so many bytes of contents. The number
 //     may be a constant's name, or a member of the arguments, as in /* max: args.count */; of several,
 //     with commas between, the largest counts, up to 16 MiB.

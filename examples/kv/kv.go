@@ -14,7 +14,6 @@ import (
 
 // Constants of kv.x.
 const (
-	MaxKey   = 255     // bytes
 	MaxValue = 1048576 // bytes
 	MaxKeys  = 64
 )
@@ -40,6 +39,9 @@ const (
 
 // Key is typedef key.
 type Key = string
+
+// Value is typedef value.
+type Value []byte
 
 // Status is enum status.
 type Status int32
@@ -72,16 +74,10 @@ func (v Status) Valid() bool {
 	return Ok <= v && v <= TooSlow
 }
 
-// Pair is struct pair.
-type Pair struct {
-	Key   Key
-	Value []byte
-}
-
 // Result is union result.
 type Result struct {
 	Status Status
-	Value  []byte // if Status is Ok
+	Value  Value // if Status is Ok
 }
 
 // A StoreV1Client calls version STORE_V1 of program STORE_PROG.
@@ -117,15 +113,18 @@ func (c *StoreV1Client) Null(ctx context.Context) error {
 }
 
 // Put calls STORE_PUT.
-func (c *StoreV1Client) Put(ctx context.Context, args *Pair) (res Status, err error) {
-	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_PUT: arguments: %w", err)
+func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Status, err error) {
+	if err := xdr.CheckLen(len(key), 255); err != nil {
+		return res, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("key", err))
+	}
+	if err := value.Check(); err != nil {
+		return res, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("value", err))
 	}
 	call := c.call(StorePut)
 	b := call.Args
-	b = xdr.AppendString(b, args.Key)
-	b = xdr.AppendUint32(b, uint32(len(args.Value)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Value})
+	b = xdr.AppendString(b, key)
+	b = xdr.AppendUint32(b, uint32(len(value)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: value})
 	call.Args = b
 	call.MaxResults = 4
 	err = c.caller.Call(ctx, call)
@@ -144,7 +143,7 @@ func (c *StoreV1Client) Put(ctx context.Context, args *Pair) (res Status, err er
 // Get calls STORE_GET.
 // value takes the data of Value, which is then a part of it.
 func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Result, err error) {
-	if err := xdr.CheckLen(len(key), MaxKey); err != nil {
+	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return res, fmt.Errorf("STORE_GET: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(StoreGet)
@@ -176,7 +175,7 @@ func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Res
 //
 // Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
 func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err error) {
-	if err := xdr.CheckLen(len(prefix), MaxKey); err != nil {
+	if err := xdr.CheckLen(len(prefix), 255); err != nil {
 		return res, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("prefix", err))
 	}
 	call := c.call(StoreWatch)
@@ -211,7 +210,7 @@ func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err 
 // results that Check refuses.
 type StoreV1Server interface {
 	// Put executes STORE_PUT.
-	Put(ctx context.Context, req *transport.Request, args *Pair, res *Status) error
+	Put(ctx context.Context, req *transport.Request, key Key, value Value, res *Status) error
 
 	// Get executes STORE_GET.
 	Get(ctx context.Context, req *transport.Request, key Key, res *Result) error
@@ -229,7 +228,7 @@ type UnimplementedStoreV1Server struct{}
 var _ StoreV1Server = UnimplementedStoreV1Server{}
 
 // Put returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV1Server) Put(context.Context, *transport.Request, *Pair, *Status) error {
+func (UnimplementedStoreV1Server) Put(context.Context, *transport.Request, Key, Value, *Status) error {
 	return oncrpc.ProcUnavail
 }
 
@@ -285,21 +284,23 @@ func (h *storeV1Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 
 // A storeV1PutCall is one call of STORE_PUT.
 type storeV1PutCall struct {
-	args Pair
-	res  Status
+	key   Key
+	value Value
+	res   Status
 }
 
 func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.args.Decode(d)
+	x.key = d.String(255)
+	x.value.Decode(d)
 	if d.End() != nil {
 		h.putCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}
-	err := h.impl.Put(ctx, req, &x.args, &x.res)
+	err := h.impl.Put(ctx, req, x.key, x.value, &x.res)
 	if err == nil {
 		err = x.res.Check()
 	}
@@ -324,7 +325,7 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.key = d.String(MaxKey)
+	x.key = d.String(255)
 	if d.End() != nil {
 		h.getCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -361,7 +362,7 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.prefix = d.String(MaxKey)
+	x.prefix = d.String(255)
 	if d.End() != nil {
 		h.watchCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -405,7 +406,7 @@ func (StoreV1Binding) Call(p transport.Procedure, args []byte, items []transport
 	case StorePut:
 		bounds.MaxResults = 4
 		w := transport.NewWalk(args, false, items)
-		w.Opaque(MaxKey)
+		w.Opaque(255)
 		w.Item(MaxValue)
 		items, _ = w.Items()
 		return items, bounds
@@ -483,7 +484,7 @@ func (c *WatcherV1Client) Null(ctx context.Context) error {
 
 // Changed calls WATCHER_CHANGED.
 func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
-	if err := xdr.CheckLen(len(key), MaxKey); err != nil {
+	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return fmt.Errorf("WATCHER_CHANGED: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(WatcherChanged)
@@ -573,7 +574,7 @@ func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Requ
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.key = d.String(MaxKey)
+	x.key = d.String(255)
 	if d.End() != nil {
 		h.changedCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -619,6 +620,24 @@ func (WatcherV1Binding) Idempotent(p transport.Procedure) bool {
 }
 
 // Append appends the encoding of v to b.
+func (v *Value) Append(b []byte) []byte {
+	return xdr.AppendOpaque(b, *v)
+}
+
+// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
+func (v *Value) Decode(d *xdr.Decoder) {
+	*v = d.Opaque(MaxValue)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of value.
+func (v *Value) Check() error {
+	if err := xdr.CheckLen(len(*v), MaxValue); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
 func (v *Status) Append(b []byte) []byte {
 	return xdr.AppendInt32(b, int32(*v))
 }
@@ -640,34 +659,11 @@ func (v *Status) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *Pair) Append(b []byte) []byte {
-	b = xdr.AppendString(b, v.Key)
-	return xdr.AppendOpaque(b, v.Value)
-}
-
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Pair) Decode(d *xdr.Decoder) {
-	v.Key = d.String(MaxKey)
-	v.Value = d.Opaque(MaxValue)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of pair.
-func (v *Pair) Check() error {
-	if err := xdr.CheckLen(len(v.Key), MaxKey); err != nil {
-		return xdr.InField("Key", err)
-	}
-	if err := xdr.CheckLen(len(v.Value), MaxValue); err != nil {
-		return xdr.InField("Value", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
 func (v *Result) Append(b []byte) []byte {
 	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
 	case Ok:
-		b = xdr.AppendOpaque(b, v.Value)
+		b = v.Value.Append(b)
 	}
 	return b
 }
@@ -677,7 +673,7 @@ func (v *Result) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
 	case Ok:
-		v.Value = d.Opaque(MaxValue)
+		v.Value.Decode(d)
 	default:
 		*v = Result{Status: v.Status}
 	}
@@ -690,7 +686,7 @@ func (v *Result) Check() error {
 	}
 	switch v.Status {
 	case Ok:
-		if err := xdr.CheckLen(len(v.Value), MaxValue); err != nil {
+		if err := v.Value.Check(); err != nil {
 			return xdr.InField("Value", err)
 		}
 	}

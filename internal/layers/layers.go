@@ -118,7 +118,7 @@ var Layers = []Layer{
 		Tests: []string{"iwarp"},
 	},
 
-	{Path: "examples", Pure: true, May: []string{"transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},

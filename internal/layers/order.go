@@ -30,7 +30,7 @@ var TransportGroups = []Group{
 	}},
 	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
 	{"client", []string{"caller", "client", "dialer", "memory", "negotiate", "tcpdial"}},
-	{"server", []string{"admission", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "tcp", "tcpserve"}},
+	{"server", []string{"admission", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "tcpserve"}},
 }
 
 // groupOf returns the index of the group of a file, -1 if it is in none.

@@ -9,13 +9,15 @@ import (
 	"strconv"
 
 	"github.com/rpcrdma/rpcrdma/examples/calc"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20102", "`address` of the server")
-	tcp := flag.Bool("tcp", false, "connect over TCP, not RDMA")
+	var provider fabric.Provider = iwarp.New(iwarp.Config{})
+	flag.BoolFunc("tcp", "connect over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	operations := map[string]calc.Operation{"+": calc.Add, "-": calc.Subtract, "x": calc.Multiply, "/": calc.Divide}
 	var expression calc.Expression
@@ -31,12 +33,7 @@ func main() {
 		expression.Steps = append(expression.Steps, calc.Step{Token: token})
 	}
 	ctx := context.Background()
-	var client *transport.Client
-	if *tcp {
-		client, err = transport.DialTCP(ctx, *addr, nil)
-	} else {
-		client, err = transport.Dial(ctx, iwarp.New(iwarp.Config{}), *addr, nil)
-	}
+	client, err := transport.Dial(ctx, provider, *addr, nil)
 	check(err)
 	defer client.Close()
 	res, err := calc.NewCalcV1Client(client).Evaluate(ctx, &expression)

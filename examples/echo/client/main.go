@@ -9,22 +9,18 @@ import (
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/examples/echo"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20101", "`address` of the server")
-	tcp := flag.Bool("tcp", false, "connect over TCP, not RDMA")
+	var provider fabric.Provider = iwarp.New(iwarp.Config{})
+	flag.BoolFunc("tcp", "connect over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	ctx := context.Background()
-	var client *transport.Client
-	var err error
-	if *tcp {
-		client, err = transport.DialTCP(ctx, *addr, nil)
-	} else {
-		client, err = transport.Dial(ctx, iwarp.New(iwarp.Config{}), *addr, nil)
-	}
+	client, err := transport.Dial(ctx, provider, *addr, nil)
 	check(err)
 	defer client.Close()
 	answer, err := echo.NewEchoV1Client(client).Say(ctx, strings.Join(flag.Args(), " "))

@@ -6,9 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"net"
 
 	"github.com/rpcrdma/rpcrdma/examples/echo"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -23,18 +23,13 @@ func (echoer) Say(_ context.Context, _ *transport.Request, said string, res *str
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20101", "`address` to listen on")
-	tcp := flag.Bool("tcp", false, "serve over TCP, not RDMA")
+	var provider fabric.Provider = iwarp.New(iwarp.Config{})
+	flag.BoolFunc("tcp", "serve over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	server, err := transport.NewServer(nil)
 	check(err)
 	check(echo.RegisterEchoV1(server, echoer{}))
-	if *tcp {
-		l, err := net.Listen("tcp", *addr)
-		check(err)
-		fmt.Println("listening on", l.Addr())
-		check(server.ServeTCP(l))
-	}
-	l, err := server.Listen(context.Background(), iwarp.New(iwarp.Config{}), *addr)
+	l, err := server.Listen(context.Background(), provider, *addr)
 	check(err)
 	fmt.Println("listening on", l.Addr())
 	check(server.Serve(l))

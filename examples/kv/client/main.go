@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/rpcrdma/rpcrdma/examples/kv"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -24,34 +25,24 @@ func (printer) Changed(_ context.Context, _ *transport.Request, key string) erro
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20100", "`address` of the server")
-	tcp := flag.Bool("tcp", false, "connect over TCP, not RDMA")
+	var provider fabric.Provider = iwarp.New(iwarp.Config{})
+	flag.BoolFunc("tcp", "connect over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	ctx := context.Background()
 	config := &transport.ClientConfig{Callbacks: []transport.Program{kv.WatcherV1Program(printer{})}}
-	var client *transport.Client
-	var err error
-	if *tcp {
-		client, err = transport.DialTCP(ctx, *addr, config)
-	} else {
-		client, err = transport.Dial(ctx, iwarp.New(iwarp.Config{}), *addr, config)
-	}
-	check(err)
+	client := must(transport.Dial(ctx, provider, *addr, config))
 	defer client.Close()
 	store := kv.NewStoreV1Client(client)
 	var res kv.Result
 	switch key := flag.Arg(1); flag.Arg(0) {
 	case "put":
-		value, err := io.ReadAll(io.LimitReader(os.Stdin, kv.MaxValue+1))
-		check(err)
-		res.Status, err = store.Put(ctx, &kv.Pair{Key: key, Value: value})
-		check(err)
+		value := must(io.ReadAll(io.LimitReader(os.Stdin, kv.MaxValue+1)))
+		res.Status = must(store.Put(ctx, key, value))
 	case "get":
-		res, err = store.Get(ctx, key, make([]byte, kv.MaxValue))
-		check(err)
+		res = must(store.Get(ctx, key, make([]byte, kv.MaxValue)))
 		os.Stdout.Write(res.Value)
 	case "watch":
-		res.Status, err = store.Watch(ctx, key)
-		check(err)
+		res.Status = must(store.Watch(ctx, key))
 	default:
 		log.Fatal("usage: client [-tcp] [-addr HOST:PORT] put KEY <VALUE | get KEY >VALUE | watch PREFIX")
 	}
@@ -60,8 +51,9 @@ func main() {
 	}
 }
 
-func check(err error) {
+func must[T any](v T, err error) T {
 	if err != nil {
 		log.Fatal(err)
 	}
+	return v
 }

@@ -7,39 +7,38 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"net"
 	"strings"
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/examples/kv"
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A store implements kv.StoreV1Server. Values are replaced, never modified: replies refer to them.
 type store struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // held by Put and Get
 	values   map[string][]byte
-	watchers map[chan string]string // prefixes of keys, by where changed keys go
+	watchers sync.Map // prefixes of keys, by the chan string to which changed keys go
 }
 
-func (s *store) Put(_ context.Context, _ *transport.Request, args *kv.Pair, res *kv.Status) error {
+func (s *store) Put(_ context.Context, _ *transport.Request, key string, value kv.Value, res *kv.Status) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.values[args.Key]; !ok && len(s.values) == kv.MaxKeys {
+	if _, ok := s.values[key]; !ok && len(s.values) == kv.MaxKeys {
 		*res = kv.Full
 		return nil
 	}
-	s.values[args.Key] = bytes.Clone(args.Value) // the original is the transport's after Put
-	for changes, prefix := range s.watchers {
-		if !strings.HasPrefix(args.Key, prefix) {
-			continue
-		}
-		select {
-		case changes <- args.Key:
-		default: // a client may be slow, but not cost memory
-			close(changes)
-			delete(s.watchers, changes)
+	s.values[key] = bytes.Clone(value) // the original is the transport's after Put
+	for changes, prefix := range s.watchers.Range {
+		if strings.HasPrefix(key, prefix.(string)) {
+			select {
+			case changes.(chan string) <- key:
+			default: // a client may be slow, but not cost memory
+				s.watchers.Delete(changes)
+				close(changes.(chan string))
+			}
 		}
 	}
 	return nil
@@ -58,14 +57,8 @@ func (s *store) Get(_ context.Context, _ *transport.Request, key string, res *kv
 // Watch calls the client over the connection that its own call came by.
 func (s *store) Watch(ctx context.Context, req *transport.Request, prefix string, res *kv.Status) error {
 	changes := make(chan string, 64)
-	s.mu.Lock()
-	s.watchers[changes] = prefix
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.watchers, changes)
-		s.mu.Unlock()
-	}()
+	s.watchers.Store(changes, prefix)
+	defer s.watchers.Delete(changes)
 	req.Conn().AllowBackward(1)
 	client := kv.NewWatcherV1Client(req.Conn())
 	for {
@@ -86,18 +79,13 @@ func (s *store) Watch(ctx context.Context, req *transport.Request, prefix string
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:20100", "`address` to listen on")
-	tcp := flag.Bool("tcp", false, "serve over TCP, not RDMA")
+	var provider fabric.Provider = iwarp.New(iwarp.Config{})
+	flag.BoolFunc("tcp", "serve over TCP, not RDMA", func(string) error { provider = transport.TCP{}; return nil })
 	flag.Parse()
 	server, err := transport.NewServer(nil)
 	check(err)
-	check(kv.RegisterStoreV1(server, &store{values: make(map[string][]byte), watchers: make(map[chan string]string)}))
-	if *tcp {
-		l, err := net.Listen("tcp", *addr)
-		check(err)
-		fmt.Println("listening on", l.Addr())
-		check(server.ServeTCP(l))
-	}
-	l, err := server.Listen(context.Background(), iwarp.New(iwarp.Config{}), *addr)
+	check(kv.RegisterStoreV1(server, &store{values: make(map[string][]byte)}))
+	l, err := server.Listen(context.Background(), provider, *addr)
 	check(err)
 	fmt.Println("listening on", l.Addr())
 	check(server.Serve(l))

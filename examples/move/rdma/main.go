@@ -15,6 +15,9 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
+// provider is what connections are made with.
+var provider = iwarp.New(iwarp.Config{})
+
 // summer implements move.MoveV1Server.
 type summer struct{}
 
@@ -28,7 +31,7 @@ func serve(ctx context.Context, addr string) {
 	server, err := transport.NewServer(nil)
 	check(err)
 	check(move.RegisterMoveV1(server, summer{}))
-	l, err := server.Listen(ctx, iwarp.New(iwarp.Config{}), addr)
+	l, err := server.Listen(ctx, provider, addr)
 	check(err)
 	fmt.Println("listening on", l.Addr())
 	go server.Serve(l)
@@ -40,7 +43,7 @@ func serve(ctx context.Context, addr string) {
 func sum(ctx context.Context, addr string) {
 	data, err := io.ReadAll(os.Stdin)
 	check(err)
-	client, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), addr, nil)
+	client, err := transport.Dial(ctx, provider, addr, nil)
 	check(err)
 	defer client.Close()
 	sum, err := move.NewMoveV1Client(client).Sum(ctx, &move.File{Data: data})

@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"os"
 	"os/signal"
 
 	"github.com/rpcrdma/rpcrdma/examples/move"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
+
+// provider is what connections are made with.
+var provider = transport.TCP{}
 
 // summer implements move.MoveV1Server.
 type summer struct{}
@@ -28,10 +30,10 @@ func serve(ctx context.Context, addr string) {
 	server, err := transport.NewServer(nil)
 	check(err)
 	check(move.RegisterMoveV1(server, summer{}))
-	l, err := net.Listen("tcp", addr)
+	l, err := server.Listen(ctx, provider, addr)
 	check(err)
 	fmt.Println("listening on", l.Addr())
-	go server.ServeTCP(l)
+	go server.Serve(l)
 	<-ctx.Done()
 	check(server.Shutdown(context.Background()))
 }
@@ -40,7 +42,7 @@ func serve(ctx context.Context, addr string) {
 func sum(ctx context.Context, addr string) {
 	data, err := io.ReadAll(os.Stdin)
 	check(err)
-	client, err := transport.DialTCP(ctx, addr, nil)
+	client, err := transport.Dial(ctx, provider, addr, nil)
 	check(err)
 	defer client.Close()
 	sum, err := move.NewMoveV1Client(client).Sum(ctx, &move.File{Data: data})

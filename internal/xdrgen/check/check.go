@@ -283,7 +283,8 @@ func (c *checker) procedures(version *Version, v *syntax.Version) {
 		}
 		if p.Result != nil {
 			c.noBody(p.Result)
-			proc.Result = c.typ(p.Result, "", "")
+			result := c.typ(p.Result, "", "")
+			proc.Returned = &Member{Pos: result.Pos, Name: result.Name, Type: result}
 		}
 		version.Procs = append(version.Procs, proc)
 	}

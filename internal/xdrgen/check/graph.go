@@ -136,8 +136,8 @@ func (c *checker) each(f func(u use, from, root *Type)) {
 				for _, a := range proc.Args {
 					visit(use{typ: a.Type, value: true}, nil, nil)
 				}
-				if proc.Result != nil {
-					visit(use{typ: proc.Result, value: true}, nil, nil)
+				if proc.Returned != nil {
+					visit(use{typ: proc.Returned.Type, value: true}, nil, nil)
 				}
 			}
 		}

@@ -26,12 +26,19 @@ func (d *ddp) holds(p *Proc) bool {
 	return false
 }
 
-// items finds the members with the annotation ddp. They are opaque data and strings without a fixed
-// length: what has a length word in front, which stays in the stream. Strings become opaque data,
-// as the memory that they are placed in is the caller's.
+// items finds the members, arguments and results with the annotation ddp, or with a type that has it.
+// They are opaque data and strings without a fixed length: what has a length word in front, which
+// stays in the stream. Strings become opaque data, as the memory that they are placed in is the
+// caller's.
 func (c *checker) items() {
 	for _, t := range c.spec.Types {
-		c.misplaced(t.Doc, "ddp")
+		if t.Kind != Typedef {
+			c.misplaced(t.Doc, "ddp")
+		} else if t.ddp = annotation(t.Doc); t.ddp != nil {
+			c.placeable(t.ddp, t.Name, t)
+		}
+	}
+	for _, t := range c.spec.Types {
 		for _, m := range t.Members {
 			c.item(m)
 		}
@@ -46,38 +53,68 @@ func (c *checker) items() {
 			}
 		}
 	}
+	for _, p := range c.spec.Programs {
+		for _, v := range p.Versions {
+			for _, proc := range v.Procs {
+				for _, a := range proc.Args {
+					c.item(a)
+				}
+				if proc.Returned != nil {
+					c.item(proc.Returned)
+				}
+			}
+		}
+	}
 }
 
 // misplaced reports annotations of something that has none.
 func (c *checker) misplaced(doc syntax.Comments, word string) {
 	for _, a := range doc.Annotations() {
 		if a.Word == word {
-			c.errs.Add(a.Pos, "%s belongs to a member of a structure or an arm of a union", word)
+			c.errs.Add(a.Pos, "%s belongs to a member of a structure, an arm of a union or a typedef", word)
 		}
 	}
 }
 
-func (c *checker) item(m *Member) {
-	for _, a := range m.Doc.Annotations() {
+// annotation returns the annotation ddp, nil if there is none. Of several, the last one holds.
+func annotation(doc syntax.Comments) (d *ddp) {
+	for _, a := range doc.Annotations() {
 		if a.Word != "ddp" {
 			continue
 		}
-		m.ddp = &ddp{Pos: a.Pos}
+		d = &ddp{Pos: a.Pos}
 		if a.Text != "" {
 			for name := range strings.SplitSeq(a.Text, ",") {
-				m.ddp.procs = append(m.ddp.procs, strings.TrimSpace(name))
+				d.procs = append(d.procs, strings.TrimSpace(name))
 			}
 		}
-		switch b := m.Type.Base(); {
-		case m.Type.extern():
-			c.errs.Add(a.Pos, "%s cannot be placed directly: Go has its type by hand", m.Name)
-		case b.Kind == String:
-			m.Type = &Type{Pos: b.Pos, Kind: Opaque, Len: b.Len, LenOf: b.LenOf}
-		case b.Kind != Opaque:
-			c.errs.Add(a.Pos, "%s cannot be placed directly: it is neither opaque data nor a string", m.Name)
-		case b.Fixed:
-			c.errs.Add(a.Pos, "%s cannot be placed directly: its length is fixed", m.Name)
-		}
+	}
+	return d
+}
+
+// placeable reports an annotation of what cannot be placed directly.
+func (c *checker) placeable(d *ddp, name string, t *Type) {
+	switch base := t.Base(); {
+	case t.extern():
+		c.errs.Add(d.Pos, "%s cannot be placed directly: Go has its type by hand", name)
+	case base.Kind != Opaque && base.Kind != String:
+		c.errs.Add(d.Pos, "%s cannot be placed directly: it is neither opaque data nor a string", name)
+	case base.Fixed:
+		c.errs.Add(d.Pos, "%s cannot be placed directly: its length is fixed", name)
+	}
+}
+
+// item finds the annotation of a member: its own, or that of the first typedef on the way to its
+// type.
+func (c *checker) item(m *Member) {
+	if m.ddp = annotation(m.Doc); m.ddp != nil {
+		c.placeable(m.ddp, m.Name, m.Type)
+	}
+	for t := m.Type; m.ddp == nil && t.Kind == Typedef; t = t.Elem {
+		m.ddp = t.ddp
+	}
+	if b := m.Type.Base(); m.ddp != nil && b.Kind == String {
+		m.Type = &Type{Pos: b.Pos, Kind: Opaque, Len: b.Len, LenOf: b.LenOf}
 	}
 }
 

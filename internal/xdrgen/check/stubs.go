@@ -29,7 +29,7 @@ const (
 // reads the annotations, finds the items of each procedure that may be placed directly, and how
 // long results may get. The error joins an [*syntax.Error] for each mistake.
 func Stubs(spec *Spec) error {
-	s := &stubs{consts: make(map[string]int64)}
+	s := &stubs{consts: make(map[string]int64), procs: make(map[string]bool), declared: make(map[*ddp]bool)}
 	for _, c := range spec.Consts {
 		if n, ok := c.Value.Int64(); ok && !c.IsText {
 			s.consts[c.Name] = n
@@ -38,18 +38,17 @@ func Stubs(spec *Spec) error {
 	for _, c := range spec.Consts {
 		s.only(c.Doc, "constant", "go")
 	}
-	procs := make(map[string]bool)
 	for _, p := range spec.Programs {
 		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
 			s.only(v.Doc, "version", "go")
 			for _, proc := range v.Procs {
-				procs[proc.Name] = true
+				s.procs[proc.Name] = true
 			}
 		}
 	}
 	for _, t := range spec.Types {
-		s.annotations(t, procs)
+		s.annotations(t)
 	}
 	for _, p := range spec.Programs {
 		for _, v := range p.Versions {
@@ -65,8 +64,10 @@ func Stubs(spec *Spec) error {
 }
 
 type stubs struct {
-	errs   syntax.Errors
-	consts map[string]int64
+	errs     syntax.Errors
+	consts   map[string]int64
+	procs    map[string]bool // those that are declared
+	declared map[*ddp]bool   // whose procedures have been looked up
 
 	// Of the procedure at hand.
 	proc    *Proc
@@ -90,8 +91,9 @@ annotations:
 }
 
 // annotations checks those of a type.
-func (s *stubs) annotations(t *Type, procs map[string]bool) {
-	s.only(t.Doc, "type", "go", "open", "distinct", "extern", "head")
+func (s *stubs) annotations(t *Type) {
+	s.only(t.Doc, "type", "go", "open", "distinct", "ddp", "extern", "head")
+	s.named(t.ddp)
 	for _, v := range t.Values {
 		s.only(v.Doc, "value", "go")
 	}
@@ -111,22 +113,30 @@ func (s *stubs) annotations(t *Type, procs map[string]bool) {
 		if _, ok := most(m); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
-		if m.ddp == nil {
-			continue
-		}
-		for _, name := range m.ddp.procs {
-			if !procs[name] {
-				s.errs.Add(m.ddp.Pos, "ddp is for procedure %s, which is not declared", name)
-			}
+		s.named(m.ddp)
+	}
+}
+
+// named reports procedures of an annotation that are not declared.
+func (s *stubs) named(d *ddp) {
+	if d == nil || s.declared[d] {
+		return
+	}
+	s.declared[d] = true
+	for _, name := range d.procs {
+		if !s.procs[name] {
+			s.errs.Add(d.Pos, "ddp is for procedure %s, which is not declared", name)
 		}
 	}
 }
 
 // procedure completes one procedure.
 func (s *stubs) procedure(spec *Spec, p *Proc) {
-	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway")
+	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway", "ddp")
 	for _, a := range p.Doc.Annotations() {
 		switch a.Word {
+		case "ddp":
+			s.errs.Add(a.Pos, "ddp belongs to a typedef of the argument or the result of %s, not to the procedure", p.Name)
 		case "idempotent":
 			p.Idempotent = true
 		case "inline":
@@ -136,7 +146,7 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 			s.errs.Add(a.Pos, "procedure %s cannot be one-way: RPC-over-RDMA has no calls without a reply", p.Name)
 		}
 	}
-	if p.Number == 0 && (len(p.Args) > 0 || p.Result != nil) {
+	if p.Number == 0 && (len(p.Args) > 0 || p.Returned != nil) {
 		// RFC 5531 section 12.1.
 		s.errs.Add(p.Pos, "procedure %s has number 0, and so neither arguments nor results: servers answer it themselves", p.Name)
 	}
@@ -145,16 +155,16 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	p.around(spec)
 	for _, a := range p.Args {
 		s.results = false
-		list, _ := s.find(a.Type, "")
+		list, _ := s.member(a, "")
 		if p.Sent = append(p.Sent, list...); len(p.Sent) > maxSent {
 			s.mistake(p.Pos, "arguments of %s have more than %d items that may be placed directly", p.Name, maxSent)
 		}
 	}
-	if p.Result == nil {
+	if p.Returned == nil {
 		return
 	}
 	s.results = true
-	list, _ := s.find(p.Result, "")
+	list, _ := s.member(p.Returned, "")
 	if len(list) > maxReceived {
 		s.mistake(p.Pos, "results of %s have more than %d items that may be placed directly", p.Name, maxReceived)
 	}
@@ -164,7 +174,7 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	for _, m := range list {
 		p.Received = append(p.Received, Received{m, s.item(m)})
 	}
-	p.Bound = s.bound(p.Result)
+	p.Bound = s.memberBound(p.Returned)
 }
 
 func (s *stubs) mistake(at syntax.Pos, format string, args ...any) {
@@ -192,12 +202,21 @@ func (p *Proc) around(spec *Spec) {
 		}
 		return false
 	}
+	find := func(m *Member) {
+		if m.ddp.holds(p) {
+			p.Items[m] = true
+		}
+	}
 	for _, t := range spec.Types {
 		for _, m := range t.members() {
-			if m.ddp.holds(p) {
-				p.Items[m] = true
-			}
+			find(m)
 		}
+	}
+	for _, a := range p.Args {
+		find(a)
+	}
+	if p.Returned != nil {
+		find(p.Returned)
 	}
 	for changed := len(p.Items) > 0; changed; {
 		changed = false
@@ -219,6 +238,9 @@ func (t *Type) members() []*Member {
 	}
 	return list
 }
+
+// Holds reports whether an argument or the result is an item of the procedure, or contains some.
+func (p *Proc) Holds(m *Member) bool { return p.Items[m] || p.Contains(m.Type) }
 
 // Contains reports whether values of a type contain items of the procedure.
 func (p *Proc) Contains(t *Type) bool {
@@ -265,15 +287,7 @@ func (s *stubs) find(t *Type, in string) (list []*Member, all bool) {
 	}
 	all = true
 	for _, m := range t.members() {
-		var more []*Member
-		every := true
-		if s.proc.Items[m] {
-			if more = []*Member{m}; in != "" {
-				s.mistake(m.ddp.Pos, "%s cannot be placed directly for %s: it is in %s", m.Name, s.proc.Name, in)
-			}
-		} else {
-			more, every = s.find(m.Type, in)
-		}
+		more, every := s.member(m, in)
 		if len(more) > 0 && !all && s.results {
 			s.mistake(more[0].ddp.Pos, "%s cannot be placed directly in the results of %s: %s comes before it in some of them alone",
 				more[0].Name, s.proc.Name, list[0].Name)
@@ -286,6 +300,17 @@ func (s *stubs) find(t *Type, in string) (list []*Member, all bool) {
 		}
 	}
 	return list, all
+}
+
+// member is find for a member, an argument or the result.
+func (s *stubs) member(m *Member, in string) (list []*Member, all bool) {
+	if !s.proc.Items[m] {
+		return s.find(m.Type, in)
+	}
+	if in != "" {
+		s.mistake(m.ddp.Pos, "%s cannot be placed directly for %s: it is in %s", m.Name, s.proc.Name, in)
+	}
+	return []*Member{m}, true
 }
 
 // most returns the annotation max of a member.
@@ -411,13 +436,13 @@ func (s *stubs) part(t *Type) (b Bound) {
 		return b
 	case t.Kind == Struct:
 		for _, m := range t.Members {
-			part := s.member(m)
+			part := s.memberBound(m)
 			b.Bytes = add(b.Bytes, part.Bytes)
 			b.Counts = append(b.Counts, part.Counts...)
 		}
 	default:
 		for _, m := range t.members() {
-			part := s.member(m)
+			part := s.memberBound(m)
 			b.Bytes = max(b.Bytes, part.Bytes)
 			b.Counts = append(b.Counts, part.Counts...)
 		}
@@ -431,8 +456,8 @@ func (s *stubs) part(t *Type) (b Bound) {
 	return b
 }
 
-// member is bound for a member.
-func (s *stubs) member(m *Member) Bound {
+// memberBound is bound for a member.
+func (s *stubs) memberBound(m *Member) Bound {
 	if s.proc.Items[m] {
 		return Bound{Bytes: unit} // the length word
 	}

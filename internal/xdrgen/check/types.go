@@ -87,6 +87,8 @@ type Type struct {
 	Members []*Member
 	Link    string // the member of a linked list's element that is no longer in Members
 
+	ddp *ddp // the annotation of a Typedef
+
 	Discriminant *Member
 	Arms         []*Arm // without those that no value selects
 
@@ -135,7 +137,7 @@ type Member struct {
 	Doc  syntax.Comments
 	Flat bool // the fields of its type are those of the type around it
 
-	ddp *ddp // the annotation
+	ddp *ddp // the annotation, which may be that of the type
 }
 
 // An Arm is one arm of a union.
@@ -178,15 +180,17 @@ type Proc struct {
 	syntax.Ident
 	Number uint32
 	Args   []*Member // none: void
-	Result *Type     // nil: void
 	Go     string    // as in Const
 	Doc    syntax.Comments
+
+	// Returned is the result, under the name of its type; nil: void.
+	Returned *Member
 
 	// What [Stubs] finds out.
 
 	Idempotent, Inline bool
 
-	// Items are the members that may be placed directly, within the arguments and the results.
+	// Items are what may be placed directly: arguments, the result, and members within these.
 	// Around are the types with names that contain some.
 	Items  map[*Member]bool
 	Around map[*Type]bool

@@ -54,7 +54,7 @@ func (%[1]sBinding) Reply(p transport.Procedure, results []byte, reduced bool, i
 			if len(m.Received) > 0 {
 				g.p("case %s:", m.number)
 				w := &walker{g: g, m: m, names: make(map[string]string)}
-				w.value(m.Result, nil)
+				w.member(m.Returned, nil)
 				w.flush()
 			}
 		}
@@ -82,7 +82,11 @@ func (g *generator) bindingDoc(s *service) {
 	for _, m := range s.procs {
 		list := func(items []*check.Member, where string) {
 			for _, item := range items {
-				line := fmt.Sprintf("//   - %s, in the %s of %s", item.Name, where, m.Name)
+				name := item.Name
+				if name == "" {
+					name = "an argument"
+				}
+				line := fmt.Sprintf("//   - %s, in the %s of %s", name, where, m.Name)
 				if !slices.Contains(lines, line) {
 					lines = append(lines, line)
 				}

@@ -58,7 +58,11 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 func (g *generator) bufsDoc(m *method) []string {
 	var lines []string
 	for i, r := range m.Received {
-		lines = append(lines, fmt.Sprintf("%s takes the data of %s, which is then a part of it.", m.bufs[i], g.fieldName(r.Member)))
+		what := g.fieldName(r.Member)
+		if r.Member == m.Returned {
+			what = "the result"
+		}
+		lines = append(lines, fmt.Sprintf("%s takes the data of %s, which is then a part of it.", m.bufs[i], what))
 	}
 	return lines
 }
@@ -74,8 +78,8 @@ func (g *generator) clientMethod(s *service, m *method) {
 		params += ", " + strings.Join(m.bufs, ", ") + " []byte"
 	}
 	results, failed := "error", "%s"
-	if m.Result != nil {
-		results, failed = fmt.Sprintf("(res %s, err error)", g.typ(m.Result)), "res, %s"
+	if m.result() != nil {
+		results, failed = fmt.Sprintf("(res %s, err error)", g.typ(m.result())), "res, %s"
 	}
 	g.p("func (c *%sClient) %s(%s) %s {", s.base, m.name, params, results)
 	g.wrap = fmt.Sprintf(failed, fmt.Sprintf(`fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name))
@@ -110,7 +114,7 @@ func (g *generator) clientArgs(m *method) {
 		return
 	}
 	g.use(pkgXDR)
-	if p := m.params[0]; len(m.params) == 1 && methods(p.Type) && !m.Contains(p.Type) && p.Type.Base().Kind != check.Enum {
+	if p := m.params[0]; len(m.params) == 1 && methods(p.Type) && !m.Holds(p.Member) && p.Type.Base().Kind != check.Enum {
 		g.p("call.Args = %s.Append(call.Args)", p.name)
 		return
 	}
@@ -120,7 +124,7 @@ func (g *generator) clientArgs(m *method) {
 		g.p("call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: %s})", e)
 	}, func() {
 		for _, p := range m.params {
-			g.append(p.Type, p.value())
+			g.appendValue(p.Member, p.value())
 		}
 	})
 	g.p("call.Args = b")
@@ -129,18 +133,18 @@ func (g *generator) clientArgs(m *method) {
 // clientResults writes the statements that make the call and decode its results.
 func (g *generator) clientResults(m *method) {
 	define := ":="
-	if m.Result != nil {
+	if m.result() != nil {
 		define = "="
 	}
 	g.p("err %s c.caller.Call(ctx, call)", define)
 	g.use("fmt")
 	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
-	if m.Result != nil {
-		if g.opaqueIn(m.Proc, m.Result, make(map[*check.Type]bool)) {
+	if m.result() != nil {
+		if !m.Items[m.Returned] && g.opaqueIn(m.Proc, m.result(), make(map[*check.Type]bool)) {
 			g.p("d.Copy() // as call is used again")
 		}
 		g.items(m.Proc, func(_ *check.Member, e string) { g.p("%s = results.Item()", e) }, func() {
-			g.decode(m.Result, "res")
+			g.decodeValue(m.Returned, "res")
 		})
 		if text := g.out.String(); strings.Contains(text[strings.LastIndex(text, "d := &results"):], "xdr.") {
 			g.use(pkgXDR)
@@ -148,7 +152,7 @@ func (g *generator) clientResults(m *method) {
 	}
 	g.p("if err = d.End(); err != nil {\nerr = fmt.Errorf(\"%s: results: %%w\", err)\n}\n}", m.Name)
 	g.p("c.calls.Put(call)")
-	if m.Result != nil {
+	if m.result() != nil {
 		g.p("return res, err")
 	} else {
 		g.p("return err")

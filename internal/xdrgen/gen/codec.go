@@ -149,15 +149,21 @@ func (g *generator) appendBody(t *check.Type, e string) {
 	}
 }
 
-// appendMember appends a member of e, which is of type t, unless it is an item: see items.
+// appendMember appends a member of e, which is of type t.
 func (g *generator) appendMember(t *check.Type, m *check.Member, e string) {
-	switch field := through(e) + "." + g.fields[t][m]; {
-	case m.Flat:
+	if m.Flat {
 		g.appendBody(m.Type.Base(), e)
-	case g.isItem(m):
-		g.item(m, field)
-	default:
-		g.append(m.Type, field)
+	} else {
+		g.appendValue(m, through(e)+"."+g.fields[t][m])
+	}
+}
+
+// appendValue appends the value e of a member, an argument or a result, unless it is an item: see items.
+func (g *generator) appendValue(m *check.Member, e string) {
+	if g.isItem(m) {
+		g.item(m, e)
+	} else {
+		g.append(m.Type, e)
 	}
 }
 
@@ -355,17 +361,24 @@ func (g *generator) decodeBody(t *check.Type, e string) {
 	}
 }
 
-// decodeMember decodes a member of e, which is of type t, unless it is an item: see items.
+// decodeMember decodes a member of e, which is of type t.
 func (g *generator) decodeMember(t *check.Type, m *check.Member, e string) {
-	switch field := through(e) + "." + g.fields[t][m]; {
+	switch {
 	case m.Flat && m.Type.Base().Kind == check.Union:
 		g.decodeUnion(m.Type.Base(), e, true)
 	case m.Flat:
 		g.decodeBody(m.Type.Base(), e)
-	case g.isItem(m):
-		g.item(m, field)
 	default:
-		g.decode(m.Type, field)
+		g.decodeValue(m, through(e)+"."+g.fields[t][m])
+	}
+}
+
+// decodeValue decodes the value e of a member, an argument or a result, unless it is an item: see items.
+func (g *generator) decodeValue(m *check.Member, e string) {
+	if g.isItem(m) {
+		g.item(m, e)
+	} else {
+		g.decode(m.Type, e)
 	}
 }
 

@@ -104,7 +104,7 @@ func (s *service) having(f func(m *method) bool) string {
 }
 
 // pooled reports whether calls of the procedure have memory that is used again.
-func (m *method) pooled() bool { return len(m.params) > 0 || m.Result != nil }
+func (m *method) pooled() bool { return len(m.params) > 0 || m.result() != nil }
 
 // serverParams returns the parameters of a server's method.
 func (g *generator) serverParams(m *method, named bool) string {
@@ -112,8 +112,8 @@ func (g *generator) serverParams(m *method, named bool) string {
 	for _, p := range m.params {
 		list = append(list, p.declare())
 	}
-	if m.Result != nil {
-		list = append(list, "res *"+g.typ(m.Result))
+	if m.result() != nil {
+		list = append(list, "res *"+g.typ(m.result()))
 	}
 	if !named {
 		for i, p := range list {
@@ -131,8 +131,8 @@ func (g *generator) serverMethod(s *service, m *method) {
 		for _, p := range m.params {
 			g.p("%s %s", p.name, p.typ)
 		}
-		if m.Result != nil {
-			g.p("res %s", g.typ(m.Result))
+		if m.result() != nil {
+			g.p("res %s", g.typ(m.result()))
 		}
 		g.p("}")
 	}
@@ -153,16 +153,16 @@ func (g *generator) serverMethod(s *service, m *method) {
 			args += ", x." + p.name
 		}
 	}
-	if m.Result != nil {
+	if m.result() != nil {
 		args += ", &x.res"
 	}
 	g.p("if d.End() != nil {\n%s\nres.Fail(oncrpc.GarbageArgs)\nreturn\n}", done)
 	g.p("err := h.impl.%s(%s)", m.name, args)
-	if m.Result == nil {
+	if m.result() == nil {
 		g.p("if err != nil {\nres.FailWith(req, err)\n}\n%s\n}", done)
 	} else {
 		g.serverResults(s, m)
-		g.p("x.res = %s\n%s\n}", g.zero(m.Result), done)
+		g.p("x.res = %s\n%s\n}", g.zero(m.result()), done)
 		g.checkFunction(s, m)
 	}
 	if strings.Contains(string(g.out.Bytes()[from:]), "xdr.") {
@@ -172,21 +172,21 @@ func (g *generator) serverMethod(s *service, m *method) {
 
 // serverResults writes the statements that check and encode x.res.
 func (g *generator) serverResults(s *service, m *method) {
-	if hasBounds(m.Result, g.checked, false) {
+	if hasBounds(m.result(), g.checked, false) {
 		check := fmt.Sprintf("check%s%s(&x.res)", s.base, m.name)
-		if methods(m.Result) {
+		if methods(m.result()) {
 			check = "x.res.Check()"
 		}
 		g.p("if err == nil {\nerr = %s\n}", check)
 	}
 	g.p("if err != nil {\nres.FailWith(req, err)\n} else {")
-	if methods(m.Result) && !m.Contains(m.Result) && m.Result.Base().Kind != check.Enum {
+	if methods(m.result()) && !m.Holds(m.Returned) && m.result().Base().Kind != check.Enum {
 		g.p("res.Results = x.res.Append(res.Results)")
 	} else {
 		g.p("b := res.Results")
 		g.items(m.Proc, func(_ *check.Member, e string) {
 			g.p("res.Results = b\nres.AddItem(%s, nil)\nb = res.Results", e)
-		}, func() { g.append(m.Result, "x.res") })
+		}, func() { g.appendValue(m.Returned, "x.res") })
 		g.p("res.Results = b")
 	}
 	g.p("}")
@@ -194,11 +194,11 @@ func (g *generator) serverResults(s *service, m *method) {
 
 // checkFunction writes the function that checks results of a type without methods.
 func (g *generator) checkFunction(s *service, m *method) {
-	if methods(m.Result) || !hasBounds(m.Result, g.checked, false) {
+	if methods(m.result()) || !hasBounds(m.result(), g.checked, false) {
 		return
 	}
 	g.p("\n// check%s%s returns an [*xdr.CheckError] if results of %s are out of bounds.", s.base, m.name, m.Name)
-	g.p("func check%s%s(res *%s) error {", s.base, m.name, g.typ(m.Result))
-	g.check(m.Result, "*res", place{})
+	g.p("func check%s%s(res *%s) error {", s.base, m.name, g.typ(m.result()))
+	g.check(m.result(), "*res", place{})
 	g.p("return nil\n}")
 }

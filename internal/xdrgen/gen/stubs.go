@@ -32,6 +32,14 @@ type method struct {
 	bufs   []string // parameters of a client for bulk results
 }
 
+// result is the type of the result, nil for void.
+func (m *method) result() *check.Type {
+	if m.Returned == nil {
+		return nil
+	}
+	return m.Returned.Type
+}
+
 // A param is an argument of a procedure as a parameter of a method.
 type param struct {
 	*check.Member

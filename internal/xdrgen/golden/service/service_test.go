@@ -504,9 +504,65 @@ func TestCred(t *testing.T) {
 // both is version 2 beside version 1.
 type both struct{}
 
-func (both) Fetch(_ context.Context, _ *transport.Request, id StoreId, res *StoreValue) error {
+func (both) Fetch(_ context.Context, _ *transport.Request, id StoreId, res *StorePage) error {
 	*res = append(append(*res, "value of "...), id...)
 	return nil
+}
+
+// Switch answers with the page if the identifier and the reason are those of the test.
+func (both) Switch(_ context.Context, req *transport.Request, id StoreId, page StorePage, reason []byte, res *StorePage) error {
+	if string(id) != "id" || !bytes.Equal(reason, pattern(len(page)/2)) {
+		return oncrpc.GarbageArgs
+	}
+	*res = req.Alloc(len(page))
+	copy(*res, page)
+	return nil
+}
+
+func (both) Lend(_ context.Context, _ *transport.Request, page StorePage, res *StorePage) error {
+	*res = page
+	return nil
+}
+
+func (both) Say(_ context.Context, _ *transport.Request, reason []byte, res *[]byte) error {
+	*res = reason
+	return nil
+}
+
+// Arguments and results that are placed directly themselves, with no structure around them.
+func TestBareItems(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV2Program(both{}))
+		store := NewStoreV2Client(b.client)
+		var before transport.Stats
+		for _, n := range sizes {
+			page, buf := StorePage(pattern(n)), make([]byte, n)
+			for name, call := range map[string]func() ([]byte, error){
+				"SWITCH": func() ([]byte, error) { return store.Switch(t.Context(), StoreId("id"), page, pattern(n/2), buf) },
+				"SAY":    func() ([]byte, error) { return store.Say(t.Context(), page, buf) },
+			} {
+				clear(buf)
+				got, err := call()
+				if err != nil || !bytes.Equal(got, page) || n > 0 && &got[0] != &buf[0] {
+					t.Errorf("%s of %d bytes: %d bytes, %v", name, n, len(got), err)
+				}
+			}
+			before = b.client.Stats()
+			if got, err := store.Lend(t.Context(), page); err != nil || !bytes.Equal(got, page) {
+				t.Errorf("LEND of %d bytes: %d bytes, %v", n, len(got), err)
+			}
+		}
+		after := b.client.Stats()
+		if chunks := over != "tcp"; (before.ReadChunk > 0) != chunks || (before.WriteChunk > 0) != chunks {
+			t.Errorf("calls with read chunks %d, with write chunks %d", before.ReadChunk, before.WriteChunk)
+		}
+		if before.ReadChunk != after.ReadChunk || before.WriteChunk != after.WriteChunk {
+			t.Error("LEND has chunks, for which the annotation is not")
+		}
+		if _, err := store.Switch(t.Context(), nil, make(StorePage, MaxValue+1), nil, nil); err == nil || err.Error() != "STORE_SWITCH: arguments: xdr: newArg: length is 1048577, limit is 1048576" {
+			t.Errorf("a page that is too long: %v", err)
+		}
+	})
 }
 
 func TestTwoVersions(t *testing.T) {
@@ -517,7 +573,7 @@ func TestTwoVersions(t *testing.T) {
 		if n, err := b.store.Count(t.Context(), 1); n != 2 || err != nil {
 			t.Errorf("version 1: %d, %v", n, err)
 		}
-		if value, err := NewStoreV2Client(b.client).Fetch(t.Context(), StoreId("x")); string(value) != "value of x" || err != nil {
+		if value, err := NewStoreV2Client(b.client).Fetch(t.Context(), StoreId("x"), make([]byte, 10)); string(value) != "value of x" || err != nil {
 			t.Errorf("version 2: %q, %v", value, err)
 		}
 	})

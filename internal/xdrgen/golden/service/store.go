@@ -41,6 +41,10 @@ const (
 
 	StoreV2    uint32 = 2
 	StoreFetch uint32 = 1
+	// Returns what it gets.
+	StoreSwitch uint32 = 2
+	StoreLend   uint32 = 3
+	StoreSay    uint32 = 4
 )
 
 // Program WATCH_PROG, its versions and procedures.
@@ -60,6 +64,14 @@ type StoreValue []byte
 
 // StoreToken is typedef store_token.
 type StoreToken [8]byte
+
+// StorePage is typedef store_page.
+//
+// Placed directly as they are, without a structure around them.
+type StorePage []byte
+
+// StoreReason is typedef store_reason.
+type StoreReason = string
 
 // StoreStatus is enum store_status.
 type StoreStatus int32
@@ -1113,11 +1125,68 @@ func (c *StoreV2Client) Null(ctx context.Context) error {
 }
 
 // Fetch calls STORE_FETCH.
-func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId) (res StoreValue, err error) {
+// storePage takes the data of the result, which is then a part of it.
+func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId, storePage []byte) (res StorePage, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("STORE_FETCH: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(StoreFetch)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 4
+	call.Receive(storePage)
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res = results.Item()
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_FETCH: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Switch calls STORE_SWITCH.
+// storePage takes the data of the result, which is then a part of it.
+//
+// Returns what it gets.
+func (c *StoreV2Client) Switch(ctx context.Context, id StoreId, newArg StorePage, arg3 []byte, storePage []byte) (res StorePage, err error) {
+	if err := id.Check(); err != nil {
+		return res, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("id", err))
+	}
+	if err := newArg.Check(); err != nil {
+		return res, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("newArg", err))
+	}
+	call := c.call(StoreSwitch)
+	b := call.Args
+	b = id.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(newArg)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: newArg})
+	b = xdr.AppendUint32(b, uint32(len(arg3)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: arg3})
+	call.Args = b
+	call.MaxResults = 4
+	call.Receive(storePage)
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res = results.Item()
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_SWITCH: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Lend calls STORE_LEND.
+func (c *StoreV2Client) Lend(ctx context.Context, args StorePage) (res StorePage, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("STORE_LEND: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(StoreLend)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 1048580
 	err = c.caller.Call(ctx, call)
@@ -1127,7 +1196,30 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId) (res StoreValue
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
-			err = fmt.Errorf("STORE_FETCH: results: %w", err)
+			err = fmt.Errorf("STORE_LEND: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Say calls STORE_SAY.
+// storeReason takes the data of the result, which is then a part of it.
+func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte) (res []byte, err error) {
+	call := c.call(StoreSay)
+	b := call.Args
+	b = xdr.AppendUint32(b, uint32(len(args)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args})
+	call.Args = b
+	call.MaxResults = 4
+	call.Receive(storeReason)
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res = results.Item()
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_SAY: results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1148,7 +1240,18 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId) (res StoreValue
 // results that Check refuses.
 type StoreV2Server interface {
 	// Fetch executes STORE_FETCH.
-	Fetch(ctx context.Context, req *transport.Request, args StoreId, res *StoreValue) error
+	Fetch(ctx context.Context, req *transport.Request, args StoreId, res *StorePage) error
+
+	// Switch executes STORE_SWITCH.
+	//
+	// Returns what it gets.
+	Switch(ctx context.Context, req *transport.Request, id StoreId, newArg StorePage, arg3 []byte, res *StorePage) error
+
+	// Lend executes STORE_LEND.
+	Lend(ctx context.Context, req *transport.Request, args StorePage, res *StorePage) error
+
+	// Say executes STORE_SAY.
+	Say(ctx context.Context, req *transport.Request, args []byte, res *[]byte) error
 }
 
 // UnimplementedStoreV2Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1158,7 +1261,22 @@ type UnimplementedStoreV2Server struct{}
 var _ StoreV2Server = UnimplementedStoreV2Server{}
 
 // Fetch returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV2Server) Fetch(context.Context, *transport.Request, StoreId, *StoreValue) error {
+func (UnimplementedStoreV2Server) Fetch(context.Context, *transport.Request, StoreId, *StorePage) error {
+	return oncrpc.ProcUnavail
+}
+
+// Switch returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Switch(context.Context, *transport.Request, StoreId, StorePage, []byte, *StorePage) error {
+	return oncrpc.ProcUnavail
+}
+
+// Lend returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Lend(context.Context, *transport.Request, StorePage, *StorePage) error {
+	return oncrpc.ProcUnavail
+}
+
+// Say returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Say(context.Context, *transport.Request, []byte, *[]byte) error {
 	return oncrpc.ProcUnavail
 }
 
@@ -1183,7 +1301,10 @@ func RegisterStoreV2(s *transport.Server, impl StoreV2Server) error {
 type storeV2Handler struct {
 	impl StoreV2Server
 
-	fetchCalls transport.Pool[storeV2FetchCall]
+	fetchCalls  transport.Pool[storeV2FetchCall]
+	switchCalls transport.Pool[storeV2SwitchCall]
+	lendCalls   transport.Pool[storeV2LendCall]
+	sayCalls    transport.Pool[storeV2SayCall]
 }
 
 // ServeRPC executes one call.
@@ -1191,6 +1312,12 @@ func (h *storeV2Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 	switch req.Proc {
 	case StoreFetch:
 		h.serveFetch(ctx, req, res)
+	case StoreSwitch:
+		h.serveSwitch(ctx, req, res)
+	case StoreLend:
+		h.serveLend(ctx, req, res)
+	case StoreSay:
+		h.serveSay(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -1199,7 +1326,7 @@ func (h *storeV2Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 // A storeV2FetchCall is one call of STORE_FETCH.
 type storeV2FetchCall struct {
 	args StoreId
-	res  StoreValue
+	res  StorePage
 }
 
 func (h *storeV2Handler) serveFetch(ctx context.Context, req *transport.Request, res *transport.Response) {
@@ -1219,15 +1346,122 @@ func (h *storeV2Handler) serveFetch(ctx context.Context, req *transport.Request,
 	if err != nil {
 		res.FailWith(req, err)
 	} else {
-		res.Results = x.res.Append(res.Results)
+		b := res.Results
+		res.Results = b
+		res.AddItem(x.res, nil)
+		b = res.Results
+		res.Results = b
 	}
 	x.res = nil
 	h.fetchCalls.Put(x)
 }
 
+// A storeV2SwitchCall is one call of STORE_SWITCH.
+type storeV2SwitchCall struct {
+	id     StoreId
+	newArg StorePage
+	arg3   []byte
+	res    StorePage
+}
+
+func (h *storeV2Handler) serveSwitch(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.switchCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.id.Decode(d)
+	x.newArg.Decode(d)
+	x.arg3 = d.Opaque(4294967295)
+	if d.End() != nil {
+		h.switchCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Switch(ctx, req, x.id, x.newArg, x.arg3, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		res.Results = b
+		res.AddItem(x.res, nil)
+		b = res.Results
+		res.Results = b
+	}
+	x.res = nil
+	h.switchCalls.Put(x)
+}
+
+// A storeV2LendCall is one call of STORE_LEND.
+type storeV2LendCall struct {
+	args StorePage
+	res  StorePage
+}
+
+func (h *storeV2Handler) serveLend(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.lendCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.lendCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Lend(ctx, req, x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = nil
+	h.lendCalls.Put(x)
+}
+
+// A storeV2SayCall is one call of STORE_SAY.
+type storeV2SayCall struct {
+	args []byte
+	res  []byte
+}
+
+func (h *storeV2Handler) serveSay(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.sayCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args = d.Opaque(4294967295)
+	if d.End() != nil {
+		h.sayCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Say(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		res.Results = b
+		res.AddItem(x.res, nil)
+		b = res.Results
+		res.Results = b
+	}
+	x.res = nil
+	h.sayCalls.Put(x)
+}
+
 // StoreV2Binding is the upper-layer binding of version STORE_V2 of program STORE_PROG:
 // see RFC 8166 section 6.
-// No items may be placed directly.
+// These items may be placed directly:
+//
+//   - store_page, in the results of STORE_FETCH
+//   - new, in the arguments of STORE_SWITCH
+//   - an argument, in the arguments of STORE_SWITCH
+//   - store_page, in the results of STORE_SWITCH
+//   - an argument, in the arguments of STORE_SAY
+//   - store_reason, in the results of STORE_SAY
 type StoreV2Binding struct{}
 
 var (
@@ -1243,7 +1477,26 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 	}
 	switch p.Proc {
 	case StoreFetch:
+		bounds.MaxResults = 4
+		bounds.Items, bounds.NumItems = [4]int{1048576}, 1
+	case StoreSwitch:
+		bounds.MaxResults = 4
+		bounds.Items, bounds.NumItems = [4]int{1048576}, 1
+		w := transport.NewWalk(args, false, items)
+		w.Opaque(MaxId)
+		w.Item(MaxValue)
+		w.Item(4294967295)
+		items, _ = w.Items()
+		return items, bounds
+	case StoreLend:
 		bounds.MaxResults = 1048580
+	case StoreSay:
+		bounds.MaxResults = 4
+		bounds.Items, bounds.NumItems = [4]int{1048576}, 1
+		w := transport.NewWalk(args, false, items)
+		w.Item(4294967295)
+		items, _ = w.Items()
+		return items, bounds
 	}
 	return items[:0], bounds
 }
@@ -1253,7 +1506,19 @@ func (StoreV2Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 	if p.Prog != StoreProg || p.Vers != StoreV2 {
 		return items[:0]
 	}
-	return items[:0]
+	w := transport.NewWalk(results, reduced, items)
+	switch p.Proc {
+	case StoreFetch:
+		w.Item(MaxValue)
+	case StoreSwitch:
+		w.Item(MaxValue)
+	case StoreSay:
+		w.Item(4294967295)
+	default:
+		return items[:0]
+	}
+	items, _ = w.Items()
+	return items
 }
 
 // Idempotent reports whether a procedure may be executed again.
@@ -1500,6 +1765,24 @@ func (v *StoreToken) Decode(d *xdr.Decoder) {
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of store_token.
 func (v *StoreToken) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *StorePage) Append(b []byte) []byte {
+	return xdr.AppendOpaque(b, *v)
+}
+
+// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
+func (v *StorePage) Decode(d *xdr.Decoder) {
+	*v = d.Opaque(MaxValue)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of store_page.
+func (v *StorePage) Check() error {
+	if err := xdr.CheckLen(len(*v), MaxValue); err != nil {
+		return err
+	}
 	return nil
 }
 
