@@ -372,7 +372,12 @@ func TestAsRestores(t *testing.T) {
 		}
 	}
 	func() {
-		defer func() { recover() }()
+		defer func() {
+			err, ok := recover().(error)
+			if !ok || !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "inTheJob") {
+				t.Errorf("it panics with %v", err)
+			}
+		}()
 		f.as(who, func() error {
 			tid = unix.Gettid()
 			if uid, _ := unix.SetfsuidRetUid(-1); uid != 4000 {
@@ -385,7 +390,7 @@ func TestAsRestores(t *testing.T) {
 					t.Errorf("it has capability %d", c)
 				}
 			}
-			panic("as the caller")
+			return inTheJob()
 		})
 	}()
 	check()
@@ -394,6 +399,9 @@ func TestAsRestores(t *testing.T) {
 	}
 	check()
 }
+
+// inTheJob is what the stack of a panic has to show.
+func inTheJob() error { panic(os.NewSyscallError("job", unix.EIO)) }
 
 // sameIdentity compares the users, groups and capabilities of two threads.
 func sameIdentity(a, b int) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -50,8 +51,23 @@ type job struct {
 // An outcome is how a job has ended.
 type outcome struct {
 	err    error
-	panics any  // what it has panicked with
+	panics *threadPanic
 	spoilt bool // the thread has not got its identity back, and has ended
+}
+
+// A threadPanic is what a job has panicked with. It is raised again in the goroutine that waits
+// for the job, whose own stack says nothing of it.
+type threadPanic struct {
+	value any
+	stack []byte // of the job
+}
+
+func (p *threadPanic) Error() string { return fmt.Sprintf("%v\n\nin a job:\n%s", p.value, p.stack) }
+
+// Unwrap returns what the job has panicked with, if that is an error.
+func (p *threadPanic) Unwrap() error {
+	err, _ := p.value.(error)
+	return err
 }
 
 // maxIdle is how many actors wait for jobs. Those that have ended one beyond that end too.
@@ -164,7 +180,9 @@ func (a *actor) run(s *self) {
 // act does a job as its caller.
 func (s *self) act(j job) (r outcome) {
 	defer func() {
-		r.panics = recover()
+		if v := recover(); v != nil {
+			r.panics = &threadPanic{v, debug.Stack()}
+		}
 		if back := s.restore(j.who); back != nil {
 			r.err, r.spoilt = fmt.Errorf("%w (%w)", unix.EIO, back), true
 		}
