@@ -8,6 +8,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
 // What calls cost from the client's procedure to the file system and back, over the software
@@ -92,5 +93,32 @@ func benchmarkCalls(b *testing.B, w *world) {
 				b.Fatal(n)
 			}
 		}
+	})
+}
+
+// What it costs to act as a caller: one, two that come in turns, and one from many goroutines.
+func BenchmarkAs(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("only root can take the identity of callers")
+	}
+	s, err := newSelf()
+	testutil.Must(b, err)
+	defer s.close()
+	callers := []*nfsd.Caller{{UID: 1000, GID: 1000, GIDs: []uint32{4, 5}}, {UID: 1001, GID: 1001}}
+	nothing := func() error { return nil }
+	for n := range callers {
+		b.Run(fmt.Sprintf("callers=%d", n+1), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				testutil.Must(b, s.as(callers[i%(n+1)], nothing))
+			}
+		})
+	}
+	b.Run("parallel", func(b *testing.B) {
+		b.SetParallelism(8)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				testutil.Must(b, s.as(callers[0], nothing))
+			}
+		})
 	})
 }

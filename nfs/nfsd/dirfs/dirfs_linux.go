@@ -8,6 +8,8 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +67,7 @@ type FS struct {
 	at      opener
 	byMode  bool // there is no faccessat2(2): permissions are what modes say
 	limits  nfsd.Limits
+	joint   bool // a change of several inodes is on the disk when one of them is
 
 	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
 
@@ -169,6 +172,7 @@ func (f *FS) open(dir string) (err error) {
 	f.cache = newCache(f.cfg.MaxOpen, f.cfg.Idle)
 	f.root = f.cache.add(newNode(f, id, nfs.TypeDir, fd)) // stays in use
 	f.limits = limitsOf(f.mount)
+	f.joint = isJoint(f.mount)
 	if again, err := f.ids.open(f.mount, &id); err == nil {
 		unix.Close(again)
 		f.direct = !f.cfg.noHandles
@@ -200,6 +204,48 @@ func volumeOf(root *id, fd int) uint32 {
 		h.Write(birth[:])
 	}
 	return h.Sum32()
+}
+
+// isJoint tells whether the file system writes what one system call has changed as one entry of its
+// journal: fsync(2) of a new file then includes its name, and that of one directory what rename(2)
+// has moved to another. Linux's own server depends on the same when it puts first the file and then
+// the directory on the disk, and the second has nothing left to do; but here it would be a flush of
+// the disk. fsync(2) promises less, so only file systems are named that are known for it.
+func isJoint(fd int) bool {
+	switch fileSystem(fd) {
+	case "ext3", "ext4": // ext4_create and ext4_rename have one handle; without a journal, fsync has ext4_sync_parent
+		return true
+	case "xfs": // xfs_create and xfs_rename are one transaction
+		return true
+	}
+	return false
+}
+
+// fileSystem returns the type of the file system that fd is on; "": it cannot be told.
+func fileSystem(fd int) string {
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return ""
+	}
+	mount := ""
+	for line := range strings.Lines(string(info)) {
+		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			mount = strings.TrimSpace(id)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	// The mount's ID is first, and the type behind a dash after optional fields: proc(5).
+	for line := range strings.Lines(string(mounts)) {
+		if id, rest, _ := strings.Cut(line, " "); id == mount {
+			_, rest, _ = strings.Cut(rest, " - ")
+			name, _, _ := strings.Cut(rest, " ")
+			return name
+		}
+	}
+	return ""
 }
 
 // Close closes all descriptors. No operation may be under way or follow.

@@ -41,8 +41,13 @@
 //
 // # Stability
 //
-// Changes of directories and attributes are on the disk when a method returns, and data when
-// WriteAt or Commit says so, unless Config.Async is set.
+// Changes of directories and attributes are on the disk when a method returns, as RFC 1813
+// section 4.7 wants and Linux's own server does by default, and data when WriteAt or Commit says
+// so. With Config.Async nothing is waited for.
+//
+// That takes fsync(2) of a new file and of its directory, or of both directories after a rename.
+// On ext3, ext4 and XFS one of the two is left out: their journals have such a change as one
+// entry. What cannot be opened, such as a link or a special file, goes with its directory.
 //
 // # Descriptors
 //

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -109,16 +110,39 @@ func (w *world) do(who *oncrpc.AuthSys, proc uint32, args message) nfs.Status {
 	return res.Status
 }
 
-// checkThreads looks at all threads of the process for one that is not as it was.
+// checkThreads looks at all threads of the process for one that is not as it was, except those
+// that act as callers and nothing else.
 func (w *world) checkThreads() {
 	w.t.Helper()
+	wrong := ""
+	defer func() {
+		if wrong != "" {
+			w.t.Log(wrong)
+		}
+	}()
+	// A thread that acts no more may not have ended yet.
+	testutil.Eventually(w.t, "no thread has another identity", func() bool {
+		wrong = w.strangeThread()
+		return wrong == ""
+	})
+}
+
+// strangeThread tells of a thread that checkThreads finds.
+func (w *world) strangeThread() string {
+	acting := make(map[int]bool)
+	w.fs.self.mu.Lock()
+	for _, a := range w.fs.self.idle {
+		a.jobs <- job{&nfsd.Caller{}, func() error { acting[unix.Gettid()] = true; return nil }}
+		<-a.done
+	}
+	w.fs.self.mu.Unlock()
 	threads, err := os.ReadDir("/proc/self/task")
 	testutil.Must(w.t, err)
 	want := ""
 	for _, thread := range threads {
 		text, err := os.ReadFile("/proc/self/task/" + thread.Name() + "/status")
-		if err != nil {
-			continue // it has ended
+		if tid, _ := strconv.Atoi(thread.Name()); err != nil || acting[tid] {
+			continue // it has ended, or acts
 		}
 		var got []string
 		for line := range strings.Lines(string(text)) {
@@ -132,9 +156,10 @@ func (w *world) checkThreads() {
 			want = strings.Join(got, "; ")
 		}
 		if text := strings.Join(got, "; "); text != want || !strings.Contains(text, "Uid: 0 0 0 0") {
-			w.t.Errorf("a thread has %s, others %s", text, want)
+			return fmt.Sprintf("a thread has %s, others %s", text, want)
 		}
 	}
+	return ""
 }
 
 // A change of the mode is in force at the next call.
@@ -333,87 +358,89 @@ func TestIdentities(t *testing.T) {
 	w.checkThreads()
 }
 
-// A thread that panics as a caller, or cannot become one, is itself again afterwards.
-func TestAsRestores(t *testing.T) {
+// A thread that acts for one caller after the other has nothing left of the one before, also
+// after a panic, which says where it was.
+func TestActors(t *testing.T) {
 	needRoot(t)
 	f, err := Open(t.TempDir(), nil)
 	testutil.Must(t, err)
 	defer f.Close()
-	who := &nfsd.Caller{UID: 4000, GID: 4001, GIDs: []uint32{4002}}
+	f.self.most = 1
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own := unix.Gettid()
-	tid := 0 // of the thread that acts
-	check := func() {
-		t.Helper()
-		if tid == own || unix.Gettid() != own {
-			t.Fatal("the thread that asks is the one that acts")
-		}
-		if len(f.self.idle) != 1 {
-			t.Fatalf("%d threads wait for jobs", len(f.self.idle))
-		}
-		seen := 0
-		f.self.idle[0].jobs <- job{&nfsd.Caller{GID: 5}, func() error { seen = unix.Gettid(); return nil }}
-		if <-f.self.idle[0].done; seen != tid {
-			t.Errorf("thread %d does a job, and %d did the one before", seen, tid)
-		}
-		if err := sameIdentity(own, tid); err != nil {
-			t.Error(err)
-		}
-		uid, _ := unix.SetfsuidRetUid(-1)
-		gid, _ := unix.SetfsgidRetGid(-1)
-		groups, _ := unix.Getgroups()
-		if uid != 0 || gid != f.self.gid || len(groups) != len(f.self.groups) {
-			t.Errorf("the thread is %d, %d, %v", uid, gid, groups)
-		}
-		var caps [2]unix.CapUserData
-		if unix.Capget(capHeader(), &caps[0]); caps != f.self.caps {
-			t.Errorf("it has %v, had %v", caps, f.self.caps)
-		}
+	tid := 0 // of the thread that acts: always the same
+	less := []int{
+		unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER,
+		unix.CAP_FSETID, unix.CAP_CHOWN, unix.CAP_MKNOD,
 	}
-	func() {
-		defer func() { recover() }()
-		f.as(who, func() error {
+	as := func(who *nfsd.Caller, end func() error) error {
+		t.Helper()
+		return f.as(who, func() error {
+			if now := unix.Gettid(); now == own || tid != 0 && now != tid {
+				t.Errorf("thread %d acts, %d did before", now, tid)
+			}
 			tid = unix.Gettid()
-			if uid, _ := unix.SetfsuidRetUid(-1); uid != 4000 {
-				t.Errorf("it is %d", uid)
+			uid, _ := unix.SetfsuidRetUid(-1)
+			gid, _ := unix.SetfsgidRetGid(-1)
+			groups, _ := unix.Getgroups()
+			if got, want := fmt.Sprint(uid, gid, groups), fmt.Sprint(who.UID, who.GID, who.GIDs); got != want {
+				t.Errorf("the thread is %s, want %s", got, want)
 			}
 			var caps [2]unix.CapUserData
 			unix.Capget(capHeader(), &caps[0])
-			for _, c := range []int{unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_CHOWN, unix.CAP_MKNOD} {
-				if caps[c/32].Effective&(1<<(c%32)) != 0 {
-					t.Errorf("it has capability %d", c)
+			if who.UID == 0 && caps != f.self.caps {
+				t.Errorf("as user 0 it has the capabilities %x, want %x", caps, f.self.caps)
+			}
+			for _, c := range less {
+				if who.UID != 0 && caps[c/32].Effective&(1<<(c%32)) != 0 {
+					t.Errorf("as user %d it has capability %d", who.UID, c)
 				}
 			}
-			panic("as the caller")
+			return end()
 		})
+	}
+	fine := func() error { return nil }
+	for _, who := range []*nfsd.Caller{
+		{UID: 4000, GID: 4001, GIDs: []uint32{4002}}, {UID: 4000, GID: 4001, GIDs: []uint32{4002}},
+		{UID: 4000, GID: 4001, GIDs: []uint32{4003}}, {UID: 4000, GID: 4001}, {UID: 4000, GID: 4004}, {UID: 4005, GID: 4004},
+		{GID: 5, GIDs: []uint32{6}}, {GID: 5}, {UID: 4000, GID: 5},
+	} {
+		testutil.Must(t, as(who, fine))
+	}
+	func() {
+		defer func() {
+			err, ok := recover().(error)
+			var cause *os.SyscallError
+			if !ok || !errors.As(err, &cause) || !strings.Contains(err.Error(), "inTheJob") {
+				t.Errorf("it panics with %v", err)
+			}
+		}()
+		as(&nfsd.Caller{UID: 4006, GID: 4006}, inTheJob)
 	}()
-	check()
-	if err := f.as(&nfsd.Caller{UID: noID, GID: 1}, func() error { t.Error("it runs"); return nil }); err != unix.EACCES {
+	testutil.Must(t, as(&nfsd.Caller{GID: 5}, fine), as(&nfsd.Caller{UID: 4007, GID: 5}, fine))
+	if err := f.as(&nfsd.Caller{UID: noID, GID: 1}, inTheJob); err != unix.EACCES {
 		t.Error(err)
 	}
-	check()
+	one, other := &nfsd.Caller{UID: 4007, GID: 5}, &nfsd.Caller{UID: 4008, GID: 5}
+	testutil.Must(t, as(one, fine), as(other, fine))
+	// Who comes again is given the same thread, if there may be as many.
+	f.self.most = 2
+	first := tid
+	for _, who := range []*nfsd.Caller{one, other, one, other} {
+		tid = 0
+		testutil.Must(t, as(who, fine))
+		if (tid == first) != (who == other) {
+			t.Errorf("thread %d acts as user %d, and %d did as %d", tid, who.UID, first, other.UID)
+		}
+	}
+	if n := len(f.self.idle); n != 2 {
+		t.Errorf("%d threads wait for jobs", n)
+	}
 }
 
-// sameIdentity compares the users, groups and capabilities of two threads.
-func sameIdentity(a, b int) error {
-	var text [2]string
-	for i, tid := range []int{a, b} {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", tid))
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(status)) {
-			if name, _, _ := strings.Cut(line, ":"); name == "Uid" || name == "Gid" || name == "Groups" || strings.HasPrefix(name, "Cap") {
-				text[i] += line
-			}
-		}
-	}
-	if text[0] == "" || text[0] != text[1] {
-		return fmt.Errorf("thread %d has\n%sand %d\n%s", a, text[0], b, text[1])
-	}
-	return nil
-}
+// inTheJob is what the stack of a panic has to show.
+func inTheJob() error { panic(os.NewSyscallError("job", unix.EIO)) }
 
 // An ordinary user is one, and can serve.
 func TestOrdinaryUser(t *testing.T) {

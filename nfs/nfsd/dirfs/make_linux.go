@@ -108,10 +108,11 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	if err == nil && *set != (nfs.SetAttr{SetSize: set.SetSize, Size: set.Size, Mode: set.Mode}) {
 		err = n.fs.as(who, func() error { return child.change(set) })
 	}
+	synced := false
 	if err == nil {
-		err = child.sync(&st)
+		synced, err = child.syncs(&st)
 	}
-	if err == nil {
+	if err == nil && !(synced && n.fs.joint) {
 		err = n.sync(nil)
 	}
 	if err != nil {
@@ -300,7 +301,7 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 	}
 	n.fs.forget(old, dir, newName)
 	n.fs.moved(moved, dir, newName, who)
-	if err := n.sync(nil); err != nil || dir == n {
+	if err := n.sync(nil); err != nil || dir == n || n.fs.joint {
 		return err
 	}
 	return dir.sync(nil)

@@ -411,34 +411,39 @@ func (n *node) Commit(_ context.Context, who *nfsd.Caller, _ uint64, _ uint32) e
 
 // sync puts a file or directory on the disk, as far as it can be opened.
 func (n *node) sync(st *unix.Stat_t) error {
+	_, err := n.syncs(st)
+	return err
+}
+
+// syncs is sync; done tells whether it could be opened, or nothing has to be done.
+func (n *node) syncs(st *unix.Stat_t) (done bool, err error) {
 	if n.fs.cfg.Async {
-		return nil
+		return true, nil
 	}
 	var fd int
 	switch n.typ {
 	case nfs.TypeReg:
 		if fd = int(n.wr.Load()); fd < 0 {
-			var err error
 			if fd, err = n.data(false, st); err != nil {
-				return err
+				return false, err
 			}
 		}
 	case nfs.TypeDir:
 		s, err := n.takeStream()
 		if err == unix.EACCES {
-			return nil // an ordinary user's, and closed to it: it goes with the directory above
+			return false, nil // an ordinary user's, and closed to it: it goes with the directory above
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		defer n.giveStream(s)
 		fd = s.fd
 	default:
 		// It cannot be opened without doing something to a device. File systems with a journal
 		// write it with the directory.
-		return nil
+		return false, nil
 	}
-	return retry(func() error { return n.fs.fsync(fd) })
+	return true, retry(func() error { return n.fs.fsync(fd) })
 }
 
 // ReadLink returns what the link says.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +14,8 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
-// A self is the identity of the process, which some threads leave for that of a caller, for one
-// operation each. It does not change.
+// A self is the identity of the process, which some threads leave for that of a caller. It does not
+// change.
 //
 // These threads do nothing else: see actor. A thread that has changed its identity and got it
 // back has credentials that are equal to those of the others, but not the same, and the kernel's
@@ -29,16 +31,36 @@ type self struct {
 	groups []int
 	caps   [2]unix.CapUserData // version 3 has two words
 	less   [2]unix.CapUserData // without CAP_SYS_RESOURCE
+	most   int                 // actors that wait for jobs; those that have ended one beyond that end too
 
 	mu     sync.Mutex
 	idle   []*actor // the one that was busy last is the last
 	closed bool
 }
 
-// An actor is a thread that acts as callers, for one operation after the other.
+// An actor is a thread that acts as callers, for one operation after the other. In between it
+// keeps the identity of the last one, as changing it takes some twenty system calls.
 type actor struct {
 	jobs chan job // closed: it ends
 	done chan outcome
+	last identity // of the thread; belongs to who has taken the actor, and to the thread during a job
+}
+
+// An identity is whose a thread is. The zero identity is that of the process.
+type identity struct {
+	taken    bool // it is a caller's
+	uid, gid uint32
+	groups   []uint32
+}
+
+// is tells whether the identity is that of who.
+func (i *identity) is(who *nfsd.Caller) bool {
+	return i.taken && i.uid == who.UID && i.gid == who.GID && slices.Equal(i.groups, who.GIDs)
+}
+
+// set makes the identity that of who.
+func (i *identity) set(who *nfsd.Caller) {
+	*i = identity{taken: true, uid: who.UID, gid: who.GID, groups: append(i.groups[:0], who.GIDs...)}
 }
 
 // A job is an operation, and who does it.
@@ -50,11 +72,26 @@ type job struct {
 // An outcome is how a job has ended.
 type outcome struct {
 	err    error
-	panics any  // what it has panicked with
-	spoilt bool // the thread has not got its identity back, and has ended
+	panics *threadPanic
+	spoilt bool // the thread has not got the identity of the process back, and has ended
 }
 
-// maxIdle is how many actors wait for jobs. Those that have ended one beyond that end too.
+// A threadPanic is what a job has panicked with. It is raised again in the goroutine that waits
+// for the job, whose own stack says nothing of it.
+type threadPanic struct {
+	value any
+	stack []byte // of the job
+}
+
+func (p *threadPanic) Error() string { return fmt.Sprintf("%v\n\nin a job:\n%s", p.value, p.stack) }
+
+// Unwrap returns what the job has panicked with, if that is an error.
+func (p *threadPanic) Unwrap() error {
+	err, _ := p.value.(error)
+	return err
+}
+
+// maxIdle is how many actors wait for jobs.
 const maxIdle = 32
 
 // noID is (uid_t)-1: to setfsuid it is a question and not a user.
@@ -63,7 +100,7 @@ const noID = 1<<32 - 1
 // newSelf tries whether threads can leave their identity, which takes CAP_SETUID and
 // CAP_SETGID.
 func newSelf() (*self, error) {
-	s := &self{gid: os.Getegid()}
+	s := &self{gid: os.Getegid(), most: maxIdle}
 	groups, err := unix.Getgroups()
 	if err != nil {
 		return nil, err
@@ -102,7 +139,7 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	case who.UID == 0 && int(who.GID) == s.gid:
 		return do() // groups do not matter to who may do everything
 	}
-	a := s.take()
+	a := s.take(who)
 	a.jobs <- job{who, do}
 	r := <-a.done
 	if !r.spoilt {
@@ -114,13 +151,21 @@ func (s *self) as(who *nfsd.Caller, do func() error) error {
 	return r.err
 }
 
-// take returns an actor without a job.
-func (s *self) take() *actor {
+// take returns an actor without a job: the last one that has acted as who. If there is none it is
+// a new one, unless there are many: then the one that has been idle for longest changes.
+func (s *self) take(who *nfsd.Caller) *actor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.idle); n > 0 {
-		a := s.idle[n-1]
-		s.idle = s.idle[:n-1]
+	at := len(s.idle) - 1
+	for at >= 0 && !s.idle[at].last.is(who) {
+		at--
+	}
+	if at < 0 && len(s.idle) == s.most {
+		at = 0
+	}
+	if at >= 0 {
+		a := s.idle[at]
+		s.idle = slices.Delete(s.idle, at, at+1)
 		return a
 	}
 	a := &actor{jobs: make(chan job), done: make(chan outcome, 1)}
@@ -131,7 +176,7 @@ func (s *self) take() *actor {
 func (s *self) putBack(a *actor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.idle) == maxIdle {
+	if s.closed || len(s.idle) == s.most {
 		close(a.jobs)
 		return
 	}
@@ -149,11 +194,17 @@ func (s *self) close() {
 	s.idle = nil
 }
 
-// run does jobs. The thread ends with the goroutine, as it stays locked: nobody else gets it.
+// run does jobs. The thread ends with the goroutine, as it stays locked: nobody else gets it. The
+// process's main thread does not end but is put aside, and is not to look like a caller.
 func (a *actor) run(s *self) {
 	runtime.LockOSThread()
+	defer func() {
+		if a.last.taken {
+			s.restore(a.last.uid)
+		}
+	}()
 	for j := range a.jobs {
-		r := s.act(j)
+		r := s.act(j, &a.last)
 		a.done <- r
 		if r.spoilt {
 			return
@@ -161,18 +212,44 @@ func (a *actor) run(s *self) {
 	}
 }
 
-// act does a job as its caller.
-func (s *self) act(j job) (r outcome) {
+// act does a job as its caller. last is whose the thread is.
+func (s *self) act(j job, last *identity) (r outcome) {
+	if !last.is(j.who) {
+		err := s.change(j.who, last)
+		if err != nil && last.taken {
+			return outcome{err: fmt.Errorf("%w (%w)", unix.EIO, err), spoilt: true}
+		}
+		if err != nil {
+			return outcome{err: err}
+		}
+	}
 	defer func() {
-		r.panics = recover()
-		if back := s.restore(j.who); back != nil {
-			r.err, r.spoilt = fmt.Errorf("%w (%w)", unix.EIO, back), true
+		if v := recover(); v != nil {
+			r.panics = &threadPanic{v, debug.Stack()}
 		}
 	}()
-	if err := s.become(j.who); err != nil {
-		return outcome{err: err}
-	}
 	return outcome{err: j.do()}
+}
+
+// change makes the thread the caller's, by way of the process's own identity, so that nothing of
+// the caller before can be left. If it fails, the thread has that of the process or is spoilt:
+// then last is taken.
+func (s *self) change(who *nfsd.Caller, last *identity) error {
+	if last.taken {
+		if err := s.restore(last.uid); err != nil {
+			return err
+		}
+	}
+	last.set(who)
+	err := s.become(who)
+	if err == nil {
+		return nil
+	}
+	if back := s.restore(who.UID); back != nil {
+		return errors.Join(err, back)
+	}
+	last.taken = false
+	return err
 }
 
 // become gives the thread the identity of the caller.
@@ -208,10 +285,10 @@ func (s *self) become(who *nfsd.Caller) error {
 	return unix.Capset(capHeader(), &now[0])
 }
 
-// restore gives the thread its own identity.
-func (s *self) restore(who *nfsd.Caller) error {
+// restore gives the thread the identity of the process. uid is the user that it has.
+func (s *self) restore(uid uint32) error {
 	var err error
-	if who.UID != 0 {
+	if uid != 0 {
 		err = setFSUID(0)
 		if s.less != s.caps {
 			err = errors.Join(err, unix.Capset(capHeader(), &s.caps[0]))

@@ -3,20 +3,24 @@ package dirfs
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // What a reply says to be on the disk has been put there before; what cannot be is an error.
 func TestStableStorage(t *testing.T) {
-	for _, async := range []bool{false, true} {
-		t.Run(fmt.Sprintf("async=%v", async), func(t *testing.T) {
+	for _, tt := range []struct{ async, joint bool }{{}, {joint: true}, {async: true}} {
+		async := tt.async
+		t.Run(fmt.Sprintf("async=%v,joint=%v", async, tt.joint), func(t *testing.T) {
 			cfg := modes()[2].cfg
 			cfg.Async = async
 			w := newWorld(t, cfg, map[string]string{"file": "", "dir/": ""})
+			w.fs.joint = tt.joint
 			var failure error
 			synced := w.synced(func() error { return failure })
 			file, dir := w.lookup("file"), w.lookup("dir")
@@ -39,7 +43,7 @@ func TestStableStorage(t *testing.T) {
 			for _, step := range []struct {
 				what   string
 				do     func() nfs.Status
-				synced []string
+				synced []string // the first is left out where a journal has it together with the second
 			}{
 				{"an unstable WRITE", write(0, "a", nfs.Unstable), nil},
 				{"a WRITE with DATA_SYNC", write(1, "b", nfs.DataSync), []string{"file=ab"}},
@@ -58,8 +62,11 @@ func TestStableStorage(t *testing.T) {
 				{"GETATTR", do(nfs.ProcGetAttr, &file), nil},
 			} {
 				want := step.synced
-				if async {
+				switch {
+				case async:
 					want = nil
+				case tt.joint && len(want) == 2:
+					want = want[1:]
 				}
 				if status := step.do(); status != nfs.StatusOK {
 					t.Errorf("%s: %v", step.what, status)
@@ -75,5 +82,27 @@ func TestStableStorage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The type of a file system is that of the mount.
+func TestFileSystemType(t *testing.T) {
+	for _, dir := range []string{"/proc", t.TempDir()} {
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		testutil.Must(t, err)
+		defer unix.Close(fd)
+		var st unix.Statfs_t
+		testutil.Must(t, unix.Fstatfs(fd, &st))
+		name := fileSystem(fd)
+		want, known := map[int64]string{
+			unix.PROC_SUPER_MAGIC: "proc", unix.TMPFS_MAGIC: "tmpfs", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
+			unix.EXT4_SUPER_MAGIC: "ext", unix.OVERLAYFS_SUPER_MAGIC: "overlay", 0x01021997: "9p",
+		}[int64(st.Type)]
+		if known && !strings.HasPrefix(name, want) || name == "" {
+			t.Errorf("%s is on %q, want %q", dir, name, want)
+		}
+		if got, want := isJoint(fd), name == "ext3" || name == "ext4" || name == "xfs"; got != want {
+			t.Errorf("%s is on %s, joint is %v", dir, name, got)
+		}
 	}
 }
