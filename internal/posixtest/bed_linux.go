@@ -230,7 +230,7 @@ func (b Bed) compare(c *check, sub string, was [2]tree) (list []Difference) {
 	differs("calls", strings.Join(want, "; "), strings.Join(got, "; "))
 
 	export := filepath.Join(b.Export, sub)
-	left, seen, made := walk(oracle, false), walk(mount, false), walk(export, false)
+	left, made, seen := walk(oracle, true), walk(export, false), walk(mount, true)
 	differs("what is left", left.String(), made.String())
 	if b.Mount != b.Export {
 		differs("what the client sees of it", made.exactly(), seen.exactly())
@@ -238,7 +238,6 @@ func (b Bed) compare(c *check, sub string, was [2]tree) (list []Difference) {
 	if c.times {
 		differs("times that change", left.since(was[0]), made.since(was[1]))
 	}
-	left, seen = walk(oracle, true), walk(mount, true)
 	differs("contents", left.contents(), seen.contents())
 	return list
 }

@@ -50,11 +50,11 @@ func (b Bed) Random(seed uint64, steps int) (count int, list []Difference, err e
 			continue
 		}
 		w.close()
-		left, made, seen := walk(oracle, false), walk(export, false), walk(mount, false)
+		left, made, seen := walk(oracle, true), walk(export, false), walk(mount, true)
 		for _, d := range []Difference{
 			{what, fmt.Sprintf("tree after step %d", i), left.String(), made.String()},
 			{what, fmt.Sprintf("tree after step %d, as the client sees it", i), left.String(), seen.String()},
-			{what, fmt.Sprintf("contents after step %d", i), walk(oracle, true).contents(), walk(mount, true).contents()},
+			{what, fmt.Sprintf("contents after step %d", i), left.contents(), seen.contents()},
 		} {
 			count++
 			if d.Want != d.Got {
@@ -87,6 +87,7 @@ type wanderer struct {
 // held is an open file.
 type held struct {
 	fd  [2]int
+	who *user  // that has opened it
 	ino uint64 // at the oracle
 }
 
@@ -177,6 +178,7 @@ func (w *wanderer) next(oracle string) (text string, do func(p *program, side in
 		})
 	case n < 42 && len(w.open) > 0:
 		h := w.open[w.rand.IntN(len(w.open))]
+		w.who = h.who
 		text, _ := on("write to an open file", nil)
 		return text, func(p *program, side int) {
 			n, err := unix.Pwrite(h.fd[side], pattern(size, at), at)
@@ -185,6 +187,7 @@ func (w *wanderer) next(oracle string) (text string, do func(p *program, side in
 		}
 	case n < 46 && len(w.open) > 0:
 		h := w.open[w.rand.IntN(len(w.open))]
+		w.who = h.who
 		text, _ := on("read of an open file", nil)
 		return text, func(p *program, side int) {
 			p.read(h.fd[side], 40, at)
@@ -249,7 +252,7 @@ func (w *wanderer) create(path string, mode uint32, oracle string) (text string,
 		}
 		p.stat(fd)
 		if fds[side] = fd; side == 0 {
-			w.open = append(w.open, held{fds, st.Ino})
+			w.open = append(w.open, held{fds, w.who, st.Ino})
 		} else if n := len(w.open); n > 0 {
 			w.open[n-1].fd = fds
 		}

@@ -25,7 +25,7 @@ type entry struct {
 // silly is how the NFS client calls files that are removed while they are open.
 const silly = ".nfs"
 
-// walk reads a tree. Attributes come before anything is read that could change them.
+// walk reads a tree: attributes, targets of links, and with content what is in files.
 func walk(top string, content bool) (t tree) {
 	var visit func(path string)
 	visit = func(path string) {
@@ -115,7 +115,9 @@ func (t tree) exactly() string {
 	return t.join(func(e *entry) string {
 		st := &e.st
 		s := fmt.Sprintf("i%d %s m%d.%09d c%d.%09d", st.Ino, attributes(st), st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
-		if st.Mode&unix.S_IFMT == unix.S_IFREG { // those of directories and links change as they are looked at
+		// Those of directories and links change as they are looked at, those of files when their
+		// contents are read under another name.
+		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 {
 			s += fmt.Sprintf(" a%d.%09d", st.Atim.Sec, st.Atim.Nsec)
 		}
 		return s
@@ -144,7 +146,7 @@ func (t tree) since(was tree) string {
 			name     string
 			old, new unix.Timespec
 		}{{"a", b.st.Atim, e.st.Atim}, {"m", b.st.Mtim, e.st.Mtim}, {"c", b.st.Ctim, e.st.Ctim}} {
-			if c.name == "a" && e.st.Mode&unix.S_IFMT != unix.S_IFREG {
+			if c.name == "a" && (e.st.Mode&unix.S_IFMT != unix.S_IFREG || e.st.Nlink > 1) {
 				continue
 			}
 			if c.old != c.new {
