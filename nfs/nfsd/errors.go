@@ -87,7 +87,8 @@ func StatusOf(err error) nfs.Status {
 }
 
 // fits replaces a status that says something else for a procedure than for the system call
-// behind it. RFC 1813 sections 3.3.3 to 3.3.14.
+// behind it. RFC 1813 sections 3.3.1 to 3.3.21. RENAME has NFS3ERR_EXIST for whatever cannot be
+// replaced, but also the statuses that say why, which programs know: they stay.
 func fits(proc uint32, s nfs.Status) nfs.Status {
 	switch proc {
 	case nfs.ProcGetAttr, nfs.ProcSetAttr, nfs.ProcAccess, nfs.ProcReadLink, nfs.ProcRead, nfs.ProcWrite, nfs.ProcCommit,
@@ -98,11 +99,6 @@ func fits(proc uint32, s nfs.Status) nfs.Status {
 	case nfs.ProcLookup:
 		if s == nfs.StatusXDev {
 			return nfs.StatusAcces // something else is mounted there
-		}
-	case nfs.ProcRename:
-		switch s {
-		case nfs.StatusNotEmpty, nfs.StatusIsDir, nfs.StatusNotDir:
-			return nfs.StatusExist // what is there is not compatible, or not empty
 		}
 	}
 	return s

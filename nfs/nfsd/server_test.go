@@ -305,7 +305,7 @@ func TestStatusOf(t *testing.T) {
 		got, want nfs.Status
 	}{
 		{nfs.ProcGetAttr, nfs.StatusNoEnt, nfs.StatusStale}, {nfs.ProcLookup, nfs.StatusNoEnt, nfs.StatusNoEnt},
-		{nfs.ProcLookup, nfs.StatusXDev, nfs.StatusAcces}, {nfs.ProcRename, nfs.StatusNotEmpty, nfs.StatusExist},
+		{nfs.ProcLookup, nfs.StatusXDev, nfs.StatusAcces}, {nfs.ProcRename, nfs.StatusNotEmpty, nfs.StatusNotEmpty},
 		{nfs.ProcRmdir, nfs.StatusNotEmpty, nfs.StatusNotEmpty}, {nfs.ProcRename, nfs.StatusXDev, nfs.StatusXDev},
 	} {
 		if got := fits(tt.proc, tt.got); got != tt.want {

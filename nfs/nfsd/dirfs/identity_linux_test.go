@@ -85,6 +85,7 @@ func TestPermissions(t *testing.T) {
 		{"SETATTR of the owner", set("private", nfs.SetAttr{SetUID: true, UID: 4000}), perm, perm, perm, perm},
 		{"SETATTR of the group to one that the owner is not in", set("private", nfs.SetAttr{SetGID: true, GID: 3000}), perm, perm, perm, perm},
 		{"SETATTR of the size", set("private", nfs.SetAttr{SetSize: true, Size: 1}), ok, acces, acces, acces},
+		{"SETATTR of the size and the time of it", set("group", nfs.SetAttr{SetSize: true, Size: 1, MTimeHow: nfs.SetToServerTime}), ok, ok, acces, acces},
 		{"SETATTR of the time", set("private", nfs.SetAttr{MTimeHow: nfs.SetToClientTime}), ok, perm, perm, perm},
 		{"REMOVE of another's file in a sticky directory", in(nfs.ProcRemove, "sticky", "theirs"), ok, perm, perm, perm},
 	} {

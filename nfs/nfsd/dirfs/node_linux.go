@@ -473,12 +473,18 @@ func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, gu
 	if guard != nil && *guard != timeOf(st.Ctim) {
 		return &nfs.Error{Status: nfs.StatusNotSync}
 	}
+	rest := *set
 	if set.SetSize {
 		if err := n.truncate(who, &st, set.Size); err != nil {
 			return err
 		}
+		// That has set the time, which takes no more than the right to write: utimensat(2) of one
+		// time alone takes the owner.
+		if rest.MTimeHow == nfs.SetToServerTime {
+			rest.MTimeHow = nfs.DontChange
+		}
 	}
-	if err := n.fs.as(who, func() error { return n.change(set) }); err != nil {
+	if err := n.fs.as(who, func() error { return n.change(&rest) }); err != nil {
 		return err
 	}
 	return n.sync(&st)

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
@@ -328,9 +329,11 @@ func testRename(t *testing.T, w *world) {
 		t.Errorf("%+v", res)
 	}
 	w.want("RENAME of a directory into itself", do(w.root, "dir", dir, "dir"), nfs.StatusInval)
-	w.want("RENAME of a file over a directory", do(dir, "c", w.root, "dir"), nfs.StatusExist)
-	w.want("RENAME of a directory over a file", do(w.root, "dir", w.root, "file"), nfs.StatusExist)
-	w.want("RENAME of a directory over a full one", do(w.root, "dir", w.root, "full"), nfs.StatusExist)
+	testutil.Must(t, os.Mkdir(w.path("empty"), 0o777))
+	w.want("RENAME of a file over a directory", do(dir, "c", w.root, "empty"), nfs.StatusIsDir)
+	w.want("RENAME of a file over the directory that it is in", do(dir, "c", w.root, "dir"), nfs.StatusNotEmpty)
+	w.want("RENAME of a directory over a file", do(w.root, "dir", w.root, "file"), nfs.StatusNotDir)
+	w.want("RENAME of a directory over a full one", do(w.root, "dir", w.root, "full"), nfs.StatusNotEmpty)
 	w.want("RENAME of nothing", do(w.root, "nothing", w.root, "x"), nfs.StatusNoEnt)
 	w.want("RENAME of ..", do(dir, "..", w.root, "x"), nfs.StatusInval)
 	w.want("RENAME to .", do(w.root, "file", w.root, "."), nfs.StatusInval)
