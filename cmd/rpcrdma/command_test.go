@@ -100,7 +100,7 @@ type testServer struct {
 	cmd    *exec.Cmd
 	addr   string // HOST:PORT
 	tcp    string // HOST:PORT, with --tcp-addr
-	stderr bytes.Buffer
+	stderr lineBuffer
 	rest   chan string // of standard output, at the end
 	once   sync.Once
 	result error

@@ -38,7 +38,13 @@ func TestExportFlags(t *testing.T) {
 		{"--export =/x", "error: want DIR"}, {"--export x=y", "error: want DIR"}, {"--export x=", "error: want DIR"},
 		{"--export x,rw", "error: want ro, squash="}, {"--export x,squash=some", "error: want none, root or all"},
 		{"--export x,anonuid=me", "error: is not a number"}, {"--export x,anongid=-1", "error: is not a number"},
-		{"--export x,allow=everybody", "error: want a network"}, {"--squash x", "error: want none"}, {"--allow x", "error: want a network"},
+		{`--export a\,b\=c\\=/n\,m,ro`, `a,b=c\ as /n,m ro squash root 65534 65534 []`},
+		{`--export x\\\`, "error: behind the backslash"}, {"--export x,ro=no", "error: ro takes no value"},
+		{"--dir x --allow 192.0.2.7/24 --allow ::ffff:10.1.2.3/112", "x as / squash root 65534 65534 [192.0.2.0/24 10.1.0.0/16]"},
+		{"--dir x --allow ::ffff:10.1.2.3 --allow fe80::1%eth0", "x as / squash root 65534 65534 [10.1.2.3/32 fe80::1/128]"},
+		{"--dir x --allow ::ffff:0:0/95", "error: not of both"},
+		{"--export a=/x --export b=/y/../x/", `error: two exports have the name "/x"`}, {"--dir a --export b=/", `error: two exports have the name "/"`},
+		{"--export x,allow=everybody", "error: allow: want a network"}, {"--squash x", "error: want none"}, {"--allow x", "error: want a network"},
 		{"--dir x --anonuid 0", "error: cannot be root"}, {"--export x,anongid=0", "error: cannot be root"},
 	} {
 		var o exportFlags
@@ -93,7 +99,7 @@ func TestExports(t *testing.T) {
 	testutil.Must(t, err)
 	wantStatus(t, "RENAME between exports", c.Rename(t.Context(), to, "new", from, "new"), nfs.StatusXDev)
 
-	mustFail(t, 1, `two exports have the name "/x"`, "serve", "--addr", "127.0.0.1:0", "--export", a+"=/x", "--export", b+"=/x/")
+	mustFail(t, 2, `two exports have the name "/x"`, "serve", "--addr", "127.0.0.1:0", "--export", a+"=/x", "--export", b+"=/x/")
 }
 
 // With --state handles are good when the server is started again, and one server at a time uses
@@ -135,7 +141,7 @@ func TestStateOutside(t *testing.T) {
 		dir: false, dir + "/": false, filepath.Join(dir, "sub"): false, filepath.Join(dir, "new", "state"): false,
 		link: false, filepath.Join(link, "new"): false, filepath.Join(other, "..", filepath.Base(dir), "x"): false,
 	} {
-		if err := outside(path, dir); (err == nil) != ok {
+		if err := outside("--state", path, dir); (err == nil) != ok {
 			t.Errorf("%s in %s: %v", path, dir, err)
 		}
 	}
@@ -183,8 +189,10 @@ func (f fakeSource) Watch(dir string, _ bool, _ func(notify.Event)) (func(), err
 // Directories are watched in the export that they belong to.
 func TestWatchedExports(t *testing.T) {
 	var top, a, ab []string
-	all := watched{{"a", fakeSource{&a}}, {"a/b", fakeSource{&ab}}}
-	withTop := append(watched{{"", fakeSource{&top}}}, all...)
+	exports := []watchedExport{{"a", fakeSource{&a}}, {"a/b", fakeSource{&ab}}}
+	all, withTop := newWatched(), newWatched()
+	all.set(exports)
+	withTop.set(append([]watchedExport{{"", fakeSource{&top}}}, exports...))
 	for _, dir := range []string{"", "x", "ax", "a", "a/x", "/a//x", "a/b", "a/bc", "a/b/c", "a/../x"} {
 		if _, err := withTop.Watch(dir, false, nil); err != nil {
 			t.Errorf("%q: %v", dir, err)

@@ -9,19 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path"
-	"path/filepath"
+	"os/signal"
 	"strconv"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/loadgen"
-	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
@@ -34,12 +31,14 @@ type serveOptions struct {
 	exportFlags
 	addr, tcpAddr string
 	async         bool
+	accessLog     string // FILE, or - for standard output; empty: none
+	accessFormat  accessFormat
 }
 
 func newServe() *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
-		Use:   "serve (--dir DIR | --export SPEC...)",
+		Use:   "serve (--dir DIR | --export SPEC... | --exports FILE)",
 		Short: "Export directories over NFS version 3",
 		Long: `Export directories over NFS version 3 on RPC-over-RDMA, with MOUNT on the same port.
 
@@ -48,6 +47,11 @@ its own for each directory, which is the directory's path if it has none, and op
 
   ro                    refuse all changes
   squash=none|root|all  as --squash; anonuid=UID, anongid=GID and allow=CIDR likewise
+
+--exports has the same in a file, one export to a line, with comments behind "#". At SIGHUP
+it is read again. What stays in it goes on as if nothing had happened; handles of what is
+gone are stale. A file with an error is reported, and changes nothing. In a name, a
+backslash stands before each comma, space, "=", "#" and backslash.
 
 Nothing outside of the directories can be reached, whatever the name and through whatever
 symbolic link, and nothing that is mounted below them.
@@ -60,6 +64,12 @@ can do, and files that clients make belong to that user. Users are not authentic
 
 Files keep their handles as long as the server runs, and with --state also when it is
 started again. As root they do so on most file systems without looking for files.
+
+--access-log has a line for each call: time, client, procedure, status and duration in
+seconds, then user, export, name and the like. "object", "to" and "found" are short forms of
+handles: what LOOKUP has found is what READ names. Names are quoted: nothing in the log does
+anything to a terminal. At SIGHUP the file is opened again, so that it can be moved before.
+Lines that the disk is too slow for are counted and left out.
 
 Data is on disk when the server says so, unless --async is given.
 
@@ -77,10 +87,17 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
   rpcrdma serve --dir . --addr 127.0.0.1:0 --tcp-addr 127.0.0.1:2049
   rpcrdma serve --export /srv/data --export /home=/users,squash=all,allow=192.0.2.0/24 --addr 192.0.2.1:20049
+  rpcrdma serve --exports /etc/rpcrdma/exports --state /var/lib/rpcrdma --access-log /var/log/rpcrdma/access
   rpcrdma serve --dir . --addr 192.0.2.1:0 --rpcbind`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			exports, err := o.exports()
+			if bad, ok := errors.AsType[*exportsError](err); ok {
+				return fmt.Errorf("serve: %w", bad)
+			}
+			if err == nil && o.json && o.accessLog == "-" {
+				err = errors.New("--access-log - and --json both print to standard output")
+			}
 			if err != nil {
 				return &usageError{command: cmd.CommandPath(), err: err}
 			}
@@ -99,30 +116,40 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
 	o.exportFlags.add(flags)
+	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
+	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
 
 // serve runs until ctx ends.
 func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, stderr io.Writer) error {
-	s := &service{serveOptions: o, exports: exports, log: o.logger(stderr), failed: make(chan error, 3)}
+	s := &service{serveOptions: o, log: o.logger(stderr), stdout: stdout, ready: stdout, failed: make(chan error, 3)}
+	if o.json {
+		s.ready = stderr
+	}
+	hangups := make(chan os.Signal, 1)
+	if o.file != "" || o.accessLog != "" { // else it ends the process
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+	}
 	defer s.close()
-	if err := s.open(ctx, stderr); err != nil {
+	if err := s.open(ctx, exports, stderr); err != nil {
 		return fmt.Errorf("serve: %s", explain(err))
 	}
 	s.start()
-	ready := stdout
-	if o.json {
-		ready = stderr
-	}
 	known, err := o.register(ctx, s.listener.Addr(), s.tcp)
 	if err == nil {
-		err = s.announce(ctx, ready)
+		err = s.announce(ctx, s.ready)
 	}
-	if err == nil {
+	for serving := err == nil; serving; {
 		select {
+		case <-hangups:
+			s.hangup()
 		case <-ctx.Done():
+			serving = false
 		case err = <-s.failed:
+			serving = false
 		}
 	}
 	// Nobody is to be sent here any more.
@@ -148,9 +175,11 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 // A service is a serve command under way.
 type service struct {
 	*serveOptions
-	exports []exportSpec
-	log     *slog.Logger
+	log           *slog.Logger
+	stdout, ready io.Writer // ready: where people are told
 
+	exporter *exporter
+	access   *accessLog // nil without --access-log
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
@@ -163,14 +192,14 @@ type service struct {
 }
 
 // open makes everything that the service needs. The caller closes it, even after an error.
-func (s *service) open(ctx context.Context, stderr io.Writer) (err error) {
+func (s *service) open(ctx context.Context, exports []exportSpec, stderr io.Writer) (err error) {
 	if s.provider, err = s.newServer(ctx, stderr, s.addr); err != nil {
 		return err
 	}
 	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: transport.Config{Logger: s.log}}); err != nil {
 		return err
 	}
-	if err := s.openFiles(); err != nil {
+	if err := s.openFiles(exports); err != nil {
 		return err
 	}
 	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
@@ -180,59 +209,59 @@ func (s *service) open(ctx context.Context, stderr io.Writer) (err error) {
 }
 
 // openFiles opens what is exported, and registers the programs that serve it.
-func (s *service) openFiles() error {
-	cfg := nfsd.Config{Logger: s.log}
-	var st *state
-	if s.state != "" {
-		for _, e := range s.exports {
-			if err := outside(s.state, e.dir); err != nil {
-				return err
-			}
-		}
-		var err error
-		if st, err = openState(s.state); err != nil {
-			return err
-		}
-		s.opened = append(s.opened, st)
-		cfg.Key = st.key
-	}
-	var sources watched
-	for _, e := range s.exports {
-		files, closer, err := openDir(e.dir, s.async, st, s.log)
-		if err != nil {
-			return err
-		}
-		s.opened = append(s.opened, closer)
-		e.FS = files
-		cfg.Exports = append(cfg.Exports, e.Export)
-		// Notifications know no users and no networks.
-		if e.Allow != nil || os.Geteuid() == 0 && e.Squash != nfsd.SquashNone {
-			continue
-		}
-		root, err := os.OpenRoot(e.dir)
-		if err != nil {
-			return err
-		}
-		s.opened = append(s.opened, root)
-		w, err := dirwatch.New(root, s.log)
-		if err != nil {
-			return err
-		}
-		s.opened = append(s.opened, w)
-		sources = append(sources, watchedExport{strings.Trim(path.Clean(e.Name), "/"), w})
-	}
-	s.notify = notify.NewServer(sources, s.log)
-	s.opened = append(s.opened, s.notify)
-	nfsServer, err := nfsd.New(&cfg)
-	if err != nil {
+func (s *service) openFiles(exports []exportSpec) (err error) {
+	x := newExporter(s.serveOptions, s.log)
+	if err := x.check(exports); err != nil { // before there is a key that clients could read
 		return err
 	}
-	for _, p := range nfsServer.Programs() {
+	if s.state != "" {
+		if x.state, err = openState(s.state); err != nil {
+			return err
+		}
+		s.opened = append(s.opened, x.state)
+		x.cfg.Key = x.state.key
+	}
+	if s.accessLog != "" {
+		if s.access, err = openAccessLog(s.accessLog, s.accessFormat.json, s.stdout, s.log); err != nil {
+			return err
+		}
+		s.opened = append(s.opened, s.access)
+		x.cfg.Access = s.access.note
+	}
+	s.opened = append(s.opened, x)
+	if err := x.set(exports); err != nil {
+		return err
+	}
+	s.exporter = x
+	s.notify = notify.NewServer(x.watched, s.log)
+	s.opened = append(s.opened, s.notify)
+	for _, p := range x.server.Programs() {
 		if err := s.server.Register(p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hangup does what SIGHUP is for: the access log is opened again, and the exports file read again.
+// What is wrong is logged, and leaves everything as it was.
+func (s *service) hangup() {
+	if s.access != nil {
+		s.access.reopen()
+	}
+	if s.file == "" {
+		return
+	}
+	exports, err := s.exports()
+	if err == nil {
+		err = s.exporter.set(exports)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(s.ready, "rpcrdma: exporting %s\n", s.exporter)
+	}
+	if err != nil {
+		s.log.Error("the exports stay as they were", "err", oneLine(err))
+	}
 }
 
 // close closes what open has made.
@@ -296,28 +325,8 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 	if s.rpcbind != "" {
 		how = ", registered with rpcbind at " + s.rpcbind
 	}
-	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, s.exported(), how)
+	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, s.exporter, how)
 	return err
-}
-
-// exported says what is exported.
-func (s *service) exported() string {
-	var list []string
-	for _, e := range s.exports {
-		dir, err := filepath.Abs(e.dir)
-		if err != nil {
-			dir = e.dir
-		}
-		text := printable(dir)
-		if e.Name != "/" && e.Name != dir {
-			text += " as " + printable(e.Name)
-		}
-		if e.ReadOnly {
-			text += ", read-only"
-		}
-		list = append(list, text)
-	}
-	return strings.Join(list, "; ")
 }
 
 // stop ends the service in order: no new connections, no notifications, then the calls

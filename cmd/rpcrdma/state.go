@@ -106,10 +106,10 @@ func (s *state) update(f func(put func(key, value []byte) error) error) error {
 	})
 }
 
-// outside checks that a state is not in a directory that is exported: clients could read the
-// key.
-func outside(state, dir string) error {
-	at, err := filepath.Abs(state)
+// outside checks that what an option names is not in a directory that is exported: clients could
+// read the key of handles, or write an exports file.
+func outside(option, path, dir string) error {
+	at, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func outside(state, dir string) error {
 	}
 	for {
 		if info, err := os.Stat(at); err == nil && os.SameFile(info, exported) {
-			return fmt.Errorf("--state %s is in %s, which is exported", printable(state), printable(dir))
+			return fmt.Errorf("%s %s is in %s, which is exported", option, printable(path), printable(dir))
 		}
 		above := filepath.Dir(at)
 		if above == at {

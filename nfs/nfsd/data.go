@@ -48,6 +48,7 @@ func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
 		r.Data = r.Data[:got]
 	}
 	r.Count = uint32(len(r.Data))
+	c.told.bytes = len(r.Data)
 	// Less than there was: the file has become shorter.
 	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want
 	return nfs.StatusOK
@@ -101,6 +102,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 		return c.status(err)
 	}
 	r.Count = uint32(count)
+	c.told.bytes = count
 	return nfs.StatusOK
 }
 

@@ -40,6 +40,15 @@
 // the call's AUTH_SYS credential after Export.Squash, or the anonymous user without one. None
 // of that is authenticated: a server believes the machines that Export.Allow lets in.
 //
+// # Exports
+//
+// [Server.SetExports] replaces the exports of a running server. A client that an export is not for
+// is refused as by Linux's server: MNT3ERR_ACCES from MNT, which it also gets for what is not
+// exported at all; NFS3ERR_STALE for a handle, however it has got that; and AUTH_BADCRED for every
+// call of NFS if no export is for it. Which exports there are, and for whom, MOUNT tells everybody.
+//
+// Config.Access is told of every call, for a log or for statistics.
+//
 // # Ownership
 //
 // Memory that a Node is given, to read into or to write from, is its own until the method

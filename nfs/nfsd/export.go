@@ -133,14 +133,4 @@ func (e *Export) squash(who *Caller, cred *oncrpc.AuthSys, flavor oncrpc.Flavor)
 }
 
 // hostOf returns the IP address of a client, the zero Addr if it has none.
-func hostOf(a net.Addr) netip.Addr {
-	var ap netip.AddrPort
-	switch a := a.(type) {
-	case nil:
-	case *net.TCPAddr:
-		ap = a.AddrPort()
-	default:
-		ap, _ = netip.ParseAddrPort(a.String())
-	}
-	return ap.Addr().Unmap().WithZone("")
-}
+func hostOf(a net.Addr) netip.Addr { return addrOf(a).Addr() }

@@ -26,6 +26,7 @@ type plain struct {
 	last    atomic.Pointer[Caller] // of the latest operation
 	block   chan struct{}          // if not nil, Attr waits for it
 	blocked atomic.Int64
+	panics  bool // Attr does
 }
 
 // An object of a plain is known by its place in the list.
@@ -74,6 +75,9 @@ func (o *object) Attr(_ context.Context, who *Caller) (nfs.Attr, error) {
 	if o.fs.block != nil {
 		o.fs.blocked.Add(1)
 		<-o.fs.block
+	}
+	if o.fs.panics {
+		panic("as the test wants")
 	}
 	a := nfs.Attr{Type: nfs.TypeReg, Mode: 0o644, Nlink: 1, Size: uint64(len(o.data)), FileID: uint64(o.n) + 1}
 	if o.children != nil {

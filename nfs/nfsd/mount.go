@@ -37,11 +37,14 @@ func (l *mountList) add(e nfs.MountEntry) {
 
 // remove forgets mounts of a host: of dir, or all if it is empty.
 func (l *mountList) remove(host, dir string) {
+	l.retain(func(e nfs.MountEntry) bool { return e.Host != host || dir != "" && e.Dir != dir })
+}
+
+// retain forgets the mounts that are not to be kept.
+func (l *mountList) retain(keep func(nfs.MountEntry) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.entries = slices.DeleteFunc(l.entries, func(e nfs.MountEntry) bool {
-		return e.Host == host && (dir == "" || e.Dir == dir)
-	})
+	l.entries = slices.DeleteFunc(l.entries, func(e nfs.MountEntry) bool { return !keep(e) })
 }
 
 func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *transport.Response) {
@@ -54,7 +57,7 @@ func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *tr
 	case nfs.MountProcMnt:
 		conn := req.Conn()
 		if s.gate.enter(ctx, conn) != nil {
-			res.Fail(oncrpc.SystemErr) // which nobody will see
+			c.fail(oncrpc.SystemErr) // which nobody will see
 			return
 		}
 		defer s.gate.leave(conn)
@@ -76,7 +79,7 @@ func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *tr
 			c.exportList()
 		}
 	default:
-		res.Fail(oncrpc.ProcUnavail)
+		c.fail(oncrpc.ProcUnavail)
 	}
 }
 
@@ -113,24 +116,19 @@ func (c *call) doMnt() {
 	c.res.Results = r.Append(c.res.Results)
 }
 
-// mount returns the handle of a directory, which is that of an export or in it.
+// mount returns the handle of a directory, which is that of an export or in it. Linux's mountd
+// answers what is not exported, and what is but not to the client, in the same way.
 func (c *call) mount(dir string) (nfs.FileHandle, nfs.Status) {
-	var below string
-	for i := range c.exports {
-		e := &c.exports[i]
-		rest, ok := within(dir, e.Name)
-		if ok && (c.export == nil || len(e.Name) > len(c.export.Name)) {
-			c.export, below = e, rest
-		}
-	}
+	e, below := c.exports.find(dir)
 	switch {
-	case c.mnt == "" || c.export == nil:
+	case c.mnt == "":
 		return nfs.FileHandle{}, nfs.StatusNoEnt
 	case strings.ContainsRune(dir, 0):
 		return nfs.FileHandle{}, nfs.StatusInval
-	case !c.export.allows(c.who.Host):
+	case e == nil || !e.allows(c.who.Host):
 		return nfs.FileHandle{}, nfs.StatusAcces
 	}
+	c.export = e
 	c.export.squash(&c.who, &c.cred, c.flavor)
 	n, err := c.export.FS.Root(c.ctx)
 	for name := range strings.SplitSeq(below, "/") {
@@ -216,10 +214,10 @@ func (c *call) dump() {
 func (c *call) exportList() {
 	left := c.res.Room() - xdr.Unit
 	var r nfs.ExportRes
-	for i := range c.exports {
-		e := nfs.Export{Dir: c.exports[i].Name}
+	for i := range c.exports.list {
+		e := nfs.Export{Dir: c.exports.list[i].Name}
 		left -= 2*xdr.Unit + xdr.SizeOpaque(len(e.Dir))
-		for _, p := range c.exports[i].Allow {
+		for _, p := range c.exports.list[i].Allow {
 			e.Groups = append(e.Groups, p.String())
 			left -= xdr.Unit + xdr.SizeOpaque(len(p.String()))
 		}

@@ -20,7 +20,8 @@ import (
 
 // Config is what a Server is made of.
 type Config struct {
-	// Exports are what clients can mount: at least one. Their names and IDs differ.
+	// Exports are what clients can mount: at least one. Their names and IDs differ. See also
+	// Server.SetExports.
 	Exports []Export
 
 	// Key signs handles; at least 16 bytes, secret, and the same for as long as handles are to
@@ -38,6 +39,11 @@ type Config struct {
 	// Logger gets what a server's owner should know: data that could not be put on stable
 	// storage. Nil: nobody.
 	Logger *slog.Logger
+
+	// Access is told of every call except NULL when it has been executed, or refused, and before
+	// the reply is sent: by the goroutine of the call, which waits for it. So it is called by many
+	// at once, and must not block. The Access is valid until it returns. Nil: nobody is told.
+	Access func(*Access)
 }
 
 // Defaults and bounds of Config.
@@ -53,8 +59,9 @@ const (
 // A Server executes the procedures of NFS version 3 and MOUNT version 3. It has no goroutines
 // of its own, and need not be closed.
 type Server struct {
-	exports  []Export
-	byID     map[uint32]*Export
+	exports  atomic.Pointer[exportSet]
+	setting  sync.Mutex // SetExports
+	observe  func(*Access)
 	seal     *sealer
 	transfer uint32
 	gate     *gate[*transport.Conn]
@@ -67,9 +74,11 @@ type Server struct {
 
 // New makes a server.
 func New(cfg *Config) (*Server, error) {
-	if len(cfg.Exports) == 0 {
-		return nil, errors.New("nfsd: no exports")
+	exports, err := newExportSet(cfg.Exports)
+	if err != nil {
+		return nil, err
 	}
+	exports.release() // there is no set before
 	if cfg.Key != nil && len(cfg.Key) < minKey {
 		return nil, fmt.Errorf("nfsd: a key of %d bytes, at least %d are needed", len(cfg.Key), minKey)
 	}
@@ -77,24 +86,13 @@ func New(cfg *Config) (*Server, error) {
 		return nil, errors.New("nfsd: a limit is negative or too large")
 	}
 	s := &Server{
-		exports:  append([]Export(nil), cfg.Exports...),
-		byID:     make(map[uint32]*Export),
+		observe:  cfg.Access,
 		transfer: uint32(or(cfg.MaxTransfer, DefaultMaxTransfer)),
 		log:      cfg.Logger,
 	}
+	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
 	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/4, 1)), all))
-	names := make(map[string]bool)
-	for i := range s.exports {
-		e := &s.exports[i]
-		if err := e.settle(); err != nil {
-			return nil, err
-		}
-		if other := s.byID[e.ID]; other != nil || names[e.Name] {
-			return nil, fmt.Errorf("nfsd: two exports have the name %q or the same ID", e.Name)
-		}
-		s.byID[e.ID], names[e.Name] = e, true
-	}
 	var random [8 + 32]byte
 	rand.Read(random[:]) // never fails
 	s.verf.Store(binary.BigEndian.Uint64(random[:]))
@@ -143,10 +141,13 @@ type call struct {
 	res *transport.Response
 	d   xdr.Decoder
 
-	who    Caller
-	cred   oncrpc.AuthSys
-	flavor oncrpc.Flavor
-	export *Export // of the first handle
+	who     Caller
+	cred    oncrpc.AuthSys
+	flavor  oncrpc.Flavor
+	exports *exportSet
+	export  *Export // of the first handle
+
+	told told // of which there is an Access in the end
 
 	fh   []byte // a handle being read or written
 	page page
@@ -180,15 +181,21 @@ func newCall(s *Server) *call {
 // begin takes a call for a request, if its credential is one that means something.
 func (s *Server) begin(ctx context.Context, req *transport.Request, res *transport.Response) *call {
 	c := s.calls.Get().(*call)
-	c.ctx, c.req, c.res, c.export = ctx, req, res, nil
+	c.ctx, c.req, c.res, c.exports, c.export = ctx, req, res, s.use(), nil
+	if s.observe != nil {
+		c.told.begin(len(res.Results))
+	}
 	c.flavor = req.Cred.Flavor
 	c.who = Caller{Host: hostOf(req.RemoteAddr())}
 	valid := c.flavor == oncrpc.FlavorNone
 	if c.flavor == oncrpc.FlavorSys {
 		n, err := oncrpc.ConsumeAuthSys(req.Cred.Body, &c.cred)
 		valid = err == nil && n == len(req.Cred.Body)
+		c.told.claimed = valid
 	}
-	if !valid {
+	// MOUNT tells everybody what there is, and says no by itself.
+	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {
+		c.told.deny = oncrpc.AuthBadCred
 		res.Deny(oncrpc.AuthBadCred)
 		c.end()
 		return nil
@@ -196,9 +203,19 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 	return c
 }
 
+// fail makes the reply an RPC error.
+func (c *call) fail(stat oncrpc.AcceptStat) {
+	c.told.fail = stat
+	c.res.Fail(stat)
+}
+
 // end gives the call back, without references to memory of others.
 func (c *call) end() {
-	c.ctx, c.req, c.res, c.export = nil, nil, nil, nil
+	if c.observe != nil {
+		c.tell()
+	}
+	c.exports.release()
+	c.ctx, c.req, c.res, c.exports, c.export = nil, nil, nil, nil, nil
 	c.d = xdr.Decoder{}
 	c.page = page{}
 	c.write.Data, c.symlink.Target = nil, nil
@@ -242,7 +259,7 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 	defer c.end()
 	conn := req.Conn()
 	if s.gate.enter(ctx, conn) != nil {
-		res.Fail(oncrpc.SystemErr) // which nobody will see
+		c.fail(oncrpc.SystemErr) // which nobody will see
 		return
 	}
 	defer s.gate.leave(conn)
@@ -255,9 +272,10 @@ func (c *call) decode(m interface{ Decode(*xdr.Decoder) }) bool {
 	c.d = c.req.Decoder()
 	m.Decode(&c.d)
 	if c.d.End() != nil {
-		c.res.Fail(oncrpc.GarbageArgs)
+		c.fail(oncrpc.GarbageArgs)
 		return false
 	}
+	c.told.decoded = true
 	return true
 }
 
@@ -271,14 +289,13 @@ func (c *call) node(fh *nfs.FileHandle) (Node, nfs.Status) {
 	if status != nfs.StatusOK {
 		return nil, status
 	}
-	e := c.byID[id]
-	if e == nil {
+	e := c.exports.byID[id]
+	switch {
+	case e == nil:
 		return nil, nfs.StatusStale // it is not exported any more
-	}
-	if c.export == nil {
-		if !e.allows(c.who.Host) {
-			return nil, nfs.StatusAcces
-		}
+	case !e.allows(c.who.Host):
+		return nil, nfs.StatusStale // it never was, to this client: it need not know more
+	case c.export == nil:
 		c.export = e
 		e.squash(&c.who, &c.cred, c.flavor)
 	}
@@ -308,6 +325,9 @@ func (c *call) status(err error) nfs.Status { return fits(c.req.Proc, StatusOf(e
 // handle returns the handle of n as clients see it.
 func (c *call) handle(n Node) nfs.FileHandle {
 	c.fh = c.seal.append(c.fh[:0], c.export.ID, n)
+	if c.observe != nil {
+		c.told.made = objectOf(c.fh)
+	}
 	fh, _ := nfs.NewFileHandle(c.fh)
 	return fh
 }

@@ -93,9 +93,9 @@ func TestExports(t *testing.T) {
 	}})
 	for dir, want := range map[string]nfs.MountStatus{
 		"/srv": nfs.MountOK, "/srv/": nfs.MountOK, "//srv//dir/.": nfs.MountOK, "/srv/dir": nfs.MountOK, "srv": nfs.MountOK,
-		"/srv/dir/file": nfs.MountNotDir, "/srv/dir/file/x": nfs.MountNotDir, "/srv/none": nfs.MountNoEnt, "/srv/../..": nfs.MountNoEnt,
-		"/srv/closed": nfs.MountAcces, "/srv/closed/dir": nfs.MountAcces, "/srv/closedx": nfs.MountNoEnt,
-		"/": nfs.MountNoEnt, "": nfs.MountNoEnt, "/al": nfs.MountNoEnt, "/srv/ro/dir": nfs.MountOK, "/srv/a\x00": nfs.MountInval,
+		"/srv/dir/file": nfs.MountNotDir, "/srv/dir/file/x": nfs.MountNotDir, "/srv/none": nfs.MountNoEnt, "/srv/../..": nfs.MountAcces,
+		"/srv/closed": nfs.MountAcces, "/srv/closed/dir": nfs.MountAcces, "/srv/closed/none": nfs.MountAcces, "/srv/closedx": nfs.MountNoEnt,
+		"/": nfs.MountAcces, "": nfs.MountNoEnt, "/al": nfs.MountAcces, "/alll": nfs.MountAcces, "/srv/ro/dir": nfs.MountOK, "/srv/a\x00": nfs.MountInval,
 	} {
 		if got := c.mnt(dir); got.Status != want || want == nfs.MountOK && len(got.Flavors) != 2 {
 			t.Errorf("MNT of %q: %v, want %v", dir, got.Status, want)
@@ -106,10 +106,14 @@ func TestExports(t *testing.T) {
 		t.Error("a mounted directory has another handle")
 	}
 
-	// The handles of an export are good for nobody else.
-	handle, _ := nfs.NewFileHandle(c.server.seal.append(nil, c.server.exports[1].ID, closed.objects[0]))
-	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusAcces {
+	// The handles of an export are good for nobody else. Linux's server answers so, too.
+	handle, _ := nfs.NewFileHandle(c.server.seal.append(nil, c.server.exports.Load().list[1].ID, closed.objects[0]))
+	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusStale {
 		t.Errorf("the handle of a closed export: %v", got)
+	}
+	intoClosed := nfs.RenameArgs{From: nfs.DirOpArgs{Dir: root, Name: "a"}, To: nfs.DirOpArgs{Dir: handle, Name: "b"}}
+	if got := c.status(nfs.ProcRename, &intoClosed); got != nfs.StatusStale {
+		t.Errorf("RENAME into a closed export: %v", got)
 	}
 	handle, _ = nfs.NewFileHandle(c.server.seal.append(nil, 12345, closed.objects[0]))
 	if got := c.status(nfs.ProcGetAttr, &handle); got != nfs.StatusStale {

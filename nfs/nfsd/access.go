@@ -1,0 +1,188 @@
+package nfsd
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// An Access is a call, as Config.Access is told of it. Names are the client's bytes, whatever
+// they are.
+type Access struct {
+	Time     time.Time     // when the server began with it
+	Duration time.Duration // until there were results; the wait for the file system's turn is in it
+
+	Client           netip.AddrPort // the zero AddrPort: it is not known
+	Prog, Vers, Proc uint32
+
+	// Flavor is that of the credential, and UID and GID are what it says: a claim, and nothing
+	// without oncrpc.FlavorSys.
+	Flavor   oncrpc.Flavor
+	UID, GID uint32
+
+	// Export is the export that the call was about, and AsUID and AsGID are who it was executed as
+	// there. Nil: the call did not get that far, and was executed as nobody. It belongs to the
+	// server and does not change.
+	Export       *Export
+	AsUID, AsGID uint32
+
+	// Object is that of the handle in the arguments, and Made that of the handle in the results: of
+	// LOOKUP, for example. To is the directory that RENAME and LINK put a name in. 0: there is none.
+	Object, To, Made Object
+
+	// Name is the name in the arguments, and NewName that which RENAME and LINK make. Of MOUNT's
+	// procedures Name is the path.
+	Name, NewName string
+
+	// Offset and Bytes are what was read by READ or written by WRITE.
+	Offset uint64
+	Bytes  int
+
+	// Fail or Deny say why the call was refused by RPC, before or instead of its execution.
+	// Otherwise Status is that of the results. That of MNT is the nfs.MountStatus of the same number;
+	// procedures without one have nfs.StatusOK.
+	Fail   oncrpc.AcceptStat
+	Deny   oncrpc.AuthStat
+	Status nfs.Status
+}
+
+// An Object stands for an object of a file system: a hash of its handle without the signature, so
+// that it shows nothing that handles could be made from. It is the same as long as the handle is,
+// and for the few objects that somebody looks at in a log no other has it.
+type Object uint64
+
+// String is the number in hexadecimal, 16 digits.
+func (o Object) String() string { return fmt.Sprintf("%016x", uint64(o)) }
+
+// objectOf returns the Object of a handle as clients see it, never 0. The hash is FNV-1a.
+func objectOf(fh []byte) Object {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for i, b := range fh {
+		if len(fh) > sealSize && i >= handleMAC && i < sealSize {
+			continue
+		}
+		h = (h ^ uint64(b)) * prime
+	}
+	return Object(max(h, 1))
+}
+
+// told is what a call notes on its way for its Access.
+type told struct {
+	start   time.Time
+	results int  // length of the results before the call's own
+	claimed bool // the credential is one of AUTH_SYS
+	decoded bool // the arguments are some
+	fail    oncrpc.AcceptStat
+	deny    oncrpc.AuthStat
+	made    Object
+	bytes   int // read or written
+	access  Access
+}
+
+// begin is called when a call begins that is to be told of.
+func (t *told) begin(results int) { *t = told{start: time.Now(), results: results} }
+
+// tell tells of the call.
+func (c *call) tell() {
+	t := &c.told
+	a := &t.access
+	*a = Access{
+		Time: t.start, Client: addrOf(c.req.RemoteAddr()),
+		Prog: c.req.Prog, Vers: c.req.Vers, Proc: c.req.Proc,
+		Flavor: c.flavor, Export: c.export, Made: t.made, Bytes: t.bytes, Fail: t.fail, Deny: t.deny,
+	}
+	if t.claimed {
+		a.UID, a.GID = c.cred.UID, c.cred.GID
+	}
+	if c.export != nil {
+		a.AsUID, a.AsGID = c.who.UID, c.who.GID
+	}
+	if t.decoded {
+		c.tellArgs(a)
+	}
+	c.tellStatus(a)
+	a.Duration = time.Since(t.start)
+	c.observe(a)
+}
+
+// tellStatus fills in the status, which is the first word of the results.
+func (c *call) tellStatus(a *Access) {
+	if a.Fail != oncrpc.Success || a.Deny != oncrpc.AuthOK || a.Prog == nfs.MountProgram && a.Proc != nfs.MountProcMnt {
+		return
+	}
+	if len(c.res.Results) < c.told.results+xdr.Unit {
+		a.Fail = oncrpc.SystemErr // the file system has panicked
+		return
+	}
+	a.Status = nfs.Status(binary.BigEndian.Uint32(c.res.Results[c.told.results:]))
+}
+
+// tellArgs fills in what the arguments say, which have been decoded.
+func (c *call) tellArgs(a *Access) {
+	if a.Prog == nfs.MountProgram {
+		if a.Proc == nfs.MountProcMnt || a.Proc == nfs.MountProcUmnt {
+			a.Name = string(c.mnt)
+		}
+		return
+	}
+	object := &c.object
+	switch a.Proc {
+	case nfs.ProcSetAttr:
+		object = &c.setAttr.Object
+	case nfs.ProcAccess:
+		object = &c.access.Object
+	case nfs.ProcRead:
+		object, a.Offset = &c.read.File, c.read.Offset
+	case nfs.ProcWrite:
+		object, a.Offset = &c.write.File, c.write.Offset
+	case nfs.ProcCommit:
+		object = &c.commit.File
+	case nfs.ProcReadDir:
+		object = &c.readDir.Dir
+	case nfs.ProcReadDirPlus:
+		object = &c.readPlus.Dir
+	case nfs.ProcLookup, nfs.ProcRemove, nfs.ProcRmdir:
+		object, a.Name = &c.dirOp.Dir, c.dirOp.Name
+	case nfs.ProcCreate:
+		object, a.Name = &c.create.Where.Dir, c.create.Where.Name
+	case nfs.ProcMkdir:
+		object, a.Name = &c.mkdir.Where.Dir, c.mkdir.Where.Name
+	case nfs.ProcSymlink:
+		object, a.Name = &c.symlink.Where.Dir, c.symlink.Where.Name
+	case nfs.ProcMknod:
+		object, a.Name = &c.mknod.Where.Dir, c.mknod.Where.Name
+	case nfs.ProcRename:
+		object, a.Name = &c.rename.From.Dir, c.rename.From.Name
+		a.To, a.NewName = c.objectIn(&c.rename.To.Dir), c.rename.To.Name
+	case nfs.ProcLink:
+		object = &c.link.File
+		a.To, a.NewName = c.objectIn(&c.link.Link.Dir), c.link.Link.Name
+	}
+	a.Object = c.objectIn(object)
+}
+
+// objectIn returns the Object of a handle in the arguments.
+func (c *call) objectIn(fh *nfs.FileHandle) Object {
+	c.fh = fh.Append(c.fh[:0])
+	return objectOf(c.fh[xdr.Unit:][:binary.BigEndian.Uint32(c.fh)])
+}
+
+// addrOf returns the address of a client, the zero AddrPort if it has none that is known.
+func addrOf(a net.Addr) netip.AddrPort {
+	var ap netip.AddrPort
+	switch a := a.(type) {
+	case nil:
+	case *net.TCPAddr:
+		ap = a.AddrPort()
+	default:
+		ap, _ = netip.ParseAddrPort(a.String())
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
+}
