@@ -42,6 +42,7 @@ func explain(err error) string {
 		dial     *transport.DialError
 		reject   *fabric.RejectError
 		closed   *transport.ClosedError
+		changed  *nfs.ChangedError
 		version  *transport.VersionError
 		path     *fs.PathError
 		link     *os.LinkError
@@ -50,6 +51,8 @@ func explain(err error) string {
 	switch {
 	case errors.As(err, &status):
 		return statusText(status.Status)
+	case errors.As(err, &changed):
+		return "it changed while it was read (" + changed.What() + "): what was read need not be one version of it"
 	case errors.As(err, &mount):
 		if mount.Status == nfs.MountNoEnt {
 			return fmt.Sprintf("the server does not export %s (%v)", printable(mount.Dir), mount.Status)

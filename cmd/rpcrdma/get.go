@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -42,7 +41,7 @@ everything else is copied, and the exit status is 1.`,
 			if err != nil {
 				return err
 			}
-			if err := o.check(cmd); err != nil {
+			if err := checkParallel(cmd, o.parallel); err != nil {
 				return err
 			}
 			toStdout := args[1] == "-"
@@ -55,7 +54,7 @@ everything else is copied, and the exit status is 1.`,
 			}
 			t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
 			if toStdout {
-				err = t.getTo(ctx, cmd.OutOrStdout())
+				err = printFile(ctx, r, cmd.OutOrStdout(), o.parallel)
 			} else {
 				err = t.get(ctx, args[1], o.recursive)
 			}
@@ -64,31 +63,6 @@ everything else is copied, and the exit status is 1.`,
 	}
 	addTransferOptions(cmd, &o)
 	return cmd
-}
-
-// getTo copies the file at the URL to w, in order.
-func (t *transfer) getTo(ctx context.Context, w io.Writer) error {
-	f, err := t.Open(ctx, t.url.Path)
-	if err != nil {
-		return err
-	}
-	defer t.known.add(f.Handle, f.Path)()
-	// READs of 1 MiB run in parallel, as many as credits and the parallel option
-	// allows. The file may grow or shrink meanwhile: its end is where the server says.
-	buf := make([]byte, min(t.parallel, 64)<<20)
-	for off := int64(0); ; {
-		n, err := f.ReadAt(ctx, buf, off)
-		if _, err := w.Write(buf[:n]); err != nil {
-			return fmt.Errorf("standard output: %w", err)
-		}
-		off += int64(n)
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
 }
 
 // get copies the file or directory at the URL.

@@ -41,7 +41,7 @@ status is 1.`,
 			if err != nil {
 				return err
 			}
-			if err := o.check(cmd); err != nil {
+			if err := checkParallel(cmd, o.parallel); err != nil {
 				return err
 			}
 			// Local errors need no server.

@@ -22,7 +22,7 @@ type remote struct {
 	log  *slog.Logger
 	stop []func()
 
-	known names
+	known *names
 
 	again func(context.Context) (*nfs.Client, error) // makes a new connection
 }
@@ -46,7 +46,7 @@ func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
 // dial connects to the server of a URL. The context that it returns ends when the command
 // is interrupted or the server falls silent. The caller must close the remote.
 func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
-	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr())}
+	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr()), known: new(names)}
 	ctx, stop := interruptible(cmd.Context())
 	r.stop = append(r.stop, stop)
 

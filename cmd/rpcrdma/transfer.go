@@ -28,13 +28,17 @@ type transferOptions struct {
 func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	addNFSOptions(cmd, &o.nfsOptions)
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy a directory and everything below it")
-	cmd.Flags().IntVarP(&o.parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
+	addParallelOption(cmd, &o.parallel)
 }
 
-// check refuses invalid options.
-func (o *transferOptions) check(cmd *cobra.Command) error {
-	if o.parallel < 1 || o.parallel > transport.MaxCredits {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", o.parallel, transport.MaxCredits)}
+func addParallelOption(cmd *cobra.Command, parallel *int) {
+	cmd.Flags().IntVarP(parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
+}
+
+// checkParallel refuses invalid values of --parallel.
+func checkParallel(cmd *cobra.Command, parallel int) error {
+	if parallel < 1 || parallel > transport.MaxCredits {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits)}
 	}
 	return nil
 }
@@ -118,11 +122,19 @@ func passable(ctx context.Context, err error) bool {
 	var (
 		status  *nfs.Error
 		name    *nfs.NameError
+		changed *nfs.ChangedError
 		reply   *nfs.BadReplyError
 		rpc     *oncrpc.RPCError
 		refused *transport.RDMAError
 	)
-	return errors.As(err, &status) || errors.As(err, &name) || errors.As(err, &reply) || errors.As(err, &rpc) ||
+	if errors.As(err, &status) {
+		switch status.Status {
+		case nfs.StatusROFS, nfs.StatusNoSpc, nfs.StatusDQuot:
+			return false // the next file would get the same
+		}
+		return true
+	}
+	return errors.As(err, &changed) || errors.As(err, &name) || errors.As(err, &reply) || errors.As(err, &rpc) ||
 		errors.As(err, &refused) || errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
