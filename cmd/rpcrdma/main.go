@@ -113,6 +113,7 @@ func newRoot() *cobra.Command {
 		newCat(),
 		newGet(),
 		newPut(),
+		newCp(),
 		newMv(),
 		newMkdir(),
 		newRm(),
