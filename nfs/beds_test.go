@@ -40,6 +40,8 @@ var suite = []struct {
 	{"UploadWindows", testUploadWindows},
 	{"CommitError", testCommitError},
 	{"TransferCancel", testTransferCancel},
+	{"TransferOffset", testTransferOffset},
+	{"Changed", testChanged},
 }
 
 func runSuite(t *testing.T, b *testbed.Bed) {

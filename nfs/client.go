@@ -380,6 +380,12 @@ func chunkedOpaque(d *xdr.Decoder, item *transport.WriteItem) []byte {
 // server uses it. n may be less than len(p) at any time; eof reports that the read reached the
 // end of the file. p belongs to the call until it returns. RFC 1813 section 3.3.6.
 func (c *Client) Read(ctx context.Context, fh FileHandle, off uint64, p []byte) (n int, eof bool, err error) {
+	n, eof, _, err = c.read(ctx, fh, off, p)
+	return n, eof, err
+}
+
+// read is Read with the file's attributes, which the server may leave out.
+func (c *Client) read(ctx context.Context, fh FileHandle, off uint64, p []byte) (n int, eof bool, after PostOpAttr, err error) {
 	if uint64(len(p)) > math.MaxUint32 {
 		p = p[:math.MaxInt32]
 	}
@@ -394,12 +400,12 @@ func (c *Client) Read(ctx context.Context, fh FileHandle, off uint64, p []byte) 
 	}
 	o.read.limit = len(p)
 	if err := c.invoke(ctx, o, &o.read, &o.read.Status); err != nil {
-		return 0, false, err
+		return 0, false, PostOpAttr{}, err
 	}
 	if item := o.read.item; item == nil || !item.Chunked || item.N == 0 {
 		copy(p, o.read.Data)
 	}
-	return int(o.read.Count), o.read.EOF, nil
+	return int(o.read.Count), o.read.EOF, o.read.Attr, nil
 }
 
 // readReply decodes READ3res with the data inline or in the write chunk, and checks it against
@@ -495,6 +501,13 @@ func (c *Client) makeObject(ctx context.Context, o *op, where *DirOpArgs) (FileH
 		return c.Lookup(ctx, where.Dir, where.Name)
 	}
 	return res.Object.Handle, res.Attr, nil
+}
+
+// Mknod makes a device, a socket or a fifo. RFC 1813 section 3.3.11.
+func (c *Client) Mknod(ctx context.Context, args *MknodArgs) (FileHandle, PostOpAttr, error) {
+	o := c.begin(ProcMknod)
+	o.call.Args = args.Append(o.call.Args)
+	return c.makeObject(ctx, o, &args.Where)
 }
 
 // Remove removes a name that is not a directory's. RFC 1813 section 3.3.12.

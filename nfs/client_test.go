@@ -77,6 +77,12 @@ func testProcedures(t *testing.T, b *testbed.Bed) {
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("second CREATE: %v", err)
 	}
+	disk, _, err := c.Mknod(ctx, &MknodArgs{Where: DirOpArgs{dir, "disk"}, Type: TypeBlk, Attr: SetAttr{SetMode: true, Mode: 0o660}, Spec: Device{8, 1}})
+	check("MKNOD", err)
+	if attr, err := c.GetAttr(ctx, disk); err != nil || attr.Type != TypeBlk || attr.Rdev != (Device{8, 1}) || attr.Mode != 0o660 {
+		t.Errorf("after MKNOD: %+v, %v", attr, err)
+	}
+	check("REMOVE of a device", c.Remove(ctx, dir, "disk"))
 	check("LINK", c.Link(ctx, made, dir, "second"))
 	check("RENAME", c.Rename(ctx, dir, "second", root, "third"))
 	if fh, _, err := c.Lookup(ctx, root, "third"); err != nil || fh != made {

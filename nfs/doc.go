@@ -62,6 +62,5 @@
 //
 // Only NFS version 3 with AUTH_SYS credentials is supported; for sessions of version 4.1 see
 // package nfs41. Only the root handles of exports and the sizes from FSINFO are cached. There
-// are no locks (NLM), exclusive create exists only as a procedure, and MKNOD has types but no
-// method.
+// are no locks (NLM), and exclusive create exists only as a procedure.
 package nfs

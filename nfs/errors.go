@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 )
 
 // ErrSymlinkLoop means that a path has more than 40 symbolic links. It is wrapped in an
@@ -80,6 +81,35 @@ type BadReplyError struct {
 }
 
 func (e *BadReplyError) Error() string { return fmt.Sprintf("nfs: %s: bad reply: %s", e.Op, e.Reason) }
+
+// A ChangedError means that a file changed while it was downloaded: what was read need not be
+// one version of it.
+type ChangedError struct {
+	Before, After Attr // before the first byte was read, and after the last
+}
+
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("nfs: file changed while it was read (%s)", e.What())
+}
+
+// What names the attributes that differ, such as "size 10, then 20; mtime".
+func (e *ChangedError) What() string {
+	var what []string
+	b, a := &e.Before, &e.After
+	if b.FileID != a.FileID {
+		what = append(what, fmt.Sprintf("file id %d, then %d", b.FileID, a.FileID))
+	}
+	if b.Size != a.Size {
+		what = append(what, fmt.Sprintf("size %d, then %d", b.Size, a.Size))
+	}
+	if b.MTime != a.MTime {
+		what = append(what, "mtime")
+	}
+	if b.CTime != a.CTime {
+		what = append(what, "ctime")
+	}
+	return strings.Join(what, "; ")
+}
 
 // A NameError is an invalid name of a directory entry. It matches fs.ErrInvalid.
 type NameError struct {

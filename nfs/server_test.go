@@ -308,6 +308,16 @@ func (s *memServer) serve(proc uint32, args []byte) message {
 			s.find(a.Where.Dir).kids[a.Where.Name].target = string(a.Target)
 		}
 		return res
+	case ProcMknod:
+		var a MknodArgs
+		if decode(args, &a) != nil {
+			return nil
+		}
+		res := s.create(&a.Where, a.Type, a.Attr.Mode, false)
+		if res.Status == StatusOK {
+			s.find(a.Where.Dir).kids[a.Where.Name].attr.Rdev = a.Spec
+		}
+		return res
 	case ProcRemove, ProcRmdir:
 		var a DirOpArgs
 		if decode(args, &a) != nil {

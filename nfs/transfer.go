@@ -28,6 +28,22 @@ type TransferOptions struct {
 	// several goroutines, but never concurrently, and n increases. While it runs, its
 	// goroutine makes no calls to the server.
 	Progress func(n int64)
+
+	// Offset is where the transfer begins, in bytes: what is before it is neither read nor
+	// written. The number of bytes transferred counts from there.
+	Offset int64
+
+	// Before, if not nil, has the attributes of the file from before a Download, which fails
+	// with a *ChangedError if they are others after the last byte has been read. See
+	// [Attr.SameVersion].
+	Before *Attr
+}
+
+func (o *TransferOptions) offset() int64 {
+	if o == nil {
+		return 0
+	}
+	return o.Offset
 }
 
 func (o *TransferOptions) parallel() int {
@@ -156,22 +172,23 @@ func (p *progress) add(n int) {
 }
 
 // readFull reads len(p) bytes at off, in several READs if they are short. At the end of the
-// file it returns the bytes before it and io.EOF.
-func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int64) (int, error) {
-	for done := 0; done < len(p); {
-		n, eof, err := c.Read(ctx, fh, uint64(off)+uint64(done), p[done:])
+// file it returns the bytes before it and io.EOF. after are the attributes from the last READ.
+func (c *Client) readFull(ctx context.Context, fh FileHandle, p []byte, off int64) (done int, after PostOpAttr, err error) {
+	for done < len(p) {
+		n, eof, attr, err := c.read(ctx, fh, uint64(off)+uint64(done), p[done:])
 		done += n
+		after = attr
 		switch {
 		case err != nil:
-			return done, err
+			return done, after, err
 		case done == len(p):
 		case eof:
-			return done, io.EOF
+			return done, after, io.EOF
 		case n == 0:
-			return done, fmt.Errorf("nfs: READ of %d bytes at %d: %w", len(p)-done, off+int64(done), io.ErrNoProgress)
+			return done, after, fmt.Errorf("nfs: READ of %d bytes at %d: %w", len(p)-done, off+int64(done), io.ErrNoProgress)
 		}
 	}
-	return len(p), nil
+	return done, after, nil
 }
 
 // ReadAt reads len(p) bytes at offset off, in bytes, directly into p, with several calls in
@@ -201,7 +218,7 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 	}
 	err = parallel(ctx, pieces(int64(len(p)), lim.read), defaultParallel, func(i int64) error {
 		from := i * int64(lim.read)
-		n, err := c.readFull(ctx, fh, p[from:min(from+int64(lim.read), int64(len(p)))], off+from)
+		n, _, err := c.readFull(ctx, fh, p[from:min(from+int64(lim.read), int64(len(p)))], off+from)
 		if err == nil {
 			return nil
 		}
@@ -229,34 +246,61 @@ func (c *Client) ReadAt(ctx context.Context, fh FileHandle, p []byte, off int64)
 // *os.File does. If the file is shorter than size the error is io.ErrUnexpectedEOF. After an
 // error w may have any part of the file.
 func (c *Client) Download(ctx context.Context, fh FileHandle, size int64, w io.WriterAt, opts *TransferOptions) (int64, error) {
-	if size < 0 {
+	first := opts.offset()
+	if size < 0 || first < 0 {
 		return 0, errNegative
 	}
-	if size == 0 {
-		return 0, nil
+	var last PostOpAttr // from a READ that read everything
+	if size <= first {
+		return 0, c.unchanged(ctx, fh, last, opts)
 	}
 	lim, err := c.transferLimits(ctx, fh)
 	if err != nil {
 		return 0, err
 	}
 	done := opts.progress()
-	err = parallel(ctx, pieces(size, lim.read), opts.parallel(), func(i int64) error {
-		off := i * int64(lim.read)
+	total := pieces(size-first, lim.read)
+	err = parallel(ctx, total, opts.parallel(), func(i int64) error {
+		off := first + i*int64(lim.read)
 		want := int(min(int64(lim.read), size-off))
 		buf := c.buffer(want)
 		defer c.bufs.Put(buf)
-		n, err := c.readFull(ctx, fh, *buf, off)
+		n, after, err := c.readFull(ctx, fh, *buf, off)
 		if err == io.EOF {
 			err = fmt.Errorf("nfs: file ends at %d, expected %d bytes: %w", off+int64(n), size, io.ErrUnexpectedEOF)
 		}
 		if err != nil {
 			return err
 		}
+		if total == 1 {
+			last = after
+		}
 		n, err = w.WriteAt(*buf, off)
 		done.add(n)
 		return err
 	})
+	if err == nil {
+		err = c.unchanged(ctx, fh, last, opts)
+	}
 	return done.n, err
+}
+
+// unchanged checks the attributes of a file after a Download, which are last if the server has
+// sent them.
+func (c *Client) unchanged(ctx context.Context, fh FileHandle, last PostOpAttr, opts *TransferOptions) error {
+	if opts == nil || opts.Before == nil {
+		return nil
+	}
+	if !last.Present {
+		var err error
+		if last.Attr, err = c.GetAttr(ctx, fh); err != nil {
+			return err
+		}
+	}
+	if !opts.Before.SameVersion(&last.Attr) {
+		return &ChangedError{Before: *opts.Before, After: last.Attr}
+	}
+	return nil
 }
 
 // writeFull writes all of p at off, in several WRITEs if they are short, and returns the state
@@ -417,14 +461,18 @@ func (c *Client) WriteAt(ctx context.Context, fh FileHandle, p []byte, off int64
 // r is shorter than size the error is io.ErrUnexpectedEOF. After an error the file may have
 // any part of r.
 func (c *Client) Upload(ctx context.Context, fh FileHandle, r io.ReaderAt, size int64, opts *TransferOptions) (int64, error) {
-	return c.writeAll(ctx, fh, 0, size, func(buf *[]byte, at int64, n int) ([]byte, error) {
+	first := opts.offset()
+	if size < 0 || first < 0 {
+		return 0, errNegative
+	}
+	return c.writeAll(ctx, fh, first, max(0, size-first), func(buf *[]byte, at int64, n int) ([]byte, error) {
 		if cap(*buf) < n {
 			*buf = make([]byte, n)
 		}
 		b := (*buf)[:n]
 		// A ReaderAt may return io.EOF with the last bytes.
-		if got, err := r.ReadAt(b, at); got < n {
-			return nil, fmt.Errorf("nfs: reading the data to write at %d: %w", at+int64(got), noEOF(err))
+		if got, err := r.ReadAt(b, first+at); got < n {
+			return nil, fmt.Errorf("nfs: reading the data to write at %d: %w", first+at+int64(got), noEOF(err))
 		}
 		return b, nil
 	}, opts)

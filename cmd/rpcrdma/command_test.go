@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -92,6 +93,23 @@ func mustFail(t *testing.T, status int, text string, args ...string) {
 	}
 	if r.status != status || len(lines) != 1 || !strings.HasPrefix(lines[0], "rpcrdma: ") || !strings.Contains(lines[0]+"\n", text) {
 		t.Errorf("rpcrdma %s: status %d, want %d and one line with %q:\n%s", strings.Join(args, " "), r.status, status, text, r.stderr)
+	}
+}
+
+// mustSkip runs a command on a tree that must name what it skips, in any order, and count it
+// in its last line.
+func mustSkip(t *testing.T, skipped []string, args ...string) {
+	t.Helper()
+	r := runCommand(t, args...)
+	lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+	last := lines[len(lines)-1]
+	for _, want := range skipped {
+		if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, ": "+want) }) {
+			t.Errorf("rpcrdma %s: not named: %q", strings.Join(args, " "), want)
+		}
+	}
+	if r.status != 1 || len(lines) != len(skipped)+1 || !strings.Contains(last, ": "+things(len(skipped))+" skipped, everything else is ") {
+		t.Errorf("rpcrdma %s: status %d, want 1 and %d skipped:\n%s", strings.Join(args, " "), r.status, len(skipped), r.stderr)
 	}
 }
 

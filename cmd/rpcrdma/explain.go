@@ -42,14 +42,24 @@ func explain(err error) string {
 		dial     *transport.DialError
 		reject   *fabric.RejectError
 		closed   *transport.ClosedError
+		lost     *transport.LostError
+		source   *sourceError
+		kept     *keptError
+		changed  *nfs.ChangedError
 		version  *transport.VersionError
 		path     *fs.PathError
 		link     *os.LinkError
 		dns      *net.DNSError
 	)
 	switch {
+	case errors.As(err, &kept):
+		return explain(kept.err) + kept.hint()
+	case errors.As(err, &source):
+		return "reading it: " + explain(source.err)
 	case errors.As(err, &status):
 		return statusText(status.Status)
+	case errors.As(err, &changed):
+		return "it changed while it was read (" + changed.What() + "): read it again for one version of it"
 	case errors.As(err, &mount):
 		if mount.Status == nfs.MountNoEnt {
 			return fmt.Sprintf("the server does not export %s (%v)", printable(mount.Dir), mount.Status)
@@ -88,6 +98,11 @@ func explain(err error) string {
 		return "the server rejected it"
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return "no such host"
+	case errors.As(err, &lost) && lost.Reason != nil:
+		if why := connText(lost.Reason); why != "" {
+			return "connection lost: " + why
+		}
+		return explain(lost.Reason)
 	case errors.As(err, &closed):
 		if closed.Reason == nil {
 			return "connection closed"

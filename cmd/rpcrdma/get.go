@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -30,65 +29,48 @@ copy, or a directory to put it into. With -r, LOCAL becomes a copy of the direct
 made if it does not exist, and other files in it are kept. If LOCAL is -, a single file
 goes to standard output; a file of that name is ./-.
 
-A file appears under its name only when it is complete. Symbolic links below the directory
-become symbolic links if they lead to something in it. Links that lead out of it, special
-files, and files that the server does not hand out are skipped: they are reported,
-everything else is copied, and the exit status is 1.`,
+A file appears under its name only when it is complete and was the same at the end as at
+the beginning. Symbolic links below the directory become symbolic links if they lead to
+something in it. Links that lead out of it, special files, files that the server does not
+hand out, and files that change while they are copied are skipped: they are reported,
+everything else is copied, and the exit status is 1. Incomplete copies of other gets and
+puts, .rpcrdma-*.part, are left out.
+
+` + retryHelp + resumeHelp,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
-  rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data`,
+  rpcrdma get nfs://server/srv/data/report.pdf - | lp
+  rpcrdma get -r -P 32 nfs://server/srv/data copy-of-data
+  rpcrdma get -r --resume --retry 10m nfs://server/srv/data copy-of-data`,
 		Args: wantArgs("URL", "LOCAL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			if err := o.check(cmd); err != nil {
+			if err := checkParallel(cmd, o.parallel); err != nil {
 				return err
 			}
 			toStdout := args[1] == "-"
-			if toStdout && (o.recursive || o.json) {
-				return &usageError{command: cmd.CommandPath(), err: errors.New("only one file goes to standard output: - is not for -r and --json")}
+			if toStdout && (o.recursive || o.json || o.resume) {
+				return &usageError{command: cmd.CommandPath(), err: errors.New("only one file goes to standard output: - is not for -r and --json, nor for --resume")}
 			}
 			ctx, r, err := o.dial(cmd, u, "get "+args[0])
 			if err != nil {
 				return err
 			}
-			t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
-			if toStdout {
-				err = t.getTo(ctx, cmd.OutOrStdout())
-			} else {
+			t, err := o.newTransfer(cmd, r)
+			switch {
+			case err != nil:
+			case toStdout:
+				err = printFile(ctx, r, cmd.OutOrStdout(), o.parallel)
+			default:
 				err = t.get(ctx, args[1], o.recursive)
 			}
-			return t.finish(ctx, args[1], o.json, cmd.OutOrStdout(), err)
+			return t.finish(ctx, resultJSON{Local: args[1]}, cmd.OutOrStdout(), err)
 		},
 	}
 	addTransferOptions(cmd, &o)
 	return cmd
-}
-
-// getTo copies the file at the URL to w, in order.
-func (t *transfer) getTo(ctx context.Context, w io.Writer) error {
-	f, err := t.Open(ctx, t.url.Path)
-	if err != nil {
-		return err
-	}
-	defer t.known.add(f.Handle, f.Path)()
-	// READs of 1 MiB run in parallel, as many as credits and the parallel option
-	// allows. The file may grow or shrink meanwhile: its end is where the server says.
-	buf := make([]byte, min(t.parallel, 64)<<20)
-	for off := int64(0); ; {
-		n, err := f.ReadAt(ctx, buf, off)
-		if _, err := w.Write(buf[:n]); err != nil {
-			return fmt.Errorf("standard output: %w", err)
-		}
-		off += int64(n)
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
 }
 
 // get copies the file or directory at the URL.
@@ -117,38 +99,173 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 		return err
 	}
 	defer root.Close()
+	if node.Attr.Size > 1<<62 {
+		return &nfs.Error{Op: "READ", Status: nfs.StatusFBig}
+	}
 	t.meter = newMeter(t.stderr, int64(node.Attr.Size))
 	defer t.meter.close()
-	return t.getFile(ctx, root, name, &node, t.parallel)
+	return t.getFile(ctx, localName{root, filepath.Clean(dir), name}, &node, t.parallel)
 }
 
-// getFile copies a file to name, which appears when it is complete.
-func (t *transfer) getFile(ctx context.Context, root *os.Root, name string, node *nfs.Node, parallel int) (err error) {
-	part := filepath.Join(filepath.Dir(name), partName())
-	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, node.Attr.FileMode().Perm())
+// A localName is where a local copy goes.
+type localName struct {
+	root *os.Root
+	dir  string // of root
+	name string // below it
+}
+
+// beside returns the name of another file in the same directory.
+func (l localName) beside(name string) string { return filepath.Join(filepath.Dir(l.name), name) }
+
+// getTries is how often a small file is read that changes all the time.
+const getTries = 3
+
+// getFile copies a file to a name, where it appears when it is complete.
+func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, parallel int) (err error) {
+	defer t.known.add(node.Handle, node.Path)()
+	attr := node.Attr
+	large := attr.Size > smallFile
+	if large {
+		// Large files come last: the listing may be hours old.
+		if attr, err = t.GetAttr(ctx, node.Handle); err != nil {
+			return err
+		}
+	}
+	v, err := versionOf(&attr)
+	if err != nil {
+		return err
+	}
+	if t.records != "" {
+		if info, err := to.root.Lstat(to.name); err == nil && info.Mode().IsRegular() && v.isCopy(info.Size(), nfs.TimeOf(info.ModTime())) {
+			t.meter.spare(v.Size)
+			t.has()
+			return nil
+		}
+	}
+	if t.records != "" && v.Size >= resumeLeast {
+		return t.getLarge(ctx, to, node, attr, v, parallel)
+	}
+	part := to.beside(partName())
+	f, err := to.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, attr.FileMode().Perm())
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
 			f.Close()
-			root.Remove(part)
+			to.root.Remove(part)
 		}
 	}()
-	defer t.known.add(node.Handle, node.Path)()
-	if _, err := t.Download(ctx, node.Handle, int64(node.Attr.Size), f, &nfs.TransferOptions{
-		Parallel: parallel, Progress: t.meter.file(),
-	}); err != nil {
+	progress := t.meter.file()
+	for try := 1; ; try++ {
+		_, err = t.Download(ctx, node.Handle, int64(attr.Size), f, &nfs.TransferOptions{
+			Parallel: parallel, Progress: progress, Before: &attr,
+		})
+		changed, ok := errors.AsType[*nfs.ChangedError](err)
+		if large || try == getTries || !ok || changed.After.Size > smallFile {
+			break
+		}
+		// Something happened to it after it was listed.
+		attr = changed.After
+		if err := f.Truncate(0); err != nil {
+			return err
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := root.Rename(part, name); err != nil {
+	return t.gotFile(to, part, attr.MTime)
+}
+
+// gotFile gives a complete copy its name.
+func (t *transfer) gotFile(to localName, part string, mtime nfs.Time) error {
+	if t.records != "" {
+		if err := to.root.Chtimes(part, time.Time{}, mtime.Time()); err != nil {
+			return err
+		}
+	}
+	if err := to.root.Rename(part, to.name); err != nil {
 		return err
 	}
 	t.meter.finished()
 	return nil
+}
+
+// getLarge is getFile for a file with a record.
+func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, attr nfs.Attr, v version, parallel int) (err error) {
+	path, err := filepath.Abs(filepath.Join(to.dir, to.name))
+	if err != nil {
+		return err
+	}
+	from := *t.url
+	from.Path = node.Path
+	rec, err := openRecord(t.records, from.String(), path, v)
+	if err != nil {
+		return err
+	}
+	keep := false
+	defer func() { rec.close(keep) }()
+	f, err := openPart(to, rec, attr.FileMode().Perm())
+	if err != nil {
+		return err
+	}
+	part := to.beside(rec.Part)
+	defer func() {
+		if err == nil {
+			return
+		}
+		f.Close()
+		// There is nothing to go on with if the file is another one now.
+		if rec.Done == 0 || isChanged(err) {
+			to.root.Remove(part)
+			return
+		}
+		keep, err = true, &keptError{err, rec.Done}
+	}()
+	t.meter.spare(rec.Done)
+	progress, moved := t.meter.file(), int64(0)
+	err = steps(rec.Done, v.Size, func(from, to int64) error {
+		n, err := t.Download(ctx, node.Handle, to, f, &nfs.TransferOptions{
+			Parallel: parallel, Offset: from, Before: &attr, Progress: func(n int64) { progress(moved + n) },
+		})
+		if err == nil {
+			err = f.Sync()
+		}
+		if err != nil {
+			return err
+		}
+		moved += n
+		return rec.save(to)
+	})
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return t.gotFile(to, part, attr.MTime)
+}
+
+// openPart opens the incomplete copy of a record, or makes one.
+func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
+	if rec.Part != "" {
+		// Nothing but a file of ours is written to.
+		info, err := to.root.Lstat(to.beside(rec.Part))
+		if err == nil && info.Mode().IsRegular() && info.Size() >= rec.Done {
+			if f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY, 0); err == nil {
+				return f, nil
+			}
+		}
+	}
+	rec.Part = partName()
+	f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
+	if err == nil {
+		err = rec.save(0)
+	}
+	return f, err
 }
 
 // A found is something below the directory that is being copied.
@@ -180,15 +297,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	t.meter = newMeter(t.stderr, 1)
 	defer t.meter.close()
 	files := newCopier(ctx, t.parallel, func(ctx context.Context, f found, parallel int) error {
-		err := t.getFile(ctx, root, f.rel, &f.node, parallel)
-		switch {
-		case err == nil:
-		case passable(ctx, err):
-			t.skip(filepath.ToSlash(f.rel), explain(err))
-		default:
-			return &itemError{filepath.ToSlash(f.rel), err}
-		}
-		return nil
+		return t.pass(ctx, filepath.ToSlash(f.rel), t.getFile(ctx, localName{root, local, f.rel}, &f.node, parallel))
 	})
 	var links []found
 	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
@@ -206,7 +315,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		case n.IsDir():
 			t.known.add(n.Handle, n.Path)
 		}
-		if rel == "" {
+		if rel == "" || n.Attr.Type == nfs.TypeReg && isPart(path.Base(rel)) {
 			return nil
 		}
 		if err := open(); err != nil {
@@ -215,7 +324,11 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		f := found{filepath.FromSlash(rel), n}
 		switch {
 		case n.Attr.Type == nfs.TypeDir:
-			return t.getDir(root, f)
+			err := t.getDir(root, f)
+			if err == nil {
+				return nil
+			}
+			return cmp.Or(t.pass(ctx, rel, err), fs.SkipDir)
 		case n.Attr.Type == nfs.TypeReg && n.Attr.Size > 1<<62:
 			t.skip(rel, explain(&nfs.Error{Op: "READ", Status: nfs.StatusFBig}))
 		case n.Attr.Type == nfs.TypeReg:
@@ -237,13 +350,8 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	// Links come last: nothing is written through one of them, and the directories that
 	// they lead through exist.
 	for _, l := range links {
-		err := t.getLink(ctx, root, l)
-		switch {
-		case err == nil:
-		case passable(ctx, err):
-			t.skip(filepath.ToSlash(l.rel), explain(err))
-		default:
-			return &itemError{filepath.ToSlash(l.rel), err}
+		if err := t.pass(ctx, filepath.ToSlash(l.rel), t.getLink(ctx, root, l)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -256,7 +364,7 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 	if errors.Is(err, fs.ErrExist) {
 		var info fs.FileInfo
 		if info, err = root.Stat(d.rel); err == nil && !info.IsDir() {
-			err = &itemError{filepath.ToSlash(d.rel), errors.New("a local file is in the way of this directory")}
+			err = errInTheWay
 		}
 	}
 	if err == nil {
@@ -264,6 +372,9 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 	}
 	return err
 }
+
+// errInTheWay is why a directory is not copied.
+var errInTheWay = errors.New("a local file is in the way of this directory")
 
 // getLink copies a symbolic link if it stays below LOCAL.
 func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {

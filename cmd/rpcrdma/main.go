@@ -38,15 +38,22 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if ok {
 		status = 2
 	}
-	if asked, flagErr := cmd.Flags().GetBool("json"); flagErr == nil && asked {
-		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
-		return status
-	}
-	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
-	if ok {
+	asked, flagErr := cmd.Flags().GetBool("json")
+	asJSON := flagErr == nil && asked
+	printError(stderr, asJSON, err, status)
+	if ok && !asJSON {
 		fmt.Fprintf(stderr, "Run '%s --help' for how it is used.\n", usage.command)
 	}
 	return status
+}
+
+// printError reports an error for which the exit status is as given.
+func printError(stderr io.Writer, asJSON bool, err error, status int) {
+	if asJSON {
+		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
+		return
+	}
+	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
 }
 
 // errorJSON is the error of a command, as --json prints it to standard error.
@@ -102,8 +109,14 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newServe(),
 		newLs(),
+		newStat(),
+		newCat(),
 		newGet(),
 		newPut(),
+		newCp(),
+		newMv(),
+		newMkdir(),
+		newRm(),
 		newWatch(),
 		newPing(),
 		newBench(),
@@ -124,13 +137,22 @@ func newTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
 }
 
-// wantArgs returns a check for arguments with these names. One in brackets is optional.
+// wantArgs returns a check for arguments with these names. One in brackets is optional, and of
+// one that ends in "..." there may be several.
 func wantArgs(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
-			return fmt.Errorf("argument %s is missing", names[len(args)])
-		case len(args) > len(names):
+		var missing []string
+		for _, name := range names[min(len(args), len(names)):] {
+			if !strings.HasPrefix(name, "[") {
+				missing = append(missing, strings.TrimSuffix(name, "..."))
+			}
+		}
+		switch last := len(names) - 1; {
+		case len(missing) == 1:
+			return fmt.Errorf("argument %s is missing", missing[0])
+		case len(missing) > 1:
+			return fmt.Errorf("arguments %s are missing", strings.Join(missing, " and "))
+		case len(args) > len(names) && (last < 0 || !strings.HasSuffix(names[last], "...")):
 			return fmt.Errorf("unexpected argument %q", args[len(names)])
 		}
 		return nil

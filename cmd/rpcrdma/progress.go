@@ -15,8 +15,10 @@ type meter struct {
 	mu    sync.Mutex
 	files int
 	bytes int64
-	total int64                    // as far as known
-	bar   *progressbar.ProgressBar // nil: no terminal
+	total int64 // as far as known
+
+	spared int64                    // bytes that need not be moved
+	bar    *progressbar.ProgressBar // nil: no terminal
 }
 
 // newMeter makes a meter for total bytes. The bar goes to w if that is a terminal.
@@ -46,7 +48,7 @@ func (m *meter) more(n int64) {
 }
 
 // file returns a function that is called with the number of bytes of one file that have
-// been moved so far.
+// been moved so far. The number may fall, when the file is copied once more.
 func (m *meter) file() func(int64) {
 	var last int64
 	return func(n int64) {
@@ -54,10 +56,17 @@ func (m *meter) file() func(int64) {
 		defer m.mu.Unlock()
 		m.bytes += n - last
 		if m.bar != nil {
-			_ = m.bar.Add64(n - last) // the terminal may go away
+			_ = m.bar.Set64(min(m.bytes+m.spared, m.total)) // the terminal may go away
 		}
 		last = n
 	}
+}
+
+// spare counts bytes that were copied earlier.
+func (m *meter) spare(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.spared += n
 }
 
 // finished counts a complete file.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path"
 	"path/filepath"
@@ -29,42 +28,61 @@ URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. It is the name 
 copy, or a directory to put it into. With -r, the URL's directory becomes a copy of LOCAL:
 it is made if it does not exist, and other files in it are kept.
 
-A file appears under its name only when it is complete and on the server's disk. Symbolic
-links below LOCAL become symbolic links, wherever they lead. Special files and files that
-cannot be read are skipped: they are reported, everything else is copied, and the exit
-status is 1.`,
+A file appears under its name only when it is complete and on the server's disk, and was
+the same at the end as at the beginning. Symbolic links below LOCAL become symbolic links,
+wherever they lead. Special files and files that cannot be read, that the server does not
+take, or that change meanwhile are skipped: they are reported, everything else is copied,
+and the exit status is 1. Incomplete copies of other gets and puts, .rpcrdma-*.part, are
+left out. If LOCAL is -, a file is made of standard input; a file of that name is ./-.
+
+` + retryHelp + resumeHelp,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
-  rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data`,
+  tar c data | rpcrdma put - nfs://server/srv/data.tar
+  rpcrdma put -r -P 32 data nfs://server/srv/copy-of-data
+  rpcrdma put -r --resume --retry 10m data nfs://server/srv/copy-of-data`,
 		Args: wantArgs("LOCAL", "URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := o.parseURL(cmd, args[1])
 			if err != nil {
 				return err
 			}
-			if err := o.check(cmd); err != nil {
+			if err := checkParallel(cmd, o.parallel); err != nil {
 				return err
 			}
 			// Local errors need no server.
-			info, err := os.Stat(args[0])
-			switch {
-			case err != nil:
-				return fmt.Errorf("put %s: %w", args[1], explained(err))
-			case info.IsDir() && !o.recursive:
-				return fmt.Errorf("put %s: %s %w", args[1], args[0], errIsDir)
-			case !info.IsDir() && !info.Mode().IsRegular():
-				return fmt.Errorf("put %s: %s is neither a file nor a directory", args[1], args[0])
+			var info fs.FileInfo
+			fromStdin := args[0] == "-"
+			if fromStdin {
+				if o.recursive || o.resume {
+					return &usageError{command: cmd.CommandPath(), err: errors.New("standard input is only one file: - is not for -r and --resume")}
+				}
+			} else {
+				info, err = os.Stat(args[0])
+				switch {
+				case err != nil:
+					return fmt.Errorf("put %s: %w", args[1], explained(err))
+				case info.IsDir() && !o.recursive:
+					return fmt.Errorf("put %s: %s %w", args[1], args[0], errIsDir)
+				case !info.IsDir() && !info.Mode().IsRegular():
+					return fmt.Errorf("put %s: %s is neither a file nor a directory", args[1], args[0])
+				}
 			}
 			ctx, r, err := o.dial(cmd, u, "put "+args[1])
 			if err != nil {
 				return err
 			}
-			t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
-			if info.IsDir() {
+			t, err := o.newTransfer(cmd, r)
+			t.wantsDir = strings.HasSuffix(args[1], "/")
+			switch {
+			case err != nil:
+			case fromStdin:
+				err = t.putStream(ctx, cmd.InOrStdin())
+			case info.IsDir():
 				err = t.putTree(ctx, args[0])
-			} else {
+			default:
 				err = t.put(ctx, args[0])
 			}
-			return t.finish(ctx, args[0], o.json, cmd.OutOrStdout(), err)
+			return t.finish(ctx, resultJSON{Local: args[0]}, cmd.OutOrStdout(), err)
 		},
 	}
 	addTransferOptions(cmd, &o)
@@ -73,21 +91,8 @@ status is 1.`,
 
 // put copies a file to the URL.
 func (t *transfer) put(ctx context.Context, local string) error {
-	node, err := t.Stat(ctx, t.url.Path)
-	name := filepath.Base(local)
-	switch {
-	case err == nil && node.IsDir():
-	case strings.HasSuffix(t.name, "/"):
-		if err == nil {
-			err = &nfs.Error{Op: "LOOKUP", Status: nfs.StatusNotDir}
-		}
-		return err
-	case err == nil || isMissing(err):
-		name = path.Base(t.url.Path)
-		if node, err = t.Stat(ctx, path.Dir(t.url.Path)); err != nil {
-			return err
-		}
-	default:
+	dir, name, err := t.target(ctx, filepath.Base(local))
+	if err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(filepath.Dir(local))
@@ -95,64 +100,169 @@ func (t *transfer) put(ctx context.Context, local string) error {
 		return err
 	}
 	defer root.Close()
-	info, err := root.Stat(filepath.Base(local))
+	src, err := openLocal(root, filepath.Base(local))
 	if err != nil {
 		return err
 	}
-	t.meter = newMeter(t.stderr, info.Size())
+	defer src.Close()
+	v, err := src.version()
+	if err != nil {
+		return err
+	}
+	from, err := filepath.Abs(local)
+	if err != nil {
+		return err
+	}
+	t.meter = newMeter(t.stderr, v.Size)
 	defer t.meter.close()
-	return t.putFile(ctx, root, filepath.Base(local), node.Handle, name, t.parallel)
+	return t.putFile(ctx, src, remoteName{dir.Handle, path.Join(dir.Path, name), name, from}, t.parallel)
 }
 
-func isMissing(err error) bool {
-	var status *nfs.Error
-	return errors.As(err, &status) && status.Status == nfs.StatusNoEnt
+// target returns the directory and the name for a copy at the URL, or in the directory there,
+// under the given name.
+func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name string, err error) {
+	node, err := t.Stat(ctx, t.url.Path)
+	switch {
+	case err == nil && node.IsDir():
+		return node, base, nil
+	case t.wantsDir:
+		if err == nil {
+			err = &nfs.Error{Op: "LOOKUP", Status: nfs.StatusNotDir}
+		}
+		return node, "", err
+	case err != nil && !isMissing(err):
+		return node, "", err
+	}
+	dir, err = t.Stat(ctx, path.Dir(t.url.Path))
+	return dir, path.Base(t.url.Path), err
 }
 
-// putFile copies a local file to name in a directory, where it appears when it is
-// complete.
-func (t *transfer) putFile(ctx context.Context, root *os.Root, local string, dir nfs.FileHandle, name string, parallel int) (err error) {
-	f, err := root.Open(local)
+// A remoteName is where a copy on a server goes, and what it is a copy of.
+type remoteName struct {
+	dir  nfs.FileHandle
+	path string // on the server
+	name string // in dir
+	from string // the original: an absolute path, or a URL
+}
+
+// putFile copies a file to a name on the server, where it appears when it is complete.
+func (t *transfer) putFile(ctx context.Context, src source, to remoteName, parallel int) (err error) {
+	v, err := src.version()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
+	var rec *record
+	if t.records != "" {
+		_, attr, err := t.lookup(ctx, to.dir, to.name)
+		switch {
+		case err == nil && attr.Type == nfs.TypeReg && v.isCopy(int64(attr.Size), attr.MTime):
+			t.meter.spare(v.Size)
+			t.has()
+			return nil
+		case err != nil && !isMissing(err):
+			return err
+		}
+		if v.Size >= resumeLeast {
+			url := *t.url
+			url.Path = to.path
+			if rec, err = openRecord(t.records, to.from, url.String(), v); err != nil {
+				return err
+			}
+		}
+	}
+	keep := false
+	if rec != nil {
+		defer func() { rec.close(keep) }()
 	}
 	// A server may refuse WRITE to a file that is read-only.
-	mode := uint32(info.Mode().Perm())
-	part := partName()
-	fh, _, err := t.Create(ctx, &nfs.CreateArgs{
-		Where: nfs.DirOpArgs{Dir: dir, Name: part},
-		Mode:  nfs.Guarded,
-		Attr:  nfs.SetAttr{SetMode: true, Mode: mode | 0o600},
-	})
+	part, fh, err := t.putPart(ctx, to.dir, rec, v.mode|0o600)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil {
-			t.discard(ctx, dir, part)
+		switch {
+		case err == nil:
+		case rec != nil && rec.Done > 0 && !isChanged(err):
+			keep, err = true, &keptError{err, rec.Done}
+		default:
+			t.discard(ctx, to.dir, part)
 		}
 	}()
-	defer t.known.add(fh, local)()
-	if _, err := t.Upload(ctx, fh, f, info.Size(), &nfs.TransferOptions{
-		Parallel: parallel, Progress: t.meter.file(),
-	}); err != nil {
+	defer t.known.add(fh, to.path)()
+	if err := t.upload(ctx, src, fh, v, rec, parallel); err != nil {
 		return err
 	}
-	if mode&0o600 != 0o600 {
-		if err := t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: mode}); err != nil {
+	now, err := src.version()
+	switch {
+	case err != nil:
+		return err
+	case !v.same(now):
+		return &changedError{v, now}
+	}
+	var set nfs.SetAttr
+	if v.mode&0o600 != 0o600 {
+		set.SetMode, set.Mode = true, v.mode
+	}
+	if t.records != "" {
+		set.MTimeHow, set.MTime = nfs.SetToClientTime, v.MTime
+	}
+	if set != (nfs.SetAttr{}) {
+		if err := t.SetAttr(ctx, fh, &set); err != nil {
 			return err
 		}
 	}
-	if err := t.Rename(ctx, dir, part, dir, name); err != nil {
+	if err := t.renamePart(ctx, to.dir, fh, part, to.name); err != nil {
 		return err
 	}
 	t.meter.finished()
 	return nil
+}
+
+// putPart finds the incomplete copy of a record, or makes one. There may be no record.
+func (t *transfer) putPart(ctx context.Context, dir nfs.FileHandle, rec *record, mode uint32) (part string, fh nfs.FileHandle, err error) {
+	if rec != nil && rec.Part != "" {
+		fh, attr, err := t.lookup(ctx, dir, rec.Part)
+		switch {
+		case err == nil && attr.Type == nfs.TypeReg && attr.FileID == rec.PartID && attr.Size >= uint64(rec.Done):
+			return rec.Part, fh, nil
+		case err != nil && !isMissing(err):
+			return "", fh, err
+		}
+	}
+	part, fh, err = t.createPart(ctx, dir, mode)
+	if err != nil || rec == nil {
+		return part, fh, err
+	}
+	attr, err := t.GetAttr(ctx, fh)
+	if err == nil {
+		rec.Part, rec.PartID = part, attr.FileID
+		err = rec.save(0)
+	}
+	if err != nil {
+		t.discard(ctx, dir, part)
+	}
+	return part, fh, err
+}
+
+// upload copies what is not there yet.
+func (t *transfer) upload(ctx context.Context, src source, fh nfs.FileHandle, v version, rec *record, parallel int) error {
+	progress := t.meter.file()
+	if rec == nil {
+		_, err := t.Upload(ctx, fh, src, v.Size, &nfs.TransferOptions{Parallel: parallel, Progress: progress})
+		return err
+	}
+	t.meter.spare(rec.Done)
+	moved := int64(0)
+	return steps(rec.Done, v.Size, func(from, to int64) error {
+		n, err := t.Upload(ctx, fh, src, to, &nfs.TransferOptions{
+			Parallel: parallel, Offset: from, Progress: func(n int64) { progress(moved + n) },
+		})
+		moved += n
+		if err != nil {
+			return err
+		}
+		return rec.save(to)
+	})
 }
 
 // A leftover is a file on the server that remains to be removed.
@@ -206,7 +316,7 @@ type localItem struct {
 	rel  string
 	size int64
 	mode fs.FileMode
-	dir  nfs.FileHandle // of the directory that it goes to
+	dir  nfs.FileHandle // of the directory that it goes to; zero: there is none
 }
 
 // putTree makes the URL's directory a copy of a local one.
@@ -236,6 +346,7 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		switch {
 		case info.IsDir():
 			dirs = append(dirs, item)
+		case info.Mode().IsRegular() && isPart(d.Name()):
 		case info.Mode().IsRegular():
 			files = append(files, item)
 			total += item.size
@@ -255,10 +366,23 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 
 	t.meter = newMeter(t.stderr, total)
 	defer t.meter.close()
+	above, err := filepath.Abs(local)
+	if err != nil {
+		return err
+	}
 	copies := newCopier(ctx, t.parallel, func(ctx context.Context, f localItem, parallel int) error {
-		return t.put1(ctx, f, t.putFile(ctx, root, f.rel, f.dir, path.Base(f.rel), parallel))
+		src, err := openLocal(root, f.rel)
+		if err == nil {
+			to := remoteName{f.dir, path.Join(t.url.Path, f.rel), path.Base(f.rel), filepath.Join(above, f.rel)}
+			err = t.putFile(ctx, src, to, parallel)
+			src.Close()
+		}
+		return t.pass(ctx, f.rel, err)
 	})
 	for _, f := range files {
+		if f.dir.IsZero() {
+			continue
+		}
 		if err = copies.add(f, f.size); err != nil {
 			break
 		}
@@ -267,46 +391,40 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 		return err
 	}
 	for _, l := range links {
-		if err := t.put1(ctx, l, t.putLink(ctx, root, l)); err != nil {
+		if l.dir.IsZero() {
+			continue
+		}
+		target, err := root.Readlink(l.rel)
+		if err == nil {
+			err = t.putLink(ctx, filepath.ToSlash(target), l.dir, path.Base(l.rel))
+		}
+		if err := t.pass(ctx, l.rel, err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// put1 handles the result of copying one item. An item that cannot be read locally is
-// skipped.
-func (t *transfer) put1(ctx context.Context, item localItem, err error) error {
-	var local *fs.PathError
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && (errors.As(err, &local) || errors.Is(err, io.ErrUnexpectedEOF)):
-		t.skip(item.rel, explain(err))
-		return nil
-	}
-	return &itemError{item.rel, err}
-}
-
 // makeDirs makes the directories, the URL's first and each before its contents, and sets
 // the directory of each file and link.
 func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem) error {
-	top, err := t.Stat(ctx, t.url.Path)
-	switch {
-	case isMissing(err):
-		if top, err = t.MakeDir(ctx, t.url.Path, uint32(dirs[0].mode.Perm())); err != nil {
-			return err
-		}
-	case err != nil:
+	top, err := t.makeTop(ctx, dirs[0].mode)
+	if err != nil {
 		return err
-	case !top.IsDir():
-		return &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
 	}
+	// What is below a directory that could not be made is not tried.
 	handles := map[string]nfs.FileHandle{".": top.Handle}
 	for _, d := range dirs[1:] {
-		fh, err := t.makeDir(ctx, handles[path.Dir(d.rel)], path.Base(d.rel), d.mode)
+		parent, ok := handles[path.Dir(d.rel)]
+		if !ok {
+			continue
+		}
+		fh, err := t.makeDir(ctx, parent, path.Base(d.rel), d.mode)
 		if err != nil {
-			return &itemError{d.rel, err}
+			if err := t.pass(ctx, d.rel, err); err != nil {
+				return err
+			}
+			continue
 		}
 		handles[d.rel] = fh
 		t.dirs++
@@ -319,41 +437,128 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 	return nil
 }
 
+// makeTop makes the directory at the URL unless it exists.
+func (t *transfer) makeTop(ctx context.Context, mode fs.FileMode) (nfs.Node, error) {
+	top, err := t.Stat(ctx, t.url.Path)
+	if isMissing(err) {
+		top, err = t.MakeDir(ctx, t.url.Path, uint32(mode.Perm()|0o700))
+		if errors.Is(err, fs.ErrExist) && t.resent() {
+			top, err = t.Stat(ctx, t.url.Path)
+		}
+	}
+	if err == nil && !top.IsDir() {
+		err = &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
+	}
+	return top, err
+}
+
 // makeDir makes a directory unless it exists.
 func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, name string, mode fs.FileMode) (nfs.FileHandle, error) {
 	fh, _, err := t.Mkdir(ctx, dir, name, &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | 0o700)})
 	if !errors.Is(err, fs.ErrExist) {
 		return fh, err
 	}
-	fh, attr, err := t.Lookup(ctx, dir, name)
-	if err != nil {
-		return fh, err
+	fh, attr, err := t.lookup(ctx, dir, name)
+	if err == nil && attr.Type != nfs.TypeDir {
+		err = errOtherInTheWay
 	}
-	if !attr.Present {
-		if attr.Attr, err = t.GetAttr(ctx, fh); err != nil {
-			return fh, err
-		}
-	}
-	if attr.Attr.Type != nfs.TypeDir {
-		return fh, &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
-	}
-	return fh, nil
+	return fh, err
 }
 
-// putLink copies a symbolic link.
-func (t *transfer) putLink(ctx context.Context, root *os.Root, l localItem) error {
-	target, err := root.Readlink(l.rel)
+// errOtherInTheWay is why a directory is not copied.
+var errOtherInTheWay = errors.New("a file on the server is in the way of this directory")
+
+// putLink makes a symbolic link.
+func (t *transfer) putLink(ctx context.Context, target string, dir nfs.FileHandle, name string) error {
+	part, fh, err := t.symlinkPart(ctx, dir, target)
 	if err != nil {
 		return err
 	}
-	part := partName()
-	if _, _, err := t.Symlink(ctx, l.dir, part, filepath.ToSlash(target), &nfs.SetAttr{}); err != nil {
-		return err
-	}
-	if err := t.Rename(ctx, l.dir, part, l.dir, path.Base(l.rel)); err != nil {
-		t.discard(ctx, l.dir, part)
+	if err := t.renamePart(ctx, dir, fh, part, name); err != nil {
+		t.discard(ctx, dir, part)
 		return err
 	}
 	t.links++
+	return nil
+}
+
+// Standard input is read in blocks, of which one is read while another is written.
+const (
+	streamBlock  = 16 << 20 // bytes
+	streamBlocks = 2
+)
+
+// An inputBlock is a part of standard input.
+type inputBlock struct {
+	data []byte
+	err  error // why it is the last; io.EOF: the end
+}
+
+// putStream makes a file of what r has until its end.
+func (t *transfer) putStream(ctx context.Context, r io.Reader) (err error) {
+	if t.wantsDir {
+		return errors.New("is a directory: standard input needs the name of a file")
+	}
+	dir, name, err := t.target(ctx, "")
+	if err == nil && name == "" {
+		err = errors.New("is a directory: standard input needs the name of a file")
+	}
+	if err != nil {
+		return err
+	}
+	part, fh, err := t.createPart(ctx, dir.Handle, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			t.discard(ctx, dir.Handle, part)
+		}
+	}()
+	defer t.known.add(fh, t.url.Path)()
+	// The reader may wait for ever, and then ends with the process.
+	free, full := make(chan []byte, streamBlocks), make(chan inputBlock, streamBlocks)
+	for range streamBlocks {
+		free <- make([]byte, streamBlock)
+	}
+	go func() {
+		for buf := range free {
+			n, err := io.ReadFull(r, buf)
+			if err == io.ErrUnexpectedEOF {
+				err = io.EOF
+			}
+			full <- inputBlock{buf[:n], err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	defer close(free)
+	progress := t.meter.file()
+	for off := int64(0); ; {
+		var b inputBlock
+		select {
+		case b = <-full:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if b.err != nil && b.err != io.EOF {
+			return fmt.Errorf("standard input: %w", b.err)
+		}
+		n, err := t.WriteAt(ctx, fh, b.data, off)
+		if err != nil {
+			return err
+		}
+		off += int64(n)
+		progress(off)
+		if b.err == io.EOF {
+			break
+		}
+		free <- b.data[:streamBlock]
+	}
+	if err := t.renamePart(ctx, dir.Handle, fh, part, name); err != nil {
+		return err
+	}
+	t.meter.finished()
 	return nil
 }

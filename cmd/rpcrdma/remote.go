@@ -22,7 +22,7 @@ type remote struct {
 	log  *slog.Logger
 	stop []func()
 
-	known names
+	known *names
 
 	again func(context.Context) (*nfs.Client, error) // makes a new connection
 }
@@ -31,6 +31,7 @@ type remote struct {
 type nfsOptions struct {
 	options
 	mountPort int
+	retry     time.Duration // 0: a lost connection ends the command
 }
 
 // defaultTimeout is how long a server may be silent by default.
@@ -46,19 +47,28 @@ func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
 // dial connects to the server of a URL. The context that it returns ends when the command
 // is interrupted or the server falls silent. The caller must close the remote.
 func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
-	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr())}
-	ctx, stop := interruptible(cmd.Context())
+	return o.dialWithin(cmd.Context(), cmd, u, name)
+}
+
+// dialWithin is dial for work that ends with a context.
+func (o *nfsOptions) dialWithin(parent context.Context, cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
+	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr()), known: new(names)}
+	ctx, stop := interruptible(parent)
 	r.stop = append(r.stop, stop)
 
 	err := o.connectURL(ctx, cmd.ErrOrStderr(), u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
-		r.again = func(ctx context.Context) (*nfs.Client, error) {
-			return nfs.Dial(ctx, p, addr, &nfs.Options{
-				MountPort: o.mountPort,
-				// A lost connection is for the user to know of.
-				Transport: &transport.ClientConfig{NoReconnect: true},
-			})
+		dial := func(ctx context.Context, cfg *transport.ClientConfig) (*nfs.Client, error) {
+			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Transport: cfg})
 		}
-		r.Client, err = r.again(ctx)
+		r.again = func(ctx context.Context) (*nfs.Client, error) {
+			// A lost connection is for the user to know of.
+			return dial(ctx, &transport.ClientConfig{NoReconnect: true})
+		}
+		if o.retry > 0 {
+			r.Client, err = dial(ctx, retrying())
+		} else {
+			r.Client, err = r.again(ctx)
+		}
 		return err
 	})
 	if err != nil {
@@ -71,6 +81,10 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if o.retry > 0 {
+			r.attend(ctx, cmd, o, cancelCause)
+			return
+		}
 		if o.timeout == 0 {
 			return
 		}
@@ -105,10 +119,23 @@ func (r *remote) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	hint := ""
+	if status, ok := errors.AsType[*nfs.Error](err); ok && r.Client != nil && r.Transport().Stats().Conns > 1 &&
+		(status.Status == nfs.StatusStale || status.Status == nfs.StatusBadHandle) {
+		hint = "; or the server was started again and has forgotten its handles ('rpcrdma serve --state' keeps them)"
+	}
 	if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
+		if kept, ok := errors.AsType[*keptError](err); ok {
+			hint = kept.hint()
+		}
+		gone, isGone := errors.AsType[*awayError](cause)
+		lost, isLost := errors.AsType[*transport.LostError](err)
+		if isGone && isLost {
+			cause = &awayError{limit: gone.limit, reason: lost.Reason}
+		}
 		err = cause
 	}
-	return fmt.Errorf("%s: %w", r.name, explained(err))
+	return fmt.Errorf("%s: %s%s", r.name, explain(err), hint)
 }
 
 // close ends the connection, and waits for outstanding calls if ok.

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,42 +21,71 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// transferOptions are the options of get and put.
+// transferOptions are the options of get, put and cp.
 type transferOptions struct {
 	nfsOptions
 	recursive bool
+	resume    bool
 	parallel  int
 }
 
 func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	addNFSOptions(cmd, &o.nfsOptions)
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy a directory and everything below it")
-	cmd.Flags().IntVarP(&o.parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
+	addParallelOption(cmd, &o.parallel)
+	cmd.Flags().BoolVar(&o.resume, "resume", false, "keep what a copy has when it is cut, and go on from there the next time")
+	addRetryOption(cmd, &o.nfsOptions)
 }
 
-// check refuses invalid options.
-func (o *transferOptions) check(cmd *cobra.Command) error {
-	if o.parallel < 1 || o.parallel > transport.MaxCredits {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", o.parallel, transport.MaxCredits)}
+// newTransfer returns the transfer of a command. The remote is where get copies from, and put
+// and cp copy to.
+func (o *transferOptions) newTransfer(cmd *cobra.Command, r *remote) (*transfer, error) {
+	t := &transfer{remote: r, parallel: o.parallel, json: o.json, stderr: cmd.ErrOrStderr(), start: time.Now(), meter: new(meter)}
+	if !o.resume {
+		return t, nil
+	}
+	var err error
+	t.records, err = resumeDir()
+	return t, err
+}
+
+func addParallelOption(cmd *cobra.Command, parallel *int) {
+	cmd.Flags().IntVarP(parallel, "parallel", "P", 8, "keep up to `N` calls in flight")
+}
+
+// checkParallel refuses invalid values of --parallel.
+func checkParallel(cmd *cobra.Command, parallel int) error {
+	if parallel < 1 || parallel > transport.MaxCredits {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--parallel is %d, want 1 to %d", parallel, transport.MaxCredits)}
 	}
 	return nil
 }
 
-// A transfer is a get or put under way.
+// A transfer is a get, put or cp under way.
 type transfer struct {
 	*remote
 	parallel int
 	json     bool
 	stderr   io.Writer
 	start    time.Time
+	records  string // directory of the records of --resume; empty: without it
+	wantsDir bool   // the URL that is copied to ends in a slash
 
-	meter   *meter
-	dirs    int
-	links   int
+	meter *meter
+	dirs  int
+	links int
+
+	mu      sync.Mutex // of what follows
 	skipped int
+	had     int        // files that were there already, with --resume
+	left    []leftover // that a failed put could not remove
+}
 
-	mu   sync.Mutex // skipped and left
-	left []leftover // that a failed put could not remove
+// has counts a file that was there already.
+func (t *transfer) has() {
+	t.mu.Lock()
+	t.had++
+	t.mu.Unlock()
 }
 
 // skip reports something that cannot be copied.
@@ -64,11 +96,13 @@ func (t *transfer) skip(path string, why string) {
 	printSkipped(t.stderr, t.json, t.name, path, why)
 }
 
-// resultJSON is the result of get and put as --json prints it.
+// resultJSON is the result of get, put and cp as --json prints it.
 type resultJSON struct {
-	URL         string    `json:"url"`
-	Local       string    `json:"local"`
+	URL         string    `json:"url"`             // of a cp, what it was copied to
+	Local       string    `json:"local,omitempty"` // of a get and put
+	From        string    `json:"from,omitempty"`  // of a cp
 	Files       int       `json:"files"`
+	Unchanged   int       `json:"unchanged"` // files that were complete before, with --resume
 	Directories int       `json:"directories"`
 	Links       int       `json:"links"`
 	Skipped     int       `json:"skipped"`
@@ -77,21 +111,21 @@ type resultJSON struct {
 	Stats       statsJSON `json:"stats"`
 }
 
-// finish cleans up after a transfer that ended with err, and prints the result.
-func (t *transfer) finish(ctx context.Context, local string, asJSON bool, stdout io.Writer, err error) error {
-	seconds := time.Since(t.start).Seconds()
-	stats := t.Transport().Stats()
+// finish cleans up after a transfer that ended with err, and prints the result, which has
+// Local or From already.
+func (t *transfer) finish(ctx context.Context, result resultJSON, stdout io.Writer, err error) error {
+	result.Seconds = time.Since(t.start).Seconds()
+	result.Stats = newStatsJSON(t.Transport().Stats())
 	err = t.failed(ctx, err)
 	t.clean()
 	t.close(err == nil)
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		if err := printJSON(stdout, resultJSON{
-			URL: t.url.String(), Local: local, Files: t.meter.files, Directories: t.dirs, Links: t.links,
-			Skipped: t.skipped, Bytes: t.meter.bytes, Seconds: seconds, Stats: newStatsJSON(stats),
-		}); err != nil {
+	if t.json {
+		result.URL, result.Bytes = t.url.String(), t.meter.bytes
+		result.Files, result.Unchanged, result.Directories, result.Links, result.Skipped = t.meter.files, t.had, t.dirs, t.links, t.skipped
+		if err := printJSON(stdout, result); err != nil {
 			return err
 		}
 	}
@@ -109,25 +143,56 @@ func things(n int) string {
 	return fmt.Sprintf("%d things were", n)
 }
 
-// passable reports whether err concerns only one of the server's files, so that the others
-// can be copied.
+// passable reports whether err concerns only one of the files, so that the others can be copied.
 func passable(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
 	}
+	if status, ok := errors.AsType[*nfs.Error](err); ok {
+		switch status.Status {
+		case nfs.StatusROFS, nfs.StatusNoSpc, nfs.StatusDQuot:
+			return false // the next one would get the same
+		}
+		return true
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		switch errno {
+		case syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
+			return false
+		}
+	}
 	var (
-		status  *nfs.Error
 		name    *nfs.NameError
+		changed *nfs.ChangedError
+		differs *changedError
 		reply   *nfs.BadReplyError
 		rpc     *oncrpc.RPCError
 		refused *transport.RDMAError
+		path    *fs.PathError
+		link    *os.LinkError
 	)
-	return errors.As(err, &status) || errors.As(err, &name) || errors.As(err, &reply) || errors.As(err, &rpc) ||
-		errors.As(err, &refused) || errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.As(err, &name) || errors.As(err, &changed) || errors.As(err, &differs) || errors.As(err, &reply) ||
+		errors.As(err, &rpc) || errors.As(err, &refused) || errors.As(err, &path) || errors.As(err, &link) ||
+		errors.Is(err, nfs.ErrDirectory) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errUnderWay) || errors.Is(err, errNotFile) || errors.Is(err, errInTheWay) || errors.Is(err, errOtherInTheWay)
+}
+
+// pass handles the result of copying one item of a tree: what concerns that alone is skipped.
+func (t *transfer) pass(ctx context.Context, rel string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case passable(ctx, err):
+		t.skip(rel, explain(err))
+		return nil
+	}
+	return &itemError{rel, err}
 }
 
 // smallFile is the size up to which one READ or WRITE moves a file, in bytes.
 const smallFile = 1 << 20
+
+// maxLarge is how many large files wait for the end. Those after them are copied as they come.
+const maxLarge = 1 << 14
 
 // A copier copies files with no more than parallel calls in flight: small files in
 // parallel as they are added, large ones at the end, one after the other with that many
@@ -163,7 +228,16 @@ func newCopier[F any](ctx context.Context, parallel int, work func(ctx context.C
 // ended the work.
 func (c *copier[F]) add(f F, size int64) error {
 	if size > smallFile {
-		c.large = append(c.large, f)
+		if len(c.large) < maxLarge {
+			c.large = append(c.large, f)
+			return nil
+		}
+		if err := c.work(c.ctx, f, c.parallel); err != nil {
+			c.cancel(err)
+		}
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
 		return nil
 	}
 	select {
@@ -200,6 +274,13 @@ func (c *copier[F]) wait(err error) error {
 // errIsDir is why a directory is not copied without -r.
 var errIsDir = errors.New("is a directory (-r copies it)")
 
+// Names of incomplete files.
+const (
+	partPrefix = ".rpcrdma-"
+	partRandom = 12 // characters
+	partSuffix = ".part"
+)
+
 // partName returns a name for an incomplete file. A get or put that is killed leaves
 // nothing incomplete under the name that was asked for.
-func partName() string { return ".rpcrdma-" + strings.ToLower(rand.Text()[:12]) + ".part" }
+func partName() string { return partPrefix + strings.ToLower(rand.Text()[:partRandom]) + partSuffix }

@@ -122,8 +122,8 @@ func TestStalls(t *testing.T) {
 		{nfs.Program, nfs.ProcRead, "READ of /file (calls in flight: 1, ", []string{"get", "nfs://ADDR/file", in("copy")}},
 		{nfs.Program, nfs.ProcReadLink, "READLINK of /link (calls in flight: 1, ", []string{"get", "-r", "nfs://ADDR/", in("tree2")}},
 		{nfs.Program, nfs.ProcCreate, "CREATE (calls in flight: 1, ", []string{"put", in("file"), "nfs://ADDR/new"}},
-		{nfs.Program, nfs.ProcWrite, "WRITE of large and 2 more (calls in flight: 3, ", []string{"put", in("large"), "nfs://ADDR/new"}},
-		{nfs.Program, nfs.ProcCommit, "COMMIT of large (calls in flight: 1, ", []string{"put", in("large"), "nfs://ADDR/new"}},
+		{nfs.Program, nfs.ProcWrite, "WRITE of /new and 2 more (calls in flight: 3, ", []string{"put", in("large"), "nfs://ADDR/new"}},
+		{nfs.Program, nfs.ProcCommit, "COMMIT of /new (calls in flight: 1, ", []string{"put", in("large"), "nfs://ADDR/new"}},
 		{nfs.Program, nfs.ProcRename, "RENAME (calls in flight: 1, ", []string{"put", in("file"), "nfs://ADDR/new"}},
 	} {
 		addr := silent.Addr().String()

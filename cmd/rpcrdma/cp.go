@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+)
+
+func newCp() *cobra.Command {
+	var o transferOptions
+	cmd := &cobra.Command{
+		Use:   "cp FROM TO",
+		Short: "Copy files on an NFS server, or from one to another",
+		Long: `Copy a file, or with -r a directory, on an NFS server or from one server to another. The
+data passes through this machine, and not through its disk: NFS version 3 has no copy.
+
+FROM and TO are nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. TO is the name of
+the copy, or a directory to put it into. With -r, the directory TO becomes a copy of FROM:
+it is made if it does not exist, and other files in it are kept.
+
+A file appears under its name only when it is complete and on the server's disk, and was
+the same at the end as at the beginning. Symbolic links below FROM become symbolic links,
+wherever they lead. Special files, files that cannot be read or written, and files that
+change meanwhile are skipped: they are reported, everything else is copied, and the exit
+status is 1. Incomplete copies of other gets and puts, .rpcrdma-*.part, are left out.
+
+` + retryHelp + resumeHelp,
+		Example: `  rpcrdma cp nfs://server/srv/data/report.pdf nfs://server/srv/data/report-2.pdf
+  rpcrdma cp -r -P 32 nfs://old/srv/data nfs://new/srv/data`,
+		Args: wantArgs("FROM", "TO"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			from, err := o.parseURL(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			to, err := o.parseURL(cmd, args[1])
+			if err != nil {
+				return err
+			}
+			if err := checkParallel(cmd, o.parallel); err != nil {
+				return err
+			}
+			same := from.Addr() == to.Addr()
+			ctx, src, err := o.dial(cmd, from, "cp "+args[0])
+			if err != nil {
+				return err
+			}
+			var dst *remote
+			if same {
+				shared := *src
+				to.Port = from.Port // rpcbind may have told it
+				shared.url = to
+				dst = &shared
+			} else {
+				defer func() { src.close(err == nil) }()
+				if ctx, dst, err = o.dialWithin(ctx, cmd, to, "cp "+args[1]); err != nil {
+					return err
+				}
+			}
+			dst.name = fmt.Sprintf("cp %s to %s", args[0], args[1])
+			t, err := o.newTransfer(cmd, dst)
+			t.wantsDir = strings.HasSuffix(args[1], "/")
+			if err == nil {
+				err = t.cp(ctx, src, o.recursive)
+			}
+			return t.finish(ctx, resultJSON{From: from.String()}, cmd.OutOrStdout(), err)
+		},
+	}
+	addTransferOptions(cmd, &o)
+	return cmd
+}
+
+// cp copies the file or directory at the URL of from.
+func (t *transfer) cp(ctx context.Context, from *remote, recursive bool) error {
+	node, err := from.Stat(ctx, from.url.Path)
+	switch {
+	case err != nil:
+		return readError(err)
+	case node.IsDir() && !recursive:
+		return errIsDir
+	case node.IsDir():
+		return t.cpTree(ctx, from, node)
+	case node.Attr.Type != nfs.TypeReg:
+		return fmt.Errorf("is a %s, which cannot be copied", typeName(node.Attr.Type))
+	}
+	dir, name, err := t.target(ctx, path.Base(node.Path))
+	if err != nil {
+		return err
+	}
+	if there, _, err := t.Lookup(ctx, dir.Handle, name); err == nil && there == node.Handle {
+		return errSameFile
+	}
+	t.meter = newMeter(t.stderr, int64(min(node.Attr.Size, 1<<62)))
+	defer t.meter.close()
+	return t.cpFile(ctx, from, &node, remoteName{dir: dir.Handle, path: path.Join(dir.Path, name), name: name}, t.parallel)
+}
+
+// errSameFile is why nothing is copied.
+var errSameFile = errors.New("both are the same")
+
+// cpFile copies a file of the other server.
+func (t *transfer) cpFile(ctx context.Context, from *remote, n *nfs.Node, to remoteName, parallel int) error {
+	url := *from.url
+	url.Path = n.Path
+	to.from = url.String()
+	src := openRemote(ctx, from, n)
+	defer src.Close()
+	return t.putFile(ctx, src, to, parallel)
+}
+
+// A branch is a directory of the copy on the way to where a tree is being walked.
+type branch struct {
+	rel string
+	dir nfs.FileHandle
+}
+
+// cpTree makes the directory at the URL a copy of one of the other server. Files are copied as
+// they are found, so memory does not limit their number.
+func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error {
+	target, err := t.makeTop(ctx, top.Attr.FileMode())
+	switch {
+	case err != nil:
+		return err
+	case target.Handle == top.Handle:
+		return errSameFile
+	}
+	t.meter = newMeter(t.stderr, 1)
+	defer t.meter.close()
+	type item struct {
+		rel string
+		dir nfs.FileHandle // of the copy
+		n   nfs.Node
+	}
+	files := newCopier(ctx, t.parallel, func(ctx context.Context, f item, parallel int) error {
+		to := remoteName{dir: f.dir, path: path.Join(t.url.Path, f.rel), name: path.Base(f.rel)}
+		return t.pass(ctx, f.rel, t.cpFile(ctx, from, &f.n, to, parallel))
+	})
+	way := []branch{{"", target.Handle}}
+	err = from.Walk(ctx, from.url.Path, func(n nfs.Node, err error) error {
+		rel := below(n.Path, top.Path)
+		if name, ok := errors.AsType[*nfs.NameError](err); ok {
+			t.skip(path.Join(rel, name.Name), "the name cannot be used here")
+			return nil
+		}
+		if err != nil {
+			if rel == "" {
+				return &itemError{".", readError(err)}
+			}
+			return t.pass(ctx, rel, readError(err))
+		}
+		if n.IsDir() {
+			from.known.add(n.Handle, n.Path)
+		}
+		if rel == "" {
+			return nil
+		}
+		if n.Handle == target.Handle {
+			return fs.SkipDir // the copy, in the original
+		}
+		for len(way) > 1 && way[len(way)-1].rel != strings.TrimPrefix(path.Dir("/"+rel), "/") {
+			way = way[:len(way)-1]
+		}
+		dir := way[len(way)-1].dir
+		switch {
+		case n.IsDir():
+			fh, err := t.makeDir(ctx, dir, path.Base(rel), n.Attr.FileMode())
+			if err != nil {
+				if err := t.pass(ctx, rel, err); err != nil {
+					return err
+				}
+				return fs.SkipDir
+			}
+			t.dirs++
+			way = append(way, branch{rel, fh})
+		case n.Attr.Type == nfs.TypeReg && isPart(path.Base(rel)):
+		case n.Attr.Type == nfs.TypeReg:
+			t.meter.more(int64(min(n.Attr.Size, 1<<62)))
+			return files.add(item{rel, dir, n}, int64(min(n.Attr.Size, 1<<62)))
+		case n.Attr.Type == nfs.TypeLnk:
+			target, err := from.ReadLink(ctx, n.Handle)
+			if err = readError(err); err == nil {
+				err = t.putLink(ctx, target, dir, path.Base(rel))
+			}
+			return t.pass(ctx, rel, err)
+		default:
+			t.skip(rel, "it is a "+typeName(n.Attr.Type))
+		}
+		return nil
+	})
+	return files.wait(err)
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// How a copy outlives its server's restart: the transport makes the connection again and sends
+// calls without a reply once more, and data that the server has lost before COMMIT is written
+// again by package nfs. What remains is to say what happens, to give up in the end, and to see
+// through calls that were executed by the server that is gone and are answered by the next one.
+
+// retryHelp explains --retry in the help of the commands that have it.
+const retryHelp = `With --retry, a server that is started again in the middle does not end the copy, if its
+handles survive that: those of 'rpcrdma serve' do as root, or with --state.
+
+`
+
+func addRetryOption(cmd *cobra.Command, o *nfsOptions) {
+	cmd.Flags().Var(limitValue{&o.retry}, "retry", "when the connection is lost, try for this long to get it back, and go on")
+}
+
+// Constants of connections with --retry.
+const (
+	retryPause     = time.Second      // the longest between two attempts
+	retryKeepAlive = 10 * time.Second // a server that is gone without a word is noticed after two of them
+	retryTick      = 100 * time.Millisecond
+)
+
+// retrying is the configuration of a connection with --retry.
+func retrying() *transport.ClientConfig {
+	return &transport.ClientConfig{MaxPause: retryPause, KeepAlive: retryKeepAlive}
+}
+
+// An awayError is a server that did not come back.
+type awayError struct {
+	limit  time.Duration
+	reason error // of the latest attempt, if known
+}
+
+func (e *awayError) Error() string {
+	text := fmt.Sprintf("connection lost, and not made again for %v", e.limit)
+	if e.reason != nil {
+		text += ": " + explain(e.reason)
+	}
+	return text
+}
+
+// A patience decides when a wait with --retry has been long enough.
+type patience struct {
+	retry time.Duration // without a connection
+	limit time.Duration // without a message, 0: any
+
+	down      bool
+	since     time.Time // down, or up
+	heard     uint64
+	heardAt   time.Time
+	begun     bool
+	lost      bool // the connection has been lost since the last step
+	recovered bool // it has come back since the last step
+}
+
+// A verdict is what a patience decides.
+type verdict int
+
+const (
+	goOn verdict = iota
+	away         // there is no connection
+	silent
+)
+
+// settle is how long a new connection may be silent in any case.
+const settle = 5 * time.Second
+
+// step looks at the counters of a connection on which pending calls have no reply.
+func (p *patience) step(now time.Time, s transport.Stats, pending int) verdict {
+	down := s.OpenConns == 0
+	p.lost, p.recovered = down && !p.down, p.down && !down
+	if p.lost || p.recovered || !p.begun {
+		p.since = now
+	}
+	p.down = down
+	if n := heard(s); n != p.heard || pending == 0 || !p.begun {
+		p.heard, p.heardAt = n, now
+	}
+	p.begun = true
+	switch {
+	case down && pending > 0 && now.Sub(p.since) >= p.retry:
+		return away
+	case !down && p.limit > 0 && now.Sub(p.heardAt) >= p.limit && now.Sub(p.since) >= settle:
+		return silent
+	}
+	return goOn
+}
+
+// attend says what becomes of the connection, until ctx ends, and ends the work when it has been
+// lost, or silent, for too long.
+func (r *remote) attend(ctx context.Context, cmd *cobra.Command, o *nfsOptions, cancel context.CancelCauseFunc) {
+	p := patience{retry: o.retry, limit: o.timeout}
+	if p.limit > 0 {
+		p.limit = max(p.limit, p.retry)
+	}
+	tick := time.NewTicker(min(retryTick, o.retry/8+time.Millisecond))
+	defer tick.Stop()
+	var spoke pace
+	told := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			pending := r.Pending()
+			v := p.step(now, r.Transport().Stats(), len(pending))
+			switch {
+			case p.lost && spoke.allows():
+				told = true
+				r.notice(cmd, o, fmt.Sprintf("connection lost, trying for %v to get it back", o.retry))
+			case p.recovered && told:
+				told = false
+				r.notice(cmd, o, "connected again")
+			}
+			switch v {
+			case away:
+				cancel(&awayError{limit: o.retry})
+				return
+			case silent:
+				e := o.stalled(cmd.ErrOrStderr(), r.known.waitsFor(pending), r.Transport())
+				e.limit = p.limit
+				cancel(e)
+				return
+			}
+		}
+	}
+}
+
+// noticeJSON is something that is no error, as --json prints it to standard error.
+type noticeJSON struct {
+	Notice string `json:"notice"`
+}
+
+func (r *remote) notice(cmd *cobra.Command, o *nfsOptions, text string) {
+	if o.json {
+		_ = json.NewEncoder(cmd.ErrOrStderr()).Encode(noticeJSON{text})
+		return
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "rpcrdma: %s: %s\n", r.name, text)
+}
+
+// resent reports whether calls have been sent again: one that must not be executed twice may
+// then be answered with the error of the second time, if the server has forgotten the first.
+func (r *remote) resent() bool { return r.Transport().Stats().Resent > 0 }
+
+// createPart makes an empty file with a name of its own in a directory.
+func (r *remote) createPart(ctx context.Context, dir nfs.FileHandle, mode uint32) (string, nfs.FileHandle, error) {
+	part := partName()
+	fh, _, err := r.Create(ctx, &nfs.CreateArgs{
+		Where: nfs.DirOpArgs{Dir: dir, Name: part},
+		Mode:  nfs.Guarded,
+		Attr:  nfs.SetAttr{SetMode: true, Mode: mode},
+	})
+	if isStatus(err, nfs.StatusExist) && r.resent() {
+		// Nobody else knows the name.
+		fh, err = r.ours(ctx, dir, part, nfs.TypeReg)
+	}
+	return part, fh, err
+}
+
+// symlinkPart makes a symbolic link with a name of its own in a directory.
+func (r *remote) symlinkPart(ctx context.Context, dir nfs.FileHandle, target string) (string, nfs.FileHandle, error) {
+	part := partName()
+	fh, _, err := r.Symlink(ctx, dir, part, target, new(nfs.SetAttr))
+	if isStatus(err, nfs.StatusExist) && r.resent() {
+		fh, err = r.ours(ctx, dir, part, nfs.TypeLnk)
+	}
+	return part, fh, err
+}
+
+// ours finds what a call has made whose reply was lost.
+func (r *remote) ours(ctx context.Context, dir nfs.FileHandle, name string, kind nfs.FileType) (nfs.FileHandle, error) {
+	fh, attr, err := r.lookup(ctx, dir, name)
+	if err == nil && attr.Type != kind {
+		err = &nfs.Error{Op: "CREATE", Status: nfs.StatusExist}
+	}
+	return fh, err
+}
+
+// lookup is LOOKUP with attributes in any case.
+func (r *remote) lookup(ctx context.Context, dir nfs.FileHandle, name string) (nfs.FileHandle, nfs.Attr, error) {
+	fh, attr, err := r.Lookup(ctx, dir, name)
+	if err == nil && !attr.Present {
+		attr.Attr, err = r.GetAttr(ctx, fh)
+	}
+	return fh, attr.Attr, err
+}
+
+// renamePart gives what createPart or symlinkPart has made its name.
+func (r *remote) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
+	err := r.Rename(ctx, dir, part, dir, name)
+	if isMissing(err) && r.resent() {
+		if there, _, lookupErr := r.Lookup(ctx, dir, name); lookupErr == nil && there == fh {
+			return nil // the first time it worked
+		}
+	}
+	return err
+}
+
+func isStatus(err error, s nfs.Status) bool {
+	status, ok := errors.AsType[*nfs.Error](err)
+	return ok && status.Status == s
+}
+
+func isMissing(err error) bool { return isStatus(err, nfs.StatusNoEnt) }
