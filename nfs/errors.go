@@ -16,8 +16,18 @@ var ErrSymlinkLoop = errors.New("too many symbolic links")
 var ErrSymlinkEscape = errors.New("symbolic link leaves the export")
 
 // ErrNoExport means that no export of the server contains a path. It is wrapped in an
-// *fs.PathError, and matches fs.ErrNotExist.
+// *fs.PathError, in a *NoExportError if the server lists its exports, and matches fs.ErrNotExist.
 var ErrNoExport = fmt.Errorf("not in any export of the server: %w", fs.ErrNotExist)
+
+// A NoExportError is ErrNoExport, with the list of the server.
+type NoExportError struct {
+	Exports []Export // of the client: not to be changed
+}
+
+func (e *NoExportError) Error() string { return ErrNoExport.Error() }
+
+// Unwrap returns ErrNoExport.
+func (e *NoExportError) Unwrap() error { return ErrNoExport }
 
 // ErrDirectory means that a directory listing does not end: the server repeats cookies, nests
 // a directory in itself, keeps sending empty pages, or sends more entries than Options allow.

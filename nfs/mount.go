@@ -228,7 +228,7 @@ func (c *Client) Mount(ctx context.Context, path string) (Mount, error) {
 		}
 	}
 	if !ok {
-		return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: ErrNoExport}
+		return Mount{}, &fs.PathError{Op: "mount", Path: path, Err: &NoExportError{exports}}
 	}
 	return c.root(ctx, path, dir)
 }

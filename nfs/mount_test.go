@@ -61,8 +61,12 @@ func testNoExport(t *testing.T, b *testbed.Bed) {
 	_, c := pair(t, b)
 	_, err := c.Mount(t.Context(), "/elsewhere")
 	var pe *fs.PathError
-	if !errors.Is(err, ErrNoExport) || !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &pe) {
-		t.Error(err)
+	var list *NoExportError
+	if !errors.Is(err, ErrNoExport) || !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &pe) || !errors.As(err, &list) {
+		t.Fatal(err)
+	}
+	if len(list.Exports) != 1 || list.Exports[0].Dir != "/export" {
+		t.Errorf("the server exports %v", list.Exports)
 	}
 }
 

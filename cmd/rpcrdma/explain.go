@@ -46,6 +46,7 @@ func explain(err error) string {
 		source   *sourceError
 		kept     *keptError
 		changed  *nfs.ChangedError
+		none     *nfs.NoExportError
 		version  *transport.VersionError
 		path     *fs.PathError
 		link     *os.LinkError
@@ -69,6 +70,8 @@ func explain(err error) string {
 		return fmt.Sprintf("mounting %s: %s (%v)", printable(mount.Dir), text, mount.Status)
 	case errors.As(err, &fallback):
 		return fmt.Sprintf("no MOUNT on the RDMA connection (%s), nor over TCP: %s", explain(fallback.RDMA), explain(fallback.TCP))
+	case errors.As(err, &none):
+		return noExportText(none)
 	case errors.Is(err, nfs.ErrNoExport):
 		return "the server exports nothing that contains it"
 	case errors.Is(err, nfs.ErrSymlinkEscape), errors.Is(err, nfs.ErrSymlinkLoop), errors.Is(err, nfs.ErrDirectory):
@@ -237,6 +240,22 @@ func printable(name string) string {
 		return quoted
 	}
 	return name
+}
+
+// noExportText says what a server exports instead: the beginning of its list.
+func noExportText(e *nfs.NoExportError) string {
+	const most = 3
+	var dirs []string
+	for _, x := range e.Exports[:min(len(e.Exports), most)] {
+		dirs = append(dirs, printable(x.Dir))
+	}
+	switch more := len(e.Exports) - most; {
+	case len(dirs) == 0:
+		return "the server exports nothing"
+	case more > 0:
+		return fmt.Sprintf("the server exports only %s and %d more", strings.Join(dirs, ", "), more)
+	}
+	return fmt.Sprintf("the server exports only %s", strings.Join(dirs, ", "))
 }
 
 // An itemError is the error of one file of a tree.

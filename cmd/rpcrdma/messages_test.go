@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -138,6 +139,20 @@ func TestDefaultPort(t *testing.T) {
 		addr, err := new(options).checkAddr(new(cobra.Command), arg)
 		if addr != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v, want %q", arg, addr, err, want)
+		}
+	}
+}
+
+// A path outside of the exports is answered with what they are.
+func TestNoExport(t *testing.T) {
+	for want, list := range map[string][]nfs.Export{
+		"the server exports nothing":                           nil,
+		"the server exports only /a":                           {{Dir: "/a"}},
+		"the server exports only /a, /b":                       {{Dir: "/a"}, {Dir: "/b"}},
+		`the server exports only /a, "\x1b[2J", /c and 2 more`: {{Dir: "/a"}, {Dir: "\x1b[2J"}, {Dir: "/c"}, {Dir: "/d"}, {Dir: "/e"}},
+	} {
+		if got := explain(&fs.PathError{Op: "mount", Path: "/x", Err: &nfs.NoExportError{Exports: list}}); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
