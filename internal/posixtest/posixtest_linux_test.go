@@ -110,3 +110,22 @@ func TestDifferences(t *testing.T) {
 		}
 	}
 }
+
+func TestBothRefuse(t *testing.T) {
+	for _, tt := range []struct {
+		want, got string
+		same      bool
+	}{
+		{"rmdir: EACCES", "rmdir: ENOTDIR", true},
+		{"rmdir: EEXIST", "rmdir: EPERM", true},
+		{"rmdir: EACCES", "rmdir: ok", false},
+		{"rmdir: ENOENT", "rmdir: ENOTDIR", false},
+		{"open: ok; read: EACCES", "open: EACCES; read: ENOTDIR", false},
+		{"lchown 1:1: EPERM", "lchown 1:1: EROFS", true},
+		{"", "", false},
+	} {
+		if bothRefuse(tt.want, tt.got) != tt.same {
+			t.Errorf("%q and %q", tt.want, tt.got)
+		}
+	}
+}
