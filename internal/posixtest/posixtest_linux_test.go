@@ -48,9 +48,9 @@ func want(t *testing.T, least int) func(count int, list []Difference, err error)
 // nothing else.
 func TestSame(t *testing.T) {
 	b := newBed(t)
-	t.Run("table", func(t *testing.T) { want(t, 1000)(b.Table(3)) })
-	t.Run("listing", func(t *testing.T) { want(t, 100)(b.Listing(500)) })
-	t.Run("random", func(t *testing.T) { want(t, 1000)(b.Random(1, 1000)) })
+	t.Run("table", func(t *testing.T) { want(t, 300)(b.Table(13)) })
+	t.Run("listing", func(t *testing.T) { want(t, 100)(b.Listing(200)) })
+	t.Run("random", func(t *testing.T) { want(t, 500)(b.Random(1, 500)) })
 	for _, side := range b.sides() {
 		if left, err := os.ReadDir(side); err != nil || len(left) > 0 {
 			t.Errorf("%d entries are left in %s, %v", len(left), side, err)
