@@ -148,7 +148,7 @@ func TestRDMALinuxFio(t *testing.T) {
 			args    []string
 		}{
 			{"sequential, direct", []string{"--rw=write", "--bs=256k", "--direct=1", "--ioengine=libaio", "--iodepth=8"}},
-			{"random, direct", []string{"--rw=randwrite", "--bs=12k", "--direct=1", "--ioengine=libaio", "--iodepth=8"}},
+			{"random, direct", []string{"--rw=randwrite", "--bs=16k", "--direct=1", "--ioengine=libaio", "--iodepth=8"}},
 			{"sequential, mapped", []string{"--rw=write", "--bs=64k", "--ioengine=mmap"}},
 			{"random, mapped", []string{"--rw=randwrite", "--bs=4k", "--ioengine=mmap"}},
 		} {

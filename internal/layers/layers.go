@@ -35,6 +35,7 @@ var Layers = []Layer{
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},
 	{Path: "internal/testutil"},
+	{Path: "internal/posixtest", External: []string{"golang.org/x/sys"}},
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/baton", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},

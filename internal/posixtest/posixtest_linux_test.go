@@ -48,9 +48,9 @@ func want(t *testing.T, least int) func(count int, list []Difference, err error)
 // nothing else.
 func TestSame(t *testing.T) {
 	b := newBed(t)
-	t.Run("table", func(t *testing.T) { want(t, 1000)(b.Table(3)) })
-	t.Run("listing", func(t *testing.T) { want(t, 100)(b.Listing(500)) })
-	t.Run("random", func(t *testing.T) { want(t, 1000)(b.Random(1, 1000)) })
+	t.Run("table", func(t *testing.T) { want(t, 300)(b.Table(13)) })
+	t.Run("listing", func(t *testing.T) { want(t, 100)(b.Listing(200)) })
+	t.Run("random", func(t *testing.T) { want(t, 500)(b.Random(1, 500)) })
 	for _, side := range b.sides() {
 		if left, err := os.ReadDir(side); err != nil || len(left) > 0 {
 			t.Errorf("%d entries are left in %s, %v", len(left), side, err)
@@ -107,6 +107,25 @@ func TestDifferences(t *testing.T) {
 		}})
 		if err != nil || len(list) != 1 || list[0].What != what {
 			t.Errorf("%s: %v, %v", what, list, err)
+		}
+	}
+}
+
+func TestBothRefuse(t *testing.T) {
+	for _, tt := range []struct {
+		want, got string
+		same      bool
+	}{
+		{"rmdir: EACCES", "rmdir: ENOTDIR", true},
+		{"rmdir: EEXIST", "rmdir: EPERM", true},
+		{"rmdir: EACCES", "rmdir: ok", false},
+		{"rmdir: ENOENT", "rmdir: ENOTDIR", false},
+		{"open: ok; read: EACCES", "open: EACCES; read: ENOTDIR", false},
+		{"lchown 1:1: EPERM", "lchown 1:1: EROFS", true},
+		{"", "", false},
+	} {
+		if bothRefuse(tt.want, tt.got) != tt.same {
+			t.Errorf("%q and %q", tt.want, tt.got)
 		}
 	}
 }
