@@ -217,7 +217,7 @@ func TestAgree(t *testing.T) {
 func BenchmarkDecode(b *testing.B) {
 	for i, k := range kinds() {
 		in := values()[i].Append(nil)
-		b.Run(k.name+"/ours", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=ours", func(b *testing.B) {
 			v := k.ours()
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
@@ -229,14 +229,14 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 		})
-		b.Run(k.name+"/goxdr", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=goxdr", func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			for b.Loop() {
 				k.goxdr().XdrMarshal(goxdrlib.XdrIn{In: bytes.NewReader(in)}, "")
 			}
 		})
-		b.Run(k.name+"/buildbarn", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=buildbarn", func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -259,7 +259,7 @@ func BenchmarkEncode(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Run(k.name+"/ours", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=ours", func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			var out []byte
@@ -268,7 +268,7 @@ func BenchmarkEncode(b *testing.B) {
 			}
 		})
 		var out bytes.Buffer
-		b.Run(k.name+"/goxdr", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=goxdr", func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -276,7 +276,7 @@ func BenchmarkEncode(b *testing.B) {
 				theirs.XdrMarshal(goxdrlib.XdrOut{Out: &out}, "")
 			}
 		})
-		b.Run(k.name+"/buildbarn", func(b *testing.B) {
+		b.Run("message="+k.name+"/codec=buildbarn", func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			for b.Loop() {

@@ -99,7 +99,7 @@ func decodeProtobuf(b *testing.B, name string, v message) {
 		{"vtprotobuf", func() error { proto.Reset(m); return m.UnmarshalVT(in) }},
 		{"vtprotobuf-unsafe", func() error { proto.Reset(m); return m.UnmarshalVTUnsafe(in) }},
 	} {
-		b.Run(name+"/"+bb.name, func(b *testing.B) {
+		b.Run("message="+name+"/codec="+bb.name, func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -115,7 +115,7 @@ func decodeProtobuf(b *testing.B, name string, v message) {
 func encodeProtobuf(b *testing.B, name string, v message) {
 	m := inProtobuf(v)
 	n := m.SizeVT()
-	b.Run(name+"/protobuf", func(b *testing.B) {
+	b.Run("message="+name+"/codec=protobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
 		var out []byte
@@ -126,7 +126,7 @@ func encodeProtobuf(b *testing.B, name string, v message) {
 			}
 		}
 	})
-	b.Run(name+"/vtprotobuf", func(b *testing.B) {
+	b.Run("message="+name+"/codec=vtprotobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
 		out := make([]byte, n)

@@ -113,6 +113,7 @@ func TestBounds(t *testing.T) {
 		{"constant", "b", "const N = 1000; struct b { int x<>; /* max: N */ };", 4 + 1000},
 		{"item", "b", "struct b { opaque x<>; /* ddp */\n int y; };", 4 + 4},
 		{"typedef that is an item", "b", "typedef opaque b<>; /* ddp */", 4},
+		{"typedef of a typedef that is an item", "b", "typedef opaque a<>; /* ddp */\ntypedef a b;", 4},
 		{"array of what is an item elsewhere", "b", "typedef opaque a<8>; /* ddp */\ntypedef a b<2>;", 4 + 2*12},
 		{"item of another procedure", "b", "struct b { opaque x<>; /* ddp: G */\n int y; };", 4 + 65536 + 4},
 	}
