@@ -102,6 +102,7 @@ func decodeProtobuf(b *testing.B, name string, v message) {
 		b.Run("message="+name+"/codec="+bb.name, func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
+			defer processor(b)()
 			for b.Loop() {
 				if err := bb.decode(); err != nil {
 					b.Fatal(err)
@@ -118,6 +119,7 @@ func encodeProtobuf(b *testing.B, name string, v message) {
 	b.Run("message="+name+"/codec=protobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
+		defer processor(b)()
 		var out []byte
 		for b.Loop() {
 			var err error
@@ -129,6 +131,7 @@ func encodeProtobuf(b *testing.B, name string, v message) {
 	b.Run("message="+name+"/codec=vtprotobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
+		defer processor(b)()
 		out := make([]byte, n)
 		for b.Loop() {
 			if _, err := m.MarshalToSizedBufferVT(out[:m.SizeVT()]); err != nil {

@@ -1,6 +1,6 @@
 // Command ratios makes a table of several runs of the benchmarks of bench/xdr, one behind the other
-// on standard input: how much longer each codec takes than ours, as the median of the runs' ratios
-// with quartiles, and its allocations.
+// on standard input: how much more CPU time each codec takes than ours, as the median of the
+// runs' ratios with quartiles, and its allocations.
 //
 //	for i in $(seq 40); do go test -run='^$' -bench=. -benchtime=20ms ./bench/xdr; done | go run ./bench/xdr/ratios
 package main
@@ -23,8 +23,8 @@ func main() {
 	}
 }
 
-// line is one of a benchmark: direction, message, codec, ns/op, allocs/op.
-var line = regexp.MustCompile(`^Benchmark(\w+)/message=(\w+)/codec=([\w-]+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op.* (\d+) allocs/op`)
+// line is one of a benchmark: direction, message, codec, cpu-ns/op, allocs/op.
+var line = regexp.MustCompile(`^Benchmark(\w+)/message=(\w+)/codec=([\w-]+?)(?:-\d+)?\s+\d+\s.*\s([\d.]+) cpu-ns/op.*\s(\d+) allocs/op`)
 
 // A row has what was measured of a message in one direction.
 type row struct {
