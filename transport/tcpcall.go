@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 
 	"github.com/rpcrdma/rpcrdma/internal/baton"
@@ -338,7 +339,7 @@ func (t *tcpCall) build(call *Call, cfg *config) error {
 	}
 	size := pc.Size()
 	if size > cfg.MaxMessage {
-		return &SizeError{What: "the call message", Size: size, Limit: cfg.MaxMessage}
+		return &SizeError{What: "the call message, which Config.MaxMessage bounds,", Size: size, Limit: cfg.MaxMessage}
 	}
 	if err := t.bound(call, cfg); err != nil {
 		return err
@@ -375,7 +376,7 @@ func (t *tcpCall) bound(call *Call, cfg *config) error {
 		all += xdr.Padded(len(w.Buf))
 	}
 	if all > cfg.MaxMessage {
-		return &SizeError{What: "the largest reply", Size: all, Limit: cfg.MaxMessage}
+		return &SizeError{What: "the largest reply, which Config.MaxMessage bounds,", Size: all, Limit: cfg.MaxMessage}
 	}
 	// As much as what would fit inline over RDMA the caller need not have thought of.
 	t.most = max(all, cfg.InlineRecv)
@@ -410,7 +411,10 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 	return t
 }
 
-const longReply = "it is longer than the call has room for"
+// tooLong is the error for a reply of which so many bytes have been announced.
+func (t *tcpCall) tooLong(xid uint32, size int) error {
+	return &BadReplyError{XID: xid, Reason: fmt.Sprintf("it has at least %d bytes, and MaxResults and WriteItems leave room for %d", size, t.most)}
+}
 
 // replyReceived takes a reply that is the reader's.
 func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
@@ -421,7 +425,7 @@ func (c *tcpConn) replyReceived(xid uint32, msg []byte) {
 	if len(msg) <= t.most {
 		t.call.store = append(t.call.store[:0], msg...)
 	} else {
-		t.err = &BadReplyError{XID: xid, Reason: longReply}
+		t.err = t.tooLong(xid, len(msg))
 	}
 	t.Wake(true)
 }
@@ -445,7 +449,7 @@ func (c *tcpConn) takeLongReply(xid uint32, head []byte) error {
 				return err
 			}
 			if t := c.settle(xid); t != nil {
-				t.err = &BadReplyError{XID: xid, Reason: longReply}
+				t.err = t.tooLong(xid, len(msg)+n)
 				t.Wake(true)
 			}
 			return nil

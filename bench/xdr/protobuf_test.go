@@ -99,9 +99,10 @@ func decodeProtobuf(b *testing.B, name string, v message) {
 		{"vtprotobuf", func() error { proto.Reset(m); return m.UnmarshalVT(in) }},
 		{"vtprotobuf-unsafe", func() error { proto.Reset(m); return m.UnmarshalVTUnsafe(in) }},
 	} {
-		b.Run(name+"/"+bb.name, func(b *testing.B) {
+		b.Run("message="+name+"/codec="+bb.name, func(b *testing.B) {
 			b.SetBytes(int64(len(in)))
 			b.ReportAllocs()
+			defer processor(b)()
 			for b.Loop() {
 				if err := bb.decode(); err != nil {
 					b.Fatal(err)
@@ -115,9 +116,10 @@ func decodeProtobuf(b *testing.B, name string, v message) {
 func encodeProtobuf(b *testing.B, name string, v message) {
 	m := inProtobuf(v)
 	n := m.SizeVT()
-	b.Run(name+"/protobuf", func(b *testing.B) {
+	b.Run("message="+name+"/codec=protobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
+		defer processor(b)()
 		var out []byte
 		for b.Loop() {
 			var err error
@@ -126,9 +128,10 @@ func encodeProtobuf(b *testing.B, name string, v message) {
 			}
 		}
 	})
-	b.Run(name+"/vtprotobuf", func(b *testing.B) {
+	b.Run("message="+name+"/codec=vtprotobuf", func(b *testing.B) {
 		b.SetBytes(int64(n))
 		b.ReportAllocs()
+		defer processor(b)()
 		out := make([]byte, n)
 		for b.Loop() {
 			if _, err := m.MarshalToSizedBufferVT(out[:m.SizeVT()]); err != nil {

@@ -40,6 +40,7 @@
 //   - /* idempotent */: it may be executed again if a client repeats a call; its replies are not
 //     kept.
 //   - /* inline */: it is quick and never blocks; see transport.Program.
+//   - /* max: 65536 */: the same as behind a member, for the result as a whole.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
 // # Go

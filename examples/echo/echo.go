@@ -22,7 +22,7 @@ const (
 // Text is typedef text.
 type Text = string
 
-// A EchoV1Client calls version ECHO_V1 of program ECHO_PROG.
+// An EchoV1Client calls version ECHO_V1 of program ECHO_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -77,7 +77,7 @@ func (c *EchoV1Client) Say(ctx context.Context, said Text) (res Text, err error)
 	return res, err
 }
 
-// A EchoV1Server executes version ECHO_V1 of program ECHO_PROG.
+// An EchoV1Server executes version ECHO_V1 of program ECHO_PROG.
 // Its methods are called by many goroutines at once.
 //
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
@@ -129,7 +129,7 @@ func RegisterEchoV1(s *transport.Server, impl EchoV1Server) error {
 	return s.Register(EchoV1Program(impl))
 }
 
-// A echoV1Handler decodes the arguments of calls and encodes their results.
+// An echoV1Handler decodes the arguments of calls and encodes their results.
 type echoV1Handler struct {
 	impl EchoV1Server
 
@@ -146,7 +146,7 @@ func (h *echoV1Handler) ServeRPC(ctx context.Context, req *transport.Request, re
 	}
 }
 
-// A echoV1SayCall is one call of ECHO_SAY.
+// An echoV1SayCall is one call of ECHO_SAY.
 type echoV1SayCall struct {
 	said Text
 	res  Text

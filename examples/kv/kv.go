@@ -141,7 +141,7 @@ func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Stat
 }
 
 // Get calls STORE_GET.
-// value takes the data of Value, which is then a part of it.
+// value is memory for field Value, which is then a part of it.
 func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Result, err error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
 		return res, fmt.Errorf("STORE_GET: arguments: %w", xdr.InField("key", err))

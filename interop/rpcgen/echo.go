@@ -211,7 +211,7 @@ type Bulk struct {
 	End  bool
 }
 
-// A EchoV2Client calls version ECHO_V2 of program ECHO_PROG.
+// An EchoV2Client calls version ECHO_V2 of program ECHO_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -350,7 +350,7 @@ func (c *EchoV2Client) Options(ctx context.Context, args *Options) (res Options,
 }
 
 // Bulk calls ECHO_BULK.
-// data takes the data of Data, which is then a part of it.
+// data is memory for field Data, which is then a part of it.
 func (c *EchoV2Client) Bulk(ctx context.Context, args *Bulk, data []byte) (res Bulk, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("ECHO_BULK: arguments: %w", err)
@@ -510,7 +510,7 @@ func (c *EchoV2Client) End(ctx context.Context) error {
 	return err
 }
 
-// A EchoV2Server executes version ECHO_V2 of program ECHO_PROG.
+// An EchoV2Server executes version ECHO_V2 of program ECHO_PROG.
 // Its methods are called by many goroutines at once.
 //
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
@@ -658,7 +658,7 @@ func RegisterEchoV2(s *transport.Server, impl EchoV2Server) error {
 	return s.Register(EchoV2Program(impl))
 }
 
-// A echoV2Handler decodes the arguments of calls and encodes their results.
+// An echoV2Handler decodes the arguments of calls and encodes their results.
 type echoV2Handler struct {
 	impl EchoV2Server
 
@@ -706,7 +706,7 @@ func (h *echoV2Handler) ServeRPC(ctx context.Context, req *transport.Request, re
 	}
 }
 
-// A echoV2BasicCall is one call of ECHO_BASIC.
+// An echoV2BasicCall is one call of ECHO_BASIC.
 type echoV2BasicCall struct {
 	args Basic
 	res  Basic
@@ -735,7 +735,7 @@ func (h *echoV2Handler) serveBasic(ctx context.Context, req *transport.Request, 
 	h.basicCalls.Put(x)
 }
 
-// A echoV2ArraysCall is one call of ECHO_ARRAYS.
+// An echoV2ArraysCall is one call of ECHO_ARRAYS.
 type echoV2ArraysCall struct {
 	args Arrays
 	res  Arrays
@@ -764,7 +764,7 @@ func (h *echoV2Handler) serveArrays(ctx context.Context, req *transport.Request,
 	h.arraysCalls.Put(x)
 }
 
-// A echoV2UnionsCall is one call of ECHO_UNIONS.
+// An echoV2UnionsCall is one call of ECHO_UNIONS.
 type echoV2UnionsCall struct {
 	args Unions
 	res  Unions
@@ -793,7 +793,7 @@ func (h *echoV2Handler) serveUnions(ctx context.Context, req *transport.Request,
 	h.unionsCalls.Put(x)
 }
 
-// A echoV2NodesCall is one call of ECHO_NODES.
+// An echoV2NodesCall is one call of ECHO_NODES.
 type echoV2NodesCall struct {
 	args Nodes
 	res  Nodes
@@ -822,7 +822,7 @@ func (h *echoV2Handler) serveNodes(ctx context.Context, req *transport.Request, 
 	h.nodesCalls.Put(x)
 }
 
-// A echoV2OptionsCall is one call of ECHO_OPTIONS.
+// An echoV2OptionsCall is one call of ECHO_OPTIONS.
 type echoV2OptionsCall struct {
 	args Options
 	res  Options
@@ -851,7 +851,7 @@ func (h *echoV2Handler) serveOptions(ctx context.Context, req *transport.Request
 	h.optionsCalls.Put(x)
 }
 
-// A echoV2BulkCall is one call of ECHO_BULK.
+// An echoV2BulkCall is one call of ECHO_BULK.
 type echoV2BulkCall struct {
 	args Bulk
 	res  Bulk
@@ -886,7 +886,7 @@ func (h *echoV2Handler) serveBulk(ctx context.Context, req *transport.Request, r
 	h.bulkCalls.Put(x)
 }
 
-// A echoV2ColorCall is one call of ECHO_COLOR.
+// An echoV2ColorCall is one call of ECHO_COLOR.
 type echoV2ColorCall struct {
 	args Color
 	res  Color
@@ -917,7 +917,7 @@ func (h *echoV2Handler) serveColor(ctx context.Context, req *transport.Request, 
 	h.colorCalls.Put(x)
 }
 
-// A echoV2TextCall is one call of ECHO_TEXT.
+// An echoV2TextCall is one call of ECHO_TEXT.
 type echoV2TextCall struct {
 	text string
 	res  string
@@ -945,7 +945,7 @@ func (h *echoV2Handler) serveText(ctx context.Context, req *transport.Request, r
 	h.textCalls.Put(x)
 }
 
-// A echoV2SeveralCall is one call of ECHO_SEVERAL.
+// An echoV2SeveralCall is one call of ECHO_SEVERAL.
 type echoV2SeveralCall struct {
 	number int32
 	text   Label
@@ -980,7 +980,7 @@ func (h *echoV2Handler) serveSeveral(ctx context.Context, req *transport.Request
 	h.severalCalls.Put(x)
 }
 
-// A echoV2UserCall is one call of ECHO_USER.
+// An echoV2UserCall is one call of ECHO_USER.
 type echoV2UserCall struct {
 	res uint32
 }
@@ -1117,7 +1117,7 @@ func (EchoV2Binding) Idempotent(p transport.Procedure) bool {
 	return false
 }
 
-// A EchoV3Client calls version ECHO_V3 of program ECHO_PROG.
+// An EchoV3Client calls version ECHO_V3 of program ECHO_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -1169,7 +1169,7 @@ func (c *EchoV3Client) Number(ctx context.Context, args int64) (res int64, err e
 	return res, err
 }
 
-// A EchoV3Server executes version ECHO_V3 of program ECHO_PROG.
+// An EchoV3Server executes version ECHO_V3 of program ECHO_PROG.
 // Its methods are called by many goroutines at once.
 //
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
@@ -1214,7 +1214,7 @@ func RegisterEchoV3(s *transport.Server, impl EchoV3Server) error {
 	return s.Register(EchoV3Program(impl))
 }
 
-// A echoV3Handler decodes the arguments of calls and encodes their results.
+// An echoV3Handler decodes the arguments of calls and encodes their results.
 type echoV3Handler struct {
 	impl EchoV3Server
 
@@ -1231,7 +1231,7 @@ func (h *echoV3Handler) ServeRPC(ctx context.Context, req *transport.Request, re
 	}
 }
 
-// A echoV3NumberCall is one call of ECHO_NUMBER.
+// An echoV3NumberCall is one call of ECHO_NUMBER.
 type echoV3NumberCall struct {
 	args int64
 	res  int64

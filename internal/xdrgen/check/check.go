@@ -285,6 +285,9 @@ func (c *checker) procedures(version *Version, v *syntax.Version) {
 			c.noBody(p.Result)
 			result := c.typ(p.Result, "", "")
 			proc.Returned = &Member{Pos: result.Pos, Name: result.Name, Type: result}
+			if result.Name == "" {
+				proc.Returned.Name = "result"
+			}
 		}
 		version.Procs = append(version.Procs, proc)
 	}

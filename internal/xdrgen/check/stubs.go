@@ -109,8 +109,8 @@ func (s *stubs) annotations(t *Type) {
 		}
 	}
 	for _, m := range members {
-		s.only(m.Doc, "member", "go", "ddp", "max", "open", "flat") // the latter is of a body in it
-		if _, ok := most(m); ok && m.Type.Min == m.Type.Max {
+		s.only(m.Doc, "member", "go", "ddp", "max", "flat", "open") // the latter is of a body in it
+		if _, ok := most(m.Doc); ok && m.Type.Min == m.Type.Max {
 			s.errs.Add(m.Pos, "%s has a maximum, though its length is fixed", m.Name)
 		}
 		s.named(m.ddp)
@@ -132,7 +132,7 @@ func (s *stubs) named(d *ddp) {
 
 // procedure completes one procedure.
 func (s *stubs) procedure(spec *Spec, p *Proc) {
-	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway", "ddp")
+	s.only(p.Doc, "procedure", "go", "idempotent", "inline", "oneway", "ddp", "max")
 	for _, a := range p.Doc.Annotations() {
 		switch a.Word {
 		case "ddp":
@@ -149,6 +149,9 @@ func (s *stubs) procedure(spec *Spec, p *Proc) {
 	if p.Number == 0 && (len(p.Args) > 0 || p.Returned != nil) {
 		// RFC 5531 section 12.1.
 		s.errs.Add(p.Pos, "procedure %s has number 0, and so neither arguments nor results: servers answer it themselves", p.Name)
+	}
+	if a, ok := most(p.Doc); ok && (p.Returned == nil || p.Returned.Type.Min == p.Returned.Type.Max) {
+		s.errs.Add(a.Pos, "%s has a maximum, though its result is void or of a fixed length", p.Name)
 	}
 	s.proc, s.failed = p, false
 	s.open, s.bounds = make(map[*Type]bool), make(map[*Type]Bound)
@@ -313,9 +316,9 @@ func (s *stubs) member(m *Member, in string) (list []*Member, all bool) {
 	return []*Member{m}, true
 }
 
-// most returns the annotation max of a member.
-func most(m *Member) (a syntax.Annotation, ok bool) {
-	for _, a := range m.Doc.Annotations() {
+// most returns the annotation max.
+func most(doc syntax.Comments) (a syntax.Annotation, ok bool) {
+	for _, a := range doc.Annotations() {
 		if a.Word == "max" {
 			return a, true
 		}
@@ -323,9 +326,14 @@ func most(m *Member) (a syntax.Annotation, ok bool) {
 	return a, false
 }
 
-// annotated returns the bound that the annotation max of a member sets. ok is false if it has none.
+// annotated returns the bound that the annotation max of a member sets, or of the procedure for its
+// result. ok is false if there is none.
 func (s *stubs) annotated(m *Member) (b Bound, ok bool) {
-	a, ok := most(m)
+	doc := m.Doc
+	if m == s.proc.Returned {
+		doc = s.proc.Doc
+	}
+	a, ok := most(doc)
 	if !ok {
 		return b, false
 	}

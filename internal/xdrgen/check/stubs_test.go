@@ -57,6 +57,10 @@ func TestStubErrors(t *testing.T) {
 		{"idempotent member", "struct a { int x; /* idempotent */ };", []string{"a.x:1:19: annotation idempotent means nothing at a member"}},
 		{"inline version", "program P { version V { /* inline */\nvoid F(void) = 1; } = 1; } = 1;", []string{"a.x:1:25: annotation inline means nothing at a version"}},
 
+		{"maximum of void", program("void F(int n) = 1; /* max: n */"), []string{"a.x:3:20: F has a maximum, though its result is void or of a fixed length"}},
+		{"maximum of a result of fixed length", program("int F(int n) = 1; /* max: n */"), []string{"a.x:3:19: F has a maximum, though its result is void or of a fixed length"}},
+		{"maximum of a result that is none", program("string F(void) = 1; /* max: n */"),
+			[]string{`a.x:3:21: max of result: "n" is neither a number of up to 1073741824 bytes, nor an integer in the arguments of F`}},
 		{"maximum of a number", "struct a { int x; /* max: 4 */ };", []string{"a.x:1:16: x has a maximum, though its length is fixed"}},
 		{"maximum that is none", "struct a { opaque x<>; /* max: many */ };" + program("a F(void) = 1;"),
 			[]string{`a.x:1:24: max of x: "many" is neither a number of up to 1073741824 bytes, nor an integer in the arguments of F`}},
@@ -113,6 +117,7 @@ func TestBounds(t *testing.T) {
 		{"constant", "b", "const N = 1000; struct b { int x<>; /* max: N */ };", 4 + 1000},
 		{"item", "b", "struct b { opaque x<>; /* ddp */\n int y; };", 4 + 4},
 		{"typedef that is an item", "b", "typedef opaque b<>; /* ddp */", 4},
+		{"typedef of a typedef that is an item", "b", "typedef opaque a<>; /* ddp */\ntypedef a b;", 4},
 		{"array of what is an item elsewhere", "b", "typedef opaque a<8>; /* ddp */\ntypedef a b<2>;", 4 + 2*12},
 		{"item of another procedure", "b", "struct b { opaque x<>; /* ddp: G */\n int y; };", 4 + 65536 + 4},
 	}
@@ -121,6 +126,21 @@ func TestBounds(t *testing.T) {
 		if p.Bound.Bytes != tt.want || p.Bound.Counts != nil {
 			t.Errorf("%s: bound %+v, want %d", tt.name, p.Bound, tt.want)
 		}
+	}
+}
+
+// A procedure may have the bound of its result.
+func TestResultBound(t *testing.T) {
+	const list = "struct a { int x; a *next; };"
+	if p := bounded(t, list+program("a *F(void) = 1; /* max: 1000000 */\n")); p.Bound.Bytes != 4+1_000_000 || p.Bound.Counts != nil {
+		t.Errorf("bound %+v", p.Bound)
+	}
+	if p := bounded(t, list+program("a *F(string s, int n) = 1; /* max: n */\n")); p.Bound.Bytes != 4 || len(p.Bound.Counts) != 1 || p.Bound.Counts[0][0][0].Name != "n" {
+		t.Errorf("bound %+v", p.Bound)
+	}
+	p := bounded(t, "typedef opaque b<>; /* ddp */\n"+program("b F(void) = 1; /* max: 5 */\n"))
+	if p.Bound.Bytes != 4 || len(p.Received) != 1 || p.Received[0].Bound.Bytes != 8 {
+		t.Errorf("bounds %+v, %+v", p.Bound, p.Received)
 	}
 }
 

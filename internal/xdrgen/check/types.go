@@ -183,7 +183,7 @@ type Proc struct {
 	Go     string    // as in Const
 	Doc    syntax.Comments
 
-	// Returned is the result, under the name of its type; nil: void.
+	// Returned is the result, under the name of its type, or "result"; nil: void.
 	Returned *Member
 
 	// What [Stubs] finds out.

@@ -13,7 +13,7 @@ func (g *generator) client(s *service) {
 	g.use(pkgTransport, pkgOncrpc)
 	name := s.base + "Client"
 	g.p(`
-// A %[1]s calls %[2]s.
+// %[5]s %[1]s calls %[2]s.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
 //
@@ -35,7 +35,7 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 	call := c.calls.Get(%[3]s, %[4]s, proc)
 	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
 	return call
-}`, name, s.doc, s.prog, s.vers)
+}`, name, s.doc, s.prog, s.vers, article(name))
 	if s.null != "" {
 		g.use("context")
 		g.p("")
@@ -54,15 +54,23 @@ func (c *%[1]s) call(proc uint32) *transport.Call {
 	}
 }
 
+// article returns the one for a Go name, as far as its first letter tells.
+func article(name string) string {
+	if strings.Contains("AEIO", name[:1]) {
+		return "An"
+	}
+	return "A"
+}
+
 // bufsDoc says what the buffers of a method are for.
 func (g *generator) bufsDoc(m *method) []string {
 	var lines []string
 	for i, r := range m.Received {
-		what := g.fieldName(r.Member)
+		what := "field " + g.fieldName(r.Member)
 		if r.Member == m.Returned {
 			what = "the result"
 		}
-		lines = append(lines, fmt.Sprintf("%s takes the data of %s, which is then a part of it.", m.bufs[i], what))
+		lines = append(lines, fmt.Sprintf("%s is memory for %s, which is then a part of it.", m.bufs[i], what))
 	}
 	return lines
 }

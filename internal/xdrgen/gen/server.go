@@ -11,7 +11,7 @@ import (
 func (g *generator) server(s *service) {
 	g.use("context", pkgTransport, pkgOncrpc)
 	g.p(`
-// A %[1]sServer executes %[2]s.
+// %[3]s %[1]sServer executes %[2]s.
 // Its methods are called by many goroutines at once.
 //
 // Arguments are valid until the method returns. Byte slices in them refer to the received message,
@@ -23,7 +23,7 @@ func (g *generator) server(s *service) {
 // An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
 // results that Check refuses.
-type %[1]sServer interface {`, s.base, s.doc)
+type %[1]sServer interface {`, s.base, s.doc, article(s.base))
 	for i, m := range s.procs {
 		if i > 0 {
 			g.p("")
@@ -68,10 +68,10 @@ func %[1]sProgram(impl %[1]sServer) transport.Program {
 // Register%[1]s has s execute %[2]s with impl.
 func Register%[1]s(s *transport.Server, impl %[1]sServer) error { return s.Register(%[1]sProgram(impl)) }
 
-// A %[3]sHandler decodes the arguments of calls and encodes their results.
+// %[4]s %[3]sHandler decodes the arguments of calls and encodes their results.
 type %[3]sHandler struct {
 	impl %[1]sServer
-`, s.base, s.doc, s.local)
+`, s.base, s.doc, s.local, article(s.base))
 	for _, m := range s.procs {
 		if m.pooled() {
 			g.p("%sCalls transport.Pool[%s%sCall]", lower(m.name), s.local, m.name)
@@ -127,7 +127,7 @@ func (g *generator) serverParams(m *method, named bool) string {
 func (g *generator) serverMethod(s *service, m *method) {
 	typ := s.local + m.name + "Call"
 	if m.pooled() {
-		g.p("\n// A %s is one call of %s.\ntype %s struct {", typ, m.Name, typ)
+		g.p("\n// %s %s is one call of %s.\ntype %s struct {", article(s.base), typ, m.Name, typ)
 		for _, p := range m.params {
 			g.p("%s %s", p.name, p.typ)
 		}

@@ -125,7 +125,7 @@ func (p Padding) Most(c *Call) (n int) {
 func PlaceCall(c *Call, t *Terms, pad Padding) (Placement, *SizeProblem) {
 	size := c.Size()
 	if size > t.Message {
-		return Placement{}, &SizeProblem{"the call message", size, t.Message}
+		return Placement{}, &SizeProblem{"the call message, which Config.MaxMessage bounds,", size, t.Message}
 	}
 	room := t.Send - c.Transport
 	if size <= room {
@@ -262,7 +262,7 @@ func OfferChunks(r *Results, t *Terms) (Offer, *SizeProblem) {
 		all += xdr.Padded(n)
 	}
 	if all > t.Message {
-		return Offer{}, &SizeProblem{"the largest reply", all, t.Message}
+		return Offer{}, &SizeProblem{"the largest reply, which Config.MaxMessage bounds,", all, t.Message}
 	}
 	if rpcrdma.MinHeaderSize+all <= t.Recv {
 		return Offer{}, nil

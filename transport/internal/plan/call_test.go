@@ -114,8 +114,8 @@ func TestPlaceCall(t *testing.T) {
 		want  *SizeProblem
 	}{
 		{"a message of the most bytes is sent", 960, items(4997), message, nil},
-		{"a message of 4 bytes more is not", 960, items(5001), message, &SizeProblem{"the call message", 6004, 6000}},
-		{"a message as long as an int can say is not", 8, items(math.MaxInt - 63), message, &SizeProblem{"the call message", math.MaxInt - 15, 6000}},
+		{"a message of 4 bytes more is not", 960, items(5001), message, &SizeProblem{"the call message, which Config.MaxMessage bounds,", 6004, 6000}},
+		{"a message as long as an int can say is not", 8, items(math.MaxInt - 63), message, &SizeProblem{"the call message, which Config.MaxMessage bounds,", math.MaxInt - 15, 6000}},
 		{"BIDI-4.2-1 BIDI-5.3-2 without chunks the threshold is the limit", room + 4, nil, terms(NoChunks), &SizeProblem{"the call message, which may have no chunks,", 1028, 1024}},
 		{"BIDI-5.3-2 without chunks items do not help", 100, items(1000), terms(NoChunks), &SizeProblem{"the call message, which may have no chunks,", 1168, 1024}},
 		{"CCP-6.2-9 without read chunks the threshold is the limit", 100, items(1000), terms(NoReads), &SizeProblem{"the call message, which may have no read chunks,", 1168, 1024}},
@@ -365,7 +365,7 @@ func TestOfferChunks(t *testing.T) {
 		{"V1-11-1 a protected reply that fits has none", room - 500, []int{500}, protected, Offer{}, nil},
 		{"CCP-6.2-9 without read chunks there are write chunks all the same", 100, []int{5000}, terms(NoReads), Offer{true, 0}, nil},
 		{"a reply of the most bytes", 900, []int{4073}, limited, Offer{true, 0}, nil},
-		{"a reply of 4 bytes more", 900, []int{4077}, limited, Offer{}, &SizeProblem{"the largest reply", 5004, 5000}},
+		{"a reply of 4 bytes more", 900, []int{4077}, limited, Offer{}, &SizeProblem{"the largest reply, which Config.MaxMessage bounds,", 5004, 5000}},
 		{"BIDI-5.3-2 without chunks a reply as long as the threshold", room, nil, terms(NoChunks), Offer{}, nil},
 		{"BIDI-5.3-2 without chunks a reply 4 bytes longer", room, []int{1}, terms(NoChunks), Offer{}, &SizeProblem{"the largest reply, which may have no chunks,", 1028, 1024}},
 	} {

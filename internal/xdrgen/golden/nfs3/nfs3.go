@@ -459,7 +459,7 @@ func (c *NfsV3Client) Lookup(ctx context.Context, args *Diropargs3) (res Lookup3
 }
 
 // Readlink calls NFSPROC3_READLINK.
-// data takes the data of Data, which is then a part of it.
+// data is memory for field Data, which is then a part of it.
 func (c *NfsV3Client) Readlink(ctx context.Context, args NfsFh3, data []byte) (res Readlink3Res, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
@@ -491,7 +491,7 @@ func (c *NfsV3Client) Readlink(ctx context.Context, args NfsFh3, data []byte) (r
 }
 
 // Read calls NFSPROC3_READ.
-// data takes the data of Data, which is then a part of it.
+// data is memory for field Data, which is then a part of it.
 func (c *NfsV3Client) Read(ctx context.Context, args *Read3Args, data []byte) (res Read3Res, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)

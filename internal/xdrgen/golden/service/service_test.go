@@ -358,7 +358,7 @@ func TestSmallBuffer(t *testing.T) {
 				if tt.room > 0 && (len(refused.WriteItems) != 1 || refused.WriteItems[0] != tt.room) {
 					t.Errorf("%d bytes in %d: %v", tt.size, tt.room, err)
 				}
-			case errors.As(err, &bad) && strings.Contains(err.Error(), "longer"):
+			case errors.As(err, &bad) && strings.Contains(err.Error(), "leave room for"):
 			default:
 				t.Errorf("%d bytes in %d: %v", tt.size, tt.room, err)
 			}
@@ -527,6 +527,27 @@ func (both) Lend(_ context.Context, _ *transport.Request, page StorePage, res *S
 func (both) Say(_ context.Context, _ *transport.Request, reason []byte, res *[]byte) error {
 	*res = reason
 	return nil
+}
+
+// Entries answers with as many entries as the caller has room for.
+func (both) Entries(_ context.Context, _ *transport.Request, n uint32, res *[]Entry) error {
+	for range n / 32 { // each is 28 bytes long
+		*res = append(*res, Entry{Id: StoreId("0123456789"), Size: 7})
+	}
+	return nil
+}
+
+// A result without a limit may get as long as the arguments say.
+func TestResultBound(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		store := NewStoreV2Client(start(t, over, StoreV2Program(both{})).client)
+		for _, n := range []uint32{0, 31, 1000, 65536, 1_000_000} {
+			list, err := store.Entries(t.Context(), n)
+			if err != nil || len(list) != int(n/32) || n > 31 && (string(list[len(list)-1].Id) != "0123456789" || list[0].Size != 7) {
+				t.Errorf("%d bytes: %d entries, %v", n, len(list), err)
+			}
+		}
+	})
 }
 
 // Arguments and results that are placed directly themselves, with no structure around them.

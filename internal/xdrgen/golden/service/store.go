@@ -42,9 +42,10 @@ const (
 	StoreV2    uint32 = 2
 	StoreFetch uint32 = 1
 	// Returns what it gets.
-	StoreSwitch uint32 = 2
-	StoreLend   uint32 = 3
-	StoreSay    uint32 = 4
+	StoreSwitch  uint32 = 2
+	StoreLend    uint32 = 3
+	StoreSay     uint32 = 4
+	StoreEntries uint32 = 5
 )
 
 // Program WATCH_PROG, its versions and procedures.
@@ -227,7 +228,7 @@ func (c *StoreV1Client) Put(ctx context.Context, args *PutArgs) (res PutRes, err
 }
 
 // Get calls STORE_GET.
-// value takes the data of Value, which is then a part of it.
+// value is memory for field Value, which is then a part of it.
 func (c *StoreV1Client) Get(ctx context.Context, args *GetArgs, value []byte) (res GetRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("STORE_GET: arguments: %w", err)
@@ -305,8 +306,8 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 }
 
 // Swap calls STORE_SWAP.
-// text takes the data of Text, which is then a part of it.
-// other takes the data of Other, which is then a part of it.
+// text is memory for field Text, which is then a part of it.
+// other is memory for field Other, which is then a part of it.
 func (c *StoreV1Client) Swap(ctx context.Context, args *Pair, text, other []byte) (res Pair, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("STORE_SWAP: arguments: %w", err)
@@ -348,7 +349,7 @@ func (c *StoreV1Client) Swap(ctx context.Context, args *Pair, text, other []byte
 }
 
 // Copy calls STORE_COPY.
-// other takes the data of Other, which is then a part of it.
+// other is memory for field Other, which is then a part of it.
 func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res Pair, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("STORE_COPY: arguments: %w", err)
@@ -1125,7 +1126,7 @@ func (c *StoreV2Client) Null(ctx context.Context) error {
 }
 
 // Fetch calls STORE_FETCH.
-// storePage takes the data of the result, which is then a part of it.
+// storePage is memory for the result, which is then a part of it.
 func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId, storePage []byte) (res StorePage, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("STORE_FETCH: arguments: %w", xdr.InField("args", err))
@@ -1148,7 +1149,7 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId, storePage []byt
 }
 
 // Switch calls STORE_SWITCH.
-// storePage takes the data of the result, which is then a part of it.
+// storePage is memory for the result, which is then a part of it.
 //
 // Returns what it gets.
 func (c *StoreV2Client) Switch(ctx context.Context, id StoreId, newArg StorePage, arg3 []byte, storePage []byte) (res StorePage, err error) {
@@ -1204,7 +1205,7 @@ func (c *StoreV2Client) Lend(ctx context.Context, args StorePage) (res StorePage
 }
 
 // Say calls STORE_SAY.
-// storeReason takes the data of the result, which is then a part of it.
+// storeReason is memory for the result, which is then a part of it.
 func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte) (res []byte, err error) {
 	call := c.call(StoreSay)
 	b := call.Args
@@ -1220,6 +1221,30 @@ func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte
 		res = results.Item()
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("STORE_SAY: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Entries calls STORE_ENTRIES.
+func (c *StoreV2Client) Entries(ctx context.Context, bytes uint32) (res []Entry, err error) {
+	call := c.call(StoreEntries)
+	b := call.Args
+	b = xdr.AppendUint32(b, bytes)
+	call.Args = b
+	call.MaxResults = 4 + transport.Counted(bytes)
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Copy() // as call is used again
+		res = res[:0]
+		for d.Optional() {
+			xdr.Extend(d, &res).Decode(d)
+		}
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_ENTRIES: results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -1252,6 +1277,9 @@ type StoreV2Server interface {
 
 	// Say executes STORE_SAY.
 	Say(ctx context.Context, req *transport.Request, args []byte, res *[]byte) error
+
+	// Entries executes STORE_ENTRIES.
+	Entries(ctx context.Context, req *transport.Request, bytes uint32, res *[]Entry) error
 }
 
 // UnimplementedStoreV2Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1280,6 +1308,11 @@ func (UnimplementedStoreV2Server) Say(context.Context, *transport.Request, []byt
 	return oncrpc.ProcUnavail
 }
 
+// Entries returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Entries(context.Context, *transport.Request, uint32, *[]Entry) error {
+	return oncrpc.ProcUnavail
+}
+
 // StoreV2Program returns the program that impl executes: for [transport.Server.Register], for
 // ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
 func StoreV2Program(impl StoreV2Server) transport.Program {
@@ -1301,10 +1334,11 @@ func RegisterStoreV2(s *transport.Server, impl StoreV2Server) error {
 type storeV2Handler struct {
 	impl StoreV2Server
 
-	fetchCalls  transport.Pool[storeV2FetchCall]
-	switchCalls transport.Pool[storeV2SwitchCall]
-	lendCalls   transport.Pool[storeV2LendCall]
-	sayCalls    transport.Pool[storeV2SayCall]
+	fetchCalls   transport.Pool[storeV2FetchCall]
+	switchCalls  transport.Pool[storeV2SwitchCall]
+	lendCalls    transport.Pool[storeV2LendCall]
+	sayCalls     transport.Pool[storeV2SayCall]
+	entriesCalls transport.Pool[storeV2EntriesCall]
 }
 
 // ServeRPC executes one call.
@@ -1318,6 +1352,8 @@ func (h *storeV2Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 		h.serveLend(ctx, req, res)
 	case StoreSay:
 		h.serveSay(ctx, req, res)
+	case StoreEntries:
+		h.serveEntries(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -1452,6 +1488,51 @@ func (h *storeV2Handler) serveSay(ctx context.Context, req *transport.Request, r
 	h.sayCalls.Put(x)
 }
 
+// A storeV2EntriesCall is one call of STORE_ENTRIES.
+type storeV2EntriesCall struct {
+	bytes uint32
+	res   []Entry
+}
+
+func (h *storeV2Handler) serveEntries(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.entriesCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.bytes = d.Uint32()
+	if d.End() != nil {
+		h.entriesCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Entries(ctx, req, x.bytes, &x.res)
+	if err == nil {
+		err = checkStoreV2Entries(&x.res)
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		for i := range x.res {
+			b = xdr.AppendBool(b, true)
+			b = x.res[i].Append(b)
+		}
+		b = xdr.AppendBool(b, false)
+		res.Results = b
+	}
+	x.res = nil
+	h.entriesCalls.Put(x)
+}
+
+// checkStoreV2Entries returns an [*xdr.CheckError] if results of STORE_ENTRIES are out of bounds.
+func checkStoreV2Entries(res *[]Entry) error {
+	for i := range *res {
+		if err := (*res)[i].Check(); err != nil {
+			return xdr.InElement("", i, err)
+		}
+	}
+	return nil
+}
+
 // StoreV2Binding is the upper-layer binding of version STORE_V2 of program STORE_PROG:
 // see RFC 8166 section 6.
 // These items may be placed directly:
@@ -1496,6 +1577,15 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 		w := transport.NewWalk(args, false, items)
 		w.Item(4294967295)
 		items, _ = w.Items()
+		return items, bounds
+	case StoreEntries:
+		bounds.MaxResults = 4
+		w := transport.NewWalk(args, false, items)
+		bytes := w.Uint32()
+		items, ok := w.Items()
+		if ok {
+			bounds.MaxResults += transport.Counted(bytes)
+		}
 		return items, bounds
 	}
 	return items[:0], bounds
