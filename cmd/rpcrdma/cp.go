@@ -66,6 +66,7 @@ status is 1. Incomplete copies of other gets and puts, .rpcrdma-*.part, are left
 			}
 			dst.name = fmt.Sprintf("cp %s to %s", args[0], args[1])
 			t, err := o.newTransfer(cmd, dst)
+			t.from = src
 			t.wantsDir = strings.HasSuffix(args[1], "/")
 			if err == nil {
 				err = t.cp(ctx, src, o.recursive)

@@ -26,6 +26,36 @@ type hostile struct {
 	links   map[string]string     // by handle: what a link says, instead of data
 	denied  map[string]nfs.Status // by handle: what READDIRPLUS, READ and READLINK fail with
 	huge    int                   // entries of the directory with the handle "huge", in pages
+	sizes   map[string]int        // by handle: files of zeros, instead of data
+
+	mu      sync.Mutex
+	changes map[string]int    // by handle: READs that find a file changed since the last one
+	version map[string]uint32 // by handle: seconds of mtime and ctime
+}
+
+// attr returns the attributes of a file.
+func (h *hostile) attr(fh string, kind nfs.FileType) nfs.Attr {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := hostileAttr(kind)
+	if size, ok := h.sizes[fh]; ok {
+		a.Type, a.Size = nfs.TypeReg, uint64(size)
+		a.MTime.Sec, a.CTime.Sec = h.version[fh], h.version[fh]
+	}
+	return a
+}
+
+// read changes a file that is to change.
+func (h *hostile) read(fh string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.changes[fh] > 0 {
+		h.changes[fh]--
+		if h.version == nil {
+			h.version = make(map[string]uint32)
+		}
+		h.version[fh]++
+	}
 }
 
 // start serves h until the test ends, and returns the address.
@@ -89,6 +119,9 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 		name := d.String(nfs.MaxName)
 		for _, e := range h.entries[string(fh.Bytes())] {
 			if e.Name == name {
+				if id := string(e.Handle.Handle.Bytes()); h.sizes[id] > 0 {
+					e.Attr.Attr = h.attr(id, nfs.TypeReg)
+				}
 				r := nfs.LookupRes{Object: e.Handle.Handle, Attr: e.Attr}
 				res.Results = r.Append(res.Results)
 				return
@@ -96,7 +129,7 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 		}
 		res.Results = failed(res.Results, nfs.StatusNoEnt)
 	case nfs.ProcGetAttr:
-		r := nfs.GetAttrRes{Attr: hostileAttr(nfs.TypeDir)}
+		r := nfs.GetAttrRes{Attr: h.attr(string(fh.Bytes()), nfs.TypeDir)}
 		res.Results = r.Append(res.Results)
 	case nfs.ProcReadDirPlus:
 		r := nfs.ReadDirPlusRes{Entries: h.entries[string(fh.Bytes())], EOF: true}
@@ -140,7 +173,19 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 		r := nfs.RenameRes{}
 		res.Results = r.Append(res.Results)
 	case nfs.ProcRead:
+		id := string(fh.Bytes())
 		r := nfs.ReadRes{Count: uint32(len(h.data)), EOF: true, Data: []byte(h.data)}
+		if size, ok := h.sizes[id]; ok {
+			h.read(id)
+			off := d.Uint64()
+			n := min(uint64(d.Uint32()), uint64(size)-min(off, uint64(size)))
+			r = nfs.ReadRes{Count: uint32(n), EOF: off+n >= uint64(size)}
+			r.Attr = nfs.PostOpAttr{Present: true, Attr: h.attr(id, nfs.TypeReg)}
+			b := r.Append(res.Results)
+			res.Results = b[:len(b)-xdr.Unit] // the length word comes with the item
+			res.AddItem(make([]byte, n), nil)
+			return
+		}
 		res.Results = r.Append(res.Results)
 	default:
 		res.Fail(oncrpc.ProcUnavail)

@@ -51,7 +51,7 @@ it that are missing are made as well, and one that exists is no error.`,
 				switch {
 				case isMissing(err):
 					return errors.New("a directory above it is missing (-p makes it)")
-				case errors.Is(err, nfs.ErrNoExport) && r.isExport(ctx):
+				case err != nil && r.isExport(ctx):
 					err = &nfs.Error{Op: "MKDIR", Status: nfs.StatusExist}
 				}
 				return err

@@ -119,19 +119,13 @@ func (r *remote) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	hint := ""
-	if status, ok := errors.AsType[*nfs.Error](err); ok && r.Client != nil && r.Transport().Stats().Conns > 1 &&
-		(status.Status == nfs.StatusStale || status.Status == nfs.StatusBadHandle) {
-		hint = "; or the server was started again and has forgotten its handles ('rpcrdma serve --state' keeps them)"
+	if r.Client != nil {
+		err = r.forgotten(ctx, err)
 	}
+	hint := ""
 	if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 		if kept, ok := errors.AsType[*keptError](err); ok {
 			hint = kept.hint()
-		}
-		gone, isGone := errors.AsType[*awayError](cause)
-		lost, isLost := errors.AsType[*transport.LostError](err)
-		if isGone && isLost {
-			cause = &awayError{limit: gone.limit, reason: lost.Reason}
 		}
 		err = cause
 	}

@@ -43,15 +43,11 @@ func retrying() *transport.ClientConfig {
 // An awayError is a server that did not come back.
 type awayError struct {
 	limit  time.Duration
-	reason error // of the latest attempt, if known
+	reason error // of the latest attempt
 }
 
 func (e *awayError) Error() string {
-	text := fmt.Sprintf("connection lost, and not made again for %v", e.limit)
-	if e.reason != nil {
-		text += ": " + explain(e.reason)
-	}
-	return text
+	return fmt.Sprintf("connection lost, and not made again for %v: %s", e.limit, explain(e.reason))
 }
 
 // A patience decides when a wait with --retry has been long enough.
@@ -129,7 +125,11 @@ func (r *remote) attend(ctx context.Context, cmd *cobra.Command, o *nfsOptions, 
 			}
 			switch v {
 			case away:
-				cancel(&awayError{limit: o.retry})
+				err := r.reach(ctx)
+				if err == nil {
+					continue // it has come back in this moment
+				}
+				cancel(&awayError{o.retry, err})
 				return
 			case silent:
 				e := o.stalled(cmd.ErrOrStderr(), r.known.waitsFor(pending), r.Transport())
@@ -139,6 +139,36 @@ func (r *remote) attend(ctx context.Context, cmd *cobra.Command, o *nfsOptions, 
 			}
 		}
 	}
+}
+
+// reach tries to connect once more, to know why that fails.
+func (r *remote) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, retryPause)
+	defer cancel()
+	c, err := r.again(ctx)
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// errForgotten means that all handles have become stale at once.
+var errForgotten = errors.New("the server was started again and has forgotten its handles ('rpcrdma serve --state' keeps them)")
+
+// forgotten returns errForgotten for an error about a stale handle if that of the export is stale,
+// too, since the connection was made again.
+func (r *remote) forgotten(ctx context.Context, err error) error {
+	if !isStatus(err, nfs.StatusStale) && !isStatus(err, nfs.StatusBadHandle) || r.Transport().Stats().Conns < 2 {
+		return err
+	}
+	m, mountErr := r.Mount(ctx, r.url.Path) // as it was at the beginning
+	if mountErr != nil {
+		return err
+	}
+	if _, e := r.GetAttr(ctx, m.Root); isStatus(e, nfs.StatusStale) || isStatus(e, nfs.StatusBadHandle) {
+		return errForgotten
+	}
+	return err
 }
 
 // noticeJSON is something that is no error, as --json prints it to standard error.

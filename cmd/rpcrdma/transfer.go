@@ -68,8 +68,9 @@ type transfer struct {
 	json     bool
 	stderr   io.Writer
 	start    time.Time
-	records  string // directory of the records of --resume; empty: without it
-	wantsDir bool   // the URL that is copied to ends in a slash
+	from     *remote // what cp copies from
+	records  string  // directory of the records of --resume; empty: without it
+	wantsDir bool    // the URL that is copied to ends in a slash
 
 	meter *meter
 	dirs  int
@@ -178,7 +179,15 @@ func passable(ctx context.Context, err error) bool {
 
 // pass handles the result of copying one item of a tree: what concerns that alone is skipped.
 func (t *transfer) pass(ctx context.Context, rel string, err error) error {
+	if err != nil {
+		err = t.forgotten(ctx, err)
+		if t.from != nil {
+			err = t.from.forgotten(ctx, err)
+		}
+	}
 	switch {
+	case err == errForgotten:
+		return err
 	case err == nil:
 		return nil
 	case passable(ctx, err):
