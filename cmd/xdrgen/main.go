@@ -49,6 +49,16 @@
 // same name, the second's types begin with the program's name. A comment /* go: fileID */ at a
 // declaration or a member names it fileID instead.
 //
+// Comments that change types:
+//
+//   - /* flat */ at a member that is a structure or a union: its fields are those of the Go type around
+//     it. Arms of a union have a field in common if name and type are the same. A linked list of
+//     structures with one member is a slice of what that is.
+//   - /* extern */ at a typedef of opaque data, a string or an array, with /* go: Name */: the package
+//     has a type Name with the methods Append, Decode and Check by hand.
+//   - /* head */ at a type that ends with data marked ddp: there are methods AppendHead and DecodeHead,
+//     for all but the data and its length. They are for data that is sent or received elsewhere.
+//
 // Enumerations are int32 types with constants. Unions are structs with the discriminant and a
 // field for each arm; Decode zeroes the other arms. Optional data is a pointer, a linked list a
 // slice, opaque data a []byte or an array. Typedefs of opaque data and arrays are types of their

@@ -8,6 +8,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
+// Program FLAT, its versions and procedures.
+const (
+	Flat uint32 = 536871063
+
+	Flat1     uint32 = 1
+	FlatFetch uint32 = 1
+	FlatStore uint32 = 2
+)
+
 // Drawn is enum drawn.
 type Drawn int32
 
