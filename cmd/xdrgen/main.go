@@ -104,6 +104,11 @@
 // is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS. An error is the
 // oncrpc.AcceptStat that it is or wraps, or else SYSTEM_ERR, with a record in Config.Logger.
 //
+// Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
+// section 3 does not have, except behind items of arguments. A comment /* lax */ at a version has
+// them ignored, for peers that send such. Outside of them that is up to the Decoder: see
+// [xdr.Decoder.Strict].
+//
 // Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //
 // # Exit status
@@ -112,6 +117,7 @@
 // made no sense. Up to ten mistakes are printed, each as file:line:column: text.
 //
 // [xdr.MaxDepth]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#MaxDepth
+// [xdr.Decoder.Strict]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.Strict
 // [xdr.Decoder.LimitMemory]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.LimitMemory
 package main
 

@@ -293,6 +293,7 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.putCalls.Put(x)
@@ -324,6 +325,7 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.key = d.String(MaxKey)
 	if d.End() != nil {
 		h.getCalls.Put(x)
@@ -361,6 +363,7 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.prefix = d.String(MaxKey)
 	if d.End() != nil {
 		h.watchCalls.Put(x)
@@ -573,6 +576,7 @@ func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Requ
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.key = d.String(MaxKey)
 	if d.End() != nil {
 		h.changedCalls.Put(x)
@@ -648,7 +652,7 @@ func (v *Pair) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Pair) Decode(d *xdr.Decoder) {
 	v.Key = d.String(MaxKey)
-	v.Value = d.Opaque(MaxValue)
+	v.Value = d.Bulk(MaxValue)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of pair.
@@ -677,7 +681,7 @@ func (v *Result) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
 	case Ok:
-		v.Value = d.Opaque(MaxValue)
+		v.Value = d.Bulk(MaxValue)
 	default:
 		*v = Result{Status: v.Status}
 	}

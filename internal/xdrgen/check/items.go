@@ -26,6 +26,9 @@ func (d *ddp) holds(p *Proc) bool {
 	return false
 }
 
+// Bulk reports whether a member may be placed directly, for some procedure at least.
+func (m *Member) Bulk() bool { return m.ddp != nil }
+
 // items finds the members with the annotation ddp. They are opaque data and strings without a fixed
 // length: what has a length word in front, which stays in the stream. Strings become opaque data,
 // as the memory that they are placed in is the caller's.

@@ -100,7 +100,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	for _, buf := range m.bufs {
 		g.p("call.Receive(%s)", buf)
 	}
-	g.clientResults(m)
+	g.clientResults(s, m)
 	g.p("}")
 }
 
@@ -127,7 +127,7 @@ func (g *generator) clientArgs(m *method) {
 }
 
 // clientResults writes the statements that make the call and decode its results.
-func (g *generator) clientResults(m *method) {
+func (g *generator) clientResults(s *service, m *method) {
 	define := ":="
 	if m.Result != nil {
 		define = "="
@@ -136,7 +136,8 @@ func (g *generator) clientResults(m *method) {
 	g.use("fmt")
 	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
 	if m.Result != nil {
-		if g.opaqueIn(m.Proc, m.Result, make(map[*check.Type]bool)) {
+		g.strict(s, m, m.Result)
+		if opaqueIn(m.Proc, m.Result) {
 			g.p("d.Copy() // as call is used again")
 		}
 		g.items(m.Proc, func(_ *check.Member, e string) { g.p("%s = results.Item()", e) }, func() {

@@ -364,6 +364,8 @@ func (g *generator) decodeMember(t *check.Type, m *check.Member, e string) {
 		g.decodeBody(m.Type.Base(), e)
 	case g.isItem(m):
 		g.item(m, field)
+	case m.Bulk():
+		g.p("%s = d.Bulk(%s)", field, g.limit(m.Type))
 	default:
 		g.decode(m.Type, field)
 	}

@@ -145,6 +145,11 @@ func (g *generator) serverMethod(s *service, m *method) {
 	args := "ctx, req"
 	g.p("dec := req.Decoder()\nd := &dec")
 	from := g.out.Len()
+	var types []*check.Type
+	for _, p := range m.params {
+		types = append(types, p.Type)
+	}
+	g.strict(s, m, types...)
 	for _, p := range m.params {
 		g.decode(p.Type, "x."+p.name)
 		if p.pointer {

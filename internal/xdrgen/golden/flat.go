@@ -366,7 +366,7 @@ func (v *FetchOk) Decode(d *xdr.Decoder) {
 	v.Where.Decode(d)
 	v.Count = d.Uint32()
 	v.Tags = d.String(2)
-	v.Data = d.Opaque(4294967295)
+	v.Data = d.Bulk(4294967295)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of fetch_ok.
@@ -410,7 +410,7 @@ func (v *FetchRes) Decode(d *xdr.Decoder) {
 		v.Where.Decode(d)
 		v.Count = d.Uint32()
 		v.Tags = d.String(2)
-		v.Data = d.Opaque(4294967295)
+		v.Data = d.Bulk(4294967295)
 	default:
 		v.SetMode = false
 		v.Mode = 0

@@ -981,6 +981,7 @@ func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRe
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1118,6 +1119,7 @@ func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateR
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1140,6 +1142,7 @@ func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1167,6 +1170,7 @@ func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1189,6 +1193,7 @@ func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1295,6 +1300,7 @@ func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadD
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("NFSPROC3_READDIR: results: %w", err)
@@ -1316,6 +1322,7 @@ func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (r
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -1702,6 +1709,7 @@ func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *transport.Request,
 	x := h.getattrCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.getattrCalls.Put(x)
@@ -1728,6 +1736,7 @@ func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *transport.Request,
 	x := h.setattrCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.setattrCalls.Put(x)
@@ -1754,6 +1763,7 @@ func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, 
 	x := h.lookupCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.lookupCalls.Put(x)
@@ -1783,6 +1793,7 @@ func (h *nfsV3Handler) serveAccess(ctx context.Context, req *transport.Request, 
 	x := h.accessCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.accessCalls.Put(x)
@@ -1809,6 +1820,7 @@ func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request
 	x := h.readlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readlinkCalls.Put(x)
@@ -1849,6 +1861,7 @@ func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, re
 	x := h.readCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readCalls.Put(x)
@@ -1888,6 +1901,7 @@ func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, r
 	x := h.writeCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.writeCalls.Put(x)
@@ -1914,6 +1928,7 @@ func (h *nfsV3Handler) serveCreate(ctx context.Context, req *transport.Request, 
 	x := h.createCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.createCalls.Put(x)
@@ -1943,6 +1958,7 @@ func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *transport.Request, r
 	x := h.mkdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.mkdirCalls.Put(x)
@@ -1972,6 +1988,7 @@ func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request,
 	x := h.symlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.symlinkCalls.Put(x)
@@ -2001,6 +2018,7 @@ func (h *nfsV3Handler) serveMknod(ctx context.Context, req *transport.Request, r
 	x := h.mknodCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.mknodCalls.Put(x)
@@ -2030,6 +2048,7 @@ func (h *nfsV3Handler) serveRemove(ctx context.Context, req *transport.Request, 
 	x := h.removeCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.removeCalls.Put(x)
@@ -2056,6 +2075,7 @@ func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *transport.Request, r
 	x := h.rmdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.rmdirCalls.Put(x)
@@ -2082,6 +2102,7 @@ func (h *nfsV3Handler) serveRename(ctx context.Context, req *transport.Request, 
 	x := h.renameCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.renameCalls.Put(x)
@@ -2108,6 +2129,7 @@ func (h *nfsV3Handler) serveLink(ctx context.Context, req *transport.Request, re
 	x := h.linkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.linkCalls.Put(x)
@@ -2134,6 +2156,7 @@ func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request,
 	x := h.readdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readdirCalls.Put(x)
@@ -2163,6 +2186,7 @@ func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Requ
 	x := h.readdirplusCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readdirplusCalls.Put(x)
@@ -2192,6 +2216,7 @@ func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *transport.Request, 
 	x := h.fsstatCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.fsstatCalls.Put(x)
@@ -2218,6 +2243,7 @@ func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *transport.Request, 
 	x := h.fsinfoCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.fsinfoCalls.Put(x)
@@ -2244,6 +2270,7 @@ func (h *nfsV3Handler) servePathconf(ctx context.Context, req *transport.Request
 	x := h.pathconfCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.pathconfCalls.Put(x)
@@ -2270,6 +2297,7 @@ func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, 
 	x := h.commitCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.commitCalls.Put(x)
@@ -2561,6 +2589,7 @@ func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err 
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -2579,6 +2608,7 @@ func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("MOUNTPROC3_DUMP: results: %w", err)
@@ -2630,6 +2660,7 @@ func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("MOUNTPROC3_EXPORT: results: %w", err)
@@ -2754,6 +2785,7 @@ func (h *mountV3Handler) serveMnt(ctx context.Context, req *transport.Request, r
 	x := h.mntCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.mntCalls.Put(x)
@@ -2809,6 +2841,7 @@ func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, 
 	x := h.umntCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.umntCalls.Put(x)
@@ -3429,7 +3462,7 @@ func (v *ReadLinkRes) Decode(d *xdr.Decoder) {
 	switch v.Status {
 	case StatusOK:
 		v.Attr.Decode(d)
-		v.Target = d.Opaque(MaxPath)
+		v.Target = d.Bulk(MaxPath)
 	default:
 		v.Target = nil
 		v.Attr.Decode(d)
@@ -3517,7 +3550,7 @@ func (v *ReadRes) Decode(d *xdr.Decoder) {
 		v.Attr.Decode(d)
 		v.Count = d.Uint32()
 		v.EOF = d.Bool()
-		v.Data = d.Opaque(4294967295)
+		v.Data = d.Bulk(4294967295)
 	default:
 		v.Count = 0
 		v.EOF = false
@@ -3592,7 +3625,7 @@ func (v *WriteArgs) Decode(d *xdr.Decoder) {
 	v.Offset = d.Uint64()
 	v.Count = d.Uint32()
 	v.Stable.Decode(d)
-	v.Data = d.Opaque(4294967295)
+	v.Data = d.Bulk(4294967295)
 }
 
 // AppendHead is Append without Data and its length, which are the end.
@@ -3750,7 +3783,7 @@ func (v *SymlinkArgs) Append(b []byte) []byte {
 func (v *SymlinkArgs) Decode(d *xdr.Decoder) {
 	v.Where.Decode(d)
 	v.Attr.Decode(d)
-	v.Target = d.Opaque(MaxPath)
+	v.Target = d.Bulk(MaxPath)
 }
 
 // AppendHead is Append without Target and its length, which are the end.

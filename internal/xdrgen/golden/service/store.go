@@ -228,6 +228,7 @@ func (c *StoreV1Client) Get(ctx context.Context, args *GetArgs, value []byte) (r
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Status.Decode(d)
 		switch res.Status {
@@ -283,6 +284,7 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res = d.String(4294967295)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("STORE_NAME: results: %w", err)
@@ -358,9 +360,10 @@ func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Number = d.Int32()
-		res.Text = d.Opaque(4294967295)
+		res.Text = d.Bulk(4294967295)
 		if d.Optional() {
 			res.Mark = xdr.New(d, res.Mark)
 			res.Mark.Decode(d)
@@ -385,6 +388,7 @@ func (c *StoreV1Client) List(ctx context.Context, args *ListArgs) (res Listing, 
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -448,6 +452,7 @@ func (c *StoreV1Client) Echo(ctx context.Context, args *GetArgs) (res GetArgs, e
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -641,6 +646,7 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.putCalls.Put(x)
@@ -670,6 +676,7 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.getCalls.Put(x)
@@ -738,6 +745,7 @@ func (h *storeV1Handler) serveName(ctx context.Context, req *transport.Request, 
 	x := h.nameCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.shard = d.Uint32()
 	x.prefix = d.String(8)
 	if d.End() != nil {
@@ -808,6 +816,7 @@ func (h *storeV1Handler) serveCopy(ctx context.Context, req *transport.Request, 
 	x := h.copyCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.copyCalls.Put(x)
@@ -892,6 +901,7 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.events = d.Uint32()
 	x.arg2.Decode(d)
 	if d.End() != nil {
@@ -924,6 +934,7 @@ func (h *storeV1Handler) serveEcho(ctx context.Context, req *transport.Request, 
 	x := h.echoCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.echoCalls.Put(x)
@@ -1397,6 +1408,7 @@ func (h *watchV1Handler) serveChanged(ctx context.Context, req *transport.Reques
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.arg1.Decode(d)
 	x.arg2.Decode(d)
 	if d.End() != nil {
@@ -1534,7 +1546,7 @@ func (v *PutArgs) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *PutArgs) Decode(d *xdr.Decoder) {
 	v.Id.Decode(d)
-	v.Value.Decode(d)
+	v.Value = d.Bulk(MaxValue)
 	v.Flags = d.Uint32()
 }
 
@@ -1608,7 +1620,7 @@ func (v *GetOk) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *GetOk) Decode(d *xdr.Decoder) {
 	v.Tag = d.Opaque(16)
-	v.Value = d.Opaque(4294967295)
+	v.Value = d.Bulk(4294967295)
 	v.Eof = d.Bool()
 }
 
@@ -1669,14 +1681,14 @@ func (v *Pair) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Pair) Decode(d *xdr.Decoder) {
 	v.Number = d.Int32()
-	v.Text = d.Opaque(4294967295)
+	v.Text = d.Bulk(4294967295)
 	if d.Optional() {
 		v.Mark = xdr.New(d, v.Mark)
 		v.Mark.Decode(d)
 	} else {
 		v.Mark = nil
 	}
-	v.Other.Decode(d)
+	v.Other = d.Bulk(MaxValue)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of pair.
