@@ -49,8 +49,9 @@
 // # Ownership
 //
 // Buffers given to Read, Write, ReadAt and WriteAt belong to the call until it returns; data
-// is transferred directly to and from them. Slices in decoded structs are views of the decoded
-// bytes. Everything that a Client returns belongs to the caller.
+// is transferred directly to and from them. Byte slices in decoded messages are views of the
+// decoded bytes, strings are copies, and Decode uses lists of its receiver again. Everything
+// that a Client returns belongs to the caller.
 //
 // # Trust
 //

@@ -1409,7 +1409,7 @@ func (v *ReadLinkRes) Decode(d *xdr.Decoder) {
 	switch v.Status {
 	case StatusOK:
 		v.Attr.Decode(d)
-		v.Target = d.Opaque(MaxPath)
+		v.Target = d.Bulk(MaxPath)
 	default:
 		v.Target = nil
 		v.Attr.Decode(d)
@@ -1497,7 +1497,7 @@ func (v *ReadRes) Decode(d *xdr.Decoder) {
 		v.Attr.Decode(d)
 		v.Count = d.Uint32()
 		v.EOF = d.Bool()
-		v.Data = d.Opaque(4294967295)
+		v.Data = d.Bulk(4294967295)
 	default:
 		v.Count = 0
 		v.EOF = false
@@ -1572,7 +1572,7 @@ func (v *WriteArgs) Decode(d *xdr.Decoder) {
 	v.Offset = d.Uint64()
 	v.Count = d.Uint32()
 	v.Stable.Decode(d)
-	v.Data = d.Opaque(4294967295)
+	v.Data = d.Bulk(4294967295)
 }
 
 // AppendHead is Append without Data and its length, which are the end.
@@ -1730,7 +1730,7 @@ func (v *SymlinkArgs) Append(b []byte) []byte {
 func (v *SymlinkArgs) Decode(d *xdr.Decoder) {
 	v.Where.Decode(d)
 	v.Attr.Decode(d)
-	v.Target = d.Opaque(MaxPath)
+	v.Target = d.Bulk(MaxPath)
 }
 
 // AppendHead is Append without Target and its length, which are the end.

@@ -51,6 +51,16 @@
 // same name, the second's types begin with the program's name. A comment /* go: fileID */ at a
 // declaration or a member names it fileID instead.
 //
+// Comments that change types:
+//
+//   - /* flat */ at a member that is a structure or a union: its fields are those of the Go type around
+//     it. Arms of a union have a field in common if name and type are the same. A linked list of
+//     structures with one member is a slice of what that is.
+//   - /* extern */ at a typedef of opaque data, a string or an array, with /* go: Name */: the package
+//     has a type Name with the methods Append, Decode and Check by hand.
+//   - /* head */ at a type that ends with data marked ddp: there are methods AppendHead and DecodeHead,
+//     for all but the data and its length. They are for data that is sent or received elsewhere.
+//
 // Enumerations are int32 types with constants. Unions are structs with the discriminant and a
 // field for each arm; Decode zeroes the other arms. Optional data is a pointer, a linked list a
 // slice, opaque data a []byte or an array. Typedefs of opaque data and arrays are types of their
@@ -96,6 +106,11 @@
 // is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS. An error is the
 // oncrpc.AcceptStat that it is or wraps, or else SYSTEM_ERR, with a record in Config.Logger.
 //
+// Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
+// section 3 does not have, except behind items of arguments. A comment /* lax */ at a version has
+// them ignored, for peers that send such. Outside of them that is up to the Decoder: see
+// [xdr.Decoder.Strict].
+//
 // Kv1Binding is the transport.Binding, which finds the items in messages without decoding them.
 //
 // # Exit status
@@ -104,6 +119,7 @@
 // made no sense. Up to ten mistakes are printed, each as file:line:column: text.
 //
 // [xdr.MaxDepth]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#MaxDepth
+// [xdr.Decoder.Strict]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.Strict
 // [xdr.Decoder.LimitMemory]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.LimitMemory
 package main
 

@@ -68,6 +68,7 @@ func (c *EchoV1Client) Say(ctx context.Context, said Text) (res Text, err error)
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res = d.String(1024)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("ECHO_SAY: results: %w", err)
@@ -156,6 +157,7 @@ func (h *echoV1Handler) serveSay(ctx context.Context, req *transport.Request, re
 	x := h.sayCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.said = d.String(1024)
 	if d.End() != nil {
 		h.sayCalls.Put(x)

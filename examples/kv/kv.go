@@ -293,8 +293,9 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.key = d.String(255)
-	x.value.Decode(d)
+	x.value = d.Bulk(MaxValue)
 	if d.End() != nil {
 		h.putCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -325,6 +326,7 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.key = d.String(255)
 	if d.End() != nil {
 		h.getCalls.Put(x)
@@ -362,6 +364,7 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.prefix = d.String(255)
 	if d.End() != nil {
 		h.watchCalls.Put(x)
@@ -574,6 +577,7 @@ func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Requ
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.key = d.String(255)
 	if d.End() != nil {
 		h.changedCalls.Put(x)
@@ -626,7 +630,7 @@ func (v *Value) Append(b []byte) []byte {
 
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Value) Decode(d *xdr.Decoder) {
-	*v = d.Opaque(MaxValue)
+	*v = d.Bulk(MaxValue)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of value.
@@ -673,7 +677,7 @@ func (v *Result) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
 	case Ok:
-		v.Value.Decode(d)
+		v.Value = d.Bulk(MaxValue)
 	default:
 		*v = Result{Status: v.Status}
 	}

@@ -244,7 +244,7 @@ func (v *File) Append(b []byte) []byte {
 
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *File) Decode(d *xdr.Decoder) {
-	v.Data = d.Opaque(4000000)
+	v.Data = d.Bulk(4000000)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of file.

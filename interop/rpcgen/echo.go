@@ -276,6 +276,7 @@ func (c *EchoV2Client) Arrays(ctx context.Context, args *Arrays) (res Arrays, er
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -298,6 +299,7 @@ func (c *EchoV2Client) Unions(ctx context.Context, args *Unions) (res Unions, er
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("ECHO_UNIONS: results: %w", err)
@@ -319,6 +321,7 @@ func (c *EchoV2Client) Nodes(ctx context.Context, args Nodes) (res Nodes, err er
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("ECHO_NODES: results: %w", err)
@@ -368,6 +371,7 @@ func (c *EchoV2Client) Bulk(ctx context.Context, args *Bulk, data []byte) (res B
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Id = d.String(NameLen)
 		res.Data = results.Item()
 		res.End = d.Bool()
@@ -413,6 +417,7 @@ func (c *EchoV2Client) Text(ctx context.Context, text string) (res string, err e
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res = d.String(4294967295)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("ECHO_TEXT: results: %w", err)
@@ -447,6 +452,7 @@ func (c *EchoV2Client) Several(ctx context.Context, number int32, text Label, hu
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -745,6 +751,7 @@ func (h *echoV2Handler) serveArrays(ctx context.Context, req *transport.Request,
 	x := h.arraysCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.arraysCalls.Put(x)
@@ -774,6 +781,7 @@ func (h *echoV2Handler) serveUnions(ctx context.Context, req *transport.Request,
 	x := h.unionsCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.unionsCalls.Put(x)
@@ -803,6 +811,7 @@ func (h *echoV2Handler) serveNodes(ctx context.Context, req *transport.Request, 
 	x := h.nodesCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.nodesCalls.Put(x)
@@ -861,6 +870,7 @@ func (h *echoV2Handler) serveBulk(ctx context.Context, req *transport.Request, r
 	x := h.bulkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.bulkCalls.Put(x)
@@ -927,6 +937,7 @@ func (h *echoV2Handler) serveText(ctx context.Context, req *transport.Request, r
 	x := h.textCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.text = d.String(4294967295)
 	if d.End() != nil {
 		h.textCalls.Put(x)
@@ -958,6 +969,7 @@ func (h *echoV2Handler) serveSeveral(ctx context.Context, req *transport.Request
 	x := h.severalCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.number = d.Int32()
 	x.text = d.String(NameLen)
 	x.hue.Decode(d)
@@ -1823,7 +1835,7 @@ func (v *Bulk) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Bulk) Decode(d *xdr.Decoder) {
 	v.Id = d.String(NameLen)
-	v.Data = d.Opaque(DataLen)
+	v.Data = d.Bulk(DataLen)
 	v.End = d.Bool()
 }
 

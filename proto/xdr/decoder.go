@@ -31,6 +31,7 @@ type Decoder struct {
 	pos int // of b in the message that pad counts from
 
 	copies bool // see Copy
+	strict bool // see Strict
 
 	depth   int  // of Enter
 	limited bool // memory is set
@@ -69,6 +70,10 @@ func NewPaddedDecoder(b []byte, pos int, pad Padding) Decoder {
 // Copy makes [Decoder.Opaque] return copies from now on, so that what is decoded stays valid
 // when the input does not. [Decoder.FixedOpaque] returns views as before.
 func (d *Decoder) Copy() { d.copies = true }
+
+// Strict makes [Decoder.Opaque], [Decoder.FixedOpaque] and [Decoder.String] fail from now on if pad
+// bytes are not zero. RFC 4506 section 3 has senders write zeros, and asks nothing of receivers.
+func (d *Decoder) Strict() { d.strict = true }
 
 // Err returns the first error, a [*DecodeError], or nil.
 func (d *Decoder) Err() error {
@@ -187,9 +192,16 @@ func (d *Decoder) Optional() bool {
 
 // Opaque reads variable-length opaque data of at most max bytes, as a view, or as a copy after
 // [Decoder.Copy].
-func (d *Decoder) Opaque(max uint32) []byte {
+func (d *Decoder) Opaque(max uint32) []byte { return d.variable(max, d.strict) }
+
+// Bulk is [Decoder.Opaque] for data that may have been placed directly. Its pad bytes may have
+// come in a chunk, where they can be anything, so Bulk ignores them after [Decoder.Strict], too. RFC
+// 5666 section 3.7.
+func (d *Decoder) Bulk(max uint32) []byte { return d.variable(max, false) }
+
+func (d *Decoder) variable(max uint32, strict bool) []byte {
 	data, n := d.opaque(max)
-	if n < 0 {
+	if n < 0 || strict && !d.padded(n, len(data)) {
 		d.failOpaque("opaque", max)
 		return nil
 	}
@@ -203,8 +215,8 @@ func (d *Decoder) Opaque(max uint32) []byte {
 // FixedOpaque reads size bytes of opaque data, as a view.
 func (d *Decoder) FixedOpaque(size int) []byte {
 	data, n := ConsumeFixedOpaque(d.rest(), size)
-	if n < 0 {
-		d.Fail("fixed-length opaque is cut short")
+	if n < 0 || d.strict && !d.padded(n, size) {
+		d.failFixedOpaque(n)
 		return nil
 	}
 	d.off += n
@@ -214,12 +226,24 @@ func (d *Decoder) FixedOpaque(size int) []byte {
 // String reads a string of at most max bytes, as a copy.
 func (d *Decoder) String(max uint32) string {
 	s, n := d.opaque(max)
-	if n < 0 {
+	if n < 0 || d.strict && !d.padded(n, len(s)) {
 		d.failOpaque("string", max)
 		return ""
 	}
 	d.off += n
 	return string(s)
+}
+
+// padded reports whether the pad bytes of size bytes of data are zero. They are the last ones of the
+// next n bytes.
+func (d *Decoder) padded(n, size int) bool {
+	end := d.off + n
+	for _, c := range d.b[end-Pad(size) : end] {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // opaque is ConsumeOpaque with the padding of the stream.
@@ -266,9 +290,13 @@ func (d *Decoder) Count(max uint32, size int) int {
 	return int(v)
 }
 
-// failOpaque determines why ConsumeOpaque failed, off the fast path.
+// failOpaque determines why variable-length data is refused, off the fast path.
 func (d *Decoder) failOpaque(item string, max uint32) {
 	if d.err != nil {
+		return
+	}
+	if _, n := d.opaque(max); n >= 0 {
+		d.Fail(item + " is followed by pad bytes that are not zero")
 		return
 	}
 	rest := d.b[d.off:]
@@ -281,4 +309,14 @@ func (d *Decoder) failOpaque(item string, max uint32) {
 		return
 	}
 	d.Fail(item + " is cut short")
+}
+
+// failFixedOpaque is failOpaque for data of a fixed length, which was found to be n bytes long with
+// its padding, or cut short if n is negative.
+func (d *Decoder) failFixedOpaque(n int) {
+	if n >= 0 {
+		d.Fail("fixed-length opaque is followed by pad bytes that are not zero")
+		return
+	}
+	d.Fail("fixed-length opaque is cut short")
 }

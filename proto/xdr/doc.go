@@ -35,6 +35,7 @@
 // from a .x file. [Resize], [Extend], [New], [Decoder.Enter] and the functions around [CheckError]
 // are for what it writes. A quadruple-precision floating-point number is 16 bytes of fixed
 // opaque, as Go has no such type. Pad bytes are written as zero; received pad bytes are ignored,
-// so that messages of careless peers decode. Nothing is read past the end of the slice: an item whose pad bytes are missing is
-// short, even if it is the last one.
+// so that messages of careless peers decode, unless [Decoder.Strict] says otherwise. Nothing is
+// read past the end of the slice: an item whose pad bytes are missing is short, even if it is the
+// last one.
 package xdr

@@ -426,6 +426,78 @@ func FuzzConsume(f *testing.F) {
 	})
 }
 
+// Strict refuses pad bytes that are not zero, wherever they are, and nothing else does.
+func TestStrict(t *testing.T) {
+	opaque := func(d *Decoder) string { return string(d.Opaque(9)) }
+	fixed := func(n int) func(d *Decoder) string {
+		return func(d *Decoder) string { return string(d.FixedOpaque(n)) }
+	}
+	text := func(d *Decoder) string { return d.String(9) }
+	bulk := func(d *Decoder) string { return string(d.Bulk(9)) }
+	const variable, fixedLength = "opaque", "fixed-length opaque"
+	for _, tt := range []struct {
+		name, in, want string
+		read           func(d *Decoder) string
+		refused        string // the item that the error of a strict decoder names; "" if there is none
+	}{
+		{"opaque", "00000001 61000000", "a", opaque, ""},
+		{"no padding", "00000004 616263ff", "abc\xff", opaque, ""},
+		{"no data", "00000000", "", opaque, ""},
+		{"first pad byte", "00000001 61010000", "a", opaque, variable},
+		{"second pad byte", "00000001 61000100", "a", opaque, variable},
+		{"third pad byte", "00000001 61000080", "a", opaque, variable},
+		{"two pad bytes", "00000002 61620001", "ab", opaque, variable},
+		{"one pad byte", "00000003 616263ff", "abc", opaque, variable},
+		{"second word", "00000005 61626364 65000001", "abcde", opaque, variable},
+		{"fixed opaque", "616263ff", "abc", fixed(3), fixedLength},
+		{"fixed opaque with zeros", "61620000", "ab", fixed(2), ""},
+		{"fixed opaque without padding", "616263ff", "abc\xff", fixed(4), ""},
+		{"string", "00000001 61000001", "a", text, "string"},
+		{"string with zeros", "00000001 61000000", "a", text, ""},
+		{"bulk", "00000001 61ffffff", "a", bulk, ""},
+	} {
+		in := testutil.Hex(t, tt.in)
+		for _, strict := range []bool{false, true} {
+			d := NewDecoder(in)
+			if strict {
+				d.Strict()
+			}
+			got, want := tt.read(&d), tt.want
+			if !strict || tt.refused == "" {
+				if err := d.End(); err != nil || got != want {
+					t.Errorf("%s, strict %v: %q and %v, want %q", tt.name, strict, got, err, want)
+				}
+				continue
+			}
+			if err := d.Err(); got != "" || d.Offset() != 0 || err == nil || err.Error() != "xdr: byte 0: "+tt.refused+" is followed by pad bytes that are not zero" {
+				t.Errorf("%s: %q and %v at %d", tt.name, got, err, d.Offset())
+			}
+		}
+	}
+	// What is wrong otherwise is called by its name. Bulk leaves Strict as it was.
+	d := NewDecoder(testutil.Hex(t, "00000003 616263ff 00000003 616263ff"))
+	d.Strict()
+	if d.Opaque(2); d.Err().Error() != "xdr: byte 0: opaque of 3 bytes, limit is 2" {
+		t.Error(d.Err())
+	}
+	d = NewDecoder(testutil.Hex(t, "00000003 616263ff 00000003 616263ff"))
+	d.Strict()
+	if d.Bulk(3); d.Err() != nil || d.Opaque(3) != nil || d.Err() == nil {
+		t.Errorf("behind Bulk: %v", d.Err())
+	}
+	// The padding of RDMA_MSGP, which is in front, may be anything.
+	d = NewPaddedDecoder(testutil.Hex(t, "00000003 ffffffff 61626300"), 0, Padding{Align: 8, Thresh: 1})
+	d.Strict()
+	if got := d.Opaque(3); string(got) != "abc" || d.End() != nil {
+		t.Errorf("%q behind padding: %v", got, d.Err())
+	}
+	d = NewPaddedDecoder(testutil.Hex(t, "00000003 00000000 616263ff"), 0, Padding{Align: 8, Thresh: 1})
+	d.Strict()
+	if d.Opaque(3); d.Err() == nil {
+		t.Error("pad bytes behind padding are not looked at")
+	}
+}
+
 // FuzzDecoder executes one read for each byte of ops, and checks the decoder's position after
 // each.
 func FuzzDecoder(f *testing.F) {
@@ -433,10 +505,13 @@ func FuzzDecoder(f *testing.F) {
 	f.Add([]byte{5, 5, 8}, []byte{0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, ops, b []byte) {
 		d := NewDecoder(b)
+		if len(b)%2 == 1 {
+			d.Strict()
+		}
 		for _, op := range ops {
 			before, failed := d.Offset(), d.Err() != nil
 			zero := true
-			switch op % 10 {
+			switch op % 11 {
 			case 0:
 				zero = d.Uint32() == 0
 			case 1:
@@ -461,9 +536,11 @@ func FuzzDecoder(f *testing.F) {
 				}
 			case 9:
 				zero = d.Int64() == 0
+			case 10:
+				zero = d.Bulk(uint32(op)) == nil
 			}
 			if d.Err() != nil && (!zero || d.Offset() != before) {
-				t.Fatalf("op %d: value or progress together with %v", op%10, d.Err())
+				t.Fatalf("op %d: value or progress together with %v", op%11, d.Err())
 			}
 			if failed && d.Err() == nil {
 				t.Fatal("the error went away")

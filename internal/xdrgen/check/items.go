@@ -26,6 +26,12 @@ func (d *ddp) holds(p *Proc) bool {
 	return false
 }
 
+// Bulk reports whether a member may be placed directly, for some procedure at least.
+func (m *Member) Bulk() bool { return m.ddp != nil }
+
+// Bulk reports whether values of a type may be placed directly, for some procedure at least.
+func (t *Type) Bulk() bool { return t.ddp != nil }
+
 // items finds the members, arguments and results with the annotation ddp, or with a type that has it.
 // They are opaque data and strings without a fixed length: what has a length word in front, which
 // stays in the stream. Strings become opaque data, as the memory that they are placed in is the

@@ -41,7 +41,10 @@ func Stubs(spec *Spec) error {
 	for _, p := range spec.Programs {
 		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
-			s.only(v.Doc, "version", "go")
+			s.only(v.Doc, "version", "go", "lax")
+			for _, a := range v.Doc.Annotations() {
+				v.Lax = v.Lax || a.Word == "lax"
+			}
 			for _, proc := range v.Procs {
 				s.procs[proc.Name] = true
 			}

@@ -173,6 +173,7 @@ type Version struct {
 	Procs  []*Proc
 	Go     string // as in Const
 	Doc    syntax.Comments
+	Lax    bool // clients and servers ignore pad bytes; set by Stubs
 }
 
 // A Proc is a procedure.

@@ -112,7 +112,7 @@ func (g *generator) clientMethod(s *service, m *method) {
 	for _, buf := range m.bufs {
 		g.p("call.Receive(%s)", buf)
 	}
-	g.clientResults(m)
+	g.clientResults(s, m)
 	g.p("}")
 }
 
@@ -139,7 +139,7 @@ func (g *generator) clientArgs(m *method) {
 }
 
 // clientResults writes the statements that make the call and decode its results.
-func (g *generator) clientResults(m *method) {
+func (g *generator) clientResults(s *service, m *method) {
 	define := ":="
 	if m.result() != nil {
 		define = "="
@@ -148,7 +148,8 @@ func (g *generator) clientResults(m *method) {
 	g.use("fmt")
 	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
 	if m.result() != nil {
-		if !m.Items[m.Returned] && g.opaqueIn(m.Proc, m.result(), make(map[*check.Type]bool)) {
+		g.strict(s, m, m.Returned)
+		if !m.Items[m.Returned] && opaqueIn(m.Proc, m.result()) {
 			g.p("d.Copy() // as call is used again")
 		}
 		g.items(m.Proc, func(_ *check.Member, e string) { g.p("%s = results.Item()", e) }, func() {

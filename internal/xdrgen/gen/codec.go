@@ -340,6 +340,8 @@ func (g *generator) decodeBody(t *check.Type, e string) {
 			g.p("%s = %s(d.String(%s))", e, g.names.types[t], g.length(t.Elem))
 		case t.Distinct:
 			g.p("%s = %s(d.%s())", e, g.names.types[t], function(t.Elem))
+		case t.Bulk() && t.Base().Kind == check.Opaque:
+			g.p("%s = d.Bulk(%s)", e, g.limit(t))
 		default:
 			g.decode(t.Elem, e)
 		}
@@ -375,9 +377,12 @@ func (g *generator) decodeMember(t *check.Type, m *check.Member, e string) {
 
 // decodeValue decodes the value e of a member, an argument or a result, unless it is an item: see items.
 func (g *generator) decodeValue(m *check.Member, e string) {
-	if g.isItem(m) {
+	switch {
+	case g.isItem(m):
 		g.item(m, e)
-	} else {
+	case m.Bulk():
+		g.p("%s = d.Bulk(%s)", e, g.limit(m.Type))
+	default:
 		g.decode(m.Type, e)
 	}
 }

@@ -91,7 +91,7 @@ func (c *typeChecker) check(code string) error {
 	return err
 }
 
-var place = regexp.MustCompile(`^[^ :]*:[0-9]+:[0-9]+: .`)
+var place = regexp.MustCompile(`^[^:]*:[0-9]+:[0-9]+: .`)
 
 // verify fails unless an error of the compiler is a list of mistakes with places, and code is Go.
 func verify(t *testing.T, types *typeChecker, src, code string, err error) {

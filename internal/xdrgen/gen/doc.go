@@ -35,6 +35,12 @@
 //   - typedef of opaque, an array or a list: a type with methods
 //   - typedef with the comment /* distinct */, of a number, a bool or a string: a type with methods
 //   - any other typedef: an alias
+//   - typedef with the comment /* extern */: a type that is written by hand
+//
+// A member with the comment /* flat */ has no field: the fields of its type take its place. Arms of a
+// union share a field if name and type are the same. Decode zeroes the fields that the arm at
+// hand has not, one by one; slices of elements keep their memory. Types that are in flat members
+// alone are not declared.
 //
 // # Methods
 //
@@ -43,6 +49,9 @@
 //   - Append(b []byte) []byte
 //   - Decode(d *xdr.Decoder)
 //   - Check() error
+//
+// A type with the comment /* head */ has AppendHead and DecodeHead, too, which leave out the item at its
+// end.
 //
 // Append encodes whatever is in the value. What a peer would refuse (too many elements, a
 // discriminant without an arm) is what Check reports.

@@ -142,22 +142,27 @@ func (g *generator) serverMethod(s *service, m *method) {
 		done = fmt.Sprintf("h.%sCalls.Put(x)", lower(m.name))
 		g.p("x := h.%sCalls.Get()", lower(m.name))
 	}
-	args := "ctx, req"
+	call := "ctx, req"
 	g.p("dec := req.Decoder()\nd := &dec")
 	from := g.out.Len()
+	var args []*check.Member
 	for _, p := range m.params {
-		g.decode(p.Type, "x."+p.name)
+		args = append(args, p.Member)
+	}
+	g.strict(s, m, args...)
+	for _, p := range m.params {
+		g.decodeValue(p.Member, "x."+p.name)
 		if p.pointer {
-			args += ", &x." + p.name
+			call += ", &x." + p.name
 		} else {
-			args += ", x." + p.name
+			call += ", x." + p.name
 		}
 	}
 	if m.result() != nil {
-		args += ", &x.res"
+		call += ", &x.res"
 	}
 	g.p("if d.End() != nil {\n%s\nres.Fail(oncrpc.GarbageArgs)\nreturn\n}", done)
-	g.p("err := h.impl.%s(%s)", m.name, args)
+	g.p("err := h.impl.%s(%s)", m.name, call)
 	if m.result() == nil {
 		g.p("if err != nil {\nres.FailWith(req, err)\n}\n%s\n}", done)
 	} else {

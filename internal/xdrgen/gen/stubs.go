@@ -18,6 +18,7 @@ type service struct {
 	base       string // of the names of its Go types
 	local      string // of those that are not exported
 	number     uint32 // of the program
+	lax        bool   // pad bytes are ignored
 	procs      []*method
 	null       string // the method for procedure 0
 	nullProc   *check.Proc
@@ -63,7 +64,7 @@ func (g *generator) stubs() {
 func (g *generator) service(p *check.Program, v *check.Version) *service {
 	s := &service{
 		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
-		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), base: g.base(p, v), number: p.Number,
+		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), base: g.base(p, v), number: p.Number, lax: v.Lax,
 	}
 	s.local = lower(s.base)
 	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
@@ -250,15 +251,32 @@ func (g *generator) zero(t *check.Type) string {
 }
 
 // opaqueIn reports whether decoding a value allocates or refers to opaque data, items aside.
-func (g *generator) opaqueIn(p *check.Proc, t *check.Type, seen map[*check.Type]bool) bool {
+func opaqueIn(p *check.Proc, t *check.Type) bool {
+	return contains(p, t, func(t *check.Type) bool { return t.Kind == check.Opaque && !t.Fixed }, make(map[*check.Type]bool))
+}
+
+// strict has pad bytes looked at, if there may be some in the values, items aside.
+func (g *generator) strict(s *service, m *method, values ...*check.Member) {
+	for _, v := range values {
+		if !s.lax && !v.Bulk() && contains(m.Proc, v.Type, padded, make(map[*check.Type]bool)) {
+			g.p("d.Strict()")
+			return
+		}
+	}
+}
+
+// padded reports whether pad bytes can follow a value of a type without a name.
+func padded(t *check.Type) bool {
+	return t.Kind == check.String || t.Kind == check.Opaque && (!t.Fixed || t.Len%4 != 0)
+}
+
+// contains reports whether f is true of t or of a type that it is made of, items aside.
+func contains(p *check.Proc, t *check.Type, f func(*check.Type) bool, seen map[*check.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
 	seen[t] = true
-	if t.Kind == check.Opaque {
-		return !t.Fixed
-	}
-	if t.Elem != nil && g.opaqueIn(p, t.Elem, seen) {
+	if f(t) || t.Elem != nil && contains(p, t.Elem, f, seen) {
 		return true
 	}
 	members := t.Members
@@ -268,7 +286,7 @@ func (g *generator) opaqueIn(p *check.Proc, t *check.Type, seen map[*check.Type]
 		}
 	}
 	for _, m := range members {
-		if !p.Items[m] && g.opaqueIn(p, m.Type, seen) {
+		if !p.Items[m] && contains(p, m.Type, f, seen) {
 			return true
 		}
 	}

@@ -7,7 +7,7 @@ package golden
 //go:generate go run ../../../cmd/xdrgen -types chosen.x
 //go:generate go run ../../../cmd/xdrgen consts.x
 //go:generate go run ../../../cmd/xdrgen enums.x
-//go:generate go run ../../../cmd/xdrgen flat.x
+//go:generate go run ../../../cmd/xdrgen -types flat.x
 //go:generate go run ../../../cmd/xdrgen lists.x
 //go:generate go run ../../../cmd/xdrgen -types names.x
 //go:generate go run ../../../cmd/xdrgen nested.x

@@ -8,6 +8,15 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
+// Program FLAT, its versions and procedures.
+const (
+	Flat uint32 = 536871063
+
+	Flat1     uint32 = 1
+	FlatFetch uint32 = 1
+	FlatStore uint32 = 2
+)
+
 // Drawn is enum drawn.
 type Drawn int32
 
@@ -357,7 +366,7 @@ func (v *FetchOk) Decode(d *xdr.Decoder) {
 	v.Where.Decode(d)
 	v.Count = d.Uint32()
 	v.Tags = d.String(2)
-	v.Data = d.Opaque(4294967295)
+	v.Data = d.Bulk(4294967295)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of fetch_ok.
@@ -401,7 +410,7 @@ func (v *FetchRes) Decode(d *xdr.Decoder) {
 		v.Where.Decode(d)
 		v.Count = d.Uint32()
 		v.Tags = d.String(2)
-		v.Data = d.Opaque(4294967295)
+		v.Data = d.Bulk(4294967295)
 	default:
 		v.SetMode = false
 		v.Mode = 0

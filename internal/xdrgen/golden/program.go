@@ -66,7 +66,7 @@ func (v *KvGetRes) Append(b []byte) []byte {
 func (v *KvGetRes) Decode(d *xdr.Decoder) {
 	v.Found = d.Bool()
 	if v.Found {
-		v.Value = d.Opaque(4294967295)
+		v.Value = d.Bulk(4294967295)
 	} else {
 		*v = KvGetRes{Found: v.Found}
 	}

@@ -17,7 +17,7 @@ type message interface{ Append(b []byte) []byte }
 // compare fails unless the bindings agree about a stream.
 func compare(t *testing.T, what string, proc uint32, b []byte) {
 	t.Helper()
-	p := transport.Procedure{Prog: NfsProgram, Vers: NfsV3, Proc: proc}
+	p := transport.Procedure{Prog: Program, Vers: Version, Proc: proc}
 	items, bounds := NfsV3Binding{}.Call(p, b, nil)
 	wantItems, wantBounds := nfs.Binding{}.Call(p, b, nil)
 	if !slices.Equal(items, wantItems) || bounds != wantBounds {
@@ -37,40 +37,58 @@ func compare(t *testing.T, what string, proc uint32, b []byte) {
 // The generated binding says the same as the one that was written by hand, of good streams and of
 // broken ones.
 func TestSameBinding(t *testing.T) {
-	attr := PostOpAttr{AttributesFollow: true, Attributes: Fattr3{Type: 1, Size: 2, Fileid: 3}}
-	file := NfsFh3("file handle")
-	where := Diropargs3{Dir: file, Name: "name"}
-	sattr := Sattr3{
-		Mode: SetUint32{SetIt: true, Value: 1}, Size: SetUint64{SetIt: true, Value: 2},
-		Atime: SetTime{SetIt: SetToClientTime}, Mtime: SetTime{SetIt: SetToServerTime},
-	}
+	attr := PostOpAttr{Present: true, Attr: Attr{Type: TypeReg, Size: 2, FileID: 3}}
+	wcc := Wcc{Before: PreOpAttr{Present: true, Size: 1}, After: attr}
+	file := FileHandle("file handle")
+	where := DirOpArgs{Dir: file, Name: "name"}
+	set := SetAttr{SetMode: true, Mode: 1, SetSize: true, Size: 2, ATimeHow: SetToClientTime, MTimeHow: SetToServerTime}
 	messages := []struct {
 		proc uint32
 		message
 	}{
-		{Nfsproc3Lookup, &where},
-		{Nfsproc3Lookup, &Lookup3Res{Resok: Lookup3Resok{Object: file, ObjAttributes: attr}}},
-		{Nfsproc3Readlink, &file},
-		{Nfsproc3Readlink, &Readlink3Res{Resok: Readlink3Resok{SymlinkAttributes: attr, Data: []byte("path")}}},
-		{Nfsproc3Readlink, &Readlink3Res{Resok: Readlink3Resok{Data: []byte("a/b/c")}}},
-		{Nfsproc3Readlink, &Readlink3Res{Status: Nfs3ErrIo, Resfail: attr}},
-		{Nfsproc3Read, &Read3Args{File: file, Offset: 1 << 40, Count: 65536}},
-		{Nfsproc3Read, &Read3Args{File: file, Count: 1<<32 - 1}},
-		{Nfsproc3Read, &Read3Args{Count: 5}},
-		{Nfsproc3Read, &Read3Res{Resok: Read3Resok{FileAttributes: attr, Count: 4, Eof: true, Data: []byte("data")}}},
-		{Nfsproc3Read, &Read3Res{Resok: Read3Resok{}}},
-		{Nfsproc3Read, &Read3Res{Status: Nfs3ErrPerm}},
-		{Nfsproc3Write, &Write3Args{File: file, Count: 3, Stable: FileSync, Data: []byte("abc")}},
-		{Nfsproc3Write, &Write3Args{}},
-		{Nfsproc3Write, &Write3Res{Resok: Write3Resok{FileWcc: WccData{After: attr}}}},
-		{Nfsproc3Symlink, &Symlink3Args{where, Symlinkdata3{sattr, []byte("target")}}},
-		{Nfsproc3Symlink, &Symlink3Args{Symlink: Symlinkdata3{SymlinkData: []byte("x")}}},
-		{Nfsproc3Symlink, &Symlink3Res{Resok: Symlink3Resok{Obj: PostOpFh3{HandleFollows: true, Handle: file}}}},
-		{Nfsproc3Readdir, &Readdir3Args{Dir: file, Count: 1001}},
-		{Nfsproc3Readdir, &Readdir3Res{Resok: Readdir3Resok{Reply: Dirlist3{Entries: []Entry3{{1, "a", 2}}}}}},
-		{Nfsproc3Readdirplus, &Readdirplus3Args{Dir: file, Dircount: 1000, Maxcount: 8000}},
-		{Nfsproc3Readdirplus, &Readdirplus3Args{Dir: file, Dircount: 1<<32 - 1}},
-		{Nfsproc3Readdirplus, &Readdirplus3Res{Resok: Readdirplus3Resok{Reply: Dirlistplus3{Entries: []Entryplus3{{Name: "b"}}}}}},
+		{ProcGetAttr, &file},
+		{ProcGetAttr, &GetAttrRes{Attr: attr.Attr}},
+		{ProcSetAttr, &SetAttrArgs{Object: file, Attr: set, Guard: true}},
+		{ProcSetAttr, &WccRes{Wcc: wcc}},
+		{ProcLookup, &where},
+		{ProcLookup, &LookupRes{Object: file, Attr: attr}},
+		{ProcAccess, &AccessArgs{Object: file, Access: 1}},
+		{ProcAccess, &AccessRes{Attr: attr, Access: 1}},
+		{ProcReadLink, &file},
+		{ProcReadLink, &ReadLinkRes{Attr: attr, Target: []byte("path")}},
+		{ProcReadLink, &ReadLinkRes{Target: []byte("a/b/c")}},
+		{ProcReadLink, &ReadLinkRes{Status: StatusIO, Attr: attr}},
+		{ProcRead, &ReadArgs{File: file, Offset: 1 << 40, Count: 65536}},
+		{ProcRead, &ReadArgs{File: file, Count: 1<<32 - 1}},
+		{ProcRead, &ReadArgs{Count: 5}},
+		{ProcRead, &ReadRes{Attr: attr, Count: 4, EOF: true, Data: []byte("data")}},
+		{ProcRead, &ReadRes{}},
+		{ProcRead, &ReadRes{Status: StatusPerm}},
+		{ProcWrite, &WriteArgs{File: file, Count: 3, Stable: FileSync, Data: []byte("abc")}},
+		{ProcWrite, &WriteArgs{}},
+		{ProcWrite, &WriteRes{Wcc: wcc}},
+		{ProcCreate, &CreateArgs{Where: where, Mode: Guarded, Attr: set}},
+		{ProcCreate, &CreateRes{Object: PostOpHandle{Present: true, Handle: file}, DirWcc: wcc}},
+		{ProcMkdir, &MkdirArgs{Where: where, Attr: set}},
+		{ProcSymlink, &SymlinkArgs{Where: where, Attr: set, Target: []byte("target")}},
+		{ProcSymlink, &SymlinkArgs{Target: []byte("x")}},
+		{ProcSymlink, &CreateRes{Object: PostOpHandle{Present: true, Handle: file}}},
+		{ProcMknod, &MknodArgs{Where: where, Type: TypeBlk, Attr: set}},
+		{ProcRemove, &where},
+		{ProcRmdir, &where},
+		{ProcRename, &RenameArgs{From: where, To: where}},
+		{ProcRename, &RenameRes{FromWcc: wcc}},
+		{ProcLink, &LinkArgs{File: file, Link: where}},
+		{ProcLink, &LinkRes{Attr: attr, DirWcc: wcc}},
+		{ProcReadDir, &ReadDirArgs{Dir: file, Count: 1001}},
+		{ProcReadDir, &ReadDirRes{Entries: []NameEntry{{1, "a", 2}}}},
+		{ProcReadDirPlus, &ReadDirPlusArgs{Dir: file, DirCount: 1000, MaxCount: 8000}},
+		{ProcReadDirPlus, &ReadDirPlusArgs{Dir: file, DirCount: 1<<32 - 1}},
+		{ProcReadDirPlus, &ReadDirPlusRes{Entries: []DirEntry{{Name: "b"}}}},
+		{ProcFSStat, &file},
+		{ProcFSInfo, &file},
+		{ProcPathConf, &file},
+		{ProcCommit, &CommitArgs{File: file}},
 	}
 	for i, m := range messages {
 		b := m.Append(nil)

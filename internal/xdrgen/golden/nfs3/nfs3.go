@@ -14,147 +14,322 @@ import (
 
 // Constants of nfs3.x.
 const (
-	Nfs3Fhsize         = 64
-	Nfs3Cookieverfsize = 8
-	Nfs3Writeverfsize  = 8
-	Maxpathlen         = 4096 // of Linux; RFC 1813 has no limit
+	MaxHandle    = 64
+	VerfSize     = 8    // of all three verifiers
+	MaxName      = 1024 // longest filename3 that is decoded, in bytes
+	MaxPath      = 4096 // longest nfspath3 that is decoded, in bytes
+	MaxMountPath = 1024 // in bytes
+	MaxMountName = 255  // in bytes
+	maxFlavors   = 64
 )
 
 // Program NFS_PROGRAM, its versions and procedures.
+// RFC 1813 section 3.
 const (
-	NfsProgram uint32 = 100003
+	Program uint32 = 100003
 
-	NfsV3               uint32 = 3
-	Nfsproc3Null        uint32 = 0
-	Nfsproc3Lookup      uint32 = 3
-	Nfsproc3Readlink    uint32 = 5
-	Nfsproc3Read        uint32 = 6
-	Nfsproc3Write       uint32 = 7
-	Nfsproc3Symlink     uint32 = 10
-	Nfsproc3Readdir     uint32 = 16
-	Nfsproc3Readdirplus uint32 = 17
+	Version         uint32 = 3
+	ProcNull        uint32 = 0
+	ProcGetAttr     uint32 = 1
+	ProcSetAttr     uint32 = 2
+	ProcLookup      uint32 = 3
+	ProcAccess      uint32 = 4
+	ProcReadLink    uint32 = 5
+	ProcRead        uint32 = 6
+	ProcWrite       uint32 = 7
+	ProcCreate      uint32 = 8
+	ProcMkdir       uint32 = 9
+	ProcSymlink     uint32 = 10
+	ProcMknod       uint32 = 11
+	ProcRemove      uint32 = 12
+	ProcRmdir       uint32 = 13
+	ProcRename      uint32 = 14
+	ProcLink        uint32 = 15
+	ProcReadDir     uint32 = 16
+	ProcReadDirPlus uint32 = 17
+	ProcFSStat      uint32 = 18
+	ProcFSInfo      uint32 = 19
+	ProcPathConf    uint32 = 20
+	ProcCommit      uint32 = 21
 )
 
-// NfsFh3 is typedef nfs_fh3.
-type NfsFh3 []byte
-
-// Filename3 is typedef filename3.
-type Filename3 = string
-
-// Nfspath3 is typedef nfspath3.
-type Nfspath3 = string
-
-// Cookieverf3 is typedef cookieverf3.
-type Cookieverf3 [Nfs3Cookieverfsize]byte
-
-// Writeverf3 is typedef writeverf3.
-type Writeverf3 [Nfs3Writeverfsize]byte
-
-// Nfsstat3 is enum nfsstat3.
-type Nfsstat3 int32
-
-// Values of Nfsstat3.
+// Program MOUNT_PROGRAM, its versions and procedures.
+// RFC 1813 section 5.
 const (
-	Nfs3Ok      Nfsstat3 = 0
-	Nfs3ErrPerm Nfsstat3 = 1
-	Nfs3ErrIo   Nfsstat3 = 5
+	MountProgram uint32 = 100005
+
+	MountVersion     uint32 = 3
+	MountProcNull    uint32 = 0
+	MountProcMnt     uint32 = 1
+	MountProcDump    uint32 = 2
+	MountProcUmnt    uint32 = 3
+	MountProcUmntAll uint32 = 4
+	MountProcExport  uint32 = 5
+)
+
+// Verf is typedef verf3.
+//
+// A cookieverf3, createverf3 or writeverf3: eight bytes that are opaque to the receiver. RFC 1813
+// section 2.4.
+type Verf [VerfSize]byte
+
+// Status is enum nfsstat3.
+//
+// The result of a procedure. RFC 1813 section 2.6.
+type Status int32
+
+// Values of Status.
+const (
+	StatusOK          Status = 0
+	StatusPerm        Status = 1
+	StatusNoEnt       Status = 2
+	StatusIO          Status = 5
+	StatusNXIO        Status = 6
+	StatusAcces       Status = 13
+	StatusExist       Status = 17
+	StatusXDev        Status = 18
+	StatusNoDev       Status = 19
+	StatusNotDir      Status = 20
+	StatusIsDir       Status = 21
+	StatusInval       Status = 22
+	StatusFBig        Status = 27
+	StatusNoSpc       Status = 28
+	StatusROFS        Status = 30
+	StatusMLink       Status = 31
+	StatusNameTooLong Status = 63
+	StatusNotEmpty    Status = 66
+	StatusDQuot       Status = 69
+	StatusStale       Status = 70
+	StatusRemote      Status = 71
+	StatusBadHandle   Status = 10001
+	StatusNotSync     Status = 10002
+	StatusBadCookie   Status = 10003
+	StatusNotSupp     Status = 10004
+	StatusTooSmall    Status = 10005
+	StatusServerFault Status = 10006
+	StatusBadType     Status = 10007
+	StatusJukebox     Status = 10008
 )
 
 // String is the name in nfs3.x, or the number of a value that has none.
-func (v Nfsstat3) String() string {
+func (v Status) String() string {
 	switch v {
-	case Nfs3Ok:
+	case StatusOK:
 		return "NFS3_OK"
-	case Nfs3ErrPerm:
+	case StatusPerm:
 		return "NFS3ERR_PERM"
-	case Nfs3ErrIo:
+	case StatusNoEnt:
+		return "NFS3ERR_NOENT"
+	case StatusIO:
 		return "NFS3ERR_IO"
+	case StatusNXIO:
+		return "NFS3ERR_NXIO"
+	case StatusAcces:
+		return "NFS3ERR_ACCES"
+	case StatusExist:
+		return "NFS3ERR_EXIST"
+	case StatusXDev:
+		return "NFS3ERR_XDEV"
+	case StatusNoDev:
+		return "NFS3ERR_NODEV"
+	case StatusNotDir:
+		return "NFS3ERR_NOTDIR"
+	case StatusIsDir:
+		return "NFS3ERR_ISDIR"
+	case StatusInval:
+		return "NFS3ERR_INVAL"
+	case StatusFBig:
+		return "NFS3ERR_FBIG"
+	case StatusNoSpc:
+		return "NFS3ERR_NOSPC"
+	case StatusROFS:
+		return "NFS3ERR_ROFS"
+	case StatusMLink:
+		return "NFS3ERR_MLINK"
+	case StatusNameTooLong:
+		return "NFS3ERR_NAMETOOLONG"
+	case StatusNotEmpty:
+		return "NFS3ERR_NOTEMPTY"
+	case StatusDQuot:
+		return "NFS3ERR_DQUOT"
+	case StatusStale:
+		return "NFS3ERR_STALE"
+	case StatusRemote:
+		return "NFS3ERR_REMOTE"
+	case StatusBadHandle:
+		return "NFS3ERR_BADHANDLE"
+	case StatusNotSync:
+		return "NFS3ERR_NOT_SYNC"
+	case StatusBadCookie:
+		return "NFS3ERR_BAD_COOKIE"
+	case StatusNotSupp:
+		return "NFS3ERR_NOTSUPP"
+	case StatusTooSmall:
+		return "NFS3ERR_TOOSMALL"
+	case StatusServerFault:
+		return "NFS3ERR_SERVERFAULT"
+	case StatusBadType:
+		return "NFS3ERR_BADTYPE"
+	case StatusJukebox:
+		return "NFS3ERR_JUKEBOX"
 	}
 	return "nfsstat3(" + strconv.Itoa(int(v)) + ")"
 }
 
 // Valid reports whether v is one of the constants.
-func (v Nfsstat3) Valid() bool {
+func (v Status) Valid() bool {
 	switch v {
-	case Nfs3Ok, Nfs3ErrPerm, Nfs3ErrIo:
+	case StatusOK,
+		StatusPerm,
+		StatusNoEnt,
+		StatusIO,
+		StatusNXIO,
+		StatusAcces,
+		StatusExist,
+		StatusXDev,
+		StatusNoDev,
+		StatusNotDir,
+		StatusIsDir,
+		StatusInval,
+		StatusFBig,
+		StatusNoSpc,
+		StatusROFS,
+		StatusMLink,
+		StatusNameTooLong,
+		StatusNotEmpty,
+		StatusDQuot,
+		StatusStale,
+		StatusRemote,
+		StatusBadHandle,
+		StatusNotSync,
+		StatusBadCookie,
+		StatusNotSupp,
+		StatusTooSmall,
+		StatusServerFault,
+		StatusBadType,
+		StatusJukebox:
 		return true
 	}
 	return false
 }
 
-// Specdata3 is struct specdata3.
-type Specdata3 struct {
-	Specdata1 uint32
-	Specdata2 uint32
+// FileType is enum ftype3.
+//
+// RFC 1813 section 2.5.
+type FileType int32
+
+// Values of FileType.
+const (
+	TypeReg  FileType = 1
+	TypeDir  FileType = 2
+	TypeBlk  FileType = 3
+	TypeChr  FileType = 4
+	TypeLnk  FileType = 5
+	TypeSock FileType = 6
+	TypeFIFO FileType = 7
+)
+
+// String is the name in nfs3.x, or the number of a value that has none.
+func (v FileType) String() string {
+	switch v {
+	case TypeReg:
+		return "NF3REG"
+	case TypeDir:
+		return "NF3DIR"
+	case TypeBlk:
+		return "NF3BLK"
+	case TypeChr:
+		return "NF3CHR"
+	case TypeLnk:
+		return "NF3LNK"
+	case TypeSock:
+		return "NF3SOCK"
+	case TypeFIFO:
+		return "NF3FIFO"
+	}
+	return "ftype3(" + strconv.Itoa(int(v)) + ")"
 }
 
-// Nfstime3 is struct nfstime3.
-type Nfstime3 struct {
-	Seconds  uint32
-	Nseconds uint32
+// Valid reports whether v is one of the constants.
+func (v FileType) Valid() bool {
+	return TypeReg <= v && v <= TypeFIFO
 }
 
-// Fattr3 is struct fattr3.
-type Fattr3 struct {
-	Type   uint32
-	Mode   uint32
+// Device is struct specdata3.
+//
+// The numbers of a character or block device. RFC 1813 section 2.5.
+type Device struct {
+	Major uint32
+	Minor uint32
+}
+
+// Time is struct nfstime3.
+//
+// Seconds and nanoseconds since the start of 1970, UTC. RFC 1813 section 2.5.
+type Time struct {
+	Sec  uint32
+	Nsec uint32
+}
+
+// Attr is struct fattr3.
+//
+// The attributes of an object. RFC 1813 section 2.5.
+type Attr struct {
+	Type   FileType
+	Mode   uint32 // permission bits as in RFC 1813 section 2.5, mode3: 12 bits
 	Nlink  uint32
-	Uid    uint32
-	Gid    uint32
-	Size   uint64
-	Used   uint64
-	Rdev   Specdata3
-	Fsid   uint64
-	Fileid uint64
-	Atime  Nfstime3
-	Mtime  Nfstime3
-	Ctime  Nfstime3
+	UID    uint32
+	GID    uint32
+	Size   uint64 // in bytes
+	Used   uint64 // bytes of disk space
+	Rdev   Device
+	FSID   uint64
+	FileID uint64 // the inode number
+	ATime  Time
+	MTime  Time
+	CTime  Time // change of the attributes
 }
 
 // PostOpAttr is union post_op_attr.
+//
+// Attributes that a server may add to a result. RFC 1813 section 2.5.
 type PostOpAttr struct {
-	AttributesFollow bool
-	Attributes       Fattr3 // if AttributesFollow is true
-}
-
-// WccAttr is struct wcc_attr.
-type WccAttr struct {
-	Size  uint64
-	Mtime Nfstime3
-	Ctime Nfstime3
+	Present bool
+	Attr    Attr // if Present is true
 }
 
 // PreOpAttr is union pre_op_attr.
+//
+// Attributes of an object before an operation. RFC 1813 section 2.5.
 type PreOpAttr struct {
-	AttributesFollow bool
-	Attributes       WccAttr // if AttributesFollow is true
+	Present bool
+
+	// If Present is true:
+
+	Size  uint64 // in bytes
+	MTime Time
+	CTime Time
 }
 
-// WccData is struct wcc_data.
-type WccData struct {
+// Wcc is struct wcc_data.
+//
+// An object before and after an operation, for weak cache consistency. RFC 1813 section 2.5.
+type Wcc struct {
 	Before PreOpAttr
 	After  PostOpAttr
 }
 
-// PostOpFh3 is union post_op_fh3.
-type PostOpFh3 struct {
-	HandleFollows bool
-	Handle        NfsFh3 // if HandleFollows is true
-}
-
-// SetUint32 is union set_uint32.
-type SetUint32 struct {
-	SetIt bool
-	Value uint32 // if SetIt is true
-}
-
-// SetUint64 is union set_uint64.
-type SetUint64 struct {
-	SetIt bool
-	Value uint64 // if SetIt is true
+// PostOpHandle is union post_op_fh3.
+//
+// The handle of a new object, if the server gives it. RFC 1813 section 2.5.
+type PostOpHandle struct {
+	Present bool
+	Handle  FileHandle // if Present is true
 }
 
 // TimeHow is enum time_how.
+//
+// What a SetAttr does to a time. RFC 1813 section 2.5.
 type TimeHow int32
 
 // Values of TimeHow.
@@ -182,75 +357,135 @@ func (v TimeHow) Valid() bool {
 	return DontChange <= v && v <= SetToClientTime
 }
 
-// SetTime is union set_time.
-type SetTime struct {
-	SetIt TimeHow
-	Value Nfstime3 // if SetIt is SetToClientTime
+// SetAttr is struct sattr3.
+//
+// The attributes to set. The zero value changes nothing. RFC 1813 section 2.5.
+type SetAttr struct {
+	SetMode  bool
+	Mode     uint32 // if SetMode is true
+	SetUID   bool
+	UID      uint32 // if SetUID is true
+	SetGID   bool
+	GID      uint32 // if SetGID is true
+	SetSize  bool
+	Size     uint64 // if SetSize is true: in bytes
+	ATimeHow TimeHow
+	ATime    Time // if ATimeHow is SetToClientTime
+	MTimeHow TimeHow
+	MTime    Time // if MTimeHow is SetToClientTime
 }
 
-// Sattr3 is struct sattr3.
-type Sattr3 struct {
-	Mode  SetUint32
-	Uid   SetUint32
-	Gid   SetUint32
-	Size  SetUint64
-	Atime SetTime
-	Mtime SetTime
+// DirOpArgs is struct diropargs3.
+//
+// A name in a directory: the arguments of LOOKUP, REMOVE and RMDIR. RFC 1813 section 2.5.
+type DirOpArgs struct {
+	Dir  FileHandle
+	Name string
 }
 
-// Diropargs3 is struct diropargs3.
-type Diropargs3 struct {
-	Dir  NfsFh3
-	Name Filename3
+// GetAttrRes is union GETATTR3res.
+//
+// RFC 1813 section 3.3.1.
+type GetAttrRes struct {
+	Status Status
+	Attr   Attr // if Status is StatusOK
 }
 
-// Readlink3Resok is struct READLINK3resok.
-type Readlink3Resok struct {
-	SymlinkAttributes PostOpAttr
-	Data              []byte
+// SetAttrArgs is struct SETATTR3args.
+//
+// With Guard the server checks that the object's ctime is CTime, and otherwise returns StatusNotSync.
+// RFC 1813 section 3.3.2.
+type SetAttrArgs struct {
+	Object FileHandle
+	Attr   SetAttr
+	Guard  bool
+	CTime  Time // if Guard is true
 }
 
-// Readlink3Res is union READLINK3res.
-type Readlink3Res struct {
-	Status  Nfsstat3
-	Resok   Readlink3Resok // if Status is Nfs3Ok
-	Resfail PostOpAttr     // if Status is another value
+// WccRes is struct WCC3res.
+//
+// SETATTR3res, REMOVE3res and RMDIR3res. RFC 1813 sections 3.3.2, 3.3.12 and 3.3.13.
+type WccRes struct {
+	Status Status
+	Wcc    Wcc // of the object (SETATTR) or the directory
 }
 
-// Read3Args is struct READ3args.
-type Read3Args struct {
-	File   NfsFh3
-	Offset uint64
-	Count  uint32
+// LookupRes is union LOOKUP3res.
+//
+// RFC 1813 section 3.3.3.
+type LookupRes struct {
+	Status  Status
+	DirAttr PostOpAttr
+
+	// If Status is StatusOK:
+
+	Object FileHandle
+	Attr   PostOpAttr
 }
 
-// Read3Resok is struct READ3resok.
-type Read3Resok struct {
-	FileAttributes PostOpAttr
-	Count          uint32
-	Eof            bool
-	Data           []byte
+// AccessArgs is struct ACCESS3args.
+//
+// RFC 1813 section 3.3.4.
+type AccessArgs struct {
+	Object FileHandle
+	Access uint32 // as in AccessRead
 }
 
-// Read3Res is union READ3res.
-type Read3Res struct {
-	Status  Nfsstat3
-	Resok   Read3Resok // if Status is Nfs3Ok
-	Resfail PostOpAttr // if Status is another value
+// AccessRes is union ACCESS3res.
+//
+// RFC 1813 section 3.3.4.
+type AccessRes struct {
+	Status Status
+	Attr   PostOpAttr
+	Access uint32 // if Status is StatusOK: the requested rights that are granted
 }
 
-// StableHow is enum stable_how.
-type StableHow int32
+// ReadLinkRes is union READLINK3res.
+//
+// RFC 1813 section 3.3.5.
+type ReadLinkRes struct {
+	Status Status
+	Attr   PostOpAttr
+	Target []byte // if Status is StatusOK
+}
 
-// Values of StableHow.
+// ReadArgs is struct READ3args.
+//
+// RFC 1813 section 3.3.6.
+type ReadArgs struct {
+	File   FileHandle
+	Offset uint64 // in bytes
+	Count  uint32 // in bytes
+}
+
+// ReadRes is union READ3res.
+//
+// RFC 1813 section 3.3.6.
+type ReadRes struct {
+	Status Status
+	Attr   PostOpAttr
+
+	// If Status is StatusOK:
+
+	Count uint32 // bytes read
+	EOF   bool   // the read reached the end of the file
+	Data  []byte
+}
+
+// Stable is enum stable_how.
+//
+// The stability of written data when the server replies, in ascending order. RFC 1813 section 3.3.7.
+type Stable int32
+
+// Values of Stable.
 const (
-	Unstable StableHow = 0
-	DataSync StableHow = 1
-	FileSync StableHow = 2
+	Unstable Stable = 0 // in the server's memory, until COMMIT
+	DataSync Stable = 1 // data on stable storage
+	FileSync Stable = 2 // data and attributes on stable storage
 )
 
 // String is the name in nfs3.x, or the number of a value that has none.
-func (v StableHow) String() string {
+func (v Stable) String() string {
 	switch v {
 	case Unstable:
 		return "UNSTABLE"
@@ -263,145 +498,401 @@ func (v StableHow) String() string {
 }
 
 // Valid reports whether v is one of the constants.
-func (v StableHow) Valid() bool {
+func (v Stable) Valid() bool {
 	return Unstable <= v && v <= FileSync
 }
 
-// Write3Args is struct WRITE3args.
-type Write3Args struct {
-	File   NfsFh3
-	Offset uint64
-	Count  uint32
-	Stable StableHow
+// WriteArgs is struct WRITE3args.
+//
+// RFC 1813 section 3.3.7.
+type WriteArgs struct {
+	File   FileHandle
+	Offset uint64 // in bytes
+	Count  uint32 // bytes to write
+	Stable Stable
 	Data   []byte
 }
 
-// Write3Resok is struct WRITE3resok.
-type Write3Resok struct {
-	FileWcc   WccData
-	Count     uint32
-	Committed StableHow
-	Verf      Writeverf3
+// WriteRes is union WRITE3res.
+//
+// RFC 1813 section 3.3.7.
+type WriteRes struct {
+	Status Status
+	Wcc    Wcc
+
+	// If Status is StatusOK:
+
+	Count     uint32 // bytes written
+	Committed Stable // at least the requested level
+	Verf      Verf   // changes when the server may have lost unstable data
 }
 
-// Write3Res is union WRITE3res.
-type Write3Res struct {
-	Status  Nfsstat3
-	Resok   Write3Resok // if Status is Nfs3Ok
-	Resfail WccData     // if Status is another value
+// CreateMode is enum createmode3.
+//
+// What CREATE does if the file exists. RFC 1813 section 3.3.8.
+type CreateMode int32
+
+// Values of CreateMode.
+const (
+	Unchecked CreateMode = 0 // uses the existing file
+	Guarded   CreateMode = 1 // fails with StatusExist
+	Exclusive CreateMode = 2 // fails, unless it was created with the same verifier
+)
+
+// String is the name in nfs3.x, or the number of a value that has none.
+func (v CreateMode) String() string {
+	switch v {
+	case Unchecked:
+		return "UNCHECKED"
+	case Guarded:
+		return "GUARDED"
+	case Exclusive:
+		return "EXCLUSIVE"
+	}
+	return "createmode3(" + strconv.Itoa(int(v)) + ")"
 }
 
-// Symlinkdata3 is struct symlinkdata3.
-type Symlinkdata3 struct {
-	SymlinkAttributes Sattr3
-	SymlinkData       []byte
+// Valid reports whether v is one of the constants.
+func (v CreateMode) Valid() bool {
+	return Unchecked <= v && v <= Exclusive
 }
 
-// Symlink3Args is struct SYMLINK3args.
-type Symlink3Args struct {
-	Where   Diropargs3
-	Symlink Symlinkdata3
+// CreateArgs is struct CREATE3args.
+//
+// RFC 1813 section 3.3.8.
+type CreateArgs struct {
+	Where DirOpArgs
+	Mode  CreateMode
+	Attr  SetAttr // if Mode is Unchecked, Guarded
+	Verf  Verf    // if Mode is Exclusive
 }
 
-// Symlink3Resok is struct SYMLINK3resok.
-type Symlink3Resok struct {
-	Obj           PostOpFh3
-	ObjAttributes PostOpAttr
-	DirWcc        WccData
+// MkdirArgs is struct MKDIR3args.
+//
+// RFC 1813 section 3.3.9.
+type MkdirArgs struct {
+	Where DirOpArgs
+	Attr  SetAttr
 }
 
-// Symlink3Res is union SYMLINK3res.
-type Symlink3Res struct {
-	Status  Nfsstat3
-	Resok   Symlink3Resok // if Status is Nfs3Ok
-	Resfail WccData       // if Status is another value
+// SymlinkArgs is struct SYMLINK3args.
+//
+// RFC 1813 section 3.3.10.
+type SymlinkArgs struct {
+	Where  DirOpArgs
+	Attr   SetAttr
+	Target []byte // what the link says
 }
 
-// Readdir3Args is struct READDIR3args.
-type Readdir3Args struct {
-	Dir        NfsFh3
-	Cookie     uint64
-	Cookieverf Cookieverf3
-	Count      uint32
+// MknodArgs is struct MKNOD3args.
+//
+// RFC 1813 section 3.3.11.
+type MknodArgs struct {
+	Where DirOpArgs
+	Type  FileType
+	Attr  SetAttr // if Type is TypeChr, TypeBlk, TypeSock, TypeFIFO
+	Spec  Device  // if Type is TypeChr, TypeBlk
 }
 
-// Entry3 is struct entry3, an element of a linked list, without the member nextentry.
-type Entry3 struct {
-	Fileid uint64
-	Name   Filename3
+// CreateRes is union CREATE3res.
+//
+// CREATE3res, MKDIR3res, SYMLINK3res and MKNOD3res. RFC 1813 sections 3.3.8 to 3.3.11.
+type CreateRes struct {
+	Status Status
+	DirWcc Wcc
+
+	// If Status is StatusOK:
+
+	Object PostOpHandle
+	Attr   PostOpAttr
+}
+
+// RenameArgs is struct RENAME3args.
+//
+// RFC 1813 section 3.3.14.
+type RenameArgs struct {
+	From DirOpArgs
+	To   DirOpArgs
+}
+
+// RenameRes is struct RENAME3res.
+//
+// RFC 1813 section 3.3.14.
+type RenameRes struct {
+	Status  Status
+	FromWcc Wcc
+	ToWcc   Wcc
+}
+
+// LinkArgs is struct LINK3args.
+//
+// RFC 1813 section 3.3.15.
+type LinkArgs struct {
+	File FileHandle
+	Link DirOpArgs
+}
+
+// LinkRes is struct LINK3res.
+//
+// RFC 1813 section 3.3.15.
+type LinkRes struct {
+	Status Status
+	Attr   PostOpAttr
+	DirWcc Wcc
+}
+
+// ReadDirArgs is struct READDIR3args.
+//
+// RFC 1813 section 3.3.16.
+type ReadDirArgs struct {
+	Dir    FileHandle
+	Cookie uint64 // 0: from the start; else of the last entry seen
+	Verf   Verf   // from the reply that gave the cookie
+	Count  uint32 // largest READDIR3resok in bytes
+}
+
+// NameEntry is struct entry3, an element of a linked list, without the member nextentry.
+//
+// One name in a directory, as READDIR returns it. RFC 1813 section 3.3.16.
+type NameEntry struct {
+	FileID uint64
+	Name   string // from the server: see [ValidName]
 	Cookie uint64
 }
 
-// Dirlist3 is struct dirlist3.
-type Dirlist3 struct {
-	Entries []Entry3
-	Eof     bool
+// ReadDirRes is union READDIR3res.
+//
+// RFC 1813 section 3.3.16.
+type ReadDirRes struct {
+	Status  Status
+	DirAttr PostOpAttr
+
+	// If Status is StatusOK:
+
+	Verf    Verf
+	Entries []NameEntry
+	EOF     bool // the last entry is the directory's last
 }
 
-// Readdir3Resok is struct READDIR3resok.
-type Readdir3Resok struct {
-	DirAttributes PostOpAttr
-	Cookieverf    Cookieverf3
-	Reply         Dirlist3
+// ReadDirPlusArgs is struct READDIRPLUS3args.
+//
+// RFC 1813 section 3.3.17.
+type ReadDirPlusArgs struct {
+	Dir      FileHandle
+	Cookie   uint64 // 0: from the start; else of the last entry seen
+	Verf     Verf   // from the reply that gave the cookie
+	DirCount uint32 // bytes of file ids, names and cookies, at most
+	MaxCount uint32 // largest READDIRPLUS3resok in bytes
 }
 
-// Readdir3Res is union READDIR3res.
-type Readdir3Res struct {
-	Status  Nfsstat3
-	Resok   Readdir3Resok // if Status is Nfs3Ok
-	Resfail PostOpAttr    // if Status is another value
+// DirEntry is struct entryplus3, an element of a linked list, without the member nextentry.
+//
+// One name in a directory, as READDIRPLUS returns it. RFC 1813 section 3.3.17.
+type DirEntry struct {
+	FileID uint64
+	Name   string // from the server: see [ValidName]
+	Cookie uint64
+	Attr   PostOpAttr
+	Handle PostOpHandle
 }
 
-// Readdirplus3Args is struct READDIRPLUS3args.
-type Readdirplus3Args struct {
-	Dir        NfsFh3
-	Cookie     uint64
-	Cookieverf Cookieverf3
-	Dircount   uint32
-	Maxcount   uint32
+// ReadDirPlusRes is union READDIRPLUS3res.
+//
+// RFC 1813 section 3.3.17.
+type ReadDirPlusRes struct {
+	Status  Status
+	DirAttr PostOpAttr
+
+	// If Status is StatusOK:
+
+	Verf    Verf
+	Entries []DirEntry
+	EOF     bool // the last entry is the directory's last
 }
 
-// Entryplus3 is struct entryplus3, an element of a linked list, without the member nextentry.
-type Entryplus3 struct {
-	Fileid         uint64
-	Name           Filename3
-	Cookie         uint64
-	NameAttributes PostOpAttr
-	NameHandle     PostOpFh3
+// FSStatRes is union FSSTAT3res.
+//
+// RFC 1813 section 3.3.18.
+type FSStatRes struct {
+	Status Status
+	Attr   PostOpAttr
+
+	// If Status is StatusOK:
+
+	TotalBytes uint64
+	FreeBytes  uint64
+	AvailBytes uint64
+	TotalFiles uint64
+	FreeFiles  uint64
+	AvailFiles uint64
+	Invarsec   uint32 // seconds for which they should be valid
 }
 
-// Dirlistplus3 is struct dirlistplus3.
-type Dirlistplus3 struct {
-	Entries []Entryplus3
-	Eof     bool
+// FSInfoRes is union FSINFO3res.
+//
+// RFC 1813 section 3.3.19.
+type FSInfoRes struct {
+	Status Status
+	Attr   PostOpAttr
+
+	// If Status is StatusOK:
+
+	RTMax       uint32 // READ: the largest, in bytes
+	RTPref      uint32 // the best
+	RTMult      uint32 // a multiple of it
+	WTMax       uint32 // WRITE: the same
+	WTPref      uint32
+	WTMult      uint32
+	DTPref      uint32 // READDIR: the best count, in bytes
+	MaxFileSize uint64 // in bytes
+	TimeDelta   Time   // granularity of times
+	Properties  uint32 // as in FSFLink
 }
 
-// Readdirplus3Resok is struct READDIRPLUS3resok.
-type Readdirplus3Resok struct {
-	DirAttributes PostOpAttr
-	Cookieverf    Cookieverf3
-	Reply         Dirlistplus3
+// PathConfRes is union PATHCONF3res.
+//
+// RFC 1813 section 3.3.20.
+type PathConfRes struct {
+	Status Status
+	Attr   PostOpAttr
+
+	// If Status is StatusOK:
+
+	LinkMax         uint32 // hard links to one object
+	NameMax         uint32 // bytes in a name
+	NoTrunc         bool   // longer names are refused, not cut
+	ChownRestricted bool
+	CaseInsensitive bool
+	CasePreserving  bool
 }
 
-// Readdirplus3Res is union READDIRPLUS3res.
-type Readdirplus3Res struct {
-	Status  Nfsstat3
-	Resok   Readdirplus3Resok // if Status is Nfs3Ok
-	Resfail PostOpAttr        // if Status is another value
+// CommitArgs is struct COMMIT3args.
+//
+// RFC 1813 section 3.3.21.
+type CommitArgs struct {
+	File   FileHandle
+	Offset uint64 // in bytes
+	Count  uint32 // in bytes; 0: to the end of the file
 }
 
-// Lookup3Resok is struct LOOKUP3resok.
-type Lookup3Resok struct {
-	Object        NfsFh3
-	ObjAttributes PostOpAttr
-	DirAttributes PostOpAttr
+// CommitRes is union COMMIT3res.
+//
+// RFC 1813 section 3.3.21.
+type CommitRes struct {
+	Status Status
+	Wcc    Wcc
+	Verf   Verf // if Status is StatusOK: compare it with that of the writes
 }
 
-// Lookup3Res is union LOOKUP3res.
-type Lookup3Res struct {
-	Status  Nfsstat3
-	Resok   Lookup3Resok // if Status is Nfs3Ok
-	Resfail PostOpAttr   // if Status is another value
+// DirPath is typedef dirpath.
+//
+// The argument of MNT and UMNT. RFC 1813 section 5.1.4.
+type DirPath string
+
+// MountStatus is enum mountstat3.
+//
+// The result of MNT. RFC 1813 section 5.1.5.
+type MountStatus int32
+
+// Values of MountStatus.
+const (
+	MountOK          MountStatus = 0
+	MountPerm        MountStatus = 1
+	MountNoEnt       MountStatus = 2
+	MountIO          MountStatus = 5
+	MountAcces       MountStatus = 13
+	MountNotDir      MountStatus = 20
+	MountInval       MountStatus = 22
+	MountNameTooLong MountStatus = 63
+	MountNotSupp     MountStatus = 10004
+	MountServerFault MountStatus = 10006
+)
+
+// String is the name in nfs3.x, or the number of a value that has none.
+func (v MountStatus) String() string {
+	switch v {
+	case MountOK:
+		return "MNT3_OK"
+	case MountPerm:
+		return "MNT3ERR_PERM"
+	case MountNoEnt:
+		return "MNT3ERR_NOENT"
+	case MountIO:
+		return "MNT3ERR_IO"
+	case MountAcces:
+		return "MNT3ERR_ACCES"
+	case MountNotDir:
+		return "MNT3ERR_NOTDIR"
+	case MountInval:
+		return "MNT3ERR_INVAL"
+	case MountNameTooLong:
+		return "MNT3ERR_NAMETOOLONG"
+	case MountNotSupp:
+		return "MNT3ERR_NOTSUPP"
+	case MountServerFault:
+		return "MNT3ERR_SERVERFAULT"
+	}
+	return "mountstat3(" + strconv.Itoa(int(v)) + ")"
+}
+
+// Valid reports whether v is one of the constants.
+func (v MountStatus) Valid() bool {
+	switch v {
+	case MountOK,
+		MountPerm,
+		MountNoEnt,
+		MountIO,
+		MountAcces,
+		MountNotDir,
+		MountInval,
+		MountNameTooLong,
+		MountNotSupp,
+		MountServerFault:
+		return true
+	}
+	return false
+}
+
+// MntRes is union mountres3.
+//
+// RFC 1813 section 5.2.1.
+type MntRes struct {
+	Status MountStatus
+
+	// If Status is MountOK:
+
+	Handle  FileHandle
+	Flavors []uint32 // that the server accepts
+}
+
+// MountEntry is struct mountbody, an element of a linked list, without the member ml_next.
+//
+// A client and what it has mounted. RFC 1813 section 5.2.2.
+type MountEntry struct {
+	Host string
+	Dir  string
+}
+
+// DumpRes is struct mountlist.
+//
+// The results of DUMP. RFC 1813 section 5.2.2.
+type DumpRes struct {
+	Entries []MountEntry
+}
+
+// Export is struct exportnode, an element of a linked list, without the member ex_next.
+//
+// A directory that the server offers. RFC 1813 section 5.2.5.
+type Export struct {
+	Dir    string
+	Groups []string // hosts and groups that may mount it; empty: all
+}
+
+// ExportRes is struct exportlist.
+//
+// The results of EXPORT. RFC 1813 section 5.2.5.
+type ExportRes struct {
+	Exports []Export
 }
 
 // A NfsV3Client calls version NFS_V3 of program NFS_PROGRAM.
@@ -423,7 +914,7 @@ type NfsV3Client struct {
 func NewNfsV3Client(c transport.Caller) *NfsV3Client { return &NfsV3Client{caller: c} }
 
 func (c *NfsV3Client) call(proc uint32) *transport.Call {
-	call := c.calls.Get(NfsProgram, NfsV3, proc)
+	call := c.calls.Get(Program, Version, proc)
 	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
 	return call
 }
@@ -436,18 +927,61 @@ func (c *NfsV3Client) Null(ctx context.Context) error {
 	return err
 }
 
+// Getattr calls NFSPROC3_GETATTR.
+func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttrRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcGetAttr)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 88
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_GETATTR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Setattr calls NFSPROC3_SETATTR.
+func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
+	}
+	call := c.call(ProcSetAttr)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_SETATTR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // Lookup calls NFSPROC3_LOOKUP.
-func (c *NfsV3Client) Lookup(ctx context.Context, args *Diropargs3) (res Lookup3Res, err error) {
+func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Lookup)
+	call := c.call(ProcLookup)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 248
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -458,13 +992,34 @@ func (c *NfsV3Client) Lookup(ctx context.Context, args *Diropargs3) (res Lookup3
 	return res, err
 }
 
+// Access calls NFSPROC3_ACCESS.
+func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
+	}
+	call := c.call(ProcAccess)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 96
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_ACCESS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // Readlink calls NFSPROC3_READLINK.
-// data is memory for field Data, which is then a part of it.
-func (c *NfsV3Client) Readlink(ctx context.Context, args NfsFh3, data []byte) (res Readlink3Res, err error) {
+// data is memory for field Target, which is then a part of it.
+func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte) (res ReadLinkRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
 	}
-	call := c.call(Nfsproc3Readlink)
+	call := c.call(ProcReadLink)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 96
 	call.Receive(data)
@@ -474,13 +1029,12 @@ func (c *NfsV3Client) Readlink(ctx context.Context, args NfsFh3, data []byte) (r
 		d := &results.Decoder
 		res.Status.Decode(d)
 		switch res.Status {
-		case Nfs3Ok:
-			res = Readlink3Res{Status: res.Status, Resok: res.Resok}
-			res.Resok.SymlinkAttributes.Decode(d)
-			res.Resok.Data = results.Item()
+		case StatusOK:
+			res.Attr.Decode(d)
+			res.Target = results.Item()
 		default:
-			res = Readlink3Res{Status: res.Status, Resfail: res.Resfail}
-			res.Resfail.Decode(d)
+			res.Target = nil
+			res.Attr.Decode(d)
 		}
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("NFSPROC3_READLINK: results: %w", err)
@@ -492,11 +1046,11 @@ func (c *NfsV3Client) Readlink(ctx context.Context, args NfsFh3, data []byte) (r
 
 // Read calls NFSPROC3_READ.
 // data is memory for field Data, which is then a part of it.
-func (c *NfsV3Client) Read(ctx context.Context, args *Read3Args, data []byte) (res Read3Res, err error) {
+func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (res ReadRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Read)
+	call := c.call(ProcRead)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 104
 	call.Receive(data)
@@ -506,15 +1060,16 @@ func (c *NfsV3Client) Read(ctx context.Context, args *Read3Args, data []byte) (r
 		d := &results.Decoder
 		res.Status.Decode(d)
 		switch res.Status {
-		case Nfs3Ok:
-			res = Read3Res{Status: res.Status, Resok: res.Resok}
-			res.Resok.FileAttributes.Decode(d)
-			res.Resok.Count = d.Uint32()
-			res.Resok.Eof = d.Bool()
-			res.Resok.Data = results.Item()
+		case StatusOK:
+			res.Attr.Decode(d)
+			res.Count = d.Uint32()
+			res.EOF = d.Bool()
+			res.Data = results.Item()
 		default:
-			res = Read3Res{Status: res.Status, Resfail: res.Resfail}
-			res.Resfail.Decode(d)
+			res.Count = 0
+			res.EOF = false
+			res.Data = nil
+			res.Attr.Decode(d)
 		}
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("NFSPROC3_READ: results: %w", err)
@@ -525,11 +1080,11 @@ func (c *NfsV3Client) Read(ctx context.Context, args *Read3Args, data []byte) (r
 }
 
 // Write calls NFSPROC3_WRITE.
-func (c *NfsV3Client) Write(ctx context.Context, args *Write3Args) (res Write3Res, err error) {
+func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Write)
+	call := c.call(ProcWrite)
 	b := call.Args
 	b = args.File.Append(b)
 	b = xdr.AppendUint64(b, args.Offset)
@@ -552,23 +1107,70 @@ func (c *NfsV3Client) Write(ctx context.Context, args *Write3Args) (res Write3Re
 	return res, err
 }
 
+// Create calls NFSPROC3_CREATE.
+func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
+	}
+	call := c.call(ProcCreate)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		d.Copy() // as call is used again
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_CREATE: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Mkdir calls NFSPROC3_MKDIR.
+func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
+	}
+	call := c.call(ProcMkdir)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		d.Copy() // as call is used again
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_MKDIR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // Symlink calls NFSPROC3_SYMLINK.
-func (c *NfsV3Client) Symlink(ctx context.Context, args *Symlink3Args) (res Symlink3Res, err error) {
+func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res CreateRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Symlink)
+	call := c.call(ProcSymlink)
 	b := call.Args
 	b = args.Where.Append(b)
-	b = args.Symlink.SymlinkAttributes.Append(b)
-	b = xdr.AppendUint32(b, uint32(len(args.Symlink.SymlinkData)))
-	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Symlink.SymlinkData})
+	b = args.Attr.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(args.Target)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Target})
 	call.Args = b
 	call.MaxResults = 280
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -579,18 +1181,126 @@ func (c *NfsV3Client) Symlink(ctx context.Context, args *Symlink3Args) (res Syml
 	return res, err
 }
 
+// Mknod calls NFSPROC3_MKNOD.
+func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
+	}
+	call := c.call(ProcMknod)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 280
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		d.Copy() // as call is used again
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_MKNOD: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Remove calls NFSPROC3_REMOVE.
+func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
+	}
+	call := c.call(ProcRemove)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_REMOVE: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Rmdir calls NFSPROC3_RMDIR.
+func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
+	}
+	call := c.call(ProcRmdir)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 120
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_RMDIR: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Rename calls NFSPROC3_RENAME.
+func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
+	}
+	call := c.call(ProcRename)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 236
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_RENAME: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Link calls NFSPROC3_LINK.
+func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
+	}
+	call := c.call(ProcLink)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 208
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_LINK: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // Readdir calls NFSPROC3_READDIR.
-func (c *NfsV3Client) Readdir(ctx context.Context, args *Readdir3Args) (res Readdir3Res, err error) {
+func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadDirRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Readdir)
+	call := c.call(ProcReadDir)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 108 + transport.Counted(args.Count)
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("NFSPROC3_READDIR: results: %w", err)
@@ -601,21 +1311,106 @@ func (c *NfsV3Client) Readdir(ctx context.Context, args *Readdir3Args) (res Read
 }
 
 // Readdirplus calls NFSPROC3_READDIRPLUS.
-func (c *NfsV3Client) Readdirplus(ctx context.Context, args *Readdirplus3Args) (res Readdirplus3Res, err error) {
+func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (res ReadDirPlusRes, err error) {
 	if err := args.Check(); err != nil {
 		return res, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
 	}
-	call := c.call(Nfsproc3Readdirplus)
+	call := c.call(ProcReadDirPlus)
 	call.Args = args.Append(call.Args)
-	call.MaxResults = 108 + max(transport.Counted(args.Dircount), transport.Counted(args.Maxcount))
+	call.MaxResults = 108 + max(transport.Counted(args.DirCount), transport.Counted(args.MaxCount))
 	err = c.caller.Call(ctx, call)
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("NFSPROC3_READDIRPLUS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Fsstat calls NFSPROC3_FSSTAT.
+func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcFSStat)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 144
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_FSSTAT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Fsinfo calls NFSPROC3_FSINFO.
+func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcFSInfo)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 140
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_FSINFO: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Pathconf calls NFSPROC3_PATHCONF.
+func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathConfRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(ProcPathConf)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 116
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_PATHCONF: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Commit calls NFSPROC3_COMMIT.
+func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
+	}
+	call := c.call(ProcCommit)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 128
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("NFSPROC3_COMMIT: results: %w", err)
 		}
 	}
 	c.calls.Put(call)
@@ -635,26 +1430,68 @@ func (c *NfsV3Client) Readdirplus(ctx context.Context, args *Readdirplus3Args) (
 // the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
 // results that Check refuses.
 type NfsV3Server interface {
+	// Getattr executes NFSPROC3_GETATTR.
+	Getattr(ctx context.Context, req *transport.Request, args FileHandle, res *GetAttrRes) error
+
+	// Setattr executes NFSPROC3_SETATTR.
+	Setattr(ctx context.Context, req *transport.Request, args *SetAttrArgs, res *WccRes) error
+
 	// Lookup executes NFSPROC3_LOOKUP.
-	Lookup(ctx context.Context, req *transport.Request, args *Diropargs3, res *Lookup3Res) error
+	Lookup(ctx context.Context, req *transport.Request, args *DirOpArgs, res *LookupRes) error
+
+	// Access executes NFSPROC3_ACCESS.
+	Access(ctx context.Context, req *transport.Request, args *AccessArgs, res *AccessRes) error
 
 	// Readlink executes NFSPROC3_READLINK.
-	Readlink(ctx context.Context, req *transport.Request, args NfsFh3, res *Readlink3Res) error
+	Readlink(ctx context.Context, req *transport.Request, args FileHandle, res *ReadLinkRes) error
 
 	// Read executes NFSPROC3_READ.
-	Read(ctx context.Context, req *transport.Request, args *Read3Args, res *Read3Res) error
+	Read(ctx context.Context, req *transport.Request, args *ReadArgs, res *ReadRes) error
 
 	// Write executes NFSPROC3_WRITE.
-	Write(ctx context.Context, req *transport.Request, args *Write3Args, res *Write3Res) error
+	Write(ctx context.Context, req *transport.Request, args *WriteArgs, res *WriteRes) error
+
+	// Create executes NFSPROC3_CREATE.
+	Create(ctx context.Context, req *transport.Request, args *CreateArgs, res *CreateRes) error
+
+	// Mkdir executes NFSPROC3_MKDIR.
+	Mkdir(ctx context.Context, req *transport.Request, args *MkdirArgs, res *CreateRes) error
 
 	// Symlink executes NFSPROC3_SYMLINK.
-	Symlink(ctx context.Context, req *transport.Request, args *Symlink3Args, res *Symlink3Res) error
+	Symlink(ctx context.Context, req *transport.Request, args *SymlinkArgs, res *CreateRes) error
+
+	// Mknod executes NFSPROC3_MKNOD.
+	Mknod(ctx context.Context, req *transport.Request, args *MknodArgs, res *CreateRes) error
+
+	// Remove executes NFSPROC3_REMOVE.
+	Remove(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+
+	// Rmdir executes NFSPROC3_RMDIR.
+	Rmdir(ctx context.Context, req *transport.Request, args *DirOpArgs, res *WccRes) error
+
+	// Rename executes NFSPROC3_RENAME.
+	Rename(ctx context.Context, req *transport.Request, args *RenameArgs, res *RenameRes) error
+
+	// Link executes NFSPROC3_LINK.
+	Link(ctx context.Context, req *transport.Request, args *LinkArgs, res *LinkRes) error
 
 	// Readdir executes NFSPROC3_READDIR.
-	Readdir(ctx context.Context, req *transport.Request, args *Readdir3Args, res *Readdir3Res) error
+	Readdir(ctx context.Context, req *transport.Request, args *ReadDirArgs, res *ReadDirRes) error
 
 	// Readdirplus executes NFSPROC3_READDIRPLUS.
-	Readdirplus(ctx context.Context, req *transport.Request, args *Readdirplus3Args, res *Readdirplus3Res) error
+	Readdirplus(ctx context.Context, req *transport.Request, args *ReadDirPlusArgs, res *ReadDirPlusRes) error
+
+	// Fsstat executes NFSPROC3_FSSTAT.
+	Fsstat(ctx context.Context, req *transport.Request, args FileHandle, res *FSStatRes) error
+
+	// Fsinfo executes NFSPROC3_FSINFO.
+	Fsinfo(ctx context.Context, req *transport.Request, args FileHandle, res *FSInfoRes) error
+
+	// Pathconf executes NFSPROC3_PATHCONF.
+	Pathconf(ctx context.Context, req *transport.Request, args FileHandle, res *PathConfRes) error
+
+	// Commit executes NFSPROC3_COMMIT.
+	Commit(ctx context.Context, req *transport.Request, args *CommitArgs, res *CommitRes) error
 }
 
 // UnimplementedNfsV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -663,38 +1500,108 @@ type UnimplementedNfsV3Server struct{}
 
 var _ NfsV3Server = UnimplementedNfsV3Server{}
 
+// Getattr returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Getattr(context.Context, *transport.Request, FileHandle, *GetAttrRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Setattr returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Setattr(context.Context, *transport.Request, *SetAttrArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
 // Lookup returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Lookup(context.Context, *transport.Request, *Diropargs3, *Lookup3Res) error {
+func (UnimplementedNfsV3Server) Lookup(context.Context, *transport.Request, *DirOpArgs, *LookupRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Access returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Access(context.Context, *transport.Request, *AccessArgs, *AccessRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readlink returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readlink(context.Context, *transport.Request, NfsFh3, *Readlink3Res) error {
+func (UnimplementedNfsV3Server) Readlink(context.Context, *transport.Request, FileHandle, *ReadLinkRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Read returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Read(context.Context, *transport.Request, *Read3Args, *Read3Res) error {
+func (UnimplementedNfsV3Server) Read(context.Context, *transport.Request, *ReadArgs, *ReadRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Write returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Write(context.Context, *transport.Request, *Write3Args, *Write3Res) error {
+func (UnimplementedNfsV3Server) Write(context.Context, *transport.Request, *WriteArgs, *WriteRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Create returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Create(context.Context, *transport.Request, *CreateArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Mkdir returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Mkdir(context.Context, *transport.Request, *MkdirArgs, *CreateRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Symlink returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Symlink(context.Context, *transport.Request, *Symlink3Args, *Symlink3Res) error {
+func (UnimplementedNfsV3Server) Symlink(context.Context, *transport.Request, *SymlinkArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Mknod returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Mknod(context.Context, *transport.Request, *MknodArgs, *CreateRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Remove returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Remove(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Rmdir returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Rmdir(context.Context, *transport.Request, *DirOpArgs, *WccRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Rename returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Rename(context.Context, *transport.Request, *RenameArgs, *RenameRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Link returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Link(context.Context, *transport.Request, *LinkArgs, *LinkRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readdir returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readdir(context.Context, *transport.Request, *Readdir3Args, *Readdir3Res) error {
+func (UnimplementedNfsV3Server) Readdir(context.Context, *transport.Request, *ReadDirArgs, *ReadDirRes) error {
 	return oncrpc.ProcUnavail
 }
 
 // Readdirplus returns oncrpc.ProcUnavail.
-func (UnimplementedNfsV3Server) Readdirplus(context.Context, *transport.Request, *Readdirplus3Args, *Readdirplus3Res) error {
+func (UnimplementedNfsV3Server) Readdirplus(context.Context, *transport.Request, *ReadDirPlusArgs, *ReadDirPlusRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Fsstat returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Fsstat(context.Context, *transport.Request, FileHandle, *FSStatRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Fsinfo returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Fsinfo(context.Context, *transport.Request, FileHandle, *FSInfoRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Pathconf returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Pathconf(context.Context, *transport.Request, FileHandle, *PathConfRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Commit returns oncrpc.ProcUnavail.
+func (UnimplementedNfsV3Server) Commit(context.Context, *transport.Request, *CommitArgs, *CommitRes) error {
 	return oncrpc.ProcUnavail
 }
 
@@ -702,10 +1609,10 @@ func (UnimplementedNfsV3Server) Readdirplus(context.Context, *transport.Request,
 // ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
 func NfsV3Program(impl NfsV3Server) transport.Program {
 	return transport.Program{
-		Number: NfsProgram, Low: NfsV3, High: NfsV3,
+		Number: Program, Low: Version, High: Version,
 		Handler: &nfsV3Handler{impl: impl}, Binding: NfsV3Binding{}, Padded: true,
 		Idempotent: func(vers, proc uint32) bool {
-			return NfsV3Binding{}.Idempotent(transport.Procedure{Prog: NfsProgram, Vers: vers, Proc: proc})
+			return NfsV3Binding{}.Idempotent(transport.Procedure{Prog: Program, Vers: vers, Proc: proc})
 		},
 	}
 }
@@ -719,47 +1626,144 @@ func RegisterNfsV3(s *transport.Server, impl NfsV3Server) error {
 type nfsV3Handler struct {
 	impl NfsV3Server
 
+	getattrCalls     transport.Pool[nfsV3GetattrCall]
+	setattrCalls     transport.Pool[nfsV3SetattrCall]
 	lookupCalls      transport.Pool[nfsV3LookupCall]
+	accessCalls      transport.Pool[nfsV3AccessCall]
 	readlinkCalls    transport.Pool[nfsV3ReadlinkCall]
 	readCalls        transport.Pool[nfsV3ReadCall]
 	writeCalls       transport.Pool[nfsV3WriteCall]
+	createCalls      transport.Pool[nfsV3CreateCall]
+	mkdirCalls       transport.Pool[nfsV3MkdirCall]
 	symlinkCalls     transport.Pool[nfsV3SymlinkCall]
+	mknodCalls       transport.Pool[nfsV3MknodCall]
+	removeCalls      transport.Pool[nfsV3RemoveCall]
+	rmdirCalls       transport.Pool[nfsV3RmdirCall]
+	renameCalls      transport.Pool[nfsV3RenameCall]
+	linkCalls        transport.Pool[nfsV3LinkCall]
 	readdirCalls     transport.Pool[nfsV3ReaddirCall]
 	readdirplusCalls transport.Pool[nfsV3ReaddirplusCall]
+	fsstatCalls      transport.Pool[nfsV3FsstatCall]
+	fsinfoCalls      transport.Pool[nfsV3FsinfoCall]
+	pathconfCalls    transport.Pool[nfsV3PathconfCall]
+	commitCalls      transport.Pool[nfsV3CommitCall]
 }
 
 // ServeRPC executes one call.
 func (h *nfsV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
 	switch req.Proc {
-	case Nfsproc3Lookup:
+	case ProcGetAttr:
+		h.serveGetattr(ctx, req, res)
+	case ProcSetAttr:
+		h.serveSetattr(ctx, req, res)
+	case ProcLookup:
 		h.serveLookup(ctx, req, res)
-	case Nfsproc3Readlink:
+	case ProcAccess:
+		h.serveAccess(ctx, req, res)
+	case ProcReadLink:
 		h.serveReadlink(ctx, req, res)
-	case Nfsproc3Read:
+	case ProcRead:
 		h.serveRead(ctx, req, res)
-	case Nfsproc3Write:
+	case ProcWrite:
 		h.serveWrite(ctx, req, res)
-	case Nfsproc3Symlink:
+	case ProcCreate:
+		h.serveCreate(ctx, req, res)
+	case ProcMkdir:
+		h.serveMkdir(ctx, req, res)
+	case ProcSymlink:
 		h.serveSymlink(ctx, req, res)
-	case Nfsproc3Readdir:
+	case ProcMknod:
+		h.serveMknod(ctx, req, res)
+	case ProcRemove:
+		h.serveRemove(ctx, req, res)
+	case ProcRmdir:
+		h.serveRmdir(ctx, req, res)
+	case ProcRename:
+		h.serveRename(ctx, req, res)
+	case ProcLink:
+		h.serveLink(ctx, req, res)
+	case ProcReadDir:
 		h.serveReaddir(ctx, req, res)
-	case Nfsproc3Readdirplus:
+	case ProcReadDirPlus:
 		h.serveReaddirplus(ctx, req, res)
+	case ProcFSStat:
+		h.serveFsstat(ctx, req, res)
+	case ProcFSInfo:
+		h.serveFsinfo(ctx, req, res)
+	case ProcPathConf:
+		h.servePathconf(ctx, req, res)
+	case ProcCommit:
+		h.serveCommit(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
 }
 
+// A nfsV3GetattrCall is one call of NFSPROC3_GETATTR.
+type nfsV3GetattrCall struct {
+	args FileHandle
+	res  GetAttrRes
+}
+
+func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.getattrCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.getattrCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Getattr(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = GetAttrRes{}
+	h.getattrCalls.Put(x)
+}
+
+// A nfsV3SetattrCall is one call of NFSPROC3_SETATTR.
+type nfsV3SetattrCall struct {
+	args SetAttrArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.setattrCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.setattrCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Setattr(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.setattrCalls.Put(x)
+}
+
 // A nfsV3LookupCall is one call of NFSPROC3_LOOKUP.
 type nfsV3LookupCall struct {
-	args Diropargs3
-	res  Lookup3Res
+	args DirOpArgs
+	res  LookupRes
 }
 
 func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.lookupCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.lookupCalls.Put(x)
@@ -775,20 +1779,48 @@ func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, 
 	} else {
 		res.Results = x.res.Append(res.Results)
 	}
-	x.res = Lookup3Res{}
+	x.res = LookupRes{}
 	h.lookupCalls.Put(x)
+}
+
+// A nfsV3AccessCall is one call of NFSPROC3_ACCESS.
+type nfsV3AccessCall struct {
+	args AccessArgs
+	res  AccessRes
+}
+
+func (h *nfsV3Handler) serveAccess(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.accessCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.accessCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Access(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = AccessRes{}
+	h.accessCalls.Put(x)
 }
 
 // A nfsV3ReadlinkCall is one call of NFSPROC3_READLINK.
 type nfsV3ReadlinkCall struct {
-	args NfsFh3
-	res  Readlink3Res
+	args FileHandle
+	res  ReadLinkRes
 }
 
 func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.readlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readlinkCalls.Put(x)
@@ -796,36 +1828,40 @@ func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request
 		return
 	}
 	err := h.impl.Readlink(ctx, req, x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
 	if err != nil {
 		res.FailWith(req, err)
 	} else {
 		b := res.Results
 		b = xdr.AppendInt32(b, int32(x.res.Status))
 		switch x.res.Status {
-		case Nfs3Ok:
-			b = x.res.Resok.SymlinkAttributes.Append(b)
+		case StatusOK:
+			b = x.res.Attr.Append(b)
 			res.Results = b
-			res.AddItem(x.res.Resok.Data, nil)
+			res.AddItem(x.res.Target, nil)
 			b = res.Results
 		default:
-			b = x.res.Resfail.Append(b)
+			b = x.res.Attr.Append(b)
 		}
 		res.Results = b
 	}
-	x.res = Readlink3Res{}
+	x.res = ReadLinkRes{}
 	h.readlinkCalls.Put(x)
 }
 
 // A nfsV3ReadCall is one call of NFSPROC3_READ.
 type nfsV3ReadCall struct {
-	args Read3Args
-	res  Read3Res
+	args ReadArgs
+	res  ReadRes
 }
 
 func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.readCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readCalls.Put(x)
@@ -839,32 +1875,33 @@ func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, re
 		b := res.Results
 		b = xdr.AppendInt32(b, int32(x.res.Status))
 		switch x.res.Status {
-		case Nfs3Ok:
-			b = x.res.Resok.FileAttributes.Append(b)
-			b = xdr.AppendUint32(b, x.res.Resok.Count)
-			b = xdr.AppendBool(b, x.res.Resok.Eof)
+		case StatusOK:
+			b = x.res.Attr.Append(b)
+			b = xdr.AppendUint32(b, x.res.Count)
+			b = xdr.AppendBool(b, x.res.EOF)
 			res.Results = b
-			res.AddItem(x.res.Resok.Data, nil)
+			res.AddItem(x.res.Data, nil)
 			b = res.Results
 		default:
-			b = x.res.Resfail.Append(b)
+			b = x.res.Attr.Append(b)
 		}
 		res.Results = b
 	}
-	x.res = Read3Res{}
+	x.res = ReadRes{}
 	h.readCalls.Put(x)
 }
 
 // A nfsV3WriteCall is one call of NFSPROC3_WRITE.
 type nfsV3WriteCall struct {
-	args Write3Args
-	res  Write3Res
+	args WriteArgs
+	res  WriteRes
 }
 
 func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.writeCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.writeCalls.Put(x)
@@ -872,6 +1909,33 @@ func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, r
 		return
 	}
 	err := h.impl.Write(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WriteRes{}
+	h.writeCalls.Put(x)
+}
+
+// A nfsV3CreateCall is one call of NFSPROC3_CREATE.
+type nfsV3CreateCall struct {
+	args CreateArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveCreate(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.createCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.createCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Create(ctx, req, &x.args, &x.res)
 	if err == nil {
 		err = x.res.Check()
 	}
@@ -880,20 +1944,51 @@ func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, r
 	} else {
 		res.Results = x.res.Append(res.Results)
 	}
-	x.res = Write3Res{}
-	h.writeCalls.Put(x)
+	x.res = CreateRes{}
+	h.createCalls.Put(x)
+}
+
+// A nfsV3MkdirCall is one call of NFSPROC3_MKDIR.
+type nfsV3MkdirCall struct {
+	args MkdirArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mkdirCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.mkdirCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Mkdir(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.mkdirCalls.Put(x)
 }
 
 // A nfsV3SymlinkCall is one call of NFSPROC3_SYMLINK.
 type nfsV3SymlinkCall struct {
-	args Symlink3Args
-	res  Symlink3Res
+	args SymlinkArgs
+	res  CreateRes
 }
 
 func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.symlinkCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.symlinkCalls.Put(x)
@@ -909,20 +2004,159 @@ func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request,
 	} else {
 		res.Results = x.res.Append(res.Results)
 	}
-	x.res = Symlink3Res{}
+	x.res = CreateRes{}
 	h.symlinkCalls.Put(x)
+}
+
+// A nfsV3MknodCall is one call of NFSPROC3_MKNOD.
+type nfsV3MknodCall struct {
+	args MknodArgs
+	res  CreateRes
+}
+
+func (h *nfsV3Handler) serveMknod(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mknodCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.mknodCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Mknod(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CreateRes{}
+	h.mknodCalls.Put(x)
+}
+
+// A nfsV3RemoveCall is one call of NFSPROC3_REMOVE.
+type nfsV3RemoveCall struct {
+	args DirOpArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveRemove(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.removeCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.removeCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Remove(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.removeCalls.Put(x)
+}
+
+// A nfsV3RmdirCall is one call of NFSPROC3_RMDIR.
+type nfsV3RmdirCall struct {
+	args DirOpArgs
+	res  WccRes
+}
+
+func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.rmdirCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.rmdirCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Rmdir(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = WccRes{}
+	h.rmdirCalls.Put(x)
+}
+
+// A nfsV3RenameCall is one call of NFSPROC3_RENAME.
+type nfsV3RenameCall struct {
+	args RenameArgs
+	res  RenameRes
+}
+
+func (h *nfsV3Handler) serveRename(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.renameCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.renameCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Rename(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = RenameRes{}
+	h.renameCalls.Put(x)
+}
+
+// A nfsV3LinkCall is one call of NFSPROC3_LINK.
+type nfsV3LinkCall struct {
+	args LinkArgs
+	res  LinkRes
+}
+
+func (h *nfsV3Handler) serveLink(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.linkCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.linkCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Link(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = LinkRes{}
+	h.linkCalls.Put(x)
 }
 
 // A nfsV3ReaddirCall is one call of NFSPROC3_READDIR.
 type nfsV3ReaddirCall struct {
-	args Readdir3Args
-	res  Readdir3Res
+	args ReadDirArgs
+	res  ReadDirRes
 }
 
 func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.readdirCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readdirCalls.Put(x)
@@ -930,25 +2164,29 @@ func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request,
 		return
 	}
 	err := h.impl.Readdir(ctx, req, &x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
 	if err != nil {
 		res.FailWith(req, err)
 	} else {
 		res.Results = x.res.Append(res.Results)
 	}
-	x.res = Readdir3Res{}
+	x.res = ReadDirRes{}
 	h.readdirCalls.Put(x)
 }
 
 // A nfsV3ReaddirplusCall is one call of NFSPROC3_READDIRPLUS.
 type nfsV3ReaddirplusCall struct {
-	args Readdirplus3Args
-	res  Readdirplus3Res
+	args ReadDirPlusArgs
+	res  ReadDirPlusRes
 }
 
 func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Request, res *transport.Response) {
 	x := h.readdirplusCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.readdirplusCalls.Put(x)
@@ -964,8 +2202,116 @@ func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Requ
 	} else {
 		res.Results = x.res.Append(res.Results)
 	}
-	x.res = Readdirplus3Res{}
+	x.res = ReadDirPlusRes{}
 	h.readdirplusCalls.Put(x)
+}
+
+// A nfsV3FsstatCall is one call of NFSPROC3_FSSTAT.
+type nfsV3FsstatCall struct {
+	args FileHandle
+	res  FSStatRes
+}
+
+func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.fsstatCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.fsstatCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Fsstat(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = FSStatRes{}
+	h.fsstatCalls.Put(x)
+}
+
+// A nfsV3FsinfoCall is one call of NFSPROC3_FSINFO.
+type nfsV3FsinfoCall struct {
+	args FileHandle
+	res  FSInfoRes
+}
+
+func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.fsinfoCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.fsinfoCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Fsinfo(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = FSInfoRes{}
+	h.fsinfoCalls.Put(x)
+}
+
+// A nfsV3PathconfCall is one call of NFSPROC3_PATHCONF.
+type nfsV3PathconfCall struct {
+	args FileHandle
+	res  PathConfRes
+}
+
+func (h *nfsV3Handler) servePathconf(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.pathconfCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.pathconfCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Pathconf(ctx, req, x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = PathConfRes{}
+	h.pathconfCalls.Put(x)
+}
+
+// A nfsV3CommitCall is one call of NFSPROC3_COMMIT.
+type nfsV3CommitCall struct {
+	args CommitArgs
+	res  CommitRes
+}
+
+func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.commitCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.commitCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Commit(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = CommitRes{}
+	h.commitCalls.Put(x)
 }
 
 // NfsV3Binding is the upper-layer binding of version NFS_V3 of program NFS_PROGRAM:
@@ -986,19 +2332,25 @@ var (
 // Call finds the items in the arguments of a call, and bounds its results.
 func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
 	var bounds transport.ReplyBounds
-	if p.Prog != NfsProgram || p.Vers != NfsV3 {
+	if p.Prog != Program || p.Vers != Version {
 		return items[:0], bounds
 	}
 	switch p.Proc {
-	case Nfsproc3Lookup:
+	case ProcGetAttr:
+		bounds.MaxResults = 88
+	case ProcSetAttr:
+		bounds.MaxResults = 120
+	case ProcLookup:
 		bounds.MaxResults = 248
-	case Nfsproc3Readlink:
+	case ProcAccess:
+		bounds.MaxResults = 96
+	case ProcReadLink:
 		bounds.MaxResults = 96
 		bounds.Items, bounds.NumItems = [4]int{4096}, 1
-	case Nfsproc3Read:
+	case ProcRead:
 		bounds.MaxResults = 104
 		w := transport.NewWalk(args, false, items)
-		w.Opaque(Nfs3Fhsize)
+		w.Opaque(MaxHandle)
 		w.FixedOpaque(8)
 		count := w.Uint32()
 		items, ok := w.Items()
@@ -1006,26 +2358,40 @@ func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 			bounds.Items, bounds.NumItems = [4]int{transport.Counted(count)}, 1
 		}
 		return items, bounds
-	case Nfsproc3Write:
+	case ProcWrite:
 		bounds.MaxResults = 136
 		w := transport.NewWalk(args, false, items)
-		w.Opaque(Nfs3Fhsize)
+		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		w.Item(4294967295)
 		items, _ = w.Items()
 		return items, bounds
-	case Nfsproc3Symlink:
+	case ProcCreate:
+		bounds.MaxResults = 280
+	case ProcMkdir:
+		bounds.MaxResults = 280
+	case ProcSymlink:
 		bounds.MaxResults = 280
 		w := transport.NewWalk(args, false, items)
-		skipDiropargs3(&w.Decoder)
-		skipSattr3(&w.Decoder)
-		w.Item(4294967295)
+		skipDirOpArgs(&w.Decoder)
+		skipSetAttr(&w.Decoder)
+		w.Item(MaxPath)
 		items, _ = w.Items()
 		return items, bounds
-	case Nfsproc3Readdir:
+	case ProcMknod:
+		bounds.MaxResults = 280
+	case ProcRemove:
+		bounds.MaxResults = 120
+	case ProcRmdir:
+		bounds.MaxResults = 120
+	case ProcRename:
+		bounds.MaxResults = 236
+	case ProcLink:
+		bounds.MaxResults = 208
+	case ProcReadDir:
 		bounds.MaxResults = 108
 		w := transport.NewWalk(args, false, items)
-		w.Opaque(Nfs3Fhsize)
+		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		count := w.Uint32()
 		items, ok := w.Items()
@@ -1033,10 +2399,10 @@ func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 			bounds.MaxResults += transport.Counted(count)
 		}
 		return items, bounds
-	case Nfsproc3Readdirplus:
+	case ProcReadDirPlus:
 		bounds.MaxResults = 108
 		w := transport.NewWalk(args, false, items)
-		w.Opaque(Nfs3Fhsize)
+		w.Opaque(MaxHandle)
 		w.FixedOpaque(16)
 		dircount := w.Uint32()
 		maxcount := w.Uint32()
@@ -1045,28 +2411,36 @@ func (NfsV3Binding) Call(p transport.Procedure, args []byte, items []transport.R
 			bounds.MaxResults += max(transport.Counted(dircount), transport.Counted(maxcount))
 		}
 		return items, bounds
+	case ProcFSStat:
+		bounds.MaxResults = 144
+	case ProcFSInfo:
+		bounds.MaxResults = 140
+	case ProcPathConf:
+		bounds.MaxResults = 116
+	case ProcCommit:
+		bounds.MaxResults = 128
 	}
 	return items[:0], bounds
 }
 
 // Reply finds the items in the results of a call.
 func (NfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
-	if p.Prog != NfsProgram || p.Vers != NfsV3 {
+	if p.Prog != Program || p.Vers != Version {
 		return items[:0]
 	}
 	w := transport.NewWalk(results, reduced, items)
 	switch p.Proc {
-	case Nfsproc3Readlink:
-		switch Nfsstat3(w.Int32()) {
-		case Nfs3Ok:
+	case ProcReadLink:
+		switch Status(w.Int32()) {
+		case StatusOK:
 			skipPostOpAttr(&w.Decoder)
-			w.Item(4294967295)
+			w.Item(MaxPath)
 		default:
 			skipPostOpAttr(&w.Decoder)
 		}
-	case Nfsproc3Read:
-		switch Nfsstat3(w.Int32()) {
-		case Nfs3Ok:
+	case ProcRead:
+		switch Status(w.Int32()) {
+		case StatusOK:
 			skipPostOpAttr(&w.Decoder)
 			w.FixedOpaque(4)
 			w.Bool()
@@ -1083,16 +2457,22 @@ func (NfsV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, i
 
 // Idempotent reports whether a procedure may be executed again.
 func (NfsV3Binding) Idempotent(p transport.Procedure) bool {
-	if p.Prog != NfsProgram || p.Vers != NfsV3 {
+	if p.Prog != Program || p.Vers != Version {
 		return false
 	}
 	switch p.Proc {
-	case Nfsproc3Lookup,
-		Nfsproc3Readlink,
-		Nfsproc3Read,
-		Nfsproc3Write,
-		Nfsproc3Readdir,
-		Nfsproc3Readdirplus:
+	case ProcGetAttr,
+		ProcLookup,
+		ProcAccess,
+		ProcReadLink,
+		ProcRead,
+		ProcWrite,
+		ProcReadDir,
+		ProcReadDirPlus,
+		ProcFSStat,
+		ProcFSInfo,
+		ProcPathConf,
+		ProcCommit:
 		return true
 	}
 	return false
@@ -1105,196 +2485,599 @@ func skipPostOpAttr(d *xdr.Decoder) {
 	}
 }
 
-// skipSattr3 goes beyond a sattr3.
-func skipSattr3(d *xdr.Decoder) {
-	skipSetUint32(d)
-	skipSetUint32(d)
-	skipSetUint32(d)
-	skipSetUint64(d)
-	skipSetTime(d)
-	skipSetTime(d)
+// skipSetAttr goes beyond a sattr3.
+func skipSetAttr(d *xdr.Decoder) {
+	skipSetMode3(d)
+	skipSetUid3(d)
+	skipSetGid3(d)
+	skipSetSize3(d)
+	skipSetAtime(d)
+	skipSetMtime(d)
 }
 
-// skipDiropargs3 goes beyond a diropargs3.
-func skipDiropargs3(d *xdr.Decoder) {
-	d.Opaque(Nfs3Fhsize)
-	d.Opaque(4294967295)
+// skipDirOpArgs goes beyond a diropargs3.
+func skipDirOpArgs(d *xdr.Decoder) {
+	d.Opaque(MaxHandle)
+	d.Opaque(MaxName)
 }
 
-// skipSetUint32 goes beyond a set_uint32.
-func skipSetUint32(d *xdr.Decoder) {
+// skipSetMode3 goes beyond a set_mode3.
+func skipSetMode3(d *xdr.Decoder) {
 	if d.Bool() {
 		d.FixedOpaque(4)
 	}
 }
 
-// skipSetUint64 goes beyond a set_uint64.
-func skipSetUint64(d *xdr.Decoder) {
+// skipSetUid3 goes beyond a set_uid3.
+func skipSetUid3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(4)
+	}
+}
+
+// skipSetGid3 goes beyond a set_gid3.
+func skipSetGid3(d *xdr.Decoder) {
+	if d.Bool() {
+		d.FixedOpaque(4)
+	}
+}
+
+// skipSetSize3 goes beyond a set_size3.
+func skipSetSize3(d *xdr.Decoder) {
 	if d.Bool() {
 		d.FixedOpaque(8)
 	}
 }
 
-// skipSetTime goes beyond a set_time.
-func skipSetTime(d *xdr.Decoder) {
+// skipSetAtime goes beyond a set_atime.
+func skipSetAtime(d *xdr.Decoder) {
 	switch TimeHow(d.Int32()) {
 	case SetToClientTime:
 		d.FixedOpaque(8)
 	}
 }
 
-// Append appends the encoding of v to b.
-func (v *NfsFh3) Append(b []byte) []byte {
-	return xdr.AppendOpaque(b, *v)
-}
-
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *NfsFh3) Decode(d *xdr.Decoder) {
-	*v = d.Opaque(Nfs3Fhsize)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of nfs_fh3.
-func (v *NfsFh3) Check() error {
-	if err := xdr.CheckLen(len(*v), Nfs3Fhsize); err != nil {
-		return err
+// skipSetMtime goes beyond a set_mtime.
+func skipSetMtime(d *xdr.Decoder) {
+	switch TimeHow(d.Int32()) {
+	case SetToClientTime:
+		d.FixedOpaque(8)
 	}
-	return nil
+}
+
+// A MountV3Client calls version MOUNT_V3 of program MOUNT_PROGRAM.
+// Its methods may be called by many goroutines at once. What an argument refers to belongs to the
+// call until the method returns; results are the caller's.
+//
+// An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
+// [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
+// result of a method that returns an error means nothing.
+type MountV3Client struct {
+	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
+	NoResend   bool        // of all calls, likewise: see [transport.Call]
+
+	caller transport.Caller
+	calls  transport.Calls
+}
+
+// NewMountV3Client returns a client that makes its calls with c, which stays the caller's.
+func NewMountV3Client(c transport.Caller) *MountV3Client { return &MountV3Client{caller: c} }
+
+func (c *MountV3Client) call(proc uint32) *transport.Call {
+	call := c.calls.Get(MountProgram, MountVersion, proc)
+	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	return call
+}
+
+// Null calls procedure 0, which does nothing: servers answer it themselves.
+func (c *MountV3Client) Null(ctx context.Context) error {
+	call := c.call(0)
+	err := c.caller.Call(ctx, call)
+	c.calls.Put(call)
+	return err
+}
+
+// Mnt calls MOUNTPROC3_MNT.
+func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err error) {
+	if err := args.Check(); err != nil {
+		return res, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(MountProcMnt)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 332
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		d.Copy() // as call is used again
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_MNT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Dump calls MOUNTPROC3_DUMP.
+func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
+	call := c.call(MountProcDump)
+	call.MaxResults = 65540
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_DUMP: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// Umnt calls MOUNTPROC3_UMNT.
+func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
+	if err := args.Check(); err != nil {
+		return fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
+	}
+	call := c.call(MountProcUmnt)
+	call.Args = args.Append(call.Args)
+	err := c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_UMNT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return err
+}
+
+// Umntall calls MOUNTPROC3_UMNTALL.
+func (c *MountV3Client) Umntall(ctx context.Context) error {
+	call := c.call(MountProcUmntAll)
+	err := c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_UMNTALL: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return err
+}
+
+// Export calls MOUNTPROC3_EXPORT.
+func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
+	call := c.call(MountProcExport)
+	call.MaxResults = 65540
+	err = c.caller.Call(ctx, call)
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		d.Strict()
+		res.Decode(d)
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("MOUNTPROC3_EXPORT: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
+// A MountV3Server executes version MOUNT_V3 of program MOUNT_PROGRAM.
+// Its methods are called by many goroutines at once.
+//
+// Arguments are valid until the method returns. Byte slices in them refer to the received message,
+// and results may do so, too; they must not refer to anything else in the arguments. res is zero, and
+// belongs to the server again when the method returns. Other memory that results refer to must not
+// change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
+// more, and of other memory req.WhenReleased tells when it is free.
+//
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
+// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
+// results that Check refuses.
+type MountV3Server interface {
+	// Mnt executes MOUNTPROC3_MNT.
+	Mnt(ctx context.Context, req *transport.Request, args DirPath, res *MntRes) error
+
+	// Dump executes MOUNTPROC3_DUMP.
+	Dump(ctx context.Context, req *transport.Request, res *DumpRes) error
+
+	// Umnt executes MOUNTPROC3_UMNT.
+	Umnt(ctx context.Context, req *transport.Request, args DirPath) error
+
+	// Umntall executes MOUNTPROC3_UMNTALL.
+	Umntall(ctx context.Context, req *transport.Request) error
+
+	// Export executes MOUNTPROC3_EXPORT.
+	Export(ctx context.Context, req *transport.Request, res *ExportRes) error
+}
+
+// UnimplementedMountV3Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
+// only have the methods of their procedures.
+type UnimplementedMountV3Server struct{}
+
+var _ MountV3Server = UnimplementedMountV3Server{}
+
+// Mnt returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Mnt(context.Context, *transport.Request, DirPath, *MntRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Dump returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Dump(context.Context, *transport.Request, *DumpRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// Umnt returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Umnt(context.Context, *transport.Request, DirPath) error {
+	return oncrpc.ProcUnavail
+}
+
+// Umntall returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Umntall(context.Context, *transport.Request) error {
+	return oncrpc.ProcUnavail
+}
+
+// Export returns oncrpc.ProcUnavail.
+func (UnimplementedMountV3Server) Export(context.Context, *transport.Request, *ExportRes) error {
+	return oncrpc.ProcUnavail
+}
+
+// MountV3Program returns the program that impl executes: for [transport.Server.Register], for
+// ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
+func MountV3Program(impl MountV3Server) transport.Program {
+	return transport.Program{
+		Number: MountProgram, Low: MountVersion, High: MountVersion,
+		Handler: &mountV3Handler{impl: impl}, Binding: MountV3Binding{}, Padded: true,
+		Idempotent: func(vers, proc uint32) bool {
+			return MountV3Binding{}.Idempotent(transport.Procedure{Prog: MountProgram, Vers: vers, Proc: proc})
+		},
+	}
+}
+
+// RegisterMountV3 has s execute version MOUNT_V3 of program MOUNT_PROGRAM with impl.
+func RegisterMountV3(s *transport.Server, impl MountV3Server) error {
+	return s.Register(MountV3Program(impl))
+}
+
+// A mountV3Handler decodes the arguments of calls and encodes their results.
+type mountV3Handler struct {
+	impl MountV3Server
+
+	mntCalls    transport.Pool[mountV3MntCall]
+	dumpCalls   transport.Pool[mountV3DumpCall]
+	umntCalls   transport.Pool[mountV3UmntCall]
+	exportCalls transport.Pool[mountV3ExportCall]
+}
+
+// ServeRPC executes one call.
+func (h *mountV3Handler) ServeRPC(ctx context.Context, req *transport.Request, res *transport.Response) {
+	switch req.Proc {
+	case MountProcMnt:
+		h.serveMnt(ctx, req, res)
+	case MountProcDump:
+		h.serveDump(ctx, req, res)
+	case MountProcUmnt:
+		h.serveUmnt(ctx, req, res)
+	case MountProcUmntAll:
+		h.serveUmntall(ctx, req, res)
+	case MountProcExport:
+		h.serveExport(ctx, req, res)
+	default:
+		res.Fail(oncrpc.ProcUnavail)
+	}
+}
+
+// A mountV3MntCall is one call of MOUNTPROC3_MNT.
+type mountV3MntCall struct {
+	args DirPath
+	res  MntRes
+}
+
+func (h *mountV3Handler) serveMnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.mntCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.mntCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Mnt(ctx, req, x.args, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = MntRes{}
+	h.mntCalls.Put(x)
+}
+
+// A mountV3DumpCall is one call of MOUNTPROC3_DUMP.
+type mountV3DumpCall struct {
+	res DumpRes
+}
+
+func (h *mountV3Handler) serveDump(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.dumpCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	if d.End() != nil {
+		h.dumpCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Dump(ctx, req, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = DumpRes{}
+	h.dumpCalls.Put(x)
+}
+
+// A mountV3UmntCall is one call of MOUNTPROC3_UMNT.
+type mountV3UmntCall struct {
+	args DirPath
+}
+
+func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.umntCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	d.Strict()
+	x.args.Decode(d)
+	if d.End() != nil {
+		h.umntCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Umnt(ctx, req, x.args)
+	if err != nil {
+		res.FailWith(req, err)
+	}
+	h.umntCalls.Put(x)
+}
+
+func (h *mountV3Handler) serveUmntall(ctx context.Context, req *transport.Request, res *transport.Response) {
+	dec := req.Decoder()
+	d := &dec
+	if d.End() != nil {
+
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Umntall(ctx, req)
+	if err != nil {
+		res.FailWith(req, err)
+	}
+
+}
+
+// A mountV3ExportCall is one call of MOUNTPROC3_EXPORT.
+type mountV3ExportCall struct {
+	res ExportRes
+}
+
+func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.exportCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	if d.End() != nil {
+		h.exportCalls.Put(x)
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Export(ctx, req, &x.res)
+	if err == nil {
+		err = x.res.Check()
+	}
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		res.Results = x.res.Append(res.Results)
+	}
+	x.res = ExportRes{}
+	h.exportCalls.Put(x)
+}
+
+// MountV3Binding is the upper-layer binding of version MOUNT_V3 of program MOUNT_PROGRAM:
+// see RFC 8166 section 6.
+// No items may be placed directly.
+type MountV3Binding struct{}
+
+var (
+	_ transport.Binding     = MountV3Binding{}
+	_ transport.Idempotence = MountV3Binding{}
+)
+
+// Call finds the items in the arguments of a call, and bounds its results.
+func (MountV3Binding) Call(p transport.Procedure, args []byte, items []transport.Range) ([]transport.Range, transport.ReplyBounds) {
+	var bounds transport.ReplyBounds
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return items[:0], bounds
+	}
+	switch p.Proc {
+	case MountProcMnt:
+		bounds.MaxResults = 332
+	case MountProcDump:
+		bounds.MaxResults = 65540
+	case MountProcExport:
+		bounds.MaxResults = 65540
+	}
+	return items[:0], bounds
+}
+
+// Reply finds the items in the results of a call.
+func (MountV3Binding) Reply(p transport.Procedure, results []byte, reduced bool, items []transport.Range) []transport.Range {
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return items[:0]
+	}
+	return items[:0]
+}
+
+// Idempotent reports whether a procedure may be executed again.
+func (MountV3Binding) Idempotent(p transport.Procedure) bool {
+	if p.Prog != MountProgram || p.Vers != MountVersion {
+		return false
+	}
+	switch p.Proc {
+	case MountProcMnt, MountProcDump, MountProcUmnt, MountProcUmntAll, MountProcExport:
+		return true
+	}
+	return false
 }
 
 // Append appends the encoding of v to b.
-func (v *Cookieverf3) Append(b []byte) []byte {
+func (v *Verf) Append(b []byte) []byte {
 	return xdr.AppendFixedOpaque(b, v[:])
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Cookieverf3) Decode(d *xdr.Decoder) {
-	copy(v[:], d.FixedOpaque(Nfs3Cookieverfsize))
+func (v *Verf) Decode(d *xdr.Decoder) {
+	copy(v[:], d.FixedOpaque(VerfSize))
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of cookieverf3.
-func (v *Cookieverf3) Check() error {
+// Check returns an [*xdr.CheckError] if v is out of the bounds of verf3.
+func (v *Verf) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Writeverf3) Append(b []byte) []byte {
-	return xdr.AppendFixedOpaque(b, v[:])
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Writeverf3) Decode(d *xdr.Decoder) {
-	copy(v[:], d.FixedOpaque(Nfs3Writeverfsize))
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of writeverf3.
-func (v *Writeverf3) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Nfsstat3) Append(b []byte) []byte {
+func (v *Status) Append(b []byte) []byte {
 	return xdr.AppendInt32(b, int32(*v))
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Nfsstat3) Decode(d *xdr.Decoder) {
-	*v = Nfsstat3(d.Int32())
+func (v *Status) Decode(d *xdr.Decoder) {
+	*v = Status(d.Int32())
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of nfsstat3.
-func (v *Nfsstat3) Check() error {
+func (v *Status) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Specdata3) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, v.Specdata1)
-	return xdr.AppendUint32(b, v.Specdata2)
+func (v *FileType) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Specdata3) Decode(d *xdr.Decoder) {
-	v.Specdata1 = d.Uint32()
-	v.Specdata2 = d.Uint32()
+func (v *FileType) Decode(d *xdr.Decoder) {
+	*v = FileType(d.Int32())
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of ftype3.
+func (v *FileType) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Device) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, v.Major)
+	return xdr.AppendUint32(b, v.Minor)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Device) Decode(d *xdr.Decoder) {
+	v.Major = d.Uint32()
+	v.Minor = d.Uint32()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of specdata3.
-func (v *Specdata3) Check() error {
+func (v *Device) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Nfstime3) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, v.Seconds)
-	return xdr.AppendUint32(b, v.Nseconds)
+func (v *Time) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, v.Sec)
+	return xdr.AppendUint32(b, v.Nsec)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Nfstime3) Decode(d *xdr.Decoder) {
-	v.Seconds = d.Uint32()
-	v.Nseconds = d.Uint32()
+func (v *Time) Decode(d *xdr.Decoder) {
+	v.Sec = d.Uint32()
+	v.Nsec = d.Uint32()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of nfstime3.
-func (v *Nfstime3) Check() error {
+func (v *Time) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Fattr3) Append(b []byte) []byte {
-	b = xdr.AppendUint32(b, v.Type)
+func (v *Attr) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Type))
 	b = xdr.AppendUint32(b, v.Mode)
 	b = xdr.AppendUint32(b, v.Nlink)
-	b = xdr.AppendUint32(b, v.Uid)
-	b = xdr.AppendUint32(b, v.Gid)
+	b = xdr.AppendUint32(b, v.UID)
+	b = xdr.AppendUint32(b, v.GID)
 	b = xdr.AppendUint64(b, v.Size)
 	b = xdr.AppendUint64(b, v.Used)
 	b = v.Rdev.Append(b)
-	b = xdr.AppendUint64(b, v.Fsid)
-	b = xdr.AppendUint64(b, v.Fileid)
-	b = v.Atime.Append(b)
-	b = v.Mtime.Append(b)
-	return v.Ctime.Append(b)
+	b = xdr.AppendUint64(b, v.FSID)
+	b = xdr.AppendUint64(b, v.FileID)
+	b = v.ATime.Append(b)
+	b = v.MTime.Append(b)
+	return v.CTime.Append(b)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Fattr3) Decode(d *xdr.Decoder) {
-	v.Type = d.Uint32()
+func (v *Attr) Decode(d *xdr.Decoder) {
+	v.Type.Decode(d)
 	v.Mode = d.Uint32()
 	v.Nlink = d.Uint32()
-	v.Uid = d.Uint32()
-	v.Gid = d.Uint32()
+	v.UID = d.Uint32()
+	v.GID = d.Uint32()
 	v.Size = d.Uint64()
 	v.Used = d.Uint64()
 	v.Rdev.Decode(d)
-	v.Fsid = d.Uint64()
-	v.Fileid = d.Uint64()
-	v.Atime.Decode(d)
-	v.Mtime.Decode(d)
-	v.Ctime.Decode(d)
+	v.FSID = d.Uint64()
+	v.FileID = d.Uint64()
+	v.ATime.Decode(d)
+	v.MTime.Decode(d)
+	v.CTime.Decode(d)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of fattr3.
-func (v *Fattr3) Check() error {
+func (v *Attr) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
 func (v *PostOpAttr) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.AttributesFollow)
-	if v.AttributesFollow {
-		b = v.Attributes.Append(b)
+	b = xdr.AppendBool(b, v.Present)
+	if v.Present {
+		b = v.Attr.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
 func (v *PostOpAttr) Decode(d *xdr.Decoder) {
-	v.AttributesFollow = d.Bool()
-	if v.AttributesFollow {
-		v.Attributes.Decode(d)
+	v.Present = d.Bool()
+	if v.Present {
+		v.Attr.Decode(d)
 	} else {
-		*v = PostOpAttr{AttributesFollow: v.AttributesFollow}
+		*v = PostOpAttr{Present: v.Present}
 	}
 }
 
@@ -1304,40 +3087,27 @@ func (v *PostOpAttr) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *WccAttr) Append(b []byte) []byte {
-	b = xdr.AppendUint64(b, v.Size)
-	b = v.Mtime.Append(b)
-	return v.Ctime.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *WccAttr) Decode(d *xdr.Decoder) {
-	v.Size = d.Uint64()
-	v.Mtime.Decode(d)
-	v.Ctime.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of wcc_attr.
-func (v *WccAttr) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
 func (v *PreOpAttr) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.AttributesFollow)
-	if v.AttributesFollow {
-		b = v.Attributes.Append(b)
+	b = xdr.AppendBool(b, v.Present)
+	if v.Present {
+		b = xdr.AppendUint64(b, v.Size)
+		b = v.MTime.Append(b)
+		b = v.CTime.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
 func (v *PreOpAttr) Decode(d *xdr.Decoder) {
-	v.AttributesFollow = d.Bool()
-	if v.AttributesFollow {
-		v.Attributes.Decode(d)
+	v.Present = d.Bool()
+	if v.Present {
+		v.Size = d.Uint64()
+		v.MTime.Decode(d)
+		v.CTime.Decode(d)
 	} else {
-		*v = PreOpAttr{AttributesFollow: v.AttributesFollow}
+		v.Size = 0
+		v.MTime = Time{}
+		v.CTime = Time{}
 	}
 }
 
@@ -1347,96 +3117,48 @@ func (v *PreOpAttr) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *WccData) Append(b []byte) []byte {
+func (v *Wcc) Append(b []byte) []byte {
 	b = v.Before.Append(b)
 	return v.After.Append(b)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *WccData) Decode(d *xdr.Decoder) {
+func (v *Wcc) Decode(d *xdr.Decoder) {
 	v.Before.Decode(d)
 	v.After.Decode(d)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of wcc_data.
-func (v *WccData) Check() error {
+func (v *Wcc) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *PostOpFh3) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.HandleFollows)
-	if v.HandleFollows {
+func (v *PostOpHandle) Append(b []byte) []byte {
+	b = xdr.AppendBool(b, v.Present)
+	if v.Present {
 		b = v.Handle.Append(b)
 	}
 	return b
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *PostOpFh3) Decode(d *xdr.Decoder) {
-	v.HandleFollows = d.Bool()
-	if v.HandleFollows {
+// Decode decodes v and leaves its error in d.
+func (v *PostOpHandle) Decode(d *xdr.Decoder) {
+	v.Present = d.Bool()
+	if v.Present {
 		v.Handle.Decode(d)
 	} else {
-		*v = PostOpFh3{HandleFollows: v.HandleFollows}
+		*v = PostOpHandle{Present: v.Present}
 	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of post_op_fh3.
-func (v *PostOpFh3) Check() error {
-	if v.HandleFollows {
+func (v *PostOpHandle) Check() error {
+	if v.Present {
 		if err := v.Handle.Check(); err != nil {
 			return xdr.InField("Handle", err)
 		}
 	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *SetUint32) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.SetIt)
-	if v.SetIt {
-		b = xdr.AppendUint32(b, v.Value)
-	}
-	return b
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *SetUint32) Decode(d *xdr.Decoder) {
-	v.SetIt = d.Bool()
-	if v.SetIt {
-		v.Value = d.Uint32()
-	} else {
-		*v = SetUint32{SetIt: v.SetIt}
-	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of set_uint32.
-func (v *SetUint32) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *SetUint64) Append(b []byte) []byte {
-	b = xdr.AppendBool(b, v.SetIt)
-	if v.SetIt {
-		b = xdr.AppendUint64(b, v.Value)
-	}
-	return b
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *SetUint64) Decode(d *xdr.Decoder) {
-	v.SetIt = d.Bool()
-	if v.SetIt {
-		v.Value = d.Uint64()
-	} else {
-		*v = SetUint64{SetIt: v.SetIt}
-	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of set_uint64.
-func (v *SetUint64) Check() error {
 	return nil
 }
 
@@ -1448,162 +3170,357 @@ func (v *TimeHow) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d.
 func (v *TimeHow) Decode(d *xdr.Decoder) {
 	*v = TimeHow(d.Int32())
-	if !v.Valid() {
-		d.Invalid("time_how", int64(*v))
-	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of time_how.
 func (v *TimeHow) Check() error {
-	if !v.Valid() {
-		return xdr.Undefined("time_how", int64(*v))
-	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *SetTime) Append(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.SetIt))
-	switch v.SetIt {
+func (v *SetAttr) Append(b []byte) []byte {
+	b = xdr.AppendBool(b, v.SetMode)
+	if v.SetMode {
+		b = xdr.AppendUint32(b, v.Mode)
+	}
+	b = xdr.AppendBool(b, v.SetUID)
+	if v.SetUID {
+		b = xdr.AppendUint32(b, v.UID)
+	}
+	b = xdr.AppendBool(b, v.SetGID)
+	if v.SetGID {
+		b = xdr.AppendUint32(b, v.GID)
+	}
+	b = xdr.AppendBool(b, v.SetSize)
+	if v.SetSize {
+		b = xdr.AppendUint64(b, v.Size)
+	}
+	b = xdr.AppendInt32(b, int32(v.ATimeHow))
+	switch v.ATimeHow {
 	case SetToClientTime:
-		b = v.Value.Append(b)
+		b = v.ATime.Append(b)
+	}
+	b = xdr.AppendInt32(b, int32(v.MTimeHow))
+	switch v.MTimeHow {
+	case SetToClientTime:
+		b = v.MTime.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *SetTime) Decode(d *xdr.Decoder) {
-	v.SetIt.Decode(d)
-	switch v.SetIt {
+func (v *SetAttr) Decode(d *xdr.Decoder) {
+	v.SetMode = d.Bool()
+	if v.SetMode {
+		v.Mode = d.Uint32()
+	} else {
+		v.Mode = 0
+	}
+	v.SetUID = d.Bool()
+	if v.SetUID {
+		v.UID = d.Uint32()
+	} else {
+		v.UID = 0
+	}
+	v.SetGID = d.Bool()
+	if v.SetGID {
+		v.GID = d.Uint32()
+	} else {
+		v.GID = 0
+	}
+	v.SetSize = d.Bool()
+	if v.SetSize {
+		v.Size = d.Uint64()
+	} else {
+		v.Size = 0
+	}
+	v.ATimeHow.Decode(d)
+	switch v.ATimeHow {
 	case SetToClientTime:
-		v.Value.Decode(d)
+		v.ATime.Decode(d)
 	default:
-		*v = SetTime{SetIt: v.SetIt}
+		v.ATime = Time{}
 	}
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of set_time.
-func (v *SetTime) Check() error {
-	if err := v.SetIt.Check(); err != nil {
-		return xdr.InField("SetIt", err)
+	v.MTimeHow.Decode(d)
+	switch v.MTimeHow {
+	case SetToClientTime:
+		v.MTime.Decode(d)
+	default:
+		v.MTime = Time{}
 	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Sattr3) Append(b []byte) []byte {
-	b = v.Mode.Append(b)
-	b = v.Uid.Append(b)
-	b = v.Gid.Append(b)
-	b = v.Size.Append(b)
-	b = v.Atime.Append(b)
-	return v.Mtime.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Sattr3) Decode(d *xdr.Decoder) {
-	v.Mode.Decode(d)
-	v.Uid.Decode(d)
-	v.Gid.Decode(d)
-	v.Size.Decode(d)
-	v.Atime.Decode(d)
-	v.Mtime.Decode(d)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of sattr3.
-func (v *Sattr3) Check() error {
-	if err := v.Atime.Check(); err != nil {
-		return xdr.InField("Atime", err)
-	}
-	if err := v.Mtime.Check(); err != nil {
-		return xdr.InField("Mtime", err)
-	}
+func (v *SetAttr) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Diropargs3) Append(b []byte) []byte {
+func (v *DirOpArgs) Append(b []byte) []byte {
 	b = v.Dir.Append(b)
 	return xdr.AppendString(b, v.Name)
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Diropargs3) Decode(d *xdr.Decoder) {
+// Decode decodes v and leaves its error in d.
+func (v *DirOpArgs) Decode(d *xdr.Decoder) {
 	v.Dir.Decode(d)
-	v.Name = d.String(4294967295)
+	v.Name = d.String(MaxName)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of diropargs3.
-func (v *Diropargs3) Check() error {
+func (v *DirOpArgs) Check() error {
 	if err := v.Dir.Check(); err != nil {
 		return xdr.InField("Dir", err)
+	}
+	if err := xdr.CheckLen(len(v.Name), MaxName); err != nil {
+		return xdr.InField("Name", err)
 	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Readlink3Resok) Append(b []byte) []byte {
-	b = v.SymlinkAttributes.Append(b)
-	return xdr.AppendOpaque(b, v.Data)
-}
-
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Readlink3Resok) Decode(d *xdr.Decoder) {
-	v.SymlinkAttributes.Decode(d)
-	v.Data = d.Opaque(4294967295)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READLINK3resok.
-func (v *Readlink3Resok) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Readlink3Res) Append(b []byte) []byte {
+func (v *GetAttrRes) Append(b []byte) []byte {
 	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
-	default:
-		b = v.Resfail.Append(b)
+	case StatusOK:
+		b = v.Attr.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Readlink3Res) Decode(d *xdr.Decoder) {
+func (v *GetAttrRes) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
-	case Nfs3Ok:
-		*v = Readlink3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
+	case StatusOK:
+		v.Attr.Decode(d)
 	default:
-		*v = Readlink3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+		*v = GetAttrRes{Status: v.Status}
 	}
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READLINK3res.
-func (v *Readlink3Res) Check() error {
+// Check returns an [*xdr.CheckError] if v is out of the bounds of GETATTR3res.
+func (v *GetAttrRes) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Read3Args) Append(b []byte) []byte {
+func (v *SetAttrArgs) Append(b []byte) []byte {
+	b = v.Object.Append(b)
+	b = v.Attr.Append(b)
+	b = xdr.AppendBool(b, v.Guard)
+	if v.Guard {
+		b = v.CTime.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *SetAttrArgs) Decode(d *xdr.Decoder) {
+	v.Object.Decode(d)
+	v.Attr.Decode(d)
+	v.Guard = d.Bool()
+	if v.Guard {
+		v.CTime.Decode(d)
+	} else {
+		v.CTime = Time{}
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of SETATTR3args.
+func (v *SetAttrArgs) Check() error {
+	if err := v.Object.Check(); err != nil {
+		return xdr.InField("Object", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *WccRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	return v.Wcc.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *WccRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	v.Wcc.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of WCC3res.
+func (v *WccRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *LookupRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Object.Append(b)
+		b = v.Attr.Append(b)
+		b = v.DirAttr.Append(b)
+	default:
+		b = v.DirAttr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *LookupRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Object.Decode(d)
+		v.Attr.Decode(d)
+		v.DirAttr.Decode(d)
+	default:
+		v.Object = *new(FileHandle)
+		v.Attr = PostOpAttr{}
+		v.DirAttr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of LOOKUP3res.
+func (v *LookupRes) Check() error {
+	switch v.Status {
+	case StatusOK:
+		if err := v.Object.Check(); err != nil {
+			return xdr.InField("Object", err)
+		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *AccessArgs) Append(b []byte) []byte {
+	b = v.Object.Append(b)
+	return xdr.AppendUint32(b, v.Access)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *AccessArgs) Decode(d *xdr.Decoder) {
+	v.Object.Decode(d)
+	v.Access = d.Uint32()
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of ACCESS3args.
+func (v *AccessArgs) Check() error {
+	if err := v.Object.Check(); err != nil {
+		return xdr.InField("Object", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *AccessRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint32(b, v.Access)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *AccessRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.Access = d.Uint32()
+	default:
+		v.Access = 0
+		v.Attr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of ACCESS3res.
+func (v *AccessRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *ReadLinkRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendOpaque(b, v.Target)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
+func (v *ReadLinkRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.Target = d.Bulk(MaxPath)
+	default:
+		v.Target = nil
+		v.Attr.Decode(d)
+	}
+}
+
+// AppendHead is Append without Target and its length, which are the end.
+func (v *ReadLinkRes) AppendHead(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// DecodeHead is Decode without Target and its length, which are the end.
+func (v *ReadLinkRes) DecodeHead(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.Target = nil
+	default:
+		v.Target = nil
+		v.Attr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of READLINK3res.
+func (v *ReadLinkRes) Check() error {
+	switch v.Status {
+	case StatusOK:
+		if err := xdr.CheckLen(len(v.Target), MaxPath); err != nil {
+			return xdr.InField("Target", err)
+		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *ReadArgs) Append(b []byte) []byte {
 	b = v.File.Append(b)
 	b = xdr.AppendUint64(b, v.Offset)
 	return xdr.AppendUint32(b, v.Count)
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Read3Args) Decode(d *xdr.Decoder) {
+// Decode decodes v and leaves its error in d.
+func (v *ReadArgs) Decode(d *xdr.Decoder) {
 	v.File.Decode(d)
 	v.Offset = d.Uint64()
 	v.Count = d.Uint32()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READ3args.
-func (v *Read3Args) Check() error {
+func (v *ReadArgs) Check() error {
 	if err := v.File.Check(); err != nil {
 		return xdr.InField("File", err)
 	}
@@ -1611,79 +3528,90 @@ func (v *Read3Args) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *Read3Resok) Append(b []byte) []byte {
-	b = v.FileAttributes.Append(b)
-	b = xdr.AppendUint32(b, v.Count)
-	b = xdr.AppendBool(b, v.Eof)
-	return xdr.AppendOpaque(b, v.Data)
-}
-
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Read3Resok) Decode(d *xdr.Decoder) {
-	v.FileAttributes.Decode(d)
-	v.Count = d.Uint32()
-	v.Eof = d.Bool()
-	v.Data = d.Opaque(4294967295)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READ3resok.
-func (v *Read3Resok) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Read3Res) Append(b []byte) []byte {
+func (v *ReadRes) Append(b []byte) []byte {
 	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint32(b, v.Count)
+		b = xdr.AppendBool(b, v.EOF)
+		b = xdr.AppendOpaque(b, v.Data)
 	default:
-		b = v.Resfail.Append(b)
+		b = v.Attr.Append(b)
 	}
 	return b
 }
 
-// Decode decodes v and leaves its error in d.
-func (v *Read3Res) Decode(d *xdr.Decoder) {
+// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
+func (v *ReadRes) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
-	case Nfs3Ok:
-		*v = Read3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.Count = d.Uint32()
+		v.EOF = d.Bool()
+		v.Data = d.Bulk(4294967295)
 	default:
-		*v = Read3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+		v.Count = 0
+		v.EOF = false
+		v.Data = nil
+		v.Attr.Decode(d)
+	}
+}
+
+// AppendHead is Append without Data and its length, which are the end.
+func (v *ReadRes) AppendHead(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint32(b, v.Count)
+		b = xdr.AppendBool(b, v.EOF)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// DecodeHead is Decode without Data and its length, which are the end.
+func (v *ReadRes) DecodeHead(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.Count = d.Uint32()
+		v.EOF = d.Bool()
+		v.Data = nil
+	default:
+		v.Count = 0
+		v.EOF = false
+		v.Data = nil
+		v.Attr.Decode(d)
 	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READ3res.
-func (v *Read3Res) Check() error {
+func (v *ReadRes) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *StableHow) Append(b []byte) []byte {
+func (v *Stable) Append(b []byte) []byte {
 	return xdr.AppendInt32(b, int32(*v))
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *StableHow) Decode(d *xdr.Decoder) {
-	*v = StableHow(d.Int32())
-	if !v.Valid() {
-		d.Invalid("stable_how", int64(*v))
-	}
+func (v *Stable) Decode(d *xdr.Decoder) {
+	*v = Stable(d.Int32())
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of stable_how.
-func (v *StableHow) Check() error {
-	if !v.Valid() {
-		return xdr.Undefined("stable_how", int64(*v))
-	}
+func (v *Stable) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Write3Args) Append(b []byte) []byte {
+func (v *WriteArgs) Append(b []byte) []byte {
 	b = v.File.Append(b)
 	b = xdr.AppendUint64(b, v.Offset)
 	b = xdr.AppendUint32(b, v.Count)
@@ -1692,204 +3620,377 @@ func (v *Write3Args) Append(b []byte) []byte {
 }
 
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Write3Args) Decode(d *xdr.Decoder) {
+func (v *WriteArgs) Decode(d *xdr.Decoder) {
 	v.File.Decode(d)
 	v.Offset = d.Uint64()
 	v.Count = d.Uint32()
 	v.Stable.Decode(d)
-	v.Data = d.Opaque(4294967295)
+	v.Data = d.Bulk(4294967295)
+}
+
+// AppendHead is Append without Data and its length, which are the end.
+func (v *WriteArgs) AppendHead(b []byte) []byte {
+	b = v.File.Append(b)
+	b = xdr.AppendUint64(b, v.Offset)
+	b = xdr.AppendUint32(b, v.Count)
+	return xdr.AppendInt32(b, int32(v.Stable))
+}
+
+// DecodeHead is Decode without Data and its length, which are the end.
+func (v *WriteArgs) DecodeHead(d *xdr.Decoder) {
+	v.File.Decode(d)
+	v.Offset = d.Uint64()
+	v.Count = d.Uint32()
+	v.Stable.Decode(d)
+	v.Data = nil
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of WRITE3args.
-func (v *Write3Args) Check() error {
+func (v *WriteArgs) Check() error {
 	if err := v.File.Check(); err != nil {
 		return xdr.InField("File", err)
 	}
-	if err := v.Stable.Check(); err != nil {
-		return xdr.InField("Stable", err)
-	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Write3Resok) Append(b []byte) []byte {
-	b = v.FileWcc.Append(b)
-	b = xdr.AppendUint32(b, v.Count)
-	b = xdr.AppendInt32(b, int32(v.Committed))
-	return v.Verf.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Write3Resok) Decode(d *xdr.Decoder) {
-	v.FileWcc.Decode(d)
-	v.Count = d.Uint32()
-	v.Committed.Decode(d)
-	v.Verf.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of WRITE3resok.
-func (v *Write3Resok) Check() error {
-	if err := v.Committed.Check(); err != nil {
-		return xdr.InField("Committed", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Write3Res) Append(b []byte) []byte {
+func (v *WriteRes) Append(b []byte) []byte {
 	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
+	case StatusOK:
+		b = v.Wcc.Append(b)
+		b = xdr.AppendUint32(b, v.Count)
+		b = xdr.AppendInt32(b, int32(v.Committed))
+		b = v.Verf.Append(b)
 	default:
-		b = v.Resfail.Append(b)
+		b = v.Wcc.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Write3Res) Decode(d *xdr.Decoder) {
+func (v *WriteRes) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
-	case Nfs3Ok:
-		*v = Write3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
+	case StatusOK:
+		v.Wcc.Decode(d)
+		v.Count = d.Uint32()
+		v.Committed.Decode(d)
+		v.Verf.Decode(d)
 	default:
-		*v = Write3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+		v.Count = 0
+		v.Committed = 0
+		v.Verf = Verf{}
+		v.Wcc.Decode(d)
 	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of WRITE3res.
-func (v *Write3Res) Check() error {
-	switch v.Status {
-	case Nfs3Ok:
-		if err := v.Resok.Check(); err != nil {
-			return xdr.InField("Resok", err)
-		}
-	}
+func (v *WriteRes) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Symlinkdata3) Append(b []byte) []byte {
-	b = v.SymlinkAttributes.Append(b)
-	return xdr.AppendOpaque(b, v.SymlinkData)
+func (v *CreateMode) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Symlinkdata3) Decode(d *xdr.Decoder) {
-	v.SymlinkAttributes.Decode(d)
-	v.SymlinkData = d.Opaque(4294967295)
+// Decode decodes v and leaves its error in d.
+func (v *CreateMode) Decode(d *xdr.Decoder) {
+	*v = CreateMode(d.Int32())
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of symlinkdata3.
-func (v *Symlinkdata3) Check() error {
-	if err := v.SymlinkAttributes.Check(); err != nil {
-		return xdr.InField("SymlinkAttributes", err)
-	}
+// Check returns an [*xdr.CheckError] if v is out of the bounds of createmode3.
+func (v *CreateMode) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Symlink3Args) Append(b []byte) []byte {
+func (v *CreateArgs) Append(b []byte) []byte {
 	b = v.Where.Append(b)
-	return v.Symlink.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Symlink3Args) Decode(d *xdr.Decoder) {
-	v.Where.Decode(d)
-	v.Symlink.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of SYMLINK3args.
-func (v *Symlink3Args) Check() error {
-	if err := v.Where.Check(); err != nil {
-		return xdr.InField("Where", err)
-	}
-	if err := v.Symlink.Check(); err != nil {
-		return xdr.InField("Symlink", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Symlink3Resok) Append(b []byte) []byte {
-	b = v.Obj.Append(b)
-	b = v.ObjAttributes.Append(b)
-	return v.DirWcc.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Symlink3Resok) Decode(d *xdr.Decoder) {
-	v.Obj.Decode(d)
-	v.ObjAttributes.Decode(d)
-	v.DirWcc.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of SYMLINK3resok.
-func (v *Symlink3Resok) Check() error {
-	if err := v.Obj.Check(); err != nil {
-		return xdr.InField("Obj", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Symlink3Res) Append(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.Status))
-	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
-	default:
-		b = v.Resfail.Append(b)
+	b = xdr.AppendInt32(b, int32(v.Mode))
+	switch v.Mode {
+	case Unchecked, Guarded:
+		b = v.Attr.Append(b)
+	case Exclusive:
+		b = v.Verf.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Symlink3Res) Decode(d *xdr.Decoder) {
-	v.Status.Decode(d)
-	switch v.Status {
-	case Nfs3Ok:
-		*v = Symlink3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
+func (v *CreateArgs) Decode(d *xdr.Decoder) {
+	v.Where.Decode(d)
+	v.Mode.Decode(d)
+	switch v.Mode {
+	case Unchecked, Guarded:
+		v.Verf = Verf{}
+		v.Attr.Decode(d)
+	case Exclusive:
+		v.Attr = SetAttr{}
+		v.Verf.Decode(d)
 	default:
-		*v = Symlink3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+		v.Attr = SetAttr{}
+		v.Verf = Verf{}
+		d.Invalid("mode of createhow3", int64(v.Mode))
 	}
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of SYMLINK3res.
-func (v *Symlink3Res) Check() error {
+// Check returns an [*xdr.CheckError] if v is out of the bounds of CREATE3args.
+func (v *CreateArgs) Check() error {
+	if err := v.Where.Check(); err != nil {
+		return xdr.InField("Where", err)
+	}
+	switch v.Mode {
+	case Unchecked, Guarded:
+
+	case Exclusive:
+
+	default:
+		return xdr.Undefined("mode of createhow3", int64(v.Mode))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *MkdirArgs) Append(b []byte) []byte {
+	b = v.Where.Append(b)
+	return v.Attr.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *MkdirArgs) Decode(d *xdr.Decoder) {
+	v.Where.Decode(d)
+	v.Attr.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of MKDIR3args.
+func (v *MkdirArgs) Check() error {
+	if err := v.Where.Check(); err != nil {
+		return xdr.InField("Where", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *SymlinkArgs) Append(b []byte) []byte {
+	b = v.Where.Append(b)
+	b = v.Attr.Append(b)
+	return xdr.AppendOpaque(b, v.Target)
+}
+
+// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
+func (v *SymlinkArgs) Decode(d *xdr.Decoder) {
+	v.Where.Decode(d)
+	v.Attr.Decode(d)
+	v.Target = d.Bulk(MaxPath)
+}
+
+// AppendHead is Append without Target and its length, which are the end.
+func (v *SymlinkArgs) AppendHead(b []byte) []byte {
+	b = v.Where.Append(b)
+	return v.Attr.Append(b)
+}
+
+// DecodeHead is Decode without Target and its length, which are the end.
+func (v *SymlinkArgs) DecodeHead(d *xdr.Decoder) {
+	v.Where.Decode(d)
+	v.Attr.Decode(d)
+	v.Target = nil
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of SYMLINK3args.
+func (v *SymlinkArgs) Check() error {
+	if err := v.Where.Check(); err != nil {
+		return xdr.InField("Where", err)
+	}
+	if err := xdr.CheckLen(len(v.Target), MaxPath); err != nil {
+		return xdr.InField("Target", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *MknodArgs) Append(b []byte) []byte {
+	b = v.Where.Append(b)
+	b = xdr.AppendInt32(b, int32(v.Type))
+	switch v.Type {
+	case TypeChr, TypeBlk:
+		b = v.Attr.Append(b)
+		b = v.Spec.Append(b)
+	case TypeSock, TypeFIFO:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *MknodArgs) Decode(d *xdr.Decoder) {
+	v.Where.Decode(d)
+	v.Type.Decode(d)
+	switch v.Type {
+	case TypeChr, TypeBlk:
+		v.Attr.Decode(d)
+		v.Spec.Decode(d)
+	case TypeSock, TypeFIFO:
+		v.Spec = Device{}
+		v.Attr.Decode(d)
+	default:
+		v.Attr = SetAttr{}
+		v.Spec = Device{}
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of MKNOD3args.
+func (v *MknodArgs) Check() error {
+	if err := v.Where.Check(); err != nil {
+		return xdr.InField("Where", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *CreateRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
-	case Nfs3Ok:
-		if err := v.Resok.Check(); err != nil {
-			return xdr.InField("Resok", err)
+	case StatusOK:
+		b = v.Object.Append(b)
+		b = v.Attr.Append(b)
+		b = v.DirWcc.Append(b)
+	default:
+		b = v.DirWcc.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *CreateRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Object.Decode(d)
+		v.Attr.Decode(d)
+		v.DirWcc.Decode(d)
+	default:
+		v.Object = PostOpHandle{}
+		v.Attr = PostOpAttr{}
+		v.DirWcc.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of CREATE3res.
+func (v *CreateRes) Check() error {
+	switch v.Status {
+	case StatusOK:
+		if err := v.Object.Check(); err != nil {
+			return xdr.InField("Object", err)
 		}
 	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Readdir3Args) Append(b []byte) []byte {
+func (v *RenameArgs) Append(b []byte) []byte {
+	b = v.From.Append(b)
+	return v.To.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *RenameArgs) Decode(d *xdr.Decoder) {
+	v.From.Decode(d)
+	v.To.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of RENAME3args.
+func (v *RenameArgs) Check() error {
+	if err := v.From.Check(); err != nil {
+		return xdr.InField("From", err)
+	}
+	if err := v.To.Check(); err != nil {
+		return xdr.InField("To", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *RenameRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	b = v.FromWcc.Append(b)
+	return v.ToWcc.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *RenameRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	v.FromWcc.Decode(d)
+	v.ToWcc.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of RENAME3res.
+func (v *RenameRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *LinkArgs) Append(b []byte) []byte {
+	b = v.File.Append(b)
+	return v.Link.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *LinkArgs) Decode(d *xdr.Decoder) {
+	v.File.Decode(d)
+	v.Link.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of LINK3args.
+func (v *LinkArgs) Check() error {
+	if err := v.File.Check(); err != nil {
+		return xdr.InField("File", err)
+	}
+	if err := v.Link.Check(); err != nil {
+		return xdr.InField("Link", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *LinkRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	b = v.Attr.Append(b)
+	return v.DirWcc.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *LinkRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	v.Attr.Decode(d)
+	v.DirWcc.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of LINK3res.
+func (v *LinkRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *ReadDirArgs) Append(b []byte) []byte {
 	b = v.Dir.Append(b)
 	b = xdr.AppendUint64(b, v.Cookie)
-	b = v.Cookieverf.Append(b)
+	b = v.Verf.Append(b)
 	return xdr.AppendUint32(b, v.Count)
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Readdir3Args) Decode(d *xdr.Decoder) {
+// Decode decodes v and leaves its error in d.
+func (v *ReadDirArgs) Decode(d *xdr.Decoder) {
 	v.Dir.Decode(d)
 	v.Cookie = d.Uint64()
-	v.Cookieverf.Decode(d)
+	v.Verf.Decode(d)
 	v.Count = d.Uint32()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READDIR3args.
-func (v *Readdir3Args) Check() error {
+func (v *ReadDirArgs) Check() error {
 	if err := v.Dir.Check(); err != nil {
 		return xdr.InField("Dir", err)
 	}
@@ -1897,117 +3998,99 @@ func (v *Readdir3Args) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *Entry3) Append(b []byte) []byte {
-	b = xdr.AppendUint64(b, v.Fileid)
+func (v *NameEntry) Append(b []byte) []byte {
+	b = xdr.AppendUint64(b, v.FileID)
 	b = xdr.AppendString(b, v.Name)
 	return xdr.AppendUint64(b, v.Cookie)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Entry3) Decode(d *xdr.Decoder) {
-	v.Fileid = d.Uint64()
-	v.Name = d.String(4294967295)
+func (v *NameEntry) Decode(d *xdr.Decoder) {
+	v.FileID = d.Uint64()
+	v.Name = d.String(MaxName)
 	v.Cookie = d.Uint64()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of entry3.
-func (v *Entry3) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Dirlist3) Append(b []byte) []byte {
-	for i := range v.Entries {
-		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+func (v *NameEntry) Check() error {
+	if err := xdr.CheckLen(len(v.Name), MaxName); err != nil {
+		return xdr.InField("Name", err)
 	}
-	b = xdr.AppendBool(b, false)
-	return xdr.AppendBool(b, v.Eof)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Dirlist3) Decode(d *xdr.Decoder) {
-	v.Entries = v.Entries[:0]
-	for d.Optional() {
-		xdr.Extend(d, &v.Entries).Decode(d)
-	}
-	v.Eof = d.Bool()
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of dirlist3.
-func (v *Dirlist3) Check() error {
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Readdir3Resok) Append(b []byte) []byte {
-	b = v.DirAttributes.Append(b)
-	b = v.Cookieverf.Append(b)
-	return v.Reply.Append(b)
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Readdir3Resok) Decode(d *xdr.Decoder) {
-	v.DirAttributes.Decode(d)
-	v.Cookieverf.Decode(d)
-	v.Reply.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READDIR3resok.
-func (v *Readdir3Resok) Check() error {
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Readdir3Res) Append(b []byte) []byte {
+func (v *ReadDirRes) Append(b []byte) []byte {
 	b = xdr.AppendInt32(b, int32(v.Status))
 	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
+	case StatusOK:
+		b = v.DirAttr.Append(b)
+		b = v.Verf.Append(b)
+		for i := range v.Entries {
+			b = xdr.AppendBool(b, true)
+			b = v.Entries[i].Append(b)
+		}
+		b = xdr.AppendBool(b, false)
+		b = xdr.AppendBool(b, v.EOF)
 	default:
-		b = v.Resfail.Append(b)
+		b = v.DirAttr.Append(b)
 	}
 	return b
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Readdir3Res) Decode(d *xdr.Decoder) {
+func (v *ReadDirRes) Decode(d *xdr.Decoder) {
 	v.Status.Decode(d)
 	switch v.Status {
-	case Nfs3Ok:
-		*v = Readdir3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
+	case StatusOK:
+		v.DirAttr.Decode(d)
+		v.Verf.Decode(d)
+		v.Entries = v.Entries[:0]
+		for d.Optional() {
+			xdr.Extend(d, &v.Entries).Decode(d)
+		}
+		v.EOF = d.Bool()
 	default:
-		*v = Readdir3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+		v.Verf = Verf{}
+		v.Entries = v.Entries[:0]
+		v.EOF = false
+		v.DirAttr.Decode(d)
 	}
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READDIR3res.
-func (v *Readdir3Res) Check() error {
+func (v *ReadDirRes) Check() error {
+	switch v.Status {
+	case StatusOK:
+		for i := range v.Entries {
+			if err := v.Entries[i].Check(); err != nil {
+				return xdr.InElement("Entries", i, err)
+			}
+		}
+	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Readdirplus3Args) Append(b []byte) []byte {
+func (v *ReadDirPlusArgs) Append(b []byte) []byte {
 	b = v.Dir.Append(b)
 	b = xdr.AppendUint64(b, v.Cookie)
-	b = v.Cookieverf.Append(b)
-	b = xdr.AppendUint32(b, v.Dircount)
-	return xdr.AppendUint32(b, v.Maxcount)
+	b = v.Verf.Append(b)
+	b = xdr.AppendUint32(b, v.DirCount)
+	return xdr.AppendUint32(b, v.MaxCount)
 }
 
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Readdirplus3Args) Decode(d *xdr.Decoder) {
+// Decode decodes v and leaves its error in d.
+func (v *ReadDirPlusArgs) Decode(d *xdr.Decoder) {
 	v.Dir.Decode(d)
 	v.Cookie = d.Uint64()
-	v.Cookieverf.Decode(d)
-	v.Dircount = d.Uint32()
-	v.Maxcount = d.Uint32()
+	v.Verf.Decode(d)
+	v.DirCount = d.Uint32()
+	v.MaxCount = d.Uint32()
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of READDIRPLUS3args.
-func (v *Readdirplus3Args) Check() error {
+func (v *ReadDirPlusArgs) Check() error {
 	if err := v.Dir.Check(); err != nil {
 		return xdr.InField("Dir", err)
 	}
@@ -2015,52 +4098,411 @@ func (v *Readdirplus3Args) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *Entryplus3) Append(b []byte) []byte {
-	b = xdr.AppendUint64(b, v.Fileid)
+func (v *DirEntry) Append(b []byte) []byte {
+	b = xdr.AppendUint64(b, v.FileID)
 	b = xdr.AppendString(b, v.Name)
 	b = xdr.AppendUint64(b, v.Cookie)
-	b = v.NameAttributes.Append(b)
-	return v.NameHandle.Append(b)
+	b = v.Attr.Append(b)
+	return v.Handle.Append(b)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Entryplus3) Decode(d *xdr.Decoder) {
-	v.Fileid = d.Uint64()
-	v.Name = d.String(4294967295)
+func (v *DirEntry) Decode(d *xdr.Decoder) {
+	v.FileID = d.Uint64()
+	v.Name = d.String(MaxName)
 	v.Cookie = d.Uint64()
-	v.NameAttributes.Decode(d)
-	v.NameHandle.Decode(d)
+	v.Attr.Decode(d)
+	v.Handle.Decode(d)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of entryplus3.
-func (v *Entryplus3) Check() error {
-	if err := v.NameHandle.Check(); err != nil {
-		return xdr.InField("NameHandle", err)
+func (v *DirEntry) Check() error {
+	if err := xdr.CheckLen(len(v.Name), MaxName); err != nil {
+		return xdr.InField("Name", err)
+	}
+	if err := v.Handle.Check(); err != nil {
+		return xdr.InField("Handle", err)
 	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Dirlistplus3) Append(b []byte) []byte {
+func (v *ReadDirPlusRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.DirAttr.Append(b)
+		b = v.Verf.Append(b)
+		for i := range v.Entries {
+			b = xdr.AppendBool(b, true)
+			b = v.Entries[i].Append(b)
+		}
+		b = xdr.AppendBool(b, false)
+		b = xdr.AppendBool(b, v.EOF)
+	default:
+		b = v.DirAttr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *ReadDirPlusRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.DirAttr.Decode(d)
+		v.Verf.Decode(d)
+		v.Entries = v.Entries[:0]
+		for d.Optional() {
+			xdr.Extend(d, &v.Entries).Decode(d)
+		}
+		v.EOF = d.Bool()
+	default:
+		v.Verf = Verf{}
+		v.Entries = v.Entries[:0]
+		v.EOF = false
+		v.DirAttr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of READDIRPLUS3res.
+func (v *ReadDirPlusRes) Check() error {
+	switch v.Status {
+	case StatusOK:
+		for i := range v.Entries {
+			if err := v.Entries[i].Check(); err != nil {
+				return xdr.InElement("Entries", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *FSStatRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint64(b, v.TotalBytes)
+		b = xdr.AppendUint64(b, v.FreeBytes)
+		b = xdr.AppendUint64(b, v.AvailBytes)
+		b = xdr.AppendUint64(b, v.TotalFiles)
+		b = xdr.AppendUint64(b, v.FreeFiles)
+		b = xdr.AppendUint64(b, v.AvailFiles)
+		b = xdr.AppendUint32(b, v.Invarsec)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *FSStatRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.TotalBytes = d.Uint64()
+		v.FreeBytes = d.Uint64()
+		v.AvailBytes = d.Uint64()
+		v.TotalFiles = d.Uint64()
+		v.FreeFiles = d.Uint64()
+		v.AvailFiles = d.Uint64()
+		v.Invarsec = d.Uint32()
+	default:
+		v.TotalBytes = 0
+		v.FreeBytes = 0
+		v.AvailBytes = 0
+		v.TotalFiles = 0
+		v.FreeFiles = 0
+		v.AvailFiles = 0
+		v.Invarsec = 0
+		v.Attr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of FSSTAT3res.
+func (v *FSStatRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *FSInfoRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint32(b, v.RTMax)
+		b = xdr.AppendUint32(b, v.RTPref)
+		b = xdr.AppendUint32(b, v.RTMult)
+		b = xdr.AppendUint32(b, v.WTMax)
+		b = xdr.AppendUint32(b, v.WTPref)
+		b = xdr.AppendUint32(b, v.WTMult)
+		b = xdr.AppendUint32(b, v.DTPref)
+		b = xdr.AppendUint64(b, v.MaxFileSize)
+		b = v.TimeDelta.Append(b)
+		b = xdr.AppendUint32(b, v.Properties)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *FSInfoRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.RTMax = d.Uint32()
+		v.RTPref = d.Uint32()
+		v.RTMult = d.Uint32()
+		v.WTMax = d.Uint32()
+		v.WTPref = d.Uint32()
+		v.WTMult = d.Uint32()
+		v.DTPref = d.Uint32()
+		v.MaxFileSize = d.Uint64()
+		v.TimeDelta.Decode(d)
+		v.Properties = d.Uint32()
+	default:
+		v.RTMax = 0
+		v.RTPref = 0
+		v.RTMult = 0
+		v.WTMax = 0
+		v.WTPref = 0
+		v.WTMult = 0
+		v.DTPref = 0
+		v.MaxFileSize = 0
+		v.TimeDelta = Time{}
+		v.Properties = 0
+		v.Attr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of FSINFO3res.
+func (v *FSInfoRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *PathConfRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Attr.Append(b)
+		b = xdr.AppendUint32(b, v.LinkMax)
+		b = xdr.AppendUint32(b, v.NameMax)
+		b = xdr.AppendBool(b, v.NoTrunc)
+		b = xdr.AppendBool(b, v.ChownRestricted)
+		b = xdr.AppendBool(b, v.CaseInsensitive)
+		b = xdr.AppendBool(b, v.CasePreserving)
+	default:
+		b = v.Attr.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *PathConfRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Attr.Decode(d)
+		v.LinkMax = d.Uint32()
+		v.NameMax = d.Uint32()
+		v.NoTrunc = d.Bool()
+		v.ChownRestricted = d.Bool()
+		v.CaseInsensitive = d.Bool()
+		v.CasePreserving = d.Bool()
+	default:
+		v.LinkMax = 0
+		v.NameMax = 0
+		v.NoTrunc = false
+		v.ChownRestricted = false
+		v.CaseInsensitive = false
+		v.CasePreserving = false
+		v.Attr.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of PATHCONF3res.
+func (v *PathConfRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *CommitArgs) Append(b []byte) []byte {
+	b = v.File.Append(b)
+	b = xdr.AppendUint64(b, v.Offset)
+	return xdr.AppendUint32(b, v.Count)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *CommitArgs) Decode(d *xdr.Decoder) {
+	v.File.Decode(d)
+	v.Offset = d.Uint64()
+	v.Count = d.Uint32()
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of COMMIT3args.
+func (v *CommitArgs) Check() error {
+	if err := v.File.Check(); err != nil {
+		return xdr.InField("File", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *CommitRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case StatusOK:
+		b = v.Wcc.Append(b)
+		b = v.Verf.Append(b)
+	default:
+		b = v.Wcc.Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *CommitRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case StatusOK:
+		v.Wcc.Decode(d)
+		v.Verf.Decode(d)
+	default:
+		v.Verf = Verf{}
+		v.Wcc.Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of COMMIT3res.
+func (v *CommitRes) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *DirPath) Append(b []byte) []byte {
+	return xdr.AppendString(b, string(*v))
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *DirPath) Decode(d *xdr.Decoder) {
+	*v = DirPath(d.String(MaxMountPath))
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of dirpath.
+func (v *DirPath) Check() error {
+	if err := xdr.CheckLen(len(*v), MaxMountPath); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *MountStatus) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *MountStatus) Decode(d *xdr.Decoder) {
+	*v = MountStatus(d.Int32())
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of mountstat3.
+func (v *MountStatus) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *MntRes) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Status))
+	switch v.Status {
+	case MountOK:
+		b = v.Handle.Append(b)
+		b = xdr.AppendUint32(b, uint32(len(v.Flavors)))
+		for i := range v.Flavors {
+			b = xdr.AppendUint32(b, v.Flavors[i])
+		}
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *MntRes) Decode(d *xdr.Decoder) {
+	v.Status.Decode(d)
+	switch v.Status {
+	case MountOK:
+		v.Handle.Decode(d)
+		v.Flavors = xdr.Resize(d, v.Flavors, d.Count(maxFlavors, 4))
+		for i := range v.Flavors {
+			v.Flavors[i] = d.Uint32()
+		}
+	default:
+		v.Handle = *new(FileHandle)
+		v.Flavors = v.Flavors[:0]
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of mountres3.
+func (v *MntRes) Check() error {
+	switch v.Status {
+	case MountOK:
+		if err := v.Handle.Check(); err != nil {
+			return xdr.InField("Handle", err)
+		}
+		if err := xdr.CheckLen(len(v.Flavors), maxFlavors); err != nil {
+			return xdr.InField("Flavors", err)
+		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *MountEntry) Append(b []byte) []byte {
+	b = xdr.AppendString(b, v.Host)
+	return xdr.AppendString(b, v.Dir)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *MountEntry) Decode(d *xdr.Decoder) {
+	v.Host = d.String(MaxMountName)
+	v.Dir = d.String(MaxMountPath)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of mountbody.
+func (v *MountEntry) Check() error {
+	if err := xdr.CheckLen(len(v.Host), MaxMountName); err != nil {
+		return xdr.InField("Host", err)
+	}
+	if err := xdr.CheckLen(len(v.Dir), MaxMountPath); err != nil {
+		return xdr.InField("Dir", err)
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *DumpRes) Append(b []byte) []byte {
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
 		b = v.Entries[i].Append(b)
 	}
-	b = xdr.AppendBool(b, false)
-	return xdr.AppendBool(b, v.Eof)
+	return xdr.AppendBool(b, false)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Dirlistplus3) Decode(d *xdr.Decoder) {
+func (v *DumpRes) Decode(d *xdr.Decoder) {
 	v.Entries = v.Entries[:0]
 	for d.Optional() {
 		xdr.Extend(d, &v.Entries).Decode(d)
 	}
-	v.Eof = d.Bool()
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of dirlistplus3.
-func (v *Dirlistplus3) Check() error {
+// Check returns an [*xdr.CheckError] if v is out of the bounds of mountlist.
+func (v *DumpRes) Check() error {
 	for i := range v.Entries {
 		if err := v.Entries[i].Check(); err != nil {
 			return xdr.InElement("Entries", i, err)
@@ -2070,116 +4512,60 @@ func (v *Dirlistplus3) Check() error {
 }
 
 // Append appends the encoding of v to b.
-func (v *Readdirplus3Resok) Append(b []byte) []byte {
-	b = v.DirAttributes.Append(b)
-	b = v.Cookieverf.Append(b)
-	return v.Reply.Append(b)
+func (v *Export) Append(b []byte) []byte {
+	b = xdr.AppendString(b, v.Dir)
+	for i := range v.Groups {
+		b = xdr.AppendBool(b, true)
+		b = xdr.AppendString(b, v.Groups[i])
+	}
+	return xdr.AppendBool(b, false)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Readdirplus3Resok) Decode(d *xdr.Decoder) {
-	v.DirAttributes.Decode(d)
-	v.Cookieverf.Decode(d)
-	v.Reply.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READDIRPLUS3resok.
-func (v *Readdirplus3Resok) Check() error {
-	if err := v.Reply.Check(); err != nil {
-		return xdr.InField("Reply", err)
-	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Readdirplus3Res) Append(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.Status))
-	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
-	default:
-		b = v.Resfail.Append(b)
-	}
-	return b
-}
-
-// Decode decodes v and leaves its error in d.
-func (v *Readdirplus3Res) Decode(d *xdr.Decoder) {
-	v.Status.Decode(d)
-	switch v.Status {
-	case Nfs3Ok:
-		*v = Readdirplus3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
-	default:
-		*v = Readdirplus3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+func (v *Export) Decode(d *xdr.Decoder) {
+	v.Dir = d.String(MaxMountPath)
+	v.Groups = v.Groups[:0]
+	for d.Optional() {
+		e := xdr.Extend(d, &v.Groups)
+		*e = d.String(MaxMountName)
 	}
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of READDIRPLUS3res.
-func (v *Readdirplus3Res) Check() error {
-	switch v.Status {
-	case Nfs3Ok:
-		if err := v.Resok.Check(); err != nil {
-			return xdr.InField("Resok", err)
+// Check returns an [*xdr.CheckError] if v is out of the bounds of exportnode.
+func (v *Export) Check() error {
+	if err := xdr.CheckLen(len(v.Dir), MaxMountPath); err != nil {
+		return xdr.InField("Dir", err)
+	}
+	for i := range v.Groups {
+		if err := xdr.CheckLen(len(v.Groups[i]), MaxMountName); err != nil {
+			return xdr.InElement("Groups", i, err)
 		}
 	}
 	return nil
 }
 
 // Append appends the encoding of v to b.
-func (v *Lookup3Resok) Append(b []byte) []byte {
-	b = v.Object.Append(b)
-	b = v.ObjAttributes.Append(b)
-	return v.DirAttributes.Append(b)
-}
-
-// Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
-func (v *Lookup3Resok) Decode(d *xdr.Decoder) {
-	v.Object.Decode(d)
-	v.ObjAttributes.Decode(d)
-	v.DirAttributes.Decode(d)
-}
-
-// Check returns an [*xdr.CheckError] if v is out of the bounds of LOOKUP3resok.
-func (v *Lookup3Resok) Check() error {
-	if err := v.Object.Check(); err != nil {
-		return xdr.InField("Object", err)
+func (v *ExportRes) Append(b []byte) []byte {
+	for i := range v.Exports {
+		b = xdr.AppendBool(b, true)
+		b = v.Exports[i].Append(b)
 	}
-	return nil
-}
-
-// Append appends the encoding of v to b.
-func (v *Lookup3Res) Append(b []byte) []byte {
-	b = xdr.AppendInt32(b, int32(v.Status))
-	switch v.Status {
-	case Nfs3Ok:
-		b = v.Resok.Append(b)
-	default:
-		b = v.Resfail.Append(b)
-	}
-	return b
+	return xdr.AppendBool(b, false)
 }
 
 // Decode decodes v and leaves its error in d.
-func (v *Lookup3Res) Decode(d *xdr.Decoder) {
-	v.Status.Decode(d)
-	switch v.Status {
-	case Nfs3Ok:
-		*v = Lookup3Res{Status: v.Status, Resok: v.Resok}
-		v.Resok.Decode(d)
-	default:
-		*v = Lookup3Res{Status: v.Status, Resfail: v.Resfail}
-		v.Resfail.Decode(d)
+func (v *ExportRes) Decode(d *xdr.Decoder) {
+	v.Exports = v.Exports[:0]
+	for d.Optional() {
+		xdr.Extend(d, &v.Exports).Decode(d)
 	}
 }
 
-// Check returns an [*xdr.CheckError] if v is out of the bounds of LOOKUP3res.
-func (v *Lookup3Res) Check() error {
-	switch v.Status {
-	case Nfs3Ok:
-		if err := v.Resok.Check(); err != nil {
-			return xdr.InField("Resok", err)
+// Check returns an [*xdr.CheckError] if v is out of the bounds of exportlist.
+func (v *ExportRes) Check() error {
+	for i := range v.Exports {
+		if err := v.Exports[i].Check(); err != nil {
+			return xdr.InElement("Exports", i, err)
 		}
 	}
 	return nil

@@ -486,6 +486,51 @@ func TestBadResults(t *testing.T) {
 	})
 }
 
+// Pad bytes that are not zero are an error of arguments and of results, unless the data may be placed
+// directly, or the version is lax.
+func TestPadBytes(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV1Program(newStore()))
+		raw := func(proc uint32, hex string) error {
+			return b.client.Call(t.Context(), &transport.Call{Prog: StoreProg, Vers: StoreV1, Proc: proc, Args: testutil.Hex(t, hex)})
+		}
+		const id, badID = "00000003 61626300", "00000003 61626301"
+		for _, tt := range []struct {
+			name string
+			proc uint32
+			args string
+			want error
+		}{
+			{"good", StorePut, id + "00000003 61626300 00000001", nil},
+			{"in the id", StorePut, badID + "00000003 61626300 00000001", oncrpc.GarbageArgs},
+			{"behind bulk data", StorePut, id + "00000003 616263ff 00000001", nil},
+			{"in a string that is an argument", StoreName, "00000001 00000001 61000001", oncrpc.GarbageArgs},
+			{"in an opaque argument", StoreWatch, "00000000" + badID, oncrpc.GarbageArgs},
+		} {
+			err := raw(tt.proc, tt.args)
+			var rpc *oncrpc.RPCError
+			if tt.want == nil && err != nil || tt.want != nil && (!errors.As(err, &rpc) || rpc.AcceptStat != tt.want) {
+				t.Errorf("%s: error %v, want %v", tt.name, err, tt.want)
+			}
+		}
+	})
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, transport.Program{
+			Number: StoreProg, Low: StoreV1, High: StoreV2,
+			Handler: transport.HandlerFunc(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+				res.Results = append(res.Results, 0, 0, 0, 1, 'a', 0, 0, 9)
+			}),
+		})
+		_, err := b.store.Name(t.Context(), 1, "")
+		if err == nil || err.Error() != "STORE_NAME: results: xdr: byte 0: string is followed by pad bytes that are not zero" {
+			t.Errorf("results: %v", err)
+		}
+		if value, err := NewStoreV2Client(b.client).Fetch(t.Context(), StoreId{1}); err != nil || string(value) != "a" {
+			t.Errorf("results of a lax version: %q, %v", value, err)
+		}
+	})
+}
+
 // Credentials go with each call.
 func TestCred(t *testing.T) {
 	var got oncrpc.Auth

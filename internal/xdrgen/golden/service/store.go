@@ -241,6 +241,7 @@ func (c *StoreV1Client) Get(ctx context.Context, args *GetArgs, value []byte) (r
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Status.Decode(d)
 		switch res.Status {
@@ -296,6 +297,7 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		res = d.String(4294967295)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("STORE_NAME: results: %w", err)
@@ -371,9 +373,10 @@ func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Number = d.Int32()
-		res.Text = d.Opaque(4294967295)
+		res.Text = d.Bulk(4294967295)
 		if d.Optional() {
 			res.Mark = xdr.New(d, res.Mark)
 			res.Mark.Decode(d)
@@ -398,6 +401,7 @@ func (c *StoreV1Client) List(ctx context.Context, args *ListArgs) (res Listing, 
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -461,6 +465,7 @@ func (c *StoreV1Client) Echo(ctx context.Context, args *GetArgs) (res GetArgs, e
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
+		d.Strict()
 		d.Copy() // as call is used again
 		res.Decode(d)
 		if err = d.End(); err != nil {
@@ -654,6 +659,7 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	x := h.putCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.putCalls.Put(x)
@@ -683,6 +689,7 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	x := h.getCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.getCalls.Put(x)
@@ -751,6 +758,7 @@ func (h *storeV1Handler) serveName(ctx context.Context, req *transport.Request, 
 	x := h.nameCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.shard = d.Uint32()
 	x.prefix = d.String(8)
 	if d.End() != nil {
@@ -821,6 +829,7 @@ func (h *storeV1Handler) serveCopy(ctx context.Context, req *transport.Request, 
 	x := h.copyCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.copyCalls.Put(x)
@@ -905,6 +914,7 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	x := h.watchCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.events = d.Uint32()
 	x.arg2.Decode(d)
 	if d.End() != nil {
@@ -937,6 +947,7 @@ func (h *storeV1Handler) serveEcho(ctx context.Context, req *transport.Request, 
 	x := h.echoCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
 		h.echoCalls.Put(x)
@@ -1195,7 +1206,7 @@ func (c *StoreV2Client) Lend(ctx context.Context, args StorePage) (res StorePage
 		results := call.Decoder()
 		d := &results.Decoder
 		d.Copy() // as call is used again
-		res.Decode(d)
+		res = d.Bulk(MaxValue)
 		if err = d.End(); err != nil {
 			err = fmt.Errorf("STORE_LEND: results: %w", err)
 		}
@@ -1405,8 +1416,8 @@ func (h *storeV2Handler) serveSwitch(ctx context.Context, req *transport.Request
 	dec := req.Decoder()
 	d := &dec
 	x.id.Decode(d)
-	x.newArg.Decode(d)
-	x.arg3 = d.Opaque(4294967295)
+	x.newArg = d.Bulk(MaxValue)
+	x.arg3 = d.Bulk(4294967295)
 	if d.End() != nil {
 		h.switchCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -1439,7 +1450,7 @@ func (h *storeV2Handler) serveLend(ctx context.Context, req *transport.Request, 
 	x := h.lendCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.args.Decode(d)
+	x.args = d.Bulk(MaxValue)
 	if d.End() != nil {
 		h.lendCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -1468,7 +1479,7 @@ func (h *storeV2Handler) serveSay(ctx context.Context, req *transport.Request, r
 	x := h.sayCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.args = d.Opaque(4294967295)
+	x.args = d.Bulk(4294967295)
 	if d.End() != nil {
 		h.sayCalls.Put(x)
 		res.Fail(oncrpc.GarbageArgs)
@@ -1752,6 +1763,7 @@ func (h *watchV1Handler) serveChanged(ctx context.Context, req *transport.Reques
 	x := h.changedCalls.Get()
 	dec := req.Decoder()
 	d := &dec
+	d.Strict()
 	x.arg1.Decode(d)
 	x.arg2.Decode(d)
 	if d.End() != nil {
@@ -1865,7 +1877,7 @@ func (v *StorePage) Append(b []byte) []byte {
 
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *StorePage) Decode(d *xdr.Decoder) {
-	*v = d.Opaque(MaxValue)
+	*v = d.Bulk(MaxValue)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of store_page.
@@ -1907,7 +1919,7 @@ func (v *PutArgs) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *PutArgs) Decode(d *xdr.Decoder) {
 	v.Id.Decode(d)
-	v.Value.Decode(d)
+	v.Value = d.Bulk(MaxValue)
 	v.Flags = d.Uint32()
 }
 
@@ -1981,7 +1993,7 @@ func (v *GetOk) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *GetOk) Decode(d *xdr.Decoder) {
 	v.Tag = d.Opaque(16)
-	v.Value = d.Opaque(4294967295)
+	v.Value = d.Bulk(4294967295)
 	v.Eof = d.Bool()
 }
 
@@ -2042,14 +2054,14 @@ func (v *Pair) Append(b []byte) []byte {
 // Decode decodes v and leaves its error in d. Byte slices are views of the input of d.
 func (v *Pair) Decode(d *xdr.Decoder) {
 	v.Number = d.Int32()
-	v.Text = d.Opaque(4294967295)
+	v.Text = d.Bulk(4294967295)
 	if d.Optional() {
 		v.Mark = xdr.New(d, v.Mark)
 		v.Mark.Decode(d)
 	} else {
 		v.Mark = nil
 	}
-	v.Other.Decode(d)
+	v.Other = d.Bulk(MaxValue)
 }
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of pair.
