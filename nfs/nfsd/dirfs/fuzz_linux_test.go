@@ -12,6 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // results decodes what a procedure has to return.
@@ -137,6 +138,74 @@ func FuzzCalls(f *testing.F) {
 		}
 		if list, err := os.ReadDir(outer); err != nil || len(list) != 1 {
 			t.Fatalf("%s with %x: outside there is now %v, %v", nfs.ProcName(uint32(proc)), args, list, err)
+		}
+	})
+}
+
+// Whatever follows a handle, the arguments are refused or the reply is one that the procedure has.
+func FuzzArguments(f *testing.F) {
+	w := newWorld(f, modes()[2].cfg, map[string]string{"file": "hello", "dir/file": "x", "link": "-> file"})
+	handles := []nfs.FileHandle{w.root, w.lookup("file"), w.lookup("dir"), w.lookup("link")}
+	for proc, args := range procs(w.root, "name") {
+		f.Add(uint8(proc), uint8(0), args.Append(nil)[len(w.root.Append(nil)):])
+	}
+	f.Add(uint8(nfs.ProcWrite), uint8(1), []byte{16: 0xff, 17: 0xff, 18: 0xff, 19: 0xff})
+	f.Fuzz(func(t *testing.T, proc, which uint8, rest []byte) {
+		if len(rest) > 5000 || uint32(proc) == nfs.ProcWrite || uint32(proc) == nfs.ProcSetAttr || uint32(proc) == nfs.ProcCreate {
+			return // files as large as a disk: FuzzCalls has these procedures
+		}
+		w.t = t
+		args := append(handles[int(which)%len(handles)].Append(nil), rest...)
+		err := w.callBytes(user(), uint32(proc), args, results(uint32(proc)))
+		var refused *oncrpc.RPCError
+		if err != nil && !errors.As(err, &refused) {
+			t.Fatalf("%s with %x: %v", nfs.ProcName(uint32(proc)), args, err)
+		}
+	})
+}
+
+// Whatever a client says to MOUNT, every reply is one that the procedure has, and what can be
+// mounted is a directory of the export.
+func FuzzMount(f *testing.F) {
+	outer := f.TempDir()
+	w := newWorld(f, modes()[2].cfg, map[string]string{"dir/sub/": "", "file": "x", "link": "-> " + outer, "dir/up": "-> ../.."})
+	inside := make(map[uint64]string)
+	for _, dir := range []string{"", "dir", "dir/sub"} {
+		inside[hostStat(f, w.path(dir)).Ino] = dir
+	}
+	for proc := range uint8(7) {
+		for _, path := range []string{"/export", "/export/dir/sub/", "/export/../..", "/export/link", "/export/dir/up/x", "//export//dir/./", "", "/", "/export\x00"} {
+			f.Add(proc, path, uint16(0))
+		}
+		f.Add(proc, "/export", uint16(3))
+	}
+	f.Fuzz(func(t *testing.T, proc uint8, path string, garble uint16) {
+		w.t = t
+		call := transport.Call{Prog: nfs.MountProgram, Vers: nfs.MountVersion, Proc: uint32(proc), Cred: user().Auth(), MaxResults: 64 << 10}
+		if proc != uint8(nfs.MountProcDump) && proc != uint8(nfs.MountProcExport) && proc != uint8(nfs.MountProcUmntAll) || garble != 0 {
+			call.Args = xdr.AppendOpaque(nil, []byte(path))
+			call.Args[int(garble)%len(call.Args)] ^= byte(garble >> 8)
+		}
+		err := w.raw.Call(t.Context(), &call)
+		var refused *oncrpc.RPCError
+		if errors.As(err, &refused) {
+			return
+		}
+		var mnt nfs.MntRes
+		res := map[uint32]result{nfs.MountProcMnt: &mnt, nfs.MountProcDump: new(nfs.DumpRes), nfs.MountProcExport: new(nfs.ExportRes)}[uint32(proc)]
+		if res == nil {
+			res = nothing{}
+		}
+		d := xdr.NewDecoder(call.Results)
+		if res.Decode(&d); err != nil || d.End() != nil {
+			t.Fatalf("procedure %d with %x: %v, %v", proc, call.Args, err, d.Err())
+		}
+		if uint32(proc) != nfs.MountProcMnt || mnt.Status != nfs.MountOK {
+			return
+		}
+		a, status := w.getattr(mnt.Handle)
+		if _, ok := inside[a.FileID]; !ok || status != nfs.StatusOK || a.Type != nfs.TypeDir {
+			t.Fatalf("MNT of %x leads to %v, %+v", call.Args, status, a)
 		}
 	})
 }
