@@ -204,7 +204,7 @@ func TestTCPReplies(t *testing.T) {
 		}, "bytes after the last item"},
 		{"longer than any list", func(h *oncrpc.CallHeader, _ []byte) []byte {
 			return record(h.XID, oncrpc.Success, make([]byte, maxTCPResults+400))
-		}, "longer than the call has room for"},
+		}, "leave room for"},
 		{"a record of 2^31-1 bytes", func(*oncrpc.CallHeader, []byte) []byte {
 			return oncrpc.AppendRecordMark(nil, oncrpc.MaxFragment, true)
 		}, "more than MaxMessage"},

@@ -517,7 +517,11 @@ func TestPadBytes(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		b := start(t, over, transport.Program{
 			Number: StoreProg, Low: StoreV1, High: StoreV2,
-			Handler: transport.HandlerFunc(func(_ context.Context, _ *transport.Request, res *transport.Response) {
+			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
+				if req.Vers == StoreV2 { // a list of one entry
+					res.Results = append(res.Results, 0, 0, 0, 1, 0, 0, 0, 1, 'a', 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+					return
+				}
 				res.Results = append(res.Results, 0, 0, 0, 1, 'a', 0, 0, 9)
 			}),
 		})
@@ -525,8 +529,9 @@ func TestPadBytes(t *testing.T) {
 		if err == nil || err.Error() != "STORE_NAME: results: xdr: byte 0: string is followed by pad bytes that are not zero" {
 			t.Errorf("results: %v", err)
 		}
-		if value, err := NewStoreV2Client(b.client).Fetch(t.Context(), StoreId{1}); err != nil || string(value) != "a" {
-			t.Errorf("results of a lax version: %q, %v", value, err)
+		list, err := NewStoreV2Client(b.client).Entries(t.Context(), 100)
+		if err != nil || len(list) != 1 || string(list[0].Id) != "a" {
+			t.Errorf("results of a lax version: %v, %v", list, err)
 		}
 	})
 }
