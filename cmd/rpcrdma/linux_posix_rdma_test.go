@@ -117,7 +117,7 @@ func TestRDMALinuxPosix(t *testing.T) {
 			every, entries = 3, 2000
 		case longTests():
 		case l.kind == "rxe":
-			every, entries, steps = 9, 500, 400
+			every, entries, steps = 17, 500, 400
 		default:
 			every, entries, steps = 60, 100, 200
 		}
