@@ -111,11 +111,13 @@ func (a *tally) end(t *testing.T) {
 // they see of a local file system, but for what NFS version 3 cannot do.
 func TestRDMALinuxPosix(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		every, entries, steps := 1, 10_000, 5000
+		every, entries, steps := 1, 10_000, 4000
 		switch {
+		case longTests() && l.kind != "rxe":
+			every, entries = 3, 2000
 		case longTests():
 		case l.kind == "rxe":
-			every, entries, steps = 9, 1000, 400
+			every, entries, steps = 17, 500, 400
 		default:
 			every, entries, steps = 60, 100, 200
 		}
