@@ -229,6 +229,11 @@ func (t *transfer) putPart(ctx context.Context, dir nfs.FileHandle, rec *record,
 			return "", fh, err
 		}
 	}
+	if rec != nil {
+		if stale := rec.anew(); stale != "" {
+			t.discard(ctx, dir, stale)
+		}
+	}
 	part, fh, err = t.createPart(ctx, dir, mode)
 	if err != nil || rec == nil {
 		return part, fh, err
