@@ -308,7 +308,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		var name *nfs.NameError
 		switch {
 		case errors.As(err, &name):
-			t.skip(path.Join(rel, name.Name), "the name cannot be used here")
+			t.skip(inDir(rel, name.Name), "the name cannot be used here")
 			return nil
 		case err != nil && rel != "" && passable(ctx, err):
 			t.skip(rel, explain(err))

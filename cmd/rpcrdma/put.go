@@ -159,7 +159,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 			t.meter.spare(v.Size)
 			t.has()
 			return nil
-		case err != nil && !isMissing(err):
+		case err != nil && !isMissing(err) && !isStatus(err, nfs.StatusStale): // somebody replaces it
 			return err
 		}
 		if v.Size >= resumeLeast {

@@ -195,7 +195,7 @@ func (m *remover) pass(ctx context.Context, d doomed) *pass {
 		on := true
 		switch {
 		case errors.As(err, &bad):
-			on = p.result(ctx, m, path.Join(d.rel, bad.Name), bad)
+			on = p.result(ctx, m, inDir(d.rel, bad.Name), bad)
 		case err != nil && e.Name == "":
 			running.Wait()
 			if p.err == nil {
