@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
@@ -113,6 +114,55 @@ func mustSkip(t *testing.T, skipped []string, args ...string) {
 	}
 }
 
+// A started is a command that a test does something to.
+type started struct {
+	t      *testing.T
+	name   string
+	stderr strings.Builder
+	stdout strings.Builder
+	wait   func() int
+	signal func(os.Signal) error
+}
+
+// start starts a command with its records of --resume in the directory cache.
+func start(t *testing.T, cache string, args ...string) *started {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	cmd := command(ctx, args...)
+	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache)
+	s := &started{t: t, name: strings.Join(args, " ")}
+	cmd.Stderr, cmd.Stdout = &s.stderr, &s.stdout
+	testutil.Must(t, cmd.Start())
+	var once sync.Once
+	s.wait = func() int {
+		once.Do(func() {
+			cmd.Wait()
+			cancel()
+		})
+		return cmd.ProcessState.ExitCode()
+	}
+	s.signal = cmd.Process.Signal
+	t.Cleanup(func() { s.wait() })
+	return s
+}
+
+// want waits for the end, which must have the status and, in order, the parts of standard error.
+func (s *started) want(status int, parts ...string) {
+	s.t.Helper()
+	got := s.wait()
+	rest := s.stderr.String()
+	for _, part := range parts {
+		_, after, ok := strings.Cut(rest, part)
+		if !ok {
+			s.t.Errorf("rpcrdma %s: standard error lacks %q:\n%s", s.name, part, s.stderr.String())
+		}
+		rest = after
+	}
+	if got != status || len(parts) == 0 && rest != "" {
+		s.t.Errorf("rpcrdma %s: status %d, want %d:\n%s", s.name, got, status, s.stderr.String())
+	}
+}
+
 // A testServer is a serve command.
 type testServer struct {
 	cmd    *exec.Cmd
@@ -176,6 +226,15 @@ func (s *testServer) stop() error {
 		s.result = s.cmd.Wait()
 	})
 	return s.result
+}
+
+// kill ends the server at once.
+func (s *testServer) kill() {
+	s.once.Do(func() {
+		s.cmd.Process.Kill()
+		s.rest <- <-s.rest
+		s.cmd.Wait()
+	})
 }
 
 // dialNFS connects a client in this process.

@@ -147,7 +147,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error
 	err = from.Walk(ctx, from.url.Path, func(n nfs.Node, err error) error {
 		rel := below(n.Path, top.Path)
 		if name, ok := errors.AsType[*nfs.NameError](err); ok {
-			t.skip(path.Join(rel, name.Name), "the name cannot be used here")
+			t.skip(inDir(rel, name.Name), "the name cannot be used here")
 			return nil
 		}
 		if err != nil {

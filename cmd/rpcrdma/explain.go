@@ -111,7 +111,7 @@ func explain(err error) string {
 			return "connection closed"
 		}
 		if why := connText(closed.Reason); why != "" {
-			return "connection lost: " + why
+			return "connection lost: " + strings.TrimSuffix(why, askServer) // there was one
 		}
 		return "connection lost: " + explain(closed.Reason)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -133,6 +133,9 @@ func explain(err error) string {
 	return oneLine(err)
 }
 
+// askServer is the end of a sentence about a connection that was not made.
+const askServer = "; is there an RDMA server?"
+
 // connText says why a connection was not made or is lost, for errors that would read as if
 // they were about a file. It is "" for other errors.
 func connText(err error) string {
@@ -142,7 +145,7 @@ func connText(err error) string {
 	case errors.Is(err, mpa.ErrKey):
 		return "what answers there is no RDMA server"
 	case errors.Is(err, io.ErrUnexpectedEOF), err == io.EOF:
-		return "the other end closed the connection; is there an RDMA server?"
+		return "the other end closed the connection" + askServer
 	case errors.As(err, &path) && errors.As(path.Err, &errno):
 		return errno.Error()
 	}

@@ -260,6 +260,9 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 			}
 		}
 	}
+	if stale := rec.anew(); stale != "" {
+		to.root.Remove(to.beside(stale)) // it may be gone
+	}
 	rec.Part = partName()
 	f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
 	if err == nil {
@@ -305,7 +308,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		var name *nfs.NameError
 		switch {
 		case errors.As(err, &name):
-			t.skip(path.Join(rel, name.Name), "the name cannot be used here")
+			t.skip(inDir(rel, name.Name), "the name cannot be used here")
 			return nil
 		case err != nil && rel != "" && passable(ctx, err):
 			t.skip(rel, explain(err))

@@ -27,10 +27,19 @@ type hostile struct {
 	denied  map[string]nfs.Status // by handle: what READDIRPLUS, READ and READLINK fail with
 	huge    int                   // entries of the directory with the handle "huge", in pages
 	sizes   map[string]int        // by handle: files of zeros, instead of data
+	lies    map[string]uint64     // by handle: sizes of files that have data all the same
 
 	mu      sync.Mutex
 	changes map[string]int    // by handle: READs that find a file changed since the last one
 	version map[string]uint32 // by handle: seconds of mtime and ctime
+	calls   map[string]int    // by procedure
+}
+
+// called returns the number of calls of a procedure.
+func (h *hostile) called(proc uint32) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls[nfs.ProcName(proc)]
 }
 
 // attr returns the attributes of a file.
@@ -41,6 +50,9 @@ func (h *hostile) attr(fh string, kind nfs.FileType) nfs.Attr {
 	if size, ok := h.sizes[fh]; ok {
 		a.Type, a.Size = nfs.TypeReg, uint64(size)
 		a.MTime.Sec, a.CTime.Sec = h.version[fh], h.version[fh]
+	}
+	if size, ok := h.lies[fh]; ok {
+		a.Type, a.Size = nfs.TypeReg, size
 	}
 	return a
 }
@@ -114,12 +126,18 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 		res.Results = failed(res.Results, status)
 		return
 	}
+	h.mu.Lock()
+	if h.calls == nil {
+		h.calls = make(map[string]int)
+	}
+	h.calls[nfs.ProcName(req.Proc)]++
+	h.mu.Unlock()
 	switch req.Proc {
 	case nfs.ProcLookup:
 		name := d.String(nfs.MaxName)
 		for _, e := range h.entries[string(fh.Bytes())] {
 			if e.Name == name {
-				if id := string(e.Handle.Handle.Bytes()); h.sizes[id] > 0 {
+				if id := string(e.Handle.Handle.Bytes()); h.sizes[id] > 0 || h.lies[id] > 0 {
 					e.Attr.Attr = h.attr(id, nfs.TypeReg)
 				}
 				r := nfs.LookupRes{Object: e.Handle.Handle, Attr: e.Attr}
@@ -137,6 +155,9 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 			first := int(d.Uint64())
 			last := min(first+100, h.huge)
 			r.EOF = last == h.huge
+			if h.huge < 0 { // it has no end
+				first, last, r.EOF = first%1000, first%1000+100, false
+			}
 			for i := first; i < last; i++ {
 				e := hostileEntry(fmt.Sprintf("%08d", h.huge-i), "f", nfs.TypeReg)
 				e.Cookie = uint64(i + 1)
@@ -168,6 +189,9 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 		res.Results = r.Append(res.Results)
 	case nfs.ProcRemove:
 		r := nfs.WccRes{}
+		res.Results = r.Append(res.Results)
+	case nfs.ProcRmdir:
+		r := nfs.WccRes{Status: nfs.StatusNotEmpty}
 		res.Results = r.Append(res.Results)
 	case nfs.ProcRename:
 		r := nfs.RenameRes{}

@@ -177,7 +177,7 @@ func (l *lister) walk(ctx context.Context) error {
 		var bad *nfs.NameError
 		switch {
 		case errors.As(err, &bad):
-			l.skip(path.Join(rel, bad.Name), err)
+			l.skip(inDir(rel, bad.Name), err)
 			return nil
 		case err != nil && rel == "":
 			return err

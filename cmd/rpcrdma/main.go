@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func printSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 		_ = json.NewEncoder(stderr).Encode(skippedJSON{path, why})
 		return
 	}
-	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, printable(path), why)
+	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, cmp.Or(printable(path), `""`), why)
 }
 
 // errReported is a failure that has been reported already.

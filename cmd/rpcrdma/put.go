@@ -159,7 +159,7 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 			t.meter.spare(v.Size)
 			t.has()
 			return nil
-		case err != nil && !isMissing(err):
+		case err != nil && !isMissing(err) && !isStatus(err, nfs.StatusStale): // somebody replaces it
 			return err
 		}
 		if v.Size >= resumeLeast {
@@ -227,6 +227,11 @@ func (t *transfer) putPart(ctx context.Context, dir nfs.FileHandle, rec *record,
 			return rec.Part, fh, nil
 		case err != nil && !isMissing(err):
 			return "", fh, err
+		}
+	}
+	if rec != nil {
+		if stale := rec.anew(); stale != "" {
+			t.discard(ctx, dir, stale)
 		}
 	}
 	part, fh, err = t.createPart(ctx, dir, mode)

@@ -29,7 +29,7 @@ import (
 
 const (
 	// resumeStep is how many bytes are copied between two entries in a record.
-	resumeStep = 32 << 20
+	resumeStep = 16 << 20
 
 	// resumeLeast is the size below which a file is begun anew.
 	resumeLeast = 8 << 20
@@ -50,8 +50,9 @@ type recordJSON struct {
 // A record is an open record. Its methods are for one goroutine.
 type record struct {
 	recordJSON
-	file *os.File
-	path string
+	stale string // name of an incomplete copy of another version, which is to be removed
+	file  *os.File
+	path  string
 }
 
 // errUnderWay means that a record is locked.
@@ -101,12 +102,26 @@ func openRecord(dir, from, to string, v version) (*record, error) {
 		return nil, err
 	}
 	var old recordJSON
-	if json.Unmarshal(text, &old) != nil || old.From != from || old.To != to || !isPart(old.Part) ||
-		!old.Source.same(v) || old.Done < 0 || old.Done > v.Size {
-		old = recordJSON{From: from, To: to, Source: v}
+	if json.Unmarshal(text, &old) == nil && old.From == from && old.To == to && isPart(old.Part) {
+		if old.Source.same(v) && old.Done >= 0 && old.Done <= v.Size {
+			r.recordJSON = old
+			return r, nil
+		}
+		r.stale = old.Part
 	}
-	r.recordJSON = old
+	r.recordJSON = recordJSON{From: from, To: to, Source: v}
 	return r, nil
+}
+
+// anew gives up the incomplete copy of the record. It returns the name of the one to remove, if
+// there is any.
+func (r *record) anew() (stale string) {
+	if r.Part != "" {
+		r.stale = r.Part
+	}
+	r.Part, r.PartID, r.Done = "", 0, 0
+	stale, r.stale = r.stale, ""
+	return stale
 }
 
 // save writes down that the first done bytes are safe.

@@ -107,8 +107,11 @@ type doomed struct {
 	above  []nfs.FileHandle // of the directories that contain it, as far as they are removed, too
 }
 
-// maxRemoveDepth is how deep a tree may be. A server can nest a directory in itself.
-const maxRemoveDepth = 512
+// Bounds on what a server can pretend.
+const (
+	maxRemoveDepth = 512 // of a tree, which may nest a directory in itself
+	maxPasses      = 64  // over a directory, which may not become empty
+)
 
 // tree removes a directory and everything in it. kept tells that something is left, which has
 // been reported. An error ends the work.
@@ -118,7 +121,7 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 		return true, nil
 	}
 	m.known.add(d.dir, d.rel)
-	for {
+	for passes := 1; ; passes++ {
 		p := m.pass(ctx, d)
 		err := p.err
 		if err == nil && p.kept {
@@ -132,7 +135,7 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 			return false, nil
 		case !passable(ctx, err):
 			return true, &itemError{d.rel, err}
-		case !p.kept && p.removed > 0 && again(err):
+		case !p.kept && p.removed > 0 && passes < maxPasses && again(err):
 			// Not everything has been listed. Every pass removes something.
 		default:
 			m.skip(d.rel, err)
@@ -192,7 +195,7 @@ func (m *remover) pass(ctx context.Context, d doomed) *pass {
 		on := true
 		switch {
 		case errors.As(err, &bad):
-			on = p.result(ctx, m, path.Join(d.rel, bad.Name), bad)
+			on = p.result(ctx, m, inDir(d.rel, bad.Name), bad)
 		case err != nil && e.Name == "":
 			running.Wait()
 			if p.err == nil {

@@ -136,6 +136,15 @@ func (t *transfer) finish(ctx context.Context, result resultJSON, stdout io.Writ
 	return nil
 }
 
+// inDir returns the name of an entry of a directory below the one that was asked for. Unlike that
+// of path.Join, the result has the name as it is, whatever is in it.
+func inDir(rel, name string) string {
+	if rel == "" || rel == "." {
+		return name
+	}
+	return rel + "/" + name
+}
+
 // things returns "1 thing was" or "2 things were".
 func things(n int) string {
 	if n == 1 {
