@@ -191,7 +191,8 @@ func TestReloadEndsWatches(t *testing.T) {
 	s := startChanging(t, []string{a + "=/a", b + "=/b"})
 	inA, inB := startWatch(t, s.watchURL("/a")), startWatch(t, s.watchURL("/b"))
 	s.change("/b[]", b+"=/b")
-	if status := inA.wait(); status != 1 || !strings.Contains(inA.stderr.String(), "removed") {
+	testutil.Eventually(t, "watch ends", func() bool { return strings.Contains(inA.stderr.String(), "removed") })
+	if status := inA.wait(); status != 1 {
 		t.Errorf("watch of an export that is gone: status %d\n%s", status, inA.stderr)
 	}
 	testutil.WriteFiles(t, b, map[string]string{"new": "x"})
