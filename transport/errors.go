@@ -136,7 +136,7 @@ func (e *NotReadyError) Error() string {
 	if e.Dropped {
 		return fmt.Sprintf("client %s dropped the connection when it was called", e.Addr)
 	}
-	return fmt.Sprintf("client %s has not said that it is ready for calls", e.Addr)
+	return fmt.Sprintf("client %s has not said that it is ready for calls: see Conn.AllowBackward", e.Addr)
 }
 
 // An RDMAError is a peer's RDMA_ERROR answer to a call (RFC 5666 section 4.2): its transport

@@ -13,7 +13,8 @@
 // default that of the first file with .go for .x, in the current directory. -D defines
 // a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
 // of the including file. -types leaves out clients, servers and bindings: what is left uses package
-// proto/xdr and nothing else. -v prints what is ignored, such as lines that begin with %.
+// proto/xdr and nothing else. -v prints what is ignored, such as lines that begin with %; a comment
+// such as /* DDP */, which looks like an annotation and is none, is printed without it.
 //
 // # Language
 //
@@ -217,8 +218,8 @@ func compile(opt options, stdout, stderr io.Writer) error {
 		sources = append(sources, syntax.Source{Name: filepath.Clean(name), Text: text})
 	}
 	file, err := syntax.Parse(sources, syntax.Options{Defines: opt.defines, Include: opt.include})
-	if opt.verbose {
-		for _, n := range file.Notes {
+	for _, n := range file.Notes {
+		if opt.verbose || n.Likely {
 			fmt.Fprintln(stderr, n)
 		}
 	}

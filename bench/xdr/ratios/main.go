@@ -7,6 +7,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -74,7 +75,7 @@ func table(w io.Writer, r io.Reader) error {
 		return err
 	}
 	if len(rows) == 0 || codecs[0] != "ours" {
-		return fmt.Errorf("no benchmarks, or not ours first")
+		return errors.New("no benchmarks, or not ours first")
 	}
 	fmt.Fprint(w, "| |")
 	for _, c := range codecs {
@@ -90,7 +91,7 @@ func table(w io.Writer, r io.Reader) error {
 		if len(ours.ns) < minRuns {
 			return fmt.Errorf("%s: %d runs, at least %d are wanted", row.name, len(ours.ns), minRuns)
 		}
-		fmt.Fprintf(w, "| %s | %.3g ns, %s |", row.name, quartile(ours.ns, 2), ours.allocs)
+		fmt.Fprintf(w, "| %s | %s ns, %s |", row.name, short(quartile(ours.ns, 2)), ours.allocs)
 		for _, name := range codecs[1:] {
 			c := row.codec[name]
 			if c == nil {
@@ -117,7 +118,7 @@ func quartile(list []float64, n int) float64 {
 	return list[(len(list)-1)*n/4]
 }
 
-// short returns two significant digits.
+// short returns two digits, or all in front of the point.
 func short(f float64) string {
 	if f >= 10 {
 		return strconv.Itoa(int(f + 0.5))

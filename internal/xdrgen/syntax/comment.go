@@ -1,6 +1,7 @@
 package syntax
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -51,6 +52,20 @@ func (c Comment) annotation() (Annotation, bool) {
 		}
 	}
 	return Annotation{}, false
+}
+
+// meant reports whether a comment has been meant to be an annotation, or several, and is none.
+func (c Comment) meant() bool {
+	if _, ok := c.annotation(); ok {
+		return false
+	}
+	words := strings.FieldsFunc(c.Text, func(r rune) bool { return !unicode.IsLetter(r) && r != '_' })
+	for _, word := range words {
+		if !slices.Contains(annotationWords[:], strings.ToLower(word)) {
+			return false
+		}
+	}
+	return len(words) > 0
 }
 
 // Lines returns the prose in lines without the signs around it and without annotations. There

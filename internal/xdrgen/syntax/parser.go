@@ -226,7 +226,7 @@ func (p *parser) definition() Decl {
 		p.take()
 		p.take()
 		p.want(';', `";"`)
-		p.notes = append(p.notes, Note{t.Pos, t.text + " of another compiler is ignored"})
+		p.notes = append(p.notes, Note{Pos: t.Pos, Text: t.text + " of another compiler is ignored"})
 		return nil
 	}
 	p.expected("a definition")

@@ -87,7 +87,8 @@ func (l *Errors) Err() error {
 // A Note is something that was ignored.
 type Note struct {
 	Pos
-	Text string
+	Text   string
+	Likely bool // it is a mistake, most likely
 }
 
 // String is file:line:column: text.

@@ -1,6 +1,9 @@
 package syntax
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // scanner makes the tokens of one compilation.
 type scanner struct {
@@ -144,7 +147,12 @@ func (f *source) comment(at Pos, text string, row int) {
 	if f.skipped() {
 		return
 	}
-	f.pending = append(f.pending, Comment{at, text})
+	c := Comment{at, text}
+	if c.meant() {
+		text := fmt.Sprintf("comment %q is no annotation: each is a comment of its own, in small letters", strings.TrimSpace(text))
+		f.notes = append(f.notes, Note{at, text, true})
+	}
+	f.pending = append(f.pending, c)
 	f.rows = append(f.rows, [2]int{row, f.row})
 }
 
@@ -230,7 +238,7 @@ func (f *source) rest() string {
 }
 
 func (s *scanner) note(at Pos, format string, args ...any) {
-	s.notes = append(s.notes, Note{at, fmt.Sprintf(format, args...)})
+	s.notes = append(s.notes, Note{Pos: at, Text: fmt.Sprintf(format, args...)})
 }
 
 func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }

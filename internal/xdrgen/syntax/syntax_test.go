@@ -145,6 +145,11 @@ func TestPreprocessor(t *testing.T) {
 		{"include of C", "#include <rpc/rpc.h>\n#include \"rpc.h\"\n", "", []string{
 			"a.x:1:1: #include <rpc/rpc.h> is ignored", "a.x:2:1: #include \"rpc.h\" is ignored",
 		}},
+		{"comments that are meant to be annotations", "struct a { int b; /* DDP */\nint c; /* ddp, max: 5 */\nint d; // Idempotent.\nint e; /* ddp */ /* max: 5 */ /* the max */ };", "a", []string{
+			`a.x:1:19: comment "DDP" is no annotation: each is a comment of its own, in small letters`,
+			`a.x:2:8: comment "ddp, max: 5" is no annotation: each is a comment of its own, in small letters`,
+			`a.x:3:8: comment "Idempotent." is no annotation: each is a comment of its own, in small letters`,
+		}},
 		{"program and version are no keywords", "struct version { int program; };\nprogram P { version version { void version(void) = 0; } = 1; } = 2;", "version P", nil},
 	}
 	for _, tt := range tests {
