@@ -109,7 +109,7 @@ func TestMv(t *testing.T) {
 		{1, "/one/empty is the same directory\n", []string{u("/empty"), u("/empty")}},
 		{1, "/one: is an export, which cannot be moved\n", []string{u(""), u("/x")}},
 		{1, "exports /one and /two are different: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'\n", []string{u("/full/x"), s.url("/two/x")}},
-		{1, "the server exports nothing that contains it\n", []string{u("/full/x"), s.url("/three")}},
+		{1, "/three: the server exports only /one, /two\n", []string{u("/full/x"), s.url("/three")}},
 		{2, s.addr + " and localhost:1 are different servers: copy with 'rpcrdma cp' and remove with 'rpcrdma rm'\n", []string{u("/full/x"), "nfs://localhost:1/x"}},
 		{2, "argument TO is missing\n", []string{u("/x")}},
 		{2, "arguments FROM and TO are missing\n", nil},
@@ -331,8 +331,8 @@ func TestPartlyRefused(t *testing.T) {
 			args = []string{"cp", "-r", s1.url("/tree"), s2.url("/cp")}
 		}
 		mustSkip(t, []string{
-			"file skipped: file exists (NFS3ERR_EXIST)", "dir skipped: a file on the server is in the way of this directory",
-			"link skipped: file exists (NFS3ERR_EXIST)",
+			"file skipped: is a directory (NFS3ERR_ISDIR)", "dir skipped: a file on the server is in the way of this directory",
+			"link skipped: is a directory (NFS3ERR_ISDIR)",
 		}, args...)
 		wantFile(t, filepath.Join(dir, to, "a"), "a")
 		wantFile(t, filepath.Join(dir, to, "z"), "z")

@@ -684,7 +684,7 @@ func TestProcedures(t *testing.T) {
 	wantStatus(t, "RMDIR of a full directory", c.Rmdir(ctx, top, "dir"), nfs.StatusNotEmpty)
 	wantStatus(t, "REMOVE of nothing", c.Remove(ctx, top, "nothing"), nfs.StatusNoEnt)
 	wantStatus(t, "RENAME of nothing", c.Rename(ctx, top, "nothing", top, "x"), nfs.StatusNoEnt)
-	wantStatus(t, "RENAME over a directory", c.Rename(ctx, top, "read-only", top, "dir"), nfs.StatusExist)
+	wantStatus(t, "RENAME over a directory", c.Rename(ctx, top, "read-only", top, "dir"), nfs.StatusIsDir)
 	wantStatus(t, "LINK", c.Link(ctx, fhOf(t, c, top, "read-only"), top, "x"), nfs.StatusOK)
 	_, _, err = c.Mkdir(ctx, top, "dir", &nfs.SetAttr{})
 	wantStatus(t, "MKDIR over a directory", err, nfs.StatusExist)
@@ -760,7 +760,7 @@ func TestFailedPutCleansUp(t *testing.T) {
 	s := startServer(t, "--dir", dir, "--async")
 	before := describe(t, dir)
 	for _, tree := range []string{"tree", "links"} {
-		mustSkip(t, []string{"name skipped: file exists (NFS3ERR_EXIST)"}, "put", "-r", filepath.Join(local, tree), s.url("/refused"))
+		mustSkip(t, []string{"name skipped: is a directory (NFS3ERR_ISDIR)"}, "put", "-r", filepath.Join(local, tree), s.url("/refused"))
 		if after := describe(t, dir); !maps.Equal(before, after) {
 			t.Errorf("put -r %s leaves %q, before %q", tree, after, before)
 		}

@@ -266,9 +266,16 @@ func TestForgedCookies(t *testing.T) {
 					t.Errorf("cookie %#x: %v", cookie, status)
 				}
 			}
-			for _, e := range append(res.Entries, plus.Entries...) {
-				if _, err := os.Lstat(w.path("dir/" + e.Name)); err != nil {
-					t.Errorf("cookie %#x leads to %q", cookie, e.Name)
+			var names []string
+			for _, e := range res.Entries {
+				names = append(names, e.Name)
+			}
+			for _, e := range plus.Entries {
+				names = append(names, e.Name)
+			}
+			for _, name := range names {
+				if _, err := os.Lstat(w.path("dir/" + name)); err != nil {
+					t.Errorf("cookie %#x leads to %q", cookie, name)
 				}
 			}
 		}
