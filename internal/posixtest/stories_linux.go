@@ -24,7 +24,11 @@ func stories(p *people) (list []*check) {
 	newModes(p, add)
 	ownership(p, add)
 	links(p, add)
+	first := len(list)
 	openFiles(p, add)
+	for _, c := range list[first:] {
+		c.busy = true
+	}
 	offsets(p, add)
 	names(p, add)
 	return list
