@@ -261,7 +261,8 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 		}
 	}
 	if stale := rec.anew(); stale != "" {
-		to.root.Remove(to.beside(stale)) // it may be gone
+		// It may be gone.
+		to.root.Remove(to.beside(stale))
 	}
 	rec.Part = partName()
 	f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
