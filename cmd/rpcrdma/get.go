@@ -104,7 +104,7 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 	}
 	t.meter = newMeter(t.stderr, int64(node.Attr.Size))
 	defer t.meter.close()
-	return t.getFile(ctx, localName{root, filepath.Clean(dir), name}, &node, t.parallel)
+	return t.getLatest(ctx, localName{root, filepath.Clean(dir), name}, &node, t.parallel)
 }
 
 // A localName is where a local copy goes.
@@ -117,8 +117,24 @@ type localName struct {
 // beside returns the name of another file in the same directory.
 func (l localName) beside(name string) string { return filepath.Join(filepath.Dir(l.name), name) }
 
-// getTries is how often a small file is read that changes all the time.
+// getTries is how often a small file is read that changes all the time, and one that is replaced.
 const getTries = 3
+
+// getLatest is getFile for a file that may be replaced meanwhile: its handle is stale then, and
+// what has its name now is copied. Programs that save a file replace it.
+func (t *transfer) getLatest(ctx context.Context, to localName, node *nfs.Node, parallel int) error {
+	for try := 1; ; try++ {
+		err := t.getFile(ctx, to, node, parallel)
+		if try == getTries || !isStatus(err, nfs.StatusStale) {
+			return err
+		}
+		now, e := t.Lstat(ctx, node.Path)
+		if e != nil || now.Attr.Type != nfs.TypeReg || now.Handle == node.Handle {
+			return err
+		}
+		node = &now
+	}
+}
 
 // getFile copies a file to a name, where it appears when it is complete.
 func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, parallel int) (err error) {
@@ -261,7 +277,8 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 		}
 	}
 	if stale := rec.anew(); stale != "" {
-		to.root.Remove(to.beside(stale)) // it may be gone
+		// It may be gone.
+		to.root.Remove(to.beside(stale))
 	}
 	rec.Part = partName()
 	f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
@@ -300,7 +317,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	t.meter = newMeter(t.stderr, 1)
 	defer t.meter.close()
 	files := newCopier(ctx, t.parallel, func(ctx context.Context, f found, parallel int) error {
-		return t.pass(ctx, filepath.ToSlash(f.rel), t.getFile(ctx, localName{root, local, f.rel}, &f.node, parallel))
+		return t.pass(ctx, filepath.ToSlash(f.rel), t.getLatest(ctx, localName{root, local, f.rel}, &f.node, parallel))
 	})
 	var links []found
 	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {

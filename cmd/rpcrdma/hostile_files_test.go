@@ -133,3 +133,21 @@ func TestHostileNames(t *testing.T) {
 	mustFail(t, 1, "symbolic link leaves the export", "mv", url+"/good", url+"/link/x")
 	mustFail(t, 1, "invalid file name", "cat", url+"/broken")
 }
+
+// A file that is replaced after it was listed is copied as it is now.
+func TestReplacedFile(t *testing.T) {
+	h := &hostile{
+		entries: map[string][]nfs.DirEntry{"/": {
+			hostileEntry("saved", "old", nfs.TypeReg), hostileEntry("gone", "old", nfs.TypeReg), hostileEntry("again", "old", nfs.TypeReg),
+		}},
+		data: "contents", denied: map[string]nfs.Status{"old": nfs.StatusStale, "older": nfs.StatusStale},
+		now: map[string]string{"saved": "new", "again": "older"},
+	}
+	local := filepath.Join(t.TempDir(), "local")
+	mustSkip(t, []string{"gone skipped: the file is gone (NFS3ERR_STALE)", "again skipped: the file is gone (NFS3ERR_STALE)"},
+		"get", "-r", "nfs://"+h.start(t)+"/", local)
+	if got := describe(t, local); len(got) != 1 {
+		t.Errorf("copied: %q", got)
+	}
+	wantFile(t, filepath.Join(local, "saved"), "contents")
+}

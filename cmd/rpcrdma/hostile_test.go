@@ -27,6 +27,7 @@ type hostile struct {
 	denied  map[string]nfs.Status // by handle: what READDIRPLUS, READ and READLINK fail with
 	huge    int                   // entries of the directory with the handle "huge", in pages
 	sizes   map[string]int        // by handle: files of zeros, instead of data
+	now     map[string]string     // by name: handle of the file that has replaced the one that is listed
 	lies    map[string]uint64     // by handle: sizes of files that have data all the same
 
 	mu      sync.Mutex
@@ -139,6 +140,9 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 			if e.Name == name {
 				if id := string(e.Handle.Handle.Bytes()); h.sizes[id] > 0 || h.lies[id] > 0 {
 					e.Attr.Attr = h.attr(id, nfs.TypeReg)
+				}
+				if id, ok := h.now[name]; ok {
+					e = hostileEntry(name, id, nfs.TypeReg)
 				}
 				r := nfs.LookupRes{Object: e.Handle.Handle, Attr: e.Attr}
 				res.Results = r.Append(res.Results)

@@ -20,7 +20,8 @@ import (
 
 // retryHelp explains --retry in the help of the commands that have it.
 const retryHelp = `With --retry, a server that is started again in the middle does not end the copy, if its
-handles survive that: those of 'rpcrdma serve' do as root, or with --state.
+handles survive that: those of 'rpcrdma serve' do with --state. A server that is connected
+and silent ends it after the longer of --retry and --timeout.
 
 `
 
