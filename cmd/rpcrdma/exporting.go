@@ -46,7 +46,7 @@ type exportedDir struct {
 	watch *dirwatch.Watcher
 }
 
-// newExporter returns an exporter of nothing. Its cfg, state and key are the caller's to fill in
+// newExporter returns an exporter of nothing. What else cfg and state are to have is filled in
 // before the first set.
 func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	x := &exporter{

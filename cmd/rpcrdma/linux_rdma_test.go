@@ -90,7 +90,7 @@ func TestRDMALinuxClient(t *testing.T) {
 				t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 			}
 		}
-		options := "vers=3,proto=rdma,port=" + rdmaPort + ",mountproto=tcp,mountport=" + mountPort + ",nolock"
+		options := mountOptions(rdmaPort, mountPort)
 		sh("mount", "-t", "nfs", "-o", options, addr+":/", mounted)
 		unmount := func() { sh("umount", mounted) }
 		defer func() { unmount() }()

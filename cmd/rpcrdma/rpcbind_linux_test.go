@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,5 +103,25 @@ func TestRPCBind(t *testing.T) {
 				t.Errorf("then registered is %q", got)
 			}
 		})
+	})
+}
+
+// TestShowmount: the showmount of Linux finds the exports, and for whom they are.
+func TestShowmount(t *testing.T) {
+	showmount, err := exec.LookPath("showmount")
+	if err != nil {
+		t.Skip("showmount is not installed: see scripts/setup")
+	}
+	rpcbindtest.Run(t, func(t *testing.T) {
+		a, b := t.TempDir(), t.TempDir()
+		s := startServer(t, "--export", a+"=/all", "--export", b+"=/some,allow=192.0.2.0/24,allow=2001:db8::1", "--tcp-addr", "127.0.0.1:0", "--rpcbind")
+		testutil.Must(t, s.dialNFS(t).Null(t.Context()))
+		mntOf(t, s.dialNFS(t), "/all")
+		for flag, want := range map[string][]string{"-e": {"/all", "(everyone)", "/some", "192.0.2.0/24,2001:db8::1/128"}, "-a": {"127.0.0.1:/all"}} {
+			out, err := exec.CommandContext(t.Context(), showmount, "--no-headers", flag, "127.0.0.1").CombinedOutput()
+			if err != nil || !slices.Equal(strings.Fields(string(out)), want) {
+				t.Errorf("showmount %s prints %q, %v", flag, out, err)
+			}
+		}
 	})
 }

@@ -110,6 +110,7 @@ func (c *call) tell() {
 	c.tellStatus(a)
 	a.Duration = time.Since(t.start)
 	c.observe(a)
+	*a = Access{} // its references
 }
 
 // tellStatus fills in the status, which is the first word of the results.
