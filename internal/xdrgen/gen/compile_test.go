@@ -135,11 +135,17 @@ func FuzzCompile(f *testing.F) {
 		"struct a { opaque x<>; /* ddp */ /* max: args.n */ }; struct b { int n; }; program P { version V { a F(b) = 1; b G(a) = 2; } = 1; } = 1;",
 		"program P { version V { int A_F(int max, string len) = 1; int A_Impl(void) = 2; int A_Cred(bool b) = 3; } = 1; version V { } = 2; } = 1; const VClient = 1;",
 		"struct n { n *next; opaque x<>; }; struct l { n *list; n one; }; program P { version V { l F(l) = 1; } = 1; } = 1;",
+		"typedef opaque a<>; /* ddp */\ntypedef a b;\ntypedef string s<>; /* ddp: F */\nprogram P { version V { b F(a, s, b res) = 1; /* max: 9 */\n s G(s) = 2; /* max: 9 */\n int H(int n, s) = 3; } = 1; } = 1;",
+		"typedef opaque a<>; /* ddp */\nstruct c { a x; a y[2]; a *z; };\nunion u switch (int n) { case 1: a x; default: c y; };\nprogram P { version V { u F(c) = 1; /* max: 5 */\n a G(u) = 2; } = 1; } = 1;",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)
 	}
 	types := newTypeChecker()
+	// What generated code imports is read here, as a worker has ten seconds for an input.
+	code, err := compile("typedef string s<1>;\nprogram P { version V { s F(s) = 1; } = 1; } = 1;")
+	testutil.Must(f, err)
+	testutil.Must(f, types.check(code))
 	f.Fuzz(func(t *testing.T, src string) {
 		code, err := compile(src)
 		verify(t, types, src, code, err)
