@@ -115,7 +115,7 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig
 	switch p.(type) {
 	case nil:
 		return nil, errNoProvider
-	case TCP:
+	case TCP, *TCP:
 		return DialTCP(ctx, addr, cfg)
 	}
 	cl, err := newClient(addr, p.Name(), cfg)

@@ -30,6 +30,7 @@
 //
 // # TCP
 //
+// [TCP] in place of a provider makes the same programs run over plain TCP.
 // [Server.ServeTCP] executes calls that come over TCP, with the record marking of RFC 5531, by
 // the same handlers, and [DialTCP] returns a Client that makes them, for the same callers:
 // a service can move to RDMA step by step. All data goes inline then; calls back to the

@@ -132,7 +132,7 @@ func TestTCPProvider(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	cl, err := Dial(bg, TCP{}, l.Addr().String(), &ClientConfig{NoReconnect: true})
+	cl, err := Dial(bg, &TCP{}, l.Addr().String(), &ClientConfig{NoReconnect: true})
 	if err != nil {
 		t.Fatal(err)
 	}

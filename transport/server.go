@@ -145,11 +145,12 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	}
 	l := &Listener{provider: p.Name()}
 	var err error
-	if _, ok := p.(TCP); ok {
+	switch p.(type) {
+	case TCP, *TCP:
 		var lc net.ListenConfig
 		l.tcp, err = lc.Listen(ctx, "tcp", addr)
 		l.address = l.tcp
-	} else {
+	default:
 		l.fl, err = p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
 		l.address = l.fl
 	}
@@ -168,6 +169,7 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 
 // Serve accepts connections from l until l or the server is closed; the error is
 // then net.ErrClosed. While the process is out of descriptors or memory, it waits.
+// Over [TCP] it is [Server.ServeTCP].
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()

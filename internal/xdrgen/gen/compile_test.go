@@ -153,11 +153,17 @@ func FuzzCompile(f *testing.F) {
 		"union u switch (bool b) { case TRUE: opaque x<>; /* flat */\n default: void; }; struct s { u v; /* flat */\n int b; };",
 		"union u /* head */ switch (int d /* go: D */) { case 1: v a; /* flat */\n case 2: v b; /* flat */\n }; union v switch (bool e) { case TRUE: opaque x<>; /* ddp */\n default: void; };",
 		"struct s /* head */ { k a; u v; /* flat */\n }; union u switch (k d) { default: opaque x<>; /* ddp */\n }; typedef int k<>; /* go: K */ /* extern */",
+		"typedef opaque a<>; /* ddp */\ntypedef a b;\ntypedef string s<>; /* ddp: F */\nprogram P { version V { b F(a, s, b res) = 1; /* max: 9 */\n s G(s) = 2; /* max: 9 */\n int H(int n, s) = 3; } = 1; } = 1;",
+		"typedef opaque a<>; /* ddp */\nstruct c { a x; a y[2]; a *z; };\nunion u switch (int n) { case 1: a x; default: c y; };\nprogram P { version V { u F(c) = 1; /* max: 5 */\n a G(u) = 2; } = 1; } = 1;",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)
 	}
 	types := newTypeChecker()
+	// What generated code imports is read here, as a worker has ten seconds for an input.
+	code, err := compile("typedef string s<1>;\nprogram P { version V { s F(s) = 1; } = 1; } = 1;")
+	testutil.Must(f, err)
+	testutil.Must(f, types.check(code))
 	f.Fuzz(func(t *testing.T, src string) {
 		code, err := compile(src)
 		verify(t, types, src, code, err)
