@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	if what := os.Getenv(asCrowd); what != "" {
+		beCrowd(what)
+	}
 	os.Exit(leak.Main(m))
 }
 

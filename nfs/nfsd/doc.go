@@ -60,7 +60,12 @@
 //
 // Calls of one connection run in parallel, up to Config.MaxConnCalls, and those of all
 // together up to Config.MaxCalls; those that wait are taken from the connections in turn. A
-// call whose connection ends while it waits is dropped.
+// connection gets no more than a quarter of what the others leave free, so that there is room for
+// one more although the calls of many wait for a disk that never answers.
+//
+// READDIR and READDIRPLUS, whose pages take tens of milliseconds where directories are large, leave
+// one processor to other procedures, and take turns of half a millisecond. A call whose connection
+// ends while it waits is dropped, and a listing ends at its next turn.
 //
 // # Limitations
 //

@@ -6,10 +6,12 @@ import (
 )
 
 // A gate bounds the calls that are in the hands of file systems: each may block a thread. No
-// owner, which is a connection, has more than its share at a time, and calls that wait are let
-// in from the owners in turn.
+// owner, which is a connection, has more than its share at a time, nor more than a part of what is
+// left for others: so there is room for another one, though many hold as much as they can get for
+// ever. Calls that wait are let in from the owners in turn.
 type gate[K comparable] struct {
 	share int // calls of one owner
+	part  int // an owner has at most one call for so many free places
 
 	mu     sync.Mutex
 	free   int
@@ -34,8 +36,8 @@ type waiter struct {
 	let    bool // it has been let in
 }
 
-func newGate[K comparable](all, share int) *gate[K] {
-	g := &gate[K]{share: share, free: all, owners: make(map[K]*owner)}
+func newGate[K comparable](all, share, part int) *gate[K] {
+	g := &gate[K]{share: share, part: part, free: all, owners: make(map[K]*owner)}
 	g.wait.New = func() any { return &waiter{ready: make(chan struct{}, 1)} }
 	return g
 }
@@ -44,15 +46,8 @@ func newGate[K comparable](all, share int) *gate[K] {
 // error is nil.
 func (g *gate[K]) enter(ctx context.Context, k K) error {
 	g.mu.Lock()
-	o := g.owners[k]
-	if o == nil {
-		o = g.newOwner()
-		g.owners[k] = o
-	}
-	// Calls that wait while there is a free place wait for their owner's share.
-	if g.free > 0 && o.running < g.share && o.first == nil {
-		g.free--
-		o.running++
+	o := g.own(k)
+	if g.admit(o) {
 		g.mu.Unlock()
 		return nil
 	}
@@ -87,6 +82,43 @@ func (g *gate[K]) enter(ctx context.Context, k K) error {
 	return ctx.Err()
 }
 
+// try is enter for who does not wait: ok tells whether the call is let in.
+func (g *gate[K]) try(k K) (ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o := g.own(k)
+	if ok = g.admit(o); !ok {
+		g.forget(k, o)
+	}
+	return ok
+}
+
+// admit lets a call of o in, if there is room for it. mu is held.
+func (g *gate[K]) admit(o *owner) bool {
+	// Calls that wait while there is a free place wait for their owner's share.
+	if !g.room(o) || o.first != nil {
+		return false
+	}
+	g.free--
+	o.running++
+	return true
+}
+
+// room tells whether o may have another call. mu is held.
+func (g *gate[K]) room(o *owner) bool {
+	return o.running < g.share && o.running*g.part < g.free
+}
+
+// own returns the owner with a key. mu is held.
+func (g *gate[K]) own(k K) *owner {
+	o := g.owners[k]
+	if o == nil {
+		o = g.newOwner()
+		g.owners[k] = o
+	}
+	return o
+}
+
 // leave ends a call of k.
 func (g *gate[K]) leave(k K) {
 	g.mu.Lock()
@@ -99,9 +131,18 @@ func (g *gate[K]) end(k K, o *owner) {
 	g.free++
 	o.running--
 	g.arrange(o)
-	for g.free > 0 && g.next != nil {
+	// Owners without room are passed over. There are no more of them than places, as one without
+	// calls has room.
+	for last := g.next; g.free > 0 && g.next != nil; {
 		o := g.next
 		g.next = o.behind
+		if !g.room(o) {
+			if g.next == last {
+				break
+			}
+			continue
+		}
+		last = g.next
 		w := o.first
 		o.remove(w)
 		g.free--

@@ -19,7 +19,7 @@ import (
 // Calls that wait are let in from their owners in turn, each of whom has no more than its share.
 func TestGateTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate[string](4, 3)
+		g := newGate[string](4, 3, 1)
 		var order []string
 		var mu sync.Mutex
 		hold := make(chan struct{})
@@ -42,15 +42,20 @@ func TestGateTurns(t *testing.T) {
 		for range 3 {
 			start("b")
 		}
-		if got := fmt.Sprint(order); got != "[a a a b]" {
+		// a would leave less for others with a third one than it has.
+		if got := fmt.Sprint(order); got != "[a a b]" {
 			t.Errorf("let in at first: %s", got)
 		}
-		for range 5 {
+		start("c")
+		if got := fmt.Sprint(order); got != "[a a b c]" {
+			t.Errorf("let in with room for one more: %s", got)
+		}
+		for range 7 {
 			hold <- struct{}{}
 			synctest.Wait()
 		}
-		if n := len(order); n != 9 {
-			t.Errorf("%d of 9 are in", n)
+		if n := len(order); n != 10 {
+			t.Errorf("%d of 10 are in", n)
 		}
 		close(hold)
 		synctest.Wait()
@@ -63,7 +68,7 @@ func TestGateTurns(t *testing.T) {
 // A call that gives up while it waits takes no place, and hands on one that it has got.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate[int](1, 1)
+		g := newGate[int](1, 1, 1)
 		if err := g.enter(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +106,7 @@ func TestGateGivesUp(t *testing.T) {
 // Many owners, some of whom give up: there are never too many, nobody is forgotten, and nothing
 // is left in the end.
 func TestGateStorm(t *testing.T) {
-	g := newGate[int](5, 2)
+	g := newGate[int](5, 2, 1)
 	var running, entered atomic.Int64
 	var each [7]atomic.Int64
 	var wg sync.WaitGroup
@@ -137,7 +142,7 @@ func TestGateStorm(t *testing.T) {
 // calls that have not begun are dropped when it ends.
 func TestHangingCalls(t *testing.T) {
 	f, other := newPlain(), newPlain()
-	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 8, MaxConnCalls: 4})
+	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 16, MaxConnCalls: 4})
 	hangs, works := c.mnt("/hangs").Handle, c.mnt("/works").Handle
 	f.block = make(chan struct{})
 	rpc := c.dial()
@@ -173,4 +178,31 @@ func TestHangingCalls(t *testing.T) {
 		t.Errorf("%d calls have got to the file system", n)
 	}
 	close(f.block)
+}
+
+// Whatever others hold, there is room for one more call of somebody else.
+func TestGateLeavesRoom(t *testing.T) {
+	g := newGate[int](256, 64, 4)
+	held := 0
+	for k := range 20 {
+		for g.try(k) {
+			held++
+		}
+	}
+	if held < 200 || held > 255 {
+		t.Errorf("20 owners hold %d of 256 places", held)
+	}
+	if !g.try(20) {
+		t.Error("there is none for another one")
+	}
+	g.leave(20)
+	for k := range 20 {
+		for g.owners[k] != nil {
+			g.leave(k)
+			held--
+		}
+	}
+	if g.free != 256 || held != 0 {
+		t.Errorf("%d places are free", g.free)
+	}
 }

@@ -43,7 +43,8 @@ type Node interface {
 	// "." and "..". An entry for which emit returns false has not been taken. An entry that is
 	// neither added nor removed comes exactly once in a listing that goes on with the cookie of
 	// the last entry taken, whatever happens to other entries meanwhile. A cookie that cannot be
-	// is syscall.EINVAL. The Entry belongs to ReadDir, which may use it again.
+	// is syscall.EINVAL. The Entry belongs to ReadDir, which may use it again. emit may wait for
+	// other connections' turns: ReadDir holds nothing meanwhile that other calls need.
 	//
 	// With plus, entries have attributes and handles as far as that is possible; see Entry.
 	ReadDir(ctx context.Context, who *Caller, cookie uint64, plus bool, emit func(*Entry) bool) (eof bool, err error)

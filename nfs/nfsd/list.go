@@ -26,7 +26,12 @@ type page struct {
 	names  int // bytes for what dircount counts
 	listed int // entries
 	full   bool
+	ended  bool // the call's turn, with the connection
 }
+
+// pauseEvery is how many entries a listing writes before it looks at the clock. With handle and
+// attributes, one takes some microseconds.
+const pauseEvery = 16
 
 // doReadDir executes READDIR. RFC 1813 section 3.3.16.
 func (c *call) doReadDir() {
@@ -75,9 +80,7 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 			b = xdr.AppendUint32(b, uint32(nfs.StatusOK))
 			b = attr.Append(b)
 			c.res.Results = (&nfs.Verf{}).Append(b)
-			var err error
-			eof, err = dir.ReadDir(c.ctx, &c.who, cookie, c.page.plus, c.list)
-			status = c.page.end(cookie, err)
+			eof, status = c.entries(dir, cookie)
 		}
 	}
 	if status == nfs.StatusOK {
@@ -87,6 +90,20 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 	}
 	b := xdr.AppendUint32(c.res.Results[:start], uint32(status))
 	c.res.Results = attr.Append(b)
+}
+
+// entries writes the entries behind a cookie, when it is the connection's turn.
+func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
+	if c.turns.begin(c.ctx, c.req.Conn(), &c.turn) != nil {
+		return false, nfs.StatusJukebox // which nobody will see
+	}
+	defer func() {
+		if !c.page.ended {
+			c.turns.end(&c.turn)
+		}
+	}()
+	eof, err := dir.ReadDir(c.ctx, &c.who, cookie, c.page.plus, c.list)
+	return eof, c.page.end(cookie, err)
 }
 
 // end tells how a listing has gone. An error after some entries can wait for the next page.
@@ -108,6 +125,12 @@ func (p *page) end(cookie uint64, err error) nfs.Status {
 // add writes an entry, if it fits.
 func (p *page) add(e *Entry) bool {
 	c := p.c
+	if p.listed%pauseEvery == pauseEvery-1 && c.turns.pause(c.ctx, &c.turn) != nil {
+		p.ended = true
+	}
+	if p.ended {
+		return false
+	}
 	name := sizeName + xdr.SizeOpaque(len(e.Name))
 	size := xdr.Unit + name
 	if p.plus && e.Handle != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,8 @@ type Config struct {
 	MaxTransfer int
 
 	// MaxCalls is how many calls are in the hands of file systems at a time, and MaxConnCalls how
-	// many of one connection. 0: 256, and a quarter of MaxCalls.
+	// many of one connection, which has also no more than a quarter of what all of them leave free,
+	// but one. 0: 256, and a quarter of MaxCalls.
 	MaxCalls, MaxConnCalls int
 
 	// Logger gets what a server's owner should know: data that could not be put on stable
@@ -51,6 +53,7 @@ const (
 	DefaultMaxTransfer = 1 << 20 // bytes
 	DefaultMaxCalls    = 256
 
+	connPart    = 4       // see gate
 	minKey      = 16      // bytes
 	maxTransfer = 1 << 30 // bytes
 	maxPage     = 1 << 20 // bytes of a READDIR or READDIRPLUS, whatever the client asks for
@@ -65,6 +68,7 @@ type Server struct {
 	seal     *sealer
 	transfer uint32
 	gate     *gate[*transport.Conn]
+	turns    *turns[*transport.Conn] // of listings
 	log      *slog.Logger
 
 	verf   atomic.Uint64 // the write verifier
@@ -92,7 +96,9 @@ func New(cfg *Config) (*Server, error) {
 	}
 	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
-	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/4, 1)), all))
+	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/connPart, 1)), all), connPart)
+	// One processor is left for calls that are no listings.
+	s.turns = newTurns[*transport.Conn](max(runtime.GOMAXPROCS(0)-1, 1))
 	var random [8 + 32]byte
 	rand.Read(random[:]) // never fails
 	s.verf.Store(binary.BigEndian.Uint64(random[:]))
@@ -151,7 +157,8 @@ type call struct {
 
 	fh   []byte // a handle being read or written
 	page page
-	list func(*Entry) bool // page.add
+	turn turn[*transport.Conn] // of the page
+	list func(*Entry) bool     // page.add
 
 	// Arguments, of which a procedure has one.
 	object   nfs.FileHandle

@@ -1,0 +1,162 @@
+package nfsd
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Turns divide the processors among listings. A page of a large directory takes tens of
+// milliseconds, and some hundreds of them keep all processors from everybody else: a gate counts
+// them as calls, not the time that they take. So few run at a time, and each makes way after a
+// moment for one of another owner. One that does not come to do so is taken to wait for a
+// disk, which takes no processor's time, and another one runs in its place.
+type turns[K comparable] struct {
+	gate     *gate[K]
+	slice    time.Duration // after which a listing makes way
+	patience time.Duration // after which it is taken to wait for a disk
+
+	mu      sync.Mutex
+	oldest  *turn[K] // list of those that run and are not lent
+	newest  *turn[K]
+	waiting int
+	timer   *time.Timer // armed while somebody waits
+	armed   bool
+}
+
+// A turn is a listing's. The zero turn has not begun. It belongs to one goroutine.
+type turn[K comparable] struct {
+	owner      K
+	since      time.Time
+	lent       bool // another one runs in its place
+	prev, next *turn[K]
+}
+
+const (
+	turnSlice    = 500 * time.Microsecond
+	turnPatience = 5 * time.Millisecond
+)
+
+// newTurns returns turns of n listings at a time.
+func newTurns[K comparable](n int) *turns[K] {
+	return &turns[K]{gate: newGate[K](n, n, 1), slice: turnSlice, patience: turnPatience}
+}
+
+// begin waits for a turn of k, or until ctx has ended. end has to follow if the error is nil.
+func (t *turns[K]) begin(ctx context.Context, k K, h *turn[K]) error {
+	if !t.gate.try(k) {
+		t.watch()
+		err := t.gate.enter(ctx, k)
+		t.mu.Lock()
+		t.waiting--
+		t.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	*h = turn[K]{owner: k}
+	t.add(h)
+	return nil
+}
+
+// add puts a turn that begins now at the end of the list. mu is held.
+func (t *turns[K]) add(h *turn[K]) {
+	h.since, h.prev = time.Now(), t.newest
+	if t.newest != nil {
+		t.newest.next = h
+	} else {
+		t.oldest = h
+	}
+	t.newest = h
+}
+
+// end ends a turn.
+func (t *turns[K]) end(h *turn[K]) {
+	t.mu.Lock()
+	lent := h.lent
+	if !lent {
+		t.remove(h)
+	}
+	t.mu.Unlock()
+	if !lent {
+		t.gate.leave(h.owner)
+	}
+}
+
+// pause makes way, if the turn has lasted long enough and somebody waits. Without an error the turn
+// goes on; with one, which is that of ctx, it has ended.
+func (t *turns[K]) pause(ctx context.Context, h *turn[K]) error {
+	if time.Since(h.since) < t.slice {
+		return nil
+	}
+	err := ctx.Err()
+	t.mu.Lock()
+	alone := t.waiting == 0 && !h.lent && err == nil
+	if alone {
+		t.remove(h)
+		t.add(h)
+	}
+	t.mu.Unlock()
+	if alone {
+		return nil
+	}
+	t.end(h)
+	if err != nil {
+		return err
+	}
+	return t.begin(ctx, h.owner, h)
+}
+
+// remove takes a turn out of the list. mu is held.
+func (t *turns[K]) remove(h *turn[K]) {
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		t.oldest = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	} else {
+		t.newest = h.prev
+	}
+	h.prev, h.next = nil, nil
+}
+
+// watch counts the caller, who is about to wait, and sees to it that those are found who do not
+// come to make way.
+func (t *turns[K]) watch() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting++
+	if t.armed {
+		return
+	}
+	t.armed = true
+	if t.timer == nil {
+		t.timer = time.AfterFunc(t.patience, t.lend)
+	} else {
+		t.timer.Reset(t.patience)
+	}
+}
+
+// lend lets others run in place of those that have not made way for long.
+func (t *turns[K]) lend() {
+	limit := time.Now().Add(-t.patience)
+	var lent []K
+	t.mu.Lock()
+	for h := t.oldest; h != nil && !h.since.After(limit); h = t.oldest {
+		t.remove(h)
+		h.lent = true
+		lent = append(lent, h.owner)
+	}
+	t.armed = t.waiting > 0
+	if t.armed {
+		t.timer.Reset(t.patience)
+	}
+	t.mu.Unlock()
+	for _, k := range lent {
+		t.gate.leave(k)
+	}
+}

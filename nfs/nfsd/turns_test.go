@@ -1,0 +1,124 @@
+package nfsd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
+
+// listEntries is a listing of n entries, each of which takes some time. It notes the owner at each.
+func listEntries(ctx context.Context, ts *turns[string], k string, n int, each time.Duration, note func(string)) error {
+	var h turn[string]
+	if err := ts.begin(ctx, k, &h); err != nil {
+		return err
+	}
+	for range n {
+		time.Sleep(each)
+		note(k)
+		if err := ts.pause(ctx, &h); err != nil {
+			return err
+		}
+	}
+	ts.end(&h)
+	return nil
+}
+
+// idle checks that nothing is left of listings.
+func (t *turns[K]) idle(tb testing.TB, n int) {
+	tb.Helper()
+	if t.oldest != nil || t.newest != nil || t.waiting != 0 || t.gate.free != n || len(t.gate.owners) != 0 {
+		tb.Errorf("left: %v, %v, %d wait, %d of %d free", t.oldest, t.newest, t.waiting, t.gate.free, n)
+	}
+}
+
+// Listings take turns by time, one owner after the other, however many each has.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newTurns[string](1)
+		done := make(chan string, 100)
+		order := ""
+		note := func(k string) { order += k }
+		list := func(k string, n int) {
+			go func() {
+				if err := listEntries(t.Context(), ts, k, n, turnSlice/2, note); err != nil {
+					t.Error(err)
+				}
+				done <- k
+			}()
+			synctest.Wait()
+		}
+		for range 5 {
+			list("a", 8)
+		}
+		list("b", 4)
+		for range 6 {
+			<-done
+		}
+		synctest.Wait()
+		// a has made way after two entries, and so has b.
+		if !strings.HasPrefix(order, "aabbaabb") || len(order) != 5*8+4 {
+			t.Errorf("entries: %s", order)
+		}
+		ts.idle(t, 1)
+	})
+}
+
+// A listing that waits for a disk holds nobody up; when it goes on it waits for its turn. One
+// alone is not interrupted.
+func TestTurnsOfHangingDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newTurns[string](1)
+		var hangs turn[string]
+		testutil.Must(t, ts.begin(t.Context(), "hangs", &hangs))
+		time.Sleep(time.Hour)
+		testutil.Must(t, ts.pause(t.Context(), &hangs))
+		start := time.Now()
+		done := make(chan struct{})
+		go func() {
+			if err := listEntries(t.Context(), ts, "works", 100, time.Millisecond, func(string) {}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took > 100*time.Millisecond+turnPatience {
+				t.Errorf("the other one took %v", took)
+			}
+			close(done)
+		}()
+		time.Sleep(50*time.Millisecond + turnSlice)
+		testutil.Must(t, ts.pause(t.Context(), &hangs)) // goes on
+		if !time.Now().After(start.Add(50*time.Millisecond + turnSlice)) {
+			t.Error("it goes on at once")
+		}
+		ts.end(&hangs)
+		<-done
+		synctest.Wait()
+		ts.idle(t, 1)
+	})
+}
+
+// The listing of a connection that has ended ends with its turn, or without one.
+func TestTurnsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newTurns[string](1)
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 2)
+		for range 2 {
+			go func() {
+				failed <- listEntries(ctx, ts, "a", 1<<30, turnSlice, func(string) {})
+			}()
+		}
+		time.Sleep(time.Second)
+		cancel()
+		for range 2 {
+			if err := <-failed; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		ts.idle(t, 1)
+	})
+}
