@@ -18,7 +18,7 @@ type entry struct {
 	path    string // from the top
 	st      unix.Stat_t
 	target  string
-	content string // a short sum
+	content string // of a file, if it has been read
 	err     error
 }
 
@@ -40,10 +40,7 @@ func walk(top string, content bool) (t tree) {
 			e.target, e.err = os.Readlink(at)
 		case unix.S_IFREG:
 			if content {
-				var b []byte
-				b, e.err = os.ReadFile(at)
-				sum := sha256.Sum256(b)
-				e.content = fmt.Sprintf("%d bytes %x", len(b), sum[:4])
+				e.content = contents(at)
 			}
 		}
 		t = append(t, e)
@@ -62,6 +59,16 @@ func walk(top string, content bool) (t tree) {
 	}
 	visit(".")
 	return t
+}
+
+// contents says what is in a file, or why it cannot be read.
+func contents(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return why(err)
+	}
+	sum := sha256.Sum256(b)
+	return fmt.Sprintf("%d bytes %x", len(b), sum[:4])
 }
 
 func (t tree) join(f func(e *entry) string) string {

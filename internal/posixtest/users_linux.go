@@ -56,8 +56,8 @@ func enter() (p *people, leave func()) {
 	p = new(people)
 	p.alone = os.Geteuid() != 0
 	if p.alone {
-		p.root = add("user", os.Geteuid(), os.Getegid())
-		p.owner, p.member, p.other = p.root, p.root, p.root
+		all := func(name string) *user { return add(name, os.Geteuid(), os.Getegid()) }
+		p.root, p.owner, p.member, p.other = all("root"), all("owner"), all("member"), all("other")
 	} else {
 		p.root = add("root", 0, 0)
 		p.owner = add("owner", ownerID, ownerID, groupID)
