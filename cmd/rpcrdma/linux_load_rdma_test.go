@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,9 +26,26 @@ import (
 // sourceTrees are directories of Go's own source: about 100 files, in a long run 2,400.
 func sourceTrees() []string {
 	if longTests() {
-		return []string{"runtime", "crypto"}
+		return []string{"crypto", "runtime"}
 	}
 	return []string{"net/http"}
+}
+
+// packSource makes a tarball of directories of Go's source.
+func packSource(t *testing.T, trees ...string) (tarball string) {
+	t.Helper()
+	tarball = filepath.Join(t.TempDir(), "source.tar")
+	root := filepath.Join(strings.TrimSpace(sh(t, "go", "env", "GOROOT")), "src")
+	sh(t, "tar", append([]string{"-C", root, "-cf", tarball}, trees...)...)
+	return tarball
+}
+
+// shortOnOne leaves a short run to one device.
+func shortOnOne(t *testing.T, l link) {
+	t.Helper()
+	if l.kind != "rxe" && !longTests() {
+		t.Skip("one device will do for a short run: set RPCRDMA_LINUX_LONG")
+	}
 }
 
 // sums returns a line for each file below dir: type, mode, sum of the contents, name.
@@ -73,58 +91,66 @@ func wantSums(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestRDMALinuxSource: tar unpacks a source tree onto our server, and git clones a repository
-// onto it and finds nothing wrong.
-func TestRDMALinuxSource(t *testing.T) {
+// TestRDMALinuxTar: tar unpacks a source tree onto our server.
+func TestRDMALinuxTar(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		if l.kind != "rxe" && !longTests() {
-			t.Skip("one device will do for a short run: set RPCRDMA_LINUX_LONG")
-		}
-		begin := time.Now()
-		disk, exported := t.TempDir(), ext4(t, 1024)
+		shortOnOne(t, l)
+		exported := ext4(t, 1024)
 		s := mountServer(t, l, exported, 0)
-		tarball, local := filepath.Join(disk, "source.tar"), filepath.Join(disk, "source")
-		root := filepath.Join(strings.TrimSpace(sh(t, "go", "env", "GOROOT")), "src")
-		sh(t, "tar", append([]string{"-C", root, "-cf", tarball}, sourceTrees()...)...)
-		for _, dir := range []string{local, filepath.Join(s.mount, "source")} {
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+		tarball, local := packSource(t, sourceTrees()...), t.TempDir()
+		begin := time.Now()
+		for _, dir := range []string{local, s.mount} {
 			sh(t, "tar", "-C", dir, "-xf", tarball)
 		}
-		want := sums(t, local)
+		want := sums(t, local)[1:] // without the directory itself
 		s.remount()
-		wantSums(t, "unpacked, as the client sees it", sums(t, filepath.Join(s.mount, "source")), want)
-		wantSums(t, "unpacked, at the server", sums(t, filepath.Join(exported, "source")), want)
-		t.Logf("tar: %d files in %v", len(want), time.Since(begin).Round(time.Second))
+		wantSums(t, "as the client sees it", without(sums(t, s.mount)[1:], "lost+found"), want)
+		wantSums(t, "at the server", without(sums(t, exported)[1:], "lost+found"), want)
+		t.Logf("%d files unpacked and compared twice in %v", len(want), time.Since(begin).Round(time.Second))
+		sh(t, "rm", "-r", filepath.Join(s.mount, strings.Split(sourceTrees()[0], "/")[0]))
+	})
+}
 
-		begin = time.Now()
+// without returns the lines that do not end with a name.
+func without(lines []string, name string) []string {
+	return slices.DeleteFunc(lines, func(s string) bool { return strings.HasSuffix(s, " "+name) })
+}
+
+// TestRDMALinuxGit: git clones a repository onto our server, and finds nothing wrong with it.
+func TestRDMALinuxGit(t *testing.T) {
+	onLinks(t, func(t *testing.T, l link) {
+		shortOnOne(t, l)
+		s := mountServer(t, l, ext4(t, 1024), 0)
+		tree := sourceTrees()[0]
+		local, clone := t.TempDir(), filepath.Join(s.mount, "clone")
+		sh(t, "tar", "-C", local, "-xf", packSource(t, tree))
 		git := func(args ...string) string {
+			t.Helper()
 			return sh(t, "git", append([]string{"-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "safe.directory=*", "-c", "init.defaultBranch=main"}, args...)...)
+		}
+		clean := func() {
+			t.Helper()
+			git("-C", clone, "fsck", "--full", "--strict")
+			if out := git("-C", clone, "status", "--porcelain"); out != "" {
+				t.Errorf("git status:\n%.500s", out)
+			}
 		}
 		git("-C", local, "init", "-q")
 		git("-C", local, "add", ".")
 		git("-C", local, "commit", "-q", "-m", "all")
-		clone := filepath.Join(s.mount, "clone")
+		begin := time.Now()
 		git("clone", "-q", "--no-hardlinks", local, clone)
 		s.remount()
-		git("-C", clone, "fsck", "--full", "--strict")
-		if out := git("-C", clone, "status", "--porcelain"); out != "" {
-			t.Errorf("git status of the clone:\n%.500s", out)
-		}
+		clean()
 		if longTests() { // work goes on in it
 			git("-C", clone, "checkout", "-q", "-b", "work")
-			git("-C", clone, "rm", "-q", "-r", sourceTrees()[0])
+			git("-C", clone, "rm", "-q", "-r", tree)
 			git("-C", clone, "commit", "-q", "-m", "less")
 			git("-C", clone, "gc", "-q")
 			git("-C", clone, "checkout", "-q", "main")
-			if out := git("-C", clone, "status", "--porcelain"); out != "" {
-				t.Errorf("git status after work:\n%.500s", out)
-			}
-			git("-C", clone, "fsck", "--full", "--strict")
+			clean()
 		}
-		t.Logf("git: in %v", time.Since(begin).Round(time.Second))
-		sh(t, "rm", "-r", clone, filepath.Join(s.mount, "source"))
+		t.Logf("clone and the rest in %v", time.Since(begin).Round(time.Second))
 	})
 }
 
@@ -139,9 +165,7 @@ func TestRDMALinuxFio(t *testing.T) {
 		size = "64m"
 	}
 	onLinks(t, func(t *testing.T, l link) {
-		if l.kind != "rxe" && !longTests() {
-			t.Skip("one device will do for a short run: set RPCRDMA_LINUX_LONG")
-		}
+		shortOnOne(t, l)
 		s := mountServer(t, l, ext4(t, 1024), 0)
 		for _, p := range []struct {
 			pattern string
@@ -283,9 +307,7 @@ func TestRDMALinuxKilledServer(t *testing.T) {
 			user int
 		}{{"root", 0}, {"user", 1001}} {
 			t.Run(who.name, func(t *testing.T) {
-				if l.kind != "rxe" && !longTests() {
-					t.Skip("one device will do for a short run: set RPCRDMA_LINUX_LONG")
-				}
+				shortOnOne(t, l)
 				killServer(t, l, who.user)
 			})
 		}

@@ -104,7 +104,7 @@ func TestRDMALinuxRates(t *testing.T) {
 	// A short run has to reach a part of the goals only: what it measures most of is the host.
 	rounds, size, files, part := 2, 8, 40, 0.1
 	if longTests() {
-		rounds, size, files, part = 11, 64, 300, 1
+		rounds, size, files, part = 5, 64, 200, 1
 	}
 	exported := filepath.Join(top, "rates")
 	if err := os.Mkdir(exported, 0o755); err != nil {
