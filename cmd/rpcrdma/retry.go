@@ -244,7 +244,7 @@ func (r *remote) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, n
 }
 
 // sameFile reports whether two handles, of which one has the given attributes, are of one file.
-// They need not be equal then. RFC 1813 section 2.6.
+// They need not be equal then. RFC 1813 section 2.5, nfs_fh3.
 func (r *remote) sameFile(ctx context.Context, fh, other nfs.FileHandle, attr nfs.Attr) bool {
 	if fh == other {
 		return true
