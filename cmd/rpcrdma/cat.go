@@ -40,8 +40,8 @@ file has changed while it was read: what was printed need not be one version of 
 	return cmd
 }
 
-// outputBuffer bounds the memory for a file that goes to standard output, in bytes.
-const outputBuffer = 64 << 20
+// outputReads bounds the memory for a file that goes to standard output, in READs of 1 MiB.
+const outputReads = 64
 
 // printFile copies the file at the URL to w, in order.
 func printFile(ctx context.Context, r *remote, w io.Writer, parallel int) error {
@@ -52,7 +52,7 @@ func printFile(ctx context.Context, r *remote, w io.Writer, parallel int) error 
 	defer r.known.add(f.Handle, f.Path)()
 	// READs of 1 MiB run in parallel, as many as credits and the parallel option
 	// allows. The file may grow or shrink meanwhile: its end is where the server says.
-	buf := make([]byte, min(parallel<<20, outputBuffer))
+	buf := make([]byte, min(parallel, outputReads)<<20)
 	for off, end := int64(0), false; !end; {
 		n, err := f.ReadAt(ctx, buf, off)
 		if _, err := w.Write(buf[:n]); err != nil {

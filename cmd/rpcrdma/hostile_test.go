@@ -160,7 +160,7 @@ func (h *hostile) ServeRPC(_ context.Context, req *transport.Request, res *trans
 			last := min(first+100, h.huge)
 			r.EOF = last == h.huge
 			if h.huge < 0 { // it has no end
-				first, last, r.EOF = first%1000, first%1000+100, false
+				first, last, r.EOF = first%20, first%20+10, false
 			}
 			for i := first; i < last; i++ {
 				e := hostileEntry(fmt.Sprintf("%08d", h.huge-i), "f", nfs.TypeReg)

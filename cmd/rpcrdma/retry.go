@@ -236,11 +236,21 @@ func (r *remote) lookup(ctx context.Context, dir nfs.FileHandle, name string) (n
 func (r *remote) renamePart(ctx context.Context, dir, fh nfs.FileHandle, part, name string) error {
 	err := r.Rename(ctx, dir, part, dir, name)
 	if isMissing(err) && r.resent() {
-		if there, _, lookupErr := r.Lookup(ctx, dir, name); lookupErr == nil && there == fh {
+		if there, attr, e := r.lookup(ctx, dir, name); e == nil && r.sameFile(ctx, fh, there, attr) {
 			return nil // the first time it worked
 		}
 	}
 	return err
+}
+
+// sameFile reports whether two handles, of which one has the given attributes, are of one file.
+// They need not be equal then. RFC 1813 section 2.5, nfs_fh3.
+func (r *remote) sameFile(ctx context.Context, fh, other nfs.FileHandle, attr nfs.Attr) bool {
+	if fh == other {
+		return true
+	}
+	a, err := r.GetAttr(ctx, fh)
+	return err == nil && a.FSID == attr.FSID && a.FileID == attr.FileID
 }
 
 func isStatus(err error, s nfs.Status) bool {
