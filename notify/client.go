@@ -144,7 +144,7 @@ func (c *Client) serve(ctx context.Context, req *transport.Request, res *transpo
 	}
 	defer c.unlock()
 	d := xdr.NewDecoder(req.Args)
-	if c.args.decode(&d); d.End() != nil {
+	if c.args.Decode(&d); d.End() != nil {
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}

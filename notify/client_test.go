@@ -108,7 +108,7 @@ func TestWatchNumbers(t *testing.T) {
 			tt.args.id = c.id
 		}
 		var res transport.Response
-		req := &transport.Request{Procedure: transport.Procedure{Proc: ProcNotify}, Args: tt.args.append(nil)}
+		req := &transport.Request{Procedure: transport.Procedure{Proc: ProcNotify}, Args: tt.args.Append(nil)}
 		before := len(lines.All())
 		c.serve(t.Context(), req, &res)
 		testutil.WantLines(t, lines.All()[before:], tt.want...)

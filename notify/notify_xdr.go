@@ -12,6 +12,8 @@ import (
 const (
 	// The longest path in bytes.
 	MaxPath = 4096
+	// How many events a NOTIFY may have.
+	maxEvents = 256
 )
 
 // Program RPCRDMA_NOTIFY, its versions and procedures.
@@ -22,6 +24,15 @@ const (
 	ServerVersion   uint32 = 1
 	ProcSubscribe   uint32 = 1
 	ProcUnsubscribe uint32 = 2
+)
+
+// Program RPCRDMA_NOTIFIED, its versions and procedures.
+// The client's program.
+const (
+	ClientProgram uint32 = 542262351
+
+	ClientVersion uint32 = 1
+	ProcNotify    uint32 = 1
 )
 
 // token is typedef token.
@@ -145,6 +156,28 @@ func (v Kind) String() string {
 // Valid reports whether v is one of the constants.
 func (v Kind) Valid() bool {
 	return Created <= v && v <= Ended
+}
+
+// Event is union event.
+//
+// A change. Paths are slash-separated, below the directory of the subscription, and at most [MaxPath]
+// bytes long; "" is the directory itself.
+type Event struct {
+	Kind Kind
+
+	// If Kind is Created, Removed, Modified, Attributes, Overflow, Renamed:
+
+	IsDir  bool
+	Path   string // for Renamed, the new one; anywhere below it for Overflow
+	From   string // if Kind is Renamed: the old path
+	Status Status // if Kind is Ended
+}
+
+// notifyArgs is struct notify_args.
+type notifyArgs struct {
+	id     token
+	number uint64 // 1, 2, 3 and so on for each subscription
+	events []Event
 }
 
 // Append appends the encoding of v to b.
@@ -285,6 +318,110 @@ func (v *Kind) Decode(d *xdr.Decoder) {
 func (v *Kind) Check() error {
 	if !v.Valid() {
 		return xdr.Undefined("kind", int64(*v))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Event) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Kind))
+	switch v.Kind {
+	case Created, Removed, Modified, Attributes, Overflow:
+		b = xdr.AppendBool(b, v.IsDir)
+		b = xdr.AppendString(b, v.Path)
+	case Renamed:
+		b = xdr.AppendBool(b, v.IsDir)
+		b = xdr.AppendString(b, v.Path)
+		b = xdr.AppendString(b, v.From)
+	case Ended:
+		b = xdr.AppendInt32(b, int32(v.Status))
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Event) Decode(d *xdr.Decoder) {
+	v.Kind.Decode(d)
+	switch v.Kind {
+	case Created, Removed, Modified, Attributes, Overflow:
+		v.From = ""
+		v.Status = 0
+		v.IsDir = d.Bool()
+		v.Path = d.String(MaxPath)
+	case Renamed:
+		v.Status = 0
+		v.IsDir = d.Bool()
+		v.Path = d.String(MaxPath)
+		v.From = d.String(MaxPath)
+	case Ended:
+		v.IsDir = false
+		v.Path = ""
+		v.From = ""
+		v.Status.Decode(d)
+	default:
+		v.IsDir = false
+		v.Path = ""
+		v.From = ""
+		v.Status = 0
+		d.Invalid("what of event", int64(v.Kind))
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of event.
+func (v *Event) Check() error {
+	if err := v.Kind.Check(); err != nil {
+		return xdr.InField("Kind", err)
+	}
+	switch v.Kind {
+	case Created, Removed, Modified, Attributes, Overflow:
+		if err := xdr.CheckLen(len(v.Path), MaxPath); err != nil {
+			return xdr.InField("Path", err)
+		}
+	case Renamed:
+		if err := xdr.CheckLen(len(v.Path), MaxPath); err != nil {
+			return xdr.InField("Path", err)
+		}
+		if err := xdr.CheckLen(len(v.From), MaxPath); err != nil {
+			return xdr.InField("From", err)
+		}
+	case Ended:
+
+	default:
+		return xdr.Undefined("what of event", int64(v.Kind))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *notifyArgs) Append(b []byte) []byte {
+	b = v.id.Append(b)
+	b = xdr.AppendUint64(b, v.number)
+	b = xdr.AppendUint32(b, uint32(len(v.events)))
+	for i := range v.events {
+		b = v.events[i].Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *notifyArgs) Decode(d *xdr.Decoder) {
+	v.id.Decode(d)
+	v.number = d.Uint64()
+	v.events = xdr.Resize(d, v.events, d.Count(maxEvents, 8))
+	for i := range v.events {
+		v.events[i].Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of notify_args.
+func (v *notifyArgs) Check() error {
+	if err := xdr.CheckLen(len(v.events), maxEvents); err != nil {
+		return xdr.InField("events", err)
+	}
+	for i := range v.events {
+		if err := v.events[i].Check(); err != nil {
+			return xdr.InElement("events", i, err)
+		}
 	}
 	return nil
 }

@@ -10,18 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -D GO -o notify_xdr.go notify.x
-
-// The client's program, RPCRDMA_NOTIFIED.
-const (
-	ClientProgram uint32 = 0x2052444f
-	ClientVersion uint32 = 1
-
-	ProcNotify uint32 = 1
-)
-
-// maxEvents is how many events a NOTIFY may have.
-const maxEvents = 256
+//go:generate go run github.com/rpcrdma/rpcrdma/cmd/xdrgen -types -o notify_xdr.go notify.x
 
 // statusTexts are what statuses mean. Immutable.
 var statusTexts = []string{
@@ -64,16 +53,7 @@ func StatusOf(err error) Status {
 	return StatusSystem
 }
 
-// An Event is a change. Paths are slash-separated, below the directory of the
-// subscription, and at most [MaxPath] bytes long; "" is the directory itself.
-type Event struct {
-	Kind   Kind
-	IsDir  bool
-	Path   string // for Renamed, the new one
-	From   string // for Renamed, the old one
-	Status Status // for Ended
-}
-
+// String is the kind and the text of the event.
 func (e Event) String() string { return e.Kind.String() + " " + e.Text() }
 
 // Text is the event without its kind, for people: the paths, those of directories with a
@@ -117,33 +97,6 @@ func (e *Event) size() int {
 	return 2*xdr.Unit + xdr.SizeOpaque(len(e.Path))
 }
 
-func (e *Event) append(b []byte) []byte {
-	b = e.Kind.Append(b)
-	if e.Kind == Ended {
-		return e.Status.Append(b)
-	}
-	b = xdr.AppendBool(b, e.IsDir)
-	b = xdr.AppendString(b, e.Path)
-	if e.Kind == Renamed {
-		b = xdr.AppendString(b, e.From)
-	}
-	return b
-}
-
-func (e *Event) decode(d *xdr.Decoder) {
-	*e = Event{}
-	e.Kind.Decode(d)
-	if e.Kind == Ended {
-		e.Status.Decode(d)
-		return
-	}
-	e.IsDir = d.Bool()
-	e.Path = d.String(MaxPath)
-	if e.Kind == Renamed {
-		e.From = d.String(MaxPath)
-	}
-}
-
 // shorten replaces the event by an overflow of a directory above it whose encoding has at
 // most limit bytes.
 func (e *Event) shorten(limit int) {
@@ -153,34 +106,5 @@ func (e *Event) shorten(limit int) {
 	}
 }
 
-// notifyArgs are the arguments of NOTIFY.
-type notifyArgs struct {
-	id     token
-	number uint64
-	events []Event
-}
-
 // notifyHead is the encoded size of notifyArgs without events, in bytes.
 const notifyHead = 16 + 8 + 4
-
-func (a *notifyArgs) append(b []byte) []byte {
-	b = a.id.Append(b)
-	b = xdr.AppendUint64(b, a.number)
-	b = xdr.AppendUint32(b, uint32(len(a.events)))
-	for i := range a.events {
-		b = a.events[i].append(b)
-	}
-	return b
-}
-
-// decode reuses the memory of a.events.
-func (a *notifyArgs) decode(d *xdr.Decoder) {
-	a.id.Decode(d)
-	a.number = d.Uint64()
-	a.events = a.events[:0]
-	for range d.Count(maxEvents, 2*xdr.Unit) {
-		var e Event
-		e.decode(d)
-		a.events = append(a.events, e)
-	}
-}

@@ -32,7 +32,7 @@ const notifyGolden = `
 
 func TestNotifyCodec(t *testing.T) {
 	golden := testutil.Hex(t, notifyGolden)
-	if b := notifyExample.append(nil); !bytes.Equal(b, golden) {
+	if b := notifyExample.Append(nil); !bytes.Equal(b, golden) {
 		t.Errorf("NOTIFY is\n%x, want\n%x", b, golden)
 	}
 	size := notifyHead
@@ -44,19 +44,19 @@ func TestNotifyCodec(t *testing.T) {
 	}
 	var a notifyArgs
 	d := xdr.NewDecoder(golden)
-	if a.decode(&d); d.End() != nil || !reflect.DeepEqual(a, notifyExample) {
+	if a.Decode(&d); d.End() != nil || !reflect.DeepEqual(a, notifyExample) {
 		t.Errorf("decoded %+v, %v", a, d.End())
 	}
 	// Only the paths are allocated.
 	if n := testing.AllocsPerRun(100, func() {
 		d := xdr.NewDecoder(golden)
-		a.decode(&d)
+		a.Decode(&d)
 	}); n != 3 {
 		t.Errorf("%v allocations for 3 names", n)
 	}
 	for n := range golden {
 		d := xdr.NewDecoder(golden[:n])
-		if a.decode(&d); d.Err() == nil {
+		if a.Decode(&d); d.Err() == nil {
 			t.Errorf("%d of %d bytes decode", n, len(golden))
 		}
 	}
@@ -116,8 +116,8 @@ func FuzzNotify(f *testing.F) {
 		}
 		var n notifyArgs
 		d := xdr.NewDecoder(b)
-		n.decode(&d)
-		again(&d, n, n.append)
+		n.Decode(&d)
+		again(&d, n, n.Append)
 		if len(n.events) > maxEvents {
 			t.Errorf("%d events", len(n.events))
 		}

@@ -309,13 +309,13 @@ func (s *subscription) send() (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.server.answer)
 	defer cancel()
-	call := transport.Call{Prog: ClientProgram, Vers: ClientVersion, Proc: ProcNotify, Args: a.append(nil)}
+	call := transport.Call{Prog: ClientProgram, Vers: ClientVersion, Proc: ProcNotify, Args: a.Append(nil)}
 	err = s.back.Call(ctx, &call)
 	var size *transport.SizeError
 	if errors.As(err, &size) {
 		// The connection that came next takes less than the one it was made for.
 		a.events = []Event{overflow()}
-		call.Args = a.append(nil)
+		call.Args = a.Append(nil)
 		err = s.back.Call(ctx, &call)
 	}
 	if err != nil {

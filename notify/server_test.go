@@ -172,7 +172,7 @@ func (c *notified) serve(_ context.Context, req *transport.Request, res *transpo
 	defer c.mu.Unlock()
 	var a notifyArgs
 	d := xdr.NewDecoder(req.Args)
-	a.decode(&d)
+	a.Decode(&d)
 	switch {
 	case d.End() != nil || req.Proc != ProcNotify || len(a.events) == 0:
 		c.t.Errorf("procedure %d with %d bytes: %v", req.Proc, len(req.Args), d.End())
