@@ -9,7 +9,9 @@
 // client are and whatever happens to the directory meanwhile: names are looked up one at a time
 // with openat2(2), symbolic links are never followed, and special files are never opened, only
 // named. What is mounted below the directory is not part of the export either: such a mount
-// point is listed, but cannot be entered.
+// point is listed without handle and attributes, and LOOKUP of it is NFS3ERR_ACCES. Linux's own
+// server, without crossmnt, shows the directory that is covered, which is empty as a rule. To
+// serve what is mounted, export it, too.
 //
 // # Handles
 //
