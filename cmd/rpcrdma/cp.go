@@ -29,7 +29,8 @@ A file appears under its name only when it is complete and on the server's disk,
 the same at the end as at the beginning. Symbolic links below FROM become symbolic links,
 wherever they lead. Special files, files that cannot be read or written, and files that
 change meanwhile are skipped: they are reported, everything else is copied, and the exit
-status is 1. Incomplete copies of other gets and puts, .rpcrdma-*.part, are left out.
+status is 1. Incomplete copies that this command has made, .rpcrdma-*.part,
+are left out.
 
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma cp nfs://server/srv/data/report.pdf nfs://server/srv/data/report-2.pdf

@@ -33,8 +33,8 @@ A file appears under its name only when it is complete and was the same at the e
 the beginning. Symbolic links below the directory become symbolic links if they lead to
 something in it. Links that lead out of it, special files, files that the server does not
 hand out, and files that change while they are copied are skipped: they are reported,
-everything else is copied, and the exit status is 1. Incomplete copies of other gets and
-puts, .rpcrdma-*.part, are left out.
+everything else is copied, and the exit status is 1. Incomplete copies that this
+command has made, .rpcrdma-*.part, are left out.
 
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .

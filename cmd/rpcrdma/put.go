@@ -32,8 +32,8 @@ A file appears under its name only when it is complete and on the server's disk,
 the same at the end as at the beginning. Symbolic links below LOCAL become symbolic links,
 wherever they lead. Special files and files that cannot be read, that the server does not
 take, or that change meanwhile are skipped: they are reported, everything else is copied,
-and the exit status is 1. Incomplete copies of other gets and puts, .rpcrdma-*.part, are
-left out. If LOCAL is -, a file is made of standard input; a file of that name is ./-.
+and the exit status is 1. Incomplete copies that this command has made, .rpcrdma-*.part,
+are left out. If LOCAL is -, a file is made of standard input; a file of that name is ./-.
 
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
