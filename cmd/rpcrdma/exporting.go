@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
@@ -218,10 +220,23 @@ func (x *exporter) retire(d *exportedDir, idle <-chan struct{}) {
 	})
 }
 
-// Close closes all directories. No call is under way, but for those that hang.
+// hangs is how long Close waits for calls: those under way have had their time before.
+const hangs = 2 * time.Second
+
+// Close closes all directories, but none that a call hangs in.
 func (x *exporter) Close() error {
+	var err error
+	if x.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), hangs)
+		defer cancel()
+		err = x.server.Shutdown(ctx)
+	}
 	close(x.closing)
 	x.retiring.Wait()
+	if err != nil {
+		x.log.Error("calls hang: their directories are left open", "err", err)
+		return err
+	}
 	for _, d := range x.dirs {
 		d.close()
 	}

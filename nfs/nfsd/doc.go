@@ -11,10 +11,13 @@
 //	defer disk.Close()
 //	files, err := nfsd.New(&nfsd.Config{Exports: []nfsd.Export{{Name: "/data", FS: disk}}})
 //	...
+//	defer files.Shutdown(ctx)
 //	for _, p := range files.Programs() {
 //		err = server.Register(p)
 //		...
 //	}
+//	...
+//	defer server.Close()
 //
 // # File systems
 //

@@ -1,6 +1,7 @@
 package nfsd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,13 +26,13 @@ type exportSet struct {
 	next *exportSet
 }
 
-// newExportSet checks exports. The set has the uses of the current one and of a predecessor.
+// newExportSet checks exports.
 func newExportSet(list []Export) (*exportSet, error) {
 	if len(list) == 0 {
 		return nil, errors.New("nfsd: no exports")
 	}
-	s := &exportSet{list: slices.Clone(list), byID: make(map[uint32]*Export), idle: make(chan struct{})}
-	s.uses.Store(2)
+	s := emptySet()
+	s.list = slices.Clone(list)
 	names := make(map[string]bool)
 	for i := range s.list {
 		e := &s.list[i]
@@ -45,6 +46,13 @@ func newExportSet(list []Export) (*exportSet, error) {
 		s.public = s.public || e.Allow == nil
 	}
 	return s, nil
+}
+
+// emptySet returns a set without exports. It has the uses of the current one and of a predecessor.
+func emptySet() *exportSet {
+	s := &exportSet{byID: make(map[uint32]*Export), idle: make(chan struct{})}
+	s.uses.Store(2)
+	return s
 }
 
 // knows tells whether any export is for a client.
@@ -96,15 +104,39 @@ func (s *Server) SetExports(list []Export) (idle <-chan struct{}, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.setting.Lock()
-	old := s.exports.Load()
-	old.next = set
-	s.exports.Store(set)
-	s.setting.Unlock()
-	old.release()
+	old := s.replace(set)
 	s.mounts.retain(func(m nfs.MountEntry) bool {
 		e, _ := set.find(m.Dir)
 		return e != nil
 	})
 	return old.idle, nil
+}
+
+// replace makes set the current one and returns the one before.
+func (s *Server) replace(set *exportSet) (old *exportSet) {
+	s.setting.Lock()
+	old = s.exports.Load()
+	old.next = set
+	s.exports.Store(set)
+	s.setting.Unlock()
+	old.release()
+	return old
+}
+
+// Shutdown refuses all further calls, and returns when those that have begun have ended. Then the
+// file systems may be closed: transport.Server.Close alone does not wait for calls. If ctx ends first,
+// the error is ctx's: calls hang in a file system, which must not be closed.
+func (s *Server) Shutdown(ctx context.Context) error {
+	old := s.replace(emptySet())
+	select {
+	case <-old.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-old.idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -1,6 +1,7 @@
 package nfsd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -110,6 +111,42 @@ func TestSetExportsWhileUsed(t *testing.T) {
 	wg.Wait()
 	for i := range idle {
 		testutil.Eventually(t, "the exports are idle", func() bool { return isIdle(idle[i]) })
+	}
+}
+
+// Shutdown waits for the calls that have begun, as long as it may, and refuses others.
+func TestShutdown(t *testing.T) {
+	f := newPlain()
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
+	root := c.mnt("/").Handle
+	f.block = make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var got statusRes
+		if err := c.call(someone(), nfs.Program, nfs.ProcGetAttr, &root, &got); err != nil || nfs.Status(got) != nfs.StatusOK {
+			t.Errorf("a call that had begun: %v, %v", nfs.Status(got), err)
+		}
+	})
+	testutil.Eventually(t, "the call hangs", func() bool { return f.blocked.Load() == 1 })
+	gone, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("it takes too long")
+	cancel(why)
+	for range 2 {
+		if err := c.server.Shutdown(gone); !errors.Is(err, why) {
+			t.Errorf("Shutdown while a call hangs: %v", err)
+		}
+	}
+	if err := c.call(someone(), nfs.Program, nfs.ProcGetAttr, &root, new(statusRes)); err == nil {
+		t.Error("a call after Shutdown is answered")
+	}
+	if got := c.mnt("/").Status; got != nfs.MountAcces {
+		t.Errorf("MNT after Shutdown: %v", got)
+	}
+	close(f.block)
+	testutil.Must(t, c.server.Shutdown(t.Context()), c.server.Shutdown(gone))
+	wg.Wait()
+	if n := f.uses.Load(); n != 0 {
+		t.Errorf("%d nodes are in use", n)
 	}
 }
 

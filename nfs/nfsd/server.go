@@ -60,7 +60,7 @@ const (
 )
 
 // A Server executes the procedures of NFS version 3 and MOUNT version 3. It has no goroutines
-// of its own, and need not be closed.
+// of its own. Shutdown comes before its file systems are closed.
 type Server struct {
 	exports  atomic.Pointer[exportSet]
 	setting  sync.Mutex // SetExports

@@ -165,7 +165,11 @@ func (w *world) start(cfg Config, change func(*nfsd.Export)) {
 	testutil.Must(w.t, err)
 	w.stop = []func(){
 		func() { w.Client.Close(); w.raw.Close() },
-		func() { srv.Close(); <-served },
+		func() {
+			srv.Close()
+			<-served
+			testutil.Must(w.t, files.Shutdown(context.Background()))
+		},
 		func() {
 			if err := f.Close(); err != nil {
 				w.t.Error(err)
