@@ -432,9 +432,12 @@ func (g *generator) clear(t *check.Type, arm *check.Arm, v string) {
 			continue
 		}
 		field := v + "." + g.fieldName(f.Member)
-		if b := f.Type.Base(); !g.isExtern(f.Type) && (b.Kind == check.List || b.Kind == check.Array && !b.Fixed) {
+		switch b := f.Type.Base(); {
+		case f.Pointer():
+			g.p("%s = nil", field)
+		case !g.isExtern(f.Type) && (b.Kind == check.List || b.Kind == check.Array && !b.Fixed):
 			g.p("%s = %s[:0]", field, field)
-		} else {
+		default:
 			g.p("%s = %s", field, g.zero(f.Type))
 		}
 	}

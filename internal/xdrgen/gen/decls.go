@@ -153,7 +153,7 @@ func (g *generator) union(t *check.Type, name string) {
 // member is a field of t as Go declares it.
 func (g *generator) member(f check.Field, t *check.Type) string {
 	pointer := ""
-	if len(f.Arms) == 1 && f.Arms[0].Pointer {
+	if f.Pointer() {
 		pointer = "*"
 	}
 	return g.fieldName(f.Member) + " " + pointer + g.typ(f.Type)
