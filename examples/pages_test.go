@@ -97,12 +97,12 @@ func newShell(t *testing.T, dir string, env ...string) *shell {
 }
 
 // run types a command. It returns what is printed until the command has ended and there are as
-// many bytes as wanted.
+// many bytes as wanted. Commands of a page compile, which takes long on a busy machine.
 func (s *shell) run(command, want string) string {
 	s.t.Helper()
 	const end = "-- end of command\n"
 	fmt.Fprintf(s.in, "%s\nprintf '%%s\\n' '%s'\n", command, strings.TrimSpace(end))
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * patience); ; time.Sleep(time.Millisecond) {
 		s.mu.Lock()
 		before, after, ended := strings.Cut(string(s.out), end)
 		if got := before + after; ended && len(got) >= len(want) {
