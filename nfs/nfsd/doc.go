@@ -66,9 +66,10 @@
 // connection gets no more than a quarter of what the others leave free, so that there is room for
 // one more although the calls of many wait for a disk that never answers.
 //
-// READDIR and READDIRPLUS, whose pages take tens of milliseconds where directories are large, leave
-// one processor to other procedures, and take turns of half a millisecond. A call whose connection
-// ends while it waits is dropped, and a listing ends at its next turn.
+// Procedures that only look, such as GETATTR and LOOKUP, run on all processors but one at a time,
+// unless they wait for a disk, and so do READDIR and READDIRPLUS, by turns of half a millisecond: pages
+// of large directories take long. A call whose connection ends while it waits is dropped, and a
+// listing ends at its next turn.
 //
 // # Limitations
 //

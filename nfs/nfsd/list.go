@@ -94,12 +94,12 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 
 // entries writes the entries behind a cookie, when it is the connection's turn.
 func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
-	if c.turns.begin(c.ctx, c.req.Conn(), &c.turn) != nil {
+	if c.listings.begin(c.ctx, c.req.Conn(), &c.turn) != nil {
 		return false, nfs.StatusJukebox // which nobody will see
 	}
 	defer func() {
 		if !c.page.ended {
-			c.turns.end(&c.turn)
+			c.listings.end(&c.turn)
 		}
 	}()
 	eof, err := dir.ReadDir(c.ctx, &c.who, cookie, c.page.plus, c.list)
@@ -125,7 +125,7 @@ func (p *page) end(cookie uint64, err error) nfs.Status {
 // add writes an entry, if it fits.
 func (p *page) add(e *Entry) bool {
 	c := p.c
-	if p.listed%pauseEvery == pauseEvery-1 && c.turns.pause(c.ctx, &c.turn) != nil {
+	if p.listed%pauseEvery == pauseEvery-1 && c.listings.pause(c.ctx, &c.turn) != nil {
 		p.ended = true
 	}
 	if p.ended {

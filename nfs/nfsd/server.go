@@ -68,7 +68,8 @@ type Server struct {
 	seal     *sealer
 	transfer uint32
 	gate     *gate[*transport.Conn]
-	turns    *turns[*transport.Conn] // of listings
+	listings *turns[*transport.Conn]
+	lookups  *turns[*transport.Conn] // and other calls that are as quick
 	log      *slog.Logger
 
 	verf   atomic.Uint64 // the write verifier
@@ -97,8 +98,10 @@ func New(cfg *Config) (*Server, error) {
 	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
 	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/connPart, 1)), all), connPart)
-	// One processor is left for calls that are no listings.
-	s.turns = newTurns[*transport.Conn](max(runtime.GOMAXPROCS(0)-1, 1))
+	// Neither takes all processors: connections have to be moved, too, or nobody's calls are seen.
+	n := max(runtime.GOMAXPROCS(0)-1, 1)
+	s.listings = newTurns[*transport.Conn](n, turnPatience)
+	s.lookups = newTurns[*transport.Conn](n, lookupPatience)
 	var random [8 + 32]byte
 	rand.Read(random[:]) // never fails
 	s.verf.Store(binary.BigEndian.Uint64(random[:]))
@@ -157,7 +160,7 @@ type call struct {
 
 	fh   []byte // a handle being read or written
 	page page
-	turn turn[*transport.Conn] // of the page
+	turn turn[*transport.Conn] // of a listing or a lookup
 	list func(*Entry) bool     // page.add
 
 	// Arguments, of which a procedure has one.
@@ -270,7 +273,21 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 		return
 	}
 	defer s.gate.leave(conn)
+	if quick[req.Proc] {
+		if s.lookups.begin(ctx, conn, &c.turn) != nil {
+			res.Fail(oncrpc.SystemErr)
+			return
+		}
+		defer s.lookups.end(&c.turn)
+	}
 	procedures[req.Proc](c)
+}
+
+// quick are procedures that mostly take some microseconds of a processor, and nothing of a disk.
+// Immutable.
+var quick = [len(procedures)]bool{
+	nfs.ProcGetAttr: true, nfs.ProcLookup: true, nfs.ProcAccess: true, nfs.ProcReadLink: true,
+	nfs.ProcFSStat: true, nfs.ProcFSInfo: true, nfs.ProcPathConf: true,
 }
 
 // decode reads the arguments of the call into m. If they are not what the procedure takes the

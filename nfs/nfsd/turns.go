@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Turns divide the processors among listings. A page of a large directory takes tens of
-// milliseconds, and some hundreds of them keep all processors from everybody else: a gate counts
-// them as calls, not the time that they take. So few run at a time, and each makes way after a
-// moment for one of another owner. One that does not come to do so is taken to wait for a
-// disk, which takes no processor's time, and another one runs in its place.
+// Turns divide the processors among calls of one sort. A gate does not: it lets in as many as may
+// wait for disks, and when none of them does, hundreds stand in the queues of Go's scheduler, where a
+// call of another connection is the last in line. So few run at a time, taken from the owners in
+// turn, and listings, whose pages take tens of milliseconds, make way after a moment. A call that
+// does not end or make way soon is taken to wait for a disk, which takes no processor's time, and
+// another one runs in its place.
 type turns[K comparable] struct {
 	gate     *gate[K]
-	slice    time.Duration // after which a listing makes way
+	slice    time.Duration // after which a call makes way
 	patience time.Duration // after which it is taken to wait for a disk
 
 	mu      sync.Mutex
@@ -24,7 +25,7 @@ type turns[K comparable] struct {
 	armed   bool
 }
 
-// A turn is a listing's. The zero turn has not begun. It belongs to one goroutine.
+// A turn is a call's. The zero turn has not begun. It belongs to one goroutine.
 type turn[K comparable] struct {
 	owner      K
 	since      time.Time
@@ -33,13 +34,14 @@ type turn[K comparable] struct {
 }
 
 const (
-	turnSlice    = 500 * time.Microsecond
-	turnPatience = 5 * time.Millisecond
+	turnSlice      = 500 * time.Microsecond
+	turnPatience   = 5 * time.Millisecond
+	lookupPatience = time.Millisecond
 )
 
-// newTurns returns turns of n listings at a time.
-func newTurns[K comparable](n int) *turns[K] {
-	return &turns[K]{gate: newGate[K](n, n, 1), slice: turnSlice, patience: turnPatience}
+// newTurns returns turns of n calls at a time.
+func newTurns[K comparable](n int, patience time.Duration) *turns[K] {
+	return &turns[K]{gate: newGate[K](n, n, 1), slice: turnSlice, patience: patience}
 }
 
 // begin waits for a turn of k, or until ctx has ended. end has to follow if the error is nil.

@@ -39,7 +39,7 @@ func (t *turns[K]) idle(tb testing.TB, n int) {
 // Listings take turns by time, one owner after the other, however many each has.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1)
+		ts := newTurns[string](1, turnPatience)
 		done := make(chan string, 100)
 		order := ""
 		note := func(k string) { order += k }
@@ -72,7 +72,7 @@ func TestTurns(t *testing.T) {
 // alone is not interrupted.
 func TestTurnsOfHangingDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1)
+		ts := newTurns[string](1, turnPatience)
 		var hangs turn[string]
 		testutil.Must(t, ts.begin(t.Context(), "hangs", &hangs))
 		time.Sleep(time.Hour)
@@ -103,7 +103,7 @@ func TestTurnsOfHangingDisk(t *testing.T) {
 // The listing of a connection that has ended ends with its turn, or without one.
 func TestTurnsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1)
+		ts := newTurns[string](1, turnPatience)
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 2)
 		for range 2 {
