@@ -194,12 +194,14 @@ type loader struct {
 	rand   *rand.Rand
 	want   map[string][sha256.Size]byte // contents by name
 	ops    atomic.Int64
-	again  int // calls that the server had done already when it was asked again
-	failed error
+	again  int           // calls that the server had done already when it was asked again
+	failed error         // once it has ended
+	ended  chan struct{} // closed then
 }
 
 // run makes, reads, renames and removes files until stop is closed, or something fails.
 func (w *loader) run(stop <-chan struct{}) {
+	defer close(w.ended)
 	for i := 0; w.failed == nil; i++ {
 		select {
 		case <-stop:
@@ -337,7 +339,7 @@ func killServer(t *testing.T, l link, user int) {
 		if err := os.Mkdir(filepath.Join(s.mount, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		w := &loader{dir: filepath.Join(s.mount, name), rand: rand.New(rand.NewPCG(uint64(i), 0)), want: make(map[string][sha256.Size]byte)}
+		w := &loader{dir: filepath.Join(s.mount, name), rand: rand.New(rand.NewPCG(uint64(i), 0)), want: make(map[string][sha256.Size]byte), ended: make(chan struct{})}
 		loaders = append(loaders, w)
 		all.Go(func() { w.run(stop) })
 	}
@@ -345,10 +347,18 @@ func killServer(t *testing.T, l link, user int) {
 	progress := func(n int64) {
 		t.Helper()
 		for _, w := range loaders {
-			for from, end := w.ops.Load(), time.Now().Add(3*time.Minute); w.ops.Load() < from+n; time.Sleep(10 * time.Millisecond) {
-				if w.failed != nil || time.Now().After(end) {
-					t.Errorf("%s: no progress after %d operations: %v", filepath.Base(w.dir), w.ops.Load(), w.failed)
-					return
+			for from, end := w.ops.Load(), time.Now().Add(2*time.Minute); w.ops.Load() < from+n; time.Sleep(10 * time.Millisecond) {
+				select {
+				case <-w.ended:
+					return // why is told in the end
+				default:
+				}
+				if time.Now().After(end) {
+					// Nothing can be unmounted any more: end here, with all there is to know.
+					s.cmd.Process.Signal(syscall.SIGQUIT)
+					s.cmd.Wait()
+					stats, _ := os.ReadFile("/proc/self/mountstats")
+					panic(fmt.Sprintf("%s: no progress after %d operations\n%s\n%s", w.dir, w.ops.Load(), &s.stderr, stats))
 				}
 			}
 		}
