@@ -54,9 +54,11 @@ func TestGreedyListing(t *testing.T) {
 		})
 	}
 	testutil.Eventually(t, "directories are listed", func() bool { return listings.Load() >= 8 })
-	began, before := time.Now(), listings.Load()
-	slowest := w.honest(10)
-	t.Logf("8 clients make 10 calls each in %v, the slowest takes %v, beside %d listings", time.Since(began), slowest, listings.Load()-before)
+	began, before, slowest, rounds := time.Now(), listings.Load(), time.Duration(0), 0
+	for ; listings.Load() < before+16; rounds++ {
+		slowest = max(slowest, w.honest(20))
+	}
+	t.Logf("8 clients make %d calls each in %v, the slowest takes %v, beside %d listings", 20*rounds, time.Since(began), slowest, listings.Load()-before)
 	if slowest > longest {
 		t.Errorf("a call has taken %v", slowest)
 	}
