@@ -154,6 +154,7 @@ func FuzzCompile(f *testing.F) {
 		"union u /* head */ switch (int d /* go: D */) { case 1: v a; /* flat */\n case 2: v b; /* flat */\n }; union v switch (bool e) { case TRUE: opaque x<>; /* ddp */\n default: void; };",
 		"struct s /* head */ { k a; u v; /* flat */\n }; union u switch (k d) { default: opaque x<>; /* ddp */\n }; typedef int k<>; /* go: K */ /* extern */",
 		"union u switch (int d) { case 1: u next; case 2: t a; /* flat */\n default: void; }; struct t { int x; };",
+		"struct n { void; n *next; }; struct m { n *list; }; struct o { m x; /* flat */\n int y; o *next; }; struct l { o *list; };",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)
