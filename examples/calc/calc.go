@@ -513,7 +513,8 @@ func (v *Result) Check() error {
 func (v *Expression) Append(b []byte) []byte {
 	for i := range v.Steps {
 		b = xdr.AppendBool(b, true)
-		b = v.Steps[i].Append(b)
+		e := &v.Steps[i]
+		b = e.Token.Append(b)
 	}
 	return xdr.AppendBool(b, false)
 }

@@ -1712,7 +1712,9 @@ func (v *Node) Check() error {
 func (v *Nodes) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendInt32(b, e.Value)
+		b = xdr.AppendString(b, e.Text)
 	}
 	return xdr.AppendBool(b, false)
 }

@@ -786,7 +786,10 @@ func (v *ReadDirRes) Append(b []byte) []byte {
 	b = v.Verf.Append(b)
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = xdr.AppendUint64(b, e.Cookie)
+		b = xdr.AppendString(b, e.Name)
+		b = e.Attrs.Append(b)
 	}
 	b = xdr.AppendBool(b, false)
 	return xdr.AppendBool(b, v.EOF)

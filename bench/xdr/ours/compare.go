@@ -379,7 +379,10 @@ func (v *Listing) Append(b []byte) []byte {
 	b = xdr.AppendFixedOpaque(b, v.Verifier[:])
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = xdr.AppendUint64(b, e.Number)
+		b = xdr.AppendString(b, e.Name)
+		b = xdr.AppendOpaque(b, e.Handle)
 	}
 	b = xdr.AppendBool(b, false)
 	return xdr.AppendBool(b, v.Eof)

@@ -314,7 +314,17 @@ func (g *generator) append(t *check.Type, e string) {
 		g.p("}")
 	case check.List:
 		g.p("for i := range %s {\nb = xdr.AppendBool(b, true)", e)
-		g.append(t.Elem, index(t, e))
+		// The members of an element are written out, and not left to its method: a call less for each
+		// element is up to half of the time of a long list.
+		body := ""
+		if t.Elem.Kind == check.Struct && !t.Elem.Recursive {
+			body = g.capture(func() { g.appendBody(t.Elem, "*e") })
+		}
+		if body != "" {
+			g.p("e := &%s\n%s", index(t, e), strings.TrimSuffix(body, "\n"))
+		} else {
+			g.append(t.Elem, index(t, e))
+		}
 		g.p("}\nb = xdr.AppendBool(b, false)")
 	case check.Optional:
 		g.p("b = xdr.AppendBool(b, %s != nil)\nif %s != nil {", e, e)

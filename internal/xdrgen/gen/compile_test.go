@@ -156,6 +156,7 @@ func FuzzCompile(f *testing.F) {
 		"typedef opaque a<>; /* ddp */\ntypedef a b;\ntypedef string s<>; /* ddp: F */\nprogram P { version V { b F(a, s, b res) = 1; /* max: 9 */\n s G(s) = 2; /* max: 9 */\n int H(int n, s) = 3; } = 1; } = 1;",
 		"typedef opaque a<>; /* ddp */\nstruct c { a x; a y[2]; a *z; };\nunion u switch (int n) { case 1: a x; default: c y; };\nprogram P { version V { u F(c) = 1; /* max: 5 */\n a G(u) = 2; } = 1; } = 1;",
 		"union u switch (int d) { case 1: u next; case 2: t a; /* flat */\n default: void; }; struct t { int x; };",
+		"struct n { void; n *next; }; struct m { n *list; }; struct o { m x; /* flat */\n int y; o *next; }; struct l { o *list; };",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
 	} {
 		f.Add(src)

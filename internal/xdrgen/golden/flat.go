@@ -247,7 +247,8 @@ func (v *Drawing) Append(b []byte) []byte {
 	b = xdr.AppendBool(b, false)
 	for i := range v.Ranks {
 		b = xdr.AppendBool(b, true)
-		b = v.Ranks[i].Append(b)
+		e := &v.Ranks[i]
+		b = xdr.AppendInt32(b, e.Value)
 	}
 	b = xdr.AppendBool(b, false)
 	return v.At.Append(b)

@@ -86,7 +86,8 @@ func (v *StringEntry) Check() error {
 func (v *StringList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Item)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -113,7 +114,8 @@ func (v *StringList) Check() error {
 func (v *GroupList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Name)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -158,7 +160,9 @@ func (v *GroupNode) Check() error {
 func (v *ExportList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Dir)
+		b = e.Groups.Append(b)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -208,7 +212,8 @@ func (v *ExportNode) Check() error {
 func (v *PortList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendUint32(b, e.Port)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -245,7 +250,8 @@ func (v *PortListElement) Check() error {
 func (v *Directory) Append(b []byte) []byte {
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = xdr.AppendString(b, e.Item)
 	}
 	b = xdr.AppendBool(b, false)
 	b = xdr.AppendBool(b, v.Eof)

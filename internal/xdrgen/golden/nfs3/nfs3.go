@@ -4028,7 +4028,10 @@ func (v *ReadDirRes) Append(b []byte) []byte {
 		b = v.Verf.Append(b)
 		for i := range v.Entries {
 			b = xdr.AppendBool(b, true)
-			b = v.Entries[i].Append(b)
+			e := &v.Entries[i]
+			b = xdr.AppendUint64(b, e.FileID)
+			b = xdr.AppendString(b, e.Name)
+			b = xdr.AppendUint64(b, e.Cookie)
 		}
 		b = xdr.AppendBool(b, false)
 		b = xdr.AppendBool(b, v.EOF)
@@ -4135,7 +4138,12 @@ func (v *ReadDirPlusRes) Append(b []byte) []byte {
 		b = v.Verf.Append(b)
 		for i := range v.Entries {
 			b = xdr.AppendBool(b, true)
-			b = v.Entries[i].Append(b)
+			e := &v.Entries[i]
+			b = xdr.AppendUint64(b, e.FileID)
+			b = xdr.AppendString(b, e.Name)
+			b = xdr.AppendUint64(b, e.Cookie)
+			b = e.Attr.Append(b)
+			b = e.Handle.Append(b)
 		}
 		b = xdr.AppendBool(b, false)
 		b = xdr.AppendBool(b, v.EOF)
@@ -4488,7 +4496,9 @@ func (v *MountEntry) Check() error {
 func (v *DumpRes) Append(b []byte) []byte {
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = xdr.AppendString(b, e.Host)
+		b = xdr.AppendString(b, e.Dir)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -4548,7 +4558,13 @@ func (v *Export) Check() error {
 func (v *ExportRes) Append(b []byte) []byte {
 	for i := range v.Exports {
 		b = xdr.AppendBool(b, true)
-		b = v.Exports[i].Append(b)
+		e := &v.Exports[i]
+		b = xdr.AppendString(b, e.Dir)
+		for i := range e.Groups {
+			b = xdr.AppendBool(b, true)
+			b = xdr.AppendString(b, e.Groups[i])
+		}
+		b = xdr.AppendBool(b, false)
 	}
 	return xdr.AppendBool(b, false)
 }

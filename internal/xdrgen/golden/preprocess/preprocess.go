@@ -116,7 +116,8 @@ func (v *StringEntry) Check() error {
 func (v *StringList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Item)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -143,7 +144,8 @@ func (v *StringList) Check() error {
 func (v *GroupList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Name)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -188,7 +190,9 @@ func (v *GroupNode) Check() error {
 func (v *ExportList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendString(b, e.Dir)
+		b = e.Groups.Append(b)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -238,7 +242,8 @@ func (v *ExportNode) Check() error {
 func (v *PortList) Append(b []byte) []byte {
 	for i := range *v {
 		b = xdr.AppendBool(b, true)
-		b = (*v)[i].Append(b)
+		e := &(*v)[i]
+		b = xdr.AppendUint32(b, e.Port)
 	}
 	return xdr.AppendBool(b, false)
 }
@@ -275,7 +280,8 @@ func (v *PortListElement) Check() error {
 func (v *Directory) Append(b []byte) []byte {
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = xdr.AppendString(b, e.Item)
 	}
 	b = xdr.AppendBool(b, false)
 	b = xdr.AppendBool(b, v.Eof)

@@ -2113,7 +2113,9 @@ func (v *ListArgs) Check() error {
 func (v *Listing) Append(b []byte) []byte {
 	for i := range v.Entries {
 		b = xdr.AppendBool(b, true)
-		b = v.Entries[i].Append(b)
+		e := &v.Entries[i]
+		b = e.Id.Append(b)
+		b = xdr.AppendUint64(b, e.Size)
 	}
 	b = xdr.AppendBool(b, false)
 	return xdr.AppendBool(b, v.Eof)
