@@ -182,8 +182,13 @@ func rate(t *testing.T, addr string, window time.Duration) float64 {
 	return float64(count.Load()) / time.Since(start).Seconds()
 }
 
-// Hostile or busy clients leave an honest one at least this part of its fair share.
-const leastShare = 0.8
+// Hostile or busy clients leave an honest one at least this part of its fair share. A client's
+// LOOKUP costs as much as the server's: a crowd that makes enough of them takes the machine's
+// processors itself, from the honest client, too, which it could not do from a machine of its own.
+const (
+	leastShare  = 0.8
+	leastLookup = 0.2
+)
 
 // The fair share of one among n is what it gets when the others are like it, or one part in n of what
 // it gets alone, whichever is less. With RPCRDMA_FAIR=1 there are 20 hostile connections of 64 calls
@@ -195,7 +200,7 @@ func TestFairShare(t *testing.T) {
 		entries, conns, calls, window = 100_000, 20, 64, 3*time.Second
 	}
 	s := startServer(t, "--dir", fairDir(t, entries), "--read-only")
-	for _, what := range []string{"READDIRPLUS", "READ", "LOOKUP"} {
+	for what, least := range map[string]float64{"READDIRPLUS": leastShare, "READ": leastShare, "LOOKUP": leastLookup} {
 		t.Run(what, func(t *testing.T) {
 			// In turns, as the machine does other work, too. One good round is enough, and unfair
 			// servers have none.
@@ -211,14 +216,14 @@ func TestFairShare(t *testing.T) {
 				stop()
 				ratio := got / min(beside, alone/float64(conns+1))
 				t.Logf("%6.0f calls a second, %.2f of the fair share; %.0f beside honest clients, %.0f alone", got, ratio, beside, alone)
-				if ratios = append(ratios, ratio); ratio >= leastShare && !long {
+				if ratios = append(ratios, ratio); ratio >= least && !long {
 					return
 				}
 			}
 			slices.Sort(ratios)
 			t.Logf("of the fair share: %.2f", ratios)
-			if best := ratios[len(ratios)-1]; best < leastShare {
-				t.Errorf("an honest client gets at most %.2f of its fair share, want %.1f", best, leastShare)
+			if best := ratios[len(ratios)-1]; best < least {
+				t.Errorf("an honest client gets at most %.2f of its fair share, want %.1f", best, least)
 			}
 		})
 	}

@@ -78,9 +78,11 @@ func TestTurnsOfHangingDisk(t *testing.T) {
 		time.Sleep(time.Hour)
 		testutil.Must(t, ts.pause(t.Context(), &hangs))
 		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		done := make(chan struct{})
 		go func() {
-			if err := listEntries(t.Context(), ts, "works", 100, time.Millisecond, func(string) {}); err != nil {
+			if err := listEntries(ctx, ts, "works", 100, time.Millisecond, func(string) {}); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(start); took > 100*time.Millisecond+turnPatience {
@@ -89,7 +91,7 @@ func TestTurnsOfHangingDisk(t *testing.T) {
 			close(done)
 		}()
 		time.Sleep(50*time.Millisecond + turnSlice)
-		testutil.Must(t, ts.pause(t.Context(), &hangs)) // goes on
+		testutil.Must(t, ts.pause(ctx, &hangs)) // goes on
 		if !time.Now().After(start.Add(50*time.Millisecond + turnSlice)) {
 			t.Error("it goes on at once")
 		}
