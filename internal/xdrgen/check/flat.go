@@ -54,7 +54,9 @@ type Field struct {
 func (f Field) In(a *Arm) bool { return f.outer == nil || slices.Contains(f.outer, a) }
 
 // Pointer reports whether the field is a pointer to what the member declares: see [Arm].
-func (f Field) Pointer() bool { return len(f.Arms) == 1 && f.Arms[0].Pointer && f.Arms[0].Member == f.Member }
+func (f Field) Pointer() bool {
+	return len(f.Arms) == 1 && f.Arms[0].Pointer && f.Arms[0].Member == f.Member
+}
 
 // Fields returns the fields of a structure or union in the order of the source. Arms of a union may
 // have a field in common: it is then listed once, with the member that comes first.
