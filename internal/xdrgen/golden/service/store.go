@@ -1525,7 +1525,9 @@ func (h *storeV2Handler) serveEntries(ctx context.Context, req *transport.Reques
 		b := res.Results
 		for i := range x.res {
 			b = xdr.AppendBool(b, true)
-			b = x.res[i].Append(b)
+			e := &x.res[i]
+			b = e.Id.Append(b)
+			b = xdr.AppendUint64(b, e.Size)
 		}
 		b = xdr.AppendBool(b, false)
 		res.Results = b
