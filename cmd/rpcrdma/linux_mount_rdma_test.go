@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -91,7 +92,7 @@ type mountedServer struct {
 	tcp    string
 	mount  string // where
 	cmd    *exec.Cmd
-	stderr bytes.Buffer
+	stderr *bytes.Buffer
 }
 
 // mountServer serves dir and mounts it. user is the server's.
@@ -102,37 +103,60 @@ func mountServer(t *testing.T, l link, dir string, user int, args ...string) *mo
 		t: t, user: user, addr: anyPort(addr), tcp: anyPort(addr), mount: publicDir(t),
 		args: append([]string{"--dir", dir, "--provider", l.provider, "--squash", "none"}, args...),
 	}
-	s.start()
+	s.start(s.wait())
 	t.Cleanup(s.stop)
 	s.remount()
 	t.Cleanup(s.unmount)
 	return s
 }
 
-// start starts the server, at the same addresses as before.
-func (s *mountedServer) start() {
+// waiting is a process that becomes the server when it is told to.
+type waiting struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+
+	stderr bytes.Buffer
+}
+
+// wait makes a process that becomes the server, at the same addresses as before.
+func (s *mountedServer) wait() *waiting {
 	s.t.Helper()
-	s.cmd = command(context.Background(), append([]string{"serve", "--addr", s.addr, "--tcp-addr", s.tcp}, s.args...)...)
-	s.cmd.Stderr = &s.stderr
-	if s.user != 0 {
-		// The directory of the test binary is root's.
-		s.cmd.Path = "/proc/self/exe"
-		s.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.user), Gid: uint32(s.user)}}
-	}
-	out, err := s.cmd.StdoutPipe()
+	// The directory of the test binary is root's, so the server is given the open file.
+	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := s.cmd.Start(); err != nil {
+	defer self.Close()
+	w := new(waiting)
+	w.cmd = command(context.Background(), append([]string{"-c", `read _ && exec /proc/self/fd/3 "$@"`, "sh", "serve", "--addr", s.addr, "--tcp-addr", s.tcp}, s.args...)...)
+	w.cmd.Path = "/bin/sh"
+	w.cmd.ExtraFiles = []*os.File{self}
+	w.cmd.Stderr = &w.stderr
+	if s.user != 0 {
+		w.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.user), Gid: uint32(s.user)}}
+	}
+	var outErr error
+	w.in, err = w.cmd.StdinPipe()
+	w.out, outErr = w.cmd.StdoutPipe()
+	if err := errors.Join(err, outErr, w.cmd.Start()); err != nil {
 		s.t.Fatal(err)
 	}
-	r := bufio.NewReader(out)
+	s.t.Cleanup(func() { w.in.Close() }) // it ends, if it still waits
+	return w
+}
+
+// start has a process become the server.
+func (s *mountedServer) start(w *waiting) {
+	s.t.Helper()
+	s.cmd, s.stderr = w.cmd, &w.stderr
+	fmt.Fprintln(w.in)
+	r := bufio.NewReader(w.out)
 	line, err := r.ReadString('\n')
 	addr, tcp := listening.FindStringSubmatch(line), tcpAddr.FindStringSubmatch(line)
 	if err != nil || addr == nil || tcp == nil {
-		s.cmd.Process.Kill()
-		s.cmd.Wait()
-		s.t.Fatalf("serve says %q, %v\n%s", line, err, &s.stderr)
+		s.kill()
+		s.t.Fatalf("serve says %q, %v\n%s", line, err, s.stderr)
 	}
 	s.addr, s.tcp = addr[1], tcp[1]
 	go io.Copy(io.Discard, r)
@@ -148,7 +172,7 @@ func (s *mountedServer) kill() {
 func (s *mountedServer) stop() {
 	s.cmd.Process.Signal(syscall.SIGTERM)
 	if err := s.cmd.Wait(); err != nil {
-		s.t.Errorf("serve: %v\n%s", err, &s.stderr)
+		s.t.Errorf("serve: %v\n%s", err, s.stderr)
 	}
 }
 
