@@ -72,7 +72,7 @@ func TestHostileCopies(t *testing.T) {
 	const short = "the file became shorter while it was copied"
 	reasons := map[string]string{
 		"tree/loop": "endless directory", "self/self": "endless directory", "endless": "endless directory: the server repeats cookie 0x",
-		"odd": "it is a ftype3 99", "lie": short, "giant": "file too large (NFS3ERR_FBIG)",
+		"odd": "it is a thing of unknown type 99", "lie": short, "giant": "file too large (NFS3ERR_FBIG)",
 		"tree/../../up": "the name cannot be used here", "tree//etc/passwd": "the name cannot be used here",
 		`"tree/nul\x00"`: "the name cannot be used here", "tree/": "the name cannot be used here",
 	}

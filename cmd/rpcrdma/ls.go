@@ -298,5 +298,5 @@ func typeName(t nfs.FileType) string {
 	case nfs.TypeFIFO:
 		return "fifo"
 	}
-	return t.String()
+	return fmt.Sprintf("thing of unknown type %d", uint32(t))
 }
