@@ -117,9 +117,9 @@ func TestRDMALinuxPosix(t *testing.T) {
 			every, entries = 3, 2000
 		case longTests():
 		case l.kind == "rxe":
-			every, entries, steps = 17, 500, 400
+			every, entries, steps = 23, 300, 400
 		default:
-			every, entries, steps = 60, 100, 200
+			every, entries, steps = 90, 100, 100
 		}
 		if s := os.Getenv("RPCRDMA_POSIX_EVERY"); s != "" {
 			var err error
