@@ -163,9 +163,9 @@ func TestReplacedFile(t *testing.T) {
 // A client that looks up a great number of files takes no more memory than it may, and no handle
 // gets stale.
 func TestManyLookups(t *testing.T) {
-	files := 10_000
+	files := 4000
 	if testing.Short() || raceDetector {
-		files = 2000
+		files = 1500
 	}
 	each(t, func(t *testing.T, m mode) {
 		m.cfg.MaxOpen, m.cfg.MaxPlaces = 100, 128<<10
