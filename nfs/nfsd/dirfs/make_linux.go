@@ -23,7 +23,7 @@ func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.
 	}
 	// Somebody else may remove what is in the way before it is looked at.
 	for range 16 {
-		child, err := n.create(who, name, mode, &set)
+		child, err := n.create(who, name, mode, set, how == nfs.Exclusive)
 		if err != unix.EEXIST || how == nfs.Guarded {
 			return asNode(child, err)
 		}
@@ -65,10 +65,16 @@ func exclusive(verf nfs.Verf) nfs.SetAttr {
 	}
 }
 
-// create makes a regular file that is not there: EEXIST.
-func (n *node) create(who *nfsd.Caller, name string, mode uint32, set *nfs.SetAttr) (*node, error) {
+// create makes a regular file that is not there: EEXIST. If it is exclusive it has its times, by
+// which it is known, from the beginning, where the file system lets it.
+func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAttr, exclusive bool) (*node, error) {
 	var fd int
 	err := n.fs.as(who, func() (err error) {
+		if exclusive {
+			if fd, err = n.createKnown(name, mode, &set); err == nil || err == unix.EEXIST {
+				return err
+			}
+		}
 		fd, err = n.fs.at.create(n.path, name, unix.O_RDWR, mode)
 		return err
 	})
@@ -86,7 +92,26 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set *nfs.SetAt
 	if set.SetSize && set.Size == 0 {
 		set.SetSize = false
 	}
-	return n.made(who, child, mode, set)
+	return n.made(who, child, mode, &set)
+}
+
+// createKnown makes a file without a name, sets its times, and then gives it its name. A server that
+// is killed leaves either nothing, or what the call finds when it is sent again; between open(2) and
+// utimensat(2) there would be a file of nobody. The times are taken out of set.
+func (n *node) createKnown(name string, mode uint32, set *nfs.SetAttr) (fd int, err error) {
+	if fd, err = openat(n.path, ".", unix.O_TMPFILE|unix.O_RDWR, mode); err != nil {
+		return -1, err
+	}
+	times := []unix.Timespec{timeArg(set.ATimeHow, set.ATime), timeArg(set.MTimeHow, set.MTime)}
+	if err = unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), times, 0); err == nil {
+		err = unix.Linkat(unix.AT_FDCWD, procPath(fd), n.path, name, unix.AT_SYMLINK_FOLLOW)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	set.ATimeHow, set.MTimeHow = nfs.DontChange, nfs.DontChange
+	return fd, nil
 }
 
 // made finishes an object that has just been made. It takes child, and returns it.

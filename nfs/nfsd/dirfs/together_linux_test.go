@@ -5,11 +5,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"golang.org/x/sys/unix"
 )
 
 // Of many that create the same file in a way that does not allow for another, one wins.
@@ -186,5 +188,45 @@ func TestMixture(t *testing.T) {
 		wg.Wait()
 		w.fs.cache.clear()
 		w.checkCount()
+	})
+}
+
+// A file that is created exclusively is never there without what tells the same call again that it is
+// its own, so that a server that is killed at any moment leaves none.
+func TestExclusiveAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, nil)
+		if fd, err := unix.Open(w.path(""), unix.O_TMPFILE|unix.O_RDWR, 0o600); err == nil {
+			unix.Close(fd)
+		} else {
+			t.Skipf("this file system has no files without a name: %v", err)
+		}
+		for round := range 200 {
+			name := fmt.Sprint("file", round)
+			var ended atomic.Bool
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for {
+					over := ended.Load()
+					var st unix.Stat_t
+					if unix.Stat(w.path(name), &st) == nil {
+						if st.Atim.Sec != 5 || st.Mtim.Sec != 3 {
+							t.Errorf("%s is there with the times %d and %d, want 5 and 3", name, st.Atim.Sec, st.Mtim.Sec)
+						}
+						return
+					}
+					if over {
+						t.Errorf("%s is not there", name)
+						return
+					}
+				}
+			})
+			var res nfs.CreateRes
+			args := nfs.CreateArgs{Where: nfs.DirOpArgs{Dir: w.root, Name: name}, Mode: nfs.Exclusive, Verf: nfs.Verf{3: 3, 7: 5}}
+			w.must(user(), nfs.ProcCreate, &args, &res)
+			w.want("CREATE", res.Status, nfs.StatusOK)
+			ended.Store(true)
+			wg.Wait()
+		}
 	})
 }
