@@ -275,7 +275,7 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 	defer s.gate.leave(conn)
 	if quick[req.Proc] {
 		if s.lookups.begin(ctx, conn, &c.turn) != nil {
-			res.Fail(oncrpc.SystemErr)
+			c.fail(oncrpc.SystemErr) // likewise
 			return
 		}
 		defer s.lookups.end(&c.turn)
