@@ -89,8 +89,16 @@ func openLocal(root *os.Root, name string) (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := root.Open(name)
+	// It may have become one since.
+	f, err := root.OpenFile(name, os.O_RDONLY|openWithoutWaiting, 0)
 	if err != nil {
+		return nil, err
+	}
+	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
+		err = errNotFile
+	}
+	if err != nil {
+		f.Close()
 		return nil, err
 	}
 	return localFile{f}, nil
