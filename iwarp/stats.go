@@ -1,5 +1,7 @@
 package iwarp
 
+import "github.com/rpcrdma/rpcrdma/fabric"
+
 // Stats counts the operations of a connection. Bytes are those of FPDUs, headers included.
 type Stats struct {
 	Doorbells  uint64 // Post calls that put work into the send queue
@@ -30,4 +32,25 @@ func (c *Conn) Stats() Stats {
 	c.rxMu.Unlock()
 	s.Wakes = c.wakes.Load()
 	return s
+}
+
+var _ fabric.Counting = (*Conn)(nil)
+
+// Counters implements fabric.Counting: Stats under names.
+func (c *Conn) Counters() []fabric.Counter {
+	s := c.Stats()
+	return []fabric.Counter{
+		{Name: "doorbells", Value: s.Doorbells},
+		{Name: "write_calls", Value: s.Writev},
+		{Name: "write_calls_full", Value: s.WriteFull},
+		{Name: "sent_fpdus", Value: s.TxFPDUs},
+		{Name: "sent_bytes", Value: s.TxBytes},
+		{Name: "writers_started", Value: s.Writers},
+		{Name: "read_calls", Value: s.Readv},
+		{Name: "read_calls_empty", Value: s.ReadEmpty},
+		{Name: "read_calls_direct", Value: s.ReadDirect},
+		{Name: "received_fpdus", Value: s.RxFPDUs},
+		{Name: "received_bytes", Value: s.RxBytes},
+		{Name: "wakes", Value: s.Wakes},
+	}
 }

@@ -2,6 +2,8 @@
 
 package rdmacm
 
+import "github.com/rpcrdma/rpcrdma/fabric"
+
 // PostCounts counts what a connection has posted.
 type PostCounts struct {
 	SendCalls, Sends uint64 // calls into C, each with one doorbell for up to 128 requests, and requests
@@ -34,4 +36,21 @@ func (c *Conn) Stats() Stats {
 	c.recvMu.Unlock()
 	c.sendMu.Unlock()
 	return Stats{posts, polls}
+}
+
+var _ fabric.Counting = (*Conn)(nil)
+
+// Counters implements fabric.Counting: Stats under names.
+func (c *Conn) Counters() []fabric.Counter {
+	s := c.Stats()
+	return []fabric.Counter{
+		{Name: "post_send_calls", Value: s.SendCalls},
+		{Name: "sends", Value: s.Sends},
+		{Name: "post_recv_calls", Value: s.RecvCalls},
+		{Name: "receives", Value: s.Recvs},
+		{Name: "poll_calls", Value: s.Calls},
+		{Name: "poll_calls_empty", Value: s.Empty},
+		{Name: "arms", Value: s.Arms},
+		{Name: "completion_events", Value: s.Events},
+	}
 }

@@ -54,6 +54,8 @@ type Call struct {
 
 	nothing [1]byte // the Buf of results that may have no data: see Receive
 
+	event *CallEvent // of the call that is being made, for an Observer
+
 	op *operation // makes the call an optional operation, see operation.go
 }
 

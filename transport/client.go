@@ -92,7 +92,7 @@ type Client struct {
 	addr      string
 	cfg       ClientConfig // with its defaults in place
 	connCfg   *config      // what its connections work with
-	stats     *counters
+	stats     tally
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
@@ -132,7 +132,7 @@ func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, stats: new(counters), done: make(chan struct{})}
+	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, done: make(chan struct{})}
 	cl.callbacks = newRegistry(conns)
 	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {
@@ -212,13 +212,17 @@ func (cl *Client) Info() ConnInfo { return cl.latest().info() }
 
 // Stats returns the counters, of all connections together.
 func (cl *Client) Stats() Stats {
-	st := cl.stats.snapshot()
+	st := cl.stats.sum()
 	st.Conns = cl.conns.Load()
 	if cl.latest().lives() {
 		st.OpenConns = 1
 	}
 	return st
 }
+
+// Conn returns the latest connection, which may have ended. Calls that are to outlive it are for
+// the Client.
+func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
 // Done is closed when the client has been closed, or, with NoReconnect, when its
 // connection has ended; Err then tells why.

@@ -109,6 +109,9 @@ type Config struct {
 	// panics alone, to slog.Default().
 	Logger *slog.Logger
 
+	// Observer is told what happens on the connections. Nil: nobody is, which costs nothing.
+	Observer Observer
+
 	random func() uint64 // nil: math/rand's; set by tests that want the same again
 }
 
@@ -117,6 +120,8 @@ type Config struct {
 type config struct {
 	Config
 	callbacks bool // a client executes calls of its server
+
+	observation *observation // nil: there is no Observer
 
 	sendSize, recvSize int // of buffers: all that any version may ask for
 }
@@ -187,7 +192,7 @@ func (c Config) settle(owner string) (*config, error) {
 	if c.MaxSegment == 0 || c.MaxSegment > maxSegment {
 		c.MaxSegment = maxSegment
 	}
-	conns := &config{Config: c}
+	conns := &config{Config: c, observation: observe(c.Observer)}
 	if err := conns.settleVersions(owner); err != nil {
 		return nil, err
 	}

@@ -92,15 +92,19 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 		stats: new(counters),
 		done:  make(chan struct{}),
 	}
-	c.exposes = expose.Adapter{Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA}
-	c.arena = arena.New(fc, arena.Options{
+	reg := fc
+	if cfg.observation != nil {
+		reg = watchedConn{fc, &c.public}
+	}
+	c.exposes = expose.Adapter{Conn: reg, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA}
+	c.arena = arena.New(reg, arena.Options{
 		LocalDMA: c.caps.LocalDMA, Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
 		Usage: usage, OnBulk: c.keepWatch,
 	})
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
 	}
-	c.public = Conn{c: c, cfg: cfg}
+	c.public.c, c.public.cfg = c, cfg
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {
@@ -227,6 +231,8 @@ func (l *leader) finish(reason error) {
 	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()
 	close(c.done)
+	c.stats.leave()
+	c.public.over()
 	if onEnd != nil {
 		onEnd()
 	}

@@ -39,7 +39,8 @@ type connection interface {
 
 	local() net.Addr
 	remote() net.Addr
-	addr() string     // the peer's, for messages
+	addr() string // the peer's, for messages
+	connStats() ConnStats
 	activity() uint64 // changes when the peer is heard
 }
 
@@ -57,6 +58,9 @@ type Conn struct {
 	c      connection
 	cfg    *config
 	unsent atomic.Bool // a reply that could not be sent has been logged
+
+	life   connLife
+	server bool // the other end has opened it; set with life.began
 }
 
 // logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
@@ -96,6 +100,9 @@ func (cn *Conn) Call(ctx context.Context, call *Call) error {
 		return errInline
 	}
 	call.sent = false
+	if o := cn.cfg.observation; o != nil && call.op == nil {
+		return o.made(call, cn.server, func() error { return cn.c.call(ctx, call) })
+	}
 	return cn.c.call(ctx, call)
 }
 
@@ -106,6 +113,10 @@ func (cn *Conn) Null(ctx context.Context, prog, vers uint32) error {
 
 // Info tells what the connection's set-up agreed on, and the credits granted.
 func (cn *Conn) Info() ConnInfo { return cn.c.info() }
+
+// Stats returns the connection's counters and what goes on at the moment. It takes the locks of
+// the data path for a moment: it is for people and monitors.
+func (cn *Conn) Stats() ConnStats { return cn.c.connStats() }
 
 // RemoteAddr is the address of the other end.
 func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }

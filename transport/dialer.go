@@ -107,7 +107,7 @@ func (d *dialer) rest(old connection) {
 		d.slower()
 	case time.Since(d.made) >= enough:
 		d.pause, d.spared = 0, false
-	case d.cl.stats.cancelled.Load() != d.givenUp && !dropped(old):
+	case d.cl.stats.sum().Cancelled != d.givenUp && !dropped(old):
 		// A fence that took the connection, or a late reply that invalidated memory which was
 		// closed already: the adapter ends the connection before it hands out the message.
 		d.pause = min(minPause, d.cl.cfg.MaxPause)
@@ -183,8 +183,9 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 		cn, err := cl.connectOnce(ctx, pending, old)
 		if err == nil {
 			cl.conns.Add(1)
+			cn.begun(false)
 			d := &cl.dialer
-			d.made, d.givenUp = time.Now(), cl.stats.cancelled.Load()
+			d.made, d.givenUp = time.Now(), cl.stats.sum().Cancelled
 			return cn, nil
 		}
 		// A provider that picks local ports and has the kernel open TCP connections
@@ -233,7 +234,8 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old c
 		return nil, err
 	}
 	c, l := newConn(fc, cl.provider.Name(), cl.connCfg, roleClient, nil)
-	c.stats, c.exposes.Regions = cl.stats, &cl.regions
+	c.stats = cl.stats.join()
+	c.exposes.Regions = &cl.regions
 	c.agreed.version.Store(vers)
 	if old != nil {
 		c.inherit(old)

@@ -2,12 +2,14 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -243,6 +245,13 @@ var (
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
 	errNoRDMA     = fmt.Errorf("transport: TCP is for Dial and Server.Listen, and has no RDMA: %w", errors.ErrUnsupported)
 
+	errFull      = errors.New("no room for another connection")
+	errBadCall   = errors.New("it has no RPC call, or one with another xid")
+	errBadChunks = errors.New("its chunk lists do not describe a call that this end takes")
+	errBadMSGP   = errors.New("it is an RDMA_MSGP, which this end does not take")
+	errNoRPC     = errors.New("it has no RPC message")
+	errBadOption = errors.New("it is an optional operation that this end does not know, or breaks its rule")
+
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")
@@ -259,4 +268,42 @@ func busy(addr string, err error) error {
 		return &BusyError{Addr: addr, Err: err}
 	}
 	return err
+}
+
+// unorderly is why a connection with this end has not ended in order, nil if it has.
+func unorderly(end error) error {
+	var closed *ClosedError
+	var ce *fabric.ConnError
+	if !errors.As(end, &closed) || closed.Reason == nil || errors.As(closed.Reason, &ce) && ce.Clean {
+		return nil
+	}
+	return closed.Reason
+}
+
+// errOutcome is the word of CallEvent.Outcome for an error.
+func errOutcome(err error) string {
+	var rpc *oncrpc.RPCError
+	var size *SizeError
+	var long *ReplySizeError
+	switch {
+	case errors.As(err, &rpc):
+		return statusOutcome(&oncrpc.ReplyHeader{
+			Stat: rpc.Stat, AcceptStat: rpc.AcceptStat, RejectStat: rpc.RejectStat, AuthStat: rpc.AuthStat,
+		})
+	case errors.As(err, new(*RDMAError)):
+		return "rdma_error"
+	case errors.As(err, new(*BadReplyError)):
+		return "bad_reply"
+	case errors.As(err, &size), errors.As(err, &long):
+		return "too_long"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.As(err, new(*LostError)):
+		return "lost"
+	case errors.Is(err, net.ErrClosed):
+		return "closed"
+	}
+	return "failed"
 }

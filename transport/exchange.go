@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"net"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -67,6 +68,9 @@ type exch struct {
 	recv   [1]fabric.RecvWR
 
 	lending lending
+
+	came  time.Time  // when the call was received; zero without an Observer
+	event *CallEvent // of the call, until it has ended; nil without an Observer
 }
 
 // lending is what an exchange needs for a reply with read chunks: see rfc5666.go.
@@ -138,6 +142,7 @@ func (x *exch) alloc(n int) (*arena.Buffer, error) {
 // release gives back what an exchange holds. taken tells that its reply has been taken.
 func (x *exch) release(taken bool) {
 	c := x.c
+	x.observeEnd(net.ErrClosed) // unless it has been answered
 	x.dropItems()
 	if x.Mem != nil {
 		c.arena.Put(x.Mem)
@@ -251,6 +256,7 @@ func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferre
 // posted first: the reply allows the client to send another call. Once the list
 // is queued the exchange is the leader's.
 func (x *exch) post(l *leader) {
+	x.observeEnd(nil)
 	c, rb := x.c, x.rb
 	x.rb = nil
 	if l != nil {

@@ -332,7 +332,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 			// RFC 8166 section 4.6 took padded messages out of the protocol, and before
 			// that they were for calls to servers.
 			if c.serves() && !reply {
-				l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+				l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk, errBadMSGP)
 				return
 			}
 			l.malformed(h.XID, "it is an RDMA_MSGP")
@@ -344,7 +344,7 @@ func (l *leader) dispatch(rb *recvBuf, wc *fabric.WC) {
 			c.stats.dropped.Add(1)
 		case !ok:
 			// Too short to tell its direction: a server's peer sends calls.
-			l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk)
+			l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrChunk, errNoRPC)
 			return
 		default:
 			l.callReceived(rb, h, payload, xid == h.XID, wc)
@@ -399,10 +399,11 @@ func (l *leader) badHeader(rb *recvBuf, err error) {
 	switch {
 	case !ok || !he.HaveXID || he.Code == 0:
 		l.c.stats.dropped.Add(1)
+		l.c.public.refused(0, err)
 	case !l.c.serves() || l.c.knows(he.XID):
 		l.malformed(he.XID, he.Error())
 	default:
-		l.refuse(rb, he.XID, he.Vers, he.Code)
+		l.refuse(rb, he.XID, he.Vers, he.Code, err)
 		return
 	}
 	l.receiveDone(rb)

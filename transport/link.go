@@ -106,6 +106,14 @@ func (l *link) addr() string {
 // call makes one call on the connections that there are until its reply has come, or
 // nothing can be hoped for any more.
 func (l *link) call(ctx context.Context, call *Call) error {
+	if cn := l.cur.Load(); cn != nil && cn.cfg.observation != nil && call.op == nil {
+		return cn.cfg.observation.made(call, cn.server, func() error { return l.try(ctx, call) })
+	}
+	return l.try(ctx, call)
+}
+
+// try is call, of which no Observer is told.
+func (l *link) try(ctx context.Context, call *Call) error {
 	call.sent = false
 	c := l.latest()
 	asked := 0

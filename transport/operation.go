@@ -166,10 +166,10 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 		c.stats.dropped.Add(1) // nobody waits for it any more
 		return false
 	case !own && (o == nil || o.Handle == nil):
-		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption)
+		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrInvalOption, errBadOption)
 		return true
 	case o != nil && !o.Payload.holds(payload):
-		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader)
+		l.refuse(rb, h.XID, h.Vers, rpcrdma.ErrBadHeader, errBadOption)
 		return true
 	case l.stop:
 		c.stats.dropped.Add(1)

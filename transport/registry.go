@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -47,6 +48,7 @@ func (r *registry) stop() { r.cache.Close() }
 func (r *registry) dispatch(l *leader, x *exch) {
 	n, err := oncrpc.ConsumeCall(x.Msg, &x.call)
 	if err != nil || x.call.XID != x.hdr.XID {
+		x.c.public.refused(x.hdr.XID, errBadCall)
 		x.refuse(l, rpcrdma.ErrChunk)
 		return
 	}
@@ -58,6 +60,7 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		ln.Called(l.posted)
 	}
 	call := &x.call
+	x.observeCall()
 	if call.RPCVers != oncrpc.Version {
 		x.replyError(l, oncrpc.ReplyHeader{
 			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
@@ -126,7 +129,7 @@ func (r *registry) run(l *leader, x *exch, h Handler, n int) {
 		Args: x.Msg[n:], at: n, pad: xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}, o: x,
 	}
 	x.res = Response{Results: x.results(), o: x}
-	serve(x.context(r, l != nil), h, &x.req, &x.res)
+	serve(x.context(r, l != nil), h, &x.req, &x.res, x.event)
 	if h, refused := x.res.refused(); refused {
 		x.dropItems()
 		x.replyError(l, h)
@@ -150,9 +153,18 @@ func (x *exch) context(r *registry, inline bool) context.Context {
 }
 
 // serve has the handler fill res. A panic is the handler's alone: its caller is told
-// SYSTEM_ERR, and the connection and all others go on.
-func serve(ctx context.Context, h Handler, req *Request, res *Response) {
+// SYSTEM_ERR, and the connection and all others go on. e, which may be nil, is told how long
+// it took.
+func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallEvent) {
+	var start time.Time
+	if e != nil {
+		start = time.Now()
+		e.Waited = start.Sub(e.Began)
+	}
 	defer func() {
+		if e != nil {
+			e.Handler = time.Since(start)
+		}
 		v := recover()
 		if v == nil {
 			return

@@ -74,6 +74,9 @@ func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
 	var head [64]byte
 	h.XID = x.hdr.XID
 	rpc := oncrpc.AppendReply(head[:0], &h)
+	if e := x.event; e != nil {
+		e.Status = h
+	}
 	x.remember(rpc, results)
 	if !x.takeBack(l) {
 		return
@@ -86,6 +89,9 @@ func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
 func (x *exch) send(l *leader, rpc, results []byte) {
 	c := x.c
 	msg, err := x.form(rpc, results)
+	if e := x.event; e != nil {
+		e.Err, e.Reply = err, replyTransfer(&x.rh, max(len(msg)-x.rh.Size(), 0))
+	}
 	if err != nil {
 		c.public.logUnsent(err)
 		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
@@ -431,13 +437,18 @@ func (x *exch) sendError(l *leader, code rpcrdma.ErrCode, vers uint32) {
 	}
 	x.settle(false)
 	x.rh.Proc = rpcrdma.ProcError
+	if e := x.event; e != nil && e.Err == nil {
+		e.Err = &RDMAError{XID: h.XID, Vers: h.Vers, Code: h.Err, VersLow: h.VersLow, VersHigh: h.VersHigh}
+	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.Bytes[:0], &h))
 	x.post(l)
 }
 
-// refuse answers the message in rb, which has no usable header, with RDMA_ERROR.
-func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode) {
+// refuse answers the message in rb, which has no usable header, with RDMA_ERROR. why is for an
+// Observer.
+func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why error) {
+	l.c.public.refused(xid, why)
 	x := l.takeExchange(rb)
 	if x == nil {
 		return

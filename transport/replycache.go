@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
@@ -41,6 +42,10 @@ func (x *exch) replay(l *leader, r replycache.Reply) {
 		x.addItem(it.At, it.Data, nil)
 	}
 	x.c.stats.replayed.Add(1)
+	if e := x.event; e != nil {
+		e.Replayed = true
+		_, _ = oncrpc.ConsumeReply(r.Header, &e.Status)
+	}
 	if x.takeBack(l) {
 		x.send(l, r.Header, r.Results)
 	}

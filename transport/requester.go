@@ -87,6 +87,9 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 	if call.sent {
 		c.stats.resent.Add(1)
 	}
+	if e := call.event; e != nil {
+		e.left(&c.public, s.xid, call.sent, s.request())
+	}
 	call.xid, call.sent = s.xid, true
 	if call.op != nil {
 		c.stats.optional.Add(1)
@@ -264,6 +267,9 @@ func (l *leader) answered(xid uint32) *slot {
 	case s != nil && s.state == slotPending:
 		s.state = slotAnswered
 		st.calls.answered = true
+		if e := s.call.event; e != nil {
+			e.met()
+		}
 		return s
 	case s != nil && s.state == slotZombie:
 		if w := st.release(s); w != nil {
@@ -405,6 +411,9 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 		c.stats.replyChunk.Add(1)
 	}
 	s.msg = n
+	if e := call.event; e != nil {
+		e.Reply = replyTransfer(h, len(payload))
+	}
 	return nil
 }
 
@@ -433,6 +442,7 @@ func (l *leader) errorReceived(h *rpcrdma.Header) {
 // malformed handles a message that names a call of ours but cannot be its
 // reply: the call fails, the connection lives.
 func (l *leader) malformed(xid uint32, reason string) {
+	l.c.public.refused(xid, &BadReplyError{XID: xid, Reason: reason})
 	if s := l.answered(xid); s != nil {
 		s.err = &BadReplyError{XID: xid, Reason: reason}
 		l.fence(s)

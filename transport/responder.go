@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
@@ -169,6 +170,9 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		return
 	}
 	x.hdr, *h = *h, x.hdr
+	if c.cfg.observation != nil {
+		x.came = time.Now()
+	}
 	l.keepUp(x.hdr.Credit)
 	result := planBad
 	if xidOK {
@@ -185,6 +189,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		x.Msg = payload // in the receive buffer, which is held
 		l.memq = append(l.memq, x)
 		l.updateGrant()
+		c.public.notice(Notice{Kind: NoticeMemoryStall, XID: x.hdr.XID, Bytes: x.offered()})
 		return
 	}
 	l.proceed(x, result)
@@ -206,6 +211,7 @@ func (c *conn) countCall(h *rpcrdma.Header) {
 func (l *leader) proceed(x *exch, p planResult) {
 	switch p {
 	case planBad:
+		l.c.public.refused(x.hdr.XID, errBadChunks)
 		x.refuse(l, rpcrdma.ErrChunk)
 	case planWhole:
 		l.execute(x)

@@ -69,7 +69,7 @@ func (cfg *ServerConfig) settle() (c ServerConfig, conns *config, err error) {
 type Server struct {
 	cfg     ServerConfig // with its defaults in place
 	connCfg *config      // what its connections work with
-	stats   *counters
+	stats   tally
 	memory  *budget.Budget
 
 	*registry
@@ -95,7 +95,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: own, connCfg: conns, stats: new(counters),
+		cfg: own, connCfg: conns,
 		memory:       budget.New(own.MaxTotalMemory),
 		listeners:    make(map[*Listener]struct{}),
 		conns:        make(map[*conn]struct{}),
@@ -203,6 +203,7 @@ func (s *Server) Serve(l *Listener) error {
 		if g != nil {
 			go s.serveConn(g, fc, l.provider)
 		} else {
+			s.rejected(fc.RemoteAddr().String(), errFull)
 			fc.Reject([]byte(busyMark)[:min(len(busyMark), fc.Capabilities().MaxPrivateData)])
 		}
 	}
@@ -233,7 +234,7 @@ func growStack(n int) byte {
 func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	growStack(len(provider))
 	c, l := newConn(fc, provider, s.connCfg, roleServer, s.memory.Usage())
-	c.stats = s.stats
+	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, c.host())
 	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection
 
@@ -260,6 +261,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.mu.Unlock()
 	if err != nil {
 		s.log("connection not set up", c, err)
+		s.rejected(c.addr(), err)
 		l.discard()
 		s.mu.Lock()
 		s.setups--
@@ -269,11 +271,10 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 		return
 	}
 
+	c.public.begun(true)
 	l.serve()
-	var closed *ClosedError
-	var ce *fabric.ConnError
-	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
-		s.log("connection ended", c, closed.Reason)
+	if err := unorderly(c.endErr()); err != nil {
+		s.log("connection ended", c, err)
 	}
 	s.mu.Lock()
 	bridges := s.bridges
@@ -287,6 +288,13 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.guests.remove(g)
 	s.checkIdle()
 	s.mu.Unlock()
+}
+
+// rejected tells that there will be no connection with the peer.
+func (s *Server) rejected(peer string, err error) {
+	if o := s.connCfg.observation; o != nil {
+		o.Noticed(Notice{Kind: NoticeRejected, Peer: peer, Err: err})
+	}
 }
 
 func (s *Server) log(msg string, c *conn, err error) { s.logEnd(msg, c.addr(), c.provider, err) }
@@ -365,11 +373,25 @@ func (s *Server) Close() error {
 
 // Stats returns the sum of the counters of all connections.
 func (s *Server) Stats() Stats {
-	st := s.stats.snapshot()
+	st := s.stats.sum()
 	s.mu.Lock()
 	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns)+len(s.streams))
 	s.mu.Unlock()
 	return st
+}
+
+// Conns returns the connections that are open, over RDMA and TCP, in no order.
+func (s *Server) Conns() []*Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	conns := make([]*Conn, 0, len(s.conns)+len(s.streams))
+	for c := range s.conns {
+		conns = append(conns, &c.public)
+	}
+	for c := range s.streams {
+		conns = append(conns, &c.public)
+	}
+	return conns
 }
 
 // dispatchOther takes calls of the programs that the transport serves itself, and of those

@@ -229,6 +229,9 @@ func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
 	w := t.enqueue(call)
 	bell := w.Bell() // which becomes the slot's when another makes the call
 	c.state.Unlock()
+	if call.event != nil {
+		c.public.notice(Notice{Kind: NoticeCreditStall})
+	}
 	if _, woken := baton.SleepOn(ctx, bell); !woken {
 		c.state.Lock()
 		if t.queue.Remove(&w.Waiter) {

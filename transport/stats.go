@@ -2,6 +2,8 @@ package transport
 
 import (
 	"net"
+	"reflect"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -49,7 +51,7 @@ type ConnInfo struct {
 	Capabilities fabric.Capabilities
 }
 
-// Stats are counters of a connection, or of all connections of a server. Calls
+// Stats are counters of a connection, or of all connections of a client or server. Calls
 // and replies are counted where they are made, as well as where they arrive.
 type Stats struct {
 	Calls   uint64 // calls sent, or received and valid
@@ -79,9 +81,10 @@ type Stats struct {
 	OpenConns uint64 // connections open now (servers)
 }
 
-// counters are the live form of Stats. A connection's are updated by whoever
-// moves it, a server's by many.
+// counters are the live form of a connection's Stats.
 type counters struct {
+	all *tally // of the owner; nil: none
+
 	calls, replies                                                                 atomic.Uint64
 	inline, readChunk, longCall, writeChunk, replyChunk, remoteInv, done, optional atomic.Uint64
 	readBytes, writeBytes                                                          atomic.Uint64
@@ -98,4 +101,111 @@ func (c *counters) snapshot() Stats {
 		ErrVers: c.errVers.Load(), ErrChunk: c.errChunk.Load(), Dropped: c.dropped.Load(), Cancelled: c.cancelled.Load(),
 		Resent: c.resent.Load(), Replayed: c.replayed.Load(),
 	}
+}
+
+// plus returns the sum.
+func (s Stats) plus(o Stats) Stats {
+	sum, more := reflect.ValueOf(&s).Elem(), reflect.ValueOf(o)
+	for i := range sum.NumField() {
+		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
+	}
+	return s
+}
+
+// A tally is the counters of all connections of one owner, those that have ended among them.
+type tally struct {
+	mu   sync.Mutex
+	live map[*counters]struct{}
+	past Stats
+}
+
+// join returns the counters of one more connection.
+func (t *tally) join() *counters {
+	c := &counters{all: t}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.live == nil {
+		t.live = make(map[*counters]struct{})
+	}
+	t.live[c] = struct{}{}
+	return c
+}
+
+// leave keeps what has been counted on a connection that has ended.
+func (c *counters) leave() {
+	t := c.all
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.live[c]; ok {
+		delete(t.live, c)
+		t.past = t.past.plus(c.snapshot())
+	}
+}
+
+// sum is the counters together.
+func (t *tally) sum() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.past
+	for c := range t.live {
+		s = s.plus(c.snapshot())
+	}
+	return s
+}
+
+// ConnStats are what there is to know of a connection at the moment.
+type ConnStats struct {
+	Stats // Conns and OpenConns are zero
+
+	// Calls that this end makes: those without a reply, and callers that wait for a credit.
+	InFlight, Waiting int
+
+	// ExposedBytes is how much memory the peer can reach: what calls of this end without a
+	// reply have named in their chunks. Replies in read chunks (RFC 5666) are not counted.
+	ExposedBytes int64
+
+	// HeldBytes is what calls that this end executes hold of Config.MaxMemory.
+	HeldBytes int64
+
+	// Adapter has the figures of the adapter, if it counts: see fabric.Counting.
+	Adapter []fabric.Counter
+}
+
+func (c *conn) connStats() ConnStats {
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
+	if f, ok := c.fc.(fabric.Counting); ok {
+		s.Adapter = f.Counters()
+	}
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
+	for _, sl := range t.slots {
+		switch sl.state {
+		case slotPending, slotAnswered, slotAccepted, slotCancelled:
+			s.ExposedBytes += sl.exposed()
+		}
+	}
+	return s
+}
+
+// exposed is how much memory the call of s names in its chunks.
+func (s *slot) exposed() (n int64) {
+	for i := range s.hdr.Reads {
+		n += int64(s.hdr.Reads[i].Length)
+	}
+	for i := range s.hdr.Writes {
+		n += int64(s.hdr.Writes[i].Length())
+	}
+	return n + int64(s.hdr.Reply.Length())
+}
+
+func (c *tcpConn) connStats() ConnStats {
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.answers.tenant.Held()}
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
+	return s
 }

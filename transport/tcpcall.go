@@ -138,6 +138,9 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
 	if call.sent {
 		c.stats.resent.Add(1)
 	}
+	if e := call.event; e != nil {
+		e.left(&c.public, t.xid, call.sent, Transfer{Bytes: recordSize(t.parts), By: ByMessage})
+	}
 	call.xid, call.sent = t.xid, true
 	c.stats.calls.Add(1)
 	free := c.w.Write(&t.rec)
@@ -155,6 +158,9 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
 		return ctx.Err()
 	case t.err != nil:
 		return t.err
+	}
+	if e := call.event; e != nil {
+		e.Reply = Transfer{Bytes: len(call.store), By: ByMessage}
 	}
 	return call.takeReply(t.xid)
 }
@@ -178,6 +184,7 @@ func (c *tcpConn) acquire(ctx context.Context) (*tcpCall, error) {
 	}
 	cs.queue.Push(&t.Waiter)
 	c.state.Unlock()
+	c.public.notice(Notice{Kind: NoticeCreditStall})
 	_, woken := baton.SleepOn(ctx, t.Bell())
 	st = c.state.Lock()
 	defer c.state.Unlock()
@@ -408,6 +415,9 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 	delete(cs.pending, xid)
 	cs.answered = true
 	c.stats.replies.Add(1)
+	if e := t.call.event; e != nil {
+		e.met()
+	}
 	return t
 }
 

@@ -77,7 +77,7 @@ func (cl *Client) connectTCP(ctx context.Context, before connection) (*Conn, err
 		return nil, err
 	}
 	c := newTCPConn(nc, cl.connCfg, roleClient, nil)
-	c.stats = cl.stats
+	c.stats = cl.stats.join()
 	if before != nil {
 		c.inherit(before)
 	}

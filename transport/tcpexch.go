@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"math"
+	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -88,6 +90,9 @@ type tcpExch struct {
 	req      Request
 	res      Response
 	ranges   []Range // scratch
+
+	came  time.Time  // when the call was received; zero without an Observer
+	event *CallEvent // of the call, until it has ended; nil without an Observer
 
 	items   []item
 	mems    []*arena.Buffer // handed out by allocItem
@@ -209,6 +214,7 @@ func (c *tcpConn) takeCall(msg []byte) error {
 	if x == nil {
 		return errClosing
 	}
+	x.arrived()
 	x.own = append(x.own[:0], msg...)
 	x.msg = x.own
 	return a.dispatch(x)
@@ -230,6 +236,7 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 	if x == nil {
 		return errClosing
 	}
+	x.arrived()
 	if !a.claim(tcpWait{n: arena.SizeOf(need) + tcpReply, x: x, reader: true}) && !a.wait(a.granted) {
 		a.cancelClaim(x)
 		x.release(false)
@@ -440,6 +447,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		a.called.Store(true)
 	}
 	call := &x.call
+	x.observeCall()
 	p := a.reg.programs[call.Prog]
 	switch {
 	case call.RPCVers != oncrpc.Version:
@@ -510,7 +518,7 @@ func (x *tcpExch) serve(inline bool) {
 		x.results = make([]byte, 0, 512)
 	}
 	x.res = Response{Results: x.results, o: x}
-	serve(x.context(inline), x.prog.Handler, &x.req, &x.res)
+	serve(x.context(inline), x.prog.Handler, &x.req, &x.res, x.event)
 	if h, refused := x.res.refused(); refused {
 		x.dropItems()
 		x.answer(h, nil)
@@ -579,6 +587,7 @@ func (x *tcpExch) send(results []byte) {
 	x.rec.Parts = append(parts, results[from:])
 	x.settle()
 	c.stats.replies.Add(1)
+	x.observeReply()
 	x.rec.Owner = x
 	if c.w.Write(&x.rec) {
 		x.release(true)
@@ -595,6 +604,7 @@ func (x *tcpExch) Released() {
 // release ends an exchange. taken tells that its reply has been sent.
 func (x *tcpExch) release(taken bool) {
 	a := &x.c.answers
+	x.observeEnd(net.ErrClosed) // unless it has been answered
 	x.dropItems()
 	if x.mem != nil {
 		a.arena.Put(x.mem)
@@ -688,6 +698,9 @@ func (x *tcpExch) replay(r replycache.Reply) {
 	}
 	c := x.c
 	c.stats.replayed.Add(1)
+	if e := x.event; e != nil {
+		e.Replayed = true
+	}
 	size := len(r.Header) + len(r.Results)
 	for i := range x.items {
 		size += xdr.Padded(len(x.items[i].data))

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"time"
-
-	"github.com/rpcrdma/rpcrdma/fabric"
 )
 
 // ServeTCP takes connections from l and executes the calls that come on them as records (RFC
@@ -80,11 +78,12 @@ func (s *Server) takeTCP(nc net.Conn) {
 	g := s.admit(nc.RemoteAddr())
 	if g == nil {
 		s.mu.Unlock()
+		s.rejected(nc.RemoteAddr().String(), errFull)
 		nc.Close()
 		return
 	}
 	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
-	c.stats = s.stats
+	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)
 	s.guests.settle(g, c)
 	s.streams[c] = struct{}{}
@@ -97,11 +96,10 @@ func (s *Server) takeTCP(nc net.Conn) {
 // serveTCPConn executes the calls of a connection until it ends.
 func (s *Server) serveTCPConn(g *guest, c *tcpConn) {
 	growStack(len(tcpProvider))
+	c.public.begun(true)
 	c.serve()
-	var closed *ClosedError
-	var ce *fabric.ConnError
-	if errors.As(c.endErr(), &closed) && closed.Reason != nil && !(errors.As(closed.Reason, &ce) && ce.Clean) {
-		s.logEnd("connection ended", c.addr(), tcpProvider, closed.Reason)
+	if err := unorderly(c.endErr()); err != nil {
+		s.logEnd("connection ended", c.addr(), tcpProvider, err)
 	}
 	// Close may return from here on.
 	s.mu.Lock()
