@@ -383,3 +383,20 @@ func hostOf(addr string) string {
 	}
 	return addr
 }
+
+func (c *conn) connStats() ConnStats {
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
+	if f, ok := c.fc.(fabric.Counting); ok {
+		s.Adapter = f.Counters()
+	}
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
+	for _, sl := range t.slots {
+		switch sl.state {
+		case slotPending, slotAnswered, slotAccepted, slotCancelled:
+			s.ExposedBytes += sl.exposed()
+		}
+	}
+	return s
+}

@@ -2,14 +2,12 @@ package transport
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -278,32 +276,4 @@ func unorderly(end error) error {
 		return nil
 	}
 	return closed.Reason
-}
-
-// errOutcome is the word of CallEvent.Outcome for an error.
-func errOutcome(err error) string {
-	var rpc *oncrpc.RPCError
-	var size *SizeError
-	var long *ReplySizeError
-	switch {
-	case errors.As(err, &rpc):
-		return statusOutcome(&oncrpc.ReplyHeader{
-			Stat: rpc.Stat, AcceptStat: rpc.AcceptStat, RejectStat: rpc.RejectStat, AuthStat: rpc.AuthStat,
-		})
-	case errors.As(err, new(*RDMAError)):
-		return "rdma_error"
-	case errors.As(err, new(*BadReplyError)):
-		return "bad_reply"
-	case errors.As(err, &size), errors.As(err, &long):
-		return "too_long"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
-	case errors.As(err, new(*LostError)):
-		return "lost"
-	case errors.Is(err, net.ErrClosed):
-		return "closed"
-	}
-	return "failed"
 }

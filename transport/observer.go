@@ -1,15 +1,14 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
 // An Observer is told what happens on the connections of a Client or a Server: see
@@ -42,11 +41,20 @@ type Observer interface {
 // NoObserver is an Observer that does nothing.
 type NoObserver struct{}
 
-func (NoObserver) ConnBegan(ConnEvent)  {}
-func (NoObserver) ConnEnded(ConnEvent)  {}
+// ConnBegan does nothing.
+func (NoObserver) ConnBegan(ConnEvent) {}
+
+// ConnEnded does nothing.
+func (NoObserver) ConnEnded(ConnEvent) {}
+
+// CallBegan does nothing.
 func (NoObserver) CallBegan(*CallEvent) {}
+
+// CallEnded does nothing.
 func (NoObserver) CallEnded(*CallEvent) {}
-func (NoObserver) Noticed(Notice)       {}
+
+// Noticed does nothing.
+func (NoObserver) Noticed(Notice) {}
 
 // A ConnEvent is the beginning or the end of a connection.
 type ConnEvent struct {
@@ -92,8 +100,7 @@ type CallEvent struct {
 	Resent   int  // how often it was sent again, on other connections
 	Replayed bool // it was answered from the reply cache
 
-	sent time.Time
-	open bool
+	sent time.Time // the last time
 }
 
 // Outcome is a word for what came of a call that has ended: "success", or the name of the RPC
@@ -113,6 +120,34 @@ func statusOutcome(h *oncrpc.ReplyHeader) string {
 		return strings.ToLower(h.AcceptStat.String())
 	case h.Stat == oncrpc.MsgDenied && h.RejectStat <= oncrpc.AuthError:
 		return strings.ToLower(h.RejectStat.String())
+	}
+	return "failed"
+}
+
+// errOutcome is the word of CallEvent.Outcome for an error.
+func errOutcome(err error) string {
+	var rpc *oncrpc.RPCError
+	var size *SizeError
+	var long *ReplySizeError
+	switch {
+	case errors.As(err, &rpc):
+		return statusOutcome(&oncrpc.ReplyHeader{
+			Stat: rpc.Stat, AcceptStat: rpc.AcceptStat, RejectStat: rpc.RejectStat, AuthStat: rpc.AuthStat,
+		})
+	case errors.As(err, new(*RDMAError)):
+		return "rdma_error"
+	case errors.As(err, new(*BadReplyError)):
+		return "bad_reply"
+	case errors.As(err, &size), errors.As(err, &long):
+		return "too_long"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.As(err, new(*LostError)):
+		return "lost"
+	case errors.Is(err, net.ErrClosed):
+		return "closed"
 	}
 	return "failed"
 }
@@ -248,273 +283,4 @@ func (all observers) Noticed(n Notice) {
 	for _, o := range all {
 		o.Noticed(n)
 	}
-}
-
-// ---- how the transport tells
-
-// observation is an Observer at work. Nil: there is none, and nothing is measured.
-type observation struct {
-	Observer
-	events sync.Pool // of *CallEvent
-}
-
-func observe(o Observer) *observation {
-	if o == nil {
-		return nil
-	}
-	return &observation{Observer: o, events: sync.Pool{New: func() any { return new(CallEvent) }}}
-}
-
-// begin tells that a call begins, as it is in init, and returns its event.
-func (o *observation) begin(init CallEvent) *CallEvent {
-	e := o.events.Get().(*CallEvent)
-	*e = init
-	e.open = true
-	o.CallBegan(e)
-	return e
-}
-
-// end tells that the call has ended. Nobody may have e any more.
-func (o *observation) end(e *CallEvent) {
-	e.open = false
-	e.Total = time.Since(e.Began)
-	o.CallEnded(e)
-	*e = CallEvent{}
-	o.events.Put(e)
-}
-
-// made makes a call with f, which finds the call's event in it, and tells of it.
-func (o *observation) made(call *Call, backward bool, f func() error) error {
-	call.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Backward: backward, Began: time.Now(),
-	})
-	err := f()
-	e := call.event
-	call.event = nil
-	e.Err = err
-	if err == nil || errors.As(err, new(*oncrpc.RPCError)) {
-		e.Status = call.Reply
-	}
-	o.end(e)
-	return err
-}
-
-// left notes that the call has been sent on c, with its request being so.
-func (e *CallEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
-	e.sent = time.Now()
-	e.Conn, e.XID, e.Request = c, xid, request
-	e.Waited = e.sent.Sub(e.Began)
-	e.Wire = 0
-	if again {
-		e.Resent++
-	}
-}
-
-// met notes that the reply has come.
-func (e *CallEvent) met() { e.Wire = time.Since(e.sent) }
-
-// notice tells of n, if there is an Observer.
-func (cn *Conn) notice(n Notice) {
-	if o := cn.cfg.observation; o != nil {
-		n.Conn, n.Peer = cn, cn.c.addr()
-		o.Noticed(n)
-	}
-}
-
-// refused tells that a message was malformed.
-func (cn *Conn) refused(xid uint32, err error) {
-	if cn.cfg.observation != nil {
-		cn.notice(Notice{Kind: NoticeRefused, XID: xid, Err: err})
-	}
-}
-
-// A watchedConn is a fabric's Conn whose registrations an Observer is told of.
-type watchedConn struct {
-	fabric.Conn
-	cn *Conn
-}
-
-func (r watchedConn) RegMR(mem []byte, access fabric.Access) (fabric.MR, error) {
-	mr, err := r.Conn.RegMR(mem, access)
-	if err == nil {
-		r.cn.notice(Notice{Kind: NoticeRegistered, Bytes: len(mem)})
-	}
-	return mr, err
-}
-
-// ---- connections
-
-// A connLife is what an Observer is told of a connection as a whole.
-type connLife struct {
-	mu    sync.Mutex // held while the Observer is told, so that it hears of the end last
-	began time.Time
-	over  bool
-}
-
-// begun tells that the connection has been set up. It may have ended already.
-func (cn *Conn) begun(server bool) {
-	o := cn.cfg.observation
-	if o == nil {
-		return
-	}
-	cn.life.mu.Lock()
-	cn.life.began, cn.server = time.Now(), server
-	o.ConnBegan(ConnEvent{Conn: cn, Server: server, Began: cn.life.began})
-	over := cn.life.over
-	cn.life.mu.Unlock()
-	if over {
-		cn.tellEnd(o)
-	}
-}
-
-// over tells that the connection has ended.
-func (cn *Conn) over() {
-	o := cn.cfg.observation
-	if o == nil {
-		return
-	}
-	cn.life.mu.Lock()
-	first := !cn.life.over && !cn.life.began.IsZero()
-	cn.life.over = true
-	cn.life.mu.Unlock()
-	if first {
-		cn.tellEnd(o)
-	}
-}
-
-func (cn *Conn) tellEnd(o *observation) {
-	o.ConnEnded(ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began, Err: unorderly(cn.Err())})
-}
-
-// ---- calls over RDMA
-
-// wayOf tells how a call with the header h travelled.
-func wayOf(h *rpcrdma.Header) Ways {
-	switch {
-	case h.Proc == rpcrdma.ProcNomsg:
-		return ByLongCall
-	case len(h.Reads) > 0:
-		return ByMessage | ByReadChunk
-	}
-	return ByMessage
-}
-
-// request is how the call of s travels.
-func (s *slot) request() Transfer {
-	t := Transfer{By: wayOf(&s.hdr)}
-	for i := range s.hdr.Reads {
-		t.Chunks += int(s.hdr.Reads[i].Length)
-	}
-	t.Bytes = t.Chunks + len(s.sge[0].Buf) - s.hdr.Size()
-	return t
-}
-
-// replyTransfer is how a reply with the header h and n bytes behind it has come.
-func replyTransfer(h *rpcrdma.Header, n int) Transfer {
-	t := Transfer{Bytes: n}
-	for i := range h.Writes {
-		if k := int(h.Writes[i].Length()); k > 0 {
-			t.Chunks += k
-			t.By |= ByWriteChunk
-		}
-	}
-	if h.HasReply {
-		if k := int(h.Reply.Length()); k > 0 {
-			t.Chunks += k
-			t.By |= ByReplyChunk
-		}
-	}
-	for i := range h.Reads {
-		t.Chunks += int(h.Reads[i].Length)
-		t.By |= ByReadChunk
-	}
-	if n > 0 {
-		t.By |= ByMessage
-	}
-	t.Bytes += t.Chunks
-	return t
-}
-
-// observeCall tells that the call of x, whose message is whole, begins.
-func (x *exch) observeCall() {
-	o := x.c.cfg.observation
-	if o == nil {
-		return
-	}
-	call := &x.call
-	t := Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
-	for i := range x.hdr.Reads {
-		t.Chunks += int(x.hdr.Reads[i].Length)
-	}
-	x.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
-		Backward: x.c.role == roleClient, XID: call.XID, Began: x.came, Waited: time.Since(x.came), Request: t,
-	})
-}
-
-// observeEnd tells that the call of x has ended, if it has begun: err is why it has no reply.
-func (x *exch) observeEnd(err error) {
-	e := x.event
-	if e == nil {
-		return
-	}
-	x.event = nil
-	if e.Err == nil {
-		e.Err = err
-	}
-	x.c.cfg.observation.end(e)
-}
-
-// ---- calls over TCP
-
-func (x *tcpExch) observeCall() {
-	o := x.c.cfg.observation
-	if o == nil {
-		return
-	}
-	call := &x.call
-	x.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
-		Backward: x.c.role == roleClient, XID: call.XID, Began: x.came, Request: Transfer{Bytes: len(x.msg), By: ByMessage},
-	})
-}
-
-func (x *tcpExch) observeEnd(err error) {
-	e := x.event
-	if e == nil {
-		return
-	}
-	x.event = nil
-	if e.Err == nil {
-		e.Err = err
-	}
-	x.c.cfg.observation.end(e)
-}
-
-// arrived notes when the call of x came.
-func (x *tcpExch) arrived() {
-	if x.c.cfg.observation != nil {
-		x.came = time.Now()
-	}
-}
-
-// observeReply notes how the reply in x.rec travels, and that the call has ended: who writes the
-// reply may have x next.
-func (x *tcpExch) observeReply() {
-	e := x.event
-	if e == nil {
-		return
-	}
-	e.Reply = Transfer{Bytes: recordSize(x.rec.Parts), By: ByMessage}
-	_, _ = oncrpc.ConsumeReply(x.head[oncrpc.RecordMarkSize:], &e.Status)
-	x.observeEnd(nil)
-}
-
-// recordSize is the length of the message in a record.
-func recordSize(parts [][]byte) int {
-	n := -oncrpc.RecordMarkSize
-	for _, p := range parts {
-		n += len(p)
-	}
-	return n
 }

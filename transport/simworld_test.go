@@ -98,6 +98,7 @@ type simWorld struct {
 	leases  int        // items that are not released
 	resent  uint64
 	made    uint64 // ends
+	pairs   pairs  // what the ends tell of their calls and connections
 }
 
 type simHandle struct {
@@ -571,7 +572,7 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 		MaxMessage: simMaxMessage, MaxMemory: e.Memory, MaxSegment: e.Segment, NoPrivateData: e.NoPriv, NoRemoteInvalidation: e.NoInv,
 		Version: transport.Version(e.Version), SetupTimeout: 8 * time.Second,
 		NoReconnect: e.NoReconnect, KeepAlive: e.KeepAlive, IdleTimeout: e.Idle,
-		Logger: slog.New(simLog{w}),
+		Logger: slog.New(simLog{w}), Observer: &w.pairs,
 	}
 	if e.KeepAlive == 0 {
 		cfg.KeepAlive = -1
@@ -1266,6 +1267,9 @@ func (w *simWorld) end() {
 		if n, _ := transport.ArenaUse(cn); n > 0 {
 			w.fail("a connection that has ended has %d bytes", n)
 		}
+	}
+	for _, what := range w.pairs.wrong() {
+		w.fail("the observer: %s", what)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -371,3 +371,14 @@ func (t *slotTable) givenUp() (n int) {
 	}
 	return n
 }
+
+// exposed is how much memory the call of s names in its chunks.
+func (s *slot) exposed() (n int64) {
+	for i := range s.hdr.Reads {
+		n += int64(s.hdr.Reads[i].Length)
+	}
+	for i := range s.hdr.Writes {
+		n += int64(s.hdr.Writes[i].Length())
+	}
+	return n + int64(s.hdr.Reply.Length())
+}

@@ -173,39 +173,3 @@ type ConnStats struct {
 	// Adapter has the figures of the adapter, if it counts: see fabric.Counting.
 	Adapter []fabric.Counter
 }
-
-func (c *conn) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
-	if f, ok := c.fc.(fabric.Counting); ok {
-		s.Adapter = f.Counters()
-	}
-	t := &c.state.Lock().calls
-	defer c.state.Unlock()
-	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
-	for _, sl := range t.slots {
-		switch sl.state {
-		case slotPending, slotAnswered, slotAccepted, slotCancelled:
-			s.ExposedBytes += sl.exposed()
-		}
-	}
-	return s
-}
-
-// exposed is how much memory the call of s names in its chunks.
-func (s *slot) exposed() (n int64) {
-	for i := range s.hdr.Reads {
-		n += int64(s.hdr.Reads[i].Length)
-	}
-	for i := range s.hdr.Writes {
-		n += int64(s.hdr.Writes[i].Length())
-	}
-	return n + int64(s.hdr.Reply.Length())
-}
-
-func (c *tcpConn) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.answers.tenant.Held()}
-	t := &c.state.Lock().calls
-	defer c.state.Unlock()
-	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
-	return s
-}

@@ -397,3 +397,11 @@ func (c *tcpConn) look(now time.Time) {
 		c.answers.arena.Sweep()
 	}
 }
+
+func (c *tcpConn) connStats() ConnStats {
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.answers.tenant.Held()}
+	t := &c.state.Lock().calls
+	defer c.state.Unlock()
+	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
+	return s
+}

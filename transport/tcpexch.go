@@ -819,3 +819,57 @@ func (a *tcpAnswers) end() {
 	}
 	a.arena.Drop()
 }
+
+// ---- what an Observer is told
+
+func (x *tcpExch) observeCall() {
+	o := x.c.cfg.observation
+	if o == nil {
+		return
+	}
+	call := &x.call
+	x.event = o.begin(CallEvent{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
+		Backward: x.c.role == roleClient, XID: call.XID, Began: x.came, Request: Transfer{Bytes: len(x.msg), By: ByMessage},
+	})
+}
+
+func (x *tcpExch) observeEnd(err error) {
+	e := x.event
+	if e == nil {
+		return
+	}
+	x.event = nil
+	if e.Err == nil {
+		e.Err = err
+	}
+	x.c.cfg.observation.end(e)
+}
+
+// arrived notes when the call of x came.
+func (x *tcpExch) arrived() {
+	if x.c.cfg.observation != nil {
+		x.came = time.Now()
+	}
+}
+
+// observeReply notes how the reply in x.rec travels, and that the call has ended: who writes the
+// reply may have x next.
+func (x *tcpExch) observeReply() {
+	e := x.event
+	if e == nil {
+		return
+	}
+	e.Reply = Transfer{Bytes: recordSize(x.rec.Parts), By: ByMessage}
+	_, _ = oncrpc.ConsumeReply(x.head[oncrpc.RecordMarkSize:], &e.Status)
+	x.observeEnd(nil)
+}
+
+// recordSize is the length of the message in a record.
+func recordSize(parts [][]byte) int {
+	n := -oncrpc.RecordMarkSize
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
+}

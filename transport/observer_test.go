@@ -1,0 +1,405 @@
+package transport_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// pairs is an Observer that holds the transport to what Observer says: what has begun ends, once.
+type pairs struct {
+	transport.NoObserver
+	mu    sync.Mutex
+	calls map[*transport.CallEvent]transport.CallEvent
+	conns map[*transport.Conn]bool
+	bad   []string
+	ended int
+}
+
+// outcomes are the words of CallEvent.Outcome.
+var outcomes = strings.Fields(`success prog_unavail prog_mismatch proc_unavail garbage_args system_err rpc_mismatch auth_error
+	rdma_error bad_reply too_long lost closed timeout canceled failed`)
+
+func (p *pairs) ConnBegan(e transport.ConnEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns == nil {
+		p.conns = make(map[*transport.Conn]bool)
+	}
+	if _, there := p.conns[e.Conn]; there || e.Began.IsZero() {
+		p.bad = append(p.bad, fmt.Sprintf("a connection begins twice, or at no time: %+v", e))
+	}
+	p.conns[e.Conn] = true
+}
+
+func (p *pairs) ConnEnded(e transport.ConnEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.conns[e.Conn] {
+		p.bad = append(p.bad, fmt.Sprintf("a connection ends that has not begun, or has ended: %+v", e))
+	}
+	p.conns[e.Conn] = false
+}
+
+func (p *pairs) CallBegan(e *transport.CallEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls == nil {
+		p.calls = make(map[*transport.CallEvent]transport.CallEvent)
+	}
+	if _, there := p.calls[e]; there || e.Began.IsZero() || e.Executed && e.Conn == nil {
+		p.bad = append(p.bad, fmt.Sprintf("a call begins twice, or without a time or connection: %+v", *e))
+	}
+	p.calls[e] = *e
+}
+
+func (p *pairs) CallEnded(e *transport.CallEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	began, there := p.calls[e]
+	delete(p.calls, e)
+	p.ended++
+	switch {
+	case !there || began.Procedure != e.Procedure || began.Executed != e.Executed || began.Backward != e.Backward || began.Began != e.Began:
+		p.bad = append(p.bad, fmt.Sprintf("a call ends that has not begun: %+v began as %+v", *e, began))
+	case e.Waited < 0 || e.Wire < 0 || e.Handler < 0 || e.Waited+e.Wire > e.Total || e.Waited+e.Handler > e.Total:
+		p.bad = append(p.bad, fmt.Sprintf("the parts of a call take longer than the call: %+v", *e))
+	case e.Request.Chunks > e.Request.Bytes || e.Reply.Chunks > e.Reply.Bytes || e.Request.Bytes < 0 || e.Reply.Bytes < 0:
+		p.bad = append(p.bad, fmt.Sprintf("more bytes in chunks than in all: %+v", *e))
+	case !slices.Contains(outcomes, e.Outcome()):
+		p.bad = append(p.bad, fmt.Sprintf("an unknown outcome %q: %+v", e.Outcome(), *e))
+	case e.Executed && e.Err == nil && e.Request.Bytes == 0:
+		p.bad = append(p.bad, fmt.Sprintf("a call without a message: %+v", *e))
+	}
+}
+
+// wrong is what was not as it has to be. Nothing may be under way.
+func (p *pairs) wrong() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bad := p.bad
+	for _, e := range p.calls {
+		bad = append(bad, fmt.Sprintf("a call has not ended: %+v", e))
+	}
+	for c, open := range p.conns {
+		if open {
+			bad = append(bad, fmt.Sprintf("a connection with %v has not ended", c.RemoteAddr()))
+		}
+	}
+	return bad
+}
+
+// seen is an Observer that keeps copies of what it is told.
+type seen struct {
+	pairs
+	mu      sync.Mutex
+	calls   []transport.CallEvent
+	conns   []transport.ConnEvent
+	notices []transport.Notice
+}
+
+func (s *seen) CallEnded(e *transport.CallEvent) {
+	s.pairs.CallEnded(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, *e)
+}
+
+func (s *seen) ConnEnded(e transport.ConnEvent) {
+	s.pairs.ConnEnded(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns = append(s.conns, e)
+}
+
+func (s *seen) Noticed(n transport.Notice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notices = append(s.notices, n)
+}
+
+// last returns the latest call of proc, which may have to end first.
+func (s *seen) last(t *testing.T, proc uint32) transport.CallEvent {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		for i := len(s.calls) - 1; i >= 0; i-- {
+			if e := s.calls[i]; e.Proc == proc {
+				s.calls = s.calls[:0]
+				s.mu.Unlock()
+				return e
+			}
+		}
+		s.mu.Unlock()
+		if time.Now().After(end) {
+			t.Fatalf("no call of procedure %d has ended", proc)
+		}
+	}
+}
+
+// TestObserver: what both ends tell of calls of every kind.
+func TestObserver(t *testing.T) {
+	var client, server seen
+	b := onIwarp(iwarp.Config{})
+	w := b.start(t, &transport.Settings{Observer: &server})
+	cl := w.dial(t, &transport.Settings{Observer: &client})
+	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
+	var call transport.Call
+	const small, large = 100, 1 << 16
+	header := 24 + 8 + 8 + 8 // xid, type, four words; empty credential and verifier; the length word and its padding
+	for _, tt := range []struct {
+		name           string
+		proc           uint32
+		do             func() error
+		request, reply transport.Transfer
+		outcome        string
+		fails          bool
+	}{
+		{"inline", procEcho, func() error { return echo(cl, procEcho, data[:small], buf, &call) },
+			transport.Transfer{Bytes: header - 4 + small, By: transport.ByMessage},
+			transport.Transfer{Bytes: 28 + small, By: transport.ByMessage}, "success", false},
+		{"chunks", procSlow, func() error { return echo(cl, procSlow, data[:large], buf, &call) },
+			transport.Transfer{Bytes: header - 4 + large, Chunks: large, By: transport.ByMessage | transport.ByReadChunk},
+			transport.Transfer{Bytes: 28 + large, Chunks: large, By: transport.ByMessage | transport.ByWriteChunk}, "success", false},
+		{"reply chunk", procLong, func() error {
+			call = transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: []byte{0, 0, 16, 0}, MaxResults: 4 << 12}
+			return cl.Call(bg, &call)
+		}, transport.Transfer{Bytes: 44, By: transport.ByMessage},
+			transport.Transfer{Bytes: 24 + 4<<12, Chunks: 24 + 4<<12, By: transport.ByReplyChunk}, "success", false},
+		{"refused", 99, func() error { return cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 99}) },
+			transport.Transfer{Bytes: 40, By: transport.ByMessage},
+			transport.Transfer{Bytes: 24, By: transport.ByMessage}, "proc_unavail", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := tt.do(); err != nil != tt.fails {
+				t.Fatal(err)
+			}
+			c, s := client.last(t, tt.proc), server.last(t, tt.proc)
+			for end, e := range map[string]transport.CallEvent{"client": c, "server": s} {
+				if e.Request != tt.request || e.Reply != tt.reply || e.Outcome() != tt.outcome {
+					t.Errorf("%s: %+v, %+v, %s; want %+v, %+v, %s", end, e.Request, e.Reply, e.Outcome(), tt.request, tt.reply, tt.outcome)
+				}
+				if e.Executed != (end == "server") || e.Backward || e.Conn == nil || e.Prog != prog || e.Vers != 1 || e.Resent != 0 || e.Replayed {
+					t.Errorf("%s: %+v", end, e)
+				}
+			}
+			if c.XID != s.XID || c.Wire <= 0 || s.Handler <= 0 || c.Total < s.Handler {
+				t.Errorf("xids %x and %x, wire %v, handler %v, total %v", c.XID, s.XID, c.Wire, s.Handler, c.Total)
+			}
+		})
+	}
+
+	t.Run("given up", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+		defer cancel()
+		if err := cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: procHang}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if e := client.last(t, procHang); e.Outcome() != "timeout" || e.Total < 20*time.Millisecond || e.Wire != 0 {
+			t.Errorf("%+v", e)
+		}
+	})
+
+	t.Run("now", func(t *testing.T) {
+		conns := w.server.Conns()
+		if len(conns) != 1 {
+			t.Fatalf("%d connections", len(conns))
+		}
+		ctx, cancel := context.WithCancel(bg)
+		done := make(chan error, 1)
+		hang := transport.Call{Prog: prog, Vers: 1, Proc: procHang, WriteItems: []transport.WriteItem{{Buf: make([]byte, 1<<20)}}}
+		go func() { done <- cl.Call(ctx, &hang) }()
+		for cl.Conn().Stats().ExposedBytes != 1<<20 {
+			time.Sleep(time.Millisecond)
+		}
+		st := cl.Conn().Stats()
+		if st.InFlight < 1 || st.Calls < 6 || len(st.Adapter) == 0 || st.Adapter[0].Value == 0 {
+			t.Errorf("the client's connection: %+v", st)
+		}
+		if st := conns[0].Stats(); st.Calls < 6 || st.HeldBytes < 1<<20 || len(st.Adapter) == 0 {
+			t.Errorf("the server's connection: %+v", st)
+		}
+		cancel()
+		<-done
+		if n := cl.Conn().Stats().ExposedBytes; n != 0 {
+			t.Errorf("%d bytes are exposed when the call has returned", n)
+		}
+	})
+
+	cl.Close()
+	w.server.Close()
+	for name, s := range map[string]*seen{"client": &client, "server": &server} {
+		// The handlers that hang end with the connection, and after it.
+		for end := time.Now().Add(10 * time.Second); len(s.wrong()) > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		for _, what := range s.wrong() {
+			t.Errorf("%s: %s", name, what)
+		}
+		if len(s.conns) == 0 {
+			t.Errorf("%s: no connection has ended", name)
+		}
+	}
+	if n := len(w.server.Conns()); n != 0 {
+		t.Errorf("%d connections are open after Close", n)
+	}
+	if s, c := w.server.Stats(), cl.Stats(); s.Calls != c.Calls || s.Calls < 7 || s.ReadBytes != large || s.OpenConns != 0 {
+		t.Errorf("sums after the end: server %+v, client %+v", s, c)
+	}
+}
+
+// TestObserverTCP: the same over TCP, with a call back.
+func TestObserverTCP(t *testing.T) {
+	var client, server seen
+	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: &server}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	back := transport.Program{Number: prog + 1, Low: 1, High: 1, Inline: transport.Every,
+		Handler: transport.Procedures{1: func(context.Context, *transport.Request, *transport.Response) {}}}
+	if err := srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.HandlerFunc(
+		func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			req.Conn().AllowBackward(1)
+			if err := req.Conn().Call(ctx, &transport.Call{Prog: prog + 1, Vers: 1, Proc: 1}); err != nil {
+				res.Fail(oncrpc.SystemErr)
+			}
+			res.AddItem(req.Args, nil)
+		})}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.ServeTCP(l)
+	cl, err := transport.DialTCP(bg, l.Addr().String(), &transport.ClientConfig{
+		Config: transport.Config{Observer: &client}, Callbacks: []transport.Program{back}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	args := bytes.Repeat([]byte("ab"), 10_000)
+	if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 2, Args: args, MaxResults: len(args) + 4}); err != nil {
+		t.Fatal(err)
+	}
+	want := [2]transport.Transfer{{Bytes: 40 + len(args), By: transport.ByMessage}, {Bytes: 28 + len(args), By: transport.ByMessage}}
+	for name, s := range map[string]*seen{"client": &client, "server": &server} {
+		s.mu.Lock()
+		both := slices.Clone(s.calls)
+		s.mu.Unlock()
+		i := slices.IndexFunc(both, func(e transport.CallEvent) bool { return e.Prog == prog })
+		j := slices.IndexFunc(both, func(e transport.CallEvent) bool { return e.Prog == prog+1 })
+		if i < 0 || j < 0 {
+			t.Fatalf("%s: %+v", name, both)
+		}
+		if e := both[i]; [2]transport.Transfer{e.Request, e.Reply} != want || e.Backward || e.Executed != (name == "server") || e.Outcome() != "success" {
+			t.Errorf("%s: %+v", name, e)
+		}
+		if e := both[j]; !e.Backward || e.Executed != (name == "client") || e.Outcome() != "success" || e.Total > both[i].Total {
+			t.Errorf("%s, called back: %+v", name, e)
+		}
+	}
+	cl.Close()
+	srv.Close()
+	for name, s := range map[string]*seen{"client": &client, "server": &server} {
+		for _, what := range s.wrong() {
+			t.Errorf("%s: %s", name, what)
+		}
+	}
+}
+
+// TestObserverNotices: what an operator wants to know beside calls.
+func TestObserverNotices(t *testing.T) {
+	var client, server seen
+	b := onIwarp(iwarp.Config{})
+	w := b.start(t, &transport.Settings{Observer: &server, Credits: 1, MaxConns: 1})
+	cl := w.dial(t, &transport.Settings{Observer: &client})
+	var g sync.WaitGroup
+	for range 8 {
+		g.Go(func() {
+			for range 20 {
+				if err := cl.Null(bg, prog, 1); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	g.Wait()
+	if _, err := transport.Dial(bg, w.provider, w.addr, nil); err == nil {
+		t.Fatal("there was room for a second connection")
+	}
+	kinds := func(s *seen) map[transport.NoticeKind]int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m := make(map[transport.NoticeKind]int)
+		for _, n := range s.notices {
+			if m[n.Kind]++; n.Peer == "" || n.Kind == transport.NoticeRejected && n.Err == nil {
+				t.Errorf("%v: %+v", n.Kind, n)
+			}
+		}
+		return m
+	}
+	if m := kinds(&client); m[transport.NoticeCreditStall] == 0 {
+		t.Errorf("the client noticed %v", slices.Collect(maps.Keys(m)))
+	}
+	if m := kinds(&server); m[transport.NoticeRejected] == 0 {
+		t.Errorf("the server noticed %v", slices.Collect(maps.Keys(m)))
+	}
+}
+
+// counting is an Observer with memory of its own.
+type counting struct{ calls, conns, notices, bytes atomic.Int64 }
+
+func (c *counting) ConnBegan(transport.ConnEvent)  { c.conns.Add(1) }
+func (c *counting) ConnEnded(transport.ConnEvent)  {}
+func (c *counting) CallBegan(*transport.CallEvent) { c.notices.Add(1) }
+func (c *counting) CallEnded(e *transport.CallEvent) {
+	if e.Prog == prog { // beside it the client asks what the server is
+		c.calls.Add(1)
+		c.bytes.Add(int64(e.Request.Bytes + e.Reply.Bytes))
+	}
+}
+func (c *counting) Noticed(transport.Notice) { c.notices.Add(1) }
+
+// TestObserverAllocs: an Observer with memory of its own costs no allocation.
+func TestObserverAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	var client, server counting
+	b := onIwarp(iwarp.Config{})
+	w := b.start(t, &transport.Settings{Observer: transport.Observers(nil, &server, transport.NoObserver{})})
+	cl := w.dial(t, &transport.Settings{Observer: transport.Observers(&client, nil)})
+	var call transport.Call
+	data, buf := make([]byte, 1<<16), make([]byte, 1<<16)
+	for _, size := range []int{64, 1 << 16} {
+		f := func() {
+			if err := echo(cl, procEcho, data[:size], buf, &call); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 100 {
+			f()
+		}
+		if n := testing.AllocsPerRun(1000, f); n > 0 {
+			t.Errorf("%d bytes: %v allocations a call", size, n)
+		}
+	}
+	if client.calls.Load() != server.calls.Load() || client.bytes.Load() != server.bytes.Load() || client.calls.Load() < 2000 {
+		t.Errorf("client %d calls, %d bytes; server %d, %d", client.calls.Load(), client.bytes.Load(), server.calls.Load(), server.bytes.Load())
+	}
+}
