@@ -142,7 +142,9 @@ func (x *exch) alloc(n int) (*arena.Buffer, error) {
 // release gives back what an exchange holds. taken tells that its reply has been taken.
 func (x *exch) release(taken bool) {
 	c := x.c
-	x.observeEnd(net.ErrClosed) // unless it has been answered
+	if x.event != nil {
+		x.observeEnd(net.ErrClosed) // it has not been answered
+	}
 	x.dropItems()
 	if x.Mem != nil {
 		c.arena.Put(x.Mem)
@@ -256,7 +258,9 @@ func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferre
 // posted first: the reply allows the client to send another call. Once the list
 // is queued the exchange is the leader's.
 func (x *exch) post(l *leader) {
-	x.observeEnd(nil)
+	if x.event != nil {
+		x.observeEnd(nil)
+	}
 	c, rb := x.c, x.rb
 	x.rb = nil
 	if l != nil {

@@ -194,11 +194,7 @@ func replyTransfer(h *rpcrdma.Header, n int) Transfer {
 }
 
 // observeCall tells that the call of x, whose message is whole, begins.
-func (x *exch) observeCall() {
-	o := x.c.cfg.observation
-	if o == nil {
-		return
-	}
+func (x *exch) observeCall(o *observation) {
 	call := &x.call
 	t := Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
 	for i := range x.hdr.Reads {
@@ -210,12 +206,9 @@ func (x *exch) observeCall() {
 	})
 }
 
-// observeEnd tells that the call of x has ended, if it has begun: err is why it has no reply.
+// observeEnd tells that the call of x, which has begun, has ended: err is why it has no reply.
 func (x *exch) observeEnd(err error) {
 	e := x.event
-	if e == nil {
-		return
-	}
 	x.event = nil
 	if e.Err == nil {
 		e.Err = err

@@ -60,7 +60,9 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		ln.Called(l.posted)
 	}
 	call := &x.call
-	x.observeCall()
+	if o := x.c.cfg.observation; o != nil {
+		x.observeCall(o)
+	}
 	if call.RPCVers != oncrpc.Version {
 		x.replyError(l, oncrpc.ReplyHeader{
 			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
@@ -162,12 +164,12 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 		e.Waited = start.Sub(e.Began)
 	}
 	defer func() {
-		if e != nil {
-			e.Handler = time.Since(start)
-		}
 		v := recover()
 		if v == nil {
 			return
+		}
+		if e != nil {
+			e.Handler = time.Since(start)
 		}
 		res.fail = oncrpc.SystemErr
 		cn := req.o.conn()
@@ -179,6 +181,9 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 			"peer", cn.c.addr(), "panic", v, "stack", string(debug.Stack()))
 	}()
 	h.ServeRPC(ctx, req, res)
+	if e != nil {
+		e.Handler = time.Since(start)
+	}
 }
 
 // credAt is where the credential begins in a call.

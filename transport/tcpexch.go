@@ -447,7 +447,9 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		a.called.Store(true)
 	}
 	call := &x.call
-	x.observeCall()
+	if o := a.c.cfg.observation; o != nil {
+		x.observeCall(o)
+	}
 	p := a.reg.programs[call.Prog]
 	switch {
 	case call.RPCVers != oncrpc.Version:
@@ -604,7 +606,9 @@ func (x *tcpExch) Released() {
 // release ends an exchange. taken tells that its reply has been sent.
 func (x *tcpExch) release(taken bool) {
 	a := &x.c.answers
-	x.observeEnd(net.ErrClosed) // unless it has been answered
+	if x.event != nil {
+		x.observeEnd(net.ErrClosed) // it has not been answered
+	}
 	x.dropItems()
 	if x.mem != nil {
 		a.arena.Put(x.mem)
@@ -822,11 +826,7 @@ func (a *tcpAnswers) end() {
 
 // ---- what an Observer is told
 
-func (x *tcpExch) observeCall() {
-	o := x.c.cfg.observation
-	if o == nil {
-		return
-	}
+func (x *tcpExch) observeCall(o *observation) {
 	call := &x.call
 	x.event = o.begin(CallEvent{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
@@ -836,9 +836,6 @@ func (x *tcpExch) observeCall() {
 
 func (x *tcpExch) observeEnd(err error) {
 	e := x.event
-	if e == nil {
-		return
-	}
 	x.event = nil
 	if e.Err == nil {
 		e.Err = err
