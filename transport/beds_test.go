@@ -63,7 +63,7 @@ func (b *bed) count(n int) int {
 	case testing.Short():
 		n /= 5
 	case raceEnabled:
-		n /= 4
+		n /= 2
 	}
 	return max(n/b.slow, 1)
 }
