@@ -9,7 +9,7 @@ SHELL := bash
 PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify examples internal/xdrgen))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
-# Checks of the tree itself: nothing in them runs at the same time.
+# Checks of the tree itself: nothing in them runs at the same time. Another one is TestDefects of tools/mutate.
 CHECKS := layers|snippets|conformance
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
 LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest tools/mutate internal/simfabric)
@@ -52,8 +52,9 @@ demo: ## run the main job once and show it: no RDMA hardware needed
 .PHONY: test
 test: ## every test: with the race detector, without cgo, exact allocation counts
 	@scripts/setup test
-	go test -race -shuffle=on $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
+	go test -race -shuffle=on -skip='^TestDefects$$' $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
 	go test -timeout=$(TEST_TIMEOUT) $$(go list work | grep -E '/internal/($(CHECKS))$$')
+	go test -run='^TestDefects$$' -timeout=$(TEST_TIMEOUT) ./tools/mutate
 	CGO_ENABLED=0 $(IN_MEMORY) go test -vet=off $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG_PURE) $(addprefix ./,$(PURE))
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
 	$(if $(VERBS),go test -vet=off -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
