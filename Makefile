@@ -19,8 +19,8 @@ BENCHMARKS = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmar
 # Many tests wait for a disk or a peer: one package more than there are processors.
 TEST_P ?= -p=$(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # A file system in memory for the temporary files of a pass, where there is one with room that runs programs.
-IN_MEMORY = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 ] 2>/dev/null && \
-	! grep -q '^[^ ]* /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && echo TMPDIR=/dev/shm GOTMPDIR=$${TMPDIR:-/tmp})
+IN_MEMORY = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && \
+	! grep -q '^[^ ]* /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && echo TMPDIR=/dev/shm GOTMPDIR=/dev/shm)
 # The race detector lets each program wait a second at its end, and tests run hundreds of them. A race that it has
 # seen by then is reported all the same.
 export GORACE ?= atexit_sleep_ms=0
