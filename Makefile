@@ -9,8 +9,21 @@ SHELL := bash
 PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify examples internal/xdrgen))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
-# Checks of the tree itself: nothing in them runs at the same time.
+# Checks of the tree itself: nothing in them runs at the same time. Another one is TestDefects of tools/mutate.
 CHECKS := layers|snippets|conformance
+# The packages whose tests take longest come first, so that none of them is left to run alone at the end.
+LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest tools/mutate internal/simfabric)
+LONG_PURE := $(addprefix ./,transport nfs/nfsd/dirfs iwarp fabric/fabrictest internal/xdrgen/gen)
+# The packages with benchmarks.
+BENCHMARKS = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
+# Many tests wait for a disk or a peer: one package more than there are processors.
+TEST_P ?= -p=$(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# A file system in memory for the temporary files of a pass, where there is one with room that runs programs.
+IN_MEMORY = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && \
+	! grep -q '^[^ ]* /dev/shm [^ ]* [^ ]*noexec' /proc/mounts && echo TMPDIR=/dev/shm GOTMPDIR=/dev/shm)
+# The race detector lets each program wait a second at its end, and tests run hundreds of them. A race that it has
+# seen by then is reported all the same.
+export GORACE ?= atexit_sleep_ms=0
 
 TEST_TIMEOUT ?= 15m
 FUZZ_INPUTS ?= 20000
@@ -39,12 +52,13 @@ demo: ## run the main job once and show it: no RDMA hardware needed
 .PHONY: test
 test: ## every test: with the race detector, without cgo, exact allocation counts
 	@scripts/setup test
-	go test -race -shuffle=on -timeout=$(TEST_TIMEOUT) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
+	go test -race -shuffle=on -skip='^TestDefects$$' $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG) $$(go list work | grep -vE '/internal/($(CHECKS))$$')
 	go test -timeout=$(TEST_TIMEOUT) $$(go list work | grep -E '/internal/($(CHECKS))$$')
-	CGO_ENABLED=0 go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
+	go test -run='^TestDefects$$' -timeout=$(TEST_TIMEOUT) ./tools/mutate
+	CGO_ENABLED=0 $(IN_MEMORY) go test -vet=off $(TEST_P) -timeout=$(TEST_TIMEOUT) $(LONG_PURE) $(addprefix ./,$(PURE))
 	CGO_ENABLED=0 go build -buildvcs=false -o /dev/null ./cmd/rpcrdma
-	$(if $(VERBS),go test -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
-	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work >/dev/null
+	$(if $(VERBS),go test -vet=off -run=Alloc -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(VERBS)))
+	go test -vet=off -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) $(BENCHMARKS) >/dev/null
 
 .PHONY: test-rdma
 test-rdma: ## the tests with RDMA devices: this machine's, or a virtual machine's
@@ -172,7 +186,7 @@ interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, and
 .PHONY: bench-smoke
 bench-smoke: ## every benchmark once, to see that it runs: its numbers mean nothing
 	@scripts/setup bench test
-	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) work
+	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) $(BENCHMARKS)
 	go run ./bench/ratio -rounds 1 -time 1ms
 
 .PHONY: vulncheck

@@ -264,7 +264,7 @@ func use(t *testing.T, w Workload) {
 			}
 		}
 	}
-	for _, n := range []int{1, 100} {
+	for _, n := range []int{1, min(4*max(w.Depth, 4), 100)} { // more than are under way at once
 		hook(in.Enter)
 		times, err := in.Observe(n)
 		hook(in.Leave)

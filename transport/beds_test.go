@@ -56,10 +56,14 @@ func (b *bed) provider(t testing.TB) (fabric.Provider, live) {
 	return p, l
 }
 
-// count scales a number of repetitions.
+// count scales a number of repetitions. With the race detector there are fewer: the same tests run
+// without it, too.
 func (b *bed) count(n int) int {
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		n /= 5
+	case raceEnabled:
+		n /= 2
 	}
 	return max(n/b.slow, 1)
 }

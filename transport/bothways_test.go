@@ -362,7 +362,7 @@ func testBothWays(t *testing.T, b *bed) {
 	case b.slow > 1:
 		n = 2000
 	case raceEnabled:
-		n /= 10
+		n = 5000
 	}
 	t.Run("backward calls without chunks", func(t *testing.T) { b.bothWays(t, transport.LinuxChunks, n) })
 	t.Run("chunks in both directions", func(t *testing.T) { b.bothWays(t, transport.AllChunks, n) })

@@ -237,9 +237,6 @@ func (b *bed) watch(t *testing.T, count *atomic.Int64, cancel func()) (stop func
 // every call is executed once, or as often as its program allows, and answered.
 func testChaos(t *testing.T, b *bed) {
 	clients, callers, cuts := 12, 3, b.count(1000)
-	if raceEnabled {
-		cuts = max(cuts*2/5, 100)
-	}
 	real, live := b.provider(t)
 	f, plan := newFate(cuts)
 	p := fabrictest.Faulty(real, plan)

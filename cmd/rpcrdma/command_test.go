@@ -52,12 +52,15 @@ type result struct {
 // command returns the command with arguments, ready to start.
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// Otherwise the race detector makes every process wait a second at its end.
-	cmd.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	cmd.Env = append(os.Environ(), asCommand+"=1", quickEnd())
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // prints stacks
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
+
+// quickEnd is in the environment of processes: otherwise the race detector makes each wait a second
+// at its end.
+func quickEnd() string { return "GORACE=atexit_sleep_ms=0 " + os.Getenv("GORACE") }
 
 // runCommand runs the command to its end.
 func runCommand(t *testing.T, args ...string) result {

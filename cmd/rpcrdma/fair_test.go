@@ -149,7 +149,7 @@ func beCrowd(what string) {
 func startCrowd(t *testing.T, what, addr string, conns, calls int) (stop func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %d", asCrowd, what, addr, conns, calls))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %d", asCrowd, what, addr, conns, calls), quickEnd())
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	testutil.Must(t, err)

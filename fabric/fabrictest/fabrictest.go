@@ -45,7 +45,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// Bulk is the number of bytes that two ends send to each other at the same time. Default:
-	// 64 MiB, an eighth of that with -short.
+	// 64 MiB, an eighth of that with -short or the race detector.
 	Bulk int
 
 	// Complete makes the test fail if a check has to be skipped for lack of a capability.
@@ -136,7 +136,7 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Bulk == 0 {
 		c.Bulk = 64 << 20
-		if testing.Short() {
+		if testing.Short() || raceEnabled {
 			c.Bulk /= 8
 		}
 	}

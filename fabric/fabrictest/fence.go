@@ -164,9 +164,7 @@ func stopsWrites(s *scene, revoke revoker, how strength) {
 		h := s.newHammer(client, seg, fabric.OpWrite)
 		h.begun.Flags, h.last.Flags = 0, 0
 		h.visit = func(n int, slot []byte) error {
-			for i := range slot {
-				slot[i] = byte(n + 1)
-			}
+			copy(slot, bytes.Repeat([]byte{byte(n + 1)}, len(slot)))
 			return nil
 		}
 		swung := later(h.swing)

@@ -4,8 +4,6 @@ package lockorder
 
 import (
 	"fmt"
-	"runtime"
-	"strconv"
 	"sync"
 )
 
@@ -37,7 +35,7 @@ func (m *Mutex) Lock() {
 		return
 	}
 	id := goroutine()
-	h := &held[id%uint64(len(held))]
+	h := &held[bucket(id)]
 	h.Lock()
 	mine := h.ranks[id]
 	for _, r := range mine {
@@ -59,7 +57,7 @@ func (m *Mutex) Lock() {
 func (m *Mutex) Unlock() {
 	if m.rank != 0 {
 		id := m.holder
-		h := &held[id%uint64(len(held))]
+		h := &held[bucket(id)]
 		h.Lock()
 		mine := h.ranks[id]
 		for i := len(mine) - 1; i >= 0; i-- {
@@ -78,15 +76,5 @@ func (m *Mutex) Unlock() {
 	m.mu.Unlock()
 }
 
-// goroutine returns the number of the calling goroutine, which the runtime tells only at
-// the head of a stack trace.
-func goroutine() uint64 {
-	var buf [32]byte
-	b := buf[len("goroutine "):runtime.Stack(buf[:], false)]
-	n := 0
-	for n < len(b) && '0' <= b[n] && b[n] <= '9' {
-		n++
-	}
-	id, _ := strconv.ParseUint(string(b[:n]), 10, 64)
-	return id
-}
+// bucket returns the index in held for a goroutine. Addresses differ in their middle bits.
+func bucket(id uint64) uint64 { return (id ^ id>>9) % uint64(len(held)) }

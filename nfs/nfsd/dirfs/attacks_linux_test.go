@@ -110,7 +110,7 @@ func TestHugeSizes(t *testing.T) {
 		huge := &nfs.SetAttrArgs{Object: file, Attr: nfs.SetAttr{SetSize: true, Size: 1<<63 - 1}}
 		w.do(user(), nfs.ProcSetAttr, huge) // for which a file system may have room or not
 		before := w.descriptors()
-		for i := range 200 {
+		for i := range often(200) {
 			for _, size := range []uint64{1 << 63, 1<<63 + uint64(i), 1<<64 - 1} {
 				set := nfs.SetAttr{SetSize: true, Size: size}
 				w.want("SETATTR", w.do(user(), nfs.ProcSetAttr, &nfs.SetAttrArgs{Object: file, Attr: set}), nfs.StatusFBig)
@@ -259,7 +259,7 @@ func TestForgedCookies(t *testing.T) {
 			cookies = append(cookies, e.Cookie, e.Cookie+1, e.Cookie-1)
 		}
 		rnd := rand.New(rand.NewPCG(1, 2))
-		for range 150 {
+		for range often(150) {
 			cookies = append(cookies, rnd.Uint64(), rnd.Uint64N(3000))
 		}
 		for _, cookie := range cookies {

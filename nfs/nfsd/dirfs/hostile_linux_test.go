@@ -210,8 +210,8 @@ func TestLinkRace(t *testing.T) {
 				os.Rename(w.path("aside"), w.path("dir"))
 			}
 		})
-		found := 0
-		for found < 200 || swaps.Load() < 100 {
+		found, enough := 0, often(200)
+		for found < enough || swaps.Load() < int64(enough)/2 {
 			for _, start := range []nfs.FileHandle{w.root, dir} {
 				text, ok := w.readSecret(start, start == w.root)
 				if text == "secret" {

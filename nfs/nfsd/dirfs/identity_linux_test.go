@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -452,12 +453,16 @@ func TestOrdinaryUser(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	testutil.Must(t, err)
 	testutil.Must(t, os.WriteFile(dir+"/dirfs.test", self, 0o755), os.Mkdir(dir+"/tmp", 0o777), os.Chmod(dir+"/tmp", 0o777))
-	for at := dir; at != "/" && at != "/tmp"; at = at[:max(strings.LastIndexByte(at, '/'), 1)] {
-		testutil.Must(t, os.Chmod(at, 0o755))
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		testutil.Must(t, err)
+		if info.Mode().Perm()&0o005 != 0o005 { // the directory for all temporary files stays as it is
+			testutil.Must(t, os.Chmod(at, 0o755))
+		}
 	}
 	cmd := exec.Command(dir+"/dirfs.test", "-test.run=Procedures|HandlesSurvive|HandlesOfAnother|RenameWhileOpen|HostileNames|PageSizes|OwnFiles", "-test.v")
 	cmd.Dir = dir + "/tmp"
-	cmd.Env = append(os.Environ(), "TMPDIR="+dir+"/tmp")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir+"/tmp", "GOTMPDIR="+dir+"/tmp")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nfsd.Nobody, Gid: nfsd.Nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestProcedures/places,_as_an_ordinary_user") {

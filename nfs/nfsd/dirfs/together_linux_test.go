@@ -94,8 +94,9 @@ func TestDescriptors(t *testing.T) {
 		m.cfg.MaxOpen, m.cfg.Idle = 50, 200*time.Millisecond
 		w := newWorld(t, m.cfg, nil)
 		before := w.descriptors()
-		w.fill("dir", 300)
-		for i := range 300 {
+		files := often(300)
+		w.fill("dir", files)
+		for i := range files {
 			name := fmt.Sprintf("dir/%06d", i)
 			testutil.Must(t, os.Chmod(w.path(name), 0o666))
 			fh := w.lookup(name)
@@ -106,13 +107,14 @@ func TestDescriptors(t *testing.T) {
 			}
 		}
 		w.checkCount()
-		fh := w.lookup("dir/000299")
+		last := fmt.Sprintf("%06d", files-1)
+		fh := w.lookup("dir/" + last)
 		w.want("READ", w.do(user(), nfs.ProcRead, &nfs.ReadArgs{File: fh, Count: 1}), nfs.StatusOK)
-		if n := w.openFor("000299"); n == 0 {
+		if n := w.openFor(last); n == 0 {
 			t.Error("a file that has just been read is not open")
 		}
-		w.want("REMOVE", w.do(user(), nfs.ProcRemove, &nfs.DirOpArgs{Dir: w.lookup("dir"), Name: "000299"}), nfs.StatusOK)
-		if n := w.openFor("000299"); n != 0 {
+		w.want("REMOVE", w.do(user(), nfs.ProcRemove, &nfs.DirOpArgs{Dir: w.lookup("dir"), Name: last}), nfs.StatusOK)
+		if n := w.openFor(last); n != 0 {
 			t.Errorf("%d descriptors of a removed file are open", n)
 		}
 		w.listAll(w.lookup("dir"), true)
@@ -201,7 +203,7 @@ func TestExclusiveAtOnce(t *testing.T) {
 		} else {
 			t.Skipf("this file system has no files without a name: %v", err)
 		}
-		for round := range 200 {
+		for round := range often(200) {
 			name := fmt.Sprint("file", round)
 			var ended atomic.Bool
 			var wg sync.WaitGroup

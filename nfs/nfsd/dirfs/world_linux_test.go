@@ -50,6 +50,15 @@ func each(t *testing.T, f func(t *testing.T, m mode)) {
 	}
 }
 
+// often is how many times a test does the same: a third with the race detector, as the same tests run
+// without it, too.
+func often(n int) int {
+	if raceDetector {
+		n /= 3
+	}
+	return n
+}
+
 // A world is a directory that is served, and a client of it.
 type world struct {
 	t    testing.TB
