@@ -243,6 +243,7 @@ var (
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
 	errNoRDMA     = fmt.Errorf("transport: TCP is for Dial and Server.Listen, and has no RDMA: %w", errors.ErrUnsupported)
 
+	errMoves    = errors.New("call is to be made on another connection")
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")

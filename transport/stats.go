@@ -79,6 +79,24 @@ type Stats struct {
 	OpenConns uint64 // connections open now (servers)
 }
 
+// add adds the counters of another connection.
+func (s *Stats) add(o *Stats) {
+	for _, f := range []struct {
+		sum *uint64
+		n   uint64
+	}{
+		{&s.Calls, o.Calls}, {&s.Replies, o.Replies},
+		{&s.Inline, o.Inline}, {&s.ReadChunk, o.ReadChunk}, {&s.LongCall, o.LongCall},
+		{&s.WriteChunk, o.WriteChunk}, {&s.ReplyChunk, o.ReplyChunk},
+		{&s.Optional, o.Optional}, {&s.Done, o.Done}, {&s.Invalidated, o.Invalidated},
+		{&s.ReadBytes, o.ReadBytes}, {&s.WriteBytes, o.WriteBytes},
+		{&s.ErrVers, o.ErrVers}, {&s.ErrChunk, o.ErrChunk}, {&s.Dropped, o.Dropped}, {&s.Cancelled, o.Cancelled},
+		{&s.Resent, o.Resent}, {&s.Replayed, o.Replayed}, {&s.Conns, o.Conns}, {&s.OpenConns, o.OpenConns},
+	} {
+		*f.sum += f.n
+	}
+}
+
 // counters are the live form of Stats. A connection's are updated by whoever
 // moves it, a server's by many.
 type counters struct {
