@@ -26,7 +26,7 @@ type GroupConfig struct {
 	// the Group ends with its last one.
 	ClientConfig
 
-	// Connections is how many connections there are at most, up to 64. There may be at least
+	// Connections is how many connections there are at most, up to MaxConnections. There may be at least
 	// one to each address. Zero is 2.
 	Connections int
 
@@ -41,8 +41,9 @@ type GroupConfig struct {
 
 // Limits and defaults of a Group.
 const (
+	MaxConnections = 64 // connections, and addresses
+
 	defaultConnections = 2
-	maxConnections     = 64
 	defaultGroupIdle   = 30 * time.Second
 
 	// fullBulk is how many bytes of ReadItems and WriteItems keep a connection busy: with more
@@ -433,11 +434,11 @@ func (cfg *GroupConfig) settle(addrs int) (c GroupConfig, err error) {
 		c = *cfg
 	}
 	setDefault(&c.Connections, defaultConnections)
-	if err := within("GroupConfig", []limit{{"Connections", c.Connections, 1, maxConnections}}); err != nil {
+	if err := within("GroupConfig", []limit{{"Connections", c.Connections, 1, MaxConnections}}); err != nil {
 		return c, err
 	}
-	if addrs < 1 || addrs > maxConnections {
-		return c, fmt.Errorf("transport: %d addresses for a Group, want 1 to %d", addrs, maxConnections)
+	if addrs < 1 || addrs > MaxConnections {
+		return c, fmt.Errorf("transport: %d addresses for a Group, want 1 to %d", addrs, MaxConnections)
 	}
 	c.ClientConfig, _, err = c.ClientConfig.settle()
 	return c, err
