@@ -734,16 +734,38 @@ func TestGroupCallbacks(t *testing.T) {
 	})
 }
 
-// TestGroupVersion: a group whose server speaks another version ends.
+// TestGroupVersion: a group whose server speaks no version any more that it knows ends.
 func TestGroupVersion(t *testing.T) {
 	inSpots(t, func(s *spots) {
-		s.next("a")
-		ctx, cancel := context.WithTimeout(bg, time.Minute)
-		defer cancel()
-		g, err := DialGroup(ctx, s, []string{"a"}, &GroupConfig{ClientConfig: ClientConfig{Config: Config{Version: Version2}}})
-		var version *VersionError
-		if !errors.As(err, &version) || g != nil {
+		p, q := greeting(t, nil), greeting(t, nil)
+		s.lines["a"] = []*peer{p, q}
+		var g *Group
+		var err error
+		cfg := &GroupConfig{ClientConfig: ClientConfig{Config: Config{NoRemoteInvalidation: true}}}
+		go func() { g, err = DialGroup(bg, s, []string{"a"}, cfg) }()
+		p.speaks2()
+		settle()
+		if err != nil || g == nil {
+			t.Fatal(err)
+		}
+		defer g.close(t)
+		p.finishes(g.First(), 2)
+		p.hangUp()
+		synctest.Wait()
+		done := async(g, bg, testCall())
+		time.Sleep(time.Second)
+		q.speaks(3, 4)
+		var none *VersionError
+		if err := outcome(t, done); !errors.As(err, &none) || !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%v", err)
+		}
+		select {
+		case <-g.Done():
+		default:
+			t.Error("it has not ended")
+		}
+		if n := s.tried("a"); n != 2 {
+			t.Errorf("%d attempts", n)
 		}
 	})
 }

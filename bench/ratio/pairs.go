@@ -52,6 +52,7 @@ func softwarePlan() plan {
 	sw, crc := bench.Software(bench.Adapter{}), bench.Software(bench.Adapter{CRC: true})
 	small := bench.Software(bench.Adapter{MaxFPDU: 1428})
 	null := bench.Null(sw, 1)
+	group := bench.Ends{Group: 2}
 	hogs := bench.Hogs(numCPU())
 
 	pairs := split([]measure.Pair{
@@ -79,6 +80,11 @@ func softwarePlan() plan {
 		{ID: "16t", What: "1 MiB written through a read chunk, over gRPC tuned", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, true))},
 		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
 		{ID: "24t", What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128))},
+		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection", Kind: rate, A: bench.PushWith(sw, group, mib, 8), B: list(bench.Push(sw, mib, 8)), Want: 1.6},
+		{ID: "group 2", What: "1 MiB written through a read chunk, likewise", Kind: rate, A: bench.PullWith(sw, group, mib, 8), B: list(bench.Pull(sw, mib, 8)), Want: 1.6},
+		{ID: "group 3", What: "RPC NULL, 32 outstanding, over a group of two connections, over one connection", Kind: rate, A: bench.NullWith(sw, group, 32), B: list(bench.Null(sw, 32)), Floor: 0.9, Want: 1},
+		{ID: "group 4", What: "the same, one at a time", Kind: rate, A: bench.NullWith(sw, group, 1), B: list(bench.Null(sw, 1)), Floor: 0.9, Want: 1},
+		{ID: "group 5", What: "the same, 256 outstanding with 128 credits on a connection", Kind: rate, A: bench.NullWith(sw, group, 256), B: list(bench.Null(sw, 256)), Floor: 0.9, Want: 1},
 		{ID: "25", Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(sw, 32), Floor: 5, Want: 3},
 		{ID: "27", Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(sw, 16, 64), B: list(bench.OverCommit(sw, 16, 16)), Floor: 0.9, Want: 0.98},
 		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 3, Want: 1.5, Rounds: 10, Longer: 3},
