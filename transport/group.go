@@ -26,8 +26,9 @@ type GroupConfig struct {
 	// the Group ends with its last one.
 	ClientConfig
 
-	// Connections is how many connections there are at most, up to MaxConnections. There may be at least
-	// one to each address. Zero is 2.
+	// Connections is how many connections there are at most, from 1 to MaxConnections, or one to
+	// each address if that is more. When all of them are lost, one is added to each address that
+	// has none. Zero is 2.
 	Connections int
 
 	// Idempotent tells which calls may be executed twice, the second time by way of another
@@ -169,7 +170,7 @@ func (g *Group) pick(bulk int64) *member {
 		}
 	}
 	if least != nil && up < g.most && !g.growing.Load() {
-		g.grow(false)
+		g.grow(true)
 	}
 	return least
 }
@@ -246,8 +247,8 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 		if next < len(all) {
 			all[next].cl.link.wake()
 			next++
-		} else if len(all) < g.most {
-			g.grow(true)
+		} else {
+			g.grow(false)
 		}
 		var err error
 		select {

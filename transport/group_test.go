@@ -482,6 +482,34 @@ func TestGroupAllLost(t *testing.T) {
 		})
 	})
 
+	t.Run("so is one that had no room when the group has grown as far as it may", func(t *testing.T) {
+		group(t, nil, []string{"a", "b"}, func(s *spots, p *peer, g *Group) {
+			p.grant(1, g)
+			p2 := s.next("a") // nobody is at "b" yet
+			for n := range uint32(2) {
+				async(g, bg, numbered(n))
+				synctest.Wait()
+			}
+			time.Sleep(growAfter)
+			p.answer(0, 1)
+			p.answer(1, 1)
+			if s.tried("a") != 2 || s.tried("b") != 1 {
+				t.Fatalf("%d and %d attempts", s.tried("a"), s.tried("b"))
+			}
+			time.Sleep(time.Second)
+			p.hangUp()
+			p2.hangUp()
+			synctest.Wait()
+			q := s.next("b")
+			done := async(g, bg, numbered(3))
+			time.Sleep(3 * tryNext)
+			q.answer(3, 2)
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
 	t.Run("a call that waits ends with its context, and says why there is no connection", func(t *testing.T) {
 		two(t, nil, func(s *spots, p, q *peer, g *Group) {
 			p.hangUp()

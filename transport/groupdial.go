@@ -173,27 +173,27 @@ func (g *Group) admit(m *member, at int) {
 	g.look(m)
 }
 
-// grow has a connection added, if there may be one more: at once, or if all that there are have
-// too much to do for a while.
-func (g *Group) grow(atOnce bool) {
+// grow has a connection added, if there may be one more: for load, if all that there are have too
+// much to do for a while, or else at once, to an address that has none.
+func (g *Group) grow(forLoad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil || !g.growing.CompareAndSwap(false, true) {
 		return
 	}
 	g.running.Go(func() {
-		g.add(atOnce)
+		g.add(forLoad)
 		g.growing.Store(false)
 	})
 }
 
 // add adds a connection.
-func (g *Group) add(atOnce bool) {
-	if !atOnce && (!g.sleep(growAfter) || !g.wanting() || g.revive()) {
+func (g *Group) add(forLoad bool) {
+	if forLoad && (!g.sleep(growAfter) || !g.wanting() || g.revive()) {
 		return
 	}
 	for g.ctx.Err() == nil {
-		at, wait := g.nextPlace()
+		at, wait := g.nextPlace(forLoad)
 		switch {
 		case at < 0 && wait == 0: // there are as many as may be
 			return
@@ -264,16 +264,19 @@ func (g *Group) revive() bool {
 // nextPlace returns the place for one more connection: the one with the fewest, among those whose
 // latest attempt has not failed a moment ago. Otherwise the place is negative, and the other
 // result is how long to wait for one, 0 if there are as many connections as may be.
-func (g *Group) nextPlace() (at int, wait time.Duration) {
+func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.list()) >= g.most {
+	if forLoad && len(g.list()) >= g.most {
 		return -1, 0
 	}
 	at = -1
 	now := time.Now()
 	for i := range g.places {
 		p := &g.places[i]
+		if !forLoad && p.members > 0 {
+			continue // which is being made again
+		}
 		if left := p.until.Sub(now); left > 0 {
 			if wait == 0 || left < wait {
 				wait = left
