@@ -62,8 +62,11 @@ const (
 // The first, in the order in which they were added, that has room: a credit for the call, and, if
 // the call has ReadItems or WriteItems, not more than 1 MiB of such data outstanding with it. If
 // none has room, the one with the fewest calls outstanding. So small calls, which cost less the
-// more of them share a connection, are together, and bulk data goes over all connections. A
-// connection is added when none has had room for 20 ms.
+// more of them share a connection, are together, and bulk data goes over all connections.
+//
+// A connection is added when, for 20 ms, each of those that there are has had more than 1 MiB of
+// bulk data outstanding, or calls that wait for credits while those that have one take longer than
+// 2 ms on average.
 //
 // # Connections that are lost
 //
@@ -119,6 +122,8 @@ type member struct {
 	up    atomic.Bool  // it takes calls, as far as is known
 	calls atomic.Int32 // under way
 	bulk  atomic.Int64 // bytes of their items
+
+	replies uint64 // before growAfter began; of the goroutine that adds connections
 }
 
 // hasRoom tells whether a call with so many bytes of items finds enough room on m, which has so
@@ -134,11 +139,20 @@ func (m *member) hasRoom(calls int32, bulk int64) bool {
 	return before == 0 || before+bulk <= fullBulk
 }
 
-// busy tells whether m has calls that wait for a credit, or more bulk data than it needs to be
-// kept busy.
+// mark begins what busy looks at.
+func (m *member) mark() { m.replies = m.cl.stats.replies.Load() }
+
+// busy tells whether m has too much to do, growAfter after mark: more bulk data than it needs to be
+// kept busy, or calls that wait for a credit. The latter count if a credit is taken for long. Calls
+// that are answered in no time go no faster on two connections, and share less.
 func (m *member) busy() bool {
 	calls := m.calls.Load()
-	return int(calls) > m.cl.latest().credits() || calls > 1 && m.bulk.Load() > fullBulk
+	if calls > 1 && m.bulk.Load() > fullBulk {
+		return true
+	}
+	credits := m.cl.latest().credits()
+	turns := uint64(credits) * uint64(growAfter/longCall)
+	return int(calls) > credits && m.cl.stats.replies.Load()-m.replies < turns
 }
 
 func (m *member) count(calls int32, bulk int64) {

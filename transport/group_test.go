@@ -254,6 +254,28 @@ func TestGroupSpreads(t *testing.T) {
 		})
 	})
 
+	t.Run("calls that wait for credits are no reason for another connection if credits are soon free", func(t *testing.T) {
+		for every, want := range map[time.Duration]int{longCall / 2: 1, 2 * longCall: 2} {
+			group(t, nil, []string{"a"}, func(s *spots, p *peer, g *Group) {
+				p.grant(1, g)
+				s.next("a")
+				async(g, bg, numbered(0))
+				for n := range uint32(50) {
+					async(g, bg, numbered(n+1))
+					time.Sleep(every)
+					h, _ := p.numberedCall("a call")
+					if want > 1 && s.tried("a") == want {
+						return
+					}
+					p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+				}
+				if n := s.tried("a"); n != want {
+					t.Errorf("calls of %v: %d connections, want %d", every, n, want)
+				}
+			})
+		}
+	})
+
 	t.Run("a connection that cannot be added is tried again with growing pauses, while calls wait", func(t *testing.T) {
 		group(t, nil, []string{"a"}, func(s *spots, p *peer, g *Group) {
 			p.grant(1, g)
@@ -490,7 +512,7 @@ func TestGroupAllLost(t *testing.T) {
 				async(g, bg, numbered(n))
 				synctest.Wait()
 			}
-			time.Sleep(growAfter)
+			time.Sleep(2 * growAfter) // the first attempt is at "b"
 			p.answer(0, 1)
 			p.answer(1, 1)
 			if s.tried("a") != 2 || s.tried("b") != 1 {

@@ -16,6 +16,10 @@ const (
 	// added: while credits grow on a fresh connection, callers wait for a few round trips.
 	growAfter = 20 * time.Millisecond
 
+	// longCall is how long a call keeps its credit, on average, for another connection to be of
+	// use to calls that wait for one.
+	longCall = 2 * time.Millisecond
+
 	// tryNext is how long one attempt to connect is waited for until the next is begun.
 	tryNext = 250 * time.Millisecond
 )
@@ -189,16 +193,13 @@ func (g *Group) grow(forLoad bool) {
 
 // add adds a connection.
 func (g *Group) add(forLoad bool) {
-	if forLoad && (!g.sleep(growAfter) || !g.wanting() || g.revive()) {
-		return
-	}
-	for g.ctx.Err() == nil {
-		at, wait := g.nextPlace(forLoad)
-		switch {
-		case at < 0 && wait == 0: // there are as many as may be
+	for {
+		if forLoad && (!g.loaded() || g.revive()) {
 			return
-		case at < 0:
-			if !g.sleep(wait) || !g.wanting() {
+		}
+		at, wait := g.nextPlace(forLoad)
+		if at < 0 {
+			if wait == 0 || !g.sleep(wait) || !forLoad && !g.needed() {
 				return
 			}
 			continue
@@ -211,6 +212,9 @@ func (g *Group) add(forLoad bool) {
 			return
 		}
 		g.failed(at, err)
+		if g.ctx.Err() != nil {
+			return
+		}
 	}
 }
 
@@ -226,9 +230,15 @@ func (g *Group) sleep(d time.Duration) bool {
 	}
 }
 
-// wanting tells whether there are too few connections: none at all for callers that wait, or all
-// of them are busy.
-func (g *Group) wanting() bool {
+// loaded waits a while, and tells whether there are too few connections then: all have been busy,
+// or callers wait because there is none at all.
+func (g *Group) loaded() bool {
+	for _, m := range g.list() {
+		m.mark()
+	}
+	if !g.sleep(growAfter) {
+		return false
+	}
 	up := 0
 	for _, m := range g.list() {
 		if m.up.Load() {
@@ -238,9 +248,11 @@ func (g *Group) wanting() bool {
 			up++
 		}
 	}
-	if up > 0 {
-		return true
-	}
+	return up > 0 || g.needed()
+}
+
+// needed tells whether callers wait for any connection.
+func (g *Group) needed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.stuck > 0
