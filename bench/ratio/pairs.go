@@ -80,11 +80,6 @@ func softwarePlan() plan {
 		{ID: "16t", What: "1 MiB written through a read chunk, over gRPC tuned", Kind: rate, A: bench.Pull(sw, mib, 1), B: list(bench.GRPCPut(mib, true))},
 		{ID: "24", Goal: 24, What: "RPC NULL, 128 outstanding on 1000 connections, over one connection", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.NullConns(sw, 1, 128)), Floor: 0.5, Want: 0.8},
 		{ID: "24t", What: "RPC NULL, 128 outstanding on 1000 connections, over TCP echo on as many", Kind: rate, A: bench.NullConns(sw, 1000, 128), B: list(bench.TCPEchoConns(64, 1000, 128))},
-		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection", Kind: rate, A: bench.PushWith(sw, group, mib, 8), B: list(bench.Push(sw, mib, 8)), Want: 1.6},
-		{ID: "group 2", What: "1 MiB written through a read chunk, likewise", Kind: rate, A: bench.PullWith(sw, group, mib, 8), B: list(bench.Pull(sw, mib, 8)), Want: 1.6},
-		{ID: "group 3", What: "RPC NULL, 32 outstanding, over a group of two connections, over one connection", Kind: rate, A: bench.NullWith(sw, group, 32), B: list(bench.Null(sw, 32)), Floor: 0.9, Want: 1},
-		{ID: "group 4", What: "the same, one at a time", Kind: rate, A: bench.NullWith(sw, group, 1), B: list(bench.Null(sw, 1)), Floor: 0.9, Want: 1},
-		{ID: "group 5", What: "the same, 256 outstanding with 128 credits on a connection", Kind: rate, A: bench.NullWith(sw, group, 256), B: list(bench.Null(sw, 256)), Floor: 0.9, Want: 1},
 		{ID: "25", Goal: 25, What: "RPC NULL, 32 outstanding, p99 over p50", Of: result.SelfP99, A: bench.Null(sw, 32), Floor: 5, Want: 3},
 		{ID: "27", Goal: 27, What: "RPC NULL, 4 times as many callers as credits, over as many", Kind: rate, A: bench.OverCommit(sw, 16, 64), B: list(bench.OverCommit(sw, 16, 16)), Floor: 0.9, Want: 0.98},
 		{ID: "28", Goal: 28, What: "RPC NULL, p99 beside a live heap of 1 GiB that is collected all the time, over without", Of: result.P99, A: null.In("heap=1Gi", bench.Garbage(gib)), B: list(null), Floor: 3, Want: 1.5, Rounds: 10, Longer: 3},
@@ -107,6 +102,18 @@ func softwarePlan() plan {
 		{ID: "ref 4", What: "gRPC, 32 outstanding, over TCP pipelined by hand", Kind: rate, A: bench.GRPC(64, 32, false), B: list(bench.TCPPipelined(64, 32))},
 		{ID: "ref 5", What: "gRPC, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, false), B: copyLoop},
 		{ID: "ref 6", What: "gRPC tuned, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, true), B: copyLoop},
+	}...)
+
+	// Two connections have something to gain where the ends do not share the processors: at least
+	// the processes are two.
+	apart := func(w bench.Workload) bench.Workload { w, _ = w.Split(); return w }
+	pairs = append(pairs, []measure.Pair{
+		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection, the server in a process of its own", Kind: rate, A: apart(bench.PushWith(sw, group, mib, 8)), B: list(apart(bench.Push(sw, mib, 8))), Want: 1.6},
+		{ID: "group 2", What: "1 MiB written through a read chunk, likewise", Kind: rate, A: apart(bench.PullWith(sw, group, mib, 8)), B: list(apart(bench.Pull(sw, mib, 8))), Want: 1.6},
+		{ID: "group 3", What: "RPC NULL, one at a time, likewise", A: apart(bench.NullWith(sw, group, 1)), B: list(apart(null)), Floor: 1.1, Want: 1},
+		{ID: "group 4", What: "RPC NULL, 32 outstanding, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 32)), B: list(apart(bench.Null(sw, 32))), Floor: 0.9, Want: 1},
+		{ID: "group 5", What: "RPC NULL, 256 outstanding with 128 credits on a connection, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 256)), B: list(apart(bench.Null(sw, 256))), Floor: 0.9, Want: 1},
+		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, likewise", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
 	return plan{
