@@ -71,6 +71,10 @@ func ours() map[string][]Workload {
 			}
 			return list
 		}),
+		"Group": at(func(s Site) []Workload {
+			e := Ends{Group: 2}
+			return []Workload{NullWith(s, e, 1), NullWith(s, e, 32), PushWith(s, e, 1<<20, 8), PullWith(s, e, 1<<20, 8)}
+		}),
 		"Connect":    at(func(s Site) []Workload { return []Workload{Connect(s)} }),
 		"OverCommit": at(func(s Site) []Workload { return []Workload{OverCommit(s, 16, 16), OverCommit(s, 16, 64)} }),
 		"Cancelled": at(func(s Site) []Workload {
@@ -104,6 +108,7 @@ func BenchmarkPush(b *testing.B)       { run(b, ours()["Push"]) }
 func BenchmarkPull(b *testing.B)       { run(b, ours()["Pull"]) }
 func BenchmarkReg(b *testing.B)        { run(b, ours()["Reg"]) }
 func BenchmarkConns(b *testing.B)      { run(b, ours()["Conns"]) }
+func BenchmarkGroup(b *testing.B)      { run(b, ours()["Group"]) }
 func BenchmarkConnect(b *testing.B)    { run(b, ours()["Connect"]) }
 func BenchmarkOverCommit(b *testing.B) { run(b, ours()["OverCommit"]) }
 func BenchmarkCancelled(b *testing.B)  { run(b, ours()["Cancelled"]) }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -34,6 +35,7 @@ type Ends struct {
 	Register  bool `json:"register,omitempty"`  // the server registers bulk data for each call
 	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
 	Kept      bool `json:"kept,omitempty"`      // the client's memory stays registered
+	Group     int  `json:"group,omitempty"`     // the client is a group of so many connections at most
 	callbacks bool // the client serves calls of the server
 	backward  bool // the server makes the calls
 }
@@ -64,6 +66,9 @@ func (e Ends) suffix() string {
 	if e.Kept {
 		s += "/reg=kept"
 	}
+	if e.Group != 0 {
+		s += fmt.Sprintf("/group=%d", e.Group)
+	}
 	if e.Credits != 0 {
 		s += fmt.Sprintf("/credits=%d", e.Credits)
 	}
@@ -85,7 +90,12 @@ func calls(at Site, e Ends, name string, depth, bytes int, proc uint32, prepare 
 
 // Null calls procedure 0, which has no data: the round trip that every call includes.
 func Null(at Site, depth int) Workload {
-	return calls(at, Ends{}, fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
+	return NullWith(at, Ends{}, depth)
+}
+
+// NullWith is Null with the given ends.
+func NullWith(at Site, e Ends, depth int) Workload {
+	return calls(at, e, fmt.Sprintf("Null/prov=%s/depth=%d", at.Name, depth), depth, 0, procNull, nil)
 }
 
 // NullConns is Null over several connections, with depth outstanding calls in total. Callers
@@ -368,7 +378,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	if with != nil {
 		ctx, cancel = with()
 	}
-	clients := make([]*transport.Client, 0, conns)
+	clients := make([]transport.Requester, 0, conns)
 	end := func() error {
 		defer cancel()
 		var errs []error
@@ -378,7 +388,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 		return errors.Join(errs...)
 	}
 	for range conns {
-		c, err := transport.Dial(context.Background(), p, addr, &cfg)
+		c, err := e.dial(p, addr, &cfg)
 		if err != nil {
 			return nil, errors.Join(err, end())
 		}
@@ -398,8 +408,16 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 	return in, nil
 }
 
+// dial connects as the ends say.
+func (e Ends) dial(p fabric.Provider, addr string, cfg *transport.ClientConfig) (transport.Requester, error) {
+	if e.Group == 0 {
+		return transport.Dial(context.Background(), p, addr, cfg)
+	}
+	return transport.DialGroup(context.Background(), p, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: e.Group})
+}
+
 // keep registers the memory of a call's items with all clients.
-func keep(prepare func(*transport.Call), clients []*transport.Client, failed *error) func(*transport.Call) {
+func keep(prepare func(*transport.Call), clients []transport.Requester, failed *error) func(*transport.Call) {
 	return func(call *transport.Call) {
 		prepare(call)
 		for _, c := range clients {

@@ -53,9 +53,9 @@ type Config struct {
 // grant grow and the memory be registered.
 const warmup = 4
 
-// Run measures s on connection c, whose server has [Program]. The first error of a call
+// Run measures s on c, a connection or several, whose server has [Program]. The first error of a call
 // ends it, and so does the end of ctx; then the error is the context's cause.
-func Run(ctx context.Context, c *transport.Client, s Step, cfg Config) (*Result, error) {
+func Run(ctx context.Context, c transport.Caller, s Step, cfg Config) (*Result, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func Run(ctx context.Context, c *transport.Client, s Step, cfg Config) (*Result,
 type runner struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	client  *transport.Client
+	client  transport.Caller
 	cfg     Config
 	workers []*worker
 
@@ -215,7 +215,7 @@ func newWorker(s Step) *worker {
 }
 
 // once makes one call.
-func (w *worker) once(ctx context.Context, c *transport.Client) error {
+func (w *worker) once(ctx context.Context, c transport.Caller) error {
 	if err := c.Call(ctx, &w.call); err != nil {
 		return err
 	}

@@ -222,3 +222,11 @@ func (Binding) Idempotent(p transport.Procedure) bool {
 	}
 	return p.Proc < uint32(len(resultBound))
 }
+
+// Idempotent is Binding.Idempotent for transport.GroupConfig: which calls may be made again by way
+// of another connection. A WRITE that was outstanding when its connection was lost may be executed
+// once more after it has been answered; a client that writes to the same place again meanwhile has
+// to know that, as it has to when a single connection is made again.
+func Idempotent(prog, vers, proc uint32) bool {
+	return Binding{}.Idempotent(transport.Procedure{Prog: prog, Vers: vers, Proc: proc})
+}

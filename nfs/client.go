@@ -46,6 +46,11 @@ type Options struct {
 	// made again and outstanding calls are resent; see transport.ClientConfig.NoReconnect. NewClient
 	// uses only its MaxMessage.
 	Transport *transport.ClientConfig
+
+	// Connections is how many connections Dial may make. With more than one they are a
+	// transport.Group: others are added while one has too much to do. Zero means 1. NewClient
+	// does not use it.
+	Connections int
 }
 
 // Defaults of Options.
@@ -55,9 +60,9 @@ const (
 )
 
 // A Client speaks NFS version 3 to one server. Its methods may be called concurrently; the
-// calls share one connection.
+// calls share one connection, or those of a transport.Group.
 type Client struct {
-	t    *transport.Client
+	t    transport.Requester
 	opts Options
 	cred oncrpc.Auth
 
@@ -89,16 +94,28 @@ func Dial(ctx context.Context, p fabric.Provider, addr string, opts *Options) (*
 		// Keep the name, not the address that it resolved to.
 		o.MountHost, _, _ = net.SplitHostPort(addr)
 	}
-	t, err := transport.Dial(ctx, p, addr, o.Transport)
+	t, err := o.dial(ctx, p, addr)
 	if err != nil {
 		return nil, err
 	}
 	return NewClient(t, &o), nil
 }
 
-// NewClient returns a Client on a connection, which it owns from then on. Nil opts
-// are the defaults.
-func NewClient(t *transport.Client, opts *Options) *Client {
+func (o *Options) dial(ctx context.Context, p fabric.Provider, addr string) (transport.Requester, error) {
+	if o.Connections == 0 || o.Connections == 1 {
+		return transport.Dial(ctx, p, addr, o.Transport)
+	}
+	cfg := transport.GroupConfig{Connections: o.Connections, Idempotent: Idempotent}
+	if o.Transport != nil {
+		cfg.ClientConfig = *o.Transport
+	}
+	return transport.DialGroup(ctx, p, []string{addr}, &cfg)
+}
+
+// NewClient returns a Client on a connection, a transport.Client, or on several, a
+// transport.Group, which it owns from then on. A Group should have been told which calls are
+// Idempotent. Nil opts are the defaults.
+func NewClient(t transport.Requester, opts *Options) *Client {
 	c := &Client{t: t, roots: make(map[string]FileHandle)}
 	if opts != nil {
 		c.opts = *opts
@@ -160,8 +177,8 @@ func processAuth() *oncrpc.AuthSys {
 	return a
 }
 
-// Transport returns the underlying connection.
-func (c *Client) Transport() *transport.Client { return c.t }
+// Transport returns the underlying connection, or connections.
+func (c *Client) Transport() transport.Requester { return c.t }
 
 // Close ends the connection at once, as transport.Client.Close does.
 func (c *Client) Close() error { return c.t.Close() }

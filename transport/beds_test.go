@@ -33,6 +33,10 @@ type bed struct {
 	// on a device the queues, which are as long as the credits allow.
 	idle int
 
+	// conns makes the client's end a Group with so many connections, where the tests can
+	// have that.
+	conns int
+
 	// refused is in the error of Dial where nobody listens.
 	refused string
 }

@@ -2,8 +2,8 @@ package transport
 
 import "context"
 
-// A Caller makes calls to one peer: a [Client], over RDMA or TCP, a [Conn] or a
-// [Backchannel]. Code that makes the calls of a program, such as generated code,
+// A Caller makes calls to one peer: a [Client], over RDMA or TCP, a [Group] of them, a [Conn]
+// or a [Backchannel]. Code that makes the calls of a program, such as generated code,
 // takes a Caller and runs over any of them.
 //
 // Call makes one call and waits for its reply. For all Callers:
@@ -27,8 +27,24 @@ type Caller interface {
 	Call(ctx context.Context, call *Call) error
 }
 
+// A Requester is a client's end, with all of its connections to a server: a [Client], which has
+// one, or a [Group], which has several. [Client] says what the methods do.
+type Requester interface {
+	Caller
+	Null(ctx context.Context, prog, vers uint32) error
+	RegisterMemory(mem []byte) (*Memory, error)
+	Info() ConnInfo
+	Stats() Stats
+	Shutdown(ctx context.Context) error
+	Close() error
+	Done() <-chan struct{}
+	Err() error
+}
+
 var (
-	_ Caller = (*Client)(nil)
+	_ Requester = (*Client)(nil)
+	_ Requester = (*Group)(nil)
+
 	_ Caller = (*Conn)(nil)
 	_ Caller = (*Backchannel)(nil)
 )

@@ -96,8 +96,9 @@ type Client struct {
 	conns     atomic.Uint64
 	callbacks *registry
 	versions  *VersionCache
-	trust     atomic.Int32   // see versionTrust
-	regions   expose.Regions // memory that stays registered
+	trust     atomic.Int32    // see versionTrust
+	regions   *expose.Regions // memory that stays registered; a Group's Clients share it
+	changed   func()          // told that a connection has come or gone; nil: nobody is
 
 	link   link
 	dialer dialer
@@ -112,18 +113,26 @@ type Client struct {
 // configuration. When the server takes no more connections at the moment, it is asked again
 // until ctx has ended, if ctx has a deadline; the error unwraps to a *BusyError.
 func Dial(ctx context.Context, p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
+	cl, err := newClientOver(p, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cl.start(ctx)
+}
+
+// newClientOver returns a client over p that has not connected yet.
+func newClientOver(p fabric.Provider, addr string, cfg *ClientConfig) (*Client, error) {
 	switch p.(type) {
 	case nil:
 		return nil, errNoProvider
 	case TCP, *TCP:
-		return DialTCP(ctx, addr, cfg)
+		return newTCPClient(addr, cfg, dialTCP)
 	}
 	cl, err := newClient(addr, p.Name(), cfg)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		cl.provider = p
 	}
-	cl.provider = p
-	return cl.start(ctx)
+	return cl, err
 }
 
 // newClient returns a client that has no way to connect yet.
@@ -133,6 +142,7 @@ func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, done: make(chan struct{})}
+	cl.regions = new(expose.Regions)
 	cl.callbacks = newRegistry(conns)
 	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {

@@ -45,6 +45,7 @@ type conn struct {
 
 	// Of the calls that this end makes.
 	mostCalls atomic.Int32 // credits to ask for
+	granted   atomic.Int32 // the latest grant, as in slotTable
 
 	// Of the calls that this end executes.
 	svc      service
@@ -289,6 +290,8 @@ func (c *conn) load() load {
 	defer c.state.Unlock()
 	return load{used: t.inUse, room: t.inUse < t.grant, dead: t.inUse > 0 && t.inUse == t.givenUp()}
 }
+
+func (c *conn) credits() int { return int(c.granted.Load()) }
 
 // leaveIdle has the connection take no new calls, unless some are under way: those that
 // come now go to the next connection.

@@ -19,6 +19,7 @@ type connection interface {
 	proven() bool            // a call has been answered
 	good() bool              // calls of either end have been
 	load() load
+	credits() int // calls that a client may have in flight at the moment
 	info() ConnInfo
 
 	// The connection's life.

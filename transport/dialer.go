@@ -76,6 +76,7 @@ func (d *dialer) run() {
 		if errors.As(err, &version) {
 			cl.link.close(&ClosedError{Addr: cl.addr, Reason: version}) // for good
 			cl.over()
+			cl.tellGroup()
 			return
 		}
 		if err == nil {
@@ -145,6 +146,7 @@ func (d *dialer) use(cn *Conn) {
 		return
 	}
 	cn.c.whenEnded(cl.lost)
+	cl.tellGroup()
 	if cl.cfg.OnReconnect != nil {
 		d.tell()
 	}
@@ -235,7 +237,7 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old c
 	}
 	c, l := newConn(fc, cl.provider.Name(), cl.connCfg, roleClient, nil)
 	c.stats = cl.stats.join()
-	c.exposes.Regions = &cl.regions
+	c.exposes.Regions = cl.regions
 	c.agreed.version.Store(vers)
 	if old != nil {
 		c.inherit(old)
@@ -259,6 +261,7 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old c
 
 // lost is called when a connection has ended.
 func (cl *Client) lost() {
+	defer cl.tellGroup()
 	cl.link.mu.Lock()
 	defer cl.link.mu.Unlock()
 	switch {
@@ -270,6 +273,13 @@ func (cl *Client) lost() {
 		// As long as the server may have calls for us there is a connection (RFC 8167
 		// section 5.4).
 		cl.dialer.want()
+	}
+}
+
+// tellGroup tells the client's Group that a connection has come or gone. link.mu is not held.
+func (cl *Client) tellGroup() {
+	if cl.changed != nil {
+		cl.changed()
 	}
 }
 

@@ -7,8 +7,8 @@
 //
 // A [Client] makes [Call]s, over one connection at a time. A [Server] executes calls to its
 // [Program]s, over any number of connections. A [Conn] is a connection as a handler sees
-// it; a [Backchannel] is a server's way to one client over all its connections. What makes
-// calls is a [Caller]. Client and server use a provider of package fabric, which the program
+// it; a [Backchannel] is a server's way to one client over all its connections. A [Group] is
+// several Clients of one server. What makes calls is a [Caller]. Client and server use a provider of package fabric, which the program
 // names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server:20049", nil)

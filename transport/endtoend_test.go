@@ -135,13 +135,14 @@ type world struct {
 	live     live
 	svc      *service
 	addr     string
+	conns    int
 }
 
 // start serves on b until the test ends, and checks that nothing is left.
 func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 	t.Helper()
 	provider, live := b.provider(t)
-	w := &world{provider: provider, live: live, svc: &service{}}
+	w := &world{provider: provider, live: live, svc: &service{}, conns: b.conns}
 	var err error
 	var c transport.Settings
 	if cfg != nil {
@@ -193,6 +194,21 @@ func (w *world) dial(t testing.TB, cfg *transport.Settings) *transport.Client {
 	return cl
 }
 
+// requester is dial, or a group of as many connections as the bed says.
+func (w *world) requester(t testing.TB, cfg *transport.Settings) transport.Requester {
+	t.Helper()
+	if w.conns == 0 {
+		return w.dial(t, cfg)
+	}
+	g, err := transport.DialGroup(bg, w.provider, []string{w.addr},
+		&transport.GroupConfig{ClientConfig: *transport.Once(cfg).Client(), Connections: w.conns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
 // echo sends data and wants it back, through whatever chunks its size takes.
 func echo(cl transport.Caller, proc uint32, data, buf []byte, call *transport.Call) error {
 	call.Prog, call.Vers, call.Proc = prog, 1, proc
@@ -238,7 +254,7 @@ func testSizes(t *testing.T, b *bed) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := tt.cfg
 			w := b.start(t, nil)
-			cl := w.dial(t, cfg)
+			cl := w.requester(t, cfg)
 			data, buf := make([]byte, 4<<20), make([]byte, 4<<20)
 			fill(data, 3)
 			var call transport.Call
@@ -258,7 +274,7 @@ func testSizes(t *testing.T, b *bed) {
 
 func testLong(t *testing.T, b *bed) {
 	w := b.start(t, nil)
-	cl := w.dial(t, nil)
+	cl := w.requester(t, nil)
 	for _, n := range []int{0, 1, 1000, 2000, 100_000} {
 		call := transport.Call{Prog: prog, Vers: 1, Proc: procLong, Args: xdr.AppendUint32(nil, uint32(n)), MaxResults: 4 * n}
 		if err := cl.Call(bg, &call); err != nil {
@@ -294,7 +310,7 @@ func testParallel(t *testing.T, b *bed) {
 	for _, credits := range []int{1, 8, 128} {
 		t.Run(fmt.Sprint(credits), func(t *testing.T) {
 			w := b.start(t, &transport.Settings{Credits: credits})
-			cl := w.dial(t, nil)
+			cl := w.requester(t, nil)
 			calls := b.count(300)
 			var wg sync.WaitGroup
 			for g := range 40 {
@@ -319,7 +335,7 @@ func testParallel(t *testing.T, b *bed) {
 				}()
 			}
 			wg.Wait()
-			if i := cl.Info(); i.Credits > credits {
+			if i := cl.Info(); i.Credits > credits*max(1, b.conns) {
 				t.Errorf("granted %d", i.Credits)
 			}
 			t.Logf("%+v", cl.Stats())
@@ -333,7 +349,7 @@ func testLine(t *testing.T, b *bed) {
 	for _, credits := range []int{1, 2, 5} {
 		t.Run(fmt.Sprint(credits), func(t *testing.T) {
 			w := b.start(t, &transport.Settings{Credits: credits})
-			cl := w.dial(t, nil)
+			cl := w.requester(t, nil)
 			var gaveUp atomic.Int64
 			plain := func(ctx context.Context, id uint32, call *transport.Call) error {
 				*call = transport.Call{Prog: prog, Vers: 1, Proc: procEcho + id%2, Args: call.Args[:0], MaxResults: 8}

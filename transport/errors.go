@@ -250,6 +250,7 @@ var (
 	errNoRPC     = errors.New("it has no RPC message")
 	errBadOption = errors.New("it is an optional operation that this end does not know, or breaks its rule")
 
+	errMoves    = errors.New("call is to be made on another connection")
 	errSameXID  = errors.New("transport: a call with the same xid is under way")
 	errClosing  = errors.New("shutting down")
 	errNoMemory = errors.New("no memory for a reply")

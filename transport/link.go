@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -32,6 +33,10 @@ type link struct {
 	// outdated tells whether a call has failed since its connection speaks a version that
 	// the peer does not, and the next one will not. Nil: it has not.
 	outdated func(c connection, err error) bool
+
+	// moves tells whether a call that has lost its connection is to be made elsewhere, and not
+	// to wait for the next one here: then it fails with errMoves. Nil: none is.
+	moves func(call *Call) bool
 
 	// Of a peer whose readiness nobody but a reply proves: see Backchannel.Call.
 	doubt bool
@@ -96,6 +101,28 @@ func (l *link) ended() error {
 	return l.err
 }
 
+// wake has the next connection made, unless there is one.
+func (l *link) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.want != nil {
+		l.want()
+	}
+}
+
+// trouble is why there is no connection, nil if there is one or that is not known.
+func (l *link) trouble() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why != nil || l.err != nil {
+		return cmp.Or(l.why, l.err)
+	}
+	if c := l.latest(); c != nil {
+		return c.endErr()
+	}
+	return nil
+}
+
 func (l *link) addr() string {
 	if c := l.latest(); c != nil {
 		return c.addr()
@@ -130,6 +157,8 @@ func (l *link) try(ctx context.Context, call *Call) error {
 				return err
 			case call.NoResend && call.sent:
 				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
+			case l.moves != nil && l.moves(call):
+				return errMoves
 			}
 		}
 		if c, err = l.await(ctx, c, call); err != nil {

@@ -8,6 +8,7 @@ import "github.com/rpcrdma/rpcrdma/internal/lockorder"
 // into this package but replycache.Waiter.Wait.
 const (
 	rankServer  lockorder.Rank = 1 + iota // Server: its listeners and connections
+	rankGroup                             // Group: its connections
 	rankLink                              // a client's or backchannel's succession of connections
 	rankConn                              // conn.state
 	rankSends                             // conn.sends

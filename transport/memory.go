@@ -28,21 +28,27 @@ type Memory struct{ region *expose.Region }
 // It fails as registering does: with an *ibv.MemlockError on devices when the limit of
 // locked memory is too low.
 func (cl *Client) RegisterMemory(mem []byte) (*Memory, error) {
-	r, err := cl.regions.Add(mem)
+	return registerWith(cl.regions, mem, cl.latest())
+}
+
+// registerWith adds mem to a set, and registers it with the connections that there are.
+func registerWith(set *expose.Regions, mem []byte, conns ...connection) (*Memory, error) {
+	r, err := set.Add(mem)
 	if err != nil {
 		return nil, err
 	}
-	m := &Memory{r}
-	c, ok := cl.latest().(*conn)
-	if !ok || c.caps.LocalDMA {
-		return m, nil
+	for _, c := range conns {
+		c, ok := c.(*conn)
+		if !ok || c.caps.LocalDMA {
+			continue
+		}
+		// A connection that has ended is no reason to fail: calls register with the next one.
+		if err := r.Register(&c.exposes); err != nil && !errors.Is(err, net.ErrClosed) {
+			r.Close()
+			return nil, err
+		}
 	}
-	// A connection that has ended is no reason to fail: calls register with the next one.
-	if err := r.Register(&c.exposes); err != nil && !errors.Is(err, net.ErrClosed) {
-		r.Close()
-		return nil, err
-	}
-	return m, nil
+	return &Memory{r}, nil
 }
 
 // Bytes is what has been registered.

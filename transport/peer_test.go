@@ -753,7 +753,7 @@ func appendCall(b []byte, xid, proc uint32, args ...byte) []byte {
 func word(b []byte, i int) uint32 { return binary.BigEndian.Uint32(b[4*i:]) }
 
 // async starts a call and returns where its outcome will be.
-func async(cl *Client, ctx context.Context, call *Call) <-chan error {
+func async(cl Caller, ctx context.Context, call *Call) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- cl.Call(ctx, call) }()
 	return done

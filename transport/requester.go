@@ -350,7 +350,7 @@ func (l *leader) setGrant(credit uint32) {
 	l.granted = n
 	st := c.state.Lock()
 	if n != st.calls.grant {
-		st.calls.grant = n
+		st.calls.setGrant(n)
 		for w := st.next(); w != nil; w = st.next() {
 			l.wakes = append(l.wakes, w)
 		}

@@ -104,8 +104,13 @@ func (t *slotTable) init(c *conn) {
 	t.mask = uint32(c.cfg.rand())
 	if c.role == roleClient {
 		t.allowed = true
-		t.grant = 1 // RFC 8166 section 3.3.3: until the first reply
+		t.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
 	}
+}
+
+func (t *slotTable) setGrant(n int) {
+	t.grant = n
+	t.c.granted.Store(int32(n))
 }
 
 // nextXID is the xid of a slot's next call.

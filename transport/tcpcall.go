@@ -100,6 +100,8 @@ func (c *tcpConn) load() load {
 	return load{used: t.inUse, room: t.inUse < t.most, dead: t.inUse > 0 && len(t.pending) == 0}
 }
 
+func (c *tcpConn) credits() int { return c.cfg.Credits }
+
 // refuse says why there are no new calls, nil if there may be.
 func (st *tcpState) refuse() error {
 	switch {

@@ -49,10 +49,12 @@ func (TCP) Close() error { return nil }
 // It reconnects as other Clients do, and executes Callbacks for its server on the same
 // connection.
 func DialTCP(ctx context.Context, addr string, cfg *ClientConfig) (*Client, error) {
-	return DialTCPWith(ctx, addr, cfg, func(ctx context.Context, addr string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", addr)
-	})
+	return DialTCPWith(ctx, addr, cfg, dialTCP)
+}
+
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // DialTCPWith is DialTCP with connections made by dial: from a reserved port, over TLS, or to a
@@ -62,12 +64,20 @@ func DialTCP(ctx context.Context, addr string, cfg *ClientConfig) (*Client, erro
 // sent, and the server does not take the rest within a second.
 func DialTCPWith(ctx context.Context, addr string, cfg *ClientConfig,
 	dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
-	cl, err := newClient(addr, tcpProvider, cfg)
+	cl, err := newTCPClient(addr, cfg, dial)
 	if err != nil {
 		return nil, err
 	}
-	cl.dialTCP = dial
 	return cl.start(ctx)
+}
+
+// newTCPClient returns a client over TCP that has not connected yet.
+func newTCPClient(addr string, cfg *ClientConfig, dial func(ctx context.Context, addr string) (net.Conn, error)) (*Client, error) {
+	cl, err := newClient(addr, tcpProvider, cfg)
+	if err == nil {
+		cl.dialTCP = dial
+	}
+	return cl, err
 }
 
 // connectTCP makes a connection that goes on where before, if there is one, has ended.

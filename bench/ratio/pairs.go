@@ -52,6 +52,7 @@ func softwarePlan() plan {
 	sw, crc := bench.Software(bench.Adapter{}), bench.Software(bench.Adapter{CRC: true})
 	small := bench.Software(bench.Adapter{MaxFPDU: 1428})
 	null := bench.Null(sw, 1)
+	group := bench.Ends{Group: 2}
 	hogs := bench.Hogs(numCPU())
 
 	pairs := split([]measure.Pair{
@@ -101,6 +102,18 @@ func softwarePlan() plan {
 		{ID: "ref 4", What: "gRPC, 32 outstanding, over TCP pipelined by hand", Kind: rate, A: bench.GRPC(64, 32, false), B: list(bench.TCPPipelined(64, 32))},
 		{ID: "ref 5", What: "gRPC, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, false), B: copyLoop},
 		{ID: "ref 6", What: "gRPC tuned, 1 MiB put, over a TCP copy loop", Kind: rate, A: bench.GRPCPut(mib, true), B: copyLoop},
+	}...)
+
+	// Two connections have something to gain where the ends do not share the processors: at least
+	// the processes are two.
+	apart := func(w bench.Workload) bench.Workload { w, _ = w.Split(); return w }
+	pairs = append(pairs, []measure.Pair{
+		{ID: "group 1", What: "1 MiB read through a write chunk, 8 outstanding, over a group of two connections, over one connection, the server in a process of its own", Kind: rate, A: apart(bench.PushWith(sw, group, mib, 8)), B: list(apart(bench.Push(sw, mib, 8))), Want: 1.6},
+		{ID: "group 2", What: "1 MiB written through a read chunk, likewise", Kind: rate, A: apart(bench.PullWith(sw, group, mib, 8)), B: list(apart(bench.Pull(sw, mib, 8))), Want: 1.6},
+		{ID: "group 3", What: "RPC NULL, one at a time, likewise", A: apart(bench.NullWith(sw, group, 1)), B: list(apart(null)), Floor: 1.1, Want: 1},
+		{ID: "group 4", What: "RPC NULL, 32 outstanding, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 32)), B: list(apart(bench.Null(sw, 32))), Floor: 0.9, Want: 1},
+		{ID: "group 5", What: "RPC NULL, 256 outstanding with 128 credits on a connection, likewise", Kind: rate, A: apart(bench.NullWith(sw, group, 256)), B: list(apart(bench.Null(sw, 256))), Floor: 0.9, Want: 1},
+		{ID: "group 6", What: "RPC NULL, 32 outstanding, spread over two connections, over one, likewise", Kind: rate, A: apart(bench.NullConns(sw, 2, 32)), B: list(apart(bench.Null(sw, 32)))},
 	}...)
 
 	return plan{

@@ -31,6 +31,7 @@ type benchOptions struct {
 	time      time.Duration
 	calls     int64
 	histogram bool
+	conns     int
 }
 
 func newBench() *cobra.Command {
@@ -38,7 +39,9 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench HOST[:PORT]",
 		Short: "Measure calls to a server: latency, rate, throughput",
-		Long: `Measure calls to a server on one connection: latency, calls per second and throughput.
+		Long: `Measure calls to a server: latency, calls per second and throughput. They go on one
+connection, and with --connections on more, if one has more bulk data, or more calls, than
+it can take at once.
 
 The server is 'rpcrdma serve', on this machine or another. It has a benchmark program,
 0x20524442 version 1, that moves bytes and does nothing else with them.
@@ -78,6 +81,7 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "outstanding calls")
 	flags.DurationVar(&o.time, "time", time.Second, "duration of each step")
 	flags.Int64Var(&o.calls, "calls", 0, "make `N` calls in each step, instead of --time")
+	addConnectionsOption(cmd, &o.conns)
 	flags.BoolVar(&o.histogram, "histogram", false, "draw a histogram of the latencies of each step")
 	return cmd
 }
@@ -146,8 +150,8 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	stderr := cmd.ErrOrStderr()
 	log := o.logger(stderr)
 	depth := slices.MaxFunc(steps, func(a, b loadgen.Step) int { return a.Depth - b.Depth }).Depth
-	c, addr, err := o.dialAddr(ctx, stderr, arg, loadgen.ProgramNumber, loadgen.ProgramVersion,
-		&transport.ClientConfig{Config: transport.Config{Version: o.version.Version, Credits: depth}})
+	c, addr, err := o.dialGroup(ctx, stderr, arg, loadgen.ProgramNumber, loadgen.ProgramVersion,
+		&transport.ClientConfig{Config: transport.Config{Version: o.version.Version, Credits: depth}}, o.conns)
 	if err != nil {
 		return fmt.Errorf("bench: %w", explained(err))
 	}
@@ -174,6 +178,7 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 		report.results = append(report.results, r)
 	}
 	progress.close()
+	report.conns = c.Stats().OpenConns
 	logStats(log, c.Stats())
 	if o.json {
 		return report.json(cmd.OutOrStdout())
@@ -223,12 +228,17 @@ type benchReport struct {
 	addr    string
 	info    transport.ConnInfo
 	started time.Time
+	conns   uint64 // at the end
 	results []*loadgen.Result
 }
 
 func (r *benchReport) text(out io.Writer, histograms bool) error {
-	fmt.Fprintf(out, "RPCRDMA_BENCH at %s over %s, RPC-over-RDMA version %d, %d bytes inline\n\n",
+	fmt.Fprintf(out, "RPCRDMA_BENCH at %s over %s, RPC-over-RDMA version %d, %d bytes inline",
 		r.addr, r.info.Provider, r.info.Version, r.info.InlineSend)
+	if r.conns > 1 {
+		fmt.Fprintf(out, ", %d connections", r.conns)
+	}
+	fmt.Fprint(out, "\n\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "op\tsize\tdepth\tcalls/s\tMiB/s\tmin\tp50\tp90\tp99\tp99.9\tmax\t")
 	for _, s := range r.results {
@@ -275,6 +285,7 @@ type benchJSON struct {
 	InlineRecv int             `json:"inline_recv"`
 	Windows    bool            `json:"memory_windows"`
 	Started    time.Time       `json:"started"`
+	Conns      uint64          `json:"connections"`
 	Steps      []benchStepJSON `json:"steps"`
 }
 
@@ -299,7 +310,7 @@ func (r *benchReport) json(out io.Writer) error {
 	j := benchJSON{
 		Address: r.addr, Provider: r.info.Provider, Program: loadgen.ProgramNumber, Version: loadgen.ProgramVersion,
 		RDMA: r.info.Version, InlineSend: r.info.InlineSend, InlineRecv: r.info.InlineRecv,
-		Windows: r.info.Capabilities.MemoryWindows, Started: r.started.UTC(),
+		Windows: r.info.Capabilities.MemoryWindows, Started: r.started.UTC(), Conns: r.conns,
 	}
 	for _, s := range r.results {
 		j.Steps = append(j.Steps, benchStepJSON{

@@ -87,6 +87,21 @@ func TestBenchText(t *testing.T) {
 }
 
 // A step that is bounded by time takes at least that long.
+// Connections are added for bulk data, not for a few small calls.
+func TestBenchConnections(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir())
+	for op, want := range map[string]uint64{"read": 2, "null": 1} {
+		j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--connections", "2", "--op", op, "--size", "2Mi", "--depth", "8", "--time", "500ms", s.addr))
+		if j.Conns != want {
+			t.Errorf("%s: %d connections, want %d", op, j.Conns, want)
+		}
+	}
+	out := mustRun(t, "bench", "--connections", "2", "--op", "write", "--size", "2Mi", "--depth", "8", "--time", "500ms", s.addr)
+	if !strings.Contains(out, "bytes inline, 2 connections\n") {
+		t.Error(out)
+	}
+}
+
 func TestBenchTime(t *testing.T) {
 	s := startServer(t, "--dir", t.TempDir())
 	j := decodeJSON[benchJSON](t, mustRun(t, "bench", "--json", "--op", "null", "--depth", "2", "--time", "50ms", s.addr))

@@ -75,8 +75,21 @@ func (o *options) dialAddr(ctx context.Context, stderr io.Writer, addr string, p
 	return c, at, err
 }
 
+// dialGroup is dialAddr with up to so many connections.
+func (o *options) dialGroup(ctx context.Context, stderr io.Writer, addr string, prog, vers uint32, cfg *transport.ClientConfig, conns int) (c transport.Requester, at string, err error) {
+	if conns == 1 {
+		return o.dialAddr(ctx, stderr, addr, prog, vers, cfg)
+	}
+	cfg.NoReconnect = true
+	at, err = o.connect(ctx, stderr, addr, prog, vers, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
+		c, err = transport.DialGroup(ctx, p, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: conns})
+		return err
+	})
+	return c, at, err
+}
+
 // null makes one NULL call within the timeout.
-func (o *options) null(ctx context.Context, stderr io.Writer, c *transport.Client, prog, vers uint32) error {
+func (o *options) null(ctx context.Context, stderr io.Writer, c transport.Requester, prog, vers uint32) error {
 	ctx, cancel := within(ctx, o.timeout, func() error {
 		name, _ := dump.Names(prog, vers, 0)
 		return o.stalled(stderr, fmt.Sprintf("NULL of %s version %d", cmp.Or(name, fmt.Sprintf("program %d", prog)), vers), c)

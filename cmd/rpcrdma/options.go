@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -66,6 +68,33 @@ func (v *versionValue) Set(s string) error {
 // addVersionOption adds the option that chooses the version of RPC-over-RDMA.
 func addVersionOption(cmd *cobra.Command, v *versionValue) {
 	cmd.Flags().Var(v, "version", "RPC-over-RDMA `VERSION`: 1, 2, or auto, which is 2 if the server has it")
+}
+
+// A countValue is a number of connections as a flag.
+type countValue struct{ n *int }
+
+func (v countValue) Type() string { return "N" }
+
+func (v countValue) String() string {
+	if v.n == nil {
+		return ""
+	}
+	return strconv.Itoa(*v.n)
+}
+
+func (v countValue) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > transport.MaxConnections {
+		return fmt.Errorf("want 1 to %d", transport.MaxConnections)
+	}
+	*v.n = n
+	return nil
+}
+
+// addConnectionsOption adds the option for several connections to one server.
+func addConnectionsOption(cmd *cobra.Command, conns *int) {
+	*conns = 1
+	cmd.Flags().Var(countValue{conns}, "connections", "add connections, up to `N` in all, while one has too much to do")
 }
 
 // interruptible returns a context that ends with errInterrupted at the first SIGINT or

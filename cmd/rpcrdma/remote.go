@@ -32,6 +32,7 @@ type nfsOptions struct {
 	options
 	mountPort int
 	retry     time.Duration // 0: a lost connection ends the command
+	conns     int           // at most; 0 is 1
 }
 
 // defaultTimeout is how long a server may be silent by default.
@@ -58,7 +59,7 @@ func (o *nfsOptions) dialWithin(parent context.Context, cmd *cobra.Command, u *n
 
 	err := o.connectURL(ctx, cmd.ErrOrStderr(), u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
 		dial := func(ctx context.Context, cfg *transport.ClientConfig) (*nfs.Client, error) {
-			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Transport: cfg})
+			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Transport: cfg, Connections: o.conns})
 		}
 		r.again = func(ctx context.Context) (*nfs.Client, error) {
 			// A lost connection is for the user to know of.

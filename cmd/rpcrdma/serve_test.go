@@ -53,13 +53,13 @@ func TestTreeRoundTrip(t *testing.T) {
 	target := filepath.Join(dir, "target")
 	os.Mkdir(target, 0o755)
 	s := startServer(t, "--dir", target)
-	for _, parallel := range []string{"1", "32"} {
+	for parallel, conns := range map[string]string{"1": "1", "32": "3"} {
 		up, back := "/up"+parallel, filepath.Join(dir, "back"+parallel)
-		if out := mustRun(t, "put", "-r", "-P", parallel, source, s.url(up)); out != "" {
+		if out := mustRun(t, "put", "-r", "-P", parallel, "--connections", conns, source, s.url(up)); out != "" {
 			t.Errorf("put says %q", out)
 		}
 		wantTree(t, target+up, source)
-		r := decodeJSON[resultJSON](t, mustRun(t, "get", "-r", "-P", parallel, "--json", s.url(up), back))
+		r := decodeJSON[resultJSON](t, mustRun(t, "get", "-r", "-P", parallel, "--connections", conns, "--json", s.url(up), back))
 		wantTree(t, back, source)
 		if r.Files != 18 || r.Links != 3 || r.Directories != 8 || r.Skipped != 0 || r.Stats.WriteChunk == 0 {
 			t.Errorf("get -r -P %s: %+v", parallel, r)
@@ -263,6 +263,8 @@ func TestMessages(t *testing.T) {
 		{1, "is a directory", []string{"get", s.url("/dir"), "-"}},
 		{2, "--count is 0", []string{"ping", "-c", "0", s.addr}},
 		{2, "--parallel is 0", []string{"get", "-P", "0", s.url("/file"), in("x")}},
+		{2, "want 1 to 64", []string{"get", "--connections", "0", s.url("/file"), in("x")}},
+		{2, "want 1 to 64", []string{"bench", "--connections", "65", s.addr}},
 		{2, "argument LOCAL is missing", []string{"get", s.url("/file")}},
 		{2, "--dir DIR is missing", []string{"serve"}},
 		{2, "unknown flag", []string{"put", "--no-such-flag"}},

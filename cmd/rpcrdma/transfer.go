@@ -33,6 +33,7 @@ func addTransferOptions(cmd *cobra.Command, o *transferOptions) {
 	addNFSOptions(cmd, &o.nfsOptions)
 	cmd.Flags().BoolVarP(&o.recursive, "recursive", "r", false, "copy a directory and everything below it")
 	addParallelOption(cmd, &o.parallel)
+	addConnectionsOption(cmd, &o.conns)
 	cmd.Flags().BoolVar(&o.resume, "resume", false, "keep what a copy has when it is cut, and go on from there the next time")
 	addRetryOption(cmd, &o.nfsOptions)
 }

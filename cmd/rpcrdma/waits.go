@@ -74,7 +74,7 @@ func within(ctx context.Context, limit time.Duration, late func() error) (contex
 
 // stalled returns the error of a wait that has timed out. c is nil before there is a
 // connection.
-func (o *options) stalled(stderr io.Writer, what string, c *transport.Client) *stallError {
+func (o *options) stalled(stderr io.Writer, what string, c transport.Requester) *stallError {
 	e := &stallError{limit: o.timeout, what: what}
 	if c != nil {
 		e.state = connState(c.Info(), c.Stats())

@@ -29,7 +29,7 @@ var TransportGroups = []Group{
 		"sendqueue", "slots", "version", "watch",
 	}},
 	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
-	{"client", []string{"caller", "client", "dialer", "memory", "negotiate", "tcpdial"}},
+	{"client", []string{"caller", "client", "dialer", "group", "groupdial", "memory", "negotiate", "tcpdial"}},
 	{"server", []string{"admission", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "tcpserve"}},
 }
 

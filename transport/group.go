@@ -1,0 +1,459 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+)
+
+// A Group's calls, and its end. How its connections are made is in groupdial.go.
+
+// A GroupConfig holds what a Group can choose. The zero value and a nil pointer are the
+// defaults. It is not modified, and may be shared.
+type GroupConfig struct {
+	// ClientConfig is that of each connection, with these differences. Callbacks and
+	// OnReconnect are those of the first connection alone: see Group.First. Connections that
+	// were added are closed after IdleTimeout without calls, or, if that is zero, after 30
+	// seconds. With NoReconnect they stay, a connection that is lost is not made again, and
+	// the Group ends with its last one.
+	ClientConfig
+
+	// Connections is how many connections there are at most, from 1 to MaxConnections, or one to
+	// each address if that is more. When all of them are lost, one is added to each address that
+	// has none. Zero is 2.
+	Connections int
+
+	// Idempotent tells which calls may be executed twice, the second time by way of another
+	// connection, and the first time late, after the second: those that read, and those whose
+	// repetition changes nothing. When their connection is lost they are made at once on
+	// another. Nil is for none: a call that was sent waits for its own connection. It is called
+	// for calls that have been sent and have lost their connection, by the goroutine that made
+	// the call.
+	Idempotent func(prog, vers, proc uint32) bool
+}
+
+// Limits and defaults of a Group.
+const (
+	MaxConnections = 64 // connections, and addresses
+
+	defaultConnections = 2
+	defaultGroupIdle   = 30 * time.Second
+
+	// fullBulk is how many bytes of ReadItems and WriteItems keep a connection busy: with more
+	// outstanding, its two ends and what lies between work at once all the time.
+	fullBulk = 1 << 20
+)
+
+// A Group is several connections to one server, as one Requester. It begins with one connection,
+// adds others up to GroupConfig.Connections while those that there are have too much to do, and
+// closes them when they are not needed any more. Its methods may be called by many goroutines at
+// once.
+//
+// # Which connection a call uses
+//
+// The first, in the order in which they were added, that has room: a credit for the call, and, if
+// the call has ReadItems or WriteItems, not more than 1 MiB of such data outstanding with it. If
+// none has room, the one with the fewest calls outstanding. So small calls, which cost less the
+// more of them share a connection, are together, and bulk data goes over all connections.
+//
+// A connection is added when, for 20 ms, each of those that there are has had more than 1 MiB of
+// bulk data outstanding, or calls that wait for credits while those that have one take longer than
+// 2 ms on average.
+//
+// # Connections that are lost
+//
+// A call that has not been sent goes to another connection at once: it does not matter to it
+// which one was lost. If there is none, all are tried, and the first to be there again takes it;
+// so is an address that has no connection yet.
+//
+// A call that has been sent, and has no reply, may have been executed. It waits for the
+// connection that it was sent on to be made again, to the same address, and is sent again there,
+// as [Client.Call] describes: a server's reply cache knows it by its xid and by the client's
+// succession of connections, and answers without executing it twice. On another connection of
+// the Group it would be another client's call. So it does not go there, unless
+// GroupConfig.Idempotent allows it. A call of another kind whose address never comes back ends
+// with its context and a *LostError that says it may have been executed; with NoResend it does at
+// once.
+//
+// A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
+// or when the others have too much to do.
+//
+// # Order
+//
+// Calls that are outstanding together have no order, as on one connection. A call that was given
+// up may be executed after one that was made later.
+type Group struct {
+	provider fabric.Provider
+	cfg      GroupConfig   // with its defaults in place
+	first    *ClientConfig // of the first member
+	others   *ClientConfig
+	most     int // members
+	regions  *expose.Regions
+
+	members atomic.Pointer[[]*member] // in the order in which they were added; they stay until the end
+	growing atomic.Bool               // a goroutine is about to add one
+	moved   atomic.Uint64             // calls that were sent and made again on another connection
+
+	mu     lockorder.Mutex
+	turn   chan struct{} // closed, and made anew, with each connection that comes, and at the end
+	err    error         // why there are no more
+	places []place
+	why    error // why the latest connection could not be added
+	stuck  int   // callers that wait for any connection
+
+	ctx     context.Context // ends with the group
+	cancel  context.CancelFunc
+	running sync.WaitGroup // who adds a connection
+	done    chan struct{}
+	once    sync.Once
+}
+
+// A member is one of a Group's connections, with those that take its place.
+type member struct {
+	cl    *Client
+	up    atomic.Bool  // it takes calls, as far as is known
+	calls atomic.Int32 // under way
+	bulk  atomic.Int64 // bytes of their items
+
+	replies uint64 // before growAfter began; of the goroutine that adds connections
+}
+
+// hasRoom tells whether a call with so many bytes of items finds enough room on m, which has so
+// many calls.
+func (m *member) hasRoom(calls int32, bulk int64) bool {
+	if int(calls) >= m.cl.latest().credits() {
+		return false
+	}
+	if bulk == 0 {
+		return true
+	}
+	before := m.bulk.Load()
+	return before == 0 || before+bulk <= fullBulk
+}
+
+// mark begins what busy looks at.
+func (m *member) mark() { m.replies = m.cl.stats.sum().Replies }
+
+// busy tells whether m has too much to do, growAfter after mark: more bulk data than it needs to be
+// kept busy, or calls that wait for a credit. The latter count if a credit is taken for long. Calls
+// that are answered in no time go no faster on two connections, and share less.
+func (m *member) busy() bool {
+	calls := m.calls.Load()
+	if calls > 1 && m.bulk.Load() > fullBulk {
+		return true
+	}
+	credits := m.cl.latest().credits()
+	turns := uint64(credits) * uint64(growAfter/longCall)
+	return int(calls) > credits && m.cl.stats.sum().Replies-m.replies < turns
+}
+
+func (m *member) count(calls int32, bulk int64) {
+	m.calls.Add(calls)
+	if bulk != 0 {
+		m.bulk.Add(bulk)
+	}
+}
+
+// list returns the members.
+func (g *Group) list() []*member { return *g.members.Load() }
+
+// pick returns the member for a call with so many bytes of items, nil if none has a connection.
+func (g *Group) pick(bulk int64) *member {
+	var least *member
+	var fewest int32
+	up := 0
+	for _, m := range g.list() {
+		if !m.up.Load() {
+			continue
+		}
+		up++
+		n := m.calls.Load()
+		if m.hasRoom(n, bulk) {
+			return m
+		}
+		if least == nil || n < fewest {
+			least, fewest = m, n
+		}
+	}
+	if least != nil && up < g.most && !g.growing.Load() {
+		g.grow(true)
+	}
+	return least
+}
+
+// Call makes one call, as [Client.Call] does, on one of the connections.
+func (g *Group) Call(ctx context.Context, call *Call) error {
+	var bulk int64
+	for i := range call.ReadItems {
+		bulk += int64(len(call.ReadItems[i].Data))
+	}
+	for i := range call.WriteItems {
+		bulk += int64(len(call.WriteItems[i].Buf))
+	}
+	sent := false // on a connection that was lost
+	for {
+		m := g.pick(bulk)
+		if m == nil {
+			if err := g.await(ctx, sent); err != nil {
+				return err
+			}
+			continue
+		}
+		m.count(1, bulk)
+		err := m.cl.Call(ctx, call)
+		m.count(-1, -bulk)
+		if err != errMoves {
+			return stillSent(err, sent)
+		}
+		if call.sent {
+			sent = true
+			g.moved.Add(1)
+		}
+		g.look(m)
+	}
+}
+
+// stillSent is the error of a call that may have been sent before it was made for the last time.
+func stillSent(err error, before bool) error {
+	if lost, ok := err.(*LostError); ok && before {
+		lost.Sent = true
+	}
+	return err
+}
+
+// moves tells whether a call that has lost its connection is made on another.
+func (g *Group) moves(call *Call) bool {
+	return !call.sent || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
+}
+
+// await waits until there is a connection. The members' are asked for one after the other, as
+// one will do, and then a further one.
+func (g *Group) await(ctx context.Context, sent bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stuck++
+	defer func() { g.stuck-- }()
+	tick := time.NewTicker(tryNext)
+	defer tick.Stop()
+	for next := 0; ; {
+		if g.err != nil {
+			return g.err
+		}
+		all := g.list()
+		for _, m := range all {
+			if m.up.Load() {
+				return nil
+			}
+		}
+		for next < len(all) && all[next].cl.Err() != nil {
+			next++ // it has ended for good
+		}
+		turn := g.turn
+		g.mu.Unlock()
+		if next < len(all) {
+			all[next].cl.link.wake()
+			next++
+		} else {
+			g.grow(false)
+		}
+		var err error
+		select {
+		case <-turn:
+		case <-tick.C:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		g.mu.Lock()
+		if err != nil {
+			return &LostError{Addr: g.addr(), Sent: sent, Err: err, Reason: g.trouble()}
+		}
+	}
+}
+
+// trouble is why there is no connection. mu is held.
+func (g *Group) trouble() error {
+	errs := make([]error, 0, 2)
+	if err := g.list()[0].cl.link.trouble(); err != nil {
+		errs = append(errs, err)
+	}
+	if g.why != nil {
+		errs = append(errs, g.why)
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+func (g *Group) addr() string {
+	names := make([]string, len(g.places))
+	for i := range g.places {
+		names[i] = g.places[i].addr
+	}
+	return strings.Join(names, ", ")
+}
+
+// look finds out whether m takes calls.
+func (g *Group) look(m *member) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := m.cl.latest()
+	up := c != nil && c.lives() && !c.leaves()
+	m.up.Store(up)
+	if up {
+		g.turned()
+		return
+	}
+	for _, m := range g.list() {
+		if m.cl.Err() == nil {
+			return
+		}
+	}
+	if all := g.list(); len(all) > 0 {
+		g.end(all[0].cl.Err()) // no connection will be made again
+		g.over()
+	}
+}
+
+func (g *Group) turned() {
+	close(g.turn)
+	g.turn = make(chan struct{})
+}
+
+// end fails what waits for a connection, and all calls from now on. mu is held.
+func (g *Group) end(err error) {
+	if g.err != nil {
+		return
+	}
+	g.err = err
+	g.cancel()
+	g.turned()
+}
+
+// over makes the group's end known.
+func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
+
+// First is the Client of the first connection, which is the Group's still. The server's calls come
+// on it, and GroupConfig.OnReconnect is told of it: so the call by which a server learns that this
+// end is ready for calls has to be made with it, and not with the Group. The other connections
+// drop what the server calls. It is the one connection that a Group keeps, unless IdleTimeout says
+// otherwise. To close it is to take it out of the Group.
+func (g *Group) First() *Client { return g.list()[0].cl }
+
+// Null calls procedure 0 of a program, which every program answers.
+func (g *Group) Null(ctx context.Context, prog, vers uint32) error {
+	return g.Call(ctx, &Call{Prog: prog, Vers: vers})
+}
+
+// RegisterMemory is [Client.RegisterMemory] for all connections: mem is registered with those that
+// there are, and with others when calls first need it there.
+func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
+	var conns []connection
+	for _, m := range g.list() {
+		conns = append(conns, m.cl.latest())
+	}
+	return registerWith(g.regions, mem, conns...)
+}
+
+// Info tells what the set-up of a connection agreed on: of the first one that takes calls, or else
+// of the first. Credits are those of all connections together.
+func (g *Group) Info() ConnInfo {
+	all := g.list()
+	of, credits := -1, 0
+	for i, m := range all {
+		if m.up.Load() {
+			credits += m.cl.latest().credits()
+			if of < 0 {
+				of = i
+			}
+		}
+	}
+	if of < 0 {
+		return all[0].cl.Info()
+	}
+	info := all[of].cl.Info()
+	info.Credits = credits
+	return info
+}
+
+// Stats returns the counters, of all connections together, those that have ended included. Resent
+// counts calls that were made on another connection as well.
+func (g *Group) Stats() Stats {
+	var sum Stats
+	for _, m := range g.list() {
+		sum = sum.plus(m.cl.Stats())
+	}
+	sum.Resent += g.moved.Load()
+	return sum
+}
+
+// Done is closed when the Group has been closed, or when none of its connections will be made
+// again: Err then tells why.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Err is nil before that, then the *ClosedError.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// stop ends what makes connections, and returns the members that there are.
+func (g *Group) stop() []*member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end(&ClosedError{Addr: g.addr()})
+	return g.list()
+}
+
+// Shutdown refuses new calls, waits until those under way have returned, and closes all
+// connections in order. When ctx ends first they are closed at once and ctx's error returned.
+func (g *Group) Shutdown(ctx context.Context) error {
+	return g.finish(func(cl *Client) error { return cl.Shutdown(ctx) })
+}
+
+// Close ends all connections at once: calls under way fail with *ClosedError. On return no memory is
+// exposed any more. It may be called twice and by anybody.
+func (g *Group) Close() error { return g.finish((*Client).Close) }
+
+func (g *Group) finish(end func(cl *Client) error) error {
+	all := g.stop()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, m := range all {
+		wg.Go(func() { errs[i] = end(m.cl) })
+	}
+	wg.Wait()
+	g.running.Wait()
+	g.over()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle returns cfg with its defaults in place.
+func (cfg *GroupConfig) settle(addrs int) (c GroupConfig, err error) {
+	if cfg != nil {
+		c = *cfg
+	}
+	setDefault(&c.Connections, defaultConnections)
+	if err := within("GroupConfig", []limit{{"Connections", c.Connections, 1, MaxConnections}}); err != nil {
+		return c, err
+	}
+	if addrs < 1 || addrs > MaxConnections {
+		return c, fmt.Errorf("transport: %d addresses for a Group, want 1 to %d", addrs, MaxConnections)
+	}
+	c.ClientConfig, _, err = c.ClientConfig.settle()
+	return c, err
+}

@@ -1,0 +1,311 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+)
+
+// How a Group makes its connections: the first, and those that load or a loss demands.
+
+const (
+	// growAfter is how long all connections must have had too much to do for another to be
+	// added: while credits grow on a fresh connection, callers wait for a few round trips.
+	growAfter = 20 * time.Millisecond
+
+	// longCall is how long a call keeps its credit, on average, for another connection to be of
+	// use to calls that wait for one.
+	longCall = 2 * time.Millisecond
+
+	// tryNext is how long one attempt to connect is waited for until the next is begun.
+	tryNext = 250 * time.Millisecond
+)
+
+// A place is an address of a Group's server. Guarded by Group.mu.
+type place struct {
+	addr    string
+	members int
+	pause   time.Duration // after the latest attempt, if that has failed
+	until   time.Time     // its end
+}
+
+// DialGroup connects to a server at addrs, each of them "host:port", with provider p, which may be
+// [TCP]. A nil cfg is the default configuration. All addresses must be of one server, which keeps
+// one reply cache and one set of data: the Group takes it that calls mean the same on all of them.
+//
+// It returns when there is one connection. The addresses are tried in order, the next one when the
+// one before has failed or has not answered within a quarter of a second, and the others are given
+// up when the first has connected. If none does, the error is a *DialError, or, with several
+// addresses, unwraps to one for each.
+func DialGroup(ctx context.Context, p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, error) {
+	g, err := newGroup(p, addrs, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, at, err := g.connectAny(ctx)
+	if err != nil {
+		g.cancel()
+		return nil, err
+	}
+	g.admit(m, at)
+	return g, nil
+}
+
+func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, error) {
+	c, err := cfg.settle(len(addrs))
+	if err != nil {
+		return nil, err
+	}
+	if c.VersionCache == nil {
+		c.VersionCache = NewVersionCache(0)
+	}
+	first, others := c.ClientConfig, c.ClientConfig
+	others.Callbacks, others.OnReconnect = nil, nil
+	if cfg == nil || cfg.KeepAlive == 0 {
+		others.KeepAlive = 0 // a default for Callbacks
+	}
+	if c.NoReconnect {
+		others.IdleTimeout = 0 // what is closed does not come back
+	} else {
+		setDefault(&others.IdleTimeout, defaultGroupIdle)
+	}
+	g := &Group{
+		provider: p, cfg: c, first: &first, others: &others, most: max(c.Connections, len(addrs)),
+		regions: new(expose.Regions), turn: make(chan struct{}), done: make(chan struct{}),
+	}
+	g.mu.Init(rankGroup)
+	g.members.Store(new([]*member))
+	for _, addr := range addrs {
+		g.places = append(g.places, place{addr: addr})
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	return g, nil
+}
+
+// connect makes a member that is not in the group yet.
+func (g *Group) connect(ctx context.Context, addr string, cfg *ClientConfig) (*member, error) {
+	cl, err := newClientOver(g.provider, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{cl: cl}
+	cl.regions = g.regions
+	cl.link.moves = g.moves
+	cl.changed = func() { g.look(m) }
+	if _, err := cl.start(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// connectAny makes the first member, at one of the places.
+func (g *Group) connectAny(ctx context.Context) (won *member, at int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		m   *member
+		at  int
+		err error
+	}
+	outcomes := make(chan outcome)
+	next, under := 0, 0
+	begin := func() {
+		i := next
+		next++
+		under++
+		go func() {
+			m, err := g.connect(ctx, g.places[i].addr, g.first)
+			outcomes <- outcome{m, i, err}
+		}()
+	}
+	begin()
+	var errs []error
+	tick := time.NewTicker(tryNext)
+	defer tick.Stop()
+	for under > 0 {
+		more := false
+		select {
+		case o := <-outcomes:
+			under--
+			switch {
+			case o.err != nil:
+				errs = append(errs, o.err)
+				more = true
+			case won == nil:
+				won, at = o.m, o.at
+				cancel()
+			default: // too late
+				o.m.cl.Close()
+			}
+		case <-tick.C:
+			more = true
+		}
+		if more && won == nil && next < len(g.places) && ctx.Err() == nil {
+			begin()
+		}
+	}
+	switch {
+	case won != nil:
+		return won, at, nil
+	case len(errs) == 1:
+		return nil, 0, errs[0]
+	}
+	return nil, 0, errors.Join(errs...)
+}
+
+// admit makes m a member, at a place, unless the group has ended.
+func (g *Group) admit(m *member, at int) {
+	g.mu.Lock()
+	ended := g.err != nil
+	if !ended {
+		p := &g.places[at]
+		p.members++
+		p.pause = 0
+		g.why = nil
+		all := g.list()
+		all = append(all[:len(all):len(all)], m)
+		g.members.Store(&all)
+	}
+	g.mu.Unlock()
+	if ended {
+		m.cl.Close()
+		return
+	}
+	g.look(m)
+}
+
+// grow has a connection added, if there may be one more: for load, if all that there are have too
+// much to do for a while, or else at once, to an address that has none.
+func (g *Group) grow(forLoad bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil || !g.growing.CompareAndSwap(false, true) {
+		return
+	}
+	g.running.Go(func() {
+		g.add(forLoad)
+		g.growing.Store(false)
+	})
+}
+
+// add adds a connection.
+func (g *Group) add(forLoad bool) {
+	for {
+		if forLoad && (!g.loaded() || g.revive()) {
+			return
+		}
+		at, wait := g.nextPlace(forLoad)
+		if at < 0 {
+			if wait == 0 || !g.sleep(wait) || !forLoad && !g.needed() {
+				return
+			}
+			continue
+		}
+		ctx, cancel := context.WithTimeout(g.ctx, g.cfg.SetupTimeout)
+		m, err := g.connect(ctx, g.places[at].addr, g.others)
+		cancel()
+		if err == nil {
+			g.admit(m, at)
+			return
+		}
+		g.failed(at, err)
+		if g.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// sleep returns false when the group ends first.
+func (g *Group) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-g.ctx.Done():
+		return false
+	}
+}
+
+// loaded waits a while, and tells whether there are too few connections then: all have been busy,
+// or callers wait because there is none at all.
+func (g *Group) loaded() bool {
+	for _, m := range g.list() {
+		m.mark()
+	}
+	if !g.sleep(growAfter) {
+		return false
+	}
+	up := 0
+	for _, m := range g.list() {
+		if m.up.Load() {
+			if !m.busy() {
+				return false
+			}
+			up++
+		}
+	}
+	return up > 0 || g.needed()
+}
+
+// needed tells whether callers wait for any connection.
+func (g *Group) needed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stuck > 0
+}
+
+// revive has a connection made again that was closed when it was idle, and those that were lost.
+// It returns false if there is none of the former.
+func (g *Group) revive() bool {
+	for _, m := range g.list() {
+		if m.up.Load() {
+			continue
+		}
+		m.cl.link.wake()
+		if m.cl.latest().leaves() && m.cl.Err() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// nextPlace returns the place for one more connection: the one with the fewest, among those whose
+// latest attempt has not failed a moment ago. Otherwise the place is negative, and the other
+// result is how long to wait for one, 0 if there are as many connections as may be.
+func (g *Group) nextPlace(forLoad bool) (at int, wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if forLoad && len(g.list()) >= g.most {
+		return -1, 0
+	}
+	at = -1
+	now := time.Now()
+	for i := range g.places {
+		p := &g.places[i]
+		if !forLoad && p.members > 0 {
+			continue // which is being made again
+		}
+		if left := p.until.Sub(now); left > 0 {
+			if wait == 0 || left < wait {
+				wait = left
+			}
+		} else if at < 0 || p.members < g.places[at].members {
+			at = i
+		}
+	}
+	return at, wait
+}
+
+// failed notes that no connection could be made to a place.
+func (g *Group) failed(at int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := &g.places[at]
+	p.pause = min(max(2*p.pause, minPause), g.cfg.MaxPause)
+	p.until = time.Now().Add(p.pause)
+	g.why = err
+}
