@@ -144,7 +144,7 @@ func errOutcome(err error) string {
 		return "timeout"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
-	case errors.As(err, new(*LostError)):
+	case err == errMoves, errors.As(err, new(*LostError)):
 		return "lost"
 	case errors.Is(err, net.ErrClosed):
 		return "closed"
