@@ -25,7 +25,7 @@ type session struct {
 	names  []string          // of the directory
 }
 
-// record records a session, with the whole flags.
+// recordSession records a session, with more flags.
 func recordSession(t *testing.T, flags ...string) *session {
 	t.Helper()
 	s := &session{client: make(map[string]string)}
@@ -100,25 +100,25 @@ func (bin tshark) fields(t *testing.T, file, filter string, fields ...string) []
 // before it.
 const malformed = "_ws.malformed || _ws.expert.severity >= 6291456 || tcp.analysis.lost_segment || rpcordma.fragment.error"
 
-// problems returns what tshark complains of.
-func (bin tshark) problems(t *testing.T, file string) (all []string) {
+// problems returns what tshark complains of. sound is what it says of a good CRC.
+func (bin tshark) problems(t *testing.T, file, sound string) (all []string) {
 	t.Helper()
 	for _, row := range bin.fields(t, file, malformed, "frame.number", "_ws.expert.message", "_ws.col.Info") {
 		all = append(all, "packet "+strings.Join(row, ": "))
 	}
-	text, err := exec.Command(string(bin), "-r", file, "-n", "-O", "iwarp_mpa").Output()
+	text, err := exec.Command(string(bin), "-r", file, "-n", "-O", "iwarp_mpa,infiniband").Output()
 	testutil.Must(t, err)
 	good := 0
 	for line := range strings.Lines(string(text)) {
 		switch {
-		case strings.Contains(line, "Good CRC32"):
+		case strings.Contains(line, sound):
 			good++
 		case strings.Contains(line, "CRC check"):
 			all = append(all, strings.TrimSpace(line))
 		}
 	}
 	if good == 0 {
-		all = append(all, "there is no FPDU")
+		all = append(all, "there is nothing with a CRC")
 	}
 	return all
 }
@@ -126,49 +126,66 @@ func (bin tshark) problems(t *testing.T, file string) (all []string) {
 // TestCaptureTshark has Wireshark's dissectors read what both ends of a session have recorded.
 func TestCaptureTshark(t *testing.T) {
 	bin := findTshark(t)
-	s := recordSession(t)
-	captures := map[string]string{"server": s.server}
-	for name, file := range s.client {
-		captures[name] = file
-	}
-	for name, file := range captures {
-		st, err := os.Stat(file)
-		testutil.Must(t, err)
-		if st.Mode() != 0o600 {
-			t.Errorf("%s: mode %v", name, st.Mode())
+	t.Run("iWARP", func(t *testing.T) {
+		s := recordSession(t)
+		for _, file := range s.client {
+			s.check(t, bin, file)
 		}
-		for _, problem := range bin.problems(t, file) {
-			t.Errorf("%s: %s", name, problem)
-		}
-	}
-	// The check can fail: a byte of the data is wrong, and so is its CRC.
-	b, err := os.ReadFile(s.client["get"])
-	testutil.Must(t, err)
-	b[bytes.Index(b, s.data[1000:1100])] ^= 0x40
-	wrong := filepath.Join(t.TempDir(), "wrong.pcapng")
-	testutil.Must(t, os.WriteFile(wrong, b, 0o600))
-	if p := bin.problems(t, wrong); len(p) != 1 {
-		t.Errorf("a wrong byte gives the problems %q", p)
-	}
+		s.check(t, bin, s.server)
 
-	for _, file := range []string{s.server, s.client["get"]} {
-		t.Run("READ/"+filepath.Base(file), func(t *testing.T) { checkRead(t, bin, file, s) })
+		// The check can fail: a byte of the data is wrong, and so is its CRC.
+		b, err := os.ReadFile(s.client["get"])
+		testutil.Must(t, err)
+		b[bytes.Index(b, s.data[1000:1100])] ^= 0x40
+		wrong := filepath.Join(t.TempDir(), "wrong.pcapng")
+		testutil.Must(t, os.WriteFile(wrong, b, 0o600))
+		if p := bin.problems(t, wrong, "Good CRC32"); len(p) != 1 {
+			t.Errorf("a wrong byte gives the problems %q", p)
+		}
+
+		checkRead(t, bin, s.client["get"], s)
+		checkWrite(t, bin, s.client["put"], s)
+		checkReaddir(t, bin, s.client["ls"], s)
+		null := bin.fields(t, s.client["ping"], "rpc.msgtyp == 0 && rpc.program == 100003 && rpc.procedure == 0", "rpc.xid")
+		if len(null) != 3 {
+			t.Errorf("tshark sees %d NULL calls, want 3", len(null))
+		}
+		s.checkServer(t, bin)
+	})
+	t.Run("RoCE", func(t *testing.T) {
+		s := recordSession(t, "--capture-as", "roce")
+		s.check(t, bin, s.server)
+		s.checkServer(t, bin)
+	})
+}
+
+// check: a file is for its owner alone, and nothing in it is malformed.
+func (s *session) check(t *testing.T, bin tshark, file string) {
+	t.Helper()
+	st, err := os.Stat(file)
+	testutil.Must(t, err)
+	if st.Mode() != 0o600 {
+		t.Errorf("%s: mode %v", filepath.Base(file), st.Mode())
 	}
-	for _, file := range []string{s.server, s.client["put"]} {
-		t.Run("WRITE/"+filepath.Base(file), func(t *testing.T) { checkWrite(t, bin, file, s) })
+	sound := "Good CRC32"
+	if strings.HasPrefix(t.Name(), "TestCaptureTshark/RoCE") {
+		sound = "Invariant CRC"
 	}
-	for _, file := range []string{s.server, s.client["ls"]} {
-		t.Run("READDIR/"+filepath.Base(file), func(t *testing.T) { checkReaddir(t, bin, file, s) })
+	for _, problem := range bin.problems(t, file, sound) {
+		t.Errorf("%s: %s", filepath.Base(file), problem)
 	}
-	// tshark matches every reply with its call.
+}
+
+// checkServer: what the server has recorded has everything, and tshark matches every reply with its call.
+func (s *session) checkServer(t *testing.T, bin tshark) {
+	t.Helper()
+	checkRead(t, bin, s.server, s)
+	checkWrite(t, bin, s.server, s)
+	checkReaddir(t, bin, s.server, s)
 	calls := bin.fields(t, s.server, "rpc.msgtyp == 0 && rpc.program in {100003, 100005}", "rpc.xid")
 	replies := bin.fields(t, s.server, "rpc.msgtyp == 1 && rpc.time && rpc.program in {100003, 100005}", "rpc.xid")
 	if len(calls) < 30 || len(calls) != len(replies) {
 		t.Errorf("tshark sees %d calls, and replies to %d of them", len(calls), len(replies))
-	}
-	null := bin.fields(t, s.client["ping"], "rpc.msgtyp == 0 && rpc.program == 100003 && rpc.procedure == 0", "rpc.xid")
-	if len(null) != 3 {
-		t.Errorf("tshark sees %d NULL calls, want 3", len(null))
 	}
 }
 

@@ -15,10 +15,11 @@ import (
 
 // A recording is the capture file of a command.
 type recording struct {
-	file  string // empty: none
-	snap  int
-	size  sizeValue
-	files int
+	file    string // empty: none
+	snap    int
+	size    sizeValue
+	files   int
+	framing choice
 
 	w *capture.Writer // from the first provider on
 }
@@ -30,11 +31,13 @@ func (r *recording) add(cmd *cobra.Command) {
 	flags.IntVar(&r.snap, "capture-snap", 0, "record only the first `BYTES` of each packet's data")
 	flags.Var(&r.size, "capture-size", "record at most `SIZE`, such as 100M, to a file")
 	flags.IntVar(&r.files, "capture-files", 1, "keep the last `N` files of that size")
+	r.framing = choice{"iwarp", []string{"iwarp", "roce"}}
+	flags.Var(&r.framing, "capture-as", "write packets as iWARP, which Wireshark understands best, or RoCE v2")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		switch {
-		case r.file == "" && (r.snap != 0 || r.size != 0 || r.files != 1):
-			err = errors.New("--capture-snap, --capture-size and --capture-files are for --capture")
+		case r.file == "" && (r.snap != 0 || r.size != 0 || r.files != 1 || cmd.Flags().Changed("capture-as")):
+			err = errors.New("--capture-snap, --capture-size, --capture-files and --capture-as are for --capture")
 		case r.snap < 0:
 			err = fmt.Errorf("--capture-snap is %d, want 1 or more", r.snap)
 		case r.files < 1:
@@ -66,7 +69,11 @@ func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 		return p, nil
 	}
 	if r.w == nil {
-		w, err := capture.Create(r.file, &capture.Config{SnapLen: r.snap, MaxSize: int64(r.size), Files: r.files})
+		cfg := capture.Config{SnapLen: r.snap, MaxSize: int64(r.size), Files: r.files}
+		if r.framing.value == "roce" {
+			cfg.Framing = capture.RoCE
+		}
+		w, err := capture.Create(r.file, &cfg)
 		if err != nil {
 			p.Close()
 			return nil, fmt.Errorf("--capture: %w", err)

@@ -521,12 +521,13 @@ const (
 	cmClass    = 7
 	cmRequest  = 0x10
 	cmReply    = 0x13
+	cmEnd      = 0x15
 	requestLen = 140 // up to the private data
 	replyLen   = 36
 )
 
-// manage takes a management datagram: a connection request or its answer, which name the queue pairs
-// of a connection.
+// manage takes a management datagram: a connection request and its answer, which name the queue pairs
+// of a connection, and the request to end it.
 func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 	if len(b) < madLen || b[1] != cmClass {
 		return
@@ -540,6 +541,15 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 			t.setups[setupKey{from, to, binary.BigEndian.Uint32(b)}] = setup{
 				qp: binary.BigEndian.Uint32(b[32:]) >> 8, private: slices.Clone(b[requestLen:]), at: at,
 			}
+		}
+	case kind == cmEnd && len(b) >= 12:
+		f := t.flows[flowKey{from, to, binary.BigEndian.Uint32(b[8:]) >> 8}]
+		if f == nil || f.conn == nil || f.conn.conv.End != "" {
+			return
+		}
+		f.conn.conv.End = "closed by " + from.String()
+		if at.comment != "" {
+			f.conn.conv.End += ": " + at.comment
 		}
 	case kind == cmReply && len(b) >= replyLen:
 		k := setupKey{to, from, binary.BigEndian.Uint32(b[4:])}
