@@ -2,6 +2,7 @@ package capture
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -35,6 +36,7 @@ type event struct {
 	offset     uint64
 	hasInval   bool
 	why        string // kindDown
+	missed     uint64 // what was dropped in front of it, of any connection
 }
 
 // A stream is what the packets of one connection have in common. Its counters belong to the
@@ -81,6 +83,9 @@ type framer struct {
 
 func (f *framer) event(e *event) {
 	s := e.s
+	if e.missed > 0 {
+		f.remark(fmt.Sprintf("%s%d", DroppedComment, e.missed))
+	}
 	switch e.kind {
 	case kindUp:
 		if s.begun {
@@ -94,7 +99,7 @@ func (f *framer) event(e *event) {
 		return
 	case kindDown:
 		if _, ok := f.live[s]; ok {
-			f.note = e.why
+			f.remark(e.why)
 			f.end(s, e.at, e.out)
 			delete(f.live, s)
 		}
@@ -106,7 +111,7 @@ func (f *framer) event(e *event) {
 		}
 		if !f.cfg.KeepVersion && likeVersion1(e.data) {
 			binary.BigEndian.PutUint32(e.data[4:], rpcrdma.Version1)
-			f.note = VersionComment
+			f.remark(VersionComment)
 		}
 	}
 	switch {
@@ -119,6 +124,14 @@ func (f *framer) event(e *event) {
 	case e.kind == kindRead:
 		f.iwarpRead(e)
 	}
+}
+
+// remark adds to the comment of the next packet.
+func (f *framer) remark(text string) {
+	if f.note != "" && text != "" {
+		f.note += "; "
+	}
+	f.note += text
 }
 
 func (f *framer) begin(s *stream) {
@@ -199,7 +212,7 @@ func (f *framer) padding(e *event) {
 			continue
 		}
 		var zeros [3]byte
-		f.note = PaddingComment
+		f.remark(PaddingComment)
 		f.iwarpPadding(e, chunk[last].Handle, chunk[last].Offset+uint64(chunk[last].Length), zeros[:n])
 	}
 }

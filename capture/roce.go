@@ -23,6 +23,7 @@ const (
 	rcReadMiddle   = 14
 	rcReadLast     = 15
 	rcReadOnly     = 16
+	rcAck          = 17
 	rcSendLastInv  = 22
 	rcSendOnlyInv  = 23
 	udSendOnly     = 0x64
@@ -61,8 +62,8 @@ func (f *framer) beginRoCE(s *stream) {
 // pad and ICRC.
 func (f *framer) udp(s *stream, dir int, opcode uint8, qp, psn uint32, pad, size int, last bool) {
 	f.header(s, dir, protoUDP, udpLen+bthLen+size)
-	// The source port tells flows apart for routers: it is the same for all of a connection.
-	b := binary.BigEndian.AppendUint16(f.pkt, 0xc000|uint16(s.qp[0]&0x3fff))
+	// The source port tells flows apart for routers.
+	b := binary.BigEndian.AppendUint16(f.pkt, 0xc000|uint16(s.qp[dir]&0x3fff))
 	b = binary.BigEndian.AppendUint16(b, rocePort)
 	b = binary.BigEndian.AppendUint16(b, uint16(udpLen+bthLen+size))
 	b = append(b, 0, 0)
@@ -131,6 +132,7 @@ func (f *framer) roce(e *event) {
 	s, dir := e.s, side(e.out)
 	switch e.kind {
 	case kindSend:
+		defer f.acknowledge(e)
 		f.segments(e, func(data []byte, at, size int, more bool) {
 			opcode := place(at, more, rcSendOnly, rcSendFirst, rcSendMiddle, rcSendLast)
 			var extra []byte
@@ -142,6 +144,7 @@ func (f *framer) roce(e *event) {
 			s.seq[dir] = (s.seq[dir] + 1) & psnMask
 		})
 	case kindWrite:
+		defer f.acknowledge(e)
 		f.segments(e, func(data []byte, at, size int, more bool) {
 			var extra []byte
 			if at == 0 {
@@ -166,6 +169,13 @@ func (f *framer) roce(e *event) {
 			psn = (psn + 1) & psnMask
 		})
 	}
+}
+
+// acknowledge makes the acknowledgement of what e was about. The peer has it: connections are reliable.
+func (f *framer) acknowledge(e *event) {
+	s, dir := e.s, side(e.out)
+	accepted := []byte{0x1f, 0, 0, 1} // without credits of the queue pair
+	f.roceSegment(s, e.at, 1-dir, rcAck, s.qp[1-dir], s.seq[dir]-1, accepted, nil, 0, false)
 }
 
 // manage makes a datagram of connection management.

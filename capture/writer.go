@@ -16,6 +16,10 @@ const VersionComment = "RPC-over-RDMA version 2, written as version 1"
 // without which Wireshark does not understand the reply behind it.
 const PaddingComment = "XDR padding for Wireshark, not on the wire"
 
+// DroppedComment begins the comment of the first packet behind messages and operations, of any
+// connection, that were dropped. Their number follows.
+const DroppedComment = "dropped before this packet: "
+
 // A Framing is how packets are written.
 type Framing uint8
 
@@ -84,6 +88,7 @@ type Writer struct {
 	queue   []event
 	queued  int // bytes of data and overhead in queue
 	stats   Stats
+	missed  uint64 // dropped since the last event
 	closed  bool
 	err     error         // of the first write that failed: nothing is recorded from then on
 	pending chan struct{} // holds a token while there is something for run
@@ -173,6 +178,7 @@ func (w *Writer) room(n int) bool {
 	}
 	if w.queued+n+overhead > w.cfg.Queue {
 		w.stats.Dropped++
+		w.missed++
 		return false
 	}
 	return true
@@ -191,7 +197,9 @@ func (w *Writer) add(events ...event) {
 		case w.closed || w.err != nil:
 		case w.queued+n > w.cfg.Queue && e.kind != kindUp && e.kind != kindDown:
 			w.stats.Dropped++
+			w.missed++
 		default:
+			e.missed, w.missed = w.missed, 0
 			w.queue = append(w.queue, *e)
 			w.queued += n
 		}

@@ -3,7 +3,9 @@ package trace
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
+	"github.com/rpcrdma/rpcrdma/capture"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -20,15 +22,15 @@ const (
 
 // A Conversation is what one connection carried.
 type Conversation struct {
-	Framing  string            // "iWARP" or "RoCE v2"
-	Ends     [2]netip.AddrPort // of direction 0: from the first to the second
-	QPs      [2]uint32         // RoCE: the queue pairs that the directions go to
-	First    int64             // nanoseconds since 1970
-	Last     int64
-	Version  uint32                  // of RPC-over-RDMA, the last that was seen
-	Private  [2]*rpcrdma.PrivateData // of the request and of the answer, nil if there was none
-	setUp    bool                    // the beginning was captured
-	rejected bool
+	Framing      string            // "iWARP" or "RoCE v2"
+	Ends         [2]netip.AddrPort // of direction 0: from the first to the second
+	QPs          [2]uint32         // RoCE: the queue pairs that the directions go to
+	First        int64             // nanoseconds since 1970
+	Last         int64
+	Version      uint32                  // of RPC-over-RDMA, the last that was seen
+	Private      [2]*rpcrdma.PrivateData // of the request and of the answer, nil if there was none
+	asked, setUp bool                    // the request was captured, and the answer, too
+	rejected     bool
 
 	Messages   [2]int
 	WriteBytes [2]uint64
@@ -51,9 +53,11 @@ type Conversation struct {
 
 	list    bool
 	budget  *int
+	dropped *int // places where the file lacks something of any connection
 	index   map[procKey]*Procedure
 	ends    [2]callers
 	hdr     rpcrdma.Header
+	marked  int  // the last packet with a comment about that
 	swapped bool // the connection was opened by the second end
 }
 
@@ -126,14 +130,17 @@ type Procedure struct {
 	latencies                                           []int64
 }
 
-func newConversation(framing string, a, b netip.AddrPort, list bool, budget *int) *Conversation {
-	c := &Conversation{Framing: framing, Ends: [2]netip.AddrPort{a, b}, list: list, budget: budget,
+func newConversation(framing string, a, b netip.AddrPort, list bool, budget, dropped *int) *Conversation {
+	c := &Conversation{Framing: framing, Ends: [2]netip.AddrPort{a, b}, list: list, budget: budget, dropped: dropped,
 		Rules: make(map[string]int), index: make(map[procKey]*Procedure)}
 	for i := range c.ends {
 		c.ends[i] = callers{calls: make(map[uint32]*Call), exposed: make(map[uint32][]*exposure)}
 	}
 	return c
 }
+
+// gaps is in how many places something may be missing.
+func (c *Conversation) gaps() int { return c.Holes + *c.dropped }
 
 // is reports whether there was any RPC-over-RDMA in it.
 func (c *Conversation) is() bool { return c.Version != 0 || c.Private[0] != nil }
@@ -161,6 +168,10 @@ func (c *Conversation) take(o *op) {
 		c.First = o.time
 	}
 	c.Last = max(c.Last, o.time)
+	if strings.Contains(o.comment, capture.DroppedComment) && o.packet != c.marked {
+		c.marked = o.packet
+		*c.dropped++
+	}
 	switch o.kind {
 	case opPrivate, opReject:
 		c.private(o)
@@ -191,8 +202,9 @@ func (c *Conversation) private(o *op) {
 	i := 0
 	if o.whole {
 		i = 1
+		c.setUp = c.asked
 	} else {
-		c.setUp, c.swapped = true, o.dir == 1
+		c.asked, c.swapped = true, o.dir == 1
 	}
 	if p, ok := rpcrdma.FindPrivateData(o.data); ok {
 		c.Private[i] = &p
@@ -205,7 +217,7 @@ func (c *Conversation) private(o *op) {
 
 // wrote takes a part of an RDMA Write.
 func (c *Conversation) wrote(o *op) {
-	if o.comment == paddingComment {
+	if strings.Contains(o.comment, paddingComment) {
 		c.Padding++
 		return
 	}
@@ -217,7 +229,7 @@ func (c *Conversation) wrote(o *op) {
 	}
 	if at := o.offset - e.seg.Offset; at == e.done {
 		e.done += uint64(o.size)
-	} else if c.Holes == e.call.holes {
+	} else if c.gaps() == e.call.holes {
 		c.anomaly(o, "V1-3.6-5", "a write chunk has a gap: bytes from %d, where %d are next", at, e.done)
 		e.done = at + uint64(o.size)
 	}
@@ -230,7 +242,10 @@ func (c *Conversation) wrote(o *op) {
 func (c *Conversation) fetched(o *op) {
 	for _, e := range c.ends[o.dir].exposed[o.key] {
 		if at := o.offset - e.seg.Offset; !e.write && at < uint64(e.seg.Length) {
-			e.call.How.ReadBytes += uint64(o.size)
+			if end := at + uint64(o.size); end > e.done { // else it is sent again
+				e.call.How.ReadBytes += end - max(at, e.done)
+				e.done = end
+			}
 			if e.first && at == 0 && !e.call.Known {
 				c.name(e.call, o.data)
 			}
@@ -251,7 +266,7 @@ func (c *Conversation) accessed(o *op, write bool) *exposure {
 			return e
 		}
 	}
-	if c.setUp && c.Holes == 0 && owner.n < maxExposed {
+	if c.setUp && c.gaps() == 0 && owner.n < maxExposed {
 		what := "RDMA Read from"
 		if write {
 			what = "RDMA Write to"
@@ -284,7 +299,7 @@ func (c *Conversation) send(o *op) {
 		return
 	}
 	version := fixed.Vers
-	if o.comment == versionComment {
+	if strings.Contains(o.comment, versionComment) {
 		version = rpcrdma.Version2
 	}
 	c.Version = version
@@ -320,17 +335,29 @@ func (c *Conversation) send(o *op) {
 			c.finish(o, call)
 		}
 	case rpcrdma.ProcOptional:
-		if _, kind, ok := oncrpc.Peek(b[n:]); ok && kind == oncrpc.Call {
-			c.call(o, b[n:], h.XID)
-		} else if ok && kind == oncrpc.Reply {
-			c.replied(o, b[n:], h.XID)
+		c.optional(o, b[n:])
+	}
+}
+
+// optional takes an operation of version 2, with the RPC message that may follow it.
+func (c *Conversation) optional(o *op, msg []byte) {
+	switch xid, kind, ok := oncrpc.Peek(msg); {
+	case ok && kind == oncrpc.Call:
+		c.call(o, msg, xid)
+	case ok && kind == oncrpc.Reply:
+		c.replied(o, msg, xid)
+	case c.hdr.OptType == rpcrdma.OptProperties:
+		// docs/extensions.md: the answer has a grant, as a reply has.
+		if p, err := rpcrdma.ConsumeProperties(c.hdr.OptInfo); err == nil && p.Dir != rpcrdma.PropOffer {
+			end := &c.ends[1-o.dir]
+			end.credits, end.granted = c.hdr.Credit, true
 		}
 	}
 }
 
 // inline checks the length of a message, and whether it may invalidate.
 func (c *Conversation) inline(o *op, version uint32) {
-	if !c.setUp || c.rejected {
+	if !c.setUp || c.rejected || c.gaps() > 0 {
 		return
 	}
 	both := c.Private[0] != nil && c.Private[1] != nil
@@ -357,9 +384,7 @@ func (c *Conversation) inline(o *op, version uint32) {
 				return
 			}
 		}
-		if c.Holes == 0 {
-			c.anomaly(o, "PVT-4.1-2", "Send with Invalidate of handle %#08x, which call %#08x has not named", o.key, c.hdr.XID)
-		}
+		c.anomaly(o, "PVT-4.1-2", "Send with Invalidate of handle %#08x, which call %#08x has not named", o.key, c.hdr.XID)
 	}
 }
 
@@ -377,8 +402,8 @@ func (c *Conversation) call(o *op, msg []byte, xid uint32) {
 	if len(end.calls) >= maxCalls {
 		return
 	}
-	call := &Call{Packet: o.packet, At: o.time, Dir: o.dir, XID: h.XID, holes: c.Holes, size: o.size}
-	if c.setUp && c.Holes == 0 {
+	call := &Call{Packet: o.packet, At: o.time, Dir: o.dir, XID: h.XID, holes: c.gaps(), size: o.size}
+	if c.setUp && c.gaps() == 0 {
 		most := uint32(1) // CTX-8166-1
 		if end.granted {
 			most = end.credits
@@ -508,7 +533,7 @@ func (c *Conversation) replied(o *op, msg []byte, xid uint32) {
 	}
 	end.credits, end.granted = h.Credit, true
 	if call == nil {
-		if c.setUp && c.Holes == 0 {
+		if c.setUp && c.gaps() == 0 {
 			c.anomaly(o, "BIDI-2-2", "reply %#08x has no call", h.XID)
 		}
 		return
@@ -542,7 +567,7 @@ func (c *Conversation) returned(o *op, call *Call) {
 			used = used || got[i].Length > 0
 			call.How.WriteBytes += uint64(got[i].Length)
 			// Padded lengths are legal, and the padding need not be written: V1-3.7-6.
-			if e.done+3 < uint64(got[i].Length) && c.Holes == call.holes {
+			if e.done+3 < uint64(got[i].Length) && c.gaps() == call.holes {
 				c.anomaly(o, "V1-3.8-2", "%s of reply %#08x: segment %d has %d bytes, %d were written before", what, h.XID, i, got[i].Length, e.done)
 			}
 		}

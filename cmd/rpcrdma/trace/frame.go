@@ -9,7 +9,7 @@ import (
 type segment struct {
 	from, to netip.AddrPort
 	tcp      bool
-	seq      uint32
+	seq, ack uint32
 	flags    uint8
 	data     []byte // as much as was captured
 	size     int    // as long as it was
@@ -20,6 +20,7 @@ const (
 	tcpFIN = 0x01
 	tcpSYN = 0x02
 	tcpRST = 0x04
+	tcpACK = 0x10
 )
 
 const (
@@ -157,7 +158,8 @@ func dissectPorts(proto uint8, from, to netip.Addr, b []byte, size int, s *segme
 		if len(b) < 20 {
 			return false
 		}
-		s.tcp, s.seq, s.flags = true, binary.BigEndian.Uint32(b[4:]), b[13]
+		s.tcp, s.flags = true, b[13]
+		s.seq, s.ack = binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:])
 		if head = int(b[12]>>4) * 4; head < 20 {
 			return false
 		}

@@ -139,6 +139,12 @@ func (s *iwarpSide) hole(n int, at stamp) {
 	s.c.emit(&op{stamp: at, kind: opHole, dir: s.dir, size: n})
 }
 
+func (s *iwarpSide) doubt(at stamp) {
+	if s.phase == phaseFrames || s.phase == phaseLost || s.c.side[1-s.dir].phase == phaseFrames {
+		s.c.emit(&op{stamp: at, kind: opHole, dir: s.dir})
+	}
+}
+
 // want is how many bytes the frame needs next.
 func (s *iwarpSide) want() int {
 	if s.phase == phaseStart {

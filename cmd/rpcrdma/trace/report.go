@@ -38,7 +38,7 @@ func (c *Conversation) sorted() []*Procedure {
 
 // title names the ends.
 func (c *Conversation) title() string {
-	if c.Framing == "iWARP" {
+	if c.Framing == iwarpFraming {
 		return fmt.Sprintf("%v > %v (%s)", c.Ends[0], c.Ends[1], c.Framing)
 	}
 	return fmt.Sprintf("%v > %v (%s, queue pairs %#x and %#x)", c.Ends[0].Addr(), c.Ends[1].Addr(), c.Framing, c.QPs[0], c.QPs[1])
@@ -49,7 +49,10 @@ func micro(d time.Duration) time.Duration { return d.Round(100 * time.Nanosecond
 // Text prints a file for people.
 func (f *File) Text(w io.Writer) error {
 	b := new(strings.Builder)
-	fmt.Fprintf(b, "%d packets in %v, %d of them no RDMA\n", f.Packets, micro(time.Duration(max(0, f.Last-f.First))), f.Ignored)
+	fmt.Fprintf(b, "packets: %d in %v, of other protocols: %d\n", f.Packets, micro(time.Duration(max(0, f.Last-f.First))), f.Ignored)
+	if f.Dropped > 0 {
+		fmt.Fprintf(b, "places where the disk was too slow to record everything, so that less is checked: %d\n", f.Dropped)
+	}
 	for _, c := range f.Conversations {
 		f.text(b, c)
 	}
@@ -84,21 +87,28 @@ func (f *File) text(b *strings.Builder, c *Conversation) {
 		t.Flush()
 	}
 	for i := range 2 {
-		if c.Writes[i]+c.Reads[i] > 0 {
-			fmt.Fprintf(b, "  from %v: RDMA Writes of %d bytes, %d RDMA Reads of %d bytes\n", c.Ends[i].Addr(), c.WriteBytes[i], c.Reads[i], c.ReadBytes[i])
+		from := c.Ends[i].String()
+		if c.Framing != iwarpFraming {
+			from = c.Ends[i].Addr().String()
+		}
+		if c.WriteBytes[i] > 0 {
+			fmt.Fprintf(b, "  bytes written by RDMA from %s: %d\n", from, c.WriteBytes[i])
+		}
+		if c.ReadBytes[i] > 0 {
+			fmt.Fprintf(b, "  bytes read by RDMA to %s: %d\n", from, c.ReadBytes[i])
 		}
 	}
 	for _, n := range []struct {
-		n    int
 		what string
+		n    int
 	}{
-		{c.Unanswered, "calls without a reply"}, {c.Errors, "RDMA_ERROR messages"},
-		{c.Holes, "gaps: packets are missing or cut short, and less is checked"},
-		{c.Retransmitted, "packets were sent again"}, {c.Naks, "negative acknowledgements"},
-		{c.Padding, "packets of padding that were not on the wire"},
+		{"calls without a reply", c.Unanswered}, {"RDMA_ERROR messages", c.Errors},
+		{"places where packets are missing or cut short, so that less is checked", c.Holes},
+		{"packets that were sent again", c.Retransmitted}, {"negative acknowledgements", c.Naks},
+		{"packets of padding that were not on the wire", c.Padding},
 	} {
 		if n.n > 0 {
-			fmt.Fprintf(b, "  %d %s\n", n.n, n.what)
+			fmt.Fprintf(b, "  %s: %d\n", n.what, n.n)
 		}
 	}
 	if c.End != "" {
@@ -169,6 +179,7 @@ type conversationJSON struct {
 	Unanswered    int             `json:"unanswered"`
 	Errors        int             `json:"rdma_errors"`
 	Holes         int             `json:"gaps"`
+	Dropped       int             `json:"dropped"` // as gaps, in the file
 	Retransmitted int             `json:"retransmitted"`
 	Naks          int             `json:"naks"`
 	End           string          `json:"end,omitempty"`
@@ -243,10 +254,10 @@ func (f *File) json(c *Conversation) *conversationJSON {
 		From: c.Ends[0].String(), To: c.Ends[1].String(), Framing: c.Framing, Version: c.Version,
 		Start: time.Unix(0, c.First).UTC().Format(time.RFC3339Nano), Duration: us(c.Last - c.First),
 		Messages: c.Messages, ReadBytes: c.ReadBytes, WriteBytes: c.WriteBytes,
-		Unanswered: c.Unanswered, Errors: c.Errors, Holes: c.Holes, Retransmitted: c.Retransmitted, Naks: c.Naks,
+		Unanswered: c.Unanswered, Errors: c.Errors, Holes: c.Holes, Dropped: f.Dropped, Retransmitted: c.Retransmitted, Naks: c.Naks,
 		End: c.End, Rules: maps.Clone(c.Rules), Procedures: []procedureJSON{}, Anomalies: []anomalyJSON{},
 	}
-	if c.Framing != "iWARP" {
+	if c.Framing != iwarpFraming {
 		j.From, j.To, j.QueuePairs = c.Ends[0].Addr().String(), c.Ends[1].Addr().String(), c.QPs[:]
 	}
 	for _, p := range c.Private {

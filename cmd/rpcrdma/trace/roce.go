@@ -133,10 +133,11 @@ const (
 type roceFlow struct {
 	key flowKey
 
-	known bool
-	next  uint32 // the packet number of the next request
-	loose bool   // a Read Request took some numbers: the next may be higher
-	ahead []roceAhead
+	known   bool
+	next    uint32 // the packet number of the next request
+	loose   bool   // a Read Request took some numbers: the next may be higher
+	ahead   []roceAhead
+	doubted uint32 // the last packet number that the peer has and that was not captured
 
 	msg    message
 	write  roceSpan
@@ -221,6 +222,7 @@ func (t *roceTable) datagram(seg *segment, at stamp) {
 	if f == nil {
 		return
 	}
+	t.acknowledged(f, &h)
 	if h.response() {
 		t.response(f, &h, at)
 		return
@@ -278,6 +280,24 @@ func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 	}
 	t.execute(f, h, at)
 	t.drain(f)
+}
+
+// acknowledged takes what f says to have received of the other direction. What is missing of that will
+// not come again: it was not captured.
+func (t *roceTable) acknowledged(f *roceFlow, h *bth) {
+	if h.nak || !h.response() || f.conn == nil || f.conn.side[1-f.dir] == nil {
+		return
+	}
+	peer := f.conn.side[1-f.dir]
+	for len(peer.ahead) > 0 && after(h.psn, peer.next) >= 0 {
+		peer.lost++
+		t.hole(peer, peer.ahead[0].at)
+		t.skip(peer)
+	}
+	if peer.known && !peer.loose && after(h.psn, peer.next) >= 0 && h.psn != peer.doubted {
+		peer.doubted = h.psn
+		t.emit(peer, &op{kind: opHole})
+	}
 }
 
 // drain executes what waits and is next.

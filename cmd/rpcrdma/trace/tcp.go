@@ -15,6 +15,7 @@ type stream struct {
 	pending []piece
 	bytes   int // in pending
 	out     taker
+	doubted uint32 // the acknowledgement that the last doubt was about
 
 	retransmitted int // segments
 	lost          int // holes between segments
@@ -41,6 +42,8 @@ type taker interface {
 	bytes(b []byte, start bool, at stamp)
 	// hole: n bytes are not there.
 	hole(n int, at stamp)
+	// doubt: the peer has got bytes that were not captured, or not yet.
+	doubt(at stamp)
 }
 
 // segment takes a segment with data.
@@ -125,6 +128,22 @@ func (s *stream) skip() {
 		s.next = p.seq
 	}
 	s.drain()
+}
+
+// acknowledged takes what the peer says to have got. What is missing of that will not come any more:
+// it was not captured.
+func (s *stream) acknowledged(ack uint32, at stamp) {
+	if !s.known || int32(ack-s.next) <= 0 {
+		return
+	}
+	for len(s.pending) > 0 && int32(ack-s.pending[0].seq) >= 0 {
+		s.skip()
+	}
+	// The sequence number of a FIN is no byte.
+	if n := int32(ack - s.next); n > 1 && ack != s.doubted {
+		s.doubted = ack
+		s.out.doubt(at)
+	}
 }
 
 // end delivers everything that waits.

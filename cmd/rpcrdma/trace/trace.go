@@ -13,6 +13,9 @@ const (
 	versionComment = capture.VersionComment
 	paddingComment = capture.PaddingComment
 
+	iwarpFraming = "iWARP"
+	roceFraming  = "RoCE v2"
+
 	// maxConns bounds the TCP connections that are looked at.
 	maxConns = 1 << 14
 	// maxLatencies bounds the latencies that are kept of all calls.
@@ -24,6 +27,7 @@ type File struct {
 	Packets       int
 	First, Last   int64 // nanoseconds since 1970
 	Conversations []*Conversation
+	Dropped       int   // places where package capture had to leave something out
 	Ignored       int   // packets of other protocols, or of too many connections
 	Err           error // why the file could not be read to its end, or nil
 }
@@ -57,6 +61,7 @@ func Read(r io.Reader, calls bool) (*File, error) {
 		}
 	}
 	t.end()
+	f.Dropped = t.dropped
 	if errors.Is(f.Err, io.ErrUnexpectedEOF) {
 		f.Err = errors.New("the file is cut short")
 	}
@@ -77,12 +82,13 @@ type tcpConn struct {
 
 // A table has the connections of a file.
 type table struct {
-	file   *File
-	tcp    map[connKey]*tcpConn
-	order  []*tcpConn
-	roce   *roceTable
-	calls  bool
-	budget *int
+	file    *File
+	tcp     map[connKey]*tcpConn
+	order   []*tcpConn
+	roce    *roceTable
+	calls   bool
+	budget  *int
+	dropped int
 }
 
 // packet takes a packet. It returns false if nothing looks at it.
@@ -116,7 +122,7 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 			return false
 		}
 		c = &tcpConn{from: s.from}
-		c.conv = newConversation("iWARP", s.from, s.to, t.calls, t.budget)
+		c.conv = newConversation(iwarpFraming, s.from, s.to, t.calls, t.budget, &t.dropped)
 		c.iwarp = newIwarpConn(c.conv.take)
 		t.tcp[k] = c
 		t.order = append(t.order, c)
@@ -125,8 +131,10 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 	if s.from != c.from {
 		dir = 1
 	}
-	side := &c.iwarp.side[dir]
-	side.tcp.segment(s, at)
+	if s.flags&tcpACK != 0 {
+		c.iwarp.side[1-dir].tcp.acknowledged(s.ack, at)
+	}
+	c.iwarp.side[dir].tcp.segment(s, at)
 	if s.flags&(tcpFIN|tcpRST) != 0 {
 		c.fin[dir] = true
 		c.over = s.flags&tcpRST != 0 || c.fin[0] && c.fin[1]
@@ -153,7 +161,7 @@ func ending(s *segment, at stamp) string {
 // beginRoCE makes the conversation of two flows.
 func (t *table) beginRoCE(a, b *roceFlow) *Conversation {
 	from, to := netip.AddrPortFrom(a.key.from, 0), netip.AddrPortFrom(a.key.to, 0)
-	c := newConversation("RoCE v2", from, to, t.calls, t.budget)
+	c := newConversation(roceFraming, from, to, t.calls, t.budget, &t.dropped)
 	c.QPs[0] = a.key.qp
 	if b != nil {
 		c.QPs[1] = b.key.qp
