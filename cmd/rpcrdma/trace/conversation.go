@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/capture"
@@ -67,7 +68,15 @@ type Anomaly struct {
 	Packet int    `json:"packet"`
 	At     int64  `json:"-"`
 	Text   string `json:"text"`
+
+	message int // how many messages there had been
 }
+
+// inContext are the rules that are about other messages, too. One of these may have been lost.
+var inContext = []string{"BIDI-2-2", "PVT-4.1-2", "V1-11-4", "V1-3.3-6", "V1-3.6-5", "V1-3.8-2"}
+
+// recent is how many messages a gap may be noticed late: at the next packet of its direction.
+const recent = 4
 
 // A Call is one call with its reply.
 type Call struct {
@@ -158,8 +167,22 @@ func consumeHeader(b []byte, h *rpcrdma.Header) (int, bool) {
 func (c *Conversation) anomaly(o *op, rule, format string, args ...any) {
 	c.Rules[rule]++
 	if len(c.Anomalies) < maxAnomalies {
-		c.Anomalies = append(c.Anomalies, Anomaly{rule, o.packet, o.time, fmt.Sprintf(format, args...)})
+		c.Anomalies = append(c.Anomalies, Anomaly{rule, o.packet, o.time, fmt.Sprintf(format, args...), c.Messages[0] + c.Messages[1]})
 	}
+}
+
+// hole takes a gap, and what may have been one rather than an anomaly back.
+func (c *Conversation) hole() {
+	c.Holes++
+	c.Anomalies = slices.DeleteFunc(c.Anomalies, func(a Anomaly) bool {
+		if a.message+recent < c.Messages[0]+c.Messages[1] || !slices.Contains(inContext, a.Rule) {
+			return false
+		}
+		if c.Rules[a.Rule]--; c.Rules[a.Rule] == 0 {
+			delete(c.Rules, a.Rule)
+		}
+		return true
+	})
 }
 
 // take takes an operation.
@@ -190,10 +213,10 @@ func (c *Conversation) take(o *op) {
 	case opFault:
 		c.Rules["damaged frame"]++
 		if len(c.Anomalies) < maxAnomalies {
-			c.Anomalies = append(c.Anomalies, Anomaly{"", o.packet, o.time, o.text})
+			c.Anomalies = append(c.Anomalies, Anomaly{Packet: o.packet, At: o.time, Text: o.text})
 		}
 	case opHole:
-		c.Holes++
+		c.hole()
 	}
 }
 

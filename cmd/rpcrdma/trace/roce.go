@@ -42,6 +42,7 @@ const (
 	rethLen = 16
 	aethLen = 4
 	icrcLen = 4
+	psnMask = 1<<24 - 1
 )
 
 // A bth is a Base Transport Header with what follows it.
@@ -64,7 +65,7 @@ func (h *bth) parse(b []byte, size int) bool {
 	if len(b) < bthLen || b[1]&15 != 0 {
 		return false
 	}
-	*h = bth{opcode: b[0], qp: binary.BigEndian.Uint32(b[4:]) & 0xffffff, psn: binary.BigEndian.Uint32(b[8:]) & 0xffffff}
+	*h = bth{opcode: b[0], qp: binary.BigEndian.Uint32(b[4:]) & psnMask, psn: binary.BigEndian.Uint32(b[8:]) & psnMask}
 	size -= bthLen + icrcLen + int(b[1]>>4&3)
 	b = b[bthLen:]
 	extra := 0
@@ -189,7 +190,7 @@ type roceTable struct {
 
 // A setup is a connection request.
 type setup struct {
-	qp      uint32
+	qp, psn uint32 // where the client receives, and its first packet number
 	private []byte
 	at      stamp
 }
@@ -342,7 +343,7 @@ func (t *roceTable) hole(f *roceFlow, at stamp) {
 
 // execute takes a request whose turn it is.
 func (t *roceTable) execute(f *roceFlow, h *bth, at stamp) {
-	f.next, f.loose = (h.psn+1)&0xffffff, false
+	f.next, f.loose = (h.psn+1)&psnMask, false
 	o := &op{stamp: at, data: h.data, size: h.size}
 	switch h.opcode {
 	case rcSendFirst, rcSendOnly, rcSendOnlyImm, rcSendOnlyInv:
@@ -401,6 +402,9 @@ func (t *roceTable) response(f *roceFlow, h *bth, at stamp) {
 	peer := f.conn.side[1-f.dir]
 	if peer == nil {
 		return
+	}
+	if last := (h.psn + 1) & psnMask; peer.loose && after(last, peer.next) >= 0 && (h.opcode == rcReadLast || h.opcode == rcReadOnly) {
+		peer.next, peer.loose = last, false
 	}
 	a := &f.answer
 	if h.opcode == rcReadFirst || h.opcode == rcReadOnly {
@@ -559,7 +563,7 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 	case kind == cmRequest && len(b) >= requestLen:
 		if len(t.setups) < maxSetups {
 			t.setups[setupKey{from, to, binary.BigEndian.Uint32(b)}] = setup{
-				qp: binary.BigEndian.Uint32(b[32:]) >> 8, private: slices.Clone(b[requestLen:]), at: at,
+				qp: binary.BigEndian.Uint32(b[32:]) >> 8, psn: binary.BigEndian.Uint32(b[44:]) >> 8, private: slices.Clone(b[requestLen:]), at: at,
 			}
 		}
 	case kind == cmEnd && len(b) >= 12:
@@ -587,6 +591,8 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 		if f == nil || g == nil || f == g {
 			return
 		}
+		f.known, f.next = true, s.psn
+		g.known, g.next = true, binary.BigEndian.Uint32(b[20:])>>8
 		t.pair(f, g)
 		f.conn.conv.take(&op{stamp: s.at, kind: opPrivate, dir: 0, data: s.private, size: len(s.private)})
 		f.conn.conv.take(&op{stamp: at, kind: opPrivate, dir: 1, data: b[replyLen:], size: len(b) - replyLen, whole: true})

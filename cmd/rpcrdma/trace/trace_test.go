@@ -240,6 +240,7 @@ func TestDisorder(t *testing.T) {
 			var a, b segment
 			if dissect(x, &a) && dissect(y, &b) && a.from == b.from && a.size > 0 && b.size > 0 && a.flags&tcpFIN == 0 && b.flags&tcpFIN == 0 && !connects(x) && !connects(y) {
 				x.Data, y.Data, x.Size, y.Size = y.Data, x.Data, y.Size, x.Size
+				x.Comment, y.Comment = y.Comment, x.Comment
 			}
 		}
 		if got := shape(readAll(t, pcapng(binary.LittleEndian, linkEthernet, 9, swapped))); got != want {
@@ -303,7 +304,11 @@ func TestSnapped(t *testing.T) {
 		}
 		f := readAll(t, pcapng(binary.LittleEndian, linkEthernet, 9, p))
 		s := shape(f)
-		for _, part := range []string{"NFS v3 READ: 1 calls", "NFS v3 WRITE: 1 calls", "NFS v3 READDIRPLUS: 1 calls"} {
+		parts := []string{"NFS v3 WRITE: 1 calls", "NFS v3 READ: 1 calls", "NFS v3 READDIRPLUS: 1 calls"}
+		if name == "loopback.pcap" {
+			parts = parts[:1] // the others have replies in one packet with an RDMA Write
+		}
+		for _, part := range parts {
 			if !strings.Contains(s, part) {
 				t.Errorf("%s: %q is not in\n%s", name, part, s)
 			}
@@ -338,7 +343,7 @@ func TestDamagedFiles(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	for _, name := range captures {
 		b := load(f, name)
-		f.Add(b[:min(len(b), 6000)])
+		f.Add(b[:min(len(b), 2500)])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x, err := Read(bytes.NewReader(b), true)
