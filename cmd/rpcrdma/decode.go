@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,25 +9,33 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/trace"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 
 func newDecode() *cobra.Command {
-	var asJSON bool
+	var asJSON, calls bool
 	cmd := &cobra.Command{
 		Use:   "decode [FILE]",
-		Short: "Print RPC-over-RDMA messages field by field",
+		Short: "Print RPC-over-RDMA messages field by field, or sum up a capture",
 		Long: `Print RPC-over-RDMA messages of versions 1 and 2 field by field, with the RPC header in
-them, and the private data of connections.
+them, and the private data of connections. Or sum up the conversations in a capture file.
 
-The input is hexadecimal, from FILE or standard input: plain digits with or without 0x,
+Messages are hexadecimal, from FILE or standard input: plain digits with or without 0x,
 commas and spaces, or the output of xxd, hexdump -C, tcpdump -x or Wireshark. An empty
 line ends a message; lines that begin with # are comments.
 
 A damaged message is printed up to the damage. What is wrong with it goes to standard
-error, and the exit status is 1.`,
+error, and the exit status is 1.
+
+A capture is a file of --capture, tcpdump or Wireshark, pcap or pcapng, with iWARP over TCP
+or RoCE v2. Printed are for each connection the calls by procedure: how many, how long they
+took, how their data travelled, and with --calls each of them; then what the specifications
+forbid, with the rule's id in docs/conformance.md. In such a case the exit status is 1.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode
-  xxd message.bin | rpcrdma decode --json`,
+  xxd message.bin | rpcrdma decode --json
+  rpcrdma get --capture get.pcapng nfs://server/file && rpcrdma decode get.pcapng
+  tcpdump -w - port 20049 | rpcrdma decode --calls`,
 		Args: wantArgs("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, name := cmd.InOrStdin(), "standard input"
@@ -38,10 +47,15 @@ error, and the exit status is 1.`,
 				defer f.Close()
 				in, name = f, args[0]
 			}
-			return decode(in, name, asJSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			b := bufio.NewReader(in)
+			if magic, _ := b.Peek(4); trace.IsCapture(magic) {
+				return decodeCapture(b, name, asJSON, calls, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			return decode(b, name, asJSON, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per message and line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per message or connection, on a line")
+	cmd.Flags().BoolVar(&calls, "calls", false, "list the calls of a capture")
 	return cmd
 }
 
@@ -74,6 +88,38 @@ func decode(in io.Reader, name string, asJSON bool, stdout, stderr io.Writer) er
 			fmt.Fprintf(stderr, "rpcrdma: message %d: %s\n", m.Number, m.Problem)
 			result = errReported
 		}
+	}
+	return result
+}
+
+// decodeCapture sums up a capture file.
+func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr io.Writer) error {
+	f, err := trace.Read(in, calls)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if asJSON {
+		err = f.JSON(stdout)
+	} else {
+		err = f.Text(stdout)
+	}
+	if err != nil {
+		return err
+	}
+	var result error
+	anomalies := 0
+	for _, c := range f.Conversations {
+		for _, n := range c.Rules {
+			anomalies += n
+		}
+	}
+	if anomalies > 0 {
+		fmt.Fprintf(stderr, "rpcrdma: %s: %d anomalies\n", name, anomalies)
+		result = errReported
+	}
+	if f.Err != nil {
+		fmt.Fprintf(stderr, "rpcrdma: %s: %v\n", name, f.Err)
+		result = errReported
 	}
 	return result
 }

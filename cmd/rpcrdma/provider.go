@@ -60,6 +60,7 @@ type providerOptions struct {
 	provider      choice
 	wait          choice
 	unsafeWindows bool
+	recording     recording
 }
 
 // waitModes are the values of --wait, the default first. Immutable.
@@ -76,6 +77,7 @@ func addProviderOptions(cmd *cobra.Command, o *providerOptions) {
 	flags.Var(&o.wait, "wait", "how to wait for a device")
 	flags.BoolVar(&o.unsafeWindows, "unsafe-windows", false,
 		"use memory windows that do not protect memory, for tests")
+	o.recording.add(cmd)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range []string{"wait", "unsafe-windows"} {
 			if o.provider.value == provider.IWARP && cmd.Flags().Changed(name) {
@@ -135,7 +137,7 @@ func (o *options) newProvider(stderr io.Writer, auto func() (name, why string)) 
 	if err != nil {
 		return nil, fmt.Errorf("provider %s: %w", name, explained(err))
 	}
-	return p, nil
+	return o.recording.wrap(p)
 }
 
 func (o *options) rdmaConfig(log *slog.Logger) rdmacm.Config {

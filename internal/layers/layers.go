@@ -65,6 +65,11 @@ var Layers = []Layer{
 		Tests:    []string{"fabric/fabrictest"},
 		External: []string{"golang.org/x/sys"},
 	},
+	{
+		Path: "capture", Library: true, Pure: true,
+		May:   []string{"fabric", "proto/oncrpc", "proto/rpcrdma", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		Tests: []string{"fabric/fabrictest", "iwarp"},
+	},
 	{Path: "cgo", Library: true},
 	{Path: "cgo/cgotest", Library: true, May: []string{"cgo"}, External: []string{"golang.org/x/sys"}},
 	{

@@ -1,0 +1,53 @@
+// Package capture records what crosses the seam between the transport and an RDMA adapter, in a
+// pcapng file that Wireshark and tshark read as RPC-over-RDMA. Kernel bypass hides RDMA traffic
+// from packet capture on the host; this package sees it on every provider, devices included.
+//
+//	w, err := capture.Create("calls.pcapng", nil)
+//	...
+//	defer w.Close()
+//	p := w.Provider(iwarp.New(iwarp.Config{}))
+//
+// The provider that [Writer.Provider] returns takes the place of the one it wraps. A program that
+// does not wrap its provider pays nothing.
+//
+// # What is recorded
+//
+//   - The private data of both ends when a connection is set up.
+//   - Every Send of this end, and every message that it has received.
+//   - RDMA Writes and RDMA Reads that this end has posted, with their data.
+//   - What the peer does to the memory of this end, which no adapter reports: the RDMA Reads of a
+//     chunk are recorded behind the message whose read list names it, and RDMA Writes in front of
+//     the reply whose write list or reply chunk says how much was written. The data are those in
+//     the memory at that time.
+//   - The end of the connection, with its reason as a packet comment.
+//
+// # What packets look like
+//
+// The packets never were on a wire. They are written as iWARP over TCP (RFC 5040, RFC 5041, RFC
+// 5044), whatever the adapter speaks, since Wireshark puts chunks and messages together from that;
+// or as RoCE v2, see [Framing]. Addresses and ports are those of the connection. Each packet is one
+// segment of a message, up to 60 KiB of data; there are no acknowledgements on their own, TCP
+// checksums are zero, and sequence numbers begin at an arbitrary place.
+//
+// Wireshark knows only version 1 of RPC-over-RDMA. RDMA_MSG, RDMA_NOMSG and RDMA_ERROR have the same
+// form in version 2, so they are written with a 1 in rdma_vers, and the packet has the comment
+// [VersionComment]. [Config].KeepVersion leaves them alone.
+//
+// # Bounds
+//
+// Recording never waits. Events wait for the disk in a queue of [Config].Queue bytes; what does not
+// fit is dropped and counted, and leaves no gap in the sequence numbers. [Config].SnapLen bounds the
+// data that is kept of each packet, MaxSize and Files the files. A file is whole up to the last
+// block that was written, also after the process was killed.
+//
+// # Privacy
+//
+// A capture has the credentials and data of all who use the connections. [Create] makes files that
+// only their owner can read.
+//
+// # Limitations
+//
+//   - Memory that a peer has accessed without a message that says so is not seen.
+//   - Data that the peer has read is what was in the memory when the message was sent.
+//   - If both ends of a connection are recorded into one file, everything is in it twice.
+package capture

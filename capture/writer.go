@@ -1,0 +1,318 @@
+package capture
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// VersionComment is the comment of a packet in which rdma_vers was 2 and was written as 1.
+const VersionComment = "RPC-over-RDMA version 2, written as version 1"
+
+// PaddingComment is the comment of a packet with XDR padding that is not written into a chunk, and
+// without which Wireshark does not understand the reply behind it.
+const PaddingComment = "XDR padding for Wireshark, not on the wire"
+
+// DroppedComment begins the comment of the first packet behind messages and operations, of any
+// connection, that were dropped. Their number follows.
+const DroppedComment = "dropped before this packet: "
+
+// A Framing is how packets are written.
+type Framing uint8
+
+const (
+	// IWARP is RDMAP, DDP and MPA over TCP: RFC 5040, RFC 5041, RFC 5044.
+	IWARP Framing = iota
+	// RoCE is the reliable connections of InfiniBand over UDP port 4791, RoCE v2.
+	RoCE
+)
+
+// String returns the name as it is usually written.
+func (f Framing) String() string {
+	switch f {
+	case IWARP:
+		return "iWARP"
+	case RoCE:
+		return "RoCE v2"
+	}
+	return fmt.Sprintf("framing %d", uint8(f))
+}
+
+// Config bounds what is recorded. The zero value is ready for use.
+type Config struct {
+	// SnapLen is how many bytes of data are kept of each packet, of which one has up to 60 KiB.
+	// Headers of the layers below are kept always. Zero: everything.
+	SnapLen int
+
+	// MaxSize is how many bytes a file may have. Zero: no limit.
+	MaxSize int64
+
+	// Files is how many files of MaxSize there may be: the newest has the name given to
+	// [Create], those before it have ".1", ".2" and so on behind it. With 0 or 1 recording ends
+	// when the file is full. A [New] Writer has one.
+	Files int
+
+	// Queue is how many bytes may wait for the disk. What does not fit is dropped and counted.
+	// Zero: 32 MiB.
+	Queue int
+
+	// KeepVersion leaves version 2 in messages. Wireshark shows them as Sends then.
+	KeepVersion bool
+
+	// Framing is how packets are written.
+	Framing Framing
+}
+
+const defaultQueue = 32 << 20
+
+// Stats count what a Writer has done.
+type Stats struct {
+	Packets uint64 // written
+	Bytes   uint64 // written, blocks included
+	Dropped uint64 // messages and RDMA operations that did not fit into the queue, or into the file
+
+	// Unknown counts segments of chunks whose memory this end does not know, or no longer. Their
+	// data are not in the file.
+	Unknown uint64
+}
+
+// A Writer records connections in a file. It is safe for concurrent use.
+type Writer struct {
+	cfg Config
+	out sink
+
+	mu      sync.Mutex
+	queue   []event
+	queued  int // bytes of data and overhead in queue
+	stats   Stats
+	missed  uint64 // dropped since the last event
+	closed  bool
+	err     error         // of the first write that failed: nothing is recorded from then on
+	pending chan struct{} // holds a token while there is something for run
+	done    chan struct{} // closed when run has returned
+
+	// What follows belongs to run.
+	f   framer
+	buf []byte
+}
+
+// A sink takes whole blocks. rotate begins a new file, if there may be one.
+type sink interface {
+	io.Writer
+	rotate() (bool, error)
+	Close() error
+}
+
+// New returns a Writer that writes a capture file to w. A nil cfg is the zero Config. Writes are of
+// whole blocks. Close does not close w.
+func New(w io.Writer, cfg *Config) *Writer { return newWriter(plain{w}, cfg) }
+
+func newWriter(out sink, cfg *Config) *Writer {
+	w := &Writer{out: out, pending: make(chan struct{}, 1), done: make(chan struct{})}
+	if cfg != nil {
+		w.cfg = *cfg
+	}
+	if w.cfg.Queue <= 0 {
+		w.cfg.Queue = defaultQueue
+	}
+	w.f.cfg = &w.cfg
+	w.f.live = make(map[*stream]struct{})
+	w.f.emit = w.put
+	w.buf = appendFileHeader(w.buf, w.cfg.Framing.String())
+	w.f.written = int64(len(w.buf))
+	w.wake()
+	go w.run()
+	return w
+}
+
+// plain is an io.Writer as a sink.
+type plain struct{ io.Writer }
+
+func (plain) rotate() (bool, error) { return false, nil }
+func (plain) Close() error          { return nil }
+
+// Provider returns p with all its connections recorded. The result has p's name, and closing it
+// closes p. Connections go on when the Writer has been closed.
+func (w *Writer) Provider(p fabric.Provider) fabric.Provider { return &provider{p, w} }
+
+// Stats returns the counters so far.
+func (w *Writer) Stats() Stats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats
+}
+
+// Close writes what is queued, and the counters, and closes the file. It returns the first error
+// of writing. It may be called twice, from any goroutine.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.wake()
+	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+func (w *Writer) wake() {
+	select {
+	case w.pending <- struct{}{}:
+	default:
+	}
+}
+
+// overhead is what an event takes in the queue beside its data, in bytes.
+const overhead = 256
+
+// room reports whether data of n bytes would be queued, and counts what would not. It is asked
+// before data is copied, so that what is dropped costs little.
+func (w *Writer) room(n int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.err != nil {
+		return false
+	}
+	if w.queued+n+overhead > w.cfg.Queue {
+		w.stats.Dropped++
+		w.missed++
+		return false
+	}
+	return true
+}
+
+// add queues events, in order. Of a setup and of an end none is lost: they have no data.
+func (w *Writer) add(events ...event) {
+	if len(events) == 0 {
+		return
+	}
+	w.mu.Lock()
+	for i := range events {
+		e := &events[i]
+		n := len(e.data) + overhead
+		switch {
+		case w.closed || w.err != nil:
+		case w.queued+n > w.cfg.Queue && e.kind != kindUp && e.kind != kindDown:
+			w.stats.Dropped++
+			w.missed++
+		default:
+			e.missed, w.missed = w.missed, 0
+			w.queue = append(w.queue, *e)
+			w.queued += n
+		}
+	}
+	w.mu.Unlock()
+	w.wake()
+}
+
+// unknown counts a segment whose memory is not known.
+func (w *Writer) unknown() {
+	w.mu.Lock()
+	w.stats.Unknown++
+	w.mu.Unlock()
+}
+
+// chunk is how many bytes are written at once, at least, if there are as many.
+const chunk = 256 << 10
+
+// run writes events until the Writer is closed.
+func (w *Writer) run() {
+	defer close(w.done)
+	var batch []event
+	for range w.pending {
+		w.mu.Lock()
+		batch, w.queue = w.queue, batch[:0]
+		closed := w.closed
+		w.mu.Unlock()
+		for i := range batch {
+			w.f.event(&batch[i])
+			w.taken(len(batch[i].data) + overhead)
+			batch[i] = event{}
+			if len(w.buf) >= chunk {
+				w.flush()
+			}
+		}
+		if closed {
+			s := w.Stats()
+			w.buf = appendStatistics(w.buf, time.Now().UnixNano(), s.Packets+s.Dropped, s.Dropped)
+		}
+		// A file is up to date when there is nothing to do, should the process be killed.
+		w.flush()
+		if closed {
+			w.fail(w.out.Close())
+			return
+		}
+	}
+}
+
+func (w *Writer) taken(n int) {
+	w.mu.Lock()
+	w.queued = max(0, w.queued-n) // zero after a failure
+	w.mu.Unlock()
+}
+
+// put appends a packet to the file, or to the next one if it is full.
+func (w *Writer) put(p *packet) {
+	start := len(w.buf)
+	w.buf = appendPacket(w.buf, p)
+	n := int64(len(w.buf) - start)
+	// A file takes the setup of its connections even if it is too small for that.
+	full := w.cfg.MaxSize > 0 && w.f.written+n > w.cfg.MaxSize && !w.f.starting
+	if !full && !w.f.over {
+		w.f.written += n
+		w.mu.Lock()
+		w.stats.Packets++
+		w.mu.Unlock()
+		return
+	}
+	w.buf = w.buf[:start]
+	if !w.f.over {
+		w.flush()
+		again, err := w.out.rotate()
+		w.fail(err)
+		w.f.over = err != nil || !again
+	}
+	if w.f.over {
+		w.mu.Lock()
+		w.stats.Dropped++
+		w.mu.Unlock()
+		return
+	}
+	w.buf = appendFileHeader(w.buf, w.cfg.Framing.String())
+	w.f.written = int64(len(w.buf))
+	w.f.restart(p)
+}
+
+// flush writes the buffer, which has whole blocks.
+func (w *Writer) flush() {
+	if len(w.buf) == 0 {
+		return
+	}
+	w.mu.Lock()
+	failed := w.err != nil
+	w.mu.Unlock()
+	if !failed {
+		n, err := w.out.Write(w.buf)
+		w.mu.Lock()
+		w.stats.Bytes += uint64(n)
+		w.mu.Unlock()
+		w.fail(err)
+	}
+	w.buf = w.buf[:0]
+}
+
+// fail notes the first error.
+func (w *Writer) fail(err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		w.err = fmt.Errorf("capture: %w", err)
+		w.queue, w.queued = nil, 0
+	}
+}
