@@ -12,9 +12,9 @@ type cache struct {
 	idle time.Duration
 
 	mu     sync.Mutex
-	nodes  map[id]*node
-	front  node // ring of those not in use: front.next was used last, front.prev first
-	open   int  // descriptors
+	nodes  map[id]*node // by the keys of their ids
+	front  node         // ring of those not in use: front.next was used last, front.prev first
+	open   int          // descriptors
 	timer  *time.Timer
 	closed bool
 	sweeps sync.WaitGroup
@@ -30,7 +30,7 @@ func newCache(most int, idle time.Duration) *cache {
 func (c *cache) get(i *id) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.nodes[*i]
+	n := c.nodes[i.key()]
 	if n != nil {
 		c.take(n)
 	}
@@ -55,9 +55,10 @@ func (c *cache) take(n *node) {
 // add returns for use the node that is there with the id of n, or n.
 func (c *cache) add(n *node) *node {
 	c.mu.Lock()
-	old := c.nodes[n.id]
+	key := n.id.key()
+	old := c.nodes[key]
 	if old == nil {
-		c.nodes[n.id] = n
+		c.nodes[key] = n
 		c.open++
 		old = n
 	}
@@ -106,9 +107,9 @@ func (c *cache) release(n *node) {
 // drop forgets a node whose object is gone. It is closed when it is not in use any more.
 func (c *cache) drop(i *id) {
 	c.mu.Lock()
-	n := c.nodes[*i]
+	n := c.nodes[i.key()]
 	if n != nil {
-		delete(c.nodes, *i)
+		delete(c.nodes, i.key())
 		n.dropped = true
 		if n.refs > 0 {
 			n = nil
@@ -135,7 +136,7 @@ func (c *cache) evict() (list *node) {
 // remove takes a node that is not in use out, and puts it on a list. mu is held.
 func (c *cache) remove(n, list *node) *node {
 	n.leave()
-	delete(c.nodes, n.id)
+	delete(c.nodes, n.id.key())
 	c.open -= n.descriptors()
 	n.next = list
 	return n

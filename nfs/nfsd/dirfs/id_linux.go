@@ -49,18 +49,29 @@ func parseID(b []byte) (i id, ok bool) {
 	return i, true
 }
 
+// key is the id without what a handle of the kernel says by itself, so that the handle is enough
+// to find an object in a map.
+func (i *id) key() id {
+	k := *i
+	if k.typ != typeBirth {
+		k.ino = 0
+	}
+	return k
+}
+
 // An identifier finds out ids, in the best way that a file system has.
 type identifier struct {
-	birth bool // it has no handles
-	flags int  // of name_to_handle_at
+	birth bool  // it has no handles
+	flags int   // of name_to_handle_at
+	mount int32 // ID of the mount, if it has handles
 }
 
 // newIdentifier finds out which way works for the file system of a directory.
 func newIdentifier(fd int) identifier {
 	var h kernelHandle
 	for _, flags := range []int{0, atHandleFID} {
-		if nameToHandle(fd, "", &h, unix.AT_EMPTY_PATH|flags) == nil && fits(&h) {
-			return identifier{flags: flags}
+		if mount, err := nameToHandle(fd, "", &h, unix.AT_EMPTY_PATH|flags); err == nil && fits(&h) {
+			return identifier{flags: flags, mount: mount}
 		}
 	}
 	return identifier{birth: true}
@@ -85,7 +96,7 @@ func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
 	}
-	if err := nameToHandle(fd, name, &h, flags); err != nil {
+	if _, err := nameToHandle(fd, name, &h, flags); err != nil {
 		return id{}, err
 	}
 	if !fits(&h) {
@@ -93,6 +104,21 @@ func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
 	}
 	i.typ, i.size = uint16(h.typ), uint8(copy(i.b[:h.size], h.b[:]))
 	return i, nil
+}
+
+// keyOf returns the key of what a name in a directory is, if that takes no more than a system call
+// and nothing is mounted on it.
+func (f identifier) keyOf(dir int, name string) (key id, ok bool) {
+	if f.birth {
+		return id{}, false
+	}
+	var h kernelHandle
+	mount, err := nameToHandle(dir, name, &h, f.flags)
+	if err != nil || mount != f.mount || !fits(&h) {
+		return id{}, false
+	}
+	key.typ, key.size = uint16(h.typ), uint8(copy(key.b[:h.size], h.b[:]))
+	return key, true
 }
 
 // open opens an inode by its id with O_PATH. ESTALE: it is gone.
@@ -124,19 +150,19 @@ type kernelHandle struct {
 	b    [maxKernel]byte
 }
 
-func nameToHandle(dir int, name string, h *kernelHandle, flags int) error {
+// nameToHandle fills in h, and returns the ID of the mount that the object is on.
+func nameToHandle(dir int, name string, h *kernelHandle, flags int) (mount int32, err error) {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	h.size = maxKernel
-	var mount int32
 	_, _, errno := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(dir), uintptr(unsafe.Pointer(p)),
 		uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(&mount)), uintptr(flags), 0)
 	if errno != 0 {
-		return errno
+		return 0, errno
 	}
-	return nil
+	return mount, nil
 }
 
 // birthOf returns when an inode was made; ok is false if the file system does not know.

@@ -272,32 +272,50 @@ func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 	return n.sync(nil)
 }
 
-// A held is what a name stands for before it is removed or replaced; -1: nothing.
-type held int
+// A held is what a name stands for before it is removed or replaced.
+type held struct {
+	node *node // it is in the cache; or else
+	fd   int   // it is open; -1: nothing is there
+}
 
-// hold opens what a name stands for.
+// hold takes what a name stands for.
 func (n *node) hold(name string) held {
+	if child := n.known(name); child != nil {
+		return held{node: child, fd: -1}
+	}
 	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
 	if err != nil {
-		return -1
+		return held{fd: -1}
 	}
-	return held(fd)
+	return held{fd: fd}
 }
 
 func (h held) close() {
-	if h >= 0 {
-		unix.Close(int(h))
+	switch {
+	case h.node != nil:
+		h.node.Release()
+	case h.fd >= 0:
+		unix.Close(h.fd)
 	}
+}
+
+// stat returns the id and the attributes of what is held; ok is false if they cannot be had.
+func (f *FS) stat(h held, st *unix.Stat_t) (i id, ok bool) {
+	switch {
+	case h.node != nil:
+		return h.node.id, fstat(h.node.path, st) == nil
+	case h.fd >= 0 && fstat(h.fd, st) == nil:
+		i, err := f.ids.of(h.fd, "", st)
+		return i, err == nil
+	}
+	return id{}, false
 }
 
 // forget has the cache and the places know that an object has lost a name.
 func (f *FS) forget(old held, dir *node, name string) {
 	var st unix.Stat_t
-	if old < 0 || fstat(int(old), &st) != nil {
-		return
-	}
-	i, err := f.ids.of(int(old), "", &st)
-	if err != nil {
+	i, ok := f.stat(old, &st)
+	if !ok {
 		return
 	}
 	gone := st.Nlink == 0
@@ -334,11 +352,11 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 
 // moved has the places know a new name.
 func (f *FS) moved(what held, dir *node, name string, who *nfsd.Caller) {
-	var st unix.Stat_t
-	if f.places == nil || what < 0 || fstat(int(what), &st) != nil {
+	if f.places == nil {
 		return
 	}
-	if i, err := f.ids.of(int(what), "", &st); err == nil {
+	var st unix.Stat_t
+	if i, ok := f.stat(what, &st); ok {
 		f.places.note(&i, &dir.id, name, who)
 	}
 }

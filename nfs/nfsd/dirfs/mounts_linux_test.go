@@ -41,6 +41,10 @@ func TestMountPoints(t *testing.T) {
 	}
 	each(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m.cfg, map[string]string{"dir/covered": "x", "bind/covered": "x", "plain/file": "x"})
+		// What is known already is not entered in another place either.
+		for _, name := range []string{"dir", "bind", "plain"} {
+			w.lookup(name)
+		}
 		if err := unix.Mount("tmpfs", w.path("dir"), "tmpfs", 0, ""); err != nil {
 			t.Skipf("namespaces are not enough to mount: %v", err)
 		}
