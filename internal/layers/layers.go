@@ -86,6 +86,11 @@ var Layers = []Layer{
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{
+		Path: "middleware", Library: true, Pure: true,
+		May:   []string{"transport", "proto/oncrpc"},
+		Tests: []string{"iwarp", "fabric", "proto/xdr", "examples"},
+	},
+	{
 		Path: "nfs", Library: true, Pure: true,
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
