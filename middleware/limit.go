@@ -70,9 +70,8 @@ type Limits struct {
 
 const (
 	defaultCallers = 4096
-	hostPart       = 8  // the part of the callers, one in so many, that one host has
-	maxSpare       = 64 // callers' memory that is kept for others
-	looks          = 8  // callers looked at for one that can be forgotten
+	hostPart       = 8 // the part of the callers, one in so many, that one host has
+	looks          = 8 // callers looked at for one that can be forgotten
 )
 
 // A Limiter keeps callers within Limits. Its Wrap is a transport.Middleware; several programs may
@@ -84,9 +83,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	callers map[callerID]*caller
-	hosts   map[netip.Addr]int // callers of each host
-	spare   *caller
-	spares  int
+	hosts   map[netip.Addr]*host
 	rest    *caller // all for whom there is no room
 	stats   LimiterStats
 }
@@ -114,14 +111,47 @@ const (
 	kindRest             // those of a host for whom there is no room
 )
 
-// A caller has calls, or has had some not long ago. Guarded by Limiter.mu.
+// A caller has calls, or has had some. Guarded by Limiter.mu.
 type caller struct {
 	id          callerID
 	refs        int           // calls that are executed, or wait
 	running     int           // calls that have a place
 	due         time.Duration // see pace
 	first, last *turn         // calls that wait for a place
-	next        *caller       // spare
+
+	host         *host // nil: it is Limiter.rest
+	older, newer *caller
+}
+
+// A host has callers, in the order in which they have had a call that ended. Guarded by Limiter.mu.
+type host struct {
+	n              int
+	oldest, newest *caller
+}
+
+func (h *host) add(c *caller) {
+	h.n++
+	c.host, c.older, c.newer = h, h.newest, nil
+	if h.newest == nil {
+		h.oldest = c
+	} else {
+		h.newest.newer = c
+	}
+	h.newest = c
+}
+
+func (h *host) remove(c *caller) {
+	h.n--
+	if c.older == nil {
+		h.oldest = c.newer
+	} else {
+		c.older.newer = c.newer
+	}
+	if c.newer == nil {
+		h.newest = c.older
+	} else {
+		c.newer.older = c.older
+	}
 }
 
 // A turn is a call that waits for a place.
@@ -144,14 +174,14 @@ func NewLimiter(limits Limits) (*Limiter, error) {
 	}
 	return &Limiter{
 		limits: limits, pace: p, start: time.Now(),
-		callers: make(map[callerID]*caller), hosts: make(map[netip.Addr]int), rest: new(caller),
+		callers: make(map[callerID]*caller), hosts: make(map[netip.Addr]*host), rest: new(caller),
 	}, nil
 }
 
 // Wrap is the transport.Middleware: next is called for calls within the limits.
 func (l *Limiter) Wrap(next transport.Handler) transport.Handler {
 	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
-		c := l.enter(ctx, req)
+		c := l.enter(ctx, l.identify(req))
 		if c == nil {
 			if f := l.limits.Refuse; f != nil {
 				f(ctx, req, res)
@@ -178,12 +208,11 @@ func (l *Limiter) Stats() LimiterStats {
 func (l *Limiter) now() time.Duration { return time.Since(l.start) }
 
 // enter waits for the turn of a call. It returns nil if the call is to be refused.
-func (l *Limiter) enter(ctx context.Context, req *transport.Request) *caller {
+func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
 	patience := l.limits.Wait
 	if patience > 0 && transport.IsInline(ctx) {
 		patience = 0
 	}
-	id := l.identify(req)
 	l.mu.Lock()
 	now := l.now()
 	c := l.find(id, now)
@@ -294,8 +323,10 @@ func (l *Limiter) leave(c *caller, placed bool) {
 			c.running--
 		}
 	}
-	if c.refs--; c != l.rest && c.rests(l.now()) {
-		l.forget(c)
+	c.refs--
+	if h := c.host; h != nil && h.newest != c {
+		h.remove(c)
+		h.add(c)
 	}
 }
 
@@ -334,33 +365,45 @@ func (l *Limiter) find(id callerID, now time.Duration) *caller {
 	if c := l.callers[id]; c != nil {
 		return c
 	}
-	if host := hostOf(id.host); id.kind != kindRest && l.limits.By != ByHost && l.hosts[host] >= max(l.limits.Callers/hostPart, 1) {
-		if !l.makeRoom(now, host) {
-			return l.find(callerID{host: host, kind: kindRest}, now)
-		}
+	addr := hostOf(id.host)
+	if h := l.hosts[addr]; h != nil && id.kind != kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
+		return l.find(callerID{host: addr, kind: kindRest}, now)
 	}
-	if len(l.callers) >= l.limits.Callers && !l.makeRoom(now, netip.Addr{}) {
+	if len(l.callers) >= l.limits.Callers && !l.makeRoom(now) {
 		return l.rest
 	}
-	c := l.spare
-	if c == nil {
-		c = new(caller)
-	} else {
-		l.spare, c.next = c.next, nil
-		l.spares--
+	h := l.hosts[addr]
+	if h == nil {
+		h = new(host)
+		l.hosts[addr] = h
 	}
-	c.id = id
+	c := &caller{id: id}
 	l.callers[id] = c
-	l.hosts[hostOf(id.host)]++
+	h.add(c)
 	return c
 }
 
-// makeRoom forgets a caller, of host if that is not the zero Addr, if one of some that are looked at
-// can be forgotten. mu is held.
-func (l *Limiter) makeRoom(now time.Duration, host netip.Addr) bool {
+// shrink forgets a caller of a host, if one of the oldest can be forgotten. mu is held.
+func (l *Limiter) shrink(h *host, now time.Duration) bool {
+	c := h.oldest
+	for range looks {
+		if c == nil {
+			break
+		}
+		if c.rests(now) {
+			l.forget(c)
+			return true
+		}
+		c = c.newer
+	}
+	return false
+}
+
+// makeRoom forgets a caller, if one of some that are looked at can be forgotten. mu is held.
+func (l *Limiter) makeRoom(now time.Duration) bool {
 	n := 0
 	for _, c := range l.callers { // in an order that is another each time
-		if c.rests(now) && (!host.IsValid() || hostOf(c.id.host) == host) {
+		if c.rests(now) {
 			l.forget(c)
 			return true
 		}
@@ -374,12 +417,7 @@ func (l *Limiter) makeRoom(now time.Duration, host netip.Addr) bool {
 // forget forgets a caller. mu is held.
 func (l *Limiter) forget(c *caller) {
 	delete(l.callers, c.id)
-	host := hostOf(c.id.host)
-	if l.hosts[host]--; l.hosts[host] == 0 {
-		delete(l.hosts, host)
-	}
-	if *c = (caller{}); l.spares < maxSpare {
-		c.next, l.spare = l.spare, c
-		l.spares++
+	if c.host.remove(c); c.host.n == 0 {
+		delete(l.hosts, hostOf(c.id.host))
 	}
 }

@@ -30,7 +30,7 @@ func newPace(rate float64, burst int) (pace, error) {
 	}
 	interval := max(float64(time.Second)/rate, 1)
 	early := interval * float64(burst-1)
-	if interval+early > math.MaxInt64/4 {
+	if !(interval+early <= math.MaxInt64/4) { // which may not be a number
 		return pace{}, fmt.Errorf("middleware: %d at once take too long at a rate of %v per second", burst, rate)
 	}
 	return pace{interval: time.Duration(interval), early: time.Duration(early)}, nil
