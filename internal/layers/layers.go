@@ -88,7 +88,7 @@ var Layers = []Layer{
 	{
 		Path: "middleware", Library: true, Pure: true,
 		May:   []string{"transport", "proto/oncrpc"},
-		Tests: []string{"iwarp", "fabric", "proto/xdr", "examples"},
+		Tests: []string{"iwarp"},
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
@@ -124,7 +124,10 @@ var Layers = []Layer{
 		Tests: []string{"iwarp"},
 	},
 
-	{Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{
+		Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"middleware"},
+	},
 
 	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},

@@ -25,7 +25,7 @@ var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{
 		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "exchange", "handler",
-		"leader", "middleware", "observer", "operation", "progress", "reply", "replycache", "requester", "responder",
+		"leader", "middleware", "operation", "progress", "reply", "replycache", "requester", "responder",
 		"response", "rfc5666",
 		"sendqueue", "slots", "version", "watch",
 	}},
