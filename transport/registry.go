@@ -69,8 +69,9 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		})
 		return
 	}
+	// Write chunks of protected calls come back unused: see chunksFit.
 	if call.Cred.Protected() {
-		x.hdr.Writes = x.hdr.Writes[:0] // they come back unused: see chunksFit
+		x.hdr.Writes = x.hdr.Writes[:0]
 	}
 	p := r.programs[call.Prog]
 	x.lending.allowed = p != nil && p.ReadReplies

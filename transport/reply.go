@@ -338,9 +338,10 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	// elsewhere by append are ordinary memory.
 	results, inPlace := x.inPlace(results)
 	key, skip := fabric.LocalDMAKey, 0
+	// A longer header would overwrite them.
 	if inPlace {
 		if skip = len(results); len(rpc) > acceptedSize {
-			at, skip = x.base+acceptedSize+len(results), 0 // the header would overwrite them
+			at, skip = x.base+acceptedSize+len(results), 0
 		}
 	}
 	mem := x.own(results)
