@@ -157,6 +157,12 @@ func TestVerifiers(t *testing.T) {
 				}
 			}
 		}
+		// Results that fill the send buffer to the last word, with an item behind them.
+		for results := uint32(3900); results < 4096; results += 4 {
+			for _, verf := range []uint32{0, 12} {
+				c.try(t, cl, &recipe{verf: verf, results: results, items: 1, item: 5}, 0, false, lends)
+			}
+		}
 		if err := cl.Err(); err != nil {
 			t.Error(err)
 		}
