@@ -69,6 +69,9 @@ func (s *slot) build(call *Call) error {
 			return err
 		}
 	}
+	if call.Sign != nil && !call.sent {
+		call.sign(s.xid)
+	}
 	h := &s.hdr
 	h.XID, h.Vers, h.Credit, h.Proc = s.xid, max(c.version(), rpcrdma.Version1), uint32(c.mostCalls.Load()), rpcrdma.ProcMsg
 	h.Reads, h.Writes, h.Reply, h.HasReply = h.Reads[:0], h.Writes[:0], h.Reply[:0], false

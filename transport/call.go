@@ -1,6 +1,9 @@
 package transport
 
-import "github.com/rpcrdma/rpcrdma/proto/oncrpc"
+import (
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
 
 // A Call is one remote procedure call: what goes out, where bulk results go,
 // and what came back. The caller owns it and may use it again for the next
@@ -33,6 +36,13 @@ type Call struct {
 	// executed twice, at servers without a cache of replies.
 	NoResend bool
 
+	// Sign, if not nil, makes the call's verifier, which replaces Verf: what proves the caller
+	// in flavors that sign the header of the call (RFC 2203 section 5.3.1). header is that, from
+	// the xid, which is chosen when the call is made, to the credential; it is valid until Sign
+	// returns. Sign is called by the goroutine that makes the call, again for each xid, and
+	// must not block or panic. A call that is sent again has the same xid and verifier.
+	Sign func(header []byte) oncrpc.Auth
+
 	// Results are the XDR-encoded results. The data of write items with
 	// Chunked set is not in it, their length words are. The memory belongs
 	// to the Call: it is valid until the next call with it.
@@ -52,6 +62,8 @@ type Call struct {
 	// Results receives the whole reply message.
 	raw []byte
 
+	signed []byte // the header for Sign
+
 	nothing [1]byte // the Buf of results that may have no data: see Receive
 
 	event *CallEvent // of the call that is being made, for an Observer
@@ -66,6 +78,30 @@ func (call *Call) Receive(buf []byte) {
 		buf = call.nothing[:]
 	}
 	call.WriteItems = append(call.WriteItems, WriteItem{Buf: buf})
+}
+
+// AppendArgs appends the arguments in one piece: Args, with the data of ReadItems and its padding
+// where they belong. A wrapper that signs or encrypts arguments does that to them, and makes a
+// call without items (RFC 8166 section 8.2.2). It panics if the offsets of ReadItems do not ascend
+// within Args.
+func (call *Call) AppendArgs(b []byte) []byte {
+	from := 0
+	for i := range call.ReadItems {
+		it := &call.ReadItems[i]
+		b = append(append(b, call.Args[from:it.Offset]...), it.Data...)
+		b = append(b, zeros[:xdr.Pad(len(it.Data))]...)
+		from = it.Offset
+	}
+	return append(b, call.Args[from:]...)
+}
+
+// sign makes the verifier of a call that is sent with xid.
+func (call *Call) sign(xid uint32) {
+	const verf = 8 // bytes of an empty one
+	call.signed = oncrpc.AppendCall(call.signed[:0], &oncrpc.CallHeader{
+		XID: xid, RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred,
+	})
+	call.Verf = call.Sign(call.signed[:len(call.signed)-verf])
 }
 
 // A ReadItem is the data of one opaque argument. The memory belongs to the

@@ -41,6 +41,15 @@ type Requester interface {
 	Err() error
 }
 
+// A CallerFunc is a Caller that consists of one function. A client's middleware is a
+// func(Caller) Caller: it returns one that does something before and after it calls the other, and
+// stands in its place for code that takes a Caller, such as generated clients. It may make another
+// Call of the one that it gets, if it leaves behind in that what Call promises.
+type CallerFunc func(ctx context.Context, call *Call) error
+
+// Call calls f.
+func (f CallerFunc) Call(ctx context.Context, call *Call) error { return f(ctx, call) }
+
 var (
 	_ Requester = (*Client)(nil)
 	_ Requester = (*Group)(nil)

@@ -104,6 +104,12 @@ type Config struct {
 	// MiB has to be transferred at 140 kB/s. Zero is 30 seconds, negative is for ever.
 	StallTimeout time.Duration
 
+	// Middleware is around the handlers of all programs that this end executes, the first
+	// outermost: as if each Program.Handler were Chain(Handler, Middleware...). It is applied
+	// once, when a program is registered. Programs behind a bridge, and those of the transport
+	// itself, have none.
+	Middleware []Middleware
+
 	// Logger gets a record for each connection that ends with an error, for the first reply
 	// of a connection that could not be sent, and for each panic of a handler. Nil logs
 	// panics alone, to slog.Default().

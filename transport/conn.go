@@ -50,9 +50,8 @@ type conn struct {
 	// Of the calls that this end executes.
 	svc      service
 	memory   *budget.Budget
-	tenant   budget.Tenant   // of the memory that exchanges reserve and hold
-	handling context.Context // of handlers; ends with the connection
-	inline   context.Context // the same, of handlers that are Inline
+	tenant   budget.Tenant // of the memory that exchanges reserve and hold
+	contexts contexts      // of handlers
 	cancel   context.CancelFunc
 	grant    atomic.Int64
 	called   atomic.Bool // a call that was in order has come

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"net"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -59,6 +60,7 @@ type Conn struct {
 	c      connection
 	cfg    *config
 	unsent atomic.Bool // a reply that could not be sent has been logged
+	peer   atomic.Pointer[netip.AddrPort]
 
 	life   connLife
 	server bool // the other end has opened it; set with life.began
@@ -97,7 +99,7 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 // A handler that a Program names Inline cannot wait for a call, as nobody else moves its
 // connection: with its own context, or one made from it, it gets an error.
 func (cn *Conn) Call(ctx context.Context, call *Call) error {
-	if ctx.Value(inlineKey{}) != nil {
+	if IsInline(ctx) {
 		return errInline
 	}
 	call.sent = false
@@ -119,6 +121,27 @@ func (cn *Conn) Info() ConnInfo { return cn.c.info() }
 // the data path for a moment: it is for people and monitors.
 func (cn *Conn) Stats() ConnStats { return cn.c.connStats() }
 
+// RemoteAddrPort is the address of the other end as a value, for comparisons and keys: IPv4 in
+// four bytes, and without a zone. It is the zero AddrPort if the address is not one of IP. It is
+// made once.
+func (cn *Conn) RemoteAddrPort() netip.AddrPort {
+	if p := cn.peer.Load(); p != nil {
+		return *p
+	}
+	var p netip.AddrPort
+	switch a := cn.RemoteAddr().(type) {
+	case nil:
+		return p
+	case *net.TCPAddr:
+		p = a.AddrPort()
+	default:
+		p, _ = netip.ParseAddrPort(a.String())
+	}
+	p = netip.AddrPortFrom(p.Addr().Unmap().WithZone(""), p.Port())
+	cn.peer.Store(&p)
+	return p
+}
+
 // RemoteAddr is the address of the other end.
 func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }
 
@@ -134,7 +157,3 @@ func (cn *Conn) Close() error {
 	cn.c.abort()
 	return nil
 }
-
-// An inlineKey marks the contexts of handlers that run on the goroutine that moves the
-// connection.
-type inlineKey struct{}

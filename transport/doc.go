@@ -53,6 +53,14 @@
 // may drop the connection. Each direction has its own credits and xids. Calls from the
 // server have chunks only between ends that both have AllChunks.
 //
+// # Middleware
+//
+// Program.Auth decides who may call a program. A [Middleware] wraps its handler, or those of all
+// programs (Config.Middleware): it sees the call and what has come of it, and may refuse it, or
+// change arguments and results, which is what a security flavor needs. A client's middleware is a
+// function from one [Caller] to another. Package middleware has access lists, limits for each
+// caller, and a log.
+//
 // # Reconnection
 //
 // A client reconnects after a lost connection, with growing pauses, and sends calls

@@ -45,18 +45,24 @@ func (p *Calls) Put(call *Call) {
 	call.Cred, call.Verf, call.Reply = oncrpc.Auth{}, oncrpc.Auth{}, oncrpc.ReplyHeader{}
 	call.Args, call.Results = call.Args[:0], nil
 	call.ReadItems, call.WriteItems = call.ReadItems[:0], call.WriteItems[:0]
-	call.MaxResults, call.NoResend = 0, false
+	call.MaxResults, call.NoResend, call.Sign = 0, false, nil
 	p.pool.Put(call)
 }
 
 // FailWith makes the reply the RPC error that err, which is not nil, stands for. An
 // oncrpc.AcceptStat that err is or wraps is that error, without a record in the log: GarbageArgs,
-// ProcUnavail or SystemErr. All other errors are SYSTEM_ERR to the caller, and
-// Config.Logger gets them.
+// ProcUnavail or SystemErr. An oncrpc.AuthStat is that denial, likewise. All other errors are
+// SYSTEM_ERR to the caller, and Config.Logger gets them: an *oncrpc.RPCError is another server's,
+// and says nothing of this one.
 func (w *Response) FailWith(req *Request, err error) {
 	var stat oncrpc.AcceptStat
 	if errors.As(err, &stat) && (stat == oncrpc.GarbageArgs || stat == oncrpc.ProcUnavail || stat == oncrpc.SystemErr) {
 		w.Fail(stat)
+		return
+	}
+	var denied oncrpc.AuthStat
+	if errors.As(err, &denied) && denied != oncrpc.AuthOK {
+		w.Deny(denied)
 		return
 	}
 	w.Fail(oncrpc.SystemErr)
@@ -90,6 +96,10 @@ func Versions(programs ...Program) (Program, error) {
 			return Program{}, fmt.Errorf("transport: program %d has a version twice", p.Number)
 		}
 		all.Low, all.High = min(all.Low, p.Low), max(all.High, p.High)
+		if p.Auth != nil {
+			all.Auth = v.authorize
+		}
+		all.Null = all.Null || p.Null
 		all.Padded, all.ReadReplies = all.Padded && p.Padded, all.ReadReplies && p.ReadReplies
 		v.list = append(v.list, p)
 	}
@@ -121,11 +131,21 @@ func (v *versions) find(vers uint32) *Program {
 
 // ServeRPC has the version of the call executed.
 func (v *versions) ServeRPC(ctx context.Context, req *Request, res *Response) {
-	if p := v.find(req.Vers); p != nil {
-		p.Handler.ServeRPC(ctx, req, res)
-	} else {
+	switch p := v.find(req.Vers); {
+	case p == nil:
 		res.Fail(oncrpc.ProcUnavail)
+	case req.Proc == 0 && !p.Null: // another version's handler executes it
+	default:
+		p.Handler.ServeRPC(ctx, req, res)
 	}
+}
+
+// authorize asks the version of the call.
+func (v *versions) authorize(req *Request) oncrpc.AuthStat {
+	if p := v.find(req.Vers); p != nil && p.Auth != nil {
+		return p.Auth(req)
+	}
+	return oncrpc.AuthOK
 }
 
 // Call asks the binding of the version.

@@ -138,8 +138,8 @@ func TestVersions(t *testing.T) {
 	var res Response
 	all.Handler.ServeRPC(t.Context(), &Request{Procedure: Procedure{7, 4, 1}}, &res)
 	items, bounds := all.Binding.Call(Procedure{7, 4, 1}, nil, nil)
-	if res.fail != oncrpc.ProcUnavail || len(items)+len(all.Binding.Reply(Procedure{7, 4, 1}, nil, false, nil)) > 0 || bounds != (ReplyBounds{}) || all.Idempotent(4, 4) || all.Inline(4, 5) {
-		t.Errorf("a version that there is not: %v, %v", res.fail, items)
+	if res.status.AcceptStat != oncrpc.ProcUnavail || len(items)+len(all.Binding.Reply(Procedure{7, 4, 1}, nil, false, nil)) > 0 || bounds != (ReplyBounds{}) || all.Idempotent(4, 4) || all.Inline(4, 5) {
+		t.Errorf("a version that there is not: %v, %v", res.status, items)
 	}
 
 	other, unbound := program(3), program(3)

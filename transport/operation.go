@@ -198,7 +198,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 
 // operate executes a request.
 func (x *exch) operate(o *Operation, payload []byte) {
-	answer, err := o.Handle(x.c.handling, &x.c.public, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
+	answer, err := o.Handle(x.c.contexts.of(false, false), &x.c.public, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
 	if err != nil || !o.Payload.holds(answer.Payload) {
 		x.refuse(nil, rpcrdma.ErrInvalOption)
 		return

@@ -19,14 +19,13 @@ type registry struct {
 	programs map[uint32]*Program
 	other    func(l *leader, x *exch, n int) bool // takes calls to other programs; nil: there are none
 	cache    *replycache.Cache
-	inline   context.Context // of Inline handlers whose replies are remembered
+	around   []Middleware // of all handlers
 }
 
 func newRegistry(cfg *config) *registry {
-	cache := replycache.New(replycache.Limits(cfg.ReplyCache))
 	return &registry{
-		programs: make(map[uint32]*Program), cache: cache,
-		inline: context.WithValue(cache.Context(), inlineKey{}, true),
+		programs: make(map[uint32]*Program), cache: replycache.New(replycache.Limits(cfg.ReplyCache)),
+		around: cfg.Middleware,
 	}
 }
 
@@ -36,6 +35,9 @@ func (r *registry) register(p Program) error {
 	}
 	if r.programs[p.Number] != nil {
 		return fmt.Errorf("transport: program %d is registered twice", p.Number)
+	}
+	if p.Handler = Chain(p.Handler, r.around...); p.Handler == nil {
+		return fmt.Errorf("transport: middleware leaves program %d without a handler", p.Number)
 	}
 	r.programs[p.Number] = &p
 	return nil
@@ -69,6 +71,10 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		})
 		return
 	}
+	// Write chunks of protected calls come back unused: see chunksFit.
+	if call.Cred.Protected() {
+		x.hdr.Writes = x.hdr.Writes[:0]
+	}
 	p := r.programs[call.Prog]
 	x.lending.allowed = p != nil && p.ReadReplies
 	switch {
@@ -80,31 +86,38 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		}
 	case call.Vers < p.Low || call.Vers > p.High:
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})
-	case call.Proc == 0:
+	case p.Auth != nil && !x.authorized(l, p, n):
+	case call.Proc == 0 && !p.Null:
 		x.reply(l, nil)
 	case !x.chunksFit(p.Binding, n):
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
 	case r.recall(l, x, p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
 	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
-		r.run(l, x, p.Handler, n)
+		r.run(l, x, p, n)
 	default:
 		x.detach()
-		go r.run(nil, x, p.Handler, n)
+		go r.run(nil, x, p, n)
 	}
 }
 
 // chunksFit compares the read chunks of a call, whose arguments start at offset n of its
 // message, with what the binding says: each is an item that may be one, and has as many
-// bytes as its length word says, or as many with padding (RFC 5666 section 3.4).
+// bytes as its length word says, or as many with padding (RFC 5666 section 3.4). What a security
+// service protects has none (RFC 8166 section 8.2.2).
 func (x *exch) chunksFit(b Binding, n int) bool {
 	reads := x.hdr.Reads
 	for len(reads) > 0 && reads[0].Position == 0 {
 		reads = reads[1:]
 	}
-	if b == nil || len(reads) == 0 {
+	call := &x.call
+	switch {
+	case len(reads) == 0:
+		return true
+	case call.Cred.Protected():
+		return false
+	case b == nil:
 		return true
 	}
-	call := &x.call
 	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.Msg[n:], x.ranges[:0])
 	for items := x.ranges; len(reads) > 0; {
 		at, sum := int(reads[0].Position), 0
@@ -123,35 +136,54 @@ func (x *exch) chunksFit(b Binding, n int) bool {
 }
 
 // run executes a call whose arguments start at offset n of its message.
-func (r *registry) run(l *leader, x *exch, h Handler, n int) {
+func (r *registry) run(l *leader, x *exch, p *Program, n int) {
+	if p.Auth == nil { // else it has been asked with it
+		x.request(n)
+	}
+	x.res = Response{Results: x.results(), o: x}
+	serve(x.c.contexts.of(x.entry != nil, l != nil), p.Handler, &x.req, &x.res, x.event)
+	if x.res.refused() {
+		x.dropItems()
+		x.replyError(l, x.res.Status())
+		return
+	}
+	x.answer(l, x.res.Status(), x.res.Results)
+}
+
+// request makes the Request of a call whose arguments start at offset n of its message.
+func (x *exch) request(n int) {
 	call := &x.call
 	x.req = Request{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
 		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
 		Args: x.Msg[n:], at: n, pad: xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}, o: x,
+		sys: x.req.sys,
 	}
-	x.res = Response{Results: x.results(), o: x}
-	serve(x.context(r, l != nil), h, &x.req, &x.res, x.event)
-	if h, refused := x.res.refused(); refused {
-		x.dropItems()
-		x.replyError(l, h)
-		return
-	}
-	x.reply(l, x.res.Results)
 }
 
-// context is what the handler gets: it ends with the connection, or, if the reply is to be
-// remembered, with the registry.
-func (x *exch) context(r *registry, inline bool) context.Context {
-	switch remembered := x.entry != nil; {
-	case remembered && inline:
-		return r.inline
-	case remembered:
-		return x.entry.Context()
-	case inline:
-		return x.c.inline
+// authorized asks the program whether the call may be executed. If not, it is answered.
+func (x *exch) authorized(l *leader, p *Program, n int) bool {
+	x.request(n)
+	h, ok := authorize(p, &x.req)
+	if !ok {
+		x.replyError(l, h)
 	}
-	return x.c.handling
+	return ok
+}
+
+// context is what the contexts of handlers whose replies are remembered are made from.
+func (r *registry) context() context.Context { return r.cache.Context() }
+
+// authorize asks p whether a call may be executed, and returns the reply if not.
+func authorize(p *Program, req *Request) (h oncrpc.ReplyHeader, ok bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			h, ok = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, false
+			panicked(req, v)
+		}
+	}()
+	stat := p.Auth(req)
+	return oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}, stat == oncrpc.AuthOK
 }
 
 // serve has the handler fill res. A panic is the handler's alone: its caller is told
@@ -171,19 +203,30 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 		if e != nil {
 			e.Handler = time.Since(start)
 		}
-		res.fail = oncrpc.SystemErr
-		cn := req.o.conn()
-		log := cn.cfg.Logger
-		if log == nil {
-			log = slog.Default()
+		res.Fail(oncrpc.SystemErr)
+		if len(res.Verf.Body) > oncrpc.MaxAuthBody {
+			res.Verf = oncrpc.Auth{}
 		}
-		log.Error("a handler has panicked", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
-			"peer", cn.c.addr(), "panic", v, "stack", string(debug.Stack()))
+		panicked(req, v)
 	}()
 	h.ServeRPC(ctx, req, res)
 	if e != nil {
 		e.Handler = time.Since(start)
 	}
+	if n := len(res.Verf.Body); n > oncrpc.MaxAuthBody {
+		panic(fmt.Sprintf("transport: a verifier of %d bytes, limit is %d", n, oncrpc.MaxAuthBody))
+	}
+}
+
+// panicked logs a panic of a handler, with the stack.
+func panicked(req *Request, v any) {
+	cn := req.o.conn()
+	log := cn.cfg.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Error("a handler has panicked", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
+		"peer", cn.c.addr(), "panic", v, "stack", string(debug.Stack()))
 }
 
 // credAt is where the credential begins in a call.

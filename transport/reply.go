@@ -58,6 +58,8 @@ func (x *exch) results() []byte {
 	return x.out.Bytes[start:start:x.c.sendMax()]
 }
 
+func (x *exch) itemList() *[]item { return &x.items }
+
 // reply answers with results, which may or may not be in place, and the
 // exchange's items, whose at counts from the first byte of results.
 func (x *exch) reply(l *leader, results []byte) {
@@ -71,7 +73,7 @@ func (x *exch) replyError(l *leader, h oncrpc.ReplyHeader) {
 
 // answer answers with the RPC header h and results.
 func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
-	var head [64]byte
+	var head [128]byte // a verifier of 100 bytes fits
 	h.XID = x.hdr.XID
 	rpc := oncrpc.AppendReply(head[:0], &h)
 	if e := x.event; e != nil {
@@ -121,7 +123,7 @@ func (x *exch) form(rpc, results []byte) (msg []byte, err error) {
 	x.reserve(len(x.items)*2 + 4)
 	p := plan.Reply{
 		Transport: x.base, Header: len(rpc), Results: len(results), Inline: c.sendMax(),
-		Writes: len(h.Writes), ReplyChunk: h.HasReply, Lends: x.lendsReply(),
+		Writes: len(x.hdr.Writes), ReplyChunk: h.HasReply, Lends: x.lendsReply(),
 	}
 	moved := p.Moved(len(x.items))
 	if i := x.writeItems(moved); i < moved {
@@ -217,7 +219,7 @@ func (x *exch) formInline(rpc, results []byte, inline, moved int) []byte {
 	if !inPlace {
 		copy(msg[first:], results)
 	}
-	x.spliceInline(msg[first:], len(results), moved)
+	splice(msg[first:], len(results), x.items[moved:])
 	copy(msg[x.base:], rpc)
 	rpcrdma.AppendHeader(buf[:0], &x.rh)
 	return msg
@@ -311,47 +313,43 @@ func (x *exch) write(offered, ret rpcrdma.WriteChunk) bool {
 	return true
 }
 
-// spliceInline puts the items that stay inline into the stream of n bytes at
-// the start of b, from the last to the first.
-func (x *exch) spliceInline(b []byte, n, moved int) {
-	end := len(b)
-	for i := len(x.items) - 1; i >= moved; i-- {
-		it := &x.items[i]
-		tail := n - it.at
-		copy(b[end-tail:end], b[it.at:n])
-		end -= tail + xdr.Padded(len(it.data))
-		k := copy(b[end:], it.data)
-		clear(b[end+k : end+xdr.Padded(k)])
-		n = it.at
-	}
-}
-
 // gather lists the parts of the RPC message for the reply chunk, without the
 // items that went to write chunks.
 func (x *exch) gather(rpc, results []byte, moved int) bool {
 	parts := x.parts[:0]
 	// The RPC header and padding come from the send buffer, behind the
-	// transport header that RDMA_NOMSG puts there.
+	// transport header that RDMA_NOMSG puts there, as far as it has room.
 	at := x.base
 	own := func(b []byte) bool {
-		if at+len(b) > len(x.out.Bytes) {
-			return false
+		mem, key := x.out.Bytes[at:], x.out.LKey
+		if len(b) > len(mem) {
+			more, err := x.alloc(len(b))
+			if err != nil {
+				return false
+			}
+			mem, key = more.Bytes, more.LKey
+		} else {
+			at += len(b)
 		}
-		copy(x.out.Bytes[at:], b)
-		parts = append(parts, fabric.SGE{Buf: x.out.Bytes[at : at+len(b)], LKey: x.out.LKey})
-		at += len(b)
+		parts = append(parts, fabric.SGE{Buf: mem[:copy(mem, b)], LKey: key})
 		return true
 	}
-	// Results in place start right behind the header; those moved elsewhere by
-	// append are ordinary memory.
-	key, inPlace := fabric.LocalDMAKey, false
-	if len(results) > 0 {
-		start := x.base + acceptedSize
-		inPlace = start < len(x.out.Bytes) && &results[0] == &x.out.Bytes[start]
+	// Results in place start right behind a header without a verifier; those moved
+	// elsewhere by append are ordinary memory.
+	results, inPlace := x.inPlace(results)
+	key, skip := fabric.LocalDMAKey, 0
+	// A longer header would overwrite them.
+	if inPlace {
+		if skip = len(results); len(rpc) > acceptedSize {
+			at, skip = x.base+acceptedSize+len(results), 0
+		}
 	}
+	mem := x.own(results)
 	switch {
 	case inPlace:
 		key = x.out.LKey
+	case mem != nil:
+		key = mem.LKey // of Response.Alloc, or Join
 	case !x.c.caps.LocalDMA && len(results) > 0:
 		b, err := x.alloc(len(results))
 		if err != nil {
@@ -365,9 +363,7 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	if !own(rpc) {
 		return false
 	}
-	if inPlace {
-		at += len(results)
-	}
+	at += skip
 	from := 0
 	for i := moved; i < len(x.items); i++ {
 		it := &x.items[i]
@@ -388,6 +384,17 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	x.parts = parts
 	x.reserveMore(len(parts))
 	return true
+}
+
+// inPlace tells whether results are in the place that they were to be built in. A wrapper may
+// have cut off their beginning: then they are moved there.
+func (x *exch) inPlace(results []byte) (moved []byte, ok bool) {
+	n, start, end := cap(results), x.base+acceptedSize, x.c.sendMax()
+	if n == 0 || start >= end || &results[:n][n-1] != &x.out.Bytes[end-1] {
+		return results, false
+	}
+	moved = x.out.Bytes[start:]
+	return moved[:copy(moved, results)], true
 }
 
 // reserveMore makes room for n more gather elements; lists formed before keep

@@ -159,7 +159,7 @@ func (c *conn) handOn(w *waiter) {
 
 // plain tells whether a call is made in no time: it goes inline, and so does its reply.
 func (s *slot) plain(call *Call) bool {
-	return call.op == nil && call.raw == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
+	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
 		len(call.Args) <= s.c.sendMax()/2 && call.MaxResults <= s.c.recvMax()/2
 }
 

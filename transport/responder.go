@@ -50,6 +50,9 @@ type service interface {
 	// dispatch is called by the leader with a whole call in x.Msg. It must see to it that
 	// x.reply, x.refuse or x.drop is called once, now or later.
 	dispatch(l *leader, x *exch)
+
+	// context is what the contexts of handlers are made from whose replies are remembered.
+	context() context.Context
 }
 
 // startMessages is what a new connection may reserve, in messages of full length.
@@ -67,8 +70,10 @@ func terms(cfg *config, host string, trim func(int) int, wake func()) budget.Ter
 func (c *conn) execute(svc service, b *budget.Budget, host string) {
 	c.svc, c.memory = svc, b
 	b.Join(&c.tenant, terms(c.cfg, host, c.arena.Trim, func() { c.ask((*leader).admit) }))
-	c.handling, c.cancel = context.WithCancel(context.Background())
-	c.inline = context.WithValue(c.handling, inlineKey{}, true)
+	var own context.Context
+	own, c.cancel = context.WithCancel(context.Background())
+	c.contexts.init(&c.public, own)
+	c.contexts.remember(svc.context())
 }
 
 // serves tells whether this end executes calls. In version 2 each end does, if only to

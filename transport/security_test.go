@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"net"
 	"testing"
@@ -133,4 +134,87 @@ func TestProtectedRecords(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestProtectedAtServer: a client that offers chunks for what is protected, or has sent some, gets
+// nothing into them.
+func TestProtectedAtServer(t *testing.T) {
+	protected := func(service uint32, h rpcrdma.Header, args ...byte) []byte {
+		h.XID, h.Vers, h.Credit = 5, 1, 8
+		msg := oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: 5, RPCVers: 2, Prog: testProg, Vers: 1, Proc: procEcho, Cred: gss(service)})
+		return append(append(rpcrdma.AppendHeader(nil, &h), msg...), args...)
+	}
+	for _, c := range []struct {
+		name    string
+		service uint32
+		chunks  bool
+	}{{"authentication alone", 1, true}, {"integrity", 2, false}, {"privacy", 3, false}} {
+		t.Run("V1-11-1 a write chunk, "+c.name, func(t *testing.T) {
+			testServer(t, nil, func(p *peer, _ *Server, _ *testService) {
+				mem := make([]byte, 100)
+				p.send(protected(c.service, rpcrdma.Header{Writes: []rpcrdma.WriteChunk{{p.offer(0xabc, mem)}}}, opaque("sealed")...), 0)
+				h, payload := p.message("the reply")
+				want, placed := opaque("sealed"), uint32(0)
+				if c.chunks {
+					want, placed = xdr.AppendUint32(nil, 6), 6
+				}
+				if got := accepted(t, payload, 5); !bytes.Equal(got, want) || len(h.Writes) != 1 || h.Writes[0][0].Length != placed {
+					t.Errorf("reply is %+v %x", h, got)
+				}
+			})
+		})
+		t.Run("V1-11-1 a read chunk, "+c.name, func(t *testing.T) {
+			testServer(t, nil, func(p *peer, _ *Server, _ *testService) {
+				cred := gss(c.service)
+				at := uint32(40 + cred.Size() - 8 + 4)
+				p.send(protected(c.service, rpcrdma.Header{Reads: []rpcrdma.ReadSegment{{Position: at, Segment: p.offer(1, []byte("sealed"))}}}, 0, 0, 0, 6), 0)
+				_, payload := p.message("the reply")
+				var h oncrpc.ReplyHeader
+				if _, err := oncrpc.ConsumeReply(payload, &h); err != nil || (h.AcceptStat == oncrpc.Success) != c.chunks {
+					t.Errorf("reply is %+v, %v", h, err)
+				}
+			})
+		})
+	}
+}
+
+// TestVerifierRemembered: the verifier is part of the reply that is remembered, and results that
+// were built where it has to be go out whole.
+func TestVerifierRemembered(t *testing.T) {
+	verf := oncrpc.Auth{Flavor: oncrpc.FlavorShort, Body: []byte(letters(61))}
+	for _, dma := range []bool{true, false} {
+		for _, size := range []int{1000, 4000} { // inline; in the reply chunk, for the verifier
+			data := append(opaque(string(letters(size-16))), opaque("an item!")...)
+			runs := 0
+			program := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Handler: HandlerFunc(
+				func(_ context.Context, _ *Request, res *Response) {
+					runs++
+					res.Results = append(res.Results, data[:size-12]...)
+					res.AddItem(data[size-8:], nil)
+					res.Verf = verf
+				})}
+			serverTo(t, nil, []Program{program}, func(ps *peers, s *Server) {
+				for i := range 3 {
+					p := newPeer(t)
+					p.caps.LocalDMA = dma
+					p = ps.enter(s, "client", p)
+					mem := make([]byte, 8192)
+					p.send(callBytes(rpcrdma.Header{XID: 7, HasReply: true, Reply: rpcrdma.WriteChunk{p.offer(1, mem)}}, 1), 0)
+					h, msg := p.message("the reply")
+					if h.Proc == rpcrdma.ProcNomsg {
+						msg = mem[:h.Reply.Length()]
+					}
+					var r oncrpc.ReplyHeader
+					n, err := oncrpc.ConsumeReply(msg, &r)
+					if err != nil || r.Err() != nil || !bytes.Equal(r.Verf.Body, verf.Body) || !bytes.Equal(msg[n:], data) || (h.Proc == rpcrdma.ProcNomsg) != (size > 1000) {
+						t.Errorf("%d bytes, LocalDMA %v, time %d: %+v %v, %d bytes", size, dma, i, h, err, len(msg)-n)
+					}
+					p.hangUp()
+				}
+				if runs != 1 {
+					t.Errorf("executed %d times", runs)
+				}
+			})
+		}
+	}
 }

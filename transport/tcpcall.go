@@ -131,6 +131,12 @@ func (c *tcpConn) call(ctx context.Context, call *Call) error {
 
 // roundTrip makes the call with t.
 func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
+	if call.Sign != nil && !call.sent {
+		cs := &c.state.Lock().calls
+		call.xid = cs.nextXID()
+		c.state.Unlock()
+		call.sign(call.xid)
+	}
 	if err := t.build(call, c.cfg); err != nil {
 		return err
 	}
@@ -280,16 +286,23 @@ func (c *tcpConn) register(t *tcpCall) error {
 		return err
 	}
 	cs := &st.calls
-	if keep, xid := t.call.keepsXID(); !keep {
-		for cs.xid++; cs.pending[cs.xid] != nil; cs.xid++ {
-		}
-		t.xid = cs.xid
+	if keep, xid := t.call.keepsXID(); t.call.Sign != nil {
+		t.xid = t.call.xid // which is signed
+	} else if !keep {
+		t.xid = cs.nextXID()
 	} else if t.xid = xid; cs.pending[xid] != nil {
 		return errSameXID
 	}
 	binary.BigEndian.PutUint32(t.head[oncrpc.RecordMarkSize:], t.xid)
 	cs.pending[t.xid] = t
 	return nil
+}
+
+// nextXID is the xid of the next call.
+func (cs *tcpCalls) nextXID() uint32 {
+	for cs.xid++; cs.pending[cs.xid] != nil; cs.xid++ {
+	}
+	return cs.xid
 }
 
 // leave ends the wait of a caller whose context has ended. It returns false if the reply has

@@ -41,8 +41,7 @@ type tcpAnswers struct {
 	arena    *arena.Arena
 	host     string
 	lineage  *replycache.Lineage // at a server
-	handling context.Context     // of handlers; ends with the connection
-	inline   context.Context     // the same, of handlers that are Inline
+	contexts contexts            // of handlers
 	cancel   context.CancelFunc
 	called   atomic.Bool
 	watched  atomic.Bool   // a client's: see keepWatch
@@ -109,6 +108,7 @@ type tcpExch struct {
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
 	a.reg, a.memory, a.most = reg, b, most
+	a.contexts.remember(reg.context())
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr())
 		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
@@ -124,8 +124,9 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.arena = arena.New(nil, arena.Options{
 		LocalDMA: true, Small: records.Short, MaxBulk: c.cfg.MaxMemory, Usage: usage, OnBulk: c.keepWatch,
 	})
-	a.handling, a.cancel = context.WithCancel(context.Background())
-	a.inline = context.WithValue(a.handling, inlineKey{}, true)
+	var own context.Context
+	own, a.cancel = context.WithCancel(context.Background())
+	a.contexts.init(&c.public, own)
 	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
@@ -387,13 +388,22 @@ func (x *tcpExch) conn() *Conn { return &x.c.public }
 
 func (x *tcpExch) addItem(at int, data []byte, release func()) {
 	x.items = append(x.items, item{at: at, data: data, release: release})
+	if !x.owns(data) {
+		x.charge(len(data))
+	}
+}
+
+// owns tells that data is in memory of allocItem, which has been counted.
+func (x *tcpExch) owns(data []byte) bool {
 	for _, b := range x.mems {
 		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return // has been counted
+			return true
 		}
 	}
-	x.charge(len(data))
+	return false
 }
+
+func (x *tcpExch) itemList() *[]item { return &x.items }
 
 // room is what a reply with so many bytes of results, and the items there are, has left.
 func (x *tcpExch) room(results int) int {
@@ -460,7 +470,8 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
 	case call.Vers < p.Low || call.Vers > p.High:
 		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
-	case call.Proc == 0:
+	case p.Auth != nil && !x.authorized(p, n):
+	case call.Proc == 0 && !p.Null:
 		x.answer(oncrpc.ReplyHeader{}, nil)
 	default:
 		x.prog, x.at = p, n
@@ -510,38 +521,39 @@ func (x *tcpExch) run() {
 
 // serve has the handler execute the call, and answers it.
 func (x *tcpExch) serve(inline bool) {
-	call := &x.call
-	x.req = Request{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
-		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[x.at:], at: x.at, o: x,
+	if x.prog.Auth == nil { // else it has been asked with it
+		x.request(x.at)
 	}
 	if x.results == nil {
 		x.results = make([]byte, 0, 512)
 	}
 	x.res = Response{Results: x.results, o: x}
-	serve(x.context(inline), x.prog.Handler, &x.req, &x.res, x.event)
-	if h, refused := x.res.refused(); refused {
+	serve(x.c.answers.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event)
+	if x.res.refused() {
 		x.dropItems()
-		x.answer(h, nil)
-		return
+		x.res.Results = nil
 	}
-	x.answer(oncrpc.ReplyHeader{}, x.res.Results)
+	x.answer(x.res.Status(), x.res.Results)
 }
 
-// context is what the handler gets: it ends with the connection, or, if the reply is to be
-// remembered, with the registry.
-func (x *tcpExch) context(inline bool) context.Context {
-	a := &x.c.answers
-	switch remembered := x.entry != nil; {
-	case remembered && inline:
-		return a.reg.inline
-	case remembered:
-		return x.entry.Context()
-	case inline:
-		return a.inline
+// request makes the Request of a call whose arguments start at offset n of its message.
+func (x *tcpExch) request(n int) {
+	call := &x.call
+	x.req = Request{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
+		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Args: x.msg[n:], at: n, o: x, sys: x.req.sys,
 	}
-	return a.handling
+}
+
+// authorized asks the program whether the call may be executed. If not, it is answered.
+func (x *tcpExch) authorized(p *Program, n int) bool {
+	x.request(n)
+	h, ok := authorize(p, &x.req)
+	if !ok {
+		x.answer(h, nil)
+	}
+	return ok
 }
 
 // ---- the reply
@@ -556,7 +568,7 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 	if most := x.c.cfg.MaxMessage; size > most {
 		x.c.public.logUnsent(replyTooLong(&x.call, "the message", size, most))
 		x.dropItems()
-		h, results = oncrpc.ReplyHeader{XID: h.XID, AcceptStat: oncrpc.SystemErr}, nil
+		h, results = oncrpc.ReplyHeader{XID: h.XID, Verf: h.Verf, AcceptStat: oncrpc.SystemErr}, nil
 		size = h.Size()
 	}
 	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
@@ -573,7 +585,7 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 // reader's, takes it along.
 func (x *tcpExch) send(results []byte) {
 	c := x.c
-	if cap(results) > records.Short {
+	if cap(results) > records.Short && !x.owns(results) {
 		x.charge(cap(results))
 	}
 	if n := len(results); n > cap(x.results) && n <= records.Short {

@@ -105,7 +105,8 @@
 // Byte slices in args are views of the message and valid until the method returns. Items of res are
 // sent from where they are: from req.Alloc, or other memory, of which req.WhenReleased tells when it
 // is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS. An error is the
-// oncrpc.AcceptStat that it is or wraps, or else SYSTEM_ERR, with a record in Config.Logger.
+// oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, with a record in
+// Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
 //
 // Clients and servers refuse arguments and results with pad bytes that are not zero, which RFC 4506
 // section 3 does not have, except behind items of arguments. A comment /* lax */ at a version has

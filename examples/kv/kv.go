@@ -205,9 +205,9 @@ func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err 
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type StoreV1Server interface {
 	// Put executes STORE_PUT.
 	Put(ctx context.Context, req *transport.Request, key Key, value Value, res *Status) error
@@ -515,9 +515,9 @@ func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type WatcherV1Server interface {
 	// Changed executes WATCHER_CHANGED.
 	Changed(ctx context.Context, req *transport.Request, key Key) error

@@ -91,6 +91,11 @@ var Layers = []Layer{
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{
+		Path: "middleware", Library: true, Pure: true,
+		May:   []string{"transport", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
+	},
+	{
 		Path: "nfs", Library: true, Pure: true,
 		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
@@ -124,7 +129,10 @@ var Layers = []Layer{
 		Tests: []string{"iwarp"},
 	},
 
-	{Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{
+		Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"middleware"},
+	},
 
 	{Path: "internal/testbed", May: []string{"*"}},
 	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},

@@ -25,7 +25,8 @@ var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{
 		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "exchange", "handler",
-		"leader", "observation", "observer", "operation", "progress", "reply", "replycache", "requester", "responder", "rfc5666",
+		"leader", "middleware", "observation", "observer", "operation", "progress", "reply", "replycache", "requester",
+		"responder", "response", "rfc5666",
 		"sendqueue", "slots", "version", "watch",
 	}},
 	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},

@@ -23,8 +23,10 @@ var (
 
 // given is declared for the fragments of one document: what its text explains.
 var given = map[string]string{
+	"docs/security.md":     "var program transport.Program",
 	"ibv/doc.go":           "var buf []byte",
 	"iwarp/doc.go":         "var (privateData []byte; receives []fabric.RecvWR; requests []fabric.SendWR; wcs [16]fabric.WC)",
+	"middleware/doc.go":    "var (check func(*transport.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
 	"nfs/doc.go":           "var local io.WriterAt",
 	"nfs/nfs41/doc.go":     "var transportServer *transport.Server",
 	"proto/oncrpc/doc.go":  "var (b, msg []byte; xid uint32)",

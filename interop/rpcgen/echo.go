@@ -525,9 +525,9 @@ func (c *EchoV2Client) End(ctx context.Context) error {
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type EchoV2Server interface {
 	// Basic executes ECHO_BASIC.
 	Basic(ctx context.Context, req *transport.Request, args *Basic, res *Basic) error
@@ -1190,9 +1190,9 @@ func (c *EchoV3Client) Number(ctx context.Context, args int64) (res int64, err e
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type EchoV3Server interface {
 	// Number executes ECHO_NUMBER.
 	Number(ctx context.Context, req *transport.Request, args int64, res *int64) error

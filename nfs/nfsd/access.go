@@ -3,7 +3,6 @@ package nfsd
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -94,7 +93,7 @@ func (c *call) tell() {
 	t := &c.told
 	a := &t.access
 	*a = Access{
-		Time: t.start, Client: addrOf(c.req.RemoteAddr()),
+		Time: t.start, Client: c.req.Conn().RemoteAddrPort(),
 		Prog: c.req.Prog, Vers: c.req.Vers, Proc: c.req.Proc,
 		Flavor: c.flavor, Export: c.export, Made: t.made, Bytes: t.bytes, Fail: t.fail, Deny: t.deny,
 	}
@@ -173,17 +172,4 @@ func (c *call) tellArgs(a *Access) {
 func (c *call) objectIn(fh *nfs.FileHandle) Object {
 	c.fh = fh.Append(c.fh[:0])
 	return objectOf(c.fh[xdr.Unit:][:binary.BigEndian.Uint32(c.fh)])
-}
-
-// addrOf returns the address of a client, the zero AddrPort if it has none that is known.
-func addrOf(a net.Addr) netip.AddrPort {
-	var ap netip.AddrPort
-	switch a := a.(type) {
-	case nil:
-	case *net.TCPAddr:
-		ap = a.AddrPort()
-	default:
-		ap, _ = netip.ParseAddrPort(a.String())
-	}
-	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"path"
 	"strings"
@@ -131,6 +130,3 @@ func (e *Export) squash(who *Caller, cred *oncrpc.AuthSys, flavor oncrpc.Flavor)
 		}
 	}
 }
-
-// hostOf returns the IP address of a client, the zero Addr if it has none.
-func hostOf(a net.Addr) netip.Addr { return addrOf(a).Addr() }

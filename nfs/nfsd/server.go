@@ -196,12 +196,12 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 		c.told.begin(len(res.Results))
 	}
 	c.flavor = req.Cred.Flavor
-	c.who = Caller{Host: hostOf(req.RemoteAddr())}
+	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr()}
 	valid := c.flavor == oncrpc.FlavorNone
-	if c.flavor == oncrpc.FlavorSys {
-		n, err := oncrpc.ConsumeAuthSys(req.Cred.Body, &c.cred)
-		valid = err == nil && n == len(req.Cred.Body)
-		c.told.claimed = valid
+	if sys, ok := req.AuthSys(); ok {
+		valid, c.told.claimed = true, true
+		c.cred.UID, c.cred.GID = sys.UID, sys.GID
+		c.cred.GIDs = append(c.cred.GIDs[:0], sys.GIDs...) // squash changes them
 	}
 	// MOUNT tells everybody what there is, and says no by itself.
 	if !valid || req.Prog == nfs.Program && !c.exports.knows(c.who.Host) {

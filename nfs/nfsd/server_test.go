@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -358,20 +357,6 @@ func TestNewErrors(t *testing.T) {
 	} {
 		if s, err := New(&cfg); err == nil {
 			t.Errorf("%s: %+v", name, s)
-		}
-	}
-}
-
-func TestHostOf(t *testing.T) {
-	for _, tt := range []struct {
-		addr net.Addr
-		want string
-	}{
-		{nil, "invalid IP"}, {&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 5}, "192.0.2.1"}, {&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::1"},
-		{&net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 5}, "2001:db8::1"}, {&net.UnixAddr{Name: "/x"}, "invalid IP"},
-	} {
-		if got := hostOf(tt.addr).String(); got != tt.want {
-			t.Errorf("%v: %s, want %s", tt.addr, got, tt.want)
 		}
 	}
 }

@@ -251,6 +251,10 @@ func (s AuthStat) String() string {
 	return number("AUTH_STAT", uint32(s))
 }
 
+// Error is String. A handler returns an AuthStat as its error to have the call denied with that
+// status: see Response.FailWith of package transport.
+func (s AuthStat) Error() string { return s.String() }
+
 // A ReplyHeader is the header of a reply, up to its results: reply_body of RFC 5531 section 9.
 // Stat decides which fields mean anything:
 //

@@ -20,9 +20,9 @@ func (g *generator) server(s *service) {
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type %[1]sServer interface {`, s.base, s.doc, article(s.base))
 	for i, m := range s.procs {
 		if i > 0 {

@@ -1426,9 +1426,9 @@ func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitR
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type NfsV3Server interface {
 	// Getattr executes NFSPROC3_GETATTR.
 	Getattr(ctx context.Context, req *transport.Request, args FileHandle, res *GetAttrRes) error
@@ -2679,9 +2679,9 @@ func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type MountV3Server interface {
 	// Mnt executes MOUNTPROC3_MNT.
 	Mnt(ctx context.Context, req *transport.Request, args DirPath, res *MntRes) error

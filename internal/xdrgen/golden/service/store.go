@@ -485,9 +485,9 @@ func (c *StoreV1Client) Echo(ctx context.Context, args *GetArgs) (res GetArgs, e
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type StoreV1Server interface {
 	// Put executes STORE_PUT.
 	//
@@ -1271,9 +1271,9 @@ func (c *StoreV2Client) Entries(ctx context.Context, bytes uint32) (res []Entry,
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type StoreV2Server interface {
 	// Fetch executes STORE_FETCH.
 	Fetch(ctx context.Context, req *transport.Request, args StoreId, res *StorePage) error
@@ -1699,9 +1699,9 @@ func (c *WatchV1Client) Changed(ctx context.Context, arg1 StoreId, arg2 StoreSta
 // change until the reply has been sent: memory from req.Alloc is sent from where it is and needs no
 // more, and of other memory req.WhenReleased tells when it is free.
 //
-// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr is what
-// the caller gets. Any other error is SYSTEM_ERR to the caller and goes to Config.Logger, and so are
-// results that Check refuses.
+// An error that is, or wraps, oncrpc.GarbageArgs, oncrpc.ProcUnavail or oncrpc.SystemErr, or an
+// oncrpc.AuthStat such as oncrpc.AuthTooWeak, is what the caller gets. Any other error is SYSTEM_ERR
+// to the caller and goes to Config.Logger, and so are results that Check refuses.
 type WatchV1Server interface {
 	// Changed executes WATCH_CHANGED.
 	//

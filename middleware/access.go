@@ -1,0 +1,159 @@
+package middleware
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// An Access says who may call, by where a call has come from and by its AUTH_SYS credential. A call
+// has to pass all of it. The zero value is every call with such a credential. A list that is nil
+// does not restrict; one that is empty, but not nil, lets nobody pass.
+type Access struct {
+	// From are the networks that calls may come from. Addresses of IPv4 are compared as such,
+	// however they are written. A Prefix that is not valid has no address in it.
+	From []netip.Prefix
+
+	// UIDs and GIDs are who may call: the users of UIDs, and those who have one of GIDs as their
+	// group or among their other groups. If both are nil everybody may.
+	UIDs, GIDs []uint32
+
+	// None lets calls pass that have AUTH_NONE, unless UIDs or GIDs is set.
+	None bool
+
+	// Others are flavors that pass as well, whatever their credentials say: somebody else checks
+	// them, such as a wrapper for RPCSEC_GSS.
+	Others []oncrpc.Flavor
+
+	// ReservedPorts asks for a source port below 1024, which on the client's machine takes
+	// privileges, if that is a Unix. Adapters choose ports in ways of their own: it is for TCP.
+	ReservedPorts bool
+
+	// Null has calls of procedure 0 checked, too. Otherwise everybody may make them: they do
+	// nothing, and clients use them, with AUTH_NONE, to see whether a server lives.
+	Null bool
+}
+
+// highestReserved is the last port that takes privileges to use.
+const highestReserved = 1023
+
+// Allow returns a function for transport.Program.Auth, or [Require], that tells whether a call may
+// be executed:
+//
+//   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes behind it;
+//   - AUTH_TOOWEAK if a does not let it pass, so that clients do not try the same again.
+//
+// It does not depend on the lists of a afterwards. It allocates nothing, and takes a time that grows
+// with the number of different prefix lengths in From, and with nothing else.
+func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
+	from, uids, gids := newPrefixSet(a.From), newSet(a.UIDs), newSet(a.GIDs)
+	others := slices.Clone(a.Others)
+	anybody := uids == nil && gids == nil
+	return func(req *transport.Request) oncrpc.AuthStat {
+		if req.Proc == 0 && !a.Null {
+			return oncrpc.AuthOK
+		}
+		if from != nil || a.ReservedPorts {
+			peer := req.Conn().RemoteAddrPort()
+			if from != nil && !from.has(peer.Addr()) {
+				return oncrpc.AuthTooWeak
+			}
+			if a.ReservedPorts && (peer.Port() == 0 || peer.Port() > highestReserved) {
+				return oncrpc.AuthTooWeak
+			}
+		}
+		flavor := req.Cred.Flavor
+		switch {
+		case slices.Contains(others, flavor):
+			return oncrpc.AuthOK
+		case flavor == oncrpc.FlavorNone && a.None && anybody:
+			return oncrpc.AuthOK
+		case flavor != oncrpc.FlavorSys:
+			return oncrpc.AuthTooWeak
+		}
+		sys, ok := req.AuthSys()
+		if !ok {
+			return oncrpc.AuthBadCred
+		}
+		if anybody || uids.has(sys.UID) || gids.has(sys.GID) || slices.ContainsFunc(sys.GIDs, gids.has) {
+			return oncrpc.AuthOK
+		}
+		return oncrpc.AuthTooWeak
+	}
+}
+
+// Require returns a wrapper that denies the calls for which check says so, without calling the
+// handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see what
+// is refused; what the reply cache answers, and procedure 0, do not get here.
+func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
+	return func(next transport.Handler) transport.Handler {
+		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			if stat := check(req); stat != oncrpc.AuthOK {
+				res.Deny(stat)
+				return
+			}
+			next.ServeRPC(ctx, req, res)
+		})
+	}
+}
+
+// A set is a set of ids; nil has none.
+type set map[uint32]struct{}
+
+// newSet returns nil for a nil list.
+func newSet(list []uint32) set {
+	if list == nil {
+		return nil
+	}
+	s := make(set, len(list))
+	for _, id := range list {
+		s[id] = struct{}{}
+	}
+	return s
+}
+
+func (s set) has(id uint32) bool {
+	_, ok := s[id]
+	return ok
+}
+
+// A prefixSet is a set of networks.
+type prefixSet struct {
+	bits []int // the lengths that there are
+	nets map[netip.Prefix]struct{}
+}
+
+// newPrefixSet returns nil for a nil list.
+func newPrefixSet(list []netip.Prefix) *prefixSet {
+	if list == nil {
+		return nil
+	}
+	s := &prefixSet{nets: make(map[netip.Prefix]struct{})}
+	const mapped = 96 // bits in front of an IPv4 address in IPv6
+	for _, p := range list {
+		if p.Addr().Is4In6() && p.Bits() >= mapped {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+		}
+		if p = p.Masked(); p.IsValid() {
+			if !slices.Contains(s.bits, p.Bits()) {
+				s.bits = append(s.bits, p.Bits())
+			}
+			s.nets[p] = struct{}{}
+		}
+	}
+	return s
+}
+
+func (s *prefixSet) has(a netip.Addr) bool {
+	for _, bits := range s.bits {
+		if p, err := a.Prefix(bits); err == nil {
+			if _, ok := s.nets[p]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,39 @@
+// Package middleware has wrappers for the handlers of a transport.Server: who may call, how much a
+// caller may have, and a log of the calls.
+//
+// # Who may call
+//
+// [Allow] makes a function for transport.Program.Auth of an [Access]: lists of addresses, of the
+// users and groups of AUTH_SYS, reserved ports. It is asked before everything else, for procedure 0
+// as well. [Require] asks such a function in the chain of wrappers instead, behind a [Log] that is
+// to see who was refused. AUTH_SYS is a claim of the client: it keeps honest clients apart, and
+// stops nobody who can choose what is sent. Addresses are as good as the network.
+//
+// # How much
+//
+// A [Limiter] bounds the calls in flight and the rate of each caller: a connection, a host, or a
+// user of a host. RPC has no status for "busy". A call beyond its limit waits, up to Limits.Wait:
+// it holds one of its connection's credits meanwhile, so that the client slows down, and not more
+// memory than any other call. Then it is answered with SYSTEM_ERR, or as Limits.Refuse says, where
+// the program has a status for it.
+//
+// # What has happened
+//
+// [Log] writes a record for each call, of failures no more than a number per second. What the
+// transport refuses by itself, before a handler has the call, no wrapper sees: an Observer does
+// (transport.Config.Observer). Panics need no wrapper: the transport recovers those of handlers and
+// of wrappers, answers SYSTEM_ERR and logs the stack.
+//
+// # Order
+//
+// The first wrapper of a chain is the outermost:
+//
+//	cfg := &transport.ServerConfig{Config: transport.Config{Middleware: []transport.Middleware{
+//		middleware.Log(middleware.LogConfig{}), // sees what those behind it refuse
+//		middleware.Require(check),
+//		limiter.Wrap,
+//	}}}
+//
+// None of them allocates memory for a call that is allowed, within its limits, and not logged, when
+// its caller is known already.
+package middleware

@@ -1,0 +1,423 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A By says who is one caller.
+type By uint8
+
+const (
+	// ByHost: an IPv4 address, or a network of 64 bits of IPv6, as one machine chooses among the
+	// addresses of that.
+	ByHost By = iota
+	// ByConn: a connection. Whoever makes a new one has a limit of its own again; how many there
+	// may be is ServerConfig.MaxConns.
+	ByConn
+	// ByUser: a user of AUTH_SYS at a host, as ByHost has it. Calls with other credentials are
+	// together one user of their host.
+	ByUser
+)
+
+// String names it, as "host".
+func (b By) String() string {
+	switch b {
+	case ByHost:
+		return "host"
+	case ByConn:
+		return "connection"
+	case ByUser:
+		return "user"
+	}
+	return fmt.Sprintf("By(%d)", uint8(b))
+}
+
+// Limits are those of each caller of a Limiter.
+type Limits struct {
+	By By
+
+	// InFlight is how many calls of a caller are executed at a time. Zero: any number.
+	InFlight int
+
+	// Rate is how many calls of a caller are begun per second, and Burst how many at once after a
+	// pause. A Burst of zero is as many as Rate allows in a second, at least one. A Rate of zero
+	// is any number.
+	Rate  float64
+	Burst int
+
+	// Wait is the longest time that a call beyond these waits for its turn. Those of a caller
+	// are served in order. A handler that its program names Inline cannot wait. Zero: no call
+	// waits.
+	Wait time.Duration
+
+	// Refuse answers a call that has waited in vain. Nil: SYSTEM_ERR. A program with a status
+	// such as NFS3ERR_JUKEBOX says it here. The reply cache remembers the answer like any other.
+	Refuse transport.HandlerFunc
+
+	// Callers is how many callers are told apart, of whom one host has no more than an eighth.
+	// A caller without calls whose rate has recovered is forgotten when others need the place.
+	// Those beyond share one limit, of their host or of all. Zero is 4096; about 200 bytes each.
+	Callers int
+}
+
+const (
+	defaultCallers = 4096
+	hostPart       = 8 // the part of the callers, one in so many, that one host has
+	looks          = 8 // callers looked at for one that can be forgotten
+)
+
+// A Limiter keeps callers within Limits. Its Wrap is a transport.Middleware; several programs may
+// share one Limiter, and then their callers' limits.
+type Limiter struct {
+	limits Limits
+	pace   pace
+	start  time.Time
+
+	mu      sync.Mutex
+	callers map[callerID]*caller
+	hosts   map[netip.Addr]*host
+	rest    *caller // all for whom there is no room
+	stats   LimiterStats
+}
+
+// LimiterStats are a Limiter's counters.
+type LimiterStats struct {
+	Callers int    // that are known at the moment
+	Waited  uint64 // calls that had to wait
+	Refused uint64 // calls that have waited in vain, or could not wait
+}
+
+// A callerID is who a caller is.
+type callerID struct {
+	host netip.Addr
+	port uint16 // ByConn
+	kind callerKind
+	uid  uint32 // of a user
+}
+
+type callerKind uint8
+
+const (
+	kindKnown callerKind = iota
+	kindUser             // of AUTH_SYS
+	kindRest             // those of a host for whom there is no room
+)
+
+// A caller has calls, or has had some. Guarded by Limiter.mu.
+type caller struct {
+	id          callerID
+	refs        int           // calls that are executed, or wait
+	running     int           // calls that have a place
+	due         time.Duration // see pace
+	first, last *turn         // calls that wait for a place
+
+	host         *host // nil: it is Limiter.rest
+	older, newer *caller
+}
+
+// A host has callers, in the order in which they have had a call that ended. Guarded by Limiter.mu.
+type host struct {
+	n              int
+	oldest, newest *caller
+}
+
+func (h *host) add(c *caller) {
+	h.n++
+	c.host, c.older, c.newer = h, h.newest, nil
+	if h.newest == nil {
+		h.oldest = c
+	} else {
+		h.newest.newer = c
+	}
+	h.newest = c
+}
+
+func (h *host) remove(c *caller) {
+	h.n--
+	if c.older == nil {
+		h.oldest = c.newer
+	} else {
+		c.older.newer = c.newer
+	}
+	if c.newer == nil {
+		h.newest = c.older
+	} else {
+		c.newer.older = c.older
+	}
+}
+
+// A turn is a call that waits for a place.
+type turn struct {
+	ready chan struct{} // closed when it has one
+	next  *turn
+}
+
+// NewLimiter returns a Limiter. The error says which of limits cannot be.
+func NewLimiter(limits Limits) (*Limiter, error) {
+	if limits.By > ByUser || limits.InFlight < 0 || limits.Wait < 0 || limits.Callers < 0 {
+		return nil, errors.New("middleware: a field of Limits is negative or unknown")
+	}
+	p, err := newPace(limits.Rate, limits.Burst)
+	if err != nil {
+		return nil, err
+	}
+	if limits.Callers == 0 {
+		limits.Callers = defaultCallers
+	}
+	return &Limiter{
+		limits: limits, pace: p, start: time.Now(),
+		callers: make(map[callerID]*caller), hosts: make(map[netip.Addr]*host), rest: new(caller),
+	}, nil
+}
+
+// Wrap is the transport.Middleware: next is called for calls within the limits.
+func (l *Limiter) Wrap(next transport.Handler) transport.Handler {
+	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		c := l.enter(ctx, l.identify(req))
+		if c == nil {
+			if f := l.limits.Refuse; f != nil {
+				f(ctx, req, res)
+			} else {
+				res.Fail(oncrpc.SystemErr)
+			}
+			return
+		}
+		defer l.leave(c, true)
+		next.ServeRPC(ctx, req, res)
+	})
+}
+
+// Stats returns the counters.
+func (l *Limiter) Stats() LimiterStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := l.stats
+	st.Callers = len(l.callers)
+	return st
+}
+
+// now is the time that paces count.
+func (l *Limiter) now() time.Duration { return time.Since(l.start) }
+
+// enter waits for the turn of a call. It returns nil if the call is to be refused.
+func (l *Limiter) enter(ctx context.Context, id callerID) *caller {
+	patience := l.limits.Wait
+	if patience > 0 && transport.IsInline(ctx) {
+		patience = 0
+	}
+	l.mu.Lock()
+	now := l.now()
+	c := l.find(id, now)
+	c.refs++
+	waited := false
+	if most := l.limits.InFlight; most > 0 && c.running >= most {
+		if patience == 0 || !l.await(ctx, c, patience) {
+			return l.refuse(c, false)
+		}
+		waited = true
+		then := l.now()
+		patience, now = patience-(then-now), then
+	} else {
+		c.running++
+	}
+	var pause time.Duration
+	if l.pace.interval > 0 {
+		var due time.Duration
+		if pause, due = l.pace.next(c.due, now); pause > max(patience, 0) {
+			return l.refuse(c, true)
+		}
+		c.due = due
+	}
+	if waited || pause > 0 {
+		l.stats.Waited++
+	}
+	l.mu.Unlock()
+	if pause > 0 && !sleep(ctx, pause) {
+		l.leave(c, true)
+		return nil // nobody will see the answer
+	}
+	return c
+}
+
+// refuse counts a call that is to be refused. mu is held, and given back.
+func (l *Limiter) refuse(c *caller, placed bool) *caller {
+	l.stats.Refused++
+	l.mu.Unlock()
+	l.leave(c, placed)
+	return nil
+}
+
+// sleep returns false if ctx has ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// await waits for a place, behind those who wait already. mu is held, but for the wait.
+func (l *Limiter) await(ctx context.Context, c *caller, patience time.Duration) bool {
+	w := &turn{ready: make(chan struct{})}
+	if c.last == nil {
+		c.first = w
+	} else {
+		c.last.next = w
+	}
+	c.last = w
+	l.mu.Unlock()
+	t := time.NewTimer(patience)
+	select {
+	case <-w.ready:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	t.Stop()
+	l.mu.Lock()
+	return !c.remove(w)
+}
+
+// remove takes a call out of the line. It returns false if it is not there: it has been given a
+// place.
+func (c *caller) remove(w *turn) bool {
+	var before *turn
+	for at := c.first; at != nil; before, at = at, at.next {
+		if at != w {
+			continue
+		}
+		if before == nil {
+			c.first = w.next
+		} else {
+			before.next = w.next
+		}
+		if c.last == w {
+			c.last = before
+		}
+		return true
+	}
+	return false
+}
+
+// leave ends a call. placed tells that it has a place, which the next in line gets.
+func (l *Limiter) leave(c *caller, placed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if placed {
+		if w := c.first; w != nil {
+			if c.first = w.next; c.first == nil {
+				c.last = nil
+			}
+			close(w.ready)
+		} else {
+			c.running--
+		}
+	}
+	c.refs--
+	if h := c.host; h != nil && h.newest != c {
+		h.remove(c)
+		h.add(c)
+	}
+}
+
+// rests tells whether nothing of the caller has to be remembered.
+func (c *caller) rests(now time.Duration) bool { return c.refs == 0 && c.due <= now }
+
+// identify tells who makes a call.
+func (l *Limiter) identify(req *transport.Request) callerID {
+	peer := req.Conn().RemoteAddrPort()
+	switch l.limits.By {
+	case ByConn:
+		return callerID{host: peer.Addr(), port: peer.Port()}
+	case ByUser:
+		if sys, ok := req.AuthSys(); ok {
+			return callerID{host: hostOf(peer.Addr()), kind: kindUser, uid: sys.UID}
+		}
+	}
+	return callerID{host: hostOf(peer.Addr())}
+}
+
+// hostOf is the machine that has an address.
+func hostOf(a netip.Addr) netip.Addr {
+	const network = 64 // bits
+	if !a.Is6() {
+		return a
+	}
+	p, err := a.Prefix(network)
+	if err != nil {
+		return a
+	}
+	return p.Addr()
+}
+
+// find returns a caller, or the one that it shares the limits with. mu is held.
+func (l *Limiter) find(id callerID, now time.Duration) *caller {
+	if c := l.callers[id]; c != nil {
+		return c
+	}
+	addr := hostOf(id.host)
+	if h := l.hosts[addr]; h != nil && id.kind != kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
+		return l.find(callerID{host: addr, kind: kindRest}, now)
+	}
+	if len(l.callers) >= l.limits.Callers && !l.makeRoom(now) {
+		return l.rest
+	}
+	h := l.hosts[addr]
+	if h == nil {
+		h = new(host)
+		l.hosts[addr] = h
+	}
+	c := &caller{id: id}
+	l.callers[id] = c
+	h.add(c)
+	return c
+}
+
+// shrink forgets a caller of a host, if one of the oldest can be forgotten. mu is held.
+func (l *Limiter) shrink(h *host, now time.Duration) bool {
+	c := h.oldest
+	for range looks {
+		if c == nil {
+			break
+		}
+		if c.rests(now) {
+			l.forget(c)
+			return true
+		}
+		c = c.newer
+	}
+	return false
+}
+
+// makeRoom forgets a caller, if one of some that are looked at can be forgotten. mu is held.
+func (l *Limiter) makeRoom(now time.Duration) bool {
+	n := 0
+	for _, c := range l.callers { // in an order that is another each time
+		if c.rests(now) {
+			l.forget(c)
+			return true
+		}
+		if n++; n == looks {
+			break
+		}
+	}
+	return false
+}
+
+// forget forgets a caller. mu is held.
+func (l *Limiter) forget(c *caller) {
+	delete(l.callers, c.id)
+	if c.host.remove(c); c.host.n == 0 {
+		delete(l.hosts, hostOf(c.id.host))
+	}
+}

@@ -1,0 +1,157 @@
+package middleware
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A LogConfig says what Log writes, and where. The zero value is usable.
+type LogConfig struct {
+	// Logger gets the records. Nil: slog.Default().
+	Logger *slog.Logger
+
+	// Level is that of a call that was executed, FailureLevel that of one with any other
+	// status, and of a panic. A slog.LevelVar can be changed while the server runs. Nil:
+	// slog.LevelInfo, and slog.LevelWarn.
+	Level, FailureLevel slog.Leveler
+
+	// MaxFailures is how many records of failures there may be in a second, as a client chooses
+	// how many there would be; what is left out is counted in the next one. Zero is 10, negative
+	// is any number.
+	MaxFailures int
+}
+
+const defaultFailures = 10 // per second
+
+// Log returns a wrapper that writes one record, "rpc", when a call has been executed or refused,
+// before its reply is sent. Its attributes are
+//
+//	prog, vers, proc  the procedure
+//	peer              the client's address
+//	xid               of the call
+//	flavor            of the credential; uid and gid are what one of AUTH_SYS claims
+//	status            in the RFC's spelling, as SUCCESS or AUTH_TOOWEAK
+//	took              the time since the call got to Log
+//	in, out           bytes of the arguments and the results, items included
+//	panic             true, if there was one: the transport logs it
+//	omitted           how many failures before this one have no record
+//
+// Nothing that a client sends gets into a record but numbers. What is not to be logged costs two
+// readings of the clock, and no allocation.
+func Log(cfg LogConfig) transport.Middleware {
+	l := &logger{log: cfg.Logger, level: cfg.Level, failure: cfg.FailureLevel, start: time.Now()}
+	if l.log == nil {
+		l.log = slog.Default()
+	}
+	if l.level == nil {
+		l.level = slog.LevelInfo
+	}
+	if l.failure == nil {
+		l.failure = slog.LevelWarn
+	}
+	switch {
+	case cfg.MaxFailures == 0:
+		l.pace, _ = newPace(defaultFailures, 0)
+	case cfg.MaxFailures > 0:
+		l.pace, _ = newPace(float64(cfg.MaxFailures), 0)
+	}
+	return func(next transport.Handler) transport.Handler {
+		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			begun, in, panics := time.Now(), len(req.Args), true
+			defer func() { l.tell(ctx, req, res, begun, in, panics) }() // a panic goes on
+			next.ServeRPC(ctx, req, res)
+			panics = false
+		})
+	}
+}
+
+// A logger is a Log at work.
+type logger struct {
+	log            *slog.Logger
+	level, failure slog.Leveler
+	pace           pace // of failures
+	start          time.Time
+
+	mu      sync.Mutex
+	due     time.Duration // see pace
+	omitted int           // failures without a record
+}
+
+// tell writes the record of a call, if there is to be one.
+func (l *logger) tell(ctx context.Context, req *transport.Request, res *transport.Response, begun time.Time, in int, panics bool) {
+	h := res.Status()
+	if panics {
+		h = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}
+	}
+	failed := h.Stat != oncrpc.MsgAccepted || h.AcceptStat != oncrpc.Success
+	level := l.level.Level()
+	if failed {
+		level = l.failure.Level()
+	}
+	if !l.log.Enabled(ctx, level) {
+		return
+	}
+	omitted := 0
+	if failed {
+		ok := false
+		if omitted, ok = l.takes(); !ok {
+			return
+		}
+	}
+	out := 0
+	if !failed {
+		results, items := res.Size()
+		out = results + items
+	}
+	attrs := append(make([]slog.Attr, 0, 16),
+		slog.Uint64("prog", uint64(req.Prog)), slog.Uint64("vers", uint64(req.Vers)), slog.Uint64("proc", uint64(req.Proc)),
+		slog.String("peer", req.Conn().RemoteAddrPort().String()), slog.Uint64("xid", uint64(req.XID)),
+		slog.String("flavor", req.Cred.Flavor.String()),
+	)
+	if sys, ok := req.AuthSys(); ok {
+		attrs = append(attrs, slog.Uint64("uid", uint64(sys.UID)), slog.Uint64("gid", uint64(sys.GID)))
+	}
+	attrs = append(attrs, slog.String("status", statusName(&h)), slog.Duration("took", time.Since(begun)),
+		slog.Int("in", in), slog.Int("out", out))
+	if panics {
+		attrs = append(attrs, slog.Bool("panic", true))
+	}
+	if omitted > 0 {
+		attrs = append(attrs, slog.Int("omitted", omitted))
+	}
+	l.log.LogAttrs(ctx, level, "rpc", attrs...)
+}
+
+// takes tells whether one more failure is written, and how many before it were not.
+func (l *logger) takes() (omitted int, ok bool) {
+	if l.pace.interval == 0 {
+		return 0, true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait, due := l.pace.next(l.due, time.Since(l.start))
+	if wait > 0 {
+		l.omitted++
+		return 0, false
+	}
+	omitted, l.due, l.omitted = l.omitted, due, 0
+	return omitted, true
+}
+
+// statusName is the status that decides.
+func statusName(h *oncrpc.ReplyHeader) string {
+	switch {
+	case h.Stat == oncrpc.MsgAccepted:
+		return h.AcceptStat.String()
+	case h.Stat == oncrpc.MsgDenied && h.RejectStat == oncrpc.AuthError:
+		return h.AuthStat.String()
+	case h.Stat == oncrpc.MsgDenied:
+		return h.RejectStat.String()
+	}
+	return h.Stat.String()
+}

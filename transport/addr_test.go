@@ -1,0 +1,41 @@
+package transport
+
+import (
+	"net"
+	"testing"
+)
+
+// An addressed is a connection of which nothing is known but the peer's address.
+type addressed struct {
+	connection
+	peer  net.Addr
+	asked int
+}
+
+func (a *addressed) remote() net.Addr { a.asked++; return a.peer }
+
+func TestRemoteAddrPort(t *testing.T) {
+	for _, tt := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{nil, "invalid AddrPort"},
+		{&net.UnixAddr{Name: "/x"}, "invalid AddrPort"},
+		{&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 5}, "192.0.2.1:5"},
+		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 5, Zone: "eth0"}, "[fe80::1]:5"},
+		{&net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 7}, "[2001:db8::1]:7"},
+		{&net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7}, "192.0.2.1:7"},
+		{peerAddr("[::ffff:192.0.2.1]:9"), "192.0.2.1:9"},
+	} {
+		c := &addressed{peer: tt.addr}
+		cn := &Conn{c: c}
+		for range 2 {
+			if got := cn.RemoteAddrPort().String(); got != tt.want {
+				t.Errorf("%v: %s, want %s", tt.addr, got, tt.want)
+			}
+		}
+		if tt.addr != nil && c.asked != 1 {
+			t.Errorf("%v: made %d times", tt.addr, c.asked)
+		}
+	}
+}

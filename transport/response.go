@@ -1,0 +1,234 @@
+package transport
+
+import (
+	"errors"
+	"net"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+)
+
+// A Response takes the results of a call.
+type Response struct {
+	// Results are the XDR-encoded results; the handler appends to them. While they
+	// fit inline, they are built in the buffer that is sent. They may be in other memory,
+	// which then must stay as it is until the reply is released: see Request.WhenReleased.
+	Results []byte
+
+	// Verf is the verifier of the reply, if the call is not denied: what proves the server
+	// to a client with a security flavor (RFC 5531 section 8.2). It has a body of at most
+	// oncrpc.MaxAuthBody bytes; more is a panic of the handler. The body must stay as it is
+	// until the reply is released. The zero value is AUTH_NONE.
+	Verf oncrpc.Auth
+
+	o        origin
+	status   oncrpc.ReplyHeader // without xid and verifier
+	reserved int
+}
+
+// AddItem appends an opaque result that the upper-layer binding makes eligible
+// for a write chunk. It appends the length word to Results; data goes to the
+// next write chunk of the call or, if there is none, inline with its padding.
+//
+// data belongs to the response until release is called, after ServeRPC has
+// returned and the adapter has sent it; it must not change before. release may be
+// nil. With providers that need registered memory, data that is not from Alloc is
+// copied.
+func (w *Response) AddItem(data []byte, release func()) {
+	w.Results = xdr.AppendUint32(w.Results, uint32(len(data)))
+	w.o.addItem(len(w.Results), data, release)
+}
+
+// addItem adds an item at an offset of the results.
+func (x *exch) addItem(at int, data []byte, release func()) {
+	it := item{at: at, data: data, key: fabric.LocalDMAKey, release: release}
+	if own := x.own(data); own != nil {
+		it.key = own.LKey
+	} else if x.c.caps.LocalDMA {
+		x.charge(len(data))
+	} else {
+		it.data, it.key = x.local(data)
+	}
+	x.items = append(x.items, it)
+}
+
+// Alloc returns n bytes of the server's memory for AddItem, to be filled by
+// the handler. They belong to the response until the reply has been sent, and need no
+// release. Alloc returns nil if n exceeds the server's MaxMessage or there is no
+// memory.
+func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
+
+// Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
+// end knows: inline, or in the reply chunk; over TCP, and with lent replies, up to MaxMessage.
+// Items that go to a write chunk do not count; Verf, as it is set, does. A longer reply is not sent: the caller gets an
+// *RDMAError, or SYSTEM_ERR over TCP, and Config.Logger a *ReplySizeError.
+func (w *Response) Room() int { return w.o.room(w.taken()) }
+
+// taken is what of the reply's room Results, Verf and Reserve take.
+func (w *Response) taken() int { return len(w.Results) + xdr.Padded(len(w.Verf.Body)) + w.reserved }
+
+// Reserve makes Room and ItemRoom tell n bytes less: a wrapper does that before it calls the
+// handler within, for what it is going to add to the results. A verifier of the right length that
+// is set before that counts by itself.
+func (w *Response) Reserve(n int) { w.reserved += max(n, 0) }
+
+// ItemRoom is how many bytes of data the next AddItem has room for: in its write chunk, or,
+// when the call has no more of them, in the rest of the reply.
+func (w *Response) ItemRoom() int { return w.o.itemRoom(w.taken()) }
+
+func (x *exch) allocItem(n int) []byte {
+	if n < 0 || n > x.c.cfg.MaxMessage {
+		return nil
+	}
+	b, err := x.alloc(n)
+	if err != nil {
+		if orphan(err) {
+			return make([]byte, n)
+		}
+		return nil
+	}
+	return b.Bytes[:n:n]
+}
+
+// Fail makes the reply an RPC error without results: oncrpc.GarbageArgs, ProcUnavail or
+// SystemErr. Of Fail, Deny and Reject the last counts, and oncrpc.Success takes back what was
+// said before.
+func (w *Response) Fail(stat oncrpc.AcceptStat) { w.status = oncrpc.ReplyHeader{AcceptStat: stat} }
+
+// Deny makes the reply one that refuses the call's credential, without results:
+// oncrpc.AuthBadCred, AuthTooWeak and the like. AuthOK is as Fail(oncrpc.Success).
+func (w *Response) Deny(stat oncrpc.AuthStat) {
+	w.status = oncrpc.ReplyHeader{}
+	if stat != oncrpc.AuthOK {
+		w.status = oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}
+	}
+}
+
+// Reject makes the reply any that RFC 5531 section 9 has for a call that was not executed: that
+// which the caller then gets as *oncrpc.RPCError, but for Prog, Vers and Proc. A status that is
+// not in the RFC's unions is SYSTEM_ERR. Nil is as Fail(oncrpc.Success).
+func (w *Response) Reject(e *oncrpc.RPCError) {
+	switch {
+	case e == nil:
+		w.Fail(oncrpc.Success)
+	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgMismatch:
+		w.status = oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: e.Low, High: e.High}
+	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat <= oncrpc.SystemErr:
+		w.Fail(e.AcceptStat)
+	case e.Stat == oncrpc.MsgDenied && e.RejectStat == oncrpc.RPCMismatch:
+		w.status = oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: e.Low, High: e.High}
+	case e.Stat == oncrpc.MsgDenied && e.RejectStat == oncrpc.AuthError && e.AuthStat != oncrpc.AuthOK:
+		w.Deny(e.AuthStat)
+	default:
+		w.Fail(oncrpc.SystemErr)
+	}
+}
+
+// Status returns the header of the reply as it stands, without xid: what Fail, Deny or Reject
+// have said, else a success. When the handlers within a wrapper have returned it is what they
+// have made of the call.
+func (w *Response) Status() oncrpc.ReplyHeader {
+	h := w.status
+	if h.Stat == oncrpc.MsgAccepted {
+		h.Verf = w.Verf
+	}
+	return h
+}
+
+// refused tells that the reply has no results.
+func (w *Response) refused() bool {
+	return w.status.Stat != oncrpc.MsgAccepted || w.status.AcceptStat != oncrpc.Success
+}
+
+// Size is how many bytes there are: Results, and the data of the items, without padding. A reply
+// that Fail, Deny or Reject have made an error leaves both out.
+func (w *Response) Size() (results, items int) {
+	for _, it := range *w.o.itemList() {
+		items += len(it.data)
+	}
+	return len(w.Results), items
+}
+
+// Join moves the data of the items into Results, where it belongs, with its padding: they are
+// then the whole XDR-encoded results in one piece, and nothing goes to write chunks. A wrapper
+// that signs or encrypts results does that to them, and sets Results to what it has made (RFC
+// 8166 section 8.2.2). Join returns false, and changes nothing, if there is no memory for them or
+// they exceed the server's MaxMessage.
+func (w *Response) Join() bool {
+	items := w.o.itemList()
+	if len(*items) == 0 {
+		return true
+	}
+	n := len(w.Results)
+	size := n
+	for _, it := range *items {
+		size += xdr.Padded(len(it.data))
+	}
+	b := w.Results
+	if size <= cap(b) {
+		b = b[:size]
+	} else {
+		if b = w.o.allocItem(size); b == nil {
+			return false
+		}
+		copy(b, w.Results)
+	}
+	splice(b, n, *items)
+	for _, it := range *items {
+		if it.release != nil {
+			w.o.whenReleased(it.release)
+		}
+	}
+	clear(*items)
+	*items = (*items)[:0]
+	w.Results = b
+	return true
+}
+
+// splice puts the data of items into the stream of n bytes at the start of b, which it then
+// fills, from the last to the first.
+func splice(b []byte, n int, items []item) {
+	end := len(b)
+	for i := len(items) - 1; i >= 0; i-- {
+		it := &items[i]
+		tail := n - it.at
+		copy(b[end-tail:end], b[it.at:n])
+		end -= tail + xdr.Padded(len(it.data))
+		k := copy(b[end:], it.data)
+		clear(b[end+k : end+xdr.Padded(k)])
+		n = it.at
+	}
+}
+
+// orphan reports whether there was no memory because the connection has ended, which the
+// adapter may know first: the reply can then only go to the reply cache.
+func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
+
+// own returns the exchange's buffer that data is at the start of, nil if there is none.
+func (x *exch) own(data []byte) *arena.Buffer {
+	for _, b := range x.mems {
+		if len(data) > 0 && &b.Bytes[0] == &data[0] {
+			return b
+		}
+	}
+	return nil
+}
+
+// local returns a copy of data in memory with a local key. If there is no memory it marks
+// the call as failed.
+func (x *exch) local(data []byte) ([]byte, uint32) {
+	if len(data) == 0 {
+		return nil, fabric.LocalDMAKey
+	}
+	b, err := x.alloc(len(data))
+	if orphan(err) {
+		return data, fabric.LocalDMAKey
+	}
+	if err != nil {
+		x.failed = true
+		return nil, fabric.LocalDMAKey
+	}
+	return b.Bytes[:copy(b.Bytes, data)], b.LKey
+}
