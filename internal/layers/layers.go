@@ -45,6 +45,7 @@ var Layers = []Layer{
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
+	{Path: "rpcnames", Library: true, Pure: true, May: []string{"proto/dump"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -84,6 +85,23 @@ var Layers = []Layer{
 		May:      []string{"internal/lockorder", "internal/baton", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
+	},
+	{
+		Path: "rpcstatus", Library: true, Pure: true,
+		May:   []string{"rpcnames", "transport", "fabric", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
+	},
+	{
+		Path: "exporters/prometheus", Library: true, Pure: true,
+		May:      []string{"rpcnames", "transport", "fabric"},
+		Tests:    []string{"iwarp"},
+		External: []string{"github.com/prometheus"},
+	},
+	{
+		Path: "exporters/otel", Library: true, Pure: true,
+		May:      []string{"rpcnames", "transport"},
+		Tests:    []string{"iwarp"},
+		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
