@@ -22,6 +22,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/rpcnames"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -81,20 +82,11 @@ type Monitor struct {
 
 	creditStalls, memoryStalls, registrations, registeredBytes atomic.Uint64
 
+	conns   connset.Set
 	mu      sync.Mutex
-	conns   map[*transport.Conn]*connection
-	opened  uint64
-	past    sum            // of connections that have ended
-	reasons map[string]int // how they have
+	reasons map[string]int // how connections have ended
 
 	page page
-}
-
-// A connection is one that is open.
-type connection struct {
-	id     uint64
-	server bool
-	began  time.Time
 }
 
 // New returns a Monitor.
@@ -109,7 +101,6 @@ func New(cfg Config) *Monitor {
 	m := &Monitor{
 		cfg: cfg, began: time.Now(),
 		procedures: make([]atomic.Pointer[latency], 2*cfg.Table.Len()),
-		conns:      make(map[*transport.Conn]*connection),
 		reasons:    make(map[string]int),
 	}
 	m.calls.bound(cfg.MaxCalls)
@@ -124,32 +115,20 @@ var (
 )
 
 // ConnBegan is a method of transport.Observer.
-func (m *Monitor) ConnBegan(e transport.ConnEvent) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.opened++
-	m.conns[e.Conn] = &connection{id: m.opened, server: e.Server, began: e.Began}
-}
+func (m *Monitor) ConnBegan(e transport.ConnEvent) { m.conns.Began(e) }
 
 // ConnEnded is a method of transport.Observer.
 func (m *Monitor) ConnEnded(e transport.ConnEvent) {
 	now := time.Now()
-	stats := e.Conn.Stats() // takes locks that others hold who wait for m.mu: not under it
-	peer := address(e.Conn)
+	c := m.conns.Ended(e)
 	outcome := e.Outcome()
 	m.mu.Lock()
-	c := m.conns[e.Conn]
-	delete(m.conns, e.Conn)
-	m.past.add(&stats)
 	m.reasons[outcome]++
 	m.mu.Unlock()
-	if c == nil {
-		return
-	}
 	m.ended.add(now, func() EndedConn {
 		return EndedConn{
-			Time: now, ID: c.id, Server: c.server, Peer: peer, Age: Seconds(now.Sub(c.began)),
-			Calls: stats.Calls, Outcome: outcome, Error: text(e.Err),
+			Time: now, ID: c.ID, Server: e.Server, Peer: address(e.Conn), Age: Seconds(now.Sub(e.Began)),
+			Calls: c.Stats.Calls, Outcome: outcome, Error: text(e.Err),
 		}
 	})
 }
@@ -242,26 +221,6 @@ func text(err error) string {
 
 func travel(t transport.Transfer) Travel {
 	return Travel{Bytes: t.Bytes, ChunkBytes: t.Chunks, By: t.By.String()}
-}
-
-// A sum is the counters of several connections.
-type sum struct {
-	stats         transport.Stats
-	exposed, held int64
-	adapter       map[string]uint64
-}
-
-func (s *sum) add(c *transport.ConnStats) {
-	to, from := reflect.ValueOf(&s.stats).Elem(), reflect.ValueOf(c.Stats)
-	for i := range to.NumField() {
-		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
-	}
-	if s.adapter == nil {
-		s.adapter = make(map[string]uint64)
-	}
-	for _, n := range c.Adapter {
-		s.adapter[n.Name] += n.Value
-	}
 }
 
 // counters are Stats by name, as "read_chunk".

@@ -3,11 +3,13 @@ package rpcstatus
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/connset"
 	"github.com/rpcrdma/rpcrdma/rpcnames"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -242,52 +244,30 @@ func (m *Monitor) shown(u *underWay, now time.Time) Call {
 
 // connections fills in what there is of connections.
 func (m *Monitor) connections(s *Snapshot, executing map[*transport.Conn]int) {
-	type open struct {
-		*connection
-		cn    *transport.Conn
-		stats transport.ConnStats
-	}
+	list, all, opened := m.conns.Look()
+	t := &s.Totals
+	t.Opened, t.Open, t.EndedBy = opened, len(list), make(map[string]int)
 	m.mu.Lock()
-	all := sum{stats: m.past.stats, adapter: make(map[string]uint64)}
-	for name, n := range m.past.adapter {
-		all.adapter[name] = n
-	}
-	s.Totals.Opened, s.Totals.Open = m.opened, len(m.conns)
-	s.Totals.EndedBy = make(map[string]int)
-	for reason, n := range m.reasons {
-		s.Totals.EndedBy[reason] = n
-	}
-	list := make([]open, 0, len(m.conns))
-	for cn, c := range m.conns {
-		list = append(list, open{connection: c, cn: cn})
-	}
+	maps.Copy(t.EndedBy, m.reasons)
 	m.mu.Unlock()
-
-	for i := range list {
-		o := &list[i]
-		o.stats = o.cn.Stats()
-		all.add(&o.stats)
-		all.exposed += o.stats.ExposedBytes
-		all.held += o.stats.HeldBytes
-	}
-	s.Totals.Counters, s.Totals.Adapter = counters(all.stats), all.adapter
-	s.Totals.ExposedBytes, s.Totals.HeldBytes = all.exposed, all.held
-	busy := func(o *open) int { return executing[o.cn] + o.stats.InFlight + o.stats.Waiting }
-	slices.SortFunc(list, func(a, b open) int {
-		return cmp.Or(cmp.Compare(busy(&b), busy(&a)), cmp.Compare(b.stats.Calls, a.stats.Calls), cmp.Compare(a.id, b.id))
+	t.Counters, t.Adapter = counters(all.Stats), all.Adapter
+	t.ExposedBytes, t.HeldBytes = all.ExposedBytes, all.HeldBytes
+	busy := func(c *connset.Entry) int { return executing[c.Conn] + c.Stats.InFlight + c.Stats.Waiting }
+	slices.SortFunc(list, func(a, b connset.Entry) int {
+		return cmp.Or(cmp.Compare(busy(&b), busy(&a)), cmp.Compare(b.Stats.Calls, a.Stats.Calls), cmp.Compare(a.ID, b.ID))
 	})
 	now := s.Time
 	for i := range list[:min(len(list), m.cfg.MaxConns)] {
 		o := &list[i]
-		info := o.cn.Info()
+		info := o.Conn.Info()
 		s.Conns = append(s.Conns, Conn{
-			ID: o.id, Server: o.server, Peer: info.RemoteAddr.String(), Local: info.LocalAddr.String(),
-			Provider: info.Provider, Version: info.Version, Age: Seconds(now.Sub(o.began)),
+			ID: o.ID, Server: o.Server, Peer: info.RemoteAddr.String(), Local: info.LocalAddr.String(),
+			Provider: info.Provider, Version: info.Version, Age: Seconds(now.Sub(o.Began)),
 			InlineSend: info.InlineSend, InlineRecv: info.InlineRecv, PrivateData: info.PrivateData, Properties: info.Properties,
 			Configured: info.Configured, RemoteInvalidation: info.RemoteInvalidation, MemoryWindows: info.Capabilities.MemoryWindows,
-			Credits: info.Credits, BackwardCredits: info.BackwardCredits, Executing: executing[o.cn],
-			Calling: o.stats.InFlight, Waiting: o.stats.Waiting, ExposedBytes: o.stats.ExposedBytes, HeldBytes: o.stats.HeldBytes,
-			Counters: counters(o.stats.Stats), Adapter: o.stats.Adapter,
+			Credits: info.Credits, BackwardCredits: info.BackwardCredits, Executing: executing[o.Conn],
+			Calling: o.Stats.InFlight, Waiting: o.Stats.Waiting, ExposedBytes: o.Stats.ExposedBytes, HeldBytes: o.Stats.HeldBytes,
+			Counters: counters(o.Stats.Stats), Adapter: o.Stats.Adapter,
 		})
 	}
 }

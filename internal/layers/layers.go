@@ -86,21 +86,22 @@ var Layers = []Layer{
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
+	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}},
 	{
 		Path: "rpcstatus", Library: true, Pure: true,
-		May:   []string{"rpcnames", "transport", "fabric", "proto/oncrpc"},
-		Tests: []string{"iwarp"},
+		May:   []string{"internal/connset", "rpcnames", "transport", "fabric"},
+		Tests: []string{"iwarp", "proto/oncrpc"},
 	},
 	{
 		Path: "exporters/prometheus", Library: true, Pure: true,
-		May:      []string{"rpcnames", "transport", "fabric"},
-		Tests:    []string{"iwarp"},
+		May:      []string{"internal/connset", "rpcnames", "transport"},
+		Tests:    []string{"iwarp", "proto/oncrpc"},
 		External: []string{"github.com/prometheus"},
 	},
 	{
 		Path: "exporters/otel", Library: true, Pure: true,
 		May:      []string{"rpcnames", "transport"},
-		Tests:    []string{"iwarp"},
+		Tests:    []string{"iwarp", "proto/oncrpc"},
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
