@@ -11,6 +11,7 @@ package rpcnames
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
@@ -52,6 +53,14 @@ type Entry struct {
 	Prog, Vers, Proc uint32
 }
 
+// Version is Vers in decimal, or Other.
+func (e Entry) Version() string {
+	if e.Program == Other {
+		return Other
+	}
+	return strconv.FormatUint(uint64(e.Vers), 10)
+}
+
 // A Table is a set of procedures with names. It does not change, and may be used by many
 // goroutines at once.
 type Table struct {
@@ -72,8 +81,8 @@ func New(programs ...Program) (*Table, error) {
 		p := &programs[i]
 		v := version{p.Number, p.Vers}
 		switch _, twice := t.spans[v]; {
-		case p.Name == "":
-			return nil, fmt.Errorf("rpcnames: program %d has no name", p.Number)
+		case p.Name == "" || p.Name == Other:
+			return nil, fmt.Errorf("rpcnames: program %d has no name of its own", p.Number)
 		case twice:
 			return nil, fmt.Errorf("rpcnames: version %d of program %d is named twice", p.Vers, p.Number)
 		case len(t.entries)+len(p.Procedures)+2 > MaxEntries:
