@@ -100,8 +100,8 @@ var Layers = []Layer{
 	},
 	{
 		Path: "exporters/otel", Library: true, Pure: true,
-		May:      []string{"rpcnames", "transport"},
-		Tests:    []string{"iwarp", "proto/oncrpc"},
+		May:      []string{"internal/connset", "rpcnames", "transport", "proto/xdr", "proto/oncrpc"},
+		Tests:    []string{"iwarp"},
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
