@@ -21,6 +21,7 @@ ENV GOWORK=off GOFLAGS=-buildvcs=false CGO_ENABLED=1
 # Modules first: they change less often than the sources.
 COPY go.mod go.sum ./
 COPY cmd/rpcrdma/go.mod cmd/rpcrdma/go.sum cmd/rpcrdma/
+COPY exporters/prometheus/go.mod exporters/prometheus/go.sum exporters/prometheus/
 COPY bench/go.mod bench/go.sum bench/
 RUN go -C cmd/rpcrdma mod download && go -C bench mod download
 COPY . .

@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # The packages that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto rpcbind fabric iwarp transport nfs loadgen notify examples internal/xdrgen))
+PURE := $(addsuffix /...,$(wildcard proto rpcbind rpcnames fabric iwarp transport rpcstatus nfs loadgen notify examples exporters/prometheus exporters/otel internal/xdrgen))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 # Checks of the tree itself: nothing in them runs at the same time. Another one is TestDefects of tools/mutate.

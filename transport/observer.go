@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
@@ -66,6 +67,28 @@ type ConnEvent struct {
 	Err error
 }
 
+// Outcome is a word for how a connection has ended: "closed" in order, "stalled" with a
+// *StallError, "protocol" because the peer has broken the protocol, "silent" because it did not
+// answer in time, "reset" if the peer or what is between has cut it off, or "failed". There are
+// no others, so that it can be a label of a metric.
+func (e ConnEvent) Outcome() string {
+	var ce *fabric.ConnError
+	switch err := e.Err; {
+	case err == nil:
+		return "closed"
+	case errors.As(err, new(*StallError)):
+		return "stalled"
+	case errors.As(err, new(*PeerError)), errors.As(err, new(*BadReplyError)), errors.As(err, new(*RDMAError)),
+		errors.As(err, new(*VersionError)):
+		return "protocol"
+	case errors.Is(err, errSilent):
+		return "silent"
+	case errors.As(err, &ce) && ce.Remote:
+		return "reset"
+	}
+	return "failed"
+}
+
 // A CallEvent is a call, at the end that makes it or at the end that executes it. What is known
 // at the end alone is zero in CallBegan.
 type CallEvent struct {
@@ -115,11 +138,14 @@ func (e *CallEvent) Outcome() string {
 }
 
 func statusOutcome(h *oncrpc.ReplyHeader) string {
+	// In tables, so that nothing is allocated.
+	accepted := [...]string{"success", "prog_unavail", "prog_mismatch", "proc_unavail", "garbage_args", "system_err"}
+	denied := [...]string{"rpc_mismatch", "auth_error"}
 	switch {
 	case h.Stat != oncrpc.MsgDenied && h.AcceptStat <= oncrpc.SystemErr:
-		return strings.ToLower(h.AcceptStat.String())
+		return accepted[h.AcceptStat]
 	case h.Stat == oncrpc.MsgDenied && h.RejectStat <= oncrpc.AuthError:
-		return strings.ToLower(h.RejectStat.String())
+		return denied[h.RejectStat]
 	}
 	return "failed"
 }

@@ -181,6 +181,7 @@ type testServer struct {
 	cmd    *exec.Cmd
 	addr   string // HOST:PORT
 	tcp    string // HOST:PORT, with --tcp-addr
+	http   string // http://HOST:PORT, with --metrics-addr
 	stderr lineBuffer
 	rest   chan string // of standard output, at the end
 	once   sync.Once
@@ -189,7 +190,10 @@ type testServer struct {
 
 func (s *testServer) url(path string) string { return "nfs://" + s.addr + path }
 
-var tcpAddr = regexp.MustCompile(`and (\S+) \(tcp\)`)
+var (
+	tcpAddr     = regexp.MustCompile(`and (\S+) \(tcp\)`)
+	metricsAddr = regexp.MustCompile(`metrics at (http://\S+)/`)
+)
 
 // startServer runs serve until the test ends, when it must stop with status 0.
 func startServer(t *testing.T, args ...string) *testServer {
@@ -218,6 +222,9 @@ func startServer(t *testing.T, args ...string) *testServer {
 	s.addr = match[1]
 	if match := tcpAddr.FindStringSubmatch(line); match != nil {
 		s.tcp = match[1]
+	}
+	if match := metricsAddr.FindStringSubmatch(line); match != nil {
+		s.http = match[1]
 	}
 	go func() {
 		rest, _ := io.ReadAll(r)

@@ -122,6 +122,7 @@ func newRoot() *cobra.Command {
 		newPing(),
 		newBench(),
 		newProbe(),
+		newStats(),
 		newDevices(),
 		newDecode(),
 		newVersion(),

@@ -30,6 +30,7 @@ type serveOptions struct {
 	options
 	exportFlags
 	addr, tcpAddr string
+	metricsAddr   string
 	async         bool
 	accessLog     string // FILE, or - for standard output; empty: none
 	accessFormat  accessFormat
@@ -82,6 +83,11 @@ it tells nothing of exports with --allow, and as root of those with --squash non
 watching client is forgotten when it is away for more than a minute. At most 128 clients
 watch at a time, at most 32 of them from one address.
 
+--metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
+connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. It tells
+whoever gets there addresses of clients and what the process does: use a loopback address, or
+one that only operators reach.
+
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
@@ -116,6 +122,7 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
 	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
 	o.exportFlags.add(flags)
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST:PORT`, such as 127.0.0.1:9649")
 	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
 	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
@@ -180,6 +187,7 @@ type service struct {
 
 	exporter *exporter
 	access   *accessLog // nil without --access-log
+	metrics  *metrics   // nil without --metrics-addr
 	provider fabric.Provider
 	server   *transport.Server
 	listener *transport.Listener
@@ -196,7 +204,14 @@ func (s *service) open(ctx context.Context, exports []exportSpec, stderr io.Writ
 	if s.provider, err = s.newServer(ctx, stderr, s.addr); err != nil {
 		return err
 	}
-	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: transport.Config{Logger: s.log}}); err != nil {
+	if s.metricsAddr != "" {
+		if s.metrics, err = newMetrics(ctx, s.metricsAddr, s.log); err != nil {
+			return errors.New(listenText(s.metricsAddr, err))
+		}
+		s.opened = append(s.opened, s.metrics)
+	}
+	cfg := transport.Config{Logger: s.log, Observer: s.metrics.observer()}
+	if s.server, err = transport.NewServer(&transport.ServerConfig{Config: cfg}); err != nil {
 		return err
 	}
 	if err := s.openFiles(exports); err != nil {
@@ -307,6 +322,9 @@ func (s *service) start() {
 	if s.tcp != nil {
 		run(func() error { return s.server.ServeTCP(s.tcp) })
 	}
+	if s.metrics != nil {
+		s.metrics.start()
+	}
 }
 
 // announce prints that the server is ready, and where.
@@ -325,13 +343,14 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 	if s.rpcbind != "" {
 		how = ", registered with rpcbind at " + s.rpcbind
 	}
-	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s\n", where, s.exporter, how)
+	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s%s\n", where, s.exporter, how, s.metrics.where())
 	return err
 }
 
 // stop ends the service in order: no new connections, no notifications, then the calls
 // under way, for as long as the timeout allows. It returns an error if calls were cut off.
 func (s *service) stop() (err error) {
+	s.metrics.stopping()
 	s.listener.Close()
 	if s.tcp != nil {
 		s.tcp.Close()

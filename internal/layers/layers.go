@@ -45,6 +45,7 @@ var Layers = []Layer{
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
+	{Path: "rpcnames", Library: true, Pure: true, May: []string{"proto/dump"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -89,6 +90,24 @@ var Layers = []Layer{
 		May:      []string{"internal/lockorder", "internal/baton", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
+	},
+	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}},
+	{
+		Path: "rpcstatus", Library: true, Pure: true,
+		May:   []string{"internal/connset", "rpcnames", "transport", "fabric"},
+		Tests: []string{"iwarp", "proto/oncrpc"},
+	},
+	{
+		Path: "exporters/prometheus", Library: true, Pure: true,
+		May:      []string{"internal/connset", "rpcnames", "transport"},
+		Tests:    []string{"iwarp", "proto/oncrpc"},
+		External: []string{"github.com/prometheus"},
+	},
+	{
+		Path: "exporters/otel", Library: true, Pure: true,
+		May:      []string{"internal/connset", "rpcnames", "transport", "proto/xdr", "proto/oncrpc"},
+		Tests:    []string{"iwarp"},
+		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
 		Path: "middleware", Library: true, Pure: true,

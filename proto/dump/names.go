@@ -1,5 +1,10 @@
 package dump
 
+import (
+	"cmp"
+	"slices"
+)
+
 // programs names ONC RPC programs and the procedures of their versions, by number.
 // Immutable.
 var programs = map[uint32]struct {
@@ -78,4 +83,21 @@ func Names(prog, vers, proc uint32) (program, procedure string) {
 		return p.name, "NULL"
 	}
 	return p.name, ""
+}
+
+// A Version is one version of a program.
+type Version struct {
+	Number     uint32
+	Procedures []string // their names, by number
+}
+
+// Program returns the name of a program and its versions in the order of their numbers: none if
+// the program is not known. The slices belong to the caller.
+func Program(prog uint32) (name string, versions []Version) {
+	p := programs[prog]
+	for n, procedures := range p.versions {
+		versions = append(versions, Version{n, slices.Clone(procedures)})
+	}
+	slices.SortFunc(versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })
+	return p.name, versions
 }

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/rpcnames"
+	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// fetch returns the status and the body of the answer to a request, for the host if there is one.
+func fetch(t *testing.T, method, url, host string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(body)
+}
+
+// The port has metrics, health, status and profiles of a server that has worked.
+func TestMetricsPort(t *testing.T) {
+	dir := t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": randomText(1, 100000)})
+	s := startServer(t, "--dir", dir, "--metrics-addr", "127.0.0.1:0")
+	c := s.dialNFS(t)
+	file, err := c.Lstat(t.Context(), "/file")
+	testutil.Must(t, err)
+	_, _, err = c.Read(t.Context(), file.Handle, 0, make([]byte, 100000))
+	testutil.Must(t, err)
+	for _, tt := range []struct {
+		method, path, host string
+		status             int
+		body               string
+	}{
+		{"GET", "/", "", 200, "/debug/rpcrdma"},
+		{"GET", "/healthz", "", 200, "ok\n"},
+		{"GET", "/metrics", "", 200, `rpcrdma_calls_total{end="server",outcome="success",procedure="READ",program="NFS",version="3"} 1`},
+		{"GET", "/metrics", "storage.example", 200, `rpcrdma_open_connections{end="server"} 1`},
+		{"GET", "/metrics", "", 200, "go_goroutines"},
+		{"GET", "/debug/rpcrdma", "", 200, "NFS 3 READ"},
+		{"GET", "/debug/rpcrdma", "localhost:80", 200, "write_chunk"},
+		{"GET", "/debug/rpcrdma", "[::1]:80", 200, "write_chunk"},
+		{"GET", "/debug/rpcrdma", "evil.example", 403, "this host is known by"},
+		{"GET", "/debug/pprof/goroutine?debug=1", "", 200, "goroutine profile"},
+		{"GET", "/debug/pprof/", "evil.example", 403, ""},
+		{"POST", "/debug/rpcrdma", "", 405, ""},
+		{"DELETE", "/metrics", "", 405, ""},
+		{"GET", "/other", "", 404, ""},
+	} {
+		status, body := fetch(t, tt.method, s.http+tt.path, tt.host)
+		if status != tt.status || !strings.Contains(body, tt.body) {
+			t.Errorf("%s %s for %q: %d, want %d and %q:\n%.3000s", tt.method, tt.path, tt.host, status, tt.status, tt.body, body)
+		}
+	}
+	_, text := fetch(t, "GET", s.http+"/debug/rpcrdma?format=json", "")
+	var snapshot rpcstatus.Snapshot
+	if err := json.Unmarshal([]byte(text), &snapshot); err != nil || len(snapshot.Conns) != 1 || snapshot.Totals.Counters["write_chunk"] == 0 {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// While the server ends, and only then, its health is bad.
+func TestHealth(t *testing.T) {
+	m, err := newMetrics(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.start()
+	url := "http://" + m.listener.Addr().String() + "/healthz"
+	if status, _ := fetch(t, "GET", url, ""); status != 200 {
+		t.Errorf("%d while serving", status)
+	}
+	m.stopping()
+	if status, _ := fetch(t, "GET", url, ""); status != 503 {
+		t.Errorf("%d while stopping", status)
+	}
+	testutil.Must(t, m.Close())
+}
+
+func TestMetricsAddrTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	mustFail(t, 1, "listening on "+l.Addr().String(), "serve", "--addr", "127.0.0.1:0", "--dir", t.TempDir(), "--metrics-addr", l.Addr().String())
+}
+
+// A peer that calls programs that there are not, and others that there are, makes no more series
+// than there are names.
+func TestMetricsCardinality(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir(), "--metrics-addr", "127.0.0.1:0")
+	c, err := transport.Dial(t.Context(), iwarp.New(iwarp.Config{}), s.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 2000 {
+		call := transport.Call{Prog: random.Uint32(), Vers: random.Uint32(), Proc: random.Uint32(), MaxResults: 1000}
+		if i%2 == 0 {
+			call.Prog, call.Vers = nfs.Program, nfs.Version
+		}
+		if err := c.Call(t.Context(), &call); err == nil && call.Proc != 0 {
+			t.Fatalf("%+v succeeds", call)
+		}
+	}
+	_, text := fetch(t, "GET", s.http+"/metrics", "")
+	series := 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "rpcrdma_calls_total{") {
+			series++
+			if !strings.Contains(line, `procedure="`+rpcnames.Other+`"`) && !strings.Contains(line, `outcome="success"} 0`) {
+				t.Error(line)
+			}
+		}
+	}
+	if series == 0 || series > 10 {
+		t.Errorf("%d series:\n%s", series, text)
+	}
+}
+
+// nullRate returns how many NULL calls a second a client makes, in the best of some short spells.
+func nullRate(t *testing.T, c *nfs.Client, spells int) float64 {
+	t.Helper()
+	best := 0.0
+	for range spells {
+		n, start := 0, time.Now()
+		for time.Since(start) < 200*time.Millisecond {
+			if err := c.Null(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		best = max(best, float64(n)/time.Since(start).Seconds())
+	}
+	return best
+}
+
+// A thousand connections to the port that send garbage, or requests whose answers they do not
+// read, or nothing, take no call its time: the rate of calls stays at more than a third of what it was,
+// although this process, which makes the calls, is also who attacks. In the end the port answers.
+func TestMetricsPortUnderAttack(t *testing.T) {
+	s := startServer(t, "--dir", t.TempDir(), "--metrics-addr", "127.0.0.1:0")
+	c := s.dialNFS(t)
+	before := nullRate(t, c, 5)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var attack sync.WaitGroup
+	var connected, refused atomic.Int64
+	addr := strings.TrimPrefix(s.http, "http://")
+	for i := range 1000 {
+		attack.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr)
+				if err != nil {
+					refused.Add(1)
+					continue
+				}
+				connected.Add(1)
+				stop := context.AfterFunc(ctx, func() { conn.Close() })
+				switch i % 4 {
+				case 0:
+					conn.Write([]byte(randomText(uint64(i), 4096)))
+				case 1: // it reads nothing of what it asks for
+					conn.(*net.TCPConn).SetReadBuffer(1024)
+					conn.Write([]byte(strings.Repeat("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 50)))
+				case 2:
+					conn.Write([]byte("GET /debug/rpcrdma HTTP/1.1\r\nHost: "))
+				}
+				// Until the server has had enough of it.
+				if i%4 == 1 {
+					<-ctx.Done()
+				} else {
+					io.Copy(io.Discard, conn)
+				}
+				stop()
+				conn.Close()
+			}
+		})
+	}
+	testutil.Eventually(t, "a thousand connections have been made", func() bool { return connected.Load() >= 1000 })
+	during := nullRate(t, c, 10)
+	cancel()
+	attack.Wait()
+	after := nullRate(t, c, 5)
+	t.Logf("%.0f calls a second before, %.0f during, %.0f after; %d connections", before, during, after, connected.Load())
+	if during < min(before, after)/3 {
+		t.Errorf("%.0f calls a second, %.0f before and %.0f after", during, before, after)
+	}
+	testutil.Eventually(t, "the port answers again", func() bool {
+		client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		res, err := client.Get(s.http + "/healthz")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		return res.StatusCode == 200
+	})
+}
+
+// A full crowd gives the place of the one that has been silent for longest, and no place of one
+// that has a request.
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(nil, 3, newTurns(1000, 1000))
+		var ends []net.Conn // the peers'
+		admit := func() net.Conn {
+			here, there := net.Pipe()
+			ends = append(ends, there)
+			return c.admit(here)
+		}
+		gone := func(i int) bool {
+			ends[i].SetReadDeadline(time.Now().Add(time.Second))
+			_, err := ends[i].Read(make([]byte, 1))
+			return err == io.EOF
+		}
+		first, second, third := admit(), admit(), admit()
+		c.state(first, http.StateActive)
+		c.state(second, http.StateActive)
+		c.state(second, http.StateIdle) // after third
+		if fourth := admit(); fourth == nil || !gone(2) || gone(0) || gone(1) {
+			t.Error("the fourth did not take the place of the third")
+		}
+		if admit() == nil || !gone(1) || gone(0) || gone(3) {
+			t.Error("the fifth did not take the place of the second")
+		}
+		for cc := range c.conns {
+			c.state(cc, http.StateActive)
+		}
+		if admit() != nil {
+			t.Error("there was room among three that are busy")
+		}
+		first.Close()
+		third.Close()
+		if len(c.conns) != 2 || admit() == nil {
+			t.Errorf("no room after one has left: %d", len(c.conns))
+		}
+		for _, end := range ends {
+			end.Close()
+		}
+	})
+}
+
+// So many turns at once, and so many in a second.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTurns(10, 5)
+		taken := 0
+		for range 1000 {
+			if p.take() {
+				taken++
+			}
+		}
+		if taken < 5 || taken > 6 {
+			t.Errorf("%d at once", taken)
+		}
+		for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(time.Millisecond) {
+			if p.take() {
+				taken++
+			}
+		}
+		if taken < 100 || taken > 110 {
+			t.Errorf("%d in ten seconds", taken)
+		}
+		p = newTurns(10, 5)
+		start := time.Now()
+		for range 105 {
+			time.Sleep(p.delay())
+		}
+		if took := time.Since(start); took < 9900*time.Millisecond || took > 10100*time.Millisecond {
+			t.Errorf("105 turns took %v", took)
+		}
+	})
+}
+
+// The page of the metrics is made once a second, however many ask.
+func TestMetricsAreKept(t *testing.T) {
+	m, err := newMetrics(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	first, err := m.collect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := m.collect(); err != nil || &again[0] != &first[0] {
+		t.Errorf("made twice, %v", err)
+	}
+	m.made = m.made.Add(-metricsFresh)
+	if again, err := m.collect(); err != nil || &again[0] == &first[0] {
+		t.Errorf("not made again after a second, %v", err)
+	}
+	var names []string
+	for s := bufio.NewScanner(strings.NewReader(string(first))); s.Scan(); {
+		if name, ok := strings.CutPrefix(s.Text(), "# TYPE "); ok {
+			names = append(names, name)
+		}
+	}
+	if !slices.IsSorted(names) || len(names) < 30 {
+		t.Errorf("%d families: %s", len(names), fmt.Sprint(names))
+	}
+}

@@ -1,0 +1,102 @@
+// Package connset is for Observers that want to know which connections are open, and what has
+// been counted on them and on those before.
+package connset
+
+import (
+	"maps"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A Set is the connections that an Observer has been told of and that have not ended. The zero
+// value is empty. Its methods may be called by many goroutines at once.
+type Set struct {
+	mu     sync.Mutex
+	open   map[*transport.Conn]Entry
+	opened uint64
+	past   Sum // of connections that have ended
+}
+
+// An Entry is a connection.
+type Entry struct {
+	Conn   *transport.Conn
+	ID     uint64 // in the order in which they came, from 1
+	Server bool   // the other end has opened it
+	Began  time.Time
+	Stats  transport.ConnStats // in what Ended and Look return
+}
+
+// A Sum is figures of several connections.
+type Sum struct {
+	transport.Stats
+	InFlight, Waiting       int   // of those that are open, as is what follows
+	ExposedBytes, HeldBytes int64 //
+	Credits                 int
+	Adapter                 map[string]uint64
+}
+
+// Began is for ConnBegan.
+func (s *Set) Began(e transport.ConnEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = make(map[*transport.Conn]Entry)
+	}
+	s.opened++
+	s.open[e.Conn] = Entry{Conn: e.Conn, ID: s.opened, Server: e.Server, Began: e.Began}
+}
+
+// Ended is for ConnEnded.
+func (s *Set) Ended(e transport.ConnEvent) Entry {
+	stats := e.Conn.Stats() // takes locks that others may hold who wait for s.mu: not under it
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.open[e.Conn]
+	c.Stats = stats
+	delete(s.open, e.Conn)
+	s.past.count(&stats)
+	return c
+}
+
+// count adds what only grows.
+func (s *Sum) count(c *transport.ConnStats) {
+	to, from := reflect.ValueOf(&s.Stats).Elem(), reflect.ValueOf(c.Stats)
+	for i := range to.NumField() {
+		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
+	}
+	if s.Adapter == nil {
+		s.Adapter = make(map[string]uint64)
+	}
+	for _, n := range c.Adapter {
+		s.Adapter[n.Name] += n.Value
+	}
+}
+
+// Look returns the connections that are open, in no order, the sum of what has been counted on
+// them and on those that have ended, and how many there have been. Calls that were executed when
+// their connection ended may lack in the sum; it never shrinks. It takes the locks of the data
+// path of each connection for a moment.
+func (s *Set) Look() (open []Entry, all Sum, opened uint64) {
+	s.mu.Lock()
+	open = make([]Entry, 0, len(s.open))
+	for _, c := range s.open {
+		open = append(open, c)
+	}
+	all, opened = s.past, s.opened
+	all.Adapter = maps.Clone(all.Adapter)
+	s.mu.Unlock()
+	for i := range open {
+		c := &open[i]
+		c.Stats = c.Conn.Stats()
+		all.count(&c.Stats)
+		all.InFlight += c.Stats.InFlight
+		all.Waiting += c.Stats.Waiting
+		all.ExposedBytes += c.Stats.ExposedBytes
+		all.HeldBytes += c.Stats.HeldBytes
+		all.Credits += c.Conn.Info().Credits
+	}
+	return open, all, opened
+}

@@ -1,0 +1,58 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// The words of Outcome are the RPC's own, and cost no memory.
+func TestOutcomeOfStatus(t *testing.T) {
+	for stat := oncrpc.Success; stat <= oncrpc.SystemErr; stat++ {
+		e := CallEvent{Status: oncrpc.ReplyHeader{AcceptStat: stat}}
+		if got, want := e.Outcome(), strings.ToLower(stat.String()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if n := testing.AllocsPerRun(10, func() { e.Outcome() }); n != 0 {
+			t.Errorf("%v: %v allocations", stat, n)
+		}
+	}
+	for stat := oncrpc.RPCMismatch; stat <= oncrpc.AuthError; stat++ {
+		e := CallEvent{Status: oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: stat}}
+		if got, want := e.Outcome(), strings.ToLower(stat.String()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for _, h := range []oncrpc.ReplyHeader{{AcceptStat: 6}, {Stat: oncrpc.MsgDenied, RejectStat: 2}} {
+		if e := (CallEvent{Status: h}); e.Outcome() != "failed" {
+			t.Errorf("%+v: %q", h, e.Outcome())
+		}
+	}
+}
+
+func TestOutcomeOfConn(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{nil, "closed"},
+		{&StallError{}, "stalled"},
+		{fmt.Errorf("with more: %w", &PeerError{Reason: "credits"}), "protocol"},
+		{&BadReplyError{}, "protocol"},
+		{&RDMAError{}, "protocol"},
+		{&VersionError{}, "protocol"},
+		{errSilent, "silent"},
+		{&fabric.ConnError{Remote: true, Cause: io.ErrUnexpectedEOF}, "reset"},
+		{&fabric.ConnError{Cause: io.ErrUnexpectedEOF}, "failed"},
+		{errors.New("something else"), "failed"},
+	} {
+		if got := (ConnEvent{Err: tt.err}).Outcome(); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
