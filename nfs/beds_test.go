@@ -34,6 +34,7 @@ var suite = []struct {
 	{"PathChanges", testPathChanges},
 	{"Download", testDownload},
 	{"Parallel", testParallel},
+	{"Connections", testConnections},
 	{"ReadAt", testReadAt},
 	{"Upload", testUpload},
 	{"VerifierChange", testVerifierChange},

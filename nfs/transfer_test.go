@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testbed"
 	"github.com/rpcrdma/rpcrdma/transport"
@@ -131,6 +132,46 @@ func testParallel(t *testing.T, b *testbed.Bed) {
 	})
 	if _, err := f.Upload(t.Context(), r, int64(len(want)), &TransferOptions{Parallel: 4}); err != nil || most != 4 {
 		t.Errorf("%d at once, %v", most, err)
+	}
+}
+
+// A transfer that one connection cannot keep up with is spread over several, and comes out whole.
+func testConnections(t *testing.T, b *testbed.Bed) {
+	s := newMemServer(t, b)
+	want := pattern(8<<20 + 5)
+	s.add("file", TypeReg, string(want))
+	c := dial(t, b, s.start(true), &Options{Connections: 3})
+	f, err := c.Open(t.Context(), "/export/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); c.Transport().Stats().OpenConns < 3 && time.Now().Before(end); {
+		got := &memFile{data: make([]byte, len(want))}
+		if _, err := f.Download(t.Context(), got, &TransferOptions{Parallel: 64}); err != nil || !bytes.Equal(got.data, want) {
+			t.Fatalf("%d bytes, %v", len(got.data), err)
+		}
+	}
+	if n := c.Transport().Stats().OpenConns; n != 3 {
+		t.Errorf("%d connections", n)
+	}
+	if _, err := Dial(t.Context(), b.Provider, "127.0.0.1:1", &Options{Connections: -1}); err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("-1 connections: %v", err)
+	}
+}
+
+// The calls that a group may make twice are those that a server need not remember.
+func TestIdempotent(t *testing.T) {
+	for _, tt := range []struct {
+		prog, vers, proc uint32
+		want             bool
+	}{
+		{Program, Version, ProcRead, true}, {Program, Version, ProcWrite, true}, {Program, Version, ProcCommit, true},
+		{Program, Version, ProcRemove, false}, {Program, Version, ProcCreate, false}, {Program, Version, 22, false},
+		{Program, 4, ProcRead, false}, {MountProgram, MountVersion, MountProcMnt, true}, {99, Version, ProcRead, false},
+	} {
+		if got := Idempotent(tt.prog, tt.vers, tt.proc); got != tt.want {
+			t.Errorf("%d %d %d: %v", tt.prog, tt.vers, tt.proc, got)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -85,6 +84,9 @@ const (
 //
 // A connection that is lost is made again, with the pauses of a Client, when calls wait for it,
 // or when the others have too much to do.
+//
+// A connection whose server is gone without a word is lost when ClientConfig.KeepAlive says so.
+// Without that it gets calls as long as it has room, as a single Client's does.
 //
 // # Order
 //
@@ -278,19 +280,13 @@ func (g *Group) await(ctx context.Context, sent bool) error {
 	}
 }
 
-// trouble is why there is no connection. mu is held.
+// trouble is why there is no connection, as far as the first member knows, or whoever has tried to
+// add one. mu is held.
 func (g *Group) trouble() error {
-	errs := make([]error, 0, 2)
 	if err := g.list()[0].cl.link.trouble(); err != nil {
-		errs = append(errs, err)
+		return err
 	}
-	if g.why != nil {
-		errs = append(errs, g.why)
-	}
-	if len(errs) == 1 {
-		return errs[0]
-	}
-	return errors.Join(errs...)
+	return g.why
 }
 
 func (g *Group) addr() string {

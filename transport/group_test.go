@@ -439,6 +439,22 @@ func TestGroupFailover(t *testing.T) {
 		})
 	})
 
+	t.Run("KeepAlive notices a connection that is silent", func(t *testing.T) {
+		cfg := *reads
+		cfg.KeepAlive = 5 * time.Second
+		two(t, &cfg, func(s *spots, p, q *peer, g *Group) {
+			done := async(g, bg, numbered(1))
+			p.message("the call")
+			for end := time.Now().Add(3 * cfg.KeepAlive); !p.over() && time.Now().Before(end); {
+				time.Sleep(time.Second)
+			}
+			q.answer(1, 2)
+			if err := outcome(t, done); err != nil || !p.over() {
+				t.Errorf("%v, and the silent connection is over: %v", err, p.over())
+			}
+		})
+	})
+
 	t.Run("a server that breaks the protocol does not get its call again; others go on elsewhere", func(t *testing.T) {
 		two(t, reads, func(s *spots, p, q *peer, g *Group) {
 			item := &Call{Prog: testProg, Vers: 1, Proc: 7, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
