@@ -303,6 +303,9 @@ func (f *framer) header(s *stream, dir int, proto uint8, size int) {
 
 // finish emits f.pkt, of which cut bytes at the end are missing.
 func (f *framer) finish(at int64, dir, cut int) {
+	if f.starting {
+		f.note = ContinuedComment
+	}
 	p := packet{at: at, out: dir == 0, data: f.pkt, size: len(f.pkt) + cut, comment: f.note}
 	f.note = ""
 	f.emit(&p)

@@ -189,6 +189,54 @@ func (s *session) checkServer(t *testing.T, bin tshark) {
 	}
 }
 
+// TestCaptureFlags: flags that make no sense are refused before anything is done.
+func TestCaptureFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.pcapng")
+	for flags, want := range map[string]string{
+		"--capture-snap 1":                     "are for --capture",
+		"--capture-as roce":                    "are for --capture",
+		"--capture-files 2":                    "are for --capture",
+		"--capture FILE --capture-snap=-1":     "--capture-snap is -1",
+		"--capture FILE --capture-files 0":     "--capture-files is 0",
+		"--capture FILE --capture-files 2":     "--capture-files needs --capture-size",
+		"--capture FILE --capture-size 1.5M":   "want a number of bytes",
+		"--capture FILE --capture-size 0":      "want a number of bytes",
+		"--capture FILE --capture-size 9e9":    "want a number of bytes",
+		"--capture FILE --capture-as infinity": "want iwarp or roce",
+	} {
+		args := append([]string{"ping", "127.0.0.1:1"}, strings.Fields(strings.ReplaceAll(flags, "FILE", file))...)
+		mustFail(t, 2, want, args...)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a file was made")
+	}
+	mustFail(t, 1, "no such file or directory", "ping", "127.0.0.1:1", "--capture", filepath.Join(file, "x"))
+}
+
+// TestCaptureRing: the newest files are kept, decode reads each, and a size takes a unit.
+func TestCaptureRing(t *testing.T) {
+	dir, captures := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"data": strings.Repeat("12345678", 100_000)})
+	server := startServer(t, "--dir", dir)
+	file := filepath.Join(captures, "c.pcapng")
+	mustRun(t, "get", server.url("/data"), filepath.Join(t.TempDir(), "out"),
+		"--capture", file, "--capture-size", "200K", "--capture-files", "3")
+	for _, name := range []string{file, file + ".1", file + ".2"} {
+		st, err := os.Stat(name)
+		testutil.Must(t, err)
+		if st.Size() > 200<<10+100 { // and the statistics
+			t.Errorf("%s has %d bytes", name, st.Size())
+		}
+		r := runCommand(t, "decode", name)
+		if r.status != 0 || !strings.Contains(r.stdout, "(iWARP)") {
+			t.Errorf("decode %s: status %d\n%s%s", name, r.status, r.stdout, r.stderr)
+		}
+	}
+	if _, err := os.Stat(file + ".3"); err == nil {
+		t.Error("there is one file too many")
+	}
+}
+
 // checkRead: the reply to READ has its data from the write chunk.
 func checkRead(t *testing.T, bin tshark, file string, s *session) {
 	var data []byte

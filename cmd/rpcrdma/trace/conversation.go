@@ -227,7 +227,7 @@ func (c *Conversation) private(o *op) {
 		i = 1
 		c.setUp = c.asked
 	} else {
-		c.asked, c.swapped = true, o.dir == 1
+		c.asked, c.swapped = !strings.Contains(o.comment, capture.ContinuedComment), o.dir == 1
 	}
 	if p, ok := rpcrdma.FindPrivateData(o.data); ok {
 		c.Private[i] = &p
