@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // session is what TestCapture records: a READ into a write chunk, a WRITE from a read chunk, a
@@ -156,6 +157,18 @@ func TestCaptureTshark(t *testing.T) {
 		s := recordSession(t, "--capture-as", "roce")
 		s.check(t, bin, s.server)
 		s.checkServer(t, bin)
+	})
+	t.Run("TCP", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "tcp.pcapng")
+		server := startServer(t, "--dir", t.TempDir(), "--tcp-addr", "127.0.0.1:0", "--capture", file)
+		c := dialRPC(t, server.tcp)
+		c.send(c.message(nfs.Program, nfs.Version, 0, nil), 1<<20)
+		c.receive()
+		c.Close()
+		testutil.Must(t, server.stop())
+		if rows := bin.fields(t, file, "tcp && rpc.time && nfs.procedure_v3 == 0", "rpc.xid"); len(rows) != 1 {
+			t.Errorf("tshark sees %d NULL calls over TCP", len(rows))
+		}
 	})
 }
 
