@@ -273,7 +273,7 @@ func TestMarkers(t *testing.T) {
 			case opFault, opHole:
 				t.Errorf("segments of %d bytes: %q", size, o.text)
 			}
-		})
+		}, new(int))
 		feed := func(dir int, b []byte, seq uint32) {
 			c.side[dir].tcp.segment(&segment{tcp: true, seq: seq, data: b, size: len(b)}, stamp{})
 		}
@@ -305,7 +305,7 @@ func TestResync(t *testing.T) {
 		case opHole:
 			holes++
 		}
-	})
+	}, new(int))
 	seq := uint32(1<<32 - 100) // wraps
 	for i := range 6 {
 		b := frame(100 + i)

@@ -93,7 +93,6 @@ type Call struct {
 	writes [][]*exposure
 	reply  []*exposure
 	holes  int // of the conversation when the call was seen
-	stat   *Procedure
 	size   int
 }
 
@@ -120,7 +119,6 @@ type callers struct {
 	n       int // exposures
 	credits uint32
 	granted bool
-	asked   map[uint32]struct{}
 }
 
 type procKey struct {

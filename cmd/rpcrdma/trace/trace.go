@@ -123,7 +123,7 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 		}
 		c = &tcpConn{from: s.from}
 		c.conv = newConversation(iwarpFraming, s.from, s.to, t.calls, t.budget, &t.dropped)
-		c.iwarp = newIwarpConn(c.conv.take)
+		c.iwarp = newIwarpConn(c.conv.take, &t.roce.waiting)
 		t.tcp[k] = c
 		t.order = append(t.order, c)
 	}
