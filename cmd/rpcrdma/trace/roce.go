@@ -577,10 +577,7 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 		if f == nil || f.conn == nil || f.conn.conv.End != "" {
 			return
 		}
-		f.conn.conv.End = "closed by " + from.String()
-		if at.comment != "" {
-			f.conn.conv.End += ": " + at.comment
-		}
+		f.conn.conv.End = "closed by " + from.String() + because(at.comment)
 	case kind == cmReply && len(b) >= replyLen:
 		k := setupKey{to, from, binary.BigEndian.Uint32(b[4:])}
 		s, ok := t.setups[k]
