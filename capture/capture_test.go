@@ -180,6 +180,9 @@ func TestRing(t *testing.T) {
 		if len(p) < 6 || p[0].data[etherLen+ipv4Len+13] != tcpSYN || !bytes.Contains(p[3].data, []byte("private")) {
 			t.Errorf("%s does not begin with the setup", suffix)
 		}
+		if !bytes.Contains(b, []byte(ContinuedComment)) {
+			t.Errorf("%s does not say that it goes on", suffix)
+		}
 		end := p[len(p)-1].data[etherLen+ipv4Len+13]&tcpPSH == 0
 		if end != (i == 0) {
 			t.Errorf("%s has the end: %v", suffix, end)

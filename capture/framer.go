@@ -18,6 +18,7 @@ const (
 	kindSend              // a message
 	kindWrite             // an RDMA Write, by its sender
 	kindRead              // an RDMA Read, by the end that wants the data
+	kindBytes             // of a TCP connection without RDMA, one segment
 	kindDown              // the connection has ended
 )
 
@@ -51,6 +52,7 @@ type stream struct {
 	sink  uint32       // iWARP: the last STag of a Read's sink
 	qp    [2]uint32    // RoCE: the queue pair that packets of this direction go to
 	begun bool
+	plain bool // TCP without RDMA, whatever the framing
 }
 
 // maxData is how much data a packet has at most: with all headers it fits an IP packet.
@@ -115,6 +117,8 @@ func (f *framer) event(e *event) {
 		}
 	}
 	switch {
+	case e.kind == kindBytes:
+		f.tcpBytes(e)
 	case f.cfg.Framing == RoCE:
 		f.roce(e)
 	case e.kind == kindSend:
@@ -135,7 +139,7 @@ func (f *framer) remark(text string) {
 }
 
 func (f *framer) begin(s *stream) {
-	if f.cfg.Framing == RoCE {
+	if f.cfg.Framing == RoCE && !s.plain {
 		f.beginRoCE(s)
 		return
 	}
@@ -145,7 +149,7 @@ func (f *framer) begin(s *stream) {
 // setup makes the packets that set up a connection, such that what follows has the counters that
 // s has now.
 func (f *framer) setup(s *stream, at int64) {
-	if f.cfg.Framing == RoCE {
+	if f.cfg.Framing == RoCE && !s.plain {
 		f.setupRoCE(s, at)
 		return
 	}
@@ -153,7 +157,7 @@ func (f *framer) setup(s *stream, at int64) {
 }
 
 func (f *framer) end(s *stream, at int64, out bool) {
-	if f.cfg.Framing == RoCE {
+	if f.cfg.Framing == RoCE && !s.plain {
 		f.endRoCE(s, at, out)
 		return
 	}
@@ -303,6 +307,9 @@ func (f *framer) header(s *stream, dir int, proto uint8, size int) {
 
 // finish emits f.pkt, of which cut bytes at the end are missing.
 func (f *framer) finish(at int64, dir, cut int) {
+	if f.starting {
+		f.note = ContinuedComment
+	}
 	p := packet{at: at, out: dir == 0, data: f.pkt, size: len(f.pkt) + cut, comment: f.note}
 	f.note = ""
 	f.emit(&p)

@@ -42,6 +42,15 @@ func (f *framer) tcp(s *stream, dir int, flags uint8, size int) {
 	f.pkt = append(b, 0, 0, 0, 0)                 // neither checksum nor urgent pointer
 }
 
+// tcpBytes makes one segment of a connection without RDMA.
+func (f *framer) tcpBytes(e *event) {
+	dir := side(e.out)
+	f.tcp(e.s, dir, tcpPSH|tcpACK, e.size)
+	f.pkt = append(f.pkt, e.data...)
+	f.finish(e.at, dir, e.size-len(e.data))
+	e.s.seq[dir] += uint32(e.size)
+}
+
 // setupTCP makes the handshake and the start-up frames of MPA: RFC 5044 section 7.1.
 func (f *framer) setupTCP(s *stream, at int64) {
 	now := s.seq
@@ -52,7 +61,10 @@ func (f *framer) setupTCP(s *stream, at int64) {
 			Kind: kind, Flags: mpa.FlagCRC, Revision: 1, PDLength: len(private),
 		}), private...)
 	}
-	frames := [2][]byte{frame(mpa.Request, s.asked), frame(mpa.Reply, s.agreed)}
+	var frames [2][]byte
+	if !s.plain {
+		frames = [2][]byte{frame(mpa.Request, s.asked), frame(mpa.Reply, s.agreed)}
+	}
 	s.seq[asker] -= uint32(len(frames[0])) + 1
 	s.seq[1-asker] -= uint32(len(frames[1])) + 1
 
@@ -68,8 +80,10 @@ func (f *framer) setupTCP(s *stream, at int64) {
 	step(asker, tcpSYN, nil)
 	step(1-asker, tcpSYN|tcpACK, nil)
 	step(asker, tcpACK, nil)
-	step(asker, tcpPSH|tcpACK, frames[0])
-	step(1-asker, tcpPSH|tcpACK, frames[1])
+	if !s.plain {
+		step(asker, tcpPSH|tcpACK, frames[0])
+		step(1-asker, tcpPSH|tcpACK, frames[1])
+	}
 	s.seq = now // as it is, in any case
 }
 

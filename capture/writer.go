@@ -20,6 +20,10 @@ const PaddingComment = "XDR padding for Wireshark, not on the wire"
 // connection, that were dropped. Their number follows.
 const DroppedComment = "dropped before this packet: "
 
+// ContinuedComment is the comment of packets that set up a connection in a file in which it goes on:
+// that was done before.
+const ContinuedComment = "set up in an earlier file"
+
 // A Framing is how packets are written.
 type Framing uint8
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
 // session is what TestCapture records: a READ into a write chunk, a WRITE from a read chunk, a
@@ -157,6 +158,18 @@ func TestCaptureTshark(t *testing.T) {
 		s.check(t, bin, s.server)
 		s.checkServer(t, bin)
 	})
+	t.Run("TCP", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "tcp.pcapng")
+		server := startServer(t, "--dir", t.TempDir(), "--tcp-addr", "127.0.0.1:0", "--capture", file)
+		c := dialRPC(t, server.tcp)
+		c.send(c.message(nfs.Program, nfs.Version, 0, nil), 1<<20)
+		c.receive()
+		c.Close()
+		testutil.Must(t, server.stop())
+		if rows := bin.fields(t, file, "tcp && rpc.time && nfs.procedure_v3 == 0", "rpc.xid"); len(rows) != 1 {
+			t.Errorf("tshark sees %d NULL calls over TCP", len(rows))
+		}
+	})
 }
 
 // check: a file is for its owner alone, and nothing in it is malformed.
@@ -186,6 +199,54 @@ func (s *session) checkServer(t *testing.T, bin tshark) {
 	replies := bin.fields(t, s.server, "rpc.msgtyp == 1 && rpc.time && rpc.program in {100003, 100005}", "rpc.xid")
 	if len(calls) < 30 || len(calls) != len(replies) {
 		t.Errorf("tshark sees %d calls, and replies to %d of them", len(calls), len(replies))
+	}
+}
+
+// TestCaptureFlags: flags that make no sense are refused before anything is done.
+func TestCaptureFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.pcapng")
+	for flags, want := range map[string]string{
+		"--capture-snap 1":                     "are for --capture",
+		"--capture-as roce":                    "are for --capture",
+		"--capture-files 2":                    "are for --capture",
+		"--capture FILE --capture-snap=-1":     "--capture-snap is -1",
+		"--capture FILE --capture-files 0":     "--capture-files is 0",
+		"--capture FILE --capture-files 2":     "--capture-files needs --capture-size",
+		"--capture FILE --capture-size 1.5M":   "want a number of bytes",
+		"--capture FILE --capture-size 0":      "want a number of bytes",
+		"--capture FILE --capture-size 9e9":    "want a number of bytes",
+		"--capture FILE --capture-as infinity": "want iwarp or roce",
+	} {
+		args := append([]string{"ping", "127.0.0.1:1"}, strings.Fields(strings.ReplaceAll(flags, "FILE", file))...)
+		mustFail(t, 2, want, args...)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a file was made")
+	}
+	mustFail(t, 1, "no such file or directory", "ping", "127.0.0.1:1", "--capture", filepath.Join(file, "x"))
+}
+
+// TestCaptureRing: the newest files are kept, decode reads each, and a size takes a unit.
+func TestCaptureRing(t *testing.T) {
+	dir, captures := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"data": strings.Repeat("12345678", 100_000)})
+	server := startServer(t, "--dir", dir)
+	file := filepath.Join(captures, "c.pcapng")
+	mustRun(t, "get", server.url("/data"), filepath.Join(t.TempDir(), "out"),
+		"--capture", file, "--capture-size", "200K", "--capture-files", "3")
+	for _, name := range []string{file, file + ".1", file + ".2"} {
+		st, err := os.Stat(name)
+		testutil.Must(t, err)
+		if st.Size() > 200<<10+100 { // and the statistics
+			t.Errorf("%s has %d bytes", name, st.Size())
+		}
+		r := runCommand(t, "decode", name)
+		if r.status != 0 || !strings.Contains(r.stdout, "(iWARP)") {
+			t.Errorf("decode %s: status %d\n%s%s", name, r.status, r.stdout, r.stderr)
+		}
+	}
+	if _, err := os.Stat(file + ".3"); err == nil {
+		t.Error("there is one file too many")
 	}
 }
 

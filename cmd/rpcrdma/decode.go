@@ -114,7 +114,7 @@ func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr
 		}
 	}
 	if anomalies > 0 {
-		fmt.Fprintf(stderr, "rpcrdma: %s: %d anomalies\n", name, anomalies)
+		fmt.Fprintf(stderr, "rpcrdma: %s: anomalies: %d\n", name, anomalies)
 		result = errReported
 	}
 	if f.Err != nil {

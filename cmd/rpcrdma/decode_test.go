@@ -50,6 +50,36 @@ func TestDecodeStdin(t *testing.T) {
 	}
 }
 
+// TestDecodeCapture: a capture is recognized, from a file and from standard input, and what is wrong with
+// it is told by the exit status.
+func TestDecodeCapture(t *testing.T) {
+	whole, err := os.ReadFile("trace/testdata/iwarp.pcapng")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		in     []byte
+		args   []string
+		status int
+		stdout string
+		stderr string
+	}{
+		{"text", whole, nil, 0, "NFS v3 READDIRPLUS\n", ""},
+		{"calls", whole, []string{"--calls"}, 0, ", SUCCESS, write chunk, 5001 bytes written\n", ""},
+		{"JSON", whole, []string{"--json"}, 0, `"name":"NFS v3 READ"`, ""},
+		{"cut short", whole[:len(whole)-100], nil, 1, "NFS v3 READ\n", "rpcrdma: standard input: the file is cut short\n"},
+		{"a wrong byte", bytes.Replace(whole, []byte("\x00\x00\x13\x89"), []byte("\x00\x00\x33\x89"), 1), nil, 1, "the CRC of an FPDU is wrong", "anomalies: 1\n"},
+		{"no capture", whole[:10], nil, 1, "", "no pcap or pcapng file"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := run(append([]string{"decode"}, tt.args...), bytes.NewReader(tt.in), &stdout, &stderr)
+		if status != tt.status || !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) || tt.stderr == "" && stderr.Len() > 0 {
+			t.Errorf("%s: status %d, want %d\n%s%s", tt.name, status, tt.status, &stdout, &stderr)
+		}
+	}
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	tests := []struct {
 		name   string

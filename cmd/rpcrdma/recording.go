@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 
@@ -81,6 +82,14 @@ func (r *recording) wrap(p fabric.Provider) (fabric.Provider, error) {
 		r.w = w
 	}
 	return r.w.Provider(p), nil
+}
+
+// listener returns l with its connections recorded, if that is asked for, and a provider is.
+func (r *recording) listener(l net.Listener) net.Listener {
+	if r.w == nil {
+		return l
+	}
+	return r.w.Listener(l)
 }
 
 // sizeValue is a number of bytes as a flag: 1000000, 100M, 2G.

@@ -305,7 +305,7 @@ func (s *service) listen(ctx context.Context) (err error) {
 		return errors.New(listenText(s.tcpAddr, err))
 	}
 	s.opened = append(s.opened, tcp)
-	s.tcp = tcp
+	s.tcp = s.recording.listener(tcp)
 	return nil
 }
 

@@ -93,7 +93,6 @@ type Call struct {
 	writes [][]*exposure
 	reply  []*exposure
 	holes  int // of the conversation when the call was seen
-	stat   *Procedure
 	size   int
 }
 
@@ -120,7 +119,6 @@ type callers struct {
 	n       int // exposures
 	credits uint32
 	granted bool
-	asked   map[uint32]struct{}
 }
 
 type procKey struct {
@@ -227,7 +225,7 @@ func (c *Conversation) private(o *op) {
 		i = 1
 		c.setUp = c.asked
 	} else {
-		c.asked, c.swapped = true, o.dir == 1
+		c.asked, c.swapped = !strings.Contains(o.comment, capture.ContinuedComment), o.dir == 1
 	}
 	if p, ok := rpcrdma.FindPrivateData(o.data); ok {
 		c.Private[i] = &p

@@ -53,12 +53,12 @@ const (
 	phaseOther               // not iWARP
 )
 
-func newIwarpConn(emit func(*op)) *iwarpConn {
+func newIwarpConn(emit func(*op), pending *int) *iwarpConn {
 	c := &iwarpConn{emit: emit}
 	for i := range c.side {
 		s := &c.side[i]
 		s.c, s.dir, s.reads = c, i, make(map[uint32]rdmap.ReadRequest)
-		s.tcp.out = s
+		s.tcp.out, s.tcp.all = s, pending
 	}
 	return c
 }

@@ -138,6 +138,7 @@ type roceFlow struct {
 	next    uint32 // the packet number of the next request
 	loose   bool   // a Read Request took some numbers: the next may be higher
 	ahead   []roceAhead
+	held    int    // bytes in ahead
 	doubted uint32 // the last packet number that the peer has and that was not captured
 
 	msg    message
@@ -145,7 +146,7 @@ type roceFlow struct {
 	reads  []roceSpan // Read Requests, oldest first
 	answer roceSpan   // of the peer's Reads, what this direction sends now
 
-	retransmitted, lost, naks int
+	retransmitted, naks int
 
 	// peer is the other direction. Until it is known, operations wait.
 	conn    *roceConn
@@ -179,11 +180,11 @@ type hostPair struct{ from, to netip.Addr }
 
 // roceTable has the flows of a file.
 type roceTable struct {
-	flows  map[flowKey]*roceFlow
-	order  []*roceFlow
-	single map[hostPair][]*roceFlow // whose other direction is not known, maxSingle at most
-	full   bool
-	begin  func(a, b *roceFlow) *Conversation // b may be nil
+	flows   map[flowKey]*roceFlow
+	order   []*roceFlow
+	single  map[hostPair][]*roceFlow           // whose other direction is not known, maxSingle at most
+	waiting int                                // bytes that wait, in the flows and in the streams of TCP
+	begin   func(a, b *roceFlow) *Conversation // b may be nil
 
 	setups map[setupKey]setup
 }
@@ -239,8 +240,7 @@ func (t *roceTable) flow(k flowKey) *roceFlow {
 	if f != nil {
 		return f
 	}
-	if len(t.flows) >= maxFlows {
-		t.full = true
+	if len(t.order) >= maxFlows {
 		return nil
 	}
 	f = &roceFlow{key: k}
@@ -267,13 +267,13 @@ func (t *roceTable) request(f *roceFlow, h *bth, at stamp) {
 		}
 		return
 	case ahead > 0 && !f.loose:
-		if len(f.ahead) < maxAhead {
+		if len(f.ahead) < maxAhead && f.held < maxBytes {
 			held := *h
 			held.data = slices.Clone(h.data)
 			f.ahead = append(f.ahead, roceAhead{held, at})
+			f.held += len(held.data)
 			return
 		}
-		f.lost++
 		t.hole(f, at)
 		t.skip(f)
 		t.request(f, h, at)
@@ -291,7 +291,6 @@ func (t *roceTable) acknowledged(f *roceFlow, h *bth) {
 	}
 	peer := f.conn.side[1-f.dir]
 	for len(peer.ahead) > 0 && after(h.psn, peer.next) >= 0 {
-		peer.lost++
 		t.hole(peer, peer.ahead[0].at)
 		t.skip(peer)
 	}
@@ -309,7 +308,7 @@ func (t *roceTable) drain(f *roceFlow) {
 			x := f.ahead[i]
 			if d := after(x.h.psn, f.next); d > 0 && !f.loose {
 				continue
-			} else if f.ahead = slices.Delete(f.ahead, i, i+1); d < 0 {
+			} else if f.release(i); d < 0 {
 				f.retransmitted++
 			} else {
 				t.execute(f, &x.h, x.at)
@@ -318,6 +317,12 @@ func (t *roceTable) drain(f *roceFlow) {
 			break
 		}
 	}
+}
+
+// release takes a packet off those that wait.
+func (f *roceFlow) release(i int) {
+	f.held -= len(f.ahead[i].h.data)
+	f.ahead = slices.Delete(f.ahead, i, i+1)
 }
 
 // skip gives up what is missing in front of the packets that wait.
@@ -439,7 +444,7 @@ func (t *roceTable) emit(f *roceFlow, o *op) {
 		f.conn.conv.take(o)
 		return
 	}
-	if len(f.waiting) >= maxWaiting || f.bytes+len(o.data) > maxBytes {
+	if len(f.waiting) >= maxWaiting || f.bytes+len(o.data) > maxBytes || t.waiting > maxPendingAll {
 		t.pair(f, nil)
 		o.dir = f.dir
 		f.conn.conv.take(o)
@@ -448,6 +453,7 @@ func (t *roceTable) emit(f *roceFlow, o *op) {
 	kept := *o
 	kept.data = slices.Clone(o.data)
 	f.bytes += len(kept.data)
+	t.waiting += len(kept.data)
 	f.waiting = append(f.waiting, kept)
 }
 
@@ -513,6 +519,7 @@ func (t *roceTable) pair(a, b *roceFlow) {
 			o.dir = i
 			all = append(all, o)
 		}
+		t.waiting -= f.bytes
 		f.waiting, f.bytes, f.xids = nil, 0, nil
 	}
 	slices.SortStableFunc(all, func(x, y op) int { return x.packet - y.packet })
@@ -525,7 +532,6 @@ func (t *roceTable) pair(a, b *roceFlow) {
 func (t *roceTable) end() {
 	for _, f := range t.order {
 		for len(f.ahead) > 0 {
-			f.lost++
 			t.hole(f, f.ahead[0].at)
 			t.skip(f)
 		}
@@ -571,10 +577,7 @@ func (t *roceTable) manage(seg *segment, b []byte, at stamp) {
 		if f == nil || f.conn == nil || f.conn.conv.End != "" {
 			return
 		}
-		f.conn.conv.End = "closed by " + from.String()
-		if at.comment != "" {
-			f.conn.conv.End += ": " + at.comment
-		}
+		f.conn.conv.End = "closed by " + from.String() + because(at.comment)
 	case kind == cmReply && len(b) >= replyLen:
 		k := setupKey{to, from, binary.BigEndian.Uint32(b[4:])}
 		s, ok := t.setups[k]

@@ -6,6 +6,8 @@ const (
 	// maxPending bounds what one direction of a stream keeps for bytes that are missing in front.
 	maxPending         = 4 << 20 // bytes
 	maxPendingSegments = 4096
+	// maxPendingAll bounds that for all streams and flows of a file together, in bytes.
+	maxPendingAll = 128 << 20
 )
 
 // A stream puts one direction of a TCP connection together. What was not captured becomes a hole.
@@ -13,12 +15,12 @@ type stream struct {
 	known   bool   // next is
 	next    uint32 // sequence number
 	pending []piece
-	bytes   int // in pending
+	bytes   int  // in pending
+	all     *int // in pending of all streams
 	out     taker
 	doubted uint32 // the acknowledgement that the last doubt was about
 
 	retransmitted int // segments
-	lost          int // holes between segments
 }
 
 // A piece is a segment that waits for those in front of it.
@@ -66,7 +68,7 @@ func (s *stream) segment(seg *segment, at stamp) {
 		s.retransmitted++
 		return
 	case ahead > 0:
-		if len(s.pending) >= maxPendingSegments || s.bytes+len(seg.data) > maxPending {
+		if len(s.pending) >= maxPendingSegments || s.bytes+len(seg.data) > maxPending || *s.all > maxPendingAll {
 			s.skip()
 		}
 		s.wait(piece{seq, slices.Clone(seg.data), seg.size, at})
@@ -102,6 +104,7 @@ func (s *stream) wait(p piece) {
 	}
 	s.pending = slices.Insert(s.pending, i, p)
 	s.bytes += len(p.data)
+	*s.all += len(p.data)
 }
 
 // drain delivers the pieces that nothing is missing in front of.
@@ -110,6 +113,7 @@ func (s *stream) drain() {
 	for n < len(s.pending) && int32(s.pending[n].seq-s.next) <= 0 {
 		p := &s.pending[n]
 		s.bytes -= len(p.data)
+		*s.all -= len(p.data)
 		s.deliver(p)
 		n++
 	}
@@ -123,7 +127,6 @@ func (s *stream) skip() {
 	}
 	p := &s.pending[0]
 	if n := int32(p.seq - s.next); n > 0 {
-		s.lost++
 		s.out.hole(int(n), p.at)
 		s.next = p.seq
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/rpcrdma/rpcrdma/capture"
 )
@@ -123,7 +125,7 @@ func (t *table) tcpSegment(s *segment, at stamp) bool {
 		}
 		c = &tcpConn{from: s.from}
 		c.conv = newConversation(iwarpFraming, s.from, s.to, t.calls, t.budget, &t.dropped)
-		c.iwarp = newIwarpConn(c.conv.take)
+		c.iwarp = newIwarpConn(c.conv.take, &t.roce.waiting)
 		t.tcp[k] = c
 		t.order = append(t.order, c)
 	}
@@ -152,10 +154,23 @@ func ending(s *segment, at stamp) string {
 		how = "reset by "
 	}
 	how += s.from.String()
-	if at.comment != "" {
-		how += ": " + at.comment
+	return how + because(at.comment)
+}
+
+// maxComment is how much of a comment is printed, in bytes.
+const maxComment = 200
+
+// because is a comment at the end of a line, such that it does nothing to a terminal.
+func because(comment string) string {
+	if comment == "" {
+		return ""
 	}
-	return how
+	return ": " + strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, comment[:min(len(comment), maxComment)])
 }
 
 // beginRoCE makes the conversation of two flows.

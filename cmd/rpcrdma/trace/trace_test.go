@@ -339,6 +339,27 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// TestHostileComments: comments do nothing to a terminal.
+func TestHostileComments(t *testing.T) {
+	for _, name := range captures[1:] {
+		p := packetsOf(t, load(t, name))
+		for i := range p {
+			p[i].Comment += "\x1b[2J\u202e\n" + strings.Repeat("x", 1000)
+		}
+		f := readAll(t, pcapng(binary.LittleEndian, linkEthernet, 9, p))
+		var text bytes.Buffer
+		testutil.Must(t, f.Text(&text))
+		for line := range strings.Lines(text.String()) {
+			if len(line) > 400 || strings.ContainsAny(line, "\x1b\u202e") {
+				t.Errorf("%s: %.300q", name, line)
+			}
+		}
+		if !strings.Contains(text.String(), "?[2J") {
+			t.Errorf("%s: no comment is printed in\n%s", name, &text)
+		}
+	}
+}
+
 // FuzzRead: no file makes the reader fail, and its text and JSON can be printed.
 func FuzzRead(f *testing.F) {
 	for _, name := range captures {
