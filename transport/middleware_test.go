@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -75,6 +76,27 @@ func handler(f transport.HandlerFunc) transport.Program {
 	return transport.Program{Number: prog, Low: 1, High: 1, Handler: f, Idempotent: transport.Every}
 }
 
+// A lockedBuffer is a buffer for many goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+// take returns what was written, and forgets it.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.b.String()
+	l.b.Reset()
+	return s
+}
+
 var quietLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // TestRejections: a handler can refuse a call in every way that RPC has, and its caller sees that.
@@ -133,18 +155,19 @@ func TestRejections(t *testing.T) {
 			tt{"Reject " + s.String(), func(_ *transport.Request, res *response) { res.Reject(denied(s)) }, denied(s)})
 	}
 	verf := oncrpc.Auth{Flavor: oncrpc.FlavorShort, Body: []byte("proof")}
-	released := 0
+	var mu sync.Mutex // what goes through a socket orders nothing for the race detector
 	var status oncrpc.ReplyHeader
 	program := handler(func(_ context.Context, req *transport.Request, res *response) {
 		res.Verf = verf
-		res.AddItem([]byte("results"), func() { released++ })
+		res.AddItem([]byte("results"), nil)
 		all[req.Proc-1].do(req, res)
+		mu.Lock()
+		defer mu.Unlock()
 		status = res.Status()
 	})
 	program.Inline = transport.Every
 	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
 		for i, tt := range all {
-			released = 0
 			call := transport.Call{Prog: prog, Vers: 1, Proc: uint32(i + 1)}
 			err := cl.Call(bg, &call)
 			if tt.want == nil {
@@ -158,9 +181,11 @@ func TestRejections(t *testing.T) {
 				if !errors.As(err, &got) || *got != want {
 					t.Errorf("%s: %v, want %v", tt.name, err, &want)
 				}
+				mu.Lock()
 				if e := status.Err().(*oncrpc.RPCError); *e != *tt.want {
 					t.Errorf("%s: Status is %v", tt.name, e)
 				}
+				mu.Unlock()
 				if len(call.Results) > 0 {
 					t.Errorf("%s: results %q", tt.name, call.Results)
 				}
@@ -176,8 +201,8 @@ func TestRejections(t *testing.T) {
 // TestProgramAuth: the program is asked first, for all procedures, and what it refuses costs
 // nothing but the answer.
 func TestProgramAuth(t *testing.T) {
-	executed := 0
-	program := handler(func(context.Context, *transport.Request, *transport.Response) { executed++ })
+	var executed atomic.Int32
+	program := handler(func(context.Context, *transport.Request, *transport.Response) { executed.Add(1) })
 	program.Idempotent = nil
 	program.Auth = func(req *transport.Request) oncrpc.AuthStat {
 		if req.Proc == 66 {
@@ -192,7 +217,7 @@ func TestProgramAuth(t *testing.T) {
 	trailing := friend.Auth()
 	trailing.Body = append(trailing.Body, 0, 0, 0, 0)
 	onBoth(t, &transport.ServerConfig{Config: transport.Config{Logger: quietLog}}, nil, []transport.Program{program}, func(t *testing.T, cl *transport.Client) {
-		executed = 0
+		executed.Store(0)
 		for _, tt := range []struct {
 			name string
 			cred oncrpc.Auth
@@ -218,8 +243,8 @@ func TestProgramAuth(t *testing.T) {
 		if err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: 66}); !errors.As(err, &got) || got.Stat != oncrpc.MsgAccepted || got.AcceptStat != oncrpc.SystemErr {
 			t.Errorf("a check that panics: %v", err)
 		}
-		if executed != 2 {
-			t.Errorf("%d calls were executed, want the friend's two, without procedure 0", executed)
+		if n := executed.Load(); n != 2 {
+			t.Errorf("%d calls were executed, want the friend's two, without procedure 0", n)
 		}
 	})
 }
@@ -295,7 +320,7 @@ func TestMiddleware(t *testing.T) {
 		}
 	})
 	program.Handler = transport.Chain(program.Handler, wrapper("c"))
-	var log bytes.Buffer // calls are made in turn
+	var log lockedBuffer
 	cfg := &transport.ServerConfig{Config: transport.Config{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), Middleware: []transport.Middleware{wrapper("a"), wrapper("b")},
 	}}
@@ -318,7 +343,7 @@ func TestMiddleware(t *testing.T) {
 			mu.Lock()
 			trace = nil
 			mu.Unlock()
-			log.Reset()
+			log.take()
 			err := cl.Call(bg, &transport.Call{Prog: prog, Vers: 1, Proc: tt.proc})
 			var got *oncrpc.RPCError
 			if errors.As(err, &got); (err == nil) != (tt.want == oncrpc.Success) || err != nil && got.AcceptStat != tt.want {
@@ -329,8 +354,8 @@ func TestMiddleware(t *testing.T) {
 				t.Errorf("procedure %d: %s", tt.proc, s)
 			}
 			mu.Unlock()
-			if !strings.Contains(log.String(), tt.log) || tt.log == "" && log.Len() > 0 {
-				t.Errorf("procedure %d: the log is %q", tt.proc, &log)
+			if s := log.take(); !strings.Contains(s, tt.log) || tt.log == "" && s != "" {
+				t.Errorf("procedure %d: the log is %q", tt.proc, s)
 			}
 		}
 	})

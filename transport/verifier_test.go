@@ -75,8 +75,8 @@ func (r *recipe) verifier() oncrpc.Auth {
 
 // A cook executes recipes.
 type cook struct {
-	fits   bool // the results, as Room and ItemRoom told
-	joined bool
+	fits   atomic.Bool // the results, as Room and ItemRoom told
+	joined atomic.Bool
 
 	items, released atomic.Int64 // so far
 }
@@ -86,10 +86,10 @@ func (c *cook) ServeRPC(_ context.Context, req *transport.Request, res *transpor
 	if r.how == cutFront {
 		res.Results = append(res.Results, "12345678"...)
 	}
-	c.fits = res.Room() >= int(r.results)
+	fits := res.Room() >= int(r.results)
 	res.Results = r.part(res.Results, r.results, 1)
 	for i := range r.items {
-		c.fits = c.fits && res.ItemRoom() >= int(r.item)
+		fits = fits && res.ItemRoom() >= int(r.item)
 		data := r.part(nil, r.item, 2+i)
 		if r.alloc == 1 && r.item > 0 {
 			data = res.Alloc(int(r.item))
@@ -97,7 +97,7 @@ func (c *cook) ServeRPC(_ context.Context, req *transport.Request, res *transpor
 		}
 		res.AddItem(data, func() { c.released.Add(1) })
 	}
-	c.fits = c.fits && res.Room() >= int(r.tail)
+	c.fits.Store(fits && res.Room() >= int(r.tail))
 	res.Results = r.part(res.Results, r.tail, 9)
 }
 
@@ -106,7 +106,8 @@ func (c *cook) around(next transport.Handler) transport.Handler {
 	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
 		r := decodeRecipe(req.Args)
 		const cut = 8
-		c.joined = true
+		ok := true
+		defer func() { c.joined.Store(ok) }()
 		switch r.how {
 		case early, plainly:
 			res.Verf = r.verifier() // Room counts it
@@ -118,18 +119,18 @@ func (c *cook) around(next transport.Handler) transport.Handler {
 		switch r.how {
 		case joined:
 			before := res.Room()
-			if c.joined = res.Join(); c.joined && !bytes.Equal(res.Results, r.want()) {
+			if ok = res.Join(); ok && !bytes.Equal(res.Results, r.want()) {
 				panic("Join has made other results")
 			}
-			if n, items := res.Size(); c.joined && (items != 0 || n != len(r.want()) || res.Room() > before) {
+			if n, items := res.Size(); ok && (items != 0 || n != len(r.want()) || res.Room() > before) {
 				panic("Size after Join")
 			}
 		case cutFront:
-			if c.joined = res.Join(); c.joined { // so that places of items stay right
+			if ok = res.Join(); ok { // so that places of items stay right
 				res.Results = res.Results[cut:]
 			}
 		case replaced:
-			if c.joined = res.Join(); c.joined {
+			if ok = res.Join(); ok {
 				res.Results = bytes.Clone(res.Results)
 			}
 		}
@@ -144,8 +145,8 @@ func TestVerifiers(t *testing.T) {
 		Handler: transport.Chain(c, c.around), Inline: transport.Every}
 	server := &transport.ServerConfig{Config: transport.Config{Logger: quietLog, RFC5666: &transport.RFC5666{}}}
 	run := func(t *testing.T, cl *transport.Client, lends bool) {
-		for _, verf := range []uint32{0, 1, 12, 40, 397, 400} {
-			for _, results := range []uint32{0, 8, 904, 3496, 3900, 3960, 4020, 4056, 9000} {
+		for _, verf := range []uint32{0, 13, 400} {
+			for _, results := range []uint32{0, 904, 3496, 3960, 4056, 9000} {
 				for _, items := range [][2]uint32{{0, 0}, {1, 0}, {1, 5}, {2, 61}, {1, 3001}, {2, 9002}} {
 					for how := range uint32(numOfHows) {
 						r := recipe{verf: verf, results: results, items: items[0], item: items[1], how: how, tail: 4 * (verf & 1), alloc: results & 8 / 8}
@@ -199,16 +200,17 @@ func (c *cook) try(t *testing.T, cl *transport.Client, r *recipe, writes int, sh
 	}
 	c.items.Add(int64(r.items))
 	err := cl.Call(bg, &call)
-	if !c.joined {
+	if !c.joined.Load() {
 		t.Fatalf("%s: no memory", what)
 	}
 	var unsent *transport.RDMAError
+	fits := c.fits.Load()
 	switch {
-	case short && !lends && !c.fits && errors.As(err, &unsent):
+	case short && !lends && !fits && errors.As(err, &unsent):
 		return
 	case err != nil:
-		t.Fatalf("%s: %v, and the handler was told that there is room: %v", what, err, c.fits)
-	case !c.fits && (lends || !short):
+		t.Fatalf("%s: %v, and the handler was told that there is room: %v", what, err, fits)
+	case !fits && (lends || !short):
 		t.Errorf("%s: was sent, but there was no room", what)
 	}
 	if v := r.verifier(); call.Reply.Verf.Flavor != v.Flavor || !bytes.Equal(call.Reply.Verf.Body, v.Body) {

@@ -217,9 +217,6 @@ func (c *Cache) begin(name string, k key, owner *Lineage) *Entry {
 // client that has lost its connection comes back for the reply.
 func (c *Cache) Context() context.Context { return c.ctx }
 
-// Context is the cache's.
-func (e *Entry) Context() context.Context { return e.cache.ctx }
-
 // Answer keeps the reply, unless it is too long, and gives it to those who wait for it.
 // The reply has n items, which item returns, at their places in results. All memory stays
 // the caller's; the entry is the cache's from now on.

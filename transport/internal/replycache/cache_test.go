@@ -252,11 +252,11 @@ func TestLeave(t *testing.T) {
 func TestClose(t *testing.T) {
 	b := newBed(t, wide)
 	e := b.fresh(Call{Host: "a"})
-	if e.Context().Err() != nil {
+	if b.Context().Err() != nil {
 		t.Error("the context has ended")
 	}
 	b.Close()
-	if e.Context().Err() == nil {
+	if b.Context().Err() == nil {
 		t.Error("the context has not ended")
 	}
 	b.drop(e)
