@@ -152,14 +152,13 @@ func (c *Conversation) gaps() int { return c.Holes + *c.dropped }
 // is reports whether there was any RPC-over-RDMA in it.
 func (c *Conversation) is() bool { return c.Version != 0 || c.Private[0] != nil }
 
-// consumeHeader reads the header of b. It returns false if that is damaged.
-func consumeHeader(b []byte, h *rpcrdma.Header) (int, bool) {
-	n, err := rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
+// consumeHeader reads the header of b.
+func consumeHeader(b []byte, h *rpcrdma.Header) (int, error) {
+	return rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
 		// The message's own length bounds what it can make us allocate.
 		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
 		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
-	return n, err == nil
 }
 
 func (c *Conversation) anomaly(o *op, rule, format string, args ...any) {
@@ -309,10 +308,7 @@ func (c *Conversation) send(o *op) {
 		return
 	}
 	h := &c.hdr
-	n, err := rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
-		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
-		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
-	})
+	n, err := consumeHeader(b, h)
 	if err != nil {
 		if c.is() && o.whole {
 			c.anomaly(o, "V1-4.2-1", "%v", err)
