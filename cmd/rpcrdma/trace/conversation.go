@@ -72,7 +72,7 @@ type Anomaly struct {
 	message int // how many messages there had been
 }
 
-// inContext are the rules that are about other messages, too. One of these may have been lost.
+// inContext are the rules that are about other messages, too, of which one may have been lost. Immutable.
 var inContext = []string{"BIDI-2-2", "PVT-4.1-2", "V1-11-4", "V1-3.3-6", "V1-3.6-5", "V1-3.8-2"}
 
 // recent is how many messages a gap may be noticed late: at the next packet of its direction.
