@@ -101,11 +101,14 @@ func (bin tshark) fields(t *testing.T, file, filter string, fields ...string) []
 // before it.
 const malformed = "_ws.malformed || _ws.expert.severity >= 6291456 || tcp.analysis.lost_segment || rpcordma.fragment.error"
 
-// problems returns what tshark complains of. sound is what it says of a good CRC.
+// problems returns what tshark complains of. sound is what it says of a good CRC; empty: they do not matter.
 func (bin tshark) problems(t *testing.T, file, sound string) (all []string) {
 	t.Helper()
 	for _, row := range bin.fields(t, file, malformed, "frame.number", "_ws.expert.message", "_ws.col.Info") {
 		all = append(all, "packet "+strings.Join(row, ": "))
+	}
+	if sound == "" {
+		return all
 	}
 	text, err := exec.Command(string(bin), "-r", file, "-n", "-O", "iwarp_mpa,infiniband").Output()
 	testutil.Must(t, err)
@@ -130,9 +133,9 @@ func TestCaptureTshark(t *testing.T) {
 	t.Run("iWARP", func(t *testing.T) {
 		s := recordSession(t)
 		for _, file := range s.client {
-			s.check(t, bin, file)
+			s.check(t, bin, file, "")
 		}
-		s.check(t, bin, s.server)
+		s.check(t, bin, s.server, "Good CRC32")
 
 		// The check can fail: a byte of the data is wrong, and so is its CRC.
 		b, err := os.ReadFile(s.client["get"])
@@ -155,7 +158,7 @@ func TestCaptureTshark(t *testing.T) {
 	})
 	t.Run("RoCE", func(t *testing.T) {
 		s := recordSession(t, "--capture-as", "roce")
-		s.check(t, bin, s.server)
+		s.check(t, bin, s.server, "Invariant CRC")
 		s.checkServer(t, bin)
 	})
 	t.Run("TCP", func(t *testing.T) {
@@ -173,16 +176,12 @@ func TestCaptureTshark(t *testing.T) {
 }
 
 // check: a file is for its owner alone, and nothing in it is malformed.
-func (s *session) check(t *testing.T, bin tshark, file string) {
+func (s *session) check(t *testing.T, bin tshark, file, sound string) {
 	t.Helper()
 	st, err := os.Stat(file)
 	testutil.Must(t, err)
 	if st.Mode() != 0o600 {
 		t.Errorf("%s: mode %v", filepath.Base(file), st.Mode())
-	}
-	sound := "Good CRC32"
-	if strings.HasPrefix(t.Name(), "TestCaptureTshark/RoCE") {
-		sound = "Invariant CRC"
 	}
 	for _, problem := range bin.problems(t, file, sound) {
 		t.Errorf("%s: %s", filepath.Base(file), problem)

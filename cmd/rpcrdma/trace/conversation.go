@@ -72,7 +72,7 @@ type Anomaly struct {
 	message int // how many messages there had been
 }
 
-// inContext are the rules that are about other messages, too. One of these may have been lost.
+// inContext are the rules that are about other messages, too, of which one may have been lost. Immutable.
 var inContext = []string{"BIDI-2-2", "PVT-4.1-2", "V1-11-4", "V1-3.3-6", "V1-3.6-5", "V1-3.8-2"}
 
 // recent is how many messages a gap may be noticed late: at the next packet of its direction.
@@ -152,14 +152,13 @@ func (c *Conversation) gaps() int { return c.Holes + *c.dropped }
 // is reports whether there was any RPC-over-RDMA in it.
 func (c *Conversation) is() bool { return c.Version != 0 || c.Private[0] != nil }
 
-// consumeHeader reads the header of b. It returns false if that is damaged.
-func consumeHeader(b []byte, h *rpcrdma.Header) (int, bool) {
-	n, err := rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
+// consumeHeader reads the header of b.
+func consumeHeader(b []byte, h *rpcrdma.Header) (int, error) {
+	return rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
 		// The message's own length bounds what it can make us allocate.
 		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
 		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
 	})
-	return n, err == nil
 }
 
 func (c *Conversation) anomaly(o *op, rule, format string, args ...any) {
@@ -309,10 +308,7 @@ func (c *Conversation) send(o *op) {
 		return
 	}
 	h := &c.hdr
-	n, err := rpcrdma.ConsumeHeader(b, h, &rpcrdma.Limits{
-		ReadSegments: len(b), WriteChunks: len(b), SegmentsPerChunk: len(b), OptInfo: len(b),
-		Versions: rpcrdma.Range{Low: rpcrdma.Version1, High: rpcrdma.Version2},
-	})
+	n, err := consumeHeader(b, h)
 	if err != nil {
 		if c.is() && o.whole {
 			c.anomaly(o, "V1-4.2-1", "%v", err)

@@ -480,8 +480,8 @@ func (t *roceTable) pairByNumber(f *roceFlow, psn uint32) {
 // pairByXID looks for the flow with the call that message o of f replies to.
 func (t *roceTable) pairByXID(f *roceFlow, o *op) {
 	var h rpcrdma.Header
-	n, ok := consumeHeader(o.data, &h)
-	if !ok || h.Proc != rpcrdma.ProcMsg {
+	n, err := consumeHeader(o.data, &h)
+	if err != nil || h.Proc != rpcrdma.ProcMsg {
 		return
 	}
 	_, kind, ok := oncrpc.Peek(o.data[n:])
