@@ -347,7 +347,7 @@ func TestSpanStatus(t *testing.T) {
 		for _, a := range s.Attributes() {
 			switch a.Key {
 			case "error.type", "rpc.response.status_code", "onc_rpc.program.number", "onc_rpc.version", "onc_rpc.procedure.number":
-				text += " " + a.Value.Emit()
+				text += " " + a.Value.String()
 			}
 		}
 		if s.Status().Code != codes.Error {
@@ -429,7 +429,7 @@ func (encoder) Encode(it attribute.Iterator) string {
 	var list []string
 	for it.Next() {
 		kv := it.Attribute()
-		list = append(list, string(kv.Key)+"="+kv.Value.Emit())
+		list = append(list, string(kv.Key)+"="+kv.Value.String())
 	}
 	return strings.Join(list, ",")
 }
