@@ -178,8 +178,9 @@ test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(PURE))
 
 .PHONY: interop
-interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, and rping in a virtual machine
+interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, a browser, and rping in a virtual machine
 	@scripts/setup interop
+	go test -timeout=$(TEST_TIMEOUT) -run='InBrowser|OperatingPage' ./cmd/rpcrdma
 	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./interop/...
 	@scripts/test-rdma ./interop/...
 

@@ -2,10 +2,12 @@
 // Observer that remembers connections, calls under way, slow and failed calls, refusals and
 // latencies, and an [http.Handler] with all of that as a page or as JSON.
 //
+//	table, err := rpcnames.New(rpcnames.Known(100003)...)
+//	...
 //	m := rpcstatus.New(rpcstatus.Config{Table: table})
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: m}})
 //	...
-//	mux.Handle("/debug/rpcrdma", m)
+//	http.Handle("/debug/rpcrdma", m)
 //
 // The page needs no JavaScript and nothing from elsewhere. What a Monitor keeps is bounded,
 // whatever peers do. It tells addresses of peers and errors with what peers sent, and is meant

@@ -224,6 +224,9 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s %s: %d, want %d", tt.method, tt.url, w.Code, tt.status)
 		}
 	}
+	if body := get(t, m, "/?format=json").Body.String(); strings.Contains(body, "null") || !strings.Contains(body, `"calls_in_flight":[]`) {
+		t.Errorf("empty lists are not lists: %s", body)
+	}
 	h := get(t, m, "/?refresh=5").Header()
 	if h.Get("Refresh") != "5" || !strings.Contains(h.Get("Content-Security-Policy"), "default-src 'none'") || h.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("header %v", h)

@@ -106,13 +106,14 @@ h1{font-size:1.4em;margin:0 0 .2em}h2{font-size:1.1em;margin:1.6em 0 .3em}
 p{margin:.2em 0;color:#57606a}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.15em .8em .15em 0;vertical-align:top;white-space:nowrap}
+summary{cursor:pointer}
 th{font-weight:600;border-bottom:1px solid #8c959f}
 tr+tr td{border-top:1px solid #eaeef2}
 td.n,th.n{text-align:right}
 td.long{white-space:normal;max-width:40em}
 .bad{color:#b3261e}
 svg{display:block}svg rect{fill:#2f6fab}
-dl{display:grid;grid-template-columns:max-content max-content;column-gap:1.2em;margin:.3em 0}
+dl{display:grid;grid-template-columns:max-content max-content;column-gap:1.2em;margin:.3em 0;align-content:start}
 dt{color:#57606a}dd{margin:0}
 .sides{display:flex;flex-wrap:wrap;gap:0 4em}
 `
@@ -153,7 +154,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 {{end}}
 <h2>Latency</h2>
 {{if .Procedures}}<table id="latency"><tr><th>procedure</th><th>calls are</th><th class="n">calls</th><th class="n">failed</th><th class="n">mean</th><th class="n">median ≤</th><th class="n">99% ≤</th><th class="n">longest</th><th class="n">waited</th><th class="n">handler, wire</th><th>below 1 µs, 2 µs, 4 µs … to 33 s, and longer</th></tr>
-{{range .Procedures}}<tr><td>{{.Program}} {{if .Vers}}{{.Vers}} {{end}}{{.Procedure}}</td><td>{{side .Executed}}</td><td class="n">{{.Calls}}</td><td class="n{{if .Failed}} bad{{end}}">{{.Failed}}</td><td class="n">{{.Mean}}</td><td class="n">{{.Median}}</td><td class="n">{{.P99}}</td><td class="n">{{.Max}}</td><td class="n">{{.Waited}}</td><td class="n">{{.Inner}}</td>
+{{range .Procedures}}<tr><td>{{.Program}} {{if .Vers}}{{.Vers}} {{end}}{{.Procedure}}</td><td>{{side .Executed}}</td><td class="n">{{.Calls}}</td><td class="n{{if .Failed}} bad{{end}}">{{.Failed}}</td><td class="n">{{.Mean}}</td><td class="n">{{.Median}}</td><td class="n">{{.P99}}</td><td class="n">{{.Max}}</td><td class="n">{{.Waited}}</td><td class="n">{{if .Inner}}{{.Inner}}{{end}}</td>
 <td><svg width="243" height="24" role="img">{{range bars .Classes}}<rect x="{{.X}}" y="{{.Y}}" width="8" height="{{.H}}"><title>{{.Title}}</title></rect>{{end}}</svg></td></tr>
 {{end}}</table>{{else}}<p>No call has ended.</p>{{end}}
 
@@ -166,7 +167,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 {{if .Conns}}<table id="connections"><tr><th class="n">number</th><th>peer</th><th>opened by</th><th>provider</th><th class="n">age</th><th class="n">credits</th><th class="n">calls here</th><th class="n">to peer</th><th class="n">calls</th><th class="n">read</th><th class="n">written</th><th class="n">exposed</th><th class="n">held</th><th>agreed on</th><th>adapter</th></tr>
 {{range .Conns}}<tr><td class="n">{{.ID}}</td><td>{{.Peer}}</td><td>{{if .Server}}peer{{else}}us{{end}}</td><td>{{.Provider}}</td><td class="n">{{.Age}}</td><td class="n">{{.Credits}}</td><td class="n">{{.Executing}}</td><td class="n">{{.Calling}}{{if .Waiting}} +{{.Waiting}} waiting{{end}}</td><td class="n">{{index .Counters "calls"}}</td><td class="n">{{size (index .Counters "read_bytes")}}</td><td class="n">{{size (index .Counters "write_bytes")}}</td><td class="n">{{size .ExposedBytes}}</td><td class="n">{{size .HeldBytes}}</td>
 <td class="long">{{if .Version}}version {{.Version}}, inline {{.InlineSend}} out {{.InlineRecv}} in{{if .PrivateData}}, private data{{end}}{{if .Properties}}, properties{{end}}{{if .Configured}}, configured{{end}}{{if .RemoteInvalidation}}, remote invalidation{{end}}{{if .MemoryWindows}}, memory windows{{end}}{{if .BackwardCredits}}, {{.BackwardCredits}} backward credits{{end}}{{end}}</td>
-<td class="long">{{range $i, $c := .Adapter}}{{if $i}}, {{end}}{{$c.Name}} {{$c.Value}}{{end}}</td></tr>
+<td class="long">{{if .Adapter}}<details><summary>figures</summary>{{range .Adapter}}{{if .Value}}{{.Name}}&nbsp;{{.Value}} {{end}}{{end}}</details>{{end}}</td></tr>
 {{end}}</table>{{with sub .Totals.Open (len .Conns)}}{{if gt . 0}}<p>{{.}} more connections are not shown.</p>{{end}}{{end}}{{else}}<p>None.</p>{{end}}
 
 <h2>Slowest calls of the last minutes</h2>

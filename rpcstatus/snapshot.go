@@ -229,7 +229,18 @@ func (m *Monitor) Snapshot() *Snapshot {
 	}
 	m.connections(s, executing)
 	m.latencies(s)
+	// Programs iterate over lists, also over empty ones.
+	s.Conns, s.Calls, s.Slowest, s.Failed = list(s.Conns), list(s.Calls), list(s.Slowest), list(s.Failed)
+	s.Refused, s.Rejected, s.Ended, s.Procedures = list(s.Refused), list(s.Rejected), list(s.Ended), list(s.Procedures)
 	return s
+}
+
+// list returns a list that is [] in JSON if it is empty.
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
 }
 
 // shown is a call that is under way.
@@ -244,21 +255,21 @@ func (m *Monitor) shown(u *underWay, now time.Time) Call {
 
 // connections fills in what there is of connections.
 func (m *Monitor) connections(s *Snapshot, executing map[*transport.Conn]int) {
-	list, all, opened := m.conns.Look()
+	open, all, opened := m.conns.Look()
 	t := &s.Totals
-	t.Opened, t.Open, t.EndedBy = opened, len(list), make(map[string]int)
+	t.Opened, t.Open, t.EndedBy = opened, len(open), make(map[string]int)
 	m.mu.Lock()
 	maps.Copy(t.EndedBy, m.reasons)
 	m.mu.Unlock()
 	t.Counters, t.Adapter = counters(all.Stats), all.Adapter
 	t.ExposedBytes, t.HeldBytes = all.ExposedBytes, all.HeldBytes
 	busy := func(c *connset.Entry) int { return executing[c.Conn] + c.Stats.InFlight + c.Stats.Waiting }
-	slices.SortFunc(list, func(a, b connset.Entry) int {
+	slices.SortFunc(open, func(a, b connset.Entry) int {
 		return cmp.Or(cmp.Compare(busy(&b), busy(&a)), cmp.Compare(b.Stats.Calls, a.Stats.Calls), cmp.Compare(a.ID, b.ID))
 	})
 	now := s.Time
-	for i := range list[:min(len(list), m.cfg.MaxConns)] {
-		o := &list[i]
+	for i := range open[:min(len(open), m.cfg.MaxConns)] {
+		o := &open[i]
 		info := o.Conn.Info()
 		s.Conns = append(s.Conns, Conn{
 			ID: o.ID, Server: o.Server, Peer: info.RemoteAddr.String(), Local: info.LocalAddr.String(),
@@ -267,7 +278,7 @@ func (m *Monitor) connections(s *Snapshot, executing map[*transport.Conn]int) {
 			Configured: info.Configured, RemoteInvalidation: info.RemoteInvalidation, MemoryWindows: info.Capabilities.MemoryWindows,
 			Credits: info.Credits, BackwardCredits: info.BackwardCredits, Executing: executing[o.Conn],
 			Calling: o.Stats.InFlight, Waiting: o.Stats.Waiting, ExposedBytes: o.Stats.ExposedBytes, HeldBytes: o.Stats.HeldBytes,
-			Counters: counters(o.Stats.Stats), Adapter: o.Stats.Adapter,
+			Counters: counters(o.Stats.Stats), Adapter: list(o.Stats.Adapter),
 		})
 	}
 }

@@ -22,7 +22,8 @@ func newStat() *cobra.Command {
 
 URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Of a symbolic link, the
 attributes are its own unless -L is given. Times are in this machine's time zone, in JSON in
-UTC. With -v the file handle is printed, too.`,
+UTC. With -v the file handle is printed, too. What a server counts is a matter of
+'rpcrdma stats'.`,
 		Example: `  rpcrdma stat nfs://server/srv/data/report.pdf
   rpcrdma stat --json nfs://server/srv/data | jq -r .mtime`,
 		Args: wantArgs("URL..."),

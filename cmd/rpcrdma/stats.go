@@ -36,6 +36,7 @@ all mounts, and the ports of its RDMA devices.
 
 With --interval the command goes on, and prints what has been counted in each interval, by the
 second. What is not a counter, such as the number of connections open, is as it was at the end.
+A server looks at itself once a second: shorter intervals become as long.
 
 Figures that are zero are left out unless -v is given. With --json there is one object, or one
 for each interval: time, seconds (of the interval), and sections, each with a name, figures by
@@ -49,6 +50,9 @@ received (bytes), waited and took (seconds, for all calls together).
   rpcrdma stats --json --interval 10s --count 6`,
 		Args: wantArgs("[HOST:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.interval < 0 || o.count < 0 || o.count > 0 && o.interval == 0 {
+				return &usageError{command: cmd.CommandPath(), err: errors.New("--interval is a time above 0, and --count a number of intervals")}
+			}
 			var source func(context.Context) (*sample, error)
 			if len(args) == 1 {
 				if _, _, err := net.SplitHostPort(args[0]); err != nil {
@@ -130,7 +134,7 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*s
 	}
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for n := 0; ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -143,10 +147,13 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*s
 			}
 			return err
 		}
+		if !now.Time.After(last.Time) { // a server looks at itself once a second
+			continue
+		}
 		if err := o.print(now.since(last), out); err != nil {
 			return err
 		}
-		if n == o.count {
+		if n++; n == o.count {
 			return nil
 		}
 		last = now

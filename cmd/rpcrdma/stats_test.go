@@ -125,7 +125,7 @@ func TestStatsOfServer(t *testing.T) {
 	if total.Seconds != 0 || total.Sections[0].Figures["connections opened"] != 1 {
 		t.Errorf("%+v", total)
 	}
-	lines := strings.Split(strings.TrimSpace(mustRun(t, "stats", "--json", "--interval", "1100ms", "--count", "2", addr)), "\n")
+	lines := strings.Split(strings.TrimSpace(mustRun(t, "stats", "--json", "--interval", "100ms", "--count", "2", addr)), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("%d lines", len(lines))
 	}
@@ -135,6 +135,8 @@ func TestStatsOfServer(t *testing.T) {
 	}
 	mustFail(t, 1, "connection refused", "stats", "127.0.0.1:1")
 	mustFail(t, 2, "want HOST:PORT", "stats", "127.0.0.1")
+	mustFail(t, 2, "--interval is a time above 0", "stats", "--count", "3")
+	mustFail(t, 2, "--interval is a time above 0", "stats", "--interval", "-1s")
 	mustFail(t, 2, "unexpected argument", "stats", "127.0.0.1:1", "127.0.0.1:2")
 }
 

@@ -86,7 +86,8 @@ func (s *Set) Look() (open []Entry, all Sum, opened uint64) {
 		open = append(open, c)
 	}
 	all, opened = s.past, s.opened
-	all.Adapter = maps.Clone(all.Adapter)
+	all.Adapter = make(map[string]uint64)
+	maps.Copy(all.Adapter, s.past.Adapter)
 	s.mu.Unlock()
 	for i := range open {
 		c := &open[i]
