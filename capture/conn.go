@@ -393,3 +393,11 @@ func completes(op fabric.Opcode) fabric.WCOpcode {
 	}
 	return fabric.WCSend
 }
+
+// Counters implements fabric.Counting: the figures of the adapter, if it has some.
+func (c *conn) Counters() []fabric.Counter {
+	if f, ok := c.Conn.(fabric.Counting); ok {
+		return f.Counters()
+	}
+	return nil
+}

@@ -56,7 +56,7 @@ func TestOperatingPage(t *testing.T) {
 			t.Skip("the page uses a program that is not installed: ", err)
 		}
 	}
-	dir, bin := t.TempDir(), t.TempDir()
+	dir, bin, work := t.TempDir(), t.TempDir(), t.TempDir()
 	log := filepath.Join(t.TempDir(), "access")
 	testutil.WriteFiles(t, dir, map[string]string{"file": randomText(1, 1<<20)})
 	self, err := os.Executable()
@@ -79,9 +79,10 @@ func TestOperatingPage(t *testing.T) {
 		if s == nil {
 			t.Fatalf("line %d comes before a server", c.line)
 		}
-		text := strings.NewReplacer("127.0.0.1:9649", strings.TrimPrefix(s.http, "http://"), "/var/log/rpcrdma/access", log).Replace(c.text)
+		text := strings.NewReplacer("nfs://127.0.0.1:20049/", s.url("/"), "127.0.0.1:9649", strings.TrimPrefix(s.http, "http://"), "/var/log/rpcrdma/access", log).Replace(c.text)
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		sh := exec.CommandContext(ctx, "sh", "-c", text)
+		sh.Dir = work
 		sh.Env = append(os.Environ(), asCommand+"=1", "PATH="+bin+":"+os.Getenv("PATH"))
 		out, err := sh.CombinedOutput()
 		cancel()
