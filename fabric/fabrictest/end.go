@@ -243,12 +243,13 @@ func closeUnderLoad(s *scene) {
 		}
 		for i, e := range ends {
 			sink, src := ends[1-i].Region(1<<16, writable).Segment(), ends[1-i].Region(1<<16, readable).Segment()
-			out, in := e.Region(1<<16, 0), e.Region(1<<16, fabric.AccessLocalWrite)
+			// Each Read has memory of its own: a provider may look at that of one that is complete.
+			out, in := e.Region(1<<16, 0), e.Region(60<<12, fabric.AccessLocalWrite)
 			wg.Go(func() {
 				for id := uint64(0); id < 60; id++ {
 					list := []fabric.SendWR{
 						put(3*id, sink, 0, SGE(out, 0, 1<<(id%17))),
-						get(3*id+1, src, 0, SGE(in, 0, 1<<(id%13))),
+						get(3*id+1, src, 0, SGE(in, int(id)<<12, 1<<(id%13))),
 						{ID: 3*id + 2, Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{SGE(out, 0, 200)}},
 					}
 					if id%2 == 0 {
