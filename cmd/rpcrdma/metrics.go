@@ -257,10 +257,7 @@ func newTurns(perSecond, burst int) *turns {
 func (t *turns) delay() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
-		t.next = early
-	}
+	now := t.now()
 	t.next = t.next.Add(t.each)
 	return max(0, t.next.Sub(now))
 }
@@ -269,15 +266,20 @@ func (t *turns) delay() time.Duration {
 func (t *turns) take() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
-		t.next = early
-	}
-	if t.next.After(now) {
+	if t.next.After(t.now()) {
 		return false
 	}
 	t.next = t.next.Add(t.each)
 	return true
+}
+
+// now returns the time, and forgets turns that nobody took in time, but for a burst of them.
+func (t *turns) now() time.Time {
+	now := time.Now()
+	if early := now.Add(-t.each * time.Duration(t.burst)); t.next.Before(early) {
+		t.next = early
+	}
+	return now
 }
 
 // A crowd is a listener with at most max connections. When there are as many, a new one takes

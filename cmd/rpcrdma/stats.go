@@ -147,7 +147,8 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*s
 			}
 			return err
 		}
-		if !now.Time.After(last.Time) { // a server looks at itself once a second
+		// A server looks at itself once a second.
+		if !now.Time.After(last.Time) {
 			continue
 		}
 		if err := o.print(now.since(last), out); err != nil {

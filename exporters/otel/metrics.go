@@ -122,20 +122,26 @@ type Metrics struct {
 
 	duration         [2]metric.Float64Histogram // client, server
 	wait, handler    metric.Float64Histogram
-	bytes            metric.Int64Counter
 	resent, replayed metric.Int64Counter
-	active           metric.Int64UpDownCounter
 	open             metric.Int64UpDownCounter
 	ended, notices   metric.Int64Counter
 
-	// Options that are made once: for each entry of the table, end, and way.
+	// What is read when somebody asks: adding to a number costs less than telling the SDK.
+	active [2]atomic.Int64                  // client, server
+	bytes  [2][2][1 << wayBits]atomic.Int64 // by end, message and way
+
+	// Options that are made once.
 	procedures []atomic.Pointer[options] // two for each entry of the table: client, server
-	ways       [2][2][1 << wayBits]atomic.Pointer[[]metric.AddOption]
-	ends       [2]struct {
-		add    []metric.AddOption
-		record []metric.RecordOption
-	}
+	ends       [2]endOptions
+
 	registration metric.Registration
+}
+
+// endOptions have the attribute of an end.
+type endOptions struct {
+	add     []metric.AddOption
+	record  []metric.RecordOption
+	observe []metric.ObserveOption
 }
 
 // options are those of one procedure at one end.
@@ -187,10 +193,8 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	m.duration[server] = seconds(rpcconv.ServerCallDuration{}.Name(), rpcconv.ServerCallDuration{}.Description())
 	m.wait = seconds("rpcrdma.call.wait", "Time that calls waited to be sent, for a connection and a credit, or to be executed.")
 	m.handler = seconds("rpcrdma.handler.duration", "Time that calls spent in their handler.")
-	m.bytes = count("rpcrdma.message.io", "By", "RPC messages, by how their bytes travelled.")
 	m.resent = count("rpcrdma.call.resent", "{call}", "Calls that were sent again on another connection.")
 	m.replayed = count("rpcrdma.call.replayed", "{call}", "Calls that were answered from the reply cache.")
-	m.active = level("rpcrdma.call.active", "{call}", "Calls that have begun and not ended.")
 	m.open = level("rpcrdma.connection.open", "{connection}", "Connections that are open.")
 	m.ended = count("rpcrdma.connection.ended", "{connection}", "Connections that have ended, by reason.")
 	m.notices = count("rpcrdma.notices", "{notice}", "What has happened beside calls: messages refused, connections rejected, "+
@@ -201,9 +205,13 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 	note(err)
 	credits, err := meter.Int64ObservableGauge("rpcrdma.credits", metric.WithUnit("{credit}"), metric.WithDescription("Credits granted on all open connections."))
 	note(err)
-	for i, name := range []string{client: "client", server: "server"} {
-		set := metric.WithAttributeSet(attribute.NewSet(endKey.String(name)))
-		m.ends[i].add, m.ends[i].record = []metric.AddOption{set}, []metric.RecordOption{set}
+	active, err := meter.Int64ObservableUpDownCounter("rpcrdma.call.active", metric.WithUnit("{call}"), metric.WithDescription("Calls that have begun and not ended."))
+	note(err)
+	bytes, err := meter.Int64ObservableCounter("rpcrdma.message.io", metric.WithUnit("By"), metric.WithDescription("RPC messages, by how their bytes travelled."))
+	note(err)
+	for i := range m.ends {
+		set := metric.WithAttributeSet(attribute.NewSet(endName(i)))
+		m.ends[i] = endOptions{[]metric.AddOption{set}, []metric.RecordOption{set}, []metric.ObserveOption{set}}
 	}
 	if err := errors.Join(failed...); err != nil {
 		return nil, err
@@ -213,13 +221,24 @@ func NewMetrics(cfg Config) (*Metrics, error) {
 		o.ObserveInt64(exposed, all.ExposedBytes)
 		o.ObserveInt64(held, all.HeldBytes)
 		o.ObserveInt64(credits, int64(all.Credits))
+		for at := range m.ends {
+			o.ObserveInt64(active, m.active[at].Load(), m.ends[at].observe...)
+			for message, name := range []string{"request", "reply"} {
+				for by := range m.bytes[at][message] {
+					if n := m.bytes[at][message][by].Load(); n > 0 {
+						o.ObserveInt64(bytes, n, metric.WithAttributes(
+							endName(at), messageKey.String(name), wayKey.String(transport.Ways(by).String())))
+					}
+				}
+			}
+		}
 		return nil
-	}, exposed, held, credits)
+	}, exposed, held, credits, active, bytes)
 	return m, err
 }
 
-// Close ends the observation of what is asked for when metrics are read. What is told to Metrics
-// afterwards is still counted.
+// Close takes back what is called when metrics are read: calls under way, bytes, memory and credits
+// are not exported any more. The rest still is.
 func (m *Metrics) Close() error { return m.registration.Unregister() }
 
 func side(atServer bool) int {
@@ -246,15 +265,13 @@ func (m *Metrics) ConnEnded(e transport.ConnEvent) {
 func endName(at int) attribute.KeyValue { return endKey.String([...]string{"client", "server"}[at]) }
 
 // CallBegan is a method of transport.Observer.
-func (m *Metrics) CallBegan(e *transport.CallEvent) {
-	m.active.Add(context.Background(), 1, m.ends[side(e.Executed)].add...)
-}
+func (m *Metrics) CallBegan(e *transport.CallEvent) { m.active[side(e.Executed)].Add(1) }
 
 // CallEnded is a method of transport.Observer.
 func (m *Metrics) CallEnded(e *transport.CallEvent) {
 	ctx := context.Background() // the caller's is not known here
 	at := side(e.Executed)
-	m.active.Add(ctx, -1, m.ends[at].add...)
+	m.active[at].Add(-1)
 	m.wait.Record(ctx, e.Waited.Seconds(), m.ends[at].record...)
 	if e.Resent > 0 {
 		m.resent.Add(ctx, int64(e.Resent))
@@ -302,23 +319,11 @@ func (m *Metrics) procedure(at, i int) *options {
 
 // moved counts the bytes of a request (0) or a reply (1).
 func (m *Metrics) moved(at, message int, t *transport.Transfer) {
+	ways := &m.bytes[at][message]
 	if inline := t.Bytes - t.Chunks; inline > 0 {
-		m.bytes.Add(context.Background(), int64(inline), m.way(at, message, transport.ByMessage)...)
+		ways[transport.ByMessage].Add(int64(inline))
 	}
 	if t.Chunks > 0 {
-		m.bytes.Add(context.Background(), int64(t.Chunks), m.way(at, message, t.By&^transport.ByMessage)...)
+		ways[t.By&^transport.ByMessage&(1<<wayBits-1)].Add(int64(t.Chunks))
 	}
-}
-
-// way returns the options of what has travelled so.
-func (m *Metrics) way(at, message int, by transport.Ways) []metric.AddOption {
-	where := &m.ways[at][message][by&(1<<wayBits-1)]
-	if o := where.Load(); o != nil {
-		return *o
-	}
-	o := []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(
-		endName(at), messageKey.String([...]string{"request", "reply"}[message]), wayKey.String(by.String()),
-	))}
-	where.Store(&o)
-	return o
 }

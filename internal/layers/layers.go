@@ -91,7 +91,7 @@ var Layers = []Layer{
 		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
-	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}},
+	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}, Tests: []string{"iwarp"}},
 	{
 		Path: "rpcstatus", Library: true, Pure: true,
 		May:   []string{"internal/connset", "rpcnames", "transport", "fabric"},
