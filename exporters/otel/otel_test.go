@@ -364,11 +364,13 @@ func TestSpanStatus(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	testutil.Eventually(t, "the handler that has panicked has a span with an error", func() bool {
-		return slices.ContainsFunc(b.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
-			return s.SpanKind() == trace.SpanKindServer && s.Name() == "TEST/BOOM" && s.Status().Code == codes.Error
+	for _, name := range []string{"TEST/FAIL", "TEST/BOOM"} {
+		testutil.Eventually(t, "the handler of "+name+" has a span with an error", func() bool {
+			return slices.ContainsFunc(b.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+				return s.SpanKind() == trace.SpanKindServer && s.Name() == name && s.Status().Code == codes.Error
+			})
 		})
-	})
+	}
 }
 
 // The verifier takes what it has room for, leaves calls alone that have one, and gives the call

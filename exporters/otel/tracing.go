@@ -180,14 +180,6 @@ func (t *Tracing) Handler(next transport.Handler) transport.Handler {
 		e := &transport.CallEvent{Procedure: req.Procedure, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // if next panics
 		defer func() { end(span, e) }()
 		next.ServeRPC(ctx, req, res)
-		e.Status = status(res)
+		e.Status = res.Status()
 	})
-}
-
-// status is what a handler has made of a call, as far as the Response tells.
-func status(res *transport.Response) oncrpc.ReplyHeader {
-	if r, ok := any(res).(interface{ Status() oncrpc.ReplyHeader }); ok {
-		return r.Status()
-	}
-	return oncrpc.ReplyHeader{}
 }
