@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -319,7 +320,14 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*sample, error) 
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, err
+		var why *url.Error
+		if errors.As(err, &why) {
+			err = why.Err // without the URL, which nobody has typed
+		}
+		if !errors.As(err, new(*net.OpError)) && ctx.Err() == nil {
+			return nil, fmt.Errorf("%s does not speak HTTP: give the --metrics-addr of 'rpcrdma serve', not its --addr (%w)", addr, err)
+		}
+		return nil, fmt.Errorf("%s: %w", addr, err)
 	}
 	defer res.Body.Close()
 	if kind := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || kind != "application/json" {

@@ -134,6 +134,7 @@ func TestStatsOfServer(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	mustFail(t, 1, "connection refused", "stats", "127.0.0.1:1")
+	mustFail(t, 1, "does not speak HTTP: give the --metrics-addr", "stats", s.addr)
 	mustFail(t, 2, "want HOST:PORT", "stats", "127.0.0.1")
 	mustFail(t, 2, "--interval is a time above 0", "stats", "--count", "3")
 	mustFail(t, 2, "--interval is a time above 0", "stats", "--interval", "-1s")
