@@ -67,11 +67,17 @@ func TestChainAllocs(t *testing.T) {
 }
 
 // TestLimiterParallel: whatever callers do, no more of their calls are executed than they may have,
-// and in the end nobody is counted any more.
+// and in the end nobody is counted any more. Where there are fewer places than callers, one may
+// have calls under its own limit, its host's and that of all.
 func TestLimiterParallel(t *testing.T) {
+	t.Run("a place for each", func(t *testing.T) { limiterParallel(t, 8*40, 3) })
+	t.Run("too few places", func(t *testing.T) { limiterParallel(t, 32, 3*3) })
+}
+
+func limiterParallel(t *testing.T, places int, bound int32) {
 	leak.Check(t)
 	const most, users = 3, 40
-	l := newLimiter(t, Limits{By: ByUser, InFlight: most, Rate: 1e6, Wait: time.Millisecond, Callers: 32})
+	l := newLimiter(t, Limits{By: ByUser, InFlight: most, Rate: 1e6, Wait: time.Millisecond, Callers: places})
 	var running [users]atomic.Int32
 	var executed atomic.Int64
 	var wg sync.WaitGroup
@@ -89,7 +95,7 @@ func TestLimiterParallel(t *testing.T) {
 				if c == nil {
 					continue
 				}
-				if n := running[uid].Add(1); n > most {
+				if n := running[uid].Add(1); n > bound {
 					t.Errorf("%d calls of user %d", n, uid)
 				}
 				executed.Add(1)
@@ -100,7 +106,7 @@ func TestLimiterParallel(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := l.Stats(); executed.Load() < 1000 || st.Callers > 32 {
+	if st := l.Stats(); executed.Load() < 1000 || st.Callers > places {
 		t.Errorf("%d calls were executed, %+v", executed.Load(), st)
 	}
 	for _, c := range append([]*caller{l.rest}, callersOf(l)...) {

@@ -64,7 +64,9 @@ type Limits struct {
 
 	// Callers is how many callers are told apart, of whom one host has no more than an eighth.
 	// A caller without calls whose rate has recovered is forgotten when others need the place.
-	// Those beyond share one limit, of their host or of all. Zero is 4096; about 200 bytes each.
+	// Those beyond share one limit, of their host or of all; one that gets a place later has its
+	// own limit from then on, and what it has under the shared one beside that. Zero is 4096;
+	// about 200 bytes each.
 	Callers int
 }
 

@@ -534,7 +534,7 @@ func (w *simWorld) nested(c *simCall) *simCall {
 
 // sees remembers a connection. mu is held.
 func (w *simWorld) sees(cn *transport.Conn) {
-	if !slices.ContainsFunc(w.conns, func(o *transport.Conn) bool { return *o == *cn || o.Done() == cn.Done() }) {
+	if !slices.ContainsFunc(w.conns, func(o *transport.Conn) bool { return o == cn }) {
 		w.conns = append(w.conns, cn)
 	}
 }
