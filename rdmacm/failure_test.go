@@ -404,6 +404,9 @@ func connect(t testing.TB, p fabric.Provider, l fabric.Listener) (client, server
 			return client, server, nil
 		}
 		client.Close()
+		if server != nil {
+			server.Close() // a device with an open connection cannot be removed
+		}
 		if try == pickTries || !portTaken(told) {
 			return nil, nil, errors.Join(err, told)
 		}
