@@ -37,6 +37,9 @@ type bed struct {
 	// have that.
 	conns int
 
+	// loses: a listener may be lost without a word (docs/tuning.md).
+	loses bool
+
 	// refused is in the error of Dial where nobody listens.
 	refused string
 }
@@ -94,7 +97,7 @@ func onDevice(t testing.TB, kind string, cfg rdmacm.Config) *bed {
 	t.Helper()
 	addr := rdmatest.Device(t, kind)
 	b := &bed{
-		addr: addr + ":0", slow: 10, waits: kind == "rxe", refused: addr, chunkAllocs: 9, idle: 1 << 20,
+		addr: addr + ":0", slow: 10, waits: kind == "rxe", loses: kind == "siw", refused: addr, chunkAllocs: 9, idle: 1 << 20,
 		open: func() (fabric.Provider, live, error) {
 			p, err := rdmacm.New(cfg)
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -136,6 +137,8 @@ type world struct {
 	svc      *service
 	addr     string
 	conns    int
+	listen   func() // at another address
+	loses    bool   // see bed
 }
 
 // start serves on b until the test ends, and checks that nothing is left.
@@ -162,26 +165,40 @@ func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true, Idempotent: transport.Every}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := w.server.Listen(bg, w.provider, b.addr)
-	if err != nil {
-		t.Fatal(err)
+	var served []chan error
+	w.listen = func() {
+		t.Helper()
+		l, err := w.server.Listen(bg, w.provider, b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.addr = l.Addr().String()
+		done := make(chan error, 1)
+		served = append(served, done)
+		go func() { done <- w.server.Serve(l) }()
 	}
-	w.addr = l.Addr().String()
-	served := make(chan error, 1)
-	go func() { served <- w.server.Serve(l) }()
+	w.loses = b.loses
 	t.Cleanup(func() {
 		w.server.Close()
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Serve returned %v", err)
+		for _, done := range served {
+			if err := <-done; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve returned %v", err)
+			}
 		}
 		live.check(t)
 	})
+	w.listen()
 	return w
 }
 
 func (w *world) dial(t testing.TB, cfg *transport.Settings) *transport.Client {
 	t.Helper()
 	cl, err := transport.Dial(bg, w.provider, w.addr, transport.Once(cfg).Client())
+	if w.loses && errors.Is(err, syscall.ECONNREFUSED) {
+		t.Logf("once more, with another listener: %v", err)
+		w.listen()
+		cl, err = transport.Dial(bg, w.provider, w.addr, transport.Once(cfg).Client())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
