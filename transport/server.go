@@ -203,7 +203,7 @@ func (s *Server) Serve(l *Listener) error {
 		if g != nil {
 			go s.serveConn(g, fc, l.provider)
 		} else {
-			s.rejected(fc.RemoteAddr().String(), errFull)
+			s.rejected(fc.RemoteAddr(), errFull)
 			fc.Reject([]byte(busyMark)[:min(len(busyMark), fc.Capabilities().MaxPrivateData)])
 		}
 	}
@@ -261,7 +261,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	s.mu.Unlock()
 	if err != nil {
 		s.log("connection not set up", c, err)
-		s.rejected(c.addr(), err)
+		s.rejected(fc.RemoteAddr(), err)
 		l.discard()
 		s.mu.Lock()
 		s.setups--
@@ -291,10 +291,16 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 }
 
 // rejected tells that there will be no connection with the peer.
-func (s *Server) rejected(peer string, err error) {
-	if o := s.connCfg.observation; o != nil {
-		o.Noticed(Notice{Kind: NoticeRejected, Peer: peer, Err: err})
+func (s *Server) rejected(peer net.Addr, err error) {
+	o := s.connCfg.observation
+	if o == nil {
+		return
 	}
+	n := Notice{Kind: NoticeRejected, Peer: "peer", Err: err}
+	if peer != nil { // which is up to the provider, or the listener
+		n.Peer = peer.String()
+	}
+	o.Noticed(n)
 }
 
 func (s *Server) log(msg string, c *conn, err error) { s.logEnd(msg, c.addr(), c.provider, err) }

@@ -78,7 +78,7 @@ func (s *Server) takeTCP(nc net.Conn) {
 	g := s.admit(nc.RemoteAddr())
 	if g == nil {
 		s.mu.Unlock()
-		s.rejected(nc.RemoteAddr().String(), errFull)
+		s.rejected(nc.RemoteAddr(), errFull)
 		nc.Close()
 		return
 	}
