@@ -359,7 +359,7 @@ func (c *conn) received(wc *fabric.WC, at int64) {
 // done takes the completion of a request of the send queue, which stands for all in front of it.
 func (c *conn) done(wc *fabric.WC, at int64) {
 	for i := range c.reads {
-		if r := &c.reads[i]; r.id != wc.ID || completes(r.op) != wc.Op {
+		if r := &c.reads[i]; r.id != wc.ID || r.op.Completion() != wc.Op {
 			continue
 		}
 		for j := range c.reads[:i+1] {
@@ -377,21 +377,6 @@ func (c *conn) done(wc *fabric.WC, at int64) {
 		c.reads = c.reads[:k]
 		return
 	}
-}
-
-// completes returns what a request is called when it completes.
-func completes(op fabric.Opcode) fabric.WCOpcode {
-	switch op {
-	case fabric.OpWrite:
-		return fabric.WCWrite
-	case fabric.OpRead:
-		return fabric.WCRead
-	case fabric.OpBindMW:
-		return fabric.WCBindMW
-	case fabric.OpLocalInv:
-		return fabric.WCLocalInv
-	}
-	return fabric.WCSend
 }
 
 // Counters implements fabric.Counting: the figures of the adapter, if it has some.

@@ -344,6 +344,21 @@ const (
 	WCLocalInv
 )
 
+// Completion returns the opcode of the completions of requests with op.
+func (op Opcode) Completion() WCOpcode {
+	switch op {
+	case OpWrite:
+		return WCWrite
+	case OpRead:
+		return WCRead
+	case OpBindMW:
+		return WCBindMW
+	case OpLocalInv:
+		return WCLocalInv
+	}
+	return WCSend
+}
+
 // A WC is a work completion (ibv_poll_cq(3)). Unless Status is WCSuccess, only ID, Status and
 // VendorErr are valid; Op distinguishes receives from sends.
 type WC struct {

@@ -310,7 +310,7 @@ func (e *Endpoint) countRecv(wc fabric.WC) {
 
 func newRequest(wr *fabric.SendWR) request {
 	signaled := wr.Flags&fabric.Signaled != 0
-	return request{id: wr.ID, op: completionOf(wr.Op), signaled: signaled, deferred: !signaled && wr.Flags&fabric.Deferred != 0}
+	return request{id: wr.ID, op: wr.Op.Completion(), signaled: signaled, deferred: !signaled && wr.Flags&fabric.Deferred != 0}
 }
 
 // completes reports whether wc can be the completion of r.
@@ -437,20 +437,6 @@ func (e *Endpoint) settle(q []request, err error) []request {
 		q[i].asked = false
 	}
 	return q
-}
-
-func completionOf(op fabric.Opcode) fabric.WCOpcode {
-	switch op {
-	case fabric.OpWrite:
-		return fabric.WCWrite
-	case fabric.OpRead:
-		return fabric.WCRead
-	case fabric.OpBindMW:
-		return fabric.WCBindMW
-	case fabric.OpLocalInv:
-		return fabric.WCLocalInv
-	}
-	return fabric.WCSend
 }
 
 // Post posts requests, which must succeed.

@@ -258,7 +258,7 @@ func completionsInOrder(s *scene) {
 		client.Post("a mixture", wrs...)
 		for id := range uint64(48) {
 			wc := client.WantSent("part of a mixture", id)
-			if op := completionOf(wrs[id].Op); wc.Op != op {
+			if op := wrs[id].Op.Completion(); wc.Op != op {
 				s.Fatalf("request %d completed with opcode %d, want %d", id, wc.Op, op)
 			}
 		}

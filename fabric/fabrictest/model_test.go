@@ -798,7 +798,7 @@ func (c *modelConn) execute(wr *modelWR) int {
 			return failed
 		}
 	}
-	op := completionOf(wr.Op)
+	op := wr.Op.Completion()
 	switch {
 	case c.m.defect == "gathers one piece" && len(wr.sgl) > 1:
 		wr.sgl, n = wr.sgl[:1], len(wr.sgl[0].Buf)
@@ -1005,7 +1005,7 @@ func (c *modelConn) push(wc modelWC) {
 // refused ends the connection because the peer refuses wr.
 func (c *modelConn) refused(wr *modelWR, status fabric.WCStatus) {
 	if c.m.limits.LocalCompletion && wr.Op != fabric.OpRead {
-		c.sendDone(wr, completionOf(wr.Op), fabric.WCSuccess, 0)
+		c.sendDone(wr, wr.Op.Completion(), fabric.WCSuccess, 0)
 		c.pop(0)
 		c.ends(status)
 		return
@@ -1015,7 +1015,7 @@ func (c *modelConn) refused(wr *modelWR, status fabric.WCStatus) {
 
 // fail completes wr with an error and ends the connection.
 func (c *modelConn) fail(wr *modelWR, status fabric.WCStatus) {
-	c.sendDone(wr, completionOf(wr.Op), status, 0)
+	c.sendDone(wr, wr.Op.Completion(), status, 0)
 	c.pop(0)
 	if c.m.defect == "survives errors" {
 		return
@@ -1043,7 +1043,7 @@ func (c *modelConn) end(why *fabric.ConnError) {
 		if !wr.report && (c.m.coyFlush && !c.broken || c.m.defect == "flushes what is signaled") {
 			continue
 		}
-		c.sendDone(wr, completionOf(wr.Op), fabric.WCFlushErr, 0)
+		c.sendDone(wr, wr.Op.Completion(), fabric.WCFlushErr, 0)
 	}
 	c.sq = c.sq[:0]
 	for len(c.rq) > 0 {
