@@ -105,3 +105,9 @@ func (c *conn) useProperties(own, peer rpcrdma.Properties) {
 	c.setSizes(plan.Raised(c.sizes(), own, peer))
 	c.agreed.remoteInv.Store(own.RemoteInvalidation && peer.RemoteInvalidation)
 }
+
+// haveTold reports whether the ends have told each other their properties.
+func (c *conn) haveTold() bool {
+	defer c.state.Unlock()
+	return c.state.Lock().told
+}

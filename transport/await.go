@@ -115,10 +115,10 @@ func (l *leader) lead(ctx context.Context, w *waiter) bool {
 	return false
 }
 
-// onTick runs every tickTime while callers lead. It costs the calls nothing: a connection
-// in use sees two different leaders at two ticks and is left alone. Else either nobody
-// leads, and the background takes over, or a leader has waited for a whole tick, and from
-// now on its context can interrupt it.
+// onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now
+// on the context of who leads can interrupt it, which is one watch in many calls, and a
+// connection whose leaders change is left alone otherwise. If nobody leads, the background
+// takes over.
 func (c *conn) onTick() {
 	st := c.state.Lock()
 	defer c.state.Unlock()
@@ -126,18 +126,18 @@ func (c *conn) onTick() {
 	if st.ended || c.role == roleServer && !st.aside {
 		return
 	}
-	if st.leads != st.seen && (st.taken() || !st.awaitsCalls()) {
-		st.seen = st.leads
-		st.arm()
-		return
+	if st.leadCtx != nil && st.unwatch == nil {
+		st.startWatch()
 	}
 	switch {
-	case !st.taken() && st.aside:
+	case st.leads != st.seen && (st.taken() || !st.awaitsCalls()):
+		st.seen = st.leads
+		st.arm()
+	case st.taken():
+	case st.aside:
 		st.callKeeper().Wake(false) // which has room: the keeper waits for it
-	case !st.taken():
+	default:
 		go st.take(context.Background()).background()
-	case st.leadCtx != nil && st.unwatch == nil:
-		st.unwatch = context.AfterFunc(st.leadCtx, c.fc.Wake)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
-// A Procedure names one remote procedure.
+// A Procedure names one remote procedure: the numbers Prog, Vers and Proc of RFC 5531 section 8.
 type Procedure struct {
 	Prog, Vers, Proc uint32
 }

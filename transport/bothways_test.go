@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -147,8 +148,16 @@ var blocks = func() []byte { // immutable
 // block is the data of an errand.
 func block(no uint64, n int) []byte { return blocks[no%1021:][:n:n] }
 
+// A station is a server of errands.
+type station struct {
+	*transport.Server
+	b      *bed
+	addr   string
+	listen func()
+}
+
 // serve has a server execute errands on p until the test ends.
-func (b *bed) serve(t testing.TB, p fabric.Provider, cfg transport.Settings, e *errander) (s *transport.Server, addr string) {
+func (b *bed) serve(t testing.TB, p fabric.Provider, cfg transport.Settings, e *errander) *station {
 	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -160,19 +169,41 @@ func (b *bed) serve(t testing.TB, p fabric.Provider, cfg transport.Settings, e *
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.Listen(bg, p, b.addr)
-	if err != nil {
-		t.Fatal(err)
+	sv := &station{Server: s, b: b}
+	var served []chan error
+	sv.listen = func() {
+		t.Helper()
+		l, err := s.Listen(bg, p, b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sv.addr = l.Addr().String()
+		done := make(chan error, 1)
+		served = append(served, done)
+		go func() { done <- s.Serve(l) }()
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		s.Close()
-		if err := <-served; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Serve returned %v", err)
+		for _, done := range served {
+			if err := <-done; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve returned %v", err)
+			}
 		}
 	})
-	return s, l.Addr().String()
+	sv.listen()
+	return sv
+}
+
+// dial is transport.Dial, once more if the listener has been lost.
+func (sv *station) dial(ctx context.Context, t testing.TB, p fabric.Provider, cfg *transport.ClientConfig) (*transport.Client, error) {
+	t.Helper()
+	cl, err := transport.Dial(ctx, p, sv.addr, cfg)
+	if sv.b.loses && errors.Is(err, syscall.ECONNREFUSED) {
+		t.Logf("once more, with another listener: %v", err)
+		sv.listen()
+		cl, err = transport.Dial(ctx, p, sv.addr, cfg)
+	}
+	return cl, err
 }
 
 // An observed provider looks at all that its connections send and receive.
@@ -376,7 +407,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 	met := make(chan struct{})
 	conns := make(chan *transport.Conn, 1)
 	cfg := transport.Settings{Credits: credits, BackwardCredits: credits, PeerChunks: peer, ReplyCache: transport.ReplyCache{Entries: 64, Bytes: 1 << 20}}
-	_, addr := b.serve(t, p, cfg, &errander{
+	sv := b.serve(t, p, cfg, &errander{
 		ready: func(req *transport.Request) { conns <- req.Conn() },
 		meet: func(ctx context.Context) {
 			select {
@@ -392,7 +423,7 @@ func (b *bed) bothWays(t *testing.T, peer transport.PeerChunks, calls int) {
 		}
 	}}
 	cfg.Callbacks = []transport.Program{back.program()}
-	cl, err := transport.Dial(bg, p, addr, transport.Once(&cfg).Client())
+	cl, err := sv.dial(bg, t, p, transport.Once(&cfg).Client())
 	if err != nil {
 		t.Fatal(err)
 	}

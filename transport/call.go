@@ -9,8 +9,8 @@ import (
 // and what came back. The caller owns it and may use it again for the next
 // call, which then allocates nothing.
 type Call struct {
-	Prog, Vers, Proc uint32
-	Cred, Verf       oncrpc.Auth
+	Prog, Vers, Proc uint32      // which procedure
+	Cred, Verf       oncrpc.Auth // who calls; the zero values are AUTH_NONE
 
 	// Args are the XDR-encoded arguments without the data and padding of the
 	// items in ReadItems; the length words of those stay in Args.
@@ -55,6 +55,9 @@ type Call struct {
 	sent    bool   // on an earlier connection, or this one
 	xid     uint32 // which it was sent with
 	replied uint32 // version of the protocol that the reply, or the refusal, has
+	asked   int    // how often it has had the version negotiated anew
+
+	ended func(error) // of a call in a Pipeline: see StartFunc
 
 	// raw makes the call carry a whole RPC message, without the data of
 	// ReadItems, in place of a header and Args; its xid is replaced.
@@ -115,7 +118,7 @@ type ReadItem struct {
 
 // A WriteItem is the memory for the data of one opaque result.
 type WriteItem struct {
-	Buf []byte
+	Buf []byte // its length bounds the result
 
 	// Chunked is set when the peer placed the data in Buf: N bytes of it.
 	// Otherwise the data, if any, is inline in Results.

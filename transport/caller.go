@@ -31,6 +31,8 @@ type Caller interface {
 // one, or a [Group], which has several. [Client] says what the methods do.
 type Requester interface {
 	Caller
+
+	// As those of [Client].
 	Null(ctx context.Context, prog, vers uint32) error
 	RegisterMemory(mem []byte) (*Memory, error)
 	Info() ConnInfo

@@ -264,7 +264,7 @@ func testChaos(t *testing.T, b *bed) {
 		MaxPause: time.Millisecond, // no connection lives for long
 		// A client may be away while the others make a thousand calls.
 		ReplyCache: transport.ReplyCache{Entries: 1 << 20, Bytes: 1 << 30}}
-	server, addr := b.serve(t, p, cfg, &errander{
+	server := b.serve(t, p, cfg, &errander{
 		ready: func(req *transport.Request) {
 			d := xdr.NewDecoder(req.Args)
 			used(req.Conn())
@@ -292,7 +292,7 @@ func testChaos(t *testing.T, b *bed) {
 			defer binding.Done()
 			ready(cl)
 		}
-		cl, err := transport.Dial(ctx, p, addr, cfg.Client())
+		cl, err := server.dial(ctx, t, p, cfg.Client())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -513,7 +513,7 @@ func testFirstCall(t *testing.T, b *bed) {
 			defer cancel()
 			back := transport.NewBackchannel()
 			var notReady *transport.NotReadyError
-			_, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
+			sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
 				if err := back.Bind(req.Conn(), 0); err != nil && (tt.ready || !errors.As(err, &notReady)) {
 					t.Error(err)
 				}
@@ -524,7 +524,7 @@ func testFirstCall(t *testing.T, b *bed) {
 				}
 			}
 			ran := &ledger{runs: make(map[uint64]int)}
-			cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready}).Client())
+			cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{(&errander{ran: ran.ran}).program()}, OnReconnect: ready}).Client())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -636,7 +636,7 @@ func testLateEnd(t *testing.T, b *bed) {
 	binds := make(chan *transport.Conn, 2)
 	credits := 2
 	back := transport.NewBackchannel()
-	server, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
+	server := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) {
 		if err := back.Bind(req.Conn(), credits); err != nil {
 			t.Error(err)
 		}
@@ -650,7 +650,7 @@ func testLateEnd(t *testing.T, b *bed) {
 			t.Error(err)
 		}
 	}
-	cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{client.program()}, OnReconnect: ready}).Client())
+	cl, err := server.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{client.program()}, OnReconnect: ready}).Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -722,7 +722,7 @@ func testStuck(t *testing.T, b *bed) {
 	defer cancel()
 	back := transport.NewBackchannel()
 	cfg := transport.Settings{PeerChunks: transport.AllChunks}
-	_, addr := b.serve(t, p, cfg, &errander{ready: func(req *transport.Request) {
+	sv := b.serve(t, p, cfg, &errander{ready: func(req *transport.Request) {
 		if err := back.Bind(req.Conn(), 0); err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -735,7 +735,7 @@ func testStuck(t *testing.T, b *bed) {
 		}
 	}
 	cfg.Callbacks, cfg.OnReconnect = []transport.Program{client.program()}, ready
-	cl, err := transport.Dial(ctx, p, addr, cfg.Client())
+	cl, err := sv.dial(ctx, t, p, cfg.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -776,7 +776,7 @@ func testLateBind(t *testing.T, b *bed) {
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
 	binds := make(chan *transport.Conn, 2)
-	_, addr := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
+	sv := b.serve(t, p, transport.Settings{}, &errander{ready: func(req *transport.Request) { binds <- req.Conn() }})
 	ready := func(cl *transport.Client) {
 		if err := cl.Call(ctx, &transport.Call{Prog: errands, Vers: 1, Proc: procReady}); err != nil {
 			t.Error(err)
@@ -784,7 +784,7 @@ func testLateBind(t *testing.T, b *bed) {
 	}
 	again := make(chan struct{}) // closed when the next connection's call has returned
 	returned := sync.OnceFunc(func() { close(again) })
-	cl, err := transport.Dial(ctx, p, addr, (&transport.Settings{Callbacks: []transport.Program{new(errander).program()},
+	cl, err := sv.dial(ctx, t, p, (&transport.Settings{Callbacks: []transport.Program{new(errander).program()},
 		OnReconnect: func(cl *transport.Client) {
 			ready(cl)
 			returned()

@@ -196,12 +196,17 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 // In all cases the memory of ReadItems and WriteItems has been fenced off from the peer
 // before Call returns, unless [Client.RegisterMemory] says otherwise. A call that is given
 // up while the server moves its chunks costs the connection, as the adapter refuses the
-// access.
+// access. On a device, so may the late reply to a call with chunks.
 func (cl *Client) Call(ctx context.Context, call *Call) error {
+	cl.note(call)
+	return cl.link.call(ctx, call)
+}
+
+// note remembers which program was called last.
+func (cl *Client) note(call *Call) {
 	if cl.cfg.KeepAlive > 0 {
 		cl.last.Store(uint64(call.Prog)<<32 | uint64(call.Vers))
 	}
-	return cl.link.call(ctx, call)
 }
 
 // Null calls procedure 0 of a program, which every program answers.

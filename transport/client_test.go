@@ -969,6 +969,66 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// TestGivenUpInTime: a leader finds its context ended after a tick, and once a call has been
+// given up at once.
+func TestGivenUpInTime(t *testing.T) {
+	giveUp := func(p *peer, cl *Client) (took time.Duration) {
+		ctx, cancel := context.WithCancel(bg)
+		done := async(cl, ctx, testCall())
+		h, _ := p.message("the call")
+		start := time.Now()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			p.t.Fatalf("call returned %v", err)
+		}
+		took = time.Since(start)
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+		return took
+	}
+	answered := func(p *peer, cl *Client) {
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		done := async(cl, ctx, testCall())
+		h, _ := p.message("the call")
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+		if err := outcome(p.t, done); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	t.Run("first after a tick, then at once", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			p.opensTwo(cl)
+			if took := giveUp(p, cl); took == 0 || took > tickTime {
+				t.Errorf("the first returned after %v", took)
+			}
+			for n := range 3 {
+				answered(p, cl)
+				if took := giveUp(p, cl); took != 0 {
+					t.Errorf("number %d behind it returned after %v", n, took)
+				}
+			}
+			for range waryLeads {
+				answered(p, cl)
+			}
+			if st := cl.conn().state.Lock(); st.wary != 0 || st.unwatch != nil {
+				t.Errorf("after %d good calls the next %d are watched", waryLeads, st.wary)
+			}
+			cl.conn().state.Unlock()
+		})
+	})
+	t.Run("on the next connection, too", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opensTwo(cl)
+			giveUp(p, cl)
+			q := ps.next()
+			p.hangUp()
+			if took := giveUp(q, cl); took != 0 {
+				t.Errorf("it returned after %v", took)
+			}
+		})
+	})
+}
+
 // TestCancelWaiting: a call whose context ends while it follows a leader, waits for a credit, or
 // before it is sent.
 func TestCancelWaiting(t *testing.T) {

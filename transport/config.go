@@ -106,8 +106,8 @@ type Config struct {
 
 	// Middleware is around the handlers of all programs that this end executes, the first
 	// outermost: as if each Program.Handler were Chain(Handler, Middleware...). It is applied
-	// once, when a program is registered. Programs behind a bridge, and those of the transport
-	// itself, have none.
+	// once, when a program is registered, or a bridge made: see Server.Bridge. Programs of the
+	// transport itself have none.
 	Middleware []Middleware
 
 	// Logger gets a record for each connection that ends with an error, for the first reply
@@ -248,6 +248,7 @@ const (
 	postBatch    = 64 // work requests posted at once, at most
 	wrsPerCall   = 4
 	mostSends    = 126 // a device has room for a power of two, and needs some itself
+	mostEntries  = 254 // completions of both queues: the same
 	maxReads     = 16  // RDMA Reads posted at once
 	initialGrant = 4   // credits of a fresh connection
 	recvBatch    = 4   // receives posted again at once
@@ -281,9 +282,16 @@ func (c *config) backward(r role) int {
 
 func (c *config) connAttr(r role) fabric.ConnAttr {
 	calls := c.Credits + c.backward(r)
+	recvs := calls + slack(r)
+	sends := min(calls*wrsPerCall+postBatch+maxReads, mostSends)
+	// A completion queue has an entry for each request of both queues. With the usual credits it
+	// is half as large with a few sends less.
+	if left := mostEntries - recvs; left >= postBatch+maxReads {
+		sends = min(sends, left)
+	}
 	return fabric.ConnAttr{
-		SendDepth:     min(calls*wrsPerCall+postBatch+maxReads, mostSends),
-		RecvDepth:     calls + slack(r),
+		SendDepth:     sends,
+		RecvDepth:     recvs,
 		InboundReads:  setupReads,
 		OutboundReads: setupReads,
 	}

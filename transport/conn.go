@@ -127,10 +127,12 @@ func (l *leader) connect(ctx context.Context, pending int) error {
 	if err := l.grow(c.cfg.backward(roleClient)); err != nil {
 		return err
 	}
-	if err := c.fc.Connect(ctx, c.privateData()); err != nil {
+	offer := c.offersSetup()
+	if err := c.fc.Connect(ctx, c.greeting(offer)); err != nil {
 		return err
 	}
 	l.negotiate()
+	l.takeSetup(offer)
 	return nil
 }
 
@@ -141,7 +143,7 @@ func (l *leader) accept(ctx context.Context) error {
 		return err
 	}
 	l.negotiate()
-	return c.fc.Accept(ctx, c.privateData())
+	return c.fc.Accept(ctx, c.greeting(l.acceptSetup()))
 }
 
 // negotiate takes in what the set-up has shown: the peer's private data, and what the

@@ -15,6 +15,7 @@ type connection interface {
 	// Calls.
 
 	call(ctx context.Context, call *Call) error
+	openLane() lane          // for a Pipeline's calls
 	allow(calls int)         // see Conn.AllowBackward
 	inherit(from connection) // goes on with the xids of the connection before
 	proven() bool            // a call has been answered

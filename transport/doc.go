@@ -5,11 +5,12 @@
 //
 // # Nouns
 //
-// A [Client] makes [Call]s, over one connection at a time. A [Server] executes calls to its
-// [Program]s, over any number of connections. A [Conn] is a connection as a handler sees
-// it; a [Backchannel] is a server's way to one client over all its connections. A [Group] is
-// several Clients of one server. What makes calls is a [Caller]. Client and server use a provider of package fabric, which the program
-// names:
+// A [Client] makes calls, each a [Call], over one connection at a time. A [Server] executes calls
+// to its programs, each a [Program], over any number of connections. A [Conn] is a connection as a
+// handler sees it; a [Backchannel] is a server's way to one client over all its connections. A
+// [Group] is several Clients of one server. What makes calls is a [Caller]; a [Pipeline] makes
+// many at once from one goroutine. Client and server use a provider of package fabric, which the
+// program names:
 //
 //	cl, err := transport.Dial(ctx, iwarp.New(iwarp.Config{}), "server:20049", nil)
 //	...
@@ -26,7 +27,7 @@
 //
 // [Server.Bridge] and [NewRecordConn] return connections as net.Conn with the record
 // marking of RFC 5531, for ONC RPC servers and clients written for TCP. Their [Binding]
-// finds the bulk items.
+// finds the bulk items. Config.Middleware is around what such a server executes, too.
 //
 // # TCP
 //

@@ -60,6 +60,7 @@ var suite = []struct {
 	{"LateBind", testLateBind},
 	{"Stuck", testStuck},
 	{"RegisteredMemory", testRegisteredMemory},
+	{"Pipeline", testPipeline},
 }
 
 func runSuite(t *testing.T, b *bed) {
@@ -917,7 +918,7 @@ func testBridge(t *testing.T, b *bed) {
 }
 
 // echoRecords answers calls with their arguments until the stream ends.
-func echoRecords(t *testing.T, c net.Conn) {
+func echoRecords(t testing.TB, c net.Conn) {
 	defer c.Close()
 	for {
 		msg, err := readRecord(c)

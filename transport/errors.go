@@ -162,8 +162,12 @@ func (e *RDMAError) Error() string {
 		return fmt.Sprintf("peer speaks RPC-over-RDMA versions %d to %d, not %d (%v)",
 			e.VersLow, e.VersHigh, e.Vers, e.Code.Name(e.Vers))
 	case rpcrdma.ErrChunk:
-		return fmt.Sprintf("peer could not decode the message, or its reply is longer than the call offers: MaxResults %d, WriteItems of %d bytes (%s)",
-			e.MaxResults, e.WriteItems, e.Code.Name(e.Vers))
+		offer := fmt.Sprintf("MaxResults %d", e.MaxResults)
+		if len(e.WriteItems) > 0 {
+			offer += fmt.Sprintf(", WriteItems of %d bytes", e.WriteItems)
+		}
+		return fmt.Sprintf("peer could not decode the message, or its reply is longer than the call offers: %s (%s)",
+			offer, e.Code.Name(e.Vers))
 	}
 	return fmt.Sprintf("peer refused the message with %s", e.Code.Name(e.Vers))
 }

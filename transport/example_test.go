@@ -58,6 +58,55 @@ func Example() {
 	// Output: 1000000 datadata true
 }
 
+// One goroutine has eight calls outstanding.
+func ExamplePipeline() {
+	ctx := context.Background()
+	server, err := transport.NewServer(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	err = server.Register(transport.Program{Number: 0x20000001, Low: 1, High: 1, Handler: transport.Procedures{
+		1: func(_ context.Context, req *transport.Request, res *transport.Response) {
+			n, _ := xdr.ConsumeUint32(req.Args)
+			res.Results = xdr.AppendUint32(res.Results, n*n)
+		},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	provider := iwarp.New(iwarp.Config{})
+	l, err := server.Listen(ctx, provider, "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go server.Serve(l)
+	client, err := transport.Dial(ctx, provider, l.Addr().String(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	p := transport.NewPipeline(client)
+	defer p.Close()
+	calls := make([]transport.Call, 8)
+	for i := range calls {
+		calls[i] = transport.Call{Prog: 0x20000001, Vers: 1, Proc: 1, Args: xdr.AppendUint32(nil, uint32(i)), MaxResults: 4}
+		p.Start(&calls[i])
+	}
+	sum := uint32(0)
+	for p.Len() > 0 {
+		call, err := p.Wait(ctx) // in the order in which they end
+		if err != nil {
+			log.Fatal(err)
+		}
+		n, _ := xdr.ConsumeUint32(call.Results)
+		sum += n
+	}
+	fmt.Println(sum)
+	// Output: 140
+}
+
 // Buffers that are used again stay registered. Where the adapter has no memory windows,
 // the server can reach them until Close.
 func ExampleClient_RegisterMemory() {

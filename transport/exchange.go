@@ -54,6 +54,7 @@ type exch struct {
 	awaits *replycache.Entry // whose reply is awaited; the leader's
 	req    Request
 	res    Response
+	passed passed // of a bridge without middleware
 
 	out    *arena.Buffer  // the reply as sent; see reply.go
 	rh     rpcrdma.Header // its header
@@ -71,6 +72,14 @@ type exch struct {
 
 	came  time.Time  // when the call was received; zero without an Observer
 	event *CallEvent // of the call, until it has ended; nil without an Observer
+}
+
+// A passed call has been made readable by a bridge, and has no reply yet.
+type passed struct {
+	x     *exch
+	xid   uint32
+	place uint64      // of the arguments in the stream
+	reply chan []byte // has room for the reply, nil if there is none; nil: who brings it sends it
 }
 
 // lending is what an exchange needs for a reply with read chunks: see rfc5666.go.

@@ -189,6 +189,7 @@ type Settings struct {
 	SetupTimeout, StallTimeout          time.Duration
 	Logger                              *slog.Logger
 	Observer                            Observer
+	Middleware                          []Middleware
 
 	// A client's.
 	Callbacks              []Program
@@ -211,7 +212,8 @@ func (s *Settings) common() Config {
 		MaxMessage: s.MaxMessage, MaxMemory: s.MaxMemory, MaxSegment: s.MaxSegment, Limits: s.Limits,
 		NoPrivateData: s.NoPrivateData, NoRemoteInvalidation: s.NoRemoteInvalidation, PeerChunks: s.PeerChunks,
 		ReplyCache: s.ReplyCache, Version: s.Version, Operations: s.Operations, RFC5666: s.RFC5666,
-		SetupTimeout: s.SetupTimeout, StallTimeout: s.StallTimeout, Logger: s.Logger, Observer: s.Observer, random: s.random,
+		SetupTimeout: s.SetupTimeout, StallTimeout: s.StallTimeout, Logger: s.Logger, Observer: s.Observer, Middleware: s.Middleware,
+		random: s.random,
 	}
 }
 

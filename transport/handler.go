@@ -13,11 +13,13 @@ type Handler interface {
 	// ServeRPC executes req and fills res; the reply is sent when it returns.
 	// req and what it points to are valid until then. ctx ends with the
 	// connection or, if the reply goes to the reply cache, with the server: a client
-	// that has lost its connection repeats the call on another. It has no deadline, as
-	// RPC does not tell the server how long its client will wait; ConnFromContext finds
-	// the connection in it. The server answers procedure 0 itself, unless Program.Null
-	// says otherwise. If ServeRPC panics, the caller gets SYSTEM_ERR and
-	// Config.Logger the panic with its stack; the server keeps running.
+	// that has lost its connection repeats the call on another. ConnFromContext finds
+	// the connection in it; the caller's credential is in req. It has no deadline: neither
+	// RPC (RFC 5531 section 9) nor RPC-over-RDMA of any version, with its properties and
+	// operations, tells the server how long its client will wait. A program can have that
+	// among its arguments, and a Middleware may set one of its own. The server answers
+	// procedure 0 itself, unless Program.Null says otherwise. If ServeRPC panics, the caller
+	// gets SYSTEM_ERR and Config.Logger the panic with its stack; the server keeps running.
 	ServeRPC(ctx context.Context, req *Request, res *Response)
 }
 
@@ -29,7 +31,7 @@ func (f HandlerFunc) ServeRPC(ctx context.Context, req *Request, res *Response) 
 
 // A Program is an RPC program that a server executes, or a client for its server.
 type Program struct {
-	Number    uint32
+	Number    uint32 // in RPC calls
 	Low, High uint32 // versions, inclusive
 	Handler   Handler
 
@@ -75,8 +77,8 @@ func Every(vers, proc uint32) bool { return true }
 // A Request is a call as a Handler sees it.
 type Request struct {
 	Procedure
-	XID        uint32
-	Cred, Verf oncrpc.Auth
+	XID        uint32      // of the call
+	Cred, Verf oncrpc.Auth // as the caller says; valid as long as Args
 
 	// Args are the XDR-encoded arguments, including those that came in read chunks.
 	Args []byte

@@ -141,30 +141,40 @@ func (l *link) call(ctx context.Context, call *Call) error {
 
 // try is call, of which no Observer is told.
 func (l *link) try(ctx context.Context, call *Call) error {
-	call.sent = false
+	call.sent, call.asked = false, 0
 	c := l.latest()
-	asked := 0
 	for {
 		var err error
 		if c != nil {
-			err = c.call(ctx, call)
-			switch {
-			case err == nil:
-				return nil
-			case l.outdated != nil && asked < versionAsks && l.outdated(c, err):
-				asked++
-			case !l.lost(c, call, err):
+			again := false
+			if err = c.call(ctx, call); err != nil {
+				again, err = l.again(c, call, err)
+			}
+			if !again {
 				return err
-			case call.NoResend && call.sent:
-				return &LostError{Addr: c.addr(), Sent: true, Reason: err}
-			case l.moves != nil && l.moves(call):
-				return errMoves
 			}
 		}
 		if c, err = l.await(ctx, c, call); err != nil {
 			return err
 		}
 	}
+}
+
+// again tells whether a call that has failed on c is to be made on the next connection. If not, err
+// is how it ends.
+func (l *link) again(c connection, call *Call, failed error) (again bool, err error) {
+	switch {
+	case l.outdated != nil && call.asked < versionAsks && l.outdated(c, failed):
+		call.asked++
+		return true, nil
+	case !l.lost(c, call, failed):
+		return false, failed
+	case call.NoResend && call.sent:
+		return false, &LostError{Addr: c.addr(), Sent: true, Reason: failed}
+	case l.moves != nil && l.moves(call):
+		return false, errMoves
+	}
+	return true, nil
 }
 
 // lost tells whether a call has failed for the end of its connection, and is to be made

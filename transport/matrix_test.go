@@ -28,13 +28,20 @@ func (p *tally) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) 
 	if err != nil {
 		return nil, err
 	}
-	p.conns.Add(1)
 	return tallied{c, p}, nil
 }
 
 type tallied struct {
 	fabric.Conn
 	p *tally
+}
+
+func (c tallied) Connect(ctx context.Context, privateData []byte) error {
+	err := c.Conn.Connect(ctx, privateData)
+	if err == nil {
+		c.p.conns.Add(1)
+	}
+	return err
 }
 
 func (c tallied) Post(wrs []fabric.SendWR) error {
@@ -85,12 +92,12 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 	t.Cleanup(func() { live.check(t) })
 	conns := make(chan *transport.Conn, 1)
 	cfg.Version = server
-	s, addr := b.serve(t, real, cfg, &errander{ready: func(req *transport.Request) { conns <- req.Conn() }})
+	s := b.serve(t, real, cfg, &errander{ready: func(req *transport.Request) { conns <- req.Conn() }})
 	p := &tally{Provider: real}
 	cfg.Version, cfg.Callbacks = client, []transport.Program{(&errander{}).program()}
 	ctx, cancel := context.WithTimeout(bg, b.patience())
 	defer cancel()
-	cl, err := transport.Dial(ctx, p, addr, transport.Once(&cfg).Client())
+	cl, err := s.dial(ctx, t, p, transport.Once(&cfg).Client())
 	if cl != nil {
 		defer cl.Close()
 	}
@@ -134,10 +141,11 @@ func (b *bed) version(t *testing.T, cfg transport.Settings, client, server trans
 		t.Errorf("versions %d and %d, want %d", own.Version, peers.Version, vers)
 	}
 
-	// Asking takes one message, properties none of their own, and nothing a second connection.
-	offers := vers == 2 && (cfg.NoPrivateData || own.Capabilities.MemoryWindows && own.Capabilities.RemoteInvalidate)
+	// Asking takes one message, and none where version 2 is agreed on at setup; properties take
+	// none of their own, and nothing a second connection. Version 2 always comes with them.
+	offers := vers == 2
 	var messages int32
-	if client != transport.Version1 {
+	if client != transport.Version1 && (vers == 1 || cfg.NoPrivateData) {
 		messages++
 	}
 	if dialed != messages || p.conns.Load() != 1 {

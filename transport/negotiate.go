@@ -31,6 +31,10 @@ func (cl *Client) negotiate(ctx context.Context, c *conn) error {
 	if c.version() == rpcrdma.Version1 {
 		return nil
 	}
+	if c.haveTold() { // while they connected
+		cl.trust.Store(versionTrust)
+		return nil
+	}
 	patience := versionPatience
 	if end, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(end)/2) // leaves time for version 1

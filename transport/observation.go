@@ -43,10 +43,21 @@ func (o *observation) end(e *CallEvent) {
 
 // made makes a call with f, which finds the call's event in it, and tells of it.
 func (o *observation) made(call *Call, backward bool, f func() error) error {
+	o.beginOf(call, backward)
+	err := f()
+	o.endOf(call, err)
+	return err
+}
+
+// beginOf tells that a call begins, which gets its event.
+func (o *observation) beginOf(call *Call, backward bool) {
 	call.event = o.begin(CallEvent{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Backward: backward, Began: time.Now(),
 	})
-	err := f()
+}
+
+// endOf tells that the call has ended.
+func (o *observation) endOf(call *Call, err error) {
 	e := call.event
 	call.event = nil
 	e.Err = err
@@ -54,7 +65,6 @@ func (o *observation) made(call *Call, backward bool, f func() error) error {
 		e.Status = call.Reply
 	}
 	o.end(e)
-	return err
 }
 
 // left notes that the call has been sent on c, with its request being so.

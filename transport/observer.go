@@ -109,7 +109,7 @@ type CallEvent struct {
 	// the time in the Handler.
 	Total, Waited, Wire, Handler time.Duration
 
-	Request, Reply Transfer
+	Request, Reply Transfer // how the two messages travelled
 
 	// Status is the header of the RPC reply. It means nothing if Err is not nil, but that an
 	// *oncrpc.RPCError says the same at the end that makes the call.
@@ -225,11 +225,11 @@ func (w Ways) String() string {
 
 // A Notice is something that has happened beside calls.
 type Notice struct {
-	Kind NoticeKind
-	Conn *Conn  // nil: there is none yet
-	Peer string // address of the other end
-	XID  uint32 // of a message, if it had one
-	Err  error  // of a refusal
+	Kind NoticeKind // what has happened
+	Conn *Conn      // nil: there is none yet
+	Peer string     // address of the other end
+	XID  uint32     // of a message, if it had one
+	Err  error      // of a refusal
 
 	// Bytes is the length of registered memory, or of what a call waits for.
 	Bytes int

@@ -33,11 +33,17 @@ import (
 
 const (
 	// tickTime is how long a connection is quiet before the background takes over, and
-	// how long a leader waits before its context is watched.
+	// at most how long a leader waits before its context is watched.
 	tickTime = 2 * time.Millisecond
 
 	// quietTime is the same for taking over where the peer may call.
 	quietTime = 500 * time.Microsecond
+
+	// waryLeads is for how many leads contexts are watched from the start after a call has
+	// been given up. A watch costs a tenth of a call, so that a call which is given up
+	// costs those behind it no more than 0.1 ms together. A caller that leads without one
+	// finds its context ended after a tick or two.
+	waryLeads = 256
 
 	// manyBackward is how many backward calls in a row make the keeper stand aside.
 	manyBackward = 16
@@ -75,6 +81,7 @@ type progress struct {
 
 	leadCtx context.Context // of the leader, when it can end
 	unwatch func() bool     // ends the watch over leadCtx
+	wary    int             // leads whose contexts are watched from the start
 }
 
 func (p *progress) init(c *conn) { p.c = c }
@@ -89,6 +96,10 @@ func (p *progress) take(ctx context.Context) *leader {
 	if ctx.Done() != nil {
 		p.leadCtx = ctx
 		p.arm()
+		if p.wary > 0 {
+			p.wary--
+			p.startWatch()
+		}
 	}
 	return l
 }
@@ -125,6 +136,11 @@ func (p *progress) end(wakes []*waiter) []*waiter {
 		wakes = append(wakes, &p.c.keeper)
 	}
 	return wakes
+}
+
+// startWatch has the end of the leader's context interrupt the leader.
+func (p *progress) startWatch() {
+	p.unwatch = context.AfterFunc(p.leadCtx, p.c.fc.Wake)
 }
 
 func (p *progress) stopWatch() {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
@@ -70,7 +70,9 @@ func (p *recordParser) write(b []byte, done func([]byte) error) error {
 // records to be read, the read deadline, the error after the end.
 type stream struct {
 	mu       sync.Mutex
-	records  [][]byte // to be read; the first may be half read, its mark included
+	pieces   [][]byte // of records, with their marks; those from first on are to be read
+	first    int      // it may be half read
+	taken    uint64   // pieces that have been read
 	changed  chan struct{}
 	deadline time.Time // for reading
 	timer    *time.Timer
@@ -85,12 +87,33 @@ func (s *stream) notify() {
 	s.changed = make(chan struct{})
 }
 
-// push makes a record readable.
-func (s *stream) push(record []byte) {
+// push makes a record readable that begins with head, its mark, and ends with rest, which may be
+// empty. Both are the stream's until they have been read, or, in the place that push returns, given
+// back by release.
+func (s *stream) push(head, rest []byte) (place uint64) {
 	s.mu.Lock()
-	s.records = append(s.records, record)
+	defer s.mu.Unlock()
+	if s.first > 0 && len(s.pieces)+2 > cap(s.pieces) {
+		n := copy(s.pieces, s.pieces[s.first:])
+		clear(s.pieces[n:])
+		s.pieces, s.first = s.pieces[:n], 0
+	}
+	s.pieces = append(s.pieces, head)
+	if len(rest) > 0 {
+		s.pieces = append(s.pieces, rest)
+	}
 	s.notify()
-	s.mu.Unlock()
+	return s.taken + uint64(len(s.pieces)-s.first) - 1
+}
+
+// release gives back the rest of a record that was pushed: what of it nobody has read is copied.
+func (s *stream) release(place uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if place >= s.taken {
+		p := &s.pieces[s.first+int(place-s.taken)]
+		*p = bytes.Clone(*p)
+	}
 }
 
 func (s *stream) fail(err error) {
@@ -114,12 +137,8 @@ func (s *stream) failed() error {
 func (s *stream) Read(b []byte) (int, error) {
 	for {
 		s.mu.Lock()
-		if len(s.records) > 0 {
-			n := copy(b, s.records[0])
-			if s.records[0] = s.records[0][n:]; len(s.records[0]) == 0 {
-				s.records[0] = nil
-				s.records = s.records[1:]
-			}
+		if s.first < len(s.pieces) {
+			n := s.take(b)
 			s.mu.Unlock()
 			return n, nil
 		}
@@ -135,6 +154,24 @@ func (s *stream) Read(b []byte) (int, error) {
 		s.mu.Unlock()
 		<-changed
 	}
+}
+
+// take copies what there is to b. mu is held.
+func (s *stream) take(b []byte) (n int) {
+	for n < len(b) && s.first < len(s.pieces) {
+		p := &s.pieces[s.first]
+		k := copy(b[n:], *p)
+		n += k
+		if *p = (*p)[k:]; len(*p) == 0 {
+			*p = nil
+			s.first++
+			s.taken++
+		}
+	}
+	if s.first == len(s.pieces) {
+		s.pieces, s.first = s.pieces[:0], 0
+	}
+	return n
 }
 
 // endOfStream is the error that Read returns after the end: as on TCP, io.EOF if the
@@ -177,241 +214,6 @@ func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 // marked returns the mark of a record of n bytes, with room for the record behind it.
 func marked(n int) []byte {
 	return oncrpc.AppendRecordMark(make([]byte, 0, oncrpc.RecordMarkSize+n), n, true)
-}
-
-// A bridge is a server's net.Listener for some programs. Each connection on which
-// one of them is called is accepted once, as a net.Conn.
-type bridge struct {
-	s       *Server
-	binding Binding
-	progs   []uint32 // none: all that nobody else serves
-
-	mu     sync.Mutex
-	conns  map[*conn]*serverRecords
-	accept chan *serverRecords
-	closed chan struct{}
-	once   sync.Once
-}
-
-// Bridge returns a listener for the calls to progs, or, without any, to all
-// programs that are not registered: each of the server's connections that makes
-// such a call is accepted as a net.Conn, on which calls are read and replies
-// written as records (RFC 5531 section 11). Replies are matched by xid and may be
-// written in any order. b says what may travel in chunks; with nil, nothing does.
-//
-// It must be called before Serve. Closing the listener leaves connections open;
-// closing a net.Conn ends the connection under it.
-func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
-	br := &bridge{
-		s: s, binding: b, progs: progs,
-		conns:  make(map[*conn]*serverRecords),
-		accept: make(chan *serverRecords, s.cfg.MaxConns),
-		closed: make(chan struct{}),
-	}
-	s.mu.Lock()
-	s.bridges = append(s.bridges, br)
-	s.mu.Unlock()
-	return br
-}
-
-func (b *bridge) takes(prog uint32) bool {
-	return len(b.progs) == 0 || slices.Contains(b.progs, prog)
-}
-
-func (b *bridge) Accept() (net.Conn, error) {
-	select {
-	case c := <-b.accept:
-		return c, nil
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (b *bridge) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return nil
-}
-
-// Addr is the address of the server's first listener.
-func (b *bridge) Addr() net.Addr {
-	b.s.mu.Lock()
-	defer b.s.mu.Unlock()
-	for l := range b.s.listeners {
-		return l.Addr()
-	}
-	return bridgeAddr{}
-}
-
-type bridgeAddr struct{}
-
-func (bridgeAddr) Network() string { return "rpcrdma" }
-func (bridgeAddr) String() string  { return "bridge" }
-
-// dispatch passes a call to its net.Conn. The exchange is detached from the leader.
-func (b *bridge) dispatch(x *exch) {
-	b.mu.Lock()
-	rc := b.conns[x.c]
-	if rc == nil {
-		select {
-		case <-b.closed:
-			b.mu.Unlock()
-			x.replyError(nil, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
-			return
-		default:
-		}
-		rc = &serverRecords{
-			stream: newStream(), c: x.c, binding: b.binding,
-			pending: make(map[uint32]*exch), parser: recordParser{max: x.c.cfg.MaxMessage},
-		}
-		b.conns[x.c] = rc
-		select {
-		case b.accept <- rc:
-		default: // as many as MaxConns wait already, and nobody accepts
-			delete(b.conns, x.c)
-			b.mu.Unlock()
-			x.replyError(nil, oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr})
-			return
-		}
-	}
-	b.mu.Unlock()
-	rc.call(x)
-}
-
-// forget closes the net.Conn of a connection that has ended.
-func (b *bridge) forget(c *conn) {
-	b.mu.Lock()
-	rc := b.conns[c]
-	delete(b.conns, c)
-	b.mu.Unlock()
-	if rc != nil {
-		rc.end(c.endErr())
-	}
-}
-
-// serverRecords is a server's connection as a net.Conn.
-type serverRecords struct {
-	*stream
-	c       *conn
-	binding Binding
-
-	pmu     sync.Mutex
-	pending map[uint32]*exch // calls read or to be read, by xid
-
-	wmu    sync.Mutex
-	parser recordParser
-	items  []Range
-}
-
-func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
-func (rc *serverRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
-
-// call makes a call readable.
-func (rc *serverRecords) call(x *exch) {
-	xid := x.call.XID
-	rc.pmu.Lock()
-	if rc.pending == nil || rc.pending[xid] != nil {
-		// The end has come, or the client uses an xid twice at once.
-		rc.pmu.Unlock()
-		x.refuse(nil, rpcrdma.ErrChunk)
-		return
-	}
-	rc.pending[xid] = x
-	record := append(marked(len(x.Msg)), x.Msg...)
-	x.Msg = nil
-	if x.Mem != nil { // the copy takes its place in the account
-		x.c.arena.Put(x.Mem)
-		x.Mem = nil
-	}
-	rc.pmu.Unlock()
-	rc.push(record)
-}
-
-// end drops the calls that have no reply yet. Whether they were executed is not known: if
-// they are sent again, they are executed again.
-func (rc *serverRecords) end(err error) {
-	rc.fail(err)
-	rc.pmu.Lock()
-	pending := rc.pending
-	rc.pending = nil
-	rc.pmu.Unlock()
-	for _, x := range pending {
-		x.refuse(nil, rpcrdma.ErrChunk)
-	}
-}
-
-// Close ends the connection under the net.Conn.
-func (rc *serverRecords) Close() error {
-	rc.c.close()
-	rc.fail(net.ErrClosed)
-	return nil
-}
-
-// Write takes replies as records, in pieces of any size.
-func (rc *serverRecords) Write(b []byte) (int, error) {
-	rc.wmu.Lock()
-	defer rc.wmu.Unlock()
-	if err := rc.failed(); err != nil {
-		return 0, err
-	}
-	if err := rc.parser.write(b, rc.reply); err != nil {
-		rc.fail(err)
-		rc.c.close()
-		return 0, err
-	}
-	return len(b), nil
-}
-
-// reply answers a call with a record: its RPC header, its results, and the items
-// that the binding finds in them. A record whose RPC header cannot be decoded is sent
-// as it is; the client rejects it.
-func (rc *serverRecords) reply(record []byte) error {
-	xid, dir, ok := oncrpc.Peek(record)
-	if !ok || dir != oncrpc.Reply {
-		return errors.New("transport: a record written is not an RPC reply")
-	}
-	rc.pmu.Lock()
-	x := rc.pending[xid]
-	delete(rc.pending, xid)
-	rc.pmu.Unlock()
-	if x == nil {
-		return nil // answered before, or the connection has ended
-	}
-	var h oncrpc.ReplyHeader
-	n, err := oncrpc.ConsumeReply(record, &h)
-	rpc, results := record, []byte(nil)
-	if err == nil && h.Err() == nil {
-		rpc, results = record[:n], record[n:]
-		if rc.binding != nil && !x.call.Cred.Protected() {
-			rc.items = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, rc.items[:0])
-			results = x.carve(results, rc.items)
-		}
-	}
-	x.remember(rpc, results)
-	if x.takeBack(nil) {
-		x.send(nil, rpc, results)
-	}
-	return nil
-}
-
-// carve moves items from results to the exchange and returns the results without
-// them. Items that are out of order or out of bounds stay in the results.
-func (x *exch) carve(b []byte, items []Range) []byte {
-	if !inOrder(items, len(b)) || len(items) == 0 {
-		return b
-	}
-	// Without their items results are short, so they are copied.
-	size := len(b)
-	for _, it := range items {
-		size -= xdr.Padded(it.Length)
-	}
-	out := make([]byte, 0, size)
-	from := 0
-	for _, it := range items {
-		out = append(out, b[from:it.Offset]...)
-		x.addItem(len(out), b[it.Offset:it.Offset+it.Length], nil)
-		from = it.End()
-	}
-	return append(out, b[from:]...)
 }
 
 // inOrder reports whether ranges ascend without overlap within n bytes.
@@ -502,7 +304,7 @@ func (rc *clientRecords) call(record []byte) {
 		rc.fail(err)
 		return
 	}
-	rc.push(reply)
+	rc.push(reply, nil)
 }
 
 func (rc *clientRecords) roundTrip(record []byte) ([]byte, error) {

@@ -142,6 +142,11 @@ func (r *registry) run(l *leader, x *exch, p *Program, n int) {
 	}
 	x.res = Response{Results: x.results(), o: x}
 	serve(x.c.contexts.of(x.entry != nil, l != nil), p.Handler, &x.req, &x.res, x.event)
+	x.finish(l)
+}
+
+// finish answers a call with what its handler has made of it.
+func (x *exch) finish(l *leader) {
 	if x.res.refused() {
 		x.dropItems()
 		x.replyError(l, x.res.Status())

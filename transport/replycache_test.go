@@ -556,11 +556,13 @@ func (echoBinding) Idempotent(p Procedure) bool { return p.Proc == procArgs }
 func TestReplyCacheBridge(t *testing.T) {
 	bridged := func(t *testing.T, script func(ps *peers, s *Server, rs *recordServer)) {
 		t.Helper()
-		rs := &recordServer{}
-		serverFor(t, nil, func(s *Server) {
-			rs.gate = make(chan struct{})
-			go rs.serve(s.Bridge(echoBinding{}, testProg))
-		}, func(ps *peers, s *Server) { script(ps, s, rs) })
+		for _, cfg := range []*Settings{nil, {Middleware: []Middleware{wrapper}}} {
+			rs := &recordServer{}
+			serverFor(t, cfg, func(s *Server) {
+				rs.gate = make(chan struct{})
+				go rs.serve(s.Bridge(echoBinding{}, testProg))
+			}, func(ps *peers, s *Server) { script(ps, s, rs) })
+		}
 	}
 
 	t.Run("a call that comes again is not read again", func(t *testing.T) {

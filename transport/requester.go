@@ -45,11 +45,18 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	if err != nil && s.cancel() {
 		return err
 	}
-	if err = s.err; err == nil {
+	err = s.finish()
+	s.giveBack()
+	return err
+}
+
+// finish takes the results of a slot that is done, and all of its memory back.
+func (s *slot) finish() error {
+	err := s.err
+	if err == nil {
 		err = s.results()
 	}
 	s.unexpose()
-	s.giveBack()
 	return err
 }
 
@@ -72,7 +79,7 @@ func (c *conn) unbuilt(ctx context.Context, call *Call, err error) error {
 // launch sends the message that build has formed. With follow the caller is among the
 // followers before a reply can come, if somebody leads.
 func (s *slot) launch(follow bool) (follows bool, err error) {
-	c, call := s.c, s.call
+	c := s.c
 	st := c.state.Lock()
 	if err := st.refuse(); err != nil {
 		c.state.Unlock()
@@ -84,6 +91,14 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 		st.baton.Join(&s.Waiter) // now, while the lock is held
 	}
 	c.state.Unlock()
+	s.leaves()
+	c.sends.post(s.wrs, others)
+	return follows, nil
+}
+
+// leaves notes that the call is about to be sent.
+func (s *slot) leaves() {
+	c, call := s.c, s.call
 	if call.sent {
 		c.stats.resent.Add(1)
 	}
@@ -97,8 +112,6 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 		c.stats.calls.Add(1)
 		c.countCall(&s.hdr)
 	}
-	c.sends.post(s.wrs, others)
-	return follows, nil
 }
 
 // results takes the reply message apart. The slot is done: nobody else touches
@@ -150,7 +163,7 @@ func (s *slot) giveBack() {
 func (c *conn) handOn(w *waiter) {
 	switch {
 	case w == nil:
-	case w.slot != nil && w.slot.plain(w.call):
+	case w.slot != nil && w.call != nil && w.slot.plain(w.call):
 		w.slot.startNext(w)
 	default:
 		w.Wake(false)
@@ -206,6 +219,7 @@ func (s *slot) cancel() bool {
 	s.state = slotCancelled
 	s.wrs = s.lent.Revoke(s.wrs[:0], wrID(wrInv, s.idx))
 	s.fences = len(s.wrs)
+	st.wary = waryLeads
 	c.state.Unlock()
 	c.stats.cancelled.Add(1)
 	if len(s.wrs) > 0 {
@@ -495,7 +509,12 @@ func (l *leader) invalidated(n uint32, ok bool) {
 func (l *leader) completeCall(st *state, s *slot) {
 	s.state = slotDone
 	l.completed++
-	l.markReady(st, &s.waiter)
+	w := &s.waiter
+	if s.lane != nil {
+		s.lane.ended = append(s.lane.ended, s)
+		w = &s.lane.waiter
+	}
+	l.markReady(st, w)
 }
 
 // failCalls ends all calls with the connection. The adapter has released all memory

@@ -270,7 +270,7 @@ func (l *leader) plan(x *exch, payload []byte) planResult {
 		return planBad
 	}
 	x.charge(len(x.Mem.Bytes))
-	if !x.Assemble(h, payload, lay.Lead) {
+	if !x.Assemble(h, payload, lay) {
 		return planBad
 	}
 	// The receive buffer is not needed any more.

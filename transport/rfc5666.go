@@ -81,7 +81,7 @@ func (l *leader) fetchReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	if m.Mem, err = c.arena.Get(lay.Size); err != nil {
 		return err
 	}
-	if !m.Assemble(h, payload, lay.Lead) {
+	if !m.Assemble(h, payload, lay) {
 		return bad
 	}
 	if !m.Pulls() {

@@ -416,15 +416,13 @@ func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 		if !b.takes(call.Prog) {
 			continue
 		}
-		proc := Procedure{call.Prog, call.Vers, call.Proc}
-		i, ok := b.binding.(Idempotence)
 		switch {
-		case !x.chunksFit(b.binding, n):
+		case !x.chunksFit(b.prog.Binding, n):
 			x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-		case call.Proc != 0 && s.recall(l, x, ok && i.Idempotent(proc)):
+		case s.recall(l, x, b.idempotent(call)):
 		default:
 			x.detach()
-			b.dispatch(x)
+			b.execute(x, n)
 		}
 		return true
 	}

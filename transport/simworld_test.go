@@ -203,12 +203,21 @@ func simulate(t *testing.T, h *simHistory, log func(string, ...any)) (res simRes
 func (w *simWorld) newFabric() {
 	s := &w.h.Setup
 	w.f = simfabric.New(simfabric.Config{
-		Decide: w.decide, Sent: w.sent,
+		Decide: w.decide, Sent: w.sent, Accepted: w.accepted,
 		Violation: func(what string) { w.fail("%s", what) },
 		Refused:   w.refused, Pause: w.pause,
 		NoWindows: s.NoWindows, NoInvalidate: s.NoInv, NoLocalDMA: s.NoDMA, WeakRevocation: s.Weak,
-		LocalCompletion: s.LocalDone, MaxSendSGE: s.SGE, Seed: s.Seed,
+		LocalCompletion: s.LocalDone, MaxSendSGE: s.SGE, Seed: s.Seed, MaxPrivateData: s.roomForPrivate(),
+		CrossedInvalidation: simfabric.Hash(s.Seed, 'x')%2 == 0,
 	})
+}
+
+// roomForPrivate is as much as InfiniBand has, or too little for a setup message.
+func (s *simSetup) roomForPrivate() int {
+	if simfabric.Hash(s.Seed, 's')%3 == 0 {
+		return rpcrdma.PrivateDataSize
+	}
+	return 0
 }
 
 // decide says what becomes of an event of the adapters.
@@ -341,6 +350,16 @@ func (w *simWorld) sent(side simfabric.Side, conn int, msg []byte) {
 type simWindow struct {
 	out   int // calls sent, less the replies
 	grant int // the most that was granted
+}
+
+// accepted sees what a server says when it accepts a connection.
+func (w *simWorld) accepted(conn int, private []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s, ok := rpcrdma.FindSetup(private, rpcrdma.PropAccept); ok {
+		w.noteLocked("%d version 2 is agreed on, with %d credits", conn, s.Credit)
+		w.windows[conn] = &simWindow{grant: int(s.Credit)}
+	}
 }
 
 // credits holds a client's calls against the grants of its server: a call whose context has
@@ -1006,6 +1025,29 @@ func (w *simWorld) neverMade(c *simCall) {
 	}
 }
 
+// way is how an operation makes its call.
+func (w *simWorld) way(o *simOp, c transport.Caller) func(context.Context, *transport.Call) error {
+	if !o.Piped {
+		return c.Call
+	}
+	return func(ctx context.Context, call *transport.Call) error {
+		p := transport.NewPipeline(c)
+		var err error
+		ended := false
+		p.StartFunc(call, func(e error) { err, ended = e, true })
+		p.StartFunc(&transport.Call{Prog: call.Prog, Vers: 1}, func(error) {})
+		_, waited := p.Wait(ctx)
+		if gaveUp := !ended; gaveUp {
+			if p.Close(); errors.Is(err, context.Canceled) {
+				err = waited
+			}
+			return err
+		}
+		p.Close()
+		return err
+	}
+}
+
 // callBack makes a call of a server's.
 func (w *simWorld) callBack(c *simCall, do func(context.Context, *transport.Call) error) {
 	_ = w.make(c, do, simBack)
@@ -1069,7 +1111,7 @@ func (w *simWorld) do(o *simOp, dials *sync.WaitGroup) {
 			return // not connected yet
 		}
 		if o.Do == "call" {
-			_ = w.make(c, c.client.cl.Call, simProg)
+			_ = w.make(c, w.way(o, c.client.cl), simProg)
 			return
 		}
 		life := w.life()
@@ -1077,7 +1119,7 @@ func (w *simWorld) do(o *simOp, dials *sync.WaitGroup) {
 		b := life.back[o.Client]
 		w.mu.Unlock()
 		if b != nil {
-			w.callBack(c, b.Call)
+			w.callBack(c, w.way(o, b))
 		}
 	case "operate":
 		if c := w.client(o.Client); c != nil {

@@ -29,6 +29,7 @@ type slotTable struct {
 	allowed  bool
 	mask     uint32   // over all xids
 	gens     []uint32 // generations to start slots with
+	first    uint32   // the same for slots that no connection before has had
 	answered bool     // a call has been
 	slots    []*slot
 	free     []*slot
@@ -66,7 +67,7 @@ const (
 // xid = (generation << slotBits | slot number) ^ slotTable.mask.
 const slotBits = 14
 
-// A slot is a call under way. waiter, gen, state, late, fences and the xid are guarded by
+// A slot is a call under way. waiter, gen, state, late, fences, lane and the xid are guarded by
 // the connection's state. The rest is the caller's until the call is pending, the leader's
 // until it is done or cancelled, then the caller's again.
 type slot struct {
@@ -79,6 +80,8 @@ type slot struct {
 	fences int  // local invalidations under way
 
 	ticket *waiter // that the caller has waited with for the slot; until the slot is free
+
+	lane *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
 
 	xid  uint32 // of the call
 	kept bool   // the xid is not of our making
@@ -101,7 +104,7 @@ type slot struct {
 
 func (t *slotTable) init(c *conn) {
 	t.c = c
-	t.mask = uint32(c.cfg.rand())
+	t.mask, t.first = uint32(c.cfg.rand()), uint32(c.cfg.rand())
 	if c.role == roleClient {
 		t.allowed = true
 		t.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
@@ -153,35 +156,45 @@ func (c *conn) keepXID(s *slot, xid uint32) error {
 // 2^18.
 const inheritGap = 256
 
-// inherit goes on with the xids of the connection before. It may live on, as far as this
-// end knows: slots in use keep theirs, and callers that wait for one there get some of
-// the gap.
+// inherit goes on with the xids of the connection before, and is as wary of calls that are
+// given up. The connection before may live on, as far as this end knows: slots in use
+// keep their xids, and callers that wait for one there get some of the gap.
 func (c *conn) inherit(from connection) {
 	old, ok := from.(*conn)
 	if !ok {
 		return // xids over TCP are made in another way, and begin at random
 	}
-	f := &old.state.Lock().calls
-	mask := f.mask
-	gens := append([]uint32(nil), f.gens...)
+	was := old.state.Lock()
+	f := &was.calls
+	mask, first, wary := f.mask, f.first+inheritGap, was.wary
+	gens := make([]uint32, max(len(f.gens), len(f.slots)))
+	copy(gens, f.gens) // of slots that it may make yet
 	for i, s := range f.slots {
-		if i == len(gens) {
-			gens = append(gens, 0)
-		}
-		gens[i] = s.gen + inheritGap
+		gens[i] = s.gen
+	}
+	for i := range gens {
+		gens[i] += inheritGap
 	}
 	old.state.Unlock()
-	t := &c.state.Lock().calls
+	st := c.state.Lock()
+	t := &st.calls
 	defer c.state.Unlock()
+	st.wary = wary
 	if t.inUse > 0 {
 		return // calls have been made with other xids already
 	}
-	t.mask, t.gens = mask, gens
+	t.mask, t.first, t.gens = mask, first, gens
 	for i, s := range t.slots {
-		if i < len(gens) {
-			s.gen = gens[i]
-		}
+		s.gen = t.begin(i)
 	}
+}
+
+// begin is the generation that a slot starts with.
+func (t *slotTable) begin(i int) uint32 {
+	if i < len(t.gens) {
+		return t.gens[i]
+	}
+	return t.first
 }
 
 // allow opens a server's way to call, for n calls at once.
@@ -215,7 +228,7 @@ func (st *state) refuse() error {
 }
 
 // acquire takes a slot for the call, or waits for one. If it had to wait, the call may
-// have been made already: see startNext.
+// have been made already, see startNext, unless it is nil: then the slot is for any.
 func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -234,7 +247,7 @@ func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
 	w := t.enqueue(call)
 	bell := w.Bell() // which becomes the slot's when another makes the call
 	c.state.Unlock()
-	if call.event != nil {
+	if call == nil || call.event != nil {
 		c.public.notice(Notice{Kind: NoticeCreditStall})
 	}
 	if _, woken := baton.SleepOn(ctx, bell); !woken {
@@ -301,10 +314,8 @@ func (t *slotTable) take() *slot {
 }
 
 func (t *slotTable) newSlot() *slot {
-	s := &slot{c: t.c, idx: uint32(len(t.slots)), gen: uint32(t.c.cfg.rand()), lent: expose.NewLoan(&t.c.exposes)}
-	if i := len(t.slots); i < len(t.gens) {
-		s.gen = t.gens[i]
-	}
+	i := len(t.slots)
+	s := &slot{c: t.c, idx: uint32(i), gen: t.begin(i), lent: expose.NewLoan(&t.c.exposes)}
 	s.pull.Init(wrID(wrPull, s.idx))
 	s.Init(&s.waiter)
 	t.slots = append(t.slots, s)
@@ -322,7 +333,7 @@ func (st *state) release(s *slot) *waiter {
 		s.kept = false
 	}
 	s.gen++
-	s.call, s.op = nil, nil
+	s.call, s.op, s.lane = nil, nil, nil
 	if s.ticket != nil {
 		t.putBack(s.ticket)
 		s.ticket = nil

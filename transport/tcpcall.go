@@ -129,6 +129,8 @@ func (c *tcpConn) call(ctx context.Context, call *Call) error {
 	return err
 }
 
+func (c *tcpConn) openLane() lane { return newCallLane(c.call) }
+
 // roundTrip makes the call with t.
 func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
 	if call.Sign != nil && !call.sent {

@@ -55,7 +55,7 @@ var Layers = []Layer{
 
 	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
-	{Path: "fabric", Library: true, Pure: true},
+	{Path: "fabric", Library: true, Pure: true, Tests: []string{"iwarp"}},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 
 	{Path: "internal/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
@@ -81,7 +81,7 @@ var Layers = []Layer{
 	{
 		Path: "rdmacm", Library: true,
 		May:      []string{"internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
-		Tests:    []string{"fabric/fabrictest", "cgo/cgotest"},
+		Tests:    []string{"fabric/fabrictest", "cgo/cgotest", "transport"},
 		External: []string{"golang.org/x/sys"},
 	},
 
@@ -121,12 +121,13 @@ var Layers = []Layer{
 	},
 	{
 		Path: "nfs/nfsd", Library: true, Pure: true,
-		May: []string{"nfs", "transport", "proto/xdr", "proto/oncrpc"},
+		May:   []string{"nfs", "transport", "proto/xdr", "proto/oncrpc"},
+		Tests: []string{"iwarp"},
 	},
 	{
 		Path: "nfs/nfsd/dirfs", Library: true, Pure: true,
 		May:      []string{"nfs", "nfs/nfsd"},
-		Tests:    []string{"transport", "proto/xdr", "proto/oncrpc"},
+		Tests:    []string{"transport", "proto/xdr", "proto/oncrpc", "iwarp"},
 		External: []string{"golang.org/x/sys"},
 	},
 
@@ -159,7 +160,7 @@ var Layers = []Layer{
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
 	{Path: "interop", May: []string{"*"}, External: []string{"*"}},
-	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr"}},
+	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr", "golang.org/x/mod", "k8s.io", "sigs.k8s.io/yaml"}},
 }
 
 // testLayers lists the layers that any test may import.

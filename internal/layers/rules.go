@@ -1,6 +1,6 @@
 // Package layers has the rules of the project that a program can check: imports point
 // down, import "C" only under cgo, no mutable package-level state, a comment on every
-// exported name, and others. Its tests apply them to this tree, and to small broken
+// exported name, an example of every package, and others. Its tests apply them to this tree, and to small broken
 // trees that show that each rule can fail.
 //
 // Rules work on syntax only. The comment of a rule says which exceptions it allows and
@@ -52,19 +52,20 @@ func (f *File) Test() bool { return strings.HasSuffix(f.Path, "_test.go") }
 // A Tree is the input of the rules.
 type Tree struct {
 	Files []*File
+	names map[string]bool // of all files, those that are no text, too
 	fset  *token.FileSet
 }
 
-// Load reads the text files of fsys, except directories whose name begins with a dot and
-// the file .git of a worktree. Go files in testdata directories are text, not code.
+// Load reads the text files of fsys, except directories whose name begins with a dot, other than
+// .github, and the file .git of a worktree. Go files in testdata directories are text, not code.
 func Load(fsys fs.FS) (*Tree, error) {
-	t := &Tree{fset: token.NewFileSet()}
+	t := &Tree{names: make(map[string]bool), fset: token.NewFileSet()}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		if d.IsDir() {
-			if name != "." && strings.HasPrefix(d.Name(), ".") {
+			if name != "." && strings.HasPrefix(d.Name(), ".") && d.Name() != ".github" {
 				return fs.SkipDir
 			}
 			return nil
@@ -72,6 +73,7 @@ func Load(fsys fs.FS) (*Tree, error) {
 		if !d.Type().IsRegular() || name == ".git" {
 			return nil
 		}
+		t.names[name] = true
 		src, err := fs.ReadFile(fsys, name)
 		if err != nil {
 			return err
@@ -126,6 +128,7 @@ var Rules = []Rule{
 	{"cgo", CgoInOneLayer},
 	{"state", NoPackageState},
 	{"docs", ExportedDocumented},
+	{"examples", PackagesHaveExamples},
 	{"gofmt", Formatted},
 	{"words", NoLeftovers},
 	{"paths", NoMachinePaths},
@@ -133,6 +136,8 @@ var Rules = []Rule{
 	{"length", TestsAreShort},
 	{"graph", GraphMatches},
 	{"tests", NamedTestsExist},
+	{"links", LinksResolve},
+	{"messages", MessagesExist},
 }
 
 // inOrder sorts findings by file and line.

@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,7 +21,8 @@ var wellKnown = map[string]bool{
 
 // ExportedDocumented requires a comment on every exported name of library layers and on
 // each package. A comment on a group of constants or variables covers its members; a list
-// of constants of one type needs only the comment of the type.
+// of constants of one type needs only the comment of the type. Methods of interfaces and fields of
+// structs need one, too, in packages for others.
 func ExportedDocumented(t *Tree) []Finding {
 	var list []Finding
 	packages := make(map[string]*File) // the first file of each package
@@ -49,6 +51,7 @@ func ExportedDocumented(t *Tree) []Finding {
 						if spec.Name.IsExported() && d.Doc == nil && spec.Doc == nil && spec.Comment == nil {
 							list = append(list, t.finding(f, spec, "%s has no comment", spec.Name.Name))
 						}
+						list = append(list, t.membersDocumented(f, spec, d.Doc.Text()+spec.Doc.Text())...)
 					case *ast.ValueSpec:
 						if d.Doc != nil || spec.Doc != nil || spec.Comment != nil {
 							continue
@@ -69,6 +72,87 @@ func ExportedDocumented(t *Tree) []Finding {
 	for dir, f := range packages {
 		if !introduced[dir] {
 			list = append(list, t.finding(f, f.AST.Name, "package %s has no comment", f.AST.Name.Name))
+		}
+	}
+	return inOrder(list)
+}
+
+// specification is in the comment of a type whose fields are what a specification or a man page says.
+var specification = regexp.MustCompile(`RFC \d|section \d|\w\(3\)`)
+
+// membersDocumented returns the methods of an interface and the fields of a struct that no comment
+// covers. A comment there covers the lines that follow it without an empty one between them. That
+// of the type covers what it names, and the fields of what a specification defines. No comment is
+// needed by fields that are called like their type, and by those of errors, which their text tells.
+func (t *Tree) membersDocumented(f *File, spec *ast.TypeSpec, doc string) (list []Finding) {
+	var members *ast.FieldList
+	switch typ := spec.Type.(type) {
+	case *ast.InterfaceType:
+		members = typ.Methods
+	case *ast.StructType:
+		if !strings.HasSuffix(spec.Name.Name, "Error") && !specification.MatchString(doc) {
+			members = typ.Fields
+		}
+	}
+	if members == nil || !spec.Name.IsExported() || ast.IsGenerated(f.AST) || !forOthers(f.Dir()) {
+		return nil
+	}
+	covered, end := false, 0
+	for _, m := range members.List {
+		if line := t.fset.Position(m.Pos()).Line; line != end+1 {
+			covered = false
+		}
+		covered = covered || m.Doc != nil || m.Comment != nil
+		end = t.fset.Position(m.End()).Line
+		for _, name := range m.Names {
+			named := regexp.MustCompile(`\b` + name.Name + `\b`)
+			if name.IsExported() && !covered && !named.MatchString(doc) && typeName(m.Type) != name.Name {
+				list = append(list, t.finding(f, name, "%s.%s has no comment", spec.Name.Name, name.Name))
+			}
+		}
+	}
+	return list
+}
+
+// typeName returns the name of a type or of what a pointer points to, without its package.
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.StarExpr:
+		return typeName(e.X)
+	}
+	return ""
+}
+
+// forOthers reports whether a library package is for programs outside of this repository. C as it
+// is, and what only tests of this repository use, can be imported, and are not.
+func forOthers(dir string) bool {
+	return !covers([]string{"cgo", "rpcbind/rpcbindtest"}, dir) && !slices.Contains(strings.Split(dir, "/"), "internal")
+}
+
+// PackagesHaveExamples requires an example of every package that others may import.
+func PackagesHaveExamples(t *Tree) []Finding {
+	packages := make(map[string]*File)
+	shown := make(map[string]bool)
+	for f := range t.linked {
+		if dir := f.Dir(); packages[dir] == nil && forOthers(dir) {
+			packages[dir] = f
+		}
+	}
+	for f := range t.code {
+		for _, decl := range f.AST.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && f.Test() && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Example") {
+				shown[f.Dir()] = true
+			}
+		}
+	}
+	var list []Finding
+	for dir, f := range packages {
+		if !shown[dir] {
+			list = append(list, Finding{File: f.Path, Text: "package " + f.AST.Name.Name + " has no example"})
 		}
 	}
 	return inOrder(list)

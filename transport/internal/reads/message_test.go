@@ -90,7 +90,7 @@ func assemble(t *testing.T, h *rpcrdma.Header, inline string, list []entry) stri
 	}
 	mem := bytes.Repeat([]byte{'#'}, l.Size+64)
 	m := Message{Mem: &arena.Buffer{Bytes: mem[:l.Size:l.Size], LKey: 9}}
-	if !m.Assemble(h, []byte(inline), l.Lead) {
+	if !m.Assemble(h, []byte(inline), l) {
 		return ""
 	}
 	for i := range m.pulls {
@@ -161,13 +161,56 @@ func TestAssemble(t *testing.T) {
 
 	t.Run("a message that was assembled before leaves nothing", func(t *testing.T) {
 		m := Message{Mem: &arena.Buffer{Bytes: make([]byte, 100)}}
-		if !m.Assemble(header(nomsg, entry{0, "xidCdirC"}, entry{8, "DATA"}), nil, 1) || !m.Pulls() {
+		if !m.Assemble(header(nomsg, entry{0, "xidCdirC"}, entry{8, "DATA"}), nil, Layout{Lead: 1}) || !m.Pulls() {
 			t.Fatal("there are Reads to do")
 		}
-		if !m.Assemble(header(msg), []byte("xidCdirC"), 0) || m.Pulls() || string(m.Msg) != "xidCdirC" {
+		if !m.Assemble(header(msg), []byte("xidCdirC"), Layout{}) || m.Pulls() || string(m.Msg) != "xidCdirC" {
 			t.Errorf("%q, %v", m.Msg, m.pulls)
 		}
 	})
+}
+
+func TestItemsBeginAtPages(t *testing.T) {
+	const long = 16 << 10
+	for _, tt := range []struct {
+		name  string
+		h     *rpcrdma.Header
+		extra int // bytes of memory beyond the size of the message
+		want  int // where the message begins
+	}{
+		{"an item behind 44 bytes", sized(msg, 44, long), 8192, 4096 - 44},
+		{"the first of two items", sized(msg, 44, long, 44+long, long), 8192, 4096 - 44},
+		{"an item behind more than a page", sized(msg, 5000, long), 8192, 8192 - 5000},
+		{"an item at the front of a page", sized(msg, 4096, long), 8192, 0},
+		{"an item beside a position-zero chunk", sized(nomsg, 0, 60, 44, long), 8192, 4096 - 44},
+		{"a position-zero chunk alone", sized(nomsg, 0, long), 8192, 0},
+		{"a short item", sized(msg, 44, long-200), 8192, 0},
+		{"just enough memory", sized(msg, 44, long), 4096 - 44, 4096 - 44},
+		{"one byte less", sized(msg, 44, long), 4096 - 45, 0},
+		{"no more memory than needed", sized(msg, 44, long), 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inline := 60
+			if tt.h.Proc == nomsg {
+				inline = 0
+			} else if at := int(tt.h.Reads[0].Position); at > inline {
+				inline = at
+			}
+			l, ok := Outline(tt.h, inline, 1<<20)
+			mem := bytes.Repeat([]byte{'#'}, l.Size+tt.extra+64)
+			end := l.Size + tt.extra
+			m := Message{Mem: &arena.Buffer{Bytes: mem[:end:end]}}
+			if !ok || !m.Assemble(tt.h, make([]byte, inline), l) {
+				t.Fatal("the message is refused")
+			}
+			for i := range m.pulls {
+				clear(m.pulls[i].dst[0].Buf)
+			}
+			if &m.Msg[0] != &mem[tt.want] || !untouched(mem[:tt.want]) || !untouched(mem[tt.want+len(m.Msg):]) {
+				t.Errorf("the message begins at %d, want %d", cap(mem)-cap(m.Msg)-64, tt.want)
+			}
+		})
+	}
 }
 
 // FuzzAssemble: where Outline accepts, Assemble writes to the memory of the message alone,
@@ -176,6 +219,7 @@ func FuzzAssemble(f *testing.F) {
 	f.Add(false, uint8(40), []byte{3, 9, 3, 4, 6, 255})
 	f.Add(true, uint8(0), []byte{0, 30, 0, 20, 3, 9, 9, 7})
 	f.Add(true, uint8(0), []byte{0, 3, 0, 0, 0, 9, 1, 5, 1, 5})
+	f.Add(false, uint8(48), []byte{11, 250})
 	f.Fuzz(func(t *testing.T, long bool, inline uint8, list []byte) {
 		h, in := &rpcrdma.Header{Proc: msg}, bytes.Repeat([]byte{'i'}, int(inline))
 		if long {
@@ -186,15 +230,20 @@ func FuzzAssemble(f *testing.F) {
 			if list[0] >= 250 {
 				pos = math.MaxUint32 - uint32(list[0]) // unaligned, or beyond any message
 			}
-			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: pos, Segment: rpcrdma.Segment{Length: uint32(list[1])}})
+			n := uint32(list[1])
+			if n > 240 {
+				n *= 100 // long enough to begin at a page
+			}
+			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: pos, Segment: rpcrdma.Segment{Length: n}})
 		}
-		l, ok := Outline(h, len(in), 4096)
+		l, ok := Outline(h, len(in), 64<<10)
 		if !ok {
 			return
 		}
-		mem := bytes.Repeat([]byte{'#'}, l.Size+64)
-		m := Message{Mem: &arena.Buffer{Bytes: mem[:l.Size]}}
-		if m.Assemble(h, in, l.Lead) {
+		end := arena.SizeOf(l.Size)
+		mem := bytes.Repeat([]byte{'#'}, end+64)
+		m := Message{Mem: &arena.Buffer{Bytes: mem[:end]}}
+		if m.Assemble(h, in, l) {
 			total := 0
 			for i := range m.pulls {
 				dst := m.pulls[i].dst[0].Buf
@@ -214,7 +263,7 @@ func FuzzAssemble(f *testing.F) {
 				t.Fatalf("%+v: %d of %d bytes are read, message %q", h.Reads, total, want, m.Msg)
 			}
 		}
-		if !untouched(mem[l.Size:]) {
+		if !untouched(mem[end:]) {
 			t.Fatalf("%+v: bytes behind the message were written", h.Reads)
 		}
 	})

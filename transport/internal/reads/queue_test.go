@@ -28,7 +28,7 @@ func queue(most int) (*Queue, *poster, func(id, n int) *Message) {
 		for range n {
 			list = append(list, entry{0, "8 bytes."})
 		}
-		m.Assemble(header(nomsg, list...), nil, n)
+		m.Assemble(header(nomsg, list...), nil, Layout{Lead: n})
 		return m
 	}
 }

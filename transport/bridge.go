@@ -1,0 +1,371 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+)
+
+// The server's side of the bridge: see record.go. A bridge is the Handler of the programs that it
+// takes, within the middleware that is around all handlers. What it does with a call is to make it
+// readable as a record on the connection's net.Conn, and to wait for the record that answers it.
+//
+// Without middleware nobody has to wait: the leader makes the call readable, so that those of a
+// connection are read in the order in which they came, and whoever writes the reply sends it.
+
+// A bridge is a server's net.Listener for some programs. Each connection on which
+// one of them is called is accepted once, as a net.Conn.
+type bridge struct {
+	s      *Server
+	progs  []uint32 // none: all that nobody else serves
+	prog   Program  // its handler is the bridge, with the middleware around it
+	direct bool     // there is no middleware
+
+	mu     sync.Mutex
+	conns  map[*conn]*serverRecords
+	accept chan *serverRecords
+	closed chan struct{}
+	once   sync.Once
+	err    error // what Accept returns when closed
+}
+
+// Bridge returns a listener for the calls to progs, or, without any, to all
+// programs that are not registered: each of the server's connections that makes
+// such a call is accepted as a net.Conn, on which calls are read and replies
+// written as records (RFC 5531 section 11). Replies are matched by xid and may be
+// written in any order. b says what may travel in chunks; with nil, nothing does.
+//
+// Config.Middleware is around what reads the records: it sees procedure 0 as well, and may refuse a
+// call, which is then never read, and change its credential or its arguments. The response that it
+// sees has the status and the verifier of the reply that was written, its results and its items. A
+// reply whose RPC header cannot be decoded is SYSTEM_ERR. With middleware, calls that are
+// under way at the same time are read in any order.
+//
+// It must be called before Serve. Closing the listener leaves connections open;
+// closing a net.Conn ends the connection under it. If a Middleware leaves the programs without a
+// handler, Accept returns an error, and their calls are PROG_UNAVAIL.
+func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
+	br := &bridge{
+		s: s, progs: progs, direct: len(s.around) == 0,
+		conns:  make(map[*conn]*serverRecords),
+		accept: make(chan *serverRecords, s.cfg.MaxConns),
+		closed: make(chan struct{}),
+		err:    net.ErrClosed,
+	}
+	br.prog = Program{High: math.MaxUint32, Handler: Chain(br, s.around...), Binding: b, Null: true}
+	if br.prog.Handler == nil {
+		br.err = errors.New("transport: middleware leaves the programs of a bridge without a handler")
+		br.direct = true
+		br.Close()
+	}
+	s.mu.Lock()
+	s.bridges = append(s.bridges, br)
+	s.mu.Unlock()
+	return br
+}
+
+func (b *bridge) takes(prog uint32) bool {
+	return len(b.progs) == 0 || slices.Contains(b.progs, prog)
+}
+
+// idempotent tells whether the reply to a call need not be remembered.
+func (b *bridge) idempotent(call *oncrpc.CallHeader) bool {
+	i, ok := b.prog.Binding.(Idempotence)
+	return call.Proc == 0 || ok && i.Idempotent(Procedure{call.Prog, call.Vers, call.Proc})
+}
+
+func (b *bridge) Accept() (net.Conn, error) {
+	select {
+	case c := <-b.accept:
+		return c, nil
+	case <-b.closed:
+		return nil, b.err
+	}
+}
+
+func (b *bridge) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
+
+// Addr is the address of the server's first listener.
+func (b *bridge) Addr() net.Addr {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	for l := range b.s.listeners {
+		return l.Addr()
+	}
+	return bridgeAddr{}
+}
+
+type bridgeAddr struct{}
+
+func (bridgeAddr) Network() string { return "rpcrdma" }
+func (bridgeAddr) String() string  { return "bridge" }
+
+// ---- a call
+
+// execute has a call executed whose arguments start at offset n of its message. The exchange is
+// detached from the leader.
+func (b *bridge) execute(x *exch, n int) {
+	if !b.direct {
+		go b.s.run(nil, x, &b.prog, n)
+		return
+	}
+	x.request(n)
+	x.res = Response{o: x}
+	if e := x.event; e != nil {
+		e.Waited = time.Since(e.Began)
+	}
+	x.passed = passed{x: x}
+	if b.pass(&x.req, &x.res, &x.passed) == nil {
+		x.finish(nil)
+	}
+}
+
+// ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
+// nobody knows whether the call is executed, and its reply is not remembered.
+func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
+	p := &passed{x: req.o.(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
+	rc := b.pass(req, res, p)
+	if rc == nil {
+		return
+	}
+	var record []byte
+	select {
+	case record = <-p.reply:
+	case <-ctx.Done():
+		rc.giveUp(p)
+	}
+	rc.fill(p, res, record)
+}
+
+// pass makes a call readable. If that cannot be it returns nil, and res tells the caller.
+func (b *bridge) pass(req *Request, res *Response, p *passed) *serverRecords {
+	rc, stat := b.of(p.x)
+	if rc != nil {
+		stat = rc.pass(req, p)
+	}
+	if stat != oncrpc.Success {
+		res.Fail(stat)
+		return nil
+	}
+	return rc
+}
+
+// of returns the net.Conn of the connection that a call has come by, which is accepted if it is
+// new, or why there is none.
+func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := x.c
+	if rc := b.conns[c]; rc != nil {
+		return rc, oncrpc.Success
+	}
+	select {
+	case <-b.closed:
+		return nil, oncrpc.ProgUnavail
+	case <-c.done: // and forget may have been here
+		x.forgo()
+		return nil, oncrpc.SystemErr
+	default:
+	}
+	rc := &serverRecords{
+		stream: newStream(), c: c, binding: b.prog.Binding,
+		pending: make(map[uint32]*passed), parser: recordParser{max: c.cfg.MaxMessage},
+	}
+	select {
+	case b.accept <- rc:
+	default: // as many as MaxConns wait already, and nobody accepts
+		return nil, oncrpc.SystemErr
+	}
+	b.conns[c] = rc
+	return rc, oncrpc.Success
+}
+
+// forget closes the net.Conn of a connection that has ended.
+func (b *bridge) forget(c *conn) {
+	b.mu.Lock()
+	rc := b.conns[c]
+	delete(b.conns, c)
+	b.mu.Unlock()
+	if rc != nil {
+		rc.end(c.endErr())
+	}
+}
+
+// serverRecords is a server's connection as a net.Conn.
+type serverRecords struct {
+	*stream
+	c       *conn
+	binding Binding
+
+	pmu     sync.Mutex
+	pending map[uint32]*passed // calls read or to be read, by xid; nil after the end
+
+	wmu    sync.Mutex
+	parser recordParser
+}
+
+func (rc *serverRecords) LocalAddr() net.Addr  { return rc.c.fc.LocalAddr() }
+func (rc *serverRecords) RemoteAddr() net.Addr { return rc.c.fc.RemoteAddr() }
+
+// pass makes a call readable: a header as req has it now, and its arguments, which are not copied.
+func (rc *serverRecords) pass(req *Request, p *passed) oncrpc.AcceptStat {
+	h := oncrpc.CallHeader{
+		XID: req.XID, RPCVers: oncrpc.Version, Prog: req.Prog, Vers: req.Vers, Proc: req.Proc,
+		Cred: req.Cred, Verf: req.Verf,
+	}
+	size := h.Size()
+	head := make([]byte, 0, oncrpc.RecordMarkSize+size)
+	head = oncrpc.AppendCall(oncrpc.AppendRecordMark(head, size+len(req.Args), true), &h)
+	rc.pmu.Lock()
+	defer rc.pmu.Unlock()
+	if p.xid = req.XID; rc.pending == nil || rc.pending[p.xid] != nil {
+		// The end has come, or the client uses an xid twice at once.
+		p.x.forgo()
+		return oncrpc.SystemErr
+	}
+	rc.pending[p.xid] = p
+	p.place = rc.push(head, req.Args)
+	return oncrpc.Success
+}
+
+// take returns the call with an xid, which then has its reply, nil if there is none.
+func (rc *serverRecords) take(xid uint32) *passed {
+	rc.pmu.Lock()
+	defer rc.pmu.Unlock()
+	p := rc.pending[xid]
+	delete(rc.pending, xid)
+	return p
+}
+
+// giveUp has the reply to a call ignored.
+func (rc *serverRecords) giveUp(p *passed) {
+	rc.pmu.Lock()
+	defer rc.pmu.Unlock()
+	if rc.pending[p.xid] == p {
+		delete(rc.pending, p.xid)
+	}
+}
+
+// end drops the calls that have no reply yet. Whether they were executed is not known: if
+// they are sent again, they are executed again.
+func (rc *serverRecords) end(err error) {
+	rc.fail(err)
+	rc.pmu.Lock()
+	pending := rc.pending
+	rc.pending = nil
+	rc.pmu.Unlock()
+	for _, p := range pending {
+		rc.answer(p, nil)
+	}
+}
+
+// Close ends the connection under the net.Conn.
+func (rc *serverRecords) Close() error {
+	rc.c.close()
+	rc.fail(net.ErrClosed)
+	return nil
+}
+
+// Write takes replies as records, in pieces of any size.
+func (rc *serverRecords) Write(b []byte) (int, error) {
+	rc.wmu.Lock()
+	defer rc.wmu.Unlock()
+	if err := rc.failed(); err != nil {
+		return 0, err
+	}
+	if err := rc.parser.write(b, rc.reply); err != nil {
+		rc.fail(err)
+		rc.c.close()
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// reply finds the call that a record answers.
+func (rc *serverRecords) reply(record []byte) error {
+	xid, dir, ok := oncrpc.Peek(record)
+	if !ok || dir != oncrpc.Reply {
+		return errors.New("transport: a record written is not an RPC reply")
+	}
+	if p := rc.take(xid); p != nil { // else it has been answered before, or the connection has ended
+		rc.answer(p, record)
+	}
+	return nil
+}
+
+// answer brings a call its reply, nil if there is none.
+func (rc *serverRecords) answer(p *passed, record []byte) {
+	if p.reply != nil {
+		p.reply <- record
+		return
+	}
+	x := p.x
+	rc.fill(p, &x.res, record)
+	if e := x.event; e != nil {
+		e.Handler = time.Since(e.Began) - e.Waited
+	}
+	x.finish(nil)
+}
+
+// fill makes the response of a record: its status and verifier, its results, and the items that the
+// binding finds in them. Without a record there is nothing to remember.
+func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
+	x := p.x
+	rc.release(p.place) // who has answered it may not have read it whole
+	if record == nil {
+		x.forgo()
+		res.Fail(oncrpc.SystemErr)
+		return
+	}
+	var h oncrpc.ReplyHeader
+	n, err := oncrpc.ConsumeReply(record, &h)
+	if err != nil {
+		res.Fail(oncrpc.SystemErr)
+		return
+	}
+	res.Verf = h.Verf
+	if err := h.Err(); err != nil {
+		var refused *oncrpc.RPCError
+		errors.As(err, &refused)
+		res.Reject(refused)
+		return
+	}
+	results := record[n:]
+	if rc.binding != nil && !x.call.Cred.Protected() {
+		x.ranges = rc.binding.Reply(Procedure{x.call.Prog, x.call.Vers, x.call.Proc}, results, false, x.ranges[:0])
+		results = res.carve(results, x.ranges)
+	}
+	res.Fail(oncrpc.Success)
+	res.Results = results
+}
+
+// carve makes items of ranges of results, and returns the results without
+// them. Items that are out of order or out of bounds stay in the results.
+func (w *Response) carve(b []byte, items []Range) []byte {
+	if !inOrder(items, len(b)) || len(items) == 0 {
+		return b
+	}
+	// Without their items results are short, so they are copied.
+	size := len(b)
+	for _, it := range items {
+		size -= xdr.Padded(it.Length)
+	}
+	out := make([]byte, 0, size)
+	from := 0
+	for _, it := range items {
+		out = append(out, b[from:it.Offset]...)
+		w.o.addItem(len(out), b[it.Offset:it.Offset+it.Length], nil)
+		from = it.End()
+	}
+	return append(out, b[from:]...)
+}

@@ -1,0 +1,292 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// Calls without a goroutine each, on one connection: see Pipeline.
+
+// A lane is the calls of a [Pipeline] on one connection. It belongs to the Pipeline's goroutine.
+type lane interface {
+	// post sends calls, from the first on, as far as credits go, and returns how many it has
+	// taken. If no call of the lane is under way it waits for a credit. The error is why the
+	// connection takes none, or ctx's.
+	post(ctx context.Context, calls []*Call) (taken int, err error)
+
+	// reap appends the calls that have ended to list. It waits for one if none has, unless no
+	// call is under way: the error is ctx's.
+	reap(ctx context.Context, list []endedCall) ([]endedCall, error)
+
+	// abandon gives up the calls that have not ended, and appends all to list. Their memory is
+	// out of the peer's reach when it returns.
+	abandon(list []endedCall) []endedCall
+
+	// busy is how many calls are under way: taken, and neither reaped nor abandoned.
+	busy() int
+}
+
+// An endedCall is a call that has ended, and how.
+type endedCall struct {
+	call *Call
+	err  error
+}
+
+// An rdmaLane has its calls in slots like those of other callers, but instead of a goroutine
+// each of them one waiter: the leader completes a call by appending its slot to ended.
+type rdmaLane struct {
+	waiter // the Pipeline's goroutine, when it waits for any call
+	c      *conn
+	under  int
+	failed []endedCall // calls that could not be formed or sent
+
+	ended []*slot // guarded by the connection's state
+
+	// Scratch.
+	taken []*slot
+	spare []*slot
+	wrs   []fabric.SendWR
+	wakes []*waiter
+}
+
+func (c *conn) openLane() lane {
+	ln := &rdmaLane{c: c}
+	ln.Init(&ln.waiter)
+	return ln
+}
+
+func (ln *rdmaLane) busy() int { return ln.under }
+
+// post forms as many messages as there are credits, and posts them with one doorbell.
+func (ln *rdmaLane) post(ctx context.Context, calls []*Call) (int, error) {
+	if err := ln.take(ctx, len(calls)); err != nil {
+		return 0, err
+	}
+	formed, n := ln.taken[:0], 0
+	var err error
+	for i, s := range ln.taken {
+		if err != nil { // the connection has ended
+			s.giveBack()
+			continue
+		}
+		switch err = s.build(calls[i]); {
+		case err == nil:
+			formed = append(formed, s)
+		case errors.Is(err, net.ErrClosed):
+			s.unexpose()
+			s.giveBack()
+			continue
+		default:
+			ln.drop(s, calls[i], ln.c.unbuilt(ctx, calls[i], err))
+			err = nil
+		}
+		n++
+	}
+	ln.under += n
+	ln.launch(formed)
+	if err != nil {
+		// A call that was not taken waits for the next connection: its end is not ctx's.
+		err = ln.c.unbuilt(ctx, calls[n], err)
+	}
+	return n, err
+}
+
+// take takes up to n slots, without overtaking callers that wait for one.
+func (ln *rdmaLane) take(ctx context.Context, n int) error {
+	c := ln.c
+	ln.taken = ln.taken[:0]
+	st := c.state.Lock()
+	if err := st.refuse(); err != nil {
+		c.state.Unlock()
+		return err
+	}
+	for t := &st.calls; len(ln.taken) < n && t.inUse < t.grant && t.queue.Empty(); {
+		ln.taken = append(ln.taken, t.take())
+	}
+	c.state.Unlock()
+	if len(ln.taken) > 0 || ln.under > 0 {
+		return nil
+	}
+	s, err := c.acquire(ctx, nil)
+	if err == nil {
+		ln.taken = append(ln.taken, s)
+	}
+	return err
+}
+
+// launch sends the messages that are formed in the slots of list.
+func (ln *rdmaLane) launch(list []*slot) {
+	c := ln.c
+	st := c.state.Lock()
+	err := st.refuse()
+	if err == nil {
+		for _, s := range list {
+			s.state, s.lane = slotPending, ln
+		}
+	}
+	c.state.Unlock()
+	wrs := ln.wrs[:0]
+	for _, s := range list {
+		if err != nil {
+			ln.drop(s, s.call, err)
+			continue
+		}
+		s.leaves()
+		wrs = append(wrs, s.wrs...)
+	}
+	if len(wrs) > 0 {
+		c.sends.post(wrs, false)
+	}
+	clear(wrs)
+	ln.wrs = wrs
+}
+
+// drop ends a call that has not been sent.
+func (ln *rdmaLane) drop(s *slot, call *Call, err error) {
+	s.unexpose()
+	s.giveBack()
+	ln.failed = append(ln.failed, endedCall{call, err})
+}
+
+// reap gives the slots of all calls that have ended back at once.
+func (ln *rdmaLane) reap(ctx context.Context, list []endedCall) ([]endedCall, error) {
+	c := ln.c
+	before := len(list)
+	list = append(list, ln.failed...)
+	clear(ln.failed)
+	ln.failed = ln.failed[:0]
+	c.state.Lock()
+	if len(ln.ended) == 0 && len(list) == before && ln.under > 0 {
+		ln.ready = false
+		c.state.Unlock()
+		if err := c.await(ctx, &ln.waiter); err != nil {
+			return list, err
+		}
+		c.state.Lock()
+	}
+	ended := ln.ended
+	ln.ended = ln.spare[:0]
+	c.state.Unlock()
+	for _, s := range ended {
+		list = append(list, endedCall{s.call, s.finish()})
+	}
+	if len(ended) > 0 {
+		st := c.state.Lock()
+		for _, s := range ended {
+			if w := st.release(s); w != nil {
+				ln.wakes = append(ln.wakes, w)
+			}
+		}
+		c.state.Unlock()
+		for _, w := range ln.wakes {
+			c.handOn(w)
+		}
+		clear(ln.wakes)
+		ln.wakes = ln.wakes[:0]
+	}
+	clear(ended)
+	ln.spare = ended
+	ln.under -= len(list) - before
+	return list, nil
+}
+
+// abandon makes ordinary calls of those that have not ended: then they are given up as those
+// are.
+func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
+	c := ln.c
+	ln.taken = ln.taken[:0]
+	st := c.state.Lock()
+	for _, s := range st.calls.slots {
+		if s.lane == ln && s.state != slotDone {
+			s.lane = nil
+			ln.taken = append(ln.taken, s)
+		}
+	}
+	c.state.Unlock()
+	for _, s := range ln.taken {
+		call, err := s.call, context.Canceled
+		if !s.cancel() {
+			err = s.finish()
+			s.giveBack()
+		}
+		list = append(list, endedCall{call, err})
+	}
+	ln.under -= len(ln.taken)
+	list, _ = ln.reap(context.Background(), list) // which does not wait: all have ended
+	return list
+}
+
+// A callLane has a goroutine for each call, where calls cannot be made otherwise.
+type callLane struct {
+	call   func(context.Context, *Call) error
+	ctx    context.Context // of the calls
+	cancel context.CancelFunc
+	under  int
+	bell   chan struct{} // has room for one
+
+	mu    sync.Mutex // guards what follows
+	ended []endedCall
+}
+
+// mostCalling is how many goroutines a callLane has at most.
+const mostCalling = 256
+
+func newCallLane(call func(context.Context, *Call) error) *callLane {
+	ln := &callLane{call: call, bell: make(chan struct{}, 1)}
+	ln.ctx, ln.cancel = context.WithCancel(context.Background())
+	return ln
+}
+
+func (ln *callLane) busy() int { return ln.under }
+
+func (ln *callLane) post(_ context.Context, calls []*Call) (int, error) {
+	n := min(len(calls), mostCalling-ln.under)
+	ln.under += n
+	for _, call := range calls[:n] {
+		go ln.make(call)
+	}
+	return n, nil
+}
+
+func (ln *callLane) make(call *Call) {
+	err := ln.call(ln.ctx, call)
+	ln.mu.Lock()
+	ln.ended = append(ln.ended, endedCall{call, err})
+	ln.mu.Unlock()
+	select {
+	case ln.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (ln *callLane) reap(ctx context.Context, list []endedCall) ([]endedCall, error) {
+	for before := len(list); ; {
+		ln.mu.Lock()
+		list = append(list, ln.ended...)
+		clear(ln.ended)
+		ln.ended = ln.ended[:0]
+		ln.mu.Unlock()
+		if n := len(list) - before; n > 0 || ln.under == 0 {
+			ln.under -= n
+			return list, nil
+		}
+		select {
+		case <-ln.bell:
+		case <-ctx.Done():
+			return list, ctx.Err()
+		}
+	}
+}
+
+func (ln *callLane) abandon(list []endedCall) []endedCall {
+	ln.cancel()
+	for ln.under > 0 {
+		list, _ = ln.reap(context.Background(), list)
+	}
+	ln.ctx, ln.cancel = context.WithCancel(context.Background())
+	return list
+}

@@ -1,0 +1,325 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+)
+
+// waits has a Pipeline wait for a call, on another goroutine.
+func waits(p *Pipeline, ctx context.Context) <-chan waited {
+	ch := make(chan waited, 1)
+	go func() {
+		call, err := p.Wait(ctx)
+		ch <- waited{call, err}
+	}()
+	return ch
+}
+
+type waited struct {
+	call *Call
+	err  error
+}
+
+func TestPipeline(t *testing.T) {
+	t.Run("V1-3.3-6 calls leave in order, as many as there are credits, with one doorbell", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 3)
+			pl := NewPipeline(cl)
+			defer pl.Close()
+			for i := range uint32(5) {
+				pl.Start(numbered(i))
+			}
+			p.quiet("nobody has waited yet")
+			p.mu.Lock()
+			before := p.posts
+			p.mu.Unlock()
+			w := waits(pl, bg)
+			synctest.Wait()
+			p.mu.Lock()
+			if n := p.posts - before; n != 1 {
+				t.Errorf("%d doorbells", n)
+			}
+			p.mu.Unlock()
+			var xids []uint32
+			for want := range uint32(3) {
+				h, n := p.numberedCall("a call")
+				if n != want {
+					t.Errorf("call %d leaves, want %d", n, want)
+				}
+				xids = append(xids, h.XID)
+			}
+			p.quiet("there are three credits")
+			p.reply(rpcrdma.Header{XID: xids[1], Credit: 3}) // out of order
+			got := <-w
+			if got.err != nil || word(got.call.Args, 0) != 1 {
+				t.Fatalf("Wait returns %v, %v", got.call, got.err)
+			}
+			w = waits(pl, bg)
+			_, n := p.numberedCall("a fourth call")
+			if n != 3 {
+				t.Errorf("call %d leaves", n)
+			}
+			p.reply(rpcrdma.Header{XID: xids[0], Credit: 3})
+			if got := <-w; got.err != nil || word(got.call.Args, 0) != 0 {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+			if n := pl.Len(); n != 3 {
+				t.Errorf("%d calls are left", n)
+			}
+		})
+	})
+
+	t.Run("BIDI-5.4-1 calls without a reply are sent again with their xids", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			pl := NewPipeline(cl)
+			defer pl.Close()
+			calls := []*Call{numbered(0), numbered(1), numbered(2)}
+			calls[1].NoResend = true
+			for _, call := range calls {
+				pl.Start(call)
+			}
+			w := waits(pl, bg)
+			first, _ := p.numberedCall("a call")
+			p.numberedCall("a call that must not be sent again")
+			q := ps.next()
+			p.hangUp()
+			var lost *LostError
+			if got := <-w; got.call != calls[1] || !errors.As(got.err, &lost) || !lost.Sent || !errors.Is(got.err, net.ErrClosed) {
+				t.Fatalf("Wait returns %v, %v", got.call, got.err)
+			}
+			w = waits(pl, bg)
+			time.Sleep(time.Second)
+			for range 2 { // in either order, from one credit on
+				h, n := q.numberedCall("a call on the next connection")
+				if n == 1 || n == 0 && h.XID != first.XID {
+					t.Errorf("call %d is sent as %#x, it was %#x", n, h.XID, first.XID)
+				}
+				q.reply(rpcrdma.Header{XID: h.XID})
+				if got := <-w; got.err != nil || word(got.call.Args, 0) != n {
+					t.Errorf("Wait returns %v, %v", got.call, got.err)
+				}
+				w = waits(pl, bg)
+			}
+			if got := <-w; got.call != nil || got.err != nil {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+		})
+	})
+
+	t.Run("a context ends the wait, Close the calls, whose memory is fenced", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 2)
+			pl := NewPipeline(cl)
+			item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+			var ended []error
+			pl.StartFunc(item, func(err error) { ended = append(ended, err) })
+			pl.StartFunc(numbered(1), func(err error) { ended = append(ended, err) })
+			pl.StartFunc(numbered(2), func(err error) { ended = append(ended, err) })
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			w := waits(pl, ctx)
+			h, _ := p.message("a call with a write chunk")
+			p.numberedCall("another")
+			if got := <-w; got.call != nil || !errors.Is(got.err, context.DeadlineExceeded) {
+				t.Fatalf("Wait returns %v, %v", got.call, got.err)
+			}
+			if pl.Len() != 3 || len(ended) != 0 || p.openWindows() == 0 {
+				t.Errorf("%d calls, %v", pl.Len(), ended)
+			}
+			closed := make(chan struct{})
+			go func() { pl.Close(); close(closed) }()
+			<-closed
+			if n := p.openWindows(); n != 0 {
+				t.Errorf("%d windows are open after Close", n)
+			}
+			for _, err := range ended {
+				if err != context.Canceled {
+					t.Errorf("a call ends with %v", err)
+				}
+			}
+			if pl.Len() != 0 || len(ended) != 3 {
+				t.Errorf("%d calls are left, %v", pl.Len(), ended)
+			}
+			// Late replies give the credits back.
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			settle()
+			if n := cl.Conn().Stats().InFlight; n != 1 {
+				t.Errorf("%d calls are in flight", n)
+			}
+		})
+	})
+
+	t.Run("a call that cannot be formed fails alone", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 3)
+			pl := NewPipeline(cl)
+			bad := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{}}}
+			good := numbered(1)
+			pl.Start(bad)
+			pl.Start(good)
+			if got := <-waits(pl, bg); got.call != bad || !errors.Is(got.err, errEmptyItem) {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+			h, _ := p.numberedCall("the other")
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 3})
+			if got := <-waits(pl, bg); got.call != good || got.err != nil {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+		})
+	})
+
+	t.Run("with all credits taken it queues behind other callers", func(t *testing.T) {
+		clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 1)
+			held := async(cl, bg, numbered(10))
+			h, _ := p.numberedCall("a call of another")
+			queued := async(cl, bg, numbered(11))
+			synctest.Wait()
+			pl := NewPipeline(cl)
+			defer pl.Close()
+			pl.Start(numbered(0))
+			pl.Start(numbered(1))
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			if got := <-waits(pl, ctx); got.call != nil || !errors.Is(got.err, context.DeadlineExceeded) {
+				t.Fatalf("Wait returns %v, %v", got.call, got.err)
+			}
+			w := waits(pl, bg)
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+			if err := outcome(t, held); err != nil {
+				t.Error(err)
+			}
+			for _, want := range []uint32{11, 0, 1} {
+				h, n := p.numberedCall("the next call")
+				if n != want {
+					t.Errorf("call %d leaves, want %d", n, want)
+				}
+				p.reply(rpcrdma.Header{XID: h.XID, Credit: 1})
+				if n == 11 {
+					if err := outcome(t, queued); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				if got := <-w; got.err != nil || word(got.call.Args, 0) != n {
+					t.Errorf("Wait returns %v, %v", got.call, got.err)
+				}
+				w = waits(pl, bg)
+			}
+			<-w
+		})
+	})
+}
+
+// A context that ends while the adapter alone knows of the connection's end ends no call.
+func TestPipelineGone(t *testing.T) {
+	p := newPeer(t)
+	p.caps.MemoryWindows = false
+	gone := false
+	wrap := func(pc peerConn) fabric.Conn { return goneConn{pc, &gone} }
+	clientOver(t, p, nil, wrap, func(ps *peers, cl *Client) {
+		p.opens(cl, 3)
+		pl := NewPipeline(cl)
+		defer pl.Close()
+		item := &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+		other := numbered(1)
+		gone = true
+		pl.Start(item)
+		pl.Start(other)
+		ctx, cancel := context.WithTimeout(bg, time.Second)
+		defer cancel()
+		if got := <-waits(pl, ctx); got.call != nil || !errors.Is(got.err, context.DeadlineExceeded) {
+			t.Fatalf("Wait returns %v", got.err)
+		}
+		gone = false
+		q := ps.next()
+		q.caps.MemoryWindows = false
+		p.hangUp()
+		for range 2 {
+			w := waits(pl, bg)
+			h, _ := q.message("a call on the next connection")
+			q.reply(rpcrdma.Header{XID: h.XID, Writes: emptied(h.Writes)})
+			if got := <-w; got.err != nil {
+				t.Fatalf("Wait returns %v, %v", got.call, got.err)
+			}
+		}
+	})
+}
+
+// A goneConn registers no memory while gone is set, as an adapter does for a connection whose end
+// has not been told yet.
+type goneConn struct {
+	peerConn
+	gone *bool
+}
+
+func (c goneConn) RegMR(buf []byte, access fabric.Access) (fabric.MR, error) {
+	if *c.gone {
+		return nil, net.ErrClosed
+	}
+	return c.peerConn.RegMR(buf, access)
+}
+
+// emptied is chunks with nothing written to them.
+func emptied(chunks []rpcrdma.WriteChunk) []rpcrdma.WriteChunk {
+	list := make([]rpcrdma.WriteChunk, len(chunks))
+	for i, segs := range chunks {
+		list[i] = slices.Clone(segs)
+		for j := range list[i] {
+			list[i][j].Length = 0
+		}
+	}
+	return list
+}
+
+// When context and connection have both ended Wait tells of the context, and the calls go on.
+func TestPipelineEndsWithContext(t *testing.T) {
+	clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
+		p.opens(cl, 3)
+		pl := NewPipeline(cl)
+		defer pl.Close()
+		pl.Start(numbered(0))
+		w := waits(pl, bg)
+		h, _ := p.numberedCall("a call")
+		p.reply(rpcrdma.Header{XID: h.XID, Credit: 3})
+		if got := <-w; got.err != nil {
+			t.Fatalf("Wait returns %v, %v", got.call, got.err)
+		}
+		q := ps.next()
+		p.hangUp()
+		synctest.Wait()
+		pl.Start(numbered(1))
+		if call, err := pl.Wait(&endingContext{Context: bg}); call != nil || !errors.Is(err, context.Canceled) {
+			t.Fatalf("Wait returns %v, %v", call, err)
+		}
+		w = waits(pl, bg)
+		h, n := q.numberedCall("the call on the next connection")
+		q.reply(rpcrdma.Header{XID: h.XID, Credit: 3})
+		if got := <-w; got.err != nil || n != 1 {
+			t.Errorf("call %d: Wait returns %v, %v", n, got.call, got.err)
+		}
+	})
+}
+
+// An endingContext has ended when it is looked at for the second time.
+type endingContext struct {
+	context.Context
+	looks int
+}
+
+func (c *endingContext) Err() error {
+	if c.looks++; c.looks == 1 {
+		return nil
+	}
+	return context.Canceled
+}

@@ -1,0 +1,299 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns
+// them one by one as they end, in whatever order. So a goroutine keeps 32 or 1000 calls
+// outstanding without one goroutine for each: messages leave together, with one doorbell, and the
+// replies that have come are taken in one pass.
+//
+//	p := transport.NewPipeline(client)
+//	defer p.Close()
+//	for i := range calls {
+//		p.Start(&calls[i])
+//	}
+//	for p.Len() > 0 {
+//		call, err := p.Wait(ctx)
+//		if call == nil {
+//			return err // of ctx
+//		}
+//		... // call has ended with err; it may be started again
+//	}
+//
+// Calls leave in the order of Start, as far as credits go; those beyond wait in the Pipeline. A
+// call that has ended keeps its credit until a Wait after that, so Wait often. Everything else is
+// as with Call of the Caller: sending again after the loss of a connection, errors, Observers.
+//
+// A Pipeline belongs to one goroutine at a time. A Caller may have several, and other calls beside
+// them. Over TCP, and over Callers other than a [Client], [Conn] or [Backchannel], the Pipeline
+// makes calls on goroutines of its own, up to 256.
+type Pipeline struct {
+	conns   *link        // of a Client or Backchannel; or nil
+	conn    *Conn        // of a Conn; or nil
+	note    func(*Call)  // is told of each call that is started; or nil
+	refuse  func() error // why none may be started any more; or nil
+	lane    lane         // of the calls under way; nil: there have been none yet
+	at      connection   // of the lane; nil: it is not on a connection, or there is none
+	lost    bool         // the lane takes no more calls
+	queue   []*Call      // started, not sent
+	ended   []endedCall  // from next on: to be returned by Wait
+	next    int
+	n       int
+	scratch []endedCall
+}
+
+// NewPipeline returns a Pipeline of calls to the peer of c. Close it.
+func NewPipeline(c Caller) *Pipeline {
+	switch c := c.(type) {
+	case *Client:
+		return &Pipeline{conns: &c.link, note: c.note}
+	case *Backchannel:
+		return &Pipeline{conns: &c.link, refuse: c.link.ended}
+	case *Conn:
+		return &Pipeline{conn: c, at: c.c, lane: c.c.openLane()}
+	}
+	return &Pipeline{lane: newCallLane(c.Call)}
+}
+
+// Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
+// that it points to, belong to the Pipeline until Wait returns it or Close has returned.
+func (p *Pipeline) Start(call *Call) { p.start(call, nil) }
+
+// StartFunc is Start for a call that Wait does not return: when it has ended, Wait calls ended, on
+// its own goroutine. By then the Call is the caller's again, and ended may start it, or others.
+// Generated clients use it.
+func (p *Pipeline) StartFunc(call *Call, ended func(err error)) { p.start(call, ended) }
+
+func (p *Pipeline) start(call *Call, ended func(error)) {
+	call.sent, call.asked, call.ended = false, 0, ended
+	p.n++
+	if p.note != nil {
+		p.note(call)
+	}
+	if p.refuse != nil {
+		if err := p.refuse(); err != nil {
+			p.ended = append(p.ended, endedCall{call, err})
+			return
+		}
+	}
+	if cn := p.public(); cn != nil && cn.cfg.observation != nil {
+		cn.cfg.observation.beginOf(call, cn.server)
+	}
+	p.queue = append(p.queue, call)
+}
+
+// public is the connection that events of calls are told on behalf of, nil if there is none, or
+// somebody else tells of them.
+func (p *Pipeline) public() *Conn {
+	if p.conns != nil {
+		return p.conns.cur.Load()
+	}
+	return p.conn
+}
+
+// Len is how many calls have been started and not been returned by Wait, or to their function.
+func (p *Pipeline) Len() int { return p.n }
+
+// Wait sends what has been started, and returns a call that has ended, and how, as Call would
+// have: see [Client.Call]. It waits for one if necessary. When ctx ends first the call is nil, and
+// the calls under way go on: wait again, or Close. The error is ctx's, or a *LostError when calls
+// wait for a connection; its Sent tells whether any of them was sent on an earlier one. It returns
+// nil, nil when no call is left that Wait could return.
+func (p *Pipeline) Wait(ctx context.Context) (*Call, error) {
+	if p.conn != nil && IsInline(ctx) {
+		return nil, errInline
+	}
+	for {
+		if call, err := p.pop(); call != nil {
+			return call, err
+		}
+		if p.n == 0 {
+			return nil, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := p.post(ctx); err != nil {
+			return nil, err
+		}
+		if p.next < len(p.ended) || p.lane == nil {
+			continue
+		}
+		var err error
+		p.scratch, err = p.lane.reap(ctx, p.scratch[:0])
+		p.settle(p.scratch)
+		clear(p.scratch)
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Flush sends the calls that have been started, as far as credits go, and returns. If none is
+// under way it waits for a credit, or for a connection, until ctx has ended.
+func (p *Pipeline) Flush(ctx context.Context) error {
+	if p.conn != nil && IsInline(ctx) {
+		return errInline
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return p.post(ctx)
+}
+
+// Close gives up the calls that have not ended. When it returns, the peer cannot reach their
+// memory any more; they are their owner's again. They may have been executed. Functions of
+// StartFunc are called; the error of a call that was given up is, or wraps, context.Canceled. The
+// Pipeline can be used again. It does nothing when no call is left.
+func (p *Pipeline) Close() {
+	if p.lane != nil {
+		p.scratch = p.lane.abandon(p.scratch[:0])
+		p.settle(p.scratch)
+		clear(p.scratch)
+	}
+	for _, call := range p.takeQueue() {
+		err := context.Canceled
+		if call.sent {
+			err = &LostError{Addr: p.at.addr(), Sent: true, Err: err, Reason: p.at.endErr()}
+		}
+		p.end(call, err)
+	}
+	for p.next < len(p.ended) {
+		p.pop()
+	}
+}
+
+// pop takes a call that has ended and has no function. It calls those of others.
+func (p *Pipeline) pop() (*Call, error) {
+	for p.next < len(p.ended) {
+		o := p.ended[p.next]
+		p.ended[p.next] = endedCall{}
+		p.next++
+		p.n--
+		ended := o.call.ended
+		if ended == nil {
+			return o.call, o.err
+		}
+		o.call.ended = nil
+		ended(o.err)
+	}
+	p.ended, p.next = p.ended[:0], 0
+	return nil, nil
+}
+
+// post sends what is in the queue, as far as credits go.
+func (p *Pipeline) post(ctx context.Context) error {
+	for len(p.queue) > 0 {
+		if p.lane == nil || p.lost {
+			if p.lane != nil && p.lane.busy() > 0 {
+				return nil // what is under way on the old connection ends first
+			}
+			if err := p.connect(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := p.lane.post(ctx, p.queue)
+		p.queue = p.queue[:copy(p.queue, p.queue[n:])]
+		switch {
+		case err != nil && ctx.Err() != nil: // whichever was first, the calls go on
+			return ctx.Err()
+		case err != nil: // the connection takes no calls
+			for _, call := range p.takeQueue() {
+				p.settle1(call, err)
+			}
+		case n == 0 || p.lane.busy() > 0 && len(p.queue) > 0:
+			return nil
+		}
+	}
+	return nil
+}
+
+// takeQueue empties the queue, and returns what was in it.
+func (p *Pipeline) takeQueue() []*Call {
+	q := p.queue
+	p.queue = nil
+	return q
+}
+
+// connect goes on to the next connection.
+func (p *Pipeline) connect(ctx context.Context) error {
+	c := p.conns.latest()
+	if c == nil || c == p.at {
+		var err error
+		if c, err = p.conns.await(ctx, p.at, p.queue[0]); err != nil {
+			if lost := (*LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
+				lost.Sent = slices.ContainsFunc(p.queue, func(call *Call) bool { return call.sent })
+				return lost
+			}
+			for _, call := range p.takeQueue() {
+				p.end(call, err)
+			}
+			return nil
+		}
+	}
+	p.at, p.lane, p.lost = c, c.openLane(), false
+	return nil
+}
+
+// settle takes calls that have ended on their connection.
+func (p *Pipeline) settle(list []endedCall) {
+	for _, o := range list {
+		p.settle1(o.call, o.err)
+	}
+}
+
+// settle1 decides whether a call has ended, or is made again on the next connection: see link.try.
+func (p *Pipeline) settle1(call *Call, err error) {
+	if l := p.conns; l != nil && err != nil {
+		again, verdict := l.again(p.at, call, err)
+		if again {
+			p.lost = true
+			p.queue = append(p.queue, call)
+			return
+		}
+		err = verdict
+	}
+	p.end(call, err)
+}
+
+// end notes that a call has ended.
+func (p *Pipeline) end(call *Call, err error) {
+	if e := call.event; e != nil && p.public() != nil {
+		p.public().cfg.observation.endOf(call, err)
+	}
+	p.ended = append(p.ended, endedCall{call, err})
+}
+
+// CallAll makes calls at once, from this goroutine, and waits until all have ended. It returns
+// how, in their order, or nil if all ended well. When ctx ends first the calls that have not ended
+// are given up, with its error. See [Pipeline] for what calls have in common then.
+func CallAll(ctx context.Context, c Caller, calls ...*Call) []error {
+	p := NewPipeline(c)
+	errs := make([]error, len(calls))
+	failed := false
+	for i, call := range calls {
+		p.StartFunc(call, func(err error) {
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			errs[i] = err
+			failed = failed || err != nil
+		})
+	}
+	_, err := p.Wait(ctx)
+	p.Close()
+	if err != nil && ctx.Err() == nil { // the handler's own connection: nothing was sent
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	if failed {
+		return errs
+	}
+	return nil
+}
