@@ -59,6 +59,9 @@ func (p *MR) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 // Word returns the address of the window, for [SendWR.MW].
 func (p *MW) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
+// Word returns the address of the channel.
+func (p *CompChannel) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+
 // Word returns the address of the completion queue, see [AsyncEvent].
 func (p *CQ) Word() uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 

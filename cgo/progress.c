@@ -123,10 +123,15 @@ static uint32_t poll_cq(struct ibv_cq *cq, struct ibv_wc *wcs, uint32_t nwc, str
  * The whole data path in one call. Receives come before the sends that permit the
  * peer to use them.
  */
-void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
+void rr_progress(uint64_t qp_word, uint64_t srq_word, uint64_t cq_word, uint64_t channel_word,
 		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
 		 struct ibv_sge *sges, struct ibv_wc *wcs, uint32_t nwc, uint32_t flags, struct rr_outcome *out)
 {
+	struct ibv_qp *qp = (struct ibv_qp *)(uintptr_t)qp_word;
+	struct ibv_srq *srq = (struct ibv_srq *)(uintptr_t)srq_word;
+	struct ibv_cq *cq = (struct ibv_cq *)(uintptr_t)cq_word;
+	struct ibv_comp_channel *channel = (struct ibv_comp_channel *)(uintptr_t)channel_word;
+
 	memset(out, 0, sizeof(*out));
 	if (nrecv)
 		post_recvs(qp, srq, recvs, nrecv, sges, out);

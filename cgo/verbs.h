@@ -50,7 +50,8 @@ struct rr_outcome {
 	uint32_t armed;   /* 1: the queue has been armed */
 };
 
-void rr_progress(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_comp_channel *channel,
+/* qp, srq, cq and channel are the addresses of the libraries' objects, or 0. */
+void rr_progress(uint64_t qp, uint64_t srq, uint64_t cq, uint64_t channel,
 		 const struct rr_recv_wr *recvs, uint32_t nrecv, const struct rr_send_wr *sends, uint32_t nsend,
 		 struct ibv_sge *sges, struct ibv_wc *wcs, uint32_t nwc, uint32_t flags, struct rr_outcome *out);
 

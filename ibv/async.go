@@ -60,7 +60,7 @@ type AsyncEvent struct {
 	QP   *QP
 	CQ   *CQ
 	SRQ  *SRQ
-	Port uint8
+	Port uint8 // from 1
 }
 
 func (e AsyncEvent) String() string {

@@ -55,7 +55,7 @@ func (f SendFlags) String() string {
 	})
 }
 
-// An SGE is a buffer of a work request: a part of the region with the local key LKey, or
+// An SGE is a buffer of a work request, Buf: a part of the region with the local key LKey, or
 // any memory for SendInline. Regions with AccessZeroBased are not supported.
 type SGE struct {
 	Buf  []byte

@@ -40,7 +40,7 @@ func (t EventType) String() string { return cgo.EventString(int32(t)) }
 // An Event is an event of an ID: the result of an operation or a change of the
 // connection.
 type Event struct {
-	Type EventType
+	Type EventType // what has happened
 
 	// Status is zero, a negative errno, or for a rejection over InfiniBand the code of
 	// the reason (volume 1, 12.6.7.2).

@@ -24,7 +24,8 @@ import (
 
 const name = "rdma"
 
-// OpenObjects counts the objects of a provider that are not closed yet.
+// OpenObjects counts the objects of a provider that are not closed yet: Conns, Listeners, memory
+// regions (MRs) and memory windows (MWs).
 type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }

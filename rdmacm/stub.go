@@ -14,7 +14,8 @@ type Provider struct{}
 // New fails with [ErrNotBuilt].
 func New(Config) (*Provider, error) { return nil, ErrNotBuilt }
 
-// OpenObjects counts the objects of a provider that are not closed yet.
+// OpenObjects counts the objects of a provider that are not closed yet: Conns, Listeners, memory
+// regions (MRs) and memory windows (MWs).
 type OpenObjects struct {
 	Conns, Listeners, MRs, MWs int
 }
