@@ -152,6 +152,8 @@ type Conn interface {
 	// and remains valid.
 	PeerPrivateData() []byte
 
+	// Capabilities returns what the adapter can do on this connection, LocalAddr and RemoteAddr
+	// its two ends. They do not change.
 	Capabilities() Capabilities
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr
@@ -225,6 +227,7 @@ type Segment struct {
 
 // An MR is a registered memory region.
 type MR interface {
+	// Bytes returns the memory, which stays the caller's, and LKey its local key, for an SGE.
 	Bytes() []byte
 	LKey() uint32
 
@@ -252,7 +255,8 @@ type MW interface {
 }
 
 // An SGE is one element of a gather or scatter list: local memory inside the
-// region with the given local key.
+// region with the given local key: Buf and LKey. The memory is the adapter's while a request with
+// it is.
 type SGE struct {
 	Buf  []byte
 	LKey uint32
@@ -326,7 +330,7 @@ type SendWR struct {
 	MW           MW     // BindMW
 }
 
-// A RecvWR is a buffer for one incoming Send.
+// A RecvWR is a buffer for one incoming Send. ID is that of its completion.
 type RecvWR struct {
 	ID  uint64
 	SGE SGE

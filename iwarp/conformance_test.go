@@ -22,7 +22,7 @@ func conformance(t *testing.T, cfg iwarp.Config) {
 		Complete: true,
 		Limits: fabrictest.Limits{
 			ClientFirst:     !cfg.PeerToPeer,
-			LocalCompletion: true,
+			LocalCompletion: true, CrossedInvalidation: true,
 		},
 		Live: func() (conns, mrs, mws int) {
 			l := p.OpenObjects()

@@ -316,6 +316,79 @@ func TestInvalidateWhatThePeerHas(t *testing.T) {
 	}
 }
 
+// TestPeerInvalidatesWhatIsClosed: this side has canceled a call, and its reply, with the
+// invalidation, arrives later. It closes nothing that is open.
+func TestPeerInvalidatesWhatIsClosed(t *testing.T) {
+	c, peer := underAttack(t, New(Config{}), fabric.ConnAttr{}, 0)
+	var msn uint32
+	sendInv := func(stag uint32) {
+		msn++
+		peer.write(peer.fpdu(ddp.AppendUntagged(nil, &ddp.Untagged{Last: true, ULP: rdmap.Control(rdmap.OpSendInv), ULP32: stag, MSN: msn})))
+	}
+	mem := make([]byte, 64)
+	open := func(mw fabric.MW) fabric.Segment {
+		seg, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: mw})
+		return seg
+	}
+	mw, _ := c.AllocMW()
+	other, _ := c.AllocMW()
+	for range 4 {
+		seg, still := open(mw), open(other)
+		postRecv(t, c, make([]byte, 8))
+		post(t, c, fabric.SendWR{ID: 6, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
+		if wc := next(t, c); wc.ID != 6 || wc.Status != fabric.WCSuccess {
+			t.Fatalf("invalidated with %+v", wc)
+		}
+		sendInv(seg.Handle)
+		if wc := next(t, c); wc.Status != fabric.WCSuccess || !wc.WithInv || wc.InvalidatedKey != seg.Handle {
+			t.Fatalf("received %+v", wc)
+		}
+		if _, _, flt := c.stags.remote(seg.Handle, seg.Offset, 1, fabric.AccessRemoteWrite); flt != faultSTag {
+			t.Errorf("the window is open: %v", flt)
+		}
+		if _, _, flt := c.stags.remote(still.Handle, still.Offset, 1, fabric.AccessRemoteWrite); flt != faultNone {
+			t.Errorf("another window is closed: %v", flt)
+		}
+		post(t, c, fabric.SendWR{ID: 7, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: still.Handle})
+		next(t, c)
+	}
+	// Not what has been prepared again, nor what has never been open.
+	for _, stag := range []func() uint32{
+		func() uint32 {
+			seg := open(mw)
+			post(t, c, fabric.SendWR{ID: 8, Op: fabric.OpLocalInv, Flags: fabric.Signaled, RKey: seg.Handle})
+			next(t, c)
+			if _, err := mw.Prepare(fabric.SGE{Buf: mem}, fabric.AccessRemoteWrite); err != nil {
+				t.Fatal(err)
+			}
+			return seg.Handle
+		},
+		func() uint32 {
+			fresh, _ := c.AllocMW()
+			return c.stags.stag(fresh.(*MW).index)
+		},
+	} {
+		if c.stags.invalidate(stag(), true) {
+			t.Error("the peer has invalidated a window that this side has not")
+		}
+	}
+	// A region that is deregistered closes its windows, and that is no invalidation.
+	region, _ := c.RegMR(mem, fabric.AccessLocalWrite)
+	seg, err := other.Prepare(fabric.SGE{Buf: mem, LKey: region.LKey()}, fabric.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post(t, c, fabric.SendWR{Op: fabric.OpBindMW, MW: other})
+	region.Close()
+	postRecv(t, c, make([]byte, 8))
+	sendInv(seg.Handle)
+	wantViolation(t, c, rdmaProtection(rdmap.CodeCannotInvalidate))
+}
+
 // TestBusyInvalidation: a peer must not invalidate what it is reading.
 func TestBusyInvalidation(t *testing.T) {
 	const size = 16 << 20

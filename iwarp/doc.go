@@ -3,7 +3,7 @@
 // needs no RDMA hardware, no kernel module, no cgo and no privileges, and it
 // talks to Linux's siw and to iWARP adapters that use the plain TCP port.
 //
-// A [Provider] implements fabric.Provider, a [Conn] fabric.Conn:
+// A [Provider] implements [fabric.Provider], a [Conn] [fabric.Conn]:
 //
 //	p := iwarp.New(iwarp.Config{})
 //	l, err := p.Listen(ctx, ":20049", fabric.ConnAttr{})
@@ -50,7 +50,7 @@
 //
 // # Memory
 //
-// All memory of the process is registered under fabric.LocalDMAKey, and memory of the Go heap
+// All memory of the process is registered under [fabric.LocalDMAKey], and memory of the Go heap
 // may be exposed like any other, since only this process accesses it. A peer addresses memory
 // by STag and tagged offset alone, which are checked for every segment against bounds and
 // rights. They do not depend on addresses, and each registration and each MW.Prepare draws new
@@ -65,7 +65,7 @@
 //     processed, and the next connection has new secrets: a peer has one guess per connection.
 //
 // docs/adr/0019 has the arithmetic. A connection has at most 1,048,574 regions and windows;
-// another one fails with a fabric.CapabilityError.
+// another one fails with a [fabric.CapabilityError].
 //
 // OpLocalInv, MW.Close, MR.Close and Conn.Close are fences. Data is placed under a lock that
 // is held for one system call at a time, and the STag is looked up again whenever the lock is
@@ -91,11 +91,11 @@
 //
 // # Ends
 //
-// A connection ends with a *fabric.ConnError. Its cause is nil if a side closed the connection
+// A connection ends with a [*fabric.ConnError]. Its cause is nil if a side closed the connection
 // between two messages, a [ProtocolError] if the peer violated the protocol, a
 // [TerminateError] if the peer sent a Terminate message, a [WorkError] if a request could not
 // be executed, and a [BrokenError] if TCP failed. Connection setup fails with a
-// *fabric.RejectError or a [SetupError].
+// [*fabric.RejectError] or a [SetupError].
 //
 // # Limitations
 //

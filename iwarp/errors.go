@@ -3,8 +3,11 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
 
@@ -32,13 +35,61 @@ type SetupError struct {
 }
 
 func (e *SetupError) Error() string {
-	if e.Err == nil {
-		return fmt.Sprintf("iwarp: connection setup with %s: %s", e.Addr, e.Reason)
+	cause := e.Err
+	if op, ok := cause.(*net.OpError); ok && op.Err != nil {
+		cause = op.Err // without the address, which is said already
 	}
-	return fmt.Sprintf("iwarp: connection setup with %s: %s: %v", e.Addr, e.Reason, e.Err)
+	if cause == nil {
+		return fmt.Sprintf("iwarp: %s: %s", e.Addr, e.Reason)
+	}
+	return fmt.Sprintf("iwarp: %s: %s: %v", e.Addr, e.Reason, cause)
 }
 
 func (e *SetupError) Unwrap() error { return e.Err }
+
+// A StrangerError is a peer that answers the MPA request with something else than an MPA
+// reply: another protocol has the port. It is the Err of a SetupError, and unwraps to
+// mpa.ErrKey. RFC 5044 section 7.1.1.
+type StrangerError struct {
+	// Answer is the beginning of what the peer has sent, as it came: at most maxAnswer (64)
+	// bytes, owned by the error.
+	Answer []byte
+}
+
+// maxAnswer bounds StrangerError.Answer, in bytes.
+const maxAnswer = 64
+
+func (e *StrangerError) Error() string {
+	return fmt.Sprintf("not an iWARP server (it answered with %s)", e.Text())
+}
+
+// Text describes the answer in printable ASCII: its first line, as far as that is printable, or
+// what is known of an answer that is not text.
+func (e *StrangerError) Text() string {
+	n := 0
+	for n < len(e.Answer) && e.Answer[n] >= ' ' && e.Answer[n] <= '~' {
+		n++
+	}
+	switch b := e.Answer; {
+	case strings.TrimSpace(string(b[:n])) != "" && n == len(b) && n == maxAnswer:
+		return string(b[:n]) + "..."
+	case strings.TrimSpace(string(b[:n])) != "":
+		return string(b[:n])
+	case len(b) >= 3 && b[0] >= tlsAlert && b[0] <= tlsData && b[1] == 3:
+		return "TLS"
+	}
+	return "something that is not text"
+}
+
+// The types of TLS records, each followed by a version whose first byte is 3. RFC 8446 section
+// 5.1.
+const (
+	tlsAlert = 21
+	tlsData  = 23
+)
+
+// Unwrap returns mpa.ErrKey.
+func (e *StrangerError) Unwrap() error { return mpa.ErrKey }
 
 // A ProtocolError is a protocol violation by the peer. It is the cause of a *fabric.ConnError
 // that is not Remote: this side ended the connection, with a Terminate message if one could be

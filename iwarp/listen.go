@@ -49,17 +49,16 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	if err := p.mayOpen(addr); err != nil {
 		return nil, err
 	}
-	var lc net.ListenConfig
-	nl, err := lc.Listen(ctx, "tcp", addr)
+	cfg := p.cfg.withDefaults()
+	nl, err := cfg.ListenTCP(ctx, addr)
 	if err != nil {
 		return nil, &SetupError{Addr: addr, Reason: "cannot listen", Err: err}
 	}
-	sock, err := listeningSocket(nl.(*net.TCPListener))
+	sock, err := listeningSocket(nl)
 	nl.Close()
 	if err != nil {
 		return nil, &SetupError{Addr: addr, Reason: "descriptor", Err: err}
 	}
-	cfg := p.cfg.withDefaults()
 	l := &listener{
 		p: p, attr: attr, cfg: cfg, addr: nl.Addr().(*net.TCPAddr), sock: sock,
 		requests: make(chan *Conn, cfg.Backlog),
@@ -80,6 +79,16 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 	}
 	l.wg.Go(l.run)
 	return l, nil
+}
+
+// listenTCP is the default of Config.ListenTCP.
+func listenTCP(ctx context.Context, addr string) (*net.TCPListener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
 }
 
 // Addr implements fabric.Listener.

@@ -77,6 +77,11 @@ type Config struct {
 	// Backlog bounds the connection requests of a Listener that wait for Accept. Further ones
 	// are rejected.
 	Backlog int
+
+	// ListenTCP returns the socket of a Listener on addr, for a program that was started with
+	// its sockets open. The Listener uses a duplicate, and closes what it was given. Default:
+	// a new socket.
+	ListenTCP func(ctx context.Context, addr string) (*net.TCPListener, error)
 }
 
 func (c Config) withDefaults() Config {
@@ -91,6 +96,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Backlog <= 0 {
 		c.Backlog = DefaultBacklog
+	}
+	if c.ListenTCP == nil {
+		c.ListenTCP = listenTCP
 	}
 	return c
 }
@@ -142,10 +150,10 @@ type open struct{ conns, mrs, mws, handshakes atomic.Int64 }
 
 // OpenObjects counts the objects of a Provider that are not closed yet.
 type OpenObjects struct {
-	Conns      int
+	Conns      int // connections, with those whose set-up is under way
 	Listeners  int
-	MRs        int
-	MWs        int
+	MRs        int // memory regions
+	MWs        int // memory windows
 	Handshakes int // incoming connections whose request is not complete
 }
 

@@ -22,6 +22,7 @@ type queues struct {
 	written uint64
 	sqUsed  int // posted, and neither polled nor completed without a WC
 	reports fabric.Deferrals
+	untold  untold
 	starved bool // Post found the queue full: Wait returns when it no longer is
 
 	rq     ring[fabric.RecvWR]
@@ -38,6 +39,19 @@ type queues struct {
 	// answered in order.
 	irq     ring[rdmap.ReadRequest]
 	irqNext uint64
+}
+
+// tellQuiet is how many deferred requests complete without a completion before take tells of
+// them: with the completions of something else, so that nobody wakes for it. Their user keeps
+// memory for each of them until then.
+const tellQuiet = 4
+
+// untold is the deferred requests that have completed since the last completion of the send
+// queue.
+type untold struct {
+	n  int
+	id uint64 // of the latest
+	op fabric.Opcode
 }
 
 // A sqEntry is a SendWR that has been posted.
@@ -106,6 +120,7 @@ func (c *Conn) complete(status fabric.WCStatus) {
 	switch {
 	case e.hidden:
 	case e.report || status != fabric.WCSuccess:
+		c.untold.n = 0
 		wc := c.cq.push()
 		wc.ID, wc.Status, wc.Op = e.id, status, wcOpcode[e.op]
 		if e.op == fabric.OpRead && status == fabric.WCSuccess {
@@ -113,6 +128,10 @@ func (c *Conn) complete(status fabric.WCStatus) {
 		}
 		c.cqn.Add(1)
 	default:
+		if e.flags&fabric.Deferred != 0 {
+			c.untold.n++
+			c.untold.id, c.untold.op = e.id, e.op
+		}
 		c.sqUsed--
 		if c.starved {
 			c.starved = false
@@ -147,6 +166,15 @@ func (c *Conn) take(wc []fabric.WC) (int, error) {
 	}
 	c.cq.drop(n)
 	c.cqn.Add(-int32(n))
+	if n > 0 && n < len(wc) && c.untold.n >= tellQuiet {
+		// Completions of requests before these have all been taken.
+		wc[n] = fabric.WC{ID: c.untold.id, Op: wcOpcode[c.untold.op]}
+		c.untold.n = 0
+		if c.sq.len() == 0 {
+			c.reports = fabric.Deferrals{}
+		}
+		return n + 1, nil
+	}
 	if n == 0 && c.cq.len() == 0 && c.over.Load() {
 		return 0, c.connErrLocked()
 	}

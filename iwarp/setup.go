@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"time"
@@ -169,6 +170,9 @@ func (c *Conn) dial(ctx context.Context) error {
 			break
 		}
 	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
 	return errors.Join(errs...)
 }
 
@@ -234,7 +238,7 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	frame = mpa.AppendEnhanced(frame, &want)
 	frame = append(frame, privateData...)
 	if err := c.say(ctx, frame); err != nil {
-		return refuse("MPA request not sent", err)
+		return refuse("MPA request not sent", c.netError("write", err))
 	}
 
 	st, ok := c.p.stages.Get().(*stage)
@@ -244,8 +248,11 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	defer c.p.stages.Put(st)
 	in := startReader{buf: st[:]}
 	err = c.bounded(ctx, cfg.withDefaults().ReplyTimeout, func() error { return in.readAll(c.sock.f, mpa.Reply) })
+	if err == mpa.ErrKey {
+		err = &StrangerError{Answer: append([]byte(nil), in.buf[:min(in.n, maxAnswer)]...)}
+	}
 	if err != nil {
-		return refuse("no valid MPA reply", err)
+		return refuse("no valid MPA reply", c.netError("read", err))
 	}
 	rep, pd := in.start, in.privateData()
 	var got mpa.Enhanced
@@ -291,6 +298,15 @@ func (c *Conn) initiate(ctx context.Context, privateData []byte) (rtr fabric.Opc
 	c.ird, c.ord, c.peerData = ird, ord, pd
 	c.mu.Unlock()
 	return rtr, nil
+}
+
+// netError returns an error of the socket's os.File as one of the network, so that it is not
+// taken for one of a file with the name "tcp". Others it returns as they are.
+func (c *Conn) netError(op string, err error) error {
+	if file, ok := err.(*fs.PathError); ok {
+		return &net.OpError{Op: op, Net: "tcp", Source: c.laddr, Addr: c.raddr, Err: file.Err}
+	}
+	return err
 }
 
 // refuseReply sends a Terminate message that says why the reply is not acceptable. RFC 6581
@@ -485,7 +501,7 @@ func (c *Conn) respond(ctx context.Context, privateData []byte) error {
 	c.ird, c.ord = ird, ord
 	c.mu.Unlock()
 	if err := c.say(ctx, frame); err != nil {
-		return &SetupError{Addr: c.raddr.String(), Reason: "reply not sent", Err: err}
+		return &SetupError{Addr: c.raddr.String(), Reason: "reply not sent", Err: c.netError("write", err)}
 	}
 	return nil
 }
@@ -528,7 +544,7 @@ func (c *Conn) Reject(privateData []byte) error {
 	c.endSetup(context.Background(), ErrRejected)
 	c.Close()
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return &SetupError{Addr: c.raddr.String(), Reason: "rejection not sent", Err: err}
+		return &SetupError{Addr: c.raddr.String(), Reason: "rejection not sent", Err: c.netError("write", err)}
 	}
 	return nil
 }

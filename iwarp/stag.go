@@ -52,6 +52,7 @@ type entry struct {
 	kind   stagKind
 	access fabric.Access
 	byPeer bool // invalidated by the peer's Send with Invalidate, and not prepared since
+	byUs   bool // invalidated by this side alone, and not prepared since
 }
 
 // A ref identifies an entry as it was when it was looked up. The zero ref is for memory that
@@ -292,7 +293,11 @@ func (t *table) bind(w *MW) bool {
 //
 // This side may post the invalidation of a window that the peer has just invalidated, before
 // it has polled the completion that says so: for example when a call is canceled while its
-// reply arrives. That succeeds. The peer has no such excuse.
+// reply arrives. In the same way the peer may invalidate what this side has invalidated,
+// since it is not told: with the reply to a call that was canceled before. Both succeed, as
+// the window is closed and stays closed, but only once, and until the window is prepared again.
+// RFC 5040 leaves to the adapter what cannot be invalidated, and in the RDMA verbs an STag may be
+// invalid already.
 func (t *table) invalidate(stag uint32, peer bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -302,10 +307,16 @@ func (t *table) invalidate(stag uint32, peer bool) bool {
 		return false
 	case e.kind == kindBound:
 		t.unbind(e)
-		e.byPeer = peer
+		e.byPeer, e.byUs = peer, !peer
 		return true
+	case e.kind != kindWindow:
+		return false
+	case peer:
+		crossed := e.byUs
+		e.byUs = false
+		return crossed
 	}
-	return !peer && e.kind == kindWindow && e.byPeer
+	return e.byPeer
 }
 
 // unbind returns a window to the allocated state.
@@ -483,7 +494,8 @@ func (w *MW) Prepare(mem fabric.SGE, access fabric.Access) (fabric.Segment, erro
 		}
 	}
 	e.epoch++
-	e.kind, e.buf, e.access, e.parent, e.byPeer = kindPrepared, mem.Buf, access, parent, false
+	e.kind, e.buf, e.access, e.parent = kindPrepared, mem.Buf, access, parent
+	e.byPeer, e.byUs = false, false
 	t.name(e, len(mem.Buf))
 	return fabric.Segment{Handle: t.stag(w.index), Length: uint32(len(mem.Buf)), Offset: e.base}, nil
 }

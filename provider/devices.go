@@ -2,7 +2,7 @@ package provider
 
 // A Device describes an RDMA device. Its JSON is stable.
 type Device struct {
-	Name         string        `json:"name"`
+	Name         string        `json:"name"`      // as ibv_devices(1) prints it
 	Driver       string        `json:"driver"`    // rxe, siw, or a kernel module; "unknown" if not known
 	Transport    string        `json:"transport"` // infiniband, roce, iwarp
 	NodeGUID     string        `json:"node_guid"`
@@ -18,8 +18,8 @@ type Device struct {
 // An Address is an IP address of this machine that leads to a port of a device.
 type Address struct {
 	Address       string `json:"address"`
-	Port          int    `json:"port"`
-	NetworkDevice string `json:"network_device"`
+	Port          int    `json:"port"`           // from 1
+	NetworkDevice string `json:"network_device"` // which has the address
 }
 
 // A Port is a port of a device.
@@ -35,7 +35,7 @@ type Port struct {
 
 // A GID is an address of a port.
 type GID struct {
-	Index         int    `json:"index"`
+	Index         int    `json:"index"` // in the port's table, from 0
 	GID           string `json:"gid"`
 	Type          string `json:"type"` // ib, roce_v1, roce_v2, iwarp
 	NetworkDevice string `json:"network_device,omitempty"`

@@ -107,6 +107,10 @@ type Limits struct {
 	// LooseInvalidation: a Send with Invalidate of a handle that is not bound does not fail at
 	// its sender, and one of another connection's window is executed (rxe of Linux 6.1).
 	LooseInvalidation bool
+
+	// CrossedInvalidation: a Send with Invalidate of a window that its owner has invalidated
+	// itself, and not bound since, arrives, once. Elsewhere it ends the connection.
+	CrossedInvalidation bool
 }
 
 // A Shortage is what an adapter does with a Send that finds no receive posted.
@@ -273,8 +277,8 @@ func repeat(n int) int {
 // A Lack is why a check is skipped: a capability that the provider declares to lack, and the
 // error of an attempt to use it.
 type Lack struct {
-	Capability string
-	Proof      error
+	Capability string // as the field of fabric.Capabilities is called
+	Proof      error  // of the attempt
 }
 
 func (l Lack) String() string {

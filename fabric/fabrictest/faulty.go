@@ -80,11 +80,11 @@ const (
 
 // A Fault occurs once, or repeatedly.
 type Fault struct {
-	At    Point
-	Do    Action
-	Side  Side // Resolve belongs to Dialed, Listen and Listener.Accept to Taken
-	N     int  // at the N-th passage of the point on that side, counted over all Conns; 0 means 1
-	Every bool // at every N-th passage
+	At    Point  // where
+	Do    Action // what happens
+	Side  Side   // Resolve belongs to Dialed, Listen and Listener.Accept to Taken
+	N     int    // at the N-th passage of the point on that side, counted over all Conns; 0 means 1
+	Every bool   // at every N-th passage
 
 	// Match, if not nil, selects the passages that count. Calls are serialized. It must not
 	// use the provider, and must not keep references from the Passage.

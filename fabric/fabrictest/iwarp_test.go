@@ -71,7 +71,7 @@ func TestFaultyAdapter(t *testing.T) {
 		},
 		Bulk:     16 << 20,
 		Complete: true,
-		Limits:   fabrictest.Limits{LocalCompletion: true},
+		Limits:   fabrictest.Limits{LocalCompletion: true, CrossedInvalidation: true},
 		Live: func() (conns, mrs, mws int) {
 			l := p.OpenObjects()
 			return l.Conns, l.MRs, l.MWs

@@ -352,6 +352,16 @@ func sendInvOfNothing(s *scene) {
 		server.Receives(2, 16)
 		wr := client.Message(nil)
 		wr.Op, wr.RKey = fabric.OpSendInv, key
+		if c.what == twice && s.cfg.Limits.CrossedInvalidation {
+			server.Receives(1, 16)
+			client.Post(c.what, wr)
+			client.WantSent(c.what, wr.ID)
+			if wc, _, err := server.NextRecv(); err != nil || wc.Status != fabric.WCSuccess || !wc.WithInv || wc.InvalidatedKey != key {
+				s.Fatalf("%s: %s arrives as %+v (%v)", server.Name, c.what, wc, err)
+			}
+			wr = client.Message(nil) // another is one too many
+			wr.Op, wr.RKey = fabric.OpSendInv, key
+		}
 		s.wantSendRefused(c.what, client, server, wr)
 	}
 }
