@@ -20,6 +20,11 @@ func (g *generator) client(s *service) {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever New%[1]s
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type %[1]s struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -76,21 +81,33 @@ func (g *generator) bufsDoc(m *method) []string {
 }
 
 func (g *generator) clientMethod(s *service, m *method) {
-	g.p("")
-	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
-	params := "ctx context.Context"
+	params, args := "", ""
 	for _, p := range m.params {
-		params += ", " + p.declare()
+		params, args = params+", "+p.declare(), args+", "+p.name
 	}
 	if len(m.bufs) > 0 {
-		params += ", " + strings.Join(m.bufs, ", ") + " []byte"
+		params, args = params+", "+strings.Join(m.bufs, ", ")+" []byte", args+", "+strings.Join(m.bufs, ", ")
 	}
-	results, failed := "error", "%s"
+	args = strings.TrimPrefix(args, ", ")
+	results, res, done := "error", "", "func(error)"
 	if m.result() != nil {
-		results, failed = fmt.Sprintf("(res %s, err error)", g.typ(m.result())), "res, %s"
+		typ := g.typ(m.result())
+		results, res, done = fmt.Sprintf("(res %s, err error)", typ), "res, ", fmt.Sprintf("func(%s, error)", typ)
 	}
-	g.p("func (c *%sClient) %s(%s) %s {", s.base, m.name, params, results)
-	g.wrap = fmt.Sprintf(failed, fmt.Sprintf(`fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name))
+	own := lower(m.name)
+	g.p("")
+	g.prose(append([]string{fmt.Sprintf("%s calls %s.", m.name, m.Name)}, g.bufsDoc(m)...), m.Doc)
+	g.p("func (c *%sClient) %s(ctx context.Context%s) %s {", s.base, m.name, params, results)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
+	g.p("%serr = c.%sEnded(call, c.caller.Call(ctx, call))\n}\nreturn %serr\n}", res, own, res)
+
+	g.p("\n// %s starts a call of %s in p.", m.start, m.name)
+	g.p("func (c *%sClient) %s(p *transport.Pipeline%s, done %s) error {", s.base, m.start, params, done)
+	g.p("call, err := c.%sCall(%s)\nif err == nil {", own, args)
+	g.p("p.StartFunc(call, func(err error) { done(c.%sEnded(call, err)) })\n}\nreturn err\n}", own)
+
+	g.p("\nfunc (c *%sClient) %sCall(%s) (*transport.Call, error) {", s.base, own, strings.TrimPrefix(params, ", "))
+	g.wrap = fmt.Sprintf(`nil, fmt.Errorf("%s: arguments: %%%%w", %%s)`, m.Name)
 	checks := g.capture(func() {
 		for _, p := range m.params {
 			g.check(p.Type, p.value(), m.at(p))
@@ -111,6 +128,19 @@ func (g *generator) clientMethod(s *service, m *method) {
 	}
 	for _, buf := range m.bufs {
 		g.p("call.Receive(%s)", buf)
+	}
+	g.p("return call, nil\n}")
+
+	if m.result() == nil {
+		results = "error"
+	}
+	failed := "failed"
+	if m.result() == nil {
+		failed = "err"
+	}
+	g.p("\nfunc (c *%sClient) %sEnded(call *transport.Call, %s error) %s {", s.base, own, failed, results)
+	if m.result() != nil {
+		g.p("err = failed")
 	}
 	g.clientResults(s, m)
 	g.p("}")
@@ -138,13 +168,8 @@ func (g *generator) clientArgs(m *method) {
 	g.p("call.Args = b")
 }
 
-// clientResults writes the statements that make the call and decode its results.
+// clientResults writes the statements that decode the results of a call.
 func (g *generator) clientResults(s *service, m *method) {
-	define := ":="
-	if m.result() != nil {
-		define = "="
-	}
-	g.p("err %s c.caller.Call(ctx, call)", define)
 	g.use("fmt")
 	g.p("if err == nil {\nresults := call.Decoder()\nd := &results.Decoder")
 	if m.result() != nil {

@@ -28,6 +28,7 @@ type service struct {
 type method struct {
 	*check.Proc
 	name   string // of the method
+	start  string // of the client's method for a Pipeline
 	number string // the constant
 	params []param
 	bufs   []string // parameters of a client for bulk results
@@ -81,6 +82,13 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 	}
 	if s.null == "" && !used["Null"] {
 		s.null = "Null"
+	}
+	for _, m := range s.procs {
+		m.start = "Start" + m.name
+		for used[m.start] {
+			m.start += "Call"
+		}
+		used[m.start] = true
 	}
 	return s
 }
@@ -148,7 +156,7 @@ func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
 // reserved are names of generated functions' variables, and of packages. Immutable.
 var reserved = map[string]bool{
 	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true,
-	"dec": true, "req": true, "res": true, "results": true, "x": true,
+	"dec": true, "done": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
 	"context": true, "fmt": true, "oncrpc": true, "transport": true, "xdr": true, "strconv": true,
 }
 

@@ -166,12 +166,17 @@ func (f *source) add(t token) {
 func (f *source) settle(t token, more bool) {
 	i := 0
 	for ; i < len(f.pending); i++ {
-		// A comment that another token follows on its line belongs to that token.
-		shared := more && f.rows[len(f.rows)-1][1] == f.row && f.rows[i][0] == f.row
-		if f.rowOfToken < 0 || f.rows[i][0] != f.rowOfToken || shared {
+		if f.rowOfToken < 0 || f.rows[i][0] != f.rowOfToken {
 			break
 		}
 		last := &f.tokens[len(f.tokens)-1]
+		// Within a declaration, a comment that another token follows on its line belongs to
+		// that token.
+		shared := more && f.rows[len(f.rows)-1][1] == f.row && f.rows[i][0] == f.row
+		ended := last.kind == ';' || last.kind == ',' || t.kind == '}' && last.kind != '{'
+		if shared && !ended {
+			break
+		}
 		last.after = append(last.after, f.pending[i])
 		f.rowOfToken = f.rows[i][1] // the next one may begin where this one ends
 	}
@@ -181,11 +186,26 @@ func (f *source) settle(t token, more bool) {
 			first--
 			row = f.rows[first][0]
 		}
+		f.lost(f.pending[i:first])
+		if t.kind == '}' {
+			f.lost(f.pending[first:])
+		}
 		t.before = append(t.before, f.pending[first:]...)
 		f.tokens = append(f.tokens, t)
 		f.rowOfToken = f.row
+	} else {
+		f.lost(f.pending[i:])
 	}
 	f.pending, f.rows = nil, nil
+}
+
+// lost notes the annotations among comments that belong to no declaration.
+func (f *source) lost(list []Comment) {
+	for _, c := range list {
+		if a, ok := c.annotation(); ok {
+			f.notes = append(f.notes, Note{c.Pos, fmt.Sprintf("annotation %q belongs to no declaration", a.Word), true})
+		}
+	}
 }
 
 // space skips white space, and reports whether anything is behind it.

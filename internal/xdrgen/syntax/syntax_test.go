@@ -150,6 +150,11 @@ func TestPreprocessor(t *testing.T) {
 			`a.x:2:8: comment "ddp, max: 5" is no annotation: each is a comment of its own, in small letters`,
 			`a.x:3:8: comment "Idempotent." is no annotation: each is a comment of its own, in small letters`,
 		}},
+		{"annotations that belong to nothing", "/* open */\n\nstruct a {\nint b;\n/* ddp */\n};\n\n/* max: 5 */\n", "a", []string{
+			`a.x:1:1: annotation "open" belongs to no declaration`,
+			`a.x:5:1: annotation "ddp" belongs to no declaration`,
+			`a.x:8:1: annotation "max" belongs to no declaration`,
+		}},
 		{"program and version are no keywords", "struct version { int program; };\nprogram P { version version { void version(void) = 0; } = 1; } = 2;", "version P", nil},
 	}
 	for _, tt := range tests {
@@ -218,13 +223,18 @@ struct s {	/* behind the brace */
 enum e {
 	A,	/* of A */
 	B	/* of B */
-};`
+};
+struct f { int f1; /* of f1 */ int f2; /* of f2 */ }; /* of f */
+enum g { G1, /* of G1 */ G2 /* of G2 */ };
+program P { version V { void Q(/* ddp */ r) = 1; /* idempotent */ } = 1; } = 1;`
 	file, err := parse(src, Options{})
 	testutil.Must(t, err)
 	s := file.Decls[0].(*TypeDef)
 	members := s.Type.(*Struct).Members
 	e := file.Decls[1].(*TypeDef)
 	values := e.Type.(*Enum).Values
+	f, g := file.Decls[2].(*TypeDef), file.Decls[3].(*TypeDef)
+	q := file.Decls[4].(*Program).Versions[0].Procs[0]
 	for _, tt := range []struct {
 		name string
 		got  Comments
@@ -239,6 +249,11 @@ enum e {
 		{"enum", e.Doc, "Lines:||  indented|and not."},
 		{"A", values[0].Doc, "of A"},
 		{"B", values[1].Doc, "of B"},
+		{"f", f.Doc, "of f"},
+		{"f1", f.Type.(*Struct).Members[0].Doc, "of f1"},
+		{"f2", f.Type.(*Struct).Members[1].Doc, "of f2"},
+		{"G1", g.Type.(*Enum).Values[0].Doc, "of G1"},
+		{"G2", g.Type.(*Enum).Values[1].Doc, "of G2"},
 	} {
 		if got := strings.Join(tt.got.Lines(), "|"); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
@@ -250,11 +265,14 @@ enum e {
 		}
 		return list
 	}
-	if got, want := annotations(members[3].Doc), []string{"a.x:11:9 ddp="}; !slices.Equal(got, want) {
-		t.Errorf("annotations of d %q, want %q", got, want)
+	if got, want := annotations(members[2].Doc), []string{"a.x:11:9 ddp="}; !slices.Equal(got, want) {
+		t.Errorf("annotations of c %q, want %q", got, want)
 	}
 	if got, want := annotations(members[4].Doc), []string{"a.x:12:2 ddp=PUT, GET", "a.x:13:14 max=4096"}; !slices.Equal(got, want) {
 		t.Errorf("annotations of e %q, want %q", got, want)
+	}
+	if got, want := annotations(q.Doc), []string{"a.x:28:32 ddp=", "a.x:28:50 idempotent="}; !slices.Equal(got, want) {
+		t.Errorf("annotations of Q %q, want %q", got, want)
 	}
 }
 

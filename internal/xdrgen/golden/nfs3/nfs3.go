@@ -902,6 +902,11 @@ type ExportRes struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewNfsV3Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type NfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -929,13 +934,34 @@ func (c *NfsV3Client) Null(ctx context.Context) error {
 
 // Getattr calls NFSPROC3_GETATTR.
 func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttrRes, err error) {
+	call, err := c.getattrCall(args)
+	if err == nil {
+		res, err = c.getattrEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartGetattr starts a call of Getattr in p.
+func (c *NfsV3Client) StartGetattr(p *transport.Pipeline, args FileHandle, done func(GetAttrRes, error)) error {
+	call, err := c.getattrCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.getattrEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) getattrCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("NFSPROC3_GETATTR: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcGetAttr)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 88
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) getattrEnded(call *transport.Call, failed error) (res GetAttrRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -950,13 +976,34 @@ func (c *NfsV3Client) Getattr(ctx context.Context, args FileHandle) (res GetAttr
 
 // Setattr calls NFSPROC3_SETATTR.
 func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRes, err error) {
+	call, err := c.setattrCall(args)
+	if err == nil {
+		res, err = c.setattrEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSetattr starts a call of Setattr in p.
+func (c *NfsV3Client) StartSetattr(p *transport.Pipeline, args *SetAttrArgs, done func(WccRes, error)) error {
+	call, err := c.setattrCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.setattrEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) setattrCall(args *SetAttrArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_SETATTR: arguments: %w", err)
 	}
 	call := c.call(ProcSetAttr)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 120
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) setattrEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -971,13 +1018,34 @@ func (c *NfsV3Client) Setattr(ctx context.Context, args *SetAttrArgs) (res WccRe
 
 // Lookup calls NFSPROC3_LOOKUP.
 func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRes, err error) {
+	call, err := c.lookupCall(args)
+	if err == nil {
+		res, err = c.lookupEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartLookup starts a call of Lookup in p.
+func (c *NfsV3Client) StartLookup(p *transport.Pipeline, args *DirOpArgs, done func(LookupRes, error)) error {
+	call, err := c.lookupCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.lookupEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) lookupCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_LOOKUP: arguments: %w", err)
 	}
 	call := c.call(ProcLookup)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 248
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) lookupEnded(call *transport.Call, failed error) (res LookupRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -994,13 +1062,34 @@ func (c *NfsV3Client) Lookup(ctx context.Context, args *DirOpArgs) (res LookupRe
 
 // Access calls NFSPROC3_ACCESS.
 func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessRes, err error) {
+	call, err := c.accessCall(args)
+	if err == nil {
+		res, err = c.accessEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartAccess starts a call of Access in p.
+func (c *NfsV3Client) StartAccess(p *transport.Pipeline, args *AccessArgs, done func(AccessRes, error)) error {
+	call, err := c.accessCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.accessEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) accessCall(args *AccessArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_ACCESS: arguments: %w", err)
 	}
 	call := c.call(ProcAccess)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 96
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) accessEnded(call *transport.Call, failed error) (res AccessRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1016,14 +1105,35 @@ func (c *NfsV3Client) Access(ctx context.Context, args *AccessArgs) (res AccessR
 // Readlink calls NFSPROC3_READLINK.
 // data is memory for field Target, which is then a part of it.
 func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte) (res ReadLinkRes, err error) {
+	call, err := c.readlinkCall(args, data)
+	if err == nil {
+		res, err = c.readlinkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReadlink starts a call of Readlink in p.
+func (c *NfsV3Client) StartReadlink(p *transport.Pipeline, args FileHandle, data []byte, done func(ReadLinkRes, error)) error {
+	call, err := c.readlinkCall(args, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readlinkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readlinkCall(args FileHandle, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("NFSPROC3_READLINK: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcReadLink)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 96
 	call.Receive(data)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) readlinkEnded(call *transport.Call, failed error) (res ReadLinkRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1047,14 +1157,35 @@ func (c *NfsV3Client) Readlink(ctx context.Context, args FileHandle, data []byte
 // Read calls NFSPROC3_READ.
 // data is memory for field Data, which is then a part of it.
 func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (res ReadRes, err error) {
+	call, err := c.readCall(args, data)
+	if err == nil {
+		res, err = c.readEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRead starts a call of Read in p.
+func (c *NfsV3Client) StartRead(p *transport.Pipeline, args *ReadArgs, data []byte, done func(ReadRes, error)) error {
+	call, err := c.readCall(args, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readCall(args *ReadArgs, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_READ: arguments: %w", err)
 	}
 	call := c.call(ProcRead)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 104
 	call.Receive(data)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) readEnded(call *transport.Call, failed error) (res ReadRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1081,8 +1212,25 @@ func (c *NfsV3Client) Read(ctx context.Context, args *ReadArgs, data []byte) (re
 
 // Write calls NFSPROC3_WRITE.
 func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes, err error) {
+	call, err := c.writeCall(args)
+	if err == nil {
+		res, err = c.writeEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartWrite starts a call of Write in p.
+func (c *NfsV3Client) StartWrite(p *transport.Pipeline, args *WriteArgs, done func(WriteRes, error)) error {
+	call, err := c.writeCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.writeEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) writeCall(args *WriteArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_WRITE: arguments: %w", err)
 	}
 	call := c.call(ProcWrite)
 	b := call.Args
@@ -1094,7 +1242,11 @@ func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes,
 	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Data})
 	call.Args = b
 	call.MaxResults = 136
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) writeEnded(call *transport.Call, failed error) (res WriteRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1109,13 +1261,34 @@ func (c *NfsV3Client) Write(ctx context.Context, args *WriteArgs) (res WriteRes,
 
 // Create calls NFSPROC3_CREATE.
 func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateRes, err error) {
+	call, err := c.createCall(args)
+	if err == nil {
+		res, err = c.createEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCreate starts a call of Create in p.
+func (c *NfsV3Client) StartCreate(p *transport.Pipeline, args *CreateArgs, done func(CreateRes, error)) error {
+	call, err := c.createCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.createEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) createCall(args *CreateArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_CREATE: arguments: %w", err)
 	}
 	call := c.call(ProcCreate)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 280
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) createEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1132,13 +1305,34 @@ func (c *NfsV3Client) Create(ctx context.Context, args *CreateArgs) (res CreateR
 
 // Mkdir calls NFSPROC3_MKDIR.
 func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes, err error) {
+	call, err := c.mkdirCall(args)
+	if err == nil {
+		res, err = c.mkdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMkdir starts a call of Mkdir in p.
+func (c *NfsV3Client) StartMkdir(p *transport.Pipeline, args *MkdirArgs, done func(CreateRes, error)) error {
+	call, err := c.mkdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mkdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) mkdirCall(args *MkdirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_MKDIR: arguments: %w", err)
 	}
 	call := c.call(ProcMkdir)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 280
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) mkdirEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1155,8 +1349,25 @@ func (c *NfsV3Client) Mkdir(ctx context.Context, args *MkdirArgs) (res CreateRes
 
 // Symlink calls NFSPROC3_SYMLINK.
 func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res CreateRes, err error) {
+	call, err := c.symlinkCall(args)
+	if err == nil {
+		res, err = c.symlinkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSymlink starts a call of Symlink in p.
+func (c *NfsV3Client) StartSymlink(p *transport.Pipeline, args *SymlinkArgs, done func(CreateRes, error)) error {
+	call, err := c.symlinkCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.symlinkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) symlinkCall(args *SymlinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_SYMLINK: arguments: %w", err)
 	}
 	call := c.call(ProcSymlink)
 	b := call.Args
@@ -1166,7 +1377,11 @@ func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Target})
 	call.Args = b
 	call.MaxResults = 280
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) symlinkEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1183,13 +1398,34 @@ func (c *NfsV3Client) Symlink(ctx context.Context, args *SymlinkArgs) (res Creat
 
 // Mknod calls NFSPROC3_MKNOD.
 func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes, err error) {
+	call, err := c.mknodCall(args)
+	if err == nil {
+		res, err = c.mknodEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMknod starts a call of Mknod in p.
+func (c *NfsV3Client) StartMknod(p *transport.Pipeline, args *MknodArgs, done func(CreateRes, error)) error {
+	call, err := c.mknodCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mknodEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) mknodCall(args *MknodArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_MKNOD: arguments: %w", err)
 	}
 	call := c.call(ProcMknod)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 280
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) mknodEnded(call *transport.Call, failed error) (res CreateRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1206,13 +1442,34 @@ func (c *NfsV3Client) Mknod(ctx context.Context, args *MknodArgs) (res CreateRes
 
 // Remove calls NFSPROC3_REMOVE.
 func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	call, err := c.removeCall(args)
+	if err == nil {
+		res, err = c.removeEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRemove starts a call of Remove in p.
+func (c *NfsV3Client) StartRemove(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+	call, err := c.removeCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.removeEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) removeCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_REMOVE: arguments: %w", err)
 	}
 	call := c.call(ProcRemove)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 120
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) removeEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1227,13 +1484,34 @@ func (c *NfsV3Client) Remove(ctx context.Context, args *DirOpArgs) (res WccRes, 
 
 // Rmdir calls NFSPROC3_RMDIR.
 func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, err error) {
+	call, err := c.rmdirCall(args)
+	if err == nil {
+		res, err = c.rmdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRmdir starts a call of Rmdir in p.
+func (c *NfsV3Client) StartRmdir(p *transport.Pipeline, args *DirOpArgs, done func(WccRes, error)) error {
+	call, err := c.rmdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.rmdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) rmdirCall(args *DirOpArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_RMDIR: arguments: %w", err)
 	}
 	call := c.call(ProcRmdir)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 120
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) rmdirEnded(call *transport.Call, failed error) (res WccRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1248,13 +1526,34 @@ func (c *NfsV3Client) Rmdir(ctx context.Context, args *DirOpArgs) (res WccRes, e
 
 // Rename calls NFSPROC3_RENAME.
 func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameRes, err error) {
+	call, err := c.renameCall(args)
+	if err == nil {
+		res, err = c.renameEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartRename starts a call of Rename in p.
+func (c *NfsV3Client) StartRename(p *transport.Pipeline, args *RenameArgs, done func(RenameRes, error)) error {
+	call, err := c.renameCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.renameEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) renameCall(args *RenameArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_RENAME: arguments: %w", err)
 	}
 	call := c.call(ProcRename)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 236
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) renameEnded(call *transport.Call, failed error) (res RenameRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1269,13 +1568,34 @@ func (c *NfsV3Client) Rename(ctx context.Context, args *RenameArgs) (res RenameR
 
 // Link calls NFSPROC3_LINK.
 func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, err error) {
+	call, err := c.linkCall(args)
+	if err == nil {
+		res, err = c.linkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartLink starts a call of Link in p.
+func (c *NfsV3Client) StartLink(p *transport.Pipeline, args *LinkArgs, done func(LinkRes, error)) error {
+	call, err := c.linkCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.linkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) linkCall(args *LinkArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_LINK: arguments: %w", err)
 	}
 	call := c.call(ProcLink)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 208
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) linkEnded(call *transport.Call, failed error) (res LinkRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1290,13 +1610,34 @@ func (c *NfsV3Client) Link(ctx context.Context, args *LinkArgs) (res LinkRes, er
 
 // Readdir calls NFSPROC3_READDIR.
 func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadDirRes, err error) {
+	call, err := c.readdirCall(args)
+	if err == nil {
+		res, err = c.readdirEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReaddir starts a call of Readdir in p.
+func (c *NfsV3Client) StartReaddir(p *transport.Pipeline, args *ReadDirArgs, done func(ReadDirRes, error)) error {
+	call, err := c.readdirCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readdirEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readdirCall(args *ReadDirArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_READDIR: arguments: %w", err)
 	}
 	call := c.call(ProcReadDir)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 108 + transport.Counted(args.Count)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) readdirEnded(call *transport.Call, failed error) (res ReadDirRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1312,13 +1653,34 @@ func (c *NfsV3Client) Readdir(ctx context.Context, args *ReadDirArgs) (res ReadD
 
 // Readdirplus calls NFSPROC3_READDIRPLUS.
 func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (res ReadDirPlusRes, err error) {
+	call, err := c.readdirplusCall(args)
+	if err == nil {
+		res, err = c.readdirplusEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartReaddirplus starts a call of Readdirplus in p.
+func (c *NfsV3Client) StartReaddirplus(p *transport.Pipeline, args *ReadDirPlusArgs, done func(ReadDirPlusRes, error)) error {
+	call, err := c.readdirplusCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.readdirplusEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) readdirplusCall(args *ReadDirPlusArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_READDIRPLUS: arguments: %w", err)
 	}
 	call := c.call(ProcReadDirPlus)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 108 + max(transport.Counted(args.DirCount), transport.Counted(args.MaxCount))
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) readdirplusEnded(call *transport.Call, failed error) (res ReadDirPlusRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1335,13 +1697,34 @@ func (c *NfsV3Client) Readdirplus(ctx context.Context, args *ReadDirPlusArgs) (r
 
 // Fsstat calls NFSPROC3_FSSTAT.
 func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRes, err error) {
+	call, err := c.fsstatCall(args)
+	if err == nil {
+		res, err = c.fsstatEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartFsstat starts a call of Fsstat in p.
+func (c *NfsV3Client) StartFsstat(p *transport.Pipeline, args FileHandle, done func(FSStatRes, error)) error {
+	call, err := c.fsstatCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.fsstatEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) fsstatCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("NFSPROC3_FSSTAT: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcFSStat)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 144
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) fsstatEnded(call *transport.Call, failed error) (res FSStatRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1356,13 +1739,34 @@ func (c *NfsV3Client) Fsstat(ctx context.Context, args FileHandle) (res FSStatRe
 
 // Fsinfo calls NFSPROC3_FSINFO.
 func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRes, err error) {
+	call, err := c.fsinfoCall(args)
+	if err == nil {
+		res, err = c.fsinfoEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartFsinfo starts a call of Fsinfo in p.
+func (c *NfsV3Client) StartFsinfo(p *transport.Pipeline, args FileHandle, done func(FSInfoRes, error)) error {
+	call, err := c.fsinfoCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.fsinfoEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) fsinfoCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("NFSPROC3_FSINFO: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcFSInfo)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 140
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) fsinfoEnded(call *transport.Call, failed error) (res FSInfoRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1377,13 +1781,34 @@ func (c *NfsV3Client) Fsinfo(ctx context.Context, args FileHandle) (res FSInfoRe
 
 // Pathconf calls NFSPROC3_PATHCONF.
 func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathConfRes, err error) {
+	call, err := c.pathconfCall(args)
+	if err == nil {
+		res, err = c.pathconfEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartPathconf starts a call of Pathconf in p.
+func (c *NfsV3Client) StartPathconf(p *transport.Pipeline, args FileHandle, done func(PathConfRes, error)) error {
+	call, err := c.pathconfCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.pathconfEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) pathconfCall(args FileHandle) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("NFSPROC3_PATHCONF: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(ProcPathConf)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 116
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) pathconfEnded(call *transport.Call, failed error) (res PathConfRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1398,13 +1823,34 @@ func (c *NfsV3Client) Pathconf(ctx context.Context, args FileHandle) (res PathCo
 
 // Commit calls NFSPROC3_COMMIT.
 func (c *NfsV3Client) Commit(ctx context.Context, args *CommitArgs) (res CommitRes, err error) {
+	call, err := c.commitCall(args)
+	if err == nil {
+		res, err = c.commitEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCommit starts a call of Commit in p.
+func (c *NfsV3Client) StartCommit(p *transport.Pipeline, args *CommitArgs, done func(CommitRes, error)) error {
+	call, err := c.commitCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.commitEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *NfsV3Client) commitCall(args *CommitArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
+		return nil, fmt.Errorf("NFSPROC3_COMMIT: arguments: %w", err)
 	}
 	call := c.call(ProcCommit)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 128
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *NfsV3Client) commitEnded(call *transport.Call, failed error) (res CommitRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -2552,6 +2998,11 @@ func skipSetMtime(d *xdr.Decoder) {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewMountV3Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type MountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -2579,13 +3030,34 @@ func (c *MountV3Client) Null(ctx context.Context) error {
 
 // Mnt calls MOUNTPROC3_MNT.
 func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err error) {
+	call, err := c.mntCall(args)
+	if err == nil {
+		res, err = c.mntEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartMnt starts a call of Mnt in p.
+func (c *MountV3Client) StartMnt(p *transport.Pipeline, args DirPath, done func(MntRes, error)) error {
+	call, err := c.mntCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.mntEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) mntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("MOUNTPROC3_MNT: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(MountProcMnt)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 332
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MountV3Client) mntEnded(call *transport.Call, failed error) (res MntRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -2602,9 +3074,30 @@ func (c *MountV3Client) Mnt(ctx context.Context, args DirPath) (res MntRes, err 
 
 // Dump calls MOUNTPROC3_DUMP.
 func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
+	call, err := c.dumpCall()
+	if err == nil {
+		res, err = c.dumpEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartDump starts a call of Dump in p.
+func (c *MountV3Client) StartDump(p *transport.Pipeline, done func(DumpRes, error)) error {
+	call, err := c.dumpCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.dumpEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) dumpCall() (*transport.Call, error) {
 	call := c.call(MountProcDump)
 	call.MaxResults = 65540
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MountV3Client) dumpEnded(call *transport.Call, failed error) (res DumpRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -2620,12 +3113,32 @@ func (c *MountV3Client) Dump(ctx context.Context) (res DumpRes, err error) {
 
 // Umnt calls MOUNTPROC3_UMNT.
 func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
+	call, err := c.umntCall(args)
+	if err == nil {
+		err = c.umntEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartUmnt starts a call of Umnt in p.
+func (c *MountV3Client) StartUmnt(p *transport.Pipeline, args DirPath, done func(error)) error {
+	call, err := c.umntCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.umntEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) umntCall(args DirPath) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("MOUNTPROC3_UMNT: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(MountProcUmnt)
 	call.Args = args.Append(call.Args)
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MountV3Client) umntEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -2639,8 +3152,28 @@ func (c *MountV3Client) Umnt(ctx context.Context, args DirPath) error {
 
 // Umntall calls MOUNTPROC3_UMNTALL.
 func (c *MountV3Client) Umntall(ctx context.Context) error {
+	call, err := c.umntallCall()
+	if err == nil {
+		err = c.umntallEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartUmntall starts a call of Umntall in p.
+func (c *MountV3Client) StartUmntall(p *transport.Pipeline, done func(error)) error {
+	call, err := c.umntallCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.umntallEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) umntallCall() (*transport.Call, error) {
 	call := c.call(MountProcUmntAll)
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MountV3Client) umntallEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -2654,9 +3187,30 @@ func (c *MountV3Client) Umntall(ctx context.Context) error {
 
 // Export calls MOUNTPROC3_EXPORT.
 func (c *MountV3Client) Export(ctx context.Context) (res ExportRes, err error) {
+	call, err := c.exportCall()
+	if err == nil {
+		res, err = c.exportEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartExport starts a call of Export in p.
+func (c *MountV3Client) StartExport(p *transport.Pipeline, done func(ExportRes, error)) error {
+	call, err := c.exportCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.exportEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MountV3Client) exportCall() (*transport.Call, error) {
 	call := c.call(MountProcExport)
 	call.MaxResults = 65540
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MountV3Client) exportEnded(call *transport.Call, failed error) (res ExportRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

@@ -215,6 +215,40 @@ func pattern(n int) []byte {
 // sizes of data: none, some that go inline, some that go to chunks, and the largest.
 var sizes = [...]int{0, 1, 3, 4, 100, 3000, 4096, 5001, 100_000, MaxValue}
 
+// The same from one goroutine, all at once.
+func TestPipeline(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		b := start(t, over, StoreV1Program(newStore()))
+		p := transport.NewPipeline(b.client)
+		defer p.Close()
+		got := 0
+		for i, n := range sizes {
+			id, value := fmt.Appendf(nil, "v%d", n), pattern(n)
+			testutil.Must(t, b.store.StartPut(p, &PutArgs{Id: id, Value: value, Flags: uint32(i)}, func(put PutRes, err error) {
+				if err != nil || put.Status != StoreOk || put.Token != (StoreToken{7: byte(i)}) {
+					t.Errorf("Put of %d bytes: %+v, %v", n, put, err)
+				}
+				// Its value is there, so that this may begin.
+				err = b.store.StartGet(p, &GetArgs{Id: id, Count: uint32(n)}, make([]byte, n), func(get GetRes, err error) {
+					if got++; err != nil || !bytes.Equal(get.Ok.Value, value) {
+						t.Errorf("Get of %d bytes: %d, %v", n, len(get.Ok.Value), err)
+					}
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}))
+		}
+		if call, err := p.Wait(t.Context()); call != nil || err != nil || got != len(sizes) {
+			t.Errorf("Wait returns %v, %v, after %d of %d", call, err, got, len(sizes))
+		}
+		err := b.store.StartPut(p, &PutArgs{Value: make([]byte, MaxValue+1)}, func(PutRes, error) { t.Error("it was called") })
+		if check := new(xdr.CheckError); !errors.As(err, &check) || p.Len() != 0 {
+			t.Errorf("too large a value: %v, %d calls", err, p.Len())
+		}
+	})
+}
+
 // Values arrive as they were sent, in the caller's memory, wherever the server has them.
 func TestBulk(t *testing.T) {
 	each(t, func(t *testing.T, over string) {

@@ -174,6 +174,11 @@ type Listing struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewStoreV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -203,8 +208,25 @@ func (c *StoreV1Client) Null(ctx context.Context) error {
 //
 // Keeps a value.
 func (c *StoreV1Client) Put(ctx context.Context, args *PutArgs) (res PutRes, err error) {
+	call, err := c.putCall(args)
+	if err == nil {
+		res, err = c.putEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartPut starts a call of Put in p.
+func (c *StoreV1Client) StartPut(p *transport.Pipeline, args *PutArgs, done func(PutRes, error)) error {
+	call, err := c.putCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.putEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) putCall(args *PutArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_PUT: arguments: %w", err)
+		return nil, fmt.Errorf("STORE_PUT: arguments: %w", err)
 	}
 	call := c.call(StorePut)
 	b := call.Args
@@ -214,7 +236,11 @@ func (c *StoreV1Client) Put(ctx context.Context, args *PutArgs) (res PutRes, err
 	b = xdr.AppendUint32(b, args.Flags)
 	call.Args = b
 	call.MaxResults = 12
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) putEnded(call *transport.Call, failed error) (res PutRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -230,14 +256,35 @@ func (c *StoreV1Client) Put(ctx context.Context, args *PutArgs) (res PutRes, err
 // Get calls STORE_GET.
 // value is memory for field Value, which is then a part of it.
 func (c *StoreV1Client) Get(ctx context.Context, args *GetArgs, value []byte) (res GetRes, err error) {
+	call, err := c.getCall(args, value)
+	if err == nil {
+		res, err = c.getEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartGet starts a call of Get in p.
+func (c *StoreV1Client) StartGet(p *transport.Pipeline, args *GetArgs, value []byte, done func(GetRes, error)) error {
+	call, err := c.getCall(args, value)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.getEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) getCall(args *GetArgs, value []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_GET: arguments: %w", err)
+		return nil, fmt.Errorf("STORE_GET: arguments: %w", err)
 	}
 	call := c.call(StoreGet)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 32
 	call.Receive(value)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) getEnded(call *transport.Call, failed error) (res GetRes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -264,12 +311,33 @@ func (c *StoreV1Client) Get(ctx context.Context, args *GetArgs, value []byte) (r
 //
 // How many values there are in a shard.
 func (c *StoreV1Client) Count(ctx context.Context, shard uint32) (res uint32, err error) {
+	call, err := c.countCall(shard)
+	if err == nil {
+		res, err = c.countEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCount starts a call of Count in p.
+func (c *StoreV1Client) StartCount(p *transport.Pipeline, shard uint32, done func(uint32, error)) error {
+	call, err := c.countCall(shard)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.countEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) countCall(shard uint32) (*transport.Call, error) {
 	call := c.call(StoreCount)
 	b := call.Args
 	b = xdr.AppendUint32(b, shard)
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) countEnded(call *transport.Call, failed error) (res uint32, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -284,8 +352,25 @@ func (c *StoreV1Client) Count(ctx context.Context, shard uint32) (res uint32, er
 
 // Name calls STORE_NAME.
 func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (res string, err error) {
+	call, err := c.nameCall(shard, prefix)
+	if err == nil {
+		res, err = c.nameEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartName starts a call of Name in p.
+func (c *StoreV1Client) StartName(p *transport.Pipeline, shard uint32, prefix string, done func(string, error)) error {
+	call, err := c.nameCall(shard, prefix)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.nameEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) nameCall(shard uint32, prefix string) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(prefix), 8); err != nil {
-		return res, fmt.Errorf("STORE_NAME: arguments: %w", xdr.InField("prefix", err))
+		return nil, fmt.Errorf("STORE_NAME: arguments: %w", xdr.InField("prefix", err))
 	}
 	call := c.call(StoreName)
 	b := call.Args
@@ -293,7 +378,11 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 	b = xdr.AppendString(b, prefix)
 	call.Args = b
 	call.MaxResults = 65540
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) nameEnded(call *transport.Call, failed error) (res string, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -311,8 +400,25 @@ func (c *StoreV1Client) Name(ctx context.Context, shard uint32, prefix string) (
 // text is memory for field Text, which is then a part of it.
 // other is memory for field Other, which is then a part of it.
 func (c *StoreV1Client) Swap(ctx context.Context, args *Pair, text, other []byte) (res Pair, err error) {
+	call, err := c.swapCall(args, text, other)
+	if err == nil {
+		res, err = c.swapEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSwap starts a call of Swap in p.
+func (c *StoreV1Client) StartSwap(p *transport.Pipeline, args *Pair, text, other []byte, done func(Pair, error)) error {
+	call, err := c.swapCall(args, text, other)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.swapEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) swapCall(args *Pair, text, other []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_SWAP: arguments: %w", err)
+		return nil, fmt.Errorf("STORE_SWAP: arguments: %w", err)
 	}
 	call := c.call(StoreSwap)
 	b := call.Args
@@ -329,7 +435,11 @@ func (c *StoreV1Client) Swap(ctx context.Context, args *Pair, text, other []byte
 	call.MaxResults = 24
 	call.Receive(text)
 	call.Receive(other)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) swapEnded(call *transport.Call, failed error) (res Pair, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -353,8 +463,25 @@ func (c *StoreV1Client) Swap(ctx context.Context, args *Pair, text, other []byte
 // Copy calls STORE_COPY.
 // other is memory for field Other, which is then a part of it.
 func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res Pair, err error) {
+	call, err := c.copyCall(args, other)
+	if err == nil {
+		res, err = c.copyEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCopy starts a call of Copy in p.
+func (c *StoreV1Client) StartCopy(p *transport.Pipeline, args *Pair, other []byte, done func(Pair, error)) error {
+	call, err := c.copyCall(args, other)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.copyEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) copyCall(args *Pair, other []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_COPY: arguments: %w", err)
+		return nil, fmt.Errorf("STORE_COPY: arguments: %w", err)
 	}
 	call := c.call(StoreCopy)
 	b := call.Args
@@ -369,7 +496,11 @@ func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res
 	call.Args = b
 	call.MaxResults = 65560
 	call.Receive(other)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) copyEnded(call *transport.Call, failed error) (res Pair, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -394,10 +525,31 @@ func (c *StoreV1Client) Copy(ctx context.Context, args *Pair, other []byte) (res
 
 // List calls STORE_LIST.
 func (c *StoreV1Client) List(ctx context.Context, args *ListArgs) (res Listing, err error) {
+	call, err := c.listCall(args)
+	if err == nil {
+		res, err = c.listEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartList starts a call of List in p.
+func (c *StoreV1Client) StartList(p *transport.Pipeline, args *ListArgs, done func(Listing, error)) error {
+	call, err := c.listCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.listEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) listCall(args *ListArgs) (*transport.Call, error) {
 	call := c.call(StoreList)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 8 + transport.Counted(args.Count)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) listEnded(call *transport.Call, failed error) (res Listing, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -414,8 +566,28 @@ func (c *StoreV1Client) List(ctx context.Context, args *ListArgs) (res Listing, 
 
 // Clear calls STORE_CLEAR.
 func (c *StoreV1Client) Clear(ctx context.Context) error {
+	call, err := c.clearCall()
+	if err == nil {
+		err = c.clearEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartClear starts a call of Clear in p.
+func (c *StoreV1Client) StartClear(p *transport.Pipeline, done func(error)) error {
+	call, err := c.clearCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.clearEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) clearCall() (*transport.Call, error) {
 	call := c.call(StoreClear)
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) clearEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -431,8 +603,25 @@ func (c *StoreV1Client) Clear(ctx context.Context) error {
 //
 // Has the server call WATCH_CHANGED.
 func (c *StoreV1Client) Watch(ctx context.Context, events uint32, arg2 StoreId) (res StoreStatus, err error) {
+	call, err := c.watchCall(events, arg2)
+	if err == nil {
+		res, err = c.watchEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartWatch starts a call of Watch in p.
+func (c *StoreV1Client) StartWatch(p *transport.Pipeline, events uint32, arg2 StoreId, done func(StoreStatus, error)) error {
+	call, err := c.watchCall(events, arg2)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.watchEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) watchCall(events uint32, arg2 StoreId) (*transport.Call, error) {
 	if err := arg2.Check(); err != nil {
-		return res, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("arg2", err))
+		return nil, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("arg2", err))
 	}
 	call := c.call(StoreWatch)
 	b := call.Args
@@ -440,7 +629,11 @@ func (c *StoreV1Client) Watch(ctx context.Context, events uint32, arg2 StoreId) 
 	b = arg2.Append(b)
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) watchEnded(call *transport.Call, failed error) (res StoreStatus, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -455,13 +648,34 @@ func (c *StoreV1Client) Watch(ctx context.Context, events uint32, arg2 StoreId) 
 
 // Echo calls STORE_ECHO.
 func (c *StoreV1Client) Echo(ctx context.Context, args *GetArgs) (res GetArgs, err error) {
+	call, err := c.echoCall(args)
+	if err == nil {
+		res, err = c.echoEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartEcho starts a call of Echo in p.
+func (c *StoreV1Client) StartEcho(p *transport.Pipeline, args *GetArgs, done func(GetArgs, error)) error {
+	call, err := c.echoCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.echoEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) echoCall(args *GetArgs) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_ECHO: arguments: %w", err)
+		return nil, fmt.Errorf("STORE_ECHO: arguments: %w", err)
 	}
 	call := c.call(StoreEcho)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 40
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) echoEnded(call *transport.Call, failed error) (res GetArgs, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1111,6 +1325,11 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewStoreV2Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type StoreV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -1139,14 +1358,35 @@ func (c *StoreV2Client) Null(ctx context.Context) error {
 // Fetch calls STORE_FETCH.
 // storePage is memory for the result, which is then a part of it.
 func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId, storePage []byte) (res StorePage, err error) {
+	call, err := c.fetchCall(args, storePage)
+	if err == nil {
+		res, err = c.fetchEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartFetch starts a call of Fetch in p.
+func (c *StoreV2Client) StartFetch(p *transport.Pipeline, args StoreId, storePage []byte, done func(StorePage, error)) error {
+	call, err := c.fetchCall(args, storePage)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.fetchEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) fetchCall(args StoreId, storePage []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_FETCH: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("STORE_FETCH: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(StoreFetch)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 4
 	call.Receive(storePage)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV2Client) fetchEnded(call *transport.Call, failed error) (res StorePage, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1164,11 +1404,28 @@ func (c *StoreV2Client) Fetch(ctx context.Context, args StoreId, storePage []byt
 //
 // Returns what it gets.
 func (c *StoreV2Client) Switch(ctx context.Context, id StoreId, newArg StorePage, arg3 []byte, storePage []byte) (res StorePage, err error) {
+	call, err := c.switchCall(id, newArg, arg3, storePage)
+	if err == nil {
+		res, err = c.switchEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSwitch starts a call of Switch in p.
+func (c *StoreV2Client) StartSwitch(p *transport.Pipeline, id StoreId, newArg StorePage, arg3 []byte, storePage []byte, done func(StorePage, error)) error {
+	call, err := c.switchCall(id, newArg, arg3, storePage)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.switchEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) switchCall(id StoreId, newArg StorePage, arg3 []byte, storePage []byte) (*transport.Call, error) {
 	if err := id.Check(); err != nil {
-		return res, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("id", err))
+		return nil, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("id", err))
 	}
 	if err := newArg.Check(); err != nil {
-		return res, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("newArg", err))
+		return nil, fmt.Errorf("STORE_SWITCH: arguments: %w", xdr.InField("newArg", err))
 	}
 	call := c.call(StoreSwitch)
 	b := call.Args
@@ -1180,7 +1437,11 @@ func (c *StoreV2Client) Switch(ctx context.Context, id StoreId, newArg StorePage
 	call.Args = b
 	call.MaxResults = 4
 	call.Receive(storePage)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV2Client) switchEnded(call *transport.Call, failed error) (res StorePage, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1195,13 +1456,34 @@ func (c *StoreV2Client) Switch(ctx context.Context, id StoreId, newArg StorePage
 
 // Lend calls STORE_LEND.
 func (c *StoreV2Client) Lend(ctx context.Context, args StorePage) (res StorePage, err error) {
+	call, err := c.lendCall(args)
+	if err == nil {
+		res, err = c.lendEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartLend starts a call of Lend in p.
+func (c *StoreV2Client) StartLend(p *transport.Pipeline, args StorePage, done func(StorePage, error)) error {
+	call, err := c.lendCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.lendEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) lendCall(args StorePage) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("STORE_LEND: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("STORE_LEND: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(StoreLend)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 1048580
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV2Client) lendEnded(call *transport.Call, failed error) (res StorePage, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1218,6 +1500,23 @@ func (c *StoreV2Client) Lend(ctx context.Context, args StorePage) (res StorePage
 // Say calls STORE_SAY.
 // storeReason is memory for the result, which is then a part of it.
 func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte) (res []byte, err error) {
+	call, err := c.sayCall(args, storeReason)
+	if err == nil {
+		res, err = c.sayEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSay starts a call of Say in p.
+func (c *StoreV2Client) StartSay(p *transport.Pipeline, args []byte, storeReason []byte, done func([]byte, error)) error {
+	call, err := c.sayCall(args, storeReason)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.sayEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) sayCall(args []byte, storeReason []byte) (*transport.Call, error) {
 	call := c.call(StoreSay)
 	b := call.Args
 	b = xdr.AppendUint32(b, uint32(len(args)))
@@ -1225,7 +1524,11 @@ func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte
 	call.Args = b
 	call.MaxResults = 4
 	call.Receive(storeReason)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV2Client) sayEnded(call *transport.Call, failed error) (res []byte, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1240,12 +1543,33 @@ func (c *StoreV2Client) Say(ctx context.Context, args []byte, storeReason []byte
 
 // Entries calls STORE_ENTRIES.
 func (c *StoreV2Client) Entries(ctx context.Context, bytes uint32) (res []Entry, err error) {
+	call, err := c.entriesCall(bytes)
+	if err == nil {
+		res, err = c.entriesEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartEntries starts a call of Entries in p.
+func (c *StoreV2Client) StartEntries(p *transport.Pipeline, bytes uint32, done func([]Entry, error)) error {
+	call, err := c.entriesCall(bytes)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.entriesEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) entriesCall(bytes uint32) (*transport.Call, error) {
 	call := c.call(StoreEntries)
 	b := call.Args
 	b = xdr.AppendUint32(b, bytes)
 	call.Args = b
 	call.MaxResults = 4 + transport.Counted(bytes)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV2Client) entriesEnded(call *transport.Call, failed error) (res []Entry, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1636,6 +1960,11 @@ func (StoreV2Binding) Idempotent(p transport.Procedure) bool {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewWatchV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type WatchV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -1665,11 +1994,28 @@ func (c *WatchV1Client) Null(ctx context.Context) error {
 //
 // Tells of a change, and returns how many there have been.
 func (c *WatchV1Client) Changed(ctx context.Context, arg1 StoreId, arg2 StoreStatus) (res uint32, err error) {
+	call, err := c.changedCall(arg1, arg2)
+	if err == nil {
+		res, err = c.changedEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartChanged starts a call of Changed in p.
+func (c *WatchV1Client) StartChanged(p *transport.Pipeline, arg1 StoreId, arg2 StoreStatus, done func(uint32, error)) error {
+	call, err := c.changedCall(arg1, arg2)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.changedEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *WatchV1Client) changedCall(arg1 StoreId, arg2 StoreStatus) (*transport.Call, error) {
 	if err := arg1.Check(); err != nil {
-		return res, fmt.Errorf("WATCH_CHANGED: arguments: %w", xdr.InField("arg1", err))
+		return nil, fmt.Errorf("WATCH_CHANGED: arguments: %w", xdr.InField("arg1", err))
 	}
 	if err := arg2.Check(); err != nil {
-		return res, fmt.Errorf("WATCH_CHANGED: arguments: %w", xdr.InField("arg2", err))
+		return nil, fmt.Errorf("WATCH_CHANGED: arguments: %w", xdr.InField("arg2", err))
 	}
 	call := c.call(WatchChanged)
 	b := call.Args
@@ -1677,7 +2023,11 @@ func (c *WatchV1Client) Changed(ctx context.Context, arg1 StoreId, arg2 StoreSta
 	b = xdr.AppendInt32(b, int32(arg2))
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *WatchV1Client) changedEnded(call *transport.Call, failed error) (res uint32, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
