@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 				Groups:   []string{"Setup", "Message", "Memory", "Window", "Fence", "Progress", "End"},
 				Bulk:     8 << 20,
 				Complete: true,
-				Limits:   fabrictest.Limits{ClientFirst: true, LocalCompletion: true},
+				Limits:   fabrictest.Limits{ClientFirst: true, LocalCompletion: true, CrossedInvalidation: true},
 				Live: func() (conns, mrs, mws int) {
 					l := p.OpenObjects()
 					return l.Conns, l.MRs, l.MWs

@@ -37,6 +37,12 @@ func startCapture(t *testing.T, port int, path string) *capture {
 	if err != nil {
 		t.Fatal("packet socket: ", err)
 	}
+	started := false
+	defer func() {
+		if !started {
+			unix.Close(fd)
+		}
+	}()
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
 		t.Fatal(err)
@@ -68,6 +74,7 @@ func startCapture(t *testing.T, port int, path string) *capture {
 	if _, err := file.Write(header); err != nil {
 		t.Fatal(err)
 	}
+	started = true
 	return c
 }
 

@@ -87,7 +87,8 @@ func Allow(a Access) func(*transport.Request) oncrpc.AuthStat {
 
 // Require returns a wrapper that denies the calls for which check says so, without calling the
 // handler within. It is in the place of transport.Program.Auth where an outer wrapper is to see what
-// is refused; what the reply cache answers, and procedure 0, do not get here.
+// is refused, and for servers behind a bridge (transport.Server.Bridge). What the reply cache answers
+// does not get here, nor does procedure 0, unless transport.Program.Null says so or it is a bridge's.
 func Require(check func(*transport.Request) oncrpc.AuthStat) transport.Middleware {
 	return func(next transport.Handler) transport.Handler {
 		return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {

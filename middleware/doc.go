@@ -1,4 +1,4 @@
-// Package middleware has wrappers for the handlers of a transport.Server: who may call, how much a
+// Package middleware has wrappers for the handlers of a [transport.Server]: who may call, how much a
 // caller may have, and a log of the calls.
 //
 // # Who may call
@@ -21,8 +21,13 @@
 //
 // [Log] writes a record for each call, of failures no more than a number per second. What the
 // transport refuses by itself, before a handler has the call, no wrapper sees: an Observer does
-// (transport.Config.Observer). Panics need no wrapper: the transport recovers those of handlers and
+// ([transport.Config], field Observer). Panics need no wrapper: the transport recovers those of handlers and
 // of wrappers, answers SYSTEM_ERR and logs the stack.
+//
+// # Servers behind a bridge
+//
+// Servers that were written for TCP and run behind transport.Server.Bridge have no Program: what is
+// in transport.Config.Middleware is around them in the same way.
 //
 // # Order
 //

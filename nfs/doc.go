@@ -36,7 +36,7 @@
 // fs.ErrNotExist and the like where appropriate. Invalid results are a [*BadReplyError]. Errors
 // of the connection are those of package transport, wrapped. If MOUNT is available neither
 // over RDMA nor over TCP the error is a [*MountFallbackError]; a failed rpcbind operation in
-// it is a *rpcbind.OpError. A call that fails with NFS3ERR_JUKEBOX is repeated for half a
+// it is a [*rpcbind.OpError]. A call that fails with NFS3ERR_JUKEBOX is repeated for half a
 // minute.
 //
 // # Cancellation

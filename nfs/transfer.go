@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 )
@@ -15,6 +16,7 @@ const (
 	leastTransfer   = 4096 // bytes, for servers that announce less or zero
 	transferWindow  = 4096 // WRITEs between two COMMITs
 	writeTries      = 5    // for data that the server loses before COMMIT
+	leastBuffer     = 64 << 10
 )
 
 // TransferOptions configure Download and Upload. The zero value and a nil pointer mean the
@@ -140,11 +142,18 @@ func pieces(total int64, size int) int64 { return (total-1)/int64(size) + 1 }
 // buffer returns a buffer of size bytes from the pool; put returns it to the pool.
 func (c *Client) buffer(size int) *[]byte {
 	b := c.bufs.Get().(*[]byte)
+	resize(b, size)
+	return b
+}
+
+// resize makes b a buffer of size bytes, with what happens to be in it. Files of all sizes are
+// copied with the same buffers: so that these do not grow by a little each time, their capacity is a
+// power of two.
+func resize(b *[]byte, size int) {
 	if cap(*b) < size {
-		*b = make([]byte, size)
+		*b = make([]byte, size, max(leastBuffer, 1<<bits.Len(uint(size-1))))
 	}
 	*b = (*b)[:size]
-	return b
 }
 
 // progress counts the bytes transferred by all workers.
@@ -466,10 +475,8 @@ func (c *Client) Upload(ctx context.Context, fh FileHandle, r io.ReaderAt, size 
 		return 0, errNegative
 	}
 	return c.writeAll(ctx, fh, first, max(0, size-first), func(buf *[]byte, at int64, n int) ([]byte, error) {
-		if cap(*buf) < n {
-			*buf = make([]byte, n)
-		}
-		b := (*buf)[:n]
+		resize(buf, n)
+		b := *buf
 		// A ReaderAt may return io.EOF with the last bytes.
 		if got, err := r.ReadAt(b, first+at); got < n {
 			return nil, fmt.Errorf("nfs: reading the data to write at %d: %w", first+at+int64(got), noEOF(err))

@@ -47,6 +47,9 @@ func parseURL(s string) (*URL, error) {
 		if errors.As(err, &ue) {
 			err = ue.Err // without the URL, which URLError has
 		}
+		if manyColons(s) { // which some versions of Go take for a port, and others for a host
+			err = errBrackets
+		}
 		return nil, err
 	}
 	switch {
@@ -70,7 +73,7 @@ func parseURL(s string) (*URL, error) {
 	u := &URL{Host: p.Hostname(), Port: Port, Path: cleanPath(p.Path)}
 	// The last group of an IPv6 address without brackets would be taken for the port.
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(p.Host, "[") {
-		return nil, errors.New("an IPv6 address must be in brackets")
+		return nil, errBrackets
 	}
 	if strings.HasSuffix(p.Host, ":") {
 		return nil, errors.New("no port after ':'")
@@ -81,6 +84,18 @@ func parseURL(s string) (*URL, error) {
 		}
 	}
 	return u, nil
+}
+
+// errBrackets is immutable.
+var errBrackets = errors.New("an IPv6 address must be in brackets")
+
+// manyColons reports whether host and port of a URL have more colons than one, and no brackets.
+func manyColons(s string) bool {
+	_, rest, _ := strings.Cut(s, "://")
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	return strings.Count(rest, ":") > 1 && !strings.ContainsAny(rest, "[]@")
 }
 
 // validHost reports whether host has only characters of names and addresses, zones included.

@@ -418,7 +418,7 @@ func TestNotifyStorm(t *testing.T) {
 	b := newBed(t, time.Minute, time.Minute)
 	slow, quick := b.dial(t, transport.ClientConfig{}), b.dial(t, transport.ClientConfig{})
 	id := slow.mustSubscribe(subscribeArgs{recursive: true}).id
-	quick.mustSubscribe(subscribeArgs{recursive: true})
+	other := b.server.find(quick.mustSubscribe(subscribeArgs{recursive: true}).id)
 	s := b.server.find(id)
 	slow.hold.Lock()
 	const files = 10_000
@@ -439,6 +439,11 @@ func TestNotifyStorm(t *testing.T) {
 	})
 	slow.hold.Unlock()
 	slow.lines.Wait(t, "look for yourself")
+	testutil.Eventually(t, "the quick one has everything, or has been told to look", func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return len(other.queue.events) == 0
+	})
 	b.source.emit(Event{Kind: Created, Path: "last"})
 	slow.lines.Wait(t, "created last")
 	quick.lines.Wait(t, "created last")

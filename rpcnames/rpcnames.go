@@ -24,8 +24,8 @@ const MaxEntries = 4096
 
 // A Program names the procedures of one version of a program.
 type Program struct {
-	Number, Vers uint32
-	Name         string
+	Number, Vers uint32   // in RPC calls
+	Name         string   // for labels
 	Procedures   []string // by number; an empty one has no name, and is Other
 }
 

@@ -50,12 +50,12 @@ func (s Seconds) String() string {
 
 // A Snapshot is all that a Monitor shows, as its JSON has it. Durations are in seconds.
 type Snapshot struct {
-	Title string    `json:"title"`
+	Title string    `json:"title"` // Config.Title
 	Time  time.Time `json:"time"`
 	Since time.Time `json:"since"` // of the first thing that is counted
 
 	Totals     Totals      `json:"totals"`
-	Conns      []Conn      `json:"connections"`
+	Conns      []Conn      `json:"connections"`     // that are open
 	Calls      []Call      `json:"calls_in_flight"` // the oldest first
 	Slowest    []Call      `json:"slowest_calls"`
 	Failed     []Call      `json:"failed_calls"` // these and what follows: the latest first
@@ -67,15 +67,16 @@ type Snapshot struct {
 
 // Totals are figures of the process as a whole.
 type Totals struct {
-	Opened      uint64         `json:"connections_opened"`
-	Open        int            `json:"connections_open"`
-	EndedBy     map[string]int `json:"connections_ended"` // by outcome
+	Opened      uint64         `json:"connections_opened"` // since Snapshot.Since
+	Open        int            `json:"connections_open"`   // now
+	EndedBy     map[string]int `json:"connections_ended"`  // by outcome
 	Executing   int64          `json:"calls_executing"`
 	Calling     int64          `json:"calls_waiting_for_reply"`
 	FailedCalls uint64         `json:"calls_failed"`
 	Refused     uint64         `json:"messages_refused"`
 	Rejected    uint64         `json:"connections_rejected"`
 
+	// How often calls waited for a credit and for memory, and how often memory was registered.
 	CreditStalls    uint64 `json:"credit_stalls"`
 	MemoryStalls    uint64 `json:"memory_stalls"`
 	Registrations   uint64 `json:"registrations"`
@@ -98,6 +99,7 @@ type Conn struct {
 	Version  uint32  `json:"version"`
 	Age      Seconds `json:"age"`
 
+	// What the ends agreed on: see transport.ConnInfo.
 	InlineSend         int  `json:"inline_send"`
 	InlineRecv         int  `json:"inline_recv"`
 	PrivateData        bool `json:"private_data"`
@@ -106,17 +108,18 @@ type Conn struct {
 	RemoteInvalidation bool `json:"remote_invalidation"`
 	MemoryWindows      bool `json:"memory_windows"`
 
+	// Credits of calls in the usual direction and in the other one, and calls at the moment.
 	Credits         int `json:"credits"`
 	BackwardCredits int `json:"backward_credits"`
 	Executing       int `json:"calls_executing"`
 	Calling         int `json:"calls_waiting_for_reply"`
 	Waiting         int `json:"callers_waiting_for_credit"`
 
-	ExposedBytes int64 `json:"exposed_bytes"`
-	HeldBytes    int64 `json:"held_bytes"`
+	ExposedBytes int64 `json:"exposed_bytes"` // that the peer can reach at the moment
+	HeldBytes    int64 `json:"held_bytes"`    // that calls hold which are executed
 
-	Counters map[string]uint64 `json:"counters"`
-	Adapter  []fabric.Counter  `json:"adapter"`
+	Counters map[string]uint64 `json:"counters"` // transport.Stats of the connection, by name
+	Adapter  []fabric.Counter  `json:"adapter"`  // fabric.Counting
 }
 
 // A Call is one that is under way, or has ended. Of one that is under way, Total is its age.
@@ -132,17 +135,19 @@ type Call struct {
 	Backward  bool      `json:"backward"`
 	Peer      string    `json:"peer,omitempty"`
 
+	// Where the time has gone: see transport.CallEvent.
 	Total   Seconds `json:"total"`
 	Waited  Seconds `json:"waited"`
 	Wire    Seconds `json:"wire"`
 	Handler Seconds `json:"handler"`
 
+	// How the messages have travelled, and what has come of the call.
 	Request  Travel `json:"request"`
 	Reply    Travel `json:"reply"`
-	Outcome  string `json:"outcome,omitempty"`
-	Error    string `json:"error,omitempty"`
-	Resent   int    `json:"resent,omitempty"`
-	Replayed bool   `json:"replayed,omitempty"`
+	Outcome  string `json:"outcome,omitempty"`  // transport.CallEvent.Outcome; none: it is under way
+	Error    string `json:"error,omitempty"`    // the text of the error
+	Resent   int    `json:"resent,omitempty"`   // how often the call was sent again
+	Replayed bool   `json:"replayed,omitempty"` // the reply was remembered
 }
 
 // What names the procedure, with numbers for what has no name: "NFS 3 READ".
@@ -159,17 +164,17 @@ func (c *Call) What() string {
 
 // A Travel is a transport.Transfer.
 type Travel struct {
-	Bytes      int    `json:"bytes"`
-	ChunkBytes int    `json:"chunk_bytes"`
-	By         string `json:"by"`
+	Bytes      int    `json:"bytes"`       // of the RPC message, with all data that was in chunks
+	ChunkBytes int    `json:"chunk_bytes"` // of these, those moved by RDMA Read or Write
+	By         string `json:"by"`          // transport.Ways
 }
 
 // A Refusal is a message that was refused, or a connection that was rejected.
 type Refusal struct {
 	Time  time.Time `json:"time"`
-	Peer  string    `json:"peer"`
-	XID   uint32    `json:"xid,omitempty"`
-	Error string    `json:"error"`
+	Peer  string    `json:"peer"`          // its address
+	XID   uint32    `json:"xid,omitempty"` // of the message, if it had one
+	Error string    `json:"error"`         // why
 }
 
 // An EndedConn is a connection that has ended.
@@ -187,18 +192,18 @@ type EndedConn struct {
 // A Procedure has the latencies of one procedure at one end. Percentiles are upper bounds of the
 // class that they are in.
 type Procedure struct {
-	Program   string   `json:"program"`
+	Program   string   `json:"program"` // its name in Config.Table
 	Vers      uint32   `json:"vers"`
 	Procedure string   `json:"procedure"`
-	Executed  bool     `json:"executed"`
+	Executed  bool     `json:"executed"` // by this end; false: the calls are made
 	Calls     uint64   `json:"calls"`
-	Failed    uint64   `json:"failed"`
-	Mean      Seconds  `json:"mean"`
+	Failed    uint64   `json:"failed"` // of Calls
+	Mean      Seconds  `json:"mean"`   // of the whole call, as the next three
 	Median    Seconds  `json:"median"`
 	P99       Seconds  `json:"p99"`
 	Max       Seconds  `json:"max"`
-	Waited    Seconds  `json:"mean_waited"`
-	Inner     Seconds  `json:"mean_inner"` // in the handler, or on the wire
+	Waited    Seconds  `json:"mean_waited"` // the part before the call is sent or executed
+	Inner     Seconds  `json:"mean_inner"`  // in the handler, or on the wire
 	Total     Seconds  `json:"sum"`
 	Classes   []uint64 `json:"classes"` // calls of less than 1 µs, of less than 2 µs, 4 µs and so on
 }

@@ -150,6 +150,11 @@ type Expression struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewCalcV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -177,13 +182,34 @@ func (c *CalcV1Client) Null(ctx context.Context) error {
 
 // Evaluate calls CALC_EVALUATE.
 func (c *CalcV1Client) Evaluate(ctx context.Context, args *Expression) (res Result, err error) {
+	call, err := c.evaluateCall(args)
+	if err == nil {
+		res, err = c.evaluateEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartEvaluate starts a call of Evaluate in p.
+func (c *CalcV1Client) StartEvaluate(p *transport.Pipeline, args *Expression, done func(Result, error)) error {
+	call, err := c.evaluateCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.evaluateEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *CalcV1Client) evaluateCall(args *Expression) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("CALC_EVALUATE: arguments: %w", err)
+		return nil, fmt.Errorf("CALC_EVALUATE: arguments: %w", err)
 	}
 	call := c.call(CalcEvaluate)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 8008
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *CalcV1Client) evaluateEnded(call *transport.Call, failed error) (res Result, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

@@ -29,6 +29,11 @@ type Text = string
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewEchoV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type EchoV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -56,15 +61,36 @@ func (c *EchoV1Client) Null(ctx context.Context) error {
 
 // Say calls ECHO_SAY.
 func (c *EchoV1Client) Say(ctx context.Context, said Text) (res Text, err error) {
+	call, err := c.sayCall(said)
+	if err == nil {
+		res, err = c.sayEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSay starts a call of Say in p.
+func (c *EchoV1Client) StartSay(p *transport.Pipeline, said Text, done func(Text, error)) error {
+	call, err := c.sayCall(said)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.sayEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV1Client) sayCall(said Text) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(said), 1024); err != nil {
-		return res, fmt.Errorf("ECHO_SAY: arguments: %w", xdr.InField("said", err))
+		return nil, fmt.Errorf("ECHO_SAY: arguments: %w", xdr.InField("said", err))
 	}
 	call := c.call(EchoSay)
 	b := call.Args
 	b = xdr.AppendString(b, said)
 	call.Args = b
 	call.MaxResults = 1028
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV1Client) sayEnded(call *transport.Call, failed error) (res Text, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

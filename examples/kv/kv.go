@@ -87,6 +87,11 @@ type Result struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewStoreV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -114,11 +119,28 @@ func (c *StoreV1Client) Null(ctx context.Context) error {
 
 // Put calls STORE_PUT.
 func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Status, err error) {
+	call, err := c.putCall(key, value)
+	if err == nil {
+		res, err = c.putEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartPut starts a call of Put in p.
+func (c *StoreV1Client) StartPut(p *transport.Pipeline, key Key, value Value, done func(Status, error)) error {
+	call, err := c.putCall(key, value)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.putEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) putCall(key Key, value Value) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return res, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("key", err))
 	}
 	if err := value.Check(); err != nil {
-		return res, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("value", err))
+		return nil, fmt.Errorf("STORE_PUT: arguments: %w", xdr.InField("value", err))
 	}
 	call := c.call(StorePut)
 	b := call.Args
@@ -127,7 +149,11 @@ func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Stat
 	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: value})
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) putEnded(call *transport.Call, failed error) (res Status, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -143,8 +169,25 @@ func (c *StoreV1Client) Put(ctx context.Context, key Key, value Value) (res Stat
 // Get calls STORE_GET.
 // value is memory for field Value, which is then a part of it.
 func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Result, err error) {
+	call, err := c.getCall(key, value)
+	if err == nil {
+		res, err = c.getEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartGet starts a call of Get in p.
+func (c *StoreV1Client) StartGet(p *transport.Pipeline, key Key, value []byte, done func(Result, error)) error {
+	call, err := c.getCall(key, value)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.getEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) getCall(key Key, value []byte) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return res, fmt.Errorf("STORE_GET: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("STORE_GET: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(StoreGet)
 	b := call.Args
@@ -152,7 +195,11 @@ func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Res
 	call.Args = b
 	call.MaxResults = 8
 	call.Receive(value)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) getEnded(call *transport.Call, failed error) (res Result, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -175,15 +222,36 @@ func (c *StoreV1Client) Get(ctx context.Context, key Key, value []byte) (res Res
 //
 // Calls WATCHER_CHANGED for keys with the prefix as long as the connection lives.
 func (c *StoreV1Client) Watch(ctx context.Context, prefix Key) (res Status, err error) {
+	call, err := c.watchCall(prefix)
+	if err == nil {
+		res, err = c.watchEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartWatch starts a call of Watch in p.
+func (c *StoreV1Client) StartWatch(p *transport.Pipeline, prefix Key, done func(Status, error)) error {
+	call, err := c.watchCall(prefix)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.watchEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV1Client) watchCall(prefix Key) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(prefix), 255); err != nil {
-		return res, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("prefix", err))
+		return nil, fmt.Errorf("STORE_WATCH: arguments: %w", xdr.InField("prefix", err))
 	}
 	call := c.call(StoreWatch)
 	b := call.Args
 	b = xdr.AppendString(b, prefix)
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *StoreV1Client) watchEnded(call *transport.Call, failed error) (res Status, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -460,6 +528,11 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewWatcherV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type WatcherV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -487,14 +560,34 @@ func (c *WatcherV1Client) Null(ctx context.Context) error {
 
 // Changed calls WATCHER_CHANGED.
 func (c *WatcherV1Client) Changed(ctx context.Context, key Key) error {
+	call, err := c.changedCall(key)
+	if err == nil {
+		err = c.changedEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartChanged starts a call of Changed in p.
+func (c *WatcherV1Client) StartChanged(p *transport.Pipeline, key Key, done func(error)) error {
+	call, err := c.changedCall(key)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.changedEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *WatcherV1Client) changedCall(key Key) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(key), 255); err != nil {
-		return fmt.Errorf("WATCHER_CHANGED: arguments: %w", xdr.InField("key", err))
+		return nil, fmt.Errorf("WATCHER_CHANGED: arguments: %w", xdr.InField("key", err))
 	}
 	call := c.call(WatcherChanged)
 	b := call.Args
 	b = xdr.AppendString(b, key)
 	call.Args = b
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *WatcherV1Client) changedEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

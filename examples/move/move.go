@@ -36,6 +36,11 @@ type File struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewMoveV1Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type MoveV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -63,8 +68,25 @@ func (c *MoveV1Client) Null(ctx context.Context) error {
 
 // Sum calls MOVE_SUM.
 func (c *MoveV1Client) Sum(ctx context.Context, args *File) (res Sum, err error) {
+	call, err := c.sumCall(args)
+	if err == nil {
+		res, err = c.sumEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSum starts a call of Sum in p.
+func (c *MoveV1Client) StartSum(p *transport.Pipeline, args *File, done func(Sum, error)) error {
+	call, err := c.sumCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.sumEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *MoveV1Client) sumCall(args *File) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("MOVE_SUM: arguments: %w", err)
+		return nil, fmt.Errorf("MOVE_SUM: arguments: %w", err)
 	}
 	call := c.call(MoveSum)
 	b := call.Args
@@ -72,7 +94,11 @@ func (c *MoveV1Client) Sum(ctx context.Context, args *File) (res Sum, err error)
 	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: args.Data})
 	call.Args = b
 	call.MaxResults = 32
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *MoveV1Client) sumEnded(call *transport.Call, failed error) (res Sum, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

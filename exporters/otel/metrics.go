@@ -1,6 +1,6 @@
 // Package otel exports metrics and traces of package transport to OpenTelemetry.
 //
-// [Metrics] is a transport.Observer. Its instruments rpc.client.call.duration and
+// [Metrics] is a [transport.Observer]. Its instruments rpc.client.call.duration and
 // rpc.server.call.duration follow the semantic conventions for RPC, version 1.43.0, with
 // rpc.system.name "onc_rpc" and the attributes onc_rpc.*; the conventions have no others for RPC, and
 // what they lack is under "rpcrdma.". No attribute comes from a peer: names are those of Config.Table,

@@ -4,7 +4,7 @@
 //	registry.MustRegister(c)
 //	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
 //
-// A [Collector] is a transport.Observer for any number of clients and servers, and a
+// A [Collector] is a [transport.Observer] for any number of clients and servers, and a
 // Collector of client_golang. Its metrics begin with "rpcrdma_". Label "end" is "client" for
 // what the end that makes calls has measured, and "server" for the end that executes them, of which
 // a process may be both.

@@ -218,6 +218,11 @@ type Bulk struct {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewEchoV2Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type EchoV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -245,13 +250,34 @@ func (c *EchoV2Client) Null(ctx context.Context) error {
 
 // Basic calls ECHO_BASIC.
 func (c *EchoV2Client) Basic(ctx context.Context, args *Basic) (res Basic, err error) {
+	call, err := c.basicCall(args)
+	if err == nil {
+		res, err = c.basicEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartBasic starts a call of Basic in p.
+func (c *EchoV2Client) StartBasic(p *transport.Pipeline, args *Basic, done func(Basic, error)) error {
+	call, err := c.basicCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.basicEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) basicCall(args *Basic) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_BASIC: arguments: %w", err)
+		return nil, fmt.Errorf("ECHO_BASIC: arguments: %w", err)
 	}
 	call := c.call(EchoBasic)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 52
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) basicEnded(call *transport.Call, failed error) (res Basic, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -266,13 +292,34 @@ func (c *EchoV2Client) Basic(ctx context.Context, args *Basic) (res Basic, err e
 
 // Arrays calls ECHO_ARRAYS.
 func (c *EchoV2Client) Arrays(ctx context.Context, args *Arrays) (res Arrays, err error) {
+	call, err := c.arraysCall(args)
+	if err == nil {
+		res, err = c.arraysEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartArrays starts a call of Arrays in p.
+func (c *EchoV2Client) StartArrays(p *transport.Pipeline, args *Arrays, done func(Arrays, error)) error {
+	call, err := c.arraysCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.arraysEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) arraysCall(args *Arrays) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_ARRAYS: arguments: %w", err)
+		return nil, fmt.Errorf("ECHO_ARRAYS: arguments: %w", err)
 	}
 	call := c.call(EchoArrays)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 196944
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) arraysEnded(call *transport.Call, failed error) (res Arrays, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -289,13 +336,34 @@ func (c *EchoV2Client) Arrays(ctx context.Context, args *Arrays) (res Arrays, er
 
 // Unions calls ECHO_UNIONS.
 func (c *EchoV2Client) Unions(ctx context.Context, args *Unions) (res Unions, err error) {
+	call, err := c.unionsCall(args)
+	if err == nil {
+		res, err = c.unionsEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartUnions starts a call of Unions in p.
+func (c *EchoV2Client) StartUnions(p *transport.Pipeline, args *Unions, done func(Unions, error)) error {
+	call, err := c.unionsCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.unionsEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) unionsCall(args *Unions) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_UNIONS: arguments: %w", err)
+		return nil, fmt.Errorf("ECHO_UNIONS: arguments: %w", err)
 	}
 	call := c.call(EchoUnions)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 80
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) unionsEnded(call *transport.Call, failed error) (res Unions, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -311,13 +379,34 @@ func (c *EchoV2Client) Unions(ctx context.Context, args *Unions) (res Unions, er
 
 // Nodes calls ECHO_NODES.
 func (c *EchoV2Client) Nodes(ctx context.Context, args Nodes) (res Nodes, err error) {
+	call, err := c.nodesCall(args)
+	if err == nil {
+		res, err = c.nodesEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartNodes starts a call of Nodes in p.
+func (c *EchoV2Client) StartNodes(p *transport.Pipeline, args Nodes, done func(Nodes, error)) error {
+	call, err := c.nodesCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.nodesEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) nodesCall(args Nodes) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_NODES: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("ECHO_NODES: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(EchoNodes)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 65540
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) nodesEnded(call *transport.Call, failed error) (res Nodes, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -333,13 +422,34 @@ func (c *EchoV2Client) Nodes(ctx context.Context, args Nodes) (res Nodes, err er
 
 // Options calls ECHO_OPTIONS.
 func (c *EchoV2Client) Options(ctx context.Context, args *Options) (res Options, err error) {
+	call, err := c.optionsCall(args)
+	if err == nil {
+		res, err = c.optionsEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartOptions starts a call of Options in p.
+func (c *EchoV2Client) StartOptions(p *transport.Pipeline, args *Options, done func(Options, error)) error {
+	call, err := c.optionsCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.optionsEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) optionsCall(args *Options) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_OPTIONS: arguments: %w", err)
+		return nil, fmt.Errorf("ECHO_OPTIONS: arguments: %w", err)
 	}
 	call := c.call(EchoOptions)
 	call.Args = args.Append(call.Args)
 	call.MaxResults = 65616
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) optionsEnded(call *transport.Call, failed error) (res Options, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -355,8 +465,25 @@ func (c *EchoV2Client) Options(ctx context.Context, args *Options) (res Options,
 // Bulk calls ECHO_BULK.
 // data is memory for field Data, which is then a part of it.
 func (c *EchoV2Client) Bulk(ctx context.Context, args *Bulk, data []byte) (res Bulk, err error) {
+	call, err := c.bulkCall(args, data)
+	if err == nil {
+		res, err = c.bulkEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartBulk starts a call of Bulk in p.
+func (c *EchoV2Client) StartBulk(p *transport.Pipeline, args *Bulk, data []byte, done func(Bulk, error)) error {
+	call, err := c.bulkCall(args, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.bulkEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) bulkCall(args *Bulk, data []byte) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_BULK: arguments: %w", err)
+		return nil, fmt.Errorf("ECHO_BULK: arguments: %w", err)
 	}
 	call := c.call(EchoBulk)
 	b := call.Args
@@ -367,7 +494,11 @@ func (c *EchoV2Client) Bulk(ctx context.Context, args *Bulk, data []byte) (res B
 	call.Args = b
 	call.MaxResults = 28
 	call.Receive(data)
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) bulkEnded(call *transport.Call, failed error) (res Bulk, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -385,15 +516,36 @@ func (c *EchoV2Client) Bulk(ctx context.Context, args *Bulk, data []byte) (res B
 
 // Color calls ECHO_COLOR.
 func (c *EchoV2Client) Color(ctx context.Context, args Color) (res Color, err error) {
+	call, err := c.colorCall(args)
+	if err == nil {
+		res, err = c.colorEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartColor starts a call of Color in p.
+func (c *EchoV2Client) StartColor(p *transport.Pipeline, args Color, done func(Color, error)) error {
+	call, err := c.colorCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.colorEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) colorCall(args Color) (*transport.Call, error) {
 	if err := args.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_COLOR: arguments: %w", xdr.InField("args", err))
+		return nil, fmt.Errorf("ECHO_COLOR: arguments: %w", xdr.InField("args", err))
 	}
 	call := c.call(EchoColor)
 	b := call.Args
 	b = xdr.AppendInt32(b, int32(args))
 	call.Args = b
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) colorEnded(call *transport.Call, failed error) (res Color, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -408,12 +560,33 @@ func (c *EchoV2Client) Color(ctx context.Context, args Color) (res Color, err er
 
 // Text calls ECHO_TEXT.
 func (c *EchoV2Client) Text(ctx context.Context, text string) (res string, err error) {
+	call, err := c.textCall(text)
+	if err == nil {
+		res, err = c.textEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartText starts a call of Text in p.
+func (c *EchoV2Client) StartText(p *transport.Pipeline, text string, done func(string, error)) error {
+	call, err := c.textCall(text)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.textEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) textCall(text string) (*transport.Call, error) {
 	call := c.call(EchoText)
 	b := call.Args
 	b = xdr.AppendString(b, text)
 	call.Args = b
 	call.MaxResults = 65540
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) textEnded(call *transport.Call, failed error) (res string, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -431,14 +604,31 @@ func (c *EchoV2Client) Text(ctx context.Context, text string) (res string, err e
 //
 // As a structure of all four.
 func (c *EchoV2Client) Several(ctx context.Context, number int32, text Label, hue Color, data Payload) (res Arrays, err error) {
+	call, err := c.severalCall(number, text, hue, data)
+	if err == nil {
+		res, err = c.severalEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSeveral starts a call of Several in p.
+func (c *EchoV2Client) StartSeveral(p *transport.Pipeline, number int32, text Label, hue Color, data Payload, done func(Arrays, error)) error {
+	call, err := c.severalCall(number, text, hue, data)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.severalEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) severalCall(number int32, text Label, hue Color, data Payload) (*transport.Call, error) {
 	if err := xdr.CheckLen(len(text), NameLen); err != nil {
-		return res, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("text", err))
+		return nil, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("text", err))
 	}
 	if err := hue.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("hue", err))
+		return nil, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("hue", err))
 	}
 	if err := data.Check(); err != nil {
-		return res, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("data", err))
+		return nil, fmt.Errorf("ECHO_SEVERAL: arguments: %w", xdr.InField("data", err))
 	}
 	call := c.call(EchoSeveral)
 	b := call.Args
@@ -448,7 +638,11 @@ func (c *EchoV2Client) Several(ctx context.Context, number int32, text Label, hu
 	b = data.Append(b)
 	call.Args = b
 	call.MaxResults = 196944
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) severalEnded(call *transport.Call, failed error) (res Arrays, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -467,9 +661,30 @@ func (c *EchoV2Client) Several(ctx context.Context, number int32, text Label, hu
 //
 // The user that the call is from, by its AUTH_SYS.
 func (c *EchoV2Client) User(ctx context.Context) (res uint32, err error) {
+	call, err := c.userCall()
+	if err == nil {
+		res, err = c.userEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartUser starts a call of User in p.
+func (c *EchoV2Client) StartUser(p *transport.Pipeline, done func(uint32, error)) error {
+	call, err := c.userCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.userEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) userCall() (*transport.Call, error) {
 	call := c.call(EchoUser)
 	call.MaxResults = 4
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) userEnded(call *transport.Call, failed error) (res uint32, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -486,8 +701,28 @@ func (c *EchoV2Client) User(ctx context.Context) (res uint32, err error) {
 //
 // Fails in the server.
 func (c *EchoV2Client) Fail(ctx context.Context) error {
+	call, err := c.failCall()
+	if err == nil {
+		err = c.failEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartFail starts a call of Fail in p.
+func (c *EchoV2Client) StartFail(p *transport.Pipeline, done func(error)) error {
+	call, err := c.failCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.failEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) failCall() (*transport.Call, error) {
 	call := c.call(EchoFail)
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) failEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -503,8 +738,28 @@ func (c *EchoV2Client) Fail(ctx context.Context) error {
 //
 // Ends the server.
 func (c *EchoV2Client) End(ctx context.Context) error {
+	call, err := c.endCall()
+	if err == nil {
+		err = c.endEnded(call, c.caller.Call(ctx, call))
+	}
+	return err
+}
+
+// StartEnd starts a call of End in p.
+func (c *EchoV2Client) StartEnd(p *transport.Pipeline, done func(error)) error {
+	call, err := c.endCall()
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.endEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV2Client) endCall() (*transport.Call, error) {
 	call := c.call(EchoEnd)
-	err := c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV2Client) endEnded(call *transport.Call, err error) error {
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder
@@ -1136,6 +1391,11 @@ func (EchoV2Binding) Idempotent(p transport.Procedure) bool {
 // An argument that Check refuses is an [*xdr.CheckError], and nothing is sent. All errors of
 // [transport.Caller] are passed on. Results that cannot be decoded are an [*xdr.DecodeError]. The
 // result of a method that returns an error means nothing.
+//
+// Methods whose names begin with Start start a call in a [transport.Pipeline], whatever NewEchoV3Client
+// was called with. What an argument refers to belongs to the call until the Pipeline's Wait calls
+// done, with what the other method would have returned. An argument that Check refuses is the
+// error of Start, and done is not called.
 type EchoV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
@@ -1163,12 +1423,33 @@ func (c *EchoV3Client) Null(ctx context.Context) error {
 
 // Number calls ECHO_NUMBER.
 func (c *EchoV3Client) Number(ctx context.Context, args int64) (res int64, err error) {
+	call, err := c.numberCall(args)
+	if err == nil {
+		res, err = c.numberEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartNumber starts a call of Number in p.
+func (c *EchoV3Client) StartNumber(p *transport.Pipeline, args int64, done func(int64, error)) error {
+	call, err := c.numberCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.numberEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *EchoV3Client) numberCall(args int64) (*transport.Call, error) {
 	call := c.call(EchoNumber)
 	b := call.Args
 	b = xdr.AppendInt64(b, args)
 	call.Args = b
 	call.MaxResults = 8
-	err = c.caller.Call(ctx, call)
+	return call, nil
+}
+
+func (c *EchoV3Client) numberEnded(call *transport.Call, failed error) (res int64, err error) {
+	err = failed
 	if err == nil {
 		results := call.Decoder()
 		d := &results.Decoder

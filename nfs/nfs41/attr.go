@@ -52,7 +52,7 @@ const TypeDir uint32 = 2
 type Attrs struct {
 	Mask Bitmap
 
-	Supported       Bitmap
+	Supported       Bitmap // which attributes the server has
 	Type            uint32 // as in TypeDir
 	FHExpireType    uint32 // 0: handles stay valid
 	Change          uint64

@@ -77,7 +77,7 @@ type Entry struct {
 
 // A Caller is on whose behalf an operation is done.
 type Caller struct {
-	UID, GID uint32
+	UID, GID uint32   // user and group, after Export.Squash
 	GIDs     []uint32 // supplementary groups; valid until the operation returns
 
 	// Host is the client's address, to keep the shares of clients apart. The zero Addr: it is

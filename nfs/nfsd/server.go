@@ -262,6 +262,7 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 		res.Fail(oncrpc.ProcUnavail)
 		return
 	}
+	growStack()
 	c := s.begin(ctx, req, res)
 	if c == nil {
 		return
@@ -282,6 +283,18 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 	}
 	procedures[req.Proc](c)
 }
+
+// growStack gives the goroutine at once the stack that a procedure takes. Each call has a new
+// goroutine, whose stack would be doubled two or three times on the way down, and copied with more
+// frames each time.
+//
+//go:noinline
+func growStack() {
+	var room [stackRoom]byte
+	runtime.KeepAlive(&room)
+}
+
+const stackRoom = 4 << 10 // bytes
 
 // quick are procedures that mostly take some microseconds of a processor, and nothing of a disk.
 // Immutable.

@@ -46,7 +46,7 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.fs.adopt(fd, n, name, who)
+	return n.fs.adopt(fd, nil, n, name, who)
 }
 
 // known is child for what is in the cache, nil if it is not or cannot be told: one system call in
@@ -112,7 +112,7 @@ func (n *node) parent() (*node, error) {
 		unix.Close(first)
 		return nil, err
 	}
-	return n.fs.adopt(first, nil, "", nil)
+	return n.fs.adopt(first, nil, nil, "", nil)
 }
 
 // ---- listing

@@ -173,7 +173,7 @@ func (f *FS) open(dir string) (err error) {
 	f.root = f.cache.add(newNode(f, id, nfs.TypeDir, fd)) // stays in use
 	f.limits = limitsOf(f.mount)
 	f.joint = isJoint(f.mount)
-	if again, err := f.ids.open(f.mount, &id); err == nil {
+	if again, err := f.ids.open(f.mount, &id, unix.O_PATH); err == nil {
 		unix.Close(again)
 		f.direct = !f.cfg.noHandles
 	}
@@ -313,20 +313,26 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 	if !f.direct {
 		return f.locate(ctx, id)
 	}
-	fd, err := f.ids.open(f.mount, id)
+	fd, err := f.ids.open(f.mount, id, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
-	return f.adopt(fd, nil, "", nil)
+	return f.adopt(fd, id, nil, "", nil)
 }
 
-// adopt returns the node of what fd, which it takes, is open for. dir and name tell where it has
-// been found, and who asked; nil: it has been found by its handle.
-func (f *FS) adopt(fd int, dir *node, name string, who *nfsd.Caller) (*node, error) {
+// adopt returns the node of what fd, which it takes, is open for. by is the id that it has been
+// opened by; nil: it has been found by its name. dir and name tell where, and who asked.
+func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*node, error) {
 	var st unix.Stat_t
 	err := fstat(fd, &st)
 	var id id
-	if err == nil {
+	switch {
+	case err != nil:
+	case by != nil && by.ino == st.Ino && typeOf(st.Mode) == nfs.TypeReg:
+		// Another kernel may have made the handle in another way. That would only be a second
+		// node; but directories are compared by their ids.
+		id = *by
+	default:
 		id, err = f.ids.of(fd, "", &st)
 	}
 	if err == nil && st.Nlink == 0 {

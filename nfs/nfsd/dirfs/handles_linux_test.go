@@ -104,12 +104,32 @@ func TestHandlesSurvive(t *testing.T) {
 				if got := w.lookup("c/dir/deep/file"); got != handles["dir/deep/file"] {
 					t.Errorf("the handle is now %v, was %v", got, handles["dir/deep/file"])
 				}
-				if stored && !m.cfg.noHandles && len(store.pairs) > 0 {
+				if stored && !m.cfg.noHandles && opensByHandle(t, w.dir) && len(store.pairs) > 0 {
 					t.Error("the Store is used though there is no need")
 				}
 			})
 		})
 	}
+}
+
+// opensByHandle reports whether this process may open files of a directory by the handles of the
+// kernel. In most containers root may not, and their file systems do not have that.
+func opensByHandle(t *testing.T, dir string) bool {
+	t.Helper()
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, dir, 0)
+	if err != nil {
+		return false
+	}
+	mount, err := os.Open(dir)
+	testutil.Must(t, err)
+	defer mount.Close()
+	fd, err := unix.OpenByHandleAt(int(mount.Fd()), handle, unix.O_PATH)
+	if err != nil {
+		t.Log("the kernel's handles cannot be used here: ", err)
+		return false
+	}
+	unix.Close(fd)
+	return true
 }
 
 // Another key makes all handles stale, and so does another directory of the same name.

@@ -121,8 +121,8 @@ func (f identifier) keyOf(dir int, name string) (key id, ok bool) {
 	return key, true
 }
 
-// open opens an inode by its id with O_PATH. ESTALE: it is gone.
-func (f identifier) open(mount int, i *id) (fd int, err error) {
+// open opens an inode by its id. ESTALE: it is gone.
+func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
 	if f.birth || f.flags != 0 || i.typ == typeBirth {
 		return -1, unix.ESTALE
 	}
@@ -130,7 +130,7 @@ func (f identifier) open(mount int, i *id) (fd int, err error) {
 	copy(h.b[:], i.b[:i.size])
 	for {
 		r, _, errno := unix.Syscall(unix.SYS_OPEN_BY_HANDLE_AT, uintptr(mount), uintptr(unsafe.Pointer(&h)),
-			unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+			uintptr(flags|unix.O_NOFOLLOW|unix.O_CLOEXEC))
 		switch errno {
 		case 0:
 			return int(r), nil

@@ -81,7 +81,7 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 	if err != nil {
 		return nil, err
 	}
-	child, err := n.fs.adopt(fd, n, name, who)
+	child, err := n.fs.adopt(fd, nil, n, name, who)
 	if err != nil {
 		return nil, err
 	}

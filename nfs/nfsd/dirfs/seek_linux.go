@@ -58,7 +58,7 @@ func (f *FS) named(dir *node, i *id, name string) *node {
 	if err != nil {
 		return nil
 	}
-	n, err := f.adopt(fd, nil, "", nil)
+	n, err := f.adopt(fd, nil, nil, "", nil)
 	if err != nil {
 		return nil
 	}

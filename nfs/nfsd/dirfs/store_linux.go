@@ -13,7 +13,7 @@ type Store interface {
 	Put(pairs []Pair) error
 }
 
-// A Pair is a key and its value. Keys have at most 42 bytes, values at most 512.
+// A Pair is a Key and its Value. Keys have at most 42 bytes, values at most 512.
 type Pair struct {
 	Key, Value []byte
 }
