@@ -31,6 +31,8 @@ type benchOptions struct {
 	time      time.Duration
 	calls     int64
 	histogram bool
+	plot      bool
+	svg       string // FILE; empty: none
 	conns     int
 }
 
@@ -55,9 +57,14 @@ Each op is measured with each size and each depth, the number of calls outstandi
 --size and --depth take lists, 64,4Ki,1Mi, and ranges that double, 4Ki..1Mi. Each step
 begins with a few calls that are not counted, and every answer is checked.
 
+--plot draws, below the table, throughput by size and calls per second by depth, if there
+are several of them, and of up to 6 steps the latencies, by the part of the calls that took no
+longer. --svg writes the same to a file for browsers.
+
 MiB/s counts the data of a call once, even for echo. The default port is 20049.`,
 		Example: `  rpcrdma bench server:20049
   rpcrdma bench --op read,write --size 4Ki..2Mi --depth 1,16 server:20049
+  rpcrdma bench --op read --size 1Ki..1Mi --depth 1,16 --plot --svg read.svg server
   rpcrdma bench --op null --time 10s --histogram --json server:20049`,
 		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,6 +73,9 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 				return err
 			}
 			steps, err := o.steps()
+			if err == nil && o.plot && o.json {
+				err = errors.New("--plot is for people, and --json for programs: --svg FILE goes with it")
+			}
 			if err != nil {
 				return &usageError{command: cmd.CommandPath(), err: err}
 			}
@@ -76,13 +86,15 @@ MiB/s counts the data of a call once, even for echo. The default port is 20049.`
 	addLookupOption(cmd, &o.options)
 	addVersionOption(cmd, &o.version)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.ops, "op", opNames(), "what to measure")
-	flags.StringSliceVar(&o.sizes, "size", nil, "bytes of data in a call (default: echo 64; read and write 64Ki,1Mi)")
-	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "outstanding calls")
-	flags.DurationVar(&o.time, "time", time.Second, "duration of each step")
+	flags.StringSliceVar(&o.ops, "op", opNames(), "measure the `OPS` of this list")
+	flags.StringSliceVar(&o.sizes, "size", nil, "`BYTES` of data in a call, a list (default: echo 64; read and write 64Ki,1Mi)")
+	flags.StringSliceVar(&o.depths, "depth", []string{"1", "16"}, "keep `N` calls outstanding, a list")
+	flags.DurationVar(&o.time, "time", time.Second, "measure each step for this `TIME`")
 	flags.Int64Var(&o.calls, "calls", 0, "make `N` calls in each step, instead of --time")
 	addConnectionsOption(cmd, &o.conns)
 	flags.BoolVar(&o.histogram, "histogram", false, "draw a histogram of the latencies of each step")
+	flags.BoolVar(&o.plot, "plot", false, "draw plots in text: throughput, rates and latencies")
+	flags.StringVar(&o.svg, "svg", "", "write the plots to `FILE` as SVG")
 	return cmd
 }
 
@@ -149,6 +161,11 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	defer stop()
 	stderr := cmd.ErrOrStderr()
 	log := o.logger(stderr)
+	svg, err := o.openSVG()
+	if err != nil {
+		return err
+	}
+	defer svg.Close()
 	depth := slices.MaxFunc(steps, func(a, b loadgen.Step) int { return a.Depth - b.Depth }).Depth
 	c, addr, err := o.dialGroup(ctx, stderr, arg, loadgen.ProgramNumber, loadgen.ProgramVersion,
 		&transport.ClientConfig{Config: transport.Config{Version: o.version.Version, Credits: depth}}, o.conns)
@@ -181,9 +198,14 @@ func (o *benchOptions) bench(cmd *cobra.Command, arg string, steps []loadgen.Ste
 	report.conns = c.Stats().OpenConns
 	logStats(log, c.Stats())
 	if o.json {
-		return report.json(cmd.OutOrStdout())
+		err = report.json(cmd.OutOrStdout())
+	} else {
+		err = report.text(cmd.OutOrStdout(), o.histogram)
 	}
-	return report.text(cmd.OutOrStdout(), o.histogram)
+	if err == nil {
+		err = o.draw(&report, svg, cmd.OutOrStdout())
+	}
+	return err
 }
 
 // A benchProgress shows a progress bar on a terminal.

@@ -26,8 +26,8 @@ type session struct {
 	names  []string          // of the directory
 }
 
-// recordSession records a session, with more flags.
-func recordSession(t *testing.T, flags ...string) *session {
+// recordSession records a session, with more flags for the server, and for all commands.
+func recordSession(t *testing.T, serve []string, flags ...string) *session {
 	t.Helper()
 	s := &session{client: make(map[string]string)}
 	dir, captures := t.TempDir(), t.TempDir()
@@ -44,7 +44,7 @@ func recordSession(t *testing.T, flags ...string) *session {
 	slices.Sort(s.names)
 
 	s.server = filepath.Join(captures, "server.pcapng")
-	server := startServer(t, append([]string{"--dir", dir, "--capture", s.server}, flags...)...)
+	server := startServer(t, slices.Concat([]string{"--dir", dir, "--capture", s.server}, serve, flags)...)
 	run := func(name string, args ...string) {
 		s.client[name] = filepath.Join(captures, name+".pcapng")
 		mustRun(t, append(append(args, "--capture", s.client[name]), flags...)...)
@@ -131,7 +131,7 @@ func (bin tshark) problems(t *testing.T, file, sound string) (all []string) {
 func TestCaptureTshark(t *testing.T) {
 	bin := findTshark(t)
 	t.Run("iWARP", func(t *testing.T) {
-		s := recordSession(t)
+		s := recordSession(t, nil)
 		for _, file := range s.client {
 			s.check(t, bin, file, "")
 		}
@@ -157,7 +157,7 @@ func TestCaptureTshark(t *testing.T) {
 		s.checkServer(t, bin)
 	})
 	t.Run("RoCE", func(t *testing.T) {
-		s := recordSession(t, "--capture-as", "roce")
+		s := recordSession(t, nil, "--capture-as", "roce")
 		s.check(t, bin, s.server, "Invariant CRC")
 		s.checkServer(t, bin)
 	})

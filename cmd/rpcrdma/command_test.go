@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -37,6 +38,11 @@ func TestMain(m *testing.M) {
 	if what := os.Getenv(asCrowd); what != "" {
 		beCrowd(what)
 	}
+	// The first use of signals begins a goroutine that stays: a command in this process must not
+	// have left it behind.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	signal.Stop(signals)
 	os.Exit(leak.Main(m))
 }
 
@@ -198,8 +204,13 @@ var (
 // startServer runs serve until the test ends, when it must stop with status 0.
 func startServer(t *testing.T, args ...string) *testServer {
 	t.Helper()
-	s := &testServer{rest: make(chan string, 1)}
-	s.cmd = command(context.Background(), append([]string{"serve", "--addr", "127.0.0.1:0", "--squash", "none"}, args...)...)
+	return startServing(t, command(context.Background(), append([]string{"serve", "--addr", "127.0.0.1:0", "--squash", "none"}, args...)...))
+}
+
+// startServing is startServer for a command that is ready to start.
+func startServing(t *testing.T, cmd *exec.Cmd) *testServer {
+	t.Helper()
+	s := &testServer{cmd: cmd, rest: make(chan string, 1)}
 	s.cmd.Stderr = &s.stderr
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +33,8 @@ error, and the exit status is 1.
 A capture is a file of --capture, tcpdump or Wireshark, pcap or pcapng, with iWARP over TCP
 or RoCE v2. Printed are for each connection the calls by procedure: how many, how long they
 took, how their data travelled, and with --calls each of them; then what the specifications
-forbid, with the rule's id in docs/conformance.md. In such a case the exit status is 1.`,
+forbid, with the rule's id in docs/conformance.md. In such a case the exit status is 1, and
+for a capture without RPC-over-RDMA, too.`,
 		Example: `  echo 00000001 00000001 00000020 00000000 00000000 00000000 00000000 | rpcrdma decode
   xxd message.bin | rpcrdma decode --json
   rpcrdma get --capture get.pcapng nfs://server/file && rpcrdma decode get.pcapng
@@ -42,7 +45,11 @@ forbid, with the rule's id in docs/conformance.md. In such a case the exit statu
 			if len(args) == 1 && args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {
-					return err
+					return fmt.Errorf("decode: %w", explained(err))
+				}
+				if info, err := f.Stat(); err == nil && info.IsDir() {
+					f.Close()
+					return fmt.Errorf("decode: %s is a directory", printable(args[0]))
 				}
 				defer f.Close()
 				in, name = f, args[0]
@@ -61,13 +68,16 @@ forbid, with the rule's id in docs/conformance.md. In such a case the exit statu
 
 // decode prints the messages that in holds in hexadecimal. Problems go to stderr, each
 // after its message, and make the result errReported.
-func decode(in io.Reader, name string, asJSON bool, stdout, stderr io.Writer) error {
+func decode(in *bufio.Reader, name string, asJSON bool, stdout, stderr io.Writer) error {
+	start, _ := in.Peek(512) // its errors come again
 	messages, err := dump.ReadHex(in, name)
-	if err != nil {
-		return err
-	}
-	if len(messages) == 0 {
-		return fmt.Errorf("%s: no message", name)
+	switch {
+	case err != nil && !isText(start):
+		return fmt.Errorf("decode: %s is neither a capture, pcap or pcapng, nor hexadecimal text", printable(name))
+	case err != nil:
+		return fmt.Errorf("decode: %s", oneLine(err))
+	case len(messages) == 0:
+		return fmt.Errorf("decode: %s: no message: want hexadecimal digits, or a capture", printable(name))
 	}
 	var d dump.Decoder
 	var result error
@@ -92,11 +102,24 @@ func decode(in io.Reader, name string, asJSON bool, stdout, stderr io.Writer) er
 	return result
 }
 
+// isText reports whether b may be the beginning of a text.
+func isText(b []byte) bool {
+	return !bytes.ContainsFunc(b, func(r rune) bool {
+		return r == utf8.RuneError || r < ' ' && r != '\t' && r != '\n' && r != '\r' && r != '\f'
+	})
+}
+
 // decodeCapture sums up a capture file.
 func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr io.Writer) error {
 	f, err := trace.Read(in, calls)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("decode: %s: %w", printable(name), err)
+	}
+	if len(f.Conversations) == 0 {
+		if f.Err != nil {
+			return fmt.Errorf("decode: %s: %s; %w", printable(name), f.Nothing(), f.Err)
+		}
+		return fmt.Errorf("decode: %s: %s", printable(name), f.Nothing())
 	}
 	if asJSON {
 		err = f.JSON(stdout)

@@ -70,6 +70,7 @@ func TestDecodeCapture(t *testing.T) {
 		{"JSON", whole, []string{"--json"}, 0, `"name":"NFS v3 READ"`, ""},
 		{"cut short", whole[:len(whole)-100], nil, 1, "NFS v3 READ\n", "rpcrdma: standard input: the file is cut short\n"},
 		{"a wrong byte", bytes.Replace(whole, []byte("\x00\x00\x13\x89"), []byte("\x00\x00\x33\x89"), 1), nil, 1, "the CRC of an FPDU is wrong", "anomalies: 1\n"},
+		{"nothing of ours, and cut short", whole[:300], nil, 1, "", "; the file is cut short\n"},
 		{"no capture", whole[:10], nil, 1, "", "no pcap or pcapng file"},
 	} {
 		var stdout, stderr bytes.Buffer
@@ -89,7 +90,7 @@ func TestDecodeRefuses(t *testing.T) {
 		stderr string
 	}{
 		{"two files", []string{"a", "b"}, "", 2, `unexpected argument "b"`},
-		{"unknown flag", []string{"--xml"}, "", 2, "unknown flag: --xml"},
+		{"unknown flag", []string{"--xml"}, "", 2, "unknown flag --xml"},
 		{"no such file", []string{"testdata/none"}, "", 1, "no such file"},
 		{"nothing", nil, "", 1, "standard input: no message"},
 		{"only comments", nil, "# nothing\n\n# at all\n", 1, "standard input: no message"},
@@ -134,9 +135,9 @@ func TestOwnProgramNames(t *testing.T) {
 	}
 }
 
-// TestReadme runs the example in the README and compares the output.
-func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+// TestCommandPage runs the example of docs/command.md and compares the output.
+func TestCommandPage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/command.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestReadme(t *testing.T) {
 	in, rest, ok2 := strings.Cut(example, "END\n")
 	want, _, ok3 := strings.Cut(rest, "```")
 	if !ok1 || !ok2 || !ok3 {
-		t.Fatal("the README has no example of decode")
+		t.Fatal("the page has no example of decode")
 	}
 	var stdout, stderr bytes.Buffer
 	if status := run([]string{"decode"}, strings.NewReader(in), &stdout, &stderr); status != 0 || stdout.String() != want {

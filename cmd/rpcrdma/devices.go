@@ -41,6 +41,8 @@ A device that may not be opened has neither ports nor capabilities. How much a m
 carry inline is not listed: no device tells.
 
 A machine without devices is no failure: the list is empty.`,
+		Example: `  rpcrdma devices
+  rpcrdma devices --json | jq -r '.devices[] | select(.usable).name'`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, err := provider.Devices()

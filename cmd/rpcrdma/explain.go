@@ -13,159 +13,274 @@ import (
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
-	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// explain returns an error as one line for people: what went wrong, and in parentheses what
-// the protocol calls it.
+// explain returns an error as one line for people: what went wrong, where that has not been said,
+// what to do about it, and in parentheses what the protocol calls it. All sentences about errors
+// come from here. What the command itself knows is asked first, what the system says last: each
+// error may have those of the layers below in it.
 func explain(err error) string {
+	for _, layer := range [...]func(error) (text string, ok bool){
+		explainOwn, explainNFS, explainRPC, explainConn, explainRDMA, explainSystem,
+	} {
+		if text, ok := layer(err); ok {
+			return text
+		}
+	}
+	return oneLine(err)
+}
+
+// explainOwn is explain for the errors of the command.
+func explainOwn(err error) (text string, ok bool) {
 	if item, ok := err.(*itemError); ok {
-		return printable(item.path) + ": " + explain(item.err)
+		return printable(item.path) + ": " + explain(item.err), true
 	}
-	if stall, ok := errors.AsType[*stallError](err); ok {
-		return stall.Error()
+	var (
+		stall  *stallError
+		kept   *keptError
+		source *sourceError
+		bad    *exportsError
+		listen *listenError
+		short  *shorterError
+	)
+	switch {
+	case errors.As(err, &stall):
+		return stall.Error(), true
+	case errors.As(err, &kept):
+		return explain(kept.err) + kept.hint(), true
+	case errors.As(err, &source):
+		return "reading it: " + explain(source.err), true
+	case errors.As(err, &bad):
+		return bad.where + ": " + explain(bad.err), true
+	case errors.As(err, &listen):
+		return listen.text(), true
+	case errors.As(err, &short):
+		return short.Error(), true
 	}
+	return "", false
+}
+
+// explainNFS is explain for what servers of NFS, MOUNT and notifications answer.
+func explainNFS(err error) (text string, ok bool) {
 	var (
 		status   *nfs.Error
 		mount    *nfs.MountError
 		fallback *nfs.MountFallbackError
-		rpc      *oncrpc.RPCError
-		binding  *rpcbind.OpError
-		answer   *rpcbind.BadReplyError
-		rdma     *transport.RDMAError
-		dial     *transport.DialError
-		reject   *fabric.RejectError
-		closed   *transport.ClosedError
-		lost     *transport.LostError
-		source   *sourceError
-		kept     *keptError
 		changed  *nfs.ChangedError
 		none     *nfs.NoExportError
-		version  *transport.VersionError
 		path     *fs.PathError
-		link     *os.LinkError
-		dns      *net.DNSError
+		watch    notify.Status
 	)
 	switch {
-	case errors.As(err, &kept):
-		return explain(kept.err) + kept.hint()
-	case errors.As(err, &source):
-		return "reading it: " + explain(source.err)
 	case errors.As(err, &status):
-		return statusText(status.Status)
+		return statusText(status.Status), true
 	case errors.As(err, &changed):
-		return "it changed while it was read (" + changed.What() + "): read it again for one version of it"
+		return "it changed while it was read (" + changed.What() + "): read it again for one version of it", true
 	case errors.As(err, &mount):
-		if mount.Status == nfs.MountNoEnt {
-			return fmt.Sprintf("the server does not export %s (%v)", printable(mount.Dir), mount.Status)
-		}
-		// The numbers are those of NFS. RFC 1813 section 5.1.5.
-		text, _, _ := strings.Cut(statusText(nfs.Status(mount.Status)), " (")
-		return fmt.Sprintf("mounting %s: %s (%v)", printable(mount.Dir), text, mount.Status)
+		return mountText(mount), true
 	case errors.As(err, &fallback):
-		return fmt.Sprintf("no MOUNT on the RDMA connection (%s), nor over TCP: %s", explain(fallback.RDMA), explain(fallback.TCP))
+		return fmt.Sprintf("no MOUNT on the RDMA connection (%s), nor over TCP: %s", explain(fallback.RDMA), explain(fallback.TCP)), true
 	case errors.As(err, &none):
-		return noExportText(none)
+		return noExportText(none), true
 	case errors.Is(err, nfs.ErrNoExport):
-		return "the server exports nothing that contains it"
+		return "the server exports nothing that contains it", true
 	case errors.Is(err, nfs.ErrSymlinkEscape), errors.Is(err, nfs.ErrSymlinkLoop), errors.Is(err, nfs.ErrDirectory):
 		for errors.As(err, &path) {
 			err = path.Err
 		}
-		return oneLine(err)
+		return oneLine(err), true
+	case errors.As(err, &watch):
+		text = oneLine(watch)
+		if watch == notify.StatusNoEnt {
+			text += ", or none that may be watched: 'rpcrdma serve' with --allow, or as root without --squash none, tells nothing"
+		}
+		return text, true
+	}
+	return "", false
+}
+
+// mountText says why an export was not mounted.
+func mountText(e *nfs.MountError) string {
+	if e.Status == nfs.MountNoEnt {
+		return fmt.Sprintf("the server does not export %s (%v)", printable(e.Dir), e.Status)
+	}
+	// The numbers are those of NFS. RFC 1813 section 5.1.5.
+	text, _, _ := strings.Cut(statusText(nfs.Status(e.Status)), " (")
+	text = fmt.Sprintf("mounting %s: %s (%v)", printable(e.Dir), text, e.Status)
+	if e.Status == nfs.MountAcces {
+		text += ": the server does not export it to this machine, or to this user"
+	}
+	return text
+}
+
+// explainRPC is explain for what RPC, rpcbind and RPC-over-RDMA answer.
+func explainRPC(err error) (text string, ok bool) {
+	var (
+		binding *rpcbind.OpError
+		answer  *rpcbind.BadReplyError
+		rpc     *oncrpc.RPCError
+		rdma    *transport.RDMAError
+		version *transport.VersionError
+	)
+	switch {
 	case errors.As(err, &binding):
-		return rpcbindText(binding)
+		return rpcbindText(binding), true
 	case errors.As(err, &answer):
-		return "invalid answer: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: ")
+		return "invalid answer: " + strings.TrimPrefix(answer.Err.Error(), "rpcbind: "), true
 	case errors.As(err, &rpc):
-		return rpcText(rpc)
+		return rpcText(rpc), true
 	case errors.As(err, &rdma):
-		return oneLine(rdma)
-	case errors.As(err, &dial):
-		why := connText(dial.Err)
-		if why == "" {
-			why = explain(dial.Err)
-		}
-		return fmt.Sprintf("no connection to %s over %s: %s%s", dial.Addr, dial.Provider, why, otherProvider(dial))
+		return oneLine(rdma), true
 	case errors.As(err, &version):
-		return oneLine(version)
+		return oneLine(version), true
+	}
+	return "", false
+}
+
+// explainConn is explain for connections that were not made, or are lost.
+func explainConn(err error) (text string, ok bool) {
+	var (
+		dial     *transport.DialError
+		busy     *transport.BusyError
+		reject   *fabric.RejectError
+		lost     *transport.LostError
+		closed   *transport.ClosedError
+		stranger *iwarp.StrangerError
+		setup    *iwarp.SetupError
+	)
+	switch {
+	case errors.As(err, &dial):
+		return fmt.Sprintf("no connection to %s over %s: %s%s", printable(dial.Addr), dial.Provider, notMade(dial.Err), otherProvider(dial)), true
 	case errors.Is(err, rdmacm.ErrNotBuilt):
-		return "this build has provider iwarp alone: provider rdma needs a build with cgo and rdma-core"
+		return "this build has provider iwarp alone: provider rdma needs a build with cgo and rdma-core", true
+	case errors.As(err, &busy):
+		return "the server takes no more connections at the moment: try again later", true
 	case errors.As(err, &reject):
-		return "the server rejected it"
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return "no such host"
+		return "the server rejected it", true
 	case errors.As(err, &lost) && lost.Reason != nil:
-		if why := connText(lost.Reason); why != "" {
-			return "connection lost: " + why
-		}
-		return explain(lost.Reason)
+		return lostText(lost.Reason), true
+	case errors.As(err, &closed) && closed.Reason == nil:
+		return "connection closed", true
 	case errors.As(err, &closed):
-		if closed.Reason == nil {
-			return "connection closed"
-		}
-		if why := connText(closed.Reason); why != "" {
-			return "connection lost: " + strings.TrimSuffix(why, askServer) // there was one
-		}
-		return "connection lost: " + explain(closed.Reason)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return "timed out"
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "the file became shorter while it was copied"
-	case errors.As(err, &link):
-		return fmt.Sprintf("local file %s: %v", printable(link.New), link.Err)
-	case errors.As(err, &path):
-		return fmt.Sprintf("local file %s: %v", printable(path.Path), path.Err)
+		return lostText(closed.Reason), true
+	case errors.As(err, &stranger):
+		return stranger.Error(), true
+	case errors.As(err, &setup) && setup.Err == nil:
+		return setup.Reason, true
 	}
-	if text, ok := explainRDMA(err); ok {
-		return text
-	}
-	var sys *os.SyscallError
-	if errors.As(err, &sys) {
-		return sys.Err.Error()
-	}
-	return oneLine(err)
+	return "", false
 }
 
 // askServer is the end of a sentence about a connection that was not made.
 const askServer = "; is there an RDMA server?"
 
-// connText says why a connection was not made or is lost, for errors that would read as if
-// they were about a file. It is "" for other errors.
-func connText(err error) string {
-	var errno syscall.Errno
-	var path *fs.PathError // of a socket in an os.File
-	switch {
-	case errors.Is(err, mpa.ErrKey):
-		return "what answers there is no RDMA server"
-	case errors.Is(err, io.ErrUnexpectedEOF), err == io.EOF:
-		return "the other end closed the connection" + askServer
-	case errors.As(err, &path) && errors.As(path.Err, &errno):
-		return errno.Error()
+// notMade says why there is no connection.
+func notMade(err error) string {
+	switch why, ended := endText(err); {
+	case ended:
+		return why + askServer
+	case errors.As(err, new(*iwarp.SetupError)) && errors.Is(err, os.ErrDeadlineExceeded):
+		return "the other end takes connections and does not answer" + askServer
 	}
-	return ""
+	return explain(err)
 }
 
-// listenText says why listening on addr failed. It names addr once.
-func listenText(addr string, err error) string {
-	if text, ok := explainRDMA(err); ok {
-		return text
+// lostText says why a connection is lost, or was not made again.
+func lostText(err error) string {
+	if errors.As(err, new(*transport.DialError)) {
+		return explain(err)
+	}
+	why, ended := endText(err)
+	if !ended {
+		why = explain(err)
+	}
+	return "connection lost: " + why
+}
+
+// endText says how a TCP connection has ended, if err is that: at the other end, or by an error of
+// the system. Elsewhere the same errors are about files.
+func endText(err error) (text string, ok bool) {
+	var errno syscall.Errno
+	conn, ok := errors.AsType[*fabric.ConnError](err)
+	switch {
+	case ok && conn.Clean && conn.Remote:
+		return "the other end closed the connection", true
+	case errors.Is(err, io.ErrUnexpectedEOF), err == io.EOF:
+		return "the other end closed the connection", true
+	case errors.As(err, &errno) && (errno == syscall.ECONNRESET || errno == syscall.EPIPE):
+		return "the other end closed the connection (" + errno.Error() + ")", true
+	}
+	return "", false
+}
+
+// explainSystem is explain for what the system says.
+func explainSystem(err error) (text string, ok bool) {
+	var (
+		dns     *net.DNSError
+		address *net.AddrError
+		link    *os.LinkError
+		path    *fs.PathError
+		errno   syscall.Errno
+	)
+	switch {
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host", true
+	case errors.As(err, &dns):
+		return "the name of the host cannot be looked up: " + strings.ReplaceAll(dns.Err, "\n", "; "), true
+	case errors.As(err, &address):
+		return address.Err, true
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "timed out", true
+	case errors.As(err, &link):
+		return fmt.Sprintf("local file %s: %v", printable(link.New), link.Err), true
+	case errors.As(err, &path):
+		return fmt.Sprintf("local file %s: %v", printable(path.Path), path.Err), true
+	case errors.As(err, &errno) && errno == syscall.ECONNREFUSED:
+		return errno.Error() + ": nothing listens there", true
+	case errors.As(err, &errno):
+		return errno.Error(), true
+	}
+	return "", false
+}
+
+// A listenError is an address that cannot be listened on.
+type listenError struct {
+	flag string // that the address is the value of
+	addr string
+	err  error
+}
+
+func (e *listenError) Error() string { return e.text() }
+func (e *listenError) Unwrap() error { return e.err }
+
+// text names the address once.
+func (e *listenError) text() string {
+	text, ok := explainRDMA(e.err)
+	if !ok {
+		text = fmt.Sprintf("listening on %s: %s", printable(e.addr), explain(e.err))
 	}
 	var errno syscall.Errno
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &errno):
-		return fmt.Sprintf("listening on %s: %v", addr, errno)
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return fmt.Sprintf("listening on %s: no such host", addr)
+	if !errors.As(e.err, &errno) {
+		return text
 	}
-	return oneLine(err)
+	switch {
+	case strings.HasSuffix(text, syscall.EADDRINUSE.Error()):
+		text += fmt.Sprintf(": stop what has it, or give --%s another port, 0 for a free one", e.flag)
+	case !ok && errno == syscall.EADDRNOTAVAIL:
+		text = fmt.Sprintf("listening on %s: this machine does not have the address", printable(e.addr))
+	case !ok && errno == syscall.EACCES:
+		text += ": ports below 1024 are for root"
+	}
+	return text
 }
 
 // explained returns an error with the text of explain.
@@ -189,7 +304,14 @@ func rpcText(e *oncrpc.RPCError) string {
 	}
 	switch {
 	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgUnavail:
-		return fmt.Sprintf("the server does not have %s (%v)", name, e.AcceptStat)
+		text := fmt.Sprintf("the server does not have %s (%v)", name, e.AcceptStat)
+		switch e.Prog {
+		case notify.ServerProgram:
+			text += ": of servers, 'rpcrdma serve' alone can be watched"
+		case loadgen.ProgramNumber:
+			text += ": of servers, 'rpcrdma serve' alone can be measured"
+		}
+		return text
 	case e.Stat == oncrpc.MsgAccepted && e.AcceptStat == oncrpc.ProgMismatch:
 		versions := fmt.Sprintf("version %d", e.Low)
 		if e.High != e.Low {

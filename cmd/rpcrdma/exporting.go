@@ -19,6 +19,7 @@ import (
 // Its methods are called one at a time.
 type exporter struct {
 	cfg     nfsd.Config // but for the exports
+	opener  dirOpener
 	async   bool
 	keep    []keptFile
 	state   *state // nil: handles end with the server
@@ -52,7 +53,7 @@ type exportedDir struct {
 // before the first set.
 func newExporter(o *serveOptions, log *slog.Logger) *exporter {
 	x := &exporter{
-		cfg: nfsd.Config{Logger: log}, async: o.async, log: log,
+		cfg: nfsd.Config{Logger: log}, opener: o.openDir, async: o.async, log: log,
 		watched: newWatched(), dirs: make(map[string]*exportedDir), closing: make(chan struct{}),
 	}
 	if o.state != "" {
@@ -90,7 +91,7 @@ func (x *exporter) openExported(dir string) (*exportedDir, error) {
 		return nil, err
 	}
 	d := &exportedDir{info: info}
-	if d.fs, d.files, err = openDir(dir, x.async, x.state, x.log); err != nil {
+	if d.fs, d.files, err = x.opener(dir, x.async, x.state, x.log); err != nil {
 		return nil, err
 	}
 	if d.root, err = os.OpenRoot(dir); err == nil {

@@ -62,7 +62,7 @@ func TestMkdir(t *testing.T) {
 		{1, "/dangling/x: /dangling: no such file (NFS3ERR_NOENT)\n", []string{"-p", s.url("/dangling/x")}},
 		{1, "name too long (NFS3ERR_NAMETOOLONG)\n", []string{s.url("/" + strings.Repeat("x", 256))}},
 		{2, "argument URL is missing\n", nil},
-		{2, `invalid argument "rwx" for "-m, --mode" flag: want permission bits in octal, such as 0755`, []string{"-m", "rwx", s.url("/x")}},
+		{2, `--mode is "rwx": want permission bits in octal, such as 0755`, []string{"-m", "rwx", s.url("/x")}},
 		{2, "want permission bits", []string{"-m", "10000", s.url("/x")}},
 	} {
 		mustFail(t, tt.status, tt.text, append([]string{"mkdir"}, tt.args...)...)
@@ -264,6 +264,7 @@ func TestCp(t *testing.T) {
 	tree := filepath.Join(one, "tree")
 	testutil.WriteFiles(t, tree, files)
 	testutil.Must(t, os.Chmod(filepath.Join(one, "exec"), 0o555), os.Chmod(filepath.Join(tree, "sub"), 0o500))
+	t.Cleanup(func() { os.Chmod(filepath.Join(tree, "sub"), 0o700) }) // only root removes what is in it as it is
 	s1, s2 := startServer(t, "--dir", one), startServer(t, "--dir", two)
 	want := t.TempDir()
 	delete(files, ".rpcrdma-abcdefghijkl.part")

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,6 +95,10 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 			return &nfs.NameError{Name: name}
 		}
 	}
+	// A link to a device would be replaced, too, and root may do so.
+	if info, err := os.Stat(filepath.Join(dir, name)); err == nil && special(info.Mode()) {
+		return &fs.PathError{Op: "rename", Path: filepath.Join(dir, name), Err: errSpecialInTheWay}
+	}
 	root, err := os.OpenRoot(filepath.Clean(dir))
 	if err != nil {
 		return err
@@ -111,11 +116,17 @@ func (t *transfer) get(ctx context.Context, local string, recursive bool) error 
 type localName struct {
 	root *os.Root
 	dir  string // of root
-	name string // below it
+	name string // in it
 }
 
-// beside returns the name of another file in the same directory.
-func (l localName) beside(name string) string { return filepath.Join(filepath.Dir(l.name), name) }
+// named returns an error about the incomplete copy as one about the copy, which is what somebody
+// has asked for.
+func (l localName) named(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok && isPart(filepath.Base(path.Path)) {
+		return &fs.PathError{Op: path.Op, Path: filepath.Join(l.dir, l.name), Err: path.Err}
+	}
+	return err
+}
 
 // getTries is how often a small file is read that changes all the time, and one that is replaced.
 const getTries = 3
@@ -139,6 +150,10 @@ func (t *transfer) getLatest(ctx context.Context, to localName, node *nfs.Node, 
 // getFile copies a file to a name, where it appears when it is complete.
 func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, parallel int) (err error) {
 	defer t.known.add(node.Handle, node.Path)()
+	there, err := to.root.Lstat(to.name)
+	if err == nil && special(there.Mode()) {
+		return &fs.PathError{Op: "rename", Path: to.name, Err: errSpecialInTheWay}
+	}
 	attr := node.Attr
 	large := attr.Size > smallFile
 	if large {
@@ -152,7 +167,7 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 		return err
 	}
 	if t.records != "" {
-		if info, err := to.root.Lstat(to.name); err == nil && info.Mode().IsRegular() && v.isCopy(info.Size(), nfs.TimeOf(info.ModTime())) {
+		if there != nil && there.Mode().IsRegular() && v.isCopy(there.Size(), nfs.TimeOf(there.ModTime())) {
 			t.meter.spare(v.Size)
 			t.has()
 			return nil
@@ -161,10 +176,10 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 	if t.records != "" && v.Size >= resumeLeast {
 		return t.getLarge(ctx, to, node, attr, v, parallel)
 	}
-	part := to.beside(partName())
+	part := partName()
 	f, err := to.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, attr.FileMode().Perm())
 	if err != nil {
-		return err
+		return to.named(err)
 	}
 	defer func() {
 		if err != nil {
@@ -174,7 +189,7 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 	}()
 	progress := t.meter.file()
 	for try := 1; ; try++ {
-		_, err = t.Download(ctx, node.Handle, int64(attr.Size), f, &nfs.TransferOptions{
+		_, err = t.Download(ctx, node.Handle, int64(attr.Size), &inTurn{file: f}, &nfs.TransferOptions{
 			Parallel: parallel, Progress: progress, Before: &attr,
 		})
 		changed, ok := errors.AsType[*nfs.ChangedError](err)
@@ -188,13 +203,32 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 		}
 	}
 	if err != nil {
-		return err
+		return to.named(shorter(err))
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
 	return t.gotFile(to, part, attr.MTime)
 }
+
+// An inTurn is a file that is written by one at a time. So is every file in Linux, by a lock for
+// which threads wait, and more of them are started meanwhile.
+type inTurn struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+func (f *inTurn) WriteAt(p []byte, off int64) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file.WriteAt(p, off)
+}
+
+// special reports whether a file is one that a copy does not replace: a device, a fifo or a socket.
+func special(m fs.FileMode) bool { return m&(fs.ModeDevice|fs.ModeNamedPipe|fs.ModeSocket) != 0 }
+
+// errSpecialInTheWay is why a file is not copied.
+var errSpecialInTheWay = errors.New("is a special file, which is not replaced; - is standard output")
 
 // gotFile gives a complete copy its name.
 func (t *transfer) gotFile(to localName, part string, mtime nfs.Time) error {
@@ -226,9 +260,9 @@ func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, a
 	defer func() { rec.close(keep) }()
 	f, err := openPart(to, rec, attr.FileMode().Perm())
 	if err != nil {
-		return err
+		return to.named(err)
 	}
-	part := to.beside(rec.Part)
+	part := rec.Part
 	defer func() {
 		if err == nil {
 			return
@@ -243,8 +277,9 @@ func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, a
 	}()
 	t.meter.spare(rec.Done)
 	progress, moved := t.meter.file(), int64(0)
+	out := &inTurn{file: f}
 	err = steps(rec.Done, v.Size, func(from, to int64) error {
-		n, err := t.Download(ctx, node.Handle, to, f, &nfs.TransferOptions{
+		n, err := t.Download(ctx, node.Handle, to, out, &nfs.TransferOptions{
 			Parallel: parallel, Offset: from, Before: &attr, Progress: func(n int64) { progress(moved + n) },
 		})
 		if err == nil {
@@ -257,7 +292,7 @@ func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, a
 		return rec.save(to)
 	})
 	if err != nil {
-		return err
+		return to.named(shorter(err))
 	}
 	if err := f.Close(); err != nil {
 		return err
@@ -269,19 +304,19 @@ func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, a
 func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 	if rec.Part != "" {
 		// Nothing but a file of ours is written to.
-		info, err := to.root.Lstat(to.beside(rec.Part))
+		info, err := to.root.Lstat(rec.Part)
 		if err == nil && info.Mode().IsRegular() && info.Size() >= rec.Done {
-			if f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY, 0); err == nil {
+			if f, err := to.root.OpenFile(rec.Part, os.O_WRONLY, 0); err == nil {
 				return f, nil
 			}
 		}
 	}
 	if stale := rec.anew(); stale != "" {
 		// It may be gone.
-		to.root.Remove(to.beside(stale))
+		to.root.Remove(stale)
 	}
 	rec.Part = partName()
-	f, err := to.root.OpenFile(to.beside(rec.Part), os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
+	f, err := to.root.OpenFile(rec.Part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
 	if err == nil {
 		err = rec.save(0)
 	}
@@ -299,6 +334,7 @@ type found struct {
 // on their way, from leading out of local.
 func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
 	var root *os.Root // nil until something is found
+	var dirs *folders // of root
 	open := func() (err error) {
 		if root != nil {
 			return nil
@@ -306,18 +342,27 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		if err := os.MkdirAll(local, 0o777); err != nil {
 			return err
 		}
-		root, err = os.OpenRoot(local)
+		if root, err = os.OpenRoot(local); err == nil {
+			dirs = newFolders(root)
+		}
 		return err
 	}
 	defer func() {
 		if root != nil {
+			dirs.close()
 			root.Close()
 		}
 	}()
 	t.meter = newMeter(t.stderr, 1)
 	defer t.meter.close()
 	files := newCopier(ctx, t.parallel, func(ctx context.Context, f found, parallel int) error {
-		return t.pass(ctx, filepath.ToSlash(f.rel), t.getLatest(ctx, localName{root, local, f.rel}, &f.node, parallel))
+		dir, err := dirs.enter(filepath.Dir(f.rel))
+		if err == nil {
+			to := localName{dir.Root, filepath.Join(local, dir.path), filepath.Base(f.rel)}
+			err = t.getLatest(ctx, to, &f.node, parallel)
+			dirs.leave(dir)
+		}
+		return t.pass(ctx, filepath.ToSlash(f.rel), err)
 	})
 	var links []found
 	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
@@ -407,6 +452,9 @@ func (t *transfer) getLink(ctx context.Context, root *os.Root, l found) error {
 	if !staysBelow(root, rel, target) {
 		t.skip(rel, "it is a link that leads out, to "+printable(target))
 		return nil
+	}
+	if there, err := root.Lstat(l.rel); err == nil && special(there.Mode()) {
+		return &fs.PathError{Op: "rename", Path: l.rel, Err: errSpecialInTheWay}
 	}
 	part := filepath.Join(filepath.Dir(l.rel), partName())
 	if err := root.Symlink(filepath.FromSlash(target), part); err != nil {

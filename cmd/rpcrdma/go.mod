@@ -3,6 +3,7 @@ module github.com/rpcrdma/rpcrdma/cmd/rpcrdma
 go 1.26.0
 
 require (
+	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/go-git/go-billy/v5 v5.9.2
 	github.com/prometheus/client_golang v1.25.0
@@ -33,7 +34,3 @@ require (
 	github.com/willscott/go-nfs-client v0.0.0-20240104095149-b44639837b00 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
-
-replace github.com/rpcrdma/rpcrdma => ../..
-
-replace github.com/rpcrdma/rpcrdma/exporters/prometheus => ../../exporters/prometheus

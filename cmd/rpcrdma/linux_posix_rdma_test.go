@@ -94,14 +94,14 @@ func (a *tally) add(t *testing.T, what string, begin time.Time, checks int, list
 	t.Logf("%s: %d checks, %d differences, %d of them unknown, in %v", what, checks, len(list), new, time.Since(begin).Round(time.Second))
 }
 
-// end tells the known differences.
-func (a *tally) end(t *testing.T) {
+// end tells the known differences. whole wants each of them to have been seen.
+func (a *tally) end(t *testing.T, whole bool) {
 	t.Helper()
 	t.Logf("%d checks in all; what NFS version 3 makes different:", a.checks)
 	for _, k := range knownDifferences() {
 		if n := a.known[k.reason]; n > 0 {
 			t.Logf("%5d  %s", n, k.reason)
-		} else if longTests() {
+		} else if whole {
 			t.Errorf("no check sees any more that %s", k.reason)
 		}
 	}
@@ -130,7 +130,7 @@ func TestRDMALinuxPosix(t *testing.T) {
 		b := posixBed(t)
 		b.Mount = mountServer(t, l, b.Export, 0).mount
 		var a tally
-		defer a.end(t)
+		defer a.end(t, every <= 3) // a smaller sample may miss one
 		begin := time.Now()
 		checks, list, err := b.Table(every)
 		a.add(t, fmt.Sprintf("table, every %d.", every), begin, checks, list, err)

@@ -10,13 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
 
 func main() {
+	log.SetOutput(io.Discard) // where net/http writes what a peer has done; we tell it ourselves
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -38,9 +40,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	usage, ok := errors.AsType[*usageError](err)
 	if ok {
 		status = 2
+		if name := firstWord(args); cmd == root && name != "" { // its flags are no flags of root
+			err = &usageError{root.Name(), unknownCommand(root, name)}
+		}
 	}
 	asked, flagErr := cmd.Flags().GetBool("json")
-	asJSON := flagErr == nil && asked
+	// Behind a flag that makes no sense, flags are not looked at.
+	asJSON := asked || ok && (flagErr == nil || cmd == root) && slices.Contains(args, "--json")
 	printError(stderr, asJSON, err, status)
 	if ok && !asJSON {
 		fmt.Fprintf(stderr, "Run '%s --help' for how it is used.\n", usage.command)
@@ -87,14 +93,22 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rpcrdma",
 		Short: "ONC RPC over RDMA from the command line",
+		Long: `ONC RPC over RDMA from the command line: serve files over NFS, copy them, and test and
+measure servers. Without RDMA devices it works as well, with RDMA in software.
+
+'rpcrdma COMMAND --help' has what a command does, examples, and all flags with their
+defaults. The exit status is 0 for success, 1 if the work failed or a part of it was
+skipped, and 2 if the command line made no sense. Errors go to standard error, with --json
+as JSON objects.`,
+		Example: `  rpcrdma serve --dir /srv/data
+  rpcrdma ls -l nfs://localhost/
+  rpcrdma get -r nfs://localhost/reports copy-of-reports
+  rpcrdma ping localhost`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				return fmt.Errorf("unknown command %q, did you mean %q?", args[0], near[0])
-			}
-			return fmt.Errorf("unknown command %q", args[0])
+			return unknownCommand(cmd, args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if version {
@@ -105,85 +119,92 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SuggestionsMinimumDistance = 2
 	root.Flags().BoolVar(&version, "version", false, "print what this binary was built from")
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"serve", "Serve files:", []*cobra.Command{newServe()}},
+		{"files", "Use the files of a server:", []*cobra.Command{
+			newLs(), newStat(), newCat(), newGet(), newPut(), newCp(), newMv(), newMkdir(), newRm(), newWatch(),
+		}},
+		{"look", "Look and measure:", []*cobra.Command{newPing(), newProbe(), newBench(), newStats(), newDevices(), newDecode()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.id
+			root.AddCommand(cmd)
+		}
+	}
 	root.AddCommand(
-		newServe(),
-		newLs(),
-		newStat(),
-		newCat(),
-		newGet(),
-		newPut(),
-		newCp(),
-		newMv(),
-		newMkdir(),
-		newRm(),
-		newWatch(),
-		newPing(),
-		newBench(),
-		newProbe(),
-		newStats(),
-		newDevices(),
-		newDecode(),
 		newVersion(),
 		newDemo(),
+		newMan(),
+		newCompletion(),
 		newTopic("providers", "The RDMA adapters that --provider chooses from", providerHelp),
 		newTopic("rpcbind", "Finding a server's port with --rpcbind", rpcbindHelp),
 	)
+	for _, cmd := range root.Commands() {
+		cmd.SuggestFor = synonyms[cmd.Name()]
+	}
+	root.SetHelpCommand(newHelp(root))
+	root.InitDefaultHelpCmd()
 	usageErrors(root)
+	addCompletions(root)
 	return root
+}
+
+// synonyms are words that people try for a command. Immutable.
+var synonyms = map[string][]string{
+	"serve": {"server", "export", "share", "start", "nfsd"},
+	"ls":    {"list", "dir", "ll", "find"},
+	"stat":  {"info", "attr"},
+	"cat":   {"read", "print", "show"},
+	"get":   {"download", "fetch", "pull"},
+	"put":   {"upload", "send", "push", "write"},
+	"cp":    {"copy", "sync", "rsync"},
+	"mv":    {"move", "rename", "ren"},
+	"mkdir": {"md"},
+	"rm":    {"delete", "del", "remove", "unlink", "rmdir", "rd", "erase"},
+	"watch": {"monitor", "inotify", "tail"},
+	"ping":  {"null", "rpcping", "test"},
+	"bench": {"benchmark", "perf", "measure"},
+	"probe": {"connect", "inspect"},
+	"stats": {"status", "statistics", "metrics", "top"},
+	"devices": {
+		"device", "hca", "adapters", "ibv_devices", "ibv_devinfo",
+	},
+	"decode":     {"dump", "parse", "pcap"},
+	"completion": {"complete"},
+}
+
+// newHelp is the help command, which does not take a word for a command that is none.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Print the help of a command",
+		Args:  wantArgs("[COMMAND]"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			for _, cmd := range root.Commands() {
+				if len(args) == 0 && (cmd.IsAvailableCommand() || cmd.IsAdditionalHelpTopicCommand()) {
+					names = append(names, cmd.Name()+"\t"+cmd.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(help *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return &usageError{root.Name(), unknownCommand(root, args[0])}
+			}
+			cmd.InitDefaultHelpFlag() // it is in the list of flags
+			cmd.SetOut(help.OutOrStdout())
+			return cmd.Help()
+		},
+	}
 }
 
 // newTopic returns a help topic. A command that does not run is listed as such.
 func newTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
-}
-
-// wantArgs returns a check for arguments with these names. One in brackets is optional, and of
-// one that ends in "..." there may be several.
-func wantArgs(names ...string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		var missing []string
-		for _, name := range names[min(len(args), len(names)):] {
-			if !strings.HasPrefix(name, "[") {
-				missing = append(missing, strings.TrimSuffix(name, "..."))
-			}
-		}
-		switch last := len(names) - 1; {
-		case len(missing) == 1:
-			return fmt.Errorf("argument %s is missing", missing[0])
-		case len(missing) > 1:
-			return fmt.Errorf("arguments %s are missing", strings.Join(missing, " and "))
-		case len(args) > len(names) && (last < 0 || !strings.HasSuffix(names[last], "...")):
-			return fmt.Errorf("unexpected argument %q", args[len(names)])
-		}
-		return nil
-	}
-}
-
-// usageError is a command line that makes no sense, as opposed to work that failed.
-type usageError struct {
-	command string // the command whose help would explain
-	err     error
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// usageErrors makes every error about flags and arguments a *usageError, in cmd and its
-// subcommands.
-func usageErrors(cmd *cobra.Command) {
-	wrap := func(cmd *cobra.Command, err error) error {
-		if err == nil {
-			return nil
-		}
-		return &usageError{command: cmd.CommandPath(), err: err}
-	}
-	cmd.SetFlagErrorFunc(wrap)
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error { return wrap(cmd, check(cmd, args)) }
-	}
-	for _, sub := range cmd.Commands() {
-		usageErrors(sub)
-	}
 }

@@ -18,7 +18,7 @@ func TestExitStatus(t *testing.T) {
 		{"version", []string{"version"}, 0, ""},
 		{"version as a flag", []string{"--version"}, 0, ""},
 		{"unknown command", []string{"versio"}, 2, `did you mean "version"?`},
-		{"unknown flag", []string{"--volume=11"}, 2, "unknown flag: --volume"},
+		{"unknown flag", []string{"--volume=11"}, 2, "unknown flag --volume"},
 		{"too many arguments", []string{"version", "1"}, 2, "Run 'rpcrdma version --help'"},
 	}
 	for _, tt := range tests {

@@ -47,9 +47,9 @@ func TestStrangers(t *testing.T) {
 		want   string // one of them, parted by "|"
 	}{
 		{"hangs up", first, "the other end closed the connection; is there an RDMA server?\n"},
-		{"resets", func(c net.Conn) { first(c); c.(*net.TCPConn).SetLinger(0) }, ": connection reset by peer\n"},
-		{"does not read", func(net.Conn) {}, ": connection reset by peer\n|is there an RDMA server?\n"},
-		{"speaks HTTP", func(c net.Conn) { first(c); io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") }, "what answers there is no RDMA server\n"},
+		{"resets", func(c net.Conn) { first(c); c.(*net.TCPConn).SetLinger(0) }, ": the other end closed the connection (connection reset by peer); is there an RDMA server?\n"},
+		{"does not read", func(net.Conn) {}, "; is there an RDMA server?\n"},
+		{"speaks HTTP", func(c net.Conn) { first(c); io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") }, ": not an iWARP server (it answered with HTTP/1.0 400 Bad Request)\n"},
 	} {
 		mu.Lock()
 		answer = tt.answer
@@ -83,6 +83,8 @@ func TestErrorsJSON(t *testing.T) {
 		{1, []string{"permission denied (NFS3ERR_ACCES)", "1 thing was skipped"}, []string{"get", "-r", "--json", "nfs://" + addr + "/", filepath.Join(t.TempDir(), "x")}},
 		{2, []string{"want HOST or HOST:PORT"}, []string{"probe", "--json", "a:b:c"}},
 		{2, []string{"unknown flag"}, []string{"ping", "--json", "--no-such-flag"}},
+		{2, []string{"unknown flag"}, []string{"ping", "--no-such-flag", "--json"}},
+		{2, []string{"unknown command"}, []string{"pingg", "-v", "--json", "host"}},
 	} {
 		r := runCommand(t, tt.args...)
 		d := json.NewDecoder(strings.NewReader(r.stderr))

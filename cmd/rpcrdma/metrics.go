@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -61,8 +60,9 @@ type metrics struct {
 	running  sync.WaitGroup
 }
 
-// newMetrics listens on addr, and serves when start is called.
-func newMetrics(ctx context.Context, addr string, log *slog.Logger) (*metrics, error) {
+// newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
+// end, if there is no error.
+func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
 	table, err := rpcnames.New(rpcnames.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.ServerProgram)...)
 	if err != nil {
 		return nil, err
@@ -82,10 +82,6 @@ func newMetrics(ctx context.Context, addr string, log *slog.Logger) (*metrics, e
 		}
 	}
 	m.host, _, _ = net.SplitHostPort(addr)
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
 	m.listener = newCrowd(l, metricsConns, newTurns(metricsAccepts, metricsAccepts))
 	m.http = &http.Server{
 		Handler: m.handler(), ReadHeaderTimeout: metricsHeader, ReadTimeout: metricsHeader, WriteTimeout: metricsProfile,

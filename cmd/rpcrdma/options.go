@@ -91,6 +91,27 @@ func (v countValue) Set(s string) error {
 	return nil
 }
 
+// A portValue is a port as a flag. Zero is none.
+type portValue struct{ port *int }
+
+func (v portValue) Type() string { return "PORT" }
+
+func (v portValue) String() string {
+	if v.port == nil || *v.port == 0 {
+		return ""
+	}
+	return strconv.Itoa(*v.port)
+}
+
+func (v portValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("want 1 to 65535")
+	}
+	*v.port = int(n)
+	return nil
+}
+
 // addConnectionsOption adds the option for several connections to one server.
 func addConnectionsOption(cmd *cobra.Command, conns *int) {
 	*conns = 1

@@ -24,7 +24,7 @@ func newPing() *cobra.Command {
 
 Every program answers procedure 0 and does nothing else in it. The first call is not
 counted, since it warms things up for the others. The default port is 20049.`,
-		Example: `  rpcrdma ping server:20049
+		Example: `  rpcrdma ping server
   rpcrdma ping --rpcbind server
   rpcrdma ping -c 10000 --prog 0x20524442 --vers 1 server:20049`,
 		Args: wantArgs("HOST[:PORT]"),
@@ -64,8 +64,8 @@ counted, since it warms things up for the others. The default port is 20049.`,
 	addLookupOption(cmd, &o)
 	addVersionOption(cmd, &version)
 	flags := cmd.Flags()
-	flags.Uint32Var(&prog, "prog", nfs.Program, "program to call")
-	flags.Uint32Var(&vers, "vers", nfs.Version, "version of the program")
+	flags.Uint32Var(&prog, "prog", nfs.Program, "`NUMBER` of the program to call: 100003 is NFS")
+	flags.Uint32Var(&vers, "vers", nfs.Version, "`VERSION` of the program")
 	flags.IntVarP(&count, "count", "c", 100, "make `N` calls")
 	return cmd
 }

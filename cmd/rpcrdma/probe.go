@@ -25,12 +25,16 @@ func newProbe() *cobra.Command {
 		Long: `Connect to a server, make one NULL call to NFS version 3, and print what the two ends have
 agreed on. The server need not have NFS: its refusal grants credits, too. The default port
 is 20049.`,
-		Example: "  rpcrdma probe server:20049",
-		Args:    wantArgs("HOST[:PORT]"),
+		Example: `  rpcrdma probe server
+  rpcrdma probe --json server:20049 | jq .credits`,
+		Args: wantArgs("HOST[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := o.checkAddr(cmd, args[0])
 			if err != nil {
 				return err
+			}
+			if ccp && version.Version == transport.Version2 {
+				return &usageError{command: cmd.CommandPath(), err: errors.New("--ccp is for --version 1")}
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

@@ -135,7 +135,7 @@ func (o *options) newProvider(stderr io.Writer, auto func() (name, why string)) 
 	}
 	p, err := provider.New(name, o.rdmaConfig(o.logger(stderr)))
 	if err != nil {
-		return nil, fmt.Errorf("provider %s: %w", name, explained(err))
+		return nil, fmt.Errorf("provider %s: %s; --provider iwarp needs no device", name, explain(err)) // only rdma fails
 	}
 	return o.recording.wrap(p)
 }

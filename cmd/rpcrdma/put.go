@@ -254,7 +254,7 @@ func (t *transfer) upload(ctx context.Context, src source, fh nfs.FileHandle, v 
 	progress := t.meter.file()
 	if rec == nil {
 		_, err := t.Upload(ctx, fh, src, v.Size, &nfs.TransferOptions{Parallel: parallel, Progress: progress})
-		return err
+		return shorter(err)
 	}
 	t.meter.spare(rec.Done)
 	moved := int64(0)
@@ -264,7 +264,7 @@ func (t *transfer) upload(ctx context.Context, src source, fh nfs.FileHandle, v 
 		})
 		moved += n
 		if err != nil {
-			return err
+			return shorter(err)
 		}
 		return rec.save(to)
 	})
@@ -375,8 +375,10 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 	if err != nil {
 		return err
 	}
+	from := newFolders(root)
+	defer from.close()
 	copies := newCopier(ctx, t.parallel, func(ctx context.Context, f localItem, parallel int) error {
-		src, err := openLocal(root, f.rel)
+		src, err := openBelow(from, f.rel)
 		if err == nil {
 			to := remoteName{f.dir, path.Join(t.url.Path, f.rel), path.Base(f.rel), filepath.Join(above, f.rel)}
 			err = t.putFile(ctx, src, to, parallel)

@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -96,6 +98,43 @@ func TestRDMAAndIWARP(t *testing.T) {
 	})
 }
 
+// What crosses a device is recorded, as packets of the software adapter or of RoCE: all calls are
+// there, each with its reply, and nothing breaks a rule.
+func TestRDMACapture(t *testing.T) {
+	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
+		for _, framing := range []string{"iwarp", "roce"} {
+			s := recordSession(t, []string{"--addr", anyPort(addr)}, "--provider", "rdma", "--capture-as", framing)
+			for _, file := range append(slices.Collect(maps.Values(s.client)), s.server) {
+				out := mustRun(t, "decode", "--json", file) // status 1 if a rule is broken
+				calls, chunks := 0, uint64(0)
+				for line := range strings.Lines(out) {
+					var c struct {
+						Procedures []struct{ Calls, Failed int }
+						Unanswered int
+						Gaps       int
+						Read       [2]uint64 `json:"read_bytes"`
+						Written    [2]uint64 `json:"write_bytes"`
+					}
+					testutil.Must(t, json.Unmarshal([]byte(line), &c))
+					for _, p := range c.Procedures {
+						calls += p.Calls
+					}
+					chunks += c.Read[0] + c.Read[1] + c.Written[0] + c.Written[1]
+					if c.Unanswered != 0 || c.Gaps != 0 {
+						t.Errorf("%s: %s", filepath.Base(file), line)
+					}
+				}
+				if calls == 0 {
+					t.Errorf("%s as %s: no calls\n%s", filepath.Base(file), framing, out)
+				}
+				if file == s.server && chunks < 2*uint64(len(s.data)) {
+					t.Errorf("the server moved %d bytes in chunks\n%s", chunks, out)
+				}
+			}
+		}
+	})
+}
+
 // auto takes the device, and says so.
 func TestRDMAAuto(t *testing.T) {
 	run := func(t *testing.T, addr, name, server, client string) {
@@ -148,7 +187,7 @@ func TestRDMAWrongProvider(t *testing.T) {
 	}
 
 	s = startServer(t, "--dir", t.TempDir(), "--provider", "rdma", "--addr", anyPort(addr))
-	const rdmaHint = "connection refused; a server on an RDMA device is reached with --provider rdma"
+	const rdmaHint = "connection refused: nothing listens there; a server on an RDMA device is reached with --provider rdma"
 	mustFail(t, 1, rdmaHint, "ping", s.addr)
 	mustFail(t, 1, rdmaHint, "ls", s.url("/"))
 }

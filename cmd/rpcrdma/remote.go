@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +43,7 @@ const defaultTimeout = time.Minute
 func addNFSOptions(cmd *cobra.Command, o *nfsOptions) {
 	addOptions(cmd, &o.options, defaultTimeout, "give up after this time without an answer from the server")
 	addLookupOption(cmd, &o.options)
-	cmd.Flags().IntVar(&o.mountPort, "mount-port", 0,
+	cmd.Flags().Var(portValue{&o.mountPort}, "mount-port",
 		"TCP `PORT` of MOUNT, for a server without MOUNT over RDMA (default: ask its rpcbind)")
 }
 
@@ -57,7 +59,7 @@ func (o *nfsOptions) dialWithin(parent context.Context, cmd *cobra.Command, u *n
 	ctx, stop := interruptible(parent)
 	r.stop = append(r.stop, stop)
 
-	err := o.connectURL(ctx, cmd.ErrOrStderr(), u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
+	err := o.first(ctx, cmd, r, u, func(ctx context.Context, p fabric.Provider, addr string) (err error) {
 		dial := func(ctx context.Context, cfg *transport.ClientConfig) (*nfs.Client, error) {
 			return nfs.Dial(ctx, p, addr, &nfs.Options{MountPort: o.mountPort, Transport: cfg, Connections: o.conns})
 		}
@@ -130,7 +132,27 @@ func (r *remote) failed(ctx context.Context, err error) error {
 		}
 		err = cause
 	}
-	return fmt.Errorf("%s: %s%s", r.name, explain(err), hint)
+	return fmt.Errorf("%s: %s%s%s", r.name, r.elsewhere(err), explain(err), hint+squashed(err))
+}
+
+// elsewhere names, as the beginning of a sentence, the file that a server's answer is about if that
+// is not the URL's: a directory on the way to it, or what a symbolic link leads to. Of some files
+// no more is known than the handle.
+func (r *remote) elsewhere(err error) string {
+	var status *nfs.Error
+	if !errors.As(err, &status) || !path.IsAbs(status.Path) || status.Path == r.url.Path ||
+		errors.As(err, new(*itemError)) || errors.As(err, new(*sourceError)) {
+		return ""
+	}
+	return printable(status.Path) + ": "
+}
+
+// squashed is the end of a sentence for root, whom servers take for nobody by default.
+func squashed(err error) string {
+	if os.Geteuid() == 0 && (isStatus(err, nfs.StatusAcces) || isStatus(err, nfs.StatusPerm)) {
+		return "; servers take root for nobody unless they are told not to (--squash none, no_root_squash)"
+	}
+	return ""
 }
 
 // close ends the connection, and waits for outstanding calls if ok.

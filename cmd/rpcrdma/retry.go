@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
@@ -20,13 +23,14 @@ import (
 
 // retryHelp explains --retry in the help of the commands that have it.
 const retryHelp = `With --retry, a server that is started again in the middle does not end the copy, if its
-handles survive that: those of 'rpcrdma serve' do with --state. A server that is connected
-and silent ends it after the longer of --retry and --timeout.
+handles survive that: those of 'rpcrdma serve' do with --state. A server that is not there
+at the beginning is waited for as long. One that is connected and silent ends the copy after
+the longer of --retry and --timeout.
 
 `
 
 func addRetryOption(cmd *cobra.Command, o *nfsOptions) {
-	cmd.Flags().Var(limitValue{&o.retry}, "retry", "when the connection is lost, try for this long to get it back, and go on")
+	cmd.Flags().Var(limitValue{&o.retry}, "retry", "without a connection, try for this long to get one, and go on")
 }
 
 // Constants of connections with --retry.
@@ -39,6 +43,51 @@ const (
 // retrying is the configuration of a connection with --retry.
 func retrying() *transport.ClientConfig {
 	return &transport.ClientConfig{MaxPause: retryPause, KeepAlive: retryKeepAlive}
+}
+
+// first makes the first connection, which --retry waits for, too: the server may be about to start
+// as well as to start again. Nothing but time mends other errors.
+func (o *nfsOptions) first(ctx context.Context, cmd *cobra.Command, r *remote, u *nfs.URL, dial dialer) error {
+	end := time.Now().Add(o.retry)
+	for told := false; ; {
+		err := o.connectURL(ctx, cmd.ErrOrStderr(), u, dial)
+		if err == nil && told {
+			r.notice(cmd, o, "connected")
+		}
+		if left := time.Until(end); err == nil || left <= 0 || ctx.Err() != nil || !mayCome(err) {
+			return err
+		}
+		if !told {
+			told = true
+			r.notice(cmd, o, fmt.Sprintf("%s: trying for %v to get a connection", explain(err), o.retry))
+		}
+		pause := time.NewTimer(min(retryPause, time.Until(end)))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
+}
+
+// mayCome reports whether a connection may be made later that could not be made now.
+func mayCome(err error) bool {
+	if errors.As(err, new(*stallError)) || errors.As(err, new(*transport.BusyError)) {
+		return true
+	}
+	dial, ok := errors.AsType[*transport.DialError](err)
+	if !ok || errors.As(err, new(*iwarp.StrangerError)) {
+		return false
+	}
+	if _, ended := endText(dial.Err); ended || noAnswer(dial.Err) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return true
+	}
+	switch errno, _ := errors.AsType[syscall.Errno](dial.Err); errno {
+	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN, syscall.ETIMEDOUT:
+		return true
+	}
+	return false
 }
 
 // An awayError is a server that did not come back.

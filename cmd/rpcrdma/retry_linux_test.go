@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -107,6 +109,29 @@ func TestRetryAfterRestart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nor does it end the removal of a tree.
+func TestRetryRemoval(t *testing.T) {
+	files := map[string]string{"kept": "x"}
+	for i := range 600 {
+		files[fmt.Sprintf("tree/%d/%d", i%7, i)] = ""
+	}
+	dir, state := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, files)
+	args := []string{"--dir", dir, "--state", state, "--async"}
+	s := startServer(t, args...)
+	p := newProxy(t, s.addr, 100<<10, true, true)
+	c := start(t, t.TempDir(), "rm", "-r", "--retry", "40s", "nfs://"+p.addr+"/tree")
+	<-p.reached
+	s.kill()
+	if _, err := os.Stat(filepath.Join(dir, "tree")); err != nil {
+		t.Fatalf("the connection is cut too late: %v", err)
+	}
+	startServer(t, append(args, "--addr", s.addr)...)
+	c.want(0)
+	wantGone(t, filepath.Join(dir, "tree"))
+	wantFile(t, filepath.Join(dir, "kept"), "x")
 }
 
 // When the server does not come back, or comes back without its handles, the command says so.

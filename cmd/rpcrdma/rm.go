@@ -28,9 +28,13 @@ URL is nfs://HOST[:PORT]/EXPORT/PATH; the default port is 20049. Symbolic links 
 themselves, not what they lead to. An export itself cannot be removed.
 
 What cannot be removed is reported, everything else is removed, and the exit status is 1.
-With -f, something that does not exist is no error.`,
+With -f, something that does not exist is no error.
+
+With --retry, a server that is started again in the middle does not end the work, if its
+handles survive that: those of 'rpcrdma serve' do with --state.`,
 		Example: `  rpcrdma rm nfs://server/srv/data/report.pdf nfs://server/srv/data/draft.pdf
-  rpcrdma rm -r -f nfs://server/srv/data/old`,
+  rpcrdma rm -r -f nfs://server/srv/data/old
+  rpcrdma rm -r --retry 10m nfs://server/srv/data/old`,
 		Args: wantArgs("URL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkParallel(cmd, parallel); err != nil {
@@ -55,6 +59,7 @@ With -f, something that does not exist is no error.`,
 	flags.BoolVarP(&recursive, "recursive", "r", false, "remove directories and everything in them")
 	flags.BoolVarP(&force, "force", "f", false, "accept that something does not exist")
 	addParallelOption(cmd, &parallel)
+	addRetryOption(cmd, &o)
 	return cmd
 }
 
@@ -86,7 +91,11 @@ func (m *remover) remove(ctx context.Context) error {
 	case m.isExport(ctx):
 		return errors.New("is an export, which cannot be removed")
 	case !n.IsDir():
-		return m.RemovePath(ctx, m.url.Path)
+		err := m.RemovePath(ctx, m.url.Path)
+		if isMissing(err) && m.resent() {
+			return nil // the first time it worked
+		}
+		return err
 	case !m.recursive:
 		return errors.New("is a directory (-r removes it)")
 	}
@@ -130,6 +139,9 @@ func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 		if err == nil {
 			err = m.Rmdir(ctx, d.parent, d.name)
 		}
+		if err != nil {
+			err = m.forgotten(ctx, err)
+		}
 		switch {
 		case err == nil || isMissing(err):
 			return false, nil
@@ -161,6 +173,9 @@ type pass struct {
 
 // result counts the result of removing something. It returns false if the work ends.
 func (p *pass) result(ctx context.Context, m *remover, rel string, err error) bool {
+	if err != nil {
+		err = m.forgotten(ctx, err)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,54 +53,40 @@ func (o *options) checkRPCBind(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkAddr checks an argument HOST or HOST:PORT, and adds the default port. With
-// --rpcbind it must be HOST, and stays so. Errors are usage errors.
-func (o *options) checkAddr(cmd *cobra.Command, arg string) (addr string, err error) {
-	if err := o.checkRPCBind(cmd); err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(arg)
-	switch {
-	case o.rpcbind == "" && err != nil && isHost(arg):
-		return net.JoinHostPort(bareHost(arg), strconv.Itoa(nfs.Port)), nil
-	case o.rpcbind == "" && err != nil:
-		err = fmt.Errorf("want HOST or HOST:PORT, got %q", arg)
-	case o.rpcbind != "" && err == nil:
-		err = fmt.Errorf("--rpcbind finds the port: give HOST without :%s", port)
-	case o.rpcbind != "" && !isHost(arg):
-		err = fmt.Errorf("with --rpcbind want HOST, got %q", arg)
-	default:
-		return arg, nil
-	}
-	return "", &usageError{command: cmd.CommandPath(), err: err}
-}
-
 // isHost reports whether s is a name or an address; IPv6 may have brackets.
 func isHost(s string) bool {
 	_, err := netip.ParseAddr(bareHost(s))
-	return err == nil && strings.HasPrefix(s, "[") == strings.HasSuffix(s, "]") || s != "" && !strings.ContainsAny(s, ":[]")
+	return err == nil && strings.HasPrefix(s, "[") == strings.HasSuffix(s, "]") || s != "" && !strings.ContainsAny(s, ":[]/@?#% \t\r\n\x00")
 }
 
 func bareHost(s string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
 }
 
-// parseURL reads a URL argument. Errors are usage errors.
-func (o *options) parseURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
+// parseURL reads a URL argument, whose scheme is one of those given, or nfs. Errors are usage
+// errors.
+func (o *options) parseURL(cmd *cobra.Command, arg string, schemes ...string) (*nfs.URL, error) {
 	if err := o.checkRPCBind(cmd); err != nil {
 		return nil, err
 	}
-	if !strings.Contains(arg, "://") {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want nfs://HOST[:PORT]/EXPORT/PATH, got %q", arg)}
+	if len(schemes) == 0 {
+		schemes = []string{"nfs"}
 	}
-	u, err := nfs.ParseURL(arg)
-	if err != nil {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s", oneLine(err))}
+	refuse := func(format string, args ...any) (*nfs.URL, error) {
+		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
+	}
+	scheme, rest, ok := strings.Cut(arg, "://")
+	if !ok || !slices.Contains(schemes, scheme) {
+		return refuse("want %s://HOST[:PORT]/EXPORT/PATH, got %q", schemes[0], arg)
+	}
+	u, err := nfs.ParseURL("nfs://" + rest)
+	if bad, ok := errors.AsType[*nfs.URLError](err); ok {
+		return refuse("URL %q: %w", arg, bad.Err)
 	}
 	if p, err := url.Parse(arg); o.rpcbind != "" && err == nil && p.Port() != "" {
-		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--rpcbind finds the port: give the URL without :%s", p.Port())}
+		return refuse("--rpcbind finds the port: give the URL without :%s", p.Port())
 	}
-	return u, nil
+	return u, err
 }
 
 // rpcbindAt is the address of the rpcbind that lookupPort asks.

@@ -43,9 +43,9 @@ func TestMountPortMessages(t *testing.T) {
 	const asking = begin + "asking the rpcbind at server:111 for MOUNT version 3 over tcp: "
 	for want, err := range map[string]error{
 		begin + "the rpcbind at server:111 has no MOUNT version 3 over tcp registered": rpcbind.ErrNotRegistered,
-		asking + "connection refused":                                       &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-		asking + "invalid answer: unexpected EOF":                           &rpcbind.BadReplyError{Err: io.ErrUnexpectedEOF},
-		asking + `invalid answer: address "x" of netid "tcp": is cut short`: &rpcbind.BadReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
+		asking + "connection refused: nothing listens there":                           &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		asking + "invalid answer: unexpected EOF":                                      &rpcbind.BadReplyError{Err: io.ErrUnexpectedEOF},
+		asking + `invalid answer: address "x" of netid "tcp": is cut short`:            &rpcbind.BadReplyError{Err: &rpcbind.AddrError{Netid: rpcbind.TCP, Addr: "x", What: "is cut short"}},
 	} {
 		err = &rpcbind.OpError{Op: "GETADDR", Server: "server:111", Prog: nfs.MountProgram, Vers: nfs.MountVersion, Netid: rpcbind.TCP, Err: err}
 		if got := explain(&nfs.MountFallbackError{RDMA: absent, TCP: err}); got != want {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 	"github.com/rpcrdma/rpcrdma/notify"
 	"github.com/rpcrdma/rpcrdma/provider"
 	"github.com/rpcrdma/rpcrdma/rpcbind"
@@ -34,10 +36,18 @@ type serveOptions struct {
 	async         bool
 	accessLog     string // FILE, or - for standard output; empty: none
 	accessFormat  accessFormat
+
+	openDir dirOpener
 }
 
-func newServe() *cobra.Command {
-	var o serveOptions
+// A dirOpener opens a directory to be exported, as openDir does.
+type dirOpener func(dir string, async bool, s *state, log *slog.Logger) (nfsd.FS, io.Closer, error)
+
+func newServe() *cobra.Command { return serveFrom(openDir) }
+
+// serveFrom is serve with directories that open opens.
+func serveFrom(open dirOpener) *cobra.Command {
+	o := &serveOptions{openDir: open}
 	cmd := &cobra.Command{
 		Use:   "serve (--dir DIR | --export SPEC... | --exports FILE)",
 		Short: "Export directories over NFS version 3",
@@ -88,6 +98,10 @@ connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/ppr
 whoever gets there addresses of clients and what the process does: use a loopback address, or
 one that only operators reach.
 
+Started by systemd, the command says when it is ready, when it reads its exports again and when
+it ends, and gives the watchdog signs of life. It uses the sockets that systemd has opened,
+which are named for an option, addr, tcp-addr or metrics-addr, and stand for its value.
+
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 		Example: `  rpcrdma serve --dir /srv/data --read-only
@@ -104,6 +118,9 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 			if err == nil && o.json && o.accessLog == "-" {
 				err = errors.New("--access-log - and --json both print to standard output")
 			}
+			if err == nil {
+				err = o.checkListen()
+			}
 			if err != nil {
 				return &usageError{command: cmd.CommandPath(), err: err}
 			}
@@ -119,19 +136,37 @@ SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,
 	addRPCBindOption(cmd, &o.options, net.JoinHostPort("localhost", strconv.Itoa(rpcbind.Port)),
 		"register with the rpcbind at `HOST:PORT`, which usually accepts this only from its own machine")
 	flags := cmd.Flags()
-	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST:PORT`; no host means all addresses, port 0 picks a free one")
-	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST:PORT`")
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:20049", "listen on `HOST[:PORT]`; no host means all addresses, no port 20049, port 0 a free one")
+	flags.StringVar(&o.tcpAddr, "tcp-addr", "", "serve NFS over plain TCP, too, on `HOST[:PORT]`; no port means 2049")
 	o.exportFlags.add(flags)
-	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST:PORT`, such as 127.0.0.1:9649")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve metrics and status over HTTP on `HOST[:PORT]`, such as 127.0.0.1; no port means 9649")
 	flags.StringVar(&o.accessLog, "access-log", "", "append a line for each call to `FILE`, which is opened again at SIGHUP; - is standard output")
 	flags.Var(&o.accessFormat, "access-log-format", "write the access log as `FORMAT`: text or json")
 	flags.BoolVar(&o.async, "async", false, "answer before data is on disk, which a crash can lose")
 	return cmd
 }
 
+// checkListen checks the addresses to listen on, and adds the default ports.
+func (o *serveOptions) checkListen() (err error) {
+	for _, a := range []struct {
+		flag  string
+		value *string
+		port  int
+	}{{"addr", &o.addr, nfs.Port}, {"tcp-addr", &o.tcpAddr, defaultTCPPort}, {"metrics-addr", &o.metricsAddr, defaultMetricsPort}} {
+		if *a.value == "" && a.flag != "addr" { // not asked for
+			continue
+		}
+		if *a.value, err = withPort(*a.value, a.port, true); err != nil {
+			return fmt.Errorf("--%s: %w", a.flag, err)
+		}
+	}
+	return nil
+}
+
 // serve runs until ctx ends.
 func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, stderr io.Writer) error {
 	s := &service{serveOptions: o, log: o.logger(stderr), stdout: stdout, ready: stdout, failed: make(chan error, 3)}
+	s.manager.log = s.log
 	if o.json {
 		s.ready = stderr
 	}
@@ -141,7 +176,15 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		defer signal.Stop(hangups)
 	}
 	defer s.close()
-	if err := s.open(ctx, exports, stderr); err != nil {
+	open, err := inherited()
+	defer open.close()
+	if err == nil {
+		err = o.adopt(open)
+	}
+	if err != nil {
+		return fmt.Errorf("serve: %s", oneLine(err))
+	}
+	if err := s.open(ctx, exports, open, stderr); err != nil {
 		return fmt.Errorf("serve: %s", explain(err))
 	}
 	s.start()
@@ -149,6 +192,9 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 	if err == nil {
 		err = s.announce(ctx, s.ready)
 	}
+	watched, unwatch := context.WithCancel(context.Background())
+	defer unwatch()
+	s.running.Go(func() { s.manager.watched(watched, s.alive) })
 	for serving := err == nil; serving; {
 		select {
 		case <-hangups:
@@ -159,11 +205,12 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 			serving = false
 		}
 	}
+	s.manager.stopping()
 	// Nobody is to be sent here any more.
 	if unset := known.remove(); err == nil {
 		err = unset
 	}
-	if cut := s.stop(); err == nil {
+	if cut := s.stop(unwatch); err == nil {
 		err = cut
 	}
 	stats := s.server.Stats()
@@ -174,7 +221,7 @@ func (o *serveOptions) serve(ctx context.Context, exports []exportSpec, stdout, 
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("serve: %s", oneLine(err))
+		return fmt.Errorf("serve: %s", explain(err))
 	}
 	return nil
 }
@@ -194,19 +241,30 @@ type service struct {
 	tcp      net.Listener // nil without --tcp-addr
 	notify   *notify.Server
 	opened   []io.Closer // closed last to first, at the very end
+	manager  manager
 
 	running sync.WaitGroup
 	failed  chan error // has room for each of the running
 }
 
 // open makes everything that the service needs. The caller closes it, even after an error.
-func (s *service) open(ctx context.Context, exports []exportSpec, stderr io.Writer) (err error) {
-	if s.provider, err = s.newServer(ctx, stderr, s.addr); err != nil {
+func (s *service) open(ctx context.Context, exports []exportSpec, open sockets, stderr io.Writer) (err error) {
+	if l := open.take(socketAddr); l != nil {
+		s.provider, err = s.newServerOn(l)
+	} else {
+		s.provider, err = s.newServer(ctx, stderr, s.addr)
+	}
+	if err != nil {
 		return err
 	}
 	if s.metricsAddr != "" {
-		if s.metrics, err = newMetrics(ctx, s.metricsAddr, s.log); err != nil {
-			return errors.New(listenText(s.metricsAddr, err))
+		l, err := open.listen(ctx, socketMetrics, s.metricsAddr)
+		if err != nil {
+			return &listenError{"metrics-addr", s.metricsAddr, err}
+		}
+		if s.metrics, err = newMetrics(l, s.metricsAddr, s.log); err != nil {
+			l.Close()
+			return err
 		}
 		s.opened = append(s.opened, s.metrics)
 	}
@@ -220,7 +278,7 @@ func (s *service) open(ctx context.Context, exports []exportSpec, stderr io.Writ
 	if err := errors.Join(s.server.Register(loadgen.Program()), s.server.Register(s.notify.Program())); err != nil {
 		return err
 	}
-	return s.listen(ctx)
+	return s.listen(ctx, open)
 }
 
 // openFiles opens what is exported, and registers the programs that serve it.
@@ -267,6 +325,8 @@ func (s *service) hangup() {
 	if s.file == "" {
 		return
 	}
+	s.manager.reloading()
+	defer func() { s.manager.ready(s.status()) }() // whether that went well or not
 	exports, err := s.exports()
 	if err == nil {
 		err = s.exporter.set(exports)
@@ -275,7 +335,7 @@ func (s *service) hangup() {
 		_, err = fmt.Fprintf(s.ready, "rpcrdma: exporting %s\n", s.exporter)
 	}
 	if err != nil {
-		s.log.Error("the exports stay as they were", "err", oneLine(err))
+		s.log.Error("the exports stay as they were", "err", explain(err))
 	}
 }
 
@@ -287,22 +347,22 @@ func (s *service) close() {
 }
 
 // listen listens on the addresses of the options.
-func (s *service) listen(ctx context.Context) (err error) {
+func (s *service) listen(ctx context.Context, open sockets) (err error) {
 	if s.listener, err = s.server.Listen(ctx, s.provider, s.addr); err != nil {
-		return errors.New(listenText(s.addr, err))
+		return &listenError{"addr", s.addr, err}
 	}
 	s.opened = append(s.opened, s.listener)
 	if s.provider.Name() == provider.RDMA {
 		if err := provider.CheckServing(ctx, s.listener.Addr().String()); err != nil {
-			return errors.New(listenText(s.addr, err))
+			return &listenError{"addr", s.addr, err}
 		}
 	}
 	if s.tcpAddr == "" {
 		return nil
 	}
-	tcp, err := net.Listen("tcp", s.tcpAddr)
+	tcp, err := open.listen(ctx, socketTCP, s.tcpAddr)
 	if err != nil {
-		return errors.New(listenText(s.tcpAddr, err))
+		return &listenError{"tcp-addr", s.tcpAddr, err}
 	}
 	s.opened = append(s.opened, tcp)
 	s.tcp = s.recording.listener(tcp)
@@ -344,12 +404,29 @@ func (s *service) announce(ctx context.Context, w io.Writer) error {
 		how = ", registered with rpcbind at " + s.rpcbind
 	}
 	_, err := fmt.Fprintf(w, "rpcrdma: listening on %s, exporting %s%s%s\n", where, s.exporter, how, s.metrics.where())
+	if err == nil {
+		s.manager.ready(s.status())
+	}
 	return err
 }
 
+// status says in short what the service does.
+func (s *service) status() string {
+	return fmt.Sprintf("listening on %v (%s), exporting %s", s.listener.Addr(), s.provider.Name(), s.exporter)
+}
+
+// alive returns if nothing holds the locks that every connection needs.
+func (s *service) alive() {
+	s.server.Stats()
+	for _, c := range s.server.Conns() {
+		c.Stats()
+	}
+}
+
 // stop ends the service in order: no new connections, no notifications, then the calls
-// under way, for as long as the timeout allows. It returns an error if calls were cut off.
-func (s *service) stop() (err error) {
+// under way, for as long as the timeout allows. unwatch ends what tells the service manager that the
+// process works. It returns an error if calls were cut off.
+func (s *service) stop(unwatch func()) (err error) {
 	s.metrics.stopping()
 	s.listener.Close()
 	if s.tcp != nil {
@@ -365,6 +442,7 @@ func (s *service) stop() (err error) {
 	if cut := s.server.Shutdown(ctx); cut != nil {
 		err = cmp.Or(context.Cause(ctx), cut)
 	}
+	unwatch()
 	s.running.Wait()
 	return err
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,30 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
+
+// A copy does not replace a special file, nor a link to one: root could do so with a device.
+func TestSpecialInTheWay(t *testing.T) {
+	export, local := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, export, map[string]string{"file": "x", "link": "-> file", "large": randomText(1, 2<<20)})
+	testutil.WriteFiles(t, local, map[string]string{"away": "-> fifo", "tree/": ""})
+	names := []string{"fifo", "tree/file", "tree/link", "tree/large"}
+	for _, name := range names {
+		testutil.Must(t, syscall.Mkfifo(filepath.Join(local, name), 0o644))
+	}
+	s := startServer(t, "--dir", export)
+	const says = ": is a special file, which is not replaced; - is standard output"
+	newPlace(map[string]string{"SERVER": s.addr, "LOCAL": local}).tellAll(t, []mistake{
+		{1, "get nfs://SERVER/file LOCAL/fifo", "get nfs://SERVER/file: local file LOCAL/fifo" + says},
+		{1, "get nfs://SERVER/file LOCAL/away", "get nfs://SERVER/file: local file LOCAL/away" + says},
+	})
+	mustSkip(t, []string{"file skipped: local file file" + says, "link skipped: local file link" + says, "large skipped: local file large" + says},
+		"get", "-r", s.url("/"), filepath.Join(local, "tree"))
+	for _, name := range names {
+		if info, err := os.Lstat(filepath.Join(local, name)); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
 
 // No fifo is opened: that would wait for a process at the other end.
 func TestFIFO(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
@@ -60,6 +61,21 @@ func isChanged(err error) bool {
 	return reading || copying || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
+// A shorterError is a file that has ended before its end.
+type shorterError struct{ err error }
+
+func (e *shorterError) Error() string { return "the file became shorter while it was copied" }
+func (e *shorterError) Unwrap() error { return e.err }
+
+// shorter returns an error of Download or Upload as a *shorterError if it is about the end of the
+// file: a connection may end in the same words.
+func shorter(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) {
+		return &shorterError{err}
+	}
+	return err
+}
+
 // versionOf returns the version that a server's attributes tell of.
 func versionOf(a *nfs.Attr) (version, error) {
 	if a.Size > 1<<62 {
@@ -102,6 +118,16 @@ func openLocal(root *os.Root, name string) (source, error) {
 		return nil, err
 	}
 	return localFile{f}, nil
+}
+
+// openBelow is openLocal for a path.
+func openBelow(from *folders, rel string) (source, error) {
+	dir, err := from.enter(path.Dir(rel))
+	if err != nil {
+		return nil, err
+	}
+	defer from.leave(dir)
+	return openLocal(dir.Root, path.Base(rel))
 }
 
 // errNotFile is why something is not copied that was a file when it was found.

@@ -43,6 +43,7 @@ UTC. With -v the file handle is printed, too. What a server counts is a matter o
 	}
 	addNFSOptions(cmd, &o)
 	cmd.Flags().Lookup("json").Usage = "print one JSON object for each URL"
+	cmd.Flags().Lookup("verbose").Usage = "print file handles, too, and log to standard error"
 	cmd.Flags().BoolVarP(&follow, "dereference", "L", false, "follow symbolic links")
 	return cmd
 }

@@ -12,7 +12,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -29,15 +28,19 @@ import (
 func newStats() *cobra.Command {
 	var o statsOptions
 	cmd := &cobra.Command{
-		Use:   "stats [HOST:PORT]",
+		Use:   "stats [HOST[:PORT]]",
 		Short: "Print what a server, or this machine's kernel, has counted",
-		Long: `Print statistics: with HOST:PORT, those of an 'rpcrdma serve' whose --metrics-addr that is;
-without it, what the kernel of this machine has counted: its NFS server, its NFS client with
-all mounts, and the ports of its RDMA devices.
+		Long: `Print statistics: with HOST:PORT, those of an 'rpcrdma serve' whose --metrics-addr that is,
+by default port 9649; without it, what the kernel of this machine has counted: its NFS server,
+its NFS client with all mounts, and the ports of its RDMA devices.
 
 With --interval the command goes on, and prints what has been counted in each interval, by the
 second. What is not a counter, such as the number of connections open, is as it was at the end.
-A server looks at itself once a second: shorter intervals become as long.
+On a terminal each sample takes the place of the one before, and of a server it has the
+connections, what each has agreed on and the credits it uses, and the calls in flight with their
+age; q or Ctrl-C ends it, any other key draws it again. --plain prints one below the other, as
+happens when the output is no terminal. A server looks at itself once a second, so that its
+interval is at least one; the kernel's may be shorter.
 
 Figures that are zero are left out unless -v is given. With --json there is one object, or one
 for each interval: time, seconds (of the interval), and sections, each with a name, figures by
@@ -49,24 +52,38 @@ received (bytes), waited and took (seconds, for all calls together).
 		Example: `  rpcrdma stats 127.0.0.1:9649
   rpcrdma stats --interval 1s 127.0.0.1:9649
   rpcrdma stats --json --interval 10s --count 6`,
-		Args: wantArgs("[HOST:PORT]"),
+		Args: wantArgs("[HOST[:PORT]]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.interval < 0 || o.count < 0 || o.count > 0 && o.interval == 0 {
 				return &usageError{command: cmd.CommandPath(), err: errors.New("--interval is a time above 0, and --count a number of intervals")}
 			}
+			if len(args) == 1 && o.interval > 0 && o.interval < serverLooks {
+				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--interval %v is too short: a server looks at itself once in %v", o.interval, serverLooks)}
+			}
 			var source func(context.Context) (*sample, error)
 			if len(args) == 1 {
-				if _, _, err := net.SplitHostPort(args[0]); err != nil {
-					return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("want HOST:PORT, got %q", args[0])}
+				addr, err := withPort(args[0], defaultMetricsPort, false)
+				if err != nil {
+					return &usageError{command: cmd.CommandPath(), err: err}
 				}
-				source = func(ctx context.Context) (*sample, error) { return o.fetch(ctx, args[0]) }
+				source = func(ctx context.Context) (*sample, error) { return o.fetch(ctx, addr) }
 			} else {
 				source = func(context.Context) (*sample, error) { return kernelSample(os.DirFS(o.root), time.Now()) }
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			if err := o.run(ctx, source, cmd.OutOrStdout()); err != nil {
-				return fmt.Errorf("stats: %s", oneLine(err))
+			show := func(s *sample) error { return o.print(s, cmd.OutOrStdout()) }
+			if o.interval > 0 && !o.json && !o.plain {
+				live, quit := context.WithCancel(ctx)
+				defer quit()
+				if v := openView(cmd.InOrStdin(), cmd.OutOrStdout(), quit); v != nil {
+					defer v.close()
+					ctx, o.again = live, v.again
+					show = func(s *sample) error { return v.show(&o, s) }
+				}
+			}
+			if err := o.run(ctx, source, show); err != nil {
+				return fmt.Errorf("stats: %w", err)
 			}
 			return nil
 		},
@@ -78,15 +95,21 @@ received (bytes), waited and took (seconds, for all calls together).
 	flags.IntVar(&o.count, "count", 0, "with --interval, end after `N` of them")
 	flags.StringVar(&o.root, "root", "/", "read /proc and /sys below `DIR`")
 	flags.BoolVarP(&o.all, "verbose", "v", false, "print figures that are zero, too")
+	flags.BoolVar(&o.plain, "plain", false, "print interval below interval on a terminal, too")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	return cmd
 }
+
+// serverLooks is how often a server looks at itself: what it tells does not change in between, and
+// it does not answer much more often.
+const serverLooks = time.Second
 
 type statsOptions struct {
 	timeout, interval time.Duration
 	count             int
 	root              string
-	all, json         bool
+	all, json, plain  bool
+	again             <-chan struct{} // asks a view to show the sample again; nil: there is no view
 }
 
 // A sample is what has been counted, up to a moment or in an interval.
@@ -94,6 +117,8 @@ type sample struct {
 	Time     time.Time  `json:"time"`
 	Seconds  float64    `json:"seconds,omitempty"` // of the interval; 0: since the counters were zero
 	Sections []*section `json:"sections"`
+
+	now, was *rpcstatus.Snapshot // of a server, at the end and at the beginning of the interval
 }
 
 // A section is the counters of one thing.
@@ -115,29 +140,43 @@ type operation struct {
 	Took     float64 `json:"took,omitempty"`     // seconds, of all calls
 }
 
-// run prints samples until there have been enough of them.
-func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*sample, error), out io.Writer) error {
+// run shows samples until there have been enough of them.
+func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*sample, error), show func(*sample) error) error {
 	take := func() (*sample, error) {
 		ctx, cancel := within(ctx, o.timeout, func() error { return fmt.Errorf("no answer in %v", o.timeout) })
 		defer cancel()
 		s, err := source(ctx)
-		if err != nil && ctx.Err() != nil {
-			err = cmp.Or(context.Cause(ctx), err)
+		if cause := context.Cause(ctx); err != nil && ctx.Err() != nil && !errors.Is(err, cause) {
+			err = cause
 		}
 		return s, err
 	}
 	last, err := take()
 	if err != nil {
+		if o.again != nil && ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	if o.interval <= 0 {
-		return o.print(last, out)
+		return show(last)
+	}
+	shown := last
+	if o.again != nil { // what there is, until there is an interval
+		if err := show(shown); err != nil {
+			return err
+		}
 	}
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
 	for n := 0; ; {
 		select {
 		case <-tick.C:
+		case <-o.again:
+			if err := show(shown); err != nil {
+				return err
+			}
+			continue
 		case <-ctx.Done():
 			return nil // as it was to be
 		}
@@ -152,7 +191,8 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*s
 		if !now.Time.After(last.Time) {
 			continue
 		}
-		if err := o.print(now.since(last), out); err != nil {
+		shown = now.since(last)
+		if err := show(shown); err != nil {
 			return err
 		}
 		if n++; n == o.count {
@@ -169,7 +209,7 @@ func (s *sample) since(before *sample) *sample {
 	for _, sec := range before.Sections {
 		old[sec.Name] = sec
 	}
-	d := &sample{Time: s.Time, Seconds: s.Time.Sub(before.Time).Seconds()}
+	d := &sample{Time: s.Time, Seconds: s.Time.Sub(before.Time).Seconds(), now: s.now, was: before.now}
 	for _, sec := range s.Sections {
 		was := old[sec.Name]
 		if was == nil {
@@ -216,17 +256,22 @@ func (o *statsOptions) print(s *sample, w io.Writer) error {
 	if s.Seconds > 0 {
 		fmt.Fprintf(out, "%s, %.3g s\n", s.Time.UTC().Format("15:04:05 MST"), s.Seconds)
 	}
+	said := false
 	for _, sec := range s.Sections {
-		sec.print(out, s.Seconds, o.all)
+		said = sec.print(out, s.Seconds, o.all) || said
 	}
-	if len(s.Sections) == 0 {
+	switch {
+	case len(s.Sections) == 0:
 		fmt.Fprintln(out, "no NFS server, no NFS client and no RDMA devices have counted anything here")
+	case !said:
+		fmt.Fprintln(out, "nothing was counted")
 	}
 	return out.Flush()
 }
 
-// print prints a section, by the second if seconds is not zero.
-func (sec *section) print(out io.Writer, seconds float64, all bool) {
+// print prints a section, by the second if seconds is not zero. It reports whether there was
+// anything in it.
+func (sec *section) print(out io.Writer, seconds float64, all bool) bool {
 	by, unit := 1.0, ""
 	if seconds > 0 {
 		by, unit = seconds, "/s"
@@ -276,11 +321,12 @@ func (sec *section) print(out io.Writer, seconds float64, all bool) {
 	}
 	if lines.Len() == 0 {
 		if !all {
-			return
+			return false
 		}
 		fmt.Fprintln(&lines, "  nothing")
 	}
 	fmt.Fprintf(out, "%s\n%s", printable(sec.Name), lines.String())
+	return true
 }
 
 // A column of operations has a number for each, and how it is printed.
@@ -320,18 +366,17 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*sample, error) 
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
-		var why *url.Error
-		if errors.As(err, &why) {
-			err = why.Err // without the URL, which nobody has typed
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %w", addr, context.Cause(ctx))
 		}
-		if !errors.As(err, new(*net.OpError)) && ctx.Err() == nil {
-			return nil, fmt.Errorf("%s does not speak HTTP: give the --metrics-addr of 'rpcrdma serve', not its --addr (%w)", addr, err)
+		if !errors.As(err, new(*net.OpError)) {
+			return nil, fmt.Errorf("%s does not speak HTTP: give the --metrics-addr of 'rpcrdma serve', not its --addr", addr)
 		}
-		return nil, fmt.Errorf("%s: %w", addr, err)
+		return nil, fmt.Errorf("%s: %w", addr, explained(err))
 	}
 	defer res.Body.Close()
 	if kind := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || kind != "application/json" {
-		return nil, fmt.Errorf("%s is not the --metrics-addr of 'rpcrdma serve': it answers %s, %.40q", addr, res.Status, kind)
+		return nil, fmt.Errorf("%s is not the --metrics-addr of 'rpcrdma serve': it answers %.60s, %.40q", addr, printable(res.Status), kind)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxStats+1))
 	if err == nil && len(body) > maxStats {
@@ -386,5 +431,5 @@ func statusSample(addr string, s *rpcstatus.Snapshot) *sample {
 	for name, n := range t.Adapter {
 		adapter.Figures[strings.ReplaceAll(name, "_", " ")] = float64(n)
 	}
-	return &sample{Time: s.Time, Sections: []*section{server, transport, adapter}}
+	return &sample{Time: s.Time, Sections: []*section{server, transport, adapter}, now: s}
 }

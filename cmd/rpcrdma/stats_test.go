@@ -125,7 +125,7 @@ func TestStatsOfServer(t *testing.T) {
 	if total.Seconds != 0 || total.Sections[0].Figures["connections opened"] != 1 {
 		t.Errorf("%+v", total)
 	}
-	lines := strings.Split(strings.TrimSpace(mustRun(t, "stats", "--json", "--interval", "100ms", "--count", "2", addr)), "\n")
+	lines := strings.Split(strings.TrimSpace(mustRun(t, "stats", "--json", "--interval", "1s", "--count", "2", addr)), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("%d lines", len(lines))
 	}
@@ -135,9 +135,10 @@ func TestStatsOfServer(t *testing.T) {
 	}
 	mustFail(t, 1, "connection refused", "stats", "127.0.0.1:1")
 	mustFail(t, 1, "does not speak HTTP: give the --metrics-addr", "stats", s.addr)
-	mustFail(t, 2, "want HOST:PORT", "stats", "127.0.0.1")
+	mustFail(t, 2, "want HOST or HOST:PORT", "stats", "a:b:c")
 	mustFail(t, 2, "--interval is a time above 0", "stats", "--count", "3")
 	mustFail(t, 2, "--interval is a time above 0", "stats", "--interval", "-1s")
+	mustFail(t, 2, "--interval 100ms is too short: a server looks at itself once in 1s", "stats", "--interval", "100ms", addr)
 	mustFail(t, 2, "unexpected argument", "stats", "127.0.0.1:1", "127.0.0.1:2")
 }
 
@@ -186,7 +187,7 @@ func jsonAnswer(text string) http.HandlerFunc {
 func TestStatsTime(t *testing.T) {
 	silent := func(ctx context.Context) (*sample, error) { <-ctx.Done(); return nil, ctx.Err() }
 	o := statsOptions{timeout: time.Millisecond}
-	if err := o.run(t.Context(), silent, new(bytes.Buffer)); err == nil || err.Error() != "no answer in 1ms" {
+	if err := o.run(t.Context(), silent, nil); err == nil || err.Error() != "no answer in 1ms" {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -197,7 +198,7 @@ func TestStatsTime(t *testing.T) {
 			cancel()
 		}
 		return &sample{Time: time.Now()}, nil
-	}, new(bytes.Buffer))
+	}, func(*sample) error { return nil })
 	if err != nil || n < 3 {
 		t.Errorf("%d samples, %v", n, err)
 	}
@@ -208,7 +209,7 @@ func TestStatsTime(t *testing.T) {
 			return nil, broken
 		}
 		return &sample{Time: time.Now()}, nil
-	}, new(bytes.Buffer))
+	}, func(*sample) error { return nil })
 	if !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}

@@ -17,7 +17,7 @@ import (
 // limitValue is a time limit as a flag. Zero is no limit.
 type limitValue struct{ d *time.Duration }
 
-func (v limitValue) Type() string { return "duration" }
+func (v limitValue) Type() string { return "TIME" }
 
 func (v limitValue) String() string {
 	if v.d == nil || *v.d == 0 {

@@ -55,7 +55,7 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
   rpcrdma watch --count 1 --no-recursive rdma://server/flags`,
 		Args: wantArgs("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, err := o.parseWatchURL(cmd, args[0])
+			u, err := o.parseURL(cmd, args[0], "rdma", "nfs")
 			if err != nil {
 				return err
 			}
@@ -81,18 +81,6 @@ again, an overflow is printed. SIGINT and SIGTERM end the command with status 0.
 	flags.BoolVar(&flat, "no-recursive", false, "leave out what happens in subdirectories")
 	flags.IntVar(&count, "count", 0, "end after `N` events (default: run until a signal)")
 	return cmd
-}
-
-// parseWatchURL reads the URL argument.
-func (o *options) parseWatchURL(cmd *cobra.Command, arg string) (*nfs.URL, error) {
-	if rest, ok := strings.CutPrefix(arg, "rdma://"); ok {
-		arg = "nfs://" + rest
-	}
-	u, err := o.parseURL(cmd, arg)
-	if err != nil {
-		return nil, &usageError{command: cmd.CommandPath(), err: errors.New(strings.ReplaceAll(err.Error(), "nfs://", "rdma://"))}
-	}
-	return u, nil
 }
 
 // A watcher is a watch command under way.

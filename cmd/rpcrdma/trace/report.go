@@ -60,6 +60,32 @@ func (f *File) Text(w io.Writer) error {
 	return err
 }
 
+// Nothing says of a file without Conversations what was looked for, and what is there.
+func (f *File) Nothing() string {
+	text := fmt.Sprintf("no RPC-over-RDMA: looked for iWARP over TCP, on any port, and RoCE v2, on UDP port %d, and found ", rocePort)
+	if f.Packets == 0 {
+		return text + "no packets"
+	}
+	var kinds []string
+	if f.TCP > 0 {
+		kinds = append(kinds, fmt.Sprintf("%d TCP in %s (%d iWARP)", f.TCP, count(f.TCPConns, "connection"), f.IWARPConns))
+	}
+	if f.RoCE > 0 {
+		kinds = append(kinds, fmt.Sprintf("%d RoCE v2", f.RoCE))
+	}
+	if f.Ignored > 0 {
+		kinds = append(kinds, fmt.Sprintf("%d other", f.Ignored))
+	}
+	return text + count(f.Packets, "packet") + ": " + strings.Join(kinds, ", ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 func (f *File) text(b *strings.Builder, c *Conversation) {
 	fmt.Fprintf(b, "\n%s\n", c.title())
 	fmt.Fprintf(b, "  version %d", c.Version)

@@ -31,6 +31,10 @@ type File struct {
 	Conversations []*Conversation
 	Dropped       int   // places where package capture had to leave something out
 	Ignored       int   // packets of other protocols, or of too many connections
+	RoCE          int   // packets of RoCE v2
+	TCP           int   // packets of TCP
+	TCPConns      int   // connections of TCP, of which
+	IWARPConns    int   // so many carry iWARP
 	Err           error // why the file could not be read to its end, or nil
 }
 
@@ -104,10 +108,15 @@ func (t *table) packet(p *Packet) bool {
 		if s.to.Port() != rocePort {
 			return false
 		}
+		t.file.RoCE++
 		t.roce.datagram(&s, at)
 		return true
 	}
-	return t.tcpSegment(&s, at)
+	if !t.tcpSegment(&s, at) {
+		return false
+	}
+	t.file.TCP++
+	return true
 }
 
 func (t *table) tcpSegment(s *segment, at stamp) bool {
@@ -187,6 +196,7 @@ func (t *table) beginRoCE(a, b *roceFlow) *Conversation {
 
 // end takes the end of the file.
 func (t *table) end() {
+	t.file.TCPConns = len(t.order)
 	for _, c := range t.order {
 		for i := range c.iwarp.side {
 			s := &c.iwarp.side[i]
@@ -194,6 +204,7 @@ func (t *table) end() {
 			c.conv.Retransmitted += s.tcp.retransmitted
 		}
 		if c.iwarp.is() {
+			t.file.IWARPConns++
 			t.file.Conversations = append(t.file.Conversations, c.conv)
 		}
 	}

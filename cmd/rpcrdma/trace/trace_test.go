@@ -339,6 +339,35 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// TestNothing: of a file without RPC-over-RDMA one learns what else it has.
+func TestNothing(t *testing.T) {
+	const sought = "no RPC-over-RDMA: looked for iWARP over TCP, on any port, and RoCE v2, on UDP port 4791, and found "
+	tcp := packetsOf(t, load(t, "loopback.pcap"))
+	roce := packetsOf(t, load(t, "roce.pcapng"))
+	headers, others := slices.Clone(tcp[:9]), slices.Clone(tcp[:5])
+	for i := range headers { // what is in them was not captured
+		headers[i].Data = headers[i].Data[:min(len(headers[i].Data), 74)]
+	}
+	for i := range others { // iWARP of a program that has other private data
+		others[i].Data = bytes.Replace(others[i].Data, []byte("\xf6\xab\x0e\x18"), []byte("else"), 1)
+	}
+	for _, tt := range []struct {
+		packets []Packet
+		want    string
+	}{
+		{nil, "no packets"},
+		{headers, "9 packets: 9 TCP in 1 connection (0 iWARP)"},
+		{others, "5 packets: 5 TCP in 1 connection (1 iWARP)"},
+		{roce[:1], "1 packet: 1 RoCE v2"},
+		{[]Packet{headers[0], roce[0], {Data: []byte("who has?"), Size: 8}}, "3 packets: 1 TCP in 1 connection (0 iWARP), 1 RoCE v2, 1 other"},
+	} {
+		f := readAll(t, pcapng(binary.LittleEndian, linkEthernet, 9, tt.packets))
+		if got := f.Nothing(); len(f.Conversations) > 0 || got != sought+tt.want {
+			t.Errorf("%d conversations, and\n%s, want\n%s", len(f.Conversations), got, tt.want)
+		}
+	}
+}
+
 // TestHostileComments: comments do nothing to a terminal.
 func TestHostileComments(t *testing.T) {
 	for _, name := range captures[1:] {

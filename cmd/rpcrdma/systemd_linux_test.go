@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
+)
+
+// A serviceManager is the socket that systemd gives to a service, and what came there.
+type serviceManager struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+// newServiceManager has the commands of a test report to it.
+func newServiceManager(t *testing.T) *serviceManager {
+	t.Helper()
+	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
+	conn, err := net.ListenUnixgram("unixgram", addr)
+	testutil.Must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", addr.Name)
+	return &serviceManager{t, conn}
+}
+
+// next returns the next message that is no sign of life. Of those it counts.
+func (m *serviceManager) next() (lines []string, alive int) {
+	m.t.Helper()
+	for {
+		switch text := m.read(testutil.Patience); text {
+		case "WATCHDOG=1":
+			alive++
+		case "":
+			m.t.Fatalf("the service manager hears nothing")
+		default:
+			return strings.Split(text, "\n"), alive
+		}
+	}
+}
+
+// read returns the next message, "" if there is none within a time.
+func (m *serviceManager) read(limit time.Duration) string {
+	m.t.Helper()
+	testutil.Must(m.t, m.conn.SetReadDeadline(time.Now().Add(limit)))
+	buf := make([]byte, 4096)
+	n, err := m.conn.Read(buf)
+	if os.IsTimeout(err) {
+		return ""
+	}
+	testutil.Must(m.t, err)
+	return string(buf[:n])
+}
+
+// silent wants that there is no message at the moment.
+func (m *serviceManager) silent() {
+	m.t.Helper()
+	rc, err := m.conn.SyscallConn()
+	testutil.Must(m.t, err)
+	buf := make([]byte, 4096)
+	n := 0
+	testutil.Must(m.t, rc.Control(func(fd uintptr) { n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT) }))
+	if err != unix.EAGAIN {
+		m.t.Errorf("the service manager hears %q, %v", buf[:max(n, 0)], err)
+	}
+}
+
+// want wants the next messages to have these lines, each of which may be the beginning of one.
+func (m *serviceManager) want(lines ...string) {
+	m.t.Helper()
+	got, _ := m.next()
+	ok := len(got) == len(lines)
+	for i := 0; ok && i < len(lines); i++ {
+		ok = strings.HasPrefix(got[i], lines[i])
+	}
+	if !ok {
+		m.t.Fatalf("the service manager hears %q, want %q", got, lines)
+	}
+}
+
+// The service manager hears that the server is ready, reads its exports again, lives, and ends.
+func TestServiceManager(t *testing.T) {
+	m := newServiceManager(t)
+	t.Setenv("WATCHDOG_USEC", "30000")
+	dir := t.TempDir()
+	s := startChanging(t, []string{dir + "=/a"})
+	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /a")
+	for range 3 {
+		if got := m.read(testutil.Patience); got != "WATCHDOG=1" {
+			t.Fatalf("the service manager hears %q, want a sign of life", got)
+		}
+	}
+	s.change("/b[]", dir+"=/b")
+	m.want("RELOADING=1", "MONOTONIC_USEC=")
+	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
+	s.refused("no exports", "# nothing")
+	m.want("RELOADING=1", "MONOTONIC_USEC=")
+	m.want("READY=1", "STATUS=listening on "+s.addr+" (iwarp), exporting "+dir+" as /b")
+	testutil.Must(t, s.stop())
+	m.want("STOPPING=1", "STATUS=")
+}
+
+// A server that does not get ready does not say so.
+func TestServiceManagerOfFailure(t *testing.T) {
+	m := newServiceManager(t)
+	if r := runCommand(t, "serve", "--dir", t.TempDir()+"/none"); r.status != 1 {
+		t.Fatalf("status %d: %s", r.status, r.stderr)
+	}
+	m.silent()
+}
+
+// Signs of life end when the server is stuck.
+func TestWatchdogOfStuckServer(t *testing.T) {
+	m := newServiceManager(t)
+	t.Setenv("WATCHDOG_USEC", "3000")
+	ctx, cancel := context.WithCancel(t.Context())
+	stuck, free, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	calls := 0
+	go func() {
+		defer close(done)
+		(&manager{slog.New(slog.DiscardHandler)}).watched(ctx, func() {
+			if calls++; calls == 3 {
+				close(stuck)
+				<-free
+			}
+		})
+	}()
+	<-stuck
+	for range 2 {
+		if got := m.read(testutil.Patience); got != "WATCHDOG=1" {
+			t.Errorf("the service manager hears %q, want a sign of life", got)
+		}
+	}
+	m.silent()
+	cancel()
+	close(free)
+	<-done
+}
+
+// A manager that is not there, or asks for nonsense, keeps no server from serving.
+func TestServiceManagerIsGone(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("WATCHDOG_USEC", "often")
+	s := startServer(t, "--dir", t.TempDir())
+	root(t, s.dialNFS(t))
+	testutil.Must(t, s.stop())
+	for _, want := range []string{"is not told", "gets no signs of life"} {
+		if !strings.Contains(s.stderr.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, &s.stderr)
+		}
+	}
+}
+
+// activated is a command that is started with open files, by their names, as systemd does it.
+func activated(ctx context.Context, names string, files []*os.File, args ...string) *exec.Cmd {
+	cmd := command(ctx, args...)
+	// Only the process itself knows its number before it runs.
+	cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	cmd.ExtraFiles = files
+	cmd.Env = append(cmd.Env, fmt.Sprintf("LISTEN_FDS=%d", len(files)), "LISTEN_FDNAMES="+names)
+	return cmd
+}
+
+// socketFile returns a listening socket as a file, and its address.
+func socketFile(t *testing.T, network, addr string) (*os.File, string) {
+	t.Helper()
+	l, err := net.Listen(network, addr)
+	testutil.Must(t, err)
+	defer l.Close()
+	f, err := l.(interface{ File() (*os.File, error) }).File()
+	testutil.Must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f, l.Addr().String()
+}
+
+// The server uses the sockets that it was started with, whatever it is told to listen on. They stay
+// open when it ends: who connects meanwhile is served by the next one.
+func TestSocketActivation(t *testing.T) {
+	dir := t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": "text"})
+	var files []*os.File
+	var addrs []string
+	for range 3 {
+		f, addr := socketFile(t, "tcp", "127.0.0.1:0")
+		files, addrs = append(files, f), append(addrs, addr)
+	}
+	for range 2 {
+		s := startServing(t, activated(context.Background(), "metrics-addr:addr:tcp-addr", files, "serve", "--addr", "192.0.2.1:1", "--dir", dir))
+		if s.addr != addrs[1] || s.tcp != addrs[2] || s.http != "http://"+addrs[0] {
+			t.Fatalf("listening on %s, %s and %s, want %s", s.addr, s.tcp, s.http, addrs)
+		}
+		if got := mustRun(t, "cat", s.url("/file")); got != "text" {
+			t.Errorf("the file has %q", got)
+		}
+		conn, err := net.Dial("tcp", s.tcp)
+		testutil.Must(t, err)
+		conn.Close()
+		if status, text := fetch(t, "GET", s.http+"/healthz", ""); status != 200 {
+			t.Errorf("health is %d, %s", status, text)
+		}
+		testutil.Must(t, s.stop())
+		conn, err = net.Dial("tcp", s.addr)
+		testutil.Must(t, err)
+		conn.Close()
+	}
+}
+
+// Sockets that are for somebody else are left alone.
+func TestSocketsOfOthers(t *testing.T) {
+	t.Setenv("LISTEN_PID", "1")
+	t.Setenv("LISTEN_FDS", "1000")
+	s := startServer(t, "--dir", t.TempDir())
+	root(t, s.dialNFS(t))
+}
+
+func TestSocketsThatDoNotFit(t *testing.T) {
+	tcp, addr := socketFile(t, "tcp", "127.0.0.1:0")
+	other, _ := socketFile(t, "tcp", "127.0.0.1:0")
+	unix, _ := socketFile(t, "unix", filepath.Join(t.TempDir(), "socket"))
+	conn, err := net.Dial("tcp", addr)
+	testutil.Must(t, err)
+	defer conn.Close()
+	connection, err := conn.(*net.TCPConn).File()
+	testutil.Must(t, err)
+	defer connection.Close()
+	file, err := os.Open("/dev/null")
+	testutil.Must(t, err)
+	defer file.Close()
+	for _, tt := range []struct {
+		names string
+		files []*os.File
+		args  []string
+		want  string
+	}{
+		{"rpcrdma.socket", []*os.File{tcp}, nil, "rpcrdma.socket of the service manager: want FileDescriptorName=addr, tcp-addr or metrics-addr"},
+		{"", []*os.File{tcp}, nil, "LISTEN_FD_3 of the service manager: want FileDescriptorName="},
+		{"addr:addr", []*os.File{tcp, other}, nil, "addr of the service manager: there are two of the name"},
+		{"addr", []*os.File{connection}, nil, "addr of the service manager: it is a connection"},
+		{"addr", []*os.File{unix}, nil, "want ListenStream= with a port of TCP"},
+		{"addr", []*os.File{file}, nil, "addr of the service manager: "},
+		{"tcp-addr:addr", []*os.File{tcp, other}, []string{"--provider", "rdma"}, "want --provider iwarp"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience) // one that serves would not end
+		cmd := activated(ctx, tt.names, tt.files, append([]string{"serve", "--dir", t.TempDir()}, tt.args...)...)
+		out, err := cmd.CombinedOutput()
+		cancel()
+		if status := cmd.ProcessState.ExitCode(); status != 1 {
+			t.Errorf("%s: status %d, %v", tt.names, status, err)
+		}
+		if !strings.HasPrefix(string(out), "rpcrdma: serve: the socket ") || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%s: serve says %q, want %q", tt.names, out, tt.want)
+		}
+	}
+}
+
+// The units name sockets as the command does, and systemd understands them and thinks them safe.
+func TestUnits(t *testing.T) {
+	const dir = "../../deploy/systemd"
+	var units []string
+	for _, pattern := range []string{"/*.service", "/*.socket"} {
+		files, err := filepath.Glob(dir + pattern)
+		testutil.Must(t, err)
+		units = append(units, files...)
+	}
+	if _, err := os.Stat("../../go.work"); err != nil && len(units) == 0 {
+		t.Skip("the units are in the repository, and this module is not: there is no go.work above it")
+	}
+	names := make(map[string]int)
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		testutil.Must(t, err)
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "FileDescriptorName="); ok {
+				names[name]++
+			}
+		}
+	}
+	for _, name := range []string{socketAddr, socketTCP, socketMetrics} {
+		if names[name] != 1 {
+			t.Errorf("%d units have a socket %s", names[name], name)
+		}
+	}
+	if len(names) != 3 || len(units) != 4 {
+		t.Errorf("sockets are %v, units %q", names, units)
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Log("systemd does not look at the units: it is not installed")
+		return
+	}
+	// The exposure, in tenths, may not become more.
+	out, err := exec.Command(analyze, "security", "--offline=true", "--no-pager", "--threshold=17", dir+"/rpcrdma.service").CombinedOutput()
+	if err != nil && strings.Contains(string(out), "unrecognized option") { // before systemd 250
+		t.Log("this systemd-analyze does not judge units that are not installed")
+	} else if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
