@@ -39,11 +39,16 @@ func (in *Instance) under(c Condition) error {
 }
 
 // OneProcessor sets GOMAXPROCS to 1.
-func OneProcessor() (enter, leave, end func() error, err error) {
-	before := runtime.GOMAXPROCS(0)
-	enter = func() error { runtime.GOMAXPROCS(1); return nil }
-	leave = func() error { runtime.GOMAXPROCS(before); return nil }
-	return enter, leave, leave, nil
+func OneProcessor() (enter, leave, end func() error, err error) { return Processors(1)() }
+
+// Processors sets GOMAXPROCS to n.
+func Processors(n int) Condition {
+	return func() (enter, leave, end func() error, err error) {
+		before := runtime.GOMAXPROCS(0)
+		enter = func() error { runtime.GOMAXPROCS(n); return nil }
+		leave = func() error { runtime.GOMAXPROCS(before); return nil }
+		return enter, leave, leave, nil
+	}
 }
 
 // hogChild is the value of childVariable that makes a child process a hog.

@@ -36,6 +36,7 @@ type Ends struct {
 	Large     bool `json:"large,omitempty"`     // messages of up to 9 MiB
 	Kept      bool `json:"kept,omitempty"`      // the client's memory stays registered
 	Group     int  `json:"group,omitempty"`     // the client is a group of so many connections at most
+	Conns     int  `json:"conns,omitempty"`     // that the server takes
 	callbacks bool // the client serves calls of the server
 	backward  bool // the server makes the calls
 }
@@ -200,7 +201,7 @@ func ConnectWith(at Site, e Ends) Workload {
 						return net.ErrClosed
 					}
 					p.forget()
-					c, err := transport.Dial(ctx, p, addr, &cfg)
+					c, err := transport.Dial(ctx, p.through(), addr, &cfg)
 					if err != nil {
 						return err
 					}
@@ -226,8 +227,9 @@ func NullContext(at Site) Workload {
 
 // Cancelled makes calls with size bytes in the caller's memory, a read chunk, and cancels each
 // while its procedure runs. An operation is the call, its cancellation, the fence that revokes
-// its memory, and the late reply. A late reply that remotely invalidates revoked memory ends
-// the connection, so size must be small enough to go inline, or invalidation local.
+// its memory, and the late reply. With adapters other than the software adapter, a late reply
+// that remotely invalidates revoked memory may end the connection, so size must be small enough
+// to go inline, or invalidation local.
 func Cancelled(at Site, e Ends, size int) Workload {
 	return Workload{
 		Name:  fmt.Sprintf("Cancelled/prov=%s/size=%s", at.Name, binaryPrefix(size)) + e.suffix(),
@@ -253,7 +255,7 @@ func startCancelled(at Site, e Ends, size int) (*Instance, error) {
 		return nil, errors.Join(err, server.close())
 	}
 	cfg := transport.ClientConfig{Config: e.config()}
-	client, err := transport.Dial(context.Background(), p, server.addr, &cfg)
+	client, err := transport.Dial(context.Background(), p.through(), server.addr, &cfg)
 	if err != nil {
 		return nil, errors.Join(err, server.close())
 	}
@@ -333,7 +335,10 @@ func (e Ends) program(at Site, ready chan<- *transport.Conn) transport.Program {
 
 // startServer serves a program.
 func startServer(at Site, e Ends, program transport.Program) (*far, error) {
-	cfg := transport.ServerConfig{Config: e.config()}
+	cfg := transport.ServerConfig{Config: e.config(), MaxConns: e.Conns}
+	if e.Conns > 0 {
+		cfg.MaxTotalMemory = e.Conns << 20 // else their receive buffers alone crowd the server
+	}
 	server, err := transport.NewServer(&cfg)
 	if err != nil {
 		return nil, err
@@ -345,7 +350,7 @@ func startServer(at Site, e Ends, program transport.Program) (*far, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := server.Listen(context.Background(), p, net.JoinHostPort(at.Host, "0"))
+	l, err := server.Listen(context.Background(), p.through(), net.JoinHostPort(at.Host, "0"))
 	if err != nil {
 		return nil, err
 	}
@@ -388,7 +393,7 @@ func dialRPCWith(at Site, e Ends, addr string, conns, depth int, proc uint32, pr
 		return errors.Join(errs...)
 	}
 	for range conns {
-		c, err := e.dial(p, addr, &cfg)
+		c, err := e.dial(p.through(), addr, &cfg)
 		if err != nil {
 			return nil, errors.Join(err, end())
 		}
@@ -474,7 +479,7 @@ func bothWays(at Site, e Ends, depth int) (*Instance, error) {
 	cfg := transport.ClientConfig{Config: e.config()}
 	cfg.Callbacks = []transport.Program{program}
 	ctx := context.Background()
-	client, err := transport.Dial(ctx, p, server.addr, &cfg)
+	client, err := transport.Dial(ctx, p.through(), server.addr, &cfg)
 	if err != nil {
 		return nil, errors.Join(err, server.close())
 	}
@@ -504,7 +509,12 @@ type Idle struct {
 // MeasureIdle opens connections between two processes, makes some calls on each, and measures
 // the memory of both processes, and then their CPU time.
 func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error) {
-	server, err := (&Server{Kind: "rpc", Site: at}).apart()
+	const warm = 2 // connections whose cost includes what all share
+	var ends Ends
+	if conns > 1000 { // the default depends on the descriptors that a process may have
+		ends.Conns = conns + warm
+	}
+	server, err := (&Server{Kind: "rpc", Site: at, Ends: ends}).apart()
 	if err != nil {
 		return idle, err
 	}
@@ -523,7 +533,6 @@ func MeasureIdle(at Site, conns int, watch time.Duration) (idle Idle, err error)
 		}
 		return nil
 	}
-	const warm = 2 // connections whose cost includes what all share
 	if err := errors.Join(client.open(warm), look(&before), client.open(conns), look(&after)); err != nil {
 		return idle, err
 	}
@@ -572,7 +581,7 @@ func (s *Server) idleClients() (*far, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			for range n {
-				c, err := transport.Dial(ctx, p, s.Addr, nil)
+				c, err := transport.Dial(ctx, p.through(), s.Addr, nil)
 				if err != nil {
 					return err
 				}

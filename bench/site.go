@@ -8,6 +8,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // A Site is an adapter and an address on this machine, for both ends of a workload of this
@@ -16,6 +17,8 @@ type Site struct {
 	Name    string  `json:"name"` // of the adapter and its configuration: siw/mode=event
 	Host    string  `json:"host"`
 	Adapter Adapter `json:"adapter"`
+
+	over fabric.Provider // instead of the adapter; nil in a process of the server alone
 }
 
 // An Adapter has the parameters of a provider, in any process.
@@ -62,6 +65,10 @@ func OnDevice(kind, host string, a Adapter) Site {
 	return s
 }
 
+// Over is a provider that both ends in this process share, such as a simulated one or
+// transport.TCP, at an address of it. Its workloads cannot be split.
+func Over(name, host string, p fabric.Provider) Site { return Site{Name: name, Host: host, over: p} }
+
 // A tap is a provider that keeps its connections, to read their counters.
 type tap struct {
 	fabric.Provider
@@ -71,11 +78,23 @@ type tap struct {
 
 // tap returns the provider for one end of a workload.
 func (s Site) tap() (*tap, error) {
+	if s.over != nil {
+		return &tap{Provider: s.over}, nil
+	}
 	p, err := s.Adapter.provider()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
 	return &tap{Provider: p}, nil
+}
+
+// through returns the tap as a provider. TCP, which the transport knows by its type, has nothing
+// to tap.
+func (t *tap) through() fabric.Provider {
+	if tcp, ok := t.Provider.(transport.TCP); ok {
+		return tcp
+	}
+	return t
 }
 
 // maxTapped bounds the connections that a tap keeps.

@@ -43,7 +43,7 @@ type Workload struct {
 
 // Split returns the workload with its server in a separate process, if that is possible.
 func (w Workload) Split() (Workload, bool) {
-	if w.Server == nil {
+	if w.Server == nil || w.Server.Site.over != nil {
 		return w, false
 	}
 	w.Name += "/procs=2"

@@ -10,7 +10,7 @@
 // A row that fails or hangs does not affect the others: a separate process measures the rows.
 // It is killed if a row takes too long, and another process continues with the next row. The
 // results name such a row, its output with the stacks of all goroutines is kept, and the exit
-// status is 1.
+// status is 1. With -budget, rows that were disturbed are measured again until that is used up.
 package main
 
 import (
@@ -170,6 +170,7 @@ type measurer struct {
 	begin  time.Time
 	budget time.Duration
 	file   result.File
+	failed []error // of tasks
 
 	// Of a worker; nil otherwise.
 	skip map[string]bool // tasks that another worker has done
@@ -252,32 +253,22 @@ func (m *measurer) all(p *plan) error {
 	if len(m.skip) == 0 {
 		m.file.Missing = append(m.file.Missing, p.missing...)
 	}
-	var failed []error
+	m.failed = nil
 	for _, t := range m.tasks(p) {
 		if m.skip[t.id] {
 			continue
 		}
-		e := event{Kind: taskLeftOut, ID: t.id, What: t.what, Goals: t.goals}
 		var err error
 		if m.wanted(t) {
-			e.Kind = taskBegins
-			if err := m.tell(e, nil); err != nil {
-				return err
-			}
-			e.Kind = taskEnds
-			if err = t.do(); err != nil {
-				e.Why = oneLine(err)
-				err = fmt.Errorf("%s: %w", t.id, err)
-				fmt.Fprintln(os.Stderr, err)
-				failed = append(failed, err)
-				failRow(&m.file, e)
-			}
+			err = m.perform(t)
+		} else {
+			err = m.tell(event{Kind: taskLeftOut, ID: t.id, What: t.what, Goals: t.goals}, nil)
 		}
-		if err := m.tell(e, err); err != nil {
-			return errors.Join(append(failed, err)...)
+		if err != nil {
+			return errors.Join(append(m.failed, err)...)
 		}
 	}
-	return errors.Join(failed...)
+	return errors.Join(append(m.failed, m.again(p))...)
 }
 
 // oneLine formats an error for a cell of a table.
@@ -298,19 +289,30 @@ func (m *measurer) pair(t pairTask) error {
 }
 
 func (m *measurer) sweep(t sweepTask) error {
-	o := m.Options
-	o.Run /= 2 // there are many points
-	o.Rounds = min(o.Rounds, t.rounds)
-	r, err := measure.RunSweep(t.Sweep, o)
+	r, err := measure.RunSweep(t.Sweep, m.sweepOptions(t))
 	if err != nil {
 		return err
 	}
 	m.file.Sweeps = append(m.file.Sweeps, r)
-	if t.derived != nil {
-		for _, v := range t.derived(r) {
-			v.Busy = v.Busy || r.Disturbed()
-			m.file.Values = append(m.file.Values, v)
-		}
-	}
+	m.file.Values = append(m.file.Values, t.values(r)...)
 	return nil
+}
+
+func (m *measurer) sweepOptions(t sweepTask) measure.Options {
+	o := m.Options
+	o.Run /= 2 // there are many points
+	o.Rounds = min(o.Rounds, t.rounds)
+	return o
+}
+
+// values are computed from a result.
+func (t *sweepTask) values(r result.Sweep) []result.Value {
+	if t.derived == nil {
+		return nil
+	}
+	list := t.derived(r)
+	for i := range list {
+		list[i].Busy = list[i].Busy || r.Disturbed()
+	}
+	return list
 }

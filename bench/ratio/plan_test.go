@@ -16,12 +16,14 @@ import (
 
 func TestMain(m *testing.M) {
 	bench.Child()
-	if keep, ok := os.LookupEnv(rowsVariable); ok {
-		if err := testRows(keep); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for variable, work := range map[string]func(keep string) error{rowsVariable: testRows, hangsVariable: testHangs} {
+		if keep, ok := os.LookupEnv(variable); ok {
+			if err := work(keep); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		}
-		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -220,5 +222,13 @@ func TestLinearity(t *testing.T) {
 	v := linearity("rxe", s, perCall, "")
 	if len(v) != 2 || v[0].Value < 2.9 || v[0].Value > 3.1 || v[1].Value < 3 || v[1].Value > 3.5 || v[0].Low != v[0].Value || v[1].High != v[1].Value {
 		t.Errorf("%+v", v)
+	}
+}
+
+func TestProcessors(t *testing.T) {
+	for cpus, want := range map[int]string{1: "[1]", 2: "[1 2]", 6: "[1 2 4 6]", 64: "[1 2 4 8 16 32 64]", 100: "[1 2 4 8 16 32 64]"} {
+		if got := fmt.Sprint(processors(cpus)); got != want {
+			t.Errorf("%d CPUs: %s, want %s", cpus, got, want)
+		}
 	}
 }

@@ -112,6 +112,103 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
+// hangsVariable makes this test binary a process that measures, with a row of each kind that
+// hangs.
+const hangsVariable = "RATIO_TEST_HANGS"
+
+// testHangs is the process.
+func testHangs(keep string) error {
+	w, err := workOf()
+	if err != nil {
+		return err
+	}
+	var setups []string
+	well := unsteady("well", 0, &setups)
+	hanging := func(change func(*bench.Workload, *bench.Instance)) bench.Workload {
+		h := bench.Workload{Name: "hangs"}
+		in := &bench.Instance{Call: func(int) error { time.Sleep(time.Millisecond); return nil }, Close: func() error { return nil }}
+		h.Setup = func() (*bench.Instance, error) { return in, nil }
+		change(&h, in)
+		return h
+	}
+	call := hanging(func(_ *bench.Workload, in *bench.Instance) { in.Call = func(int) error { hangHere(); return nil } })
+	pair := func(id string, a bench.Workload, b ...bench.Workload) measure.Pair {
+		return measure.Pair{ID: id, Goal: 1, What: "a row", A: a, B: b}
+	}
+	again := unsteady("again", 9, &setups)
+	setup := again.Setup
+	again.Setup = func() (*bench.Instance, error) {
+		if len(w.Skip) > 0 && w.Skip[len(w.Skip)-1] == "distribution" {
+			hangHere() // all rows have been measured once
+		}
+		return setup()
+	}
+	p := plan{
+		title: "rows",
+		pairs: tasks([]measure.Pair{
+			pair("again", again, well),
+			pair("set-up", hanging(func(w *bench.Workload, _ *bench.Instance) {
+				w.Setup = func() (*bench.Instance, error) { hangHere(); return nil, nil }
+			}), well),
+			pair("first well", well, well),
+			pair("call", well, call),
+			pair("flush", hanging(func(_ *bench.Workload, in *bench.Instance) { in.Flush = func() error { hangHere(); return nil } }), well),
+			pair("condition", hanging(func(_ *bench.Workload, in *bench.Instance) { in.Enter = func() error { hangHere(); return nil } }), well),
+			pair("close", well, hanging(func(_ *bench.Workload, in *bench.Instance) { in.Close = func() error { hangHere(); return nil } })),
+			pair("last well", well, well),
+		}),
+		sweeps:        []sweepTask{{rounds: 1, goals: []int{2}, Sweep: measure.Sweep{ID: "sweep", What: "a row", Points: []measure.Point{{Series: "s", X: 1, W: call}}}}},
+		distributions: []measure.Distribution{{ID: "distribution", What: "a row", Points: []measure.Point{{Series: "s", W: call}}}},
+	}
+	if len(w.Skip) > 0 {
+		// Whether the machine was busy before the run must not matter here.
+		f, err := result.Load(keep)
+		if err != nil {
+			return err
+		}
+		f.Provenance.Busy = false
+		if err := f.Save(keep); err != nil {
+			return err
+		}
+	}
+	m := measurer{Options: measure.Options{Rounds: 1, Run: time.Millisecond, Shared: true}, re: regexp.MustCompile(""), budget: time.Hour}
+	return w.do(&p, m, keep, filepath.Join(filepath.Dir(keep), "failed"))
+}
+
+// Rows of any kind that hang, wherever it is, end after their limit and are named, and the
+// others are measured.
+func TestSupervisorEndsRows(t *testing.T) {
+	keep := filepath.Join(t.TempDir(), "results.json")
+	s := &supervisor{keep: keep, logs: filepath.Join(filepath.Dir(keep), "failed"), limit: 1500 * time.Millisecond, env: []string{hangsVariable + "=" + keep}}
+	f, err := s.run(t.Context())
+	if f == nil || err == nil {
+		t.Fatalf("%v, %v", f, err)
+	}
+	failed := make(map[string]string)
+	for _, x := range f.Failed {
+		failed[x.ID] = x.Why
+	}
+	for _, id := range []string{"set-up", "call", "flush", "condition", "close", "sweep", "distribution", "again again"} {
+		if !strings.Contains(failed[id], "the limit of a row, and was killed") {
+			t.Errorf("%s: %q", id, failed[id])
+		}
+		log, err := os.ReadFile(filepath.Join(s.logs, logName(id)))
+		if err != nil || !strings.Contains(string(log), "hangHere(") {
+			t.Errorf("%s: what is kept of it does not show where it hangs: %v", id, err)
+		}
+	}
+	if len(failed) != 8 || len(f.Failed) != 8 {
+		t.Errorf("failed: %v", failed)
+	}
+	var ids []string
+	for _, p := range f.Pairs {
+		ids = append(ids, p.ID)
+	}
+	if got := strings.Join(ids, ", "); got != "again, first well, last well" {
+		t.Errorf("measured: %s", got)
+	}
+}
+
 // A process that does not get as far as a row is not started again and again.
 func TestSupervisorGivesUp(t *testing.T) {
 	s := &supervisor{keep: filepath.Join(t.TempDir(), "none", "results.json"), limit: time.Minute}

@@ -186,7 +186,7 @@ func idleTask(kind string, at bench.Site, conns int, floorKiB, wantKiB, floorRou
 		}
 		values := []result.Value{
 			spread(result.Value{ID: id(kind, "22"), Goal: 22, What: "resident memory of an idle connection, client's side", Unit: "KiB", Floor: result.Float(floorKiB), Want: result.Float(wantKiB), Judged: true}, mem),
-			spread(result.Value{ID: id(kind, "22s"), What: "the same, server's side", Unit: "KiB"}, server),
+			spread(result.Value{ID: id(kind, "22s"), Goal: 22, What: "the same, server's side", Unit: "KiB", Floor: result.Float(floorKiB), Want: result.Float(wantKiB), Judged: true}, server),
 		}
 		for k, n := range []float64{i.ClientRoutines, i.ServerRoutines} {
 			side := []string{"client", "server"}[k]
@@ -324,6 +324,37 @@ func connsSweep(at bench.Site, most int) sweepTask {
 		if conns <= most {
 			s.Points = append(s.Points, measure.Point{Series: "RPC NULL", X: conns, W: bench.NullConns(at, conns, 128)})
 		}
+	}
+	return s
+}
+
+// mostProcessors bounds the sweep over processors.
+const mostProcessors = 64
+
+// processors are the values of GOMAXPROCS of a sweep on a machine with so many CPUs: powers of
+// two, and all of them.
+func processors(cpus int) (list []int) {
+	most := min(cpus, mostProcessors)
+	for n := 1; n < most; n *= 2 {
+		list = append(list, n)
+	}
+	return append(list, most)
+}
+
+// scaleConns is the number of connections of the sweep over processors, with 2 callers each.
+const scaleConns = 64
+
+// processorSweep makes calls with an increasing number of processors, which both ends share: on
+// one connection, on many, and of a TCP echo on as many.
+func processorSweep(at bench.Site, cpus int) sweepTask {
+	s := sweepTask{rounds: 10, Sweep: measure.Sweep{ID: id(kindOf(at), "procs"), What: id(kindOf(at), "Rate of calls over GOMAXPROCS"), X: "procs", Show: "calls"}}
+	for _, n := range processors(cpus) {
+		add := func(series string, w bench.Workload) {
+			s.Points = append(s.Points, measure.Point{Series: series, X: n, W: w.In(fmt.Sprintf("procs=%d", n), bench.Processors(n))})
+		}
+		add("RPC NULL, 32 outstanding on one connection", bench.Null(at, 32))
+		add(fmt.Sprintf("RPC NULL, %d outstanding on %d connections", 2*scaleConns, scaleConns), bench.NullConns(at, scaleConns, 2*scaleConns))
+		add(fmt.Sprintf("TCP echo, %d outstanding on %d connections", 2*scaleConns, scaleConns), bench.TCPEchoConns(64, scaleConns, 2*scaleConns))
 	}
 	return s
 }

@@ -2,7 +2,10 @@
 // go test -bench.
 //
 //	go run ./bench/report FILE...          a page on standard output
-//	go run ./bench/report -o DIR FILE...   README.md, report.json and plots in DIR
+//	go run ./bench/report -o DIR FILE...   README.md, report.json and plots in DIR, and a summary
+//	                                       on standard output
+//	go run ./bench/report -machines DIR    machines.md and plots in DIR: the ratios of all folders
+//	                                       of results in DIR
 //
 // The page has every goal with its floor and its result, or the reason why there is none. Exit
 // status 1 means that an undisturbed result misses a floor, or that the command failed; 2 that
@@ -30,11 +33,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	dir := flags.String("o", "", "write README.md, report.json and plots into `DIR`")
 	title := flags.String("title", "Measurements", "what the page is called")
+	several := flags.String("machines", "", "write machines.md and its plots into `DIR`, of the results in its folders")
 	quiet := flags.Bool("goals", false, "print the list of goals alone")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2
+	}
+	if *several != "" && flags.NArg() == 0 {
+		if err := writeMachines(*several); err != nil {
+			fmt.Fprintln(stderr, "report:", err)
+			return 1
+		}
+		return 0
 	}
 	if flags.NArg() == 0 {
 		fmt.Fprintln(stderr, "report: which results? FILE... is missing")
@@ -52,6 +63,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err := write(stdout, *dir, *title, *quiet, files); err != nil {
 		fmt.Fprintln(stderr, "report:", err)
 		return 1
+	}
+	if *dir != "" {
+		fmt.Fprint(stdout, "\n"+result.Screen(files))
 	}
 	var breaches []result.Breach
 	for _, f := range files {

@@ -57,8 +57,12 @@ func plotAll(dir string, f *result.File) ([]plotFile, error) {
 }
 
 // saveSVG leaves a margin on the right for half of the last tick label.
-func saveSVG(p *plot.Plot, path string) (err error) {
-	c := vgsvg.New(18*vg.Centimeter, 11*vg.Centimeter)
+func saveSVG(p *plot.Plot, path string) error {
+	return saveSized(p, path, 18*vg.Centimeter, 11*vg.Centimeter)
+}
+
+func saveSized(p *plot.Plot, path string, width, height vg.Length) (err error) {
+	c := vgsvg.New(width, height)
 	p.Draw(draw.Crop(draw.New(c), 0, -6*vg.Millimeter, 0, 0))
 	f, err := os.Create(path)
 	if err != nil {
@@ -88,7 +92,7 @@ func newPlot(title string, disturbed bool) *plot.Plot {
 // diagonal.
 func drawSweep(s *result.Sweep) (*plot.Plot, error) {
 	p := newPlot(s.What, s.Disturbed())
-	p.X.Label.Text = map[string]string{"size": "bytes", "depth": "calls outstanding", "conns": "connections"}[s.X]
+	p.X.Label.Text = map[string]string{"size": "bytes", "depth": "calls outstanding", "conns": "connections", "procs": "GOMAXPROCS"}[s.X]
 	unit, scale := "µs per call", 1.0
 	switch s.Show {
 	case "calls":

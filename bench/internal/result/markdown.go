@@ -35,10 +35,12 @@ func (f *File) Markdown() string {
 			if p.Crowded {
 				fmt.Fprintf(&b, "; others used %.2f processors meanwhile", float64(p.Others))
 			}
+			b.WriteString(repeated(p.Again))
 			b.WriteByte('\n')
 		}
 		b.WriteString("\nA/A is the second run of A in a round over the first: a ratio whose control is more than 8 % from 1 is disturbed, and\n" +
-			"so is one while others used the processors. A disturbed row reaches no goal and breaks no floor.\n" +
+			"so is one while others used the processors. A disturbed row reaches no goal and breaks no floor. It is measured again, with\n" +
+			"more rounds, while there is time.\n" +
 			"CPU is the processor time of both ends, A over B.\n")
 	}
 	if len(f.Values) > 0 {
@@ -61,6 +63,17 @@ func (f *File) Markdown() string {
 		}
 	}
 	return b.String()
+}
+
+// repeated tells how often a row was measured again.
+func repeated(times int) string {
+	switch times {
+	case 0:
+		return ""
+	case 1:
+		return "; measured again"
+	}
+	return fmt.Sprintf("; measured again %d times", times)
 }
 
 // benchmarksMarkdown writes a table of all benchmarks and all their units.
@@ -202,7 +215,7 @@ func plain(v Float) string {
 func (s *Sweep) markdown(b *strings.Builder) {
 	unit := map[string]string{"time": "µs", "calls": "k calls/s", "bytes": "GB/s"}[s.Show]
 	scale := map[string]float64{"time": 1, "calls": 1e-3, "bytes": 1e-9}[s.Show]
-	fmt.Fprintf(b, "\n%s, %s (A/A %.2f%s):\n\n| %s |", s.What, unit, float64(s.Control), marked(s.Disturbed()), s.X)
+	fmt.Fprintf(b, "\n%s, %s (A/A %.2f%s%s):\n\n| %s |", s.What, unit, float64(s.Control), marked(s.Disturbed()), repeated(s.Again), s.X)
 	var series []string
 	var xs []int
 	at := make(map[string]string)

@@ -142,6 +142,7 @@ type Pair struct {
 
 	Crowded bool `json:"crowded,omitempty"` // too many CPUs were used by others
 	Busy    bool `json:"busy,omitempty"`    // the whole run is disturbed
+	Again   int  `json:"again,omitempty"`   // how often it was measured again, because it was disturbed
 }
 
 // Disturbed reports whether the ratio is unreliable.
@@ -188,11 +189,12 @@ func (v *Value) Verdict() Verdict {
 type Sweep struct {
 	ID      string  `json:"id"`
 	What    string  `json:"what"`
-	X       string  `json:"x"`    // size, depth or conns
+	X       string  `json:"x"`    // size, depth, conns or procs
 	Show    string  `json:"show"` // time, calls or bytes
 	Control Float   `json:"control"`
 	Crowded bool    `json:"crowded,omitempty"`
 	Busy    bool    `json:"busy,omitempty"`
+	Again   int     `json:"again,omitempty"` // see Pair
 	Points  []Point `json:"points"`
 }
 
@@ -302,6 +304,17 @@ func (f *File) Save(name string) error {
 		return err
 	}
 	return os.WriteFile(name, append(b, '\n'), 0o644)
+}
+
+// SetValue replaces the value with the same ID, or adds it.
+func (f *File) SetValue(v Value) {
+	for i := range f.Values {
+		if f.Values[i].ID == v.ID {
+			f.Values[i] = v
+			return
+		}
+	}
+	f.Values = append(f.Values, v)
 }
 
 // A Breach is a missed floor in an undisturbed measurement.

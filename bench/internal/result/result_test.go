@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -184,7 +185,7 @@ func TestFile(t *testing.T) {
 }
 
 func TestGoals(t *testing.T) {
-	if len(Goals) != 30 {
+	if len(Goals) != 32 {
 		t.Fatalf("%d goals", len(Goals))
 	}
 	for i, g := range Goals {
@@ -192,7 +193,7 @@ func TestGoals(t *testing.T) {
 			t.Errorf("goal %d is %+v", i+1, g)
 		}
 	}
-	for _, n := range []int{0, -1, 31} {
+	for _, n := range []int{0, -1, 33} {
 		if _, ok := GoalOf(n); ok {
 			t.Errorf("there is a goal %d", n)
 		}
@@ -217,5 +218,45 @@ func TestGoalsAreDocumented(t *testing.T) {
 	}
 	if got, want := strings.Count(text, "\n|"), len(Goals)+2; got != want {
 		t.Errorf("docs/bench/README.md has %d rows, want %d", got, want)
+	}
+}
+
+// The summary fits a small terminal, whatever there is to say.
+func TestScreen(t *testing.T) {
+	f := sample()
+	golden(t, "screen.txt", Screen([]*File{f}))
+	all, err := filepath.Glob("../../../docs/bench/*/results.json")
+	if err != nil || len(all) < 2 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for _, name := range all {
+		f, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.MarkBusy()
+		for i := range 20 { // more than there is room for
+			f.Failed = append(f.Failed, Failed{ID: fmt.Sprint(i), What: strings.Repeat("what ", 30), Why: "why"})
+		}
+		text := Screen([]*File{f})
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		for _, l := range lines {
+			if utf8.RuneCountInString(l) > screenColumns {
+				t.Errorf("%s: a line of %d columns: %s", name, utf8.RuneCountInString(l), l)
+			}
+		}
+		if len(lines) >= screenLines || len(lines) < 20 {
+			t.Errorf("%s: %d lines", name, len(lines))
+		}
+		for _, want := range []string{"Where it pays", "Where it does not", "Below their floors", "failed", "and 17 more"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, text)
+			}
+		}
+	}
+	f.Provenance.Busy = true
+	f.MarkBusy()
+	if text := Screen([]*File{f}); !strings.Contains(text, "no timing counts") || strings.Contains(text, "Where it pays") {
+		t.Errorf("on a busy machine:\n%s", text)
 	}
 }

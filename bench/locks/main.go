@@ -1,0 +1,70 @@
+// Command locks measures the locks of calls: how often each is taken, how long it is held, who
+// waits for it, and what follows for many processors.
+//
+//	go run ./bench/locks            print the page
+//	go run ./bench/locks -o FILE    write it
+//
+// The program builds itself anew with a package sync whose mutexes measure: go build -overlay adds
+// a file to the standard library's, and changes one line of it. No lock is left out, and nothing in
+// the measured packages differs.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/bench/internal/measure"
+)
+
+const childVariable = "RPCRDMA_LOCKS_CHILD"
+
+func main() {
+	if os.Getenv(childVariable) != "" {
+		if err := child(os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "locks:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	out := flag.String("o", "", "write the page to `FILE`")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(*out); err != nil {
+		fmt.Fprintln(os.Stderr, "locks:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	p := measure.Begin("make locks", measure.Options{Rounds: 1, Run: time.Second})
+	others := measure.Others()
+	text, err := measured(ctx)
+	if err != nil {
+		return err
+	}
+	used, busy := others()
+	p.Idle, p.Busy = used, busy
+	var samples []sample
+	if err := json.Unmarshal(text, &samples); err != nil {
+		return err
+	}
+	page, err := page(p, workloads(), samples)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		_, err := fmt.Print(page)
+		return err
+	}
+	return os.WriteFile(out, []byte(page), 0o666)
+}
