@@ -23,9 +23,15 @@ COPY go.mod go.sum ./
 COPY cmd/rpcrdma/go.mod cmd/rpcrdma/go.sum cmd/rpcrdma/
 COPY exporters/prometheus/go.mod exporters/prometheus/go.sum exporters/prometheus/
 COPY bench/go.mod bench/go.sum bench/
-RUN go -C cmd/rpcrdma mod download && go -C bench mod download
+# What the command requires of this repository is replaced by its directories.
+RUN cp cmd/rpcrdma/go.mod /command.mod \
+	&& cp cmd/rpcrdma/go.sum /command.sum \
+	&& go mod edit -replace=github.com/rpcrdma/rpcrdma=../.. \
+		-replace=github.com/rpcrdma/rpcrdma/exporters/prometheus=../../exporters/prometheus /command.mod \
+	&& go -C cmd/rpcrdma mod download -modfile=/command.mod \
+	&& go -C bench mod download
 COPY . .
-RUN go -C cmd/rpcrdma build -trimpath -ldflags='-s -w' -o /out/rpcrdma .
+RUN go -C cmd/rpcrdma build -modfile=/command.mod -trimpath -ldflags='-s -w' -o /out/rpcrdma .
 
 FROM build AS build-bench
 RUN go -C bench build -trimpath -ldflags='-s -w' -o /out/rpcrdma-ratio ./ratio \
