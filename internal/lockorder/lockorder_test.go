@@ -1,6 +1,7 @@
 package lockorder
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,36 @@ func TestOrder(t *testing.T) {
 	})
 	wg.Wait()
 	b.Unlock()
+}
+
+// A goroutine holds what it has locked and not unlocked, and nothing of another's.
+func TestHeld(t *testing.T) {
+	var a, b, free Mutex
+	a.Init(outer)
+	b.Init(inner)
+	a.Lock()
+	b.Lock()
+	free.Lock()
+	want := []Rank{outer, inner}
+	if !Checked {
+		want = nil
+	}
+	if got := Held(); !slices.Equal(got, want) {
+		t.Errorf("held: %v, want %v", got, want)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if got := Held(); len(got) != 0 {
+			t.Errorf("another goroutine holds %v", got)
+		}
+	})
+	wg.Wait()
+	free.Unlock()
+	b.Unlock()
+	a.Unlock()
+	if got := Held(); len(got) != 0 {
+		t.Errorf("held in the end: %v", got)
+	}
 }
 
 func TestValue(t *testing.T) {

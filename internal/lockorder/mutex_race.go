@@ -4,6 +4,7 @@ package lockorder
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -74,6 +75,15 @@ func (m *Mutex) Unlock() {
 		h.Unlock()
 	}
 	m.mu.Unlock()
+}
+
+// Held returns the ranks of the locks that the calling goroutine holds.
+func Held() []Rank {
+	id := goroutine()
+	h := &held[bucket(id)]
+	h.Lock()
+	defer h.Unlock()
+	return slices.Clone(h.ranks[id])
 }
 
 // bucket returns the index in held for a goroutine. Addresses differ in their middle bits.

@@ -86,7 +86,15 @@ func otherFull(m *maker) { m.full("other", ownerID, 0o755) }
 // Some second that can be told from now.
 const someTime = 1234567890
 
-func spec(sec, nsec int64) unix.Timespec { return unix.Timespec{Sec: sec, Nsec: nsec} }
+// spec returns a time whose parts have the processor's types. Some values of nsec are no
+// nanoseconds, see utimensat(2).
+func spec(sec, nsec int64) (ts unix.Timespec) {
+	set(&ts.Sec, sec)
+	set(&ts.Nsec, nsec)
+	return ts
+}
+
+func set[T int32 | int64](to *T, v int64) { *to = T(v) }
 
 func utimes(name string, a, m unix.Timespec, flags int) call {
 	return call{name: "utimensat " + name, do: func(p *program, path string) {

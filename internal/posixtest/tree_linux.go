@@ -142,7 +142,7 @@ func (t tree) since(was tree) string {
 		b := before[e.st.Ino]
 		if b == nil {
 			for _, at := range []unix.Timespec{e.st.Atim, e.st.Mtim, e.st.Ctim} {
-				if at.Sec < now-600 || at.Sec > now+1 {
+				if sec, _ := at.Unix(); sec < now-600 || sec > now+1 {
 					return "new, but not of now"
 				}
 			}

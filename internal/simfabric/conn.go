@@ -52,6 +52,7 @@ type end struct {
 	windows map[uint32]*window // by handle, if bound
 	all     []*window
 	past    map[uint32]bool // handles that the peer has invalidated
+	revoked map[uint32]bool // handles that this end has invalidated
 }
 
 // A request is a fabric.SendWR in the queue.
@@ -93,7 +94,7 @@ func (f *Fabric) newEnd(side Side, no int, attr fabric.ConnAttr, local, remote *
 	def(&attr.InboundReads)
 	def(&attr.OutboundReads)
 	e := &end{f: f, side: side, no: no, attr: attr, local: local, remote: remote,
-		regions: make(map[uint32]*region), windows: make(map[uint32]*window), past: make(map[uint32]bool)}
+		regions: make(map[uint32]*region), windows: make(map[uint32]*window), past: make(map[uint32]bool), revoked: make(map[uint32]bool)}
 	e.cond.L = &f.mu
 	f.openConns++
 	return e
@@ -115,7 +116,7 @@ func (e *end) Capabilities() fabric.Capabilities {
 	defer e.f.unlock()
 	cfg := &e.f.cfg
 	c := fabric.Capabilities{
-		MaxSendSGE: cfg.MaxSendSGE, MaxReadSGE: 1, MaxMessage: maxMessage, MaxPrivateData: maxPrivate,
+		MaxSendSGE: cfg.MaxSendSGE, MaxReadSGE: 1, MaxMessage: maxMessage, MaxPrivateData: cfg.MaxPrivateData,
 		MemoryWindows: !cfg.NoWindows, RemoteInvalidate: !cfg.NoInvalidate, LocalDMA: !cfg.NoLocalDMA,
 		WeakRevocation: cfg.WeakRevocation,
 		InboundReads:   e.attr.InboundReads, OutboundReads: e.attr.OutboundReads,
@@ -339,6 +340,7 @@ func (e *end) execute(r *request) {
 			return
 		}
 		w.unbind()
+		e.revoked[r.RKey] = true
 		e.carriedOut(r)
 	case fabric.OpSend, fabric.OpSendInv:
 		e.leave(r)
@@ -427,12 +429,16 @@ func (e *end) delivered(r *request) {
 	wc := fabric.WC{ID: rv.ID, Op: fabric.WCRecv, Len: uint32(r.n)}
 	if r.Op == fabric.OpSendInv {
 		w := p.windows[r.RKey]
-		if w == nil {
+		switch {
+		case w != nil:
+			w.unbind()
+			p.past[r.RKey] = true
+		case e.f.cfg.CrossedInvalidation && p.revoked[r.RKey]:
+			delete(p.revoked, r.RKey)
+		default:
 			e.turnedDown(r, fabric.WCRemAccessErr, "invalidation of what is not open")
 			return
 		}
-		w.unbind()
-		p.past[r.RKey] = true
 		wc.WithInv, wc.InvalidatedKey = true, r.RKey
 	}
 	copy(rv.SGE.Buf, e.content(r))

@@ -125,6 +125,10 @@ type Config struct {
 	// Sent, if not nil, is called for each message when it is posted, with the fabric locked.
 	Sent func(side Side, conn int, msg []byte)
 
+	// Accepted, if not nil, is called for each connection that is accepted, with the private
+	// data of the accepting end, with the fabric locked.
+	Accepted func(conn int, private []byte)
+
 	// Violation is called when the user of the fabric breaks its rules, with the fabric
 	// locked. Nil means panic.
 	Violation func(what string)
@@ -144,6 +148,11 @@ type Config struct {
 	WeakRevocation  bool
 	LocalCompletion bool // Sends and Writes complete when they have been sent
 	MaxSendSGE      int  // zero: 4
+
+	// CrossedInvalidation: the peer may invalidate once what the owner has invalidated itself.
+	CrossedInvalidation bool
+
+	MaxPrivateData int // zero: 56, as over InfiniBand
 
 	// Seed is the seed of keys and offsets of exposed memory.
 	Seed uint64
@@ -170,6 +179,9 @@ type Fabric struct {
 func New(cfg Config) *Fabric {
 	if cfg.MaxSendSGE == 0 {
 		cfg.MaxSendSGE = 4
+	}
+	if cfg.MaxPrivateData == 0 {
+		cfg.MaxPrivateData = maxPrivate
 	}
 	if cfg.NoWindows {
 		cfg.NoInvalidate = true
@@ -460,7 +472,7 @@ func (e *end) refuse(err error) {
 // Connect implements fabric.Conn.
 func (e *end) Connect(ctx context.Context, private []byte) error {
 	f := e.f
-	if len(private) > maxPrivate {
+	if len(private) > f.cfg.MaxPrivateData {
 		return f.lacks("private data of %d bytes", len(private))
 	}
 	if err := ctx.Err(); err != nil {
@@ -517,7 +529,7 @@ func (e *end) Connect(ctx context.Context, private []byte) error {
 // Accept implements fabric.Conn.
 func (e *end) Accept(ctx context.Context, private []byte) error {
 	f := e.f
-	if len(private) > maxPrivate {
+	if len(private) > f.cfg.MaxPrivateData {
 		return f.lacks("private data of %d bytes", len(private))
 	}
 	if err := ctx.Err(); err != nil {
@@ -535,6 +547,9 @@ func (e *end) Accept(ctx context.Context, private []byte) error {
 	}
 	v := e.decide(Accept, 0)
 	said := append([]byte(nil), private...)
+	if f.cfg.Accepted != nil {
+		f.cfg.Accepted(e.no, said)
+	}
 	f.at(time.Now().Add(v.Delay), func() {
 		c := e.peer
 		if e.err != nil || c.err != nil {
@@ -568,7 +583,7 @@ func (e *end) Accept(ctx context.Context, private []byte) error {
 
 // Reject implements fabric.Conn.
 func (e *end) Reject(private []byte) error {
-	if len(private) > maxPrivate {
+	if len(private) > e.f.cfg.MaxPrivateData {
 		return e.f.lacks("private data of %d bytes", len(private))
 	}
 	e.f.mu.Lock()

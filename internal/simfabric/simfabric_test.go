@@ -19,6 +19,7 @@ func TestConformance(t *testing.T) {
 		{"at once", simfabric.Config{}},
 		{"delayed", simfabric.Config{Decide: delays}},
 		{"delayed, local completion", simfabric.Config{Decide: delays, LocalCompletion: true}},
+		{"invalidations may cross", simfabric.Config{CrossedInvalidation: true}},
 		{"registered memory alone", simfabric.Config{NoLocalDMA: true, NoWindows: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -32,6 +33,7 @@ func TestConformance(t *testing.T) {
 				Bulk: 1 << 20,
 				Limits: fabrictest.Limits{
 					LateReads: true, LocalCompletion: tt.cfg.LocalCompletion, CoarseStatus: true, CoarseEnd: true,
+					CrossedInvalidation: tt.cfg.CrossedInvalidation,
 				},
 				Live: func() (conns, mrs, mws int) { return f.Live() },
 				// Its cost does not matter.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -8,6 +9,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -16,29 +18,51 @@ import (
 )
 
 // checkAll checks all that needs no test run: that the rules and tests exist, and that each
-// defect applies and leaves Go files that parse.
-func checkAll(tree fs.FS, defects []*defect, rules *rules, w io.Writer) bool {
+// defect applies and leaves Go files that parse and packages whose types are right.
+func checkAll(ctx context.Context, root string, defects []*defect, rules *rules, w io.Writer) (bool, error) {
+	tree := os.DirFS(root)
 	ok := true
 	tests := testNames{tree: tree, of: make(map[string][]string)}
+	applied := make(map[*defect]map[string]string)
+	var dirs []string
 	for _, d := range defects {
-		if err := errors.Join(rules.check(d), tests.check(d), parses(tree, d)); err != nil {
+		changed, err := d.apply(tree)
+		if err := errors.Join(rules.check(d), tests.check(d), err, parses(changed)); err != nil {
 			fmt.Fprintf(w, "%s: %v\n", d.path(), err)
+			ok = false
+			continue
+		}
+		applied[d] = changed
+		for name := range changed {
+			if path.Ext(name) == ".go" {
+				dirs = append(dirs, path.Dir(name))
+			}
+		}
+	}
+	slices.Sort(dirs)
+	types, err := newTypeChecker(ctx, root, slices.Compact(dirs))
+	if err != nil {
+		return false, err
+	}
+	for _, d := range defects {
+		if err := types.check(applied[d]); err != nil {
+			fmt.Fprintf(w, "%s: it does not build: %v\n", d.path(), err)
 			ok = false
 		}
 	}
-	return ok
+	return ok, nil
 }
 
-// parses applies a defect and parses the Go files that it changes.
-func parses(tree fs.FS, d *defect) error {
-	changed, err := d.apply(tree)
+// parses parses the Go files that a defect changes.
+func parses(changed map[string]string) error {
+	var all error
 	for name, text := range changed {
 		if path.Ext(name) == ".go" {
-			_, bad := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
-			err = errors.Join(err, bad)
+			_, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+			all = errors.Join(all, err)
 		}
 	}
-	return err
+	return all
 }
 
 // testNames knows the functions in the test files of each package, once asked for.

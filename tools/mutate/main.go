@@ -25,7 +25,7 @@
 //	go run ./tools/mutate                        all defects
 //	go run ./tools/mutate -run iwarp             those whose name matches
 //	go run ./tools/mutate -sample 8 -budget 3m   some, chosen by a seed that is printed
-//	go run ./tools/mutate -check                 run no test: check rules, test names and edits
+//	go run ./tools/mutate -check                 run no test: check rules, test names, edits and types
 package main
 
 import (
@@ -61,7 +61,7 @@ func main() {
 	flag.IntVar(&o.workers, "j", 1, "how many to try at a time, each in a copy of its own")
 	flag.DurationVar(&o.limit, "limit", time.Minute, "time limit of a test, without compiling it")
 	flag.DurationVar(&o.budget, "budget", 0, "start no defect that would probably end later than this; 0 is no limit")
-	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply")
+	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply and build")
 	flag.Parse()
 	if flag.NArg() > 0 || o.workers < 1 || o.sample < 0 || o.limit <= 0 {
 		flag.Usage()
@@ -119,7 +119,7 @@ func run(ctx context.Context, o options, w io.Writer) (bool, error) {
 		return false, err
 	}
 	if o.check {
-		return checkAll(os.DirFS(root), defects, rules, w), nil
+		return checkAll(ctx, root, defects, rules, w)
 	}
 	known := len(defects)
 	if o.sample > 0 {

@@ -191,6 +191,15 @@ type Rpcrdma2_prop_info struct {
 	_u       interface{}
 }
 
+/* Value of rdma_format */
+const RDMA_PROP_CM_FORMAT = 0x8d52a04b
+
+type Rpcrdma2_cm_info struct {
+	Rdma_format Uint32
+	Rdma_credit Uint32
+	Rdma_info   Rpcrdma2_prop_info
+}
+
 //
 // Helper types and generated marshaling functions
 //
@@ -1121,3 +1130,19 @@ func (u *Rpcrdma2_prop_info) XdrRecurse(x XDR, name string) {
 	XdrPanic("invalid Rdma_dir (%v) in Rpcrdma2_prop_info", u.Rdma_dir)
 }
 func XDR_Rpcrdma2_prop_info(v *Rpcrdma2_prop_info) *Rpcrdma2_prop_info { return v }
+
+type XdrType_Rpcrdma2_cm_info = *Rpcrdma2_cm_info
+
+func (v *Rpcrdma2_cm_info) XdrPointer() interface{}       { return v }
+func (Rpcrdma2_cm_info) XdrTypeName() string              { return "Rpcrdma2_cm_info" }
+func (v Rpcrdma2_cm_info) XdrValue() interface{}          { return v }
+func (v *Rpcrdma2_cm_info) XdrMarshal(x XDR, name string) { x.Marshal(name, v) }
+func (v *Rpcrdma2_cm_info) XdrRecurse(x XDR, name string) {
+	if name != "" {
+		name = x.Sprintf("%s.", name)
+	}
+	x.Marshal(x.Sprintf("%srdma_format", name), XDR_Uint32(&v.Rdma_format))
+	x.Marshal(x.Sprintf("%srdma_credit", name), XDR_Uint32(&v.Rdma_credit))
+	x.Marshal(x.Sprintf("%srdma_info", name), XDR_Rpcrdma2_prop_info(&v.Rdma_info))
+}
+func XDR_Rpcrdma2_cm_info(v *Rpcrdma2_cm_info) *Rpcrdma2_cm_info { return v }

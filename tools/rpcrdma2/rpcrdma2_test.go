@@ -413,6 +413,25 @@ func TestPropertiesAgree(t *testing.T) {
 	}
 }
 
+// The same of setup messages.
+func TestSetupAgrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(0x5250, 3))
+	for i := range rounds {
+		s := rpcrdma.Setup{Credit: 1 + r.Uint32N(math.MaxInt32), Properties: randomProperties(r)}
+		if s.Dir == rpcrdma.PropReject {
+			continue
+		}
+		x := &Rpcrdma2_cm_info{Rdma_format: RDMA_PROP_CM_FORMAT, Rdma_credit: s.Credit, Rdma_info: *prop(s.Properties)}
+		ours, theirs := rpcrdma.AppendSetup(nil, s), marshal(x)
+		if !bytes.Equal(ours, theirs) {
+			t.Fatalf("%d, %+v: the codec writes %x, the XDR has %x", i, s, ours, theirs)
+		}
+		if back, ok := rpcrdma.FindSetup(theirs, s.Dir); !ok || back != s {
+			t.Fatalf("%d, %x: the codec reads %+v, %v; want %+v", i, theirs, back, ok, s)
+		}
+	}
+}
+
 func prop(p rpcrdma.Properties) *Rpcrdma2_prop_info {
 	x := &Rpcrdma2_prop_info{Rdma_dir: Rpcrdma2_prop_dir(p.Dir)}
 	if p.Dir == rpcrdma.PropReject {

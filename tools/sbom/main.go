@@ -75,13 +75,15 @@ func describe(info *debug.BuildInfo, name, version string) *document {
 	d := &document{Format: "CycloneDX", Spec: "1.5", Version: 1, Metadata: metadata{main}}
 	d.Components = append(d.Components, module("library", "std", strings.TrimPrefix(info.GoVersion, "go")))
 	for _, m := range info.Deps {
+		built := m
 		if m.Replace != nil {
-			if v := m.Replace.Version; v == "" || v == "(devel)" { // a directory: of the binary's own repository
-				d.Components = append(d.Components, module("library", m.Path, version))
-				continue
-			}
-			m = m.Replace
+			built = m.Replace
 		}
+		if built.Version == "" || built.Version == "(devel)" { // a directory: of the binary's own repository
+			d.Components = append(d.Components, module("library", m.Path, version))
+			continue
+		}
+		m = built
 		c := module("library", m.Path, m.Version)
 		if m.Sum != "" {
 			c.Properties = []property{{"go:sum", m.Sum}}

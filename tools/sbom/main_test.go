@@ -16,7 +16,7 @@ func TestCommand(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "rpcrdma")
 	build := exec.Command("go", "build", "-o", binary, ".")
 	build.Dir = "../../cmd/rpcrdma"
-	build.Env = append(build.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -46,7 +46,7 @@ func TestCommand(t *testing.T) {
 	for _, dep := range deps {
 		want := dep[2]
 		if strings.HasPrefix(dep[1]+"/", "github.com/rpcrdma/rpcrdma/") {
-			want = "v1.2.3" // each is replaced by its directory
+			want = "v1.2.3" // each is a directory of the workspace
 		}
 		if listed[dep[1]] != want {
 			t.Errorf("%s is listed as %q, want %q", dep[1], listed[dep[1]], want)
@@ -54,6 +54,17 @@ func TestCommand(t *testing.T) {
 	}
 	if v := listed["std"]; v == "" || strings.HasPrefix(v, "go") {
 		t.Errorf("the standard library is of version %q", v)
+	}
+}
+
+// TestDirectory: a directory that stands in for a module is of the repository.
+func TestDirectory(t *testing.T) {
+	d := describe(&debug.BuildInfo{
+		GoVersion: "go1.26.0",
+		Deps:      []*debug.Module{{Path: "example.org/a", Version: "v1.0.0", Replace: &debug.Module{Path: "../a", Version: "(devel)"}}},
+	}, "x", "v1")
+	if got, want := d.Components[1].URL, "pkg:golang/example.org/a@v1"; got != want {
+		t.Errorf("listed as %s, want %s", got, want)
 	}
 }
 

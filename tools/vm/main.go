@@ -46,6 +46,9 @@ name, with an empty stdin; stdout, stderr and exit status are the command's.
   --nfsd                   first start the kernel's NFS server: it exports the empty directory
                            $RPCRDMA_NFSD_DIR over TCP, and over RDMA on $RPCRDMA_NFSD_PORT
   --accel auto|kvm|tcg     auto takes KVM if it works here, otherwise TCG
+  --plugin FILE[,NAME=VALUE]
+                           with a plugin of QEMU, in TCG, where the clock counts instructions:
+                           a nanosecond each, whatever else this machine does; with --cpus 1
   --kernel-package NAME    Debian package of the kernel (linux-image-amd64)
   --console                also show the kernel's console on stderr
   -h, --help               this text
@@ -108,7 +111,7 @@ func (h *host) run(ctx context.Context, opts *options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	m := &machine{kernel: k.image(), accel: opts.accel}
+	m := &machine{kernel: k.image(), accel: opts.accel, plugin: opts.plugin}
 	if m.initrd, err = h.initrd(ctx, k); err != nil {
 		return 0, err
 	}

@@ -23,6 +23,7 @@ type options struct {
 	out           string // empty: none
 	nfsd          bool
 	accel         string // auto, kvm or tcg
+	plugin        string // QEMU's, with its arguments; empty: none
 	kernelPackage string
 	console       bool
 	command       []string
@@ -41,6 +42,7 @@ func parseOptions(args []string) (*options, error) {
 	f.StringVar(&o.out, "out", "", "")
 	f.BoolVar(&o.nfsd, "nfsd", false, "")
 	f.Func("accel", "", oneOf(&o.accel, "auto", "kvm", "tcg"))
+	f.StringVar(&o.plugin, "plugin", "", "")
 	f.StringVar(&o.kernelPackage, "kernel-package", "linux-image-amd64", "")
 	f.BoolVar(&o.console, "console", false, "")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -50,6 +52,15 @@ func parseOptions(args []string) (*options, error) {
 	}
 	if o.command = f.Args(); len(o.command) == 0 {
 		return nil, &usageError{"no command is given"}
+	}
+	if o.plugin != "" {
+		switch {
+		case o.accel == "kvm":
+			return nil, &usageError{"--plugin is for TCG"}
+		case o.cpus != 1:
+			return nil, &usageError{"--plugin wants --cpus 1: the processors of a machine whose clock counts instructions take turns"}
+		}
+		o.accel = "tcg"
 	}
 	return o, nil
 }

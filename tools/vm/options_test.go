@@ -29,6 +29,7 @@ func TestParseOptions(t *testing.T) {
 		"--nfsd --console --out dir --kernel-package linux-image-7.2 ls": with(func(o *options) {
 			o.nfsd, o.console, o.out, o.kernelPackage = true, true, "dir", "linux-image-7.2"
 		}, "ls"),
+		"--plugin /p.so,out=/o --cpus 1 ls": with(func(o *options) { o.plugin, o.cpus, o.accel = "/p.so,out=/o", 1, "tcg" }, "ls"),
 	} {
 		if got, err := parseOptions(strings.Fields(args)); err != nil || !reflect.DeepEqual(*got, want) {
 			t.Errorf("%s:\n got %+v, %v\nwant %+v", args, got, err, want)
@@ -38,17 +39,19 @@ func TestParseOptions(t *testing.T) {
 
 func TestParseOptionsErrors(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                     "no command",
-		"--dev rxe":            "no command",
-		"--dev":                "dev",
-		"--dev ib ls":          "rxe siw both none",
-		"--accel xen ls":       "auto kvm tcg",
-		"--timeout 0 ls":       "number",
-		"--timeout 1.5 ls":     "number",
-		"--mem 3072M ls":       "number",
-		"--cpus -1 ls":         "number",
-		"--timeout 12345678 a": "number",
-		"--colour ls":          "colour",
+		"":                                      "no command",
+		"--dev rxe":                             "no command",
+		"--dev":                                 "dev",
+		"--dev ib ls":                           "rxe siw both none",
+		"--accel xen ls":                        "auto kvm tcg",
+		"--timeout 0 ls":                        "number",
+		"--timeout 1.5 ls":                      "number",
+		"--mem 3072M ls":                        "number",
+		"--cpus -1 ls":                          "number",
+		"--timeout 12345678 a":                  "number",
+		"--colour ls":                           "colour",
+		"--plugin p.so ls":                      "take turns",
+		"--plugin p.so --accel kvm --cpus 1 ls": "TCG",
 	} {
 		_, err := parseOptions(strings.Fields(args))
 		var wrong *usageError
@@ -65,7 +68,7 @@ func TestParseOptionsErrors(t *testing.T) {
 
 // TestUsageNamesOptions: each option is described.
 func TestUsageNamesOptions(t *testing.T) {
-	for _, name := range []string{"dev", "timeout", "mem", "cpus", "out", "nfsd", "accel", "kernel-package", "console", "help"} {
+	for _, name := range []string{"dev", "timeout", "mem", "cpus", "out", "nfsd", "accel", "plugin", "kernel-package", "console", "help"} {
 		if !strings.Contains(usage, "--"+name+" ") {
 			t.Errorf("--%s is not in the usage text", name)
 		}

@@ -18,6 +18,7 @@ const tcgOptions = "no_timer_check tsc=reliable"
 type machine struct {
 	kernel, initrd string
 	accel          string // kvm or tcg
+	plugin         string // for TCG; empty: none
 }
 
 // args returns QEMU's arguments: those of the machine, more, and the kernel's command
@@ -29,7 +30,12 @@ func (m *machine) args(more []string, words ...string) []string {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
 		// A big cache for translated code: the tests run a lot of it.
-		args = append(args, "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max")
+		accel := "tcg,thread=multi,tb-size=512"
+		if m.plugin != "" {
+			accel = "tcg,tb-size=512"
+			args = append(args, "-icount", "shift=0", "-plugin", m.plugin)
+		}
+		args = append(args, "-accel", accel, "-cpu", "max")
 		line = append(line, tcgOptions)
 	}
 	return append(append(args, more...), "-append", strings.Join(line, " "))

@@ -22,6 +22,12 @@ func TestMachineArgs(t *testing.T) {
 			t.Errorf("%s:\n got %q\nwant %q", accel, got, want)
 		}
 	}
+	// QEMU has no clock that counts instructions with several threads.
+	m := &machine{accel: "tcg", plugin: "/p.so,out=/o"}
+	got := strings.Join(m.args(nil), " ")
+	if !strings.Contains(got, " -icount shift=0 -plugin /p.so,out=/o -accel tcg,tb-size=512 ") {
+		t.Errorf("with a plugin: %s", got)
+	}
 }
 
 func TestShare(t *testing.T) {

@@ -1,0 +1,210 @@
+// Command licenses prints the licences of what a Go binary is linked from, as whoever
+// distributes the binary has to hand them on: the standard library and every module in its
+// build information, except those of its own repository. It fails for a module without a
+// licence, and for one that is not among those that go with Apache-2.0 without further duties.
+//
+//	licenses [-quiet] BINARY...
+//
+// The modules have to be in the module cache, where building the binary has put them.
+package main
+
+import (
+	"cmp"
+	"debug/buildinfo"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/module"
+)
+
+// own is the beginning of the paths of modules whose licence is the binary's own.
+const own = "github.com/rpcrdma/rpcrdma"
+
+func main() {
+	quiet := flag.Bool("quiet", false, "check, and print nothing")
+	flag.Parse()
+	w := io.Writer(os.Stdout)
+	if *quiet {
+		w = io.Discard
+	}
+	if err := run(flag.Args(), w); err != nil {
+		fmt.Fprintf(os.Stderr, "licenses: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(binaries []string, w io.Writer) error {
+	if len(binaries) == 0 {
+		return errors.New("want a binary: licenses [-quiet] BINARY..., from go build or an archive")
+	}
+	goroot, cache, err := places()
+	if err != nil {
+		return err
+	}
+	var parts []part
+	for _, binary := range binaries {
+		info, err := buildinfo.ReadFile(binary)
+		if err != nil {
+			return err
+		}
+		more, err := linked(info, goroot, cache)
+		if err != nil {
+			return fmt.Errorf("%s: %w", binary, err)
+		}
+		parts = append(parts, more...)
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.version, b.version)) })
+	parts = slices.CompactFunc(parts, func(a, b part) bool { return a.name == b.name && a.version == b.version })
+	return print(parts, w)
+}
+
+// places are where Go is installed, and where it keeps modules.
+func places() (goroot, cache string, err error) {
+	out, err := exec.Command("go", "env", "GOROOT", "GOMODCACHE").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("go env: %w", err)
+	}
+	goroot, cache, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return goroot, cache, nil
+}
+
+// A part is what a binary is linked from, and where its files are.
+type part struct{ name, version, dir string }
+
+// linked lists the parts of a binary.
+func linked(info *debug.BuildInfo, goroot, cache string) ([]part, error) {
+	parts := []part{{"the Go standard library", strings.TrimPrefix(info.GoVersion, "go"), goroot}}
+	for _, m := range info.Deps {
+		if m.Path == own || strings.HasPrefix(m.Path, own+"/") {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		escaped, err := module.EscapePath(m.Path)
+		if err != nil {
+			return nil, err
+		}
+		version, err := module.EscapeVersion(m.Version)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part{m.Path, m.Version, filepath.Join(cache, filepath.FromSlash(escaped)+"@"+version)})
+	}
+	return parts, nil
+}
+
+// print prints the texts, and returns what is wrong with any of them.
+func print(parts []part, w io.Writer) error {
+	var wrong []error
+	for _, p := range parts {
+		texts, err := p.texts()
+		if err == nil {
+			err = p.check(texts)
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s %s: %w", p.name, p.version, err))
+			continue
+		}
+		for _, t := range texts {
+			if _, err := fmt.Fprintf(w, "%s\n%s %s: %s\n\n%s\n\n", strings.Repeat("-", 80), p.name, p.version, t.name, strings.TrimSpace(t.text)); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// A text is a file with a licence, or with what has to be said besides.
+type text struct{ name, text string }
+
+// named matches the names of such files. Immutable.
+var named = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(md|txt))?$`)
+
+// isLicence matches those that are no mere notice. Immutable.
+var isLicence = regexp.MustCompile(`(?i)^(licen|copying)`)
+
+// texts reads the files at the top of a part.
+func (p *part) texts() ([]text, error) {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	var texts []text
+	for _, e := range entries {
+		if !named.MatchString(e.Name()) || e.IsDir() {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(p.dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text{e.Name(), string(b)})
+	}
+	return texts, nil
+}
+
+// check wants one of the texts to be a licence that is allowed, and none to be another.
+func (p *part) check(texts []text) error {
+	licences := 0
+	for _, t := range texts {
+		id := identify(t.text)
+		switch {
+		case id != "":
+			licences++
+		case isLicence.MatchString(t.name):
+			return fmt.Errorf("%s is none of the licences that are allowed: %s", t.name, strings.Join(allowed(), ", "))
+		}
+	}
+	if licences == 0 {
+		return errors.New("there is no licence")
+	}
+	return nil
+}
+
+// licences are those that are allowed, by what is in each and in no other. Immutable.
+var licences = []struct {
+	id    string
+	parts []string
+}{
+	{"Apache-2.0", []string{"apache license version 2 0 january 2004", "grant of patent license", "redistribution you may reproduce and distribute copies"}},
+	{"BSD-3-Clause", []string{"redistribution and use in source and binary forms with or without modification are permitted", "neither the name", "in no event shall"}},
+	{"BSD-2-Clause", []string{"redistribution and use in source and binary forms with or without modification are permitted", "in no event shall"}},
+	{"ISC", []string{"permission to use copy modify and or distribute this software for any purpose with or without fee is hereby granted", "in no event shall"}},
+	{"MIT", []string{"permission is hereby granted free of charge to any person obtaining a copy of this software", "the software is provided as is without warranty of any kind"}},
+}
+
+// conditions are words of licences and of additions to them that ask for more. Immutable.
+var conditions = regexp.MustCompile(`gnu (lesser |affero )?general public|mozilla public|eclipse public|commons clause|non ?commercial|server side public|business source|all advertising materials`)
+
+func allowed() (ids []string) {
+	for _, l := range licences {
+		ids = append(ids, l.id)
+	}
+	return ids
+}
+
+// identify returns the SPDX identifier of a licence that is allowed, "" for any other text.
+func identify(text string) string {
+	words := strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	}), " ")
+	if conditions.MatchString(words) {
+		return ""
+	}
+	for _, l := range licences {
+		if !slices.ContainsFunc(l.parts, func(part string) bool { return !strings.Contains(words, part) }) {
+			return l.id
+		}
+	}
+	return ""
+}
