@@ -79,6 +79,13 @@ func (m *Message) decodePrivateData(b []byte) {
 	switch p, ok := rpcrdma.FindPrivateData(b[:min(len(b), rpcrdma.PrivateDataSize)]); {
 	case ok:
 		m.PrivateData = &PrivateData{Version: b[4], Send: p.SendSize, Recv: p.RecvSize, Inval: p.RemoteInvalidation}
+		for _, dir := range []rpcrdma.PropDir{rpcrdma.PropOffer, rpcrdma.PropAccept} {
+			if s, ok := rpcrdma.FindSetup(b, dir); ok {
+				m.PrivateData.Setup = &Setup{Credit: s.Credit, Properties: Properties{
+					Direction: dir.String(), dir: dir, Send: &s.SendSize, Recv: &s.RecvSize, Inval: &s.RemoteInvalidation,
+				}}
+			}
+		}
 	case b[4] != rpcrdma.PrivateDataVersion:
 		m.Problem = fmt.Sprintf("byte 4: private data has version %d, want %d", b[4], rpcrdma.PrivateDataVersion)
 	default:

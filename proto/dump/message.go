@@ -30,8 +30,8 @@ type Message struct {
 	Problem string `json:"problem,omitempty"` // what is wrong with the message, and where
 }
 
-// Lists are the chunk lists of a header. A list behind the damage is nil; an empty one
-// is not.
+// Lists are the chunk lists of a header: read chunks in Reads, write chunks in Writes. A list
+// behind the damage is nil; an empty one is not.
 type Lists struct {
 	Reads  []Segment   `json:"reads"`
 	Writes [][]Segment `json:"writes,omitzero"`
@@ -53,7 +53,8 @@ type Error struct {
 	High *uint32 `json:"high,omitempty"`
 }
 
-// An Option is the body of RDMA_OPTIONAL, which only version 2 has.
+// An Option is the body of RDMA_OPTIONAL, which only version 2 has: Operation is its number, Name
+// the name if it has one.
 type Option struct {
 	Operation  Hex32       `json:"operation"`
 	Name       string      `json:"operation_name,omitempty"`
@@ -63,7 +64,7 @@ type Option struct {
 
 // Properties are the data of RPCRDMA2_OPT_PROPERTIES.
 type Properties struct {
-	Direction string  `json:"direction"`
+	Direction string  `json:"direction"`           // offer, accept or reject
 	Send      *uint32 `json:"send_size,omitempty"` // in bytes
 	Recv      *uint32 `json:"recv_size,omitempty"` // in bytes
 	Inval     *bool   `json:"remote_invalidation,omitempty"`
@@ -78,9 +79,18 @@ type PrivateData struct {
 	Send    int   `json:"send_size"` // in bytes
 	Recv    int   `json:"recv_size"` // in bytes
 	Inval   bool  `json:"remote_invalidation"`
+
+	// Setup is the setup message behind it, nil if there is none. docs/extensions.md, At setup.
+	Setup *Setup `json:"setup,omitempty"`
 }
 
-// A Call is the header of an RPC call.
+// A Setup is what peers of version 2 tell each other in private data.
+type Setup struct {
+	Credit uint32 `json:"credit"` // calls wanted at once, or allowed
+	Properties
+}
+
+// A Call is the header of an RPC call, RFC 5531 section 9: numbers, with names for what is known.
 type Call struct {
 	XID      Hex32  `json:"xid"`
 	RPCVers  uint32 `json:"rpc_version"`
@@ -96,7 +106,7 @@ type Call struct {
 	number int // the message that it came in
 }
 
-// A Reply is the header of an RPC reply.
+// A Reply is the header of an RPC reply, RFC 5531 section 9: statuses are in its spelling.
 type Reply struct {
 	XID    Hex32   `json:"xid"`
 	Stat   string  `json:"status,omitempty"`
@@ -112,8 +122,8 @@ type Reply struct {
 
 // An Auth is a credential or a verifier. The fields after Bytes are AUTH_SYS's.
 type Auth struct {
-	Flavor  string   `json:"flavor"`
-	Bytes   int      `json:"bytes"` // of the body
+	Flavor  string   `json:"flavor"` // such as AUTH_SYS, or a number
+	Bytes   int      `json:"bytes"`  // of the body
 	Machine string   `json:"machine,omitempty"`
 	UID     *uint32  `json:"uid,omitempty"`
 	GID     *uint32  `json:"gid,omitempty"`

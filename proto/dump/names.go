@@ -87,7 +87,7 @@ func Names(prog, vers, proc uint32) (program, procedure string) {
 
 // A Version is one version of a program.
 type Version struct {
-	Number     uint32
+	Number     uint32   // in RPC calls
 	Procedures []string // their names, by number
 }
 

@@ -51,6 +51,13 @@ func (t *text) privateData(p *PrivateData) {
 	t.line(4, "send size", "%d", p.Send)
 	t.line(4, "recv size", "%d", p.Recv)
 	t.line(4, "invalidation", "%s", yesNo(p.Inval))
+	if s := p.Setup; s != nil {
+		t.line(2, "setup", "%s", s.Direction)
+		t.line(4, "credit", "%d", s.Credit)
+		t.line(4, "send size", "%d", *s.Send)
+		t.line(4, "recv size", "%d", *s.Recv)
+		t.line(4, "invalidation", "%s", yesNo(*s.Inval))
+	}
 }
 
 func (t *text) lists(l *Lists) {
