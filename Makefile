@@ -79,6 +79,7 @@ bench: ## measure against the alternatives, interleaved, and print the ratios; w
 	@rm -f $(OUT)/results.json
 	export CGO_ENABLED=0; status=0; go run ./bench/ratio -budget 7m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
 	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	if [[ $(OUT) == docs/bench/* ]]; then go run ./bench/report -machines docs/bench || status=1; fi; \
 	echo 'bench: the page with plots and goals is $(OUT)/README.md'; exit $$status
 
 .PHONY: bench-rdma
@@ -91,7 +92,29 @@ bench-rdma: ## the same on RDMA devices: this machine's, or a virtual machine's;
 	@rm -f $(OUT)/results.json
 	status=0; go run ./bench/ratio $(ON) -rounds 10 -time 100ms -budget 13m -json $(OUT)/results.json $(BENCH_FLAGS) || status=1; \
 	go run ./bench/report -o $(OUT) $(OUT)/results.json || status=1; \
+	if [[ $(OUT) == docs/bench/* ]]; then go run ./bench/report -machines docs/bench || status=1; fi; \
 	echo 'bench-rdma: the page with plots and goals is $(OUT)/README.md'; exit $$status
+
+.PHONY: bench-machines
+bench-machines: ## write docs/bench/machines.md anew: the ratios of all machines whose results are there
+	@scripts/setup bench
+	CGO_ENABLED=0 go run ./bench/report -machines docs/bench
+
+.PHONY: instructions
+instructions: ## count the instructions of a call, and record them in docs/bench/instructions.md
+	@scripts/setup instructions
+	go run ./bench/instructions -record
+
+.PHONY: instructions-rdma
+instructions-rdma: ## the same with RDMA devices, in a virtual machine, with the kernel's instructions
+	@scripts/setup test-rdma instructions
+	@$(MAKE) --no-print-directory -C bench/cverbs
+	go run ./bench/instructions -devices -record
+
+.PHONY: locks
+locks: ## measure the locks of a call: how often, how long, who waits; written to docs/bench/locks.md
+	@scripts/setup bench
+	go run ./bench/locks -o docs/bench/locks.md
 
 .PHONY: race
 race: ## the tests five times over with the race detector, to shake out flakes
@@ -152,8 +175,9 @@ soak-short: ## make soak for a minute
 	go run ./tools/soak -time 1m
 
 .PHONY: generate
-generate: ## write anew what is generated from .x files
+generate: ## write anew what is generated from .x files, and the listings of the API in docs/api
 	go generate ./...
+	go run ./tools/api -w
 
 .PHONY: xdrgen-published
 xdrgen-published: ## compile published .x files with xdrgen; needs the network
@@ -186,8 +210,10 @@ interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, a b
 
 .PHONY: bench-smoke
 bench-smoke: ## every benchmark once, to see that it runs: its numbers mean nothing
-	@scripts/setup bench test
+	@scripts/setup bench test instructions
 	go test -run='^$$' -bench=. -benchtime=1x -timeout=$(TEST_TIMEOUT) $(BENCHMARKS)
+	RPCRDMA_REQUIRE=instructions go test -timeout=$(TEST_TIMEOUT) ./bench/instructions
+	go run ./bench/locks >/dev/null
 	go run ./bench/ratio -rounds 1 -time 1ms
 
 .PHONY: vulncheck
@@ -201,9 +227,25 @@ container-test: ## build the container images and test them, as far as this mach
 	@scripts/container-test $(CONTAINER_TEST_FLAGS)
 
 .PHONY: release
-release: ## the command for other systems, what is in it, and checksums, into .bin/release/
+release: ## the command for other systems, packages, what is in it, and checksums, into .bin/release/
 	@scripts/setup release
 	@scripts/release
+
+.PHONY: release-test
+release-test: ## install this tree as a user would, from a module proxy of files
+	@scripts/setup release-test
+	go run ./tools/release test
+
+.PHONY: package-test
+package-test: ## install, start, use and remove the packages of make release, in a container with systemd
+	@scripts/setup container-test
+	@scripts/package-test
+	@scripts/package-test --rpm
+
+.PHONY: reproducible
+reproducible: ## make the release twice, in different directories, and compare the checksums
+	@scripts/setup release
+	@scripts/reproducible
 
 .PHONY: publish
 publish: ## hand what make release has made to the host of the repository
