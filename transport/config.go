@@ -157,7 +157,16 @@ const (
 )
 
 // totalMemory is the default of MaxTotalMemory, and what a client with callbacks has.
-func totalMemory(c *Config) int { return 8 * c.MaxMemory }
+func totalMemory(c *Config) int { return times(8, c.MaxMemory) }
+
+// times is a product of positive numbers, or the largest int: 32 bits do not hold the defaults
+// that long messages come to.
+func times(a, b int) int {
+	if b > math.MaxInt/a {
+		return math.MaxInt
+	}
+	return a * b
+}
 
 // settle returns c with its defaults in place. owner is the type that it is part of, for
 // messages.
@@ -166,7 +175,7 @@ func (c Config) settle(owner string) (*config, error) {
 	setDefault(&c.InlineRecv, DefaultInline)
 	setDefault(&c.Credits, DefaultCredits)
 	setDefault(&c.MaxMessage, DefaultMaxMessage)
-	setDefault(&c.MaxMemory, 16*c.MaxMessage)
+	setDefault(&c.MaxMemory, times(16, c.MaxMessage))
 	setDefault(&c.BackwardCredits, DefaultBackward)
 	setDefault(&c.ReplyCache.Entries, defaultCacheEntries)
 	setDefault(&c.ReplyCache.Bytes, defaultCacheBytes)

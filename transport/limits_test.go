@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"syscall"
@@ -957,5 +958,18 @@ func TestQueueDepths(t *testing.T) {
 		if a.SendDepth < postBatch+maxReads {
 			t.Errorf("%s: %d sends, less than a batch with Reads", tt.name, a.SendDepth)
 		}
+	}
+}
+
+// TestDefaultsOfLongMessages: where an int has 32 bits, no default overflows.
+func TestDefaultsOfLongMessages(t *testing.T) {
+	for _, c := range []struct{ a, b, want int }{{16, 1 << 20, 16 << 20}, {8, math.MaxInt / 8, math.MaxInt / 8 * 8}, {8, math.MaxInt/8 + 1, math.MaxInt}} {
+		if got := times(c.a, c.b); got != c.want {
+			t.Errorf("%d times %d is %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+	cfg := ServerConfig{Config: Config{MaxMessage: 1 << 30}}
+	if _, err := NewServer(&cfg); err != nil {
+		t.Error(err)
 	}
 }

@@ -130,7 +130,7 @@ func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
 	copy(h.b[:], i.b[:i.size])
 	for {
 		r, _, errno := unix.Syscall(unix.SYS_OPEN_BY_HANDLE_AT, uintptr(mount), uintptr(unsafe.Pointer(&h)),
-			uintptr(flags|unix.O_NOFOLLOW|unix.O_CLOEXEC))
+			uintptr(large(flags)|unix.O_NOFOLLOW|unix.O_CLOEXEC))
 		switch errno {
 		case 0:
 			return int(r), nil

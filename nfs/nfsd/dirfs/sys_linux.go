@@ -50,6 +50,7 @@ func (o opener) climb(dir int) (fd int, err error) {
 }
 
 func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint64) (fd int, err error) {
+	flags = large(flags)
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_NOFOLLOW | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: rules}
 	for {
 		// EAGAIN: something was renamed meanwhile, and it could not be told that all is beneath.
@@ -57,6 +58,15 @@ func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint
 			return fd, err
 		}
 	}
+}
+
+// large lets a process of 32 bits have files of 2 GiB and more, as unix.Openat does. openat2 takes
+// no such flag beside O_PATH.
+func large(flags int) int {
+	if flags&unix.O_PATH != 0 {
+		return flags
+	}
+	return flags | unix.O_LARGEFILE
 }
 
 // walk is open, one name at a time.
