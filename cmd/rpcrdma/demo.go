@@ -407,7 +407,7 @@ func (d *demo) withWatch(ctx context.Context, told *demoTold, url, dir string, f
 	return err
 }
 
-// follow takes lines until f has returned and they have told of exactly the files in dir.
+// follow takes lines until f has returned and they have reported exactly the files in dir.
 func (told *demoTold) follow(ctx context.Context, lines <-chan []byte, dir string, f func() error) error {
 	told.files = make(map[string]bool)
 	worked := make(chan error, 1)
@@ -535,7 +535,7 @@ func (d *demo) report(sums map[string]fileSum, reading, writing *resultJSON, tol
 		total += s.size
 	}
 	fmt.Fprintf(d.out, "\nSHA-256 of %d files, %s: equal before, after reading and after writing\n", len(sums), binarySize(total))
-	fmt.Fprintf(d.out, "watch told of exactly these files as they were made: %d files, %d events\n\n", len(told.files), told.events)
+	fmt.Fprintf(d.out, "watch reported exactly these files as they were made: %d files, %d events\n\n", len(told.files), told.events)
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tfiles\tbytes\tcalls\tinline\tread chunk\twrite chunk\treply chunk\tseconds\tMiB/s\t")
 	for _, row := range []struct {

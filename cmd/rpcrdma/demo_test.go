@@ -21,7 +21,7 @@ func TestDemo(t *testing.T) {
 	testutil.WriteFiles(t, from, map[string]string{"a": "1", "b/c": "2"})
 	out := mustRun(t, "demo", "--from", from, "--largest", "1048577")
 	for _, want := range []string{"SHA-256 of 19 files, 3.2 MiB: equal before, after reading and after writing",
-		"rpcrdma: watching rdma://127.0.0.1:", "watch told of exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
+		"rpcrdma: watching rdma://127.0.0.1:", "watch reported exactly these files as they were made: 19 files, ", "write chunk", "  get ", "  put "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("demo lacks %q:\n%s", want, out)
 		}
