@@ -29,8 +29,9 @@ type Layer struct {
 // Layers is the table that rule "imports" enforces, in dependency order: a layer imports
 // only layers of earlier rows. Immutable.
 var Layers = []Layer{
-	{Path: "internal/layers"},
-	{Path: "internal/snippets"},
+	{Path: "internal/golist"},
+	{Path: "internal/layers", Tests: []string{"internal/golist"}},
+	{Path: "internal/snippets", May: []string{"internal/golist"}},
 	{Path: "internal/leak"},
 	{Path: "internal/rdmatest"},
 	{Path: "internal/limited"},

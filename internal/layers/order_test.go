@@ -1,19 +1,16 @@
 package layers
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
 // TestTransportGroups applies the table to package transport, as it is built here.
@@ -29,26 +26,14 @@ func TestTransportGroups(t *testing.T) {
 	}
 
 	// Imports come from what the compiler has made of them.
-	const format = `{{.ImportPath}} {{.Export}}{{if not .DepOnly}} {{join .GoFiles " "}}{{end}}`
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", format, "./transport")
-	cmd.Dir = top
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	packages, err := golist.List(t.Context(), top, nil, "-export", "-deps", "./transport")
 	if err != nil {
-		t.Fatalf("%v\n%s", err, &stderr)
+		t.Fatal(err)
 	}
-	exports := make(map[string]string)
-	var built []string
-	for line := range strings.Lines(string(out)) {
-		if w := strings.Fields(line); len(w) > 1 {
-			exports[w[0]] = w[1]
-			built = w[2:] // transport comes last
-		}
-	}
+	built := packages[len(packages)-1] // what it imports comes before it
 	fset := token.NewFileSet()
 	var files []*ast.File
-	for _, name := range built {
+	for _, name := range built.GoFiles {
 		f, err := parser.ParseFile(fset, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
@@ -58,13 +43,7 @@ func TestTransportGroups(t *testing.T) {
 	if len(files) < len(all)/2 {
 		t.Fatalf("%d of %d files are built", len(files), len(all))
 	}
-	list, err := PointsDown(TransportGroups, fset, files, importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		file, ok := exports[path]
-		if !ok {
-			return nil, fmt.Errorf("%s is not imported", path)
-		}
-		return os.Open(file)
-	}))
+	list, err := PointsDown(TransportGroups, fset, files, golist.Importer(fset, packages))
 	if err != nil {
 		t.Fatal(err)
 	}

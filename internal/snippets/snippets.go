@@ -10,20 +10,19 @@ package snippets
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
 // Snippet is a block of code in a document.
@@ -94,32 +93,19 @@ type Checker struct {
 // NewChecker returns a Checker for snippets that import packages of the module in
 // directory root, or anything that those depend on. It has the go command compile them.
 func NewChecker(root string) (*Checker, error) {
-	cmd := exec.Command("go", "list", "-e", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Name}}\t{{.Export}}", "./...")
-	cmd.Dir = root
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	list, err := golist.List(context.Background(), root, nil, "-e", "-export", "-deps", "./...")
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
+		return nil, err
 	}
-	c := &Checker{names: make(map[string]string)}
-	exports := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 3 || f[2] == "" || f[1] == "main" {
+	c := &Checker{names: make(map[string]string), importer: golist.Importer(token.NewFileSet(), list)}
+	for _, p := range list {
+		if p.Export == "" || p.Name == "main" || hidden(p.ImportPath) {
 			continue
 		}
-		exports[f[0]] = f[2]
-		if old, ok := c.names[f[1]]; !hidden(f[0]) && (!ok || len(f[0]) < len(old)) {
-			c.names[f[1]] = f[0]
+		if old, ok := c.names[p.Name]; !ok || len(p.ImportPath) < len(old) {
+			c.names[p.Name] = p.ImportPath
 		}
 	}
-	c.importer = importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
-		file, ok := exports[path]
-		if !ok {
-			return nil, fmt.Errorf("package %s is not part of the module or of what it depends on", path)
-		}
-		return os.Open(file)
-	})
 	return c, nil
 }
 

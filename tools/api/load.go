@@ -1,22 +1,19 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
-	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
 
 // main module, whose directory is the top of the repository.
@@ -26,25 +23,15 @@ const mainModule = "github.com/rpcrdma/rpcrdma"
 // docs/stability.md names them. Immutable.
 var unpromised = []string{"bench", "cgo", "cmd", "examples", "interop", "rpcbind/rpcbindtest", "tools"}
 
-// A goPackage is what go list tells of a package.
-type goPackage struct {
-	ImportPath, Name, Dir, Export string
-	GoFiles, CgoFiles             []string
-	Module                        *struct {
-		Path string
-		Main bool
-	}
-}
-
-// listed reports whether a package has a listing.
-func (p *goPackage) listed() bool {
+// promised reports whether a package has a listing.
+func promised(p *golist.Package) bool {
 	dir := strings.TrimPrefix(p.ImportPath, mainModule+"/")
-	return p.ours() && p.Name != "main" && !slices.Contains(strings.Split(dir, "/"), "internal") &&
+	return ours(p) && p.Name != "main" && !slices.Contains(strings.Split(dir, "/"), "internal") &&
 		!slices.ContainsFunc(unpromised, func(other string) bool { return dir == other || strings.HasPrefix(dir, other+"/") })
 }
 
 // ours reports whether a package is one of the repository.
-func (p *goPackage) ours() bool { return p.Module != nil && p.Module.Main }
+func ours(p *golist.Package) bool { return p.Module != nil && p.Module.Main }
 
 // top returns the directory of the main module.
 func top() (string, error) {
@@ -56,27 +43,9 @@ func top() (string, error) {
 }
 
 // goList asks for packages of one platform, in the order of their imports.
-func goList(dir, cgo string, args ...string) ([]*goPackage, error) {
-	cmd := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Name,Dir,Export,GoFiles,CgoFiles,Module"}, args...)...)
-	cmd.Dir = dir
-	cmd.Env = append(cmd.Environ(), "GOOS=linux", "GOARCH=amd64", "GOFLAGS=", "CGO_ENABLED="+cgo)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w: %s", err, bytes.TrimSpace(said.Bytes()))
-	}
-	var list []*goPackage
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		p := new(goPackage)
-		switch err := d.Decode(p); {
-		case errors.Is(err, io.EOF):
-			return list, nil
-		case err != nil:
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		list = append(list, p)
-	}
+func goList(dir, cgo string, args ...string) ([]*golist.Package, error) {
+	env := []string{"GOOS=linux", "GOARCH=amd64", "GOFLAGS=", "CGO_ENABLED=" + cgo}
+	return golist.List(context.Background(), dir, env, append([]string{"-deps"}, args...)...)
 }
 
 // listings returns the API by package directory.
@@ -108,7 +77,7 @@ func load(root string) (*checker, []*types.Package, error) {
 	}
 	foreign := []string{"-export"}
 	for _, p := range list {
-		if !p.ours() && p.ImportPath != "unsafe" && p.ImportPath != "runtime/cgo" {
+		if !ours(p) && p.ImportPath != "unsafe" && p.ImportPath != "runtime/cgo" {
 			foreign = append(foreign, p.ImportPath)
 		}
 	}
@@ -120,14 +89,14 @@ func load(root string) (*checker, []*types.Package, error) {
 	c := newChecker(compiled)
 	var listed []*types.Package
 	for _, p := range list {
-		if !p.ours() || p.Name == "main" {
+		if !ours(p) || p.Name == "main" {
 			continue
 		}
 		pkg, err := c.check(p)
 		if err != nil {
 			return nil, nil, err
 		}
-		if p.listed() {
+		if promised(p) {
 			listed = append(listed, pkg)
 		}
 	}
@@ -142,19 +111,11 @@ type checker struct {
 	others  types.Importer
 }
 
-func newChecker(compiled []*goPackage) *checker {
-	c := &checker{fset: token.NewFileSet(), checked: make(map[string]*types.Package), files: make(map[string][]*ast.File)}
-	exports := make(map[string]string)
-	for _, p := range compiled {
-		exports[p.ImportPath] = p.Export
+func newChecker(compiled []*golist.Package) *checker {
+	fset := token.NewFileSet()
+	return &checker{
+		fset: fset, checked: make(map[string]*types.Package), files: make(map[string][]*ast.File), others: golist.Importer(fset, compiled),
 	}
-	c.others = importer.ForCompiler(c.fset, "gc", func(path string) (io.ReadCloser, error) {
-		if exports[path] == "" {
-			return nil, fmt.Errorf("package %s is not compiled", path)
-		}
-		return os.Open(exports[path])
-	})
-	return c
 }
 
 // Import returns a package that another one imports.
@@ -166,7 +127,7 @@ func (c *checker) Import(path string) (*types.Package, error) {
 }
 
 // check type-checks a package. Names of C are taken as they come: no exported one depends on them.
-func (c *checker) check(p *goPackage) (*types.Package, error) {
+func (c *checker) check(p *golist.Package) (*types.Package, error) {
 	var files []*ast.File
 	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
 		f, err := parser.ParseFile(c.fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution|parser.ParseComments)

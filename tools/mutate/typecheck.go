@@ -2,28 +2,20 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/limited"
+	"github.com/rpcrdma/rpcrdma/internal/golist"
 )
-
-// listLimit is for go list, which compiles what the packages import.
-const listLimit = 10 * time.Minute
 
 // A typeChecker checks packages as defects leave them: most of what compiling them would
 // find, in a fraction of the time.
@@ -33,48 +25,29 @@ type typeChecker struct {
 	imports  types.Importer
 }
 
-// A goPackage is what go list tells of a package.
+// A goPackage is a package without defects.
 type goPackage struct {
-	Dir, ImportPath   string
-	Export            string // the file with what it exports
-	GoFiles, CgoFiles []string
-	ImportMap         map[string]string
-
-	files map[string]*ast.File // without defects, by name
+	*golist.Package
+	files map[string]*ast.File // those that were needed so far, by name
 }
 
 // newTypeChecker prepares for checks of the packages in some directories of the tree.
 func newTypeChecker(ctx context.Context, root string, dirs []string) (*typeChecker, error) {
-	args := []string{"list", "-export", "-deps", "-json=Dir,ImportPath,Export,GoFiles,CgoFiles,ImportMap"}
+	args := []string{"-export", "-deps"}
 	for _, dir := range dirs {
 		args = append(args, "./"+dir)
 	}
-	cmd := exec.Command("go", args...)
-	cmd.Dir = root
-	r, err := (&limited.Program{Cmd: cmd, Limit: listLimit, MaxOutput: maxOutput}).Run(ctx)
+	list, err := golist.List(ctx, root, nil, args...)
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w: %s", err, r.Said())
+		return nil, err
 	}
-	c := &typeChecker{fset: token.NewFileSet(), packages: make(map[string]*goPackage)}
-	exports := make(map[string]string)
-	for d := json.NewDecoder(strings.NewReader(string(r.Stdout))); ; {
-		var p goPackage
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		exports[p.ImportPath] = p.Export
-		if dir, err := filepath.Rel(root, p.Dir); err == nil && slices.Contains(dirs, dir) {
-			c.packages[dir] = &p
+	fset := token.NewFileSet()
+	c := &typeChecker{fset: fset, packages: make(map[string]*goPackage), imports: golist.Importer(fset, list)}
+	for _, p := range list {
+		if dir, err := filepath.Rel(root, p.Dir); err == nil && !p.DepOnly {
+			c.packages[dir] = &goPackage{p, make(map[string]*ast.File)}
 		}
 	}
-	c.imports = importer.ForCompiler(c.fset, "gc", func(path string) (io.ReadCloser, error) {
-		if exports[path] == "" {
-			return nil, fmt.Errorf("go list does not know %s", path)
-		}
-		return os.Open(exports[path])
-	})
 	return c, nil
 }
 
@@ -106,9 +79,6 @@ func (c *typeChecker) check(changed map[string]string) error {
 
 // parse returns the files of a package, some of which have changed.
 func (p *goPackage) parse(fset *token.FileSet, dir string, changed map[string]string) ([]*ast.File, error) {
-	if p.files == nil {
-		p.files = make(map[string]*ast.File)
-	}
 	var files []*ast.File
 	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
 		at := path.Join(dir, name)
