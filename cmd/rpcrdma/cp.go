@@ -67,7 +67,7 @@ are left out.
 			}
 			dst.name = fmt.Sprintf("cp %s to %s", args[0], args[1])
 			t, err := o.newTransfer(cmd, dst)
-			t.from = src
+			t.from, t.sameServer = src, same
 			t.wantsDir = strings.HasSuffix(args[1], "/")
 			if err == nil {
 				err = t.cp(ctx, src, o.recursive)
@@ -96,8 +96,10 @@ func (t *transfer) cp(ctx context.Context, from *remote, recursive bool) error {
 	if err != nil {
 		return err
 	}
-	if there, _, err := t.Lookup(ctx, dir.Handle, name); err == nil && there == node.Handle {
-		return errSameFile
+	if t.sameServer {
+		if there, _, err := t.Lookup(ctx, dir.Handle, name); err == nil && there == node.Handle {
+			return errSameFile
+		}
 	}
 	t.meter = newMeter(t.stderr, int64(min(node.Attr.Size, 1<<62)))
 	defer t.meter.close()
@@ -106,6 +108,25 @@ func (t *transfer) cp(ctx context.Context, from *remote, recursive bool) error {
 
 // errSameFile is why nothing is copied.
 var errSameFile = errors.New("both are the same")
+
+// isTarget reports whether a directory that is copied from is the one that is copied to. A handle
+// means something only to its server (RFC 1813 section 2.5), and others may make the same. Two
+// addresses may be one server's, though: then a name that is made in one is in the other.
+func (t *transfer) isTarget(ctx context.Context, from *remote, dir, target nfs.FileHandle) (bool, error) {
+	if dir != target || t.sameServer {
+		return dir == target, nil
+	}
+	part, _, err := t.createPart(ctx, target, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer t.discard(ctx, target, part)
+	_, _, err = from.Lookup(ctx, dir, part)
+	if isMissing(err) {
+		return false, nil
+	}
+	return err == nil, readError(err)
+}
 
 // cpFile copies a file of the other server.
 func (t *transfer) cpFile(ctx context.Context, from *remote, n *nfs.Node, to remoteName, parallel int) error {
@@ -127,10 +148,12 @@ type branch struct {
 // they are found, so memory does not limit their number.
 func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error {
 	target, err := t.makeTop(ctx, top.Attr.FileMode())
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case target.Handle == top.Handle:
+	}
+	if same, err := t.isTarget(ctx, from, top.Handle, target.Handle); err != nil {
+		return err
+	} else if same {
 		return errSameFile
 	}
 	t.meter = newMeter(t.stderr, 1)
@@ -163,7 +186,9 @@ func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error
 		if rel == "" {
 			return nil
 		}
-		if n.Handle == target.Handle {
+		if same, err := t.isTarget(ctx, from, n.Handle, target.Handle); err != nil {
+			return t.pass(ctx, rel, err)
+		} else if same {
 			return fs.SkipDir // the copy, in the original
 		}
 		for len(way) > 1 && way[len(way)-1].rel != strings.TrimPrefix(path.Dir("/"+rel), "/") {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -316,6 +317,83 @@ func TestCp(t *testing.T) {
 		mustFail(t, tt.status, tt.text, append([]string{"cp"}, tt.args...)...)
 	}
 	wantFile(t, filepath.Join(one, "file"), "x")
+}
+
+// Two servers may have the same handle for different directories.
+func TestCpOfEqualHandles(t *testing.T) {
+	to := t.TempDir()
+	s := startServer(t, "--dir", to)
+	same := string(root(t, s.dialNFS(t)).Bytes())
+	h := &hostile{data: "contents", entries: map[string][]nfs.DirEntry{
+		"/": {hostileEntry("sub", same, nfs.TypeDir)}, same: {hostileEntry("file", "f", nfs.TypeReg)},
+	}}
+	url := "nfs://" + h.start(t)
+	mustRun(t, "cp", "-r", url+"/", s.url("/"))
+	wantFile(t, filepath.Join(to, "sub", "file"), "contents")
+	mustRun(t, "cp", "-r", url+"/sub", s.url("/"))
+	wantFile(t, filepath.Join(to, "file"), "contents")
+
+	// One server may have two addresses.
+	other := func() string { return "nfs://" + startProxy(t, s.addr, 1<<40, false).addr }
+	mustFail(t, 1, ": both are the same\n", "cp", "-r", s.url("/sub"), other()+"/sub")
+	mustRun(t, "cp", "-r", s.url("/"), other()+"/copy")
+	wantFile(t, filepath.Join(to, "copy", "sub", "file"), "contents")
+	wantGone(t, filepath.Join(to, "copy", "copy"))
+	for _, dir := range []string{to, filepath.Join(to, "sub"), filepath.Join(to, "copy")} {
+		if parts, err := filepath.Glob(filepath.Join(dir, ".rpcrdma-*")); err != nil || len(parts) > 0 {
+			t.Errorf("left behind: %v, %v", parts, err)
+		}
+	}
+}
+
+// An interrupt ends the work, not that with one URL.
+func TestInterruptedBetweenURLs(t *testing.T) {
+	dir := t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x"})
+	s := startServer(t, "--dir", dir)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	testutil.Must(t, err)
+	defer silent.Close()
+	c := start(t, t.TempDir(), "rm", "nfs://"+silent.Addr().String()+"/file", s.url("/file"))
+	conn, err := silent.Accept()
+	testutil.Must(t, err)
+	defer conn.Close()
+	testutil.Must(t, c.signal(os.Interrupt))
+	c.want(1, "rm nfs://"+silent.Addr().String()+"/file: interrupted\n")
+	wantFile(t, filepath.Join(dir, "file"), "x")
+}
+
+// A link that is asked for is followed, wherever it leads.
+func TestPutOfLink(t *testing.T) {
+	dir, one, two := t.TempDir(), t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, one, map[string]string{"file": "x"})
+	testutil.Must(t, os.Symlink(filepath.Join(one, "file"), filepath.Join(two, "absolute")))
+	rel, err := filepath.Rel(two, filepath.Join(one, "file"))
+	testutil.Must(t, err, os.Symlink(rel, filepath.Join(two, "relative")))
+	s := startServer(t, "--dir", dir)
+	for _, name := range []string{"absolute", "relative"} {
+		mustRun(t, "put", filepath.Join(two, name), s.url("/"))
+		wantFile(t, filepath.Join(dir, name), "x")
+	}
+}
+
+// More links than are kept in memory are copied as well.
+func TestManyLinks(t *testing.T) {
+	dir, local := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"tree/file": "x"})
+	for i := range maxLinks + 1 {
+		testutil.Must(t, os.Symlink("file", filepath.Join(dir, "tree", fmt.Sprint(i))))
+	}
+	s := startServer(t, "--dir", dir)
+	r := decodeJSON[resultJSON](t, mustRun(t, "get", "-r", "--json", s.url("/tree"), filepath.Join(local, "tree")))
+	if r.Links != maxLinks+1 || r.Files != 1 || r.Skipped != 0 {
+		t.Errorf("%+v", r)
+	}
+	for i := range maxLinks + 1 {
+		if to, err := os.Readlink(filepath.Join(local, "tree", fmt.Sprint(i))); err != nil || to != "file" {
+			t.Fatalf("%d: %q, %v", i, to, err)
+		}
+	}
 }
 
 // What the server does not take of a tree is named; everything else is copied.

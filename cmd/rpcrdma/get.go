@@ -173,8 +173,21 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 			return nil
 		}
 	}
-	if t.records != "" && v.Size >= resumeLeast {
-		return t.getLarge(ctx, to, node, attr, v, parallel)
+	if t.records != "" {
+		from, path, err := t.recorded(to, node)
+		switch {
+		case err != nil:
+			return err
+		case v.Size >= resumeLeast:
+			rec, err := openRecord(t.records, from, path, v)
+			if err != nil {
+				return err
+			}
+			return t.getLarge(ctx, to, node, attr, v, rec, parallel)
+		}
+		if err := dropRecord(t.records, from, path, func(part string) { to.root.Remove(part) }); err != nil {
+			return err
+		}
 	}
 	part := partName()
 	f, err := to.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, attr.FileMode().Perm())
@@ -244,21 +257,22 @@ func (t *transfer) gotFile(to localName, part string, mtime nfs.Time) error {
 	return nil
 }
 
-// getLarge is getFile for a file with a record.
-func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, attr nfs.Attr, v version, parallel int) (err error) {
-	path, err := filepath.Abs(filepath.Join(to.dir, to.name))
-	if err != nil {
-		return err
-	}
-	from := *t.url
-	from.Path = node.Path
-	rec, err := openRecord(t.records, from.String(), path, v)
-	if err != nil {
-		return err
-	}
+// recorded returns the names of a file and its copy in a record.
+func (t *transfer) recorded(to localName, node *nfs.Node) (from, path string, err error) {
+	url := *t.url
+	url.Path = node.Path
+	path, err = filepath.Abs(filepath.Join(to.dir, to.name))
+	return url.String(), path, err
+}
+
+// getLarge is getFile for a file with a record, which it closes.
+func (t *transfer) getLarge(
+	ctx context.Context, to localName, node *nfs.Node, attr nfs.Attr, v version, rec *record, parallel int,
+) (err error) {
 	keep := false
 	defer func() { rec.close(keep) }()
-	f, err := openPart(to, rec, attr.FileMode().Perm())
+	perm := attr.FileMode().Perm()
+	f, err := openPart(to, rec, perm)
 	if err != nil {
 		return to.named(err)
 	}
@@ -294,6 +308,15 @@ func (t *transfer) getLarge(ctx context.Context, to localName, node *nfs.Node, a
 	if err != nil {
 		return to.named(shorter(err))
 	}
+	if more := 0o600 &^ perm; more != 0 { // which the part had to have to be opened again
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if err := f.Chmod(info.Mode().Perm() &^ more); err != nil {
+			return err
+		}
+	}
 	if err := f.Close(); err != nil {
 		return err
 	}
@@ -317,10 +340,15 @@ func openPart(to localName, rec *record, perm fs.FileMode) (*os.File, error) {
 	}
 	rec.Part = partName()
 	f, err := to.root.OpenFile(rec.Part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
-	if err == nil {
-		err = rec.save(0)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	if err := rec.save(0); err != nil {
+		f.Close()
+		to.root.Remove(rec.Part)
+		return nil, err
+	}
+	return f, nil
 }
 
 // A found is something below the directory that is being copied.
@@ -365,6 +393,7 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		return t.pass(ctx, filepath.ToSlash(f.rel), err)
 	})
 	var links []found
+	more := false
 	err := t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
 		rel := below(n.Path, top.Path)
 		var name *nfs.NameError
@@ -372,11 +401,10 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 		case errors.As(err, &name):
 			t.skip(inDir(rel, name.Name), "the name cannot be used here")
 			return nil
-		case err != nil && rel != "" && passable(ctx, err):
-			t.skip(rel, explain(err))
-			return nil
+		case err != nil && rel != "":
+			return t.pass(ctx, rel, err)
 		case err != nil:
-			return &itemError{cmp.Or(rel, "."), err}
+			return &itemError{".", err}
 		case n.IsDir():
 			t.known.add(n.Handle, n.Path)
 		}
@@ -400,7 +428,11 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 			t.meter.more(int64(n.Attr.Size))
 			return files.add(f, int64(n.Attr.Size))
 		case n.Attr.Type == nfs.TypeLnk:
-			links = append(links, f)
+			if len(links) < maxLinks {
+				links = append(links, f)
+			} else {
+				more = true
+			}
 		default:
 			t.skip(rel, "it is a "+typeName(n.Attr.Type))
 		}
@@ -414,12 +446,41 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	}
 	// Links come last: nothing is written through one of them, and the directories that
 	// they lead through exist.
+	if more {
+		return t.getLinks(ctx, root, top)
+	}
 	for _, l := range links {
 		if err := t.pass(ctx, filepath.ToSlash(l.rel), t.getLink(ctx, root, l)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// maxLinks is how many symbolic links are kept until the files are there. If there are more, the
+// tree is listed again for them.
+const maxLinks = 1 << 14
+
+// getLinks copies all symbolic links below a directory. What else goes wrong with it has been
+// reported.
+func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) error {
+	return t.Walk(ctx, t.url.Path, func(n nfs.Node, err error) error {
+		rel := below(n.Path, top.Path)
+		local := filepath.FromSlash(rel)
+		switch {
+		case err != nil && passable(ctx, err):
+			return nil
+		case err != nil:
+			return &itemError{cmp.Or(rel, "."), err}
+		case n.IsDir() && rel != "":
+			if info, err := root.Stat(local); err != nil || !info.IsDir() {
+				return fs.SkipDir
+			}
+		case n.Attr.Type == nfs.TypeLnk:
+			return t.pass(ctx, rel, t.getLink(ctx, root, found{local, n}))
+		}
+		return nil
+	})
 }
 
 // getDir makes a directory unless it exists.

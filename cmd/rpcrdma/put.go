@@ -95,12 +95,16 @@ func (t *transfer) put(ctx context.Context, local string) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(filepath.Dir(local))
+	real, err := filepath.EvalSymlinks(local) // wherever it leads: it was asked for
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(filepath.Dir(real))
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	src, err := openLocal(root, filepath.Base(local))
+	src, err := openLocal(root, filepath.Base(real))
 	if err != nil {
 		return err
 	}
@@ -162,12 +166,15 @@ func (t *transfer) putFile(ctx context.Context, src source, to remoteName, paral
 		case err != nil && !isMissing(err) && !isStatus(err, nfs.StatusStale): // somebody replaces it
 			return err
 		}
+		url := *t.url
+		url.Path = to.path
 		if v.Size >= resumeLeast {
-			url := *t.url
-			url.Path = to.path
-			if rec, err = openRecord(t.records, to.from, url.String(), v); err != nil {
-				return err
-			}
+			rec, err = openRecord(t.records, to.from, url.String(), v)
+		} else {
+			err = dropRecord(t.records, to.from, url.String(), func(part string) { t.discard(ctx, to.dir, part) })
+		}
+		if err != nil {
+			return err
 		}
 	}
 	keep := false
@@ -312,7 +319,7 @@ func (t *transfer) clean() {
 				continue
 			}
 		}
-		fmt.Fprintf(t.stderr, "rpcrdma: %s: %s may be left on the server, in the directory of the copy\n", t.name, l.name)
+		t.notice(t.stderr, t.json, l.name+" may be left on the server, in the directory of the copy")
 	}
 }
 

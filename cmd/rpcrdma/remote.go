@@ -131,6 +131,9 @@ func (r *remote) failed(ctx context.Context, err error) error {
 			hint = kept.hint()
 		}
 		err = cause
+		if cause == errInterrupted {
+			return fmt.Errorf("%s: %w%s", r.name, cause, hint)
+		}
 	}
 	return fmt.Errorf("%s: %s%s%s", r.name, r.elsewhere(err), explain(err), hint+squashed(err))
 }

@@ -68,11 +68,33 @@ func resumeDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
+// recordPath returns the name of the file of a record.
+func recordPath(dir, from, to string) string {
+	sum := sha256.Sum256([]byte(from + "\x00" + to))
+	return filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")
+}
+
+// dropRecord removes the record of a copy whose original has become too small for one, and has its
+// incomplete copy removed.
+func dropRecord(dir, from, to string, remove func(part string)) error {
+	if _, err := os.Lstat(recordPath(dir, from, to)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	rec, err := openRecord(dir, from, to, version{})
+	if err != nil {
+		return err
+	}
+	if part := rec.anew(); part != "" {
+		remove(part)
+	}
+	rec.close(false)
+	return nil
+}
+
 // openRecord opens and locks the record of a copy. Without one that is good for this version of
 // the original, Part is empty.
 func openRecord(dir, from, to string, v version) (*record, error) {
-	sum := sha256.Sum256([]byte(from + "\x00" + to))
-	r := &record{path: filepath.Join(dir, hex.EncodeToString(sum[:16])+".json")}
+	r := &record{path: recordPath(dir, from, to)}
 	for {
 		f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {

@@ -232,7 +232,48 @@ func TestResume(t *testing.T) {
 			testutil.Must(t, os.WriteFile(precious, []byte(text), 0o644), os.Remove(part), os.Symlink("precious", part))
 			finish("a link in place of the copy", true, other)
 			wantFile(t, precious, text)
+
+			cut()
+			testutil.Must(t, os.WriteFile(source, []byte("small"), 0o640))
+			finish("an original that has become small", true, "small")
 		})
+	}
+}
+
+// A copy with a record has the mode of its original, also where that is read-only.
+func TestResumeMode(t *testing.T) {
+	dir, local := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"large": randomText(1, resumeLeast)})
+	testutil.Must(t, os.Chmod(filepath.Join(dir, "large"), 0o444))
+	s := startServer(t, "--dir", dir, "--async")
+	for _, args := range [][]string{
+		{"get", "--resume", s.url("/large"), filepath.Join(local, "got")}, {"put", "--resume", filepath.Join(dir, "large"), s.url("/put")},
+		{"cp", "--resume", s.url("/large"), s.url("/copy")},
+	} {
+		c := start(t, local, args...)
+		c.want(0)
+	}
+	for _, name := range []string{filepath.Join(local, "got"), filepath.Join(dir, "put"), filepath.Join(dir, "copy")} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != 0o444 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
+// Of a record that cannot be written nothing is left.
+func TestOpenPartWithoutRecord(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	testutil.Must(t, err)
+	defer root.Close()
+	rec, err := openRecord(t.TempDir(), "from", "to", version{Size: resumeLeast})
+	testutil.Must(t, err, rec.file.Close()) // as good as a full disk
+	f, err := openPart(localName{root, dir, "copy"}, rec, 0o644)
+	if f != nil || !errors.Is(err, os.ErrClosed) {
+		t.Errorf("%v, %v", f, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -52,14 +53,14 @@ func (o *nfsOptions) first(ctx context.Context, cmd *cobra.Command, r *remote, u
 	for told := false; ; {
 		err := o.connectURL(ctx, cmd.ErrOrStderr(), u, dial)
 		if err == nil && told {
-			r.notice(cmd, o, "connected")
+			r.notice(cmd.ErrOrStderr(), o.json, "connected")
 		}
 		if left := time.Until(end); err == nil || left <= 0 || ctx.Err() != nil || !mayCome(err) {
 			return err
 		}
 		if !told {
 			told = true
-			r.notice(cmd, o, fmt.Sprintf("%s: trying for %v to get a connection", explain(err), o.retry))
+			r.notice(cmd.ErrOrStderr(), o.json, fmt.Sprintf("%s: trying for %v to get a connection", explain(err), o.retry))
 		}
 		pause := time.NewTimer(min(retryPause, time.Until(end)))
 		select {
@@ -168,10 +169,10 @@ func (r *remote) attend(ctx context.Context, cmd *cobra.Command, o *nfsOptions, 
 			switch {
 			case p.lost && spoke.allows():
 				told = true
-				r.notice(cmd, o, fmt.Sprintf("connection lost, trying for %v to get it back", o.retry))
+				r.notice(cmd.ErrOrStderr(), o.json, fmt.Sprintf("connection lost, trying for %v to get it back", o.retry))
 			case p.recovered && told:
 				told = false
-				r.notice(cmd, o, "connected again")
+				r.notice(cmd.ErrOrStderr(), o.json, "connected again")
 			}
 			switch v {
 			case away:
@@ -226,12 +227,12 @@ type noticeJSON struct {
 	Notice string `json:"notice"`
 }
 
-func (r *remote) notice(cmd *cobra.Command, o *nfsOptions, text string) {
-	if o.json {
-		_ = json.NewEncoder(cmd.ErrOrStderr()).Encode(noticeJSON{text})
+func (r *remote) notice(stderr io.Writer, asJSON bool, text string) {
+	if asJSON {
+		_ = json.NewEncoder(stderr).Encode(noticeJSON{text})
 		return
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "rpcrdma: %s: %s\n", r.name, text)
+	fmt.Fprintf(stderr, "rpcrdma: %s: %s\n", r.name, text)
 }
 
 // resent reports whether calls have been sent again: one that must not be executed twice may

@@ -331,11 +331,12 @@ func (s *service) hangup() {
 	if err == nil {
 		err = s.exporter.set(exports)
 	}
-	if err == nil {
-		_, err = fmt.Fprintf(s.ready, "rpcrdma: exporting %s\n", s.exporter)
-	}
 	if err != nil {
 		s.log.Error("the exports stay as they were", "err", explain(err))
+		return
+	}
+	if _, err := fmt.Fprintf(s.ready, "rpcrdma: exporting %s\n", s.exporter); err != nil {
+		s.log.Error("the exports are the new ones, and could not be printed", "err", explain(err))
 	}
 }
 

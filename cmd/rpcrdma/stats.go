@@ -188,7 +188,11 @@ func (o *statsOptions) run(ctx context.Context, source func(context.Context) (*s
 			return err
 		}
 		// A server looks at itself once a second.
-		if !now.Time.After(last.Time) {
+		if now.Time.Equal(last.Time) {
+			continue
+		}
+		if now.Time.Before(last.Time) { // its clock has been set back
+			last = now
 			continue
 		}
 		shown = now.since(last)
@@ -375,6 +379,10 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*sample, error) 
 		return nil, fmt.Errorf("%s: %w", addr, explained(err))
 	}
 	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return nil, fmt.Errorf("%s is asked too much at the moment (%.60s): try again later", addr, printable(res.Status))
+	}
 	if kind := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || kind != "application/json" {
 		return nil, fmt.Errorf("%s is not the --metrics-addr of 'rpcrdma serve': it answers %.60s, %.40q", addr, printable(res.Status), kind)
 	}

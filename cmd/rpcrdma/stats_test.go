@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -202,6 +203,20 @@ func TestStatsTime(t *testing.T) {
 	if err != nil || n < 3 {
 		t.Errorf("%d samples, %v", n, err)
 	}
+	// The clock of a server that is set back makes no interval, and stops nothing.
+	begin := time.Unix(1<<30, 0)
+	times := []time.Duration{0, 0, time.Second, -time.Hour, -time.Hour + time.Second}
+	n = 0
+	var seconds []float64
+	o = statsOptions{interval: time.Millisecond, count: 2}
+	err = o.run(t.Context(), func(context.Context) (*sample, error) {
+		n++
+		return &sample{Time: begin.Add(times[n-1])}, nil
+	}, func(s *sample) error { seconds = append(seconds, s.Seconds); return nil })
+	if err != nil || !slices.Equal(seconds, []float64{1, 1}) {
+		t.Errorf("%v, %v", seconds, err)
+	}
+	o = statsOptions{interval: time.Millisecond}
 	broken := errors.New("broken")
 	n = 0
 	err = o.run(t.Context(), func(context.Context) (*sample, error) {

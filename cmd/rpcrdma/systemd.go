@@ -134,9 +134,30 @@ type manager struct{ log *slog.Logger }
 // tell sends lines of VARIABLE=VALUE. Without a service manager nothing happens. One that does not
 // listen is no reason to stop serving.
 func (m *manager) tell(lines ...string) {
-	if _, err := daemon.SdNotify(false, strings.Join(lines, "\n")); err != nil {
+	if err := sdNotify(strings.Join(lines, "\n")); err != nil {
 		m.log.Error("the service manager is not told", "what", lines[0], "err", err)
 	}
+}
+
+// notifyLimit is how long a service manager may leave its socket full. daemon.SdNotify has no limit.
+const notifyLimit = time.Second
+
+// sdNotify sends a state as sd_notify(3) does.
+func sdNotify(state string) error {
+	addr := &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"}
+	if addr.Name == "" {
+		return nil
+	}
+	conn, err := net.DialUnix(addr.Net, nil, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyLimit)); err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(state))
+	return err
 }
 
 // ready tells that the process serves, and what 'systemctl status' shows of it.

@@ -12,26 +12,49 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // A serviceManager is the socket that systemd gives to a service, and what came there.
 type serviceManager struct {
-	t    *testing.T
-	conn *net.UnixConn
+	t     *testing.T
+	heard chan string
 }
 
-// newServiceManager has the commands of a test report to it.
-func newServiceManager(t *testing.T) *serviceManager {
+// notifySocket returns a socket to which the commands of a test report.
+func notifySocket(t *testing.T) *net.UnixConn {
 	t.Helper()
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
 	conn, err := net.ListenUnixgram("unixgram", addr)
 	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", addr.Name)
-	return &serviceManager{t, conn}
+	return conn
+}
+
+// newServiceManager has the commands of a test report to it. It always listens: a socket holds a
+// few messages, and then whoever reports waits.
+func newServiceManager(t *testing.T) *serviceManager {
+	t.Helper()
+	conn := notifySocket(t)
+	m := &serviceManager{t, make(chan string, 1<<16)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			m.heard <- string(buf[:n])
+		}
+	}()
+	t.Cleanup(func() {
+		conn.Close()
+		<-done
+	})
+	return m
 }
 
 // next returns the next message that is no sign of life. Of those it counts.
@@ -52,26 +75,21 @@ func (m *serviceManager) next() (lines []string, alive int) {
 // read returns the next message, "" if there is none within a time.
 func (m *serviceManager) read(limit time.Duration) string {
 	m.t.Helper()
-	testutil.Must(m.t, m.conn.SetReadDeadline(time.Now().Add(limit)))
-	buf := make([]byte, 4096)
-	n, err := m.conn.Read(buf)
-	if os.IsTimeout(err) {
+	select {
+	case text := <-m.heard:
+		return text
+	case <-time.After(limit):
 		return ""
 	}
-	testutil.Must(m.t, err)
-	return string(buf[:n])
 }
 
-// silent wants that there is no message at the moment.
+// silent wants that no message has been sent.
 func (m *serviceManager) silent() {
 	m.t.Helper()
-	rc, err := m.conn.SyscallConn()
-	testutil.Must(m.t, err)
-	buf := make([]byte, 4096)
-	n := 0
-	testutil.Must(m.t, rc.Control(func(fd uintptr) { n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT) }))
-	if err != unix.EAGAIN {
-		m.t.Errorf("the service manager hears %q, %v", buf[:max(n, 0)], err)
+	// A message of its own comes behind what has been sent.
+	testutil.Must(m.t, sdNotify("end"))
+	if text := m.read(testutil.Patience); text != "end" {
+		m.t.Errorf("the service manager hears %q", text)
 	}
 }
 
@@ -158,6 +176,24 @@ func TestServiceManagerIsGone(t *testing.T) {
 		if !strings.Contains(s.stderr.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, &s.stderr)
 		}
+	}
+}
+
+// Nor does one that has stopped listening.
+func TestServiceManagerIsDeaf(t *testing.T) {
+	conn := notifySocket(t)
+	sender, err := net.DialUnix("unixgram", nil, conn.LocalAddr().(*net.UnixAddr))
+	testutil.Must(t, err)
+	defer sender.Close()
+	for err == nil { // until it is full
+		testutil.Must(t, sender.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+		_, err = sender.Write([]byte("WATCHDOG=1"))
+	}
+	s := startServer(t, "--dir", t.TempDir())
+	root(t, s.dialNFS(t))
+	testutil.Must(t, s.stop())
+	if n := strings.Count(s.stderr.String(), "is not told"); n != 2 {
+		t.Errorf("READY and STOPPING are missed %d times:\n%s", n, &s.stderr)
 	}
 }
 

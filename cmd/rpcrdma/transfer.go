@@ -73,6 +73,8 @@ type transfer struct {
 	records  string  // directory of the records of --resume; empty: without it
 	wantsDir bool    // the URL that is copied to ends in a slash
 
+	sameServer bool // of a cp: both URLs have one address
+
 	meter *meter
 	dirs  int
 	links int
