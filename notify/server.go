@@ -151,7 +151,10 @@ func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeR
 // add makes a subscription within the limits. Unless the status says why not, the caller
 // runs or removes it.
 func (s *Server) add(a *subscribeArgs, conn *transport.Conn) (*subscription, Status) {
-	host := conn.RemoteAddr().String()
+	host := "" // a provider may have no addresses
+	if a := conn.RemoteAddr(); a != nil {
+		host = a.String()
+	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

@@ -16,6 +16,7 @@ package rpcstatus
 
 import (
 	"cmp"
+	"net"
 	"net/http"
 	"reflect"
 	"strings"
@@ -206,7 +207,15 @@ func address(cn *transport.Conn) string {
 	if cn == nil {
 		return ""
 	}
-	return cn.RemoteAddr().String()
+	return spell(cn.RemoteAddr())
+}
+
+// spell returns the text of an address, which a provider may leave nil.
+func spell(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
 }
 
 // text is what is kept of an error. Some of it may have come from a peer.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -171,6 +172,47 @@ func wantProcedure(t *testing.T, s *Snapshot, name string, executed bool, calls,
 }
 
 // A peer that calls what there is not makes one entry, and fills no list beyond its bound.
+// A nameless listener has connections without addresses.
+type nameless struct{ net.Listener }
+
+type namelessConn struct{ net.Conn }
+
+func (l nameless) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return namelessConn{c}, err
+}
+
+func (namelessConn) RemoteAddr() net.Addr { return nil }
+func (namelessConn) LocalAddr() net.Addr  { return nil }
+
+// A connection may have no addresses.
+func TestNameless(t *testing.T) {
+	leak.Check(t)
+	m := New(Config{Table: table(t)})
+	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: m}})
+	testutil.Must(t, err, srv.Register(transport.Program{Number: prog, Low: 1, High: 1, Handler: transport.HandlerFunc(
+		func(_ context.Context, _ *transport.Request, res *transport.Response) { res.Fail(oncrpc.SystemErr) },
+	)}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testutil.Must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- srv.ServeTCP(nameless{l}) }()
+	cl, err := transport.DialTCP(t.Context(), l.Addr().String(), nil)
+	testutil.Must(t, err)
+	if err := cl.Call(t.Context(), &transport.Call{Prog: prog, Vers: 1, Proc: fail}); !errors.As(err, new(*oncrpc.RPCError)) {
+		t.Errorf("%v", err)
+	}
+	if s := m.Snapshot(); len(s.Conns) != 1 || s.Conns[0].Peer != "" || s.Conns[0].Local != "" || len(s.Failed) != 1 {
+		t.Errorf("%+v", s)
+	}
+	cl.Close()
+	srv.Close()
+	<-served
+	if s := m.Snapshot(); len(s.Conns) != 0 {
+		t.Errorf("%+v", s.Conns)
+	}
+}
+
 func TestUnknownProcedures(t *testing.T) {
 	r := newRig(t)
 	random := rand.New(rand.NewPCG(1, 2))

@@ -277,7 +277,7 @@ func (m *Monitor) connections(s *Snapshot, executing map[*transport.Conn]int) {
 		o := &open[i]
 		info := o.Conn.Info()
 		s.Conns = append(s.Conns, Conn{
-			ID: o.ID, Server: o.Server, Peer: info.RemoteAddr.String(), Local: info.LocalAddr.String(),
+			ID: o.ID, Server: o.Server, Peer: spell(info.RemoteAddr), Local: spell(info.LocalAddr),
 			Provider: info.Provider, Version: info.Version, Age: Seconds(now.Sub(o.Began)),
 			InlineSend: info.InlineSend, InlineRecv: info.InlineRecv, PrivateData: info.PrivateData, Properties: info.Properties,
 			Configured: info.Configured, RemoteInvalidation: info.RemoteInvalidation, MemoryWindows: info.Capabilities.MemoryWindows,
