@@ -56,7 +56,8 @@ type Node interface {
 	Open(ctx context.Context, who *Caller, rights uint32) (nfs.Attr, error)
 
 	// ReadAt reads into b from offset off, which is not negative. A short count without an
-	// error is the end of the file.
+	// error is the end of the file. If an error comes after a part of the data ReadAt returns both:
+	// the client gets the part, and the error if that comes again when the client asks for the rest.
 	ReadAt(ctx context.Context, who *Caller, b []byte, off int64) (n int, err error)
 }
 

@@ -355,10 +355,8 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err != nil && done == 0:
-			return 0, err
 		case err != nil || got == 0:
-			return done, nil // an error comes again when the rest is asked for
+			return done, err
 		}
 		done += got
 	}
