@@ -124,7 +124,7 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
 		err = n.fs.asMaker(who, child, &st, func() error {
-			return unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
+			return child.chmod(st.Mode&0o7000 | mode&bits)
 		})
 	}
 	if err == nil && set.SetSize && child.typ == nfs.TypeReg {

@@ -21,7 +21,7 @@ type node struct {
 	path int          // O_PATH, or that of a new file's data
 
 	// The data of a regular file, open for one of the two; -1: not open. They change once, under
-	// opening.
+	// opening. So does the mode, as opening may take another one for a moment.
 	opening sync.Mutex
 	rd, wr  atomic.Int32
 
@@ -323,7 +323,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 		err = open()
 	}
 	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.process.UID {
-		err = n.asOwner(st, open)
+		err = n.asOwner(open)
 	}
 	if err != nil {
 		return -1, err
@@ -334,8 +334,13 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 }
 
 // asOwner runs open while the mode lets the owner in, who is this process: an ordinary user has
-// no other way to what is the owner's right in NFS. opening is held.
-func (n *node) asOwner(st *unix.Stat_t, open func() error) error {
+// no other way to what is the owner's right in NFS. opening is held. The mode is that of now: what
+// the caller has seen may have been changed since then, maybe by the same call.
+func (n *node) asOwner(open func() error) error {
+	var st unix.Stat_t
+	if err := fstat(n.path, &st); err != nil {
+		return err
+	}
 	mode := st.Mode & 0o7777
 	if err := unix.Chmod(procPath(n.path), mode|0o600); err != nil {
 		return err
@@ -345,6 +350,13 @@ func (n *node) asOwner(st *unix.Stat_t, open func() error) error {
 		err = back
 	}
 	return err
+}
+
+// chmod sets the mode, but not while asOwner has another one, which it takes back.
+func (n *node) chmod(mode uint32) error {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	return unix.Chmod(procPath(n.path), mode)
 }
 
 // ReadAt reads. The kernel reads into b, which the adapter sends from.
@@ -528,7 +540,7 @@ func (n *node) change(set *nfs.SetAttr) error {
 		}
 	}
 	if set.SetMode && n.typ != nfs.TypeLnk {
-		if err := unix.Chmod(procPath(n.path), set.Mode&0o7777); err != nil {
+		if err := n.chmod(set.Mode & 0o7777); err != nil {
 			return err
 		}
 	}
