@@ -135,8 +135,8 @@ func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
 	case !ok:
 		return nfs.StatusNotSupp
 	}
-	r.Verf = c.verifier()
 	err := writer.Commit(c.ctx, &c.who, c.commit.Offset, c.commit.Count)
+	r.Verf = c.verifier() // after that: another call may have got the error
 	r.Wcc.After = c.post(n)
 	if err != nil {
 		c.lost(err)

@@ -278,7 +278,7 @@ func TestWriteVerifier(t *testing.T) {
 		t.Errorf("the log has\n%s", log.String())
 	}
 	other := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
-	if other.server.verifier() == c.server.verifier() {
+	if other.server.verf.Load() == c.server.verf.Load() {
 		t.Error("two servers have one verifier")
 	}
 }

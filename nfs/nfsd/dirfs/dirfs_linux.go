@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +64,7 @@ type FS struct {
 	self    *self // nil: operations are the process's own
 	process nfsd.Caller
 	volume  uint32 // of the handles: see volumeOf
+	verf    atomic.Uint64
 	ids     identifier
 	direct  bool // open_by_handle_at works
 	at      opener
@@ -80,15 +83,17 @@ type FS struct {
 }
 
 var (
-	_ nfsd.FS      = (*FS)(nil)
-	_ nfsd.Spacer  = (*FS)(nil)
-	_ nfsd.Limiter = (*FS)(nil)
+	_ nfsd.FS       = (*FS)(nil)
+	_ nfsd.Spacer   = (*FS)(nil)
+	_ nfsd.Limiter  = (*FS)(nil)
+	_ nfsd.Verifier = (*FS)(nil)
 )
 
 // Open returns the FS of a directory. A nil cfg is the default configuration. It fails as root
 // if threads cannot take the identity of callers.
 func Open(dir string, cfg *Config) (*FS, error) {
 	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync}
+	f.verf.Store(rand.Uint64())
 	if cfg != nil {
 		f.cfg = *cfg
 	}
@@ -347,6 +352,9 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 	}
 	return f.cache.add(newNode(f, id, typeOf(st.Mode), fd)), nil
 }
+
+// Verifier returns a number that grows when the disk has not taken written data.
+func (f *FS) Verifier() uint64 { return f.verf.Load() }
 
 // Space tells how full the file system is.
 func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {

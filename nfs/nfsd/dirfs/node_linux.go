@@ -29,6 +29,7 @@ type node struct {
 	grants  [2]atomic.Pointer[grant]
 	turn    atomic.Uint32 // which of grants is replaced next
 	setting sync.Mutex    // SETATTR
+	syncing syncing
 
 	// The cache's.
 	refs       int
@@ -379,6 +380,7 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 // setuid and setgid bits away.
 func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64, stable nfs.Stable) (done int, committed nfs.Stable, err error) {
 	fd := int(n.wr.Load())
+	failures, _ := n.syncing.failed()
 	write := func() error {
 		for done < len(b) {
 			put, err := unix.Pwrite(fd, b[done:], off+int64(done))
@@ -405,9 +407,12 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 	case n.fs.cfg.Async:
 		return done, stable, nil
 	case stable == nfs.DataSync:
-		err = retry(func() error { return n.fs.fdatasync(fd) })
+		err = n.flush(fd, n.fs.fdatasync)
 	case stable == nfs.FileSync:
-		err = retry(func() error { return n.fs.fsync(fd) })
+		err = n.flush(fd, n.fs.fsync)
+	}
+	if now, failure := n.syncing.failed(); err == nil && stable != nfs.Unstable && now != failures {
+		err = failure // it may have been this data
 	}
 	return done, stable, err
 }
@@ -457,6 +462,9 @@ func (n *node) syncs(st *unix.Stat_t) (done bool, err error) {
 		// It cannot be opened without doing something to a device. File systems with a journal
 		// write it with the directory.
 		return false, nil
+	}
+	if n.typ == nfs.TypeReg {
+		return true, n.flush(fd, n.fs.fsync)
 	}
 	return true, retry(func() error { return n.fs.fsync(fd) })
 }
