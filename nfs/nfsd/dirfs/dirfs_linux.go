@@ -70,7 +70,7 @@ type FS struct {
 	at      opener
 	byMode  bool // there is no faccessat2(2): permissions are what modes say
 	limits  nfsd.Limits
-	joint   bool // a change of several inodes is on the disk when one of them is
+	joint   bool // a new file's name is on the disk when the file is
 
 	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
 
@@ -212,15 +212,16 @@ func volumeOf(root *id, fd int) uint32 {
 }
 
 // isJoint tells whether the file system writes what one system call has changed as one entry of its
-// journal: fsync(2) of a new file then includes its name, and that of one directory what rename(2)
-// has moved to another. Linux's own server depends on the same when it puts first the file and then
-// the directory on the disk, and the second has nothing left to do; but here it would be a flush of
-// the disk. fsync(2) promises less, so only file systems are named that are known for it.
+// journal: fsync(2) of a new file then includes its name. Linux's own server depends on the same when
+// it puts first the file and then the directory on the disk, and the second has nothing left to do;
+// but here it would be a flush of the disk. fsync(2) promises less, so only file systems are named
+// that are known for it. rename(2) between directories is not left to it: without a journal ext4 has
+// nothing that puts the second directory on the disk.
 func isJoint(fd int) bool {
 	switch fileSystem(fd) {
-	case "ext3", "ext4": // ext4_create and ext4_rename have one handle; without a journal, fsync has ext4_sync_parent
+	case "ext3", "ext4": // ext4_create has one handle; without a journal, fsync has ext4_sync_parent
 		return true
-	case "xfs": // xfs_create and xfs_rename are one transaction
+	case "xfs": // xfs_create is one transaction
 		return true
 	}
 	return false

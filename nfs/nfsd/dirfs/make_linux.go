@@ -344,10 +344,11 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 	}
 	n.fs.forget(old, dir, newName)
 	n.fs.moved(moved, dir, newName, who)
-	if err := n.sync(nil); err != nil || dir == n || n.fs.joint {
+	// The new name before the old one goes: after a crash in between there are two, and not none.
+	if err := dir.sync(nil); err != nil || dir == n {
 		return err
 	}
-	return dir.sync(nil)
+	return n.sync(nil)
 }
 
 // moved has the places know a new name.
