@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -252,6 +253,33 @@ func TestStoreFails(t *testing.T) {
 	w.stop[2] = func() {
 		if err := w.fs.Close(); err == nil {
 			t.Error("Close does not tell")
+		}
+	}
+}
+
+// What is found in another way while it is searched is not gone when the search ends.
+func TestFoundMeanwhile(t *testing.T) {
+	f, err := Open(t.TempDir(), &Config{noHandles: true, asProcess: true})
+	testutil.Must(t, err)
+	defer f.Close()
+	s := f.seeker
+	found, again, missing := &id{ino: 1}, &id{ino: 2}, &id{ino: 3}
+	quests := make(map[id]*quest)
+	for _, i := range []*id{found, again, missing} {
+		quests[*i] = &quest{ended: make(chan struct{})}
+		s.wanted[*i] = quests[*i]
+	}
+	f.places.note(found, &f.root.id, "found", nil)
+	f.places.note(again, &f.root.id, "again", nil)
+	s.wanted[*again] = &quest{ended: make(chan struct{})} // for the next search
+	s.settle(maps.Clone(quests), true)
+	if s.gone[*found] || s.gone[*again] || !s.gone[*missing] || s.wanted[*again] == nil || len(s.wanted) != 1 {
+		t.Errorf("gone are %v, wanted %v", s.gone, s.wanted)
+	}
+	for i, q := range quests {
+		<-q.ended
+		if want := s.gone[i]; (q.err == unix.ESTALE) != want || (q.err == nil) == want {
+			t.Errorf("%d: %v", i.ino, q.err)
 		}
 	}
 }
