@@ -163,7 +163,7 @@ func (f *FS) open(dir string) (err error) {
 	}
 	f.probe(fd, &st)
 	var proc unix.Stat_t
-	if err := unix.Stat(procPath(fd), &proc); err != nil || proc.Ino != st.Ino || proc.Dev != st.Dev {
+	if err := unix.Stat(procPath(fd), &proc); err != nil || !same(&proc, &st) {
 		unix.Close(fd)
 		return errors.New("/proc is not there")
 	}

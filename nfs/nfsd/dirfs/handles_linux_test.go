@@ -331,6 +331,17 @@ func TestParentOutside(t *testing.T) {
 	})
 }
 
+// An inode is known by its number and its device: the root of a subvolume of btrfs is not the top of
+// the file system, though both have the same number.
+func TestSameInode(t *testing.T) {
+	a := unix.Stat_t{Ino: 256, Dev: 1}
+	for _, b := range []unix.Stat_t{{Ino: 256, Dev: 1}, {Ino: 256, Dev: 2}, {Ino: 257, Dev: 1}} {
+		if got := same(&a, &b); got != (a == b) {
+			t.Errorf("inode %d of device %d: %v", b.Ino, b.Dev, got)
+		}
+	}
+}
+
 func TestIDs(t *testing.T) {
 	f, err := Open(t.TempDir(), &Config{asProcess: true})
 	testutil.Must(t, err)
