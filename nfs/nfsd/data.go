@@ -37,20 +37,21 @@ func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
 		left = size - off
 	}
 	want := min(uint64(c.read.Count), left, uint64(c.transfer), uint64(c.res.ItemRoom()))
+	whole := true // what there was has been read
 	if want > 0 {
 		if r.Data = c.res.Alloc(int(want)); r.Data == nil {
 			return nfs.StatusJukebox // no memory, for now
 		}
 		got, err := n.ReadAt(c.ctx, &c.who, r.Data, int64(off))
-		if err != nil {
+		if err != nil && got == 0 {
 			return c.status(err)
 		}
-		r.Data = r.Data[:got]
+		r.Data, whole = r.Data[:got], err == nil
 	}
 	r.Count = uint32(len(r.Data))
 	c.told.bytes = len(r.Data)
-	// Less than there was: the file has become shorter.
-	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want
+	// Less than there was, without an error: the file has become shorter.
+	r.EOF = uint64(r.Count) == left || uint64(r.Count) < want && whole
 	return nfs.StatusOK
 }
 
@@ -134,8 +135,8 @@ func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
 	case !ok:
 		return nfs.StatusNotSupp
 	}
-	r.Verf = c.verifier()
 	err := writer.Commit(c.ctx, &c.who, c.commit.Offset, c.commit.Count)
+	r.Verf = c.verifier() // after that: another call may have got the error
 	r.Wcc.After = c.post(n)
 	if err != nil {
 		c.lost(err)

@@ -23,9 +23,9 @@
 //
 // [FS] and [Node] are what a file system must have: objects that can be looked up, listed and
 // read. What else it can do it says with the interfaces [Setter], [Writer], [Creator],
-// [Symlinker], [LinkReader], [Linker], [Mknoder], [Accesser], [Spacer] and [Limiter]; what is
-// missing is answered with NFS3ERR_NOTSUPP, and FSINFO does not promise it. The server does
-// the rest: arguments and results, handles that cannot be forged, who the caller is, weak
+// [Symlinker], [LinkReader], [Linker], [Mknoder], [Accesser], [Spacer], [Limiter] and [Verifier];
+// what is missing is answered with NFS3ERR_NOTSUPP, and FSINFO does not promise it. The server
+// does the rest: arguments and results, handles that cannot be forged, who the caller is, weak
 // cache consistency data, the sizes of pages and transfers.
 //
 // Errors of a file system are an [*nfs.Error] with the status, a syscall.Errno, or one of the

@@ -56,7 +56,8 @@ type Node interface {
 	Open(ctx context.Context, who *Caller, rights uint32) (nfs.Attr, error)
 
 	// ReadAt reads into b from offset off, which is not negative. A short count without an
-	// error is the end of the file.
+	// error is the end of the file. If an error comes after a part of the data ReadAt returns both:
+	// the client gets the part, and the error if that comes again when the client asks for the rest.
 	ReadAt(ctx context.Context, who *Caller, b []byte, off int64) (n int, err error)
 }
 
@@ -113,7 +114,7 @@ type Writer interface {
 
 	// Commit puts what has been written on stable storage: count bytes at offset off, 0: all
 	// behind it. After an error the server changes its write verifier, so that clients write
-	// their data again.
+	// their data again; see Verifier for errors that other methods come across.
 	Commit(ctx context.Context, who *Caller, off uint64, count uint32) error
 }
 
@@ -181,6 +182,16 @@ type Spacer interface {
 type Space struct {
 	TotalBytes, FreeBytes, AvailBytes uint64 // available: to the caller
 	TotalFiles, FreeFiles, AvailFiles uint64
+}
+
+// A Verifier is an FS that notices by itself when data may be lost that WriteAt has taken and that
+// is not stable yet. An FS needs this that is told of an error only once, by whichever call comes
+// first: a change of attributes, or one of several Commits at a time.
+type Verifier interface {
+	// Verifier returns a number that the write verifier is made of. RFC 1813 section 3.3.7. It is
+	// random at first, and increased when data may be lost, before any Commit of the same file
+	// returns without an error that does not find the error any more.
+	Verifier() uint64
 }
 
 // A Limiter is an FS that knows its limits.

@@ -130,8 +130,17 @@ func (o *object) ReadAt(_ context.Context, _ *Caller, b []byte, off int64) (int,
 // A failing is a plain whose files can be written, with these results.
 type failing struct {
 	plain
-	write, commit error
-	short         bool // half of what is written is
+	read, write, commit error
+	short               bool // half of what is read or written is
+}
+
+func newFailing() *failing {
+	f := new(failing)
+	f.plain.objects = newPlain().objects
+	for _, o := range f.objects {
+		o.fs = &f.plain
+	}
+	return f
 }
 
 type failingNode struct {
@@ -154,6 +163,14 @@ func (f *failing) wrap(n Node, err error) (Node, error) {
 
 func (n failingNode) Lookup(ctx context.Context, who *Caller, name string) (Node, error) {
 	return n.fs.wrap(n.object.Lookup(ctx, who, name))
+}
+
+func (n failingNode) ReadAt(ctx context.Context, who *Caller, b []byte, off int64) (int, error) {
+	if n.fs.short {
+		b = b[:len(b)/2]
+	}
+	got, _ := n.object.ReadAt(ctx, who, b, off)
+	return got, n.fs.read
 }
 
 func (n failingNode) WriteAt(_ context.Context, _ *Caller, b []byte, _ int64, stable nfs.Stable) (int, nfs.Stable, error) {

@@ -72,7 +72,7 @@ type Server struct {
 	lookups  *turns[*transport.Conn] // and other calls that are as quick
 	log      *slog.Logger
 
-	verf   atomic.Uint64 // the write verifier
+	verf   atomic.Uint64 // the server's part of the write verifier
 	mounts mountList
 	calls  sync.Pool // *call
 }
@@ -419,8 +419,13 @@ func validSet(s *nfs.SetAttr) nfs.Status {
 	return nfs.StatusOK
 }
 
-// verifier is the write verifier of the moment.
-func (s *Server) verifier() (v nfs.Verf) {
-	binary.BigEndian.PutUint64(v[:], s.verf.Load())
+// verifier is the write verifier of the export at the moment. Both parts only grow, so that their
+// sum is another one whichever does.
+func (c *call) verifier() (v nfs.Verf) {
+	sum := c.verf.Load()
+	if fs, ok := c.export.FS.(Verifier); ok {
+		sum += fs.Verifier()
+	}
+	binary.BigEndian.PutUint64(v[:], sum)
 	return v
 }

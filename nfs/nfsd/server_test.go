@@ -234,11 +234,7 @@ func TestMountList(t *testing.T) {
 // Data that has been lost changes the write verifier, so that clients write it again.
 func TestWriteVerifier(t *testing.T) {
 	var log bytes.Buffer
-	f := new(failing)
-	f.plain.objects = newPlain().objects
-	for _, o := range f.objects {
-		o.fs = &f.plain
-	}
+	f := newFailing()
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	file := c.lookup(c.mnt("/").Handle, "top")
 	write := func(stable nfs.Stable) (r nfs.WriteRes) {
@@ -282,8 +278,33 @@ func TestWriteVerifier(t *testing.T) {
 		t.Errorf("the log has\n%s", log.String())
 	}
 	other := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
-	if other.server.verifier() == c.server.verifier() {
+	if other.server.verf.Load() == c.server.verf.Load() {
 		t.Error("two servers have one verifier")
+	}
+}
+
+// What has been read before an error is not the end of the file; without an error it is.
+func TestReadError(t *testing.T) {
+	f := newFailing()
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
+	file := c.lookup(c.mnt("/").Handle, "top")
+	f.short = true
+	for _, tt := range []struct {
+		err    error
+		count  uint32
+		status nfs.Status
+		data   string
+		eof    bool
+	}{
+		{nil, 100, nfs.StatusOK, "wo", true}, {syscall.EIO, 100, nfs.StatusOK, "wo", false},
+		{syscall.EIO, 4, nfs.StatusOK, "wo", false}, {syscall.EIO, 1, nfs.StatusIO, "", false},
+	} {
+		f.read = tt.err
+		var r nfs.ReadRes
+		c.nfs(nfs.ProcRead, &nfs.ReadArgs{File: file, Count: tt.count}, &r)
+		if r.Status != tt.status || string(r.Data) != tt.data || int(r.Count) != len(tt.data) || r.EOF != tt.eof {
+			t.Errorf("READ of %d bytes with %v: %+v", tt.count, tt.err, r)
+		}
 	}
 }
 

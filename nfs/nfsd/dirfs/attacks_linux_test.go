@@ -246,6 +246,33 @@ func TestModesStay(t *testing.T) {
 	})
 }
 
+// A mode that is set while another one lets the owner in for a moment stays.
+func TestModeSetMeanwhile(t *testing.T) {
+	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "x"})
+	n := w.node("file", 0)
+	set := make(chan struct{})
+	n.opening.Lock()
+	err := n.asOwner(func() error {
+		go func() {
+			defer close(set)
+			if err := n.change(&nfs.SetAttr{SetMode: true, Mode: 0o640}); err != nil {
+				t.Error(err)
+			}
+		}()
+		select {
+		case <-set:
+		case <-time.After(50 * time.Millisecond): // it waits, as it should
+		}
+		return nil
+	})
+	n.opening.Unlock()
+	<-set
+	testutil.Must(t, err)
+	if got := hostStat(t, w.path("file")).Mode & 0o7777; got != 0o640 {
+		t.Errorf("the mode is %o, want 640", got)
+	}
+}
+
 // A cookie that is no directory's, or another one's, leads to entries of this one or to none.
 func TestForgedCookies(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {

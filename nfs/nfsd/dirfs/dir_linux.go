@@ -84,7 +84,7 @@ func (n *node) parent() (*node, error) {
 	}
 	at := first
 	for range maxDepth {
-		if err = fstat(at, &st); err != nil || st.Ino == top.Ino && st.Dev == top.Dev {
+		if err = fstat(at, &st); err != nil || same(&st, &top) {
 			break
 		}
 		var above int
@@ -96,8 +96,8 @@ func (n *node) parent() (*node, error) {
 			at, err = first, unix.ESTALE
 			break
 		}
-		was := st.Ino
-		if err = fstat(at, &st); err == nil && st.Ino == was {
+		was := st
+		if err = fstat(at, &st); err == nil && same(&st, &was) {
 			err = unix.ESTALE // the top of the host's file system
 			break
 		}
@@ -105,7 +105,7 @@ func (n *node) parent() (*node, error) {
 	if at != first {
 		unix.Close(at)
 	}
-	if err == nil && (st.Ino != top.Ino || st.Dev != top.Dev) {
+	if err == nil && !same(&st, &top) {
 		err = unix.ESTALE
 	}
 	if err != nil {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,12 +64,13 @@ type FS struct {
 	self    *self // nil: operations are the process's own
 	process nfsd.Caller
 	volume  uint32 // of the handles: see volumeOf
+	verf    atomic.Uint64
 	ids     identifier
 	direct  bool // open_by_handle_at works
 	at      opener
 	byMode  bool // there is no faccessat2(2): permissions are what modes say
 	limits  nfsd.Limits
-	joint   bool // a change of several inodes is on the disk when one of them is
+	joint   bool // a new file's name is on the disk when the file is
 
 	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
 
@@ -80,15 +83,17 @@ type FS struct {
 }
 
 var (
-	_ nfsd.FS      = (*FS)(nil)
-	_ nfsd.Spacer  = (*FS)(nil)
-	_ nfsd.Limiter = (*FS)(nil)
+	_ nfsd.FS       = (*FS)(nil)
+	_ nfsd.Spacer   = (*FS)(nil)
+	_ nfsd.Limiter  = (*FS)(nil)
+	_ nfsd.Verifier = (*FS)(nil)
 )
 
 // Open returns the FS of a directory. A nil cfg is the default configuration. It fails as root
 // if threads cannot take the identity of callers.
 func Open(dir string, cfg *Config) (*FS, error) {
 	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync}
+	f.verf.Store(rand.Uint64())
 	if cfg != nil {
 		f.cfg = *cfg
 	}
@@ -158,7 +163,7 @@ func (f *FS) open(dir string) (err error) {
 	}
 	f.probe(fd, &st)
 	var proc unix.Stat_t
-	if err := unix.Stat(procPath(fd), &proc); err != nil || proc.Ino != st.Ino || proc.Dev != st.Dev {
+	if err := unix.Stat(procPath(fd), &proc); err != nil || !same(&proc, &st) {
 		unix.Close(fd)
 		return errors.New("/proc is not there")
 	}
@@ -207,15 +212,16 @@ func volumeOf(root *id, fd int) uint32 {
 }
 
 // isJoint tells whether the file system writes what one system call has changed as one entry of its
-// journal: fsync(2) of a new file then includes its name, and that of one directory what rename(2)
-// has moved to another. Linux's own server depends on the same when it puts first the file and then
-// the directory on the disk, and the second has nothing left to do; but here it would be a flush of
-// the disk. fsync(2) promises less, so only file systems are named that are known for it.
+// journal: fsync(2) of a new file then includes its name. Linux's own server depends on the same when
+// it puts first the file and then the directory on the disk, and the second has nothing left to do;
+// but here it would be a flush of the disk. fsync(2) promises less, so only file systems are named
+// that are known for it. rename(2) between directories is not left to it: without a journal ext4 has
+// nothing that puts the second directory on the disk.
 func isJoint(fd int) bool {
 	switch fileSystem(fd) {
-	case "ext3", "ext4": // ext4_create and ext4_rename have one handle; without a journal, fsync has ext4_sync_parent
+	case "ext3", "ext4": // ext4_create has one handle; without a journal, fsync has ext4_sync_parent
 		return true
-	case "xfs": // xfs_create and xfs_rename are one transaction
+	case "xfs": // xfs_create is one transaction
 		return true
 	}
 	return false
@@ -347,6 +353,9 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 	}
 	return f.cache.add(newNode(f, id, typeOf(st.Mode), fd)), nil
 }
+
+// Verifier returns a number that grows when the disk has not taken written data.
+func (f *FS) Verifier() uint64 { return f.verf.Load() }
 
 // Space tells how full the file system is.
 func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {

@@ -47,9 +47,14 @@
 // section 4.7 wants and Linux's own server does by default, and data when WriteAt or Commit says
 // so. With Config.Async nothing is waited for.
 //
+// When the disk has not taken written data, clients write it again: whichever call is told of that
+// changes the write verifier, for all that are answered later.
+//
 // That takes fsync(2) of a new file and of its directory, or of both directories after a rename.
-// On ext3, ext4 and XFS one of the two is left out: their journals have such a change as one
-// entry. What cannot be opened, such as a link or a special file, goes with its directory.
+// On ext3, ext4 and XFS a new file's directory is left out: their journals have such a change as one
+// entry. What cannot be opened, such as a link or a special file, goes with its directory when it is
+// made. Its attributes, if they are changed later, are not waited for: only syncfs(2) would be enough,
+// which writes everything that anybody has changed.
 //
 // # Descriptors
 //

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -256,6 +257,33 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// What is found in another way while it is searched is not gone when the search ends.
+func TestFoundMeanwhile(t *testing.T) {
+	f, err := Open(t.TempDir(), &Config{noHandles: true, asProcess: true})
+	testutil.Must(t, err)
+	defer f.Close()
+	s := f.seeker
+	found, again, missing := &id{ino: 1}, &id{ino: 2}, &id{ino: 3}
+	quests := make(map[id]*quest)
+	for _, i := range []*id{found, again, missing} {
+		quests[*i] = &quest{ended: make(chan struct{})}
+		s.wanted[*i] = quests[*i]
+	}
+	f.places.note(found, &f.root.id, "found", nil)
+	f.places.note(again, &f.root.id, "again", nil)
+	s.wanted[*again] = &quest{ended: make(chan struct{})} // for the next search
+	s.settle(maps.Clone(quests), true)
+	if s.gone[*found] || s.gone[*again] || !s.gone[*missing] || s.wanted[*again] == nil || len(s.wanted) != 1 {
+		t.Errorf("gone are %v, wanted %v", s.gone, s.wanted)
+	}
+	for i, q := range quests {
+		<-q.ended
+		if want := s.gone[i]; (q.err == unix.ESTALE) != want || (q.err == nil) == want {
+			t.Errorf("%d: %v", i.ino, q.err)
+		}
+	}
+}
+
 // An inode that gets the number of one that is gone has another id.
 func TestInodeReused(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
@@ -301,6 +329,17 @@ func TestParentOutside(t *testing.T) {
 		testutil.Must(t, os.Rename(w.dir+".out", w.path("back")))
 		w.want("inside again", up(), nfs.StatusOK)
 	})
+}
+
+// An inode is known by its number and its device: the root of a subvolume of btrfs is not the top of
+// the file system, though both have the same number.
+func TestSameInode(t *testing.T) {
+	a := unix.Stat_t{Ino: 256, Dev: 1}
+	for _, b := range []unix.Stat_t{{Ino: 256, Dev: 1}, {Ino: 256, Dev: 2}, {Ino: 257, Dev: 1}} {
+		if got := same(&a, &b); got != (a == b) {
+			t.Errorf("inode %d of device %d: %v", b.Ino, b.Dev, got)
+		}
+	}
 }
 
 func TestIDs(t *testing.T) {

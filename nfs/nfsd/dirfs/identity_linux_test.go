@@ -488,6 +488,13 @@ func TestOwnFiles(t *testing.T) {
 	if st := hostStat(t, w.path("closed")); st.Mode != before.Mode {
 		t.Errorf("the mode is %o, was %o", st.Mode, before.Mode)
 	}
+	for _, mode := range []uint32{0o644, 0, 0o200, 0o4444} {
+		w.fs.cache.clear() // the change has to open the file, to put it on the disk
+		w.want("SETATTR of the mode", w.do(user(), nfs.ProcSetAttr, &nfs.SetAttrArgs{Object: fh, Attr: nfs.SetAttr{SetMode: true, Mode: mode}}), nfs.StatusOK)
+		if got := hostStat(t, w.path("closed")).Mode & 0o7777; got != mode {
+			t.Errorf("the mode is %o, want %o", got, mode)
+		}
+	}
 	w.want("SETATTR of the owner", w.do(sys(0, 0), nfs.ProcSetAttr, &nfs.SetAttrArgs{Object: fh, Attr: nfs.SetAttr{SetUID: true, UID: 1}}), nfs.StatusPerm)
 	dir := w.lookup("dir")
 	testutil.Must(t, os.Chmod(w.path("dir"), 0))

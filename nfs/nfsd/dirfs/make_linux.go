@@ -124,7 +124,7 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	const bits = 0o777
 	if err == nil && child.typ != nfs.TypeLnk && st.Mode&bits != mode&bits && !n.hasDefaultACL() {
 		err = n.fs.asMaker(who, child, &st, func() error {
-			return unix.Chmod(procPath(child.path), st.Mode&0o7000|mode&bits)
+			return child.chmod(st.Mode&0o7000 | mode&bits)
 		})
 	}
 	if err == nil && set.SetSize && child.typ == nfs.TypeReg {
@@ -344,10 +344,11 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 	}
 	n.fs.forget(old, dir, newName)
 	n.fs.moved(moved, dir, newName, who)
-	if err := n.sync(nil); err != nil || dir == n || n.fs.joint {
+	// The new name before the old one goes: after a crash in between there are two, and not none.
+	if err := dir.sync(nil); err != nil || dir == n {
 		return err
 	}
-	return dir.sync(nil)
+	return n.sync(nil)
 }
 
 // moved has the places know a new name.

@@ -21,7 +21,7 @@ type node struct {
 	path int          // O_PATH, or that of a new file's data
 
 	// The data of a regular file, open for one of the two; -1: not open. They change once, under
-	// opening.
+	// opening. So does the mode, as opening may take another one for a moment.
 	opening sync.Mutex
 	rd, wr  atomic.Int32
 
@@ -29,6 +29,7 @@ type node struct {
 	grants  [2]atomic.Pointer[grant]
 	turn    atomic.Uint32 // which of grants is replaced next
 	setting sync.Mutex    // SETATTR
+	syncing syncing
 
 	// The cache's.
 	refs       int
@@ -323,7 +324,7 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 		err = open()
 	}
 	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.process.UID {
-		err = n.asOwner(st, open)
+		err = n.asOwner(open)
 	}
 	if err != nil {
 		return -1, err
@@ -334,8 +335,13 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 }
 
 // asOwner runs open while the mode lets the owner in, who is this process: an ordinary user has
-// no other way to what is the owner's right in NFS. opening is held.
-func (n *node) asOwner(st *unix.Stat_t, open func() error) error {
+// no other way to what is the owner's right in NFS. opening is held. The mode is that of now: what
+// the caller has seen may have been changed since then, maybe by the same call.
+func (n *node) asOwner(open func() error) error {
+	var st unix.Stat_t
+	if err := fstat(n.path, &st); err != nil {
+		return err
+	}
 	mode := st.Mode & 0o7777
 	if err := unix.Chmod(procPath(n.path), mode|0o600); err != nil {
 		return err
@@ -347,6 +353,13 @@ func (n *node) asOwner(st *unix.Stat_t, open func() error) error {
 	return err
 }
 
+// chmod sets the mode, but not while asOwner has another one, which it takes back.
+func (n *node) chmod(mode uint32) error {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	return unix.Chmod(procPath(n.path), mode)
+}
+
 // ReadAt reads. The kernel reads into b, which the adapter sends from.
 func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (done int, err error) {
 	fd := int(n.rd.Load())
@@ -355,10 +368,8 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err != nil && done == 0:
-			return 0, err
 		case err != nil || got == 0:
-			return done, nil // an error comes again when the rest is asked for
+			return done, err
 		}
 		done += got
 	}
@@ -369,6 +380,7 @@ func (n *node) ReadAt(_ context.Context, _ *nfsd.Caller, b []byte, off int64) (d
 // setuid and setgid bits away.
 func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64, stable nfs.Stable) (done int, committed nfs.Stable, err error) {
 	fd := int(n.wr.Load())
+	failures, _ := n.syncing.failed()
 	write := func() error {
 		for done < len(b) {
 			put, err := unix.Pwrite(fd, b[done:], off+int64(done))
@@ -395,9 +407,12 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 	case n.fs.cfg.Async:
 		return done, stable, nil
 	case stable == nfs.DataSync:
-		err = retry(func() error { return n.fs.fdatasync(fd) })
+		err = n.flush(fd, n.fs.fdatasync)
 	case stable == nfs.FileSync:
-		err = retry(func() error { return n.fs.fsync(fd) })
+		err = n.flush(fd, n.fs.fsync)
+	}
+	if now, failure := n.syncing.failed(); err == nil && stable != nfs.Unstable && now != failures {
+		err = failure // it may have been this data
 	}
 	return done, stable, err
 }
@@ -447,6 +462,9 @@ func (n *node) syncs(st *unix.Stat_t) (done bool, err error) {
 		// It cannot be opened without doing something to a device. File systems with a journal
 		// write it with the directory.
 		return false, nil
+	}
+	if n.typ == nfs.TypeReg {
+		return true, n.flush(fd, n.fs.fsync)
 	}
 	return true, retry(func() error { return n.fs.fsync(fd) })
 }
@@ -530,7 +548,7 @@ func (n *node) change(set *nfs.SetAttr) error {
 		}
 	}
 	if set.SetMode && n.typ != nfs.TypeLnk {
-		if err := unix.Chmod(procPath(n.path), set.Mode&0o7777); err != nil {
+		if err := n.chmod(set.Mode & 0o7777); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package dirfs
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -151,6 +152,11 @@ func (s *seeker) found(i *id) {
 func (s *seeker) lost(i *id) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lose(i)
+}
+
+// lose is lost. mu is held.
+func (s *seeker) lose(i *id) {
 	s.end(i, unix.ESTALE)
 	if s.gone[*i] {
 		return
@@ -179,7 +185,8 @@ func (s *seeker) run() {
 	for {
 		s.mu.Lock()
 		all := make(map[uint64][]id) // by inode number
-		for i := range s.wanted {
+		quests := maps.Clone(s.wanted)
+		for i := range quests {
 			all[i.ino] = append(all[i.ino], i)
 		}
 		if len(all) == 0 || s.fs.ctx.Err() != nil {
@@ -194,20 +201,26 @@ func (s *seeker) run() {
 		for range rounds {
 			whole = s.search(all) && whole
 		}
-		for _, ids := range all {
-			for _, i := range ids {
-				if whole {
-					s.lost(&i)
-				} else {
-					s.mu.Lock()
-					s.end(&i, unix.EAGAIN)
-					s.mu.Unlock()
-				}
-			}
-		}
+		s.settle(quests, whole)
 		select {
 		case <-time.After(time.Since(began)):
 		case <-s.fs.ctx.Done():
+		}
+	}
+}
+
+// settle ends the quests that a search was for, except those that are over: what has been found
+// meanwhile, maybe by its name, is not gone.
+func (s *seeker) settle(quests map[id]*quest, whole bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, q := range quests {
+		switch {
+		case s.wanted[i] != q:
+		case whole:
+			s.lose(&i)
+		default:
+			s.end(&i, unix.EAGAIN)
 		}
 	}
 }
@@ -227,7 +240,8 @@ func (s *seeker) search(want map[uint64][]id) (whole bool) {
 		switch err {
 		case nil:
 		case unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EXDEV, unix.ELOOP, unix.ENAMETOOLONG:
-			// It has been removed or replaced, or nothing in it can be reached anyway.
+			// It has been removed or replaced, or cannot be entered, or lies too deep. What is in it counts
+			// as gone: if not, one such directory had clients try again for ever, for whatever is gone.
 		default:
 			whole = false
 		}

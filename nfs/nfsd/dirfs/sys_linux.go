@@ -119,6 +119,10 @@ func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func fstat(fd int, st *unix.Stat_t) error { return retry(func() error { return unix.Fstat(fd, st) }) }
 
+// same tells whether both are of one inode. The number alone does not: on btrfs the root of every
+// subvolume has the same, and another device.
+func same(a, b *unix.Stat_t) bool { return a.Ino == b.Ino && a.Dev == b.Dev }
+
 // retry repeats f as long as a signal interrupts it: of Go's runtime, on a file system that
 // lets it.
 func retry(f func() error) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -118,8 +117,8 @@ func (w *world) owner() uint32 {
 	return user().UID
 }
 
-// synced notes what is put on the disk from now on: names of files, with what they hold. take
-// returns what there is so far, and forgets it.
+// synced notes what is put on the disk from now on, in order: names of files, with what they hold.
+// take returns what there is so far, and forgets it.
 func (w *world) synced(fail func() error) (take func() []string) {
 	var mu sync.Mutex
 	var list []string
@@ -139,7 +138,6 @@ func (w *world) synced(fail func() error) (take func() []string) {
 		mu.Lock()
 		defer mu.Unlock()
 		defer func() { list = nil }()
-		slices.Sort(list)
 		return list
 	}
 }
