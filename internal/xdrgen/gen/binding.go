@@ -339,7 +339,8 @@ func (w *walker) body(t *check.Type, path check.Path) {
 			g.p("%s.FixedOpaque(%s%s)", d, count, size)
 			return
 		}
-		g.p("for range %s {", count)
+		// Behind an error the elements would go on without any input.
+		g.p("for range %s {\nif %s.Err() != nil {\nbreak\n}", count, d)
 		w.block(func() { w.value(t.Elem, nil) })
 		g.p("}")
 	}

@@ -171,11 +171,10 @@ func FuzzCompile(f *testing.F) {
 		"union u switch (int d) { case 1: int A; case 2: int a; };",
 		"typedef int a; /* go: vHandler */\nprogram P { version V { a F(a) = 1; } = 1; } = 1;",
 		"typedef int a; /* go: vFCall */\nprogram P { version V { a F(a) = 1; } = 1; } = 1;",
-		"typedef int a; /* go: checkVF */\nprogram P { version V { string F(a) = 1; } = 1; } = 1;",
 		"typedef string s<4>;\ntypedef int a; /* go: checkVF */\nprogram P { version V { s F(a) = 1; } = 1; } = 1;",
 		"struct x { string s<>; };\ntypedef int a; /* go: skipX */\ntypedef opaque b<>; /* ddp */\nprogram P { version V { a F(x, b) = 1; } = 1; } = 1;",
 		"const N = 4; /* go: limit */\ntypedef string s<N>;\nprogram P { version V { void F(int limit, s limitArg) = 1; } = 1; } = 1;",
-		"const N = 4; /* go: n */\nstruct a { string s<N>; };\ntypedef opaque b<>; /* ddp */\nprogram P { version V { b F(int n, a m, b) = 1; /* max: n */\n } = 1; } = 1;",
+		"const N = 4; /* go: n */\ntypedef opaque b<N>; /* ddp */\nprogram P { version V { b F(int n, b) = 1; /* max: n */\n } = 1; } = 1;",
 	} {
 		f.Add(src)
 	}

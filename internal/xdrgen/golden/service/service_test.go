@@ -409,7 +409,7 @@ type counter struct {
 	most atomic.Int64
 }
 
-func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, res *uint32) error {
+func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, _ []byte, res *uint32) error {
 	kept := 0
 	for _, row := range args.Rows[:cap(args.Rows)] {
 		kept += 4 * cap(row.Cells)
@@ -429,7 +429,7 @@ func TestArgumentsKept(t *testing.T) {
 	for i := range calls {
 		rows := make([]Row, i+1)
 		rows[i].Cells = make([]uint32, cells)
-		if n, err := store.Cells(t.Context(), &Table{Rows: rows}); n != cells || err != nil {
+		if n, err := store.Cells(t.Context(), &Table{Rows: rows}, nil); n != cells || err != nil {
 			t.Fatal(n, err)
 		}
 	}

@@ -1600,8 +1600,8 @@ func (c *StoreV2Client) entriesEnded(call *transport.Call, failed error) (res []
 }
 
 // Cells calls STORE_CELLS.
-func (c *StoreV2Client) Cells(ctx context.Context, args *Table) (res uint32, err error) {
-	call, err := c.cellsCall(args)
+func (c *StoreV2Client) Cells(ctx context.Context, arg1 *Table, arg2 []byte) (res uint32, err error) {
+	call, err := c.cellsCall(arg1, arg2)
 	if err == nil {
 		res, err = c.cellsEnded(call, c.caller.Call(ctx, call))
 	}
@@ -1609,17 +1609,21 @@ func (c *StoreV2Client) Cells(ctx context.Context, args *Table) (res uint32, err
 }
 
 // StartCells starts a call of Cells in p.
-func (c *StoreV2Client) StartCells(p *transport.Pipeline, args *Table, done func(uint32, error)) error {
-	call, err := c.cellsCall(args)
+func (c *StoreV2Client) StartCells(p *transport.Pipeline, arg1 *Table, arg2 []byte, done func(uint32, error)) error {
+	call, err := c.cellsCall(arg1, arg2)
 	if err == nil {
 		p.StartFunc(call, func(err error) { done(c.cellsEnded(call, err)) })
 	}
 	return err
 }
 
-func (c *StoreV2Client) cellsCall(args *Table) (*transport.Call, error) {
+func (c *StoreV2Client) cellsCall(arg1 *Table, arg2 []byte) (*transport.Call, error) {
 	call := c.call(StoreCells)
-	call.Args = args.Append(call.Args)
+	b := call.Args
+	b = arg1.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(arg2)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: arg2})
+	call.Args = b
 	call.MaxResults = 4
 	return call, nil
 }
@@ -1669,7 +1673,7 @@ type StoreV2Server interface {
 	Entries(ctx context.Context, req *transport.Request, bytes uint32, res *[]Entry) error
 
 	// Cells executes STORE_CELLS.
-	Cells(ctx context.Context, req *transport.Request, args *Table, res *uint32) error
+	Cells(ctx context.Context, req *transport.Request, arg1 *Table, arg2 []byte, res *uint32) error
 }
 
 // UnimplementedStoreV2Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1704,7 +1708,7 @@ func (UnimplementedStoreV2Server) Entries(context.Context, *transport.Request, u
 }
 
 // Cells returns oncrpc.ProcUnavail.
-func (UnimplementedStoreV2Server) Cells(context.Context, *transport.Request, *Table, *uint32) error {
+func (UnimplementedStoreV2Server) Cells(context.Context, *transport.Request, *Table, []byte, *uint32) error {
 	return oncrpc.ProcUnavail
 }
 
@@ -1935,7 +1939,8 @@ func checkStoreV2Entries(res *[]Entry) error {
 
 // A storeV2CellsCall is one call of STORE_CELLS.
 type storeV2CellsCall struct {
-	args Table
+	arg1 Table
+	arg2 []byte
 	kept uint64 // see [xdr.Decoder.Keep]
 	res  uint32
 }
@@ -1944,7 +1949,8 @@ func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request,
 	x := h.cellsCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	x.args.Decode(d)
+	x.arg1.Decode(d)
+	x.arg2 = d.Bulk(4294967295)
 	if d.End() != nil {
 		if d.Keep(&x.kept) {
 			h.cellsCalls.Put(x)
@@ -1952,7 +1958,7 @@ func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request,
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}
-	err := h.impl.Cells(ctx, req, &x.args, &x.res)
+	err := h.impl.Cells(ctx, req, &x.arg1, x.arg2, &x.res)
 	if err != nil {
 		res.FailWith(req, err)
 	} else {
@@ -1976,6 +1982,7 @@ func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request,
 //   - store_page, in the results of STORE_SWITCH
 //   - an argument, in the arguments of STORE_SAY
 //   - store_reason, in the results of STORE_SAY
+//   - an argument, in the arguments of STORE_CELLS
 type StoreV2Binding struct{}
 
 var (
@@ -2022,6 +2029,11 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 		return items, bounds
 	case StoreCells:
 		bounds.MaxResults = 4
+		w := transport.NewWalk(args, false, items)
+		skipTable(&w.Decoder)
+		w.Item(4294967295)
+		items, _ = w.Items()
+		return items, bounds
 	}
 	return items[:0], bounds
 }
@@ -2056,6 +2068,21 @@ func (StoreV2Binding) Idempotent(p transport.Procedure) bool {
 		return true
 	}
 	return false
+}
+
+// skipTable goes beyond a table.
+func skipTable(d *xdr.Decoder) {
+	for range d.Count(4294967295, 4) {
+		if d.Err() != nil {
+			break
+		}
+		skipRow(d)
+	}
+}
+
+// skipRow goes beyond a row.
+func skipRow(d *xdr.Decoder) {
+	d.FixedOpaque(d.Count(4294967295, 4) * 4)
 }
 
 // A WatchV1Client calls version WATCH_V1 of program WATCH_PROG.
