@@ -75,7 +75,8 @@
 // Decode stores views of the Decoder's input for opaque data, and copies of strings. It reuses the
 // slices of its receiver, within their capacity, and what its pointers refer to. Nesting of
 // recursive types is limited to [xdr.MaxDepth] levels, memory as described at
-// [xdr.Decoder.LimitMemory].
+// [xdr.Decoder.LimitMemory]. Values that are decoded into again and again can come to have more, as
+// elements keep what they once had: [xdr.Decoder.Keep] says when to drop one. Servers do so.
 //
 // # Clients
 //
@@ -122,6 +123,7 @@
 //
 // [xdr.MaxDepth]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#MaxDepth
 // [xdr.Decoder.Strict]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.Strict
+// [xdr.Decoder.Keep]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.Keep
 // [xdr.Decoder.LimitMemory]: https://pkg.go.dev/github.com/rpcrdma/rpcrdma/proto/xdr#Decoder.LimitMemory
 package main
 

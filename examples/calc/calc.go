@@ -287,6 +287,7 @@ func (h *calcV1Handler) ServeRPC(ctx context.Context, req *transport.Request, re
 // A calcV1EvaluateCall is one call of CALC_EVALUATE.
 type calcV1EvaluateCall struct {
 	args Expression
+	kept uint64 // see [xdr.Decoder.Keep]
 	res  Result
 }
 
@@ -296,7 +297,9 @@ func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *transport.Reques
 	d := &dec
 	x.args.Decode(d)
 	if d.End() != nil {
-		h.evaluateCalls.Put(x)
+		if d.Keep(&x.kept) {
+			h.evaluateCalls.Put(x)
+		}
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}
@@ -310,7 +313,9 @@ func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *transport.Reques
 		res.Results = x.res.Append(res.Results)
 	}
 	x.res = Result{}
-	h.evaluateCalls.Put(x)
+	if d.Keep(&x.kept) {
+		h.evaluateCalls.Put(x)
+	}
 }
 
 // CalcV1Binding is the upper-layer binding of version CALC_V1 of program CALC_PROG:

@@ -999,6 +999,7 @@ func (h *echoV2Handler) serveBasic(ctx context.Context, req *transport.Request, 
 // An echoV2ArraysCall is one call of ECHO_ARRAYS.
 type echoV2ArraysCall struct {
 	args Arrays
+	kept uint64 // see [xdr.Decoder.Keep]
 	res  Arrays
 }
 
@@ -1009,7 +1010,9 @@ func (h *echoV2Handler) serveArrays(ctx context.Context, req *transport.Request,
 	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
-		h.arraysCalls.Put(x)
+		if d.Keep(&x.kept) {
+			h.arraysCalls.Put(x)
+		}
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}
@@ -1023,7 +1026,9 @@ func (h *echoV2Handler) serveArrays(ctx context.Context, req *transport.Request,
 		res.Results = x.res.Append(res.Results)
 	}
 	x.res = Arrays{}
-	h.arraysCalls.Put(x)
+	if d.Keep(&x.kept) {
+		h.arraysCalls.Put(x)
+	}
 }
 
 // An echoV2UnionsCall is one call of ECHO_UNIONS.
@@ -1059,6 +1064,7 @@ func (h *echoV2Handler) serveUnions(ctx context.Context, req *transport.Request,
 // An echoV2NodesCall is one call of ECHO_NODES.
 type echoV2NodesCall struct {
 	args Nodes
+	kept uint64 // see [xdr.Decoder.Keep]
 	res  Nodes
 }
 
@@ -1069,7 +1075,9 @@ func (h *echoV2Handler) serveNodes(ctx context.Context, req *transport.Request, 
 	d.Strict()
 	x.args.Decode(d)
 	if d.End() != nil {
-		h.nodesCalls.Put(x)
+		if d.Keep(&x.kept) {
+			h.nodesCalls.Put(x)
+		}
 		res.Fail(oncrpc.GarbageArgs)
 		return
 	}
@@ -1083,7 +1091,9 @@ func (h *echoV2Handler) serveNodes(ctx context.Context, req *transport.Request, 
 		res.Results = x.res.Append(res.Results)
 	}
 	x.res = nil
-	h.nodesCalls.Put(x)
+	if d.Keep(&x.kept) {
+		h.nodesCalls.Put(x)
+	}
 }
 
 // An echoV2OptionsCall is one call of ECHO_OPTIONS.

@@ -36,6 +36,8 @@ type Decoder struct {
 	depth   int  // of Enter
 	limited bool // memory is set
 	memory  int  // bytes that may still be allocated
+
+	made uint64 // bytes that were allocated: see Keep
 }
 
 // NewDecoder returns a Decoder at the start of b. The slices that its methods
@@ -231,6 +233,7 @@ func (d *Decoder) String(max uint32) string {
 		return ""
 	}
 	d.off += n
+	d.made += uint64(len(s))
 	return string(s)
 }
 

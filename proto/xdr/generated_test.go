@@ -65,6 +65,38 @@ func TestEnter(t *testing.T) {
 	}
 }
 
+// A both is a value of a recursive type in which 0 stands for two others.
+type both struct {
+	left, right *both
+	values      *int // how many there are
+}
+
+func (v *both) Decode(d *Decoder) {
+	if !d.Enter() {
+		return
+	}
+	defer d.Leave()
+	if *v.values++; *v.values > 2*MaxDepth {
+		panic("values without input")
+	}
+	if d.Uint32() == 0 {
+		v.left, v.right = &both{values: v.values}, &both{values: v.values}
+		v.left.Decode(d)
+		v.right.Decode(d)
+	}
+}
+
+// Behind an error, whose numbers are 0, nothing is entered.
+func TestEnterAfterError(t *testing.T) {
+	for _, tt := range []struct{ input, want int }{{0, 1}, {4 * 10, 11}, {4 * MaxDepth, MaxDepth}} {
+		values := 0
+		d := NewDecoder(make([]byte, tt.input))
+		if (&both{values: &values}).Decode(&d); values != tt.want || d.Err() == nil {
+			t.Errorf("%d bytes: %d values, want %d; error %v", tt.input, values, tt.want, d.Err())
+		}
+	}
+}
+
 func TestResize(t *testing.T) {
 	d := NewDecoder(nil)
 	d.LimitMemory(8 * 10)
@@ -108,6 +140,14 @@ func TestDefaultMemory(t *testing.T) {
 	}
 }
 
+// The product with the length of the input does not fit 32 bits.
+func TestMemoryOfLongInput(t *testing.T) {
+	d := NewDecoder(make([]byte, 40<<20))
+	if New[byte](&d, nil); d.Err() != nil {
+		t.Error(d.Err())
+	}
+}
+
 func TestExtend(t *testing.T) {
 	d := NewDecoder(nil)
 	d.LimitMemory(8 * 100)
@@ -133,6 +173,59 @@ func TestExtend(t *testing.T) {
 	}
 	if d.Err() == nil || len(s) > 100 {
 		t.Errorf("%d elements and error %v, want a limit", len(s), d.Err())
+	}
+}
+
+// A value is kept as long as what was allocated for it is little, or in proportion to the input.
+func TestKeep(t *testing.T) {
+	var (
+		total uint64
+		list  [][]uint32
+	)
+	// decode decodes a list of n elements, all empty but the last one.
+	decode := func(n, last int) bool {
+		b := AppendUint32(nil, uint32(n))
+		b = append(b, make([]byte, 4*(n-1))...)
+		b = AppendUint32(b, uint32(last))
+		b = append(b, make([]byte, 4*last)...)
+		d := NewDecoder(b)
+		list = Resize(&d, list, d.Count(math.MaxUint32, 4))
+		for i := range list {
+			list[i] = Resize(&d, list[i], d.Count(math.MaxUint32, 4))
+			for j := range list[i] {
+				list[i][j] = d.Uint32()
+			}
+		}
+		testutil.Must(t, d.End())
+		return d.Keep(&total)
+	}
+	for range 1000 {
+		if !decode(100, 20000) {
+			t.Fatalf("a value is dropped that has %d bytes from the same input each time", total)
+		}
+	}
+	if decode(100, 1) {
+		t.Errorf("a value is kept that has %d bytes from a short input", total)
+	}
+	total, list = 0, nil
+	kept := 1
+	for kept < 100 && decode(kept, 20000) {
+		kept++
+	}
+	if kept < 3 || kept > 50 {
+		t.Errorf("dropped after %d elements of 80000 bytes", kept)
+	}
+
+	// Strings are in it.
+	text := AppendString(nil, string(make([]byte, 1000)))
+	total, kept = 0, 0
+	for keep := true; keep && kept < 1000; kept++ {
+		d := NewDecoder(text)
+		d.String(math.MaxUint32)
+		keep = d.Keep(&total)
+	}
+	if want := (keptMemory+keptPerByte*len(text))/1000 + 1; kept != want {
+		t.Errorf("dropped after %d strings, want %d", kept, want)
 	}
 }
 

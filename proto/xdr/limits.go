@@ -2,6 +2,7 @@ package xdr
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"unsafe"
 )
@@ -17,10 +18,21 @@ const (
 	memoryPerByte = 64 // of input
 )
 
-// Enter begins a value of a recursive type, and reports whether it may be decoded: the error is
-// that [MaxDepth] of them are open already. If Enter returns true, call [Decoder.Leave] behind the
-// value. Without a limit, input of 4 bytes for each level could use up the stack.
+// The same of a value that is kept, for all that it has been decoded from: see [Decoder.Keep].
+const (
+	keptMemory  = 64 << 10
+	keptPerByte = 16 // of the last input
+)
+
+// Enter begins a value of a recursive type, and reports whether it may be decoded. It may not if
+// [MaxDepth] of them are open already, which is an error, or behind any other error. If Enter returns
+// true, call [Decoder.Leave] behind the value. Without a limit, input of 4 bytes for each level could
+// use up the stack. Behind an error all discriminants are 0, and the arm for 0 may have two values of
+// the type: they would double at each level without any input.
 func (d *Decoder) Enter() bool {
+	if d.err != nil {
+		return false
+	}
 	if d.depth == MaxDepth {
 		d.Fail(fmt.Sprintf("values are nested deeper than %d", MaxDepth))
 		return false
@@ -41,7 +53,7 @@ func (d *Decoder) LimitMemory(bytes int) {
 // allocate reports whether n values of size bytes may be allocated, and otherwise fails.
 func (d *Decoder) allocate(n int, size uintptr) bool {
 	if !d.limited {
-		d.LimitMemory(freeMemory + memoryPerByte*len(d.b))
+		d.LimitMemory(int(min(freeMemory+memoryPerByte*uint64(len(d.b)), math.MaxInt)))
 	}
 	if d.err != nil || size == 0 {
 		return d.err == nil
@@ -51,7 +63,19 @@ func (d *Decoder) allocate(n int, size uintptr) bool {
 		return false
 	}
 	d.memory -= n * int(size)
+	d.made += uint64(n) * uint64(size)
 	return true
+}
+
+// Keep reports whether a value that d has decoded may be kept, so that the next one is decoded over it
+// and reuses its memory. total is of the value, and zero for a new one: it counts the bytes that have
+// been allocated for it, and the value is to be dropped when they are too many for the input of d.
+// Without that, elements which are long in one input each would add up: [Resize] and [Extend] keep
+// what is not in use.
+func (d *Decoder) Keep(total *uint64) bool {
+	*total += d.made
+	d.made = 0
+	return *total <= keptMemory+keptPerByte*uint64(len(d.b))
 }
 
 // Resize returns a slice of n elements for an array that is about to be decoded: s itself if

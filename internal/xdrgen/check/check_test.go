@@ -51,6 +51,7 @@ func TestErrors(t *testing.T) {
 		{"no arms", "union u switch (int d) { };", []string{"a.x:1:7: union has no arms"}},
 
 		{"struct in itself", "struct s { int a; s b; };", []string{"a.x:1:8: each s contains another one"}},
+		{"struct in itself, but not one", "struct s { int a; s b[0]; };", []string{"a.x:1:8: each s contains another one"}},
 		{"struct in itself by way of others", "struct s { t x[2]; };\ntypedef u t;\nstruct u { s x; };",
 			[]string{"a.x:1:8: each s contains another one", "a.x:2:11: each t contains another one", "a.x:3:8: each u contains another one"}},
 		{"elements without bytes", "struct s { void; };\ntypedef s t<>;", []string{"a.x:2:12: elements of a variable-length array take no bytes"}},
@@ -58,6 +59,7 @@ func TestErrors(t *testing.T) {
 
 		{"Go name that is none", "struct s { int x; /* go: 1st */\nint y; /* go: range */\n};", []string{`a.x:1:19: "1st" cannot be the name of x in Go`, `a.x:2:8: "range" cannot be the name of y in Go`}},
 		{"Go name of Go", "typedef int t; /* go: uint32 */\nconst A = 1; /* go: xdr */", []string{`a.x:1:16: "uint32" cannot be the name of t in Go`, `a.x:2:14: "xdr" cannot be the name of A in Go`}},
+		{"Go name of a package", "const A = 1; /* go: transport */\nenum e { B = 1 /* go: res */\n};", []string{"a.x:1:14: go: name transport is taken", "a.x:2:16: go: name res is taken"}},
 		{"Go name twice", "enum e { A = 1 /* go: T */\n};\nstruct s { int x; }; /* go: T */", []string{"a.x:3:22: go: name T is taken"}},
 		{"Go name of another field", "struct s { int x; /* go: A */\nint y; /* go: A */\n};", []string{"a.x:2:8: go: name A is taken"}},
 		{"Go name of a method", "union u switch (int d) {\ncase 1: int x; /* go: Check */\n};", []string{"a.x:2:16: go: name Check is taken"}},
@@ -77,11 +79,15 @@ func TestErrors(t *testing.T) {
 		{"flat method", "struct t { int check; };\nstruct s { t y; /* flat */\n};", []string{"a.x:2:8: s has two fields or methods of the name Check: choose names by comments go"}},
 		{"flat fields of two types", "struct t { int x; };\nunion u switch (bool b) { case TRUE: t y; /* flat */\n case FALSE: bool x; };",
 			[]string{"a.x:2:7: u has two fields or methods of the name X: choose names by comments go"}},
+		{"flat field and two others", "struct t { int x; };\nunion u switch (int d) { case 1: t y; /* flat */\n case 2: int x; case 3: int X; };",
+			[]string{"a.x:2:7: u has two fields or methods of the name X: choose names by comments go"}},
 		{"flat fields in one arm", "struct t { int x; };\nstruct s { t y; /* flat */\n int x; };\nunion u switch (bool b) { case TRUE: s z; /* flat */\n default: void; };",
 			[]string{"a.x:2:8: s has two fields or methods of the name X: choose names by comments go", "a.x:4:7: u has two fields or methods of the name X: choose names by comments go"}},
 		{"head without an item", "struct s /* head */ { opaque x<>; };", []string{"a.x:1:10: s has no head: it does not end with its only item marked ddp"}},
 		{"head with a tail", "struct s /* head */ { opaque x<>; /* ddp */\n int y; };", []string{"a.x:1:10: s has no head: it does not end with its only item marked ddp"}},
 		{"head with two items", "struct s /* head */ { opaque x<>; /* ddp */\n opaque y<>; /* ddp */\n};", []string{"a.x:1:10: s has no head: it does not end with its only item marked ddp"}},
+		{"head around recursion", "struct s /* head */ { u v; };\nunion u switch (int d) { case 1: opaque x<>; /* ddp */\n case 2: u next; };",
+			[]string{"a.x:1:10: s has no head: it does not end with its only item marked ddp"}},
 		{"head of an array", "struct t { opaque x<>; /* ddp */ };\nstruct s /* head */ { t y<2>; };", []string{"a.x:2:10: s has no head: it does not end with its only item marked ddp"}},
 
 		{"program twice", "program P { version V { void F(void) = 1; } = 1; } = 1;\nprogram P { version V { void F(void) = 1; } = 1; } = 1;",
@@ -142,14 +148,14 @@ func TestChosenWithStubs(t *testing.T) {
 		case A:
 			id x; /* go: X */
 		};
-		program P { /* go: prog */
-			version V { /* go: vers */
-				u F(id) = 1; /* go: proc */
+		program P { /* go: program */
+			version V { /* go: version */
+				u F(id) = 1; /* go: procedure */
 			} = 1;
 		} = 1;`)
 	testutil.Must(t, err)
 	testutil.Must(t, Stubs(spec))
-	if p := spec.Programs[0].Versions[0].Procs[0]; p.Go != "proc" || !p.Args[0].Type.Distinct {
+	if p := spec.Programs[0].Versions[0].Procs[0]; p.Go != "procedure" || !p.Args[0].Type.Distinct {
 		t.Errorf("procedure %+v", p)
 	}
 }

@@ -47,6 +47,7 @@ type Field struct {
 	Union *Type  // the innermost union whose discriminant decides on it; nil if none does
 	Arms  []*Arm // of Union, in which it is
 	outer []*Arm // the same for the type whose field it is, if that is a union; nil: all
+	own   bool   // an arm of that union declares it, not a flat member's type
 }
 
 // In reports whether an arm of the type whose field it is has the field. That is a union, and a nil
@@ -59,7 +60,8 @@ func (f Field) Pointer() bool {
 }
 
 // Fields returns the fields of a structure or union in the order of the source. Arms of a union may
-// have a field in common: it is then listed once, with the member that comes first.
+// have a field in common, if all but one have it from flat members: it is then listed once, with the
+// member that comes first. Members that the arms themselves declare get names of their own.
 func (t *Type) Fields() []Field {
 	var list []Field
 	if t.Kind == Struct {
@@ -74,12 +76,14 @@ func (t *Type) Fields() []Field {
 			continue
 		}
 		for _, f := range a.Member.fields() {
+			f.own = !a.Member.Flat
 			i := slices.IndexFunc(list, func(other Field) bool {
-				return other.Union == t && !slices.Contains(other.Arms, a) && other.common(f.Member)
+				return other.Union == t && !slices.Contains(other.Arms, a) && other.common(f.Member) && !(other.own && f.own)
 			})
 			if i >= 0 {
 				list[i].Arms = append(list[i].Arms, a)
 				list[i].outer = list[i].Arms
+				list[i].own = list[i].own || f.own
 				continue
 			}
 			f.outer = []*Arm{a}
@@ -189,7 +193,7 @@ func (c *checker) heads() {
 
 // ends reports whether a type has one item at most in each value, and has it at the end.
 func (p *Proc) ends(t *Type) bool {
-	if !p.Contains(t) {
+	if !p.Contains(t) || t.Recursive {
 		return false
 	}
 	last := func(m *Member) bool { return p.Items[m] || p.ends(m.Type) }

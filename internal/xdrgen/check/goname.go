@@ -16,9 +16,20 @@ var reserved = map[string]bool{
 	"b": true, "d": true, "err": true, "i": true, "v": true, // variables
 }
 
+// local are names by which generated functions refer to something else than a declaration:
+// packages, parameters and variables. Fields may have them. Immutable.
+var local = [...]string{
+	"context", "fmt", "oncrpc", "transport",
+	"args", "bounds", "c", "call", "ctx", "dec", "done", "e", "failed", "h", "impl", "items", "ok", "p", "proc",
+	"reduced", "req", "res", "results", "s", "vers", "w", "x",
+}
+
 // goNames reads the annotations "go: Name", by which declarations choose their Go names.
 func (c *checker) goNames() {
 	scope := make(map[string]any)
+	for _, name := range local {
+		scope[name] = nil
+	}
 	for _, t := range c.spec.Types {
 		if c.goName(&t.Go, t.Doc, scope, t.Name, t); t.Extern && t.Go == "" {
 			c.errs.Add(t.Pos, "type %s needs a comment go with the name that Go has it under", t.Name)

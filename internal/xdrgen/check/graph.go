@@ -15,7 +15,7 @@ func (t *Type) uses(yield func(use) bool) {
 	case Typedef:
 		yield(use{typ: t.Elem, value: true})
 	case Array:
-		yield(use{typ: t.Elem, value: t.Fixed && t.Len > 0})
+		yield(use{typ: t.Elem, value: t.Fixed}) // Go looks at the elements of an empty array, too
 	case Optional, List:
 		yield(use{typ: t.Elem})
 	case Struct:

@@ -179,12 +179,12 @@ func (w *walker) want(paths []check.Path) {
 // variable chooses the name of a variable for a member.
 func (w *walker) variable(member string) string {
 	name := lower(check.GoName(member))
-	if taken := []string{"args", "bounds", "items", "ok", "p", "w"}; reserved[name] || slices.Contains(taken, name) ||
+	if taken := []string{"args", "bounds", "items", "ok", "p", "w"}; w.g.taken(name) || slices.Contains(taken, name) ||
 		token.IsKeyword(name) || types.Universe.Lookup(name) != nil {
 		name += "Arg"
 	}
 	used := slices.Collect(maps.Values(w.names))
-	for base, i := name, 2; slices.Contains(used, name); i++ {
+	for base, i := name, 2; w.g.taken(name) || slices.Contains(used, name); i++ {
 		name = base + strconv.Itoa(i)
 	}
 	return name
@@ -254,19 +254,16 @@ func (w *walker) value(t *check.Type, path check.Path) {
 			w.flush()
 		}
 		return
-	case t.Kind == check.Typedef:
+	case t.Kind == check.Typedef && (into || !t.Recursive || !defined(t)):
 		w.value(t.Elem, path)
 		return
 	case !into && t.Name != "":
 		w.flush()
+		d := "&w.Decoder"
 		if w.in != "" {
-			g.p("skip%s(%s)", g.names.types[t], w.in)
-		} else {
-			g.p("skip%s(&w.Decoder)", g.names.types[t])
+			d = w.in
 		}
-		if _, ok := g.skips[t]; !ok {
-			g.skips[t] = false
-		}
+		g.p("%s(%s)", g.skip(t).name, d)
 		return
 	}
 	w.body(t, path)
@@ -299,6 +296,9 @@ func (g *generator) uniform(t *check.Type) bool {
 func (w *walker) body(t *check.Type, path check.Path) {
 	g, d := w.g, w.decoder()
 	switch t.Kind {
+	case check.Typedef:
+		w.value(t.Elem, path)
+		return
 	case check.Struct:
 		for _, m := range t.Members {
 			next := path
@@ -339,7 +339,8 @@ func (w *walker) body(t *check.Type, path check.Path) {
 			g.p("%s.FixedOpaque(%s%s)", d, count, size)
 			return
 		}
-		g.p("for range %s {", count)
+		// Behind an error the elements would go on without any input.
+		g.p("for range %s {\nif %s.Err() != nil {\nbreak\n}", count, d)
 		w.block(func() { w.value(t.Elem, nil) })
 		g.p("}")
 	}
@@ -389,18 +390,39 @@ func (w *walker) union(t *check.Type) {
 	g.p("}")
 }
 
+// A skip is a function that skips values of a type.
+type skip struct {
+	name    string
+	written bool
+}
+
+// skip returns the function that skips values of a type with a name, which is to be written.
+func (g *generator) skip(t *check.Type) *skip {
+	f := g.skips[t]
+	if f == nil {
+		f = &skip{name: "skip" + g.names.types[t]}
+		for base, i := f.name, 2; g.names.used[f.name]; i++ {
+			f.name = base + strconv.Itoa(i)
+		}
+		g.names.used[f.name] = true
+		g.skips[t] = f
+	}
+	return f
+}
+
 // skipFunctions writes the functions that skip values of types with names, for those that were
 // used and have none yet.
 func (g *generator) skipFunctions() {
 	for more := true; more; {
 		more = false
 		for _, t := range g.spec.Types {
-			if written, ok := g.skips[t]; !ok || written {
+			f := g.skips[t]
+			if f == nil || f.written {
 				continue
 			}
-			g.skips[t], more = true, true
+			f.written, more = true, true
 			g.use(pkgXDR)
-			g.p("\n// skip%s goes beyond a %s.\nfunc skip%s(d *xdr.Decoder) {", g.names.types[t], t.Name, g.names.types[t])
+			g.p("\n// %[1]s goes beyond a %[2]s.\nfunc %[1]s(d *xdr.Decoder) {", f.name, t.Name)
 			if t.Recursive {
 				g.p("if !d.Enter() {\nreturn\n}\ndefer d.Leave()")
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
@@ -105,11 +106,11 @@ func operand(e string) string {
 func through(e string) string { return operand(strings.TrimPrefix(e, "*")) }
 
 // index returns element i of an array.
-func index(t *check.Type, e string) string {
+func index(t *check.Type, e, i string) string {
 	if t.Fixed {
-		return through(e) + "[i]"
+		return through(e) + "[" + i + "]"
 	}
-	return operand(e) + "[i]"
+	return operand(e) + "[" + i + "]"
 }
 
 // chain returns the field by which the structures of a chain are linked, "" if t is none.
@@ -310,20 +311,26 @@ func (g *generator) append(t *check.Type, e string) {
 			g.p("b = xdr.AppendUint32(b, uint32(len(%s)))", e)
 		}
 		g.p("for i := range %s {", e)
-		g.append(t.Elem, index(t, e))
+		g.append(t.Elem, index(t, e, "i"))
 		g.p("}")
 	case check.List:
 		g.p("for i := range %s {\nb = xdr.AppendBool(b, true)", e)
 		// The members of an element are written out, and not left to its method: a call less for each
-		// element is up to half of the time of a long list.
+		// element is up to half of the time of a long list. Not so those of lists within: each level
+		// could double what is written.
 		body := ""
-		if t.Elem.Kind == check.Struct && !t.Elem.Recursive {
+		switch {
+		case t.Elem.Kind == check.Struct && !t.Elem.Recursive && !g.element:
+			g.element = true
 			body = g.capture(func() { g.appendBody(t.Elem, "*e") })
+			g.element = false
+		case t.Elem.Name == "" && (t.Elem.Kind == check.Array || t.Elem.Kind == check.List): // of a flat list
+			body = g.capture(func() { g.append(t.Elem, "*e") })
 		}
 		if body != "" {
-			g.p("e := &%s\n%s", index(t, e), strings.TrimSuffix(body, "\n"))
+			g.p("e := &%s\n%s", index(t, e, "i"), strings.TrimSuffix(body, "\n"))
 		} else {
-			g.append(t.Elem, index(t, e))
+			g.append(t.Elem, index(t, e, "i"))
 		}
 		g.p("}\nb = xdr.AppendBool(b, false)")
 	case check.Optional:
@@ -501,7 +508,7 @@ func (g *generator) decode(t *check.Type, e string) {
 			g.p("%s = xdr.Resize(d, %s, d.Count(%s, %d))", e, e, g.length(t), t.Elem.Min)
 		}
 		g.p("for i := range %s {", e)
-		g.decode(t.Elem, index(t, e))
+		g.decode(t.Elem, index(t, e, "i"))
 		g.p("}")
 	case check.List:
 		g.p("%s = %s[:0]\nfor d.Optional() {", e, operand(e))
@@ -633,22 +640,34 @@ func (g *generator) checkUnion(t *check.Type) {
 	})
 }
 
-// place is what an error of Check is about: a field, or the value itself if that is "", or with
-// element the element i of that.
+// place is what an error of Check is about: a field, or the value itself if that is "", or, with
+// depth, an element of that, or of an element of that, and so on.
 type place struct {
-	field   string
-	element bool
+	field string
+	depth int
+}
+
+// variable returns the variable for the number of an element at a depth.
+func variable(depth int) string {
+	if depth == 1 {
+		return "i"
+	}
+	return "i" + strconv.Itoa(depth)
 }
 
 // err returns the expression that adds the place to an error.
 func (p place) err() string {
+	e := "err"
+	for depth := p.depth; depth > 1; depth-- {
+		e = fmt.Sprintf(`xdr.InElement("", %s, %s)`, variable(depth), e)
+	}
 	switch {
-	case p.element:
-		return fmt.Sprintf("xdr.InElement(%q, i, err)", p.field)
+	case p.depth > 0:
+		return fmt.Sprintf("xdr.InElement(%q, i, %s)", p.field, e)
 	case p.field != "":
 		return fmt.Sprintf("xdr.InField(%q, err)", p.field)
 	}
-	return "err"
+	return e
 }
 
 // returned is what check returns for the error err of the place.
@@ -678,8 +697,9 @@ func (g *generator) check(t *check.Type, e string, at place) {
 	switch t.Kind {
 	case check.Array, check.List:
 		if hasBounds(t.Elem, g.checked, false) {
-			g.p("for i := range %s {", e)
-			g.check(t.Elem, index(t, e), place{at.field, true})
+			at.depth++
+			g.p("for %s := range %s {", variable(at.depth), e)
+			g.check(t.Elem, index(t, e, variable(at.depth)), at)
 			g.p("}")
 		}
 	case check.Optional:

@@ -2,6 +2,7 @@ package gen_test
 
 import (
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/build"
 	"go/importer"
@@ -162,6 +163,18 @@ func FuzzCompile(f *testing.F) {
 		"union u switch (int d) { case 1: u next; case 2: t a; /* flat */\n default: void; }; struct t { int x; };",
 		"struct n { void; n *next; }; struct m { n *list; }; struct o { m x; /* flat */\n int y; o *next; }; struct l { o *list; };",
 		"struct *p { int x; p next; };", "typedef p *p;", "typedef struct { int a; } x[0]; struct y { x z<>; };",
+		"struct s { int a; s x[0]; };", "union u switch (int d) { case 1: u x[0]; default: void; };",
+		"typedef deep deep<4>; typedef opaque data<>; /* ddp */\nprogram P { version V { void F(deep, data) = 1; } = 1; } = 1;",
+		"struct h /* head */ { u v; }; union u switch (int d) { case 1: opaque x<>; /* ddp */\n case 2: u next; default: void; };",
+		"union u switch (int d) { case 1: int A; case 2: int a; }; struct s { u v; /* flat */\n};",
+		"union u switch (int d) { case 1: int A; case 2: int a; default: v b; /* flat */\n}; struct v { int A; };",
+		"union u switch (int d) { case 1: int A; case 2: int a; };",
+		"typedef int a; /* go: vHandler */\nprogram P { version V { a F(a) = 1; } = 1; } = 1;",
+		"typedef int a; /* go: vFCall */\nprogram P { version V { a F(a) = 1; } = 1; } = 1;",
+		"typedef string s<4>;\ntypedef int a; /* go: checkVF */\nprogram P { version V { s F(a) = 1; } = 1; } = 1;",
+		"struct x { string s<>; };\ntypedef int a; /* go: skipX */\ntypedef opaque b<>; /* ddp */\nprogram P { version V { a F(x, b) = 1; } = 1; } = 1;",
+		"const N = 4; /* go: limit */\ntypedef string s<N>;\nprogram P { version V { void F(int limit, s limitArg) = 1; } = 1; } = 1;",
+		"const N = 4; /* go: n */\ntypedef opaque b<N>; /* ddp */\nprogram P { version V { b F(int n, b) = 1; /* max: n */\n } = 1; } = 1;",
 	} {
 		f.Add(src)
 	}
@@ -174,6 +187,23 @@ func FuzzCompile(f *testing.F) {
 		code, err := compile(src)
 		verify(t, types, src, code, err)
 	})
+}
+
+// Types that double in each level do not double what is written.
+func TestSizeOfCode(t *testing.T) {
+	size := func(levels int) int {
+		var src strings.Builder
+		for i := range levels {
+			fmt.Fprintf(&src, "struct a%d { a%d *x; a%d *y; a%d *next; };\n", i, i+1, i+1, i)
+		}
+		fmt.Fprintf(&src, "struct a%d { int z; a%d *next; };\n", levels, levels)
+		code, err := compile(src.String())
+		testutil.Must(t, err)
+		return len(code)
+	}
+	if short, long := size(6), size(12); long > 3*short {
+		t.Errorf("%d bytes of code with 6 levels, %d with 12", short, long)
+	}
 }
 
 // A thousand files that differ from good ones in a few words; a hundred with the race detector.

@@ -25,7 +25,7 @@ type Options struct {
 func Generate(spec *check.Spec, opt Options) ([]byte, error) {
 	g := &generator{
 		spec: spec, names: nameAll(spec), fields: make(map[*check.Type]map[*check.Member]string),
-		imports: make(map[string]bool), uniforms: make(map[*check.Type]bool), skips: make(map[*check.Type]bool),
+		imports: make(map[string]bool), uniforms: make(map[*check.Type]bool), skips: make(map[*check.Type]*skip),
 	}
 	for _, t := range spec.Types {
 		g.fields[t] = members(t)
@@ -85,10 +85,11 @@ type generator struct {
 	proc *check.Proc
 	item func(m *check.Member, e string)
 
-	wrap string // what check returns, with %s for the error; "" for the error alone
+	element bool   // the members of a list's element are written out
+	wrap    string // what check returns, with %s for the error; "" for the error alone
 
 	uniforms map[*check.Type]bool // see uniform
-	skips    map[*check.Type]bool // types that need a function to skip them; true: it is written
+	skips    map[*check.Type]*skip
 }
 
 // Packages that generated code uses.

@@ -106,6 +106,21 @@ func (s *service) having(f func(m *method) bool) string {
 // pooled reports whether calls of the procedure have memory that is used again.
 func (m *method) pooled() bool { return len(m.params) > 0 || m.result() != nil }
 
+// grows reports whether arguments can have more memory than those of a call take: arrays and lists
+// keep the elements that are not in use.
+func (m *method) grows() bool {
+	seen := make(map[*check.Type]bool)
+	for _, p := range m.params {
+		if contains(m.Proc, p.Type, slice, seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// slice reports whether a type without a name is a Go slice with elements of its own.
+func slice(t *check.Type) bool { return t.Kind == check.List || t.Kind == check.Array && !t.Fixed }
+
 // serverParams returns the parameters of a server's method.
 func (g *generator) serverParams(m *method, named bool) string {
 	list := []string{"ctx context.Context", "req *transport.Request"}
@@ -131,6 +146,9 @@ func (g *generator) serverMethod(s *service, m *method) {
 		for _, p := range m.params {
 			g.p("%s %s", p.name, p.typ)
 		}
+		if m.grows() {
+			g.p("kept uint64 // see [xdr.Decoder.Keep]")
+		}
 		if m.result() != nil {
 			g.p("res %s", g.typ(m.result()))
 		}
@@ -140,6 +158,9 @@ func (g *generator) serverMethod(s *service, m *method) {
 	done := ""
 	if m.pooled() {
 		done = fmt.Sprintf("h.%sCalls.Put(x)", lower(m.name))
+		if m.grows() {
+			done = "if d.Keep(&x.kept) {\n" + done + "\n}"
+		}
 		g.p("x := h.%sCalls.Get()", lower(m.name))
 	}
 	call := "ctx, req"

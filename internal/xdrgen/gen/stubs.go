@@ -65,9 +65,8 @@ func (g *generator) stubs() {
 func (g *generator) service(p *check.Program, v *check.Version) *service {
 	s := &service{
 		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
-		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), base: g.base(p, v), number: p.Number, lax: v.Lax,
+		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), number: p.Number, lax: v.Lax,
 	}
-	s.local = lower(s.base)
 	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
 	prefix := commonPrefix(v.Procs)
 	for _, proc := range v.Procs {
@@ -90,16 +89,21 @@ func (g *generator) service(p *check.Program, v *check.Version) *service {
 		}
 		used[m.start] = true
 	}
+	s.base = g.base(p, v, s.procs)
+	s.local = lower(s.base)
 	return s
 }
 
-// base chooses what the names of a version's types begin with: the version's name, or else those
-// of program and version.
-func (g *generator) base(p *check.Program, v *check.Version) string {
+// base chooses what the names of a version's types and functions begin with: the version's name, or
+// else those of program and version.
+func (g *generator) base(p *check.Program, v *check.Version, procs []*method) string {
 	free := func(base string) bool {
 		names := []string{
 			base + "Client", "New" + base + "Client", base + "Server", "Unimplemented" + base + "Server",
-			base + "Program", "Register" + base, base + "Binding",
+			base + "Program", "Register" + base, base + "Binding", lower(base) + "Handler",
+		}
+		for _, m := range procs {
+			names = append(names, lower(base)+m.name+"Call", "check"+base+m.name)
 		}
 		for _, n := range names {
 			if g.names.used[n] {
@@ -155,10 +159,13 @@ func lower(name string) string { return strings.ToLower(name[:1]) + name[1:] }
 
 // reserved are names of generated functions' variables, and of packages. Immutable.
 var reserved = map[string]bool{
-	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true,
+	"b": true, "c": true, "call": true, "ctx": true, "d": true, "err": true, "h": true, "i": true, "impl": true, "kept": true,
 	"dec": true, "done": true, "failed": true, "p": true, "req": true, "res": true, "results": true, "x": true,
 	"context": true, "fmt": true, "oncrpc": true, "transport": true, "xdr": true, "strconv": true,
 }
+
+// taken reports whether a function that is generated refers to something else by the name.
+func (g *generator) taken(name string) bool { return reserved[name] || g.names.used[name] }
 
 // params chooses the parameters of a method: structures and unions are pointers, all else is
 // passed as it is.
@@ -166,10 +173,10 @@ func (g *generator) params(m *method) {
 	used := make(map[string]bool)
 	name := func(want, suffix string) string {
 		s := want
-		if reserved[s] || token.IsKeyword(s) || types.Universe.Lookup(s) != nil || used[s] {
+		if token.IsKeyword(s) || types.Universe.Lookup(s) != nil || g.taken(s) || used[s] {
 			s += suffix
 		}
-		for base, i := s, 2; used[s]; i++ {
+		for base, i := s, 2; g.taken(s) || used[s]; i++ {
 			s = base + strconv.Itoa(i)
 		}
 		used[s] = true

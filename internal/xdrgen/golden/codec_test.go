@@ -96,6 +96,10 @@ func TestVectors(t *testing.T) {
 		{"flat arm and another one", &FetchRes{Where: Place{1, 2}, SetMode: true, Mode: 3, Count: 4, Tags: "hi", Data: []byte("data")},
 			"00000000 00000001 00000003 00000001 00000002 00000004 00000002 68690000 00000004 64617461"},
 		{"the other arm", &FetchRes{Status: Missing, Where: Place{1, 2}}, "00000001 00000001 00000002"},
+		{"flat lists of arrays and lists", &Table{Rows: [][]int32{{1, 2}, {3, 4}}, Lines: [][]string{{"a", "b"}, {}, {"c"}}, Pairs: [][2]Drawn{{Point, Line}, {Dot, 77}}},
+			"00000001 00000002 00000001 00000002 00000001 00000002 00000003 00000004 00000000" +
+				"00000001 00000001 00000001 61000000 00000001 00000001 62000000 00000000 00000001 00000000 00000001 00000001 00000001 63000000 00000000 00000000" +
+				"00000001 00000001 00000002 00000001 00000003 0000004d 00000000"},
 		{"bodies in bodies", &Outer{OuterB{OuterBC{Bar, OuterBCE{I: Cadabra, K: OuterBCEK{6}}}}}, "00000002 00000004 00000006"},
 	}
 	for _, tt := range tests {
@@ -286,6 +290,25 @@ func TestLongChain(t *testing.T) {
 	}
 }
 
+// Behind an error nothing is decoded any more, though each value has two others then. As many levels
+// are left as a test can go through if it is.
+func TestDecodeStopsAtError(t *testing.T) {
+	const levels = 16
+	n := testing.AllocsPerRun(1, func() {
+		d := xdr.NewDecoder(nil)
+		for range xdr.MaxDepth - levels {
+			d.Enter()
+		}
+		var v Filter
+		if v.Decode(&d); d.Err() == nil {
+			t.Error("no error")
+		}
+	})
+	if n > 10 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // A discriminant of 4 bytes makes an element of 72: memory is bounded by more than the count.
 func TestDecodeLimitsMemory(t *testing.T) {
 	in := xdr.AppendUint32(nil, 50000)
@@ -328,6 +351,8 @@ func TestCheck(t *testing.T) {
 		{"bool without the arm", &OnlyTrue{}, "xdr: present of only_true is 0, which is not defined"},
 		{"arm", &ByInt{Code: 5, Other: make([]int32, 3)}, "xdr: Other: length is 3, limit is 2"},
 		{"arm that is nil", &Expression{Op: OpNegate}, "xdr: Operand: is nil"},
+		{"element of a flat list", &Table{Rows: [][]int32{{}, {1, 2, 3, 4, 5}}}, "xdr: Rows[1]: length is 5, limit is 4"},
+		{"element of an element", &Table{Lines: [][]string{{}, {"a", "b", "long "}}}, "xdr: Lines[1][2]: length is 5, limit is 4"},
 		{"distinct string", &GoodType{Label: "too long "}, "xdr: Label: length is 9, limit is 8"},
 		{"optional", &Optionals{Box: &StringBox{"too long "}}, "xdr: Box.Text: length is 9, limit is 8"},
 	}
@@ -427,6 +452,7 @@ func messages() []message {
 		new(Basic), new(WithTypedefs), new(OfC), new(Enums), new(Arrays), new(Unions), new(Optionals),
 		new(Directory), new(ExportList), new(Chain), new(Recursive), new(Outer), new(Boxed), new(KvGetRes),
 		new(Choice), new(ByDelta), new(Drawing), new(FetchRes), new(StoreArgs),
+		new(Table), new(Filter),
 	}
 }
 

@@ -84,6 +84,13 @@ type Drawing struct {
 	At      MaybeTime
 }
 
+// Table is struct table.
+type Table struct {
+	Rows  [][]int32
+	Lines [][]string
+	Pairs [][2]Drawn
+}
+
 // FetchStatus is enum fetch_status.
 type FetchStatus int32
 
@@ -324,6 +331,82 @@ func (v *Drawing) Check() error {
 	for i := range v.Tags {
 		if err := xdr.CheckLen(len(v.Tags[i]), 8); err != nil {
 			return xdr.InElement("Tags", i, err)
+		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Table) Append(b []byte) []byte {
+	for i := range v.Rows {
+		b = xdr.AppendBool(b, true)
+		e := &v.Rows[i]
+		b = xdr.AppendUint32(b, uint32(len(*e)))
+		for i := range *e {
+			b = xdr.AppendInt32(b, (*e)[i])
+		}
+	}
+	b = xdr.AppendBool(b, false)
+	for i := range v.Lines {
+		b = xdr.AppendBool(b, true)
+		e := &v.Lines[i]
+		for i := range *e {
+			b = xdr.AppendBool(b, true)
+			b = xdr.AppendString(b, (*e)[i])
+		}
+		b = xdr.AppendBool(b, false)
+	}
+	b = xdr.AppendBool(b, false)
+	for i := range v.Pairs {
+		b = xdr.AppendBool(b, true)
+		e := &v.Pairs[i]
+		for i := range *e {
+			b = xdr.AppendInt32(b, int32(e[i]))
+		}
+	}
+	return xdr.AppendBool(b, false)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Table) Decode(d *xdr.Decoder) {
+	v.Rows = v.Rows[:0]
+	for d.Optional() {
+		e := xdr.Extend(d, &v.Rows)
+		*e = xdr.Resize(d, *e, d.Count(4, 4))
+		for i := range *e {
+			(*e)[i] = d.Int32()
+		}
+	}
+	v.Lines = v.Lines[:0]
+	for d.Optional() {
+		e := xdr.Extend(d, &v.Lines)
+		*e = (*e)[:0]
+		for d.Optional() {
+			e := xdr.Extend(d, e)
+			*e = d.String(4)
+		}
+	}
+	v.Pairs = v.Pairs[:0]
+	for d.Optional() {
+		e := xdr.Extend(d, &v.Pairs)
+		for i := range *e {
+			e[i].Decode(d)
+		}
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of table.
+func (v *Table) Check() error {
+	for i := range v.Rows {
+		if err := xdr.CheckLen(len(v.Rows[i]), 4); err != nil {
+			return xdr.InElement("Rows", i, err)
+		}
+	}
+	for i := range v.Lines {
+		for i2 := range v.Lines[i] {
+			if err := xdr.CheckLen(len(v.Lines[i][i2]), 4); err != nil {
+				return xdr.InElement("Lines", i, xdr.InElement("", i2, err))
+			}
 		}
 	}
 	return nil

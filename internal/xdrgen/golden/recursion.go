@@ -75,6 +75,49 @@ type FileNode struct {
 // Deep is typedef deep.
 type Deep []Deep
 
+// FilterOp is enum filter_op.
+//
+// Two of the type behind the value 0, which is what numbers are behind the end of the input.
+type FilterOp int32
+
+// Values of FilterOp.
+const (
+	FilterAnd  FilterOp = 0
+	FilterOr   FilterOp = 1
+	FilterLeaf FilterOp = 2
+)
+
+// String is the name in recursion.x, or the number of a value that has none.
+func (v FilterOp) String() string {
+	switch v {
+	case FilterAnd:
+		return "FILTER_AND"
+	case FilterOr:
+		return "FILTER_OR"
+	case FilterLeaf:
+		return "FILTER_LEAF"
+	}
+	return "filter_op(" + strconv.Itoa(int(v)) + ")"
+}
+
+// Valid reports whether v is one of the constants.
+func (v FilterOp) Valid() bool {
+	return FilterAnd <= v && v <= FilterLeaf
+}
+
+// Filter is union filter.
+type Filter struct {
+	Op   FilterOp
+	Both *FilterBoth // if Op is FilterAnd, FilterOr
+	Leaf int32       // if Op is FilterLeaf
+}
+
+// FilterBoth is the struct in filter.both.
+type FilterBoth struct {
+	Left  Filter
+	Right Filter
+}
+
 // Recursive is struct recursive.
 type Recursive struct {
 	T *Tree
@@ -342,6 +385,110 @@ func (v *Deep) Check() error {
 		if err := (*v)[i].Check(); err != nil {
 			return xdr.InElement("", i, err)
 		}
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *FilterOp) Append(b []byte) []byte {
+	return xdr.AppendInt32(b, int32(*v))
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *FilterOp) Decode(d *xdr.Decoder) {
+	*v = FilterOp(d.Int32())
+	if !v.Valid() {
+		d.Invalid("filter_op", int64(*v))
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of filter_op.
+func (v *FilterOp) Check() error {
+	if !v.Valid() {
+		return xdr.Undefined("filter_op", int64(*v))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Filter) Append(b []byte) []byte {
+	b = xdr.AppendInt32(b, int32(v.Op))
+	switch v.Op {
+	case FilterAnd, FilterOr:
+		if v.Both != nil {
+			b = v.Both.Append(b)
+		}
+	case FilterLeaf:
+		b = xdr.AppendInt32(b, v.Leaf)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Filter) Decode(d *xdr.Decoder) {
+	if !d.Enter() {
+		return
+	}
+	defer d.Leave()
+	v.Op.Decode(d)
+	switch v.Op {
+	case FilterAnd, FilterOr:
+		*v = Filter{Op: v.Op, Both: v.Both}
+		v.Both = xdr.New(d, v.Both)
+		v.Both.Decode(d)
+	case FilterLeaf:
+		*v = Filter{Op: v.Op, Leaf: v.Leaf}
+		v.Leaf = d.Int32()
+	default:
+		*v = Filter{Op: v.Op}
+		d.Invalid("op of filter", int64(v.Op))
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of filter.
+func (v *Filter) Check() error {
+	if err := v.Op.Check(); err != nil {
+		return xdr.InField("Op", err)
+	}
+	switch v.Op {
+	case FilterAnd, FilterOr:
+		if v.Both == nil {
+			return &xdr.CheckError{Field: "Both", What: "is nil"}
+		}
+		if err := v.Both.Check(); err != nil {
+			return xdr.InField("Both", err)
+		}
+	case FilterLeaf:
+
+	default:
+		return xdr.Undefined("op of filter", int64(v.Op))
+	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *FilterBoth) Append(b []byte) []byte {
+	b = v.Left.Append(b)
+	return v.Right.Append(b)
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *FilterBoth) Decode(d *xdr.Decoder) {
+	if !d.Enter() {
+		return
+	}
+	defer d.Leave()
+	v.Left.Decode(d)
+	v.Right.Decode(d)
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of filter_both.
+func (v *FilterBoth) Check() error {
+	if err := v.Left.Check(); err != nil {
+		return xdr.InField("Left", err)
+	}
+	if err := v.Right.Check(); err != nil {
+		return xdr.InField("Right", err)
 	}
 	return nil
 }

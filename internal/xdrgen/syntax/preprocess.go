@@ -38,6 +38,12 @@ func (f *source) directive(at Pos) {
 	case "else", "endif":
 		f.turn(at, word)
 		return
+	case "elif", "elifdef", "elifndef":
+		// Behind a part that was left out it would be compiled.
+		if n := len(f.conds); n == 0 || !f.conds[n-1].outer {
+			f.errs.Add(at, "#%s is not supported", word)
+		}
+		return
 	}
 	if f.skipped() {
 		return
@@ -52,8 +58,6 @@ func (f *source) directive(at Pos) {
 		f.include(at, arg)
 	case word == "line" || word != "" && digit(word[0]):
 		f.marker(at, word, arg)
-	case word == "elif":
-		f.errs.Add(at, "#elif is not supported")
 	case word == "error":
 		f.errs.Add(at, "#error %s", arg)
 	case word != "":

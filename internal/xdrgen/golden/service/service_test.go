@@ -403,6 +403,41 @@ func TestSmallBuffer(t *testing.T) {
 	})
 }
 
+// A counter counts the cells of tables, and notes the memory that their rows have.
+type counter struct {
+	UnimplementedStoreV2Server
+	most atomic.Int64
+}
+
+func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, _ []byte, res *uint32) error {
+	kept := 0
+	for _, row := range args.Rows[:cap(args.Rows)] {
+		kept += 4 * cap(row.Cells)
+	}
+	c.most.Store(max(c.most.Load(), int64(kept)))
+	for _, row := range args.Rows {
+		*res += uint32(len(row.Cells))
+	}
+	return nil
+}
+
+// Arguments that are kept for the next call do not add up: each call has another long row.
+func TestArgumentsKept(t *testing.T) {
+	const calls, cells = 200, 1 << 14
+	s := new(counter)
+	store := NewStoreV2Client(start(t, "tcp", StoreV2Program(s)).client)
+	for i := range calls {
+		rows := make([]Row, i+1)
+		rows[i].Cells = make([]uint32, cells)
+		if n, err := store.Cells(t.Context(), &Table{Rows: rows}, nil); n != cells || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if most := s.most.Load(); most > 20*4*cells {
+		t.Errorf("rows have %d bytes after %d calls of %d", most, calls, 4*cells)
+	}
+}
+
 // What Check refuses is not sent, and the error tells where it is.
 func TestArgumentsChecked(t *testing.T) {
 	b := start(t, "iwarp", StoreV1Program(newStore()))
@@ -586,7 +621,7 @@ func TestCred(t *testing.T) {
 }
 
 // both is version 2 beside version 1.
-type both struct{}
+type both struct{ UnimplementedStoreV2Server }
 
 func (both) Fetch(_ context.Context, _ *transport.Request, id StoreId, res *StorePage) error {
 	*res = append(append(*res, "value of "...), id...)

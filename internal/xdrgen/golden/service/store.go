@@ -46,6 +46,7 @@ const (
 	StoreLend    uint32 = 3
 	StoreSay     uint32 = 4
 	StoreEntries uint32 = 5
+	StoreCells   uint32 = 6
 )
 
 // Program WATCH_PROG, its versions and procedures.
@@ -165,6 +166,18 @@ type ListArgs struct {
 type Listing struct {
 	Entries []Entry
 	Eof     bool
+}
+
+// Row is struct row.
+//
+// Each row may be long, but not all at once.
+type Row struct {
+	Cells []uint32
+}
+
+// Table is struct table.
+type Table struct {
+	Rows []Row
 }
 
 // A StoreV1Client calls version STORE_V1 of program STORE_PROG.
@@ -1586,6 +1599,49 @@ func (c *StoreV2Client) entriesEnded(call *transport.Call, failed error) (res []
 	return res, err
 }
 
+// Cells calls STORE_CELLS.
+func (c *StoreV2Client) Cells(ctx context.Context, arg1 *Table, arg2 []byte) (res uint32, err error) {
+	call, err := c.cellsCall(arg1, arg2)
+	if err == nil {
+		res, err = c.cellsEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartCells starts a call of Cells in p.
+func (c *StoreV2Client) StartCells(p *transport.Pipeline, arg1 *Table, arg2 []byte, done func(uint32, error)) error {
+	call, err := c.cellsCall(arg1, arg2)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.cellsEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) cellsCall(arg1 *Table, arg2 []byte) (*transport.Call, error) {
+	call := c.call(StoreCells)
+	b := call.Args
+	b = arg1.Append(b)
+	b = xdr.AppendUint32(b, uint32(len(arg2)))
+	call.ReadItems = append(call.ReadItems, transport.ReadItem{Offset: len(b), Data: arg2})
+	call.Args = b
+	call.MaxResults = 4
+	return call, nil
+}
+
+func (c *StoreV2Client) cellsEnded(call *transport.Call, failed error) (res uint32, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res = d.Uint32()
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_CELLS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // A StoreV2Server executes version STORE_V2 of program STORE_PROG.
 // Its methods are called by many goroutines at once.
 //
@@ -1615,6 +1671,9 @@ type StoreV2Server interface {
 
 	// Entries executes STORE_ENTRIES.
 	Entries(ctx context.Context, req *transport.Request, bytes uint32, res *[]Entry) error
+
+	// Cells executes STORE_CELLS.
+	Cells(ctx context.Context, req *transport.Request, arg1 *Table, arg2 []byte, res *uint32) error
 }
 
 // UnimplementedStoreV2Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1648,6 +1707,11 @@ func (UnimplementedStoreV2Server) Entries(context.Context, *transport.Request, u
 	return oncrpc.ProcUnavail
 }
 
+// Cells returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Cells(context.Context, *transport.Request, *Table, []byte, *uint32) error {
+	return oncrpc.ProcUnavail
+}
+
 // StoreV2Program returns the program that impl executes: for [transport.Server.Register], for
 // ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
 func StoreV2Program(impl StoreV2Server) transport.Program {
@@ -1674,6 +1738,7 @@ type storeV2Handler struct {
 	lendCalls    transport.Pool[storeV2LendCall]
 	sayCalls     transport.Pool[storeV2SayCall]
 	entriesCalls transport.Pool[storeV2EntriesCall]
+	cellsCalls   transport.Pool[storeV2CellsCall]
 }
 
 // ServeRPC executes one call.
@@ -1689,6 +1754,8 @@ func (h *storeV2Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 		h.serveSay(ctx, req, res)
 	case StoreEntries:
 		h.serveEntries(ctx, req, res)
+	case StoreCells:
+		h.serveCells(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -1870,6 +1937,41 @@ func checkStoreV2Entries(res *[]Entry) error {
 	return nil
 }
 
+// A storeV2CellsCall is one call of STORE_CELLS.
+type storeV2CellsCall struct {
+	arg1 Table
+	arg2 []byte
+	kept uint64 // see [xdr.Decoder.Keep]
+	res  uint32
+}
+
+func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.cellsCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.arg1.Decode(d)
+	x.arg2 = d.Bulk(4294967295)
+	if d.End() != nil {
+		if d.Keep(&x.kept) {
+			h.cellsCalls.Put(x)
+		}
+		res.Fail(oncrpc.GarbageArgs)
+		return
+	}
+	err := h.impl.Cells(ctx, req, &x.arg1, x.arg2, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		b = xdr.AppendUint32(b, x.res)
+		res.Results = b
+	}
+	x.res = 0
+	if d.Keep(&x.kept) {
+		h.cellsCalls.Put(x)
+	}
+}
+
 // StoreV2Binding is the upper-layer binding of version STORE_V2 of program STORE_PROG:
 // see RFC 8166 section 6.
 // These items may be placed directly:
@@ -1880,6 +1982,7 @@ func checkStoreV2Entries(res *[]Entry) error {
 //   - store_page, in the results of STORE_SWITCH
 //   - an argument, in the arguments of STORE_SAY
 //   - store_reason, in the results of STORE_SAY
+//   - an argument, in the arguments of STORE_CELLS
 type StoreV2Binding struct{}
 
 var (
@@ -1924,6 +2027,13 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 			bounds.MaxResults += transport.Counted(bytes)
 		}
 		return items, bounds
+	case StoreCells:
+		bounds.MaxResults = 4
+		w := transport.NewWalk(args, false, items)
+		skipTable(&w.Decoder)
+		w.Item(4294967295)
+		items, _ = w.Items()
+		return items, bounds
 	}
 	return items[:0], bounds
 }
@@ -1950,7 +2060,29 @@ func (StoreV2Binding) Reply(p transport.Procedure, results []byte, reduced bool,
 
 // Idempotent reports whether a procedure may be executed again.
 func (StoreV2Binding) Idempotent(p transport.Procedure) bool {
+	if p.Prog != StoreProg || p.Vers != StoreV2 {
+		return false
+	}
+	switch p.Proc {
+	case StoreCells:
+		return true
+	}
 	return false
+}
+
+// skipTable goes beyond a table.
+func skipTable(d *xdr.Decoder) {
+	for range d.Count(4294967295, 4) {
+		if d.Err() != nil {
+			break
+		}
+		skipRow(d)
+	}
+}
+
+// skipRow goes beyond a row.
+func skipRow(d *xdr.Decoder) {
+	d.FixedOpaque(d.Count(4294967295, 4) * 4)
 }
 
 // A WatchV1Client calls version WATCH_V1 of program WATCH_PROG.
@@ -2489,5 +2621,49 @@ func (v *Listing) Check() error {
 			return xdr.InElement("Entries", i, err)
 		}
 	}
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Row) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, uint32(len(v.Cells)))
+	for i := range v.Cells {
+		b = xdr.AppendUint32(b, v.Cells[i])
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Row) Decode(d *xdr.Decoder) {
+	v.Cells = xdr.Resize(d, v.Cells, d.Count(4294967295, 4))
+	for i := range v.Cells {
+		v.Cells[i] = d.Uint32()
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of row.
+func (v *Row) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Table) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, uint32(len(v.Rows)))
+	for i := range v.Rows {
+		b = v.Rows[i].Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Table) Decode(d *xdr.Decoder) {
+	v.Rows = xdr.Resize(d, v.Rows, d.Count(4294967295, 4))
+	for i := range v.Rows {
+		v.Rows[i].Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of table.
+func (v *Table) Check() error {
 	return nil
 }
