@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,4 +323,107 @@ func (c *endingContext) Err() error {
 		return nil
 	}
 	return context.Canceled
+}
+
+// TestPipelineContext: a call that is made on a goroutine has the values of the context that it was
+// begun with, and ends with the Pipeline alone.
+func TestPipelineContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		hang := CallerFunc(func(ctx context.Context, call *Call) error {
+			call.Results, _ = ctx.Value(key{}).([]byte)
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			<-derived.Done()
+			return derived.Err()
+		})
+		pl := NewPipeline(hang)
+		var ended []error
+		var calls []*Call
+		for i := range 3 {
+			call := testCall()
+			calls = append(calls, call)
+			pl.StartFunc(call, func(err error) { ended = append(ended, err) })
+			ctx, cancel := context.WithTimeout(context.WithValue(bg, key{}, []byte{byte(i)}), time.Second)
+			if call, err := pl.Wait(ctx); call != nil || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Wait returns %v, %v", call, err)
+			}
+			cancel()
+		}
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Errorf("calls end with the context: %v", ended)
+		}
+		start := time.Now()
+		pl.Close()
+		if d := time.Since(start); d != 0 || !slices.Equal(ended, []error{context.Canceled, context.Canceled, context.Canceled}) {
+			t.Errorf("after %v the calls ended with %v", d, ended)
+		}
+		for i, call := range calls {
+			if !slices.Equal(call.Results, []byte{byte(i)}) {
+				t.Errorf("call %d has the value %v", i, call.Results)
+			}
+		}
+	})
+}
+
+// TestPipelineTakesConnection: where giving up a call costs the connection, the others that are given
+// up say so, too.
+func TestPipelineTakesConnection(t *testing.T) {
+	calls := func() []*Call {
+		list := make([]*Call, 3)
+		for i := range list {
+			list[i] = &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+		}
+		list[2].NoResend = true
+		return list
+	}
+	weak := func(script func(cl *Client, p *peer)) {
+		p := newPeer(t)
+		p.caps.WeakRevocation = true
+		clientOver(t, p, nil, nil, func(_ *peers, cl *Client) {
+			p.opens(cl, 3)
+			script(cl, p)
+			if !p.over() {
+				t.Error("the connection is there")
+			}
+		})
+	}
+	for _, of := range []func(*Client) Caller{
+		func(cl *Client) Caller { return cl },
+		func(cl *Client) Caller { return cl.Conn() },
+		func(cl *Client) Caller { return CallerFunc(cl.Call) },
+	} {
+		weak(func(cl *Client, p *peer) {
+			pl := NewPipeline(of(cl))
+			var ended []error
+			for _, call := range calls() {
+				pl.StartFunc(call, func(err error) { ended = append(ended, err) })
+			}
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				p.message("a call")
+			}
+			pl.Close()
+			for _, err := range ended {
+				lost := (*LostError)(nil)
+				if !errors.Is(err, context.Canceled) || errors.As(err, &lost) && (!lost.Sent || strings.Count(err.Error(), "executed") != 1) {
+					t.Errorf("a call ends with %v", err)
+				}
+			}
+			if len(ended) != 3 {
+				t.Errorf("%d calls have ended", len(ended))
+			}
+		})
+		weak(func(cl *Client, p *peer) {
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			errs := CallAll(ctx, of(cl), calls()...)
+			if !slices.Equal(errs, []error{context.DeadlineExceeded, context.DeadlineExceeded, context.DeadlineExceeded}) {
+				t.Errorf("the calls ended with %v", errs)
+			}
+		})
+	}
 }

@@ -170,6 +170,9 @@ func (l *link) again(c connection, call *Call, failed error) (again bool, err er
 	case !l.lost(c, call, failed):
 		return false, failed
 	case call.NoResend && call.sent:
+		if _, told := failed.(*LostError); told {
+			return false, failed
+		}
 		return false, &LostError{Addr: c.addr(), Sent: true, Reason: failed}
 	case l.moves != nil && l.moves(call):
 		return false, errMoves

@@ -56,7 +56,7 @@ func NewPipeline(c Caller) *Pipeline {
 	case *Conn:
 		return &Pipeline{conn: c, at: c.c, lane: c.c.openLane()}
 	}
-	return &Pipeline{lane: newCallLane(c.Call)}
+	return &Pipeline{lane: newCallLane(c.Call, "")}
 }
 
 // Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
