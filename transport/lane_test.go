@@ -325,6 +325,170 @@ func (c *endingContext) Err() error {
 	return context.Canceled
 }
 
+// settled takes what Wait has returned, which must be the call with a number.
+func (w waited) settled(t *testing.T, want uint32) {
+	t.Helper()
+	if w.err != nil || w.call == nil || word(w.call.Args, 0) != want {
+		t.Fatalf("Wait returns %v, %v, want call %d", w.call, w.err, want)
+	}
+}
+
+// answerNumbered answers the next call, which must be the one with a number.
+func (p *peer) answerNumbered(want uint32) {
+	p.t.Helper()
+	h, n := p.numberedCall("a call")
+	if n != want {
+		p.t.Fatalf("call %d arrives, want %d", n, want)
+	}
+	p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+}
+
+// TestPipelineBound: calls go to the connection that was bound last; those under way on others stay
+// there, and hold up nothing.
+func TestPipelineBound(t *testing.T) {
+	// bound has call 1 under way on a connection, and then binds another.
+	bound := func(t *testing.T, script func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header)) {
+		t.Helper()
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			bind(t, b, ready(p), 2)
+			pl := NewPipeline(b)
+			defer pl.Close()
+			pl.Start(numbered(0))
+			w := waits(pl, bg)
+			p.answerNumbered(0)
+			(<-w).settled(t, 0)
+			pl.Start(numbered(1))
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			h, _ := p.numberedCall("a call that has no answer yet")
+			bind(t, b, ready(q), 2)
+			script(ps, s, ready, b, pl, p, q, h)
+		})
+	}
+
+	t.Run("calls on both connections end in any order", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			w := waits(pl, bg)
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+			pl.Start(numbered(3))
+			w = waits(pl, bg)
+			h3, _ := q.numberedCall("a call")
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = waits(pl, bg)
+			q.reply(rpcrdma.Header{XID: h3.XID, Credit: 2})
+			(<-w).settled(t, 3)
+			if got := <-waits(pl, bg); got.call != nil || got.err != nil {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+			p.quiet("it is not the latest")
+		})
+	})
+
+	t.Run("the end of the earlier connection takes its calls to the latest", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			pl.Start(numbered(3))
+			w := waits(pl, bg)
+			h2, n := q.numberedCall("a call")
+			synctest.Wait()
+			p.hangUp()
+			synctest.Wait()
+			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 1})
+			(<-w).settled(t, n)
+			w = waits(pl, bg)
+			again, n := q.numberedCall("the call that was lost")
+			if n != 1 || again.XID != h.XID {
+				t.Errorf("call %d is sent as %#x, want 1 as %#x", n, again.XID, h.XID)
+			}
+			q.reply(rpcrdma.Header{XID: again.XID, Credit: 1})
+			(<-w).settled(t, 1)
+			w = waits(pl, bg)
+			q.answerNumbered(3)
+			(<-w).settled(t, 3)
+		})
+	})
+
+	t.Run("the wait for a credit, or for a connection, ends with a call", func(t *testing.T) {
+		bound(t, func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			held := over(b, bg, numbered(9)) // has the one credit
+			h9, _ := q.numberedCall("a call of another")
+			pl.Start(numbered(2))
+			w := waits(pl, bg)
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = waits(pl, bg)
+			synctest.Wait()
+			q.reply(rpcrdma.Header{XID: h9.XID, Credit: 1})
+			if err := outcome(t, held); err != nil {
+				t.Error(err)
+			}
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+		})
+		bound(t, func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			w := waits(pl, bg)
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+			q.hangUp()
+			synctest.Wait()
+			pl.Start(numbered(3))
+			w = waits(pl, bg)
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = waits(pl, bg)
+			synctest.Wait()
+			r := ps.arrive(s, "client")
+			bind(t, b, ready(r), 2)
+			r.answerNumbered(3)
+			(<-w).settled(t, 3)
+		})
+	})
+
+	t.Run("a connection may become the latest again", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			cp := pl.at.(*conn)
+			pl.Start(numbered(2))
+			w := waits(pl, bg)
+			h2, _ := q.numberedCall("a call")
+			bind(t, b, &cp.public, 2)
+			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 2})
+			(<-w).settled(t, 2)
+			pl.Start(numbered(3))
+			w = waits(pl, bg)
+			p.answerNumbered(3)
+			(<-w).settled(t, 3)
+			w = waits(pl, bg)
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+		})
+	})
+
+	t.Run("Close gives up the calls on both", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			var ended []error
+			pl.StartFunc(numbered(2), func(err error) { ended = append(ended, err) })
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			q.numberedCall("a call")
+			pl.Close()
+			if pl.Len() != 0 || len(ended) != 1 || ended[0] != context.Canceled {
+				t.Errorf("%d calls are left, %v", pl.Len(), ended)
+			}
+		})
+	})
+}
+
 // TestPipelineContext: a call that is made on a goroutine has the values of the context that it was
 // begun with, and ends with the Pipeline alone.
 func TestPipelineContext(t *testing.T) {
