@@ -325,6 +325,13 @@ func (c *endingContext) Err() error {
 	return context.Canceled
 }
 
+// soon is waits, for a call that must end within a minute.
+func soon(p *Pipeline) <-chan waited {
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
+	time.AfterFunc(time.Minute, cancel)
+	return waits(p, ctx)
+}
+
 // settled takes what Wait has returned, which must be the call with a number.
 func (w waited) settled(t *testing.T, want uint32) {
 	t.Helper()
@@ -356,7 +363,7 @@ func TestPipelineBound(t *testing.T) {
 			pl := NewPipeline(b)
 			defer pl.Close()
 			pl.Start(numbered(0))
-			w := waits(pl, bg)
+			w := soon(pl)
 			p.answerNumbered(0)
 			(<-w).settled(t, 0)
 			pl.Start(numbered(1))
@@ -372,19 +379,19 @@ func TestPipelineBound(t *testing.T) {
 	t.Run("calls on both connections end in any order", func(t *testing.T) {
 		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
 			pl.Start(numbered(2))
-			w := waits(pl, bg)
+			w := soon(pl)
 			q.answerNumbered(2)
 			(<-w).settled(t, 2)
 			pl.Start(numbered(3))
-			w = waits(pl, bg)
+			w = soon(pl)
 			h3, _ := q.numberedCall("a call")
 			synctest.Wait()
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 			(<-w).settled(t, 1)
-			w = waits(pl, bg)
+			w = soon(pl)
 			q.reply(rpcrdma.Header{XID: h3.XID, Credit: 2})
 			(<-w).settled(t, 3)
-			if got := <-waits(pl, bg); got.call != nil || got.err != nil {
+			if got := <-soon(pl); got.call != nil || got.err != nil {
 				t.Errorf("Wait returns %v, %v", got.call, got.err)
 			}
 			p.quiet("it is not the latest")
@@ -395,21 +402,21 @@ func TestPipelineBound(t *testing.T) {
 		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
 			pl.Start(numbered(2))
 			pl.Start(numbered(3))
-			w := waits(pl, bg)
+			w := soon(pl)
 			h2, n := q.numberedCall("a call")
 			synctest.Wait()
 			p.hangUp()
 			synctest.Wait()
 			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 1})
 			(<-w).settled(t, n)
-			w = waits(pl, bg)
+			w = soon(pl)
 			again, n := q.numberedCall("the call that was lost")
 			if n != 1 || again.XID != h.XID {
 				t.Errorf("call %d is sent as %#x, want 1 as %#x", n, again.XID, h.XID)
 			}
 			q.reply(rpcrdma.Header{XID: again.XID, Credit: 1})
 			(<-w).settled(t, 1)
-			w = waits(pl, bg)
+			w = soon(pl)
 			q.answerNumbered(3)
 			(<-w).settled(t, 3)
 		})
@@ -420,11 +427,11 @@ func TestPipelineBound(t *testing.T) {
 			held := over(b, bg, numbered(9)) // has the one credit
 			h9, _ := q.numberedCall("a call of another")
 			pl.Start(numbered(2))
-			w := waits(pl, bg)
+			w := soon(pl)
 			synctest.Wait()
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 			(<-w).settled(t, 1)
-			w = waits(pl, bg)
+			w = soon(pl)
 			synctest.Wait()
 			q.reply(rpcrdma.Header{XID: h9.XID, Credit: 1})
 			if err := outcome(t, held); err != nil {
@@ -435,17 +442,17 @@ func TestPipelineBound(t *testing.T) {
 		})
 		bound(t, func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
 			pl.Start(numbered(2))
-			w := waits(pl, bg)
+			w := soon(pl)
 			q.answerNumbered(2)
 			(<-w).settled(t, 2)
 			q.hangUp()
 			synctest.Wait()
 			pl.Start(numbered(3))
-			w = waits(pl, bg)
+			w = soon(pl)
 			synctest.Wait()
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 			(<-w).settled(t, 1)
-			w = waits(pl, bg)
+			w = soon(pl)
 			synctest.Wait()
 			r := ps.arrive(s, "client")
 			bind(t, b, ready(r), 2)
@@ -458,16 +465,16 @@ func TestPipelineBound(t *testing.T) {
 		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
 			cp := pl.at.(*conn)
 			pl.Start(numbered(2))
-			w := waits(pl, bg)
+			w := soon(pl)
 			h2, _ := q.numberedCall("a call")
 			bind(t, b, &cp.public, 2)
 			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 2})
 			(<-w).settled(t, 2)
 			pl.Start(numbered(3))
-			w = waits(pl, bg)
+			w = soon(pl)
 			p.answerNumbered(3)
 			(<-w).settled(t, 3)
-			w = waits(pl, bg)
+			w = soon(pl)
 			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
 			(<-w).settled(t, 1)
 		})

@@ -1317,7 +1317,7 @@ func TestBackchannelReady(t *testing.T) {
 			}
 			p.hangUp()
 			var not *NotReadyError
-			if got := <-waits(pl, bg); got.call == nil || !errors.As(got.err, &not) || !not.Dropped {
+			if got := <-soon(pl); got.call == nil || !errors.As(got.err, &not) || !not.Dropped {
 				t.Errorf("Wait returns %v, %v", got.call, got.err)
 			}
 			q.quiet("the call is not sent again")
