@@ -1020,17 +1020,20 @@ func TestBackwardChunks(t *testing.T) {
 // TestBackwardHandlers: a handler may call its client back, unless it runs inline.
 func TestBackwardHandlers(t *testing.T) {
 	t.Run("an Inline handler gets an error, not a deadlock", func(t *testing.T) {
-		var got error
+		var got []error
 		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
 			Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {
 				req.Conn().AllowBackward(0)
-				got = req.Conn().Call(ctx, testCall())
+				got = append(got, req.Conn().Call(ctx, testCall()))
+				for _, c := range []Caller{req.Conn(), CallerFunc(req.Conn().Call)} {
+					got = append(got, CallAll(ctx, c, testCall())...)
+				}
 			})}
 		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)
 			p.replies(7, "the reply")
-			if got != errInline {
-				t.Errorf("Call returned %v", got)
+			if !slices.Equal(got, []error{errInline, errInline, errInline}) {
+				t.Errorf("the calls returned %v", got)
 			}
 		})
 	})

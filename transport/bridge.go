@@ -131,7 +131,8 @@ func (b *bridge) execute(x *exch, n int) {
 }
 
 // ServeRPC has a net.Conn's reader execute a call, and waits for its reply. If ctx ends before that,
-// nobody knows whether the call is executed, and its reply is not remembered.
+// a call that has not been read is not executed. Of others nobody knows, and the reply is not
+// remembered.
 func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	p := &passed{x: req.o.(*exch), reply: make(chan []byte, 1)} // TCP has no bridges
 	rc := b.pass(req, res, p)
@@ -141,6 +142,7 @@ func (b *bridge) ServeRPC(ctx context.Context, req *Request, res *Response) {
 	var record []byte
 	select {
 	case record = <-p.reply:
+		rc.release(p.place) // who has answered it may not have read it whole
 	case <-ctx.Done():
 		rc.giveUp(p)
 	}
@@ -247,8 +249,10 @@ func (rc *serverRecords) take(xid uint32) *passed {
 	return p
 }
 
-// giveUp has the reply to a call ignored.
+// giveUp has the reply to a call ignored. As the client gets its credit back, and may make further
+// calls, one that nobody has begun to read must not stay.
 func (rc *serverRecords) giveUp(p *passed) {
+	rc.drop(p.place)
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
 	if rc.pending[p.xid] == p {
@@ -309,6 +313,7 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 		p.reply <- record
 		return
 	}
+	rc.release(p.place)
 	x := p.x
 	rc.fill(p, &x.res, record)
 	if e := x.event; e != nil {
@@ -321,7 +326,6 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 // binding finds in them. Without a record there is nothing to remember.
 func (rc *serverRecords) fill(p *passed, res *Response, record []byte) {
 	x := p.x
-	rc.release(p.place) // who has answered it may not have read it whole
 	if record == nil {
 		x.forgo()
 		res.Fail(oncrpc.SystemErr)

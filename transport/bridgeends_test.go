@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -20,16 +21,18 @@ func bridgedWithin(t *testing.T, m Middleware, script func(ps *peers, s *Server,
 		func(ps *peers, s *Server) { script(ps, s, l) })
 }
 
+// patience gives a call a second.
+func patience(next Handler) Handler {
+	return HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		next.ServeRPC(ctx, req, res)
+	})
+}
+
 // TestBridgeGivenUp: middleware may give a call less time than its connection has. What is read of
 // it afterwards is whole, and its reply is nobody's.
 func TestBridgeGivenUp(t *testing.T) {
-	patience := func(next Handler) Handler {
-		return HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			next.ServeRPC(ctx, req, res)
-		})
-	}
 	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
 		p := ps.arrive(s, "client")
 		args := opaque(string(bytes.Repeat([]byte("data"), 3000)))
@@ -69,6 +72,66 @@ func TestBridgeGivenUp(t *testing.T) {
 		}
 		if _, results := p.replies(2, "the reply to the second call"); !bytes.Equal(results, opaque("in time")) {
 			t.Errorf("results are %q", results)
+		}
+	})
+}
+
+// TestBridgeUnread: calls that are given up before anybody has begun to read them take no memory.
+func TestBridgeUnread(t *testing.T) {
+	bridgedWithin(t, patience, func(ps *peers, s *Server, l net.Listener) {
+		p := ps.arrive(s, "client")
+		args := opaque(string(bytes.Repeat([]byte("data"), 3000)))
+		xid := uint32(0)
+		call := func() []byte {
+			xid++
+			h := rpcrdma.Header{XID: xid, Reads: []rpcrdma.ReadSegment{{Position: 44, Segment: p.offer(xid, args[4:])}}}
+			p.send(callBytes(h, 1, args[:4]...), 0)
+			synctest.Wait()
+			return appendCall(nil, xid, 1, args...)
+		}
+		want := call()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(readRecord(t, c), want) {
+			t.Error("the record is not the call that came")
+		}
+		unread := func() (calls, size int) {
+			st := c.(*serverRecords).stream
+			st.mu.Lock()
+			defer st.mu.Unlock()
+			for _, r := range st.records {
+				size += len(r.head) + len(r.rest)
+			}
+			return len(st.records) - st.first, size
+		}
+		begun, rest := 0, []byte(nil) // of a call that is half read
+		for range 2 {
+			for range 40 {
+				call()
+				call()
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+			for range 1 + begun + 80 {
+				p.message("SYSTEM_ERR")
+			}
+			if calls, size := unread(); calls != begun || size != len(rest) {
+				t.Errorf("%d calls with %d bytes are there to be read, want %d with %d", calls, size, begun, len(rest))
+			}
+			got := make([]byte, len(rest))
+			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, rest) {
+				t.Errorf("not the rest of the call that came: %v", err)
+			}
+			if want := call(); !bytes.Equal(readRecord(t, c), want) {
+				t.Error("the record is not the call that came")
+			}
+			whole := record(call())
+			begun, rest = 1, whole[len(whole)/2:]
+			if n, err := c.Read(make([]byte, len(whole)/2)); n != len(whole)/2 || err != nil {
+				t.Fatal(n, err)
+			}
 		}
 	})
 }

@@ -78,7 +78,7 @@ type exch struct {
 type passed struct {
 	x     *exch
 	xid   uint32
-	place uint64      // of the arguments in the stream
+	place uint64      // of the record in the stream
 	reply chan []byte // has room for the reply, nil if there is none; nil: who brings it sends it
 }
 

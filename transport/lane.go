@@ -210,7 +210,7 @@ func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
 	for _, s := range ln.taken {
 		call, err := s.call, context.Canceled
 		if !s.cancel() {
-			err = s.finish()
+			err = unfinished(s.finish(), c.addr(), true)
 			s.giveBack()
 		}
 		list = append(list, endedCall{call, err})
@@ -220,10 +220,20 @@ func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
 	return list
 }
 
+// unfinished is the error of a call that was under way when a lane was abandoned: another that was
+// given up may have taken the connection along, and this one before its turn.
+func unfinished(err error, addr string, sent bool) error {
+	if !errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &LostError{Addr: addr, Sent: sent, Err: context.Canceled, Reason: err}
+}
+
 // A callLane has a goroutine for each call, where calls cannot be made otherwise.
 type callLane struct {
 	call   func(context.Context, *Call) error
-	ctx    context.Context // of the calls
+	addr   string          // of the peer; empty: nothing is known of how calls are made
+	ctx    context.Context // that the calls end with
 	cancel context.CancelFunc
 	under  int
 	bell   chan struct{} // has room for one
@@ -235,25 +245,40 @@ type callLane struct {
 // mostCalling is how many goroutines a callLane has at most.
 const mostCalling = 256
 
-func newCallLane(call func(context.Context, *Call) error) *callLane {
-	ln := &callLane{call: call, bell: make(chan struct{}, 1)}
+func newCallLane(call func(context.Context, *Call) error, addr string) *callLane {
+	ln := &callLane{call: call, addr: addr, bell: make(chan struct{}, 1)}
 	ln.ctx, ln.cancel = context.WithCancel(context.Background())
 	return ln
 }
 
 func (ln *callLane) busy() int { return ln.under }
 
-func (ln *callLane) post(_ context.Context, calls []*Call) (int, error) {
+func (ln *callLane) post(ctx context.Context, calls []*Call) (int, error) {
 	n := min(len(calls), mostCalling-ln.under)
 	ln.under += n
+	ctx = &callContext{ln.ctx, context.WithoutCancel(ctx)}
 	for _, call := range calls[:n] {
-		go ln.make(call)
+		go ln.make(ctx, call)
 	}
 	return n, nil
 }
 
-func (ln *callLane) make(call *Call) {
-	err := ln.call(ln.ctx, call)
+// A callContext ends when its lane is abandoned, and has the values of the context that calls were
+// posted with.
+type callContext struct {
+	context.Context
+	values context.Context
+}
+
+func (c *callContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.values.Value(key)
+}
+
+func (ln *callLane) make(ctx context.Context, call *Call) {
+	err := ln.call(ctx, call)
 	ln.mu.Lock()
 	ln.ended = append(ln.ended, endedCall{call, err})
 	ln.mu.Unlock()
@@ -283,9 +308,16 @@ func (ln *callLane) reap(ctx context.Context, list []endedCall) ([]endedCall, er
 }
 
 func (ln *callLane) abandon(list []endedCall) []endedCall {
+	ln.mu.Lock()
+	before := len(list) + len(ln.ended)
+	ln.mu.Unlock()
 	ln.cancel()
 	for ln.under > 0 {
 		list, _ = ln.reap(context.Background(), list)
+	}
+	for i := before; i < len(list); i++ {
+		o := &list[i]
+		o.err = unfinished(o.err, ln.addr, ln.addr == "" || o.call.sent)
 	}
 	ln.ctx, ln.cancel = context.WithCancel(context.Background())
 	return list

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,4 +323,278 @@ func (c *endingContext) Err() error {
 		return nil
 	}
 	return context.Canceled
+}
+
+// soon is waits, for a call that must end within a minute.
+func soon(p *Pipeline) <-chan waited {
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
+	time.AfterFunc(time.Minute, cancel)
+	return waits(p, ctx)
+}
+
+// settled takes what Wait has returned, which must be the call with a number.
+func (w waited) settled(t *testing.T, want uint32) {
+	t.Helper()
+	if w.err != nil || w.call == nil || word(w.call.Args, 0) != want {
+		t.Fatalf("Wait returns %v, %v, want call %d", w.call, w.err, want)
+	}
+}
+
+// answerNumbered answers the next call, which must be the one with a number.
+func (p *peer) answerNumbered(want uint32) {
+	p.t.Helper()
+	h, n := p.numberedCall("a call")
+	if n != want {
+		p.t.Fatalf("call %d arrives, want %d", n, want)
+	}
+	p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+}
+
+// TestPipelineBound: calls go to the connection that was bound last; those under way on others stay
+// there, and hold up nothing.
+func TestPipelineBound(t *testing.T) {
+	// bound has call 1 under way on a connection, and then binds another.
+	bound := func(t *testing.T, script func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header)) {
+		t.Helper()
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			bind(t, b, ready(p), 2)
+			pl := NewPipeline(b)
+			defer pl.Close()
+			pl.Start(numbered(0))
+			w := soon(pl)
+			p.answerNumbered(0)
+			(<-w).settled(t, 0)
+			pl.Start(numbered(1))
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			h, _ := p.numberedCall("a call that has no answer yet")
+			bind(t, b, ready(q), 2)
+			script(ps, s, ready, b, pl, p, q, h)
+		})
+	}
+
+	t.Run("calls on both connections end in any order", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			w := soon(pl)
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+			pl.Start(numbered(3))
+			w = soon(pl)
+			h3, _ := q.numberedCall("a call")
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = soon(pl)
+			q.reply(rpcrdma.Header{XID: h3.XID, Credit: 2})
+			(<-w).settled(t, 3)
+			if got := <-soon(pl); got.call != nil || got.err != nil {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+			p.quiet("it is not the latest")
+		})
+	})
+
+	t.Run("the end of the earlier connection takes its calls to the latest", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			pl.Start(numbered(3))
+			w := soon(pl)
+			h2, n := q.numberedCall("a call")
+			synctest.Wait()
+			p.hangUp()
+			synctest.Wait()
+			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 1})
+			(<-w).settled(t, n)
+			w = soon(pl)
+			again, n := q.numberedCall("the call that was lost")
+			if n != 1 || again.XID != h.XID {
+				t.Errorf("call %d is sent as %#x, want 1 as %#x", n, again.XID, h.XID)
+			}
+			q.reply(rpcrdma.Header{XID: again.XID, Credit: 1})
+			(<-w).settled(t, 1)
+			w = soon(pl)
+			q.answerNumbered(3)
+			(<-w).settled(t, 3)
+		})
+	})
+
+	t.Run("the wait for a credit, or for a connection, ends with a call", func(t *testing.T) {
+		bound(t, func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			held := over(b, bg, numbered(9)) // has the one credit
+			h9, _ := q.numberedCall("a call of another")
+			pl.Start(numbered(2))
+			w := soon(pl)
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = soon(pl)
+			synctest.Wait()
+			q.reply(rpcrdma.Header{XID: h9.XID, Credit: 1})
+			if err := outcome(t, held); err != nil {
+				t.Error(err)
+			}
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+		})
+		bound(t, func(ps *peers, s *Server, ready func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			pl.Start(numbered(2))
+			w := soon(pl)
+			q.answerNumbered(2)
+			(<-w).settled(t, 2)
+			q.hangUp()
+			synctest.Wait()
+			pl.Start(numbered(3))
+			w = soon(pl)
+			synctest.Wait()
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+			w = soon(pl)
+			synctest.Wait()
+			r := ps.arrive(s, "client")
+			bind(t, b, ready(r), 2)
+			r.answerNumbered(3)
+			(<-w).settled(t, 3)
+		})
+	})
+
+	t.Run("a connection may become the latest again", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, b *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			cp := pl.at.(*conn)
+			pl.Start(numbered(2))
+			w := soon(pl)
+			h2, _ := q.numberedCall("a call")
+			bind(t, b, &cp.public, 2)
+			q.reply(rpcrdma.Header{XID: h2.XID, Credit: 2})
+			(<-w).settled(t, 2)
+			pl.Start(numbered(3))
+			w = soon(pl)
+			p.answerNumbered(3)
+			(<-w).settled(t, 3)
+			w = soon(pl)
+			p.reply(rpcrdma.Header{XID: h.XID, Credit: 2})
+			(<-w).settled(t, 1)
+		})
+	})
+
+	t.Run("Close gives up the calls on both", func(t *testing.T) {
+		bound(t, func(_ *peers, _ *Server, _ func(*peer) *Conn, _ *Backchannel, pl *Pipeline, p, q *peer, h rpcrdma.Header) {
+			var ended []error
+			pl.StartFunc(numbered(2), func(err error) { ended = append(ended, err) })
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			q.numberedCall("a call")
+			pl.Close()
+			if pl.Len() != 0 || len(ended) != 1 || ended[0] != context.Canceled {
+				t.Errorf("%d calls are left, %v", pl.Len(), ended)
+			}
+		})
+	})
+}
+
+// TestPipelineContext: a call that is made on a goroutine has the values of the context that it was
+// begun with, and ends with the Pipeline alone.
+func TestPipelineContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		hang := CallerFunc(func(ctx context.Context, call *Call) error {
+			call.Results, _ = ctx.Value(key{}).([]byte)
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			<-derived.Done()
+			return derived.Err()
+		})
+		pl := NewPipeline(hang)
+		var ended []error
+		var calls []*Call
+		for i := range 3 {
+			call := testCall()
+			calls = append(calls, call)
+			pl.StartFunc(call, func(err error) { ended = append(ended, err) })
+			ctx, cancel := context.WithTimeout(context.WithValue(bg, key{}, []byte{byte(i)}), time.Second)
+			if call, err := pl.Wait(ctx); call != nil || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Wait returns %v, %v", call, err)
+			}
+			cancel()
+		}
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Errorf("calls end with the context: %v", ended)
+		}
+		start := time.Now()
+		pl.Close()
+		if d := time.Since(start); d != 0 || !slices.Equal(ended, []error{context.Canceled, context.Canceled, context.Canceled}) {
+			t.Errorf("after %v the calls ended with %v", d, ended)
+		}
+		for i, call := range calls {
+			if !slices.Equal(call.Results, []byte{byte(i)}) {
+				t.Errorf("call %d has the value %v", i, call.Results)
+			}
+		}
+	})
+}
+
+// TestPipelineTakesConnection: where giving up a call costs the connection, the others that are given
+// up say so, too.
+func TestPipelineTakesConnection(t *testing.T) {
+	calls := func() []*Call {
+		list := make([]*Call, 3)
+		for i := range list {
+			list[i] = &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, 9000)}}}
+		}
+		list[2].NoResend = true
+		return list
+	}
+	weak := func(script func(cl *Client, p *peer)) {
+		p := newPeer(t)
+		p.caps.WeakRevocation = true
+		clientOver(t, p, nil, nil, func(_ *peers, cl *Client) {
+			p.opens(cl, 3)
+			script(cl, p)
+			if !p.over() {
+				t.Error("the connection is there")
+			}
+		})
+	}
+	for _, of := range []func(*Client) Caller{
+		func(cl *Client) Caller { return cl },
+		func(cl *Client) Caller { return cl.Conn() },
+		func(cl *Client) Caller { return CallerFunc(cl.Call) },
+	} {
+		weak(func(cl *Client, p *peer) {
+			pl := NewPipeline(of(cl))
+			var ended []error
+			for _, call := range calls() {
+				pl.StartFunc(call, func(err error) { ended = append(ended, err) })
+			}
+			if err := pl.Flush(bg); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				p.message("a call")
+			}
+			pl.Close()
+			for _, err := range ended {
+				lost := (*LostError)(nil)
+				if !errors.Is(err, context.Canceled) || errors.As(err, &lost) && (!lost.Sent || strings.Count(err.Error(), "executed") != 1) {
+					t.Errorf("a call ends with %v", err)
+				}
+			}
+			if len(ended) != 3 {
+				t.Errorf("%d calls have ended", len(ended))
+			}
+		})
+		weak(func(cl *Client, p *peer) {
+			ctx, cancel := context.WithTimeout(bg, time.Second)
+			defer cancel()
+			errs := CallAll(ctx, of(cl), calls()...)
+			if !slices.Equal(errs, []error{context.DeadlineExceeded, context.DeadlineExceeded, context.DeadlineExceeded}) {
+				t.Errorf("the calls ended with %v", errs)
+			}
+		})
+	}
 }

@@ -170,6 +170,9 @@ func (l *link) again(c connection, call *Call, failed error) (again bool, err er
 	case !l.lost(c, call, failed):
 		return false, failed
 	case call.NoResend && call.sent:
+		if _, told := failed.(*LostError); told {
+			return false, failed
+		}
 		return false, &LostError{Addr: c.addr(), Sent: true, Reason: failed}
 	case l.moves != nil && l.moves(call):
 		return false, errMoves
@@ -198,12 +201,8 @@ func broke(err error) bool {
 func (l *link) await(ctx context.Context, old connection, call *Call) (connection, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old != nil && l.doubt && call.sent {
-		if old.proven() || l.latest().proven() {
-			l.doubt = false
-		} else if dropped(old) {
-			l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
-		}
+	if old != nil {
+		l.judge(old, call)
 	}
 	l.need++
 	defer func() { l.need-- }()
@@ -234,6 +233,27 @@ func (l *link) await(ctx context.Context, old connection, call *Call) (connectio
 			return nil, &LostError{Addr: l.addr(), Sent: call.sent, Err: err, Reason: why}
 		}
 	}
+}
+
+// judge ends the link if a call that has lost its connection shows that the peer was not ready. mu is
+// held.
+func (l *link) judge(old connection, call *Call) {
+	if !l.doubt || !call.sent {
+		return
+	}
+	if old.proven() || l.latest().proven() {
+		l.doubt = false
+	} else if dropped(old) {
+		l.end(&NotReadyError{Addr: old.addr(), Dropped: true})
+	}
+}
+
+// over tells why a call that has lost its connection is not made on another, nil if it may be.
+func (l *link) over(old connection, call *Call) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.judge(old, call)
+	return l.err
 }
 
 // dropped tells whether it was the peer that ended the connection.

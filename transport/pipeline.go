@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 )
 
 // A Pipeline has many calls under way from one goroutine. Start hands it calls, and Wait returns
@@ -30,20 +31,29 @@ import (
 //
 // A Pipeline belongs to one goroutine at a time. A Caller may have several, and other calls beside
 // them. Over TCP, and over Callers other than a [Client], [Conn] or [Backchannel], the Pipeline
-// makes calls on goroutines of its own, up to 256.
+// makes calls on goroutines of its own, up to 256: there they leave in any order. Their contexts
+// have the values of that of the Wait or Flush which begins them, and do not end with it.
 type Pipeline struct {
 	conns   *link        // of a Client or Backchannel; or nil
 	conn    *Conn        // of a Conn; or nil
 	note    func(*Call)  // is told of each call that is started; or nil
 	refuse  func() error // why none may be started any more; or nil
-	lane    lane         // of the calls under way; nil: there have been none yet
-	at      connection   // of the lane; nil: it is not on a connection, or there is none
-	lost    bool         // the lane takes no more calls
-	queue   []*Call      // started, not sent
+	lane    lane         // which takes calls; nil: the next connection has to be waited for
+	at      connection   // of the lane, or of the one before; nil: any is as good
+	old     []*oldLane   // of calls that are under way on earlier connections
+	queue   []*Call      // started, not sent; first those that have been on an earlier connection
 	ended   []endedCall  // from next on: to be returned by Wait
 	next    int
 	n       int
 	scratch []endedCall
+}
+
+// An oldLane has calls that are under way on a connection which gets no more of them: a Backchannel
+// has been bound elsewhere, or it is ending.
+type oldLane struct {
+	lane  lane
+	at    connection
+	ended []endedCall
 }
 
 // NewPipeline returns a Pipeline of calls to the peer of c. Close it.
@@ -56,7 +66,7 @@ func NewPipeline(c Caller) *Pipeline {
 	case *Conn:
 		return &Pipeline{conn: c, at: c.c, lane: c.c.openLane()}
 	}
-	return &Pipeline{lane: newCallLane(c.Call)}
+	return &Pipeline{lane: newCallLane(c.Call, "")}
 }
 
 // Start begins a call. It does not wait and sends nothing: Wait does, or Flush. The Call, and all
@@ -120,21 +130,71 @@ func (p *Pipeline) Wait(ctx context.Context) (*Call, error) {
 		if err := p.post(ctx); err != nil {
 			return nil, err
 		}
-		if p.next < len(p.ended) || p.lane == nil {
+		if p.next < len(p.ended) {
 			continue
 		}
-		var err error
-		p.scratch, err = p.lane.reap(ctx, p.scratch[:0])
-		p.settle(p.scratch)
-		clear(p.scratch)
-		if err != nil {
+		if err := p.beside(ctx, p.reap); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// reap takes calls of the lane that have ended, or waits for one.
+func (p *Pipeline) reap(ctx context.Context) (err error) {
+	switch {
+	case len(p.old) > 0 && (p.lane == nil || p.lane.busy() == 0): // it is for the others to end
+		<-ctx.Done()
+		return ctx.Err()
+	case p.lane == nil:
+		return nil
+	}
+	p.scratch, err = p.lane.reap(ctx, p.scratch[:0])
+	p.settle(p.at, p.scratch)
+	clear(p.scratch)
+	return err
+}
+
+// beside calls do, which may wait, and takes the calls that have ended on earlier connections. If
+// there are any, do need not wait any longer: its context ends.
+func (p *Pipeline) beside(ctx context.Context, do func(context.Context) error) error {
+	if len(p.old) == 0 {
+		return do(ctx)
+	}
+	patience, enough := context.WithCancel(ctx)
+	defer enough()
+	var waits sync.WaitGroup
+	for _, o := range p.old {
+		waits.Go(func() {
+			if o.ended, _ = o.lane.reap(patience, o.ended[:0]); len(o.ended) > 0 {
+				enough()
+			}
+		})
+	}
+	err := do(patience)
+	if patience.Err() != nil && ctx.Err() == nil {
+		err = nil
+	}
+	enough()
+	waits.Wait()
+	for _, o := range p.old {
+		p.settle(o.at, o.ended)
+		clear(o.ended)
+	}
+	p.old = slices.DeleteFunc(p.old, func(o *oldLane) bool { return o.lane.busy() == 0 })
+	return err
+}
+
+// leave has the next calls made on another connection.
+func (p *Pipeline) leave() {
+	if p.lane != nil && p.lane.busy() > 0 {
+		p.old = append(p.old, &oldLane{lane: p.lane, at: p.at})
+	}
+	p.lane = nil
+}
+
 // Flush sends the calls that have been started, as far as credits go, and returns. If none is
-// under way it waits for a credit, or for a connection, until ctx has ended.
+// under way on the latest connection it waits for a credit, or for a connection, until ctx or a call
+// has ended. Where calls are made on goroutines, some may not have been sent yet when it returns.
 func (p *Pipeline) Flush(ctx context.Context) error {
 	if p.conn != nil && IsInline(ctx) {
 		return errInline
@@ -152,13 +212,17 @@ func (p *Pipeline) Flush(ctx context.Context) error {
 func (p *Pipeline) Close() {
 	if p.lane != nil {
 		p.scratch = p.lane.abandon(p.scratch[:0])
-		p.settle(p.scratch)
+		p.settle(p.at, p.scratch)
 		clear(p.scratch)
 	}
+	for _, o := range p.old {
+		p.settle(o.at, o.lane.abandon(o.ended[:0]))
+	}
+	p.old = nil
 	for _, call := range p.takeQueue() {
 		err := context.Canceled
 		if call.sent {
-			err = &LostError{Addr: p.at.addr(), Sent: true, Err: err, Reason: p.at.endErr()}
+			err = &LostError{Addr: p.conns.addr(), Sent: true, Err: err, Reason: p.conns.trouble()}
 		}
 		p.end(call, err)
 	}
@@ -188,29 +252,44 @@ func (p *Pipeline) pop() (*Call, error) {
 // post sends what is in the queue, as far as credits go.
 func (p *Pipeline) post(ctx context.Context) error {
 	for len(p.queue) > 0 {
-		if p.lane == nil || p.lost {
-			if p.lane != nil && p.lane.busy() > 0 {
-				return nil // what is under way on the old connection ends first
+		if l := p.conns; l != nil && p.at != nil && l.latest() != p.at {
+			if p.lane != nil && p.lane.busy() > 0 && !p.at.lives() {
+				return nil // how they have ended may be why there are no more connections
 			}
-			if err := p.connect(ctx); err != nil {
+			p.leave()
+			p.at = nil // though it may become the latest again
+		}
+		var err error
+		switch {
+		case p.lane == nil:
+			if err := p.connect(ctx); err != nil || p.lane == nil && p.next < len(p.ended) {
 				return err
 			}
 			continue
+		case p.lane.busy() > 0: // it does not wait
+			err = p.send(ctx)
+		default:
+			err = p.beside(ctx, p.send)
 		}
-		n, err := p.lane.post(ctx, p.queue)
-		p.queue = p.queue[:copy(p.queue, p.queue[n:])]
 		switch {
 		case err != nil && ctx.Err() != nil: // whichever was first, the calls go on
 			return ctx.Err()
 		case err != nil: // the connection takes no calls
 			for _, call := range p.takeQueue() {
-				p.settle1(call, err)
+				p.settle1(p.at, call, err)
 			}
-		case n == 0 || p.lane.busy() > 0 && len(p.queue) > 0:
+		case p.next < len(p.ended) || p.lane != nil && p.lane.busy() > 0:
 			return nil
 		}
 	}
 	return nil
+}
+
+// send has the lane take what is in the queue, as far as credits go.
+func (p *Pipeline) send(ctx context.Context) error {
+	n, err := p.lane.post(ctx, p.queue)
+	p.queue = p.queue[:copy(p.queue, p.queue[n:])]
+	return err
 }
 
 // takeQueue empties the queue, and returns what was in it.
@@ -222,43 +301,62 @@ func (p *Pipeline) takeQueue() []*Call {
 
 // connect goes on to the next connection.
 func (p *Pipeline) connect(ctx context.Context) error {
-	c := p.conns.latest()
-	if c == nil || c == p.at {
-		var err error
-		if c, err = p.conns.await(ctx, p.at, p.queue[0]); err != nil {
-			if lost := (*LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
-				lost.Sent = slices.ContainsFunc(p.queue, func(call *Call) bool { return call.sent })
-				return lost
-			}
-			for _, call := range p.takeQueue() {
-				p.end(call, err)
-			}
-			return nil
-		}
+	var c connection
+	err := p.beside(ctx, func(ctx context.Context) (err error) {
+		c, err = p.conns.await(ctx, p.at, p.queue[0])
+		return err
+	})
+	if c != nil {
+		p.at, p.lane = c, c.openLane()
+		return nil
 	}
-	p.at, p.lane, p.lost = c, c.openLane(), false
+	if err == nil {
+		return nil
+	}
+	if lost := (*LostError)(nil); ctx.Err() != nil && errors.As(err, &lost) {
+		lost.Sent = p.queue[0].sent // if any was, it is the first
+		return lost
+	}
+	for _, call := range p.takeQueue() {
+		p.end(call, err)
+	}
 	return nil
 }
 
-// settle takes calls that have ended on their connection.
-func (p *Pipeline) settle(list []endedCall) {
+// settle takes calls that have ended on a connection.
+func (p *Pipeline) settle(at connection, list []endedCall) {
 	for _, o := range list {
-		p.settle1(o.call, o.err)
+		p.settle1(at, o.call, o.err)
 	}
 }
 
 // settle1 decides whether a call has ended, or is made again on the next connection: see link.try.
-func (p *Pipeline) settle1(call *Call, err error) {
+func (p *Pipeline) settle1(at connection, call *Call, err error) {
 	if l := p.conns; l != nil && err != nil {
-		again, verdict := l.again(p.at, call, err)
-		if again {
-			p.lost = true
-			p.queue = append(p.queue, call)
-			return
+		var again bool
+		if again, err = l.again(at, call, err); again {
+			if at == p.at {
+				p.leave()
+			}
+			if err = l.over(at, call); err == nil {
+				p.putBack(call)
+				return
+			}
 		}
-		err = verdict
 	}
 	p.end(call, err)
+}
+
+// putBack queues a call that has lost its connection. One that was sent goes before those that were
+// not: they were started later.
+func (p *Pipeline) putBack(call *Call) {
+	i := len(p.queue)
+	if call.sent {
+		if first := slices.IndexFunc(p.queue, func(c *Call) bool { return !c.sent }); first >= 0 {
+			i = first
+		}
+	}
+	p.queue = slices.Insert(p.queue, i, call)
 }
 
 // end notes that a call has ended.

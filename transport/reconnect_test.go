@@ -1263,6 +1263,67 @@ func TestBackchannelReady(t *testing.T) {
 		})
 	})
 
+	t.Run("BIDI-6-2 nor by a Pipeline, whether or not it comes back before that has noticed", func(t *testing.T) {
+		for _, late := range []bool{false, true} {
+			readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+				b := NewBackchannel()
+				p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+				cq := ready(q)
+				bind(t, b, ready(p), 0)
+				pl := NewPipeline(b)
+				pl.Start(numbered(0))
+				pl.Start(numbered(1)) // for which there is no credit
+				if err := pl.Flush(bg); err != nil {
+					t.Fatal(err)
+				}
+				p.numberedCall("the call")
+				p.hangUp()
+				synctest.Wait()
+				if late {
+					bind(t, b, cq, 0)
+				}
+				var not *NotReadyError
+				for range 2 {
+					ctx, cancel := context.WithTimeout(bg, time.Minute)
+					if call, err := pl.Wait(ctx); call == nil || !errors.As(err, &not) || !not.Dropped {
+						t.Errorf("Wait returns %v, %v", call, err)
+					}
+					cancel()
+				}
+				if err := b.Bind(cq, 0); !errors.As(err, &not) {
+					t.Errorf("Bind returned %v", err)
+				}
+				q.quiet("it would be an attack")
+				pl.Close()
+			})
+		}
+	})
+
+	t.Run("BIDI-6-2 nor by a Pipeline that has gone on to another connection", func(t *testing.T) {
+		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
+			b := NewBackchannel()
+			p, q := ps.arrive(s, "client"), ps.arrive(s, "client")
+			cq := ready(q)
+			bind(t, b, ready(p), 0)
+			pl := NewPipeline(b)
+			defer pl.Close()
+			for i, end := range []*peer{p, q} {
+				pl.Start(numbered(uint32(i)))
+				if err := pl.Flush(bg); err != nil {
+					t.Fatal(err)
+				}
+				end.numberedCall("a call")
+				bind(t, b, cq, 0)
+			}
+			p.hangUp()
+			var not *NotReadyError
+			if got := <-soon(pl); got.call == nil || !errors.As(got.err, &not) || !not.Dropped {
+				t.Errorf("Wait returns %v, %v", got.call, got.err)
+			}
+			q.quiet("the call is not sent again")
+		})
+	})
+
 	t.Run("one that has answered before may lose its connection, and so may one that was not called", func(t *testing.T) {
 		readyServer(t, nil, func(ps *peers, s *Server, ready func(*peer) *Conn) {
 			b := NewBackchannel()

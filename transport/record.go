@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -70,14 +71,24 @@ func (p *recordParser) write(b []byte, done func([]byte) error) error {
 // records to be read, the read deadline, the error after the end.
 type stream struct {
 	mu       sync.Mutex
-	pieces   [][]byte // of records, with their marks; those from first on are to be read
-	first    int      // it may be half read
-	taken    uint64   // pieces that have been read
+	records  []pushed // those from first on are to be read
+	first    int
+	last     uint64 // the place of the latest record
 	changed  chan struct{}
 	deadline time.Time // for reading
 	timer    *time.Timer
 	err      error // set when closed
 }
+
+// A pushed record is what of it is to be read.
+type pushed struct {
+	place      uint64 // ascends from record to record
+	begun      bool   // some of it has been read
+	head, rest []byte
+}
+
+// keep makes the rest the stream's own.
+func (r *pushed) keep() { r.rest = bytes.Clone(r.rest) }
 
 func newStream() *stream { return &stream{changed: make(chan struct{})} }
 
@@ -89,30 +100,47 @@ func (s *stream) notify() {
 
 // push makes a record readable that begins with head, its mark, and ends with rest, which may be
 // empty. Both are the stream's until they have been read, or, in the place that push returns, given
-// back by release.
+// back by release or drop.
 func (s *stream) push(head, rest []byte) (place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.first > 0 && len(s.pieces)+2 > cap(s.pieces) {
-		n := copy(s.pieces, s.pieces[s.first:])
-		clear(s.pieces[n:])
-		s.pieces, s.first = s.pieces[:n], 0
+	if s.first > 0 && len(s.records) == cap(s.records) {
+		s.records, s.first = slices.Delete(s.records, 0, s.first), 0
 	}
-	s.pieces = append(s.pieces, head)
-	if len(rest) > 0 {
-		s.pieces = append(s.pieces, rest)
-	}
+	s.last++
+	s.records = append(s.records, pushed{place: s.last, head: head, rest: rest})
 	s.notify()
-	return s.taken + uint64(len(s.pieces)-s.first) - 1
+	return s.last
+}
+
+// find returns the index of a record that has not been read whole. mu is held.
+func (s *stream) find(place uint64) (i int, ok bool) {
+	i, ok = slices.BinarySearchFunc(s.records[s.first:], place, func(r pushed, place uint64) int {
+		return cmp.Compare(r.place, place)
+	})
+	return s.first + i, ok
 }
 
 // release gives back the rest of a record that was pushed: what of it nobody has read is copied.
 func (s *stream) release(place uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if place >= s.taken {
-		p := &s.pieces[s.first+int(place-s.taken)]
-		*p = bytes.Clone(*p)
+	if i, ok := s.find(place); ok {
+		s.records[i].keep()
+	}
+}
+
+// drop is release for a record that need not be read any more. If that has begun it must go on.
+func (s *stream) drop(place uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.find(place)
+	switch {
+	case !ok:
+	case s.records[i].begun:
+		s.records[i].keep()
+	default:
+		s.records = slices.Delete(s.records, i, i+1)
 	}
 }
 
@@ -137,7 +165,7 @@ func (s *stream) failed() error {
 func (s *stream) Read(b []byte) (int, error) {
 	for {
 		s.mu.Lock()
-		if s.first < len(s.pieces) {
+		if s.first < len(s.records) {
 			n := s.take(b)
 			s.mu.Unlock()
 			return n, nil
@@ -158,18 +186,22 @@ func (s *stream) Read(b []byte) (int, error) {
 
 // take copies what there is to b. mu is held.
 func (s *stream) take(b []byte) (n int) {
-	for n < len(b) && s.first < len(s.pieces) {
-		p := &s.pieces[s.first]
-		k := copy(b[n:], *p)
+	for n < len(b) && s.first < len(s.records) {
+		r := &s.records[s.first]
+		r.begun = true
+		k := copy(b[n:], r.head)
+		r.head = r.head[k:]
 		n += k
-		if *p = (*p)[k:]; len(*p) == 0 {
-			*p = nil
+		k = copy(b[n:], r.rest)
+		r.rest = r.rest[k:]
+		n += k
+		if len(r.head)+len(r.rest) == 0 {
+			*r = pushed{}
 			s.first++
-			s.taken++
 		}
 	}
-	if s.first == len(s.pieces) {
-		s.pieces, s.first = s.pieces[:0], 0
+	if s.first == len(s.records) {
+		s.records, s.first = s.records[:0], 0
 	}
 	return n
 }

@@ -129,7 +129,7 @@ func (c *tcpConn) call(ctx context.Context, call *Call) error {
 	return err
 }
 
-func (c *tcpConn) openLane() lane { return newCallLane(c.call) }
+func (c *tcpConn) openLane() lane { return newCallLane(c.call, c.addr()) }
 
 // roundTrip makes the call with t.
 func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
