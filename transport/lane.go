@@ -226,6 +226,11 @@ func unfinished(err error, addr string, sent bool) error {
 	if !errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
 		return err
 	}
+	if lost, ok := err.(*LostError); ok { // of Client.Call, which knows more
+		lost := *lost
+		lost.Err = context.Canceled
+		return &lost
+	}
 	return &LostError{Addr: addr, Sent: sent, Err: context.Canceled, Reason: err}
 }
 

@@ -564,6 +564,15 @@ func TestPipelineTakesConnection(t *testing.T) {
 		func(cl *Client) Caller { return cl },
 		func(cl *Client) Caller { return cl.Conn() },
 		func(cl *Client) Caller { return CallerFunc(cl.Call) },
+		func(cl *Client) Caller { // the connection is lost first
+			return CallerFunc(func(ctx context.Context, call *Call) error {
+				err := cl.Call(ctx, call)
+				if errors.Is(err, context.Canceled) {
+					err = &LostError{Addr: "script", Sent: true, Reason: &ClosedError{}}
+				}
+				return err
+			})
+		},
 	} {
 		weak(func(cl *Client, p *peer) {
 			pl := NewPipeline(of(cl))
