@@ -145,6 +145,12 @@ type world struct {
 // start serves on b until the test ends, and checks that nothing is left.
 func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 	t.Helper()
+	return b.startWith(t, cfg)
+}
+
+// startWith is start for a server with further programs.
+func (b *bed) startWith(t testing.TB, cfg *transport.Settings, more ...transport.Program) *world {
+	t.Helper()
 	provider, live := b.provider(t)
 	w := &world{provider: provider, live: live, svc: &service{}, conns: b.conns}
 	var err error
@@ -165,6 +171,11 @@ func (b *bed) start(t testing.TB, cfg *transport.Settings) *world {
 	}
 	if err := w.server.Register(transport.Program{Number: shapeProg, Low: 1, High: 1, Handler: shapes{}, Padded: true, ReadReplies: true, Idempotent: transport.Every}); err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range more {
+		if err := w.server.Register(p); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var served []chan error
 	w.listen = func() {

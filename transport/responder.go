@@ -24,7 +24,7 @@ import (
 //
 // The grant is what we have posted receives for. It starts small, and doubles when a
 // client has half of it in use, up to what it asks for and what the configuration allows.
-// It is less while the client's calls wait for memory.
+// It is less while the client's calls wait for memory, or for processors (pace.go).
 
 // exchanges are those of a connection. They are part of the leader.
 type exchanges struct {
@@ -36,6 +36,7 @@ type exchanges struct {
 	free   []*exch
 	memq   []*exch // exchanges that wait for memory
 	stop   bool    // no new calls are taken
+	pace
 }
 
 func (e *exchanges) init(c *conn) {
@@ -109,7 +110,7 @@ func (l *leader) updateGrant() {
 func (l *leader) load() plan.Load {
 	return plan.Load{
 		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
-		Crowded: l.c.memory.Crowded(),
+		Crowded: l.c.memory.Crowded(), Halved: l.halved,
 	}
 }
 

@@ -72,6 +72,8 @@ type Server struct {
 	stats   tally
 	memory  *budget.Budget
 
+	pacer pacer
+
 	*registry
 
 	mu           lockorder.Mutex
@@ -97,6 +99,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	s := &Server{
 		cfg: own, connCfg: conns,
 		memory:       budget.New(own.MaxTotalMemory),
+		pacer:        pacer{start: time.Now()},
 		listeners:    make(map[*Listener]struct{}),
 		conns:        make(map[*conn]struct{}),
 		tcpListeners: make(map[*tcpListener]struct{}),
@@ -236,6 +239,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	c, l := newConn(fc, provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, c.host())
+	l.pacer = &s.pacer
 	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)

@@ -25,7 +25,7 @@ var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{
 		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "exchange", "handler", "lane",
-		"leader", "middleware", "observation", "observer", "operation", "progress", "reply", "replycache", "requester",
+		"leader", "middleware", "observation", "observer", "operation", "pace", "progress", "reply", "replycache", "requester",
 		"responder", "response", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "watch",
 	}},

@@ -11,6 +11,7 @@ type Load struct {
 	Waiting   int  // of these, calls that wait for memory
 	Most      int  // calls to grant, by the configuration
 	Crowded   bool // the buffers of all connections take too much memory already
+	Halved    int  // how many times the grant is halved: calls wait for processors
 }
 
 // Raise is how many calls there should be receives for: twice as many as now when more
@@ -26,14 +27,19 @@ func (l *Load) Raise(asked uint32) int {
 // LoadedShare is by how much the grant falls while a peer's calls wait for memory.
 const LoadedShare = 4
 
+// LeastPaced is the least that a grant is halved to: fewer calls in flight would share fewer
+// system calls and wake-ups.
+const LeastPaced = 16
+
 // Grant is what a peer is granted: all that there are receives for, or a part of it while
 // its calls wait for memory. Calls that are on their way by an earlier grant are taken all
 // the same.
 func (l *Load) Grant() int {
+	n := max(l.Posted>>l.Halved, min(l.Posted, LeastPaced))
 	if l.Waiting > 0 {
-		return max(l.Posted/LoadedShare, 1)
+		n = min(n, max(l.Posted/LoadedShare, 1))
 	}
-	return l.Posted
+	return n
 }
 
 // Accepted is what a grant of the peer's is worth to an end that has asked for most

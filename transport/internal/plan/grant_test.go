@@ -35,17 +35,23 @@ func TestRaise(t *testing.T) {
 
 func TestGrant(t *testing.T) {
 	for _, tt := range []struct {
-		name                  string
-		posted, waiting, want int
+		name                          string
+		posted, waiting, halved, want int
 	}{
-		{"V1-3.3-3 as many as there are receives", 32, 0, 32},
-		{"V1-3.3-5 a quarter while calls wait for memory", 32, 1, 8},
-		{"V1-3.3-5 a quarter however many wait", 32, 100, 8},
-		{"V1-3.3-4 V1-3.3-8 never none", 3, 1, 1},
-		{"V1-3.3-8 one of one", 1, 1, 1},
+		{"V1-3.3-3 as many as there are receives", 32, 0, 0, 32},
+		{"V1-3.3-5 a quarter while calls wait for memory", 32, 1, 0, 8},
+		{"V1-3.3-5 a quarter however many wait", 32, 100, 0, 8},
+		{"V1-3.3-4 V1-3.3-8 never none", 3, 1, 0, 1},
+		{"V1-3.3-8 one of one", 1, 1, 0, 1},
+		{"V1-3.3-5 half while calls wait for processors", 128, 0, 1, 64},
+		{"V1-3.3-5 half of half", 128, 0, 2, 32},
+		{"not less than share wake-ups well", 128, 0, 20, LeastPaced},
+		{"not less than there are receives, if these are fewer", 10, 0, 3, 10},
+		{"V1-3.3-5 calls wait for both: processors are scarcer", 1024, 1, 4, 64},
+		{"V1-3.3-5 calls wait for both: memory is scarcer", 1024, 1, 1, 256},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			load := Load{Posted: tt.posted, Waiting: tt.waiting}
+			load := Load{Posted: tt.posted, Waiting: tt.waiting, Halved: tt.halved}
 			if got := load.Grant(); got != tt.want {
 				t.Errorf("%d, want %d", got, tt.want)
 			}

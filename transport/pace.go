@@ -1,0 +1,98 @@
+package transport
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
+)
+
+// How the calls of busy clients are kept from standing in the way of others.
+//
+// Go's scheduler looks for messages on descriptors when no goroutine can run, or else every
+// 10 ms. On a server whose connections have many calls in flight each there is always one
+// that can, so a client that makes one call at a time waits up to 10 ms for each. But fewer
+// calls in flight keep the processors just as busy. So the goroutine of a connection measures
+// how long it waits for a processor after it has met several messages. While that is long on
+// several connections, each of them grants half as many calls, and then half of these, down
+// to plan.LeastPaced. The other calls wait at the client, which has a queue for them anyway.
+//
+// A connection that has the server to itself keeps its grant, and so has each while the
+// processors are not busy, however long handlers wait for something else.
+
+const (
+	// lateWait is a long wait for a processor.
+	lateWait = time.Millisecond
+
+	// rivalTime is for how long after a long wait of another connection there is a rival.
+	rivalTime = 20 * time.Millisecond
+
+	// promptWaits is how many waits in a row are not long before the grant is doubled. If it
+	// rose as fast as it falls, clients would be about to stop and start calls all the time.
+	promptWaits = 64
+)
+
+// A pacer is where connections of a server learn that others wait for processors, too.
+type pacer struct {
+	start time.Time
+	late  atomic.Pointer[pace] // whose wait was the latest long one
+	mixed atomic.Int64         // when that changed, in nanoseconds after start
+}
+
+// rivals tells whether another connection has waited long, too. p has, now.
+func (r *pacer) rivals(p *pace, now time.Time) bool {
+	since := int64(now.Sub(r.start))
+	if old := r.late.Swap(p); old != nil && old != p {
+		r.mixed.Store(since)
+		return true
+	}
+	at := r.mixed.Load()
+	return at != 0 && since-at < int64(rivalTime)
+}
+
+// A pace is that of a connection. It is part of the leader.
+type pace struct {
+	pacer  *pacer // nil at a client
+	halved int    // how many times the grant is halved
+	prompt int    // waits since the latest long one
+}
+
+// leave ends the pace of a connection that has ended.
+func (p *pace) leave() {
+	if p.pacer != nil {
+		p.pacer.late.CompareAndSwap(p, nil)
+	}
+}
+
+// yield lets those run who were woken by the latest step.
+func (l *leader) yield() {
+	if l.pacer == nil {
+		runtime.Gosched()
+		return
+	}
+	began := time.Now()
+	runtime.Gosched()
+	now := time.Now()
+	l.waited(now.Sub(began) >= lateWait && l.pacer.rivals(&l.pace, now))
+}
+
+// waited adapts the grant to a wait for a processor, which was long beside rivals or not.
+func (l *leader) waited(late bool) {
+	before := l.halved
+	switch {
+	case late:
+		l.prompt = 0
+		if l.posted>>l.halved > plan.LeastPaced {
+			l.halved++
+		}
+	case l.halved > 0:
+		if l.prompt++; l.prompt == promptWaits {
+			l.prompt = 0
+			l.halved--
+		}
+	}
+	if l.halved != before {
+		l.updateGrant()
+	}
+}
