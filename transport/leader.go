@@ -119,14 +119,13 @@ func (l *leader) step() bool {
 // for a call. With one call outstanding there is nobody to run. How long that takes is what
 // the pace goes by.
 func (l *leader) await() (n int, err error) {
-	switch {
-	case l.heard > 1:
-		l.yield()
+	if l.pace.met(l.heard, l.posted) {
+		l.updateGrant()
+	}
+	if l.heard > 1 {
 		if n, err = l.c.fc.Poll(l.wcs); n > 0 || err != nil {
 			return n, err
 		}
-	case l.heard == 1 && l.halved > 0:
-		l.waited(false)
 	}
 	return 0, l.c.fc.Wait()
 }

@@ -17,6 +17,7 @@ import (
 // how long it waits for a processor after it has met several messages. While that is long on
 // several connections, each of them grants half as many calls, and then half of these, down
 // to plan.LeastPaced. The other calls wait at the client, which has a queue for them anyway.
+// Over TCP, which has no credits, they wait to be read.
 //
 // A connection that has the server to itself keeps its grant, and so has each while the
 // processors are not busy, however long handlers wait for something else.
@@ -51,7 +52,7 @@ func (r *pacer) rivals(p *pace, now time.Time) bool {
 	return at != 0 && since-at < int64(rivalTime)
 }
 
-// A pace is that of a connection. It is part of the leader.
+// A pace is that of a connection. It belongs to the leader, or to who reads a TCP connection.
 type pace struct {
 	pacer  *pacer // nil at a client
 	halved int    // how many times the grant is halved
@@ -65,34 +66,38 @@ func (p *pace) leave() {
 	}
 }
 
-// yield lets those run who were woken by the latest step.
-func (l *leader) yield() {
-	if l.pacer == nil {
+// met is told, before its goroutine waits, how many messages it has met since the last time. If
+// there were several, those run first whom they have woken. It returns whether that has changed
+// how many of most calls may be in flight.
+func (p *pace) met(messages, most int) (changed bool) {
+	switch {
+	case messages > 1 && p.pacer == nil:
 		runtime.Gosched()
-		return
+	case messages > 1:
+		began := time.Now()
+		runtime.Gosched()
+		now := time.Now()
+		return p.waited(now.Sub(began) >= lateWait && p.pacer.rivals(p, now), most)
+	case messages == 1 && p.halved > 0:
+		return p.waited(false, most)
 	}
-	began := time.Now()
-	runtime.Gosched()
-	now := time.Now()
-	l.waited(now.Sub(began) >= lateWait && l.pacer.rivals(&l.pace, now))
+	return false
 }
 
-// waited adapts the grant to a wait for a processor, which was long beside rivals or not.
-func (l *leader) waited(late bool) {
-	before := l.halved
+// waited counts a wait for a processor, which was long beside rivals or not.
+func (p *pace) waited(late bool, most int) (changed bool) {
+	before := p.halved
 	switch {
 	case late:
-		l.prompt = 0
-		if l.posted>>l.halved > plan.LeastPaced {
-			l.halved++
+		p.prompt = 0
+		if most>>p.halved > plan.LeastPaced {
+			p.halved++
 		}
-	case l.halved > 0:
-		if l.prompt++; l.prompt == promptWaits {
-			l.prompt = 0
-			l.halved--
+	case p.halved > 0:
+		if p.prompt++; p.prompt == promptWaits {
+			p.prompt = 0
+			p.halved--
 		}
 	}
-	if l.halved != before {
-		l.updateGrant()
-	}
+	return p.halved != before
 }

@@ -15,29 +15,32 @@ import (
 // busyProg is a program whose calls take a processor for a while.
 const busyProg = 0x20000078
 
-// grants returns what each connection of the server is granted now.
-func (w *world) grants() (list []int) {
-	for _, cn := range w.server.Conns() {
-		list = append(list, cn.Info().Credits)
-	}
-	return list
-}
-
-// TestIwarpPace: connections that compete for the processors are granted fewer calls, and one
-// that has the server to itself is not, however busy the processors are.
-func TestIwarpPace(t *testing.T) {
-	const callers = 64
-	spin := time.Duration(runtime.GOMAXPROCS(0)) * 50 * time.Microsecond // for 3 ms of a wait in all
-	w := onIwarp(iwarp.Config{}).startWith(t, nil, transport.Program{
+// TestPace: connections that compete for the processors may have fewer calls in flight, and one
+// that has the server to itself may not, however busy the processors are.
+func TestPace(t *testing.T) {
+	spin := time.Duration(runtime.GOMAXPROCS(0)) * 50 * time.Microsecond // with 64 calls, 3 ms for all
+	busy := transport.Program{
 		Number: busyProg, Low: 1, High: 1, Idempotent: transport.Every,
 		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {
 			for start := time.Now(); time.Since(start) < spin; {
 			}
 		}),
+	}
+	t.Run("iwarp", func(t *testing.T) {
+		w := onIwarp(iwarp.Config{}).startWith(t, nil, busy)
+		testPace(t, w.server, func() *transport.Client { return w.dial(t, nil) })
 	})
+	t.Run("TCP", func(t *testing.T) {
+		w := startTCP(t, nil, busy)
+		testPace(t, w.server, func() *transport.Client { return w.dial(t, nil) })
+	})
+}
+
+func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) {
+	const callers = 64
 	// load has a client make calls until stop.
 	load := func() (stop func()) {
-		cl := w.dial(t, nil)
+		cl := dial()
 		ctx, cancel := context.WithCancel(bg)
 		var wg sync.WaitGroup
 		for range callers {
@@ -56,20 +59,27 @@ func TestIwarpPace(t *testing.T) {
 			cl.Close()
 		}
 	}
+	// grants are of all connections.
+	grants := func() (list []int) {
+		for _, cn := range s.Conns() {
+			list = append(list, cn.Info().Credits)
+		}
+		return list
+	}
 	// until waits for all grants to be as ok says.
 	until := func(what string, ok func(n int) bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(15 * time.Second); ; time.Sleep(time.Millisecond) {
 			good := true
-			grants := w.grants()
-			for _, n := range grants {
+			list := grants()
+			for _, n := range list {
 				good = good && ok(n)
 			}
-			if good && len(grants) > 0 {
+			if good && len(list) > 0 {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: the grants are %d", what, grants)
+				t.Fatalf("%s: the grants are %d", what, list)
 			}
 		}
 	}
@@ -77,7 +87,7 @@ func TestIwarpPace(t *testing.T) {
 	stop := load()
 	until("one connection with many calls", func(n int) bool { return n == transport.DefaultCredits })
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if n := w.grants()[0]; n < transport.DefaultCredits {
+		if n := grants()[0]; n < transport.DefaultCredits {
 			t.Fatalf("a connection alone is granted %d calls, want %d", n, transport.DefaultCredits)
 		}
 	}

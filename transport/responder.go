@@ -36,7 +36,7 @@ type exchanges struct {
 	free   []*exch
 	memq   []*exch // exchanges that wait for memory
 	stop   bool    // no new calls are taken
-	pace
+	pace   pace
 }
 
 func (e *exchanges) init(c *conn) {
@@ -110,7 +110,7 @@ func (l *leader) updateGrant() {
 func (l *leader) load() plan.Load {
 	return plan.Load{
 		Posted: l.posted, Executing: l.executing(), Waiting: len(l.memq), Most: l.most,
-		Crowded: l.c.memory.Crowded(), Halved: l.halved,
+		Crowded: l.c.memory.Crowded(), Halved: l.pace.halved,
 	}
 }
 

@@ -239,7 +239,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	c, l := newConn(fc, provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, c.host())
-	l.pacer = &s.pacer
+	l.pace.pacer = &s.pacer
 	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)

@@ -126,10 +126,15 @@ func (c *tcpConn) serve() {
 // read reads records until the stream ends. What has been put off while there was more to
 // read is written before it waits.
 func (c *tcpConn) read() error {
+	heard := 0 // messages since it waited
 	for {
 		waits := !c.r.Ready()
 		if waits {
 			c.w.Flush()
+			if c.role == roleServer {
+				c.answers.keepPace(heard)
+			}
+			heard = 0
 			c.answers.reads(true)
 		}
 		if err := c.r.Next(); err != nil {
@@ -138,6 +143,7 @@ func (c *tcpConn) read() error {
 		if waits {
 			c.answers.reads(false)
 		}
+		heard++
 		c.heard.Add(1)
 		msg, whole, err := c.r.Whole()
 		switch {
@@ -347,7 +353,7 @@ func (c *tcpConn) info() ConnInfo {
 		calls = st.calls.most
 	}
 	c.state.Unlock()
-	if i.Credits, i.BackwardCredits = calls, c.answers.most; c.role == roleServer {
+	if i.Credits, i.BackwardCredits = calls, int(c.answers.allowed.Load()); c.role == roleServer {
 		i.Credits, i.BackwardCredits = i.BackwardCredits, i.Credits
 	}
 	return i

@@ -13,6 +13,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
@@ -33,8 +34,9 @@ import (
 // tcpAnswers are the exchanges of a connection, and what they share.
 type tcpAnswers struct {
 	c        *tcpConn
-	reg      *registry // nil: calls are dropped
-	most     int       // calls in flight: taken, and not answered by a record that was written
+	reg      *registry    // nil: calls are dropped
+	most     int          // calls in flight: taken, and not answered by a record that was written
+	allowed  atomic.Int32 // of these, as many as the pace allows
 	memory   *budget.Budget
 	tenant   budget.Tenant
 	usage    *arena.Usage // counts what the connection has of its own; nil at a client
@@ -48,6 +50,7 @@ type tcpAnswers struct {
 	gone     chan struct{} // closed when this end has given up the connection
 	room     chan struct{} // has room for one: there may be fewer calls in flight
 	granted  chan struct{} // has room for one: the reader has got memory
+	pace     pace          // the reader's
 
 	mu      lockorder.Mutex
 	flight  int
@@ -108,6 +111,7 @@ type tcpExch struct {
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
 	a.reg, a.memory, a.most = reg, b, most
+	a.allowed.Store(int32(most))
 	a.contexts.remember(reg.context())
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr())
@@ -168,13 +172,21 @@ func (a *tcpAnswers) inFlight() int {
 
 // ---- taking a call
 
-// takeExchange takes an exchange for a call, in its turn: there are no more than most, and on a
+// keepPace is called by a server's reader before it waits: so many messages it has met since the last
+// time.
+func (a *tcpAnswers) keepPace(messages int) {
+	if a.pace.met(messages, a.most) {
+		a.allowed.Store(int32(plan.Paced(a.most, a.pace.halved)))
+	}
+}
+
+// takeExchange takes an exchange for a call, in its turn: there are no more than allowed, and on a
 // server that is crowded no more than there have been. It returns nil when the connection has
 // been given up.
 func (a *tcpAnswers) takeExchange() *tcpExch {
 	for {
 		a.mu.Lock()
-		if a.flight < a.most && (len(a.free) > 0 || len(a.exchs) < initialGrant || !a.memory.Crowded()) {
+		if a.flight < int(a.allowed.Load()) && (len(a.free) > 0 || len(a.exchs) < initialGrant || !a.memory.Crowded()) {
 			break
 		}
 		a.mu.Unlock()
@@ -821,6 +833,7 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
+	a.pace.leave()
 	if a.reg != nil {
 		a.tenant.Leave() // with nobody left who could reserve more
 	}

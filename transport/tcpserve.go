@@ -85,6 +85,7 @@ func (s *Server) takeTCP(nc net.Conn) {
 	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)
+	c.answers.pace.pacer = &s.pacer
 	s.guests.settle(g, c)
 	s.streams[c] = struct{}{}
 	s.accepted++

@@ -27,15 +27,18 @@ func (l *Load) Raise(asked uint32) int {
 // LoadedShare is by how much the grant falls while a peer's calls wait for memory.
 const LoadedShare = 4
 
-// LeastPaced is the least that a grant is halved to: fewer calls in flight would share fewer
+// LeastPaced is the least that the number of calls in flight is halved to: fewer calls in flight would share fewer
 // system calls and wake-ups.
 const LeastPaced = 16
+
+// Paced is how many of most calls may be in flight when that has been halved a number of times.
+func Paced(most, halved int) int { return max(most>>halved, min(most, LeastPaced)) }
 
 // Grant is what a peer is granted: all that there are receives for, or a part of it while
 // its calls wait for memory. Calls that are on their way by an earlier grant are taken all
 // the same.
 func (l *Load) Grant() int {
-	n := max(l.Posted>>l.Halved, min(l.Posted, LeastPaced))
+	n := Paced(l.Posted, l.Halved)
 	if l.Waiting > 0 {
 		n = min(n, max(l.Posted/LoadedShare, 1))
 	}
