@@ -29,6 +29,10 @@ const (
 	// rivalTime is for how long after a long wait of another connection there is a rival.
 	rivalTime = 20 * time.Millisecond
 
+	// measureEvery is how many waits there are for each that is measured while the grant is whole: to
+	// look at the clock twice may take a thirtieth of a call's time.
+	measureEvery = 4
+
 	// promptWaits is how many waits in a row are not long before the grant is doubled. If it
 	// rose as fast as it falls, clients would be about to stop and start calls all the time.
 	promptWaits = 64
@@ -56,7 +60,8 @@ func (r *pacer) rivals(p *pace, now time.Time) bool {
 type pace struct {
 	pacer  *pacer // nil at a client
 	halved int    // how many times the grant is halved
-	prompt int    // waits since the latest long one
+	prompt int    // measured waits since the latest long one
+	waits  int    // for a processor
 }
 
 // leave ends the pace of a connection that has ended.
@@ -71,7 +76,7 @@ func (p *pace) leave() {
 // how many of most calls may be in flight.
 func (p *pace) met(messages, most int) (changed bool) {
 	switch {
-	case messages > 1 && p.pacer == nil:
+	case messages > 1 && (p.pacer == nil || p.passed()):
 		runtime.Gosched()
 	case messages > 1:
 		began := time.Now()
@@ -82,6 +87,12 @@ func (p *pace) met(messages, most int) (changed bool) {
 		return p.waited(false, most)
 	}
 	return false
+}
+
+// passed tells whether this wait is not measured.
+func (p *pace) passed() bool {
+	p.waits++
+	return p.halved == 0 && p.waits%measureEvery != 0
 }
 
 // waited counts a wait for a processor, which was long beside rivals or not.
