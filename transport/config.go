@@ -32,8 +32,9 @@ type Config struct {
 
 	// Credits is, at a client, the number of calls in flight to ask for, and
 	// at a server the most it grants to one connection (RFC 5666 section
-	// 3.3). A connection starts with fewer and is given more as it uses them.
-	// Zero is DefaultCredits.
+	// 3.3). A connection starts with fewer and is given more as it uses them. It is
+	// given fewer while calls wait for memory, and down to 16 while several connections
+	// wait for processors. Zero is DefaultCredits.
 	Credits int
 
 	// MaxMessage is the longest RPC message made or accepted, in bytes, with
