@@ -34,7 +34,7 @@ type Config struct {
 	// at a server the most it grants to one connection (RFC 5666 section
 	// 3.3). A connection starts with fewer and is given more as it uses them. It is
 	// given fewer while calls wait for memory, and down to 16 while several connections
-	// wait for processors. Zero is DefaultCredits.
+	// wait for processors if all that it calls is Independent (see Program). Zero is DefaultCredits.
 	Credits int
 
 	// MaxMessage is the longest RPC message made or accepted, in bytes, with

@@ -224,7 +224,7 @@ func (l *leader) finish(reason error) {
 	l.wakeAll()
 	l.abort()
 	c.tenant.Leave()
-	l.pace.leave()
+	l.pace.end()
 	if c.exposes.Regions != nil {
 		c.exposes.Regions.Forget(&c.exposes)
 	}

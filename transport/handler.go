@@ -69,6 +69,12 @@ type Program struct {
 	// Inline says which procedures are quick and never block: they run on
 	// the goroutine that leads the connection, without a hand-off. Nil: none.
 	Inline func(vers, proc uint32) bool
+
+	// Independent says that the handlers wait for nothing that their client has to do: for no
+	// other call of it, and no reply to a call that they make to it. A server may then have the
+	// client make fewer calls at a time while processors are scarce: see Config.Credits. A
+	// connection that calls another program keeps what it has been granted.
+	Independent bool
 }
 
 // Every returns true for all procedures, for Program.Inline and Program.Idempotent.

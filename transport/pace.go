@@ -20,7 +20,9 @@ import (
 // Over TCP, which has no credits, they wait to be read.
 //
 // A connection that has the server to itself keeps its grant, and so has each while the
-// processors are not busy, however long handlers wait for something else.
+// processors are not busy, however long handlers wait for something else. So has one whose
+// client calls a program that is not Independent: where handlers wait for what is in a later
+// message, with fewer calls in flight they might wait for ever.
 
 const (
 	// lateWait is a long wait for a processor.
@@ -58,17 +60,22 @@ func (r *pacer) rivals(p *pace, now time.Time) bool {
 
 // A pace is that of a connection. It belongs to the leader, or to who reads a TCP connection.
 type pace struct {
-	pacer  *pacer // nil at a client
+	pacer  *pacer // nil at a client, and once the pace has ended
 	halved int    // how many times the grant is halved
 	prompt int    // measured waits since the latest long one
 	waits  int    // for a processor
 }
 
-// leave ends the pace of a connection that has ended.
-func (p *pace) leave() {
-	if p.pacer != nil {
-		p.pacer.late.CompareAndSwap(p, nil)
+// end ends the pace: its connection has ended, or has calls whose handlers may wait for their
+// client. It returns whether fewer calls than the most were in flight.
+func (p *pace) end() (changed bool) {
+	if p.pacer == nil {
+		return false
 	}
+	p.pacer.late.CompareAndSwap(p, nil)
+	changed = p.halved > 0
+	*p = pace{}
+	return changed
 }
 
 // met is told, before its goroutine waits, how many messages it has met since the last time. If

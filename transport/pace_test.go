@@ -2,7 +2,10 @@ package transport_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +23,7 @@ const busyProg = 0x20000078
 func TestPace(t *testing.T) {
 	spin := time.Duration(runtime.GOMAXPROCS(0)) * 50 * time.Microsecond // with 64 calls, 3 ms for all
 	busy := transport.Program{
-		Number: busyProg, Low: 1, High: 1, Idempotent: transport.Every,
+		Number: busyProg, Low: 1, High: 1, Idempotent: transport.Every, Independent: true,
 		Handler: transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {
 			for start := time.Now(); time.Since(start) < spin; {
 			}
@@ -38,9 +41,11 @@ func TestPace(t *testing.T) {
 
 func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) {
 	const callers = 64
+	var clients []*transport.Client
 	// load has a client make calls until stop.
 	load := func() (stop func()) {
 		cl := dial()
+		clients = append(clients, cl)
 		ctx, cancel := context.WithCancel(bg)
 		var wg sync.WaitGroup
 		for range callers {
@@ -97,5 +102,23 @@ func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) 
 		stop()
 	}
 	until("V1-3.3-5 one again", func(n int) bool { return n == transport.DefaultCredits })
-	stop()
+
+	// A call to a program whose handlers may wait for their client ends it.
+	others = []func(){load(), load()}
+	until("V1-3.3-5 three of them again", func(n int) bool { return n == plan.LeastPaced })
+	for _, cl := range clients {
+		if err := echo(cl, procEcho, nil, nil, new(transport.Call)); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	whole := func(n int) bool { return n == transport.DefaultCredits }
+	until("one that may wait", whole)
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if list := grants(); slices.ContainsFunc(list, func(n int) bool { return !whole(n) }) {
+			t.Fatalf("after a call that may wait the grants are %d", list)
+		}
+	}
+	for _, stop := range append(others, stop) {
+		stop()
+	}
 }

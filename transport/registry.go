@@ -76,6 +76,9 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		x.hdr.Writes = x.hdr.Writes[:0]
 	}
 	p := r.programs[call.Prog]
+	if p != nil && !p.Independent {
+		l.endPace()
+	}
 	x.lending.allowed = p != nil && p.ReadReplies
 	switch {
 	case x.hdr.Align > 1 && (p == nil || !p.Padded):
@@ -83,6 +86,8 @@ func (r *registry) dispatch(l *leader, x *exch) {
 	case p == nil:
 		if r.other == nil || !r.other(l, x, n) {
 			x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail})
+		} else {
+			l.endPace()
 		}
 	case call.Vers < p.Low || call.Vers > p.High:
 		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High})

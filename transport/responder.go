@@ -106,6 +106,13 @@ func (l *leader) updateGrant() {
 	l.c.grant.Store(int64(load.Grant()))
 }
 
+// endPace grants all that there are receives for, whatever processors are like.
+func (l *leader) endPace() {
+	if l.pace.end() {
+		l.updateGrant()
+	}
+}
+
 // load is how the peer uses its grant.
 func (l *leader) load() plan.Load {
 	return plan.Load{

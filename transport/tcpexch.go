@@ -486,6 +486,9 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	case call.Proc == 0 && !p.Null:
 		x.answer(oncrpc.ReplyHeader{}, nil)
 	default:
+		if !p.Independent && a.pace.end() {
+			a.allowed.Store(int32(a.most))
+		}
 		x.prog, x.at = p, n
 		need := x.need()
 		if more := x.held - x.used - need; x.mem != nil && more > 0 {
@@ -833,7 +836,7 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.mu.Unlock()
-	a.pace.leave()
+	a.pace.end()
 	if a.reg != nil {
 		a.tenant.Leave() // with nobody left who could reserve more
 	}

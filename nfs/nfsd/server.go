@@ -131,11 +131,11 @@ func (s *Server) Programs() []transport.Program {
 	return []transport.Program{{
 		Number: nfs.Program, Low: nfs.Version, High: nfs.Version,
 		Handler: transport.HandlerFunc(s.serveNFS),
-		Binding: nfs.Binding{}, Padded: true, Idempotent: idempotent(nfs.Program),
+		Binding: nfs.Binding{}, Padded: true, Independent: true, Idempotent: idempotent(nfs.Program),
 	}, {
 		Number: nfs.MountProgram, Low: nfs.MountVersion, High: nfs.MountVersion,
 		Handler: transport.HandlerFunc(s.serveMount),
-		Binding: nfs.Binding{}, Padded: true, Idempotent: idempotent(nfs.MountProgram),
+		Binding: nfs.Binding{}, Padded: true, Independent: true, Idempotent: idempotent(nfs.MountProgram),
 		// These look at the server's own lists. Whatever asks a file system may block: on a disk, or
 		// for ever, if the file system is another machine's.
 		Inline: func(_, proc uint32) bool { return proc > nfs.MountProcMnt && proc <= nfs.MountProcExport },
