@@ -536,6 +536,7 @@ func (l *lair) connect(ctx context.Context) (*transport.Client, *rawEnd, error) 
 	}()
 	cl, err := transport.Dial(ctx, l.p, l.listen.Addr().String(), transport.Once(&transport.Settings{
 		Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20,
+		BounceMax: -1, // what the program has is exposed itself: see TestBounce for the rest
 	}).Client())
 	a := <-done
 	if err = errors.Join(err, a.err); err != nil {
@@ -1011,7 +1012,7 @@ func testMemoryAttacks(t *testing.T, b *bed, v victim, server bool, n int) {
 	listen := func() string { return "" }
 	if server {
 		w, err := transport.NewServer((&transport.Settings{
-			Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20,
+			Version: transport.Version1, PeerChunks: transport.AllChunks, Credits: 8, MaxMessage: 1 << 20, BounceMax: -1,
 			RFC5666: &transport.RFC5666{DoneTimeout: time.Hour},
 		}).Server())
 		if err != nil {

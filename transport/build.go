@@ -148,15 +148,11 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 	if o.Reply == 0 {
 		return nil
 	}
-	var err error
-	if s.back, err = c.arena.Get(o.Reply); err != nil {
-		return err
-	}
-	mem := s.back.Bytes[:xdr.Padded(o.Reply)]
-	seg, err := s.lend(fabric.SGE{Buf: mem, LKey: s.back.LKey}, fabric.AccessRemoteWrite)
+	mem, seg, err := s.lendOwn(&s.back, xdr.Padded(o.Reply), fabric.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}
+	s.reply = mem
 	h.HasReply = true
 	h.Reply = split(h.Reply, seg, c.cfg.MaxSegment)
 	return nil
@@ -242,15 +238,11 @@ func (s *slot) padding() plan.Padding {
 // call.
 func (s *slot) formLong(pc *plan.Call, place plan.Placement) error {
 	size, padded := pc.Stream(place)
-	var err error
-	if s.long, err = s.c.arena.Get(size); err != nil {
-		return err
-	}
-	stream := s.appendStream(s.long.Bytes[:0], plan.AllItems, padded)
-	own, err := s.lend(fabric.SGE{Buf: stream, LKey: s.long.LKey}, fabric.AccessRemoteRead)
+	mem, own, err := s.lendOwn(&s.long, size, fabric.AccessRemoteRead)
 	if err != nil {
 		return err
 	}
+	s.appendStream(mem[:0], plan.AllItems, padded)
 	return s.exposePieces(pc, place, own)
 }
 
@@ -329,9 +321,30 @@ func (s *slot) lend(mem fabric.SGE, access fabric.Access) (fabric.Segment, error
 	return s.lent.Expose(&s.wrs, wrID(wrCall, s.idx), mem, access)
 }
 
+// lendOwn exposes size bytes of the connection's memory for the call of the slot: of a bounce
+// buffer, which the loan has, or of a buffer of the arena, which is stored in own.
+func (s *slot) lendOwn(own **arena.Buffer, size int, access fabric.Access) ([]byte, fabric.Segment, error) {
+	if mem, seg := s.lent.Buffer(size); mem != nil {
+		return mem, seg, nil
+	}
+	b, err := s.c.arena.Get(size)
+	if err != nil {
+		return nil, fabric.Segment{}, err
+	}
+	*own = b
+	seg, err := s.lend(fabric.SGE{Buf: b.Bytes[:size], LKey: b.LKey}, access)
+	return b.Bytes, seg, err
+}
+
 // unexpose ends the loan and gives the call's buffers back.
 func (s *slot) unexpose() {
 	s.lent.End()
+	s.giveBuffersBack()
+}
+
+// giveBuffersBack gives the call's buffers back. What they were exposed with has ended.
+func (s *slot) giveBuffersBack() {
+	s.reply = nil
 	for _, b := range []**arena.Buffer{&s.long, &s.back, &s.pull.Mem} {
 		if *b != nil {
 			s.c.arena.Put(*b)

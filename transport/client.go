@@ -196,7 +196,8 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 // In all cases the memory of ReadItems and WriteItems has been fenced off from the peer
 // before Call returns, unless [Client.RegisterMemory] says otherwise. A call that is given
 // up while the server moves its chunks costs the connection, as the adapter refuses the
-// access. On a device, so may the late reply to a call with chunks.
+// access. On a device, so may the late reply to a call with chunks. Chunks in bounce buffers
+// do neither (Config.BounceMax).
 func (cl *Client) Call(ctx context.Context, call *Call) error {
 	cl.note(call)
 	return cl.link.call(ctx, call)

@@ -813,7 +813,7 @@ func TestRemoteInvalidation(t *testing.T) {
 		p := newPeer(t)
 		p.hello = hello
 		p.caps.MemoryWindows, p.caps.LocalDMA = false, false
-		clientOf(t, p, nil, func(p *peer, cl *Client) {
+		clientOf(t, p, &Settings{BounceMax: -1}, func(p *peer, cl *Client) {
 			if p.got[5] != 0 || cl.Info().RemoteInvalidation {
 				t.Errorf("private data is %x", p.got)
 			}

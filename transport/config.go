@@ -13,11 +13,12 @@ import (
 
 // Defaults and limits.
 const (
-	DefaultInline     = 4096    // bytes; what Linux uses
-	DefaultCredits    = 128     // calls in flight
-	DefaultBackward   = 16      // calls in flight from a server to its client; what Linux grants
-	DefaultMaxMessage = 4 << 20 // bytes
-	MaxCredits        = 16384   // as many as Linux allows
+	DefaultInline     = 4096     // bytes; what Linux uses
+	DefaultCredits    = 128      // calls in flight
+	DefaultBackward   = 16       // calls in flight from a server to its client; what Linux grants
+	DefaultMaxMessage = 4 << 20  // bytes
+	MaxCredits        = 16384    // as many as Linux allows
+	DefaultBounceMax  = 64 << 10 // bytes
 )
 
 // A Config holds what either end of a connection can choose: the common part of ClientConfig
@@ -57,6 +58,18 @@ type Config struct {
 	// MaxSegment splits exposed memory into segments of at most so many
 	// bytes. Zero: one segment for each piece of memory.
 	MaxSegment int
+
+	// BounceMax is how long an item of a call is at most, in bytes, to be copied through a
+	// bounce buffer instead of being registered, on adapters where calls would have to register
+	// memory (Capabilities without LocalDMA): registering takes two system calls. It is also
+	// the limit for calls and replies in position-zero and reply chunks. The peer then never
+	// reaches memory of the program, and a call that is given up does not take the connection
+	// along with WeakRevocation. Without MemoryWindows the peer can read and write the
+	// connection's bounce buffers at any time, which hold nothing but what goes to this peer or
+	// comes from it. They take 1 MiB of a connection at most, and are released when they have
+	// not been in use for some seconds. At most 1 MiB. Zero is DefaultBounceMax, negative: no
+	// bounce buffers.
+	BounceMax int
 
 	// Limits bound the lists in headers from the peer.
 	Limits rpcrdma.Limits
@@ -178,6 +191,7 @@ func (c Config) settle(owner string) (*config, error) {
 	setDefault(&c.MaxMessage, DefaultMaxMessage)
 	setDefault(&c.MaxMemory, times(16, c.MaxMessage))
 	setDefault(&c.BackwardCredits, DefaultBackward)
+	setDefault(&c.BounceMax, DefaultBounceMax)
 	setDefault(&c.ReplyCache.Entries, defaultCacheEntries)
 	setDefault(&c.ReplyCache.Bytes, defaultCacheBytes)
 	setDefault(&c.SetupTimeout, 10*time.Second)
@@ -189,6 +203,7 @@ func (c Config) settle(owner string) (*config, error) {
 		{"MaxMessage", c.MaxMessage, 1024, 1 << 30},
 		{"MaxMemory", c.MaxMemory, int64(c.MaxMessage), 1 << 40},
 		{"MaxSegment", c.MaxSegment, 0, 1 << 32},
+		{"BounceMax", c.BounceMax, math.MinInt, bounceMemory},
 		{"BackwardCredits", c.BackwardCredits, 1, MaxCredits},
 		{"ReplyCache.Entries", c.ReplyCache.Entries, 1, 1 << 20},
 		{"ReplyCache.Bytes", c.ReplyCache.Bytes, 1, 1 << 40},

@@ -154,8 +154,51 @@ func (l *leader) negotiate() {
 	c.exposes.Windows, c.exposes.LocalDMA = c.caps.MemoryWindows, c.caps.LocalDMA
 	c.priv, c.hasPriv = rpcrdma.FindPrivateData(c.fc.PeerPrivateData())
 	c.agree()
+	c.makeBounce()
 	l.reads.Most = min(maxReads, c.caps.OutboundReads)
 	c.startConfig()
+}
+
+// bounceMemory bounds the memory of bounce buffers of a connection. When it is in use, memory is
+// registered for each call.
+const bounceMemory = 1 << 20
+
+// makeBounce makes the arena of bounce buffers, if the connection exposes memory that would
+// have to be registered for each call.
+func (c *conn) makeBounce() {
+	if c.caps.LocalDMA || c.cfg.BounceMax < 0 || c.role == roleServer && c.cfg.PeerChunks != AllChunks {
+		return
+	}
+	c.exposes.BounceMax = c.cfg.BounceMax
+	c.exposes.Bounce = arena.New(c.exposes.Conn, arena.Options{
+		Remote:  !c.caps.MemoryWindows,
+		MaxBulk: bounceMemory,
+		Strict:  true,
+		OnBulk:  c.keepWatch,
+	})
+}
+
+// sweepMemory unmaps bulk memory that has not been in use for a while.
+func (c *conn) sweepMemory() {
+	c.arena.Sweep()
+	if b := c.exposes.Bounce; b != nil {
+		b.Sweep()
+	}
+}
+
+// hasBulk tells whether there is memory for sweepMemory.
+func (c *conn) hasBulk() bool {
+	b := c.exposes.Bounce
+	return c.arena.Bulky() || b != nil && b.Bulky()
+}
+
+// dropMemory gives up the reference that the connection itself has to its memory. The adapter
+// has released all of it.
+func (c *conn) dropMemory() {
+	c.arena.Drop()
+	if b := c.exposes.Bounce; b != nil {
+		b.Drop()
+	}
 }
 
 func (c *conn) info() ConnInfo {
@@ -229,7 +272,7 @@ func (l *leader) finish(reason error) {
 		c.exposes.Regions.Forget(&c.exposes)
 	}
 	if unused {
-		c.arena.Drop()
+		c.dropMemory()
 	}
 	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()

@@ -107,7 +107,8 @@
 //     same of all of them.
 //   - Memory that the peer can reach is exposed for one call, with one right, and closed
 //     before that call returns. [Client.RegisterMemory] trades some of that for speed, on
-//     adapters without memory windows.
+//     adapters without memory windows. Short items may be copied through bounce buffers
+//     instead of being exposed: see Config.BounceMax.
 //
 // # Limits
 //

@@ -151,6 +151,7 @@ func Busy(cn *Conn) string {
 		used := len(l.recvs.bufs)
 		for _, s := range st.calls.slots {
 			note(s.lent.Len() > 0, "a loan is open")
+			note(s.lent.Late() > 0, "bounce buffers are kept for a late reply")
 			if s.send != nil {
 				used++
 			}
@@ -164,6 +165,9 @@ func Busy(cn *Conn) string {
 		a := c.arena.Stats()
 		note(a.Buffers != used, "%d buffers are in use, %d by what stays", a.Buffers, used)
 		note(a.Refs != 1, "%d hold the arena", a.Refs)
+		if b := c.exposes.Bounce; b != nil {
+			note(b.Stats().Buffers > 0, "%d bounce buffers are in use", b.Stats().Buffers)
+		}
 	})
 	return strings.Join(what, "; ")
 }
@@ -190,6 +194,7 @@ type Settings struct {
 	Logger                              *slog.Logger
 	Observer                            Observer
 	Middleware                          []Middleware
+	BounceMax                           int
 
 	// A client's.
 	Callbacks              []Program
@@ -213,7 +218,8 @@ func (s *Settings) common() Config {
 		NoPrivateData: s.NoPrivateData, NoRemoteInvalidation: s.NoRemoteInvalidation, PeerChunks: s.PeerChunks,
 		ReplyCache: s.ReplyCache, Version: s.Version, Operations: s.Operations, RFC5666: s.RFC5666,
 		SetupTimeout: s.SetupTimeout, StallTimeout: s.StallTimeout, Logger: s.Logger, Observer: s.Observer, Middleware: s.Middleware,
-		random: s.random,
+		BounceMax: s.BounceMax,
+		random:    s.random,
 	}
 }
 

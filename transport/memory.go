@@ -14,7 +14,8 @@ type Memory struct{ region *expose.Region }
 // RegisterMemory keeps mem registered with the client's adapter, on this connection and
 // on those that replace it, until the Memory is closed. Calls whose ReadItems and
 // WriteItems lie in it, anywhere, then need not register them, which costs two system
-// calls for each item and takes the longer the longer the item is. mem must not be empty,
+// calls for each item and takes the longer the longer the item is, nor copy short ones
+// through bounce buffers (Config.BounceMax). mem must not be empty,
 // nor overlap what is registered already. The Memory keeps mem from being collected.
 //
 // What that exposes depends on the adapter (ConnInfo.Capabilities). With MemoryWindows a

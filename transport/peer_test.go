@@ -683,6 +683,11 @@ func checkArena(t *testing.T, c *conn) {
 	if a := c.arena.Stats(); a.Refs != 0 || a.Slabs != 0 {
 		t.Errorf("arena has %d references and %d slabs after the end", a.Refs, a.Slabs)
 	}
+	if c.exposes.Bounce != nil {
+		if b := c.exposes.Bounce.Stats(); b.Refs != 0 || b.Slabs != 0 {
+			t.Errorf("the bounce buffers have %d references and %d slabs after the end", b.Refs, b.Slabs)
+		}
+	}
 }
 
 // serverOf runs a conversation with a server under test, which serves programs.

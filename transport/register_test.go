@@ -20,6 +20,9 @@ func registering(t *testing.T, windows bool) *peer {
 	return p
 }
 
+// registersEach is for a client whose calls register the memory that is not registered for good.
+var registersEach = &Settings{BounceMax: -1}
+
 // A span is a part of memory, by its ends.
 type span struct{ from, to int }
 
@@ -58,7 +61,7 @@ func TestRegisterMemory(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 
 	t.Run("calls name parts of one region", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+		clientOf(t, registering(t, false), registersEach, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			before := p.regions()
 			m := register(t, cl, mem)
@@ -102,7 +105,7 @@ func TestRegisterMemory(t *testing.T) {
 	})
 
 	t.Run("V1-11-4 windows over it are for one call and one right", func(t *testing.T) {
-		clientOf(t, registering(t, true), nil, func(p *peer, cl *Client) {
+		clientOf(t, registering(t, true), registersEach, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			before := p.regions()
 			m := register(t, cl, mem)
@@ -149,7 +152,7 @@ func TestRegisterMemoryEnds(t *testing.T) {
 	arg, res := span{100, 9100}, span{10_000, 19_500}
 
 	t.Run("what lies elsewhere, or across an end, is registered for the call", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+		clientOf(t, registering(t, false), registersEach, func(p *peer, cl *Client) {
 			mem := letters(30_000)
 			low := register(t, cl, mem[:9000])
 			high := register(t, cl, mem[9000:18_000])
@@ -181,7 +184,7 @@ func TestRegisterMemoryEnds(t *testing.T) {
 	})
 
 	t.Run("V1-11-3 a call that is given up takes the registration with it", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+		clientOf(t, registering(t, false), registersEach, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			m := register(t, cl, mem)
 			_, first := p.answersMove(async(cl, bg, moves(mem, arg, res)))
@@ -209,7 +212,7 @@ func TestRegisterMemoryEnds(t *testing.T) {
 	})
 
 	t.Run("Close leaves the memory to the calls under way", func(t *testing.T) {
-		clientOf(t, registering(t, false), nil, func(p *peer, cl *Client) {
+		clientOf(t, registering(t, false), registersEach, func(p *peer, cl *Client) {
 			mem := letters(20_000)
 			m := register(t, cl, mem)
 			_, seg := p.answersMove(async(cl, bg, moves(mem, arg, res)))
@@ -238,7 +241,7 @@ func TestRegisterMemoryEnds(t *testing.T) {
 
 	t.Run("each connection has its own", func(t *testing.T) {
 		p := registering(t, false)
-		clientOver(t, p, nil, nil, func(ps *peers, cl *Client) {
+		clientOver(t, p, registersEach, nil, func(ps *peers, cl *Client) {
 			mem := letters(20_000)
 			m := register(t, cl, mem)
 			done := async(cl, bg, moves(mem, arg, res))

@@ -122,7 +122,12 @@ func (s *slot) results() error {
 		return nil
 	}
 	if s.msg > 0 {
-		call.store = append(call.store[:0], s.back.Bytes[:s.msg]...)
+		call.store = append(call.store[:0], s.reply[:s.msg]...)
+	}
+	for i := range call.WriteItems {
+		if w := &call.WriteItems[i]; w.Chunked {
+			s.lent.Fetch(i, w.N) // write items are exposed first
+		}
 	}
 	return call.takeReply(s.xid)
 }
@@ -226,13 +231,14 @@ func (s *slot) cancel() bool {
 		c.sends.post(s.wrs, false)
 		s.awaitFence()
 	}
-	if s.lent.Len() > 0 && c.caps.WeakRevocation {
+	if c.caps.WeakRevocation && s.lent.Direct() {
 		// The peer may be in the middle of an access, and only the connection's
 		// end stops that.
 		c.breakOff(errWeakFence)
 	}
 	s.lent.Withdraw()
-	s.unexpose()
+	s.lent.GiveUp()
+	s.giveBuffersBack()
 
 	c.state.Lock()
 	var w *waiter
@@ -419,7 +425,7 @@ func (l *leader) acceptReply(s *slot, h *rpcrdma.Header, payload []byte) error {
 	case h.Proc == rpcrdma.ProcMsg:
 		call.store = append(call.store[:0], payload...)
 	default:
-		if n > len(s.back.Bytes) {
+		if n > len(s.reply) {
 			return bad("it is longer than the reply chunk")
 		}
 		c.stats.replyChunk.Add(1)
@@ -532,6 +538,7 @@ func (l *leader) failCalls(st *state) {
 			l.markReady(st, &s.waiter)
 		case slotZombie:
 			s.state = slotFree
+			s.lent.Settle()
 			t.inUse--
 		}
 	}

@@ -54,6 +54,7 @@ type simEnd struct {
 	KeepAlive   time.Duration
 	Idle        time.Duration
 	Register    bool // the client's items lie in a Memory
+	Bounce      int  // BounceMax
 }
 
 // A simOp is something that somebody does.
@@ -161,6 +162,11 @@ func newSimHistory(seed uint64) *simHistory {
 			c.Idle = upTo(r, 5*time.Millisecond, 2*time.Second)
 		}
 		h.Clients = append(h.Clients, c)
+	}
+	bounce := rand.New(rand.NewPCG(seed, 0xb0b))
+	h.Server.Bounce = pick(bounce, -1, 0, 0, 4096)
+	for i := range h.Clients {
+		h.Clients[i].Bounce = pick(bounce, -1, 0, 0, 4096)
 	}
 	span := upTo(r, 50*time.Microsecond, 300*time.Millisecond)
 	at := func() time.Duration { return time.Duration(r.Int64N(int64(span))) }

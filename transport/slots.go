@@ -86,14 +86,15 @@ type slot struct {
 	xid  uint32 // of the call
 	kept bool   // the xid is not of our making
 
-	err  error // of a slot that is done
-	call *Call
-	op   *operation     // of the call; stays when the caller has given up
-	hdr  rpcrdma.Header // of the call: what was offered
-	send *arena.Buffer  // the message as sent
-	long *arena.Buffer  // the RPC message of a long call
-	back *arena.Buffer  // memory of the reply chunk
-	msg  int            // length of the reply message in back; 0: it came inline
+	err   error // of a slot that is done
+	call  *Call
+	op    *operation     // of the call; stays when the caller has given up
+	hdr   rpcrdma.Header // of the call: what was offered
+	send  *arena.Buffer  // the message as sent
+	long  *arena.Buffer  // the RPC message of a long call, unless it is in a bounce buffer
+	back  *arena.Buffer  // memory of the reply chunk, likewise
+	reply []byte         // the same, wherever it is
+	msg   int            // length of the reply message in it; 0: it came inline
 
 	scratch
 	lent expose.Loan   // memory of the call
@@ -315,7 +316,7 @@ func (t *slotTable) take() *slot {
 
 func (t *slotTable) newSlot() *slot {
 	i := len(t.slots)
-	s := &slot{c: t.c, idx: uint32(i), gen: t.begin(i), lent: expose.NewLoan(&t.c.exposes)}
+	s := &slot{c: t.c, idx: uint32(i), gen: t.begin(i), lent: expose.NewBouncingLoan(&t.c.exposes)}
 	s.pull.Init(wrID(wrPull, s.idx))
 	s.Init(&s.waiter)
 	t.slots = append(t.slots, s)
@@ -328,6 +329,7 @@ func (t *slotTable) newSlot() *slot {
 func (st *state) release(s *slot) *waiter {
 	t := &st.calls
 	s.state = slotFree
+	s.lent.Settle()
 	if s.kept {
 		delete(t.foreign, s.xid)
 		s.kept = false
@@ -341,7 +343,7 @@ func (st *state) release(s *slot) *waiter {
 	t.free = append(t.free, s)
 	t.inUse--
 	if t.inUse == 0 && st.ended {
-		st.c.arena.Drop() // which finish left to the last call
+		st.c.dropMemory() // which finish left to the last call
 	}
 	if t.inUse == 0 && t.drained != nil {
 		w := t.drained

@@ -46,7 +46,7 @@ func (c *conn) keepWatch() {
 
 func (c *conn) onWatch() {
 	c.watched.Store(false)
-	if c.lives() && (c.look(time.Now()) || c.arena.Bulky()) {
+	if c.lives() && (c.look(time.Now()) || c.hasBulk()) {
 		c.keepWatch()
 	}
 }
@@ -81,7 +81,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 		c.tenant.Restart()
 	}
 	if trim {
-		c.arena.Sweep()
+		c.sweepMemory()
 	}
 	if stalled {
 		go c.breakOff(&StallError{For: c.cfg.StallTimeout, Replies: replies, Reads: reads})

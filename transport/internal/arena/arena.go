@@ -6,7 +6,8 @@
 // Get cuts a free buffer from a slab, mapping (and registering) a new slab when its size
 // class has none. The buffer then belongs to one call or message, and may be posted to
 // the adapter. Put returns it to its class; by then neither the program nor the adapter
-// may use it. A buffer is never exposed to the peer by itself.
+// may use it. The peer reaches a buffer by the handle of its slab only in an arena that has
+// been made for that (Options.Remote).
 //
 // # The life of a slab
 //
@@ -18,6 +19,7 @@
 package arena
 
 import (
+	"errors"
 	"math/bits"
 	"slices"
 	"sync"
@@ -40,12 +42,19 @@ type Options struct {
 	// MaxBulk is how many bytes of bulk data may be mapped, unless more are in use at
 	// the same time. Zero: any number.
 	MaxBulk int
+	// Strict: no more than MaxBulk even then. Get fails with ErrFull.
+	Strict bool
+	// Remote: the peer may read and write the buffers, all the time. See Buffer.Segment.
+	Remote bool
 	// Usage, if not nil, counts what is mapped, together with other arenas.
 	Usage *Usage
 	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
 	// use the arena.
 	OnBulk func()
 }
+
+// ErrFull is the error of Get in an arena that is Strict and has no room.
+var ErrFull = errors.New("the memory for copies is in use")
 
 // Usage counts the memory, in bytes, that several arenas have mapped and that no call
 // accounts for.
@@ -79,6 +88,16 @@ type Buffer struct {
 
 	class int8
 	slab  *slab
+	at    int // offset in the slab
+}
+
+// Segment is the name by which the peer reaches the first n bytes of a buffer of an arena
+// that is Remote.
+func (b *Buffer) Segment(n int) fabric.Segment {
+	s := b.slab.mr.Segment()
+	s.Offset += uint64(b.at)
+	s.Length = uint32(n)
+	return s
 }
 
 type slab struct {
@@ -170,6 +189,9 @@ func (a *Arena) grow(class int) error {
 	if class > a.small {
 		if over := a.bulk + n - a.opt.MaxBulk; a.opt.MaxBulk > 0 && over > 0 {
 			release(a.take(over))
+			if a.opt.Strict && a.bulk+n > a.opt.MaxBulk {
+				return ErrFull
+			}
 		}
 		if a.opt.OnBulk != nil {
 			a.opt.OnBulk()
@@ -182,7 +204,11 @@ func (a *Arena) grow(class int) error {
 	s := &slab{mem: mem, at: len(a.slabs)}
 	key := fabric.LocalDMAKey
 	if !a.opt.LocalDMA {
-		if s.mr, err = a.reg.RegMR(mem, fabric.AccessLocalWrite); err != nil {
+		access := fabric.AccessLocalWrite
+		if a.opt.Remote {
+			access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
+		}
+		if s.mr, err = a.reg.RegMR(mem, access); err != nil {
 			unmapMemory(mem)
 			return err
 		}
@@ -193,7 +219,7 @@ func (a *Arena) grow(class int) error {
 	bufs := make([]Buffer, n/size)
 	a.free[class] = slices.Grow(a.free[class], len(bufs))
 	for i := range bufs {
-		bufs[i] = Buffer{Bytes: mem[i*size : (i+1)*size : (i+1)*size], LKey: key, class: int8(class), slab: s}
+		bufs[i] = Buffer{Bytes: mem[i*size : (i+1)*size : (i+1)*size], LKey: key, class: int8(class), slab: s, at: i * size}
 		a.free[class] = append(a.free[class], &bufs[i])
 	}
 	return nil

@@ -95,7 +95,7 @@ func lend(t *testing.T, l *Loan, wrs *[]fabric.SendWR, mem fabric.SGE, access fa
 
 // program is memory of the program, arena memory that is registered already.
 func program(n int) fabric.SGE { return fabric.SGE{Buf: make([]byte, n), LKey: fabric.LocalDMAKey} }
-func arena(n int) fabric.SGE   { return fabric.SGE{Buf: make([]byte, n), LKey: 77} }
+func mapped(n int) fabric.SGE  { return fabric.SGE{Buf: make([]byte, n), LKey: 77} }
 
 func TestExpose(t *testing.T) {
 	for _, tt := range []struct {
@@ -111,13 +111,13 @@ func TestExpose(t *testing.T) {
 			[]string{"reg 1: 100 bytes, rights 4"}, []string{"close 1"}},
 		{"V1-11-3 V1-11-4 without windows, for the peer to write", false, false, program(100), remoteWrite,
 			[]string{"reg 1: 100 bytes, rights 3"}, []string{"close 1"}},
-		{"V1-11-3 V1-11-4 without windows arena memory is registered, too, and apart", false, true, arena(100), remoteRead,
+		{"V1-11-3 V1-11-4 without windows arena memory is registered, too, and apart", false, true, mapped(100), remoteRead,
 			[]string{"reg 1: 100 bytes, rights 4"}, []string{"close 1"}},
 		{"V1-11-3 V1-11-4 a window over memory of the program, to read: the memory has no rights", true, false, program(100), remoteRead,
 			[]string{"alloc 1", "reg 2: 100 bytes, rights 0", "prepare 0x101: 100 bytes of key 2, rights 4"}, []string{"close 2"}},
 		{"V1-11-3 V1-11-4 a window over memory of the program, to write: the memory has no rights for the peer", true, false, program(100), remoteWrite,
 			[]string{"alloc 1", "reg 2: 100 bytes, rights 1", "prepare 0x101: 100 bytes of key 2, rights 2"}, []string{"close 2"}},
-		{"V1-11-3 a window over arena memory", true, false, arena(100), remoteWrite,
+		{"V1-11-3 a window over arena memory", true, false, mapped(100), remoteWrite,
 			[]string{"alloc 1", "prepare 0x101: 100 bytes of key 77, rights 2"}, nil},
 		{"V1-11-3 a window over memory of the program, which the adapter takes", true, true, program(100), remoteWrite,
 			[]string{"alloc 1", "prepare 0x101: 100 bytes of key 0, rights 2"}, nil},
@@ -141,7 +141,7 @@ func TestExpose(t *testing.T) {
 				t.Errorf("%d exposed after the end", l.Len())
 			}
 			if tt.windows { // nor does a window over arena memory deregister what lay under it
-				lend(t, &l, &wrs, arena(8), remoteRead)
+				lend(t, &l, &wrs, mapped(8), remoteRead)
 				c.log = nil
 				l.End()
 			}
@@ -157,9 +157,9 @@ func TestWindows(t *testing.T) {
 	var wrs []fabric.SendWR
 	var keys []uint32
 	for range 3 {
-		keys = append(keys, lend(t, &l, &wrs, arena(8), remoteRead).Handle)
+		keys = append(keys, lend(t, &l, &wrs, mapped(8), remoteRead).Handle)
 	}
-	theirs := lend(t, &other, &wrs, arena(8), remoteRead).Handle
+	theirs := lend(t, &other, &wrs, mapped(8), remoteRead).Handle
 
 	t.Run("PVT-3.2-4 the peer closes an open window of this loan, once", func(t *testing.T) {
 		if l.Invalidated(theirs) || l.Invalidated(0) || !l.Invalidated(keys[1]) || l.Invalidated(keys[1]) {
@@ -185,7 +185,7 @@ func TestWindows(t *testing.T) {
 		l.End()
 		c.log = nil
 		wrs = wrs[:0]
-		if again := lend(t, &l, &wrs, arena(8), remoteWrite).Handle; again != keys[0]+1 {
+		if again := lend(t, &l, &wrs, mapped(8), remoteWrite).Handle; again != keys[0]+1 {
 			t.Errorf("handle %#x after %#x", again, keys[0])
 		}
 		c.said(t, "prepare 0x102: 8 bytes of key 77, rights 2")
@@ -197,7 +197,7 @@ func TestWindows(t *testing.T) {
 		l.Abandon()
 		l.End()
 		c.log = nil
-		lend(t, &l, &wrs, arena(8), remoteRead)
+		lend(t, &l, &wrs, mapped(8), remoteRead)
 		c.said(t, "alloc 5", "prepare 0x501: 8 bytes of key 77, rights 4")
 	})
 	t.Run("the other loan has its window still", func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestWindows(t *testing.T) {
 
 	t.Run("memory without windows is nothing to invalidate", func(t *testing.T) {
 		l := NewLoan(&Adapter{Conn: &card{}})
-		key := lend(t, &l, nil, arena(8), remoteRead).Handle
+		key := lend(t, &l, nil, mapped(8), remoteRead).Handle
 		if l.Invalidated(key) || l.Revoke(nil, 6) != nil {
 			t.Error("a registration is a window")
 		}

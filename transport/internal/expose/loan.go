@@ -18,9 +18,23 @@
 // elsewhere a registered arena, and other memory is registered for the message, without
 // rights for the peer. Memory of a [Region] stays registered from message to message, in
 // either case.
+//
+// # Bounce buffers
+//
+// To register memory takes two system calls, more than copying some KiB. So where the adapter
+// does not take any memory, short pieces of the program's are not exposed: the peer reads and
+// writes a bounce buffer, of an arena that stays registered, which the program's memory is
+// copied to or from. Without windows the peer reaches that arena all the time. It belongs to
+// one connection, so nothing is in it but what this peer is meant to read or has written.
+// What would do harm is another message in a buffer that the peer has not done with: the
+// buffers of a message that is given up are kept until its reply or the end of the connection
+// ([Loan.GiveUp], [Loan.Settle]).
 package expose
 
-import "github.com/rpcrdma/rpcrdma/fabric"
+import (
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+)
 
 // An Adapter is a connection's adapter, as far as it exposes memory.
 type Adapter struct {
@@ -29,6 +43,10 @@ type Adapter struct {
 	LocalDMA bool // the adapter takes any memory
 	// Regions, if not nil, is memory that stays registered.
 	Regions *Regions
+	// Bounce, if not nil, has bounce buffers for memory of the program of up to BounceMax
+	// bytes. Without Windows it is Remote.
+	Bounce    *arena.Arena
+	BounceMax int
 }
 
 // Invalidatable tells whether the peer can invalidate all that is exposed, as a requester
@@ -39,8 +57,11 @@ func (a *Adapter) Invalidatable() bool { return a.Windows }
 // read chunks of a reply. It belongs to one goroutine at a time.
 type Loan struct {
 	a     *Adapter
-	parts []exposure // windows are kept, and bound again
-	n     int        // parts in use
+	parts []exposure      // windows are kept, and bound again
+	n     int             // parts in use
+	late  []*arena.Buffer // of messages given up, which the peer may still use
+
+	bounces bool // it may have bounce buffers
 }
 
 // An exposure is one piece of memory that the peer can reach.
@@ -48,12 +69,18 @@ type exposure struct {
 	mw     fabric.MW
 	mr     fabric.MR     // the memory under the window, or what the peer reaches
 	region *registration // instead of mr, which is nil
+	bounce *arena.Buffer // instead of the program's memory
+	copied []byte        // where what the peer writes to bounce belongs
 	seg    fabric.Segment
 	open   bool // bound, or registered for the peer
 }
 
-// NewLoan returns a Loan that exposes nothing.
+// NewLoan returns a Loan that exposes nothing, and never has bounce buffers.
 func NewLoan(a *Adapter) Loan { return Loan{a: a} }
+
+// NewBouncingLoan returns a Loan that exposes nothing and may have bounce buffers: a reply
+// tells when the peer has done with them.
+func NewBouncingLoan(a *Adapter) Loan { return Loan{a: a, bounces: true} }
 
 // Len is how many pieces of memory have been exposed since the last End.
 func (l *Loan) Len() int { return l.n }
@@ -66,6 +93,9 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 		l.parts = append(l.parts, exposure{})
 	}
 	e := &l.parts[l.n]
+	if l.bounces {
+		mem = e.bounceOff(l.a, mem, access)
+	}
 	local := access
 	if access&fabric.AccessRemoteWrite != 0 {
 		local |= fabric.AccessLocalWrite // ibv_reg_mr(3), ibv_bind_mw(3)
@@ -74,9 +104,12 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 		if err := e.register(l.a, mem, local); err != nil {
 			return fabric.Segment{}, err
 		}
-		if e.open = true; e.region != nil {
+		switch e.open = true; {
+		case e.bounce != nil:
+			e.seg = e.bounce.Segment(len(mem.Buf))
+		case e.region != nil:
 			e.seg = e.region.segment(mem.Buf)
-		} else {
+		default:
 			e.seg = e.mr.Segment()
 		}
 		l.n++
@@ -85,6 +118,7 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 	if e.mw == nil {
 		mw, err := l.a.Conn.AllocMW()
 		if err != nil {
+			e.deregister(l.a)
 			return fabric.Segment{}, err
 		}
 		e.mw = mw
@@ -97,13 +131,34 @@ func (l *Loan) Expose(wrs *[]fabric.SendWR, id uint64, mem fabric.SGE, access fa
 	}
 	seg, err := e.mw.Prepare(mem, access)
 	if err != nil {
-		e.deregister()
+		e.deregister(l.a)
 		return fabric.Segment{}, err
 	}
 	e.seg, e.open = seg, true
 	*wrs = append(*wrs, fabric.SendWR{ID: id, Op: fabric.OpBindMW, MW: e.mw})
 	l.n++
 	return seg, nil
+}
+
+// Buffer is a bounce buffer of n bytes that the message itself uses, exposed until End: what
+// is to be exposed can be formed there, or taken from there. It returns nil if there is none,
+// or if windows make registered memory do.
+func (l *Loan) Buffer(n int) ([]byte, fabric.Segment) {
+	a := l.a
+	if !l.bounces || a.Bounce == nil || a.Windows || n > a.BounceMax {
+		return nil, fabric.Segment{}
+	}
+	b, err := a.Bounce.Get(n)
+	if err != nil {
+		return nil, fabric.Segment{}
+	}
+	if l.n == len(l.parts) {
+		l.parts = append(l.parts, exposure{})
+	}
+	e := &l.parts[l.n]
+	e.bounce, e.seg, e.open = b, b.Segment(n), true
+	l.n++
+	return b.Bytes, e.seg
 }
 
 // Invalidated notes that the peer has invalidated the window with this handle. It returns
@@ -149,10 +204,53 @@ func (l *Loan) Withdraw() {
 func (l *Loan) End() {
 	for i := range l.parts[:l.n] {
 		e := &l.parts[i]
-		e.deregister()
+		e.deregister(l.a)
 		e.open = false
 	}
 	l.n = 0
+}
+
+// Fetch copies the first n bytes that the peer has written to the i-th piece of memory that
+// was exposed to where they belong, if they are in a bounce buffer.
+func (l *Loan) Fetch(i, n int) {
+	if e := &l.parts[i]; e.bounce != nil {
+		copy(e.copied, e.bounce.Bytes[:n])
+	}
+}
+
+// Direct tells whether memory is exposed that is not in a bounce buffer.
+func (l *Loan) Direct() bool {
+	for i := range l.parts[:l.n] {
+		if l.parts[i].bounce == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// GiveUp is End for a message whose reply is still to come: its bounce buffers are kept until
+// Settle.
+func (l *Loan) GiveUp() {
+	for i := range l.parts[:l.n] {
+		if e := &l.parts[i]; e.bounce != nil {
+			l.late = append(l.late, e.bounce)
+			e.bounce, e.copied = nil, nil
+		}
+	}
+	l.End()
+}
+
+// Late is how many bounce buffers are kept until Settle.
+func (l *Loan) Late() int { return len(l.late) }
+
+// Settle gives the bounce buffers back that GiveUp has kept: the reply has come, or the
+// connection has ended.
+func (l *Loan) Settle() {
+	for _, b := range l.late {
+		l.a.Bounce.Put(b)
+	}
+	clear(l.late)
+	l.late = l.late[:0]
 }
 
 // Abandon leaves the windows to the end of the connection: an invalidation has failed, so
@@ -163,9 +261,36 @@ func (l *Loan) Abandon() {
 	}
 }
 
+// bounceOff returns a bounce buffer for memory that is to have one, otherwise mem. When there
+// is none left mem is exposed as longer memory is.
+func (e *exposure) bounceOff(a *Adapter, mem fabric.SGE, access fabric.Access) fabric.SGE {
+	switch {
+	case a.Bounce == nil, mem.LKey != fabric.LocalDMAKey: // it is registered already
+		return mem
+	case len(mem.Buf) > a.BounceMax:
+		return mem
+	case a.Regions != nil && a.Regions.find(mem.Buf) != nil:
+		return mem
+	}
+	b, err := a.Bounce.Get(len(mem.Buf))
+	if err != nil {
+		return mem
+	}
+	e.bounce = b
+	if access&fabric.AccessRemoteWrite != 0 {
+		e.copied = mem.Buf
+	} else {
+		copy(b.Bytes, mem.Buf)
+	}
+	return fabric.SGE{Buf: b.Bytes[:len(mem.Buf)], LKey: b.LKey}
+}
+
 // register makes memory known to the adapter: as part of a Region, if it lies in one,
 // otherwise for this loan, with the given rights.
 func (e *exposure) register(a *Adapter, mem fabric.SGE, access fabric.Access) (err error) {
+	if e.bounce != nil {
+		return nil
+	}
 	if a.Regions != nil && mem.LKey == fabric.LocalDMAKey {
 		if m := a.Regions.find(mem.Buf); m != nil {
 			if e.region, err = m.borrow(a); err != nil || e.region != nil {
@@ -184,7 +309,11 @@ func (e *exposure) lkey() uint32 {
 	return e.mr.LKey()
 }
 
-func (e *exposure) deregister() {
+func (e *exposure) deregister(a *Adapter) {
+	if e.bounce != nil {
+		a.Bounce.Put(e.bounce)
+		e.bounce, e.copied = nil, nil
+	}
 	switch {
 	case e.region != nil:
 		e.region.giveBack()
