@@ -465,3 +465,35 @@ func TestFakeProviderClose(t *testing.T) {
 		t.Errorf("the second Close: %v", err)
 	}
 }
+
+// TestFakeListenerKeepsPlug: what keeps siw's library off a page that it cannot map is made with
+// a listener, so that no connection waits for it, and goes before the listener's ID, which
+// keeps the device.
+func TestFakeListenerKeepsPlug(t *testing.T) {
+	r := newRig(t, rdmacm.Config{}, asSIW)
+	r.lib.Calls()
+	d := r.listen()
+	if n := count(r.lib.Calls(), "ibv_create_cq"); n != 1 {
+		t.Errorf("Listen creates %d completion queues", n)
+	}
+	for range 2 {
+		d.knock()
+		c, err := d.Accept(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := count(r.lib.Calls(), "ibv_create_cq"); n != 1 {
+			t.Errorf("a connection takes %d completion queues", n)
+		}
+		c.Close()
+		if n := count(r.lib.Calls(), "ibv_destroy_cq"); n != 1 {
+			t.Errorf("the end of a connection destroys %d completion queues", n)
+		}
+	}
+	d.Close()
+	calls := r.lib.Calls()
+	cq, id := slices.Index(calls, "ibv_destroy_cq"), slices.Index(calls, "rdma_destroy_id")
+	if cq < 0 || id < cq {
+		t.Errorf("Close calls %q", calls)
+	}
+}

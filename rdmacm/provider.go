@@ -172,15 +172,16 @@ type device struct {
 	inline atomic.Int32 // bytes of inline data to ask for
 
 	// Guarded by Provider.mu.
-	users int     // connections
+	users int     // connections, and listeners of this device alone
 	gone  bool    // the kernel has removed it
-	plug  *ibv.CQ // siw, while there are connections; see plugEntries
+	plug  *ibv.CQ // siw, while there are users; see plugEntries
 
 	mu     sync.Mutex
 	queues []*queue // shared completion queues
 }
 
-// enterDevice counts a connection of the device before its objects are created.
+// enterDevice counts a connection of the device before its objects are created, or a
+// listener.
 func (p *Provider) enterDevice(d *device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,10 +199,11 @@ func (p *Provider) enterDevice(d *device) {
 //
 // The plug is created with the first connection, although it doubles the time of that
 // connection's set-up: later it might begin at that page itself, since all providers of a
-// process share the offsets of a context.
+// process share the offsets of a context. A listener has it created before.
 const plugEntries = 0x91*4096/32 + 1
 
-// leaveDevice discounts a connection whose objects have been destroyed.
+// leaveDevice discounts a connection whose objects have been destroyed, or a listener whose
+// ID still keeps the device.
 func (p *Provider) leaveDevice(d *device) {
 	p.mu.Lock()
 	d.users--
@@ -388,6 +390,7 @@ func lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 type Listener struct {
 	p    *Provider
 	id   *ID
+	dev  *device // nil: of all devices
 	attr fabric.ConnAttr
 	addr net.Addr
 
@@ -483,6 +486,11 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	}
 	p.open.listeners.Add(1)
 	l := &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}
+	if id.Verbs() != nil {
+		if l.dev, err = p.device(id); err == nil {
+			p.enterDevice(l.dev)
+		} // else connections may fail, with the reason
+	}
 	id.Notify(l.event)
 	return l, nil
 }
@@ -493,6 +501,9 @@ func (l *Listener) event(ev Event) {
 		return
 	}
 	go func() { // not on the channel's goroutine
+		if l.dev != nil {
+			l.p.removed(l.dev)
+		}
 		l.mu.Lock()
 		if !l.closed {
 			l.cause = &DeviceError{Device: l.addr.String(), Errno: syscall.ENODEV}
@@ -634,6 +645,9 @@ func (l *Listener) shut() {
 	if l.second != nil {
 		l.second.Close()
 		l.p.release()
+	}
+	if l.dev != nil {
+		l.p.leaveDevice(l.dev)
 	}
 	l.id.Close()
 	l.p.open.listeners.Add(-1)
