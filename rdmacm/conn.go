@@ -97,6 +97,7 @@ type Conn struct {
 	swr     []cgo.SendWR // scratch
 	sges    []cgo.SGE
 	reports fabric.Deferrals
+	untold  untold
 	silent  int // sends since the last signaled one
 	held    heldBack
 	inner   atomic.Bool // an internal request is outstanding
@@ -115,6 +116,7 @@ type Conn struct {
 	doneAt  int
 	doneN   int
 	passed  uint64 // the highest position of a send that the device has reported
+	told    uint64 // position behind the latest send that tell has reported
 	failed  bool   // a send has failed
 	settled bool
 	turn    baton.Waiter[Conn] // in queue.turns
@@ -146,6 +148,7 @@ type slot struct {
 	report   bool // the caller gets the completion
 	internal bool // posted by this package, not by a caller
 	signaled bool // the device reports success
+	free     bool // its memory is the user's again, which tell may report
 	done     bool // the device has reported it, as wc
 	wc       fabric.WC
 }
@@ -460,11 +463,11 @@ func (c *Conn) settle() {
 	for pos := c.send.head.Load(); pos != c.send.tail; pos++ {
 		s := c.send.at(pos)
 		if s.done {
-			c.deliver(s)
+			c.deliver(pos, s)
 			continue
 		}
 		s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
-		c.deliver(s)
+		c.deliver(pos, s)
 		c.cutShort(s)
 	}
 	c.send.head.Store(c.send.tail)

@@ -96,7 +96,7 @@ func TestFakeDeferred(t *testing.T) {
 			for id := uint64(1); id <= n; {
 				var wrs []fabric.SendWR
 				for ; id <= n && len(wrs) < tc.list; id++ {
-					wrs = append(wrs, l.wr(id, fabric.OpSend, 8, tc.flags))
+					wrs = append(wrs, l.wr(id, fabric.OpSend, 1024, tc.flags)) // too long to be inline
 					if id%uint64(tc.signal) == 0 {
 						wantSignaled = append(wantSignaled, id)
 					}
@@ -127,6 +127,107 @@ func TestFakeDeferred(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFakeTold: deferred requests with inline data, which the library has copied, are reported
+// together with something else, although the device signals none of them.
+func TestFakeTold(t *testing.T) {
+	const d = fabric.Deferred
+	begin := func(t *testing.T, options ...option) *link {
+		l := newRig(t, rdmacm.Config{}, options...).connect(fabric.ConnAttr{SendDepth: 128})
+		l.recv(101, 102, 103)
+		return l
+	}
+	receive := func(l *link) { l.qp.Recvs()[0].Complete(cgotest.Success, nil) }
+	send := func(l *link, n int, ids ...uint64) {
+		for _, id := range ids {
+			l.post(l.wr(id, fabric.OpSend, n, d))
+		}
+	}
+
+	t.Run("the latest stands for all", func(t *testing.T) {
+		l := begin(t)
+		send(l, 8, 1, 2, 3)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok}) // three are not enough
+		send(l, 8, 4)
+		l.want() // nothing else has come
+		receive(l)
+		l.want(outcome{102, fabric.WCRecv, ok}, outcome{4, fabric.WCSend, ok})
+		receive(l)
+		l.want(outcome{103, fabric.WCRecv, ok})
+		for id := uint64(5); id <= 19; id++ { // the count has begun anew
+			send(l, 8, id)
+		}
+		for _, s := range l.qp.Sends() {
+			if s.Signaled() {
+				t.Fatal("a request is signaled")
+			}
+		}
+	})
+
+	t.Run("they keep their places in the queue until a later one completes", func(t *testing.T) {
+		l := begin(t)
+		send(l, 8, 1, 2, 3, 4)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok}, outcome{4, fabric.WCSend, ok})
+		room := 0
+		for l.Post([]fabric.SendWR{l.wr(9, fabric.OpWrite, 8, 0)}) == nil {
+			room++
+		}
+		if room != 124 {
+			t.Errorf("room for %d more of 128 requests, with 4 outstanding", room)
+		}
+	})
+
+	t.Run("not before a request in front of them", func(t *testing.T) {
+		for _, flags := range []fabric.SendFlags{d, fabric.Signaled} {
+			l := begin(t)
+			l.post(l.wr(1, fabric.OpSend, 1024, flags))
+			send(l, 8, 2, 3, 4, 5)
+			receive(l)
+			l.want(outcome{101, fabric.WCRecv, ok})
+			for _, s := range l.qp.Sends() {
+				s.Complete(cgotest.Success)
+			}
+			receive(l)
+			got, err := l.polled()
+			if err != nil || slices.Contains(got, outcome{5, fabric.WCSend, ok}) != (flags == fabric.Signaled) {
+				t.Errorf("flags %d: polled %v, %v", flags, got, err)
+			}
+		}
+	})
+
+	t.Run("long data is the device's", func(t *testing.T) {
+		l := begin(t)
+		send(l, 1024, 1, 2, 3, 4, 5)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok})
+	})
+
+	t.Run("what siw must not have yet has not been copied", func(t *testing.T) {
+		l := begin(t, asSIW)
+		for range 20 { // more Reads than may be outstanding
+			l.post(l.wr(50, fabric.OpRead, 8, 0))
+		}
+		send(l, 8, 1, 2, 3, 4)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok})
+	})
+
+	t.Run("one that has been reported is not reported again when it fails", func(t *testing.T) {
+		l := begin(t)
+		send(l, 8, 1, 2, 3, 4)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok}, outcome{4, fabric.WCSend, ok})
+		send(l, 8, 5)
+		for _, s := range l.qp.Sends() {
+			s.Complete(int32(flushed))
+		}
+		l.disconnected()
+		l.ending()
+		l.wantEnd(outcome{5, fabric.WCSend, flushed}, outcome{102, fabric.WCRecv, flushed}, outcome{103, fabric.WCRecv, flushed})
+	})
 }
 
 // TestFakeEarlyIWARP: iWARP completes an unsignaled request when TCP has its pages, which

@@ -5,6 +5,7 @@ package rdmacm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -218,15 +219,64 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	}
 	// Only signaled completions free slots, so there has to be one now and then.
 	report := c.reports.Reports(wr.Flags)
+	free := to.Flags&sendInline != 0 && wr.Flags&(fabric.Deferred|fabric.Signaled) == fabric.Deferred && !report
+	c.untold.posted(c.send.tail, wr, op, report, free)
 	c.silent++
 	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
 	if signaled {
 		to.Flags |= sendSignaled
 		c.silent = 0
 	}
-	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report, signaled: signaled}
+	*c.send.at(c.send.tail) = slot{id: wr.ID, op: op, report: report, signaled: signaled, free: free}
 	c.send.tail++
 	c.swr = append(c.swr, to)
+}
+
+// tellQuiet is how many deferred requests may wait for a completion that Poll tells of without
+// one of the device. Their user keeps memory for each of them.
+const tellQuiet = 4
+
+// untold is the deferred requests since the last one that has been, or will be, reported, of
+// which the memory is the user's again: ibv_post_send(3) says so of inline data. Guarded by
+// sendMu, but n may be read at any time.
+type untold struct {
+	n    atomic.Int32
+	id   uint64 // of the latest
+	op   fabric.WCOpcode
+	end  uint64 // position behind the latest
+	firm uint64 // position behind the latest request of which the device has to report the end
+}
+
+// posted takes note of a request.
+func (u *untold) posted(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, free bool) {
+	switch {
+	case free:
+		u.id, u.op, u.end = wr.ID, op, at+1
+		u.n.Add(1)
+	case report, wr.Flags&fabric.Deferred != 0:
+		u.firm = at + 1
+		u.n.Store(0) // a completion of the device will stand for them
+	}
+}
+
+// tell reports deferred requests whose memory is the user's again, if there are enough, with
+// one completion that stands for all. Poll does so when it has something else to return, so
+// that nobody wakes for it, and the device need not signal them. queue.mu is held.
+func (c *Conn) tell(wc []fabric.WC) int {
+	u := &c.untold
+	if len(wc) == 0 || u.n.Load() < tellQuiet || c.failed || c.settled {
+		return 0
+	}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if u.firm > c.send.head.Load() || len(c.held.wrs) > 0 {
+		return 0 // completions are in the order of the requests; what is held back has not been copied
+	}
+	wc[0] = fabric.WC{ID: u.id, Op: u.op}
+	c.told = u.end
+	u.n.Store(0)
+	c.reports = fabric.Deferrals{}
+	return 1
 }
 
 // postSends posts requests whose elements are in sges. An error of the device, after the

@@ -367,15 +367,16 @@ func (c *Conn) retire() {
 		if !s.done && (s.signaled || head == c.passed) {
 			break
 		}
+		pos := head
 		head++
 		c.send.head.Store(head)
 		switch {
 		case s.done:
-			c.deliver(&s)
+			c.deliver(pos, &s)
 		case c.failed:
 			// Some devices flush unsignaled requests without a completion.
 			s.wc = fabric.WC{ID: s.id, Status: fabric.WCFlushErr, Op: s.op}
-			c.deliver(&s)
+			c.deliver(pos, &s)
 		default:
 			c.send.returned.Add(1)
 		}
@@ -389,16 +390,16 @@ func (c *Conn) retire() {
 	}
 }
 
-// deliver queues the completion of a request for the caller if the request was
-// signaled or failed.
-func (c *Conn) deliver(s *slot) {
+// deliver queues the completion of the request at pos for the caller if the request was
+// signaled or failed, unless tell has reported it.
+func (c *Conn) deliver(pos uint64, s *slot) {
 	if s.wc.Status != fabric.WCSuccess {
 		c.failed = true
 	} else if c.failed {
 		// It was completed before one in front of it that failed.
 		s.wc.Status = fabric.WCFlushErr
 	}
-	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal {
+	if (s.report || s.wc.Status != fabric.WCSuccess) && !s.internal && !(s.free && pos < c.told) {
 		c.push(s.wc)
 	} else {
 		c.send.returned.Add(1)
@@ -492,6 +493,9 @@ func (c *Conn) Poll(wc []fabric.WC) (int, error) {
 	c.q.mu.Lock()
 	c.advance(0)
 	n := c.take(wc)
+	if n > 0 {
+		n += c.tell(wc[n:])
+	}
 	over := c.settled
 	c.q.mu.Unlock()
 	if n == 0 && over {

@@ -41,7 +41,7 @@ func devicePlan(cverbs string) (plan, error) {
 			list[0].derived = overhead
 		}
 		p.pairs = append(p.pairs, list...)
-		p.values = append(p.values, countTask(kind, d.event, true), idleTask(kind, d.adaptive, 25, 64, 24, 1, 0))
+		p.values = append(p.values, countTask(kind, d.event, true), idleTask(kind, d.adaptive, deviceConns, 64, 24, 1, 0))
 		p.distributions = append(p.distributions, measure.Distribution{
 			ID: id(kind, "latency"), What: id(kind, "Time of single RPC NULL, one at a time"),
 			Points: []measure.Point{
