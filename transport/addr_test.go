@@ -39,3 +39,27 @@ func TestRemoteAddrPort(t *testing.T) {
 		}
 	}
 }
+
+// TestHost: a host of IPv6 is a network, as one machine can have all addresses of it.
+func TestHost(t *testing.T) {
+	for _, tt := range []struct {
+		addr string
+		bits int
+		want string
+	}{
+		{"192.0.2.1:5", 64, "192.0.2.1/32"},
+		{"[::ffff:192.0.2.1]:5", 64, "192.0.2.1/32"},
+		{"[2001:db8:1:2:3::4]:5", 64, "2001:db8:1:2::/64"},
+		{"[2001:db8:1:2:3::4]:5", 48, "2001:db8:1::/48"},
+		{"[2001:db8::1]:5", 128, "2001:db8::1/128"},
+		{"[fe80::1%eth0]:5", 64, "fe80::/64"},
+	} {
+		cn := &Conn{c: &addressed{peer: peerAddr(tt.addr)}, cfg: &config{Config: Config{HostBits: tt.bits}}}
+		if got := cn.Host().String(); got != tt.want {
+			t.Errorf("Host of %s with %d bits: %s, want %s", tt.addr, tt.bits, got, tt.want)
+		}
+		if got := hostOf(tt.addr, tt.bits); got != tt.want {
+			t.Errorf("hostOf %s with %d bits: %s, want %s", tt.addr, tt.bits, got, tt.want)
+		}
+	}
+}

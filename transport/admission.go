@@ -52,7 +52,7 @@ const crowdShare = 16
 func (s *Server) admit(from net.Addr) *guest {
 	host := "peer"
 	if from != nil {
-		host = hostOf(from.String())
+		host = hostOf(from.String(), s.connCfg.HostBits)
 	}
 	gs := &s.guests
 	if s.closing {

@@ -107,6 +107,12 @@ type Config struct {
 	// nothing.
 	RFC5666 *RFC5666
 
+	// HostBits is how many bits of an IPv6 address identify a host, where memory, connections,
+	// the reply cache and processors are shared between hosts: 1 to 128. Whoever has one address
+	// of a network can usually take any other, so that a limit for each address limits nothing.
+	// IPv4 addresses count whole. Zero is 64.
+	HostBits int
+
 	// SetupTimeout bounds the set-up of a connection at a server, and of one that a
 	// client makes again. A client's first is bounded by Dial's context. Zero is 10
 	// seconds.
@@ -194,6 +200,7 @@ func (c Config) settle(owner string) (*config, error) {
 	setDefault(&c.BounceMax, DefaultBounceMax)
 	setDefault(&c.ReplyCache.Entries, defaultCacheEntries)
 	setDefault(&c.ReplyCache.Bytes, defaultCacheBytes)
+	setDefault(&c.HostBits, 64)
 	setDefault(&c.SetupTimeout, 10*time.Second)
 	setDefault(&c.StallTimeout, 30*time.Second)
 	if err := within(owner, []limit{
@@ -207,6 +214,7 @@ func (c Config) settle(owner string) (*config, error) {
 		{"BackwardCredits", c.BackwardCredits, 1, MaxCredits},
 		{"ReplyCache.Entries", c.ReplyCache.Entries, 1, 1 << 20},
 		{"ReplyCache.Bytes", c.ReplyCache.Bytes, 1, 1 << 40},
+		{"HostBits", c.HostBits, 1, 128},
 		{"PeerChunks", int(c.PeerChunks), int64(LinuxChunks), int64(AllChunks)},
 	}); err != nil {
 		return nil, err

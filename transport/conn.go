@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -363,10 +364,10 @@ func (c *conn) abort() {
 	go c.await(context.Background(), newWaiter())
 }
 
-// host is the peer's address without the port.
+// host is the peer's host: see Conn.Host.
 func (c *conn) host() string {
 	if c.peerHost == "" {
-		c.peerHost = hostOf(c.addr())
+		c.peerHost = hostOf(c.addr(), c.cfg.HostBits)
 	}
 	return c.peerHost
 }
@@ -424,12 +425,28 @@ func (c *conn) close() error {
 	return nil
 }
 
-// hostOf is an address without the port.
-func hostOf(addr string) string {
-	if host, _, err := net.SplitHostPort(addr); err == nil {
+// hostOf returns the host that an address with a port counts as, of whose IPv6 address the first
+// bits are significant. An address that is not one of IP is its own host.
+func hostOf(addr string, bits int) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
 		return host
 	}
-	return addr
+	return hostPrefix(a, bits).String()
+}
+
+// hostPrefix returns the network of a that counts as one host.
+func hostPrefix(a netip.Addr, bits int) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	if a.Is4() {
+		bits = a.BitLen()
+	}
+	p, _ := a.Prefix(bits) // a zero Prefix if a is the zero Addr
+	return p
 }
 
 func (c *conn) connStats() ConnStats {

@@ -143,6 +143,13 @@ func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 	return p
 }
 
+// Host returns the network that counts as one host, the peer's, where hosts share or have limits: an
+// IPv4 address, or the first Config.HostBits bits of an IPv6 address. It is the zero Prefix if the
+// peer's address is not an IP address.
+func (cn *Conn) Host() netip.Prefix {
+	return hostPrefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
+}
+
 // RemoteAddr is the address of the other end.
 func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }
 

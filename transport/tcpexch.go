@@ -114,7 +114,7 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a.allowed.Store(int32(most))
 	a.contexts.remember(reg.context())
 	if a.host = ""; c.role == roleServer {
-		a.host = hostOf(c.addr())
+		a.host = hostOf(c.addr(), c.cfg.HostBits)
 		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
 	}
 	b.Join(&a.tenant, terms(c.cfg, a.host, a.arena.Trim, func() { go a.admit() }))
