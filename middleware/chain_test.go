@@ -90,7 +90,7 @@ func limiterParallel(t *testing.T, places int, bound int32) {
 				if r.IntN(4) == 0 {
 					ctx, cancel = context.WithTimeout(bg, time.Duration(r.IntN(int(time.Millisecond))))
 				}
-				c := l.enter(ctx, callerID{host: netip.AddrFrom4([4]byte{10, 0, 0, byte(uid % 5)}), kind: kindUser, uid: uid})
+				c := l.enter(ctx, callerID{host: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(uid % 5)}), 32), kind: kindUser, uid: uid})
 				cancel()
 				if c == nil {
 					continue

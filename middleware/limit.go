@@ -16,13 +16,13 @@ import (
 type By uint8
 
 const (
-	// ByHost: an IPv4 address, or a network of 64 bits of IPv6, as one machine chooses among the
-	// addresses of that.
+	// ByHost: a host, as Conn.Host has it: an IPv4 address, or a network of IPv6, by default one of
+	// 64 bits.
 	ByHost By = iota
 	// ByConn: a connection. Whoever makes a new one has a limit of its own again; how many there
 	// may be is ServerConfig.MaxConns.
 	ByConn
-	// ByUser: a user of AUTH_SYS at a host, as ByHost has it. Calls with other credentials are
+	// ByUser: a user of AUTH_SYS at a host. Calls with other credentials are
 	// together one user of their host.
 	ByUser
 )
@@ -66,7 +66,7 @@ type Limits struct {
 	// A caller without calls whose rate has recovered is forgotten when others need the place.
 	// Those beyond share one limit, of their host or of all; one that gets a place later has its
 	// own limit from then on, and what it has under the shared one beside that. Zero is 4096;
-	// about 200 bytes each.
+	// about 250 bytes each.
 	Callers int
 }
 
@@ -85,7 +85,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	callers map[callerID]*caller
-	hosts   map[netip.Addr]*host
+	hosts   map[netip.Prefix]*host
 	rest    *caller // all for whom there is no room
 	stats   LimiterStats
 }
@@ -99,8 +99,8 @@ type LimiterStats struct {
 
 // A callerID is who a caller is.
 type callerID struct {
-	host netip.Addr
-	port uint16 // ByConn
+	host netip.Prefix
+	conn netip.AddrPort // ByConn
 	kind callerKind
 	uid  uint32 // of a user
 }
@@ -176,7 +176,7 @@ func NewLimiter(limits Limits) (*Limiter, error) {
 	}
 	return &Limiter{
 		limits: limits, pace: p, start: time.Now(),
-		callers: make(map[callerID]*caller), hosts: make(map[netip.Addr]*host), rest: new(caller),
+		callers: make(map[callerID]*caller), hosts: make(map[netip.Prefix]*host), rest: new(caller),
 	}, nil
 }
 
@@ -335,31 +335,18 @@ func (l *Limiter) leave(c *caller, placed bool) {
 // rests tells whether nothing of the caller has to be remembered.
 func (c *caller) rests(now time.Duration) bool { return c.refs == 0 && c.due <= now }
 
-// identify tells who makes a call.
+// identify returns which caller makes a call.
 func (l *Limiter) identify(req *transport.Request) callerID {
-	peer := req.Conn().RemoteAddrPort()
+	id := callerID{host: req.Conn().Host()}
 	switch l.limits.By {
 	case ByConn:
-		return callerID{host: peer.Addr(), port: peer.Port()}
+		id.conn = req.Conn().RemoteAddrPort()
 	case ByUser:
 		if sys, ok := req.AuthSys(); ok {
-			return callerID{host: hostOf(peer.Addr()), kind: kindUser, uid: sys.UID}
+			id.kind, id.uid = kindUser, sys.UID
 		}
 	}
-	return callerID{host: hostOf(peer.Addr())}
-}
-
-// hostOf is the machine that has an address.
-func hostOf(a netip.Addr) netip.Addr {
-	const network = 64 // bits
-	if !a.Is6() {
-		return a
-	}
-	p, err := a.Prefix(network)
-	if err != nil {
-		return a
-	}
-	return p.Addr()
+	return id
 }
 
 // find returns a caller, or the one that it shares the limits with. mu is held.
@@ -367,17 +354,16 @@ func (l *Limiter) find(id callerID, now time.Duration) *caller {
 	if c := l.callers[id]; c != nil {
 		return c
 	}
-	addr := hostOf(id.host)
-	if h := l.hosts[addr]; h != nil && id.kind != kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
-		return l.find(callerID{host: addr, kind: kindRest}, now)
+	if h := l.hosts[id.host]; h != nil && id.kind != kindRest && h.n >= max(l.limits.Callers/hostPart, 1) && !l.shrink(h, now) {
+		return l.find(callerID{host: id.host, kind: kindRest}, now)
 	}
 	if len(l.callers) >= l.limits.Callers && !l.makeRoom(now) {
 		return l.rest
 	}
-	h := l.hosts[addr]
+	h := l.hosts[id.host]
 	if h == nil {
 		h = new(host)
-		l.hosts[addr] = h
+		l.hosts[id.host] = h
 	}
 	c := &caller{id: id}
 	l.callers[id] = c
@@ -420,6 +406,6 @@ func (l *Limiter) makeRoom(now time.Duration) bool {
 func (l *Limiter) forget(c *caller) {
 	delete(l.callers, c.id)
 	if c.host.remove(c); c.host.n == 0 {
-		delete(l.hosts, hostOf(c.id.host))
+		delete(l.hosts, c.id.host)
 	}
 }

@@ -116,7 +116,7 @@ func TestInFlight(t *testing.T) {
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Limits{Rate: 10, Burst: 3, Wait: 250 * time.Millisecond})
-		id := callerID{host: netip.MustParseAddr("10.0.0.1")}
+		id := callerID{host: netip.MustParsePrefix("10.0.0.1/32")}
 		var got []string
 		note := func() {
 			start := time.Now()
@@ -207,14 +207,69 @@ func TestCallersApart(t *testing.T) {
 	}
 }
 
+// TestHostBits: what counts as a host is the server's to say.
+func TestHostBits(t *testing.T) {
+	for bits, want := range map[int]error{48: oncrpc.SystemErr, 64: nil} {
+		l := newLimiter(t, Limits{Rate: 1e-3, Burst: 1})
+		p := program(nothing)
+		p.Handler = transport.Chain(p.Handler, l.Wrap)
+		r, stop := newRig(t, &transport.ServerConfig{Config: transport.Config{HostBits: bits}}, p)
+		a, b := r.from("[2001:db8:0:1::1]:5"), r.from("[2001:db8:0:2::1]:5")
+		if err := call(a, 1, oncrpc.Auth{}); err != nil {
+			t.Error(err)
+		}
+		if err := call(b, 1, oncrpc.Auth{}); err != want {
+			t.Errorf("another network of 64 bits, of which %d are the host's: %v, want %v", bits, err, want)
+		}
+		a.Close()
+		b.Close()
+		stop()
+	}
+}
+
+// TestForgottenCallers: a host whose part is full gets a place for a new caller if another has nothing
+// that has to be remembered, and only then.
+func TestForgottenCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const part = looks + 2
+		l := newLimiter(t, Limits{By: ByUser, Rate: 1, Burst: 1, Callers: part * hostPart})
+		user := func(uid uint32) callerID {
+			return callerID{host: netip.MustParsePrefix("10.0.0.1/32"), kind: kindUser, uid: uid}
+		}
+		calls := func(uid uint32) *caller {
+			c := l.enter(bg, user(uid))
+			if c != nil {
+				l.leave(c, true)
+			}
+			return c
+		}
+		for uid := range uint32(part) {
+			calls(uid)
+		}
+		if c := calls(part); c == nil || c.id.kind != kindRest {
+			t.Errorf("all have called a moment ago, and a new caller has got a place: %+v", c)
+		}
+		if calls(0) != nil {
+			t.Error("the limit of a caller has been forgotten")
+		}
+		time.Sleep(2 * time.Second)
+		for uid := range uint32(part - 1) { // those that came first call most
+			calls(uid)
+		}
+		if c := calls(part); c == nil || c.id != user(part) || l.callers[user(part-1)] != nil {
+			t.Errorf("the caller that has not called for longest has kept its place, a new one is %+v", c)
+		}
+	})
+}
+
 // TestHostileCallers: a host that claims to be many users, and many hosts, cost bounded memory, are
 // limited all the same, and leave others what they have.
 func TestHostileCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 64
 		l := newLimiter(t, Limits{By: ByUser, InFlight: 1, Rate: 100, Burst: 1, Callers: most})
-		addr := func(i int) netip.Addr {
-			return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		addr := func(i int) netip.Prefix {
+			return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
 		}
 		bounded := func() {
 			t.Helper()
@@ -322,7 +377,7 @@ func TestLimiterPanic(t *testing.T) {
 // BenchmarkLimiter is a call of a caller that is known, alone.
 func BenchmarkLimiter(b *testing.B) {
 	l := newLimiter(b, Limits{InFlight: 100, Rate: 1e12})
-	id := callerID{host: netip.MustParseAddr("10.0.0.1")}
+	id := callerID{host: netip.MustParsePrefix("10.0.0.1/32")}
 	b.ReportAllocs()
 	for b.Loop() {
 		l.leave(l.enter(bg, id), true)

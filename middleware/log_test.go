@@ -146,6 +146,11 @@ func TestLogFailures(t *testing.T) {
 			if got := fmt.Sprintf("%d of 1000, omitted %v", n, omitted); got != tt.want {
 				t.Errorf("at most %d: %s", tt.most, got)
 			}
+			time.Sleep(time.Second)
+			call(cl, 1, oncrpc.Auth{})
+			if last := log.take(t); len(last) != 1 || last[0]["omitted"] != nil {
+				t.Errorf("at most %d: none was omitted since, and the record is %v", tt.most, last)
+			}
 			cl.Close()
 			stop()
 		})

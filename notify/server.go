@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
-	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -21,7 +21,7 @@ const (
 	Grace = time.Minute
 	// MaxSubscriptions is how many subscriptions a server keeps.
 	MaxSubscriptions = 128
-	// MaxPerHost is how many of them the clients at one address may have.
+	// MaxPerHost is how many of them the clients of one host may have: see [transport.Conn.Host].
 	MaxPerHost = 32
 )
 
@@ -47,7 +47,7 @@ type Server struct {
 	mu      sync.Mutex
 	closed  bool
 	subs    map[token]*subscription
-	hosts   map[string]int // subscriptions by address
+	hosts   map[netip.Prefix]int // subscriptions by host; a provider may have no addresses
 	running sync.WaitGroup
 }
 
@@ -59,7 +59,7 @@ func NewServer(source Source, log *slog.Logger) *Server {
 	}
 	return &Server{
 		source: source, log: log, grace: Grace, answer: Grace,
-		subs: make(map[token]*subscription), hosts: make(map[string]int),
+		subs: make(map[token]*subscription), hosts: make(map[netip.Prefix]int),
 	}
 }
 
@@ -151,13 +151,7 @@ func (s *Server) subscribe(a *subscribeArgs, conn *transport.Conn) (r subscribeR
 // add makes a subscription within the limits. Unless the status says why not, the caller
 // runs or removes it.
 func (s *Server) add(a *subscribeArgs, conn *transport.Conn) (*subscription, Status) {
-	host := "" // a provider may have no addresses
-	if a := conn.RemoteAddr(); a != nil {
-		host = a.String()
-	}
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
+	host := conn.Host()
 	sub := &subscription{
 		server: s, host: host, dir: a.dir, recursive: a.recursive,
 		back: transport.NewBackchannel(), kick: make(chan struct{}, 1),
@@ -191,7 +185,7 @@ func (s *Server) remove(sub *subscription) {
 type subscription struct {
 	server    *Server
 	id        token
-	host      string // the client's, without port
+	host      netip.Prefix // of the client
 	dir       string
 	recursive bool
 	stop      func() // of the source

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -335,6 +336,71 @@ func TestSubscribeHostile(t *testing.T) {
 	b.idle(t)
 	other.mustSubscribe(subscribeArgs{dir: "dir"})
 	other.cl.Close() // the end of the test does not wait for it
+}
+
+// A listener has connections from any address, without a network.
+type listener struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+type placed struct {
+	net.Conn
+	addr net.TCPAddr
+}
+
+func (p placed) RemoteAddr() net.Addr { return &p.addr }
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (l *listener) Close() error   { l.once.Do(func() { close(l.conns) }); return nil }
+func (l *listener) Addr() net.Addr { return new(net.TCPAddr) }
+
+// A host of IPv6, which has all addresses of its network, cannot take all subscriptions.
+func TestSubscriptionsOfANetwork(t *testing.T) {
+	s := NewServer(new(fakeSource), nil)
+	server, err := transport.NewServer(nil)
+	testutil.Must(t, err, server.Register(s.Program()))
+	l := &listener{conns: make(chan net.Conn)}
+	var serving sync.WaitGroup
+	serving.Go(func() { server.ServeTCP(l) })
+	defer func() { s.Close(); server.Close(); serving.Wait() }()
+	subscribe := func(addr string) Status {
+		c := &notified{t: t, numbers: make(map[token]uint64)}
+		cl, err := transport.DialTCPWith(t.Context(), addr, &transport.ClientConfig{
+			NoReconnect: true,
+			Callbacks: []transport.Program{{
+				Number: ClientProgram, Low: ClientVersion, High: ClientVersion, Handler: transport.HandlerFunc(c.serve),
+			}},
+		}, func(context.Context, string) (net.Conn, error) {
+			a, b := net.Pipe()
+			l.conns <- placed{a, *net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))}
+			return b, nil
+		})
+		testutil.Must(t, err)
+		t.Cleanup(func() { cl.Close() })
+		c.cl = cl
+		r, err := c.subscribe(subscribeArgs{dir: "dir"})
+		testutil.Must(t, err)
+		return r.status
+	}
+	for i := range MaxPerHost {
+		if got := subscribe(fmt.Sprintf("[2001:db8:0:1::%x]:5", i)); got != StatusOK {
+			t.Fatalf("subscription %d: %v", i, got)
+		}
+	}
+	if got := subscribe("[2001:db8:0:1:2:3:4:5]:5"); got != StatusFull {
+		t.Errorf("one subscription too many, from another address of the network: %v", got)
+	}
+	if got := subscribe("[2001:db8:0:2::1]:5"); got != StatusOK {
+		t.Errorf("a host of another network: %v", got)
+	}
 }
 
 // A client that is gone, does not answer, or refuses to be told is not kept.
