@@ -220,6 +220,25 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// A length is known by the name of its constant, which generated code uses for it.
+func TestLengthNames(t *testing.T) {
+	spec, err := compile(t, `
+		const N = 3;
+		typedef opaque fixed[N];
+		typedef opaque varying<N>;
+		typedef string text<N>;
+		typedef int numbers<N>;
+		typedef int three<3>;
+		typedef int any<>;
+	`)
+	testutil.Must(t, err)
+	for name, want := range map[string]string{"fixed": "N", "varying": "N", "text": "N", "numbers": "N", "three": "", "any": ""} {
+		if got := find(t, spec, name).Elem.LenOf; got != want {
+			t.Errorf("%s: the length is that of the constant %q, want %q", name, got, want)
+		}
+	}
+}
+
 // Which structures are elements of lists.
 func TestLists(t *testing.T) {
 	for _, tt := range []struct {
