@@ -79,6 +79,7 @@ func (cfg *ClientConfig) settle() (c ClientConfig, conns *config, err error) {
 	}
 	c.Config = conns.Config
 	conns.callbacks = len(c.Callbacks) > 0
+	conns.xids = newXIDs(&c.Config)
 	return c, conns, nil
 }
 

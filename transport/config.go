@@ -147,6 +147,8 @@ type config struct {
 	Config
 	callbacks bool // a client executes calls of its server
 
+	xids *xids // for a client's calls; nil: each connection has its own
+
 	observation *observation // nil: there is no Observer
 
 	sendSize, recvSize int // of buffers: all that any version may ask for

@@ -18,6 +18,7 @@ type connection interface {
 	openLane() lane          // for a Pipeline's calls
 	allow(calls int)         // see Conn.AllowBackward
 	inherit(from connection) // goes on with the xids of the connection before
+	counter() *xids          // of the calls of this end
 	proven() bool            // a call has been answered
 	good() bool              // calls of either end have been
 	load() load

@@ -204,7 +204,7 @@ const pickTries = 4
 
 func (cl *Client) connectOnce(ctx context.Context, pending int, old connection) (*Conn, error) {
 	if cl.dialTCP != nil {
-		return cl.connectTCP(ctx, old)
+		return cl.connectTCP(ctx)
 	}
 	vers := cl.firstVersion()
 	c, err := cl.connectAs(ctx, vers, pending, old)

@@ -3,7 +3,6 @@ package transport
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,37 +65,22 @@ func (c *conn) inspect(f func(l *leader, st *state)) {
 	c.state.Unlock()
 }
 
+// StartXIDs has the calls of this end of a connection, and of those that come after it, go on from
+// xid: math.MaxUint32-n is for the nth call from now to be the last before the counter wraps. For
+// connections that are not made yet, [Random] does the same.
+func StartXIDs(cn *Conn, xid uint32) { cn.c.counter().last.Store(xid - 1) }
+
 // SameXIDs has the next calls of both ends begin with the same xids. False means that
 // there are calls under way.
 func SameXIDs(cl *Client, cn *Conn) bool {
-	ends := []*conn{cl.conn(), cn.rdma()}
-	var gen, mask uint32
-	for _, c := range ends {
-		t := &c.state.Lock().calls
-		for _, s := range t.slots {
-			gen = max(gen, s.gen+1)
-		}
-		mask = t.mask
-		c.state.Unlock()
-	}
-	for _, c := range ends {
-		t := &c.state.Lock().calls
-		busy := t.inUse > 0
-		if !busy {
-			t.mask, t.gens = mask, make([]uint32, MaxCredits)
-			for i := range t.gens {
-				t.gens[i] = gen
-			}
-			for _, s := range t.slots {
-				s.gen = gen
-			}
-			slices.SortFunc(t.free, func(a, b *slot) int { return int(b.idx) - int(a.idx) })
-		}
+	for _, c := range []*conn{cl.conn(), cn.rdma()} {
+		busy := c.state.Lock().calls.inUse > 0
 		c.state.Unlock()
 		if busy {
 			return false
 		}
 	}
+	StartXIDs(cn, cl.conn().counter().last.Load()+1)
 	return true
 }
 

@@ -99,6 +99,7 @@ type Group struct {
 	others   *ClientConfig
 	most     int // members
 	regions  *expose.Regions
+	xids     *xids // for the calls of all members
 
 	members atomic.Pointer[[]*member] // in the order in which they were added; they stay until the end
 	growing atomic.Bool               // a goroutine is about to add one

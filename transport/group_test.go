@@ -303,6 +303,16 @@ func TestGroupSpreads(t *testing.T) {
 
 // TestGroupIdle: connections that were added are closed when they are not used, and made again
 // under load.
+// TestGroupXIDs: connections of a group never use the same xid: a server may take them for one client's.
+func TestGroupXIDs(t *testing.T) {
+	two(t, nil, func(_ *spots, _, _ *peer, g *Group) {
+		members := *g.members.Load()
+		if members[0].cl.conn().counter() != members[1].cl.conn().counter() {
+			t.Error("two connections count their xids apart")
+		}
+	})
+}
+
 func TestGroupIdle(t *testing.T) {
 	two(t, nil, func(s *spots, p, q *peer, g *Group) {
 		time.Sleep(3 * defaultGroupIdle)

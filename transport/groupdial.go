@@ -74,7 +74,7 @@ func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, erro
 	}
 	g := &Group{
 		provider: p, cfg: c, first: &first, others: &others, most: max(c.Connections, len(addrs)),
-		regions: new(expose.Regions), turn: make(chan struct{}), done: make(chan struct{}),
+		regions: new(expose.Regions), xids: newXIDs(&c.Config), turn: make(chan struct{}), done: make(chan struct{}),
 	}
 	g.mu.Init(rankGroup)
 	g.members.Store(new([]*member))
@@ -92,7 +92,7 @@ func (g *Group) connect(ctx context.Context, addr string, cfg *ClientConfig) (*m
 		return nil, err
 	}
 	m := &member{cl: cl}
-	cl.regions = g.regions
+	cl.regions, cl.connCfg.xids = g.regions, g.xids
 	cl.link.moves = g.moves
 	cl.changed = func() { g.look(m) }
 	if _, err := cl.start(ctx); err != nil {

@@ -465,11 +465,7 @@ func TestRuleXIDs(t *testing.T) {
 				p.reply(rpcrdma.Header{XID: xid, Credit: 3})
 			}
 			settle()
-			c := cl.conn()
-			slots := &c.state.Lock().calls
-			coming := slots.nextXID(slots.free[0]) // of the second call from now
-			c.state.Unlock()
-
+			coming := cl.conn().counter().last.Load() + 2 // of the second call from now
 			rc := NewRecordConn(cl, nil, 0)
 			defer rc.Close()
 			sealed := oncrpc.AppendCall(nil, &oncrpc.CallHeader{XID: coming, RPCVers: 2, Prog: testProg, Vers: 1, Proc: 1,

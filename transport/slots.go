@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/baton"
@@ -14,11 +15,8 @@ import (
 // Slots and credits of the calls that an end makes.
 //
 // A slot is a place for a call, with everything that the call needs. Taking a slot is
-// taking a credit. The xid is the slot's number and a generation, so that a reply finds
-// its call by an index and a compare, and a late reply finds the generation changed. A
-// connection that replaces another goes on with its generations, so that no xid comes
-// twice for a long time: calls that are sent again keep theirs, and a cache of replies
-// knows calls by them.
+// taking a credit. A reply finds its call in a table, by the low bits of the xid: xids are
+// numbers that follow one another, so that calls under way seldom share a place in it.
 //
 // A client may call from the start. A server may once the upper layer has said that the
 // client is ready for it (RFC 8167 section 6).
@@ -27,19 +25,32 @@ import (
 type slotTable struct {
 	c        *conn
 	allowed  bool
-	mask     uint32   // over all xids
-	gens     []uint32 // generations to start slots with
-	first    uint32   // the same for slots that no connection before has had
-	answered bool     // a call has been
+	xids     *xids // of the next calls
+	answered bool  // a call has been
 	slots    []*slot
+	places   []*slot // those taken, by the low bits of the xid; a power of two, twice the slots or more
 	free     []*slot
 	inUse    int                // slots that are not free: calls without a reply
 	grant    int                // the latest grant, within what we asked for
 	queue    baton.Line[waiter] // callers that wait for a slot, first come, first served
 	spare    []*waiter          // waiters not in use
 	drained  *waiter            // waits for inUse to become zero
-	foreign  map[uint32]*slot   // calls that keep an xid of their own, see keepXID
 }
+
+// xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
+// one another, and those that a Group has at the same time. A reply cache knows a call that is sent
+// again by its xid, and so an xid must not come again while a cache may remember it. 2^32 calls
+// take longer than the two minutes for which servers do.
+type xids struct{ last atomic.Uint32 }
+
+// newXIDs begins at random: two clients of one host are told apart by their xids.
+func newXIDs(cfg *Config) *xids {
+	x := new(xids)
+	x.last.Store(uint32(cfg.rand()))
+	return x
+}
+
+func (x *xids) next() uint32 { return x.last.Add(1) }
 
 // A slot's life:
 //
@@ -64,17 +75,13 @@ const (
 	slotDone
 )
 
-// xid = (generation << slotBits | slot number) ^ slotTable.mask.
-const slotBits = 14
-
-// A slot is a call under way. waiter, gen, state, late, fences, lane and the xid are guarded by
+// A slot is a call under way. waiter, state, late, fences, lane, beside and the xid are guarded by
 // the connection's state. The rest is the caller's until the call is pending, the leader's
 // until it is done or cancelled, then the caller's again.
 type slot struct {
 	waiter // the caller
 	c      *conn
 	idx    uint32
-	gen    uint32
 	state  slotState
 	late   bool // the reply came while the slot was cancelled
 	fences int  // local invalidations under way
@@ -83,8 +90,8 @@ type slot struct {
 
 	lane *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
 
-	xid  uint32 // of the call
-	kept bool   // the xid is not of our making
+	xid    uint32 // of the call
+	beside *slot  // the next one at the same place of the table
 
 	err   error // of a slot that is done
 	call  *Call
@@ -105,7 +112,8 @@ type slot struct {
 
 func (t *slotTable) init(c *conn) {
 	t.c = c
-	t.mask, t.first = uint32(c.cfg.rand()), uint32(c.cfg.rand())
+	t.xids = c.cfg.counter()
+	t.places = make([]*slot, 2)
 	if c.role == roleClient {
 		t.allowed = true
 		t.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
@@ -117,85 +125,76 @@ func (t *slotTable) setGrant(n int) {
 	t.c.granted.Store(int32(n))
 }
 
-// nextXID is the xid of a slot's next call.
-func (t *slotTable) nextXID(s *slot) uint32 { return (s.gen<<slotBits | s.idx) ^ t.mask }
+// place is where the table has the calls with xid.
+func (t *slotTable) place(xid uint32) **slot { return &t.places[xid&uint32(len(t.places)-1)] }
 
 // lookup finds the call that a message is about.
 func (t *slotTable) lookup(xid uint32) *slot {
-	if s := t.foreign[xid]; s != nil {
-		return s
+	s := *t.place(xid)
+	for s != nil && s.xid != xid {
+		s = s.beside
 	}
-	i := (xid ^ t.mask) & (1<<slotBits - 1)
-	if int(i) >= len(t.slots) || t.slots[i].state == slotFree || t.slots[i].xid != xid {
-		return nil
+	return s
+}
+
+// enter puts a slot into the table.
+func (t *slotTable) enter(s *slot) {
+	p := t.place(s.xid)
+	s.beside, *p = *p, s
+}
+
+// remove takes a slot out of the table.
+func (t *slotTable) remove(s *slot) {
+	p := t.place(s.xid)
+	for *p != s {
+		p = &(*p).beside
 	}
-	return t.slots[i]
+	*p, s.beside = s.beside, nil
 }
 
 // knows tells whether xid is one of our calls.
 func (c *conn) knows(xid uint32) bool {
+	s := c.state.Lock().calls.lookup(xid)
 	defer c.state.Unlock()
-	return c.state.Lock().calls.lookup(xid) != nil
+	return s != nil && s.state != slotFree
 }
 
-// keepXID has the call of a slot go out with an xid that is not of our making.
+// keepXID has the call of a slot go out with an xid that it has already.
 func (c *conn) keepXID(s *slot, xid uint32) error {
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
-	if t.lookup(xid) != nil {
+	if o := t.lookup(xid); o != nil && o != s {
 		return errSameXID
 	}
-	if t.foreign == nil {
-		t.foreign = make(map[uint32]*slot)
-	}
-	t.foreign[xid] = s
-	s.kept, s.xid = true, xid
+	t.remove(s)
+	s.xid = xid
+	t.enter(s)
 	return nil
 }
 
-// inheritGap is how many xids of each slot are left to the connection before. There are
-// 2^18.
-const inheritGap = 256
-
-// inherit goes on with the xids of the connection before, and is as wary of calls that are
-// given up. The connection before may live on, as far as this end knows: slots in use
-// keep their xids, and callers that wait for one there get some of the gap.
-func (c *conn) inherit(from connection) {
-	old, ok := from.(*conn)
-	if !ok {
-		return // xids over TCP are made in another way, and begin at random
+// counter returns the xids of a connection that is made.
+func (c *config) counter() *xids {
+	if c.xids != nil {
+		return c.xids
 	}
-	was := old.state.Lock()
-	f := &was.calls
-	mask, first, wary := f.mask, f.first+inheritGap, was.wary
-	gens := make([]uint32, max(len(f.gens), len(f.slots)))
-	copy(gens, f.gens) // of slots that it may make yet
-	for i, s := range f.slots {
-		gens[i] = s.gen
-	}
-	for i := range gens {
-		gens[i] += inheritGap
-	}
-	old.state.Unlock()
-	st := c.state.Lock()
-	t := &st.calls
-	defer c.state.Unlock()
-	st.wary = wary
-	if t.inUse > 0 {
-		return // calls have been made with other xids already
-	}
-	t.mask, t.first, t.gens = mask, first, gens
-	for i, s := range t.slots {
-		s.gen = t.begin(i)
-	}
+	return newXIDs(&c.Config)
 }
 
-// begin is the generation that a slot starts with.
-func (t *slotTable) begin(i int) uint32 {
-	if i < len(t.gens) {
-		return t.gens[i]
+func (c *conn) counter() *xids {
+	defer c.state.Unlock()
+	return c.state.Lock().calls.xids
+}
+
+// inherit shares the xids of the connection before, and is as wary of calls that are given up.
+func (c *conn) inherit(from connection) {
+	x, wary := from.counter(), 0
+	if old, ok := from.(*conn); ok {
+		wary = old.state.Lock().wary
+		old.state.Unlock()
 	}
-	return t.first
+	st := c.state.Lock()
+	st.wary, st.calls.xids = wary, x
+	c.state.Unlock()
 }
 
 // allow opens a server's way to call, for n calls at once.
@@ -305,10 +304,9 @@ func (t *slotTable) take() *slot {
 	} else {
 		s = t.newSlot()
 	}
-	for t.foreign[t.nextXID(s)] != nil {
-		s.gen++
+	for s.xid = t.xids.next(); t.lookup(s.xid) != nil; s.xid = t.xids.next() {
 	}
-	s.xid = t.nextXID(s)
+	t.enter(s)
 	t.inUse++
 	s.ready, s.err, s.late = false, nil, false
 	return s
@@ -316,11 +314,27 @@ func (t *slotTable) take() *slot {
 
 func (t *slotTable) newSlot() *slot {
 	i := len(t.slots)
-	s := &slot{c: t.c, idx: uint32(i), gen: t.begin(i), lent: expose.NewBouncingLoan(&t.c.exposes)}
+	s := &slot{c: t.c, idx: uint32(i), lent: expose.NewBouncingLoan(&t.c.exposes)}
 	s.pull.Init(wrID(wrPull, s.idx))
 	s.Init(&s.waiter)
+	if 2*(i+1) > len(t.places) {
+		t.grow()
+	}
 	t.slots = append(t.slots, s)
 	return s
+}
+
+// grow makes the table twice as large.
+func (t *slotTable) grow() {
+	old := t.places
+	t.places = make([]*slot, 2*len(old))
+	for _, s := range old {
+		for s != nil {
+			next := s.beside
+			t.enter(s)
+			s = next
+		}
+	}
 }
 
 // release frees a slot that the peer owes nothing any more, and returns the waiter to be
@@ -330,11 +344,7 @@ func (st *state) release(s *slot) *waiter {
 	t := &st.calls
 	s.state = slotFree
 	s.lent.Settle()
-	if s.kept {
-		delete(t.foreign, s.xid)
-		s.kept = false
-	}
-	s.gen++
+	t.remove(s)
 	s.call, s.op, s.lane = nil, nil, nil
 	if s.ticket != nil {
 		t.putBack(s.ticket)

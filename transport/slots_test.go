@@ -1,15 +1,30 @@
 package transport
 
-import "testing"
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net"
+	"testing"
 
-// TestXIDsOfConnections: connections that follow one another never have calls with the same xid,
-// also when the one before lives on, and whichever slots each of them has made: a call that has lost
-// its connection keeps its xid on the next one.
-func TestXIDsOfConnections(t *testing.T) {
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+)
+
+// serverConfig is the default configuration of a server's connections.
+func serverConfig(t *testing.T) *config {
+	t.Helper()
 	_, cfg, err := new(Settings).Server().settle()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+// TestXIDsOfConnections: an xid does not come again for a long time, whether one slot makes all calls,
+// or connections follow one another and the one before lives on: a call that has lost its connection
+// keeps its xid on the next one.
+func TestXIDsOfConnections(t *testing.T) {
+	cfg := serverConfig(t)
 	made := make(map[uint32]string)
 	// calls has a connection make n calls at once, a few times.
 	calls := func(name string, c *conn, n int) {
@@ -31,7 +46,7 @@ func TestXIDsOfConnections(t *testing.T) {
 			c.state.Unlock()
 		}
 	}
-	next := func(from *conn) *conn {
+	next := func(from connection) *conn {
 		c, _ := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 		if from != nil {
 			c.inherit(from)
@@ -39,6 +54,7 @@ func TestXIDsOfConnections(t *testing.T) {
 		return c
 	}
 	a := next(nil)
+	StartXIDs(&a.public, math.MaxUint32-7)
 	calls("the first", a, 3)
 	b := next(a)
 	calls("the second", b, 1)
@@ -48,5 +64,109 @@ func TestXIDsOfConnections(t *testing.T) {
 	calls("the first", a, 5) // slots that nobody has had
 	calls("the second", b, 5)
 	calls("the third", c, 5)
-	calls("the fourth", next(c), 6)
+	d := next(c)
+	calls("the fourth", d, 6)
+	ends, _ := net.Pipe()
+	tcp := newTCPConn(ends, cfg, roleServer, nil)
+	tcp.inherit(d)
+	if tcp.counter() != a.counter() {
+		t.Error("a connection over TCP does not go on with the xids")
+	}
+
+	st := d.state.Lock()
+	defer d.state.Unlock()
+	first := st.calls.take()
+	xid := first.xid
+	st.release(first)
+	for i := range 1 << 20 {
+		s := st.calls.take()
+		st.release(s)
+		if s.xid == xid {
+			t.Fatalf("call %d has the xid of the first", i+2)
+		}
+	}
+}
+
+// TestXIDsUnderWay: replies find their calls, and no call gets the xid of one that is under way, while the
+// counter wraps, passes calls that take long, and calls bring xids that they have already.
+func TestXIDsUnderWay(t *testing.T) {
+	c, _ := newConn(peerConn{newPeer(t)}, "script", serverConfig(t), roleServer, nil)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var list []*slot
+	under := make(map[uint32]*slot)
+	near := func() uint32 { // or just at a call that is under way
+		if len(list) == 0 || rng.IntN(2) == 0 {
+			return math.MaxUint32 - rng.Uint32N(40)
+		}
+		return list[rng.IntN(len(list))].xid - rng.Uint32N(4) + rng.Uint32N(3)<<rng.Uint32N(32)
+	}
+	StartXIDs(&c.public, math.MaxUint32-20)
+	for range 50_000 {
+		switch n := rng.IntN(100); {
+		case n == 0:
+			StartXIDs(&c.public, near())
+		case n < 52 && len(list) < 100:
+			st := c.state.Lock()
+			s := st.calls.take()
+			c.state.Unlock()
+			if n < 10 {
+				xid := near()
+				old := under[xid]
+				if err := c.keepXID(s, xid); (err != nil) != (old != nil) || err == nil && s.xid != xid {
+					t.Fatalf("a call with the xid %#x of its own, another under way %v: %v, it goes out as %#x", xid, old != nil, err, s.xid)
+				}
+			}
+			if under[s.xid] != nil {
+				t.Fatalf("%#x is under way twice", s.xid)
+			}
+			list, under[s.xid] = append(list, s), s
+		case len(list) > 0:
+			i := rng.IntN(len(list))
+			s := list[i]
+			list[i] = list[len(list)-1]
+			list = list[:len(list)-1]
+			delete(under, s.xid)
+			st := c.state.Lock()
+			st.release(s)
+			c.state.Unlock()
+		}
+		xid := near()
+		st := c.state.Lock()
+		got := st.calls.lookup(xid)
+		c.state.Unlock()
+		if got != under[xid] {
+			t.Fatalf("%#x finds another call than its own", xid)
+		}
+	}
+}
+
+// TestXIDOfSignedCall: a signed call that is sent again over TCP does not take the reply of a call that is
+// under way with the xid that it has.
+func TestXIDOfSignedCall(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	c := newTCPConn(near, serverConfig(t), roleServer, nil)
+	defer near.Close()
+	c.allow(4)
+	form := func(call *Call) *tcpCall {
+		x := new(tcpCall)
+		x.Init(x)
+		if err := x.build(call, c.cfg); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	first := form(testCall())
+	if err := c.register(first); err != nil {
+		t.Fatal(err)
+	}
+	call := testCall()
+	call.Sign = func([]byte) oncrpc.Auth { return oncrpc.Auth{} }
+	call.sent, call.xid = true, first.xid
+	if err := c.register(form(call)); !errors.Is(err, errSameXID) {
+		t.Errorf("the second call is registered: %v", err)
+	}
+	if got := c.settle(first.xid); got != first {
+		t.Error("the reply to the first call is not for it")
+	}
 }

@@ -19,9 +19,9 @@ import (
 type tcpCalls struct {
 	c        *tcpConn
 	allowed  bool
-	most     int // calls in flight
-	inUse    int // calls in flight, and those whose callers have left and that may be queued
-	xid      uint32
+	most     int   // calls in flight
+	inUse    int   // calls in flight, and those whose callers have left and that may be queued
+	xids     *xids // of the next calls
 	pending  map[uint32]*tcpCall
 	free     []*tcpCall
 	queue    baton.Line[tcpCall] // callers that wait for their turn, first come, first served
@@ -53,7 +53,7 @@ type tcpCall struct {
 
 func (t *tcpCalls) init(c *tcpConn) {
 	t.c = c
-	t.xid = uint32(c.cfg.rand())
+	t.xids = c.cfg.counter()
 	t.pending = make(map[uint32]*tcpCall)
 	if c.role == roleClient {
 		t.allowed, t.most = true, c.cfg.Credits
@@ -73,20 +73,16 @@ func (c *tcpConn) allow(n int) {
 	c.state.Unlock()
 }
 
-// inherit goes on with the xids of the connection before, behind those of calls that are made
-// on it still.
+// inherit shares the xids of the connection before.
 func (c *tcpConn) inherit(from connection) {
-	old, ok := from.(*tcpConn)
-	if !ok {
-		return // other xids, which begin at random
-	}
-	xid := old.state.Lock().calls.xid + inheritGap
-	old.state.Unlock()
-	t := &c.state.Lock().calls
+	x := from.counter()
+	c.state.Lock().calls.xids = x
+	c.state.Unlock()
+}
+
+func (c *tcpConn) counter() *xids {
 	defer c.state.Unlock()
-	if t.inUse == 0 {
-		t.xid = xid
-	}
+	return c.state.Lock().calls.xids
 }
 
 func (c *tcpConn) proven() bool {
@@ -288,13 +284,17 @@ func (c *tcpConn) register(t *tcpCall) error {
 		return err
 	}
 	cs := &st.calls
-	if keep, xid := t.call.keepsXID(); t.call.Sign != nil {
-		t.xid = t.call.xid // which is signed
-	} else if !keep {
-		t.xid = cs.nextXID()
-	} else if t.xid = xid; cs.pending[xid] != nil {
+	keep, xid := t.call.keepsXID()
+	switch {
+	case t.call.Sign != nil:
+		xid = t.call.xid // which is signed
+	case !keep:
+		xid = cs.nextXID()
+	}
+	if cs.pending[xid] != nil {
 		return errSameXID
 	}
+	t.xid = xid
 	binary.BigEndian.PutUint32(t.head[oncrpc.RecordMarkSize:], t.xid)
 	cs.pending[t.xid] = t
 	return nil
@@ -302,9 +302,11 @@ func (c *tcpConn) register(t *tcpCall) error {
 
 // nextXID is the xid of the next call.
 func (cs *tcpCalls) nextXID() uint32 {
-	for cs.xid++; cs.pending[cs.xid] != nil; cs.xid++ {
+	for {
+		if xid := cs.xids.next(); cs.pending[xid] == nil {
+			return xid
+		}
 	}
-	return cs.xid
 }
 
 // leave ends the wait of a caller whose context has ended. It returns false if the reply has

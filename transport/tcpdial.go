@@ -80,17 +80,14 @@ func newTCPClient(addr string, cfg *ClientConfig, dial func(ctx context.Context,
 	return cl, err
 }
 
-// connectTCP makes a connection that goes on where before, if there is one, has ended.
-func (cl *Client) connectTCP(ctx context.Context, before connection) (*Conn, error) {
+// connectTCP makes a connection.
+func (cl *Client) connectTCP(ctx context.Context) (*Conn, error) {
 	nc, err := cl.dialTCP(ctx, cl.addr)
 	if err != nil {
 		return nil, err
 	}
 	c := newTCPConn(nc, cl.connCfg, roleClient, nil)
 	c.stats = cl.stats.join()
-	if before != nil {
-		c.inherit(before)
-	}
 	if len(cl.cfg.Callbacks) > 0 {
 		c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)), cl.cfg.BackwardCredits)
 	}
