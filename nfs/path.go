@@ -46,24 +46,37 @@ func (c *Client) Lstat(ctx context.Context, path string) (Node, error) {
 	return c.resolve(ctx, path, false)
 }
 
-// resolve walks from the export's root to p. A ".." in a symbolic link returns to the previous
-// directory of the walk; above the root it is ErrSymlinkEscape. An absolute link is a path on
-// the server; outside of the export it is ErrSymlinkEscape as well.
+// RealPath returns the path without symbolic links of the object at path, which must exist. Links are
+// followed as by Stat.
+func (c *Client) RealPath(ctx context.Context, path string) (string, error) {
+	_, real, err := c.follow(ctx, path, true)
+	return real, err
+}
+
 func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, error) {
+	n, _, err := c.follow(ctx, p, follow)
+	return n, err
+}
+
+// follow walks from the export's root to p. A ".." in a symbolic link returns to the previous
+// directory of the walk; above the root it is ErrSymlinkEscape. An absolute link is a path on
+// the server; outside of the export it is ErrSymlinkEscape as well. real is the path that the walk took.
+func (c *Client) follow(ctx context.Context, p string, follow bool) (n Node, real string, err error) {
 	p = cleanPath(p)
 	m, err := c.Mount(ctx, p)
 	if err != nil {
-		return Node{}, err
+		return n, "", err
 	}
 	type step struct {
+		name string
 		fh   FileHandle
 		attr Attr
 	}
 	rootAttr, err := c.GetAttr(ctx, m.Root)
 	if err != nil {
-		return Node{}, withPath(err, m.Export)
+		return n, "", withPath(err, m.Export)
 	}
-	way := []step{{m.Root, rootAttr}}
+	way := []step{{m.Export, m.Root, rootAttr}}
 	ahead := strings.Split(m.Rest, "/")
 	for links := 0; len(ahead) > 0; {
 		name := ahead[0]
@@ -73,47 +86,51 @@ func (c *Client) resolve(ctx context.Context, p string, follow bool) (Node, erro
 			continue
 		case "..":
 			if len(way) == 1 {
-				return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
+				return n, "", &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
 			}
 			way = way[:len(way)-1]
 			continue
 		}
 		if len(name) > MaxName {
-			return Node{}, &Error{Op: "LOOKUP", Path: p, Status: StatusNameTooLong}
+			return n, "", &Error{Op: "LOOKUP", Path: p, Status: StatusNameTooLong}
 		}
 		dir := way[len(way)-1]
 		if dir.attr.Type != TypeDir {
-			return Node{}, &Error{Op: "LOOKUP", Path: p, Status: StatusNotDir}
+			return n, "", &Error{Op: "LOOKUP", Path: p, Status: StatusNotDir}
 		}
 		fh, attr, err := c.lookupAttr(ctx, dir.fh, name)
 		if err != nil {
-			return Node{}, withPath(err, p)
+			return n, "", withPath(err, p)
 		}
 		if attr.Type != TypeLnk || !follow && !hasNames(ahead) {
-			way = append(way, step{fh, attr})
+			way = append(way, step{name, fh, attr})
 			continue
 		}
 		if links++; links > maxSymlinks {
-			return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkLoop}
+			return n, "", &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkLoop}
 		}
 		target, err := c.ReadLink(ctx, fh)
 		if err != nil {
-			return Node{}, withPath(err, p)
+			return n, "", withPath(err, p)
 		}
 		switch {
 		case target == "" || strings.ContainsRune(target, 0):
-			return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: &NameError{Name: target}}
+			return n, "", &fs.PathError{Op: "resolve", Path: p, Err: &NameError{Name: target}}
 		case target[0] == '/':
 			if !within(target, m.Export) {
-				return Node{}, &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
+				return n, "", &fs.PathError{Op: "resolve", Path: p, Err: ErrSymlinkEscape}
 			}
 			way = way[:1]
 			target = below(target, m.Export)
 		}
 		ahead = append(strings.Split(target, "/"), ahead...)
 	}
+	names := make([]string, len(way))
+	for i, s := range way {
+		names[i] = s.name
+	}
 	last := way[len(way)-1]
-	return Node{Path: p, Handle: last.fh, Attr: last.attr}, nil
+	return Node{Path: p, Handle: last.fh, Attr: last.attr}, path.Join(names...), nil
 }
 
 // hasNames reports whether any of the remaining elements is a name.

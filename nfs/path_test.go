@@ -88,6 +88,17 @@ func testStat(t *testing.T, b *testbed.Bed) {
 	if err != nil || n.Attr.Type != TypeLnk || n.Attr.FileMode().Type() != fs.ModeSymlink {
 		t.Errorf("Lstat: %+v, %v", n, err)
 	}
+	for path, want := range map[string]string{
+		"/export": "/export", "/export/dir/sub/up": "/export/dir/file", "/export/here/here/rel": "/export/dir/file",
+		"/export/abs": "/export/dir/sub/deep", "/export/chain1": "/export/chain41", "/export/dirlink/deep": "/export/dir/sub/deep",
+	} {
+		if got, err := c.RealPath(t.Context(), path); err != nil || got != want {
+			t.Errorf("%s is %s, %v, want %s", path, got, err, want)
+		}
+	}
+	if got, err := c.RealPath(t.Context(), "/export/dangling"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a link to nothing is %s, %v", got, err)
+	}
 }
 
 func names(entries []DirEntry) []string {
