@@ -32,6 +32,10 @@ change meanwhile are skipped: they are reported, everything else is copied, and 
 status is 1. Incomplete copies that this command has made, .rpcrdma-*.part,
 are left out.
 
+Copies have the permissions of their originals. A directory that is read-only for its owner
+becomes so at the end, when everything is in it. If there is a symbolic link where a single
+file is copied to, the file that it leads to is replaced, and the link stays.
+
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma cp nfs://server/srv/data/report.pdf nfs://server/srv/data/report-2.pdf
   rpcrdma cp -r -P 32 nfs://old/srv/data nfs://new/srv/data`,
@@ -197,7 +201,7 @@ func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error
 		dir := way[len(way)-1].dir
 		switch {
 		case n.IsDir():
-			fh, err := t.makeDir(ctx, dir, path.Base(rel), n.Attr.FileMode())
+			fh, err := t.makeDir(ctx, dir, rel, n.Attr.FileMode())
 			if err != nil {
 				if err := t.pass(ctx, rel, err); err != nil {
 					return err
@@ -221,5 +225,8 @@ func (t *transfer) cpTree(ctx context.Context, from *remote, top nfs.Node) error
 		}
 		return nil
 	})
-	return files.wait(err)
+	if err := files.wait(err); err != nil {
+		return err
+	}
+	return t.finishRemoteDirs(ctx)
 }

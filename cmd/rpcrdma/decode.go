@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -85,7 +84,7 @@ func decode(in *bufio.Reader, name string, asJSON bool, stdout, stderr io.Writer
 		m := d.Decode(b)
 		switch {
 		case asJSON:
-			err = json.NewEncoder(stdout).Encode(m)
+			err = newJSON(stdout).Encode(m)
 		case i > 0:
 			_, err = fmt.Fprintf(stdout, "\n%v", m)
 		default:
@@ -122,7 +121,7 @@ func decodeCapture(in io.Reader, name string, asJSON, calls bool, stdout, stderr
 		return fmt.Errorf("decode: %s: %s", printable(name), f.Nothing())
 	}
 	if asJSON {
-		err = f.JSON(stdout)
+		err = f.JSON(jsonWriter{stdout})
 	} else {
 		err = f.Text(stdout)
 	}

@@ -265,12 +265,16 @@ func TestCp(t *testing.T) {
 	tree := filepath.Join(one, "tree")
 	testutil.WriteFiles(t, tree, files)
 	testutil.Must(t, os.Chmod(filepath.Join(one, "exec"), 0o555), os.Chmod(filepath.Join(tree, "sub"), 0o500))
-	t.Cleanup(func() { os.Chmod(filepath.Join(tree, "sub"), 0o700) }) // only root removes what is in it as it is
-	s1, s2 := startServer(t, "--dir", one), startServer(t, "--dir", two)
 	want := t.TempDir()
+	t.Cleanup(func() { // only root removes what is in them as they are
+		for _, dir := range []string{tree, want, filepath.Join(two, "copy1"), filepath.Join(two, "copy16"), filepath.Join(tree, "z", "copy")} {
+			os.Chmod(filepath.Join(dir, "sub"), 0o700)
+		}
+	})
+	s1, s2 := startServer(t, "--dir", one), startServer(t, "--dir", two)
 	delete(files, ".rpcrdma-abcdefghijkl.part")
 	testutil.WriteFiles(t, want, files)
-	testutil.Must(t, os.Chmod(filepath.Join(want, "sub"), 0o700))
+	testutil.Must(t, os.Chmod(filepath.Join(want, "sub"), 0o500))
 
 	mustRun(t, "cp", s1.url("/file"), s1.url("/copy"))
 	wantFile(t, filepath.Join(one, "copy"), "x")
@@ -374,6 +378,125 @@ func TestPutOfLink(t *testing.T) {
 	for _, name := range []string{"absolute", "relative"} {
 		mustRun(t, "put", filepath.Join(two, name), s.url("/"))
 		wantFile(t, filepath.Join(dir, name), "x")
+	}
+}
+
+// A file that is written to a symbolic link replaces the file that it leads to.
+func TestPutThroughLink(t *testing.T) {
+	dir, outside, local := t.TempDir(), t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, local, map[string]string{"new": "new", "link": "by its own name"})
+	testutil.WriteFiles(t, outside, map[string]string{"file": "outside"})
+	links := map[string]string{
+		"a/b/to/link": "-> ../../c/file", "way": "-> a/b/to", "absolute": "-> /a/c/second", "loop": "-> pool", "pool": "-> loop",
+		"dangling": "-> nowhere", "out": "-> ../x", "far": "-> " + filepath.Join(outside, "file"), "chain": "-> way/link", "adir": "-> a/c",
+	}
+	testutil.WriteFiles(t, dir, links)
+	testutil.WriteFiles(t, dir, map[string]string{"a/c/file": "old", "a/c/second": "old", "a/c/third": "old"})
+	testutil.Must(t, os.Chmod(filepath.Join(dir, "a/c/file"), 0o600))
+	s := startServer(t, "--dir", dir)
+	before := describe(t, dir)
+	in := func(name string) string { return filepath.Join(local, name) }
+	for _, tt := range []struct {
+		args       []string
+		file, want string
+	}{
+		{[]string{"put", in("new"), s.url("/way/link")}, "a/c/file", "new"}, // where .. is another directory than in the path
+		{[]string{"put", in("link"), s.url("/a/b/to/")}, "a/c/file", "by its own name"},
+		{[]string{"put", "--resume", in("new"), s.url("/chain")}, "a/c/file", "new"},
+		{[]string{"cp", s.url("/a/c/third"), s.url("/absolute")}, "a/c/second", "old"},
+		{[]string{"put", in("new"), s.url("/adir")}, "a/c/new", "new"},
+	} {
+		start(t, local, tt.args...).want(0)
+		wantFile(t, filepath.Join(dir, tt.file), tt.want)
+	}
+	c := command(t.Context(), "put", "-", s.url("/way/link"))
+	c.Stdin = strings.NewReader("from standard input")
+	testutil.Must(t, c.Run())
+	wantFile(t, filepath.Join(dir, "a/c/file"), "from standard input")
+	for _, tt := range []struct{ name, text string }{
+		{"dangling", "/dangling: is a symbolic link to something that does not exist; 'rpcrdma rm' removes it\n"},
+		{"loop", "too many symbolic links\n"},
+		{"out", "/out: symbolic link leaves the export\n"},
+		{"far", "/far: is a symbolic link to something that does not exist"}, // below the export
+	} {
+		mustFail(t, 1, tt.text, "put", in("new"), s.url("/"+tt.name))
+	}
+	mustFail(t, 1, "both are the same\n", "cp", s.url("/a/c/file"), s.url("/chain"))
+	after := describe(t, dir)
+	for name := range links {
+		if after[name] != before[name] {
+			t.Errorf("%s is %q now", name, after[name])
+		}
+	}
+	if len(after) != len(before)+1 {
+		t.Errorf("left are %q", after)
+	}
+	wantFile(t, filepath.Join(outside, "file"), "outside")
+}
+
+// Directories that are read-only in the original are so in the copy, at the end, and can be filled again.
+func TestReadOnlyDirectories(t *testing.T) {
+	dir, local, cache := t.TempDir(), t.TempDir(), t.TempDir()
+	files := map[string]string{"ro/sub/file": "1", "ro/link": "-> sub/file", "ro/empty/": "", "rw/file": "2"}
+	modes := []struct {
+		name string
+		mode os.FileMode
+	}{{"ro/empty", 0o555}, {"ro/sub", 0o511}, {"ro", 0o555}, {"rw", 0o750}, {".", 0o550}}
+	writable := func(tree string) {
+		for _, m := range modes {
+			os.Chmod(filepath.Join(tree, m.name), 0o755)
+		}
+	}
+	originals := []string{filepath.Join(dir, "tree"), filepath.Join(local, "tree")}
+	for _, tree := range originals {
+		testutil.WriteFiles(t, tree, files)
+		for _, m := range modes {
+			testutil.Must(t, os.Chmod(filepath.Join(tree, m.name), m.mode))
+		}
+		t.Cleanup(func() { writable(tree) })
+	}
+	s := startServer(t, "--dir", dir)
+	for _, tt := range []struct {
+		args   []string
+		result string
+	}{
+		{[]string{"get", "-r", s.url("/tree"), filepath.Join(local, "got")}, filepath.Join(local, "got")},
+		{[]string{"put", "-r", originals[1], s.url("/put")}, filepath.Join(dir, "put")},
+		{[]string{"cp", "-r", s.url("/tree"), s.url("/cp")}, filepath.Join(dir, "cp")},
+	} {
+		t.Cleanup(func() { writable(tt.result) })
+		top := func(what string, want os.FileMode) {
+			t.Helper()
+			wantTree(t, tt.result, originals[0])
+			if info, err := os.Stat(tt.result); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s, %s: %v, %v, want %v", tt.args[0], what, info.Mode(), err, want)
+			}
+		}
+		start(t, cache, tt.args...).want(0)
+		top("first", 0o550)
+		start(t, cache, tt.args...).want(0)
+		top("again", 0o550)
+		// As a copy that was cut leaves them.
+		for _, m := range modes {
+			testutil.Must(t, os.Chmod(filepath.Join(tt.result, m.name), m.mode|0o700))
+		}
+		start(t, cache, tt.args...).want(0)
+		top("after a cut", 0o750) // which may be anybody's directory
+		start(t, cache, append(tt.args, "--resume")...).want(0)
+		top("resumed", 0o550)
+	}
+}
+
+// The rights of directories are taken from the deepest on: those above are needed to reach it.
+func TestFinishDirs(t *testing.T) {
+	tr := &transfer{opened: []openedDir{{rel: "."}, {rel: "a"}, {rel: "a/b"}, {rel: "c"}}}
+	var order []string
+	err := tr.finishDirs(t.Context(), func(d openedDir) error {
+		order = append(order, d.rel)
+		return nil
+	})
+	if got := strings.Join(order, " "); err != nil || got != "c a/b a ." {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,6 +37,9 @@ something in it. Links that lead out of it, special files, files that the server
 hand out, and files that change while they are copied are skipped: they are reported,
 everything else is copied, and the exit status is 1. Incomplete copies that this
 command has made, .rpcrdma-*.part, are left out.
+
+Copies have the permissions of their originals, as far as the umask lets them. A directory
+that is read-only for its owner becomes so at the end, when everything is in it.
 
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma get nfs://server/srv/data/report.pdf .
@@ -363,15 +367,26 @@ type found struct {
 func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) error {
 	var root *os.Root // nil until something is found
 	var dirs *folders // of root
+	local = filepath.Clean(local)
 	open := func() (err error) {
 		if root != nil {
 			return nil
 		}
-		if err := os.MkdirAll(local, 0o777); err != nil {
+		if err := os.MkdirAll(filepath.Dir(local), 0o777); err != nil {
 			return err
 		}
-		if root, err = os.OpenRoot(local); err == nil {
-			dirs = newFolders(root)
+		mode := top.Attr.FileMode().Perm()
+		made := os.Mkdir(local, mode|ownerRights)
+		if made != nil && !errors.Is(made, fs.ErrExist) {
+			return made
+		}
+		if root, err = os.OpenRoot(local); err != nil {
+			return err
+		}
+		dirs = newFolders(root)
+		info, err := root.Lstat(".")
+		if err == nil && (made == nil || t.mayBeOurs(uint32(info.Mode()))) {
+			t.open(root, ".", mode)
 		}
 		return err
 	}
@@ -447,10 +462,45 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 	// Links come last: nothing is written through one of them, and the directories that
 	// they lead through exist.
 	if more {
-		return t.getLinks(ctx, root, top)
+		if err := t.getLinks(ctx, root, top); err != nil {
+			return err
+		}
+		links = nil
 	}
 	for _, l := range links {
 		if err := t.pass(ctx, filepath.ToSlash(l.rel), t.getLink(ctx, root, l)); err != nil {
+			return err
+		}
+	}
+	return t.finishDirs(ctx, func(d openedDir) error {
+		info, err := root.Lstat(d.rel)
+		if err != nil || uint32(info.Mode())&d.more == 0 {
+			return err
+		}
+		return root.Chmod(d.rel, info.Mode()&^fs.FileMode(d.more))
+	})
+}
+
+// mayBeOurs reports whether the top of a copy, which was there with the given mode, may be of an
+// earlier copy: one that was cut, or one that is read-only like its original.
+func (t *transfer) mayBeOurs(mode uint32) bool { return t.records != "" || ownerRights&^mode != 0 }
+
+// open has the owner of a local directory be able to fill it, whose original has the given mode.
+func (t *transfer) open(root *os.Root, rel string, mode fs.FileMode) {
+	more := ownerRights &^ mode.Perm()
+	if more == 0 {
+		return
+	}
+	if info, err := root.Lstat(rel); err == nil && more&^info.Mode() != 0 {
+		_ = root.Chmod(rel, info.Mode()|more) // what cannot be made in it is told
+	}
+	t.opened = append(t.opened, openedDir{rel: filepath.ToSlash(rel), more: uint32(more)})
+}
+
+// finishDirs takes the additional rights from the directories of a complete copy.
+func (t *transfer) finishDirs(ctx context.Context, finish func(openedDir) error) error {
+	for _, d := range slices.Backward(t.opened) { // its own directories come first
+		if err := t.pass(ctx, d.rel, finish(d)); err != nil {
 			return err
 		}
 	}
@@ -485,8 +535,8 @@ func (t *transfer) getLinks(ctx context.Context, root *os.Root, top nfs.Node) er
 
 // getDir makes a directory unless it exists.
 func (t *transfer) getDir(root *os.Root, d found) error {
-	// We must be able to fill it.
-	err := root.Mkdir(d.rel, d.node.Attr.FileMode().Perm()|0o700)
+	mode := d.node.Attr.FileMode().Perm()
+	err := root.Mkdir(d.rel, mode|ownerRights)
 	if errors.Is(err, fs.ErrExist) {
 		var info fs.FileInfo
 		if info, err = root.Stat(d.rel); err == nil && !info.IsDir() {
@@ -494,6 +544,7 @@ func (t *transfer) getDir(root *os.Root, d found) error {
 		}
 	}
 	if err == nil {
+		t.open(root, d.rel, mode)
 		t.dirs++
 	}
 	return err

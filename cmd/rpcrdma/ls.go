@@ -116,7 +116,7 @@ func (l *lister) head() error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(l.out, "{\n  \"url\": %s,\n  \"entries\": [", url)
+	_, err = fmt.Fprintf(l.out, "{\n  \"url\": %s,\n  \"entries\": [", plainJSON(url))
 	return err
 }
 
@@ -135,7 +135,7 @@ func (l *lister) entry(e *entryJSON) error {
 	}
 	io.WriteString(l.out, separator)
 	l.printed++
-	_, err = l.out.Write(text)
+	_, err = l.out.Write(plainJSON(text))
 	return err
 }
 

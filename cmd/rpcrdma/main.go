@@ -5,8 +5,8 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +29,17 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	var unprinted error
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { // which has no error
+		var text bytes.Buffer
+		out := cmd.OutOrStdout()
+		cmd.SetOut(&text)
+		help(cmd, args)
+		_, unprinted = out.Write(text.Bytes())
+	})
 	cmd, err := root.ExecuteC()
+	err = cmp.Or(err, unprinted)
 	switch {
 	case err == nil:
 		return 0
@@ -57,7 +67,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // printError reports an error for which the exit status is as given.
 func printError(stderr io.Writer, asJSON bool, err error, status int) {
 	if asJSON {
-		_ = json.NewEncoder(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
+		_ = newJSON(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
 		return
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)
@@ -78,7 +88,7 @@ type skippedJSON struct {
 // printSkipped reports that the work called name has skipped path.
 func printSkipped(stderr io.Writer, asJSON bool, name, path, why string) {
 	if asJSON {
-		_ = json.NewEncoder(stderr).Encode(skippedJSON{path, why})
+		_ = newJSON(stderr).Encode(skippedJSON{path, why})
 		return
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %s: %s skipped: %s\n", name, cmp.Or(printable(path), `""`), why)

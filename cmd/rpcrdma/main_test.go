@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -34,6 +35,28 @@ func TestExitStatus(t *testing.T) {
 				t.Errorf("success with stdout %q, stderr %q", &stdout, &stderr)
 			}
 		})
+	}
+}
+
+// A full is a device without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// Help that cannot be printed is a failure, of every command.
+func TestHelpUnprinted(t *testing.T) {
+	lines := [][]string{{}, {"--help"}, {"help"}, {"help", "ls"}}
+	for _, cmd := range newRoot().Commands() {
+		lines = append(lines, []string{cmd.Name(), "--help"})
+	}
+	for _, args := range lines {
+		var stdout, stderr bytes.Buffer
+		if status := run(args, strings.NewReader(""), &stdout, &stderr); status != 0 || stdout.Len() == 0 || stderr.Len() > 0 {
+			t.Errorf("%q: status %d, %d bytes, and: %s", args, status, stdout.Len(), &stderr)
+		}
+		if status := run(args, strings.NewReader(""), full{}, &stderr); status != 1 || stderr.String() != "rpcrdma: no space left on device\n" {
+			t.Errorf("%q to a full device: status %d, and: %s", args, status, &stderr)
+		}
 	}
 }
 

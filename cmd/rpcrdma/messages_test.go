@@ -6,9 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +110,62 @@ func TestErrorsJSON(t *testing.T) {
 }
 
 // A file goes to standard output complete and in order, and nothing else does.
+func TestPlainJSON(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  `""`,
+		"plain ünïcödé 文件 😀":                `"plain ünïcödé 文件 😀"`,
+		"\x1b[31m":                          `"\u001b[31m"`,
+		"del \x7f":                          `"del \u007f"`,
+		"csi \u009b31m, nel \u0085, \u0080": `"csi \u009b31m, nel \u0085, \u0080"`,
+		"\u202egpj.exe":                     `"\u202egpj.exe"`,
+		"\u200e\u200f\u061c\u2066\u2069":    `"\u200e\u200f\u061c\u2066\u2069"`,
+		"tag \U000e0041 \\ \"":              `"tag \udb40\udc41 \\ \""`,
+		"\xff":                              `"\ufffd"`,
+	} {
+		var b bytes.Buffer
+		testutil.Must(t, newJSON(&b).Encode(text))
+		if got := strings.TrimSpace(b.String()); got != want {
+			t.Errorf("%q is printed as %s, want %s", text, got, want)
+		}
+		var back string
+		if err := json.Unmarshal(b.Bytes(), &back); err != nil || back != strings.ToValidUTF8(text, "\ufffd") {
+			t.Errorf("%q comes back as %q, %v", text, back, err)
+		}
+	}
+}
+
+// No JSON has anything that a terminal executes, whatever names files have.
+func TestNamesInJSON(t *testing.T) {
+	const name = "\u202egpj.\u009b31m\u0085"
+	dir, local := t.TempDir(), t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{name: "x", "dir/" + name: "x", "link": "-> " + name, "dir/out": "-> /" + name})
+	s := startServer(t, "--dir", dir)
+	w := startWatch(t, "--json", "--count", "1", s.watchURL("/"))
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, name+"w"), 0o755))
+	if line := w.until("}")[0]; !strings.Contains(line, `\u202egpj.\u009b31m\u0085w`) {
+		t.Errorf("watch: %q", line)
+	}
+	u := s.url("/" + url.PathEscape(name))
+	for _, tt := range []struct {
+		status int
+		args   []string
+	}{
+		{0, []string{"ls", s.url("/")}}, {0, []string{"ls", "-r", s.url("/")}}, {0, []string{"stat", u, s.url("/link")}},
+		{1, []string{"get", "-r", s.url("/dir"), filepath.Join(local, "dir")}}, {0, []string{"get", u, filepath.Join(local, name)}},
+		{1, []string{"get", u + "x", local}}, {0, []string{"put", filepath.Join(local, name), s.url("/new")}}, {0, []string{"cp", u, s.url("/new")}},
+		{0, []string{"mkdir", u + "d"}}, {0, []string{"mv", s.url("/new"), u + "d"}}, {0, []string{"rm", "-r", u + "d"}},
+	} {
+		r := runCommand(t, append(tt.args, "--json")...)
+		out := r.stdout + r.stderr
+		if r.status != tt.status || strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }) {
+			t.Errorf("%q: status %d, %q", tt.args, r.status, out)
+		}
+		if !strings.Contains(out, `\u202e`) && !strings.Contains(out, "%E2%80%AE") && out != "" {
+			t.Errorf("%q: the name is not in %s", tt.args, out)
+		}
+	}
+}
+
 func TestGetToStdout(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{"empty": "", "small": "contents", "large": randomText(1, 5<<20+3), "even": randomText(2, 2<<20)}

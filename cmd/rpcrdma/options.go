@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -134,11 +136,48 @@ func interruptible(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
+// newJSON returns an encoder of which a terminal executes nothing. All JSON that is printed comes from
+// one, or from plainJSON.
+func newJSON(w io.Writer) *json.Encoder { return json.NewEncoder(jsonWriter{w}) }
+
 // printJSON prints v, indented.
 func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	e := newJSON(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// A jsonWriter writes what plainJSON makes of JSON. Each Write gets whole characters.
+type jsonWriter struct{ io.Writer }
+
+func (w jsonWriter) Write(p []byte) (int, error) {
+	if _, err := w.Writer.Write(plainJSON(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// plainJSON returns JSON with escapes for the characters that printable escapes, too: encoding/json
+// leaves DEL, the controls of U+0080 to U+009F and those of bidirectional text in strings, and there is
+// nothing else that has them.
+func plainJSON(text []byte) []byte {
+	plain := text[:0:0]
+	done := 0
+	for i := 0; i < len(text); {
+		r, n := utf8.DecodeRune(text[i:])
+		if r >= 0x7f && !strconv.IsPrint(r) {
+			plain = append(plain, text[done:i]...)
+			for _, u := range utf16.AppendRune(nil, r) {
+				plain = fmt.Appendf(plain, `\u%04x`, u)
+			}
+			done = i + n
+		}
+		i += n
+	}
+	if done == 0 {
+		return text
+	}
+	return append(plain, text[done:]...)
 }
 
 // logInfo logs what the ends of a connection agreed on.

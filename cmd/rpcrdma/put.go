@@ -35,6 +35,10 @@ take, or that change meanwhile are skipped: they are reported, everything else i
 and the exit status is 1. Incomplete copies that this command has made, .rpcrdma-*.part,
 are left out. If LOCAL is -, a file is made of standard input; a file of that name is ./-.
 
+Copies have the permissions of their originals. A directory that is read-only for its owner
+becomes so at the end, when everything is in it. If there is a symbolic link where a single
+file is put, the file that it leads to is replaced, and the link stays.
+
 ` + retryHelp + resumeHelp,
 		Example: `  rpcrdma put report.pdf nfs://server/srv/data/
   tar c data | rpcrdma put - nfs://server/srv/data.tar
@@ -127,8 +131,10 @@ func (t *transfer) put(ctx context.Context, local string) error {
 func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name string, err error) {
 	node, err := t.Stat(ctx, t.url.Path)
 	switch {
+	case err == nil && node.IsDir() && base == "":
+		return node, "", nil
 	case err == nil && node.IsDir():
-		return node, base, nil
+		return t.throughLink(ctx, node, base)
 	case t.wantsDir:
 		if err == nil {
 			err = &nfs.Error{Op: "LOOKUP", Status: nfs.StatusNotDir}
@@ -138,8 +144,31 @@ func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name 
 		return node, "", err
 	}
 	dir, err = t.Stat(ctx, path.Dir(t.url.Path))
-	return dir, path.Base(t.url.Path), err
+	if err != nil {
+		return dir, "", err
+	}
+	return t.throughLink(ctx, dir, path.Base(t.url.Path))
 }
+
+// throughLink returns where a file goes that is written to a name in a directory: elsewhere if the
+// name is that of a symbolic link.
+func (t *transfer) throughLink(ctx context.Context, dir nfs.Node, name string) (nfs.Node, string, error) {
+	_, attr, err := t.lookup(ctx, dir.Handle, name)
+	if err != nil || attr.Type != nfs.TypeLnk {
+		return dir, name, nil // there is none, or what comes next says what is wrong
+	}
+	real, err := t.RealPath(ctx, path.Join(dir.Path, name))
+	if isMissing(err) {
+		err = errDangling
+	}
+	if err == nil {
+		dir, err = t.Stat(ctx, path.Dir(real))
+	}
+	return dir, path.Base(real), err
+}
+
+// errDangling is why a file is not written.
+var errDangling = errors.New("is a symbolic link to something that does not exist; 'rpcrdma rm' removes it")
 
 // A remoteName is where a copy on a server goes, and what it is a copy of.
 type remoteName struct {
@@ -416,7 +445,31 @@ func (t *transfer) putTree(ctx context.Context, local string) error {
 			return err
 		}
 	}
-	return nil
+	return t.finishRemoteDirs(ctx)
+}
+
+// finishRemoteDirs is finishDirs on the server.
+func (t *transfer) finishRemoteDirs(ctx context.Context) error {
+	return t.finishDirs(ctx, func(d openedDir) error {
+		attr, err := t.GetAttr(ctx, d.fh)
+		if err != nil || attr.Mode&d.more == 0 {
+			return err
+		}
+		return t.SetAttr(ctx, d.fh, &nfs.SetAttr{SetMode: true, Mode: attr.Mode &^ d.more & 0o7777})
+	})
+}
+
+// openRemoteDir has the owner of a directory on the server be able to fill it, which has the
+// attributes attr if it was there before, and whose original has the given mode.
+func (t *transfer) openRemoteDir(ctx context.Context, rel string, fh nfs.FileHandle, attr *nfs.Attr, mode fs.FileMode) {
+	more := uint32(ownerRights &^ mode.Perm())
+	if more == 0 {
+		return
+	}
+	if attr != nil && more&^attr.Mode != 0 {
+		_ = t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: (attr.Mode | more) & 0o7777}) // what cannot be made in it is told
+	}
+	t.opened = append(t.opened, openedDir{rel: rel, fh: fh, more: more})
 }
 
 // makeDirs makes the directories, the URL's first and each before its contents, and sets
@@ -433,7 +486,7 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 		if !ok {
 			continue
 		}
-		fh, err := t.makeDir(ctx, parent, path.Base(d.rel), d.mode)
+		fh, err := t.makeDir(ctx, parent, d.rel, d.mode)
 		if err != nil {
 			if err := t.pass(ctx, d.rel, err); err != nil {
 				return err
@@ -454,27 +507,36 @@ func (t *transfer) makeDirs(ctx context.Context, dirs, files, links []localItem)
 // makeTop makes the directory at the URL unless it exists.
 func (t *transfer) makeTop(ctx context.Context, mode fs.FileMode) (nfs.Node, error) {
 	top, err := t.Stat(ctx, t.url.Path)
-	if isMissing(err) {
-		top, err = t.MakeDir(ctx, t.url.Path, uint32(mode.Perm()|0o700))
+	made := isMissing(err)
+	if made {
+		top, err = t.MakeDir(ctx, t.url.Path, uint32(mode.Perm()|ownerRights))
 		if errors.Is(err, fs.ErrExist) && t.resent() {
 			top, err = t.Stat(ctx, t.url.Path)
 		}
 	}
-	if err == nil && !top.IsDir() {
+	switch {
+	case err == nil && !top.IsDir():
 		err = &nfs.Error{Op: "MKDIR", Status: nfs.StatusNotDir}
+	case err == nil && (made || t.mayBeOurs(top.Attr.Mode)):
+		t.openRemoteDir(ctx, ".", top.Handle, &top.Attr, mode)
 	}
 	return top, err
 }
 
 // makeDir makes a directory unless it exists.
-func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, name string, mode fs.FileMode) (nfs.FileHandle, error) {
-	fh, _, err := t.Mkdir(ctx, dir, name, &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | 0o700)})
-	if !errors.Is(err, fs.ErrExist) {
-		return fh, err
+func (t *transfer) makeDir(ctx context.Context, dir nfs.FileHandle, rel string, mode fs.FileMode) (nfs.FileHandle, error) {
+	var before *nfs.Attr
+	fh, _, err := t.Mkdir(ctx, dir, path.Base(rel), &nfs.SetAttr{SetMode: true, Mode: uint32(mode.Perm() | ownerRights)})
+	if errors.Is(err, fs.ErrExist) {
+		var attr nfs.Attr
+		fh, attr, err = t.lookup(ctx, dir, path.Base(rel))
+		if err == nil && attr.Type != nfs.TypeDir {
+			err = errOtherInTheWay
+		}
+		before = &attr
 	}
-	fh, attr, err := t.lookup(ctx, dir, name)
-	if err == nil && attr.Type != nfs.TypeDir {
-		err = errOtherInTheWay
+	if err == nil {
+		t.openRemoteDir(ctx, rel, fh, before, mode)
 	}
 	return fh, err
 }

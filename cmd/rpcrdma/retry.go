@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -229,7 +228,7 @@ type noticeJSON struct {
 
 func (r *remote) notice(stderr io.Writer, asJSON bool, text string) {
 	if asJSON {
-		_ = json.NewEncoder(stderr).Encode(noticeJSON{text})
+		_ = newJSON(stderr).Encode(noticeJSON{text})
 		return
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %s: %s\n", r.name, text)

@@ -252,7 +252,7 @@ func grown(now, before float64) float64 {
 func (o *statsOptions) print(s *sample, w io.Writer) error {
 	if o.json {
 		if o.interval > 0 {
-			return json.NewEncoder(w).Encode(s) // one line for each interval
+			return newJSON(w).Encode(s) // one line for each interval
 		}
 		return printJSON(w, s)
 	}

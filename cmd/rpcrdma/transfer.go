@@ -75,9 +75,10 @@ type transfer struct {
 
 	sameServer bool // of a cp: both URLs have one address
 
-	meter *meter
-	dirs  int
-	links int
+	meter  *meter
+	dirs   int
+	links  int
+	opened []openedDir
 
 	mu      sync.Mutex // of what follows
 	skipped int
@@ -291,6 +292,17 @@ func (c *copier[F]) wait(err error) error {
 	}
 	return nil
 }
+
+// An openedDir is a directory of a copy whose owner has more rights than in the original, as long as
+// the directory is being filled.
+type openedDir struct {
+	rel  string         // below the top, "." for the top
+	fh   nfs.FileHandle // on a server
+	more uint32         // permissions
+}
+
+// ownerRights are the permissions that the owner of a directory needs to fill it.
+const ownerRights = 0o700
 
 // errIsDir is why a directory is not copied without -r.
 var errIsDir = errors.New("is a directory (-r copies it)")

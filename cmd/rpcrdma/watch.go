@@ -372,7 +372,7 @@ func (w *watcher) format(events []notify.Event) (last bool, why error) {
 			if err != nil {
 				return true, err
 			}
-			w.lines.Write(append(line, '\n'))
+			w.lines.Write(append(plainJSON(line), '\n'))
 		default:
 			fmt.Fprintf(&w.lines, "%-10s  %s\n", e.Kind, e.Text())
 		}
