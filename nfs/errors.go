@@ -34,10 +34,6 @@ func (e *NoExportError) Unwrap() error { return ErrNoExport }
 // It is wrapped in an *fs.PathError.
 var ErrDirectory = errors.New("endless directory")
 
-// ErrUnstable means that the server repeatedly lost data between WRITE and COMMIT, until the
-// client gave up. The contents of the file are undefined.
-var ErrUnstable = errors.New("nfs: server keeps losing written data before it is committed")
-
 // An Error is the error status of a procedure. It unwraps to fs.ErrNotExist, fs.ErrExist,
 // fs.ErrPermission, fs.ErrInvalid or errors.ErrUnsupported if the status means that.
 type Error struct {

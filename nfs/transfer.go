@@ -15,7 +15,6 @@ const (
 	defaultParallel = 8
 	leastTransfer   = 4096 // bytes, for servers that announce less or zero
 	transferWindow  = 4096 // WRITEs between two COMMITs
-	writeTries      = 5    // for data that the server loses before COMMIT
 	leastBuffer     = 64 << 10
 )
 
@@ -359,9 +358,10 @@ const (
 type source func(buf *[]byte, off int64, n int) ([]byte, error)
 
 // writeAll writes size bytes from src at off: Unstable, in windows that each end with a
-// COMMIT. Data whose verifier is not that of the COMMIT is written again. If a COMMIT fails it
-// is unknown which WRITE failed: then the whole window is written again with FileSync, so that
-// each WRITE reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
+// COMMIT. Data whose verifier is not that of the COMMIT is written again: the second time with
+// FileSync, as the server may lose data of others again and again. If a COMMIT fails it is unknown
+// which WRITE failed: then the whole window is written again with FileSync, so that each WRITE
+// reports its own error. RFC 1813 sections 3.3.7 and 3.3.21.
 func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, src source, opts *TransferOptions) (int64, error) {
 	if off < 0 || size < 0 {
 		return 0, errNegative
@@ -384,10 +384,7 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 		window = window[:min(int64(len(window)), total-first)]
 		clear(window)
 		stable := stable
-		for try := 0; ; try++ {
-			if try == writeTries {
-				return done.n, ErrUnstable
-			}
+		for try := 0; ; try++ { // three times at most: FileSync leaves nothing to lose
 			err := parallel(ctx, int64(len(window)), opts.parallel(), func(i int64) error {
 				p := &window[i]
 				if p.state != piecePending {
@@ -413,7 +410,7 @@ func (c *Client) writeAll(ctx context.Context, fh FileHandle, off, size int64, s
 			if err != nil {
 				return done.n, err
 			}
-			if failed {
+			if failed || try > 0 {
 				stable = FileSync
 			}
 			if !lost {
