@@ -36,8 +36,8 @@ func (c *call) doSetAttr() {
 }
 
 func (c *call) set(n Node, a *nfs.SetAttrArgs, wcc *nfs.Wcc) nfs.Status {
-	now := c.post(n)
-	wcc.Before, wcc.After = before(&now), now
+	was := c.altered(n)
+	defer func() { *wcc = c.wcc(&was, n) }()
 	a.Attr.Mode &= 0o7777
 	setter, ok := n.(Setter)
 	switch status := validSet(&a.Attr); {
@@ -45,16 +45,14 @@ func (c *call) set(n Node, a *nfs.SetAttrArgs, wcc *nfs.Wcc) nfs.Status {
 		return status
 	case !ok:
 		return nfs.StatusNotSupp
-	case a.Attr.SetSize && now.Present && now.Attr.Type != nfs.TypeReg:
+	case a.Attr.SetSize && was.Present && was.Attr.Type != nfs.TypeReg:
 		return nfs.StatusInval
 	}
 	var guard *nfs.Time
 	if a.Guard {
 		guard = &a.CTime
 	}
-	err := setter.SetAttr(c.ctx, &c.who, &a.Attr, guard)
-	wcc.After = c.post(n)
-	return c.status(err)
+	return c.status(setter.SetAttr(c.ctx, &c.who, &a.Attr, guard))
 }
 
 // doAccess executes ACCESS. RFC 1813 section 3.3.4.

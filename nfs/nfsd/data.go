@@ -23,8 +23,9 @@ func (c *call) doRead() {
 	}
 }
 
-// fill reads the data. The attributes in the reply are those from before: a client that keeps
-// data must not believe it to be newer than it is, when the file changes while it is read.
+// fill reads the data. The reply has attributes only if the file did not change meanwhile: a client that
+// gets those from before the read does not see that the data is of two versions, and one that keeps the
+// data believes it to be newer than it is if it gets those from after. RFC 1813 section 3.3.6.
 func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
 	a, err := n.Open(c.ctx, &c.who, nfs.AccessRead)
 	if err != nil {
@@ -43,6 +44,9 @@ func (c *call) fill(n Node, r *nfs.ReadRes) nfs.Status {
 			return nfs.StatusJukebox // no memory, for now
 		}
 		got, err := n.ReadAt(c.ctx, &c.who, r.Data, int64(off))
+		if r.Attr = c.post(n); !a.SameVersion(&r.Attr.Attr) {
+			r.Attr.Present = false
+		}
 		if err != nil && got == 0 {
 			return c.status(err)
 		}
@@ -69,16 +73,16 @@ func (c *call) doWrite() {
 	c.res.Results = r.Append(c.res.Results)
 }
 
+// store writes the data. The reply does not say what the file was before: that would have to be without
+// other WRITEs in between.
 func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	w := &c.write
 	a, err := n.Open(c.ctx, &c.who, nfs.AccessModify)
 	if err != nil {
-		now := c.post(n)
-		r.Wcc.Before, r.Wcc.After = before(&now), now
+		r.Wcc.After = c.post(n)
 		return c.status(err)
 	}
-	was := nfs.PostOpAttr{Present: true, Attr: a}
-	r.Wcc.Before, r.Wcc.After = before(&was), was
+	r.Wcc.After = nfs.PostOpAttr{Present: true, Attr: a}
 	writer, ok := n.(Writer)
 	switch {
 	case !ok:
@@ -88,6 +92,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
 		return nfs.StatusFBig
 	}
+	c.change(&a)
 	r.Verf = c.verifier() // before the data is written: an error after that must not go unseen
 	count := 0
 	if len(w.Data) > 0 {
@@ -97,10 +102,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	}
 	r.Wcc.After = c.post(n)
 	if err != nil {
-		if w.Stable != nfs.Unstable {
-			c.lost(err)
-		}
-		return c.status(err)
+		return c.status(err) // no reply has promised this data
 	}
 	r.Count = uint32(count)
 	c.told.bytes = count
@@ -122,15 +124,15 @@ func (c *call) doCommit() {
 }
 
 func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
-	was := c.post(n)
-	r.Wcc.Before, r.Wcc.After = before(&was), was
+	r.Wcc.After = c.post(n)
+	now := &r.Wcc.After
 	writer, ok := n.(Writer)
 	switch {
-	case !was.Present:
+	case !now.Present:
 		return nfs.StatusStale
-	case was.Attr.Type == nfs.TypeDir:
+	case now.Attr.Type == nfs.TypeDir:
 		return nfs.StatusIsDir
-	case was.Attr.Type != nfs.TypeReg:
+	case now.Attr.Type != nfs.TypeReg:
 		return nfs.StatusInval
 	case !ok:
 		return nfs.StatusNotSupp
@@ -144,15 +146,15 @@ func (c *call) sync(n Node, r *nfs.CommitRes) nfs.Status {
 	return c.status(err)
 }
 
-// lost changes the write verifier: data that had been written may not get to the disk any more,
-// though calls before said that it is only a matter of a COMMIT. RFC 1813 section 3.3.7.
+// lost changes the write verifier of the export: data that replies to WRITE have promised to keep until a
+// COMMIT may be lost. RFC 1813 section 3.3.7.
 func (c *call) lost(err error) {
 	switch StatusOf(err) {
 	case nfs.StatusIO, nfs.StatusNoSpc, nfs.StatusDQuot, nfs.StatusNXIO:
 	default:
 		return
 	}
-	c.verf.Add(1)
+	c.export.verf.Add(1)
 	if c.log != nil {
 		c.log.Error("written data may be lost", "export", c.export.Name, "client", c.who.Host, "err", err)
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"path"
 	"strings"
+	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -58,9 +60,11 @@ type Export struct {
 	Squash           Squash
 	AnonUID, AnonGID uint32
 
-	// Allow lists the networks of the clients that may use the export. Nil: all may. An address
-	// that is not known is in none.
+	// Allow lists the networks of the clients that may use the export. Nil allows every client; a
+	// list that is empty but not nil allows none. An unknown address is in no network.
 	Allow []netip.Prefix
+
+	verf *atomic.Uint64 // the server's part of the write verifier; SetExports keeps that of an ID
 }
 
 // settle checks the export and fills in the defaults.
@@ -90,6 +94,8 @@ func (e *Export) settle() error {
 			return fmt.Errorf("nfsd: export %q: an invalid network is allowed", e.Name)
 		}
 	}
+	e.verf = new(atomic.Uint64)
+	e.verf.Store(rand.Uint64())
 	return nil
 }
 

@@ -116,6 +116,11 @@ func (s *Server) SetExports(list []Export) (idle <-chan struct{}, err error) {
 func (s *Server) replace(set *exportSet) (old *exportSet) {
 	s.setting.Lock()
 	old = s.exports.Load()
+	for id, e := range set.byID {
+		if before := old.byID[id]; before != nil {
+			e.verf = before.verf
+		}
+	}
 	old.next = set
 	s.exports.Store(set)
 	s.setting.Unlock()

@@ -109,12 +109,13 @@ type Setter interface {
 // A Writer is a Node whose data can be changed, if it is a regular file.
 type Writer interface {
 	// WriteAt writes b at offset off; the end of b does not exceed 1<<63 - 1. The data is as
-	// stable as committed says when it returns, which must be at least stable.
+	// stable as committed says when it returns, which must be at least stable. An error concerns
+	// b alone; see Verifier for one that concerns data of earlier calls.
 	WriteAt(ctx context.Context, who *Caller, b []byte, off int64, stable nfs.Stable) (n int, committed nfs.Stable, err error)
 
 	// Commit puts what has been written on stable storage: count bytes at offset off, 0: all
-	// behind it. After an error the server changes its write verifier, so that clients write
-	// their data again; see Verifier for errors that other methods come across.
+	// behind it. After an error the server changes the write verifier of the export, so that
+	// clients write their data again; see Verifier for errors that other methods come across.
 	Commit(ctx context.Context, who *Caller, off uint64, count uint32) error
 }
 
@@ -186,7 +187,7 @@ type Space struct {
 
 // A Verifier is an FS that notices by itself when data may be lost that WriteAt has taken and that
 // is not stable yet. An FS needs this that is told of an error only once, by whichever call comes
-// first: a change of attributes, or one of several Commits at a time.
+// first: a WriteAt that is stable, a change of attributes, or one of several Commits at a time.
 type Verifier interface {
 	// Verifier returns a number that the write verifier is made of. RFC 1813 section 3.3.7. It is
 	// random at first, and increased when data may be lost, before any Commit of the same file

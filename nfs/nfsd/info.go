@@ -22,9 +22,6 @@ func (c *call) doFSStat() {
 			r.TotalBytes, r.FreeBytes, r.AvailBytes = s.TotalBytes, s.FreeBytes, s.AvailBytes
 			r.TotalFiles, r.FreeFiles, r.AvailFiles = s.TotalFiles, s.FreeFiles, s.AvailFiles
 		}
-		if c.export.ReadOnly {
-			r.AvailBytes, r.AvailFiles = 0, 0
-		}
 	}
 	c.res.Results = r.Append(c.res.Results)
 }

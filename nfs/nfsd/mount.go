@@ -215,6 +215,9 @@ func (c *call) exportList() {
 	left := c.res.Room() - xdr.Unit
 	var r nfs.ExportRes
 	for i := range c.exports.list {
+		if allow := c.exports.list[i].Allow; allow != nil && len(allow) == 0 {
+			continue // an export without groups is everybody's
+		}
 		e := nfs.Export{Dir: c.exports.list[i].Name}
 		left -= 2*xdr.Unit + xdr.SizeOpaque(len(e.Dir))
 		for _, p := range c.exports.list[i].Allow {

@@ -44,8 +44,7 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, f func(dir Node) 
 	var dir Node
 	if dir, r.Status = c.changing(&where.Dir); r.Status == nfs.StatusOK {
 		defer dir.Release()
-		was := c.post(dir)
-		r.DirWcc.Before = before(&was)
+		was := c.altered(dir)
 		attr.Mode &= 0o7777
 		if r.Status = c.named(&was, where.Name); r.Status == nfs.StatusOK {
 			r.Status = validSet(attr)
@@ -58,7 +57,7 @@ func (c *call) making(where *nfs.DirOpArgs, attr *nfs.SetAttr, f func(dir Node) 
 				n.Release()
 			}
 		}
-		r.DirWcc.After = c.post(dir)
+		r.DirWcc = c.wcc(&was, dir)
 	}
 	c.res.Results = r.Append(c.res.Results)
 }
@@ -147,12 +146,11 @@ func (c *call) doRemove() {
 	var dir Node
 	if dir, r.Status = c.changing(&c.dirOp.Dir); r.Status == nfs.StatusOK {
 		defer dir.Release()
-		was := c.post(dir)
-		r.Wcc.Before = before(&was)
+		was := c.altered(dir)
 		if r.Status = c.named(&was, c.dirOp.Name); r.Status == nfs.StatusOK {
 			r.Status = c.status(c.remove(dir, c.dirOp.Name))
 		}
-		r.Wcc.After = c.post(dir)
+		r.Wcc = c.wcc(&was, dir)
 	}
 	c.res.Results = r.Append(c.res.Results)
 }
@@ -178,13 +176,11 @@ func (c *call) doRename() {
 	var from Node
 	if from, r.Status = c.changing(&a.From.Dir); r.Status == nfs.StatusOK {
 		defer from.Release()
-		was := c.post(from)
-		r.FromWcc.Before = before(&was)
+		was := c.altered(from)
 		var to Node
 		if to, r.Status = c.changing(&a.To.Dir); r.Status == nfs.StatusOK {
 			defer to.Release()
-			toWas := c.post(to)
-			r.ToWcc.Before = before(&toWas)
+			toWas := c.altered(to)
 			if r.Status = c.named(&was, a.From.Name); r.Status == nfs.StatusOK {
 				r.Status = c.named(&toWas, a.To.Name)
 			}
@@ -193,9 +189,9 @@ func (c *call) doRename() {
 			} else if r.Status == nfs.StatusOK {
 				r.Status = nfs.StatusNotSupp
 			}
-			r.ToWcc.After = c.post(to)
+			r.ToWcc = c.wcc(&toWas, to)
 		}
-		r.FromWcc.After = c.post(from)
+		r.FromWcc = c.wcc(&was, from)
 	}
 	c.res.Results = r.Append(c.res.Results)
 }
@@ -213,8 +209,7 @@ func (c *call) doLink() {
 		var dir Node
 		if dir, r.Status = c.changing(&a.Link.Dir); r.Status == nfs.StatusOK {
 			defer dir.Release()
-			was := c.post(dir)
-			r.DirWcc.Before = before(&was)
+			was := c.altered(dir)
 			if r.Status = c.named(&was, a.Link.Name); r.Status == nfs.StatusOK {
 				if l, ok := n.(Linker); ok {
 					r.Status = c.status(l.Link(c.ctx, &c.who, dir, a.Link.Name))
@@ -222,7 +217,7 @@ func (c *call) doLink() {
 					r.Status = nfs.StatusNotSupp
 				}
 			}
-			r.DirWcc.After = c.post(dir)
+			r.DirWcc = c.wcc(&was, dir)
 		}
 		r.Attr = c.post(n)
 	}

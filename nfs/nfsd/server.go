@@ -72,9 +72,9 @@ type Server struct {
 	lookups  *turns[*transport.Conn] // and other calls that are as quick
 	log      *slog.Logger
 
-	verf   atomic.Uint64 // the server's part of the write verifier
-	mounts mountList
-	calls  sync.Pool // *call
+	changes changeSet
+	mounts  mountList
+	calls   sync.Pool // *call
 }
 
 // New makes a server.
@@ -94,6 +94,7 @@ func New(cfg *Config) (*Server, error) {
 		observe:  cfg.Access,
 		transfer: uint32(or(cfg.MaxTransfer, DefaultMaxTransfer)),
 		log:      cfg.Logger,
+		changes:  changeSet{now: make(map[inode]change)},
 	}
 	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
@@ -102,12 +103,10 @@ func New(cfg *Config) (*Server, error) {
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	s.listings = newTurns[*transport.Conn](n, turnPatience)
 	s.lookups = newTurns[*transport.Conn](n, lookupPatience)
-	var random [8 + 32]byte
-	rand.Read(random[:]) // never fails
-	s.verf.Store(binary.BigEndian.Uint64(random[:]))
 	key := cfg.Key
 	if key == nil {
-		key = random[8:]
+		key = make([]byte, 32)
+		rand.Read(key) // never fails
 	}
 	s.seal = newSealer(key)
 	s.calls.New = func() any { return newCall(s) }
@@ -155,6 +154,9 @@ type call struct {
 	flavor  oncrpc.Flavor
 	exports *exportSet
 	export  *Export // of the first handle
+
+	inodes  [2]inode // that the call changes
+	changed int      // how many
 
 	told told // of which there is an Access in the end
 
@@ -224,6 +226,7 @@ func (c *call) end() {
 	if c.observe != nil {
 		c.tell()
 	}
+	c.unchange()
 	c.exports.release()
 	c.ctx, c.req, c.res, c.exports, c.export = nil, nil, nil, nil, nil
 	c.d = xdr.Decoder{}
@@ -378,11 +381,6 @@ func (c *call) post(n Node) (p nfs.PostOpAttr) {
 	return p
 }
 
-// before returns what results say of an object before it has been changed.
-func before(p *nfs.PostOpAttr) nfs.PreOpAttr {
-	return nfs.PreOpAttr{Present: p.Present, Size: p.Attr.Size, MTime: p.Attr.MTime, CTime: p.Attr.CTime}
-}
-
 // checkName refuses names that are not one element of a path.
 func checkName(proc uint32, name string) nfs.Status {
 	switch {
@@ -419,10 +417,10 @@ func validSet(s *nfs.SetAttr) nfs.Status {
 	return nfs.StatusOK
 }
 
-// verifier is the write verifier of the export at the moment. Both parts only grow, so that their
-// sum is another one whichever does.
+// verifier returns the write verifier of the export at the moment. Both parts only grow, so that
+// their sum is another one whichever does.
 func (c *call) verifier() (v nfs.Verf) {
-	sum := c.verf.Load()
+	sum := c.export.verf.Load()
 	if fs, ok := c.export.FS.(Verifier); ok {
 		sum += fs.Verifier()
 	}
