@@ -27,10 +27,13 @@ func (RDMACore) AllocPD(ctx *Context) (*PD, syscall.Errno) {
 // DeallocPD calls ibv_dealloc_pd.
 func (RDMACore) DeallocPD(pd *PD) syscall.Errno { return status(C.ibv_dealloc_pd(pd.c())) }
 
-// RegMR calls ibv_reg_mr for mem, which the caller keeps in place until DeregMR.
+// RegMR calls ibv_reg_mr for mem, which the caller pins until DeregMR.
 func (RDMACore) RegMR(pd *PD, mem []byte, access int) (mr *MR, lkey, rkey uint32, errno syscall.Errno) {
 	var out C.struct_rr_mr
-	if e := C.rr_reg_mr(pd.c(), unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem)), C.int(access), &out); e != 0 {
+	// The address is passed as a number. Of a pointer cgo checks the whole object that it points
+	// into, and C does not look at what lies beside mem there.
+	addr := C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+	if e := C.rr_reg_mr(pd.c(), addr, C.size_t(len(mem)), C.int(access), &out); e != 0 {
 		return nil, 0, 0, syscall.Errno(e)
 	}
 	return (*MR)(unsafe.Pointer(out.mr)), uint32(out.lkey), uint32(out.rkey), 0

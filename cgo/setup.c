@@ -5,9 +5,9 @@
 
 #include "verbs.h"
 
-int rr_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access, struct rr_mr *out)
+int rr_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t length, int access, struct rr_mr *out)
 {
-	out->mr = ibv_reg_mr(pd, addr, length, access);
+	out->mr = ibv_reg_mr(pd, (void *)(uintptr_t)addr, length, access);
 	if (!out->mr)
 		return errno ? errno : EIO;
 	out->lkey = out->mr->lkey;

@@ -22,6 +22,7 @@ func TestRegMRRDMA(t *testing.T) {
 			"Go memory":            make([]byte, 100_000),
 			"a byte":               make([]byte, 1),
 			"memory from mmap":     mmapped(t, 1<<20),
+			"beside a pointer":     inside(),
 			"a part of it":         mmapped(t, 1<<20)[4097:9999],
 			"read-only permission": mmapped(t, 4096),
 		} {
@@ -45,6 +46,16 @@ func TestRegMRRDMA(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inside returns memory in an object that has a pointer, too.
+func inside() []byte {
+	p := new(struct {
+		next *byte
+		data [100_000]byte
+	})
+	p.next = new(byte)
+	return p.data[:]
 }
 
 // TestRegMRErrorRDMA: what cannot be registered leaves no pin and no object.

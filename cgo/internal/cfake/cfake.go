@@ -45,6 +45,14 @@ func (q *Queues) CQ() unsafe.Pointer { return unsafe.Pointer(&q.f.cq) }
 // Channel is the struct ibv_comp_channel.
 func (q *Queues) Channel() unsafe.Pointer { return unsafe.Pointer(&q.f.channel) }
 
+// PD is the struct ibv_pd.
+func (q *Queues) PD() unsafe.Pointer { return unsafe.Pointer(&q.f.pd) }
+
+// Region returns the address and the length of the memory that was registered last.
+func (q *Queues) Region() (addr, length uint64) {
+	return uint64(uintptr(q.f.mr.addr)), uint64(q.f.mr.length)
+}
+
 // Room makes the queues take n more work requests. Posting beyond that returns err,
 // and says which request was refused if tells is true.
 func (q *Queues) Room(n int, err int, tells bool) {

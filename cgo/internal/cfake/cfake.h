@@ -24,6 +24,8 @@ struct cfake {
 	struct ibv_srq srq;
 	struct ibv_cq cq;
 	struct ibv_comp_channel channel;
+	struct ibv_pd pd;
+	struct ibv_mr mr;            /* what was registered last */
 
 	/* Answers. */
 	uint32_t room;               /* work requests that the queues still take */
