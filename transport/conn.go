@@ -439,6 +439,18 @@ func hostOf(addr string, bits int) string {
 	return hostPrefix(a, bits).String()
 }
 
+// machineOf returns the machine that an address with a port is of, in one spelling.
+func machineOf(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().String()
+	}
+	return host
+}
+
 // hostPrefix returns the network of a that counts as one host.
 func hostPrefix(a netip.Addr, bits int) netip.Prefix {
 	a = a.Unmap().WithZone("")

@@ -197,26 +197,28 @@ func TestReplyCacheSameCall(t *testing.T) {
 				b[len(b)-1] = last
 				return opaque(string(b))
 			}
-			p, other := ps.arrive(s, "client"), ps.arrive(s, "other")
 			calls := []struct {
 				name string
-				p    *peer
+				host string
 				msg  []byte
 			}{
-				{"a call", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
-				{"another host", other, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
-				{"other arguments", p, msg(oncrpc.CallHeader{Proc: procEcho}, opaque("argz")...)},
-				{"longer ones", p, msg(oncrpc.CallHeader{Proc: procEcho}, append(opaque("args"), 0, 0, 0, 0)...)},
-				{"a long argument", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 1)...)},
-				{"with another end", p, msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 2)...)},
-				{"another procedure", p, msg(oncrpc.CallHeader{Proc: procTwo}, opaque("")...)},
-				{"a credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(1)}, opaque("args")...)},
-				{"another credential", p, msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(2)}, opaque("args")...)},
+				{"a call", "client", msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"another host", "other", msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"a machine of a network", "[2001:db8::1]", msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"another machine of it", "[2001:db8::2]", msg(oncrpc.CallHeader{Proc: procEcho}, opaque("args")...)},
+				{"other arguments", "client", msg(oncrpc.CallHeader{Proc: procEcho}, opaque("argz")...)},
+				{"longer ones", "client", msg(oncrpc.CallHeader{Proc: procEcho}, append(opaque("args"), 0, 0, 0, 0)...)},
+				{"a long argument", "client", msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 1)...)},
+				{"with another end", "client", msg(oncrpc.CallHeader{Proc: procEcho}, far(240, 2)...)},
+				{"another procedure", "client", msg(oncrpc.CallHeader{Proc: procTwo}, opaque("")...)},
+				{"a credential", "client", msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(1)}, opaque("args")...)},
+				{"another credential", "client", msg(oncrpc.CallHeader{Proc: procEcho, Cred: cred(2)}, opaque("args")...)},
 			}
 			for round := range 3 {
 				for i, c := range calls {
-					c.p.send(c.msg, 0)
-					c.p.message(c.name)
+					p := ps.arrive(s, c.host)
+					p.send(c.msg, 0)
+					p.message(c.name)
 					want := int32(i + 1)
 					if round > 0 {
 						want = int32(len(calls))
@@ -435,9 +437,10 @@ func TestReplyCacheOutlives(t *testing.T) {
 func TestReplyCacheBounds(t *testing.T) {
 	t.Run("no more replies than the configuration says: the oldest is forgotten", func(t *testing.T) {
 		remembers(t, &Settings{ReplyCache: ReplyCache{Entries: 4}}, func(ps *peers, s *Server, svc *onceService) {
-			p := ps.arrive(s, "client")
 			ask := func(xid uint32, runs int32) {
 				t.Helper()
+				p := ps.arrive(s, "client")
+				defer p.hangUp()
 				p.send(callBytes(rpcrdma.Header{XID: xid}, procEcho, opaque("x")...), 0)
 				p.replies(xid, "the reply")
 				svc.ran(t, runs)
@@ -451,7 +454,7 @@ func TestReplyCacheBounds(t *testing.T) {
 			ask(0, 6) // pushes 1 out
 			ask(2, 6)
 			ask(1, 7)
-			for xid := range uint32(1000) {
+			for xid := range uint32(100) {
 				ask(100+xid, int32(xid)+8)
 			}
 			if st := s.cache.Stats(); st.Replies != 4 || st.Entries != 4 {
@@ -463,10 +466,11 @@ func TestReplyCacheBounds(t *testing.T) {
 	t.Run("no more bytes either, and none of results over an eighth of them", func(t *testing.T) {
 		const most = 80_000
 		remembers(t, &Settings{ReplyCache: ReplyCache{Bytes: most}}, func(ps *peers, s *Server, svc *onceService) {
-			p := ps.arrive(s, "client")
 			runs := int32(0)
 			ask := func(xid uint32, size int, again bool) {
 				t.Helper()
+				p := ps.arrive(s, "client")
+				defer p.hangUp()
 				p.send(callBytes(rpcrdma.Header{XID: xid, Writes: []rpcrdma.WriteChunk{{p.offer(1, make([]byte, size))}}},
 					procAlloc, xdr.AppendUint32(nil, uint32(size))...), 0)
 				p.replies(xid, "the reply")

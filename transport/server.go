@@ -240,7 +240,7 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, c.host())
 	l.pace.pacer = &s.pacer
-	c.lineage = s.cache.NewLineage() // before the client learns that there is a connection
+	c.lineage = s.cache.NewLineage(machineOf(c.addr()), true) // before the client learns that there is a connection
 
 	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
 	err := l.accept(ctx)

@@ -115,7 +115,7 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a.contexts.remember(reg.context())
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr(), c.cfg.HostBits)
-		a.lineage = reg.cache.NewLineage() // of which nothing is told: see recall
+		a.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // of which nothing is told: see recall
 	}
 	b.Join(&a.tenant, terms(c.cfg, a.host, a.arena.Trim, func() { go a.admit() }))
 }
@@ -699,9 +699,9 @@ func (a *tcpAnswers) answered(n int) {
 //
 // A client may leave any number of calls in the buffers of a TCP connection that it has given
 // up, so that no call that arrives shows that it has not (see replycache.Lineage). All
-// connections of a host count as one client's: two programs on it would have to choose the
-// same xid for the same call, with the same credential and the same arguments, for one to get
-// the reply of the other.
+// connections of a machine count as one client's: two programs on it would have to choose the
+// same xid for the same call, with the same credential and the same arguments, within two
+// minutes, for one to get the reply of the other.
 func (x *tcpExch) recall(idempotent bool) (taken bool) {
 	a := &x.c.answers
 	if idempotent {

@@ -7,9 +7,9 @@
 //	Test: ./transport TestName/sub (a test that must fail; -race behind it if it needs that)
 //
 //	File: transport/*.go
-//	 	s.state = slotFree
-//	-	s.gen++
-//	+	s.gen += 2
+//	 	t.inUse--
+//	-	if t.inUse == 0 && st.ended {
+//	+	if st.ended {
 //
 // There may be more tests and more edits, which are applied in order. Lines of an edit are
 // kept (' '), removed ('-') or added ('+'). The kept and the removed lines are the old text:

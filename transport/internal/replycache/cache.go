@@ -10,7 +10,8 @@
 //
 // An entry is made when a call is about to be executed ([Cache.Begin]). The same call that
 // arrives meanwhile waits for its reply. The entry then keeps the reply ([Entry.Answer])
-// until others need the room, or is dropped if there is no reply to keep ([Entry.Drop]).
+// for [Age], or until others need the room. It is dropped if there is no reply to keep
+// ([Entry.Drop]).
 //
 // What is kept is the RPC reply, not how it was put on the wire: the call that is sent
 // again has chunks of its own, and they may differ.
@@ -18,8 +19,16 @@
 // # Which calls are the same
 //
 // Two calls are the same if all of their RPC messages is: xid, procedure, credential,
-// verifier and arguments. A client is known by its host, since its port changes with the
+// verifier and arguments. A client is known by its machine, since its port changes with the
 // connection, and by its connections: see [Lineage].
+//
+// Xids come again: some clients have few of them, or begin with the same ones each time. So a
+// call that has been answered is forgotten after Age, and before that when the client makes it on
+// the connection that it was answered on. Over RDMA that is another call: a client sends calls again
+// when the link was lost and established again (RFC 5666 section 8), and only then. Over TCP it may
+// be the same: clients send calls again on a connection that is slow. What a later connection
+// brings may be the same call in any case. That the client has made other calls since does not show
+// that it has the reply: the entry has it before it is sent.
 package replycache
 
 import (
@@ -29,6 +38,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Limits bound a Cache.
@@ -45,6 +55,9 @@ const (
 	HostShare = 4
 	// MaxAlike is how many clients of one host may have the same call in the cache.
 	MaxAlike = 8
+	// Age is how long a reply is kept, about as long as kernels keep theirs. A client that has
+	// been away for longer has its call executed again.
+	Age = 2 * time.Minute
 	// maxSpare is the largest memory that an entry keeps for its next reply, in bytes.
 	maxSpare = 4096
 )
@@ -65,6 +78,7 @@ type Cache struct {
 	replies int
 	running int
 	spare   *Entry
+	all     Entry // head of the list of all answered entries: all.newer is the oldest
 	idle    *host // for the next host
 }
 
@@ -76,7 +90,8 @@ type key struct {
 	sum              uint64 // of credential, verifier, arguments
 }
 
-// A host is where clients are. Guarded by Cache.mu.
+// A host is where clients are, which share a part of the cache: a machine, or all machines of a
+// network. Guarded by Cache.mu.
 type host struct {
 	name    string
 	done    Entry // head of the list of answered entries, the oldest first
@@ -88,13 +103,15 @@ type host struct {
 
 // An Entry is a call that is being executed, and then its reply. Guarded by Cache.mu.
 type Entry struct {
-	cache      *Cache
-	key        key
-	owner      *Lineage // of the connection that made the call
-	alike      *Entry   // the next one with the same key, of another client
-	prev, next *Entry
-	answered   bool
-	waiting    []Waiter
+	cache        *Cache
+	key          key
+	owner        *Lineage // of the connection that made the call
+	alike        *Entry   // the next one with the same key, of another client
+	prev, next   *Entry   // of the host's answered entries
+	older, newer *Entry   // of all answered entries
+	answered     bool
+	since        time.Time // when it was answered
+	waiting      []Waiter
 
 	store []byte // the RPC header of the reply, results, then the data of the items
 	head  int    // length of the RPC header
@@ -130,6 +147,7 @@ type Item struct {
 // New returns an empty Cache.
 func New(limits Limits) *Cache {
 	c := &Cache{limits: limits, seed: maphash.MakeSeed(), entries: make(map[key]*Entry), hosts: make(map[string]*host)}
+	c.all.older, c.all.newer = &c.all, &c.all
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -139,7 +157,7 @@ func (c *Cache) Close() { c.cancel() }
 
 // A Call is what identifies a call.
 type Call struct {
-	Host             string // the client's
+	Host             string // whose share of the cache the reply counts in
 	Client           *Lineage
 	XID              uint32
 	Prog, Vers, Proc uint32
@@ -164,22 +182,41 @@ func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	var e *Entry
 	alike := 0
 	if k.host = c.hosts[call.Host]; k.host != nil {
-		for e = c.entries[k]; e != nil && e.owner.apart(call.Client); e = e.alike {
-			alike++
+		e, alike = c.find(k, call.Client)
+		if k.host.replies+k.host.running == 0 {
+			k.host = nil // it has gone with the last of its replies
 		}
 	}
-	switch {
-	case e == nil:
+	if e == nil {
 		if c.running < c.limits.Entries && alike < MaxAlike {
 			e = c.begin(call.Host, k, call.Client)
 		}
 		return Fresh, e, Reply{}
-	case !e.answered:
+	}
+	if !e.answered {
 		w.Wait(e)
 		e.waiting = append(e.waiting, w)
 		return Waiting, nil, Reply{}
 	}
 	return Answered, nil, e.reply()
+}
+
+// find returns the entry of the same call of a client, nil if there is none, and how many other
+// clients have one. It forgets what the client does not ask for. mu is held.
+func (c *Cache) find(k key, client *Lineage) (e *Entry, alike int) {
+	for e = c.entries[k]; e != nil; {
+		next := e.alike
+		switch {
+		case e.owner.apart(client):
+			alike++
+		case e.answered && (client != nil && client.once && client == e.owner || time.Since(e.since) >= Age):
+			c.forget(e)
+		default:
+			return e, alike
+		}
+		e = next
+	}
+	return nil, alike
 }
 
 // begin makes the entry of a call that is going to be executed, nil if its host has too
@@ -290,12 +327,14 @@ func (c *Cache) end(e *Entry) (waiting []Waiter) {
 	return waiting
 }
 
-// keep makes an entry an answered one, and forgets others if there are too many: of the
-// host with the largest share the oldest, so that a busy client costs only itself. mu is
-// held.
+// keep makes an entry an answered one, and forgets others that are too old. It forgets more if
+// there are too many: of the host with the largest share the oldest, so that a busy client costs
+// only itself. mu is held.
 func (c *Cache) keep(e *Entry) {
 	h := e.key.host
-	e.answered = true
+	e.answered, e.since = true, time.Now()
+	e.older, e.newer = c.all.older, &c.all
+	e.older.newer, e.newer.older = e, e
 	e.prev, e.next = h.done.prev, &h.done
 	e.prev.next, e.next.prev = e, e
 	c.bytes += len(e.store)
@@ -306,6 +345,11 @@ func (c *Cache) keep(e *Entry) {
 		c.shares = append(c.shares, h)
 	}
 	c.rise(h)
+	for range 2 { // faster than they come, without a pause for all that a busy time has left
+		if old := c.all.newer; old != e && e.since.Sub(old.since) >= Age {
+			c.forget(old)
+		}
+	}
 	for c.replies > c.limits.Entries || c.bytes > c.limits.Bytes {
 		c.forget(c.shares[0].done.next)
 	}
@@ -315,6 +359,7 @@ func (c *Cache) keep(e *Entry) {
 func (c *Cache) forget(e *Entry) {
 	h := e.key.host
 	e.prev.next, e.next.prev = e.next, e.prev
+	e.older.newer, e.newer.older = e.newer, e.older
 	c.bytes -= len(e.store)
 	c.replies--
 	h.bytes -= len(e.store)
@@ -330,7 +375,7 @@ func (c *Cache) forget(e *Entry) {
 			c.sink(c.shares[at])
 		}
 	}
-	e.answered, e.prev = false, nil
+	e.answered, e.prev, e.older, e.newer = false, nil, nil, nil
 	c.discard(e)
 }
 

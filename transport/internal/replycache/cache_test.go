@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // A bed is a cache that is checked after each step.
@@ -369,7 +371,7 @@ func TestLineage(t *testing.T) {
 			var l []*Lineage
 			for _, at := range tt.steps {
 				if at == birth {
-					l = append(l, c.NewLineage())
+					l = append(l, c.NewLineage("a", false))
 				} else {
 					l[at].Called(granted)
 				}
@@ -386,7 +388,7 @@ func TestLineage(t *testing.T) {
 	// strangers are connections of as many clients.
 	strangers := func(c *Cache, n int) (l []*Lineage) {
 		for range n {
-			l = append(l, c.NewLineage())
+			l = append(l, c.NewLineage("a", false))
 		}
 		for range 2 {
 			for _, l := range l {
@@ -439,10 +441,72 @@ func TestLineage(t *testing.T) {
 	})
 	t.Run("a client that comes back is given its reply", func(t *testing.T) {
 		b := newBed(t, wide)
-		before, after := b.NewLineage(), b.NewLineage()
+		before, after := b.NewLineage("a", false), b.NewLineage("a", false)
 		b.answer(b.fresh(Call{Host: "a", XID: 7, Client: before}), "reply")
 		b.begin(Call{Host: "a", XID: 7, Client: after}, nil, Answered)
 	})
+}
+
+// A reply is forgotten when it is old, whether its call comes again or others come.
+func TestAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, Limits{Entries: 100, Bytes: 1000})
+		defer b.Close()
+		first := b.fresh(Call{Host: "a", XID: 1})
+		time.Sleep(2 * Age) // it takes long
+		b.begin(Call{Host: "a", XID: 1}, new(waiter), Waiting)
+		b.answer(first, "reply")
+		time.Sleep(Age - 1)
+		b.begin(Call{Host: "a", XID: 1}, nil, Answered)
+		time.Sleep(1)
+		b.drop(b.fresh(Call{Host: "a", XID: 1}))
+		if st := b.Stats(); st.Entries != 0 || st.Hosts != 0 {
+			t.Errorf("%+v is kept", st)
+		}
+
+		for i := range uint32(10) { // one a second
+			b.answer(b.fresh(Call{Host: string(rune('a' + i)), XID: i}), "reply")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(Age - 5*time.Second)
+		for i, want := range []int{8, 6, 4, 4} { // six are old
+			b.answer(b.fresh(Call{Host: "z", XID: uint32(i)}), "reply")
+			if n := b.Stats().Replies - (i + 1); n != want {
+				t.Errorf("%d others are kept after %d, want %d", n, i+1, want)
+			}
+		}
+	})
+}
+
+// On a connection over which clients send nothing twice, a call that has its reply is another call.
+func TestOnce(t *testing.T) {
+	for _, once := range []bool{true, false} {
+		b := newBed(t, wide)
+		l := b.NewLineage("a", once)
+		e := b.fresh(Call{Host: "a", XID: 7, Client: l})
+		b.begin(Call{Host: "a", XID: 7, Client: l}, new(waiter), Waiting)
+		b.answer(e, "reply")
+		b.begin(Call{Host: "a", XID: 7, Client: b.NewLineage("a", once)}, nil, Answered)
+		if once {
+			b.drop(b.fresh(Call{Host: "a", XID: 7, Client: l}))
+		} else {
+			b.begin(Call{Host: "a", XID: 7, Client: l}, nil, Answered)
+		}
+	}
+}
+
+// Machines of a network share a part of the cache, and not their replies.
+func TestMachines(t *testing.T) {
+	b := newBed(t, wide)
+	one, two := b.NewLineage("2001:db8::1", false), b.NewLineage("2001:db8::2", false)
+	b.answer(b.fresh(Call{Host: "2001:db8::/64", XID: 7, Client: one}), "reply of one")
+	b.answer(b.fresh(Call{Host: "2001:db8::/64", XID: 7, Client: two}), "reply of two")
+	for _, l := range []*Lineage{one, two} {
+		b.begin(Call{Host: "2001:db8::/64", XID: 7, Client: l}, nil, Answered)
+	}
+	if st := b.Stats(); st.Hosts != 1 || st.Replies != 2 {
+		t.Errorf("%+v are kept", st)
+	}
 }
 
 // Any steps, in any order, leave what Check says.
@@ -451,10 +515,10 @@ func TestAnySteps(t *testing.T) {
 	b := newBed(t, Limits{Entries: 12, Bytes: 500})
 	var running []*Entry
 	waits := make(map[*waiter]bool)
-	lineages := []*Lineage{nil, b.NewLineage()}
+	lineages := []*Lineage{nil, b.NewLineage("a", false)}
 	for range 20_000 {
 		if r.IntN(50) == 0 {
-			lineages = append(lineages, b.NewLineage())
+			lineages = append(lineages, b.NewLineage("a", false))
 		}
 		client := lineages[max(0, len(lineages)-1-r.IntN(4))]
 		if client != nil {
@@ -494,7 +558,7 @@ func TestAnySteps(t *testing.T) {
 // full returns a step, Begin and Answer, of a cache that is full.
 func full(t *testing.T) (step func()) {
 	c := New(Limits{Entries: 64, Bytes: 1 << 20})
-	call := Call{Host: "a", Client: c.NewLineage(), Body: make([]byte, 100)}
+	call := Call{Host: "a", Client: c.NewLineage("a", false), Body: make([]byte, 100)}
 	header, results, data := make([]byte, 24), make([]byte, 100), make([]byte, 1000)
 	item := func(int) (int, []byte) { return 4, data }
 	step = func() {

@@ -57,6 +57,15 @@ func (c *Cache) Check() error {
 		}
 		running, replies, sum = running+h.running, replies+n, sum+b
 	}
+	aged := 0
+	for e := c.all.newer; e != &c.all; e = e.newer {
+		if aged++; e.newer != &c.all && e.newer.since.Before(e.since) {
+			return fmt.Errorf("reply %d is before an older one", aged)
+		}
+	}
+	if aged != replies {
+		return fmt.Errorf("%d replies by age, %d by host", aged, replies)
+	}
 	if running != c.running || replies != c.replies || sum != c.bytes || entries != replies+running {
 		return fmt.Errorf("%d entries, %d replies of %d bytes, %d calls; counted are %d of %d, %d", entries, replies, sum, running, c.replies, c.bytes, c.running)
 	}
