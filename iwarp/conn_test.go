@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"sync"
 	"syscall"
@@ -1072,5 +1073,61 @@ func TestSilentRoom(t *testing.T) {
 	}
 	if full == 0 {
 		t.Error("the queue was never full")
+	}
+}
+
+// TestNumbersWrap: messages arrive while their numbers wrap (RFC 5041 section 4.3),
+// and Reads while the keys and the offsets of their sinks begin anew.
+func TestNumbersWrap(t *testing.T) {
+	a, b := join(t, New(Config{}), fabric.ConnAttr{})
+	ends := []*Conn{a, b}
+	for _, c := range ends {
+		c.txMu.Lock()
+		c.rxMu.Lock()
+		c.mu.Lock()
+		for _, qn := range []int{rdmap.QNSend, rdmap.QNRead} {
+			c.tx.msn[qn], c.rx.msn[qn] = math.MaxUint32-5, math.MaxUint32-5
+		}
+		if c.sq.len() > 0 {
+			t.Fatal("a request is under way")
+		}
+		at := uint64(1<<16 - 10) // sinkTO(1<<16) is that of 0, and so is sinkSTag
+		c.sq.head, c.sq.tail, c.written, c.tx.next = at, at, at, at
+		c.mu.Unlock()
+		c.rxMu.Unlock()
+		c.txMu.Unlock()
+	}
+	var mrs [2]fabric.MR
+	mems := [2][]byte{make([]byte, 64), make([]byte, 64)}
+	for i, c := range ends {
+		mr, err := c.RegMR(mems[i], fabric.AccessRemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mrs[i] = mr
+	}
+	for n := range byte(20) {
+		for i, c := range ends {
+			peer := ends[1-i]
+			for k := range mems[1-i] {
+				mems[1-i][k] = n + byte(k)
+			}
+			in, back := make([]byte, 8), make([]byte, 64)
+			postRecv(t, peer, in)
+			seg := mrs[1-i].Segment()
+			post(t, c, fabric.SendWR{ID: 1, Op: fabric.OpRead, RKey: seg.Handle, RemoteOffset: seg.Offset, SGL: []fabric.SGE{{Buf: back}}},
+				fabric.SendWR{ID: 2, Op: fabric.OpSend, Flags: fabric.Signaled, SGL: []fabric.SGE{{Buf: []byte{n, 1, 2, 3}}}})
+			if wc := next(t, peer); wc.Status != 0 || wc.Len != 4 || in[0] != n {
+				t.Fatalf("message %d: %+v, %x", n, wc, in)
+			}
+			if wc := next(t, c); wc.ID != 2 || wc.Status != 0 || !bytes.Equal(back, mems[1-i]) {
+				t.Fatalf("request %d: %+v, read %x, want %x", n, wc, back, mems[1-i])
+			}
+		}
+	}
+	for _, c := range ends {
+		if c.tx.msn[rdmap.QNSend] > 20 || c.tx.msn[rdmap.QNRead] > 20 || c.sq.tail <= 1<<16 {
+			t.Errorf("no number has wrapped: %d, %d", c.tx.msn, c.sq.tail)
+		}
 	}
 }
