@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net"
 	"net/http"
@@ -32,7 +33,9 @@ import (
 const (
 	metricsConns   = 64               // connections open
 	metricsAccepts = 300              // connections taken in a second, and at once
+	metricsDrops   = 10_000           // connections refused in a second, and at once
 	metricsRate    = 50               // requests answered in a second, and at once
+	metricsHost    = 4                // connections and requests that each host has besides, in a second, and at once
 	metricsHeader  = 5 * time.Second  // to send a request
 	metricsWrite   = 10 * time.Second // to take an answer
 	metricsProfile = time.Minute      // to take a profile, its making included
@@ -46,8 +49,8 @@ type metrics struct {
 	monitor   *rpcstatus.Monitor
 	collector *prometheus.Collector
 	registry  *prom.Registry
-	host      string // of the option: browsers may know us by it
-	budget    *turns // of requests
+	host      string  // of the option: browsers may know us by it
+	budget    *shares // of requests
 	profiles  chan struct{}
 	serving   atomic.Bool
 
@@ -71,7 +74,7 @@ func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error)
 		monitor:   rpcstatus.New(rpcstatus.Config{Title: "rpcrdma serve", Table: table}),
 		collector: prometheus.New(prometheus.Config{Table: table}),
 		registry:  prom.NewRegistry(),
-		budget:    newTurns(metricsRate, metricsRate),
+		budget:    newShares(metricsRate, metricsHost),
 		profiles:  make(chan struct{}, profilesAtOnce),
 	}
 	for _, c := range []prom.Collector{
@@ -82,7 +85,7 @@ func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error)
 		}
 	}
 	m.host, _, _ = net.SplitHostPort(addr)
-	m.listener = newCrowd(l, metricsConns, newTurns(metricsAccepts, metricsAccepts))
+	m.listener = newCrowd(l, metricsConns, newShares(metricsAccepts, metricsHost))
 	m.http = &http.Server{
 		Handler: m.handler(), ReadHeaderTimeout: metricsHeader, ReadTimeout: metricsHeader, WriteTimeout: metricsProfile,
 		IdleTimeout: metricsIdle, MaxHeaderBytes: 8 << 10, ConnState: m.listener.state,
@@ -139,7 +142,10 @@ func (m *metrics) handler() http.Handler {
 	profile("trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsWrite))
-		if !m.budget.take() {
+		// A health check has nothing to wait for. What bounds them is that each has its own connection.
+		if r.URL.Path == "/healthz" {
+			w.Header().Set("Connection", "close")
+		} else if !m.budget.take(m.budget.of(r.RemoteAddr)) {
 			w.Header().Set("Connection", "close")
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 			return
@@ -278,16 +284,48 @@ func (t *turns) now() time.Time {
 	return now
 }
 
+// shareCount is how many shares there are. Hosts are more, and then some have one together.
+const shareCount = 256
+
+// Shares are turns for all, and a few more for each host, which others cannot take.
+type shares struct {
+	all  *turns
+	each [shareCount]turns
+	seed maphash.Seed
+}
+
+func newShares(perSecond, perHost int) *shares {
+	s := &shares{all: newTurns(perSecond, perSecond), seed: maphash.MakeSeed()}
+	for i := range s.each {
+		s.each[i].each, s.each[i].burst = time.Second/time.Duration(perHost), perHost
+	}
+	return s
+}
+
+// of returns the share of the host with an address. A network of 64 bits is one host of IPv6.
+func (s *shares) of(addr string) int {
+	var host netip.Prefix
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		ip := a.Addr().Unmap()
+		host, _ = ip.Prefix(min(ip.BitLen(), 64))
+	}
+	return int(maphash.Comparable(s.seed, host) % shareCount)
+}
+
+// take takes a turn of a share, or of all.
+func (s *shares) take(share int) bool { return s.each[share].take() || s.all.take() }
+
 // A crowd is a listener with at most max connections. When there are as many, a new one takes
-// the place of the one that has been without a request for longest, and is closed if there is none.
-// Connections are accepted at a pace: those who come faster wait in the kernel.
+// the place of one of the host that has most. Connections beyond their turns are closed at once: those
+// that wait in the kernel would keep others waiting.
 type crowd struct {
 	net.Listener
-	max   int
-	turns *turns
+	max    int
+	shares *shares
+	drops  *turns // the pace at which connections are closed: beyond it all wait in the kernel
 
 	mu      sync.Mutex
-	conns   map[*crowdConn]uint64 // for each its number, 0 while it has a request
+	conns   map[*crowdConn]struct{}
 	counter uint64
 }
 
@@ -295,10 +333,13 @@ type crowd struct {
 type crowdConn struct {
 	net.Conn
 	crowd *crowd
+	share int
+	busy  bool   // it has a request
+	since uint64 // which change of a connection made it so
 }
 
-func newCrowd(l net.Listener, n int, t *turns) *crowd {
-	return &crowd{Listener: l, max: n, turns: t, conns: make(map[*crowdConn]uint64)}
+func newCrowd(l net.Listener, n int, s *shares) *crowd {
+	return &crowd{Listener: l, max: n, shares: s, drops: newTurns(metricsDrops, metricsDrops), conns: make(map[*crowdConn]struct{})}
 }
 
 // Accept is a method of net.Listener.
@@ -308,59 +349,71 @@ func (c *crowd) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		time.Sleep(c.turns.delay())
-		if admitted := c.admit(conn); admitted != nil {
-			return admitted, nil
+		share := c.shares.of(conn.RemoteAddr().String())
+		if c.shares.take(share) {
+			if admitted := c.admit(conn, share); admitted != nil {
+				return admitted, nil
+			}
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // the kernel remembers nothing of it
 		}
 		conn.Close()
+		time.Sleep(c.drops.delay())
 	}
 }
 
 // admit makes room for a connection. It returns nil if there is none.
-func (c *crowd) admit(conn net.Conn) net.Conn {
-	var idle *crowdConn
+func (c *crowd) admit(conn net.Conn, share int) net.Conn {
+	var out *crowdConn
 	c.mu.Lock()
 	if len(c.conns) >= c.max {
-		var since uint64
-		for other, n := range c.conns {
-			if n != 0 && (idle == nil || n < since) {
-				idle, since = other, n
-			}
-		}
-		if idle == nil {
+		if out = c.leaving(share); out == nil {
 			c.mu.Unlock()
 			return nil
 		}
-		delete(c.conns, idle)
+		delete(c.conns, out)
 	}
-	admitted := &crowdConn{conn, c}
 	c.counter++
-	c.conns[admitted] = c.counter
+	admitted := &crowdConn{Conn: conn, crowd: c, share: share, since: c.counter}
+	c.conns[admitted] = struct{}{}
 	c.mu.Unlock()
-	if idle != nil {
-		idle.Conn.Close()
+	if out != nil {
+		out.Conn.Close()
 	}
 	return admitted
+}
+
+// leaving returns the connection that makes room for one of a share: of the share with most, the one
+// that has been without a request for longest. One that has a request makes room only for a share with
+// fewer connections. mu is held.
+func (c *crowd) leaving(share int) (out *crowdConn) {
+	var count [shareCount]int
+	most := 0
+	for cc := range c.conns {
+		count[cc.share]++
+		most = max(most, count[cc.share])
+	}
+	for cc := range c.conns {
+		switch {
+		case count[cc.share] < most || cc.busy && count[share] >= most:
+		case out == nil || out.busy && !cc.busy || out.busy == cc.busy && cc.since < out.since:
+			out = cc
+		}
+	}
+	return out
 }
 
 // state is for http.Server.ConnState.
 func (c *crowd) state(conn net.Conn, s http.ConnState) {
 	cc, ok := conn.(*crowdConn)
-	if !ok {
+	if !ok || s != http.StateActive && s != http.StateIdle {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, there := c.conns[cc]; !there {
-		return
-	}
-	switch s {
-	case http.StateActive:
-		c.conns[cc] = 0
-	case http.StateIdle:
-		c.counter++
-		c.conns[cc] = c.counter
-	}
+	c.counter++
+	cc.busy, cc.since = s == http.StateActive, c.counter
 }
 
 // Close is a method of net.Conn.

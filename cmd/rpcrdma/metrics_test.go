@@ -105,9 +105,18 @@ func TestHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.start()
-	url := "http://" + m.listener.Addr().String() + "/healthz"
+	page := "http://" + m.listener.Addr().String() + "/"
+	url := page + "healthz"
 	if status, _ := fetch(t, "GET", url, ""); status != 200 {
 		t.Errorf("%d while serving", status)
+	}
+	for m.budget.take(m.budget.of("127.0.0.1:1")) {
+	}
+	if status, _ := fetch(t, "GET", page, ""); status != 429 {
+		t.Errorf("%d with all requests used up", status)
+	}
+	if status, _ := fetch(t, "GET", url, ""); status != 200 {
+		t.Errorf("%d with the requests of others used up", status)
 	}
 	m.stopping()
 	if status, _ := fetch(t, "GET", url, ""); status != 503 {
@@ -247,16 +256,17 @@ func TestMetricsPortUnderAttack(t *testing.T) {
 }
 
 // A full crowd gives the place of the one that has been silent for longest, and no place of one
-// that has a request.
+// that has a request, but for a host with fewer connections.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(nil, 3, newTurns(1000, 1000))
+		c := newCrowd(nil, 3, newShares(1000, 1000))
 		var ends []net.Conn // the peers'
-		admit := func() net.Conn {
+		from := func(share int) net.Conn {
 			here, there := net.Pipe()
 			ends = append(ends, there)
-			return c.admit(here)
+			return c.admit(here, share)
 		}
+		admit := func() net.Conn { return from(1) }
 		gone := func(i int) bool {
 			ends[i].SetReadDeadline(time.Now().Add(time.Second))
 			_, err := ends[i].Read(make([]byte, 1))
@@ -282,6 +292,21 @@ func TestCrowd(t *testing.T) {
 		third.Close()
 		if len(c.conns) != 2 || admit() == nil {
 			t.Errorf("no room after one has left: %d", len(c.conns))
+		}
+		for cc := range c.conns {
+			c.state(cc, http.StateActive)
+		}
+		if other := from(2); other == nil || len(c.conns) != 3 {
+			t.Error("three of one host keep another one out")
+		}
+		if third := from(3); third == nil || len(c.conns) != 3 {
+			t.Error("two of one host keep a third one out")
+		}
+		for cc := range c.conns {
+			c.state(cc, http.StateActive)
+		}
+		if from(2) != nil {
+			t.Error("a host has taken the place of one with as few connections")
 		}
 		for _, end := range ends {
 			end.Close()

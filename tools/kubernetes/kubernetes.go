@@ -182,10 +182,13 @@ func checkContainer(list *findings, at string, c *corev1.Container, flags []stri
 			list.add("%s: request and limit of %s differ", at, name)
 		}
 	}
-	for name, probe := range map[string]*corev1.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+	for name, probe := range map[string]*corev1.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != "/healthz" || probe.HTTPGet.Port != intstr.FromString("metrics") {
 			list.add("%s: the %s probe is not that of the server's health", at, name)
 		}
+	}
+	if p := c.LivenessProbe; p == nil || p.TCPSocket == nil || p.TCPSocket.Port != intstr.FromString("nfs") {
+		list.add("%s: the liveness probe is not a connection to the server", at)
 	}
 	if len(c.Args) == 0 || c.Args[0] != "serve" {
 		list.add("%s: is no server", at)

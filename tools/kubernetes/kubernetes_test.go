@@ -79,6 +79,7 @@ func TestRules(t *testing.T) {
 		{"iwarp.yaml", "limits: {memory: 1Gi}", "limits: {}", "no limit of memory"},
 		{"iwarp.yaml", "livenessProbe", "lifecycle: {}\n          livenessProbe_", "unknown field"},
 		{"iwarp.yaml", "readinessProbe:\n            httpGet: {path: /healthz", "readinessProbe:\n            httpGet: {path: /", "readiness probe"},
+		{"iwarp.yaml", "tcpSocket: {port: nfs}", "httpGet: {path: /healthz, port: metrics}", "liveness probe"},
 		{"iwarp.yaml", "--metrics-addr=:9649", "--metrics-address=:9649", "serve has no --metrics-address"},
 		{"iwarp.yaml", "containerPort: 2049}", "containerPort: 2048}", "port nfs is :2048"},
 		{"iwarp.yaml", "mountPath: /srv/files", "mountPath: /srv", "--dir is in no volume"},
