@@ -487,6 +487,19 @@ func TestReadOnlyDirectories(t *testing.T) {
 	}
 }
 
+// An incomplete file that somebody else has renamed is missing, unless the call was sent twice.
+func TestPartRenamedByOthers(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, "--dir", dir)
+	r := &remote{Client: s.dialNFS(t)}
+	top := root(t, r.Client)
+	part, fh, err := r.createPart(t.Context(), top, 0o644)
+	testutil.Must(t, err, os.Rename(filepath.Join(dir, part), filepath.Join(dir, "name")))
+	if err := r.renamePart(t.Context(), top, fh, part, "name"); !isMissing(err) {
+		t.Errorf("RENAME: %v", err)
+	}
+}
+
 // The rights of directories are taken from the deepest on: those above are needed to reach it.
 func TestFinishDirs(t *testing.T) {
 	tr := &transfer{opened: []openedDir{{rel: "."}, {rel: "a"}, {rel: "a/b"}, {rel: "c"}}}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -232,7 +233,10 @@ func (t *transfer) getFile(ctx context.Context, to localName, node *nfs.Node, pa
 // which threads wait, and more of them are started meanwhile.
 type inTurn struct {
 	mu   sync.Mutex
-	file *os.File
+	file interface {
+		io.WriterAt
+		Sync() error
+	}
 }
 
 func (f *inTurn) WriteAt(p []byte, off int64) (int, error) {
@@ -293,23 +297,7 @@ func (t *transfer) getLarge(
 		}
 		keep, err = true, &keptError{err, rec.Done}
 	}()
-	t.meter.spare(rec.Done)
-	progress, moved := t.meter.file(), int64(0)
-	out := &inTurn{file: f}
-	err = steps(rec.Done, v.Size, func(from, to int64) error {
-		n, err := t.Download(ctx, node.Handle, to, out, &nfs.TransferOptions{
-			Parallel: parallel, Offset: from, Before: &attr, Progress: func(n int64) { progress(moved + n) },
-		})
-		if err == nil {
-			err = f.Sync()
-		}
-		if err != nil {
-			return err
-		}
-		moved += n
-		return rec.save(to)
-	})
-	if err != nil {
+	if err := t.download(ctx, node, &attr, v, rec, &inTurn{file: f}, parallel); err != nil {
 		return to.named(shorter(err))
 	}
 	if more := 0o600 &^ perm; more != 0 { // which the part had to have to be opened again
@@ -325,6 +313,25 @@ func (t *transfer) getLarge(
 		return err
 	}
 	return t.gotFile(to, part, attr.MTime)
+}
+
+// download copies what is not there yet.
+func (t *transfer) download(ctx context.Context, node *nfs.Node, before *nfs.Attr, v version, rec *record, out *inTurn, parallel int) error {
+	t.meter.spare(rec.Done)
+	progress, moved := t.meter.file(), int64(0)
+	return steps(rec.Done, v.Size, func(from, to int64) error {
+		n, err := t.Download(ctx, node.Handle, to, out, &nfs.TransferOptions{
+			Parallel: parallel, Offset: from, Before: before, Progress: func(n int64) { progress(moved + n) },
+		})
+		if err == nil {
+			err = out.file.Sync()
+		}
+		if err != nil {
+			return err
+		}
+		moved += n
+		return rec.save(to)
+	})
 }
 
 // openPart opens the incomplete copy of a record, or makes one.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -274,6 +275,36 @@ func TestOpenPartWithoutRecord(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A failing disk takes what is written to it, and cannot keep it.
+type failingDisk struct{ *os.File }
+
+func (failingDisk) Sync() error { return syscall.EIO }
+
+// What has not reached the disk is not recorded as safe.
+func TestRecordAfterSync(t *testing.T) {
+	dir := t.TempDir()
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "large"), make([]byte, resumeLeast), 0o644))
+	s := startServer(t, "--dir", dir)
+	tr := &transfer{remote: &remote{Client: s.dialNFS(t)}, meter: new(meter)}
+	node, err := tr.Stat(t.Context(), "/large")
+	testutil.Must(t, err)
+	v, err := versionOf(&node.Attr)
+	testutil.Must(t, err)
+	out, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+	testutil.Must(t, err)
+	defer out.Close()
+	rec, err := openRecord(t.TempDir(), "from", "to", v)
+	testutil.Must(t, err)
+	defer rec.close(false)
+	err = tr.download(t.Context(), &node, &node.Attr, v, rec, &inTurn{file: failingDisk{out}}, 1)
+	if !errors.Is(err, syscall.EIO) || rec.Done != 0 {
+		t.Errorf("%d bytes are safe, %v", rec.Done, err)
+	}
+	if err := tr.download(t.Context(), &node, &node.Attr, v, rec, &inTurn{file: out}, 1); err != nil || rec.Done != v.Size {
+		t.Errorf("on a disk that keeps it %d bytes are safe, %v", rec.Done, err)
 	}
 }
 
