@@ -81,9 +81,12 @@ type Caller struct {
 	UID, GID uint32   // user and group, after Export.Squash
 	GIDs     []uint32 // supplementary groups; valid until the operation returns
 
-	// Host is the client's address, to keep the shares of clients apart. The zero Addr: it is
-	// not known.
+	// Host is the client's address. The zero Addr: it is not known.
 	Host netip.Addr
+
+	// Net is the network that counts as one host, the client's, where hosts have shares: see
+	// transport.Conn.Host. The zero Prefix: it is not known.
+	Net netip.Prefix
 }
 
 // Member tells whether the caller is in a group.

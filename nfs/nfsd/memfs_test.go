@@ -71,7 +71,7 @@ func (o *object) Release() { o.fs.uses.Add(-1) }
 func (o *object) AppendHandle(b []byte) []byte { return append(b, o.n) }
 
 func (o *object) Attr(_ context.Context, who *Caller) (nfs.Attr, error) {
-	o.fs.last.Store(&Caller{UID: who.UID, GID: who.GID, GIDs: slices.Clone(who.GIDs), Host: who.Host})
+	o.fs.last.Store(&Caller{UID: who.UID, GID: who.GID, GIDs: slices.Clone(who.GIDs), Host: who.Host, Net: who.Net})
 	if o.fs.block != nil {
 		o.fs.blocked.Add(1)
 		<-o.fs.block

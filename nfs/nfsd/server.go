@@ -198,7 +198,7 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 		c.told.begin(len(res.Results))
 	}
 	c.flavor = req.Cred.Flavor
-	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr()}
+	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
 	valid := c.flavor == oncrpc.FlavorNone
 	if sys, ok := req.AuthSys(); ok {
 		valid, c.told.claimed = true, true

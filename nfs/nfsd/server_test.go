@@ -205,7 +205,7 @@ func TestSquash(t *testing.T) {
 				t.Fatal(err)
 			}
 			who := plains[s].last.Load()
-			if got := fmt.Sprint(who.UID, who.GID, who.GIDs); got != want || who.Host != netip.MustParseAddr("127.0.0.1") {
+			if got := fmt.Sprint(who.UID, who.GID, who.GIDs); got != want || who.Host != netip.MustParseAddr("127.0.0.1") || who.Net != netip.MustParsePrefix("127.0.0.1/32") {
 				t.Errorf("%x with squash %v is %s of %v, want %s", tt.cred.Body, s, got, who.Host, want)
 			}
 		}
