@@ -188,14 +188,17 @@ func TestPlacesShares(t *testing.T) {
 	store := new(memStore)
 	f, err := Open(dir, &Config{noHandles: true, asProcess: true, MaxPlaces: 100 * (placeSize + 6), Store: store})
 	testutil.Must(t, err)
-	modest := &nfsd.Caller{Host: netip.MustParseAddr("192.0.2.1")}
-	greedy := &nfsd.Caller{Host: netip.MustParseAddr("192.0.2.2")}
+	modest := &nfsd.Caller{Net: netip.MustParsePrefix("192.0.2.1/32")}
+	greedy := func(n uint64) *nfsd.Caller { // a host with many addresses
+		addr := netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 14: byte(n >> 8), 15: byte(n)})
+		return &nfsd.Caller{Host: addr, Net: netip.MustParsePrefix("2001:db8::/64")}
+	}
 	made := func(n uint64) *id { return &id{ino: 1000 + n, typ: 1, size: 8} }
 	for n := range uint64(10) {
 		f.places.note(made(n), &f.root.id, fmt.Sprint("m", n), modest)
 	}
 	for n := range uint64(5000) {
-		f.places.note(made(100+n), &f.root.id, fmt.Sprint("g", n), greedy)
+		f.places.note(made(100+n), &f.root.id, fmt.Sprint("g", n), greedy(n))
 		if f.places.size > f.places.max {
 			t.Fatalf("%d bytes of %d", f.places.size, f.places.max)
 		}

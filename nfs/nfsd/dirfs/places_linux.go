@@ -19,7 +19,7 @@ type places struct {
 	mu      sync.Mutex
 	size    int // bytes
 	byID    map[id]*place
-	clients map[netip.Addr]*share
+	clients map[netip.Prefix]*share
 	unsaved map[id]*place // to be stored; nil: to be removed
 	timer   *time.Timer
 	closed  bool
@@ -37,7 +37,7 @@ type place struct {
 
 // A share is the places that a client has brought up.
 type share struct {
-	client netip.Addr
+	client netip.Prefix // a host: see nfsd.Caller.Net
 	size   int   // bytes
 	ring   place // ring.next was used last
 }
@@ -52,15 +52,15 @@ const (
 func newPlaces(f *FS) *places {
 	return &places{
 		fs: f, max: f.cfg.MaxPlaces, store: f.cfg.Store,
-		byID: make(map[id]*place), clients: make(map[netip.Addr]*share), unsaved: make(map[id]*place),
+		byID: make(map[id]*place), clients: make(map[netip.Prefix]*share), unsaved: make(map[id]*place),
 	}
 }
 
 // note keeps in mind where an inode has been seen, on behalf of who.
 func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
-	var client netip.Addr
+	var client netip.Prefix
 	if who != nil {
-		client = who.Host
+		client = who.Net
 	}
 	p.mu.Lock()
 	old := p.byID[*i]
@@ -91,11 +91,11 @@ func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 }
 
 // add adds a place. mu is held.
-func (p *places) add(at *place, client netip.Addr) {
+func (p *places) add(at *place, client netip.Prefix) {
 	s := p.clients[client]
 	if s == nil {
 		if len(p.clients) >= maxShares {
-			client = netip.Addr{} // there are too many to tell them apart
+			client = netip.Prefix{} // there are too many to tell them apart
 			s = p.clients[client]
 		}
 		if s == nil {
