@@ -140,13 +140,13 @@ func TestXIDsUnderWay(t *testing.T) {
 	}
 }
 
-// TestXIDOfSignedCall: a signed call that is sent again over TCP does not take the reply of a call that is
-// under way with the xid that it has.
-func TestXIDOfSignedCall(t *testing.T) {
+// TestXIDsOverTCP: no call gets the xid of one that is under way, nor its reply: not when the counter comes to it,
+// and not a signed one that is sent again.
+func TestXIDsOverTCP(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	c := newTCPConn(near, serverConfig(t), roleServer, nil)
 	defer near.Close()
+	c := newTCPConn(near, serverConfig(t), roleServer, nil)
 	c.allow(4)
 	form := func(call *Call) *tcpCall {
 		x := new(tcpCall)
@@ -156,17 +156,25 @@ func TestXIDOfSignedCall(t *testing.T) {
 		}
 		return x
 	}
-	first := form(testCall())
-	if err := c.register(first); err != nil {
-		t.Fatal(err)
+	StartXIDs(&c.public, math.MaxUint32)
+	var calls []*tcpCall
+	for i, want := range []uint32{math.MaxUint32, 0, 1} {
+		x := form(testCall())
+		if err := c.register(x); err != nil || x.xid != want {
+			t.Fatalf("call %d has the xid %#x, want %#x: %v", i, x.xid, want, err)
+		}
+		calls = append(calls, x)
+		StartXIDs(&c.public, math.MaxUint32) // once around
 	}
 	call := testCall()
 	call.Sign = func([]byte) oncrpc.Auth { return oncrpc.Auth{} }
-	call.sent, call.xid = true, first.xid
+	call.sent, call.xid = true, 0
 	if err := c.register(form(call)); !errors.Is(err, errSameXID) {
-		t.Errorf("the second call is registered: %v", err)
+		t.Errorf("a signed call is registered with the xid of another: %v", err)
 	}
-	if got := c.settle(first.xid); got != first {
-		t.Error("the reply to the first call is not for it")
+	for _, x := range calls {
+		if got := c.settle(x.xid); got != x {
+			t.Errorf("the reply %#x is for another call", x.xid)
+		}
 	}
 }
