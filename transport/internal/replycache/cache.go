@@ -69,6 +69,7 @@ type Cache struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	births atomic.Uint64 // lineages so far
+	made   time.Time
 
 	mu      sync.Mutex
 	entries map[key]*Entry // the first of those that are alike
@@ -110,7 +111,7 @@ type Entry struct {
 	prev, next   *Entry   // of the host's answered entries
 	older, newer *Entry   // of all answered entries
 	answered     bool
-	since        time.Time // when it was answered
+	since        time.Duration // when it was answered, since Cache.made
 	waiting      []Waiter
 
 	store []byte // the RPC header of the reply, results, then the data of the items
@@ -146,7 +147,7 @@ type Item struct {
 
 // New returns an empty Cache.
 func New(limits Limits) *Cache {
-	c := &Cache{limits: limits, seed: maphash.MakeSeed(), entries: make(map[key]*Entry), hosts: make(map[string]*host)}
+	c := &Cache{limits: limits, seed: maphash.MakeSeed(), made: time.Now(), entries: make(map[key]*Entry), hosts: make(map[string]*host)}
 	c.all.older, c.all.newer = &c.all, &c.all
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
@@ -209,7 +210,7 @@ func (c *Cache) find(k key, client *Lineage) (e *Entry, alike int) {
 		switch {
 		case e.owner.apart(client):
 			alike++
-		case e.answered && (client != nil && client.once && client == e.owner || time.Since(e.since) >= Age):
+		case e.answered && (client != nil && client.once && client == e.owner || time.Since(c.made)-e.since >= Age):
 			c.forget(e)
 		default:
 			return e, alike
@@ -332,7 +333,7 @@ func (c *Cache) end(e *Entry) (waiting []Waiter) {
 // only itself. mu is held.
 func (c *Cache) keep(e *Entry) {
 	h := e.key.host
-	e.answered, e.since = true, time.Now()
+	e.answered, e.since = true, time.Since(c.made)
 	e.older, e.newer = c.all.older, &c.all
 	e.older.newer, e.newer.older = e, e
 	e.prev, e.next = h.done.prev, &h.done
@@ -346,7 +347,7 @@ func (c *Cache) keep(e *Entry) {
 	}
 	c.rise(h)
 	for range 2 { // faster than they come, without a pause for all that a busy time has left
-		if old := c.all.newer; old != e && e.since.Sub(old.since) >= Age {
+		if old := c.all.newer; old != e && e.since-old.since >= Age {
 			c.forget(old)
 		}
 	}

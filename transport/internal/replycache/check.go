@@ -59,7 +59,7 @@ func (c *Cache) Check() error {
 	}
 	aged := 0
 	for e := c.all.newer; e != &c.all; e = e.newer {
-		if aged++; e.newer != &c.all && e.newer.since.Before(e.since) {
+		if aged++; e.newer != &c.all && e.newer.since < e.since {
 			return fmt.Errorf("reply %d is before an older one", aged)
 		}
 	}
