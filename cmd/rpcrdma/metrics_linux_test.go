@@ -65,7 +65,7 @@ func TestHealthUnderFlood(t *testing.T) {
 				res.Body.Close()
 			}
 		}},
-		{"connections", 4, 4 * metricsAccepts, func(ctx context.Context) {
+		{"connections", 3, 4 * metricsAccepts, func(ctx context.Context) {
 			if conn, err := connect(ctx, ""); err == nil {
 				conn.Close()
 			}
