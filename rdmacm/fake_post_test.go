@@ -181,20 +181,49 @@ func TestFakeTold(t *testing.T) {
 	})
 
 	t.Run("not before a request in front of them", func(t *testing.T) {
-		for _, flags := range []fabric.SendFlags{d, fabric.Signaled} {
-			l := begin(t)
-			l.post(l.wr(1, fabric.OpSend, 1024, flags))
-			send(l, 8, 2, 3, 4, 5)
-			receive(l)
-			l.want(outcome{101, fabric.WCRecv, ok})
-			for _, s := range l.qp.Sends() {
-				s.Complete(cgotest.Success)
+		for _, op := range []fabric.Opcode{fabric.OpSend, fabric.OpWrite} {
+			for _, flags := range []fabric.SendFlags{0, d, fabric.Signaled} {
+				l := begin(t)
+				l.post(l.wr(1, op, 1024, flags))
+				send(l, 8, 2, 3, 4, 5)
+				receive(l)
+				l.want(outcome{101, fabric.WCRecv, ok})
+				for _, s := range l.qp.Sends() {
+					s.Complete(cgotest.Success)
+				}
+				receive(l)
+				got, err := l.polled()
+				if err != nil || slices.Contains(got, outcome{5, fabric.WCSend, ok}) != (flags == fabric.Signaled) {
+					t.Errorf("opcode %d, flags %d: polled %v, %v", op, flags, got, err)
+				}
 			}
-			receive(l)
-			got, err := l.polled()
-			if err != nil || slices.Contains(got, outcome{5, fabric.WCSend, ok}) != (flags == fabric.Signaled) {
-				t.Errorf("flags %d: polled %v, %v", flags, got, err)
-			}
+		}
+	})
+
+	t.Run("a request without a completion is no obstacle once it is copied, or done", func(t *testing.T) {
+		l := begin(t)
+		l.post(l.wr(1, fabric.OpSend, 8, 0))
+		send(l, 8, 2, 3, 4, 5)
+		receive(l)
+		l.want(outcome{101, fabric.WCRecv, ok}, outcome{5, fabric.WCSend, ok})
+		l.post(l.wr(6, fabric.OpSend, 1024, 0))
+		send(l, 8, 7, 8, 9, 10)
+		l.post(l.wr(11, fabric.OpSend, 8, fabric.Signaled))
+		send(l, 8, 12, 13, 14, 15)
+		for _, s := range l.qp.Sends() {
+			s.Complete(cgotest.Success)
+		}
+		l.want(outcome{11, fabric.WCSend, ok}, outcome{15, fabric.WCSend, ok})
+	})
+
+	t.Run("nothing once a request has failed", func(t *testing.T) {
+		l := begin(t)
+		send(l, 8, 1, 2, 3, 4)
+		l.qp.Sends()[0].Complete(int32(flushed))
+		receive(l)
+		got, _ := l.polled()
+		if slices.Contains(got, outcome{4, fabric.WCSend, ok}) {
+			t.Errorf("polled %v", got)
 		}
 	})
 

@@ -219,8 +219,9 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	}
 	// Only signaled completions free slots, so there has to be one now and then.
 	report := c.reports.Reports(wr.Flags)
-	free := to.Flags&sendInline != 0 && wr.Flags&(fabric.Deferred|fabric.Signaled) == fabric.Deferred && !report
-	c.untold.posted(c.send.tail, wr, op, report, free)
+	inline := to.Flags&sendInline != 0
+	free := inline && wr.Flags&(fabric.Deferred|fabric.Signaled) == fabric.Deferred && !report
+	c.untold.posted(c.send.tail, wr, op, report, inline, free)
 	c.silent++
 	signaled := report || c.silent >= min(maxSilent, max(c.attr.SendDepth/4, 1)) || c.dev.iwarp && (n >= earlyBytes || op == fabric.WCRead)
 	if signaled {
@@ -244,11 +245,11 @@ type untold struct {
 	id   uint64 // of the latest
 	op   fabric.WCOpcode
 	end  uint64 // position behind the latest
-	firm uint64 // position behind the latest request of which the device has to report the end
+	firm uint64 // position after the latest request that is the device's until it reports its end, or that of a later one
 }
 
 // posted takes note of a request.
-func (u *untold) posted(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, free bool) {
+func (u *untold) posted(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report, inline, free bool) {
 	switch {
 	case free:
 		u.id, u.op, u.end = wr.ID, op, at+1
@@ -256,6 +257,8 @@ func (u *untold) posted(at uint64, wr *fabric.SendWR, op fabric.WCOpcode, report
 	case report, wr.Flags&fabric.Deferred != 0:
 		u.firm = at + 1
 		u.n.Store(0) // a completion of the device will stand for them
+	case !inline:
+		u.firm = at + 1
 	}
 }
 
