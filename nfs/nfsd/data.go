@@ -92,6 +92,9 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
 		return nfs.StatusFBig
 	}
+	if w.Stable != nfs.Unstable && c.beginTurn() != nil {
+		return nfs.StatusJukebox // to a connection that has ended
+	}
 	c.change(&a)
 	r.Verf = c.verifier() // before the data is written: an error after that must not go unseen
 	count := 0

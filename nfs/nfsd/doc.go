@@ -62,13 +62,15 @@
 // # Fairness
 //
 // Calls of one connection run in parallel, up to Config.MaxConnCalls, and those of all
-// together up to Config.MaxCalls; those that wait are taken from the connections in turn. A
-// connection gets no more than a quarter of what the others leave free, so that there is room for
-// one more although the calls of many wait for a disk that never answers.
+// together up to Config.MaxCalls; those that wait are taken from the hosts in turn, and from the
+// connections of a host in turn. A host (see transport.Conn.Host) gets no more than a third of what the
+// others leave free, and a connection half of what is left to its host, so that there is room for one
+// more although the calls of many wait for a disk that never answers.
 //
-// Procedures that only look, such as GETATTR and LOOKUP, run on all processors but one at a time,
-// unless they wait for a disk, and so do READDIR and READDIRPLUS, by turns of half a millisecond: pages
-// of large directories take long. A call whose connection ends while it waits is dropped, and a
+// Procedures that only look, such as GETATTR and LOOKUP, those that change names or attributes, and
+// synchronous WRITEs run on all processors but one at a time, unless they wait for a disk; an FS says so
+// with [Caller.Wait]. READDIR and READDIRPLUS do so by turns of half a millisecond: pages of large
+// directories take long. A call whose connection ends while it waits is dropped, and a
 // listing ends at its next turn.
 //
 // # Limitations

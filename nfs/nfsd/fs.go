@@ -87,6 +87,18 @@ type Caller struct {
 	// Net is the network that counts as one host, the client's, where hosts have shares: see
 	// transport.Conn.Host. The zero Prefix: it is not known.
 	Net netip.Prefix
+
+	lend func() // ends the turn of the call
+}
+
+// Wait runs f, which waits for a disk or another machine and hardly uses a processor: fsync(2), for
+// example. Other calls that change something or look something up need not wait for it: see Fairness in
+// the package comment. The goroutine that runs the operation calls it, before the operation returns.
+func (c *Caller) Wait(f func() error) error {
+	if c != nil && c.lend != nil {
+		c.lend()
+	}
+	return f()
 }
 
 // Member tells whether the caller is in a group.

@@ -2,31 +2,65 @@ package nfsd
 
 import (
 	"context"
+	"net/netip"
 	"sync"
+
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A gate bounds the calls that are in the hands of file systems: each may block a thread. No
-// owner, which is a connection, has more than its share at a time, nor more than a part of what is
-// left for others: so there is room for another one, though many hold as much as they can get for
-// ever. Calls that wait are let in from the owners in turn.
-type gate[K comparable] struct {
-	share int // calls of one owner
-	part  int // an owner has at most one call for so many free places
+// A gate bounds the calls that are in the hands of file systems: each may block a thread. Hosts share it,
+// and the connections of a host share what the host gets: many connections get no more than one. No
+// host has more than a part of what it leaves free, and no connection more than a part of what its host
+// may still have: so there is room for another one, though many hold as much as they can get for ever.
+// Calls that wait are let in from the hosts in turn, and from the connections of a host in turn.
+type gate[H, K comparable] struct {
+	limits gateLimits
 
-	mu     sync.Mutex
-	free   int
-	owners map[K]*owner // those with calls
-	next   *owner       // ring of the owners with calls that wait and room for one; nil: none
-	spare  []*owner
-	wait   sync.Pool // *waiter
+	mu    sync.Mutex
+	free  int
+	hosts map[H]*owner[H, K]
+	conns map[K]*owner[H, K]
+	next  ring[H, K] // hosts with calls that wait
+	spare []*owner[H, K]
+	wait  sync.Pool // *waiter
 }
 
-// An owner has running calls, and a list of those that wait, oldest first.
-type owner struct {
+// gateLimits bound the calls of a gate.
+type gateLimits struct {
+	all   int // calls at a time
+	share int // calls of one connection
+	host  int // a host has at most one call for so many free places
+	conn  int // a connection has at most one call for so many places that are left to its host
+}
+
+// A host identifies a client's host. A connection without an address is one by itself.
+type host struct {
+	addr netip.Prefix
+	conn *transport.Conn
+}
+
+func hostOf(conn *transport.Conn, addr netip.Prefix) host {
+	if addr.IsValid() {
+		return host{addr: addr}
+	}
+	return host{conn: conn}
+}
+
+// An owner is a host, or a connection with a list of the calls that wait, oldest first.
+type owner[H, K comparable] struct {
+	host    *owner[H, K] // of a connection
+	hostKey H
+	connKey K
+
 	running        int
-	first, last    *waiter
-	before, behind *owner // in the ring; nil: not in it
+	first, last    *waiter      // of a connection
+	conns          int          // of a host: owners
+	next           ring[H, K]   // of a host: connections with calls that wait
+	before, behind *owner[H, K] // in a ring; nil: not in one
 }
+
+// A ring has owners with calls that wait. Connections in it are below their share.
+type ring[H, K comparable] struct{ first *owner[H, K] }
 
 // A waiter is a call that waits.
 type waiter struct {
@@ -36,20 +70,20 @@ type waiter struct {
 	let    bool // it has been let in
 }
 
-func newGate[K comparable](all, share, part int) *gate[K] {
-	g := &gate[K]{share: share, part: part, free: all, owners: make(map[K]*owner)}
+func newGate[H, K comparable](limits gateLimits) *gate[H, K] {
+	g := &gate[H, K]{limits: limits, free: limits.all, hosts: make(map[H]*owner[H, K]), conns: make(map[K]*owner[H, K])}
 	g.wait.New = func() any { return &waiter{ready: make(chan struct{}, 1)} }
 	return g
 }
 
-// enter waits until there is room for a call of k, or ctx has ended. leave has to follow if the
-// error is nil.
-func (g *gate[K]) enter(ctx context.Context, k K) error {
+// enter waits until there is room for a call of connection k of host h, or ctx has ended. leave has to
+// follow if the error is nil.
+func (g *gate[H, K]) enter(ctx context.Context, h H, k K) (*owner[H, K], error) {
 	g.mu.Lock()
-	o := g.own(k)
+	o := g.own(h, k)
 	if g.admit(o) {
 		g.mu.Unlock()
-		return nil
+		return o, nil
 	}
 	w := g.wait.Get().(*waiter)
 	w.let, w.before, w.behind = false, o.last, nil
@@ -65,140 +99,201 @@ func (g *gate[K]) enter(ctx context.Context, k K) error {
 	select {
 	case <-w.ready:
 		g.wait.Put(w)
-		return nil
+		return o, nil
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if w.let {
 		<-w.ready
-		g.end(k, o)
+		g.end(o)
 	} else {
 		o.remove(w)
 		g.arrange(o)
-		g.forget(k, o)
+		g.forget(o)
 	}
 	g.wait.Put(w)
-	return ctx.Err()
+	return nil, ctx.Err()
 }
 
-// try is enter for who does not wait: ok tells whether the call is let in.
-func (g *gate[K]) try(k K) (ok bool) {
+// try is enter for a call that does not wait. It returns nil if the call is not let in.
+func (g *gate[H, K]) try(h H, k K) *owner[H, K] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o := g.own(k)
-	if ok = g.admit(o); !ok {
-		g.forget(k, o)
+	o := g.own(h, k)
+	if g.admit(o) {
+		return o
 	}
-	return ok
+	g.forget(o)
+	return nil
 }
 
 // admit lets a call of o in, if there is room for it. mu is held.
-func (g *gate[K]) admit(o *owner) bool {
+func (g *gate[H, K]) admit(o *owner[H, K]) bool {
 	// Calls that wait while there is a free place wait for their owner's share.
-	if !g.room(o) || o.first != nil {
+	if !g.roomOf(o.host) || !g.room(o) || o.first != nil {
 		return false
 	}
-	g.free--
-	o.running++
+	g.count(o, 1)
 	return true
 }
 
-// room tells whether o may have another call. mu is held.
-func (g *gate[K]) room(o *owner) bool {
-	return o.running < g.share && o.running*g.part < g.free
+// count adds n to the running calls of o. mu is held.
+func (g *gate[H, K]) count(o *owner[H, K], n int) {
+	g.free -= n
+	o.running += n
+	o.host.running += n
 }
 
-// own returns the owner with a key. mu is held.
-func (g *gate[K]) own(k K) *owner {
-	o := g.owners[k]
-	if o == nil {
-		o = g.newOwner()
-		g.owners[k] = o
+// roomOf reports whether host h may have another call. mu is held.
+func (g *gate[H, K]) roomOf(h *owner[H, K]) bool { return h.running*g.limits.host < g.free }
+
+// room reports whether connection o may have another call, if its host may. mu is held.
+func (g *gate[H, K]) room(o *owner[H, K]) bool {
+	h := o.host
+	// With left more calls, the host has h.running + left, and g.free - left places are free.
+	left := (g.free - h.running*g.limits.host + g.limits.host) / (g.limits.host + 1)
+	return o.running < g.limits.share && o.running*g.limits.conn < left
+}
+
+// own returns the owner for connection k of host h. mu is held.
+func (g *gate[H, K]) own(h H, k K) *owner[H, K] {
+	o := g.conns[k]
+	if o != nil {
+		return o
 	}
+	host := g.hosts[h]
+	if host == nil {
+		host = g.newOwner()
+		host.hostKey = h
+		g.hosts[h] = host
+	}
+	o = g.newOwner()
+	o.host, o.connKey = host, k
+	host.conns++
+	g.conns[k] = o
 	return o
 }
 
-// leave ends a call of k.
-func (g *gate[K]) leave(k K) {
+// leave ends a call of o.
+func (g *gate[H, K]) leave(o *owner[H, K]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.end(k, g.owners[k])
+	g.end(o)
 }
 
 // end gives the place of a call of o back, and lets others in. mu is held.
-func (g *gate[K]) end(k K, o *owner) {
-	g.free++
-	o.running--
+func (g *gate[H, K]) end(o *owner[H, K]) {
+	g.count(o, -1)
 	g.arrange(o)
-	// Owners without room are passed over. There are no more of them than places, as one without
-	// calls has room.
-	for last := g.next; g.free > 0 && g.next != nil; {
-		o := g.next
-		g.next = o.behind
-		if !g.room(o) {
-			if g.next == last {
-				break
-			}
-			continue
+	for g.free > 0 {
+		next := g.choose()
+		if next == nil {
+			break
 		}
-		last = g.next
-		w := o.first
-		o.remove(w)
-		g.free--
-		o.running++
-		g.arrange(o)
+		w := next.first
+		next.remove(w)
+		g.count(next, 1)
+		g.arrange(next)
 		w.let = true
 		w.ready <- struct{}{}
 	}
-	g.forget(k, o)
+	g.forget(o)
 }
 
-// arrange puts o into the ring, at its end, or takes it out. mu is held.
-func (g *gate[K]) arrange(o *owner) {
-	in, should := o.behind != nil, o.first != nil && o.running < g.share
+// choose returns the connection whose turn it is, if it has room and its host has. Those without room
+// are passed over; they have running calls, so there are no more of them than places. mu is held.
+func (g *gate[H, K]) choose() *owner[H, K] {
+	return g.next.turn(func(h *owner[H, K]) *owner[H, K] {
+		if !g.roomOf(h) {
+			return nil
+		}
+		return h.next.turn(func(o *owner[H, K]) *owner[H, K] {
+			if !g.room(o) {
+				return nil
+			}
+			return o
+		})
+	})
+}
+
+// turn offers the owners to f, in turn, until f takes one, and returns what f has made of it.
+func (r *ring[H, K]) turn(f func(*owner[H, K]) *owner[H, K]) *owner[H, K] {
+	for last := r.first; r.first != nil; {
+		o := r.first
+		r.first = o.behind
+		if got := f(o); got != nil {
+			return got
+		}
+		if r.first == last {
+			break
+		}
+	}
+	return nil
+}
+
+// arrange puts connection o and its host into their rings, at the end, or takes them out. mu is held.
+func (g *gate[H, K]) arrange(o *owner[H, K]) {
+	o.host.next.arrange(o, o.first != nil && o.running < g.limits.share)
+	g.next.arrange(o.host, o.host.next.first != nil)
+}
+
+func (r *ring[H, K]) arrange(o *owner[H, K], should bool) {
+	in := o.behind != nil
 	switch {
 	case in == should:
-	case should && g.next == nil:
+	case should && r.first == nil:
 		o.before, o.behind = o, o
-		g.next = o
+		r.first = o
 	case should:
-		o.before, o.behind = g.next.before, g.next
+		o.before, o.behind = r.first.before, r.first
 		o.before.behind, o.behind.before = o, o
 	default:
-		if g.next == o {
-			g.next = o.behind
+		if r.first == o {
+			r.first = o.behind
 		}
-		if g.next == o {
-			g.next = nil
+		if r.first == o {
+			r.first = nil
 		}
 		o.before.behind, o.behind.before = o.behind, o.before
 		o.before, o.behind = nil, nil
 	}
 }
 
-// forget drops an owner without calls. mu is held.
-func (g *gate[K]) forget(k K, o *owner) {
-	if o.running == 0 && o.first == nil {
-		delete(g.owners, k)
-		if len(g.spare) < 64 {
-			g.spare = append(g.spare, o)
-		}
+// forget drops a connection without calls, and a host without connections. mu is held.
+func (g *gate[H, K]) forget(o *owner[H, K]) {
+	if o.running > 0 || o.first != nil {
+		return
+	}
+	h := o.host
+	delete(g.conns, o.connKey)
+	g.drop(o)
+	if h.conns--; h.conns == 0 {
+		delete(g.hosts, h.hostKey)
+		g.drop(h)
+	}
+}
+
+// drop keeps an owner that nobody uses for another one. mu is held.
+func (g *gate[H, K]) drop(o *owner[H, K]) {
+	*o = owner[H, K]{}
+	if len(g.spare) < 64 {
+		g.spare = append(g.spare, o)
 	}
 }
 
 // newOwner returns an owner without calls. mu is held.
-func (g *gate[K]) newOwner() *owner {
+func (g *gate[H, K]) newOwner() *owner[H, K] {
 	if n := len(g.spare); n > 0 {
 		o := g.spare[n-1]
 		g.spare = g.spare[:n-1]
 		return o
 	}
-	return new(owner)
+	return new(owner[H, K])
 }
 
 // remove takes w out of the list.
-func (o *owner) remove(w *waiter) {
+func (o *owner[H, K]) remove(w *waiter) {
 	if w.before == nil {
 		o.first = w.behind
 	} else {

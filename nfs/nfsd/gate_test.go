@@ -19,20 +19,21 @@ import (
 // Calls that wait are let in from their owners in turn, each of whom has no more than its share.
 func TestGateTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate[string](4, 3, 1)
+		g := newGate[string, string](gateLimits{all: 4, share: 3, host: 1})
 		var order []string
 		var mu sync.Mutex
 		hold := make(chan struct{})
 		start := func(k string) {
 			go func() {
-				if err := g.enter(t.Context(), k); err != nil {
+				o, err := g.enter(t.Context(), k[:1], k)
+				if err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
 				order = append(order, k)
 				mu.Unlock()
 				<-hold
-				g.leave(k)
+				g.leave(o)
 			}()
 			synctest.Wait()
 		}
@@ -59,8 +60,8 @@ func TestGateTurns(t *testing.T) {
 		}
 		close(hold)
 		synctest.Wait()
-		if len(g.owners) != 0 || g.free != 4 || g.next != nil {
-			t.Errorf("left: %d owners, %d free", len(g.owners), g.free)
+		if len(g.conns)+len(g.hosts) != 0 || g.free != 4 || g.next.first != nil {
+			t.Errorf("left: %d owners, %d free", len(g.conns), g.free)
 		}
 	})
 }
@@ -68,25 +69,25 @@ func TestGateTurns(t *testing.T) {
 // A call that gives up while it waits takes no place, and hands on one that it has got.
 func TestGateGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate[int](1, 1, 1)
-		if err := g.enter(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		g := newGate[int, int](gateLimits{all: 1, share: 1, host: 1})
+		one, err := g.enter(t.Context(), 1, 1)
+		testutil.Must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var failed atomic.Int64
 		for k := range 3 {
 			go func() {
-				if g.enter(ctx, k) != nil {
+				if _, err := g.enter(ctx, k%2, k); err != nil {
 					failed.Add(1)
 				}
 			}()
 		}
-		entered := make(chan struct{})
+		entered := make(chan *owner[int, int], 1)
 		go func() {
-			if err := g.enter(t.Context(), 9); err != nil {
+			o, err := g.enter(t.Context(), 9, 9)
+			if err != nil {
 				t.Error(err)
 			}
-			close(entered)
+			entered <- o
 		}()
 		synctest.Wait()
 		cancel()
@@ -94,11 +95,10 @@ func TestGateGivesUp(t *testing.T) {
 		if failed.Load() != 3 {
 			t.Errorf("%d have given up", failed.Load())
 		}
-		g.leave(1)
-		<-entered
-		g.leave(9)
-		if len(g.owners) != 0 || g.free != 1 {
-			t.Errorf("left: %d owners, %d free", len(g.owners), g.free)
+		g.leave(one)
+		g.leave(<-entered)
+		if len(g.conns)+len(g.hosts) != 0 || g.free != 1 {
+			t.Errorf("left: %d owners, %d free", len(g.conns), g.free)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestGateGivesUp(t *testing.T) {
 // Many owners, some of whom give up: there are never too many, nobody is forgotten, and nothing
 // is left in the end.
 func TestGateStorm(t *testing.T) {
-	g := newGate[int](5, 2, 1)
+	g := newGate[int, int](gateLimits{all: 5, share: 2, host: 1})
 	var running, entered atomic.Int64
 	var each [7]atomic.Int64
 	var wg sync.WaitGroup
@@ -116,7 +116,7 @@ func TestGateStorm(t *testing.T) {
 			for range 200 {
 				k := rnd.IntN(len(each))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.IntN(300))*time.Microsecond)
-				if g.enter(ctx, k) == nil {
+				if o, err := g.enter(ctx, k%3, k); err == nil {
 					entered.Add(1)
 					if n := running.Add(1); n > 5 {
 						t.Errorf("%d at a time", n)
@@ -126,15 +126,15 @@ func TestGateStorm(t *testing.T) {
 					}
 					each[k].Add(-1)
 					running.Add(-1)
-					g.leave(k)
+					g.leave(o)
 				}
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	if len(g.owners) != 0 || g.free != 5 || g.next != nil || entered.Load() == 0 {
-		t.Errorf("left: %d owners, %d free; %d were let in", len(g.owners), g.free, entered.Load())
+	if len(g.conns)+len(g.hosts) != 0 || g.free != 5 || g.next.first != nil || entered.Load() == 0 {
+		t.Errorf("left: %d owners, %d free; %d were let in", len(g.conns), g.free, entered.Load())
 	}
 }
 
@@ -142,7 +142,7 @@ func TestGateStorm(t *testing.T) {
 // calls that have not begun are dropped when it ends.
 func TestHangingCalls(t *testing.T) {
 	f, other := newPlain(), newPlain()
-	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 16, MaxConnCalls: 4})
+	c := newSite(t, &Config{Exports: []Export{{Name: "/hangs", FS: f}, {Name: "/works", FS: other}}, MaxCalls: 24, MaxConnCalls: 4})
 	hangs, works := c.mnt("/hangs").Handle, c.mnt("/works").Handle
 	f.block = make(chan struct{})
 	rpc := c.dial()
@@ -167,7 +167,7 @@ func TestHangingCalls(t *testing.T) {
 		c.server.gate.mu.Lock()
 		defer c.server.gate.mu.Unlock()
 		waiting := 0
-		for _, o := range c.server.gate.owners {
+		for _, o := range c.server.gate.conns {
 			for w := o.first; w != nil; w = w.behind {
 				waiting++
 			}
@@ -180,29 +180,68 @@ func TestHangingCalls(t *testing.T) {
 	close(f.block)
 }
 
-// Whatever others hold, there is room for one more call of somebody else.
+// Whatever others hold, there is room for one more call of another host, and of another connection of a
+// host that holds what it can get.
 func TestGateLeavesRoom(t *testing.T) {
-	g := newGate[int](256, 64, 4)
-	held := 0
-	for k := range 20 {
-		for g.try(k) {
-			held++
+	g := newGate[int, int](gateLimits{all: 256, share: 64, host: 2, conn: 1})
+	var held []*owner[int, int]
+	hold := func(host, conn int) (n int) {
+		for o := g.try(host, conn); o != nil; o = g.try(host, conn) {
+			held = append(held, o)
+			n++
 		}
+		return n
 	}
-	if held < 200 || held > 255 {
-		t.Errorf("20 owners hold %d of 256 places", held)
+	first := hold(0, 0)
+	if second := hold(0, 1); first != 43 || second < 20 {
+		t.Errorf("connections of a host hold %d and %d of 256 places", first, second)
 	}
-	if !g.try(20) {
-		t.Error("there is none for another one")
+	for conn := range 500 {
+		hold(0, 2+conn)
 	}
-	g.leave(20)
-	for k := range 20 {
-		for g.owners[k] != nil {
-			g.leave(k)
-			held--
-		}
+	if n := len(held); n != 86 {
+		t.Errorf("500 connections of a host hold %d of 256 places, want a third", n)
 	}
-	if g.free != 256 || held != 0 {
+	for host := range 10 {
+		hold(1+host, 1000+host)
+	}
+	if n := len(held); n < 200 || n > 255 {
+		t.Errorf("11 hosts hold %d of 256 places", n)
+	}
+	if o := g.try(20, 2000); o == nil {
+		t.Error("there is none for another host")
+	} else {
+		g.leave(o)
+	}
+	for _, o := range held {
+		g.leave(o)
+	}
+	if g.free != 256 || len(g.hosts)+len(g.conns) != 0 {
 		t.Errorf("%d places are free", g.free)
 	}
+}
+
+// A host with many connections gets no more turns than one with a single connection.
+func TestGateHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate[string, string](gateLimits{all: 1, share: 1, host: 1})
+		busy := g.try("x", "x")
+		order := ""
+		for _, k := range []string{"a1", "a1", "a2", "a3", "a4", "b1", "b1", "b1"} {
+			go func() {
+				o, err := g.enter(t.Context(), k[:1], k)
+				if err != nil {
+					t.Error(err)
+				}
+				order += k + " "
+				g.leave(o)
+			}()
+			synctest.Wait()
+		}
+		g.leave(busy)
+		synctest.Wait()
+		if want := "a1 b1 a2 b1 a3 b1 a4 a1 "; order != want {
+			t.Errorf("let in: %s, want %s", order, want)
+		}
+	})
 }

@@ -94,7 +94,7 @@ func (c *call) listing(fh *nfs.FileHandle, cookie uint64) {
 
 // entries writes the entries behind a cookie, when it is the connection's turn.
 func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
-	if c.listings.begin(c.ctx, c.req.Conn(), &c.turn) != nil {
+	if c.listings.begin(c.ctx, c.from, c.req.Conn(), &c.turn) != nil {
 		return false, nfs.StatusJukebox // which nobody will see
 	}
 	defer func() {

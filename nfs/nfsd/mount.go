@@ -55,12 +55,12 @@ func (s *Server) serveMount(ctx context.Context, req *transport.Request, res *tr
 	defer c.end()
 	switch req.Proc {
 	case nfs.MountProcMnt:
-		conn := req.Conn()
-		if s.gate.enter(ctx, conn) != nil {
-			c.fail(oncrpc.SystemErr) // which nobody will see
+		place, err := s.gate.enter(ctx, c.from, req.Conn())
+		if err != nil {
+			c.fail(oncrpc.SystemErr) // to a connection that has ended
 			return
 		}
-		defer s.gate.leave(conn)
+		defer s.gate.leave(place)
 		c.doMnt()
 	case nfs.MountProcUmnt:
 		if c.decode(&c.mnt) && c.mnt != "" {

@@ -34,8 +34,8 @@ type Config struct {
 	MaxTransfer int
 
 	// MaxCalls is how many calls are in the hands of file systems at a time, and MaxConnCalls how
-	// many of one connection, which has also no more than a quarter of what all of them leave free,
-	// but one. 0: 256, and a quarter of MaxCalls.
+	// many of one connection. 0: 256, and a quarter of MaxCalls. A host has at most a third of what
+	// other hosts leave free, and a connection half of what others leave to its host.
 	MaxCalls, MaxConnCalls int
 
 	// Logger gets what a server's owner should know: data that could not be put on stable
@@ -53,7 +53,6 @@ const (
 	DefaultMaxTransfer = 1 << 20 // bytes
 	DefaultMaxCalls    = 256
 
-	connPart    = 4       // see gate
 	minKey      = 16      // bytes
 	maxTransfer = 1 << 30 // bytes
 	maxPage     = 1 << 20 // bytes of a READDIR or READDIRPLUS, whatever the client asks for
@@ -67,9 +66,9 @@ type Server struct {
 	observe  func(*Access)
 	seal     *sealer
 	transfer uint32
-	gate     *gate[*transport.Conn]
-	listings *turns[*transport.Conn]
-	lookups  *turns[*transport.Conn] // and other calls that are as quick
+	gate     *gate[host, *transport.Conn]
+	listings *turns[host, *transport.Conn]
+	lookups  *turns[host, *transport.Conn] // and other calls that are as quick
 	log      *slog.Logger
 
 	changes changeSet
@@ -98,11 +97,13 @@ func New(cfg *Config) (*Server, error) {
 	}
 	s.exports.Store(exports)
 	all := or(cfg.MaxCalls, DefaultMaxCalls)
-	s.gate = newGate[*transport.Conn](all, min(or(cfg.MaxConnCalls, max(all/connPart, 1)), all), connPart)
+	s.gate = newGate[host, *transport.Conn](gateLimits{
+		all: all, share: min(or(cfg.MaxConnCalls, max(all/4, 1)), all), host: 2, conn: 1,
+	})
 	// Neither takes all processors: connections have to be moved, too, or nobody's calls are seen.
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
-	s.listings = newTurns[*transport.Conn](n, turnPatience)
-	s.lookups = newTurns[*transport.Conn](n, lookupPatience)
+	s.listings = newTurns[host, *transport.Conn](n, turnPatience)
+	s.lookups = newTurns[host, *transport.Conn](n, lookupPatience)
 	key := cfg.Key
 	if key == nil {
 		key = make([]byte, 32)
@@ -162,8 +163,11 @@ type call struct {
 
 	fh   []byte // a handle being read or written
 	page page
-	turn turn[*transport.Conn] // of a listing or a lookup
-	list func(*Entry) bool     // page.add
+	from host
+	turn turn[host, *transport.Conn] // of a listing, or of lookups
+	runs bool                        // it is one of lookups
+	list func(*Entry) bool           // page.add
+	lend func()                      // endTurn
 
 	// Arguments, of which a procedure has one.
 	object   nfs.FileHandle
@@ -186,7 +190,7 @@ type call struct {
 
 func newCall(s *Server) *call {
 	c := &call{Server: s, fh: make([]byte, 0, xdr.Unit+nfs.MaxHandle)}
-	c.list = c.page.add
+	c.list, c.lend = c.page.add, c.endTurn
 	return c
 }
 
@@ -198,7 +202,8 @@ func (s *Server) begin(ctx context.Context, req *transport.Request, res *transpo
 		c.told.begin(len(res.Results))
 	}
 	c.flavor = req.Cred.Flavor
-	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host()}
+	c.who = Caller{Host: req.Conn().RemoteAddrPort().Addr(), Net: req.Conn().Host(), lend: c.lend}
+	c.from = hostOf(req.Conn(), c.who.Net)
 	valid := c.flavor == oncrpc.FlavorNone
 	if sys, ok := req.AuthSys(); ok {
 		valid, c.told.claimed = true, true
@@ -226,6 +231,7 @@ func (c *call) end() {
 	if c.observe != nil {
 		c.tell()
 	}
+	c.endTurn()
 	c.unchange()
 	c.exports.release()
 	c.ctx, c.req, c.res, c.exports, c.export = nil, nil, nil, nil, nil
@@ -271,20 +277,32 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 		return
 	}
 	defer c.end()
-	conn := req.Conn()
-	if s.gate.enter(ctx, conn) != nil {
-		c.fail(oncrpc.SystemErr) // which nobody will see
+	place, err := s.gate.enter(ctx, c.from, req.Conn())
+	if err != nil {
+		c.fail(oncrpc.SystemErr) // to a connection that has ended
 		return
 	}
-	defer s.gate.leave(conn)
-	if quick[req.Proc] {
-		if s.lookups.begin(ctx, conn, &c.turn) != nil {
-			c.fail(oncrpc.SystemErr) // likewise
-			return
-		}
-		defer s.lookups.end(&c.turn)
+	defer s.gate.leave(place)
+	if quick[req.Proc] && c.beginTurn() != nil {
+		c.fail(oncrpc.SystemErr) // to a connection that has ended
+		return
 	}
 	procedures[req.Proc](c)
+}
+
+// beginTurn waits for the turn of the call. It lasts until the call ends or waits: see Caller.Wait.
+func (c *call) beginTurn() error {
+	err := c.lookups.begin(c.ctx, c.from, c.req.Conn(), &c.turn)
+	c.runs = err == nil
+	return err
+}
+
+// endTurn ends the turn of the call, if that has one.
+func (c *call) endTurn() {
+	if c.runs {
+		c.runs = false
+		c.lookups.end(&c.turn)
+	}
 }
 
 // growStack gives the goroutine at once the stack that a procedure takes. Each call has a new
@@ -299,11 +317,13 @@ func growStack() {
 
 const stackRoom = 4 << 10 // bytes
 
-// quick are procedures that mostly take some microseconds of a processor, and nothing of a disk.
-// Immutable.
+// quick are procedures that mostly use a processor for some microseconds, but for the time that a disk
+// needs for a change. WRITE is one of them if it is synchronous. Immutable.
 var quick = [len(procedures)]bool{
 	nfs.ProcGetAttr: true, nfs.ProcLookup: true, nfs.ProcAccess: true, nfs.ProcReadLink: true,
 	nfs.ProcFSStat: true, nfs.ProcFSInfo: true, nfs.ProcPathConf: true,
+	nfs.ProcSetAttr: true, nfs.ProcCreate: true, nfs.ProcMkdir: true, nfs.ProcSymlink: true, nfs.ProcMknod: true,
+	nfs.ProcRemove: true, nfs.ProcRmdir: true, nfs.ProcRename: true, nfs.ProcLink: true,
 }
 
 // decode reads the arguments of the call into m. If they are not what the procedure takes the

@@ -12,25 +12,27 @@ import (
 // turn, and listings, whose pages take tens of milliseconds, make way after a moment. A call that
 // does not end or make way soon is taken to wait for a disk, which takes no processor's time, and
 // another one runs in its place.
-type turns[K comparable] struct {
-	gate     *gate[K]
+type turns[H, K comparable] struct {
+	gate     *gate[H, K]
 	slice    time.Duration // after which a call makes way
 	patience time.Duration // after which it is taken to wait for a disk
 
 	mu      sync.Mutex
-	oldest  *turn[K] // list of those that run and are not lent
-	newest  *turn[K]
+	oldest  *turn[H, K] // list of those that run and are not lent
+	newest  *turn[H, K]
 	waiting int
 	timer   *time.Timer // armed while somebody waits
 	armed   bool
 }
 
 // A turn is a call's. The zero turn has not begun. It belongs to one goroutine.
-type turn[K comparable] struct {
-	owner      K
+type turn[H, K comparable] struct {
+	host       H
+	conn       K
+	owner      *owner[H, K]
 	since      time.Time
 	lent       bool // another one runs in its place
-	prev, next *turn[K]
+	prev, next *turn[H, K]
 }
 
 const (
@@ -40,15 +42,18 @@ const (
 )
 
 // newTurns returns turns of n calls at a time.
-func newTurns[K comparable](n int, patience time.Duration) *turns[K] {
-	return &turns[K]{gate: newGate[K](n, n, 1), slice: turnSlice, patience: patience}
+func newTurns[H, K comparable](n int, patience time.Duration) *turns[H, K] {
+	return &turns[H, K]{gate: newGate[H, K](gateLimits{all: n, share: n, host: 1}), slice: turnSlice, patience: patience}
 }
 
-// begin waits for a turn of k, or until ctx has ended. end has to follow if the error is nil.
-func (t *turns[K]) begin(ctx context.Context, k K, h *turn[K]) error {
-	if !t.gate.try(k) {
+// begin waits for a turn of connection conn of a host, or until ctx has ended. end has to follow if the
+// error is nil.
+func (t *turns[H, K]) begin(ctx context.Context, host H, conn K, h *turn[H, K]) error {
+	o := t.gate.try(host, conn)
+	if o == nil {
 		t.watch()
-		err := t.gate.enter(ctx, k)
+		var err error
+		o, err = t.gate.enter(ctx, host, conn)
 		t.mu.Lock()
 		t.waiting--
 		t.mu.Unlock()
@@ -58,13 +63,13 @@ func (t *turns[K]) begin(ctx context.Context, k K, h *turn[K]) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	*h = turn[K]{owner: k}
+	*h = turn[H, K]{host: host, conn: conn, owner: o}
 	t.add(h)
 	return nil
 }
 
 // add puts a turn that begins now at the end of the list. mu is held.
-func (t *turns[K]) add(h *turn[K]) {
+func (t *turns[H, K]) add(h *turn[H, K]) {
 	h.since, h.prev = time.Now(), t.newest
 	if t.newest != nil {
 		t.newest.next = h
@@ -75,11 +80,12 @@ func (t *turns[K]) add(h *turn[K]) {
 }
 
 // end ends a turn.
-func (t *turns[K]) end(h *turn[K]) {
+func (t *turns[H, K]) end(h *turn[H, K]) {
 	t.mu.Lock()
 	lent := h.lent
 	if !lent {
 		t.remove(h)
+		h.lent = true
 	}
 	t.mu.Unlock()
 	if !lent {
@@ -89,7 +95,7 @@ func (t *turns[K]) end(h *turn[K]) {
 
 // pause makes way, if the turn has lasted long enough and somebody waits. Without an error the turn
 // goes on; with one, which is that of ctx, it has ended.
-func (t *turns[K]) pause(ctx context.Context, h *turn[K]) error {
+func (t *turns[H, K]) pause(ctx context.Context, h *turn[H, K]) error {
 	if time.Since(h.since) < t.slice {
 		return nil
 	}
@@ -108,11 +114,11 @@ func (t *turns[K]) pause(ctx context.Context, h *turn[K]) error {
 	if err != nil {
 		return err
 	}
-	return t.begin(ctx, h.owner, h)
+	return t.begin(ctx, h.host, h.conn, h)
 }
 
 // remove takes a turn out of the list. mu is held.
-func (t *turns[K]) remove(h *turn[K]) {
+func (t *turns[H, K]) remove(h *turn[H, K]) {
 	if h.prev != nil {
 		h.prev.next = h.next
 	} else {
@@ -128,7 +134,7 @@ func (t *turns[K]) remove(h *turn[K]) {
 
 // watch counts the caller, who is about to wait, and sees to it that those are found who do not
 // come to make way.
-func (t *turns[K]) watch() {
+func (t *turns[H, K]) watch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting++
@@ -144,9 +150,9 @@ func (t *turns[K]) watch() {
 }
 
 // lend lets others run in place of those that have not made way for long.
-func (t *turns[K]) lend() {
+func (t *turns[H, K]) lend() {
 	limit := time.Now().Add(-t.patience)
-	var lent []K
+	var lent []*owner[H, K]
 	t.mu.Lock()
 	for h := t.oldest; h != nil && !h.since.After(limit); h = t.oldest {
 		t.remove(h)
@@ -158,7 +164,7 @@ func (t *turns[K]) lend() {
 		t.timer.Reset(t.patience)
 	}
 	t.mu.Unlock()
-	for _, k := range lent {
-		t.gate.leave(k)
+	for _, o := range lent {
+		t.gate.leave(o)
 	}
 }

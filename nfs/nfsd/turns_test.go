@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // listEntries is a listing of n entries, each of which takes some time. It notes the owner at each.
-func listEntries(ctx context.Context, ts *turns[string], k string, n int, each time.Duration, note func(string)) error {
-	var h turn[string]
-	if err := ts.begin(ctx, k, &h); err != nil {
+func listEntries(ctx context.Context, ts *turns[string, string], k string, n int, each time.Duration, note func(string)) error {
+	var h turn[string, string]
+	if err := ts.begin(ctx, k, k, &h); err != nil {
 		return err
 	}
 	for range n {
@@ -29,9 +31,9 @@ func listEntries(ctx context.Context, ts *turns[string], k string, n int, each t
 }
 
 // idle checks that nothing is left of listings.
-func (t *turns[K]) idle(tb testing.TB, n int) {
+func (t *turns[H, K]) idle(tb testing.TB, n int) {
 	tb.Helper()
-	if t.oldest != nil || t.newest != nil || t.waiting != 0 || t.gate.free != n || len(t.gate.owners) != 0 {
+	if t.oldest != nil || t.newest != nil || t.waiting != 0 || t.gate.free != n || len(t.gate.conns) != 0 {
 		tb.Errorf("left: %v, %v, %d wait, %d of %d free", t.oldest, t.newest, t.waiting, t.gate.free, n)
 	}
 }
@@ -39,7 +41,7 @@ func (t *turns[K]) idle(tb testing.TB, n int) {
 // Listings take turns by time, one owner after the other, however many each has.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1, turnPatience)
+		ts := newTurns[string, string](1, turnPatience)
 		done := make(chan string, 100)
 		order := ""
 		note := func(k string) { order += k }
@@ -72,9 +74,9 @@ func TestTurns(t *testing.T) {
 // alone is not interrupted.
 func TestTurnsOfHangingDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1, turnPatience)
-		var hangs turn[string]
-		testutil.Must(t, ts.begin(t.Context(), "hangs", &hangs))
+		ts := newTurns[string, string](1, turnPatience)
+		var hangs turn[string, string]
+		testutil.Must(t, ts.begin(t.Context(), "hangs", "hangs", &hangs))
 		time.Sleep(time.Hour)
 		testutil.Must(t, ts.pause(t.Context(), &hangs))
 		start := time.Now()
@@ -105,7 +107,7 @@ func TestTurnsOfHangingDisk(t *testing.T) {
 // The listing of a connection that has ended ends with its turn, or without one.
 func TestTurnsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ts := newTurns[string](1, turnPatience)
+		ts := newTurns[string, string](1, turnPatience)
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 2)
 		for range 2 {
@@ -122,5 +124,55 @@ func TestTurnsEnd(t *testing.T) {
 		}
 		synctest.Wait()
 		ts.idle(t, 1)
+	})
+}
+
+// Changes and synchronous WRITEs take turns with lookups, but not while they wait for a disk. READ, and WRITE
+// to memory, take none.
+func TestChangesTakeTurns(t *testing.T) {
+	f := newSpool()
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
+	turns := newTurns[host, *transport.Conn](1, time.Hour)
+	c.server.lookups = turns
+	root := c.mnt("/").Handle
+	file := c.lookup(root, "top")
+	set := nfs.SetAttrArgs{Object: file}
+	f.during = func() { c.status(nfs.ProcGetAttr, &file) }
+	c.status(nfs.ProcSetAttr, &set)
+
+	x := nfs.DirOpArgs{Dir: root, Name: "x"}
+	write := nfs.WriteArgs{File: file, Count: 1, Data: []byte("x")}
+	var held turn[host, *transport.Conn]
+	testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
+	c.status(nfs.ProcRead, &nfs.ReadArgs{File: file, Count: 1})
+	c.status(nfs.ProcWrite, &write)
+	turns.end(&held)
+	write.Stable = nfs.DataSync
+	for proc, args := range map[uint32]message{
+		nfs.ProcSetAttr: &set, nfs.ProcWrite: &write, nfs.ProcCreate: &nfs.CreateArgs{Where: x}, nfs.ProcMkdir: &nfs.MkdirArgs{Where: x},
+		nfs.ProcSymlink: &nfs.SymlinkArgs{Where: x, Target: []byte("t")}, nfs.ProcMknod: &nfs.MknodArgs{Where: x, Type: nfs.TypeFIFO},
+		nfs.ProcRemove: &x, nfs.ProcRmdir: &x, nfs.ProcRename: &nfs.RenameArgs{From: x, To: x}, nfs.ProcLink: &nfs.LinkArgs{File: file, Link: x},
+	} {
+		testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
+		was := f.clock.Load()
+		done := make(chan nfs.Status, 1)
+		go func() { done <- c.status(proc, args) }()
+		testutil.Eventually(t, nfs.ProcName(proc)+" waits", func() bool {
+			turns.mu.Lock()
+			defer turns.mu.Unlock()
+			return turns.waiting == 1
+		})
+		if f.clock.Load() != was {
+			t.Errorf("%s has not waited for its turn", nfs.ProcName(proc))
+		}
+		turns.end(&held)
+		if s := <-done; s != nfs.StatusOK || f.clock.Load() == was {
+			t.Errorf("%s: %v", nfs.ProcName(proc), s)
+		}
+	}
+	testutil.Eventually(t, "all turns end", func() bool {
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		return turns.oldest == nil
 	})
 }

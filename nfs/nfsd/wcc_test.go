@@ -78,8 +78,8 @@ func (n spoolNode) WriteAt(_ context.Context, _ *Caller, b []byte, _ int64, s nf
 
 func (n spoolNode) Commit(context.Context, *Caller, uint64, uint32) error { return nil }
 
-func (n spoolNode) SetAttr(context.Context, *Caller, *nfs.SetAttr, *nfs.Time) error {
-	return n.fs.change()
+func (n spoolNode) SetAttr(_ context.Context, who *Caller, _ *nfs.SetAttr, _ *nfs.Time) error {
+	return who.Wait(n.fs.change)
 }
 
 func (n spoolNode) Create(context.Context, *Caller, string, nfs.CreateMode, *nfs.SetAttr, nfs.Verf) (Node, error) {

@@ -3,6 +3,8 @@ package dirfs
 import (
 	"slices"
 	"sync"
+
+	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 
 // A syncing is about fsync(2) of a file. Linux says once to each descriptor that written data could
@@ -25,14 +27,14 @@ func (s *syncing) failed() (failures int, err error) {
 // flush puts a regular file on the disk by sync, of fd. When it returns, the failures that sync has not
 // been told of because others were are counted, in the node and in the FS's verifier: whoever
 // has been told was under way then, and is waited for.
-func (n *node) flush(fd int, sync func(fd int) error) error {
+func (n *node) flush(who *nfsd.Caller, fd int, sync func(fd int) error) error {
 	s := &n.syncing
 	ended := make(chan struct{})
 	s.mu.Lock()
 	s.under = append(s.under, ended)
 	s.mu.Unlock()
 
-	err := retry(func() error { return sync(fd) })
+	err := who.Wait(func() error { return retry(func() error { return sync(fd) }) })
 
 	s.mu.Lock()
 	if err != nil {

@@ -135,10 +135,10 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	}
 	synced := false
 	if err == nil {
-		synced, err = child.syncs(&st)
+		synced, err = child.syncs(who, &st)
 	}
 	if err == nil && !(synced && n.fs.joint) {
-		err = n.sync(nil)
+		err = n.sync(who, nil)
 	}
 	if err != nil {
 		child.Release()
@@ -185,7 +185,7 @@ func (n *node) existing(who *nfsd.Caller, name string, how nfs.CreateMode, attr,
 		}
 	case attr.SetSize:
 		if err = child.truncate(who, &st, attr.Size); err == nil {
-			err = child.sync(&st)
+			err = child.sync(who, &st)
 		}
 	}
 	if err != nil {
@@ -269,7 +269,7 @@ func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 		return err
 	}
 	n.fs.forget(old, n, name)
-	return n.sync(nil)
+	return n.sync(who, nil)
 }
 
 // A held is what a name stands for before it is removed or replaced.
@@ -345,10 +345,10 @@ func (n *node) Rename(_ context.Context, who *nfsd.Caller, name string, to nfsd.
 	n.fs.forget(old, dir, newName)
 	n.fs.moved(moved, dir, newName, who)
 	// The new name before the old one goes: after a crash in between there are two, and not none.
-	if err := dir.sync(nil); err != nil || dir == n {
+	if err := dir.sync(who, nil); err != nil || dir == n {
 		return err
 	}
-	return n.sync(nil)
+	return n.sync(who, nil)
 }
 
 // moved has the places know a new name.
@@ -377,5 +377,5 @@ func (n *node) Link(_ context.Context, who *nfsd.Caller, to nfsd.Node, name stri
 	if n.fs.places != nil {
 		n.fs.places.note(&n.id, &dir.id, name, who)
 	}
-	return dir.sync(nil)
+	return dir.sync(who, nil)
 }

@@ -407,9 +407,9 @@ func (n *node) WriteAt(_ context.Context, who *nfsd.Caller, b []byte, off int64,
 	case n.fs.cfg.Async:
 		return done, stable, nil
 	case stable == nfs.DataSync:
-		err = n.flush(fd, n.fs.fdatasync)
+		err = n.flush(who, fd, n.fs.fdatasync)
 	case stable == nfs.FileSync:
-		err = n.flush(fd, n.fs.fsync)
+		err = n.flush(who, fd, n.fs.fsync)
 	}
 	if now, failure := n.syncing.failed(); err == nil && stable != nfs.Unstable && now != failures {
 		err = failure // it may have been this data
@@ -426,17 +426,17 @@ func (n *node) Commit(_ context.Context, who *nfsd.Caller, _ uint64, _ uint32) e
 	if err := n.stat(&st); err != nil {
 		return err
 	}
-	return n.sync(&st)
+	return n.sync(who, &st)
 }
 
 // sync puts a file or directory on the disk, as far as it can be opened.
-func (n *node) sync(st *unix.Stat_t) error {
-	_, err := n.syncs(st)
+func (n *node) sync(who *nfsd.Caller, st *unix.Stat_t) error {
+	_, err := n.syncs(who, st)
 	return err
 }
 
 // syncs is sync; done tells whether it could be opened, or nothing has to be done.
-func (n *node) syncs(st *unix.Stat_t) (done bool, err error) {
+func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	if n.fs.cfg.Async {
 		return true, nil
 	}
@@ -464,9 +464,9 @@ func (n *node) syncs(st *unix.Stat_t) (done bool, err error) {
 		return false, nil
 	}
 	if n.typ == nfs.TypeReg {
-		return true, n.flush(fd, n.fs.fsync)
+		return true, n.flush(who, fd, n.fs.fsync)
 	}
-	return true, retry(func() error { return n.fs.fsync(fd) })
+	return true, who.Wait(func() error { return retry(func() error { return n.fs.fsync(fd) }) })
 }
 
 // ReadLink returns what the link says.
@@ -510,7 +510,7 @@ func (n *node) SetAttr(_ context.Context, who *nfsd.Caller, set *nfs.SetAttr, gu
 	if err := n.fs.as(who, func() error { return n.change(&rest) }); err != nil {
 		return err
 	}
-	return n.sync(&st)
+	return n.sync(who, &st)
 }
 
 // truncate sets the size, as who could by writing.
