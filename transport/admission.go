@@ -90,6 +90,17 @@ func (gs *guests) settle(g *guest, c visitor) {
 	gs.setups--
 }
 
+// cancelSetups ends the connections that are being set up.
+func (gs *guests) cancelSetups() {
+	for _, h := range gs.hosts {
+		for g := range h.guests {
+			if g.c == nil {
+				g.cancel()
+			}
+		}
+	}
+}
+
 func (gs *guests) remove(g *guest) {
 	g.cancel()
 	if g.gone {

@@ -1256,6 +1256,27 @@ func TestEnds(t *testing.T) {
 		})
 	})
 
+	t.Run("two Shutdowns at once return when the call under way has", func(t *testing.T) {
+		client(t, nil, func(p *peer, cl *Client) {
+			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})
+			h, _ := p.message("the call")
+			down := make(chan error, 2)
+			for range 2 {
+				go func() { down <- cl.Shutdown(bg) }()
+				synctest.Wait()
+			}
+			p.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+			for range 2 {
+				if err := outcome(t, down); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	})
+
 	t.Run("Shutdown gives up with its context", func(t *testing.T) {
 		client(t, nil, func(p *peer, cl *Client) {
 			done := async(cl, bg, &Call{Prog: testProg, Vers: 1})

@@ -105,7 +105,7 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
 	}
-	c.public.c, c.public.cfg = c, cfg
+	c.public.c, c.public.cfg, c.public.server = c, cfg, r == roleServer
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {
@@ -385,7 +385,7 @@ func (l *leader) discard() {
 	l.finish(nil)
 }
 
-// shutdown ends a client's connection in order.
+// shutdown ends a client's connection in order. Several goroutines may call it at once.
 func (c *conn) shutdown(ctx context.Context) error {
 	st := c.state.Lock()
 	if st.ended {
@@ -393,18 +393,18 @@ func (c *conn) shutdown(ctx context.Context) error {
 		return nil
 	}
 	st.closing = true
-	w := newWaiter()
-	if st.calls.inUse > 0 {
-		st.calls.drained = w
-	} else {
-		w.Wake(false)
+	if t := &st.calls; t.inUse > 0 && t.drained == nil {
+		t.drained = make(chan struct{})
 	}
+	drained := st.calls.drained
 	c.state.Unlock()
-	select {
-	case <-w.Bell():
-	case <-ctx.Done():
-		c.close()
-		return ctx.Err()
+	if drained != nil {
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			c.close()
+			return ctx.Err()
+		}
 	}
 	// The token must be ours: Disconnect makes progress by itself.
 	if l := c.take(); l != nil {

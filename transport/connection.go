@@ -65,7 +65,7 @@ type Conn struct {
 	peer   atomic.Pointer[netip.AddrPort]
 
 	life   connLife
-	server bool // the other end has opened it; set with life.began
+	server bool // the other end has opened it
 }
 
 // logUnsent tells why a reply is not sent: of each connection the first, as the peer decides

@@ -185,7 +185,7 @@ func (cl *Client) connect(ctx context.Context, pending int, old connection) (*Co
 		cn, err := cl.connectOnce(ctx, pending, old)
 		if err == nil {
 			cl.conns.Add(1)
-			cn.begun(false)
+			cn.begun()
 			d := &cl.dialer
 			d.made, d.givenUp = time.Now(), cl.stats.sum().Cancelled
 			return cn, nil

@@ -75,7 +75,8 @@ func (w *Response) FailWith(req *Request, err error) {
 
 // Versions makes one Program of several versions of it. All have to be of the same program and of
 // different versions, and all or none have a Binding. A version between the lowest and the
-// highest that is not among them is answered with PROC_UNAVAIL.
+// highest that is not among them is answered with PROC_UNAVAIL. The Program is Padded, ReadReplies
+// or Independent if all versions are.
 func Versions(programs ...Program) (Program, error) {
 	v := new(versions)
 	var all Program
@@ -84,7 +85,7 @@ func Versions(programs ...Program) (Program, error) {
 		case p.Handler == nil || p.Low > p.High:
 			return Program{}, fmt.Errorf("transport: program %d has no handler or no versions", p.Number)
 		case len(v.list) == 0:
-			all = Program{Number: p.Number, Low: p.Low, High: p.High, Handler: v, Padded: true, ReadReplies: true}
+			all = Program{Number: p.Number, Low: p.Low, High: p.High, Handler: v, Padded: true, ReadReplies: true, Independent: true}
 			if p.Binding != nil {
 				all.Binding = v
 			}
@@ -101,6 +102,7 @@ func Versions(programs ...Program) (Program, error) {
 		}
 		all.Null = all.Null || p.Null
 		all.Padded, all.ReadReplies = all.Padded && p.Padded, all.ReadReplies && p.ReadReplies
+		all.Independent = all.Independent && p.Independent
 		v.list = append(v.list, p)
 	}
 	if len(v.list) == 0 {

@@ -120,8 +120,18 @@ func TestVersions(t *testing.T) {
 	}
 	all, err := Versions(program(2), program(5), program(3))
 	testutil.Must(t, err)
-	if all.Number != 7 || all.Low != 2 || all.High != 5 || !all.Padded || all.ReadReplies {
+	if all.Number != 7 || all.Low != 2 || all.High != 5 || !all.Padded || all.ReadReplies || all.Independent {
 		t.Errorf("program %+v", all)
+	}
+	alone, waits := program(2), program(3)
+	alone.Independent = true
+	for _, tt := range []struct {
+		list []Program
+		want bool
+	}{{[]Program{alone}, true}, {[]Program{alone, waits}, false}, {[]Program{waits, alone}, false}} {
+		if p, err := Versions(tt.list...); err != nil || p.Independent != tt.want {
+			t.Errorf("Versions(%d of them): Independent is %v, want %v; %v", len(tt.list), p.Independent, tt.want, err)
+		}
 	}
 	for _, vers := range []uint32{2, 3, 5} {
 		var res Response

@@ -20,6 +20,8 @@ type Handler interface {
 	// among its arguments, and a Middleware may set one of its own. The server answers
 	// procedure 0 itself, unless Program.Null says otherwise. If ServeRPC panics, the caller
 	// gets SYSTEM_ERR and Config.Logger the panic with its stack; the server keeps running.
+	// runtime.Goexit, which t.FailNow calls, has the same effect. It ends the goroutine: at a
+	// client, that of an Inline callback may be one that waits in Call.
 	ServeRPC(ctx context.Context, req *Request, res *Response)
 }
 

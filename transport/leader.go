@@ -15,14 +15,17 @@ import (
 type leader struct {
 	c *conn
 
-	wcs    []fabric.WC    // of one poll; see step
-	heard  int            // messages received in the latest step
-	hdr    rpcrdma.Header // scratch for incoming headers
-	recvs  receives
-	reads  reads.Queue
-	gone   []*exch // scratch
-	fatal  error   // this end's reason to end the connection
-	streak int     // backward calls answered since the last forward one, at a server
+	wcs     []fabric.WC     // of one poll; see step
+	polled  int             // of these, completions
+	handled int             // of these, those that have been handled
+	todo    []func(*leader) // what other goroutines have asked for; see doAsked
+	heard   int             // messages received in the latest step
+	hdr     rpcrdma.Header  // scratch for incoming headers
+	recvs   receives
+	reads   reads.Queue
+	gone    []*exch // scratch
+	fatal   error   // this end's reason to end the connection
+	streak  int     // backward calls answered since the last forward one, at a server
 
 	// Gathered in a pass over completions, and let go at its end.
 	replies []*exch   // to be posted together
@@ -75,22 +78,30 @@ func wrID(k wrKind, n uint32) uint64 { return uint64(k)<<32 | uint64(n) }
 // step waits for completions and handles all there are. It returns false when the
 // connection has ended.
 func (l *leader) step() bool {
+	return l.pass(l.await())
+}
+
+// pass handles the completions that have been polled, and all that there are. err is why there may
+// be none. It returns false when the connection has ended.
+func (l *leader) pass(err error) bool {
 	c := l.c
-	n, err := l.await()
-	if c.asked.Load() {
+	if len(l.todo) > 0 || c.asked.Load() {
 		l.doAsked()
 	}
 	l.heard = 0
 	idle := true
 	for err == nil && l.fatal == nil {
-		if n == 0 {
-			if n, err = c.fc.Poll(l.wcs); n == 0 {
+		if l.polled == 0 {
+			if l.polled, err = c.fc.Poll(l.wcs); l.polled == 0 {
 				break
 			}
 		}
-		for i := range l.wcs[:n] {
-			l.complete(&l.wcs[i])
+		for l.handled < l.polled { // fields, for takeOver
+			l.handled++
+			l.complete(&l.wcs[l.handled-1])
 		}
+		n := l.polled
+		l.polled, l.handled = 0, 0
 		l.endPass()
 		idle = false
 		if n < len(l.wcs) {
@@ -99,7 +110,6 @@ func (l *leader) step() bool {
 		if n < mostPoll {
 			l.wcs = make([]fabric.WC, min(2*n, mostPoll))
 		}
-		n = 0
 	}
 	if err != nil || l.fatal != nil {
 		l.finish(err)
@@ -111,23 +121,43 @@ func (l *leader) step() bool {
 	return true
 }
 
-// await waits for completions, and may have polled some of them.
+// takeOver goes on as the leader, on a goroutine of its own, after the handler of x, which is
+// Inline, has ended the goroutine that led. What that goroutine had begun is in fields of the leader.
+func (l *leader) takeOver(x *exch) {
+	x.finish(l)
+	l.count()
+	l.freeGone()
+	l.admit()
+	if !l.pass(nil) {
+		return
+	}
+	st := l.c.state.Lock()
+	keeps := l.c.role == roleServer && !st.aside
+	l.c.state.Unlock()
+	if keeps {
+		l.serve()
+	} else {
+		l.release()
+	}
+}
+
+// await waits for completions, and may have polled some of them already.
 //
 // After a step that has met several calls or replies, those who have been woken by it are
 // about to post, and the peer to answer. They run before this goroutine parks: at 32 calls
 // outstanding that is a third of the switches between threads, and 7 % less processor time
 // for a call. With one call outstanding there is nobody to run. How long that takes is what
 // the pace goes by.
-func (l *leader) await() (n int, err error) {
+func (l *leader) await() (err error) {
 	if l.pace.met(l.heard, l.posted) {
 		l.updateGrant()
 	}
 	if l.heard > 1 {
-		if n, err = l.c.fc.Poll(l.wcs); n > 0 || err != nil {
-			return n, err
+		if l.polled, err = l.c.fc.Poll(l.wcs); l.polled > 0 || err != nil {
+			return err
 		}
 	}
-	return 0, l.c.fc.Wait()
+	return l.c.fc.Wait()
 }
 
 // ask has the leader call f, soon. If nobody leads, the next one does; once the connection
@@ -148,12 +178,15 @@ func (c *conn) ask(f func(*leader)) {
 func (l *leader) doAsked() {
 	l.c.asked.Store(false)
 	st := l.c.state.Lock()
-	list := st.asked
+	l.todo = append(l.todo, st.asked...)
 	st.asked = nil
 	l.c.state.Unlock()
-	for _, f := range list {
+	for len(l.todo) > 0 {
+		f := l.todo[0]
+		l.todo = l.todo[1:]
 		f(l)
 	}
+	l.todo = nil
 	l.endPass() // no completion may come that does
 }
 
@@ -307,9 +340,14 @@ func (l *leader) receiveDone(rb *recvBuf) {
 // RPC message in it, and of nothing else: both ends use what xids they like (RFC 8167
 // section 2.4).
 func (l *leader) receive(rb *recvBuf, wc *fabric.WC) {
-	before := l.taken
 	l.dispatch(rb, wc)
-	l.c.heard.Add(1 + uint64(l.taken-before)<<32)
+	l.count()
+}
+
+// count counts a message that has been received, and the calls taken since the last time.
+func (l *leader) count() {
+	l.c.heard.Add(1 + uint64(l.taken-l.counted)<<32)
+	l.counted = l.taken
 }
 
 // dispatch gives a message to whom it is for.

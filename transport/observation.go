@@ -114,20 +114,23 @@ func (r watchedConn) RegMR(mem []byte, access fabric.Access) (fabric.MR, error) 
 
 // A connLife is what an Observer is told of a connection as a whole.
 type connLife struct {
-	mu    sync.Mutex // held while the Observer is told, so that it hears of the end last
-	began time.Time
+	began time.Time // of the goroutine that has set it up
+
+	mu    sync.Mutex
+	known bool // ConnBegan has returned
 	over  bool
 }
 
-// begun tells that the connection has been set up. It may have ended already.
-func (cn *Conn) begun(server bool) {
+// begun reports that the connection has been set up. It may have ended already.
+func (cn *Conn) begun() {
 	o := cn.cfg.observation
 	if o == nil {
 		return
 	}
+	cn.life.began = time.Now()
+	o.ConnBegan(ConnEvent{Conn: cn, Server: cn.server, Began: cn.life.began})
 	cn.life.mu.Lock()
-	cn.life.began, cn.server = time.Now(), server
-	o.ConnBegan(ConnEvent{Conn: cn, Server: server, Began: cn.life.began})
+	cn.life.known = true
 	over := cn.life.over
 	cn.life.mu.Unlock()
 	if over {
@@ -135,14 +138,15 @@ func (cn *Conn) begun(server bool) {
 	}
 }
 
-// over tells that the connection has ended.
+// over reports that the connection has ended. If the Observer does not know the connection yet,
+// begun does that.
 func (cn *Conn) over() {
 	o := cn.cfg.observation
 	if o == nil {
 		return
 	}
 	cn.life.mu.Lock()
-	first := !cn.life.over && !cn.life.began.IsZero()
+	first := !cn.life.over && cn.life.known
 	cn.life.over = true
 	cn.life.mu.Unlock()
 	if first {

@@ -329,6 +329,45 @@ func TestObserverTCP(t *testing.T) {
 	}
 }
 
+// TestObserverConns: Server.Conns has connections that an Observer is about to hear of, and they may
+// be used.
+func TestObserverConns(t *testing.T) {
+	p := iwarp.New(iwarp.Config{})
+	s, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: transport.NoObserver{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(bg, p, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	stop := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		for {
+			for _, cn := range s.Conns() {
+				_ = cn.Null(bg, prog, 1) // which the client is not ready for
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range 20 {
+		cl, err := transport.Dial(bg, p, l.Addr().String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cl.Close()
+	}
+	close(stop)
+	g.Wait()
+	s.Close()
+}
+
 // TestObserverNotices: what an operator wants to know beside calls.
 func TestObserverNotices(t *testing.T) {
 	var client, server seen

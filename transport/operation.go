@@ -31,8 +31,9 @@ type Operation struct {
 
 	// Handle executes a request that came on cn and returns the answer, of which Type is
 	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
-	// errors that the other end is to understand are for the answer to tell. Nil: this
-	// end makes requests, and refuses the peer's.
+	// errors that the other end is to understand are for the answer to tell. A panic is
+	// reported likewise, and logged as one of a Handler. Nil: this end makes requests, and
+	// refuses the peer's.
 	Handle func(ctx context.Context, cn *Conn, m Optional) (answer Optional, err error)
 }
 
@@ -196,9 +197,17 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 	return true
 }
 
-// operate executes a request.
+// operate executes a request. After a panic or runtime.Goexit it is answered as after an error.
 func (x *exch) operate(o *Operation, payload []byte) {
+	returned := false
+	defer func() {
+		if v := recover(); !returned {
+			x.c.public.logPanic("Operation", v, "type", o.Type)
+			x.refuse(nil, rpcrdma.ErrInvalOption)
+		}
+	}()
 	answer, err := o.Handle(x.c.contexts.of(false, false), &x.c.public, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
+	returned = true
 	if err != nil || !o.Payload.holds(answer.Payload) {
 		x.refuse(nil, rpcrdma.ErrInvalOption)
 		return

@@ -5,39 +5,61 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/leak"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// TestHandlerPanics: a handler that panics ends its call and nothing else, in either
-// direction, on the goroutine that moves the connection as on one of its own.
+// TestHandlerPanics: a handler that panics, or ends its goroutine as t.FailNow does, ends its call
+// and nothing else, in either direction, on the goroutine that moves the connection as on one of
+// its own.
 func TestHandlerPanics(t *testing.T) {
-	const inline, alone, late, well = 1, 2, 3, 4
+	for name, over := range map[string]func() (fabric.Provider, string){
+		"iwarp": func() (fabric.Provider, string) { return iwarp.New(iwarp.Config{}), "127.0.0.1:0" },
+		"tcp":   func() (fabric.Provider, string) { return transport.TCP{}, "127.0.0.1:0" },
+	} {
+		p, addr := over()
+		t.Run(name+"/panic", func(t *testing.T) {
+			handlerPanics(t, p, addr, "a defect of the handler", func() { panic("a defect of the handler") })
+		})
+		t.Run(name+"/Goexit", func(t *testing.T) { handlerPanics(t, p, addr, "runtime.Goexit", runtime.Goexit) })
+	}
+}
+
+func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func()) {
+	leak.Check(t)
+	const inline, alone, late, denied, well = 1, 2, 3, 4, 5
 	released := 0
 	program := func(stray func(*transport.Request)) transport.Program {
 		return transport.Program{
 			Number: prog, Low: 1, High: 1,
 			Inline: func(_, proc uint32) bool { return proc == inline },
+			Auth: func(req *transport.Request) oncrpc.AuthStat {
+				if req.Proc == denied {
+					fail()
+				}
+				return oncrpc.AuthOK
+			},
 			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
 				switch req.Proc {
 				case late:
 					res.AddItem(res.Alloc(9000), func() { released++ })
 					fallthrough
 				case inline, alone:
-					panic("a defect of the handler")
+					fail()
 				default:
 					stray(req)
 				}
 			}),
 		}
 	}
-	b := onIwarp(iwarp.Config{})
-	p, live := b.provider(t)
-	t.Cleanup(func() { live.check(t) })
 	var log, clientLog bytes.Buffer // written by one goroutine at a time: calls are made in turn
 	conns := make(chan *transport.Conn, 1)
 	server, err := transport.NewServer((&transport.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Server())
@@ -52,7 +74,7 @@ func TestHandlerPanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := server.Listen(bg, p, b.addr)
+	l, err := server.Listen(bg, p, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +92,16 @@ func TestHandlerPanics(t *testing.T) {
 
 	try := func(call func(context.Context, *transport.Call) error, log *bytes.Buffer) {
 		t.Helper()
-		for _, proc := range []uint32{inline, alone, late} {
+		for _, proc := range []uint32{inline, alone, late, denied, inline} {
 			log.Reset()
 			c := transport.Call{Prog: prog, Vers: 1, Proc: proc}
 			var refused *oncrpc.RPCError
-			if err := call(bg, &c); !errors.As(err, &refused) || refused.AcceptStat != oncrpc.SystemErr {
+			ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+			defer cancel()
+			if err := call(ctx, &c); !errors.As(err, &refused) || refused.AcceptStat != oncrpc.SystemErr {
 				t.Errorf("procedure %d: %v", proc, err)
 			}
-			for _, want := range []string{"level=ERROR", "a defect of the handler", "panic_test.go", "proc=", "peer=127.0.0.1"} {
+			for _, want := range []string{"level=ERROR", says, "panic_test.go", "proc=", "peer=127.0.0.1"} {
 				if !strings.Contains(log.String(), want) {
 					t.Errorf("procedure %d: %q is not in the log: %s", proc, want, log)
 				}

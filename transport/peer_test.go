@@ -32,7 +32,7 @@ type peer struct {
 	hello  []byte // private data the peer gives
 	got    []byte // private data it was given
 	refuse error  // for Connect
-	stuck  bool   // Connect waits as long as it may
+	stuck  bool   // Connect and Accept wait as long as they may
 	early  int    // receives posted when the connection was set up
 
 	mu        sync.Mutex
@@ -141,7 +141,11 @@ func (p peerConn) Connect(ctx context.Context, private []byte) error {
 	}
 	return p.refuse
 }
-func (p peerConn) Accept(_ context.Context, private []byte) error {
+func (p peerConn) Accept(ctx context.Context, private []byte) error {
+	if p.stuck {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	p.got = bytes.Clone(private)
 	p.early = len(p.recvs)
 	return nil

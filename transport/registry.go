@@ -146,7 +146,14 @@ func (r *registry) run(l *leader, x *exch, p *Program, n int) {
 		x.request(n)
 	}
 	x.res = Response{Results: x.results(), o: x}
-	serve(x.c.contexts.of(x.entry != nil, l != nil), p.Handler, &x.req, &x.res, x.event)
+	ended := func() {
+		if l != nil {
+			go l.takeOver(x)
+		} else {
+			x.finish(nil)
+		}
+	}
+	serve(x.c.contexts.of(x.entry != nil, l != nil), p.Handler, &x.req, &x.res, x.event, ended)
 	x.finish(l)
 }
 
@@ -174,7 +181,11 @@ func (x *exch) request(n int) {
 // authorized asks the program whether the call may be executed. If not, it is answered.
 func (x *exch) authorized(l *leader, p *Program, n int) bool {
 	x.request(n)
-	h, ok := authorize(p, &x.req)
+	h, ok := authorize(p, &x.req, func() {
+		x.res = Response{o: x}
+		x.res.Fail(oncrpc.SystemErr)
+		go l.takeOver(x)
+	})
 	if !ok {
 		x.replyError(l, h)
 	}
@@ -184,30 +195,40 @@ func (x *exch) authorized(l *leader, p *Program, n int) bool {
 // context is what the contexts of handlers whose replies are remembered are made from.
 func (r *registry) context() context.Context { return r.cache.Context() }
 
-// authorize asks p whether a call may be executed, and returns the reply if not.
-func authorize(p *Program, req *Request) (h oncrpc.ReplyHeader, ok bool) {
+// authorize asks p whether a call may be executed, and returns the reply if not. A panic and
+// runtime.Goexit are as in serve.
+func authorize(p *Program, req *Request, ended func()) (h oncrpc.ReplyHeader, ok bool) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
-			h, ok = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, false
-			panicked(req, v)
+		v := recover()
+		if returned {
+			return
+		}
+		h, ok = oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, false
+		failed(req, v)
+		if v == nil {
+			ended()
 		}
 	}()
 	stat := p.Auth(req)
+	returned = true
 	return oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}, stat == oncrpc.AuthOK
 }
 
-// serve has the handler fill res. A panic is the handler's alone: its caller is told
-// SYSTEM_ERR, and the connection and all others go on. e, which may be nil, is told how long
-// it took.
-func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallEvent) {
+// serve has the handler fill res. A panic is the handler's alone: the caller gets SYSTEM_ERR, and
+// the connection and all others go on. So does runtime.Goexit, but then serve does not return:
+// ended is called instead, while the goroutine ends. e, which may be nil, gets how long the handler
+// took.
+func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallEvent, ended func()) {
 	var start time.Time
 	if e != nil {
 		start = time.Now()
 		e.Waited = start.Sub(e.Began)
 	}
+	returned := false
 	defer func() {
 		v := recover()
-		if v == nil {
+		if returned {
 			return
 		}
 		if e != nil {
@@ -217,7 +238,10 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 		if len(res.Verf.Body) > oncrpc.MaxAuthBody {
 			res.Verf = oncrpc.Auth{}
 		}
-		panicked(req, v)
+		failed(req, v)
+		if v == nil {
+			ended()
+		}
 	}()
 	h.ServeRPC(ctx, req, res)
 	if e != nil {
@@ -226,17 +250,28 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 	if n := len(res.Verf.Body); n > oncrpc.MaxAuthBody {
 		panic(fmt.Sprintf("transport: a verifier of %d bytes, limit is %d", n, oncrpc.MaxAuthBody))
 	}
+	returned = true
 }
 
-// panicked logs a panic of a handler, with the stack.
-func panicked(req *Request, v any) {
-	cn := req.o.conn()
+// failed logs a panic of a handler with the value v, or runtime.Goexit if v is nil.
+func failed(req *Request, v any) {
+	req.o.conn().logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
+}
+
+// logPanic logs that code of the program's has panicked with the value v, or has called
+// runtime.Goexit if v is nil, with the stack.
+func (cn *Conn) logPanic(what string, v any, attrs ...any) {
 	log := cn.cfg.Logger
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Error("a handler has panicked", "prog", req.Prog, "vers", req.Vers, "proc", req.Proc,
-		"peer", cn.c.addr(), "panic", v, "stack", string(debug.Stack()))
+	if did := " has panicked"; v != nil {
+		what += did
+		attrs = append(attrs, "panic", v)
+	} else {
+		what += " has called runtime.Goexit"
+	}
+	log.Error("a "+what, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
 }
 
 // credAt is where the credential begins in a call.

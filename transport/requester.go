@@ -35,6 +35,12 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 		}
 	}
 
+	returned := false
+	defer func() {
+		if !returned {
+			s.desert()
+		}
+	}()
 	done := false
 	if follows {
 		done, err = c.follow(ctx, &s.waiter)
@@ -42,12 +48,22 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	if !done {
 		err = c.await(ctx, &s.waiter)
 	}
+	returned = true
 	if err != nil && s.cancel() {
 		return err
 	}
 	err = s.finish()
 	s.giveBack()
 	return err
+}
+
+// desert gives up a call whose goroutine is ending: it led, and an Inline handler has called
+// runtime.Goexit.
+func (s *slot) desert() {
+	if !s.cancel() {
+		_ = s.finish()
+		s.giveBack()
+	}
 }
 
 // finish takes the results of a slot that is done, and all of its memory back.
@@ -546,7 +562,7 @@ func (l *leader) failCalls(st *state) {
 		l.wakes = append(l.wakes, w.Who())
 	}
 	if t.drained != nil {
-		l.wakes = append(l.wakes, t.drained)
+		close(t.drained)
 		t.drained = nil
 	}
 }

@@ -28,15 +28,16 @@ import (
 
 // exchanges are those of a connection. They are part of the leader.
 type exchanges struct {
-	taken  uint32 // calls, so far
-	posted int    // calls that there are receives for
-	most   int    // calls to grant
-	depth  int    // Sends that the adapter holds, at most
-	exchs  []*exch
-	free   []*exch
-	memq   []*exch // exchanges that wait for memory
-	stop   bool    // no new calls are taken
-	pace   pace
+	taken   uint32 // calls, so far
+	counted uint32 // of these, those that conn.heard counts
+	posted  int    // calls that there are receives for
+	most    int    // calls to grant
+	depth   int    // Sends that the adapter holds, at most
+	exchs   []*exch
+	free    []*exch
+	memq    []*exch // exchanges that wait for memory
+	stop    bool    // no new calls are taken
+	pace    pace
 }
 
 func (e *exchanges) init(c *conn) {
@@ -333,9 +334,16 @@ func (l *leader) claim(x *exch, n int) bool {
 // have had no completion.
 func (l *leader) sent(x *exch) {
 	l.gone = l.c.sends.told(x, l.gone[:0])
+	l.freeGone()
+}
+
+// freeGone ends the replies that have left.
+func (l *leader) freeGone() {
 	for i, s := range l.gone {
-		l.gone[i] = nil
-		l.left(s)
+		if s != nil {
+			l.gone[i] = nil
+			l.left(s)
+		}
 	}
 }
 

@@ -247,10 +247,9 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	cancel()
 
 	s.mu.Lock()
-	if err == nil && s.closing {
+	if s.closing {
 		err = net.ErrClosed
-	}
-	if err == nil {
+	} else if err == nil {
 		err = g.ctx.Err() // it has been thrown out
 	}
 	if err == nil {
@@ -275,8 +274,13 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 		return
 	}
 
-	c.public.begun(true)
+	c.whenEnded(func() { s.left(g, c) })
+	c.public.begun()
 	l.serve()
+}
+
+// left forgets a connection that has ended.
+func (s *Server) left(g *guest, c *conn) {
 	if err := unorderly(c.endErr()); err != nil {
 		s.log("connection ended", c, err)
 	}
@@ -327,7 +331,7 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// stop refuses new connections and returns the present ones.
+// stop refuses new connections, ends those that are being set up, and returns the others.
 func (s *Server) stop() []connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,6 +345,7 @@ func (s *Server) stop() []connection {
 	for _, b := range s.bridges {
 		b.Close()
 	}
+	s.guests.cancelSetups()
 	s.checkIdle()
 	conns := make([]connection, 0, len(s.conns)+len(s.streams))
 	for c := range s.conns {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
@@ -917,6 +918,27 @@ func TestServerEnds(t *testing.T) {
 			}
 		})
 	})
+
+	for name, end := range map[string]func(s *Server) error{
+		"Close": (*Server).Close, "Shutdown": func(s *Server) error { return s.Shutdown(bg) },
+	} {
+		t.Run(name+" ends connections that are being set up", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := NewServer(nil)
+				testutil.Must(t, err)
+				p := newPeer(t)
+				p.stuck = true
+				l, err := s.Listen(bg, p, "script:1")
+				testutil.Must(t, err)
+				go s.Serve(l)
+				synctest.Wait()
+				start := time.Now()
+				if err := end(s); err != nil || time.Since(start) > 0 {
+					t.Errorf("it takes %v: %v", time.Since(start), err)
+				}
+			})
+		})
+	}
 
 	t.Run("handlers' context ends with the connection", func(t *testing.T) {
 		testServer(t, nil, func(p *peer, s *Server, svc *testService) {

@@ -34,7 +34,7 @@ type slotTable struct {
 	grant    int                // the latest grant, within what we asked for
 	queue    baton.Line[waiter] // callers that wait for a slot, first come, first served
 	spare    []*waiter          // waiters not in use
-	drained  *waiter            // waits for inUse to become zero
+	drained  chan struct{}      // closed when inUse becomes zero; nil: shutdown does not wait for that
 }
 
 // xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
@@ -337,9 +337,8 @@ func (t *slotTable) grow() {
 	}
 }
 
-// release frees a slot that the peer owes nothing any more, and returns the waiter to be
-// woken for it, nil if there is none: a caller that has been given the slot, or who waits
-// for the last call to end.
+// release frees a slot that the peer owes nothing any more, and returns the caller that has
+// been given the slot and is to be woken, nil if there is none.
 func (st *state) release(s *slot) *waiter {
 	t := &st.calls
 	s.state = slotFree
@@ -356,9 +355,9 @@ func (st *state) release(s *slot) *waiter {
 		st.c.dropMemory() // which finish left to the last call
 	}
 	if t.inUse == 0 && t.drained != nil {
-		w := t.drained
+		close(t.drained)
 		t.drained = nil
-		return w
+		return nil
 	}
 	return st.next()
 }

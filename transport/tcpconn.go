@@ -59,7 +59,7 @@ type tcpState struct {
 // newTCPConn makes a connection on nc, which is not read yet.
 func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	c := &tcpConn{nc: nc, cfg: cfg, role: r, stats: new(counters), done: make(chan struct{})}
-	c.public.c, c.public.cfg = c, cfg
+	c.public.c, c.public.cfg, c.public.server = c, cfg, r == roleServer
 	st := c.state.Init(rankConn)
 	st.calls.init(c)
 	st.watch.spoke = time.Now()

@@ -543,7 +543,25 @@ func (x *tcpExch) serve(inline bool) {
 		x.results = make([]byte, 0, 512)
 	}
 	x.res = Response{Results: x.results, o: x}
-	serve(x.c.answers.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event)
+	ended := func() {
+		x.finish()
+		x.goOn(inline)
+	}
+	serve(x.c.answers.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event, ended)
+	x.finish()
+}
+
+// goOn does what follows a call whose handler has ended its goroutine: the reader's if it was inline.
+func (x *tcpExch) goOn(inline bool) {
+	if inline {
+		go x.c.serve()
+	} else {
+		x.c.w.Flush()
+	}
+}
+
+// finish answers a call with what its handler has made of it.
+func (x *tcpExch) finish() {
 	if x.res.refused() {
 		x.dropItems()
 		x.res.Results = nil
@@ -564,7 +582,10 @@ func (x *tcpExch) request(n int) {
 // authorized asks the program whether the call may be executed. If not, it is answered.
 func (x *tcpExch) authorized(p *Program, n int) bool {
 	x.request(n)
-	h, ok := authorize(p, &x.req)
+	h, ok := authorize(p, &x.req, func() {
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, nil)
+		x.goOn(true)
+	})
 	if !ok {
 		x.answer(h, nil)
 	}

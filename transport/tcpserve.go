@@ -97,8 +97,13 @@ func (s *Server) takeTCP(nc net.Conn) {
 // serveTCPConn executes the calls of a connection until it ends.
 func (s *Server) serveTCPConn(g *guest, c *tcpConn) {
 	growStack(len(tcpProvider))
-	c.public.begun(true)
+	c.whenEnded(func() { s.leftTCP(g, c) })
+	c.public.begun()
 	c.serve()
+}
+
+// leftTCP forgets a connection that has ended.
+func (s *Server) leftTCP(g *guest, c *tcpConn) {
 	if err := unorderly(c.endErr()); err != nil {
 		s.logEnd("connection ended", c.addr(), tcpProvider, err)
 	}
