@@ -14,6 +14,7 @@ import (
 type guests struct {
 	hosts            map[string]*guestHost
 	n, setups        int
+	looked           time.Time // when no connection had been idle for long enough
 	most, mostSetups int
 }
 
@@ -40,9 +41,13 @@ type visitor interface {
 	breakOff(err error)
 }
 
-// leastSilence is how long a connection must have been silent before it makes room for
-// another: who talks all the time stays.
-const leastSilence = time.Second
+// idleTime is how long a connection without calls in flight must have been silent before it makes
+// room for one of a host that has no fewer. It is longer than the default KeepAlive of clients with
+// Callbacks.
+const idleTime = 90 * time.Second
+
+// idleLook is how often all connections are searched for one that has been idle, at most.
+const idleLook = time.Second
 
 // crowdShare is how many connections a host may have whose server has no memory to spare.
 const crowdShare = 16
@@ -62,7 +67,7 @@ func (s *Server) admit(from net.Addr) *guest {
 		return nil
 	}
 	crowded := s.memory.Crowded() && gs.hosts[host] != nil && len(gs.hosts[host].guests) >= crowdShare
-	if (gs.n >= gs.most || crowded) && !gs.makeRoom(host, false) {
+	if (gs.n >= gs.most || crowded) && !gs.makeRoom(host, false) && (crowded || !gs.endIdle()) {
 		return nil
 	}
 	return gs.add(host)
@@ -151,9 +156,6 @@ func (gs *guests) makeRoom(host string, setups bool) bool {
 			continue
 		case !setups:
 			d, b = g.c.silence(now)
-			if d < leastSilence {
-				continue
-			}
 		}
 		if victim == nil || busy && !b || busy == b && d > silence {
 			victim, silence, busy = g, d, b
@@ -162,11 +164,41 @@ func (gs *guests) makeRoom(host string, setups bool) bool {
 	if victim == nil {
 		return false
 	}
-	gs.remove(victim)
-	if victim.c != nil {
-		go victim.c.breakOff(errMakesRoom)
-	}
+	gs.throwOut(victim)
 	return true
+}
+
+// endIdle throws out the connection that has been silent for longest, if that is idleTime.
+func (gs *guests) endIdle() bool {
+	now := time.Now()
+	if now.Sub(gs.looked) < idleLook {
+		return false
+	}
+	var victim *guest
+	longest := idleTime
+	for _, h := range gs.hosts {
+		for g := range h.guests {
+			if g.c == nil {
+				continue
+			}
+			if d, busy := g.c.silence(now); !busy && d >= longest {
+				victim, longest = g, d
+			}
+		}
+	}
+	if victim == nil {
+		gs.looked = now
+		return false
+	}
+	gs.throwOut(victim)
+	return true
+}
+
+func (gs *guests) throwOut(g *guest) {
+	gs.remove(g)
+	if g.c != nil {
+		go g.c.breakOff(errMakesRoom)
+	}
 }
 
 // defaultMaxConns is how many connections there may be by default in a process that can

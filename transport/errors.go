@@ -238,7 +238,7 @@ var (
 	// Nobody's fault: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
 
-	errMakesRoom = errors.New("closed to make room for another host: no connection of this one was silent for longer")
+	errMakesRoom = errors.New("closed to make room for another connection: it was idle, or its host had the most")
 	errOutdated  = errors.New("server refuses the version that was agreed on, and speaks another")
 	errSilent    = errors.New("server is silent")
 	errForgotten = errors.New("what became of a call that was sent again is not known")

@@ -756,7 +756,7 @@ func TestRoomForConnections(t *testing.T) {
 			greedy[0].send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
 			time.Sleep(4 * sweepTime)
 			greedy[1].send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
-			time.Sleep(leastSilence / 2)
+			synctest.Wait()
 			modest, ok := r.knock(t, "modest:1")
 			if !ok {
 				t.Fatal("no room for another host")
@@ -781,25 +781,38 @@ func TestRoomForConnections(t *testing.T) {
 		})
 	})
 
-	t.Run("who talks all the time stays", func(t *testing.T) {
+	t.Run("a host that has the most gives way though it talks all the time", func(t *testing.T) {
 		door(t, &Settings{MaxConns: 2}, func(r *rejected, s *Server) {
-			a, _ := r.knock(t, "busy:1")
-			b, _ := r.knock(t, "busy:1")
-			talk := func() {
-				for _, p := range []*peer{a, b} {
-					p.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
-					p.message("a reply")
-				}
+			for range 2 {
+				p, _ := r.knock(t, "busy:1")
+				p.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+				p.message("a reply")
 			}
-			time.Sleep(5 * time.Second)
-			talk()
-			time.Sleep(leastSilence / 2)
-			if _, ok := r.knock(t, "other:1"); ok {
-				t.Error("a connection in use was ended")
-			}
-			time.Sleep(leastSilence)
 			if _, ok := r.knock(t, "other:1"); !ok {
 				t.Error("no room")
+			}
+		})
+	})
+
+	t.Run("a connection of any host gives way when it has been idle for long", func(t *testing.T) {
+		door(t, &Settings{MaxConns: 3}, func(r *rejected, s *Server) {
+			silent, _ := r.knock(t, "a:1")
+			calls, _ := r.knock(t, "b:1")
+			waits, _ := r.knock(t, "c:1")
+			waits.send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
+			time.Sleep(idleTime / 2)
+			calls.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+			calls.message("a reply")
+			time.Sleep(idleTime/2 - time.Millisecond)
+			if _, ok := r.knock(t, "d:1"); ok {
+				t.Error("a connection was ended that had not been idle for long enough")
+			}
+			time.Sleep(idleLook)
+			if _, ok := r.knock(t, "d:1"); !ok || !silent.over() || calls.over() || waits.over() {
+				t.Errorf("room %v; ended: silent %v, in use %v, with a call in flight %v", ok, silent.over(), calls.over(), waits.over())
+			}
+			if _, ok := r.knock(t, "e:1"); ok {
+				t.Error("room for one more")
 			}
 		})
 	})

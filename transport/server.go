@@ -37,10 +37,11 @@ type ServerConfig struct {
 	// MaxConns bounds the connections of a server, including those being set up, of which
 	// there may be an eighth of it, or 16. When the bound is reached, a new connection
 	// takes the place of one of the host that has the most, if that host has more than the
-	// new connection's host would have. Only a connection that has been silent for a
-	// second is closed: one without calls in flight if there is one, and the longest
-	// silent of these. Otherwise the new connection is rejected, and a Client gets a
-	// *BusyError. Zero is 4096, but at most a quarter of the descriptors that the process
+	// new connection's host would have: one without calls in flight if there is one, and
+	// the longest silent of these. Otherwise it takes the place of the connection, of any
+	// host, that has been silent for longest, if that is 90 seconds and no calls of it are
+	// in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
+	// A Client whose connection was closed makes another when a call needs it. Zero is 4096, but at most a quarter of the descriptors that the process
 	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
 	// and the program opens files.
 	MaxConns int
