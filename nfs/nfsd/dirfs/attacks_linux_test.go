@@ -252,7 +252,7 @@ func TestModeSetMeanwhile(t *testing.T) {
 	n := w.node("file", 0)
 	set := make(chan struct{})
 	n.opening.Lock()
-	err := n.asOwner(func() error {
+	_, err := n.asOwner(func() (int, error) {
 		go func() {
 			defer close(set)
 			if err := n.change(&nfs.SetAttr{SetMode: true, Mode: 0o640}); err != nil {
@@ -263,7 +263,7 @@ func TestModeSetMeanwhile(t *testing.T) {
 		case <-set:
 		case <-time.After(50 * time.Millisecond): // it waits, as it should
 		}
-		return nil
+		return -1, nil
 	})
 	n.opening.Unlock()
 	<-set

@@ -42,12 +42,24 @@ func (n *node) child(who *nfsd.Caller, name string) (*node, error) {
 		}
 		return child, nil
 	}
-	fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
-	if err != nil {
-		return nil, err
+	// ESTALE: the file has been replaced, or removed, since it was opened.
+	for range tries {
+		fd, err := n.fs.at.open(n.path, name, unix.O_PATH)
+		if err != nil {
+			return nil, err
+		}
+		if n.fs.opened != nil {
+			n.fs.opened(name)
+		}
+		if child, err := n.fs.adopt(fd, nil, n, name, who); err != unix.ESTALE {
+			return child, err
+		}
 	}
-	return n.fs.adopt(fd, nil, n, name, who)
+	return nil, unix.EAGAIN
 }
+
+// tries is how often a name is looked at that others keep changing.
+const tries = 16
 
 // known is child for what is in the cache, nil if it is not or cannot be told: one system call in
 // place of four. A name that the rules of openat2 are for is left to them: what is mounted is known
@@ -63,8 +75,13 @@ func (n *node) known(name string) *node {
 	return n.fs.cache.get(&key)
 }
 
-// maxDepth bounds the directories above one.
-const maxDepth = 4096
+const (
+	// maxDepth bounds the directories above one.
+	maxDepth = 4096
+
+	// slowDepth is how many of these are climbed one at a time.
+	slowDepth = 32
+)
 
 // parent returns the directory above. A directory that has been moved out of the export has
 // none.
@@ -74,45 +91,63 @@ func (n *node) parent() (*node, error) {
 		n.fs.cache.use(root)
 		return root, nil
 	}
-	var top, st unix.Stat_t
-	if err := fstat(root.path, &top); err != nil {
-		return nil, err
-	}
-	first, err := n.fs.at.climb(n.path)
+	first, err := n.fs.at.climb(n.path, 1)
 	if err != nil {
 		return nil, unix.ESTALE
 	}
-	at := first
-	for range maxDepth {
-		if err = fstat(at, &st); err != nil || same(&st, &top) {
-			break
-		}
-		var above int
-		above, err = n.fs.at.climb(at)
-		if at != first {
-			unix.Close(at)
-		}
-		if at = above; err != nil {
-			at, err = first, unix.ESTALE
-			break
-		}
-		was := st
-		if err = fstat(at, &st); err == nil && same(&st, &was) {
-			err = unix.ESTALE // the top of the host's file system
-			break
-		}
-	}
-	if at != first {
-		unix.Close(at)
-	}
-	if err == nil && !same(&st, &top) {
-		err = unix.ESTALE
-	}
-	if err != nil {
+	if err := n.fs.inside(first); err != nil {
 		unix.Close(first)
 		return nil, err
 	}
 	return n.fs.adopt(first, nil, nil, "", nil)
+}
+
+// inside checks that a directory is the root or below it. ESTALE: it is not. Nothing is remembered,
+// because the host may move any of the directories above at any time. The work is bounded: beyond
+// slowDepth the kernel climbs many levels in one system call.
+func (f *FS) inside(dir int) error {
+	var top, st unix.Stat_t
+	if err := fstat(f.root.path, &top); err != nil {
+		return err
+	}
+	at, levels, err := f.at.rise(dir, slowDepth, &top)
+	if err != nil {
+		return err
+	}
+	defer func() { unix.Close(at) }()
+	if err := fstat(at, &st); err != nil || same(&st, &top) {
+		return err
+	}
+	if levels < slowDepth {
+		// That is where the way up ends.
+		return unix.ESTALE
+	}
+	// How far the way up goes from here, and how far from the root: the root has to be where they differ.
+	end, above, err := f.at.rise(f.root.path, maxDepth, nil)
+	if err != nil {
+		return err
+	}
+	err = fstat(end, &st)
+	unix.Close(end)
+	if err != nil {
+		return err
+	}
+	depth, err := f.at.depth(at, &st)
+	if err != nil {
+		return err
+	}
+	for left := depth - above; left > 0; left -= mostClimb {
+		next, err := f.at.climb(at, min(left, mostClimb))
+		if err != nil {
+			return unix.ESTALE
+		}
+		unix.Close(at)
+		at = next
+	}
+	if err := fstat(at, &st); err != nil || same(&st, &top) {
+		return err
+	}
+	return unix.ESTALE
 }
 
 // ---- listing

@@ -73,6 +73,8 @@ type FS struct {
 	joint   bool // a new file's name is on the disk when the file is
 
 	fsync, fdatasync func(fd int) error // of package unix, unless a test looks on
+	opened           func(name string)  // a test's: called after a name was opened or made
+	chmod            func(path string, mode uint32) error
 
 	mount int // descriptor of the root, not O_PATH, for open_by_handle_at
 	root  *node
@@ -92,7 +94,7 @@ var (
 // Open returns the FS of a directory. A nil cfg is the default configuration. It fails as root
 // if threads cannot take the identity of callers.
 func Open(dir string, cfg *Config) (*FS, error) {
-	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync}
+	f := &FS{mount: -1, fsync: unix.Fsync, fdatasync: unix.Fdatasync, chmod: unix.Chmod}
 	f.verf.Store(rand.Uint64())
 	if cfg != nil {
 		f.cfg = *cfg

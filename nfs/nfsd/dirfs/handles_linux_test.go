@@ -9,7 +9,9 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -331,6 +333,52 @@ func TestParentOutside(t *testing.T) {
 		w.want("outside", up(), nfs.StatusStale)
 		testutil.Must(t, os.Rename(w.dir+".out", w.path("back")))
 		w.want("inside again", up(), nfs.StatusOK)
+	})
+}
+
+// The way up from a directory far below is as safe, and takes few system calls.
+func TestParentFarBelow(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		const levels = 300
+		w := newWorld(t, m.cfg, map[string]string{"dir/": "", "elsewhere/": ""})
+		at, err := unix.Open(w.path("dir"), unix.O_PATH, 0)
+		testutil.Must(t, err)
+		for range levels {
+			testutil.Must(t, unix.Mkdirat(at, "d", 0o777))
+			below, err := unix.Openat(at, "d", unix.O_PATH, 0)
+			testutil.Must(t, err)
+			unix.Close(at)
+			at = below
+		}
+		defer func() { unix.Close(at) }()
+		inside := func(what string, want error) {
+			t.Helper()
+			if got := w.fs.inside(at); got != want {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		before := w.descriptors()
+		inside("below the export", nil)
+		testutil.Must(t, os.Rename(w.path("dir"), w.path("elsewhere/dir")))
+		inside("at another depth", nil)
+		testutil.Must(t, os.Rename(w.path("elsewhere/dir"), w.dir+".out"))
+		inside("outside", unix.ESTALE)
+		testutil.Must(t, os.Rename(w.dir+".out", w.path("dir")), os.Mkdir(w.dir+".above", 0o777), os.Rename(w.dir, w.dir+".above/moved"))
+		inside("below the export, which has been moved itself", nil)
+		testutil.Must(t, os.Rename(w.dir+".above/moved", w.dir))
+		if open := w.descriptors(); open > before {
+			t.Errorf("%d descriptors are open, %d were before", open, before)
+		}
+		began := time.Now()
+		for range 10 {
+			inside("again", nil)
+		}
+		t.Logf("%v a time", time.Since(began)/10)
+		w.fs.at.climbs = new(atomic.Int64)
+		inside("with a count", nil)
+		if n := w.fs.at.climbs.Load(); n > 100 {
+			t.Errorf("%d system calls for %d levels", n, levels)
+		}
 	})
 }
 

@@ -273,7 +273,7 @@ func TestMadeAnother(t *testing.T) {
 		child, err := w.fs.root.child(who, name)
 		testutil.Must(t, err)
 		before := hostStat(t, w.path(name)).Mode
-		if _, err := w.fs.root.made(who, child, 0o777, &nfs.SetAttr{SetSize: true, Size: 5}); err == nil {
+		if _, err := w.fs.root.made(who, child, name, 0o777, &nfs.SetAttr{SetSize: true, Size: 5}); err == nil {
 			t.Errorf("%s belongs to another, and can be changed", name)
 		}
 		if st := hostStat(t, w.path(name)); st.Mode != before || st.Size == 5 {

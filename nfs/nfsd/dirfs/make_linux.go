@@ -22,7 +22,7 @@ func (n *node) Create(_ context.Context, who *nfsd.Caller, name string, how nfs.
 		mode = 0o666
 	}
 	// Somebody else may remove what is in the way before it is looked at.
-	for range 16 {
+	for range tries {
 		child, err := n.create(who, name, mode, set, how == nfs.Exclusive)
 		if err != unix.EEXIST || how == nfs.Guarded {
 			return asNode(child, err)
@@ -81,7 +81,13 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 	if err != nil {
 		return nil, err
 	}
+	if n.fs.opened != nil {
+		n.fs.opened(name)
+	}
 	child, err := n.fs.adopt(fd, nil, n, name, who)
+	if err == unix.ESTALE { // replaced already
+		return n.child(who, name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +98,7 @@ func (n *node) create(who *nfsd.Caller, name string, mode uint32, set nfs.SetAtt
 	if set.SetSize && set.Size == 0 {
 		set.SetSize = false
 	}
-	return n.made(who, child, mode, &set)
+	return n.made(who, child, name, mode, &set)
 }
 
 // createKnown makes a file without a name, sets its times, and then gives it its name. A server that
@@ -114,8 +120,9 @@ func (n *node) createKnown(name string, mode uint32, set *nfs.SetAttr) (fd int, 
 	return fd, nil
 }
 
-// made finishes an object that has just been made. It takes child, and returns it.
-func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr) (*node, error) {
+// made finishes an object that has just been made. It takes child and returns it, or what has replaced
+// it by now.
+func (n *node) made(who *nfsd.Caller, child *node, name string, mode uint32, set *nfs.SetAttr) (*node, error) {
 	var st unix.Stat_t
 	err := child.stat(&st)
 	set.SetMode = false
@@ -142,6 +149,9 @@ func (n *node) made(who *nfsd.Caller, child *node, mode uint32, set *nfs.SetAttr
 	}
 	if err != nil {
 		child.Release()
+		if err == unix.ESTALE {
+			return n.child(who, name)
+		}
 		return nil, err
 	}
 	return child, nil
@@ -246,7 +256,7 @@ func (n *node) make(who *nfsd.Caller, name string, mode uint32, attr *nfs.SetAtt
 	}
 	set := n.fs.initial(who, attr)
 	set.SetSize = false
-	return n.made(who, child, mode, &set)
+	return n.made(who, child, name, mode, &set)
 }
 
 // Remove removes anything but a directory.

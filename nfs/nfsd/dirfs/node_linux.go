@@ -311,20 +311,21 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 	}
 	// Not blocking: while another process has a lease on the file clients try again.
 	flags |= unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOCTTY
-	open := func() error {
-		return retry(func() (err error) {
+	open := func() (fd int, err error) {
+		err = retry(func() (err error) {
 			fd, err = unix.Open(procPath(n.path), flags, 0)
 			return err
 		})
+		return fd, err
 	}
 	if n.fs.direct { // the shorter way to the same inode
 		fd, err = n.fs.ids.open(n.fs.mount, &n.id, flags)
 	}
 	if !n.fs.direct || err != nil {
-		err = open()
+		fd, err = open()
 	}
 	if err == unix.EACCES && n.fs.self == nil && st.Uid == n.fs.process.UID {
-		err = n.asOwner(open)
+		fd, err = n.asOwner(open)
 	}
 	if err != nil {
 		return -1, err
@@ -337,20 +338,21 @@ func (n *node) data(write bool, st *unix.Stat_t) (fd int, err error) {
 // asOwner runs open while the mode lets the owner in, who is this process: an ordinary user has
 // no other way to what is the owner's right in NFS. opening is held. The mode is that of now: what
 // the caller has seen may have been changed since then, maybe by the same call.
-func (n *node) asOwner(open func() error) error {
+func (n *node) asOwner(open func() (fd int, err error)) (fd int, err error) {
 	var st unix.Stat_t
 	if err := fstat(n.path, &st); err != nil {
-		return err
+		return -1, err
 	}
 	mode := st.Mode & 0o7777
-	if err := unix.Chmod(procPath(n.path), mode|0o600); err != nil {
-		return err
+	if err := n.fs.chmod(procPath(n.path), mode|0o600); err != nil {
+		return -1, err
 	}
-	err := open()
-	if back := unix.Chmod(procPath(n.path), mode); err == nil {
-		err = back
+	fd, err = open()
+	if back := n.fs.chmod(procPath(n.path), mode); back != nil && err == nil {
+		unix.Close(fd)
+		return -1, back
 	}
-	return err
+	return fd, err
 }
 
 // chmod sets the mode, but not while asOwner has another one, which it takes back.
@@ -466,7 +468,11 @@ func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	if n.typ == nfs.TypeReg {
 		return true, n.flush(who, fd, n.fs.fsync)
 	}
-	return true, who.Wait(func() error { return retry(func() error { return n.fs.fsync(fd) }) })
+	err = who.Wait(func() error { return retry(func() error { return n.fs.fsync(fd) }) })
+	if err == unix.EINVAL {
+		err = nil // the file system has nothing to put on the disk for a directory
+	}
+	return true, err
 }
 
 // ReadLink returns what the link says.

@@ -38,8 +38,8 @@ type place struct {
 // A share is the places that a client has brought up.
 type share struct {
 	client netip.Prefix // a host: see nfsd.Caller.Net
-	size   int   // bytes
-	ring   place // ring.next was used last
+	size   int          // bytes
+	ring   place        // ring.next was used last
 }
 
 const (

@@ -106,3 +106,12 @@ func TestFileSystemType(t *testing.T) {
 		}
 	}
 }
+
+// A file system that knows no fsync of directories has nothing to lose by that.
+func TestDirectoryNotSynced(t *testing.T) {
+	w := newWorld(t, modes()[2].cfg, map[string]string{"dir/": "", "file": ""})
+	w.synced(func() error { return unix.EINVAL })
+	w.want("MKDIR", w.do(user(), nfs.ProcMkdir, &nfs.MkdirArgs{Where: nfs.DirOpArgs{Dir: w.root, Name: "new"}}), nfs.StatusOK)
+	w.want("RMDIR", w.do(user(), nfs.ProcRmdir, &nfs.DirOpArgs{Dir: w.root, Name: "dir"}), nfs.StatusOK)
+	w.want("COMMIT of a file", w.do(user(), nfs.ProcCommit, &nfs.CommitArgs{File: w.lookup("file")}), nfs.StatusInval)
+}

@@ -3,6 +3,7 @@ package dirfs
 import (
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +18,8 @@ type opener struct {
 	// its device, which is not enough for another part of the same file system.
 	plain bool
 	dev   uint64 // of the export
+
+	climbs *atomic.Int64 // a test's: calls of climb; nil: they are not counted
 }
 
 // beneath are the rules for openat2. ".." is for climb alone.
@@ -41,12 +44,76 @@ func (o opener) create(dir int, name string, flags int, mode uint32) (fd int, er
 	return o.openat2(dir, name, flags, mode, beneath)
 }
 
-// climb opens the directory above one, with O_PATH.
-func (o opener) climb(dir int) (fd int, err error) {
-	if o.plain {
-		return o.step(dir, "..", unix.O_PATH|unix.O_DIRECTORY)
+// mostClimb is how many levels one system call climbs: a path is shorter than 4096 bytes.
+const mostClimb = 1024
+
+// climb opens the directory some levels above one, 1 to mostClimb, with O_PATH.
+func (o opener) climb(dir, levels int) (fd int, err error) {
+	if o.climbs != nil {
+		o.climbs.Add(1)
 	}
-	return o.openat2(dir, "..", unix.O_PATH|unix.O_DIRECTORY, 0, climbing)
+	path := ups[:3*levels-1]
+	if o.plain {
+		return o.step(dir, path, unix.O_PATH|unix.O_DIRECTORY)
+	}
+	return o.openat2(dir, path, unix.O_PATH|unix.O_DIRECTORY, 0, climbing)
+}
+
+// ups is the way up. Immutable.
+var ups = strings.Repeat("../", mostClimb)
+
+// rise climbs one level at a time until it meets an inode, the way up ends, or most levels are climbed.
+func (o opener) rise(dir, most int, until *unix.Stat_t) (fd, levels int, err error) {
+	var st, above unix.Stat_t
+	if fd, err = o.open(dir, ".", unix.O_PATH|unix.O_DIRECTORY); err != nil {
+		return -1, 0, err
+	}
+	if err = fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, 0, err
+	}
+	for ; levels < most && (until == nil || !same(&st, until)); levels++ {
+		next, failed := o.climb(fd, 1)
+		if failed != nil {
+			return fd, levels, nil // the top of the mount, or closed to the process
+		}
+		unix.Close(fd)
+		fd = next
+		if err := fstat(fd, &above); err != nil {
+			unix.Close(fd)
+			return -1, 0, err
+		}
+		if same(&above, &st) {
+			return fd, levels, nil // the top of the host's file system
+		}
+		st = above
+	}
+	return fd, levels, nil
+}
+
+// depth is how many levels a directory is below top, where every way up ends; at least maxDepth if
+// it is deeper. It takes some 16 system calls, which climb 2*maxDepth levels at most.
+func (o opener) depth(dir int, top *unix.Stat_t) (levels int, err error) {
+	at := dir
+	for step := mostClimb; step > 0 && levels < maxDepth; {
+		next, failed := o.climb(at, step)
+		if failed == nil {
+			var st unix.Stat_t
+			if err = fstat(next, &st); err == nil && !same(&st, top) {
+				if at != dir {
+					unix.Close(at)
+				}
+				at, levels = next, levels+step
+				continue
+			}
+			unix.Close(next)
+		}
+		step /= 2
+	}
+	if at != dir {
+		unix.Close(at)
+	}
+	return levels + 1, err
 }
 
 func (o opener) openat2(dir int, name string, flags int, mode uint32, rules uint64) (fd int, err error) {

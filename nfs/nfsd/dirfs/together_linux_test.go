@@ -179,7 +179,7 @@ func TestMixture(t *testing.T) {
 							t.Error(err)
 						}
 						switch res.Status {
-						case nfs.StatusOK, nfs.StatusNoEnt, nfs.StatusExist, nfs.StatusStale, nfs.StatusJukebox:
+						case nfs.StatusOK, nfs.StatusNoEnt, nfs.StatusExist, nfs.StatusJukebox:
 						default:
 							t.Errorf("%s: %v", nfs.ProcName(c.proc), res.Status)
 						}
@@ -231,4 +231,67 @@ func TestExclusiveAtOnce(t *testing.T) {
 			wg.Wait()
 		}
 	})
+}
+
+// A file that is replaced after its name was opened is the old or the new one to LOOKUP and CREATE,
+// and no handle that is stale. A name that is gone is no name.
+func TestReplacedMeanwhile(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, nil)
+		replaced := 0
+		replace := func(name string) {
+			if name == "file" && replaced < 3 {
+				replaced++
+				w.put("new", "new")
+				testutil.Must(t, os.Rename(w.path("new"), w.path("file")))
+			}
+		}
+		where := nfs.DirOpArgs{Dir: w.root, Name: "file"}
+		for _, tt := range []struct {
+			what  string
+			there bool
+			proc  uint32
+			args  message
+		}{
+			{"LOOKUP", true, nfs.ProcLookup, &where},
+			{"CREATE of a file that is there", true, nfs.ProcCreate, &nfs.CreateArgs{Where: where}},
+			{"CREATE", false, nfs.ProcCreate, &nfs.CreateArgs{Where: where, Mode: nfs.Guarded}},
+		} {
+			os.Remove(w.path("file"))
+			if tt.there {
+				w.put("file", "old")
+			}
+			w.fs.cache.clear()
+			replaced, w.fs.opened = 0, replace
+			w.want(tt.what, w.do(user(), tt.proc, tt.args), nfs.StatusOK)
+			w.fs.opened = nil
+			if replaced != 3 {
+				t.Errorf("%s: the file was replaced %d times", tt.what, replaced)
+			}
+		}
+		w.fs.cache.clear()
+		w.fs.opened = func(string) { os.Remove(w.path("file")) }
+		w.want("LOOKUP of a file that is removed", w.do(user(), nfs.ProcLookup, &where), nfs.StatusNoEnt)
+		w.fs.opened = nil
+	})
+}
+
+// Opening a file as its owner leaves no descriptor when its mode cannot be set back.
+func TestModeNotSetBack(t *testing.T) {
+	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "x"})
+	n := w.node("file", 0)
+	calls := 0
+	w.fs.chmod = func(path string, mode uint32) error {
+		if calls++; calls == 2 {
+			return unix.EIO
+		}
+		return unix.Chmod(path, mode)
+	}
+	before := w.openFor("file")
+	n.opening.Lock()
+	_, err := n.asOwner(func() (int, error) { return unix.Open(w.path("file"), unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	n.opening.Unlock()
+	if open := w.openFor("file"); err != unix.EIO || open != before {
+		t.Errorf("%v, and %d descriptors are open, %d were before", err, open, before)
+	}
 }
