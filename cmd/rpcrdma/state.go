@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -78,7 +79,24 @@ func openKey(dir string) ([]byte, error) {
 	if err := errors.Join(err, temp.Sync(), temp.Close()); err != nil {
 		return nil, err
 	}
-	return key, os.Rename(temp.Name(), path)
+	if err := os.Rename(temp.Name(), path); err != nil {
+		return nil, err
+	}
+	return key, syncDir(dir)
+}
+
+// syncDir puts the names in a directory on the disk.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	// EINVAL: the file system has nothing to put on the disk for a directory.
+	if err := d.Sync(); !errors.Is(err, syscall.EINVAL) {
+		return err
+	}
+	return nil
 }
 
 // Close closes the database.
