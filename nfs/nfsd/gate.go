@@ -131,7 +131,7 @@ func (g *gate[H, K]) try(h H, k K) *owner[H, K] {
 // admit lets a call of o in, if there is room for it. mu is held.
 func (g *gate[H, K]) admit(o *owner[H, K]) bool {
 	// Calls that wait while there is a free place wait for their owner's share.
-	if !g.roomOf(o.host) || !g.room(o) || o.first != nil {
+	if !g.room(o) || o.first != nil {
 		return false
 	}
 	g.count(o, 1)
@@ -148,7 +148,7 @@ func (g *gate[H, K]) count(o *owner[H, K], n int) {
 // roomOf reports whether host h may have another call. mu is held.
 func (g *gate[H, K]) roomOf(h *owner[H, K]) bool { return h.running*g.limits.host < g.free }
 
-// room reports whether connection o may have another call, if its host may. mu is held.
+// room reports whether connection o may have another call, which needs room of its host. mu is held.
 func (g *gate[H, K]) room(o *owner[H, K]) bool {
 	h := o.host
 	// With left more calls, the host has h.running + left, and g.free - left places are free.
