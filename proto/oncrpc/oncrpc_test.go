@@ -2,6 +2,7 @@ package oncrpc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"reflect"
@@ -584,4 +585,34 @@ func FuzzConsumeRecordMark(f *testing.F) {
 			t.Fatalf("decoded %x, encoded %x", b[:n], enc)
 		}
 	})
+}
+
+// TestProtected: which credentials have arguments and results in an envelope. RFC 2203 section 5.3.
+func TestProtected(t *testing.T) {
+	gss := func(words ...uint32) (a Auth) {
+		a.Flavor = FlavorGSS
+		for _, w := range words {
+			a.Body = binary.BigEndian.AppendUint32(a.Body, w)
+		}
+		return a
+	}
+	for _, tt := range []struct {
+		name string
+		a    Auth
+		want bool
+	}{
+		{"no credential", Auth{}, false},
+		{"authentication alone", gss(1, 0, 7, 1, 0), false},
+		{"integrity", gss(1, 0, 7, 2, 0), true},
+		{"privacy", gss(1, 0, 7, 3, 0), true},
+		{"an unknown service", gss(1, 0, 7, 4, 0), false},
+		{"a context is made", gss(1, 1, 7, 2, 0), false},
+		{"another version", gss(2, 0, 7, 2, 0), false},
+		{"truncated", gss(1, 0, 7), false},
+		{"another flavor", Auth{FlavorSys, gss(1, 0, 7, 2, 0).Body}, false},
+	} {
+		if got := tt.a.Protected(); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -56,5 +57,128 @@ func TestArenaPinsLittleMore(t *testing.T) {
 	a.Drop()
 	if pinned != 0 {
 		t.Errorf("%d bytes are pinned after the end", pinned)
+	}
+}
+
+// bulk returns an arena of bulk buffers of one slab each, and what it counts.
+func bulk(opt Options) (*Arena, *Usage) {
+	opt.LocalDMA, opt.Small, opt.Usage = true, 4096, new(Usage)
+	return New(nil, opt), opt.Usage
+}
+
+func get(t *testing.T, a *Arena, n int) *Buffer {
+	t.Helper()
+	b, err := a.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestMaxBulk(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		told := 0
+		a, _ := bulk(Options{MaxBulk: 3 * SlabSize, Strict: strict, OnBulk: func() { told++ }})
+		var bufs []*Buffer
+		for range 3 {
+			bufs = append(bufs, get(t, a, SlabSize))
+		}
+		if got := a.Stats(); got.Bulk != 3*SlabSize || got.Buffers != 3 || told != 3 || !a.Bulky() {
+			t.Errorf("strict %v: %+v, told %d times", strict, got, told)
+		}
+		b, err := a.Get(SlabSize)
+		if strict != errors.Is(err, ErrFull) {
+			t.Errorf("strict %v: one more than the limit: %v", strict, err)
+		}
+		get(t, a, 100) // small buffers do not count
+		if strict {
+			a.Put(bufs[0])
+			if _, err := a.Get(SlabSize / 2); err != nil { // the room of another class
+				t.Errorf("there is room for one: %v", err)
+			}
+		} else {
+			a.Put(b)
+			a.Put(bufs[0])
+			get(t, a, 2*SlabSize)
+			if n := a.Stats().Bulk; n != 4*SlabSize {
+				t.Errorf("%d bytes are mapped for %d in use", n, 4*SlabSize)
+			}
+		}
+		a.Drop()
+	}
+}
+
+// What is mapped is what has been in use at once between two sweeps, and what Trim leaves.
+func TestSweep(t *testing.T) {
+	const size = SlabSize
+	a, usage := bulk(Options{})
+	is := func(what string, slabs, idle int) {
+		t.Helper()
+		if got := a.Stats().Bulk; got != slabs*size || usage.Idle.Load() != int64(idle*size) {
+			t.Errorf("%s: %d bytes are mapped, %d idle; want %d and %d slabs of %d", what, got, usage.Idle.Load(), slabs, idle, size)
+		}
+	}
+	x, y, z := get(t, a, size), get(t, a, size), get(t, a, size)
+	is("three in use", 3, 0)
+	a.Put(x)
+	a.Put(y)
+	a.Sweep()
+	is("they were in use before this sweep", 3, 2)
+	if n := a.Trim(size); n != size {
+		t.Errorf("Trim has unmapped %d bytes", n)
+	}
+	is("one is trimmed", 2, 1)
+	a.Put(z)
+	is("none is in use", 2, 2)
+	a.Sweep()
+	is("one was in use since the last sweep", 1, 1)
+	a.Sweep()
+	is("none was", 0, 0)
+	if n := a.Trim(size); n != 0 || a.Bulky() {
+		t.Errorf("Trim has unmapped %d bytes of none", n)
+	}
+	a.Drop()
+}
+
+// A buffer may come back after the end, and the count of the others' memory is right.
+func TestUsageAfterEnd(t *testing.T) {
+	a, usage := bulk(Options{})
+	small, used, idle := get(t, a, 100), get(t, a, SlabSize), get(t, a, SlabSize)
+	a.Put(idle)
+	if usage.Base.Load() != SlabSize || usage.Idle.Load() != SlabSize {
+		t.Errorf("%d and %d bytes", usage.Base.Load(), usage.Idle.Load())
+	}
+	a.Hold()
+	a.Drop()
+	if got := a.Stats(); got.Refs != 1 || got.Slabs != 3 {
+		t.Errorf("%+v while somebody holds it", got)
+	}
+	a.Drop()
+	a.Put(used)
+	a.Put(small)
+	if usage.Base.Load() != 0 || usage.Idle.Load() != 0 || a.Stats() != (Stats{}) {
+		t.Errorf("after the end %d and %d bytes, %+v", usage.Base.Load(), usage.Idle.Load(), a.Stats())
+	}
+}
+
+func TestSpare(t *testing.T) {
+	var s spareSlabs
+	if s.take() != nil || s.keep(make([]byte, SlabSize/2)) {
+		t.Error("there is one")
+	}
+	dirty := make([]byte, SlabSize)
+	for i := range dirty {
+		dirty[i] = 1
+	}
+	s.keep(dirty)
+	for i, c := range s.take() {
+		if c != 0 {
+			t.Fatalf("byte %d is that of another connection", i)
+		}
+	}
+	for i := range maxSpareSlabs + 1 {
+		if s.keep(dirty) != (i < maxSpareSlabs) {
+			t.Errorf("slab %d", i)
+		}
 	}
 }

@@ -1,6 +1,9 @@
 package budget
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 const mib = 1 << 20
 
@@ -43,5 +46,118 @@ func TestAsksWhileGranted(t *testing.T) {
 	waits.Release(mib/4, true)
 	if b.Stats().Held != 0 {
 		t.Errorf("%d bytes are reserved in the end", b.Stats().Held)
+	}
+}
+
+// A connection that was granted room for a call, and asks for a call of another size, reserves
+// what it asks for.
+func TestGrantOfAnotherSize(t *testing.T) {
+	for _, n := range []int64{mib / 8, mib / 2} {
+		b, holds, waits := two()
+		holds.Reserve(mib)
+		waits.Reserve(mib / 4)
+		holds.Release(mib, true)
+		if !waits.Reserve(n) || b.Stats().Held != n || waits.Held() != n {
+			t.Errorf("%d bytes are reserved for a call of %d", b.Stats().Held, n)
+		}
+	}
+}
+
+// How many of 60 bytes connections reserve that ask for one at a time, in turn, until none gets
+// any more.
+func TestShares(t *testing.T) {
+	for _, tt := range []struct {
+		hosts, conns int // of each
+		want         int64
+	}{
+		{1, 1, 12},  // a third of what it leaves to its host, 36 of 48
+		{1, 2, 16},  // 8 each; of 44 that remain 28 are the host's, and a third of those is less than 10
+		{1, 60, 30}, // the host has as much as it leaves to others
+		{2, 1, 20},
+		{2, 60, 40},
+		{3, 60, 45},
+	} {
+		t.Run(fmt.Sprintf("%d connections of %d hosts", tt.conns, tt.hosts), func(t *testing.T) {
+			b := New(60)
+			var tenants []*Tenant
+			for range tt.conns {
+				for h := range tt.hosts {
+					tn := new(Tenant)
+					b.Join(tn, Terms{Host: fmt.Sprint(h), Start: 60, Most: 60, Wake: func() {}})
+					tenants = append(tenants, tn)
+				}
+			}
+			for more := true; more; {
+				more = false
+				for _, tn := range tenants {
+					more = tn.Reserve(1) || more
+				}
+			}
+			if got := b.Stats().Held; got != tt.want {
+				t.Errorf("%d bytes are reserved, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// A connection begins with Start, and may reserve twice as much each time that its peer has taken
+// as much as it may reserve, up to Most.
+func TestAllowance(t *testing.T) {
+	b, tn := New(1000*mib), new(Tenant)
+	b.Join(tn, Terms{Host: "a", Start: 10, Most: 35, Wake: func() {}})
+	may := func(what string, want int64) {
+		t.Helper()
+		n := int64(0)
+		for tn.Extend(0, 1) {
+			n++
+		}
+		if tn.Release(n, false); n != want {
+			t.Errorf("%s: it may reserve %d bytes, want %d", what, n, want)
+		}
+	}
+	take := func(n int64) {
+		tn.Charge(n)
+		tn.Release(n, true)
+	}
+	may("at first", 10)
+	take(9)
+	may("the peer has taken 9", 10)
+	take(1)
+	may("the peer has taken 10", 20)
+	take(20)
+	may("it has taken 20 more", 35)
+	take(100)
+	may("it has taken more than that", 35)
+	tn.Restart()
+	may("it takes nothing", 10)
+}
+
+// Memory that others have mapped and do not use is unmapped when a call needs the room, that of
+// the connection of the call last.
+func TestReclaim(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		idle, theirs     int // bytes mapped and not in use: all, and of the other connection
+		reserve          int64
+		fromThem, fromUs int // what is asked for
+	}{
+		{"there is room", 40, 40, 60, 0, 0},
+		{"a byte is missing", 40, 40, 61, 1, 0},
+		{"all of it", 40, 40, 100, 40, 0},
+		{"the other has too little", 40, 10, 80, 20, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, us, them := New(100), new(Tenant), new(Tenant)
+			b.Usage().Idle.Store(int64(tt.idle))
+			fromThem, fromUs := 0, 0
+			b.Join(us, Terms{Host: "a", Start: 100, Most: 100, Trim: func(n int) int { fromUs = n; return n }})
+			b.Join(them, Terms{Host: "b", Start: 100, Most: 100, Trim: func(n int) int { fromThem = n; return min(n, tt.theirs) }})
+			if !us.Reserve(tt.reserve) {
+				t.Fatal("idle memory keeps a call waiting")
+			}
+			if fromThem != tt.fromThem || fromUs != tt.fromUs {
+				t.Errorf("asked to unmap %d and %d bytes, want %d and %d", fromThem, fromUs, tt.fromThem, tt.fromUs)
+			}
+		})
 	}
 }

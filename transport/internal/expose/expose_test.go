@@ -1,12 +1,14 @@
 package expose
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 const (
@@ -247,4 +249,82 @@ func TestExposeFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestBounceBuffers(t *testing.T) {
+	const most = 10_000
+	// begin returns a loan on an adapter without windows that has bounce buffers.
+	begin := func(t *testing.T) (*card, *Loan) {
+		c := &card{}
+		l := NewBouncingLoan(&Adapter{Conn: c, Bounce: arena.New(c, arena.Options{Small: 1024, Remote: true}), BounceMax: most})
+		if _, seg := l.Buffer(1); seg.Length != 1 {
+			t.Fatal("no buffer")
+		}
+		l.End() // the first slabs are mapped
+		lend(t, &l, nil, program(most), remoteRead)
+		l.End()
+		c.log = nil
+		return c, &l
+	}
+	for _, tt := range []struct {
+		name    string
+		mem     fabric.SGE
+		bounces bool
+	}{
+		{"short", program(100), true},
+		{"as long as may be", program(most), true},
+		{"longer", program(most + 1), false},
+		{"registered already", mapped(100), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, l := begin(t)
+			for i := range tt.mem.Buf {
+				tt.mem.Buf[i] = byte(i + 1)
+			}
+			seg := lend(t, l, nil, tt.mem, remoteRead)
+			if int(seg.Length) != len(tt.mem.Buf) || l.Direct() == tt.bounces || (len(c.log) == 0) != tt.bounces {
+				t.Errorf("named %+v, the adapter was asked for %q", seg, c.log)
+			}
+			if tt.bounces && !bytes.Equal(l.parts[0].bounce.Bytes[:len(tt.mem.Buf)], tt.mem.Buf) {
+				t.Error("the peer reads something else")
+			}
+			if l.End(); l.a.Bounce.Stats().Buffers != 0 {
+				t.Error("a buffer is kept")
+			}
+		})
+	}
+	t.Run("a message's own", func(t *testing.T) {
+		_, l := begin(t)
+		for n, want := range map[int]bool{1: true, most: true, most + 1: false} {
+			if b, _ := l.Buffer(n); (b != nil) != want {
+				t.Errorf("of %d bytes: %v", n, b != nil)
+			}
+		}
+		l.End()
+	})
+	t.Run("Fetch copies what the peer has written, and no more", func(t *testing.T) {
+		_, l := begin(t)
+		mem := program(100)
+		lend(t, l, nil, mem, remoteWrite)
+		b := l.parts[0].bounce.Bytes
+		for i := range b {
+			b[i] = 7
+		}
+		l.Fetch(0, 60)
+		if n := slices.Index(mem.Buf, 0); n != 60 || slices.Contains(mem.Buf[n:], 7) {
+			t.Errorf("%v", mem.Buf)
+		}
+		l.End()
+	})
+	t.Run("one that is given up is kept until its reply", func(t *testing.T) {
+		_, l := begin(t)
+		lend(t, l, nil, program(100), remoteWrite)
+		l.GiveUp()
+		if l.Late() != 1 || l.Len() != 0 || l.a.Bounce.Stats().Buffers != 1 {
+			t.Errorf("%d late, %+v", l.Late(), l.a.Bounce.Stats())
+		}
+		if l.Settle(); l.Late() != 0 || l.a.Bounce.Stats().Buffers != 0 {
+			t.Errorf("%d late, %+v", l.Late(), l.a.Bounce.Stats())
+		}
+	})
 }

@@ -224,6 +224,35 @@ func TestWriter(t *testing.T) {
 	}
 }
 
+// An again writes its record once more when it is out.
+type again struct {
+	b   *bench
+	rec *Record
+}
+
+func (a *again) Released() { a.b.Write(a.rec) }
+
+// A caller of Flush writes a few batches for others, then another goroutine goes on.
+func TestFlushEnds(t *testing.T) {
+	onBench(t, Options{Resumable: true}, func(b *bench) {
+		r := recordOf(long, 'a')
+		r.Owner = &again{b, r}
+		b.Write(r)
+		var returned atomic.Bool
+		go func() {
+			b.Flush()
+			returned.Store(true)
+		}()
+		for range turns {
+			b.want(t, long, 'a')
+		}
+		synctest.Wait()
+		if !returned.Load() {
+			t.Errorf("Flush writes on after %d batches", turns)
+		}
+	})
+}
+
 func TestWithdraw(t *testing.T) {
 	opt := Options{Stall: 30 * time.Second, Resumable: true}
 	// spoil shows who still uses a record's memory.
@@ -278,6 +307,28 @@ func TestWithdraw(t *testing.T) {
 		})
 	}
 
+	t.Run("the second, half out, after the first, not begun", func(t *testing.T) {
+		onBench(t, opt, func(b *bench) {
+			first, second := recordOf(long, 'a'), recordOf(long, 'b')
+			b.Write(first)
+			b.Write(second)
+			b.Write(recordOf(long, 'c'))
+			b.Flush()
+			b.Withdraw(first)
+			spoil(first)
+			got := make([]byte, 5000)
+			if _, err := io.ReadFull(b.peer, got); err != nil {
+				t.Fatal(err)
+			}
+			b.Withdraw(second)
+			spoil(second)
+			rest := make([]byte, long+4-len(got))
+			if _, err := io.ReadFull(b.peer, rest); err != nil || !bytes.Equal(append(got, rest...)[4:], bytes.Repeat([]byte{'b'}, long)) {
+				t.Fatalf("the second record is torn: %v", err)
+			}
+			b.want(t, long, 'c')
+		})
+	})
 	t.Run("a record that is queued", func(t *testing.T) {
 		onBench(t, opt, func(b *bench) {
 			r := recordOf(long, 'a')
