@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,7 +124,8 @@ type fate struct {
 
 	// The provider calls match one at a time.
 	rng   *rand.Rand
-	left  int
+	left  int // cuts, less than 0 while a place has not been cut
+	least int // where left ends then
 	waits [2]struct {
 		cuts []*cut
 		turn []*cut // those that have not had their turn
@@ -133,7 +135,7 @@ type fate struct {
 }
 
 func newFate(cuts int) (*fate, fabrictest.Plan) {
-	f := &fate{over: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 2)), left: cuts}
+	f := &fate{over: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 2)), left: cuts, least: -9 * cuts}
 	f.waits[0].cuts = setupCuts()
 	f.waits[1].cuts = append(callCuts("forward", fabrictest.Dialed, fabrictest.Taken), callCuts("backward", fabrictest.Taken, fabrictest.Dialed)...)
 	var plan fabrictest.Plan
@@ -176,9 +178,19 @@ func (f *fate) match(i int, c *cut, p fabrictest.Passage) bool {
 	}
 	c.made++
 	f.choose(i)
-	if f.left--; f.left == 0 {
+	if f.left--; f.left <= 0 && (f.everywhere() || f.left <= f.least) {
 		f.on.Store(false)
 		close(f.over)
+	}
+	return true
+}
+
+// everywhere reports whether each place has been cut.
+func (f *fate) everywhere() bool {
+	for i := range f.waits {
+		if slices.ContainsFunc(f.waits[i].cuts, func(c *cut) bool { return c.made == 0 }) {
+			return false
+		}
 	}
 	return true
 }

@@ -58,11 +58,13 @@ func testPace(t *testing.T, s *transport.Server, dial func() *transport.Client) 
 				}
 			})
 		}
-		return func() {
+		stop = sync.OnceFunc(func() {
 			cancel()
 			wg.Wait()
 			cl.Close()
-		}
+		})
+		t.Cleanup(stop)
+		return stop
 	}
 	// grants are of all connections.
 	grants := func() (list []int) {
