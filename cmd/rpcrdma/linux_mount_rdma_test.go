@@ -198,14 +198,20 @@ func (s *mountedServer) remount() {
 // mountKernel exports dir with the kernel's server and mounts it over rxe.
 func mountKernel(t *testing.T, dir string) (mounted string) {
 	t.Helper()
+	source, options := exportKernel(t, dir)
+	mounted = publicDir(t)
+	sh(t, "mount", "-t", "nfs", "-o", options, source, mounted)
+	t.Cleanup(func() { sh(t, "umount", mounted) })
+	return mounted
+}
+
+// exportKernel exports dir with the kernel's server, and returns how its client mounts it over rxe.
+func exportKernel(t *testing.T, dir string) (source, options string) {
+	t.Helper()
 	top, port := kernelServer(t)
 	if dir != top && !strings.HasPrefix(dir, top+"/") {
 		sh(t, "exportfs", "-o", "rw,insecure,no_root_squash,no_subtree_check,fsid=77", "*:"+dir)
 		t.Cleanup(func() { sh(t, "exportfs", "-u", "*:"+dir) })
 	}
-	mounted = publicDir(t)
-	addr := rdmatest.Device(t, "rxe")
-	sh(t, "mount", "-t", "nfs", "-o", "vers=3,proto=rdma,port="+port+",mountproto=tcp,nolock", addr+":"+dir, mounted)
-	t.Cleanup(func() { sh(t, "umount", mounted) })
-	return mounted
+	return rdmatest.Device(t, "rxe") + ":" + dir, "vers=3,proto=rdma,port=" + port + ",mountproto=tcp,nolock"
 }
