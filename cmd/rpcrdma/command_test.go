@@ -35,9 +35,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
-	if what := os.Getenv(asCrowd); what != "" {
-		beCrowd(what)
-	}
 	// The first use of signals begins a goroutine that stays: a command in this process must not
 	// have left it behind.
 	signals := make(chan os.Signal, 1)
@@ -406,4 +403,16 @@ func newProxy(t *testing.T, to string, limit int64, cut, again bool) *proxy {
 		}
 	})
 	return p
+}
+
+// publicDir is a directory that every user can walk to.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }

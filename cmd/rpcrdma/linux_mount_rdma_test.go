@@ -40,18 +40,6 @@ func sh(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// publicDir is a directory that every user can walk to.
-func publicDir(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 // ext4 mounts a new ext4 file system of some MiB, for the time of the test: it has handles,
 // generations and stable cookies, which the root file system of the virtual machine lacks.
 // Looking at a directory does not change it.

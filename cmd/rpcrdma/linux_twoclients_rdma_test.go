@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +11,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rpcrdma/rpcrdma/internal/testutil"
 )
 
 // cacheTime is how long the mounts of twoMounts believe the attributes of a directory.
@@ -28,97 +31,119 @@ func twoMounts(t *testing.T, source, options string) (mounts [2]string) {
 	return mounts
 }
 
-// staleViews has two clients change one directory until end, and returns how many names they have
-// looked up, and how many a client had wrong after it no longer believed its attributes.
-//
-// In each round a client first caches that the names of the other do not exist. Then both make theirs
-// at the same time. A client that takes the change of the other for its own keeps what it has cached.
-func staleViews(t *testing.T, exported string, mounts [2]string, end time.Time) (looked, stale int) {
+// views count what two clients have looked at, after they no longer believed their attributes.
+type views struct {
+	looked  int
+	stale   int // what was wrong
+	oneTick int // of these, as both changes of the directory have one time: no server can tell them apart
+}
+
+func (v views) String() string {
+	return fmt.Sprintf("%d of %d lookups and listings are stale, of these %d after changes within a tick of the clock", v.stale, v.looked, v.oneTick)
+}
+
+// changed returns when an inode was created, or changed last, in nanoseconds.
+func changed(t *testing.T, name string, created bool) int64 {
 	t.Helper()
-	const files = 16
-	name := func(who, i int) string { return fmt.Sprintf("of%d-%d", who, i) }
-	// both has both clients do something at the same time.
-	both := func(f func(who int) error) {
-		t.Helper()
-		var wg sync.WaitGroup
-		var errs [2]error
-		for who := range mounts {
-			wg.Go(func() { errs[who] = f(who) })
-		}
-		wg.Wait()
-		for who, err := range errs {
-			if err != nil {
-				t.Fatalf("client %d: %v", who, err)
-			}
-		}
+	var x unix.Statx_t
+	testutil.Must(t, unix.Statx(unix.AT_FDCWD, name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME|unix.STATX_CTIME, &x))
+	at := x.Ctime
+	if created {
+		at = x.Btime
+	}
+	return at.Sec*1e9 + int64(at.Nsec)
+}
+
+// staleViews has two clients change directories until end, and counts what they see of it.
+//
+// In each round both clients first cache that the other's name does not exist. Then each makes one file
+// in each directory, at the same time as the other. A client that takes the change of the other for its
+// own, as attributes before and after its own change enclose both, keeps what it has cached.
+func staleViews(t *testing.T, exported string, mounts [2]string, end time.Time) (v views) {
+	t.Helper()
+	const dirs = 32
+	steps := []struct {
+		what  string
+		do    func(dir string, who int) error
+		there [2]string // the name of each client that is there afterwards
+	}{
+		{"CREATE", func(dir string, who int) error {
+			return os.WriteFile(filepath.Join(dir, fmt.Sprint("made", who)), nil, 0o666)
+		}, [2]string{"made0", "made1"}},
+		{"RENAME", func(dir string, who int) error {
+			return os.Rename(filepath.Join(dir, fmt.Sprint("made", who)), filepath.Join(dir, fmt.Sprint("moved", who)))
+		}, [2]string{"moved0", "moved1"}},
+		{"REMOVE", func(dir string, who int) error { return os.Remove(filepath.Join(dir, fmt.Sprint("moved", who))) }, [2]string{}},
 	}
 	for round := 0; round == 0 || time.Now().Before(end); round++ {
-		dir := fmt.Sprintf("round%d", round)
-		if err := os.Mkdir(filepath.Join(mounts[0], dir), 0o777); err != nil {
-			t.Fatal(err)
+		at := func(i int) string { return fmt.Sprintf("round%d-%d", round, i) }
+		for i := range dirs {
+			if err := os.Mkdir(filepath.Join(mounts[0], at(i)), 0o777); err != nil {
+				t.Fatal(err)
+			}
 		}
-		time.Sleep(cacheTime + cacheTime/4)
-		there := make(map[string]bool) // what there is at the server
-		check := func() {
+		kept := func(i, who int) string { return filepath.Join(exported, fmt.Sprintf("kept%d-%d", i, who)) }
+		var oneTick [dirs]bool // whether both have changed a directory within a tick
+		wrong := func(after string, i int, format string, args ...any) {
+			t.Helper()
+			if v.stale++; oneTick[i] {
+				v.oneTick++
+				return
+			}
+			t.Logf("after %s in %s: %s", after, at(i), fmt.Sprintf(format, args...))
+		}
+		// check compares what each client sees of the other's names with what is there.
+		check := func(after string, there [2]string) {
 			t.Helper()
 			time.Sleep(cacheTime + cacheTime/4)
-			for who, m := range mounts {
-				list, err := os.ReadDir(filepath.Join(m, dir))
-				if err != nil {
-					t.Fatal(err)
-				}
-				listed := make(map[string]bool)
-				for _, e := range list {
-					listed[e.Name()] = true
-				}
-				if looked++; !maps.Equal(listed, there) {
-					stale++
-					t.Logf("round %d: client %d lists %v, there are %v", round, who, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(there)))
-				}
-				for i := range files {
-					other := name(1-who, i)
-					_, err := os.Lstat(filepath.Join(m, dir, other))
-					if looked++; (err == nil) != there[other] {
-						stale++
-						t.Logf("round %d: client %d, %s: %v", round, who, other, err)
+			for i := range dirs {
+				want := slices.DeleteFunc(there[:], func(name string) bool { return name == "" })
+				for who, m := range mounts {
+					for _, name := range []string{fmt.Sprint("made", 1-who), fmt.Sprint("moved", 1-who)} {
+						_, err := os.Lstat(filepath.Join(m, at(i), name))
+						if v.looked++; (err == nil) != slices.Contains(want, name) {
+							wrong(after, i, "client %d, %s: %v", who, name, err)
+						}
+					}
+					list, err := os.ReadDir(filepath.Join(m, at(i)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if v.looked++; !slices.EqualFunc(list, want, func(e os.DirEntry, name string) bool { return e.Name() == name }) {
+						wrong(after, i, "client %d lists %v, want %v", who, list, want)
 					}
 				}
 			}
 		}
-		check() // and caches that nothing is there
-		both(func(who int) error {
-			for i := range files {
-				if err := os.WriteFile(filepath.Join(mounts[who], dir, name(who, i)), nil, 0o666); err != nil {
-					return err
-				}
+		check("MKDIR", [2]string{})
+		for _, step := range steps {
+			var wg sync.WaitGroup
+			for who := range mounts {
+				wg.Go(func() {
+					for i := range dirs {
+						if err := step.do(filepath.Join(mounts[who], at(i)), who); err != nil {
+							t.Errorf("client %d: %v", who, err)
+						}
+					}
+				})
 			}
-			return nil
-		})
-		for i := range files {
-			there[name(0, i)], there[name(1, i)] = true, true
-		}
-		check()
-		both(func(who int) error {
-			for i := range files / 2 {
-				if err := os.Remove(filepath.Join(mounts[who], dir, name(who, i))); err != nil {
-					return err
+			wg.Wait()
+			for i := range dirs {
+				created := step.what == "CREATE"
+				if created { // links show when the names are changed
+					for who := range mounts {
+						testutil.Must(t, os.Link(filepath.Join(exported, at(i), fmt.Sprint("made", who)), kept(i, who)))
+					}
 				}
-				if err := os.Rename(filepath.Join(mounts[who], dir, name(who, files/2+i)), filepath.Join(mounts[who], dir, name(who, i))); err != nil {
-					return err
-				}
+				oneTick[i] = changed(t, kept(i, 0), created) == changed(t, kept(i, 1), created)
 			}
-			return nil
-		})
-		for i := range files / 2 {
-			delete(there, name(0, files/2+i))
-			delete(there, name(1, files/2+i))
+			check(step.what, step.there)
 		}
-		check()
-		if err := os.RemoveAll(filepath.Join(exported, dir)); err != nil {
-			t.Fatal(err)
+		for i := range dirs {
+			testutil.Must(t, os.Remove(filepath.Join(exported, at(i))), os.Remove(kept(i, 0)), os.Remove(kept(i, 1)))
 		}
 	}
-	return looked, stale
+	return v
 }
 
 // TestRDMALinuxTwoClients: two clients that change one directory see what the other has done, as with
@@ -140,10 +165,10 @@ func TestRDMALinuxTwoClients(t *testing.T) {
 		name   string
 		mounts [2]string
 	}{{"ours", ours}, {"the kernel's", kernels}} {
-		looked, stale := staleViews(t, exported, server.mounts, time.Now().Add(window))
-		t.Logf("%s: %d of %d lookups and listings are stale", server.name, stale, looked)
-		if stale > 0 && server.mounts == ours {
-			t.Errorf("%s: %d of %d lookups and listings are stale", server.name, stale, looked)
+		v := staleViews(t, exported, server.mounts, time.Now().Add(window))
+		t.Logf("%s: %v", server.name, v)
+		if v.stale > v.oneTick && server.mounts == ours {
+			t.Errorf("%s: %v", server.name, v)
 		}
 	}
 }
