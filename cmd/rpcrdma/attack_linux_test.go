@@ -260,7 +260,7 @@ func TestUnderAttack(t *testing.T) {
 		small := publicDir(t)
 		testutil.Must(t, syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64k"))
 		t.Cleanup(func() { testutil.Must(t, syscall.Unmount(small, 0)) })
-		testutil.Must(t, os.WriteFile(filepath.Join(small, "file"), make([]byte, 32<<10), 0o666))
+		testutil.Must(t, os.WriteFile(filepath.Join(small, "file"), make([]byte, 64<<10), 0o666))
 		s := startServer(t, "--export", fairDir(t, 0, 0)+"=/data", "--export", small+"=/small")
 		local := filepath.Join(t.TempDir(), "local")
 		testutil.Must(t, os.WriteFile(local, make([]byte, 64<<20), 0o666))
@@ -289,7 +289,7 @@ func TestUnderAttack(t *testing.T) {
 						return
 					case <-tick.C:
 					}
-					_, err := c.Write(ctx, file, 0, make([]byte, 1<<20), nfs.FileSync)
+					_, err := c.Write(ctx, file, 64<<10, make([]byte, 1<<20), nfs.FileSync)
 					if err != nil {
 						refused.Add(1)
 					}
@@ -319,7 +319,7 @@ func TestUnderAttack(t *testing.T) {
 				return err
 			}
 			res.Body.Close()
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond) // a busy host is answered four times a second
 			if res.StatusCode != http.StatusOK {
 				return fmt.Errorf("/healthz: %s", res.Status)
 			}
