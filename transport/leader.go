@@ -18,7 +18,7 @@ type leader struct {
 	wcs     []fabric.WC     // of one poll; see step
 	polled  int             // of these, completions
 	handled int             // of these, those that have been handled
-	todo    []func(*leader) // what other goroutines have asked for; see doAsked
+	due     []func(*leader) // what other goroutines have asked for; see doAsked
 	heard   int             // messages received in the latest step
 	hdr     rpcrdma.Header  // scratch for incoming headers
 	recvs   receives
@@ -85,7 +85,7 @@ func (l *leader) step() bool {
 // be none. It returns false when the connection has ended.
 func (l *leader) pass(err error) bool {
 	c := l.c
-	if len(l.todo) > 0 || c.asked.Load() {
+	if len(l.due) > 0 || c.asked.Load() {
 		l.doAsked()
 	}
 	l.heard = 0
@@ -178,15 +178,15 @@ func (c *conn) ask(f func(*leader)) {
 func (l *leader) doAsked() {
 	l.c.asked.Store(false)
 	st := l.c.state.Lock()
-	l.todo = append(l.todo, st.asked...)
+	l.due = append(l.due, st.asked...)
 	st.asked = nil
 	l.c.state.Unlock()
-	for len(l.todo) > 0 {
-		f := l.todo[0]
-		l.todo = l.todo[1:]
+	for len(l.due) > 0 {
+		f := l.due[0]
+		l.due = l.due[1:]
 		f(l)
 	}
-	l.todo = nil
+	l.due = nil
 	l.endPass() // no completion may come that does
 }
 
