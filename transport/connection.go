@@ -2,8 +2,10 @@ package transport
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -74,6 +76,22 @@ func (cn *Conn) logUnsent(err error) {
 	if log := cn.cfg.Logger; log != nil && !cn.unsent.Swap(true) {
 		log.Warn("reply not sent", "peer", cn.c.addr(), "err", err)
 	}
+}
+
+// logPanic logs that code of the program's has panicked with the value v, or has called
+// runtime.Goexit if v is nil, with the stack.
+func (cn *Conn) logPanic(what string, v any, attrs ...any) {
+	log := cn.cfg.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	if did := " has panicked"; v != nil {
+		what += did
+		attrs = append(attrs, "panic", v)
+	} else {
+		what += " has called runtime.Goexit"
+	}
+	log.Error("a "+what, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
 }
 
 // replyTooLong is the error for a part of a reply that does not fit.

@@ -297,3 +297,13 @@ func (x *exch) post(l *leader) {
 	c.sends.post(nil, true)
 	c.arena.Drop()
 }
+
+// finish answers a call with what its handler has made of it.
+func (x *exch) finish(l *leader) {
+	if x.res.refused() {
+		x.dropItems()
+		x.replyError(l, x.res.Status())
+		return
+	}
+	x.answer(l, x.res.Status(), x.res.Results)
+}

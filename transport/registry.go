@@ -3,8 +3,6 @@ package transport
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -157,16 +155,6 @@ func (r *registry) run(l *leader, x *exch, p *Program, n int) {
 	x.finish(l)
 }
 
-// finish answers a call with what its handler has made of it.
-func (x *exch) finish(l *leader) {
-	if x.res.refused() {
-		x.dropItems()
-		x.replyError(l, x.res.Status())
-		return
-	}
-	x.answer(l, x.res.Status(), x.res.Results)
-}
-
 // request makes the Request of a call whose arguments start at offset n of its message.
 func (x *exch) request(n int) {
 	call := &x.call
@@ -256,22 +244,6 @@ func serve(ctx context.Context, h Handler, req *Request, res *Response, e *CallE
 // failed logs a panic of a handler with the value v, or runtime.Goexit if v is nil.
 func failed(req *Request, v any) {
 	req.o.conn().logPanic("handler", v, "prog", req.Prog, "vers", req.Vers, "proc", req.Proc)
-}
-
-// logPanic logs that code of the program's has panicked with the value v, or has called
-// runtime.Goexit if v is nil, with the stack.
-func (cn *Conn) logPanic(what string, v any, attrs ...any) {
-	log := cn.cfg.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	if did := " has panicked"; v != nil {
-		what += did
-		attrs = append(attrs, "panic", v)
-	} else {
-		what += " has called runtime.Goexit"
-	}
-	log.Error("a "+what, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
 }
 
 // credAt is where the credential begins in a call.
