@@ -118,8 +118,8 @@ func (f *FS) inside(dir int) error {
 	if err := fstat(at, &st); err != nil || same(&st, &top) {
 		return err
 	}
+	// The way up has ended at another directory.
 	if levels < slowDepth {
-		// That is where the way up ends.
 		return unix.ESTALE
 	}
 	// How far the way up goes from here, and how far from the root: the root has to be where they differ.
