@@ -170,12 +170,13 @@ func (f *FS) open(dir string) (err error) {
 		return errors.New("/proc is not there")
 	}
 	f.ids = newIdentifier(fd)
+	f.warn(dir)
 	id, err := f.ids.of(fd, "", &st)
 	if err != nil {
 		unix.Close(fd)
 		return err
 	}
-	f.volume = volumeOf(&id, fd)
+	f.volume = volumeOf(&id)
 	f.cache = newCache(f.cfg.MaxOpen, f.cfg.Idle)
 	f.root = f.cache.add(newNode(f, id, nfs.TypeDir, fd)) // stays in use
 	f.limits = limitsOf(f.mount)
@@ -202,14 +203,25 @@ func (f *FS) probe(fd int, st *unix.Stat_t) {
 	f.byMode = unix.Faccessat2(fd, "", unix.F_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH) != nil || f.cfg.old
 }
 
+// warn says what the file system does not keep of what handles promise.
+func (f *FS) warn(dir string) {
+	if f.cfg.Logger == nil {
+		return
+	}
+	var st unix.Statfs_t
+	switch {
+	case f.ids.weak:
+		f.cfg.Logger.Warn("the file system knows inodes by their numbers alone: when a file was removed, a handle that a client keeps can lead to a new one", "dir", dir)
+	case f.ids.birth && unix.Fstatfs(f.mount, &st) == nil && int64(st.Type) == unix.OVERLAYFS_SUPER_MAGIC:
+		f.cfg.Logger.Warn("an overlay file system without handles (they need Linux 6.5): the handle of a file from a lower layer is stale after the first write", "dir", dir)
+	}
+}
+
 // volumeOf tells file systems apart, and the directories on them: if another one is exported
 // the next time, none of the old handles is any good.
-func volumeOf(root *id, fd int) uint32 {
+func volumeOf(root *id) uint32 {
 	h := fnv.New32a()
 	h.Write(root.append(nil))
-	if birth, ok := birthOf(fd, ""); ok {
-		h.Write(birth[:])
-	}
 	return h.Sum32()
 }
 

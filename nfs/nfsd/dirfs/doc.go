@@ -17,7 +17,11 @@
 //
 // A handle has the file handle that the kernel has for the inode (name_to_handle_at(2)), with
 // its generation: it stays valid when the file gets other names, and never leads to another
-// file. Where the file system has none, inode number and time of birth stand in for it.
+// file. Where the file system has none, inode number and time of birth stand in for it. On
+// overlayfs, the root file system of most containers, handles need Linux 6.5: before that, a file of
+// a lower layer has another time of birth, and so another handle, after the first write. A file system
+// without times of birth either, such as 9p, has only inode numbers: a handle can then lead to a
+// new file that has the number of a removed one. Open logs a warning in both cases.
 //
 // A process that may use open_by_handle_at(2), which root in the initial user namespace may,
 // needs nothing else: handles survive restarts. As with Linux's own server, a client that has

@@ -1,6 +1,7 @@
 package dirfs
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"unsafe"
 
@@ -16,7 +17,7 @@ import (
 //	+--------------+------+---------------------------------+
 type id struct {
 	ino  uint64
-	typ  uint16 // that of the kernel's handle, or typeBirth
+	typ  uint16 // that of the kernel's handle, typeBirth or typeHash
 	size uint8
 	b    [maxKernel]byte
 }
@@ -25,8 +26,16 @@ const (
 	idHead    = 10
 	maxKernel = 28 // bytes of a kernel's handle: ext4 has 8, xfs 12, btrfs 20
 
-	// typeBirth is an id with the time of birth in place of a handle. The kernel has no such type.
+	maxHandle = 128 // bytes: MAX_HANDLE_SZ
+
+	// typeBirth is an id with the time of birth in place of a handle, and typeHash one with the hash of a
+	// handle that is too long, such as those of overlayfs. The kernel has no such types.
 	typeBirth = 0xfffe
+	typeHash  = 0xfffd
+
+	// typeGeneric is FILEID_INO64_GEN: inode number and generation. Linux makes such handles for file
+	// systems without handles of their own, whose generation may always be 0.
+	typeGeneric = 0x81
 
 	// atHandleFID is AT_HANDLE_FID of Linux 6.5: a handle that cannot be opened will do.
 	atHandleFID = 0x200
@@ -62,6 +71,7 @@ func (i *id) key() id {
 // An identifier finds out ids, in the best way that a file system has.
 type identifier struct {
 	birth bool  // it has no handles
+	weak  bool  // nor times of birth: the inode number is all there is
 	flags int   // of name_to_handle_at
 	mount int32 // ID of the mount, if it has handles
 }
@@ -70,16 +80,32 @@ type identifier struct {
 func newIdentifier(fd int) identifier {
 	var h kernelHandle
 	for _, flags := range []int{0, atHandleFID} {
-		if mount, err := nameToHandle(fd, "", &h, unix.AT_EMPTY_PATH|flags); err == nil && fits(&h) {
+		mount, err := nameToHandle(fd, "", &h, unix.AT_EMPTY_PATH|flags)
+		if err == nil && h.known() && (flags == 0 || !h.generic()) {
 			return identifier{flags: flags, mount: mount}
 		}
 	}
-	return identifier{birth: true}
+	_, ok := birthOf(fd, "")
+	return identifier{birth: true, weak: !ok}
 }
 
-// fits tells whether an id has room for a handle.
-func fits(h *kernelHandle) bool {
-	return h.size <= maxKernel && h.typ >= 0 && h.typ < typeBirth
+// known reports whether the type of the handle is one of the kernel's.
+func (h *kernelHandle) known() bool { return h.typ >= 0 && h.typ < typeHash }
+
+// generic reports whether the handle says nothing but the inode number.
+func (h *kernelHandle) generic() bool {
+	return h.typ == typeGeneric && h.size == 12 && binary.NativeEndian.Uint32(h.b[8:]) == 0
+}
+
+// set puts a handle into the id, or its hash if there is no room for it. A handle of overlayfs is that of
+// the file in the lower layer, and stays the same when the file is copied up.
+func (i *id) set(h *kernelHandle) {
+	if h.size > maxKernel {
+		sum := sha256.Sum256(h.b[:h.size])
+		i.typ, i.size = typeHash, uint8(copy(i.b[:], sum[:]))
+		return
+	}
+	i.typ, i.size = uint16(h.typ), uint8(copy(i.b[:h.size], h.b[:]))
 }
 
 // of returns the id of what a name in a directory is, or an empty name: the descriptor itself.
@@ -99,10 +125,10 @@ func (f identifier) of(fd int, name string, st *unix.Stat_t) (i id, err error) {
 	if _, err := nameToHandle(fd, name, &h, flags); err != nil {
 		return id{}, err
 	}
-	if !fits(&h) {
+	if !h.known() {
 		return id{}, unix.EOVERFLOW
 	}
-	i.typ, i.size = uint16(h.typ), uint8(copy(i.b[:h.size], h.b[:]))
+	i.set(&h)
 	return i, nil
 }
 
@@ -114,16 +140,16 @@ func (f identifier) keyOf(dir int, name string) (key id, ok bool) {
 	}
 	var h kernelHandle
 	mount, err := nameToHandle(dir, name, &h, f.flags)
-	if err != nil || mount != f.mount || !fits(&h) {
+	if err != nil || mount != f.mount || !h.known() {
 		return id{}, false
 	}
-	key.typ, key.size = uint16(h.typ), uint8(copy(key.b[:h.size], h.b[:]))
+	key.set(&h)
 	return key, true
 }
 
 // open opens an inode by its id. ESTALE: it is gone.
 func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
-	if f.birth || f.flags != 0 || i.typ == typeBirth {
+	if f.birth || f.flags != 0 || i.typ >= typeHash {
 		return -1, unix.ESTALE
 	}
 	h := kernelHandle{size: uint32(i.size), typ: int32(i.typ)}
@@ -143,11 +169,11 @@ func (f identifier) open(mount int, i *id, flags int) (fd int, err error) {
 	}
 }
 
-// A kernelHandle is a struct file_handle with room for maxKernel bytes: name_to_handle_at(2).
+// A kernelHandle is a struct file_handle with room for all there are: name_to_handle_at(2).
 type kernelHandle struct {
 	size uint32 // in bytes; before the call: room
 	typ  int32
-	b    [maxKernel]byte
+	b    [maxHandle]byte
 }
 
 // nameToHandle fills in h, and returns the ID of the mount that the object is on.
@@ -156,7 +182,7 @@ func nameToHandle(dir int, name string, h *kernelHandle, flags int) (mount int32
 	if err != nil {
 		return 0, err
 	}
-	h.size = maxKernel
+	h.size = maxHandle
 	_, _, errno := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(dir), uintptr(unsafe.Pointer(p)),
 		uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(&mount)), uintptr(flags), 0)
 	if errno != 0 {
