@@ -1,12 +1,12 @@
 package transport_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +36,7 @@ func TestHandlerPanics(t *testing.T) {
 func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func()) {
 	leak.Check(t)
 	const inline, alone, late, denied, well = 1, 2, 3, 4, 5
-	released := 0
+	var released atomic.Int32
 	program := func(stray func(*transport.Request)) transport.Program {
 		return transport.Program{
 			Number: prog, Low: 1, High: 1,
@@ -50,7 +50,7 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 			Handler: transport.HandlerFunc(func(_ context.Context, req *transport.Request, res *transport.Response) {
 				switch req.Proc {
 				case late:
-					res.AddItem(res.Alloc(9000), func() { released++ })
+					res.AddItem(res.Alloc(9000), func() { released.Add(1) })
 					fallthrough
 				case inline, alone:
 					fail()
@@ -60,7 +60,7 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 			}),
 		}
 	}
-	var log, clientLog bytes.Buffer // written by one goroutine at a time: calls are made in turn
+	var log, clientLog lockedBuffer
 	conns := make(chan *transport.Conn, 1)
 	server, err := transport.NewServer((&transport.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))}).Server())
 	if err == nil {
@@ -90,20 +90,20 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 	}
 	t.Cleanup(func() { cl.Close() })
 
-	try := func(call func(context.Context, *transport.Call) error, log *bytes.Buffer) {
+	try := func(call func(context.Context, *transport.Call) error, log *lockedBuffer) {
 		t.Helper()
 		for _, proc := range []uint32{inline, alone, late, denied, inline} {
-			log.Reset()
 			c := transport.Call{Prog: prog, Vers: 1, Proc: proc}
 			var refused *oncrpc.RPCError
-			ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+			ctx, cancel := context.WithTimeout(bg, 5*time.Second)
 			defer cancel()
 			if err := call(ctx, &c); !errors.As(err, &refused) || refused.AcceptStat != oncrpc.SystemErr {
 				t.Errorf("procedure %d: %v", proc, err)
 			}
+			got := log.take()
 			for _, want := range []string{"level=ERROR", says, "panic_test.go", "proc=", "peer=127.0.0.1"} {
-				if !strings.Contains(log.String(), want) {
-					t.Errorf("procedure %d: %q is not in the log: %s", proc, want, log)
+				if !strings.Contains(got, want) {
+					t.Errorf("procedure %d: %q is not in the log: %s", proc, want, got)
 				}
 			}
 		}
@@ -112,8 +112,8 @@ func handlerPanics(t *testing.T, p fabric.Provider, addr, says string, fail func
 		}
 	}
 	try(cl.Call, &log)
-	if released != 1 {
-		t.Errorf("an item that was not sent was released %d times", released)
+	if n := released.Load(); n != 1 {
+		t.Errorf("an item that was not sent was released %d times", n)
 	}
 	cn := <-conns
 	cn.AllowBackward(0)
