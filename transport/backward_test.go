@@ -1017,27 +1017,53 @@ func TestBackwardChunks(t *testing.T) {
 	})
 }
 
-// TestBackwardHandlers: a handler may call its client back, unless it runs inline.
-func TestBackwardHandlers(t *testing.T) {
-	t.Run("an Inline handler gets an error, not a deadlock", func(t *testing.T) {
-		var got []error
-		prog := Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
-			Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {
-				req.Conn().AllowBackward(0)
-				got = append(got, req.Conn().Call(ctx, testCall()))
-				for _, c := range []Caller{req.Conn(), CallerFunc(req.Conn().Call)} {
-					got = append(got, CallAll(ctx, c, testCall())...)
+// inlineCaller is a program whose handlers are Inline and make calls with what callers returns.
+func inlineCaller(t *testing.T, callers func(cn *Conn) []Caller) Program {
+	return Program{Number: testProg, Low: 1, High: 1, Inline: Every, Idempotent: Every,
+		Handler: HandlerFunc(func(ctx context.Context, req *Request, _ *Response) {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			for _, c := range callers(req.Conn()) {
+				if err := c.Call(ctx, testCall()); err != errInline {
+					t.Errorf("a call with a %T returned %v", c, err)
 				}
-			})}
+				if err := CallAll(ctx, c, testCall()); !slices.Equal(err, []error{errInline}) {
+					t.Errorf("a Pipeline of a %T returned %v", c, err)
+				}
+			}
+		})}
+}
+
+// TestInlineCalls: a handler that is Inline gets an error, not a deadlock, whatever it calls with.
+func TestInlineCalls(t *testing.T) {
+	t.Run("at a server", func(t *testing.T) {
+		prog := inlineCaller(t, func(cn *Conn) []Caller {
+			b := NewBackchannel()
+			if err := b.Bind(cn, 0); err != nil {
+				t.Error(err)
+			}
+			return []Caller{cn, CallerFunc(cn.Call), b}
+		})
 		serverOf(t, newPeer(t), nil, []Program{prog}, func(p *peer, s *Server) {
 			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)
 			p.replies(7, "the reply")
-			if !slices.Equal(got, []error{errInline, errInline, errInline}) {
-				t.Errorf("the calls returned %v", got)
-			}
 		})
 	})
 
+	t.Run("at a client", func(t *testing.T) {
+		var g *Group
+		prog := inlineCaller(t, func(cn *Conn) []Caller { return []Caller{cn, g.First(), g} })
+		cfg := &GroupConfig{ClientConfig: ClientConfig{Callbacks: []Program{prog}}}
+		group(t, cfg, []string{"a"}, func(s *spots, p *peer, it *Group) {
+			g = it
+			p.send(callBytes(rpcrdma.Header{XID: 7}, 1), 0)
+			p.replies(7, "the reply")
+		})
+	})
+}
+
+// TestBackwardHandlers: a handler may call its client back.
+func TestBackwardHandlers(t *testing.T) {
 	t.Run("a handler calls back before it answers", func(t *testing.T) {
 		prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
 			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {

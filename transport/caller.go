@@ -18,6 +18,7 @@ import "context"
 //     in Buf. MaxResults and the lengths of the Bufs bound the reply;
 //   - the end of ctx ends the wait: then the call may have been executed. Whether its
 //     connection lives on is the Caller's to say;
+//   - a handler that is Inline gets an error: see [Program].Inline;
 //   - an *oncrpc.RPCError is the peer's answer that it did not execute the call. After the end
 //     of the connection errors are net.ErrClosed; a *LostError tells whether the call may have
 //     been executed.

@@ -116,8 +116,7 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 //     that does not fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //
-// A handler that a Program names Inline cannot wait for a call, as nobody else moves its
-// connection: with its own context, or one made from it, it gets an error.
+// A handler that is Inline gets an error: see [Program].Inline.
 func (cn *Conn) Call(ctx context.Context, call *Call) error {
 	if IsInline(ctx) {
 		return errInline

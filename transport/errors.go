@@ -242,7 +242,7 @@ var (
 	errOutdated  = errors.New("server refuses the version that was agreed on, and speaks another")
 	errSilent    = errors.New("server is silent")
 	errForgotten = errors.New("what became of a call that was sent again is not known")
-	errInline    = errors.New("transport: a handler that is Inline cannot use its connection")
+	errInline    = errors.New("transport: a handler that is Inline cannot wait for calls")
 
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")
 	errNoRDMA     = fmt.Errorf("transport: TCP is for Dial and Server.Listen, and has no RDMA: %w", errors.ErrUnsupported)

@@ -194,6 +194,9 @@ func (g *Group) pick(bulk int64) *member {
 
 // Call makes one call, as [Client.Call] does, on one of the connections.
 func (g *Group) Call(ctx context.Context, call *Call) error {
+	if IsInline(ctx) {
+		return errInline
+	}
 	var bulk int64
 	for i := range call.ReadItems {
 		bulk += int64(len(call.ReadItems[i].Data))

@@ -69,7 +69,10 @@ type Program struct {
 	Idempotent func(vers, proc uint32) bool
 
 	// Inline says which procedures are quick and never block: they run on
-	// the goroutine that leads the connection, without a hand-off. Nil: none.
+	// the goroutine that leads the connection, without a hand-off. No other goroutine reads
+	// the connection meanwhile, so such a handler cannot wait for calls: with its context, or
+	// one made from it, the methods of a Client, Group, Conn, Backchannel or Pipeline that make
+	// calls return an error. Nil: none.
 	Inline func(vers, proc uint32) bool
 
 	// Independent says that the handlers wait for nothing that their client has to do: for no

@@ -131,8 +131,12 @@ func (l *link) addr() string {
 }
 
 // call makes one call on the connections that there are until its reply has come, or
-// nothing can be hoped for any more.
+// nothing can be hoped for any more. A handler that is Inline must not wait for it, on whatever
+// connection: its own may be the one, or become it.
 func (l *link) call(ctx context.Context, call *Call) error {
+	if IsInline(ctx) {
+		return errInline
+	}
 	if cn := l.cur.Load(); cn != nil && cn.cfg.observation != nil && call.op == nil {
 		return cn.cfg.observation.made(call, cn.server, func() error { return l.try(ctx, call) })
 	}

@@ -114,7 +114,7 @@ func (p *Pipeline) Len() int { return p.n }
 // wait for a connection; its Sent tells whether any of them was sent on an earlier one. It returns
 // nil, nil when no call is left that Wait could return.
 func (p *Pipeline) Wait(ctx context.Context) (*Call, error) {
-	if p.conn != nil && IsInline(ctx) {
+	if IsInline(ctx) {
 		return nil, errInline
 	}
 	for {
@@ -196,7 +196,7 @@ func (p *Pipeline) leave() {
 // under way on the latest connection it waits for a credit, or for a connection, until ctx or a call
 // has ended. Where calls are made on goroutines, some may not have been sent yet when it returns.
 func (p *Pipeline) Flush(ctx context.Context) error {
-	if p.conn != nil && IsInline(ctx) {
+	if IsInline(ctx) {
 		return errInline
 	}
 	if err := ctx.Err(); err != nil {
