@@ -127,8 +127,8 @@ var Layers = []Layer{
 	},
 	{
 		Path: "nfs/nfsd/dirfs", Library: true, Pure: true,
-		May:      []string{"nfs", "nfs/nfsd"},
-		Tests:    []string{"transport", "proto/xdr", "proto/oncrpc", "iwarp"},
+		May:      []string{"nfs", "nfs/nfsd", "transport"},
+		Tests:    []string{"proto/xdr", "proto/oncrpc", "iwarp"},
 		External: []string{"golang.org/x/sys"},
 	},
 

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
+	"github.com/rpcrdma/rpcrdma/transport"
 )
 
 // Config configures an FS. The zero value and a nil pointer mean the defaults.
@@ -331,7 +333,11 @@ func (f *FS) find(ctx context.Context, id *id) (*node, error) {
 		return n, nil
 	}
 	if !f.direct {
-		return f.locate(ctx, id)
+		var host netip.Prefix
+		if conn := transport.ConnFromContext(ctx); conn != nil {
+			host = conn.Host()
+		}
+		return f.locate(ctx, host, id)
 	}
 	fd, err := f.ids.open(f.mount, id, unix.O_PATH)
 	if err != nil {

@@ -29,8 +29,8 @@
 //
 // Otherwise the FS keeps in mind where it has seen each file: directory and name. It finds a file
 // that is not there any more by looking through the directory where it was, and then through all
-// of them. That is done in the background, one search at a time, and clients are told to try
-// again meanwhile. The memory for places is bounded, and each client has a share of it; Store
+// of them. That is done in the background, one search at a time, for half of its time; one call of each
+// host, of 8 hosts, waits for it, and the others are told to try again. The memory for places is bounded, and each client has a share of it; Store
 // takes those that do not fit, and keeps them for the next run.
 //
 // # Identity

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,13 @@ type memStore struct {
 	mu    sync.Mutex
 	pairs map[string][]byte
 	fail  error
+	gets  int
 }
 
 func (s *memStore) Get(key []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.gets++
 	return slices.Clone(s.pairs[string(key)]), s.fail
 }
 
@@ -269,6 +272,7 @@ func TestFoundMeanwhile(t *testing.T) {
 	defer f.Close()
 	s := f.seeker
 	found, again, missing := &id{ino: 1}, &id{ino: 2}, &id{ino: 3}
+	f.places.note(found, &f.root.id, "found", nil) // where it will be again
 	quests := make(map[id]*quest)
 	for _, i := range []*id{found, again, missing} {
 		quests[*i] = &quest{ended: make(chan struct{})}
@@ -287,6 +291,97 @@ func TestFoundMeanwhile(t *testing.T) {
 			t.Errorf("%d: %v", i.ino, q.err)
 		}
 	}
+}
+
+// A host that asks for many stale handles has its answers at once, and keeps nobody from finding a file.
+func TestSearchShares(t *testing.T) {
+	dir := t.TempDir()
+	testutil.WriteFiles(t, dir, map[string]string{"file": "x", "sub/": ""})
+	synctest.Test(t, func(t *testing.T) {
+		store := new(memStore)
+		f, err := Open(dir, &Config{noHandles: true, asProcess: true, Store: store})
+		testutil.Must(t, err)
+		defer f.Close()
+		n, err := f.root.Lookup(t.Context(), &f.process, "file")
+		testutil.Must(t, err)
+		file := n.(*node).id
+		n.Release()
+		f.cache.clear()
+		testutil.Must(t, os.Rename(dir+"/file", dir+"/sub/moved"))
+
+		const many = 300
+		greedy, modest := netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.1/32")
+		ask := func(host netip.Prefix, i id) error {
+			n, err := f.locate(t.Context(), host, &i)
+			if err == nil {
+				n.Release()
+			}
+			return err
+		}
+		later := func(host netip.Prefix, i id) chan error {
+			answer := make(chan error, 1)
+			go func() { answer <- ask(host, i) }()
+			synctest.Wait()
+			return answer
+		}
+		stale := func(k uint64) id { return id{ino: 1<<40 + k, typ: 1, size: 8} }
+		began := time.Now()
+		atOnce := func(what string, host netip.Prefix, i id, want error) {
+			t.Helper()
+			before := time.Now()
+			if err := ask(host, i); err != want || time.Since(before) > 0 {
+				t.Errorf("%s: %v after %v, want %v at once", what, err, time.Since(before), want)
+			}
+		}
+		s := f.seeker
+		s.running = true // no search begins
+		first := later(greedy, stale(0))
+		for k := range uint64(many) {
+			atOnce("while one waits", greedy, stale(k), unix.EAGAIN)
+		}
+		found := later(modest, file)
+		var others []chan error
+		for k := range byte(maxWaiting - 2) {
+			others = append(others, later(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, 10 + k}), 32), stale(0)))
+		}
+		atOnce("while as many wait as may", netip.Prefix{}, stale(0), unix.EAGAIN)
+		s.done.Go(s.run)
+		if err := <-found; err != nil {
+			t.Errorf("the file that can be found: %v", err)
+		}
+		for _, answer := range append(others, first) {
+			if err := <-answer; err != unix.ESTALE {
+				t.Errorf("who waited for a stale handle: %v", err)
+			}
+		}
+		if took := time.Since(began); took >= patience {
+			t.Errorf("the search took %v", took)
+		}
+		gets := store.gets
+		for k := range uint64(many) {
+			atOnce("after the search", greedy, stale(k), unix.ESTALE)
+		}
+		if store.gets > gets {
+			t.Errorf("places of what is gone are read %d times", store.gets-gets)
+		}
+
+		time.Sleep(patience) // that is the end of the search
+		s.mu.Lock()
+		s.running = true
+		s.mu.Unlock()
+		later(greedy, stale(many))
+		for k := range uint64(2 * maxWanted) {
+			ask(greedy, stale(many+k))
+		}
+		later(modest, stale(0x10000))
+		atOnce("of a full table", modest, stale(0x10001), unix.EAGAIN)
+		atOnce("of a full table, with the most", greedy, stale(0x10002), unix.EAGAIN)
+		one, other := stale(0x10000), stale(0x10001)
+		if s.wanted[one] == nil || s.wanted[other] == nil || len(s.wanted) != maxWanted || s.asked[greedy] != maxWanted-2 || s.asked[modest] != 2 {
+			t.Errorf("%d are looked for, of %v", len(s.wanted), s.asked)
+		}
+		time.Sleep(patience)
+	})
 }
 
 // An inode that gets the number of one that is gone has another id.

@@ -64,9 +64,11 @@ func (p *places) note(i, dir *id, name string, who *nfsd.Caller) {
 	}
 	p.mu.Lock()
 	old := p.byID[*i]
+	// It may have been away, and looked for, meanwhile.
 	if old != nil && old.dir == *dir && old.name == name {
 		old.touch()
 		p.mu.Unlock()
+		p.fs.seeker.found(i)
 		return
 	}
 	if old != nil {

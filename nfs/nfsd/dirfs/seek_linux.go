@@ -3,6 +3,7 @@ package dirfs
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -10,13 +11,17 @@ import (
 )
 
 // locate returns the object with an id, by its place: it is there, or in the same directory
-// under another name, or has to be searched.
-func (f *FS) locate(ctx context.Context, i *id) (*node, error) {
+// under another name, or has to be searched. While it is searched, and when that was in vain, its
+// directory is not looked through again.
+func (f *FS) locate(ctx context.Context, host netip.Prefix, i *id) (*node, error) {
+	if err := f.seeker.seek(ctx, host, i, false); err != nil {
+		return nil, err
+	}
 	n, err := f.atPlace(ctx, i, 0)
 	if err != unix.ESTALE {
 		return n, err
 	}
-	if err := f.seeker.seek(ctx, i); err != nil {
+	if err := f.seeker.seek(ctx, host, i, true); err != nil {
 		return nil, err
 	}
 	return f.atPlace(ctx, i, 0)
@@ -71,13 +76,18 @@ func (f *FS) named(dir *node, i *id, name string) *node {
 }
 
 // A seeker looks for inodes in the whole tree, for all who ask at a time, one search after the
-// other and with pauses as long as they take.
+// other and with pauses as long as they take. Hardly anybody waits for it: the others are told to try
+// again.
 type seeker struct {
 	fs   *FS
 	done sync.WaitGroup
 
+	since time.Time // the last pause; the search's alone
+
 	mu      sync.Mutex
 	wanted  map[id]*quest
+	asked   map[netip.Prefix]int  // how many of wanted are a host's
+	waiting map[netip.Prefix]bool // hosts of which a call waits
 	running bool
 	gone    map[id]bool // no need to look again
 	order   []id        // of gone, as a ring
@@ -86,45 +96,57 @@ type seeker struct {
 
 // A quest is an inode that is looked for.
 type quest struct {
+	host  netip.Prefix  // who asked first: see nfsd.Caller.Net
 	ended chan struct{} // closed when it has been found or not
 	err   error         // then
 }
 
 const (
-	maxWanted = 1024
-	maxGone   = 16384
+	maxWanted  = 1024
+	maxWaiting = 8 // calls, one of each host
+	maxGone    = 16384
 	// patience is how long a call waits for a search, before its client is told to try again.
 	patience = 2 * time.Second
+	// stint is how long a search works before it pauses.
+	stint = 2 * time.Millisecond
 	// rounds is how often the tree is gone through before something counts as gone: it may have
 	// been moved to where the first round had been already.
 	rounds = 2
 )
 
 func newSeeker(f *FS) *seeker {
-	return &seeker{fs: f, wanted: make(map[id]*quest), gone: make(map[id]bool)}
+	return &seeker{
+		fs: f, wanted: make(map[id]*quest), asked: make(map[netip.Prefix]int),
+		waiting: make(map[netip.Prefix]bool), gone: make(map[id]bool),
+	}
 }
 
-// seek waits until a place is known. ESTALE: there is none; EAGAIN: not yet.
-func (s *seeker) seek(ctx context.Context, i *id) error {
+// seek waits, on behalf of a host, until an inode is not looked for any more; with start, it has it looked
+// for. ESTALE: there is no place; EAGAIN: it is still looked for.
+func (s *seeker) seek(ctx context.Context, host netip.Prefix, i *id, start bool) error {
 	s.mu.Lock()
-	if s.gone[*i] {
-		s.mu.Unlock()
-		return unix.ESTALE
+	q, gone := s.wanted[*i], s.gone[*i]
+	if q == nil && start && !gone {
+		q = s.want(host, i)
 	}
-	q := s.wanted[*i]
-	if q == nil {
-		if len(s.wanted) >= maxWanted {
-			s.mu.Unlock()
-			return unix.EAGAIN
-		}
-		q = &quest{ended: make(chan struct{})}
-		s.wanted[*i] = q
-	}
-	if !s.running {
-		s.running = true
-		s.done.Go(s.run)
+	wait := q != nil && !s.waiting[host] && len(s.waiting) < maxWaiting
+	if wait {
+		s.waiting[host] = true
 	}
 	s.mu.Unlock()
+	switch {
+	case gone:
+		return unix.ESTALE
+	case q == nil && !start:
+		return nil
+	case !wait:
+		return unix.EAGAIN
+	}
+	defer func() {
+		s.mu.Lock()
+		delete(s.waiting, host)
+		s.mu.Unlock()
+	}()
 
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -138,6 +160,43 @@ func (s *seeker) seek(ctx context.Context, i *id) error {
 	case <-s.fs.ctx.Done():
 		return unix.EAGAIN
 	}
+}
+
+// want has an inode looked for. It returns nil if too many are, and no other host has more of them.
+// mu is held.
+func (s *seeker) want(host netip.Prefix, i *id) *quest {
+	if len(s.wanted) >= maxWanted && !s.makeRoom(host) {
+		return nil
+	}
+	q := &quest{host: host, ended: make(chan struct{})}
+	s.wanted[*i] = q
+	s.asked[host]++
+	if !s.running {
+		s.running = true
+		s.done.Go(s.run)
+	}
+	return q
+}
+
+// makeRoom ends a quest of the host with the most, for one of another host, if that then has no more.
+// mu is held.
+func (s *seeker) makeRoom(host netip.Prefix) bool {
+	most := host
+	for h, n := range s.asked {
+		if n > s.asked[most] {
+			most = h
+		}
+	}
+	if s.asked[most] <= s.asked[host]+1 {
+		return false
+	}
+	for i, q := range s.wanted {
+		if q.host == most {
+			s.end(&i, unix.EAGAIN)
+			return true
+		}
+	}
+	return false
 }
 
 // found ends the quest for an inode that has been seen.
@@ -176,6 +235,9 @@ func (s *seeker) end(i *id, err error) {
 	if q := s.wanted[*i]; q != nil {
 		q.err = err
 		delete(s.wanted, *i)
+		if s.asked[q.host]--; s.asked[q.host] <= 0 {
+			delete(s.asked, q.host)
+		}
 		close(q.ended)
 	}
 }
@@ -196,17 +258,23 @@ func (s *seeker) run() {
 		}
 		s.mu.Unlock()
 
-		began := time.Now()
+		s.since = time.Now()
 		whole := true
 		for range rounds {
 			whole = s.search(all) && whole
 		}
 		s.settle(quests, whole)
-		select {
-		case <-time.After(time.Since(began)):
-		case <-s.fs.ctx.Done():
-		}
+		s.pause()
 	}
+}
+
+// pause pauses a search for as long as it has worked since the last pause.
+func (s *seeker) pause() {
+	select {
+	case <-time.After(time.Since(s.since)):
+	case <-s.fs.ctx.Done():
+	}
+	s.since = time.Now()
 }
 
 // settle ends the quests that a search was for, except those that are over: what has been found
@@ -277,6 +345,9 @@ func (s *seeker) look(dir *step, want map[uint64][]id) (below []string, err erro
 	}
 	buf := make([]byte, 32<<10)
 	for {
+		if time.Since(s.since) > stint {
+			s.pause()
+		}
 		size, err := unix.Getdents(fd, buf)
 		switch {
 		case err == unix.EINTR:
