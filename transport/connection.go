@@ -116,6 +116,13 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 //     that does not fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //
+// Over TCP the reply may be behind calls of the peer that have to wait for their turn or for
+// memory. Until it comes, such calls are read ahead and kept: at most Config.MaxMemory bytes of
+// a connection, on top of what running calls hold, and within MaxTotalMemory. A call of up to 4 KiB
+// counts as 8 KiB, a longer one as up to twice its length. If there is no room for another one for
+// StallTimeout, the connection is closed with a *StallError. For handlers that call their client,
+// all calls that the client has in flight should fit: its Credits times their length.
+//
 // A handler that is Inline gets an error: see [Program].Inline.
 func (cn *Conn) Call(ctx context.Context, call *Call) error {
 	if IsInline(ctx) {

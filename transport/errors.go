@@ -54,13 +54,16 @@ type StallError struct {
 	Replies int // that wait to be taken, as far as that is known
 	Reads   int // RDMA Reads without an answer
 	Calls   int // over TCP: calls, or replies, of which the rest has not come
+	Behind  int // over TCP: calls of this end whose replies may be behind calls that there is no memory for
 }
 
 func (e *StallError) Error() string {
 	what := fmt.Sprintf("%d replies", e.Replies)
 	switch {
+	case e.Behind > 0:
+		return fmt.Sprintf("calls have held all memory for %v: the replies to %d calls may be behind others that wait for it", e.For, e.Behind)
 	case e.Calls > 0:
-		return fmt.Sprintf("peer has sent no more of a message for %v", e.For)
+		return fmt.Sprintf("the rest of a message has not come within %v", e.For)
 	case e.Replies == 0:
 		what = fmt.Sprintf("%d RDMA Reads", e.Reads)
 	case e.Reads > 0:

@@ -321,7 +321,7 @@ func (l *leader) claim(x *exch, n int) bool {
 	if n == 0 && t.Held() <= int64(l.c.cfg.MaxMemory) {
 		return true
 	}
-	if len(l.memq) > 0 && l.memq[0] != x || !t.Reserve(int64(n)) {
+	if len(l.memq) > 0 && l.memq[0] != x || !t.Reserve(0, int64(n)) {
 		return false
 	}
 	x.held = n

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/internal/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
@@ -412,6 +414,74 @@ func TestRequestMemory(t *testing.T) {
 				t.Error("no error")
 			}
 			testutil.Eventually(t, "the memory of an error is released", func() bool { return released.Load() == 4 })
+		}
+	}
+}
+
+// Handlers may call their client, over both wires, however many calls the client has under way and
+// however long they are.
+func TestHandlersCallBack(t *testing.T) {
+	const callers, back = 64, 0x20000091
+	for _, tt := range []struct {
+		name  string
+		cfg   transport.Config
+		args  int
+		times int // each caller's calls
+	}{
+		{"calls longer than a buffer", transport.Config{}, 6000, 1},
+		{"more calls than credits", transport.Config{Credits: 8}, 100, 1},
+		{"both, again and again", transport.Config{Credits: 8, MaxMessage: 1 << 20, MaxMemory: 8 << 20}, 50_000, 4},
+	} {
+		for _, provider := range []fabric.Provider{iwarp.New(iwarp.Config{}), transport.TCP{}} {
+			t.Run(tt.name+"/"+fmt.Sprintf("%T", provider), func(t *testing.T) {
+				s, err := transport.NewServer(&transport.ServerConfig{Config: tt.cfg})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Idempotent: transport.Every,
+					Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+						req.Conn().AllowBackward(0)
+						if req.Conn().Call(ctx, &transport.Call{Prog: back, Vers: 1, Proc: 1}) != nil {
+							res.Fail(oncrpc.SystemErr)
+						}
+					})})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, err := s.Listen(bg, provider, "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				go s.Serve(l)
+				nothing := transport.HandlerFunc(func(context.Context, *transport.Request, *transport.Response) {})
+				cl, err := transport.Dial(bg, provider, l.Addr().String(), &transport.ClientConfig{
+					Config:    transport.Config{MaxMessage: tt.cfg.MaxMessage},
+					KeepAlive: time.Second,
+					Callbacks: []transport.Program{{Number: back, Low: 1, High: 1, Inline: transport.Every, Idempotent: transport.Every, Handler: nothing}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cl.Close()
+				ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+				defer cancel()
+				var done atomic.Int64
+				var wg sync.WaitGroup
+				for range callers {
+					wg.Go(func() {
+						for range tt.times {
+							if err := cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, tt.args)}); err == nil {
+								done.Add(1)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				if n := done.Load(); n != int64(callers*tt.times) {
+					t.Errorf("%d of %d calls were answered", n, callers*tt.times)
+				}
+			})
 		}
 	}
 }

@@ -297,7 +297,14 @@ func (c *tcpConn) register(t *tcpCall) error {
 	t.xid = xid
 	binary.BigEndian.PutUint32(t.head[oncrpc.RecordMarkSize:], t.xid)
 	cs.pending[t.xid] = t
+	c.answers.callMade()
 	return nil
+}
+
+// awaits returns how many calls wait for their replies.
+func (c *tcpConn) awaits() int {
+	defer c.state.Unlock()
+	return len(c.state.Lock().calls.pending)
 }
 
 // nextXID is the xid of the next call.

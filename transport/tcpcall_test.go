@@ -306,8 +306,8 @@ func TestTCPHostileServers(t *testing.T) {
 		{"a message of nothing", func(uint32) []byte { return marked(0) }, false, "", 0},
 		{"a message of more than MaxMessage", func(uint32) []byte { return marked(5 << 20) }, false, "more than MaxMessage", 0},
 		{"an empty fragment", func(uint32) []byte { return make([]byte, 4) }, false, "empty fragment", 0},
-		{"half a reply", func(xid uint32) []byte { return record(reply(xid, 1, 2, 3, 4))[:20] }, false, "no more of a message", 30 * time.Second},
-		{"half a long reply", func(xid uint32) []byte { return append(marked(9000), reply(xid)...) }, false, "no more of a message", 30 * time.Second},
+		{"half a reply", func(xid uint32) []byte { return record(reply(xid, 1, 2, 3, 4))[:20] }, false, "rest of a message has not come", 30 * time.Second},
+		{"half a long reply", func(xid uint32) []byte { return append(marked(9000), reply(xid)...) }, false, "rest of a message has not come", 30 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tcpClient(t, &Settings{NoReconnect: true}, func(sc *tcpScene, p *tcpPeer) {

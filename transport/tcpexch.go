@@ -22,14 +22,19 @@ import (
 // the handler, and back.
 //
 // A short call is copied out of the reader's buffer, as its handler may answer with parts of it,
-// and a long one is read into memory that has been reserved for it. TCP has no chunks in which
+// and a long one is read into memory that has been reserved for it: as a whole while half of the
+// server's memory is free, and otherwise no more than twice what has come. TCP has no chunks in which
 // a call says how long its results may get: the program's Binding knows. Without one a fixed
 // amount is reserved: what a handler makes is there before its length is known, and nothing that
 // arrives tells it, so that reserving less would let Credits handlers at once go beyond MaxMemory.
 //
-// The reader waits for memory only with a long call, as it would have to keep it somewhere.
-// Short ones wait in a queue, so that replies to calls of this end get through: a handler that
-// waits for one may hold the memory.
+// The reader waits for an exchange, and with a long call, which it would have to keep somewhere, for
+// memory. Short calls wait for memory in a queue. While calls of this end wait for replies, which
+// may be behind calls in the stream, the reader does not wait but reads ahead: those who hold
+// exchanges and memory may be handlers that wait for these replies. Calls that are read ahead are
+// kept in memory beyond the connection's own bound, in a queue, until there are exchanges for them.
+// See [budget.Tenant.Ahead] for the bound. At it the reader waits, and a connection that makes no
+// progress for StallTimeout is closed.
 
 // tcpAnswers are the exchanges of a connection, and what they share.
 type tcpAnswers struct {
@@ -50,17 +55,21 @@ type tcpAnswers struct {
 	gone     chan struct{} // closed when this end has given up the connection
 	room     chan struct{} // has room for one: there may be fewer calls in flight
 	granted  chan struct{} // has room for one: the reader has got memory
+	waiting  atomic.Bool   // the reader waits for room or memory
+	calling  chan struct{} // has room for one: this end has made a call meanwhile
 	pace     pace          // the reader's
 
 	mu      lockorder.Mutex
 	flight  int
 	exchs   []*tcpExch // all
 	free    []*tcpExch
-	memq    []tcpWait // who waits for memory; the first has asked for it
-	reading bool      // the reader waits for the peer
-	stopped bool      // no new calls are taken
+	memq    []tcpWait  // who waits for memory; the first has asked for it
+	early   []*tcpExch // calls that were read ahead, and wait for an exchange
+	reading bool       // the reader waits for the peer
+	stopped bool       // no new calls are taken
 	drain   context.Context
 	over    bool // the end has begun in order
+	ended   bool // the connection has
 	left    bool // this end has given up the connection
 }
 
@@ -100,6 +109,8 @@ type tcpExch struct {
 	mems    []*arena.Buffer // handed out by allocItem
 	after   []func()        // see Request.WhenReleased
 	held    int             // bytes reserved in the budget
+	ahead   int             // of held: beyond the connection's own bound, while the call waits
+	parked  int             // of held: see budget.Tenant.Park
 	used    int             // bytes of memory that it has
 	rec     records.Record
 	head    []byte // the mark and the RPC header of the reply
@@ -132,6 +143,7 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	own, a.cancel = context.WithCancel(context.Background())
 	a.contexts.init(&c.public, own)
 	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
+	a.calling = make(chan struct{}, 1)
 }
 
 // exchSize is what an exchange has for a short call and a short reply, in bytes, at most.
@@ -181,21 +193,38 @@ func (a *tcpAnswers) keepPace(messages int) {
 }
 
 // takeExchange takes an exchange for a call, in its turn: there are no more than allowed, and on a
-// server that is crowded no more than there have been. It returns nil when the connection has
-// been given up.
-func (a *tcpAnswers) takeExchange() *tcpExch {
+// server that is crowded no more than there have been. While a call of this end waits for its
+// reply it does not wait for one, but returns an exchange that is not one of the connection's,
+// for a call that is read ahead and needs n bytes. It returns nil when the connection has been
+// given up.
+func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 	for {
 		a.mu.Lock()
-		if a.flight < int(a.allowed.Load()) && (len(a.free) > 0 || len(a.exchs) < initialGrant || !a.memory.Crowded()) {
-			break
+		if len(a.early) == 0 {
+			if x := a.nextExchange(); x != nil {
+				a.mu.Unlock()
+				return x
+			}
 		}
 		a.mu.Unlock()
 		a.c.w.Flush() // which may make room
-		if !a.wait(a.room) {
+		x := &tcpExch{c: a.c}
+		switch a.wait(a.room, func() bool { return x.takeAhead(n) }) {
+		case waitAhead:
+			x.used = n
+			return x
+		case waitOver:
 			return nil
 		}
 	}
-	defer a.mu.Unlock()
+}
+
+// nextExchange returns an exchange of the connection, or nil if there has to be one less before.
+// mu is held.
+func (a *tcpAnswers) nextExchange() *tcpExch {
+	if a.flight >= int(a.allowed.Load()) || len(a.free) == 0 && len(a.exchs) >= initialGrant && a.memory.Crowded() {
+		return nil
+	}
 	a.flight++
 	if n := len(a.free); n > 0 {
 		x := a.free[n-1]
@@ -210,27 +239,107 @@ func (a *tcpAnswers) takeExchange() *tcpExch {
 	return x
 }
 
-// wait waits for ch. It returns false when the connection has been given up.
-func (a *tcpAnswers) wait(ch <-chan struct{}) bool {
+// How a wait of the reader ends.
+type waitEnd uint8
+
+const (
+	waitDone  waitEnd = iota // what it waits for has come
+	waitAhead                // it is to read ahead
+	waitOver                 // the connection has been given up
+)
+
+// aheadTime is how often a reader that waits though a call of this end does looks whether
+// it can read ahead.
+const aheadTime = 100 * time.Millisecond
+
+// wait has the reader wait for ch, or until a call of this end waits for its reply and ahead
+// returns true: then it can read ahead.
+func (a *tcpAnswers) wait(ch <-chan struct{}, ahead func() bool) waitEnd {
+	a.waiting.Store(true)
+	began := time.Now()
+	defer func() {
+		a.waiting.Store(false)
+		a.c.r.Waited(time.Since(began))
+	}()
+	stuck := time.Time{} // since when a call of this end waits, too
+	for {
+		var look <-chan time.Time
+		if n := a.c.awaits(); n == 0 {
+			stuck = time.Time{}
+		} else {
+			if ahead() {
+				return waitAhead
+			}
+			look = time.After(aheadTime)
+			if stuck.IsZero() {
+				stuck = time.Now()
+			} else if d := a.c.cfg.StallTimeout; d > 0 && time.Since(stuck) >= d {
+				a.c.breakOff(&StallError{For: d, Behind: n})
+			}
+		}
+		select {
+		case <-ch:
+			return waitDone
+		case <-a.gone:
+			return waitOver
+		case <-a.calling:
+		case <-look:
+		}
+	}
+}
+
+// callMade is called after a call of this end has been registered.
+func (a *tcpAnswers) callMade() {
+	if a.waiting.Load() {
+		poke(a.calling)
+	}
+}
+
+func poke(ch chan struct{}) {
 	select {
-	case <-ch:
-		return true
-	case <-a.gone:
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// takeAhead takes n bytes for a call that is read ahead.
+func (x *tcpExch) takeAhead(n int) bool {
+	if !x.c.answers.tenant.Ahead(int64(n)) {
 		return false
+	}
+	x.held += n
+	x.ahead += n
+	x.parked += n
+	return true
+}
+
+// park parks all that the exchange has reserved.
+func (x *tcpExch) park() {
+	if n := x.held - x.parked; n > 0 {
+		x.parked += n
+		x.c.answers.tenant.Park(int64(n))
+	}
+}
+
+// proceed makes what the exchange has reserved that of a call which does not wait any more.
+func (x *tcpExch) proceed() {
+	if x.parked > 0 {
+		x.c.answers.tenant.Proceed(int64(x.parked), int64(x.ahead))
+		x.ahead, x.parked = 0, 0
 	}
 }
 
 // takeCall takes a short call, which is in the reader's buffer.
 func (c *tcpConn) takeCall(msg []byte) error {
 	a := &c.answers
-	x := a.takeExchange()
+	x := a.takeExchange(exchSize)
 	if x == nil {
 		return errClosing
 	}
 	x.arrived()
 	x.own = append(x.own[:0], msg...)
 	x.msg = x.own
-	return a.dispatch(x)
+	return a.taken(x)
 }
 
 // takeLongCall reads a long call, of which head has been read, into memory reserved for it.
@@ -240,26 +349,34 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 	if err != nil {
 		return err
 	}
+	// Nothing is reserved for what may never come.
+	if err := c.r.Buffer(size); err != nil {
+		return err
+	}
 	size += len(head)
 	need := c.cfg.MaxMessage
 	if whole {
 		need = size
 	}
-	x := a.takeExchange()
+	x := a.takeExchange(exchSize)
 	if x == nil {
 		return errClosing
 	}
 	x.arrived()
-	if !a.claim(tcpWait{n: arena.SizeOf(need) + tcpReply, x: x, reader: true}) && !a.wait(a.granted) {
-		a.cancelClaim(x)
-		x.release(false)
-		return errClosing
+	n := arena.SizeOf(need) + tcpReply
+	switch {
+	case x.ahead > 0 || a.tryClaim(x, n): // read by steps, or with memory for all
+	case whole && size <= records.BufferSize:
+		err = x.reserve(n)
 	}
-	if err := x.read(head); err != nil {
+	if err == nil {
+		err = x.read(head)
+	}
+	if err != nil {
 		x.release(false)
 		return err
 	}
-	return a.dispatch(x)
+	return a.taken(x)
 }
 
 // read reads a long call. It has fragments of which the last alone shows how long it is.
@@ -271,29 +388,103 @@ func (x *tcpExch) read(head []byte) error {
 			return err
 		}
 		if n == 0 {
-			n = len(head)
+			if err := x.grow(nil, len(head)+k); err != nil {
+				return err
+			}
+			n = copy(x.mem.Bytes, head)
 		}
-		if x.mem == nil || len(x.mem.Bytes) < n+k {
-			b, err := x.c.answers.arena.Get(n + k)
+		for k > 0 {
+			if n == len(x.mem.Bytes) {
+				if err := x.grow(x.mem.Bytes, n+k); err != nil {
+					return err
+				}
+			}
+			m, err := io.ReadFull(r, x.mem.Bytes[n:min(n+k, len(x.mem.Bytes))])
 			if err != nil {
 				return err
 			}
-			if x.mem == nil {
-				copy(b.Bytes, head)
-			} else {
-				copy(b.Bytes, x.mem.Bytes[:n])
-				x.c.answers.arena.Put(x.mem)
-			}
-			x.mem = b
+			n, k = n+m, k-m
 		}
-		if _, err := io.ReadFull(r, x.mem.Bytes[n:n+k]); err != nil {
-			return err
-		}
-		if n += k; last {
+		if last {
 			x.msg = x.mem.Bytes[:n:n]
-			x.charge(len(x.mem.Bytes))
 			return nil
 		}
+	}
+}
+
+// grow gives the call memory for most bytes, with msg at its start: all of it if that is
+// reserved, and otherwise twice as much as before.
+func (x *tcpExch) grow(msg []byte, most int) error {
+	size := arena.SizeOf(most)
+	if room := len(msg) + x.held - x.used; size > room {
+		size = min(size, 2*max(len(msg), records.BufferSize))
+		if err := x.reserve(size - room); err != nil {
+			return err
+		}
+	}
+	a := x.c.answers.arena
+	b, err := a.Get(size)
+	if err != nil {
+		return err
+	}
+	if x.mem != nil {
+		copy(b.Bytes, msg)
+		a.Put(x.mem)
+	}
+	x.charge(len(b.Bytes) - len(msg))
+	x.mem = b
+	return nil
+}
+
+// reserve takes n more bytes for a long call, as soon as there is room.
+func (x *tcpExch) reserve(n int) error {
+	a := &x.c.answers
+	if a.claim(tcpWait{n: n, x: x, reader: true}) {
+		return nil
+	}
+	switch a.wait(a.granted, func() bool { return x.takeAhead(n) }) {
+	case waitAhead:
+		if !a.cancelClaim(x) {
+			<-a.granted // what is too much is released when the call has been read
+		}
+	case waitOver:
+		a.cancelClaim(x)
+		return errClosing
+	}
+	return nil
+}
+
+// taken goes on with a call that has been read.
+func (a *tcpAnswers) taken(x *tcpExch) error {
+	if x.rec.Answer {
+		return a.dispatch(x)
+	}
+	x.park()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.early = append(a.early, x)
+	a.startEarly()
+	return nil
+}
+
+// startEarly goes on with calls that were read ahead, as far as there are exchanges. mu is held.
+func (a *tcpAnswers) startEarly() {
+	for len(a.early) > 0 {
+		x := a.nextExchange()
+		if x == nil {
+			return
+		}
+		e := a.early[0]
+		a.early = append(a.early[:0], a.early[1:]...)
+		x.msg, x.mem, x.came = e.msg, e.mem, e.came
+		x.held, x.used, x.ahead, x.parked = e.held, e.used, e.ahead, e.parked
+		x.detach()
+		go func() {
+			if err := a.dispatch(x); err != nil {
+				a.c.breakOff(err)
+			}
+			a.c.w.Flush()
+		}()
 	}
 }
 
@@ -307,9 +498,14 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.memq) == 0 && a.tenant.Reserve(int64(w.n)) {
-		w.x.held = w.n
+	if a.ended || len(a.memq) == 0 && a.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
+		if !a.ended {
+			w.x.held += w.n
+		}
 		return true
+	}
+	if len(a.memq) > 0 {
+		w.x.park()
 	}
 	if !w.reader {
 		w.x.detach()
@@ -322,13 +518,17 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 func (a *tcpAnswers) admit() {
 	for {
 		a.mu.Lock()
-		if len(a.memq) == 0 || !a.tenant.Reserve(int64(a.memq[0].n)) {
+		if len(a.memq) == 0 {
 			a.mu.Unlock()
 			return
 		}
 		w := a.memq[0]
+		if !a.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
+			a.mu.Unlock()
+			return
+		}
 		a.memq = append(a.memq[:0], a.memq[1:]...)
-		w.x.held = w.n
+		w.x.held += w.n
 		a.mu.Unlock()
 		if w.reader {
 			a.granted <- struct{}{}
@@ -341,17 +541,32 @@ func (a *tcpAnswers) admit() {
 	}
 }
 
-// cancelClaim takes the reader's call out of the queue, on a connection that has been given
-// up.
-func (a *tcpAnswers) cancelClaim(x *tcpExch) {
+// tryClaim reserves n bytes for a call if there is plenty of memory.
+func (a *tcpAnswers) tryClaim(x *tcpExch, n int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.memq) > 0 || !a.tenant.TryReserve(int64(n)) {
+		return false
+	}
+	x.held += n
+	return true
+}
+
+// cancelClaim takes the reader's call out of the queue, and reports whether it was in there.
+func (a *tcpAnswers) cancelClaim(x *tcpExch) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.memq {
 		if a.memq[i].x == x {
 			a.memq = append(a.memq[:i], a.memq[i+1:]...)
-			return
+			if i == 0 {
+				a.tenant.Withdraw()
+				go a.admit()
+			}
+			return true
 		}
 	}
+	return false
 }
 
 // need is what is reserved for the results of a call, in bytes. An item may be in a buffer of
@@ -486,18 +701,18 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	case call.Proc == 0 && !p.Null:
 		x.answer(oncrpc.ReplyHeader{}, nil)
 	default:
-		if !p.Independent && a.pace.end() {
+		if !x.detached && !p.Independent && a.pace.end() {
 			a.allowed.Store(int32(a.most))
 		}
 		x.prog, x.at = p, n
-		need := x.need()
-		if more := x.held - x.used - need; x.mem != nil && more > 0 {
+		lacks := x.need() - (x.held - x.used)
+		if x.mem != nil && lacks < 0 {
 			// It was not known before it was read.
-			x.held -= more
-			a.tenant.Release(int64(more), false)
+			x.held += lacks
+			a.tenant.Release(int64(-lacks), false)
 		}
-		if x.mem != nil || a.claim(tcpWait{n: need, x: x}) {
-			x.execute(true)
+		if x.mem != nil && lacks <= 0 || a.claim(tcpWait{n: max(lacks, 0), x: x}) {
+			x.execute(!x.detached)
 		}
 	}
 	return nil
@@ -506,6 +721,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 // execute executes a call for which there is memory. reader tells that the caller is the
 // reader.
 func (x *tcpExch) execute(reader bool) {
+	x.proceed()
 	p, call := x.prog, &x.call
 	switch {
 	case x.recall(p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
@@ -677,6 +893,7 @@ func (x *tcpExch) release(taken bool) {
 	if cap(x.own) > records.Short {
 		x.own = nil
 	}
+	x.proceed()
 	if x.held > 0 {
 		a.tenant.Release(int64(x.held), taken)
 	}
@@ -706,11 +923,9 @@ func (x *tcpExch) dropItems() {
 func (a *tcpAnswers) answered(n int) {
 	a.mu.Lock()
 	a.flight -= n
+	a.startEarly()
 	a.mu.Unlock()
-	select {
-	case a.room <- struct{}{}:
-	default:
-	}
+	poke(a.room)
 }
 
 // ---- calls that come again
@@ -847,7 +1062,9 @@ func (a *tcpAnswers) checkIdle() {
 func (a *tcpAnswers) end() {
 	a.cancel()
 	a.mu.Lock()
-	memq := a.memq
+	memq, early := a.memq, a.early
+	a.ended = true
+	a.early = nil
 	a.memq = nil // from now on nobody reserves: what is granted to who has left is lost
 	var waits []*tcpExch
 	var entries []*replycache.Entry
@@ -864,6 +1081,9 @@ func (a *tcpAnswers) end() {
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
 		w.x.release(false)
+	}
+	for _, x := range early {
+		x.release(false)
 	}
 	for i, x := range waits {
 		if entries[i].Leave(x) {

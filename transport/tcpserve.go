@@ -17,11 +17,18 @@ import (
 // are in flight; while there are as many, nothing more is read. What calls hold counts in
 // MaxMemory and MaxTotalMemory: before a call is executed it reserves its length, if that is
 // more than 4 KiB, and what its results may take. That is what the program's Binding says, as
-// generated ones do. Without a Binding it is 1 MiB, as nobody knows what a handler will answer:
-// at most 64 such calls of a connection are executed at once, with the default MaxMemory.
+// generated ones do. Without a Binding it is 1 MiB, because the length of the results is unknown.
+// A connection starts with 4 times MaxMessage, so that with the defaults 16 such calls of a
+// connection are executed at once, and up to 64 after the client has taken replies. The next call
+// waits. See Program for handlers that wait for another call of their client.
 // Shorter calls and replies are in buffers of the connection. MaxMessage bounds calls, and
-// replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for StallTimeout, or
-// leaves a call half sent for so long, loses the connection with a *StallError.
+// replies: one that gets longer is SYSTEM_ERR. A peer that takes nothing for StallTimeout loses
+// the connection with a *StallError. So does one that takes longer than StallTimeout for a
+// message, and once more for each 4 MiB it has sent of it. While half of MaxTotalMemory is in use,
+// a call that is still arriving holds no more than twice what has come of it.
+//
+// While calls of the server wait for replies, a connection is read on, as the replies may be behind
+// calls that have to wait: see Conn.Call for the bound.
 //
 // Calls that a client sends again, on any of its connections, are answered from the reply
 // cache, as over RDMA. All connections of a host over TCP count as one client's there.

@@ -362,10 +362,10 @@ func TestTCPHostilePeers(t *testing.T) {
 		{"fragments that come to more than MaxMessage", append(append(oncrpc.AppendRecordMark(nil, 100, false), half[:100]...), 0, 0x40, 0, 0), true, 0, "more than MaxMessage"},
 		{"an empty fragment", []byte{0, 0, 0, 0}, true, 0, "empty fragment"},
 		{"an empty fragment within", append(append(oncrpc.AppendRecordMark(nil, 20, false), half[:20]...), 0, 0, 0, 0), true, 0, "empty fragment"},
-		{"half a mark", []byte{0x80, 0}, true, 30 * time.Second, "no more of a message for 30s"},
-		{"half a call", append(oncrpc.AppendRecordMark(nil, 140, true), half[:70]...), true, 30 * time.Second, "no more of a message for 30s"},
-		{"half a long call", append(oncrpc.AppendRecordMark(nil, 1<<20, true), half...), true, 30 * time.Second, "no more of a message for 30s"},
-		{"a fragment, and no more", append(oncrpc.AppendRecordMark(nil, 140, false), half...), true, 30 * time.Second, "no more of a message for 30s"},
+		{"half a mark", []byte{0x80, 0}, true, 30 * time.Second, "rest of a message has not come within 30s"},
+		{"half a call", append(oncrpc.AppendRecordMark(nil, 140, true), half[:70]...), true, 30 * time.Second, "rest of a message has not come within 30s"},
+		{"half a long call", append(oncrpc.AppendRecordMark(nil, 1<<20, true), half...), true, 30 * time.Second, "rest of a message has not come within 30s"},
+		{"a fragment, and no more", append(oncrpc.AppendRecordMark(nil, 140, false), half...), true, 30 * time.Second, "rest of a message has not come within 30s"},
 		{"a call that ends in its header", append(oncrpc.AppendRecordMark(nil, 20, true), half[:20]...), true, 0, "cannot be decoded"},
 		{"a credential that is too long", append(oncrpc.AppendRecordMark(nil, 40, true), append(half[:28:28], 0, 0, 1, 0x91, 0, 0, 0, 0, 0, 0, 0, 0)...), true, 0, "cannot be decoded"},
 		{"a record without bytes", []byte{0x80, 0, 0, 0}, false, 0, ""},
@@ -768,4 +768,84 @@ func TestTCPThousand(t *testing.T) {
 			t.Errorf("a thousand connections hold %+v", m)
 		}
 	})
+}
+
+// Half calls hold no more memory than they have sent, twice, once half of the memory is in use, and
+// end though a byte comes now and then.
+func TestTCPHalfCalls(t *testing.T) {
+	cfg := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, MaxTotalMemory: 32 << 20}
+	testTCPServer(t, cfg, func(st *tcpStage, svc *testService) {
+		msg := appendCall(nil, 1, procArgs, make([]byte, 1<<20-200)...)
+		call := append(marked(len(msg)), msg...)
+		var peers []*tcpPeer
+		for i := range 160 {
+			p := st.arrive(fmt.Sprintf("h%d:1", i)).listen()
+			peers = append(peers, p)
+			go func() {
+				_, _ = p.Write(call[:20_000])
+				for at := 20_000; ; at++ {
+					time.Sleep(25 * time.Second)
+					if _, err := p.Write(call[at : at+1]); err != nil {
+						return
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := st.reserved(); n > 16<<20+160*32<<10 {
+			t.Errorf("half calls hold %d bytes", n)
+		}
+		honest := st.arrive("honest:1").listen()
+		for range 3 {
+			go honest.Write(call)
+			if got := honest.results("a call of 1 MiB", 1); len(got) != 1<<20-200 {
+				t.Errorf("%d bytes came back", len(got))
+			}
+			time.Sleep(9 * time.Second)
+		}
+		time.Sleep(5 * time.Second)
+		for _, p := range peers {
+			p.ended("a call that is half sent for more than 30 s")
+		}
+		go honest.Write(call) // after a pause
+		honest.results("another", 1)
+		time.Sleep(30 * time.Second) // the peers notice
+	})
+}
+
+// While a call of the server waits for its reply, calls are read ahead of their turn: up to a bound,
+// at which the connection is closed.
+func TestTCPReadAhead(t *testing.T) {
+	prog := Program{Number: testProg, Low: 1, High: 1, Idempotent: Every,
+		Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+			req.Conn().AllowBackward(0)
+			_ = req.Conn().Call(ctx, testCall())
+		})}
+	cfg := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20, MaxTotalMemory: 64 << 20, Credits: 2}
+	for _, size := range []int{100, 30_000, 1 << 19} {
+		tcpServer(t, cfg, []Program{prog}, func(st *tcpStage) {
+			p := st.arrive("a:1").listen()
+			sent := 0
+			go func() {
+				for ; ; sent++ {
+					msg := appendCall(nil, uint32(sent), 1, make([]byte, size)...)
+					if _, err := p.Write(append(marked(len(msg)), msg...)); err != nil {
+						return
+					}
+				}
+			}()
+			synctest.Wait()
+			if n := st.reserved(); n < 4<<20 || n > 2*4<<20 {
+				t.Errorf("calls of %d bytes: %d bytes are reserved for %d of them", size, n, sent)
+			}
+			for range 2 {
+				if word(p.message("a call back"), 1) != uint32(oncrpc.Call) {
+					t.Error("a reply")
+				}
+			}
+			time.Sleep(31 * time.Second)
+			p.ended("at the bound")
+			st.says("the replies to 2 calls may be behind others")
+		})
+	}
 }

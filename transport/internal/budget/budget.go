@@ -9,6 +9,11 @@
 // so do the calls of its connection behind it. Calls without chunks reserve nothing and
 // wait for nothing.
 //
+// Over TCP a long call is reserved for as it arrives, and may hold a part of its memory when it
+// waits for more. Such memory is parked: it is not released before there is more. If all that a
+// connection, a host or the whole holds is parked, nothing can end a wait, and the bound yields
+// to one call, which then runs to its end.
+//
 // # Fairness
 //
 // Nobody gets all there is. A host may reserve no more than it leaves to others, and a
@@ -36,6 +41,7 @@ type Budget struct {
 
 	mu      sync.Mutex
 	held    int64 // reserved
+	parked  int64 // of held: by calls that wait
 	hosts   map[string]*hostShare
 	tenants map[*Tenant]struct{}
 	first   *Tenant // the queue of those that wait for room, in order of arrival
@@ -46,8 +52,9 @@ type Budget struct {
 // A hostShare is what the connections of a host have reserved. Guarded by Budget.mu.
 type hostShare struct {
 	held   int64
-	hungry int // waiting tenants that hold nothing
-	refs   int // tenants
+	parked int64 // of held
+	hungry int   // waiting tenants that hold nothing
+	refs   int   // tenants
 }
 
 // A Tenant is one connection's part in a Budget. The zero Tenant is to be given to
@@ -63,6 +70,9 @@ type Tenant struct {
 	allow   int64 // what may be reserved at present
 	took    int64 // released by replies taken since allow was last raised
 	granted int64 // reserved for the call that waits, by somebody who made room
+	parked  int64 // of held: by calls that wait
+	asks    int64 // of parked: by the call that asks in Reserve
+	ahead   int64 // taken by Ahead
 	left    bool
 
 	// While the tenant waits.
@@ -142,6 +152,8 @@ func (t *Tenant) Leave() {
 		b.unqueue(t)
 		b.add(t, -t.granted)
 		t.granted = 0
+		b.park(t, -t.parked) // no call waits any more
+		t.asks = 0
 		delete(b.tenants, t)
 		if t.host.refs--; t.host.refs == 0 {
 			delete(b.hosts, t.cfg.Host)
@@ -162,6 +174,13 @@ func (b *Budget) add(t *Tenant, n int64) {
 	t.held.Add(n)
 }
 
+// park changes how much of what is reserved waits for more. mu is held.
+func (b *Budget) park(t *Tenant, n int64) {
+	b.parked += n
+	t.host.parked += n
+	t.parked += n
+}
+
 // baseShare is the part of the limit, one in so many, that the connections' own buffers
 // may take before the server is crowded.
 const baseShare = 2
@@ -174,34 +193,35 @@ func (b *Budget) Crowded() bool { return b.usage.Base.Load() > b.limit/baseShare
 // left. mu is held.
 func (b *Budget) fits(n int64) (left int64, ok bool) {
 	left = b.limit - b.held - n - min(b.usage.Base.Load(), b.limit/baseShare)
-	return left, left >= 0 || b.held == 0
+	return left, left >= 0 || b.held == b.parked
 }
 
-// admits tells whether the tenant may reserve n more bytes for a call that holds own
-// bytes already. mu is held.
+// admits reports whether the tenant may reserve n more bytes for a call that runs and holds own
+// bytes, or for one that waits. mu is held.
 func (b *Budget) admits(t *Tenant, own, n int64) bool {
 	held := t.held.Load()
-	if held > own && held+n > t.allow {
+	alone := held == t.parked+own // no other call of the tenant will release anything
+	if !alone && held+n > t.allow {
 		return false
 	}
 	left, ok := b.fits(n)
 	switch {
 	case !ok:
 		return false
-	case t.host.held == own:
+	case t.host.held == t.host.parked+own:
 		return true
 	case t.host.held+n > left:
 		return false
-	case held == own:
+	case alone:
 		return true
 	}
 	return held+n <= (left-t.host.held-n)/3
 }
 
-// Reserve takes n bytes for the tenant's next call. If there is no room it returns false
-// and queues the tenant: it is woken once the bytes have been reserved for it, and then
-// asks again.
-func (t *Tenant) Reserve(n int64) bool {
+// Reserve takes n bytes for the tenant's next call, which holds own bytes already. If there is no
+// room it returns false and queues the tenant: it is woken once the bytes have been reserved for
+// it, and then asks again.
+func (t *Tenant) Reserve(own, n int64) bool {
 	b := t.b
 	b.mu.Lock()
 	granted := t.granted > 0 && t.granted == n
@@ -209,24 +229,112 @@ func (t *Tenant) Reserve(n int64) bool {
 		b.add(t, -t.granted)
 	}
 	t.granted = 0
+	b.ask(t, own)
 	switch {
 	case granted:
 	case t.waits:
 		b.mu.Unlock()
 		return false
-	case t.held.Load() > 0 && (b.short > 0 || t.host.hungry > 0), !b.admits(t, 0, n):
+	case own == 0 && t.behind(), !b.admits(t, 0, n):
 		b.queue(t, n)
+		var woken []*Tenant
+		if own > 0 { // which is parked now, and may have been in the way of others
+			woken = b.serve()
+		}
 		b.mu.Unlock()
+		wake(woken)
 		return false
 	default:
 		b.add(t, n)
 	}
+	b.ask(t, 0)
 	over := b.over()
 	b.mu.Unlock()
 	if over > 0 {
 		b.reclaim(over, t)
 	}
 	return true
+}
+
+// ask parks what the call holds that asks for more. mu is held.
+func (b *Budget) ask(t *Tenant, own int64) {
+	if !t.left {
+		b.park(t, own-t.asks)
+		t.asks = own
+	}
+}
+
+// behind reports whether others have to be served before the tenant's next call. mu is held.
+func (t *Tenant) behind() bool {
+	return t.held.Load() > t.parked && (t.b.short > 0 || t.host.hungry > 0)
+}
+
+// Withdraw ends the wait that Reserve has begun, for a call that does not need the memory any
+// more.
+func (t *Tenant) Withdraw() {
+	b := t.b
+	b.mu.Lock()
+	b.unqueue(t)
+	b.add(t, -t.granted)
+	t.granted = 0
+	b.ask(t, 0)
+	woken := b.serve()
+	b.mu.Unlock()
+	wake(woken)
+}
+
+// TryReserve takes n bytes for the tenant's next call if that leaves half of the whole free.
+// Unlike Reserve it does not queue.
+func (t *Tenant) TryReserve(n int64) bool {
+	b := t.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left, _ := b.fits(n); left < b.limit/2 || t.waits || t.granted > 0 || t.behind() || !b.admits(t, 0, n) {
+		return false
+	}
+	b.add(t, n)
+	return true
+}
+
+// Ahead takes n bytes for a call that is read though it has to wait, and parks them. The
+// connection's own bound, which calls that run may have reached, does not apply: it may take
+// as much again as its most. The shares of its host and of the whole do, in any case.
+func (t *Tenant) Ahead(n int64) bool {
+	b := t.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left, _ := b.fits(n); t.left || t.ahead+n > t.cfg.Most || left < 0 || t.host.held+n > left {
+		return false
+	}
+	t.ahead += n
+	b.add(t, n)
+	b.park(t, n)
+	return true
+}
+
+// Park parks n bytes that were reserved otherwise, of a call that waits beside those of Ahead.
+func (t *Tenant) Park(n int64) {
+	b := t.b
+	b.mu.Lock()
+	var woken []*Tenant
+	if !t.left {
+		b.park(t, n)
+		woken = b.serve()
+	}
+	b.mu.Unlock()
+	wake(woken)
+}
+
+// Proceed ends the wait of a call that has parked n bytes, and taken some of them by Ahead: they
+// are its reservation now.
+func (t *Tenant) Proceed(n, ahead int64) {
+	b := t.b
+	b.mu.Lock()
+	t.ahead -= ahead
+	if !t.left {
+		b.park(t, -n)
+	}
+	b.mu.Unlock()
 }
 
 // Extend takes n more bytes for a call that runs and holds own bytes, if there is room.

@@ -10,7 +10,7 @@ const mib = 1 << 20
 // two returns a budget of 1 MiB with a tenant of each of two hosts.
 func two() (b *Budget, holds, waits *Tenant) {
 	b, holds, waits = New(mib), new(Tenant), new(Tenant)
-	b.Join(holds, Terms{Host: "a", Start: mib, Most: mib})
+	b.Join(holds, Terms{Host: "a", Start: mib, Most: mib, Wake: func() {}})
 	b.Join(waits, Terms{Host: "b", Start: mib, Most: mib, Wake: func() {}})
 	return b, holds, waits
 }
@@ -19,7 +19,7 @@ func two() (b *Budget, holds, waits *Tenant) {
 // reserved.
 func TestEndOfGranted(t *testing.T) {
 	b, holds, waits := two()
-	if !holds.Reserve(mib) || waits.Reserve(mib) {
+	if !holds.Reserve(0, mib) || waits.Reserve(0, mib) {
 		t.Fatal("there is room for one")
 	}
 	holds.Release(mib, true)
@@ -35,12 +35,12 @@ func TestEndOfGranted(t *testing.T) {
 // A connection that asks again just when room was made for it reserves once.
 func TestAsksWhileGranted(t *testing.T) {
 	b, holds, waits := two()
-	holds.Reserve(mib)
-	if waits.Reserve(mib / 4) {
+	holds.Reserve(0, mib)
+	if waits.Reserve(0, mib/4) {
 		t.Fatal("there is room for one")
 	}
 	holds.Release(mib, true)
-	if !waits.Reserve(mib/4) || b.Stats().Held != mib/4 {
+	if !waits.Reserve(0, mib/4) || b.Stats().Held != mib/4 {
 		t.Errorf("%d bytes are reserved for a call of %d", b.Stats().Held, mib/4)
 	}
 	waits.Release(mib/4, true)
@@ -54,10 +54,10 @@ func TestAsksWhileGranted(t *testing.T) {
 func TestGrantOfAnotherSize(t *testing.T) {
 	for _, n := range []int64{mib / 8, mib / 2} {
 		b, holds, waits := two()
-		holds.Reserve(mib)
-		waits.Reserve(mib / 4)
+		holds.Reserve(0, mib)
+		waits.Reserve(0, mib/4)
 		holds.Release(mib, true)
-		if !waits.Reserve(n) || b.Stats().Held != n || waits.Held() != n {
+		if !waits.Reserve(0, n) || b.Stats().Held != n || waits.Held() != n {
 			t.Errorf("%d bytes are reserved for a call of %d", b.Stats().Held, n)
 		}
 	}
@@ -90,7 +90,7 @@ func TestShares(t *testing.T) {
 			for more := true; more; {
 				more = false
 				for _, tn := range tenants {
-					more = tn.Reserve(1) || more
+					more = tn.Reserve(0, 1) || more
 				}
 			}
 			if got := b.Stats().Held; got != tt.want {
@@ -152,12 +152,54 @@ func TestReclaim(t *testing.T) {
 			fromThem, fromUs := 0, 0
 			b.Join(us, Terms{Host: "a", Start: 100, Most: 100, Trim: func(n int) int { fromUs = n; return n }})
 			b.Join(them, Terms{Host: "b", Start: 100, Most: 100, Trim: func(n int) int { fromThem = n; return min(n, tt.theirs) }})
-			if !us.Reserve(tt.reserve) {
+			if !us.Reserve(0, tt.reserve) {
 				t.Fatal("idle memory keeps a call waiting")
 			}
 			if fromThem != tt.fromThem || fromUs != tt.fromUs {
 				t.Errorf("asked to unmap %d and %d bytes, want %d and %d", fromThem, fromUs, tt.fromThem, tt.fromUs)
 			}
 		})
+	}
+}
+
+// Of calls that wait and hold all there is between them, one gets more than the limit at a time.
+func TestAllParked(t *testing.T) {
+	b, one, other := two()
+	if !one.Reserve(0, mib/2) || !other.Reserve(0, mib/2) {
+		t.Fatal("there is room for both")
+	}
+	if one.Reserve(mib/2, mib/4) {
+		t.Fatal("the other call can run to its end, and release what it holds")
+	}
+	if !other.Reserve(mib/2, mib/4) {
+		t.Fatal("both wait")
+	}
+	if one.Reserve(mib/2, mib/4) || b.Stats().Held != mib+mib/4 {
+		t.Errorf("%d bytes are reserved", b.Stats().Held)
+	}
+	other.Release(mib/2+mib/4, true)
+	if !one.Reserve(mib/2, mib/4) {
+		t.Error("there is room")
+	}
+	one.Release(mib/2+mib/4, true)
+	if one.Reserve(0, mib); b.Stats().Held != mib || b.parked != 0 {
+		t.Errorf("in the end %d bytes are reserved, and %d parked", b.Stats().Held, b.parked)
+	}
+}
+
+// A call that is read ahead may go beyond the bound of its connection, and not beyond that of all.
+func TestAhead(t *testing.T) {
+	b, one, other := two()
+	one.cfg.Most = mib / 8
+	other.Reserve(0, mib/2)
+	if !one.Ahead(mib/8) || one.Ahead(1) {
+		t.Error("a connection may take as much again as its bound")
+	}
+	if other.Ahead(mib / 4) {
+		t.Error("a host may take no more than it leaves to others")
+	}
+	one.Proceed(mib/8, mib/8)
+	if b.parked != 0 || !one.Ahead(mib/8) {
+		t.Errorf("%d bytes are parked after the calls have proceeded", b.parked)
 	}
 }

@@ -52,9 +52,13 @@ type Reader struct {
 	held int // bytes of the buffer that Whole has returned
 }
 
-// NewReader returns a Reader of records of at most max bytes. A peer that has sent a part of
-// a record and then nothing for stall is an error that os.ErrDeadlineExceeded is; zero, or
-// less, is no time limit. Between records the Reader waits for ever.
+// leastRate is what a peer has to send of a record, in bytes, in each stall time after the first.
+const leastRate = 4 << 20
+
+// NewReader returns a Reader of records of at most max bytes. A peer may take the time of stall
+// for a record, and once more for each 4 MiB that it has sent of it. After that reading fails with
+// an error that os.ErrDeadlineExceeded is. A stall of zero or less is no time limit. Between
+// records the Reader waits for ever.
 func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	r := &Reader{max: max}
 	r.src.conn, r.src.stall = c, stall
@@ -82,6 +86,7 @@ func (r *Reader) Next() error {
 		r.held, r.left = 0, 0
 	}
 	r.size, r.last = 0, false
+	r.src.within, r.src.begun = false, time.Time{}
 	return r.mark(false)
 }
 
@@ -126,6 +131,21 @@ func (r *Reader) Whole() (msg []byte, ok bool, err error) {
 	}
 	r.held = r.left
 	return msg, true, nil
+}
+
+// Buffer waits until n bytes of the present fragment, or all that is left of it, are in the
+// buffer, which has room for [BufferSize]. They are read as before.
+func (r *Reader) Buffer(n int) error {
+	_, err := r.buf.Peek(min(n, r.left, BufferSize))
+	return cutShort(err, true)
+}
+
+// Waited tells the Reader that its owner has not read for d, so that the peer has that much longer
+// for the present record.
+func (r *Reader) Waited(d time.Duration) {
+	if s := &r.src; !s.begun.IsZero() {
+		s.begun = s.begun.Add(d)
+	}
 }
 
 // Rest tells how many bytes are left of the present fragment, or of the next one if that is
@@ -177,16 +197,28 @@ type source struct {
 	stall  time.Duration
 	within bool // a record
 	armed  bool // there is a time limit
+	begun  time.Time
+	got    int64 // bytes since begun
 }
 
 func (s *source) Read(b []byte) (int, error) {
 	switch {
 	case s.within && s.stall > 0:
-		_ = s.conn.SetReadDeadline(time.Now().Add(s.stall))
+		if s.begun.IsZero() {
+			s.begun, s.got = time.Now(), 0
+		}
+		_ = s.conn.SetReadDeadline(s.begun.Add(s.stall + s.earned()))
 		s.armed = true
 	case s.armed:
 		_ = s.conn.SetReadDeadline(time.Time{})
 		s.armed = false
 	}
-	return s.conn.Read(b)
+	n, err := s.conn.Read(b)
+	s.got += int64(n)
+	return n, err
+}
+
+// earned is how much longer than stall the peer may take, for what it has sent.
+func (s *source) earned() time.Duration {
+	return time.Duration(float64(s.got) / leastRate * float64(s.stall))
 }

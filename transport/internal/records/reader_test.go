@@ -160,7 +160,7 @@ func TestReaderPatience(t *testing.T) {
 		{"a pause within", []int{6, 20010}, 900 * time.Millisecond, 900 * time.Millisecond},
 		{"a pause within the first mark", []int{2, 20014}, 900 * time.Millisecond, 900 * time.Millisecond},
 		{"a pause within the next mark", []int{14, 20002}, 900 * time.Millisecond, 900 * time.Millisecond},
-		{"pauses within a long record", []int{12, 5000, 5000, 10004}, 1100 * time.Millisecond, 0},
+		{"pauses within a long record", []int{12, 5000, 5000, 10004}, 2100 * time.Millisecond, 0},
 		{"any pause", []int{6, 20010}, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -192,6 +192,58 @@ func TestReaderPatience(t *testing.T) {
 				}
 				if tt.want == 0 && err != nil || tt.want > 0 && (!errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != tt.want) {
 					t.Errorf("after %v: %v", time.Since(start), err)
+				}
+			})
+		})
+	}
+}
+
+// A peer that sends a long record slowly gets more time for what it has sent, and for the time in
+// which nothing was read.
+func TestReaderRate(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		step  int           // bytes that come each second
+		waits time.Duration // in which the owner does not read
+		want  time.Duration // until it gives up; 0: never
+	}{
+		{"a byte a second", 1, 0, 30 * time.Second},
+		{"a byte a second, and a wait", 1, time.Minute, 90 * time.Second},
+		{"half of the least rate", 70_000, 0, 60 * time.Second},
+		{"the least rate", 142_000, 0, 0},
+		{"as it can, read late", 1 << 20, time.Hour, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, peers := net.Pipe()
+				defer peers.Close()
+				r := NewReader(ours, 16<<20, 30*time.Second)
+				b := stream(fragment{16 << 20, true})
+				var wg sync.WaitGroup
+				defer wg.Wait()
+				defer ours.Close()
+				wg.Go(func() {
+					for ; len(b) > 0; time.Sleep(time.Second) {
+						n, err := peers.Write(b[:min(len(b), tt.step)])
+						if err != nil {
+							return
+						}
+						b = b[n:]
+					}
+				})
+				start := time.Now()
+				if err := r.Next(); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Buffer(1); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tt.waits)
+				r.Waited(tt.waits)
+				_, err := io.ReadAll(r)
+				took := time.Since(start).Round(5 * time.Second)
+				if tt.want == 0 && err != nil || tt.want > 0 && (!errors.Is(err, os.ErrDeadlineExceeded) || took != tt.want) {
+					t.Errorf("after %v: %v", took, err)
 				}
 			})
 		})
