@@ -3,6 +3,7 @@ package dirfs
 import (
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,4 +48,31 @@ func TestReadError(t *testing.T) {
 			t.Errorf("%d bytes at %d: %d, %v, want %d, %v", len(tt.b), tt.off, got, err, tt.want, tt.err)
 		}
 	}
+}
+
+// While another process has a lease on a file, clients are told to try again.
+func TestLease(t *testing.T) {
+	each(t, func(t *testing.T, m mode) {
+		w := newWorld(t, m.cfg, nil)
+		w.put("file", "x")
+		fh := w.lookup("file")
+		f, err := os.Open(w.path("file"))
+		testutil.Must(t, err)
+		defer f.Close()
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+			t.Skip("no leases: ", err)
+		}
+		end := time.AfterFunc(time.Second, func() { unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) })
+		write := func() nfs.Status {
+			var res nfs.WriteRes
+			w.must(user(), nfs.ProcWrite, &nfs.WriteArgs{File: fh, Count: 1, Data: []byte("y")}, &res)
+			return res.Status
+		}
+		w.want("WRITE during the lease", write(), nfs.StatusJukebox)
+		if end.Stop() {
+			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+			testutil.Must(t, err)
+		}
+		w.want("WRITE after the lease", write(), nfs.StatusOK)
+	})
 }

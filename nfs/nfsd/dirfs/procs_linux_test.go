@@ -233,6 +233,10 @@ func testCreate(t *testing.T, w *world) {
 		t.Error("the retry has another file")
 	}
 	w.want("EXCLUSIVE with another verifier", create("ex", nfs.Exclusive, nfs.SetAttr{}, 2), nfs.StatusExist)
+	st := hostStat(t, w.path("ex"))
+	w.must(user(), nfs.ProcWrite, &nfs.WriteArgs{File: made, Count: 1, Data: []byte("x")}, &wrote)
+	testutil.Must(t, syscall.UtimesNano(w.path("ex"), []syscall.Timespec{st.Atim, st.Mtim}))
+	w.want("EXCLUSIVE over data", create("ex", nfs.Exclusive, nfs.SetAttr{}, 1), nfs.StatusExist)
 	for _, name := range []string{"dir", "link"} {
 		w.want("UNCHECKED over a "+name, create(name, nfs.Unchecked, nfs.SetAttr{}, 0), nfs.StatusExist)
 		w.want("EXCLUSIVE over a "+name, create(name, nfs.Exclusive, nfs.SetAttr{}, 0), nfs.StatusExist)
