@@ -93,14 +93,12 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 		stats: new(counters),
 		done:  make(chan struct{}),
 	}
-	reg := fc
-	if cfg.observation != nil {
-		reg = watchedConn{fc, &c.public}
+	c.exposes = expose.Adapter{
+		Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA, OnRegister: c.public.registered,
 	}
-	c.exposes = expose.Adapter{Conn: reg, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA}
-	c.arena = arena.New(reg, arena.Options{
+	c.arena = arena.New(fc, arena.Options{
 		LocalDMA: c.caps.LocalDMA, Small: max(cfg.sendSize, cfg.recvSize), MaxBulk: cfg.MaxMemory,
-		Usage: usage, OnBulk: c.keepWatch,
+		Usage: usage, OnBulk: c.keepWatch, OnRegister: c.exposes.OnRegister,
 	})
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
@@ -171,11 +169,12 @@ func (c *conn) makeBounce() {
 		return
 	}
 	c.exposes.BounceMax = c.cfg.BounceMax
-	c.exposes.Bounce = arena.New(c.exposes.Conn, arena.Options{
-		Remote:  !c.caps.MemoryWindows,
-		MaxBulk: bounceMemory,
-		Strict:  true,
-		OnBulk:  c.keepWatch,
+	c.exposes.Bounce = arena.New(c.fc, arena.Options{
+		Remote:     !c.caps.MemoryWindows,
+		MaxBulk:    bounceMemory,
+		Strict:     true,
+		OnBulk:     c.keepWatch,
+		OnRegister: c.exposes.OnRegister,
 	})
 }
 

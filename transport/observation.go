@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
@@ -96,19 +95,8 @@ func (cn *Conn) refused(xid uint32, err error) {
 	}
 }
 
-// A watchedConn is a fabric's Conn whose registrations an Observer is told of.
-type watchedConn struct {
-	fabric.Conn
-	cn *Conn
-}
-
-func (r watchedConn) RegMR(mem []byte, access fabric.Access) (fabric.MR, error) {
-	mr, err := r.Conn.RegMR(mem, access)
-	if err == nil {
-		r.cn.notice(Notice{Kind: NoticeRegistered, Bytes: len(mem)})
-	}
-	return mr, err
-}
+// registered tells that n bytes have been registered with the adapter.
+func (cn *Conn) registered(n int) { cn.notice(Notice{Kind: NoticeRegistered, Bytes: n}) }
 
 // ---- connections
 

@@ -18,10 +18,15 @@ import (
 //
 // The methods are called by the goroutines that make calls and move connections, by many of them
 // at once. They must not block, and must not call, close or wait for anything of the connections
-// that they are told of; Conn.Info, Conn.Stats and Conn.RemoteAddr may be called. What an event
-// points to is valid until the method returns, and belongs to the transport; for a call that has
-// begun the pointer to its event stays the same until it has ended, so that it can be a key of a
-// map. Nothing is allocated for an Observer in the steady state.
+// that they are told of. Of any connection they may call Conn.Info, Conn.Stats and
+// Conn.RemoteAddr, at every event: the transport holds no lock meanwhile.
+//
+// The transport does not recover a panic in a method: it ends the process, as in any goroutine of
+// the program. In what a Handler does, such as calls of its own, it counts as a panic of the Handler.
+//
+// What an event points to is valid until the method returns, and belongs to the transport; for a
+// call that has begun the pointer to its event stays the same until it has ended, so that it can be
+// a key of a map. Nothing is allocated for an Observer in the steady state.
 type Observer interface {
 	// ConnBegan tells of a connection that has been set up.
 	ConnBegan(e ConnEvent)

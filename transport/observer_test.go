@@ -14,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -404,6 +407,133 @@ func TestObserverNotices(t *testing.T) {
 	}
 	if m := kinds(&server); m[transport.NoticeRejected] == 0 {
 		t.Errorf("the server noticed %v", slices.Collect(maps.Keys(m)))
+	}
+}
+
+// registersConn is a connection whose adapter wants all memory registered, as devices do.
+type registersConn struct{ fabric.Conn }
+
+func (c registersConn) Capabilities() fabric.Capabilities {
+	caps := c.Conn.Capabilities()
+	caps.LocalDMA = false
+	return caps
+}
+
+type registersProvider struct{ fabric.Provider }
+
+func (p registersProvider) Resolve(ctx context.Context, addr string, attr fabric.ConnAttr) (fabric.Conn, error) {
+	c, err := p.Provider.Resolve(ctx, addr, attr)
+	if err != nil {
+		return nil, err
+	}
+	return registersConn{c}, nil
+}
+
+// asking is an Observer that asks the connections what an Observer may ask, at all times.
+type asking struct {
+	t          *testing.T
+	told       [5]atomic.Int64
+	registered chan func(*transport.Conn) // what to do when long memory has been registered, once
+}
+
+// ask asks c. Another goroutine does that, so that a lock that is held fails the test alone.
+func (a *asking) ask(event string, c *transport.Conn) (st transport.ConnStats) {
+	if held := lockorder.Held(); len(held) > 0 {
+		a.t.Errorf("%s is called with locks of the ranks %v", event, held)
+	}
+	if c == nil { // there is none yet
+		return st
+	}
+	answer := make(chan transport.ConnStats, 1)
+	go func() {
+		c.Info()
+		c.RemoteAddr()
+		answer <- c.Stats()
+	}()
+	select {
+	case st = <-answer:
+	case <-time.After(time.Second):
+		a.t.Errorf("%s waits for Conn.Info and Conn.Stats, which wait for %s", event, event)
+	}
+	return st
+}
+
+func (a *asking) ConnBegan(e transport.ConnEvent)  { a.told[0].Add(1); a.ask("ConnBegan", e.Conn) }
+func (a *asking) ConnEnded(e transport.ConnEvent)  { a.told[1].Add(1); a.ask("ConnEnded", e.Conn) }
+func (a *asking) CallBegan(e *transport.CallEvent) { a.told[2].Add(1); a.ask("CallBegan", e.Conn) }
+func (a *asking) CallEnded(e *transport.CallEvent) { a.told[3].Add(1); a.ask("CallEnded", e.Conn) }
+
+func (a *asking) Noticed(n transport.Notice) {
+	a.told[4].Add(1)
+	if n.Kind == transport.NoticeRegistered && n.Bytes >= 1<<16 {
+		select {
+		case f := <-a.registered:
+			f(n.Conn)
+		default:
+		}
+	}
+	a.ask("Noticed", n.Conn)
+}
+
+// TestObserverAsks: an Observer that asks a connection for its state stops nothing, whatever it is
+// told of, and whatever comes meanwhile.
+func TestObserverAsks(t *testing.T) {
+	client := &asking{t: t, registered: make(chan func(*transport.Conn), 1)}
+	entered, late := make(chan struct{}), make(chan struct{})
+	w := onIwarp(iwarp.Config{}).startWith(t, &transport.Settings{Observer: &asking{t: t}}, transport.Program{
+		Number: prog + 1, Low: 1, High: 1, Idempotent: transport.Every,
+		Handler: transport.Procedures{
+			1: func(context.Context, *transport.Request, *transport.Response) {
+				close(entered)
+				<-late
+			},
+			2: func(context.Context, *transport.Request, *transport.Response) {},
+		},
+	})
+	w.provider = registersProvider{w.provider}
+	cl := w.dial(t, &transport.Settings{Observer: client})
+	for range 3 { // until there are several credits
+		if err := cl.Null(bg, prog, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(proc uint32, n int) *transport.Call {
+		return &transport.Call{Prog: prog + 1, Vers: 1, Proc: proc, Args: xdr.AppendUint32(nil, uint32(n)),
+			ReadItems: []transport.ReadItem{{Offset: 4, Data: make([]byte, n)}}}
+	}
+
+	// The bounce buffer of a call that is given up is kept until its reply. That comes while memory
+	// is registered for the bounce buffer of another call.
+	ctx, giveUp := context.WithCancel(bg)
+	first := make(chan error, 1)
+	go func() { first <- cl.Call(ctx, put(1, 12_000)) }()
+	<-entered
+	giveUp()
+	if err := <-first; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	client.registered <- func(c *transport.Conn) {
+		close(late)
+		for end := time.Now().Add(5 * time.Second); client.ask("Noticed", c).InFlight > 1; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Error("the late reply does not come")
+				return
+			}
+		}
+	}
+	if err := cl.Call(bg, put(2, 50_000)); err != nil {
+		t.Error(err)
+	}
+	if len(client.registered) > 0 {
+		close(late)
+		t.Error("no memory has been registered for the second call")
+	}
+	manyCalls(t, cl)
+	cl.Close()
+	for i := range client.told {
+		if client.told[i].Load() == 0 {
+			t.Errorf("the client has not been told of events of kind %d", i)
+		}
 	}
 }
 

@@ -51,6 +51,9 @@ type Options struct {
 	// OnBulk, if not nil, is called when bulk data is mapped. It must not block, nor
 	// use the arena.
 	OnBulk func()
+	// OnRegister, if not nil, is called when so many bytes have been registered. No lock is
+	// held: it may use the arena.
+	OnRegister func(bytes int)
 }
 
 // ErrFull is the error of Get in an arena that is Strict and has no room.
@@ -134,23 +137,31 @@ func SizeOf(n int) int { return 1 << (classOf(n) + minClassBits) }
 
 // Get returns a buffer of at least n bytes, at most 1 GiB. Its content is undefined.
 func (a *Arena) Get(n int) (*Buffer, error) {
-	class := classOf(n)
+	b, registered, err := a.get(classOf(n))
+	if registered > 0 && a.opt.OnRegister != nil {
+		a.opt.OnRegister(registered)
+	}
+	return b, err
+}
+
+// get returns a buffer of a class, and how many bytes it has registered for that.
+func (a *Arena) get(class int) (b *Buffer, registered int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.free[class]) == 0 {
-		if err := a.grow(class); err != nil {
-			return nil, err
+		if registered, err = a.grow(class); err != nil {
+			return nil, 0, err
 		}
 	}
 	l := a.free[class]
-	b := l[len(l)-1]
+	b = l[len(l)-1]
 	a.free[class] = l[:len(l)-1]
 	a.least[class] = min(a.least[class], len(l)-1)
 	if b.slab.out++; b.slab.out == 1 && class > a.small {
 		a.countIdle(-len(b.slab.mem))
 	}
 	a.out++
-	return b, nil
+	return b, registered, nil
 }
 
 // Put takes a buffer back. Nobody, the adapter included, may use it any more.
@@ -182,15 +193,16 @@ func (a *Arena) countMapped(class, n int) {
 	}
 }
 
-// grow maps a slab and cuts it into buffers of one class. mu is held.
-func (a *Arena) grow(class int) error {
+// grow maps a slab and cuts it into buffers of one class. It returns how many bytes it has
+// registered for that. mu is held.
+func (a *Arena) grow(class int) (registered int, err error) {
 	size := 1 << (class + minClassBits)
 	n := max(size, a.nextSlab())
 	if class > a.small {
 		if over := a.bulk + n - a.opt.MaxBulk; a.opt.MaxBulk > 0 && over > 0 {
 			release(a.take(over))
 			if a.opt.Strict && a.bulk+n > a.opt.MaxBulk {
-				return ErrFull
+				return 0, ErrFull
 			}
 		}
 		if a.opt.OnBulk != nil {
@@ -199,7 +211,7 @@ func (a *Arena) grow(class int) error {
 	}
 	mem, err := a.mapSlab(n)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s := &slab{mem: mem, at: len(a.slabs)}
 	key := fabric.LocalDMAKey
@@ -210,9 +222,9 @@ func (a *Arena) grow(class int) error {
 		}
 		if s.mr, err = a.reg.RegMR(mem, access); err != nil {
 			unmapMemory(mem)
-			return err
+			return 0, err
 		}
-		key = s.mr.LKey()
+		key, registered = s.mr.LKey(), n
 	}
 	a.slabs = append(a.slabs, s)
 	a.countMapped(class, n)
@@ -222,7 +234,7 @@ func (a *Arena) grow(class int) error {
 		bufs[i] = Buffer{Bytes: mem[i*size : (i+1)*size : (i+1)*size], LKey: key, class: int8(class), slab: s, at: i * size}
 		a.free[class] = append(a.free[class], &bufs[i])
 	}
-	return nil
+	return registered, nil
 }
 
 // nextSlab is how long the next slab is. A page takes no memory before it is touched, but

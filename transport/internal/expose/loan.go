@@ -47,6 +47,16 @@ type Adapter struct {
 	// bytes. Without Windows it is Remote.
 	Bounce    *arena.Arena
 	BounceMax int
+	// OnRegister, if not nil, is called when so many bytes of the program's memory have been
+	// registered. No lock is held.
+	OnRegister func(bytes int)
+}
+
+// registered tells that n bytes have been registered.
+func (a *Adapter) registered(n int) {
+	if a.OnRegister != nil {
+		a.OnRegister(n)
+	}
 }
 
 // Invalidatable tells whether the peer can invalidate all that is exposed, as a requester
@@ -298,7 +308,9 @@ func (e *exposure) register(a *Adapter, mem fabric.SGE, access fabric.Access) (e
 			}
 		}
 	}
-	e.mr, err = a.Conn.RegMR(mem.Buf, access)
+	if e.mr, err = a.Conn.RegMR(mem.Buf, access); err == nil {
+		a.registered(len(mem.Buf))
+	}
 	return err
 }
 

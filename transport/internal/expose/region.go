@@ -70,26 +70,35 @@ func (m *Region) Close() {
 // borrow returns the Region as a knows it, registering it if need be. Whoever borrows
 // gives back. It returns nil if the Region is closed.
 func (m *Region) borrow(a *Adapter) (*registration, error) {
+	r, fresh, err := m.lend(a)
+	if fresh {
+		a.registered(len(m.buf))
+	}
+	return r, err
+}
+
+// lend is borrow, but that fresh reports whether it has registered the Region.
+func (m *Region) lend(a *Adapter) (r *registration, fresh bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, nil
+		return nil, false, nil
 	}
-	r := m.registrations[a]
-	if r == nil {
+	r = m.registrations[a]
+	if fresh = r == nil; fresh {
 		access := fabric.AccessLocalWrite
 		if !a.Windows {
 			access |= fabric.AccessRemoteRead | fabric.AccessRemoteWrite
 		}
 		mr, err := a.Conn.RegMR(m.buf, access)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		r = &registration{m: m, a: a, mr: mr}
 		m.registrations[a] = r
 	}
 	r.users++
-	return r, nil
+	return r, fresh, nil
 }
 
 func (r *registration) giveBack() {

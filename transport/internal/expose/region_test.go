@@ -1,6 +1,7 @@
 package expose
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -81,6 +82,25 @@ func TestRegion(t *testing.T) {
 		c.said(t, "reg 1: 100 bytes, rights 7", "reg 2: 100 bytes, rights 7")
 		if m.Registrations() != 2 {
 			t.Errorf("%d adapters know it", m.Registrations())
+		}
+	})
+	t.Run("OnRegister is told of each registration, without a lock", func(t *testing.T) {
+		_, a, m := region(t, false)
+		var told []int
+		a.OnRegister = func(n int) {
+			told = append(told, n)
+			if !m.mu.TryLock() {
+				t.Error("the Region is locked")
+				return
+			}
+			m.mu.Unlock()
+		}
+		l := NewLoan(a)
+		for _, mem := range []fabric.SGE{part(m, 20), part(m, 30), program(8)} {
+			lend(t, &l, nil, mem, remoteRead)
+		}
+		if err := m.Register(a); err != nil || !slices.Equal(told, []int{100, 8}) {
+			t.Errorf("%v; told of %v bytes", err, told)
 		}
 	})
 	t.Run("the adapter does not take it", func(t *testing.T) {
