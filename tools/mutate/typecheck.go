@@ -68,7 +68,7 @@ func (c *typeChecker) check(changed map[string]string) error {
 			return fmt.Errorf("go list found no package in %s", dir)
 		}
 		files, err := p.parse(c.fset, dir, changed)
-		if err == nil {
+		if err == nil && len(p.CgoFiles) == 0 { // the types of C are not known here
 			conf := types.Config{Importer: c.imports, FakeImportC: true}
 			_, err = conf.Check(p.ImportPath, c.fset, files, nil)
 		}
