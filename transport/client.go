@@ -43,11 +43,11 @@ type ClientConfig struct {
 	// follows for all connections made meanwhile.
 	OnReconnect func(cl *Client)
 
-	// KeepAlive is how long a Client's server may be silent before the client calls
-	// procedure 0 of the program that was called last, and how long the reply may take
-	// before the connection counts as lost. Zero is a minute for a client with Callbacks
-	// and no keep-alive for others; negative is none. With IdleTimeout the server is asked
-	// only while calls are under way.
+	// KeepAlive is how long a Client's server may be silent, or answer none of the calls
+	// under way, before the client calls procedure 0 of the program that was called last,
+	// and how long the reply may take before the connection counts as lost. Zero is a
+	// minute for a client with Callbacks and no keep-alive for others; negative is none.
+	// With IdleTimeout the server is asked only while calls are under way.
 	KeepAlive time.Duration
 
 	// IdleTimeout is how long a Client without Callbacks keeps an idle connection; the

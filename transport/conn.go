@@ -327,7 +327,14 @@ func (c *conn) good() bool { return c.proven() || c.called.Load() }
 
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
-func (c *conn) activity() uint64 { return c.heard.Load() }
+
+func (c *conn) activity() uint64 {
+	defer c.state.Unlock()
+	if t := &c.state.Lock().calls; t.inUse > 0 {
+		return t.answers
+	}
+	return c.heard.Load()
+}
 
 // load tells how many calls are under way.
 func (c *conn) load() load {

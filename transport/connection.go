@@ -47,7 +47,10 @@ type connection interface {
 	remote() net.Addr
 	addr() string // the peer's, for messages
 	connStats() ConnStats
-	activity() uint64 // changes when the peer is heard
+
+	// activity returns a number that changes when the peer shows that it is well: while calls
+	// of this end are under way by answering one, and otherwise by any message.
+	activity() uint64
 }
 
 // A load is what the calls of this end come to at the moment.

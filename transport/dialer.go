@@ -297,7 +297,7 @@ func (cl *Client) watch() {
 	}
 }
 
-// every calls f with the connection each time it has been silent for d.
+// every calls f with the connection each time it has shown no activity for d.
 func (cl *Client) every(d time.Duration, f func(c connection)) {
 	t := time.NewTicker(d)
 	defer t.Stop()

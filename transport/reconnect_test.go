@@ -922,6 +922,31 @@ func TestKeepAlive(t *testing.T) {
 		}
 	})
 
+	t.Run("nor does a server keep it by messages that answer nothing", func(t *testing.T) {
+		clientTo(t, &Settings{KeepAlive: alive}, func(ps *peers, p *peer, cl *Client) {
+			p.opens(cl, 8)
+			pending := async(cl, bg, numbered(5))
+			h, _ := p.numberedCall("a call that is not answered")
+			q := ps.next()
+			babble := func(d time.Duration) {
+				for end := time.Now().Add(d); !p.over() && time.Now().Before(end); time.Sleep(alive / 4) {
+					p.reply(rpcrdma.Header{XID: h.XID + 100})
+				}
+			}
+			babble(5 * alive / 2)
+			null(p, "a call of procedure 0")
+			babble(alive)
+			if !p.over() {
+				t.Fatal("the connection lives")
+			}
+			h, _ = q.numberedCall("the call again, on a new connection")
+			q.reply(rpcrdma.Header{XID: h.XID})
+			if err := outcome(t, pending); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+
 	t.Run("a server that is heard, or whose credits are all in use, is not asked", func(t *testing.T) {
 		clientTo(t, &Settings{KeepAlive: alive, Callbacks: callback()}, func(ps *peers, p *peer, cl *Client) {
 			p.opens(cl, 8)

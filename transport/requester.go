@@ -303,15 +303,18 @@ func (l *leader) answered(xid uint32) *slot {
 	case s != nil && s.state == slotPending:
 		s.state = slotAnswered
 		st.calls.answered = true
+		st.calls.answers++
 		if e := s.call.event; e != nil {
 			e.met()
 		}
 		return s
 	case s != nil && s.state == slotZombie:
+		st.calls.answers++
 		if w := st.release(s); w != nil {
 			l.wakes = append(l.wakes, w)
 		}
-	case s != nil && s.state == slotCancelled:
+	case s != nil && s.state == slotCancelled && !s.late:
+		st.calls.answers++
 		s.late = true
 	}
 	l.c.stats.dropped.Add(1)

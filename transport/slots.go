@@ -25,8 +25,9 @@ import (
 type slotTable struct {
 	c        *conn
 	allowed  bool
-	xids     *xids // of the next calls
-	answered bool  // a call has been
+	xids     *xids  // of the next calls
+	answered bool   // a call has been, while its caller waited
+	answers  uint64 // that have come, late ones among them
 	slots    []*slot
 	places   []*slot // those taken, by the low bits of the xid; a power of two, twice the slots or more
 	free     []*slot

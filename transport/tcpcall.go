@@ -25,7 +25,7 @@ type tcpCalls struct {
 	pending  map[uint32]*tcpCall
 	free     []*tcpCall
 	queue    baton.Line[tcpCall] // callers that wait for their turn, first come, first served
-	answered bool                // a call has been
+	answered uint64              // calls that have been
 
 	// Calls in inUse whose callers have left. Their messages are queued, or being written,
 	// and the peer may take its time: they count until one more write has ended than the
@@ -87,7 +87,7 @@ func (c *tcpConn) counter() *xids {
 
 func (c *tcpConn) proven() bool {
 	defer c.state.Unlock()
-	return c.state.Lock().calls.answered
+	return c.state.Lock().calls.answered > 0
 }
 
 func (c *tcpConn) load() load {
@@ -439,7 +439,7 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 		return nil
 	}
 	delete(cs.pending, xid)
-	cs.answered = true
+	cs.answered++
 	c.stats.replies.Add(1)
 	if e := t.call.event; e != nil {
 		e.met()

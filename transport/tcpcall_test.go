@@ -440,9 +440,15 @@ func TestTCPReconnect(t *testing.T) {
 		tcpClient(t, &Settings{KeepAlive: time.Minute}, func(sc *tcpScene, p *tcpPeer) {
 			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
 			xid, _ := p.received("a call", 1)
-			time.Sleep(2*time.Minute + time.Second)
+			babble := func(d time.Duration) {
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Second) {
+					p.answer(xid + 100)
+				}
+			}
+			babble(2*time.Minute + time.Second)
 			p.received("is the server there", 0)
-			time.Sleep(time.Minute)
+			babble(50 * time.Second)
+			time.Sleep(10 * time.Second)
 			p.ended("it is not")
 			p = sc.next("the next connection")
 			if got, _ := p.received("the call again", 1); got != xid {

@@ -336,7 +336,14 @@ func (c *tcpConn) whenEnded(f func()) {
 
 func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
 func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
-func (c *tcpConn) activity() uint64 { return c.heard.Load() }
+
+func (c *tcpConn) activity() uint64 {
+	defer c.state.Unlock()
+	if t := &c.state.Lock().calls; t.inUse > 0 {
+		return t.answered
+	}
+	return c.heard.Load()
+}
 
 func (c *tcpConn) addr() string {
 	if a := c.remote(); a != nil {
