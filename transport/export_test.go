@@ -37,6 +37,10 @@ func (cl *Client) Latest() *Conn { return cl.link.cur.Load() }
 // ArenaUse is how many bytes the arena of a connection has mapped, and how many of its
 // buffers are in use.
 func ArenaUse(cn *Conn) (mapped, buffers int) {
+	if c, ok := cn.c.(*tcpConn); ok {
+		a := c.answers.arena.Stats()
+		return a.Bytes, a.Buffers
+	}
 	a := cn.rdma().arena.Stats()
 	return a.Bytes, a.Buffers
 }
@@ -111,13 +115,17 @@ func Held(cn *Conn) int64 { return cn.rdma().tenant.Held() }
 
 // Busy tells what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
-	c := cn.rdma()
 	var what []string
 	note := func(bad bool, format string, args ...any) {
 		if bad {
 			what = append(what, fmt.Sprintf(format, args...))
 		}
 	}
+	if c, ok := cn.c.(*tcpConn); ok {
+		c.busy(note)
+		return strings.Join(what, "; ")
+	}
+	c := cn.rdma()
 	c.inspect(func(l *leader, st *state) {
 		c.sends.mu.Lock()
 		defer c.sends.mu.Unlock()
@@ -154,6 +162,24 @@ func Busy(cn *Conn) string {
 		}
 	})
 	return strings.Join(what, "; ")
+}
+
+// busy is Busy over TCP.
+func (c *tcpConn) busy(note func(bad bool, format string, args ...any)) {
+	t := &c.state.Lock().calls
+	note(t.inUse > 0 || len(t.pending) > 0, "%d calls, of which %d have no reply", t.inUse, len(t.pending))
+	note(!t.queue.Empty(), "callers wait for their turn")
+	c.state.Unlock()
+	a := &c.answers
+	held, buffers := a.tenant.Held(), a.arena.Stats().Buffers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	note(held != 0, "its calls hold %d bytes", held)
+	note(buffers != 0, "%d buffers are in use", buffers)
+	note(a.flight > 0, "%d calls are being answered", a.flight)
+	note(len(a.free) != len(a.exchs), "%d of %d exchanges are free", len(a.free), len(a.exchs))
+	note(len(a.memq) > 0, "%d calls wait for memory", len(a.memq))
+	note(!c.w.Rests(), "something has not been written")
 }
 
 // MemoryUse is what a server keeps for its clients, as it counts it.

@@ -36,6 +36,7 @@ type simSetup struct {
 	LocalDone  bool
 	SGE        int
 	CacheSmall bool // the reply cache holds next to nothing
+	TCP        bool // no RDMA
 }
 
 // A simEnd is the configuration of one end.
@@ -168,6 +169,8 @@ func newSimHistory(seed uint64) *simHistory {
 	for i := range h.Clients {
 		h.Clients[i].Bounce = pick(bounce, -1, 0, 0, 4096)
 	}
+	more := rand.New(rand.NewPCG(seed, 0xadd)) // r is left alone: seeds stay what they are
+	h.Setup.TCP = chance(more, 30)
 	span := upTo(r, 50*time.Microsecond, 300*time.Millisecond)
 	at := func() time.Duration { return time.Duration(r.Int64N(int64(span))) }
 	calls := 1 + r.IntN(24)

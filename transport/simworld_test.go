@@ -118,7 +118,7 @@ type simScrap struct {
 type simLife struct {
 	n    int
 	srv  *transport.Server
-	l    *transport.Listener
+	up   bool
 	done chan struct{}
 	back []*transport.Backchannel // by client
 }
@@ -523,7 +523,7 @@ func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response
 			w.leases--
 			clear(data) // it is ours again
 		})
-		if held := transport.Held(cn); held < int64(len(data)) && cn.Info().Capabilities.LocalDMA {
+		if held := cn.Stats().HeldBytes; held < int64(len(data)) && (cn.Info().Capabilities.LocalDMA || w.h.Setup.TCP) {
 			w.fail("call %d: a result of %d bytes is not counted: %d are", id, len(data), held)
 		}
 	}
@@ -680,22 +680,40 @@ func (w *simWorld) serveLife() {
 			w.honest("Bind", err)
 		}
 	}))
-	l, err := srv.Listen(context.Background(), w.f, simAddr)
+	serve, err := w.listen(srv)
 	if err != nil {
 		w.fail("Listen: %v", err)
 		return
 	}
-	life.l = l
+	life.up = true
 	w.mu.Lock()
 	w.lives = append(w.lives, life)
 	w.mu.Unlock()
 	w.note("server %d is up", life.n)
 	go func() {
 		defer close(life.done)
-		if err := srv.Serve(l); !errors.Is(err, net.ErrClosed) {
+		if err := serve(); !errors.Is(err, net.ErrClosed) {
 			w.fail("Serve ends with %v", err)
 		}
 	}()
+}
+
+// listen returns what serves the connections of a server.
+func (w *simWorld) listen(srv *transport.Server) (serve func() error, err error) {
+	if w.h.Setup.TCP {
+		l, err := w.f.ListenStream(simAddr)
+		return func() error { return srv.ServeTCP(l) }, err
+	}
+	l, err := srv.Listen(context.Background(), w.f, simAddr)
+	return func() error { return srv.Serve(l) }, err
+}
+
+// connect connects a client.
+func (w *simWorld) connect(ctx context.Context, cfg *transport.ClientConfig) (*transport.Client, error) {
+	if w.h.Setup.TCP {
+		return transport.DialTCPWith(ctx, simAddr, cfg, w.f.Dial)
+	}
+	return transport.Dial(ctx, w.f, simAddr, cfg)
 }
 
 // life is the latest server.
@@ -743,7 +761,7 @@ func (w *simWorld) dial(i int) *simClient {
 	}
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		cl, err := transport.Dial(ctx, w.f, simAddr, cfg.Client())
+		cl, err := w.connect(ctx, cfg.Client())
 		cancel()
 		if err == nil {
 			c.cl = cl
@@ -1010,7 +1028,7 @@ func (w *simWorld) judge(c *simCall, ctx context.Context, err error) {
 		}
 	case errors.As(err, &rpc):
 		switch {
-		case rpc.AcceptStat == oncrpc.SystemErr && (c.Fail || c.Alloc && w.memory):
+		case rpc.AcceptStat == oncrpc.SystemErr && (c.Fail || c.Alloc && (w.memory || w.h.Setup.TCP)):
 		case rpc.AcceptStat == oncrpc.ProgUnavail && c.Do == "back":
 		default:
 			w.failLocked("call %d: %v", c.ID, err)
@@ -1136,12 +1154,12 @@ func (w *simWorld) do(o *simOp, dials *sync.WaitGroup) {
 		}
 	case "restart", "stop":
 		w.mu.Lock()
-		if w.lives[len(w.lives)-1].l == nil {
+		if !w.lives[len(w.lives)-1].up {
 			w.mu.Unlock()
 			return // it is down
 		}
 		life := *w.lives[len(w.lives)-1]
-		w.lives[len(w.lives)-1].l = nil
+		w.lives[len(w.lives)-1].up = false
 		w.mu.Unlock()
 		w.endLife(&life, o.Do == "stop")
 		time.Sleep(o.Down)
@@ -1175,7 +1193,7 @@ func (w *simWorld) operate(o *simOp, c *simClient) {
 		if !bytes.Equal(answer.Info, []byte{1}) || !bytes.Equal(answer.Payload, out) {
 			w.fail("operation %d has a wrong answer", o.ID)
 		}
-	case errors.As(err, &option) && c.cfg.Version != 2:
+	case errors.As(err, &option) && (c.cfg.Version != 2 || w.h.Setup.TCP):
 	default:
 		w.honest("an operation", err)
 		w.mu.Lock()

@@ -18,6 +18,7 @@ type end struct {
 	attr          fabric.ConnAttr
 	local, remote *net.TCPAddr
 	peer          *end
+	stream        *stream // nil: it has queues
 	cond          sync.Cond
 	counts        [Kinds]int
 	pauses        int

@@ -16,6 +16,8 @@
 //   - completions of receives and of send requests are not ordered with each other;
 //   - the two ends learn at different times that the connection has ended.
 //
+// [Fabric.Dial] and [Fabric.ListenStream] make streams of bytes on the same network, as TCP does.
+//
 // It reports what adapters do not tolerate ([Config.Violation]): a Send without a receive, and
 // memory that is used or deregistered at the wrong time. [Fabric.Try] is an attempt of the
 // peer to access memory by a handle that it received at some time.
