@@ -442,6 +442,7 @@ func (x *tcpExch) reserve(n int) error {
 	if a.claim(tcpWait{n: n, x: x, reader: true}) {
 		return nil
 	}
+	a.c.w.Flush() // replies of Inline calls may hold the memory
 	switch a.wait(a.granted, func() bool { return x.takeAhead(n) }) {
 	case waitAhead:
 		if !a.cancelClaim(x) {
