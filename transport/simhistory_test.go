@@ -37,6 +37,9 @@ type simSetup struct {
 	SGE        int
 	CacheSmall bool // the reply cache holds next to nothing
 	TCP        bool // no RDMA
+	Wrap       bool // xids begin just below their wrap
+	Ask        bool // the Observers call Conn.Info, Stats and RemoteAddr
+	Closers    bool // whoever closes something is one of two
 }
 
 // A simEnd is the configuration of one end.
@@ -77,6 +80,7 @@ type simOp struct {
 	Inline     bool
 	Alloc      bool
 	Fail       bool
+	How        string // of Fail: "" by Response.Fail, panic, goexit
 	NoResend   bool
 	Nested     bool // the handler calls back before it answers
 	Piped      bool // made in a Pipeline, beside another call
@@ -170,7 +174,7 @@ func newSimHistory(seed uint64) *simHistory {
 		h.Clients[i].Bounce = pick(bounce, -1, 0, 0, 4096)
 	}
 	more := rand.New(rand.NewPCG(seed, 0xadd)) // r is left alone: seeds stay what they are
-	h.Setup.TCP = chance(more, 30)
+	h.Setup.TCP, h.Setup.Wrap, h.Setup.Ask, h.Setup.Closers = chance(more, 30), chance(more, 50), chance(more, 50), chance(more, 50)
 	span := upTo(r, 50*time.Microsecond, 300*time.Millisecond)
 	at := func() time.Duration { return time.Duration(r.Int64N(int64(span))) }
 	calls := 1 + r.IntN(24)
@@ -202,6 +206,14 @@ func newSimHistory(seed uint64) *simHistory {
 	if chance(r, 20) {
 		id++
 		h.Ops = append(h.Ops, simOp{Do: "memory", ID: id, At: at(), Client: r.IntN(len(h.Clients))})
+	}
+	for i := range h.Ops {
+		if o := &h.Ops[i]; (o.Do == "call" || o.Do == "back") && (o.Fail || chance(more, 4)) {
+			o.Fail, o.How = true, pick(more, "", "panic", "goexit", "goexit")
+			if o.Do == "back" && o.Inline && o.How == "goexit" {
+				o.How = "panic" // it may be on a caller's goroutine, which would be gone
+			}
+		}
 	}
 	if chance(r, 75) {
 		for range 1 + r.IntN(5) {

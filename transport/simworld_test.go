@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -493,6 +494,12 @@ func (w *simWorld) serve(by int, req *transport.Request, res *transport.Response
 		w.callBack(back, cn.Call)
 	}
 	if c.Fail {
+		switch c.How {
+		case "panic":
+			panic(errInjected)
+		case "goexit":
+			runtime.Goexit()
+		}
 		res.Fail(oncrpc.SystemErr)
 		return
 	}
@@ -591,7 +598,7 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 		MaxMessage: simMaxMessage, MaxMemory: e.Memory, MaxSegment: e.Segment, BounceMax: e.Bounce, NoPrivateData: e.NoPriv, NoRemoteInvalidation: e.NoInv,
 		Version: transport.Version(e.Version), SetupTimeout: 8 * time.Second,
 		NoReconnect: e.NoReconnect, KeepAlive: e.KeepAlive, IdleTimeout: e.Idle,
-		Logger: slog.New(simLog{w}), Observer: &w.pairs,
+		Logger: slog.New(simLog{w}), Observer: &simObserver{pairs: &w.pairs, ask: s.Ask},
 	}
 	if e.KeepAlive == 0 {
 		cfg.KeepAlive = -1
@@ -620,9 +627,33 @@ func (w *simWorld) config(e *simEnd, who uint64) *transport.Settings {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
-		return simfabric.Hash(s.Seed, who, n)
+		r := simfabric.Hash(s.Seed, who, n)
+		if s.Wrap && n == 1 { // the first xid: one end's wraps soon, and no other end has the same
+			r = 1<<32 - 8 - (who+62+s.Seed%2)%64<<16
+		}
+		return r
 	})
 }
+
+// A simObserver holds events against each other, and asks their connections as it may.
+type simObserver struct {
+	*pairs
+	ask bool
+}
+
+func (o *simObserver) of(cn *transport.Conn) {
+	if o.ask && cn != nil {
+		cn.Info()
+		cn.Stats()
+		cn.RemoteAddr()
+	}
+}
+
+func (o *simObserver) ConnBegan(e transport.ConnEvent)  { o.of(e.Conn); o.pairs.ConnBegan(e) }
+func (o *simObserver) ConnEnded(e transport.ConnEvent)  { o.of(e.Conn); o.pairs.ConnEnded(e) }
+func (o *simObserver) CallBegan(e *transport.CallEvent) { o.of(e.Conn); o.pairs.CallBegan(e) }
+func (o *simObserver) CallEnded(e *transport.CallEvent) { o.of(e.Conn); o.pairs.CallEnded(e) }
+func (o *simObserver) Noticed(n transport.Notice)       { o.of(n.Conn); o.pairs.Noticed(n) }
 
 // simLog listens to what servers say about the ends of connections.
 type simLog struct{ w *simWorld }
@@ -734,13 +765,7 @@ func (w *simWorld) endLife(life *simLife, order bool) {
 			b.Close()
 		}
 	}
-	if order {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		_ = life.srv.Shutdown(ctx)
-	} else {
-		life.srv.Close()
-	}
+	w.close("server", life.n, order, life.srv.Shutdown, life.srv.Close)
 	<-life.done
 }
 
@@ -932,7 +957,10 @@ func (w *simWorld) fenced(c *simCall, call *transport.Call, givenUp bool) {
 		end = &w.h.Server
 	}
 	w.mu.Lock()
-	list := slices.Clone(w.handles[call.XID()])
+	var list []simHandle
+	if xid := call.XID(); xid != 0 { // it has been sent
+		list = slices.Clone(w.handles[xid])
+	}
 	w.mu.Unlock()
 	for _, h := range list {
 		if r, wr := w.f.Try(h.conn, h.side, h.seg); (r || wr) && (!kept || givenUp) && !w.bounces(end) {
@@ -1204,6 +1232,33 @@ func (w *simWorld) operate(o *simOp, c *simClient) {
 	}
 }
 
+// close closes an end, in order or at once. Another closer, who has more patience, comes first or last,
+// and must be back soon after it.
+func (w *simWorld) close(what string, n int, order bool, shutdown func(context.Context) error, closeNow func() error) {
+	down := func(patience time.Duration) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = shutdown(ctx)
+	}
+	other := make(chan struct{})
+	if w.h.Setup.Closers {
+		go func() { down(10 * time.Minute); close(other) }()
+		time.Sleep(time.Duration(simfabric.Hash(w.h.Setup.Seed, uint64(n)) % 2 * uint64(w.odd(n, 'c'))))
+	} else {
+		close(other)
+	}
+	if order {
+		down(300 * time.Millisecond)
+	} else {
+		closeNow()
+	}
+	select {
+	case <-other:
+	case <-time.After(simLate):
+		w.fail("%s %d is closed, and another Shutdown of it does not return", what, n)
+	}
+}
+
 func (w *simWorld) endClient(c *simClient, order bool) {
 	w.mu.Lock()
 	if c.closed {
@@ -1213,13 +1268,7 @@ func (w *simWorld) endClient(c *simClient, order bool) {
 	c.closed = true
 	w.mu.Unlock()
 	w.note("client %d ends", c.i)
-	if order {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		_ = c.cl.Shutdown(ctx)
-	} else {
-		c.cl.Close()
-	}
+	w.close("client", c.i, order, c.cl.Shutdown, c.cl.Close)
 	w.mu.Lock()
 	w.resent += c.cl.Stats().Resent
 	if w.clients[c.i] == c {
