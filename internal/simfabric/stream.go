@@ -74,7 +74,10 @@ func (l *streamListener) Accept() (net.Conn, error) {
 			return nil, net.ErrClosed
 		}
 		s := newStream(c)
-		if c.Accept(l.ctx, nil) == nil {
+		ctx, cancel := context.WithTimeout(l.ctx, time.Second)
+		err = c.Accept(ctx, nil) // a client that has left meanwhile would be waited for
+		cancel()
+		if err == nil {
 			return s, nil
 		}
 		s.Close()
