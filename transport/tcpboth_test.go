@@ -485,3 +485,85 @@ func TestHandlersCallBack(t *testing.T) {
 		}
 	}
 }
+
+// How many handlers may wait for another call of their client, on a new connection: see Program.
+func TestHandlersWait(t *testing.T) {
+	for _, tt := range []struct {
+		provider fabric.Provider
+		room     int
+		more     int // calls that there is room for after a reply with all but one in use; 0: as before
+	}{
+		{iwarp.New(iwarp.Config{}), 4, 8},
+		{transport.TCP{}, 16, 0},
+	} {
+		t.Run(fmt.Sprintf("%T", tt.provider), func(t *testing.T) {
+			s, err := transport.NewServer(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			waiting, gate := make(chan struct{}, 100), make(chan struct{})
+			err = s.Register(transport.Program{Number: prog, Low: 1, High: 1, Idempotent: transport.Every,
+				Handler: transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+					if req.Proc == 1 {
+						waiting <- struct{}{}
+						select {
+						case <-gate:
+						case <-ctx.Done():
+						}
+					}
+				})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := s.Listen(bg, tt.provider, "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			go s.Serve(l)
+			cl, err := transport.Dial(bg, tt.provider, l.Addr().String(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			call := func(proc uint32, patience time.Duration) error {
+				ctx, cancel := context.WithTimeout(bg, patience)
+				defer cancel()
+				return cl.Call(ctx, &transport.Call{Prog: prog, Vers: 1, Proc: proc})
+			}
+			var wg sync.WaitGroup
+			wait := func(n int) {
+				for range n {
+					wg.Go(func() {
+						if err := call(1, time.Minute); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				for range n {
+					<-waiting
+				}
+			}
+			if err := call(2, time.Minute); err != nil { // the first reply has the first grant
+				t.Fatal(err)
+			}
+			wait(tt.room - 1)
+			if err := call(2, time.Minute); err != nil {
+				t.Errorf("with %d that wait: %v", tt.room-1, err)
+			}
+			full := tt.room
+			if tt.more > 0 {
+				full = tt.more
+			}
+			wait(full - tt.room + 1)
+			if err := call(2, 200*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("with %d that wait: %v", full, err)
+			}
+			close(gate)
+			wg.Wait()
+			if err := call(2, time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
