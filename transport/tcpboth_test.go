@@ -464,7 +464,7 @@ func TestHandlersCallBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer cl.Close()
-				ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+				ctx, cancel := context.WithTimeout(bg, 10*time.Second)
 				defer cancel()
 				var done atomic.Int64
 				var wg sync.WaitGroup

@@ -223,7 +223,8 @@ func TestReaderRate(t *testing.T) {
 				defer wg.Wait()
 				defer ours.Close()
 				wg.Go(func() {
-					for ; len(b) > 0; time.Sleep(time.Second) {
+					defer peers.Close()
+					for end := time.Now().Add(2 * time.Hour); len(b) > 0 && time.Now().Before(end); time.Sleep(time.Second) {
 						n, err := peers.Write(b[:min(len(b), tt.step)])
 						if err != nil {
 							return
