@@ -306,10 +306,13 @@ func (w *simWorld) refused(side simfabric.Side, conn int, why string) {
 // pause keeps back who posts something.
 func (w *simWorld) pause(side simfabric.Side, conn, n int) time.Duration {
 	r := simfabric.Hash(w.h.Setup.Seed, uint64(conn), uint64(side), uint64(n), 'p')
+	w.mu.Lock()
+	calm := w.calm
+	w.mu.Unlock()
 	switch net := w.h.Setup.Net; {
 	case r%64 > 0 || net == "fast":
 		return 0
-	case net == "mixed" && r>>8%16 == 0:
+	case net == "mixed" && r>>8%16 == 0 && !calm:
 		return time.Duration(r >> 16 % uint64(20*time.Millisecond))
 	}
 	return time.Duration(r >> 16 % uint64(200*time.Microsecond))
