@@ -431,21 +431,17 @@ func (c *conn) close() error {
 	return nil
 }
 
-// hostOf returns the host that an address with a port counts as, of whose IPv6 address the first
-// bits are significant. An address that is not one of IP is its own host.
+// hostOf returns the host that an address with a port counts as: see Config.HostBits. An address
+// that is not an IP address is a host of its own.
 func hostOf(addr string, bits int) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
+	machine := machineOf(addr)
+	if a, err := netip.ParseAddr(machine); err == nil {
+		return hostPrefix(a, bits).String()
 	}
-	a, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	return hostPrefix(a, bits).String()
+	return machine
 }
 
-// machineOf returns the machine that an address with a port is of, in one spelling.
+// machineOf returns the address without its port, always in the same spelling.
 func machineOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -81,20 +81,19 @@ func (cn *Conn) logUnsent(err error) {
 	}
 }
 
-// logPanic logs that code of the program's has panicked with the value v, or has called
-// runtime.Goexit if v is nil, with the stack.
+// logPanic logs, with the stack, that the program's code has panicked with the value v, or has called
+// runtime.Goexit if v is nil.
 func (cn *Conn) logPanic(what string, v any, attrs ...any) {
 	log := cn.cfg.Logger
 	if log == nil {
 		log = slog.Default()
 	}
-	if did := " has panicked"; v != nil {
-		what += did
+	did := "has called runtime.Goexit"
+	if v != nil {
+		did = "has panicked"
 		attrs = append(attrs, "panic", v)
-	} else {
-		what += " has called runtime.Goexit"
 	}
-	log.Error("a "+what, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
+	log.Error("a "+what+" "+did, append(attrs, "peer", cn.c.addr(), "stack", string(debug.Stack()))...)
 }
 
 // replyTooLong is the error for a part of a reply that does not fit.
@@ -171,9 +170,9 @@ func (cn *Conn) RemoteAddrPort() netip.AddrPort {
 	return p
 }
 
-// Host returns the network that counts as one host, the peer's, where hosts share or have limits: an
-// IPv4 address, or the first Config.HostBits bits of an IPv6 address. It is the zero Prefix if the
-// peer's address is not an IP address.
+// Host returns the peer's host, as limits and shares of hosts count it: an IPv4 address, or the first
+// Config.HostBits bits of an IPv6 address. It returns the zero Prefix if the peer's address is not
+// an IP address.
 func (cn *Conn) Host() netip.Prefix {
 	return hostPrefix(cn.RemoteAddrPort().Addr(), cn.cfg.HostBits)
 }

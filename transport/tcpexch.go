@@ -30,8 +30,8 @@ import (
 //
 // The reader waits for an exchange, and with a long call, which it would have to keep somewhere, for
 // memory. Short calls wait for memory in a queue. While calls of this end wait for replies, which
-// may be behind calls in the stream, the reader does not wait but reads ahead: those who hold
-// exchanges and memory may be handlers that wait for these replies. Calls that are read ahead are
+// may be behind calls in the stream, the reader does not wait but reads ahead: the handlers
+// that hold exchanges and memory may be waiting for these replies. Calls that are read ahead are
 // kept in memory beyond the connection's own bound, in a queue, until there are exchanges for them.
 // See [budget.Tenant.Ahead] for the bound. At it the reader waits, and a connection that makes no
 // progress for StallTimeout is closed.
@@ -94,6 +94,7 @@ type tcpExch struct {
 	at   int           // the arguments in msg
 	prog *Program
 
+	early    bool // it is not one of the connection's: its call is read ahead, and waits for one
 	detached bool // a goroutine of its own executes the call, and holds the arena
 	start    func()
 	entry    *replycache.Entry // where the reply is to be remembered
@@ -126,7 +127,7 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a.contexts.remember(reg.context())
 	if a.host = ""; c.role == roleServer {
 		a.host = hostOf(c.addr(), c.cfg.HostBits)
-		a.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // of which nothing is told: see recall
+		a.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
 	}
 	b.Join(&a.tenant, terms(c.cfg, a.host, a.arena.Trim, func() { go a.admit() }))
 }
@@ -208,7 +209,7 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 		}
 		a.mu.Unlock()
 		a.c.w.Flush() // which may make room
-		x := &tcpExch{c: a.c}
+		x := &tcpExch{c: a.c, early: true}
 		switch a.wait(a.room, func() bool { return x.takeAhead(n) }) {
 		case waitAhead:
 			x.used = n
@@ -457,7 +458,7 @@ func (x *tcpExch) reserve(n int) error {
 
 // taken goes on with a call that has been read.
 func (a *tcpAnswers) taken(x *tcpExch) error {
-	if x.rec.Answer {
+	if !x.early {
 		return a.dispatch(x)
 	}
 	x.park()
