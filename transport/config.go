@@ -107,10 +107,10 @@ type Config struct {
 	// nothing.
 	RFC5666 *RFC5666
 
-	// HostBits is how many bits of an IPv6 address identify a host, where memory, connections,
-	// the reply cache and processors are shared between hosts: 1 to 128. Whoever has one address
-	// of a network can usually take any other, so that a limit for each address limits nothing.
-	// IPv4 addresses count whole. Zero is 64.
+	// HostBits is how many bits of an IPv6 address identify a host, 1 to 128, where hosts share
+	// memory, connections, the reply cache and processors. A machine that has one address of a
+	// network can usually take any other, so a limit for each address would limit nothing.
+	// All 32 bits of an IPv4 address count. Zero is 64.
 	HostBits int
 
 	// SetupTimeout bounds the set-up of a connection at a server, and of one that a

@@ -131,8 +131,8 @@ func (l *link) addr() string {
 }
 
 // call makes one call on the connections that there are until its reply has come, or
-// nothing can be hoped for any more. A handler that is Inline must not wait for it, on whatever
-// connection: its own may be the one, or become it.
+// nothing can be hoped for any more. An Inline handler must not wait for it on any connection:
+// it may be the handler's own, or the next one may be.
 func (l *link) call(ctx context.Context, call *Call) error {
 	if IsInline(ctx) {
 		return errInline

@@ -95,7 +95,7 @@ func (cn *Conn) refused(xid uint32, err error) {
 	}
 }
 
-// registered tells that n bytes have been registered with the adapter.
+// registered reports that n bytes have been registered with the adapter.
 func (cn *Conn) registered(n int) { cn.notice(Notice{Kind: NoticeRegistered, Bytes: n}) }
 
 // ---- connections

@@ -32,7 +32,7 @@ type Operation struct {
 	// Handle executes a request that came on cn and returns the answer, of which Type is
 	// ignored. m is valid until it returns. An error is reported as RDMA_ERR_INVAL_OPTION:
 	// errors that the other end is to understand are for the answer to tell. A panic is
-	// reported likewise, and logged as one of a Handler. Nil: this end makes requests, and
+	// reported in the same way, and logged like a Handler's. Nil: this end makes requests, and
 	// refuses the peer's.
 	Handle func(ctx context.Context, cn *Conn, m Optional) (answer Optional, err error)
 }

@@ -7,9 +7,10 @@ import (
 
 // A ReplyCache bounds a duplicate-request cache, which answers a call that a client sends
 // again, having lost its connection, with the reply that it has been given before. A reply is
-// kept for two minutes, as kernels do: xids come again. What does not fit is forgotten earlier.
-// A call that then comes again is executed again. When the cache is full, the host with the largest share of it loses its oldest reply, so that a
-// busy client does not cost others theirs.
+// kept for two minutes, as kernels do, because xids come again. What does not fit is forgotten
+// earlier. A call that comes again after that is executed again. When the cache is full, the host
+// with the largest share of it loses its oldest reply, so that a busy client does not cost others
+// theirs.
 type ReplyCache struct {
 	// Entries is how many replies are remembered, and how many calls may be under way
 	// whose replies will be; a quarter of these from one host at most. Calls beyond that

@@ -41,9 +41,9 @@ type ServerConfig struct {
 	// the longest silent of these. Otherwise it takes the place of the connection, of any
 	// host, that has been silent for longest, if that is 90 seconds and no calls of it are
 	// in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
-	// A Client whose connection was closed makes another when a call needs it. Zero is 4096, but at most a quarter of the descriptors that the process
-	// may have open (RLIMIT_NOFILE) when NewServer is called: a connection may need three,
-	// and the program opens files.
+	// A Client whose connection was closed makes another when a call needs it. Zero is 4096,
+	// but at most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE)
+	// when NewServer is called: a connection may need three, and the program opens files.
 	MaxConns int
 }
 

@@ -44,7 +44,7 @@ type slotTable struct {
 // take longer than the two minutes for which servers do.
 type xids struct{ last atomic.Uint32 }
 
-// newXIDs begins at random: two clients of one host are told apart by their xids.
+// newXIDs begins at random: a server tells two clients on one host apart by their xids.
 func newXIDs(cfg *Config) *xids {
 	x := new(xids)
 	x.last.Store(uint32(cfg.rand()))

@@ -492,14 +492,14 @@ func (t *transfer) getTree(ctx context.Context, top nfs.Node, local string) erro
 // earlier copy: one that was cut, or one that is read-only like its original.
 func (t *transfer) mayBeOurs(mode uint32) bool { return t.records != "" || ownerRights&^mode != 0 }
 
-// open has the owner of a local directory be able to fill it, whose original has the given mode.
+// open lets the owner of a local directory fill it until the copy is complete. mode is that of the original.
 func (t *transfer) open(root *os.Root, rel string, mode fs.FileMode) {
 	more := ownerRights &^ mode.Perm()
 	if more == 0 {
 		return
 	}
 	if info, err := root.Lstat(rel); err == nil && more&^info.Mode() != 0 {
-		_ = root.Chmod(rel, info.Mode()|more) // what cannot be made in it is told
+		_ = root.Chmod(rel, info.Mode()|more) // what cannot be made in it is reported
 	}
 	t.opened = append(t.opened, openedDir{rel: filepath.ToSlash(rel), more: uint32(more)})
 }

@@ -67,7 +67,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // printError reports an error for which the exit status is as given.
 func printError(stderr io.Writer, asJSON bool, err error, status int) {
 	if asJSON {
-		_ = newJSON(stderr).Encode(errorJSON{err.Error(), status}) // there is nobody left to tell
+		_ = newJSON(stderr).Encode(errorJSON{err.Error(), status}) // there is no other place to report to
 		return
 	}
 	fmt.Fprintf(stderr, "rpcrdma: %v\n", err)

@@ -155,7 +155,7 @@ func (t *transfer) target(ctx context.Context, base string) (dir nfs.Node, name 
 func (t *transfer) throughLink(ctx context.Context, dir nfs.Node, name string) (nfs.Node, string, error) {
 	_, attr, err := t.lookup(ctx, dir.Handle, name)
 	if err != nil || attr.Type != nfs.TypeLnk {
-		return dir, name, nil // there is none, or what comes next says what is wrong
+		return dir, name, nil // no link, or the copy itself reports the error
 	}
 	real, err := t.RealPath(ctx, path.Join(dir.Path, name))
 	if isMissing(err) {
@@ -459,15 +459,15 @@ func (t *transfer) finishRemoteDirs(ctx context.Context) error {
 	})
 }
 
-// openRemoteDir has the owner of a directory on the server be able to fill it, which has the
-// attributes attr if it was there before, and whose original has the given mode.
+// openRemoteDir lets the owner of a directory on the server fill it until the copy is complete. attr
+// is nil if the directory is new; mode is that of the original.
 func (t *transfer) openRemoteDir(ctx context.Context, rel string, fh nfs.FileHandle, attr *nfs.Attr, mode fs.FileMode) {
 	more := uint32(ownerRights &^ mode.Perm())
 	if more == 0 {
 		return
 	}
 	if attr != nil && more&^attr.Mode != 0 {
-		_ = t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: (attr.Mode | more) & 0o7777}) // what cannot be made in it is told
+		_ = t.SetAttr(ctx, fh, &nfs.SetAttr{SetMode: true, Mode: (attr.Mode | more) & 0o7777}) // what cannot be made in it is reported
 	}
 	t.opened = append(t.opened, openedDir{rel: rel, fh: fh, more: more})
 }

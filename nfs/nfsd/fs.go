@@ -84,8 +84,8 @@ type Caller struct {
 	// Host is the client's address. The zero Addr: it is not known.
 	Host netip.Addr
 
-	// Net is the network that counts as one host, the client's, where hosts have shares: see
-	// transport.Conn.Host. The zero Prefix: it is not known.
+	// Net is the client's host, as shares of hosts count it: see transport.Conn.Host. The zero
+	// Prefix: it is not known.
 	Net netip.Prefix
 
 	lend func() // ends the turn of the call

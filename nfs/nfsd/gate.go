@@ -274,7 +274,7 @@ func (g *gate[H, K]) forget(o *owner[H, K]) {
 	}
 }
 
-// drop keeps an owner that nobody uses for another one. mu is held.
+// drop keeps an unused owner for another key. mu is held.
 func (g *gate[H, K]) drop(o *owner[H, K]) {
 	*o = owner[H, K]{}
 	if len(g.spare) < 64 {

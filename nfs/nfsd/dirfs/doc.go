@@ -29,9 +29,10 @@
 //
 // Otherwise the FS keeps in mind where it has seen each file: directory and name. It finds a file
 // that is not there any more by looking through the directory where it was, and then through all
-// of them. That is done in the background, one search at a time, for half of its time; one call of each
-// host, of 8 hosts, waits for it, and the others are told to try again. The memory for places is bounded, and each client has a share of it; Store
-// takes those that do not fit, and keeps them for the next run.
+// of them. One search runs at a time, in the background, and pauses for half of its time. One call of each
+// host waits for it, of 8 hosts at most; other calls return NFS3ERR_JUKEBOX, and their clients try
+// again. The memory for places is bounded, and each client has a share of it; Store takes those that
+// do not fit, and keeps them for the next run.
 //
 // # Identity
 //

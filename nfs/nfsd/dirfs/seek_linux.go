@@ -75,9 +75,9 @@ func (f *FS) named(dir *node, i *id, name string) *node {
 	return n
 }
 
-// A seeker looks for inodes in the whole tree, for all who ask at a time, one search after the
-// other and with pauses as long as they take. Hardly anybody waits for it: the others are told to try
-// again.
+// A seeker looks for inodes in the whole tree. One search is for all calls that have asked so far. Searches
+// follow one another, with pauses as long as they work. Few calls wait for one: the others return
+// EAGAIN, and their clients try again.
 type seeker struct {
 	fs   *FS
 	done sync.WaitGroup
@@ -96,7 +96,7 @@ type seeker struct {
 
 // A quest is an inode that is looked for.
 type quest struct {
-	host  netip.Prefix  // who asked first: see nfsd.Caller.Net
+	host  netip.Prefix  // of the first call for it: see nfsd.Caller.Net
 	ended chan struct{} // closed when it has been found or not
 	err   error         // then
 }

@@ -52,7 +52,7 @@ type Adapter struct {
 	OnRegister func(bytes int)
 }
 
-// registered tells that n bytes have been registered.
+// registered reports that n bytes have been registered.
 func (a *Adapter) registered(n int) {
 	if a.OnRegister != nil {
 		a.OnRegister(n)
