@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -444,12 +445,7 @@ func (x *tcpExch) reserve(n int) error {
 		return nil
 	}
 	a.c.w.Flush() // replies of Inline calls may hold the memory
-	switch a.wait(a.granted, func() bool { return x.takeAhead(n) }) {
-	case waitAhead:
-		if !a.cancelClaim(x) {
-			<-a.granted // what is too much is released when the call has been read
-		}
-	case waitOver:
+	if a.wait(a.granted, func() bool { return a.claimAhead(x, n) }) == waitOver {
 		a.cancelClaim(x)
 		return errClosing
 	}
@@ -554,21 +550,40 @@ func (a *tcpAnswers) tryClaim(x *tcpExch, n int) bool {
 	return true
 }
 
-// cancelClaim takes the reader's call out of the queue, and reports whether it was in there.
-func (a *tcpAnswers) cancelClaim(x *tcpExch) bool {
+// claimAhead takes n bytes ahead for the reader's call, in place of its claim. It returns false if there
+// is no room for that, or the claim has been granted meanwhile.
+func (a *tcpAnswers) claimAhead(x *tcpExch, n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range a.memq {
-		if a.memq[i].x == x {
-			a.memq = append(a.memq[:i], a.memq[i+1:]...)
-			if i == 0 {
-				a.tenant.Withdraw()
-				go a.admit()
-			}
-			return true
-		}
+	i := a.claimOf(x)
+	if i < 0 || !x.takeAhead(n) {
+		return false
 	}
-	return false
+	a.withdraw(i)
+	return true
+}
+
+// cancelClaim takes the reader's call out of the queue, on a connection that has been given up.
+func (a *tcpAnswers) cancelClaim(x *tcpExch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := a.claimOf(x); i >= 0 {
+		a.withdraw(i)
+	}
+}
+
+// claimOf returns the place of a call in the queue, or -1. mu is held.
+func (a *tcpAnswers) claimOf(x *tcpExch) int {
+	return slices.IndexFunc(a.memq, func(w tcpWait) bool { return w.x == x })
+}
+
+// withdraw takes a call out of the queue. mu is held.
+func (a *tcpAnswers) withdraw(i int) {
+	a.memq = slices.Delete(a.memq, i, i+1)
+	if i == 0 {
+		a.tenant.Withdraw()
+		go a.admit()
+	}
 }
 
 // need is what is reserved for the results of a call, in bytes. An item may be in a buffer of
