@@ -33,7 +33,7 @@ import (
 const (
 	metricsConns   = 64               // connections open
 	metricsAccepts = 300              // connections taken in a second, and at once
-	metricsDrops   = 2000             // connections refused in a second, and at once
+	metricsDrops   = 600              // connections refused in a second, and at once
 	metricsRate    = 50               // requests answered in a second, and at once
 	metricsHost    = 4                // connections and requests that each host has besides, in a second, and at once
 	metricsHeader  = 5 * time.Second  // to send a request
