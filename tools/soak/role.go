@@ -22,6 +22,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
+	"github.com/rpcrdma/rpcrdma/middleware"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
@@ -55,17 +56,24 @@ type sample struct {
 
 // The program, and the one that clients serve.
 const (
-	program = 0x20000cec
-	version = 1
+	program  = 0x20000cec
+	versions = 2
 
 	procNull = 0
 	procEcho = 1
 	procGet  = 2 // a write chunk
 	procPut  = 3 // a read chunk
 	procLong = 4 // a reply chunk
-	procBack = 5 // a call back
+	procBack = 5 // a call back, under which the client may call forward
 	procSlow = 6 // until it is given up, or for a while
+	procOnce = 7 // must not be executed twice, though its connection may be cut meanwhile
+	procDies = 8 // a handler that panics, or ends its goroutine
+
+	procs = 9
 )
+
+// Handlers of version 1 run on the goroutine that leads the connection, if they do not wait.
+const inlineVersion = 1
 
 // slow is how long procSlow takes.
 const slow = 20 * time.Millisecond
@@ -89,7 +97,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// filled tells whether bytes are those of a seed.
+// filled reports whether bytes are those of a seed.
 func filled(b []byte, seed uint64) bool {
 	want := make([]byte, len(b))
 	fill(want, seed)
@@ -114,7 +122,7 @@ func play(text string) error {
 	defer cancel()
 	p := &player{role: r, provider: provider, out: json.NewEncoder(os.Stdout)}
 	for i := range p.right {
-		p.right[i].name = [...]string{"NULL", "inline", "write chunk", "read chunk", "long reply", "call back", "slow", "connection"}[i]
+		p.right[i].name = [...]string{"NULL", "inline", "write chunk", "read chunk", "long reply", "call back", "slow", "once", "failing handler", "connection"}[i]
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -146,17 +154,21 @@ func play(text string) error {
 		break
 	}
 	wg.Wait()
+	if text := p.watcher.open(); text != "" {
+		p.fault("after the end: %s", text)
+	}
 	return p.tell()
 }
-
-const procs = 8 // procedures, and connections
 
 type player struct {
 	role
 	provider fabric.Provider
 	out      *json.Encoder
 
-	right [procs]struct {
+	watcher  watcher
+	executed once
+
+	right [procs + 1]struct { // the last one counts connections
 		name string
 		n    atomic.Int64
 	}
@@ -231,45 +243,104 @@ func (p *player) handle(ctx context.Context, req *transport.Request, res *transp
 		res.Results = xdr.AppendOpaque(res.Results, data)
 	case procBack:
 		seed := d.Uint64()
-		cn := req.Conn()
-		cn.AllowBackward(0)
-		args := make([]byte, 256)
-		fill(args, seed)
-		back := transport.Call{Prog: program, Vers: version, Proc: procEcho, Args: args, MaxResults: len(args)}
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		err := cn.Call(ctx, &back)
-		if err == nil && !bytes.Equal(back.Results, args) {
-			p.fault("the reply to a call back is wrong")
-		}
-		res.Results = xdr.AppendBool(res.Results, err == nil)
+		res.Results = xdr.AppendBool(res.Results, p.callBack(ctx, req.Conn(), seed))
 	case procSlow:
 		select {
 		case <-ctx.Done():
 		case <-time.After(slow):
 		}
+	case procOnce:
+		seed := d.Uint64()
+		if !p.executed.first(seed) {
+			p.fault("a call was executed twice")
+		}
+		if seed%16 == 0 {
+			_ = req.Conn().Close() // the client sends it again, and gets the reply that is kept
+		}
+		res.Results = xdr.AppendUint64(res.Results, ^seed)
+	case procDies:
+		if d.Uint64()%2 == 0 {
+			panic("as it was told")
+		}
+		runtime.Goexit()
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 		return
 	}
-	if int(req.Proc) < procs && p.Server {
+	if p.Server {
 		p.right[req.Proc].n.Add(1)
 	}
 }
 
+// callBack calls the other end of a call that is being executed, and reports whether there was a
+// reply. A client calls forward once more under half of the calls back.
+func (p *player) callBack(ctx context.Context, cn *transport.Conn, seed uint64) bool {
+	args := make([]byte, 256)
+	fill(args, seed)
+	call := transport.Call{Prog: program, Vers: versions, Proc: procEcho, Args: args, MaxResults: len(args)}
+	nested := p.Server && seed%2 == 0
+	if nested {
+		call.Proc, call.Args, call.MaxResults = procBack, xdr.AppendUint64(nil, seed), 4
+	}
+	if p.Server {
+		cn.AllowBackward(0)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := cn.Call(ctx, &call); err != nil {
+		return false
+	}
+	d := xdr.NewDecoder(call.Results)
+	if nested {
+		return d.Bool()
+	}
+	if !bytes.Equal(call.Results, args) {
+		p.fault("the reply to a call back is wrong")
+	}
+	return true
+}
+
 func (p *player) program() transport.Program {
 	return transport.Program{
-		Number: program, Low: version, High: version, Idempotent: transport.Every, Handler: transport.HandlerFunc(p.handle),
-		Inline: func(_, proc uint32) bool { return proc != procBack && proc != procSlow },
+		Number: program, Low: 1, High: versions, Handler: transport.HandlerFunc(p.handle),
+		Idempotent: func(_, proc uint32) bool { return proc != procOnce },
+		Inline:     func(vers, proc uint32) bool { return vers == inlineVersion && proc != procBack && proc != procSlow },
 	}
 }
 
-func quiet() transport.Config { return transport.Config{Logger: slog.New(slog.DiscardHandler)} }
+// config is what all connections have, with everything on that looks at calls.
+func (p *player) config() (transport.Config, error) {
+	limiter, err := middleware.NewLimiter(middleware.Limits{InFlight: 1000, Wait: patience})
+	if err != nil {
+		return transport.Config{}, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	return transport.Config{
+		Logger: quiet, Observer: &p.watcher,
+		Middleware: []transport.Middleware{middleware.Log(middleware.LogConfig{Logger: quiet}), limiter.Wrap},
+	}, nil
+}
+
+// overTCP marks the addresses that take records over TCP.
+const overTCP = "tcp:"
+
+// at returns the provider of an address, and the address without its mark.
+func (p *player) at(addr string) (fabric.Provider, string) {
+	if rest, ok := strings.CutPrefix(addr, overTCP); ok {
+		return transport.TCP{}, rest
+	}
+	return p.provider, addr
+}
 
 // serve listens at all addresses, again when a device has gone and come back.
 func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error) {
-	cfg := transport.ServerConfig{Config: quiet()}
-	server, err := transport.NewServer(&cfg)
+	common, err := p.config()
+	if err != nil {
+		return nil, err
+	}
+	// Little memory: long calls wait for it.
+	common.MaxMemory = 32 << 20
+	server, err := transport.NewServer(&transport.ServerConfig{Config: common, MaxTotalMemory: 64 << 20})
 	if err != nil {
 		return nil, err
 	}
@@ -278,12 +349,17 @@ func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error
 	}
 	var addrs []string
 	for _, addr := range p.Addrs {
-		l, err := server.Listen(ctx, p.provider, addr)
+		provider, addr := p.at(addr)
+		l, err := server.Listen(ctx, provider, addr)
 		if err != nil {
 			return nil, err
 		}
-		addr := l.Addr().String()
-		addrs = append(addrs, addr)
+		addr = l.Addr().String()
+		if provider == (transport.TCP{}) {
+			addrs = append(addrs, overTCP+addr)
+		} else {
+			addrs = append(addrs, addr)
+		}
 		wg.Go(func() {
 			for {
 				_ = server.Serve(l)
@@ -291,7 +367,7 @@ func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error
 					if !rest(ctx) {
 						return
 					}
-					if l, err = server.Listen(ctx, p.provider, addr); err == nil {
+					if l, err = server.Listen(ctx, provider, addr); err == nil {
 						break
 					}
 					p.lost.Add(1)
@@ -301,9 +377,7 @@ func (p *player) serve(ctx context.Context, wg *sync.WaitGroup) ([]string, error
 	}
 	wg.Go(func() {
 		<-ctx.Done()
-		if err := server.Close(); err != nil {
-			p.fault("closing the server: %v", err)
-		}
+		p.closeTwice("the server", server)
 	})
 	return addrs, nil
 }
@@ -335,9 +409,50 @@ func (p *player) call(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
+// An ender is a Client, a Group or a Server.
+type ender interface {
+	Close() error
+	Shutdown(ctx context.Context) error
+}
+
+// closeTwice closes e in both ways, each twice, all at once.
+func (p *player) closeTwice(what string, e ender) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	shutdown := func() error { return e.Shutdown(ctx) }
+	for _, end := range []func() error{e.Close, e.Close, shutdown, shutdown} {
+		wg.Go(func() {
+			if err := end(); err != nil && !errors.Is(err, net.ErrClosed) {
+				p.fault("closing %s: %v", what, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// dial connects, with a Client or a Group.
+func (p *player) dial(ctx context.Context, rng *rand.Rand, addr string, cfg *transport.ClientConfig, group bool) (interface {
+	transport.Caller
+	ender
+}, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	provider, addr := p.at(addr)
+	if group {
+		return transport.DialGroup(ctx, provider, []string{addr}, &transport.GroupConfig{ClientConfig: *cfg, Connections: 1 + rng.IntN(3)})
+	}
+	return transport.Dial(ctx, provider, addr, cfg)
+}
+
 // connection makes a client, some hundred calls with it, and closes it.
 func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
-	cfg := transport.ClientConfig{Config: quiet()}
+	common, err := p.config()
+	if err != nil {
+		p.fault("%v", err)
+		return
+	}
+	cfg := transport.ClientConfig{Config: common, MaxPause: 200 * time.Millisecond}
 	withBack := rng.IntN(3) == 0
 	if withBack {
 		cfg.Callbacks = []transport.Program{p.program()}
@@ -345,9 +460,13 @@ func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
 	if rng.IntN(4) == 0 {
 		cfg.Version = transport.Version1
 	}
-	dial, cancel := context.WithTimeout(ctx, patience)
-	cl, err := transport.Dial(dial, p.provider, addr, &cfg)
-	cancel()
+	if rng.IntN(4) == 0 {
+		cfg.MaxSegment = 64 << 10
+	}
+	if rng.IntN(4) == 0 {
+		cfg.KeepAlive = 2 * pause
+	}
+	cl, err := p.dial(ctx, rng, addr, &cfg, !withBack && rng.IntN(3) == 0)
 	if err != nil {
 		p.ended(ctx, "connecting", err)
 		rest(ctx)
@@ -361,15 +480,40 @@ func (p *player) connection(ctx context.Context, rng *rand.Rand, addr string) {
 				if ctx.Err() != nil {
 					return
 				}
-				p.one(ctx, cl, rng, withBack)
+				if rng.IntN(16) == 0 {
+					p.several(ctx, cl, rng)
+				} else {
+					p.one(ctx, cl, rng, withBack)
+				}
 			}
 		})
 	}
 	wg.Wait()
-	if err := cl.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		p.fault("closing a client: %v", err)
+	p.closeTwice("a client", cl)
+	p.right[procs].n.Add(1)
+}
+
+// several makes calls at once, through a Pipeline.
+func (p *player) several(ctx context.Context, cl transport.Caller, rng *rand.Rand) {
+	calls := make([]*transport.Call, 1+rng.IntN(40))
+	for i := range calls {
+		args := make([]byte, 256)
+		fill(args, rng.Uint64())
+		calls[i] = &transport.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: procEcho, Args: args, MaxResults: len(args)}
 	}
-	p.right[procs-1].n.Add(1)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	errs := transport.CallAll(ctx, cl, calls...)
+	for i, call := range calls {
+		switch {
+		case errs != nil && errs[i] != nil:
+			p.ended(ctx, "several", errs[i])
+		case !bytes.Equal(call.Results, call.Args):
+			p.fault("the reply to one of several calls is wrong: %s", head(call.Results))
+		default:
+			p.right[procEcho].n.Add(1)
+		}
+	}
 }
 
 // ended judges an error: whether it may be what happens to a peer.
@@ -385,15 +529,15 @@ func (p *player) ended(ctx context.Context, what string, err error) {
 }
 
 // one makes a call and looks at what comes back.
-func (p *player) one(ctx context.Context, cl *transport.Client, rng *rand.Rand, withBack bool) {
+func (p *player) one(ctx context.Context, cl transport.Caller, rng *rand.Rand, withBack bool) {
 	seed := rng.Uint64()
 	sizes := [...]int{0, 1, 100, 4000, 5000, 65_536, 300_001, 1 << 20}
 	n := sizes[rng.IntN(len(sizes))]
-	proc := uint32(rng.IntN(procs - 1))
+	proc := rng.Uint32N(procs)
 	if proc == procBack && !withBack {
 		proc = procNull
 	}
-	call := transport.Call{Prog: program, Vers: version, Proc: proc}
+	call := transport.Call{Prog: program, Vers: 1 + rng.Uint32N(versions), Proc: proc}
 	args := xdr.AppendUint64(nil, seed)
 	switch proc {
 	case procEcho:
@@ -415,9 +559,9 @@ func (p *player) one(ctx context.Context, cl *transport.Client, rng *rand.Rand, 
 		n = min(n, 300_001)
 		call.Args = xdr.AppendUint32(args, uint32(n))
 		call.MaxResults = 4 + n + 3
-	case procBack, procSlow:
+	case procBack, procSlow, procOnce, procDies:
 		call.Args = args
-		call.MaxResults = 4
+		call.MaxResults = 8
 	}
 	limit, hurried := patience, rng.IntN(12) == 0
 	if hurried {
@@ -426,6 +570,11 @@ func (p *player) one(ctx context.Context, cl *transport.Client, rng *rand.Rand, 
 	one, cancel := context.WithTimeout(ctx, limit)
 	err := cl.Call(one, &call)
 	cancel()
+	var refused *oncrpc.RPCError
+	if proc == procDies && errors.As(err, &refused) && refused.Stat == oncrpc.MsgAccepted && refused.AcceptStat == oncrpc.SystemErr {
+		p.right[proc].n.Add(1)
+		return
+	}
 	if err != nil {
 		if hurried && errors.Is(err, context.DeadlineExceeded) {
 			p.givenUp.Add(1)
@@ -456,6 +605,10 @@ func (p *player) one(ctx context.Context, cl *transport.Client, rng *rand.Rand, 
 			p.lost.Add(1) // the connection ended under the call back
 			return
 		}
+	case procOnce:
+		right = d.Uint64() == ^seed
+	case procDies:
+		right = false
 	}
 	if !right || d.Err() != nil {
 		p.fault("%s of %d bytes: the reply is wrong (%v): %s", p.right[proc].name, n, d.Err(), head(call.Results))

@@ -108,7 +108,7 @@ func (s *soak) run(ctx context.Context) error {
 	}
 	var at []string
 	for _, a := range s.addrs {
-		at = append(at, a+":0")
+		at = append(at, a+":0", overTCP+a+":0")
 	}
 	steady, err := s.start(ctx, server, role{Server: true, Addrs: at}, 0)
 	if err != nil {

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A watcher is an Observer that asks whatever an Observer may, at every event, and counts what has
+// begun and not ended.
+type watcher struct{ conns, calls atomic.Int64 }
+
+func (w *watcher) ask(cn *transport.Conn) {
+	if cn != nil {
+		_, _, _ = cn.Info(), cn.Stats(), cn.RemoteAddr()
+	}
+}
+
+func (w *watcher) ConnBegan(e transport.ConnEvent)  { w.conns.Add(1); w.ask(e.Conn) }
+func (w *watcher) ConnEnded(e transport.ConnEvent)  { w.conns.Add(-1); w.ask(e.Conn) }
+func (w *watcher) CallBegan(e *transport.CallEvent) { w.calls.Add(1); w.ask(e.Conn) }
+func (w *watcher) CallEnded(e *transport.CallEvent) { w.calls.Add(-1); w.ask(e.Conn) }
+func (w *watcher) Noticed(n transport.Notice)       { w.ask(n.Conn) }
+
+// open names what has begun and not ended, or more often ended than begun.
+func (w *watcher) open() string {
+	if conns, calls := w.conns.Load(), w.calls.Load(); conns != 0 || calls != 0 {
+		return fmt.Sprintf("%d connections and %d calls have begun and not ended", conns, calls)
+	}
+	return ""
+}
+
+// remembered is how many calls of procOnce a server knows again: all that clients may still be
+// sending again, and more.
+const remembered = 1 << 15
+
+// once knows the latest calls that have been executed.
+type once struct {
+	mu    sync.Mutex
+	known map[uint64]bool
+	order []uint64 // a ring
+	next  int
+}
+
+// first notes a call, and reports whether it is new.
+func (o *once) first(id uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known[id] {
+		return false
+	}
+	if o.order == nil {
+		o.known, o.order = make(map[uint64]bool, remembered), make([]uint64, remembered)
+	}
+	delete(o.known, o.order[o.next])
+	o.known[id], o.order[o.next] = true, id
+	o.next = (o.next + 1) % remembered
+	return true
+}
