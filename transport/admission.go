@@ -29,16 +29,8 @@ type guest struct {
 	ctx    context.Context // of the set-up
 	cancel context.CancelFunc
 	since  time.Time
-	c      visitor // nil: it is being set up
+	c      served // nil: it is being set up
 	gone   bool
-}
-
-// A visitor is a connection that may have to make room for another.
-type visitor interface {
-	// silence is how long the peer has been silent, and whether calls of it are in flight.
-	silence(now time.Time) (d time.Duration, inFlight bool)
-	// breakOff ends the connection.
-	breakOff(err error)
 }
 
 // idleTime is how long a connection without calls in flight must have been silent before it makes
@@ -89,7 +81,7 @@ func (gs *guests) add(host string) *guest {
 }
 
 // settle notes that the connection has been set up.
-func (gs *guests) settle(g *guest, c visitor) {
+func (gs *guests) settle(g *guest, c served) {
 	g.c = c
 	gs.hosts[g.host].setups--
 	gs.setups--

@@ -29,7 +29,7 @@ type bridge struct {
 	direct bool     // there is no middleware
 
 	mu     sync.Mutex
-	conns  map[*conn]*serverRecords
+	conns  map[connection]*serverRecords
 	accept chan *serverRecords
 	closed chan struct{}
 	once   sync.Once
@@ -54,7 +54,7 @@ type bridge struct {
 func (s *Server) Bridge(b Binding, progs ...uint32) net.Listener {
 	br := &bridge{
 		s: s, progs: progs, direct: len(s.around) == 0,
-		conns:  make(map[*conn]*serverRecords),
+		conns:  make(map[connection]*serverRecords),
 		accept: make(chan *serverRecords, s.cfg.MaxConns),
 		closed: make(chan struct{}),
 		err:    net.ErrClosed,
@@ -193,7 +193,7 @@ func (b *bridge) of(x *exch) (*serverRecords, oncrpc.AcceptStat) {
 }
 
 // forget closes the net.Conn of a connection that has ended.
-func (b *bridge) forget(c *conn) {
+func (b *bridge) forget(c connection) {
 	b.mu.Lock()
 	rc := b.conns[c]
 	delete(b.conns, c)

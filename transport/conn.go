@@ -325,6 +325,7 @@ func (c *conn) ended() <-chan struct{} { return c.done }
 // good tells whether a connection was of use: calls of either end have been answered on it.
 func (c *conn) good() bool { return c.proven() || c.called.Load() }
 
+func (c *conn) seen() *Conn      { return &c.public }
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
 

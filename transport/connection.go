@@ -47,6 +47,7 @@ type connection interface {
 	remote() net.Addr
 	addr() string // the peer's, for messages
 	connStats() ConnStats
+	seen() *Conn // the connection as its users see it
 
 	// activity returns a number that changes when the peer shows that it is well: while calls
 	// of this end are under way by answering one, and otherwise by any message.

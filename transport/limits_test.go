@@ -41,11 +41,21 @@ func (p *peer) join(s *Server, host string) *conn {
 	return nil
 }
 
+// rdmaConns returns the connections over RDMA. mu is held.
+func (s *Server) rdmaConns() (list []*conn) {
+	for c := range s.conns {
+		if c, ok := c.(*conn); ok {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 func (s *Server) connections() map[*conn]struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := make(map[*conn]struct{})
-	for c := range s.conns {
+	for _, c := range s.rdmaConns() {
 		m[c] = struct{}{}
 	}
 	return m

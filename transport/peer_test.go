@@ -718,9 +718,7 @@ func serverOf(t *testing.T, p *peer, cfg *Settings, progs []Program, script func
 		synctest.Wait()
 		var conns []*conn
 		s.mu.Lock()
-		for c := range s.conns {
-			conns = append(conns, c)
-		}
+		conns = append(conns, s.rdmaConns()...)
 		s.mu.Unlock()
 		defer func() {
 			s.Close()
@@ -948,7 +946,7 @@ func (ps *peers) enter(s *Server, host string, p *peer) *peer {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.conns {
+	for _, c := range s.rdmaConns() {
 		ps.note(c)
 	}
 	return p

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -77,18 +79,27 @@ type Server struct {
 
 	*registry
 
-	mu           lockorder.Mutex
-	bridges      []*bridge
-	listeners    map[*Listener]struct{}
-	conns        map[*conn]struct{}
-	tcpListeners map[*tcpListener]struct{}
-	streams      map[*tcpConn]struct{} // see ServeTCP
-	setups       int                   // connections being set up
-	guests       guests
-	sweeping     bool // see sweep
-	accepted     uint64
-	closing      bool
-	idle         chan struct{} // closed when closing and no connection is left
+	mu        lockorder.Mutex
+	bridges   []*bridge
+	listeners map[*Listener]struct{}
+	conns     map[served]struct{}
+	setups    int // connections being set up
+	guests    guests
+	sweeping  bool // see sweep
+	accepted  uint64
+	closing   bool
+	idle      chan struct{} // closed when closing and no connection is left
+}
+
+// A served is a connection of a server.
+type served interface {
+	connection
+
+	// silence is how long the peer has been silent, and whether calls of it are in flight.
+	silence(now time.Time) (d time.Duration, inFlight bool)
+	// look checks the connection for progress, and its memory for use. It reports whether
+	// something is awaited of the peer.
+	look(now time.Time) (awaits bool)
 }
 
 // NewServer returns a server. A nil cfg is the default configuration.
@@ -99,14 +110,12 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	}
 	s := &Server{
 		cfg: own, connCfg: conns,
-		memory:       budget.New(own.MaxTotalMemory),
-		pacer:        pacer{start: time.Now()},
-		listeners:    make(map[*Listener]struct{}),
-		conns:        make(map[*conn]struct{}),
-		tcpListeners: make(map[*tcpListener]struct{}),
-		streams:      make(map[*tcpConn]struct{}),
-		guests:       guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
-		idle:         make(chan struct{}),
+		memory:    budget.New(own.MaxTotalMemory),
+		pacer:     pacer{start: time.Now()},
+		listeners: make(map[*Listener]struct{}),
+		conns:     make(map[served]struct{}),
+		guests:    guests{hosts: make(map[string]*guestHost), most: own.MaxConns, mostSetups: max(own.MaxConns/8, 16)},
+		idle:      make(chan struct{}),
 	}
 	s.mu.Init(rankServer)
 	s.registry = newRegistry(conns)
@@ -123,23 +132,30 @@ func (s *Server) Register(p Program) error {
 
 // A Listener is an address at which a server can be reached.
 type Listener struct {
-	address
-	fl       fabric.Listener // nil: TCP
-	tcp      net.Listener    // nil: RDMA
+	wire     listener
 	provider string
 }
 
-// An address is what listeners of both kinds have.
-type address interface {
+// A listener is where connections come from, over RDMA or TCP.
+type listener interface {
 	Addr() net.Addr
 	Close() error
+	accept() (arrival, error) // waits for the next connection
+}
+
+// An arrival is a connection of which the server has not decided whether there is room for it.
+type arrival interface {
+	RemoteAddr() net.Addr
+	turnAway()
+	// serve has it set up, and served until it ends, by a goroutine of its own.
+	serve(s *Server, g *guest)
 }
 
 // Addr is the address, with the real port.
-func (l *Listener) Addr() net.Addr { return l.address.Addr() }
+func (l *Listener) Addr() net.Addr { return l.wire.Addr() }
 
 // Close stops listening. It leaves connections open.
-func (l *Listener) Close() error { return l.address.Close() }
+func (l *Listener) Close() error { return l.wire.Close() }
 
 // Listen announces the server at addr ("host:port", port 0 picks one) through
 // provider p, which may be [TCP]. Serve then takes connections.
@@ -152,28 +168,38 @@ func (s *Server) Listen(ctx context.Context, p fabric.Provider, addr string) (*L
 	switch p.(type) {
 	case TCP, *TCP:
 		var lc net.ListenConfig
-		l.tcp, err = lc.Listen(ctx, "tcp", addr)
-		l.address = l.tcp
+		var nl net.Listener
+		nl, err = lc.Listen(ctx, "tcp", addr)
+		l.wire = tcpListener{nl}
 	default:
-		l.fl, err = p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
-		l.address = l.fl
+		var fl fabric.Listener
+		fl, err = p.Listen(ctx, addr, s.connCfg.connAttr(roleServer))
+		l.wire = rdmaListener{fl, l.provider}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s over %s: %w", addr, l.provider, err)
 	}
+	if err := s.announce(l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// announce has the end of the server close l, now if it has ended.
+func (s *Server) announce(l *Listener) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		l.Close()
-		return nil, net.ErrClosed
+		return net.ErrClosed
 	}
 	s.listeners[l] = struct{}{}
-	return l, nil
+	return nil
 }
 
 // Serve accepts connections from l until l or the server is closed; the error is
 // then net.ErrClosed. While the process is out of descriptors or memory, it waits.
-// Over [TCP] it is [Server.ServeTCP].
+// What it does over [TCP] is described at [Server.ServeTCP].
 func (s *Server) Serve(l *Listener) error {
 	defer func() {
 		l.Close()
@@ -181,14 +207,11 @@ func (s *Server) Serve(l *Listener) error {
 		delete(s.listeners, l)
 		s.mu.Unlock()
 	}()
-	if l.tcp != nil {
-		return s.ServeTCP(l.tcp)
-	}
 	var pause time.Duration
 	for {
-		fc, err := l.fl.Accept(context.Background())
+		a, err := l.wire.accept()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
 			return net.ErrClosed
 		case scarce(err):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
@@ -199,18 +222,24 @@ func (s *Server) Serve(l *Listener) error {
 		}
 		pause = 0
 		s.mu.Lock()
-		g := s.admit(fc.RemoteAddr())
+		g := s.admit(a.RemoteAddr())
 		if g != nil {
 			s.setups++
 		}
 		s.mu.Unlock()
-		if g != nil {
-			go s.serveConn(g, fc, l.provider)
-		} else {
-			s.rejected(fc.RemoteAddr(), errFull)
-			fc.Reject([]byte(busyMark)[:min(len(busyMark), fc.Capabilities().MaxPrivateData)])
+		if g == nil {
+			s.rejected(a.RemoteAddr(), errFull)
+			a.turnAway()
+			continue
 		}
+		a.serve(s, g)
 	}
+}
+
+func (s *Server) closes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
 }
 
 // scarce reports whether a connection could not be accepted for lack of a resource that may
@@ -224,30 +253,11 @@ func scarce(err error) bool {
 	return false
 }
 
-// growStack makes the stack of a new goroutine as large as a connection needs it, while there
-// are few frames on it to copy.
-//
-//go:noinline
-func growStack(n int) byte {
-	var b [3 << 10]byte
-	b[n%len(b)] = 1
-	return b[0]
-}
-
-// serveConn sets up a connection and leads it until it ends.
-func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
-	growStack(len(provider))
-	c, l := newConn(fc, provider, s.connCfg, roleServer, s.memory.Usage())
-	c.stats = s.stats.join()
-	c.execute(s.registry, s.memory, c.host())
-	l.pace.pacer = &s.pacer
-	c.lineage = s.cache.NewLineage(machineOf(c.addr()), true) // before the client learns that there is a connection
-
-	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
-	err := l.accept(ctx)
-	cancel()
-
+// join makes a connection that has been set up, with the error err, one of the server's. The error that
+// it returns says why it is not.
+func (s *Server) join(g *guest, c served, err error) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closing {
 		err = net.ErrClosed
 	} else if err == nil {
@@ -256,32 +266,30 @@ func (s *Server) serveConn(g *guest, fc fabric.Conn, provider string) {
 	if err == nil {
 		s.setups--
 		s.guests.settle(g, c)
-		c.state.Lock().watch.spoke = time.Now()
-		c.state.Unlock()
 		s.conns[c] = struct{}{}
 		s.accepted++
 		s.startSweep()
 	}
-	s.mu.Unlock()
-	if err != nil {
-		s.log("connection not set up", c, err)
-		s.rejected(fc.RemoteAddr(), err)
-		l.discard()
-		s.mu.Lock()
-		s.setups--
-		s.guests.remove(g)
-		s.checkIdle()
-		s.mu.Unlock()
-		return
-	}
+	return err
+}
 
+// dropSetup forgets a connection that has not become one of the server's.
+func (s *Server) dropSetup(g *guest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setups--
+	s.guests.remove(g)
+	s.checkIdle()
+}
+
+// begin is called before a connection that has joined is moved.
+func (s *Server) begin(g *guest, c served) {
 	c.whenEnded(func() { s.left(g, c) })
-	c.public.begun()
-	l.serve()
+	c.seen().begun()
 }
 
 // left forgets a connection that has ended.
-func (s *Server) left(g *guest, c *conn) {
+func (s *Server) left(g *guest, c served) {
 	if err := unorderly(c.endErr()); err != nil {
 		s.log("connection ended", c, err)
 	}
@@ -293,10 +301,10 @@ func (s *Server) left(g *guest, c *conn) {
 	}
 	// From here on Close may return.
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.conns, c)
 	s.guests.remove(g)
 	s.checkIdle()
-	s.mu.Unlock()
 }
 
 // rejected tells that there will be no connection with the peer.
@@ -312,18 +320,16 @@ func (s *Server) rejected(peer net.Addr, err error) {
 	o.Noticed(n)
 }
 
-func (s *Server) log(msg string, c *conn, err error) { s.logEnd(msg, c.addr(), c.provider, err) }
-
-func (s *Server) logEnd(msg, peer, provider string, err error) {
+func (s *Server) log(msg string, c connection, err error) {
 	if s.cfg.Logger != nil {
-		s.cfg.Logger.Warn(msg, "peer", peer, "provider", provider, "err", err)
+		s.cfg.Logger.Warn(msg, "peer", c.addr(), "provider", c.info().Provider, "err", err)
 	}
 }
 
 // checkIdle closes idle when a closing server has no connection left. mu is
 // held.
 func (s *Server) checkIdle() {
-	if s.closing && len(s.conns)+len(s.streams)+s.setups == 0 {
+	if s.closing && len(s.conns)+s.setups == 0 {
 		select {
 		case <-s.idle:
 		default:
@@ -333,14 +339,11 @@ func (s *Server) checkIdle() {
 }
 
 // stop refuses new connections, ends those that are being set up, and returns the others.
-func (s *Server) stop() []connection {
+func (s *Server) stop() []served {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing = true
 	for l := range s.listeners {
-		l.Close()
-	}
-	for l := range s.tcpListeners {
 		l.Close()
 	}
 	for _, b := range s.bridges {
@@ -348,14 +351,7 @@ func (s *Server) stop() []connection {
 	}
 	s.guests.cancelSetups()
 	s.checkIdle()
-	conns := make([]connection, 0, len(s.conns)+len(s.streams))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	for c := range s.streams {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // Shutdown stops listening, answers the calls that have arrived, and closes all
@@ -391,7 +387,7 @@ func (s *Server) Close() error {
 func (s *Server) Stats() Stats {
 	st := s.stats.sum()
 	s.mu.Lock()
-	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns)+len(s.streams))
+	st.Conns, st.OpenConns = s.accepted, uint64(len(s.conns))
 	s.mu.Unlock()
 	return st
 }
@@ -400,12 +396,9 @@ func (s *Server) Stats() Stats {
 func (s *Server) Conns() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	conns := make([]*Conn, 0, len(s.conns)+len(s.streams))
+	conns := make([]*Conn, 0, len(s.conns))
 	for c := range s.conns {
-		conns = append(conns, &c.public)
-	}
-	for c := range s.streams {
-		conns = append(conns, &c.public)
+		conns = append(conns, c.seen())
 	}
 	return conns
 }
@@ -449,26 +442,16 @@ func (s *Server) startSweep() {
 
 func (s *Server) sweep() {
 	s.mu.Lock()
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	streams := make([]*tcpConn, 0, len(s.streams))
-	for c := range s.streams {
-		streams = append(streams, c)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	now := time.Now()
 	for _, c := range conns {
 		c.look(now)
 	}
-	for _, c := range streams {
-		c.look(now)
-	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.sweeping = false
-	if len(s.conns)+len(s.streams) > 0 {
+	if len(s.conns) > 0 {
 		s.startSweep()
 	}
-	s.mu.Unlock()
 }

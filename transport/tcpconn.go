@@ -334,6 +334,7 @@ func (c *tcpConn) whenEnded(f func()) {
 
 // ---- what is known
 
+func (c *tcpConn) seen() *Conn      { return &c.public }
 func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
 func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
 
@@ -383,18 +384,16 @@ func (c *tcpConn) keepWatch() {
 	if c.role == roleClient && !c.answers.watched.Swap(true) {
 		time.AfterFunc(c.cfg.sweepTime(), func() {
 			c.answers.watched.Store(false)
-			if c.lives() {
-				if c.look(time.Now()); c.answers.arena.Bulky() {
-					c.keepWatch()
-				}
+			if c.lives() && (c.look(time.Now()) || c.answers.arena.Bulky()) {
+				c.keepWatch()
 			}
 		})
 	}
 }
 
 // look does for a connection what conn.look does. That a peer takes nothing the writer finds
-// out by itself.
-func (c *tcpConn) look(now time.Time) {
+// out by itself, so nothing is awaited here.
+func (c *tcpConn) look(now time.Time) (awaits bool) {
 	since, writing := c.w.Since()
 	w := &c.state.Lock().watch
 	w.note(c.heard.Load(), now)
@@ -409,6 +408,7 @@ func (c *tcpConn) look(now time.Time) {
 	if trim {
 		c.answers.arena.Sweep()
 	}
+	return false
 }
 
 func (c *tcpConn) connStats() ConnStats {

@@ -1,11 +1,6 @@
 package transport
 
-import (
-	"errors"
-	"fmt"
-	"net"
-	"time"
-)
+import "net"
 
 // ServeTCP takes connections from l and executes the calls that come on them as records (RFC
 // 5531 section 11), with the registered Programs: their Handlers need not know how a call has
@@ -36,88 +31,41 @@ import (
 // Programs of bridges are not served, and what a Program says of chunks means nothing. A call that
 // cannot be decoded ends its connection.
 func (s *Server) ServeTCP(l net.Listener) error {
-	tl := &tcpListener{l}
-	s.mu.Lock()
-	closing := s.closing
-	if !closing {
-		s.tcpListeners[tl] = struct{}{}
+	tl := &Listener{wire: tcpListener{l}, provider: tcpProvider}
+	if err := s.announce(tl); err != nil {
+		return err
 	}
-	s.mu.Unlock()
-	defer func() {
-		l.Close()
-		s.mu.Lock()
-		delete(s.tcpListeners, tl)
-		s.mu.Unlock()
-	}()
-	if closing {
-		return net.ErrClosed
-	}
-	var pause time.Duration
-	for {
-		nc, err := l.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed), err != nil && s.closes():
-			return net.ErrClosed
-		case scarce(err):
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			time.Sleep(pause)
-			continue
-		case err != nil:
-			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
-		}
-		pause = 0
-		s.takeTCP(nc)
-	}
+	return s.Serve(tl)
 }
 
-// A tcpListener gives a listener of any type an identity.
+// A tcpListener takes connections of any kind of stream.
 type tcpListener struct{ net.Listener }
 
-func (s *Server) closes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closing
+func (l tcpListener) accept() (arrival, error) {
+	nc, err := l.Accept()
+	return tcpArrival{nc}, err
 }
 
-// takeTCP serves a connection if there is room for it, and closes it otherwise.
-func (s *Server) takeTCP(nc net.Conn) {
-	s.mu.Lock()
-	g := s.admit(nc.RemoteAddr())
-	if g == nil {
-		s.mu.Unlock()
-		s.rejected(nc.RemoteAddr(), errFull)
-		nc.Close()
-		return
-	}
-	c := newTCPConn(nc, s.connCfg, roleServer, s.memory.Usage())
+// A tcpArrival is a connection that its peer has already: there is nothing to set up.
+type tcpArrival struct{ net.Conn }
+
+func (a tcpArrival) turnAway() { a.Close() }
+
+func (a tcpArrival) serve(s *Server, g *guest) {
+	c := newTCPConn(a.Conn, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
 	c.execute(s.registry, s.memory, s.cfg.Credits)
 	c.answers.pace.pacer = &s.pacer
-	s.guests.settle(g, c)
-	s.streams[c] = struct{}{}
-	s.accepted++
-	s.startSweep()
-	s.mu.Unlock()
-	go s.serveTCPConn(g, c)
-}
-
-// serveTCPConn executes the calls of a connection until it ends.
-func (s *Server) serveTCPConn(g *guest, c *tcpConn) {
-	growStack(len(tcpProvider))
-	c.whenEnded(func() { s.leftTCP(g, c) })
-	c.public.begun()
-	c.serve()
-}
-
-// leftTCP forgets a connection that has ended.
-func (s *Server) leftTCP(g *guest, c *tcpConn) {
-	if err := unorderly(c.endErr()); err != nil {
-		s.logEnd("connection ended", c.addr(), tcpProvider, err)
+	if err := s.join(g, c, nil); err != nil {
+		s.rejected(a.RemoteAddr(), err)
+		c.setClosing()
+		c.finish(nil)
+		s.dropSetup(g)
+		return
 	}
-	// Close may return from here on.
-	s.mu.Lock()
-	delete(s.streams, c)
-	s.guests.remove(g)
-	s.checkIdle()
-	s.mu.Unlock()
+	go func() {
+		growStack(len(tcpProvider))
+		s.begin(g, c)
+		c.serve()
+	}()
 }

@@ -183,7 +183,7 @@ func tcpServer(t *testing.T, cfg *Settings, progs []Program, script func(st *tcp
 			t.Errorf("in the end %d bytes are reserved", n)
 		}
 		s.mu.Lock()
-		if s.guests.n != 0 || len(s.streams) != 0 {
+		if s.guests.n != 0 || len(s.conns) != 0 {
 			t.Errorf("in the end there are %d connections", s.guests.n)
 		}
 		s.mu.Unlock()

@@ -1140,7 +1140,7 @@ func auto(t *testing.T, p *peer, cfg *Settings, script func(p *peer, s *Server, 
 func theConn(s *Server) *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.conns {
+	for _, c := range s.rdmaConns() {
 		return c
 	}
 	return nil

@@ -1,0 +1,68 @@
+package transport
+
+import (
+	"context"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+)
+
+// A server's connections over RDMA, until they are set up.
+
+// An rdmaListener takes connections of a provider.
+type rdmaListener struct {
+	fabric.Listener
+	provider string
+}
+
+func (l rdmaListener) accept() (arrival, error) {
+	fc, err := l.Accept(context.Background())
+	return rdmaArrival{fc, l.provider}, err
+}
+
+// An rdmaArrival is a connection whose peer waits for Accept or Reject.
+type rdmaArrival struct {
+	fabric.Conn
+	provider string
+}
+
+func (a rdmaArrival) turnAway() {
+	a.Reject([]byte(busyMark)[:min(len(busyMark), a.Capabilities().MaxPrivateData)])
+}
+
+func (a rdmaArrival) serve(s *Server, g *guest) { go a.run(s, g) }
+
+// run sets up a connection and leads it until it ends.
+func (a rdmaArrival) run(s *Server, g *guest) {
+	growStack(len(a.provider))
+	c, l := newConn(a.Conn, a.provider, s.connCfg, roleServer, s.memory.Usage())
+	c.stats = s.stats.join()
+	c.execute(s.registry, s.memory, c.host())
+	l.pace.pacer = &s.pacer
+	c.lineage = s.cache.NewLineage(machineOf(c.addr()), true) // before the client learns that there is a connection
+
+	ctx, cancel := context.WithTimeout(g.ctx, s.cfg.SetupTimeout)
+	err := l.accept(ctx)
+	cancel()
+	c.state.Lock().watch.spoke = time.Now()
+	c.state.Unlock()
+	if err = s.join(g, c, err); err != nil {
+		s.log("connection not set up", c, err)
+		s.rejected(a.RemoteAddr(), err)
+		l.discard()
+		s.dropSetup(g)
+		return
+	}
+	s.begin(g, c)
+	l.serve()
+}
+
+// growStack makes the stack of a new goroutine as large as a connection needs it, while there
+// are few frames on it to copy.
+//
+//go:noinline
+func growStack(n int) byte {
+	var b [3 << 10]byte
+	b[n%len(b)] = 1
+	return b[0]
+}
