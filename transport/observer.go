@@ -251,7 +251,8 @@ const (
 	NoticeRejected
 	// NoticeCreditStall: a call waits for a credit.
 	NoticeCreditStall
-	// NoticeMemoryStall: a call that has been received waits for memory, for Bytes of it.
+	// NoticeMemoryStall: a call that has been received waits for memory, for Bytes of it. Over
+	// TCP a long call that is still being received may wait as well, and more than once.
 	NoticeMemoryStall
 	// NoticeRegistered: Bytes of memory have been registered with the adapter.
 	NoticeRegistered

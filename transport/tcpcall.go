@@ -149,6 +149,7 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
 	}
 	call.xid, call.sent = t.xid, true
 	c.stats.calls.Add(1)
+	c.stats.inline.Add(1)
 	free := c.w.Write(&t.rec)
 	c.w.Flush()
 	_, woken := baton.SleepOn(ctx, t.Bell())

@@ -120,7 +120,16 @@ func (c *tcpConn) unwritable(err error) {
 
 // serve reads the connection until it ends. It is the life of a connection.
 func (c *tcpConn) serve() {
-	c.finish(c.readError(c.read()))
+	err := c.readError(c.read())
+	c.noteBroken(err)
+	c.finish(err)
+}
+
+// noteBroken tells the Observer if the connection ends because the peer has broken the protocol.
+func (c *tcpConn) noteBroken(err error) {
+	if errors.As(err, new(*PeerError)) {
+		c.public.refused(0, err)
+	}
 }
 
 // read reads records until the stream ends. What has been put off while there was more to
@@ -168,9 +177,17 @@ func (c *tcpConn) takeShort(msg []byte) error {
 	case ok && dir == oncrpc.Call && c.answers.serves():
 		return c.takeCall(msg)
 	default:
-		c.stats.dropped.Add(1)
+		c.drop(xid, ok && dir == oncrpc.Call)
 	}
 	return nil
+}
+
+// drop ignores a message. A call is in order, though this end takes none.
+func (c *tcpConn) drop(xid uint32, call bool) {
+	c.stats.dropped.Add(1)
+	if !call {
+		c.public.refused(xid, errNoRPC)
+	}
 }
 
 // takeLong takes a message that is read piece by piece, into memory of its own.
@@ -181,14 +198,18 @@ func (c *tcpConn) takeLong() error {
 		return err
 	}
 	// If it was the stream that has ended early, and not the message, Skip meets that again.
-	switch xid, dir, ok := oncrpc.Peek(head[:n]); {
+	xid, dir, ok := oncrpc.Peek(head[:n])
+	switch {
 	case ok && dir == oncrpc.Reply:
 		return c.takeLongReply(xid, head)
 	case ok && dir == oncrpc.Call && c.answers.serves():
 		return c.takeLongCall(head)
 	}
-	c.stats.dropped.Add(1)
-	return c.r.Skip()
+	if err := c.r.Skip(); err != nil {
+		return err
+	}
+	c.drop(xid, ok && dir == oncrpc.Call)
+	return nil
 }
 
 // readError is the reason for the end of a connection that reading has met with err.

@@ -365,6 +365,7 @@ func (c *tcpConn) takeLongCall(head []byte) error {
 		return errClosing
 	}
 	x.arrived()
+	x.call.XID, _, _ = oncrpc.Peek(head)
 	n := arena.SizeOf(need) + tcpReply
 	switch {
 	case x.ahead > 0 || a.tryClaim(x, n): // read by steps, or with memory for all
@@ -479,6 +480,7 @@ func (a *tcpAnswers) startEarly() {
 		x.detach()
 		go func() {
 			if err := a.dispatch(x); err != nil {
+				a.c.noteBroken(err)
 				a.c.breakOff(err)
 			}
 			a.c.w.Flush()
@@ -494,6 +496,16 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 	if w.n == 0 && a.tenant.Held() <= int64(a.c.cfg.MaxMemory) {
 		return true
 	}
+	xid := w.x.call.XID // once w is in the queue another goroutine may end w.x
+	if a.claimOrQueue(w) {
+		return true
+	}
+	a.c.public.notice(Notice{Kind: NoticeMemoryStall, XID: xid, Bytes: w.n})
+	return false
+}
+
+// claimOrQueue reserves memory for a call. It returns false after it has queued a call that has to wait.
+func (a *tcpAnswers) claimOrQueue(w tcpWait) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended || len(a.memq) == 0 && a.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
@@ -697,6 +709,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		return &PeerError{"it sent a call that cannot be decoded"}
 	}
 	a.c.stats.calls.Add(1)
+	a.c.stats.inline.Add(1)
 	if !a.called.Load() {
 		a.called.Store(true)
 	}

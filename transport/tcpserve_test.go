@@ -849,3 +849,111 @@ func TestTCPReadAhead(t *testing.T) {
 		})
 	}
 }
+
+// An Observer gets the same notices over TCP as over RDMA, and calls count as inline.
+func TestTCPNotices(t *testing.T) {
+	memory := &Settings{MaxMessage: 1 << 20, MaxMemory: 4 << 20}
+	calls := func(size, n int) (b []byte) {
+		for xid := range uint32(n) {
+			msg := appendCall(nil, xid+7, procHold, make([]byte, size)...)
+			b = append(append(b, marked(len(msg))...), msg...)
+		}
+		return b
+	}
+	for _, tt := range []struct {
+		name   string
+		cfg    *Settings
+		stream []byte
+		kind   NoticeKind
+		xid    uint32
+		why    string
+		inline uint64 // calls
+	}{
+		{"a short call that waits for memory", memory, calls(100, 5), NoticeMemoryStall, 7 + 4, "", 5},
+		{"a long call that waits for memory", memory, calls(1<<20-100, 3), NoticeMemoryStall, 7 + 2, "", 3},
+		{"a message of more than MaxMessage", nil, []byte{0xff, 0xff, 0xff, 0xff}, NoticeRefused, 0, "more than MaxMessage", 0},
+		{"an empty fragment", nil, []byte{0, 0, 0, 0}, NoticeRefused, 0, "empty fragment", 0},
+		{"a call that ends in its header", nil, append(marked(20), appendCall(nil, 1, procEcho)[:20]...), NoticeRefused, 0, "cannot be decoded", 0},
+		{"a message too short for a type", nil, append(marked(7), 1, 2, 3, 4, 5, 6, 7), NoticeRefused, 0, errNoRPC.Error(), 0},
+		{"a message of another type", nil, append(marked(8), 0, 0, 0, 9, 0, 0, 0, 2), NoticeRefused, 9, errNoRPC.Error(), 0},
+		{"a long message of another type", nil, append(append(marked(1<<16+8), 0, 0, 0, 9, 0, 0, 0, 2), make([]byte, 1<<16)...), NoticeRefused, 9, errNoRPC.Error(), 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newNoticeLog()
+			cfg := Settings{Observer: o}
+			if tt.cfg != nil {
+				cfg = *tt.cfg
+				cfg.Observer = o
+			}
+			testTCPServer(t, &cfg, func(st *tcpStage, svc *testService) {
+				p := st.arrive("a:1").listen()
+				go p.Write(tt.stream)
+				synctest.Wait()
+				close(svc.gate)
+				synctest.Wait()
+				if n := st.Stats().Inline; n != tt.inline {
+					t.Errorf("%d calls were inline, want %d", n, tt.inline)
+				}
+				if len(o.notices) != 1 {
+					t.Fatalf("%d notices", len(o.notices))
+				}
+				n := <-o.notices
+				if n.Kind != tt.kind || n.XID != tt.xid || n.Peer != "a:1" || n.Conn == nil {
+					t.Errorf("noticed %+v", n)
+				}
+				if got := fmt.Sprint(n.Err); tt.why != "" && !strings.Contains(got, tt.why) {
+					t.Errorf("the reason is %q, want %q", got, tt.why)
+				}
+				if tt.kind == NoticeMemoryStall && n.Bytes == 0 {
+					t.Error("the call waits for no bytes")
+				}
+			})
+		})
+	}
+	t.Run("a call that is read ahead", func(t *testing.T) {
+		prog := Program{Number: testProg, Low: 1, High: 1,
+			Handler: HandlerFunc(func(ctx context.Context, req *Request, res *Response) {
+				req.Conn().AllowBackward(0)
+				_ = req.Conn().Call(ctx, testCall())
+			})}
+		o := newNoticeLog()
+		tcpServer(t, &Settings{Credits: 1, Observer: o}, []Program{prog}, func(st *tcpStage) {
+			p := st.arrive("a:1").listen()
+			p.call(1, 1)
+			back := word(p.message("a call back"), 0)
+			p.send(appendCall(nil, 2, 1)[:20])
+			synctest.Wait()
+			p.send(oncrpc.AppendReply(nil, &oncrpc.ReplyHeader{XID: back}))
+			synctest.Wait()
+			if len(o.notices) != 1 {
+				t.Fatalf("%d notices", len(o.notices))
+			}
+			if n := <-o.notices; n.Kind != NoticeRefused {
+				t.Errorf("noticed %+v", n)
+			}
+		})
+	})
+	t.Run("calls that a client makes", func(t *testing.T) {
+		tcpClient(t, nil, func(sc *tcpScene, p *tcpPeer) {
+			done := async(sc.cl, bg, &Call{Prog: testProg, Vers: 1, Proc: 1})
+			xid, _ := p.received("a call", 1)
+			p.answer(xid)
+			if err := outcome(t, done); err != nil {
+				t.Error(err)
+			}
+			if s := sc.cl.Stats(); s.Inline != 1 {
+				t.Errorf("%d calls were inline", s.Inline)
+			}
+		})
+	})
+}
+
+// A noticeLog collects what is noticed.
+type noticeLog struct {
+	NoObserver
+	notices chan Notice
+}
+
+func newNoticeLog() *noticeLog { return &noticeLog{notices: make(chan Notice, 10)} }
+
+func (l *noticeLog) Noticed(n Notice) { l.notices <- n }
