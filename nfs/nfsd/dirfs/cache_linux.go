@@ -3,6 +3,8 @@ package dirfs
 import (
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A cache has the nodes that are in use, and those that were a moment ago, with their
@@ -16,6 +18,7 @@ type cache struct {
 	front  node         // ring of those not in use: front.next was used last, front.prev first
 	open   int          // descriptors
 	timer  *time.Timer
+	check  *time.Timer // of checkSoon
 	closed bool
 	sweeps sync.WaitGroup
 }
@@ -165,17 +168,59 @@ func (c *cache) sweep() {
 	closeNodes(list)
 }
 
+// checkTime is how long an object may stay open whose last name has been removed unnoticed.
+const checkTime = time.Second
+
+// checkSoon has the cache look for objects that are gone. Which one a removal has removed is not
+// known for sure: the name may have been replaced just before.
+func (c *cache) checkSoon() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.check == nil && !c.closed {
+		c.check = time.AfterFunc(checkTime, c.dropGone)
+	}
+}
+
+// dropGone drops the nodes whose objects have no name left.
+func (c *cache) dropGone() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.sweeps.Add(1)
+	defer c.sweeps.Done()
+	c.check = nil
+	list := make([]*node, 0, len(c.nodes))
+	for _, n := range c.nodes {
+		c.take(n)
+		list = append(list, n)
+	}
+	c.mu.Unlock()
+	for _, n := range list {
+		var st unix.Stat_t
+		if fstat(n.path, &st) == nil && st.Nlink == 0 {
+			c.drop(&n.id)
+		}
+		c.release(n)
+	}
+}
+
 // close closes everything.
 func (c *cache) close() {
 	c.mu.Lock()
 	c.closed = true
-	if c.timer != nil {
-		c.timer.Stop()
+	for _, t := range []*time.Timer{c.timer, c.check} {
+		if t != nil {
+			t.Stop()
+		}
 	}
+	c.mu.Unlock()
+	c.sweeps.Wait()
+	c.mu.Lock()
 	nodes := c.nodes
 	c.nodes = nil
 	c.mu.Unlock()
-	c.sweeps.Wait()
 	for _, n := range nodes {
 		n.closeAll()
 	}

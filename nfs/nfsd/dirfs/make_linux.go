@@ -272,6 +272,9 @@ func (n *node) Rmdir(_ context.Context, who *nfsd.Caller, name string) error {
 func (n *node) unlink(who *nfsd.Caller, name string, flags int) error {
 	old := n.hold(name)
 	defer old.close()
+	if n.fs.opened != nil {
+		n.fs.opened(name)
+	}
 	err := n.fs.as(who, func() error {
 		return retry(func() error { return unix.Unlinkat(n.path, name, flags) })
 	})
@@ -323,6 +326,7 @@ func (f *FS) stat(h held, st *unix.Stat_t) (i id, ok bool) {
 
 // forget has the cache and the places know that an object has lost a name.
 func (f *FS) forget(old held, dir *node, name string) {
+	f.cache.checkSoon()
 	var st unix.Stat_t
 	i, ok := f.stat(old, &st)
 	if !ok {

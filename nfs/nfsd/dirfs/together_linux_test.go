@@ -276,6 +276,23 @@ func TestReplacedMeanwhile(t *testing.T) {
 	})
 }
 
+// A file that takes a name just before it is removed does not stay open.
+func TestReplacedBeforeRemove(t *testing.T) {
+	w := newWorld(t, Config{Idle: time.Hour}, map[string]string{"file": "old", "new": "new", "stays": "x"})
+	for _, name := range []string{"file", "new", "stays"} {
+		testutil.Must(t, os.Chmod(w.path(name), 0o666))
+		w.want("READ", w.do(user(), nfs.ProcRead, &nfs.ReadArgs{File: w.lookup(name), Count: 1}), nfs.StatusOK)
+	}
+	w.fs.opened = func(string) { testutil.Must(t, os.Rename(w.path("new"), w.path("file"))) }
+	w.want("REMOVE", w.do(user(), nfs.ProcRemove, &nfs.DirOpArgs{Dir: w.root, Name: "file"}), nfs.StatusOK)
+	w.fs.opened = nil
+	testutil.Eventually(t, "the removed file is closed", func() bool { return w.openFor(w.path("file")) == 0 })
+	if w.openFor(w.path("stays")) == 0 {
+		t.Error("a file that is there is not open any more")
+	}
+	w.checkCount()
+}
+
 // Opening a file as its owner leaves no descriptor when its mode cannot be set back.
 func TestModeNotSetBack(t *testing.T) {
 	w := newWorld(t, modes()[2].cfg, map[string]string{"file": "x"})
