@@ -13,7 +13,7 @@ import (
 // does, and ctx's error when that ends first.
 func (c *conn) await(ctx context.Context, w *waiter) error {
 	st := c.state.Lock()
-	for !w.ready && !st.ended {
+	for !w.ready && !st.ended() {
 		if st.taken() {
 			st.baton.Join(&w.Waiter)
 			c.state.Unlock()
@@ -59,9 +59,9 @@ func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 		w.Sleep()
 		c.state.Lock()
 	}
-	ready = w.ready || st.ended
+	ready = w.ready || st.ended()
 	var next *baton.Waiter[waiter]
-	if !st.ended {
+	if !st.ended() {
 		next = st.baton.Next()
 	}
 	c.state.Unlock()
@@ -76,7 +76,7 @@ func (c *conn) follow(ctx context.Context, w *waiter) (done bool, err error) {
 func (c *conn) take() *leader {
 	for {
 		st := c.state.Lock()
-		if st.ended {
+		if st.ended() {
 			c.state.Unlock()
 			return nil
 		}
@@ -123,7 +123,7 @@ func (c *conn) onTick() {
 	st := c.state.Lock()
 	defer c.state.Unlock()
 	st.ticking = false
-	if st.ended || c.role == roleServer && !st.aside {
+	if st.ended() || c.role == roleServer && !st.aside {
 		return
 	}
 	if st.leadCtx != nil && st.unwatch == nil {

@@ -11,9 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
-	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
-	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
 // A conn is one connection, either end of it. It makes calls (requester.go) and executes
@@ -27,19 +25,14 @@ import (
 //   - the [leader] is what one goroutine at a time may touch, the one that moves the
 //     connection. It has the only pointer to it.
 type conn struct {
-	public   Conn // what users see
-	fc       fabric.Conn
-	provider string
-	cfg      *config
-	role     role
-	caps     fabric.Capabilities
-	arena    *arena.Arena
-	exposes  expose.Adapter // of calls and replies
-	stats    *counters
-	priv     rpcrdma.PrivateData // the peer's
-	hasPriv  bool
-	agreed   agreement
-	conf     configuration
+	core
+	fc      fabric.Conn
+	caps    fabric.Capabilities
+	exposes expose.Adapter      // of calls and replies
+	priv    rpcrdma.PrivateData // the peer's
+	hasPriv bool
+	agreed  agreement
+	conf    configuration
 
 	state lockorder.Value[state]
 	sends sendQueue
@@ -49,50 +42,31 @@ type conn struct {
 	granted   atomic.Int32 // the latest grant, as in slotTable
 
 	// Of the calls that this end executes.
-	svc      service
-	memory   *budget.Budget
-	tenant   budget.Tenant // of the memory that exchanges reserve and hold
-	contexts contexts      // of handlers
-	cancel   context.CancelFunc
-	grant    atomic.Int64
-	called   atomic.Bool // a call that was in order has come
-	peerHost string
-	lineage  *replycache.Lineage // at a server
+	svc   service
+	grant atomic.Int64
 
-	asked   atomic.Bool                     // state.asked is not empty
-	heard   atomic.Uint64                   // messages from the peer; in the upper half, calls among them
-	drain   atomic.Pointer[context.Context] // set by a server's Shutdown
-	keeper  waiter                          // a server's own goroutine, when it stands aside
-	watched atomic.Bool                     // a client's: see keepWatch
-	done    chan struct{}                   // closed when the connection has ended
+	asked  atomic.Bool                     // state.asked is not empty
+	drain  atomic.Pointer[context.Context] // set by a server's Shutdown
+	keeper waiter                          // a server's own goroutine, when it stands aside
 }
 
 // state is what the goroutines that use a connection share.
 type state struct {
 	c *conn
+	life
 	progress
 	calls slotTable
 
-	asked   []func(*leader) // what the leader is to do without a completion
-	closing bool            // no new calls
-	ended   bool
-	err     error  // why, once ended
-	broken  error  // what the adapter refused
-	told    bool   // the ends have told each other their properties
-	onEnd   func() // called once the connection has ended
-	watch   watch
+	asked []func(*leader) // what the leader is to do without a completion
+	told  bool            // the ends have told each other their properties
 }
 
 // newConn makes a connection that is not set up, and hands its token to the caller, who
 // gives it back when it is. usage, which may be nil, counts the memory of its arena with
 // that of others.
 func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.Usage) (*conn, *leader) {
-	c := &conn{
-		fc: fc, provider: provider, cfg: cfg, role: r,
-		caps:  fc.Capabilities(),
-		stats: new(counters),
-		done:  make(chan struct{}),
-	}
+	c := &conn{fc: fc, caps: fc.Capabilities()}
+	c.core.init(c, provider, cfg, r)
 	c.exposes = expose.Adapter{
 		Conn: fc, Windows: c.caps.MemoryWindows, LocalDMA: c.caps.LocalDMA, OnRegister: c.public.registered,
 	}
@@ -103,7 +77,6 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	if r == roleServer {
 		c.keeper.Init(&c.keeper)
 	}
-	c.public.c, c.public.cfg, c.public.server = c, cfg, r == roleServer
 	c.sends.init(c)
 	c.grant.Store(1)
 	if r == roleClient {
@@ -111,8 +84,9 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	}
 	st := c.state.Init(rankConn)
 	st.c = c
+	st.life.init(&c.core)
 	st.progress.init(c)
-	st.calls.init(c)
+	st.calls.init(c, &st.life)
 	return c, newLeader(c)
 }
 
@@ -186,8 +160,8 @@ func (c *conn) sweepMemory() {
 	}
 }
 
-// hasBulk tells whether there is memory for sweepMemory.
-func (c *conn) hasBulk() bool {
+// bulky reports whether there is memory for sweepMemory.
+func (c *conn) bulky() bool {
 	b := c.exposes.Bounce
 	return c.arena.Bulky() || b != nil && b.Bulky()
 }
@@ -234,13 +208,14 @@ func (c *conn) breakOff(err error) {
 		c.fc.Wake()
 		return
 	}
-	st := c.state.Lock()
-	if st.broken == nil {
-		st.broken = err
-	}
-	c.state.Unlock()
-	c.fc.Close() // the leader finds out
+	c.core.breakOff(err)
 }
+
+func (c *conn) lock() *life { return &c.state.Lock().life }
+func (c *conn) unlock()     { c.state.Unlock() }
+
+// sever has the adapter release all memory. The leader finds out.
+func (c *conn) sever() { c.fc.Close() }
 
 // finish ends the connection: first the adapter releases all memory, then everybody who
 // waits learns of it. It is called once, and is the end of the lead.
@@ -248,17 +223,10 @@ func (l *leader) finish(reason error) {
 	c := l.c
 	c.fc.Close()
 	st := c.state.Lock()
-	if st.closing && l.fatal == nil {
-		reason = nil
-	}
-	if st.broken != nil {
-		reason = st.broken
-	}
 	if l.fatal != nil {
-		reason = l.fatal
+		st.broken = l.fatal
 	}
-	st.ended = true
-	st.err = &ClosedError{Addr: c.addr(), Reason: reason}
+	st.life.end(reason)
 	l.failCalls(st)
 	l.wakes = st.progress.end(l.wakes)
 	unused := st.calls.inUse == 0 // else the last call drops the arena
@@ -276,66 +244,11 @@ func (l *leader) finish(reason error) {
 	}
 	c.state.Lock().baton.Give(l) // to rest: nobody takes it any more
 	c.state.Unlock()
-	close(c.done)
-	c.stats.leave()
-	c.public.over()
-	if onEnd != nil {
-		onEnd()
-	}
+	c.over(onEnd)
 }
 
-// lives tells whether the connection has not ended.
-func (c *conn) lives() bool {
-	defer c.state.Unlock()
-	return !c.state.Lock().ended
-}
-
-// leaves tells whether the connection takes no new calls, though it has not ended.
-func (c *conn) leaves() bool {
-	defer c.state.Unlock()
-	return c.state.Lock().closing
-}
-
-// setClosing refuses new calls, and makes the end of the connection one of our own.
-func (c *conn) setClosing() {
-	c.state.Lock().closing = true
-	c.state.Unlock()
-}
-
-// endErr is why the connection has ended, nil before that.
-func (c *conn) endErr() error {
-	defer c.state.Unlock()
-	return c.state.Lock().err
-}
-
-// whenEnded has f called once the connection has ended.
-func (c *conn) whenEnded(f func()) {
-	st := c.state.Lock()
-	st.onEnd = f
-	ended := st.ended
-	c.state.Unlock()
-	if ended { // finish has not seen f
-		f()
-	}
-}
-
-// ended is closed when the connection has ended.
-func (c *conn) ended() <-chan struct{} { return c.done }
-
-// good tells whether a connection was of use: calls of either end have been answered on it.
-func (c *conn) good() bool { return c.proven() || c.called.Load() }
-
-func (c *conn) seen() *Conn      { return &c.public }
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
-
-func (c *conn) activity() uint64 {
-	defer c.state.Unlock()
-	if t := &c.state.Lock().calls; t.inUse > 0 {
-		return t.answers
-	}
-	return c.heard.Load()
-}
 
 // load tells how many calls are under way.
 func (c *conn) load() load {
@@ -345,18 +258,6 @@ func (c *conn) load() load {
 }
 
 func (c *conn) credits() int { return int(c.granted.Load()) }
-
-// leaveIdle has the connection take no new calls, unless some are under way: those that
-// come now go to the next connection.
-func (c *conn) leaveIdle() bool {
-	st := c.state.Lock()
-	defer c.state.Unlock()
-	if st.calls.inUse > 0 {
-		return false
-	}
-	st.closing = true
-	return true
-}
 
 // drainFor has a server's connection end when its calls are answered, or with ctx.
 func (c *conn) drainFor(ctx context.Context) {
@@ -371,21 +272,6 @@ func (c *conn) abort() {
 	go c.await(context.Background(), newWaiter())
 }
 
-// host is the peer's host: see Conn.Host.
-func (c *conn) host() string {
-	if c.peerHost == "" {
-		c.peerHost = hostOf(c.addr(), c.cfg.HostBits)
-	}
-	return c.peerHost
-}
-
-func (c *conn) addr() string {
-	if a := c.fc.RemoteAddr(); a != nil {
-		return a.String()
-	}
-	return "peer"
-}
-
 // discard ends a connection whose set-up failed.
 func (l *leader) discard() {
 	l.c.setClosing()
@@ -394,24 +280,8 @@ func (l *leader) discard() {
 
 // shutdown ends a client's connection in order. Several goroutines may call it at once.
 func (c *conn) shutdown(ctx context.Context) error {
-	st := c.state.Lock()
-	if st.ended {
-		c.state.Unlock()
-		return nil
-	}
-	st.closing = true
-	if t := &st.calls; t.inUse > 0 && t.drained == nil {
-		t.drained = make(chan struct{})
-	}
-	drained := st.calls.drained
-	c.state.Unlock()
-	if drained != nil {
-		select {
-		case <-drained:
-		case <-ctx.Done():
-			c.close()
-			return ctx.Err()
-		}
+	if err := c.drainCalls(ctx); err != nil || !c.lives() {
+		return err
 	}
 	// The token must be ours: Disconnect makes progress by itself.
 	if l := c.take(); l != nil {

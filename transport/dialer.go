@@ -242,7 +242,7 @@ func (cl *Client) connectAs(ctx context.Context, vers uint32, pending int, old c
 	if old != nil {
 		c.inherit(old)
 	}
-	c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)), "")
+	c.execute(cl.callbacks, budget.New(totalMemory(&cl.cfg.Config)))
 	if err := l.connect(ctx, pending); err != nil {
 		l.discard()
 		return nil, err

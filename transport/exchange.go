@@ -223,7 +223,7 @@ func (x *exch) takeBack(l *leader) bool {
 		return true // who would end it is here
 	}
 	c := x.c
-	ended := c.state.Lock().ended
+	ended := c.state.Lock().ended()
 	x.state = exchPosting
 	c.state.Unlock()
 	if ended {
@@ -235,7 +235,7 @@ func (x *exch) takeBack(l *leader) bool {
 // leave gives an exchange that has no answer to the end of its connection, which is near.
 func (x *exch) leave() {
 	c := x.c
-	ended := c.state.Lock().ended
+	ended := c.state.Lock().ended()
 	if !ended {
 		x.state = exchReplying // see abort
 	}
@@ -286,7 +286,7 @@ func (x *exch) post(l *leader) {
 			c.breakOff(err)
 		}
 	}
-	if c.state.Lock().ended {
+	if c.state.Lock().ended() {
 		c.state.Unlock()
 		x.abandon()
 		return

@@ -38,7 +38,7 @@ func (cl *Client) Latest() *Conn { return cl.link.cur.Load() }
 // buffers are in use.
 func ArenaUse(cn *Conn) (mapped, buffers int) {
 	if c, ok := cn.c.(*tcpConn); ok {
-		a := c.answers.arena.Stats()
+		a := c.arena.Stats()
 		return a.Bytes, a.Buffers
 	}
 	a := cn.rdma().arena.Stats()
@@ -171,7 +171,7 @@ func (c *tcpConn) busy(note func(bad bool, format string, args ...any)) {
 	note(!t.queue.Empty(), "callers wait for their turn")
 	c.state.Unlock()
 	a := &c.answers
-	held, buffers := a.tenant.Held(), a.arena.Stats().Buffers
+	held, buffers := a.c.tenant.Held(), a.c.arena.Stats().Buffers
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	note(held != 0, "its calls hold %d bytes", held)

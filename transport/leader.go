@@ -164,7 +164,7 @@ func (l *leader) await() (err error) {
 // has ended nobody does.
 func (c *conn) ask(f func(*leader)) {
 	st := c.state.Lock()
-	if st.ended {
+	if st.ended() {
 		c.state.Unlock()
 		return
 	}

@@ -215,7 +215,7 @@ func (s *slot) startNext(w *waiter) {
 	}
 	st := c.state.Lock()
 	s.TradeBells(&w.Waiter)
-	if st.taken() && !s.ready && !st.ended && !w.leaving {
+	if st.taken() && !s.ready && !st.ended() && !w.leaving {
 		st.baton.Join(&s.Waiter)
 		c.state.Unlock()
 		return
@@ -258,7 +258,7 @@ func (s *slot) cancel() bool {
 
 	c.state.Lock()
 	var w *waiter
-	if s.late || st.ended {
+	if s.late || st.ended() {
 		w = st.release(s)
 	} else {
 		s.state = slotZombie
@@ -564,8 +564,5 @@ func (l *leader) failCalls(st *state) {
 	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
 		l.wakes = append(l.wakes, w.Who())
 	}
-	if t.drained != nil {
-		close(t.drained)
-		t.drained = nil
-	}
+	t.drain()
 }

@@ -60,22 +60,11 @@ type service interface {
 // startMessages is what a new connection may reserve, in messages of full length.
 const startMessages = 4
 
-// terms are those of a connection of a host in a server's memory.
-func terms(cfg *config, host string, trim func(int) int, wake func()) budget.Terms {
-	return budget.Terms{
-		Host: host, Start: startMessages * int64(cfg.MaxMessage), Most: int64(cfg.MaxMemory), Trim: trim, Wake: wake,
-	}
-}
-
 // execute has the connection execute calls with svc, in memory of b. It is called before
 // the connection is set up.
-func (c *conn) execute(svc service, b *budget.Budget, host string) {
-	c.svc, c.memory = svc, b
-	b.Join(&c.tenant, terms(c.cfg, host, c.arena.Trim, func() { c.ask((*leader).admit) }))
-	var own context.Context
-	own, c.cancel = context.WithCancel(context.Background())
-	c.contexts.init(&c.public, own)
-	c.contexts.remember(svc.context())
+func (c *conn) execute(svc service, b *budget.Budget) {
+	c.svc = svc
+	c.hold(b, svc.context(), func() { c.ask((*leader).admit) })
 }
 
 // serves tells whether this end executes calls. In version 2 each end does, if only to

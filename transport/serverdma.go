@@ -37,7 +37,7 @@ func (a rdmaArrival) run(s *Server, g *guest) {
 	growStack(len(a.provider))
 	c, l := newConn(a.Conn, a.provider, s.connCfg, roleServer, s.memory.Usage())
 	c.stats = s.stats.join()
-	c.execute(s.registry, s.memory, c.host())
+	c.execute(s.registry, s.memory)
 	l.pace.pacer = &s.pacer
 	c.lineage = s.cache.NewLineage(machineOf(c.addr()), true) // before the client learns that there is a connection
 

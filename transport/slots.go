@@ -23,19 +23,14 @@ import (
 
 // A slotTable is the slots of a connection. It is part of the connection's state.
 type slotTable struct {
-	c        *conn
-	allowed  bool
-	xids     *xids  // of the next calls
-	answered bool   // a call has been, while its caller waited
-	answers  uint64 // that have come, late ones among them
-	slots    []*slot
-	places   []*slot // those taken, by the low bits of the xid; a power of two, twice the slots or more
-	free     []*slot
-	inUse    int                // slots that are not free: calls without a reply
-	grant    int                // the latest grant, within what we asked for
-	queue    baton.Line[waiter] // callers that wait for a slot, first come, first served
-	spare    []*waiter          // waiters not in use
-	drained  chan struct{}      // closed when inUse becomes zero; nil: shutdown does not wait for that
+	*life  // of the connection; its inUse counts slots that are not free: calls without a reply
+	c      *conn
+	slots  []*slot
+	places []*slot // those taken, by the low bits of the xid; a power of two, twice the slots or more
+	free   []*slot
+	grant  int                // the latest grant, within what we asked for
+	queue  baton.Line[waiter] // callers that wait for a slot, first come, first served
+	spare  []*waiter          // waiters not in use
 }
 
 // xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
@@ -111,12 +106,10 @@ type slot struct {
 	sge  [1]fabric.SGE
 }
 
-func (t *slotTable) init(c *conn) {
-	t.c = c
-	t.xids = c.cfg.counter()
+func (t *slotTable) init(c *conn, lf *life) {
+	t.c, t.life = c, lf
 	t.places = make([]*slot, 2)
 	if c.role == roleClient {
-		t.allowed = true
 		t.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
 	}
 }
@@ -181,20 +174,15 @@ func (c *config) counter() *xids {
 	return newXIDs(&c.Config)
 }
 
-func (c *conn) counter() *xids {
-	defer c.state.Unlock()
-	return c.state.Lock().calls.xids
-}
-
 // inherit shares the xids of the connection before, and is as wary of calls that are given up.
 func (c *conn) inherit(from connection) {
-	x, wary := from.counter(), 0
+	wary := 0
 	if old, ok := from.(*conn); ok {
 		wary = old.state.Lock().wary
 		old.state.Unlock()
 	}
-	st := c.state.Lock()
-	st.wary, st.calls.xids = wary, x
+	c.core.inherit(from)
+	c.state.Lock().wary = wary
 	c.state.Unlock()
 }
 
@@ -214,19 +202,6 @@ func (c *conn) allow(n int) {
 
 // openCalls lets a server's first calls out when there are receives for their replies.
 func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
-
-// refuse says why there are no new calls, nil if there may be.
-func (st *state) refuse() error {
-	switch {
-	case st.err != nil:
-		return st.err
-	case st.closing:
-		return &ClosedError{Addr: st.c.addr(), Reason: errClosing}
-	case !st.calls.allowed:
-		return &NotReadyError{Addr: st.c.addr()}
-	}
-	return nil
-}
 
 // acquire takes a slot for the call, or waits for one. If it had to wait, the call may
 // have been made already, see startNext, unless it is nil: then the slot is for any.
@@ -352,12 +327,10 @@ func (st *state) release(s *slot) *waiter {
 	}
 	t.free = append(t.free, s)
 	t.inUse--
-	if t.inUse == 0 && st.ended {
+	if t.inUse == 0 && st.ended() {
 		st.c.dropMemory() // which finish left to the last call
 	}
-	if t.inUse == 0 && t.drained != nil {
-		close(t.drained)
-		t.drained = nil
+	if t.inUse == 0 && t.drain() {
 		return nil
 	}
 	return st.next()
@@ -366,7 +339,7 @@ func (st *state) release(s *slot) *waiter {
 // next gives a slot to the first caller that waits for one, if there is a credit.
 func (st *state) next() *waiter {
 	t := &st.calls
-	if t.inUse >= t.grant || st.ended {
+	if t.inUse >= t.grant || st.ended() {
 		return nil
 	}
 	first := t.queue.Pop()
@@ -376,12 +349,6 @@ func (st *state) next() *waiter {
 	w := first.Who()
 	w.slot = t.take()
 	return w
-}
-
-// proven tells whether a call has been answered on the connection.
-func (c *conn) proven() bool {
-	defer c.state.Unlock()
-	return c.state.Lock().calls.answered
 }
 
 // unproven forgets the answers of the set-up: they do not show that calls are answered.

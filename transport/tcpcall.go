@@ -17,15 +17,11 @@ import (
 
 // tcpCalls are those of a connection. They are part of its state.
 type tcpCalls struct {
-	c        *tcpConn
-	allowed  bool
-	most     int   // calls in flight
-	inUse    int   // calls in flight, and those whose callers have left and that may be queued
-	xids     *xids // of the next calls
-	pending  map[uint32]*tcpCall
-	free     []*tcpCall
-	queue    baton.Line[tcpCall] // callers that wait for their turn, first come, first served
-	answered uint64              // calls that have been
+	*life       // of the connection; its inUse counts calls in flight, and those whose callers have left and that may be queued
+	most    int // calls in flight
+	pending map[uint32]*tcpCall
+	free    []*tcpCall
+	queue   baton.Line[tcpCall] // callers that wait for their turn, first come, first served
 
 	// Calls in inUse whose callers have left. Their messages are queued, or being written,
 	// and the peer may take its time: they count until one more write has ended than the
@@ -51,12 +47,11 @@ type tcpCall struct {
 	items []plan.Item // scratch
 }
 
-func (t *tcpCalls) init(c *tcpConn) {
-	t.c = c
-	t.xids = c.cfg.counter()
+func (t *tcpCalls) init(c *tcpConn, lf *life) {
+	t.life = lf
 	t.pending = make(map[uint32]*tcpCall)
 	if c.role == roleClient {
-		t.allowed, t.most = true, c.cfg.Credits
+		t.most = c.cfg.Credits
 	}
 }
 
@@ -73,23 +68,6 @@ func (c *tcpConn) allow(n int) {
 	c.state.Unlock()
 }
 
-// inherit shares the xids of the connection before.
-func (c *tcpConn) inherit(from connection) {
-	x := from.counter()
-	c.state.Lock().calls.xids = x
-	c.state.Unlock()
-}
-
-func (c *tcpConn) counter() *xids {
-	defer c.state.Unlock()
-	return c.state.Lock().calls.xids
-}
-
-func (c *tcpConn) proven() bool {
-	defer c.state.Unlock()
-	return c.state.Lock().calls.answered > 0
-}
-
 func (c *tcpConn) load() load {
 	defer c.state.Unlock()
 	t := &c.state.Lock().calls
@@ -97,19 +75,6 @@ func (c *tcpConn) load() load {
 }
 
 func (c *tcpConn) credits() int { return c.cfg.Credits }
-
-// refuse says why there are no new calls, nil if there may be.
-func (st *tcpState) refuse() error {
-	switch {
-	case st.err != nil:
-		return st.err
-	case st.closing:
-		return &ClosedError{Addr: st.calls.c.addr(), Reason: errClosing}
-	case !st.calls.allowed:
-		return &NotReadyError{Addr: st.calls.c.addr()}
-	}
-	return nil
-}
 
 // call makes one call, or makes it again if it has been sent on another connection.
 func (c *tcpConn) call(ctx context.Context, call *Call) error {
@@ -200,13 +165,13 @@ func (c *tcpConn) acquire(ctx context.Context) (*tcpCall, error) {
 			cs.queue.Remove(&t.Waiter)
 		} else {
 			t.Sleep() // sent under the lock
-			cs.release(st)
+			cs.release()
 		}
 		cs.free = append(cs.free, t)
 		return nil, ctx.Err()
 	}
 	if err := st.refuse(); err != nil {
-		cs.release(st)
+		cs.release()
 		cs.free = append(cs.free, t)
 		return nil, err
 	}
@@ -237,12 +202,11 @@ func (cs *tcpCalls) next() {
 }
 
 // release ends a call in flight.
-func (cs *tcpCalls) release(st *tcpState) {
+func (cs *tcpCalls) release() {
 	cs.inUse--
 	cs.next()
-	if cs.inUse == 0 && st.drained != nil {
-		close(st.drained)
-		st.drained = nil
+	if cs.inUse == 0 {
+		cs.drain()
 	}
 }
 
@@ -252,7 +216,7 @@ func (c *tcpConn) giveBack(t *tcpCall) {
 	defer c.state.Unlock()
 	cs := &st.calls
 	if !t.leaving {
-		cs.release(st)
+		cs.release()
 	}
 	t.leaving = false
 	t.call, t.err = nil, nil
@@ -263,7 +227,7 @@ func (c *tcpConn) giveBack(t *tcpCall) {
 
 // written ends the calls of callers who have left: what they had queued is out. rests tells
 // that nothing is queued any more.
-func (cs *tcpCalls) written(st *tcpState, rests bool) {
+func (cs *tcpCalls) written(rests bool) {
 	if cs.left+cs.leaving == 0 {
 		return
 	}
@@ -273,7 +237,7 @@ func (cs *tcpCalls) written(st *tcpState, rests bool) {
 		gone, cs.left = gone+cs.left, 0
 	}
 	for range gone {
-		cs.release(st)
+		cs.release()
 	}
 }
 
@@ -440,7 +404,8 @@ func (c *tcpConn) settle(xid uint32) *tcpCall {
 		return nil
 	}
 	delete(cs.pending, xid)
-	cs.answered++
+	cs.answered = true
+	cs.answers++
 	c.stats.replies.Add(1)
 	if e := t.call.event; e != nil {
 		e.met()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -27,41 +26,31 @@ import (
 
 // A tcpConn is one connection over TCP, either end of it.
 type tcpConn struct {
-	public Conn // what users see
-	nc     net.Conn
-	cfg    *config
-	role   role
-	stats  *counters
-	r      *records.Reader
-	w      *records.Writer
-	heard  atomic.Uint64 // messages from the peer
+	core
+	nc net.Conn
+	r  *records.Reader
+	w  *records.Writer
 
 	state lockorder.Value[tcpState]
 	spare []byte  // the reader's: for the next long reply
 	head  [8]byte // the reader's
 
 	answers tcpAnswers // of the calls that this end executes
-
-	done chan struct{} // closed when the connection has ended
 }
 
 // tcpState is what the goroutines that use a connection share.
 type tcpState struct {
-	calls   tcpCalls
-	closing bool  // no new calls
-	err     error // why it has ended, nil before
-	broken  error // why this end has ended it
-	onEnd   func()
-	drained chan struct{} // closed when no calls are under way; nil: nobody waits for that
-	watch   watch
+	life
+	calls tcpCalls
 }
 
 // newTCPConn makes a connection on nc, which is not read yet.
 func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
-	c := &tcpConn{nc: nc, cfg: cfg, role: r, stats: new(counters), done: make(chan struct{})}
-	c.public.c, c.public.cfg, c.public.server = c, cfg, r == roleServer
+	c := &tcpConn{nc: nc}
+	c.core.init(c, tcpProvider, cfg, r)
 	st := c.state.Init(rankConn)
-	st.calls.init(c)
+	st.life.init(&c.core)
+	st.calls.init(c, &st.life)
 	st.watch.spoke = time.Now()
 	c.answers.init(c, usage)
 	c.r = records.NewReader(nc, cfg.MaxMessage, cfg.StallTimeout)
@@ -86,15 +75,13 @@ func (c *tcpConn) written(answers int) {
 	if answers > 0 {
 		c.answers.answered(answers)
 	}
-	st := c.state.Lock()
-	st.calls.written(st, false)
+	c.state.Lock().calls.written(false)
 	c.state.Unlock()
 }
 
 // rested is told that nothing is left to be written.
 func (c *tcpConn) rested() {
-	st := c.state.Lock()
-	st.calls.written(st, true)
+	c.state.Lock().calls.written(true)
 	c.state.Unlock()
 	c.answers.checkIdle()
 }
@@ -249,44 +236,29 @@ func (c *tcpConn) finish(reason error) {
 	c.nc.Close()
 	c.w.Close()
 	st := c.state.Lock()
-	if st.closing {
-		reason = nil
-	}
-	if st.broken != nil {
-		reason = st.broken
-	}
-	st.err = &ClosedError{Addr: c.addr(), Reason: reason}
+	st.life.end(reason)
 	st.calls.fail(st.err)
 	onEnd := st.onEnd
 	c.state.Unlock()
 	c.answers.end()
-	close(c.done)
-	c.stats.leave()
-	c.public.over()
-	if onEnd != nil {
-		onEnd()
-	}
+	c.over(onEnd)
 }
 
-func (c *tcpConn) breakOff(err error) {
-	st := c.state.Lock()
-	if st.broken == nil {
-		st.broken = err
-	}
-	c.state.Unlock()
+func (c *tcpConn) lock() *life { return &c.state.Lock().life }
+func (c *tcpConn) unlock()     { c.state.Unlock() }
+
+// sever closes the stream. The reader finds out.
+func (c *tcpConn) sever() {
 	c.answers.giveUp()
-	c.nc.Close() // the reader finds out
+	c.nc.Close()
 }
 
-func (c *tcpConn) setClosing() {
-	c.state.Lock().closing = true
-	c.state.Unlock()
-}
+func (c *tcpConn) bulky() bool   { return c.arena.Bulky() }
+func (c *tcpConn) inFlight() int { return c.answers.inFlight() }
 
 func (c *tcpConn) abort() {
 	c.setClosing()
-	c.answers.giveUp()
-	c.nc.Close()
+	c.sever()
 }
 
 func (c *tcpConn) close() error {
@@ -297,82 +269,16 @@ func (c *tcpConn) close() error {
 
 // shutdown lets the calls under way return, and then ends the connection.
 func (c *tcpConn) shutdown(ctx context.Context) error {
-	st := c.state.Lock()
-	st.closing = true
-	var drained chan struct{}
-	if st.err == nil && st.calls.inUse > 0 {
-		if st.drained == nil {
-			st.drained = make(chan struct{})
-		}
-		drained = st.drained
-	}
-	c.state.Unlock()
-	if drained != nil {
-		select {
-		case <-drained:
-		case <-c.done:
-		case <-ctx.Done():
-			c.close()
-			return ctx.Err()
-		}
+	if err := c.drainCalls(ctx); err != nil {
+		return err
 	}
 	return c.close()
 }
 
-func (c *tcpConn) leaveIdle() bool {
-	st := c.state.Lock()
-	defer c.state.Unlock()
-	if st.calls.inUse > 0 {
-		return false
-	}
-	st.closing = true
-	return true
-}
-
-func (c *tcpConn) lives() bool { return c.endErr() == nil }
-
-func (c *tcpConn) leaves() bool {
-	defer c.state.Unlock()
-	return c.state.Lock().closing
-}
-
-func (c *tcpConn) endErr() error {
-	defer c.state.Unlock()
-	return c.state.Lock().err
-}
-
-func (c *tcpConn) ended() <-chan struct{} { return c.done }
-
-func (c *tcpConn) whenEnded(f func()) {
-	st := c.state.Lock()
-	st.onEnd = f
-	ended := st.err != nil
-	c.state.Unlock()
-	if ended { // finish has not seen f
-		f()
-	}
-}
-
 // ---- what is known
 
-func (c *tcpConn) seen() *Conn      { return &c.public }
 func (c *tcpConn) local() net.Addr  { return c.nc.LocalAddr() }
 func (c *tcpConn) remote() net.Addr { return c.nc.RemoteAddr() }
-
-func (c *tcpConn) activity() uint64 {
-	defer c.state.Unlock()
-	if t := &c.state.Lock().calls; t.inUse > 0 {
-		return t.answered
-	}
-	return c.heard.Load()
-}
-
-func (c *tcpConn) addr() string {
-	if a := c.remote(); a != nil {
-		return a.String()
-	}
-	return "peer"
-}
 
 func (c *tcpConn) info() ConnInfo {
 	st := c.state.Lock()
@@ -388,52 +294,25 @@ func (c *tcpConn) info() ConnInfo {
 	return i
 }
 
-func (c *tcpConn) good() bool { return c.proven() || c.answers.called.Load() }
-
-// silence is how long the peer has been silent, and whether calls of it are in flight.
-func (c *tcpConn) silence(now time.Time) (d time.Duration, inFlight bool) {
-	inFlight = c.answers.inFlight() > 0
-	st := c.state.Lock()
-	defer c.state.Unlock()
-	st.watch.note(c.heard.Load(), now)
-	return now.Sub(st.watch.spoke), inFlight
-}
-
-// keepWatch has a client's connection looked at as long as it has memory that might not be in
-// use. A server looks at all of its own.
-func (c *tcpConn) keepWatch() {
-	if c.role == roleClient && !c.answers.watched.Swap(true) {
-		time.AfterFunc(c.cfg.sweepTime(), func() {
-			c.answers.watched.Store(false)
-			if c.lives() && (c.look(time.Now()) || c.answers.arena.Bulky()) {
-				c.keepWatch()
-			}
-		})
-	}
-}
-
 // look does for a connection what conn.look does. That a peer takes nothing the writer finds
 // out by itself, so nothing is awaited here.
 func (c *tcpConn) look(now time.Time) (awaits bool) {
 	since, writing := c.w.Since()
 	w := &c.state.Lock().watch
 	w.note(c.heard.Load(), now)
-	trim := now.Sub(w.trimmed) >= trimTime
-	if trim {
-		w.trimmed = now
-	}
+	trim := w.trims(now)
 	c.state.Unlock()
 	if writing && now.Sub(since) >= slowTime {
-		c.answers.tenant.Restart()
+		c.tenant.Restart()
 	}
 	if trim {
-		c.answers.arena.Sweep()
+		c.arena.Sweep()
 	}
 	return false
 }
 
 func (c *tcpConn) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.answers.tenant.Held()}
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
 	s.InFlight, s.Waiting = t.inUse, t.queue.Len()

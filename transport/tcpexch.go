@@ -39,26 +39,17 @@ import (
 
 // tcpAnswers are the exchanges of a connection, and what they share.
 type tcpAnswers struct {
-	c        *tcpConn
-	reg      *registry    // nil: calls are dropped
-	most     int          // calls in flight: taken, and not answered by a record that was written
-	allowed  atomic.Int32 // of these, as many as the pace allows
-	memory   *budget.Budget
-	tenant   budget.Tenant
-	usage    *arena.Usage // counts what the connection has of its own; nil at a client
-	arena    *arena.Arena
-	host     string
-	lineage  *replycache.Lineage // at a server
-	contexts contexts            // of handlers
-	cancel   context.CancelFunc
-	called   atomic.Bool
-	watched  atomic.Bool   // a client's: see keepWatch
-	gone     chan struct{} // closed when this end has given up the connection
-	room     chan struct{} // has room for one: there may be fewer calls in flight
-	granted  chan struct{} // has room for one: the reader has got memory
-	waiting  atomic.Bool   // the reader waits for room or memory
-	calling  chan struct{} // has room for one: this end has made a call meanwhile
-	pace     pace          // the reader's
+	c       *tcpConn
+	reg     *registry     // nil: calls are dropped
+	most    int           // calls in flight: taken, and not answered by a record that was written
+	allowed atomic.Int32  // of these, as many as the pace allows
+	usage   *arena.Usage  // counts what the connection has of its own; nil at a client
+	gone    chan struct{} // closed when this end has given up the connection
+	room    chan struct{} // has room for one: there may be fewer calls in flight
+	granted chan struct{} // has room for one: the reader has got memory
+	waiting atomic.Bool   // the reader waits for room or memory
+	calling chan struct{} // has room for one: this end has made a call meanwhile
+	pace    pace          // the reader's
 
 	mu      lockorder.Mutex
 	flight  int
@@ -123,14 +114,12 @@ type tcpExch struct {
 // before the connection is read.
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
-	a.reg, a.memory, a.most = reg, b, most
+	a.reg, a.most = reg, most
 	a.allowed.Store(int32(most))
-	a.contexts.remember(reg.context())
-	if a.host = ""; c.role == roleServer {
-		a.host = hostOf(c.addr(), c.cfg.HostBits)
-		a.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
+	if c.role == roleServer {
+		c.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
 	}
-	b.Join(&a.tenant, terms(c.cfg, a.host, a.arena.Trim, func() { go a.admit() }))
+	c.hold(b, reg.context(), func() { go a.admit() })
 }
 
 // init makes a connection that executes no calls.
@@ -138,12 +127,9 @@ func (a *tcpAnswers) init(c *tcpConn, usage *arena.Usage) {
 	a.c, a.usage = c, usage
 	a.countOwn(records.BufferSize)
 	a.mu.Init(rankAnswers)
-	a.arena = arena.New(nil, arena.Options{
+	a.c.arena = arena.New(nil, arena.Options{
 		LocalDMA: true, Small: records.Short, MaxBulk: c.cfg.MaxMemory, Usage: usage, OnBulk: c.keepWatch,
 	})
-	var own context.Context
-	own, a.cancel = context.WithCancel(context.Background())
-	a.contexts.init(&c.public, own)
 	a.gone, a.room, a.granted = make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
 	a.calling = make(chan struct{}, 1)
 }
@@ -224,7 +210,7 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 // nextExchange returns an exchange of the connection, or nil if there has to be one less before.
 // mu is held.
 func (a *tcpAnswers) nextExchange() *tcpExch {
-	if a.flight >= int(a.allowed.Load()) || len(a.free) == 0 && len(a.exchs) >= initialGrant && a.memory.Crowded() {
+	if a.flight >= int(a.allowed.Load()) || len(a.free) == 0 && len(a.exchs) >= initialGrant && a.c.memory.Crowded() {
 		return nil
 	}
 	a.flight++
@@ -306,7 +292,7 @@ func poke(ch chan struct{}) {
 
 // takeAhead takes n bytes for a call that is read ahead.
 func (x *tcpExch) takeAhead(n int) bool {
-	if !x.c.answers.tenant.Ahead(int64(n)) {
+	if !x.c.tenant.Ahead(int64(n)) {
 		return false
 	}
 	x.held += n
@@ -319,14 +305,14 @@ func (x *tcpExch) takeAhead(n int) bool {
 func (x *tcpExch) park() {
 	if n := x.held - x.parked; n > 0 {
 		x.parked += n
-		x.c.answers.tenant.Park(int64(n))
+		x.c.tenant.Park(int64(n))
 	}
 }
 
 // proceed makes what the exchange has reserved that of a call which does not wait any more.
 func (x *tcpExch) proceed() {
 	if x.parked > 0 {
-		x.c.answers.tenant.Proceed(int64(x.parked), int64(x.ahead))
+		x.c.tenant.Proceed(int64(x.parked), int64(x.ahead))
 		x.ahead, x.parked = 0, 0
 	}
 }
@@ -425,7 +411,7 @@ func (x *tcpExch) grow(msg []byte, most int) error {
 			return err
 		}
 	}
-	a := x.c.answers.arena
+	a := x.c.arena
 	b, err := a.Get(size)
 	if err != nil {
 		return err
@@ -493,7 +479,7 @@ func (a *tcpAnswers) startEarly() {
 // claim reserves memory for a call, in its turn. It returns false when it has to wait: then
 // a short call is executed later.
 func (a *tcpAnswers) claim(w tcpWait) bool {
-	if w.n == 0 && a.tenant.Held() <= int64(a.c.cfg.MaxMemory) {
+	if w.n == 0 && a.c.tenant.Held() <= int64(a.c.cfg.MaxMemory) {
 		return true
 	}
 	xid := w.x.call.XID // once w is in the queue another goroutine may end w.x
@@ -508,7 +494,7 @@ func (a *tcpAnswers) claim(w tcpWait) bool {
 func (a *tcpAnswers) claimOrQueue(w tcpWait) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended || len(a.memq) == 0 && a.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
+	if a.ended || len(a.memq) == 0 && a.c.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
 		if !a.ended {
 			w.x.held += w.n
 		}
@@ -533,7 +519,7 @@ func (a *tcpAnswers) admit() {
 			return
 		}
 		w := a.memq[0]
-		if !a.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
+		if !a.c.tenant.Reserve(int64(w.x.held-w.x.parked), int64(w.n)) {
 			a.mu.Unlock()
 			return
 		}
@@ -555,7 +541,7 @@ func (a *tcpAnswers) admit() {
 func (a *tcpAnswers) tryClaim(x *tcpExch, n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.memq) > 0 || !a.tenant.TryReserve(int64(n)) {
+	if len(a.memq) > 0 || !a.c.tenant.TryReserve(int64(n)) {
 		return false
 	}
 	x.held += n
@@ -593,7 +579,7 @@ func (a *tcpAnswers) claimOf(x *tcpExch) int {
 func (a *tcpAnswers) withdraw(i int) {
 	a.memq = slices.Delete(a.memq, i, i+1)
 	if i == 0 {
-		a.tenant.Withdraw()
+		a.c.tenant.Withdraw()
 		go a.admit()
 	}
 }
@@ -625,7 +611,7 @@ func (x *tcpExch) charge(n int) {
 	x.used += n
 	if more := x.used - x.held; more > 0 {
 		x.held += more
-		x.c.answers.tenant.Charge(int64(more))
+		x.c.tenant.Charge(int64(more))
 	}
 }
 
@@ -634,7 +620,7 @@ func (x *tcpExch) charge(n int) {
 func (x *tcpExch) settle() {
 	if n := x.held - x.used; n > 0 {
 		x.held -= n
-		x.c.answers.tenant.Release(int64(n), x.used == 0)
+		x.c.tenant.Release(int64(n), x.used == 0)
 	}
 }
 
@@ -682,12 +668,12 @@ func (x *tcpExch) allocItem(n int) []byte {
 	size := arena.SizeOf(n)
 	// As over RDMA, what is as short as a reply without bulk data is not refused.
 	if more := x.used + size - x.held; more > 0 && n > records.Short {
-		if !a.tenant.Extend(int64(x.held), int64(more)) {
+		if !a.c.tenant.Extend(int64(x.held), int64(more)) {
 			return nil
 		}
 		x.held += more
 	}
-	b, err := a.arena.Get(n)
+	b, err := a.c.arena.Get(n)
 	if err != nil {
 		return nil
 	}
@@ -710,8 +696,8 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	}
 	a.c.stats.calls.Add(1)
 	a.c.stats.inline.Add(1)
-	if !a.called.Load() {
-		a.called.Store(true)
+	if !a.c.called.Load() {
+		a.c.called.Store(true)
 	}
 	call := &x.call
 	if o := a.c.cfg.observation; o != nil {
@@ -739,7 +725,7 @@ func (a *tcpAnswers) dispatch(x *tcpExch) error {
 		if x.mem != nil && lacks < 0 {
 			// It was not known before it was read.
 			x.held += lacks
-			a.tenant.Release(int64(-lacks), false)
+			a.c.tenant.Release(int64(-lacks), false)
 		}
 		if x.mem != nil && lacks <= 0 || a.claim(tcpWait{n: max(lacks, 0), x: x}) {
 			x.execute(!x.detached)
@@ -769,7 +755,7 @@ func (x *tcpExch) execute(reader bool) {
 func (x *tcpExch) detach() {
 	if !x.detached {
 		x.detached = true
-		x.c.answers.arena.Hold()
+		x.c.arena.Hold()
 	}
 }
 
@@ -793,7 +779,7 @@ func (x *tcpExch) serve(inline bool) {
 		x.finish()
 		x.goOn(inline)
 	}
-	serve(x.c.answers.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event, ended)
+	serve(x.c.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event, ended)
 	x.finish()
 }
 
@@ -905,11 +891,11 @@ func (x *tcpExch) release(taken bool) {
 	}
 	x.dropItems()
 	if x.mem != nil {
-		a.arena.Put(x.mem)
+		a.c.arena.Put(x.mem)
 		x.mem = nil
 	}
 	for _, b := range x.mems {
-		a.arena.Put(b)
+		a.c.arena.Put(b)
 	}
 	clear(x.mems)
 	x.mems = x.mems[:0]
@@ -925,12 +911,12 @@ func (x *tcpExch) release(taken bool) {
 	}
 	x.proceed()
 	if x.held > 0 {
-		a.tenant.Release(int64(x.held), taken)
+		a.c.tenant.Release(int64(x.held), taken)
 	}
 	x.held, x.used = 0, 0
 	if x.detached {
 		x.detached = false
-		a.arena.Drop()
+		a.c.arena.Drop()
 	}
 	a.mu.Lock()
 	x.awaits = nil
@@ -975,7 +961,7 @@ func (x *tcpExch) recall(idempotent bool) (taken bool) {
 	}
 	call := &x.call
 	outcome, e, reply := a.reg.cache.Begin(&replycache.Call{
-		Host: a.host, Client: a.lineage,
+		Host: x.c.host(), Client: x.c.lineage,
 		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
 	}, x)
 	switch outcome {
@@ -1090,7 +1076,9 @@ func (a *tcpAnswers) checkIdle() {
 // end ends all exchanges with the connection; those that are being executed end when their
 // handlers return.
 func (a *tcpAnswers) end() {
-	a.cancel()
+	if a.c.cancel != nil {
+		a.c.cancel()
+	}
 	a.mu.Lock()
 	memq, early := a.memq, a.early
 	a.ended = true
@@ -1106,7 +1094,7 @@ func (a *tcpAnswers) end() {
 	a.mu.Unlock()
 	a.pace.end()
 	if a.reg != nil {
-		a.tenant.Leave() // with nobody left who could reserve more
+		a.c.tenant.Leave() // with nobody left who could reserve more
 	}
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)
 	for _, w := range memq {
@@ -1120,7 +1108,7 @@ func (a *tcpAnswers) end() {
 			x.release(false)
 		}
 	}
-	a.arena.Drop()
+	a.c.arena.Drop()
 }
 
 // ---- what an Observer is told

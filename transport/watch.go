@@ -36,21 +36,6 @@ func (c *Config) sweepTime() time.Duration {
 	return sweepTime
 }
 
-// keepWatch does the same for a client's connection, as long as there is something to look
-// at.
-func (c *conn) keepWatch() {
-	if c.role == roleClient && !c.watched.Load() && !c.watched.Swap(true) {
-		time.AfterFunc(c.cfg.sweepTime(), c.onWatch)
-	}
-}
-
-func (c *conn) onWatch() {
-	c.watched.Store(false)
-	if c.lives() && (c.look(time.Now()) || c.hasBulk()) {
-		c.keepWatch()
-	}
-}
-
 // look checks a connection for progress, and its memory for use. It tells whether
 // something is awaited of the peer.
 func (c *conn) look(now time.Time) (awaits bool) {
@@ -71,10 +56,7 @@ func (c *conn) look(now time.Time) (awaits bool) {
 	stalled := awaits && c.cfg.StallTimeout > 0 && now.Sub(w.since) >= c.cfg.StallTimeout
 	slow := awaits && now.Sub(w.since) >= slowTime
 	w.note(c.heard.Load(), now)
-	trim := now.Sub(w.trimmed) >= trimTime
-	if trim {
-		w.trimmed = now
-	}
+	trim := w.trims(now)
 	c.state.Unlock()
 
 	if slow {
@@ -96,14 +78,19 @@ func (w *watch) note(heard uint64, now time.Time) {
 	}
 }
 
-// silence is how long the peer has been silent, and whether calls of it are in flight.
-func (c *conn) silence(now time.Time) (d time.Duration, inFlight bool) {
-	heard := c.heard.Load()
+// trims reports whether it is time to unmap memory that is not in use.
+func (w *watch) trims(now time.Time) bool {
+	if now.Sub(w.trimmed) < trimTime {
+		return false
+	}
+	w.trimmed = now
+	return true
+}
+
+// inFlight is how many calls of the peer are in flight.
+func (c *conn) inFlight() int {
+	taken := uint32(c.heard.Load() >> 32)
 	c.sends.mu.Lock()
-	inFlight = int32(uint32(heard>>32)-c.sends.replies) > 0
-	c.sends.mu.Unlock()
-	st := c.state.Lock()
-	defer c.state.Unlock()
-	st.watch.note(heard, now)
-	return now.Sub(st.watch.spoke), inFlight
+	defer c.sends.mu.Unlock()
+	return int(int32(taken - c.sends.replies))
 }

@@ -1,0 +1,283 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
+)
+
+// A core is what connections over RDMA ([conn]) and TCP ([tcpConn]) have in common. Its fields are
+// constant once the connection is set up, or safe for use by any goroutine.
+type core struct {
+	public   Conn // what users see
+	wire     wire // the connection that the core is part of
+	provider string
+	cfg      *config
+	role     role
+	stats    *counters
+	arena    *arena.Arena
+	heard    atomic.Uint64 // messages from the peer; over RDMA, in the upper half, calls among them
+	watched  atomic.Bool   // a client's: see keepWatch
+	done     chan struct{} // closed when the connection has ended
+
+	// Of the calls that this end executes.
+	memory   *budget.Budget
+	tenant   budget.Tenant       // of the memory that exchanges reserve and hold
+	contexts contexts            // of handlers
+	cancel   context.CancelFunc  // ends them
+	called   atomic.Bool         // a call that was in order has come
+	peerHost string              // see host
+	lineage  *replycache.Lineage // at a server
+}
+
+// A wire is what the core of a connection cannot do itself.
+type wire interface {
+	served
+	lock() *life // locks the connection's state, which the life is part of
+	unlock()
+	sever()        // ends the transport connection at once; who reads it finds out
+	bulky() bool   // there is memory that look may unmap
+	inFlight() int // calls of the peer that are in flight
+}
+
+// init makes c the core of w.
+func (c *core) init(w wire, provider string, cfg *config, r role) {
+	c.wire, c.provider, c.cfg, c.role = w, provider, cfg, r
+	c.stats, c.done = new(counters), make(chan struct{})
+	c.public.c, c.public.cfg, c.public.server = w, cfg, r == roleServer
+}
+
+func (c *core) seen() *Conn { return &c.public }
+
+func (c *core) addr() string {
+	if a := c.wire.remote(); a != nil {
+		return a.String()
+	}
+	return "peer"
+}
+
+// hold has the calls of the peer executed in memory of b. wake is called when there may be memory for
+// one that has waited for it. ctx is what the contexts of handlers are made from whose replies are
+// remembered.
+func (c *core) hold(b *budget.Budget, ctx context.Context, wake func()) {
+	c.memory = b
+	b.Join(&c.tenant, budget.Terms{
+		Host: c.host(), Start: startMessages * int64(c.cfg.MaxMessage), Most: int64(c.cfg.MaxMemory), Trim: c.arena.Trim, Wake: wake,
+	})
+	var own context.Context
+	own, c.cancel = context.WithCancel(context.Background())
+	c.contexts.init(&c.public, own)
+	c.contexts.remember(ctx)
+}
+
+// host is the peer's host: see Conn.Host.
+func (c *core) host() string {
+	if c.peerHost == "" {
+		c.peerHost = hostOf(c.addr(), c.cfg.HostBits)
+	}
+	return c.peerHost
+}
+
+// ---- the life of a connection
+
+// A life is what becomes of a connection, and of the calls that this end makes on it. It is part of
+// the connection's state.
+type life struct {
+	core    *core
+	closing bool   // no new calls
+	err     error  // why the connection has ended, nil before that
+	broken  error  // why this end has broken it off
+	onEnd   func() // called once the connection has ended
+	watch   watch
+
+	allowed  bool          // this end may call
+	xids     *xids         // of the next calls
+	inUse    int           // places of calls that are not free
+	answered bool          // a call has been, while its caller waited
+	answers  uint64        // that have come, late ones among them
+	drained  chan struct{} // closed when inUse becomes zero; nil: nobody waits for that
+}
+
+func (lf *life) init(c *core) {
+	lf.core = c
+	lf.xids = c.cfg.counter()
+	lf.allowed = c.role == roleClient
+}
+
+func (lf *life) ended() bool { return lf.err != nil }
+
+// refuse says why there are no new calls, nil if there may be.
+func (lf *life) refuse() error {
+	switch {
+	case lf.err != nil:
+		return lf.err
+	case lf.closing:
+		return &ClosedError{Addr: lf.core.addr(), Reason: errClosing}
+	case !lf.allowed:
+		return &NotReadyError{Addr: lf.core.addr()}
+	}
+	return nil
+}
+
+// drain has nobody wait for calls any more: there are none under way.
+func (lf *life) drain() (waited bool) {
+	if lf.drained == nil {
+		return false
+	}
+	close(lf.drained)
+	lf.drained = nil
+	return true
+}
+
+// end notes that the connection has ended. reason counts if this end has no other: what it has broken
+// the connection off for, or that it has closed it.
+func (lf *life) end(reason error) {
+	switch {
+	case lf.broken != nil:
+		reason = lf.broken
+	case lf.closing:
+		reason = nil
+	}
+	lf.err = &ClosedError{Addr: lf.core.addr(), Reason: reason}
+}
+
+// over tells everybody that the connection has ended. onEnd is that of its life when it did.
+func (c *core) over(onEnd func()) {
+	close(c.done)
+	c.stats.leave()
+	c.public.over()
+	if onEnd != nil {
+		onEnd()
+	}
+}
+
+func (c *core) ended() <-chan struct{} { return c.done }
+
+func (c *core) lives() bool { return c.endErr() == nil }
+
+func (c *core) endErr() error {
+	defer c.wire.unlock()
+	return c.wire.lock().err
+}
+
+func (c *core) leaves() bool {
+	defer c.wire.unlock()
+	return c.wire.lock().closing
+}
+
+// setClosing refuses new calls, and makes the end of the connection one of our own.
+func (c *core) setClosing() {
+	c.wire.lock().closing = true
+	c.wire.unlock()
+}
+
+// breakOff ends the connection for a reason of this end's.
+func (c *core) breakOff(err error) {
+	lf := c.wire.lock()
+	if lf.broken == nil {
+		lf.broken = err
+	}
+	c.wire.unlock()
+	c.wire.sever()
+}
+
+func (c *core) whenEnded(f func()) {
+	lf := c.wire.lock()
+	lf.onEnd = f
+	ended := lf.ended()
+	c.wire.unlock()
+	if ended { // whoever has ended it has not seen f
+		f()
+	}
+}
+
+// leaveIdle has the connection take no new calls, unless some are under way: those that come now go
+// to the next connection.
+func (c *core) leaveIdle() bool {
+	lf := c.wire.lock()
+	defer c.wire.unlock()
+	if lf.inUse > 0 {
+		return false
+	}
+	lf.closing = true
+	return true
+}
+
+// drainCalls takes no new calls, and waits until those under way have returned. When ctx ends first
+// the connection is closed at once.
+func (c *core) drainCalls(ctx context.Context) error {
+	lf := c.wire.lock()
+	lf.closing = true
+	if !lf.ended() && lf.inUse > 0 && lf.drained == nil {
+		lf.drained = make(chan struct{})
+	}
+	drained := lf.drained
+	c.wire.unlock()
+	if drained == nil {
+		return nil
+	}
+	select {
+	case <-drained:
+	case <-c.done:
+	case <-ctx.Done():
+		c.wire.close()
+		return ctx.Err()
+	}
+	return nil
+}
+
+// ---- what is known of a connection
+
+func (c *core) counter() *xids {
+	defer c.wire.unlock()
+	return c.wire.lock().xids
+}
+
+// inherit shares the xids of the connection before.
+func (c *core) inherit(from connection) {
+	x := from.counter()
+	c.wire.lock().xids = x
+	c.wire.unlock()
+}
+
+func (c *core) proven() bool {
+	defer c.wire.unlock()
+	return c.wire.lock().answered
+}
+
+func (c *core) good() bool { return c.proven() || c.called.Load() }
+
+func (c *core) activity() uint64 {
+	defer c.wire.unlock()
+	if lf := c.wire.lock(); lf.inUse > 0 {
+		return lf.answers
+	}
+	return c.heard.Load()
+}
+
+func (c *core) silence(now time.Time) (d time.Duration, inFlight bool) {
+	inFlight = c.wire.inFlight() > 0
+	w := &c.wire.lock().watch
+	defer c.wire.unlock()
+	w.note(c.heard.Load(), now)
+	return now.Sub(w.spoke), inFlight
+}
+
+// keepWatch has a client's connection looked at as long as there is something to see. A server looks at
+// all of its own.
+func (c *core) keepWatch() {
+	if c.role == roleClient && !c.watched.Load() && !c.watched.Swap(true) {
+		time.AfterFunc(c.cfg.sweepTime(), c.onWatch)
+	}
+}
+
+func (c *core) onWatch() {
+	c.watched.Store(false)
+	if c.lives() && (c.wire.look(time.Now()) || c.wire.bulky()) {
+		c.keepWatch()
+	}
+}
