@@ -112,21 +112,21 @@ func (bridgeAddr) String() string  { return "bridge" }
 
 // ---- a call
 
-// execute has a call executed whose arguments start at offset n of its message. The exchange is
-// detached from the leader.
-func (b *bridge) execute(x *exch, n int) {
+// execute has a call executed. The exchange is detached from the leader.
+func (b *bridge) execute(x *exch) {
+	x.prog = &b.prog
 	if !b.direct {
-		go b.s.run(nil, x, &b.prog, n)
+		go x.start()
 		return
 	}
-	x.request(n)
+	x.request()
 	x.res = Response{o: x}
 	if e := x.event; e != nil {
 		e.Waited = time.Since(e.Began)
 	}
 	x.passed = passed{x: x}
 	if b.pass(&x.req, &x.res, &x.passed) == nil {
-		x.finish(nil)
+		x.finish()
 	}
 }
 
@@ -319,7 +319,7 @@ func (rc *serverRecords) answer(p *passed, record []byte) {
 	if e := x.event; e != nil {
 		e.Handler = time.Since(e.Began) - e.Waited
 	}
-	x.finish(nil)
+	x.finish()
 }
 
 // fill makes the response of a record: its status and verifier, its results, and the items that the

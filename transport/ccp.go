@@ -184,18 +184,18 @@ func (c *conn) configure(ctx context.Context) error {
 
 // configure answers a call of the program with arguments args.
 func (l *leader) configure(x *exch, args []byte) {
-	if !x.asks(l, rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
+	if !x.asks(rpcrdma.ConfigVersion, rpcrdma.ProcConfRDMA) {
 		return
 	}
 	c := l.c
 	o := c.cfg.RFC5666.ConfigProtocol
 	if stat := o.authorize(x.call.Cred); stat != oncrpc.AuthOK {
-		x.replyError(l, oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat})
+		x.answer(oncrpc.ReplyHeader{Stat: oncrpc.MsgDenied, RejectStat: oncrpc.AuthError, AuthStat: stat}, nil)
 		return
 	}
 	req, n, err := rpcrdma.ConsumeConfigCall(args)
 	if err != nil || n != len(args) {
-		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
 		return
 	}
 	alone := l.alone(x)
@@ -203,7 +203,7 @@ func (l *leader) configure(x *exch, args []byte) {
 	if alone {
 		r.MaxCall = uint32(c.conf.recv)
 	}
-	x.reply(l, rpcrdma.AppendConfigReply(x.results(), r)) // under what was in force
+	x.answer(oncrpc.ReplyHeader{}, rpcrdma.AppendConfigReply(x.results(), r)) // under what was in force
 	if !alone {
 		return
 	}

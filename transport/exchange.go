@@ -4,185 +4,274 @@ import (
 	"net"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
-	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
-	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 	"github.com/rpcrdma/rpcrdma/transport/internal/replycache"
 )
 
-// An exch is an exchange: one call being answered. Its states, which the leader changes,
-// and a service on a goroutine of its own under the lock of the connection's state:
+// An exchange is a call being answered, over RDMA ([exch]) or TCP ([tcpExch]): the call and its
+// program, where its reply is remembered, its memory and items, and what an Observer is told.
 //
-//	free -> pulling -> executing -> (posting) -> replying -> (lent) -> free
-//
-// Memory of an exchange belongs to the leader while it is pulling, to the service while it
-// is executing, and to the adapter while it is replying.
-//
-// A call is executed by the leader itself, or, after [exch.detach], on a goroutine of its
-// own. What builds and sends the reply has the leader as an argument, which is nil on
-// another goroutine.
-type exchState uint8
+// It belongs to the goroutine that moves the connection until it is detached, then to the one that
+// executes the call. Once the call is answered it is the wire's, which releases it when the reply has
+// left.
+type exchange struct {
+	core *core
+	wire carrier
+	reg  *registry
 
-const (
-	exchFree exchState = iota
-	exchPulling
-	exchExecuting
-	exchPosting // the service has answered, on a goroutine of its own
-	exchReplying
-	exchLent // the reply's read chunks are the client's until RDMA_DONE
-)
+	msg      []byte // the call
+	call     oncrpc.CallHeader
+	at       int         // the arguments in msg
+	pad      xdr.Padding // in them
+	prog     *Program
+	detached bool              // a goroutine of its own executes the call, and holds the arena
+	start    func()            // serve
+	entry    *replycache.Entry // where the reply is to be remembered
+	awaits   *replycache.Entry // whose reply is awaited
+	req      Request
+	res      Response
+	ranges   []Range // scratch
 
-type exch struct {
-	reads.Message // the call
-	c             *conn
-	idx           uint32
-	state         exchState
-	detached      bool // a goroutine of its own executes the call, and holds the arena
-
-	hdr    rpcrdma.Header // of the call: the chunks to use
-	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
-	held   int            // bytes reserved in the budget
-	used   int            // bytes of memory that it has; those of bulk data are reserved
-	covers uint64         // deferred replies, up to this one; see sendQueue
-
-	call   oncrpc.CallHeader
-	ranges []Range           // scratch
-	entry  *replycache.Entry // where the reply is to be remembered
-	awaits *replycache.Entry // whose reply is awaited; the leader's
-	req    Request
-	res    Response
-	passed passed // of a bridge without middleware
-
-	out    *arena.Buffer  // the reply as sent; see reply.go
-	rh     rpcrdma.Header // its header
-	base   int            // offset of the RPC message in out
-	items  []item
-	failed bool            // there was no memory for an item
-	mems   []*arena.Buffer // handed out by Response.Alloc
-	after  []func()        // see Request.WhenReleased
-	parts  []fabric.SGE
-	sges   []fabric.SGE
-	wrs    []fabric.SendWR
-	recv   [1]fabric.RecvWR
-
-	lending lending
+	items []item
+	mems  []*arena.Buffer // handed out by Response.Alloc
+	after []func()        // see Request.WhenReleased
+	held  int             // bytes reserved in the budget
+	used  int             // bytes of memory that it has; those of bulk data are reserved
 
 	came  time.Time  // when the call was received; zero without an Observer
 	event *CallEvent // of the call, until it has ended; nil without an Observer
 }
 
-// A passed call has been made readable by a bridge, and has no reply yet.
-type passed struct {
-	x     *exch
-	xid   uint32
-	place uint64      // of the record in the stream
-	reply chan []byte // has room for the reply, nil if there is none; nil: who brings it sends it
+// An item is a result that may go to a write chunk.
+type item struct {
+	at      int // its place in the stream, which does not have it
+	data    []byte
+	key     uint32
+	release func()
 }
 
-// lending is what an exchange needs for a reply with read chunks: see rfc5666.go.
-type lending struct {
-	allowed bool        // the program allows read chunks in its replies
-	loan    expose.Loan // memory of the reply
-	acked   bool        // RDMA_DONE has come
-	fences  int         // local invalidations under way
-	timer   *time.Timer // for RDMA_DONE
+// A carrier is an exchange with its wire: how the reply gets back.
+type carrier interface {
+	origin
+	replycache.Waiter
+
+	other() bool                                 // takes a call to a program that is not in the registry, or returns false
+	fits(p *Program) bool                        // the call's chunks are as the program's binding says
+	endPace()                                    // see pace
+	proceed()                                    // has the exchange execute the call when there is memory for its results
+	results() []byte                             // where the results are built, empty
+	answer(h oncrpc.ReplyHeader, results []byte) // sends a reply, in whose results the exchange's items belong
+	answerAgain(header, results []byte)          // the same with a reply that has been sent before
+	goOn()                                       // finishes the exchange and moves the connection on a new goroutine, see serve
+}
+
+// init makes x the exchange of w.
+func (x *exchange) init(c *core, w carrier) {
+	x.core, x.wire = c, w
+	x.start = x.serve
+}
+
+// ---- executing
+
+// dispatch finds the program of a call (RFC 5531 section 9), whose header has been decoded.
+func (x *exchange) dispatch() {
+	call := &x.call
+	p := x.reg.programs[call.Prog]
+	switch {
+	case call.RPCVers != oncrpc.Version:
+		x.wire.answer(oncrpc.ReplyHeader{
+			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
+		}, nil)
+	case p == nil:
+		if !x.wire.other() {
+			x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
+		}
+	case call.Vers < p.Low || call.Vers > p.High:
+		x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
+	case p.Auth != nil && !x.authorized(p):
+	case call.Proc == 0 && !p.Null:
+		x.wire.answer(oncrpc.ReplyHeader{}, nil)
+	case !x.wire.fits(p):
+		x.wire.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
+	default:
+		if !p.Independent {
+			x.wire.endPace()
+		}
+		x.prog = p
+		x.wire.proceed()
+	}
+}
+
+// execute executes a call for which there is memory.
+func (x *exchange) execute() {
+	p, call := x.prog, &x.call
+	switch {
+	case x.recall(p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
+	case x.detached || p.Inline != nil && p.Inline(call.Vers, call.Proc):
+		x.serve()
+	default:
+		x.detach()
+		go x.start()
+	}
+}
+
+// detach moves an exchange off the goroutine that moves the connection. The arena stays until it
+// is over.
+func (x *exchange) detach() {
+	if !x.detached {
+		x.detached = true
+		x.core.arena.Hold()
+	}
+}
+
+// serve has the handler execute the call, and answers it.
+func (x *exchange) serve() {
+	if x.prog.Auth == nil { // else it has been asked with it
+		x.request()
+	}
+	x.res = Response{Results: x.wire.results(), o: x.wire}
+	serve(x.core.contexts.of(x.entry != nil, !x.detached), x.prog.Handler, &x.req, &x.res, x.event, func() { x.exited() })
+	x.finish()
+}
+
+// exited goes on after the program's code has ended its goroutine, which may be the one that moves the
+// connection.
+func (x *exchange) exited() {
+	if x.detached {
+		x.finish()
+	} else {
+		go x.wire.goOn()
+	}
+}
+
+// finish answers a call with what its handler has made of it.
+func (x *exchange) finish() {
+	if x.res.refused() {
+		x.dropItems()
+		x.res.Results = nil
+	}
+	x.wire.answer(x.res.Status(), x.res.Results)
+}
+
+// request makes the Request of the call.
+func (x *exchange) request() {
+	call := &x.call
+	x.req = Request{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
+		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
+		Args: x.msg[x.at:], at: x.at, pad: x.pad, o: x.wire, sys: x.req.sys,
+	}
+}
+
+// authorized asks the program whether the call may be executed. If not, it is answered.
+func (x *exchange) authorized(p *Program) bool {
+	x.request()
+	h, ok := authorize(p, &x.req, func() {
+		x.res = Response{o: x.wire}
+		x.res.Fail(oncrpc.SystemErr)
+		x.exited()
+	})
+	if !ok {
+		x.wire.answer(h, nil)
+	}
+	return ok
+}
+
+// ---- calls that come again
+
+// credAt is where the credential begins in a call.
+const credAt = 24
+
+// recall looks whether the call has come before, and takes it then. Else its reply will be
+// remembered, unless idempotent says that there is no need.
+func (x *exchange) recall(idempotent bool) (taken bool) {
+	if idempotent {
+		return false
+	}
+	call := &x.call
+	outcome, e, reply := x.reg.cache.Begin(&replycache.Call{
+		Host: x.core.host(), Client: x.core.lineage,
+		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
+	}, x.wire)
+	switch outcome {
+	case replycache.Fresh:
+		x.entry = e
+		return false
+	case replycache.Answered:
+		x.Answer(reply)
+	}
+	return true
+}
+
+// Answer answers with a reply from the cache: see replycache.Waiter.
+func (x *exchange) Answer(r replycache.Reply) {
+	for _, it := range r.Items {
+		x.wire.addItem(it.At, it.Data, nil)
+	}
+	x.core.stats.replayed.Add(1)
+	if e := x.event; e != nil {
+		e.Replayed = true
+	}
+	x.wire.answerAgain(r.Header, r.Results)
+}
+
+// remember keeps the reply to the call, before it is sent. results and the items stay the caller's.
+func (x *exchange) remember(rpc, results []byte) {
+	if e := x.entry; e != nil {
+		x.entry = nil
+		e.Answer(rpc, results, len(x.items), func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
+	}
 }
 
 // ---- memory
 
 // charge counts memory that the exchange holds until its end, or until settle.
-func (x *exch) charge(n int) {
+func (x *exchange) charge(n int) {
 	x.used += n
 	if more := x.used - x.held; more > 0 {
 		x.held += more
-		x.c.tenant.Charge(int64(more))
+		x.core.tenant.Charge(int64(more))
 	}
 }
 
-// chargeIfRoom is charge for a buffer of at least size bytes, which can be refused, but not if
-// it is as short as what goes inline. What the call has reserved has room for all results that
-// fit its chunks and MaxMessage: for less than half a buffer of the smallest class there is
-// more, so that many of these do not use it up.
-func (x *exch) chargeIfRoom(size int) bool {
-	n := arena.SizeOf(size)
-	if n > 2*size {
-		x.used += n
-		x.held += n
-		x.c.tenant.Charge(int64(n))
-		return true
-	}
-	more := x.used + n - x.held
-	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
-		if !x.c.tenant.Extend(int64(x.held), int64(more)) {
-			return false
-		}
-		x.held += more
-	}
-	x.charge(n)
-	return true
-}
-
-// settle gives back what was reserved and is not needed: taken tells that this is because
-// the reply has been taken.
-func (x *exch) settle(taken bool) {
+// settle gives back what was reserved and is not needed. taken says that this is because the reply
+// has been taken.
+func (x *exchange) settle(taken bool) {
 	if n := x.held - x.used; n > 0 {
 		x.held = x.used
-		x.c.tenant.Release(int64(n), taken)
+		x.core.tenant.Release(int64(n), taken)
 	}
 }
 
-// alloc takes a buffer that the exchange keeps until its reply is out.
-func (x *exch) alloc(n int) (*arena.Buffer, error) {
-	if !x.chargeIfRoom(n) {
-		return nil, errMemory
+// own returns the exchange's buffer that data is at the start of, nil if there is none.
+func (x *exchange) own(data []byte) *arena.Buffer {
+	for _, b := range x.mems {
+		if len(data) > 0 && &b.Bytes[0] == &data[0] {
+			return b
+		}
 	}
-	b, err := x.c.arena.Get(n)
-	if err == nil {
-		x.mems = append(x.mems, b)
-	} else {
-		x.used -= arena.SizeOf(n)
-	}
-	return b, err
+	return nil
 }
 
-// release gives back what an exchange holds. taken tells that its reply has been taken.
-func (x *exch) release(taken bool) {
-	c := x.c
+// drop lets go what an exchange has, at its end.
+func (x *exchange) drop() {
 	if x.event != nil {
 		x.observeEnd(net.ErrClosed) // it has not been answered
 	}
 	x.dropItems()
-	if x.Mem != nil {
-		c.arena.Put(x.Mem)
-		x.Mem = nil
-	}
 	x.dropMems()
 	for _, f := range x.after {
 		f()
 	}
 	clear(x.after)
 	x.after = x.after[:0]
-	x.failed = false
-	ln := &x.lending
-	ln.loan.End()
-	if ln.timer != nil {
-		ln.timer.Stop()
-		ln.timer = nil
-	}
-	ln.acked = false
-	x.Msg, x.res.Results = nil, nil
-	x.req.Args = nil
-	clear(x.parts)
-	clear(x.sges)
-	x.used = 0
-	x.settle(taken)
+	x.msg, x.req.Args, x.res.Results = nil, nil, nil
 }
 
 // dropItems forgets the results of a call that may be chunks.
-func (x *exch) dropItems() {
+func (x *exchange) dropItems() {
 	for i := range x.items {
 		if f := x.items[i].release; f != nil {
 			f()
@@ -193,117 +282,46 @@ func (x *exch) dropItems() {
 }
 
 // dropMems gives back what Response.Alloc has handed out.
-func (x *exch) dropMems() {
+func (x *exchange) dropMems() {
 	for _, b := range x.mems {
-		x.c.arena.Put(b)
+		x.core.arena.Put(b)
 	}
 	clear(x.mems)
 	x.mems = x.mems[:0]
 }
 
-// conn is the connection as its users see it.
-func (x *exch) conn() *Conn { return &x.c.public }
+// ---- the handler's view
 
-// whenReleased has f called at the end of the exchange.
-func (x *exch) whenReleased(f func()) { x.after = append(x.after, f) }
+func (x *exchange) conn() *Conn { return &x.core.public }
 
-// ---- who has the exchange
+func (x *exchange) whenReleased(f func()) { x.after = append(x.after, f) }
 
-// detach moves an exchange off the leader: the service answers from a goroutine of its
-// own. The arena stays until then.
-func (x *exch) detach() {
-	x.detached = true
-	x.c.arena.Hold()
-}
+func (x *exchange) itemList() *[]item { return &x.items }
 
-// takeBack takes the exchange back from its service, to build the reply. It returns false
-// when the connection has ended, and there is nothing to be done.
-func (x *exch) takeBack(l *leader) bool {
-	if l != nil {
-		return true // who would end it is here
-	}
-	c := x.c
-	ended := c.state.Lock().ended()
-	x.state = exchPosting
-	c.state.Unlock()
-	if ended {
-		x.abandon()
-	}
-	return !ended
-}
+// ---- what an Observer is told
 
-// leave gives an exchange that has no answer to the end of its connection, which is near.
-func (x *exch) leave() {
-	c := x.c
-	ended := c.state.Lock().ended()
-	if !ended {
-		x.state = exchReplying // see abort
-	}
-	c.state.Unlock()
-	if ended {
-		x.abandon()
-	} else {
-		c.arena.Drop()
+// arrived notes when the call came.
+func (x *exchange) arrived() {
+	if x.core.cfg.observation != nil {
+		x.came = time.Now()
 	}
 }
 
-// abandon ends an exchange that the end of the connection has overtaken.
-func (x *exch) abandon() {
-	x.release(false)
-	if x.detached {
-		x.c.arena.Drop()
-	}
+// observeCall tells that the call, whose message is whole, begins. t is how it has come.
+func (x *exchange) observeCall(t Transfer) {
+	call := &x.call
+	x.event = x.core.cfg.observation.begin(CallEvent{
+		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.core.public, Executed: true,
+		Backward: x.core.role == roleClient, XID: call.XID, Began: x.came, Waited: time.Since(x.came), Request: t,
+	})
 }
 
-// lean reports whether a reply holds nothing but its message.
-func (x *exch) lean() bool {
-	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0 && len(x.after) == 0
-}
-
-// deferred reports whether the completion of a later reply may tell that this one has left.
-func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
-
-// post sends the exchange's list of requests. The receive that its call used is
-// posted first: the reply allows the client to send another call. Once the list
-// is queued the exchange is the leader's.
-func (x *exch) post(l *leader) {
-	if x.event != nil {
-		x.observeEnd(nil)
+// observeEnd tells that the call, which has begun, has ended: err is why it has no reply.
+func (x *exchange) observeEnd(err error) {
+	e := x.event
+	x.event = nil
+	if e.Err == nil {
+		e.Err = err
 	}
-	c, rb := x.c, x.rb
-	x.rb = nil
-	if l != nil {
-		if rb != nil {
-			l.receiveDone(rb)
-		}
-		x.state = exchReplying
-		l.replies = append(l.replies, x) // which the end of the pass lets go
-		return
-	}
-	if rb != nil {
-		x.recv[0] = c.recvWR(rb)
-		if err := c.fc.PostRecv(x.recv[:]); err != nil {
-			c.breakOff(err)
-		}
-	}
-	if c.state.Lock().ended() {
-		c.state.Unlock()
-		x.abandon()
-		return
-	}
-	x.state = exchReplying
-	c.sends.addReplies(x)
-	c.state.Unlock()
-	c.sends.post(nil, true)
-	c.arena.Drop()
-}
-
-// finish answers a call with what its handler has made of it.
-func (x *exch) finish(l *leader) {
-	if x.res.refused() {
-		x.dropItems()
-		x.replyError(l, x.res.Status())
-		return
-	}
-	x.answer(l, x.res.Status(), x.res.Results)
+	x.core.cfg.observation.end(e)
 }

@@ -124,7 +124,7 @@ func (l *leader) pass(err error) bool {
 // takeOver goes on as the leader, on a goroutine of its own, after the handler of x, which is
 // Inline, has ended the goroutine that led. What that goroutine had begun is in fields of the leader.
 func (l *leader) takeOver(x *exch) {
-	x.finish(l)
+	x.finish()
 	l.count()
 	l.freeGone()
 	l.admit()

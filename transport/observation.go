@@ -195,25 +195,11 @@ func replyTransfer(h *rpcrdma.Header, n int) Transfer {
 	return t
 }
 
-// observeCall tells that the call of x, whose message is whole, begins.
-func (x *exch) observeCall(o *observation) {
-	call := &x.call
+// transfer is how the call of x has come.
+func (x *exch) transfer() Transfer {
 	t := Transfer{Bytes: len(x.Msg), By: wayOf(&x.hdr)}
 	for i := range x.hdr.Reads {
 		t.Chunks += int(x.hdr.Reads[i].Length)
 	}
-	x.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
-		Backward: x.c.role == roleClient, XID: call.XID, Began: x.came, Waited: time.Since(x.came), Request: t,
-	})
-}
-
-// observeEnd tells that the call of x, which has begun, has ended: err is why it has no reply.
-func (x *exch) observeEnd(err error) {
-	e := x.event
-	x.event = nil
-	if e.Err == nil {
-		e.Err = err
-	}
-	x.c.cfg.observation.end(e)
+	return t
 }

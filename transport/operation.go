@@ -185,7 +185,7 @@ func (l *leader) optionalReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte
 	l.keepUp(x.hdr.Credit)
 	x.state = exchExecuting
 	if x.begin() != nil {
-		x.refuse(l, rpcrdma.ErrBadHeader)
+		x.refuse(rpcrdma.ErrBadHeader)
 		return true
 	}
 	if own {
@@ -203,34 +203,34 @@ func (x *exch) operate(o *Operation, payload []byte) {
 	defer func() {
 		if v := recover(); !returned {
 			x.c.public.logPanic("Operation", v, "type", o.Type)
-			x.refuse(nil, rpcrdma.ErrInvalOption)
+			x.refuse(rpcrdma.ErrInvalOption)
 		}
 	}()
 	answer, err := o.Handle(x.c.contexts.of(false, false), &x.c.public, Optional{Type: o.Type, Info: x.hdr.OptInfo, Payload: payload})
 	returned = true
 	if err != nil || !o.Payload.holds(answer.Payload) {
-		x.refuse(nil, rpcrdma.ErrInvalOption)
+		x.refuse(rpcrdma.ErrInvalOption)
 		return
 	}
 	answer.Type = o.Type
-	x.answerOperation(nil, answer)
+	x.answerOperation(answer)
 }
 
 // answerOperation answers a request.
-func (x *exch) answerOperation(l *leader, m Optional) {
-	if !x.takeBack(l) {
+func (x *exch) answerOperation(m Optional) {
+	if !x.takeBack() {
 		return
 	}
 	c, h := x.c, &x.rh
 	h.Proc = rpcrdma.ProcOptional
 	h.OptType, h.OptInfo = m.Type, m.Info
 	if h.Size()+len(m.Payload) > c.sendMax() {
-		x.sendError(l, rpcrdma.ErrInvalOption, x.hdr.Vers)
+		x.sendError(rpcrdma.ErrInvalOption, x.hdr.Vers)
 		return
 	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.reserve(1)
 	x.finishList(append(rpcrdma.AppendHeader(x.out.Bytes[:0], h), m.Payload...))
 	c.replySent()
-	x.post(l)
+	x.post()
 }

@@ -14,14 +14,6 @@ import (
 // Forming replies: what internal/plan decides is done here. A reply is one list of
 // requests: Write, ..., Write, Send.
 
-// An item is a result that may go to a write chunk.
-type item struct {
-	at      int // its place in the stream, which does not have it
-	data    []byte
-	key     uint32
-	release func()
-}
-
 // begin prepares the reply's header and send buffer. The results are built right
 // where they will be sent from, behind room for the header.
 func (x *exch) begin() error {
@@ -58,37 +50,28 @@ func (x *exch) results() []byte {
 	return x.out.Bytes[start:start:x.c.sendMax()]
 }
 
-func (x *exch) itemList() *[]item { return &x.items }
-
-// reply answers with results, which may or may not be in place, and the
+// answer answers with the RPC header h and results, which may or may not be in place, and the
 // exchange's items, whose at counts from the first byte of results.
-func (x *exch) reply(l *leader, results []byte) {
-	x.answer(l, oncrpc.ReplyHeader{}, results)
-}
-
-// replyError answers with an RPC-level error.
-func (x *exch) replyError(l *leader, h oncrpc.ReplyHeader) {
-	x.answer(l, h, nil)
-}
-
-// answer answers with the RPC header h and results.
-func (x *exch) answer(l *leader, h oncrpc.ReplyHeader, results []byte) {
+func (x *exch) answer(h oncrpc.ReplyHeader, results []byte) {
 	var head [128]byte // a verifier of 100 bytes fits
 	h.XID = x.hdr.XID
 	rpc := oncrpc.AppendReply(head[:0], &h)
 	if e := x.event; e != nil {
 		e.Status = h
 	}
+	if x.failed {
+		x.forgo()
+	}
 	x.remember(rpc, results)
-	if !x.takeBack(l) {
+	if !x.takeBack() {
 		return
 	}
-	x.send(l, rpc, results)
+	x.send(rpc, results)
 }
 
 // send places and posts the reply. The RPC message is its header, rpc, and
 // results, with the exchange's items in these.
-func (x *exch) send(l *leader, rpc, results []byte) {
+func (x *exch) send(rpc, results []byte) {
 	c := x.c
 	msg, err := x.form(rpc, results)
 	if e := x.event; e != nil {
@@ -96,7 +79,7 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 	}
 	if err != nil {
 		c.public.logUnsent(err)
-		x.sendError(l, rpcrdma.ErrChunk, x.hdr.Vers)
+		x.sendError(rpcrdma.ErrChunk, x.hdr.Vers)
 		return
 	}
 	for i := range x.wrs {
@@ -108,7 +91,7 @@ func (x *exch) send(l *leader, rpc, results []byte) {
 	c.stats.replies.Add(1)
 	c.replySent()
 	x.settle(false)
-	x.post(l)
+	x.post()
 }
 
 // form places the reply: the Writes of what goes to chunks are added to the list of
@@ -407,9 +390,9 @@ func (x *exch) reserveMore(n int) {
 }
 
 // refuse answers with RDMA_ERROR instead of a reply.
-func (x *exch) refuse(l *leader, code rpcrdma.ErrCode) {
+func (x *exch) refuse(code rpcrdma.ErrCode) {
 	x.forgo()
-	if !x.takeBack(l) {
+	if !x.takeBack() {
 		return
 	}
 	if x.begin() != nil {
@@ -417,11 +400,11 @@ func (x *exch) refuse(l *leader, code rpcrdma.ErrCode) {
 		x.abandon()
 		return
 	}
-	x.sendError(l, code, x.hdr.Vers)
+	x.sendError(code, x.hdr.Vers)
 }
 
 // sendError sends RDMA_ERROR in place of whatever was being built.
-func (x *exch) sendError(l *leader, code rpcrdma.ErrCode, vers uint32) {
+func (x *exch) sendError(code rpcrdma.ErrCode, vers uint32) {
 	c := x.c
 	h := rpcrdma.Header{
 		XID: x.hdr.XID, Vers: vers,
@@ -449,7 +432,7 @@ func (x *exch) sendError(l *leader, code rpcrdma.ErrCode, vers uint32) {
 	}
 	x.wrs, x.sges = x.wrs[:0], x.sges[:0]
 	x.finishList(rpcrdma.AppendHeader(x.out.Bytes[:0], &h))
-	x.post(l)
+	x.post()
 }
 
 // refuse answers the message in rb, which has no usable header, with RDMA_ERROR. why is for an
@@ -467,19 +450,19 @@ func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why
 		l.fail(errNoMemory)
 		return
 	}
-	x.sendError(l, code, vers)
+	x.sendError(code, vers)
 }
 
 // asks tells whether a call to a program of the transport's own, which has one version
 // and one procedure besides NULL, is for that. All else it answers.
-func (x *exch) asks(l *leader, vers, proc uint32) bool {
+func (x *exch) asks(vers, proc uint32) bool {
 	switch {
 	case x.call.Vers != vers:
-		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: vers, High: vers})
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: vers, High: vers}, nil)
 	case x.call.Proc == 0:
-		x.reply(l, nil)
+		x.answer(oncrpc.ReplyHeader{}, nil)
 	case x.call.Proc != proc:
-		x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail})
+		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProcUnavail}, nil)
 	default:
 		return true
 	}

@@ -18,14 +18,15 @@ func BenchmarkReplyCache(b *testing.B) {
 			}
 			c, _ := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
 			r := newRegistry(cfg)
-			x := &exch{c: c}
+			x := newExchange(c, 0)
+			x.reg = r
 			x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
-			x.Msg = appendCall(nil, 1, 1, make([]byte, size)...)
+			x.msg = appendCall(nil, 1, 1, make([]byte, size)...)
 			rpc, results := make([]byte, 24), make([]byte, 100)
 			b.ReportAllocs()
 			for b.Loop() {
 				x.call.XID++
-				if r.recall(nil, x, false) {
+				if x.recall(false) {
 					b.Fatal("a call that is new has been answered")
 				}
 				x.remember(rpc, results)

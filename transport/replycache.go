@@ -31,24 +31,16 @@ const (
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
 func (x *exch) Wait(e *replycache.Entry) {
 	x.detach()
-	x.awaits = e
+	x.awaits = e // which is the leader's
 }
 
-// Answer answers with the reply that the exchange has waited for.
-func (x *exch) Answer(r replycache.Reply) { x.replay(nil, r) }
-
-// replay answers with a reply from the cache.
-func (x *exch) replay(l *leader, r replycache.Reply) {
-	for _, it := range r.Items {
-		x.addItem(it.At, it.Data, nil)
-	}
-	x.c.stats.replayed.Add(1)
+// answerAgain sends a reply that has been sent before.
+func (x *exch) answerAgain(header, results []byte) {
 	if e := x.event; e != nil {
-		e.Replayed = true
-		_, _ = oncrpc.ConsumeReply(r.Header, &e.Status)
+		_, _ = oncrpc.ConsumeReply(header, &e.Status)
 	}
-	if x.takeBack(l) {
-		x.send(l, r.Header, r.Results)
+	if x.takeBack() {
+		x.send(header, results)
 	}
 }
 
@@ -57,21 +49,6 @@ func (x *exch) replay(l *leader, r replycache.Reply) {
 func (x *exch) Fail() {
 	x.c.breakOff(errForgotten)
 	x.leave()
-}
-
-// remember keeps the reply to the call of x, before it is sent. results and the items of
-// x stay the caller's.
-func (x *exch) remember(rpc, results []byte) {
-	e := x.entry
-	if e == nil {
-		return
-	}
-	if x.failed {
-		x.forgo()
-		return
-	}
-	x.entry = nil
-	e.Answer(rpc, results, len(x.items), func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
 }
 
 // forgo ends the entry of a call that has no reply to remember.

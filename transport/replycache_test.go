@@ -656,14 +656,15 @@ func TestReplyCacheAllocs(t *testing.T) {
 	}
 	c, _ := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 	r := newRegistry(cfg)
-	x := &exch{c: c}
+	x := newExchange(c, 0)
+	x.reg = r
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
-	x.Msg = appendCall(nil, 1, 1, opaque("arguments")...)
+	x.msg = appendCall(nil, 1, 1, opaque("arguments")...)
 	x.items = []item{{at: 4, data: make([]byte, 500)}}
 	rpc, results := make([]byte, 24), make([]byte, 100)
 	once := func() {
 		x.call.XID++
-		if r.recall(nil, x, false) {
+		if x.recall(false) {
 			t.Fatal("a call that is new has been answered")
 		}
 		x.remember(rpc, results)

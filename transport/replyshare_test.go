@@ -111,14 +111,17 @@ func TestReplyCacheShares(t *testing.T) {
 				x := under[k]
 				under[k] = under[len(under)-1]
 				under = under[:len(under)-1]
-				x.failed = rng.IntN(8) == 0
+				if rng.IntN(8) == 0 {
+					x.forgo()
+				}
 				x.remember(make([]byte, 24), make([]byte, rng.IntN(5000)))
 			default:
 				c := conns[rng.IntN(1+rng.IntN(len(conns)))]
-				x := &exch{c: c}
+				x := newExchange(c, 0)
+				x.reg = r
 				x.call = oncrpc.CallHeader{XID: uint32(i), Prog: testProg, Vers: 1, Proc: 1}
-				x.Msg = appendCall(nil, uint32(i), 1)
-				if r.recall(nil, x, false) {
+				x.msg = appendCall(nil, uint32(i), 1)
+				if x.recall(false) {
 					t.Fatal("a new call was known")
 				}
 				if x.entry != nil {

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"math"
-	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
@@ -146,7 +145,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 		x = newExchange(l.c, uint32(len(l.exchs)))
 		l.exchs = append(l.exchs, x)
 	}
-	x.rb, x.awaits, x.detached = rb, nil, false
+	x.rb, x.leader, x.awaits, x.detached = rb, l, nil, false
 	x.state = exchPulling
 	l.taken++
 	return x
@@ -154,6 +153,7 @@ func (l *leader) takeExchange(rb *recvBuf) *exch {
 
 func newExchange(c *conn, idx uint32) *exch {
 	x := &exch{c: c, idx: idx}
+	x.exchange.init(&c.core, x)
 	x.Init(wrID(wrRead, idx))
 	x.lending.loan = expose.NewLoan(&c.exposes)
 	return x
@@ -173,9 +173,7 @@ func (l *leader) takeCall(rb *recvBuf, h *rpcrdma.Header, payload []byte, xidOK 
 		return
 	}
 	x.hdr, *h = *h, x.hdr
-	if c.cfg.observation != nil {
-		x.came = time.Now()
-	}
+	x.arrived()
 	l.keepUp(x.hdr.Credit)
 	result := planBad
 	if xidOK {
@@ -215,7 +213,7 @@ func (l *leader) proceed(x *exch, p planResult) {
 	switch p {
 	case planBad:
 		l.c.public.refused(x.hdr.XID, errBadChunks)
-		x.refuse(l, rpcrdma.ErrChunk)
+		x.refuse(rpcrdma.ErrChunk)
 	case planWhole:
 		l.execute(x)
 	case planPull:

@@ -7,7 +7,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
 // A Response takes the results of a call.
@@ -205,16 +204,6 @@ func splice(b []byte, n int, items []item) {
 // orphan reports whether there was no memory because the connection has ended, which the
 // adapter may know first: the reply can then only go to the reply cache.
 func orphan(err error) bool { return errors.Is(err, net.ErrClosed) }
-
-// own returns the exchange's buffer that data is at the start of, nil if there is none.
-func (x *exch) own(data []byte) *arena.Buffer {
-	for _, b := range x.mems {
-		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return b
-		}
-	}
-	return nil
-}
 
 // local returns a copy of data in memory with a local key. If there is no memory it marks
 // the call as failed.

@@ -119,7 +119,7 @@ func NewServer(cfg *ServerConfig) (*Server, error) {
 	}
 	s.mu.Init(rankServer)
 	s.registry = newRegistry(conns)
-	s.other = s.dispatchOther
+	s.others = s.dispatchOther
 	return s, nil
 }
 
@@ -404,15 +404,15 @@ func (s *Server) Conns() []*Conn {
 }
 
 // dispatchOther takes calls of the programs that the transport serves itself, and of those
-// that bridges serve. Arguments start at offset n.
-func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
+// that bridges serve.
+func (s *Server) dispatchOther(l *leader, x *exch) bool {
 	call := &x.call
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
-		l.configure(x, x.Msg[n:])
+		l.configure(x, x.msg[x.at:])
 		return true
 	}
 	if call.Prog == rpcrdma.PropProgram && x.hdr.Vers == rpcrdma.Version2 {
-		l.exchange(x, x.Msg[n:])
+		l.exchange(x, x.msg[x.at:])
 		return true
 	}
 	for _, b := range s.bridges {
@@ -420,12 +420,12 @@ func (s *Server) dispatchOther(l *leader, x *exch, n int) bool {
 			continue
 		}
 		switch {
-		case !x.chunksFit(b.prog.Binding, n):
-			x.replyError(l, oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs})
-		case s.recall(l, x, b.idempotent(call)):
+		case !x.chunksFit(b.prog.Binding):
+			x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.GarbageArgs}, nil)
+		case x.recall(b.idempotent(call)):
 		default:
 			x.detach()
-			b.execute(x, n)
+			b.execute(x)
 		}
 		return true
 	}

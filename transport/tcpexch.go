@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"math"
-	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -75,39 +74,19 @@ type tcpWait struct {
 	reader bool
 }
 
-// A tcpExch is one call being answered. It is the reader's until it is executed, the service's
-// until its reply is written or queued, and then the writer's.
+// A tcpExch is an exchange over TCP. Under tcpAnswers.mu are early and awaits.
 type tcpExch struct {
-	c    *tcpConn
-	call oncrpc.CallHeader
-	msg  []byte        // the call
-	own  []byte        // memory of a short one
-	mem  *arena.Buffer // of a long one
-	at   int           // the arguments in msg
-	prog *Program
+	exchange
+	c      *tcpConn
+	short  []byte        // memory of a short call
+	mem    *arena.Buffer // of a long one
+	early  bool          // it is not one of the connection's: its call is read ahead, and waits for one
+	ahead  int           // of held: beyond the connection's own bound, while the call waits
+	parked int           // of held: see budget.Tenant.Park
 
-	early    bool // it is not one of the connection's: its call is read ahead, and waits for one
-	detached bool // a goroutine of its own executes the call, and holds the arena
-	start    func()
-	entry    *replycache.Entry // where the reply is to be remembered
-	awaits   *replycache.Entry // whose reply is awaited; under tcpAnswers.mu
-	req      Request
-	res      Response
-	ranges   []Range // scratch
-
-	came  time.Time  // when the call was received; zero without an Observer
-	event *CallEvent // of the call, until it has ended; nil without an Observer
-
-	items   []item
-	mems    []*arena.Buffer // handed out by allocItem
-	after   []func()        // see Request.WhenReleased
-	held    int             // bytes reserved in the budget
-	ahead   int             // of held: beyond the connection's own bound, while the call waits
-	parked  int             // of held: see budget.Tenant.Park
-	used    int             // bytes of memory that it has
-	rec     records.Record
-	head    []byte // the mark and the RPC header of the reply
-	results []byte // memory for short results, empty
+	rec    records.Record
+	head   []byte // the mark and the RPC header of the reply
+	buffer []byte // memory for short results, empty
 }
 
 // execute has the connection execute calls to the programs of reg, in memory of b. It is called
@@ -196,7 +175,8 @@ func (a *tcpAnswers) takeExchange(n int) *tcpExch {
 		}
 		a.mu.Unlock()
 		a.c.w.Flush() // which may make room
-		x := &tcpExch{c: a.c, early: true}
+		x := a.newExchange()
+		x.early = true
 		switch a.wait(a.room, func() bool { return x.takeAhead(n) }) {
 		case waitAhead:
 			x.used = n
@@ -219,11 +199,17 @@ func (a *tcpAnswers) nextExchange() *tcpExch {
 		a.free = a.free[:n-1]
 		return x
 	}
-	x := &tcpExch{c: a.c}
-	x.start = x.run
-	x.rec.Answer = true
+	x := a.newExchange()
 	a.exchs = append(a.exchs, x)
 	a.countOwn(exchSize)
+	return x
+}
+
+func (a *tcpAnswers) newExchange() *tcpExch {
+	x := &tcpExch{c: a.c}
+	x.init(&a.c.core, x)
+	x.reg = a.reg
+	x.rec.Answer = true
 	return x
 }
 
@@ -309,8 +295,8 @@ func (x *tcpExch) park() {
 	}
 }
 
-// proceed makes what the exchange has reserved that of a call which does not wait any more.
-func (x *tcpExch) proceed() {
+// resume makes what the exchange has reserved that of a call which does not wait any more.
+func (x *tcpExch) resume() {
 	if x.parked > 0 {
 		x.c.tenant.Proceed(int64(x.parked), int64(x.ahead))
 		x.ahead, x.parked = 0, 0
@@ -325,8 +311,8 @@ func (c *tcpConn) takeCall(msg []byte) error {
 		return errClosing
 	}
 	x.arrived()
-	x.own = append(x.own[:0], msg...)
-	x.msg = x.own
+	x.short = append(x.short[:0], msg...)
+	x.msg = x.short
 	return a.taken(x)
 }
 
@@ -469,7 +455,6 @@ func (a *tcpAnswers) startEarly() {
 				a.c.noteBroken(err)
 				a.c.breakOff(err)
 			}
-			a.c.w.Flush()
 		}()
 	}
 }
@@ -529,10 +514,7 @@ func (a *tcpAnswers) admit() {
 		if w.reader {
 			a.granted <- struct{}{}
 		} else {
-			go func() {
-				w.x.execute(false)
-				a.c.w.Flush()
-			}()
+			go w.x.run()
 		}
 	}
 }
@@ -606,46 +588,14 @@ func (x *tcpExch) need() int {
 	return int(min(n, 2*uint64(most), math.MaxInt/2)) // to which the call is added
 }
 
-// charge counts memory that the exchange holds until its end.
-func (x *tcpExch) charge(n int) {
-	x.used += n
-	if more := x.used - x.held; more > 0 {
-		x.held += more
-		x.c.tenant.Charge(int64(more))
-	}
-}
-
-// settle gives back what was reserved and is not needed. A reply that holds nothing counts as
-// taken at once: it goes out with others.
-func (x *tcpExch) settle() {
-	if n := x.held - x.used; n > 0 {
-		x.held -= n
-		x.c.tenant.Release(int64(n), x.used == 0)
-	}
-}
-
 // ---- the handler's view
-
-func (x *tcpExch) conn() *Conn { return &x.c.public }
 
 func (x *tcpExch) addItem(at int, data []byte, release func()) {
 	x.items = append(x.items, item{at: at, data: data, release: release})
-	if !x.owns(data) {
+	if x.own(data) == nil {
 		x.charge(len(data))
 	}
 }
-
-// owns tells that data is in memory of allocItem, which has been counted.
-func (x *tcpExch) owns(data []byte) bool {
-	for _, b := range x.mems {
-		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return true
-		}
-	}
-	return false
-}
-
-func (x *tcpExch) itemList() *[]item { return &x.items }
 
 // room is what a reply with so many bytes of results, and the items there are, has left.
 func (x *tcpExch) room(results int) int {
@@ -682,146 +632,71 @@ func (x *tcpExch) allocItem(n int) []byte {
 	return b.Bytes[:n:n]
 }
 
-func (x *tcpExch) whenReleased(f func()) { x.after = append(x.after, f) }
-
 // ---- executing
 
-// dispatch finds the program of a call (RFC 5531 section 9). A call that cannot be read costs
-// the connection: nothing that the client could match with it can be answered.
+// dispatch executes a whole call. One that cannot be read costs the connection: nothing that the
+// client could match with it can be answered.
 func (a *tcpAnswers) dispatch(x *tcpExch) error {
 	n, err := oncrpc.ConsumeCall(x.msg, &x.call)
 	if err != nil {
 		x.release(false)
 		return &PeerError{"it sent a call that cannot be decoded"}
 	}
+	x.at = n
 	a.c.stats.calls.Add(1)
 	a.c.stats.inline.Add(1)
 	if !a.c.called.Load() {
 		a.c.called.Store(true)
 	}
-	call := &x.call
-	if o := a.c.cfg.observation; o != nil {
-		x.observeCall(o)
+	if a.c.cfg.observation != nil {
+		x.observeCall(Transfer{Bytes: len(x.msg), By: ByMessage})
 	}
-	p := a.reg.programs[call.Prog]
-	switch {
-	case call.RPCVers != oncrpc.Version:
-		x.answer(oncrpc.ReplyHeader{
-			Stat: oncrpc.MsgDenied, RejectStat: oncrpc.RPCMismatch, Low: oncrpc.Version, High: oncrpc.Version,
-		}, nil)
-	case p == nil:
-		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgUnavail}, nil)
-	case call.Vers < p.Low || call.Vers > p.High:
-		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.ProgMismatch, Low: p.Low, High: p.High}, nil)
-	case p.Auth != nil && !x.authorized(p, n):
-	case call.Proc == 0 && !p.Null:
-		x.answer(oncrpc.ReplyHeader{}, nil)
-	default:
-		if !x.detached && !p.Independent && a.pace.end() {
-			a.allowed.Store(int32(a.most))
-		}
-		x.prog, x.at = p, n
-		lacks := x.need() - (x.held - x.used)
-		if x.mem != nil && lacks < 0 {
-			// It was not known before it was read.
-			x.held += lacks
-			a.c.tenant.Release(int64(-lacks), false)
-		}
-		if x.mem != nil && lacks <= 0 || a.claim(tcpWait{n: max(lacks, 0), x: x}) {
-			x.execute(!x.detached)
-		}
-	}
+	x.exchange.dispatch()
 	return nil
 }
 
-// execute executes a call for which there is memory. reader tells that the caller is the
-// reader.
-func (x *tcpExch) execute(reader bool) {
-	x.proceed()
-	p, call := x.prog, &x.call
-	switch {
-	case x.recall(p.Idempotent != nil && p.Idempotent(call.Vers, call.Proc)):
-	case !reader:
+func (x *tcpExch) other() bool { return false }
+
+func (x *tcpExch) fits(*Program) bool { return true } // there are no chunks
+
+func (x *tcpExch) endPace() {
+	if a := &x.c.answers; !x.detached && a.pace.end() {
+		a.allowed.Store(int32(a.most))
+	}
+}
+
+// proceed executes the call, now or when there is memory for its results.
+func (x *tcpExch) proceed() {
+	a := &x.c.answers
+	lacks := x.need() - (x.held - x.used)
+	if x.mem != nil && lacks < 0 {
+		// It was not known before it was read.
+		x.held += lacks
+		a.c.tenant.Release(int64(-lacks), false)
+	}
+	if x.mem != nil && lacks <= 0 || a.claim(tcpWait{n: max(lacks, 0), x: x}) {
 		x.run()
-	case p.Inline != nil && p.Inline(call.Vers, call.Proc):
-		x.serve(true)
-	default:
-		x.detach()
-		go x.start()
 	}
 }
 
-// detach moves an exchange off the reader. The arena stays until it is over.
-func (x *tcpExch) detach() {
-	if !x.detached {
-		x.detached = true
-		x.c.arena.Hold()
-	}
-}
-
-// run executes a call on a goroutine of its own, and sees to it that its reply goes out.
+// run executes a call for which there is memory.
 func (x *tcpExch) run() {
+	x.resume()
+	x.execute()
+}
+
+func (x *tcpExch) results() []byte {
+	if x.buffer == nil {
+		x.buffer = make([]byte, 0, 512)
+	}
+	return x.buffer
+}
+
+// goOn goes on as the reader.
+func (x *tcpExch) goOn() {
 	c := x.c
-	x.serve(false)
-	c.w.Flush()
-}
-
-// serve has the handler execute the call, and answers it.
-func (x *tcpExch) serve(inline bool) {
-	if x.prog.Auth == nil { // else it has been asked with it
-		x.request(x.at)
-	}
-	if x.results == nil {
-		x.results = make([]byte, 0, 512)
-	}
-	x.res = Response{Results: x.results, o: x}
-	ended := func() {
-		x.finish()
-		x.goOn(inline)
-	}
-	serve(x.c.contexts.of(x.entry != nil, inline), x.prog.Handler, &x.req, &x.res, x.event, ended)
 	x.finish()
-}
-
-// goOn does what follows a call whose handler has ended its goroutine: the reader's if it was inline.
-func (x *tcpExch) goOn(inline bool) {
-	if inline {
-		go x.c.serve()
-	} else {
-		x.c.w.Flush()
-	}
-}
-
-// finish answers a call with what its handler has made of it.
-func (x *tcpExch) finish() {
-	if x.res.refused() {
-		x.dropItems()
-		x.res.Results = nil
-	}
-	x.answer(x.res.Status(), x.res.Results)
-}
-
-// request makes the Request of a call whose arguments start at offset n of its message.
-func (x *tcpExch) request(n int) {
-	call := &x.call
-	x.req = Request{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc},
-		XID:       call.XID, Cred: call.Cred, Verf: call.Verf,
-		Args: x.msg[n:], at: n, o: x, sys: x.req.sys,
-	}
-}
-
-// authorized asks the program whether the call may be executed. If not, it is answered.
-func (x *tcpExch) authorized(p *Program, n int) bool {
-	x.request(n)
-	h, ok := authorize(p, &x.req, func() {
-		x.answer(oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}, nil)
-		x.goOn(true)
-	})
-	if !ok {
-		x.answer(h, nil)
-	}
-	return ok
+	c.serve()
 }
 
 // ---- the reply
@@ -841,23 +716,19 @@ func (x *tcpExch) answer(h oncrpc.ReplyHeader, results []byte) {
 	}
 	x.head = oncrpc.AppendRecordMark(x.head[:0], size, true)
 	x.head = oncrpc.AppendReply(x.head, &h)
-	if e := x.entry; e != nil {
-		x.entry = nil
-		e.Answer(x.head[oncrpc.RecordMarkSize:], results, len(x.items),
-			func(i int) (int, []byte) { return x.items[i].at, x.items[i].data })
-	}
+	x.remember(x.head[oncrpc.RecordMarkSize:], results)
 	x.send(results)
 }
 
-// send has the reply written, whose mark and header are in x.head. The next Flush, if not the
-// reader's, takes it along.
+// send has the reply written, whose mark and header are in x.head, at once unless the reader does it:
+// what it puts off goes out before it waits.
 func (x *tcpExch) send(results []byte) {
-	c := x.c
-	if cap(results) > records.Short && !x.owns(results) {
+	c, detached := x.c, x.detached
+	if cap(results) > records.Short && x.own(results) == nil {
 		x.charge(cap(results))
 	}
-	if n := len(results); n > cap(x.results) && n <= records.Short {
-		x.results = make([]byte, 0, records.Short) // for the next
+	if n := len(results); n > cap(x.buffer) && n <= records.Short {
+		x.buffer = make([]byte, 0, records.Short) // for the next
 	}
 	parts := append(x.rec.Parts[:0], x.head)
 	from := 0
@@ -867,12 +738,15 @@ func (x *tcpExch) send(results []byte) {
 		from = it.at
 	}
 	x.rec.Parts = append(parts, results[from:])
-	x.settle()
+	x.settle(x.used == 0) // what holds nothing goes out with others, and counts as taken at once
 	c.stats.replies.Add(1)
 	x.observeReply()
 	x.rec.Owner = x
 	if c.w.Write(&x.rec) {
 		x.release(true)
+	}
+	if detached {
+		c.w.Flush()
 	}
 }
 
@@ -886,34 +760,18 @@ func (x *tcpExch) Released() {
 // release ends an exchange. taken tells that its reply has been sent.
 func (x *tcpExch) release(taken bool) {
 	a := &x.c.answers
-	if x.event != nil {
-		x.observeEnd(net.ErrClosed) // it has not been answered
-	}
-	x.dropItems()
+	x.drop()
 	if x.mem != nil {
 		a.c.arena.Put(x.mem)
 		x.mem = nil
 	}
-	for _, b := range x.mems {
-		a.c.arena.Put(b)
-	}
-	clear(x.mems)
-	x.mems = x.mems[:0]
-	for _, f := range x.after {
-		f()
-	}
-	clear(x.after)
-	x.after = x.after[:0]
 	clear(x.rec.Parts)
-	x.msg, x.req.Args, x.res.Results = nil, nil, nil
-	if cap(x.own) > records.Short {
-		x.own = nil
+	if cap(x.short) > records.Short {
+		x.short = nil
 	}
-	x.proceed()
-	if x.held > 0 {
-		a.c.tenant.Release(int64(x.held), taken)
-	}
-	x.held, x.used = 0, 0
+	x.resume()
+	x.used = 0
+	x.settle(taken)
 	if x.detached {
 		x.detached = false
 		a.c.arena.Drop()
@@ -922,17 +780,6 @@ func (x *tcpExch) release(taken bool) {
 	x.awaits = nil
 	a.free = append(a.free, x)
 	a.mu.Unlock()
-}
-
-// dropItems forgets the items of a reply.
-func (x *tcpExch) dropItems() {
-	for i := range x.items {
-		if f := x.items[i].release; f != nil {
-			f()
-		}
-	}
-	clear(x.items)
-	x.items = x.items[:0]
 }
 
 // answered is told that so many replies have been written.
@@ -946,50 +793,20 @@ func (a *tcpAnswers) answered(n int) {
 
 // ---- calls that come again
 
-// recall looks whether the call has come before, and takes it then. Else its reply will be
-// remembered, unless idempotent says that there is no need.
-//
 // A client may leave any number of calls in the buffers of a TCP connection that it has given
 // up, so that no call that arrives shows that it has not (see replycache.Lineage). All
 // connections of a machine count as one client's: two programs on it would have to choose the
 // same xid for the same call, with the same credential and the same arguments, within two
 // minutes, for one to get the reply of the other.
-func (x *tcpExch) recall(idempotent bool) (taken bool) {
-	a := &x.c.answers
-	if idempotent {
-		return false
-	}
-	call := &x.call
-	outcome, e, reply := a.reg.cache.Begin(&replycache.Call{
-		Host: x.c.host(), Client: x.c.lineage,
-		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
-	}, x)
-	switch outcome {
-	case replycache.Fresh:
-		x.entry = e
-		return false
-	case replycache.Answered:
-		x.replay(reply)
-	}
-	return true
-}
 
-// replay answers with a reply from the cache.
-func (x *tcpExch) replay(r replycache.Reply) {
-	for _, it := range r.Items {
-		x.addItem(it.At, it.Data, nil)
-	}
-	c := x.c
-	c.stats.replayed.Add(1)
-	if e := x.event; e != nil {
-		e.Replayed = true
-	}
-	size := len(r.Header) + len(r.Results)
+// answerAgain sends a reply that has been sent before.
+func (x *tcpExch) answerAgain(header, results []byte) {
+	size := len(header) + len(results)
 	for i := range x.items {
 		size += xdr.Padded(len(x.items[i].data))
 	}
-	x.head = append(oncrpc.AppendRecordMark(x.head[:0], size, true), r.Header...)
-	x.send(r.Results)
+	x.head = append(oncrpc.AppendRecordMark(x.head[:0], size, true), header...)
+	x.send(results)
 }
 
 // Wait makes the exchange wait for the reply of e: see replycache.Waiter.
@@ -999,13 +816,6 @@ func (x *tcpExch) Wait(e *replycache.Entry) {
 	a.mu.Lock()
 	x.awaits = e
 	a.mu.Unlock()
-}
-
-// Answer answers with the reply that the exchange has waited for.
-func (x *tcpExch) Answer(r replycache.Reply) {
-	c := x.c
-	x.replay(r)
-	c.w.Flush()
 }
 
 // Fail ends the connection of an exchange that waits for a reply that nobody knows: the
@@ -1109,32 +919,6 @@ func (a *tcpAnswers) end() {
 		}
 	}
 	a.c.arena.Drop()
-}
-
-// ---- what an Observer is told
-
-func (x *tcpExch) observeCall(o *observation) {
-	call := &x.call
-	x.event = o.begin(CallEvent{
-		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Conn: &x.c.public, Executed: true,
-		Backward: x.c.role == roleClient, XID: call.XID, Began: x.came, Request: Transfer{Bytes: len(x.msg), By: ByMessage},
-	})
-}
-
-func (x *tcpExch) observeEnd(err error) {
-	e := x.event
-	x.event = nil
-	if e.Err == nil {
-		e.Err = err
-	}
-	x.c.cfg.observation.end(e)
-}
-
-// arrived notes when the call of x came.
-func (x *tcpExch) arrived() {
-	if x.c.cfg.observation != nil {
-		x.came = time.Now()
-	}
 }
 
 // observeReply notes how the reply in x.rec travels, and that the call has ended: who writes the

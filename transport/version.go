@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 )
 
@@ -190,17 +191,17 @@ func (l *leader) settleVersion(h *rpcrdma.Header) {
 // follows the properties, which is an error.
 func (l *leader) takeOffer(x *exch, more bool) {
 	offer, own := l.judge(x, x.hdr.OptInfo, more)
-	x.answerOperation(l, Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
+	x.answerOperation(Optional{Type: rpcrdma.OptProperties, Info: rpcrdma.AppendProperties(nil, own)})
 	l.accepted(own, offer)
 }
 
 // exchange answers a call of the properties program with arguments args.
 func (l *leader) exchange(x *exch, args []byte) {
-	if !x.asks(l, rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
+	if !x.asks(rpcrdma.PropVersion, rpcrdma.ProcPropExchange) {
 		return
 	}
 	offer, own := l.judge(x, args, false)
-	x.reply(l, rpcrdma.AppendProperties(x.results(), own))
+	x.answer(oncrpc.ReplyHeader{}, rpcrdma.AppendProperties(x.results(), own))
 	l.accepted(own, offer)
 }
 

@@ -1,0 +1,227 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
+	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
+)
+
+// An exch is an exchange over RDMA. Its states, which the leader changes,
+// and a service on a goroutine of its own under the lock of the connection's state:
+//
+//	free -> pulling -> executing -> (posting) -> replying -> (lent) -> free
+//
+// Memory of an exchange belongs to the leader while it is pulling, to the service while it
+// is executing, and to the adapter while it is replying.
+//
+// A call is executed by the leader itself, or, after [exchange.detach], on a goroutine of its
+// own, which cannot reach the leader: see [exch.lead].
+type exchState uint8
+
+const (
+	exchFree exchState = iota
+	exchPulling
+	exchExecuting
+	exchPosting // the service has answered, on a goroutine of its own
+	exchReplying
+	exchLent // the reply's read chunks are the client's until RDMA_DONE
+)
+
+type exch struct {
+	exchange
+	reads.Message // the call
+	c             *conn
+	leader        *leader // for the goroutine that leads: see lead
+	idx           uint32
+	state         exchState
+
+	hdr    rpcrdma.Header // of the call: the chunks to use
+	rb     *recvBuf       // the receive buffer that Msg is in; nil when it is in Mem
+	covers uint64         // deferred replies, up to this one; see sendQueue
+	passed passed         // of a bridge without middleware
+
+	out    *arena.Buffer  // the reply as sent; see reply.go
+	rh     rpcrdma.Header // its header
+	base   int            // offset of the RPC message in out
+	failed bool           // there was no memory for an item
+	parts  []fabric.SGE
+	sges   []fabric.SGE
+	wrs    []fabric.SendWR
+	recv   [1]fabric.RecvWR
+
+	lending lending
+}
+
+// A passed call has been made readable by a bridge, and has no reply yet.
+type passed struct {
+	x     *exch
+	xid   uint32
+	place uint64      // of the record in the stream
+	reply chan []byte // has room for the reply, nil if there is none; nil: who brings it sends it
+}
+
+// lending is what an exchange needs for a reply with read chunks: see rfc5666.go.
+type lending struct {
+	allowed bool        // the program allows read chunks in its replies
+	loan    expose.Loan // memory of the reply
+	acked   bool        // RDMA_DONE has come
+	fences  int         // local invalidations under way
+	timer   *time.Timer // for RDMA_DONE
+}
+
+// ---- memory
+
+// chargeIfRoom is charge for a buffer of at least size bytes, which can be refused, but not if
+// it is as short as what goes inline. What the call has reserved has room for all results that
+// fit its chunks and MaxMessage: for less than half a buffer of the smallest class there is
+// more, so that many of these do not use it up.
+func (x *exch) chargeIfRoom(size int) bool {
+	n := arena.SizeOf(size)
+	if n > 2*size {
+		x.used += n
+		x.held += n
+		x.c.tenant.Charge(int64(n))
+		return true
+	}
+	more := x.used + n - x.held
+	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
+		if !x.c.tenant.Extend(int64(x.held), int64(more)) {
+			return false
+		}
+		x.held += more
+	}
+	x.charge(n)
+	return true
+}
+
+// alloc takes a buffer that the exchange keeps until its reply is out.
+func (x *exch) alloc(n int) (*arena.Buffer, error) {
+	if !x.chargeIfRoom(n) {
+		return nil, errMemory
+	}
+	b, err := x.c.arena.Get(n)
+	if err == nil {
+		x.mems = append(x.mems, b)
+	} else {
+		x.used -= arena.SizeOf(n)
+	}
+	return b, err
+}
+
+// release gives back what an exchange holds. taken tells that its reply has been taken.
+func (x *exch) release(taken bool) {
+	x.drop()
+	if x.Mem != nil {
+		x.c.arena.Put(x.Mem)
+		x.Mem = nil
+	}
+	x.failed = false
+	ln := &x.lending
+	ln.loan.End()
+	if ln.timer != nil {
+		ln.timer.Stop()
+		ln.timer = nil
+	}
+	ln.acked = false
+	x.Msg = nil
+	clear(x.parts)
+	clear(x.sges)
+	x.used = 0
+	x.settle(taken)
+}
+
+// ---- who has the exchange
+
+// lead returns the leader to the goroutine that leads, and nil to a goroutine of the exchange's own.
+func (x *exch) lead() *leader {
+	if x.detached {
+		return nil
+	}
+	return x.leader
+}
+
+// takeBack takes the exchange back from its service, to build the reply. It returns false
+// when the connection has ended, and there is nothing to be done.
+func (x *exch) takeBack() bool {
+	if !x.detached {
+		return true // who would end it is here
+	}
+	c := x.c
+	ended := c.state.Lock().ended()
+	x.state = exchPosting
+	c.state.Unlock()
+	if ended {
+		x.abandon()
+	}
+	return !ended
+}
+
+// leave gives an exchange that has no answer to the end of its connection, which is near.
+func (x *exch) leave() {
+	c := x.c
+	ended := c.state.Lock().ended()
+	if !ended {
+		x.state = exchReplying // see abort
+	}
+	c.state.Unlock()
+	if ended {
+		x.abandon()
+	} else {
+		c.arena.Drop()
+	}
+}
+
+// abandon ends an exchange that the end of the connection has overtaken.
+func (x *exch) abandon() {
+	x.release(false)
+	if x.detached {
+		x.c.arena.Drop()
+	}
+}
+
+// lean reports whether a reply holds nothing but its message.
+func (x *exch) lean() bool {
+	return len(x.wrs) == 1 && x.lending.loan.Len() == 0 && x.held == 0 && x.Mem == nil && len(x.items) == 0 && len(x.mems) == 0 && len(x.after) == 0
+}
+
+// deferred reports whether the completion of a later reply may tell that this one has left.
+func (x *exch) deferred() bool { return x.wrs[len(x.wrs)-1].Flags&fabric.Deferred != 0 }
+
+// post sends the exchange's list of requests. The receive that its call used is
+// posted first: the reply allows the client to send another call. Once the list
+// is queued the exchange is the leader's.
+func (x *exch) post() {
+	if x.event != nil {
+		x.observeEnd(nil)
+	}
+	c, rb := x.c, x.rb
+	x.rb = nil
+	if l := x.lead(); l != nil {
+		if rb != nil {
+			l.receiveDone(rb)
+		}
+		x.state = exchReplying
+		l.replies = append(l.replies, x) // which the end of the pass lets go
+		return
+	}
+	if rb != nil {
+		x.recv[0] = c.recvWR(rb)
+		if err := c.fc.PostRecv(x.recv[:]); err != nil {
+			c.breakOff(err)
+		}
+	}
+	if c.state.Lock().ended() {
+		c.state.Unlock()
+		x.abandon()
+		return
+	}
+	x.state = exchReplying
+	c.sends.addReplies(x)
+	c.state.Unlock()
+	c.sends.post(nil, true)
+	c.arena.Drop()
+}
