@@ -227,6 +227,15 @@ func TestGroupSpreads(t *testing.T) {
 		})
 	})
 
+	t.Run("an item that is more than keeps a connection busy goes to the first without bulk data", func(t *testing.T) {
+		two(t, nil, func(s *spots, p, q *peer, g *Group) {
+			async(g, bg, numbered(7))
+			p.message("a call: the second connection has fewer")
+			async(g, bg, &Call{Prog: testProg, Vers: 1, WriteItems: []WriteItem{{Buf: make([]byte, fullBulk+1)}}})
+			p.message("the call with the item")
+		})
+	})
+
 	t.Run("a connection is added when all are busy for a while, not for a moment, and no more than there may be", func(t *testing.T) {
 		group(t, &GroupConfig{Connections: 3}, []string{"a"}, func(s *spots, p *peer, g *Group) {
 			p.grant(1, g)

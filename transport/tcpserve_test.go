@@ -511,6 +511,26 @@ func TestTCPMemory(t *testing.T) {
 			})
 		}
 	})
+	t.Run("more after replies that are short", func(t *testing.T) {
+		testTCPServer(t, &Settings{MaxMessage: 1 << 20, MaxMemory: 16 << 20}, func(st *tcpStage, svc *testService) {
+			p := st.arrive("a:1").listen()
+			const all = 20
+			go func() {
+				for xid := range uint32(all) {
+					p.call(xid, procHold)
+				}
+			}()
+			for replied := range all {
+				synctest.Wait()
+				want, known := map[int]int32{0: startMessages, startMessages: 2 * startMessages}[replied]
+				if n := svc.running.Load(); known && n != want {
+					t.Errorf("%d calls are executed after %d replies, want %d", n, replied, want)
+				}
+				svc.gate <- struct{}{}
+				p.message("a reply")
+			}
+		})
+	})
 	t.Run("with one, what it says", func(t *testing.T) {
 		for _, tt := range []struct {
 			bounds ReplyBounds
