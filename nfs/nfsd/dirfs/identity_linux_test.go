@@ -300,7 +300,7 @@ func TestDefaultACL(t *testing.T) {
 	}
 }
 
-// An ACL lets in whom the mode keeps out.
+// An ACL lets in whom the mode keeps out, as long as it says so.
 func TestACL(t *testing.T) {
 	needRoot(t)
 	w := newWorld(t, Config{}, map[string]string{"file": "x"})
@@ -324,6 +324,14 @@ func TestACL(t *testing.T) {
 			t.Errorf("ACCESS by %d: %#x", uid, res.Access)
 		}
 	}
+	// What an ACL no longer gives is refused before long, though the mode is the same.
+	read := &nfs.ReadArgs{File: fh, Count: 1}
+	w.want("READ", w.do(sys(4000, 4000), nfs.ProcRead, read), nfs.StatusOK)
+	acl[14] = 0 // u:4000:---
+	testutil.Must(t, unix.Setxattr(w.path("file"), "system.posix_acl_access", acl, 0))
+	testutil.Eventually(t, "what the ACL took away is refused", func() bool {
+		return w.do(sys(4000, 4000), nfs.ProcRead, read) == nfs.StatusAcces
+	})
 }
 
 // Operations of many callers at once never get each other's identity, and no thread keeps one.
@@ -438,6 +446,32 @@ func TestActors(t *testing.T) {
 	}
 	if n := len(f.self.idle); n != 2 {
 		t.Errorf("%d threads wait for jobs", n)
+	}
+}
+
+// The capability that overrides quotas, which setfsuid leaves, goes with the identity and comes back
+// with it. Root lacks it in many containers: one that root needs to become somebody else stands for it.
+func TestCapabilityGoes(t *testing.T) {
+	needRoot(t)
+	f, err := Open(t.TempDir(), nil)
+	testutil.Must(t, err)
+	defer f.Close()
+	f.self.most = 1
+	if f.self.less[unix.CAP_SYS_RESOURCE/32].Effective&(1<<(unix.CAP_SYS_RESOURCE%32)) != 0 {
+		t.Error("callers keep CAP_SYS_RESOURCE")
+	}
+	f.self.less[0].Effective &^= 1 << unix.CAP_SETUID
+	for _, who := range []*nfsd.Caller{{UID: 4000, GID: 4000}, {GID: 5}, {UID: 4001, GID: 4001}, {UID: 4002, GID: 4002}, {GID: 6}} {
+		testutil.Must(t, f.as(who, func() error {
+			var caps [2]unix.CapUserData
+			if err := unix.Capget(capHeader(), &caps[0]); err != nil {
+				return err
+			}
+			if has := caps[0].Effective&(1<<unix.CAP_SETUID) != 0; has != (who.UID == 0) {
+				t.Errorf("as user %d it has the capability: %v", who.UID, has)
+			}
+			return nil
+		}))
 	}
 }
 
