@@ -738,7 +738,8 @@ func (x *tcpExch) send(results []byte) {
 		from = it.at
 	}
 	x.rec.Parts = append(parts, results[from:])
-	x.settle(x.used == 0) // what holds nothing goes out with others, and counts as taken at once
+	// What holds nothing goes out with others, and counts as taken at once.
+	x.settle(x.used == 0)
 	c.stats.replies.Add(1)
 	x.observeReply()
 	x.rec.Owner = x
