@@ -24,14 +24,14 @@ type Group struct {
 var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{
-		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "exchange", "handler", "lane",
-		"leader", "middleware", "observation", "observer", "operation", "pace", "progress", "reply", "replycache", "requester",
+		"agree", "await", "build", "call", "ccp", "config", "conn", "connection", "core", "exch", "exchange", "handler", "lane",
+		"leader", "middleware", "observation", "observer", "operation", "pace", "progress", "registry", "reply", "replycache", "requester",
 		"responder", "response", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "watch",
 	}},
-	{"over connections", []string{"backchannel", "link", "registry", "results", "tcpcall", "tcpconn", "tcpexch"}},
+	{"over connections", []string{"backchannel", "link", "results", "tcpcall", "tcpconn", "tcpexch"}},
 	{"client", []string{"caller", "client", "dialer", "group", "groupdial", "memory", "negotiate", "pipeline", "tcpdial"}},
-	{"server", []string{"admission", "bridge", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "tcpserve"}},
+	{"server", []string{"admission", "bridge", "generated", "limits_other", "limits_unix", "procedures", "record", "server", "serverdma", "tcpserve"}},
 }
 
 // groupOf returns the index of the group of a file, -1 if it is in none.
