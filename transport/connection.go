@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
@@ -52,6 +53,17 @@ type connection interface {
 	// activity returns a number that changes when the peer shows that it is well: while calls
 	// of this end are under way by answering one, and otherwise by any message.
 	activity() uint64
+}
+
+// A served is a connection of a server.
+type served interface {
+	connection
+
+	// silence is how long the peer has been silent, and whether calls of it are in flight.
+	silence(now time.Time) (d time.Duration, inFlight bool)
+	// look checks the connection for progress, and its memory for use. It reports whether
+	// something is awaited of the peer.
+	look(now time.Time) (awaits bool)
 }
 
 // A load is what the calls of this end come to at the moment.

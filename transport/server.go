@@ -91,17 +91,6 @@ type Server struct {
 	idle      chan struct{} // closed when closing and no connection is left
 }
 
-// A served is a connection of a server.
-type served interface {
-	connection
-
-	// silence is how long the peer has been silent, and whether calls of it are in flight.
-	silence(now time.Time) (d time.Duration, inFlight bool)
-	// look checks the connection for progress, and its memory for use. It reports whether
-	// something is awaited of the peer.
-	look(now time.Time) (awaits bool)
-}
-
 // NewServer returns a server. A nil cfg is the default configuration.
 func NewServer(cfg *ServerConfig) (*Server, error) {
 	own, conns, err := cfg.settle()
