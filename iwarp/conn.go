@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
@@ -33,7 +34,7 @@ const (
 //
 // # Locks
 //
-// The order is txMu, then rxMu, then mu or stags.mu, which are leaves. The holder of txMu may
+// The order is txMu, rxMu, stags.mu, mu, as package lockorder has it. The holder of txMu may
 // write to the socket and read the memory to be sent; the holder of rxMu may read from the
 // socket and place data. Both are held for one non-blocking system call at a time, never while
 // waiting for the peer. So once they have been held after an STag was changed, nothing uses
@@ -61,7 +62,7 @@ type Conn struct {
 	writers   sync.WaitGroup // the writer goroutine
 	setups    sync.WaitGroup // the set-up under way
 
-	mu           sync.Mutex
+	mu           lockorder.Mutex
 	state        state
 	laddr, raddr net.Addr
 	req          mpa.Start // of the peer, if passive
@@ -85,7 +86,7 @@ type Conn struct {
 
 	stags table
 
-	txMu      sync.Mutex
+	txMu      lockorder.Mutex
 	tx        tx
 	txPending atomic.Bool // there may be something to send
 	spoke     atomic.Bool // something has been sent
@@ -93,7 +94,7 @@ type Conn struct {
 	fin       atomic.Bool // the write side has been shut down
 	txBroken  atomic.Bool // writing has failed
 
-	rxMu sync.Mutex
+	rxMu lockorder.Mutex
 	rx   rx
 
 	// Created once, so that parking and writing do not allocate.
@@ -106,6 +107,10 @@ var _ fabric.Conn = (*Conn)(nil)
 func (p *Provider) newConn(attr fabric.ConnAttr) *Conn {
 	c := &Conn{p: p, attr: attr, ird: attr.InboundReads, ord: attr.OutboundReads}
 	c.waitFn, c.drainFn, c.writeFn, c.writerFn = c.waitStep, c.drainStep, c.writeStep, c.writer
+	c.mu.Init(lockorder.IwarpConn)
+	c.txMu.Init(lockorder.IwarpTx)
+	c.rxMu.Init(lockorder.IwarpRx)
+	c.stags.mu.Init(lockorder.IwarpTable)
 	c.wrote.L = &c.mu
 	c.tx.msn = [3]uint32{1, 1, 1} // RFC 5041 section 4.3: the first message is number 1
 	c.rx.msn = [3]uint32{1, 1, 1}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
@@ -27,7 +28,7 @@ type listener struct {
 	once     sync.Once
 	wg       sync.WaitGroup // the accepting goroutine and the handshakes
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex
 	pending []handshaker // oldest first
 	down    bool
 }
@@ -64,6 +65,7 @@ func (p *Provider) Listen(ctx context.Context, addr string, attr fabric.ConnAttr
 		requests: make(chan *Conn, cfg.Backlog),
 		closed:   make(chan struct{}),
 	}
+	l.mu.Init(lockorder.IwarpListener)
 	p.mu.Lock()
 	closed := p.closed
 	if p.listeners == nil {

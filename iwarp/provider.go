@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/mpa"
 )
 
@@ -111,7 +112,7 @@ type Provider struct {
 	stages  sync.Pool // *stage
 	batches sync.Pool // *batch
 
-	mu        sync.Mutex
+	mu        lockorder.Mutex
 	listeners map[*listener]struct{}
 	closed    bool
 
@@ -121,7 +122,11 @@ type Provider struct {
 var _ fabric.Provider = (*Provider)(nil)
 
 // New returns a Provider. It holds nothing open until it is used.
-func New(cfg Config) *Provider { return &Provider{cfg: cfg} }
+func New(cfg Config) *Provider {
+	p := &Provider{cfg: cfg}
+	p.mu.Init(lockorder.IwarpProvider)
+	return p
+}
 
 // Close implements fabric.Provider. Its error is nil.
 func (p *Provider) Close() error {

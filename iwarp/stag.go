@@ -3,11 +3,11 @@ package iwarp
 import (
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/proto/ddp"
 	"github.com/rpcrdma/rpcrdma/proto/rdmap"
 )
@@ -59,13 +59,13 @@ type entry struct {
 // needs no check, and always valid.
 type ref struct{ index, epoch uint32 }
 
-// A table is the STag table of a connection, which is its own protection domain. Its lock is a
-// leaf.
+// A table is the STag table of a connection, which is its own protection domain. Its lock comes
+// before Conn.mu.
 //
 // Invalidation has two steps: the entry is changed under mu, after which no lookup finds it
 // and no ref to it is valid; then the caller's fence waits until no earlier lookup is in use.
 type table struct {
-	mu     sync.Mutex
+	mu     lockorder.Mutex
 	gen    atomic.Uint64 // incremented whenever a ref may have become invalid
 	e      []entry
 	free   []uint32

@@ -4,10 +4,10 @@ package rdmacm
 
 import (
 	"errors"
-	"sync"
 	"syscall"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
@@ -19,7 +19,7 @@ type EventChannel struct {
 	fd   *pollfd.FD
 	done chan struct{} // the goroutine has ended
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex
 	ids    map[uint64]*ID // by number, which is the ID's context in the library
 	last   uint64
 	closed bool
@@ -43,6 +43,7 @@ func newEventChannel(lib cgo.Library) (*EventChannel, error) {
 		return nil, err
 	}
 	ch := &EventChannel{lib: lib, raw: raw, fd: fd, done: make(chan struct{}), ids: make(map[uint64]*ID)}
+	ch.mu.Init(lockorder.RdmacmChannel)
 	go ch.demux()
 	return ch, nil
 }
@@ -136,6 +137,7 @@ func (ch *EventChannel) next(e *cgo.CMEvent) (deliver func(), errno syscall.Errn
 func (ch *EventChannel) adopt(raw *cgo.CMID) *ID {
 	ch.last++
 	id := &ID{lib: ch.lib, ch: ch, num: ch.last, raw: raw, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	id.mu.Init(lockorder.RdmacmID)
 	if raw != nil {
 		ch.lib.SetContext(raw, id.num)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/internal/baton"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // A state of a Conn. It only moves forward.
@@ -34,8 +35,8 @@ const (
 //
 // # Locks
 //
-// sendMu and recvMu guard posting, queue.mu completions, mu the state. Lock order:
-// queue.mu, sendMu, recvMu, mu. Posting and polling share only the positions of the
+// sendMu and recvMu guard posting, queue.mu completions, mu the state. Lock order, which
+// package lockorder has: queue.mu, sendMu, recvMu, mu. Posting and polling share only the positions of the
 // work queues, which are atomic.
 //
 // # The end
@@ -68,7 +69,7 @@ type Conn struct {
 	listener   *Listener // of a request, on iWARP
 	answerOnce sync.Once
 
-	mu                  sync.Mutex
+	mu                  lockorder.Mutex
 	state               state
 	ird, ord            int
 	peerData            []byte
@@ -91,7 +92,7 @@ type Conn struct {
 	byKey               map[uint32]*region // by local key
 	windows             map[uint32]*window // bound windows by key
 
-	sendMu  sync.Mutex
+	sendMu  lockorder.Mutex
 	qp      *cgo.QP // nil once destroyed; guarded by sendMu or recvMu
 	send    workQueue
 	swr     []cgo.SendWR // scratch
@@ -106,7 +107,7 @@ type Conn struct {
 	starved atomic.Bool
 	posted  PostCounts
 
-	recvMu sync.Mutex
+	recvMu lockorder.Mutex
 	recv   workQueue
 	rwr    []cgo.RecvWR
 	rsges  []cgo.SGE
@@ -209,6 +210,9 @@ func (p *Provider) newConn(id *ID, target string, attr fabric.ConnAttr, passive 
 		heard: make(chan struct{}), left: make(chan struct{}),
 		mrs: make(map[*region]struct{}), mws: make(map[*window]struct{}), byKey: make(map[uint32]*region), windows: make(map[uint32]*window),
 	}
+	c.sendMu.Init(lockorder.RdmacmSend)
+	c.recvMu.Init(lockorder.RdmacmRecv)
+	c.mu.Init(lockorder.RdmacmConn)
 	c.wait, c.ready = c.waitStep, c.mayReturn
 	c.turn.Init(c)
 	c.send.init(attr.SendDepth + 1) // one for internal requests

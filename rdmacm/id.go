@@ -14,6 +14,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // An ID is one end of a connection, or a listener: a struct rdma_cm_id of the TCP port
@@ -30,7 +31,7 @@ type ID struct {
 
 	request Event // of an ID from GetRequest
 
-	mu       sync.Mutex
+	mu       lockorder.Mutex
 	events   []Event
 	children []*ID // of connection requests not taken yet
 	notify   func(Event)

@@ -4,13 +4,13 @@ package rdmacm
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // Opcodes and flags of struct ibv_send_wr.
@@ -85,7 +85,7 @@ func (c *Conn) Post(wrs []fabric.SendWR) error {
 
 // lockFor locks mu, the lock of a side, after growing the side's ring for n more requests,
 // up to its depth.
-func (c *Conn) lockFor(side *workQueue, mu *sync.Mutex, n int) {
+func (c *Conn) lockFor(side *workQueue, mu *lockorder.Mutex, n int) {
 	mu.Lock()
 	if !side.tight(n) {
 		return

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/cgo"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 const name = "rdma"
@@ -39,7 +39,7 @@ type Provider struct {
 
 	open struct{ conns, listeners, mrs, mws atomic.Int64 }
 
-	mu        sync.Mutex
+	mu        lockorder.Mutex
 	channel   *EventChannel // while users > 0, and for linger after
 	users     int
 	retirer   *time.Timer // closes an unused channel
@@ -58,6 +58,7 @@ func newProvider(lib cgo.Library, cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{cfg: cfg, lib: lib, devices: make(map[*cgo.Context]*device), listeners: make(map[*Listener]struct{})}
+	p.mu.Init(lockorder.RdmacmProvider)
 	// Open the channel once, to fail now and not with the first connection.
 	if _, err := p.acquire(); err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ type device struct {
 	gone  bool    // the kernel has removed it
 	plug  *ibv.CQ // siw, while there are users; see plugEntries
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex
 	queues []*queue // shared completion queues
 }
 
@@ -278,6 +279,7 @@ func (p *Provider) device(id *ID) (*device, error) {
 	}
 	info := p.lib.DeviceInfo(p.lib.ContextDevice(ctx.Raw()))
 	d := &device{lib: p.lib, ctx: ctx, name: info.Name, attr: attr, maxMsg: port.MaxMsgSize, iwarp: info.Transport == transportIWARP}
+	d.mu.Init(lockorder.RdmacmDevice)
 	d.inline.Store(int32(p.cfg.MaxInline))
 	d.windows = attr.MaxMW > 0 && attr.CapFlags&(capWindowType2A|capWindowType2B) != 0
 	d.sendInv = attr.CapFlags&capMemMgtExtensions != 0
@@ -400,7 +402,7 @@ type Listener struct {
 
 	// siw drops unanswered requests with their listener, so the listening ID stays
 	// open until they are answered.
-	mu         sync.Mutex
+	mu         lockorder.Mutex
 	unanswered int
 	closed     bool
 	stop       chan struct{} // closed by Close
@@ -486,6 +488,7 @@ func (p *Provider) listen(ap netip.AddrPort, attr fabric.ConnAttr) (*Listener, e
 	}
 	p.open.listeners.Add(1)
 	l := &Listener{p: p, id: id, attr: attr, addr: netAddr(id.LocalAddr()), stop: make(chan struct{})}
+	l.mu.Init(lockorder.RdmacmListener)
 	if id.Verbs() != nil {
 		if l.dev, err = p.device(id); err == nil {
 			p.enterDevice(l.dev)

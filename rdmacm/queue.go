@@ -4,7 +4,6 @@ package rdmacm
 
 import (
 	"errors"
-	"sync"
 	"syscall"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/ibv"
 	"github.com/rpcrdma/rpcrdma/internal/baton"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/internal/pollfd"
 )
 
@@ -25,7 +25,7 @@ type queue struct {
 	room   int // shared: entries not reserved by a connection; guarded by dev.mu
 	users  int // shared: connections that have reserved entries; guarded by dev.mu
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex
 	closed  bool
 	armed   bool   // an event is requested, or pending in the channel
 	unacked uint32 // events taken but not acknowledged
@@ -86,7 +86,9 @@ func (d *device) newQueue(entries int) (*queue, error) {
 		ch.Close()
 		return nil, err
 	}
-	return &queue{dev: d, ch: ch, cq: cq}, nil
+	q := &queue{dev: d, ch: ch, cq: cq}
+	q.mu.Init(lockorder.RdmacmQueue)
+	return q, nil
 }
 
 // join registers c for the completions of its queue pair.

@@ -143,7 +143,7 @@ func newClient(addr, via string, cfg *ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	cl := &Client{addr: addr, via: via, cfg: own, connCfg: conns, done: make(chan struct{})}
-	cl.regions = new(expose.Regions)
+	cl.regions = expose.NewRegions()
 	cl.callbacks = newRegistry(conns)
 	for _, p := range own.Callbacks {
 		if err := cl.callbacks.register(p); err != nil {

@@ -74,7 +74,7 @@ func newGroup(p fabric.Provider, addrs []string, cfg *GroupConfig) (*Group, erro
 	}
 	g := &Group{
 		provider: p, cfg: c, first: &first, others: &others, most: max(c.Connections, len(addrs)),
-		regions: new(expose.Regions), xids: newXIDs(&c.Config), turn: make(chan struct{}), done: make(chan struct{}),
+		regions: expose.NewRegions(), xids: newXIDs(&c.Config), turn: make(chan struct{}), done: make(chan struct{}),
 	}
 	g.mu.Init(rankGroup)
 	g.members.Store(new([]*member))

@@ -2,15 +2,13 @@ package transport
 
 import "github.com/rpcrdma/rpcrdma/internal/lockorder"
 
-// The order of locks. A goroutine takes them in this order; builds with the race detector
-// check that it does. The locks of the packages below (the arena, the budget, the reply
-// cache, registered regions, the adapter) come after these, and are held for no call back
-// into this package but replycache.Waiter.Wait.
+// The locks of this package. Package lockorder has the order, and the locks of the packages
+// below; builds with the race detector check it.
 const (
-	rankServer  lockorder.Rank = 1 + iota // Server: its listeners and connections
-	rankGroup                             // Group: its connections
-	rankLink                              // a client's or backchannel's succession of connections
-	rankConn                              // conn.state
-	rankSends                             // conn.sends
-	rankAnswers                           // tcpConn.answers
+	rankServer  = lockorder.Server  // Server: its listeners and connections
+	rankGroup   = lockorder.Group   // Group: its connections
+	rankLink    = lockorder.Link    // a client's or backchannel's succession of connections
+	rankConn    = lockorder.Conn    // conn.state
+	rankSends   = lockorder.Sends   // conn.sends
+	rankAnswers = lockorder.Answers // tcpConn.answers
 )

@@ -63,7 +63,7 @@ var Layers = []Layer{
 
 	{
 		Path: "iwarp", Library: true, Pure: true,
-		May:      []string{"fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
+		May:      []string{"internal/lockorder", "fabric", "proto/mpa", "proto/ddp", "proto/rdmap"},
 		Tests:    []string{"fabric/fabrictest"},
 		External: []string{"golang.org/x/sys"},
 	},
@@ -81,7 +81,7 @@ var Layers = []Layer{
 	},
 	{
 		Path: "rdmacm", Library: true,
-		May:      []string{"internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
+		May:      []string{"internal/lockorder", "internal/baton", "internal/pollfd", "fabric", "ibv", "cgo"},
 		Tests:    []string{"fabric/fabrictest", "cgo/cgotest", "transport"},
 		External: []string{"golang.org/x/sys"},
 	},

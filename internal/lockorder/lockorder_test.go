@@ -52,6 +52,17 @@ func TestOrder(t *testing.T) {
 		}
 	}
 
+	// TryLock does not wait, in any order, and what it locks counts.
+	b.Lock()
+	if !a.TryLock() || a.TryLock() {
+		t.Error("TryLock does not take a free lock once")
+	}
+	b.Unlock()
+	if p := taken(&a); p == nil {
+		t.Error("a lock of the same rank as one from TryLock can be taken")
+	}
+	a.Unlock()
+
 	// What one goroutine holds is nothing to another.
 	b.Lock()
 	var wg sync.WaitGroup

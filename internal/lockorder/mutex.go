@@ -13,6 +13,9 @@ func (m *Mutex) Init(Rank) {}
 // Lock locks m.
 func (m *Mutex) Lock() { m.mu.Lock() }
 
+// TryLock locks m if it is free, and reports whether it did.
+func (m *Mutex) TryLock() bool { return m.mu.TryLock() }
+
 // Unlock unlocks m.
 func (m *Mutex) Unlock() { m.mu.Unlock() }
 

@@ -54,6 +54,26 @@ func (m *Mutex) Lock() {
 	m.holder = id
 }
 
+// TryLock locks m if it is free, and reports whether it did. As it does not wait it may be called
+// out of order.
+func (m *Mutex) TryLock() bool {
+	if !m.mu.TryLock() {
+		return false
+	}
+	if m.rank != 0 {
+		id := goroutine()
+		h := &held[bucket(id)]
+		h.Lock()
+		if h.ranks == nil {
+			h.ranks = make(map[uint64][]Rank)
+		}
+		h.ranks[id] = append(h.ranks[id], m.rank)
+		h.Unlock()
+		m.holder = id
+	}
+	return true
+}
+
 // Unlock unlocks m.
 func (m *Mutex) Unlock() {
 	if m.rank != 0 {

@@ -22,10 +22,10 @@ import (
 	"errors"
 	"math/bits"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // A Registrar makes memory known to an adapter. A fabric.Conn is one.
@@ -72,7 +72,7 @@ type Arena struct {
 	opt   Options
 	small int // the largest class that does not hold bulk data
 
-	mu    sync.Mutex
+	mu    lockorder.Mutex
 	refs  int
 	free  [numClasses][]*Buffer
 	least [numClasses]int // the fewest free buffers of each class since the last sweep
@@ -121,7 +121,9 @@ const SlabSize = 64 << 10
 
 // New returns an empty arena with one reference, whose buffers are registered with r.
 func New(r Registrar, opt Options) *Arena {
-	return &Arena{reg: r, opt: opt, small: classOf(opt.Small), refs: 1}
+	a := &Arena{reg: r, opt: opt, small: classOf(opt.Small), refs: 1}
+	a.mu.Init(lockorder.Arena)
+	return a
 }
 
 func classOf(n int) int {

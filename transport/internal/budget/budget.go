@@ -27,9 +27,9 @@
 package budget
 
 import (
-	"sync"
 	"sync/atomic"
 
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 )
 
@@ -39,7 +39,7 @@ type Budget struct {
 	limit int64
 	usage arena.Usage
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex
 	held    int64 // reserved
 	parked  int64 // of held: by calls that wait
 	hosts   map[string]*hostShare
@@ -99,7 +99,9 @@ type Terms struct {
 
 // New returns a Budget of limit bytes.
 func New(limit int) *Budget {
-	return &Budget{limit: int64(limit), hosts: make(map[string]*hostShare), tenants: make(map[*Tenant]struct{})}
+	b := &Budget{limit: int64(limit), hosts: make(map[string]*hostShare), tenants: make(map[*Tenant]struct{})}
+	b.mu.Init(lockorder.Budget)
+	return b
 }
 
 // Usage is for the arenas of the connections to count what they have mapped.

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // A Region is memory of the program that stays registered with the adapters of one
@@ -21,7 +21,7 @@ type Region struct {
 	set *Regions
 	buf []byte
 
-	mu            sync.Mutex
+	mu            lockorder.Mutex
 	registrations map[*Adapter]*registration
 	closed        bool
 }
@@ -132,11 +132,18 @@ func (r *registration) segment(part []byte) fabric.Segment {
 	return seg
 }
 
-// Regions is a set of Regions that do not overlap. The zero value is empty. It is read
-// for every piece of memory that a call exposes, and changes rarely.
+// Regions is a set of Regions that do not overlap. It is read for every piece of memory
+// that a call exposes, and changes rarely.
 type Regions struct {
-	mu     sync.Mutex
+	mu     lockorder.Mutex
 	sorted atomic.Pointer[[]*Region] // by address; copied to be changed
+}
+
+// NewRegions returns an empty set.
+func NewRegions() *Regions {
+	s := new(Regions)
+	s.mu.Init(lockorder.Regions)
+	return s
 }
 
 func (s *Regions) list() []*Region {
@@ -159,6 +166,7 @@ func (s *Regions) Add(mem []byte) (*Region, error) {
 		return nil, errors.New("transport: memory to register overlaps memory that is registered")
 	}
 	m := &Region{set: s, buf: mem, registrations: make(map[*Adapter]*registration)}
+	m.mu.Init(lockorder.Region)
 	l = slices.Insert(slices.Clone(l), i, m)
 	s.sorted.Store(&l)
 	return m, nil

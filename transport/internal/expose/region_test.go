@@ -11,7 +11,7 @@ import (
 func region(t *testing.T, windows bool) (c *card, a *Adapter, m *Region) {
 	t.Helper()
 	c = &card{}
-	a = &Adapter{Conn: c, Windows: windows, Regions: new(Regions)}
+	a = &Adapter{Conn: c, Windows: windows, Regions: NewRegions()}
 	m, err := a.Regions.Add(make([]byte, 100))
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestForget(t *testing.T) {
 
 func TestRegions(t *testing.T) {
 	mem := make([]byte, 400)
-	var s Regions
+	s := NewRegions()
 	add := func(from, to int) *Region {
 		m, err := s.Add(mem[from:to])
 		if err != nil {
@@ -302,7 +302,7 @@ func TestRegions(t *testing.T) {
 		add(90, 150)
 	})
 	t.Run("an empty set", func(t *testing.T) {
-		if new(Regions).find(mem) != nil {
+		if NewRegions().find(mem) != nil {
 			t.Error("something was found")
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 const (
@@ -101,7 +103,7 @@ type Writer struct {
 	opt     Options
 	patient func() // writes for as long as it takes
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex
 	changed sync.Cond // some record is idle again, or nobody writes
 	short   []byte    // short records, one behind the other
 	answers int       // of these
@@ -138,6 +140,7 @@ type entry struct {
 // NewWriter returns a Writer to c.
 func NewWriter(c net.Conn, opt Options) *Writer {
 	w := &Writer{conn: c, opt: opt}
+	w.mu.Init(lockorder.Writer)
 	w.changed.L = &w.mu
 	w.patient = func() { w.write(false) }
 	return w

@@ -36,9 +36,10 @@ import (
 	"context"
 	"hash/maphash"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rpcrdma/rpcrdma/internal/lockorder"
 )
 
 // Limits bound a Cache.
@@ -71,7 +72,7 @@ type Cache struct {
 	births atomic.Uint64 // lineages so far
 	made   time.Time
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex
 	entries map[key]*Entry // the first of those that are alike
 	hosts   map[string]*host
 	shares  []*host // a heap of the hosts that have replies: the largest share is first
@@ -148,6 +149,7 @@ type Item struct {
 // New returns an empty Cache.
 func New(limits Limits) *Cache {
 	c := &Cache{limits: limits, seed: maphash.MakeSeed(), made: time.Now(), entries: make(map[key]*Entry), hosts: make(map[string]*host)}
+	c.mu.Init(lockorder.ReplyCache)
 	c.all.older, c.all.newer = &c.all, &c.all
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
