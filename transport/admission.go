@@ -38,6 +38,10 @@ type guest struct {
 // Callbacks.
 const idleTime = 90 * time.Second
 
+// strangerTime is the same of connections on which nothing has been called yet. Whoever connects
+// to call does so at once.
+const strangerTime = 2 * time.Second
+
 // idleLook is how often all connections are searched for one that has been idle, at most.
 const idleLook = time.Second
 
@@ -160,29 +164,42 @@ func (gs *guests) makeRoom(host string, setups bool) bool {
 	return true
 }
 
-// endIdle throws out the connection that has been silent for longest, if that is idleTime.
+// endIdle throws out all connections that have called nothing for strangerTime, so that a crowd of them is
+// not looked through for each newcomer, or else the connection that has been silent for longest, if
+// that is idleTime.
 func (gs *guests) endIdle() bool {
 	now := time.Now()
 	if now.Sub(gs.looked) < idleLook {
 		return false
 	}
-	var victim *guest
+	var victims []*guest
+	var oldest *guest
 	longest := idleTime
 	for _, h := range gs.hosts {
 		for g := range h.guests {
 			if g.c == nil {
 				continue
 			}
-			if d, busy := g.c.silence(now); !busy && d >= longest {
-				victim, longest = g, d
+			d, busy := g.c.silence(now)
+			switch {
+			case busy:
+			case d >= strangerTime && !g.c.hasCalled():
+				victims = append(victims, g)
+			case d >= longest:
+				oldest, longest = g, d
 			}
 		}
 	}
-	if victim == nil {
+	if victims == nil && oldest != nil {
+		victims = append(victims, oldest)
+	}
+	if victims == nil {
 		gs.looked = now
 		return false
 	}
-	gs.throwOut(victim)
+	for _, g := range victims {
+		gs.throwOut(g)
+	}
 	return true
 }
 

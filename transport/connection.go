@@ -61,6 +61,7 @@ type served interface {
 
 	// silence is how long the peer has been silent, and whether calls of it are in flight.
 	silence(now time.Time) (d time.Duration, inFlight bool)
+	hasCalled() bool // a call of the peer that was in order has come
 	// look checks the connection for progress, and its memory for use. It reports whether
 	// something is awaited of the peer.
 	look(now time.Time) (awaits bool)

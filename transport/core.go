@@ -249,6 +249,8 @@ func (c *core) proven() bool {
 	return c.wire.lock().answered
 }
 
+func (c *core) hasCalled() bool { return c.called.Load() }
+
 func (c *core) good() bool { return c.proven() || c.called.Load() }
 
 func (c *core) activity() uint64 {

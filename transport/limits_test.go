@@ -754,6 +754,8 @@ func TestRoomForConnections(t *testing.T) {
 					t.Fatal("rejected with room left")
 				}
 				greedy = append(greedy, p)
+				p.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+				p.message("a reply")
 				time.Sleep(2 * sweepTime)
 			}
 			if _, ok := r.knock(t, "greedy:1"); ok {
@@ -804,9 +806,29 @@ func TestRoomForConnections(t *testing.T) {
 		})
 	})
 
+	t.Run("connections that have called nothing give way soon", func(t *testing.T) {
+		door(t, &Settings{MaxConns: 3}, func(r *rejected, s *Server) {
+			known, _ := r.knock(t, "a:1")
+			known.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+			known.message("a reply")
+			strange, _ := r.knock(t, "b:1")
+			stranger, _ := r.knock(t, "c:1")
+			time.Sleep(strangerTime - time.Millisecond)
+			if _, ok := r.knock(t, "d:1"); ok {
+				t.Error("a connection was ended that could still have called")
+			}
+			time.Sleep(idleLook)
+			if _, ok := r.knock(t, "d:1"); !ok || known.over() || !strange.over() || !stranger.over() {
+				t.Errorf("room %v; ended: one that has called %v, those that have not %v and %v", ok, known.over(), strange.over(), stranger.over())
+			}
+		})
+	})
+
 	t.Run("a connection of any host gives way when it has been idle for long", func(t *testing.T) {
 		door(t, &Settings{MaxConns: 3}, func(r *rejected, s *Server) {
 			silent, _ := r.knock(t, "a:1")
+			silent.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+			silent.message("a reply")
 			calls, _ := r.knock(t, "b:1")
 			waits, _ := r.knock(t, "c:1")
 			waits.send(callBytes(rpcrdma.Header{XID: 1}, procHold), 0)
@@ -817,7 +839,7 @@ func TestRoomForConnections(t *testing.T) {
 			if _, ok := r.knock(t, "d:1"); ok {
 				t.Error("a connection was ended that had not been idle for long enough")
 			}
-			time.Sleep(idleLook)
+			time.Sleep(idleLook + sweepTime) // that long after the call it is noticed
 			if _, ok := r.knock(t, "d:1"); !ok || !silent.over() || calls.over() || waits.over() {
 				t.Errorf("room %v; ended: silent %v, in use %v, with a call in flight %v", ok, silent.over(), calls.over(), waits.over())
 			}
