@@ -14,7 +14,8 @@ import (
 type guests struct {
 	hosts            map[string]*guestHost
 	n, setups        int
-	looked           time.Time // when no connection had been idle for long enough
+	looked           time.Time // when all connections were searched for one to throw out
+	strangers        []*guest  // that were found then, and may have called since
 	most, mostSetups int
 }
 
@@ -164,15 +165,21 @@ func (gs *guests) makeRoom(host string, setups bool) bool {
 	return true
 }
 
-// endIdle throws out all connections that have called nothing for strangerTime, so that a crowd of them is
-// not looked through for each newcomer, or else the connection that has been silent for longest, if
-// that is idleTime.
+// endIdle throws out a connection that has called nothing for strangerTime, or else the one that has been
+// silent for longest, if that is idleTime. One at a time: a crowd that is thrown out is back at once.
 func (gs *guests) endIdle() bool {
 	now := time.Now()
+	for len(gs.strangers) > 0 {
+		g := gs.strangers[0]
+		gs.strangers = gs.strangers[1:]
+		if !g.gone && g.strange(now) {
+			gs.throwOut(g)
+			return true
+		}
+	}
 	if now.Sub(gs.looked) < idleLook {
 		return false
 	}
-	var victims []*guest
 	var oldest *guest
 	longest := idleTime
 	for _, h := range gs.hosts {
@@ -180,27 +187,30 @@ func (gs *guests) endIdle() bool {
 			if g.c == nil {
 				continue
 			}
-			d, busy := g.c.silence(now)
-			switch {
-			case busy:
-			case d >= strangerTime && !g.c.hasCalled():
-				victims = append(victims, g)
-			case d >= longest:
+			if g.strange(now) {
+				gs.strangers = append(gs.strangers, g)
+			}
+			if d, busy := g.c.silence(now); !busy && d >= longest {
 				oldest, longest = g, d
 			}
 		}
 	}
-	if victims == nil && oldest != nil {
-		victims = append(victims, oldest)
+	if len(gs.strangers) > 0 {
+		oldest, gs.strangers = gs.strangers[0], gs.strangers[1:]
+		gs.looked = now
 	}
-	if victims == nil {
+	if oldest == nil {
 		gs.looked = now
 		return false
 	}
-	for _, g := range victims {
-		gs.throwOut(g)
-	}
+	gs.throwOut(oldest)
 	return true
+}
+
+// strange reports whether a connection has called nothing for strangerTime.
+func (g *guest) strange(now time.Time) bool {
+	d, busy := g.c.silence(now)
+	return !busy && d >= strangerTime && !g.c.hasCalled()
 }
 
 func (gs *guests) throwOut(g *guest) {

@@ -818,8 +818,16 @@ func TestRoomForConnections(t *testing.T) {
 				t.Error("a connection was ended that could still have called")
 			}
 			time.Sleep(idleLook)
-			if _, ok := r.knock(t, "d:1"); !ok || known.over() || !strange.over() || !stranger.over() {
-				t.Errorf("room %v; ended: one that has called %v, those that have not %v and %v", ok, known.over(), strange.over(), stranger.over())
+			for _, from := range []string{"d:1", "e:1"} {
+				newcomer, ok := r.knock(t, from)
+				if !ok || known.over() {
+					t.Errorf("room %v; one that has called has ended: %v", ok, known.over())
+				}
+				newcomer.send(callBytes(rpcrdma.Header{XID: 1}, 0), 0)
+				newcomer.message("a reply")
+			}
+			if !strange.over() || !stranger.over() {
+				t.Errorf("those that have not called have ended: %v and %v", strange.over(), stranger.over())
 			}
 		})
 	})

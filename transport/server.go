@@ -40,9 +40,9 @@ type ServerConfig struct {
 	// there may be an eighth of it, or 16. When the bound is reached, a new connection
 	// takes the place of one of the host that has the most, if that host has more than the
 	// new connection's host would have: one without calls in flight if there is one, and
-	// the longest silent of these. Otherwise connections of any host that have called nothing
-	// for 2 seconds since they were set up are closed, or else the connection, of any host, that
-	// has been silent for longest, if that is 90 seconds and no calls of it are in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
+	// the longest silent of these. Otherwise it takes the place of a connection, of any
+	// host, that has called nothing for 2 seconds since it was set up, or else of the one that has
+	// been silent for longest, if that is 90 seconds and no calls of it are in flight. Otherwise the new connection is rejected, and a Client gets a *BusyError.
 	// A Client whose connection was closed makes another when a call needs it. Zero is 4096,
 	// but at most a quarter of the descriptors that the process may have open (RLIMIT_NOFILE)
 	// when NewServer is called: a connection may need three, and the program opens files.

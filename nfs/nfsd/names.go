@@ -4,12 +4,20 @@ import (
 	"bytes"
 
 	"github.com/rpcrdma/rpcrdma/nfs"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
 // doLookup executes LOOKUP. RFC 1813 section 3.3.3.
 func (c *call) doLookup() {
 	if !c.decode(&c.dirOp) {
 		return
+	}
+	if c.dirOp.Name == ".." {
+		c.endTurn()
+		if c.beginTurn(c.climbs) != nil {
+			c.fail(oncrpc.SystemErr) // to a connection that has ended
+			return
+		}
 	}
 	var r nfs.LookupRes
 	var dir Node

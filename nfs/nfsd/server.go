@@ -69,6 +69,7 @@ type Server struct {
 	gate     *gate[host, *transport.Conn]
 	listings *turns[host, *transport.Conn]
 	lookups  *turns[host, *transport.Conn] // and other calls that are as quick
+	climbs   *turns[host, *transport.Conn] // lookups of parents
 	log      *slog.Logger
 
 	changes changeSet
@@ -104,6 +105,7 @@ func New(cfg *Config) (*Server, error) {
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	s.listings = newTurns[host, *transport.Conn](n, turnPatience)
 	s.lookups = newTurns[host, *transport.Conn](n, lookupPatience)
+	s.climbs = newTurns[host, *transport.Conn](n, climbPatience)
 	key := cfg.Key
 	if key == nil {
 		key = make([]byte, 32)
@@ -164,10 +166,10 @@ type call struct {
 	fh   []byte // a handle being read or written
 	page page
 	from host
-	turn turn[host, *transport.Conn] // of a listing, or of lookups
-	runs bool                        // it is one of lookups
-	list func(*Entry) bool           // page.add
-	lend func()                      // endTurn
+	turn turn[host, *transport.Conn]   // of a listing, or of what is in runs
+	runs *turns[host, *transport.Conn] // lookups or climbs; nil: it is not one of these
+	list func(*Entry) bool             // page.add
+	lend func()                        // endTurn
 
 	// Arguments, of which a procedure has one.
 	object   nfs.FileHandle
@@ -283,7 +285,7 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 		return
 	}
 	defer s.gate.leave(place)
-	if quick[req.Proc] && c.beginTurn() != nil {
+	if quick[req.Proc] && c.beginTurn(s.lookups) != nil {
 		c.fail(oncrpc.SystemErr) // to a connection that has ended
 		return
 	}
@@ -291,17 +293,19 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 }
 
 // beginTurn waits for the turn of the call. It lasts until the call ends or waits: see Caller.Wait.
-func (c *call) beginTurn() error {
-	err := c.lookups.begin(c.ctx, c.from, c.req.Conn(), &c.turn)
-	c.runs = err == nil
+func (c *call) beginTurn(of *turns[host, *transport.Conn]) error {
+	err := of.begin(c.ctx, c.from, c.req.Conn(), &c.turn)
+	if err == nil {
+		c.runs = of
+	}
 	return err
 }
 
 // endTurn ends the turn of the call, if that has one.
 func (c *call) endTurn() {
-	if c.runs {
-		c.runs = false
-		c.lookups.end(&c.turn)
+	if of := c.runs; of != nil {
+		c.runs = nil
+		of.end(&c.turn)
 	}
 }
 

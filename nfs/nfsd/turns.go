@@ -39,6 +39,10 @@ const (
 	turnSlice      = 500 * time.Microsecond
 	turnPatience   = 5 * time.Millisecond
 	lookupPatience = time.Millisecond
+
+	// A LOOKUP of a parent waits for no disk: the directories above one that is open are in memory.
+	// It uses a processor all the time, longer in a deep tree.
+	climbPatience = time.Minute
 )
 
 // newTurns returns turns of n calls at a time.

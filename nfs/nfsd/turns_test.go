@@ -176,3 +176,25 @@ func TestChangesTakeTurns(t *testing.T) {
 		return turns.oldest == nil
 	})
 }
+
+// A LOOKUP of the parent takes turns with others of its kind, and no other call waits for it.
+func TestParentsTakeTurns(t *testing.T) {
+	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newSpool()}}})
+	turns := newTurns[host, *transport.Conn](1, time.Hour)
+	c.server.climbs = turns
+	root := c.mnt("/").Handle
+	var held turn[host, *transport.Conn]
+	testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
+	done := make(chan nfs.Status, 1)
+	go func() { done <- c.status(nfs.ProcLookup, &nfs.DirOpArgs{Dir: root, Name: ".."}) }()
+	testutil.Eventually(t, "the LOOKUP waits", func() bool {
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		return turns.waiting == 1
+	})
+	c.lookup(root, "top")
+	turns.end(&held)
+	if s := <-done; s != nfs.StatusOK {
+		t.Error(s)
+	}
+}
