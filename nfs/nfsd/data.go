@@ -92,7 +92,7 @@ func (c *call) store(n Node, r *nfs.WriteRes) nfs.Status {
 	case w.Offset > math.MaxInt64-uint64(len(w.Data)):
 		return nfs.StatusFBig
 	}
-	if w.Stable != nfs.Unstable && c.beginTurn(c.lookups) != nil {
+	if w.Stable != nfs.Unstable && c.beginTurn(updates) != nil {
 		return nfs.StatusJukebox // to a connection that has ended
 	}
 	c.change(&a)

@@ -14,7 +14,7 @@ func (c *call) doLookup() {
 	}
 	if c.dirOp.Name == ".." {
 		c.endTurn()
-		if c.beginTurn(c.climbs) != nil {
+		if c.beginTurn(climbs) != nil {
 			c.fail(oncrpc.SystemErr) // to a connection that has ended
 			return
 		}

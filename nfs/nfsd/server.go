@@ -68,8 +68,7 @@ type Server struct {
 	transfer uint32
 	gate     *gate[host, *transport.Conn]
 	listings *turns[host, *transport.Conn]
-	lookups  *turns[host, *transport.Conn] // and other calls that are as quick
-	climbs   *turns[host, *transport.Conn] // lookups of parents
+	turns    [numSorts]*turns[host, *transport.Conn]
 	log      *slog.Logger
 
 	changes changeSet
@@ -104,8 +103,11 @@ func New(cfg *Config) (*Server, error) {
 	// Neither takes all processors: connections have to be moved, too, or nobody's calls are seen.
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	s.listings = newTurns[host, *transport.Conn](n, turnPatience)
-	s.lookups = newTurns[host, *transport.Conn](n, lookupPatience)
-	s.climbs = newTurns[host, *transport.Conn](n, climbPatience)
+	s.turns = [numSorts]*turns[host, *transport.Conn]{
+		lookups: newTurns[host, *transport.Conn](n, lookupPatience),
+		updates: newTurns[host, *transport.Conn](n, lookupPatience),
+		climbs:  newTurns[host, *transport.Conn](n, climbPatience),
+	}
 	key := cfg.Key
 	if key == nil {
 		key = make([]byte, 32)
@@ -166,10 +168,10 @@ type call struct {
 	fh   []byte // a handle being read or written
 	page page
 	from host
-	turn turn[host, *transport.Conn]   // of a listing, or of what is in runs
-	runs *turns[host, *transport.Conn] // lookups or climbs; nil: it is not one of these
-	list func(*Entry) bool             // page.add
-	lend func()                        // endTurn
+	turn turn[host, *transport.Conn] // of a listing, or of the sort that is in runs
+	runs sort                        // which the call has a turn of
+	list func(*Entry) bool           // page.add
+	lend func()                      // endTurn
 
 	// Arguments, of which a procedure has one.
 	object   nfs.FileHandle
@@ -285,7 +287,7 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 		return
 	}
 	defer s.gate.leave(place)
-	if quick[req.Proc] && c.beginTurn(s.lookups) != nil {
+	if c.beginTurn(sortOf[req.Proc]) != nil {
 		c.fail(oncrpc.SystemErr) // to a connection that has ended
 		return
 	}
@@ -293,8 +295,11 @@ func (s *Server) serveNFS(ctx context.Context, req *transport.Request, res *tran
 }
 
 // beginTurn waits for the turn of the call. It lasts until the call ends or waits: see Caller.Wait.
-func (c *call) beginTurn(of *turns[host, *transport.Conn]) error {
-	err := of.begin(c.ctx, c.from, c.req.Conn(), &c.turn)
+func (c *call) beginTurn(of sort) error {
+	if of == noTurns {
+		return nil
+	}
+	err := c.turns[of].begin(c.ctx, c.from, c.req.Conn(), &c.turn)
 	if err == nil {
 		c.runs = of
 	}
@@ -303,9 +308,9 @@ func (c *call) beginTurn(of *turns[host, *transport.Conn]) error {
 
 // endTurn ends the turn of the call, if that has one.
 func (c *call) endTurn() {
-	if of := c.runs; of != nil {
-		c.runs = nil
-		of.end(&c.turn)
+	if of := c.runs; of != noTurns {
+		c.runs = noTurns
+		c.turns[of].end(&c.turn)
 	}
 }
 
@@ -321,13 +326,24 @@ func growStack() {
 
 const stackRoom = 4 << 10 // bytes
 
-// quick are procedures that mostly use a processor for some microseconds, but for the time that a disk
-// needs for a change. WRITE is one of them if it is synchronous. Immutable.
-var quick = [len(procedures)]bool{
-	nfs.ProcGetAttr: true, nfs.ProcLookup: true, nfs.ProcAccess: true, nfs.ProcReadLink: true,
-	nfs.ProcFSStat: true, nfs.ProcFSInfo: true, nfs.ProcPathConf: true,
-	nfs.ProcSetAttr: true, nfs.ProcCreate: true, nfs.ProcMkdir: true, nfs.ProcSymlink: true, nfs.ProcMknod: true,
-	nfs.ProcRemove: true, nfs.ProcRmdir: true, nfs.ProcRename: true, nfs.ProcLink: true,
+// A sort of calls takes turns of its own, so that calls of one sort do not wait for those of another,
+// which use a processor for longer.
+type sort uint8
+
+const (
+	noTurns sort = iota // listings have theirs, and data waits for disks
+	lookups             // and others that use a processor for some microseconds
+	updates             // which also need a processor for the file system's journal
+	climbs              // LOOKUPs of parents, which use a processor for longer in a deep tree
+	numSorts
+)
+
+// sortOf has the sorts of procedures. A synchronous WRITE is an update, too. Immutable.
+var sortOf = [len(procedures)]sort{
+	nfs.ProcGetAttr: lookups, nfs.ProcLookup: lookups, nfs.ProcAccess: lookups, nfs.ProcReadLink: lookups,
+	nfs.ProcFSStat: lookups, nfs.ProcFSInfo: lookups, nfs.ProcPathConf: lookups,
+	nfs.ProcSetAttr: updates, nfs.ProcCreate: updates, nfs.ProcMkdir: updates, nfs.ProcSymlink: updates, nfs.ProcMknod: updates,
+	nfs.ProcRemove: updates, nfs.ProcRmdir: updates, nfs.ProcRename: updates, nfs.ProcLink: updates,
 }
 
 // decode reads the arguments of the call into m. If they are not what the procedure takes the

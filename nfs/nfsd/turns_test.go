@@ -127,13 +127,13 @@ func TestTurnsEnd(t *testing.T) {
 	})
 }
 
-// Changes and synchronous WRITEs take turns with lookups, but not while they wait for a disk. READ, and WRITE
+// Changes, synchronous WRITEs and lookups take turns, but not while they wait for a disk. READ, and WRITE
 // to memory, take none.
 func TestChangesTakeTurns(t *testing.T) {
 	f := newSpool()
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: f}}})
 	turns := newTurns[host, *transport.Conn](1, time.Hour)
-	c.server.lookups = turns
+	c.server.turns[lookups], c.server.turns[updates] = turns, turns
 	root := c.mnt("/").Handle
 	file := c.lookup(root, "top")
 	set := nfs.SetAttrArgs{Object: file}
@@ -177,24 +177,43 @@ func TestChangesTakeTurns(t *testing.T) {
 	})
 }
 
-// A LOOKUP of the parent takes turns with others of its kind, and no other call waits for it.
-func TestParentsTakeTurns(t *testing.T) {
+// A call of one sort takes turns with others of its sort, and no call of another sort waits for it.
+func TestSortsApart(t *testing.T) {
 	c := newSite(t, &Config{Exports: []Export{{Name: "/", FS: newSpool()}}})
-	turns := newTurns[host, *transport.Conn](1, time.Hour)
-	c.server.climbs = turns
 	root := c.mnt("/").Handle
-	var held turn[host, *transport.Conn]
-	testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
-	done := make(chan nfs.Status, 1)
-	go func() { done <- c.status(nfs.ProcLookup, &nfs.DirOpArgs{Dir: root, Name: ".."}) }()
-	testutil.Eventually(t, "the LOOKUP waits", func() bool {
-		turns.mu.Lock()
-		defer turns.mu.Unlock()
-		return turns.waiting == 1
-	})
-	c.lookup(root, "top")
-	turns.end(&held)
-	if s := <-done; s != nfs.StatusOK {
-		t.Error(s)
+	for sort, do := range map[sort]func() nfs.Status{
+		lookups: func() nfs.Status { return c.status(nfs.ProcGetAttr, &root) },
+		updates: func() nfs.Status { return c.status(nfs.ProcSetAttr, &nfs.SetAttrArgs{Object: root}) },
+		climbs:  func() nfs.Status { return c.status(nfs.ProcLookup, &nfs.DirOpArgs{Dir: root, Name: ".."}) },
+	} {
+		for of := lookups; of < numSorts; of++ {
+			turns := newTurns[host, *transport.Conn](1, time.Hour)
+			c.server.turns[of] = turns
+			var held turn[host, *transport.Conn]
+			testutil.Must(t, turns.begin(t.Context(), host{}, nil, &held))
+			// A LOOKUP of the parent is known as one after it has had a turn of lookups.
+			waits := of == sort || of == lookups && sort == climbs
+			done := make(chan nfs.Status, 1)
+			go func() { done <- do() }()
+			if waits {
+				testutil.Eventually(t, "the call waits", func() bool {
+					turns.mu.Lock()
+					defer turns.mu.Unlock()
+					return turns.waiting == 1
+				})
+				turns.end(&held)
+			}
+			select {
+			case s := <-done:
+				if s != nfs.StatusOK {
+					t.Errorf("a call of sort %d beside a turn of sort %d: %v", sort, of, s)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("a call of sort %d waits for a turn of sort %d", sort, of)
+			}
+			if !waits {
+				turns.end(&held)
+			}
+		}
 	}
 }
