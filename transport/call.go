@@ -31,6 +31,11 @@ type Call struct {
 	// Zero promises that the results are small enough.
 	MaxResults int
 
+	// MaxDecoded is what Decoder may allocate for the results, in bytes, if it is not 0: see
+	// [xdr.Decoder.LimitMemory] for what that is otherwise. It does not count in
+	// Config.MaxMemory: the values are the caller's.
+	MaxDecoded int
+
 	// NoResend keeps a call that has been sent from being sent again when its connection
 	// is lost: it fails with a *LostError instead. It is for calls that must not be
 	// executed twice, at servers without a cache of replies.

@@ -53,6 +53,10 @@ type Config struct {
 	// MaxMemory. A connection starts with 4 times MaxMessage, and its bound doubles each
 	// time its peer has taken replies of that size; after 2 seconds in which the peer
 	// takes nothing it is back at the start. Zero is 16 times MaxMessage.
+	//
+	// What Request.Decoder allocates counts until the handler has returned, beyond 64 KiB of each
+	// call. Calls may have as much of it as MaxMemory beside the rest, or one call alone more. A
+	// call that gets no more is SYSTEM_ERR, as it cannot wait: see Request.LimitMemory.
 	MaxMemory int
 
 	// MaxSegment splits exposed memory into segments of at most so many

@@ -34,11 +34,12 @@ type exchange struct {
 	res      Response
 	ranges   []Range // scratch
 
-	items []item
-	mems  []*arena.Buffer // handed out by Response.Alloc
-	after []func()        // see Request.WhenReleased
-	held  int             // bytes reserved in the budget
-	used  int             // bytes of memory that it has; those of bulk data are reserved
+	items  []item
+	mems   []*arena.Buffer // handed out by Response.Alloc
+	after  []func()        // see Request.WhenReleased
+	held   int             // bytes reserved in the budget
+	used   int             // bytes of memory that it has; those of bulk data are reserved
+	values int             // bytes of decoded arguments, which are not in held
 
 	came  time.Time  // when the call was received; zero without an Observer
 	event *CallEvent // of the call, until it has ended; nil without an Observer
@@ -148,6 +149,7 @@ func (x *exchange) exited() {
 
 // finish answers a call with what its handler has made of it.
 func (x *exchange) finish() {
+	x.dropValues()
 	if x.res.refused() {
 		x.dropItems()
 		x.res.Results = nil
@@ -245,6 +247,23 @@ func (x *exchange) settle(taken bool) {
 	}
 }
 
+// takeValues takes memory for decoded arguments, which counts until the handler has returned.
+func (x *exchange) takeValues(n int) bool {
+	ok := x.core.tenant.Decode(int64(x.values), int64(n))
+	if ok {
+		x.values += n
+	}
+	return ok
+}
+
+// dropValues gives back the memory of decoded arguments.
+func (x *exchange) dropValues() {
+	if n := x.values; n > 0 {
+		x.values = 0
+		x.core.tenant.Decoded(int64(n))
+	}
+}
+
 // own returns the exchange's buffer that data is at the start of, nil if there is none.
 func (x *exchange) own(data []byte) *arena.Buffer {
 	for _, b := range x.mems {
@@ -261,6 +280,7 @@ func (x *exchange) drop() {
 		x.observeEnd(net.ErrClosed) // it has not been answered
 	}
 	x.dropItems()
+	x.dropValues()
 	x.dropMems()
 	for _, f := range x.after {
 		f()

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 )
 
 // What generated clients and servers have in common: see command xdrgen.
@@ -45,8 +46,19 @@ func (p *Calls) Put(call *Call) {
 	call.Cred, call.Verf, call.Reply = oncrpc.Auth{}, oncrpc.Auth{}, oncrpc.ReplyHeader{}
 	call.Args, call.Results = call.Args[:0], nil
 	call.ReadItems, call.WriteItems = call.ReadItems[:0], call.WriteItems[:0]
-	call.MaxResults, call.NoResend, call.Sign = 0, false, nil
+	call.MaxResults, call.MaxDecoded, call.NoResend, call.Sign = 0, 0, false, nil
 	p.pool.Put(call)
+}
+
+// FailArgs makes the reply the RPC error of arguments that cannot be decoded, which is err:
+// GARBAGE_ARGS, or SYSTEM_ERR with a record in Config.Logger if there is no memory for them
+// ([xdr.ErrMemory]), as RFC 5531 section 9 says.
+func (w *Response) FailArgs(req *Request, err error) {
+	if errors.Is(err, xdr.ErrMemory) {
+		w.FailWith(req, err)
+		return
+	}
+	w.Fail(oncrpc.GarbageArgs)
 }
 
 // FailWith makes the reply the RPC error that err, which is not nil, stands for. An

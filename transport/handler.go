@@ -107,6 +107,9 @@ type Request struct {
 	pad xdr.Padding
 	o   origin
 
+	limited bool
+	memory  int // for decoded arguments, if that is limited: see LimitMemory
+
 	sys     *oncrpc.AuthSys // memory for that of the call; it stays for later calls
 	sysRead sysState
 }
@@ -158,12 +161,31 @@ type origin interface {
 	itemList() *[]item      // those that there are
 	room(results int) int   // see Response.Room; results is the length of those that there are
 	itemRoom(results int) int
+	takeValues(n int) bool // takes memory for decoded arguments
 }
 
-// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call.
+// Decoder returns a decoder of Args that skips the padding of an RDMA_MSGP call. What it allocates
+// counts in Config.MaxMemory until ServeRPC has returned, and is limited: see LimitMemory.
 func (r *Request) Decoder() xdr.Decoder {
-	return xdr.NewPaddedDecoder(r.Args, r.at, r.pad)
+	d := xdr.NewPaddedDecoder(r.Args, r.at, r.pad)
+	d.ChargeTo((*account)(r))
+	if r.limited {
+		d.LimitMemory(r.memory)
+	}
+	return d
 }
+
+// LimitMemory sets what each Decoder of the request may allocate, in bytes; see
+// [xdr.Decoder.LimitMemory] for what that is otherwise. A call whose arguments take more is
+// SYSTEM_ERR. A Middleware, or a Handler around a generated one, raises it for procedures with an
+// argument that is much longer as a Go value, such as an array of unions with large arms.
+func (r *Request) LimitMemory(bytes int) { r.limited, r.memory = true, bytes }
+
+// An account is a request as its decoders see it.
+type account Request
+
+// Reserve takes memory of the request's connection: see [xdr.Account].
+func (a *account) Reserve(n int) bool { return a.o == nil || a.o.takeValues(n) }
 
 // RemoteAddr is the client's address.
 func (r *Request) RemoteAddr() net.Addr { return r.Conn().RemoteAddr() }

@@ -17,7 +17,11 @@ type ResultDecoder struct {
 
 // Decoder returns a decoder of the results of a call that has succeeded.
 func (call *Call) Decoder() ResultDecoder {
-	return ResultDecoder{Decoder: xdr.NewDecoder(call.Results), call: call}
+	d := ResultDecoder{Decoder: xdr.NewDecoder(call.Results), call: call}
+	if call.MaxDecoded != 0 {
+		d.LimitMemory(call.MaxDecoded)
+	}
+	return d
 }
 
 // Item decodes the next result that has a WriteItem, and returns its data, which is at the

@@ -105,7 +105,9 @@
 //
 // Byte slices in args are views of the message and valid until the method returns. Items of res are
 // sent from where they are: from req.Alloc, or other memory, of which req.WhenReleased tells when it
-// is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS. An error is the
+// is not in use any more. Calls with other arguments than declared are GARBAGE_ARGS, and those for which there is no
+// memory SYSTEM_ERR: what they take, decoded, counts in Config.MaxMemory, and transport.Request.LimitMemory
+// raises the limit of one call. For results that is MaxDecoded of a client. An error is the
 // oncrpc.AcceptStat or AuthStat that it is or wraps, or else SYSTEM_ERR, with a record in
 // Config.Logger. Program.Auth and wrappers of package middleware go around the program that is made.
 //

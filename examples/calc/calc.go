@@ -158,6 +158,7 @@ type Expression struct {
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -168,7 +169,7 @@ func NewCalcV1Client(c transport.Caller) *CalcV1Client { return &CalcV1Client{ca
 
 func (c *CalcV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(CalcProg, CalcV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -296,11 +297,11 @@ func (h *calcV1Handler) serveEvaluate(ctx context.Context, req *transport.Reques
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		if d.Keep(&x.kept) {
 			h.evaluateCalls.Put(x)
 		}
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Evaluate(ctx, req, &x.args, &x.res)

@@ -37,6 +37,7 @@ type Text = string
 type EchoV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -47,7 +48,7 @@ func NewEchoV1Client(c transport.Caller) *EchoV1Client { return &EchoV1Client{ca
 
 func (c *EchoV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(EchoProg, EchoV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -185,9 +186,9 @@ func (h *echoV1Handler) serveSay(ctx context.Context, req *transport.Request, re
 	d := &dec
 	d.Strict()
 	x.said = d.String(1024)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.sayCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Say(ctx, req, x.said, &x.res)

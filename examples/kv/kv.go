@@ -95,6 +95,7 @@ type Result struct {
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -105,7 +106,7 @@ func NewStoreV1Client(c transport.Caller) *StoreV1Client { return &StoreV1Client
 
 func (c *StoreV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(StoreProg, StoreV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -364,9 +365,9 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	d.Strict()
 	x.key = d.String(255)
 	x.value = d.Bulk(MaxValue)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.putCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Put(ctx, req, x.key, x.value, &x.res)
@@ -396,9 +397,9 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.key = d.String(255)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.getCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Get(ctx, req, x.key, &x.res)
@@ -434,9 +435,9 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.prefix = d.String(255)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.watchCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Watch(ctx, req, x.prefix, &x.res)
@@ -536,6 +537,7 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 type WatcherV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -546,7 +548,7 @@ func NewWatcherV1Client(c transport.Caller) *WatcherV1Client { return &WatcherV1
 
 func (c *WatcherV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(WatcherProg, WatcherV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -672,9 +674,9 @@ func (h *watcherV1Handler) serveChanged(ctx context.Context, req *transport.Requ
 	d := &dec
 	d.Strict()
 	x.key = d.String(255)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.changedCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Changed(ctx, req, x.key)

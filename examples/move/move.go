@@ -44,6 +44,7 @@ type File struct {
 type MoveV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -54,7 +55,7 @@ func NewMoveV1Client(c transport.Caller) *MoveV1Client { return &MoveV1Client{ca
 
 func (c *MoveV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(MoveProg, MoveV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -184,9 +185,9 @@ func (h *moveV1Handler) serveSum(ctx context.Context, req *transport.Request, re
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.sumCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Sum(ctx, req, &x.args, &x.res)

@@ -226,6 +226,7 @@ type Bulk struct {
 type EchoV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -236,7 +237,7 @@ func NewEchoV2Client(c transport.Caller) *EchoV2Client { return &EchoV2Client{ca
 
 func (c *EchoV2Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(EchoProg, EchoV2, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -978,9 +979,9 @@ func (h *echoV2Handler) serveBasic(ctx context.Context, req *transport.Request, 
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.basicCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Basic(ctx, req, &x.args, &x.res)
@@ -1009,11 +1010,11 @@ func (h *echoV2Handler) serveArrays(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		if d.Keep(&x.kept) {
 			h.arraysCalls.Put(x)
 		}
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Arrays(ctx, req, &x.args, &x.res)
@@ -1043,9 +1044,9 @@ func (h *echoV2Handler) serveUnions(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.unionsCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Unions(ctx, req, &x.args, &x.res)
@@ -1074,11 +1075,11 @@ func (h *echoV2Handler) serveNodes(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		if d.Keep(&x.kept) {
 			h.nodesCalls.Put(x)
 		}
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Nodes(ctx, req, x.args, &x.res)
@@ -1107,9 +1108,9 @@ func (h *echoV2Handler) serveOptions(ctx context.Context, req *transport.Request
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.optionsCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Options(ctx, req, &x.args, &x.res)
@@ -1137,9 +1138,9 @@ func (h *echoV2Handler) serveBulk(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.bulkCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Bulk(ctx, req, &x.args, &x.res)
@@ -1172,9 +1173,9 @@ func (h *echoV2Handler) serveColor(ctx context.Context, req *transport.Request, 
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.colorCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Color(ctx, req, x.args, &x.res)
@@ -1204,9 +1205,9 @@ func (h *echoV2Handler) serveText(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.text = d.String(4294967295)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.textCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Text(ctx, req, x.text, &x.res)
@@ -1239,9 +1240,9 @@ func (h *echoV2Handler) serveSeveral(ctx context.Context, req *transport.Request
 	x.text = d.String(NameLen)
 	x.hue.Decode(d)
 	x.data.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.severalCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Several(ctx, req, x.number, x.text, x.hue, x.data, &x.res)
@@ -1266,9 +1267,9 @@ func (h *echoV2Handler) serveUser(ctx context.Context, req *transport.Request, r
 	x := h.userCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.userCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.User(ctx, req, &x.res)
@@ -1286,9 +1287,9 @@ func (h *echoV2Handler) serveUser(ctx context.Context, req *transport.Request, r
 func (h *echoV2Handler) serveFail(ctx context.Context, req *transport.Request, res *transport.Response) {
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Fail(ctx, req)
@@ -1301,9 +1302,9 @@ func (h *echoV2Handler) serveFail(ctx context.Context, req *transport.Request, r
 func (h *echoV2Handler) serveEnd(ctx context.Context, req *transport.Request, res *transport.Response) {
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.End(ctx, req)
@@ -1409,6 +1410,7 @@ func (EchoV2Binding) Idempotent(p transport.Procedure) bool {
 type EchoV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -1419,7 +1421,7 @@ func NewEchoV3Client(c transport.Caller) *EchoV3Client { return &EchoV3Client{ca
 
 func (c *EchoV3Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(EchoProg, EchoV3, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -1545,9 +1547,9 @@ func (h *echoV3Handler) serveNumber(ctx context.Context, req *transport.Request,
 	dec := req.Decoder()
 	d := &dec
 	x.args = d.Int64()
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.numberCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Number(ctx, req, x.args, &x.res)

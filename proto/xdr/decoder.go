@@ -10,11 +10,15 @@ import (
 type DecodeError struct {
 	Offset int    // bytes from the start of the input
 	What   string // the item and what is wrong with it
+	Err    error  // ErrMemory, or nil if the input is wrong
 }
 
 func (e *DecodeError) Error() string {
 	return fmt.Sprintf("xdr: byte %d: %s", e.Offset, e.What)
 }
+
+// Unwrap returns Err.
+func (e *DecodeError) Unwrap() error { return e.Err }
 
 // A Decoder reads the items of an XDR stream one after the other. The first error sticks: from
 // then on every method returns a zero value and the position does not change, so a caller
@@ -35,7 +39,10 @@ type Decoder struct {
 
 	depth   int  // of Enter
 	limited bool // memory is set
-	memory  int  // bytes that may still be allocated
+
+	// Bytes that may still be allocated: at once, and beyond that from the account.
+	ready, memory uint64
+	account       Account // nil: there is no need to ask
 
 	made uint64 // bytes that were allocated: see Keep
 }
@@ -207,10 +214,13 @@ func (d *Decoder) variable(max uint32, strict bool) []byte {
 		d.failOpaque("opaque", max)
 		return nil
 	}
-	d.off += n
 	if d.copies {
-		return bytes.Clone(data)
+		if !d.allocate(len(data), 1) {
+			return nil
+		}
+		data = bytes.Clone(data)
 	}
+	d.off += n
 	return data
 }
 
@@ -232,8 +242,10 @@ func (d *Decoder) String(max uint32) string {
 		d.failOpaque("string", max)
 		return ""
 	}
+	if !d.allocate(len(s), 1) {
+		return ""
+	}
 	d.off += n
-	d.made += uint64(len(s))
 	return string(s)
 }
 

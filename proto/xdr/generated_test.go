@@ -130,12 +130,73 @@ func TestResize(t *testing.T) {
 func TestDefaultMemory(t *testing.T) {
 	for _, input := range []int{0, 1 << 20} {
 		d := NewDecoder(make([]byte, input))
-		limit := 1<<20 + 64*input
+		limit := 64<<10 + 8*input
 		if s := Resize(&d, []byte(nil), limit); len(s) != limit {
 			t.Errorf("%d bytes of input: %v", input, d.Err())
 		}
-		if New[byte](&d, nil); d.Err() == nil {
+		if New[byte](&d, nil); !errors.Is(d.Err(), ErrMemory) {
 			t.Errorf("%d bytes of input: a byte more is not refused", input)
+		}
+	}
+}
+
+// Strings and copies take memory, too.
+func TestMemoryOfCopies(t *testing.T) {
+	in := AppendString(nil, "text")
+	for name, decode := range map[string]func(d *Decoder) int{
+		"string": func(d *Decoder) int { return len(d.String(4)) },
+		"copy":   func(d *Decoder) int { d.Copy(); return len(d.Opaque(4)) },
+	} {
+		for limit, want := range map[int]int{4: 4, 3: 0} {
+			d := NewDecoder(in)
+			d.LimitMemory(limit)
+			if n := decode(&d); n != want || (n == 0) != errors.Is(d.Err(), ErrMemory) || (n == 0) != (d.Offset() == 0) {
+				t.Errorf("%s, %d bytes: %d, at %d, %v", name, limit, n, d.Offset(), d.Err())
+			}
+		}
+	}
+}
+
+// A purse is an account.
+type purse struct{ has, asked int }
+
+func (p *purse) Reserve(n int) bool {
+	p.asked++
+	if n > p.has {
+		return false
+	}
+	p.has -= n
+	return true
+}
+
+// Memory beyond the first 64 KiB is from the account, in few steps.
+func TestChargeTo(t *testing.T) {
+	const free = 64 << 10
+	for _, tt := range []struct {
+		name        string
+		bytes, each int
+		has, limit  int
+		took, asked int
+		ok          bool
+	}{
+		{"little", free, 8, 0, 1 << 20, 0, 0, true},
+		{"a little more", free + 8, 8, 1 << 20, 1 << 20, free, 1, true},
+		{"a little more, and there is nothing", free + 8, 8, 8, 1 << 20, 0, 1, false},
+		{"up to the limit", free + 80, 8, 1 << 20, free + 80, 80, 1, true},
+		{"beyond the limit", free + 88, 8, 1 << 20, free + 80, 80, 1, false},
+		{"many", 4 * free, 8, 1 << 20, 1 << 20, 3 * free, 3, true},
+		{"one piece", 4 * free, 4 * free, 1 << 20, 1 << 20, 3 * free, 1, true},
+		{"one piece beyond the limit", 4 * free, 4 * free, 1 << 20, 4*free - 1, 0, 0, false},
+	} {
+		p := purse{has: tt.has}
+		d := NewDecoder(nil)
+		d.ChargeTo(&p)
+		d.LimitMemory(tt.limit)
+		for range tt.bytes / tt.each {
+			Resize(&d, []byte(nil), tt.each)
+		}
+		if took := tt.has - p.has; took != tt.took || p.asked != tt.asked || (d.Err() == nil) != tt.ok {
+			t.Errorf("%s: took %d bytes, asked %d times, error %v", tt.name, took, p.asked, d.Err())
 		}
 	}
 }
@@ -174,58 +235,51 @@ func TestExtend(t *testing.T) {
 	if d.Err() == nil || len(s) > 100 {
 		t.Errorf("%d elements and error %v, want a limit", len(s), d.Err())
 	}
+
+	// The capacity that a list has in advance is within the limit, too.
+	d, s = NewDecoder(nil), nil
+	d.LimitMemory(8 * 100)
+	for range 100 {
+		Extend(&d, &s)
+	}
+	if d.Err() != nil || len(s) != 100 || cap(s) != 100 {
+		t.Errorf("%d elements, room for %d, error %v", len(s), cap(s), d.Err())
+	}
+	if Extend(&d, &s); d.Err() == nil {
+		t.Error("an element more is not refused")
+	}
 }
 
-// A value is kept as long as what was allocated for it is little, or in proportion to the input.
+// A value is kept as long as little was allocated for it, all in all.
 func TestKeep(t *testing.T) {
-	var (
-		total uint64
-		list  [][]uint32
-	)
-	// decode decodes a list of n elements, all empty but the last one.
-	decode := func(n, last int) bool {
-		b := AppendUint32(nil, uint32(n))
-		b = append(b, make([]byte, 4*(n-1))...)
-		b = AppendUint32(b, uint32(last))
-		b = append(b, make([]byte, 4*last)...)
-		d := NewDecoder(b)
-		list = Resize(&d, list, d.Count(math.MaxUint32, 4))
-		for i := range list {
-			list[i] = Resize(&d, list[i], d.Count(math.MaxUint32, 4))
-			for j := range list[i] {
-				list[i][j] = d.Uint32()
+	const each = 1000
+	array := append(AppendUint32(nil, each), make([]byte, each*4)...)
+	for name, decode := range map[string]func(d *Decoder){
+		"bytes of a string": func(d *Decoder) { d.String(math.MaxUint32) },
+		"array":             func(d *Decoder) { Resize(d, []byte(nil), d.Count(math.MaxUint32, 1)) },
+	} {
+		total, kept := uint64(0), 0
+		for keep := true; keep && kept < 1000; kept++ {
+			d := NewDecoder(array)
+			decode(&d)
+			testutil.Must(t, d.Err())
+			if keep = d.Keep(&total); d.Keep(new(uint64)) != true {
+				t.Errorf("%s: counted twice", name)
 			}
 		}
-		testutil.Must(t, d.End())
-		return d.Keep(&total)
-	}
-	for range 1000 {
-		if !decode(100, 20000) {
-			t.Fatalf("a value is dropped that has %d bytes from the same input each time", total)
+		if want := (64<<10)/each + 1; kept != want {
+			t.Errorf("%s: dropped after %d values, want %d", name, kept, want)
 		}
 	}
-	if decode(100, 1) {
-		t.Errorf("a value is kept that has %d bytes from a short input", total)
-	}
-	total, list = 0, nil
-	kept := 1
-	for kept < 100 && decode(kept, 20000) {
-		kept++
-	}
-	if kept < 3 || kept > 50 {
-		t.Errorf("dropped after %d elements of 80000 bytes", kept)
-	}
-
-	// Strings are in it.
-	text := AppendString(nil, string(make([]byte, 1000)))
-	total, kept = 0, 0
-	for keep := true; keep && kept < 1000; kept++ {
-		d := NewDecoder(text)
-		d.String(math.MaxUint32)
-		keep = d.Keep(&total)
-	}
-	if want := (keptMemory+keptPerByte*len(text))/1000 + 1; kept != want {
-		t.Errorf("dropped after %d strings, want %d", kept, want)
+	// What is used again counts once.
+	var list []byte
+	total := uint64(0)
+	for range 1000 {
+		d := NewDecoder(array)
+		list = Resize(&d, list, d.Count(math.MaxUint32, 1))
+		if !d.Keep(&total) {
+			t.Fatalf("a value is dropped that has %d bytes from the same input each time", total)
+		}
 	}
 }
 

@@ -1,28 +1,34 @@
 package xdr
 
 import (
+	"errors"
 	"fmt"
 	"math"
-	"slices"
+	"math/bits"
 	"unsafe"
 )
 
 // MaxDepth limits how deep values of recursive types may be nested: see [Decoder.Enter].
 const MaxDepth = 64
 
-// The memory that a Decoder may use for arrays and optional data, in bytes, unless
-// [Decoder.LimitMemory] says otherwise: a few bytes of input can stand for an element of many
+// The memory that a Decoder may use for arrays, lists, optional data, strings and copies, in bytes,
+// unless [Decoder.LimitMemory] says otherwise: a few bytes of input can stand for an element of many
 // arms.
 const (
-	freeMemory    = 1 << 20
-	memoryPerByte = 64 // of input
+	freeMemory    = 64 << 10
+	memoryPerByte = 8 // of input
 )
 
-// The same of a value that is kept, for all that it has been decoded from: see [Decoder.Keep].
-const (
-	keptMemory  = 64 << 10
-	keptPerByte = 16 // of the last input
-)
+// ErrMemory is in the [*DecodeError] of input whose values take more memory than there is for them:
+// see [Decoder.LimitMemory] and [Decoder.ChargeTo]. Nothing may be wrong with such input.
+var ErrMemory = errors.New("no memory for values")
+
+// An Account has the memory that values take, beside that of the input.
+type Account interface {
+	// Reserve reports whether there are so many bytes more, which then are the values'. It does not
+	// block.
+	Reserve(bytes int) bool
+}
 
 // Enter begins a value of a recursive type, and reports whether it may be decoded. It may not if
 // [MaxDepth] of them are open already, which is an error, or behind any other error. If Enter returns
@@ -44,38 +50,77 @@ func (d *Decoder) Enter() bool {
 // Leave ends what [Decoder.Enter] began.
 func (d *Decoder) Leave() { d.depth-- }
 
-// LimitMemory sets the limit of what [Resize], [Extend] and [New] may allocate from now on, in
-// bytes. Without it that is 1 MiB and 64 times the length of the input.
+// LimitMemory sets the limit of what [Resize], [Extend], [New], [Decoder.String] and copies may
+// allocate from now on, in bytes. Without it that is 64 KiB and 8 times the length of the input.
 func (d *Decoder) LimitMemory(bytes int) {
-	d.limited, d.memory = true, max(0, bytes)
+	bytes = max(0, bytes)
+	d.limited = true
+	d.ready = uint64(min(bytes, freeMemory))
+	d.memory = uint64(bytes) - d.ready
 }
+
+// limit sets the limit that there is without LimitMemory.
+func (d *Decoder) limit() {
+	d.LimitMemory(int(min(freeMemory+memoryPerByte*uint64(len(d.b)), math.MaxInt)))
+}
+
+// ChargeTo has the Decoder reserve in a what it allocates beyond 64 KiB. It gives nothing back: that
+// is for the one who knows how long the values live. Call it before anything is decoded.
+func (d *Decoder) ChargeTo(a Account) { d.account = a }
 
 // allocate reports whether n values of size bytes may be allocated, and otherwise fails.
 func (d *Decoder) allocate(n int, size uintptr) bool {
-	if !d.limited {
-		d.LimitMemory(int(min(freeMemory+memoryPerByte*uint64(len(d.b)), math.MaxInt)))
-	}
-	if d.err != nil || size == 0 {
-		return d.err == nil
-	}
-	if uint64(n) > uint64(d.memory)/uint64(size) {
-		d.Fail("values take more memory than the limit")
+	if d.err != nil {
 		return false
 	}
-	d.memory -= n * int(size)
-	d.made += uint64(n) * uint64(size)
+	high, need := bits.Mul64(uint64(n), uint64(size))
+	if high > 0 || need > d.ready && !d.reserve(need-d.ready) {
+		d.failMemory()
+		return false
+	}
+	d.ready -= need
+	d.made += need
 	return true
+}
+
+// reserve makes n bytes ready to be allocated, or more.
+func (d *Decoder) reserve(n uint64) bool {
+	if !d.limited {
+		d.limit()
+		if n <= d.ready {
+			return true
+		}
+		n -= d.ready
+	}
+	if n > d.memory {
+		return false
+	}
+	if d.account != nil {
+		// In large steps, as each value of a chain is allocated by itself.
+		n = min(max(n, freeMemory), d.memory)
+		if !d.account.Reserve(int(n)) {
+			return false
+		}
+	}
+	d.memory -= n
+	d.ready += n
+	return true
+}
+
+func (d *Decoder) failMemory() {
+	d.Fail(ErrMemory.Error())
+	d.err.Err = ErrMemory
 }
 
 // Keep reports whether a value that d has decoded may be kept, so that the next one is decoded over it
 // and reuses its memory. total is of the value, and zero for a new one: it counts the bytes that have
-// been allocated for it, and the value is to be dropped when they are too many for the input of d.
-// Without that, elements which are long in one input each would add up: [Resize] and [Extend] keep
-// what is not in use.
+// been allocated for it, and the value is to be dropped when they are more than 64 KiB, which no
+// [Account] knows of. Without that, elements which are long in one input each would add up: [Resize]
+// and [Extend] keep what is not in use.
 func (d *Decoder) Keep(total *uint64) bool {
 	*total += d.made
 	d.made = 0
-	return *total <= keptMemory+keptPerByte*uint64(len(d.b))
+	return *total <= freeMemory
 }
 
 // Resize returns a slice of n elements for an array that is about to be decoded: s itself if
@@ -102,8 +147,8 @@ func Extend[S ~[]T, T any](d *Decoder, list *S) *T {
 	s := *list
 	if len(s) == cap(s) {
 		var zero T
-		if more := max(4, len(s)); d.allocate(more, unsafe.Sizeof(zero)) {
-			s = slices.Grow(s, more)
+		if more := d.room(max(4, len(s)), unsafe.Sizeof(zero)); d.allocate(more, unsafe.Sizeof(zero)) {
+			s = append(make(S, 0, len(s)+more), s...)
 		} else {
 			s = make(S, 0, 1)
 		}
@@ -111,6 +156,17 @@ func Extend[S ~[]T, T any](d *Decoder, list *S) *T {
 	s = s[:len(s)+1]
 	*list = s
 	return &s[len(s)-1]
+}
+
+// room returns how many of n values of size bytes the limit has room for, and at least 1.
+func (d *Decoder) room(n int, size uintptr) int {
+	if size == 0 {
+		return n
+	}
+	if !d.limited {
+		d.limit()
+	}
+	return int(max(1, min(uint64(n), (d.ready+d.memory)/uint64(size))))
 }
 
 // New returns a value for optional data that is about to be decoded: p itself unless it is nil.

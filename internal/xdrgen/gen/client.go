@@ -28,6 +28,7 @@ func (g *generator) client(s *service) {
 type %[1]s struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -38,7 +39,7 @@ func New%[1]s(c transport.Caller) *%[1]s { return &%[1]s{caller: c} }
 
 func (c *%[1]s) call(proc uint32) *transport.Call {
 	call := c.calls.Get(%[3]s, %[4]s, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }`, name, s.doc, s.prog, s.vers, article(name))
 	if s.null != "" {

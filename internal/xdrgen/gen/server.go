@@ -182,7 +182,7 @@ func (g *generator) serverMethod(s *service, m *method) {
 	if m.result() != nil {
 		call += ", &x.res"
 	}
-	g.p("if d.End() != nil {\n%s\nres.Fail(oncrpc.GarbageArgs)\nreturn\n}", done)
+	g.p("if err := d.End(); err != nil {\n%s\nres.FailArgs(req, err)\nreturn\n}", done)
 	g.p("err := h.impl.%s(%s)", m.name, call)
 	if m.result() == nil {
 		g.p("if err != nil {\nres.FailWith(req, err)\n}\n%s\n}", done)

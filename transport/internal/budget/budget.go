@@ -22,6 +22,12 @@
 // more as its peer takes replies. Taking none is the cheapest way to make a server hold
 // memory, and does not get beyond the start.
 //
+// # Values
+//
+// What is decoded from the arguments of a call comes on top, and its length is not known before. A
+// connection may have as much of it as its maximum, beside what its calls reserve. A call that runs does not
+// wait for more of it, as others that wait may hold the memory: it fails.
+//
 // Memory that is mapped and that no call has reserved counts too ([Budget.Usage]); it is
 // unmapped when others need it.
 package budget
@@ -73,6 +79,7 @@ type Tenant struct {
 	parked  int64 // of held: by calls that wait
 	asks    int64 // of parked: by the call that asks in Reserve
 	ahead   int64 // taken by Ahead
+	values  int64 // taken by Decode
 	left    bool
 
 	// While the tenant waits.
@@ -349,6 +356,29 @@ func (t *Tenant) Extend(own, n int64) bool {
 	}
 	b.add(t, n)
 	return true
+}
+
+// Decode takes n bytes for values decoded from the arguments of a call that runs and has own bytes
+// of them. The connection may have as much of that as its most, or more for one call alone, whatever
+// else its calls have reserved. The shares of its host and of the whole do apply.
+func (t *Tenant) Decode(own, n int64) bool {
+	b := t.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left, _ := b.fits(n); t.values > own && t.values+n > t.cfg.Most || left < 0 || t.host.held+n > left {
+		return false
+	}
+	t.values += n
+	b.add(t, n)
+	return true
+}
+
+// Decoded returns the n bytes that a call has taken by Decode.
+func (t *Tenant) Decoded(n int64) {
+	t.b.mu.Lock()
+	t.values -= n
+	t.b.mu.Unlock()
+	t.Release(n, false)
 }
 
 // Charge counts n more bytes that a call holds, whether there is room or not.

@@ -203,3 +203,25 @@ func TestAhead(t *testing.T) {
 		t.Errorf("%d bytes are parked after the calls have proceeded", b.parked)
 	}
 }
+
+// Values that calls decode do not take the room of what a connection's calls reserve, and the shares of
+// hosts and of all bound them.
+func TestDecode(t *testing.T) {
+	b, one, other := two()
+	one.cfg.Most = mib / 8
+	if !one.Reserve(0, mib/8) || !one.Decode(0, mib/8) || one.Decode(0, 1) {
+		t.Error("a connection may decode as much as it may reserve")
+	}
+	one.Decoded(mib / 8)
+	if !one.Decode(0, mib/8) || !one.Decode(mib/8, mib/8) || one.Decode(0, 1) {
+		t.Error("a single call may decode more, and no other call beside it")
+	}
+	if one.Decode(mib/4, mib/4) || other.Decode(0, mib/2) {
+		t.Error("a host may take no more than it leaves to others")
+	}
+	one.Decoded(mib / 4)
+	one.Release(mib/8, true)
+	if one.Leave(); one.Held() != 0 || b.Stats().Held != 0 || !other.Decode(0, mib/2) {
+		t.Errorf("in the end %d bytes are held", b.Stats().Held)
+	}
+}

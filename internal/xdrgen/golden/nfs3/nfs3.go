@@ -910,6 +910,7 @@ type ExportRes struct {
 type NfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -920,7 +921,7 @@ func NewNfsV3Client(c transport.Caller) *NfsV3Client { return &NfsV3Client{calle
 
 func (c *NfsV3Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(Program, Version, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -2157,9 +2158,9 @@ func (h *nfsV3Handler) serveGetattr(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.getattrCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Getattr(ctx, req, x.args, &x.res)
@@ -2184,9 +2185,9 @@ func (h *nfsV3Handler) serveSetattr(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.setattrCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Setattr(ctx, req, &x.args, &x.res)
@@ -2211,9 +2212,9 @@ func (h *nfsV3Handler) serveLookup(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.lookupCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Lookup(ctx, req, &x.args, &x.res)
@@ -2241,9 +2242,9 @@ func (h *nfsV3Handler) serveAccess(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.accessCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Access(ctx, req, &x.args, &x.res)
@@ -2268,9 +2269,9 @@ func (h *nfsV3Handler) serveReadlink(ctx context.Context, req *transport.Request
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.readlinkCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Readlink(ctx, req, x.args, &x.res)
@@ -2309,9 +2310,9 @@ func (h *nfsV3Handler) serveRead(ctx context.Context, req *transport.Request, re
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.readCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Read(ctx, req, &x.args, &x.res)
@@ -2349,9 +2350,9 @@ func (h *nfsV3Handler) serveWrite(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.writeCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Write(ctx, req, &x.args, &x.res)
@@ -2376,9 +2377,9 @@ func (h *nfsV3Handler) serveCreate(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.createCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Create(ctx, req, &x.args, &x.res)
@@ -2406,9 +2407,9 @@ func (h *nfsV3Handler) serveMkdir(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.mkdirCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Mkdir(ctx, req, &x.args, &x.res)
@@ -2436,9 +2437,9 @@ func (h *nfsV3Handler) serveSymlink(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.symlinkCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Symlink(ctx, req, &x.args, &x.res)
@@ -2466,9 +2467,9 @@ func (h *nfsV3Handler) serveMknod(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.mknodCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Mknod(ctx, req, &x.args, &x.res)
@@ -2496,9 +2497,9 @@ func (h *nfsV3Handler) serveRemove(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.removeCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Remove(ctx, req, &x.args, &x.res)
@@ -2523,9 +2524,9 @@ func (h *nfsV3Handler) serveRmdir(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.rmdirCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Rmdir(ctx, req, &x.args, &x.res)
@@ -2550,9 +2551,9 @@ func (h *nfsV3Handler) serveRename(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.renameCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Rename(ctx, req, &x.args, &x.res)
@@ -2577,9 +2578,9 @@ func (h *nfsV3Handler) serveLink(ctx context.Context, req *transport.Request, re
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.linkCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Link(ctx, req, &x.args, &x.res)
@@ -2604,9 +2605,9 @@ func (h *nfsV3Handler) serveReaddir(ctx context.Context, req *transport.Request,
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.readdirCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Readdir(ctx, req, &x.args, &x.res)
@@ -2634,9 +2635,9 @@ func (h *nfsV3Handler) serveReaddirplus(ctx context.Context, req *transport.Requ
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.readdirplusCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Readdirplus(ctx, req, &x.args, &x.res)
@@ -2664,9 +2665,9 @@ func (h *nfsV3Handler) serveFsstat(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.fsstatCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Fsstat(ctx, req, x.args, &x.res)
@@ -2691,9 +2692,9 @@ func (h *nfsV3Handler) serveFsinfo(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.fsinfoCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Fsinfo(ctx, req, x.args, &x.res)
@@ -2718,9 +2719,9 @@ func (h *nfsV3Handler) servePathconf(ctx context.Context, req *transport.Request
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.pathconfCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Pathconf(ctx, req, x.args, &x.res)
@@ -2745,9 +2746,9 @@ func (h *nfsV3Handler) serveCommit(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.commitCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Commit(ctx, req, &x.args, &x.res)
@@ -3006,6 +3007,7 @@ func skipSetMtime(d *xdr.Decoder) {
 type MountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -3016,7 +3018,7 @@ func NewMountV3Client(c transport.Caller) *MountV3Client { return &MountV3Client
 
 func (c *MountV3Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(MountProgram, MountVersion, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -3341,9 +3343,9 @@ func (h *mountV3Handler) serveMnt(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.mntCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Mnt(ctx, req, x.args, &x.res)
@@ -3368,9 +3370,9 @@ func (h *mountV3Handler) serveDump(ctx context.Context, req *transport.Request, 
 	x := h.dumpCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.dumpCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Dump(ctx, req, &x.res)
@@ -3397,9 +3399,9 @@ func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.umntCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Umnt(ctx, req, x.args)
@@ -3412,9 +3414,9 @@ func (h *mountV3Handler) serveUmnt(ctx context.Context, req *transport.Request, 
 func (h *mountV3Handler) serveUmntall(ctx context.Context, req *transport.Request, res *transport.Response) {
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Umntall(ctx, req)
@@ -3433,9 +3435,9 @@ func (h *mountV3Handler) serveExport(ctx context.Context, req *transport.Request
 	x := h.exportCalls.Get()
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.exportCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Export(ctx, req, &x.res)

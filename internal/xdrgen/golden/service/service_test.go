@@ -423,7 +423,7 @@ func (c *counter) Cells(_ context.Context, _ *transport.Request, args *Table, _ 
 
 // Arguments that are kept for the next call do not add up: each call has another long row.
 func TestArgumentsKept(t *testing.T) {
-	const calls, cells = 200, 1 << 14
+	const calls, cells = 200, 1 << 10
 	s := new(counter)
 	store := NewStoreV2Client(start(t, "tcp", StoreV2Program(s)).client)
 	for i := range calls {
@@ -433,9 +433,81 @@ func TestArgumentsKept(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if most := s.most.Load(); most > 20*4*cells {
+	if most := s.most.Load(); most > 2*(64<<10) {
 		t.Errorf("rows have %d bytes after %d calls of %d", most, calls, 4*cells)
 	}
+}
+
+// A holder returns how much memory its connection holds while it has its arguments.
+type holder struct {
+	UnimplementedStoreV2Server
+	conn atomic.Pointer[transport.Conn]
+}
+
+func (h *holder) Cells(_ context.Context, req *transport.Request, _ *Table, _ []byte, res *uint32) error {
+	h.conn.Store(req.Conn())
+	*res = uint32(req.Conn().Stats().HeldBytes)
+	return nil
+}
+
+func (h *holder) Slots(_ context.Context, req *transport.Request, _ *Slots, res *uint32) error {
+	h.conn.Store(req.Conn())
+	*res = uint32(req.Conn().Stats().HeldBytes)
+	return nil
+}
+
+// Arguments that are much longer decoded than encoded count as memory of the connection, and are refused
+// beyond the limit.
+func TestArgumentsCharged(t *testing.T) {
+	each(t, func(t *testing.T, over string) {
+		h := new(holder)
+		program, limit := StoreV2Program(h), 0
+		inner := program.Handler
+		program.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+			if limit > 0 {
+				req.LimitMemory(limit)
+			}
+			inner.ServeRPC(ctx, req, res)
+		})
+		b := start(t, over, program)
+		store := NewStoreV2Client(b.client)
+		const size = 4<<20 - 100 // of the arguments
+		batch := func(n int) func() (uint32, error) {
+			return func() (uint32, error) { return store.Slots(t.Context(), &Slots{List: make([]Slot, n)}) }
+		}
+		for _, tt := range []struct {
+			name  string
+			call  func() (uint32, error)
+			limit int
+			held  int // at least; -1: the call is refused
+		}{
+			{"rows, 6 times as long", func() (uint32, error) {
+				return store.Cells(t.Context(), &Table{Rows: make([]Row, size/4)}, nil)
+			}, 0, 6*size - 64<<10},
+			{"a few unions", batch(500), 0, 0},
+			{"unions, 32 times as long", batch(size / 4), 0, -1},
+			{"unions within a limit", batch(size / 4), 32 * size, 32*size - 64<<10},
+			{"unions beyond a limit", batch(size / 4), 32*size - 1, -1},
+		} {
+			limit = tt.limit
+			held, err := tt.call()
+			var refused *oncrpc.RPCError
+			switch {
+			case tt.held < 0 && (!errors.As(err, &refused) || refused.AcceptStat != oncrpc.SystemErr):
+				t.Errorf("%s: error %v, want SYSTEM_ERR", tt.name, err)
+			case tt.held >= 0 && (err != nil || int(held) < tt.held):
+				t.Errorf("%s: the connection holds %d bytes, want %d; error %v", tt.name, held, tt.held, err)
+			}
+			// The message may be held until its memory is given back, the values may not.
+			if n := h.conn.Load().Stats().HeldBytes; n > 3*size {
+				t.Fatalf("%s: %d bytes are held after the reply", tt.name, n)
+			}
+		}
+		testutil.Eventually(t, "nothing is held in the end", func() bool { return h.conn.Load().Stats().HeldBytes == 0 })
+		if log := b.log.String(); strings.Count(log, xdr.ErrMemory.Error()) != 2 {
+			t.Errorf("the log has %q", log)
+		}
+	})
 }
 
 // What Check refuses is not sent, and the error tells where it is.

@@ -47,6 +47,7 @@ const (
 	StoreSay     uint32 = 4
 	StoreEntries uint32 = 5
 	StoreCells   uint32 = 6
+	StoreSlots   uint32 = 7
 )
 
 // Program WATCH_PROG, its versions and procedures.
@@ -180,6 +181,19 @@ type Table struct {
 	Rows []Row
 }
 
+// Slot is union slot.
+//
+// Four bytes can stand for one.
+type Slot struct {
+	Used bool
+	Seal [127]byte // if Used is true
+}
+
+// Slots is struct slots.
+type Slots struct {
+	List []Slot
+}
+
 // A StoreV1Client calls version STORE_V1 of program STORE_PROG.
 // Its methods may be called by many goroutines at once. What an argument refers to belongs to the
 // call until the method returns; results are the caller's.
@@ -195,6 +209,7 @@ type Table struct {
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -205,7 +220,7 @@ func NewStoreV1Client(c transport.Caller) *StoreV1Client { return &StoreV1Client
 
 func (c *StoreV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(StoreProg, StoreV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -888,9 +903,9 @@ func (h *storeV1Handler) servePut(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.putCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Put(ctx, req, &x.args, &x.res)
@@ -918,9 +933,9 @@ func (h *storeV1Handler) serveGet(ctx context.Context, req *transport.Request, r
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.getCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Get(ctx, req, &x.args, &x.res)
@@ -957,9 +972,9 @@ func (h *storeV1Handler) serveCount(ctx context.Context, req *transport.Request,
 	dec := req.Decoder()
 	d := &dec
 	x.shard = d.Uint32()
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.countCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Count(ctx, req, x.shard, &x.res)
@@ -988,9 +1003,9 @@ func (h *storeV1Handler) serveName(ctx context.Context, req *transport.Request, 
 	d.Strict()
 	x.shard = d.Uint32()
 	x.prefix = d.String(8)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.nameCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Name(ctx, req, x.shard, x.prefix, &x.res)
@@ -1016,9 +1031,9 @@ func (h *storeV1Handler) serveSwap(ctx context.Context, req *transport.Request, 
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.swapCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Swap(ctx, req, &x.args, &x.res)
@@ -1058,9 +1073,9 @@ func (h *storeV1Handler) serveCopy(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.copyCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Copy(ctx, req, &x.args, &x.res)
@@ -1097,9 +1112,9 @@ func (h *storeV1Handler) serveList(ctx context.Context, req *transport.Request, 
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.listCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.List(ctx, req, &x.args, &x.res)
@@ -1118,9 +1133,9 @@ func (h *storeV1Handler) serveList(ctx context.Context, req *transport.Request, 
 func (h *storeV1Handler) serveClear(ctx context.Context, req *transport.Request, res *transport.Response) {
 	dec := req.Decoder()
 	d := &dec
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Clear(ctx, req)
@@ -1144,9 +1159,9 @@ func (h *storeV1Handler) serveWatch(ctx context.Context, req *transport.Request,
 	d.Strict()
 	x.events = d.Uint32()
 	x.arg2.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.watchCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Watch(ctx, req, x.events, x.arg2, &x.res)
@@ -1176,9 +1191,9 @@ func (h *storeV1Handler) serveEcho(ctx context.Context, req *transport.Request, 
 	d := &dec
 	d.Strict()
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.echoCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Echo(ctx, req, &x.args, &x.res)
@@ -1346,6 +1361,7 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 type StoreV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -1356,7 +1372,7 @@ func NewStoreV2Client(c transport.Caller) *StoreV2Client { return &StoreV2Client
 
 func (c *StoreV2Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(StoreProg, StoreV2, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -1642,6 +1658,45 @@ func (c *StoreV2Client) cellsEnded(call *transport.Call, failed error) (res uint
 	return res, err
 }
 
+// Slots calls STORE_SLOTS.
+func (c *StoreV2Client) Slots(ctx context.Context, args *Slots) (res uint32, err error) {
+	call, err := c.slotsCall(args)
+	if err == nil {
+		res, err = c.slotsEnded(call, c.caller.Call(ctx, call))
+	}
+	return res, err
+}
+
+// StartSlots starts a call of Slots in p.
+func (c *StoreV2Client) StartSlots(p *transport.Pipeline, args *Slots, done func(uint32, error)) error {
+	call, err := c.slotsCall(args)
+	if err == nil {
+		p.StartFunc(call, func(err error) { done(c.slotsEnded(call, err)) })
+	}
+	return err
+}
+
+func (c *StoreV2Client) slotsCall(args *Slots) (*transport.Call, error) {
+	call := c.call(StoreSlots)
+	call.Args = args.Append(call.Args)
+	call.MaxResults = 4
+	return call, nil
+}
+
+func (c *StoreV2Client) slotsEnded(call *transport.Call, failed error) (res uint32, err error) {
+	err = failed
+	if err == nil {
+		results := call.Decoder()
+		d := &results.Decoder
+		res = d.Uint32()
+		if err = d.End(); err != nil {
+			err = fmt.Errorf("STORE_SLOTS: results: %w", err)
+		}
+	}
+	c.calls.Put(call)
+	return res, err
+}
+
 // A StoreV2Server executes version STORE_V2 of program STORE_PROG.
 // Its methods are called by many goroutines at once.
 //
@@ -1674,6 +1729,9 @@ type StoreV2Server interface {
 
 	// Cells executes STORE_CELLS.
 	Cells(ctx context.Context, req *transport.Request, arg1 *Table, arg2 []byte, res *uint32) error
+
+	// Slots executes STORE_SLOTS.
+	Slots(ctx context.Context, req *transport.Request, args *Slots, res *uint32) error
 }
 
 // UnimplementedStoreV2Server answers all procedures with PROC_UNAVAIL. Servers that embed it need
@@ -1712,6 +1770,11 @@ func (UnimplementedStoreV2Server) Cells(context.Context, *transport.Request, *Ta
 	return oncrpc.ProcUnavail
 }
 
+// Slots returns oncrpc.ProcUnavail.
+func (UnimplementedStoreV2Server) Slots(context.Context, *transport.Request, *Slots, *uint32) error {
+	return oncrpc.ProcUnavail
+}
+
 // StoreV2Program returns the program that impl executes: for [transport.Server.Register], for
 // ClientConfig.Callbacks, or for [transport.Versions] if there are several versions.
 func StoreV2Program(impl StoreV2Server) transport.Program {
@@ -1739,6 +1802,7 @@ type storeV2Handler struct {
 	sayCalls     transport.Pool[storeV2SayCall]
 	entriesCalls transport.Pool[storeV2EntriesCall]
 	cellsCalls   transport.Pool[storeV2CellsCall]
+	slotsCalls   transport.Pool[storeV2SlotsCall]
 }
 
 // ServeRPC executes one call.
@@ -1756,6 +1820,8 @@ func (h *storeV2Handler) ServeRPC(ctx context.Context, req *transport.Request, r
 		h.serveEntries(ctx, req, res)
 	case StoreCells:
 		h.serveCells(ctx, req, res)
+	case StoreSlots:
+		h.serveSlots(ctx, req, res)
 	default:
 		res.Fail(oncrpc.ProcUnavail)
 	}
@@ -1772,9 +1838,9 @@ func (h *storeV2Handler) serveFetch(ctx context.Context, req *transport.Request,
 	dec := req.Decoder()
 	d := &dec
 	x.args.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.fetchCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Fetch(ctx, req, x.args, &x.res)
@@ -1809,9 +1875,9 @@ func (h *storeV2Handler) serveSwitch(ctx context.Context, req *transport.Request
 	x.id.Decode(d)
 	x.newArg = d.Bulk(MaxValue)
 	x.arg3 = d.Bulk(4294967295)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.switchCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Switch(ctx, req, x.id, x.newArg, x.arg3, &x.res)
@@ -1842,9 +1908,9 @@ func (h *storeV2Handler) serveLend(ctx context.Context, req *transport.Request, 
 	dec := req.Decoder()
 	d := &dec
 	x.args = d.Bulk(MaxValue)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.lendCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Lend(ctx, req, x.args, &x.res)
@@ -1871,9 +1937,9 @@ func (h *storeV2Handler) serveSay(ctx context.Context, req *transport.Request, r
 	dec := req.Decoder()
 	d := &dec
 	x.args = d.Bulk(4294967295)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.sayCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Say(ctx, req, x.args, &x.res)
@@ -1901,9 +1967,9 @@ func (h *storeV2Handler) serveEntries(ctx context.Context, req *transport.Reques
 	dec := req.Decoder()
 	d := &dec
 	x.bytes = d.Uint32()
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.entriesCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Entries(ctx, req, x.bytes, &x.res)
@@ -1951,11 +2017,11 @@ func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request,
 	d := &dec
 	x.arg1.Decode(d)
 	x.arg2 = d.Bulk(4294967295)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		if d.Keep(&x.kept) {
 			h.cellsCalls.Put(x)
 		}
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Cells(ctx, req, &x.arg1, x.arg2, &x.res)
@@ -1969,6 +2035,39 @@ func (h *storeV2Handler) serveCells(ctx context.Context, req *transport.Request,
 	x.res = 0
 	if d.Keep(&x.kept) {
 		h.cellsCalls.Put(x)
+	}
+}
+
+// A storeV2SlotsCall is one call of STORE_SLOTS.
+type storeV2SlotsCall struct {
+	args Slots
+	kept uint64 // see [xdr.Decoder.Keep]
+	res  uint32
+}
+
+func (h *storeV2Handler) serveSlots(ctx context.Context, req *transport.Request, res *transport.Response) {
+	x := h.slotsCalls.Get()
+	dec := req.Decoder()
+	d := &dec
+	x.args.Decode(d)
+	if err := d.End(); err != nil {
+		if d.Keep(&x.kept) {
+			h.slotsCalls.Put(x)
+		}
+		res.FailArgs(req, err)
+		return
+	}
+	err := h.impl.Slots(ctx, req, &x.args, &x.res)
+	if err != nil {
+		res.FailWith(req, err)
+	} else {
+		b := res.Results
+		b = xdr.AppendUint32(b, x.res)
+		res.Results = b
+	}
+	x.res = 0
+	if d.Keep(&x.kept) {
+		h.slotsCalls.Put(x)
 	}
 }
 
@@ -2034,6 +2133,8 @@ func (StoreV2Binding) Call(p transport.Procedure, args []byte, items []transport
 		w.Item(4294967295)
 		items, _ = w.Items()
 		return items, bounds
+	case StoreSlots:
+		bounds.MaxResults = 4
 	}
 	return items[:0], bounds
 }
@@ -2064,7 +2165,7 @@ func (StoreV2Binding) Idempotent(p transport.Procedure) bool {
 		return false
 	}
 	switch p.Proc {
-	case StoreCells:
+	case StoreCells, StoreSlots:
 		return true
 	}
 	return false
@@ -2100,6 +2201,7 @@ func skipRow(d *xdr.Decoder) {
 type WatchV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
 	NoResend   bool        // of all calls, likewise: see [transport.Call]
+	MaxDecoded int         // of all calls, likewise
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -2110,7 +2212,7 @@ func NewWatchV1Client(c transport.Caller) *WatchV1Client { return &WatchV1Client
 
 func (c *WatchV1Client) call(proc uint32) *transport.Call {
 	call := c.calls.Get(WatchProg, WatchV1, proc)
-	call.Cred, call.Verf, call.NoResend = c.Cred, c.Verf, c.NoResend
+	call.Cred, call.Verf, call.NoResend, call.MaxDecoded = c.Cred, c.Verf, c.NoResend, c.MaxDecoded
 	return call
 }
 
@@ -2250,9 +2352,9 @@ func (h *watchV1Handler) serveChanged(ctx context.Context, req *transport.Reques
 	d.Strict()
 	x.arg1.Decode(d)
 	x.arg2.Decode(d)
-	if d.End() != nil {
+	if err := d.End(); err != nil {
 		h.changedCalls.Put(x)
-		res.Fail(oncrpc.GarbageArgs)
+		res.FailArgs(req, err)
 		return
 	}
 	err := h.impl.Changed(ctx, req, x.arg1, x.arg2, &x.res)
@@ -2665,5 +2767,51 @@ func (v *Table) Decode(d *xdr.Decoder) {
 
 // Check returns an [*xdr.CheckError] if v is out of the bounds of table.
 func (v *Table) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Slot) Append(b []byte) []byte {
+	b = xdr.AppendBool(b, v.Used)
+	if v.Used {
+		b = xdr.AppendFixedOpaque(b, v.Seal[:])
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Slot) Decode(d *xdr.Decoder) {
+	v.Used = d.Bool()
+	if v.Used {
+		copy(v.Seal[:], d.FixedOpaque(127))
+	} else {
+		*v = Slot{Used: v.Used}
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of slot.
+func (v *Slot) Check() error {
+	return nil
+}
+
+// Append appends the encoding of v to b.
+func (v *Slots) Append(b []byte) []byte {
+	b = xdr.AppendUint32(b, uint32(len(v.List)))
+	for i := range v.List {
+		b = v.List[i].Append(b)
+	}
+	return b
+}
+
+// Decode decodes v and leaves its error in d.
+func (v *Slots) Decode(d *xdr.Decoder) {
+	v.List = xdr.Resize(d, v.List, d.Count(4294967295, 4))
+	for i := range v.List {
+		v.List[i].Decode(d)
+	}
+}
+
+// Check returns an [*xdr.CheckError] if v is out of the bounds of slots.
+func (v *Slots) Check() error {
 	return nil
 }
