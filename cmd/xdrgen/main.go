@@ -44,6 +44,9 @@
 //   - /* max: 65536 */: the same as behind a member, for the result as a whole.
 //   - /* oneway */ is an error: RPC-over-RDMA has no calls without a reply.
 //
+// A comment /* independent */ after the opening brace of a version says that no handler of it waits
+// for another call of its client: see Independent in transport.Program.
+//
 // # Go
 //
 // put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: words begin behind underscores

@@ -41,9 +41,10 @@ func Stubs(spec *Spec) error {
 	for _, p := range spec.Programs {
 		s.only(p.Doc, "program", "go")
 		for _, v := range p.Versions {
-			s.only(v.Doc, "version", "go", "lax")
+			s.only(v.Doc, "version", "go", "lax", "independent")
 			for _, a := range v.Doc.Annotations() {
 				v.Lax = v.Lax || a.Word == "lax"
+				v.Independent = v.Independent || a.Word == "independent"
 			}
 			for _, proc := range v.Procs {
 				s.procs[proc.Name] = true

@@ -174,6 +174,8 @@ type Version struct {
 	Go     string // as in Const
 	Doc    syntax.Comments
 	Lax    bool // clients and servers ignore pad bytes; set by Stubs
+
+	Independent bool // handlers wait for nothing that their client does; set by Stubs
 }
 
 // A Proc is a procedure.

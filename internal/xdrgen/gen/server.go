@@ -63,6 +63,9 @@ func %[1]sProgram(impl %[1]sServer) transport.Program {
 	if list := s.having(func(m *method) bool { return m.Inline }); list != "" {
 		g.p("Inline: func(_, proc uint32) bool {\nswitch proc {\ncase %s:\nreturn true\n}\nreturn false\n},", list)
 	}
+	if s.alone {
+		g.p("Independent: true,")
+	}
 	g.p("}\n}")
 	g.p(`
 // Register%[1]s has s execute %[2]s with impl.

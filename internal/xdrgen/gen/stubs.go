@@ -19,6 +19,7 @@ type service struct {
 	local      string // of those that are not exported
 	number     uint32 // of the program
 	lax        bool   // pad bytes are ignored
+	alone      bool   // handlers wait for nothing that their client does
 	procs      []*method
 	null       string // the method for procedure 0
 	nullProc   *check.Proc
@@ -65,7 +66,7 @@ func (g *generator) stubs() {
 func (g *generator) service(p *check.Program, v *check.Version) *service {
 	s := &service{
 		prog: g.names.programs[number{p.Name, p.Number}], vers: g.names.versions[number{v.Name, v.Number}],
-		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), number: p.Number, lax: v.Lax,
+		doc: fmt.Sprintf("version %s of program %s", v.Name, p.Name), number: p.Number, lax: v.Lax, alone: v.Independent,
 	}
 	used := map[string]bool{"Cred": true, "Verf": true, "NoResend": true}
 	prefix := commonPrefix(v.Procs)

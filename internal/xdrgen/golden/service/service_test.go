@@ -790,3 +790,10 @@ func TestTwoVersions(t *testing.T) {
 		}
 	})
 }
+
+// A program whose version says so is Independent.
+func TestIndependent(t *testing.T) {
+	if StoreV1Program(nil).Independent || !StoreV2Program(nil).Independent {
+		t.Error("the annotation of version 2 is not in its program, or in that of version 1")
+	}
+}

@@ -1784,6 +1784,7 @@ func StoreV2Program(impl StoreV2Server) transport.Program {
 		Idempotent: func(vers, proc uint32) bool {
 			return StoreV2Binding{}.Idempotent(transport.Procedure{Prog: StoreProg, Vers: vers, Proc: proc})
 		},
+		Independent: true,
 	}
 }
 
