@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -773,6 +775,28 @@ func TestOptionalExecutedLimits(t *testing.T) {
 		}
 		server2(t, nil, func(p *peer, s *Server, _ *testService) { flood(t, p, theConn(s)) })
 		client2(t, nil, func(p *peer, cl *Client) { flood(t, p, cl.conn()) })
+	})
+
+	t.Run("a Handle that panics, or calls runtime.Goexit", func(t *testing.T) {
+		for name, ends := range map[string]func(){"panic": func() { panic("as it was told") }, "Goexit": runtime.Goexit} {
+			server := &Settings{Logger: slog.New(slog.DiscardHandler), Operations: []Operation{{Type: testOp, IsAnswer: testOps()[0].IsAnswer,
+				Handle: func(_ context.Context, _ *Conn, m Optional) (Optional, error) {
+					if string(m.Info) == "?ends" {
+						ends()
+					}
+					return Optional{Info: []byte("!done")}, nil
+				}}}}
+			server2(t, server, func(p *peer, s *Server, _ *testService) {
+				p.send(optBytes(7, testOp, "?ends"), 0)
+				if got, want := p.next("an RDMA_ERROR").msg, invalOption(7, initialGrant); !bytes.Equal(got, want) {
+					t.Errorf("%s: the answer is %x, want %x", name, got, want)
+				}
+				p.send(optBytes(8, testOp, "?"), 0)
+				if h, _ := p.optional("the next answer"); h.XID != 8 {
+					t.Errorf("%s: the next answer is %+v", name, h)
+				}
+			})
+		}
 	})
 
 	t.Run("a client that makes many requests at once is granted more", func(t *testing.T) {
