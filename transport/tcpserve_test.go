@@ -604,9 +604,12 @@ func (b boundBinding) Reply(_ Procedure, _ []byte, _ bool, items []Range) []Rang
 // A full server makes room over TCP as it does over RDMA.
 func TestTCPRoom(t *testing.T) {
 	testTCPServer(t, &Settings{MaxConns: 2}, func(st *tcpStage, svc *testService) {
-		p1 := st.arrive("a:1").listen()
-		time.Sleep(2 * time.Second)
-		p2 := st.arrive("a:2").listen()
+		p1, p2 := st.arrive("a:1").listen(), st.arrive("a:2").listen()
+		for i, p := range []*tcpPeer{p1, p2} {
+			p.call(uint32(11+i), procEcho, opaque("")...)
+			p.results("a call", uint32(11+i))
+			time.Sleep(2 * time.Second)
+		}
 		st.arrive("a:3").listen().ended("the host that has all")
 		p1.call(1, procEcho, opaque("")...)
 		p1.results("the first", 1)
