@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sites are the software adapter, and the RDMA devices that the environment tells of, in
+// sites are the software adapter, and the RDMA devices that the environment reports, in
 // each mode of waiting.
 func sites() []Site {
 	list := []Site{Software(Adapter{})}

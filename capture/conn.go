@@ -251,7 +251,7 @@ func (c *conn) peerReads(sgl []fabric.SGE, at int64) {
 	}
 }
 
-// peerWrites records the RDMA Writes that a message which the peer has sent tells of: those into
+// peerWrites records the RDMA Writes that a message which the peer has sent reports: those into
 // the write list and the reply chunk of a reply. In a call the lists name the peer's own memory.
 func (c *conn) peerWrites(msg []byte, at int64) {
 	if len(c.exposed) == 0 || !consumeLists(msg, &c.hdr) || !isReply(msg, &c.hdr) {

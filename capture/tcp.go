@@ -24,7 +24,7 @@ func (l *tcpListener) Accept() (net.Conn, error) {
 }
 
 // Conn returns nc, a connection over TCP, with what is read from it and written to it recorded, as
-// segments of TCP in both framings. active tells whether this end has opened it. What is written is
+// segments of TCP in both framings. active reports whether this end has opened it. What is written is
 // recorded first, whether or not writing it succeeds then. The result has CloseWrite if nc has it; it
 // is no *net.TCPConn.
 func (w *Writer) Conn(nc net.Conn, active bool) net.Conn {

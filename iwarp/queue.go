@@ -41,7 +41,7 @@ type queues struct {
 	irqNext uint64
 }
 
-// tellQuiet is how many deferred requests complete without a completion before take tells of
+// tellQuiet is how many deferred requests complete without a completion before take reports
 // them: with the completions of something else, so that nobody wakes for it. Their user keeps
 // memory for each of them until then.
 const tellQuiet = 4

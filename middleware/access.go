@@ -40,7 +40,7 @@ type Access struct {
 // highestReserved is the last port that takes privileges to use.
 const highestReserved = 1023
 
-// Allow returns a function for transport.Program.Auth, or [Require], that tells whether a call may
+// Allow returns a function for transport.Program.Auth, or [Require], that reports whether a call may
 // be executed:
 //
 //   - AUTH_BADCRED if its AUTH_SYS credential cannot be decoded, or has bytes behind it;

@@ -311,7 +311,7 @@ func (c *caller) remove(w *turn) bool {
 	return false
 }
 
-// leave ends a call. placed tells that it has a place, which the next in line gets.
+// leave ends a call. placed says that it has a place, which the next in line gets.
 func (l *Limiter) leave(c *caller, placed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -332,7 +332,7 @@ func (l *Limiter) leave(c *caller, placed bool) {
 	}
 }
 
-// rests tells whether nothing of the caller has to be remembered.
+// rests reports whether nothing of the caller has to be remembered.
 func (c *caller) rests(now time.Duration) bool { return c.refs == 0 && c.due <= now }
 
 // identify returns which caller makes a call.

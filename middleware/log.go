@@ -127,7 +127,7 @@ func (l *logger) tell(ctx context.Context, req *transport.Request, res *transpor
 	l.log.LogAttrs(ctx, level, "rpc", attrs...)
 }
 
-// takes tells whether one more failure is written, and how many before it were not.
+// takes reports whether one more failure is written, and how many before it were not.
 func (l *logger) takes() (omitted int, ok bool) {
 	if l.pace.interval == 0 {
 		return 0, true

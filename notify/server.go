@@ -51,7 +51,7 @@ type Server struct {
 	running sync.WaitGroup
 }
 
-// NewServer returns a server of the changes that source tells of. The source remains the
+// NewServer returns a server of the changes that source reports. The source remains the
 // caller's, and must not be closed before the server. log may be nil.
 func NewServer(source Source, log *slog.Logger) *Server {
 	if log == nil {

@@ -59,7 +59,7 @@ func (s *fakeSource) refuse(err error) {
 	s.err = err
 }
 
-// emit tells of an event in every directory.
+// emit reports an event in every directory.
 func (s *fakeSource) emit(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -406,7 +406,7 @@ func requestFailed(wc *fabric.WC) *fabric.ConnError {
 	}
 }
 
-// patience bounds the wait for the event that tells why requests fail.
+// patience bounds the wait for the event that says why requests fail.
 const patience = 2 * time.Second
 
 // removal bounds the wait for the event of a device's removal after requests have failed

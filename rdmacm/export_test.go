@@ -64,7 +64,7 @@ func Handles(c fabric.Conn) (*cgo.QP, *cgo.CQ, *cgo.CMID) {
 // Handle is the ID of the library behind a listener.
 func Handle(l fabric.Listener) *cgo.CMID { return l.(*Listener).id.raw }
 
-// Waiters tells who waits on the completion queue of c: whether c leads, and how
+// Waiters says who waits on the completion queue of c: whether c leads, and how
 // many follow.
 func Waiters(c fabric.Conn) (leads bool, followers int) {
 	conn := c.(*Conn)

@@ -110,7 +110,7 @@ func TestFakeDeferred(t *testing.T) {
 						signaled = append(signaled, wrs[i].ID)
 					}
 				}
-				// The device tells of those that are signaled, and those before them.
+				// The device reports those that are signaled, and those before them.
 				for _, s := range l.qp.Sends() {
 					s.Complete(cgotest.Success)
 				}
@@ -513,7 +513,7 @@ func TestFakeRefusedByDevice(t *testing.T) {
 	for _, tc := range []struct {
 		call  string
 		errno syscall.Errno
-		peer  bool // it means that the connection has failed, and the event tells why
+		peer  bool // it means that the connection has failed, and the event says why
 	}{
 		{"ibv_post_send", syscall.ENOMEM, false},
 		{"ibv_post_send", syscall.EINVAL, true},

@@ -233,7 +233,7 @@ func (c *Conn) append(wr *fabric.SendWR) {
 	c.swr = append(c.swr, to)
 }
 
-// tellQuiet is how many deferred requests may wait for a completion that Poll tells of without
+// tellQuiet is how many deferred requests may wait for a completion that Poll reports without
 // one of the device. Their user keeps memory for each of them.
 const tellQuiet = 4
 

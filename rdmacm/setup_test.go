@@ -165,7 +165,7 @@ func take(t testing.TB, p *rdmacm.Provider) tally {
 	return n
 }
 
-// exceeds tells what there is more of than before.
+// exceeds says what there is more of than before.
 func (n tally) exceeds(before tally) (what []string) {
 	for k, v := range n.objects {
 		if was, ok := before.objects[k]; ok && v > was {
@@ -589,7 +589,7 @@ func child(t testing.TB, name string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// isChild tells whether this process is the child of that test.
+// isChild reports whether this process is the child of that test.
 func isChild(name string) bool { return os.Getenv("RPCRDMA_TEST_CHILD") == name }
 
 // asNobody has the command run without the rights of root.

@@ -281,7 +281,7 @@ func TestRDMATrapReadList(t *testing.T) {
 }
 
 // TestRDMATrapOvertaking: on siw a Send that was posted behind a Read completes first,
-// since it need not wait for an answer. The provider tells of both in the order posted.
+// since it need not wait for an answer. The provider reports both in the order posted.
 func TestRDMATrapOvertaking(t *testing.T) {
 	rdmatest.OnDevices(t, func(t *testing.T, kind, addr string) {
 		const size = 512 << 10
@@ -337,7 +337,7 @@ func TestRDMATrapOvertaking(t *testing.T) {
 	})
 }
 
-// TestRDMATrapInvalidatedFlag: rxe tells that a window was invalidated with the kernel's
+// TestRDMATrapInvalidatedFlag: rxe says that a window was invalidated with the kernel's
 // number for the flag, which libibverbs uses for something else. The provider knows.
 func TestRDMATrapInvalidatedFlag(t *testing.T) {
 	addr := rdmatest.Device(t, "rxe")

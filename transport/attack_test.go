@@ -299,7 +299,7 @@ func (e *rawEnd) message() (h rpcrdma.Header, payload []byte, err error) {
 	return h, msg[n:], nil
 }
 
-// has tells whether the peer exposes something by a handle of this number, on this
+// has reports whether the peer exposes something by a handle of this number, on this
 // connection. Then it may be invalidated, whatever the offset that goes with it.
 func (e *rawEnd) has(number uint32) bool {
 	return slices.ContainsFunc(e.given, func(h handle) bool { return h.Handle == number })

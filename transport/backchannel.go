@@ -48,7 +48,7 @@ func (b *Backchannel) Bind(cn *Conn, calls int) error {
 }
 
 // Call makes a call, in the way of Conn.Call. When there is no connection it waits for
-// one as long as ctx lives, and then fails with a *LostError, which tells whether the
+// one as long as ctx lives, and then fails with a *LostError, which reports whether the
 // call may have been executed.
 //
 // The first call to a client shows whether it was ready: should the client end the

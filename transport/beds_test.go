@@ -44,7 +44,7 @@ type bed struct {
 	refused string
 }
 
-// live tells what a provider holds open.
+// live says what a provider holds open.
 type live func() (conns, mrs, mws int)
 
 func (l live) check(t testing.TB) {

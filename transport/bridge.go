@@ -75,7 +75,7 @@ func (b *bridge) takes(prog uint32) bool {
 	return len(b.progs) == 0 || slices.Contains(b.progs, prog)
 }
 
-// idempotent tells whether the reply to a call need not be remembered.
+// idempotent reports whether the reply to a call need not be remembered.
 func (b *bridge) idempotent(call *oncrpc.CallHeader) bool {
 	i, ok := b.prog.Binding.(Idempotence)
 	return call.Proc == 0 || ok && i.Idempotent(Procedure{call.Prog, call.Vers, call.Proc})

@@ -98,11 +98,11 @@ func (s *slot) build(call *Call) error {
 // list adds the Send of msg, which is in s.send, to the list of requests.
 func (s *slot) list(msg []byte) {
 	s.sge[0] = fabric.SGE{Buf: msg, LKey: s.send.LKey}
-	// Not signaled: the reply tells that the buffer is free.
+	// Not signaled: the reply says that the buffer is free.
 	s.wrs = append(s.wrs, fabric.SendWR{ID: wrID(wrCall, s.idx), Op: fabric.OpSend, SGL: s.sge[:]})
 }
 
-// keepsXID tells whether the call has an xid already: it is sent again (RFC 8167 section
+// keepsXID reports whether the call has an xid already: it is sent again (RFC 8167 section
 // 5.4), or its verifier signs a header that has one.
 func (call *Call) keepsXID() (keep bool, xid uint32) {
 	switch {

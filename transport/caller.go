@@ -20,7 +20,7 @@ import "context"
 //     connection lives on is the Caller's to say;
 //   - a handler that is Inline gets an error: see [Program].Inline;
 //   - an *oncrpc.RPCError is the peer's answer that it did not execute the call. After the end
-//     of the connection errors are net.ErrClosed; a *LostError tells whether the call may have
+//     of the connection errors are net.ErrClosed; a *LostError reports whether the call may have
 //     been executed.
 //
 // [Client.Call] has the whole list of errors.

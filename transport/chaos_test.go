@@ -161,7 +161,7 @@ func (f *fate) choose(i int) {
 	w.skip = f.rng.IntN([]int{8, 12}[i])
 }
 
-// match tells whether the connection is to be cut here.
+// match reports whether the connection is to be cut here.
 func (f *fate) match(i int, c *cut, p fabrictest.Passage) bool {
 	w := &f.waits[i]
 	if c.first {
@@ -214,7 +214,7 @@ type result struct {
 	hurried bool // its context had little time
 }
 
-// watch ends ctx when count does not change for so long that something hangs, and tells what
+// watch ends ctx when count does not change for so long that something hangs, and says what
 // all goroutines do. It returns what ends it.
 func (b *bed) watch(t *testing.T, count *atomic.Int64, cancel func()) (stop func()) {
 	stopped := make(chan struct{})

@@ -186,7 +186,7 @@ func (cl *Client) latest() connection { return cl.link.latest() }
 //   - a *SizeError when the message is longer than the peers can exchange;
 //   - the error of ctx when that ended first: the call may have been executed;
 //   - a *LostError when the connection was lost and ctx ended before there was another, or
-//     there was no memory to send it again, or the call has NoResend: it tells whether the
+//     there was no memory to send it again, or the call has NoResend: it reports whether the
 //     call may have been executed;
 //   - a *ClosedError, which is net.ErrClosed, when the client has been closed, when it has
 //     NoReconnect and the connection has ended, or when the server broke the protocol.
@@ -223,7 +223,7 @@ func (cl *Client) Operate(ctx context.Context, m Optional) (answer Optional, err
 	return operate(cl.connCfg, m, func(call *Call) error { return cl.link.call(ctx, call) })
 }
 
-// Info tells what the set-up of the latest connection agreed on, and the credits
+// Info says what the set-up of the latest connection agreed on, and the credits
 // granted.
 func (cl *Client) Info() ConnInfo { return cl.latest().info() }
 
@@ -242,7 +242,7 @@ func (cl *Client) Stats() Stats {
 func (cl *Client) Conn() *Conn { return cl.link.cur.Load() }
 
 // Done is closed when the client has been closed, or, with NoReconnect, when its
-// connection has ended; Err then tells why.
+// connection has ended; Err then says why.
 func (cl *Client) Done() <-chan struct{} { return cl.done }
 
 // Err is nil before that, then the *ClosedError.

@@ -63,8 +63,8 @@ type Config struct {
 	// bytes. Zero: one segment for each piece of memory.
 	MaxSegment int
 
-	// BounceMax is how long an item of a call is at most, in bytes, to be copied through a
-	// bounce buffer instead of being registered, on adapters where calls would have to register
+	// BounceMax is the largest item of a call, in bytes, that is copied through a bounce buffer
+	// instead of being registered, on adapters where calls would have to register
 	// memory (Capabilities without LocalDMA): registering takes two system calls. It is also
 	// the limit for calls and replies in position-zero and reply chunks. The peer then never
 	// reaches memory of the program, and a call that is given up does not take the connection
@@ -139,7 +139,7 @@ type Config struct {
 	// panics alone, to slog.Default().
 	Logger *slog.Logger
 
-	// Observer is told what happens on the connections. Nil: nobody is, which costs nothing.
+	// Observer observes what happens on the connections. Nil observes nothing, and costs nothing.
 	Observer Observer
 
 	random func() uint64 // nil: math/rand's; set by tests that want the same again

@@ -250,7 +250,7 @@ func (l *leader) finish(reason error) {
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
 
-// load tells how many calls are under way.
+// load says how many calls are under way.
 func (c *conn) load() load {
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()

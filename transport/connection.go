@@ -87,8 +87,8 @@ type Conn struct {
 	server bool // the other end has opened it
 }
 
-// logUnsent tells why a reply is not sent: of each connection the first, as the peer decides
-// how many there are.
+// logUnsent logs why a reply is not sent: once for each connection, as the peer decides how many there
+// are.
 func (cn *Conn) logUnsent(err error) {
 	if log := cn.cfg.Logger; log != nil && !cn.unsent.Swap(true) {
 		log.Warn("reply not sent", "peer", cn.c.addr(), "err", err)
@@ -118,10 +118,10 @@ func replyTooLong(call *oncrpc.CallHeader, what string, size, limit int) error {
 // Conn returns the connection that the call came by.
 func (r *Request) Conn() *Conn { return r.o.conn() }
 
-// AllowBackward says that the client is ready for calls: the upper layer has it from
-// the client, on this connection. At most calls of them are in flight at once, and no
-// more than Config.BackwardCredits, which zero stands for; the client may grant fewer.
-// At a client, whose calls nobody holds back, it does nothing.
+// AllowBackward permits up to calls concurrent calls to the client; 0 is Config.BackwardCredits, which
+// also bounds it. The client may grant fewer. Call it once the client has told the program, in its
+// own protocol and on this connection, that its callbacks are registered (RFC 8167 section 6). It does
+// nothing on a client's Conn.
 func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 
 // Call makes a call to the other end, in the way of Client.Call, with these
@@ -156,7 +156,7 @@ func (cn *Conn) Null(ctx context.Context, prog, vers uint32) error {
 	return cn.Call(ctx, &Call{Prog: prog, Vers: vers})
 }
 
-// Info tells what the connection's set-up agreed on, and the credits granted.
+// Info returns what the connection's set-up agreed on, and the credits granted.
 func (cn *Conn) Info() ConnInfo { return cn.c.info() }
 
 // Stats returns the connection's counters and what goes on at the moment. It takes the locks of
@@ -194,10 +194,10 @@ func (cn *Conn) Host() netip.Prefix {
 // RemoteAddr is the address of the other end.
 func (cn *Conn) RemoteAddr() net.Addr { return cn.c.remote() }
 
-// Done is closed when the connection has ended; Err then tells why.
+// Done returns a channel that is closed when the connection has ended. Err then returns why.
 func (cn *Conn) Done() <-chan struct{} { return cn.c.ended() }
 
-// Err is nil while the connection lives, then the *ClosedError.
+// Err returns nil while the connection lives, and then the *ClosedError.
 func (cn *Conn) Err() error { return cn.c.endErr() }
 
 // Close ends the connection at once. It does not wait: Done is closed when the adapter has

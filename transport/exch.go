@@ -112,7 +112,7 @@ func (x *exch) alloc(n int) (*arena.Buffer, error) {
 	return b, err
 }
 
-// release gives back what an exchange holds. taken tells that its reply has been taken.
+// release gives back what an exchange holds. taken says that its reply has been taken.
 func (x *exch) release(taken bool) {
 	x.drop()
 	if x.Mem != nil {

@@ -327,7 +327,7 @@ func (x *exchange) arrived() {
 	}
 }
 
-// observeCall tells that the call, whose message is whole, begins. t is how it has come.
+// observeCall says that the call, whose message is whole, begins. t is how it has come.
 func (x *exchange) observeCall(t Transfer) {
 	call := &x.call
 	x.event = x.core.cfg.observation.begin(CallEvent{
@@ -336,7 +336,7 @@ func (x *exchange) observeCall(t Transfer) {
 	})
 }
 
-// observeEnd tells that the call, which has begun, has ended: err is why it has no reply.
+// observeEnd says that the call, which has begun, has ended: err is why it has no reply.
 func (x *exchange) observeEnd(err error) {
 	e := x.event
 	x.event = nil

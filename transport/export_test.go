@@ -113,7 +113,7 @@ func (call *Call) XID() uint32 {
 // Held is how many bytes the calls hold that this end of a connection is answering.
 func Held(cn *Conn) int64 { return cn.rdma().tenant.Held() }
 
-// Busy tells what a connection still holds on which nothing is under way, "" if all is well.
+// Busy says what a connection still holds on which nothing is under way, "" if all is well.
 func Busy(cn *Conn) string {
 	var what []string
 	note := func(bad bool, format string, args ...any) {

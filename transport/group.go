@@ -129,7 +129,7 @@ type member struct {
 	replies uint64 // before growAfter began; of the goroutine that adds connections
 }
 
-// hasRoom tells whether a call with so many bytes of items finds enough room on m, which has so
+// hasRoom reports whether a call with so many bytes of items finds enough room on m, which has so
 // many calls.
 func (m *member) hasRoom(calls int32, bulk int64) bool {
 	if int(calls) >= m.cl.latest().credits() {
@@ -145,7 +145,7 @@ func (m *member) hasRoom(calls int32, bulk int64) bool {
 // mark begins what busy looks at.
 func (m *member) mark() { m.replies = m.cl.stats.sum().Replies }
 
-// busy tells whether m has too much to do, growAfter after mark: more bulk data than it needs to be
+// busy reports whether m has too much to do, growAfter after mark: more bulk data than it needs to be
 // kept busy, or calls that wait for a credit. The latter count if a credit is taken for long. Calls
 // that are answered in no time go no faster on two connections, and share less.
 func (m *member) busy() bool {
@@ -235,7 +235,7 @@ func stillSent(err error, before bool) error {
 	return err
 }
 
-// moves tells whether a call that has lost its connection is made on another.
+// moves reports whether a call that has lost its connection is made on another.
 func (g *Group) moves(call *Call) bool {
 	return !call.sent || g.cfg.Idempotent != nil && g.cfg.Idempotent(call.Prog, call.Vers, call.Proc)
 }
@@ -341,7 +341,7 @@ func (g *Group) end(err error) {
 // over makes the group's end known.
 func (g *Group) over() { g.once.Do(func() { close(g.done) }) }
 
-// First is the Client of the first connection, which is the Group's still. The server's calls come
+// First returns the Client of the first connection. The Group keeps owning it. The server's calls come
 // on it, and GroupConfig.OnReconnect is told of it: so the call by which a server learns that this
 // end is ready for calls has to be made with it, and not with the Group. The other connections
 // drop what the server calls. It is the one connection that a Group keeps, unless IdleTimeout says
@@ -363,7 +363,7 @@ func (g *Group) RegisterMemory(mem []byte) (*Memory, error) {
 	return registerWith(g.regions, mem, conns...)
 }
 
-// Info tells what the set-up of a connection agreed on: of the first one that takes calls, or else
+// Info says what the set-up of a connection agreed on: of the first one that takes calls, or else
 // of the first. Credits are those of all connections together.
 func (g *Group) Info() ConnInfo {
 	all := g.list()
@@ -396,7 +396,7 @@ func (g *Group) Stats() Stats {
 }
 
 // Done is closed when the Group has been closed, or when none of its connections will be made
-// again: Err then tells why.
+// again: Err then says why.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
 // Err is nil before that, then the *ClosedError.

@@ -230,7 +230,7 @@ func (g *Group) sleep(d time.Duration) bool {
 	}
 }
 
-// loaded waits a while, and tells whether there are too few connections then: all have been busy,
+// loaded waits a while, and reports whether there are too few connections then: all have been busy,
 // or callers wait because there is none at all.
 func (g *Group) loaded() bool {
 	for _, m := range g.list() {
@@ -251,7 +251,7 @@ func (g *Group) loaded() bool {
 	return up > 0 || g.needed()
 }
 
-// needed tells whether callers wait for any connection.
+// needed reports whether callers wait for any connection.
 func (g *Group) needed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -49,7 +49,7 @@ type Program struct {
 	// Binding is the upper-layer binding. It says which arguments may be in read
 	// chunks: a call with other arguments there, or with a chunk whose length differs
 	// from its length word, is answered with GARBAGE_ARGS. With nil the handler has to
-	// check. Over TCP it tells how much memory to reserve for results: see ServeTCP.
+	// check. Over TCP it says how much memory to reserve for results: see ServeTCP.
 	Binding Binding
 
 	// Auth decides whether a call may be executed: AuthOK, or how it is denied (RFC 5531
@@ -114,7 +114,7 @@ type Request struct {
 	sysRead sysState
 }
 
-// A sysState tells what is known of a call's AUTH_SYS credential.
+// A sysState says what is known of a call's AUTH_SYS credential.
 type sysState uint8
 
 const (
@@ -146,8 +146,8 @@ func (r *Request) AuthSys() (sys *oncrpc.AuthSys, ok bool) {
 	return r.sys, true
 }
 
-// SetArgs has the handlers within see other arguments: a wrapper's, that has opened those that
-// came. They are XDR in one piece, and must stay as they are until ServeRPC has returned.
+// SetArgs replaces the arguments that inner handlers see, for instance after decryption. They are XDR in
+// one piece, and must not change until ServeRPC returns.
 func (r *Request) SetArgs(args []byte) { r.Args, r.at, r.pad = args, 0, xdr.Padding{} }
 
 // An origin is where a call has come from and its reply goes to: an exchange over RDMA
@@ -187,15 +187,14 @@ type account Request
 // Reserve takes memory of the request's connection: see [xdr.Account].
 func (a *account) Reserve(n int) bool { return a.o == nil || a.o.takeValues(n) }
 
-// RemoteAddr is the client's address.
+// RemoteAddr returns the client's address.
 func (r *Request) RemoteAddr() net.Addr { return r.Conn().RemoteAddr() }
 
 // Alloc is as Response.Alloc, for code that has the request alone: memory for bulk results,
 // which generated code then gives to AddItem.
 func (r *Request) Alloc(n int) []byte { return r.o.allocItem(n) }
 
-// WhenReleased calls f when the reply's memory is not in use any more: what the handler
-// has given to the reply, and has not got from Alloc, is its own again. That is after the
-// reply has been sent, or given up, and never before ServeRPC has returned. f must not block.
+// WhenReleased registers f to run when the transport no longer uses memory that the handler passed to
+// the reply: after the reply was sent or abandoned, and never before ServeRPC returns. f must not block.
 // WhenReleased may be called several times for one request, by the goroutine that executes it.
 func (r *Request) WhenReleased(f func()) { r.o.whenReleased(f) }

@@ -165,7 +165,7 @@ func manyCalls(t *testing.T, cl *transport.Client) {
 	}
 }
 
-// watchedConn is a connection of TCP that tells of its reads and writes.
+// watchedConn is a connection of TCP that reports its reads and writes.
 type watchedConn struct {
 	net.Conn
 	w *lockWatch

@@ -283,7 +283,7 @@ func emptied(chunks []rpcrdma.WriteChunk) []rpcrdma.WriteChunk {
 	return list
 }
 
-// When context and connection have both ended Wait tells of the context, and the calls go on.
+// When context and connection have both ended Wait reports the context, and the calls go on.
 func TestPipelineEndsWithContext(t *testing.T) {
 	clientTo(t, nil, func(ps *peers, p *peer, cl *Client) {
 		p.opens(cl, 3)

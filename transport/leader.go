@@ -420,7 +420,7 @@ func (l *leader) callReceived(rb *recvBuf, h *rpcrdma.Header, payload []byte, xi
 	l.takeCall(rb, h, payload, xidOK)
 }
 
-// isLongCall tells whether an RDMA_NOMSG is a call: then its RPC message is in a read
+// isLongCall reports whether an RDMA_NOMSG is a call: then its RPC message is in a read
 // chunk, and a reply's is in the reply chunk. Replies in read chunks, which a client gets
 // that does as RFC 5666 does, are known by their xids.
 func (l *leader) isLongCall(h *rpcrdma.Header) bool {

@@ -30,11 +30,11 @@ type link struct {
 
 	want func() // sees to it that there will be one; nil: others do. mu is held
 
-	// outdated tells whether a call has failed since its connection speaks a version that
+	// outdated reports whether a call has failed since its connection speaks a version that
 	// the peer does not, and the next one will not. Nil: it has not.
 	outdated func(c connection, err error) bool
 
-	// moves tells whether a call that has lost its connection is to be made elsewhere, and not
+	// moves reports whether a call that has lost its connection is to be made elsewhere, and not
 	// to wait for the next one here: then it fails with errMoves. Nil: none is.
 	moves func(call *Call) bool
 
@@ -110,7 +110,7 @@ func (l *link) wake() {
 	}
 }
 
-// trouble is why there is no connection, nil if there is one or that is not known.
+// trouble returns why there is no connection, or nil if there is one or the reason is not known.
 func (l *link) trouble() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *link) try(ctx context.Context, call *Call) error {
 	}
 }
 
-// again tells whether a call that has failed on c is to be made on the next connection. If not, err
+// again reports whether a call that has failed on c is to be made on the next connection. If not, err
 // is how it ends.
 func (l *link) again(c connection, call *Call, failed error) (again bool, err error) {
 	switch {
@@ -184,18 +184,18 @@ func (l *link) again(c connection, call *Call, failed error) (again bool, err er
 	return true, nil
 }
 
-// lost tells whether a call has failed for the end of its connection, and is to be made
+// lost reports whether a call has failed for the end of its connection, and is to be made
 // on another.
 func (l *link) lost(c connection, call *Call, err error) bool {
 	if !errors.Is(err, net.ErrClosed) || c.lives() && !c.leaves() {
 		return false
 	}
-	// The next connection of a peer that breaks the protocol would end like this one, and it
-	// may have been for this call. A call that the peer has not got knows nothing of that.
+	// The next connection of a peer that breaks the protocol would end like this one, and this call
+	// may be the cause. A call that was never sent cannot be.
 	return !call.sent || !broke(err)
 }
 
-// broke tells whether the peer has broken the protocol.
+// broke reports whether the peer has broken the protocol.
 func broke(err error) bool {
 	var e *PeerError
 	return errors.As(err, &e)
@@ -252,7 +252,7 @@ func (l *link) judge(old connection, call *Call) {
 	}
 }
 
-// over tells why a call that has lost its connection is not made on another, nil if it may be.
+// over says why a call that has lost its connection is not made on another, nil if it may be.
 func (l *link) over(old connection, call *Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,7 +260,7 @@ func (l *link) over(old connection, call *Call) error {
 	return l.err
 }
 
-// dropped tells whether it was the peer that ended the connection.
+// dropped reports whether it was the peer that ended the connection.
 func dropped(c connection) bool {
 	var ended *fabric.ConnError
 	return errors.As(c.endErr(), &ended) && ended.Remote

@@ -28,7 +28,7 @@ func ConnFromContext(ctx context.Context) *Conn {
 	return cn
 }
 
-// IsInline tells whether ctx is that of a handler which the program names Inline, or made from it:
+// IsInline reports whether ctx is that of a handler which the program names Inline, or made from it:
 // its goroutine moves the connection, and must not wait.
 func IsInline(ctx context.Context) bool { return ctx.Value(inlineKey{}) != nil }
 

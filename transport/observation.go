@@ -24,7 +24,7 @@ func observe(o Observer) *observation {
 	return &observation{Observer: o, events: sync.Pool{New: func() any { return new(CallEvent) }}}
 }
 
-// begin tells that a call begins, as it is in init, and returns its event.
+// begin says that a call begins, as it is in init, and returns its event.
 func (o *observation) begin(init CallEvent) *CallEvent {
 	e := o.events.Get().(*CallEvent)
 	*e = init
@@ -32,7 +32,7 @@ func (o *observation) begin(init CallEvent) *CallEvent {
 	return e
 }
 
-// end tells that the call has ended. Nobody may have e any more.
+// end says that the call has ended. Nobody may have e any more.
 func (o *observation) end(e *CallEvent) {
 	e.Total = time.Since(e.Began)
 	o.CallEnded(e)
@@ -40,7 +40,7 @@ func (o *observation) end(e *CallEvent) {
 	o.events.Put(e)
 }
 
-// made makes a call with f, which finds the call's event in it, and tells of it.
+// made makes a call with f, which finds the call's event in it, and reports it.
 func (o *observation) made(call *Call, backward bool, f func() error) error {
 	o.beginOf(call, backward)
 	err := f()
@@ -48,14 +48,14 @@ func (o *observation) made(call *Call, backward bool, f func() error) error {
 	return err
 }
 
-// beginOf tells that a call begins, which gets its event.
+// beginOf says that a call begins, which gets its event.
 func (o *observation) beginOf(call *Call, backward bool) {
 	call.event = o.begin(CallEvent{
 		Procedure: Procedure{call.Prog, call.Vers, call.Proc}, Backward: backward, Began: time.Now(),
 	})
 }
 
-// endOf tells that the call has ended.
+// endOf says that the call has ended.
 func (o *observation) endOf(call *Call, err error) {
 	e := call.event
 	call.event = nil
@@ -80,7 +80,7 @@ func (e *CallEvent) left(c *Conn, xid uint32, again bool, request Transfer) {
 // met notes that the reply has come.
 func (e *CallEvent) met() { e.Wire = time.Since(e.sent) }
 
-// notice tells of n, if there is an Observer.
+// notice reports n, if there is an Observer.
 func (cn *Conn) notice(n Notice) {
 	if o := cn.cfg.observation; o != nil {
 		n.Conn, n.Peer = cn, cn.c.addr()
@@ -88,7 +88,7 @@ func (cn *Conn) notice(n Notice) {
 	}
 }
 
-// refused tells that a message was malformed.
+// refused says that a message was malformed.
 func (cn *Conn) refused(xid uint32, err error) {
 	if cn.cfg.observation != nil {
 		cn.notice(Notice{Kind: NoticeRefused, XID: xid, Err: err})
@@ -148,7 +148,7 @@ func (cn *Conn) tellEnd(o *observation) {
 
 // ---- calls over RDMA
 
-// wayOf tells how a call with the header h travelled.
+// wayOf says how a call with the header h travelled.
 func wayOf(h *rpcrdma.Header) Ways {
 	switch {
 	case h.Proc == rpcrdma.ProcNomsg:

@@ -28,19 +28,19 @@ import (
 // call that has begun the pointer to its event stays the same until it has ended, so that it can be
 // a key of a map. Nothing is allocated for an Observer in the steady state.
 type Observer interface {
-	// ConnBegan tells of a connection that has been set up.
+	// ConnBegan reports a connection that has been set up.
 	ConnBegan(e ConnEvent)
-	// ConnEnded tells of its end, once for each ConnBegan. Calls that are executed on it may
+	// ConnEnded reports its end, once for each ConnBegan. Calls that are executed on it may
 	// end later.
 	ConnEnded(e ConnEvent)
-	// CallBegan tells of a call that is about to be made, or has been received whole and is
+	// CallBegan reports a call that is about to be made, or has been received whole and is
 	// about to be executed. Calls that are refused before their procedure is known are a
 	// Notice.
 	CallBegan(e *CallEvent)
-	// CallEnded tells that Call is about to return, or that the reply has been handed to the
+	// CallEnded says that Call is about to return, or that the reply has been handed to the
 	// adapter, or will never be. It comes once for each CallBegan.
 	CallEnded(e *CallEvent)
-	// Noticed tells of what an operator may want to know beside that.
+	// Noticed reports what an operator may want to know beside that.
 	Noticed(n Notice)
 }
 

@@ -47,7 +47,7 @@ type pacer struct {
 	mixed atomic.Int64         // when that changed, in nanoseconds after start
 }
 
-// rivals tells whether another connection has waited long, too. p has, now.
+// rivals reports whether another connection has waited long, too. p has, now.
 func (r *pacer) rivals(p *pace, now time.Time) bool {
 	since := int64(now.Sub(r.start))
 	if old := r.late.Swap(p); old != nil && old != p {
@@ -96,7 +96,7 @@ func (p *pace) met(messages, most int) (changed bool) {
 	return false
 }
 
-// passed tells whether this wait is not measured.
+// passed reports whether this wait is not measured.
 func (p *pace) passed() bool {
 	p.waits++
 	return p.halved == 0 && p.waits%measureEvery != 0

@@ -97,7 +97,7 @@ func (p *Pipeline) start(call *Call, ended func(error)) {
 }
 
 // public is the connection that events of calls are told on behalf of, nil if there is none, or
-// somebody else tells of them.
+// somebody else reports them.
 func (p *Pipeline) public() *Conn {
 	if p.conns != nil {
 		return p.conns.cur.Load()
@@ -111,7 +111,7 @@ func (p *Pipeline) Len() int { return p.n }
 // Wait sends what has been started, and returns a call that has ended, and how, as Call would
 // have: see [Client.Call]. It waits for one if necessary. When ctx ends first the call is nil, and
 // the calls under way go on: wait again, or Close. The error is ctx's, or a *LostError when calls
-// wait for a connection; its Sent tells whether any of them was sent on an earlier one. It returns
+// wait for a connection; its Sent reports whether any of them was sent on an earlier one. It returns
 // nil, nil when no call is left that Wait could return.
 func (p *Pipeline) Wait(ctx context.Context) (*Call, error) {
 	if IsInline(ctx) {

@@ -86,7 +86,7 @@ type progress struct {
 
 func (p *progress) init(c *conn) { p.c = c }
 
-// taken tells whether somebody leads.
+// taken reports whether somebody leads.
 func (p *progress) taken() bool { return p.baton.Taken() }
 
 // take hands the token out, which is not taken. What ends with ctx is interrupted then.
@@ -150,12 +150,12 @@ func (p *progress) stopWatch() {
 	}
 }
 
-// awaitsCalls tells whether the peer may call, so that there has to be a leader.
+// awaitsCalls reports whether the peer may call, so that there has to be a leader.
 func (p *progress) awaitsCalls() bool {
 	return p.aside || p.c.role == roleClient && p.c.cfg.callbacks
 }
 
-// wantsKeeper tells whether the keeper, which stands aside, has to lead again: calls come
+// wantsKeeper reports whether the keeper, which stands aside, has to lead again: calls come
 // forward, or the server is shutting down.
 func (l *leader) wantsKeeper(st *state) bool {
 	return st.aside && (l.streak < manyBackward || l.c.drain.Load() != nil)

@@ -369,7 +369,7 @@ func (x *exch) gather(rpc, results []byte, moved int) bool {
 	return true
 }
 
-// inPlace tells whether results are in the place that they were to be built in. A wrapper may
+// inPlace reports whether results are in the place that they were to be built in. A wrapper may
 // have cut off their beginning: then they are moved there.
 func (x *exch) inPlace(results []byte) (moved []byte, ok bool) {
 	n, start, end := cap(results), x.base+acceptedSize, x.c.sendMax()
@@ -453,7 +453,7 @@ func (l *leader) refuse(rb *recvBuf, xid, vers uint32, code rpcrdma.ErrCode, why
 	x.sendError(code, vers)
 }
 
-// asks tells whether a call to a program of the transport's own, which has one version
+// asks reports whether a call to a program of the transport's own, which has one version
 // and one procedure besides NULL, is for that. All else it answers.
 func (x *exch) asks(vers, proc uint32) bool {
 	switch {

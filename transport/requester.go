@@ -191,7 +191,7 @@ func (c *conn) handOn(w *waiter) {
 	}
 }
 
-// plain tells whether a call is made in no time: it goes inline, and so does its reply.
+// plain reports whether a call is made in no time: it goes inline, and so does its reply.
 func (s *slot) plain(call *Call) bool {
 	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
 		len(call.Args) <= s.c.sendMax()/2 && call.MaxResults <= s.c.recvMax()/2
@@ -355,7 +355,7 @@ func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC)
 	}
 }
 
-// exposed tells whether a pending call has exposed memory with this handle. A late reply
+// exposed reports whether a pending call has exposed memory with this handle. A late reply
 // may invalidate what its own call had exposed, and nothing else.
 func (l *leader) exposed(key uint32) bool {
 	defer l.c.state.Unlock()

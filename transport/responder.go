@@ -66,13 +66,13 @@ func (c *conn) execute(svc service, b *budget.Budget) {
 	c.hold(b, svc.context(), func() { c.ask((*leader).admit) })
 }
 
-// serves tells whether this end executes calls. In version 2 each end does, if only to
+// serves reports whether this end executes calls. In version 2 each end does, if only to
 // say that it has no program (version two section 4.2).
 func (c *conn) serves() bool {
 	return c.svc != nil && (c.role == roleServer || c.cfg.callbacks || c.version() == rpcrdma.Version2)
 }
 
-// takesChunks tells whether this end executes calls that have chunks.
+// takesChunks reports whether this end executes calls that have chunks.
 func (c *conn) takesChunks() bool { return c.role == roleServer || c.cfg.PeerChunks == AllChunks }
 
 // ---- the grant

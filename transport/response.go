@@ -59,7 +59,7 @@ func (x *exch) addItem(at int, data []byte, release func()) {
 // memory.
 func (w *Response) Alloc(n int) []byte { return w.o.allocItem(n) }
 
-// Room is how many more bytes of XDR-encoded results the caller has room for, as far as this
+// Room returns how many more bytes of XDR-encoded results the caller has room for, as far as this
 // end knows: inline, or in the reply chunk; over TCP, and with lent replies, up to MaxMessage.
 // Items that go to a write chunk do not count; Verf, as it is set, does. A longer reply is not sent: the caller gets an
 // *RDMAError, or SYSTEM_ERR over TCP, and Config.Logger a *ReplySizeError.
@@ -68,8 +68,8 @@ func (w *Response) Room() int { return w.o.room(w.taken()) }
 // taken is what of the reply's room Results, Verf and Reserve take.
 func (w *Response) taken() int { return len(w.Results) + xdr.Padded(len(w.Verf.Body)) + w.reserved }
 
-// Reserve makes Room and ItemRoom tell n bytes less: a wrapper does that before it calls the
-// handler within, for what it is going to add to the results. A verifier of the right length that
+// Reserve makes Room and ItemRoom return n bytes less: a wrapper does that before it calls the inner
+// handler, for what it is going to add to the results. A verifier of the right length that
 // is set before that counts by itself.
 func (w *Response) Reserve(n int) { w.reserved += max(n, 0) }
 
@@ -105,9 +105,9 @@ func (w *Response) Deny(stat oncrpc.AuthStat) {
 	}
 }
 
-// Reject makes the reply any that RFC 5531 section 9 has for a call that was not executed: that
-// which the caller then gets as *oncrpc.RPCError, but for Prog, Vers and Proc. A status that is
-// not in the RFC's unions is SYSTEM_ERR. Nil is as Fail(oncrpc.Success).
+// Reject replies with the refusal e of RFC 5531 section 9, which the caller receives as an
+// *oncrpc.RPCError. Prog, Vers and Proc of e are ignored. A status that is not in the RFC's unions becomes
+// SYSTEM_ERR. Nil is as Fail(oncrpc.Success).
 func (w *Response) Reject(e *oncrpc.RPCError) {
 	switch {
 	case e == nil:
@@ -127,7 +127,7 @@ func (w *Response) Reject(e *oncrpc.RPCError) {
 
 // Status returns the header of the reply as it stands, without xid: what Fail, Deny or Reject
 // have said, else a success. When the handlers within a wrapper have returned it is what they
-// have made of the call.
+// made of the call.
 func (w *Response) Status() oncrpc.ReplyHeader {
 	h := w.status
 	if h.Stat == oncrpc.MsgAccepted {
@@ -136,7 +136,7 @@ func (w *Response) Status() oncrpc.ReplyHeader {
 	return h
 }
 
-// refused tells that the reply has no results.
+// refused reports whether the reply has no results.
 func (w *Response) refused() bool {
 	return w.status.Stat != oncrpc.MsgAccepted || w.status.AcceptStat != oncrpc.Success
 }

@@ -66,7 +66,7 @@ const (
 
 // ---- replies with read chunks, at the requester
 
-// readReplies tells whether replies may have read chunks: to clients.
+// readReplies reports whether replies may have read chunks: to clients.
 func (c *conn) readReplies() bool { return c.cfg.RFC5666 != nil && c.role == roleClient }
 
 // fetchReply gets what lies in the read chunks of a reply.
@@ -115,10 +115,10 @@ func (l *leader) sayDone(s *slot) {
 
 // ---- replies with read chunks, at the responder
 
-// lends tells whether there are replies with read chunks.
+// lends reports whether there are replies with read chunks.
 func (c *conn) lends() bool { return c.cfg.RFC5666 != nil && c.role == roleServer }
 
-// lendsReply tells whether the reply may have read chunks.
+// lendsReply reports whether the reply may have read chunks.
 func (x *exch) lendsReply() bool {
 	return x.c.lends() && x.hdr.Vers == rpcrdma.Version1 && x.lending.allowed && !x.c.conf.noReads
 }

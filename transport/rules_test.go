@@ -109,7 +109,7 @@ func TestRuleStarvedServer(t *testing.T) {
 	})
 }
 
-// watched is a connection that tells how many receives are posted when it is offered or
+// watched is a connection that says how many receives are posted when it is offered or
 // accepted.
 type watched struct {
 	peerConn

@@ -296,7 +296,7 @@ func (s *Server) left(g *guest, c served) {
 	s.checkIdle()
 }
 
-// rejected tells that there will be no connection with the peer.
+// rejected says that there will be no connection with the peer.
 func (s *Server) rejected(peer net.Addr, err error) {
 	o := s.connCfg.observation
 	if o == nil {

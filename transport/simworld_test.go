@@ -549,7 +549,7 @@ func (w *simWorld) odd(of ...int) time.Duration {
 	return time.Duration(h % 9973)
 }
 
-// forgetful tells whether calls may be executed again though they are not idempotent: the
+// forgetful reports whether calls may be executed again though they are not idempotent: the
 // cache has no room, or there was no memory for a reply, which then is not known.
 func (w *simWorld) forgetful() bool { return w.h.Setup.CacheSmall || w.memory }
 
@@ -946,7 +946,7 @@ func (w *simWorld) make(c *simCall, do func(context.Context, *transport.Call) er
 	return err
 }
 
-// bounces tells whether an end may have bounce buffers that the peer reaches all the time.
+// bounces reports whether an end may have bounce buffers that the peer reaches all the time.
 func (w *simWorld) bounces(e *simEnd) bool {
 	return w.h.Setup.NoWindows && w.h.Setup.NoDMA && e.Bounce >= 0
 }

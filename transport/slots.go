@@ -146,7 +146,7 @@ func (t *slotTable) remove(s *slot) {
 	*p, s.beside = s.beside, nil
 }
 
-// knows tells whether xid is one of our calls.
+// knows reports whether xid is one of our calls.
 func (c *conn) knows(xid uint32) bool {
 	s := c.state.Lock().calls.lookup(xid)
 	defer c.state.Unlock()

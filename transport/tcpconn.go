@@ -60,7 +60,7 @@ func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	return c
 }
 
-// resumable tells whether a write to nc that has met its deadline can be continued, as it can
+// resumable reports whether a write to nc that has met its deadline can be continued, as it can
 // on a socket.
 func resumable(nc net.Conn) bool {
 	switch nc.(type) {

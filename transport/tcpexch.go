@@ -123,7 +123,7 @@ func (a *tcpAnswers) countOwn(n int) {
 	}
 }
 
-// serves tells whether calls are taken.
+// serves reports whether calls are taken.
 func (a *tcpAnswers) serves() bool {
 	if a.reg == nil {
 		return false
@@ -758,7 +758,7 @@ func (x *tcpExch) Released() {
 	a.answered(1)
 }
 
-// release ends an exchange. taken tells that its reply has been sent.
+// release ends an exchange. taken says that its reply has been sent.
 func (x *tcpExch) release(taken bool) {
 	a := &x.c.answers
 	x.drop()

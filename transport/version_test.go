@@ -91,7 +91,7 @@ func (d *dialing) another() *peer {
 	return p
 }
 
-// over tells whether Dial has returned.
+// over reports whether Dial has returned.
 func (d *dialing) over() bool {
 	synctest.Wait()
 	select {

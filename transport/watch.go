@@ -36,7 +36,7 @@ func (c *Config) sweepTime() time.Duration {
 	return sweepTime
 }
 
-// look checks a connection for progress, and its memory for use. It tells whether
+// look checks a connection for progress, and its memory for use. It reports whether
 // something is awaited of the peer.
 func (c *conn) look(now time.Time) (awaits bool) {
 	q := &c.sends

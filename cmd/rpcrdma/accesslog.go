@@ -247,7 +247,7 @@ func accessStatus(a *nfsd.Access) string {
 	return oncrpc.Success.String()
 }
 
-// moves tells whether a call is one that reads or writes data.
+// moves reports whether a call is one that reads or writes data.
 func moves(a *nfsd.Access) bool {
 	return a.Prog == nfs.Program && (a.Proc == nfs.ProcRead || a.Proc == nfs.ProcWrite)
 }

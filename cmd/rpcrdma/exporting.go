@@ -115,7 +115,7 @@ func (d *exportedDir) close() {
 	d.files.Close()
 }
 
-// watches tells whether clients may be told of changes: notifications know no users and no
+// watches reports whether clients may be told of changes: notifications know no users and no
 // networks.
 func (e *exportSpec) watches() bool {
 	return e.Allow == nil && (os.Geteuid() != 0 || e.Squash == nfsd.SquashNone)

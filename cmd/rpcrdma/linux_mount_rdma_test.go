@@ -20,14 +20,14 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
 )
 
-// longTests tells whether the tests with the kernel's NFS client do all that they can:
+// longTests reports whether the tests with the kernel's NFS client do all that they can:
 // RPCRDMA_LINUX_LONG is set, and not "links".
 func longTests() bool {
 	v := os.Getenv("RPCRDMA_LINUX_LONG")
 	return v != "" && v != "links"
 }
 
-// allLinks tells whether they use every link, or, in a short run, a few of them one alone.
+// allLinks reports whether they use every link, or, in a short run, a few of them one alone.
 func allLinks() bool { return os.Getenv("RPCRDMA_LINUX_LONG") != "" }
 
 // sh runs a program that must succeed, and returns its output.

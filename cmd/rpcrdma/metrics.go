@@ -44,7 +44,7 @@ const (
 	profilesAtOnce = 2
 )
 
-// metrics is what a service tells of itself over HTTP.
+// metrics is what a service reports about itself over HTTP.
 type metrics struct {
 	monitor   *rpcstatus.Monitor
 	collector *prometheus.Collector

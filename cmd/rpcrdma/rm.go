@@ -122,7 +122,7 @@ const (
 	maxPasses      = 64  // over a directory, which may not become empty
 )
 
-// tree removes a directory and everything in it. kept tells that something is left, which has
+// tree removes a directory and everything in it. kept says that something is left, which has
 // been reported. An error ends the work.
 func (m *remover) tree(ctx context.Context, d doomed) (kept bool, err error) {
 	if slices.Contains(d.above, d.dir) || len(d.above) >= maxRemoveDepth {

@@ -263,7 +263,7 @@ func (s *sample) inFlight() []string {
 	return aligned("IN FLIGHT\tCALL\tPEER\tXID\tBYTES\tBY", rows)
 }
 
-// connections has those that are open, in the order in which the server tells of them: the busy first.
+// connections has those that are open, in the order in which the server reports them: the busy first.
 func (s *sample) connections(by float64, unit string) []string {
 	before := make(map[uint64]uint64)
 	if s.was != nil {

@@ -160,17 +160,17 @@ func sdNotify(state string) error {
 	return err
 }
 
-// ready tells that the process serves, and what 'systemctl status' shows of it.
+// ready says that the process serves, and what 'systemctl status' shows of it.
 func (m *manager) ready(status string) {
 	m.tell(daemon.SdNotifyReady, "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// reloading tells that ready comes again.
+// reloading says that ready comes again.
 func (m *manager) reloading() {
 	m.tell(daemon.SdNotifyReloading, strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// stopping tells that the process takes no more calls.
+// stopping says that the process takes no more calls.
 func (m *manager) stopping() { m.tell(daemon.SdNotifyStopping, "STATUS=answering calls under way") }
 
 // watched tells the service manager, as often as it wants, that the process works, until ctx ends:

@@ -239,7 +239,7 @@ func (w *watcher) lost() {
 }
 
 // back says that the connection and the subscription are back, if it was said before
-// that they were lost. same tells that the server has kept what happened meanwhile. mu is held.
+// that they were lost. same says that the server has kept what happened meanwhile. mu is held.
 func (w *watcher) back(same bool) {
 	w.down = false
 	w.missed = w.missed || !same
@@ -303,7 +303,7 @@ func (w *watcher) subscribe(ctx context.Context, cl *transport.Client) error {
 	return w.sub.Subscribe(ctx, cl)
 }
 
-// subscribed tells of a subscription, before its first event is printed.
+// subscribed reports a subscription, before its first event is printed.
 func (w *watcher) subscribed(again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

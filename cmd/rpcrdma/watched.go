@@ -46,7 +46,7 @@ func (w *watched) find(dir string) (found *watchedExport, rest string) {
 	return found, rest
 }
 
-// Watch tells of changes in a directory of the export that it is in, as long as it is in that.
+// Watch reports changes in a directory of the export that it is in, as long as it is in that.
 func (w *watched) Watch(dir string, recursive bool, tell func(notify.Event)) (stop func(), err error) {
 	w.mu.Lock()
 	e, rest := w.find(dir)

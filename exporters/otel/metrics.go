@@ -103,7 +103,7 @@ func outcome(word string, replied bool) []attribute.KeyValue {
 	return list
 }
 
-// replied tells whether a call has an RPC reply.
+// replied reports whether a call has an RPC reply.
 func replied(err error) bool { return err == nil || errors.As(err, new(*oncrpc.RPCError)) }
 
 // buckets are the bounds of histograms in seconds. The conventions' begin at 5 ms, which is more

@@ -22,5 +22,5 @@ func (m *Mutex) Unlock() { m.mu.Unlock() }
 // Held returns nil: it is known in builds with the race detector alone.
 func Held() []Rank { return nil }
 
-// Checked tells whether this build checks the order.
+// Checked reports whether this build checks the order.
 const Checked = false

@@ -15,7 +15,7 @@ type Mutex struct {
 	holder uint64 // goroutine; guarded by mu
 }
 
-// Checked tells whether this build checks the order.
+// Checked reports whether this build checks the order.
 const Checked = true
 
 // held is which ranks each goroutine holds. It is spread over several maps, by goroutine,

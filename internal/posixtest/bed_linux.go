@@ -40,7 +40,7 @@ type check struct {
 	busy  bool // files are removed while they are open: an NFS client tidies up behind it
 
 	prepare func(dir string) // makes what the check finds; as root, without the client
-	do      func(p *program) // does it, and tells what it has seen
+	do      func(p *program) // does it, and says what it has seen
 }
 
 // A program is a check under way on one side, as a user.
@@ -66,7 +66,7 @@ func (p *program) did(what string, err error, more ...any) {
 	p.out = append(p.out, s)
 }
 
-// say tells what a check has seen.
+// say says what a check has seen.
 func (p *program) say(format string, args ...any) {
 	p.out = append(p.out, fmt.Sprintf(format, args...))
 }

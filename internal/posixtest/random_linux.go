@@ -65,7 +65,7 @@ func (b Bed) Random(seed uint64, steps int) (count int, list []Difference, err e
 	return count, list, nil
 }
 
-// bothRefuse tells whether a call fails on both sides, by permission on one and for another reason
+// bothRefuse reports whether a call fails on both sides, by permission on one and for another reason
 // on the other: which of two reasons it tells is not for programs to know, and an NFS client leaves
 // permission to write to a directory to its server.
 func bothRefuse(want, got string) bool {
@@ -138,7 +138,7 @@ func (w *wanderer) path() string {
 	return path
 }
 
-// busy tells whether a path leads to a file that is open: its removal is no removal for the
+// busy reports whether a path leads to a file that is open: its removal is no removal for the
 // client, which the other checks look at.
 func (w *wanderer) busy(oracle, path string) bool {
 	var st unix.Stat_t

@@ -273,7 +273,7 @@ func (r *replay) hear(s *segment) error {
 			r.want[address{s.tagged.STag, s.tagged.TO + uint64(i)}] = b
 		}
 		if !s.tagged.Last || s.op == rdmap.OpWrite {
-			return nil // Writes are before the Send that tells of them
+			return nil // Writes are before the Send that reports them
 		}
 		// We went on when we had the data.
 		for len(r.put) < len(r.want) {

@@ -88,7 +88,7 @@ type told struct {
 // begin is called when a call begins that is to be told of.
 func (t *told) begin(results int) { *t = told{start: time.Now(), results: results} }
 
-// tell tells of the call.
+// tell reports the call.
 func (c *call) tell() {
 	t := &c.told
 	a := &t.access

@@ -99,7 +99,7 @@ func (e *Export) settle() error {
 	return nil
 }
 
-// allows tells whether a client may use the export.
+// allows reports whether a client may use the export.
 func (e *Export) allows(host netip.Addr) bool {
 	if e.Allow == nil {
 		return true

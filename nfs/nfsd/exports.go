@@ -55,7 +55,7 @@ func emptySet() *exportSet {
 	return s
 }
 
-// knows tells whether any export is for a client.
+// knows reports whether any export is for a client.
 func (s *exportSet) knows(host netip.Addr) bool {
 	return s.public || slices.ContainsFunc(s.list, func(e Export) bool { return e.allows(host) })
 }

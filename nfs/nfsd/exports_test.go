@@ -14,7 +14,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 )
 
-// isIdle tells whether idle has been closed.
+// isIdle reports whether idle has been closed.
 func isIdle(idle <-chan struct{}) bool {
 	select {
 	case <-idle:

@@ -101,7 +101,7 @@ func (c *Caller) Wait(f func() error) error {
 	return f()
 }
 
-// Member tells whether the caller is in a group.
+// Member reports whether the caller is in a group.
 func (c *Caller) Member(gid uint32) bool {
 	if c.GID == gid {
 		return true
@@ -190,7 +190,7 @@ type Accesser interface {
 
 // A Spacer is an FS that knows how full it is.
 type Spacer interface {
-	// Space tells how much there is.
+	// Space says how much there is.
 	Space(ctx context.Context, who *Caller) (Space, error)
 }
 

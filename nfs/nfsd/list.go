@@ -106,7 +106,7 @@ func (c *call) entries(dir Node, cookie uint64) (eof bool, status nfs.Status) {
 	return eof, c.page.end(cookie, err)
 }
 
-// end tells how a listing has gone. An error after some entries can wait for the next page.
+// end says how a listing has gone. An error after some entries can wait for the next page.
 func (p *page) end(cookie uint64, err error) nfs.Status {
 	switch {
 	case p.listed > 0:

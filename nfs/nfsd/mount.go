@@ -166,7 +166,7 @@ func (c *call) enter(n Node, name string) (Node, error) {
 	return n.Lookup(c.ctx, &c.who, name)
 }
 
-// within tells whether a clean path is dir or below it, and what follows.
+// within reports whether a clean path is dir or below it, and what follows.
 func within(p, dir string) (rest string, ok bool) {
 	if dir == "/" {
 		return p[1:], true

@@ -442,7 +442,7 @@ func checkName(proc uint32, name string) nfs.Status {
 	return nfs.StatusInval // RFC 1813 sections 3.3.13 and 3.3.14
 }
 
-// validSet tells whether attributes can be set at all. RFC 1813 section 2.5.
+// validSet reports whether attributes can be set at all. RFC 1813 section 2.5.
 func validSet(s *nfs.SetAttr) nfs.Status {
 	const second = 1_000_000_000 // ns
 	switch {

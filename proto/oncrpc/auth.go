@@ -70,7 +70,7 @@ const (
 	gssPrivacy   = 3
 )
 
-// Protected tells whether a credential has the arguments and results of its call signed or
+// Protected reports whether a credential has the arguments and results of its call signed or
 // encrypted: RPCSEC_GSS with integrity or privacy. The upper layer's data items are then
 // inside the security service's envelope, and none of them may be moved into a chunk. RFC 2203
 // sections 5.3.2 and 5.3.3; RFC 8166 section 8.2.2.

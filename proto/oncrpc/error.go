@@ -73,7 +73,7 @@ func (e *RPCError) denied() string {
 	return fmt.Sprintf("server denied the call with unknown status %v%s", e.RejectStat, e.called())
 }
 
-// known tells whether the caller filled in what was called; no program has the
+// known reports whether the caller filled in what was called; no program has the
 // number 0.
 func (e *RPCError) known() bool { return e.Prog != 0 }
 

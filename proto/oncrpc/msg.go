@@ -120,7 +120,7 @@ func malformed(offset int, what string) error {
 	return &xdr.DecodeError{Offset: offset, What: what}
 }
 
-// A ReplyStat tells whether the server took the call. RFC 5531 section 9.
+// A ReplyStat reports whether the server took the call. RFC 5531 section 9.
 type ReplyStat uint32
 
 const (

@@ -183,7 +183,7 @@ func (d *Decoder) Bool() bool {
 	return v
 }
 
-// Optional reads the discriminant of optional-data and tells whether a value
+// Optional reads the discriminant of optional-data and reports whether a value
 // follows. A linked list is read with
 //
 //	for d.Optional() { ... }

@@ -40,7 +40,7 @@ type role struct {
 
 const roleVariable = "RPCRDMA_SOAK_ROLE"
 
-// A sample is what a process tells of itself, as a line of JSON.
+// A sample is what a process reports about itself, as a line of JSON.
 type sample struct {
 	Addrs []string `json:",omitempty"` // a server's, once
 

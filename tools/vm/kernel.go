@@ -81,7 +81,7 @@ func (h *host) addKernel(ctx context.Context, pkg string) error {
 	return nil
 }
 
-// canBuild tells whether a kernel can be built here.
+// canBuild reports whether a kernel can be built here.
 func (h *host) canBuild() error {
 	if strings.ContainsAny(h.cache, " \t\n") {
 		return fmt.Errorf("make accepts no directory with a space in its name: set RPCRDMA_VM_CACHE to one other than '%s'", h.cache)

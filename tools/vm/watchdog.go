@@ -11,7 +11,7 @@ import (
 )
 
 // patience is how much processor time a guest may use before it gets to the command:
-// coming up takes about ten seconds of it. Processor time tells that a guest hangs
+// coming up takes about ten seconds of it. Processor time says that a guest hangs
 // whether the host is idle or busy; time does not.
 const patience = 100 * time.Second
 

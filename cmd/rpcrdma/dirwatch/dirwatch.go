@@ -1,4 +1,4 @@
-// Package dirwatch tells what changes in a tree of directories on this machine, whoever
+// Package dirwatch says what changes in a tree of directories on this machine, whoever
 // changes it. It is a [notify.Source] for a [notify.Server].
 //
 // Everything goes through an [os.Root] and no symbolic link is followed, so nothing
@@ -39,10 +39,10 @@ const (
 // errReplaced is a directory that something else has taken the place of.
 var errReplaced = fmt.Errorf("replaced meanwhile: %w", fs.ErrNotExist)
 
-// A Watcher tells what changes in a tree. Its methods may be called by many goroutines at
+// A Watcher says what changes in a tree. Its methods may be called by many goroutines at
 // once. While nothing is watched it takes no descriptor and no goroutine.
 //
-// The system tells what happens to the names in one directory, not below it. So every
+// The system says what happens to the names in one directory, not below it. So every
 // directory of interest is watched by itself, and so are the directories above it, since
 // only they tell when it is removed or renamed. The names in a directory are kept: what
 // was made in a new directory before it was watched is found by reading it, and told once.

@@ -15,7 +15,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/notify"
 )
 
-// lost handles a loss of events: it tells of it, and reads all directories again.
+// lost handles a loss of events: it reports it, and reads all directories again.
 func (w *Watcher) lost() {
 	w.log.Debug("changes have come too fast for the system to tell them all")
 	var all []*watched
@@ -46,7 +46,7 @@ func (w *Watcher) handle(n notice) {
 // entry handles an event about a name in a directory.
 func (w *Watcher) entry(d *watched, name string, n notice) {
 	for _, g := range slices.Clone(w.gone) {
-		// The name is in use again, or a directory that was renamed tells of its contents.
+		// The name is in use again, or a directory that was renamed reports its contents.
 		if g.dir == d && g.name == name || g.node != nil && d.within(g.node) {
 			w.flush(g)
 		}
@@ -220,7 +220,7 @@ func (w *Watcher) movedSelf(d *watched, n notice) {
 	w.resync(d, n.since.Add(-10*time.Millisecond))
 }
 
-// resync reads a directory and tells how it differs from what is known of it, and which of
+// resync reads a directory and says how it differs from what is known of it, and which of
 // its files were written to after since.
 func (w *Watcher) resync(d *watched, since time.Time) {
 	now := make(map[string]bool)

@@ -29,7 +29,7 @@ func (w *Watcher) create(d *watched, name string, isDir bool) {
 
 func (w *Watcher) created(d *watched, name string) { w.emit(notify.Created, d, name, d.names[name]) }
 
-// enter watches a directory that was told of before, if an interest covers it, and tells of
+// enter watches a directory that was told of before, if an interest covers it, and reports
 // its contents.
 func (w *Watcher) enter(d *watched, name string) {
 	if d.covered() {

@@ -321,7 +321,7 @@ func (n *node) entryOf(want *id) (name string, err error) {
 	}
 }
 
-// isAt tells whether a name in a directory is an inode.
+// isAt reports whether a name in a directory is an inode.
 func (f *FS) isAt(dir int, name string, want *id) bool {
 	if name == "." || name == ".." {
 		return false

@@ -227,7 +227,7 @@ func volumeOf(root *id) uint32 {
 	return h.Sum32()
 }
 
-// isJoint tells whether the file system writes what one system call has changed as one entry of its
+// isJoint reports whether the file system writes what one system call has changed as one entry of its
 // journal: fsync(2) of a new file then includes its name. Linux's own server depends on the same when
 // it puts first the file and then the directory on the disk, and the second has nothing left to do;
 // but here it would be a flush of the disk. fsync(2) promises less, so only file systems are named
@@ -377,7 +377,7 @@ func (f *FS) adopt(fd int, by *id, dir *node, name string, who *nfsd.Caller) (*n
 // Verifier returns a number that grows when the disk has not taken written data.
 func (f *FS) Verifier() uint64 { return f.verf.Load() }
 
-// Space tells how full the file system is.
+// Space says how full the file system is.
 func (f *FS) Space(context.Context, *nfsd.Caller) (nfsd.Space, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.mount, &st); err != nil {

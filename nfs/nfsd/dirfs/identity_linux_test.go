@@ -129,7 +129,7 @@ func (w *world) checkThreads() {
 	})
 }
 
-// strangeThread tells of a thread that checkThreads finds.
+// strangeThread reports a thread that checkThreads finds.
 func (w *world) strangeThread() string {
 	acting := make(map[int]bool)
 	w.fs.self.mu.Lock()

@@ -242,7 +242,7 @@ func (n *node) Access(_ context.Context, who *nfsd.Caller, want uint32) (granted
 	return want & nfsd.RightsOf(n.typ, has), err
 }
 
-// owns tells whether the caller is the owner, whom no mode keeps from the data. RFC 1813 section
+// owns reports whether the caller is the owner, whom no mode keeps from the data. RFC 1813 section
 // 4.4.
 func (f *FS) owns(who *nfsd.Caller, st *unix.Stat_t) bool {
 	if f.self == nil {
@@ -437,7 +437,7 @@ func (n *node) sync(who *nfsd.Caller, st *unix.Stat_t) error {
 	return err
 }
 
-// syncs is sync; done tells whether it could be opened, or nothing has to be done.
+// syncs is sync; done reports whether it could be opened, or nothing has to be done.
 func (n *node) syncs(who *nfsd.Caller, st *unix.Stat_t) (done bool, err error) {
 	if n.fs.cfg.Async {
 		return true, nil

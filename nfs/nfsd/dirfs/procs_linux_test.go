@@ -10,7 +10,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/nfs"
 )
 
-// Every procedure does on the host what RFC 1813 says, and tells of it.
+// Every procedure does on the host what RFC 1813 says, and reports it.
 func TestProcedures(t *testing.T) {
 	each(t, func(t *testing.T, m mode) {
 		w := newWorld(t, m.cfg, map[string]string{"file": "hello", "dir/": "", "link": "-> file"})

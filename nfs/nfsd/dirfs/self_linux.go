@@ -53,7 +53,7 @@ type identity struct {
 	groups   []uint32
 }
 
-// is tells whether the identity is that of who.
+// is reports whether the identity is that of who.
 func (i *identity) is(who *nfsd.Caller) bool {
 	return i.taken && i.uid == who.UID && i.gid == who.GID && slices.Equal(i.groups, who.GIDs)
 }

@@ -186,7 +186,7 @@ func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func fstat(fd int, st *unix.Stat_t) error { return retry(func() error { return unix.Fstat(fd, st) }) }
 
-// same tells whether both are of one inode. The number alone does not: on btrfs the root of every
+// same reports whether both are of one inode. The number alone does not: on btrfs the root of every
 // subvolume has the same, and another device.
 func same(a, b *unix.Stat_t) bool { return a.Ino == b.Ino && a.Dev == b.Dev }
 

@@ -323,7 +323,7 @@ func (a *Arena) shrink(gone []*slab, class, n int) []*slab {
 	return gone
 }
 
-// Bulky tells whether bulk memory is mapped, which a later Sweep may unmap.
+// Bulky reports whether bulk memory is mapped, which a later Sweep may unmap.
 func (a *Arena) Bulky() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

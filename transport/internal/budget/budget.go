@@ -194,11 +194,11 @@ func (b *Budget) park(t *Tenant, n int64) {
 // may take before the server is crowded.
 const baseShare = 2
 
-// Crowded tells whether the connections' own buffers take so much that there should be
+// Crowded reports whether the connections' own buffers take so much that there should be
 // no more of them: no higher grants, and no new connections for hosts that have many.
 func (b *Budget) Crowded() bool { return b.usage.Base.Load() > b.limit/baseShare }
 
-// fits tells whether the whole has room for n more bytes, and how much it would have
+// fits reports whether the whole has room for n more bytes, and how much it would have
 // left. mu is held.
 func (b *Budget) fits(n int64) (left int64, ok bool) {
 	left = b.limit - b.held - n - min(b.usage.Base.Load(), b.limit/baseShare)
@@ -388,7 +388,7 @@ func (t *Tenant) Charge(n int64) {
 	t.b.mu.Unlock()
 }
 
-// Release returns n bytes, and grants room to those who wait. taken tells that the peer
+// Release returns n bytes, and grants room to those who wait. taken says that the peer
 // has taken a reply that held them, which raises what the tenant may reserve.
 func (t *Tenant) Release(n int64, taken bool) {
 	b := t.b

@@ -59,7 +59,7 @@ func (a *Adapter) registered(n int) {
 	}
 }
 
-// Invalidatable tells whether the peer can invalidate all that is exposed, as a requester
+// Invalidatable reports whether the peer can invalidate all that is exposed, as a requester
 // promises with its R bit (RFC 8797 section 3.2).
 func (a *Adapter) Invalidatable() bool { return a.Windows }
 
@@ -228,7 +228,7 @@ func (l *Loan) Fetch(i, n int) {
 	}
 }
 
-// Direct tells whether memory is exposed that is not in a bounce buffer.
+// Direct reports whether memory is exposed that is not in a bounce buffer.
 func (l *Loan) Direct() bool {
 	for i := range l.parts[:l.n] {
 		if l.parts[i].bounce == nil {

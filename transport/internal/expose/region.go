@@ -210,7 +210,7 @@ func firstAfter(l []*Region, at uintptr) int {
 	return i
 }
 
-// Overlap tells whether two slices share memory.
+// Overlap reports whether two slices share memory.
 func Overlap(a, b []byte) bool { return startOf(a) < endOf(b) && startOf(b) < endOf(a) }
 
 // startOf and endOf are addresses, to be compared and subtracted; whoever has b keeps the

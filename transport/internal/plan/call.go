@@ -60,7 +60,7 @@ const (
 	AllItems ItemSet = -2
 )
 
-// Has tells whether item i goes to a chunk of its own.
+// Has reports whether item i goes to a chunk of its own.
 func (m ItemSet) Has(i int) bool { return m == AllItems || int(m) == i }
 
 // A Call is an RPC call message that has not been placed yet.
@@ -80,7 +80,7 @@ func (c *Call) Size() int {
 	return n
 }
 
-// Ordered tells whether the items stand in the order of the stream, within it.
+// Ordered reports whether the items stand in the order of the stream, within it.
 func (c *Call) Ordered() bool {
 	from := 0
 	for i := range c.Items {
@@ -183,7 +183,7 @@ type Piece struct {
 	From, To int // of the stream
 }
 
-// Stream is how the stream of an RDMA_NOMSG call is formed: padded tells that the padding
+// Stream is how the stream of an RDMA_NOMSG call is formed: padded says that the padding
 // of the items, which are in the same chunk, stands in it.
 func (c *Call) Stream(p Placement) (size int, padded bool) {
 	size = c.Header + c.Args

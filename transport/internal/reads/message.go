@@ -40,7 +40,7 @@ type pull struct {
 // Init sets the ID of the message's work requests.
 func (m *Message) Init(id uint64) { m.id = id }
 
-// Pulls tells whether there are Reads to do.
+// Pulls reports whether there are Reads to do.
 func (m *Message) Pulls() bool { return len(m.pulls) > 0 }
 
 // A Layout is the outline of a message with read chunks.
@@ -166,7 +166,7 @@ func (m *Message) Assemble(h *rpcrdma.Header, inline []byte, l Layout) bool {
 	return true
 }
 
-// padded tells whether the padding of an item, pad bytes, comes next of the left bytes
+// padded reports whether the padding of an item, pad bytes, comes next of the left bytes
 // inline. Without padding these are a multiple of four, so the rest of a division tells
 // how much there is: of this item alone, or of this and all later ones, which rest has the
 // segments of. Padding of all that adds up to a multiple of

@@ -66,7 +66,7 @@ func NewReader(c net.Conn, max int, stall time.Duration) *Reader {
 	return r
 }
 
-// Ready tells whether the next record is in the buffer as a whole: reading it does not wait.
+// Ready reports whether the next record is in the buffer as a whole: reading it does not wait.
 func (r *Reader) Ready() bool {
 	n := r.buf.Buffered() - r.held
 	if n < oncrpc.RecordMarkSize || r.left > r.held {
@@ -90,7 +90,7 @@ func (r *Reader) Next() error {
 	return r.mark(false)
 }
 
-// mark reads the mark of a fragment. within tells that it is not the first of its record.
+// mark reads the mark of a fragment. within says that it is not the first of its record.
 func (r *Reader) mark(within bool) error {
 	for n := r.buf.Buffered(); n < oncrpc.RecordMarkSize; n = r.buf.Buffered() {
 		r.src.within = within || n > 0
@@ -148,7 +148,7 @@ func (r *Reader) Waited(d time.Duration) {
 	}
 }
 
-// Rest tells how many bytes are left of the present fragment, or of the next one if that is
+// Rest says how many bytes are left of the present fragment, or of the next one if that is
 // at its end, and whether it is the last. n is zero only at the end of the record.
 func (r *Reader) Rest() (n int, last bool, err error) {
 	for r.left == 0 && !r.last {

@@ -187,7 +187,7 @@ func (w *Writer) Flush() {
 	}
 }
 
-// Rests tells whether nothing is queued and nobody writes.
+// Rests reports whether nothing is queued and nobody writes.
 func (w *Writer) Rests() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +202,7 @@ func (w *Writer) Since() (t time.Time, ok bool) {
 	return w.since, w.busy
 }
 
-// empty tells whether nothing is queued. mu is held.
+// empty reports whether nothing is queued. mu is held.
 func (w *Writer) empty() bool { return len(w.short)+len(w.queue) == 0 }
 
 // write writes until nothing is left to do, or, in a hurry, for a while: another goroutine

@@ -129,7 +129,7 @@ type Waiter interface {
 	Wait(e *Entry)
 	// Answer gives it the reply, whose memory is its own.
 	Answer(r Reply)
-	// Fail tells that there will be no reply.
+	// Fail says that there will be no reply.
 	Fail()
 }
 

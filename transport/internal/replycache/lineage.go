@@ -45,7 +45,7 @@ func (l *Lineage) Called(granted int) {
 	}
 }
 
-// apart tells whether two connections are certainly not of one client. A client's own
+// apart reports whether two connections are certainly not of one client. A client's own
 // connections, to its one server, have no Lineage, and never are.
 func (l *Lineage) apart(o *Lineage) bool {
 	if l == o || l == nil || o == nil {
