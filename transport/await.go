@@ -117,7 +117,7 @@ func (l *leader) lead(ctx context.Context, w *waiter) bool {
 
 // onTick runs every tickTime while callers lead. It costs the calls next to nothing: from now
 // on the context of who leads can interrupt it, which is one watch in many calls, and a
-// connection whose leaders change is left alone otherwise. If nobody leads, the background
+// connection whose leaders change is left alone otherwise. If no goroutine leads, the background
 // takes over.
 func (c *conn) onTick() {
 	st := c.state.Lock()

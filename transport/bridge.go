@@ -240,7 +240,7 @@ func (rc *serverRecords) pass(req *Request, p *passed) oncrpc.AcceptStat {
 	return oncrpc.Success
 }
 
-// take returns the call with an xid, which then has its reply, nil if there is none.
+// take returns the call with an xid, which then has its reply, or nil.
 func (rc *serverRecords) take(xid uint32) *passed {
 	rc.pmu.Lock()
 	defer rc.pmu.Unlock()
@@ -307,7 +307,7 @@ func (rc *serverRecords) reply(record []byte) error {
 	return nil
 }
 
-// answer brings a call its reply, nil if there is none.
+// answer brings a call its reply, or nil.
 func (rc *serverRecords) answer(p *passed, record []byte) {
 	if p.reply != nil {
 		p.reply <- record

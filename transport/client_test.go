@@ -1174,7 +1174,7 @@ func TestLine(t *testing.T) {
 	t.Run("the connection has ended before the credit comes back", func(t *testing.T) {
 		waiting(t, testCall(), func(p *peer, cl *Client, held *slot, done <-chan error) {
 			p.hangUp()
-			time.Sleep(time.Second) // nobody leads, and the background looks now and then
+			time.Sleep(time.Second) // no goroutine leads, and the background looks now and then
 			if err := outcome(t, done); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("call returned %v", err)
 			}

@@ -268,7 +268,7 @@ func (c *conn) drainFor(ctx context.Context) {
 // abort ends the connection at once, and does not wait for the end.
 func (c *conn) abort() {
 	c.setClosing()
-	c.fc.Close() // whoever leads finds out, or else this does
+	c.fc.Close() // the leading goroutine finds out, or else this does
 	go c.await(context.Background(), newWaiter())
 }
 
@@ -293,7 +293,7 @@ func (c *conn) shutdown(ctx context.Context) error {
 }
 
 // close ends the connection at once. The adapter releases memory in Close of the fabric's
-// Conn, and whoever leads finds out; if nobody does, we do.
+// Conn, and the leading goroutine finds out; if nobody does, we do.
 func (c *conn) close() error {
 	c.setClosing()
 	c.fc.Close()

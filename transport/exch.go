@@ -61,7 +61,7 @@ type passed struct {
 	x     *exch
 	xid   uint32
 	place uint64      // of the record in the stream
-	reply chan []byte // has room for the reply, nil if there is none; nil: who brings it sends it
+	reply chan []byte // has room for the reply, or nil if there is no reply; a nil channel: who brings the reply sends it
 }
 
 // lending is what an exchange needs for a reply with read chunks: see rfc5666.go.

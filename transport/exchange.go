@@ -264,7 +264,7 @@ func (x *exchange) dropValues() {
 	}
 }
 
-// own returns the exchange's buffer that data is at the start of, nil if there is none.
+// own returns the exchange's buffer that data is at the start of, or nil.
 func (x *exchange) own(data []byte) *arena.Buffer {
 	for _, b := range x.mems {
 		if len(data) > 0 && &b.Bytes[0] == &data[0] {

@@ -160,7 +160,7 @@ func (l *leader) await() (err error) {
 	return l.c.fc.Wait()
 }
 
-// ask has the leader call f, soon. If nobody leads, the next one does; once the connection
+// ask has the leader call f, soon. If no goroutine leads, the next one does; once the connection
 // has ended nobody does.
 func (c *conn) ask(f func(*leader)) {
 	st := c.state.Lock()

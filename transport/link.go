@@ -47,7 +47,7 @@ func (l *link) init() {
 	l.turn = make(chan struct{})
 }
 
-// latest is the latest connection, nil if there is none yet.
+// latest returns the latest connection, or nil before the first.
 func (l *link) latest() connection {
 	if cn := l.cur.Load(); cn != nil {
 		return cn.c

@@ -298,7 +298,7 @@ func (p *peer) completeSends() {
 	p.mu.Unlock()
 }
 
-// remote is the peer's memory that a Write or Read is about, nil if there is none.
+// remote is the peer's memory that a Write or Read is about, or nil.
 // mu is held.
 func (p *peer) remote(wr *fabric.SendWR) []byte {
 	m, off, n := p.memory[wr.RKey], wr.RemoteOffset-peerBase, uint64(0)

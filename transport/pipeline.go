@@ -96,7 +96,7 @@ func (p *Pipeline) start(call *Call, ended func(error)) {
 	p.queue = append(p.queue, call)
 }
 
-// public is the connection that events of calls are told on behalf of, nil if there is none, or
+// public is the connection that events of calls are told on behalf of, or nil, or
 // somebody else reports them.
 func (p *Pipeline) public() *Conn {
 	if p.conns != nil {

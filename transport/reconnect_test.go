@@ -741,7 +741,7 @@ func (c unregistering) RegMR(buf []byte, access fabric.Access) (fabric.MR, error
 	return nil, c.end
 }
 
-// TestEndSeenLate: what the end of the connection does to a call, before whoever leads has
+// TestEndSeenLate: what the end of the connection does to a call, before the leading goroutine has
 // seen it, is the connection's end to the call as well.
 func TestEndSeenLate(t *testing.T) {
 	item := func() *Call {

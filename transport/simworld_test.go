@@ -828,7 +828,7 @@ func (w *simWorld) ready(cl *transport.Client, c *simClient) {
 	}
 }
 
-// client is client i, nil if there is none now.
+// client is client i, or nil now.
 func (w *simWorld) client(i int) *simClient {
 	w.mu.Lock()
 	defer w.mu.Unlock()

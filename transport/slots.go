@@ -314,7 +314,7 @@ func (t *slotTable) grow() {
 }
 
 // release frees a slot that the peer owes nothing any more, and returns the caller that has
-// been given the slot and is to be woken, nil if there is none.
+// been given the slot and is to be woken, or nil.
 func (st *state) release(s *slot) *waiter {
 	t := &st.calls
 	s.state = slotFree

@@ -80,7 +80,7 @@ type PrivateData struct {
 	Recv    int   `json:"recv_size"` // in bytes
 	Inval   bool  `json:"remote_invalidation"`
 
-	// Setup is the setup message behind it, nil if there is none. docs/extensions.md, At setup.
+	// Setup is the setup message behind it, or nil. docs/extensions.md, At setup.
 	Setup *Setup `json:"setup,omitempty"`
 }
 

@@ -82,7 +82,7 @@ func (c *checker) misplaced(doc syntax.Comments, word string) {
 	}
 }
 
-// annotation returns the annotation ddp, nil if there is none. Of several, the last one holds.
+// annotation returns the annotation ddp, or nil. Of several, the last one holds.
 func annotation(doc syntax.Comments) (d *ddp) {
 	for _, a := range doc.Annotations() {
 		if a.Word != "ddp" {

@@ -4,7 +4,7 @@ package dirfs
 // than the process. One Store can serve many FS. Its methods are called by many goroutines at
 // once.
 type Store interface {
-	// Get returns the value of a key, nil if there is none. key is valid until Get returns; the
+	// Get returns the value of a key, or nil. key is valid until Get returns; the
 	// value belongs to the caller.
 	Get(key []byte) (value []byte, err error)
 

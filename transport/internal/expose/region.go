@@ -179,7 +179,7 @@ func (s *Regions) remove(m *Region) {
 	s.sorted.Store(&l)
 }
 
-// find returns the Region in which b lies, nil if there is none.
+// find returns the Region in which b lies, or nil.
 func (s *Regions) find(b []byte) *Region {
 	l := s.list()
 	if len(l) == 0 || len(b) == 0 {

@@ -204,7 +204,7 @@ func (c *Cache) Begin(call *Call, w Waiter) (Outcome, *Entry, Reply) {
 	return Answered, nil, e.reply()
 }
 
-// find returns the entry of the same call of a client, nil if there is none, and how many other
+// find returns the entry of the same call of a client, or nil, and how many other
 // clients have one. It forgets what the client does not ask for. mu is held.
 func (c *Cache) find(k key, client *Lineage) (e *Entry, alike int) {
 	for e = c.entries[k]; e != nil; {
