@@ -149,3 +149,26 @@ func TestTypes(t *testing.T) {
 		t.Errorf("status %d\n%s%s", status, text, stderr.String())
 	}
 }
+
+// The blocks of docs/interfaces.md are one file, without mistakes.
+func TestInterfacesPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/interfaces.md")
+	testutil.Must(t, err)
+	t.Chdir(t.TempDir())
+	var source strings.Builder
+	for i, block := range strings.Split(string(page), "```") {
+		if text, ok := strings.CutPrefix(block, "c\n"); ok && i%2 == 1 {
+			source.WriteString(text)
+		}
+	}
+	testutil.WriteFiles(t, ".", map[string]string{"album.x": source.String()})
+	var stdout, stderr bytes.Buffer
+	if status := run([]string{"-o", "-", "album.x"}, "album", &stdout, &stderr); status != 0 || stderr.Len() > 0 {
+		t.Errorf("status %d: %s", status, &stderr)
+	}
+	for _, want := range []string{"type AlbumV1Server interface", "Taken uint64 // Unix time", "Independent: true"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the Go file has no %q", want)
+		}
+	}
+}
