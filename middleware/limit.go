@@ -12,7 +12,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
-// A By says who is one caller.
+// By selects what counts as one caller.
 type By uint8
 
 const (

@@ -99,7 +99,7 @@ func TestWatchNumbers(t *testing.T) {
 		{args: notifyArgs{number: 1, events: create("a")}},
 		{
 			args: notifyArgs{number: 4, events: create("c")},
-			want: []string{"4 overflow ./ changes were missed here: look for yourself", "4 created c"},
+			want: []string{"4 overflow ./ changes were lost: rescan this directory", "4 created c"},
 		},
 		{args: notifyArgs{id: token{1}, number: 5, events: create("d")}},
 		{args: notifyArgs{number: 5, events: create("d")}, want: []string{"5 created d"}},

@@ -1,7 +1,7 @@
-// Package notify is an RPC program that tells clients what changes in a directory, by
+// Package notify is an RPC program that reports changes in a directory to clients, by
 // calls from the server to the client over the connection that the client has made
 // (RFC 8167). A [Server] takes the changes from a [Source], a [Client] receives them, and
-// neither loses one unnoticed: an event stands for what could not be told.
+// no change is lost silently: an overflow event replaces those that could not be delivered.
 //
 // The numbers of the programs are from the range that RFC 5531 section 13.1 leaves to
 // users. The file notify.x has the programs in the language of RFC 5531 section 12: the

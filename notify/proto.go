@@ -63,7 +63,7 @@ func (e Event) Text() string {
 	case Renamed:
 		return e.name(e.From) + " -> " + e.name(e.Path)
 	case Overflow:
-		return e.name(e.Path) + " changes were missed here: look for yourself"
+		return e.name(e.Path) + " changes were lost: rescan this directory"
 	case Ended:
 		return e.Status.Error()
 	}

@@ -504,7 +504,7 @@ func TestNotifyStorm(t *testing.T) {
 		return s.queue.overflowed() && len(s.queue.events) == 1
 	})
 	slow.hold.Unlock()
-	slow.lines.Wait(t, "look for yourself")
+	slow.lines.Wait(t, "rescan this directory")
 	testutil.Eventually(t, "the quick one has everything, or has been told to look", func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()

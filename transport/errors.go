@@ -234,17 +234,17 @@ var (
 	errNoDone     = &PeerError{"it did not say RDMA_DONE in time"}
 	errInvalidate = &PeerError{"it invalidated memory of another call"}
 
-	// Nobody's fault: a peer that is slow for a while has broken nothing, so that other
+	// Not a *PeerError: a peer that is slow for a while has broken nothing, so that other
 	// calls are made again.
-	errStuck = errors.New("peer takes nothing, and memory of a cancelled call cannot be closed")
+	errStuck = errors.New("peer is not receiving; cannot revoke the memory of a canceled call")
 
-	// Nobody's fault: see fabric.Capabilities.
+	// Not a *PeerError either: see fabric.Capabilities.
 	errWeakFence = errors.New("memory of a cancelled call can only be closed with the connection")
 
 	errMakesRoom = errors.New("closed to make room for another connection: it was idle, or its host had the most")
 	errOutdated  = errors.New("server refuses the version that was agreed on, and speaks another")
 	errSilent    = errors.New("server is silent")
-	errForgotten = errors.New("what became of a call that was sent again is not known")
+	errForgotten = errors.New("outcome of a retransmitted call is unknown")
 	errInline    = errors.New("transport: a handler that is Inline cannot wait for calls")
 
 	errNoProvider = errors.New("transport: no provider given: iwarp.New makes one that runs anywhere")

@@ -101,7 +101,7 @@ func (g *Group) connect(ctx context.Context, addr string, cfg *ClientConfig) (*m
 	return m, nil
 }
 
-// connectAny makes the first member, at one of the places.
+// connectAny opens the first connection, to any of the addresses.
 func (g *Group) connectAny(ctx context.Context) (won *member, at int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

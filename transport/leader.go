@@ -190,8 +190,7 @@ func (l *leader) doAsked() {
 	l.endPass() // no completion may come that does
 }
 
-// endPass lets go what a pass over completions has gathered: our messages, then our
-// callers.
+// endPass posts the messages gathered in this pass over completions, then wakes the callers.
 func (l *leader) endPass() {
 	if len(l.replies) > 0 {
 		l.c.sends.addReplies(l.replies...)

@@ -40,7 +40,7 @@ func (o *observation) end(e *CallEvent) {
 	o.events.Put(e)
 }
 
-// made makes a call with f, which finds the call's event in it, and reports it.
+// made runs f, which makes the call, and reports the call to the Observer.
 func (o *observation) made(call *Call, backward bool, f func() error) error {
 	o.beginOf(call, backward)
 	err := f()

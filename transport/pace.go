@@ -58,7 +58,7 @@ func (r *pacer) rivals(p *pace, now time.Time) bool {
 	return at != 0 && since-at < int64(rivalTime)
 }
 
-// A pace is that of a connection. It belongs to the leader, or to who reads a TCP connection.
+// A pace is a connection's pacing state. It is owned by the leader, or by the reader of a TCP connection.
 type pace struct {
 	pacer  *pacer // nil at a client, and once the pace has ended
 	halved int    // how many times the grant is halved
@@ -78,9 +78,9 @@ func (p *pace) end() (changed bool) {
 	return changed
 }
 
-// met is told, before its goroutine waits, how many messages it has met since the last time. If
-// there were several, those run first whom they have woken. It returns whether that has changed
-// how many of most calls may be in flight.
+// met is called before the goroutine waits, with the number of messages since the last time. After several
+// messages it yields to the goroutines that they woke. It reports whether that has changed how many of
+// most calls may be in flight.
 func (p *pace) met(messages, most int) (changed bool) {
 	switch {
 	case messages > 1 && (p.pacer == nil || p.passed()):

@@ -100,8 +100,7 @@ func (q *sendQueue) addReply(x *exch) {
 	q.pending = append(q.pending, x.wrs...)
 }
 
-// told appends to gone the replies that the completion of x tells to have left, x among
-// them.
+// told appends to gone the replies that x's completion covers, including x.
 func (q *sendQueue) told(x *exch, gone []*exch) []*exch {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -351,7 +351,7 @@ func (st *state) next() *waiter {
 	return w
 }
 
-// unproven forgets the answers of the set-up: they do not show that calls are answered.
+// unproven resets answered: replies to set-up messages do not count.
 func (c *conn) unproven() {
 	c.state.Lock().calls.answered = false
 	c.state.Unlock()

@@ -38,7 +38,7 @@ With --json the output is one object:
                    (none, device, global), inbound_reads, outbound_reads, shared_inbound_reads
 
 A device that may not be opened has neither ports nor capabilities. How much a message may
-carry inline is not listed: no device tells.
+carry inline is not listed: devices do not report it.
 
 A machine without devices is no failure: the list is empty.`,
 		Example: `  rpcrdma devices

@@ -78,9 +78,9 @@ started again. As root they do so on most file systems without looking for files
 
 --access-log has a line for each call: time, client, procedure, status and duration in
 seconds, then user, export, name and the like. "object", "to" and "found" are short forms of
-handles: what LOOKUP has found is what READ names. Names are quoted: nothing in the log does
-anything to a terminal. At SIGHUP the file is opened again, so that it can be moved before.
-Lines that the disk is too slow for are counted and left out.
+handles: what LOOKUP has found is what READ names. Names are quoted,
+and control characters in them escaped. At SIGHUP the file is opened again, so that it can be
+moved before. If the disk cannot keep up, lines are dropped, and counted.
 
 Data is on disk when the server says so, unless --async is given.
 
@@ -98,8 +98,7 @@ connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/ppr
 whoever gets there addresses of clients and what the process does: use a loopback address, or
 one that only operators reach.
 
-Started by systemd, the command says when it is ready, when it reads its exports again and when
-it ends, and gives the watchdog signs of life. It uses the sockets that systemd has opened,
+Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It uses the sockets that systemd has opened,
 which are named for an option, addr, tcp-addr or metrics-addr, and stand for its value.
 
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At

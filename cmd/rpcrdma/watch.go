@@ -40,7 +40,7 @@ must be a directory, and symbolic links are not followed. Each event is a line:
   renamed     FROM -> TO, both below the directory
   modified    the contents of a file
   attributes  mode, owner, times
-  overflow    changes were missed here: look for yourself
+  overflow    changes were lost: rescan this directory
 
 Names are relative to the directory. Those of directories end in a slash, and those with
 unprintable characters are in quotes. Changes that follow each other before the first one
@@ -247,7 +247,7 @@ func (w *watcher) back(same bool) {
 	case !w.told:
 		return
 	case w.missed:
-		w.say("connected again, but the server has forgotten us: changes may have been missed")
+		w.say("connected again, but the server has dropped this subscription: changes may have been missed")
 		w.overflow()
 	default:
 		w.say("connected again, nothing is lost")
@@ -273,7 +273,7 @@ func (w *watcher) catchUp() {
 		w.told = true
 		w.say("connection lost again and again, %d times more: trying to get it back", n)
 	case w.missed:
-		w.say("connected again, lost %d times more, and the server has forgotten us: changes may have been missed", n)
+		w.say("connected again, lost %d times more, and the server has dropped this subscription: changes may have been missed", n)
 	default:
 		w.say("connected again, lost %d times more, nothing is lost", n)
 	}

@@ -375,9 +375,9 @@ func TestWatchRestart(t *testing.T) {
 	w.wantError(": connection lost, trying to get it back\n")
 	testutil.Must(t, os.Mkdir(filepath.Join(dir, "between"), 0o755))
 	again := startServer(t, "--dir", dir, "--addr", s.addr)
-	w.wantError(": connected again, but the server has forgotten us: changes may have been missed\n")
+	w.wantError(": connected again, but the server has dropped this subscription: changes may have been missed\n")
 	testutil.Must(t, os.Mkdir(filepath.Join(dir, "after"), 0o755))
-	testutil.WantLines(t, w.until("after/"), "overflow    ./ changes were missed here: look for yourself", "created     after/")
+	testutil.WantLines(t, w.until("after/"), "overflow    ./ changes were lost: rescan this directory", "created     after/")
 
 	// The removal of the directory ends the command.
 	w2 := startWatch(t, again.watchURL("/before"))

@@ -23,7 +23,7 @@ func TestWatchStorm(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0100d", i)), nil, 0o644))
 	}
 	testutil.Must(t, w.cmd.Process.Signal(syscall.SIGCONT))
-	w.until("look for yourself")
+	w.until("rescan this directory")
 	testutil.Must(t, os.Mkdir(filepath.Join(dir, "last"), 0o755))
 	w.until("created     last/")
 }

@@ -14,7 +14,7 @@
 // a name for #ifdef. -I is a directory to look in for the .x files that #include names, after that
 // of the including file. -types leaves out clients, servers and bindings: what is left uses package
 // proto/xdr and nothing else. -v prints what is ignored, such as lines that begin with %; a comment
-// such as /* DDP */, which looks like an annotation and is none, is printed without it.
+// such as /* DDP */, which looks like a misspelt annotation, is always reported.
 //
 // # Language
 //
@@ -49,8 +49,8 @@
 //
 // # Go
 //
-// put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: words begin behind underscores
-// and digits, and a word all in capitals gets small letters. Of two equal names the second gets a
+// put_args becomes PutArgs, NFS3ERR_PERM becomes Nfs3ErrPerm: a new word starts after an
+// underscore or a digit, and all-capital words are lowered. Of two equal names the second gets a
 // suffix: Type, Const, Value, Program, Version, Proc, or Field; of two programs with a version of the
 // same name, the second's types begin with the program's name. A comment /* go: fileID */ at a
 // declaration or a member names it fileID instead.

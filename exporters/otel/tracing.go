@@ -30,8 +30,8 @@ type Carrier interface {
 	Extract(req *transport.Request) map[string]string
 }
 
-// Verifier is a Carrier that has the fields in the verifier of calls, as one of this flavor. Both
-// ends have to know that: servers that know only the flavors of RFC 5531, such as Linux's, reject
+// Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both
+// ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's, reject
 // such calls. It leaves alone calls that have a verifier, and so those of RPCSEC_GSS. Choose a
 // flavor that nothing else in the network has, such as one above 0x20000000. The fields prove
 // nothing: who can call can continue any trace.

@@ -22,7 +22,7 @@
 // # File systems
 //
 // [FS] and [Node] are what a file system must have: objects that can be looked up, listed and
-// read. What else it can do it says with the interfaces [Setter], [Writer], [Creator],
+// read. Optional abilities are separate interfaces: [Setter], [Writer], [Creator],
 // [Symlinker], [LinkReader], [Linker], [Mknoder], [Accesser], [Spacer], [Limiter] and [Verifier];
 // what is missing is answered with NFS3ERR_NOTSUPP, and FSINFO does not promise it. The server
 // does the rest: arguments and results, handles that cannot be forged, who the caller is, weak
@@ -48,9 +48,10 @@
 // [Server.SetExports] replaces the exports of a running server. A client that an export is not for
 // is refused as by Linux's server: MNT3ERR_ACCES from MNT, which it also gets for what is not
 // exported at all; NFS3ERR_STALE for a handle, however it has got that; and AUTH_BADCRED for every
-// call of NFS if no export is for it. Which exports there are, and for whom, MOUNT tells everybody.
+// call of NFS if no export is for it. MOUNT reveals all exports,
+// and their clients, to anyone.
 //
-// Config.Access is told of every call, for a log or for statistics.
+// Config.Access sees every call, for a log or for statistics.
 //
 // # Ownership
 //

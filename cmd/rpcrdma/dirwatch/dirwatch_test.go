@@ -488,7 +488,7 @@ func TestChangesLost(t *testing.T) {
 	source.mu.Unlock()
 	c.mu.Unlock()
 	source.kick <- struct{}{}
-	wantLines(t, l.Wait(t, "created b/d/"), "overflow ./ changes were missed here: look for yourself",
+	wantLines(t, l.Wait(t, "created b/d/"), "overflow ./ changes were lost: rescan this directory",
 		"removed c", "created c/", "created c/d/",
 		"removed b/moves/", "created a/moved/", "created a/moved/x", "created a/y",
 		"removed b/x", "created b/d/")

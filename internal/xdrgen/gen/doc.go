@@ -5,7 +5,7 @@
 //
 // A name of the source becomes a Go name word by word. An underscore ends a word and so does
 // the last of some digits. The first letter of each word becomes a capital. The other letters
-// stay what they are, unless all of the word's are capitals: these become small.
+// stay as they are, but all-capital words become lower case.
 //
 //   - put_args: PutArgs
 //   - nfs_fh3: NfsFh3
