@@ -461,17 +461,18 @@ func (h *holder) Slots(_ context.Context, req *transport.Request, _ *Slots, res 
 func TestArgumentsCharged(t *testing.T) {
 	each(t, func(t *testing.T, over string) {
 		h := new(holder)
-		program, limit := StoreV2Program(h), 0
+		program := StoreV2Program(h)
+		var limit atomic.Int64
 		inner := program.Handler
 		program.Handler = transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
-			if limit > 0 {
-				req.LimitMemory(limit)
+			if n := limit.Load(); n > 0 {
+				req.LimitMemory(int(n))
 			}
 			inner.ServeRPC(ctx, req, res)
 		})
 		b := start(t, over, program)
 		store := NewStoreV2Client(b.client)
-		const size = 4<<20 - 100 // of the arguments
+		const size = 1 << 20 // of the arguments
 		batch := func(n int) func() (uint32, error) {
 			return func() (uint32, error) { return store.Slots(t.Context(), &Slots{List: make([]Slot, n)}) }
 		}
@@ -489,7 +490,7 @@ func TestArgumentsCharged(t *testing.T) {
 			{"unions within a limit", batch(size / 4), 32 * size, 32*size - 64<<10},
 			{"unions beyond a limit", batch(size / 4), 32*size - 1, -1},
 		} {
-			limit = tt.limit
+			limit.Store(int64(tt.limit))
 			held, err := tt.call()
 			var refused *oncrpc.RPCError
 			switch {
