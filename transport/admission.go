@@ -39,8 +39,8 @@ type guest struct {
 // Callbacks.
 const idleTime = 90 * time.Second
 
-// strangerTime is the same of connections on which nothing has been called yet. Whoever connects
-// to call does so at once.
+// strangerTime is how long a connection must have been silent on which nothing has been called yet.
+// Clients call at once after they have connected.
 const strangerTime = 2 * time.Second
 
 // idleLook is how often all connections are searched for one that has been idle, at most.
@@ -121,7 +121,7 @@ func (gs *guests) remove(g *guest) {
 	}
 }
 
-// makeRoom throws out one of the host that has the most, for one of host. setups tells to
+// makeRoom throws out one of the host that has the most, for one of host. setups says to
 // count, and to throw out, only what is being set up.
 func (gs *guests) makeRoom(host string, setups bool) bool {
 	count := func(h *guestHost) int {

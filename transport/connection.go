@@ -71,7 +71,7 @@ type served interface {
 type load struct {
 	used int  // calls without a reply
 	room bool // for one more
-	dead bool // there are some, and nobody waits for any of them
+	dead bool // there are some, and no goroutine waits for any of them
 }
 
 // A Conn is one connection as a handler sees it: the way to the end that has called.
@@ -132,7 +132,7 @@ func (cn *Conn) AllowBackward(calls int) { cn.c.allow(calls) }
 //     that does not fit inline, or whose reply might not, fails with a *SizeError;
 //   - it ends with the connection. See Backchannel for calls that do not.
 //
-// Over TCP the reply may be behind calls of the peer that have to wait for their turn or for
+// Over TCP the reply may come after calls of the peer that have to wait for their turn or for
 // memory. Until it comes, such calls are read ahead and kept: at most Config.MaxMemory bytes of
 // a connection, on top of what running calls hold, and within MaxTotalMemory. A call of up to 4 KiB
 // counts as 8 KiB, a longer one as up to twice its length. If there is no room for another one for

@@ -99,7 +99,7 @@ type life struct {
 	inUse    int           // places of calls that are not free
 	answered bool          // a call has been, while its caller waited
 	answers  uint64        // that have come, late ones among them
-	drained  chan struct{} // closed when inUse becomes zero; nil: nobody waits for that
+	drained  chan struct{} // closed when inUse becomes zero; nil if no goroutine waits for that
 }
 
 func (lf *life) init(c *core) {
@@ -123,7 +123,7 @@ func (lf *life) refuse() error {
 	return nil
 }
 
-// drain has nobody wait for calls any more: there are none under way.
+// drain wakes the goroutine that waits until no calls are under way, and reports whether there is one.
 func (lf *life) drain() (waited bool) {
 	if lf.drained == nil {
 		return false
@@ -145,7 +145,7 @@ func (lf *life) end(reason error) {
 	lf.err = &ClosedError{Addr: lf.core.addr(), Reason: reason}
 }
 
-// over tells everybody that the connection has ended. onEnd is that of its life when it did.
+// over announces the end of the connection. onEnd is what its life had when it ended.
 func (c *core) over(onEnd func()) {
 	close(c.done)
 	c.stats.leave()
@@ -175,7 +175,7 @@ func (c *core) setClosing() {
 	c.wire.unlock()
 }
 
-// breakOff ends the connection for a reason of this end's.
+// breakOff ends the connection because of err.
 func (c *core) breakOff(err error) {
 	lf := c.wire.lock()
 	if lf.broken == nil {
@@ -190,7 +190,7 @@ func (c *core) whenEnded(f func()) {
 	lf.onEnd = f
 	ended := lf.ended()
 	c.wire.unlock()
-	if ended { // whoever has ended it has not seen f
+	if ended { // the goroutine that has ended it has not seen f
 		f()
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // An exchange is a call being answered, over RDMA ([exch]) or TCP ([tcpExch]): the call and its
-// program, where its reply is remembered, its memory and items, and what an Observer is told.
+// program, where its reply is remembered, its memory and items, and its event for an Observer.
 //
 // It belongs to the goroutine that moves the connection until it is detached, then to the one that
 // executes the call. Once the call is answered it is the wire's, which releases it when the reply has
@@ -274,7 +274,7 @@ func (x *exchange) own(data []byte) *arena.Buffer {
 	return nil
 }
 
-// drop lets go what an exchange has, at its end.
+// drop releases what an exchange has, at its end.
 func (x *exchange) drop() {
 	if x.event != nil {
 		x.observeEnd(net.ErrClosed) // it has not been answered
@@ -318,7 +318,7 @@ func (x *exchange) whenReleased(f func()) { x.after = append(x.after, f) }
 
 func (x *exchange) itemList() *[]item { return &x.items }
 
-// ---- what an Observer is told
+// ---- events for an Observer
 
 // arrived notes when the call came.
 func (x *exchange) arrived() {

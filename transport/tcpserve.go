@@ -22,7 +22,7 @@ import "net"
 // message, and once more for each 4 MiB it has sent of it. While half of MaxTotalMemory is in use,
 // a call that is still arriving holds no more than twice what has come of it.
 //
-// While calls of the server wait for replies, a connection is read on, as the replies may be behind
+// While calls of the server wait for replies, a connection is read on, as the replies may come after
 // calls that have to wait: see Conn.Call for the bound.
 //
 // Calls that a client sends again, on any of its connections, are answered from the reply

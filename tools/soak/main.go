@@ -20,7 +20,7 @@
 // that it may lock.
 //
 // Flat is: after a warm-up of a tenth of the time, the most in the last third is not more
-// than the most in the first third and a slack, which the summary tells.
+// than the most in the first third and a slack, which the summary shows.
 package main
 
 import (
