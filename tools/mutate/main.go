@@ -59,7 +59,7 @@ func main() {
 	flag.IntVar(&o.sample, "sample", 0, "only `n` of them, chosen at random; 0 is all")
 	flag.Uint64Var(&o.seed, "seed", 0, "repeat the choice of the run that printed this `number`; 0 chooses anew")
 	flag.IntVar(&o.workers, "j", 1, "how many to try at a time, each in a copy of its own")
-	flag.DurationVar(&o.limit, "limit", time.Minute, "time limit of a test, without compiling it")
+	flag.DurationVar(&o.limit, "limit", 2*time.Minute, "time limit of a test, without compiling it")
 	flag.DurationVar(&o.budget, "budget", 0, "start no defect that would probably end later than this; 0 is no limit")
 	flag.BoolVar(&o.check, "check", false, "run no test: only check that rules and tests exist and that all edits apply and build")
 	flag.Parse()
