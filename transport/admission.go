@@ -119,10 +119,11 @@ func (gs *guests) remove(g *guest) {
 	if len(h.guests) == 0 {
 		delete(gs.hosts, g.host)
 	}
+	g.c = nil // strangers may still have g, and must not keep the memory of its connection
 }
 
-// makeRoom throws out one of the host that has the most, for one of host. setups says to
-// count, and to throw out, only what is being set up.
+// makeRoom throws out a connection of the host that has the most, for one of host. With setups it counts,
+// and throws out, only connections that are being set up.
 func (gs *guests) makeRoom(host string, setups bool) bool {
 	count := func(h *guestHost) int {
 		switch {
@@ -214,9 +215,10 @@ func (g *guest) strange(now time.Time) bool {
 }
 
 func (gs *guests) throwOut(g *guest) {
+	c := g.c
 	gs.remove(g)
-	if g.c != nil {
-		go g.c.breakOff(errMakesRoom)
+	if c != nil {
+		go c.breakOff(errMakesRoom)
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -818,6 +820,10 @@ func TestRoomForConnections(t *testing.T) {
 				t.Error("a connection was ended that could still have called")
 			}
 			time.Sleep(idleLook)
+			var all []*guest
+			for _, h := range s.guests.hosts {
+				all = slices.AppendSeq(all, maps.Keys(h.guests))
+			}
 			for _, from := range []string{"d:1", "e:1"} {
 				newcomer, ok := r.knock(t, from)
 				if !ok || known.over() {
@@ -828,6 +834,11 @@ func TestRoomForConnections(t *testing.T) {
 			}
 			if !strange.over() || !stranger.over() {
 				t.Errorf("those that have not called have ended: %v and %v", strange.over(), stranger.over())
+			}
+			for _, g := range all {
+				if g.gone != (g.c == nil) {
+					t.Errorf("a connection of %s is gone: %v, and kept: %v", g.host, g.gone, g.c != nil)
+				}
 			}
 		})
 	})
