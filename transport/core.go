@@ -60,10 +60,9 @@ func (c *core) addr() string {
 	return "peer"
 }
 
-// hold has the calls of the peer executed in memory of b. wake is called when there may be memory for
-// one that has waited for it. ctx is what the contexts of handlers are made from whose replies are
-// remembered.
-func (c *core) hold(b *budget.Budget, ctx context.Context, wake func()) {
+// join has the calls of the peer executed in memory of b. wake is called when there may be memory for
+// a call that waits for it. ctx is the parent of the contexts of handlers whose replies are remembered.
+func (c *core) join(ctx context.Context, b *budget.Budget, wake func()) {
 	c.memory = b
 	b.Join(&c.tenant, budget.Terms{
 		Host: c.host(), Start: startMessages * int64(c.cfg.MaxMessage), Most: int64(c.cfg.MaxMemory), Trim: c.arena.Trim, Wake: wake,

@@ -63,7 +63,7 @@ const startMessages = 4
 // the connection is set up.
 func (c *conn) execute(svc service, b *budget.Budget) {
 	c.svc = svc
-	c.hold(b, svc.context(), func() { c.ask((*leader).admit) })
+	c.join(svc.context(), b, func() { c.ask((*leader).admit) })
 }
 
 // serves reports whether this end executes calls. In version 2 each end does, if only to

@@ -74,7 +74,7 @@ type tcpWait struct {
 	reader bool
 }
 
-// A tcpExch is an exchange over TCP. Under tcpAnswers.mu are early and awaits.
+// A tcpExch is an exchange over TCP. Its awaits is guarded by tcpAnswers.mu.
 type tcpExch struct {
 	exchange
 	c      *tcpConn
@@ -98,7 +98,7 @@ func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	if c.role == roleServer {
 		c.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
 	}
-	c.hold(b, reg.context(), func() { go a.admit() })
+	c.join(reg.context(), b, func() { go a.admit() })
 }
 
 // init makes a connection that executes no calls.
