@@ -157,8 +157,8 @@ type Expression struct {
 // error of Start, and done is not called.
 type CalcV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls

@@ -94,8 +94,8 @@ type Result struct {
 // error of Start, and done is not called.
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -536,8 +536,8 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 // error of Start, and done is not called.
 type WatcherV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls

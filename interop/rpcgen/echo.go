@@ -225,8 +225,8 @@ type Bulk struct {
 // error of Start, and done is not called.
 type EchoV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -1409,8 +1409,8 @@ func (EchoV2Binding) Idempotent(p transport.Procedure) bool {
 // error of Start, and done is not called.
 type EchoV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls

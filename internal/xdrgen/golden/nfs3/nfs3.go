@@ -909,8 +909,8 @@ type ExportRes struct {
 // error of Start, and done is not called.
 type NfsV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -3006,8 +3006,8 @@ func skipSetMtime(d *xdr.Decoder) {
 // error of Start, and done is not called.
 type MountV3Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls

@@ -208,8 +208,8 @@ type Slots struct {
 // error of Start, and done is not called.
 type StoreV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -1360,8 +1360,8 @@ func (StoreV1Binding) Idempotent(p transport.Procedure) bool {
 // error of Start, and done is not called.
 type StoreV2Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
@@ -2201,8 +2201,8 @@ func skipRow(d *xdr.Decoder) {
 // error of Start, and done is not called.
 type WatchV1Client struct {
 	Cred, Verf oncrpc.Auth // of all calls; to be set before the first one
-	NoResend   bool        // of all calls, likewise: see [transport.Call]
-	MaxDecoded int         // of all calls, likewise
+	NoResend   bool        // of all calls: see [transport.Call]
+	MaxDecoded int         // of all calls: see [transport.Call]
 
 	caller transport.Caller
 	calls  transport.Calls
