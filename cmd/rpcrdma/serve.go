@@ -78,9 +78,9 @@ started again. As root they do so on most file systems without looking for files
 
 --access-log has a line for each call: time, client, procedure, status and duration in
 seconds, then user, export, name and the like. "object", "to" and "found" are short forms of
-handles: what LOOKUP has found is what READ names. Names are quoted,
-and control characters in them escaped. At SIGHUP the file is opened again, so that it can be
-moved before. If the disk cannot keep up, lines are dropped, and counted.
+handles: what LOOKUP has found is what READ names. Names are quoted, and control characters
+in them escaped. At SIGHUP the file is opened again, so that it can be moved before. If the disk
+cannot keep up, lines are dropped, and counted.
 
 Data is on disk when the server says so, unless --async is given.
 
@@ -94,12 +94,13 @@ watching client is forgotten when it is away for more than a minute. At most 128
 watch at a time, at most 32 of them from one address.
 
 --metrics-addr serves HTTP: /metrics for Prometheus, /healthz, /debug/rpcrdma, a page with
-connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. It tells
-whoever gets there addresses of clients and what the process does: use a loopback address, or
-one that only operators reach.
+connections, calls and latencies that 'rpcrdma stats' reads, too, and /debug/pprof. Anyone who
+can reach it sees client addresses and process internals: use a loopback address, or one that
+only operators reach.
 
-Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It uses the sockets that systemd has opened,
-which are named for an option, addr, tcp-addr or metrics-addr, and stand for its value.
+Under systemd, the command reports readiness, reload and stop, and feeds the watchdog. It uses
+the sockets that systemd has opened, which are named for an option, addr, tcp-addr or
+metrics-addr, and stand for its value.
 
 When it is ready, the command prints a line that contains "listening on HOST:PORT". At
 SIGINT or SIGTERM it takes no more calls, answers those under way, and ends.`,

@@ -48,8 +48,7 @@
 // [Server.SetExports] replaces the exports of a running server. A client that an export is not for
 // is refused as by Linux's server: MNT3ERR_ACCES from MNT, which it also gets for what is not
 // exported at all; NFS3ERR_STALE for a handle, however it has got that; and AUTH_BADCRED for every
-// call of NFS if no export is for it. MOUNT reveals all exports,
-// and their clients, to anyone.
+// call of NFS if no export is for it. MOUNT reveals all exports, and their clients, to anyone.
 //
 // Config.Access sees every call, for a log or for statistics.
 //

@@ -100,7 +100,8 @@ func New(cfg *Config) (*Server, error) {
 	s.gate = newGate[host, *transport.Conn](gateLimits{
 		all: all, share: min(or(cfg.MaxConnCalls, max(all/4, 1)), all), host: 2, conn: 1,
 	})
-	// Neither takes all processors: connections have to be moved, too, or nobody's calls are seen.
+	// No sort takes all processors: connections have to be moved, too, or no call is seen. Several sorts
+	// together may; then the system divides the processors among their threads.
 	n := max(runtime.GOMAXPROCS(0)-1, 1)
 	s.listings = newTurns[host, *transport.Conn](n, turnPatience)
 	s.turns = [numSorts]*turns[host, *transport.Conn]{

@@ -1,5 +1,5 @@
-// Package dirwatch says what changes in a tree of directories on this machine, whoever
-// changes it. It is a [notify.Source] for a [notify.Server].
+// Package dirwatch reports what changes in a tree of directories on this machine, whichever
+// program changes it. It is a [notify.Source] for a [notify.Server].
 //
 // Everything goes through an [os.Root] and no symbolic link is followed, so nothing
 // outside of the tree can be watched. Subdirectories are watched as they appear, with
@@ -39,7 +39,7 @@ const (
 // errReplaced is a directory that something else has taken the place of.
 var errReplaced = fmt.Errorf("replaced meanwhile: %w", fs.ErrNotExist)
 
-// A Watcher says what changes in a tree. Its methods may be called by many goroutines at
+// A Watcher reports what changes in a tree. Its methods may be called by many goroutines at
 // once. While nothing is watched it takes no descriptor and no goroutine.
 //
 // The system says what happens to the names in one directory, not below it. So every
