@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
@@ -71,6 +73,92 @@ type lending struct {
 	acked   bool        // RDMA_DONE has come
 	fences  int         // local invalidations under way
 	timer   *time.Timer // for RDMA_DONE
+}
+
+// ---- executing
+
+// dispatch executes a whole call, on the leader.
+func (r *registry) dispatch(l *leader, x *exch) {
+	n, err := oncrpc.ConsumeCall(x.Msg, &x.call)
+	if err != nil || x.call.XID != x.hdr.XID {
+		x.c.public.refused(x.hdr.XID, errBadCall)
+		x.refuse(rpcrdma.ErrChunk)
+		return
+	}
+	if x.begin() != nil {
+		x.refuse(rpcrdma.ErrChunk)
+		return
+	}
+	x.reg, x.msg, x.at, x.pad = r, x.Msg, n, xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}
+	if ln := x.c.lineage; ln != nil {
+		ln.Called(l.posted)
+	}
+	if x.c.cfg.observation != nil {
+		x.observeCall(x.transfer())
+	}
+	p := r.programs[x.call.Prog]
+	if x.pad.Align > 1 && x.call.RPCVers == oncrpc.Version && (p == nil || !p.Padded) {
+		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
+		return
+	}
+	// Write chunks of protected calls come back unused: see chunksFit.
+	if x.call.Cred.Protected() {
+		x.hdr.Writes = x.hdr.Writes[:0]
+	}
+	x.lending.allowed = p != nil && p.ReadReplies
+	x.exchange.dispatch()
+}
+
+func (x *exch) other() bool {
+	if x.reg.others == nil || !x.reg.others(x.leader, x) {
+		return false
+	}
+	x.leader.endPace()
+	return true
+}
+
+func (x *exch) endPace() { x.leader.endPace() }
+
+// proceed executes the call: what its results may take was reserved before the call was pulled.
+func (x *exch) proceed() { x.execute() }
+
+func (x *exch) fits(p *Program) bool { return x.chunksFit(p.Binding) }
+
+// goOn goes on as the leader.
+func (x *exch) goOn() { x.leader.takeOver(x) }
+
+// chunksFit compares the read chunks of a call with what the binding says: each is an item that may be one, and has as many
+// bytes as its length word says, or as many with padding (RFC 5666 section 3.4). What a security
+// service protects has none (RFC 8166 section 8.2.2).
+func (x *exch) chunksFit(b Binding) bool {
+	reads := x.hdr.Reads
+	for len(reads) > 0 && reads[0].Position == 0 {
+		reads = reads[1:]
+	}
+	call, n := &x.call, x.at
+	switch {
+	case len(reads) == 0:
+		return true
+	case call.Cred.Protected():
+		return false
+	case b == nil:
+		return true
+	}
+	x.ranges, _ = b.Call(Procedure{call.Prog, call.Vers, call.Proc}, x.msg[n:], x.ranges[:0])
+	for items := x.ranges; len(reads) > 0; {
+		at, sum := int(reads[0].Position), 0
+		for len(reads) > 0 && int(reads[0].Position) == at {
+			sum += int(reads[0].Length)
+			reads = reads[1:]
+		}
+		for len(items) > 0 && n+items[0].Offset < at {
+			items = items[1:]
+		}
+		if len(items) == 0 || n+items[0].Offset != at || sum != items[0].Length && sum != xdr.Padded(items[0].Length) {
+			return false
+		}
+	}
+	return true
 }
 
 // ---- memory
