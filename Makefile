@@ -6,13 +6,13 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # The packages that never need cgo, as far as they are built.
-PURE := $(addsuffix /...,$(wildcard proto rpcbind rpcnames fabric iwarp transport rpcstatus nfs loadgen notify examples exporters/prometheus exporters/otel internal/xdrgen))
+PURE := $(addsuffix /...,$(wildcard proto fabric iwarp transport rpc nfs examples cmd/rpcrdma/internal/loadgen cmd/rpcrdma/internal/notify internal/xdrgen))
 # The packages that bind rdma-core.
 VERBS := $(addsuffix /...,$(wildcard cgo ibv rdmacm))
 # Checks of the tree itself: nothing in them runs at the same time. Another one is TestDefects of tools/mutate.
 CHECKS := layers|snippets|conformance
 # The packages whose tests take longest come first, so that none of them is left to run alone at the end.
-LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest tools/mutate internal/simfabric)
+LONG := $(addprefix ./,transport cmd/rpcrdma nfs/nfsd/dirfs iwarp fabric/fabrictest tools/mutate internal/testing/simfabric)
 LONG_PURE := $(addprefix ./,transport nfs/nfsd/dirfs iwarp fabric/fabrictest internal/xdrgen/gen)
 # The packages with benchmarks.
 BENCHMARKS = $(sort $(dir $(shell grep -rl --include='*_test.go' '^func Benchmark' .)))
@@ -199,14 +199,14 @@ build-matrix: ## what users build: with and without cgo, without rdma-core's hea
 test-oldest: ## the library alone, with the oldest Go that its go.mod allows
 	@scripts/setup test
 	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go vet ./...
-	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out exporters/%,$(PURE)))
+	GOWORK=off GOTOOLCHAIN=go$$(sed -n 's/^go //p' go.mod) go test -timeout=$(TEST_TIMEOUT) $(addprefix ./,$(filter-out cmd/rpcrdma/%,$(PURE)))
 
 .PHONY: interop
 interop: ## against programs of others: Wireshark's dissectors, C of rpcgen, a browser, and rping in a virtual machine
 	@scripts/setup interop
 	go test -timeout=$(TEST_TIMEOUT) -run='InBrowser|OperatingPage' ./cmd/rpcrdma
-	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./interop/...
-	@scripts/test-rdma ./interop/...
+	RPCRDMA_REQUIRE=rpcgen go test -race -timeout=$(TEST_TIMEOUT) ./internal/testing/interop/...
+	@scripts/test-rdma ./internal/testing/interop/...
 
 .PHONY: bench-smoke
 bench-smoke: ## every benchmark once, to see that it runs: its numbers mean nothing

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
 // TestMain looks for goroutines and descriptors that are left behind, and, where

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // A listener takes the socket that it is given and leaves its owner's duplicate open.

@@ -3,7 +3,7 @@ package nfs
 import (
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 )
 
 // suite has the tests that run on each test bed.

@@ -3,8 +3,8 @@ package nfs
 import (
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 )
 
 func TestRDMANFS(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
 	"github.com/rpcrdma/rpcrdma/ibv"
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 

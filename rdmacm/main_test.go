@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/leak"
-	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 )
 
 func TestMain(m *testing.M) {

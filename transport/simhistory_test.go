@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/internal/simfabric"
+	"github.com/rpcrdma/rpcrdma/internal/testing/simfabric"
 )
 
 // A simHistory is everything that is decided about a simulated history: what the two ends

@@ -9,7 +9,7 @@ import (
 	"runtime"
 
 	"github.com/rpcrdma/rpcrdma/bench"
-	"github.com/rpcrdma/rpcrdma/internal/simfabric"
+	"github.com/rpcrdma/rpcrdma/internal/testing/simfabric"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -28,7 +28,7 @@ const simulated = "simulated"
 
 // adapters are the columns of the page. Immutable.
 var adapters = []adapter{
-	{simulated, "A simulated adapter", "`internal/simfabric`, in memory, without delays", func() bench.Site {
+	{simulated, "A simulated adapter", "`internal/testing/simfabric`, in memory, without delays", func() bench.Site {
 		return bench.Over(simulated, "127.0.0.1", simfabric.New(simfabric.Config{LocalCompletion: true}))
 	}},
 	{"iwarp", "The software adapter", "`iwarp`, over the loopback interface", func() bench.Site { return bench.Software(bench.Adapter{}) }},

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/rpcrdma/rpcrdma/cgo"
-	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 	"github.com/rpcrdma/rpcrdma/iwarp"
-	"github.com/rpcrdma/rpcrdma/loadgen"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/chart"
-	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/chart"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
 )
 
 // Sizes of a plot in text, in characters.

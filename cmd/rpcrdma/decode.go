@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/trace"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/trace"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/loadgen"
-	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/proto/dump"
 )
 

@@ -25,8 +25,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/notify"
-	"github.com/rpcrdma/rpcrdma/provider"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 )
 
 // demoSizes are the sizes of generated files, in bytes: around the limits of inline

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
-	"github.com/rpcrdma/rpcrdma/provider"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/dirwatch"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/dirwatch"
 	"github.com/rpcrdma/rpcrdma/nfs/nfsd"
 )
 

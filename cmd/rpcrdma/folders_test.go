@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 func TestFolders(t *testing.T) {

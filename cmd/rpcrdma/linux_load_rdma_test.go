@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
 // sourceTrees are directories of Go's own source: about 100 files, in a long run 2,400.

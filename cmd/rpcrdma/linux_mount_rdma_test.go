@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
 )
 
 // longTests reports whether the tests with the kernel's NFS client do all that they can:

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/posixtest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/posixtest"
 )
 
 // posixBed is the two sides of the checks on one file system, without the client.

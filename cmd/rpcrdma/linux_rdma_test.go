@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // linuxFiles are copied from Linux and back.

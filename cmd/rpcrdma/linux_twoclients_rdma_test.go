@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // cacheTime is how long the mounts of twoMounts believe the attributes of a directory.

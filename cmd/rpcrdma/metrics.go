@@ -20,12 +20,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/rpcrdma/rpcrdma/exporters/prometheus"
-	"github.com/rpcrdma/rpcrdma/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/loadgen"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/notify"
-	"github.com/rpcrdma/rpcrdma/rpcnames"
-	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/rpc/prometheus"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -46,7 +46,7 @@ const (
 
 // metrics is what a service reports about itself over HTTP.
 type metrics struct {
-	monitor   *rpcstatus.Monitor
+	monitor   *status.Monitor
 	collector *prometheus.Collector
 	registry  *prom.Registry
 	host      string  // of the option: browsers may know us by it
@@ -66,12 +66,12 @@ type metrics struct {
 // newMetrics serves on l, which is the address of the option, when start is called. It closes l at its
 // end, if there is no error.
 func newMetrics(l net.Listener, addr string, log *slog.Logger) (*metrics, error) {
-	table, err := rpcnames.New(rpcnames.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.ServerProgram)...)
+	table, err := names.New(names.Known(nfs.Program, nfs.MountProgram, loadgen.ProgramNumber, notify.ServerProgram)...)
 	if err != nil {
 		return nil, err
 	}
 	m := &metrics{
-		monitor:   rpcstatus.New(rpcstatus.Config{Title: "rpcrdma serve", Table: table}),
+		monitor:   status.New(status.Config{Title: "rpcrdma serve", Table: table}),
 		collector: prometheus.New(prometheus.Config{Table: table}),
 		registry:  prom.NewRegistry(),
 		budget:    newShares(metricsRate, metricsHost),

@@ -18,11 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/iwarp"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/rpcnames"
-	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 
@@ -83,7 +83,7 @@ func TestMetricsPort(t *testing.T) {
 		}
 	}
 	_, text := fetch(t, "GET", s.http+"/debug/rpcrdma?format=json", "")
-	var snapshot rpcstatus.Snapshot
+	var snapshot status.Snapshot
 	if err := json.Unmarshal([]byte(text), &snapshot); err != nil || len(snapshot.Conns) != 1 || snapshot.Totals.Counters["write_chunk"] == 0 {
 		t.Errorf("%v: %s", err, text)
 	}
@@ -158,7 +158,7 @@ func TestMetricsCardinality(t *testing.T) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "rpcrdma_calls_total{") {
 			series++
-			if !strings.Contains(line, `procedure="`+rpcnames.Other+`"`) && !strings.Contains(line, `outcome="success"} 0`) {
+			if !strings.Contains(line, `procedure="`+names.Other+`"`) && !strings.Contains(line, `outcome="success"} 0`) {
 				t.Error(line)
 			}
 		}

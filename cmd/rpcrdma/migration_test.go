@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // TestMigrationPage builds the program of docs/migration.md, which serves go-nfs over RDMA, and runs

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // A docCommand is a command line of a document with the output that follows it.

@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
-	"github.com/rpcrdma/rpcrdma/provider"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 func anyPort(addr string) string { return net.JoinHostPort(addr, "0") }

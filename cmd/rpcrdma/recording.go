@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/capture"
 	"github.com/rpcrdma/rpcrdma/fabric"
+	"github.com/rpcrdma/rpcrdma/fabric/capture"
 )
 
 // A recording is the capture file of a command.

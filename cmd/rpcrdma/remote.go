@@ -24,7 +24,7 @@ type remote struct {
 	log  *slog.Logger
 	stop []func()
 
-	known *names
+	known *knownNames
 
 	again func(context.Context) (*nfs.Client, error) // makes a new connection
 }
@@ -55,7 +55,7 @@ func (o *nfsOptions) dial(cmd *cobra.Command, u *nfs.URL, name string) (context.
 
 // dialWithin is dial for work that ends with a context.
 func (o *nfsOptions) dialWithin(parent context.Context, cmd *cobra.Command, u *nfs.URL, name string) (context.Context, *remote, error) {
-	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr()), known: new(names)}
+	r := &remote{url: u, name: name, log: o.logger(cmd.ErrOrStderr()), known: new(knownNames)}
 	ctx, stop := interruptible(parent)
 	r.stop = append(r.stop, stop)
 

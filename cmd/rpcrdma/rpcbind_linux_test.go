@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/nfs"
-	"github.com/rpcrdma/rpcrdma/rpcbind"
-	"github.com/rpcrdma/rpcrdma/rpcbind/rpcbindtest"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind/rpcbindtest"
 )
 
 // registered lists the mappings of serve in the answer to DUMP: "PROGRAM VERSION NETID ADDRESS".

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/nfs"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
-	"github.com/rpcrdma/rpcrdma/rpcbind"
+	"github.com/rpcrdma/rpcrdma/rpc/rpcbind"
 )
 
 func TestRPCBindMessages(t *testing.T) {

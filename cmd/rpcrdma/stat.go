@@ -30,7 +30,7 @@ UTC. With -v the file handle is printed, too. What a server counts is a matter o
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := cmd.OutOrStdout()
 			return o.each(cmd, args, func(ctx context.Context, r *remote) error {
-				s, err := status(ctx, r, follow)
+				s, err := attributes(ctx, r, follow)
 				switch {
 				case err != nil:
 					return err
@@ -69,8 +69,8 @@ type statJSON struct {
 	Handle string    `json:"handle"`           // in hexadecimal
 }
 
-// status asks for the attributes of what is at the URL.
-func status(ctx context.Context, r *remote, follow bool) (*statJSON, error) {
+// attributes asks for the attributes of what is at the URL.
+func attributes(ctx context.Context, r *remote, follow bool) (*statJSON, error) {
 	resolve := r.Lstat
 	if follow {
 		resolve = r.Stat

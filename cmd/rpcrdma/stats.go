@@ -21,8 +21,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rpcrdma/rpcrdma/rpcnames"
-	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
 func newStats() *cobra.Command {
@@ -118,7 +118,7 @@ type sample struct {
 	Seconds  float64    `json:"seconds,omitempty"` // of the interval; 0: since the counters were zero
 	Sections []*section `json:"sections"`
 
-	now, was *rpcstatus.Snapshot // of a server, at the end and at the beginning of the interval
+	now, was *status.Snapshot // of a server, at the end and at the beginning of the interval
 }
 
 // A section is the counters of one thing.
@@ -352,7 +352,7 @@ func mean(seconds, calls float64) string {
 	if calls == 0 || seconds == 0 {
 		return "-"
 	}
-	return rpcstatus.Seconds(seconds / calls * 1e9).String()
+	return status.Seconds(seconds / calls * 1e9).String()
 }
 
 // ---- our own server
@@ -393,7 +393,7 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*sample, error) 
 	if err != nil {
 		return nil, err
 	}
-	var s rpcstatus.Snapshot
+	var s status.Snapshot
 	if err := json.Unmarshal(body, &s); err != nil {
 		return nil, fmt.Errorf("the answer of %s is not that of 'rpcrdma serve': %w", addr, err)
 	}
@@ -401,7 +401,7 @@ func (o *statsOptions) fetch(ctx context.Context, addr string) (*sample, error) 
 }
 
 // statusSample makes a sample of what a server tells.
-func statusSample(addr string, s *rpcstatus.Snapshot) *sample {
+func statusSample(addr string, s *status.Snapshot) *sample {
 	t := &s.Totals
 	server := &section{
 		Name: "server " + addr,
@@ -421,7 +421,7 @@ func statusSample(addr string, s *rpcstatus.Snapshot) *sample {
 	for i := range s.Procedures {
 		p := &s.Procedures[i]
 		name := p.Program
-		if p.Program != rpcnames.Other {
+		if p.Program != names.Other {
 			name = fmt.Sprintf("%s %d %s", p.Program, p.Vers, p.Procedure)
 		}
 		if !p.Executed {

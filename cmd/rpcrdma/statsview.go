@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/rpcrdma/rpcrdma/rpcnames"
-	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
 // The view of 'stats --interval' on a terminal: each sample in the place of the one before, as top
@@ -188,8 +188,8 @@ func (s *sample) procedures(by float64, unit string) []string {
 		vers               uint32
 		executed           bool
 	}
-	keyOf := func(p *rpcstatus.Procedure) key { return key{p.Program, p.Procedure, p.Vers, p.Executed} }
-	before := make(map[key]*rpcstatus.Procedure)
+	keyOf := func(p *status.Procedure) key { return key{p.Program, p.Procedure, p.Vers, p.Executed} }
+	before := make(map[key]*status.Procedure)
 	if s.was != nil {
 		for i := range s.was.Procedures {
 			before[keyOf(&s.was.Procedures[i])] = &s.was.Procedures[i]
@@ -204,14 +204,14 @@ func (s *sample) procedures(by float64, unit string) []string {
 		p := &s.now.Procedures[i]
 		was := before[keyOf(p)]
 		if was == nil || was.Calls > p.Calls {
-			was = new(rpcstatus.Procedure)
+			was = new(status.Procedure)
 		}
 		calls, took := p.Calls-was.Calls, p.Total.Duration()-was.Total.Duration()
 		if calls == 0 {
 			continue
 		}
 		name := p.Program
-		if p.Program != rpcnames.Other {
+		if p.Program != names.Other {
 			name = fmt.Sprintf("%s %d %s", p.Program, p.Vers, p.Procedure)
 		}
 		if !p.Executed {
@@ -231,7 +231,7 @@ func (s *sample) procedures(by float64, unit string) []string {
 }
 
 // slowest is a time that 99 of 100 calls have not taken, of those that came into the classes of
-// rpcstatus.Procedure.
+// status.Procedure.
 func slowest(now, was []uint64, calls uint64) string {
 	most, class := calls/100, time.Microsecond<<max(len(now)-1, 0)
 	for i := len(now) - 1; i >= 0; i-- {
@@ -245,7 +245,7 @@ func slowest(now, was []uint64, calls uint64) string {
 		most -= n
 		class /= 2
 	}
-	return "<" + rpcstatus.Seconds(class).String()
+	return "<" + status.Seconds(class).String()
 }
 
 // inFlight has the calls under way, the oldest first.
@@ -283,7 +283,7 @@ func (s *sample) connections(by float64, unit string) []string {
 
 // agreed is what the ends of a connection have agreed on: the version, and how much is sent inline
 // to and from the peer.
-func agreed(c *rpcstatus.Conn) string {
+func agreed(c *status.Conn) string {
 	text := printable(c.Provider)
 	if c.Version > 0 { // TCP has none
 		text += fmt.Sprintf(" v%d %d/%d", c.Version, c.InlineSend, c.InlineRecv)

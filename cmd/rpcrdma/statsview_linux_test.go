@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // A terminal is a pseudo-terminal, with what a program has drawn on it.

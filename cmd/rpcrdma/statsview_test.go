@@ -8,21 +8,21 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/rpcrdma/rpcrdma/rpcstatus"
+	"github.com/rpcrdma/rpcrdma/rpc/status"
 )
 
 // statusOf is what a server with some connections, calls and procedures tells.
-func statusOf(n int, at time.Time) *rpcstatus.Snapshot {
-	s := &rpcstatus.Snapshot{Time: at, Totals: rpcstatus.Totals{Open: n, Executing: int64(n), ExposedBytes: 3 << 20, HeldBytes: 100}}
+func statusOf(n int, at time.Time) *status.Snapshot {
+	s := &status.Snapshot{Time: at, Totals: status.Totals{Open: n, Executing: int64(n), ExposedBytes: 3 << 20, HeldBytes: 100}}
 	for i := range n {
-		s.Conns = append(s.Conns, rpcstatus.Conn{ID: uint64(i), Peer: fmt.Sprintf("10.0.0.%d:5", i), Provider: "iwarp", Version: 2, InlineSend: 4096, InlineRecv: 8192,
+		s.Conns = append(s.Conns, status.Conn{ID: uint64(i), Peer: fmt.Sprintf("10.0.0.%d:5", i), Provider: "iwarp", Version: 2, InlineSend: 4096, InlineRecv: 8192,
 			RemoteInvalidation: true, Credits: 32, Executing: 3, ExposedBytes: 1 << 30, Counters: map[string]uint64{"calls": uint64(at.Unix()) * 10}})
-		s.Calls = append(s.Calls, rpcstatus.Call{Program: "NFS", Vers: 3, Procedure: "READ", XID: 0xabc, Executed: true, Peer: "10.0.0.1:5",
-			Total: rpcstatus.Seconds(1500 * time.Millisecond), Request: rpcstatus.Travel{Bytes: 120, By: "message"}})
+		s.Calls = append(s.Calls, status.Call{Program: "NFS", Vers: 3, Procedure: "READ", XID: 0xabc, Executed: true, Peer: "10.0.0.1:5",
+			Total: status.Seconds(1500 * time.Millisecond), Request: status.Travel{Bytes: 120, By: "message"}})
 		classes := make([]uint64, 30)
 		classes[3], classes[10] = uint64(at.Unix())*99, uint64(at.Unix()) // of less than 8 µs and 1024 µs
-		s.Procedures = append(s.Procedures, rpcstatus.Procedure{Program: "NFS", Vers: 3, Procedure: fmt.Sprintf("P%d", i), Executed: true,
-			Calls: uint64(at.Unix()) * 100, Total: rpcstatus.Seconds(at.Unix() * int64(time.Millisecond)), Classes: classes})
+		s.Procedures = append(s.Procedures, status.Procedure{Program: "NFS", Vers: 3, Procedure: fmt.Sprintf("P%d", i), Executed: true,
+			Calls: uint64(at.Unix()) * 100, Total: status.Seconds(at.Unix() * int64(time.Millisecond)), Classes: classes})
 	}
 	return s
 }
@@ -83,7 +83,7 @@ func FuzzStatsScreen(f *testing.F) {
 	f.Add(`{"procedures": [{"program": "x", "calls": 18446744073709551615, "classes": [18446744073709551615, 1]}]}`, `{"procedures": [{"program": "x", "calls": 1, "classes": []}]}`, 1, 1)
 	f.Fuzz(func(t *testing.T, now, was string, width, height int) {
 		var o statsOptions
-		var a, b rpcstatus.Snapshot
+		var a, b status.Snapshot
 		if json.Unmarshal([]byte(was), &a) != nil || json.Unmarshal([]byte(now), &b) != nil {
 			return
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/provider"
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
-	"github.com/rpcrdma/rpcrdma/provider"
 )
 
 // Sockets that a service manager has opened have the name of the option that they stand for, which

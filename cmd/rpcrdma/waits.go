@@ -140,18 +140,18 @@ func watch(ctx context.Context, ticks <-chan time.Time, limit time.Duration, sta
 	}
 }
 
-// names are the names of files on the server by handle, for the errors of timeouts. Only
+// knownNames are the names of files on the server by handle, for the errors of timeouts. Only
 // the files in use are in it.
-type names struct {
+type knownNames struct {
 	mu sync.Mutex
 	of map[nfs.FileHandle]string
 }
 
-// maxKnown bounds names: directories stay in it up to this number.
+// maxKnown bounds knownNames: directories stay in it up to this number.
 const maxKnown = 4096
 
 // add adds the name of a handle. The function that it returns removes it.
-func (n *names) add(fh nfs.FileHandle, name string) (forget func()) {
+func (n *knownNames) add(fh nfs.FileHandle, name string) (forget func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.of == nil || len(n.of) >= maxKnown {
@@ -166,7 +166,7 @@ func (n *names) add(fh nfs.FileHandle, name string) (forget func()) {
 }
 
 // waitsFor describes the oldest outstanding call, and counts the others.
-func (n *names) waitsFor(pending []nfs.PendingCall) string {
+func (n *knownNames) waitsFor(pending []nfs.PendingCall) string {
 	if len(pending) == 0 {
 		return ""
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/rpcrdma/rpcrdma/notify"
+	"github.com/rpcrdma/rpcrdma/cmd/rpcrdma/internal/notify"
 )
 
 // watched is the directories of all exports as one notify.Source: paths begin with the name of

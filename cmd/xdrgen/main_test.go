@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 func TestRun(t *testing.T) {

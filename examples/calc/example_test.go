@@ -7,8 +7,8 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/examples/calc"
 	"github.com/rpcrdma/rpcrdma/iwarp"
-	"github.com/rpcrdma/rpcrdma/middleware"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/internal/baton"
-	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

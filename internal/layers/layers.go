@@ -32,11 +32,11 @@ var Layers = []Layer{
 	{Path: "internal/golist"},
 	{Path: "internal/layers", Tests: []string{"internal/golist"}},
 	{Path: "internal/snippets", May: []string{"internal/golist"}},
-	{Path: "internal/leak"},
-	{Path: "internal/rdmatest"},
+	{Path: "internal/testing/leak"},
+	{Path: "internal/testing/rdmatest"},
 	{Path: "internal/limited"},
-	{Path: "internal/testutil"},
-	{Path: "internal/posixtest", External: []string{"golang.org/x/sys"}},
+	{Path: "internal/testing/testutil"},
+	{Path: "internal/testing/posixtest", External: []string{"golang.org/x/sys"}},
 	{Path: "internal/lockorder", Library: true, Pure: true},
 	{Path: "internal/baton", Library: true, Pure: true},
 	{Path: "internal/pollfd", Library: true, Pure: true},
@@ -46,7 +46,7 @@ var Layers = []Layer{
 	{Path: "proto/oncrpc", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/rpcrdma", Library: true, Pure: true, May: []string{"proto/xdr"}},
 	{Path: "proto/dump", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc", "proto/rpcrdma"}},
-	{Path: "rpcnames", Library: true, Pure: true, May: []string{"proto/dump"}},
+	{Path: "rpc/names", Library: true, Pure: true, May: []string{"proto/dump"}},
 	{Path: "proto/mpa", Library: true, Pure: true, May: []string{"internal/crc32c"}},
 	{Path: "proto/ddp", Library: true, Pure: true, May: []string{"proto/mpa"}},
 	{Path: "proto/rdmap", Library: true, Pure: true, May: []string{"proto/mpa", "proto/ddp"}},
@@ -54,12 +54,12 @@ var Layers = []Layer{
 	{Path: "internal/xdrgen", Library: true, Pure: true, Tests: []string{"proto/xdr"}},
 	{Path: "cmd/xdrgen", Pure: true, May: []string{"internal/xdrgen"}},
 
-	{Path: "rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
+	{Path: "rpc/rpcbind", Library: true, Pure: true, May: []string{"proto/xdr", "proto/oncrpc"}},
 
 	{Path: "fabric", Library: true, Pure: true, Tests: []string{"iwarp"}},
 	{Path: "fabric/fabrictest", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"iwarp"}},
 
-	{Path: "internal/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
+	{Path: "internal/testing/simfabric", Library: true, Pure: true, May: []string{"fabric"}, Tests: []string{"fabric/fabrictest"}},
 
 	{
 		Path: "iwarp", Library: true, Pure: true,
@@ -68,7 +68,7 @@ var Layers = []Layer{
 		External: []string{"golang.org/x/sys"},
 	},
 	{
-		Path: "capture", Library: true, Pure: true,
+		Path: "fabric/capture", Library: true, Pure: true,
 		May:   []string{"fabric", "proto/oncrpc", "proto/rpcrdma", "proto/mpa", "proto/ddp", "proto/rdmap"},
 		Tests: []string{"fabric/fabrictest", "iwarp"},
 	},
@@ -89,35 +89,35 @@ var Layers = []Layer{
 	{
 		Path: "transport", Library: true, Pure: true,
 		May:      []string{"internal/lockorder", "internal/baton", "fabric", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
-		Tests:    []string{"fabric/fabrictest", "internal/simfabric", "iwarp", "rdmacm"},
+		Tests:    []string{"fabric/fabrictest", "internal/testing/simfabric", "iwarp", "rdmacm"},
 		External: []string{"golang.org/x/sync", "golang.org/x/sys"},
 	},
 	{Path: "internal/connset", Library: true, Pure: true, May: []string{"transport"}, Tests: []string{"iwarp"}},
 	{
-		Path: "rpcstatus", Library: true, Pure: true,
-		May:   []string{"internal/connset", "rpcnames", "transport", "fabric"},
+		Path: "rpc/status", Library: true, Pure: true,
+		May:   []string{"internal/connset", "rpc/names", "transport", "fabric"},
 		Tests: []string{"iwarp", "proto/oncrpc"},
 	},
 	{
-		Path: "exporters/prometheus", Library: true, Pure: true,
-		May:      []string{"internal/connset", "rpcnames", "transport"},
+		Path: "rpc/prometheus", Library: true, Pure: true,
+		May:      []string{"internal/connset", "rpc/names", "transport"},
 		Tests:    []string{"iwarp", "proto/oncrpc"},
 		External: []string{"github.com/prometheus"},
 	},
 	{
-		Path: "exporters/otel", Library: true, Pure: true,
-		May:      []string{"internal/connset", "rpcnames", "transport", "proto/xdr", "proto/oncrpc"},
+		Path: "rpc/otel", Library: true, Pure: true,
+		May:      []string{"internal/connset", "rpc/names", "transport", "proto/xdr", "proto/oncrpc"},
 		Tests:    []string{"iwarp"},
 		External: []string{"go.opentelemetry.io/otel"},
 	},
 	{
-		Path: "middleware", Library: true, Pure: true,
+		Path: "rpc/middleware", Library: true, Pure: true,
 		May:   []string{"transport", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
 	{
 		Path: "nfs", Library: true, Pure: true,
-		May:   []string{"transport", "fabric", "rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
+		May:   []string{"transport", "fabric", "rpc/rpcbind", "proto/xdr", "proto/oncrpc", "proto/rpcrdma"},
 		Tests: []string{"fabric/fabrictest", "iwarp", "rdmacm"},
 	},
 	{
@@ -138,34 +138,34 @@ var Layers = []Layer{
 		Tests: []string{"internal/xdrgen", "nfs", "iwarp"},
 	},
 
-	{Path: "provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
+	{Path: "cmd/rpcrdma/internal/provider", Library: true, May: []string{"fabric", "iwarp", "ibv", "rdmacm", "transport"}},
 	{
-		Path: "loadgen", Library: true, Pure: true,
+		Path: "cmd/rpcrdma/internal/loadgen", Library: true, Pure: true,
 		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
 	{
-		Path: "notify", Library: true, Pure: true,
+		Path: "cmd/rpcrdma/internal/notify", Library: true, Pure: true,
 		May:   []string{"transport", "proto/xdr", "proto/oncrpc"},
 		Tests: []string{"iwarp"},
 	},
 
 	{
 		Path: "examples", Pure: true, May: []string{"transport", "fabric", "iwarp", "proto/xdr", "proto/oncrpc"},
-		Tests: []string{"middleware"},
+		Tests: []string{"rpc/middleware"},
 	},
 
-	{Path: "internal/testbed", May: []string{"*"}},
-	{Path: "internal/conformance", Tests: []string{"nfs", "rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
+	{Path: "internal/testing/testbed", May: []string{"*"}},
+	{Path: "internal/conformance", Tests: []string{"nfs", "rpc/rpcbind", "transport", "iwarp", "proto/xdr", "proto/oncrpc"}},
 
 	{Path: "cmd/rpcrdma", May: []string{"*"}, External: []string{"*"}},
 	{Path: "bench", May: []string{"*"}, External: []string{"*"}},
-	{Path: "interop", May: []string{"*"}, External: []string{"*"}},
+	{Path: "internal/testing/interop", May: []string{"*"}, External: []string{"*"}},
 	{Path: "tools", May: []string{"*"}, External: []string{"github.com/rhysd/actionlint", "github.com/xdrpp/goxdr", "golang.org/x/mod", "k8s.io", "sigs.k8s.io/yaml"}},
 }
 
 // testLayers lists the layers that any test may import.
-var testLayers = []string{"internal/leak", "internal/rdmatest", "internal/testbed", "internal/testutil"}
+var testLayers = []string{"internal/testing/leak", "internal/testing/rdmatest", "internal/testing/testbed", "internal/testing/testutil"}
 
 // testExternal lists the packages of other modules that any test may import.
 var testExternal = []string{"github.com/google/go-cmp", "golang.org/x/sync", "golang.org/x/sys"}

@@ -130,7 +130,7 @@ func typeName(e ast.Expr) string {
 // forOthers reports whether a library package is for programs outside of this repository. C as it
 // is, and what only tests of this repository use, can be imported, and are not.
 func forOthers(dir string) bool {
-	return !covers([]string{"cgo", "rpcbind/rpcbindtest"}, dir) && !slices.Contains(strings.Split(dir, "/"), "internal")
+	return !covers([]string{"cgo", "rpc/rpcbind/rpcbindtest"}, dir) && !slices.Contains(strings.Split(dir, "/"), "internal")
 }
 
 // PackagesHaveExamples requires an example of every package that others may import.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/leak"
+	"github.com/rpcrdma/rpcrdma/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Main(m)) }

@@ -23,27 +23,27 @@ var (
 
 // given is declared for the fragments of one document: what its text explains.
 var given = map[string]string{
-	"docs/migration.md":    "var (server *transport.Server; serveTCP func(net.Listener) error; useTCP func(net.Conn) error)",
-	"docs/security.md":     "var program transport.Program",
-	"ibv/doc.go":           "var buf []byte",
-	"iwarp/doc.go":         "var (privateData []byte; receives []fabric.RecvWR; requests []fabric.SendWR; wcs [16]fabric.WC)",
-	"middleware/doc.go":    "var (check func(*transport.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
-	"nfs/doc.go":           "var local io.WriterAt",
-	"nfs/nfs41/doc.go":     "var transportServer *transport.Server",
-	"proto/oncrpc/doc.go":  "var (b, msg []byte; xid uint32)",
-	"proto/rpcrdma/doc.go": "var (b, call []byte; xid uint32; h rpcrdma.Header; answer func(*rpcrdma.HeaderError) error)",
-	"proto/xdr/doc.go":     "var b, handle []byte",
-	"transport/doc.go":     "var (args, buf []byte; req *transport.Request; call transport.Call)",
+	"docs/migration.md":     "var (server *transport.Server; serveTCP func(net.Listener) error; useTCP func(net.Conn) error)",
+	"docs/security.md":      "var program transport.Program",
+	"ibv/doc.go":            "var buf []byte",
+	"iwarp/doc.go":          "var (privateData []byte; receives []fabric.RecvWR; requests []fabric.SendWR; wcs [16]fabric.WC)",
+	"rpc/middleware/doc.go": "var (check func(*transport.Request) oncrpc.AuthStat; limiter *middleware.Limiter)",
+	"nfs/doc.go":            "var local io.WriterAt",
+	"nfs/nfs41/doc.go":      "var transportServer *transport.Server",
+	"proto/oncrpc/doc.go":   "var (b, msg []byte; xid uint32)",
+	"proto/rpcrdma/doc.go":  "var (b, call []byte; xid uint32; h rpcrdma.Header; answer func(*rpcrdma.HeaderError) error)",
+	"proto/xdr/doc.go":      "var b, handle []byte",
+	"transport/doc.go":      "var (args, buf []byte; req *transport.Request; call transport.Call)",
 }
 
 // notGo lists blocks that are no Go, by document and first line, with what they are.
 var notGo = map[string]string{
-	"interop/released/doc.go: go test ./interop/released -run TestRecord -record v0.2": "a command",
+	"internal/testing/interop/released/doc.go: go test ./internal/testing/interop/released -run TestRecord -record v0.2": "a command",
 
-	"interop/rping/doc.go: client                                      server": "a drawing of the messages",
-	"transport/internal/expose/loan.go: unused -> open -> closed -> unused":    "states",
-	"transport/internal/replycache/cache.go: running -> answered -> forgotten": "states",
-	"proto/rpcrdma/doc.go: read list    1 PHLOO  1 PHLOO ... 0":                "the XDR of lists, in words of RFC 8166",
+	"internal/testing/interop/rping/doc.go: client                                      server": "a drawing of the messages",
+	"transport/internal/expose/loan.go: unused -> open -> closed -> unused":                     "states",
+	"transport/internal/replycache/cache.go: running -> answered -> forgotten":                  "states",
+	"proto/rpcrdma/doc.go: read list    1 PHLOO  1 PHLOO ... 0":                                 "the XDR of lists, in words of RFC 8166",
 }
 
 // built lists documents whose blocks are files of one program that a test builds and runs, by

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric/fabrictest"
-	"github.com/rpcrdma/rpcrdma/internal/rdmatest"
-	"github.com/rpcrdma/rpcrdma/internal/testbed"
+	"github.com/rpcrdma/rpcrdma/internal/testing/rdmatest"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testbed"
 )
 
 // nfsd returns the directory that the kernel's NFS server exports, and its RDMA port, as set

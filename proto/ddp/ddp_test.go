@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // The bytes were written by hand from the diagrams in RFC 5041 sections 4.2 and 4.3: T and L

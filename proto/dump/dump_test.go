@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // dump returns the messages in hexadecimal input as text and as lines of JSON. Problems

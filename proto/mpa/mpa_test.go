@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // TestCRC uses the examples of RFC 3720 appendix B.4, which give the CRC in

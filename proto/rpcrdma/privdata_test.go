@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 func TestPrivateDataGolden(t *testing.T) {

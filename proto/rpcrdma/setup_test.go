@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // The bytes were written by hand from the XDR in docs/extensions.md.

@@ -6,7 +6,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // RFC 4506 sections 4.6 and 4.7: the formats of IEEE 754.

@@ -6,7 +6,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 )
 
 // CTX-4506-1: big-endian, units of four bytes, no alignment of 64-bit values.

@@ -29,7 +29,7 @@ var files = map[string]string{
 	"tools/go.mod":         "module github.com/example/hello/tools\n\ngo 1.25.0\n\nrequire github.com/example/hello v0.0.0-00010101000000-000000000000\n\nreplace github.com/example/hello => ..\n",
 	"tools/count/count.go": "// Package count counts.\npackage count\n\nimport \"github.com/example/hello\"\n\n// N is the length.\nconst N = len(hello.Text)\n",
 
-	"interop/released/testdata/v0.1/null": "recorded\n",
+	"internal/testing/interop/released/testdata/v0.1/null": "recorded\n",
 }
 
 // A repo is a repository for a test.
@@ -296,7 +296,7 @@ func TestCompatible(t *testing.T) {
 		r := newRepo(t, nil)
 		r.git("tag", tt.last)
 		series := tt.next[:strings.LastIndex(tt.next, ".")]
-		r.write("interop/released/testdata/"+series+"/null", "recorded\n")
+		r.write("internal/testing/interop/released/testdata/"+series+"/null", "recorded\n")
 		r.write("docs/api/hello.txt", "const Text2 = \"hello\"\n")
 		r.announce(tt.next)
 		_, err := r.release("prepare", tt.next)
@@ -309,11 +309,11 @@ func TestCompatible(t *testing.T) {
 
 // What was recorded stays, and more may come.
 func TestRecorded(t *testing.T) {
-	const old = "interop/released/testdata/v0.1/null"
+	const old = "internal/testing/interop/released/testdata/v0.1/null"
 	for _, text := range []string{"recorded again\n", ""} {
 		r := newRepo(t, nil)
 		r.git("tag", "v0.1.0")
-		r.write("interop/released/testdata/v0.2/null", "recorded\n")
+		r.write("internal/testing/interop/released/testdata/v0.2/null", "recorded\n")
 		r.announce("v0.2.0")
 		r.must("prepare", "v0.2.0")
 		r.write(old, text)
@@ -393,7 +393,7 @@ func TestProxy(t *testing.T) {
 	goes(t, user, env, "mod", "init", "example.org/user")
 	goes(t, user, env, "get", "github.com/example/hello/cmd/say")
 	for path, want := range map[string]string{
-		"github.com/example/hello":     "CHANGELOG.md LICENSE docs/api/hello.txt go.mod go.work hello.go interop/released/testdata/v0.1/null",
+		"github.com/example/hello":     "CHANGELOG.md LICENSE docs/api/hello.txt go.mod go.work hello.go internal/testing/interop/released/testdata/v0.1/null",
 		"github.com/example/hello/ext": "LICENSE ext.go go.mod new.go",
 	} {
 		at := strings.TrimSpace(goes(t, user, env, "list", "-m", "-f", "{{.Version}} {{.Dir}}", path))
@@ -480,7 +480,7 @@ func TestTree(t *testing.T) {
 	for i, m := range tree.published() {
 		at[m.dir] = i + 1
 	}
-	if at["."] != 1 || at["exporters/otel"] == 0 || at["cmd/rpcrdma"] <= at["exporters/prometheus"] || at["tools"] != 0 {
+	if at["."] != 1 || at["rpc/otel"] == 0 || at["cmd/rpcrdma"] <= at["rpc/prometheus"] || at["tools"] != 0 {
 		t.Errorf("the order is %v", at)
 	}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	changelog = "CHANGELOG.md"
 	listings  = "docs/api"
-	recorded  = "interop/released/testdata"
+	recorded  = "internal/testing/interop/released/testdata"
 )
 
 // problems are what is in the way of a version, one a line.

@@ -22,10 +22,10 @@ import (
 
 	"github.com/rpcrdma/rpcrdma/fabric"
 	"github.com/rpcrdma/rpcrdma/iwarp"
-	"github.com/rpcrdma/rpcrdma/middleware"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
 	"github.com/rpcrdma/rpcrdma/rdmacm"
+	"github.com/rpcrdma/rpcrdma/rpc/middleware"
 	"github.com/rpcrdma/rpcrdma/transport"
 )
 

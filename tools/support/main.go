@@ -40,15 +40,15 @@ type run struct {
 var runs = []run{
 	{
 		name: "software", what: "all tests that need no RDMA device",
-		command: strings.Fields("go test -json -count=1 -timeout=30m ./... ./cmd/rpcrdma/... ./exporters/otel/... ./exporters/prometheus/..."),
+		command: strings.Fields("go test -json -count=1 -timeout=30m ./... ./cmd/rpcrdma/... ./rpc/otel/... ./rpc/prometheus/..."),
 	},
 	{
 		name: "nocgo", what: "the pure Go packages without cgo", env: []string{"CGO_ENABLED=0"},
-		command: strings.Fields("go test -json -count=1 -timeout=30m ./proto/... ./rpcbind ./rpcnames ./fabric/... ./iwarp ./transport/... ./nfs/... ./middleware ./notify ./loadgen"),
+		command: strings.Fields("go test -json -count=1 -timeout=30m ./proto/... ./rpc/rpcbind ./rpc/names ./fabric/... ./iwarp ./transport/... ./nfs/... ./rpc/middleware ./cmd/rpcrdma/internal/notify ./cmd/rpcrdma/internal/loadgen"),
 	},
 	{
 		name: "oldest", what: "the library alone, with the oldest Go that go.mod allows", env: []string{"GOWORK=off", "GOTOOLCHAIN=go1.25.0"},
-		command: strings.Fields("go test -json -count=1 -timeout=30m ./proto/... ./rpcbind ./rpcnames ./fabric/... ./iwarp ./transport/... ./nfs/... ./middleware ./notify ./loadgen"),
+		command: strings.Fields("go test -json -count=1 -timeout=30m ./proto/... ./rpc/rpcbind ./rpc/names ./fabric/... ./iwarp ./transport/... ./nfs/... ./rpc/middleware"),
 	},
 	{name: "builds", what: "builds for other systems and processors", command: []string{"scripts/build-matrix"}},
 	{name: "devices", what: "the tests on RDMA devices", command: []string{"scripts/test-rdma", "--verbose"}},

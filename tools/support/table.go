@@ -73,7 +73,7 @@ var features = []row{
 	}},
 	{"IPv6", [4]string{"transport.TestIwarpSilentConnections", "cmd/rpcrdma.TestRDMAIPv6/rxe", "cmd/rpcrdma.TestRDMAIPv6/siw", ""}},
 	{"the device is removed while it is used", [4]string{"", "rdmacm.TestRDMADeviceRemoved/rxe", "rdmacm.TestRDMADeviceRemoved/siw", ""}},
-	{"recording for Wireshark", [4]string{"capture.TestConformance", "(not tested)", "(not tested)", "capture.TestTCP"}},
+	{"recording for Wireshark", [4]string{"fabric/capture.TestConformance", "(not tested)", "(not tested)", "fabric/capture.TestTCP"}},
 }
 
 // peers are implementations of others. Immutable.
@@ -90,14 +90,14 @@ var peers = []row{
 	{"Linux's NFS client, callbacks of NFSv4.1", suite("nfs/nfs41.TestRDMALinuxClient/iwarp", "nfs/nfs41.TestRDMALinuxClient")},
 	{"Linux's siw, with our software adapter at the other end", [4]string{"cmd/rpcrdma.TestRDMAAndIWARP", "", "cmd/rpcrdma.TestRDMAAndIWARP", ""}},
 	{"rping of rdma-core, as client and as server", [4]string{
-		"interop.TestRDMARpingServerIwarp/default interop.TestRDMARpingClientIwarp/default",
-		"interop.TestRDMARpingServerVerbs/rxe interop.TestRDMARpingClientVerbs/rxe",
-		"interop.TestRDMARpingServerVerbs/siw interop.TestRDMARpingClientVerbs/siw", "",
+		"internal/testing/interop.TestRDMARpingServerIwarp/default internal/testing/interop.TestRDMARpingClientIwarp/default",
+		"internal/testing/interop.TestRDMARpingServerVerbs/rxe internal/testing/interop.TestRDMARpingClientVerbs/rxe",
+		"internal/testing/interop.TestRDMARpingServerVerbs/siw internal/testing/interop.TestRDMARpingClientVerbs/siw", "",
 	}},
-	{"Wireshark's dissectors", [4]string{"interop.TestTshark cmd/rpcrdma.TestCaptureTshark", "(not tested)", "(not tested)", ""}},
-	{"C programs of rpcgen and libtirpc, as client and as server", [4]string{"", "", "", "interop/rpcgen.TestClientInC interop/rpcgen.TestServerInC"}},
+	{"Wireshark's dissectors", [4]string{"internal/testing/interop.TestTshark cmd/rpcrdma.TestCaptureTshark", "(not tested)", "(not tested)", ""}},
+	{"C programs of rpcgen and libtirpc, as client and as server", [4]string{"", "", "", "internal/testing/interop/rpcgen.TestClientInC internal/testing/interop/rpcgen.TestServerInC"}},
 	{"go-nfs, unchanged, behind the bridge", [4]string{"cmd/rpcrdma.TestBridgeOfAnotherServer", "", "", ""}},
-	{"rpcbind", [4]string{"cmd/rpcrdma.TestRPCBind", "", "", "rpcbind.TestDaemon cmd/rpcrdma.TestShowmount"}},
+	{"rpcbind", [4]string{"cmd/rpcrdma.TestRPCBind", "", "", "rpc/rpcbind.TestDaemon cmd/rpcrdma.TestShowmount"}},
 }
 
 // mounted fills cells with tests of a mount: over each device, and from siw to iwarp.

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rpcrdma/rpcrdma/internal/testutil"
+	"github.com/rpcrdma/rpcrdma/internal/testing/testutil"
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/check"
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/gen"
 	"github.com/rpcrdma/rpcrdma/internal/xdrgen/syntax"

@@ -1,0 +1,185 @@
+package otel
+
+import (
+	"context"
+	"slices"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
+	"github.com/rpcrdma/rpcrdma/proto/xdr"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A Carrier takes the fields of a propagator, such as "traceparent" of W3C Trace Context, from
+// caller to handler: in a place that both have agreed on, as ONC RPC has none. A program may have
+// one in its arguments, and then writes its own Carrier; [Verifier] is one that needs none.
+type Carrier interface {
+	// Inject puts fields into a call that is about to be made. It may change Cred, Verf and
+	// Args, of which the caller has the old ones back when the call returns: it must not write
+	// to what they point to.
+	Inject(call *transport.Call, fields map[string]string)
+
+	// Extract returns the fields of a request, nil if it has none. The request is from a peer
+	// that may be hostile. What is returned must not point into the request.
+	Extract(req *transport.Request) map[string]string
+}
+
+// Verifier is a Carrier that puts the fields into the RPC verifier of calls, with this flavor. Both
+// ends have to know the flavor: servers that know only the flavors of RFC 5531, such as Linux's, reject
+// such calls. It leaves alone calls that have a verifier, and so those of RPCSEC_GSS. Choose a
+// flavor that nothing else in the network has, such as one above 0x20000000. The fields prove
+// nothing: who can call can continue any trace.
+type Verifier oncrpc.Flavor
+
+// maxFields is how many fields a verifier may have.
+const maxFields = 8
+
+// Inject is a method of Carrier. Fields for which a verifier has no room are left out.
+func (v Verifier) Inject(call *transport.Call, fields map[string]string) {
+	if call.Verf.Flavor != oncrpc.FlavorNone || len(call.Verf.Body) > 0 || len(fields) == 0 {
+		return
+	}
+	names := make([]string, 0, len(fields))
+	for name := range fields {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { // what is short first: traceparent before baggage
+		return len(fields[a]) - len(fields[b])
+	})
+	body := xdr.AppendUint32(nil, 0)
+	n := uint32(0)
+	for _, name := range names {
+		longer := xdr.AppendString(xdr.AppendString(body, name), fields[name])
+		if len(longer) > oncrpc.MaxAuthBody || n == maxFields {
+			break
+		}
+		body = longer
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	xdr.AppendUint32(body[:0], n)
+	call.Verf = oncrpc.Auth{Flavor: oncrpc.Flavor(v), Body: body}
+}
+
+// Extract is a method of Carrier.
+func (v Verifier) Extract(req *transport.Request) map[string]string {
+	if req.Verf.Flavor != oncrpc.Flavor(v) {
+		return nil
+	}
+	d := xdr.NewDecoder(req.Verf.Body)
+	n := d.Count(maxFields, 8)
+	fields := make(map[string]string, n)
+	for range n {
+		name := d.String(oncrpc.MaxAuthBody)
+		fields[name] = d.String(oncrpc.MaxAuthBody)
+	}
+	if d.End() != nil {
+		return nil
+	}
+	return fields
+}
+
+// Tracing makes spans of calls.
+type Tracing struct {
+	cfg    Config
+	tracer trace.Tracer
+}
+
+// NewTracing returns a Tracing.
+func NewTracing(cfg Config) *Tracing {
+	cfg.settle()
+	return &Tracing{cfg: cfg, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+}
+
+// begin begins a span for a procedure.
+func (t *Tracing) begin(ctx context.Context, kind trace.SpanKind, p transport.Procedure) (context.Context, trace.Span) {
+	e := t.cfg.Table.At(t.cfg.Table.Index(p.Prog, p.Vers, p.Proc))
+	name := method(e)
+	if name == other {
+		name = string(system)
+	}
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind))
+	if span.IsRecording() {
+		// What has no name has its number: a span may have what a metric must not.
+		list := attributes(e)
+		if e.Program == names.Other {
+			list = append(list, semconv.OncRPCVersion(int(p.Vers)))
+		}
+		if e.Procedure == names.Other {
+			list = append(list, semconv.OncRPCProcedureNumber(int(p.Proc)))
+		}
+		span.SetAttributes(append(list, attribute.Int64("onc_rpc.program.number", int64(p.Prog)))...)
+	}
+	return ctx, span
+}
+
+// end ends a span. Of e it takes the words for how the call has ended: Status and Err have to be
+// set.
+func end(span trace.Span, e *transport.CallEvent) {
+	defer span.End()
+	if !span.IsRecording() {
+		return
+	}
+	word := e.Outcome()
+	span.SetAttributes(outcome(word, replied(e.Err))...)
+	if word != "success" {
+		text := word
+		if e.Err != nil {
+			text = e.Err.Error()
+		}
+		span.SetStatus(codes.Error, text)
+	}
+}
+
+// Caller returns a Caller that makes calls with next, each with a span that is below that of its
+// context, and has Config.Carrier take the span's context along.
+func (t *Tracing) Caller(next transport.Caller) transport.Caller { return caller{t, next} }
+
+type caller struct {
+	t    *Tracing
+	next transport.Caller
+}
+
+// Call is a method of transport.Caller.
+func (c caller) Call(ctx context.Context, call *transport.Call) error {
+	p := transport.Procedure{Prog: call.Prog, Vers: call.Vers, Proc: call.Proc}
+	ctx, span := c.t.begin(ctx, trace.SpanKindClient, p)
+	if carrier := c.t.cfg.Carrier; carrier != nil {
+		fields := make(propagation.MapCarrier)
+		c.t.cfg.Propagator.Inject(ctx, fields)
+		if len(fields) > 0 {
+			cred, verf, args := call.Cred, call.Verf, call.Args
+			carrier.Inject(call, fields)
+			defer func() { call.Cred, call.Verf, call.Args = cred, verf, args }()
+		}
+	}
+	err := c.next.Call(ctx, call)
+	end(span, &transport.CallEvent{Procedure: p, Err: err})
+	return err
+}
+
+// Handler returns a Handler that executes calls with next, each in a span: below that of the
+// caller, if Config.Carrier has brought its context. Calls that next makes with the context that it
+// gets are below that. The transport answers NULL itself, which has no span here.
+func (t *Tracing) Handler(next transport.Handler) transport.Handler {
+	return transport.HandlerFunc(func(ctx context.Context, req *transport.Request, res *transport.Response) {
+		if carrier := t.cfg.Carrier; carrier != nil {
+			if fields := carrier.Extract(req); len(fields) > 0 {
+				ctx = t.cfg.Propagator.Extract(ctx, propagation.MapCarrier(fields))
+			}
+		}
+		ctx, span := t.begin(ctx, trace.SpanKindServer, req.Procedure)
+		e := &transport.CallEvent{Procedure: req.Procedure, Status: oncrpc.ReplyHeader{AcceptStat: oncrpc.SystemErr}} // if next panics
+		defer func() { end(span, e) }()
+		next.ServeRPC(ctx, req, res)
+		e.Status = res.Status()
+	})
+}

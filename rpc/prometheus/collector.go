@@ -1,0 +1,347 @@
+// Package prometheus exports metrics of package transport to Prometheus.
+//
+//	c := prometheus.New(prometheus.Config{Table: table})
+//	registry.MustRegister(c)
+//	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: c}})
+//
+// A [Collector] is a [transport.Observer] for any number of clients and servers, and a
+// Collector of client_golang. Its metrics begin with "rpcrdma_". Label "end" is "client" for
+// what the end that makes calls has measured, and "server" for the end that executes them, of which
+// a process may be both.
+//
+// No label comes from a peer: program and procedure are names in Config.Table or "other", and the
+// others have a fixed set of values. So the number of series is bounded by the table, and
+// addresses of peers are in none. A call that succeeds costs no memory.
+package prometheus
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rpcrdma/rpcrdma/internal/connset"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// A Config says what a Collector measures. The zero value is the defaults.
+type Config struct {
+	// Table has the procedures that are counted each for itself; all others are "other". Nil:
+	// all are.
+	Table *names.Table
+
+	// Buckets are the upper bounds of the histograms' buckets, in seconds, in increasing
+	// order. Nil: DefaultBuckets.
+	Buckets []float64
+}
+
+// DefaultBuckets returns the bounds that histograms have unless Config.Buckets has others: from
+// 10 microseconds to 10 seconds, three to a decade.
+func DefaultBuckets() []float64 {
+	return []float64{
+		1e-05, 2.5e-05, 5e-05, 1e-04, 2.5e-04, 5e-04, 0.001, 0.0025, 0.005,
+		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
+	}
+}
+
+// A Collector counts what it is told as a transport.Observer. New makes one.
+type Collector struct {
+	transport.NoObserver
+	table *names.Table
+	conns connset.Set
+
+	vectors  []prom.Collector
+	calls    *prom.CounterVec   // end, program, version, procedure, outcome
+	duration *prom.HistogramVec // end, program, version, procedure
+	handler  *prom.HistogramVec // program, version, procedure
+	bytes    *prom.CounterVec   // end, message, way
+	ended    *prom.CounterVec   // end, reason
+	ends     [2]end
+	notices  [len(noticeKinds)]prom.Counter
+	regBytes prom.Counter
+
+	procedures []atomic.Pointer[procedure] // two for each entry of the table: client, server
+	ways       [2][2][1 << wayBits]atomic.Pointer[prom.Counter]
+
+	gauges, counters []figure
+	byWay            *prom.Desc
+	adapter          *prom.Desc
+}
+
+// An end is what is counted at the end that makes calls, or that executes them.
+type end struct {
+	name           string
+	wait           prom.Observer
+	inFlight, open prom.Gauge
+	opened, again  prom.Counter // again: sent again, or answered from the reply cache
+}
+
+// A procedure is what is counted of one procedure at one end.
+type procedure struct {
+	succeeded         prom.Counter
+	duration, handler prom.Observer // handler: nil at a client
+}
+
+// A figure is made of a Sum when somebody asks.
+type figure struct {
+	desc  *prom.Desc
+	value func(*connset.Sum) float64
+}
+
+// noticeKinds are the values of a label. Immutable.
+var noticeKinds = [...]string{
+	transport.NoticeRefused: "refused", transport.NoticeRejected: "rejected", transport.NoticeCreditStall: "credit_stall",
+	transport.NoticeMemoryStall: "memory_stall", transport.NoticeRegistered: "registered",
+}
+
+const (
+	client = 0
+	server = 1
+
+	wayBits = 5 // of transport.Ways
+)
+
+var (
+	_ transport.Observer = (*Collector)(nil)
+	_ prom.Collector     = (*Collector)(nil)
+)
+
+// New returns a Collector.
+func New(cfg Config) *Collector {
+	if cfg.Table == nil {
+		cfg.Table, _ = names.New() // which cannot fail without programs
+	}
+	if cfg.Buckets == nil {
+		cfg.Buckets = DefaultBuckets()
+	}
+	c := &Collector{table: cfg.Table, procedures: make([]atomic.Pointer[procedure], 2*cfg.Table.Len())}
+	counter := func(name, help string, labels ...string) *prom.CounterVec {
+		v := prom.NewCounterVec(prom.CounterOpts{Name: "rpcrdma_" + name, Help: help}, labels)
+		c.vectors = append(c.vectors, v)
+		return v
+	}
+	gauge := func(name, help string) *prom.GaugeVec {
+		v := prom.NewGaugeVec(prom.GaugeOpts{Name: "rpcrdma_" + name, Help: help}, []string{"end"})
+		c.vectors = append(c.vectors, v)
+		return v
+	}
+	histogram := func(name, help string, labels ...string) *prom.HistogramVec {
+		v := prom.NewHistogramVec(prom.HistogramOpts{Name: "rpcrdma_" + name, Help: help, Buckets: slices.Clone(cfg.Buckets)}, labels)
+		c.vectors = append(c.vectors, v)
+		return v
+	}
+	c.calls = counter("calls_total", "Calls that have ended, by outcome.", "end", "program", "version", "procedure", "outcome")
+	c.duration = histogram("call_duration_seconds", "Time from the beginning of calls to their end.", "end", "program", "version", "procedure")
+	c.handler = histogram("handler_duration_seconds", "Time that calls spent in their handler.", "program", "version", "procedure")
+	c.bytes = counter("message_bytes_total", "RPC messages, by how their bytes travelled.", "end", "message", "way")
+	c.ended = counter("connections_ended_total", "Connections that have ended, by reason.", "end", "reason")
+	wait := histogram("call_wait_seconds", "Time that calls waited: to be sent, for a connection and a credit; "+
+		"to be executed, for memory and for the RDMA Reads of their arguments.", "end")
+	inFlight := gauge("calls_in_flight", "Calls that have begun and not ended.")
+	open := gauge("open_connections", "Connections that are open.")
+	opened := counter("connections_opened_total", "Connections that have been set up.", "end")
+	resent := counter("retransmissions_total", "Calls that were sent again on another connection.")
+	replayed := counter("reply_cache_hits_total", "Calls that were answered from the reply cache.")
+	for i, name := range []string{client: "client", server: "server"} {
+		again := resent
+		if i == server {
+			again = replayed
+		}
+		c.ends[i] = end{
+			name: name, wait: wait.WithLabelValues(name), inFlight: inFlight.WithLabelValues(name),
+			open: open.WithLabelValues(name), opened: opened.WithLabelValues(name), again: again.WithLabelValues(),
+		}
+	}
+	notices := counter("notices_total", "What has happened beside calls: messages refused, connections rejected, "+
+		"waits for a credit or for memory, registrations of memory.", "kind")
+	for kind, name := range noticeKinds {
+		c.notices[kind] = notices.WithLabelValues(name)
+	}
+	c.regBytes = counter("registered_bytes_total", "Memory that has been registered with adapters.").WithLabelValues()
+	c.figures()
+	return c
+}
+
+// figures has what connections count themselves.
+func (c *Collector) figures() {
+	gauge := func(name, help string, value func(*connset.Sum) float64) {
+		c.gauges = append(c.gauges, figure{prom.NewDesc("rpcrdma_"+name, help, nil, nil), value})
+	}
+	gauge("exposed_bytes", "Memory that peers can reach at the moment.", func(s *connset.Sum) float64 { return float64(s.ExposedBytes) })
+	gauge("held_bytes", "Memory that calls hold which are executed at the moment.", func(s *connset.Sum) float64 { return float64(s.HeldBytes) })
+	gauge("credits", "Credits granted on all open connections.", func(s *connset.Sum) float64 { return float64(s.Credits) })
+	gauge("waiting_callers", "Callers that wait for a credit at the moment.", func(s *connset.Sum) float64 { return float64(s.Waiting) })
+	for _, f := range []struct {
+		name, help string
+		value      func(*transport.Stats) uint64
+	}{
+		{"rdma_read_bytes_total", "Data moved by RDMA Read for calls.", func(s *transport.Stats) uint64 { return s.ReadBytes }},
+		{"rdma_write_bytes_total", "Data moved by RDMA Write for replies.", func(s *transport.Stats) uint64 { return s.WriteBytes }},
+		{"remote_invalidations_total", "Replies with remote invalidation.", func(s *transport.Stats) uint64 { return s.Invalidated }},
+		{"version_errors_total", "Messages RDMA_ERROR with ERR_VERS.", func(s *transport.Stats) uint64 { return s.ErrVers }},
+		{"chunk_errors_total", "Messages RDMA_ERROR with other codes.", func(s *transport.Stats) uint64 { return s.ErrChunk }},
+		{"dropped_messages_total", "Messages that were ignored: short, late, unexpected.", func(s *transport.Stats) uint64 { return s.Dropped }},
+		{"cancelled_calls_total", "Calls that were given up before their reply.", func(s *transport.Stats) uint64 { return s.Cancelled }},
+	} {
+		c.counters = append(c.counters, figure{
+			prom.NewDesc("rpcrdma_"+f.name, f.help, nil, nil), func(s *connset.Sum) float64 { return float64(f.value(&s.Stats)) },
+		})
+	}
+	c.byWay = prom.NewDesc("rpcrdma_calls_by_way_total", "Calls sent or received, by the chunks that they have: a call may count for several ways.", []string{"way"}, nil)
+	c.adapter = prom.NewDesc("rpcrdma_adapter_total", "Figures of the adapter.", []string{"counter"}, nil)
+}
+
+// Describe is a method of prometheus.Collector.
+func (c *Collector) Describe(descs chan<- *prom.Desc) {
+	for _, v := range c.vectors {
+		v.Describe(descs)
+	}
+	for _, f := range slices.Concat(c.gauges, c.counters) {
+		descs <- f.desc
+	}
+	descs <- c.byWay
+	descs <- c.adapter
+}
+
+// Collect is a method of prometheus.Collector. It takes the locks of the data path of each
+// connection for a moment.
+func (c *Collector) Collect(metrics chan<- prom.Metric) {
+	for _, v := range c.vectors {
+		v.Collect(metrics)
+	}
+	_, all, _ := c.conns.Look()
+	for _, f := range c.gauges {
+		metrics <- prom.MustNewConstMetric(f.desc, prom.GaugeValue, f.value(&all))
+	}
+	for _, f := range c.counters {
+		metrics <- prom.MustNewConstMetric(f.desc, prom.CounterValue, f.value(&all))
+	}
+	s := &all.Stats
+	for _, w := range []struct {
+		name  string
+		calls uint64
+	}{
+		{"inline", s.Inline}, {"read_chunk", s.ReadChunk}, {"long_call", s.LongCall}, {"write_chunk", s.WriteChunk}, {"reply_chunk", s.ReplyChunk},
+	} {
+		metrics <- prom.MustNewConstMetric(c.byWay, prom.CounterValue, float64(w.calls), w.name)
+	}
+	for name, n := range all.Adapter {
+		metrics <- prom.MustNewConstMetric(c.adapter, prom.CounterValue, float64(n), name)
+	}
+}
+
+// ConnBegan is a method of transport.Observer.
+func (c *Collector) ConnBegan(e transport.ConnEvent) {
+	c.conns.Began(e)
+	end := &c.ends[side(e.Server)]
+	end.opened.Inc()
+	end.open.Inc()
+}
+
+// ConnEnded is a method of transport.Observer.
+func (c *Collector) ConnEnded(e transport.ConnEvent) {
+	c.conns.Ended(e)
+	end := &c.ends[side(e.Server)]
+	end.open.Dec()
+	c.ended.WithLabelValues(end.name, e.Outcome()).Inc()
+}
+
+func side(atServer bool) int {
+	if atServer {
+		return server
+	}
+	return client
+}
+
+// CallBegan is a method of transport.Observer.
+func (c *Collector) CallBegan(e *transport.CallEvent) { c.ends[side(e.Executed)].inFlight.Inc() }
+
+// CallEnded is a method of transport.Observer.
+func (c *Collector) CallEnded(e *transport.CallEvent) {
+	at := side(e.Executed)
+	end := &c.ends[at]
+	end.inFlight.Dec()
+	end.wait.Observe(e.Waited.Seconds())
+	if e.Resent > 0 {
+		end.again.Add(float64(e.Resent))
+	}
+	if e.Replayed {
+		end.again.Inc()
+	}
+	c.moved(at, 0, &e.Request)
+	c.moved(at, 1, &e.Reply)
+
+	i := c.table.Index(e.Prog, e.Vers, e.Proc)
+	p := c.procedure(at, i)
+	p.duration.Observe(e.Total.Seconds())
+	if p.handler != nil && e.Handler > 0 {
+		p.handler.Observe(e.Handler.Seconds())
+	}
+	if outcome := e.Outcome(); outcome == "success" {
+		p.succeeded.Inc()
+	} else {
+		program, vers, proc := c.labels(i)
+		c.calls.WithLabelValues(end.name, program, vers, proc, outcome).Inc()
+	}
+}
+
+// Noticed is a method of transport.Observer.
+func (c *Collector) Noticed(n transport.Notice) {
+	if int(n.Kind) >= len(c.notices) {
+		return
+	}
+	c.notices[n.Kind].Inc()
+	if n.Kind == transport.NoticeRegistered {
+		c.regBytes.Add(float64(n.Bytes))
+	}
+}
+
+// labels are those of an entry of the table.
+func (c *Collector) labels(i int) (program, vers, proc string) {
+	e := c.table.At(i)
+	return e.Program, e.Version(), e.Procedure
+}
+
+// procedure returns what is counted of an entry of the table.
+func (c *Collector) procedure(at, i int) *procedure {
+	where := &c.procedures[2*i+at]
+	if p := where.Load(); p != nil {
+		return p
+	}
+	program, vers, proc := c.labels(i)
+	end := c.ends[at].name
+	p := &procedure{
+		succeeded: c.calls.WithLabelValues(end, program, vers, proc, "success"),
+		duration:  c.duration.WithLabelValues(end, program, vers, proc),
+	}
+	if at == server {
+		p.handler = c.handler.WithLabelValues(program, vers, proc)
+	}
+	where.Store(p) // another goroutine's is made of the same
+	return p
+}
+
+// moved counts the bytes of a request (0) or a reply (1).
+func (c *Collector) moved(at, message int, t *transport.Transfer) {
+	if inline := t.Bytes - t.Chunks; inline > 0 {
+		c.way(at, message, transport.ByMessage).Add(float64(inline))
+	}
+	if t.Chunks > 0 {
+		c.way(at, message, t.By&^transport.ByMessage).Add(float64(t.Chunks))
+	}
+}
+
+// way returns the counter of what has travelled so.
+func (c *Collector) way(at, message int, by transport.Ways) prom.Counter {
+	where := &c.ways[at][message][by&(1<<wayBits-1)]
+	if p := where.Load(); p != nil {
+		return *p
+	}
+	name := strings.ReplaceAll(cmp.Or(by, transport.ByMessage).String(), " ", "_")
+	counter := c.bytes.WithLabelValues(c.ends[at].name, [...]string{"request", "reply"}[message], name)
+	where.Store(&counter)
+	return counter
+}

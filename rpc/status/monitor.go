@@ -1,0 +1,260 @@
+// Package status shows what a process does with package transport: a [Monitor] is an
+// Observer that remembers connections, calls under way, slow and failed calls, refusals and
+// latencies, and an [http.Handler] with all of that as a page or as JSON.
+//
+//	table, err := names.New(names.Known(100003)...)
+//	...
+//	m := status.New(status.Config{Table: table})
+//	srv, err := transport.NewServer(&transport.ServerConfig{Config: transport.Config{Observer: m}})
+//	...
+//	http.Handle("/debug/rpcrdma", m)
+//
+// The page needs no JavaScript and nothing from elsewhere. What a Monitor keeps is bounded,
+// whatever peers do. It tells addresses of peers and errors with what peers sent, and is meant
+// for operators: serve it where nobody else gets, such as on a loopback address.
+package status
+
+import (
+	"cmp"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"github.com/rpcrdma/rpcrdma/internal/connset"
+	"github.com/rpcrdma/rpcrdma/rpc/names"
+	"github.com/rpcrdma/rpcrdma/transport"
+)
+
+// Defaults of Config, and other bounds.
+const (
+	DefaultMaxCalls   = 4096 // calls under way that are known one by one
+	DefaultMaxConns   = 256  // connections that are shown
+	DefaultMaxRecords = 64   // entries of each list of what has happened
+
+	// SlowWindow is the age at which a call begins to be forgotten among the slowest: these
+	// are the slowest of the current window and of the one before.
+	SlowWindow = 5 * time.Minute
+
+	maxError    = 400 // bytes of an error that are kept
+	maxPerSec   = 256 // entries that a list takes in a second
+	maxShownNow = 512 // calls under way that are shown
+)
+
+// A Config says what a Monitor knows and keeps. The zero value is the defaults.
+type Config struct {
+	// Title is the heading of the page. Empty: "rpcrdma".
+	Title string
+
+	// Table has the procedures that latencies are kept for, each for itself. Nil: they are
+	// kept for all procedures together.
+	Table *names.Table
+
+	// MaxCalls is how many calls under way are known one by one; more are counted. A call
+	// takes about 150 bytes.
+	MaxCalls int
+
+	// MaxConns is how many connections are shown: those with the most calls under way, and of
+	// these those with the most calls. The others are part of the totals.
+	MaxConns int
+
+	// MaxRecords is the length of each list of what has happened: the slowest calls, and the
+	// latest that have failed, messages refused, connections rejected and connections ended.
+	MaxRecords int
+}
+
+// A Monitor remembers what it is told as a transport.Observer, of any number of clients and
+// servers, and shows it as an http.Handler. It allocates nothing for a call that succeeds and is
+// not among the slowest.
+type Monitor struct {
+	transport.NoObserver
+	cfg   Config
+	began time.Time
+
+	calls      callTable
+	procedures []atomic.Pointer[latency] // two for each entry of the table: executed, made
+	slow       slowList
+	failed     ring[Call]
+	refused    ring[Refusal]
+	rejected   ring[Refusal]
+	ended      ring[EndedConn]
+
+	creditStalls, memoryStalls, registrations, registeredBytes atomic.Uint64
+
+	conns   connset.Set
+	mu      sync.Mutex
+	reasons map[string]int // how connections have ended
+
+	page page
+}
+
+// New returns a Monitor.
+func New(cfg Config) *Monitor {
+	cfg.Title = cmp.Or(cfg.Title, "rpcrdma")
+	cfg.MaxCalls = cmp.Or(max(cfg.MaxCalls, 0), DefaultMaxCalls)
+	cfg.MaxConns = cmp.Or(max(cfg.MaxConns, 0), DefaultMaxConns)
+	cfg.MaxRecords = cmp.Or(max(cfg.MaxRecords, 0), DefaultMaxRecords)
+	if cfg.Table == nil {
+		cfg.Table, _ = names.New() // which cannot fail without programs
+	}
+	m := &Monitor{
+		cfg: cfg, began: time.Now(),
+		procedures: make([]atomic.Pointer[latency], 2*cfg.Table.Len()),
+		reasons:    make(map[string]int),
+	}
+	m.calls.bound(cfg.MaxCalls)
+	m.slow.n = cfg.MaxRecords
+	m.failed.n, m.refused.n, m.rejected.n, m.ended.n = cfg.MaxRecords, cfg.MaxRecords, cfg.MaxRecords, cfg.MaxRecords
+	return m
+}
+
+var (
+	_ transport.Observer = (*Monitor)(nil)
+	_ http.Handler       = (*Monitor)(nil)
+)
+
+// ConnBegan is a method of transport.Observer.
+func (m *Monitor) ConnBegan(e transport.ConnEvent) { m.conns.Began(e) }
+
+// ConnEnded is a method of transport.Observer.
+func (m *Monitor) ConnEnded(e transport.ConnEvent) {
+	now := time.Now()
+	c := m.conns.Ended(e)
+	outcome := e.Outcome()
+	m.mu.Lock()
+	m.reasons[outcome]++
+	m.mu.Unlock()
+	m.ended.add(now, func() EndedConn {
+		return EndedConn{
+			Time: now, ID: c.ID, Server: e.Server, Peer: address(e.Conn), Age: Seconds(now.Sub(e.Began)),
+			Calls: c.Stats.Calls, Outcome: outcome, Error: text(e.Err),
+		}
+	})
+}
+
+// CallBegan is a method of transport.Observer.
+func (m *Monitor) CallBegan(e *transport.CallEvent) { m.calls.begin(e) }
+
+// CallEnded is a method of transport.Observer.
+func (m *Monitor) CallEnded(e *transport.CallEvent) {
+	m.calls.end(e)
+	outcome := e.Outcome()
+	l := m.latency(e)
+	l.add(e, outcome != "success")
+	if outcome != "success" {
+		at := e.Began.Add(e.Total)
+		m.failed.add(at, func() Call { return m.record(e, outcome) })
+	}
+	m.slow.offer(e, func() Call { return m.record(e, outcome) })
+}
+
+// Noticed is a method of transport.Observer.
+func (m *Monitor) Noticed(n transport.Notice) {
+	list := &m.refused
+	switch n.Kind {
+	case transport.NoticeRefused:
+	case transport.NoticeRejected:
+		list = &m.rejected
+	case transport.NoticeCreditStall:
+		m.creditStalls.Add(1)
+		return
+	case transport.NoticeMemoryStall:
+		m.memoryStalls.Add(1)
+		return
+	case transport.NoticeRegistered:
+		m.registrations.Add(1)
+		m.registeredBytes.Add(uint64(n.Bytes))
+		return
+	default:
+		return
+	}
+	now := time.Now()
+	list.add(now, func() Refusal {
+		return Refusal{Time: now, Peer: n.Peer, XID: n.XID, Error: text(n.Err)}
+	})
+}
+
+// record is what is remembered of a call that has ended.
+func (m *Monitor) record(e *transport.CallEvent, outcome string) Call {
+	c := Call{
+		Time: e.Began, Prog: e.Prog, Vers: e.Vers, Proc: e.Proc, XID: e.XID,
+		Executed: e.Executed, Backward: e.Backward, Peer: address(e.Conn),
+		Total: Seconds(e.Total), Waited: Seconds(e.Waited), Wire: Seconds(e.Wire), Handler: Seconds(e.Handler),
+		Request: travel(e.Request), Reply: travel(e.Reply), Outcome: outcome, Error: text(e.Err),
+		Resent: e.Resent, Replayed: e.Replayed,
+	}
+	m.name(&c)
+	return c
+}
+
+// name sets the names of a call's procedure, if the table has them.
+func (m *Monitor) name(c *Call) {
+	n := m.cfg.Table.At(m.cfg.Table.Index(c.Prog, c.Vers, c.Proc))
+	if n.Program != names.Other {
+		c.Program = n.Program
+	}
+	if n.Procedure != names.Other {
+		c.Procedure = n.Procedure
+	}
+}
+
+// address is that of the other end of a connection, if there is one.
+func address(cn *transport.Conn) string {
+	if cn == nil {
+		return ""
+	}
+	return spell(cn.RemoteAddr())
+}
+
+// spell returns the text of an address, which a provider may leave nil.
+func spell(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
+}
+
+// text is what is kept of an error. Some of it may have come from a peer.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := err.Error()
+	if len(s) > maxError {
+		s = s[:maxError] + "..."
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+func travel(t transport.Transfer) Travel {
+	return Travel{Bytes: t.Bytes, ChunkBytes: t.Chunks, By: t.By.String()}
+}
+
+// counters are Stats by name, as "read_chunk".
+func counters(s transport.Stats) map[string]uint64 {
+	named := make(map[string]uint64)
+	v := reflect.ValueOf(s)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		if name == "Conns" || name == "OpenConns" { // they are of the owner, not of a connection
+			continue
+		}
+		named[snake(name)] = v.Field(i).Uint()
+	}
+	return named
+}
+
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
