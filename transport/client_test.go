@@ -1113,7 +1113,7 @@ func TestCancelWaiting(t *testing.T) {
 	})
 }
 
-// TestLine: who gives a credit back makes the call of who is first in line.
+// TestLine: a goroutine that gives a credit back makes the call of the caller that has waited longest.
 func TestLine(t *testing.T) {
 	// waiting has the test hold the only credit, and a call in line for it.
 	waiting := func(t *testing.T, call *Call, f func(p *peer, cl *Client, held *slot, done <-chan error)) {
@@ -1153,7 +1153,7 @@ func TestLine(t *testing.T) {
 		call := testCall()
 		call.WriteItems = []WriteItem{{Buf: make([]byte, 9000)}}
 		waiting(t, call, func(p *peer, cl *Client, held *slot, done <-chan error) {
-			if held.plain(call) {
+			if cl.conn().plain(call) {
 				t.Error("the call counts as plain")
 			}
 			held.giveBack()

@@ -39,7 +39,6 @@ type conn struct {
 
 	// Of the calls that this end makes.
 	mostCalls atomic.Int32 // credits to ask for
-	granted   atomic.Int32 // the latest grant, as in slotTable
 
 	// Of the calls that this end executes.
 	svc   service
@@ -55,7 +54,7 @@ type state struct {
 	c *conn
 	life
 	progress
-	calls slotTable
+	calls callTable[slot]
 
 	asked []func(*leader) // what the leader is to do without a completion
 	told  bool            // the ends have told each other their properties
@@ -86,7 +85,11 @@ func newConn(fc fabric.Conn, provider string, cfg *config, r role, usage *arena.
 	st.c = c
 	st.life.init(&c.core)
 	st.progress.init(c)
-	st.calls.init(c, &st.life)
+	st.calls.init(&st.life, c.newSlot)
+	st.calls.unfollow = st.baton.Leave
+	if r == roleClient {
+		st.calls.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
+	}
 	return c, newLeader(c)
 }
 
@@ -178,7 +181,7 @@ func (c *conn) dropMemory() {
 func (c *conn) info() ConnInfo {
 	st := c.state.Lock()
 	defer c.state.Unlock()
-	credits, backward := st.calls.grant, int(c.grant.Load())
+	credits, backward := st.grant, int(c.grant.Load())
 	if c.role == roleServer {
 		credits, backward = backward, credits
 	}
@@ -229,7 +232,7 @@ func (l *leader) finish(reason error) {
 	st.life.end(reason)
 	l.failCalls(st)
 	l.wakes = st.progress.end(l.wakes)
-	unused := st.calls.inUse == 0 // else the last call drops the arena
+	unused := st.inUse == 0 // else the last call drops the arena
 	onEnd := st.onEnd
 	c.state.Unlock()
 	l.wakeAll()
@@ -249,15 +252,6 @@ func (l *leader) finish(reason error) {
 
 func (c *conn) local() net.Addr  { return c.fc.LocalAddr() }
 func (c *conn) remote() net.Addr { return c.fc.RemoteAddr() }
-
-// load says how many calls are under way.
-func (c *conn) load() load {
-	t := &c.state.Lock().calls
-	defer c.state.Unlock()
-	return load{used: t.inUse, room: t.inUse < t.grant, dead: t.inUse > 0 && t.inUse == t.givenUp()}
-}
-
-func (c *conn) credits() int { return int(c.granted.Load()) }
 
 // drainFor has a server's connection end when its calls are answered, or with ctx.
 func (c *conn) drainFor(ctx context.Context) {
@@ -334,19 +328,17 @@ func hostPrefix(a netip.Addr, bits int) netip.Prefix {
 	return p
 }
 
-func (c *conn) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
+func (c *conn) detail(s *ConnStats) {
 	if f, ok := c.fc.(fabric.Counting); ok {
 		s.Adapter = f.Counters()
 	}
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
-	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
-	for _, sl := range t.slots {
+	s.Waiting = t.queue.Len()
+	for _, sl := range t.all {
 		switch sl.state {
 		case slotPending, slotAnswered, slotAccepted, slotCancelled:
 			s.ExposedBytes += sl.exposed()
 		}
 	}
-	return s
 }

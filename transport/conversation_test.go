@@ -422,7 +422,7 @@ func (cv *conversation) checkResting(c *conn) {
 				want++
 			}
 		}
-		for _, s := range st.calls.slots {
+		for _, s := range st.calls.all {
 			if s.send != nil {
 				want++
 			}

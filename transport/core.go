@@ -22,6 +22,7 @@ type core struct {
 	arena    *arena.Arena
 	heard    atomic.Uint64 // messages from the peer; over RDMA, in the upper half, calls among them
 	watched  atomic.Bool   // a client's: see keepWatch
+	granted  atomic.Int32  // as life.grant
 	done     chan struct{} // closed when the connection has ended
 
 	// Of the calls that this end executes.
@@ -39,9 +40,11 @@ type wire interface {
 	served
 	lock() *life // locks the connection's state, which the life is part of
 	unlock()
-	sever()        // ends the transport connection at once; who reads it finds out
-	bulky() bool   // there is memory that look may unmap
-	inFlight() int // calls of the peer that are in flight
+	sever()              // ends the transport connection at once; who reads it finds out
+	opened(n int)        // lets a server's first calls out, n at once
+	detail(s *ConnStats) // adds what the wire knows
+	bulky() bool         // there is memory that look may unmap
+	inFlight() int       // calls of the peer that are in flight
 }
 
 // init makes c the core of w.
@@ -95,7 +98,9 @@ type life struct {
 
 	allowed  bool          // this end may call
 	xids     *xids         // of the next calls
-	inUse    int           // places of calls that are not free
+	grant    int           // calls that there may be in use: over RDMA, what the peer has granted
+	inUse    int           // calls that are not free: those without a reply, and more
+	givenUp  int           // of these, calls that nobody waits for
 	answered bool          // a call has been, while its caller waited
 	answers  uint64        // that have come, late ones among them
 	drained  chan struct{} // closed when inUse becomes zero; nil if no goroutine waits for that
@@ -229,7 +234,36 @@ func (c *core) drainCalls(ctx context.Context) error {
 	return nil
 }
 
+// allow opens a server's way to call, for n calls at once.
+func (c *core) allow(n int) {
+	if c.role == roleClient {
+		return
+	}
+	if n <= 0 || n > c.cfg.BackwardCredits {
+		n = c.cfg.BackwardCredits
+	}
+	c.wire.lock().allowed = true
+	c.wire.unlock()
+	c.wire.opened(n)
+}
+
 // ---- what is known of a connection
+
+// load says how many calls are under way.
+func (c *core) load() load {
+	lf := c.wire.lock()
+	defer c.wire.unlock()
+	return load{used: lf.inUse, room: lf.inUse < lf.grant, dead: lf.inUse > 0 && lf.inUse == lf.givenUp}
+}
+
+func (c *core) credits() int { return int(c.granted.Load()) }
+
+func (c *core) connStats() ConnStats {
+	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
+	s.InFlight = c.load().used
+	c.wire.detail(&s)
+	return s
+}
 
 func (c *core) counter() *xids {
 	defer c.wire.unlock()

@@ -141,7 +141,7 @@ func Busy(cn *Conn) string {
 		posted, queued := l.reads.Len()
 		note(posted > 0 || queued > 0, "%d Reads are under way, %d messages wait", posted, queued)
 		used := len(l.recvs.bufs)
-		for _, s := range st.calls.slots {
+		for _, s := range st.calls.all {
 			note(s.lent.Len() > 0, "a loan is open")
 			note(s.lent.Late() > 0, "bounce buffers are kept for a late reply")
 			if s.send != nil {
@@ -166,8 +166,9 @@ func Busy(cn *Conn) string {
 
 // busy is Busy over TCP.
 func (c *tcpConn) busy(note func(bad bool, format string, args ...any)) {
+	pending := c.awaits()
 	t := &c.state.Lock().calls
-	note(t.inUse > 0 || len(t.pending) > 0, "%d calls, of which %d have no reply", t.inUse, len(t.pending))
+	note(t.inUse > 0 || pending > 0, "%d calls, of which %d have no reply", t.inUse, pending)
 	note(!t.queue.Empty(), "callers wait for their turn")
 	c.state.Unlock()
 	a := &c.answers

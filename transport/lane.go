@@ -104,8 +104,11 @@ func (ln *rdmaLane) take(ctx context.Context, n int) error {
 		c.state.Unlock()
 		return err
 	}
-	for t := &st.calls; len(ln.taken) < n && t.inUse < t.grant && t.queue.Empty(); {
-		ln.taken = append(ln.taken, t.take())
+	for len(ln.taken) < n && st.calls.hasRoom() {
+		w := st.calls.caller()
+		s := st.calls.take(w)
+		s.begin(w)
+		ln.taken = append(ln.taken, s)
 	}
 	c.state.Unlock()
 	if len(ln.taken) > 0 || ln.under > 0 {
@@ -200,7 +203,7 @@ func (ln *rdmaLane) abandon(list []endedCall) []endedCall {
 	c := ln.c
 	ln.taken = ln.taken[:0]
 	st := c.state.Lock()
-	for _, s := range st.calls.slots {
+	for _, s := range st.calls.all {
 		if s.lane == ln && s.state != slotDone {
 			s.lane = nil
 			ln.taken = append(ln.taken, s)

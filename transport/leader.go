@@ -32,7 +32,7 @@ type leader struct {
 	wakes   []*waiter // goroutines to wake after that
 
 	// Of the calls that this end makes.
-	granted    int    // the latest grant, as in slotTable
+	granted    int    // the latest grant, as life.grant
 	replyRecvs int    // receives for replies
 	completed  uint64 // calls completed
 

@@ -127,7 +127,7 @@ func (s *slot) formOperation(op *operation) ([]byte, error) {
 // answerReceived handles the answer to a request. It returns false if the message is no
 // answer to any.
 func (l *leader) answerReceived(h *rpcrdma.Header, payload []byte) bool {
-	s := l.c.state.Lock().calls.lookup(h.XID)
+	s := l.c.state.Lock().calls.underWay.Find(h.XID)
 	// Answers of requests that have been given up are answers, too.
 	ours := s != nil && s.state != slotFree && s.op != nil && s.op.Type == h.OptType && s.op.answers(h.OptInfo)
 	l.c.state.Unlock()

@@ -605,7 +605,7 @@ func (p *peer) pendingXID(cl *Client) uint32 {
 	synctest.Wait()
 	c := cl.conn()
 	defer c.state.Unlock()
-	for _, s := range c.state.Lock().calls.slots {
+	for _, s := range c.state.Lock().calls.all {
 		if s.state == slotPending {
 			return s.xid
 		}

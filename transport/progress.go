@@ -55,10 +55,18 @@ type waiter struct {
 	baton.Waiter[waiter] // woken as served if it is ready, which spares it another look
 	ready                bool
 
-	// Of a caller that waits for a credit:
-	call    *Call
-	slot    *slot // what it was given
-	leaving bool  // its context has ended
+	// Of a goroutine that makes a call: see callTable.
+	call    *Call  // that another goroutine may make for it
+	given   bool   // it has a call of the table
+	xid     uint32 // of that, as it was taken
+	leaving bool   // its context has ended
+}
+
+// goOn wakes w, if there is one, to go on with the call that it has been given.
+func (w *waiter) goOn() {
+	if w != nil {
+		w.Wake(true)
+	}
 }
 
 func newWaiter() *waiter {

@@ -43,10 +43,10 @@ func (c *conn) call(ctx context.Context, call *Call) error {
 	}()
 	done := false
 	if follows {
-		done, err = c.follow(ctx, &s.waiter)
+		done, err = c.follow(ctx, s.waiter)
 	}
 	if !done {
-		err = c.await(ctx, &s.waiter)
+		err = c.await(ctx, s.waiter)
 	}
 	returned = true
 	if err != nil && s.cancel() {
@@ -93,7 +93,7 @@ func (c *conn) unbuilt(ctx context.Context, call *Call, err error) error {
 }
 
 // launch sends the message that build has formed. With follow the caller is among the
-// followers before a reply can come, if somebody leads.
+// followers before a reply can come, if a goroutine leads.
 func (s *slot) launch(follow bool) (follows bool, err error) {
 	c := s.c
 	st := c.state.Lock()
@@ -102,7 +102,7 @@ func (s *slot) launch(follow bool) (follows bool, err error) {
 		return false, err
 	}
 	s.state = slotPending
-	others := st.calls.inUse > 1
+	others := st.inUse > 1
 	if follows = follow && st.taken(); follows {
 		st.baton.Join(&s.Waiter) // now, while the lock is held
 	}
@@ -169,8 +169,6 @@ func (call *Call) takeReply(xid uint32) error {
 	return err
 }
 
-// ---- the next caller
-
 // giveBack releases the slot of a call that is over.
 func (s *slot) giveBack() {
 	c := s.c
@@ -179,30 +177,32 @@ func (s *slot) giveBack() {
 	c.handOn(w)
 }
 
-// handOn lets the caller go on that release has returned, if there is one. A call that is
-// made in no time is made for it.
+// handOn lets the caller go on that release has returned, if there is one. A call that is cheap to make is
+// made for it.
 func (c *conn) handOn(w *waiter) {
 	switch {
 	case w == nil:
-	case w.slot != nil && w.call != nil && w.slot.plain(w.call):
-		w.slot.startNext(w)
+	case w.call != nil && c.plain(w.call):
+		c.startNext(w)
 	default:
-		w.Wake(false)
+		w.Wake(true)
 	}
 }
 
-// plain reports whether a call is made in no time: it goes inline, and so does its reply.
-func (s *slot) plain(call *Call) bool {
+// plain reports whether call and reply fit inline, so that the call is cheap to make.
+func (c *conn) plain(call *Call) bool {
 	return call.op == nil && call.raw == nil && call.Sign == nil && !call.sent && len(call.ReadItems)+len(call.WriteItems) == 0 &&
-		len(call.Args) <= s.c.sendMax()/2 && call.MaxResults <= s.c.recvMax()/2
+		len(call.Args) <= c.sendMax()/2 && call.MaxResults <= c.recvMax()/2
 }
 
-// startNext makes the call of w, a waiting caller that was given s: it sleeps once, until
-// its reply is in, and not for the credit first: with more callers than credits that saves
-// some 7 % of the processor time of a call (ADR 22). What happens before w is among the
-// followers wakes nobody, so that is looked at when w joins them.
-func (s *slot) startNext(w *waiter) {
-	c := s.c
+// startNext makes the call of w, a waiting caller that has been given a slot. So w sleeps once, until its
+// reply is in, and not for the credit first: with four times as many callers as credits that saves a fifth
+// of the processor time of a call (ADR 22). What happens before w is among the followers wakes no
+// goroutine, so that is looked at when w joins them.
+func (c *conn) startNext(w *waiter) {
+	s := c.state.Lock().calls.underWay.Find(w.xid)
+	c.state.Unlock()
+	s.begin(w)
 	err := s.build(w.call)
 	if err == nil {
 		_, err = s.launch(false)
@@ -210,18 +210,17 @@ func (s *slot) startNext(w *waiter) {
 	if err != nil {
 		s.unexpose()
 		s.call = nil // w makes it again, and meets the error
-		w.Wake(false)
+		w.Wake(true)
 		return
 	}
 	st := c.state.Lock()
-	s.TradeBells(&w.Waiter)
 	if st.taken() && !s.ready && !st.ended() && !w.leaving {
-		st.baton.Join(&s.Waiter)
+		st.baton.Join(&w.Waiter)
 		c.state.Unlock()
 		return
 	}
 	c.state.Unlock()
-	s.Wake(false)
+	w.Wake(true)
 }
 
 // ---- callers that give up
@@ -263,6 +262,7 @@ func (s *slot) cancel() bool {
 	} else {
 		s.state = slotZombie
 		s.call = nil
+		st.givenUp++
 	}
 	c.state.Unlock()
 	c.handOn(w)
@@ -279,9 +279,9 @@ const fencePatience = time.Second
 func (s *slot) awaitFence() {
 	ctx, stop := context.WithTimeout(context.Background(), fencePatience)
 	defer stop()
-	if s.c.await(ctx, &s.waiter) != nil {
+	if s.c.await(ctx, s.waiter) != nil {
 		s.c.breakOff(errStuck)
-		s.c.await(context.Background(), &s.waiter)
+		s.c.await(context.Background(), s.waiter)
 	}
 }
 
@@ -290,7 +290,7 @@ func (s *slot) awaitFence() {
 // slot returns the slot of the given number.
 func (l *leader) slot(n uint32) *slot {
 	defer l.c.state.Unlock()
-	return l.c.state.Lock().calls.slots[n]
+	return l.c.state.Lock().calls.all[n]
 }
 
 // answered finds the call that a message answers and marks it as answered. It returns nil
@@ -298,23 +298,21 @@ func (l *leader) slot(n uint32) *slot {
 func (l *leader) answered(xid uint32) *slot {
 	st := l.c.state.Lock()
 	defer l.c.state.Unlock()
-	s := st.calls.lookup(xid)
+	s := st.calls.underWay.Find(xid)
 	switch {
 	case s != nil && s.state == slotPending:
 		s.state = slotAnswered
-		st.calls.answered = true
-		st.calls.answers++
+		st.answered = true
+		st.answers++
 		if e := s.call.event; e != nil {
 			e.met()
 		}
 		return s
 	case s != nil && s.state == slotZombie:
-		st.calls.answers++
-		if w := st.release(s); w != nil {
-			l.wakes = append(l.wakes, w)
-		}
+		st.answers++
+		st.release(s).goOn()
 	case s != nil && s.state == slotCancelled && !s.late:
-		st.calls.answers++
+		st.answers++
 		s.late = true
 	}
 	l.c.stats.dropped.Add(1)
@@ -359,7 +357,7 @@ func (l *leader) replyReceived(h *rpcrdma.Header, payload []byte, wc *fabric.WC)
 // may invalidate what its own call had exposed, and nothing else.
 func (l *leader) exposed(key uint32) bool {
 	defer l.c.state.Unlock()
-	for _, s := range l.c.state.Lock().calls.slots {
+	for _, s := range l.c.state.Lock().calls.all {
 		if s.state == slotPending && s.lent.Invalidated(key) {
 			return true
 		}
@@ -387,13 +385,7 @@ func (l *leader) setGrant(credit uint32) {
 		}
 	}
 	l.granted = n
-	st := c.state.Lock()
-	if n != st.calls.grant {
-		st.calls.setGrant(n)
-		for w := st.next(); w != nil; w = st.next() {
-			l.wakes = append(l.wakes, w)
-		}
-	}
+	c.state.Lock().calls.setGrant(n)
 	c.state.Unlock()
 }
 
@@ -514,7 +506,7 @@ func (l *leader) fence(s *slot) {
 func (l *leader) invalidated(n uint32, ok bool) {
 	st := l.c.state.Lock()
 	defer l.c.state.Unlock()
-	s := st.calls.slots[n]
+	s := st.calls.all[n]
 	if !ok {
 		s.lent.Abandon()
 		return
@@ -526,7 +518,7 @@ func (l *leader) invalidated(n uint32, ok bool) {
 	case slotAccepted:
 		l.completeCall(st, s)
 	case slotCancelled:
-		l.markReady(st, &s.waiter)
+		l.markReady(st, s.waiter)
 	}
 }
 
@@ -534,7 +526,7 @@ func (l *leader) invalidated(n uint32, ok bool) {
 func (l *leader) completeCall(st *state, s *slot) {
 	s.state = slotDone
 	l.completed++
-	w := &s.waiter
+	w := s.waiter
 	if s.lane != nil {
 		s.lane.ended = append(s.lane.ended, s)
 		w = &s.lane.waiter
@@ -546,7 +538,7 @@ func (l *leader) completeCall(st *state, s *slot) {
 // already.
 func (l *leader) failCalls(st *state) {
 	t := &st.calls
-	for _, s := range t.slots {
+	for _, s := range t.all {
 		switch s.state {
 		case slotPending, slotAnswered:
 			s.err = st.err
@@ -554,15 +546,13 @@ func (l *leader) failCalls(st *state) {
 		case slotAccepted:
 			l.completeCall(st, s)
 		case slotCancelled:
-			l.markReady(st, &s.waiter)
+			l.markReady(st, s.waiter)
 		case slotZombie:
 			s.state = slotFree
 			s.lent.Settle()
 			t.inUse--
+			t.givenUp--
 		}
 	}
-	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
-		l.wakes = append(l.wakes, w.Who())
-	}
-	t.drain()
+	t.fail()
 }

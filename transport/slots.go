@@ -2,51 +2,17 @@ package transport
 
 import (
 	"context"
-	"sync/atomic"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
-	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
 	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
 	"github.com/rpcrdma/rpcrdma/transport/internal/expose"
 	"github.com/rpcrdma/rpcrdma/transport/internal/reads"
 )
 
-// Slots and credits of the calls that an end makes.
+// Slots: the calls that an end of a connection over RDMA makes.
 //
-// A slot is a place for a call, with everything that the call needs. Taking a slot is
-// taking a credit. A reply finds its call in a table, by the low bits of the xid: xids are
-// numbers that follow one another, so that calls under way seldom share a place in it.
-//
-// A client may call from the start. A server may once the upper layer has said that the
-// client is ready for it (RFC 8167 section 6).
-
-// A slotTable is the slots of a connection. It is part of the connection's state.
-type slotTable struct {
-	*life  // of the connection; its inUse counts slots that are not free: calls without a reply
-	c      *conn
-	slots  []*slot
-	places []*slot // those taken, by the low bits of the xid; a power of two, twice the slots or more
-	free   []*slot
-	grant  int                // the latest grant, within what we asked for
-	queue  baton.Line[waiter] // callers that wait for a slot, first come, first served
-	spare  []*waiter          // waiters not in use
-}
-
-// xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
-// one another, and those that a Group has at the same time. A reply cache knows a call that is sent
-// again by its xid, and so an xid must not come again while a cache may remember it. 2^32 calls
-// take longer than the two minutes for which servers do.
-type xids struct{ last atomic.Uint32 }
-
-// newXIDs begins at random: a server tells two clients on one host apart by their xids.
-func newXIDs(cfg *Config) *xids {
-	x := new(xids)
-	x.last.Store(uint32(cfg.rand()))
-	return x
-}
-
-func (x *xids) next() uint32 { return x.last.Add(1) }
+// A slot is a place for a call, with everything that the call needs.
 
 // A slot's life:
 //
@@ -75,21 +41,17 @@ const (
 // the connection's state. The rest is the caller's until the call is pending, the leader's
 // until it is done or cancelled, then the caller's again.
 type slot struct {
-	waiter // the caller
-	c      *conn
-	idx    uint32
-	state  slotState
-	late   bool // the reply came while the slot was cancelled
-	fences int  // local invalidations under way
-
-	ticket *waiter // that the caller has waited with for the slot; until the slot is free
+	*waiter // the caller
+	c       *conn
+	idx     uint32
+	state   slotState
+	late    bool // the reply came while the slot was cancelled
+	fences  int  // local invalidations under way
 
 	lane *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
 
-	xid    uint32 // of the call
-	beside *slot  // the next one at the same place of the table
-
-	err   error // of a slot that is done
+	xid   uint32 // of the call
+	err   error  // of a slot that is done
 	call  *Call
 	op    *operation     // of the call; stays when the caller has given up
 	hdr   rpcrdma.Header // of the call: what was offered
@@ -106,49 +68,15 @@ type slot struct {
 	sge  [1]fabric.SGE
 }
 
-func (t *slotTable) init(c *conn, lf *life) {
-	t.c, t.life = c, lf
-	t.places = make([]*slot, 2)
-	if c.role == roleClient {
-		t.setGrant(1) // RFC 8166 section 3.3.3: until the first reply
-	}
-}
-
-func (t *slotTable) setGrant(n int) {
-	t.grant = n
-	t.c.granted.Store(int32(n))
-}
-
-// place is where the table has the calls with xid.
-func (t *slotTable) place(xid uint32) **slot { return &t.places[xid&uint32(len(t.places)-1)] }
-
-// lookup finds the call that a message is about.
-func (t *slotTable) lookup(xid uint32) *slot {
-	s := *t.place(xid)
-	for s != nil && s.xid != xid {
-		s = s.beside
-	}
+func (c *conn) newSlot(idx int) *slot {
+	s := &slot{c: c, idx: uint32(idx), lent: expose.NewBouncingLoan(&c.exposes)}
+	s.pull.Init(wrID(wrPull, s.idx))
 	return s
-}
-
-// enter puts a slot into the table.
-func (t *slotTable) enter(s *slot) {
-	p := t.place(s.xid)
-	s.beside, *p = *p, s
-}
-
-// remove takes a slot out of the table.
-func (t *slotTable) remove(s *slot) {
-	p := t.place(s.xid)
-	for *p != s {
-		p = &(*p).beside
-	}
-	*p, s.beside = s.beside, nil
 }
 
 // knows reports whether xid is one of our calls.
 func (c *conn) knows(xid uint32) bool {
-	s := c.state.Lock().calls.lookup(xid)
+	s := c.state.Lock().calls.underWay.Find(xid)
 	defer c.state.Unlock()
 	return s != nil && s.state != slotFree
 }
@@ -157,21 +85,11 @@ func (c *conn) knows(xid uint32) bool {
 func (c *conn) keepXID(s *slot, xid uint32) error {
 	t := &c.state.Lock().calls
 	defer c.state.Unlock()
-	if o := t.lookup(xid); o != nil && o != s {
-		return errSameXID
+	if err := t.renumber(s, s.xid, xid); err != nil {
+		return err
 	}
-	t.remove(s)
 	s.xid = xid
-	t.enter(s)
 	return nil
-}
-
-// counter returns the xids of a connection that is made.
-func (c *config) counter() *xids {
-	if c.xids != nil {
-		return c.xids
-	}
-	return newXIDs(&c.Config)
 }
 
 // inherit shares the xids of the connection before, and is as wary of calls that are given up.
@@ -186,185 +104,52 @@ func (c *conn) inherit(from connection) {
 	c.state.Unlock()
 }
 
-// allow opens a server's way to call, for n calls at once.
-func (c *conn) allow(n int) {
-	if c.role == roleClient {
-		return
-	}
-	if n <= 0 || n > c.cfg.BackwardCredits {
-		n = c.cfg.BackwardCredits
-	}
+// opened opens a server's way to call, for n calls at once.
+func (c *conn) opened(n int) {
 	c.mostCalls.Store(int32(n))
-	c.state.Lock().calls.allowed = true
-	c.state.Unlock()
 	c.ask((*leader).openCalls)
 }
 
 // openCalls lets a server's first calls out when there are receives for their replies.
 func (l *leader) openCalls() { l.setGrant(uint32(l.granted)) }
 
-// acquire takes a slot for the call, or waits for one. If it had to wait, the call may
-// have been made already, see startNext, unless it is nil: then the slot is for any.
+// acquire takes a slot for a call, or waits for one. If it had to wait, the call may have been made: see
+// startNext. Unless it is nil: then the slot is for any.
 func (c *conn) acquire(ctx context.Context, call *Call) (*slot, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	s, w, err := c.state.Lock().calls.acquire(ctx, call)
+	if err == nil && s.waiter != w {
+		s.begin(w)
 	}
-	st := c.state.Lock()
-	t := &st.calls
-	if err := st.refuse(); err != nil {
-		c.state.Unlock()
-		return nil, err
-	}
-	if t.inUse < t.grant && t.queue.Empty() {
-		s := t.take()
-		c.state.Unlock()
-		return s, nil
-	}
-	w := t.enqueue(call)
-	bell := w.Bell() // which becomes the slot's when another makes the call
-	c.state.Unlock()
-	if call == nil || call.event != nil {
-		c.public.notice(Notice{Kind: NoticeCreditStall})
-	}
-	if _, woken := baton.SleepOn(ctx, bell); !woken {
-		c.state.Lock()
-		if t.queue.Remove(&w.Waiter) {
-			t.putBack(w)
-			c.state.Unlock()
-			return nil, ctx.Err()
-		}
-		if s := w.slot; s != nil && st.baton.Leave(&s.Waiter) { // the call is made, its reply not in
-			c.state.Unlock()
-		} else {
-			w.leaving = true
-			c.state.Unlock()
-			<-bell // given a slot at the same moment: use it
-		}
-	}
-	if s := w.slot; s != nil {
-		w.slot, s.ticket = nil, w
-		return s, nil
-	}
-	c.state.Lock()
-	defer c.state.Unlock()
-	t.putBack(w)
-	return nil, st.refuse()
+	return s, err
 }
 
-// enqueue has the caller wait for a slot.
-func (t *slotTable) enqueue(call *Call) *waiter {
-	var w *waiter
-	if n := len(t.spare); n > 0 {
-		w = t.spare[n-1]
-		t.spare = t.spare[:n-1]
-	} else {
-		w = newWaiter()
-	}
-	w.call, w.leaving = call, false
-	t.queue.Push(&w.Waiter)
-	return w
+// begin makes s the slot of a call by w.
+func (s *slot) begin(w *waiter) {
+	s.waiter, s.xid, s.err, s.late = w, w.xid, nil, false
 }
 
-// putBack keeps w for another caller.
-func (t *slotTable) putBack(w *waiter) {
-	w.call = nil // which is its caller's again
-	t.spare = append(t.spare, w)
-}
-
-// take takes a slot; the caller knows that there is a credit.
-func (t *slotTable) take() *slot {
-	var s *slot
-	if n := len(t.free); n > 0 {
-		s = t.free[n-1]
-		t.free = t.free[:n-1]
-	} else {
-		s = t.newSlot()
-	}
-	for s.xid = t.xids.next(); t.lookup(s.xid) != nil; s.xid = t.xids.next() {
-	}
-	t.enter(s)
-	t.inUse++
-	s.ready, s.err, s.late = false, nil, false
-	return s
-}
-
-func (t *slotTable) newSlot() *slot {
-	i := len(t.slots)
-	s := &slot{c: t.c, idx: uint32(i), lent: expose.NewBouncingLoan(&t.c.exposes)}
-	s.pull.Init(wrID(wrPull, s.idx))
-	s.Init(&s.waiter)
-	if 2*(i+1) > len(t.places) {
-		t.grow()
-	}
-	t.slots = append(t.slots, s)
-	return s
-}
-
-// grow makes the table twice as large.
-func (t *slotTable) grow() {
-	old := t.places
-	t.places = make([]*slot, 2*len(old))
-	for _, s := range old {
-		for s != nil {
-			next := s.beside
-			t.enter(s)
-			s = next
-		}
-	}
-}
-
-// release frees a slot that the peer owes nothing any more, and returns the caller that has
-// been given the slot and is to be woken, or nil.
+// release frees a slot that the peer owes nothing any more. It returns the caller that has been given its
+// credit and is to be handed on, or nil.
 func (st *state) release(s *slot) *waiter {
-	t := &st.calls
+	if s.state == slotZombie {
+		st.givenUp--
+	}
 	s.state = slotFree
 	s.lent.Settle()
-	t.remove(s)
 	s.call, s.op, s.lane = nil, nil, nil
-	if s.ticket != nil {
-		t.putBack(s.ticket)
-		s.ticket = nil
-	}
-	t.free = append(t.free, s)
-	t.inUse--
-	if t.inUse == 0 && st.ended() {
+	st.calls.put(s, s.xid, s.waiter)
+	s.waiter = nil
+	next := st.calls.leave()
+	if st.inUse == 0 && st.ended() {
 		st.c.dropMemory() // which finish left to the last call
 	}
-	if t.inUse == 0 && t.drain() {
-		return nil
-	}
-	return st.next()
-}
-
-// next gives a slot to the first caller that waits for one, if there is a credit.
-func (st *state) next() *waiter {
-	t := &st.calls
-	if t.inUse >= t.grant || st.ended() {
-		return nil
-	}
-	first := t.queue.Pop()
-	if first == nil {
-		return nil
-	}
-	w := first.Who()
-	w.slot = t.take()
-	return w
+	return next
 }
 
 // unproven resets answered: replies to set-up messages do not count.
 func (c *conn) unproven() {
-	c.state.Lock().calls.answered = false
+	c.state.Lock().answered = false
 	c.state.Unlock()
-}
-
-// givenUp is how many calls nobody waits for.
-func (t *slotTable) givenUp() (n int) {
-	for _, s := range t.slots {
-		if s.state == slotZombie {
-			n++
-		}
-	}
-	return n
 }
 
 // exposed is how much memory the call of s names in its chunks.

@@ -20,6 +20,14 @@ func serverConfig(t *testing.T) *config {
 	return cfg
 }
 
+// takeSlot takes a slot, whose credit the test does not ask for.
+func takeSlot(st *state) *slot {
+	w := st.calls.caller()
+	s := st.calls.take(w)
+	s.begin(w)
+	return s
+}
+
 // TestXIDsOfConnections: an xid does not come again for a long time, whether one slot makes all calls,
 // or connections follow one another and the one before lives on: a call that has lost its connection
 // keeps its xid on the next one.
@@ -33,7 +41,7 @@ func TestXIDsOfConnections(t *testing.T) {
 			st := c.state.Lock()
 			list := make([]*slot, n)
 			for i := range list {
-				list[i] = st.calls.take()
+				list[i] = takeSlot(st)
 				xid := list[i].xid
 				if who := made[xid]; who != "" {
 					t.Fatalf("%s has a call with the xid %#x of one of %s", name, xid, who)
@@ -75,11 +83,11 @@ func TestXIDsOfConnections(t *testing.T) {
 
 	st := d.state.Lock()
 	defer d.state.Unlock()
-	first := st.calls.take()
+	first := takeSlot(st)
 	xid := first.xid
 	st.release(first)
 	for i := range 1 << 20 {
-		s := st.calls.take()
+		s := takeSlot(st)
 		st.release(s)
 		if s.xid == xid {
 			t.Fatalf("call %d has the xid of the first", i+2)
@@ -107,7 +115,7 @@ func TestXIDsUnderWay(t *testing.T) {
 			StartXIDs(&c.public, near())
 		case n < 52 && len(list) < 100:
 			st := c.state.Lock()
-			s := st.calls.take()
+			s := takeSlot(st)
 			c.state.Unlock()
 			if n < 10 {
 				xid := near()
@@ -132,7 +140,7 @@ func TestXIDsUnderWay(t *testing.T) {
 		}
 		xid := near()
 		st := c.state.Lock()
-		got := st.calls.lookup(xid)
+		got := st.calls.underWay.Find(xid)
 		c.state.Unlock()
 		if got != under[xid] {
 			t.Fatalf("%#x finds another call than its own", xid)
@@ -149,9 +157,12 @@ func TestXIDsOverTCP(t *testing.T) {
 	c := newTCPConn(near, serverConfig(t), roleServer, nil)
 	c.allow(4)
 	form := func(call *Call) *tcpCall {
-		x := new(tcpCall)
-		x.Init(x)
-		if err := x.build(call, c.cfg); err != nil {
+		cs := &c.state.Lock().calls
+		w := cs.caller()
+		x := cs.take(w)
+		c.state.Unlock()
+		x.waiter, x.xid, x.call = w, w.xid, call
+		if err := x.build(c.cfg); err != nil {
 			t.Fatal(err)
 		}
 		return x

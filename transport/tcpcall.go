@@ -17,29 +17,24 @@ import (
 
 // tcpCalls are those of a connection. They are part of its state.
 type tcpCalls struct {
-	*life       // of the connection; its inUse counts calls in flight, and those whose callers have left and that may be queued
-	most    int // calls in flight
-	pending map[uint32]*tcpCall
-	free    []*tcpCall
-	queue   baton.Line[tcpCall] // callers that wait for their turn, first come, first served
+	callTable[tcpCall]
 
-	// Calls in inUse whose callers have left. Their messages are queued, or being written,
+	// Calls in use whose callers have left. Their messages are queued, or being written,
 	// and the peer may take its time: they count until one more write has ended than the
 	// present one.
 	left, leaving int
 }
 
-// A tcpCall is a call under way. It is its caller's, and in tcpCalls.pending until its reply
-// has come or the caller leaves: who takes it out of there, under the connection's lock, and
-// is not the caller, wakes the caller.
+// A tcpCall is a call under way. It is its caller's, but for call and err: while it is pending it is
+// the reader's or the end's to answer. Who ends that, under the connection's lock, and is not the
+// caller, wakes the caller.
 type tcpCall struct {
-	baton.Waiter[tcpCall]
-	call *Call
-	xid  uint32
-	most int // the longest reply, in bytes
-	err  error
-
-	leaving bool // its caller has left while its message may be queued
+	*waiter
+	pending bool // sent, or about to be, and not answered
+	call    *Call
+	xid     uint32
+	most    int // the longest reply, in bytes
+	err     error
 
 	rec   records.Record
 	parts [][]byte
@@ -47,64 +42,42 @@ type tcpCall struct {
 	items []plan.Item // scratch
 }
 
-func (t *tcpCalls) init(c *tcpConn, lf *life) {
-	t.life = lf
-	t.pending = make(map[uint32]*tcpCall)
-	if c.role == roleClient {
-		t.most = c.cfg.Credits
-	}
-}
+func newTCPCall(int) *tcpCall { return new(tcpCall) }
 
-func (c *tcpConn) allow(n int) {
-	if c.role == roleClient {
-		return
-	}
-	if n <= 0 || n > c.cfg.BackwardCredits {
-		n = c.cfg.BackwardCredits
-	}
-	t := &c.state.Lock().calls
-	t.allowed, t.most = true, n
-	t.next()
+// opened lets a server's first calls out.
+func (c *tcpConn) opened(n int) {
+	c.state.Lock().calls.setGrant(n)
 	c.state.Unlock()
 }
-
-func (c *tcpConn) load() load {
-	defer c.state.Unlock()
-	t := &c.state.Lock().calls
-	return load{used: t.inUse, room: t.inUse < t.most, dead: t.inUse > 0 && len(t.pending) == 0}
-}
-
-func (c *tcpConn) credits() int { return c.cfg.Credits }
 
 // call makes one call, or makes it again if it has been sent on another connection.
 func (c *tcpConn) call(ctx context.Context, call *Call) error {
 	if call.op != nil {
 		return &OperationError{call.op.Type, "the connection is TCP"}
 	}
-	t, err := c.acquire(ctx)
+	t, w, err := c.state.Lock().calls.acquire(ctx, nil)
 	if err != nil {
 		return err
 	}
-	err = c.roundTrip(ctx, t, call)
-	c.giveBack(t)
+	t.waiter, t.xid, t.call = w, w.xid, call
+	left, err := c.roundTrip(ctx, t)
+	c.giveBack(t, left)
 	return err
 }
 
 func (c *tcpConn) openLane() lane { return newCallLane(c.call, c.addr()) }
 
-// roundTrip makes the call with t.
-func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
+// roundTrip makes the call of t. left reports that the caller has left while its message may be queued.
+func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall) (left bool, err error) {
+	call := t.call
 	if call.Sign != nil && !call.sent {
-		cs := &c.state.Lock().calls
-		call.xid = cs.nextXID()
-		c.state.Unlock()
-		call.sign(call.xid)
+		call.sign(t.xid)
 	}
-	if err := t.build(call, c.cfg); err != nil {
-		return err
+	if err := t.build(c.cfg); err != nil {
+		return false, err
 	}
 	if err := c.register(t); err != nil {
-		return err
+		return false, err
 	}
 	if call.sent {
 		c.stats.resent.Add(1)
@@ -118,111 +91,39 @@ func (c *tcpConn) roundTrip(ctx context.Context, t *tcpCall, call *Call) error {
 	free := c.w.Write(&t.rec)
 	c.w.Flush()
 	_, woken := baton.SleepOn(ctx, t.Bell())
-	left := !woken && c.leave(t)
-	if !woken && !left {
-		t.Sleep() // the reply has come at the same moment
+	given := false
+	if !woken {
+		if given, left = c.giveUp(t); !given {
+			t.Sleep() // the reply has come at the same moment
+		}
 	}
 	if !free {
 		c.w.Withdraw(&t.rec) // most often it has been written
 	}
 	switch {
-	case left:
-		return ctx.Err()
+	case given:
+		return left, ctx.Err()
 	case t.err != nil:
-		return t.err
+		return false, t.err
 	}
 	if e := call.event; e != nil {
 		e.Reply = Transfer{Bytes: len(call.store), By: ByMessage}
 	}
-	return call.takeReply(t.xid)
+	return false, call.takeReply(t.xid)
 }
 
-// acquire takes a place for a call, or waits for one.
-func (c *tcpConn) acquire(ctx context.Context) (*tcpCall, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	st := c.state.Lock()
-	if err := st.refuse(); err != nil {
-		c.state.Unlock()
-		return nil, err
-	}
-	cs := &st.calls
-	t := cs.take()
-	if cs.inUse < cs.most && cs.queue.Empty() {
-		cs.inUse++
-		c.state.Unlock()
-		return t, nil
-	}
-	cs.queue.Push(&t.Waiter)
-	c.state.Unlock()
-	c.public.notice(Notice{Kind: NoticeCreditStall})
-	_, woken := baton.SleepOn(ctx, t.Bell())
-	st = c.state.Lock()
+// giveBack gives back the place of a call that is over. left says that its credit is to be given back
+// when its message has been written.
+func (c *tcpConn) giveBack(t *tcpCall, left bool) {
+	cs := &c.state.Lock().calls
 	defer c.state.Unlock()
-	if !woken {
-		if t.Queued() {
-			cs.queue.Remove(&t.Waiter)
-		} else {
-			t.Sleep() // sent under the lock
-			cs.release()
-		}
-		cs.free = append(cs.free, t)
-		return nil, ctx.Err()
-	}
-	if err := st.refuse(); err != nil {
-		cs.release()
-		cs.free = append(cs.free, t)
-		return nil, err
-	}
-	return t, nil
-}
-
-func (cs *tcpCalls) take() *tcpCall {
-	if n := len(cs.free); n > 0 {
-		t := cs.free[n-1]
-		cs.free = cs.free[:n-1]
-		return t
-	}
-	t := new(tcpCall)
-	t.Init(t)
-	return t
-}
-
-// next lets callers go on as long as there is room.
-func (cs *tcpCalls) next() {
-	for cs.inUse < cs.most {
-		w := cs.queue.Pop()
-		if w == nil {
-			return
-		}
-		cs.inUse++
-		w.Wake(true)
-	}
-}
-
-// release ends a call in flight.
-func (cs *tcpCalls) release() {
-	cs.inUse--
-	cs.next()
-	if cs.inUse == 0 {
-		cs.drain()
-	}
-}
-
-// giveBack gives back the place of a call that is over.
-func (c *tcpConn) giveBack(t *tcpCall) {
-	st := c.state.Lock()
-	defer c.state.Unlock()
-	cs := &st.calls
-	if !t.leaving {
-		cs.release()
-	}
-	t.leaving = false
 	t.call, t.err = nil, nil
 	clear(t.parts)
 	t.rec.Parts = nil
-	cs.free = append(cs.free, t)
+	cs.put(t, t.xid, t.waiter)
+	if !left {
+		cs.leave().goOn()
+	}
 }
 
 // written ends the calls of callers who have left: what they had queued is out. rests tells
@@ -236,85 +137,83 @@ func (cs *tcpCalls) written(rests bool) {
 	if rests {
 		gone, cs.left = gone+cs.left, 0
 	}
+	cs.givenUp -= gone
 	for range gone {
-		cs.release()
+		cs.leave().goOn()
 	}
 }
 
-// register makes t known to the reader, with the xid that the call has, or a new one.
+// register has the reader take replies to t, with the xid that the call has, or the one of t.
 func (c *tcpConn) register(t *tcpCall) error {
 	st := c.state.Lock()
 	defer c.state.Unlock()
 	if err := st.refuse(); err != nil {
 		return err
 	}
-	cs := &st.calls
-	keep, xid := t.call.keepsXID()
-	switch {
-	case t.call.Sign != nil:
-		xid = t.call.xid // which is signed
-	case !keep:
-		xid = cs.nextXID()
+	if keep, xid := t.call.keepsXID(); keep {
+		if err := st.calls.renumber(t, t.xid, xid); err != nil {
+			return err
+		}
+		t.xid = xid
 	}
-	if cs.pending[xid] != nil {
-		return errSameXID
-	}
-	t.xid = xid
 	binary.BigEndian.PutUint32(t.head[oncrpc.RecordMarkSize:], t.xid)
-	cs.pending[t.xid] = t
+	t.pending = true
 	c.answers.callMade()
 	return nil
 }
 
 // awaits returns how many calls wait for their replies.
-func (c *tcpConn) awaits() int {
+func (c *tcpConn) awaits() (n int) {
 	defer c.state.Unlock()
-	return len(c.state.Lock().calls.pending)
-}
-
-// nextXID is the xid of the next call.
-func (cs *tcpCalls) nextXID() uint32 {
-	for {
-		if xid := cs.xids.next(); cs.pending[xid] == nil {
-			return xid
+	for _, t := range c.state.Lock().calls.all {
+		if t.pending {
+			n++
 		}
 	}
+	return n
 }
 
-// leave ends the wait of a caller whose context has ended. It returns false if the reply has
-// come.
-func (c *tcpConn) leave(t *tcpCall) bool {
+// giveUp ends the wait of a caller whose context has ended. given is false if the reply has come. left
+// is as that of roundTrip.
+func (c *tcpConn) giveUp(t *tcpCall) (given, left bool) {
 	cs := &c.state.Lock().calls
 	defer c.state.Unlock()
-	if cs.pending[t.xid] != t {
-		return false
+	if !t.pending {
+		return false, false
 	}
-	delete(cs.pending, t.xid)
-	if t.leaving = !c.w.Rests(); t.leaving {
+	t.pending = false
+	if left = !c.w.Rests(); left {
 		cs.leaving++
+		cs.givenUp++
 	}
 	c.stats.cancelled.Add(1)
-	return true
+	return true, left
 }
 
 // fail ends all calls.
 func (cs *tcpCalls) fail(err error) {
-	for xid, t := range cs.pending {
-		delete(cs.pending, xid)
-		t.err = err
-		t.Wake(true)
+	for _, t := range cs.all {
+		if t.pending {
+			t.pending, t.err = false, err
+			t.Wake(true)
+		}
 	}
-	for w := cs.queue.Pop(); w != nil; w = cs.queue.Pop() {
-		cs.inUse++ // which the caller releases
-		w.Wake(true)
+	cs.callTable.fail()
+}
+
+// find returns the call that a reply is for, or nil.
+func (cs *tcpCalls) find(xid uint32) *tcpCall {
+	if t := cs.underWay.Find(xid); t != nil && t.pending {
+		return t
 	}
+	return nil
 }
 
 // ---- the message
 
 // build forms the record of a call, but for its xid.
-func (t *tcpCall) build(call *Call, cfg *config) error {
-	t.call = call
+func (t *tcpCall) build(cfg *config) error {
+	call := t.call
 	items := t.items[:0]
 	for i := range call.ReadItems {
 		items = append(items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
@@ -386,24 +285,24 @@ func (t *tcpCall) bound(call *Call, cfg *config) error {
 // pending finds the call that a reply is for, and how long the reply may be.
 func (c *tcpConn) pending(xid uint32) (most int, ok bool) {
 	defer c.state.Unlock()
-	t := c.state.Lock().calls.pending[xid]
+	t := c.state.Lock().calls.find(xid)
 	if t == nil {
 		return 0, false
 	}
 	return t.most, true
 }
 
-// settle takes a call out of the pending ones; its caller waits until it is woken. It returns
+// settle has a call answered; its caller waits until it is woken. It returns
 // nil if nobody waits for the reply.
 func (c *tcpConn) settle(xid uint32) *tcpCall {
 	defer c.state.Unlock()
 	cs := &c.state.Lock().calls
-	t := cs.pending[xid]
+	t := cs.find(xid)
 	if t == nil {
 		c.stats.dropped.Add(1)
 		return nil
 	}
-	delete(cs.pending, xid)
+	t.pending = false
 	cs.answered = true
 	cs.answers++
 	c.stats.replies.Add(1)

@@ -63,10 +63,9 @@ func tcpClient(t *testing.T, cfg *Settings, script func(sc *tcpScene, p *tcpPeer
 			t.Errorf("a call of a closed client: %v", err)
 		}
 		c := sc.cl.latest().(*tcpConn)
-		if cs := &c.state.Lock().calls; len(cs.pending) != 0 || !cs.queue.Empty() {
-			t.Errorf("in the end %d calls are pending", len(cs.pending))
+		if n, waiting := c.awaits(), c.connStats().Waiting; n != 0 || waiting != 0 {
+			t.Errorf("in the end %d calls are pending, %d wait", n, waiting)
 		}
-		c.state.Unlock()
 	})
 }
 

@@ -50,7 +50,10 @@ func newTCPConn(nc net.Conn, cfg *config, r role, usage *arena.Usage) *tcpConn {
 	c.core.init(c, tcpProvider, cfg, r)
 	st := c.state.Init(rankConn)
 	st.life.init(&c.core)
-	st.calls.init(c, &st.life)
+	st.calls.init(&st.life, newTCPCall)
+	if r == roleClient {
+		st.calls.setGrant(cfg.Credits)
+	}
 	st.watch.spoke = time.Now()
 	c.answers.init(c, usage)
 	c.r = records.NewReader(nc, cfg.MaxMessage, cfg.StallTimeout)
@@ -284,8 +287,8 @@ func (c *tcpConn) info() ConnInfo {
 	st := c.state.Lock()
 	i := ConnInfo{Provider: tcpProvider, LocalAddr: c.local(), RemoteAddr: c.remote()}
 	calls := 0
-	if st.calls.allowed {
-		calls = st.calls.most
+	if st.allowed {
+		calls = st.grant
 	}
 	c.state.Unlock()
 	if i.Credits, i.BackwardCredits = calls, int(c.answers.allowed.Load()); c.role == roleServer {
@@ -311,10 +314,7 @@ func (c *tcpConn) look(now time.Time) (awaits bool) {
 	return false
 }
 
-func (c *tcpConn) connStats() ConnStats {
-	s := ConnStats{Stats: c.stats.snapshot(), HeldBytes: c.tenant.Held()}
-	t := &c.state.Lock().calls
-	defer c.state.Unlock()
-	s.InFlight, s.Waiting = t.inUse, t.queue.Len()
-	return s
+func (c *tcpConn) detail(s *ConnStats) {
+	s.Waiting = c.state.Lock().calls.queue.Len()
+	c.state.Unlock()
 }

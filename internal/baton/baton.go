@@ -95,10 +95,6 @@ func (w *Waiter[W]) Sleep() (served bool) { return <-w.bell }
 // Bell is the channel of w's wake-ups, for [SleepOn].
 func (w *Waiter[W]) Bell() <-chan bool { return w.bell }
 
-// TradeBells exchanges the bells of two Waiters: who sleeps on that of one is woken by a
-// wake-up of the other.
-func (w *Waiter[W]) TradeBells(o *Waiter[W]) { w.bell, o.bell = o.bell, w.bell }
-
 // SleepOn waits for a wake-up by bell, or until ctx has ended: then woken is false, and the
 // Waiter still in its line, or about to be woken. In the latter case the wake-up has to be
 // taken from the bell before the Waiter waits again.

@@ -261,8 +261,7 @@ func TestOfferPassedOn(t *testing.T) {
 	})
 }
 
-// TestWakeBeforeSleep: a wake-up does not wait for the sleeper, and is not lost on it; with
-// TradeBells it is another's.
+// TestWakeBeforeSleep: a wake-up does not wait for the sleeper, and is not lost on it.
 func TestWakeBeforeSleep(t *testing.T) {
 	var b baton.Baton[int, member]
 	if !b.Taken() || b.Take() != nil || b.Next() != nil || b.Waiting() {
@@ -286,9 +285,8 @@ func TestWakeBeforeSleep(t *testing.T) {
 	if b.Disband() != two || b.Leave(two) {
 		t.Error("the second is in the line still")
 	}
-	one.TradeBells(two)
-	bell := one.Bell()
-	one.Wake(true)
+	bell := two.Bell()
+	two.Wake(true)
 	ended, cancel := context.WithCancel(t.Context())
 	if served, woken := baton.SleepOn(ended, bell); !served || !woken {
 		t.Error("the wake-up is lost")

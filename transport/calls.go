@@ -1,0 +1,197 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/rpcrdma/rpcrdma/internal/baton"
+	"github.com/rpcrdma/rpcrdma/transport/internal/underway"
+)
+
+// A callTable is the calls that this end makes on a connection: C is a [slot] over RDMA, and a [tcpCall]
+// over TCP. To take one is to take a credit. The table is part of the connection's state.
+//
+// A client may call from the start. A server may once the upper layer has said that the
+// client is ready for it (RFC 8167 section 6).
+type callTable[C any] struct {
+	*life // of the connection: how many calls there are and may be
+	make  func(idx int) *C
+
+	// unfollow takes a caller off the line of those that wait for the leader; nil: there is no leader.
+	unfollow func(*baton.Waiter[waiter]) bool
+
+	all      []*C
+	free     []*C
+	underWay underway.Table[C]  // those in use, by xid
+	queue    baton.Line[waiter] // callers that wait for a credit, first come, first served
+	spare    []*waiter          // callers not in use
+}
+
+func (t *callTable[C]) init(lf *life, make func(idx int) *C) { t.life, t.make = lf, make }
+
+// acquire takes a call for w, or waits for one. The state is locked, and unlocked on return. The call may
+// have been made by then: see startNext. made is what it would be, nil if it must not be.
+func (t *callTable[C]) acquire(ctx context.Context, made *Call) (*C, *waiter, error) {
+	lock := t.core.wire
+	err := ctx.Err()
+	if err == nil {
+		err = t.refuse()
+	}
+	if err != nil {
+		lock.unlock()
+		return nil, nil, err
+	}
+	w := t.caller()
+	if t.hasRoom() {
+		c := t.take(w)
+		lock.unlock()
+		return c, w, nil
+	}
+	w.call = made
+	t.queue.Push(&w.Waiter)
+	lock.unlock()
+	t.core.public.notice(Notice{Kind: NoticeCreditStall})
+	_, woken := baton.SleepOn(ctx, w.Bell())
+	lock.lock()
+	defer lock.unlock()
+	switch {
+	case woken:
+		err = t.refuse()
+	case t.queue.Remove(&w.Waiter):
+		err = ctx.Err()
+	case w.given && t.unfollow != nil && t.unfollow(&w.Waiter): // the call is made, its reply not in
+	default: // given a call, or the end of the connection, at the same moment
+		w.leaving = true
+		lock.unlock()
+		w.Sleep()
+		lock.lock()
+		err = t.refuse()
+	}
+	if w.given {
+		return t.underWay.Find(w.xid), w, nil
+	}
+	t.putBack(w)
+	return nil, nil, err
+}
+
+// caller returns a waiter for a goroutine that makes a call.
+func (t *callTable[C]) caller() *waiter {
+	n := len(t.spare)
+	if n == 0 {
+		return newWaiter()
+	}
+	w := t.spare[n-1]
+	t.spare = t.spare[:n-1]
+	return w
+}
+
+// putBack keeps w for another caller.
+func (t *callTable[C]) putBack(w *waiter) {
+	w.call, w.given, w.leaving, w.ready = nil, false, false, false
+	t.spare = append(t.spare, w)
+}
+
+// hasRoom reports whether there is a credit that no caller waits for.
+func (t *callTable[C]) hasRoom() bool { return t.inUse < t.grant && t.queue.Empty() }
+
+// take takes a call for w, with a new xid. The caller knows that there is a credit.
+func (t *callTable[C]) take(w *waiter) *C {
+	var c *C
+	if n := len(t.free); n > 0 {
+		c = t.free[n-1]
+		t.free = t.free[:n-1]
+	} else {
+		c = t.make(len(t.all))
+		t.all = append(t.all, c)
+	}
+	for w.xid = t.xids.next(); t.underWay.Find(w.xid) != nil; w.xid = t.xids.next() {
+	}
+	w.given = true
+	t.underWay.Add(w.xid, c)
+	t.inUse++
+	return c
+}
+
+// renumber has a call go out with an xid that it has already, instead of the one it was taken with.
+func (t *callTable[C]) renumber(c *C, from, to uint32) error {
+	if o := t.underWay.Find(to); o != nil && o != c {
+		return errSameXID
+	}
+	t.underWay.Remove(from)
+	t.underWay.Add(to, c)
+	return nil
+}
+
+// put frees a call, of w, that no reply can come for, or none that matters. Its credit is given back by
+// leave.
+func (t *callTable[C]) put(c *C, xid uint32, w *waiter) {
+	t.underWay.Remove(xid)
+	t.free = append(t.free, c)
+	t.putBack(w)
+}
+
+// leave gives a credit back, and returns the caller that has been given it and is to be woken, or nil.
+func (t *callTable[C]) leave() *waiter {
+	t.inUse--
+	w := t.admit()
+	if t.inUse == 0 {
+		t.drain()
+	}
+	return w
+}
+
+// setGrant sets how many calls there may be.
+func (t *callTable[C]) setGrant(n int) {
+	t.grant = n
+	t.core.granted.Store(int32(n))
+	for w := t.admit(); w != nil; w = t.admit() {
+		w.Wake(true)
+	}
+}
+
+// admit gives a credit to the caller that has waited longest, if there are both.
+func (t *callTable[C]) admit() *waiter {
+	if t.inUse >= t.grant || t.ended() {
+		return nil
+	}
+	first := t.queue.Pop()
+	if first == nil {
+		return nil
+	}
+	w := first.Who()
+	t.take(w)
+	return w
+}
+
+// fail has callers that wait find out that the connection has ended.
+func (t *callTable[C]) fail() {
+	for w := t.queue.Pop(); w != nil; w = t.queue.Pop() {
+		w.Wake(true)
+	}
+	t.drain()
+}
+
+// ---- xids
+
+// xids numbers the calls that one end makes to a peer, on whatever connections: those that follow
+// one another, and those that a Group has at the same time. A reply cache knows a call that is sent
+// again by its xid, and so an xid must not come again while a cache may remember it. 2^32 calls
+// take longer than the two minutes for which servers do.
+type xids struct{ last atomic.Uint32 }
+
+// newXIDs begins at random: a server tells two clients on one host apart by their xids.
+func newXIDs(cfg *Config) *xids {
+	x := new(xids)
+	x.last.Store(uint32(cfg.rand()))
+	return x
+}
+
+func (x *xids) next() uint32 { return x.last.Add(1) }
+
+// counter returns the xids of a connection that is made.
+func (c *config) counter() *xids {
+	if c.xids != nil {
+		return c.xids
+	}
+	return newXIDs(&c.Config)
+}

@@ -1,0 +1,69 @@
+// Package underway finds the call that a reply is for.
+package underway
+
+// A Table is the calls under way on a connection, by xid. The zero value is empty.
+//
+// Xids follow one another, so that the low bits of an xid are its place: calls seldom share one, and
+// those that do are in the places after it. The table is never more than half full.
+type Table[T any] struct {
+	places []place[T] // a power of two, or none
+	n      int
+}
+
+type place[T any] struct {
+	xid  uint32
+	call *T // nil: the place is free
+}
+
+// Find returns the call with xid, or nil.
+func (t *Table[T]) Find(xid uint32) *T {
+	if t.n == 0 {
+		return nil
+	}
+	p := &t.places[t.find(xid)]
+	return p.call
+}
+
+// Add adds a call with an xid that no other call has.
+func (t *Table[T]) Add(xid uint32, call *T) {
+	if 2*(t.n+1) > len(t.places) {
+		t.grow()
+	}
+	t.places[t.find(xid)] = place[T]{xid, call}
+	t.n++
+}
+
+// Remove takes the call with xid out, which is in the table.
+func (t *Table[T]) Remove(xid uint32) {
+	mask := len(t.places) - 1
+	free := t.find(xid)
+	// Calls after it, up to the next free place, move there unless that is before their own place.
+	for i := (free + 1) & mask; t.places[i].call != nil; i = (i + 1) & mask {
+		if home := int(t.places[i].xid) & mask; (i-home)&mask >= (i-free)&mask {
+			t.places[free] = t.places[i]
+			free = i
+		}
+	}
+	t.places[free] = place[T]{}
+	t.n--
+}
+
+// find returns where the call with xid is, or else where it belongs.
+func (t *Table[T]) find(xid uint32) int {
+	mask := len(t.places) - 1
+	i := int(xid) & mask
+	for t.places[i].call != nil && t.places[i].xid != xid {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+func (t *Table[T]) grow() {
+	old := t.places
+	t.places = make([]place[T], max(2*len(old), 4))
+	for _, p := range old {
+		if p.call != nil {
+			t.places[t.find(p.xid)] = p
+		}
+	}
+}
