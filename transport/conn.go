@@ -41,7 +41,6 @@ type conn struct {
 	mostCalls atomic.Int32 // credits to ask for
 
 	// Of the calls that this end executes.
-	svc   service
 	grant atomic.Int64
 
 	asked  atomic.Bool                     // state.asked is not empty

@@ -26,6 +26,7 @@ type core struct {
 	done     chan struct{} // closed when the connection has ended
 
 	// Of the calls that this end executes.
+	reg      *registry // nil: none
 	memory   *budget.Budget
 	tenant   budget.Tenant       // of the memory that exchanges reserve and hold
 	contexts contexts            // of handlers
@@ -63,17 +64,17 @@ func (c *core) addr() string {
 	return "peer"
 }
 
-// join has the calls of the peer executed in memory of b. wake is called when there may be memory for
-// a call that waits for it. ctx is the parent of the contexts of handlers whose replies are remembered.
-func (c *core) join(ctx context.Context, b *budget.Budget, wake func()) {
-	c.memory = b
+// join has the calls of the peer to programs of reg executed in memory of b. wake is called when there may
+// be memory for a call that waits for it.
+func (c *core) join(reg *registry, b *budget.Budget, wake func()) {
+	c.reg, c.memory = reg, b
 	b.Join(&c.tenant, budget.Terms{
 		Host: c.host(), Start: startMessages * int64(c.cfg.MaxMessage), Most: int64(c.cfg.MaxMemory), Trim: c.arena.Trim, Wake: wake,
 	})
 	var own context.Context
 	own, c.cancel = context.WithCancel(context.Background())
 	c.contexts.init(&c.public, own)
-	c.contexts.remember(ctx)
+	c.contexts.remember(reg.cache.Context()) // of handlers whose replies are remembered
 }
 
 // host is the peer's host: see Conn.Host.

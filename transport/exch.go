@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"math"
 	"time"
 
 	"github.com/rpcrdma/rpcrdma/fabric"
@@ -46,7 +47,13 @@ type exch struct {
 	covers uint64         // deferred replies, up to this one; see sendQueue
 	passed passed         // of a bridge without middleware
 
-	out    *arena.Buffer  // the reply as sent; see reply.go
+	outgoing
+	lending lending
+}
+
+// outgoing is the reply of an exchange: see reply.go.
+type outgoing struct {
+	out    *arena.Buffer  // the reply as sent
 	rh     rpcrdma.Header // its header
 	base   int            // offset of the RPC message in out
 	failed bool           // there was no memory for an item
@@ -54,8 +61,6 @@ type exch struct {
 	sges   []fabric.SGE
 	wrs    []fabric.SendWR
 	recv   [1]fabric.RecvWR
-
-	lending lending
 }
 
 // A passed call has been made readable by a bridge, and has no reply yet.
@@ -77,8 +82,8 @@ type lending struct {
 
 // ---- executing
 
-// dispatch executes a whole call, on the leader.
-func (r *registry) dispatch(l *leader, x *exch) {
+// dispatch executes a whole call, on the leader. It answers, refuses or drops the call, now or later.
+func (x *exch) dispatch() {
 	n, err := oncrpc.ConsumeCall(x.Msg, &x.call)
 	if err != nil || x.call.XID != x.hdr.XID {
 		x.c.public.refused(x.hdr.XID, errBadCall)
@@ -89,14 +94,14 @@ func (r *registry) dispatch(l *leader, x *exch) {
 		x.refuse(rpcrdma.ErrChunk)
 		return
 	}
-	x.reg, x.msg, x.at, x.pad = r, x.Msg, n, xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}
+	x.msg, x.at, x.pad = x.Msg, n, xdr.Padding{Align: x.hdr.Align, Thresh: x.hdr.Thresh}
 	if ln := x.c.lineage; ln != nil {
-		ln.Called(l.posted)
+		ln.Called(x.leader.posted)
 	}
 	if x.c.cfg.observation != nil {
 		x.observeCall(x.transfer())
 	}
-	p := r.programs[x.call.Prog]
+	p := x.core.reg.programs[x.call.Prog]
 	if x.pad.Align > 1 && x.call.RPCVers == oncrpc.Version && (p == nil || !p.Padded) {
 		x.refuse(rpcrdma.ErrChunk) // nobody would find the data
 		return
@@ -110,7 +115,7 @@ func (r *registry) dispatch(l *leader, x *exch) {
 }
 
 func (x *exch) other() bool {
-	if x.reg.others == nil || !x.reg.others(x.leader, x) {
+	if others := x.core.reg.others; others == nil || !others(x) {
 		return false
 	}
 	x.leader.endPace()
@@ -163,48 +168,18 @@ func (x *exch) chunksFit(b Binding) bool {
 
 // ---- memory
 
-// chargeIfRoom is charge for a buffer of at least size bytes, which can be refused, but not if
-// it is as short as what goes inline. What the call has reserved has room for all results that
-// fit its chunks and MaxMessage: for less than half a buffer of the smallest class there is
-// more, so that many of these do not use it up.
-func (x *exch) chargeIfRoom(size int) bool {
-	n := arena.SizeOf(size)
-	if n > 2*size {
-		x.used += n
-		x.held += n
-		x.c.tenant.Charge(int64(n))
-		return true
+func (x *exch) unrefused() int {
+	if x.c.lends() {
+		return math.MaxInt
 	}
-	more := x.used + n - x.held
-	if more > 0 && n > x.c.cfg.sendSize && !x.c.lends() {
-		if !x.c.tenant.Extend(int64(x.held), int64(more)) {
-			return false
-		}
-		x.held += more
-	}
-	x.charge(n)
-	return true
-}
-
-// alloc takes a buffer that the exchange keeps until its reply is out.
-func (x *exch) alloc(n int) (*arena.Buffer, error) {
-	if !x.chargeIfRoom(n) {
-		return nil, errMemory
-	}
-	b, err := x.c.arena.Get(n)
-	if err == nil {
-		x.mems = append(x.mems, b)
-	} else {
-		x.used -= arena.SizeOf(n)
-	}
-	return b, err
+	return x.c.cfg.sendSize
 }
 
 // release gives back what an exchange holds. taken says that its reply has been taken.
 func (x *exch) release(taken bool) {
 	x.drop()
 	if x.Mem != nil {
-		x.c.arena.Put(x.Mem)
+		x.arena.Put(x.Mem)
 		x.Mem = nil
 	}
 	x.failed = false
@@ -218,7 +193,6 @@ func (x *exch) release(taken bool) {
 	x.Msg = nil
 	clear(x.parts)
 	clear(x.sges)
-	x.used = 0
 	x.settle(taken)
 }
 

@@ -19,38 +19,37 @@ import (
 type exchange struct {
 	core *core
 	wire carrier
-	reg  *registry
 
-	msg      []byte // the call
-	call     oncrpc.CallHeader
-	at       int         // the arguments in msg
-	pad      xdr.Padding // in them
+	received
 	prog     *Program
-	detached bool              // a goroutine of its own executes the call, and holds the arena
-	start    func()            // serve
-	entry    *replycache.Entry // where the reply is to be remembered
-	awaits   *replycache.Entry // whose reply is awaited
-	req      Request
-	res      Response
-	ranges   []Range // scratch
-
-	items  []item
-	mems   []*arena.Buffer // handed out by Response.Alloc
-	after  []func()        // see Request.WhenReleased
-	held   int             // bytes reserved in the budget
-	used   int             // bytes of memory that it has; those of bulk data are reserved
-	values int             // bytes of decoded arguments, which are not in held
-
-	came  time.Time  // when the call was received; zero without an Observer
-	event *CallEvent // of the call, until it has ended; nil without an Observer
+	detached bool   // a goroutine of its own executes the call, and holds the arena
+	start    func() // serve
+	recalled
+	req    Request
+	res    Response
+	ranges []Range // scratch
+	holdings
+	observed
 }
 
-// An item is a result that may go to a write chunk.
-type item struct {
-	at      int // its place in the stream, which does not have it
-	data    []byte
-	key     uint32
-	release func()
+// received is the call of an exchange.
+type received struct {
+	msg  []byte
+	call oncrpc.CallHeader
+	at   int         // the arguments in msg
+	pad  xdr.Padding // in them
+}
+
+// recalled is what an exchange has in the reply cache.
+type recalled struct {
+	entry  *replycache.Entry // where the reply is to be remembered
+	awaits *replycache.Entry // whose reply is awaited
+}
+
+// observed is the call of an exchange as an Observer sees it.
+type observed struct {
+	came  time.Time  // when the call was received; zero without an Observer
+	event *CallEvent // of the call, until it has ended; nil without an Observer
 }
 
 // A carrier is an exchange with its wire: how the reply gets back.
@@ -66,11 +65,13 @@ type carrier interface {
 	answer(h oncrpc.ReplyHeader, results []byte) // sends a reply, in whose results the exchange's items belong
 	answerAgain(header, results []byte)          // the same with a reply that has been sent before
 	goOn()                                       // finishes the exchange and moves the connection on a new goroutine, see serve
+	unrefused() int                              // bytes of a buffer that is not refused: no more than goes inline
 }
 
 // init makes x the exchange of w.
 func (x *exchange) init(c *core, w carrier) {
 	x.core, x.wire = c, w
+	x.tenant, x.arena = &c.tenant, c.arena
 	x.start = x.serve
 }
 
@@ -79,7 +80,7 @@ func (x *exchange) init(c *core, w carrier) {
 // dispatch finds the program of a call (RFC 5531 section 9), whose header has been decoded.
 func (x *exchange) dispatch() {
 	call := &x.call
-	p := x.reg.programs[call.Prog]
+	p := x.core.reg.programs[call.Prog]
 	switch {
 	case call.RPCVers != oncrpc.Version:
 		x.wire.answer(oncrpc.ReplyHeader{
@@ -123,7 +124,7 @@ func (x *exchange) execute() {
 func (x *exchange) detach() {
 	if !x.detached {
 		x.detached = true
-		x.core.arena.Hold()
+		x.arena.Hold()
 	}
 }
 
@@ -193,7 +194,7 @@ func (x *exchange) recall(idempotent bool) (taken bool) {
 		return false
 	}
 	call := &x.call
-	outcome, e, reply := x.reg.cache.Begin(&replycache.Call{
+	outcome, e, reply := x.core.reg.cache.Begin(&replycache.Call{
 		Host: x.core.host(), Client: x.core.lineage,
 		XID: call.XID, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Body: x.msg[credAt:],
 	}, x.wire)
@@ -229,49 +230,22 @@ func (x *exchange) remember(rpc, results []byte) {
 
 // ---- memory
 
-// charge counts memory that the exchange holds until its end, or until settle.
-func (x *exchange) charge(n int) {
-	x.used += n
-	if more := x.used - x.held; more > 0 {
-		x.held += more
-		x.core.tenant.Charge(int64(more))
-	}
+func (x *exchange) alloc(n int) (*arena.Buffer, error) {
+	return x.holdings.alloc(n, x.wire.unrefused())
 }
 
-// settle gives back what was reserved and is not needed. taken says that this is because the reply
-// has been taken.
-func (x *exchange) settle(taken bool) {
-	if n := x.held - x.used; n > 0 {
-		x.held = x.used
-		x.core.tenant.Release(int64(n), taken)
+func (x *exchange) allocItem(n int) []byte {
+	if n < 0 || n > x.core.cfg.MaxMessage {
+		return nil
 	}
-}
-
-// takeValues takes memory for decoded arguments, which counts until the handler has returned.
-func (x *exchange) takeValues(n int) bool {
-	ok := x.core.tenant.Decode(int64(x.values), int64(n))
-	if ok {
-		x.values += n
-	}
-	return ok
-}
-
-// dropValues gives back the memory of decoded arguments.
-func (x *exchange) dropValues() {
-	if n := x.values; n > 0 {
-		x.values = 0
-		x.core.tenant.Decoded(int64(n))
-	}
-}
-
-// own returns the exchange's buffer that data is at the start of, or nil.
-func (x *exchange) own(data []byte) *arena.Buffer {
-	for _, b := range x.mems {
-		if len(data) > 0 && &b.Bytes[0] == &data[0] {
-			return b
+	b, err := x.alloc(n)
+	if err != nil {
+		if orphan(err) {
+			return make([]byte, n)
 		}
+		return nil
 	}
-	return nil
+	return b.Bytes[:n:n]
 }
 
 // drop releases what an exchange has, at its end.
@@ -279,44 +253,13 @@ func (x *exchange) drop() {
 	if x.event != nil {
 		x.observeEnd(net.ErrClosed) // it has not been answered
 	}
-	x.dropItems()
-	x.dropValues()
-	x.dropMems()
-	for _, f := range x.after {
-		f()
-	}
-	clear(x.after)
-	x.after = x.after[:0]
+	x.dropAll()
 	x.msg, x.req.Args, x.res.Results = nil, nil, nil
-}
-
-// dropItems forgets the results of a call that may be chunks.
-func (x *exchange) dropItems() {
-	for i := range x.items {
-		if f := x.items[i].release; f != nil {
-			f()
-		}
-	}
-	clear(x.items)
-	x.items = x.items[:0]
-}
-
-// dropMems gives back what Response.Alloc has handed out.
-func (x *exchange) dropMems() {
-	for _, b := range x.mems {
-		x.core.arena.Put(b)
-	}
-	clear(x.mems)
-	x.mems = x.mems[:0]
 }
 
 // ---- the handler's view
 
 func (x *exchange) conn() *Conn { return &x.core.public }
-
-func (x *exchange) whenReleased(f func()) { x.after = append(x.after, f) }
-
-func (x *exchange) itemList() *[]item { return &x.items }
 
 // ---- events for an Observer
 

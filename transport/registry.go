@@ -13,7 +13,7 @@ import (
 // programs do not change once there are connections.
 type registry struct {
 	programs map[uint32]*Program
-	others   func(l *leader, x *exch) bool // takes calls to other programs; nil: there are none
+	others   func(x *exch) bool // takes calls to other programs; nil: there are none
 	cache    *replycache.Cache
 	around   []Middleware // of all handlers
 }
@@ -41,9 +41,6 @@ func (r *registry) register(p Program) error {
 
 // stop ends the contexts of handlers that connections have left behind.
 func (r *registry) stop() { r.cache.Close() }
-
-// context is what the contexts of handlers whose replies are remembered are made from.
-func (r *registry) context() context.Context { return r.cache.Context() }
 
 // authorize asks p whether a call may be executed, and returns the reply if not. A panic and
 // runtime.Goexit are as in serve.

@@ -19,7 +19,7 @@ func BenchmarkReplyCache(b *testing.B) {
 			c, _ := newConn(peerConn{newPeer(nil)}, "script", cfg, roleServer, nil)
 			r := newRegistry(cfg)
 			x := newExchange(c, 0)
-			x.reg = r
+			c.reg = r
 			x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
 			x.msg = appendCall(nil, 1, 1, make([]byte, size)...)
 			rpc, results := make([]byte, 24), make([]byte, 100)

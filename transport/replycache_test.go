@@ -661,7 +661,7 @@ func TestReplyCacheAllocs(t *testing.T) {
 	c, _ := newConn(peerConn{newPeer(t)}, "script", cfg, roleServer, nil)
 	r := newRegistry(cfg)
 	x := newExchange(c, 0)
-	x.reg = r
+	c.reg = r
 	x.call = oncrpc.CallHeader{Prog: testProg, Vers: 1, Proc: 1}
 	x.msg = appendCall(nil, 1, 1, opaque("arguments")...)
 	x.items = []item{{at: 4, data: make([]byte, 500)}}

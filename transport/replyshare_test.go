@@ -118,7 +118,7 @@ func TestReplyCacheShares(t *testing.T) {
 			default:
 				c := conns[rng.IntN(1+rng.IntN(len(conns)))]
 				x := newExchange(c, 0)
-				x.reg = r
+				c.reg = r
 				x.call = oncrpc.CallHeader{XID: uint32(i), Prog: testProg, Vers: 1, Proc: 1}
 				x.msg = appendCall(nil, uint32(i), 1)
 				if x.recall(false) {

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"context"
 	"math"
 
 	"github.com/rpcrdma/rpcrdma/proto/rpcrdma"
@@ -46,30 +45,19 @@ func (e *exchanges) init(c *conn) {
 	}
 }
 
-// A service executes calls.
-type service interface {
-	// dispatch is called by the leader with a whole call in x.Msg. It must see to it that
-	// x.reply, x.refuse or x.drop is called once, now or later.
-	dispatch(l *leader, x *exch)
-
-	// context is what the contexts of handlers are made from whose replies are remembered.
-	context() context.Context
-}
-
 // startMessages is what a new connection may reserve, in messages of full length.
 const startMessages = 4
 
-// execute has the connection execute calls with svc, in memory of b. It is called before
+// execute has the connection execute calls to the programs of reg, in memory of b. It is called before
 // the connection is set up.
-func (c *conn) execute(svc service, b *budget.Budget) {
-	c.svc = svc
-	c.join(svc.context(), b, func() { c.ask((*leader).admit) })
+func (c *conn) execute(reg *registry, b *budget.Budget) {
+	c.join(reg, b, func() { c.ask((*leader).admit) })
 }
 
 // serves reports whether this end executes calls. In version 2 each end does, if only to
 // say that it has no program (version two section 4.2).
 func (c *conn) serves() bool {
-	return c.svc != nil && (c.role == roleServer || c.cfg.callbacks || c.version() == rpcrdma.Version2)
+	return c.reg != nil && (c.role == roleServer || c.cfg.callbacks || c.version() == rpcrdma.Version2)
 }
 
 // takesChunks reports whether this end executes calls that have chunks.
@@ -224,7 +212,7 @@ func (l *leader) proceed(x *exch, p planResult) {
 // execute hands a whole call to the service.
 func (l *leader) execute(x *exch) {
 	x.state = exchExecuting
-	l.c.svc.dispatch(l, x)
+	x.dispatch()
 }
 
 type planResult uint8

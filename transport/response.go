@@ -77,20 +77,6 @@ func (w *Response) Reserve(n int) { w.reserved += max(n, 0) }
 // when the call has no more of them, in the rest of the reply.
 func (w *Response) ItemRoom() int { return w.o.itemRoom(w.taken()) }
 
-func (x *exch) allocItem(n int) []byte {
-	if n < 0 || n > x.c.cfg.MaxMessage {
-		return nil
-	}
-	b, err := x.alloc(n)
-	if err != nil {
-		if orphan(err) {
-			return make([]byte, n)
-		}
-		return nil
-	}
-	return b.Bytes[:n:n]
-}
-
 // Fail makes the reply an RPC error without results: oncrpc.GarbageArgs, ProcUnavail or
 // SystemErr. Of Fail, Deny and Reject the last counts, and oncrpc.Success takes back what was
 // said before.

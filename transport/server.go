@@ -394,8 +394,8 @@ func (s *Server) Conns() []*Conn {
 
 // dispatchOther takes calls of the programs that the transport serves itself, and of those
 // that bridges serve.
-func (s *Server) dispatchOther(l *leader, x *exch) bool {
-	call := &x.call
+func (s *Server) dispatchOther(x *exch) bool {
+	call, l := &x.call, x.leader
 	if call.Prog == rpcrdma.ConfigProgram && s.cfg.RFC5666.configures() {
 		l.configure(x, x.msg[x.at:])
 		return true

@@ -37,35 +37,48 @@ const (
 	slotDone
 )
 
-// A slot is a call under way. waiter, state, late, fences, lane, beside and the xid are guarded by
-// the connection's state. The rest is the caller's until the call is pending, the leader's
-// until it is done or cancelled, then the caller's again.
+// A slot is a call under way. Until the call is pending the slot is its caller's. Then it is the leader's,
+// from [leader.answered] on, until it is done or cancelled; then the caller's again. What either may find
+// out meanwhile is in standing.
 type slot struct {
 	*waiter // the caller
 	c       *conn
 	idx     uint32
-	state   slotState
-	late    bool // the reply came while the slot was cancelled
-	fences  int  // local invalidations under way
+	xid     uint32 // of the call; guarded as standing is
+	standing
 
-	lane *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
-
-	xid   uint32 // of the call
-	err   error  // of a slot that is done
-	call  *Call
-	op    *operation     // of the call; stays when the caller has given up
-	hdr   rpcrdma.Header // of the call: what was offered
-	send  *arena.Buffer  // the message as sent
-	long  *arena.Buffer  // the RPC message of a long call, unless it is in a bounce buffer
-	back  *arena.Buffer  // memory of the reply chunk, likewise
-	reply []byte         // the same, wherever it is
-	msg   int            // length of the reply message in it; 0: it came inline
-
+	err  error // of a slot that is done
+	call *Call
+	op   *operation // of the call; stays when the caller has given up
+	outbound
+	lent expose.Loan // memory of the call
+	placed
 	scratch
-	lent expose.Loan   // memory of the call
-	pull reads.Message // of a reply with read chunks
-	wrs  []fabric.SendWR
+	wrs []fabric.SendWR
+}
+
+// standing is what becomes of a call. It is guarded by the connection's state.
+type standing struct {
+	state  slotState
+	late   bool      // the reply came while the slot was cancelled
+	fences int       // local invalidations under way
+	lane   *rdmaLane // that the call belongs to, instead of to a goroutine of its own; or nil
+}
+
+// outbound is the message of a call.
+type outbound struct {
+	hdr  rpcrdma.Header
+	send *arena.Buffer // the message as sent
+	long *arena.Buffer // the RPC message of a long call, unless it is in a bounce buffer
 	sge  [1]fabric.SGE
+}
+
+// placed is a reply that did not come inline.
+type placed struct {
+	back  *arena.Buffer // memory of the reply chunk, unless it is in a bounce buffer
+	reply []byte        // memory of the reply chunk or of read chunks
+	msg   int           // length of the reply message in it; 0: it came inline
+	pull  reads.Message // of a reply with read chunks
 }
 
 func (c *conn) newSlot(idx int) *slot {

@@ -39,7 +39,6 @@ import (
 // tcpAnswers are the exchanges of a connection, and what they share.
 type tcpAnswers struct {
 	c       *tcpConn
-	reg     *registry     // nil: calls are dropped
 	most    int           // calls in flight: taken, and not answered by a record that was written
 	allowed atomic.Int32  // of these, as many as the pace allows
 	usage   *arena.Usage  // counts what the connection has of its own; nil at a client
@@ -93,12 +92,12 @@ type tcpExch struct {
 // before the connection is read.
 func (c *tcpConn) execute(reg *registry, b *budget.Budget, most int) {
 	a := &c.answers
-	a.reg, a.most = reg, most
+	a.most = most
 	a.allowed.Store(int32(most))
 	if c.role == roleServer {
 		c.lineage = reg.cache.NewLineage(machineOf(c.addr()), false) // on which calls are not counted: see recall
 	}
-	c.join(reg.context(), b, func() { go a.admit() })
+	c.join(reg, b, func() { go a.admit() })
 }
 
 // init makes a connection that executes no calls.
@@ -125,7 +124,7 @@ func (a *tcpAnswers) countOwn(n int) {
 
 // serves reports whether calls are taken.
 func (a *tcpAnswers) serves() bool {
-	if a.reg == nil {
+	if a.c.reg == nil {
 		return false
 	}
 	a.mu.Lock()
@@ -208,7 +207,6 @@ func (a *tcpAnswers) nextExchange() *tcpExch {
 func (a *tcpAnswers) newExchange() *tcpExch {
 	x := &tcpExch{c: a.c}
 	x.init(&a.c.core, x)
-	x.reg = a.reg
 	x.rec.Answer = true
 	return x
 }
@@ -610,27 +608,7 @@ func (x *tcpExch) itemRoom(results int) int {
 	return max(x.room(results)-xdr.Unit, 0) &^ (xdr.Unit - 1)
 }
 
-func (x *tcpExch) allocItem(n int) []byte {
-	a := &x.c.answers
-	if n < 0 || n > x.c.cfg.MaxMessage {
-		return nil
-	}
-	size := arena.SizeOf(n)
-	// As over RDMA, what is as short as a reply without bulk data is not refused.
-	if more := x.used + size - x.held; more > 0 && n > records.Short {
-		if !a.c.tenant.Extend(int64(x.held), int64(more)) {
-			return nil
-		}
-		x.held += more
-	}
-	b, err := a.c.arena.Get(n)
-	if err != nil {
-		return nil
-	}
-	x.charge(size)
-	x.mems = append(x.mems, b)
-	return b.Bytes[:n:n]
-}
+func (x *tcpExch) unrefused() int { return records.Short }
 
 // ---- executing
 
@@ -771,7 +749,6 @@ func (x *tcpExch) release(taken bool) {
 		x.short = nil
 	}
 	x.resume()
-	x.used = 0
 	x.settle(taken)
 	if x.detached {
 		x.detached = false
@@ -904,7 +881,7 @@ func (a *tcpAnswers) end() {
 	}
 	a.mu.Unlock()
 	a.pace.end()
-	if a.reg != nil {
+	if a.c.reg != nil {
 		a.c.tenant.Leave() // with nobody left who could reserve more
 	}
 	a.countOwn(-records.BufferSize - len(a.exchs)*exchSize)

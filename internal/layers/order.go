@@ -24,7 +24,7 @@ type Group struct {
 var TransportGroups = []Group{
 	{"terms", []string{"binding", "doc", "errors", "locks", "stats"}},
 	{"one connection", []string{
-		"agree", "await", "build", "call", "calls", "ccp", "config", "conn", "connection", "core", "exch", "exchange", "handler", "lane",
+		"agree", "await", "build", "call", "calls", "ccp", "config", "conn", "connection", "core", "exch", "exchange", "handler", "holdings", "lane",
 		"leader", "middleware", "observation", "observer", "operation", "pace", "progress", "registry", "reply", "replycache", "requester",
 		"responder", "response", "rfc5666",
 		"sendqueue", "setup", "slots", "version", "watch",

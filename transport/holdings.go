@@ -1,0 +1,139 @@
+package transport
+
+import (
+	"github.com/rpcrdma/rpcrdma/transport/internal/arena"
+	"github.com/rpcrdma/rpcrdma/transport/internal/budget"
+)
+
+// holdings is the memory of an exchange: results that are not inline, what holds them, and what of it
+// counts in the budget. It has the exchange's owner.
+type holdings struct {
+	tenant *budget.Tenant
+	arena  *arena.Arena
+
+	items  []item
+	mems   []*arena.Buffer // handed out by alloc
+	after  []func()        // see Request.WhenReleased
+	held   int             // bytes reserved in the budget
+	used   int             // bytes of memory that there are; those of bulk data are reserved
+	values int             // bytes of decoded arguments, which are not in held
+}
+
+// An item is a result that may go to a write chunk.
+type item struct {
+	at      int // its place in the stream, which does not have it
+	data    []byte
+	key     uint32
+	release func()
+}
+
+// alloc takes a buffer of at least n bytes, which is kept until the reply is out. It can be refused, but
+// not if it is of no more than free bytes. What the call has reserved has room for all results that fit its
+// chunks and MaxMessage: for less than half a buffer of the smallest class there is more, so that many of
+// these do not use it up.
+func (h *holdings) alloc(n, free int) (*arena.Buffer, error) {
+	size := arena.SizeOf(n)
+	more := h.used + size - h.held
+	switch {
+	case size > 2*n:
+		h.held += size
+		h.tenant.Charge(int64(size))
+	case more > 0 && size > free:
+		if !h.tenant.Extend(int64(h.held), int64(more)) {
+			return nil, errMemory
+		}
+		h.held += more
+	case more > 0:
+		h.held += more
+		h.tenant.Charge(int64(more))
+	}
+	b, err := h.arena.Get(n)
+	if err != nil {
+		return nil, err
+	}
+	h.used += size
+	h.mems = append(h.mems, b)
+	return b, nil
+}
+
+// charge counts memory that the exchange holds until its end, or until settle.
+func (h *holdings) charge(n int) {
+	h.used += n
+	if more := h.used - h.held; more > 0 {
+		h.held += more
+		h.tenant.Charge(int64(more))
+	}
+}
+
+// settle gives back what was reserved and is not needed. taken says that this is because the reply
+// has been taken.
+func (h *holdings) settle(taken bool) {
+	if n := h.held - h.used; n > 0 {
+		h.held = h.used
+		h.tenant.Release(int64(n), taken)
+	}
+}
+
+// takeValues takes memory for decoded arguments, which counts until the handler has returned.
+func (h *holdings) takeValues(n int) bool {
+	ok := h.tenant.Decode(int64(h.values), int64(n))
+	if ok {
+		h.values += n
+	}
+	return ok
+}
+
+// dropValues gives back the memory of decoded arguments.
+func (h *holdings) dropValues() {
+	if n := h.values; n > 0 {
+		h.values = 0
+		h.tenant.Decoded(int64(n))
+	}
+}
+
+// own returns the buffer that data is at the start of, or nil.
+func (h *holdings) own(data []byte) *arena.Buffer {
+	for _, b := range h.mems {
+		if len(data) > 0 && &b.Bytes[0] == &data[0] {
+			return b
+		}
+	}
+	return nil
+}
+
+func (h *holdings) whenReleased(f func()) { h.after = append(h.after, f) }
+
+func (h *holdings) itemList() *[]item { return &h.items }
+
+// dropItems forgets the results that may be chunks.
+func (h *holdings) dropItems() {
+	for i := range h.items {
+		if f := h.items[i].release; f != nil {
+			f()
+		}
+	}
+	clear(h.items)
+	h.items = h.items[:0]
+}
+
+// dropAll releases all memory but what is reserved: see settle.
+func (h *holdings) dropAll() {
+	h.dropItems()
+	h.dropValues()
+	h.dropMems()
+	for _, f := range h.after {
+		f()
+	}
+	clear(h.after)
+	h.after = h.after[:0]
+	h.used = 0
+}
+
+// dropMems gives back what alloc has handed out.
+func (h *holdings) dropMems() {
+	for _, b := range h.mems {
+		h.arena.Put(b)
+	}
+	clear(h.mems)
+	h.mems = h.mems[:0]
+}
