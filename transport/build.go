@@ -20,6 +20,9 @@ var (
 	errItemOrder = errors.New("transport: offsets of the call's ReadItems do not ascend within its arguments")
 )
 
+// callHead is the RPC header of a call without credential and verifier.
+const callHead = 24
+
 // replyHead is the most that a reply's RPC header takes: the fixed words and a
 // verifier, which is empty unless the flavor uses it.
 func replyHead(cred *oncrpc.Auth) int {
@@ -30,14 +33,50 @@ func replyHead(cred *oncrpc.Auth) int {
 	return fixed + mismatch + oncrpc.MaxAuthBody
 }
 
-// scratch is memory of a slot for deciding about its calls.
+// scratch is memory for deciding about calls, over RDMA and TCP.
 type scratch struct {
-	items       []plan.Item
-	pieces      []plan.Piece
-	resultSizes []int
+	items  []plan.Item
+	pieces []plan.Piece
+	sizes  []int // of results
 }
 
-// chunks tells which chunks calls of this end may have.
+// outline is what a call consists of, but for what the transport puts around it.
+func (sc *scratch) outline(call *Call) (pc plan.Call, err error) {
+	pc.Args = len(call.Args)
+	if call.raw != nil {
+		pc.Args = len(call.raw)
+	} else {
+		pc.Header = callHead + call.Cred.Size() + call.Verf.Size()
+	}
+	if len(call.ReadItems) == 0 {
+		return pc, nil
+	}
+	sc.items = sc.items[:0]
+	for i := range call.ReadItems {
+		sc.items = append(sc.items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
+	}
+	pc.Items = sc.items
+	if !pc.Ordered() {
+		return pc, errItemOrder
+	}
+	return pc, call.checkLengths()
+}
+
+// results is what the reply to a call may consist of.
+func (sc *scratch) results(call *Call) (plan.Results, error) {
+	sc.sizes = sc.sizes[:0]
+	for i := range call.WriteItems {
+		w := &call.WriteItems[i]
+		w.Chunked, w.N = false, 0
+		if len(w.Buf) == 0 {
+			return plan.Results{}, errEmptyItem
+		}
+		sc.sizes = append(sc.sizes, len(w.Buf))
+	}
+	return plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sc.sizes}, nil
+}
+
+// chunks returns which chunks calls of this end may have.
 func (c *conn) chunks() plan.Chunks {
 	switch {
 	case c.role == roleServer && c.cfg.PeerChunks != AllChunks:
@@ -120,17 +159,11 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 	if call.MaxResults == 0 && len(call.WriteItems) == 0 {
 		return nil
 	}
-	sizes := s.resultSizes[:0]
-	for i := range call.WriteItems {
-		w := &call.WriteItems[i]
-		w.Chunked, w.N = false, 0
-		if len(w.Buf) == 0 {
-			return errEmptyItem
-		}
-		sizes = append(sizes, len(w.Buf))
+	results, err := s.scratch.results(call)
+	if err != nil {
+		return err
 	}
-	s.resultSizes = sizes
-	o, problem := plan.OfferChunks(&plan.Results{Header: replyHead(&call.Cred), Max: call.MaxResults, Items: sizes}, t)
+	o, problem := plan.OfferChunks(&results, t)
 	if problem != nil {
 		return (*SizeError)(problem)
 	}
@@ -162,25 +195,11 @@ func (s *slot) offerChunks(t *plan.Terms) error {
 // is sent.
 func (s *slot) message(t *plan.Terms) ([]byte, error) {
 	call, c, h := s.call, s.c, &s.hdr
-	pc := plan.Call{Transport: h.Size(), Args: len(call.Args)}
-	if call.raw != nil {
-		pc.Args = len(call.raw)
-	} else {
-		pc.Header = 24 + call.Cred.Size() + call.Verf.Size()
+	pc, err := s.outline(call)
+	if err != nil {
+		return nil, err
 	}
-	if len(call.ReadItems) > 0 {
-		items := s.items[:0]
-		for i := range call.ReadItems {
-			items = append(items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
-		}
-		s.items, pc.Items = items, items
-		if !pc.Ordered() {
-			return nil, errItemOrder
-		}
-		if err := call.checkLengths(); err != nil {
-			return nil, err
-		}
-	}
+	pc.Transport = h.Size()
 	pad := s.padding()
 	place, problem := plan.PlaceCall(&pc, t, pad)
 	if problem != nil {

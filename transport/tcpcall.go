@@ -9,7 +9,6 @@ import (
 	"github.com/rpcrdma/rpcrdma/internal/baton"
 	"github.com/rpcrdma/rpcrdma/proto/oncrpc"
 	"github.com/rpcrdma/rpcrdma/proto/xdr"
-	"github.com/rpcrdma/rpcrdma/transport/internal/plan"
 	"github.com/rpcrdma/rpcrdma/transport/internal/records"
 )
 
@@ -39,7 +38,7 @@ type tcpCall struct {
 	rec   records.Record
 	parts [][]byte
 	head  []byte
-	items []plan.Item // scratch
+	scratch
 }
 
 func newTCPCall(int) *tcpCall { return new(tcpCall) }
@@ -214,24 +213,8 @@ func (cs *tcpCalls) find(xid uint32) *tcpCall {
 // build forms the record of a call, but for its xid.
 func (t *tcpCall) build(cfg *config) error {
 	call := t.call
-	items := t.items[:0]
-	for i := range call.ReadItems {
-		items = append(items, plan.Item{Offset: call.ReadItems[i].Offset, Len: len(call.ReadItems[i].Data)})
-	}
-	t.items = items
-	pc := plan.Call{Args: len(call.Args), Items: items}
-	h := oncrpc.CallHeader{
-		RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred, Verf: call.Verf,
-	}
-	if call.raw != nil {
-		pc.Args = len(call.raw)
-	} else {
-		pc.Header = h.Size()
-	}
-	if !pc.Ordered() {
-		return errItemOrder
-	}
-	if err := call.checkLengths(); err != nil {
+	pc, err := t.outline(call)
+	if err != nil {
 		return err
 	}
 	size := pc.Size()
@@ -244,7 +227,9 @@ func (t *tcpCall) build(cfg *config) error {
 	b := oncrpc.AppendRecordMark(t.head[:0], size, true)
 	args, from := call.Args, 0
 	if call.raw == nil {
-		b = oncrpc.AppendCall(b, &h)
+		b = oncrpc.AppendCall(b, &oncrpc.CallHeader{
+			RPCVers: oncrpc.Version, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred, Verf: call.Verf,
+		})
 	} else {
 		args, from = call.raw, 4
 		b = append(b, 0, 0, 0, 0) // the xid
@@ -263,14 +248,13 @@ func (t *tcpCall) build(cfg *config) error {
 
 // bound sets the length of the longest reply.
 func (t *tcpCall) bound(call *Call, cfg *config) error {
-	all := replyHead(&call.Cred) + call.MaxResults
-	for i := range call.WriteItems {
-		w := &call.WriteItems[i]
-		w.Chunked, w.N = false, 0
-		if len(w.Buf) == 0 {
-			return errEmptyItem
-		}
-		all += xdr.Padded(len(w.Buf))
+	r, err := t.results(call)
+	if err != nil {
+		return err
+	}
+	all := r.Header + r.Max
+	for _, n := range r.Items {
+		all += xdr.Padded(n)
 	}
 	if all > cfg.MaxMessage {
 		return &SizeError{What: "the largest reply, which Config.MaxMessage bounds,", Size: all, Limit: cfg.MaxMessage}
